@@ -76,6 +76,11 @@ static void fill(struct shares *all, const struct perigee_options *o) {
                                               .least = maps / 256,
                                               .factor = 2,
                                               .part = 6};
+  /* Who gets none of it is pulled from. */
+  all->quota[SHARE_STAGED] = (struct quota){.limit = o->pool / 16,
+                                            .reserve = o->pool / 256,
+                                            .least = o->pool / 256,
+                                            .factor = 1};
   all->quota[SHARE_DESCRIPTORS] = (struct quota){.limit = files,
                                                  .reserve = less(64, files / 8),
                                                  .least = 8,

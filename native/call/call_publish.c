@@ -53,8 +53,10 @@ static int publish_planned(struct operation *op) {
     return 0;
   step(op, PUBLISH);
   /* From now on each poll feeds staged payloads. */
-  if (op->parts[OUT_HEAD] || op->parts[OUT_SLICE])
+  if (op->parts[OUT_HEAD] || op->parts[OUT_SLICE]) {
+    parts_feed(op);
     operation_move(op);
+  }
   return 1;
 }
 

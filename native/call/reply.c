@@ -26,10 +26,12 @@ static bool refers(const struct outgoing *out) {
 
 static void take_event(struct operation *op, enum served_event event) {
   step(op, event);
-  if (event == REFER && op->has_parts)
+  if (event == REFER && op->has_parts) {
+    parts_feed(op);
     operation_move(op);
-  else if (event == REFER)
+  } else if (event == REFER) {
     room_keep_reply(op);
+  }
 }
 
 static int plan(struct operation *op, const struct perigee_message *m,

@@ -105,7 +105,7 @@ void perigee_shares(struct perigee_engine *engine,
   const struct shares *all = &engine->shares;
   const struct share *s = session ? session->account.share : NULL;
   const struct share *whose = session ? s : &all->engine;
-  struct perigee_share kept = {0}, lent = {0}, segments = {0};
+  struct perigee_share kept = {0}, lent = {0}, segments = {0}, staged = {0};
   struct perigee_share *to[SHARES] = {[SHARE_OPERATIONS] = &out->operations,
                                       [SHARE_KEPT] = &kept,
                                       [SHARE_POOLED] = &out->pooled,
@@ -113,6 +113,7 @@ void perigee_shares(struct perigee_engine *engine,
                                       [SHARE_LENT] = &lent,
                                       [SHARE_MAPPED] = &out->mapped,
                                       [SHARE_SEGMENTS] = &segments,
+                                      [SHARE_STAGED] = &staged,
                                       [SHARE_DESCRIPTORS] = &out->descriptors,
                                       [SHARE_SESSIONS] = &out->sessions};
   *out = (struct perigee_shares){.refused = all->refused};

@@ -35,12 +35,17 @@ void operation_late(struct operation *op);
 struct operation *operation_find(struct perigee_engine *, int index);
 void operation_ref(struct operation *op, struct perigee_region *region);
 void operation_unref(struct operation *op);
+
+/* ---- parts.c ------------------------------------------------------------- */
 /* Ends its parts; true once none of them is in progress and all are freed. */
 bool parts_end(struct operation *op);
 /* Gives a part to the operation. */
 void part_put(struct operation *op, int place, struct part *part);
 int part_expose(struct operation *op, int place, const struct payload *from,
                 struct source *source);
+/* Right behind the record: feeds what a transport stages at once. Polls feed
+ * the rest, so the operation has to be moving. */
+void parts_feed(struct operation *op);
 /* What the peer is told of an exposed part. */
 struct source part_source(const struct part *part);
 /* Of a part that came over an additional lane: does that lane's mark say that

@@ -48,6 +48,14 @@ static int check_limits(struct operation *op, const struct outgoing *out) {
   return PERIGEE_OK;
 }
 
+/* The request was brought to the block in which its reply is, and the transport
+ * would rather stage it? Then the block stays in the cache of this core. */
+static bool stays(const struct operation *op, const struct payload *payload) {
+  struct lane *lane = op->session->lane;
+  const struct transport_payloads *t = lane_payloads(lane);
+  return op->bulky && t->at_once && t->at_once(lane, payload->total);
+}
+
 /* Exposes a part for this operation; only once, even if it is planned again. */
 static int expose(struct operation *op, int place, struct payload *payload,
                   struct source *source) {
@@ -56,7 +64,7 @@ static int expose(struct operation *op, int place, struct payload *payload,
     return PERIGEE_OK;
   }
   struct lane *lane = op->session->lane;
-  if (payload->memory->direct && payload->count == 1 &&
+  if (payload->memory->direct && payload->count == 1 && !stays(op, payload) &&
       lane_table(lane)->loans->loaned(lane, payload->base, payload->total,
                                       source))
     return PERIGEE_OK;

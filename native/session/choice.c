@@ -13,6 +13,7 @@
 #include "core/hot.h"
 #include "core/lane_list.h"
 #include "migrate.h"
+#include "net/features.h"
 
 /* ---- Choosing ----------------------------------------------------------- */
 
@@ -227,6 +228,7 @@ int choice_open(struct perigee_session *s, struct offer *offer,
       .key = s->handshake.nonce ^ s->peer.hello.nonce,
       .alone = s->alone,
       .dialed = s->dialed,
+      .whole = s->peer.features & FEATURE_WHOLE,
       .streams = o->streams,
       .seal = s->security.intact ? s->security.keys->session : NULL,
       .bare = !s->security.sealed,
@@ -242,6 +244,8 @@ int choice_open(struct perigee_session *s, struct offer *offer,
       .hand = handing_hand,
       .later = handing_later,
       .now = &s->engine->now,
+      .clock = s->engine->options.clock,
+      .context = s->engine->options.context,
       .keeps = trim_keeps,
       .look = &s->engine->trim.look};
   status = fabric_of(s->engine, s->transport, &lane.fabric, reason);

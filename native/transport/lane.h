@@ -70,6 +70,7 @@ struct lane_options {
   bool aes;            /* both sides have AES in hardware */
   struct share *share; /* counts what the peer makes the lane hold */
   bool bare;           /* with seal: MACs only, not enciphered */
+  bool whole;          /* the peer has FEATURE_WHOLE */
   struct vault *vault; /* memory for derived keys */
   /* The session. activate: there is something to poll for. tell: sends a
    * frame of at most LANE_FRAME_MAX bytes to the peer's half of the lane,
@@ -93,6 +94,8 @@ struct lane_options {
               uint32_t length, int fd, const char **why);
   void (*later)(struct perigee_session *session, const char *why);
   const int64_t *now; /* the engine's clock, as it was last read */
+  int64_t (*clock)(void *context); /* reads it */
+  void *context;
   /* keeps: tells that the lane keeps memory for later, which trim may give
    * back. *look is the number of the last look; looks are a quarter of a second
    * apart. */

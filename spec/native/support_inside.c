@@ -18,7 +18,20 @@ uint64_t lent_bytes(const struct perigee_session *session) {
   if (session->state != PERIGEE_SESSION_OPEN ||
       strcmp(session->transport->name, "shm") != 0)
     return 0;
-  return session->lane->blocks.live;
+  const struct lane *lane = session->lane;
+  return lane->blocks.live - (lane->turns.count == 0 ? lane->turns.size : 0);
+}
+
+uint32_t stretch_bytes(const struct perigee_session *session) {
+  return session->lane->turns.size;
+}
+
+uint32_t turns_live(const struct perigee_session *session) {
+  return session->lane->turns.count;
+}
+
+void limit_staging(struct perigee_engine *engine, uint64_t most) {
+  engine->shares.quota[SHARE_STAGED].limit = most;
 }
 
 uint64_t kept_bytes(const struct perigee_session *session) {

@@ -8,8 +8,14 @@
 
 #include "perigee.h"
 
-/* Bytes of the session's arena in use; 0 when the session is idle. */
+/* Bytes of the session's arena in use; 0 when the session is idle, as what is
+ * kept for staging in turn does not count. */
 uint64_t lent_bytes(const struct perigee_session *session);
+/* Of staging in turn: bytes that the session has for it; blocks from the oldest
+ * that is in use on; a limit for all sessions together. */
+uint32_t stretch_bytes(const struct perigee_session *session);
+uint32_t turns_live(const struct perigee_session *session);
+void limit_staging(struct perigee_engine *engine, uint64_t most);
 /* Bytes that the session's lane keeps for later, though nobody has them. */
 uint64_t kept_bytes(const struct perigee_session *session);
 /* The name of an operation's state in the state table. */

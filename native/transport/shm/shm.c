@@ -119,6 +119,7 @@ static void shm_close(struct lane *lane) {
     munmap((void *)(uintptr_t)lane->peer, sizeof *lane->peer);
   arena_part(lane);
   share_back(lane->options.share, SHARE_MAPPED, lane->mapped);
+  share_back(lane->options.share, SHARE_STAGED, lane->turns.size);
   arena_close(lane);
   free(lane->spare);
   free(lane);
@@ -266,6 +267,8 @@ static bool shm_live(struct lane *lane, uint16_t operation,
 static int shm_loan(struct lane *lane, uint64_t length, uint8_t **pointer,
                     struct source *source) {
   int64_t offset = arena_take(lane, length ? length : 1);
+  if (offset < 0 && turns_end(lane, true))
+    offset = arena_take(lane, length ? length : 1);
   if (offset < 0)
     return (int)offset;
   *pointer = lane->arena + offset;
@@ -342,6 +345,7 @@ static const struct transport_payloads payloads = {
     .expose = shm_expose,
     .feed = shm_feed,
     .conceal = shm_conceal,
+    .at_once = shm_at_once,
     .fetch = shm_fetch,
     .fetch_end = shm_fetch_end,
     .pulls = shm_pulls,

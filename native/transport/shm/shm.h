@@ -51,6 +51,25 @@ struct shm_segment {
   bool there;
 };
 
+/* Staging blocks that are used in turn (shm_turns.c). */
+enum { SHM_TURNS = 64 };
+struct shm_turn {
+  uint32_t at; /* where in the stretch the block begins */
+  bool live;
+};
+struct shm_turns {
+  uint64_t stretch;      /* its offset in the arena */
+  uint32_t size;         /* of the stretch; 0: there is none */
+  uint32_t next;         /* where the youngest block ends */
+  uint32_t first, count; /* the blocks, from the oldest on */
+  uint32_t used;         /* number of the last look before which one was */
+  uint32_t touched;      /* where nothing was written yet */
+  uint32_t rest;         /* so many payloads are not staged */
+  bool slow;             /* the last one was */
+  int64_t again;         /* no stretch is asked for before this time */
+  struct shm_turn blocks[SHM_TURNS];
+};
+
 /* The peer's arena. */
 struct shm_arena {
   const uint8_t *bytes;
@@ -89,8 +108,9 @@ struct lane {
   struct ring_out out[RINGS];
   struct ring_in in[RINGS];
   struct blocks blocks; /* of this side's arena */
-  uint32_t sleeps;      /* the last number stored in armed */
-  uint32_t kicked;      /* the peer's armed that was answered by a wake-up */
+  struct shm_turns turns;
+  uint32_t sleeps; /* the last number stored in armed */
+  uint32_t kicked; /* the peer's armed that was answered by a wake-up */
   bool pulls, peer_pulls;
   uint8_t *spare; /* bounce buffer for the next fetch that needs one */
 };
@@ -98,6 +118,7 @@ struct lane {
 int shm_expose(struct lane *, struct exposure *, struct payload *);
 int64_t shm_feed(struct lane *, struct exposure *);
 void shm_conceal(struct lane *, struct exposure *);
+bool shm_at_once(struct lane *, uint64_t bytes);
 int64_t shm_fetch(struct lane *, struct fetch *);
 bool shm_fetch_end(struct lane *, struct fetch *);
 /* May the memory of that process be read, and is it the peer's? */
@@ -107,6 +128,18 @@ const uint8_t *shm_peer_arena(const struct lane *, uint64_t offset,
                               uint64_t length);
 /* Is it a memfd of that length, with at least these seals? */
 bool shm_sound(int fd, uint64_t length, int seals);
+
+/* ---- shm_turns.c -------------------------------------------------------- */
+/* Is there a staging block for a payload of so many bytes at once? */
+bool turns_room(struct lane *, uint64_t bytes);
+/* Returns its offset in the arena, or -1. `turn` names it for turns_give. */
+int64_t turns_take(struct lane *, uint64_t bytes, uint32_t *turn);
+void turns_give(struct lane *, uint32_t turn);
+/* The payload of that block was copied, which took so many ns. */
+void turns_took(struct lane *, uint32_t turn, uint64_t bytes, int64_t took);
+/* Gives the stretch back if no block is in use; `all`: even if one was since
+ * the look before the last. True if it did. */
+bool turns_end(struct lane *, bool all);
 
 /* ---- shm_regions.c ------------------------------------------------------ */
 int shm_export(struct lane *, const struct grant *, struct region_key *);

@@ -266,6 +266,7 @@ enum trim_left arena_trim(struct lane *lane) {
   enum trim_left left = TRIM_NOTHING;
   if (lane->untold >= 0)
     forget_untold(lane);
+  turns_end(lane, false);
   for (uint32_t i = 0; i < SHM_SEGMENTS; i++) {
     const struct shm_segment *s = &lane->segments[i];
     if (!s->there)

@@ -4,11 +4,14 @@
  *
  * The receiver always pulls. It pulls from a loan (a block of the owner's
  * arena, mapped here), from private memory of the owner (process_vm_readv, if a
- * probe during the handshake succeeded), or else from a staging block: slots of
- * 32 KiB that the owner fills while the receiver empties them, so that both
- * cores copy at the same time.
+ * probe during the handshake succeeded), or from a staging block, which the
+ * owner fills while the receiver empties it, so that both cores copy at the same
+ * time. Up to TURN_MOST bytes are staged at once, in a block that is used in
+ * turn (shm_turns.c), if there is one. Where private memory cannot be read, all
+ * else is staged by slots of 32 KiB.
  *
- *   staging block: u64 bytes staged so far; at 4096: SHM_SLOTS slots
+ *   staging block: u64 bytes staged so far; at 4096: SHM_SLOTS slots, or if the
+ *   source's stride is 0, all of the payload (FEATURE_WHOLE)
  *   ack (receiver's outbox, by the owner's operation): bytes taken, with the
  *   operation's generation in the upper 24 bits, so that an old ack is ignored
  *
@@ -24,6 +27,9 @@
 #include "shm.h"
 
 enum { ACK_SHIFT = 40, VECTORS = 64, HALF = 256 << 10, BOUNCE = 2 * HALF };
+/* A payload that is staged at once: its most bytes, the least of a piece of it,
+ * and how many pieces it may have. */
+enum { TURN_MOST = 512 << 10, TURN_PIECE = 8 << 10, TURN_PIECES = 8 };
 
 static uint64_t ack_tag(uint32_t generation) {
   return (uint64_t)generation << ACK_SHIFT;
@@ -51,33 +57,69 @@ bool shm_probe(const struct lane_options *o, uint64_t address) {
 
 /* ---- The owner's side -------------------------------------------------- */
 
-/* The staging block's offset in the arena, plus one; 0: there is none. */
-static uint64_t *block_of(struct exposure *e) {
-  return (uint64_t *)(void *)e->own;
-}
-_Static_assert(sizeof(uint64_t) <= EXPOSURE_OWN, "there is room for it");
+/* A staging block, of the arena or one that is used in turn. */
+struct staging {
+  uint64_t block; /* its offset in the arena, plus one; 0: there is none */
+  uint32_t turn;  /* plus one; 0: it is the arena's */
+  uint32_t area;  /* bytes behind its head */
+};
+_Static_assert(sizeof(struct staging) <= EXPOSURE_OWN, "there is room for it");
 
-static int stage(struct lane *lane, struct exposure *e, struct payload *p) {
-  int64_t offset = arena_take(lane, SHM_STAGE_HEAD + SHM_STAGE);
-  if (offset < 0)
-    return (int)offset;
-  *block_of(e) = (uint64_t)offset + 1;
+static struct staging *staging_of(struct exposure *e) {
+  return (struct staging *)(void *)e->own;
+}
+
+static void stage_in(struct lane *lane, struct exposure *e, struct payload *p,
+                     int64_t offset, uint64_t area) {
+  staging_of(e)->block = (uint64_t)offset + 1;
+  staging_of(e)->area = (uint32_t)area;
   e->payload = p;
   e->fed = 0;
-  e->footprint = SHM_STAGE_HEAD + SHM_STAGE;
   atomic_store_explicit((_Atomic uint64_t *)(void *)(lane->arena + offset), 0,
                         memory_order_release);
   e->source = (struct source){.kind = SOURCE_STAGED,
                               .address = arena_address(lane, (uint64_t)offset),
                               .block = p->total,
                               .count = 1,
-                              .stride = p->total};
+                              .stride = area < p->total ? p->total : 0};
+}
+
+static int stage(struct lane *lane, struct exposure *e, struct payload *p) {
+  int64_t offset = arena_take(lane, SHM_STAGE_HEAD + SHM_STAGE);
+  if (offset < 0)
+    return (int)offset;
+  e->footprint = SHM_STAGE_HEAD + SHM_STAGE;
+  stage_in(lane, e, p, offset, SHM_STAGE);
   return PERIGEE_OK;
 }
 
+static bool short_enough(const struct lane *lane, uint64_t bytes) {
+  return bytes <= (lane->options.whole ? (int)TURN_MOST : (int)SHM_STAGE);
+}
+
+bool shm_at_once(struct lane *lane, uint64_t bytes) {
+  return short_enough(lane, bytes) && turns_room(lane, bytes);
+}
+
+static bool stage_in_turn(struct lane *lane, struct exposure *e,
+                          struct payload *p) {
+  uint32_t turn;
+  bool may = p->memory->direct && short_enough(lane, p->total);
+  int64_t offset = may ? turns_take(lane, p->total, &turn) : -1;
+  if (offset < 0)
+    return false;
+  staging_of(e)->turn = turn + 1;
+  e->at_once = true;
+  stage_in(lane, e, p, offset, p->total);
+  return true;
+}
+
 int shm_expose(struct lane *lane, struct exposure *e, struct payload *p) {
-  *block_of(e) = 0;
+  *staging_of(e) = (struct staging){0};
   e->payload = NULL;
+  e->at_once = false;
+  if (stage_in_turn(lane, e, p))
+    return PERIGEE_OK;
   if (!lane->peer_pulls || !p->memory->direct)
     return stage(lane, e, p);
   e->source = (struct source){.kind = SOURCE_PRIVATE,
@@ -115,16 +157,11 @@ static uint64_t stage_next(const struct lane *lane, const struct exposure *e) {
   return n <= room ? n : 0;
 }
 
-int64_t shm_feed(struct lane *lane, struct exposure *e) {
-  struct payload *p = e->payload;
-  if (!p || e->fed == p->total)
-    return 0;
-  uint64_t n = stage_next(lane, e);
-  if (n == 0)
-    return 0;
-  uint8_t *block = lane->arena + *block_of(e) - 1;
+static int64_t stage_some(struct lane *lane, struct exposure *e, uint64_t n) {
+  const struct staging *s = staging_of(e);
+  uint8_t *block = lane->arena + s->block - 1;
   int64_t moved =
-      payload_take(p, block + SHM_STAGE_HEAD + e->fed % SHM_STAGE, n);
+      payload_take(e->payload, block + SHM_STAGE_HEAD + e->fed % s->area, n);
   if (moved <= 0)
     return moved;
   e->fed += (uint64_t)moved;
@@ -133,10 +170,35 @@ int64_t shm_feed(struct lane *lane, struct exposure *e) {
   return moved;
 }
 
+/* The receiver empties one piece while the next is filled. */
+static int64_t stage_all(struct lane *lane, struct exposure *e) {
+  const struct lane_options *o = &lane->options;
+  uint64_t total = e->payload->total, piece = total / TURN_PIECES;
+  int64_t begin = o->clock(o->context);
+  while (e->fed < total)
+    stage_some(lane, e,
+               least(total - e->fed, piece > TURN_PIECE ? piece : TURN_PIECE));
+  turns_took(lane, staging_of(e)->turn - 1, total,
+             o->clock(o->context) - begin);
+  return (int64_t)total;
+}
+
+int64_t shm_feed(struct lane *lane, struct exposure *e) {
+  if (!e->payload || e->fed == e->payload->total)
+    return 0;
+  if (e->at_once)
+    return stage_all(lane, e);
+  uint64_t n = stage_next(lane, e);
+  return n > 0 ? stage_some(lane, e, n) : 0;
+}
+
 void shm_conceal(struct lane *lane, struct exposure *e) {
-  if (*block_of(e))
-    arena_give(lane, *block_of(e) - 1);
-  *block_of(e) = 0;
+  struct staging *s = staging_of(e);
+  if (s->turn)
+    turns_give(lane, s->turn - 1);
+  else if (s->block)
+    arena_give(lane, s->block - 1);
+  *s = (struct staging){0};
   e->payload = NULL;
 }
 
@@ -161,18 +223,20 @@ static void ack(struct lane *lane, const struct fetch *f, uint64_t bytes) {
 
 static int64_t fetch_staged(struct lane *lane, struct fetch *f, uint64_t at,
                             struct payload *into) {
-  const uint8_t *block = shm_peer_arena(lane, f->source.address,
-                                        SHM_STAGE_HEAD + (uint64_t)SHM_STAGE);
+  bool whole = f->source.stride == 0 || f->total <= SHM_STAGE;
+  uint64_t area = whole ? f->total : SHM_STAGE;
+  const uint8_t *block =
+      shm_peer_arena(lane, f->source.address, SHM_STAGE_HEAD + area);
   if (!block || f->source.address % 8)
     return PERIGEE_PROTOCOL;
   uint64_t staged = atomic_load_explicit(
       (const _Atomic uint64_t *)(const void *)block, memory_order_acquire);
-  if (staged > f->total || staged < at || staged - at > SHM_STAGE)
+  if (staged > f->total || staged < at || staged - at > area)
     return PERIGEE_PROTOCOL;
   uint64_t n = least(SHM_SLOT - at % SHM_SLOT, staged - at);
   if (n == 0)
     return 0;
-  int64_t moved = payload_put(into, block + SHM_STAGE_HEAD + at % SHM_STAGE, n);
+  int64_t moved = payload_put(into, block + SHM_STAGE_HEAD + at % area, n);
   if (moved > 0)
     ack(lane, f, at + (uint64_t)moved);
   return moved;

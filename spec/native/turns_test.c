@@ -1,0 +1,321 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * turns_test.c - payloads that are staged at once over shared memory, in blocks
+ * that are used in turn: who gets one, when it is free again, what happens to
+ * those that get none.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "support.h"
+#include "support_inside.h"
+
+static const struct variant unread = {
+    .name = "shm without pulling", .transport = "shm", .memory = "host"};
+
+enum { LENGTH = 64 * KIB, MANY = 100 };
+
+static int call(struct pair *p, const uint8_t *bytes, uint64_t length) {
+  struct perigee_message m = {.head = bytes, .length = length, .timeout = -1};
+  int op = perigee_call(p->session[0], &m);
+  assert_true(op >= 0);
+  return op;
+}
+
+static void answer(struct pair *p, const struct perigee_event *e,
+                   const void *bytes, uint64_t length) {
+  struct perigee_message m = {.head = bytes, .length = length};
+  assert_true(perigee_reply(p->engine[1], e->operation, &m) >= 0);
+}
+
+static struct perigee_event answered(struct pair *p, int op,
+                                     const uint8_t *bytes, uint64_t length) {
+  struct perigee_event e = ended(p, 0, op, PERIGEE_OK);
+  assert_int_equal(e.length, length);
+  assert_memory_equal(e.pointer, bytes, length);
+  perigee_pool_free(p->engine[0], e.landed);
+  return e;
+}
+
+/* The request's owner, and the reply's, do not poll while it is read. */
+static void a_payload_is_whole_when_its_owner_has_sent_it(void **state) {
+  struct pair p;
+  uint8_t *bytes = pattern(LENGTH, 3), *other = pattern(LENGTH, 5);
+  pair_open(&p, *state);
+  for (int i = 0; i < 3; i++) {
+    int op = call(&p, bytes, LENGTH);
+    p.still[0] = i > 0; /* the first tells the peer of the memory */
+    struct perigee_event e = until(&p, 1, PERIGEE_EVENT_REQUEST);
+    assert_int_equal(e.length, LENGTH);
+    assert_memory_equal(e.pointer, bytes, LENGTH);
+    answer(&p, &e, other, LENGTH);
+    p.still[1] = i > 0;
+    p.still[0] = false;
+    answered(&p, op, other, LENGTH);
+    p.still[1] = false;
+    until(&p, 1, PERIGEE_EVENT_SENT);
+  }
+  assert_true(stretch_bytes(p.session[0]) > 0);
+  assert_true(stretch_bytes(p.session[1]) > 0);
+  free(bytes);
+  free(other);
+  pair_close(&p);
+}
+
+/* So is a reply that lies in the block of its request, which stays there. */
+static void an_echo_is_staged_as_other_replies_are(void **state) {
+  struct pair p;
+  uint8_t *bytes = pattern(LENGTH, 3);
+  pair_open(&p, *state);
+  int op = call(&p, bytes, LENGTH);
+  struct perigee_event e = until(&p, 1, PERIGEE_EVENT_REQUEST);
+  answer(&p, &e, e.pointer, e.length);
+  assert_int_equal(turns_live(p.session[1]), 1);
+  answered(&p, op, bytes, LENGTH);
+  until(&p, 1, PERIGEE_EVENT_SENT);
+  free(bytes);
+  pair_close(&p);
+}
+
+/* More than there is room for: the rest goes another way, and nobody waits. The
+ * calls are answered from the last to the first. */
+static void calls_without_a_block_go_another_way(void **state) {
+  static struct perigee_event e[MANY];
+  struct pair p;
+  int ops[MANY];
+  uint8_t *bytes[MANY];
+  pair_open(&p, *state);
+  for (int i = 0; i < MANY; i++) {
+    bytes[i] = pattern(LENGTH, (uint8_t)i);
+    ops[i] = call(&p, bytes[i], LENGTH);
+  }
+  uint32_t live = turns_live(p.session[0]);
+  assert_true(live > 8 && live < MANY);
+  for (int i = 0; i < MANY; i++)
+    e[i] = until(&p, 1, PERIGEE_EVENT_REQUEST);
+  for (int i = MANY - 1; i >= 0; i--) {
+    assert_memory_equal(e[i].pointer, bytes[i], LENGTH);
+    answer(&p, &e[i], bytes[i], 10);
+    answered(&p, ops[i], bytes[i], 10);
+  }
+  assert_int_equal(turns_live(p.session[0]), 0);
+  for (int i = 0; i < MANY; i++)
+    free(bytes[i]);
+  pair_close(&p);
+}
+
+/* A call that is under way; bytes NULL: none. */
+struct under {
+  uint8_t *bytes;
+  uint64_t length;
+  int op;
+  struct perigee_event request;
+};
+enum { UNDER = 7, ROUNDS = 200, SHORT = 9000, LONG = 512 * KIB };
+
+/* Numbers that repeat. */
+static uint32_t any_below(uint32_t most) {
+  static uint32_t state = 1;
+  state = state * 1664525 + 1013904223;
+  return (state >> 8) % most;
+}
+
+static void submit(struct pair *p, struct under *u, int round) {
+  u->length = SHORT + any_below(LONG - SHORT + 1);
+  u->bytes = pattern(u->length, (uint8_t)round);
+  u->op = call(p, u->bytes, u->length);
+  u->request.kind = PERIGEE_EVENT_NONE;
+}
+
+static void arrive(struct pair *p, struct under *u) {
+  if (u->request.kind != PERIGEE_EVENT_NONE)
+    return;
+  u->request = until(p, 1, PERIGEE_EVENT_REQUEST);
+  assert_int_equal(u->request.length, u->length);
+  assert_memory_equal(u->request.pointer, u->bytes, u->length);
+}
+
+static void end(struct pair *p, struct under *u) {
+  answer(p, &u->request, u->request.pointer, u->length);
+  answered(p, u->op, u->bytes, u->length);
+  until(p, 1, PERIGEE_EVENT_SENT);
+  free(u->bytes);
+  u->bytes = NULL;
+}
+
+/* Payloads of all sizes are staged before the peer reads the first of them, and
+ * end in another order. */
+static void blocks_in_use_never_overlap(void **state) {
+  struct under under[UNDER] = {{0}};
+  struct pair p;
+  pair_open(&p, *state);
+  for (int round = 0; round < ROUNDS; round++) {
+    bool fresh[UNDER] = {false};
+    for (int i = 0; i < UNDER; i++)
+      if ((fresh[i] = !under[i].bytes))
+        submit(&p, &under[i], round);
+    for (int i = 0; i < UNDER; i++)
+      if (fresh[i])
+        arrive(&p, &under[i]);
+    for (uint32_t n = 1 + any_below(UNDER); n > 0; n--) {
+      struct under *u = &under[any_below(UNDER)];
+      if (u->bytes)
+        end(&p, u);
+    }
+  }
+  for (int i = 0; i < UNDER; i++)
+    if (under[i].bytes)
+      end(&p, &under[i]);
+  assert_int_equal(turns_live(p.session[0]), 0);
+  pair_close(&p);
+}
+
+/* The peer drops what it reads of it: other bytes may be there by then. */
+static void a_call_that_ends_early_frees_its_block(void **state) {
+  struct pair p;
+  uint8_t *bytes = pattern(LENGTH, 3), *other = pattern(LENGTH, 5);
+  pair_open(&p, *state);
+  int first = call(&p, bytes, LENGTH);
+  assert_int_equal(turns_live(p.session[0]), 1);
+  p.still[1] = true;
+  perigee_cancel(p.engine[0], first);
+  ended(&p, 0, first, PERIGEE_CANCELLED);
+  assert_int_equal(turns_live(p.session[0]), 0);
+  int op = call(&p, other, LENGTH);
+  p.still[1] = false;
+  struct perigee_event e = until(&p, 1, PERIGEE_EVENT_REQUEST);
+  assert_memory_equal(e.pointer, other, LENGTH);
+  answer(&p, &e, bytes, 10);
+  answered(&p, op, bytes, 10);
+  free(bytes);
+  free(other);
+  pair_close(&p);
+}
+
+/* No memory for staging is left for this peer. */
+static void who_may_hold_nothing_is_pulled_from(void **state) {
+  struct pair p;
+  uint8_t *bytes = pattern(LENGTH, 3);
+  pair_open(&p, *state);
+  for (int side = 0; side < 2; side++)
+    limit_staging(p.engine[side], 0);
+  int op = call(&p, bytes, LENGTH);
+  struct perigee_event e = until(&p, 1, PERIGEE_EVENT_REQUEST);
+  assert_memory_equal(e.pointer, bytes, LENGTH);
+  answer(&p, &e, e.pointer, e.length);
+  answered(&p, op, bytes, LENGTH);
+  until(&p, 1, PERIGEE_EVENT_SENT);
+  for (int side = 0; side < 2; side++)
+    assert_int_equal(stretch_bytes(p.session[side]), 0);
+  free(bytes);
+  pair_close(&p);
+}
+
+/* A loan of all that the lane may lend. */
+static void a_loan_gets_the_room(void **state) {
+  struct perigee_options o;
+  struct perigee_loan loan;
+  struct pair p;
+  uint8_t *bytes = pattern(LENGTH, 3);
+  variant_options(*state, &o);
+  o.pool = 256 * MIB;
+  pair_open_with(&p, *state, &o);
+  int op = call(&p, bytes, LENGTH);
+  struct perigee_event e = until(&p, 1, PERIGEE_EVENT_REQUEST);
+  answer(&p, &e, bytes, LENGTH);
+  answered(&p, op, bytes, LENGTH);
+  until(&p, 1, PERIGEE_EVENT_SENT);
+  assert_true(stretch_bytes(p.session[1]) > 0);
+  op = call(&p, bytes, 10);
+  e = until(&p, 1, PERIGEE_EVENT_REQUEST);
+  assert_int_equal(perigee_reply_begin(p.engine[1], e.operation, o.pool, &loan),
+                   0);
+  assert_int_equal(stretch_bytes(p.session[1]), 0);
+  perigee_reply_abort(p.engine[1], e.operation);
+  answer(&p, &e, bytes, 10);
+  answered(&p, op, bytes, 10);
+  free(bytes);
+  pair_close(&p);
+}
+
+static int64_t passed, step;
+
+static int64_t own_clock(void *context) {
+  (void)context;
+  return passed += step;
+}
+
+static void timed_open(struct pair *p, void *state) {
+  struct perigee_options o;
+  variant_options(state, &o);
+  o.clock = own_clock;
+  step = 10;
+  pair_open_with(p, state, &o);
+}
+
+/* Makes a call of LENGTH bytes; was its payload staged in a turn? */
+static bool stages(struct pair *p, const uint8_t *bytes) {
+  int op = call(p, bytes, LENGTH);
+  bool staged = turns_live(p->session[0]) > 0;
+  struct perigee_event e = until(p, 1, PERIGEE_EVENT_REQUEST);
+  assert_memory_equal(e.pointer, bytes, LENGTH);
+  answer(p, &e, bytes, 10);
+  answered(p, op, bytes, 10);
+  return staged;
+}
+
+/* Nothing is known of speed until the memory was written before: the clock goes
+ * slowly at first. */
+static void payloads_are_pulled_while_copies_are_slow(void **state) {
+  enum { ALL = 80, TRIED = 3, PERIOD = 65 };
+  struct pair p;
+  uint8_t *bytes = pattern(LENGTH, 3);
+  int staged = 0;
+  timed_open(&p, *state);
+  for (int i = 0; i < ALL; i++)
+    assert_true(stages(&p, bytes));
+  step = 100000;
+  for (int i = 0; i < 2 + TRIED * PERIOD; i++)
+    staged += stages(&p, bytes);
+  assert_int_equal(staged, 2 + TRIED);
+  step = 10;
+  for (int i = 0; i < PERIOD; i++)
+    stages(&p, bytes);
+  assert_true(stages(&p, bytes) && stages(&p, bytes));
+  free(bytes);
+  pair_close(&p);
+}
+
+static void what_nobody_stages_in_goes_back(void **state) {
+  struct pair p;
+  uint8_t *bytes = pattern(LENGTH, 3);
+  timed_open(&p, *state);
+  for (int round = 0; round < 2; round++) {
+    assert_true(stages(&p, bytes));
+    for (int i = 0; i < 3000; i++, passed += MS) {
+      look_at_clock(p.engine[0]);
+      poll_side(&p, 0);
+    }
+    assert_int_equal(stretch_bytes(p.session[0]), 0);
+    assert_int_equal(kept_bytes(p.session[0]), 0);
+  }
+  free(bytes);
+  pair_close(&p);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      OVER(variant_default, a_payload_is_whole_when_its_owner_has_sent_it),
+      OVER(unread, a_payload_is_whole_when_its_owner_has_sent_it),
+      OVER(variant_default, an_echo_is_staged_as_other_replies_are),
+      OVER(variant_default, calls_without_a_block_go_another_way),
+      OVER(unread, calls_without_a_block_go_another_way),
+      OVER(variant_default, blocks_in_use_never_overlap),
+      OVER(variant_default, a_call_that_ends_early_frees_its_block),
+      OVER(variant_default, who_may_hold_nothing_is_pulled_from),
+      OVER(variant_default, a_loan_gets_the_room),
+      OVER(variant_default, payloads_are_pulled_while_copies_are_slow),
+      OVER(variant_default, what_nobody_stages_in_goes_back),
+  };
+  return cmocka_run_group_tests_name("turns", tests, NULL, NULL);
+}
