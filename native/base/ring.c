@@ -42,40 +42,22 @@ void ring_open(struct ring_in *r, const uint8_t *bytes, uint64_t size,
                         .key = key};
 }
 
-static void advance(struct ring_in *r, uint64_t length) {
-  r->tail += length;
-  r->next = r->bytes + (r->tail & (r->size - 1));
-  r->empty = ring_word(r->key, r->tail, 0);
-}
-
-/* Skips to the start, which cannot be followed by another skip. */
-static __attribute__((noinline, cold)) int skip(struct ring_in *r,
-                                                uint64_t rest) {
-  if (rest == r->size)
+/* After a skip to the start comes a record: no other skip, and not one that is
+ * too long. Only the units that were looked at count, as the peer may write the
+ * word again. */
+__attribute__((noinline, cold)) int ring_rare(struct ring_in *r, uint64_t units,
+                                              const uint8_t **bytes,
+                                              uint64_t *length) {
+  uint64_t rest = r->size - (uint64_t)(r->next - r->bytes);
+  if (units > r->most)
+    return 0;
+  if (units > 0 || rest == r->size)
     return PERIGEE_PROTOCOL;
-  advance(r, rest);
-  return PERIGEE_OK;
-}
-
-int ring_peek(struct ring_in *r, const uint8_t **bytes, uint64_t *length) {
-  for (;;) {
-    const uint8_t *record = r->next;
-    uint64_t units = ring_look(r),
-             rest = r->size - (uint64_t)(record - r->bytes);
-    if (units > r->most)
-      return 0;
-    if (units == 0 && skip(r, rest) < 0)
-      return PERIGEE_PROTOCOL;
-    if (units == 0)
-      continue;
-    if (units * RING_UNIT > rest)
-      return PERIGEE_PROTOCOL;
-    ring_fetch(record, units);
-    *bytes = record;
-    *length = units * RING_UNIT;
-    advance(r, units * RING_UNIT);
-    return 1;
-  }
+  ring_advance(r, rest);
+  units = ring_look(r);
+  if (units > r->most)
+    return 0;
+  return units > 0 ? ring_take(r, units, bytes, length) : PERIGEE_PROTOCOL;
 }
 
 bool ring_release(struct ring_in *r) {

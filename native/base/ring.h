@@ -128,8 +128,35 @@ static inline uint64_t ring_look(const struct ring_in *ring) {
 static inline bool ring_has(const struct ring_in *ring) {
   return ring_look(ring) <= ring->most;
 }
-/* Returns 1 and the next record, 0 if there is none, or PERIGEE_PROTOCOL. */
-int ring_peek(struct ring_in *ring, const uint8_t **bytes, uint64_t *length);
+/* Goes on behind a record of that length, or behind a skip. */
+static inline void ring_advance(struct ring_in *ring, uint64_t length) {
+  ring->tail += length;
+  ring->next = ring->bytes + (ring->tail & (ring->size - 1));
+  ring->empty = ring_word(ring->key, ring->tail, 0);
+}
+static inline bool ring_fits(const struct ring_in *ring, uint64_t units) {
+  uint64_t rest = ring->size - (uint64_t)(ring->next - ring->bytes);
+  return units <= ring->most && units * RING_UNIT <= rest;
+}
+static inline int ring_take(struct ring_in *ring, uint64_t units,
+                            const uint8_t **bytes, uint64_t *length) {
+  ring_fetch(ring->next, units);
+  *bytes = ring->next;
+  *length = units * RING_UNIT;
+  ring_advance(ring, units * RING_UNIT);
+  return 1;
+}
+/* Returns 1 and the next record, 0 if there is none, or PERIGEE_PROTOCOL.
+ * ring_rare does it where the word has other units than a record that fits. */
+int ring_rare(struct ring_in *ring, uint64_t units, const uint8_t **bytes,
+              uint64_t *length);
+static inline int ring_peek(struct ring_in *ring, const uint8_t **bytes,
+                            uint64_t *length) {
+  uint64_t units = ring_look(ring);
+  bool easy = units > 0 && ring_fits(ring, units);
+  return __builtin_expect(easy, 1) ? ring_take(ring, units, bytes, length)
+                                   : ring_rare(ring, units, bytes, length);
+}
 /* Frees all records that were peeked. The peer is told only after each quarter
  * of the ring, so that the line of `consumed` seldom moves; returns true if it
  * was told now. A producer whose records were all read has room for two

@@ -97,6 +97,14 @@ void call_tell(struct operation *op) {
   operation_event(op, op->class->event);
 }
 
+/* May its mark stay until its event has been polled (given)? That of a reply
+ * which is read in place must. The peer looks at no mark again once it has
+ * answered a request that was all in its record by a reply that was, too. */
+static bool lingers(const struct operation *op, int status) {
+  bool alone = !op->by_reference && !op->has_parts && !op->lent && !op->parent;
+  return status == PERIGEE_OK && (op->in_place || alone);
+}
+
 void call_end(struct operation *op, int status) {
   operation_unqueue(op);
   list_remove(&op->fresh);
@@ -107,9 +115,7 @@ void call_end(struct operation *op, int status) {
     op->pointer = NULL;
     op->flags = 0;
   }
-  /* A reply that is read in place is released when its event has been
-   * polled. */
-  if (!op->in_place || status != PERIGEE_OK)
+  if (!lingers(op, status))
     unmark(op);
   if (op->replied && (!op->in_place || op->loan.block >= LOAN_WARM))
     call_let_go(op);
@@ -186,13 +192,27 @@ void call_enter(struct operation *op, int64_t timeout) {
   lane_payloads(lane)->mark(lane, op->index, op->generation);
 }
 
-int call_submit(struct operation *op, int64_t timeout) {
+/* Publishes it, or queues it. */
+static int go(struct operation *op) {
   struct node *backlog = &op->session->operations.backlog[RING_REQUEST];
-  call_enter(op, timeout);
   int status = list_empty(backlog) ? call_publish(op) : 0;
   if (status == 0)
     backlog_add(op, RING_REQUEST);
   return status < 0 ? call_withdraw(op, status) : op->index;
+}
+
+int call_submit(struct operation *op, int64_t timeout) {
+  call_enter(op, timeout);
+  return go(op);
+}
+
+static void keep(struct operation *op, const struct perigee_message *message) {
+  op->message = *message;
+  if (UNLIKELY(message->trace != NULL))
+    trace_keep(op);
+  op->parent = NULL;
+  operation_ref(op, message->slice.region);
+  operation_ref(op, message->into.region);
 }
 
 struct operation *call_take(struct perigee_session *session,
@@ -202,13 +222,19 @@ struct operation *call_take(struct perigee_session *session,
   if (!op)
     return NULL;
   op->record = (uint8_t)record;
-  op->message = *message;
-  if (UNLIKELY(message->trace != NULL))
-    trace_keep(op);
-  op->parent = NULL;
-  operation_ref(op, message->slice.region);
-  operation_ref(op, message->into.region);
+  keep(op, message);
   return op;
+}
+
+/* What is short goes to the peer before this side keeps what the reply will
+ * need: the peer works meanwhile. Nothing reads the reply before that, as it
+ * takes a poll. */
+static int submit_now(struct operation *op, const struct perigee_message *m) {
+  op->record = RECORD_REQUEST;
+  call_enter(op, m->timeout);
+  bool sent = call_publish_now(op, m);
+  keep(op, m);
+  return sent ? op->index : go(op);
 }
 
 int call_beyond_all(const struct perigee_session *session) {
@@ -243,12 +269,11 @@ int perigee_call(struct perigee_session *session,
   if (UNLIKELY(message->trace != NULL) &&
       (status = trace_check(session, message)) < 0)
     return status;
-  struct operation *op =
-      call_take(session, &call_class, RECORD_REQUEST, message);
+  struct operation *op = operation_take(session, &call_class);
   if (!op)
     return PERIGEE_NO_MEMORY;
   session->counters.calls++;
-  return call_submit(op, message->timeout);
+  return submit_now(op, message);
 }
 
 int perigee_send(struct perigee_session *session,

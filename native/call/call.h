@@ -35,17 +35,19 @@ void call_let_go(struct operation *op);
 /* Submitting. take gives an operation of a class, for a message; NULL: there is
  * none free. enter starts it: it is marked live and timed. publish sends its
  * record, publish_bytes one of these bytes alone: 1, 0 without room, or a
- * status. submit does both, or queues it, and returns its number. withdraw
- * undoes an operation that neither the peer nor the program knows of, and
- * returns the status. */
+ * status. publish_now sends that of a request whose message is short and was not
+ * kept yet; false: it has to be kept and published. submit does both, or queues
+ * it, and returns its number. withdraw undoes an operation that neither the peer
+ * nor the program knows of, and returns the status. */
 extern const struct operation_class call_class;
 struct operation *call_take(struct perigee_session *session,
                             const struct operation_class *class, int record,
                             const struct perigee_message *message);
 void call_enter(struct operation *op, int64_t timeout);
 int call_publish(struct operation *op);
-int call_publish_bytes(struct operation *op, const uint8_t *bytes,
-                       uint64_t length);
+bool call_publish_now(struct operation *op, const struct perigee_message *m);
+int call_publish_bytes(struct operation *op, const struct perigee_message *m,
+                       const uint8_t *bytes, uint64_t length);
 int call_submit(struct operation *op, int64_t timeout);
 int call_withdraw(struct operation *op, int status);
 /* A peer would end the session for a request of such a capacity: the error. */

@@ -73,7 +73,8 @@ static int submit_stage(struct operation *op, const struct loan *loan,
     return submit_traced(op, loan->pointer, length);
   bool first = list_empty(&op->session->operations.backlog[RING_REQUEST]);
   op->message.flags = 0;
-  if (!first || call_publish_bytes(op, loan->pointer, length) == 0)
+  if (!first ||
+      call_publish_bytes(op, &op->message, loan->pointer, length) == 0)
     return keep_stage(op, loan->pointer, length);
   return op->index;
 }

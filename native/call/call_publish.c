@@ -61,9 +61,8 @@ static int publish_planned(struct operation *op) {
 }
 
 /* Returns 1 if it was published, 0 without room in the ring. */
-int call_publish_bytes(struct operation *op, const uint8_t *bytes,
-                       uint64_t length) {
-  const struct perigee_message *m = &op->message;
+int call_publish_bytes(struct operation *op, const struct perigee_message *m,
+                       const uint8_t *bytes, uint64_t length) {
   struct record r = {.kind = RECORD_REQUEST,
                      .flags = (m->flags & PERIGEE_TYPED ? RECORD_TYPED : 0) |
                               (m->code ? RECORD_CODE : 0) |
@@ -88,7 +87,17 @@ int call_publish(struct operation *op) {
   uint64_t length;
   if (op->record == RECORD_REQUEST && !op->lent && !op->message.trace)
     bytes = outgoing_short(op, &op->message, &length);
-  return bytes ? call_publish_bytes(op, bytes, length) : publish_planned(op);
+  return bytes ? call_publish_bytes(op, &op->message, bytes, length)
+               : publish_planned(op);
+}
+
+bool call_publish_now(struct operation *op, const struct perigee_message *m) {
+  uint64_t length;
+  struct node *backlog = &op->session->operations.backlog[RING_REQUEST];
+  if (UNLIKELY(m->trace != NULL) || !list_empty(backlog))
+    return false;
+  const uint8_t *bytes = outgoing_short(op, m, &length);
+  return bytes && call_publish_bytes(op, m, bytes, length) == 1;
 }
 
 void call_flush(struct perigee_session *session) {

@@ -60,10 +60,11 @@ static const struct operation_class served_class = {.name =
 
 /* Copies an inline slice out of the ring, before its landing is known. */
 static int keep_slice(struct operation *op, const struct record *r) {
-  op->rest = (struct record_rest){.source = r->slice_source,
-                                  .length = r->slice_length,
-                                  .bulk = r->flags & RECORD_SLICE_BULK,
-                                  .present = r->flags & RECORD_SLICE};
+  op->rest.length = r->slice_length;
+  op->rest.bulk = r->flags & RECORD_SLICE_BULK;
+  op->rest.present = r->flags & RECORD_SLICE;
+  if (op->rest.bulk)
+    op->rest.source = r->slice_source;
   if (!op->rest.present || op->rest.bulk || r->slice_length == 0)
     return PERIGEE_OK;
   op->slice_block = pool_take(op->session, r->slice_length);

@@ -219,8 +219,8 @@ void operation_unref(struct operation *op) {
   if (!op->has_region_refs)
     return;
   op->has_region_refs = false;
-  for (int i = 0; i < REGION_REFS; i++)
-    if (op->region_refs[i])
-      op->region_refs[i]->users--;
-  memset(op->region_refs, 0, sizeof op->region_refs);
+  for (int i = 0; i < REGION_REFS && op->region_refs[i]; i++) {
+    op->region_refs[i]->users--;
+    op->region_refs[i] = NULL;
+  }
 }

@@ -158,8 +158,10 @@ static int next_record(struct perigee_session *s, enum ring ring,
   return 1;
 }
 
-/* Handles one record: returns 1, 0 if there is none, or a status. */
-static int poll_ring(struct perigee_session *s, enum ring ring) {
+/* Handles one record: returns 1, 0 if there is none, or a status. Inlined, so
+ * that there is one for each ring. */
+static inline __attribute__((always_inline)) int
+poll_ring(struct perigee_session *s, enum ring ring) {
   struct deferred next;
   struct record record;
   int status = next_record(s, ring, &next);
