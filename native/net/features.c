@@ -10,8 +10,6 @@ const struct feature features[] = {
     {FEATURE_TRACE, "trace", "requests with a trace context (record.h)"},
     {FEATURE_LANES, "lanes",
      "halves of additional lanes, and sources that name them (lane_list.h)"},
-    {FEATURE_WHOLE, "whole",
-     "staged payloads in one piece, however long (shm_payload.c)"},
     {0, NULL, NULL}};
 
 static const char blanks[] = " ,\t\n";

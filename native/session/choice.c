@@ -13,7 +13,6 @@
 #include "core/hot.h"
 #include "core/lane_list.h"
 #include "migrate.h"
-#include "net/features.h"
 
 /* ---- Choosing ----------------------------------------------------------- */
 
@@ -228,7 +227,6 @@ int choice_open(struct perigee_session *s, struct offer *offer,
       .key = s->handshake.nonce ^ s->peer.hello.nonce,
       .alone = s->alone,
       .dialed = s->dialed,
-      .whole = s->peer.features & FEATURE_WHOLE,
       .streams = o->streams,
       .seal = s->security.intact ? s->security.keys->session : NULL,
       .bare = !s->security.sealed,

@@ -70,7 +70,6 @@ struct lane_options {
   bool aes;            /* both sides have AES in hardware */
   struct share *share; /* counts what the peer makes the lane hold */
   bool bare;           /* with seal: MACs only, not enciphered */
-  bool whole;          /* the peer has FEATURE_WHOLE */
   struct vault *vault; /* memory for derived keys */
   /* The session. activate: there is something to poll for. tell: sends a
    * frame of at most LANE_FRAME_MAX bytes to the peer's half of the lane,

@@ -111,7 +111,7 @@ struct under {
   int op;
   struct perigee_event request;
 };
-enum { UNDER = 7, ROUNDS = 200, SHORT = 9000, LONG = 512 * KIB };
+enum { UNDER = 7, ROUNDS = 200, SHORT = 9000, LONG = 256 * KIB };
 
 /* Numbers that repeat. */
 static uint32_t any_below(uint32_t most) {

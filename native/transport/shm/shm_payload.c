@@ -6,12 +6,12 @@
  * arena, mapped here), from private memory of the owner (process_vm_readv, if a
  * probe during the handshake succeeded), or from a staging block, which the
  * owner fills while the receiver empties it, so that both cores copy at the same
- * time. Up to TURN_MOST bytes are staged at once, in a block that is used in
+ * time. Up to SHM_STAGE bytes are staged at once, in a block that is used in
  * turn (shm_turns.c), if there is one. Where private memory cannot be read, all
  * else is staged by slots of 32 KiB.
  *
- *   staging block: u64 bytes staged so far; at 4096: SHM_SLOTS slots, or if the
- *   source's stride is 0, all of the payload (FEATURE_WHOLE)
+ *   staging block: u64 bytes staged so far; at 4096: SHM_SLOTS slots, or so much
+ *   of them as the payload takes
  *   ack (receiver's outbox, by the owner's operation): bytes taken, with the
  *   operation's generation in the upper 24 bits, so that an old ack is ignored
  *
@@ -27,9 +27,9 @@
 #include "shm.h"
 
 enum { ACK_SHIFT = 40, VECTORS = 64, HALF = 256 << 10, BOUNCE = 2 * HALF };
-/* A payload that is staged at once: its most bytes, the least of a piece of it,
- * and how many pieces it may have. */
-enum { TURN_MOST = 512 << 10, TURN_PIECE = 8 << 10, TURN_PIECES = 8 };
+/* A payload that is staged at once: the least of a piece of it, and how many
+ * pieces it may have. */
+enum { TURN_PIECE = 8 << 10, TURN_PIECES = 8 };
 
 static uint64_t ack_tag(uint32_t generation) {
   return (uint64_t)generation << ACK_SHIFT;
@@ -61,7 +61,6 @@ bool shm_probe(const struct lane_options *o, uint64_t address) {
 struct staging {
   uint64_t block; /* its offset in the arena, plus one; 0: there is none */
   uint32_t turn;  /* plus one; 0: it is the arena's */
-  uint32_t area;  /* bytes behind its head */
 };
 _Static_assert(sizeof(struct staging) <= EXPOSURE_OWN, "there is room for it");
 
@@ -70,9 +69,8 @@ static struct staging *staging_of(struct exposure *e) {
 }
 
 static void stage_in(struct lane *lane, struct exposure *e, struct payload *p,
-                     int64_t offset, uint64_t area) {
+                     int64_t offset) {
   staging_of(e)->block = (uint64_t)offset + 1;
-  staging_of(e)->area = (uint32_t)area;
   e->payload = p;
   e->fed = 0;
   atomic_store_explicit((_Atomic uint64_t *)(void *)(lane->arena + offset), 0,
@@ -81,7 +79,7 @@ static void stage_in(struct lane *lane, struct exposure *e, struct payload *p,
                               .address = arena_address(lane, (uint64_t)offset),
                               .block = p->total,
                               .count = 1,
-                              .stride = area < p->total ? p->total : 0};
+                              .stride = p->total};
 }
 
 static int stage(struct lane *lane, struct exposure *e, struct payload *p) {
@@ -89,28 +87,24 @@ static int stage(struct lane *lane, struct exposure *e, struct payload *p) {
   if (offset < 0)
     return (int)offset;
   e->footprint = SHM_STAGE_HEAD + SHM_STAGE;
-  stage_in(lane, e, p, offset, SHM_STAGE);
+  stage_in(lane, e, p, offset);
   return PERIGEE_OK;
 }
 
-static bool short_enough(const struct lane *lane, uint64_t bytes) {
-  return bytes <= (lane->options.whole ? (int)TURN_MOST : (int)SHM_STAGE);
-}
-
 bool shm_at_once(struct lane *lane, uint64_t bytes) {
-  return short_enough(lane, bytes) && turns_room(lane, bytes);
+  return bytes <= SHM_STAGE && turns_room(lane, bytes);
 }
 
 static bool stage_in_turn(struct lane *lane, struct exposure *e,
                           struct payload *p) {
   uint32_t turn;
-  bool may = p->memory->direct && short_enough(lane, p->total);
+  bool may = p->memory->direct && p->total <= SHM_STAGE;
   int64_t offset = may ? turns_take(lane, p->total, &turn) : -1;
   if (offset < 0)
     return false;
   staging_of(e)->turn = turn + 1;
   e->at_once = true;
-  stage_in(lane, e, p, offset, p->total);
+  stage_in(lane, e, p, offset);
   return true;
 }
 
@@ -161,7 +155,7 @@ static int64_t stage_some(struct lane *lane, struct exposure *e, uint64_t n) {
   const struct staging *s = staging_of(e);
   uint8_t *block = lane->arena + s->block - 1;
   int64_t moved =
-      payload_take(e->payload, block + SHM_STAGE_HEAD + e->fed % s->area, n);
+      payload_take(e->payload, block + SHM_STAGE_HEAD + e->fed % SHM_STAGE, n);
   if (moved <= 0)
     return moved;
   e->fed += (uint64_t)moved;
@@ -223,8 +217,7 @@ static void ack(struct lane *lane, const struct fetch *f, uint64_t bytes) {
 
 static int64_t fetch_staged(struct lane *lane, struct fetch *f, uint64_t at,
                             struct payload *into) {
-  bool whole = f->source.stride == 0 || f->total <= SHM_STAGE;
-  uint64_t area = whole ? f->total : SHM_STAGE;
+  uint64_t area = least(f->total, SHM_STAGE);
   const uint8_t *block =
       shm_peer_arena(lane, f->source.address, SHM_STAGE_HEAD + area);
   if (!block || f->source.address % 8)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * shm_turns.c - staging blocks for payloads of up to 512 KiB, used in turn over
+ * shm_turns.c - staging blocks for payloads of up to 256 KiB, used in turn over
  * a stretch of the arena that is longer than a core's own cache.
  *
  * Why. A payload that is pulled from private memory leaves its lines in the
