@@ -43,7 +43,8 @@ static enum trim_left lane_trims(struct perigee_session *s, uint64_t *given) {
   const struct transport_kept *kept = lane_table(s->lane)->kept;
   uint64_t had = kept->bytes(s->lane);
   enum trim_left left = kept->trim(s->lane);
-  *given += had - kept->bytes(s->lane);
+  uint64_t has = kept->bytes(s->lane); /* more, if it let go of blocks */
+  *given += had > has ? had - has : 0;
   return left;
 }
 

@@ -64,9 +64,10 @@ static int expose(struct operation *op, int place, struct payload *payload,
     return PERIGEE_OK;
   }
   struct lane *lane = op->session->lane;
-  if (payload->memory->direct && payload->count == 1 && !stays(op, payload) &&
+  if (payload->memory->direct && payload->count == 1 &&
       lane_table(lane)->loans->loaned(lane, payload->base, payload->total,
-                                      source))
+                                      source) &&
+      !stays(op, payload))
     return PERIGEE_OK;
   return part_expose(op, place, payload, source);
 }

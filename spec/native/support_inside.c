@@ -26,6 +26,11 @@ uint32_t stretch_bytes(const struct perigee_session *session) {
   return session->lane->turns.size;
 }
 
+uint64_t lendable(const struct perigee_session *session) {
+  const struct lane *lane = session->lane;
+  return lane->blocks.limit - lane->turns.size;
+}
+
 uint32_t turns_live(const struct perigee_session *session) {
   return session->lane->turns.count;
 }

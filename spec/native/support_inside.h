@@ -14,6 +14,7 @@ uint64_t lent_bytes(const struct perigee_session *session);
 /* Of staging in turn: bytes that the session has for it; blocks from the oldest
  * that is in use on; a limit for all sessions together. */
 uint32_t stretch_bytes(const struct perigee_session *session);
+uint64_t lendable(const struct perigee_session *session); /* beside these */
 uint32_t turns_live(const struct perigee_session *session);
 void limit_staging(struct perigee_engine *engine, uint64_t most);
 /* Bytes that the session's lane keeps for later, though nobody has them. */

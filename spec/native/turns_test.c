@@ -13,7 +13,24 @@
 static const struct variant unread = {
     .name = "shm without pulling", .transport = "shm", .memory = "host"};
 
-enum { LENGTH = 64 * KIB, MANY = 100 };
+enum { LENGTH = 64 * KIB, MANY = 100, POOL = 256 * MIB };
+
+/* Time is the test's own: how long a copy takes, and how far calls lie apart. */
+static int64_t passed, step;
+
+static int64_t own_clock(void *context) {
+  (void)context;
+  return passed += step;
+}
+
+static void timed_open(struct pair *p, void *state) {
+  struct perigee_options o;
+  variant_options(state, &o);
+  o.clock = own_clock;
+  o.pool = POOL;
+  step = 10;
+  pair_open_with(p, state, &o);
+}
 
 static int call(struct pair *p, const uint8_t *bytes, uint64_t length) {
   struct perigee_message m = {.head = bytes, .length = length, .timeout = -1};
@@ -37,26 +54,45 @@ static struct perigee_event answered(struct pair *p, int op,
   return e;
 }
 
+static void echo(struct pair *p, const uint8_t *bytes, uint64_t length) {
+  int op = call(p, bytes, length);
+  struct perigee_event e = until(p, 1, PERIGEE_EVENT_REQUEST);
+  assert_int_equal(e.length, length);
+  assert_memory_equal(e.pointer, bytes, length);
+  answer(p, &e, bytes, length);
+  answered(p, op, bytes, length);
+  until(p, 1, PERIGEE_EVENT_SENT);
+}
+
+/* Opens a session on which both sides stage in turn. */
+static void busy_open(struct pair *p, void *state) {
+  uint8_t *bytes = pattern(LENGTH, 1);
+  timed_open(p, state);
+  for (int i = 0; i < MANY; i++)
+    echo(p, bytes, LENGTH);
+  for (int side = 0; side < 2; side++)
+    assert_true(stretch_bytes(p->session[side]) > 0);
+  free(bytes);
+}
+
 /* The request's owner, and the reply's, do not poll while it is read. */
 static void a_payload_is_whole_when_its_owner_has_sent_it(void **state) {
   struct pair p;
   uint8_t *bytes = pattern(LENGTH, 3), *other = pattern(LENGTH, 5);
-  pair_open(&p, *state);
+  busy_open(&p, *state);
   for (int i = 0; i < 3; i++) {
     int op = call(&p, bytes, LENGTH);
-    p.still[0] = i > 0; /* the first tells the peer of the memory */
+    p.still[0] = true;
     struct perigee_event e = until(&p, 1, PERIGEE_EVENT_REQUEST);
     assert_int_equal(e.length, LENGTH);
     assert_memory_equal(e.pointer, bytes, LENGTH);
     answer(&p, &e, other, LENGTH);
-    p.still[1] = i > 0;
+    p.still[1] = true;
     p.still[0] = false;
     answered(&p, op, other, LENGTH);
     p.still[1] = false;
     until(&p, 1, PERIGEE_EVENT_SENT);
   }
-  assert_true(stretch_bytes(p.session[0]) > 0);
-  assert_true(stretch_bytes(p.session[1]) > 0);
   free(bytes);
   free(other);
   pair_close(&p);
@@ -66,7 +102,7 @@ static void a_payload_is_whole_when_its_owner_has_sent_it(void **state) {
 static void an_echo_is_staged_as_other_replies_are(void **state) {
   struct pair p;
   uint8_t *bytes = pattern(LENGTH, 3);
-  pair_open(&p, *state);
+  busy_open(&p, *state);
   int op = call(&p, bytes, LENGTH);
   struct perigee_event e = until(&p, 1, PERIGEE_EVENT_REQUEST);
   answer(&p, &e, e.pointer, e.length);
@@ -84,7 +120,7 @@ static void calls_without_a_block_go_another_way(void **state) {
   struct pair p;
   int ops[MANY];
   uint8_t *bytes[MANY];
-  pair_open(&p, *state);
+  busy_open(&p, *state);
   for (int i = 0; i < MANY; i++) {
     bytes[i] = pattern(LENGTH, (uint8_t)i);
     ops[i] = call(&p, bytes[i], LENGTH);
@@ -148,7 +184,7 @@ static void end(struct pair *p, struct under *u) {
 static void blocks_in_use_never_overlap(void **state) {
   struct under under[UNDER] = {{0}};
   struct pair p;
-  pair_open(&p, *state);
+  busy_open(&p, *state);
   for (int round = 0; round < ROUNDS; round++) {
     bool fresh[UNDER] = {false};
     for (int i = 0; i < UNDER; i++)
@@ -174,7 +210,7 @@ static void blocks_in_use_never_overlap(void **state) {
 static void a_call_that_ends_early_frees_its_block(void **state) {
   struct pair p;
   uint8_t *bytes = pattern(LENGTH, 3), *other = pattern(LENGTH, 5);
-  pair_open(&p, *state);
+  busy_open(&p, *state);
   int first = call(&p, bytes, LENGTH);
   assert_int_equal(turns_live(p.session[0]), 1);
   p.still[1] = true;
@@ -196,61 +232,73 @@ static void a_call_that_ends_early_frees_its_block(void **state) {
 static void who_may_hold_nothing_is_pulled_from(void **state) {
   struct pair p;
   uint8_t *bytes = pattern(LENGTH, 3);
-  pair_open(&p, *state);
+  timed_open(&p, *state);
   for (int side = 0; side < 2; side++)
     limit_staging(p.engine[side], 0);
-  int op = call(&p, bytes, LENGTH);
-  struct perigee_event e = until(&p, 1, PERIGEE_EVENT_REQUEST);
-  assert_memory_equal(e.pointer, bytes, LENGTH);
-  answer(&p, &e, e.pointer, e.length);
-  answered(&p, op, bytes, LENGTH);
-  until(&p, 1, PERIGEE_EVENT_SENT);
+  for (int i = 0; i < MANY; i++)
+    echo(&p, bytes, LENGTH);
   for (int side = 0; side < 2; side++)
     assert_int_equal(stretch_bytes(p.session[side]), 0);
   free(bytes);
   pair_close(&p);
 }
 
-/* A loan of all that the lane may lend. */
-static void a_loan_gets_the_room(void **state) {
-  struct perigee_options o;
-  struct perigee_loan loan;
+/* Sessions that call rarely keep no memory, and meet no new pages. */
+static void who_calls_rarely_is_pulled_from(void **state) {
   struct pair p;
   uint8_t *bytes = pattern(LENGTH, 3);
-  variant_options(*state, &o);
-  o.pool = 256 * MIB;
-  pair_open_with(&p, *state, &o);
+  timed_open(&p, *state);
+  for (int i = 0; i < MANY; i++, passed += 100 * MS) {
+    look_at_clock(p.engine[0]);
+    look_at_clock(p.engine[1]);
+    echo(&p, bytes, LENGTH);
+  }
+  for (int side = 0; side < 2; side++)
+    assert_int_equal(stretch_bytes(p.session[side]), 0);
+  free(bytes);
+  pair_close(&p);
+}
+
+/* The peer has all of its payload, so its block is free. */
+static void a_call_that_runs_long_keeps_no_block(void **state) {
+  struct pair p;
+  uint8_t *bytes = pattern(LENGTH, 3);
+  busy_open(&p, *state);
   int op = call(&p, bytes, LENGTH);
   struct perigee_event e = until(&p, 1, PERIGEE_EVENT_REQUEST);
-  answer(&p, &e, bytes, LENGTH);
-  answered(&p, op, bytes, LENGTH);
-  until(&p, 1, PERIGEE_EVENT_SENT);
-  assert_true(stretch_bytes(p.session[1]) > 0);
-  op = call(&p, bytes, 10);
-  e = until(&p, 1, PERIGEE_EVENT_REQUEST);
-  assert_int_equal(perigee_reply_begin(p.engine[1], e.operation, o.pool, &loan),
-                   0);
-  assert_int_equal(stretch_bytes(p.session[1]), 0);
-  perigee_reply_abort(p.engine[1], e.operation);
+  for (int i = 0; i < 2 * MANY; i++) {
+    int other = call(&p, bytes, LENGTH);
+    assert_true(turns_live(p.session[0]) > 0);
+    struct perigee_event f = until(&p, 1, PERIGEE_EVENT_REQUEST);
+    answer(&p, &f, bytes, 10);
+    answered(&p, other, bytes, 10);
+  }
+  assert_true(turns_live(p.session[0]) < MANY / 2);
   answer(&p, &e, bytes, 10);
   answered(&p, op, bytes, 10);
   free(bytes);
   pair_close(&p);
 }
 
-static int64_t passed, step;
-
-static int64_t own_clock(void *context) {
-  (void)context;
-  return passed += step;
-}
-
-static void timed_open(struct pair *p, void *state) {
-  struct perigee_options o;
-  variant_options(state, &o);
-  o.clock = own_clock;
-  step = 10;
-  pair_open_with(p, state, &o);
+/* Calls that need each other's blocks: those for staging come on top of what may
+ * be lent. */
+static void staging_takes_no_room_from_loans(void **state) {
+  struct perigee_loan loan;
+  struct pair p;
+  uint8_t *bytes = pattern(LENGTH, 3);
+  busy_open(&p, *state);
+  int op = call(&p, bytes, LENGTH);
+  struct perigee_event e = until(&p, 1, PERIGEE_EVENT_REQUEST);
+  assert_true(turns_live(p.session[0]) > 0);
+  for (int side = 0; side < 2; side++)
+    assert_int_equal(lendable(p.session[side]), POOL);
+  assert_int_equal(
+      perigee_reply_begin(p.engine[1], e.operation, POOL / 2, &loan), 0);
+  perigee_reply_abort(p.engine[1], e.operation);
+  answer(&p, &e, bytes, 10);
+  answered(&p, op, bytes, 10);
+  free(bytes);
+  pair_close(&p);
 }
 
 /* Makes a call of LENGTH bytes; was its payload staged in a turn? */
@@ -264,16 +312,12 @@ static bool stages(struct pair *p, const uint8_t *bytes) {
   return staged;
 }
 
-/* Nothing is known of speed until the memory was written before: the clock goes
- * slowly at first. */
 static void payloads_are_pulled_while_copies_are_slow(void **state) {
-  enum { ALL = 80, TRIED = 3, PERIOD = 65 };
+  enum { TRIED = 3, PERIOD = 65 };
   struct pair p;
   uint8_t *bytes = pattern(LENGTH, 3);
   int staged = 0;
-  timed_open(&p, *state);
-  for (int i = 0; i < ALL; i++)
-    assert_true(stages(&p, bytes));
+  busy_open(&p, *state);
   step = 100000;
   for (int i = 0; i < 2 + TRIED * PERIOD; i++)
     staged += stages(&p, bytes);
@@ -286,12 +330,38 @@ static void payloads_are_pulled_while_copies_are_slow(void **state) {
   pair_close(&p);
 }
 
+/* Of replies, too, those that lie in their request's block and those that do
+ * not: each counts once. */
+static void replies_rest_as_requests_do(void **state) {
+  enum { TRIED = 3, PERIOD = 65 };
+  for (int own = 0; own < 2; own++) {
+    struct pair p;
+    uint8_t *bytes = pattern(LENGTH, 3);
+    int staged = 0;
+    busy_open(&p, *state);
+    step = 100000;
+    for (int i = 0; i < 2 + TRIED * PERIOD; i++) {
+      int op = call(&p, bytes, LENGTH);
+      struct perigee_event e = until(&p, 1, PERIGEE_EVENT_REQUEST);
+      answer(&p, &e, own ? bytes : e.pointer, LENGTH);
+      staged += turns_live(p.session[1]) > 0;
+      answered(&p, op, bytes, LENGTH);
+      until(&p, 1, PERIGEE_EVENT_SENT);
+    }
+    assert_int_equal(staged, 2 + TRIED);
+    free(bytes);
+    pair_close(&p);
+  }
+}
+
 static void what_nobody_stages_in_goes_back(void **state) {
   struct pair p;
   uint8_t *bytes = pattern(LENGTH, 3);
-  timed_open(&p, *state);
+  busy_open(&p, *state);
   for (int round = 0; round < 2; round++) {
-    assert_true(stages(&p, bytes));
+    for (int i = 0; i < MANY; i++)
+      stages(&p, bytes);
+    assert_true(stretch_bytes(p.session[0]) > 0);
     for (int i = 0; i < 3000; i++, passed += MS) {
       look_at_clock(p.engine[0]);
       poll_side(&p, 0);
@@ -313,7 +383,10 @@ int main(void) {
       OVER(variant_default, blocks_in_use_never_overlap),
       OVER(variant_default, a_call_that_ends_early_frees_its_block),
       OVER(variant_default, who_may_hold_nothing_is_pulled_from),
-      OVER(variant_default, a_loan_gets_the_room),
+      OVER(variant_default, who_calls_rarely_is_pulled_from),
+      OVER(variant_default, a_call_that_runs_long_keeps_no_block),
+      OVER(variant_default, staging_takes_no_room_from_loans),
+      OVER(variant_default, replies_rest_as_requests_do),
       OVER(variant_default, payloads_are_pulled_while_copies_are_slow),
       OVER(variant_default, what_nobody_stages_in_goes_back),
   };

@@ -21,6 +21,10 @@
 enum { SHM_REGIONS = 4096, SHM_OPERATIONS = 65536 };
 enum { SHM_SLOT = 32 << 10, SHM_SLOTS = 8, SHM_STAGE_HEAD = 4096 };
 enum { SHM_STAGE = SHM_SLOT * SHM_SLOTS };
+enum { SHM_ACK_SHIFT = 40 };
+static inline uint64_t shm_ack_tag(uint32_t generation) {
+  return (uint64_t)generation << SHM_ACK_SHIFT;
+}
 /* A step of a copy: about 0.1 ms. */
 enum { SHM_QUANTUM = 1 << 20 };
 
@@ -54,19 +58,24 @@ struct shm_segment {
 /* Staging blocks that are used in turn (shm_turns.c). */
 enum { SHM_TURNS = 64 };
 struct shm_turn {
-  uint32_t at; /* where in the stretch the block begins */
-  bool live;
+  uint32_t at;    /* where in the stretch the block begins */
+  uint32_t total; /* of its payload; 0: it is not in use */
+  uint32_t generation;
+  uint16_t operation; /* of the exposure */
+  uint8_t part;
 };
 struct shm_turns {
-  uint64_t stretch;      /* its offset in the arena */
-  uint32_t size;         /* of the stretch; 0: there is none */
-  uint32_t next;         /* where the youngest block ends */
-  uint32_t first, count; /* the blocks, from the oldest on */
-  uint32_t used;         /* number of the last look before which one was */
-  uint32_t touched;      /* where nothing was written yet */
-  uint32_t rest;         /* so many payloads are not staged */
-  bool slow;             /* the last one was */
-  int64_t again;         /* no stretch is asked for before this time */
+  uint64_t stretch; /* its offset in the arena */
+  uint32_t size;    /* of the stretch; 0: there is none */
+  uint32_t next;    /* where the youngest block ends */
+  uint32_t first;   /* number of the oldest block; never begins anew */
+  uint32_t count;   /* blocks from the oldest on */
+  uint32_t used;    /* number of the last look before which one was */
+  uint32_t touched; /* from here on nothing was written yet */
+  uint32_t rest;    /* so many payloads are not staged */
+  bool slow;        /* the last one was */
+  uint64_t wanted;  /* bytes that would have been staged .. */
+  int64_t since;    /* .. since this time */
   struct shm_turn blocks[SHM_TURNS];
 };
 
@@ -115,10 +124,16 @@ struct lane {
   uint8_t *spare; /* bounce buffer for the next fetch that needs one */
 };
 
+/* ---- shm_stage.c -------------------------------------------------------- */
 int shm_expose(struct lane *, struct exposure *, struct payload *);
 int64_t shm_feed(struct lane *, struct exposure *);
 void shm_conceal(struct lane *, struct exposure *);
 bool shm_at_once(struct lane *, uint64_t bytes);
+/* Returns how many bytes of a staged payload the peer says to have taken. */
+uint64_t shm_acked(const struct lane *, uint16_t operation, uint8_t part,
+                   uint32_t generation);
+
+/* ---- shm_payload.c ------------------------------------------------------ */
 int64_t shm_fetch(struct lane *, struct fetch *);
 bool shm_fetch_end(struct lane *, struct fetch *);
 /* May the memory of that process be read, and is it the peer's? */
@@ -132,8 +147,10 @@ bool shm_sound(int fd, uint64_t length, int seals);
 /* ---- shm_turns.c -------------------------------------------------------- */
 /* Is there a staging block for a payload of so many bytes at once? */
 bool turns_room(struct lane *, uint64_t bytes);
-/* Returns its offset in the arena, or -1. `turn` names it for turns_give. */
-int64_t turns_take(struct lane *, uint64_t bytes, uint32_t *turn);
+/* Returns its offset in the arena, or -1. `turn` names it for turns_give, which
+ * may come late: once the peer has all of the payload, the block is free. */
+int64_t turns_take(struct lane *, const struct exposure *, uint64_t bytes,
+                   uint32_t *turn);
 void turns_give(struct lane *, uint32_t turn);
 /* The payload of that block was copied, which took so many ns. */
 void turns_took(struct lane *, uint32_t turn, uint64_t bytes, int64_t took);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * shm_payload.c - brings payloads from one process to the other.
+ * shm_payload.c - brings payloads from one process to the other: the receiver's
+ * side. The owner's is in shm_stage.c.
  *
  * The receiver always pulls. It pulls from a loan (a block of the owner's
  * arena, mapped here), from private memory of the owner (process_vm_readv, if a
@@ -26,14 +27,7 @@
 
 #include "shm.h"
 
-enum { ACK_SHIFT = 40, VECTORS = 64, HALF = 256 << 10, BOUNCE = 2 * HALF };
-/* A payload that is staged at once: the least of a piece of it, and how many
- * pieces it may have. */
-enum { TURN_PIECE = 8 << 10, TURN_PIECES = 8 };
-
-static uint64_t ack_tag(uint32_t generation) {
-  return (uint64_t)generation << ACK_SHIFT;
-}
+enum { VECTORS = 64, HALF = 256 << 10, BOUNCE = 2 * HALF };
 
 /* A pid is valid only while its process lives, so bytes that were read count
  * only if that process still runs afterwards. */
@@ -55,148 +49,9 @@ bool shm_probe(const struct lane_options *o, uint64_t address) {
          alive(o) && memcmp(seen, o->probe, sizeof seen) == 0;
 }
 
-/* ---- The owner's side -------------------------------------------------- */
-
-/* A staging block, of the arena or one that is used in turn. */
-struct staging {
-  uint64_t block; /* its offset in the arena, plus one; 0: there is none */
-  uint32_t turn;  /* plus one; 0: it is the arena's */
-};
-_Static_assert(sizeof(struct staging) <= EXPOSURE_OWN, "there is room for it");
-
-static struct staging *staging_of(struct exposure *e) {
-  return (struct staging *)(void *)e->own;
-}
-
-static void stage_in(struct lane *lane, struct exposure *e, struct payload *p,
-                     int64_t offset) {
-  staging_of(e)->block = (uint64_t)offset + 1;
-  e->payload = p;
-  e->fed = 0;
-  atomic_store_explicit((_Atomic uint64_t *)(void *)(lane->arena + offset), 0,
-                        memory_order_release);
-  e->source = (struct source){.kind = SOURCE_STAGED,
-                              .address = arena_address(lane, (uint64_t)offset),
-                              .block = p->total,
-                              .count = 1,
-                              .stride = p->total};
-}
-
-static int stage(struct lane *lane, struct exposure *e, struct payload *p) {
-  int64_t offset = arena_take(lane, SHM_STAGE_HEAD + SHM_STAGE);
-  if (offset < 0)
-    return (int)offset;
-  e->footprint = SHM_STAGE_HEAD + SHM_STAGE;
-  stage_in(lane, e, p, offset);
-  return PERIGEE_OK;
-}
-
-bool shm_at_once(struct lane *lane, uint64_t bytes) {
-  return bytes <= SHM_STAGE && turns_room(lane, bytes);
-}
-
-static bool stage_in_turn(struct lane *lane, struct exposure *e,
-                          struct payload *p) {
-  uint32_t turn;
-  bool may = p->memory->direct && p->total <= SHM_STAGE;
-  int64_t offset = may ? turns_take(lane, p->total, &turn) : -1;
-  if (offset < 0)
-    return false;
-  staging_of(e)->turn = turn + 1;
-  e->at_once = true;
-  stage_in(lane, e, p, offset);
-  return true;
-}
-
-int shm_expose(struct lane *lane, struct exposure *e, struct payload *p) {
-  *staging_of(e) = (struct staging){0};
-  e->payload = NULL;
-  e->at_once = false;
-  if (stage_in_turn(lane, e, p))
-    return PERIGEE_OK;
-  if (!lane->peer_pulls || !p->memory->direct)
-    return stage(lane, e, p);
-  e->source = (struct source){.kind = SOURCE_PRIVATE,
-                              .address = (uint64_t)(uintptr_t)p->base,
-                              .block = p->block,
-                              .count = p->count,
-                              .stride = p->stride};
-  return PERIGEE_OK;
-}
-
-/* Returns how many of the staged bytes the receiver has taken. */
-static uint64_t taken(const struct lane *lane, const struct exposure *e) {
-  uint64_t ack = atomic_load_explicit(&lane->peer->acks[e->operation][e->part],
-                                      memory_order_acquire);
-  uint64_t bytes = ack & ((UINT64_C(1) << ACK_SHIFT) - 1);
-  if ((ack ^ ack_tag(e->generation)) >> ACK_SHIFT || bytes > e->fed)
-    return 0;
-  return bytes;
-}
-
 static uint64_t least(uint64_t a, uint64_t b) {
   return a < b ? a : b;
 }
-
-/* Returns the bytes that may be staged now. The CPU fills one slot, which the
- * receiver empties while the next is filled. Memory that copies asynchronously
- * is asked to fill all free room. */
-static uint64_t stage_next(const struct lane *lane, const struct exposure *e) {
-  const struct payload *p = e->payload;
-  uint64_t room = SHM_STAGE - (e->fed - taken(lane, e));
-  uint64_t left = p->total - e->fed;
-  if (!p->memory->direct)
-    return least(least(left, room), SHM_STAGE - e->fed % SHM_STAGE);
-  uint64_t n = least(left, SHM_SLOT - e->fed % SHM_SLOT);
-  return n <= room ? n : 0;
-}
-
-static int64_t stage_some(struct lane *lane, struct exposure *e, uint64_t n) {
-  const struct staging *s = staging_of(e);
-  uint8_t *block = lane->arena + s->block - 1;
-  int64_t moved =
-      payload_take(e->payload, block + SHM_STAGE_HEAD + e->fed % SHM_STAGE, n);
-  if (moved <= 0)
-    return moved;
-  e->fed += (uint64_t)moved;
-  atomic_store_explicit((_Atomic uint64_t *)(void *)block, e->fed,
-                        memory_order_release);
-  return moved;
-}
-
-/* The receiver empties one piece while the next is filled. */
-static int64_t stage_all(struct lane *lane, struct exposure *e) {
-  const struct lane_options *o = &lane->options;
-  uint64_t total = e->payload->total, piece = total / TURN_PIECES;
-  int64_t begin = o->clock(o->context);
-  while (e->fed < total)
-    stage_some(lane, e,
-               least(total - e->fed, piece > TURN_PIECE ? piece : TURN_PIECE));
-  turns_took(lane, staging_of(e)->turn - 1, total,
-             o->clock(o->context) - begin);
-  return (int64_t)total;
-}
-
-int64_t shm_feed(struct lane *lane, struct exposure *e) {
-  if (!e->payload || e->fed == e->payload->total)
-    return 0;
-  if (e->at_once)
-    return stage_all(lane, e);
-  uint64_t n = stage_next(lane, e);
-  return n > 0 ? stage_some(lane, e, n) : 0;
-}
-
-void shm_conceal(struct lane *lane, struct exposure *e) {
-  struct staging *s = staging_of(e);
-  if (s->turn)
-    turns_give(lane, s->turn - 1);
-  else if (s->block)
-    arena_give(lane, s->block - 1);
-  *s = (struct staging){0};
-  e->payload = NULL;
-}
-
-/* ---- The receiver's side ----------------------------------------------- */
 
 /* Each of these moves bytes from the source's position `at` on. */
 
@@ -212,7 +67,8 @@ static int64_t fetch_loan(struct lane *lane, struct fetch *f, uint64_t at,
 
 static void ack(struct lane *lane, const struct fetch *f, uint64_t bytes) {
   atomic_store_explicit(&lane->own->acks[f->operation][f->part],
-                        ack_tag(f->generation) | bytes, memory_order_release);
+                        shm_ack_tag(f->generation) | bytes,
+                        memory_order_release);
 }
 
 static int64_t fetch_staged(struct lane *lane, struct fetch *f, uint64_t at,

@@ -16,22 +16,28 @@
  * a block tells which it is: it takes 25 ns a KiB or about 200. After two slow
  * ones the next payloads are pulled, then one is tried again.
  *
- * Blocks lie one behind the other and are free again in that order. Nobody
- * waits for one: if there is no room at once, the payload goes another way.
+ * Blocks lie one behind the other and are free again in that order, each when
+ * its exposure ends or the peer has all of the payload: a call that runs long
+ * keeps none. Nobody waits for one: if there is no room at once, the payload
+ * goes another way.
  *
  *   stretch   event                                        becomes
- *   none      a payload comes, share and arena have room   there
- *   there     no block was live since the look before
+ *   none      as many bytes as it has would have been
+ *             staged within WINDOW, and share and arena
+ *             have room                                    there
+ *   there     no block was in use since the look before
  *             the last, or a loan needs the room           none
+ *
+ * The stretch counts for its share (SHARE_STAGED) and not among the blocks that
+ * may be lent, of which all belong to who lends (operation/room.c).
  */
 #include <unistd.h>
 
 #include "shm.h"
 
-enum { PAGE = 4096, STRETCH_MIN = 2 << 20, STRETCH_MAX = 4 << 20 };
-/* ns until the arena is asked again; a slow copy, in ns a KiB. */
-static const int64_t PAUSE = 250 * 1000000, SLOW = 90;
-enum { REST = 64 };
+enum { PAGE = 4096, STRETCH_MIN = 2 << 20, STRETCH_MAX = 4 << 20, REST = 64 };
+/* ns; a slow copy, in ns a KiB. */
+static const int64_t WINDOW = 250 * 1000000, SLOW = 90;
 
 /* Twice the cache of one core, as the lines of two are to be dropped. */
 static uint32_t stretch_size(void) {
@@ -42,33 +48,72 @@ static uint32_t stretch_size(void) {
                                 : (uint32_t)blocks_whole(2 * (uint64_t)own);
 }
 
+/* Who stages little would only meet new pages. */
+static bool pays(struct lane *lane, uint32_t length, uint32_t size) {
+  struct shm_turns *t = &lane->turns;
+  if (*lane->options.now - t->since > WINDOW) {
+    t->since = *lane->options.now;
+    t->wanted = 0;
+  }
+  t->wanted += length;
+  return t->wanted >= size;
+}
+
 static bool may_hold(const struct share *share, uint64_t bytes) {
   return !share || share_may(share, SHARE_STAGED, bytes);
 }
 
-static __attribute__((noinline)) bool begin(struct lane *lane) {
+static __attribute__((noinline)) bool begin(struct lane *lane,
+                                            uint32_t length) {
   struct shm_turns *t = &lane->turns;
   struct share *share = lane->options.share;
   uint32_t size = stretch_size();
-  if (*lane->options.now < t->again || !may_hold(share, size))
+  if (!pays(lane, length, size) || !may_hold(share, size))
     return false;
-  t->again = *lane->options.now + PAUSE;
+  t->wanted = 0;
+  lane->blocks.limit += size;
   int64_t offset = arena_take(lane, size);
-  if (offset < 0)
+  if (offset < 0) {
+    lane->blocks.limit -= size;
     return false;
+  }
   share_take(share, SHARE_STAGED, size);
   t->stretch = (uint64_t)offset;
   t->size = size;
-  t->next = t->first = t->touched = 0;
+  t->next = t->touched = 0;
   return true;
+}
+
+/* ---- Blocks -------------------------------------------------------------- */
+
+static struct shm_turn *turn_of(struct shm_turns *t, uint32_t number) {
+  return &t->blocks[number % SHM_TURNS];
+}
+
+static bool over(const struct lane *lane, const struct shm_turn *b) {
+  return b->total == 0 ||
+         shm_acked(lane, b->operation, b->part, b->generation) == b->total;
+}
+
+/* A peer that lies about what it has taken reads other bytes than its own. */
+static void drop_oldest(struct lane *lane) {
+  struct shm_turns *t = &lane->turns;
+  while (t->count > 0 && over(lane, turn_of(t, t->first))) {
+    t->first++;
+    t->count--;
+  }
 }
 
 bool turns_end(struct lane *lane, bool all) {
   struct shm_turns *t = &lane->turns;
   bool idle = all || *lane->options.look - t->used > 1;
-  if (t->size == 0 || t->count > 0 || !idle)
+  if (t->size == 0 || !idle)
+    return false;
+  drop_oldest(lane);
+  if (t->count > 0)
     return false;
   arena_give(lane, t->stretch);
+  lane->blocks.limit -= t->size;
   share_back(lane->options.share, SHARE_STAGED, t->size);
   t->size = 0;
   return true;
@@ -80,11 +125,10 @@ static uint32_t length_of(uint64_t bytes) {
 
 /* Returns where a block may begin, or -1. Blocks never fill the stretch, so
  * `next` is at the oldest one only if there is none. */
-static int64_t place(struct lane *lane, uint32_t length) {
-  const struct shm_turns *t = &lane->turns;
-  if (t->count == SHM_TURNS || (t->size == 0 && !begin(lane)))
+static int64_t place(struct shm_turns *t, uint32_t length) {
+  uint32_t oldest = turn_of(t, t->first)->at, behind = t->size - t->next;
+  if (t->count == SHM_TURNS)
     return -1;
-  uint32_t oldest = t->blocks[t->first].at, behind = t->size - t->next;
   if (t->count == 0)
     return length <= behind ? t->next : 0;
   if (t->next < oldest)
@@ -92,6 +136,17 @@ static int64_t place(struct lane *lane, uint32_t length) {
   if (length <= behind)
     return t->next;
   return length < oldest ? 0 : -1;
+}
+
+static int64_t find(struct lane *lane, uint32_t length) {
+  struct shm_turns *t = &lane->turns;
+  if (t->size == 0 && !begin(lane, length))
+    return -1;
+  int64_t at = place(t, length);
+  if (at >= 0)
+    return at;
+  drop_oldest(lane);
+  return place(t, length);
 }
 
 /* Each payload that could be pulled brings the end of the rest closer. */
@@ -103,27 +158,41 @@ static bool rests(struct lane *lane) {
 }
 
 bool turns_room(struct lane *lane, uint64_t bytes) {
-  return !rests(lane) && place(lane, length_of(bytes)) >= 0;
+  return !rests(lane) && find(lane, length_of(bytes)) >= 0;
 }
 
-int64_t turns_take(struct lane *lane, uint64_t bytes, uint32_t *turn) {
+int64_t turns_take(struct lane *lane, const struct exposure *e, uint64_t bytes,
+                   uint32_t *turn) {
   struct shm_turns *t = &lane->turns;
   uint32_t length = length_of(bytes);
-  int64_t at = rests(lane) ? -1 : place(lane, length);
+  int64_t at = rests(lane) ? -1 : find(lane, length);
   if (at < 0)
     return -1;
-  *turn = (t->first + t->count++) % SHM_TURNS;
-  t->blocks[*turn] = (struct shm_turn){.at = (uint32_t)at, .live = true};
+  *turn = t->first + t->count++;
+  *turn_of(t, *turn) = (struct shm_turn){.at = (uint32_t)at,
+                                         .total = (uint32_t)bytes,
+                                         .generation = e->generation,
+                                         .operation = e->operation,
+                                         .part = e->part};
   t->next = (uint32_t)at + length;
   t->used = *lane->options.look;
   return (int64_t)t->stretch + at;
+}
+
+void turns_give(struct lane *lane, uint32_t turn) {
+  struct shm_turns *t = &lane->turns;
+  if (turn - t->first >= t->count)
+    return; /* the peer had all of it long ago */
+  turn_of(t, turn)->total = 0;
+  t->used = *lane->options.look;
+  drop_oldest(lane);
 }
 
 /* What was not written before does not count: its pages were made. */
 void turns_took(struct lane *lane, uint32_t turn, uint64_t bytes,
                 int64_t took) {
   struct shm_turns *t = &lane->turns;
-  uint32_t end = t->blocks[turn].at + length_of(bytes);
+  uint32_t end = turn_of(t, turn)->at + length_of(bytes);
   if (end > t->touched) {
     t->touched = end;
     return;
@@ -132,14 +201,4 @@ void turns_took(struct lane *lane, uint32_t turn, uint64_t bytes,
   if (slow && t->slow)
     t->rest = REST;
   t->slow = slow;
-}
-
-void turns_give(struct lane *lane, uint32_t turn) {
-  struct shm_turns *t = &lane->turns;
-  t->blocks[turn].live = false;
-  t->used = *lane->options.look;
-  while (t->count > 0 && !t->blocks[t->first].live) {
-    t->first = (t->first + 1) % SHM_TURNS;
-    t->count--;
-  }
 }
