@@ -67,9 +67,9 @@ struct transport_records {
  * record, or returns PERIGEE_AGAIN while all resources for that are in use;
  * feed is a step; conceal ends it. at_once: would expose have the whole of a
  * payload of so many bytes staged by one feed, now? (NULL: it never does.) The
- * receiver: fetch is a step; fetch_end
- * returns false while something may still write to the destination. Steps
- * return the bytes moved, 0 if there is nothing to do now, or a status.
+ * receiver: fetch is a step; fetch_end returns false while something may still
+ * write to the destination. Steps return the bytes moved, 0 if there is nothing
+ * to do now, or a status.
  *
  * pushes: the owner sends payloads, lent blocks included, and the receiver
  * reads no memory of the peer. pulls, after join: may this side read the peer's
