@@ -35,6 +35,17 @@ uint32_t turns_live(const struct perigee_session *session) {
   return session->lane->turns.count;
 }
 
+uint64_t ring_left(const struct perigee_session *session) {
+  const struct ring_out *out = &session->lane->out[RING_REQUEST];
+  return out->size - (out->head - atomic_load(out->consumed));
+}
+
+void lie_of_taking(struct perigee_session *liar, int operation,
+                   uint32_t generation, uint64_t bytes) {
+  atomic_store(&liar->lane->own->acks[operation][0],
+               shm_ack_tag(generation) | bytes);
+}
+
 void limit_staging(struct perigee_engine *engine, uint64_t most) {
   engine->shares.quota[SHARE_STAGED].limit = most;
 }

@@ -16,6 +16,11 @@ uint64_t lent_bytes(const struct perigee_session *session);
 uint32_t stretch_bytes(const struct perigee_session *session);
 uint64_t lendable(const struct perigee_session *session); /* beside these */
 uint32_t turns_live(const struct perigee_session *session);
+/* Bytes that are free in the ring of requests to the peer. */
+uint64_t ring_left(const struct perigee_session *session);
+/* Says that so much of the head of the peer's operation was taken. */
+void lie_of_taking(struct perigee_session *liar, int operation,
+                   uint32_t generation, uint64_t bytes);
 void limit_staging(struct perigee_engine *engine, uint64_t most);
 /* Bytes that the session's lane keeps for later, though nobody has them. */
 uint64_t kept_bytes(const struct perigee_session *session);

@@ -373,6 +373,47 @@ static void what_nobody_stages_in_goes_back(void **state) {
   pair_close(&p);
 }
 
+/* Polls that side once; the peer answers what comes. Returns the length of a
+ * request. */
+static uint64_t serve_once(struct pair *p, int side, const uint8_t *bytes) {
+  struct perigee_event e;
+  if (perigee_poll(p->engine[side], &e, 1) == 0 ||
+      e.kind != PERIGEE_EVENT_REQUEST)
+    return 0;
+  if (e.length == LENGTH)
+    assert_memory_equal(e.pointer, bytes, LENGTH);
+  answer(p, &e, bytes, 10);
+  return e.length;
+}
+
+/* Its record waits for room, so nothing was written to its block yet: that block
+ * must stay, whatever the peer says of it. */
+static void a_peer_cannot_free_a_block_that_is_to_be_filled(void **state) {
+  struct pair p;
+  uint8_t *bytes = pattern(LENGTH, 3);
+  busy_open(&p, *state);
+  p.still[1] = true;
+  while (ring_left(p.session[0]) > 64)
+    call(&p, bytes, 10);
+  int op = call(&p, bytes, LENGTH);
+  assert_string_equal(state_of(p.engine[0], op), "queued");
+  assert_int_equal(turns_live(p.session[0]), 1);
+  lie_of_taking(p.session[1], op, generation_at(p.engine[0], (uint32_t)op),
+                LENGTH);
+  for (int i = 0; i < 3000; i++, passed += MS) {
+    look_at_clock(p.engine[0]);
+    poll_side(&p, 0);
+  }
+  assert_true(stretch_bytes(p.session[0]) > 0);
+  bool came = false;
+  while (operations(&p, 0) + operations(&p, 1) > 0)
+    for (int side = 0; side < 2; side++)
+      came |= serve_once(&p, side, bytes) == LENGTH;
+  assert_true(came);
+  free(bytes);
+  pair_close(&p);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       OVER(variant_default, a_payload_is_whole_when_its_owner_has_sent_it),
@@ -389,6 +430,7 @@ int main(void) {
       OVER(variant_default, replies_rest_as_requests_do),
       OVER(variant_default, payloads_are_pulled_while_copies_are_slow),
       OVER(variant_default, what_nobody_stages_in_goes_back),
+      OVER(variant_default, a_peer_cannot_free_a_block_that_is_to_be_filled),
   };
   return cmocka_run_group_tests_name("turns", tests, NULL, NULL);
 }

@@ -63,6 +63,7 @@ struct shm_turn {
   uint32_t generation;
   uint16_t operation; /* of the exposure */
   uint8_t part;
+  bool filled; /* all of the payload is there */
 };
 struct shm_turns {
   uint64_t stretch; /* its offset in the arena */

@@ -90,9 +90,11 @@ static struct shm_turn *turn_of(struct shm_turns *t, uint32_t number) {
   return &t->blocks[number % SHM_TURNS];
 }
 
+/* The peer may say of any block that it has taken all. One that is still to be
+ * filled stays, as the stretch could be gone by then. */
 static bool over(const struct lane *lane, const struct shm_turn *b) {
-  return b->total == 0 ||
-         shm_acked(lane, b->operation, b->part, b->generation) == b->total;
+  return b->total == 0 || (b->filled && shm_acked(lane, b->operation, b->part,
+                                                  b->generation) == b->total);
 }
 
 /* A peer that lies about what it has taken reads other bytes than its own. */
@@ -193,6 +195,7 @@ void turns_took(struct lane *lane, uint32_t turn, uint64_t bytes,
                 int64_t took) {
   struct shm_turns *t = &lane->turns;
   uint32_t end = turn_of(t, turn)->at + length_of(bytes);
+  turn_of(t, turn)->filled = true;
   if (end > t->touched) {
     t->touched = end;
     return;
