@@ -68,7 +68,9 @@ int perigee_land(struct perigee_engine *engine, int served,
     op->flags |= PERIGEE_POOLED;
   }
   status = serve_fetch(op, named ? &into : NULL);
-  if (status < 0 && !named)
+  if (status < 0 && named)
+    operation_unref(op); /* the program may try again, with another slice */
+  else if (status < 0)
     unpool(op);
   return status;
 }

@@ -18,13 +18,13 @@
  *
  * Blocks lie one behind the other and are free again in that order, each when
  * its exposure ends or the peer has all of the payload: a call that runs long
- * keeps none. Nobody waits for one: if there is no room at once, the payload
- * goes another way.
+ * keeps none, but a message that nobody receives does. Nobody waits for a block:
+ * if there is no room at once, the payload goes another way.
  *
  *   stretch   event                                        becomes
- *   none      as many bytes as it has would have been
- *             staged within WINDOW, and share and arena
- *             have room                                    there
+ *   none      STRETCH_MIN bytes would have been staged
+ *             within WINDOW, and share and arena have
+ *             room                                         there
  *   there     no block was in use since the look before
  *             the last, or a loan needs the room           none
  *
@@ -49,14 +49,14 @@ static uint32_t stretch_size(void) {
 }
 
 /* Who stages little would only meet new pages. */
-static bool pays(struct lane *lane, uint32_t length, uint32_t size) {
+static bool pays(struct lane *lane, uint32_t length) {
   struct shm_turns *t = &lane->turns;
   if (*lane->options.now - t->since > WINDOW) {
     t->since = *lane->options.now;
     t->wanted = 0;
   }
   t->wanted += length;
-  return t->wanted >= size;
+  return t->wanted >= STRETCH_MIN;
 }
 
 static bool may_hold(const struct share *share, uint64_t bytes) {
@@ -67,8 +67,8 @@ static __attribute__((noinline)) bool begin(struct lane *lane,
                                             uint32_t length) {
   struct shm_turns *t = &lane->turns;
   struct share *share = lane->options.share;
-  uint32_t size = stretch_size();
-  if (!pays(lane, length, size) || !may_hold(share, size))
+  uint32_t size = pays(lane, length) ? stretch_size() : 0;
+  if (size == 0 || !may_hold(share, size))
     return false;
   t->wanted = 0;
   lane->blocks.limit += size;
@@ -122,7 +122,8 @@ bool turns_end(struct lane *lane, bool all) {
 }
 
 static uint32_t length_of(uint64_t bytes) {
-  return SHM_STAGE_HEAD + ((uint32_t)(bytes + PAGE - 1) & -PAGE);
+  return SHM_STAGE_HEAD +
+         ((uint32_t)(bytes + PAGE - 1) & ~(uint32_t)(PAGE - 1));
 }
 
 /* Returns where a block may begin, or -1. Blocks never fill the stretch, so
