@@ -92,7 +92,7 @@ struct lane_options {
   int (*hand)(struct perigee_session *session, const void *bytes,
               uint32_t length, int fd, const char **why);
   void (*later)(struct perigee_session *session, const char *why);
-  const int64_t *now; /* the engine's clock, as it was last read */
+  const int64_t *now;              /* the engine's clock, as it was last read */
   int64_t (*clock)(void *context); /* reads it */
   void *context;
   /* keeps: tells that the lane keeps memory for later, which trim may give

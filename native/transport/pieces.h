@@ -18,7 +18,7 @@ struct exposure {
   struct payload *payload; /* to be fed from; NULL: nothing to feed */
   uint16_t operation;
   uint8_t part; /* 0: head, 1: slice */
-  bool at_once; /* set by expose: one feed, right behind the record, moves all */
+  bool at_once; /* by expose: one feed behind the record moves all of it */
   uint32_t generation;
   uint64_t fed;       /* bytes staged or sent so far */
   uint64_t footprint; /* bytes of memory that the exposure takes */
