@@ -79,6 +79,8 @@ int shm_expose(struct lane *lane, struct exposure *e, struct payload *p) {
   return PERIGEE_OK;
 }
 
+/* Acquire: pairs with the receiver's release behind its copy (ack), so that copy
+ * is over before the block is written again. */
 uint64_t shm_acked(const struct lane *lane, uint16_t operation, uint8_t part,
                    uint32_t generation) {
   uint64_t ack = atomic_load_explicit(&lane->peer->acks[operation][part],
