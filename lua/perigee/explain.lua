@@ -34,7 +34,8 @@
 -- * `id`, `peer`, `pid`, `address`, `from`, `state`, `status`, `reason`,
 --   `version`, `epoch`, `pull`: facts about the session and the other side
 -- * `features`: a list of the names of the features that both sides have:
---   "trace" (calls may carry a trace context)
+--   "trace" (calls may carry a trace context), "lanes" (additional lanes),
+--   "staging" (payloads are staged in blocks of any size)
 -- @classmod Explanation
 local native = require "perigee.native"
 local sorted = require "perigee.sorted"

@@ -52,7 +52,7 @@ lines_32(uint8_t *to, const uint8_t *from, uint64_t n) {
 }
 
 /* Streaming stores are ordered by no later release store, but by the fence. */
-static void streamed(uint8_t *to, const uint8_t *from, uint64_t n) {
+void bulk_stream(uint8_t *to, const uint8_t *from, uint64_t n) {
   uint64_t head = -(uintptr_t)to % LINE;
   uint64_t lines = (n - head) & ~(uint64_t)(LINE - 1);
   memcpy(to, from, head);
@@ -70,7 +70,7 @@ static void streamed(uint8_t *to, const uint8_t *from, uint64_t n) {
  * interrupt, costs time only. */
 static bool try_both(uint8_t *to, const uint8_t *from) {
   uint64_t begin = __rdtsc();
-  streamed(to, from, TRIED);
+  bulk_stream(to, from, TRIED);
   uint64_t middle = __rdtsc();
   memcpy(to + TRIED, from + TRIED, TRIED);
   return (middle - begin) * 2 < __rdtsc() - middle;
@@ -84,12 +84,16 @@ void bulk_copy_large(uint8_t *to, const uint8_t *from, uint64_t n,
     to += 2 * TRIED, from += 2 * TRIED, n -= 2 * TRIED;
   }
   if (streams)
-    streamed(to, from, n);
+    bulk_stream(to, from, n);
   else
     memcpy(to, from, n);
 }
 
 #else
+
+void bulk_stream(uint8_t *to, const uint8_t *from, uint64_t n) {
+  memcpy(to, from, n);
+}
 
 void bulk_copy_large(uint8_t *to, const uint8_t *from, uint64_t n,
                      uint64_t total) {

@@ -10,6 +10,10 @@
 
 enum { BULK_LEAST = 512 << 10 };
 
+/* Copies n bytes, at least 64, past the caches: as bulk_copy, a later release
+ * store publishes them. */
+void bulk_stream(uint8_t *to, const uint8_t *from, uint64_t n);
+
 /* For at least BULK_LEAST bytes. */
 void bulk_copy_large(uint8_t *to, const uint8_t *from, uint64_t n,
                      uint64_t total);

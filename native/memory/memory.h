@@ -222,6 +222,8 @@ uint8_t *payload_run(const struct payload *payload, uint64_t *length);
 int64_t payload_put(struct payload *payload, const uint8_t *from,
                     uint64_t length);
 int64_t payload_take(struct payload *payload, uint8_t *to, uint64_t length);
+/* As payload_take; what is in one piece goes past the caches (bulk.h). */
+int64_t payload_stream(struct payload *payload, uint8_t *to, uint64_t length);
 /* Does the same between two payloads, for at most limit bytes. If both are of
  * one kind of memory that is not direct, the copies are those of `to`. Returns
  * PERIGEE_UNSUPPORTED for two different kinds that are both not direct. */

@@ -13,6 +13,8 @@ void payload_bytes(struct payload *p, const void *bytes, uint64_t length) {
                         .total = length};
 }
 
+enum { STREAM_LEAST = 4096 }; /* below that a fence costs too much */
+
 static inline uint8_t *run_at(const struct payload *p, uint64_t at,
                               uint64_t *length) {
   if (at >= p->total) {
@@ -260,6 +262,14 @@ int64_t payload_put(struct payload *p, const uint8_t *from, uint64_t length) {
   }
   payload_bytes(&bytes, from, length);
   return payload_move(p, &bytes, length);
+}
+
+int64_t payload_stream(struct payload *p, uint8_t *to, uint64_t length) {
+  if (length < STREAM_LEAST || !in_one_piece(p, length))
+    return payload_take(p, to, length);
+  bulk_stream(to, p->base + p->done, length);
+  p->done += length;
+  return (int64_t)length;
 }
 
 int64_t payload_take(struct payload *p, uint8_t *to, uint64_t length) {

@@ -10,6 +10,8 @@ const struct feature features[] = {
     {FEATURE_TRACE, "trace", "requests with a trace context (record.h)"},
     {FEATURE_LANES, "lanes",
      "halves of additional lanes, and sources that name them (lane_list.h)"},
+    {FEATURE_STAGING, "staging",
+     "payloads staged in a block of any size (transport/shm/shm_payload.c)"},
     {0, NULL, NULL}};
 
 static const char blanks[] = " ,\t\n";

@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { FEATURE_TRACE = 1, FEATURE_LANES = 2 };
+enum { FEATURE_TRACE = 1, FEATURE_LANES = 2, FEATURE_STAGING = 4 };
 
 struct feature {
   uint64_t bit;

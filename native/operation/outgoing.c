@@ -53,7 +53,7 @@ static int check_limits(struct operation *op, const struct outgoing *out) {
 static bool stays(const struct operation *op, const struct payload *payload) {
   struct lane *lane = op->session->lane;
   const struct transport_payloads *t = lane_payloads(lane);
-  return op->bulky && t->at_once && t->at_once(lane, payload->total);
+  return op->bulky && t->stages && t->stages(lane, payload->total);
 }
 
 /* Exposes a part for this operation; only once, even if it is planned again. */

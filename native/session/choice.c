@@ -13,6 +13,7 @@
 #include "core/hot.h"
 #include "core/lane_list.h"
 #include "migrate.h"
+#include "net/features.h"
 
 /* ---- Choosing ----------------------------------------------------------- */
 
@@ -225,6 +226,7 @@ int choice_open(struct perigee_session *s, struct offer *offer,
       .probe = {s->handshake.probe[0], s->handshake.probe[1]},
       .probed = {s->peer.terms.probe[0], s->peer.terms.probe[1]},
       .key = s->handshake.nonce ^ s->peer.hello.nonce,
+      .sized = s->peer.features & FEATURE_STAGING,
       .alone = s->alone,
       .dialed = s->dialed,
       .streams = o->streams,

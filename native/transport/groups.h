@@ -65,8 +65,9 @@ struct transport_records {
  *
  * The owner: expose makes a payload reachable and fills in the source for the
  * record, or returns PERIGEE_AGAIN while all resources for that are in use;
- * feed is a step; conceal ends it. at_once: would expose have the whole of a
- * payload of so many bytes staged by one feed, now? (NULL: it never does.) The
+ * feed is a step; conceal ends it. stages: would expose rather have a payload of
+ * so many bytes staged now, also if it lies in a block that the peer can read?
+ * (NULL: it never does.) The
  * receiver: fetch is a step; fetch_end returns false while something may still
  * write to the destination. Steps return the bytes moved, 0 if there is nothing
  * to do now, or a status.
@@ -85,7 +86,7 @@ struct transport_payloads {
                 struct payload *payload);
   int64_t (*feed)(struct lane *lane, struct exposure *exposure);
   void (*conceal)(struct lane *lane, struct exposure *exposure);
-  bool (*at_once)(struct lane *lane, uint64_t bytes);
+  bool (*stages)(struct lane *lane, uint64_t bytes);
   int64_t (*fetch)(struct lane *lane, struct fetch *fetch);
   bool (*fetch_end)(struct lane *lane, struct fetch *fetch);
   bool (*pulls)(const struct lane *lane);

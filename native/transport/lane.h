@@ -62,6 +62,7 @@ struct lane_options {
    * not read). probed: what the peer wants to find in ours. */
   uint64_t probe[2], probed[2];
   uint64_t key;        /* random, shared by both sides */
+  bool sized;          /* each side tells how large its staging blocks are */
   bool alone;          /* no socket: the group "alone" will be used */
   bool dialed;         /* this side dialed the session */
   uint32_t streams;    /* number of sockets for payloads, if it uses sockets */

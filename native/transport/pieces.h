@@ -10,7 +10,7 @@
 #include "transport/lane.h"
 
 /* Bytes of private areas of transports. */
-enum { EXPOSURE_OWN = 16, FETCH_OWN = 112, WINDOW_OWN = 8 };
+enum { EXPOSURE_OWN = 24, FETCH_OWN = 112, WINDOW_OWN = 8 };
 
 /* A payload of an operation of ours that the peer can reach. */
 struct exposure {

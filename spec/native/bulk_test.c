@@ -42,6 +42,16 @@ static void copies(size_t a, size_t b, size_t n, size_t total) {
     assert_int_equal(to[i], MARK);
 }
 
+static void streams(size_t a, size_t b, size_t n) {
+  memset(to, MARK, ROOM + 2 * EDGE);
+  bulk_stream(to + EDGE + a, from + b, n);
+  assert_memory_equal(to + EDGE + a, from + b, n);
+  for (size_t i = 0; i < EDGE + a; i++)
+    assert_int_equal(to[i], MARK);
+  for (size_t i = EDGE + a + n; i < EDGE + a + n + EDGE / 2; i++)
+    assert_int_equal(to[i], MARK);
+}
+
 static void every_way(void **state) {
   static const size_t sizes[] = {1,
                                  63,
@@ -58,6 +68,8 @@ static void every_way(void **state) {
     for (size_t o = 0; o < sizeof offsets / sizeof *offsets; o++) {
       copies(offsets[o], 0, sizes[s], sizes[s]);
       copies(offsets[o], offsets[3 - o], sizes[s], 64 * MIB);
+      if (sizes[s] >= 64)
+        streams(offsets[o], offsets[3 - o], sizes[s]);
     }
 }
 

@@ -185,7 +185,7 @@ static struct source lying_source(const struct liar *l) {
     s.kind = 1 + below(3);
     s.count = 1 + below(3);
     s.block = 1 + below(4u << 20);
-    s.stride = below(2) ? s.block : edge();
+    s.stride = below(2) ? s.block : below(2) ? SHM_SLOT * below(64) : edge();
     if (s.kind == SOURCE_PRIVATE)
       s.address = below(2) ? (uint64_t)(uintptr_t)l->bait->pointer : edge();
     else

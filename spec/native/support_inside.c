@@ -35,6 +35,15 @@ uint32_t turns_live(const struct perigee_session *session) {
   return session->lane->turns.count;
 }
 
+bool is_far(const struct perigee_session *session) {
+  return session->lane->distance.far;
+}
+
+void be_far(struct perigee_session *session) {
+  distance_copied(&session->lane->distance, 1024, INT64_MAX);
+  distance_copied(&session->lane->distance, 1024, INT64_MAX);
+}
+
 uint64_t ring_left(const struct perigee_session *session) {
   const struct ring_out *out = &session->lane->out[RING_REQUEST];
   return out->size - (out->head - atomic_load(out->consumed));

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * turns_test.c - payloads that are staged at once over shared memory, in blocks
- * that are used in turn: who gets one, when it is free again, what happens to
- * those that get none.
+ * turns_test.c - payloads that are staged over shared memory in blocks that are
+ * used in turn: who gets one, when it is free again, what happens to those that
+ * get none, and what copies tell of the cores.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -311,46 +311,158 @@ static bool stages(struct pair *p, const uint8_t *bytes) {
   return staged;
 }
 
-static void payloads_are_pulled_while_copies_are_slow(void **state) {
-  enum { TRIED = 3, PERIOD = 65 };
+/* One slow copy may be chance; two tell. */
+static void slow_copies_tell_that_the_cores_are_far(void **state) {
   struct pair p;
   uint8_t *bytes = pattern(LENGTH, 3);
-  int staged = 0;
   busy_open(&p, *state);
   step = 100000;
-  for (int i = 0; i < 2 + TRIED * PERIOD; i++)
-    staged += stages(&p, bytes);
-  assert_int_equal(staged, 2 + TRIED);
+  assert_true(stages(&p, bytes));
   step = 10;
-  for (int i = 0; i < PERIOD; i++)
-    stages(&p, bytes);
-  assert_true(stages(&p, bytes) && stages(&p, bytes));
+  assert_true(stages(&p, bytes));
+  step = 100000;
+  assert_true(stages(&p, bytes));
+  assert_false(is_far(p.session[0]));
+  assert_true(stages(&p, bytes));
+  assert_true(is_far(p.session[0]));
   free(bytes);
   pair_close(&p);
 }
 
-/* Of replies, too, those that lie in their request's block and those that do
- * not: each counts once. */
-static void replies_rest_as_requests_do(void **state) {
-  enum { TRIED = 3, PERIOD = 65 };
-  for (int own = 0; own < 2; own++) {
-    struct pair p;
-    uint8_t *bytes = pattern(LENGTH, 3);
-    int staged = 0;
-    busy_open(&p, *state);
-    step = 100000;
-    for (int i = 0; i < 2 + TRIED * PERIOD; i++) {
-      int op = call(&p, bytes, LENGTH);
-      struct perigee_event e = until(&p, 1, PERIGEE_EVENT_REQUEST);
-      answer(&p, &e, own ? bytes : e.pointer, LENGTH);
-      staged += turns_live(p.session[1]) > 0;
-      answered(&p, op, bytes, LENGTH);
-      until(&p, 1, PERIGEE_EVENT_SENT);
-    }
-    assert_int_equal(staged, 2 + TRIED);
-    free(bytes);
-    pair_close(&p);
+/* Time goes on by one step for each piece, so the piece that is copied takes no
+ * longer than the one that is streamed. */
+static void it_is_tried_again_whether_they_are(void **state) {
+  enum { EVERY = 64 };
+  struct pair p;
+  uint8_t *bytes = pattern(LENGTH, 3);
+  busy_open(&p, *state);
+  be_far(p.session[0]);
+  for (int i = 0; i < EVERY; i++) {
+    assert_true(is_far(p.session[0]));
+    assert_true(stages(&p, bytes));
   }
+  assert_true(stages(&p, bytes));
+  assert_false(is_far(p.session[0]));
+  free(bytes);
+  pair_close(&p);
+}
+
+enum { PLAIN = 512 * KIB };
+
+/* What is longer is pulled, but for one that tells whether they are far. */
+static void near_payloads_up_to_a_length_are_staged(void **state) {
+  enum { CALLS = 65 };
+  struct pair p;
+  uint8_t *bytes = pattern(PLAIN + 1, 3);
+  busy_open(&p, *state);
+  int op = call(&p, bytes, PLAIN);
+  assert_int_equal(turns_live(p.session[0]), 1);
+  struct perigee_event e = until(&p, 1, PERIGEE_EVENT_REQUEST);
+  answer(&p, &e, e.pointer, PLAIN);
+  assert_int_equal(turns_live(p.session[1]), 1);
+  answered(&p, op, bytes, PLAIN);
+  until(&p, 1, PERIGEE_EVENT_SENT);
+  int staged = 0;
+  for (int i = 0; i < CALLS; i++) {
+    op = call(&p, bytes, PLAIN + 1);
+    staged += turns_live(p.session[0]) > 0;
+    e = until(&p, 1, PERIGEE_EVENT_REQUEST);
+    assert_memory_equal(e.pointer, bytes, PLAIN + 1);
+    answer(&p, &e, e.pointer, 10);
+    answered(&p, op, bytes, 10);
+  }
+  assert_int_equal(staged, 1);
+  free(bytes);
+  pair_close(&p);
+}
+
+/* An echo of so many bytes in a region, as a slice of blocks; was the request
+ * staged in a turn? */
+static bool echo_slice(struct pair *p, uint64_t block, uint64_t count) {
+  uint64_t length = block * count;
+  struct perigee_region *r;
+  assert_int_equal(perigee_region_alloc(p->engine[0], NULL, 4 * length,
+                                        PERIGEE_LOCAL, NULL, &r),
+                   0);
+  uint8_t *bytes = perigee_region_pointer(r);
+  for (uint64_t i = 0; i < 2 * length; i++)
+    bytes[i] = (uint8_t)(i * 13 + i / 509);
+  struct perigee_message m = {
+      .slice = {{r}, 0, block, count, 2 * block},
+      .into = {{r}, 2 * length, block, count, 2 * block},
+      .timeout = -1};
+  int op = perigee_call(p->session[0], &m);
+  assert_true(op >= 0);
+  bool staged = turns_live(p->session[0]) > 0;
+  struct perigee_event e = until(p, 1, PERIGEE_EVENT_REQUEST);
+  assert_int_equal(e.length, length);
+  answer(p, &e, e.pointer, length);
+  ended(p, 0, op, PERIGEE_OK);
+  for (uint64_t i = 0; i < count; i++)
+    assert_memory_equal(bytes + 2 * length + 2 * i * block,
+                        bytes + 2 * i * block, block);
+  until(p, 1, PERIGEE_EVENT_SENT);
+  perigee_region_close(r, -1);
+  return staged;
+}
+
+/* What does not fit into a block passes through it, at its end from its begin
+ * again. Of strides, no block is streamed. */
+static void far_payloads_of_any_length_are_staged(void **state) {
+  static const uint64_t lengths[] = {8200,       LENGTH + 1,     PLAIN + 3,
+                                     1536 * KIB, 1536 * KIB + 1, 5 * MIB + 7};
+  struct pair p;
+  busy_open(&p, *state);
+  for (int i = 0; i < 6; i++) {
+    be_far(p.session[0]);
+    be_far(p.session[1]);
+    assert_true(echo_slice(&p, lengths[i], 1));
+    assert_true(echo_slice(&p, 4099, lengths[i] / 4099));
+  }
+  be_far(p.session[0]);
+  for (int i = 0; i < 65; i++) /* the last one is tried in both ways */
+    assert_true(echo_slice(&p, 2 * MIB + (uint64_t)i, 1));
+  assert_int_equal(turns_live(p.session[0]), 0);
+  pair_close(&p);
+}
+
+/* Who may not be pulled from stages in turn whatever their length. */
+static void what_cannot_be_pulled_is_staged(void **state) {
+  struct pair p;
+  busy_open(&p, *state);
+  for (int i = 0; i < 10; i++) {
+    assert_true(echo_slice(&p, MIB, 1));
+    assert_true(echo_slice(&p, 5 * MIB + 7, 1));
+  }
+  assert_false(is_far(p.session[0]));
+  pair_close(&p);
+}
+
+/* It reads blocks of 256 KiB at most. */
+static void an_older_peer_gets_short_blocks(void **state) {
+  struct perigee_options o;
+  struct pair p;
+  uint8_t *bytes = pattern(MIB, 3);
+  variant_options(*state, &o);
+  o.features = "-staging";
+  pair_open_with(&p, *state, &o);
+  for (int i = 0; i < MANY; i++)
+    echo(&p, bytes, LENGTH);
+  for (int far = 0; far < 2; far++) {
+    int op = call(&p, bytes, MIB);
+    assert_int_equal(turns_live(p.session[0]), 0);
+    struct perigee_event e = until(&p, 1, PERIGEE_EVENT_REQUEST);
+    assert_memory_equal(e.pointer, bytes, MIB);
+    answer(&p, &e, bytes, MIB);
+    assert_int_equal(turns_live(p.session[1]), 0);
+    answered(&p, op, bytes, MIB);
+    until(&p, 1, PERIGEE_EVENT_SENT);
+    be_far(p.session[0]);
+    be_far(p.session[1]);
+    echo(&p, bytes, LONG);
+  }
+  free(bytes);
+  pair_close(&p);
 }
 
 static void what_nobody_stages_in_goes_back(void **state) {
@@ -426,8 +538,14 @@ int main(void) {
       OVER(variant_default, who_calls_rarely_is_pulled_from),
       OVER(variant_default, a_call_that_runs_long_keeps_no_block),
       OVER(variant_default, staging_takes_no_room_from_loans),
-      OVER(variant_default, replies_rest_as_requests_do),
-      OVER(variant_default, payloads_are_pulled_while_copies_are_slow),
+      OVER(variant_default, slow_copies_tell_that_the_cores_are_far),
+      OVER(variant_default, it_is_tried_again_whether_they_are),
+      OVER(variant_default, near_payloads_up_to_a_length_are_staged),
+      OVER(variant_default, far_payloads_of_any_length_are_staged),
+      OVER(unread, far_payloads_of_any_length_are_staged),
+      OVER(unread, what_cannot_be_pulled_is_staged),
+      OVER(variant_default, an_older_peer_gets_short_blocks),
+      OVER(unread, an_older_peer_gets_short_blocks),
       OVER(variant_default, what_nobody_stages_in_goes_back),
       OVER(variant_default, a_peer_cannot_free_a_block_that_is_to_be_filled),
   };

@@ -58,12 +58,19 @@ struct shm_segment {
 /* Staging blocks that are used in turn (shm_turns.c). */
 enum { SHM_TURNS = 64 };
 struct shm_turn {
+  uint64_t total; /* of its payload; 0: it is not in use */
   uint32_t at;    /* where in the stretch the block begins */
-  uint32_t total; /* of its payload; 0: it is not in use */
+  uint32_t area;  /* of it that payload passes through */
   uint32_t generation;
   uint16_t operation; /* of the exposure */
   uint8_t part;
-  bool filled; /* all of the payload is there */
+  bool filled; /* all of the payload was staged */
+};
+/* What copies tell of the cores (shm_distance.c). */
+struct shm_distance {
+  bool far;      /* they share no cache */
+  bool slow;     /* the copy that was measured last was */
+  uint32_t wait; /* payloads until one is measured */
 };
 struct shm_turns {
   uint64_t stretch; /* its offset in the arena */
@@ -73,8 +80,6 @@ struct shm_turns {
   uint32_t count;   /* blocks from the oldest on */
   uint32_t used;    /* number of the last look before which one was */
   uint32_t touched; /* from here on nothing was written yet */
-  uint32_t rest;    /* so many payloads are not staged */
-  bool slow;        /* the last one was */
   uint64_t wanted;  /* bytes that would have been staged .. */
   int64_t since;    /* .. since this time */
   struct shm_turn blocks[SHM_TURNS];
@@ -119,6 +124,7 @@ struct lane {
   struct ring_in in[RINGS];
   struct blocks blocks; /* of this side's arena */
   struct shm_turns turns;
+  struct shm_distance distance;
   uint32_t sleeps; /* the last number stored in armed */
   uint32_t kicked; /* the peer's armed that was answered by a wake-up */
   bool pulls, peer_pulls;
@@ -129,7 +135,7 @@ struct lane {
 int shm_expose(struct lane *, struct exposure *, struct payload *);
 int64_t shm_feed(struct lane *, struct exposure *);
 void shm_conceal(struct lane *, struct exposure *);
-bool shm_at_once(struct lane *, uint64_t bytes);
+bool shm_stages(struct lane *, uint64_t bytes);
 /* Returns how many bytes of a staged payload the peer says to have taken. */
 uint64_t shm_acked(const struct lane *, uint16_t operation, uint8_t part,
                    uint32_t generation);
@@ -146,18 +152,37 @@ const uint8_t *shm_peer_arena(const struct lane *, uint64_t offset,
 bool shm_sound(int fd, uint64_t length, int seals);
 
 /* ---- shm_turns.c -------------------------------------------------------- */
-/* Is there a staging block for a payload of so many bytes at once? */
-bool turns_room(struct lane *, uint64_t bytes);
+/* The most bytes of an area. */
+enum { TURN_AREA = 48 * SHM_SLOT };
+/* Is there a block with an area of so many bytes now? */
+bool turns_room(struct lane *, uint32_t area);
 /* Returns its offset in the arena, or -1. `turn` names it for turns_give, which
  * may come late: once the peer has all of the payload, the block is free. */
-int64_t turns_take(struct lane *, const struct exposure *, uint64_t bytes,
-                   uint32_t *turn);
+int64_t turns_take(struct lane *, const struct exposure *, uint64_t total,
+                   uint32_t area, uint32_t *turn);
 void turns_give(struct lane *, uint32_t turn);
-/* The payload of that block was copied, which took so many ns. */
-void turns_took(struct lane *, uint32_t turn, uint64_t bytes, int64_t took);
+/* Was something written before to the first bytes of that block's area? */
+bool turns_touched(const struct lane *, uint32_t turn, uint64_t bytes);
+/* All of the payload was staged. */
+void turns_filled(struct lane *, uint32_t turn);
 /* Gives the stretch back if no block is in use; `all`: even if one was since
  * the look before the last. True if it did. */
 bool turns_end(struct lane *, bool all);
+
+/* ---- shm_distance.c ----------------------------------------------------- */
+/* Is the next payload to be measured? */
+static inline bool distance_due(const struct shm_distance *d) {
+  return d->wait == 0;
+}
+/* A payload was not measured. */
+static inline void distance_pass(struct shm_distance *d) {
+  d->wait -= d->wait > 0;
+}
+/* A payload was copied to a block; or a piece was streamed there, and one of
+ * the same length copied. Times are in ns. */
+void distance_copied(struct shm_distance *d, uint64_t bytes, int64_t took);
+void distance_compared(struct shm_distance *d, int64_t streamed,
+                       int64_t copied);
 
 /* ---- shm_regions.c ------------------------------------------------------ */
 int shm_export(struct lane *, const struct grant *, struct region_key *);

@@ -7,12 +7,13 @@
  * arena, mapped here), from private memory of the owner (process_vm_readv, if a
  * probe during the handshake succeeded), or from a staging block, which the
  * owner fills while the receiver empties it, so that both cores copy at the same
- * time. Up to SHM_STAGE bytes are staged at once, in a block that is used in
- * turn (shm_turns.c), if there is one. Where private memory cannot be read, all
- * else is staged by slots of 32 KiB.
+ * time. shm_stage.c chooses.
  *
- *   staging block: u64 bytes staged so far; at 4096: SHM_SLOTS slots, or so much
- *   of them as the payload takes
+ *   staging block: u64 bytes staged so far; at 4096: an area that the payload
+ *   passes through, from its begin to its end and again from its begin. It is as
+ *   long as the source's stride says: whole slots of 32 KiB, or the payload's
+ *   length. Between sides one of which lacks the feature "staging" it is
+ *   SHM_STAGE or the payload's length, and the stride says nothing
  *   ack (receiver's outbox, by the owner's operation): bytes taken, with the
  *   operation's generation in the upper 24 bits, so that an old ack is ignored
  *
@@ -71,12 +72,21 @@ static void ack(struct lane *lane, const struct fetch *f, uint64_t bytes) {
                         memory_order_release);
 }
 
+/* Returns 0 if the source has none. */
+static uint64_t area_of(const struct lane *lane, const struct fetch *f) {
+  uint64_t area = f->source.stride, most = least(f->total, SHM_STAGE);
+  if (!lane->options.sized)
+    return most;
+  return area == f->total || (area < f->total && area % SHM_SLOT == 0) ? area
+                                                                       : 0;
+}
+
 static int64_t fetch_staged(struct lane *lane, struct fetch *f, uint64_t at,
                             struct payload *into) {
-  uint64_t area = least(f->total, SHM_STAGE);
+  uint64_t area = area_of(lane, f);
   const uint8_t *block =
       shm_peer_arena(lane, f->source.address, SHM_STAGE_HEAD + area);
-  if (!block || f->source.address % 8)
+  if (!block || f->source.address % 8 || area == 0)
     return PERIGEE_PROTOCOL;
   uint64_t staged = atomic_load_explicit(
       (const _Atomic uint64_t *)(const void *)block, memory_order_acquire);

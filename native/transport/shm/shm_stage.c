@@ -1,18 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * shm_stage.c - the owner's side of payloads (shm_payload.c): where the peer
- * pulls them from, and filling staging blocks.
+ * gets them from, and filling staging blocks.
+ *
+ *   bytes, by the private memory of     near                far
+ *   a peer that may be pulled from
+ *   up to PLAIN                         copied to a turn    streamed to a turn
+ *   more                                pulled              streamed to a turn
+ *
+ * A peer whose staging blocks are all of SHM_STAGE (an older build) has more than
+ * that pulled. What finds no room in the stretch is pulled, too. Who may not be
+ * pulled from copies to a turn what would be pulled, or to slots.
+ *
+ * What fits into its area is staged right behind its record, piece by piece,
+ * while the receiver empties the pieces before. More goes by slots, as the
+ * receiver empties them.
  */
 #include "shm.h"
 
+enum { PLAIN = 512 << 10 };
 /* Of a payload that is staged at once: the least of a piece, and how many
  * pieces it may have. */
-enum { TURN_PIECE = 8 << 10, TURN_PIECES = 8 };
+enum { PIECE = 8 << 10, PIECES = 8 };
+enum { TRIED = 16 << 10 }; /* bytes of a piece by which the way is tried */
 
 /* A staging block, of the arena or one that is used in turn. */
 struct staging {
   uint64_t block; /* its offset in the arena, plus one; 0: there is none */
-  uint32_t turn;  /* if the exposure is at_once */
+  uint32_t area;  /* bytes that the payload passes through */
+  uint32_t turn;  /* if it is used in turn */
+  bool in_turn;
+  bool streams; /* past the caches */
+  bool tries;   /* and begins with a piece in each way */
 };
 _Static_assert(sizeof(struct staging) <= EXPOSURE_OWN, "there is room for it");
 
@@ -26,16 +45,18 @@ static struct staging *staging_of(struct exposure *e) {
 
 static void stage_in(struct lane *lane, struct exposure *e, struct payload *p,
                      int64_t offset) {
-  staging_of(e)->block = (uint64_t)offset + 1;
+  struct staging *s = staging_of(e);
+  s->block = (uint64_t)offset + 1;
   e->payload = p;
   e->fed = 0;
   atomic_store_explicit((_Atomic uint64_t *)(void *)(lane->arena + offset), 0,
                         memory_order_release);
-  e->source = (struct source){.kind = SOURCE_STAGED,
-                              .address = arena_address(lane, (uint64_t)offset),
-                              .block = p->total,
-                              .count = 1,
-                              .stride = p->total};
+  e->source =
+      (struct source){.kind = SOURCE_STAGED,
+                      .address = arena_address(lane, (uint64_t)offset),
+                      .block = p->total,
+                      .count = 1,
+                      .stride = lane->options.sized ? s->area : p->total};
 }
 
 static int stage(struct lane *lane, struct exposure *e, struct payload *p) {
@@ -43,22 +64,46 @@ static int stage(struct lane *lane, struct exposure *e, struct payload *p) {
   if (offset < 0)
     return (int)offset;
   e->footprint = SHM_STAGE_HEAD + SHM_STAGE;
+  staging_of(e)->area = (uint32_t)least(p->total, SHM_STAGE);
   stage_in(lane, e, p, offset);
   return PERIGEE_OK;
 }
 
-bool shm_at_once(struct lane *lane, uint64_t bytes) {
-  return bytes <= SHM_STAGE && turns_room(lane, bytes);
+static uint32_t area_of(uint64_t bytes) {
+  return (uint32_t)least(bytes, TURN_AREA);
+}
+
+/* Is that better staged in a turn than read where it is? */
+static bool prefers_turn(const struct lane *lane, uint64_t bytes) {
+  const struct shm_distance *d = &lane->distance;
+  if (bytes > SHM_STAGE && !lane->options.sized)
+    return false;
+  return bytes <= PLAIN || d->far || distance_due(d) || !lane->peer_pulls;
+}
+
+/* A payload that is not staged counts here, and otherwise in shm_expose. */
+bool shm_stages(struct lane *lane, uint64_t bytes) {
+  if (prefers_turn(lane, bytes) && turns_room(lane, area_of(bytes)))
+    return true;
+  distance_pass(&lane->distance);
+  return false;
 }
 
 static bool stage_in_turn(struct lane *lane, struct exposure *e,
                           struct payload *p) {
-  bool may = p->memory->direct && p->total <= SHM_STAGE;
-  int64_t offset =
-      may ? turns_take(lane, e, p->total, &staging_of(e)->turn) : -1;
+  const struct shm_distance *d = &lane->distance;
+  struct staging *s = staging_of(e);
+  uint32_t area = area_of(p->total);
+  bool may = p->memory->direct && prefers_turn(lane, p->total);
+  int64_t offset = may ? turns_take(lane, e, p->total, area, &s->turn) : -1;
   if (offset < 0)
     return false;
-  e->at_once = true;
+  s->area = area;
+  s->in_turn = true;
+  s->streams =
+      p->count == 1 && (d->far || (p->total > PLAIN && lane->peer_pulls));
+  s->tries = s->streams && distance_due(d);
+  e->at_once = area == p->total;
   stage_in(lane, e, p, offset);
   return true;
 }
@@ -67,7 +112,9 @@ int shm_expose(struct lane *lane, struct exposure *e, struct payload *p) {
   *staging_of(e) = (struct staging){0};
   e->payload = NULL;
   e->at_once = false;
-  if (stage_in_turn(lane, e, p))
+  bool staged = stage_in_turn(lane, e, p);
+  distance_pass(&lane->distance);
+  if (staged)
     return PERIGEE_OK;
   if (!lane->peer_pulls || !p->memory->direct)
     return stage(lane, e, p);
@@ -98,21 +145,24 @@ static uint64_t taken(const struct lane *lane, const struct exposure *e) {
 /* Returns the bytes that may be staged now. The CPU fills one slot, which the
  * receiver empties while the next is filled. Memory that copies asynchronously
  * is asked to fill all free room. */
-static uint64_t stage_next(const struct lane *lane, const struct exposure *e) {
+static uint64_t stage_next(const struct lane *lane, struct exposure *e) {
   const struct payload *p = e->payload;
-  uint64_t room = SHM_STAGE - (e->fed - taken(lane, e));
+  uint64_t area = staging_of(e)->area;
+  uint64_t room = area - (e->fed - taken(lane, e));
   uint64_t left = p->total - e->fed;
   if (!p->memory->direct)
-    return least(least(left, room), SHM_STAGE - e->fed % SHM_STAGE);
+    return least(least(left, room), area - e->fed % area);
   uint64_t n = least(left, SHM_SLOT - e->fed % SHM_SLOT);
   return n <= room ? n : 0;
 }
 
-static int64_t stage_some(struct lane *lane, struct exposure *e, uint64_t n) {
+static int64_t stage_some(struct lane *lane, struct exposure *e, uint64_t n,
+                          bool streams) {
   const struct staging *s = staging_of(e);
   uint8_t *block = lane->arena + s->block - 1;
-  int64_t moved =
-      payload_take(e->payload, block + SHM_STAGE_HEAD + e->fed % SHM_STAGE, n);
+  uint8_t *to = block + SHM_STAGE_HEAD + e->fed % s->area;
+  int64_t moved = streams ? payload_stream(e->payload, to, n)
+                          : payload_take(e->payload, to, n);
   if (moved <= 0)
     return moved;
   e->fed += (uint64_t)moved;
@@ -121,30 +171,66 @@ static int64_t stage_some(struct lane *lane, struct exposure *e, uint64_t n) {
   return moved;
 }
 
+static int64_t now(const struct lane *lane) {
+  return lane->options.clock(lane->options.context);
+}
+
+/* Stages two pieces at the head of a payload that is streamed, one in each way.
+ * What was not written before does not count: its pages were made. */
+static int64_t compare(struct lane *lane, struct exposure *e) {
+  uint64_t half = e->payload->total / 2 & ~(uint64_t)63, n = least(half, TRIED);
+  int64_t begin = now(lane);
+  stage_some(lane, e, n, true);
+  int64_t middle = now(lane);
+  stage_some(lane, e, n, false);
+  if (turns_touched(lane, staging_of(e)->turn, 2 * n))
+    distance_compared(&lane->distance, middle - begin, now(lane) - middle);
+  return (int64_t)(2 * n);
+}
+
 /* The receiver empties one piece while the next is filled. */
-static int64_t stage_all(struct lane *lane, struct exposure *e) {
-  const struct lane_options *o = &lane->options;
-  uint64_t total = e->payload->total, piece = total / TURN_PIECES;
-  int64_t begin = o->clock(o->context);
+static void stage_pieces(struct lane *lane, struct exposure *e) {
+  uint64_t total = e->payload->total, piece = total / PIECES;
   while (e->fed < total)
-    stage_some(lane, e,
-               least(total - e->fed, piece > TURN_PIECE ? piece : TURN_PIECE));
-  turns_took(lane, staging_of(e)->turn, total, o->clock(o->context) - begin);
-  return (int64_t)total;
+    stage_some(lane, e, least(total - e->fed, piece > PIECE ? piece : PIECE),
+               staging_of(e)->streams);
+}
+
+static int64_t stage_at_once(struct lane *lane, struct exposure *e) {
+  const struct staging *s = staging_of(e);
+  if (s->tries)
+    compare(lane, e);
+  int64_t begin = s->streams ? 0 : now(lane);
+  stage_pieces(lane, e);
+  if (!s->streams && turns_touched(lane, s->turn, e->fed))
+    distance_copied(&lane->distance, e->fed, now(lane) - begin);
+  return (int64_t)e->fed;
+}
+
+/* Stages what the area has room for, a slot at most. */
+static int64_t stage_slot(struct lane *lane, struct exposure *e) {
+  struct staging *s = staging_of(e);
+  if (s->tries) {
+    s->tries = false;
+    return compare(lane, e);
+  }
+  uint64_t n = stage_next(lane, e);
+  return n > 0 ? stage_some(lane, e, n, s->streams) : 0;
 }
 
 int64_t shm_feed(struct lane *lane, struct exposure *e) {
+  struct staging *s = staging_of(e);
   if (!e->payload || e->fed == e->payload->total)
     return 0;
-  if (e->at_once)
-    return stage_all(lane, e);
-  uint64_t n = stage_next(lane, e);
-  return n > 0 ? stage_some(lane, e, n) : 0;
+  int64_t moved = e->at_once ? stage_at_once(lane, e) : stage_slot(lane, e);
+  if (s->in_turn && e->fed == e->payload->total)
+    turns_filled(lane, s->turn);
+  return moved;
 }
 
 void shm_conceal(struct lane *lane, struct exposure *e) {
   struct staging *s = staging_of(e);
-  if (s->block && e->at_once)
+  if (s->block && s->in_turn)
     turns_give(lane, s->turn);
   else if (s->block)
     arena_give(lane, s->block - 1);

@@ -1,20 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * shm_turns.c - staging blocks for payloads of up to 256 KiB, used in turn over
- * a stretch of the arena that is longer than a core's own cache.
+ * shm_turns.c - staging blocks that are used in turn over a stretch of the arena
+ * that is longer than a core's own cache.
  *
  * Why. A payload that is pulled from private memory leaves its lines in the
  * cache of the core that read it, and its owner takes about three times as long
  * to write them anew. So do slots that are used again at once. Where a line is
  * used again only when both cores' own caches have dropped it, it is written
- * from the shared cache (bench/tried.md, "Large raw calls"). The owner stages
- * the whole payload right behind its record, piece by piece, while the receiver
- * empties the pieces before.
- *
- * Where the two cores share no cache, both the copies into a block and out of it
- * cross between two caches, and pulling is faster by up to a third. A copy into
- * a block tells which it is: it takes 25 ns a KiB or about 200. After two slow
- * ones the next payloads are pulled, then one is tried again.
+ * from the shared cache (bench/tried.md, "Large raw calls").
  *
  * Blocks lie one behind the other and are free again in that order, each when
  * its exposure ends or the peer has all of the payload: a call that runs long
@@ -35,9 +28,9 @@
 
 #include "shm.h"
 
-enum { PAGE = 4096, STRETCH_MIN = 2 << 20, STRETCH_MAX = 4 << 20, REST = 64 };
-/* ns; a slow copy, in ns a KiB. */
-static const int64_t WINDOW = 250 * 1000000, SLOW = 90;
+enum { PAGE = 4096, STRETCH_MIN = 2 << 20, STRETCH_MAX = 4 << 20 };
+_Static_assert(TURN_AREA + SHM_STAGE_HEAD < STRETCH_MIN, "a block fits");
+static const int64_t WINDOW = 250 * 1000000; /* ns */
 
 /* Twice the cache of one core, as the lines of two are to be dropped. */
 static uint32_t stretch_size(void) {
@@ -121,9 +114,8 @@ bool turns_end(struct lane *lane, bool all) {
   return true;
 }
 
-static uint32_t length_of(uint64_t bytes) {
-  return SHM_STAGE_HEAD +
-         ((uint32_t)(bytes + PAGE - 1) & ~(uint32_t)(PAGE - 1));
+static uint32_t length_of(uint32_t area) {
+  return SHM_STAGE_HEAD + ((area + PAGE - 1) & ~(uint32_t)(PAGE - 1));
 }
 
 /* Returns where a block may begin, or -1. Blocks never fill the stretch, so
@@ -152,28 +144,21 @@ static int64_t find(struct lane *lane, uint32_t length) {
   return place(t, length);
 }
 
-/* Each payload that could be pulled brings the end of the rest closer. */
-static bool rests(struct lane *lane) {
-  struct shm_turns *t = &lane->turns;
-  bool resting = t->rest > 0 && lane->peer_pulls;
-  t->rest -= resting;
-  return resting;
+bool turns_room(struct lane *lane, uint32_t area) {
+  return find(lane, length_of(area)) >= 0;
 }
 
-bool turns_room(struct lane *lane, uint64_t bytes) {
-  return !rests(lane) && find(lane, length_of(bytes)) >= 0;
-}
-
-int64_t turns_take(struct lane *lane, const struct exposure *e, uint64_t bytes,
-                   uint32_t *turn) {
+int64_t turns_take(struct lane *lane, const struct exposure *e, uint64_t total,
+                   uint32_t area, uint32_t *turn) {
   struct shm_turns *t = &lane->turns;
-  uint32_t length = length_of(bytes);
-  int64_t at = rests(lane) ? -1 : find(lane, length);
+  uint32_t length = length_of(area);
+  int64_t at = find(lane, length);
   if (at < 0)
     return -1;
   *turn = t->first + t->count++;
-  *turn_of(t, *turn) = (struct shm_turn){.at = (uint32_t)at,
-                                         .total = (uint32_t)bytes,
+  *turn_of(t, *turn) = (struct shm_turn){.total = total,
+                                         .at = (uint32_t)at,
+                                         .area = area,
                                          .generation = e->generation,
                                          .operation = e->operation,
                                          .part = e->part};
@@ -191,18 +176,17 @@ void turns_give(struct lane *lane, uint32_t turn) {
   drop_oldest(lane);
 }
 
-/* What was not written before does not count: its pages were made. */
-void turns_took(struct lane *lane, uint32_t turn, uint64_t bytes,
-                int64_t took) {
+bool turns_touched(const struct lane *lane, uint32_t turn, uint64_t bytes) {
+  const struct shm_turns *t = &lane->turns;
+  uint32_t at = t->blocks[turn % SHM_TURNS].at;
+  return at + SHM_STAGE_HEAD + bytes <= t->touched;
+}
+
+void turns_filled(struct lane *lane, uint32_t turn) {
   struct shm_turns *t = &lane->turns;
-  uint32_t end = turn_of(t, turn)->at + length_of(bytes);
-  turn_of(t, turn)->filled = true;
-  if (end > t->touched) {
+  struct shm_turn *b = turn_of(t, turn);
+  uint32_t end = b->at + length_of(b->area);
+  b->filled = true;
+  if (end > t->touched)
     t->touched = end;
-    return;
-  }
-  bool slow = took > SLOW * (int64_t)bytes / 1024;
-  if (slow && t->slow)
-    t->rest = REST;
-  t->slow = slow;
 }
