@@ -187,5 +187,7 @@ int main(int argc, char **argv) {
   perigee_engine_close(side.inbox.engine);
   if (wait(NULL) < 0)
     die("wait");
+  if (!options.at)
+    unlink(side.address + strlen("unix:"));
   return 0;
 }

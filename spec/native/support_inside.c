@@ -40,8 +40,7 @@ bool is_far(const struct perigee_session *session) {
 }
 
 void be_far(struct perigee_session *session) {
-  distance_copied(&session->lane->distance, 1024, INT64_MAX);
-  distance_copied(&session->lane->distance, 1024, INT64_MAX);
+  distance_learn(&session->lane->distance, INT64_MAX);
 }
 
 uint64_t ring_left(const struct perigee_session *session) {

@@ -16,9 +16,9 @@ uint64_t lent_bytes(const struct perigee_session *session);
 uint32_t stretch_bytes(const struct perigee_session *session);
 uint64_t lendable(const struct perigee_session *session); /* beside these */
 uint32_t turns_live(const struct perigee_session *session);
-/* Do its copies tell that the cores share no cache? */
+/* Does it hold the two cores for such that share no cache? */
 bool is_far(const struct perigee_session *session);
-/* Copies tell that until the next one is tried. */
+/* It does, until that is tried next. */
 void be_far(struct perigee_session *session);
 /* Bytes that are free in the ring of requests to the peer. */
 uint64_t ring_left(const struct perigee_session *session);

@@ -60,17 +60,15 @@ enum { SHM_TURNS = 64 };
 struct shm_turn {
   uint64_t total; /* of its payload; 0: it is not in use */
   uint32_t at;    /* where in the stretch the block begins */
-  uint32_t area;  /* of it that payload passes through */
   uint32_t generation;
   uint16_t operation; /* of the exposure */
   uint8_t part;
   bool filled; /* all of the payload was staged */
 };
-/* What copies tell of the cores (shm_distance.c). */
+/* What is known of the cores (shm_distance.c). */
 struct shm_distance {
   bool far;      /* they share no cache */
-  bool slow;     /* the copy that was measured last was */
-  uint32_t wait; /* payloads until one is measured */
+  uint32_t wait; /* payloads until that is tried */
 };
 struct shm_turns {
   uint64_t stretch; /* its offset in the arena */
@@ -79,7 +77,6 @@ struct shm_turns {
   uint32_t first;   /* number of the oldest block; never begins anew */
   uint32_t count;   /* blocks from the oldest on */
   uint32_t used;    /* number of the last look before which one was */
-  uint32_t touched; /* from here on nothing was written yet */
   uint64_t wanted;  /* bytes that would have been staged .. */
   int64_t since;    /* .. since this time */
   struct shm_turn blocks[SHM_TURNS];
@@ -161,8 +158,6 @@ bool turns_room(struct lane *, uint32_t area);
 int64_t turns_take(struct lane *, const struct exposure *, uint64_t total,
                    uint32_t area, uint32_t *turn);
 void turns_give(struct lane *, uint32_t turn);
-/* Was something written before to the first bytes of that block's area? */
-bool turns_touched(const struct lane *, uint32_t turn, uint64_t bytes);
 /* All of the payload was staged. */
 void turns_filled(struct lane *, uint32_t turn);
 /* Gives the stretch back if no block is in use; `all`: even if one was since
@@ -170,19 +165,18 @@ void turns_filled(struct lane *, uint32_t turn);
 bool turns_end(struct lane *, bool all);
 
 /* ---- shm_distance.c ----------------------------------------------------- */
-/* Is the next payload to be measured? */
+/* Does the next payload try it? */
 static inline bool distance_due(const struct shm_distance *d) {
   return d->wait == 0;
 }
-/* A payload was not measured. */
+/* A payload did not. */
 static inline void distance_pass(struct shm_distance *d) {
   d->wait -= d->wait > 0;
 }
-/* A payload was copied to a block; or a piece was streamed there, and one of
- * the same length copied. Times are in ns. */
+/* It did: a line that the peer had came after so many ns. */
+void distance_learn(struct shm_distance *d, int64_t line);
+/* A copy of so many bytes to a block took so many ns. */
 void distance_copied(struct shm_distance *d, uint64_t bytes, int64_t took);
-void distance_compared(struct shm_distance *d, int64_t streamed,
-                       int64_t copied);
 
 /* ---- shm_regions.c ------------------------------------------------------ */
 int shm_export(struct lane *, const struct grant *, struct region_key *);

@@ -22,16 +22,16 @@ enum { PLAIN = 512 << 10 };
 /* Of a payload that is staged at once: the least of a piece, and how many
  * pieces it may have. */
 enum { PIECE = 8 << 10, PIECES = 8 };
-enum { TRIED = 16 << 10 }; /* bytes of a piece by which the way is tried */
 
 /* A staging block, of the arena or one that is used in turn. */
 struct staging {
   uint64_t block; /* its offset in the arena, plus one; 0: there is none */
   uint32_t area;  /* bytes that the payload passes through */
   uint32_t turn;  /* if it is used in turn */
+  int32_t line;   /* the longest time that its first line took to come, ns */
   bool in_turn;
   bool streams; /* past the caches */
-  bool tries;   /* and begins with a piece in each way */
+  bool tries;   /* the distance (shm_distance.c) */
 };
 _Static_assert(sizeof(struct staging) <= EXPOSURE_OWN, "there is room for it");
 
@@ -43,14 +43,45 @@ static struct staging *staging_of(struct exposure *e) {
   return (struct staging *)(void *)e->own;
 }
 
+static int64_t now(const struct lane *lane) {
+  return lane->options.clock(lane->options.context);
+}
+
+/* As tell_fed, and measures how long the line takes to come from the peer. The
+ * fence waits for all stores before it. */
+static void tell_tried(struct lane *lane, struct exposure *e,
+                       _Atomic uint64_t *word) {
+  struct staging *s = staging_of(e);
+  atomic_thread_fence(memory_order_seq_cst);
+  int64_t begin = now(lane);
+  atomic_exchange_explicit(word, e->fed, memory_order_acq_rel);
+  int64_t took = now(lane) - begin;
+  if (took > s->line)
+    s->line = took < INT32_MAX ? (int32_t)took : INT32_MAX;
+}
+
+/* Tells the receiver how many bytes are staged. Release: after these bytes. If
+ * the payload tries the distance, it does so before its first byte, when the
+ * receiver has the line from an earlier payload, and after its last, when it has
+ * waited for more: of a short one it may not have looked yet, and after a long
+ * one its caches have dropped what is older. */
+static void tell_fed(struct lane *lane, struct exposure *e) {
+  const struct staging *s = staging_of(e);
+  _Atomic uint64_t *word =
+      (_Atomic uint64_t *)(void *)(lane->arena + s->block - 1);
+  if (s->tries && (e->fed == 0 || e->fed == e->payload->total))
+    tell_tried(lane, e, word);
+  else
+    atomic_store_explicit(word, e->fed, memory_order_release);
+}
+
 static void stage_in(struct lane *lane, struct exposure *e, struct payload *p,
                      int64_t offset) {
   struct staging *s = staging_of(e);
   s->block = (uint64_t)offset + 1;
   e->payload = p;
   e->fed = 0;
-  atomic_store_explicit((_Atomic uint64_t *)(void *)(lane->arena + offset), 0,
-                        memory_order_release);
+  tell_fed(lane, e);
   e->source =
       (struct source){.kind = SOURCE_STAGED,
                       .address = arena_address(lane, (uint64_t)offset),
@@ -102,7 +133,7 @@ static bool stage_in_turn(struct lane *lane, struct exposure *e,
   s->in_turn = true;
   s->streams =
       p->count == 1 && (d->far || (p->total > PLAIN && lane->peer_pulls));
-  s->tries = s->streams && distance_due(d);
+  s->tries = distance_due(d);
   e->at_once = area == p->total;
   stage_in(lane, e, p, offset);
   return true;
@@ -156,66 +187,42 @@ static uint64_t stage_next(const struct lane *lane, struct exposure *e) {
   return n <= room ? n : 0;
 }
 
-static int64_t stage_some(struct lane *lane, struct exposure *e, uint64_t n,
-                          bool streams) {
+static int64_t stage_some(struct lane *lane, struct exposure *e, uint64_t n) {
   const struct staging *s = staging_of(e);
   uint8_t *block = lane->arena + s->block - 1;
   uint8_t *to = block + SHM_STAGE_HEAD + e->fed % s->area;
-  int64_t moved = streams ? payload_stream(e->payload, to, n)
-                          : payload_take(e->payload, to, n);
+  int64_t moved = s->streams ? payload_stream(e->payload, to, n)
+                             : payload_take(e->payload, to, n);
   if (moved <= 0)
     return moved;
   e->fed += (uint64_t)moved;
-  atomic_store_explicit((_Atomic uint64_t *)(void *)block, e->fed,
-                        memory_order_release);
+  tell_fed(lane, e);
   return moved;
 }
 
-static int64_t now(const struct lane *lane) {
-  return lane->options.clock(lane->options.context);
-}
-
-/* Stages two pieces at the head of a payload that is streamed, one in each way.
- * What was not written before does not count: its pages were made. */
-static int64_t compare(struct lane *lane, struct exposure *e) {
-  uint64_t half = e->payload->total / 2 & ~(uint64_t)63, n = least(half, TRIED);
-  int64_t begin = now(lane);
-  stage_some(lane, e, n, true);
-  int64_t middle = now(lane);
-  stage_some(lane, e, n, false);
-  if (turns_touched(lane, staging_of(e)->turn, 2 * n))
-    distance_compared(&lane->distance, middle - begin, now(lane) - middle);
-  return (int64_t)(2 * n);
-}
-
 /* The receiver empties one piece while the next is filled. */
-static void stage_pieces(struct lane *lane, struct exposure *e) {
-  uint64_t total = e->payload->total, piece = total / PIECES;
-  while (e->fed < total)
-    stage_some(lane, e, least(total - e->fed, piece > PIECE ? piece : PIECE),
-               staging_of(e)->streams);
-}
-
 static int64_t stage_at_once(struct lane *lane, struct exposure *e) {
-  const struct staging *s = staging_of(e);
-  if (s->tries)
-    compare(lane, e);
-  int64_t begin = s->streams ? 0 : now(lane);
-  stage_pieces(lane, e);
-  if (!s->streams && turns_touched(lane, s->turn, e->fed))
-    distance_copied(&lane->distance, e->fed, now(lane) - begin);
-  return (int64_t)e->fed;
+  bool copies = !staging_of(e)->streams;
+  uint64_t total = e->payload->total, piece = total / PIECES;
+  int64_t begin = copies ? now(lane) : 0;
+  while (e->fed < total)
+    stage_some(lane, e, least(total - e->fed, piece > PIECE ? piece : PIECE));
+  if (copies)
+    distance_copied(&lane->distance, total, now(lane) - begin);
+  return (int64_t)total;
 }
 
 /* Stages what the area has room for, a slot at most. */
 static int64_t stage_slot(struct lane *lane, struct exposure *e) {
-  struct staging *s = staging_of(e);
-  if (s->tries) {
-    s->tries = false;
-    return compare(lane, e);
-  }
   uint64_t n = stage_next(lane, e);
-  return n > 0 ? stage_some(lane, e, n, s->streams) : 0;
+  return n > 0 ? stage_some(lane, e, n) : 0;
+}
+
+/* All of it is staged, in a turn. */
+static void end_turn(struct lane *lane, const struct staging *s) {
+  turns_filled(lane, s->turn);
+  if (s->tries)
+    distance_learn(&lane->distance, s->line);
 }
 
 int64_t shm_feed(struct lane *lane, struct exposure *e) {
@@ -224,7 +231,7 @@ int64_t shm_feed(struct lane *lane, struct exposure *e) {
     return 0;
   int64_t moved = e->at_once ? stage_at_once(lane, e) : stage_slot(lane, e);
   if (s->in_turn && e->fed == e->payload->total)
-    turns_filled(lane, s->turn);
+    end_turn(lane, s);
   return moved;
 }
 

@@ -73,7 +73,7 @@ static __attribute__((noinline)) bool begin(struct lane *lane,
   share_take(share, SHARE_STAGED, size);
   t->stretch = (uint64_t)offset;
   t->size = size;
-  t->next = t->touched = 0;
+  t->next = 0;
   return true;
 }
 
@@ -158,7 +158,6 @@ int64_t turns_take(struct lane *lane, const struct exposure *e, uint64_t total,
   *turn = t->first + t->count++;
   *turn_of(t, *turn) = (struct shm_turn){.total = total,
                                          .at = (uint32_t)at,
-                                         .area = area,
                                          .generation = e->generation,
                                          .operation = e->operation,
                                          .part = e->part};
@@ -176,17 +175,6 @@ void turns_give(struct lane *lane, uint32_t turn) {
   drop_oldest(lane);
 }
 
-bool turns_touched(const struct lane *lane, uint32_t turn, uint64_t bytes) {
-  const struct shm_turns *t = &lane->turns;
-  uint32_t at = t->blocks[turn % SHM_TURNS].at;
-  return at + SHM_STAGE_HEAD + bytes <= t->touched;
-}
-
 void turns_filled(struct lane *lane, uint32_t turn) {
-  struct shm_turns *t = &lane->turns;
-  struct shm_turn *b = turn_of(t, turn);
-  uint32_t end = b->at + length_of(b->area);
-  b->filled = true;
-  if (end > t->touched)
-    t->touched = end;
+  turn_of(&lane->turns, turn)->filled = true;
 }
