@@ -7,6 +7,7 @@
 
 local here = arg[0]:match ".*/" or "./"
 dofile(here .. "tree.lua")
+require "perigee.bench.help".asked()
 local peers = require "perigee.bench.compare.peers"
 local wheels = require "perigee.bench.compare.wheels"
 

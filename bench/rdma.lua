@@ -7,6 +7,7 @@
 
 local here = arg[0]:match ".*/" or "./"
 dofile(here .. "tree.lua")
+require "perigee.bench.help".asked()
 local cjson = require "cjson"
 local process = require "perigee.bench.process"
 local text = require "perigee.bench.table"

@@ -8,6 +8,7 @@
 
 local here = arg[0]:match ".*/" or "./"
 dofile(here .. "tree.lua")
+require "perigee.bench.help".asked()
 local cables = require "perigee.bench.cable"
 local cjson = require "cjson"
 local machine = require "perigee.bench.machine"

@@ -7,6 +7,7 @@
 
 local here = arg[0]:match ".*/" or "./"
 dofile(here .. "tree.lua")
+require "perigee.bench.help".asked()
 local cables = require "perigee.bench.cable"
 local floor = require "perigee.bench.floor"
 local options = require "perigee.bench.options"

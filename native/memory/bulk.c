@@ -51,10 +51,12 @@ lines_32(uint8_t *to, const uint8_t *from, uint64_t n) {
   }
 }
 
-/* Streaming stores are ordered by no later release store, but by the fence. */
+/* Streaming stores are ordered by fences only: behind older stores (a mark that
+ * was cleared before its memory is used again), and before a release store. */
 void bulk_stream(uint8_t *to, const uint8_t *from, uint64_t n) {
   uint64_t head = -(uintptr_t)to % LINE;
   uint64_t lines = (n - head) & ~(uint64_t)(LINE - 1);
+  _mm_sfence();
   memcpy(to, from, head);
   if (__builtin_cpu_supports("avx"))
     lines_32(to + head, from + head, lines);

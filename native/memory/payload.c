@@ -4,6 +4,8 @@
 
 #include <string.h>
 
+enum { STREAM_LEAST = 4096 }; /* below that fences cost too much */
+
 void payload_bytes(struct payload *p, const void *bytes, uint64_t length) {
   *p = (struct payload){.memory = &memory_host,
                         .base = (uint8_t *)(uintptr_t)bytes,
@@ -12,8 +14,6 @@ void payload_bytes(struct payload *p, const void *bytes, uint64_t length) {
                         .stride = length,
                         .total = length};
 }
-
-enum { STREAM_LEAST = 4096 }; /* below that a fence costs too much */
 
 static inline uint8_t *run_at(const struct payload *p, uint64_t at,
                               uint64_t *length) {

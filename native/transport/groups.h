@@ -67,10 +67,9 @@ struct transport_records {
  * record, or returns PERIGEE_AGAIN while all resources for that are in use;
  * feed is a step; conceal ends it. stages: would expose rather have a payload of
  * so many bytes staged now, also if it lies in a block that the peer can read?
- * (NULL: it never does.) The
- * receiver: fetch is a step; fetch_end returns false while something may still
- * write to the destination. Steps return the bytes moved, 0 if there is nothing
- * to do now, or a status.
+ * (NULL: it never does.) The receiver: fetch is a step; fetch_end returns false
+ * while something may still write to the destination. Steps return the bytes
+ * moved, 0 if there is nothing to do now, or a status.
  *
  * pushes: the owner sends payloads, lent blocks included, and the receiver
  * reads no memory of the peer. pulls, after join: may this side read the peer's

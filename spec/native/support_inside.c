@@ -19,7 +19,10 @@ uint64_t lent_bytes(const struct perigee_session *session) {
       strcmp(session->transport->name, "shm") != 0)
     return 0;
   const struct lane *lane = session->lane;
-  return lane->blocks.live - (lane->turns.count == 0 ? lane->turns.size : 0);
+  uint64_t rests =
+      lane->rested ? blocks_size(&lane->blocks, lane->rested - 1) : 0;
+  return lane->blocks.live - rests -
+         (lane->turns.count == 0 ? lane->turns.size : 0);
 }
 
 uint32_t stretch_bytes(const struct perigee_session *session) {
@@ -40,6 +43,7 @@ bool is_far(const struct perigee_session *session) {
 }
 
 void be_far(struct perigee_session *session) {
+  distance_learn(&session->lane->distance, INT64_MAX);
   distance_learn(&session->lane->distance, INT64_MAX);
 }
 

@@ -15,12 +15,14 @@ static const struct variant unread = {
 
 enum { LENGTH = 64 * KIB, MANY = 100, POOL = 256 * MIB };
 
-/* Time is the test's own: how long a copy takes, and how far calls lie apart. */
-static int64_t passed, step;
+/* Time is the test's own: how long a copy takes, how far calls lie apart, and by
+ * how much each reading of the clock takes longer than the one before, as what
+ * lies between two readings is measured less the time of one. */
+static int64_t passed, step, more;
 
 static int64_t own_clock(void *context) {
   (void)context;
-  return passed += step;
+  return passed += step += more;
 }
 
 static void timed_open(struct pair *p, void *state) {
@@ -29,6 +31,7 @@ static void timed_open(struct pair *p, void *state) {
   o.clock = own_clock;
   o.pool = POOL;
   step = 10;
+  more = 0;
   pair_open_with(p, state, &o);
 }
 
@@ -311,9 +314,9 @@ static bool stages(struct pair *p, const uint8_t *bytes) {
   return staged;
 }
 
-/* Each reading of the clock is a step later, so a line takes one. */
+/* Of two late lines in a row, the first may be chance. */
 static void after_a_slow_copy_the_distance_is_tried(void **state) {
-  enum { SOON = 8 };
+  enum { SOON = 8, LATER = 1000 };
   struct pair p;
   uint8_t *bytes = pattern(LENGTH, 3);
   busy_open(&p, *state);
@@ -322,9 +325,14 @@ static void after_a_slow_copy_the_distance_is_tried(void **state) {
     assert_true(stages(&p, bytes));
   for (int i = 0; i < SOON; i++)
     assert_true(stages(&p, bytes));
-  step = 100000;
+  more = LATER; /* no line is tried, as no copy was slow */
   assert_true(stages(&p, bytes));
   assert_false(is_far(p.session[0]));
+  step = 100000;
+  for (int i = 0; i < 2; i++) {
+    assert_true(stages(&p, bytes));
+    assert_false(is_far(p.session[0]));
+  }
   assert_true(stages(&p, bytes));
   assert_true(is_far(p.session[0]));
   free(bytes);
@@ -332,13 +340,13 @@ static void after_a_slow_copy_the_distance_is_tried(void **state) {
 }
 
 static void one_of_many_payloads_tries_the_distance(void **state) {
-  enum { EVERY = 64 };
+  enum { EVERY = 64, LATER = 1000 };
   struct pair p;
   uint8_t *bytes = pattern(LENGTH, 3);
   busy_open(&p, *state);
   for (int far = 1; far >= 0; far--) {
     be_far(p.session[0]);
-    step = far ? 100000 : 10;
+    more = far ? LATER : 0;
     for (int i = 0; i < EVERY; i++) {
       assert_true(stages(&p, bytes));
       assert_true(is_far(p.session[0]));
@@ -409,35 +417,72 @@ static bool echo_slice(struct pair *p, uint64_t block, uint64_t count) {
   return staged;
 }
 
-/* What does not fit into a block passes through it, at its end from its begin
- * again. Of strides, no block is streamed. */
-static void far_payloads_of_any_length_are_staged(void **state) {
-  static const uint64_t lengths[] = {8200,       LENGTH + 1,     PLAIN + 3,
-                                     1536 * KIB, 1536 * KIB + 1, 5 * MIB + 7};
+/* What is longer, or lies in strides, is pulled. */
+static void far_payloads_up_to_a_length_are_staged(void **state) {
+  static const uint64_t lengths[] = {8200, LENGTH + 1, PLAIN + 3, 1536 * KIB};
   struct pair p;
   busy_open(&p, *state);
-  for (int i = 0; i < 6; i++) {
+  for (int i = 0; i < 4; i++) {
     be_far(p.session[0]);
     be_far(p.session[1]);
     assert_true(echo_slice(&p, lengths[i], 1));
-    assert_true(echo_slice(&p, 4099, lengths[i] / 4099));
+    assert_false(echo_slice(&p, 4099, lengths[i] / 4099));
   }
   be_far(p.session[0]);
-  for (int i = 0; i < 65; i++) /* the last one tries the distance */
-    assert_true(echo_slice(&p, 2 * MIB + (uint64_t)i, 1));
+  assert_false(echo_slice(&p, 1536 * KIB + 1, 1));
+  assert_false(echo_slice(&p, 5 * MIB + 7, 1));
   assert_int_equal(turns_live(p.session[0]), 0);
   pair_close(&p);
 }
 
-/* Who may not be pulled from stages in turn whatever their length. */
-static void what_cannot_be_pulled_is_staged(void **state) {
+/* Requests that are pulled, each answered before the next. Without other blocks
+ * the one that rests is taken, and after a while it goes back. */
+static void one_call_after_the_other_gets_two_blocks_in_turn(void **state) {
+  const uint8_t *at[6];
   struct pair p;
-  busy_open(&p, *state);
-  for (int i = 0; i < 10; i++) {
-    assert_true(echo_slice(&p, MIB, 1));
-    assert_true(echo_slice(&p, 5 * MIB + 7, 1));
+  uint8_t *bytes = pattern(MIB, 3);
+  timed_open(&p, *state);
+  for (int i = 0; i < 6; i++) {
+    int op = call(&p, bytes, MIB);
+    struct perigee_event e = until(&p, 1, PERIGEE_EVENT_REQUEST);
+    at[i] = e.pointer;
+    answer(&p, &e, e.pointer, MIB);
+    answered(&p, op, bytes, MIB);
+    until(&p, 1, PERIGEE_EVENT_SENT);
   }
-  assert_false(is_far(p.session[0]));
+  assert_ptr_not_equal(at[2], at[3]);
+  assert_ptr_equal(at[2], at[4]);
+  assert_ptr_equal(at[3], at[5]);
+  assert_true(kept_bytes(p.session[1]) >= 2 * MIB);
+  for (int i = 0; i < 3000; i++, passed += MS) {
+    look_at_clock(p.engine[1]);
+    poll_side(&p, 1);
+  }
+  assert_int_equal(kept_bytes(p.session[1]), 0);
+  free(bytes);
+  pair_close(&p);
+}
+
+/* Its owner does nothing more: it may compute. */
+static void a_long_payload_needs_its_owner_no_more(void **state) {
+  static const uint64_t lengths[] = {PLAIN, 1536 * KIB, 5 * MIB};
+  struct pair p;
+  uint8_t *bytes = pattern(5 * MIB, 3);
+  busy_open(&p, *state);
+  for (int far = 0; far < 2; far++)
+    for (int i = 0; i < 3; i++) {
+      if (far)
+        be_far(p.session[0]);
+      int op = call(&p, bytes, lengths[i]);
+      p.still[0] = true;
+      struct perigee_event e = until(&p, 1, PERIGEE_EVENT_REQUEST);
+      assert_int_equal(e.length, lengths[i]);
+      assert_memory_equal(e.pointer, bytes, lengths[i]);
+      answer(&p, &e, bytes, 10);
+      p.still[0] = false;
+      answered(&p, op, bytes, 10);
+    }
+  free(bytes);
   pair_close(&p);
 }
 
@@ -544,9 +589,10 @@ int main(void) {
       OVER(variant_default, after_a_slow_copy_the_distance_is_tried),
       OVER(variant_default, one_of_many_payloads_tries_the_distance),
       OVER(variant_default, near_payloads_up_to_a_length_are_staged),
-      OVER(variant_default, far_payloads_of_any_length_are_staged),
-      OVER(unread, far_payloads_of_any_length_are_staged),
-      OVER(unread, what_cannot_be_pulled_is_staged),
+      OVER(variant_default, far_payloads_up_to_a_length_are_staged),
+      OVER(unread, far_payloads_up_to_a_length_are_staged),
+      OVER(variant_default, a_long_payload_needs_its_owner_no_more),
+      OVER(variant_default, one_call_after_the_other_gets_two_blocks_in_turn),
       OVER(variant_default, an_older_peer_gets_short_blocks),
       OVER(unread, an_older_peer_gets_short_blocks),
       OVER(variant_default, what_nobody_stages_in_goes_back),

@@ -18,7 +18,7 @@ local ATTEMPTS = 3    -- of a burst, as over rxe one hangs now and then
 local SLOWER = 8      -- factor by which a guess grows after a burst hangs
 local FEWEST, MOST = 20, 20000 -- exchanges in a burst
 local LARGEST = 2 ^ 20 -- bytes of one message; larger sizes by the rate
-local INLINE = 64      -- largest inline send, as in Perigee
+local INLINE = 220     -- largest inline send, as in Perigee (option rdma)
 -- First guess of an exchange's time in us, and of its bytes per us. A guess
 -- that is too fast would let the first burst outlast its limit.
 local GUESS_US, GUESS_BYTES = 100, 30

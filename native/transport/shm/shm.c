@@ -281,7 +281,7 @@ static int shm_loan(struct lane *lane, uint64_t length, uint8_t **pointer,
 }
 
 static void shm_unloan(struct lane *lane, const struct source *source) {
-  arena_give(lane, source->address);
+  arena_give_read(lane, source->address);
 }
 
 static bool shm_loaned(struct lane *lane, const uint8_t *pointer,

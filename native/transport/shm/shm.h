@@ -58,8 +58,8 @@ struct shm_segment {
 /* Staging blocks that are used in turn (shm_turns.c). */
 enum { SHM_TURNS = 64 };
 struct shm_turn {
-  uint64_t total; /* of its payload; 0: it is not in use */
   uint32_t at;    /* where in the stretch the block begins */
+  uint32_t total; /* of its payload; 0: it is not in use */
   uint32_t generation;
   uint16_t operation; /* of the exposure */
   uint8_t part;
@@ -68,7 +68,8 @@ struct shm_turn {
 /* What is known of the cores (shm_distance.c). */
 struct shm_distance {
   bool far;      /* they share no cache */
-  uint32_t wait; /* payloads until that is tried */
+  bool late;     /* the line that was tried last was */
+  uint32_t wait; /* payloads until the next one is tried */
 };
 struct shm_turns {
   uint64_t stretch; /* its offset in the arena */
@@ -77,6 +78,7 @@ struct shm_turns {
   uint32_t first;   /* number of the oldest block; never begins anew */
   uint32_t count;   /* blocks from the oldest on */
   uint32_t used;    /* number of the last look before which one was */
+  uint32_t touched; /* from here on nothing was written yet */
   uint64_t wanted;  /* bytes that would have been staged .. */
   int64_t since;    /* .. since this time */
   struct shm_turn blocks[SHM_TURNS];
@@ -120,6 +122,8 @@ struct lane {
   struct ring_out out[RINGS];
   struct ring_in in[RINGS];
   struct blocks blocks; /* of this side's arena */
+  uint64_t rested; /* offset of the block that rests, plus 1 (shm_arena.c) */
+  uint32_t rests_since; /* number of the look before which it came back */
   struct shm_turns turns;
   struct shm_distance distance;
   uint32_t sleeps; /* the last number stored in armed */
@@ -149,14 +153,15 @@ const uint8_t *shm_peer_arena(const struct lane *, uint64_t offset,
 bool shm_sound(int fd, uint64_t length, int seals);
 
 /* ---- shm_turns.c -------------------------------------------------------- */
-/* The most bytes of an area. */
-enum { TURN_AREA = 48 * SHM_SLOT };
-/* Is there a block with an area of so many bytes now? */
-bool turns_room(struct lane *, uint32_t area);
+/* The longest payload of a block. */
+enum { TURN_MOST = 3 << 19 };
+/* Is there a block for a payload of so many bytes now? */
+bool turns_room(struct lane *, uint32_t bytes);
 /* Returns its offset in the arena, or -1. `turn` names it for turns_give, which
- * may come late: once the peer has all of the payload, the block is free. */
-int64_t turns_take(struct lane *, const struct exposure *, uint64_t total,
-                   uint32_t area, uint32_t *turn);
+ * may come late: once the peer has all of the payload, the block is free. fresh:
+ * nothing was written there before. */
+int64_t turns_take(struct lane *, const struct exposure *, uint32_t bytes,
+                   uint32_t *turn, bool *fresh);
 void turns_give(struct lane *, uint32_t turn);
 /* All of the payload was staged. */
 void turns_filled(struct lane *, uint32_t turn);
@@ -193,6 +198,8 @@ void arena_close(struct lane *);
 /* Returns the offset of a block that the peer was told of, or a status. */
 int64_t arena_take(struct lane *, uint64_t length);
 void arena_give(struct lane *, uint64_t address);
+/* The same; the peer has read it, and the block may rest. */
+void arena_give_read(struct lane *, uint64_t address);
 /* Returns the address that a source has for an offset. */
 uint64_t arena_address(const struct lane *, uint64_t offset);
 enum trim_left arena_trim(struct lane *);

@@ -11,9 +11,9 @@
  *
  *   staging block: u64 bytes staged so far; at 4096: an area that the payload
  *   passes through, from its begin to its end and again from its begin. It is as
- *   long as the source's stride says: whole slots of 32 KiB, or the payload's
- *   length. Between sides one of which lacks the feature "staging" it is
- *   SHM_STAGE or the payload's length, and the stride says nothing
+ *   long as the source's stride says: slots of 32 KiB, or the payload's length.
+ *   Between sides one of which lacks the feature "staging" the stride says
+ *   nothing, and it has SHM_SLOTS slots, or the payload's length if that is less
  *   ack (receiver's outbox, by the owner's operation): bytes taken, with the
  *   operation's generation in the upper 24 bits, so that an old ack is ignored
  *

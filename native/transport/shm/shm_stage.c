@@ -3,35 +3,36 @@
  * shm_stage.c - the owner's side of payloads (shm_payload.c): where the peer
  * gets them from, and filling staging blocks.
  *
- *   bytes, by the private memory of     near                far
- *   a peer that may be pulled from
- *   up to PLAIN                         copied to a turn    streamed to a turn
- *   more                                pulled              streamed to a turn
+ *   bytes                  near                         far
+ *   up to PLAIN            copied to a block in turn    streamed to one
+ *   up to TURN_MOST        pulled, but for trials       streamed to one
+ *   more                   pulled                       pulled
  *
- * A peer whose staging blocks are all of SHM_STAGE (an older build) has more than
- * that pulled. What finds no room in the stretch is pulled, too. Who may not be
- * pulled from copies to a turn what would be pulled, or to slots.
+ * That is so of one piece of memory; far, and above PLAIN, strides are pulled. A
+ * peer whose blocks have SHM_STAGE at most (an older build) has more pulled.
+ * Whatever finds no block in turn is pulled, too; where the peer may not pull,
+ * it goes by eight slots. A trial, of the distance (shm_distance.c), is streamed
+ * if it would have been pulled.
  *
- * What fits into its area is staged right behind its record, piece by piece,
- * while the receiver empties the pieces before. More goes by slots, as the
- * receiver empties them.
+ * A payload in a block in turn is staged right behind its record, piece by
+ * piece, while the receiver empties the pieces before. So it needs its owner no
+ * more, who may compute next.
  */
 #include "shm.h"
 
 enum { PLAIN = 512 << 10 };
-/* Of a payload that is staged at once: the least of a piece, and how many
- * pieces it may have. */
+/* Of a payload in a block in turn: the least of a piece, and how many pieces it
+ * may have. */
 enum { PIECE = 8 << 10, PIECES = 8 };
 
 /* A staging block, of the arena or one that is used in turn. */
 struct staging {
   uint64_t block; /* its offset in the arena, plus one; 0: there is none */
   uint32_t area;  /* bytes that the payload passes through */
-  uint32_t turn;  /* if it is used in turn */
-  int32_t line;   /* the longest time that its first line took to come, ns */
-  bool in_turn;
-  bool streams; /* past the caches */
-  bool tries;   /* the distance (shm_distance.c) */
+  uint32_t turn;  /* if at_once: of a block in turn */
+  bool fresh;     /* nothing was written there before */
+  bool streams;   /* past the caches */
+  bool tries;     /* the distance */
 };
 _Static_assert(sizeof(struct staging) <= EXPOSURE_OWN, "there is room for it");
 
@@ -47,30 +48,32 @@ static int64_t now(const struct lane *lane) {
   return lane->options.clock(lane->options.context);
 }
 
-/* As tell_fed, and measures how long the line takes to come from the peer. The
- * fence waits for all stores before it. */
-static void tell_tried(struct lane *lane, struct exposure *e,
-                       _Atomic uint64_t *word) {
-  struct staging *s = staging_of(e);
-  atomic_thread_fence(memory_order_seq_cst);
-  int64_t begin = now(lane);
-  atomic_exchange_explicit(word, e->fed, memory_order_acq_rel);
-  int64_t took = now(lane) - begin;
-  if (took > s->line)
-    s->line = took < INT32_MAX ? (int32_t)took : INT32_MAX;
+/* Where in a payload the line with `fed` is tried: of a long one behind the last
+ * byte, for which the receiver waits; of a short one, which the receiver may not
+ * have looked at by then, before the first, when it has the line from an earlier
+ * payload. */
+static bool tries_here(const struct exposure *e, const struct staging *s) {
+  uint64_t total = e->payload->total;
+  return s->tries &&
+         (total >= PIECE * PIECES ? e->fed == total : e->fed == 0 && !s->fresh);
 }
 
-/* Tells the receiver how many bytes are staged. Release: after these bytes. If
- * the payload tries the distance, it does so before its first byte, when the
- * receiver has the line from an earlier payload, and after its last, when it has
- * waited for more: of a short one it may not have looked yet, and after a long
- * one its caches have dropped what is older. */
+/* Stores `fed`, and measures how long the line takes to come: less what a
+ * reading of the clock takes, and when all stores before it are done. */
+static void try_line(struct lane *lane, uint64_t fed, _Atomic uint64_t *word) {
+  atomic_thread_fence(memory_order_seq_cst);
+  int64_t before = now(lane), begin = now(lane);
+  atomic_exchange_explicit(word, fed, memory_order_acq_rel);
+  distance_learn(&lane->distance, now(lane) - begin - (begin - before));
+}
+
+/* Tells the receiver how many bytes are staged. Release: after these bytes. */
 static void tell_fed(struct lane *lane, struct exposure *e) {
   const struct staging *s = staging_of(e);
   _Atomic uint64_t *word =
       (_Atomic uint64_t *)(void *)(lane->arena + s->block - 1);
-  if (s->tries && (e->fed == 0 || e->fed == e->payload->total))
-    tell_tried(lane, e, word);
+  if (tries_here(e, s))
+    try_line(lane, e->fed, word);
   else
     atomic_store_explicit(word, e->fed, memory_order_release);
 }
@@ -100,21 +103,19 @@ static int stage(struct lane *lane, struct exposure *e, struct payload *p) {
   return PERIGEE_OK;
 }
 
-static uint32_t area_of(uint64_t bytes) {
-  return (uint32_t)least(bytes, TURN_AREA);
-}
-
-/* Is that better staged in a turn than read where it is? */
-static bool prefers_turn(const struct lane *lane, uint64_t bytes) {
+/* Is it better staged in turn than read where it is? */
+static bool prefers_turn(const struct lane *lane, uint64_t bytes,
+                         bool one_piece) {
   const struct shm_distance *d = &lane->distance;
-  if (bytes > SHM_STAGE && !lane->options.sized)
+  if (bytes > (lane->options.sized ? TURN_MOST : SHM_STAGE))
     return false;
-  return bytes <= PLAIN || d->far || distance_due(d) || !lane->peer_pulls;
+  return one_piece ? bytes <= PLAIN || d->far || distance_due(d)
+                   : bytes <= PLAIN && !d->far;
 }
 
 /* A payload that is not staged counts here, and otherwise in shm_expose. */
 bool shm_stages(struct lane *lane, uint64_t bytes) {
-  if (prefers_turn(lane, bytes) && turns_room(lane, area_of(bytes)))
+  if (prefers_turn(lane, bytes, true) && turns_room(lane, (uint32_t)bytes))
     return true;
   distance_pass(&lane->distance);
   return false;
@@ -124,17 +125,15 @@ static bool stage_in_turn(struct lane *lane, struct exposure *e,
                           struct payload *p) {
   const struct shm_distance *d = &lane->distance;
   struct staging *s = staging_of(e);
-  uint32_t area = area_of(p->total);
-  bool may = p->memory->direct && prefers_turn(lane, p->total);
-  int64_t offset = may ? turns_take(lane, e, p->total, area, &s->turn) : -1;
+  int64_t offset = -1;
+  if (p->memory->direct && prefers_turn(lane, p->total, p->count == 1))
+    offset = turns_take(lane, e, (uint32_t)p->total, &s->turn, &s->fresh);
   if (offset < 0)
     return false;
-  s->area = area;
-  s->in_turn = true;
-  s->streams =
-      p->count == 1 && (d->far || (p->total > PLAIN && lane->peer_pulls));
+  s->area = (uint32_t)p->total;
+  s->streams = d->far || p->total > PLAIN;
   s->tries = distance_due(d);
-  e->at_once = area == p->total;
+  e->at_once = true;
   stage_in(lane, e, p, offset);
   return true;
 }
@@ -176,13 +175,12 @@ static uint64_t taken(const struct lane *lane, const struct exposure *e) {
 /* Returns the bytes that may be staged now. The CPU fills one slot, which the
  * receiver empties while the next is filled. Memory that copies asynchronously
  * is asked to fill all free room. */
-static uint64_t stage_next(const struct lane *lane, struct exposure *e) {
+static uint64_t stage_next(const struct lane *lane, const struct exposure *e) {
   const struct payload *p = e->payload;
-  uint64_t area = staging_of(e)->area;
-  uint64_t room = area - (e->fed - taken(lane, e));
+  uint64_t room = SHM_STAGE - (e->fed - taken(lane, e));
   uint64_t left = p->total - e->fed;
   if (!p->memory->direct)
-    return least(least(left, room), area - e->fed % area);
+    return least(least(left, room), SHM_STAGE - e->fed % SHM_STAGE);
   uint64_t n = least(left, SHM_SLOT - e->fed % SHM_SLOT);
   return n <= room ? n : 0;
 }
@@ -202,42 +200,29 @@ static int64_t stage_some(struct lane *lane, struct exposure *e, uint64_t n) {
 
 /* The receiver empties one piece while the next is filled. */
 static int64_t stage_at_once(struct lane *lane, struct exposure *e) {
-  bool copies = !staging_of(e)->streams;
+  const struct staging *s = staging_of(e);
   uint64_t total = e->payload->total, piece = total / PIECES;
-  int64_t begin = copies ? now(lane) : 0;
+  int64_t begin = s->streams ? 0 : now(lane);
   while (e->fed < total)
     stage_some(lane, e, least(total - e->fed, piece > PIECE ? piece : PIECE));
-  if (copies)
+  turns_filled(lane, s->turn);
+  if (!s->streams && !s->fresh)
     distance_copied(&lane->distance, total, now(lane) - begin);
   return (int64_t)total;
 }
 
-/* Stages what the area has room for, a slot at most. */
-static int64_t stage_slot(struct lane *lane, struct exposure *e) {
+int64_t shm_feed(struct lane *lane, struct exposure *e) {
+  if (!e->payload || e->fed == e->payload->total)
+    return 0;
+  if (e->at_once)
+    return stage_at_once(lane, e);
   uint64_t n = stage_next(lane, e);
   return n > 0 ? stage_some(lane, e, n) : 0;
 }
 
-/* All of it is staged, in a turn. */
-static void end_turn(struct lane *lane, const struct staging *s) {
-  turns_filled(lane, s->turn);
-  if (s->tries)
-    distance_learn(&lane->distance, s->line);
-}
-
-int64_t shm_feed(struct lane *lane, struct exposure *e) {
-  struct staging *s = staging_of(e);
-  if (!e->payload || e->fed == e->payload->total)
-    return 0;
-  int64_t moved = e->at_once ? stage_at_once(lane, e) : stage_slot(lane, e);
-  if (s->in_turn && e->fed == e->payload->total)
-    end_turn(lane, s);
-  return moved;
-}
-
 void shm_conceal(struct lane *lane, struct exposure *e) {
   struct staging *s = staging_of(e);
-  if (s->block && s->in_turn)
+  if (s->block && e->at_once)
     turns_give(lane, s->turn);
   else if (s->block)
     arena_give(lane, s->block - 1);

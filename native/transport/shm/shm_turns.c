@@ -29,7 +29,7 @@
 #include "shm.h"
 
 enum { PAGE = 4096, STRETCH_MIN = 2 << 20, STRETCH_MAX = 4 << 20 };
-_Static_assert(TURN_AREA + SHM_STAGE_HEAD < STRETCH_MIN, "a block fits");
+_Static_assert(TURN_MOST + SHM_STAGE_HEAD < STRETCH_MIN, "a block fits");
 static const int64_t WINDOW = 250 * 1000000; /* ns */
 
 /* Twice the cache of one core, as the lines of two are to be dropped. */
@@ -73,7 +73,7 @@ static __attribute__((noinline)) bool begin(struct lane *lane,
   share_take(share, SHARE_STAGED, size);
   t->stretch = (uint64_t)offset;
   t->size = size;
-  t->next = 0;
+  t->next = t->touched = 0;
   return true;
 }
 
@@ -114,8 +114,8 @@ bool turns_end(struct lane *lane, bool all) {
   return true;
 }
 
-static uint32_t length_of(uint32_t area) {
-  return SHM_STAGE_HEAD + ((area + PAGE - 1) & ~(uint32_t)(PAGE - 1));
+static uint32_t length_of(uint32_t bytes) {
+  return SHM_STAGE_HEAD + ((bytes + PAGE - 1) & ~(uint32_t)(PAGE - 1));
 }
 
 /* Returns where a block may begin, or -1. Blocks never fill the stretch, so
@@ -144,25 +144,28 @@ static int64_t find(struct lane *lane, uint32_t length) {
   return place(t, length);
 }
 
-bool turns_room(struct lane *lane, uint32_t area) {
-  return find(lane, length_of(area)) >= 0;
+bool turns_room(struct lane *lane, uint32_t bytes) {
+  return find(lane, length_of(bytes)) >= 0;
 }
 
-int64_t turns_take(struct lane *lane, const struct exposure *e, uint64_t total,
-                   uint32_t area, uint32_t *turn) {
+int64_t turns_take(struct lane *lane, const struct exposure *e, uint32_t bytes,
+                   uint32_t *turn, bool *fresh) {
   struct shm_turns *t = &lane->turns;
-  uint32_t length = length_of(area);
+  uint32_t length = length_of(bytes);
   int64_t at = find(lane, length);
   if (at < 0)
     return -1;
   *turn = t->first + t->count++;
-  *turn_of(t, *turn) = (struct shm_turn){.total = total,
-                                         .at = (uint32_t)at,
+  *turn_of(t, *turn) = (struct shm_turn){.at = (uint32_t)at,
+                                         .total = bytes,
                                          .generation = e->generation,
                                          .operation = e->operation,
                                          .part = e->part};
   t->next = (uint32_t)at + length;
   t->used = *lane->options.look;
+  *fresh = t->next > t->touched;
+  if (*fresh)
+    t->touched = t->next;
   return (int64_t)t->stretch + at;
 }
 

@@ -64,13 +64,23 @@ function M.finish(entry, how)
   of_kind[how] = (of_kind[how] or 0) + 1
 end
 
+-- Operations that wait for an event here, and those that the core has: where
+-- the core has fewer, an event was lost.
+local function in_flight()
+  local here, core = 0, 0
+  for _, engine in ipairs(loop.state.engines) do
+    here, core = here + engine.flying, core + engine:stats().operations
+  end
+  return ("%d in flight here, %d in the core"):format(here, core)
+end
+
 local function tick()
   for entry in pairs(M.pending) do
     entry.left = entry.left - 1
     if entry.left < 0 and not entry.missed then
       entry.missed = true
-      M.fault("missing end", "an operation (%s) has not ended: %s", entry.kind,
-              debug.traceback(entry.task))
+      M.fault("missing end", "an operation (%s) has not ended (%s): %s",
+              entry.kind, in_flight(), debug.traceback(entry.task))
     end
   end
 end
