@@ -202,13 +202,21 @@ function M.readable(children, seconds)
   return list
 end
 
--- Writes a short text to its input.
-function Child:tell(text) C.write(self.input, text, #text) end
+-- Writes a short text to its input, unless it has ended.
+function Child:tell(text)
+  if self.input then C.write(self.input, text, #text) end
+end
 
 function Child:signal(number) return C.kill(self.pid, number) end
 
--- Waits for its end and returns its exit status, or 128 plus the signal that
--- ended it. at_once: returns nil if it has not ended.
+-- Closes its input: it reads the end of a file.
+function Child:close_input()
+  if self.input then C.close(self.input) end
+  self.input = nil
+end
+
+-- Waits for its end, closes its pipes, and returns its exit status, or 128 plus
+-- the signal that ended it. at_once: returns nil if it has not ended.
 function Child:wait(at_once)
   if self.status then return self.status end
   local status = ffi.new "int[1]"
@@ -219,13 +227,8 @@ function Child:wait(at_once)
   self.status = signal > 0 and 128 + signal
                 or bit.band(bit.rshift(status[0], 8), 0xff)
   C.close(self.output)
+  self:close_input()
   return self.status
-end
-
--- Closes its input: it reads the end of a file.
-function Child:close_input()
-  if self.input then C.close(self.input) end
-  self.input = nil
 end
 
 -- Closes its input, asks it to stop, and waits for its end.
@@ -251,13 +254,24 @@ local function argv_of(command)
   return argv
 end
 
+-- Returns the two ends of a pipe, or nil.
+local function pipe()
+  local ends = ffi.new "int[2]"
+  return C.pipe2(ends, O_CLOEXEC) == 0 and ends or nil
+end
+
 -- Starts a command given as a list of words; nil and a message if that fails.
 function M.spawn(command)
   local words = {}
   for i, word in ipairs(command) do words[i] = tostring(word) end
-  local into, out = ffi.new "int[2]", ffi.new "int[2]"
-  C.pipe2(into, O_CLOEXEC)
-  C.pipe2(out, O_CLOEXEC)
+  local into, out = pipe(), pipe()
+  if not (into and out) then
+    if into then
+      C.close(into[0])
+      C.close(into[1])
+    end
+    return nil, words[1] .. " cannot be started: no more files (ulimit -n)"
+  end
   local actions = ffi.new "perigee_bench_actions"
   C.posix_spawn_file_actions_init(actions)
   C.posix_spawn_file_actions_adddup2(actions, into[0], 0)
