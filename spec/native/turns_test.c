@@ -2,81 +2,13 @@
  *
  * turns_test.c - payloads that are staged over shared memory in blocks that are
  * used in turn: who gets one, when it is free again, what happens to those that
- * get none, and what is done where the cores share no cache.
+ * get none. What is longer is in distance_test.c.
  */
 #include <stdlib.h>
 #include <string.h>
 
-#include "support.h"
 #include "support_inside.h"
-
-static const struct variant unread = {
-    .name = "shm without pulling", .transport = "shm", .memory = "host"};
-
-enum { LENGTH = 64 * KIB, MANY = 100, POOL = 256 * MIB };
-
-/* Time is the test's own: how long a copy takes, how far calls lie apart, and by
- * how much each reading of the clock takes longer than the one before, as what
- * lies between two readings is measured less the time of one. */
-static int64_t passed, step, more;
-
-static int64_t own_clock(void *context) {
-  (void)context;
-  return passed += step += more;
-}
-
-static void timed_open(struct pair *p, void *state) {
-  struct perigee_options o;
-  variant_options(state, &o);
-  o.clock = own_clock;
-  o.pool = POOL;
-  step = 10;
-  more = 0;
-  pair_open_with(p, state, &o);
-}
-
-static int call(struct pair *p, const uint8_t *bytes, uint64_t length) {
-  struct perigee_message m = {.head = bytes, .length = length, .timeout = -1};
-  int op = perigee_call(p->session[0], &m);
-  assert_true(op >= 0);
-  return op;
-}
-
-static void answer(struct pair *p, const struct perigee_event *e,
-                   const void *bytes, uint64_t length) {
-  struct perigee_message m = {.head = bytes, .length = length};
-  assert_true(perigee_reply(p->engine[1], e->operation, &m) >= 0);
-}
-
-static struct perigee_event answered(struct pair *p, int op,
-                                     const uint8_t *bytes, uint64_t length) {
-  struct perigee_event e = ended(p, 0, op, PERIGEE_OK);
-  assert_int_equal(e.length, length);
-  assert_memory_equal(e.pointer, bytes, length);
-  perigee_pool_free(p->engine[0], e.landed);
-  return e;
-}
-
-static void echo(struct pair *p, const uint8_t *bytes, uint64_t length) {
-  int op = call(p, bytes, length);
-  struct perigee_event e = until(p, 1, PERIGEE_EVENT_REQUEST);
-  assert_int_equal(e.length, length);
-  assert_memory_equal(e.pointer, bytes, length);
-  answer(p, &e, bytes, length);
-  answered(p, op, bytes, length);
-  until(p, 1, PERIGEE_EVENT_SENT);
-}
-
-/* Opens a session on which both sides stage in turn. */
-static void busy_open(struct pair *p, void *state) {
-  uint8_t *bytes = pattern(LENGTH, 1);
-  timed_open(p, state);
-  for (int i = 0; i < MANY; i++)
-    echo(p, bytes, LENGTH);
-  for (int side = 0; side < 2; side++)
-    assert_true(stretch_bytes(p->session[side]) > 0);
-  free(bytes);
-}
+#include "turns_support.h"
 
 /* The request's owner, and the reply's, do not poll while it is read. */
 static void a_payload_is_whole_when_its_owner_has_sent_it(void **state) {
@@ -234,7 +166,7 @@ static void a_call_that_ends_early_frees_its_block(void **state) {
 /* Calls that lie so far apart in time get along without a stretch. */
 static void pulled(struct pair *p, int64_t apart) {
   uint8_t *bytes = pattern(LENGTH, 3);
-  for (int i = 0; i < MANY; i++, passed += apart) {
+  for (int i = 0; i < MANY; i++, own_time.passed += apart) {
     look_at_clock(p->engine[0]);
     look_at_clock(p->engine[1]);
     echo(p, bytes, LENGTH);
@@ -303,138 +235,6 @@ static void staging_takes_no_room_from_loans(void **state) {
   pair_close(&p);
 }
 
-/* Makes a call of LENGTH bytes; was its payload staged in a turn? */
-static bool stages(struct pair *p, const uint8_t *bytes) {
-  int op = call(p, bytes, LENGTH);
-  bool staged = turns_live(p->session[0]) > 0;
-  struct perigee_event e = until(p, 1, PERIGEE_EVENT_REQUEST);
-  assert_memory_equal(e.pointer, bytes, LENGTH);
-  answer(p, &e, bytes, 10);
-  answered(p, op, bytes, 10);
-  return staged;
-}
-
-/* Of two late lines in a row, the first may be chance. */
-static void after_a_slow_copy_the_distance_is_tried(void **state) {
-  enum { SOON = 8, LATER = 1000 };
-  struct pair p;
-  uint8_t *bytes = pattern(LENGTH, 3);
-  busy_open(&p, *state);
-  be_far(p.session[0]);
-  while (is_far(p.session[0]))
-    assert_true(stages(&p, bytes));
-  for (int i = 0; i < SOON; i++)
-    assert_true(stages(&p, bytes));
-  more = LATER; /* no line is tried, as no copy was slow */
-  assert_true(stages(&p, bytes));
-  assert_false(is_far(p.session[0]));
-  step = 100000;
-  for (int i = 0; i < 2; i++) {
-    assert_true(stages(&p, bytes));
-    assert_false(is_far(p.session[0]));
-  }
-  assert_true(stages(&p, bytes));
-  assert_true(is_far(p.session[0]));
-  free(bytes);
-  pair_close(&p);
-}
-
-static void one_of_many_payloads_tries_the_distance(void **state) {
-  enum { EVERY = 64, LATER = 1000 };
-  struct pair p;
-  uint8_t *bytes = pattern(LENGTH, 3);
-  busy_open(&p, *state);
-  for (int far = 1; far >= 0; far--) {
-    be_far(p.session[0]);
-    more = far ? LATER : 0;
-    for (int i = 0; i < EVERY; i++) {
-      assert_true(stages(&p, bytes));
-      assert_true(is_far(p.session[0]));
-    }
-    assert_true(stages(&p, bytes));
-    assert_int_equal(is_far(p.session[0]), far);
-  }
-  free(bytes);
-  pair_close(&p);
-}
-
-enum { PLAIN = 512 * KIB };
-
-/* What is longer is pulled, but for one of many. */
-static void near_payloads_up_to_a_length_are_staged(void **state) {
-  enum { CALLS = 65 };
-  struct pair p;
-  uint8_t *bytes = pattern(PLAIN + 1, 3);
-  busy_open(&p, *state);
-  int op = call(&p, bytes, PLAIN);
-  assert_int_equal(turns_live(p.session[0]), 1);
-  struct perigee_event e = until(&p, 1, PERIGEE_EVENT_REQUEST);
-  answer(&p, &e, e.pointer, PLAIN);
-  assert_int_equal(turns_live(p.session[1]), 1);
-  answered(&p, op, bytes, PLAIN);
-  until(&p, 1, PERIGEE_EVENT_SENT);
-  int staged = 0;
-  for (int i = 0; i < CALLS; i++) {
-    op = call(&p, bytes, PLAIN + 1);
-    staged += turns_live(p.session[0]) > 0;
-    e = until(&p, 1, PERIGEE_EVENT_REQUEST);
-    assert_memory_equal(e.pointer, bytes, PLAIN + 1);
-    answer(&p, &e, e.pointer, 10);
-    answered(&p, op, bytes, 10);
-  }
-  assert_in_range(staged, 1, 2);
-  free(bytes);
-  pair_close(&p);
-}
-
-/* An echo of so many bytes in a region, as a slice of blocks; was the request
- * staged in a turn? */
-static bool echo_slice(struct pair *p, uint64_t block, uint64_t count) {
-  uint64_t length = block * count;
-  struct perigee_region *r;
-  assert_int_equal(perigee_region_alloc(p->engine[0], NULL, 4 * length,
-                                        PERIGEE_LOCAL, NULL, &r),
-                   0);
-  uint8_t *bytes = perigee_region_pointer(r);
-  for (uint64_t i = 0; i < 2 * length; i++)
-    bytes[i] = (uint8_t)(i * 13 + i / 509);
-  struct perigee_message m = {
-      .slice = {{r}, 0, block, count, 2 * block},
-      .into = {{r}, 2 * length, block, count, 2 * block},
-      .timeout = -1};
-  int op = perigee_call(p->session[0], &m);
-  assert_true(op >= 0);
-  bool staged = turns_live(p->session[0]) > 0;
-  struct perigee_event e = until(p, 1, PERIGEE_EVENT_REQUEST);
-  assert_int_equal(e.length, length);
-  answer(p, &e, e.pointer, length);
-  ended(p, 0, op, PERIGEE_OK);
-  for (uint64_t i = 0; i < count; i++)
-    assert_memory_equal(bytes + 2 * length + 2 * i * block,
-                        bytes + 2 * i * block, block);
-  until(p, 1, PERIGEE_EVENT_SENT);
-  perigee_region_close(r, -1);
-  return staged;
-}
-
-/* What is longer, or lies in strides, is pulled. */
-static void far_payloads_up_to_a_length_are_staged(void **state) {
-  static const uint64_t lengths[] = {8200, LENGTH + 1, PLAIN + 3, 1536 * KIB};
-  struct pair p;
-  busy_open(&p, *state);
-  for (int i = 0; i < 4; i++) {
-    be_far(p.session[0]);
-    be_far(p.session[1]);
-    assert_true(echo_slice(&p, lengths[i], 1));
-    assert_false(echo_slice(&p, 4099, lengths[i] / 4099));
-  }
-  be_far(p.session[0]);
-  assert_false(echo_slice(&p, 1536 * KIB + 1, 1));
-  assert_false(echo_slice(&p, 5 * MIB + 7, 1));
-  assert_int_equal(turns_live(p.session[0]), 0);
-  pair_close(&p);
-}
-
 /* Requests that are pulled, each answered before the next. Without other blocks
  * the one that rests is taken, and after a while it goes back. */
 static void one_call_after_the_other_gets_two_blocks_in_turn(void **state) {
@@ -454,61 +254,11 @@ static void one_call_after_the_other_gets_two_blocks_in_turn(void **state) {
   assert_ptr_equal(at[2], at[4]);
   assert_ptr_equal(at[3], at[5]);
   assert_true(kept_bytes(p.session[1]) >= 2 * MIB);
-  for (int i = 0; i < 3000; i++, passed += MS) {
+  for (int i = 0; i < 3000; i++, own_time.passed += MS) {
     look_at_clock(p.engine[1]);
     poll_side(&p, 1);
   }
   assert_int_equal(kept_bytes(p.session[1]), 0);
-  free(bytes);
-  pair_close(&p);
-}
-
-/* Its owner does nothing more: it may compute. */
-static void a_long_payload_needs_its_owner_no_more(void **state) {
-  static const uint64_t lengths[] = {PLAIN, 1536 * KIB, 5 * MIB};
-  struct pair p;
-  uint8_t *bytes = pattern(5 * MIB, 3);
-  busy_open(&p, *state);
-  for (int far = 0; far < 2; far++)
-    for (int i = 0; i < 3; i++) {
-      if (far)
-        be_far(p.session[0]);
-      int op = call(&p, bytes, lengths[i]);
-      p.still[0] = true;
-      struct perigee_event e = until(&p, 1, PERIGEE_EVENT_REQUEST);
-      assert_int_equal(e.length, lengths[i]);
-      assert_memory_equal(e.pointer, bytes, lengths[i]);
-      answer(&p, &e, bytes, 10);
-      p.still[0] = false;
-      answered(&p, op, bytes, 10);
-    }
-  free(bytes);
-  pair_close(&p);
-}
-
-/* It reads blocks of 256 KiB at most. */
-static void an_older_peer_gets_short_blocks(void **state) {
-  struct perigee_options o;
-  struct pair p;
-  uint8_t *bytes = pattern(MIB, 3);
-  variant_options(*state, &o);
-  o.features = "-staging";
-  pair_open_with(&p, *state, &o);
-  for (int i = 0; i < MANY; i++)
-    echo(&p, bytes, LENGTH);
-  for (int far = 0; far < 2; far++) {
-    int op = call(&p, bytes, MIB);
-    assert_int_equal(turns_live(p.session[0]), 0);
-    struct perigee_event e = until(&p, 1, PERIGEE_EVENT_REQUEST);
-    assert_memory_equal(e.pointer, bytes, MIB);
-    answer(&p, &e, bytes, MIB);
-    assert_int_equal(turns_live(p.session[1]), 0);
-    answered(&p, op, bytes, MIB);
-    until(&p, 1, PERIGEE_EVENT_SENT);
-    be_far(p.session[0]);
-    be_far(p.session[1]);
-    echo(&p, bytes, LONG);
-  }
   free(bytes);
   pair_close(&p);
 }
@@ -521,7 +271,7 @@ static void what_nobody_stages_in_goes_back(void **state) {
     for (int i = 0; i < MANY; i++)
       stages(&p, bytes);
     assert_true(stretch_bytes(p.session[0]) > 0);
-    for (int i = 0; i < 3000; i++, passed += MS) {
+    for (int i = 0; i < 3000; i++, own_time.passed += MS) {
       look_at_clock(p.engine[0]);
       poll_side(&p, 0);
     }
@@ -559,7 +309,7 @@ static void a_peer_cannot_free_a_block_that_is_to_be_filled(void **state) {
   assert_int_equal(turns_live(p.session[0]), 1);
   lie_of_taking(p.session[1], op, generation_at(p.engine[0], (uint32_t)op),
                 LENGTH);
-  for (int i = 0; i < 3000; i++, passed += MS) {
+  for (int i = 0; i < 3000; i++, own_time.passed += MS) {
     look_at_clock(p.engine[0]);
     poll_side(&p, 0);
   }
@@ -586,15 +336,7 @@ int main(void) {
       OVER(variant_default, who_calls_rarely_is_pulled_from),
       OVER(variant_default, a_call_that_runs_long_keeps_no_block),
       OVER(variant_default, staging_takes_no_room_from_loans),
-      OVER(variant_default, after_a_slow_copy_the_distance_is_tried),
-      OVER(variant_default, one_of_many_payloads_tries_the_distance),
-      OVER(variant_default, near_payloads_up_to_a_length_are_staged),
-      OVER(variant_default, far_payloads_up_to_a_length_are_staged),
-      OVER(unread, far_payloads_up_to_a_length_are_staged),
-      OVER(variant_default, a_long_payload_needs_its_owner_no_more),
       OVER(variant_default, one_call_after_the_other_gets_two_blocks_in_turn),
-      OVER(variant_default, an_older_peer_gets_short_blocks),
-      OVER(unread, an_older_peer_gets_short_blocks),
       OVER(variant_default, what_nobody_stages_in_goes_back),
       OVER(variant_default, a_peer_cannot_free_a_block_that_is_to_be_filled),
   };

@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * distance_test.c - how payloads between private memories go over shared memory
+ * where the cores of the two sides share a cache and where they do not; and how
+ * a session finds out.
+ */
+#include <stdlib.h>
+
+#include "support_inside.h"
+#include "turns_support.h"
+
+/* Of two late lines in a row, the first may be chance. */
+static void after_a_slow_copy_the_distance_is_tried(void **state) {
+  enum { SOON = 8, LATER = 1000 };
+  struct pair p;
+  uint8_t *bytes = pattern(LENGTH, 3);
+  busy_open(&p, *state);
+  be_far(p.session[0]);
+  while (is_far(p.session[0]))
+    assert_true(stages(&p, bytes));
+  for (int i = 0; i < SOON; i++)
+    assert_true(stages(&p, bytes));
+  own_time.more = LATER; /* no line is tried, as no copy was slow */
+  assert_true(stages(&p, bytes));
+  assert_false(is_far(p.session[0]));
+  own_time.step = 100000;
+  for (int i = 0; i < 2; i++) {
+    assert_true(stages(&p, bytes));
+    assert_false(is_far(p.session[0]));
+  }
+  assert_true(stages(&p, bytes));
+  assert_true(is_far(p.session[0]));
+  free(bytes);
+  pair_close(&p);
+}
+
+static void one_of_many_payloads_tries_the_distance(void **state) {
+  enum { EVERY = 64, LATER = 1000 };
+  struct pair p;
+  uint8_t *bytes = pattern(LENGTH, 3);
+  busy_open(&p, *state);
+  for (int far = 1; far >= 0; far--) {
+    be_far(p.session[0]);
+    own_time.more = far ? LATER : 0;
+    for (int i = 0; i < EVERY; i++) {
+      assert_true(stages(&p, bytes));
+      assert_true(is_far(p.session[0]));
+    }
+    assert_true(stages(&p, bytes));
+    assert_int_equal(is_far(p.session[0]), far);
+  }
+  free(bytes);
+  pair_close(&p);
+}
+
+/* Those that lie in their request's block, too: each counts once. */
+static void one_of_many_replies_tries_the_distance(void **state) {
+  enum { EVERY = 64 };
+  struct pair p;
+  uint8_t *bytes = pattern(LENGTH, 3);
+  busy_open(&p, *state);
+  for (int own = 0; own < 2; own++) {
+    be_far(p.session[1]);
+    for (int i = 0; i <= EVERY; i++) {
+      assert_true(is_far(p.session[1]));
+      int op = call(&p, bytes, LENGTH);
+      struct perigee_event e = until(&p, 1, PERIGEE_EVENT_REQUEST);
+      answer(&p, &e, own ? bytes : e.pointer, LENGTH);
+      answered(&p, op, bytes, LENGTH);
+      until(&p, 1, PERIGEE_EVENT_SENT);
+    }
+    assert_false(is_far(p.session[1]));
+  }
+  free(bytes);
+  pair_close(&p);
+}
+
+enum { PLAIN = 512 * KIB };
+
+/* What is longer is pulled, but for one of many. */
+static void near_payloads_up_to_a_length_are_staged(void **state) {
+  enum { CALLS = 65 };
+  struct pair p;
+  uint8_t *bytes = pattern(PLAIN + 1, 3);
+  busy_open(&p, *state);
+  int op = call(&p, bytes, PLAIN);
+  assert_int_equal(turns_live(p.session[0]), 1);
+  struct perigee_event e = until(&p, 1, PERIGEE_EVENT_REQUEST);
+  answer(&p, &e, e.pointer, PLAIN);
+  assert_int_equal(turns_live(p.session[1]), 1);
+  answered(&p, op, bytes, PLAIN);
+  until(&p, 1, PERIGEE_EVENT_SENT);
+  int staged = 0;
+  for (int i = 0; i < CALLS; i++) {
+    op = call(&p, bytes, PLAIN + 1);
+    staged += turns_live(p.session[0]) > 0;
+    e = until(&p, 1, PERIGEE_EVENT_REQUEST);
+    assert_memory_equal(e.pointer, bytes, PLAIN + 1);
+    answer(&p, &e, e.pointer, 10);
+    answered(&p, op, bytes, 10);
+  }
+  assert_in_range(staged, 1, 2);
+  free(bytes);
+  pair_close(&p);
+}
+
+/* An echo of so many bytes in a region, as a slice of blocks; was the request
+ * staged in a turn? */
+static bool echo_slice(struct pair *p, uint64_t block, uint64_t count) {
+  uint64_t length = block * count;
+  struct perigee_region *r;
+  assert_int_equal(perigee_region_alloc(p->engine[0], NULL, 4 * length,
+                                        PERIGEE_LOCAL, NULL, &r),
+                   0);
+  uint8_t *bytes = perigee_region_pointer(r);
+  for (uint64_t i = 0; i < 2 * length; i++)
+    bytes[i] = (uint8_t)(i * 13 + i / 509);
+  struct perigee_message m = {
+      .slice = {{r}, 0, block, count, 2 * block},
+      .into = {{r}, 2 * length, block, count, 2 * block},
+      .timeout = -1};
+  int op = perigee_call(p->session[0], &m);
+  assert_true(op >= 0);
+  bool staged = turns_live(p->session[0]) > 0;
+  struct perigee_event e = until(p, 1, PERIGEE_EVENT_REQUEST);
+  assert_int_equal(e.length, length);
+  answer(p, &e, e.pointer, length);
+  ended(p, 0, op, PERIGEE_OK);
+  for (uint64_t i = 0; i < count; i++)
+    assert_memory_equal(bytes + 2 * length + 2 * i * block,
+                        bytes + 2 * i * block, block);
+  until(p, 1, PERIGEE_EVENT_SENT);
+  perigee_region_close(r, -1);
+  return staged;
+}
+
+/* What is longer, or lies in strides, is pulled. */
+static void far_payloads_up_to_a_length_are_staged(void **state) {
+  static const uint64_t lengths[] = {8200, LENGTH + 1, PLAIN + 3, 1536 * KIB};
+  struct pair p;
+  busy_open(&p, *state);
+  for (int i = 0; i < 4; i++) {
+    be_far(p.session[0]);
+    be_far(p.session[1]);
+    assert_true(echo_slice(&p, lengths[i], 1));
+    assert_false(echo_slice(&p, 4099, lengths[i] / 4099));
+  }
+  be_far(p.session[0]);
+  assert_false(echo_slice(&p, 1536 * KIB + 1, 1));
+  assert_false(echo_slice(&p, 5 * MIB + 7, 1));
+  assert_int_equal(turns_live(p.session[0]), 0);
+  pair_close(&p);
+}
+
+/* Its owner does nothing more: it may compute. */
+static void a_long_payload_needs_its_owner_no_more(void **state) {
+  static const uint64_t lengths[] = {PLAIN, 1536 * KIB, 5 * MIB};
+  struct pair p;
+  uint8_t *bytes = pattern(5 * MIB, 3);
+  busy_open(&p, *state);
+  for (int far = 0; far < 2; far++)
+    for (int i = 0; i < 3; i++) {
+      if (far)
+        be_far(p.session[0]);
+      int op = call(&p, bytes, lengths[i]);
+      p.still[0] = true;
+      struct perigee_event e = until(&p, 1, PERIGEE_EVENT_REQUEST);
+      assert_int_equal(e.length, lengths[i]);
+      assert_memory_equal(e.pointer, bytes, lengths[i]);
+      answer(&p, &e, bytes, 10);
+      p.still[0] = false;
+      answered(&p, op, bytes, 10);
+    }
+  free(bytes);
+  pair_close(&p);
+}
+
+/* It reads blocks of 256 KiB at most. */
+static void an_older_peer_gets_short_blocks(void **state) {
+  struct perigee_options o;
+  struct pair p;
+  uint8_t *bytes = pattern(MIB, 3);
+  variant_options(*state, &o);
+  o.features = "-staging";
+  pair_open_with(&p, *state, &o);
+  for (int i = 0; i < MANY; i++)
+    echo(&p, bytes, LENGTH);
+  for (int far = 0; far < 2; far++) {
+    int op = call(&p, bytes, MIB);
+    assert_int_equal(turns_live(p.session[0]), 0);
+    struct perigee_event e = until(&p, 1, PERIGEE_EVENT_REQUEST);
+    assert_memory_equal(e.pointer, bytes, MIB);
+    answer(&p, &e, bytes, MIB);
+    assert_int_equal(turns_live(p.session[1]), 0);
+    answered(&p, op, bytes, MIB);
+    until(&p, 1, PERIGEE_EVENT_SENT);
+    be_far(p.session[0]);
+    be_far(p.session[1]);
+    echo(&p, bytes, 256 * KIB);
+  }
+  free(bytes);
+  pair_close(&p);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      OVER(variant_default, after_a_slow_copy_the_distance_is_tried),
+      OVER(variant_default, one_of_many_payloads_tries_the_distance),
+      OVER(variant_default, one_of_many_replies_tries_the_distance),
+      OVER(variant_default, near_payloads_up_to_a_length_are_staged),
+      OVER(variant_default, far_payloads_up_to_a_length_are_staged),
+      OVER(unread, far_payloads_up_to_a_length_are_staged),
+      OVER(variant_default, a_long_payload_needs_its_owner_no_more),
+      OVER(variant_default, an_older_peer_gets_short_blocks),
+      OVER(unread, an_older_peer_gets_short_blocks),
+  };
+  return cmocka_run_group_tests_name("distance", tests, NULL, NULL);
+}
