@@ -4,6 +4,8 @@ local cases = require "spec.support.cases"
 local cjson = require "cjson"
 local command = require "spec.support.command"
 local control = require "spec.support.control"
+local process = require "spec.support.process"
+local redis = require "spec.support.redis"
 
 local server
 
@@ -49,6 +51,55 @@ describe("perigee ctrl token new", function()
     assert.equal(1, status)
     assert.matches("its id, for revoke: %x+\n.*writing the output: No space",
                    why)
+  end)
+end)
+
+describe("perigee ctrl serve --pid FILE", function()
+  it("holds its number and nothing else, for kill $(cat FILE)", function()
+    if not there() then return end
+    local file, store = command.folder() .. "/server.pid",
+      command.folder() .. "/ctrl.db"
+    local serving = command.start("ctrl", "serve", "--store", store, "--listen",
+                                  "http://127.0.0.1:0", "--pid", file, "--log",
+                                  "/dev/null")
+    local url = serving:read()
+    assert.matches("^http://127%.0%.0%.1:%d+$", url)
+    assert.equal(serving.pid .. "\n", command.content(file))
+    local words = ("--store '%s' --pid '%s'"):format(store, file)
+    local status, text = command.shell("perigee ctrl status --json " .. words)
+    assert.equal(0, status)
+    local told = cjson.decode(text)
+    assert.equal(serving.pid, told.pid)
+    assert.equal(url, told.url)
+    assert.equal(0, os.execute(("kill $(cat '%s')"):format(file)))
+    assert.is_true(command.eventually(function()
+      return command.is_gone(serving.pid)
+    end))
+    assert.equal(0, os.execute(("! ls '%s'* 2>/dev/null"):format(file)))
+    assert.equal(1, (command.shell("perigee ctrl stop " .. words)))
+  end)
+
+  it("is not taken for a later process with that number", function()
+    local file = command.file("stale.pid", process.pid() .. "\n")
+    command.file("stale.pid.state", process.pid() .. " 1 http://h:1\n")
+    local status, text = command.run("ctrl", "status", "--pid", file, "--store",
+                                     command.folder() .. "/ctrl.db")
+    assert.equal(1, status)
+    assert.matches("^not running from ", text)
+  end)
+
+  it("is what ctrl topology knows the server of a shared store by", function()
+    if not there() then return end
+    if not redis.is_there() then return pending(redis.needs) end
+    redis.start()
+    local status, text, why = command.shell(([[
+      export XDG_STATE_HOME='%s' store='%s'
+      perigee ctrl start --store "$store" --listen http://127.0.0.1:0 &&
+      perigee ctrl topology get --json --store "$store"
+      perigee ctrl stop --store "$store"]]):format(command.folder(),
+        "redis+unix:" .. redis.path(cases)))
+    assert.equal(0, status, why)
+    assert.matches('\n{"actual":%[%],"wanted":{}}\n$', text)
   end)
 end)
 

@@ -47,9 +47,10 @@ function M.server(parser)
   parser:option("--tls-key", "Its key, a file in PEM."):argname "FILE"
   parser:option("--log", "The file that its messages are added to; by default "
                 .. "stderr, of start STORE.log."):argname "FILE"
-  parser:option("--pid", "The file that says that it runs; by default "
-                .. "STORE.pid, or in the folder perigee if STORE is no file.")
-    :argname "FILE"
+  parser:option("--pid", "The file that holds its process's number while it "
+                .. "runs, beside FILE.state, from which stop and status know "
+                .. "it; by default STORE.pid, or in the folder perigee if "
+                .. "STORE is no file."):argname "FILE"
   parser:option("--config", "A file with lines NAME VALUE of these options.")
     :argname "FILE"
   parser:flag("--insecure", "Serve others than this host without TLS, and "

@@ -1,7 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
---- A server's process, by its file: a line "PID START URL". START is the time
--- at which the kernel says that it began, so that a later process with the same
--- number is not taken for it.
+--- A server's process, by its files. --pid names the one that holds its number
+-- and nothing else, as kill $(cat FILE) wants; FILE.state beside it has a line
+-- "PID START URL". START is the time at which the kernel says that it began, so
+-- that a later process with the same number is not taken for it.
 local ffi = require "ffi"
 
 pcall(ffi.cdef, [[
@@ -28,19 +29,40 @@ local function start_of(pid)
   end
 end
 
---- Says in the file that this process serves at url. True; or nil and why.
-function M.tell(path, url)
-  local pid = C.perigee_ctrl_getpid()
+-- Writes a whole file, or leaves the one that there was. True; or nil and why.
+local function write(path, text)
   local file, why = io.open(path .. ".new", "w")
   if not file then return nil, why end
-  file:write(("%d %s %s\n"):format(pid, start_of(pid), url))
-  file:close()
-  return os.rename(path .. ".new", path)
+  local fine
+  fine, why = file:write(text)
+  local closed, late = file:close()
+  if fine and closed then return os.rename(path .. ".new", path) end
+  os.remove(path .. ".new")
+  return nil, why or late
 end
 
---- The process that the file tells of, if it runs: { pid, url }.
+local function state_of(path) return path .. ".state" end
+
+--- Takes back what tell says.
+function M.forget(path)
+  os.remove(state_of(path))
+  os.remove(path)
+end
+
+--- Says in the files that this process serves at url. True; or nil and why.
+-- Who finds the second one finds the first.
+function M.tell(path, url)
+  local pid = C.perigee_ctrl_getpid()
+  local state = ("%d %s %s\n"):format(pid, start_of(pid), url)
+  local told, why = write(path, ("%d\n"):format(pid))
+  if told then told, why = write(state_of(path), state) end
+  if not told then M.forget(path) end
+  return told, why
+end
+
+--- The process that the files tell of, if it runs: { pid, url }.
 function M.find(path)
-  local file = io.open(path)
+  local file = io.open(state_of(path))
   local line = file and file:read "*l" or ""
   if file then file:close() end
   local pid, start, url = line:match "^(%d+) (%d+) (%S+)$"

@@ -91,7 +91,7 @@ function M.serve(given)
   local _, stopped = perigee.run(function() server.ended:wait() end)
   server:close()
   engine:close()
-  os.remove(given.pid)
+  process.forget(given.pid)
   log.write("info", "it has ended")
   return stopped and 0 or 1
 end

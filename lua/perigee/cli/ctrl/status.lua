@@ -9,7 +9,7 @@ local M = {
 
 function M.configure(parser)
   options.store(parser)
-  parser:option("--pid", "The file that says that it runs."):argname "FILE"
+  parser:option("--pid", "The file that start was given."):argname "FILE"
   parser:flag("--json", "Print JSON.")
 end
 

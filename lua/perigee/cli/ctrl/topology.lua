@@ -26,10 +26,10 @@ local function address(given)
     failure.misuse "--registry must be a control server, http(s)://HOST:PORT"
   end
   server.complete(given)
-  local found = require "perigee.cli.ctrl.process".find(given.store .. ".pid")
+  local found = require "perigee.cli.ctrl.process".find(given.pid)
   if found then return found.url end
   failure.failed("no server runs from %s; give --registry, or begin one by "
-    .. "perigee ctrl start", given.store)
+    .. "perigee ctrl start", given.shown)
 end
 
 -- What a user can do, by the kind of a failure.
