@@ -312,8 +312,8 @@ struct perigee_event {
     uint8_t *landed;        /* where a pooled slice part is (PERIGEE_POOLED) */
   };
   union {
-    int64_t remaining;      /* REQUEST, LANDING, HELD REPLY: time left; negative:
-                               no limit */
+    int64_t remaining;      /* REQUEST, LANDING, REPLY that is HELD or has a
+                               status: time left; negative: no limit */
     int64_t descriptor;     /* READY */
   };
   uint64_t code;            /* REPLY, REQUEST: 64 bits of the application;

@@ -105,16 +105,24 @@ static bool lingers(const struct operation *op, int status) {
   return status == PERIGEE_OK && (op->in_place || alone);
 }
 
+int64_t call_due(const struct operation *op) {
+  if (op->timeout < 0)
+    return -1;
+  return op->fresh.next ? op->engine->now + op->timeout : op->timer.due;
+}
+
 void call_end(struct operation *op, int status) {
-  operation_unqueue(op);
-  list_remove(&op->fresh);
-  timers_remove(&op->engine->timers, &op->timer);
   if (status != PERIGEE_OK) {
     op->status = status;
     op->slice = op->length = 0;
     op->pointer = NULL;
     op->flags = 0;
+    if (op->kind == OP_CALL)
+      op->value = (uint64_t)call_due(op);
   }
+  operation_unqueue(op);
+  list_remove(&op->fresh);
+  timers_remove(&op->engine->timers, &op->timer);
   if (!lingers(op, status))
     unmark(op);
   if (op->replied && (!op->in_place || op->loan.block >= LOAN_WARM))

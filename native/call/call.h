@@ -27,6 +27,8 @@ static inline void step(struct operation *op, enum call_event event) {
 
 /* Ends a call in a state that can end; its event follows. */
 void call_end(struct operation *op, int status);
+/* Returns the time at which it times out; negative: never. */
+int64_t call_due(const struct operation *op);
 /* Queues its event, or tells the batch that it belongs to. */
 void call_tell(struct operation *op);
 /* Gives the request's loan back: the peer does not read it any more. */

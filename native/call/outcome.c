@@ -78,6 +78,7 @@ static int failure_read(struct operation *op) {
 /* The text of a failure never goes into memory that was named for a reply. */
 static int failure_head(struct operation *op, const struct record *r) {
   op->length = r->head_length;
+  op->value = (uint64_t)call_due(op);
   if (r->head_length > FAILURE_MOST)
     return PERIGEE_TOO_LARGE;
   if (r->head_length == 0)
@@ -146,18 +147,11 @@ static int reply_slice(struct operation *op, const struct record *r) {
   return status < 0 ? status : bring(op, r, IN_SLICE, &into, NULL);
 }
 
-/* Returns the time at which the operation times out; negative: never. */
-static int64_t due(const struct operation *op) {
-  if (op->timeout < 0)
-    return -1;
-  return op->fresh.next ? op->engine->now + op->timeout : op->timer.due;
-}
-
 static void finish(struct operation *op) {
   if (op->slice_block)
     op->flags |= PERIGEE_POOLED;
   if (op->flags & PERIGEE_HELD)
-    op->value = (uint64_t)due(op);
+    op->value = (uint64_t)call_due(op);
   if (op->kind == OP_CALL)
     op->session->counters.bytes_received += op->length + op->slice;
   call_end(op, PERIGEE_OK);

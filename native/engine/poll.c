@@ -140,13 +140,18 @@ static void tell_why(const struct operation *op, struct perigee_event *e) {
   e->length = strlen(why);
 }
 
+/* Tells how much of a call's timeout is left. */
+static void tell_left(const struct operation *op, struct perigee_event *e) {
+  int64_t due = (int64_t)op->value, now = op->engine->now;
+  e->remaining = due < 0 ? -1 : due > now ? due - now : 0;
+  e->capacity = 0;
+}
+
 /* Gives the program what it owns from now on: a slice, the head of a long
  * reply. */
 static void hand_over(struct operation *op, struct perigee_event *e) {
   if (op->kind == OP_CALL && op->flags & PERIGEE_HELD) {
-    int64_t due = (int64_t)op->value, now = op->engine->now;
-    e->remaining = due < 0 ? -1 : due > now ? due - now : 0;
-    e->capacity = 0;
+    tell_left(op, e);
     op->block = NULL;
   }
   if (op->flags & PERIGEE_POOLED) {
@@ -174,6 +179,8 @@ static void give(struct perigee_engine *engine, struct operation *op) {
     hand_over(op, e);
   op->event = PERIGEE_EVENT_NONE;
   if (!asks) {
+    if (op->status < 0 && op->kind == OP_CALL)
+      tell_left(op, e);
     if (op->status < 0)
       tell_why(op, e);
     if (op->class->told)

@@ -23,6 +23,10 @@ local function server(child, perigee_, _, life)
       while not go do perigee_.sleep(0.001) end
       return life
     end,
+    stall = function(seconds)           -- its loop stands still meanwhile
+      require "spec.support.process".usleep(seconds)
+      agent:drain()
+    end,
     often = { idempotent = true, function() return life end },
     raw = { raw = true, function() return life end },
     inplace = { raw = true, inplace = true,
@@ -102,6 +106,33 @@ describe("an agent that drains", function()
     tell("go", "true")
     assert.equal("1", (held:wait(20)))
   end)
+
+  -- Calls that come while the worker's loop stands still are refused late.
+  for what, call in pairs {
+    ["a call"] = function(x) return x:life() end,
+    ["a raw call"] = function(x) return x:raw "bytes" end,
+    ["a call that nobody waits for"] = function(x)
+      return x.async:life():wait(LONG)
+    end,
+    ["a raw call that nobody waits for"] = function(x)
+      return x.async:raw("bytes"):wait(LONG)
+    end,
+  } do
+    it("refuses " .. what .. " late, whose timeout covers all its tries",
+       function()
+      local limit = 2 * cases.slow
+      local patient = proxy:with { reconnect = 60, timeout = limit }
+      local stalled = proxy.async:stall(0.8 * limit)
+      local began = process.now()
+      local got, err = call(patient)
+      local took = process.now() - began
+      assert.is_nil(got)
+      assert.equal("timeout", err.kind, tostring(err))
+      assert.is_false(err.sent)
+      assert.is_true(took > 0.9 * limit and took < 1.5 * limit, took)
+      assert.is_true(stalled:done())
+    end)
+  end
 
   it("is listed as draining", function()
     assert.equal("up", assert(agent:lookup "worker").state)

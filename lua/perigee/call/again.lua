@@ -34,6 +34,7 @@ local traces = require "perigee.trace"
 local huge = math.huge
 local min = math.min
 local now, left, settle = loop.now, loop.left, futures.settle
+local here = traces.here
 
 --- Set by proxy.lua: fit(class, session, timeout) updates class to the peer's
 -- service (returns true, or nil and an error); unfit(class, version, session)
@@ -96,9 +97,11 @@ local function rejoin(binding, patience, deadline, call)
   end
 end
 
-local function until_when(binding, method, began)
+-- Returns until when a call waits for its peer, and when its timeout is over:
+-- the binding's deadline, or due, or as counted from when it began.
+local function until_when(binding, method, began, due)
   local time = now()
-  local deadline = binding.deadline
+  local deadline = binding.deadline or due
   if not deadline then
     deadline = huge
     if binding.timeout < 9e9 then
@@ -125,9 +128,10 @@ end
 
 --- Goes on with a call of method by proxy that ended with err. Waits for the
 -- peer, and returns the function and the proxy to go on with; or nil and the
--- error to end with. began: when the call was submitted, false if it was not;
--- call: its future, if others have it.
-function M.renew(proxy, method, err, began, call)
+-- error to end with. began: when the call was submitted, false if that is not
+-- known or it was not; call: its future, if others have it; due: when its
+-- timeout is over, if its end has told that.
+function M.renew(proxy, method, err, began, call, due)
   local binding = proxy[1]
   if not may(binding, err) then return nil, err end
   if outcome.is_drained(err) then
@@ -138,7 +142,7 @@ function M.renew(proxy, method, err, began, call)
   end
   local root = binding.root or binding
   local sent = binding.sent or began and err.sent ~= false or false
-  local patience, deadline = until_when(binding, method, began)
+  local patience, deadline = until_when(binding, method, began, due)
   local session, why = rejoin(binding, patience, deadline, call)
   if not root.link then return nil, outcome.gone(root, method) end
   if session and root.epoch and root.epoch ~= session.epoch then
@@ -160,13 +164,14 @@ end
 -- ---- Futures ---------------------------------------------------------------
 
 --- Runs in a task: goes on with a call that ended with err, and ends its
--- future. call has the proxy, when the call began (false: it was never tried),
--- and its arguments.
+-- future. call has the proxy, when the call began (false: it was never tried,
+-- or nobody noted it), when its timeout is over (due, if that is known), and its
+-- arguments.
 local function go_on(future, call, method, err)
   local proxy, began = call.proxy, call.began
   if future.ended then return end
   loop.state.current.trace = call.trace
-  local on, other = M.renew(proxy, method, err, began, future)
+  local on, other = M.renew(proxy, method, err, began, future, call.due)
   if future.ended then return end
   if not on then return settle(future, nil, other) end
   local fine, inner = pcall(other[1].class.async.__index[method.name], other,
@@ -195,13 +200,38 @@ function M.guard(future, proxy, ...)
   return future
 end
 
---- Goes on with the call of a guarded future whose peer is lost.
-function M.resume(future, method, told)
-  local call, err = future.again, outcome.failure(future.owner, method, told)
-  future.again, future.operation = nil, false
-  future.doing = outcome.doing(future.owner, method)
-  if not may(future.owner, err) then return settle(future, nil, err) end
-  tasks.drive(future, go_on, call, method, err)
+--- Notes the trace that the call of an unguarded future belongs to.
+function M.note(future)
+  local trace = here()
+  if trace then future.trace = trace end
+end
+
+-- The call of an unguarded future, which its peer has refused. Its arguments are
+-- those that were sent.
+local function refused(future, arguments)
+  local call = arguments(future.value)
+  call.proxy, call.began = { future.owner }, false
+  call.trace = future.trace or false
+  return call
+end
+
+--- Goes on with the call of a future whose event tells that the peer is lost, if
+-- the call is guarded, or has refused it because it drains. arguments: returns
+-- the call's arguments, of the future's value. False if it does not go on.
+function M.resume(future, method, told, arguments)
+  local binding, call = future.owner, future.again
+  local err = outcome.failure(binding, method, told)
+  if not call and not outcome.is_drained(err) then return false end
+  call = call or refused(future, arguments)
+  call.due = outcome.deadline(told)
+  future.again, future.operation, future.value = nil, false, false
+  future.doing = outcome.doing(binding, method)
+  if may(binding, err) then
+    tasks.drive(future, go_on, call, method, err)
+  else
+    settle(future, nil, err)
+  end
+  return true
 end
 
 return M

@@ -44,11 +44,6 @@ function Large:done(values, n)
   settle(future, self.results(binding, method, told, values, n))
 end
 
-local function deadline(told)
-  if told.remaining < 0 then return huge end
-  return now() + tonumber(told.remaining)
-end
-
 --- Decodes the reply that the event told, then ends future, a call's, with
 -- results(binding, method, told, values, n). If the reply cannot be decoded,
 -- values is nil and n is a text.
@@ -60,7 +55,7 @@ function M.start(future, method, told, results)
     engine = binding.engine, session = told.session, served = false,
     future = future, method = method, results = results,
     block = ffi.cast(native.pointer_t, told.pointer),
-    deadline = deadline(told),
+    deadline = outcome.deadline(told),
     told = { flags = told.flags, landed = told.landed, slice = told.slice },
   }, Large))
 end

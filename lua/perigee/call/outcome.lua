@@ -89,18 +89,16 @@ function M.failure(binding, method, told)
   return error_of(binding, method, told.status, failure_text(told))
 end
 
+--- When the timeout of a call is over whose event tells what is left of it.
+function M.deadline(told)
+  if told.remaining < 0 then return huge end
+  return loop.now() + tonumber(told.remaining)
+end
+
 --- Tells whether err is that of a call which its peer refused because it
 -- drains (reply.lua).
 function M.is_drained(err)
   return err.code == DRAINING and err.kind == "closed" and err.sent == false
-end
-
---- The same for a future that has ended: returns its error, or nil.
-function M.drained(future)
-  if future.ended ~= 2 then return nil end
-  local got, err = future.value[1], future.value[2]
-  return got == nil and errors.is_error(err) and M.is_drained(err) and err
-    or nil
 end
 
 --- Frees the slice of a reply that nobody will get.

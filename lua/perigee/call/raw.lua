@@ -212,7 +212,7 @@ local function submit_writer(binding, method, handle, writer, deadline)
     if operation == RANGE then beyond(method, length) end
     return nil, outcome.refused(binding, method, operation, 4), true
   end
-  return operation, false
+  return operation, writer
 end
 
 -- Submits a call. Returns its operation and what must stay alive for it; or
@@ -300,6 +300,11 @@ local function settle_read(future, fine, ...)
   futures.raise(future, (...))
 end
 
+-- The argument that a call was sent with, of what its future keeps.
+local function arguments(kept)
+  return { n = 1, kept }
+end
+
 -- A proxy's functions and the finish of its futures are made for each method.
 -- What LuaJIT compiles for three or more functions of one source line loads
 -- each value that they share, and checks it, in every call. So these only call
@@ -307,8 +312,9 @@ end
 local function finish_of(method, future, told)
   local binding = future[OWNER]
   local status = told.status
-  if (status == PEER_LOST or status == CLOSED) and future.again then
-    return again.resume(future, method, told)
+  if (status == PEER_LOST or status == CLOSED)
+    and again.resume(future, method, told, arguments) then
+    return
   end
   if binding.reader and status == 0 and band(told.flags, TYPED) == 0 then
     return settle_read(future, read(binding.reader, told))
@@ -327,7 +333,7 @@ local function call_of(method, finish, self, payload)
   if state.pinned then loop.check_wait(2) end
   local began = method.idempotent and now()
   local operation, kept, written = submit(binding, method, payload)
-  local err, place
+  local err, place, due
   while waits(payload, place, operation, kept, written) do
     place = place or room.enter(binding)
     if room.wait(place) then
@@ -343,17 +349,17 @@ local function call_of(method, finish, self, payload)
       or status ~= CLOSED and (not began or status ~= PEER_LOST) then
       return results(binding, method, event)
     end
-    err = outcome.failure(binding, method, event)
+    err, due = outcome.failure(binding, method, event), outcome.deadline(event)
   else
     local future
     future, err = outcome.wait(binding, operation, kept, finish)
     if not future then return nil, err end
-    err = outcome.drained(future) or began and futures.lost(future)
+    err = began and futures.lost(future)
     if not err then return futures.results(future) end
   end
   local call, proxy = again.renew(self, method, err,
                                   operation and began
-                                    or place and place.began)
+                                    or place and place.began, nil, due)
   if call then return call(proxy, payload) end
   return nil, proxy
 end
@@ -374,7 +380,11 @@ local function start_of(method, finish, self, payload)
   end
   if not operation then return again.later(self, method, kept, payload) end
   local future = start(binding, operation, kept, finish)
-  if method.idempotent then again.guard(future, self, payload) end
+  if method.idempotent then
+    again.guard(future, self, payload)
+  else
+    again.note(future)
+  end
   return future
 end
 

@@ -78,6 +78,8 @@ local function large_results(binding, method, told, values, n)
   return unpack(values, 1, n)
 end
 
+local function counted(...) return { n = select("#", ...), ... } end
+
 local function misuse(method, problem, level)
   error(("%s: %s"):format(method.text, problem), level + 1)
 end
@@ -126,14 +128,25 @@ local function submit(binding, method, ...)
   return operation, out, slice
 end
 
+-- The arguments that a call was sent with, of what its future keeps: the buffer
+-- and the slice among them.
+local function arguments(kept)
+  local pointer, length = kept[1]:ref()
+  if not kept[2] then return counted(unpack_values(pointer, length)) end
+  local values = unpack_slice(pointer, length)
+  values[values.place] = kept[2]
+  return values
+end
+
 -- What is made for each method only calls on, as in raw.lua.
 local function finish_of(method, future, told)
   local binding, kept = future[OWNER], future[VALUE]
-  release(kept[1])
   local status = told.status
-  if (status == PEER_LOST or status == CLOSED) and future.again then
-    return again.resume(future, method, told)
+  if (status == PEER_LOST or status == CLOSED)
+    and again.resume(future, method, told, arguments) then
+    return release(kept[1])
   end
+  release(kept[1])
   if band(told.flags, HELD) ~= 0 then
     return large.start(future, method, told, large_results)
   end
@@ -152,7 +165,7 @@ function M.call(method)
     if state.pinned then loop.check_wait(2) end
     local began = method.idempotent and now()
     local operation, out, slice = submit(binding, method, ...)
-    local err
+    local err, due
     if not operation then
       err = out
     elseif await(binding.engine, operation) then
@@ -165,16 +178,18 @@ function M.call(method)
         or status ~= CLOSED and (not began or status ~= PEER_LOST) then
         return results(binding, method, event)
       end
-      err = outcome.failure(binding, method, event)
+      err, due = outcome.failure(binding, method, event),
+                 outcome.deadline(event)
     else
       local future
       future, err = outcome.wait(binding, operation,
                                  { out, slice, binding.into }, finish)
       if not future then return nil, err end
-      err = outcome.drained(future) or began and futures.lost(future)
+      err = began and futures.lost(future)
       if not err then return futures.results(future) end
     end
-    local call, proxy = again.renew(self, method, err, operation and began)
+    local call, proxy = again.renew(self, method, err, operation and began,
+                                    nil, due)
     if call then return call(proxy, ...) end
     return nil, proxy
   end
@@ -190,7 +205,11 @@ function M.start(method)
     if not operation then return again.later(self, method, out, ...) end
     local future = start(binding, operation, { out, slice, binding.into },
                          finish)
-    if method.idempotent then again.guard(future, self, ...) end
+    if method.idempotent then
+      again.guard(future, self, ...)
+    else
+      again.note(future)
+    end
     return future
   end
 end
