@@ -38,8 +38,8 @@ function M.add(Agent)
 -- A call that comes is refused by an error of kind `closed`, whose `code` is
 -- "draining" and `sent` is false. A proxy that was made by a name or an address
 -- asks for the next holder of the name then, and calls that one: it waits for
--- it as for a peer that is away (`Agent:proxy`). A call by `Proxy.async` does
--- so if its method is idempotent.
+-- it as for a peer that is away (`Agent:proxy`). All its tries are within its
+-- timeout.
 -- @function Agent:drain
 -- @tparam[opt] number timeout seconds to wait until no call is under way, the
 --   calls that peers wait for and their messages that nobody has received;

@@ -165,8 +165,8 @@ end
 
 --- Runs in a task: goes on with a call that ended with err, and ends its
 -- future. call has the proxy, when the call began (false: it was never tried,
--- or nobody noted it), when its timeout is over (due, if that is known), and its
--- arguments.
+-- or nobody noted it), when its timeout is over (due, if that is known), and
+-- its arguments.
 local function go_on(future, call, method, err)
   local proxy, began = call.proxy, call.began
   if future.ended then return end
@@ -206,8 +206,8 @@ function M.note(future)
   if trace then future.trace = trace end
 end
 
--- The call of an unguarded future, which its peer has refused. Its arguments are
--- those that were sent.
+-- The call of an unguarded future, which its peer has refused. Its arguments
+-- are those that were sent.
 local function refused(future, arguments)
   local call = arguments(future.value)
   call.proxy, call.began = { future.owner }, false
@@ -215,9 +215,9 @@ local function refused(future, arguments)
   return call
 end
 
---- Goes on with the call of a future whose event tells that the peer is lost, if
--- the call is guarded, or has refused it because it drains. arguments: returns
--- the call's arguments, of the future's value. False if it does not go on.
+--- Goes on with the call of a future whose event tells that the peer is lost
+-- (if the call is guarded), or has refused it as it drains. arguments(value)
+-- returns its arguments, of what the future keeps. False: it does not go on.
 function M.resume(future, method, told, arguments)
   local binding, call = future.owner, future.again
   local err = outcome.failure(binding, method, told)
