@@ -15,7 +15,11 @@ agent:serve { name = "calc", version = 3, methods = {
   fail = function(text) error(text, 0) end,
   count = function(...) return select("#", ...) end,
   many = function() return nil, 2 ^ 53, 2 ^ 53 * 4ULL, { 1, nil, 3 }, 0 / 0,
-    "\27[2J\255", 0.1 end,
+    "\27[2J\255", "\27\194\155", 0.1 end,
+  same = function(value) return value end,
+  kind = function(value) return type(value), tostring(value) end,
+  keys = function() return { ["\255"] = 1 }, { [1] = "n", ["1"] = "s" },
+    { ["$base64"] = "x" }, { [2 ^ 40] = { [1.5] = 7LL } } end,
   slow = function(seconds) perigee.sleep(seconds) return "slept" end,
   echo = { raw = true, idempotent = true,
            function(request) return request end },
@@ -32,6 +36,8 @@ agent:serve { name = "store", methods = {
     function(slice, key) return slice.length, key end,
   },
   get = function(key) return blocks[key]:slice(0, 5) end,
+  closed = { landing = function() return nil, "the secret is out" end,
+             function() end },
 } }
 return agent
 ]]
@@ -59,13 +65,26 @@ local function document(...)
   return cjson.decode(text)
 end
 
--- The one sentence with which a command ends in this status.
-local function refused(status, ...)
+-- What a command ends with in this status.
+local function ended(status, ...)
   local got, text, errors = command.run(...)
   assert.equal(status, got, errors)
   assert.equal("", text)
+  return errors
+end
+
+-- The one sentence that it is.
+local function refused(...)
+  local errors = ended(...)
   assert.matches("^perigee[^\n]*: [^\n]+\n$", errors)
   return errors
+end
+
+-- The error that a call tells as JSON.
+local function failed(...)
+  local status, text = command.run("call", ...)
+  assert.equal(1, status)
+  return cjson.decode(text).error
 end
 
 describe("perigee call", function()
@@ -76,15 +95,96 @@ describe("perigee call", function()
                                '{"a": [1, null]}', "null"))
   end)
 
-  it("prints each result as JSON, with all its digits", function()
+  it("prints each result as JSON, with all its digits and bytes", function()
     local lines = { "null", "9007199254740992", '"36028797018963968"',
-                    "[1,null,3]", '"nan"', '"\\u001b[2J\239\191\189"', "0.1" }
+                    "[1,null,3]", '"nan"', '{"$base64":"G1sySv8="}',
+                    '"\\u001b\\u009b"', "0.1" }
     local text = output("call", "worker:0", "calc.many"):gsub('"%-nan"',
                                                               '"nan"')
     assert.equal(table.concat(lines, "\n") .. "\n", text)
     assert.equal("[" .. table.concat(lines, ",") .. "]\n",
       (output("call", "worker:0", "calc.many", "--json"):gsub('"%-nan"',
                                                              '"nan"')))
+  end)
+
+  it("tells tables that JSON has not, and 64-bit integers", function()
+    assert.equal('[{"$entries":[[{"$base64":"/w=="},1]]},'
+      .. '{"$entries":[["1","s"],[1,"n"]]},{"$entries":[["$base64","x"]]},'
+      .. '{"1099511627776":{"1.5":"7"}}]\n',
+      output("call", "worker:0", "calc.keys", "--json"))
+    for _, each in ipairs { '{"$base64":"AP/+"}', '["\\u0000",{"a":1}]',
+      '{"$entries":[["1",2],[1,{"$base64":"/w=="}]]}', "9007199254740994" } do
+      assert.equal(each .. "\n", output("call", "worker:0", "calc.same", each))
+    end
+  end)
+
+  it("takes 64-bit integers and bytes, and changes none silently", function()
+    for argument, told in pairs {
+      ['{"$int64": "-9223372036854775808"}'] = '"-9223372036854775808LL"',
+      ['{"$uint64": "18446744073709551615"}'] = '"18446744073709551615ULL"',
+      ['"9007199254740993"'] = '"9007199254740993"',
+    } do
+      local text = output("call", "worker:0", "calc.kind", argument)
+      assert.equal(told .. "\n", text:match "\n(.*)$", argument)
+    end
+    assert.equal("\255\0", output("call", "worker:0", "calc.echo",
+                                  '{"$base64":"/wA="}'))
+    for argument, why in pairs {
+      ["9007199254740993"] = '9007199254740993 would be changed: write '
+        .. '{"$int64": "9007199254740993"}',
+      ['{"a": [-9007199254740993]}'] = "-9007199254740993 would be changed",
+      ['{"$int64": "9223372036854775808"}'] = "$int64 has to be an integer",
+      ['{"$uint64": "-1"}'] = "$uint64 has to be an integer",
+      ['{"$base64": "/w"}'] = "$base64 has to be a string of base64",
+      ['{"$entries": [1]}'] = "$entries has to be a list of pairs",
+    } do
+      assert.matches(why, refused(2, "call", "worker:0", "calc.same", argument),
+                     1, true)
+    end
+  end)
+
+  it("tells failures as JSON, a handler's with its traceback", function()
+    local err = failed("worker:0", "calc.fail", '"no luck"', "--json")
+    assert.equal("remote", err.kind)
+    assert.equal("calling calc.fail of worker:0: no luck", err.message)
+    assert.is_true(err.sent)
+    assert.matches("worker%.lua:8: in function", err.traceback)
+    err = failed("worker:0", "calc.with", "--json")
+    assert.equal("no_method", err.kind)
+    assert.is_false(err.sent)
+    assert.is_nil(err.traceback)
+    assert.equal("not_found", failed("nobody", "calc.add", "--json").kind)
+    assert.equal("peer_lost", failed("nobody", "calc.add", "--json",
+      "--registry", "redis+unix:" .. command.folder() .. "/none.sock").kind)
+  end)
+
+  it("shows a handler's traceback", function()
+    assert.matches("^perigee call: calling calc%.fail of worker:0: no luck\n"
+      .. "The handler's traceback:\n.*worker%.lua:8: in function",
+      ended(1, "call", "worker:0", "calc.fail", '"no luck"'))
+  end)
+
+  it("speaks of a secret where a secret is the cause", function()
+    local status, _, why = command.shell("printf 1 | perigee call worker:0 "
+      .. "store.closed - --stdin")
+    assert.equal(1, status)
+    assert.matches("the secret is out\n$", why)
+    local guarded = command.start("serve", "--listen", "tcp://127.0.0.1:0",
+      command.file("guarded.lua",
+        "return { name = 'guarded', secret = ('its own '):rep(8) }"))
+    local address = guarded:read():match "tcp://%S+:%d+"
+    local ping = " perigee ping -c 1 " .. address
+    status, _, why = command.shell(ping)
+    assert.equal(1, status)
+    assert.matches("who listens has a secret and who dials has none: give it "
+      .. "the same one, by option secret or the environment's PERIGEE_SECRET"
+      .. "\n$", why)
+    status, _, why = command.shell("PERIGEE_SECRET=" .. ("another-"):rep(8)
+      .. ping)
+    assert.equal(1, status)
+    assert.matches("; both sides need the same PERIGEE_SECRET and "
+      .. "PERIGEE_SCOPE\n$", why)
+    guarded:kill()
   end)
 
   it("gives and takes bytes", function()
@@ -117,8 +217,6 @@ describe("perigee call", function()
   end)
 
   it("says in a sentence what the world did", function()
-    assert.matches("calling calc.fail of worker:0: no luck",
-      refused(1, "call", "worker:0", "calc.fail", '"no luck"'), 1, true)
     assert.matches("connecting to nobody: no agent of that name is in scope "
       .. "cli; perigee agents lists",
       refused(1, "call", "nobody", "calc.add"), 1, true)
@@ -159,7 +257,7 @@ describe("perigee call", function()
   end)
 
   it("writes no control characters to the terminal", function()
-    local errors = refused(1, "call", "worker:0", "calc.fail", '"\\u001b[2J"')
+    local errors = ended(1, "call", "worker:0", "calc.fail", '"\\u001b[2J"')
     assert.matches("\\x1b[2J", errors, 1, true)
     assert.is_nil(errors:find "\27")
     assert.is_nil(refused(2, "call", "\27[2J", "x.y"):find "\27")

@@ -15,7 +15,10 @@ local M = {
     .. "result, as they are. Arguments are JSON: 1, '\"text\"', '[1, 2]', "
     .. "'{\"key\": null}'. A raw or inplace method takes at most one argument, "
     .. "a JSON string, or --stdin. With --stdin the argument - of a typed "
-    .. "method is a slice of the bytes read.",
+    .. "method is a slice of the bytes read. Results that are 64-bit integers "
+    .. "are strings, and a string that is no UTF-8 is {\"$base64\": \"...\"}; "
+    .. "an argument may be such an object, or {\"$int64\": \"-1\"} or "
+    .. "{\"$uint64\": \"1\"}.",
 }
 
 function M.configure(parser)
@@ -30,7 +33,8 @@ function M.configure(parser)
   parser:option("--capacity", "Room for the reply of an inplace method, or for "
     .. "the slice in that of a typed one, as in 64K.")
     :argname "SIZE":convert(options.size)
-  options.json(parser, "Print one JSON document: the list of results.")
+  options.json(parser, "Print one JSON document: the list of results, or "
+    .. "{\"error\": {\"kind\": ..., \"message\": ...}}.")
   options.place(parser)
   options.timeout(parser, 30)
 end
@@ -150,7 +154,7 @@ local function write(results, kind, given, out)
     return out.write(bytes)
   end
   local all = {}
-  for i = 1, results.n do all[i] = json.encode(shown(results[i])) end
+  for i = 1, results.n do all[i] = json.exact(shown(results[i])) end
   if given.json then return out.write("[", table.concat(all, ","), "]\n") end
   for i = 1, results.n do out.write(all[i], "\n") end
 end
@@ -184,11 +188,30 @@ end
 
 local function no_method(service, method, kinds)
   local has = require "perigee.service".names(kinds)
-  failure.failed("calling %s.%s: %s has no such method; it has %s", service,
-                 printable.line(method), printable.line(service), has)
+  client.fail(require "perigee.errors".new("no_method", ("calling %s.%s: %s "
+    .. "has no such method; it has %s"):format(service, printable.line(method),
+      printable.line(service), has), false))
 end
 
-function M.run(given)
+-- Ends the command by the error of a call; a handler's has its traceback.
+local function fail(err, name)
+  local sentence = client.sentence(err, name)
+  if err.traceback then
+    local trace = err.traceback:gsub("^stack traceback:\n", "")
+    sentence = ("%s\nThe handler's traceback:\n%s"):format(sentence, trace)
+  end
+  failure.by(err, sentence)
+end
+
+local function tell_failure(err)
+  local out = require "perigee.cli.out"
+  out.json { error = { kind = err.kind, message = tostring(err),
+                       code = err.code, sent = err.sent,
+                       traceback = err.traceback } }
+  out.finish()
+end
+
+local function call(given)
   local name = client.peer(given.name)
   local service, method = parse_method(given.method)
   local values = values_of(given)
@@ -205,9 +228,16 @@ function M.run(given)
       or raw(given, values)
     local results = ask(proxy:with(options_of(agent, kind, given)), method,
                         values)
-    if is_failure(results) then client.fail(results[2], name) end
+    if is_failure(results) then fail(results[2], name) end
     write(results, kind, given, out)
   end)
+end
+
+function M.run(given)
+  local fine, status, message = xpcall(call, failure.traced, given)
+  if fine then return status, message end
+  if given.json and status.err then tell_failure(status.err) end
+  error(status, 0)
 end
 
 return M

@@ -19,17 +19,35 @@ local TO_DO = {
   timeout = "--timeout gives it more time",
   no_service = "perigee describe tells what an agent serves",
   no_method = "perigee describe tells what an agent serves",
-  denied = "both sides need the same PERIGEE_SECRET, and on one host the same "
-    .. "user",
   peer_lost = "perigee agents tells whether it is back",
   name_taken = "choose another name, or stop the other one",
   version = "install the same version on both sides",
 }
 
+-- The same of a session that was denied, by a part of the message. Landings and
+-- regions are denied by what their owner says, which is no matter of these.
+local DENIED = {
+  ["the secret, or the scope, is another"] =
+    "both sides need the same PERIGEE_SECRET and PERIGEE_SCOPE",
+  ["runs as another user"] = "on one host both sides need the same user",
+}
+
+local function advice_denied(err)
+  for part, what in pairs(DENIED) do
+    if err.message:find("^connecting to ")
+      and err.message:find(part, 1, true) then
+      return what
+    end
+  end
+end
+jit.off(advice_denied)          -- its loop over pairs(), see check.lua
+
 -- Other advice, where the library is about to dial an address.
 local function advice(err, peer)
   if err.kind == "not_found" and peer and peer:find "^%l+:.*/" then
     return "is the agent up, and this its address?"
+  elseif err.kind == "denied" then
+    return advice_denied(err)
   end
   return TO_DO[err.kind]
 end
@@ -41,7 +59,7 @@ function M.sentence(err, peer)
 end
 
 --- Ends the command by an error. peer: to whom, if it was dialled.
-function M.fail(err, peer) failure.failed("%s", M.sentence(err, peer)) end
+function M.fail(err, peer) failure.by(err, M.sentence(err, peer)) end
 
 --- value, or the end of the command by err.
 function M.check(value, err, peer)
@@ -98,8 +116,8 @@ local REGISTRY_TO_DO = {
 }
 
 local function fail_registry(err)
-  failure.failed("%s; %s", tostring(err), REGISTRY_TO_DO[err.kind]
-    or "is the registry up, and this its address?")
+  failure.by(err, ("%s; %s"):format(tostring(err), REGISTRY_TO_DO[err.kind]
+    or "is the registry up, and this its address?"))
 end
 
 -- A registry that is a server, and is not there, is told as such, before it is

@@ -24,14 +24,17 @@ end
 -- ---- What there is ---------------------------------------------------------
 
 local function methods_of(session, service, given)
+  local check = require "perigee.check"
   local told, err = require "perigee.proxy".describe(session, service,
                                                      client.left(given))
   client.check(told, err)
   local methods = {}
   for name, each in pairs(told.methods) do
-    methods[name] = { kind = each.kind, landing = each.landing == true,
+    local sized = check.is_count(each.capacity)   -- the peer may say anything
+    methods[name] = { kind = type(each.kind) == "string" and each.kind or "?",
+                      landing = each.landing == true,
                       idempotent = each.idempotent == true,
-                      capacity = each.capacity }
+                      capacity = sized and each.capacity or nil }
   end
   return { version = told.version, methods = methods }
 end
@@ -54,7 +57,7 @@ end
 -- ---- As text ---------------------------------------------------------------
 
 local function method(each)
-  local parts = { tostring(each.kind) }
+  local parts = { each.kind }
   if each.capacity then
     parts[#parts + 1] = "a reply of at least "
       .. units.format_size(each.capacity) .. " offered"
@@ -78,18 +81,28 @@ local function write_regions(told, out)
   for _, name in ipairs(sorted(told.regions)) do
     local region = told.regions[name]
     region = type(region) == "table" and region or {}
+    local length = tonumber(region.length)
     out.line("  region %-20s %s, access %s", name,
-             units.format_size(tonumber(region.length) or 0),
-             region.access ~= "" and tostring(region.access) or "none")
+             length and units.format_size(length) or "?",
+             region.access ~= "" and tostring(region.access or "?") or "none")
+  end
+end
+
+-- A name is held before its entry is published, and others may leave out what
+-- they like.
+local function write_entry(told, out)
+  local kind = told.kind or "agent"
+  out.line("%s, a%s %s, %s", told.name, kind:find "^[aeiou]" and "n" or "",
+           kind, told.state or "which has told the registry nothing of itself")
+  if told.pid or told.host then
+    out.line("  process %s on %s%s", tostring(told.pid or "?"),
+             told.host or "?",
+             told.since and (", for %.0f s"):format(told.since) or "")
   end
 end
 
 local function write(told, out)
-  out.line("%s, a%s %s, %s", told.name,
-           tostring(told.kind):find "^[aeiou]" and "n" or "",
-           tostring(told.kind), tostring(told.state))
-  out.line("  process %s on %s%s", tostring(told.pid), tostring(told.host),
-           told.since and (", for %.0f s"):format(told.since) or "")
+  write_entry(told, out)
   for _, address in ipairs(told.addresses) do out.line("  at %s", address) end
   write_services(told, out)
   write_regions(told, out)

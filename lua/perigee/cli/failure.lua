@@ -24,6 +24,12 @@ function M.failed(...)
     select(2, ...)) }, Raised), 0)
 end
 
+--- Ends the command: by an error of Perigee's, told by a sentence.
+function M.by(err, sentence)
+  error(setmetatable({ status = M.FAILED, message = sentence, err = err },
+                     Raised), 0)
+end
+
 --- The handler of xpcall: what was raised here stays itself, a bug gets its
 -- traceback.
 function M.traced(raised)

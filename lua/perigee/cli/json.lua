@@ -1,12 +1,22 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- Values as JSON, on one line, with sorted keys. Beside what lua-cjson can:
--- numbers keep all their digits; 64-bit integers are numbers up to 2^53 and
--- strings beyond; NaN and infinities, which JSON has not, are strings; lists
--- may have holes, which are null; bytes that are no UTF-8 become U+FFFD.
+-- numbers keep all their digits; 64-bit integers are strings; NaN and
+-- infinities, which JSON has not, are strings; lists may have holes, which are
+-- null.
+--
+-- What JSON has not at all is told in one of two ways. Reports (encode) are for
+-- reading: bytes that are no UTF-8 become U+FFFD. Values of others (exact) come
+-- through whole, by objects with one key, which arguments may have, too:
+--
+--   {"$base64": "/w=="}      a string that is no UTF-8
+--   {"$entries": [[k, v]]}   a table whose keys an object cannot have: one that
+--                            is no UTF-8 or one of these four, or 1 beside "1"
+--   {"$int64": "-1"}, {"$uint64": "1"}      in arguments only
 jit.off(true, true)             -- its loops over pairs(), see check.lua
 
 local ffi = require "ffi"
 
+local base64 = require "perigee.cli.base64"
 local printable = require "perigee.cli.printable"
 
 local M = {}
@@ -18,10 +28,14 @@ local ESCAPES = { ['"'] = '\\"', ["\\"] = "\\\\", ["\n"] = "\\n",
 local List = {}
 function M.list(values) return setmetatable(values, List) end
 
+local function escape(c)
+  return ESCAPES[c] or ("\\u%04x"):format(c:byte(-1))
+end
+
+-- A string. Control characters are escaped, those of two bytes as well.
 local function quoted(text)
-  return '"' .. printable.utf8(text):gsub('[%z\1-\31"\\\127]', function(c)
-    return ESCAPES[c] or ("\\u%04x"):format(c:byte())
-  end) .. '"'
+  text = printable.utf8(text):gsub('[%z\1-\31"\\\127]', escape)
+  return '"' .. text:gsub("\194[\128-\159]", escape) .. '"'
 end
 
 local function number(value)
@@ -36,10 +50,12 @@ end
 
 local int64, uint64 = ffi.typeof "int64_t", ffi.typeof "uint64_t"
 
-local function integer(value)
-  local text = tostring(value):gsub("U?LL$", "")
-  return math.abs(tonumber(value)) <= 2 ^ 53 and text or quoted(text)
+local function is_integer(value)
+  return type(value) == "cdata"
+    and (ffi.istype(int64, value) or ffi.istype(uint64, value))
 end
+
+local function digits(value) return (tostring(value):gsub("U?LL$", "")) end
 
 -- The length of a list; nil for a table with other keys, or mostly holes.
 local function length(value)
@@ -52,51 +68,157 @@ local function length(value)
   return (count > 0 or getmetatable(value) == List) and longest or nil
 end
 
+local MARKED = {}                       -- by key: what reads its value; below
+
 local encode
 
-local function list(value, n)
+local function list(value, n, exact)
   local parts = {}
-  for i = 1, n do parts[i] = encode(value[i]) end
+  for i = 1, n do parts[i] = encode(value[i], exact) end
   return "[" .. table.concat(parts, ",") .. "]"
 end
 
-local function object(value)
-  local keys, by_text, parts = {}, {}, {}
-  for key in pairs(value) do
-    local text = tostring(key)
-    keys[#keys + 1], by_text[text] = text, key
+local function is_text(text) return printable.utf8(text) == text end
+
+-- A key as an object has it.
+local function name_of(key)
+  if type(key) == "number" and key % 1 == 0 and math.abs(key) <= 2 ^ 53 then
+    return ("%.0f"):format(key)
   end
-  table.sort(keys)
-  for i, text in ipairs(keys) do
-    parts[i] = quoted(text) .. ":" .. encode(value[by_text[text]])
+  return is_integer(key) and digits(key) or tostring(key)
+end
+
+-- The sorted names of a table's keys, and the values by them; nil if an object
+-- cannot have them all.
+local function members(value)
+  local names, by_name, fits = {}, {}, true
+  for key, each in pairs(value) do
+    local name = name_of(key)
+    fits = fits and by_name[name] == nil and is_text(name)
+      and not MARKED[name]
+    names[#names + 1], by_name[name] = name, each
+  end
+  table.sort(names)
+  return names, by_name, fits
+end
+
+local function entries(value)
+  local parts = {}
+  for key, each in pairs(value) do
+    parts[#parts + 1] = ("[%s,%s]"):format(encode(key, true),
+                                           encode(each, true))
+  end
+  table.sort(parts)
+  return '{"$entries":[' .. table.concat(parts, ",") .. "]}"
+end
+
+local function object(value, exact)
+  local names, by_name, fits = members(value)
+  if exact and not fits then return entries(value) end
+  local parts = {}
+  for i, name in ipairs(names) do
+    parts[i] = quoted(name) .. ":" .. encode(by_name[name], exact)
   end
   return "{" .. table.concat(parts, ",") .. "}"
 end
 
-function encode(value)
+local function string(value, exact)
+  if exact and not is_text(value) then
+    return '{"$base64":"' .. base64.encode(value) .. '"}'
+  end
+  return quoted(value)
+end
+
+function encode(value, exact)
   local kind = type(value)
   if kind == "nil" then return "null" end
   if kind == "boolean" then return tostring(value) end
   if kind == "number" then return number(value) end
+  if kind == "string" then return string(value, exact) end
   if kind == "table" then
     local n = length(value)
-    return n and list(value, n) or object(value)
-  elseif kind == "cdata"
-    and (ffi.istype(int64, value) or ffi.istype(uint64, value)) then
-    return integer(value)
+    return n and list(value, n, exact) or object(value, exact)
   end
-  return quoted(tostring(value))
+  return quoted(is_integer(value) and digits(value) or tostring(value))
 end
 
---- The text of a value.
-M.encode = encode
+--- The text of a report.
+function M.encode(value) return encode(value, false) end
 
-local function plain(value, null)
+--- The text of a value of others.
+function M.exact(value) return encode(value, true) end
+
+-- ---- Reading ---------------------------------------------------------------
+
+-- What a text that is no number's becomes, or nil and what it has to be.
+local function int64_of(text)
+  local value = 0LL
+  local sign, rest = tostring(text):match "^(%-?)(%d+)$"
+  for digit in (rest or ""):gmatch "%d" do
+    value = value * 10 - tonumber(digit)        -- -2^63 has no positive twin
+  end
+  if sign == "" then value = -value end
+  if rest and digits(value) == (sign .. rest) then return value end
+  return nil, "an integer from -2^63 to 2^63 - 1, as a string of digits"
+end
+
+local function uint64_of(text)
+  local value = 0ULL
+  for digit in tostring(text):gmatch "%d" do
+    value = value * 10 + tonumber(digit)
+  end
+  if digits(value) == text then return value end
+  return nil, "an integer from 0 to 2^64 - 1, as a string of digits"
+end
+
+local function bytes_of(text)
+  local bytes = type(text) == "string" and base64.decode(text)
+  if bytes then return bytes end
+  return nil, "a string of base64"
+end
+
+local plain
+
+local function table_of(pairs_of, null)
+  local made = {}
+  for _, pair in ipairs(type(pairs_of) == "table" and pairs_of or { 0 }) do
+    local key
+    if type(pair) == "table" then key = plain(pair[1], null) end
+    if key == nil or key ~= key then
+      return nil, "a list of pairs, of a key and a value"
+    end
+    made[key] = plain(pair[2], null)
+  end
+  return made
+end
+
+MARKED["$base64"], MARKED["$entries"] = bytes_of, table_of
+MARKED["$int64"], MARKED["$uint64"] = int64_of, uint64_of
+
+-- A value that cjson gave, with nil for null. Raises what is wrong with it.
+function plain(value, null)
   if value == null then return nil end
   if type(value) ~= "table" then return value end
+  local name, of = next(value)
+  local marked = next(value, name) == nil and MARKED[name]
+  if marked then
+    local made, wanted = marked(of, null)
+    if made ~= nil then return made end
+    error(("%s has to be %s"):format(name, wanted), 0)
+  end
   local copy = {}
   for key, each in pairs(value) do copy[key] = plain(each, null) end
   return copy
+end
+
+-- The first integer of a text that a double, as which JSON is read, cannot
+-- have.
+local function changed_integer(text)
+  text = text:gsub("\\.", ""):gsub('"[^"]*"', "")
+  for each in text:gmatch "[%w.+-]+" do
+    local whole = each:match "^%-?0*(%d+)$"
+    if whole and ("%.0f"):format(tonumber(whole)) ~= whole then return each end
+  end
 end
 
 --- True and the value of a text, with nil for null; or false and why there is
@@ -109,7 +231,12 @@ function M.decode(text)
   end
   local value, why = cjson.decode(text)
   if value == nil then return false, why end
-  return true, plain(value, cjson.null)
+  local changed = changed_integer(text)
+  if changed then
+    return false, ('%s would be changed: write {"$int64": "%s"}'):format(
+      changed, changed)
+  end
+  return pcall(plain, value, cjson.null)
 end
 
 return M

@@ -1,7 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- `perigee ping NAME`: how long an agent's loop takes to answer. Each ping is
 -- a typed call that every agent answers by itself: it asks for a service
--- without a name, which nobody has.
+-- without a name, which nobody has. Any answer will do, as the peer may be
+-- another program.
 local client = require "perigee.cli.client"
 local failure = require "perigee.cli.failure"
 local options = require "perigee.cli.options"
@@ -32,15 +33,20 @@ end
 
 -- ---- Asking ----------------------------------------------------------------
 
+-- Kinds of what comes back once the peer has answered.
+local ANSWERS = { no_service = true, no_method = true, remote = true,
+                  version = true, protocol = true }
+
 -- Seconds until the agent has answered; or nil and an error.
 local function once(agent, name, timeout)
   local loop = require "perigee.loop"
   local session, err = client.session(agent, name, timeout)
   if not session then return nil, err end
   local began = loop.now()
-  local _, answer = require "perigee.proxy".describe(session, "", timeout)
-  if answer.kind == "no_service" then return (loop.now() - began) / 1e9 end
-  return nil, answer
+  local told
+  told, err = require "perigee.proxy".describe(session, "", timeout)
+  if told or ANSWERS[err.kind] then return (loop.now() - began) / 1e9 end
+  return nil, err
 end
 
 local function pings(agent, given, told)

@@ -9,14 +9,12 @@ local function escape(byte)
   return NAMES[byte] or ("\\x%02x"):format(byte:byte())
 end
 
--- The bytes of the UTF-8 character at i, if there is one that is no control
--- character (0x80 to 0x9f); else nil.
+-- The bytes of the UTF-8 character at i, if there is one; else nil.
 local function character(text, i)
   local found = text:match("^[\194-\223][\128-\191]", i)
     or text:match("^[\224-\239][\128-\191][\128-\191]", i)
     or text:match("^[\240-\244][\128-\191][\128-\191][\128-\191]", i)
-  if found and not found:find "^\194[\128-\159]"
-    and not found:find "^\224[\128-\159]"
+  if found and not found:find "^\224[\128-\159]"
     and not found:find "^\237[\160-\191]"
     and not found:find "^\240[\128-\143]"
     and not found:find "^\244[\144-\191]" then
@@ -24,32 +22,39 @@ local function character(text, i)
   end
 end
 
-local function escape_high(text, kept)
+-- The text with each byte beyond ASCII that is of no UTF-8 character replaced.
+local function replace_others(text, by)
   if not text:find "[\128-\255]" then return text end
   local parts, i = {}, 1
   while i <= #text do
     local found = character(text, i)
     local byte = text:sub(i, i)
-    parts[#parts + 1] = found or byte < "\128" and byte or kept(byte)
+    parts[#parts + 1] = found or byte < "\128" and byte or by(byte)
     i = i + (found and #found or 1)
   end
   return table.concat(parts)
 end
 
+local function escape_all(bytes) return (bytes:gsub(".", escape)) end
+
+-- Control characters of two bytes (0x80 to 0x9f) are escaped, too.
+local function escape_high(text)
+  return (replace_others(text, escape):gsub("\194[\128-\159]", escape_all))
+end
+
 --- A text on one line.
 function M.line(text)
-  return escape_high(tostring(text):gsub("[%z\1-\31\127]", escape), escape)
+  return escape_high((tostring(text):gsub("[%z\1-\31\127]", escape)))
 end
 
 --- A text that may have several lines, and tabs.
 function M.lines(text)
-  return escape_high(tostring(text):gsub("[%z\1-\8\11-\31\127]", escape),
-                     escape)
+  return escape_high((tostring(text):gsub("[%z\1-\8\11-\31\127]", escape)))
 end
 
 --- A text with each byte that is no UTF-8 replaced, for JSON.
 function M.utf8(text)
-  return escape_high(text, function() return "\239\191\189" end)
+  return replace_others(text, function() return "\239\191\189" end)
 end
 
 return M

@@ -40,13 +40,42 @@ local TO_DO = {
   timeout = "--timeout gives it more time",
 }
 
+local function maybe(kind, value) return value == nil or type(value) == kind end
+
+-- Is it an edge, as a server tells of one?
+local function is_edge(edge)
+  local wrong = require "perigee.registry.topology".wrong
+  return type(edge) == "table" and type(edge.state) == "string"
+    and edge.ends ~= nil and not wrong { edges = { edge.ends } }
+    and not wrong { mesh = edge.absent }
+    and maybe("number", edge.since) and maybe("string", edge.why)
+end
+
+-- Is it what a server tells of a topology? It may have answered anything.
+local function is_topology(value)
+  local wrong = require "perigee.registry.topology".wrong
+  if type(value) ~= "table" or type(value.wanted) ~= "table"
+    or type(value.actual) ~= "table" or wrong(value.wanted) then
+    return false
+  end
+  for _, edge in ipairs(value.actual) do
+    if not is_edge(edge) then return false end
+  end
+  return true
+end
+
 -- Asks the server for the topology; returns what it answers.
 local function ask(agent, timeout, method, body)
   local clients = require "perigee.registry.control.client"
   local path = ("/v1/scopes/%s/topology"):format(clients.escape(agent.scope))
   local asked = clients.new(agent.registry.target, timeout)
   local value, kind, why = asked:ask(method, path, body)
-  if value then return value end
+  if value and not is_topology(value) then
+    failure.failed("%s: what it answers is no topology",
+                   agent.registry.target.text)
+  elseif value then
+    return value
+  end
   local what = TO_DO[kind]
   failure.failed("%s", what and ("%s; %s"):format(why, what) or why)
 end
