@@ -42,7 +42,7 @@ extern "C" {
 
 /* Raised when a declaration below changes; Lua refuses a core with another
  * number. */
-enum { PERIGEE_ABI = 8 };
+enum { PERIGEE_ABI = 9 };
 PERIGEE_API int perigee_abi(void);
 
 /* ---- Statuses ---------------------------------------------------------- */
@@ -552,10 +552,20 @@ PERIGEE_API uint32_t perigee_session_id(const struct perigee_session *session);
 /* Ends the session in order: own operations end in "closed", the peer's in
  * "peer_lost". Over a socket it waits, at most 50 ms, until the last frames
  * have been sent. Idempotent; the handle lives until perigee_session_free,
- * which drops the remaining events. Memory in an asynchronous copy (a GPU's)
- * stays in use until the copy has ended, as with perigee_region_close. */
+ * which drops the remaining events (counted as dropped). A program that wants
+ * the end of each operation closes the session, and frees it once it has
+ * settled. Memory in an asynchronous copy (a GPU's) stays in use until the copy
+ * has ended, as with perigee_region_close. */
 PERIGEE_API void perigee_session_close(struct perigee_session *session);
 PERIGEE_API void perigee_session_free(struct perigee_session *session);
+/* Returns 1 if freeing the session now would drop nothing: it has ended, no
+ * event of it waits, the events that were given are over (perigee_poll), and no
+ * copy of memory is under way. Else 0; the polls that follow bring it there.
+ * Calls of the peer that the program has not answered yet do not count: they
+ * outlive the session, and are answered as before. Walks the session's
+ * operations; does not block. */
+PERIGEE_API int
+perigee_session_settled(const struct perigee_session *session);
 
 enum perigee_session_state {
   PERIGEE_SESSION_NONE = 0, PERIGEE_SESSION_HELLO = 1, PERIGEE_SESSION_OPEN = 2,
@@ -645,6 +655,8 @@ struct perigee_counters {
   uint64_t kept;            /* bytes of free blocks and of sealed sockets' buffers
                                kept for later use; those not used for half a
                                second go back to the system */
+  uint64_t dropped;         /* events that never came, because their session was
+                               freed before (engine) */
 };
 PERIGEE_API const struct perigee_counters *
 perigee_counters(struct perigee_engine *engine,

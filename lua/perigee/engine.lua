@@ -318,7 +318,8 @@ end
 
 --- Returns counters since the engine's start: `calls`, `served`, `replies`,
 -- `failures`, `timeouts`, `transfers`, `messages`, `bytes_sent`,
--- `bytes_received`, `wakes`, `sleeps`, `stalls`, `refused`, `polls`; and what
+-- `bytes_received`, `wakes`, `sleeps`, `stalls`, `refused`, `polls`, `dropped`
+-- (events that never came, because their session was freed: 0); and what
 -- there is now: `sessions`, `regions`, `operations`, `pooled` (bytes of blocks
 -- in use), `kept` (bytes of free blocks and of sealed sockets' buffers that are
 -- kept for reuse; those unused for half a second go back to the system).

@@ -51,10 +51,10 @@ local COUNTERS = { "calls", "served", "replies", "failures", "timeouts",
                    "transfers", "messages", "bytes_sent", "bytes_received",
                    "wakes", "sleeps", "stalls", "sessions", "regions",
                    "operations", "pooled", "refused", "polls", "kept",
-                   "spins" }
+                   "spins", "dropped" }
 local OF_ENGINE = { sessions = true, regions = true, operations = true,
                     pooled = true, refused = true, polls = true,
-                    spins = true }
+                    spins = true, dropped = true }
 
 local function text(pointer)
   return pointer ~= nil and ffi.string(pointer) or ""

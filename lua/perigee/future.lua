@@ -33,8 +33,8 @@ local select, unpack, wake = select, unpack, signals.wake
 
 local M = {}
 
-local ENDED, VALUE, OPERATION, WAITER, OWNER, FINISH = 1, 2, 3, signals.WAITER,
-                                                       5, 6
+local ENDED, WAITER = signals.ENDED, signals.WAITER
+local VALUE, OPERATION, OWNER, FINISH = 2, 3, 5, 6
 M.ENDED, M.VALUE, M.OPERATION, M.OWNER = ENDED, VALUE, OPERATION, OWNER
 local SLOTS = { ended = ENDED, value = VALUE, operation = OPERATION,
                 waiter = WAITER, owner = OWNER, finish = FINISH }
@@ -146,7 +146,6 @@ end
 -- other.
 function M.follow(future, other)
   future.inner = other
-  if other.ended then return end_as(future, other) end
   signals.attach(other, signals.new(1, function() end_as(future, other) end))
 end
 

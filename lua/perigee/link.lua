@@ -251,7 +251,7 @@ local function wait(future, deadline, call)
   local signal = signals.new(1)
   signals.attach(future, signal)
   signals.attach(call, signal)
-  if not call.ended then loop.wait_signal(signal, deadline) end
+  loop.wait_signal(signal, deadline)
   signals.detach(call, signal)
   signals.detach(future, signal)
   return future.ended and true or false

@@ -206,7 +206,8 @@ local function pump(target, deadline)
     end
     note_signals()
     local quiet = pass(nil, target)
-    if quiet == nil then return nil end
+    -- One engine may have ended target before another one's batch had to wait.
+    if quiet == nil then return target.ended and true or nil end
     if expire() or state.first <= state.last then quiet = false end
     if deadline < huge and not target.ended and now() >= deadline then
       return false
@@ -354,6 +355,7 @@ end
 
 --- Waits until signal has ended; a timer ends it at deadline.
 function M.block(signal, deadline)
+  if signal.ended then return end
   if deadline < huge then
     signal.at = deadline
     timers.add(signal)

@@ -13,7 +13,7 @@
 --   state    event                           becomes
 --   open     close(), its engine's close()   closed   handle false, lost set
 --   open     the core's LOST                 lost     the same
---   both     no operation is left of it      freed    the core's memory is back
+--   both     the core has told all of it     freed    the core's memory is back
 --
 -- A session that has ended keeps its explanation, and operations on it fail
 -- with the reason of its end.
@@ -150,21 +150,15 @@ end
 
 -- ---- Ending ----------------------------------------------------------------
 
-local function in_use(session)
-  for _, future in pairs(session.engine.inflight) do
-    local owner = future.owner
-    if owner == session or owner.session == session then return true end
-  end
-  return false
-end
-jit.off(in_use)
-
--- Frees the core's session once all operations have completed and all polled
--- events are handled. Returns whether it is freed.
+-- Frees the core's session once all polled events are handled and the core has
+-- no more to tell of it: each end, SENT and ABANDONED comes before. Returns
+-- whether it is freed.
 local function free(session)
   local engine, handle = session.engine, session.ending
   if not handle then return true end
-  if engine.i < engine.n or in_use(session) then return false end
+  if engine.i < engine.n or C.perigee_session_settled(handle) == 0 then
+    return false
+  end
   session.ending = false
   engine.sessions[session.id] = nil
   C.perigee_session_free(handle)

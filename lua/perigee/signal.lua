@@ -68,12 +68,20 @@ local function trigger(signal)
 end
 M.trigger = trigger
 
---- Where a future (future.lua) has the list of its signals, or false.
-M.WAITER = 4
-local WAITER = M.WAITER
+--- Where a future (future.lua) has whether it has ended, and the list of its
+-- signals, or false.
+M.ENDED, M.WAITER = 1, 4
+local ENDED, WAITER = M.ENDED, M.WAITER
 
---- Makes the end of future count for signal.
+-- Counts the end of a future for signal.
+local function count(signal)
+  signal.remaining = signal.remaining - 1
+  if signal.remaining == 0 then trigger(signal) end
+end
+
+--- Makes the end of future count for signal: at once if it has ended.
 function M.attach(future, signal)
+  if future[ENDED] then return count(signal) end
   future[WAITER] = { signal = signal, next = future[WAITER] }
 end
 
@@ -97,9 +105,7 @@ function M.wake(future)
   local node = first_first(future[WAITER])
   future[WAITER] = false
   while node do
-    local signal = node.signal
-    signal.remaining = signal.remaining - 1
-    if signal.remaining == 0 then trigger(signal) end
+    count(node.signal)
     node = node.next
   end
 end

@@ -225,11 +225,7 @@ local function watch_all(list)
     local watcher = signals.new(1, note)
     watcher.course, watcher.index = course, i
     course.watchers[i] = watcher
-    if list[i].ended then
-      note(watcher)
-    else
-      signals.attach(list[i], watcher)
-    end
+    signals.attach(list[i], watcher)
   end
   return course
 end

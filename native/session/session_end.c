@@ -165,6 +165,11 @@ static void drop(struct operation *op) {
   operation_free(op);
 }
 
+static void drop_untold(struct operation *op) {
+  op->engine->counters.dropped++;
+  drop(op);
+}
+
 /* Steps a freed session; returns false while a copy is under way for it. No
  * event follows a free, so operations that wait for a copy step here and not in
  * step_moving, and those that have an event are dropped. */
@@ -185,7 +190,7 @@ static bool settle(struct perigee_session *s) {
     if (op->quiet_wait)
       operation_unqueue(op);
     else if (op->event != PERIGEE_EVENT_NONE)
-      drop(op);
+      drop_untold(op);
     quiet = quiet && !op->quiet_wait;
   }
   return quiet;
@@ -196,6 +201,19 @@ bool session_reap(struct perigee_session *s) {
   if (quiet)
     session_destroy(s);
   return quiet;
+}
+
+/* What is left of an operation that has ended goes with the poll after the one
+ * that gave its last event (end_given). */
+int perigee_session_settled(const struct perigee_session *s) {
+  LOOK(s->engine);
+  const struct node *n;
+  if (s->state != PERIGEE_SESSION_ENDED || s->news.next)
+    return 0;
+  for (n = s->operations.all.next; n != &s->operations.all; n = n->next)
+    if (!serve_survives(CONTAINER(n, struct operation, all)))
+      return 0;
+  return 1;
 }
 
 void perigee_session_free(struct perigee_session *s) {

@@ -1,9 +1,13 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- Calls that continue when their peer is back: the errors when they cannot, and
 -- that they stop when no one wants their result.
+local again = require "perigee.call.again"
 local cases = require "spec.support.cases"
+local errors = require "perigee.errors"
+local loop = require "perigee.loop"
 local perigee = require "perigee"
 local process = require "spec.support.process"
+local reply = require "perigee.reply"
 
 local function server(child, _, _, version)
   child.serve { name = "x", version = tonumber(version), methods = {
@@ -66,6 +70,27 @@ describe("a call whose peer is gone", function()
     assert.is_false(other:done())
     start(1)
     assert.equal("same", (other:wait(10)))
+  end)
+
+  -- Its end may come late: copies of its memory can be under way.
+  it("goes on by the session that its proxy has found meanwhile", function()
+    local before = perigee.session(proxy)
+    kill()
+    start(1)
+    assert.equal(1, (proxy:same(1)))
+    local after = perigee.session(proxy)
+    assert.is_true(before ~= after)
+    local method = { name = "often", text = "x.often", idempotent = true }
+    local made = { session = before, began = loop.now() }
+    local lost = before:gone("calling x.often of worker")
+    local call, other = again.renew(proxy, method, lost, made)
+    assert.is_function(call, tostring(other))
+    assert.equal(after, perigee.session(other))
+    local refused = errors.new("closed", "it drains", false)
+    refused.code = reply.DRAINING
+    call, other = again.renew(proxy, method, refused, made)
+    assert.is_function(call, tostring(other))
+    assert.equal(after, perigee.session(other))
   end)
 
   it("counts the attempts, if there were any in vain", function()

@@ -32,17 +32,30 @@ static void operations_end_with_their_peer(void **state) {
   stop_all(state, scene_by_peers_close, PERIGEE_PEER_LOST);
 }
 
+static void poll_both(struct scene *s) {
+  for (int side = 1; side >= 0; side--) {
+    struct perigee_event e;
+    poll_side(&s->p, side);
+    while (taken(&s->p, side, &e))
+      scene_answer(s, side, &e);
+  }
+}
+
+static void begin(struct scene *s, void *state, const struct scene_kind *kind,
+                  int polls) {
+  scene_open(s, state, -1);
+  kind->build(s);
+  for (int i = 0; i < polls && s->ends == 0; i++)
+    poll_both(s);
+}
+
+static uint64_t dropped(const struct scene *s) {
+  return perigee_counters(s->p.engine[0], NULL)->dropped;
+}
+
 static void free_after(void *state, const struct scene_kind *kind, int polls) {
   struct scene s;
-  scene_open(&s, state, -1);
-  kind->build(&s);
-  for (int i = 0; i < polls && s.ends == 0; i++)
-    for (int side = 1; side >= 0; side--) {
-      struct perigee_event e;
-      poll_side(&s.p, side);
-      while (taken(&s.p, side, &e))
-        scene_answer(&s, side, &e);
-    }
+  begin(&s, state, kind, polls);
   uint64_t ends = s.ends;
   perigee_session_free(s.p.session[0]);
   s.p.session[0] = NULL;
@@ -50,6 +63,7 @@ static void free_after(void *state, const struct scene_kind *kind, int polls) {
   s.p.still[0] = s.p.still[1] = false;
   scene_wind_up(&s);
   assert_int_equal(s.ends, ends);
+  assert_int_equal(dropped(&s) > 0, ends == 0);
   all_byte(s.mine, 0xcc);
   scene_close(&s);
 }
@@ -61,6 +75,42 @@ static void freed_sessions_tell_nothing(void **state) {
     for (int polls = 0; polls < 4 && !k->connecting; polls++) {
       print_message("# %s, %d polls on\n", k->name, polls);
       free_after(*state, k, polls);
+    }
+}
+
+/* Polls a closed session until it has settled. */
+static void await_settled(struct scene *s) {
+  int64_t end = clock_now() + 5000 * MS;
+  s->p.still[0] = false;
+  while (!perigee_session_settled(s->p.session[0])) {
+    poll_both(s);
+    if (clock_now() > end)
+      fail_msg("the session does not settle");
+  }
+}
+
+static void settle_after(void *state, const struct scene_kind *kind,
+                         int polls) {
+  struct scene s;
+  begin(&s, state, kind, polls);
+  assert_int_equal(perigee_session_settled(s.p.session[0]), 0);
+  perigee_session_close(s.p.session[0]);
+  await_settled(&s);
+  assert_int_equal(s.ends, 1);
+  perigee_session_free(s.p.session[0]);
+  s.p.session[0] = NULL;
+  scene_wind_up(&s);
+  assert_int_equal(s.ends, 1);
+  assert_int_equal(dropped(&s), 0);
+  scene_close(&s);
+}
+
+/* A session that has settled has told all, so freeing it drops nothing. */
+static void settled_sessions_have_told_all(void **state) {
+  for (const struct scene_kind *k = scene_kinds; k->name; k++)
+    for (int polls = 0; polls < 4 && !k->connecting; polls++) {
+      print_message("# %s, %d polls on\n", k->name, polls);
+      settle_after(*state, k, polls);
     }
 }
 
@@ -86,6 +136,7 @@ int main(void) {
       cmocka_unit_test(operations_end_with_their_session),
       cmocka_unit_test(operations_end_with_their_peer),
       cmocka_unit_test(freed_sessions_tell_nothing),
+      cmocka_unit_test(settled_sessions_have_told_all),
       cmocka_unit_test(engines_close_over_everything),
   };
   return RUN_MATRIX("ends", tests);

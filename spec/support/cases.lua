@@ -7,6 +7,7 @@
 -- PERIGEE_SPEC_SLOW says how many times slower than usual the machine is.
 -- Parent and children share a registry scope.
 local ffi = require "ffi"
+local loop = require "perigee.loop"
 local perigee = require "perigee"
 local process = require "spec.support.process"
 
@@ -137,14 +138,26 @@ function M.bytes(size, seed)
   return text:rep(math.ceil(size / 251)):sub(1, size)
 end
 
--- For after_each: closes all objects opened here and ends all children.
+-- How many ends the engines that are still open have kept from the program.
+local function dropped()
+  local n = 0
+  for _, engine in ipairs(loop.state.engines) do
+    n = n + engine:stats().dropped
+  end
+  return n
+end
+
+-- For after_each: closes all objects opened here and ends all children. Raises
+-- if a session was freed before all its events had come.
 function M.cleanup()
+  local lost = dropped()
   for i = #M.opened, 1, -1 do
     M.opened[i]:close()
     M.opened[i] = nil
   end
   process.cleanup()
   os.execute("rm -rf '" .. M.folder .. "'")
+  assert(lost == 0, "events were dropped with their session")
 end
 
 -- Runs the loop until f() is true; returns false after timeout (20 s of a fast

@@ -51,15 +51,12 @@ end
 -- Looks up, and notes what the registry answers.
 local function look_up(link)
   local found = looked_up(link)
-  local function note()
+  signals.attach(found, signals.new(1, function()
     local entry, err = futures.results(found)
     if entry or err.kind == "not_found" then
       known.note(link.agent, link.peer, entry)
     end
-  end
-  if found.ended then note() else
-    signals.attach(found, signals.new(1, note))
-  end
+  end))
   return found
 end
 

@@ -50,12 +50,12 @@ local STARTING = { peer_lost = true, no_service = true }
 
 -- ---- Waiting for the peer --------------------------------------------------
 
--- Tells whether a call that ended with err may go on: the session is over, or
--- its peer drains. If err is the session's end, Lua may not have been told of
--- that yet.
-local function may(binding, err)
+-- Tells whether a call that ended with err may go on: its session is over, or
+-- the peer drains. If err is the session's end, Lua may not have been told of
+-- that yet. The binding may be in another session by now, if a call that ended
+-- before this one has gone on.
+local function may(binding, session, err)
   if not binding.link or not binding.engine.handle then return false end
-  local session = binding.session
   return not session.closed and (not session.handle or err.kind == "peer_lost"
                                  or outcome.is_drained(err))
 end
@@ -128,22 +128,25 @@ end
 
 --- Goes on with a call of method by proxy that ended with err. Waits for the
 -- peer, and returns the function and the proxy to go on with; or nil and the
--- error to end with. began: when the call was submitted, false if that is not
--- known or it was not; call: its future, if others have it; due: when its
--- timeout is over, if its end has told that.
-function M.renew(proxy, method, err, began, call, due)
-  local binding = proxy[1]
-  if not may(binding, err) then return nil, err end
+-- error to end with. future: the call's, if others have it. call has
+--
+--   session   the one in which the call was made, or could not be
+--   began     when it was submitted, false if that is not known or it was not
+--   due       when its timeout is over, if its end has told that
+function M.renew(proxy, method, err, call, future)
+  local binding, session, began = proxy[1], call.session, call.began
+  if not may(binding, session, err) then return nil, err end
   if outcome.is_drained(err) then
-    binding.link:avoid(binding.session)
-  elseif binding.session.handle then
+    binding.link:avoid(session)
+  elseif session.handle then
     loop.refresh(binding.engine)
-    if not may(binding, err) or binding.session.handle then return nil, err end
+    if session.handle or not may(binding, session, err) then return nil, err end
   end
   local root = binding.root or binding
   local sent = binding.sent or began and err.sent ~= false or false
-  local patience, deadline = until_when(binding, method, began, due)
-  local session, why = rejoin(binding, patience, deadline, call)
+  local patience, deadline = until_when(binding, method, began, call.due)
+  local why
+  session, why = rejoin(binding, patience, deadline, future)
   if not root.link then return nil, outcome.gone(root, method) end
   if session and root.epoch and root.epoch ~= session.epoch then
     why = errors.new("stale", M.RESTARTED:format(session:text()), sent)
@@ -164,14 +167,11 @@ end
 -- ---- Futures ---------------------------------------------------------------
 
 --- Runs in a task: goes on with a call that ended with err, and ends its
--- future. call has the proxy, when the call began (false: it was never tried,
--- or nobody noted it), when its timeout is over (due, if that is known), and
--- its arguments.
+-- future. call has what renew needs, the proxy, the trace, and its arguments.
 local function go_on(future, call, method, err)
-  local proxy, began = call.proxy, call.began
   if future.ended then return end
   loop.state.current.trace = call.trace
-  local on, other = M.renew(proxy, method, err, began, future, call.due)
+  local on, other = M.renew(call.proxy, method, err, call, future)
   if future.ended then return end
   if not on then return settle(future, nil, other) end
   local fine, inner = pcall(other[1].class.async.__index[method.name], other,
@@ -184,9 +184,11 @@ M.go_on = go_on
 --- Returns the future of a call that could not be submitted because of err.
 -- Misuse in its arguments is raised by waiting for the future.
 function M.later(proxy, method, err, ...)
-  if not may(proxy[1], err) then return futures.done(nil, err) end
-  local future = futures.new(proxy[1], outcome.doing(proxy[1], method))
-  tasks.drive(future, go_on, { proxy = proxy, began = false,
+  local binding = proxy[1]
+  local session = binding.session
+  if not may(binding, session, err) then return futures.done(nil, err) end
+  local future = futures.new(binding, outcome.doing(binding, method))
+  tasks.drive(future, go_on, { proxy = proxy, session = session, began = false,
                                trace = traces.here(), n = select("#", ...),
                                ... }, method, err)
   return future
@@ -223,10 +225,11 @@ function M.resume(future, method, told, arguments)
   local err = outcome.failure(binding, method, told)
   if not call and not outcome.is_drained(err) then return false end
   call = call or refused(future, arguments)
+  call.session = binding.engine.sessions[told.session] or binding.session
   call.due = outcome.deadline(told)
   future.again, future.operation, future.value = nil, false, false
   future.doing = outcome.doing(binding, method)
-  if may(binding, err) then
+  if may(binding, call.session, err) then
     tasks.drive(future, go_on, call, method, err)
   else
     settle(future, nil, err)

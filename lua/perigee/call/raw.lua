@@ -274,7 +274,8 @@ local function go_on(future, self, method, payload, place)
   end
   if not fine then return futures.raise(future, operation) end
   if not operation then
-    return again.go_on(future, { proxy = self, began = began, n = 1, payload },
+    return again.go_on(future, { proxy = self, session = binding.session,
+                                 began = began, n = 1, payload },
                        method, kept)
   end
   futures.begin(future, operation, kept, M.finish(method))
@@ -331,12 +332,13 @@ M.finish = finish_by
 local function call_of(method, finish, self, payload)
   local binding = binding_of(self, method)
   if state.pinned then loop.check_wait(2) end
-  local began = method.idempotent and now()
+  local began, session = method.idempotent and now(), binding.session
   local operation, kept, written = submit(binding, method, payload)
   local err, place, due
   while waits(payload, place, operation, kept, written) do
     place = place or room.enter(binding)
     if room.wait(place) then
+      session = binding.session
       operation, kept, written = submit(binding, method, payload,
                                         place.deadline)
     end
@@ -357,9 +359,9 @@ local function call_of(method, finish, self, payload)
     err = began and futures.lost(future)
     if not err then return futures.results(future) end
   end
-  local call, proxy = again.renew(self, method, err,
-                                  operation and began
-                                    or place and place.began, nil, due)
+  local call, proxy = again.renew(self, method, err, {
+    session = session, began = operation and began or place and place.began,
+    due = due })
   if call then return call(proxy, payload) end
   return nil, proxy
 end

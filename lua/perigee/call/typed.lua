@@ -163,7 +163,7 @@ function M.call(method)
   return function(self, ...)
     local binding = binding_of(self, method)
     if state.pinned then loop.check_wait(2) end
-    local began = method.idempotent and now()
+    local began, session = method.idempotent and now(), binding.session
     local operation, out, slice = submit(binding, method, ...)
     local err, due
     if not operation then
@@ -188,8 +188,8 @@ function M.call(method)
       err = began and futures.lost(future)
       if not err then return futures.results(future) end
     end
-    local call, proxy = again.renew(self, method, err, operation and began,
-                                    nil, due)
+    local call, proxy = again.renew(self, method, err, {
+      session = session, began = operation and began, due = due })
     if call then return call(proxy, ...) end
     return nil, proxy
   end

@@ -100,7 +100,6 @@ function next_address(race)
   local attempt = dial(race, address)
   race.attempts[address] = attempt
   if race.addresses[race.place + 1] then later(race) end
-  if attempt.ended then return ended(race, address, attempt) end
   signals.attach(attempt, signals.new(1, function()
     ended(race, address, attempt)
   end))
