@@ -54,7 +54,8 @@ function M.current()
     method = method.name, service = method.service, worker = record,
     delivered = false, came = record.trace,
   }, Context)
-  record.context = context
+  record.context, record.engine.contexts[context] = context, true
+  if not record.engine.handle then M.lost(context, C.PERIGEE_CLOSED) end
   return context
 end
 
@@ -180,6 +181,7 @@ function M.replied(context, delivered)
 end
 
 function M.settle(context, delivered)
+  context.engine.contexts[context] = nil
   context.delivered = context.delivered
     or futures.new(false, replying(context))
   if delivered == true then return futures.settle(context.delivered, true) end
@@ -189,6 +191,49 @@ end
 --- The error of a reply that the caller will never get.
 function M.undelivered(context, status)
   return errors.ended(status, replying(context))
+end
+
+--- Ends a context, if there is one, whose call ended with status before its
+-- handler replied.
+function M.lost(context, status)
+  if context then M.replied(context, M.undelivered(context, status)) end
+end
+
+-- Ends the contexts of an engine that which(context) is true of, with status
+-- and why.
+local function lose(engine, status, why, which)
+  local list = {}
+  for context in pairs(engine.contexts) do
+    if which(context) then list[#list + 1] = context end
+  end
+  for _, context in ipairs(list) do
+    M.replied(context, errors.ended(status, replying(context), why))
+  end
+end
+jit.off(lose)
+
+--- Ends the context of a call that could not be served (loop.broken).
+function M.broken(engine, served)
+  lose(engine, C.PERIGEE_PROTOCOL, nil, function(context)
+    return context.served == served
+  end)
+end
+
+--- Ends those of an engine that was closed.
+function M.closed(engine)
+  lose(engine, C.PERIGEE_CLOSED, "the engine was closed",
+       function() return true end)
+end
+
+-- After a stop: ends those of handlers that will not be resumed.
+loop.dropped[#loop.dropped + 1] = function()
+  for _, engine in ipairs(state.engines) do
+    lose(engine, C.PERIGEE_CLOSED, "the loop was stopped", function(context)
+      local worker = context.worker
+      return context.served and worker.co
+        and worker.generation ~= state.generation
+    end)
+  end
 end
 
 return M

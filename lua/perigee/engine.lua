@@ -4,6 +4,7 @@
 -- `perigee.engine`; an agent has one in its field `engine`.
 -- @classmod Engine
 local check = require "perigee.check"
+local contexts = require "perigee.context"
 local descriptors = require "perigee.descriptor"
 local endpoints = require "perigee.endpoint"
 local errors = require "perigee.errors"
@@ -219,7 +220,7 @@ function M.new(options)
     behind = false, pressure = regions.PRESSURE,
     pooled_limit = tonumber(core.pool) / 4, pool = tonumber(core.pool),
     unseen = 0, chores = false, keep = { options, text },
-    methods = {}, draining = false, landed = {}, replying = {},
+    methods = {}, draining = false, landed = {}, replying = {}, contexts = {},
     once = false,
     spin = tonumber(core.spin), eager = tonumber(core.eager), agent = false,
   }, Engine)
@@ -380,8 +381,31 @@ local function end_pending(inflight)
 end
 jit.off(end_pending)
 
+-- Ends what the core has of the engine, and then what waits for it.
+local function end_core(engine, handle)
+  C.perigee_engine_close(handle)
+  if loop.state.count == 0 and not loop.state.leaving then
+    for _, f in ipairs(loop.emptied) do f() end
+  end
+  local inflight, landed = engine.inflight, engine.landed
+  engine.inflight, engine.landed, engine.replying = {}, {}, {}
+  engine.methods = {}
+  engine.flying = 0
+  end_pending(inflight)
+  while engine.once do
+    engine.once(errors.new("closed", "serving one call: the engine was closed",
+                           false))
+  end
+  for _, landing in pairs(landed) do landing:abandon() end
+  contexts.closed(engine)
+end
+jit.off(end_core)
+
 --- Closes the engine's listeners, sessions and regions and then the engine, at
--- once. Pending operations end with `closed`. Idempotent.
+-- once. Pending operations end with `closed`. A handler, landing, reader or
+-- writer that runs on the loop may close the engine that it was called for:
+-- what it was given stays valid until it returns, and the peers are told then.
+-- Idempotent.
 -- @function Engine:close
 -- @waits no; over TCP up to 50 ms, until the peers' hosts have all that was
 --   sent
@@ -395,15 +419,7 @@ function Engine:close()
   self.handle, self.i, self.n, self.chores = false, 0, 0, false
   loop.remove_engine(self)
   descriptors.leave(self)
-  C.perigee_engine_close(handle)
-  if loop.state.count == 0 and not loop.state.leaving then
-    for _, f in ipairs(loop.emptied) do f() end
-  end
-  local inflight = self.inflight
-  self.inflight = {}
-  end_pending(inflight)
-  for _, landing in pairs(self.landed) do landing:abandon() end
-  self.landed, self.replying, self.methods = {}, {}, {}
+  loop.unpinned(function() end_core(self, handle) end)
 end
 jit.off(Engine.close)
 
@@ -411,7 +427,8 @@ jit.off(Engine.close)
 -- state ends.
 M.net = newproxy(true)
 getmetatable(M.net).__gc = function()
-  loop.state.leaving = true
+  loop.state.leaving, loop.state.pinned = true, false
+  loop.catch_up()
   for _, engine in ipairs(loop.state.engines) do
     pcall(engine.agent and engine.agent.close or engine.close,
           engine.agent or engine)

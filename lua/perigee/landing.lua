@@ -21,13 +21,17 @@ local M = {}
 
 local POOLED, TYPED, HELD = C.PERIGEE_POOLED, C.PERIGEE_TYPED, C.PERIGEE_HELD
 local TOO_LARGE, DENIED = C.PERIGEE_TOO_LARGE, C.PERIGEE_DENIED
+local CANCELLED = C.PERIGEE_CANCELLED
 local target = native.slice_t()
 
 local Landing = {}
 Landing.__index = Landing
 
 --- Tells the method that its handler will never run; called at most once.
-function Landing:abandon()
+-- status: how the call ended, for the context that the landing has asked for,
+-- unless that has ended already.
+function Landing:abandon(status)
+  if status then contexts.lost(self.context, status) end
   local abandoned, values = self.method.abandoned, self.values
   if not abandoned then return end
   values[values.place] = self.slice
@@ -60,7 +64,6 @@ local function ask(engine, event, method, values)
   local fine, slice, reason = xpcall(method.landing, reply.caught,
                                      unpack(values, 1, values.n))
   state.pinned, raw.served, raw.trace = false, false, false
-  if raw.context and fine then raw.context.served = false end
   return fine, slice, reason
 end
 
@@ -71,10 +74,12 @@ local function land(engine, served, method, values, slice, length)
       .. ": its landing gave something else than what it may: " .. why }, true)
   end
   local landing = setmetatable({ method = method, values = values,
-                                 slice = slice }, Landing)
+                                 slice = slice, context = raw.context },
+                               Landing)
   if slice.length < length then
     reply.refuse(engine, served, TOO_LARGE,
-      ("the landing has %d bytes, the slice %d"):format(slice.length, length))
+      ("the landing has %d bytes, the slice %d"):format(slice.length, length),
+      landing.context)
     return landing:abandon()
   end
   if slice.length > length then landing.slice = slice:slice(0, length) end
@@ -82,9 +87,17 @@ local function land(engine, served, method, values, slice, length)
   local status = C.perigee_land(engine.handle, served, target)
   if status < 0 then
     engine.landed[served] = nil
-    reply.refuse(engine, served, status, native.detail(engine.handle))
+    reply.refuse(engine, served, status, native.detail(engine.handle),
+                 landing.context)
     landing:abandon()
   end
+end
+
+-- Abandons what a landing gave that has closed its engine.
+local function came_too_late(method, values, slice)
+  if not slices.is_slice(slice) then return end
+  setmetatable({ method = method, values = values, slice = slice }, Landing)
+    :abandon()
 end
 
 -- Asks the method where the slice goes, once the call's arguments are decoded.
@@ -96,11 +109,14 @@ local function arrive(engine, event, method, values)
                         "a slice came without its place")
   end
   local fine, slice, reason = ask(engine, event, method, values)
-  if not engine.handle then return end
+  if not engine.handle then
+    return fine and came_too_late(method, values, slice)
+  end
   if not fine then return reply.failed(engine, served, raw, slice, true) end
   if slice == nil then
     return reply.refuse(engine, served, DENIED,
-                        errors.shown(reason or "the landing gave nothing"))
+                        errors.shown(reason or "the landing gave nothing"),
+                        raw.context)
   end
   return land(engine, served, method, values, slice, tonumber(event.slice))
 end
@@ -154,21 +170,35 @@ end
 loop.on[C.PERIGEE_EVENT_ABANDONED] = function(engine, event)
   local landing = engine.landed[event.operation]
   engine.landed[event.operation] = nil
-  if landing then landing:abandon() end
+  if landing then landing:abandon(CANCELLED) end
 end
 
---- The slice of a REQUEST that came with one: the landing's, or a pooled one.
-function M.take(engine, event, served)
+--- The slice of a REQUEST that came with one: the landing's, which stays in
+-- engine.landed until the handler is about to run, or a pooled one.
+function M.slice_of(engine, event, served)
   local landing = engine.landed[served]
-  if landing then
-    engine.landed[served] = nil
-    return landing.slice
-  end
+  if landing then return landing.slice end
   local pointer = band(event.flags, POOLED) ~= 0 and event.landed or nil
   return regions.pooled(engine, pointer, tonumber(event.slice))
 end
 
---- Closes a slice that no handler will get.
-function M.give_up(slice) slice:close() end
+--- The handler of the call is about to run, by this worker, and has the slice
+-- from now on.
+function M.taken(engine, served, worker)
+  local landing = engine.landed[served]
+  if not landing then return end
+  engine.landed[served] = nil
+  local context = landing.context
+  worker.context = context
+  if context then context.worker = worker end
+end
+
+--- Gives up a slice that no handler will get.
+function M.give_up(engine, served, slice)
+  local landing = engine.landed[served]
+  if not landing then return slice:close() end
+  engine.landed[served] = nil
+  landing:abandon(CANCELLED)
+end
 
 return M

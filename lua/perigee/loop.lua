@@ -378,6 +378,26 @@ function M.park()
   yield(PARKED)
 end
 
+-- What waits until no code is pinned, in order.
+local later = {}
+
+--- Does what has waited for code that was pinned.
+function M.catch_up()
+  local list = later
+  later = {}
+  for _, f in ipairs(list) do f() end
+end
+
+M.dropped[#M.dropped + 1] = M.catch_up
+
+--- Calls f now, or, while code is pinned that may use what f ends, once that is
+-- over.
+function M.unpinned(f)
+  if not state.pinned then return f() end
+  later[#later + 1] = f
+  if #later == 1 then enqueue { run = M.catch_up } end
+end
+
 --- The deadline of a wait of seconds from now (nil: without limit).
 function M.deadline(seconds)
   if not seconds or seconds > 9e9 then return huge end

@@ -95,6 +95,7 @@ local function plain(status, flags, pointer, length)
   message.slice.region = nil
 end
 
+-- The record of a call that is refused.
 local NOBODY = { served = false, context = false, method = { service = "" } }
 
 local LONGEST = 6 * 2 ^ 10              -- of a traceback, and of a code
@@ -118,17 +119,20 @@ local function fail(engine, served, record, status, failure, ran)
   send(engine, served, record, nil, out)
 end
 
-local function refuse(engine, served, status, text, code)
+local function refuse(engine, served, status, text, code, context)
   local worker = state.current
   if worker.served == served and worker.engine == engine then
-    worker.served = false
+    context = context or worker.context
+    worker.served, worker.context = false, false
   end
+  NOBODY.context = context or false
   fail(engine, served, NOBODY, status, { message = text, code = code }, false)
 end
 
---- Refuses a call whose handler did not run.
-function M.refuse(engine, served, status, text)
-  return refuse(engine, served, status, text)
+--- Refuses a call whose handler did not run. context: the call's, if its
+-- landing has asked for it.
+function M.refuse(engine, served, status, text, context)
+  return refuse(engine, served, status, text, nil, context)
 end
 
 --- Refuses a call for whose method engine.methods has no handler; what says
@@ -141,10 +145,18 @@ function M.no_method(engine, served, what)
          "the agent is draining and takes no new calls", M.DRAINING)
 end
 
+-- Tells whether the engine was closed while the handler ran, which has ended
+-- the call and its context.
+local function is_gone(engine, record)
+  if engine.handle then return false end
+  record.served, record.context = false, false
+  return true
+end
+
 --- Replies that the handler failed; before: that its landing failed, and the
 -- handler did not run.
 function M.failed(engine, served, record, failure, before)
-  if not engine.handle then return end
+  if is_gone(engine, record) then return end
   fail(engine, served, record, REMOTE, failure_of(failure), not before)
 end
 
@@ -162,10 +174,7 @@ end
 
 --- Replies to a typed call with the results of xpcall.
 function M.answer(engine, served, worker, fine, ...)
-  if not engine.handle then
-    worker.served = false
-    return
-  end
+  if is_gone(engine, worker) then return end
   if not fine then return M.failed(engine, served, worker, (...)) end
   out:reset()
   local why, slice = pack(out, ...)
@@ -181,14 +190,14 @@ end
 
 --- Replies with bytes of the request itself, which stay valid for the core.
 function M.bytes(engine, served, record, pointer, length)
-  if not engine.handle then return end
+  if is_gone(engine, record) then return end
   plain(0, 0, pointer, length)
   send(engine, served, record, nil, nil)
 end
 
 --- Replies with what a raw handler returned, other than its request.
 function M.raw(engine, served, record, result)
-  if not engine.handle then return end
+  if is_gone(engine, record) then return end
   if type(result) == "string" then
     plain(0, 0, result, #result)
   elseif result == nil then

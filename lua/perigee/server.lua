@@ -39,14 +39,15 @@ local refuse, answer = reply.refuse, reply.answer
 -- ---- Typed -----------------------------------------------------------------
 
 local function no_place(engine, served, slice)
-  landings.give_up(slice)
+  landings.give_up(engine, served, slice)
   return refuse(engine, served, PROTOCOL, "a slice came without its place")
 end
 
 local function serve_slice(engine, event, served, method, worker)
   local values = unpack_slice(event.pointer, event.length)
-  local slice = landings.take(engine, event, served)
+  local slice = landings.slice_of(engine, event, served)
   if not values then return no_place(engine, served, slice) end
+  landings.taken(engine, served, worker)
   values[values.place] = slice
   return answer(engine, served, worker,
                 xpcall(method.handler, caught, unpack(values, 1, values.n)))
@@ -88,16 +89,17 @@ end
 -- The event is no longer valid then.
 local function serve_held(engine, event, served, method, worker)
   local slice = band(event.flags, SLICE) ~= 0
-    and landings.take(engine, event, served)
+    and landings.slice_of(engine, event, served)
   local values, n = portions.decode(engine, event)
   if not values then
-    if slice then landings.give_up(slice) end
+    if slice then landings.give_up(engine, served, slice) end
     return undecoded(engine, served, worker, n)
   end
   C.perigee_started(engine.handle, served)
   if slice then
     values = codec.placed(values, n)
     if not values then return no_place(engine, served, slice) end
+    landings.taken(engine, served, worker)
     values[values.place], n = slice, values.n
   end
   return answer(engine, served, worker,

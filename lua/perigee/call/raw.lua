@@ -173,6 +173,12 @@ local function is_filled(n, length)
   return type(n) == "number" and n >= 0 and n <= length and n % 1 == 0
 end
 
+-- Gives a loan back of which nothing is sent. Returns false if more was written
+-- than it has. An engine that the writer has closed takes its loans with it.
+local function give_back(binding, handle)
+  return not binding.engine.handle or C.perigee_call_abort(handle) ~= RANGE
+end
+
 -- Commits n bytes of a loan, which is over then, however that ends. A call that
 -- has waited for room has a deadline: its timeout is what is left until then.
 local function commit(handle, message, n, deadline)
@@ -197,13 +203,12 @@ local function submit_writer(binding, method, handle, writer, deadline)
     return nil, outcome.refused(binding, method, status, 4)
   end
   local fine, n, short = write(writer, loan.pointer, length)
-  if binding.session.handle ~= handle then
-    return nil, outcome.gone(binding, method)
-  end
-  if not fine or short or not is_filled(n, length) then
-    if C.perigee_call_abort(handle) == RANGE then beyond(method, length) end
+  local there = binding.session.handle == handle -- it may close what it is in
+  if not there or not fine or short or not is_filled(n, length) then
+    if not give_back(binding, handle) then beyond(method, length) end
     if short then return does_not_fit(binding, method, length) end
     if not fine then error(n, 0) end
+    if is_filled(n, length) then return nil, outcome.gone(binding, method) end
     bad_count(method, n, length)
   end
   local message = prepare(binding, method, n)
