@@ -67,6 +67,7 @@ function Listener:accept(timeout)
     if session.handle then return session end
   end
   local future = futures.new(self)
+  future.generation = loop.state.generation
   self.waiting[#self.waiting + 1] = future
   if loop.wait(future, loop.deadline(timeout)) then
     return futures.results(future)
@@ -102,7 +103,10 @@ end
 local function give(listener, session)
   while #listener.waiting > 0 do
     local future = table.remove(listener.waiting, 1)
-    if not future.ended then return futures.settle(future, session) end
+    -- A task that a stop has dropped takes no session.
+    if future.generation == loop.state.generation then
+      return futures.settle(future, session)
+    end
   end
   listener.arrived[#listener.arrived + 1] = session
 end

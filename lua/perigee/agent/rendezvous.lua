@@ -325,9 +325,14 @@ end
 local PASSING = { peer_lost = true, timeout = true, no_memory = true,
                   not_found = true }
 
+-- Tells whether the agent or the loop that it needs is gone.
+local function is_over(meeting)
+  return meeting.over or loop.state.stopping or not meeting.agent.engine.handle
+end
+
 local function ended(meeting)
   if meeting.met then return true end
-  if loop.state.stopping or meeting.over then
+  if is_over(meeting) then
     return nil, errors.new("closed", meeting.doing .. ": it was given up",
                            false)
   end
@@ -340,9 +345,11 @@ local function run(meeting)
   repeat
     local over, err = step(meeting)
     if over then return true end
-    if err and not (PASSING[err.kind] or meeting.over) then return nil, err end
+    if err and not (PASSING[err.kind] or is_over(meeting)) then
+      return nil, err
+    end
     wait(meeting)
-  until loop.now() >= meeting.deadline or loop.state.stopping or meeting.over
+  until loop.now() >= meeting.deadline or is_over(meeting)
   return ended(meeting)
 end
 

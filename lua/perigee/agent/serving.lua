@@ -95,7 +95,7 @@ end
 -- @function Agent:serve_once
 -- @tparam[opt] number timeout seconds; default: no limit
 -- @treturn boolean true; or nil and an error
--- @errors `timeout`
+-- @errors `timeout`, `closed`
 -- @waits yes
 -- @usage
 -- local ok, err = agent:serve_once(0.01)                       -- nobody calls
@@ -109,8 +109,9 @@ function Agent:serve_once(timeout)
   loop.check_wait(2)
   local future = futures.new(self)
   local before = engine.once
-  engine.once = function()
+  engine.once = function(err)
     engine.once = before
+    if err then return futures.settle(future, nil, err) end
     futures.settle(future, true)
   end
   local mine = engine.once
