@@ -135,14 +135,14 @@ end
 -- The victim's own counters; nil and the reason if it does not answer.
 function Case:stats()
   if self.gone then return nil end
-  local operations, pooled, sessions, refused = self.store:stats()
+  local operations, pooled, sessions, refused, dropped = self.store:stats()
   if type(sessions) ~= "number" then
     return nil, tostring(pooled)
   end
   local files, held = files_of(self.victim)
   return { operations = operations, pooled = pooled, sessions = sessions,
-           refused = refused, memory = bytes_of(self.victim, "VmRSS"),
-           files = files, held = held }
+           refused = refused, dropped = dropped,
+           memory = bytes_of(self.victim, "VmRSS"), files = files, held = held }
 end
 
 -- Whether the victim lives; notes its death as a failure.
@@ -301,6 +301,10 @@ local function judge_rest(self, before)
   end, PATIENCE * cases.slow)
   if not now then
     return self:fail("the server does not answer any more: %s", why)
+  end
+  if now.dropped > 0 then
+    self:fail("the server's sessions were freed before %d events of them had "
+      .. "come", now.dropped)
   end
   if fine then return end
   self:fail("the server keeps %d descriptors (%d before), %d peers' processes, "

@@ -39,7 +39,8 @@ local function store(agent)
       end },
       stats = function()
         local stats = agent.engine:stats()
-        return stats.operations, stats.pooled, stats.sessions, stats.refused
+        return stats.operations, stats.pooled, stats.sessions, stats.refused,
+          stats.dropped
       end,
     },
   }
