@@ -2,8 +2,8 @@
 -- Three agents of one state call each other by every kind of call, while tasks,
 -- handlers, readers, landings and writers close proxies and sessions at random.
 -- Each operation ends, each landing is used or abandoned, each context learns
--- what became of its reply, and nothing is left. A seed that fails goes the same
--- way again as far as timing allows: PERIGEE_SEED=n runs that one alone.
+-- what became of its reply, and nothing is left. A seed that fails goes the
+-- same way again as far as timing allows: PERIGEE_SEED=n runs that one alone.
 local cases = require "spec.support.cases"
 local ffi = require "ffi"
 local perigee = require "perigee"
@@ -84,7 +84,9 @@ describe("with sessions closed at random, all that was begun ends:", function()
   local function length() return math.floor(LONGEST ^ random()) end
 
   local kinds = {
-    same = function(proxy) return proxy.async:same(("x"):rep(length() / 16)) end,
+    same = function(proxy)
+      return proxy.async:same(("x"):rep(length() / 16))
+    end,
     sleep = function(proxy) return proxy.async:sleep(random() * 0.002) end,
     echo = function(proxy) return proxy.async:echo(("x"):rep(length())) end,
     copy = function(proxy)
