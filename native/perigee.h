@@ -870,8 +870,9 @@ PERIGEE_API int perigee_folder(const char *path);
 PERIGEE_API int perigee_folder_look(const char *path);
 /* Holds "folder/name" for this process by a lock that is kept until its end.
  * Returns a descriptor (>= 0), PERIGEE_NAME_TAKEN while a live owner holds it,
- * or PERIGEE_SYSTEM. It takes over what a dead owner left. Files of held names
- * are removed at exit. */
+ * PERIGEE_SYSTEM, or NO_MEMORY, of which perigee_detail(NULL) tells what is used
+ * up. It takes over what a dead owner left. Files of held names are removed at
+ * exit. */
 PERIGEE_API int perigee_name_hold(const char *folder, const char *name);
 /* Gives a held name back, by its descriptor, which is closed. */
 PERIGEE_API void perigee_name_release(int descriptor);
@@ -890,12 +891,12 @@ PERIGEE_API int perigee_entry_write(int descriptor, const void *text,
 /* Reads that text and returns its length. NOT_FOUND: no live process has the
  * name; AGAIN: its holder has published nothing yet, or is of an older build,
  * which publishes nothing; TOO_LARGE: capacity is too small; PROTOCOL: the file
- * has no such text. */
+ * has no such text; NO_MEMORY as above. */
 PERIGEE_API int64_t perigee_entry_read(const char *folder, const char *name,
                                        void *text, uint64_t capacity);
 /* Lists the names in a folder, of live and dead holders, each followed by a
  * newline. Returns their bytes, which may be more than capacity; then some
- * names are left out. NOT_FOUND: there is no such folder. */
+ * names are left out. NOT_FOUND: there is no such folder; NO_MEMORY as above. */
 PERIGEE_API int64_t perigee_names(const char *folder, char *into,
                                   uint64_t capacity);
 /* Returns a descriptor that is readable when something has changed in a folder:

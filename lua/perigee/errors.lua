@@ -110,6 +110,13 @@ function M.kind(status) return kind_of[status] or "protocol" end
 function M.status(kind) return status_of[kind] end
 function M.text(status) return ffi.string(C.perigee_status_text(status)) end
 
+--- The kind and the sentence of a status of a function that has no engine. The
+-- core tells what is used up, if something is.
+function M.told(status)
+  local used_up = status == C.PERIGEE_NO_MEMORY
+  return M.kind(status), used_up and native.detail(nil) or M.text(status)
+end
+
 local LIBRARY = debug.getinfo(1, "S").source:match "^(@.*/)errors%.lua$"
 
 -- Returns the level at which error(), in the calling function, blames the code

@@ -80,8 +80,8 @@ static int check_request(struct operation *op, const struct record *r) {
   uint64_t limit = typed && o->typed < o->message ? o->typed : o->message;
   if (r->head_length > limit || r->slice_length > o->message)
     return fail(op->engine, PERIGEE_TOO_LARGE,
-                "a request of %llu bytes and a slice of %llu: the limits are "
-                "%llu (option %s) and %llu",
+                "a request of %llu bytes and a slice of %llu: the server's "
+                "limits are %llu (its option %s) and %llu",
                 (unsigned long long)r->head_length,
                 (unsigned long long)r->slice_length, (unsigned long long)limit,
                 typed ? "typed" : "message", (unsigned long long)o->message);

@@ -4,6 +4,7 @@
 #include "fabrics.h"
 #include "lane_list.h"
 #include "lock.h"
+#include "base/system.h"
 #include "memory/backing.h"
 
 #include <errno.h>
@@ -197,7 +198,7 @@ int perigee_region_alloc(struct perigee_engine *engine, const char *name,
   if (status < 0) {
     region_free(region);
     return fail(engine, status, "cannot allocate a region of %llu bytes: %s",
-                (unsigned long long)length, strerror(errno));
+                (unsigned long long)length, system_text(errno));
   }
   describe_area(region);
   *out = region;

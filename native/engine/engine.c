@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "operation/loan.h"
+#include "base/system.h"
 #include "core/fabrics.h"
 #include "core/pool.h"
 #include "devices/devices.h"
@@ -93,7 +94,7 @@ static int open_all(struct perigee_engine *engine) {
     return status;
   engine->epoll = epoll_create1(EPOLL_CLOEXEC);
   if (engine->epoll < 0)
-    return PERIGEE_SYSTEM;
+    return system_status(errno);
   timers_open(&engine->timers, engine_clock(engine));
   engine->options.random(engine->options.context, engine->mark,
                          sizeof engine->mark);
@@ -184,10 +185,11 @@ int perigee_engine_open(const struct perigee_options *given,
   if (status == PERIGEE_OK)
     status = check_rdma(engine->options.rdma);
   if (status == PERIGEE_OK && (status = open_all(engine)) < 0)
-    fail(NULL, status, "cannot open an engine: %s", strerror(errno));
+    fail(NULL, status, "cannot open an engine: %s", system_text(errno));
   if (status == PERIGEE_OK && engine->options.progress &&
       (status = progress_open(engine)) < 0)
-    fail(NULL, status, "cannot start an engine's thread: %s", strerror(errno));
+    fail(NULL, status, "cannot start an engine's thread: %s",
+         system_text(errno));
   if (status < 0) {
     perigee_engine_close(engine);
     return status;

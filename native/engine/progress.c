@@ -60,6 +60,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/system.h"
 #include "call/served.h"
 #include "polling.h"
 
@@ -295,7 +296,7 @@ int progress_open(struct perigee_engine *engine) {
   engine->thread = p;
   engine->lock = &p->lock;
   engine->shared = true;
-  status = open_descriptors(p) ? PERIGEE_OK : PERIGEE_SYSTEM;
+  status = open_descriptors(p) ? PERIGEE_OK : system_status(errno);
   if (status == PERIGEE_OK) {
     pthread_once(&once, watch_forks);
     pthread_mutex_lock(&all_lock);

@@ -18,6 +18,8 @@
  * there, so nobody else's name is touched; a process that takes the name of a
  * dead holder of that kind at that moment may find it taken.
  */
+#include "base/detail.h"
+#include "base/system.h"
 #include "host/entry.h"
 #include "perigee.h"
 
@@ -120,6 +122,12 @@ static bool is_held_by_older(int descriptor, const char *folder,
          flock(descriptor, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
 }
 
+static int not_opened(void) {
+  if (errno == ENOENT)
+    return PERIGEE_NOT_FOUND;
+  return detail_fail(system_status(errno), "%s", system_text(errno));
+}
+
 int64_t perigee_entry_read(const char *folder, const char *name, void *text,
                            uint64_t capacity) {
   char path[PATH_MAX];
@@ -130,7 +138,7 @@ int64_t perigee_entry_read(const char *folder, const char *name, void *text,
     return PERIGEE_TOO_LARGE;
   int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
   if (descriptor < 0)
-    return errno == ENOENT ? PERIGEE_NOT_FOUND : PERIGEE_SYSTEM;
+    return not_opened();
   int64_t length = read_open(descriptor, text, capacity);
   if (length == PERIGEE_NOT_FOUND && is_held_by_older(descriptor, folder, name))
     length = PERIGEE_AGAIN;
@@ -172,7 +180,7 @@ int64_t perigee_names(const char *folder, char *into, uint64_t capacity) {
   struct dirent *entry;
   DIR *all = opendir(folder);
   if (!all)
-    return errno == ENOENT ? PERIGEE_NOT_FOUND : PERIGEE_SYSTEM;
+    return not_opened();
   while ((entry = readdir(all)))
     append(&list, entry->d_name);
   closedir(all);
@@ -181,18 +189,25 @@ int64_t perigee_names(const char *folder, char *into, uint64_t capacity) {
 
 /* ---- News ---------------------------------------------------------------- */
 
+static int no_watches(void) {
+  return detail_fail(PERIGEE_NO_MEMORY, "too many folders are watched (sysctl "
+                                        "fs.inotify.max_user_watches)");
+}
+
 int perigee_names_watch(const char *folder) {
   if (!folder)
     return PERIGEE_INVALID;
   int descriptor = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
   if (descriptor < 0)
-    return errno == EMFILE || errno == ENFILE ? PERIGEE_NO_MEMORY
-                                              : PERIGEE_SYSTEM;
+    return detail_fail(system_status(errno),
+                       "%s, or too many instances of "
+                       "inotify (sysctl fs.inotify.max_user_instances)",
+                       system_text(errno));
   uint32_t mask = IN_MODIFY | IN_CLOSE_WRITE | IN_DELETE | IN_ONLYDIR;
   if (inotify_add_watch(descriptor, folder, mask) >= 0)
     return descriptor;
   int status = errno == ENOENT   ? PERIGEE_NOT_FOUND
-               : errno == ENOSPC ? PERIGEE_NO_MEMORY
+               : errno == ENOSPC ? no_watches()
                                  : PERIGEE_SYSTEM;
   close(descriptor);
   return status;

@@ -13,6 +13,8 @@
  * by fork neither owns nor removes its parent's names (but a child that keeps
  * running without exec keeps the lock alive).
  */
+#include "base/detail.h"
+#include "base/system.h"
 #include "host/entry.h"
 #include "perigee.h"
 
@@ -164,7 +166,9 @@ static int lock_once(const char *path) {
   int status = PERIGEE_AGAIN;
   int descriptor = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
   if (descriptor < 0)
-    return errno == ELOOP ? PERIGEE_DENIED : PERIGEE_SYSTEM;
+    return errno == ELOOP
+               ? PERIGEE_DENIED
+               : detail_fail(system_status(errno), "%s", system_text(errno));
   if (flock(descriptor, LOCK_EX | LOCK_NB) != 0)
     status = errno == EWOULDBLOCK ? PERIGEE_NAME_TAKEN : PERIGEE_SYSTEM;
   else if (is_current(descriptor, path)) {
@@ -189,7 +193,7 @@ int perigee_name_hold(const char *folder, const char *name) {
     return PERIGEE_INVALID;
   struct name_lock *owned = calloc(1, sizeof *owned);
   if (!owned)
-    return PERIGEE_NO_MEMORY;
+    return detail_fail(PERIGEE_NO_MEMORY, "%s", system_text(ENOMEM));
   int result = PERIGEE_TOO_LARGE;
   if (!is_path(owned->lock, folder, name, ".lock") ||
       !is_path(owned->socket, folder, name, ".sock"))

@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/system.h"
 #include "host/adopted.h"
 #include "memory.h"
 
@@ -35,7 +36,7 @@ static int map(int fd, uint64_t length, uint8_t **pointer) {
 static int allocate_shared(uint64_t length, uint8_t **pointer, void **handle) {
   int fd = memfd_create("perigee-region", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0)
-    return PERIGEE_SYSTEM;
+    return system_status(errno);
   if (ftruncate(fd, (off_t)length) != 0 || map(fd, length, pointer) < 0)
     goto fail;
   madvise(*pointer, length, MADV_DONTFORK);

@@ -29,6 +29,17 @@ static int head_payload(struct operation *op, const struct perigee_message *m,
   return PERIGEE_OK;
 }
 
+/* The text of a reply's failure is for the caller, who is not this side. */
+static int over_limit(const struct operation *op, uint64_t bytes,
+                      uint64_t limit, bool typed) {
+  const char *whose = op->kind == OP_SERVED ? "caller" : "peer";
+  return fail(op->engine, PERIGEE_TOO_LARGE,
+              "%llu bytes%s are more than the %s's limit of %llu (the %s's "
+              "option %s)",
+              (unsigned long long)bytes, typed ? " of typed values" : "", whose,
+              (unsigned long long)limit, whose, typed ? "typed" : "message");
+}
+
 static int check_limits(struct operation *op, const struct outgoing *out) {
   const struct terms *peer = &op->session->peer.terms;
   uint64_t head = out->record.head_length, slice = out->record.slice_length;
@@ -38,13 +49,10 @@ static int check_limits(struct operation *op, const struct outgoing *out) {
     return fail(op->engine, PERIGEE_TOO_LARGE,
                 "what a failure tells has %llu bytes, and at most %d travel",
                 (unsigned long long)head, FAILURE_MOST);
-  if (head > limit || slice > peer->message)
-    return fail(op->engine, PERIGEE_TOO_LARGE,
-                "%llu bytes%s are more than the peer's limit of %llu%s",
-                (unsigned long long)(head > limit ? head : slice),
-                typed && head > limit ? " of typed values" : "",
-                (unsigned long long)(head > limit ? limit : peer->message),
-                typed && head > limit ? " (its option typed)" : "");
+  if (head > limit)
+    return over_limit(op, head, limit, typed);
+  if (slice > peer->message)
+    return over_limit(op, slice, peer->message, false);
   return PERIGEE_OK;
 }
 

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/system.h"
 #include "perigee.h"
 #include "stretch.h"
 
@@ -55,11 +56,11 @@ static int cannot_open(const char *path, const struct complaint *c) {
   char what[128];
   int status = errno == ENOENT   ? PERIGEE_NOT_FOUND
                : errno == EACCES ? PERIGEE_DENIED
-                                 : PERIGEE_SYSTEM;
+                                 : system_status(errno);
   if (errno == ELOOP)
     return complain(c, PERIGEE_DENIED, path,
                     "is a symbolic link; name the file itself");
-  snprintf(what, sizeof what, "cannot be read: %s", strerror(errno));
+  snprintf(what, sizeof what, "cannot be read: %s", system_text(errno));
   return complain(c, status, path, what);
 }
 

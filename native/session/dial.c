@@ -18,6 +18,7 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
+#include "base/system.h"
 #include "call/calls.h"
 #include "core/fabrics.h"
 #include "core/lock.h"
@@ -51,8 +52,8 @@ static void nobody_there(struct perigee_session *s, int error) {
   char reason[ADDRESS_TEXT + 80];
   bool nobody = error == ENOENT || error == ECONNREFUSED;
   snprintf(reason, sizeof reason, "nobody listens at %s: %s", s->target.address,
-           strerror(error));
-  session_end(s, nobody ? PERIGEE_NOT_FOUND : PERIGEE_SYSTEM, reason);
+           system_text(error));
+  session_end(s, nobody ? PERIGEE_NOT_FOUND : system_status(error), reason);
 }
 
 static void dial_unix(struct perigee_session *s) {
@@ -124,12 +125,16 @@ static void unreachable(struct perigee_session *s) {
     nobody_there(s, error);
     return;
   }
-  bool silent = error == ETIMEDOUT;
+  bool silent = error == ETIMEDOUT, scarce = system_scarce(error);
   snprintf(reason, sizeof reason, "%s cannot be reached: %s%s",
-           s->target.address, silent ? "nothing came back" : strerror(error),
+           s->target.address, silent ? "nothing came back" : system_text(error),
            silent ? " (is the host up, and does a firewall let this port pass?)"
                   : "");
-  session_end(s, silent ? PERIGEE_TIMEOUT : PERIGEE_NOT_FOUND, reason);
+  session_end(s,
+              silent   ? PERIGEE_TIMEOUT
+              : scarce ? PERIGEE_NO_MEMORY
+                       : PERIGEE_NOT_FOUND,
+              reason);
 }
 
 /* If nobody listens at a port of this host, the kernel may give that port to
@@ -301,7 +306,8 @@ static int begin(struct perigee_session *s, const struct address *address) {
     return dial_tcp(s);
   s->socket.fd = socket_new(AF_UNIX);
   if (s->socket.fd < 0)
-    return fail(s->engine, PERIGEE_SYSTEM, "no socket: %s", strerror(errno));
+    return fail(s->engine, system_status(errno), "no socket: %s",
+                system_text(errno));
   operation_move(s->operations.connect);
   dial_unix(s);
   return PERIGEE_OK;

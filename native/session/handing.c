@@ -28,6 +28,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/system.h"
 #include "core/hot.h"
 #include "sessions.h"
 
@@ -110,7 +111,7 @@ int handing_file(struct perigee_session *s, const char **why) {
   if (!is_free(s, why))
     return PERIGEE_AGAIN;
   int fd = memory();
-  bool scarce = fd < 0 && (errno == EMFILE || errno == ENFILE);
+  bool scarce = fd < 0 && system_scarce(errno);
   if (scarce && spare_lend(s->engine))
     fd = memory();
   if (fd >= 0)

@@ -16,6 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/system.h"
 #include "core/lock.h"
 #include "host/adopted.h"
 #include "net/address.h"
@@ -78,8 +79,8 @@ static int cannot(struct perigee_listener *l, const struct address *address) {
     return fail(l->engine, PERIGEE_NOT_FOUND,
                 "cannot listen at %s: this host has no such address",
                 l->address);
-  return fail(l->engine, PERIGEE_SYSTEM, "cannot listen at %s: %s", l->address,
-              strerror(errno));
+  return fail(l->engine, system_status(errno), "cannot listen at %s: %s",
+              l->address, system_text(errno));
 }
 
 /* Reads the address that the system chose: port 0 stands for any free one. */
@@ -105,7 +106,8 @@ static int bind_to(struct perigee_listener *l, const struct address *address) {
   if (address->tcp)
     learn_address(l);
   if (watch_add(l->engine, l->fd, &l->watcher, EPOLLIN) != 0)
-    return fail(l->engine, PERIGEE_SYSTEM, "epoll: %s", strerror(errno));
+    return fail(l->engine, system_status(errno), "epoll: %s",
+                system_text(errno));
   return PERIGEE_OK;
 }
 
@@ -137,7 +139,8 @@ int listener_open(struct perigee_engine *engine, const char *text, bool tickets,
   l->fd = socket_new(address.at.any.sa_family);
   if (l->fd < 0) {
     free(l);
-    return fail(engine, PERIGEE_SYSTEM, "no socket: %s", strerror(errno));
+    return fail(engine, system_status(errno), "no socket: %s",
+                system_text(errno));
   }
   spare_keep(engine);
   list_append(&engine->listeners, &l->node);
@@ -184,7 +187,7 @@ bool perigee_listener_insecure(const struct perigee_listener *l) {
 /* Without free descriptors, connections are refused one at a time, by means of
  * the spare one: otherwise the socket would stay readable for ever. */
 static bool spare_serves(struct perigee_engine *engine) {
-  return (errno == EMFILE || errno == ENFILE) && spare_lend(engine);
+  return system_scarce(errno) && spare_lend(engine);
 }
 
 /* Refuses a connection that was accepted. */

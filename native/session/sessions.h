@@ -52,7 +52,6 @@ static inline bool session_moved(const struct perigee_session *s) {
 #define IN_FLIGHT                                                              \
   "too many descriptors are on their way between this user's processes "       \
   "(ulimit -n), or the system has no memory to send them"
-#define NO_DESCRIPTORS "there are too few descriptors left (ulimit -n)"
 
 /* ---- session.c --------------------------------------------------------- */
 extern const struct machine session_machine;

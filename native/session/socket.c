@@ -8,6 +8,7 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
+#include "base/system.h"
 #include "core/hot.h"
 #include "core/lanes.h"
 #include "host/adopted.h"

@@ -87,3 +87,55 @@ describe("a registry that does not answer", function()
     assert.matches("has not answered within 0.2 s; is the registry up", errors)
   end)
 end)
+
+describe("perigee doctor", function()
+  -- What it says of the registry that PERIGEE_REGISTRY names.
+  local function said(address)
+    local _, text = command.shell(("PERIGEE_REGISTRY='%s' XDG_RUNTIME_DIR='%s' "
+      .. "timeout 60 '%s' doctor --json"):format(address, command.folder(),
+                                                 command.path))
+    local list = {}
+    for _, each in ipairs(cjson.decode(text).checks) do
+      if each.name == "registry" then list[#list + 1] = each end
+    end
+    return list[1], list[2]
+  end
+
+  it("asks the registry that programs will ask", function()
+    if not there() then return end
+    server = redis.start()
+    local address = "redis+unix:" .. server.path
+    local names, sockets = said(address)
+    assert.equal("ok", names.status)
+    assert.matches("Redis .* answers in ", names.found)
+    assert.matches("^sockets in /.*/perigee, made when needed", sockets.found)
+    server:ask "CONFIG SET requirepass pw"
+    names = said(address)
+    assert.equal("problem", names.status)
+    assert.matches("as whom it is asked", names.fix)
+  end)
+
+  it("says within seconds that it is gone, or silent", function()
+    if not there() then return end
+    server = redis.start()
+    local address = "redis+unix:" .. server.path
+    server.process:signal "STOP"
+    local names = said(address)
+    assert.equal("problem", names.status)
+    assert.matches("has not answered within 2 s", names.found)
+    server:kill()
+    names = said(address)
+    assert.equal("problem", names.status)
+    assert.equal("unset PERIGEE_REGISTRY", names.command)
+  end)
+
+  it("looks at the folder that it names", function()
+    local folder = command.folder() .. "/names"
+    os.execute(("mkdir -m 755 '%s'"):format(folder))
+    local names, more = said("folder:" .. folder)
+    assert.equal("problem", names.status)
+    assert.matches(folder .. " has mode 0755", names.found, 1, true)
+    assert.is_nil(more)
+    assert.equal("chmod 700 " .. folder, names.command)
+  end)
+end)

@@ -12,6 +12,10 @@ local function server(child, _, ffi_)
       same = function(...) return ... end,
       count = function(...) return select("#", ...) end,
       nothing = function() end,
+      long = function(n) return ("x"):rep(n) end,
+      wide = { raw = true, function(request)
+        return ("x"):rep(tonumber(request:string()))
+      end },
       nils = function(n)
         if n == 1 then return nil end
         if n == 2 then return nil, nil end
@@ -130,6 +134,23 @@ describe("a method", function()
       assert.equal("too_large", err.kind)
       assert.matches("option typed", err.message)
       assert.equal(7, calc:same(7))
+    end)
+
+    it("says whose option a reply is over, and whose a call", function()
+      local agent = assert(cases.agent(nil, { engine = { typed = 2 ^ 14,
+                                                         message = 2 ^ 15 } }))
+      local narrow = assert(agent:proxy("worker", "kinds"))
+      local _, err = narrow:long(20000)
+      assert.equal("too_large", err.kind)
+      assert.matches("20005 bytes of typed values are more than the caller's "
+        .. "limit of 16384 (the caller's option typed)", err.message, 1, true)
+      _, err = narrow:wide "40000"
+      assert.matches("40000 bytes are more than the caller's limit of 32768 "
+        .. "(the caller's option message)", err.message, 1, true)
+      _, err = narrow:same(("x"):rep(2 ^ 21))
+      assert.matches("more than the peer's limit of 1052672 (the peer's option "
+        .. "typed)", err.message, 1, true)
+      assert.equal(7, narrow:same(7))
     end)
 
     it("refuses what cannot travel, and blames the caller", function()

@@ -116,7 +116,7 @@ function M:hold(entry)
     return nil, "name_taken", taken(self, entry)
   end
   if descriptor < 0 then
-    return nil, errors.kind(descriptor), errors.text(descriptor)
+    return nil, errors.told(descriptor)
   end
   local fine, kind
   fine, kind, why = told(self, descriptor, entry)
@@ -153,25 +153,36 @@ function M:lookup(scope, name)
   local address = socket(path, name)
   local kind, why = too_long(address)
   if kind then return nil, kind, why end
-  local entry = entries.read(path, scope, name)
-  if entry ~= true then return entry end
+  local entry
+  entry, kind, why = entries.read(path, scope, name)
+  if entry ~= true then return entry, kind, why end
   return { name = name, scope = scope, addresses = { address } }
+end
+
+-- The entries of live processes that match filter; or nil, a kind and why.
+local function chosen(path, scope, filter)
+  local all, kind, why = entries.all(path, scope)
+  if not all then return nil, kind, why end
+  return entry_of.select(all, filter)
 end
 
 --- The entries of live processes that match filter.
 function M:list(scope, filter)
-  return entry_of.select(entries.all(self:path(scope), scope), filter)
+  return chosen(self:path(scope), scope, filter)
 end
 
 local function everything(path, scope, watch, filter)
-  return { revision = watch.changes:revision(),
-           entries = entry_of.select(entries.all(path, scope), filter) }
+  local revision = watch.changes:revision()
+  local list, kind, why = chosen(path, scope, filter)
+  if not list then return nil, kind, why end
+  return { revision = revision, entries = list }
 end
 
 local function changes(path, scope, watch, from)
   local list = {}
   for i, name in ipairs(watch.changes:since(from) or {}) do
-    local entry = entries.read(path, scope, name)
+    local entry, kind, why = entries.read(path, scope, name)
+    if kind then return nil, kind, why end
     list[i] = { name = name, entry = type(entry) == "table" and entry or nil }
   end
   return { revision = watch.changes:revision(), changes = list }

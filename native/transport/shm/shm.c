@@ -12,12 +12,14 @@
  */
 #include "shm.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/system.h"
 #include "host/adopted.h"
 #include "memory/guarded.h"
 
@@ -43,10 +45,14 @@ static void *map_sound(int fd, uint64_t length, int protection) {
   return p;
 }
 
-static int make(const char *name, uint64_t length, void **mapped, int seals) {
+static int make(const char *name, uint64_t length, void **mapped, int seals,
+                char reason[REASON]) {
   int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  if (fd < 0)
-    return PERIGEE_SYSTEM;
+  if (fd < 0) {
+    snprintf(reason, REASON, "no memory for the session: %s",
+             system_text(errno));
+    return system_status(errno);
+  }
   if (ftruncate(fd, (off_t)length) != 0)
     goto fail;
   *mapped = guarded_map(length, fd);
@@ -127,7 +133,6 @@ static void shm_close(struct lane *lane) {
 
 static int shm_open_lane(const struct lane_options *options, struct lane **out,
                          struct offer *offer, char reason[REASON]) {
-  (void)reason;
   struct lane *lane = calloc(1, sizeof *lane);
   if (!lane)
     return PERIGEE_NO_MEMORY;
@@ -140,12 +145,12 @@ static int shm_open_lane(const struct lane_options *options, struct lane **out,
     goto fail;
   status = offer->fds[0] =
       make("perigee-inbox", RINGS * options->ring, (void **)&lane->inbox,
-           SHM_SIZE_SEALS | F_SEAL_SEAL);
+           SHM_SIZE_SEALS | F_SEAL_SEAL, reason);
   if (status < 0)
     goto fail;
   status = offer->fds[1] =
       make("perigee-outbox", sizeof *lane->own, (void **)&lane->own,
-           SHM_ARENA_SEALS | F_SEAL_SEAL);
+           SHM_ARENA_SEALS | F_SEAL_SEAL, reason);
   if (status < 0) {
     close(offer->fds[0]);
     goto fail;

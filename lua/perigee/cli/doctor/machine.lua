@@ -226,6 +226,33 @@ function Machine:try(options)
   return fine or nil, tostring(why)
 end
 
+-- The seconds that an agent's registry takes to answer.
+local function asked(agent, seconds)
+  local native = require "perigee.native"
+  local began = native.clock()
+  local list, err = agent:list { limit = 1, timeout = seconds }
+  if not list then return nil, err.message, err.kind end
+  return (native.clock() - began) * 1e-9
+end
+
+--- Asks the registry at an address for an entry of a scope, as a program would.
+-- Returns how many seconds the answer takes, and where the registry is; or nil,
+-- why there is none within so many seconds, and the kind of that.
+function Machine:ask_registry(address, scope, seconds)
+  local perigee, why = self:module "perigee"
+  if not perigee then return nil, why end
+  perigee.log = function() end          -- the checks report instead of the log
+  local fine, agent, err = pcall(open, perigee.agent, {
+    name = false, registry = address, scope = scope })
+  if not fine or not agent then return nil, tostring(err or agent) end
+  local took, kind
+  took, why, kind = asked(agent, seconds)
+  local where = agent.registry.target
+  agent:close()
+  if took then return took, where and where.text or address end
+  return nil, why, kind
+end
+
 --- Returns what perigee.devices does; nil and why if that fails.
 function Machine:ports()
   local devices, why = self:module "perigee.devices"

@@ -53,10 +53,12 @@ local function text_length(path, name)
 end
 
 --- The entry of name's holder; true if the holder lives but has no valid entry
--- (or none yet); nil if no process has the name.
+-- (or none yet); nil if no process has the name; or nil, a kind and why it
+-- cannot be read.
 function M.read(path, scope, name)
   local length = text_length(path, name)
   if length == C.PERIGEE_NOT_FOUND then return nil end
+  if length == C.PERIGEE_NO_MEMORY then return nil, errors.told(length) end
   local value = length >= 0 and entries.decode(buffer, length)
   local entry = value and entries.trusted(value, scope, name)
   if not entry then return true end
@@ -66,9 +68,11 @@ function M.read(path, scope, name)
   return entry
 end
 
---- An iterator over the names in a folder, those of dead processes included.
+--- An iterator over the names in a folder, those of dead processes included; or
+-- nil, a kind and why.
 function M.names(path)
   local length = tonumber(C.perigee_names(path, buffer, bytes))
+  if length == C.PERIGEE_NO_MEMORY then return nil, errors.told(length) end
   if length > bytes then
     grow(length)
     return M.names(path)
@@ -76,11 +80,14 @@ function M.names(path)
   return ffi.string(buffer, math.max(0, length)):gmatch "[^\n]+"
 end
 
---- The entries of all live holders that have written one.
+--- The entries of all live holders that have written one; or nil, a kind and
+-- why.
 function M.all(path, scope)
-  local list = {}
-  for name in M.names(path) do
-    local entry = M.read(path, scope, name)
+  local list, names = {}, { M.names(path) }
+  if not names[1] then return unpack(names, 1, 3) end
+  for name in names[1] do
+    local entry, kind, why = M.read(path, scope, name)
+    if kind then return nil, kind, why end
     if type(entry) == "table" then list[#list + 1] = entry end
   end
   return list

@@ -95,7 +95,7 @@ end
 function M.open(path)
   if open[path] then return open[path] end
   local fd = C.perigee_names_watch(path)
-  if fd < 0 then return nil, errors.kind(fd), errors.text(fd) end
+  if fd < 0 then return nil, errors.told(fd) end
   local watch = { path = path, fd = fd, again = {},
                   changes = changes.new(path) }
   open[path] = watch

@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- What processes of one host need to find and to reach each other.
+local units = require "perigee.units"
 local verdict = require "perigee.cli.doctor.verdict"
 
 local ok, note, problem = verdict.ok, verdict.note, verdict.problem
@@ -10,9 +11,17 @@ local GROUP_AND_OTHERS = 0x3f
 
 -- ---- The registry's folder ------------------------------------------------
 
+-- The address of the registry that programs will ask; nil: the host's folder.
+local function registry_address(machine)
+  local address = machine:getenv "PERIGEE_REGISTRY" or ""
+  return address ~= "" and address or nil
+end
+
 -- Returns the folder, and the preferred one if another is used; or nil and
 -- why.
 local function registry_folder(machine)
+  local named = (registry_address(machine) or ""):match "^folder:(/.*)$"
+  if named then return (named:gsub("(.)/+$", "%1")) end
   local registry, why = machine:module "perigee.registry.folder"
   if not registry then return nil, why:match "^[^\n]*" end
   return registry.base {
@@ -85,7 +94,7 @@ local function names_in(machine, scope)
     and (", %d of them left over by processes that died"):format(count) or "")
 end
 
-local function registry(machine)
+local function of_folder(machine)
   local path, other = registry_folder(machine)
   if not path then return verdict.unknown(other) end
   local scope = path .. "/" .. (machine:getenv "PERIGEE_SCOPE" or "default")
@@ -102,6 +111,32 @@ local function registry(machine)
   end
   if not machine:stat(path) then return missing(machine, path) end
   return ok(names_in(machine, scope))
+end
+
+local PATIENCE = 2                      -- seconds
+
+-- A registry that is a server.
+local function server(machine, address)
+  local took, where, kind = machine:ask_registry(address,
+    machine:getenv "PERIGEE_SCOPE" or "default", PATIENCE)
+  if took then
+    return ok(("%s answers in %s"):format(where, units.format_time(took)))
+  elseif kind == "denied" then
+    return problem(where, "have PERIGEE_REGISTRY say as whom it is asked: "
+      .. "USER:PASSWORD@ before the host, or ?token=file:PATH, and ca=FILE "
+      .. "with TLS")
+  end
+  return problem(where:match "^[^\n]*", "start it, correct PERIGEE_REGISTRY, "
+    .. "or do without", "unset PERIGEE_REGISTRY")
+end
+
+-- The sockets of agents are in the folder, wherever their names are.
+local function registry(machine)
+  local address = registry_address(machine)
+  if not address or address:find "^folder:" then return of_folder(machine) end
+  local sockets = of_folder(machine)
+  sockets.found = "sockets in " .. sockets.found
+  return { server(machine, address), sockets }
 end
 
 local function path_length(machine)
@@ -153,8 +188,8 @@ end
 
 return {
   { name = "registry", look = registry,
-    why = "Agents of one user find each other by sockets in a folder that is "
-      .. "theirs alone" },
+    why = "Agents find each other by a registry: that of PERIGEE_REGISTRY, or "
+      .. "a folder of this host's that is their user's alone" },
   { name = "path length", look = path_length,
     why = "A socket's path has 107 bytes at most, and longer names are "
       .. "refused" },
