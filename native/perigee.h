@@ -738,6 +738,12 @@ PERIGEE_API int perigee_recv_imm(struct perigee_session *session,
  * event says how). Needs no ring space; does nothing for a number that is not
  * live. */
 PERIGEE_API void perigee_cancel(struct perigee_engine *engine, int operation);
+/* For diagnosis: writes what the engine knows of an operation of that number, a
+ * peer's or an own one, as a text that ends with a zero, into `room` bytes.
+ * States are those of the core's tables. Returns its length, as snprintf. */
+PERIGEE_API int perigee_operation_text(struct perigee_engine *engine,
+                                       int operation, char *text,
+                                       uint64_t room);
 
 /* ---- Calls ------------------------------------------------------------- */
 

@@ -2,6 +2,7 @@
  *
  * operation.c - common to all operations: the table, timing, events.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -202,6 +203,22 @@ void perigee_cancel(struct perigee_engine *engine, int index) {
   struct operation *op = operation_find(engine, index);
   if (op && op->kind != OP_SERVED && engine_alive(engine))
     op->class->stop(op, PERIGEE_CANCELLED);
+}
+
+int perigee_operation_text(struct perigee_engine *engine, int index, char *text,
+                           uint64_t room) {
+  ENTER(engine);
+  const struct operation *op = operation_find(engine, index);
+  const struct perigee_session *s = op ? op->session : NULL;
+  if (!op)
+    return snprintf(text, room, "there is none");
+  return snprintf(
+      text, room,
+      "a %s in state %d, generation %u, event %d, %s, of session %d in state "
+      "%d%s",
+      op->class->name, op->state, (unsigned)op->generation, op->event,
+      op->queue.next ? "queued" : "in no queue", s ? (int)s->id : 0,
+      s ? s->state : 0, op->quiet_wait ? ", which waits for a copy" : "");
 }
 
 void operation_ref(struct operation *op, struct perigee_region *region) {

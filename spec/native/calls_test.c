@@ -257,6 +257,33 @@ static void what_has_ended_is_not_cancelled_again(void **state) {
   pair_close(&p);
 }
 
+/* How a program that misses an end tells where it is. */
+static void an_operation_is_told_as_text(void **state) {
+  struct perigee_message m = {.timeout = -1}, r = {.head = "x", .length = 1};
+  char text[256];
+  struct pair p;
+  pair_open(&p, *state);
+  assert_true(perigee_operation_text(p.engine[0], 0, text, sizeof text) > 0);
+  int call = perigee_call(p.session[0], &m);
+  struct perigee_event e = until(&p, 1, PERIGEE_EVENT_REQUEST);
+  perigee_operation_text(p.engine[0], call, text, sizeof text);
+  assert_non_null(strstr(text, "a call in state "));
+  perigee_operation_text(p.engine[1], e.operation, text, sizeof text);
+  assert_non_null(strstr(text, "a request of the peer in state "));
+  perigee_reply(p.engine[1], e.operation, &r);
+  ended(&p, 0, call, 0);
+  quiet(&p, 2);
+  for (int i = -1; i < 2; i++) {
+    perigee_operation_text(p.engine[0], i ? i * 70000 : call, text,
+                           sizeof text);
+    assert_string_equal(text, "there is none");
+  }
+  assert_int_equal(
+      perigee_operation_text(p.engine[0], call, text, sizeof "there"), 13);
+  assert_string_equal(text, "there");
+  pair_close(&p);
+}
+
 static void capacities_beyond_any_payload_are_refused(void **state) {
   const uint64_t most = UINT64_C(1) << 40;
   struct perigee_message m = {.timeout = -1, .capacity = most};
@@ -314,6 +341,7 @@ int main(void) {
       cmocka_unit_test(loans_can_be_given_back),
       cmocka_unit_test(loans_of_cancelled_calls_are_used_again),
       cmocka_unit_test(what_has_ended_is_not_cancelled_again),
+      cmocka_unit_test(an_operation_is_told_as_text),
       cmocka_unit_test(capacities_beyond_any_payload_are_refused),
       cmocka_unit_test(numbers_of_operations_are_used_without_end),
   };
