@@ -13,11 +13,11 @@ local options = require "perigee.bench.options"
 local process = require "perigee.bench.process"
 
 local MIX = "typed=4 raw=2 inplace=2 write=2 read=2 send=1 bulk=1 brief=1 "
-            .. "connect=1"
+            .. "connect=1 kept=2 again=2"
 local KINDS = { typed = true, raw = true, inplace = true, write = true,
                 read = true, send = true, bulk = true, brief = true,
-                connect = true }
-local PLANTS = { lost = true, flip = true, leak = true }
+                connect = true, kept = true, again = true }
+local PLANTS = { lost = true, forgotten = true, flip = true, leak = true }
 local SPARE = 2 ^ 31 -- bytes that the large message leaves to others
 local SIGKILL = 9
 local LARGE = 1800   -- seconds that it may take
@@ -39,7 +39,7 @@ end
 
 local function plant(text)
   if PLANTS[text] then return text end
-  return nil, "what can be planted is lost, flip or leak"
+  return nil, "what can be planted is lost, forgotten, flip or leak"
 end
 
 local function positive(text)
@@ -90,7 +90,8 @@ local function command_line()
   parser:option("--giant", "Bytes of the large message; 0: none.")
     :convert(options.size):default "5G"
   parser:option("--plant", "A fault of one peer, to test the soak: a lost end "
-                .. "(lost), a wrong byte (flip), a leaked descriptor (leak).")
+                .. "(lost), one whose number is used again (forgotten), a "
+                .. "wrong byte (flip), a leaked descriptor (leak).")
     :convert(plant)
   hidden(parser)
   local given = parser:parse()

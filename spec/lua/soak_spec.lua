@@ -3,6 +3,7 @@
 -- fault, and all run at once, for seconds.
 local bit = require "bit"
 local ffi = require "ffi"
+local ledger = require "perigee.bench.soak.ledger"
 local letter = require "perigee.bench.soak.letter"
 local watch = require "perigee.bench.soak.watch"
 
@@ -12,6 +13,7 @@ local SHORT = "--peers 2 --minutes 0.01 --round 0.5 --giant 0 --bulk 64K "
 -- them, but their sessions stay.
 local PLANTS = {
   lost = { "missing end: peer 0, life 1: ", "growth: peer 0 keeps " },
+  forgotten = { "missing end: peer 0, life 1: ", "miscount: peer 0, life 1: " },
   flip = { "mismatch: " },
   leak = { "growth: peer 0, life 1, descriptors at its rests: " },
 }
@@ -64,6 +66,35 @@ describe("the soak", function()
     assert.matches("^payload 12345 of peer 3 .life 7. came for 12346",
                    letter.differs(bytes, 64, 3, 7, 12346))
     assert.matches("of a payload of 64", letter.differs(bytes, 60, 3, 7, 12345))
+  end)
+
+  it("demands at a rest that nothing is left, nor was dropped", function()
+    local heard, fault = {}, ledger.fault
+    local engine = { inflight = {}, flying = 0, replying = {}, landed = {},
+                     contexts = {}, dropped = 0 }
+    function engine:stats()
+      return { dropped = self.dropped, operations = 3, held_operations = 2 }
+    end
+    local function look()
+      heard = {}
+      ledger.fault = function(kind, text, ...)
+        heard[#heard + 1] = kind .. ": " .. text:format(...)
+      end
+      ledger.check_rest(engine)
+      ledger.fault = fault
+      return heard
+    end
+    assert.same({}, look())
+    for _, name in ipairs { "replying", "landed", "contexts" } do
+      engine[name][7] = true
+      assert.same({ ("left behind: 1 entries of %s, one at 7"):format(name) },
+                  look())
+      engine[name][7] = nil
+    end
+    engine.dropped = 2
+    assert.same({ "dropped: 2 events were dropped" }, look())
+    engine.dropped, engine.flying = 0, 1
+    assert.matches("^miscount: 1 operations .* 0 are known", look()[1])
   end)
 
   it("judges growth from the first rest to the last", function()

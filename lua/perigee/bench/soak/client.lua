@@ -1,7 +1,9 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- A task of a peer: it makes operations of random kinds with random peers, one
 -- after another, and checks all that comes back. Now and then it cancels one,
--- or closes the session under its own and the other tasks' operations.
+-- and often it closes the session under the other tasks' operations. A task
+-- works by one of its peer's sides (peer.lua): an agent, and what is known of
+-- the targets there.
 
 local ledger = require "perigee.bench.soak.ledger"
 local letter = require "perigee.bench.soak.letter"
@@ -9,6 +11,7 @@ local operations = require "perigee.bench.soak.operations"
 local perigee = require "perigee"
 
 local LONGEST = 6 -- timeouts of one operation, one after another
+local LEAVES = 20 -- operations of a task between two sessions that it closes
 local random = math.random
 
 -- Ends that a peer which dies, stops, is slow or closes may cause.
@@ -25,29 +28,41 @@ Task.__index = Task
 
 -- ---- Targets ---------------------------------------------------------------
 
--- Returns the target's session and proxies, and opens what is missing.
+-- Returns the target's session, kept session and proxy, and opens what is
+-- missing.
 local function reach(self, who)
-  local peer = self.peer
-  local to = peer.targets[who] or { who = who }
-  peer.targets[who] = to
-  local session, err = peer.agent:session(peer.name_of(who),
-                                          { timeout = peer.timeout })
+  local peer, side = self.peer, self.side
+  local to = side.targets[who] or { who = who }
+  side.targets[who] = to
+  local name, options = peer.name_of(who), { timeout = peer.timeout }
+  local session, err = side.agent:session(name, options)
   if not session then return nil, err end
   to.session = session
+  if not to.kept then
+    to.kept, err = side.agent:session(name, { timeout = peer.timeout,
+                                              keep = true })
+    if not to.kept then return nil, err end
+  end
   if not to.proxy then
-    to.proxy, err = peer.agent:proxy(peer.name_of(who), "soak",
-                                     { timeout = peer.timeout })
+    to.proxy, err = side.agent:proxy(name, "soak", options)
   end
   return to.proxy and to, err
 end
 
---- Closes the session with a target, under whatever is going on there.
-function M.leave(peer, who)
-  local to = peer.targets[who]
+--- Closes the session with a target of a side, under whatever is going on
+-- there, or only what holds it. Waits for nothing.
+function M.leave(side, who)
+  local to = side.targets[who]
   if not to then return end
-  peer.targets[who] = nil
+  side.targets[who] = nil
   if to.proxy then to.proxy:close() end
-  if to.session then to.session:close() end
+  if to.kept and random(2) == 1 then to.kept:close() end
+  if to.session and random(4) > 1 then to.session:close() end
+end
+
+--- Closes the session with some target of a peer.
+function M.leave_any(peer)
+  M.leave(peer.sides[random(#peer.sides)], random(peer.peers) - 1)
 end
 
 -- ---- The task --------------------------------------------------------------
@@ -73,9 +88,16 @@ local function how_of(peer, kind, ok, err)
   return how
 end
 
-local function one(self)
+-- The number of a target: another peer, or from the second agent on this one,
+-- too.
+local function choose(self)
   local peer = self.peer
-  local who = (peer.who + random(peer.peers - 1)) % peer.peers
+  if self.side ~= peer.sides[1] then return random(peer.peers) - 1 end
+  return (peer.who + random(peer.peers - 1)) % peer.peers
+end
+
+local function one(self)
+  local peer, who = self.peer, choose(self)
   local kind = peer.mix[random(#peer.mix)]
   local entry = ledger.begin(kind, LONGEST * peer.timeout)
   local fine, ok, err = pcall(function()
@@ -90,24 +112,26 @@ local function one(self)
   end
   local how = how_of(peer, kind, ok, err)
   ledger.finish(entry, how)
-  if how == "closed" then peer.targets[who] = nil end
+  if how == "closed" then self.side.targets[who] = nil end
   if how ~= "ok" then untouched(self) end
-  if random(500) == 1 then M.leave(peer, who) end
+  if random(LEAVES) == 1 then M.leave(self.side, who) end
 end
 
-local function memory(peer)
+local function memory(peer, side)
   local length = math.max(peer.bulk, operations.LONGEST)
-  return assert(peer.agent.engine:alloc(length)):slice()
+  return assert(side.agent.engine:alloc(length)):slice()
 end
 
 --- Runs a task of this peer while the peer is going. number: from 0.
 function M.run(peer, number)
   local self = peer.tasks[number]
   if not self then
+    local side = peer.sides[number % #peer.sides + 1]
     self = setmetatable({
-      peer = peer, patience = { timeout = peer.timeout },
+      peer = peer, side = side, patience = { timeout = peer.timeout },
       slot = peer.who * peer.task_count + number,
-      out = memory(peer), into = memory(peer) }, Task)
+      out = memory(peer, side), into = memory(peer, side) }, Task)
+    self.leave = function(to) M.leave(side, to.who) end
     peer.tasks[number] = self
   end
   ledger.enter("task " .. number)

@@ -19,6 +19,8 @@ local process = require "perigee.bench.process"
 
 local LONGEST, TEXT = 4000, 1500
 local FAULTS = 20 -- that a peer tells
+local TOLD = 256  -- bytes of what the core says of an operation
+local told_text = ffi.new("char[?]", TOLD)
 
 -- running: the tasks of this peer (coroutines) that have not ended, by name.
 local M = { counts = {}, pending = {}, told = 0, open = 0, running = {} }
@@ -64,23 +66,109 @@ function M.finish(entry, how)
   of_kind[how] = (of_kind[how] or 0) + 1
 end
 
--- Operations that wait for an event here, and those that the core has: where
--- the core has fewer, an event was lost.
+-- Own operations that wait for an event here, and those that the core has:
+-- where the core has fewer, an event was lost.
 local function in_flight()
   local here, core = 0, 0
   for _, engine in ipairs(loop.state.engines) do
-    here, core = here + engine.flying, core + engine:stats().operations
+    local stats = engine:stats()
+    here = here + engine.flying
+    core = core + stats.operations - stats.held_operations
   end
   return ("%d in flight here, %d in the core"):format(here, core)
 end
 
+local function count(list)
+  local n = 0
+  for _ in pairs(list) do n = n + 1 end
+  return n
+end
+
+--- Tells where the end of a future is: who owns its operation, whether the end
+-- would find the future, and what the core has of that number.
+function M.where(future)
+  local owner, operation = future.owner, future.operation
+  local engine = owner and owner.engine
+  local doing = futures.doing(future)
+  if not operation then return doing .. ": no operation of the core" end
+  if not engine.handle then return doing .. ": its engine was closed" end
+  local found = engine.inflight[operation]
+  native.C.perigee_operation_text(engine.handle, operation, told_text, TOLD)
+  return ("%s: operation %d of %s, whose end would find %s; the core: %s")
+    :format(doing, operation, (owner.session or owner):text(),
+            found == future and "it" or found and "another" or "nothing",
+            ffi.string(told_text))
+end
+
+-- Calls f with each pending future that a parked task has in its hands, and
+-- with those that these wait for.
+local function each_awaited(task, f)
+  local seen, level = {}, 0
+  while debug.getinfo(task, level, "f") do
+    local i, name, value = 1, debug.getlocal(task, level, 1)
+    while name do
+      while futures.is_future(value) and not value.ended and not seen[value] do
+        seen[value] = true
+        f(value)
+        value = value.inner
+      end
+      i = i + 1
+      name, value = debug.getlocal(task, level, i)
+    end
+    level = level + 1
+  end
+end
+
+local function whereabouts(task)
+  local list = {}
+  each_awaited(task, function(future) list[#list + 1] = M.where(future) end)
+  return #list > 0 and table.concat(list, "; ") or "it waits for no future"
+end
+
+local function miss(entry)
+  entry.left = entry.left - 1
+  if entry.left >= 0 or entry.missed then return end
+  entry.missed = true
+  M.fault("missing end", "an operation (%s) has not ended (%s); %s; %s",
+          entry.kind, in_flight(), whereabouts(entry.task),
+          debug.traceback(entry.task))
+end
+
+-- An end that was forgotten leaves the number of those in flight wrong.
+local function check_flying(engine)
+  local entries = count(engine.inflight)
+  if entries == engine.flying or engine.miscounted then return end
+  engine.miscounted = true
+  M.fault("miscount", "%d operations are said to be in flight, and %d are "
+    .. "known (%s)", engine.flying, entries, in_flight())
+end
+
 local function tick()
-  for entry in pairs(M.pending) do
-    entry.left = entry.left - 1
-    if entry.left < 0 and not entry.missed then
-      entry.missed = true
-      M.fault("missing end", "an operation (%s) has not ended (%s): %s",
-              entry.kind, in_flight(), debug.traceback(entry.task))
+  for entry in pairs(M.pending) do miss(entry) end
+  for _, engine in ipairs(loop.state.engines) do check_flying(engine) end
+end
+
+-- ---- Rests -----------------------------------------------------------------
+
+--- An engine never drops an event that the program has not had.
+function M.check_dropped(engine)
+  local dropped = engine:stats().dropped
+  if dropped == 0 then return end
+  M.fault("dropped", "%.0f events were dropped", dropped)
+end
+
+-- What an engine has for operations of its own and of others.
+local KEPT = { "inflight", "replying", "landed", "contexts" }
+
+--- Looks at an engine while no session of its is open.
+function M.check_rest(engine)
+  M.check_dropped(engine)
+  check_flying(engine)
+  for _, name in ipairs(KEPT) do
+    local n, one = count(engine[name]), next(engine[name])
+    if n > 0 then
+      M.fault("left behind", "%d entries of %s, one at %s", n, name,
+              tostring(one))
     end
   end
 end
@@ -96,11 +184,11 @@ local finish = futures.finish
 
 local function watched(engine, event)
   if not engine.inflight[event.operation] then return doubled(event) end
-  if not (M.plant and M.plant(event)) then finish(engine, event) end
+  if not (M.plant and M.plant(event, engine)) then finish(engine, event) end
 end
 
---- Watches operations and events from now on. grace: seconds. plant(event):
--- whether an end is to be lost on purpose.
+--- Watches operations and events from now on. grace: seconds. plant(event,
+-- engine): whether an end is to be lost on purpose.
 function M.watch(perigee, grace, plant)
   M.grace, M.plant = grace, plant
   futures.finish = watched

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- The kinds of operations that a task of the soak makes. Each makes one with a
--- target, `to` (who, proxy, session), and checks all that comes back. It
+-- target, `to` (who, proxy, session, kept), and checks all that comes back. It
 -- returns something true, or nil and an error.
 
 local ffi = require "ffi"
@@ -13,6 +13,7 @@ local SHORTEST, SLOT = letter.SHORTEST, service.SLOT
 local random, floor = math.random, math.floor
 
 local LONGEST = 2 ^ 18 -- bytes of all but bulk payloads, notices too
+local INSIDE = 50      -- inplace calls, of which one leaves in its own code
 
 local M = { LONGEST = LONGEST }
 
@@ -94,18 +95,38 @@ function OPERATIONS.raw(self, to)
   return same_text(self, got, serial)
 end
 
+-- Its writer or its reader may close the session that it is called for.
 function OPERATIONS.inplace(self, to)
   local length, serial = length_of(LONGEST), nil
+  local leaves = random(INSIDE)
   local filled = to.proxy:with {
     capacity = length, timeout = self.peer.timeout,
     reader = function(reply)
+      if leaves == 1 then self.leave(to) end
       return same(self, reply.pointer, reply.length, serial, "an inplace call")
     end,
   }
   return filled:copy(function(loan)
+    if leaves == 2 then self.leave(to) end
     serial = fresh(self, loan.pointer, length)
     return length
   end)
+end
+
+-- An idempotent call, which may be made again in another session, and served
+-- twice.
+function OPERATIONS.again(self, to)
+  local length = length_of(4000)
+  local serial = fresh(self, self.out.pointer, length)
+  local text = ffi.string(self.out.pointer, length)
+  local got, err
+  if random(2) == 1 then
+    got, err = to.proxy:again(text)
+  else
+    got, err = to.proxy.async:again(text):wait()
+  end
+  if got == nil then return nil, err end
+  return same_text(self, got, serial)
 end
 
 function OPERATIONS.bulk(self, to)
@@ -118,22 +139,30 @@ function OPERATIONS.bulk(self, to)
 end
 
 -- A slot of this task's own in the target's region. Looks at it by the same
--- session, so that it is of the same life of the target.
-function OPERATIONS.write(self, to)
+-- region, which is stale in another life of the target.
+local function write_by(self, session, what)
   local length = length_of(SLOT)
   local offset, from = self.slot * SLOT, self.out:slice(0, length)
   local serial = fresh(self, from.pointer, length)
-  local remote, err = to.session:region("slots", self.patience)
+  local remote, err = session:region("slots", self.patience)
   if not remote then return nil, err end
   local there = remote:slice(offset, length)
   local spec = { from = from, to = there, timeout = self.peer.timeout }
-  local fine, why = to.session:write(spec):wait()
+  local fine, why = session:write(spec):wait()
   if not fine then return nil, why end
   local back = self.into:slice(0, length)
-  fine, why = to.session:read({ from = there, to = back,
-                                timeout = self.peer.timeout }):wait()
+  fine, why = session:read({ from = there, to = back,
+                             timeout = self.peer.timeout }):wait()
   if not fine then return nil, why end
-  return same(self, back.pointer, length, serial, "a write and a read")
+  return same(self, back.pointer, length, serial, what)
+end
+
+function OPERATIONS.write(self, to)
+  return write_by(self, to.session, "a write and a read")
+end
+
+function OPERATIONS.kept(self, to)
+  return write_by(self, to.kept, "a write and a read of a kept session")
 end
 
 function OPERATIONS.read(self, to)
@@ -191,6 +220,7 @@ function OPERATIONS.connect(self, to)
     got, why = proxy:echo(ffi.string(self.out.pointer, length))
     if got then same_text(self, got, serial) end
   end
+  ledger.check_dropped(agent.engine)
   agent:close()
   return proxy and got and true, why
 end

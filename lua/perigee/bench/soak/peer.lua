@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- A process of the soak: one agent that serves, and tasks that call the other
--- peers' agents. The judge (judge.lua) tells it by lines what to do:
+-- A process of the soak: an agent that serves, and tasks that call the other
+-- peers' agents, by that one, and in every other process by a second one, too.
+-- The judge (judge.lua) tells it by lines what to do:
 --
 --   go            traffic begins
 --   slow SECONDS  so long it receives no message and serves typed calls late
@@ -46,6 +47,17 @@ function PLANTS.lost(peer)
   end
 end
 
+-- As an end whose number is used again.
+function PLANTS.forgotten(peer)
+  PLANTS.lost(peer)
+  local lose = peer.lose
+  peer.lose = function(event, engine)
+    if not lose() then return false end
+    engine.inflight[event.operation] = nil
+    return true
+  end
+end
+
 function PLANTS.flip()
   local letter, left = require "perigee.bench.soak.letter", AFTER
   local fill = letter.fill
@@ -77,39 +89,54 @@ end
 function TOLD.stop(peer)
   peer.going, peer.slow_until = false, 0
   while next(ledger.running) do perigee.sleep(0.005) end
-  peer.targets = {}
-  for _, session in pairs(peer.agent.engine.sessions) do
-    if not session.accepted then session:close() end
+  for _, side in ipairs(peer.sides) do
+    side.targets = {}
+    for _, session in pairs(side.agent.engine.sessions) do
+      if not session.accepted then session:close() end
+    end
   end
   ledger.say { what = "idle" }
 end
 
 -- Describes what is left of other peers.
-local function remains(engine)
+local function remains(peer)
   local list = {}
-  for _, session in pairs(engine.sessions) do
-    list[#list + 1] = ("%s, %s: %s"):format(session,
-      session.accepted and "accepted" or "dialled", session:explain())
+  for _, side in ipairs(peer.sides) do
+    for _, session in pairs(side.agent.engine.sessions) do
+      list[#list + 1] = ("%s, %s: %s"):format(session,
+        session.accepted and "accepted" or "dialled", session:explain())
+    end
   end
   return table.concat(list, "\n"):sub(1, REMAINS)
 end
 
+-- What all engines of the peer have of others together.
+local function held(peer)
+  local all = { sessions = 0, operations = 0, pooled = 0 }
+  for _, side in ipairs(peer.sides) do
+    local stats = side.agent.engine:stats()
+    for name, before in pairs(all) do all[name] = before + stats[name] end
+  end
+  return all
+end
+
 -- Waits until nothing is left of other peers, and tells what is.
 function TOLD.settle(peer)
-  local engine, limit = peer.agent.engine, process.now() + SETTLING * 1e9
-  local stats
+  local limit = process.now() + SETTLING * 1e9
+  local has
   repeat
     perigee.sleep(0.01)
     collectgarbage()
-    stats = engine:stats()
-  until stats.sessions == 0 and stats.operations == 0 and stats.pooled == 0
+    has = held(peer)
+  until has.sessions == 0 and has.operations == 0 and has.pooled == 0
     or process.now() > limit
   collectgarbage()
   perigee.sleep(0.6) -- free blocks go back to the system after half a second
-  ledger.say { what = "rest", sessions = stats.sessions, open = ledger.open,
-               operations = stats.operations, pooled = stats.pooled,
+  for _, side in ipairs(peer.sides) do ledger.check_rest(side.agent.engine) end
+  ledger.say { what = "rest", sessions = has.sessions, open = ledger.open,
+               operations = has.operations, pooled = has.pooled,
                lua = collectgarbage "count" * 1024, counts = ledger.counts,
-               faults = ledger.told, remains = remains(engine) }
+               faults = ledger.told, remains = remains(peer) }
 end
 
 -- Tells where each task is that has not ended.
@@ -138,13 +165,20 @@ end
 
 -- ---- Starting --------------------------------------------------------------
 
+-- Adds an agent of this peer's, and what its tasks know of others there.
+local function add_side(peer, name)
+  peer.sides[#peer.sides + 1] = { targets = {}, agent = assert(perigee.agent {
+    name = name, scope = peer.scope, transport = peer.transport,
+    engine = peer.options }) }
+end
+
 --- Runs the peer of that number. given: as judge.lua's command line says.
 function M.run(given)
   local peer = {
     who = given.who, peers = given.peers, timeout = given.timeout,
     mix = given.mix, bulk = given.bulk, task_count = given.tasks, tasks = {},
     slot_count = given.peers * given.tasks, pause = given.pause,
-    scope = given.scope, transport = given.transport, targets = {},
+    scope = given.scope, transport = given.transport, sides = {},
     options = { encrypt = given.encrypt, faults = given.faults
       and ("seed=%d %s"):format(given.seed * 1000 + given.who, given.faults)
       or nil },
@@ -154,15 +188,15 @@ function M.run(given)
   }
   math.randomseed(given.seed * 1000 + given.who)
   if given.plant and given.who == 0 then PLANTS[given.plant](peer) end
-  peer.agent = assert(perigee.agent {
-    name = peer.name_of(peer.who), scope = peer.scope,
-    transport = peer.transport, engine = peer.options })
+  peer.leave_any = function() client.leave_any(peer) end
+  add_side(peer, peer.name_of(peer.who))
+  if peer.who % 2 == 1 then add_side(peer) end
   ledger.watch(perigee, given.grace, peer.lose)
-  service.start(peer.agent, peer)
+  service.start(peer.sides[1].agent, peer)
   perigee.spawn(listen, peer)
   ledger.say { what = "ready" }
   perigee.run()
-  peer.agent:close()
+  for _, side in ipairs(peer.sides) do side.agent:close() end
 end
 
 return M

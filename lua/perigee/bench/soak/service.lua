@@ -20,11 +20,12 @@ local M = {}
 local SLOT, NOTICE = 2 ^ 16, { 24, 64, 1000, 8192, 65532, 262144 }
 local BRIEF, MESSAGE = 2 ^ 16, 2 ^ 16
 local REMEMBERED = 4096 -- calls of each peer
+local DISTURBS = 200    -- calls, of which one closes a session in its handler
 local LONGER = { timeout = math.huge }
 
 M.SLOT, M.BRIEF, M.MESSAGE, M.NOTICE = SLOT, BRIEF, MESSAGE, NOTICE
 
-local me -- who, life, slots and blocks: as M.new was told
+local me -- who, life, slots, blocks, leave_any: as M.start was told
 
 -- ---- What comes ------------------------------------------------------------
 
@@ -72,14 +73,35 @@ local function typed(text, number, list)
   return me.who, serial, number, list, #text
 end
 
+-- Closes a session of this peer's sometimes, from code on the loop, under
+-- whatever its tasks are at there.
+local function disturb()
+  if me.going and math.random(DISTURBS) == 1 then me.leave_any() end
+end
+
 local function echo(request)
+  disturb()
   take(request.pointer, request.length, "a raw call")
   return request
 end
 
 local function copy(request, reply)
   take(request.pointer, request.length, "an inplace call")
+  disturb()
   return reply:write(request)
+end
+
+-- May be served twice, so that only its payload is looked at.
+local function again(text)
+  me.held = text
+  local who, life = letter.read(ffi.cast("const uint8_t *", text), #text)
+  me.held = nil
+  if not who then
+    ledger.fault("mismatch", "peer %d was given, by an idempotent call: %s",
+                 me.who, life)
+  end
+  drowse(0.5)
+  return text
 end
 
 -- Is this payload in that part of the slots?
@@ -90,6 +112,7 @@ end
 
 -- A block for bulk data, or nil: others have them all.
 local function block_of(length)
+  disturb()
   local block = table.remove(me.blocks)
   if not block then return nil, "no block is free" end
   me.lent[block] = true
@@ -118,7 +141,7 @@ local function put(slice)
 end
 
 local METHODS = {
-  typed = typed, stored = stored,
+  typed = typed, stored = stored, again = { idempotent = true, again },
   echo = { raw = true, echo }, copy = { raw = true, inplace = true, copy },
   put = { landing = block_of, abandoned = give_back, put },
 }
@@ -210,7 +233,10 @@ function M.start(agent, self)
   for i = 1, 3 do
     me.blocks[i] = assert(agent.engine:alloc(me.bulk)):slice()
   end
-  agent:on_session(function(session) perigee.spawn(receive, session) end)
+  agent:on_session(function(session)
+    disturb()
+    perigee.spawn(receive, session)
+  end)
   agent:serve { name = "soak", methods = METHODS }
 end
 
