@@ -1,13 +1,15 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- Typed values on the wire are string.buffer data, one value after another up
 -- to the end of the data. A slice among them travels as a nil in its place, and
--- its place (counted from 1) follows as one more value after the last.
+-- its place (counted from 1) follows as one more value after the last. An error
+-- of Perigee's travels as a table with a mark (errors.lua).
 --
 -- The core has copied and scanned incoming data (PERIGEE_TYPED) before Lua
 -- decodes it, so the memory and the time that this takes are bounded by the
 -- data's length (native/base/typed.h). Decoding may still raise if a table
 -- gives one key twice. Large data is decoded in portions (portions.lua).
 local collector = require "perigee.collector"
+local errors = require "perigee.errors"
 local native = require "perigee.native"
 local slices = require "perigee.slice"
 
@@ -17,6 +19,7 @@ local ffi = require "ffi"
 local C = native.C
 local PROTOCOL = C.PERIGEE_PROTOCOL
 local is_slice, note = slices.is_slice, collector.note
+local is_error, MARK, min = errors.is_error, errors.MARK, math.min
 local int64_t, uint64_t = ffi.typeof("int64_t"), ffi.typeof("uint64_t")
 
 local M = {}
@@ -70,6 +73,7 @@ local function encode_text(out, value)
 end
 
 local function encode_table(out, value)
+  if is_error(value) then value = errors.packed(value) end
   local before = #out
   local fine, why = try(out, value)
   if not fine then
@@ -158,8 +162,21 @@ local nothing = ffi.new("double[1]", -0.0)
 -- gives one key twice.
 local TABLE, TABLE_END = 8, 14          -- tags (native/base/typed.c)
 
-local function decode_table() return (inbox:decode()) end
+local function decode_table()
+  local value = inbox:decode()
+  return value[MARK] ~= nil and errors.unpacked(value) or value
+end
 jit.off(decode_table)
+
+--- Makes errors of those of n values that stand for errors.
+function M.revive(values, n)
+  for i = 1, min(n, VALUES) do
+    local value = values[i]
+    if type(value) == "table" and value[MARK] ~= nil then
+      values[i] = errors.unpacked(value)
+    end
+  end
+end
 
 -- Decodes the next value. LuaJIT's compiled code reads a decoded number only
 -- where it is used, and the next decoding may have overwritten it by then
@@ -193,6 +210,7 @@ local function decode_large()
     n = n + 1
     values[n] = inbox:decode()
   end
+  M.revive(values, n)
   return values, n
 end
 jit.off(decode_large)

@@ -8,6 +8,9 @@
 -- * `sent`: false if no handler can have run; true if one may have run
 -- * `code`: the code in a remote handler's error table, if any
 -- * `traceback`: the remote handler's, as text, if any
+-- * `remote`: true of an error that a peer's handler raised or returned, and of
+--   one that came as an argument; nil of those of this side. Of the latter two
+--   `kind`, `message` and `code` are what that side had
 --
 -- The kinds:
 --
@@ -38,7 +41,7 @@
 -- @classmod Error
 -- @usage
 -- local sum, err = calc:fail("no luck")
--- print(sum, err.kind, err.sent)                            --> nil remote true
+-- print(sum, err.kind, err.sent, err.remote)           --> nil remote true true
 -- print(err.message:find("no luck", 1, true) ~= nil)           --> true
 local native = require "perigee.native"
 
@@ -76,7 +79,8 @@ function M.new(kind, message, sent)
 end
 
 --- Tells whether x is an error of Perigee's. A handler's own results `nil, x`
--- pass unchanged, so x may be anything.
+-- pass unchanged, so x may be anything. An error that a typed handler returns
+-- arrives as one; inside a table it arrives as a plain table.
 -- @function perigee.is_error
 -- @param x anything
 -- @treturn boolean
@@ -88,6 +92,13 @@ function M.is_error(x)
   return getmetatable(x) == Error
 end
 
+-- ---- Travelling ------------------------------------------------------------
+
+-- Errors travel as tables with this field. A peer of an older version shows
+-- them as such.
+M.MARK = "perigee_error"
+local MARK = M.MARK
+
 local LONGEST = 2 ^ 16                  -- bytes of text about what failed
 
 --- Returns any value as text of at most 64 KiB. Never raises. The text of what
@@ -97,6 +108,28 @@ function M.shown(x)
   if not fine or type(text) ~= "string" then return "what cannot be shown" end
   if type(x) ~= "string" then text = text:gsub(": 0x%x+$", "") end
   return #text > LONGEST and text:sub(1, LONGEST) .. "..." or text
+end
+
+--- Returns an error's code, if that is a string or a number.
+function M.code(err)
+  local code = err.code
+  if type(code) == "string" then return M.shown(code) end
+  return type(code) == "number" and code or nil
+end
+
+--- Returns a plain table that stands for an error on its way.
+function M.packed(err)
+  return { [MARK] = 1, kind = M.shown(err.kind), message = M.shown(err.message),
+           code = M.code(err) }
+end
+
+--- Makes the error that a table from a peer stands for; the table may have
+-- anything in it.
+function M.unpacked(told)
+  local kind = status_of[told.kind] and told.kind or "remote"
+  local err = M.new(kind, M.shown(told.message), true)
+  err.code, err.remote = M.code(told), true
+  return err
 end
 
 --- A traceback without the addresses of functions in C.

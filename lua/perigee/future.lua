@@ -150,7 +150,8 @@ function M.follow(future, other)
 end
 
 --- Returns the error with which a future has failed, or nil; a handler's own
--- `nil, x` is no failure. Raises what waiting for the future would raise.
+-- `nil, x` is no failure unless x is an error. Raises what waiting for the
+-- future would raise.
 function M.failure(future)
   if future.ended == -1 then error(future.value, 0) end
   if future.ended ~= 2 then return nil end
@@ -169,13 +170,13 @@ function M.results(future)
 end
 local results = M.results
 
---- Returns the error of a future that has ended with `peer_lost`, else nil.
--- Never raises.
+--- Returns the error of a future that has ended with `peer_lost`, else nil. One
+-- that a handler returned is of another peer. Never raises.
 function M.lost(future)
   if future.ended ~= 2 then return nil end
   local got, err = future.value[1], future.value[2]
   return got == nil and errors.is_error(err) and err.kind == "peer_lost"
-    and err or nil
+    and not err.remote and err or nil
 end
 
 --- Describes what is being done, and to whom.

@@ -20,6 +20,7 @@
 --   waits     it is the first, and the loop has turned  has its portion
 --   has it    there is more                             waits, the last of all
 --   has it    that is the end, or nobody wants it       done
+local codec = require "perigee.codec"
 local collector = require "perigee.collector"
 local decoder = require "perigee.decoder"
 local errors = require "perigee.errors"
@@ -110,6 +111,7 @@ local function go_on(decoding)
   local more, why = portion(d)
   if more then return add(decoding) end
   if why then return tell(job, nil, why) end
+  codec.revive(d.values, d.n)
   return tell(job, d.values, d.n)
 end
 

@@ -167,6 +167,12 @@ function M.too_large(engine, served, record, capacity)
     record.method.text, capacity) }, true)
 end
 
+--- Replies that a raw handler has returned nil and err.
+function M.returned(engine, served, record, err)
+  return M.failed(engine, served, record,
+                  { message = errors.shown(err), code = errors.code(err) })
+end
+
 local function bad_result(engine, served, record, text)
   return M.failed(engine, served, record,
                   { message = record.method.text .. " returned " .. text })

@@ -25,6 +25,7 @@ local band, tonumber, xpcall = bit.band, tonumber, xpcall
 local unpack_values, unpack_slice = codec.unpack, codec.unpack_slice
 local state, raw = loop.state, contexts.raw
 local is_view, open, close = views.is_view, views.open, views.close
+local is_error = errors.is_error
 local lend, take_back = views.lend, views.take_back
 local trace_of = traces.came
 
@@ -151,13 +152,16 @@ end
 local function serve_raw(engine, event, served, method)
   local request = open(event.pointer, tonumber(event.length))
   pin(engine, event, served, method, "a raw handler")
-  local fine, result = xpcall(method.handler, caught, request)
+  local fine, result, err = xpcall(method.handler, caught, request)
   unpin()
   local own = fine and is_view(result) and result == request
   close(request)
   if not fine then return reply.failed(engine, served, raw, result) end
   if own then
     return reply.bytes(engine, served, raw, event.pointer, event.length)
+  end
+  if result == nil and is_error(err) then
+    return reply.returned(engine, served, raw, err)
   end
   return reply.raw(engine, served, raw, result)
 end

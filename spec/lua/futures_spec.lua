@@ -91,3 +91,16 @@ describe("a future's slot", function()
     assert.is_nil(future.unknown)
   end)
 end)
+
+describe("a future that a handler's error ended", function()
+  local errors = require "perigee.errors"
+  local futures = require "perigee.future"
+
+  it("has failed, but its own peer is not lost", function()
+    local told = errors.new("peer_lost", "the session with another")
+    assert.is_true(futures.lost(futures.done(nil, told)) == told)
+    told = errors.unpacked(errors.packed(told))
+    assert.is_nil(futures.lost(futures.done(nil, told)))
+    assert.is_true(futures.failure(futures.done(nil, told)) == told)
+  end)
+end)

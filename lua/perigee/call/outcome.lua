@@ -78,7 +78,10 @@ local function error_of(binding, method, status, text, traceback, code, ran)
   local kind = errors.kind(status)
   if kind == "timeout" and not text then text = limit(binding) end
   local err = errors.ended(status, M.doing(binding, method), text)
-  if kind == "remote" and traceback ~= "" then err.traceback = traceback end
+  if kind == "remote" then
+    err.remote = true
+    if traceback ~= "" then err.traceback = traceback end
+  end
   err.code = code
   err.sent = binding.sent or not (ran == false or NOT_RUN[kind])
   return err
