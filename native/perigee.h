@@ -109,7 +109,8 @@ struct perigee_options {
   uint32_t operations;      /* in flight at once: 16384, <= 65536; own ones at
                                most 15/16 of it, those of peers 7/8 */
   uint32_t sessions;        /* at once: 1024 */
-  uint32_t regions;         /* exported at once: 1024, at most 4096 */
+  uint32_t regions;         /* that peers may reach, as they have a name or
+                               rights for peers, at once: 1024, at most 4096 */
   uint32_t hellos;          /* unauthenticated peers at once: 256. Beyond that
                                the engine drops the oldest peer of the address
                                (at a path: of the process) that has most of

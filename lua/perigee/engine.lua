@@ -124,7 +124,9 @@ end
 -- @tparam[opt] table options
 -- @tparam[opt=16384] number options.operations in flight at once, at most 65536
 -- @tparam[opt=1024] number options.sessions at once
--- @tparam[opt=1024] number options.regions that peers may reach, at most 4096
+-- @tparam[opt=1024] number options.regions regions that peers may reach (with a
+--   name, or an access other than ""), at most 4096; of others there may be as
+--   many as there is memory
 -- @tparam[opt=256] number options.hellos unauthenticated peers at once
 -- @tparam[opt=4096] number options.watched descriptors of the program's own
 --   that are waited for at once (`descriptor.readable`), at most 2^20

@@ -10,14 +10,23 @@
 #include "transfer.h"
 
 static void simplify(struct perigee_prepared *p) {
-  struct perigee_region *region = p->list[0].local.region;
   p->simple = p->count == 1 &&
               transfer_reaches(p->session, &p->list[0], &p->local) &&
               p->local.total <= AT_ONCE && p->local.count == 1 &&
               p->remote.count == 1 && p->operation != PERIGEE_OP_WRITE_IMM &&
               transfer_immediate(p->session);
-  p->local_slot = region->slot;
-  p->local_generation = region->generation;
+}
+
+/* Is one of its regions closed? Their handles are kept for this. */
+static bool is_stale(const struct perigee_prepared *p) {
+  for (uint32_t i = 0; i < p->count; i++)
+    if (p->list[i].local.region->closed)
+      return true;
+  return false;
+}
+
+static int stale(const struct perigee_prepared *p) {
+  return fail(p->session->engine, PERIGEE_STALE, "the local region was closed");
 }
 
 int perigee_prepare(struct perigee_session *s, int operation,
@@ -41,6 +50,8 @@ int perigee_prepare(struct perigee_session *s, int operation,
   p->immediate = immediate;
   p->posted = -1;
   memcpy(p->list, list, count * sizeof *list);
+  for (uint32_t i = 0; i < count; i++)
+    region_keep(list[i].local.region);
   payload_bytes(&p->local, NULL, 0);
   transfer_check(s, operation, &p->list[0], &p->remote, &p->local);
   simplify(p);
@@ -61,15 +72,17 @@ int perigee_post(struct perigee_prepared *p, int64_t timeout) {
   int status;
   if (!session_open_for(s, &status))
     return status;
-  if (!region_by_slot(s->engine, p->local_slot, p->local_generation))
-    return fail(s->engine, PERIGEE_STALE, "the local region was closed");
   if (p->simple) {
+    if (UNLIKELY(p->list[0].local.region->closed))
+      return stale(p);
     struct payload remote = p->remote, local = p->local;
     int64_t n = transfer_copy(s, &p->list[0], &remote, &local, local.total,
                               p->operation);
     transfer_count(s, p->operation, p->list, n < 0 ? 0 : 1);
     return n < 0 ? (int)n : PERIGEE_INLINE;
   }
+  if (is_stale(p))
+    return stale(p);
   if (p->posted >= 0)
     return fail(s->engine, PERIGEE_AGAIN, "it is posted already");
   status = transfer_start(s, p->operation, p->list, p->count, p->immediate,
@@ -86,5 +99,7 @@ void perigee_prepared_free(struct perigee_prepared *p) {
     at = &(*at)->next;
   if (*at)
     *at = p->next;
+  for (uint32_t i = 0; i < p->count; i++)
+    region_drop(p->list[i].local.region);
   free(p);
 }

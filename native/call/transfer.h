@@ -20,7 +20,6 @@ struct perigee_prepared {
   uint64_t total;
   int posted;                   /* its operation's number, or -1 */
   struct payload remote, local; /* if it is a single item within reach */
-  uint64_t local_slot, local_generation;
   bool simple;
   struct perigee_transfer list[];
 };

@@ -31,6 +31,7 @@ int regions_open(struct perigee_engine *engine) {
   r->limit = engine->options.regions;
   r->slots = calloc(r->limit, sizeof *r->slots);
   r->generation = engine_random(engine) >> 16 | 1;
+  list_open(&r->privates);
   list_open(&r->closing);
   return r->slots ? PERIGEE_OK : PERIGEE_NO_MEMORY;
 }
@@ -84,17 +85,26 @@ static int memory_named(struct perigee_engine *engine, const char *kind,
   return status < 0 ? fail(engine, status, "%s", reason) : PERIGEE_OK;
 }
 
+/* Returns a free slot, or the limit. */
+static uint32_t slot_free(const struct regions *r) {
+  uint32_t slot = 0;
+  while (slot < r->limit && r->slots[slot])
+    slot++;
+  return slot;
+}
+
 static int make(struct perigee_engine *engine, const char *name,
                 uint64_t length, int access,
                 const struct memory_context *memory,
                 struct perigee_region **out) {
   struct regions *r = &engine->regions;
-  uint32_t slot = 0;
-  while (slot < r->limit && r->slots[slot])
-    slot++;
-  if (slot == r->limit)
+  bool shown = name || access & (PERIGEE_READ | PERIGEE_WRITE);
+  uint32_t slot = shown ? slot_free(r) : REGION_PRIVATE;
+  if (shown && slot == r->limit)
     return fail(engine, PERIGEE_NO_MEMORY,
-                "all %u regions are in use (option regions)", r->limit);
+                "all %u regions that peers may reach are in use (option "
+                "regions)",
+                r->limit);
   struct perigee_region *region = calloc(1, sizeof *region);
   if (!region)
     return PERIGEE_NO_MEMORY;
@@ -107,7 +117,10 @@ static int make(struct perigee_engine *engine, const char *name,
                                     .generation = r->generation++};
   if (name)
     memcpy(region->name, name, strlen(name) + 1);
-  r->slots[slot] = region;
+  if (shown)
+    r->slots[slot] = region;
+  else
+    list_append(&r->privates, &region->among);
   r->count++;
   engine->counters.regions = r->count;
   *out = region;
@@ -122,13 +135,26 @@ static void region_free(struct perigee_region *region) {
   struct regions *r = &region->engine->regions;
   fabrics_forget(region->engine, &region->area, 0, region->length);
   list_remove(&region->node);
-  r->slots[region->slot] = NULL;
+  list_remove(&region->among);
+  if (region->slot != REGION_PRIVATE)
+    r->slots[region->slot] = NULL;
   r->count--;
   region->engine->counters.regions = r->count;
   if (region->allocated && region->pointer)
     region->memory->kind->release(region->memory, region->pointer,
                                   pages(region->length), region->handle);
-  free(region);
+  region->closed = region->freed = true;
+  if (region->prepared == 0)
+    free(region);
+}
+
+void region_keep(struct perigee_region *region) {
+  region->prepared++;
+}
+
+void region_drop(struct perigee_region *region) {
+  if (--region->prepared == 0 && region->freed)
+    free(region);
 }
 
 static void describe_area(struct perigee_region *region) {
@@ -333,9 +359,13 @@ void regions_close_in_child(struct perigee_engine *engine) {
 
 void regions_close(struct perigee_engine *engine) {
   struct regions *r = &engine->regions;
-  for (uint32_t i = 0; r->slots && i < r->limit; i++)
+  if (!r->slots)
+    return;
+  for (uint32_t i = 0; i < r->limit; i++)
     if (r->slots[i])
       region_free(r->slots[i]);
+  while (!list_empty(&r->privates))
+    region_free(CONTAINER(r->privates.next, struct perigee_region, among));
   free(r->slots);
   r->slots = NULL;
 }

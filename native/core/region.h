@@ -6,6 +6,11 @@
  * generation. Generations start at random and only grow, so that a handle of an
  * earlier life never fits. `users` counts operations that may touch the memory;
  * a closed region with users, or with a peer inside, is kept in `closing`.
+ * `prepared` counts transfers that name it and may be posted after its close:
+ * the handle, without any memory, stays as long as they do.
+ *
+ * A private region, without a name and without rights for peers, has no slot:
+ * no peer can ever ask for it, so as many may be as there is memory.
  */
 #ifndef REGION_H
 #define REGION_H
@@ -15,13 +20,14 @@
 #include "perigee.h"
 #include "transport/transport.h"
 
-enum { REGION_SLOTS = 4096 };
+enum { REGION_SLOTS = 4096, REGION_PRIVATE = REGION_SLOTS };
 
 struct perigee_region {
-  struct node node; /* in regions->closing */
+  struct node node;  /* in regions->closing */
+  struct node among; /* in regions->privates; in no list with a slot */
   struct perigee_engine *engine;
-  uint32_t slot;
-  uint32_t users;
+  uint32_t slot; /* or REGION_PRIVATE */
+  uint32_t users, prepared;
   uint64_t generation;
   uint64_t length;
   uint8_t *pointer;
@@ -30,16 +36,16 @@ struct perigee_region {
   void *handle;     /* of the memory, if allocated */
   int access;
   int fd; /* the memory's memfd, which peers may map; or -1 */
-  bool allocated, closed, forced;
+  bool allocated, closed, forced, freed;
   uint64_t granted; /* how many sessions were ever told of it */
   char name[REGION_NAME + 1];
 };
 
 struct regions {
   struct perigee_region **slots;
-  uint32_t limit, count;
-  uint64_t generation;
-  struct node closing;
+  uint32_t limit;
+  uint64_t generation, count;
+  struct node privates, closing;
 };
 
 struct perigee_remote {
@@ -65,6 +71,9 @@ struct perigee_region *region_by_name(struct perigee_engine *engine,
 /* Returns the live region of a slot if the generation fits, else NULL. */
 struct perigee_region *region_by_slot(struct perigee_engine *engine,
                                       uint64_t slot, uint64_t generation);
+/* Of prepared transfers: the handle stays until each has dropped it. */
+void region_keep(struct perigee_region *region);
+void region_drop(struct perigee_region *region);
 /* Returns whether count blocks lie within length bytes. Safe for any values. */
 bool shape_fits(uint64_t length, uint64_t offset, uint64_t block,
                 uint64_t count, uint64_t stride);

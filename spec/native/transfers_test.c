@@ -165,6 +165,63 @@ static void prepared_transfers_are_posted_again(void **state) {
   reach_close(&r);
 }
 
+/* Whichever of its regions was closed: it may be freed by then, and another
+ * one be in its place. */
+static void prepared_transfers_of_closed_regions_are_stale(void **state) {
+  struct perigee_prepared *prepared;
+  struct reach r;
+  reach_open(&r, *state, BOTH, false);
+  fill_byte(r.there, 9);
+  for (int closed = 0; closed < 2; closed++) {
+    struct perigee_transfer list[2];
+    struct perigee_region *pair[2];
+    for (uint64_t i = 0; i < 2; i++) {
+      pair[i] = region_of(&r.p, 0, NULL, 4096, 0);
+      list[i] = item(&r, 0, i * 8, 8);
+      list[i].local.region = pair[i];
+    }
+    assert_int_equal(perigee_prepare(r.p.session[0], PERIGEE_OP_WRITE, list, 2,
+                                     0, &prepared),
+                     0);
+    region_end(pair[closed]);
+    struct perigee_region *next = region_of(&r.p, 0, NULL, 4096, 0);
+    assert_int_equal(perigee_post(prepared, -1), PERIGEE_STALE);
+    all_byte(r.there, 9);
+    region_end(pair[!closed]);
+    assert_int_equal(perigee_post(prepared, -1), PERIGEE_STALE);
+    if (closed == 0) /* the other one is freed with its session */
+      perigee_prepared_free(prepared);
+    region_end(next);
+  }
+  settle(&r.p);
+  region_end(r.there);
+  reach_close(&r);
+}
+
+/* Peers cannot ask for them, so they take no place that peers share. */
+static void private_regions_are_not_counted(void **state) {
+  enum { MANY = 5000 };
+  static struct perigee_region *all[MANY];
+  struct reach r;
+  reach_open(&r, *state, BOTH, false);
+  for (int i = 0; i < MANY; i++) {
+    assert_int_equal(
+        perigee_region_alloc(r.p.engine[0], NULL, 8, 0, NULL, &all[i]), 0);
+    fill(all[i], 0, &i, sizeof i);
+  }
+  struct perigee_transfer t = item(&r, 0, 0, 8);
+  t.local.region = all[MANY - 1];
+  finish(&r.p, one(&r, PERIGEE_OP_WRITE, &t), 0);
+  assert_int_equal(perigee_counters(r.p.engine[0], NULL)->regions, MANY + 1);
+  for (int i = 0; i < MANY; i += 2)
+    region_end(all[i]);
+  for (int i = 1; i < MANY; i += 2)
+    same(all[i], 0, &i, sizeof i);
+  settle(&r.p);
+  region_end(r.there);
+  reach_close(&r); /* the rest ends with the engine */
+}
+
 /* The immediate comes after all of its data, in the order of the writes. */
 static void immediates_follow_their_data(void **state) {
   struct reach r;
@@ -271,6 +328,8 @@ int main(void) {
       cmocka_unit_test(strides_gather_and_scatter),
       cmocka_unit_test(a_batch_is_one_event),
       cmocka_unit_test(prepared_transfers_are_posted_again),
+      cmocka_unit_test(prepared_transfers_of_closed_regions_are_stale),
+      cmocka_unit_test(private_regions_are_not_counted),
       cmocka_unit_test(immediates_follow_their_data),
       cmocka_unit_test(what_was_not_granted_is_refused),
       cmocka_unit_test(a_closed_region_is_stale),
