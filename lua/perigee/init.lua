@@ -42,7 +42,6 @@
 -- -- The worker.
 -- local perigee = require "perigee"
 -- local agent = assert(perigee.agent { name = "worker:0" })
--- local blocks = {}
 -- agent.engine:alloc(2 ^ 20, { name = "kv", access = "rw" })
 -- agent:serve {
 --   name = "calc", version = 1,
@@ -56,17 +55,36 @@
 --     end },
 --   },
 -- }
+-- -- A block is freed once it is neither the key's nor in a reply under way.
+-- local memory = agent.engine:alloc(2 ^ 24):allocator()
+-- local blocks = {}
+-- local function release(block)
+--   block.users = block.users - 1
+--   if block.users == 0 then memory:free(block.slice) end
+-- end
 -- agent:serve {
 --   name = "store",
 --   methods = {
 --     put = {
---       landing = function(length, key)
---         blocks[key] = agent.engine:alloc(length)
---         return blocks[key]:slice()
+--       landing = function(length, key) return memory:alloc(length) end,
+--       abandoned = function(slice, key) memory:free(slice) end,
+--       function(slice, key)
+--         local before = blocks[key]
+--         blocks[key] = { slice = slice, users = 1 }
+--         if before then release(before) end
+--         return slice.length, key
 --       end,
---       function(slice, key) return slice.length, key end,
 --     },
---     get = function(key) return blocks[key] and blocks[key]:slice() end,
+--     get = function(key)
+--       local block, context = blocks[key], perigee.context()
+--       if not block then return nil end
+--       block.users = block.users + 1
+--       perigee.spawn(function()
+--         context:sent()
+--         release(block)
+--       end)
+--       return block.slice
+--     end,
 --   },
 -- }
 -- perigee.run()

@@ -9,6 +9,7 @@
 
 -- Regions, peers' regions and pooled blocks are owners of slices; slice.lua
 -- lists the fields of an owner.
+local allocators = require "perigee.allocator"
 local check = require "perigee.check"
 local errors = require "perigee.errors"
 local loop = require "perigee.loop"
@@ -48,7 +49,7 @@ local ALLOC = { name = region_name, access = access, kind = check.string,
 
 -- ---- Regions ---------------------------------------------------------------
 
-local Region = {}
+local Region = { allocator = allocators.new }
 Region.__index = Region
 
 -- The finalizer that closes a region which was collected without close(). Only
@@ -76,7 +77,7 @@ local function adopt(engine, handle, options, keep)
     length = tonumber(C.perigee_region_length(handle)),
     base = C.perigee_region_pointer(handle), name = options.name,
     access = options.access or "", memory = memory_of(options.kind),
-    keep = keep,
+    keep = keep, allocated = false,
   }, Region)
   region.pointer = region.base
   engine.memory[region] = true

@@ -26,7 +26,8 @@ local CONTRACT = {
   Agent = "close drain list lookup mesh on_session proxy read regions "
     .. "rendezvous serve serve_once session sessions watch write",
   Engine = "alloc close connect endpoint listen register stats",
-  Listener = "accept close", Region = "close slice",
+  Listener = "accept close", Region = "allocator close slice",
+  Allocator = "alloc close free stats",
   Remote = "close slice", Slice = "close fill slice string write",
   Session = "close ended explain prepare_read prepare_write prepare_write_imm "
     .. "proxy read recv recv_imm region send write write_imm",
@@ -47,6 +48,7 @@ local function objects()
     return { Agent = agent, Engine = engine, Session = session, Slice = slice,
       Listener = listener, Region = region, Remote = remote, Context = seen,
       Proxy = calc, Future = perigee.spawn(print),
+      Allocator = engine:alloc(64):allocator(),
       Kept = assert(agent:session("worker:0", { keep = true })),
       Prepared = assert(session:prepare_write { from = slice, to = far_slice })
     }
