@@ -30,10 +30,15 @@ bool transfer_reaches(struct perigee_session *s,
   return window->pointer && local->memory->direct;
 }
 
-static int stale(struct perigee_session *s,
-                 const struct perigee_transfer *item) {
-  return fail(s->engine, PERIGEE_STALE, "the peer has closed the region \"%s\"",
-              item->remote.remote->name);
+/* Adds the sentence to a status of a lane. */
+static int refused(struct perigee_session *s,
+                   const struct perigee_transfer *item, int status) {
+  if (status == PERIGEE_STALE)
+    return fail(s->engine, status, "the peer has closed the region \"%s\"",
+                item->remote.remote->name);
+  if (status == PERIGEE_PEER_LOST)
+    return fail(s->engine, status, "the session with the peer is over");
+  return status;
 }
 
 int64_t transfer_copy(struct perigee_session *s,
@@ -43,7 +48,7 @@ int64_t transfer_copy(struct perigee_session *s,
   int64_t n = lane_table(s->lane)->copies->copy(
       s->lane, &item->remote.remote->window, remote, local, limit,
       operation != PERIGEE_OP_READ);
-  return n == PERIGEE_STALE ? stale(s, item) : n;
+  return n < 0 ? refused(s, item, (int)n) : n;
 }
 
 /* Returns 1 if all of the item is posted, 0 not yet, or a status. */
@@ -54,10 +59,10 @@ static int post_item(struct operation *op,
   int status = lane_table(lane)->jobs->post(lane, &op->job, window, &op->remote,
                                             &op->local,
                                             op->operation != PERIGEE_OP_READ);
-  if (status == PERIGEE_STALE)
-    stale(op->session, item);
-  if (status != 1)
-    return status;
+  if (status < 0)
+    return refused(op->session, item, status);
+  if (status == 0)
+    return 0;
   lanes_count(op->session, op->lane, false, op->local.total);
   op->phase = 0;
   return 1;

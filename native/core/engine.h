@@ -75,7 +75,7 @@ struct perigee_engine {
   struct migration *migration;       /* migrate.c: NULL until needed */
   const struct wireup_class *wireup; /* the handshake of its sessions */
   struct node sessions, listeners, endpoints, dead;
-  struct node granted; /* sessions whose peer may be inside of a region */
+  struct node granted; /* open sessions whose peer may be inside of a region */
   struct node hot;     /* sessions to poll; others are parked (schedule.c) */
   struct node *turn;   /* the next hot session, in schedule_poll */
   uint32_t hot_count, parked;

@@ -294,7 +294,7 @@ static void withdraw(struct perigee_region *region) {
   for (n = head->next; n != head; n = n->next) {
     struct perigee_session *s =
         CONTAINER(n, struct perigee_session, regions.granted);
-    if (s->lane && lane_table(s->lane)->access)
+    if (lane_table(s->lane)->access)
       lane_table(s->lane)->access->revoke(s->lane, region->slot);
     lanes_revoke(s, region->slot);
   }
@@ -309,8 +309,6 @@ static bool occupied(struct perigee_region *region) {
   for (n = head->next; n != head; n = n->next) {
     struct perigee_session *s =
         CONTAINER(n, struct perigee_session, regions.granted);
-    if (!s->lane || s->state != PERIGEE_SESSION_OPEN)
-      continue;
     if ((lane_table(s->lane)->access &&
          lane_table(s->lane)->access->inside(s->lane, region->slot)) ||
         lanes_inside(s, region->slot))

@@ -106,6 +106,7 @@ void session_end(struct perigee_session *s, int status, const char *reason) {
   if (s->lane && lane_table(s->lane)->cut)
     lane_table(s->lane)->cut(s->lane);
   lanes_cut(s);
+  list_remove(&s->regions.granted); /* its lanes grant nothing any more */
   stop_all(s, status);
   if (open && !s->freed && !s->news.next) {
     list_append(&engine->losses, &s->news);
@@ -229,7 +230,6 @@ void perigee_session_free(struct perigee_session *s) {
   settle(s);
   list_remove(&s->news);
   list_remove(&s->node);
-  list_remove(&s->regions.granted);
   list_append(&s->engine->dead, &s->node);
 }
 
@@ -253,7 +253,6 @@ void session_destroy(struct perigee_session *s) {
     drop(CONTAINER(n, struct operation, all));
   list_remove(&s->node);
   list_remove(&s->news);
-  list_remove(&s->regions.granted);
   list_remove(&s->replies.lender);
   trim_forget(s);
   free_prepared(s);

@@ -125,7 +125,9 @@ struct transport_kept {
  * each access. It may be exported again; the key's descriptors stay the
  * owner's. revoke ends that: who copies by such a key from then on gets
  * PERIGEE_STALE, whichever region has the slot. inside, after revoke, tells
- * whether a copy that began before may still be under way.
+ * whether a copy that began before may still be under way. A lane that is cut
+ * ends all that: who copies from then on gets PERIGEE_PEER_LOST; its regions
+ * may be closed without another revoke.
  *
  * The peer's lane: attach makes a window, of which slot, generation, length and
  * access are filled in, reachable by its key. A key is the peer's word, and each

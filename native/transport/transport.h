@@ -84,7 +84,8 @@ struct perigee_transport {
   /* Returns why memory could not be had lately, or "". NULL: unknown. */
   const char *(*trouble)(const struct lane *lane);
   /* The session has ended: from the return on no device touches anybody's
-   * memory for it, and every job has ended. NULL: no device ever does. */
+   * memory for it, every job has ended, and the peer reaches no region any more
+   * (access). NULL: no device ever does, nor does the peer. */
   void (*cut)(struct lane *lane);
   /* In a child process after fork: closes the lane's descriptors, and says and
    * changes nothing that the parent or the peer could notice. It may be called

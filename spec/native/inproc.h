@@ -45,7 +45,7 @@ struct lane {
   uint64_t regions[REGIONS];
   uint32_t marks[OPERATIONS];
   uint32_t seed, arms, kicked;
-  bool armed, joined, alone, met;
+  bool armed, joined, alone, met, over;
   uint8_t *said; /* bytes from the peer, in place of a socket */
   uint64_t said_length, said_taken;
   bool dialed, broken; /* of an additional lane */
@@ -82,6 +82,7 @@ int inproc_open(const struct lane_options *options, struct lane **lane,
 int inproc_join(struct lane *lane, const struct offer *offer,
                 char reason[REASON]);
 void inproc_close(struct lane *lane);
+void inproc_cut(struct lane *lane);
 extern const struct transport_sleep inproc_sleep;
 
 /* inproc_payloads.c */
@@ -90,6 +91,8 @@ extern const struct transport_loans inproc_loans;
 void inproc_loans_end(struct lane *lane);
 
 /* inproc_regions.c */
+/* Does the peer still let this side use that? 0, or why not. */
+int inproc_refuses(const struct lane *lane, const struct window *window);
 extern const struct transport_access inproc_access;
 extern const struct transport_copies inproc_copies;
 

@@ -26,8 +26,9 @@ static int inproc_post(struct lane *lane, struct job *job,
                        const struct window *window, struct payload *remote,
                        struct payload *local, bool write) {
   struct lane *peer = lane->peer;
-  if (!peer || peer->regions[window->slot] != window->generation)
-    return PERIGEE_STALE;
+  int status = inproc_refuses(lane, window);
+  if (status < 0)
+    return status;
   struct task *t = calloc(1, sizeof *t);
   if (!t)
     return PERIGEE_NO_MEMORY;
@@ -165,7 +166,7 @@ PERIGEE_API const struct perigee_transport perigee_transport_inproc_additional =
         .open = additional_open,
         .join = inproc_join,
         .close = inproc_close,
-        .cut = inproc_tasks_end,
+        .cut = inproc_cut,
         .poll = additional_poll,
         .broken = additional_broken,
 };

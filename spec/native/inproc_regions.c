@@ -73,12 +73,21 @@ static bool inproc_inside(struct lane *lane, uint32_t slot) {
   return t != NULL;
 }
 
+int inproc_refuses(const struct lane *lane, const struct window *window) {
+  if (!lane->peer || lane->peer->over)
+    return PERIGEE_PEER_LOST;
+  return lane->peer->regions[window->slot] == window->generation
+             ? PERIGEE_OK
+             : PERIGEE_STALE;
+}
+
 static int64_t inproc_copy(struct lane *lane, const struct window *window,
                            struct payload *remote, struct payload *local,
                            uint64_t limit, bool write) {
   uint64_t run;
-  if (!lane->peer || lane->peer->regions[window->slot] != window->generation)
-    return PERIGEE_STALE;
+  int status = inproc_refuses(lane, window);
+  if (status < 0)
+    return status;
   if (inproc_later(lane))
     return 0;
   uint8_t *at = payload_run(remote, &run);

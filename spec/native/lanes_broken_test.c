@@ -62,9 +62,9 @@ static void a_transfer_ends_once_where_it_breaks(void **state) {
     fill_byte(s.there, 3);
     quiet(&p, 50);
     all_byte(s.there, 3);
+    link_goes_on(&p);
     sides_move(&p, PERIGEE_OP_WRITE, &t, 1, 0); /* its owner does it */
     same(s.there, 0, s.bytes, LARGE);
-    link_goes_on(&p);
     link_close_sides(&p, &s);
   }
 }

@@ -5,6 +5,7 @@
  * transport: what goes over it, and which side chooses.
  */
 #include <stdlib.h>
+#include <string.h>
 
 #include "lanes_support.h"
 
@@ -152,6 +153,24 @@ static void what_is_given_up_leaves_memory_alone(void **state) {
   pair_close(&p);
 }
 
+static void what_of_an_ended_session_is_under_way_has_ended(void **state) {
+  for (int i = 0; i < 4; i++) {
+    struct pair p;
+    struct sides s;
+    link_open_sides(&p, *state, &s);
+    int side = i & 1, operation = 1 + i / 2;
+    struct perigee_transfer t = sides_item(&s, 0, LARGE);
+    assert_true(perigee_transfer(p.session[0], operation, &t, 1, 0, -1) >= 0);
+    quiet(&p, 8);
+    perigee_session_free(p.session[side]);
+    if (side == 0) /* the list is ours again */
+      memset(&t, 0xdd, sizeof t);
+    region_end(side ? s.there : s.here);
+    pair_drop(&p);
+    free(s.bytes);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       OVER_ALL(payloads_go_over_it_both_ways),
@@ -162,6 +181,7 @@ int main(void) {
       OVER_ALL(a_batch_takes_all_of_them),
       OVER_ALL(a_region_that_was_closed_is_stale),
       OVER_ALL(what_is_given_up_leaves_memory_alone),
+      OVER_ALL(what_of_an_ended_session_is_under_way_has_ended),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -43,6 +43,14 @@ int inproc_join(struct lane *lane, const struct offer *offer,
   return PERIGEE_OK;
 }
 
+/* Ends the copies of both sides, as each is in memory of both. */
+void inproc_cut(struct lane *lane) {
+  lane->over = true;
+  inproc_tasks_end(lane);
+  if (lane->peer && lane->peer->peer == lane)
+    inproc_tasks_end(lane->peer);
+}
+
 static void drop(struct late **first) {
   while (*first) {
     struct late *late = *first;
@@ -52,11 +60,9 @@ static void drop(struct late **first) {
 }
 
 void inproc_close(struct lane *lane) {
-  if (lane->peer && lane->peer->peer == lane) {
-    inproc_tasks_end(lane->peer);
+  inproc_cut(lane);
+  if (lane->peer && lane->peer->peer == lane)
     lane->peer->peer = NULL;
-  }
-  inproc_tasks_end(lane);
   inproc_link_gone(lane);
   for (int i = 0; i < RINGS; i++) {
     drop(&lane->in[i].first);
@@ -225,5 +231,6 @@ PERIGEE_API const struct perigee_transport perigee_transport_inproc = {
     .open = inproc_open,
     .join = inproc_join,
     .close = inproc_close,
+    .cut = inproc_cut,
     .broken = inproc_broken,
 };

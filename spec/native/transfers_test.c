@@ -306,6 +306,49 @@ static void a_closed_region_is_stale(void **state) {
   reach_close(&r);
 }
 
+/* A session of side 1 that ends: it may be freed, and destroyed. */
+static void owner_ends(struct reach *r, bool frees) {
+  r->p.still[1] = true;
+  if (!frees) {
+    perigee_session_close(r->p.session[1]);
+    return;
+  }
+  struct perigee_event e;
+  perigee_session_free(r->p.session[1]);
+  r->p.session[1] = NULL;
+  for (int i = 0; i < 3; i++)
+    assert_int_equal(perigee_poll(r->p.engine[1], &e, 1), 0);
+}
+
+static void lost(struct reach *r, int operation, uint64_t length) {
+  struct perigee_transfer t = item(r, 0, 0, length);
+  int op = one(r, operation, &t);
+  if (op != PERIGEE_PEER_LOST)
+    finish(&r->p, op, PERIGEE_PEER_LOST);
+}
+
+/* Side 0 does not know yet that its session is over. */
+static void an_ended_session_grants_nothing(void **state) {
+  static const uint64_t lengths[] = {8, MIB};
+  for (int i = 0; i < 16; i++) {
+    bool frees = i & 1, closes = i & 2;
+    struct reach r;
+    reach_open(&r, *state, BOTH, false);
+    fill_byte(r.there, 3);
+    owner_ends(&r, frees);
+    if (closes)
+      region_end(r.there);
+    lost(&r, 1 + (i >> 2) % 2, lengths[i >> 3]);
+    if (!closes)
+      all_byte(r.there, 3);
+    until(&r.p, 0, PERIGEE_EVENT_LOST);
+    region_end(r.here);
+    pair_drop(&r.p);
+    free(r.memory);
+    free(r.bytes);
+  }
+}
+
 static void names_are_found_or_not(void **state) {
   struct pair p;
   pair_open(&p, *state);
@@ -333,6 +376,7 @@ int main(void) {
       cmocka_unit_test(immediates_follow_their_data),
       cmocka_unit_test(what_was_not_granted_is_refused),
       cmocka_unit_test(a_closed_region_is_stale),
+      cmocka_unit_test(an_ended_session_grants_nothing),
       cmocka_unit_test(names_are_found_or_not),
   };
   return RUN_MATRIX("transfers", tests);

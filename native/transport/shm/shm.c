@@ -403,6 +403,7 @@ const struct perigee_transport transport_shm = {
     .join = shm_join,
     .close = shm_close,
     .heard = arena_heard,
+    .cut = shm_cut,
     .rests = shm_rests,
     .trouble = arena_trouble,
 };

@@ -35,6 +35,7 @@ struct outbox {
   _Alignas(64) _Atomic uint64_t consumed_request;
   _Alignas(64) _Atomic uint64_t consumed_reply;
   _Alignas(64) _Atomic uint64_t inside; /* copying: peer's slot + 1 */
+  _Alignas(64) _Atomic uint32_t over;   /* 1: its session has ended here */
   _Alignas(4096) _Atomic uint64_t regions[SHM_REGIONS]; /* generations */
   _Atomic uint32_t marks[SHM_OPERATIONS];   /* generation of live operations */
   _Atomic uint64_t acks[SHM_OPERATIONS][2]; /* by the peer's operation and
@@ -105,8 +106,9 @@ struct lane {
   struct outbox *own;        /* read-write */
   const struct outbox *peer; /* read-only */
   uint8_t *inbox, *peer_inbox;
-  uint64_t mapped; /* bytes of the peer's memory, as its share counts */
-  uint8_t *arena;  /* address space of this side's arena */
+  uint64_t mapped;   /* bytes of the peer's memory, as its share counts */
+  uint32_t exported; /* slots below it may have been exported */
+  uint8_t *arena;    /* address space of this side's arena */
   uint64_t arena_length, segment;
   struct shm_segment *segments;
   uint16_t said; /* number of segments told so far */
@@ -187,6 +189,7 @@ void distance_copied(struct shm_distance *d, uint64_t bytes, int64_t took);
 int shm_export(struct lane *, const struct grant *, struct region_key *);
 void shm_revoke(struct lane *, uint32_t slot);
 bool shm_inside(struct lane *, uint32_t slot);
+void shm_cut(struct lane *);
 int shm_attach(struct lane *, struct window *, const struct region_key *);
 void shm_detach(struct lane *, struct window *);
 int64_t shm_copy(struct lane *, const struct window *, struct payload *remote,

@@ -11,6 +11,9 @@
  * loads the region's generation. An owner that closes the region stores the
  * generation, fences, and loads `inside`. So the copier sees that the region is
  * closed, or the owner sees that the peer is inside (spec/model/region.pml).
+ *
+ * A session that ends takes its rights along: a region may be closed after
+ * that, and the peer may not have heard of either.
  */
 #include <string.h>
 
@@ -24,6 +27,8 @@ int shm_export(struct lane *lane, const struct grant *grant,
     return PERIGEE_UNSUPPORTED;
   atomic_store_explicit(&lane->own->regions[grant->slot], grant->generation,
                         memory_order_release);
+  if (lane->exported <= grant->slot)
+    lane->exported = grant->slot + 1;
   key->length = 0;
   key->fds[0] = grant->file;
   key->fd_count = 1;
@@ -38,6 +43,14 @@ bool shm_inside(struct lane *lane, uint32_t slot) {
   atomic_thread_fence(memory_order_seq_cst);
   return lane->peer && atomic_load_explicit(&lane->peer->inside,
                                             memory_order_acquire) == slot + 1;
+}
+
+/* Ordering: a copier that does not find its generation any more (acquire)
+ * because of a store here (release) finds `over`, which was stored before. */
+void shm_cut(struct lane *lane) {
+  atomic_store_explicit(&lane->own->over, 1, memory_order_relaxed);
+  for (uint32_t slot = 0; slot < lane->exported; slot++)
+    shm_revoke(lane, slot);
 }
 
 /* ---- The peer ----------------------------------------------------------- */
@@ -67,19 +80,28 @@ void shm_detach(struct lane *lane, struct window *window) {
   window->pointer = NULL;
 }
 
+/* Why it is not granted any more. */
+static int refusal(const struct lane *lane) {
+  return atomic_load_explicit(&lane->peer->over, memory_order_relaxed)
+             ? PERIGEE_PEER_LOST
+             : PERIGEE_STALE;
+}
+
 int64_t shm_copy(struct lane *lane, const struct window *window,
                  struct payload *remote, struct payload *local, uint64_t limit,
                  bool write) {
   atomic_store_explicit(&lane->own->inside, window->slot + 1,
                         memory_order_relaxed);
   atomic_thread_fence(memory_order_seq_cst);
-  int64_t moved = PERIGEE_STALE;
+  int64_t moved;
   if (limit > SHM_QUANTUM)
     limit = SHM_QUANTUM;
   if (atomic_load_explicit(&lane->peer->regions[window->slot],
                            memory_order_acquire) == window->generation)
     moved = (int64_t)(write ? payload_copy(remote, local, limit)
                             : payload_copy(local, remote, limit));
+  else
+    moved = refusal(lane);
   atomic_store_explicit(&lane->own->inside, 0, memory_order_release);
   return moved;
 }
