@@ -57,6 +57,9 @@ void transfer_submit(struct operation *op, int64_t timeout);
 void transfer_step(struct operation *op);
 void transfer_published(struct operation *op);
 void transfer_stop(struct operation *op, int status);
+/* It has ended and its session was freed, so no event will tell of it: nothing
+ * of the program's is read for it any more. */
+void transfer_untold(struct operation *op);
 void transfer_child(struct operation *parent, int status);
 /* A receive's message is no longer on its way to it. Has it ended? */
 bool transfer_released(struct operation *op);

@@ -59,13 +59,30 @@ void transfer_count(struct perigee_session *s, int operation,
     *bytes += list[i].local.length * list[i].local.count;
 }
 
+/* The list is the program's again; an empty one may be NULL. */
+static void give_list_back(struct operation *op) {
+  if (!op->list && op->count > 0)
+    return;
+  use_regions(op, -1);
+  transfer_count(op->session, op->operation, op->list,
+                 op->status == PERIGEE_OK ? op->count : 0);
+  op->list = NULL;
+}
+
+/* Without an event the list is the program's from now on. Cut lanes have no
+ * jobs, and children have the regions that they use: there may be a copy of the
+ * item that was begun last. */
+void transfer_untold(struct operation *op) {
+  if (op->list && payload_busy(&op->local))
+    operation_ref(op, op->list[op->next].local.region);
+  give_list_back(op);
+}
+
 static void tell(struct operation *op) {
   op->quiet_wait = false;
   if (op->kind == OP_TRANSFER) {
     parts_end(op);
-    use_regions(op, -1);
-    transfer_count(op->session, op->operation, op->list,
-                   op->status == PERIGEE_OK ? op->count : 0);
+    give_list_back(op);
   }
   operation_unref(op);
   op->session->counters.failures += op->status != PERIGEE_OK;

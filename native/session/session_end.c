@@ -171,6 +171,13 @@ static void drop_untold(struct operation *op) {
   drop(op);
 }
 
+/* What waits for a copy has no event any more; only these steps end it. */
+static void wait_untold(struct operation *op) {
+  operation_unqueue(op);
+  if (op->kind == OP_TRANSFER)
+    transfer_untold(op);
+}
+
 /* Steps a freed session; returns false while a copy is under way for it. No
  * event follows a free, so operations that wait for a copy step here and not in
  * step_moving, and those that have an event are dropped. */
@@ -189,7 +196,7 @@ static bool settle(struct perigee_session *s) {
     struct operation *op = CONTAINER(n, struct operation, all);
     list_append(&s->operations.all, n);
     if (op->quiet_wait)
-      operation_unqueue(op);
+      wait_untold(op);
     else if (op->event != PERIGEE_EVENT_NONE)
       drop_untold(op);
     quiet = quiet && !op->quiet_wait;

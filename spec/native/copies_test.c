@@ -10,6 +10,7 @@
 
 #include "memory/memory.h"
 #include "support.h"
+#include "support_inside.h"
 
 enum { SIZE = 64 * KIB, COPIES = 64 };
 
@@ -252,6 +253,232 @@ static void a_freed_sender_keeps_memory_while_it_is_copied(void **state) {
   pair_drop(&p);
 }
 
+/* ---- Every operation, however it ends ------------------------------------------- */
+
+/* An operation under way that copies, and the program's memory that it names:
+ * `named` must not be read after its end, or after the session was freed. */
+struct deed {
+  struct pair p;
+  int side; /* the one whose memory copies */
+  int64_t timeout;
+  struct perigee_region *slow, *there;
+  struct perigee_prepared *prepared;
+  int operation; /* of that side, or -1: it is the peer's */
+  union named {
+    struct perigee_transfer list;
+    struct perigee_message message;
+    uint8_t head[SIZE];
+  } * named;
+};
+
+static int transfer(struct deed *d, int operation) {
+  d->named->list = (struct perigee_transfer){
+      .local = all_of(d->slow, SIZE),
+      .remote = {{.remote = look_up(&d->p, "there")}, 0, SIZE, 1, SIZE}};
+  return perigee_transfer(d->p.session[0], operation, &d->named->list, 1, 0,
+                          d->timeout);
+}
+
+static int a_write(struct deed *d) {
+  return transfer(d, PERIGEE_OP_WRITE);
+}
+
+static int a_read(struct deed *d) {
+  return transfer(d, PERIGEE_OP_READ);
+}
+
+static int a_prepared_write(struct deed *d) {
+  const struct perigee_transfer list = {
+      .local = all_of(d->slow, SIZE),
+      .remote = {{.remote = look_up(&d->p, "there")}, 0, SIZE, 1, SIZE}};
+  assert_int_equal(perigee_prepare(d->p.session[0], PERIGEE_OP_WRITE, &list, 1,
+                                   0, &d->prepared),
+                   0);
+  return perigee_post(d->prepared, d->timeout);
+}
+
+static int a_call_with_a_slice(struct deed *d) {
+  d->named->message = (struct perigee_message){
+      .slice = all_of(d->slow, SIZE), .length = SIZE, .timeout = d->timeout};
+  return perigee_call(d->p.session[0], &d->named->message);
+}
+
+static int a_call_with_a_landing(struct deed *d) {
+  memset(d->named, 7, sizeof *d->named);
+  const struct perigee_message m = {.head = d->named->head,
+                                    .length = SIZE,
+                                    .into = all_of(d->slow, SIZE),
+                                    .timeout = d->timeout};
+  return perigee_call(d->p.session[0], &m);
+}
+
+static int a_send(struct deed *d) {
+  receive(&d->p, d->there);
+  d->named->message.slice = all_of(d->slow, SIZE);
+  return perigee_send(d->p.session[0], &d->named->message.slice, d->timeout);
+}
+
+/* At the other side, which names where the slice of a call lands. */
+static int a_landing(struct deed *d) {
+  static const uint8_t nothing[] = {0}; /* typed */
+  const struct perigee_message m = {.flags = PERIGEE_TYPED,
+                                    .head = nothing,
+                                    .length = 1,
+                                    .slice = all_of(d->there, SIZE),
+                                    .timeout = -1};
+  assert_true(perigee_call(d->p.session[0], &m) >= 0);
+  struct perigee_event e = until(&d->p, 1, PERIGEE_EVENT_LANDING);
+  d->named->message.slice = all_of(d->slow, SIZE);
+  assert_int_equal(
+      perigee_land(d->p.engine[1], e.operation, &d->named->message.slice), 0);
+  return -1;
+}
+
+static const struct {
+  int (*begin)(struct deed *d);
+  int side;
+} deeds[] = {{a_write, 0},
+             {a_read, 0},
+             {a_prepared_write, 0},
+             {a_call_with_a_slice, 0},
+             {a_call_with_a_landing, 0},
+             {a_send, 0},
+             {a_landing, 1}};
+enum { DEEDS = sizeof deeds / sizeof *deeds };
+
+/* The peer returns what it is asked. */
+static void serve(struct deed *d) {
+  struct perigee_event e;
+  if (!taken(&d->p, 1, &e) || e.kind != PERIGEE_EVENT_REQUEST)
+    return;
+  const struct perigee_message m = {.head = e.pointer, .length = e.length};
+  assert_true(perigee_reply(d->p.engine[1], e.operation, &m) >= 0);
+}
+
+static void deed_begin(struct deed *d, int number, void **state,
+                       int64_t timeout) {
+  open_pair(&d->p, state);
+  d->side = deeds[number].side;
+  d->timeout = timeout;
+  d->prepared = NULL;
+  d->named = calloc(1, sizeof *d->named);
+  d->slow = of_kind(&d->p, d->side, "slow");
+  assert_int_equal(perigee_region_alloc(d->p.engine[!d->side], "there", SIZE,
+                                        PERIGEE_READ | PERIGEE_WRITE, NULL,
+                                        &d->there),
+                   0);
+  d->operation = deeds[number].begin(d);
+  int64_t end = clock_now() + 5000 * MS;
+  while (asked_for == 0) {
+    poll_side(&d->p, 0);
+    poll_side(&d->p, 1);
+    serve(d);
+    assert_true(clock_now() < end);
+  }
+}
+
+/* The program has its memory again: what is in it means nothing any more. */
+static void deed_end(struct deed *d) {
+  memset(d->named, 0xdd, sizeof *d->named);
+  free(d->named);
+  pair_drop(&d->p);
+}
+
+/* Its side has no event as long as the copy goes on; then this one. */
+static void ends_after_its_copy(struct deed *d, int status) {
+  struct perigee_event e;
+  for (int i = 0; i < 20; i++) {
+    poll_side(&d->p, d->side);
+    assert_false(taken(&d->p, d->side, &e));
+    assert_int_equal(perigee_region_close(d->slow, false), PERIGEE_AGAIN);
+  }
+  may_end = true;
+  d->p.still[!d->side] = true;
+  if (d->operation >= 0)
+    ended(&d->p, d->side, d->operation, status);
+  else
+    until(&d->p, d->side, PERIGEE_EVENT_ABANDONED);
+  assert_int_equal(perigee_region_close(d->slow, false), 0);
+}
+
+static void
+no_operation_reads_what_was_named_once_its_session_is_freed(void **state) {
+  for (int i = 0; i < DEEDS; i++) {
+    struct deed d;
+    deed_begin(&d, i, state, -1);
+    perigee_session_free(d.p.session[d.side]);
+    memset(d.named, 0xdd, sizeof *d.named);
+    d.p.still[!d.side] = true;
+    free_once_it_may_end(&d.p, d.slow);
+    deed_end(&d);
+  }
+}
+
+static void
+operations_of_a_closed_session_end_after_their_copies(void **state) {
+  for (int i = 0; i < DEEDS; i++) {
+    struct deed d;
+    deed_begin(&d, i, state, -1);
+    perigee_session_close(d.p.session[d.side]);
+    ends_after_its_copy(&d, PERIGEE_CLOSED);
+    deed_end(&d);
+  }
+}
+
+static void until_ended(struct deed *d) {
+  struct perigee_session_info info;
+  int64_t end = clock_now() + 5000 * MS;
+  do {
+    poll_side(&d->p, d->side);
+    perigee_session_info(d->p.session[d->side], &info);
+    assert_true(clock_now() < end);
+  } while (info.state == PERIGEE_SESSION_OPEN);
+}
+
+/* Over TCP the end is read after all bytes before it have been copied. */
+static void operations_of_a_lost_session_end_after_their_copies(void **state) {
+  const struct variant *v = *state;
+  if (strcmp(v->transport, "tcp") == 0)
+    return;
+  for (int i = 0; i < DEEDS; i++) {
+    struct deed d;
+    deed_begin(&d, i, state, -1);
+    perigee_session_close(d.p.session[!d.side]);
+    until_ended(&d);
+    ends_after_its_copy(&d, PERIGEE_PEER_LOST);
+    deed_end(&d);
+  }
+}
+
+static void cancelled_operations_end_after_their_copies(void **state) {
+  for (int i = 0; i < DEEDS && deeds[i].side == 0; i++) {
+    struct deed d;
+    deed_begin(&d, i, state, -1);
+    perigee_cancel(d.p.engine[0], d.operation);
+    ends_after_its_copy(&d, PERIGEE_CANCELLED);
+    deed_end(&d);
+  }
+}
+
+static void look(struct deed *d) {
+  look_at_clock(d->p.engine[0]);
+  poll_side(&d->p, 0);
+}
+
+static void late_operations_end_after_their_copies(void **state) {
+  for (int i = 0; i < DEEDS && deeds[i].side == 0; i++) {
+    struct deed d;
+    deed_begin(&d, i, state, 100 * MS);
+    look(&d); /* its time runs */
+    int64_t late = clock_now() + 120 * MS;
+    while (clock_now() < late)
+      look(&d);
+    look(&d);
+    ends_after_its_copy(&d, PERIGEE_TIMEOUT);
+    deed_end(&d);
+  }
+}
+
 static void an_engine_that_closes_waits_for_its_copies(void **state) {
   struct pair p;
   open_pair(&p, state);
@@ -271,6 +498,12 @@ int main(void) {
       cmocka_unit_test(a_session_that_ends_is_told_of_after_its_copies),
       cmocka_unit_test(a_freed_session_keeps_memory_while_it_is_copied),
       cmocka_unit_test(a_freed_sender_keeps_memory_while_it_is_copied),
+      cmocka_unit_test(
+          no_operation_reads_what_was_named_once_its_session_is_freed),
+      cmocka_unit_test(operations_of_a_closed_session_end_after_their_copies),
+      cmocka_unit_test(operations_of_a_lost_session_end_after_their_copies),
+      cmocka_unit_test(cancelled_operations_end_after_their_copies),
+      cmocka_unit_test(late_operations_end_after_their_copies),
       cmocka_unit_test(an_engine_that_closes_waits_for_its_copies),
   };
   return RUN_MATRIX("copies", tests);
