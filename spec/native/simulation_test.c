@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * simulation_test.c - thousands of simulated worlds (simulation.h). They run
+ * simulation_test.c - thousands of simulated worlds (simulation.h): those of
+ * the first seeds, the same in each run, and fresh ones of each day. They run
  * in child processes, as many at once as there are cores, so that one that
- * dies or hangs is told with its seed.
+ * dies or hangs is told with its seed, and the others go on.
  *
  * PERIGEE_SEED=n runs that one alone, here, and tells all that happens in it.
+ * PERIGEE_SEEDS=n-m runs these.
  */
 #include <errno.h>
 #include <signal.h>
@@ -18,12 +20,18 @@
 #include "simulation.h"
 #include "support.h"
 
-enum { WORLDS = 2000, CHILDREN = 16, FOR_ONE = 60 };
+enum { WORLDS = 100000, FRESH_A_DAY = WORLDS / 5, DAY = 86400 };
+enum { CHILDREN = 16, FOR_ONE = 60, FAILURES = 16 };
 
-/* The world that a child runs. */
+/* Which worlds: seeds 1 to `fixed`, and `fresh` more from `first` on. */
+struct seeds {
+  uint64_t fixed, first, fresh;
+};
+
+/* A process that runs every so many worlds. */
 struct child {
-  pid_t pid;
-  volatile uint64_t seed;
+  pid_t pid; /* 0: it has run all of its */
+  volatile uint64_t at;
   uint64_t seen;
   int64_t since;
 };
@@ -33,17 +41,56 @@ static uint64_t number_of(const char *name, uint64_t otherwise) {
   return text ? strtoull(text, NULL, 10) : otherwise;
 }
 
-static uint64_t worlds(void) {
-  const char *scale = getenv("PERIGEE_SPEC_SCALE");
-  double n = WORLDS * (scale ? atof(scale) / 0.02 : 1);
-  return n < 16 ? 16 : (uint64_t)n;
+/* ---- Which --------------------------------------------------------------- */
+
+static uint64_t count_of(const struct seeds *s) {
+  return s->fixed + s->fresh;
 }
 
-static void run_child(struct child *c, uint64_t first, uint64_t step,
-                      uint64_t last) {
+static uint64_t seed_at(const struct seeds *s, uint64_t at) {
+  return at < s->fixed ? at + 1 : s->first + (at - s->fixed);
+}
+
+static struct seeds seeds_named(const char *text) {
+  char *dash;
+  uint64_t first = strtoull(text, &dash, 10);
+  uint64_t last = *dash == '-' ? strtoull(dash + 1, NULL, 10) : first;
+  if (first == 0 || last < first)
+    fail_msg("PERIGEE_SEEDS is not n-m, but %s", text);
+  return (struct seeds){.first = first, .fresh = last - first + 1};
+}
+
+/* A fifth of a run that is not whole is fresh. */
+static struct seeds seeds_of_day(int64_t day) {
+  const char *text = getenv("PERIGEE_SPEC_SCALE");
+  double scale = text ? atof(text) : 0.02;
+  uint64_t all = scale > 0.0002 ? (uint64_t)(WORLDS * scale) : 20;
+  uint64_t fresh = all < WORLDS ? all / 5 : FRESH_A_DAY;
+  return (struct seeds){.fixed = all < WORLDS ? all - fresh : all,
+                        .first = WORLDS + 1 + (uint64_t)day * FRESH_A_DAY,
+                        .fresh = fresh};
+}
+
+static struct seeds seeds_chosen(void) {
+  const char *named = getenv("PERIGEE_SEEDS");
+  struct seeds s =
+      named ? seeds_named(named) : seeds_of_day((int64_t)time(NULL) / DAY);
+  uint64_t last = s.first + s.fresh - 1;
+  if (s.fixed > 0)
+    fprintf(stderr, "seeds 1 to %llu, and fresh ones; these again: ",
+            (unsigned long long)s.fixed);
+  fprintf(stderr, "PERIGEE_SEEDS=%llu-%llu %s\n", (unsigned long long)s.first,
+          (unsigned long long)last, program_invocation_name);
+  return s;
+}
+
+/* ---- Children ------------------------------------------------------------ */
+
+static void run_child(const struct seeds *seeds, struct child *c,
+                      uint64_t step) {
   int before = descriptors();
-  for (uint64_t seed = first; seed <= last; seed += step) {
-    c->seed = seed;
+  for (; c->at < count_of(seeds); c->at += step) {
+    uint64_t seed = seed_at(seeds, c->at);
     simulate(seed, false);
     if (descriptors() != before) {
       fprintf(stderr, "seed %llu leaves descriptors open\n",
@@ -54,62 +101,80 @@ static void run_child(struct child *c, uint64_t first, uint64_t step,
   exit(0);
 }
 
-static void blame(const struct child *c, const char *what) {
+static void start(const struct seeds *seeds, struct child *c, uint64_t at,
+                  uint64_t step) {
+  c->at = c->seen = at;
+  c->since = clock_now();
+  c->pid = 0;
+  if (at >= count_of(seeds))
+    return;
+  pid_t pid = fork();
+  if (pid == 0)
+    run_child(seeds, c, step);
+  assert_true(pid > 0);
+  c->pid = pid; /* not by the child, which shares it */
+}
+
+/* Returns what went wrong, or NULL; a child that has ended has no pid. */
+static const char *watch(struct child *c) {
+  int status;
+  if (c->seen != c->at) {
+    c->seen = c->at;
+    c->since = clock_now();
+  }
+  if (waitpid(c->pid, &status, WNOHANG) == c->pid) {
+    c->pid = 0;
+    return status == 0 ? NULL : WIFSIGNALED(status) ? "dies" : "fails";
+  }
+  if (clock_now() - c->since < FOR_ONE * 1000 * MS)
+    return NULL;
+  kill(c->pid, SIGKILL);
+  waitpid(c->pid, &status, 0);
+  c->pid = 0;
+  return "hangs";
+}
+
+static void blame(uint64_t seed, const char *what) {
   fprintf(stderr, "seed %llu %s; again, alone: PERIGEE_SEED=%llu %s\n",
-          (unsigned long long)c->seed, what, (unsigned long long)c->seed,
+          (unsigned long long)seed, what, (unsigned long long)seed,
           program_invocation_name);
 }
 
-/* True while it runs. */
-static bool watch(struct child *c, bool *failed) {
-  int status;
-  pid_t ended = waitpid(c->pid, &status, WNOHANG);
-  if (ended == c->pid) {
-    *failed |= status != 0;
-    if (status != 0)
-      blame(c, WIFSIGNALED(status) ? "dies" : "fails");
-    return false;
+/* Watches all children until they have ended. After a world that fails its
+ * child goes on with the next, unless there are many. */
+static int watch_all(const struct seeds *seeds, struct child *children,
+                     uint64_t n) {
+  int failures = 0;
+  for (uint64_t left = n; left > 0;) {
+    left = 0;
+    for (uint64_t i = 0; i < n; i++) {
+      struct child *c = &children[i];
+      const char *wrong = c->pid ? watch(c) : NULL;
+      if (wrong)
+        blame(seed_at(seeds, c->at), wrong);
+      if (wrong && ++failures < FAILURES)
+        start(seeds, c, c->at + n, n);
+      left += c->pid != 0;
+    }
+    nanosleep(&(struct timespec){0, 5000000}, NULL);
   }
-  if (c->seen != c->seed) {
-    c->seen = c->seed;
-    c->since = clock_now();
-  }
-  if (clock_now() - c->since < FOR_ONE * 1000 * MS)
-    return true;
-  blame(c, "hangs");
-  kill(c->pid, SIGKILL);
-  waitpid(c->pid, &status, 0);
-  *failed = true;
-  return false;
+  return failures;
 }
 
 static void every_world_ends_well(void **state) {
   (void)state;
+  struct seeds seeds = seeds_chosen();
   long cores = sysconf(_SC_NPROCESSORS_ONLN);
   int n = cores < 1 ? 1 : cores > CHILDREN ? CHILDREN : (int)cores;
   struct child *children =
       mmap(NULL, sizeof *children * CHILDREN, PROT_READ | PROT_WRITE,
            MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   assert_true(children != MAP_FAILED);
-  for (int i = 0; i < n; i++) {
-    pid_t pid = fork();
-    if (pid == 0)
-      run_child(&children[i], (uint64_t)i + 1, (uint64_t)n, worlds());
-    children[i].pid = pid;
-    children[i].since = clock_now();
-  }
-  bool failed = false;
-  for (int left = n; left > 0;) {
-    left = 0;
-    for (int i = 0; i < n; i++) {
-      if (children[i].pid > 0 && !watch(&children[i], &failed))
-        children[i].pid = 0;
-      left += children[i].pid > 0;
-    }
-    nanosleep(&(struct timespec){0, 5000000}, NULL);
-  }
+  for (int i = 0; i < n; i++)
+    start(&seeds, &children[i], (uint64_t)i, (uint64_t)n);
+  int failures = watch_all(&seeds, children, (uint64_t)n);
   munmap(children, sizeof *children * CHILDREN);
-  assert_false(failed);
+  assert_int_equal(failures, 0);
 }
 
 static void a_world_is_the_same_each_time(void **state) {
