@@ -238,6 +238,13 @@ function Engine:use(level)
   error("the engine has been closed", level + 1)
 end
 
+--- Returns nil while the engine is open, then the error of doing something with
+-- it, for functions that return nil and an error.
+function Engine:gone(doing)
+  if self.handle then return nil end
+  return errors.new("closed", doing .. ": the engine was closed", false)
+end
+
 function Engine:text() return "the engine" end
 
 Engine.alloc = regions.alloc
@@ -253,7 +260,8 @@ Engine.register = regions.register
 --   and an error
 -- @errors `name_taken`: the path or port is in use; `denied`: other hosts could
 --   connect and there is neither a secret nor option `insecure`; `too_large`: a
---   path of more than 107 bytes; `not_found`: no such folder or address
+--   path of more than 107 bytes; `not_found`: no such folder or address;
+--   `closed`
 -- @waits no
 -- @usage
 -- local door = assert(engine:listen "tcp://127.0.0.1:0")
@@ -286,7 +294,7 @@ local ENDPOINT = { transport = check.string }
 -- @errors `not_found`: nobody listens there, there is no route, or no such
 --   host; `timeout`; `denied`: the peer is another user's process, or has
 --   another secret or another name; `version`; `unsupported`: the transport
---   that was asked for; `peer_lost`; `no_memory`
+--   that was asked for; `peer_lost`; `no_memory`; `closed`
 -- @waits yes
 -- @usage
 -- local other = assert(engine:connect(listener.address, { timeout = 5 }))
@@ -295,8 +303,9 @@ local ENDPOINT = { transport = check.string }
 function Engine:connect(address, options)
   check.value(address, check.string, "engine:connect's address")
   options = check.options(options, CONNECT, "engine:connect")
-  self:use(2)
   loop.check_wait(2)
+  local gone = self:gone("connecting to " .. address)
+  if gone then return nil, gone end
   return sessions.connect(self, address, options):wait()
 end
 
@@ -307,7 +316,7 @@ end
 -- @tparam[opt="verbs"] string options.transport a transport that needs no
 --   socket
 -- @treturn Endpoint the endpoint; or nil and an error
--- @errors `unsupported`: this host has no device for it; `no_memory`
+-- @errors `unsupported`: this host has no device for it; `no_memory`; `closed`
 -- @waits no; the first endpoint of an engine opens the device, which may block
 --   for some time
 -- @usage
@@ -315,7 +324,8 @@ end
 -- print(endpoint ~= nil or err.kind == "unsupported")          --> true
 function Engine:endpoint(options)
   options = check.options(options, ENDPOINT, "engine:endpoint")
-  self:use(2)
+  local gone = self:gone "making an endpoint"
+  if gone then return nil, gone end
   return endpoints.new(self, options)
 end
 

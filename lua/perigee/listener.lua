@@ -22,7 +22,9 @@ Listener.__index = Listener
 --- engine:listen.
 function M.new(engine, address)
   local out = ffi.new("struct perigee_listener *[1]")
-  local status = C.perigee_listen(engine:use(3), address, out)
+  local gone = engine:gone("listening at " .. address)
+  if gone then return nil, gone end
+  local status = C.perigee_listen(engine.handle, address, out)
   if status < 0 then
     return nil, errors.from(status, "listening at " .. address, engine.handle)
   end
@@ -39,6 +41,11 @@ function M.new(engine, address)
   return listener
 end
 
+local function closed(listener)
+  return errors.new("closed", ("accepting at %s: the listener was closed")
+    :format(listener.address))
+end
+
 local function forget(list, value)
   for i, each in ipairs(list) do
     if each == value then return table.remove(list, i) end
@@ -49,19 +56,18 @@ end
 -- @function Listener:accept
 -- @tparam[opt] number timeout seconds; default: no limit
 -- @treturn Session the session; or nil and an error
--- @errors `timeout`; `closed`: the listener was closed meanwhile, or the loop
---   stopped
+-- @errors `timeout`; `closed`: the listener was closed, or the loop stopped
 -- @waits yes
 -- @usage
 -- local mine = assert(engine:connect(listener.address))
 -- local theirs = assert(listener:accept(5))
 -- print(theirs.epoch == mine.epoch)                            --> true
 function Listener:accept(timeout)
-  if not self.handle then error("the listener has been closed", 2) end
   if timeout ~= nil then
     check.value(timeout, check.seconds, "accept's timeout")
   end
   loop.check_wait(2)
+  if not self.handle then return nil, closed(self) end
   while #self.arrived > 0 do
     local session = table.remove(self.arrived, 1)
     if session.handle then return session end
@@ -93,8 +99,7 @@ function Listener:close()
   self.engine.listeners[self] = nil
   C.perigee_listener_close(handle)
   for _, future in ipairs(self.waiting) do
-    futures.settle(future, nil, errors.new("closed", "accepting at "
-      .. self.address .. ": the listener was closed"))
+    futures.settle(future, nil, closed(self))
   end
   for _, session in ipairs(self.arrived) do session:close() end
   self.waiting, self.arrived = {}, {}

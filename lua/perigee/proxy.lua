@@ -110,6 +110,8 @@ local function bind(session, options, before, level)
     binding.session = nowhere(session, "stale", again.RESTARTED)
   end
   binding.sliced = binding.into
+  binding.bytes = binding.reader and "reader" or binding.capacity and "capacity"
+    or binding.request and "request_capacity" or false
   binding.message.timeout = check.nanoseconds(timeout)
   return binding
 end
@@ -204,7 +206,8 @@ end
 -- @tparam[opt] number options.capacity bytes that an inplace method's reply
 --   may have; default: the length of `into`, else the request's, at least 8192
 -- @tparam[opt] number options.request_capacity bytes of a writer's loan, at
---   least; default: capacity
+--   least; default: capacity. With one of these three, calls of typed methods
+--   are misuse
 -- @tparam[opt=3] number options.reconnect seconds that a call waits for a peer
 --   that is away; 0: one attempt
 -- @tparam[opt] string options.epoch a session's epoch: after a restart of the

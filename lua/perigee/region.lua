@@ -122,7 +122,8 @@ end
 -- @treturn Region the region; or nil and an error
 -- @errors `name_taken`; `no_memory`: more than the machine or the process's
 --   control group has, or, to populate, than is free now; `too_large`;
---   `unsupported`: no such kind of memory; `not_found`: no such device
+--   `unsupported`: no such kind of memory; `not_found`: no such device;
+--   `closed`: the engine was closed
 -- @waits no; populating takes time
 -- @usage
 -- local cache = assert(engine:alloc(2 ^ 20, { name = "cache", access = "r" }))
@@ -134,7 +135,8 @@ function M.alloc(engine, length, options)
     return nil, errors.new("too_large", ("allocating a region of %d bytes: a "
       .. "region has at most 2^40"):format(length))
   end
-  engine:use(2)
+  local gone = engine:gone(("allocating a region of %d bytes"):format(length))
+  if gone then return nil, gone end
   collect_unseen(engine, length)
   local out = region_out()
   local status = core_alloc(engine, length, options, out)
@@ -157,7 +159,8 @@ end
 -- @tparam number length bytes
 -- @tparam[opt] table options name, access and kind, as for `Engine:alloc`
 -- @treturn Region the region; or nil and an error
--- @errors `name_taken`, `no_memory`; of the kind `unsupported`, `not_found`.
+-- @errors `name_taken`, `no_memory`, `closed`; of the kind `unsupported`,
+--   `not_found`.
 --   Raises if the memory is known to be of another kind
 -- @waits no
 -- @usage
@@ -173,7 +176,9 @@ function M.register(engine, pointer, length, options)
   check.value(length, check.count, "a region's length", 2)
   options = check.options(options, OPTIONS, "engine:register", 2)
   local out = region_out()
-  local status = C.perigee_region_register(engine:use(2), options.name,
+  local gone = engine:gone(("registering a region of %d bytes"):format(length))
+  if gone then return nil, gone end
+  local status = C.perigee_region_register(engine.handle, options.name,
     ffi.cast("void *", pointer), length, ACCESS[options.access or ""],
     options.kind or "host", out)
   if status < 0 then

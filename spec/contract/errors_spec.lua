@@ -292,6 +292,6 @@ describe("misuse", function()
     end
     blamed(function() perigee.spawn(os.time):wait("long") end)
     agent:close()
-    blamed(function() agent:proxy("misused", "one") end)
+    blamed(function() agent:serve { name = "late", methods = {} } end)
   end)
 end)

@@ -45,7 +45,8 @@ function M.add(Agent)
 --   calls that peers wait for and their messages that nobody has received;
 --   default: 0
 -- @treturn boolean true; or nil and an error
--- @errors `timeout`: calls are still under way; it drains all the same
+-- @errors `timeout`: calls are still under way; it drains all the same;
+--   `closed`
 -- @waits no; with a timeout yes
 -- @usage
 -- local old = assert(perigee.agent { name = "old" })
@@ -57,7 +58,8 @@ function M.add(Agent)
 -- old:close()
 function Agent:drain(timeout)
   local engine = self.engine
-  engine:use(2)
+  local gone = engine:gone("draining " .. tostring(self))
+  if gone then return nil, gone end
   if timeout ~= nil then
     check.value(timeout, check.seconds, "drain's timeout")
     loop.check_wait(2)

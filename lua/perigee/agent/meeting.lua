@@ -83,8 +83,9 @@ function Agent:mesh(names, timeout)
   if timeout ~= nil then
     check.value(timeout, check.seconds, "mesh's timeout")
   end
-  self.engine:use(2)
   loop.check_wait(2)
+  local gone = self.engine:gone "meshing"
+  if gone then return nil, gone end
   local deadline = loop.deadline(timeout or TIMEOUT)
   local asked, all = all_reached(self, names, deadline), {}
   for i, future in ipairs(asked) do
@@ -130,8 +131,9 @@ function Agent:rendezvous(key, n, timeout)
   if timeout ~= nil then
     check.value(timeout, check.seconds, "rendezvous' timeout")
   end
-  self.engine:use(2)
   loop.check_wait(2)
+  local gone = self.engine:gone("meeting at " .. key)
+  if gone then return nil, gone end
   local rank, names = rendezvous.new(self, key, n,
     loop.deadline(timeout or TIMEOUT)):meet()
   return rank, names

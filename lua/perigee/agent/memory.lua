@@ -161,7 +161,8 @@ local function operate(agent, kind, name, spec)
     return begin(kind, name, place, at, own, spec.timeout)
   end
   check.value(name, peers.check, "an agent's name", 3)
-  agent.engine:use(3)
+  local gone = agent.engine:gone(("%s of %s"):format(kind, name))
+  if gone then return futures.done(nil, gone) end
   local future = futures.new(agent, ("%s of %s"):format(kind, name))
   tasks.drive(future, try, agent, kind, name, region, at, own,
               spec.timeout or TIMEOUT)

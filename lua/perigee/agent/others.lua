@@ -70,9 +70,10 @@ function M.add(Agent)
 -- end
 function Agent:list(filter)
   filter = check.options(filter, LIST, "list")
-  self.engine:use(2)
   loop.check_wait(2)
   local doing = "listing scope " .. self.scope
+  local gone = self.engine:gone(doing)
+  if gone then return nil, gone end
   local future = registries.list(self.registry, self.scope, {
     kind = filter.kind, prefix = filter.prefix, service = filter.service,
     after = filter.after, limit = filter.limit }, doing)
@@ -98,9 +99,10 @@ end
 function Agent:lookup(name, options)
   check.value(name, check.name, "an agent's name")
   options = check.options(options, LOOKUP, "lookup")
-  self.engine:use(2)
   loop.check_wait(2)
   local doing = "looking up " .. name
+  local gone = self.engine:gone(doing)
+  if gone then return nil, gone end
   local entry, err = within(registries.lookup(self.registry, self.scope, name,
                                               doing), options.timeout, doing)
   if entry or err.kind == "not_found" then known.note(self, name, entry) end
@@ -153,7 +155,8 @@ end
 function Agent:watch(filter, f)
   filter = check.options(filter, WATCH, "watch")
   if f ~= nil then check.value(f, check.callable, "what watch tells") end
-  self.engine:use(2)
+  local gone = self.engine:gone("watching scope " .. self.scope)
+  if gone then return nil, gone end
   local watch, err = watches.new(self.registry, self.scope, filter, f)
   if watch then self.watches[watch] = true end
   return watch, err

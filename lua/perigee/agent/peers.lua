@@ -128,12 +128,13 @@ function M.kept(agent, peer)
   return link
 end
 
---- Returns the link of agent to peer, a name or an address, for the program.
--- Raises misuse at level.
+--- Returns the link of agent to peer, a name or an address, for the program; or
+-- nil and an error if the agent was closed. Raises misuse at level.
 function M.link(agent, peer, level)
   check.value(peer, peer_name, "an agent's name", level + 1)
-  agent.engine:use(level + 1)
   loop.check_wait(level + 1)
+  local gone = agent.engine:gone("connecting to " .. peer)
+  if gone then return nil, gone end
   local link = M.kept(agent, peer)
   link.asked = true
   return link

@@ -102,11 +102,12 @@ end
 -- print(ok, err.kind)                                          --> nil timeout
 function Agent:serve_once(timeout)
   local engine = self.engine
-  engine:use(2)
   if timeout ~= nil then
     check.value(timeout, check.seconds, "serve_once's timeout")
   end
   loop.check_wait(2)
+  local gone = engine:gone "serving one call"
+  if gone then return nil, gone end
   local future = futures.new(self)
   local before = engine.once
   engine.once = function(err)

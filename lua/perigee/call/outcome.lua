@@ -4,7 +4,8 @@
 --
 -- A binding has: session; engine; message (a struct that is filled for every
 -- call); timeout (seconds); from with{}: into, reader, capacity, request (the
--- capacity of a request), each false if not given; class (what is known of the
+-- capacity of a request), each false if not given; bytes: the name of one of
+-- these that typed methods do not take, or false; class (what is known of the
 -- service, proxy.lua); version (the one wanted); link and reconnect (seconds),
 -- for calls that may go on in another session (again.lua): link is false for
 -- others; trace (trace.lua), or false.

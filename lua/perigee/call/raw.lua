@@ -40,6 +40,11 @@ local function misuse(method, problem, level)
   error(("%s: %s"):format(method.text, problem), level + 1)
 end
 
+local function too_many(method)
+  misuse(method, "a raw method takes one argument, a string, a slice or a "
+    .. "writer; a second one would not be sent", 3)
+end
+
 -- ---- Replies ---------------------------------------------------------------
 
 -- Closes a reader's view; returns the rest of its arguments.
@@ -374,7 +379,8 @@ end
 --- Returns a proxy's function for a method: it calls and waits.
 function M.call(method)
   local finish = finish_by(method)
-  return function(self, payload)
+  return function(self, payload, more)
+    if more ~= nil then too_many(method) end
     return call_of(method, finish, self, payload)
   end
 end
@@ -399,7 +405,8 @@ end
 -- the future of the results.
 function M.start(method)
   local finish = finish_by(method)
-  return function(self, payload)
+  return function(self, payload, more)
+    if more ~= nil then too_many(method) end
     return start_of(method, finish, self, payload)
   end
 end

@@ -114,6 +114,10 @@ end
 -- arguments; or nil and an error.
 local function submit(binding, method, ...)
   local handle = binding.session.handle
+  if binding.bytes then
+    misuse(method, ("it is typed, and option %s of with is for raw and inplace "
+      .. "methods"):format(binding.bytes), 3)
+  end
   if not handle then return nil, outcome.gone(binding, method) end
   local out, slice = fill(binding, method, ...)
   if slice or binding.sliced then

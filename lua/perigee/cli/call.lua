@@ -179,7 +179,7 @@ end
 
 local function options_of(agent, kind, given)
   local chosen = { timeout = client.left(given),
-                   capacity = given.capacity }
+                   capacity = kind ~= "typed" and given.capacity or nil }
   if kind == "typed" and given.capacity then
     chosen.into = client.check(agent.engine:alloc(given.capacity)):slice()
   end
