@@ -6,6 +6,8 @@
 -- * `peer`: the caller: the name of its agent, if it has told one; otherwise
 --   "process PID", or over TCP the caller's address
 -- * `method`, `service`: the names of what was called
+-- * `session`: the `Session` by which the call came; false if it had ended
+--   before the handler asked for the context
 -- @classmod Context
 local errors = require "perigee.errors"
 local futures = require "perigee.future"
@@ -171,6 +173,10 @@ end
 function Context:proxy(service, options)
   local proxy, err = M.open_proxy(self.session, service, options, 3)
   return proxy, err
+end
+
+function Context:__tostring()
+  return ("context (%s.%s for %s)"):format(self.service, self.method, self.peer)
 end
 
 --- Ends the context when the reply has been sent. delivered is true, an error,

@@ -34,6 +34,10 @@ function M.new(engine, options)
   return endpoint
 end
 
+function Endpoint:__tostring()
+  return ("endpoint (%s)"):format(self.handle and "open" or "closed")
+end
+
 local function use(endpoint)
   if endpoint.handle then return endpoint.handle end
   error("the endpoint has been closed", 3)

@@ -8,6 +8,7 @@ local contexts = require "perigee.context"
 local descriptors = require "perigee.descriptor"
 local endpoints = require "perigee.endpoint"
 local errors = require "perigee.errors"
+local futures = require "perigee.future"
 local listeners = require "perigee.listener"
 local log = require "perigee.log"
 local loop = require "perigee.loop"
@@ -247,6 +248,10 @@ end
 
 function Engine:text() return "the engine" end
 
+function Engine:__tostring()
+  return ("engine (%s)"):format(self.handle and "open" or "closed")
+end
+
 Engine.alloc = regions.alloc
 Engine.register = regions.register
 
@@ -435,10 +440,30 @@ function Engine:close()
 end
 jit.off(Engine.close)
 
+local SHOWN = 3                         -- forgotten operations that are named
+
+-- Warns, once, of operations that nobody has waited for and that end with the
+-- program. A stop drops whoever would have.
+local function warn_of_forgotten()
+  local all = {}
+  for _, engine in ipairs(loop.state.engines) do
+    for _, doing in ipairs(futures.forgotten(engine)) do
+      all[#all + 1] = doing
+    end
+  end
+  if #all == 0 or loop.state.generation > 0 then return end
+  log.write("warning", ("the program ends while %d operation%s pending, for "
+    .. "which nothing waits: %s%s"):format(#all, #all > 1 and "s are" or " is",
+    table.concat(all, "; ", 1, math.min(#all, SHOWN)),
+    #all > SHOWN and "; ..." or ""))
+end
+jit.off(warn_of_forgotten)
+
 -- The finalizer of this object closes the engines that are open when the Lua
 -- state ends.
 M.net = newproxy(true)
 getmetatable(M.net).__gc = function()
+  pcall(warn_of_forgotten)
   loop.state.leaving, loop.state.pinned = true, false
   loop.catch_up()
   for _, engine in ipairs(loop.state.engines) do

@@ -39,8 +39,8 @@ M.ENDED, M.VALUE, M.OPERATION, M.OWNER = ENDED, VALUE, OPERATION, OWNER
 local SLOTS = { ended = ENDED, value = VALUE, operation = OPERATION,
                 waiter = WAITER, owner = OWNER, finish = FINISH }
 
---- The metatable of futures that have these methods.
-function M.metatable(methods)
+--- The metatable of futures that have these methods, and print as what.
+function M.metatable(methods, what)
   return {
     __index = function(future, key)
       local method = methods[key]
@@ -51,11 +51,15 @@ function M.metatable(methods)
     __newindex = function(future, key, value)
       rawset(future, SLOTS[key] or key, value)
     end,
+    __tostring = function(future)
+      return ("%s (%s: %s)"):format(what, M.doing(future),
+                                    future.ended and "ended" or "pending")
+    end,
   }
 end
 
 local Future = {}
-local META = M.metatable(Future)
+local META = M.metatable(Future, "future")
 M.Future = Future
 
 --- Has M.finish end a pending future at the event of its operation.
@@ -160,6 +164,11 @@ function M.failure(future)
     or nil
 end
 
+--- Tells whether a future has failed, or waiting for it would raise.
+function M.failed(future)
+  return future.ended == -1 or M.failure(future) ~= nil
+end
+
 --- Returns the results of a future that has ended, or raises what it ended
 -- with.
 function M.results(future)
@@ -187,6 +196,22 @@ function M.doing(future)
   if not (owner and owner.text) then return "waiting for a future" end
   return "waiting for " .. what .. owner:text()
 end
+
+--- By the finish of operations that a program may well leave pending: receives.
+M.may_stay = {}
+
+--- Returns what engine's operations are doing that are pending and that nobody
+-- waits for: a list of texts.
+function M.forgotten(engine)
+  local list = {}
+  for _, future in pairs(engine.inflight) do
+    if not future.waiter and not M.may_stay[future.finish] then
+      list[#list + 1] = M.doing(future)
+    end
+  end
+  return list
+end
+jit.off(M.forgotten)
 
 -- Returns nil and the error of a wait that ended before its future.
 function M.unfinished(what)

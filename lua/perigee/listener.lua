@@ -41,6 +41,11 @@ function M.new(engine, address)
   return listener
 end
 
+function Listener:__tostring()
+  return ("listener at %s%s"):format(self.address,
+                                     self.handle and "" or " (closed)")
+end
+
 local function closed(listener)
   return errors.new("closed", ("accepting at %s: the listener was closed")
     :format(listener.address))

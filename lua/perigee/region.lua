@@ -211,6 +211,14 @@ function Region:text()
   return self.name and ("region %q"):format(self.name) or "an unnamed region"
 end
 
+-- What a region prints: what it is, how long, and whether it is closed.
+local function shown(region)
+  return ("%s (%.0f bytes%s)"):format(region:text(), region.length,
+                                      region.handle and "" or ", closed")
+end
+
+Region.__tostring = shown
+
 function Region:attach()
   return nil, self:text() .. " has been closed"
 end
@@ -297,6 +305,8 @@ end
 function Remote:slice(offset, length, options)
   return (slices.new(self, offset, length, options, 2)) -- no tail call
 end
+
+Remote.__tostring = shown
 
 function Remote:text()
   return ("region %q of %s"):format(self.name, self.session:text())

@@ -7,6 +7,7 @@
 local codec = require "perigee.codec"
 local contexts = require "perigee.context"
 local errors = require "perigee.errors"
+local failures = require "perigee.failures"
 local loop = require "perigee.loop"
 local native = require "perigee.native"
 local slices = require "perigee.slice"
@@ -156,8 +157,10 @@ end
 --- Replies that the handler failed; before: that its landing failed, and the
 -- handler did not run.
 function M.failed(engine, served, record, failure, before)
+  failure = failure_of(failure)
+  if not failure.logged then failures.note(record.method, failure) end
   if is_gone(engine, record) then return end
-  fail(engine, served, record, REMOTE, failure_of(failure), not before)
+  fail(engine, served, record, REMOTE, failure, not before)
 end
 
 --- Replies that the handler's result did not fit into the caller's capacity.
@@ -170,7 +173,8 @@ end
 --- Replies that a raw handler has returned nil and err.
 function M.returned(engine, served, record, err)
   return M.failed(engine, served, record,
-                  { message = errors.shown(err), code = errors.code(err) })
+                  { message = errors.shown(err), code = errors.code(err),
+                    logged = true })  -- a result, no failure of the handler
 end
 
 local function bad_result(engine, served, record, text)

@@ -5,7 +5,8 @@
 --   event       what is done
 --   LANDING     the method's landing is called, then the core is told where the
 --               slice goes, or the call is refused (landing.lua)
---   REQUEST     the request is decoded, the handler called, the reply sent
+--   REQUEST     the request is decoded, the handler called, the reply sent;
+--               what the handler raises is logged, too (failures.lua)
 --   ABANDONED   the method's abandoned is called, once (landing.lua)
 --   SENT        the data that the reply referred to is released
 local codec = require "perigee.codec"
@@ -184,7 +185,7 @@ local function beyond(method, capacity)
   local text = ("%s wrote more than the %d bytes of its reply; reply:write "
     .. "does not"):format(method.text, capacity)
   log.write("error", text)
-  return { message = text }
+  return { message = text, logged = true }
 end
 
 -- Returns xpcall's results, and whether a write did not fit into the reply.

@@ -2,7 +2,8 @@
 --- Slices: parts of a region, of a peer's region or of a pooled block.
 -- Transfers and calls take slices; a slice may consist of several blocks.
 --
--- * `length`: bytes of all blocks together
+-- * `length`: bytes of all blocks together. (`#slice` is it only in a LuaJIT
+--   that was built with the length operator of Lua 5.2, and otherwise 0)
 -- * `offset`: of its first byte in its owner
 -- * `pointer`: uint8_t * to its first byte; nil for a peer's memory. The
 --   pointer does not keep the memory alive, the slice does

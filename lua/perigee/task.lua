@@ -160,10 +160,45 @@ local function pending(list)
   return n
 end
 
---- Waits until every future of a list has ended.
+local function first_failure(list)
+  for i = 1, #list do
+    local err = list[i].ended and futures.failure(list[i])
+    if err then return err end
+  end
+end
+
+-- Waits until all pending futures have ended, or one has failed. Returns the
+-- error of the first that has.
+local function wait_for_failure(list, deadline)
+  local err = first_failure(list)
+  if err then return err end
+  local signal, left, watchers = signals.new(1), pending(list), {}
+  local failed
+  for i = 1, #list do
+    watchers[i] = signals.new(1, function()
+      left = left - 1
+      if not failed and futures.failed(list[i]) then failed = list[i] end
+      if failed or left == 0 then signals.trigger(signal) end
+    end)
+    if not list[i].ended then signals.attach(list[i], watchers[i]) end
+  end
+  if left > 0 then loop.wait_signal(signal, deadline) end
+  for i = 1, #list do
+    if not list[i].ended then signals.detach(list[i], watchers[i]) end
+  end
+  return failed and futures.failure(failed)
+end
+
+local WAIT_ALL = { first_error = check.boolean }
+
+--- Waits until every future of a list has ended. A call whose handler returned
+-- nil and an error counts as failed, too.
 -- @function perigee.wait_all
 -- @tparam table list of futures
 -- @tparam[opt] number timeout seconds for the whole; default: no limit
+-- @tparam[opt] table options
+-- @tparam[opt=false] boolean options.first_error true: returns as soon as one
+--   has failed, with its error; the others go on
 -- @treturn boolean true; or nil and the error of the first in the list's order
 --   that failed
 -- @errors `timeout`: pending futures go on; else those of the futures
@@ -172,17 +207,24 @@ end
 -- local a, b = calc.async:add(1, 2), calc.async:add(3, 4)
 -- print(perigee.wait_all({ a, b }, 5))                         --> true
 -- print(a:wait(), b:wait())                                    --> 3 7
-function M.wait_all(list, timeout)
+-- local slow, bad = calc.async:slow(5), calc.async:fail("at once")
+-- local _, err = perigee.wait_all({ slow, bad }, 5, { first_error = true })
+-- print(err.kind, slow:done())                                 --> remote false
+function M.wait_all(list, timeout, options)
   check_futures(list, timeout, "wait_all")
-  local left = pending(list)
-  if left > 0 then wait_for(list, left, loop.deadline(timeout)) end
+  options = check.options(options, WAIT_ALL, "wait_all")
+  local deadline, left = loop.deadline(timeout), pending(list)
+  if options.first_error then
+    local err = wait_for_failure(list, deadline)
+    if err then return nil, err end
+  elseif left > 0 then
+    wait_for(list, left, deadline)
+  end
   if pending(list) > 0 then
     return futures.unfinished("waiting for all of " .. #list .. " futures")
   end
-  for i = 1, #list do
-    local err = futures.failure(list[i])
-    if err then return nil, err end
-  end
+  local err = first_failure(list)
+  if err then return nil, err end
   return true
 end
 

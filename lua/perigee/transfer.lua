@@ -170,6 +170,7 @@ local imm_received = ended("recv_imm",
 local received = ended("recv",
                        function(event) return tonumber(event.length) end)
 local sent = ended("send", function() return true end)
+futures.may_stay[received], futures.may_stay[imm_received] = true, true
 
 local function two_sided(session, what, slice, submit_it, timeout, finish)
   if not session.handle then return gone(session, what) end

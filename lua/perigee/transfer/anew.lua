@@ -21,6 +21,10 @@ local M = {}
 local Anew = {}
 Anew.__index = Anew
 
+function Anew:__tostring()
+  return ("prepared transfer (%s of %s)"):format(self.name, self.kept:text())
+end
+
 --- Makes a transfer of a kept session, prepared in session by its function of
 -- that name. Nil and an error on failure. Raises misuse at level.
 function M.new(kept, session, name, spec, immediate, level)

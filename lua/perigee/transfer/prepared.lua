@@ -23,7 +23,7 @@ local ENDED, VALUE = futures.ENDED, futures.VALUE
 local OPERATION, OWNER = futures.OPERATION, futures.OWNER
 
 local Prepared = {}
-local META = futures.metatable(Prepared)
+local META = futures.metatable(Prepared, "prepared transfer")
 Prepared.wait, Prepared.done = Future.wait, Future.done
 Prepared.cancel = Future.cancel
 

@@ -1,0 +1,225 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- What is told without being asked for: failures of handlers at their server,
+-- operations that a program has forgotten, what an object is.
+local cases = require "spec.support.cases"
+local perigee = require "perigee"
+local process = require "spec.support.process"
+
+describe("a handler that fails", function()
+  local said, before, agent, proxy
+
+  before_each(function()
+    said, before = {}, perigee.log
+    perigee.log = function(level, message)
+      if level == "warning" then said[#said + 1] = message end
+    end
+    agent = assert(cases.agent("worker"))
+    agent:serve { name = "x", methods = {
+      fails = function(why) error(why) end,
+      other = function() error("of the other") end,
+      raw = { raw = true, function() error("of the raw one") end },
+      inplace = { raw = true, inplace = true, function() return -1 end },
+      put = { landing = function() error("of the landing") end,
+              function() end },
+      odd = function() return print end,
+      returns = function(...) return ... end,
+      session = function()
+        return perigee.context().session == next(agent.told)
+      end,
+    } }
+    agent.told = {}
+    agent:on_session(function(session) agent.told[session] = true end)
+    proxy = assert(assert(cases.agent()):proxy("worker", "x"))
+  end)
+  after_each(function()
+    perigee.log = before
+    cases.cleanup()
+  end)
+
+  it("is logged at its server, with its method and traceback", function()
+    proxy:fails("too bad")
+    assert.equal(1, #said)
+    assert.matches("^x.fails failed: .*too bad\nstack traceback:", said[1])
+    proxy:raw("a")
+    assert.matches("^x.raw failed: .*of the raw one", said[2])
+    proxy:inplace("a")
+    assert.matches("^x.inplace failed: .*inplace handler returns", said[3])
+    proxy:put(cases.alloc(perigee.session(proxy).engine, 64):slice())
+    assert.matches("^x.put failed: .*of the landing", said[4])
+    proxy:odd()
+    assert.matches("^x.odd failed: x.odd returned a function", said[5])
+    assert.equal(5, #said)
+  end)
+
+  it("is logged once a second for each kind, and then how often", function()
+    local ends = os.time() + 60
+    for _ = 1, 20 do proxy:fails("too bad") end
+    proxy:other()
+    assert.equal(2, #said)
+    assert.matches("^x.other failed", said[2])
+    repeat
+      perigee.sleep(0.2)
+      proxy:fails("too bad")
+    until #said == 3 or os.time() > ends
+    assert.matches("^x.fails failed %d+ times: ", said[3])
+  end)
+
+  it("of which each error is of another kind is not remembered for ever",
+     function()
+    for i = 1, 100 do proxy:fails(("x%d:1: made up"):format(i)) end
+    local kinds = agent.services.x.methods.fails.failures
+    assert.is_true(kinds.n <= 17)
+    assert.is_true(#said <= 17)
+  end)
+
+  it("is not one that returns an error", function()
+    proxy:returns(nil, require("perigee.errors").new("denied", "no", false))
+    assert.same({}, said)
+  end)
+
+  it("knows the session of its caller", function()
+    assert.is_true(proxy:session())
+  end)
+end)
+
+describe("wait_all with first_error", function()
+  local proxy
+
+  before_each(function()
+    local agent = assert(cases.agent("worker"))
+    agent:serve { name = "x", methods = {
+      sleep = function(seconds) perigee.sleep(seconds) end,
+      echo = { raw = true, function(request) return request end },
+      fails = function(seconds)
+        perigee.sleep(seconds)
+        error("too bad", 0)
+      end,
+    } }
+    proxy = assert(assert(cases.agent()):proxy("worker", "x"))
+  end)
+  after_each(cases.cleanup)
+
+  local FIRST = { first_error = true }
+
+  it("returns when one has failed, whatever is pending", function()
+    local long, bad = proxy.async:sleep(1000), proxy.async:fails(0.02)
+    local worse = proxy.async:fails(1000)
+    local ok, err = perigee.wait_all({ long, worse, bad }, 500, FIRST)
+    assert.is_nil(ok)
+    assert.equal("remote", err.kind)
+    assert.is_false(long:done())
+    assert.is_nil((perigee.wait_all({ long, bad }, 500, FIRST)))
+  end)
+
+  it("returns true when all have ended, and nil at its timeout", function()
+    local a, b = proxy.async:sleep(0.01), proxy.async:sleep(0)
+    assert.is_true(perigee.wait_all({ a, b, a }, 500, FIRST))
+    assert.is_true(perigee.wait_all({}, 500, FIRST))
+    local ok, err = perigee.wait_all({ proxy.async:sleep(1000) }, 0.02, FIRST)
+    assert.is_nil(ok)
+    assert.equal("timeout", err.kind)
+  end)
+
+  it("raises what a future raises, and for another option", function()
+    local raises = proxy:with({ reader = function() error("raised") end })
+      .async:echo("x")
+    local fine, why = pcall(perigee.wait_all, { raises }, 500, FIRST)
+    assert.is_false(fine)
+    assert.matches("raised", why)
+    assert.has_error(function() perigee.wait_all({}, 1, { first = true }) end)
+  end)
+end)
+
+describe("operations that a program has forgotten", function()
+  after_each(cases.cleanup)
+
+  -- Runs f in a child that ends then; returns what it logged at its end.
+  local function said_by(f)
+    cases.agent("worker"):serve { name = "x", methods = {
+      sleep = function() perigee.sleep(1000) end } }
+    local child = process.start(f)
+    local lines = {}
+    while true do
+      local line = child:read(30, function() perigee.sleep(0.001) end)
+      if line == "over" or not line then break end
+      lines[#lines + 1] = line
+    end
+    while true do
+      local line = child:read(30, function() perigee.sleep(0.001) end)
+      if not line then break end
+      lines[#lines + 1] = line
+    end
+    return table.concat(lines, "\n")
+  end
+
+  it("are told in one warning when it ends", function()
+    local said = said_by(function(child, perigee_)
+      perigee_.log = function(level, message) child.say(level, message) end
+      local proxy = assert(assert(child.cases.agent()):proxy("worker", "x"))
+      for _ = 1, 5 do child.kept = proxy.async:sleep() end
+      child.say "over"
+    end)
+    local each = "waiting for a call of worker; "
+    assert.equal("warning the program ends while 5 operations are pending, for "
+      .. "which nothing waits: " .. each:rep(3) .. "...", said)
+  end)
+
+  it("are none that it has closed, waits for, or may leave", function()
+    local said = said_by(function(child, perigee_)
+      perigee_.log = function(level, message) child.say(level, message) end
+      local closed, agent = assert(child.cases.agent()),
+                            assert(child.cases.agent())
+      assert(closed:proxy("worker", "x")).async:sleep()
+      closed:close()
+      local proxy = assert(agent:proxy("worker", "x"))
+      perigee_.spawn(function() proxy:sleep() end)
+      perigee_.session(proxy):recv(child.cases.alloc(agent.engine, 64):slice())
+      perigee_.sleep(0.02)
+      child.say "over"
+    end)
+    assert.equal("", said)
+  end)
+end)
+
+describe("an object", function()
+  after_each(cases.cleanup)
+
+  it("prints what it is", function()
+    local agent, other = assert(cases.agent("worker")), assert(cases.agent())
+    local context
+    agent:serve { name = "x", methods = { get = function()
+      context = perigee.context()
+    end } }
+    local engine, scope = agent.engine, agent.scope
+    local region = cases.alloc(engine, 4096, { name = "kv", access = "rw" })
+    local unnamed = cases.alloc(engine, 64)
+    local listener = assert(engine:listen(cases.address("prints")))
+    local proxy = assert(other:proxy("worker", "x"))
+    local session = perigee.session(proxy)
+    local remote = assert(session:region("kv"))
+    local future = proxy.async:get()
+    local transfer = assert(session:prepare_write {
+      from = cases.alloc(other.engine, 64):slice(), to = remote:slice(0, 64) })
+    assert.equal("agent worker in scope " .. scope, tostring(agent))
+    assert.equal("engine (open)", tostring(engine))
+    assert.equal('region "kv" (4096 bytes)', tostring(region))
+    assert.equal("an unnamed region (64 bytes)", tostring(unnamed))
+    assert.equal("listener at " .. listener.address, tostring(listener))
+    assert.equal("proxy of x of worker", tostring(proxy))
+    assert.equal("session with worker (open)", tostring(session))
+    assert.equal('region "kv" of worker (4096 bytes)', tostring(remote))
+    assert.equal("slice (64 bytes at 8 of an unnamed region)",
+                 tostring(cases.alloc(engine, 128):slice(8, 64)))
+    assert.equal("future (waiting for a call of worker: pending)",
+                 tostring(future))
+    future:wait()
+    assert.matches(": ended%)$", tostring(future))
+    assert.matches("^prepared transfer %(", tostring(transfer))
+    assert.equal("context (x.get for " .. other.name .. ")", tostring(context))
+    agent:close()
+    listener:close()
+    assert.equal("engine (closed)", tostring(engine))
+    assert.equal('region "kv" (4096 bytes, closed)', tostring(region))
+    assert.matches("closed", tostring(listener))
+  end)
+end)
