@@ -76,6 +76,11 @@ static void fill(struct shares *all, const struct perigee_options *o) {
                                               .least = maps / 256,
                                               .factor = 2,
                                               .part = 6};
+  all->quota[SHARE_FILLED] = (struct quota){.limit = o->pool / 64,
+                                            .reserve = o->pool / 1024,
+                                            .least = o->pool / 4096,
+                                            .factor = 1,
+                                            .part = 5};
   /* Who gets none of it is pulled from. */
   all->quota[SHARE_STAGED] = (struct quota){.limit = o->pool / 16,
                                             .reserve = o->pool / 256,

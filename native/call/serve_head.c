@@ -57,18 +57,19 @@ static int head_inline(struct operation *op, const struct record *r) {
   return 1;
 }
 
-/* Pulls a head into a block; a raw head may be read in place instead. */
+/* Pulls a head into a block; a raw head may be read in place instead. Private
+ * blocks are for typed ones, and for what the peer lent without being there. */
 static int pull_head(struct operation *op, struct source source) {
   struct payload into;
-  bool typed = op->flags & PERIGEE_TYPED;
-  if (!typed && !op->head_lent)
+  bool private = op->flags & PERIGEE_TYPED || (!op->pointer && op->length > 0);
+  if (!private && !op->head_lent)
     return 1;
-  if (!typed)
+  if (!private)
     payload_bytes(&into, op->pointer, op->length);
   int status =
       incoming_bulk(op, IN_HEAD, &source, op->length, op->peer_operation,
-                    op->peer_generation, typed ? NULL : &into, &op->block);
-  if (typed)
+                    op->peer_generation, private ? NULL : &into, &op->block);
+  if (private)
     op->pointer = op->block;
   return status;
 }

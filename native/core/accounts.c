@@ -105,7 +105,8 @@ void perigee_shares(struct perigee_engine *engine,
   const struct shares *all = &engine->shares;
   const struct share *s = session ? session->account.share : NULL;
   const struct share *whose = session ? s : &all->engine;
-  struct perigee_share kept = {0}, lent = {0}, segments = {0}, staged = {0};
+  struct perigee_share kept = {0}, lent = {0}, segments = {0}, staged = {0},
+                       filled = {0};
   struct perigee_share *to[SHARES] = {[SHARE_OPERATIONS] = &out->operations,
                                       [SHARE_KEPT] = &kept,
                                       [SHARE_POOLED] = &out->pooled,
@@ -113,6 +114,7 @@ void perigee_shares(struct perigee_engine *engine,
                                       [SHARE_LENT] = &lent,
                                       [SHARE_MAPPED] = &out->mapped,
                                       [SHARE_SEGMENTS] = &segments,
+                                      [SHARE_FILLED] = &filled,
                                       [SHARE_STAGED] = &staged,
                                       [SHARE_DESCRIPTORS] = &out->descriptors,
                                       [SHARE_SESSIONS] = &out->sessions};

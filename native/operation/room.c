@@ -195,6 +195,11 @@ static int take_ever(struct operation *op, uint64_t head, uint64_t reply) {
   return never ? PERIGEE_NO_MEMORY : status;
 }
 
+static bool lacks(struct lane *lane, const struct source *source) {
+  const struct transport_loans *loans = lane_table(lane)->loans;
+  return loans->lacks && loans->lacks(lane, source);
+}
+
 /* A raw head that cannot be read in place is pulled into a block, to which the
  * reply may refer. */
 static uint64_t head_block(struct operation *op, const struct source *source) {
@@ -202,7 +207,7 @@ static uint64_t head_block(struct operation *op, const struct source *source) {
   if (!op->bulky || op->flags & PERIGEE_TYPED)
     return 0;
   op->pointer = lane_table(lane)->loans->view(lane, source);
-  if (op->pointer)
+  if (op->pointer || lacks(lane, source))
     return 0;
   return op->length > 0 ? op->length : 1;
 }

@@ -266,8 +266,10 @@ void session_destroy(struct perigee_session *s) {
   remotes_free(s);
   loans_end(s);
   lanes_close(s);
-  if (s->lane)
+  if (s->lane) {
+    ((struct lane_head *)s->lane)->forsaken = s->socket.hangup;
     lane_table(s->lane)->close(s->lane);
+  }
   fabrics_reap(engine);
   immediates_free(s);
   accounts_leave(s);

@@ -124,6 +124,20 @@ static bool frames_are_read(struct perigee_session *s, struct deferred *u,
   return s->state == PERIGEE_SESSION_OPEN && !waits;
 }
 
+/* A long loan that was never read takes some polls to be looked at. */
+static bool looks(struct perigee_session *s, const struct source *source) {
+  const struct transport_loans *l = lane_table(s->lane)->loans;
+  bool over = source_lane(source) > 0 || !l->looks || l->looks(s->lane, source);
+  s->engine->progress += !over;
+  return over;
+}
+
+static bool looks_all(struct perigee_session *s, const struct record *r) {
+  bool head = r->flags & RECORD_HEAD_BULK, slice = r->flags & RECORD_SLICE_BULK;
+  return (!head || looks(s, &r->head_source)) &&
+         (!slice || looks(s, &r->slice_source));
+}
+
 /* Of a record with payloads outside of the ring: 1 if it can be served now, 0 if
  * it waits, or PERIGEE_PROTOCOL. */
 static __attribute__((noinline)) int take_bulks(struct perigee_session *s,
@@ -132,7 +146,7 @@ static __attribute__((noinline)) int take_bulks(struct perigee_session *s,
                                                 const struct record *r) {
   if (!names_lanes(s, r))
     return PERIGEE_PROTOCOL;
-  if (knows_all(s, r) || frames_are_read(s, u, r))
+  if ((knows_all(s, r) || frames_are_read(s, u, r)) && looks_all(s, r))
     return 1;
   s->inbox.deferred[ring] = *u;
   return 0;

@@ -97,7 +97,12 @@ struct transport_payloads {
  * back. loaned makes the source of bytes within a block, or returns false. view
  * returns where a loan of the peer can be read, or NULL if it has to be
  * fetched. knows: is the memory of such a source known here, or does the frame
- * that tells of it still have to arrive? (NULL: it is always known.)
+ * that tells of it still have to arrive? (NULL: it is always known.) looks: a step
+ * of what view will need to know of a long loan; false: it is to be called again
+ * in the next poll, and view in none before. (NULL: view needs no time.) lacks: is
+ * it a loan that view does not show because memory of it is not there? It is
+ * fetched to private memory, as the peer may keep what it is lent. (NULL: none
+ * is.)
  * Absent: the lane cannot be the first lane of a session. */
 struct transport_loans {
   int (*loan)(struct lane *lane, uint64_t length, uint8_t **pointer,
@@ -107,6 +112,8 @@ struct transport_loans {
                  struct source *source);
   const uint8_t *(*view)(struct lane *lane, const struct source *source);
   bool (*knows)(struct lane *lane, const struct source *source);
+  bool (*looks)(struct lane *lane, const struct source *source);
+  bool (*lacks)(struct lane *lane, const struct source *source);
 };
 
 /* Kept memory: blocks that nobody has now, and buffers of the lane's own. trim

@@ -8,7 +8,7 @@ local scenarios = require "spec.hostile.scenarios"
 
 local TRANSPORT = os.getenv "PERIGEE_TRANSPORT" or "shm"
 -- These need the address space that a sanitizer reserves for itself.
-local SPARSE = { outboxes = true }
+local SPARSE = { outboxes = true, ["holes in rings"] = true }
 
 describe("a server under attack", function()
   after_each(cases.cleanup)

@@ -4,7 +4,9 @@
 -- scenario sets for the judge: serves (the attacker is a server, and the client
 -- that calls is lured there), mortal (the attack may kill the attacker itself,
 -- and then the next attacker goes on), crowd (the number of attackers at once),
--- more (further settings for the attacker).
+-- more (further settings for the attacker), holds (once it says "held", it
+-- keeps memory that must not count as the victim's, which has a control group
+-- of its own), preload (a library of build/ that the attacker starts with).
 --
 -- before: victim and clients run; the judge notes memory and descriptors.
 --
@@ -16,15 +18,19 @@
 --
 -- A verdict is a list of sentences about failures; it is empty if all is well.
 local cases = require "spec.support.cases"
+local ffi = require "ffi"
 local honest = require "spec.hostile.honest"
+local memory_group = require "spec.support.memory_group"
 local perigee = require "perigee"
 local process = require "spec.support.process"
 local victim = require "spec.hostile.victim"
 
 local M = {}
 
+local PRELOAD = os.getenv "PERIGEE_PRELOAD" or ""
 local MIB = 2 ^ 20
 local MEMORY = 16 * MIB         -- growth allowed to a victim
+local GROUP = 300 * MIB         -- of a victim whose memory is limited
 local MOST = 1152 * MIB         -- growth allowed for a moment: pool and some
 local LONGEST = 2               -- seconds of a call or connect meanwhile
 local FOUND = 3                 -- reports of an attacker that are shown
@@ -73,9 +79,14 @@ end
 
 function Case:attacker(one, seconds, seed)
   local options = one.judge or {}
-  return process.start(attacking, one.file, options.serves and "" or
+  local preload = options.preload
+    and ("%s/%s"):format(os.getenv "PERIGEE_BUILD", options.preload)
+  ffi.C.spec_setenv("PERIGEE_PRELOAD", preload or PRELOAD, 1)
+  local child = process.start(attacking, one.file, options.serves and "" or
                        self.address, self.transport, seconds, seed, self.scale,
                        options.more or "")
+  ffi.C.spec_setenv("PERIGEE_PRELOAD", PRELOAD, 1)
+  return child
 end
 
 -- Starts a case with its victim. given: transport, encrypt, scale (1: it
@@ -186,12 +197,25 @@ local function begin(self, one, left, seed)
   return crowd
 end
 
+-- An attacker keeps what it has done until it hears that it may go.
+local function judge_held(self, state)
+  local grown = self.group:shared() - self.shared
+  if grown > MEMORY and not cases.sanitized then
+    self:fail("%.1f MiB of the attacker's memory (%s) count as the server's",
+              grown / MIB, state.one.name)
+  end
+  state.held = true
+  state.crowd[1]:tell "go"
+end
+
 -- Handles what an attacker said; returns true if the attack is over.
 local function heard(self, state, fine, line, why)
   if not fine then
     state.crashed = line
   elseif line == "there" then
     state.there = true
+  elseif line == "held" then
+    judge_held(self, state)
   elseif line and line:find "^done " then
     state.count = tonumber(line:match "%d+")
     return true
@@ -241,6 +265,8 @@ local function judge_attacker(self, state)
     self:fail("the attacker (%s) was none: %s", name, state.crashed)
   elseif not state.there then
     self:fail("there was no attack (%s): it was done 0 times", name)
+  elseif (state.one.judge or {}).holds and not state.held then
+    self:fail("the attacker (%s) did not hold what it did", name)
   end
 end
 
@@ -356,6 +382,7 @@ local function a_second_of(child)
 end
 
 local function judge_one_second_later(self, before)
+  if not self:alive() then return end
   a_second_of(self.victim)
   if not self:alive() then return end
   local after, why = self:stats()
@@ -376,6 +403,12 @@ end
 --- Runs these scenarios at once for so many seconds; returns the verdict.
 function Case:attacks(chosen, seconds)
   local empty, before = prepare(self, chosen)
+  for _, one in ipairs(chosen) do
+    if one.judge and one.judge.holds and not self.group then
+      self.group = memory_group.of(self.victim.pid, GROUP)
+      self.shared = self.group:shared()
+    end
+  end
   self:suffer(chosen, seconds)
   judge_one_second_later(self, before)
   judge_clients(self)
@@ -386,6 +419,7 @@ end
 function Case:close()
   if self.agent then self.agent:close() end
   self.victim:close()
+  if self.group then self.group:close() end
 end
 
 M.honest, M.perigee = honest, perigee

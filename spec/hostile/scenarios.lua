@@ -42,6 +42,11 @@ any("churn", "a peer that comes and goes without end")
 any("idlers", "sessions that do nothing", { seconds = 3 })
 only("shm", "outboxes", "sparse memory, as long as it may be announced",
      { seconds = 1, judge = { crowd = 3 } })
+only("shm", "holes", "loans of memory that has no page", { seconds = 1,
+     judge = { holds = true, more = "by=loans" } })
+only("shm", "holes in rings", "replies that fill rings that have no page",
+     { file = "holes", seconds = 1, judge = { holds = true, more = "by=rings",
+       preload = "spec/plugin_sparse.so" } })
 only("shm", "scribbles", "random bytes over all shared memory",
      { judge = { mortal = true } })
 only("shm", "forks", "a death that a child hides")

@@ -26,16 +26,19 @@ end
 local function pick(list) return list[random(#list) + 1] end
 
 -- One to three of the scenarios that fit. A scenario that brings a client or
--- needs a server of its own is not mixed with another such one.
+-- needs a server of its own is not mixed with another such one, and one whose
+-- memory is told from the server's with none.
 local function mix(transport)
   local fitting = {}
   for _, one in ipairs(scenarios) do
     if one.on[transport] then fitting[#fitting + 1] = one end
   end
   local chosen = { pick(fitting) }
+  if chosen[1].judge and chosen[1].judge.holds then return chosen end
   for _ = 1, random(3) do
     local one = pick(fitting)
-    local alone = one.encrypt or one.judge and one.judge.serves
+    local told = one.judge or {}
+    local alone = one.encrypt or told.serves or told.holds
     if not alone and one ~= chosen[1] then chosen[#chosen + 1] = one end
   end
   return chosen

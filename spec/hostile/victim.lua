@@ -37,6 +37,9 @@ local function store(agent)
         ffi.fill(reply.pointer, reply.length, 7) -- all that was asked for
         return reply.length
       end },
+      weigh = { raw = true, function(request)
+        return tostring(#request:string()) -- a copy: all of it is read
+      end },
       stats = function()
         local stats = agent.engine:stats()
         return stats.operations, stats.pooled, stats.sessions, stats.refused,

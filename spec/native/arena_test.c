@@ -364,7 +364,7 @@ static void words_are_read_in_one_look_a_poll(void **state) {
   int asked = until(&p, 0, PERIGEE_EVENT_REQUEST).operation;
   uint32_t heard = segments_heard(p.session[1]);
   assert_int_equal(perigee_call_begin(p.session[0], length, &loan), 0);
-  loan.pointer[length - 1] = 7;
+  memset(loan.pointer, 7, length);
   int lent = perigee_call_commit(p.session[0], &m, length);
   perigee_reply(p.engine[0], asked, &r);
   assert_int_equal(one_poll(&p, &e), PERIGEE_EVENT_REPLY);
@@ -373,7 +373,7 @@ static void words_are_read_in_one_look_a_poll(void **state) {
   while (one_poll(&p, &e) != PERIGEE_EVENT_REQUEST) {
     polls++;
     assert_true(segments_heard(p.session[1]) - heard <= (uint32_t)polls * 2);
-    assert_true(polls <= SEGMENTS);
+    assert_true(polls <= 2 * SEGMENTS); /* some are for looking at it */
   }
   assert_true(polls > SEGMENTS / 4);
   assert_int_equal(e.length, length);

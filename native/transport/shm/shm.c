@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * shm.c - the shared-memory transport: set-up, rings, marks and
- * loans. The rest is in shm_regions.c, shm_payload.c and shm_arena.c; shm.h has
- * the layout.
+ * shm.c - the shared-memory transport: set-up, records, marks and loans. shm.h
+ * has the layout; shm_there.c and shm_rings.c tell who pays for the memory.
  *
  * Wake-ups. The side that goes to sleep stores `armed`, fences, and polls once
  * more before it sleeps; the other side publishes, fences, and loads `armed`.
@@ -86,6 +85,8 @@ static int adopt_both(struct lane *lane, const int fds[2]) {
         adopt(fds[1], sizeof *lane->peer, SHM_ARENA_SEALS, PROT_READ, &outbox);
   lane->peer_inbox = inbox;
   lane->peer = outbox;
+  if (status == PERIGEE_OK && !rings_join(lane, fds[0]))
+    status = PERIGEE_PROTOCOL;
   return status;
 }
 
@@ -115,6 +116,7 @@ static void wire_out(struct lane *lane) {
 static void shm_close(struct lane *lane) {
   if (!lane)
     return;
+  rings_close(lane);
   if (lane->inbox)
     guarded_unmap(lane->inbox, RINGS * lane->options.ring);
   if (lane->peer_inbox)
@@ -143,9 +145,8 @@ static int shm_open_lane(const struct lane_options *options, struct lane **out,
   int status = arena_open(lane, arena);
   if (status < 0)
     goto fail;
-  status = offer->fds[0] =
-      make("perigee-inbox", RINGS * options->ring, (void **)&lane->inbox,
-           SHM_SIZE_SEALS | F_SEAL_SEAL, reason);
+  status = offer->fds[0] = make("perigee-inbox", RINGS * options->ring,
+                                (void **)&lane->inbox, SHM_SIZE_SEALS, reason);
   if (status < 0)
     goto fail;
   status = offer->fds[1] =
@@ -206,11 +207,14 @@ static int shm_join(struct lane *lane, const struct offer *offer,
   status = adopt_both(lane, offer->fds);
   if (status == PERIGEE_OK)
     status = arena_join(lane, said.arena);
+  if (status == PERIGEE_OK) {
+    wire_out(lane);
+    status = rings_fill(lane) ? PERIGEE_OK : PERIGEE_NO_MEMORY;
+  }
   if (status == PERIGEE_NO_MEMORY)
     snprintf(reason, REASON, "%s", SHM_NO_MAPPINGS);
   if (status < 0)
     goto done;
-  wire_out(lane);
   lane->pulls = lane->options.pull && offer->vouched &&
                 shm_probe(&lane->options, said.probed);
   status = PERIGEE_OK;
@@ -260,11 +264,14 @@ static void shm_mark(struct lane *lane, uint16_t operation,
     atomic_thread_fence(memory_order_release);
 }
 
+/* Only a peer that lies, or one whose memory was swapped out, has no such page.
+ * What comes of a mark that is taken for live harms nobody but the peer. */
 static bool shm_live(struct lane *lane, uint16_t operation,
                      uint32_t generation) {
+  const _Atomic uint32_t *mark = &lane->peer->marks[operation];
   atomic_thread_fence(memory_order_acquire);
-  return atomic_load_explicit(&lane->peer->marks[operation],
-                              memory_order_acquire) == generation;
+  return !there_word(lane, mark) ||
+         atomic_load_explicit(mark, memory_order_acquire) == generation;
 }
 
 /* ---- Loans ------------------------------------------------------------- */
@@ -306,7 +313,13 @@ static bool shm_loaned(struct lane *lane, const uint8_t *pointer,
 static const uint8_t *shm_view(struct lane *lane, const struct source *source) {
   if (source->kind != SOURCE_LOAN || source->count != 1)
     return NULL;
-  return shm_peer_arena(lane, source->address, source->block);
+  const uint8_t *bytes = arena_peer(lane, source->address, source->block);
+  bool there = bytes && arena_there(lane, bytes, source->block) == THERE;
+  return there ? bytes : NULL;
+}
+
+static bool shm_lacks(struct lane *lane, const struct source *source) {
+  return source->kind == SOURCE_LOAN && !shm_view(lane, source);
 }
 
 /* ---- Sleeping ---------------------------------------------------------- */
@@ -363,6 +376,8 @@ static const struct transport_loans loans = {
     .loaned = shm_loaned,
     .view = shm_view,
     .knows = arena_knows,
+    .looks = arena_looks,
+    .lacks = shm_lacks,
 };
 
 static const struct transport_kept kept = {
@@ -404,6 +419,7 @@ const struct perigee_transport transport_shm = {
     .close = shm_close,
     .heard = arena_heard,
     .cut = shm_cut,
+    .forked = arena_forked,
     .rests = shm_rests,
     .trouble = arena_trouble,
 };

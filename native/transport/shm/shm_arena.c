@@ -323,6 +323,73 @@ uint64_t arena_kept(const struct lane *lane) {
 /* ---- The peer's arena ---------------------------------------------------- */
 
 static const struct shm_arena none = {0};
+#define NOT_THERE                                                              \
+  "memory that the peer lent is not there, and no descriptor is left to read " \
+  "it by (ulimit -n)"
+
+static void close_file(struct lane *lane, struct shm_shown *s) {
+  if (s->file < 0)
+    return;
+  close(s->file);
+  s->file = -1;
+  share_back(lane->options.share, SHARE_DESCRIPTORS, 1);
+}
+
+/* Forgets which pages of a segment are there. */
+static void forget(struct lane *lane, uint32_t i) {
+  struct shm_arena *a = &lane->peer_arena;
+  struct shm_shown *s = &a->segments[i];
+  uint64_t words = a->segment / SHM_PAGE / 64;
+  if (s->known > 0)
+    memset(a->known + i * words, 0, words * sizeof *a->known);
+  s->known = 0;
+  close_file(lane, s);
+}
+
+static uint64_t known_bytes(const struct shm_arena *a) {
+  return a->length / SHM_PAGE / 8;
+}
+
+/* What is noted of segments; only who is lent something has it. */
+static bool note(struct shm_arena *a) {
+  if (a->segments)
+    return true;
+  void *known = mmap(NULL, known_bytes(a), PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (known == MAP_FAILED)
+    return false;
+  a->known = known;
+  a->segments = calloc(SHM_SEGMENTS, sizeof *a->segments);
+  for (int i = 0; a->segments && i < SHM_SEGMENTS; i++)
+    a->segments[i].file = -1;
+  if (!a->segments)
+    munmap(known, known_bytes(a));
+  return a->segments;
+}
+
+/* Half of the descriptors are never used for this, nor is the last one. */
+static bool may_keep(const struct share *s, int fd) {
+  const struct shares *all = s ? s->all : NULL;
+  if (s && (!share_may(s, SHARE_DESCRIPTORS, 1) ||
+            2 * all->engine.used[SHARE_DESCRIPTORS] >=
+                all->quota[SHARE_DESCRIPTORS].limit))
+    return false;
+  int another = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+  if (another >= 0)
+    close(another);
+  return another >= 0;
+}
+
+/* Keeps the file of a segment, or closes it. */
+static void keep(struct lane *lane, uint32_t i, int fd) {
+  if (!may_keep(lane->options.share, fd)) {
+    adopted_close(fd);
+    return;
+  }
+  lane->peer_arena.segments[i].file = fd;
+  if (lane->options.share)
+    share_add(lane->options.share, SHARE_DESCRIPTORS, 1);
+}
 
 int arena_join(struct lane *lane, uint64_t length) {
   struct shm_arena *a = &lane->peer_arena;
@@ -344,6 +411,18 @@ void arena_part(struct lane *lane) {
   if (a->bytes)
     munmap((void *)a->bytes, a->length);
   share_back(lane->options.share, SHARE_SEGMENTS, a->count);
+  for (uint32_t i = 0; a->segments && i < SHM_SEGMENTS; i++)
+    forget(lane, i);
+  if (a->segments)
+    munmap(a->known, known_bytes(a));
+  free(a->segments);
+}
+
+void arena_forked(struct lane *lane) {
+  const struct shm_arena *a = &lane->peer_arena;
+  for (uint32_t i = 0; a->segments && i < SHM_SEGMENTS; i++)
+    if (a->segments[i].file >= 0)
+      close(a->segments[i].file);
 }
 
 bool shm_sound(int fd, uint64_t length, int seals) {
@@ -382,15 +461,20 @@ static int hear(struct lane *lane, const struct shm_word *w, int fd) {
   if (!sound(a, w, fd))
     return PERIGEE_PROTOCOL;
   bool was = is_shown(a, w->segment), more = w->there && !was;
+  if (!note(a))
+    return trouble(lane, PERIGEE_NO_MEMORY, SHM_NO_MAPPINGS);
   if (more && !share_take(share, SHARE_SEGMENTS, 1))
     return trouble(lane, PERIGEE_NO_MEMORY, MANY_SEGMENTS);
+  forget(lane, w->segment);
   a->heard = (uint16_t)(a->heard + w->there);
   set_shown(a, w->segment, w->there);
   if (was && !w->there)
     share_back(share, SHARE_SEGMENTS, 1);
-  return show(a, w->segment, fd)
-             ? PERIGEE_OK
-             : trouble(lane, PERIGEE_NO_MEMORY, SHM_NO_MAPPINGS);
+  if (!show(a, w->segment, fd))
+    return trouble(lane, PERIGEE_NO_MEMORY, SHM_NO_MAPPINGS);
+  if (fd >= 0)
+    keep(lane, w->segment, fd);
+  return PERIGEE_OK;
 }
 
 int arena_heard(struct lane *lane, const void *bytes, uint32_t length, int fd) {
@@ -400,7 +484,7 @@ int arena_heard(struct lane *lane, const void *bytes, uint32_t length, int fd) {
     memcpy(&word, bytes, sizeof word);
     status = hear(lane, &word, fd);
   }
-  if (fd >= 0)
+  if (fd >= 0 && status < 0)
     adopted_close(fd);
   return status;
 }
@@ -413,11 +497,73 @@ bool arena_knows(struct lane *lane, const struct source *source) {
   return !block || (int16_t)(lane->peer_arena.heard - said) >= 0;
 }
 
-const uint8_t *shm_peer_arena(const struct lane *lane, uint64_t address,
-                              uint64_t length) {
+const uint8_t *arena_peer(const struct lane *lane, uint64_t address,
+                          uint64_t length) {
   const struct shm_arena *a = &lane->peer_arena;
   uint64_t offset = address & OFFSETS;
   if (offset > a->length || length > a->length - offset)
     return NULL;
   return a->bytes + offset;
+}
+
+/* Of bytes in one segment. */
+static enum there segment_there(struct lane *lane, uint64_t from, uint64_t to,
+                                uint32_t *looks) {
+  struct shm_arena *a = &lane->peer_arena;
+  uint32_t i = (uint32_t)(from / a->segment);
+  if (!is_shown(a, i)) /* zeros of ours are there */
+    return THERE;
+  struct shm_shown *s = &a->segments[i];
+  enum there there =
+      there_range(a->bytes, a->known, from, to, looks, &s->known);
+  if (s->known == a->segment / SHM_PAGE)
+    close_file(lane, s);
+  return there;
+}
+
+static uint64_t least(uint64_t a, uint64_t b) {
+  return a < b ? a : b;
+}
+
+static __attribute__((noinline)) enum there look(struct lane *lane, uint64_t at,
+                                                 uint64_t end) {
+  const struct shm_arena *a = &lane->peer_arena;
+  uint32_t looks = THERE_LOOKS;
+  enum there there = THERE;
+  for (uint64_t to; at < end && there == THERE; at = to) {
+    to = least((at / a->segment + 1) * a->segment, end);
+    there = segment_there(lane, at, to, &looks);
+  }
+  return there;
+}
+
+enum there arena_there(struct lane *lane, const uint8_t *bytes,
+                       uint64_t length) {
+  const struct shm_arena *a = &lane->peer_arena;
+  uint64_t at = (uint64_t)(bytes - a->bytes), end = at + length;
+  bool known = length == 0 || (a->known && there_known(a->known, at, end));
+  return known ? THERE : look(lane, at, end);
+}
+
+int64_t arena_copy(struct lane *lane, const uint8_t *bytes, uint64_t length,
+                   void *to, uint64_t room) {
+  const struct shm_arena *a = &lane->peer_arena;
+  uint64_t at = (uint64_t)(bytes - a->bytes), within = at % a->segment;
+  uint64_t n = least(least(length, room), a->segment - within);
+  uint32_t i = (uint32_t)(at / a->segment);
+  if (!is_shown(a, i)) {
+    memset(to, 0, n);
+    return (int64_t)n;
+  }
+  int file = a->segments[i].file;
+  ssize_t got = file < 0 ? -1 : pread(file, to, n, (off_t)within);
+  return got > 0 ? got : trouble(lane, PERIGEE_NO_MEMORY, NOT_THERE);
+}
+
+bool arena_looks(struct lane *lane, const struct source *source) {
+  if (source->kind != SOURCE_LOAN || source->count != 1 ||
+      source->block < THERE_LOOKS / 2 * SHM_PAGE)
+    return true;
+  const uint8_t *bytes = arena_peer(lane, source->address, source->block);
+  return !bytes || arena_there(lane, bytes, source->block) != THERE_LATER;
 }

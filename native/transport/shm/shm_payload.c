@@ -28,7 +28,7 @@
 
 #include "shm.h"
 
-enum { VECTORS = 64, HALF = 256 << 10, BOUNCE = 2 * HALF };
+enum { COPIED = 16 << 10, VECTORS = 64, HALF = 256 << 10, BOUNCE = 2 * HALF };
 
 /* A pid is valid only while its process lives, so bytes that were read count
  * only if that process still runs afterwards. */
@@ -56,14 +56,30 @@ static uint64_t least(uint64_t a, uint64_t b) {
 
 /* Each of these moves bytes from the source's position `at` on. */
 
+static __attribute__((noinline)) int64_t put_copied(struct lane *lane,
+                                                    struct payload *into,
+                                                    const uint8_t *from,
+                                                    uint64_t n) {
+  uint8_t bytes[COPIED];
+  int64_t got = arena_copy(lane, from, n, bytes, sizeof bytes);
+  return got < 0 ? got : payload_put(into, bytes, (uint64_t)got);
+}
+
+/* Bytes of the peer's arena. */
+static int64_t put_there(struct lane *lane, struct payload *into,
+                         const uint8_t *from, uint64_t n) {
+  return arena_there(lane, from, n) == THERE ? payload_put(into, from, n)
+                                             : put_copied(lane, into, from, n);
+}
+
 static int64_t fetch_loan(struct lane *lane, struct fetch *f, uint64_t at,
                           struct payload *into) {
   if (f->source.count != 1)
     return PERIGEE_PROTOCOL;
-  const uint8_t *from = shm_peer_arena(lane, f->source.address, f->total);
+  const uint8_t *from = arena_peer(lane, f->source.address, f->total);
   if (!from)
     return PERIGEE_PROTOCOL;
-  return payload_put(into, from + at, least(f->total - at, SHM_QUANTUM));
+  return put_there(lane, into, from + at, least(f->total - at, SHM_QUANTUM));
 }
 
 static void ack(struct lane *lane, const struct fetch *f, uint64_t bytes) {
@@ -85,9 +101,11 @@ static int64_t fetch_staged(struct lane *lane, struct fetch *f, uint64_t at,
                             struct payload *into) {
   uint64_t area = area_of(lane, f);
   const uint8_t *block =
-      shm_peer_arena(lane, f->source.address, SHM_STAGE_HEAD + area);
+      arena_peer(lane, f->source.address, SHM_STAGE_HEAD + area);
   if (!block || f->source.address % 8 || area == 0)
     return PERIGEE_PROTOCOL;
+  if (arena_there(lane, block, sizeof(uint64_t)) != THERE)
+    return 0;
   uint64_t staged = atomic_load_explicit(
       (const _Atomic uint64_t *)(const void *)block, memory_order_acquire);
   if (staged > f->total || staged < at || staged - at > area)
@@ -95,7 +113,7 @@ static int64_t fetch_staged(struct lane *lane, struct fetch *f, uint64_t at,
   uint64_t n = least(SHM_SLOT - at % SHM_SLOT, staged - at);
   if (n == 0)
     return 0;
-  int64_t moved = payload_put(into, block + SHM_STAGE_HEAD + at % area, n);
+  int64_t moved = put_there(lane, into, block + SHM_STAGE_HEAD + at % area, n);
   if (moved > 0)
     ack(lane, f, at + (uint64_t)moved);
   return moved;

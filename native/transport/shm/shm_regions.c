@@ -61,6 +61,8 @@ int shm_attach(struct lane *lane, struct window *window,
   void *none;
   if (key->length != 0 || key->fd_count != 1 || window->slot >= SHM_REGIONS)
     return PERIGEE_PROTOCOL;
+  if (!there_word(lane, &lane->peer->regions[window->slot]))
+    return PERIGEE_NO_MEMORY;
   int status =
       memory_host_kind.sharing->adopt(&memory_host, &memory, window->length,
                                       window->access, &window->pointer, &none);

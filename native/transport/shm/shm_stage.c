@@ -160,16 +160,18 @@ int shm_expose(struct lane *lane, struct exposure *e, struct payload *p) {
 
 /* Acquire: pairs with the receiver's release behind its copy (ack), so that copy
  * is over before the block is written again. */
-uint64_t shm_acked(const struct lane *lane, uint16_t operation, uint8_t part,
+uint64_t shm_acked(struct lane *lane, uint16_t operation, uint8_t part,
                    uint32_t generation) {
-  uint64_t ack = atomic_load_explicit(&lane->peer->acks[operation][part],
-                                      memory_order_acquire);
+  const _Atomic uint64_t *word = &lane->peer->acks[operation][part];
+  if (!there_word(lane, word))
+    return 0;
+  uint64_t ack = atomic_load_explicit(word, memory_order_acquire);
   uint64_t bytes = ack & ((UINT64_C(1) << SHM_ACK_SHIFT) - 1);
   return (ack ^ shm_ack_tag(generation)) >> SHM_ACK_SHIFT ? 0 : bytes;
 }
 
 /* Returns how many of the staged bytes the receiver has taken. */
-static uint64_t taken(const struct lane *lane, const struct exposure *e) {
+static uint64_t taken(struct lane *lane, const struct exposure *e) {
   uint64_t bytes = shm_acked(lane, e->operation, e->part, e->generation);
   return bytes > e->fed ? 0 : bytes;
 }
@@ -177,7 +179,7 @@ static uint64_t taken(const struct lane *lane, const struct exposure *e) {
 /* Returns the bytes that may be staged now. The CPU fills one slot, which the
  * receiver empties while the next is filled. Memory that copies asynchronously
  * is asked to fill all free room. */
-static uint64_t stage_next(const struct lane *lane, const struct exposure *e) {
+static uint64_t stage_next(struct lane *lane, const struct exposure *e) {
   const struct payload *p = e->payload;
   uint64_t room = SHM_STAGE - (e->fed - taken(lane, e));
   uint64_t left = p->total - e->fed;

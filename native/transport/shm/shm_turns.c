@@ -85,7 +85,7 @@ static struct shm_turn *turn_of(struct shm_turns *t, uint32_t number) {
 
 /* The peer may say of any block that it has taken all. One that is still to be
  * filled stays, as the stretch could be gone by then. */
-static bool over(const struct lane *lane, const struct shm_turn *b) {
+static bool over(struct lane *lane, const struct shm_turn *b) {
   return b->total == 0 || (b->filled && shm_acked(lane, b->operation, b->part,
                                                   b->generation) == b->total);
 }

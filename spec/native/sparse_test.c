@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * sparse_test.c - memory of the peer that is not there: what was lent without
+ * being written reads as zeros, and no page is made of it for the peer. Rings
+ * that are larger than the writer's own are made by their reader.
+ */
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "support.h"
+
+enum { PAGE = 4096, LENGTH = 2 * MIB, FEW = 64 };
+
+/* Pages of it that the system has made. */
+static int pages_of(const void *memory, uint64_t length) {
+  static unsigned char there[LENGTH / PAGE];
+  int count = 0;
+  assert_int_equal(mincore((void *)(uintptr_t)memory, length, there), 0);
+  for (uint64_t i = 0; i < length / PAGE; i++)
+    count += there[i] & 1;
+  return count;
+}
+
+static uint8_t *lend(struct pair *p) {
+  struct perigee_loan loan;
+  assert_int_equal(perigee_call_begin(p->session[0], LENGTH, &loan), 0);
+  return loan.pointer;
+}
+
+static struct perigee_event serve(struct pair *p) {
+  struct perigee_message m = {.timeout = -1};
+  assert_true(perigee_call_commit(p->session[0], &m, LENGTH) >= 0);
+  struct perigee_event e = until(p, 1, PERIGEE_EVENT_REQUEST);
+  assert_int_equal(e.length, LENGTH);
+  return e;
+}
+
+static void answer(struct pair *p, const struct perigee_event *e) {
+  struct perigee_message m = {0};
+  assert_int_equal(perigee_reply(p->engine[1], e->operation, &m), 0);
+  assert_int_equal(until(p, 0, PERIGEE_EVENT_REPLY).status, PERIGEE_OK);
+}
+
+static bool all(const uint8_t *bytes, uint64_t length, int byte) {
+  return length == 0 || (bytes[0] == byte &&
+                         memcmp(bytes, bytes + 1, (size_t)length - 1) == 0);
+}
+
+static uint64_t pooled(struct pair *p) {
+  return perigee_counters(p->engine[1], NULL)->pooled;
+}
+
+static void what_was_not_written_is_zeros_and_gets_no_page(void **state) {
+  struct pair p;
+  pair_open(&p, *state);
+  const uint8_t *lent = lend(&p);
+  struct perigee_event e = serve(&p);
+  assert_true(all(e.pointer, LENGTH, 0));
+  assert_int_equal(pages_of(lent, LENGTH), 0);
+  answer(&p, &e);
+  pair_close(&p);
+}
+
+static void what_was_written_between_holes_comes(void **state) {
+  struct pair p;
+  pair_open(&p, *state);
+  uint8_t *lent = lend(&p);
+  memset(lent + 5 * PAGE, 1, PAGE + 1);
+  memset(lent + MIB, 2, 100);
+  struct perigee_event e = serve(&p);
+  assert_true(all(e.pointer, 5 * PAGE, 0));
+  assert_true(all(e.pointer + 5 * PAGE, PAGE + 1, 1));
+  assert_true(all(e.pointer + MIB, 100, 2));
+  assert_true(all(e.pointer + MIB + 100, MIB - 100, 0));
+  assert_int_equal(pages_of(lent, LENGTH), 3);
+  answer(&p, &e);
+  pair_close(&p);
+}
+
+/* Also where it was not when the block was lent before. */
+static void what_is_there_is_read_in_place(void **state) {
+  struct pair p;
+  pair_open(&p, *state);
+  for (int written = 0; written < 4; written++) {
+    uint8_t *lent = lend(&p);
+    if (written)
+      memset(lent, written, LENGTH);
+    struct perigee_event e = serve(&p);
+    assert_true(all(e.pointer, LENGTH, written));
+    assert_int_equal(pooled(&p) > 0, written == 0);
+    answer(&p, &e);
+  }
+  pair_close(&p);
+}
+
+/* ---- Replies ------------------------------------------------------------- */
+
+static void replies_that_were_not_written_are_zeros(void **state) {
+  struct perigee_message m = {.timeout = -1, .capacity = LENGTH};
+  struct perigee_loan loan;
+  struct pair p;
+  pair_open(&p, *state);
+  int op = perigee_call(p.session[0], &m);
+  int asked = until(&p, 1, PERIGEE_EVENT_REQUEST).operation;
+  assert_int_equal(perigee_reply_begin(p.engine[1], asked, LENGTH, &loan), 0);
+  loan.pointer[LENGTH - 1] = 3;
+  assert_true(perigee_reply_commit(p.engine[1], asked, LENGTH) >= 0);
+  struct perigee_event e = ended(&p, 0, op, PERIGEE_OK);
+  assert_true(all(e.pointer, LENGTH - 1, 0));
+  assert_int_equal(e.pointer[LENGTH - 1], 3);
+  assert_int_equal(pages_of(loan.pointer, LENGTH), 1);
+  until(&p, 1, PERIGEE_EVENT_SENT);
+  pair_close(&p);
+}
+
+/* ---- Without descriptors -------------------------------------------------- */
+
+static void must(bool fine, const char *what) {
+  if (fine)
+    return;
+  fprintf(stderr, "not so: %s\n", what);
+  _exit(1);
+}
+
+/* What is written still comes; the rest cannot be read. */
+static void none_left(void *state) {
+  static struct pair p;
+  struct perigee_message m = {.timeout = -1};
+  struct rlimit few = {FEW, FEW};
+  pair_open(&p, state);
+  setrlimit(RLIMIT_NOFILE, &few);
+  while (open("/dev/null", O_RDONLY | O_CLOEXEC) >= 0)
+    ;
+  uint8_t *lent = lend(&p);
+  must(perigee_call_commit(p.session[0], &m, LENGTH) >= 0, "it is called");
+  struct perigee_event e = until(&p, 0, PERIGEE_EVENT_REPLY);
+  must(e.status == PERIGEE_NO_MEMORY, "it cannot be read");
+  must(pages_of(lent, LENGTH) == 0, "and no page is made");
+  memset(lend(&p), 1, LENGTH);
+  e = serve(&p);
+  must(all(e.pointer, LENGTH, 1), "what is there can be");
+}
+
+static void holes_without_a_descriptor_are_refused(void **state) {
+  int status;
+  pid_t pid = fork();
+  assert_true(pid >= 0);
+  if (pid == 0) {
+    none_left(*state);
+    _exit(0);
+  }
+  assert_int_equal(waitpid(pid, &status, 0), pid);
+  assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+/* No descriptor of a segment is kept longer than it is needed. */
+static void files_are_closed_once_all_is_there(void **state) {
+  struct perigee_message m = {.timeout = -1};
+  struct perigee_loan loan;
+  enum { ALL = 16 * MIB };
+  struct pair p;
+  pair_open(&p, *state);
+  int before = descriptors();
+  for (int i = 0; i < 2; i++) {
+    assert_int_equal(perigee_call_begin(p.session[0], ALL - 64, &loan), 0);
+    memset(loan.pointer, 1, ALL - 64);
+    assert_true(perigee_call_commit(p.session[0], &m, ALL - 64) >= 0);
+    struct perigee_event e = until(&p, 1, PERIGEE_EVENT_REQUEST);
+    assert_int_equal(e.length, ALL - 64);
+    answer(&p, &e);
+  }
+  assert_int_equal(descriptors(), before);
+  pair_close(&p);
+}
+
+/* ---- Rings ---------------------------------------------------------------- */
+
+static void open_unequal(struct pair *p, void *state, uint64_t ring) {
+  struct perigee_options o;
+  variant_options(state, &o);
+  *p = (struct pair){.variant = state};
+  assert_int_equal(perigee_engine_open(&o, &p->engine[1]), 0);
+  o.ring = ring;
+  assert_int_equal(perigee_engine_open(&o, &p->engine[0]), 0);
+  pair_listen(p);
+  pair_dial(p, p->session);
+}
+
+/* Requests of the side with small rings fill half of a large one, before anybody
+ * reads one: heads that found no room would be overwritten here. */
+static void larger_rings_are_used_whole(void **state) {
+  enum { RING = MIB, EACH = 7000, CALLS = RING / 2 / EACH, ROUNDS = 5 };
+  static uint8_t bytes[EACH];
+  struct perigee_message m = {.timeout = -1, .head = bytes, .length = EACH};
+  struct pair p;
+  open_unequal(&p, *state, RING);
+  for (int round = 0; round < ROUNDS; round++) {
+    for (int call = 0; call < CALLS; call++) {
+      memset(bytes, call, EACH);
+      assert_true(perigee_call(p.session[1], &m) >= 0);
+    }
+    memset(bytes, -1, EACH);
+    for (int call = 0; call < CALLS; call++) {
+      struct perigee_event e = until(&p, 0, PERIGEE_EVENT_REQUEST);
+      assert_true(all(e.pointer, EACH, (uint8_t)call));
+      perigee_reply(p.engine[0], e.operation, &(struct perigee_message){0});
+      until(&p, 1, PERIGEE_EVENT_REPLY);
+    }
+  }
+  pair_close(&p);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      OVER(variant_default, what_was_not_written_is_zeros_and_gets_no_page),
+      OVER(variant_default, what_was_written_between_holes_comes),
+      OVER(variant_default, what_is_there_is_read_in_place),
+      OVER(variant_default, replies_that_were_not_written_are_zeros),
+      OVER(variant_default, holes_without_a_descriptor_are_refused),
+      OVER(variant_default, files_are_closed_once_all_is_there),
+      OVER(variant_default, larger_rings_are_used_whole),
+  };
+  return cmocka_run_group_tests_name("sparse", tests, NULL, NULL);
+}
