@@ -70,7 +70,9 @@ enum perigee_status {
   PERIGEE_AGAIN = -18,      /* not now: poll, then try again */
   PERIGEE_INVALID = -19,    /* the caller's mistake */
   PERIGEE_SYSTEM = -20,     /* the operating system said no; errno in detail */
-  PERIGEE_FORKED = -21      /* a child process used its parent's engine */
+  PERIGEE_FORKED = -21,     /* a child process used its parent's engine */
+  PERIGEE_DRAINING = -22    /* the peer drains (perigee_drain): no handler ran
+                               for the call, which may be made elsewhere */
 };
 enum { PERIGEE_INLINE = 0x7fffffff };
 /* Returns "timeout" for PERIGEE_TIMEOUT and so on; "unknown" for a number that
@@ -469,6 +471,9 @@ enum { PERIGEE_ADDRESS_MAX = 107 };
 PERIGEE_API int perigee_listen(struct perigee_engine *engine,
                                const char *address,
                                struct perigee_listener **listener);
+/* Has the listener leave its file where it is when it is closed: the file is
+ * that of a name, and goes with the name (perigee_name_hold). */
+PERIGEE_API void perigee_listener_named(struct perigee_listener *listener);
 /* Stops listening, and frees the handle; sessions that came stay. */
 PERIGEE_API void perigee_listener_close(struct perigee_listener *listener);
 /* A listener refuses and counts connections that are no peer's (another secret,
@@ -811,6 +816,21 @@ PERIGEE_API int64_t perigee_served_remaining(const struct perigee_engine *engine
 PERIGEE_API int perigee_served_trace(const struct perigee_engine *engine,
                                      int served, struct perigee_trace *trace);
 
+/* Takes no more calls of peers, for good. Peers whose sessions have the feature
+ * "drain" are told, those of later sessions, too. What was read until then is
+ * delivered and answered as ever; all other calls of these peers end in
+ * DRAINING, with them, and no REQUEST is given for them. Calls of method 0, by
+ * which a program may describe itself, are still delivered, and so are all calls
+ * of other peers, for the program to refuse. Sessions, transfers, messages and
+ * own calls go on. Idempotent. */
+PERIGEE_API void perigee_drain(struct perigee_engine *engine);
+/* Returns how many of the peers that were told have not answered yet that no
+ * call of theirs is under way. Once it is 0, and every REQUEST was answered,
+ * closing the engine loses no call of theirs. A peer answers only while it
+ * polls; if it reads later that it was told, nothing is lost over shared memory,
+ * and over a network nothing that has reached its host. */
+PERIGEE_API uint32_t perigee_drain_waits(const struct perigee_engine *engine);
+
 /* A loan is memory that the caller fills: beyond the eager limit a block that
  * the peer reads in place. There is one at a time for each session and
  * direction. A program that writes beyond its end gets PERIGEE_RANGE when the
@@ -883,6 +903,10 @@ PERIGEE_API int perigee_folder_look(const char *path);
 PERIGEE_API int perigee_name_hold(const char *folder, const char *name);
 /* Gives a held name back, by its descriptor, which is closed. */
 PERIGEE_API void perigee_name_release(int descriptor);
+/* Lets another process take a held name from now on; until one does, its holder
+ * is found by it as before. NOT_FOUND: no name of this process has that
+ * descriptor. */
+PERIGEE_API int perigee_name_yield(int descriptor);
 /* Removes what dead owners of names with that prefix have left in the folder,
  * looking at 256 names; returns how many. A process that takes such a name at
  * that moment may find it taken. */

@@ -10,7 +10,8 @@
  *
  * The holder also has a lock of its open file description on the file. Readers
  * can ask whether it is held without taking it, so they never get in the way of
- * a process that takes a name. The kernel drops the lock when the holder ends.
+ * a process that takes a name. The kernel drops the lock when the holder ends. A
+ * holder that has yielded its name (name.c) has this lock alone.
  *
  * Builds from before there were such texts have only the lock of name.c on their
  * names, and leave the file empty. Whether that one is held, readers can tell
@@ -60,9 +61,10 @@ static struct flock whole_file(void) {
 
 int entry_begin(int descriptor) {
   struct flock whole = whole_file();
-  bool done = fcntl(descriptor, F_OFD_SETLK, &whole) == 0 &&
-              ftruncate(descriptor, 0) == 0;
-  return done ? PERIGEE_OK : PERIGEE_SYSTEM;
+  if (fcntl(descriptor, F_OFD_SETLK, &whole) != 0)
+    return errno == EAGAIN || errno == EACCES ? PERIGEE_NAME_TAKEN
+                                              : PERIGEE_SYSTEM;
+  return ftruncate(descriptor, 0) == 0 ? PERIGEE_OK : PERIGEE_SYSTEM;
 }
 
 int perigee_entry_write(int descriptor, const void *text, uint64_t length) {

@@ -6,7 +6,8 @@
 #define PERIGEE_HOST_ENTRY_H
 
 /* Locks the file of a name that was just taken, so that readers see that it is
- * held, and removes the text of a dead holder. */
+ * held, and removes the text of a dead holder. NAME_TAKEN: a live holder has that
+ * lock, who has yielded the name. */
 int entry_begin(int descriptor);
 
 #endif

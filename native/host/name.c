@@ -8,6 +8,13 @@
  * a file was unlinked between our open and our lock, it is what the last owner
  * left: the lock on it is worth nothing, and we try again.
  *
+ * An owner that yields its name stays in place until another takes it: it gives
+ * up that lock, and keeps the one on its entry (entry.c), by which readers see it
+ * live. Whoever takes the name finds the first lock free and the second held, and
+ * puts a new file in the place of the old one. The old owner removes files only
+ * with the first lock on the file that is there: then they are its own, and
+ * nobody is taking the name.
+ *
  * The one exception to "no global state": the names that this process owns are
  * listed, so that an exit without release leaves no files behind. A child made
  * by fork neither owns nor removes its parent's names (but a child that keeps
@@ -100,6 +107,7 @@ struct name_lock {
   struct name_lock *next;
   pid_t owner;
   int descriptor;
+  bool yielded;
   char lock[PATH_MAX], socket[PATH_MAX];
 };
 
@@ -125,9 +133,23 @@ static struct name_lock *name_lock_take(int descriptor) {
   return owned;
 }
 
+/* Is the file that we have locked still the one at that path? */
+static bool is_current(int descriptor, const char *path) {
+  struct stat ours, there;
+  return fstat(descriptor, &ours) == 0 && lstat(path, &there) == 0 &&
+         ours.st_dev == there.st_dev && ours.st_ino == there.st_ino;
+}
+
+/* Are the files at its paths its own, and nobody's else until they are gone? */
+static bool name_lock_has_files(const struct name_lock *owned) {
+  return owned->owner == getpid() &&
+         (!owned->yielded || (flock(owned->descriptor, LOCK_EX | LOCK_NB) == 0 &&
+                              is_current(owned->descriptor, owned->lock)));
+}
+
 /* Removes the files before the lock is dropped, while they are surely ours. */
 static void name_lock_end(struct name_lock *owned) {
-  if (owned->owner == getpid()) {
+  if (name_lock_has_files(owned)) {
     unlink(owned->socket);
     unlink(owned->lock);
   }
@@ -153,15 +175,8 @@ static bool is_path(char *path, const char *folder, const char *name,
   return length > 0 && length < PATH_MAX;
 }
 
-/* Is the file that we have locked still the one at that path? */
-static bool is_current(int descriptor, const char *path) {
-  struct stat ours, there;
-  return fstat(descriptor, &ours) == 0 && lstat(path, &there) == 0 &&
-         ours.st_dev == there.st_dev && ours.st_ino == there.st_ino;
-}
-
-/* Returns a locked descriptor, or PERIGEE_AGAIN if its file was unlinked
- * since. */
+/* Returns a locked descriptor, or PERIGEE_AGAIN if its file was unlinked since,
+ * or has been now: its owner has yielded the name. */
 static int lock_once(const char *path) {
   int status = PERIGEE_AGAIN;
   int descriptor = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
@@ -175,6 +190,8 @@ static int lock_once(const char *path) {
     status = entry_begin(descriptor);
     if (status == PERIGEE_OK)
       return descriptor;
+    if (status == PERIGEE_NAME_TAKEN && unlink(path) == 0)
+      status = PERIGEE_AGAIN;
   }
   close(descriptor);
   return status;
@@ -262,4 +279,18 @@ void perigee_name_release(int descriptor) {
   struct name_lock *owned = descriptor < 0 ? NULL : name_lock_take(descriptor);
   if (owned)
     name_lock_end(owned);
+}
+
+int perigee_name_yield(int descriptor) {
+  int status = PERIGEE_NOT_FOUND;
+  pthread_mutex_lock(&name_locks_mutex);
+  struct name_lock *owned = name_locks;
+  while (owned && (descriptor < 0 || owned->descriptor != descriptor))
+    owned = owned->next;
+  if (owned) {
+    owned->yielded = true;
+    status = flock(descriptor, LOCK_UN) == 0 ? PERIGEE_OK : PERIGEE_SYSTEM;
+  }
+  pthread_mutex_unlock(&name_locks_mutex);
+  return status;
 }

@@ -163,6 +163,11 @@ static void send_away(struct perigee_listener *l) {
   }
 }
 
+void perigee_listener_named(struct perigee_listener *l) {
+  ENTER(l->engine);
+  l->file = false;
+}
+
 void perigee_listener_close(struct perigee_listener *l) {
   ENTER(l->engine);
   if (engine_alive(l->engine))

@@ -434,6 +434,80 @@ static void names_are_listed_and_what_changes_is_told(void **state) {
   perigee_names_unwatch(news);
 }
 
+/* ---- Names that are yielded ---------------------------------------------- */
+
+static int64_t told_of(const char *name) {
+  char text[64];
+  return perigee_entry_read(root, name, text, sizeof text);
+}
+
+static void a_yielded_name_is_its_holders_until_one_takes_it(void **state) {
+  (void)state;
+  int old = perigee_name_hold(root, "one");
+  touch("one.sock");
+  assert_int_equal(perigee_entry_write(old, "old", 3), PERIGEE_OK);
+  assert_int_equal(perigee_name_yield(old), PERIGEE_OK);
+  assert_int_equal(told_of("one"), 3);
+  int new = perigee_name_hold(root, "one");
+  assert_true(new >= 0);
+  assert_false(exists("one.sock"));
+  assert_int_equal(perigee_name_hold(root, "one"), PERIGEE_NAME_TAKEN);
+  touch("one.sock");
+  assert_int_equal(perigee_entry_write(new, "later", 5), PERIGEE_OK);
+  assert_int_equal(perigee_entry_write(old, "o", 1), PERIGEE_OK);
+  assert_int_equal(told_of("one"), 5);
+  perigee_name_release(old);
+  assert_true(exists("one.sock") && exists("one.lock"));
+  assert_int_equal(told_of("one"), 5);
+  perigee_name_release(new);
+  assert_false(exists("one.sock") || exists("one.lock"));
+}
+
+static void a_yielded_name_that_nobody_takes_is_removed(void **state) {
+  (void)state;
+  int held = perigee_name_hold(root, "one");
+  touch("one.sock");
+  assert_int_equal(perigee_name_yield(held), PERIGEE_OK);
+  assert_int_equal(perigee_name_yield(held), PERIGEE_OK);
+  perigee_name_release(held);
+  assert_false(exists("one.sock") || exists("one.lock"));
+  assert_int_equal(perigee_name_yield(held), PERIGEE_NOT_FOUND);
+  assert_int_equal(perigee_name_yield(-1), PERIGEE_NOT_FOUND);
+}
+
+/* Takes the name, and looks whether it has it after the old holder's end. */
+static int takes_it(int gone) {
+  char byte;
+  while (perigee_name_hold(root, "one") < 0)
+    sched_yield();
+  touch("one.sock");
+  while (read(gone, &byte, 1) > 0)
+    continue;
+  return exists("one.sock") && exists("one.lock") ? 0 : 1;
+}
+
+static void its_old_holder_may_end_while_one_takes_it(void **state) {
+  (void)state;
+  for (int i = 0; i < ROUNDS; i++) {
+    int ends[2], held = perigee_name_hold(root, "one");
+    assert_true(held >= 0);
+    assert_int_equal(pipe(ends), 0);
+    assert_int_equal(perigee_name_yield(held), PERIGEE_OK);
+    pid_t child = fork();
+    if (child == 0) {
+      close(held);
+      close(ends[1]);
+      _exit(takes_it(ends[0]));
+    }
+    if (i % 2)
+      sched_yield();
+    perigee_name_release(held);
+    close(ends[1]);
+    assert_int_equal(ended(child), 0);
+    close(ends[0]);
+  }
+}
+
 int main(int argc, char **argv) {
   if (argc == 3)
     return hold_and_exit(argv[2]);
@@ -457,6 +531,9 @@ int main(int argc, char **argv) {
       test(what_is_no_entry_is_refused),
       test(what_is_told_is_told_as_a_whole),
       test(names_are_listed_and_what_changes_is_told),
+      test(a_yielded_name_is_its_holders_until_one_takes_it),
+      test(a_yielded_name_that_nobody_takes_is_removed),
+      test(its_old_holder_may_end_while_one_takes_it),
   };
   return cmocka_run_group_tests_name("name", tests, NULL, NULL);
 }

@@ -104,8 +104,10 @@ local function pause(lease)
   return ttl / 3 * (0.9 + loop.now() % 1009 / 1009 * 0.2)
 end
 
+-- Another agent takes the name of one that drains.
 local function lost(lease, err)
   lease:close()
+  if lease.agent.engine.draining then return end
   log.write("error", tostring(err) .. "; this agent goes on without it")
 end
 

@@ -32,13 +32,19 @@ function M.unique_name(engine)
     tonumber(epoch(engine) % 2 ^ 32))
 end
 
--- Holds a name. A live holder keeps it; from a dead one it is taken, if that
--- one still has it.
-local function hold_from_dead(agent, registry, entry)
+-- May the name of a holder be taken?
+local function gives_way(agent, holder)
+  return holder.epoch and holder.state == "draining"
+    or probe.is_dead(agent, holder)
+end
+
+-- Holds a name. A live holder keeps it, unless it drains; from a dead one it is
+-- taken, if that one still has it.
+local function hold_from_other(agent, registry, entry)
   local held, err = registries.hold(registry, entry)
   local holder = not held and err.holder
   if not holder or err.kind ~= "name_taken" or not agent.address
-    or not probe.is_dead(agent, holder) then
+    or not gives_way(agent, holder) then
     return held, err
   end
   return registries.hold(registry, entry, holder.epoch)
@@ -51,7 +57,7 @@ end
 local function hold(agent, registry, name, given)
   local held, address
   for _ = 1, ATTEMPTS do
-    held, address = hold_from_dead(agent, registry, leases.entry(agent, name))
+    held, address = hold_from_other(agent, registry, leases.entry(agent, name))
     if held or given or address.kind ~= "name_taken" then break end
     name = M.unique_name(agent.engine)
   end
@@ -62,23 +68,25 @@ end
 
 -- ---- Listening -------------------------------------------------------------
 
--- Listens at one more address. Returns the actual address; or nil and an error;
--- or nil, nil and the text of the caller's mistake.
+-- Listens at one more address. Returns the listener; or nil and an error; or
+-- nil, nil and the text of the caller's mistake.
 local function listen_at(agent, address)
   local fine, listener, err = pcall(agent.engine.listen, agent.engine, address)
   if not fine then return nil, nil, listener end
   if not listener then return nil, err end
   listener.agent = agent                -- takes the sessions that come by it
-  return listener.address
+  return listener
 end
 
 local function listen_everywhere(agent, address, list)
-  local err, misuse
-  agent.address, err, misuse = listen_at(agent, address)
-  if not agent.address then return nil, err, misuse end
+  local listener, err, misuse = listen_at(agent, address)
+  if not listener then return nil, err, misuse end
+  C.perigee_listener_named(listener.handle)     -- its file goes with the name
+  agent.address = listener.address
   for i, each in ipairs(type(list) == "table" and list or { list }) do
-    agent.addresses[i], err, misuse = listen_at(agent, each)
-    if not agent.addresses[i] then return nil, err, misuse end
+    listener, err, misuse = listen_at(agent, each)
+    if not listener then return nil, err, misuse end
+    agent.addresses[i] = listener.address
   end
   return true
 end

@@ -67,6 +67,10 @@ local held = {}                         -- the folder, by descriptor
 -- the holder of such a name, the next agent in the scope removes its files.
 M.ANONYMOUS = entry_of.ANONYMOUS
 
+local function is_anonymous(name)
+  return name:sub(1, #M.ANONYMOUS) == M.ANONYMOUS
+end
+
 local TAKEN = "a live process holds it"
 
 -- Tries once to take a name: a descriptor (or a negative status of the core)
@@ -125,10 +129,15 @@ function M:hold(entry)
 end
 
 --- Publishes entry in place of the one before. Without an entry it does
--- nothing, since a lock needs no renewal.
+-- nothing, since a lock needs no renewal. Whoever wants the name of an agent
+-- that drains may take it.
 function M:renew(descriptor, entry)
   if not entry then return true end
-  return entries.write(descriptor, entry)
+  local fine, kind, why = entries.write(descriptor, entry)
+  if fine and entry.state == "draining" and not is_anonymous(entry.name) then
+    C.perigee_name_yield(descriptor)
+  end
+  return fine, kind, why
 end
 
 --- Releases a name and removes its files, and the scope's folder after the last

@@ -55,7 +55,7 @@
 --   both sides have it
 -- * `services`: the services' versions, by name
 -- * `regions`: the named regions, by name: `{ length = bytes, access = "rw" }`
--- * `state`: "up", or "draining" (`Agent:drain`)
+-- * `state`: "up", or "draining" (`Agent:drain`): another may take the name now
 -- * `metadata`, `weight`: the agent's options
 -- * `host`, `pid`: of its process
 -- * `machine`: a text that identifies the system that its process sees: the
@@ -221,10 +221,11 @@ end
 -- `Registry:release`, or until the registry notices that it has died. If the
 -- name is taken and the registry returns the holder's entry after the text, the
 -- library connects to the holder; if the holder is dead, it calls `hold` again.
+-- It does so at once if the entry says that the holder drains.
 -- @function Registry:hold
 -- @tparam table entry the agent's
--- @tparam[opt] string over the epoch of a dead holder, which is to lose the
---   name if it still has it
+-- @tparam[opt] string over the epoch of a holder that is dead or drains, which
+--   is to lose the name if it still has it
 -- @return a value for `Registry:release`: anything but nil and false; or nil
 --   and an error, nil alone for `name_taken`; or a `Future` of these, which is
 --   cancelled after 30 s
