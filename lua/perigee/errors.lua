@@ -65,6 +65,7 @@ end
 -- Statuses of the core that have no kind of their own.
 kind_of[C.PERIGEE_AGAIN] = "no_memory"
 kind_of[C.PERIGEE_SYSTEM] = "unsupported"
+kind_of[C.PERIGEE_DRAINING] = "closed"  -- with a code (call/outcome.lua)
 
 local Error = {}
 Error.__index = Error

@@ -35,7 +35,8 @@
 --   `version`, `epoch`, `pull`: facts about the session and the other side
 -- * `features`: a list of the names of the features that both sides have:
 --   "trace" (calls may carry a trace context), "lanes" (additional lanes),
---   "staging" (payloads are staged in blocks of any size)
+--   "staging" (payloads are staged in blocks of any size), "drain" (a side that
+--   drains tells so)
 -- @classmod Explanation
 local native = require "perigee.native"
 local sorted = require "perigee.sorted"

@@ -51,7 +51,7 @@ static inline void machine_step(const struct machine *machine, uint8_t *state,
 }
 
 /* For the specs: returns the machine "session", "call", "served", "transfer",
- * "watched", "streams", "migration" or "wireup", or NULL. */
+ * "watched", "streams", "migration", "wireup" or "drain", or NULL. */
 PERIGEE_API const struct machine *machine_find(const char *name);
 /* For the specs, in debug builds: how often all engines of the process took a
  * step. The counters are relaxed: no other memory access depends on them. */

@@ -27,7 +27,8 @@
   entry(AGAIN, "again", "not possible now, poll and try again")                \
   entry(INVALID, "invalid", "the caller gave a wrong argument")                \
   entry(SYSTEM, "system", "the operating system refused")                      \
-  entry(FORKED, "forked", "a child process used what its parent opened")
+  entry(FORKED, "forked", "a child process used what its parent opened")       \
+  entry(DRAINING, "draining", "the peer is draining and takes no new calls")
 /* clang-format on */
 
 struct status {

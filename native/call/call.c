@@ -152,6 +152,14 @@ void call_stop(struct operation *op, int status) {
   call_end(op, status);
 }
 
+bool call_pending(const struct operation *op) {
+  return op->quiet_wait || (op->state != ENDED && op->state != ORPHANED);
+}
+
+bool call_beyond(const struct operation *op, uint64_t sent) {
+  return op->state == QUEUED || (op->state == SENT && op->ordinal > sent);
+}
+
 static void given(struct operation *op) {
   unmark(op);
   if (peer_is_done(op))
@@ -250,6 +258,11 @@ int call_beyond_all(const struct perigee_session *session) {
               "no reply has as many bytes as this call's capacity");
 }
 
+int call_draining(const struct perigee_session *session) {
+  return fail(session->engine, PERIGEE_DRAINING, "%s",
+              perigee_status_text(PERIGEE_DRAINING));
+}
+
 BESIDE call_shared(struct perigee_session *session,
                    const struct perigee_message *message) {
   WITHIN(session->engine, ENTRY_WORK, perigee_call(session, message));
@@ -264,6 +277,8 @@ int perigee_call(struct perigee_session *session,
   struct payload into;
   if (!session_open_for(session, &status))
     return status;
+  if (UNLIKELY(session->drain.theirs) && message->method != 0)
+    return call_draining(session);
   if (UNLIKELY(message->capacity > PAYLOAD_MAX))
     return call_beyond_all(session);
   if ((message->flags & PERIGEE_TYPED) && message->length > TYPED_CHEAP &&

@@ -54,5 +54,7 @@ int call_submit(struct operation *op, int64_t timeout);
 int call_withdraw(struct operation *op, int status);
 /* A peer would end the session for a request of such a capacity: the error. */
 int call_beyond_all(const struct perigee_session *session);
+/* The peer takes no more calls (session/drain.c): the error. */
+int call_draining(const struct perigee_session *session);
 
 #endif

@@ -110,6 +110,10 @@ int perigee_call_commit(struct perigee_session *session,
     return PERIGEE_FORKED;
   if ((status = loan_check(session, RING_REQUEST, length)) < 0)
     return status;
+  if (UNLIKELY(session->drain.theirs) && message->method != 0) {
+    loan_abort(session, RING_REQUEST);
+    return call_draining(session);
+  }
   if (message->capacity > PAYLOAD_MAX) {
     loan_abort(session, RING_REQUEST);
     return call_beyond_all(session);

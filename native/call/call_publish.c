@@ -51,6 +51,8 @@ static int publish_planned(struct operation *op) {
                   : outgoing_publish(op->session, RING_REQUEST, &out);
   if (!sent)
     return 0;
+  if (op->record == RECORD_REQUEST)
+    op->ordinal = ++op->session->drain.sent;
   step(op, PUBLISH);
   /* From now on each poll feeds staged payloads. */
   if (op->parts[OUT_HEAD] || op->parts[OUT_SLICE]) {
@@ -76,6 +78,7 @@ int call_publish_bytes(struct operation *op, const struct perigee_message *m,
                      .head_length = length};
   if (!outgoing_bytes(op->session, RING_REQUEST, &r, bytes))
     return 0;
+  op->ordinal = ++op->session->drain.sent;
   step(op, PUBLISH);
   return 1;
 }

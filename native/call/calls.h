@@ -14,6 +14,10 @@ void call_flush(struct perigee_session *session);
 void call_reply(struct perigee_session *, const struct record *);
 void call_step(struct operation *op);
 void call_stop(struct operation *op, int status);
+/* Is the call not answered yet? Is it not among the first so many requests that
+ * were sent? */
+bool call_pending(const struct operation *op);
+bool call_beyond(const struct operation *op, uint64_t sent);
 int call_access(struct perigee_session *, bool write,
                 const struct perigee_transfer *item, struct operation *parent);
 /* Publishes an immediate in the request ring; false without room. */

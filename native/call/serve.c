@@ -127,6 +127,8 @@ int serve_record(struct perigee_session *session, const struct record *r) {
   op->deadline = deadline_of(session->engine, r);
   step(op, ARRIVE);
   int status = keep_slice(op, r);
+  if (r->kind == RECORD_REQUEST)
+    session->drain.read++;
   if (status < 0)
     serve_answer(op, status);
   else if (r->kind == RECORD_REQUEST)

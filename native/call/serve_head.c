@@ -77,6 +77,9 @@ static int pull_head(struct operation *op, struct source source) {
 /* Checks the request against this side's limits. */
 static int check_request(struct operation *op, const struct record *r) {
   const struct perigee_options *o = &op->engine->options;
+  if (UNLIKELY(op->session->drain.ours) && r->method != 0)
+    return fail(op->engine, PERIGEE_DRAINING, "%s",
+                perigee_status_text(PERIGEE_DRAINING));
   bool typed = r->flags & RECORD_TYPED;
   uint64_t limit = typed && o->typed < o->message ? o->typed : o->message;
   if (r->head_length > limit || r->slice_length > o->message)

@@ -19,7 +19,7 @@ const char *fail_detail(const struct perigee_engine *engine);
 
 /* Returns a status that a peer sent, or PERIGEE_PROTOCOL if it has no name. */
 static inline int status_of_peer(int status) {
-  bool known = status <= PERIGEE_OK && status >= PERIGEE_FORKED;
+  bool known = status <= PERIGEE_OK && status >= PERIGEE_DRAINING;
   return known ? status : PERIGEE_PROTOCOL;
 }
 

@@ -137,6 +137,7 @@ struct operation {
       struct perigee_message message;
       struct source loan;       /* the loan, if `lent` */
       struct operation *parent; /* of a READ or WRITE of a batch */
+      uint64_t ordinal; /* of a call that was sent: which of the session's */
       struct access access;
       struct perigee_trace trace; /* if the message names one */
     };

@@ -114,6 +114,12 @@ struct session_inbox {
   uint32_t *seen; /* with faults: last generation of each peer's operation */
 };
 
+/* drain.c, call_publish.c, call/serve.c: a side that takes no more calls. */
+struct session_drain {
+  uint8_t ours, theirs; /* states of drain_machine; 0: takes calls */
+  uint64_t sent, read;  /* requests put into the ring, and read */
+};
+
 /* operation/room.c, operation.c: replies that the peer has not read yet. */
 struct session_replies {
   uint32_t untaken;       /* number of these replies */
@@ -266,6 +272,7 @@ struct perigee_session {
   bool attends; /* its polls do more: it has no socket, or several lanes */
   struct session_polled polled;
   struct session_account account;
+  struct session_drain drain;
   struct session_inbox inbox;
   struct session_replies replies;
   struct session_messages messages;

@@ -156,6 +156,8 @@ static int open_features(struct perigee_engine *engine) {
   int status = features_parse(engine->options.features, &engine->features,
                               reason, sizeof reason);
   engine->options.features = NULL;
+  if (engine->faults) /* lanes may lose requests and double them then */
+    engine->features &= ~(uint64_t)FEATURE_DRAIN;
   if (!has_additional(engine->options.transports))
     engine->features &= ~(uint64_t)FEATURE_LANES;
   return status < 0 ? fail(NULL, status, "%s", reason) : PERIGEE_OK;

@@ -10,8 +10,9 @@
 #include "watched.h"
 
 static const struct machine *const machines[] = {
-    &session_machine, &call_machine,    &served_machine,    &transfer_machine,
-    &watched_machine, &streams_machine, &migration_machine, &wireup_machine};
+    &session_machine,   &call_machine,    &served_machine,
+    &transfer_machine,  &watched_machine, &streams_machine,
+    &migration_machine, &wireup_machine,  &drain_machine};
 
 const struct machine *machine_find(const char *name) {
   for (size_t i = 0; i < sizeof machines / sizeof *machines; i++)

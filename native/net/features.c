@@ -12,6 +12,8 @@ const struct feature features[] = {
      "halves of additional lanes, and sources that name them (lane_list.h)"},
     {FEATURE_STAGING, "staging",
      "payloads staged in a block of any size (transport/shm/shm_payload.c)"},
+    {FEATURE_DRAIN, "drain",
+     "that it takes no more calls, or has none under way (session/drain.c)"},
     {0, NULL, NULL}};
 
 static const char blanks[] = " ,\t\n";

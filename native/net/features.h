@@ -11,7 +11,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { FEATURE_TRACE = 1, FEATURE_LANES = 2, FEATURE_STAGING = 4 };
+enum {
+  FEATURE_TRACE = 1,
+  FEATURE_LANES = 2,
+  FEATURE_STAGING = 4,
+  FEATURE_DRAIN = 8
+};
 
 struct feature {
   uint64_t bit;

@@ -32,6 +32,7 @@ static const uint32_t body_length[FRAME_TYPES] = {
     [FRAME_MOVE] = sizeof(struct move),
     [FRAME_TERMS] = sizeof(struct terms),
     [FRAME_RETRY] = sizeof(struct retry),
+    [FRAME_DRAIN] = sizeof(struct drain),
 };
 
 static bool ends(const char *text, uint32_t room) {
@@ -49,6 +50,11 @@ static bool terms_sound(const struct terms *t) {
   return true;
 }
 
+static bool drain_sound(const struct drain *d) {
+  bool quiet = d->word == DRAIN_WORD_QUIET && d->taken == 0;
+  return d->zero == 0 && (d->word == DRAIN_WORD_TAKEN || quiet);
+}
+
 static bool sound(const struct frame *f) {
   switch (f->type) {
   case FRAME_REFUSE:
@@ -63,6 +69,8 @@ static bool sound(const struct frame *f) {
     return f->lane.length <= LANE_FRAME_MAX && f->lane.fds <= 1;
   case FRAME_TERMS:
     return terms_sound(&f->terms);
+  case FRAME_DRAIN:
+    return drain_sound(&f->drain);
   default:
     return true;
   }

@@ -23,6 +23,8 @@
  *   MOVE    in place of OFFER: dial there, with a ticket (migrate.h)
  *   EXTRA   of an additional lane: its half (descriptors), its loss, or a message
  *           of its transport; where both sides have the feature "lanes"
+ *   DRAIN   the sender takes no more calls, or has none under way (drain.c);
+ *           where both sides have the feature "drain"
  *
  * FOUND: what stands in struct found up to `keys`; then, for each key, u8 lane,
  * u8 descriptors, u16 length and so many bytes; lanes in order, each once. All
@@ -64,6 +66,7 @@ enum frame_type {
   FRAME_TERMS,
   FRAME_RETRY,
   FRAME_EXTRA,
+  FRAME_DRAIN,
   FRAME_TYPES
 };
 
@@ -166,6 +169,13 @@ struct extra {
   struct offer offer; /* without its descriptors: what follows */
 };
 
+enum drain_word { DRAIN_WORD_TAKEN = 1, DRAIN_WORD_QUIET };
+
+struct drain {
+  uint32_t word, zero;
+  uint64_t taken; /* TAKEN: requests that the sender has read; else 0 */
+};
+
 /* A decoded frame: texts are terminated, counts are within bounds. */
 struct frame {
   uint16_t type;
@@ -182,6 +192,7 @@ struct frame {
     struct attach attach;
     struct move move;
     struct extra extra;
+    struct drain drain;
     struct {
       uint16_t length, fds;
       uint8_t bytes[LANE_FRAME_MAX];

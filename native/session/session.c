@@ -134,6 +134,7 @@ void session_opened(struct perigee_session *s) {
   hot_enter(s);
   proof_index(s);
   liveness_begin(s);
+  s->attends = s->attends || s->engine->draining; /* polls tell the peer */
   if (s->operations.connect) {
     struct operation *op = s->operations.connect;
     s->operations.connect = NULL;

@@ -263,7 +263,7 @@ static inline int poll_rings(struct perigee_session *s) {
 bool session_rests(const struct perigee_session *s) {
   bool released = !s->engine->keep || s->engine->thread;
   return released && reads_on(s, may_serve(s)) && engine_room(s->engine) &&
-         !s->socket.hangup && !some_wait(s) && !s->polled.unsure &&
+         !s->socket.hangup && !drain_owes(s) && !some_wait(s) && !s->polled.unsure &&
          list_empty(&s->operations.backlog[RING_REQUEST]) &&
          list_empty(&s->operations.backlog[RING_REPLY]);
 }
@@ -284,16 +284,9 @@ static void hear_lane(struct perigee_session *s) {
   session_hear(s);
 }
 
-/* Of those that have no socket, or several lanes. */
-static __attribute__((noinline)) void attend(struct perigee_session *s) {
-  if (s->alone)
-    s->alone->poll(s);
-  else if (s->state == PERIGEE_SESSION_OPEN)
-    lanes_poll(s);
-}
 
 /* Gives back the room of records whose bytes nobody reads any more. */
-static void release(struct perigee_session *s) {
+static inline void release(struct perigee_session *s) {
   bool over = (!s->engine->keep || s->engine->thread) && !some_wait(s);
   if (!over)
     return;
@@ -327,9 +320,8 @@ static __attribute__((noinline)) bool do_more(struct perigee_session *s) {
   return goes_on(s);
 }
 
-void session_poll(struct perigee_session *s) {
-  if (s->attends)
-    attend(s);
+static inline __attribute__((always_inline)) void
+look(struct perigee_session *s) {
   if (s->state != PERIGEE_SESSION_OPEN)
     return;
   if (s->inbox.taken || !lane_shows(s->lane))
@@ -348,4 +340,22 @@ void session_poll(struct perigee_session *s) {
     session_end(s, PERIGEE_PEER_LOST, s->ended.reason);
   else if (status == 0)
     session_broken(s);
+}
+
+/* Of those that have no socket, several lanes, or a side that drains. */
+static __attribute__((noinline)) void attend(struct perigee_session *s) {
+  if (s->alone)
+    s->alone->poll(s);
+  else if (s->state == PERIGEE_SESSION_OPEN)
+    lanes_poll(s);
+  look(s);
+  if (s->state == PERIGEE_SESSION_OPEN)
+    drain_turn(s);
+}
+
+void session_poll(struct perigee_session *s) {
+  if (s->attends)
+    attend(s);
+  else
+    look(s);
 }

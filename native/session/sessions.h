@@ -217,6 +217,15 @@ bool liveness_wanted(const struct perigee_session *session);
 void liveness_heard(struct perigee_session *session); /* looks if it was */
 void liveness_tick(struct perigee_session *session);
 
+/* ---- drain.c ----------------------------------------------------------- */
+extern const struct machine drain_machine;
+/* A word of the peer: PERIGEE_OK, or PERIGEE_PROTOCOL. */
+int drain_heard(struct perigee_session *session, const struct drain *word);
+/* Says what is to be said: part of the polls of sessions that attend. */
+void drain_turn(struct perigee_session *session);
+/* Waits a peer that drains to hear that no call is under way? */
+bool drain_owes(const struct perigee_session *session);
+
 /* ---- lookup.c ---------------------------------------------------------- */
 int lookup_asked(struct perigee_session *, const struct lookup *);
 /* Takes the descriptors of its keys. */

@@ -109,6 +109,8 @@ static int frame(struct perigee_session *s, struct frame *f) {
     return lane_frame(s, f);
   case FRAME_EXTRA:
     return lanes_heard(s, &f->extra, false);
+  case FRAME_DRAIN:
+    return drain_heard(s, &f->drain);
   case FRAME_BYE:
     s->socket.hangup = true;
     strcpy(s->ended.reason, "the peer closed the session");

@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- An agent that drains: it takes no new calls, ends those that it has, is
 -- listed as draining, and its callers go on with the next holder of its name.
+local backends = require "spec.support.backends"
 local cases = require "spec.support.cases"
 local perigee = require "perigee"
 local process = require "spec.support.process"
@@ -181,3 +182,41 @@ describe("an agent that drains", function()
     assert.equal(1, assert(one:proxy("worker", "x")):life() == "1" and 1)
   end)
 end)
+
+for _, where in ipairs(backends.all) do
+  describe("in a registry that is a " .. where .. ", an agent that drains",
+           function()
+    after_each(cases.cleanup)
+
+    -- A board keeps what it was told at first.
+    local check = where == "board" and pending or it
+
+    check("gives its name to the next one, which keeps it", function()
+      local registry = backends.start(where)
+      local old = assert(backends.take(registry, "one"))
+      local other = assert(backends.take(registry))
+      assert.is_nil((backends.take(registry, "one")))
+      assert.is_true(old:drain())
+      cases.await(function()
+        local entry = other:lookup "one"
+        return entry and entry.state == "draining"
+      end)
+      local new
+      cases.await(function()
+        new = backends.take(registry, "one")
+        return new
+      end)
+      assert.is_nil((backends.take(registry, "one")))
+      cases.await(function()
+        local entry = other:lookup "one"
+        return entry and entry.state == "up"
+      end)
+      old:close()
+      perigee.sleep(0.1)
+      local entry = assert(other:lookup "one")
+      assert.equal(assert(other:session "one").epoch, entry.epoch)
+      assert.equal("up", entry.state)
+      assert.is_nil((backends.take(registry, "one")))
+    end)
+  end)
+end

@@ -85,6 +85,8 @@ static void who_says_hello_by_something_else_hears_only_that(void **state) {
     struct frame f = {.type = (uint16_t)type};
     if (type == FRAME_REFUSE || type == FRAME_BYE)
       continue; /* the end, as it should be */
+    if (type == FRAME_DRAIN)
+      f.drain.word = DRAIN_WORD_TAKEN;
     if (type == FRAME_EXTRA)
       f.extra = (struct extra){.lane = 1, .word = EXTRA_WORD_OFFER};
     int fd = raw_connect(&p);

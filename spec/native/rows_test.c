@@ -20,8 +20,8 @@
 
 static const char *const machines[] = {"session",   "call",    "served",
                                        "transfer",  "watched", "streams",
-                                       "migration", "wireup"};
-enum { MACHINES = 8 };
+                                       "migration", "wireup",  "drain"};
+enum { MACHINES = 9 };
 
 static int missing(const struct machine *m) {
   int n = 0;
@@ -231,6 +231,15 @@ static void descriptors_are_watched(void) {
   close(fds[1]);
 }
 
+static void a_side_drains(void *variant) {
+  struct pair p;
+  pair_open(&p, variant);
+  perigee_drain(p.engine[1]);
+  while (perigee_drain_waits(p.engine[1]) > 0)
+    quiet(&p, 1);
+  pair_close(&p);
+}
+
 static void every_step_is_taken(void **state) {
   (void)state;
   void *variant = (void *)(uintptr_t)&variant_default;
@@ -246,6 +255,7 @@ static void every_step_is_taken(void **state) {
   waiting_replies(variant);
   stalled_requests(variant);
   descriptors_are_watched();
+  a_side_drains(variant);
   for (int i = 0; i < MACHINES; i++)
     n += missing(machine_find(machines[i]));
   assert_int_equal(n, 0);

@@ -46,6 +46,8 @@ struct frame sample(int type) {
     frame.extra = (struct extra){.lane = 1,
                                  .word = EXTRA_WORD_LANE,
                                  .offer = {.length = 3, .bytes = "lie"}};
+  else if (type == FRAME_DRAIN)
+    frame.drain = (struct drain){DRAIN_WORD_TAKEN, 0, 7};
   else if (type == FRAME_MOVE)
     frame.move = (struct move){.ticket = 9, .key = {1, 2}, .port = 7471};
   return frame;

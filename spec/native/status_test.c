@@ -14,7 +14,7 @@
 
 static void every_status_has_both(void **state) {
   (void)state;
-  for (int status = PERIGEE_OK; status >= PERIGEE_FORKED; status--) {
+  for (int status = PERIGEE_OK; status >= PERIGEE_DRAINING; status--) {
     assert_string_not_equal(perigee_status_name(status), "unknown");
     const char *text = perigee_status_text(status);
     assert_true(strlen(text) > 0 && text[strlen(text) - 1] != '.');
@@ -28,7 +28,7 @@ static void every_status_has_both(void **state) {
 
 static void others_are_unknown(void **state) {
   (void)state;
-  const int others[] = {1, PERIGEE_FORKED - 1, INT32_MIN, PERIGEE_INLINE};
+  const int others[] = {1, PERIGEE_DRAINING - 1, INT32_MIN, PERIGEE_INLINE};
   for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
     assert_string_equal(perigee_status_name(others[i]), "unknown");
     assert_non_null(perigee_status_text(others[i]));

@@ -1,30 +1,86 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Agent:drain. A draining engine has no methods but the description, so that
--- calls which come find none and are refused (reply.lua), and those of an agent
--- that does not drain cost nothing for it. engine.draining has the methods that
--- there were, or is false.
+-- Agent:drain. The core tells the peers, whose later calls it refuses unread
+-- (native/session/drain.c). Calls of peers that do not understand that find no
+-- methods: a draining engine has none but the description, so that those of an
+-- agent that does not drain cost nothing for it (reply.lua). engine.draining
+-- has the methods that there were, or is false.
+--
+--   state     event                                       becomes
+--   serving   drain                                       draining
+--   draining  no call is under way                        idle
+--   idle      all peers have answered that they know, or  drained
+--             GRACE is over
+--   draining, drain's timeout                             stays so
+--   idle
+--
+-- The name may be taken by another agent from the first step on
+-- (registry/init.lua), and is listed as draining until one has it.
 local check = require "perigee.check"
 local errors = require "perigee.errors"
 local loop = require "perigee.loop"
+local native = require "perigee.native"
 local signals = require "perigee.signal"
+local tasks = require "perigee.task"
+
+local C = native.C
 
 local M = {}
 
 local PAUSE = 1e6                       -- ns between looks at what is served
+-- ns for peers that do not poll. What they know later is enough for them.
+local GRACE = 1e9
 
 local function is_idle(engine)
   return engine:stats().held_operations == 0
 end
 
--- Waits until no call is under way, at most until deadline.
-local function wait(engine, deadline)
-  while not is_idle(engine) do
+-- Waits until f(engine) is true or the engine is closed, at most until
+-- deadline; returns whether it is.
+local function wait(engine, f, deadline)
+  while engine.handle and not f(engine) do
     local time = loop.now()
     if time >= deadline or loop.state.stopping then return false end
     loop.wait_signal(signals.new(1), math.min(time + PAUSE, deadline))
-    if not engine.handle then return true end
   end
   return true
+end
+
+local function is_quiet(engine)
+  return C.perigee_drain_waits(engine.handle) == 0 and is_idle(engine)
+end
+
+local function begin(agent)
+  local engine = agent.engine
+  engine.draining = engine.methods
+  engine.methods = { [0] = engine.methods[0] }
+  C.perigee_drain(engine.handle)
+  agent:changed()
+end
+
+-- Runs in a task: drains those agents that are open, then stops the loop.
+local function drain_and_stop(agents, limit)
+  local draining = {}
+  for _, agent in ipairs(agents) do
+    if agent.engine.handle then
+      draining[#draining + 1] = tasks.spawn(agent.drain, agent, limit)
+    end
+  end
+  tasks.wait_all(draining)
+  tasks.stop()
+end
+jit.off(drain_and_stop)
+
+--- Has the next signal drain agents before it stops the loop, limit seconds at
+-- most; begun, if given, is called first. Returns a function that ends that.
+function M.at_signal(agents, limit, begun)
+  local function on_signal()
+    if begun then begun() end
+    tasks.spawn(drain_and_stop, agents, limit)
+  end
+  loop.state.on_signal = on_signal
+  return function()
+    if loop.state.on_signal == on_signal then loop.state.on_signal = false end
+  end
 end
 
 --- Adds these methods to the class of agents.
@@ -32,14 +88,18 @@ function M.add(Agent)
 
 --- Takes no new calls from now on, for good; calls that are under way go on, as
 -- do sessions, transfers and this agent's own calls. Its registry lists it as
--- "draining". Close it when its calls are done: a new process can then take the
--- name.
+-- "draining" until another agent takes its name, which one may do at once.
+-- Close it when its calls are done: no call of another process fails by that,
+-- whatever its method, while transfers end in `peer_lost`.
 --
--- A call that comes is refused by an error of kind `closed`, whose `code` is
--- "draining" and `sent` is false. A proxy that was made by a name or an address
--- asks for the next holder of the name then, and calls that one: it waits for
--- it as for a peer that is away (`Agent:proxy`). All its tries are within its
--- timeout.
+-- A call that comes too late is not made: its error is of kind `closed`, its
+-- `code` is "draining" and `sent` is false. A proxy that was made by a name or
+-- an address asks for the next holder of the name then, and calls that one. It
+-- waits for it as long as this agent is there, and then as for a peer that is
+-- away (`Agent:proxy`). All of that is within the call's timeout.
+--
+-- Peers whose loop does not run cannot answer that they know. They are waited
+-- for one second, and their calls are not lost either.
 -- @function Agent:drain
 -- @tparam[opt] number timeout seconds to wait until no call is under way, the
 --   calls that peers wait for and their messages that nobody has received;
@@ -64,14 +124,15 @@ function Agent:drain(timeout)
     check.value(timeout, check.seconds, "drain's timeout")
     loop.check_wait(2)
   end
-  if not engine.draining then
-    engine.draining = engine.methods
-    engine.methods = { [0] = engine.methods[0] }
-    self:changed()
+  if not engine.draining then begin(self) end
+  if not timeout then return true end
+  local deadline = loop.deadline(timeout)
+  if not wait(engine, is_idle, deadline) then
+    return nil, errors.new("timeout", ("draining %s: calls are under way after "
+      .. "%g s"):format(tostring(self), timeout))
   end
-  if not timeout or wait(engine, loop.deadline(timeout)) then return true end
-  return nil, errors.new("timeout", ("draining %s: calls are under way after "
-    .. "%g s"):format(tostring(self), timeout))
+  wait(engine, is_quiet, math.min(deadline, loop.now() + GRACE))
+  return true
 end
 
 end

@@ -10,8 +10,9 @@
 --   idempotent
 --   was pending,        ends with peer_lost: its handler may have run
 --   not idempotent
---   is refused, as the  waits for another peer of that name, as one that is
---   peer drains         made while the peer is away
+--   is not taken, as    waits for another peer of that name, as one that is
+--   the peer drains     made while the peer is away; the time does not count in
+--                       which the one that drains is still there
 --
 -- A call goes on by a proxy of its own, which lasts as long as the call. The
 -- binding of that proxy has these fields in addition:
@@ -80,13 +81,32 @@ local function failed(binding, err, why, deadline, sent)
   return told
 end
 
+-- Is it worth to wait on after patience was over with why? The peer that drains
+-- is there still: the next one of its name may have to wait for its end.
+local function waits_on(binding, why, deadline, call)
+  return binding.reconnect > 0 and binding.link:drains() and now() < deadline
+    and not (call and call.ended) and (not why or links.PASSING[why.kind])
+end
+
+-- Waits for a session. Returns it; or nil and an error, or nil and false.
+local function reach(binding, patience, deadline, call)
+  local link = binding.link
+  while true do
+    local session, why = link:reach(patience, deadline, call)
+    if session or not waits_on(binding, why, deadline, call) then
+      return session, why
+    end
+    patience = min(now() + binding.reconnect * 1e9, deadline)
+  end
+end
+
 -- Waits for a session in which the peer has the service of class. Returns it,
 -- with the error of a version that is not wanted if there is one; or nil and an
 -- error, or nil and false if call, a future, has ended meanwhile.
 local function rejoin(binding, patience, deadline, call)
-  local link, class = binding.link, binding.class
+  local class = binding.class
   while true do
-    local session, why = link:reach(patience, deadline, call)
+    local session, why = reach(binding, patience, deadline, call)
     if not session then return nil, why end
     if call and call.ended then return nil, false end
     local fine

@@ -23,7 +23,8 @@ local huge = math.huge
 local M = {}
 
 local POOLED = C.PERIGEE_POOLED
-local DRAINING = "draining"             -- reply.DRAINING
+local DRAINED = "draining"              -- reply.DRAINING
+local DRAINING = C.PERIGEE_DRAINING
 -- Kinds of refusals that come before a handler runs, from the core or the peer.
 local NOT_RUN = { no_service = true, no_method = true, version = true,
                   denied = true }
@@ -83,6 +84,7 @@ local function error_of(binding, method, status, text, traceback, code, ran)
     err.remote = true
     if traceback ~= "" then err.traceback = traceback end
   end
+  if status == DRAINING then code, ran = DRAINED, false end
   err.code = code
   err.sent = binding.sent or not (ran == false or NOT_RUN[kind])
   return err
@@ -99,10 +101,10 @@ function M.deadline(told)
   return loop.now() + tonumber(told.remaining)
 end
 
---- Tells whether err is that of a call which its peer refused because it
--- drains (reply.lua).
+--- Tells whether err is that of a call which its peer has not taken because it
+-- drains: it said so before (PERIGEE_DRAINING), or refuses it (reply.lua).
 function M.is_drained(err)
-  return err.code == DRAINING and err.kind == "closed" and err.sent == false
+  return err.code == DRAINED and err.kind == "closed"
 end
 
 --- Frees the slice of a reply that nobody will get.
@@ -133,8 +135,10 @@ end
 --- The error of a call that could not be submitted; the caller's mistakes raise
 -- at their line.
 function M.refused(binding, method, status)
-  return errors.from(status, M.doing(binding, method),
-                     binding.engine.handle or nil, binding.sent or false)
+  local err = errors.from(status, M.doing(binding, method),
+                          binding.engine.handle or nil, binding.sent or false)
+  if status == DRAINING then err.code = DRAINED end
+  return err
 end
 
 --- The error of a call on a session that is over.

@@ -30,7 +30,7 @@ local OWNER = futures.OWNER
 local M = {}
 
 local PEER_LOST, RANGE = C.PERIGEE_PEER_LOST, C.PERIGEE_RANGE
-local CLOSED = C.PERIGEE_CLOSED
+local CLOSED, DRAINING = C.PERIGEE_CLOSED, C.PERIGEE_DRAINING
 local TYPED, HELD = C.PERIGEE_TYPED, C.PERIGEE_HELD
 local SMALL = 8192                      -- least default capacity
 local LONG = 2 ^ 20                     -- longer strings may not fit in memory
@@ -323,7 +323,7 @@ end
 local function finish_of(method, future, told)
   local binding = future[OWNER]
   local status = told.status
-  if (status == PEER_LOST or status == CLOSED)
+  if (status == PEER_LOST or status == CLOSED or status == DRAINING)
     and again.resume(future, method, told, arguments) then
     return
   end
@@ -357,8 +357,8 @@ local function call_of(method, finish, self, payload)
     err = kept
   elseif await(binding.engine, operation) then
     local status = event.status
-    if status == 0
-      or status ~= CLOSED and (not began or status ~= PEER_LOST) then
+    if status == 0 or status ~= CLOSED and status ~= DRAINING
+      and (not began or status ~= PEER_LOST) then
       return results(binding, method, event)
     end
     err, due = outcome.failure(binding, method, event), outcome.deadline(event)

@@ -28,7 +28,7 @@ local M = {}
 
 local TYPED, SLICE, HELD = C.PERIGEE_TYPED, C.PERIGEE_SLICE, C.PERIGEE_HELD
 local POOLED, PEER_LOST = C.PERIGEE_POOLED, C.PERIGEE_PEER_LOST
-local CLOSED = C.PERIGEE_CLOSED
+local CLOSED, DRAINING = C.PERIGEE_CLOSED, C.PERIGEE_DRAINING
 
 local function decoded(binding, method, fine, ...)
   if fine then return ... end
@@ -146,7 +146,7 @@ end
 local function finish_of(method, future, told)
   local binding, kept = future[OWNER], future[VALUE]
   local status = told.status
-  if (status == PEER_LOST or status == CLOSED)
+  if (status == PEER_LOST or status == CLOSED or status == DRAINING)
     and again.resume(future, method, told, arguments) then
     return release(kept[1])
   end
@@ -178,8 +178,8 @@ function M.call(method)
         return large.wait(binding, method, event, large_results)
       end
       local status = event.status
-      if status == 0
-        or status ~= CLOSED and (not began or status ~= PEER_LOST) then
+      if status == 0 or status ~= CLOSED and status ~= DRAINING
+        and (not began or status ~= PEER_LOST) then
         return results(binding, method, event)
       end
       err, due = outcome.failure(binding, method, event),
