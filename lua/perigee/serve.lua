@@ -1,15 +1,36 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- perigee.serve: an agent that serves until it is stopped.
 local agents = require "perigee.agent"
+local check = require "perigee.check"
+local drains = require "perigee.agent.drain"
 local futures = require "perigee.future"
 local tasks = require "perigee.task"
 
+local DRAIN = 10                        -- seconds
+
+-- Returns the options of the agent, and that of the drain.
+local function apart(options)
+  if type(options) ~= "table" then return options, DRAIN end
+  local own = {}
+  for key, value in pairs(options) do own[key] = value end
+  if own.drain ~= nil then
+    check.value(own.drain, check.seconds, "option drain of perigee.serve", 4)
+  end
+  own.drain = nil
+  return own, options.drain or DRAIN
+end
+jit.off(apart)
+
 --- Makes an agent, serves until it is stopped, closes the agent and returns
--- true. It is stopped by `perigee.stop`, or by the first SIGINT or SIGTERM; a
--- second signal, or 2 s in which it does not end, cause the default action. For
--- the main thread; a task uses `Agent:serve`.
+-- true. The first SIGINT or SIGTERM has it drain before that (`Agent:drain`):
+-- it takes no new calls, those that are under way are answered, and callers go
+-- elsewhere without an error. A second signal, or `perigee.stop`, stops it at
+-- once; one more, or 2 s in which its loop does not run, causes the signal's
+-- default action. For the main thread; a task uses `Agent:serve`.
 -- @function perigee.serve
--- @tparam table options those of `perigee.agent`
+-- @tparam table options those of `perigee.agent`, and
+-- @tparam[opt=10] number options.drain seconds that calls which are under way
+--   have after a signal; 0: none
 -- @treturn boolean true after a stop; or nil and an error
 -- @errors those of `perigee.agent`: `name_taken`, `denied`, ...
 -- @waits until it is stopped
@@ -23,9 +44,12 @@ local tasks = require "perigee.task"
 --   methods = { greet = function(who) return "hello " .. who end },
 -- } } })                                                    --> true
 return function(options)
-  local agent, err = agents.new(options, 3)
+  local own, limit = apart(options)
+  local agent, err = agents.new(own, 3)
   if not agent then return nil, err end
+  local forget = drains.at_signal({ agent }, limit)
   local fine, failure = pcall(tasks.run_until, futures.new(agent), "serve", 3)
+  forget()
   agent:close()
   if not fine then error(failure, 0) end
   return true

@@ -70,22 +70,6 @@ local function options_of(file, made)
   return made
 end
 
--- ---- Draining --------------------------------------------------------------
-
--- Lets the calls under way end, limit seconds at most. Runs in a task.
-local function drain(agents, limit)
-  local perigee = require "perigee"
-  require "perigee.notify".stopping()
-  local draining = {}
-  for _, agent in ipairs(agents) do
-    if agent.engine.handle then
-      draining[#draining + 1] = perigee.spawn(agent.drain, agent, limit)
-    end
-  end
-  perigee.wait_all(draining)
-  perigee.stop()
-end
-
 -- ---- The command -----------------------------------------------------------
 
 local function names(services)
@@ -109,8 +93,8 @@ end
 -- What is announced can be stopped in order: it runs in the loop.
 local function serve(agents, given)
   local perigee = require "perigee"
-  local state = require "perigee.loop".state
-  state.on_signal = function() perigee.spawn(drain, agents, given.drain) end
+  require "perigee.agent.drain".at_signal(agents, given.drain,
+                                          require "perigee.notify".stopping)
   perigee.spawn(announce_all, agents)
   perigee.run()
   for _, agent in ipairs(agents) do agent:close() end
