@@ -6,6 +6,11 @@
  * within dead_after (its own or the peer's, the smaller), and a side that
  * receives nothing for its own dead_after takes the peer as lost.
  *
+ * What a peer asks for is paid here. So the shortest dead_after that counts for a
+ * peer grows with the number of sessions (least_of), and looks of sessions of one
+ * kind are at the same times, an eighth of the pause apart, so that a sleep ends
+ * once for many.
+ *
  * The session's timer fires when the next keepalive is due, or the peer's is
  * overdue. Before a peer is given up, the socket is read: if this side was
  * stopped for a while, something may be waiting there.
@@ -22,7 +27,7 @@
 /* Keepalives are at most two looks apart: a side that has sent nothing between
  * two looks sends one, and then looks after twice the time, as long as it sends
  * nothing else; at such a look it sends one in any case. */
-enum { LOOKS = 7 };
+enum { LOOKS = 7, EARLIER = 8 };
 static const int64_t MS = 1000000;
 /* The time without anything received, after which a process that has ended is
  * taken to have sent nothing more. */
@@ -60,20 +65,36 @@ uint32_t liveness_told(const struct perigee_engine *engine) {
   return ms < UINT32_MAX ? (uint32_t)ms : UINT32_MAX;
 }
 
+/* At most 28,000 looks a second are for peers that want them often: some 4 % of
+ * a core. Nobody waits longer than a second for this reason. */
+static int64_t least_of(const struct perigee_engine *engine) {
+  static const int64_t EACH = 250000, MOST = 1000000000; /* ns */
+  int64_t least = (int64_t)engine->counters.sessions * EACH;
+  if (least > MOST)
+    return MOST;
+  return least > DEAD_AFTER_LEAST ? least : DEAD_AFTER_LEAST;
+}
+
 /* The time between looks, as short as either side needs. */
 static int64_t pause_of(const struct perigee_session *s) {
-  int64_t own = s->engine->options.dead_after;
+  int64_t own = s->engine->options.dead_after, least = least_of(s->engine);
   int64_t peers = s->peer.terms.dead_after * MS;
-  if (peers < DEAD_AFTER_LEAST)
-    peers = DEAD_AFTER_LEAST;
+  if (peers < least)
+    peers = least;
   return (own < peers ? own : peers) / LOOKS;
+}
+
+/* Not later than asked for, and not much earlier. */
+static int64_t together(int64_t due, int64_t pause) {
+  return due - due % (pause / EARLIER + 1);
 }
 
 /* The limit is over if the lane is ending: the timer must not be due at once
  * then, as the poll that ends the session comes after all timers. */
 static void set(struct perigee_session *s) {
   int64_t now = s->engine->now, limit = s->alive.heard_at + patience(s);
-  int64_t due = now + (s->alive.silent ? 2 : 1) * pause_of(s);
+  int64_t pause = pause_of(s);
+  int64_t due = together(now + (s->alive.silent ? 2 : 1) * pause, pause);
   bool over = limit <= now;
   timers_add(&s->engine->timers, &s->timer, over || due < limit ? due : limit);
 }

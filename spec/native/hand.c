@@ -110,7 +110,7 @@ void hand_hello(struct hand *h, struct frame *f) {
                             .operations = o->operations,
                             .transports = 1,
                             .transport = {"tcp"},
-                            .dead_after = 60000,
+                            .dead_after = h->dead_after ? h->dead_after : 60000,
                             .flags = seal_has_aes() ? TERMS_AES : 0};
   require(handshake_begin(&h->shake, h->dials, o->random, o->context,
                           f->hello.challenge, f->hello.public_key) == 0);

@@ -22,6 +22,7 @@ struct hand {
   struct handshake shake;
   struct hello heard;
   uint64_t features;          /* that this side claims in TERMS */
+  uint32_t dead_after;        /* ms, the same; 0: a minute */
   struct terms wants;         /* the TERMS that this side sends */
   uint8_t key[HANDSHAKE_KEY]; /* of the lane's further streams */
   bool sealed;

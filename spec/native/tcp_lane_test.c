@@ -495,6 +495,51 @@ static void those_who_read_nothing_hold_up_a_close_together(void **state) {
   }
 }
 
+/* Bytes of keepalives that all get in so much time. */
+static size_t kept_alive(struct perigee_engine *engine, struct hand *hands,
+                         int count, int64_t time) {
+  size_t bytes = 0;
+  for (int64_t end = passed + time; passed < end;) {
+    passed += MS;
+    engine_arm(engine);
+    engine_progress(engine);
+    for (int i = 0; i < count; i++)
+      bytes += hand_drop(&hands[i]);
+  }
+  return bytes;
+}
+
+static void open_short(struct hand *hands, int count,
+                       struct perigee_engine *engine) {
+  for (int i = 0; i < count; i++) {
+    hand_come(&hands[i], engine, true);
+    hands[i].dead_after = 1;
+    assert_true(hand_open(&hands[i], engine->secret));
+  }
+}
+
+/* One gets the keepalives that it asks for, but many of its kind do not get as
+ * many each. */
+static void keepalives_cost_no_more_than_is_left_for_them(void **state) {
+  (void)state;
+  enum { MANY = 200, TIME = 2000 };
+  static struct hand hands[MANY];
+  struct perigee_engine *engine = engine_of_time(1000000 * MS);
+  open_short(hands, 1, engine);
+  hand_drop(&hands[0]);
+  size_t one = kept_alive(engine, hands, 1, TIME * MS);
+  assert_true(one / sizeof(struct tcp_head) >= TIME / 10);
+  open_short(hands + 1, MANY - 1, engine);
+  for (int i = 0; i < MANY; i++)
+    hand_drop(&hands[i]);
+  size_t all = kept_alive(engine, hands, MANY, TIME * MS);
+  assert_true(all > 10 * one);
+  assert_true(all < MANY / 3 * one);
+  for (int i = 0; i < MANY; i++)
+    hand_close(&hands[i]);
+  perigee_engine_close(engine);
+}
+
 #define SCENE(test)                                                            \
   cmocka_unit_test_setup_teardown(test, open_scene, close_scene)
 
@@ -518,6 +563,7 @@ int main(void) {
       SCENE(a_stream_is_attached_once_and_to_the_living),
       SCENE(a_stream_that_finds_no_place_is_done_without),
       cmocka_unit_test(what_came_while_nobody_looked_shows_that_the_peer_lives),
+      cmocka_unit_test(keepalives_cost_no_more_than_is_left_for_them),
       cmocka_unit_test(an_end_that_came_while_nobody_looked_is_the_end),
       cmocka_unit_test(those_who_read_nothing_hold_up_a_close_together),
   };
