@@ -143,8 +143,9 @@ static bool is_current(int descriptor, const char *path) {
 /* Are the files at its paths its own, and nobody's else until they are gone? */
 static bool name_lock_has_files(const struct name_lock *owned) {
   return owned->owner == getpid() &&
-         (!owned->yielded || (flock(owned->descriptor, LOCK_EX | LOCK_NB) == 0 &&
-                              is_current(owned->descriptor, owned->lock)));
+         (!owned->yielded ||
+          (flock(owned->descriptor, LOCK_EX | LOCK_NB) == 0 &&
+           is_current(owned->descriptor, owned->lock)));
 }
 
 /* Removes the files before the lock is dropped, while they are surely ours. */

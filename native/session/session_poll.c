@@ -263,7 +263,8 @@ static inline int poll_rings(struct perigee_session *s) {
 bool session_rests(const struct perigee_session *s) {
   bool released = !s->engine->keep || s->engine->thread;
   return released && reads_on(s, may_serve(s)) && engine_room(s->engine) &&
-         !s->socket.hangup && !drain_owes(s) && !some_wait(s) && !s->polled.unsure &&
+         !s->socket.hangup && !drain_owes(s) && !some_wait(s) &&
+         !s->polled.unsure &&
          list_empty(&s->operations.backlog[RING_REQUEST]) &&
          list_empty(&s->operations.backlog[RING_REPLY]);
 }
@@ -283,7 +284,6 @@ static void hear_lane(struct perigee_session *s) {
     attach_wanted(s);
   session_hear(s);
 }
-
 
 /* Gives back the room of records whose bytes nobody reads any more. */
 static inline void release(struct perigee_session *s) {
