@@ -816,6 +816,10 @@ PERIGEE_API int64_t perigee_served_remaining(const struct perigee_engine *engine
 PERIGEE_API int perigee_served_trace(const struct perigee_engine *engine,
                                      int served, struct perigee_trace *trace);
 
+/* While on, requests of peers are not read: they wait where they are, and their
+ * callers with them. Sessions are opened and everything else goes on. For
+ * programs that listen before they may serve. */
+PERIGEE_API void perigee_withhold(struct perigee_engine *engine, bool on);
 /* Takes no more calls of peers, for good. Peers whose sessions have the feature
  * "drain" are told, those of later sessions, too. What was read until then is
  * delivered and answered as ever; all other calls of these peers end in

@@ -43,7 +43,8 @@ meetings.add(Agent)
 -- own and proxies of others'. Agents that use the same registry (by default:
 -- those on the same host) find it by its name, and agents anywhere by its
 -- addresses. It serves calls whenever the loop runs, and exists until
--- `Agent:close` or the program's end.
+-- `Agent:close` or the program's end. No call is served before the name is its
+-- own: callers that reach it by an address wait for that.
 -- @function perigee.agent
 -- @tparam[opt] table options
 -- @tparam[opt] string|boolean options.name 1 to 64 letters, digits and

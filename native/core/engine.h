@@ -53,6 +53,7 @@ struct perigee_engine {
   bool moved;        /* payload was moved since the clock was read */
   bool more_ready;   /* the last look at the sockets did not take all events */
   bool draining;     /* it takes no more calls (session/drain.c) */
+  bool withholds;    /* it reads no requests now (session_poll.c) */
   bool notices;      /* there may be an event to give that is no operation's */
   int64_t looked_at; /* when a sleep looked for the next look (watch.c) */
   uint32_t put_off_for;

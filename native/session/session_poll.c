@@ -44,8 +44,8 @@ may_serve_some(const struct perigee_session *s) {
   uint64_t serving = s->account.share->used[SHARE_OPERATIONS],
            n = RECORDS_A_POLL;
   bool lies = peer->unread_replies / 4 >= o->untaken;
-  if (serving >= o->serving || s->replies.untaken >= UNTAKEN ||
-      s->replies.untaken_bytes >= o->untaken ||
+  if (s->engine->withholds || serving >= o->serving ||
+      s->replies.untaken >= UNTAKEN || s->replies.untaken_bytes >= o->untaken ||
       (lies && (serving > 0 || s->replies.untaken > 0)) || !table_room(s))
     return 0;
   if (lies)
@@ -72,10 +72,16 @@ static uint64_t may_serve(const struct perigee_session *s) {
   const struct share *peer = s->account.share->parent;
   uint64_t after = peer->used[SHARE_OPERATIONS] + RECORDS_A_POLL;
   uint64_t more = s->replies.untaken | peer->reply_size |
-                  s->messages.imm_count / IMMEDIATES_FREE;
+                  s->messages.imm_count / IMMEDIATES_FREE | engine->withholds;
   bool newcomer = after <= engine->shares.quota[SHARE_OPERATIONS].least &&
                   more == 0 && engine->live < engine->shares.easy;
   return newcomer ? RECORDS_A_POLL : may_serve_some(s);
+}
+
+void perigee_withhold(struct perigee_engine *engine, bool on) {
+  ENTER(engine);
+  engine->withholds = on;
+  engine->progress++;
 }
 
 /* ---- Records whose payloads are announced by frames ---------------------- */

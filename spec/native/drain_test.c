@@ -222,6 +222,27 @@ static void peers_without_it_are_answered_by_the_program(void **state) {
   pair_close(&p);
 }
 
+/* What waits at a side that withholds goes on with it, or elsewhere. */
+static void what_is_withheld_waits(void **state) {
+  for (int drains = 0; drains < 2; drains++) {
+    struct pair p;
+    pair_open(&p, *state);
+    perigee_withhold(p.engine[1], true);
+    int op = call(&p, &hello);
+    quiet(&p, 200);
+    if (drains)
+      drain(&p);
+    if (drains)
+      ended(&p, 0, op, PERIGEE_DRAINING);
+    perigee_withhold(p.engine[1], false);
+    if (!drains) {
+      answer(&p, until(&p, 1, PERIGEE_EVENT_REQUEST).operation);
+      ended(&p, 0, op, PERIGEE_OK);
+    }
+    pair_close(&p);
+  }
+}
+
 /* ---- Lies ---------------------------------------------------------------- */
 
 /* The last word of side 0 ends the session. */
@@ -294,6 +315,7 @@ int main(void) {
       cmocka_unit_test(later_sessions_are_told),
       cmocka_unit_test(both_sides_may),
       cmocka_unit_test(peers_without_it_are_answered_by_the_program),
+      cmocka_unit_test(what_is_withheld_waits),
       cmocka_unit_test(more_than_was_sent_is_a_lie),
       cmocka_unit_test(a_second_word_is_a_lie),
       cmocka_unit_test(an_answer_that_nobody_asked_for_is_a_lie),

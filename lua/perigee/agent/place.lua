@@ -3,7 +3,8 @@
 -- its host, a socket in the folder, and listens at the addresses of its options
 -- as well. If its registry is the folder, the place is its name. If its
 -- registry is another one, the place has a generated name, and the agent's name
--- is held last, when it listens.
+-- is held last, when it listens. Until it is held no request is read, so that
+-- no call is served before: their callers wait.
 local folder = require "perigee.registry.folder"
 local leases = require "perigee.agent.lease"
 local loop = require "perigee.loop"
@@ -120,21 +121,33 @@ local function told_at_once(agent, held)
   return agent.lease:now()
 end
 
+-- Takes the agent's name in a registry where no places are. Waits.
+local function take_elsewhere(agent)
+  local name, err, held = hold(agent, agent.registry, agent.name, agent.named)
+  if not name then return nil, err end
+  if name ~= agent.name then go_by(agent, name) end
+  agent.lease = leases.new(agent, agent.registry, held)
+  topologies.begin(agent, agent.registry, held)
+  return true
+end
+
 --- Takes agent's name and has it listen in its place and at the addresses of
 -- list. Returns true; or nil, an error and the text of the caller's mistake.
 -- Waits if the registry is not a folder.
 function M.take(agent, list)
   local elsewhere = not registries.has_places(agent.registry)
+  local handle = agent.engine.handle
+  C.perigee_withhold(handle, elsewhere)
   local name, held, misuse = settle_in(agent, list, elsewhere)
   if not name then return nil, held, misuse end
   if not elsewhere then return told_at_once(agent, held) end
-  if agent.named == false then return true end
-  local err
-  name, err, held = hold(agent, agent.registry, agent.name, agent.named)
-  if not name then return nil, err end
-  if name ~= agent.name then go_by(agent, name) end
-  agent.lease = leases.new(agent, agent.registry, held)
-  topologies.begin(agent, agent.registry, held)
+  local fine, err = true, nil
+  if agent.named ~= false then fine, err = take_elsewhere(agent) end
+  if not fine then
+    C.perigee_drain(handle)     -- callers that wait go elsewhere without harm
+    return nil, err
+  end
+  C.perigee_withhold(handle, false)
   return true
 end
 
