@@ -221,6 +221,8 @@ FUZZ := -O1 -fsanitize=fuzzer-no-link,address,undefined \
         -fno-sanitize-recover=all -fprofile-instr-generate -fcoverage-mapping
 
 FUZZ_WITH := spec/native/hand spec/native/plugin_opaque
+# The core, and what is fuzzed of the object that speaks with other servers.
+FUZZED := $(CORE) native/control/json.c native/control/bytes.c
 
 fuzz_cc = $(CLANG) $(filter-out -Werror,$(FLAGS)) $(FUZZ)
 fuzz_link = $(CLANG) $(FUZZ) -fsanitize=fuzzer -pthread
@@ -231,7 +233,7 @@ build/fuzz/obj/%.o: %.c $(firstword $(MAKEFILE_LIST)) spec/checks.mk
 	$(fuzz_cc) -c -o $@ $<
 
 FUZZ_OBJECTS := $(FUZZ_WITH:%=build/fuzz/obj/%.o) \
-                $(CORE:%.c=build/fuzz/obj/%.o)
+                $(FUZZED:%.c=build/fuzz/obj/%.o)
 
 build/fuzz/%_fuzz: build/fuzz/obj/spec/fuzz/%_fuzz.o $(FUZZ_OBJECTS)
 	$(call say,LINK)
@@ -240,9 +242,9 @@ build/fuzz/%_fuzz: build/fuzz/obj/spec/fuzz/%_fuzz.o $(FUZZ_OBJECTS)
 # spec/fuzz/x_fuzz.patch plants a bug for x_fuzz in a copy of one file of the
 # core, which is found by its name alone. A patch that no longer fits the file
 # exactly is an error.
-planted = $(filter %/$(shell sed -n 's/^--- //p' spec/fuzz/$*_fuzz.patch),$(CORE))
+planted = $(filter %/$(shell sed -n 's/^--- //p' spec/fuzz/$*_fuzz.patch),$(FUZZED))
 
-build/planted/%_fuzz.c: spec/fuzz/%_fuzz.patch $(CORE)
+build/planted/%_fuzz.c: spec/fuzz/%_fuzz.patch $(FUZZED)
 	$(call say,PATCH)
 	mkdir -p $(@D)
 	patch --silent --force --fuzz=0 --reject-file=- -o $@ -i $< $(planted)

@@ -22,7 +22,7 @@
 
 /* Raised when a declaration below changes; Lua refuses an object with another
  * number. */
-enum { PERIGEE_CONTROL_ABI = 2 };
+enum { PERIGEE_CONTROL_ABI = 3 };
 PERIGEE_API int perigee_control_abi(void);
 
 /* ---- Streams ------------------------------------------------------------- */
@@ -169,6 +169,51 @@ PERIGEE_API void perigee_http_take(struct perigee_http_call *call,
                                    uint64_t length);
 /* Ends a call, whatever it is at, and frees it. */
 PERIGEE_API void perigee_http_end(struct perigee_http_call *call);
+
+/* ---- JSON ---------------------------------------------------------------- */
+
+/* A scan of JSON that others have written, for a decoder that makes values of
+ * its tokens. It goes piece by piece, and refuses what a decoder would need too
+ * much memory for before the decoder has made anything of it. */
+struct perigee_json;
+
+enum perigee_json_kind {
+  PERIGEE_JSON_NULL,
+  PERIGEE_JSON_FALSE,
+  PERIGEE_JSON_TRUE,
+  PERIGEE_JSON_NUMBER,
+  PERIGEE_JSON_TEXT,
+  PERIGEE_JSON_KEY,    /* its value is the next token */
+  PERIGEE_JSON_LIST,   /* what is in it follows, up to its end */
+  PERIGEE_JSON_OBJECT, /* as well */
+  PERIGEE_JSON_END
+};
+
+/* text and length: of a text or a key, whose escapes are replaced; valid until
+ * the next call, and as long as the piece. */
+struct perigee_json_token {
+  const char *text;
+  uint64_t length;
+  double number;
+  int32_t kind;
+};
+
+/* memory: bytes, about, that the values may take in all. Returns NULL if there
+ * is no memory. */
+PERIGEE_API struct perigee_json *perigee_json_open(uint64_t memory);
+PERIGEE_API void perigee_json_close(struct perigee_json *json);
+/* Gives it the next piece, which has to stay until it is used up. */
+PERIGEE_API void perigee_json_feed(struct perigee_json *json, const char *piece,
+                                   uint64_t length);
+/* Returns 1: there is a token; 0: the piece is used up; else why the scan has
+ * failed: PERIGEE_PROTOCOL, PERIGEE_TOO_LARGE or PERIGEE_NO_MEMORY. A number
+ * ends with what follows, so a blank ends one that is all there is. */
+PERIGEE_API int perigee_json_next(struct perigee_json *json,
+                                  struct perigee_json_token *token);
+/* Returns 1 if that was a whole value. */
+PERIGEE_API int perigee_json_ended(const struct perigee_json *json);
+/* Returns what is wrong, in words. */
+PERIGEE_API const char *perigee_json_why(const struct perigee_json *json);
 
 /* ---- Base64 -------------------------------------------------------------- */
 

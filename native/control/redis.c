@@ -3,7 +3,8 @@
  * redis.c - Redis' protocol over a stream, by hiredis' formatter and reader.
  *
  * Commands are queued in one buffer. The reader gets the bytes that have
- * arrived and makes replies of them, in the order of the commands.
+ * arrived and makes replies of them, in the order of the commands. What it would
+ * keep and make of a server's answer is bounded before it does.
  */
 #include "control/bytes.h"
 #include "control/stream.h"
@@ -15,22 +16,55 @@
 
 /* At most QUEUED bytes wait to be sent; a server that lets more pile up counts
  * as dead. */
-enum { QUEUED = 64 << 20, CHUNK = 65536 };
-/* A reply's length at most, and the chunks that are read at once: others have
- * their turn, whatever a server sends. */
-enum { REPLY = 256 << 20, CHUNKS = 16 };
+enum { QUEUED = 64 << 20 };
+/* Bytes that are read at once: others have their turn, whatever a server
+ * sends. */
+enum { CHUNK = 32 << 10 };
+/* Of a reply at most: its bytes, those of a text and of a line in it, and the
+ * replies in it. */
+enum { REPLY = 64 << 20, TEXT = 2 << 20, LINE = 16 << 10, WITHIN = 1 << 16 };
+
+#if HIREDIS_MAJOR > 0
+typedef size_t count_t;
+#else
+typedef int count_t;
+#endif
 
 struct perigee_redis {
   struct perigee_stream *stream;
   redisReader *reader;
+  redisReplyObjectFunctions made; /* what the reader calls to make replies */
+  void *(*make_list)(const redisReadTask *, count_t);
   struct bytes out;
-  size_t fed; /* bytes since the last reply */
+  size_t fed;    /* bytes since the last reply */
+  size_t within; /* replies in the lists of the next one */
   const char *why;
 };
 
 /* A perigee_reply is hiredis' redisReply. */
 static const redisReply *in(const struct perigee_reply *reply) {
   return (const redisReply *)reply;
+}
+
+/* A list has room for all that its head says is in it. NULL: the reader takes
+ * that for no memory. */
+static void *make_list(const redisReadTask *task, count_t count) {
+  struct perigee_redis *redis = task->privdata;
+  if (count > 0 && (size_t)count > WITHIN - redis->within) {
+    redis->why = "what it answers is too large";
+    return NULL;
+  }
+  redis->within += count > 0 ? (size_t)count : 0;
+  return redis->make_list(task, count);
+}
+
+/* Has the reader count before it makes a list. */
+static void count_lists(struct perigee_redis *redis) {
+  redis->made = *redis->reader->fn;
+  redis->make_list = redis->made.createArray;
+  redis->made.createArray = make_list;
+  redis->reader->fn = &redis->made;
+  redis->reader->privdata = redis;
 }
 
 struct perigee_redis *perigee_redis_open(struct perigee_stream *stream) {
@@ -43,6 +77,7 @@ struct perigee_redis *perigee_redis_open(struct perigee_stream *stream) {
     return NULL;
   }
   redis->stream = stream;
+  count_lists(redis);
   return redis;
 }
 
@@ -95,41 +130,60 @@ int perigee_redis_flush(struct perigee_redis *redis,
 /* ---- Replies ------------------------------------------------------------- */
 
 static int refuse(struct perigee_redis *redis) {
+  if (redis->why)
+    return PERIGEE_TOO_LARGE;
   redis->why = "what it answers is not Redis' protocol";
   return PERIGEE_PROTOCOL;
+}
+
+/* May what the reader has of the next part, which is not whole, become one? It
+ * looks through a line from its beginning each time, and reads a text's head
+ * before the text. */
+static bool may_go_on(const redisReader *reader) {
+  size_t length = reader->len - reader->pos;
+  const char *part = reader->buf + reader->pos;
+  if (length <= LINE)
+    return true;
+  return part[0] == '$' && strtoll(part + 1, NULL, 10) <= TEXT;
 }
 
 static int feed(struct perigee_redis *redis, const char *bytes, size_t length) {
   if (redisReaderFeed(redis->reader, bytes, length) != REDIS_OK)
     return refuse(redis);
   redis->fed += length;
-  if (redis->fed <= REPLY)
-    return PERIGEE_OK;
-  redis->why = "what it answers has no end";
-  return PERIGEE_PROTOCOL;
+  return PERIGEE_OK;
+}
+
+/* The next reply of what was fed: 1; 0: it is not whole. */
+static int next_reply(struct perigee_redis *redis,
+                      struct perigee_reply **reply) {
+  void *made = NULL;
+  if (redisReaderGetReply(redis->reader, &made) != REDIS_OK)
+    return refuse(redis);
+  if (made) {
+    *reply = made;
+    redis->fed = redis->within = 0;
+    return 1;
+  }
+  if (redis->fed <= REPLY && may_go_on(redis->reader))
+    return 0;
+  redis->why = "what it answers is too large";
+  return PERIGEE_TOO_LARGE;
 }
 
 int perigee_redis_get(struct perigee_redis *redis, struct perigee_reply **reply,
                       struct perigee_stream_wait *wait) {
   static _Thread_local char chunk[CHUNK];
-  void *made = NULL;
-  for (int i = 0;; i++) {
-    if (redisReaderGetReply(redis->reader, &made) != REDIS_OK)
-      return refuse(redis);
-    if (made) {
-      *reply = made;
-      redis->fed = 0;
-      return 1;
-    }
-    if (i == CHUNKS)
-      return stream_read_later(redis->stream, wait);
-    int64_t n = stream_read(redis->stream, chunk, sizeof chunk, wait);
-    if (n <= 0)
-      return (int)n;
-    int status = feed(redis, chunk, (size_t)n);
-    if (status < 0)
-      return status;
-  }
+  int status = next_reply(redis, reply);
+  if (status != 0)
+    return status;
+  int64_t n = stream_read(redis->stream, chunk, sizeof chunk, wait);
+  if (n <= 0)
+    return (int)n;
+  status = feed(redis, chunk, (size_t)n);
+  if (status == PERIGEE_OK)
+    status = next_reply(redis, reply);
+  return status != 0 ? status : stream_read_later(redis->stream, wait);
 }
 
 int perigee_reply_kind(const struct perigee_reply *reply) {

@@ -115,32 +115,32 @@ function Stream:read(seconds)
   return nil, kind, why
 end
 
--- Puts aside what has come of a line whose end has not.
-local function put_aside(stream)
-  local text = stream.rest:sub(stream.at)
-  stream.rest, stream.at = "", 1
-  if text == "" then return end
-  stream.parts[#stream.parts + 1] = text
-  stream.aside = stream.aside + #text
+--- The next piece of a line, without the line's end, and whether it is the last
+-- one. Waits for it, for seconds at most. Nil alone after the end; or nil, a
+-- kind and why.
+function Stream:piece(seconds)
+  if self.at > #self.rest then
+    local text, kind, why = self:read(seconds)
+    if not text then return nil, kind, why end
+    self.rest, self.at = text, 1
+  end
+  local stop = self.rest:find("\n", self.at, true)
+  local text = self.rest:sub(self.at, stop and stop - 1)
+  self.at = (stop or #self.rest) + 1
+  return text, stop ~= nil
 end
 
--- The line that ends here, with what was put aside.
-local function joined(stream, text)
-  if stream.aside == 0 then return text end
-  stream.parts[#stream.parts + 1] = text
-  text = table.concat(stream.parts)
+-- The line of which all pieces have come.
+local function joined(stream)
+  local text = table.concat(stream.parts)
   stream.parts, stream.aside = {}, 0
   return text
 end
 
 -- What is left, after the stream's end, of a line that has no end.
 local function remainder(stream)
-  local text = joined(stream, "")
+  local text = joined(stream)
   return text ~= "" and text or nil
-end
-
-local function too_large()
-  return nil, "too_large", "a line of what it answers is too large"
 end
 
 --- The next line, without its end, which may be missing at the stream's end.
@@ -148,19 +148,20 @@ end
 -- and why: `too_large` if it has more than most bytes (default 1 MiB).
 function Stream:line(most, seconds)
   local deadline = loop.deadline(seconds)
-  local stop = self.rest:find("\n", self.at, true)
-  while not stop do
-    put_aside(self)
-    if self.aside > (most or LIMIT) then return too_large() end
-    local text, kind, why = self:read(loop.left(deadline))
-    if not text and kind then return nil, kind, why end
+  local ended
+  repeat
+    local text, last, why = self:piece(loop.left(deadline))
+    if not text and last then return nil, last, why end
     if not text then return remainder(self) end
-    self.rest, stop = text, text:find("\n", 1, true)
-  end
-  if self.aside + stop - self.at > (most or LIMIT) then return too_large() end
-  local line = joined(self, self.rest:sub(self.at, stop - 1))
-  self.at = stop + 1
-  return (line:gsub("\r$", ""))
+    ended = last
+    self.parts[#self.parts + 1] = text
+    self.aside = self.aside + #text
+    if self.aside > (most or LIMIT) then
+      return nil, "too_large", "a line of what it answers is too large"
+    end
+  until ended
+  local line = joined(self)
+  return line:byte(-1) == 13 and line:sub(1, -2) or line
 end
 
 --- Ends it. Who reads it gets `closed`.

@@ -40,4 +40,5 @@ return {
   request_t = ffi.typeof "struct perigee_http_request",
   answer_t = ffi.typeof "struct perigee_http_answer",
   call_out_t = ffi.typeof "struct perigee_http_call *[1]",
+  json_token_t = ffi.typeof "struct perigee_json_token",
 }

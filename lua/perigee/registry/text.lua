@@ -3,8 +3,7 @@
 -- that keeps its entries there adds `lease`, the milliseconds of their leases.
 local entries = require "perigee.registry.entry"
 
-local json = require "cjson.safe".new()
-json.decode_max_depth(32)
+local json = require "perigee.control.json"
 
 local M = {}
 
@@ -20,8 +19,9 @@ end
 jit.off(M.encode)
 
 --- Decodes a text as the entry of name in scope; nil if it is not that entry.
+-- In a task: waits if the text is long.
 function M.decode(text, scope, name, now)
-  local value = type(text) == "string" and json.decode(text)
+  local value = type(text) == "string" and json.decode_long(text)
   local entry = entries.trusted(value, scope, name)
   if not entry then return nil end
   local began = tonumber(entry.began)

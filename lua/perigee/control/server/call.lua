@@ -4,11 +4,8 @@
 -- Handlers return a status, a body and headers; here are the checks that they
 -- share. Each returns what was asked for; or nil, and that answer.
 local check = require "perigee.check"
+local json = require "perigee.control.json"
 local problem = require "perigee.control.server.problem"
-
-local json = require "cjson.safe".new()
-json.decode_max_depth(32)
-json.decode_invalid_numbers(false)
 
 local M = {}
 

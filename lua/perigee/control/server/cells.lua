@@ -12,10 +12,8 @@
 -- nothing newer: { text, ... }.
 local check = require "perigee.check"
 local entries = require "perigee.registry.entry"
+local json = require "perigee.control.json"
 local tokens = require "perigee.control.server.tokens"
-
-local json = require "cjson.safe".new()
-json.decode_max_depth(32)
 
 local M = {}
 

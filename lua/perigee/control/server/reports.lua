@@ -9,9 +9,7 @@
 --   {"name":NAME,"epoch":EPOCH,"peers":{PEER:{"up":true,"began":SECONDS,
 --    "why":TEXT},...}
 local check = require "perigee.check"
-
-local json = require "cjson.safe".new()
-json.decode_max_depth(32)
+local json = require "perigee.control.json"
 
 local M = {}
 

@@ -23,7 +23,7 @@ M.ROLES = { read = 1, register = 2, admin = 3 }
 local text_t, hash_t = ffi.typeof "char[44]", ffi.typeof "char[65]"
 local hash = hash_t()
 
---- The SHA-256 of a text, in hexadecimal.
+--- The hash (BLAKE2b) of a text, in hexadecimal.
 local function hash_of(text)
   if C.perigee_token_hash(hash, text, #text) < 0 then return nil end
   return ffi.string(hash, 64)

@@ -2,9 +2,8 @@
 --- The tokens of servers that share a store: one record of it, the JSON of
 -- their list, with hashes of them alone. A vault is a storage of tokens
 -- (server/file). It knows those of its last fetch().
+local json = require "perigee.control.json"
 local tokens = require "perigee.control.server.tokens"
-
-local json = require "cjson.safe"
 
 local M = {}
 

@@ -3,14 +3,12 @@
 -- the next one.
 local asks = require "perigee.registry.ask"
 local http = require "perigee.control.http"
-
-local json = require "cjson.safe".new()
-json.decode_max_depth(32)
-json.decode_invalid_numbers(false)
+local json = require "perigee.control.json"
 
 local M = {}
 
-local LIMIT = 64 * 2 ^ 20               -- bytes of an answer
+local LIMIT = 8 * 2 ^ 20                -- bytes of an answer
+local UNREAD = 2 ^ 18                   -- bytes of a stream that are kept
 
 -- Failures after which another server may do better. All that is asked may be
 -- asked twice.
@@ -77,7 +75,7 @@ local KINDS = { [401] = "denied", [403] = "denied", [404] = "not_found",
 
 -- What an answer that is no success says: a kind, a text, the whole.
 local function problem(client, answer)
-  local value = json.decode(answer.body)
+  local value = json.decode_long(answer.body)
   if type(value) ~= "table" then value = {} end
   local why = type(value.detail) == "string" and value.detail
     or "it answers with " .. answer.status
@@ -87,9 +85,9 @@ end
 
 local function ask(web, request) return web:ask(request) end
 
---- Asks, in a task. Returns the answer's value (true if there is no body) and
--- its headers; or nil, a kind, why and what a problem says. Only a record that
--- is missing, and nothing else, is `not_found`.
+--- Asks, in a task. Returns the answer's value (true if there is no body), its
+-- headers and its length; or nil, a kind, why and what a problem says. Only a
+-- record that is missing, and nothing else, is `not_found`.
 function Client:ask(method, path, body)
   local answer, kind, why = try_all(self, ask, method, path, body)
   if not answer then return nil, kind, why end
@@ -97,15 +95,23 @@ function Client:ask(method, path, body)
   if answer.status < 200 or answer.status > 299 then
     return nil, problem(self, answer)
   end
-  local value = json.decode(answer.body)
-  if type(value) == "table" then return value, answer.headers end
+  local value, failed, wrong = json.decode_long(answer.body)
+  if type(value) == "table" then
+    return value, answer.headers, #answer.body
+  elseif failed == "too_large" then
+    return nil, failed, ("%s: of what it answers %s"):format(self.target.text,
+                                                             wrong)
+  end
   return nil, "protocol", self.target.text .. ": what it answers is no JSON"
 end
 
-local function stream(web, request) return web:stream(request) end
+local function stream(web, request)
+  request.limit = UNREAD
+  return web:stream(request)
+end
 
 --- Opens a stream of events, from the one with this id on (nil: all). Returns
--- it; or nil, a kind and why.
+-- it; or nil, a kind, why and, if it was refused, what the problem says.
 function Client:events(path, id)
   local more = { "Accept: text/event-stream" }
   if id then more[2] = "Last-Event-ID: " .. id end
@@ -120,9 +126,6 @@ end
 
 --- Encodes a body; nil and why if that fails.
 function M.encode(value) return json.encode(value) end
-
---- Decodes an event's data.
-function M.decode(text) return json.decode(text) end
 
 --- A text as a part of a path or a query.
 function M.escape(text)

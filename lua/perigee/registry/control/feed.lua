@@ -3,14 +3,19 @@
 local clients = require "perigee.registry.control.client"
 local entries = require "perigee.registry.entry"
 local feeds = require "perigee.registry.feed"
+local json = require "perigee.control.json"
 local loop = require "perigee.loop"
+local turns = require "perigee.turn"
 
 local M = {}
 
 local SILENCE = 45                      -- seconds; a server says more often
                                         -- that it is there
 local LOOK = 2                          -- seconds between looks at watchers
-local LONGEST = 64 * 2 ^ 20             -- bytes of an event
+local LONGEST = 32 * 2 ^ 20             -- bytes of an event's data
+local MEMORY = 256 * 2 ^ 20             -- bytes that its values may take
+local ID = "^[\32-\126]+$"
+local FIELD = 256                       -- bytes of a line that is no data
 
 local Feed = feeds.class()
 
@@ -34,14 +39,18 @@ local function take_all(feed, list)
       gone[name] = nil
       set(feed, name, entry)
     end
+    turns.give()
   end
   for name in pairs(gone) do set(feed, name, nil) end
   feed.looked = true
 end
 jit.off(take_all)
 
+-- Only what a server can be sent back in a header is an id.
+local function is_id(text) return text and text:find(ID) and #text <= 128 end
+
 local function take(feed, event)
-  local value = clients.decode(event.data or "")
+  local value = event.data
   if type(value) ~= "table" then return nil, "protocol", "no JSON" end
   if event.event == "all" and type(value.entries) == "table" then
     take_all(feed, value.entries)
@@ -49,23 +58,64 @@ local function take(feed, event)
     set(feed, value.name,
         feed.trusted(value.entry, feed.scope, value.name))
   end
-  feed.last = event.id or feed.last
+  feed.last = is_id(event.id) and event.id or feed.last
   feed.changes:tell(true)
   return true
 end
 
 -- ---- Reading ---------------------------------------------------------------
 
--- The next line; or nil, a kind and why. Nil alone: nobody watches any more.
-local function line_of(feed)
+-- The next piece of a line, and is it the last one? Or nil, a kind and why. Nil
+-- alone: nobody watches any more.
+local function piece_of(feed)
   local silent = loop.now() + SILENCE * 1e9
   while not feed:is_over() do
-    local line, kind, why = feed.stream:line(LONGEST, LOOK)
-    if line then return line end
-    if kind ~= "timeout" or loop.now() >= silent then
-      return nil, kind or "peer_lost", why or "the server has ended"
+    local text, last, why = feed.stream:piece(LOOK)
+    if text then return text, last end
+    if last ~= "timeout" or loop.now() >= silent then
+      return nil, last or "peer_lost", why or "the server has ended"
     end
   end
+end
+
+-- The beginning of a line, which is enough to know the field, and is that all?
+local function beginning_of(feed)
+  local text, last, why = piece_of(feed)
+  while text and not last and #text <= FIELD do
+    local more
+    more, last, why = piece_of(feed)
+    text = more and text .. more
+  end
+  if not text then return nil, last, why end
+  return text, last
+end
+
+-- Decodes data from its first piece on, whose end may be `last`.
+local function data_of(feed, text, last)
+  local decoder, why = json.new(LONGEST, MEMORY), nil
+  while text do
+    local fine, kind, wrong = decoder:feed(text)
+    if not fine then return nil, kind, wrong end
+    if last then return decoder:value() end
+    text, last, why = piece_of(feed)
+  end
+  return nil, last, why
+end
+
+-- Reads a line of an event, whose end is a line without a field: is this it? Or
+-- nil, a kind and why.
+local function read_line(feed, event)
+  local text, last, why = beginning_of(feed)
+  if not text then return nil, last, why end
+  local field, value = text:match "^(%a+): ?(.*)$"
+  if field == "data" then
+    value, last, why = data_of(feed, value, last)
+    if value == nil then return nil, last, why end
+  elseif not last then
+    return nil, "protocol", "a line of what it tells is too long"
+  end
+  if field then event[field] = value end
+  return text == "" or text == "\r"
 end
 
 -- The server speaks: what is known is up to date, though nothing has changed.
@@ -78,12 +128,9 @@ end
 local function read_events(feed)
   local event = {}
   while true do
-    local line, kind, why = line_of(feed)
-    if not line then return kind, why end
-    local field, value = line:match "^(%a+): ?(.*)$"
-    if field then
-      event[field] = value
-    elseif line == "" then
+    local ended, kind, why = read_line(feed, event)
+    if ended == nil then return kind, why end
+    if ended then
       local fine = true
       if event.data then fine, kind, why = take(feed, event) end
       if not fine then return kind, why end
@@ -94,7 +141,8 @@ local function read_events(feed)
 end
 
 function Feed:read()
-  local stream, kind, why = self.client:events(self.path, self.last)
+  local stream, kind, why, refused = self.client:events(self.path, self.last)
+  if refused then self.last = nil end
   if not stream then return kind, why end
   self.stream = stream
   kind, why = read_events(self)

@@ -4,10 +4,12 @@
 -- have one name. A server that comes back gives each lease a new TTL; one that
 -- has lost an agent is told of it by the agent's next renewal.
 local addresses = require "perigee.registry.control.address"
+local check = require "perigee.check"
 local clients = require "perigee.registry.control.client"
 local entries = require "perigee.registry.entry"
 local feed = require "perigee.registry.control.feed"
 local feeds = require "perigee.registry.feed"
+local pages_of = require "perigee.registry.pages"
 local tasks = require "perigee.task"
 local topologies = require "perigee.registry.control.topology"
 
@@ -128,32 +130,50 @@ local function query_of(filter, after, limit)
   return table.concat(parts, "&")
 end
 
-local function take_page(list, value, scope)
-  for _, each in ipairs(type(value.items) == "table" and value.items or {}) do
+local function take_page(pages, list, value, length, scope)
+  local items = type(value.items) == "table" and value.items or {}
+  for _, each in ipairs(items) do
     local name = type(each) == "table" and each.name
     local entry = type(name) == "string" and entries.trusted(each, scope, name)
     if entry then list[#list + 1] = entry end
+    pages:name(length / #items)
   end
 end
 
-local function list(control, scope, filter)
-  local found, after = {}, filter.after
-  local limit = filter.limit or math.huge
-  repeat
-    local value, kind, why = control.client:ask("GET",
+-- The next page and its length; or nil, a kind and why. Pages whose answer is
+-- too large are made smaller.
+local function ask_page(pages, control, scope, filter, after, most)
+  while true do
+    local value, headers, length = control.client:ask("GET",
       ("/v1/scopes/%s/agents?%s"):format(clients.escape(scope),
-        query_of(filter, after, math.min(PAGE, limit - #found))))
-    if not value then return nil, kind, why end
-    take_page(found, value, scope)
-    local before = after
-    after = type(value.next) == "string" and value.next or nil
+        query_of(filter, after, math.min(pages.size, most))))
+    if value then return value, length end
+    if headers ~= "too_large" or pages.size == 1 then
+      return nil, headers, length
+    end
+    pages.size = math.ceil(pages.size / 8)
+  end
+end
+
+local function list(pages, control, scope, filter)
+  local found, after = {}, filter.after
+  local limit, before = filter.limit or math.huge
+  pages.size = PAGE
+  repeat
+    local value, length, why = ask_page(pages, control, scope, filter, after,
+                                        limit - #found)
+    if not value then return nil, length, why end
+    take_page(pages, found, value, length, scope)
+    local fine, kind, failed = pages:turn()
+    if not fine then return nil, kind, failed end
+    before, after = after, not check.name(value.next) and value.next
   until not after or #found >= limit or before and after <= before
   return found
 end
 
 function Control:list(scope, filter)
   if filter.limit and filter.limit < 1 then return {} end
-  return tasks.spawn(list, self, scope, filter)
+  return pages_of.spawn(list, self, scope, filter)
 end
 
 -- ---- Watching --------------------------------------------------------------

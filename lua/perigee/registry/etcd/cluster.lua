@@ -11,15 +11,14 @@ local asks = require "perigee.registry.ask"
 local errors = require "perigee.errors"
 local futures = require "perigee.future"
 local http = require "perigee.control.http"
+local json = require "perigee.control.json"
 local loop = require "perigee.loop"
 local tasks = require "perigee.task"
 
-local json = require "cjson.safe".new()
-json.decode_max_depth(32)
-
 local M = {}
 
-local LIMIT = 16 * 2 ^ 20               -- bytes of an answer
+local LIMIT = 8 * 2 ^ 20                -- bytes of an answer
+local UNREAD = 2 ^ 18                   -- bytes of a stream that are kept
 local PAUSE = 0.05                      -- seconds, after all have failed
 
 local Cluster = {}
@@ -102,7 +101,8 @@ end
 
 -- What was answered; or nil, a kind, why and perhaps gRPC's code.
 local function read(cluster, status, headers, body)
-  local told = json.decode(body)
+  local told, kind = json.decode_long(body)
+  if kind == "too_large" then return nil, kind, "its answer is too large" end
   if type(told) ~= "table" then
     return nil, "protocol", "what it answers is not etcd's"
   end
@@ -223,6 +223,7 @@ local function open(cluster, url, path, question, seconds)
   local asked = request(cluster, url, path, question, seconds)
   -- It ends when the server is in no majority any more.
   table.insert(asked.headers, "Grpc-Metadata-hasleader: true")
+  asked.limit = UNREAD
   local stream
   stream, kind, why = cluster.client:stream(asked)
   if not stream then return nil, kind, why end
@@ -246,7 +247,7 @@ function Cluster:next(stream, seconds)
   if not line then
     return nil, kind or "peer_lost", shown(self, why or "it hung up")
   end
-  local told = json.decode(line)
+  local told = json.decode_long(line)
   if type(told) ~= "table" then
     return nil, "protocol", shown(self, "what it answers is not etcd's")
   end

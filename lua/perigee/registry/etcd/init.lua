@@ -13,6 +13,7 @@ local futures = require "perigee.future"
 local keys = require "perigee.registry.etcd.keys"
 local leases = require "perigee.registry.etcd.lease"
 local loop = require "perigee.loop"
+local pages_of = require "perigee.registry.pages"
 local tasks = require "perigee.task"
 
 local M = {}
@@ -110,11 +111,23 @@ function Etcd:lookup(scope, name)
   return tasks.spawn(lookup, self, scope, name)
 end
 
+local function length_of(text) return type(text) == "string" and #text or 0 end
+
+-- Calls f(name, kv) for each name of a page, until f returns true; returns
+-- whether it has.
+local function take_page(pages, scope, page, f)
+  for _, kv in ipairs(page) do
+    local name = type(kv) == "table" and keys.name_of(kv.key, scope)
+    pages:name(name and length_of(kv.value) or 0)
+    if name and f(name, kv) then return true end
+  end
+end
+
 -- Calls f(name, kv) for each name in a range of keys, as they were at one
 -- revision, in the order of names, until f returns true. Pages whose answer is
 -- too large are made smaller; each has to be behind the one before it. Returns
 -- the first answer; or nil, a kind, why.
-local function each(etcd, scope, from, to, limit, f)
+local function each(pages, etcd, scope, from, to, limit, f)
   local first
   while true do
     local found, told, why, code = range(etcd, {
@@ -126,12 +139,13 @@ local function each(etcd, scope, from, to, limit, f)
       return nil, told, why, code
     else
       first = first or told
-      for _, kv in ipairs(found) do
-        local name = keys.name_of(kv.key, scope)
-        if name and f(name, kv) then return first end
+      if take_page(pages, scope, found, f) or not told.more then
+        return first
       end
-      if not told.more then return first end
-      from = found[1] and keys.after(found[#found].key, from)
+      local fine, kind, failed = pages:turn()
+      if not fine then return nil, kind, failed end
+      local last = found[#found]
+      from = type(last) == "table" and keys.after(last.key, from)
       if not from then
         return nil, "protocol", "what it has are no keys in order"
       end
@@ -139,12 +153,12 @@ local function each(etcd, scope, from, to, limit, f)
   end
 end
 
-local function list(etcd, scope, filter)
+local function list(pages, etcd, scope, filter)
   local from, to = keys.range(scope, filter.prefix, filter.after)
   local chosen, choose = entries.choice(filter)
   local plain = not filter.kind and not filter.service
   local limit = plain and filter.limit or PAGE
-  local fine, kind, why = each(etcd, scope, from, to,
+  local fine, kind, why = each(pages, etcd, scope, from, to,
     math.max(1, math.min(limit, PAGE)),
     function(name, kv) return choose(etcd:entry(kv, scope, name)) end)
   if not fine then return nil, kind, why end
@@ -152,14 +166,14 @@ local function list(etcd, scope, filter)
 end
 
 function Etcd:list(scope, filter)
-  return tasks.spawn(list, self, scope, filter)
+  return pages_of.spawn(list, self, scope, filter)
 end
 
 --- As each(), for the names that a filter { prefix, after } lets through.
 -- Waits.
 function Etcd:each(scope, filter, f)
   local from, to = keys.range(scope, filter.prefix, filter.after)
-  return each(self, scope, from, to, PAGE, f)
+  return each(pages_of.new(), self, scope, from, to, PAGE, f)
 end
 
 --- Reads a scope: { entries by name, revision, term, cluster }. Waits. Used by
@@ -167,7 +181,7 @@ end
 function Etcd:all(scope, decode)
   local from, to = keys.range(scope)
   local found = {}
-  local first, kind, why = each(self, scope, from, to, PAGE,
+  local first, kind, why = each(pages_of.new(), self, scope, from, to, PAGE,
     function(name, kv) found[name] = decode(kv, scope, name) end)
   if not first then return nil, kind, why end
   local header = first.header

@@ -49,9 +49,9 @@ function M.after(last, from)
 end
 
 --- The entry of name in what a range or an event tells of a key; nil if it is
--- none.
+-- none. In a task: waits if it is long.
 function M.entry(found, scope, name, now)
-  return text.decode(base64.decode(found.value), scope, name, now)
+  return text.decode(base64.decode_long(found.value), scope, name, now)
 end
 
 --- The value for an entry, in base64; or nil and why.

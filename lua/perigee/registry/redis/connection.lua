@@ -217,7 +217,9 @@ local function read(connection)
   while true do
     local status = C.perigee_redis_get(redis, out, connection.wait)
     if status == 1 then
-      return replies.take(out[0])
+      local value = replies.take(out[0])
+      if connection.redis == redis then return value end
+      return nil, "closed", "it was closed"
     elseif status < 0 then
       return nil, kind_of(status), ffi.string(C.perigee_redis_why(redis))
     end

@@ -13,13 +13,14 @@ local connections = require "perigee.registry.redis.connection"
 local feeds = require "perigee.registry.feed"
 local keys = require "perigee.registry.redis.keys"
 local loop = require "perigee.loop"
+local turns = require "perigee.turn"
 
 local M = {}
 
 local NIL = connections.NIL
 local BLOCK = 2                         -- seconds that the server holds a read
 local GRACE = 0.02                      -- seconds after the end of a TTL
-local BATCH = 1000
+local BATCH = 200
 
 local Feed = feeds.class()
 
@@ -62,7 +63,10 @@ local function look(feed)
   local list
   list, kind, why = feed.redis:all(feed.scope, feed.connection)
   if not list then return nil, kind, why end
-  for name, text in pairs(list) do set(feed, name, text) end
+  for name, text in pairs(list) do
+    set(feed, name, text)
+    turns.give()
+  end
   for name in pairs(feed.known) do
     if not list[name] then expect(feed, name, feed.ttl) end
   end
@@ -78,6 +82,7 @@ local function take(feed, stream)
     feed.last = message[1]
     if fields.name and fields.entry then
       set(feed, fields.name, fields.entry ~= "" and fields.entry or nil)
+      turns.give()
     end
   end
 end

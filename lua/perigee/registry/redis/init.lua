@@ -18,6 +18,7 @@ local feeds = require "perigee.registry.feed"
 local futures = require "perigee.future"
 local keys = require "perigee.registry.redis.keys"
 local loop = require "perigee.loop"
+local pages_of = require "perigee.registry.pages"
 local sentinels = require "perigee.registry.redis.sentinel"
 local tasks = require "perigee.task"
 local writes = require "perigee.registry.redis.writes"
@@ -27,9 +28,8 @@ local M = {}
 local NIL = connections.NIL
 local TTL, TIMEOUT = 10, 5              -- seconds
 local ATTEMPTS = 100                    -- of a transaction that others disturb
-local PAGE = 500                        -- names that are read at once
+local PAGE = 200                        -- names that are read at once
 local SWEPT = 32                        -- expired names that a list removes
-local MOST = 2 ^ 20                     -- names that one list goes through
 
 local Redis = {}
 Redis.__index = Redis
@@ -273,24 +273,24 @@ end
 
 -- Calls f(name, text, now) for each name in a range, until f returns true.
 -- True; or nil, a kind and why. Ends whatever the server answers: each page
--- lies behind the one before it, and there are so many names at most.
-local function each(redis, connection, scope, from, to, f)
-  local gone, seen, before, last = {}, 0, ""
+-- lies behind the one before it, and pages has its bounds.
+local function each(pages, redis, connection, scope, from, to, f)
+  local gone, before, last = {}, ""
   repeat
     local names, texts, now = page(connection, scope, from, to, before)
     if not names then return nil, texts, now end
-    seen, before = seen + #names, names[#names] or ""
-    if seen > MOST then
-      return nil, "too_large", ("the scope has more than %d names"):format(MOST)
-    end
     for i, name in ipairs(names) do
-      if texts[i] == NIL then
+      local text = texts[i]
+      pages:name(type(text) == "string" and #text or 0)
+      if text == NIL then
         gone[#gone + 1] = name
-      elseif f(name, texts[i], now) then
+      elseif f(name, text, now) then
         return true
       end
     end
-    last = #names < PAGE
+    local fine, kind, why = pages:turn()
+    if not fine then return nil, kind, why end
+    last, before = #names < PAGE, names[#names] or ""
     from = "(" .. before
   until last
   if gone[1] then tasks.spawn(alone, sweep, redis, scope, gone) end
@@ -298,18 +298,23 @@ local function each(redis, connection, scope, from, to, f)
 end
 
 -- As each(), for the names that a filter { prefix, after } lets through.
-local function each_of(redis, scope, filter, f)
+local function each_of(pages, redis, scope, filter, f)
   local prefix = filter.prefix or ""
   local from = filter.after and filter.after >= prefix and "(" .. filter.after
     or "[" .. prefix
   local to = prefix == "" and "+" or "(" .. prefix .. "\255"
-  return each(redis, redis.connection, scope, from, to, f)
+  return each(pages, redis, redis.connection, scope, from, to, f)
 end
-Redis.each = each_of
 
-local function list(redis, scope, filter)
+--- Calls f(name, text, now) for each name that a filter { prefix, after } lets
+-- through, until f returns true. Waits. True; or nil, a kind and why.
+function Redis:each(scope, filter, f)
+  return each_of(pages_of.new(), self, scope, filter, f)
+end
+
+local function list(pages, redis, scope, filter)
   local chosen, choose = entries.choice(filter)
-  local fine, kind, why = each_of(redis, scope, filter,
+  local fine, kind, why = each_of(pages, redis, scope, filter,
     function(name, text, now)
       return choose((keys.decode(text, scope, name, now)))
     end)
@@ -318,15 +323,15 @@ local function list(redis, scope, filter)
 end
 
 function Redis:list(scope, filter)
-  return tasks.spawn(list, self, scope, filter)
+  return pages_of.spawn(list, self, scope, filter)
 end
 
 --- Reads the texts of all entries of a scope by name, on the given connection.
 -- Waits. Used by feeds.
 function Redis:all(scope, connection)
   local texts = {}
-  local fine, kind, why = each(self, connection, scope, "-", "+",
-    function(name, text) texts[name] = text end)
+  local fine, kind, why = each(pages_of.new(), self, connection, scope, "-",
+    "+", function(name, text) texts[name] = text end)
   if not fine then return nil, kind, why end
   return texts
 end

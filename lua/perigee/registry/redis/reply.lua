@@ -2,11 +2,14 @@
 --- The replies of Redis servers as values: a text, a number, a list, M.NIL, or
 -- a table with field `failure`, the text of an error.
 local control = require "perigee.control.native"
+local turns = require "perigee.turn"
 
 local ffi = require "ffi"
 local C = control.C
 
 local M = { NIL = {} }
+
+local FEW = 64                          -- values between looks at the time
 
 local length_out = control.length_t()
 
@@ -20,6 +23,7 @@ local function value_of(reply)
     local list = {}
     for i = 1, tonumber(C.perigee_reply_count(reply)) do
       list[i] = value_of(C.perigee_reply_at(reply, i - 1))
+      if i % FEW == 0 then turns.give() end
     end
     return list
   end
@@ -28,10 +32,12 @@ local function value_of(reply)
   return kind == C.PERIGEE_REPLY_FAILURE and { failure = value } or value
 end
 
---- The value of a reply, which is freed.
+--- The value of a reply, which is freed. Waits, in a task, as often as that
+-- takes long.
 function M.take(reply)
+  ffi.gc(reply, C.perigee_reply_free)
   local value = value_of(reply)
-  C.perigee_reply_free(reply)
+  C.perigee_reply_free(ffi.gc(reply, nil))
   return value
 end
 
