@@ -104,13 +104,29 @@ local function core_options(options)
   return core, text
 end
 
-local warned = false
+local warned, warned_of_files = false, false
+local SHORT_FILE = 2 ^ 24 -- more than any file of default options has
 
 -- Logs once that faults are injected, so that they are never on unnoticed.
 local function warn_of_faults(text)
   if warned or not text or not text:find "%S" then return end
   warned = true
   log.write("warning", "faults on purpose: " .. text)
+end
+
+-- Memory that peers on this host share is in files, and the system may bound
+-- their length. Says so once, before a large call meets it.
+local function warn_of_short_files()
+  if warned_of_files then return end
+  warned_of_files = true
+  local file = io.open "/proc/self/limits"
+  if not file then return end
+  local most = file:read("*a"):match "Max file size%s+(%d+)"
+  file:close()
+  if not most or tonumber(most) >= SHORT_FILE then return end
+  log.write("warning", ("files of this process may have %s bytes at most, and "
+    .. "so may memory that it shares with peers on this host: large calls, or "
+    .. "all, will fail (ulimit -f)"):format(most))
 end
 
 --- Makes an engine. Programs that use agents need no engine but the agent's,
@@ -214,6 +230,7 @@ function M.new(options)
   if status < 0 then
     return nil, errors.from(status, "making an engine", nil)
   end
+  warn_of_short_files()
   warn_of_faults(options.faults or os.getenv "PERIGEE_FAULTS")
   local engine = setmetatable({
     handle = out[0], events = native.events_t(loop.BATCH), i = 0, n = 0,

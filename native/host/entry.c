@@ -22,6 +22,7 @@
 #include "base/detail.h"
 #include "base/system.h"
 #include "host/entry.h"
+#include "host/sized.h"
 #include "perigee.h"
 
 #include <dirent.h>
@@ -73,6 +74,8 @@ int perigee_entry_write(int descriptor, const void *text, uint64_t length) {
   struct head head = {length, sum_of(text, length)};
   struct iovec parts[] = {{&head, sizeof head}, {(void *)text, length}};
   ssize_t whole = (ssize_t)(sizeof head + length);
+  if (!sized_may((uint64_t)whole))
+    return PERIGEE_NO_MEMORY;
   if (pwritev(descriptor, parts, 2, 0) != whole ||
       ftruncate(descriptor, whole) != 0)
     return PERIGEE_SYSTEM;

@@ -10,6 +10,7 @@
 
 #include "base/system.h"
 #include "host/adopted.h"
+#include "host/sized.h"
 #include "memory.h"
 
 enum { SIZE_SEALS = F_SEAL_SHRINK | F_SEAL_GROW };
@@ -37,7 +38,7 @@ static int allocate_shared(uint64_t length, uint8_t **pointer, void **handle) {
   int fd = memfd_create("perigee-region", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0)
     return system_status(errno);
-  if (ftruncate(fd, (off_t)length) != 0 || map(fd, length, pointer) < 0)
+  if (!sized(fd, length) || map(fd, length, pointer) < 0)
     goto fail;
   madvise(*pointer, length, MADV_DONTFORK);
   if (fcntl(fd, F_ADD_SEALS, SIZE_SEALS) != 0) {

@@ -76,3 +76,67 @@ describe("a process without a descriptor left", function()
     assert.equal(11, told)
   end)
 end)
+
+-- Serves echoes, with files of so many KiB at most, and logs to its parent.
+local function short_filed(child, perigee, ffi, kib)
+  ffi.cdef [[
+    struct spec_limit { unsigned long now, most; };
+    int getrlimit(int, struct spec_limit *);
+    int setrlimit(int, const struct spec_limit *);
+  ]]
+  local FSIZE, limit = 1, ffi.new "struct spec_limit"
+  ffi.C.getrlimit(FSIZE, limit)
+  limit.now = tonumber(kib) * 1024
+  ffi.C.setrlimit(FSIZE, limit)
+  perigee.log = function(level, message) child.say(level .. " " .. message) end
+  local agent, err = child.cases.agent "short"
+  if not agent then return child.say("no " .. tostring(err)) end
+  agent:serve { name = "short", version = 1, methods = {
+    echo = { raw = true, function(bytes) return bytes end } } }
+  local region, why = agent.engine:alloc(2 ^ 24, { name = "r", access = "r" })
+  assert(not region)
+  child.say("region " .. tostring(why))
+  child.say "there"
+  perigee.run()
+end
+
+describe("a process whose files may not be long", function()
+  after_each(cases.cleanup)
+
+  it("says so when it begins, and serves what is short", function()
+    local child = process.start(short_filed, 4096)
+    assert.matches("^warning files .* 4194304 bytes .*ulimit %-f", child:read())
+    assert.matches("^region .* too large", child:read())
+    child:expect "there"
+    local agent = assert(cases.agent(nil, { transport = "shm" }))
+    local proxy = assert(agent:proxy("short", "short", { timeout = 10 }))
+    for _ = 1, 3 do
+      assert.equal("short", tostring(assert(proxy:echo "short")))
+      local reply, err = proxy:echo(("l"):rep(2 ^ 20))
+      assert.is_nil(reply)
+      assert.equal("no_memory", err.kind)
+      assert.matches("ulimit -f", err.message, 1, true)
+    end
+    assert.is_nil(child:wait(0), "it lives")
+  end)
+
+  it("says so to who comes where it can share nothing", function()
+    local child = process.start(short_filed, 512)
+    child:read()
+    child:read()
+    child:expect "there"
+    local agent = assert(cases.agent(nil, { transport = "shm" }))
+    local session, err = agent:session("short", { timeout = 10 })
+    assert.is_nil(session)
+    assert.matches("ulimit -f", err.message, 1, true)
+    assert.is_nil(child:wait(0), "it lives")
+  end)
+
+  it("is told so where not even a name fits", function()
+    local child = process.start(short_filed, 0)
+    child:read()
+    assert.matches("^no ", child:read())
+    local how, status = child:wait()
+    assert.same({ "exit", 0 }, { how, status })
+  end)
+end)

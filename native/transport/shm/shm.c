@@ -20,6 +20,7 @@
 
 #include "base/system.h"
 #include "host/adopted.h"
+#include "host/sized.h"
 #include "memory/guarded.h"
 
 /* The content of an offer; its descriptors are inbox and outbox. `probed` is an
@@ -52,8 +53,10 @@ static int make(const char *name, uint64_t length, void **mapped, int seals,
              system_text(errno));
     return system_status(errno);
   }
-  if (ftruncate(fd, (off_t)length) != 0)
+  if (!sized(fd, length)) {
+    snprintf(reason, REASON, "%s", SIZED_NOT);
     goto fail;
+  }
   *mapped = guarded_map(length, fd);
   if (!*mapped)
     goto fail;

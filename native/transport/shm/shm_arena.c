@@ -43,6 +43,7 @@
 #include <unistd.h>
 
 #include "host/adopted.h"
+#include "host/sized.h"
 #include "memory/guarded.h"
 #include "shm.h"
 
@@ -113,7 +114,7 @@ const char *arena_trouble(const struct lane *lane) {
 }
 
 static bool form(int fd, uint64_t length, void *at) {
-  return ftruncate(fd, (off_t)length) == 0 &&
+  return sized(fd, length) &&
          mmap(at, length, PROT_READ | PROT_WRITE,
               MAP_SHARED | MAP_NORESERVE | MAP_FIXED, fd, 0) != MAP_FAILED &&
          madvise(at, length, MADV_DONTFORK) == 0 &&
@@ -144,6 +145,8 @@ static void unmake(struct lane *lane, uint32_t i) {
 
 static int make(struct lane *lane, uint32_t i) {
   const char *why = "";
+  if (!sized_may(lane->segment))
+    return trouble(lane, PERIGEE_NO_MEMORY, SIZED_NOT);
   int fd = lane->options.file(lane->options.session, &why);
   if (fd < 0)
     return trouble(lane, fd, why);
