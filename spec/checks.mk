@@ -20,6 +20,8 @@ export ONLY V RDMA
 TESTS := $(patsubst %.c,%,$(wildcard spec/native/*_test.c))
 # The lying peer of the C tests as a program, to attack whole agents.
 LIAR := spec/hostile/liar
+# What attackers are started with.
+SPARSE := build/spec/hostile/sparse.so
 STRESS := $(patsubst %.c,%,$(wildcard spec/native/stress*_test.c))
 PLUGINS := $(patsubst spec/native/%.c,spec/%.so, \
              $(wildcard spec/native/plugin_*.c))
@@ -141,9 +143,15 @@ endef
 $(eval $(call liar,build,$(RELEASE)))
 $(eval $(call liar,build/asan,$(ASAN)))
 
+$(SPARSE): build/obj/spec/hostile/sparse.o
+	$(call say,LINK)
+	mkdir -p $(@D)
+	$(CC) -shared -o $@ $^
+
 # Specs run with the core as it is installed, C tests with one that has checks.
 .PHONY: tests tests-asan tests-tsan
-tests: all peers $(TESTS:%=build/debug/%) $(PLUGINS:%=build/%) build/$(LIAR)
+tests: all peers $(TESTS:%=build/debug/%) $(PLUGINS:%=build/%) build/$(LIAR) \
+  $(SPARSE)
 tests-asan: $(CDEF) build/asan/perigee/core.so $(TESTS:%=build/asan/%) \
   $(PLUGINS:%=build/asan/%) build/asan/$(LIAR) $(CONTROL_CDEF) \
   $(CONTROLLED:%=build/asan/%)

@@ -46,7 +46,7 @@ only("shm", "holes", "loans of memory that has no page", { seconds = 1,
      judge = { holds = true, more = "by=loans" } })
 only("shm", "holes in rings", "replies that fill rings that have no page",
      { file = "holes", seconds = 1, judge = { holds = true, more = "by=rings",
-       preload = "spec/plugin_sparse.so" } })
+       preload = "spec/hostile/sparse.so" } })
 only("shm", "scribbles", "random bytes over all shared memory",
      { judge = { mortal = true } })
 only("shm", "forks", "a death that a child hides")

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * plugin_sparse.c - to be preloaded: the core's rings are made as an older build
+ * sparse.c - to be preloaded: the core's rings are made as an older build
  * made them, sealed for good and without a page in them.
  */
 #include <fcntl.h>
