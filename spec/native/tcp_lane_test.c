@@ -345,6 +345,25 @@ static void more_than_the_window_is_a_lie(void **state) {
   lost_by(s, PERIGEE_PROTOCOL);
 }
 
+/* Many at once take some polls, between which others have their turn. */
+static void heads_that_mean_nothing_count_as_work(void **state) {
+  enum { HEADS = 4096, A_POLL = 1536 };
+  static struct tcp_head heads[HEADS];
+  struct scene *s = *state;
+  const struct lane *lane = s->hand.session->lane;
+  for (int i = 0; i < HEADS; i++)
+    heads[i] = (struct tcp_head){.type = i % 2 ? TCP_WORD : TCP_ENDED};
+  uint64_t before = lane->bytes_received;
+  hand_lane(&s->hand, heads, sizeof heads);
+  for (int polls = 1; polls <= 2; polls++) {
+    look(s, 1);
+    assert_true(lane->bytes_received - before <=
+                (uint64_t)polls * A_POLL * TCP_HEAD);
+  }
+  goes_on(s);
+  assert_int_equal(lane->bytes_received - before, sizeof heads);
+}
+
 static void a_peer_that_reads_nothing_is_given_up(void **state) {
   struct scene *s = *state;
   struct frame f = {.type = FRAME_LOOKUP, .lookup = {.name = "region"}};
@@ -557,6 +576,7 @@ int main(void) {
       SCENE(the_peer_is_told_of_ends_of_what_it_was_sent),
       SCENE(crumbs_do_not_fill_the_unexpected_queue),
       SCENE(more_than_the_window_is_a_lie),
+      SCENE(heads_that_mean_nothing_count_as_work),
       SCENE(a_peer_that_reads_nothing_is_given_up),
       SCENE(credit_for_what_was_never_sent_is_a_lie),
       SCENE(words_of_operations_that_are_none_mean_nothing),
