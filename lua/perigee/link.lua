@@ -80,12 +80,6 @@ function Link:avoid(session)
   self.avoided = session.epoch
 end
 
---- Is the peer that takes no calls any more still there?
-function Link:drains()
-  local session = self:live()
-  return session and session.epoch == self.avoided
-end
-
 -- The session, if it is one for calls.
 local function usable(link)
   local session = link:live()

@@ -169,6 +169,20 @@ describe("an agent that drains", function()
     second:kill()
   end)
 
+  it("lets callers wait for the next one as long as their calls may take",
+     function()
+    tell("drain", "true")
+    local calls = { perigee.spawn(proxy.life, proxy:with { reconnect = 0.05 }),
+                    proxy:with({ reconnect = 0.05 }).async:life() }
+    perigee.sleep(0.2)
+    tell("close", "closed")
+    perigee.sleep(0.2)
+    for _, call in ipairs(calls) do assert.is_false(call:done()) end
+    local second = process.start(server, "2"):expect("ready", LONG, pump)
+    for _, call in ipairs(calls) do assert.equal("2", (call:wait(60))) end
+    second:kill()
+  end)
+
   it("takes what is added to it afterwards from nobody", function()
     local one = assert(cases.agent("one"))
     one:serve { name = "x", methods = { f = function() return 1 end } }

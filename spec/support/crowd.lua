@@ -34,7 +34,7 @@ end
 -- ---- Callers ---------------------------------------------------------------
 
 -- Runs in each process of callers until it hears a line. Says how many calls
--- were made, and how many have failed, and of some why.
+-- were made, how many have failed, and of some why, and the longest's ms.
 local function callers(child, perigee, ffi, tasks, dawdles)
   local agent = assert(child.cases.agent())
   local proxy
@@ -44,10 +44,12 @@ local function callers(child, perigee, ffi, tasks, dawdles)
   until proxy
   local room = assert(agent.engine:alloc(2 ^ 16)):slice(0, 40000)
   local long, over = ("x"):rep(20000), false
-  local made, failed = 0, 0
+  local made, failed, longest = 0, 0, 0
+  local process_ = require "spec.support.process"
 
-  local function check(what, wanted, got, err)
+  local function check(began, what, wanted, got, err)
     made = made + 1
+    longest = math.max(longest, process_.now() - began)
     if got == wanted then return end
     failed = failed + 1
     if failed < 4 then
@@ -89,19 +91,19 @@ local function callers(child, perigee, ffi, tasks, dawdles)
   local function one_by_one(task)
     for n = task, math.huge do
       if over then return end
-      check(ways[n % #ways + 1](n))
+      check(process_.now(), ways[n % #ways + 1](n))
     end
   end
 
   local function several(task)
     for n = task, math.huge do
       if over then return end
-      local flying = {}
+      local flying, began = {}, process_.now()
       for i = 1, 4 do
         flying[i] = { starts[(n + i) % #starts + 1](n) }
       end
       for i = 1, 4 do
-        check(flying[i][1], flying[i][2], flying[i][3]:wait())
+        check(began, flying[i][1], flying[i][2], flying[i][3]:wait())
       end
     end
   end
@@ -116,13 +118,13 @@ local function callers(child, perigee, ffi, tasks, dawdles)
     local n = 0
     while ffi.C.spec_poll(entry, 1, 30) == 0 do -- no loop runs meanwhile
       n = n + 1
-      check(ways[n % #ways + 1](n))
+      check(process_.now(), ways[n % #ways + 1](n))
     end
   end
   child.attend()
   over = true
   perigee.wait_all(running)
-  child.say(("%d %d"):format(made, failed))
+  child.say(("%d %d %d"):format(made, failed, longest * 1e3))
   agent:close()
 end
 
@@ -152,18 +154,19 @@ function M.ready()
   end
 end
 
---- Ends it. Returns how many calls were made, how many failed, and what was
--- told of those.
+--- Ends it. Returns how many calls were made, how many failed, what was told of
+-- those, and how many ms the longest took.
 function M.finish()
-  local made, failed = 0, 0
+  local made, failed, longest = 0, 0, 0
   for _, one in ipairs(M.all) do one:tell "over" end
   for _, one in ipairs(M.all) do
     local line = assert(failures(one, 60 * cases.slow))
-    local n, bad = line:match "^(%d+) (%d+)$"
+    local n, bad, ms = line:match "^(%d+) (%d+) (%d+)$"
     made, failed = made + tonumber(n), failed + tonumber(bad)
+    longest = math.max(longest, tonumber(ms))
     one:wait()
   end
-  return made, failed, table.concat(M.told, "\n")
+  return made, failed, table.concat(M.told, "\n"), longest
 end
 
 return M

@@ -95,8 +95,7 @@ function M.add(Agent)
 -- A call that comes too late is not made: its error is of kind `closed`, its
 -- `code` is "draining" and `sent` is false. A proxy that was made by a name or
 -- an address asks for the next holder of the name then, and calls that one. It
--- waits for it as long as this agent is there, and then as for a peer that is
--- away (`Agent:proxy`). All of that is within the call's timeout.
+-- waits for it within the call's timeout; not at all if `reconnect` is 0.
 --
 -- Peers whose loop does not run cannot answer that they know. They are waited
 -- for one second, and their calls are not lost either.

@@ -10,9 +10,8 @@
 --   idempotent
 --   was pending,        ends with peer_lost: its handler may have run
 --   not idempotent
---   is not taken, as    waits for another peer of that name, as one that is
---   the peer drains     made while the peer is away; the time does not count in
---                       which the one that drains is still there
+--   is not taken, as    waits for another peer of that name, all of its timeout
+--   the peer drains     (but not at all if reconnect is 0)
 --
 -- A call goes on by a proxy of its own, which lasts as long as the call. The
 -- binding of that proxy has these fields in addition:
@@ -33,7 +32,7 @@ local tasks = require "perigee.task"
 local traces = require "perigee.trace"
 
 local huge = math.huge
-local min = math.min
+local max, min = math.max, math.min
 local now, left, settle = loop.now, loop.left, futures.settle
 local here = traces.here
 
@@ -81,45 +80,33 @@ local function failed(binding, err, why, deadline, sent)
   return told
 end
 
--- Is it worth to wait on after patience was over with why? The peer that drains
--- is there still: the next one of its name may have to wait for its end.
-local function waits_on(binding, why, deadline, call)
-  return binding.reconnect > 0 and binding.link:drains() and now() < deadline
-    and not (call and call.ended) and (not why or links.PASSING[why.kind])
-end
-
--- Waits for a session. Returns it; or nil and an error, or nil and false.
-local function reach(binding, patience, deadline, call)
-  local link = binding.link
-  while true do
-    local session, why = link:reach(patience, deadline, call)
-    if session or not waits_on(binding, why, deadline, call) then
-      return session, why
-    end
-    patience = min(now() + binding.reconnect * 1e9, deadline)
-  end
-end
-
 -- Waits for a session in which the peer has the service of class. Returns it,
 -- with the error of a version that is not wanted if there is one; or nil and an
--- error, or nil and false if call, a future, has ended meanwhile.
+-- error, or nil and false if call, a future, has ended meanwhile. A peer that
+-- is lost before it has told of its service was there: the patience with the
+-- next one begins anew.
 local function rejoin(binding, patience, deadline, call)
-  local class = binding.class
+  local link, class = binding.link, binding.class
   while true do
-    local session, why = reach(binding, patience, deadline, call)
+    local session, why = link:reach(patience, deadline, call)
     if not session then return nil, why end
     if call and call.ended then return nil, false end
     local fine
     fine, why = M.fit(class, session, left(deadline))
     if fine then return session, M.unfit(class, binding.version, session) end
     if not STARTING[why.kind] or now() >= patience then return nil, why end
+    if why.kind == "peer_lost" then
+      patience = max(patience, min(now() + binding.reconnect * 1e9, deadline))
+    end
     loop.wait_signal(signals.new(1), min(now() + PAUSE, patience))
   end
 end
 
 -- Returns until when a call waits for its peer, and when its timeout is over:
--- the binding's deadline, or due, or as counted from when it began.
-local function until_when(binding, method, began, due)
+-- the binding's deadline, or due, or as counted from when it began. A peer that
+-- drains makes room for another, which is waited for as long as the call may
+-- take; but if reconnect is 0, nobody is.
+local function until_when(binding, method, began, due, drains)
   local time = now()
   local deadline = binding.deadline or due
   if not deadline then
@@ -128,7 +115,9 @@ local function until_when(binding, method, began, due)
       deadline = (began or time) + binding.timeout * 1e9
     end
   end
-  if method.idempotent then return deadline, deadline end
+  if method.idempotent or drains and binding.reconnect > 0 then
+    return deadline, deadline
+  end
   local patience = binding.patience or time + binding.reconnect * 1e9
   return min(patience, deadline), deadline
 end
@@ -164,7 +153,8 @@ function M.renew(proxy, method, err, call, future)
   end
   local root = binding.root or binding
   local sent = binding.sent or began and err.sent ~= false or false
-  local patience, deadline = until_when(binding, method, began, call.due)
+  local patience, deadline = until_when(binding, method, began, call.due,
+                                        outcome.is_drained(err))
   local why
   session, why = rejoin(binding, patience, deadline, future)
   if not root.link then return nil, outcome.gone(root, method) end
