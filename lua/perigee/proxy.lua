@@ -64,6 +64,7 @@ for name, each in pairs(WITH) do OPEN[name] = each end
 -- ---- Bindings --------------------------------------------------------------
 
 local RECONNECT = 3                     -- seconds that a call waits by default
+M.RECONNECT = RECONNECT
 local ASKING = 5                        -- for descriptions no caller waits for
 local NOWHERE = 65535                   -- an id that no method has
 

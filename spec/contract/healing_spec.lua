@@ -35,6 +35,24 @@ describe("a proxy", function()
     end
   end)
 
+  it("is made although its peer is lost before it tells of the service",
+     function()
+    local one, closed = assert(cases.agent "one"), 0
+    one:serve { name = "x", methods = { f = function() return 1 end } }
+    one:on_session(function(came)
+      closed = closed + 1
+      if closed < 3 then came:close() end
+    end)
+    local made = assert(agent:proxy("one", "x", { reconnect = 60 }))
+    assert.equal(1, (made:f()))
+    assert.equal(3, closed)
+    closed = -1e9
+    perigee.session(made):close()
+    local none, err = agent:proxy("one", "y", { reconnect = 0 })
+    assert.is_nil(none)
+    assert.equal("peer_lost", err.kind)
+  end)
+
   it("says so of a call that nobody comes back for", function()
     kill(session)
     local started = process.now()

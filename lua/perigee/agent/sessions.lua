@@ -24,6 +24,22 @@ local function session_with(self, peer, timeout, level)
   return session, link
 end
 
+-- Opens a proxy of a service whose peer was lost, with err, before it had told
+-- of it. Waits for the peer as calls do. Returns the proxy; or nil and an
+-- error.
+local function open_again(link, service, options, deadline, err)
+  local patience = loop.deadline(options.reconnect or proxies.RECONNECT)
+  patience = math.min(patience, deadline)
+  local session, proxy
+  repeat
+    loop.refresh(link.engine)           -- the end may not have been seen
+    session = link:reach(patience, deadline)
+    if not session then return nil, err end
+    proxy, err = proxies.open(session, service, options, 3, link, deadline)
+  until proxy or err.kind ~= "peer_lost" or loop.now() >= patience
+  return proxy, err
+end
+
 local SESSION = { timeout = check.seconds, keep = check.boolean,
                   reconnect = check.seconds }
 
@@ -72,7 +88,8 @@ end
 -- method is idempotent, for the whole timeout. Then it ends with `peer_lost`,
 -- or with `timeout` if its timeout is over, and `err.sent == false`. Once this
 -- side has closed the session, the proxy or the agent, the proxy does not
--- connect again.
+-- connect again. So it is with a peer that is lost before it has told of the
+-- service.
 -- @function Agent:proxy
 -- @tparam string peer as for `Agent:session`
 -- @tparam string service the service's name
@@ -94,6 +111,9 @@ function Agent:proxy(peer, service, options)
   local session, link = session_with(self, peer, options.timeout, 2)
   if not session then return nil, link end
   local proxy, err = proxies.open(session, service, options, 2, link, deadline)
+  if not proxy and err.kind == "peer_lost" and not session.closed then
+    return open_again(link, service, options, deadline, err)
+  end
   return proxy, err
 end
 
