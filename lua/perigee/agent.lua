@@ -8,6 +8,7 @@
 -- * `engine`: its `Engine`, for memory and sessions
 -- @classmod Agent
 local arrivals = require "perigee.agent.arrivals"
+local check = require "perigee.check"
 local drains = require "perigee.agent.drain"
 local engines = require "perigee.engine"
 local known = require "perigee.agent.known"
@@ -170,5 +171,8 @@ jit.off(Agent.close)
 function Agent:__tostring()
   return ("agent %s in scope %s"):format(self.name, self.scope)
 end
+
+check.colons(Agent, "agent", "close drain list lookup mesh on_session proxy "
+  .. "read regions rendezvous serve serve_once session watch write")
 
 return M

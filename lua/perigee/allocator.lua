@@ -334,4 +334,6 @@ function Allocator:close()
   if self.region.allocated == self then self.region.allocated = false end
 end
 
+check.colons(Allocator, "allocator", "alloc close free stats")
+
 return M

@@ -97,6 +97,27 @@ local function bare(raised)
   return (tostring(raised):gsub("^[^:]*:%d+: ", ""))
 end
 
+local function dotted(what, name, level)
+  error(("%s:%s is called with a colon, not with a dot"):format(what, name),
+        level + 1)
+end
+M.dotted = dotted
+
+--- Has methods of a class raise where they are called on something else, as by
+-- a dot: without this some would wait for ever. names: with blanks between.
+function M.colons(class, what, names)
+  for name in names:gmatch "%S+" do
+    local f, method = class[name], nil
+    method = function(self, ...)
+      if type(self) ~= "table" or self[name] ~= method then
+        dotted(what, name, 2)
+      end
+      return f(self, ...)
+    end
+    class[name] = method
+  end
+end
+
 --- Raises at level the message of a misuse error of the library that a pcall
 -- has caught, without the position in it.
 function M.blame(raised, level)

@@ -76,7 +76,10 @@ local function encode_table(out, value)
   if is_error(value) then value = errors.packed(value) end
   local before = #out
   local fine, why = try(out, value)
-  if not fine then
+  local what = not fine and slices.named(value)
+  if not fine and what ~= "a table" then
+    return what
+  elseif not fine then
     return "a table with something in it that cannot travel ("
       .. tostring(why):gsub("^.-:%d+: ", "") .. ")"
   end

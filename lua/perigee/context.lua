@@ -9,6 +9,7 @@
 -- * `session`: the `Session` by which the call came; false if it had ended
 --   before the handler asked for the context
 -- @classmod Context
+local check = require "perigee.check"
 local errors = require "perigee.errors"
 local futures = require "perigee.future"
 local loop = require "perigee.loop"
@@ -241,5 +242,7 @@ loop.dropped[#loop.dropped + 1] = function()
     end)
   end
 end
+
+check.colons(Context, "context", "cancelled proxy remaining sent trace")
 
 return M

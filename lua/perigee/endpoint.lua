@@ -111,4 +111,6 @@ function Endpoint:close()
   if self.connecting then self.connecting:cancel() end
 end
 
+check.colons(Endpoint, "endpoint", "close connect info")
+
 return M

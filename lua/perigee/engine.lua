@@ -489,4 +489,7 @@ getmetatable(M.net).__gc = function()
   end
 end
 
+check.colons(Engine, "engine", "alloc close connect endpoint listen register "
+  .. "stats")
+
 return M

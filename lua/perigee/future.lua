@@ -20,6 +20,7 @@
 --   doing      a description for messages: "running a task"
 --   again      the call to make again in another session (call/again.lua)
 --   inner      the future that this one follows
+local check = require "perigee.check"
 local errors = require "perigee.errors"
 local loop = require "perigee.loop"
 local native = require "perigee.native"
@@ -264,8 +265,11 @@ end
 -- print(select(2, future:wait(0)).kind, future:done())      --> timeout false
 -- print(future:wait())                                         --> done
 function Future:wait(seconds)
-  if self[ENDED] == 1 then return self[VALUE] end
-  if self[ENDED] then return results(self) end
+  if type(self) ~= "table" then check.dotted("future", "wait", 2) end
+  local ended = self[ENDED]
+  if ended == 1 then return self[VALUE] end
+  if ended then return results(self) end
+  if ended == nil then check.dotted("future", "wait", 2) end
   if not seconds and self[OPERATION] then return short(self) end
   return wait(self, seconds)
 end
@@ -279,6 +283,9 @@ end
 -- future:wait()
 -- print(future:done())                                         --> true
 function Future:done()
+  if type(self) ~= "table" or self[ENDED] == nil then
+    check.dotted("future", "done", 2)
+  end
   return self[ENDED] and true or false
 end
 
@@ -293,6 +300,9 @@ end
 -- future:cancel()
 -- print(select(2, future:wait()).kind)                         --> cancelled
 function Future:cancel()
+  if type(self) ~= "table" or self[ENDED] == nil then
+    check.dotted("future", "cancel", 2)
+  end
   if self.ended then return end
   local operation, inner = self.operation, self.inner
   if operation then

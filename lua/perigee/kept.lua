@@ -407,4 +407,7 @@ function Kept:__tostring()
     and "closed" or self.current.handle and "open" or "away")
 end
 
+check.colons(Kept, "session", "close ended explain prepare_read prepare_write "
+  .. "prepare_write_imm read recv recv_imm region send session write write_imm")
+
 return M

@@ -139,4 +139,6 @@ loop.on[C.PERIGEE_EVENT_ACCEPTED] = function(engine, event)
   give(listener, session)
 end
 
+check.colons(Listener, "listener", "accept close")
+
 return M

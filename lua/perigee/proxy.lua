@@ -42,10 +42,6 @@ local M = {}
 
 local KINDS = { typed = typed, raw = raw, inplace = raw }
 
-local function slice(value)
-  if not slices.is_slice(value) then return "a slice" end
-end
-
 local function version(value)
   if check.is_count(value) then return end
   if type(value) ~= "table" or not check.is_count(value[1])
@@ -54,10 +50,10 @@ local function version(value)
   end
 end
 
-local WITH = { timeout = check.seconds, into = slice, reader = check.callable,
-               capacity = check.count, request_capacity = check.count,
-               reconnect = check.seconds, epoch = check.string,
-               trace = traces.check }
+local WITH = { timeout = check.seconds, into = slices.check,
+               reader = check.callable, capacity = check.count,
+               request_capacity = check.count, reconnect = check.seconds,
+               epoch = check.string, trace = traces.check }
 local OPEN = { version = version }
 for name, each in pairs(WITH) do OPEN[name] = each end
 
@@ -136,9 +132,15 @@ end
 -- sums:close()
 -- print(select(2, sums:add(1, 2)).kind)                        --> closed
 
+local function binding_of(self, name, level)
+  local binding = type(self) == "table" and rawget(self, 1)
+  if type(binding) ~= "table" then check.dotted("proxy", name, level + 1) end
+  return binding
+end
+
 -- Calls on the proxy give nil and an error of kind `closed` from now on.
 local function close(self)
-  local binding = self[1]
+  local binding = binding_of(self, "close", 2)
   binding.link = false
   binding.session = nowhere(binding.session, "closed",
                             "the proxy of %s was closed")
@@ -231,9 +233,9 @@ end
 -- print(first:copy(function(loan) return loan:write "12345" end))   --> 5
 local function with_of(class)
   return function(self, options)
+    local before = binding_of(self, "with", 2)
     check.options(options, WITH, "with", 2)
     if options == nil then error("with needs a table of options", 2) end
-    local before = self[1]
     return open(class, bind(before.session, options, before, 2))
   end
 end

@@ -422,4 +422,7 @@ function M.pooled(engine, pointer, length)
   return slices.new(block, 0, length, nil, 2)
 end
 
+check.colons(Region, "region", "allocator close slice")
+check.colons(Remote, "region", "close slice")
+
 return M

@@ -220,7 +220,7 @@ function M.raw(engine, served, record, result)
     return bad_result(engine, served, record,
                       "a view that is not its own request")
   else
-    return bad_result(engine, served, record, "a " .. type(result)
+    return bad_result(engine, served, record, slices.named(result)
       .. "; a raw handler returns a string, its request, a slice or nothing")
   end
   send(engine, served, record, result, nil)

@@ -284,4 +284,6 @@ function M.new(options)
   return self
 end
 
+check.colons(Monitor, "monitor", "delta missing snapshot total_delta")
+
 return M

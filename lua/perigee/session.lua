@@ -348,4 +348,6 @@ loop.on[DONE] = futures.finish
 loop.on[C.PERIGEE_EVENT_CONNECTED] = futures.finish
 loop.on[C.PERIGEE_EVENT_REPLY] = futures.finish
 
+check.colons(Session, "session", "close ended explain region")
+
 return M

@@ -42,6 +42,22 @@ end
 --- Is x a slice?
 M.is_slice = is_slice
 
+--- What a value is that is no slice, for messages. An owner, whose class has
+-- `slice` and `text`, is easily given in place of one.
+function M.named(x)
+  local class = type(x) == "table" and (getmetatable(x) or {}).__index
+  if type(class) == "table" and rawget(class, "slice")
+    and rawget(class, "text") then
+    return x:text() .. ", of which region:slice() is all"
+  end
+  return "a " .. type(x)
+end
+
+--- The check of an option that takes a slice.
+function M.check(x)
+  if not is_slice(x) then return "a slice, as region:slice()" end
+end
+
 local SHAPE = { count = check.count, stride = check.count }
 
 local function shape(owner, offset, block, options, level)
@@ -61,14 +77,26 @@ local function shape(owner, offset, block, options, level)
   return make(owner, offset, count * block, block, count, stride)
 end
 
+-- Says what is wrong with an offset and a length that are no counts. whole: an
+-- owner or a slice.
+local function misplaced(whole, offset, length)
+  if is_count(offset) and type(length) == "number" and length < 0 then
+    return ("a slice at %.0f lies outside of %s with %.0f bytes"):format(offset,
+      is_slice(whole) and "a slice" or whole:text(), whole.length)
+  end
+  local wrong = is_count(offset) and length or offset
+  return ("a slice's offset and length are integers of at least 0, not %s")
+    :format(type(wrong) == "number" and tostring(wrong) or "a " .. type(wrong))
+end
+
 --- The part of owner at offset (default 0) of length bytes (default: the rest).
 -- options: count and stride (default: length) for many blocks of length bytes.
 -- Raises at level if it would lie outside of owner.
 function M.new(owner, offset, length, options, level)
   offset = offset or 0
-  length = length or owner.length - offset
+  length = length or is_count(offset) and owner.length - offset
   if not (is_count(offset) and is_count(length)) then
-    error("a slice's offset and length are integers of at least 0", level + 1)
+    error(misplaced(owner, offset, length), level + 1)
   end
   if options ~= nil then
     return (shape(owner, offset, length, options, level + 1)) -- no tail call
@@ -119,7 +147,7 @@ M.store_own = store_own
 --- The same for any value, which may be no slice.
 function M.store_local(target, slice, engine)
   if not is_slice(slice) then
-    return "a slice is meant, not a " .. type(slice)
+    return "a slice is meant, not " .. M.named(slice)
   end
   return store_own(target, slice, engine)
 end
@@ -127,7 +155,7 @@ end
 --- The same for a slice of a region that session's peer has.
 function M.store_remote(target, slice, session)
   if not is_slice(slice) then
-    return "a slice is meant, not a " .. type(slice)
+    return "a slice is meant, not " .. M.named(slice)
   end
   if slice.owner.session ~= session then
     return "a slice of a region of this session's peer is meant, not one of "
@@ -263,9 +291,10 @@ end
 -- print(half.offset, half.length)                              --> 4 4
 function methods.slice(slice, offset, length, options)
   offset = offset or 0
-  length = length or slice.length - offset
-  if not (is_count(offset) and is_count(length))
-    or (not options and offset + length > slice.length) then
+  length = length or is_count(offset) and slice.length - offset
+  if not (is_count(offset) and is_count(length)) then
+    error(misplaced(slice, offset, length), 2)
+  elseif not options and offset + length > slice.length then
     error(("a slice of %s bytes at %s lies outside of a slice with %d bytes")
       :format(length, offset, slice.length), 2)
   end
@@ -301,6 +330,16 @@ function methods.close(slice)
   local owner = slice.owner
   if owner.release then owner:release() end
 end
+
+-- As check.colons, for objects whose methods a function finds.
+local function guard(name)
+  local f = methods[name]
+  methods[name] = function(slice, ...)
+    if not is_slice(slice) then check.dotted("slice", name, 2) end
+    return f(slice, ...)
+  end
+end
+for name in ("close fill slice string write"):gmatch "%S+" do guard(name) end
 
 Slice.__index = function(slice, key)
   if key == "pointer" then

@@ -10,6 +10,7 @@ local futures = require "perigee.future"
 local native = require "perigee.native"
 local sessions = require "perigee.session"
 local slices = require "perigee.slice"
+local units = require "perigee.units"
 
 local C = native.C
 local Session = sessions.Session
@@ -44,11 +45,12 @@ local function transferred(future, event)
   local session, kept = future[OWNER], future[VALUE]
   if kept[3] then session.spare = kept[1] end -- a list of one is reused
   if event.status == 0 then return settle(future, true) end
-  settle(future, nil, errors.ended(event.status, doing(session, "a transfer"),
-                                   errors.why(event)))
+  settle(future, nil, batch.ended(event, batch.doing(kept[4], kept[2], kept[3]),
+                                  kept[5]))
 end
 
--- The future's value keeps the list and its slices alive until the end.
+-- The future's value keeps the list and its slices alive until the end. a, b:
+-- from and to; or a list of such pairs.
 local function submit(session, kind, list, n, immediate, timeout, a, b)
   local operation = C.perigee_transfer(session.handle, kind, list, n, immediate,
                                        timeout)
@@ -58,7 +60,8 @@ local function submit(session, kind, list, n, immediate, timeout, a, b)
     session.scratch = session.spare or native.transfers_t(1)
     session.spare = false
   end
-  return start(session, operation, { list, a, b }, transferred)
+  return start(session, operation, { list, a, b or false, kind, timeout },
+               transferred)
 end
 
 local function transfer(session, kind, spec, immediate)
@@ -156,12 +159,14 @@ end
 
 -- ---- Two-sided -------------------------------------------------------------
 
+-- A future's value is { timeout, the bytes of the slice, what is kept }.
 local function ended(what, value)
   return function(future, event)
-    local session = future.owner
+    local session, given = future.owner, future.value
     if event.status == 0 then return settle(future, value(event)) end
-    settle(future, nil, errors.ended(event.status, doing(session, what),
-                                     errors.why(event)))
+    local bytes = given[2] and " of " .. units.format_size(given[2]) or ""
+    settle(future, nil, batch.ended(event, doing(session, what .. bytes),
+                                    given[1]))
   end
 end
 
@@ -180,7 +185,8 @@ local function two_sided(session, what, slice, submit_it, timeout, finish)
   local operation = submit_it(session.handle, message, timeout)
   if operation == INLINE then return SUCCESS end
   if operation < 0 then return refused(session, what, operation) end
-  return start(session, operation, { message, slice }, finish)
+  return start(session, operation, { timeout, slice.length, message, slice },
+               finish)
 end
 
 local core_send, core_recv = C.perigee_send, C.perigee_recv
@@ -242,5 +248,7 @@ function Session:recv_imm(options)
   if not self.handle then return gone(self, "recv_imm") end
   local operation = C.perigee_recv_imm(self.handle, timeout)
   if operation < 0 then return refused(self, "recv_imm", operation) end
-  return start(self, operation, false, imm_received)
+  return start(self, operation, { timeout, false }, imm_received)
 end
+
+check.colons(Session, "session", "read recv recv_imm send write write_imm")

@@ -47,6 +47,7 @@ end
 -- } }
 -- print(assert(agent:proxy(agent.name, "text")):upper "abc")   --> ABC
 local function text(view)
+  if not istype(view_t, view) then check.dotted("view", "string", 2) end
   if view.live == 0 then ended(2) end
   if view.size > M.LONGEST then
     error(("a view of %.0f bytes is longer than a Lua string can be"):format(
@@ -59,7 +60,8 @@ local function length_of(source)
   if type(source) == "string" then return #source end
   if is_slice(source) then return source.length end
   if not istype(view_t, source) then
-    error("write takes a view, a slice or a string, not a " .. type(source), 3)
+    error("write takes a view, a slice or a string, not "
+      .. slices.named(source), 3)
   end
   if source.live == 0 then ended(3) end
   return source.size
@@ -86,7 +88,7 @@ end
 -- print(reply)                                              --> before behind
 local function write(view, source, offset)
   if not istype(view_t, view) or not view.lent then
-    error("write is called as loan:write(source)", 2)
+    check.dotted("loan", "write", 2)
   end
   if view.live == 0 then ended(2) end
   offset = offset or 0

@@ -111,12 +111,28 @@ int64_t call_due(const struct operation *op) {
   return op->fresh.next ? op->engine->now + op->timeout : op->timer.due;
 }
 
+/* Says of a reply that came, and has no place here, what can be done. */
+static void say_no_place(struct operation *op, int status) {
+  static const char full[] =
+      "the pool has no room for the reply (option pool): name another place "
+      "for its bytes (into)";
+  static const char narrow[] =
+      "the reply is longer than the place that was named for it (into)";
+  bool large = status == PERIGEE_TOO_LARGE && op->message.into.region;
+  const char *text = status == PERIGEE_NO_MEMORY ? full : large ? narrow : NULL;
+  if (!text || !op->replied || op->status != PERIGEE_OK)
+    return;
+  op->pointer = (const uint8_t *)text;
+  op->length = strlen(text);
+}
+
 void call_end(struct operation *op, int status) {
   if (status != PERIGEE_OK) {
-    op->status = status;
     op->slice = op->length = 0;
     op->pointer = NULL;
     op->flags = 0;
+    say_no_place(op, status);
+    op->status = status;
     if (op->kind == OP_CALL)
       op->value = (uint64_t)call_due(op);
   }

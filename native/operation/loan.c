@@ -92,6 +92,13 @@ static void fill_in(struct loan *loan, const struct room *room) {
   loan->source.block = loan->source.stride = loan->length;
 }
 
+static const char *no_block(const struct perigee_engine *engine,
+                            uint64_t length) {
+  return length > engine->options.pool
+             ? "that is more than the pool has (option pool)"
+             : "the pool is used up (option pool)";
+}
+
 static int lend_block(struct perigee_session *session, struct loan *loan) {
   struct room room;
   int status = loan_room(session, loan->length, &room);
@@ -100,7 +107,7 @@ static int lend_block(struct perigee_session *session, struct loan *loan) {
     return fail(
         session->engine, status == PERIGEE_AGAIN ? PERIGEE_NO_MEMORY : status,
         "no block of %llu bytes to lend: %s", (unsigned long long)loan->length,
-        *why ? why : "the pool is used up (option pool)");
+        *why ? why : no_block(session->engine, loan->length));
   fill_in(loan, &room);
   loan->marked = room.marked;
   return PERIGEE_OK;

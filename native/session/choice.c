@@ -92,6 +92,20 @@ const struct perigee_transport *transport_named(struct perigee_engine *engine,
   return NULL;
 }
 
+int transport_unknown(struct perigee_engine *engine, const char *name) {
+  char names[TRANSPORTS_MAX * (TRANSPORT_NAME + 2)] = "";
+  const struct perigee_transport *t;
+  size_t n = 0;
+  for (uint32_t i = 0; (t = own_one(engine, i)); i++)
+    if (!t->additional && n < sizeof names - TRANSPORT_NAME - 2)
+      n += (size_t)snprintf(names + n, sizeof names - n, "%s%s", n ? ", " : "",
+                            t->name);
+  return fail(engine, PERIGEE_UNSUPPORTED,
+              "there is no transport \"%.40s\"; this build has %s%s", name,
+              names,
+              strcmp(name, "rdma") == 0 ? " (RDMA is called verbs)" : "");
+}
+
 bool transport_needs(struct perigee_engine *engine, const char *name,
                      enum transport_socket socket) {
   const struct perigee_transport *t = transport_named(engine, name);

@@ -276,8 +276,7 @@ static int check_transport(struct perigee_engine *engine, const char *name) {
   struct fabric *fabric;
   const struct perigee_transport *t = transport_named(engine, name);
   if (!t)
-    return fail(engine, PERIGEE_UNSUPPORTED,
-                "this build has no transport \"%s\"", name);
+    return transport_unknown(engine, name);
   int status = fabric_of(engine, t, &fabric, reason);
   return status < 0 ? fail(engine, status, "%s", reason) : PERIGEE_OK;
 }

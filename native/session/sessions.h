@@ -108,6 +108,8 @@ int choice_open(struct perigee_session *, struct offer *, char reason[REASON]);
 /* Returns this side's transport of that name, or NULL. */
 const struct perigee_transport *transport_named(struct perigee_engine *,
                                                 const char *name);
+/* Fails with what there is. */
+int transport_unknown(struct perigee_engine *, const char *name);
 /* Is there one of that name here, and does it need such a socket? */
 bool transport_needs(struct perigee_engine *, const char *name,
                      enum transport_socket socket);

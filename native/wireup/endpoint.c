@@ -77,9 +77,11 @@ static const struct perigee_transport *find(struct perigee_engine *engine,
   if (t)
     fail(engine, PERIGEE_UNSUPPORTED,
          "sessions over \"%s\" need a socket: listen and connect", name);
+  else if (name)
+    transport_unknown(engine, name);
   else
-    fail(engine, PERIGEE_UNSUPPORTED, "this build has no transport%s%s",
-         name ? " " : "", name ? name : " that needs no socket");
+    fail(engine, PERIGEE_UNSUPPORTED,
+         "this build has no transport that needs no socket");
   return NULL;
 }
 

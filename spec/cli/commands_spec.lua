@@ -218,8 +218,8 @@ describe("perigee call", function()
 
   it("says in a sentence what the world did", function()
     assert.matches("connecting to nobody: no agent of that name is in scope "
-      .. "cli; perigee agents lists",
-      refused(1, "call", "nobody", "calc.add"), 1, true)
+      .. "cli %(asked: /.-/perigee/cli%); perigee agents lists",
+      refused(1, "call", "nobody", "calc.add"))
     assert.matches("there is no service clac here; there is calc and store",
       refused(1, "call", "worker:0", "clac.add"), 1, true)
     assert.matches("calc has no such method; it has add, copy, count",

@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- The functions that an agent calls for each session that peers open to it.
+local check = require "perigee.check"
 local log = require "perigee.log"
 local signals = require "perigee.signal"
 
@@ -62,5 +63,7 @@ function Arrivals:tell(session)
     end
   end
 end
+
+check.colons(Told, "the object of on_session", "close")
 
 return M

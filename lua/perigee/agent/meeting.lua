@@ -13,6 +13,7 @@ local M = {}
 
 local TIMEOUT = 30                      -- seconds, where none is given
 local LONGEST = 40                      -- characters of a key
+local MOST = 4                          -- reasons that a message tells
 
 local function names_of(value)
   if type(value) ~= "table" then return "a list of agents' names" end
@@ -37,25 +38,37 @@ end
 
 -- ---- Mesh ------------------------------------------------------------------
 
-local function missing(name, err)
-  if err and not links.PASSING[err.kind] or err and err.kind == "closed" then
-    return err
-  end
-  return errors.new("timeout", ("meshing with %s: %s"):format(name,
-    err and err.message or "no answer in time"), false)
-end
-
--- Waits until there is a session with each; a future of the list.
-local function all_reached(agent, names, deadline)
+-- Dials each; futures by place in the list.
+local function all_dialled(agent, names, deadline)
   local asked = {}
   for i, name in ipairs(names) do
     local link = peers.link(agent, name, 3)
     asked[i] = tasks.spawn(function()
       local session, err = link:reach(deadline, deadline)
-      return session or nil, not session and missing(name, err) or nil
+      return session or nil, err
     end)
   end
   return asked
+end
+
+-- Does an error say that the peer will not come?
+local function is_final(err)
+  return err and (not links.PASSING[err.kind] or err.kind == "closed")
+end
+
+-- The error of those who did not come in time: { name, error or nil }.
+local function missing(names, late)
+  local parts, some = {}, {}
+  for i, each in ipairs(late) do
+    some[i] = each[1]
+    if i <= MOST then
+      parts[i] = each[2] and each[2].message
+        or ("connecting to %s: no answer in time"):format(each[1])
+    end
+  end
+  return errors.new("timeout", ("meshing %d agents: %d of %d came in time, "
+    .. "without %s (%s)"):format(#names, #names - #late, #names,
+      table.concat(some, ", "), table.concat(parts, "; ")), false)
 end
 
 -- ---- Both ------------------------------------------------------------------
@@ -87,14 +100,16 @@ function Agent:mesh(names, timeout)
   local gone = self.engine:gone "meshing"
   if gone then return nil, gone end
   local deadline = loop.deadline(timeout or TIMEOUT)
-  local asked, all = all_reached(self, names, deadline), {}
-  for i, future in ipairs(asked) do
+  local all, late = {}, {}
+  for i, future in ipairs(all_dialled(self, names, deadline)) do
     loop.wait(future, math.huge)
     if not future.ended then return futures.unfinished("meshing") end
     local session, err = futures.results(future)
-    if not session then return nil, err end
+    if is_final(err) then return nil, err end
+    if not session then late[#late + 1] = { names[i], err } end
     all[i], all[names[i]] = session, session
   end
+  if late[1] then return nil, missing(names, late) end
   return all
 end
 

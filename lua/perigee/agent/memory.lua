@@ -26,14 +26,10 @@ local TIMEOUT, RECONNECT = 30, 3        -- seconds, the latter for a lost peer
 
 -- ---- What is asked for -----------------------------------------------------
 
-local function slice(value)
-  if not slices.is_slice(value) then return "a slice of own memory" end
-end
-
 local SPECS = {
-  read = { from = check.string, at = check.count, to = slice,
+  read = { from = check.string, at = check.count, to = slices.check,
            timeout = check.seconds },
-  write = { to = check.string, at = check.count, from = slice,
+  write = { to = check.string, at = check.count, from = slices.check,
             timeout = check.seconds },
 }
 

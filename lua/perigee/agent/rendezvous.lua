@@ -50,6 +50,7 @@ local M = {}
 M.PREFIX = entries.ANONYMOUS .. "meet-"
 
 local PAUSE, WATCHED = 0.05, 1          -- seconds between looks, at most
+local MOST = 50                         -- names that a message tells
 
 local Meeting = {}
 Meeting.__index = Meeting
@@ -65,7 +66,7 @@ function M.new(agent, key, n, deadline)
     prefix = prefix, doing = ("meeting %d agents at %s"):format(n, key),
     ticket = ("%s.%d"):format(leases.entry(agent, prefix).epoch, calls),
     place = false, decision = false, result = false, met = false, probed = 0,
-    news = false, waking = false, watch = false, over = false,
+    news = false, waking = false, watch = false, over = false, view = {},
   }, Meeting)
   agent.meetings[meeting] = true
   return meeting
@@ -273,6 +274,7 @@ local function step(meeting)
   local view, err = meeting.watch and meeting.watch.known, nil
   if not view or meeting.met then view, err = look(meeting) end
   if not view then return nil, err end
+  meeting.view = view
   if meeting.met then return all_know(meeting, view) end
   if not meeting.place then
     local has, why = seek(meeting, view)
@@ -330,13 +332,34 @@ local function is_over(meeting)
   return meeting.over or loop.state.stopping or not meeting.agent.engine.handle
 end
 
+-- The names of those who have a place, as was seen last.
+local function who_came(meeting)
+  local names, own = {}, false
+  for _, entry in ipairs(places(meeting, meeting.view)) do
+    local its = said(entry)
+    names[#names + 1] = its.agent
+    own = own or its.ticket == meeting.ticket
+  end
+  if meeting.place and not own then names[#names + 1] = meeting.agent.name end
+  table.sort(names)
+  return names
+end
+
+local function too_few(meeting)
+  local names = who_came(meeting)
+  local more = #names > MOST and (" and %d more"):format(#names - MOST) or ""
+  return errors.new("timeout", ("%s: %d of %d came in time (%s%s)"):format(
+    meeting.doing, #names, meeting.n, table.concat(names, ", ", 1,
+    math.min(MOST, #names)), more), false)
+end
+
 local function ended(meeting)
   if meeting.met then return true end
   if is_over(meeting) then
     return nil, errors.new("closed", meeting.doing .. ": it was given up",
                            false)
   end
-  return nil, errors.new("timeout", meeting.doing .. ": there are fewer", false)
+  return nil, too_few(meeting)
 end
 
 -- Steps until the meeting is over or its time is.

@@ -150,4 +150,6 @@ function contexts.open_proxy(session, service, options, level)
   return proxies.open(session, service, options, level + 1)
 end
 
+check.colons(sessions.Session, "session", "proxy")
+
 return M

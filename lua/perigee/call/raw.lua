@@ -243,7 +243,7 @@ local function submit(binding, method, payload, deadline)
     return submit_slice(binding, method, handle, payload)
   end
   misuse(method, ("a raw payload is a string, a slice, a writer (a function) "
-    .. "or nothing, not a %s"):format(kind), 3)
+    .. "or nothing, not %s"):format(slices.named(payload)), 3)
 end
 
 -- ---- Room ------------------------------------------------------------------

@@ -297,10 +297,20 @@ end
 
 -- ---- Looking up ------------------------------------------------------------
 
+-- Where the entries of a scope are looked for. Compares, as a proxy has a
+-- function for any field.
+local function place_of(registry, scope)
+  if registry.path == M.default.path then return registry:path(scope) end
+  local target = registry.target
+  local text = type(target) == "table" and target.text
+  return type(text) == "string" and text or "the program's own registry"
+end
+
 --- The error of a name that no agent has.
-function M.nobody(scope, name, doing)
-  return errors.new("not_found", ("%s: no agent of that name is in scope %s")
-    :format(doing or "connecting to " .. name, scope), false)
+function M.nobody(registry, scope, name, doing)
+  return errors.new("not_found", ("%s: no agent of that name is in scope %s "
+    .. "(asked: %s)"):format(doing or "connecting to " .. name, scope,
+                             place_of(registry, scope)), false)
 end
 
 -- The future of the results of f(future, ...), called when future has ended.
@@ -314,10 +324,10 @@ local function answered(future, f, ...)
   return made
 end
 
-local function told(future, scope, name, doing)
+local function told(future, registry, scope, name, doing)
   local entry, kind, why = results(future)
   if not entry then
-    if kind == nil then return nil, M.nobody(scope, name, doing) end
+    if kind == nil then return nil, M.nobody(registry, scope, name, doing) end
     return nil, failure(doing, kind, why)
   elseif entries.is_entry(entry) then
     return entry
@@ -347,13 +357,12 @@ end
 -- end
 -- local one = assert(perigee.agent { registry = registry })
 -- print(select(2, one:session "me").kind)   -- it has another name --> denied
--- print(select(2, one:session "you"))
--- --> connecting to you: no agent of that name is in scope default
+-- print(select(2, one:session "you").kind)                     --> not_found
 -- one:close()
 function M.lookup(registry, scope, name, doing)
   doing = doing or "connecting to " .. name
   local asked = ask(registry, "lookup", scope, name)
-  return answered(asked, told, scope, name, doing)
+  return answered(asked, told, registry, scope, name, doing)
 end
 
 -- ---- Listing and watching --------------------------------------------------

@@ -18,6 +18,7 @@
 -- The registry is asked, and answers, on the loop. A stop (perigee.stop) ends
 -- tasks that wait for changes, but not the watch.
 local asks = require "perigee.registry.ask"
+local check = require "perigee.check"
 local entries = require "perigee.registry.entry"
 local errors = require "perigee.errors"
 local futures = require "perigee.future"
@@ -241,5 +242,7 @@ function Watch:__tostring()
   return ("watch of scope %s (%s)"):format(self.scope,
                                            self.over and "closed" or "open")
 end
+
+check.colons(Watch, "watch", "close")
 
 return M

@@ -91,4 +91,6 @@ function Anew:close()
   self.inner:close()
 end
 
+check.colons(Anew, "transfer", "cancel close done post wait")
+
 return M

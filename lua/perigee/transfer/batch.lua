@@ -5,6 +5,7 @@ local check = require "perigee.check"
 local errors = require "perigee.errors"
 local native = require "perigee.native"
 local slices = require "perigee.slice"
+local units = require "perigee.units"
 
 local C = native.C
 local store_local, store_remote = slices.store_local, slices.store_remote
@@ -74,14 +75,46 @@ local function fill(item, session, kind, from, to)
 end
 M.fill = fill
 
+-- ---- What has failed --------------------------------------------------------
+
+local function total(kept)
+  local bytes = 0
+  for i = 1, #kept, 2 do bytes = bytes + kept[i].length end
+  return bytes
+end
+
+--- "write of 4 KiB to region "kv" of worker:0 at 8192", of from and to; or of
+-- a list of such pairs, of which the first is told.
+function M.doing(kind, from, to)
+  local kept = to and { from, to } or from
+  local remote = kept[kind == READ and 1 or 2]
+  local parts = #kept / 2
+  return ("%s of %s%s %s %s at %.0f%s"):format(M.NAMES[kind],
+    units.format_size(total(kept)),
+    parts > 1 and (" in %d parts"):format(parts) or "",
+    kind == READ and "from" or "to", remote.owner:text(), remote.offset,
+    parts > 1 and " and on" or "")
+end
+
+--- The error of an operation that the core has ended, within so many
+-- nanoseconds.
+function M.ended(event, doing, timeout)
+  local why = errors.why(event)
+  if event.status == C.PERIGEE_TIMEOUT and not why then
+    why = "it did not end within " .. units.format_time(timeout * 1e-9)
+  end
+  return errors.ended(event.status, doing, why)
+end
+
 --- The error `stale` if the transfer's remote slice belongs to another session,
 -- which has ended (as after a restart of the peer); else nil.
 function M.stale(session, kind, from, to)
   local remote = kind == READ and from or to
   local other = slices.is_slice(remote) and remote.owner.session
   if not other or other == session or other.handle then return nil end
-  return errors.new("stale", ("%s with %s: %s is of a session that is over")
-    :format(M.NAMES[kind], session:text(), remote.owner:text()), false)
+  return errors.new("stale", ("%s with %s: region %q is of an earlier life of "
+    .. "%s: look it up again"):format(M.NAMES[kind], session:text(),
+    remote.owner.name, other:text()), false)
 end
 
 local function problem(item, session, kind, spec)

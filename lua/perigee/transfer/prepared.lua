@@ -33,9 +33,8 @@ end
 
 local function posted(self, event)
   if event.status == 0 then return settle(self, true) end
-  settle(self, nil, errors.ended(event.status,
-                                 doing(self.owner, "a prepared transfer"),
-                                 errors.why(event)))
+  settle(self, nil, batch.ended(event, batch.doing(self.transfer, self.kept),
+                                self.timeout))
 end
 
 local function not_posted(self, status)
@@ -127,7 +126,7 @@ local function prepare(session, kind, spec, immediate)
   end
   return setmetatable({
     1, true, false, false, session, posted,
-    handle = out[0], timeout = timeout, kept = kept,
+    handle = out[0], timeout = timeout, kept = kept, transfer = kind,
   }, META)
 end
 
@@ -185,5 +184,8 @@ function Session:prepare_write_imm(spec, immediate)
 end
 
 jit.off(prepare)
+
+check.colons(Session, "session", "prepare_read prepare_write prepare_write_imm")
+check.colons(Prepared, "transfer", "close post")
 
 return Prepared
