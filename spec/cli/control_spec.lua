@@ -6,6 +6,7 @@ local command = require "spec.support.command"
 local control = require "spec.support.control"
 local process = require "spec.support.process"
 local redis = require "spec.support.redis"
+local sockets = require "spec.net.sockets"
 
 local server
 
@@ -51,6 +52,27 @@ describe("perigee ctrl token new", function()
     assert.equal(1, status)
     assert.matches("its id, for revoke: %x+\n.*writing the output: No space",
                    why)
+  end)
+end)
+
+describe("the guide", function()
+  it("has a certificate and a token made with which a server is asked",
+     function()
+    if not there() then return end
+    if os.execute "command -v openssl >/dev/null" ~= 0 then
+      return pending "no openssl"
+    end
+    local file = assert(io.open "lua/perigee/README.md")
+    local lines = file:read "*a":match "\n(    openssl req .-)\n\n"
+    file:close()
+    lines = lines:gsub("10%.0%.0%.5", "127.0.0.1")
+      :gsub(":7470", ":" .. sockets.free_port())
+      :gsub("PERIGEE_REGISTRY=('[^']*') luajit worker.lua",
+            "perigee agents --json --registry %1\nperigee ctrl stop")
+    local status, text, why = command.shell(("export XDG_STATE_HOME='%s'\n"
+      .. "cd '%s'\n%s"):format(command.folder(), command.folder(), lines))
+    assert.equal(0, status, why)
+    assert.matches("^https://127%.0%.0%.1:%d+\n%[%]\n$", text, why)
   end)
 end)
 
