@@ -216,6 +216,7 @@ struct stream {
   uint32_t in_first, in_end;
   struct tcp_head head; /* of the body that `sink` takes */
   uint8_t sink;
+  uint32_t heads; /* that may be handled in this turn */
   uint64_t rest;  /* bytes of the body that are still to come */
   uint8_t *place; /* SINK_RECORD: where the next byte goes */
   struct fetch *fetch;

@@ -27,6 +27,8 @@
 #include "base/stamp.h"
 #include "tcp.h"
 
+/* A head costs about as much as moving a KiB, even if it means nothing; so that
+ * many are handled at once. The others wait (tcp_waits). */
 enum { HEAD_COSTS = 1 << 10, HEADS_LEAST = 64 };
 
 static uint32_t there(const struct stream *s) {
@@ -183,8 +185,9 @@ static bool complete(struct stream *s) {
  * to wait. */
 static bool step(struct stream *s) {
   if (s->sink == SINK_HEAD) {
-    if (there(s) < TCP_HEAD)
+    if (there(s) < TCP_HEAD || s->heads == 0)
       return false;
+    s->heads--;
     memcpy(&s->head, s->in + s->in_first, TCP_HEAD);
     s->in_first += TCP_HEAD;
     return begin(s);
@@ -297,22 +300,16 @@ static void look_ahead(struct stream *s) {
     s->sink = SINK_DROP;
 }
 
-/* Handles what was read. A head costs about as much as moving a KiB, even if it
- * means nothing; so that many count as the bytes of a turn do. It stops between
- * two heads: what is left is seen by tcp_waits, or is no head yet. */
-static void handle(struct stream *s, uint64_t *heads) {
-  while (*heads > 0 && step(s))
-    *heads -= s->sink == SINK_HEAD;
-}
-
 uint64_t tcp_receive(struct stream *s, uint64_t limit) {
-  uint64_t done = 0, heads = HEADS_LEAST + limit / HEAD_COSTS;
+  uint64_t done = 0;
   bool all = false;
   look_ahead(s);
+  s->heads = HEADS_LEAST + (uint32_t)(limit / HEAD_COSTS);
   while (s->lane->status == 0 && s->fd >= 0) {
-    handle(s, &heads);
+    while (step(s))
+      ;
     if (s->lane->status < 0 || s->fd < 0 || tcp_waits(s) || done >= limit ||
-        all || heads == 0)
+        all)
       break;
     int64_t got = fill(s, limit - done, &all);
     if (got < 0 && errno == EINTR)
