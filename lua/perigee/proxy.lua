@@ -296,23 +296,25 @@ local describe = typed.call { id = 0, name = "describe", service = "",
                               text = "the description" }
 
 -- Checks a peer's description, which may be any value. services.new says what
--- a service may have.
-local function is_description(told)
+-- a service may have. Returns nil, or what is wrong with it.
+local function wrong_description(told)
   if type(told) ~= "table" or type(told.methods) ~= "table"
     or not check.is_count(told.version) then
-    return false
+    return "is none"
   end
   local count = 0
   for name, each in pairs(told.methods) do
     count = count + 1
-    if services.wrong_name(name) or type(each) ~= "table" or count > NOWHERE
+    if count > services.METHODS then
+      return ("has more than %d methods"):format(services.METHODS)
+    end
+    if services.wrong_name(name) or type(each) ~= "table"
       or not check.is_count(each.id) or each.id > NOWHERE then
-      return false
+      return "is none"
     end
   end
-  return true
 end
-jit.off(is_description)
+jit.off(wrong_description)
 
 --- The description (service.lua) of the peer's service of that name, or nil and
 -- an error. Waits.
@@ -326,11 +328,11 @@ local function ask(session, name, timeout)
     return nil, errors.new(err.kind, doing .. ": " .. err.message, false)
   elseif told == nil and type(err) == "string" then
     return nil, errors.new("no_service", doing .. ": " .. err, false)
-  elseif not is_description(told) then
-    return nil, errors.new("protocol", doing
-      .. ": the peer's description of it is none", false)
   end
-  return told
+  local wrong = wrong_description(told)
+  if not wrong then return told end
+  return nil, errors.new("protocol", doing
+    .. ": the peer's description of it " .. wrong, false)
 end
 
 M.describe = ask

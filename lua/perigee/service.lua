@@ -5,8 +5,8 @@
 --
 -- * `name`: the service's name, 1 to 255 bytes; `version`: an integer, default
 --   1
--- * `methods`: handlers by name. A handler is a function, or a table with the
---   function as its first element and any of these fields:
+-- * `methods`: handlers by name, 1,024 at most. A handler is a function, or a
+--   table with the function as its first element and any of these fields:
 --
 -- * `raw = true`: the payload is bytes: the handler gets a `View` and returns a
 --   string, its own view, a slice or nothing
@@ -52,7 +52,8 @@
 local check = require "perigee.check"
 local sorted = require "perigee.sorted"
 
-local M = {}
+-- METHODS: the most of a service, so that its description is read at once.
+local M = { METHODS = 1024 }
 
 local REFUSED = { with = true, async = true, close = true }
 
@@ -131,7 +132,13 @@ function M.new(definition, level)
               ("service %s: its methods"):format(name), level + 1)
   local service = { name = name, version = definition.version or 1,
                     methods = {} }
+  local count = 0
   for key, value in pairs(definition.methods) do
+    count = count + 1
+    if count > M.METHODS then
+      error(("service %s has more than %d methods: make several services of it")
+        :format(name, M.METHODS), level + 1)
+    end
     service.methods[key] = method_of(service, key, value, level + 1)
   end
   return service
