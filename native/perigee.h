@@ -173,7 +173,9 @@ struct perigee_options {
   int32_t encrypt;          /* enum perigee_encrypt. With ALL or AUTH, sessions
                                over TCP that cannot have it are refused: 0 */
   int64_t dead_after;       /* how long a peer on another host may be silent
-                               before it counts as lost: 3 s */
+                               before it counts as lost, and a connection for
+                               payloads before it is replaced (at least 0.5 s;
+                               the shorter of both sides' times): 3 s */
   int32_t progress;         /* 1: for programs that compute for long. A thread
                                of the engine does the work of a poll while the
                                program neither polls nor waits. It serves

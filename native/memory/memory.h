@@ -236,6 +236,13 @@ uint64_t payload_copy(struct payload *to, struct payload *from, uint64_t limit);
  * up calls this until it is true. */
 bool payload_quiet(struct payload *payload);
 
+/* Moves the position of a payload that is quiet. */
+static inline void payload_seek(struct payload *payload, uint64_t at) {
+  payload->done = at;
+  if (payload->copies)
+    payload->copies->asked = at;
+}
+
 /* Returns whether a copy was under way when last looked at. */
 static inline bool payload_busy(const struct payload *payload) {
   return payload->copies && payload->copies->count > 0;

@@ -14,6 +14,9 @@ const struct feature features[] = {
      "payloads staged in a block of any size (transport/shm/shm_payload.c)"},
     {FEATURE_DRAIN, "drain",
      "that it takes no more calls, or has none under way (session/drain.c)"},
+    {FEATURE_STREAMS, "streams",
+     "streams for payloads that prove their life, and are attached anew once "
+     "lost (transport/tcp/tcp_life.c)"},
     {0, NULL, NULL}};
 
 static const char blanks[] = " ,\t\n";

@@ -15,7 +15,8 @@ enum {
   FEATURE_TRACE = 1,
   FEATURE_LANES = 2,
   FEATURE_STAGING = 4,
-  FEATURE_DRAIN = 8
+  FEATURE_DRAIN = 8,
+  FEATURE_STREAMS = 16
 };
 
 struct feature {

@@ -15,6 +15,12 @@
  * overdue. Before a peer is given up, the socket is read: if this side was
  * stopped for a while, something may be waiting there.
  *
+ * Where both sides have the feature "streams", it is the session's own socket
+ * that has to bring something, and further ones for payloads are looked at each
+ * by itself (attach.c): a middlebox may forget one connection and not another.
+ * Otherwise whatever socket brings something shows that the peer is there. While
+ * this side leaves bytes unread for want of room, the peer is not silent.
+ *
  * On one host the peer's process is watched as well (peer.c), because a child
  * made by plain fork keeps the socket open. After the process has ended, only
  * what it sent before is received.
@@ -41,20 +47,21 @@ static int64_t patience(const struct perigee_session *s) {
   return s->alive.peer_exited ? EXIT_GRACE : s->engine->options.dead_after;
 }
 
-static void traffic(const struct perigee_session *s, uint64_t *sent,
+/* True if bytes that have come wait for room here. */
+static bool traffic(const struct perigee_session *s, uint64_t *sent,
                     uint64_t *received) {
   *sent = s->socket.wire.sent;
   *received = s->socket.wire.received;
-  if (s->streams.state != STREAMS_SOCKET)
-    lane_table(s->lane)->sockets->traffic(s->lane, sent, received);
+  return s->streams.state != STREAMS_SOCKET &&
+         lane_table(s->lane)->sockets->traffic(s->lane, sent, received);
 }
 
 void liveness_heard(struct perigee_session *s) {
   uint64_t sent, received;
   if (!liveness_wanted(s))
     return;
-  traffic(s, &sent, &received);
-  if (received == s->alive.heard)
+  bool waits = traffic(s, &sent, &received);
+  if (received == s->alive.heard && !waits)
     return;
   s->alive.heard = received;
   s->alive.heard_at = s->engine->now;
@@ -75,13 +82,25 @@ static int64_t least_of(const struct perigee_engine *engine) {
   return least > DEAD_AFTER_LEAST ? least : DEAD_AFTER_LEAST;
 }
 
-/* The time between looks, as short as either side needs. */
-static int64_t pause_of(const struct perigee_session *s) {
+/* As short as either side needs. */
+static int64_t shorter(const struct perigee_session *s) {
   int64_t own = s->engine->options.dead_after, least = least_of(s->engine);
   int64_t peers = s->peer.terms.dead_after * MS;
   if (peers < least)
     peers = least;
-  return (own < peers ? own : peers) / LOOKS;
+  return own < peers ? own : peers;
+}
+
+int64_t liveness_of_streams(const struct perigee_session *s) {
+  int64_t time = shorter(s);
+  if (!liveness_wanted(s) && !attach_heals(s))
+    return 0;
+  return time > STREAM_PATIENCE ? time : STREAM_PATIENCE;
+}
+
+/* The time between looks. */
+static int64_t pause_of(const struct perigee_session *s) {
+  return (liveness_wanted(s) ? shorter(s) : liveness_of_streams(s)) / LOOKS;
 }
 
 /* Not later than asked for, and not much earlier. */
@@ -95,12 +114,13 @@ static void set(struct perigee_session *s) {
   int64_t now = s->engine->now, limit = s->alive.heard_at + patience(s);
   int64_t pause = pause_of(s);
   int64_t due = together(now + (s->alive.silent ? 2 : 1) * pause, pause);
-  bool over = limit <= now;
+  bool over = limit <= now || !liveness_wanted(s);
+  timers_remove(&s->engine->timers, &s->timer);
   timers_add(&s->engine->timers, &s->timer, over || due < limit ? due : limit);
 }
 
 void liveness_begin(struct perigee_session *s) {
-  if (!liveness_wanted(s))
+  if (!liveness_wanted(s) && !attach_heals(s))
     return;
   s->alive.heard_at = engine_clock(s->engine);
   set(s);
@@ -144,22 +164,30 @@ static void give_up(struct perigee_session *s) {
   session_end(s, PERIGEE_PEER_LOST, reason);
 }
 
-void liveness_tick(struct perigee_session *s) {
+static void keep_alive(struct perigee_session *s) {
   struct frame ping = {.type = FRAME_PING};
   uint64_t sent, received;
-  liveness_heard(s);
-  bool lost = dead(s);
-  if (s->state != PERIGEE_SESSION_OPEN) /* by what was read */
-    return;
-  if (lost) {
-    give_up(s);
-    return;
-  }
   traffic(s, &sent, &received);
   bool before = s->alive.silent;
   s->alive.silent = sent == s->alive.said;
   if (s->alive.silent || before)
     session_tell(s, &ping, NULL, 0);
   traffic(s, &s->alive.said, &received);
+}
+
+void liveness_tick(struct perigee_session *s) {
+  bool wanted = liveness_wanted(s);
+  liveness_heard(s);
+  bool lost = wanted && dead(s);
+  if (s->state != PERIGEE_SESSION_OPEN) /* by what was read */
+    return;
+  if (lost) {
+    give_up(s);
+    return;
+  }
+  if (wanted)
+    keep_alive(s);
+  if (attach_heals(s))
+    attach_look(s);
   set(s);
 }

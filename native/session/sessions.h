@@ -201,15 +201,25 @@ void session_drain(struct perigee_session *session);
 void sessions_drain(struct perigee_engine *engine);
 
 /* ---- attach.c ---------------------------------------------------------- */
-/* wanted dials further sockets once the lane wants any; end gives them up. */
+/* wanted dials further sockets once the lane wants any; end gives them up. heals:
+ * is one that is lost attached anew? look then looks after them. closed closes
+ * one for the lane. */
 void attach_wanted(struct perigee_session *session);
 void attach_end(struct perigee_session *session);
+bool attach_heals(const struct perigee_session *session);
+void attach_look(struct perigee_session *session);
+void attach_closed(struct perigee_session *session, int fd);
+/* Gives the lane a socket, which is closed whether or not it is taken. */
+int attach_give(struct perigee_session *session, uint32_t number, int fd,
+                const uint8_t *bytes, uint32_t length);
 /* Handles ATTACH, the first frame of an unauthenticated peer. Unless it returns
  * a status, that peer's session is freed. */
 int attach_asked(struct perigee_session *peer, const struct attach *asked);
 
 /* ---- liveness.c -------------------------------------------------------- */
-enum { DEAD_AFTER_LEAST = 10000000 }; /* ns, of the option dead_after */
+/* ns: the least dead_after; and the least time that a stream for payloads may be
+ * silent, as TCP needs 0.2 s to send a lost packet again. */
+enum { DEAD_AFTER_LEAST = 10000000, STREAM_PATIENCE = 500000000 };
 /* The dead_after that peers are told. */
 uint32_t liveness_told(const struct perigee_engine *engine);
 void liveness_begin(struct perigee_session *session);
@@ -218,6 +228,8 @@ void liveness_peer_exited(struct perigee_session *session);
 bool liveness_wanted(const struct perigee_session *session);
 void liveness_heard(struct perigee_session *session); /* looks if it was */
 void liveness_tick(struct perigee_session *session);
+/* For how long a socket for payloads may be silent; 0: without an end. */
+int64_t liveness_of_streams(const struct perigee_session *session);
 
 /* ---- drain.c ----------------------------------------------------------- */
 extern const struct machine drain_machine;

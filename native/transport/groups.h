@@ -210,18 +210,23 @@ struct transport_frames {
 
 /* Sockets: the lane works over sockets of the session. take gives it the
  * session's socket, with the bytes that were already read from it. wants tells
- * how many more sockets to the peer would be useful; attach gives it one,
- * numbered from 1 on. Taken or not, they are the lane's to close. socket_ready:
- * a watched descriptor has an event. traffic: bytes sent and received so far.
- * Comes with frames.
+ * whether one more to the peer would be useful at a place, from 1 on: the number
+ * under which to attach it, which is not asked for again, or 0. attach gives it
+ * one, with that number. Taken or not, they are the lane's to close: the
+ * session's by close, those that attach was given by detach. socket_ready: a
+ * watched descriptor has an event. look is called a few times in each
+ * lane_options.patience, if the lane heals. traffic: bytes sent and received so
+ * far, by the session's socket if the lane heals, by all if not; true if some
+ * that have come wait there until there is room for them. Comes with frames.
  * Absent: the lane does not use sockets. */
 struct transport_sockets {
   int (*take)(struct lane *lane, int fd, const uint8_t *bytes, uint32_t length);
-  uint32_t (*wants)(const struct lane *lane);
+  uint32_t (*wants)(struct lane *lane, uint32_t place);
   int (*attach)(struct lane *lane, uint32_t number, int fd,
                 const uint8_t *bytes, uint32_t length);
   void (*socket_ready)(struct lane *lane);
-  void (*traffic)(const struct lane *lane, uint64_t *sent, uint64_t *received);
+  void (*look)(struct lane *lane);
+  bool (*traffic)(const struct lane *lane, uint64_t *sent, uint64_t *received);
 };
 
 /* Alone: sessions without any socket. Neither side knows when the other has

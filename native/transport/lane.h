@@ -67,6 +67,10 @@ struct lane_options {
   bool alone;          /* no socket: the group "alone" will be used */
   bool dialed;         /* this side dialed the session */
   uint32_t streams;    /* number of sockets for payloads, if it uses sockets */
+  bool heals;          /* both sides give up a socket for payloads that is
+                          silent, and attach another in its place */
+  int64_t patience;    /* ns for which such a socket may be silent; 0: without
+                          an end */
   const uint8_t *seal; /* key of 32 bytes that only the two sides know, to seal
                           everything with; NULL: nothing is sealed */
   bool aes;            /* both sides have AES in hardware */
@@ -83,6 +87,8 @@ struct lane_options {
   int (*watch)(struct perigee_session *session, int fd);
   /* Closes a descriptor that the engine may watch. */
   void (*close)(struct perigee_session *session, int fd);
+  /* The same, for one that was attached (transport_sockets). */
+  void (*detach)(struct perigee_session *session, int fd);
   void (*tell)(struct perigee_session *session, const void *bytes,
                uint32_t length);
   /* Memory that the peer is to map (handing.c). file: returns a fresh memfd, or

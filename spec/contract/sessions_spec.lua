@@ -191,11 +191,12 @@ describe("a session", function()
     process.start(accepting):expect("ready")
     local _, session = cases.connect()
     local told = session:explain()
-    assert.same({ "trace", "staging", "drain" }, told.features)
-    assert.matches("features: trace, staging, drain\n", tostring(told), 1, true)
+    assert.same({ "trace", "staging", "drain", "streams" }, told.features)
+    assert.matches("features: trace, staging, drain, streams\n", tostring(told),
+                   1, true)
     local old = cases.engine { features = "-trace" }
     session = assert(old:connect(cases.address(), { timeout = 5 }))
-    assert.same({ "staging", "drain" }, session:explain().features)
+    assert.same({ "staging", "drain", "streams" }, session:explain().features)
     assert.has_error(function() perigee.engine { features = "-nothing" } end)
   end)
 

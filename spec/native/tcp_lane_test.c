@@ -5,10 +5,10 @@
  * fitting status, and touches no other memory.
  */
 #include "engine/polling.h"
-#include "hand.h"
 #include "session/sessions.h"
 #include "session/unauth.h"
 #include "support.h"
+#include "played.h"
 #include "transport/tcp/tcp.h"
 
 #include <stdlib.h>
@@ -16,226 +16,76 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { SIZE = 8192, BEFORE = 0x5a };
-
-struct scene {
-  struct perigee_engine *engine;
-  struct perigee_region *region; /* the peer may write to it */
-  struct hand hand;
-  struct perigee_event lost, done;
-};
-
-/* ---- The scene -------------------------------------------------------------- */
-
-static void look(struct scene *s, int polls) {
-  struct perigee_event e;
-  while (polls-- > 0 && s->lost.kind == 0)
-    if (hand_poll(&s->hand, &e, 1) == 1) {
-      if (e.kind == PERIGEE_EVENT_LOST)
-        s->lost = e;
-      if (e.kind == PERIGEE_EVENT_DONE)
-        s->done = e;
-    }
-}
-
-static int open_scene(void **state) {
-  static const struct perigee_memory *const memories[] = {
-      &perigee_memory_opaque, NULL};
-  struct scene *s = *state = calloc(1, sizeof *s);
-  struct perigee_options o;
-  perigee_options(&o);
-  o.secret = "sixteen letters of secret";
-  o.memories = memories;
-  assert_int_equal(perigee_engine_open(&o, &s->engine), 0);
-  assert_int_equal(
-      perigee_region_alloc(s->engine, "region", SIZE, 3, NULL, &s->region), 0);
-  memset(perigee_region_pointer(s->region), BEFORE, SIZE);
-  hand_come(&s->hand, s->engine, true);
-  assert_true(hand_open(&s->hand, s->engine->secret));
-  look(s, 8);
-  hand_drop(&s->hand);
-  return 0;
-}
-
-static int close_scene(void **state) {
-  struct scene *s = *state;
-  hand_close(&s->hand);
-  perigee_engine_close(s->engine);
-  free(s);
-  return 0;
-}
-
-static void lost_by(struct scene *s, int status) {
-  look(s, 4096);
-  assert_int_equal(s->lost.kind, PERIGEE_EVENT_LOST);
-  assert_int_equal(s->lost.status, status);
-}
-
-static void goes_on(struct scene *s) {
-  look(s, 64);
-  assert_int_equal(s->lost.kind, 0);
-  assert_int_equal(s->hand.session->state, PERIGEE_SESSION_OPEN);
-}
-
-/* ---- What is said ------------------------------------------------------------ */
-
-static void tell_record(struct scene *s, struct record *r,
-                        const struct access *a) {
-  uint8_t bytes[256] = {0};
-  r->remaining = RECORD_NO_LIMIT;
-  r->flags |= RECORD_SLICE | RECORD_SLICE_BULK;
-  r->slice_source =
-      (struct source){1, r->slice_length, r->slice_length, 1, r->slice_length};
-  struct tcp_head h = {.type = TCP_RECORD, .length = (uint32_t)record_size(r)};
-  record_encode(r, bytes);
-  if (a)
-    memcpy(record_head(r, bytes), a, sizeof *a);
-  hand_lane(&s->hand, &h, sizeof h);
-  hand_lane(&s->hand, bytes, h.length);
-}
-
-static void tell_write(struct scene *s, uint64_t length) {
-  struct record r = {.kind = RECORD_WRITE,
-                     .operation = 1,
-                     .generation = 1,
-                     .head_length = sizeof(struct access),
-                     .slice_length = length};
-  struct access a = {s->region->slot, s->region->generation, 0, length, 1,
-                     length};
-  tell_record(s, &r, &a);
-}
-
-static void tell_message(struct scene *s, uint64_t length) {
-  struct record r = {.kind = RECORD_SEND,
-                     .operation = 1,
-                     .generation = 1,
-                     .slice_length = length};
-  tell_record(s, &r, NULL);
-}
-
-static struct tcp_head piece(uint64_t at, uint32_t length) {
-  return (struct tcp_head){.length = length,
-                           .type = TCP_FRAGMENT,
-                           .which = PART_EAGER | 1,
-                           .operation = 1,
-                           .generation = 1,
-                           .at = at};
-}
-
-static void tell_piece(struct scene *s, uint64_t at, uint32_t length,
-                       uint64_t word) {
-  static const uint8_t zeros[SIZE];
-  struct tcp_head h = piece(at, length);
-  hand_lane(&s->hand, &h, sizeof h);
-  hand_lane(&s->hand, zeros, length);
-  hand_lane(&s->hand, &word, sizeof word);
-}
-
-static void tell_word(struct scene *s, struct tcp_head h) {
-  hand_lane(&s->hand, &h, sizeof h);
-}
-
 /* ---- Landings ------------------------------------------------------------------ */
 
 static void zeros_of_a_write_that_was_given_up_land_nowhere(void **state) {
-  struct scene *s = *state;
+  struct played *s = *state;
   uint8_t before[SIZE];
   memset(before, BEFORE, SIZE);
-  tell_write(s, SIZE);
-  tell_piece(s, 0, SIZE, TCP_GIVEN_UP);
-  goes_on(s);
+  played_tell_write(s, SIZE);
+  played_tell_piece(s, 0, SIZE, TCP_GIVEN_UP);
+  played_goes_on(s);
   assert_memory_equal(perigee_region_pointer(s->region), before, SIZE);
 }
 
 static void a_write_lands(void **state) {
-  struct scene *s = *state;
+  struct played *s = *state;
   static const uint8_t zeros[SIZE];
-  tell_write(s, SIZE);
-  tell_piece(s, 0, SIZE / 2, TCP_GOOD);
-  tell_piece(s, SIZE / 2, SIZE / 2, TCP_GOOD);
-  goes_on(s);
+  played_tell_write(s, SIZE);
+  played_tell_piece(s, 0, SIZE / 2, TCP_GOOD);
+  played_tell_piece(s, SIZE / 2, SIZE / 2, TCP_GOOD);
+  played_goes_on(s);
   assert_memory_equal(perigee_region_pointer(s->region), zeros, SIZE);
 }
 
 static void a_write_comes_in_order_or_not_at_all(void **state) {
-  struct scene *s = *state;
-  tell_write(s, SIZE);
-  look(s, 8);
-  tell_piece(s, SIZE / 2, SIZE / 2, TCP_GOOD);
-  lost_by(s, PERIGEE_PROTOCOL);
-}
-
-static void post_opaque(struct scene *s, struct perigee_region **region) {
-  assert_int_equal(
-      perigee_region_alloc(s->engine, NULL, SIZE, 0, "opaque", region), 0);
-  struct perigee_slice all = {{*region}, 0, SIZE, 1, SIZE};
-  assert_true(perigee_recv(s->hand.session, &all, -1) >= 0);
+  struct played *s = *state;
+  played_tell_write(s, SIZE);
+  played_look(s, 8);
+  played_tell_piece(s, SIZE / 2, SIZE / 2, TCP_GOOD);
+  played_lost_by(s, PERIGEE_PROTOCOL);
 }
 
 /* It would hold up its stream for ever, and with it the session's end. */
 static void what_waits_for_what_cannot_come_is_a_lie(void **state) {
-  struct scene *s = *state;
+  struct played *s = *state;
   struct perigee_region *region;
-  post_opaque(s, &region);
-  tell_message(s, SIZE);
-  look(s, 8);
-  tell_piece(s, SIZE / 2, SIZE / 2, TCP_GOOD);
-  lost_by(s, PERIGEE_PROTOCOL);
-}
-
-static void tell_on(int fd, const void *bytes, uint32_t length) {
-  assert_int_equal(send(fd, bytes, length, MSG_NOSIGNAL), length);
-}
-
-/* A stream that has sent nothing yet. */
-static int silent_one(struct scene *s, uint32_t number, int status) {
-  struct lane *lane = s->hand.session->lane;
-  int pair[2];
-  assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair),
-                   0);
-  assert_int_equal(
-      lane_table(lane)->sockets->attach(lane, number, pair[1], NULL, 0),
-      status);
-  return pair[0];
-}
-
-static int one_more(struct scene *s, uint32_t number, int status) {
-  const struct tcp_head word = {.type = TCP_WORD};
-  int fd = silent_one(s, number, status);
-  if (status == 0)
-    tell_on(fd, &word, sizeof word);
-  return fd;
+  played_post_opaque(s, &region);
+  played_tell_message(s, SIZE);
+  played_look(s, 8);
+  played_tell_piece(s, SIZE / 2, SIZE / 2, TCP_GOOD);
+  played_lost_by(s, PERIGEE_PROTOCOL);
 }
 
 /* A session's first write. Its first fragment was sent on the session's
  * socket, since there was no other stream yet. This fragment was once lost. */
 static void later_bytes_may_come_first_by_another_stream(void **state) {
-  struct scene *s = *state;
+  struct played *s = *state;
   static const uint8_t zeros[SIZE];
-  struct tcp_head h = piece(SIZE / 2, SIZE / 2);
+  struct tcp_head h = played_piece(SIZE / 2, SIZE / 2);
   uint64_t good = TCP_GOOD;
-  int fd = one_more(s, 1, 0);
-  tell_on(fd, &h, sizeof h);
-  tell_on(fd, zeros, SIZE / 2);
-  tell_on(fd, &good, sizeof good);
-  look(s, 4096); /* longer than it waits for its landing */
-  tell_write(s, SIZE);
-  look(s, 8);
-  tell_piece(s, 0, SIZE / 2, TCP_GOOD);
-  goes_on(s);
+  int fd = played_stream(s, 1, 0);
+  played_tell_on(fd, &h, sizeof h);
+  played_tell_on(fd, zeros, SIZE / 2);
+  played_tell_on(fd, &good, sizeof good);
+  played_look(s, 4096); /* longer than it waits for its landing */
+  played_tell_write(s, SIZE);
+  played_look(s, 8);
+  played_tell_piece(s, 0, SIZE / 2, TCP_GOOD);
+  played_goes_on(s);
   assert_memory_equal(perigee_region_pointer(s->region), zeros, SIZE);
   close(fd);
 }
 
 static void the_same_by_two_streams_is_found_out(void **state) {
-  struct scene *s = *state;
-  struct tcp_head h = piece(0, SIZE);
-  int fds[] = {one_more(s, 1, 0), one_more(s, 2, 0)};
-  tell_write(s, SIZE);
-  look(s, 8);
+  struct played *s = *state;
+  struct tcp_head h = played_piece(0, SIZE);
+  int fds[] = {played_stream(s, 1, 0), played_stream(s, 2, 0)};
+  played_tell_write(s, SIZE);
+  played_look(s, 8);
   for (int i = 0; i < 2; i++)
-    tell_on(fds[i], &h, sizeof h);
-  lost_by(s, PERIGEE_PROTOCOL);
+    played_tell_on(fds[i], &h, sizeof h);
+  played_lost_by(s, PERIGEE_PROTOCOL);
   assert_int_equal(s->region->users, 0);
   close(fds[0]);
   close(fds[1]);
@@ -244,14 +94,14 @@ static void the_same_by_two_streams_is_found_out(void **state) {
 /* Otherwise the other half would hold old bytes, which the program would
  * take for the peer's: in a pooled block, those of another session. */
 static void half_of_a_payload_twice_is_not_all_of_it(void **state) {
-  struct scene *s = *state;
+  struct played *s = *state;
   struct perigee_slice all = {{s->region}, 0, SIZE, 1, SIZE};
   assert_true(perigee_recv(s->hand.session, &all, -1) >= 0);
-  tell_message(s, SIZE);
-  look(s, 8);
-  tell_piece(s, 0, SIZE / 2, TCP_GOOD);
-  tell_piece(s, 0, SIZE / 2, TCP_GOOD);
-  lost_by(s, PERIGEE_PROTOCOL);
+  played_tell_message(s, SIZE);
+  played_look(s, 8);
+  played_tell_piece(s, 0, SIZE / 2, TCP_GOOD);
+  played_tell_piece(s, 0, SIZE / 2, TCP_GOOD);
+  played_lost_by(s, PERIGEE_PROTOCOL);
   assert_int_equal(s->done.status, PERIGEE_PROTOCOL);
 }
 
@@ -275,18 +125,18 @@ static void bytes_are_counted_once(void **state) {
 
 /* One edge tells of both. */
 static void the_end_of_a_stream_is_seen_behind_its_last_bytes(void **state) {
-  struct scene *s = *state;
+  struct played *s = *state;
   struct tcp_head word = {.type = TCP_WORD};
-  int fd = one_more(s, 1, 0);
-  look(s, 8);
-  tell_on(fd, &word, sizeof word);
+  int fd = played_stream(s, 1, 0);
+  played_look(s, 8);
+  played_tell_on(fd, &word, sizeof word);
   close(fd);
-  lost_by(s, PERIGEE_PEER_LOST);
+  played_lost_by(s, PERIGEE_PEER_LOST);
 }
 
 /* ---- Ends ----------------------------------------------------------------------- */
 
-static int call_out(struct scene *s) {
+static int call_out(struct played *s) {
   static const uint8_t bytes[1024];
   struct perigee_message m = {
       .head = bytes, .length = sizeof bytes, .timeout = -1};
@@ -296,11 +146,11 @@ static int call_out(struct scene *s) {
 }
 
 /* The bytes that the engine sends about a cancelled operation. */
-static size_t told_by_cancel(struct scene *s, int op) {
-  look(s, 8);
+static size_t told_by_cancel(struct played *s, int op) {
+  played_look(s, 8);
   hand_drop(&s->hand);
   perigee_cancel(s->engine, op);
-  look(s, 8);
+  played_look(s, 8);
   return hand_drop(&s->hand);
 }
 
@@ -308,7 +158,7 @@ static size_t told_by_cancel(struct scene *s, int op) {
  * sent frames without end, about calls that time out while they wait for
  * room in its ring. */
 static void the_peer_is_told_of_ends_of_what_it_was_sent(void **state) {
-  struct scene *s = *state;
+  struct played *s = *state;
   const struct perigee_counters *c = perigee_counters(s->engine, NULL);
   int first = call_out(s), last = first;
   while (c->stalls == 0) {
@@ -322,27 +172,27 @@ static void the_peer_is_told_of_ends_of_what_it_was_sent(void **state) {
 /* ---- Memory --------------------------------------------------------------------- */
 
 static void crumbs_do_not_fill_the_unexpected_queue(void **state) {
-  struct scene *s = *state;
+  struct played *s = *state;
   uint32_t told = 0;
   for (; told <= TCP_UNEXPECTED && s->lost.kind == 0; told++) {
-    tell_piece(s, 0, 1, TCP_GOOD);
+    played_tell_piece(s, 0, 1, TCP_GOOD);
     if (told % 256 == 0)
       assert_int_equal(perigee_arm(s->engine, NULL) < 0, 0);
     if (told % 64 == 63)
       for (int i = 0; i < 64 * TCP_PATIENCE && s->lost.kind == 0; i += 16)
-        look(s, 16);
+        played_look(s, 16);
   }
-  lost_by(s, PERIGEE_PROTOCOL);
+  played_lost_by(s, PERIGEE_PROTOCOL);
 }
 
 static void more_than_the_window_is_a_lie(void **state) {
-  struct scene *s = *state;
+  struct played *s = *state;
   uint64_t told = 0;
   for (; told <= TCP_WINDOW && s->lost.kind == 0; told += SIZE) {
-    tell_piece(s, 0, SIZE, TCP_GOOD);
-    look(s, TCP_PATIENCE + 4);
+    played_tell_piece(s, 0, SIZE, TCP_GOOD);
+    played_look(s, TCP_PATIENCE + 4);
   }
-  lost_by(s, PERIGEE_PROTOCOL);
+  played_lost_by(s, PERIGEE_PROTOCOL);
 }
 
 /* Many at once take some polls, between which others have their turn. */
@@ -365,15 +215,15 @@ static void heads_that_mean_nothing_count_as_work(void **state) {
 }
 
 static void a_peer_that_reads_nothing_is_given_up(void **state) {
-  struct scene *s = *state;
+  struct played *s = *state;
   struct frame f = {.type = FRAME_LOOKUP, .lookup = {.name = "region"}};
   uint8_t bytes[FRAME_HEAD + FRAME_BODY];
   struct tcp_head h = {.type = TCP_BYTES, .length = wire_encode(&f, bytes)};
   for (int i = 0; i < 1 << 17 && s->lost.kind == 0; i++) {
-    tell_word(s, h);
+    played_tell_word(s, h);
     hand_lane(&s->hand, bytes, h.length);
     if (i % 64 == 63)
-      look(s, 8);
+      played_look(s, 8);
   }
   assert_int_equal(s->lost.kind, PERIGEE_EVENT_LOST);
 }
@@ -381,30 +231,32 @@ static void a_peer_that_reads_nothing_is_given_up(void **state) {
 /* ---- Words ----------------------------------------------------------------------- */
 
 static void credit_for_what_was_never_sent_is_a_lie(void **state) {
-  struct scene *s = *state;
-  tell_word(s, (struct tcp_head){.type = TCP_CREDIT, .at = 1 << 20});
-  lost_by(s, PERIGEE_PROTOCOL);
+  struct played *s = *state;
+  played_tell_word(s, (struct tcp_head){.type = TCP_CREDIT, .at = 1 << 20});
+  played_lost_by(s, PERIGEE_PROTOCOL);
 }
 
 static void words_of_operations_that_are_none_mean_nothing(void **state) {
-  struct scene *s = *state;
-  tell_word(s, (struct tcp_head){
-                   .type = TCP_ENDED, .operation = 65535, .generation = 7});
-  tell_word(s, (struct tcp_head){
-                   .type = TCP_CLAIM, .operation = 16383, .generation = 7});
-  goes_on(s);
-  tell_word(s, (struct tcp_head){.type = TCP_CLAIM, .operation = 65535});
-  lost_by(s, PERIGEE_PROTOCOL);
+  struct played *s = *state;
+  played_tell_word(s, (struct tcp_head){.type = TCP_ENDED,
+                                        .operation = 65535,
+                                        .generation = 7});
+  played_tell_word(s, (struct tcp_head){.type = TCP_CLAIM,
+                                        .operation = 16383,
+                                        .generation = 7});
+  played_goes_on(s);
+  played_tell_word(s, (struct tcp_head){.type = TCP_CLAIM, .operation = 65535});
+  played_lost_by(s, PERIGEE_PROTOCOL);
 }
 
 static void a_stream_is_attached_once_and_to_the_living(void **state) {
-  struct scene *s = *state;
-  int fds[] = {one_more(s, 1, 0), one_more(s, 1, PERIGEE_PROTOCOL),
-               one_more(s, 0, PERIGEE_PROTOCOL),
-               one_more(s, TCP_STREAMS, PERIGEE_PROTOCOL)};
-  goes_on(s);
+  struct played *s = *state;
+  int fds[] = {played_stream(s, 1, 0), played_stream(s, 1, PERIGEE_PROTOCOL),
+               played_stream(s, 0, PERIGEE_PROTOCOL),
+               played_stream(s, TCP_STREAMS, PERIGEE_PROTOCOL)};
+  played_goes_on(s);
   perigee_session_close(s->hand.session);
-  close(one_more(s, 2, PERIGEE_PROTOCOL));
+  close(played_stream(s, 2, PERIGEE_PROTOCOL));
   for (int i = 0; i < 4; i++)
     close(fds[i]);
 }
@@ -412,19 +264,19 @@ static void a_stream_is_attached_once_and_to_the_living(void **state) {
 /* A listener without room refuses the socket with a plain frame, since it
  * does not know which session the socket is for. */
 static void a_stream_that_finds_no_place_is_done_without(void **state) {
-  struct scene *s = *state;
+  struct played *s = *state;
   struct frame f = {.type = FRAME_REFUSE, .refuse = {PERIGEE_AGAIN, CROWDED}};
   uint8_t bytes[FRAME_HEAD + FRAME_BODY], byte;
   uint32_t length = wire_encode(&f, bytes);
-  int fd = silent_one(s, 1, 0);
-  tell_on(fd, bytes, length);
-  goes_on(s);
+  int fd = played_silent_stream(s, 1, 0);
+  played_tell_on(fd, bytes, length);
+  played_goes_on(s);
   while (recv(fd, &byte, 1, 0) == 1)
     ;
   assert_int_equal(recv(fd, &byte, 1, 0), 0); /* it was closed there */
-  tell_write(s, SIZE);
-  tell_piece(s, 0, SIZE, TCP_GOOD);
-  goes_on(s);
+  played_tell_write(s, SIZE);
+  played_tell_piece(s, 0, SIZE, TCP_GOOD);
+  played_goes_on(s);
   assert_int_equal(*(uint8_t *)perigee_region_pointer(s->region), 0);
   close(fd);
 }
@@ -560,7 +412,7 @@ static void keepalives_cost_no_more_than_is_left_for_them(void **state) {
 }
 
 #define SCENE(test)                                                            \
-  cmocka_unit_test_setup_teardown(test, open_scene, close_scene)
+  cmocka_unit_test_setup_teardown(test, played_open, played_close)
 
 int main(void) {
   const struct CMUnitTest tests[] = {

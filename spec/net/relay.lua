@@ -2,14 +2,17 @@
 -- A relay between a dialer and a listener. It passes on what both send, until
 -- connection `number` has passed `limit` bytes in one direction ("to" the
 -- listener, or "back"). Then it acts, once: "KILL" and "STOP" are signals to
--- process pid, "cut" stops passing anything on, without closing.
+-- process pid, "cut" stops passing anything on, without closing. "swallow" goes
+-- on reading what that one connection brings, and passes none of it on.
 local process = require "spec.support.process"
 local sockets = require "spec.net.sockets"
 
-local function act(state)
+local function act(state, link)
   state.acted = true
   if state.what == "cut" then
     state.deaf = true
+  elseif state.what == "swallow" then
+    link.swallows = true
   else
     process.signal(state.pid, state.what)
   end
@@ -28,12 +31,13 @@ local function pass(state, link, way)
   if way == "back" then from, to = to, from end
   local text = sockets.receive(from, room(state, link, way))
   if not text then return end
+  if text ~= "" and link.swallows then return end
   if text == "" or not sockets.send(to, text) then
     link.over = true
     return
   end
   link.passed[way] = link.passed[way] + #text
-  if room(state, link, way) == 0 then act(state) end
+  if room(state, link, way) == 0 then act(state, link) end
 end
 
 local function accept(state, links, at)
@@ -45,7 +49,7 @@ local function accept(state, links, at)
     sockets.close(link.dialer)
     link.over = true
   elseif room(state, link, state.way) == 0 then
-    act(state)
+    act(state, link)
   end
 end
 

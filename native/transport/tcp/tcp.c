@@ -15,7 +15,6 @@
 #include "tcp.h"
 
 #include <arpa/inet.h>
-#include <netinet/tcp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -41,50 +40,76 @@ void tcp_break(struct lane *lane, int status, const char *format, ...) {
 
 /* ---- Streams ------------------------------------------------------------- */
 
+static void shut(const struct lane *lane, uint32_t place, int fd) {
+  if (place > 0)
+    tcp_detach(lane, fd);
+  else
+    tcp_shut(lane, fd);
+}
+
+/* The stream is without a socket from then on, which the caller has closed. */
+static void stream_end(struct stream *s) {
+  s->fd = -1;
+  if (s->sealed)
+    sealed_close(s);
+}
+
 static void stream_free(struct stream *s) {
   if (!s)
     return;
   if (s->fd >= 0)
-    tcp_shut(s->lane, s->fd);
-  if (s->sealed)
-    sealed_close(s);
+    shut(s->lane, s->number, s->fd);
+  stream_end(s);
+  free(s->owing.list);
   free(s->out.at);
   free(s->in);
   free(s->bounce);
   free(s);
 }
 
-static struct stream *stream_make(struct lane *lane, uint32_t number, int fd) {
-  const int on = 1;
-  struct stream *s = calloc(1, sizeof *s);
-  if (!s) {
-    tcp_shut(lane, fd);
+/* Returns a stream with its buffers, those of the stream that was lost at this
+ * place: a copy of an operation that has ended may still read from them. */
+static struct stream *stream_make(struct lane *lane, uint32_t place) {
+  struct stream *s = lane->streams[place], old = {0};
+  if (s)
+    old = *s;
+  else if (!(s = calloc(1, sizeof *s)))
     return NULL;
-  }
-  s->lane = lane;
-  s->fd = fd;
-  s->number = number;
-  s->readable = true;
-  s->in = malloc(TCP_READ_LARGE);
-  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-  if (s->in && (!lane->options.seal || sealed_open(s) == PERIGEE_OK) &&
-      lane->options.watch(lane->options.session, fd) == 0)
-    return s;
-  stream_free(s);
-  return NULL;
+  bool owes = place > 0 && lane->options.heals;
+  *s = (struct stream){.lane = lane,
+                       .fd = -1,
+                       .number = place,
+                       .readable = true,
+                       .since = *lane->options.now,
+                       .in = old.in,
+                       .out = old.out,
+                       .bounce = old.bounce,
+                       .owing = {.list = old.owing.list}};
+  lane->streams[place] = s;
+  if (!s->in)
+    s->in = malloc(TCP_READ_LARGE);
+  if (owes && !s->owing.list)
+    s->owing.list = malloc(TCP_OWED * sizeof *s->owing.list);
+  s->owing.moved = s->since;
+  return s->in && (!owes || s->owing.list) ? s : NULL;
 }
 
-static int stream_add(struct lane *lane, uint32_t number, int fd,
-                      const uint8_t *bytes, uint32_t length) {
-  struct stream *s = stream_make(lane, number, fd);
-  if (!s)
+/* Begins a life of the stream, over a socket that is the stream's from then
+ * on. */
+static int stream_begin(struct stream *s, uint32_t life, int fd) {
+  const struct lane *lane = s->lane;
+  s->life = life;
+  s->fd = fd;
+  tcp_socket_options(s);
+  if (lane->options.seal && sealed_open(s) < 0)
     return PERIGEE_NO_MEMORY;
-  lane->streams[number] = s;
-  if (lane->stream_count <= number)
-    lane->stream_count = number + 1;
-  const struct tcp_head word = {.type = TCP_WORD};
-  if (tcp_put(s, &word, NULL))
-    tcp_send(s, TCP_TURN);
+  return lane->options.watch(lane->options.session, fd) == 0
+             ? PERIGEE_OK
+             : PERIGEE_NO_MEMORY;
+}
+
+static int stream_given(struct stream *s, const uint8_t *bytes,
+                        uint32_t length) {
   if (s->sealed)
     return sealed_given(s, bytes, length);
   if (length > TCP_READ_LARGE)
@@ -95,22 +120,39 @@ static int stream_add(struct lane *lane, uint32_t number, int fd,
   return PERIGEE_OK;
 }
 
-static int tcp_take(struct lane *lane, int fd, const uint8_t *bytes,
-                    uint32_t length) {
-  return stream_add(lane, 0, fd, bytes, length);
+/* Another socket, whose stream begins with a word. */
+static int stream_add(struct lane *lane, uint32_t place, uint32_t life, int fd,
+                      const uint8_t *bytes, uint32_t length) {
+  const struct tcp_head word = {.type = TCP_WORD};
+  struct stream *s = stream_make(lane, place);
+  int status = s ? stream_begin(s, life, fd) : PERIGEE_NO_MEMORY;
+  if (status < 0) {
+    shut(lane, place, fd);
+    if (s)
+      stream_end(s);
+    return status;
+  }
+  if (lane->stream_count <= place)
+    lane->stream_count = place + 1;
+  if (tcp_put(s, &word, NULL))
+    tcp_send(s, TCP_TURN);
+  status = stream_given(s, bytes, length);
+  if (status < 0 && place > 0 && lane->options.heals)
+    tcp_doom(s);
+  return status;
 }
 
-static uint32_t tcp_wants(const struct lane *lane) {
-  bool up = lane->stream_count > 0 && lane->streams[0]->up;
-  return up && lane->options.dialed ? lane->options.streams : 0;
+static int tcp_take(struct lane *lane, int fd, const uint8_t *bytes,
+                    uint32_t length) {
+  return stream_add(lane, 0, 0, fd, bytes, length);
 }
 
 static int tcp_attach(struct lane *lane, uint32_t number, int fd,
                       const uint8_t *bytes, uint32_t length) {
-  if (number > 0 && number < TCP_STREAMS && !lane->streams[number] &&
-      lane->stream_count > 0 && !lane->cut)
-    return stream_add(lane, number, fd, bytes, length);
-  tcp_shut(lane, fd);
+  if (tcp_may_attach(lane, number))
+    return stream_add(lane, tcp_place_of(number), tcp_life_of(number), fd,
+                      bytes, length);
+  tcp_detach(lane, fd);
   return PERIGEE_PROTOCOL;
 }
 
@@ -122,10 +164,17 @@ static void tcp_socket_ready(struct lane *lane) {
     }
 }
 
-static void tcp_traffic(const struct lane *lane, uint64_t *sent,
+static bool tcp_traffic(const struct lane *lane, uint64_t *sent,
                         uint64_t *received) {
-  *sent = lane->bytes_sent;
-  *received = lane->bytes_received;
+  bool heals = lane->options.heals;
+  uint32_t count = heals && lane->stream_count > 0 ? 1 : lane->stream_count;
+  *sent = *received = 0;
+  for (uint32_t i = 0; i < count; i++)
+    if (lane->streams[i]) {
+      *sent += lane->streams[i]->bytes_sent;
+      *received += lane->streams[i]->bytes_received;
+    }
+  return heals && count > 0 && lane->streams[0]->sink == SINK_WAITING;
 }
 
 static bool holds(struct stream *s) {
@@ -164,12 +213,21 @@ static void turn(struct lane *lane) {
   lane->may_send[0] = lane->may_send[1] = lane->may_read = lane->turn;
 }
 
+/* What is left to do for streams that were lost. */
+static __attribute__((noinline)) void mend(struct lane *lane) {
+  if (lane->losing > 0)
+    tcp_give_up(lane);
+  tcp_send_again(lane);
+}
+
 static bool tcp_poll(struct lane *lane) {
   bool moved = false;
   lane->corked = lane->published > 1;
   lane->published = 0;
   turn(lane);
   lane->first++;
+  if (lane->losing | lane->again_count)
+    mend(lane);
   for (uint32_t i = 0; i < lane->stream_count; i++) {
     struct stream *s = tcp_in_turn(lane, i);
     if (s)
@@ -190,6 +248,7 @@ static void tcp_close(struct lane *lane) {
     free(lane->in[i].bytes);
   tcp_loans_close(lane);
   tcp_peers_close(lane);
+  free(lane->again);
   free(lane->frames);
   free(lane->ended.at);
   free(lane->told.at);
@@ -205,6 +264,7 @@ static int tcp_open(const struct lane_options *options, struct lane **out,
     return PERIGEE_NO_MEMORY;
   lane_by(lane, &transport_tcp);
   lane->options = *options;
+  list_open(&lane->exposed);
   lane->frames = malloc(TCP_FRAMES);
   if (!lane->frames) {
     tcp_close(lane);
@@ -247,7 +307,7 @@ static void tcp_cut(struct lane *lane) {
   for (uint32_t i = 0; i < lane->stream_count; i++) {
     struct stream *s = lane->streams[i];
     if (s && s->fd >= 0)
-      tcp_shut(lane, s->fd);
+      shut(lane, i, s->fd);
     if (s)
       s->fd = -1;
   }
@@ -258,6 +318,8 @@ static void tcp_describe(const struct lane *lane, struct lane_facts *facts) {
   for (uint32_t i = 1; i < lane->stream_count; i++)
     streams += tcp_usable(lane->streams[i]);
   fact_number(facts, "payload_sockets", streams);
+  if (lane->lost > 0)
+    fact_number(facts, "payload_sockets_lost", lane->lost);
   if (lane->options.seal)
     fact_text(facts, "chunks", lane->options.bare ? "with a MAC" : "sealed");
 }
@@ -316,8 +378,22 @@ static bool stream_rests(const struct stream *s) {
                        !tcp_waits(s) && !own_time);
 }
 
+/* A stream that is lost waits for the peer's LOST, which wakes. */
+static __attribute__((noinline)) bool losses_rest(const struct lane *lane) {
+  bool rests = lane->again_count == 0 || lane->streams[0]->full;
+  for (uint32_t i = 1; rests && lane->losing > 0 && i < lane->stream_count;
+       i++) {
+    const struct stream *s = lane->streams[i];
+    rests = !s || (!s->loss.doomed && (!s->loss.lost || s->loss.told) &&
+                   !(s->loss.told && s->loss.heard));
+  }
+  return rests;
+}
+
 static bool tcp_rests(struct lane *lane) {
   bool rests = lane->status == 0 && lane->frames_first == lane->frames_end;
+  if (lane->losing | lane->again_count)
+    rests = rests && losses_rest(lane);
   for (uint32_t i = 0; rests && i < lane->stream_count; i++)
     rests = !lane->streams[i] || stream_rests(lane->streams[i]);
   return rests;
@@ -371,6 +447,7 @@ static const struct transport_sockets sockets = {
     .wants = tcp_wants,
     .attach = tcp_attach,
     .socket_ready = tcp_socket_ready,
+    .look = tcp_look,
     .traffic = tcp_traffic,
 };
 

@@ -10,6 +10,8 @@
  *   tcp_landing.c   where the bytes of a fragment go
  *   tcp_feed.c      payloads at their owner
  *   tcp_fetch.c     payloads at their receiver
+ *   tcp_life.c      streams for payloads: what they owe, and their end
+ *   tcp_again.c     what a lost stream owed is sent again
  *   tcp_unexpected.c  fragments that came before their landing was known
  *   tcp_ranges.c    which bytes of a payload have been received
  *   tcp_loans.c     blocks to lend, and memory that is given back
@@ -27,6 +29,9 @@
  *   ENDED                                 the sender's, which has ended
  *   CLAIM                        part     the receiver's: send all of it
  *   FRAGMENT  bytes of a payload part     the sender's            offset
+ *   ASK                          stream   its life
+ *   TAKEN                        stream   its life, fragments     bytes
+ *   LOST                         stream   its life, fragments
  *
  * Records. Each side grants the other `ring` bytes of credit for each ring. A
  * record takes its length, rounded up to 64, until it is released. CREDIT tells
@@ -43,7 +48,25 @@
  * that the rest of it is zeros. Only good fragments count.
  *
  * A stream for payloads is used once its first word has arrived; the lane works
- * without one that ends before that. Any other end of a stream ends the lane.
+ * without one that ends before that. Any other end of a stream ends the lane,
+ * unless both sides have the feature "streams".
+ *
+ * Life of a stream for payloads, with that feature. A middlebox may forget one
+ * connection, and one that was used lately is not proof that another works. So
+ * the sender keeps in mind what a stream owes: the fragments that it was given,
+ * until the receiver says, by stream 0, how many of them came whole: TAKEN, after
+ * each few fragments, and in answer to ASK. If an answer shows that nothing has
+ * come for lane_options.patience, and that nothing lies unread, the stream is
+ * lost; so it is if its socket ends. Only answers are judged, so a peer that is
+ * stopped or slow loses no stream.
+ *
+ * Each side closes its socket, says LOST once for each life, with the number of
+ * fragments that came whole, and counts nothing more of it. What the peer's LOST
+ * does not count is sent again by stream 0, in order with CLAIM and ENDED, as
+ * far as its operation goes on (tcp_again.c). So each fragment counts exactly
+ * once, and never after its operation ended. When both have said LOST, the
+ * dialer attaches another socket at that place: in its next life, as its number
+ * in ATTACH tells, from which its keys are derived.
  *
  * Ends. ENDED tells the peer that an operation has ended other than by its
  * reply, or that its reply was taken. The peer then delivers nothing more of
@@ -79,6 +102,9 @@ enum tcp_type {
   TCP_CLAIM,
   TCP_FRAGMENT,
   TCP_WORD,
+  TCP_ASK,
+  TCP_TAKEN,
+  TCP_LOST,
   TCP_TYPES
 };
 
@@ -89,7 +115,7 @@ struct tcp_head {
   uint32_t length; /* of the body */
   uint8_t type, which;
   uint16_t operation;
-  uint32_t generation, zero;
+  uint32_t generation, unread; /* unread, in TAKEN: 1 if bytes wait for room */
   uint64_t at;
 };
 enum { TCP_HEAD = 24, TCP_TRAILER = 8 };
@@ -125,7 +151,10 @@ enum {
   TCP_TURN = 1 << 20,           /* most bytes that a poll moves, each way */
   TCP_LATENCY_BYTES = 32 << 10, /* the same in latency mode */
   TCP_LATENCY_TURNS = 64, /* polls for which a short request keeps that mode */
-  TCP_OPERATIONS = 65536
+  TCP_OPERATIONS = 65536,
+  TCP_OWED = 128,   /* most fragments that a stream owes */
+  TCP_TELL = 32,    /* fragments after which TAKEN is said */
+  TCP_LIVES = 65536 /* of one stream; then the session does without it */
 };
 
 /* A buffer that grows; it holds the bytes [first, end). */
@@ -180,6 +209,7 @@ struct unexpected {
   uint32_t got, put;
   bool good, walking;
   bool first; /* it came by stream 0 */
+  bool apart; /* it lacks bytes before it, which may come again */
   uint8_t bytes[];
 };
 
@@ -196,10 +226,44 @@ enum sink {
 
 struct sealed; /* tcp_sealed.c */
 
+/* A fragment that a stream was given, or a part of it that is to be sent again;
+ * begun: its bytes are being gathered. */
+struct owed {
+  uint64_t at;
+  uint32_t length, generation;
+  uint16_t operation;
+  uint8_t which;
+  bool begun;
+};
+
+/* What a stream for payloads owes, at its sender. */
+struct owing {
+  struct owed *list; /* fragments taken to sent, at their number % TCP_OWED */
+  uint32_t sent, taken; /* fragments so far: given to it; taken by the peer */
+  uint64_t arrived;     /* bytes that have arrived, as the peer last said */
+  int64_t moved;        /* when that last changed, or nothing was owed */
+  bool asked;           /* ASK waits for its answer */
+  bool suspect;         /* nothing moves: it gets no more fragments */
+};
+
+/* The end of a life of a stream, when both sides give it up. */
+struct loss {
+  bool doomed;      /* the next poll gives it up */
+  bool lost;        /* it was given up, and is over once LOST was */
+  bool told, heard; /* said by this side, and by the peer */
+  uint32_t taken;   /* fragments, as the peer's LOST told */
+};
+
 struct stream {
   struct lane *lane;
   int fd;
-  uint32_t number;
+  uint32_t number; /* its place */
+  uint32_t life;
+  int64_t since; /* when it was attached */
+  struct owing owing;
+  struct loss loss;
+  uint32_t came, told; /* fragments that came whole; as TAKEN last told */
+  uint64_t bytes_sent, bytes_received; /* in this life */
   bool readable,
       full;   /* as far as known: told by socket_ready, and tried out */
   bool ended; /* the peer will send nothing more */
@@ -244,6 +308,13 @@ struct outbox_ring {
   uint64_t sent, consumed; /* credits */
 };
 
+/* A place of a stream, whether or not there is one. */
+struct stream_place {
+  uint32_t next;           /* the life that it begins next */
+  uint32_t over;           /* of all lives before this one LOST was said */
+  int64_t again_at, pause; /* when it may be dialed, and how long after that */
+};
+
 struct lane {
   struct lane_head head;
   struct lane_options options;
@@ -259,7 +330,12 @@ struct lane {
   uint64_t may_read;
   uint64_t peer_ring, peer_window;
   struct stream *streams[TCP_STREAMS];
+  struct stream_place places[TCP_STREAMS];
   uint32_t stream_count, next_stream, first;
+  uint32_t losing, suspects, lost; /* streams doomed or lost; suspect; so far */
+  struct node exposed;             /* exposures, for what is sent again */
+  struct owed *again;              /* what is to be sent again, in order */
+  uint32_t again_first, again_count, again_room;
   struct inbox in[RINGS];
   struct outbox_ring out[RINGS];
   uint64_t eager_sent, eager_granted; /* window that the peer grants us */
@@ -269,14 +345,14 @@ struct lane {
   struct tcp_peer **peers; /* by the peer's operation number */
   uint32_t peer_count, unexpected_count;
   uint64_t counted;         /* bytes of memory kept for the peer's operations */
-  uint64_t unexpected_late; /* queued bytes that no window bounds */
+  uint64_t unexpected_late; /* queued bytes that no window bounds, and that
+                               wait for nothing that was lost */
   struct generations ended; /* by the peer's operation: the last that ended */
   struct generations told; /* by our operation: the last end told to the peer */
   struct generations claims; /* by our operation and part: the last claimed */
   struct blocks blocks; /* of the arena for loans, made when first needed */
   uint8_t *arena;
   uint64_t arena_length;
-  uint64_t bytes_sent, bytes_received;
 };
 
 /* Returns the i-th stream to poll: 0, then the others, in rotating order. */
@@ -319,8 +395,13 @@ static inline void tcp_shut(const struct lane *lane, int fd) {
   lane->options.close(lane->options.session, fd);
 }
 
+/* The same, for one that was attached. */
+static inline void tcp_detach(const struct lane *lane, int fd) {
+  lane->options.detach(lane->options.session, fd);
+}
+
 static inline bool tcp_usable(const struct stream *s) {
-  return s && s->fd >= 0 && s->up;
+  return s && s->fd >= 0 && s->up && !s->loss.doomed;
 }
 
 /* ---- tcp_receive.c ----------------------------------------------------- */
@@ -377,14 +458,87 @@ int64_t tcp_feed(struct lane *, struct exposure *);
 void tcp_conceal(struct lane *, struct exposure *);
 bool tcp_claimed(struct lane *, const struct tcp_head *);
 
+/* The private part of an exposure. */
+struct tcp_exposure {
+  uint8_t *block;   /* in which short blocks are gathered, or NULL */
+  struct node node; /* in lane->exposed */
+};
+_Static_assert(sizeof(struct tcp_exposure) <= EXPOSURE_OWN, "there is room");
+
+static inline struct tcp_exposure *tcp_exposed(const struct exposure *e) {
+  return (struct tcp_exposure *)e->own;
+}
+
+/* Does the exposure's memory have to be gathered before it is sent? */
+bool tcp_gathers(const struct payload *p);
+/* Takes bytes of the payload, from its position on, into the exposure's block,
+ * of which `filled` bytes are there: 1 once there are `length`, 0 not yet, or a
+ * status. */
+int tcp_gather(struct exposure *, uint64_t *filled, uint64_t length);
+/* Is some of the exposure on its way in a stream? */
+bool tcp_sending(const struct lane *lane, const struct exposure *e);
+
+/* ---- tcp_life.c -------------------------------------------------------- */
+/* A number in ATTACH is that of a place and a life. */
+static inline uint32_t tcp_place_of(uint32_t number) {
+  return (number - 1) % (TCP_STREAMS - 1) + 1;
+}
+static inline uint32_t tcp_life_of(uint32_t number) {
+  return (number - 1) / (TCP_STREAMS - 1);
+}
+static inline uint32_t tcp_number_of(const struct stream *s) {
+  return s->number + (TCP_STREAMS - 1) * s->life;
+}
+/* Returns the number under which a socket is to be attached at a place, or
+ * 0. */
+uint32_t tcp_wants(struct lane *lane, uint32_t place);
+/* May a socket be attached under that number? If so, its life begins. */
+bool tcp_may_attach(struct lane *lane, uint32_t number);
+void tcp_socket_options(const struct stream *s);
+
+/* A stream was given a fragment. Has it room for another? */
+void tcp_owe(struct stream *s, const struct tcp_head *head);
+bool tcp_may_owe(const struct stream *s);
+/* Does the exposure wait for a stream that may be lost, or is some of it to be
+ * sent again? */
+bool tcp_in_doubt(const struct lane *lane, const struct exposure *e);
+/* A fragment came whole. */
+void tcp_came(struct stream *s);
+/* Asks what has come by streams that owe something. */
+void tcp_look(struct lane *lane);
+/* The words of the peer; false: it violates the protocol. */
+bool tcp_asked(struct lane *lane, const struct tcp_head *head);
+bool tcp_taken(struct lane *lane, const struct tcp_head *head);
+bool tcp_lost(struct lane *lane, const struct tcp_head *head);
+/* The stream's socket has ended, or it says nothing that such a stream says. The
+ * next poll gives it up. */
+void tcp_doom(struct stream *s);
+/* A poll's part of giving up streams. */
+void tcp_give_up(struct lane *lane);
+
+/* ---- tcp_again.c ------------------------------------------------------- */
+/* What is owed is to be sent again; false: the lane is broken. */
+bool tcp_again(struct lane *lane, const struct owed *owed);
+bool tcp_again_has(const struct lane *lane, const struct exposure *e);
+/* A poll's part of sending it. */
+void tcp_send_again(struct lane *lane);
+static inline bool tcp_is_owed(const struct owed *o, const struct exposure *e) {
+  return o->operation == e->operation && o->generation == e->generation &&
+         (o->which & PART_MASK) == (e->part & PART_MASK);
+}
+
 /* ---- tcp_fetch.c ------------------------------------------------------- */
 int64_t tcp_fetch(struct lane *, struct fetch *);
 bool tcp_fetch_end(struct lane *, struct fetch *);
 struct fetch *tcp_fetch_of(struct lane *, const struct tcp_head *);
 /* Is the fragment within its payload, and new? Its bytes count as received from
- * then on. False: the peer violates the protocol, or there is no memory. */
+ * then on. False: the peer violates the protocol, or there is no memory. back
+ * takes that back, as its stream was lost. */
 bool tcp_fetch_takes(struct lane *, struct fetch *, const struct tcp_head *);
+void tcp_fetch_back(struct lane *, struct fetch *, const struct tcp_head *);
 void tcp_fetch_got(struct fetch *, uint32_t length, bool good);
+/* Not all of the payload can be had. */
+void tcp_fetch_fails(struct fetch *, int status);
 
 /* Counts memory that the peer makes the lane keep until the lane ends; false if
  * that exceeds the peer's share. */
@@ -396,7 +550,11 @@ struct tcp_peer *tcp_peer(const struct lane *, uint16_t operation);
 /* The same, made if needed; NULL without memory. */
 struct tcp_peer *tcp_peer_new(struct lane *, uint16_t operation);
 void tcp_peers_close(struct lane *);
-struct unexpected *tcp_unexpected_add(struct lane *, const struct tcp_head *);
+/* apart: it lacks bytes before it, which may come again. */
+struct unexpected *tcp_unexpected_add(struct lane *, const struct tcp_head *,
+                                      bool apart);
+/* The stream was lost, and with it the rest of its fragment. */
+void tcp_unexpected_part(struct stream *s);
 bool tcp_unexpected_full(const struct lane *, const struct tcp_head *);
 /* Returns how many bytes of the fetch are in the unexpected queue, or on their
  * way there; with `first`, only those that came by stream 0. */
@@ -416,6 +574,8 @@ static inline bool tcp_is_of(const struct tcp_head *h, const struct fetch *f) {
 /* ---- tcp_ranges.c ------------------------------------------------------- */
 /* Adds the bytes [at, at + length); a status if some of them came before. */
 int ranges_add(struct ranges *, uint64_t at, uint64_t length);
+/* Removes bytes that were added; PERIGEE_OK, or PERIGEE_NO_MEMORY. */
+int ranges_remove(struct ranges *, uint64_t at, uint64_t length);
 void ranges_close(struct ranges *);
 
 /* ---- tcp_sealed.c ------------------------------------------------------ */

@@ -31,11 +31,24 @@ bool tcp_fetch_takes(struct lane *lane, struct fetch *f,
   return status == PERIGEE_OK;
 }
 
+void tcp_fetch_back(struct lane *lane, struct fetch *f,
+                    const struct tcp_head *h) {
+  if (ranges_remove(&tcp_own(f)->received, h->at, h->length) < 0)
+    tcp_break(lane, PERIGEE_NO_MEMORY, "no memory for what comes again");
+  if (!f->into->memory->direct)
+    payload_seek(f->into, h->at);
+}
+
+void tcp_fetch_fails(struct fetch *f, int status) {
+  if (tcp_own(f)->status == 0)
+    tcp_own(f)->status = status;
+}
+
 void tcp_fetch_got(struct fetch *f, uint32_t length, bool good) {
   if (good)
     f->done += length;
-  else if (tcp_own(f)->status == 0)
-    tcp_own(f)->status = PERIGEE_CANCELLED; /* its owner gave it up */
+  else
+    tcp_fetch_fails(f, PERIGEE_CANCELLED); /* its owner gave it up */
 }
 
 static int begin(struct lane *lane, struct fetch *f) {

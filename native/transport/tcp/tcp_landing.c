@@ -44,10 +44,32 @@ static bool still_wanted(struct stream *s, const struct fetch *f) {
   return tcp_live(s->lane, f->operation, f->generation);
 }
 
+/* What the fragment lacks may come again by stream 0, which so may not stop for
+ * it. No window bounds what is queued then, but the peer's share does, and the
+ * number for one operation: beyond that the operation ends. */
+static bool out_of_turn(struct stream *s, struct fetch *f) {
+  struct lane *lane = s->lane;
+  const struct tcp_head *h = &s->head;
+  if (payload_busy(f->into) && h->at == f->into->done)
+    return false;
+  bool full = tcp_unexpected_full(lane, h);
+  s->unexpected = full ? NULL : tcp_unexpected_add(lane, h, true);
+  if (!s->unexpected)
+    tcp_fetch_fails(f, PERIGEE_NO_MEMORY);
+  tcp_sink(s, s->unexpected ? SINK_UNEXPECTED : SINK_DROP, h->length);
+  return true;
+}
+
+static bool has_to_wait(struct stream *s, struct fetch *f) {
+  if (s->lane->options.heals)
+    return s->number == 0 && out_of_turn(s, f);
+  return all_stuck(s->lane) && tcp_protocol_error(s, "a fragment");
+}
+
 static bool lands(struct stream *s, struct fetch *f) {
   const struct tcp_head *h = &s->head;
   if (!in_turn(f, h))
-    return all_stuck(s->lane) ? tcp_protocol_error(s, "a fragment") : false;
+    return has_to_wait(s, f);
   if (!still_wanted(s, f)) {
     tcp_sink(s, SINK_DROP, h->length);
     return true;
@@ -63,22 +85,26 @@ static bool lands(struct stream *s, struct fetch *f) {
 }
 
 /* Puts the fragment into the unexpected queue, if it may go there. If others
- * can see the landing, the fragments of stream 0 have to go in order; fragments
- * that no window bounds wait until there is room. Other streams may have
- * brought later bytes already. */
+ * can see the landing, the fragments of stream 0 have to go in order, unless
+ * some may come again; fragments that no window bounds wait until there is room.
+ * Other streams may have brought later bytes already. */
 static bool is_unexpected(struct stream *s, struct fetch *f) {
   struct lane *lane = s->lane;
   const struct tcp_head *h = &s->head;
-  if (f && h->at != tcp_own(f)->unexpected_bytes)
+  if (f && lane->options.heals && !f->into->memory->direct && !in_turn(f, h))
+    return out_of_turn(s, f);
+  if (f && !lane->options.heals && h->at != tcp_own(f)->unexpected_bytes)
     return tcp_protocol_error(s, "a fragment");
   if (tcp_unexpected_full(lane, h))
-    return tcp_protocol_error(s, "more fragments before their time");
+    return f && lane->options.heals
+               ? false
+               : tcp_protocol_error(s, "more fragments before their time");
   if (!(h->which & PART_EAGER) &&
       (lane->unexpected_late >= TCP_WINDOW ||
        (lane->options.share &&
         !share_may(lane->options.share, SHARE_POOLED, h->length))))
     return false;
-  s->unexpected = tcp_unexpected_add(lane, h);
+  s->unexpected = tcp_unexpected_add(lane, h, false);
   if (!s->unexpected)
     tcp_break(lane, PERIGEE_NO_MEMORY, "no memory for what comes too early");
   else
@@ -118,6 +144,7 @@ void tcp_trailed(struct stream *s) {
   s->fetch = NULL;
   s->unexpected = NULL;
   tcp_sink(s, SINK_HEAD, 0);
+  tcp_came(s);
 }
 
 /* ---- Memory that no CPU can write ---------------------------------------- */

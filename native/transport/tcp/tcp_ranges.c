@@ -56,6 +56,33 @@ static int put(struct ranges *c, uint32_t i, uint64_t at, uint64_t end) {
   return PERIGEE_OK;
 }
 
+/* Within a range behind a gap, ahead[i]. */
+static int remove_ahead(struct ranges *c, uint32_t i, uint64_t at,
+                        uint64_t end) {
+  struct stretch *from = &c->ahead[i];
+  uint64_t last = from->end;
+  if (at > from->at) {
+    from->end = at;
+    return end < last ? put(c, i + 1, end, last) : PERIGEE_OK;
+  }
+  from->at = end;
+  if (end == last)
+    drop(c, i);
+  return PERIGEE_OK;
+}
+
+int ranges_remove(struct ranges *c, uint64_t at, uint64_t length) {
+  uint64_t end = at + length, first = c->first;
+  uint32_t i = 0;
+  if (at < first) {
+    c->first = at;
+    return end < first ? put(c, 0, end, first) : PERIGEE_OK;
+  }
+  while (c->ahead[i].end < end)
+    i++;
+  return remove_ahead(c, i, at, end);
+}
+
 int ranges_add(struct ranges *c, uint64_t at, uint64_t length) {
   uint64_t end = at + length;
   uint32_t i = c->count; /* from the end, as most come in order */

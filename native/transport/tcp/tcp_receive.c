@@ -75,9 +75,22 @@ static bool record(struct stream *s) {
 
 /* The session does without this stream. */
 static bool not_wanted(struct stream *s) {
-  tcp_shut(s->lane, s->fd);
+  if (s->lane->options.heals) {
+    tcp_doom(s);
+    return false;
+  }
+  tcp_detach(s->lane, s->fd);
   s->fd = -1;
   return false;
+}
+
+/* What is said of other streams. */
+static bool of_streams(struct stream *s) {
+  const struct tcp_head *h = &s->head;
+  bool fine = h->type == TCP_ASK     ? tcp_asked(s->lane, h)
+              : h->type == TCP_TAKEN ? tcp_taken(s->lane, h)
+                                     : tcp_lost(s->lane, h);
+  return fine || tcp_protocol_error(s, "a word about a stream");
 }
 
 /* A stream for payloads first says a word. If anything else arrives, the
@@ -111,6 +124,8 @@ static bool begin(struct stream *s) {
   if (h->type == TCP_CREDIT)
     return tcp_credited(s->lane, h->which, h->at) ||
            tcp_protocol_error(s, "a credit");
+  if (h->type >= TCP_ASK && h->type <= TCP_LOST)
+    return of_streams(s);
   return (h->type == TCP_CLAIM && tcp_claimed(s->lane, h)) ||
          tcp_protocol_error(s, "a head");
 }
@@ -275,11 +290,12 @@ static int64_t fill(struct stream *s, uint64_t limit, bool *all) {
 
 static void hung_up(struct stream *s, int64_t got) {
   s->ended = true;
-  if (s->number > 0 && !s->up) {
+  if (s->number > 0 && (!s->up || s->lane->options.heals)) {
     not_wanted(s);
     return;
   }
-  tcp_break(s->lane, PERIGEE_PEER_LOST, "%s",
+  tcp_break(s->lane, PERIGEE_PEER_LOST, "%s%s",
+            s->number > 0 ? "a connection for payloads: " : "",
             got == 0 ? "the peer died or cut the connection" : strerror(errno));
 }
 
@@ -326,7 +342,7 @@ uint64_t tcp_receive(struct stream *s, uint64_t limit) {
     STAMP(STAMP_READ);
     s->readable = true; /* the edge may also have told of the end */
     if (!s->sealed)
-      s->lane->bytes_received += (uint64_t)got;
+      s->bytes_received += (uint64_t)got;
     done += (uint64_t)got;
   }
   if (s->number > 0)

@@ -44,7 +44,7 @@ static struct seal *begin(const struct stream *s, bool by_dialer) {
   struct seal *seal = vault_take(o->vault, sizeof *seal);
   if (!seal)
     return NULL;
-  handshake_seal(o->seal, s->number, by_dialer, key);
+  handshake_seal(o->seal, tcp_number_of(s), by_dialer, key);
   seal_begin(seal, key, o->aes);
   if (o->bare)
     seal_bare(seal);
@@ -255,7 +255,7 @@ static int64_t read_more(struct stream *s) {
   if (got > 0) { /* a part of a chunk is a sign of life, too */
     x->in_end += (uint32_t)got;
     reached(s, &x->in_high, x->in_end);
-    s->lane->bytes_received += (uint64_t)got;
+    s->bytes_received += (uint64_t)got;
   }
   return got;
 }

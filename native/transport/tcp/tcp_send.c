@@ -156,7 +156,7 @@ static void empty(struct bytes *b) {
 }
 
 static void past(struct stream *s, uint64_t sent) {
-  s->lane->bytes_sent += sent;
+  s->bytes_sent += sent;
   if (s->left > 0) {
     sent = past_bytes(s, sent, s->body_at);
     uint64_t n = sent < s->left ? sent : s->left;

@@ -77,11 +77,15 @@ static uint64_t unexpected_size(const struct tcp_head *h) {
   return sizeof(struct unexpected) + h->length;
 }
 
+static bool is_late(const struct unexpected *e) {
+  return !(e->head.which & PART_EAGER) && !e->apart;
+}
+
 static void unexpected_free(struct lane *lane, struct unexpected *e) {
   tcp_peer(lane, e->head.operation)->unexpected_count--;
   lane->unexpected_count--;
   share_back(lane->options.share, SHARE_POOLED, unexpected_size(&e->head));
-  if (!(e->head.which & PART_EAGER))
+  if (is_late(e))
     lane->unexpected_late -= e->head.length;
   for (uint32_t i = 0; i < lane->stream_count; i++) {
     struct stream *s = lane->streams[i];
@@ -98,6 +102,10 @@ static void unexpected_free(struct lane *lane, struct unexpected *e) {
   free(e);
 }
 
+void tcp_unexpected_part(struct stream *s) {
+  unexpected_free(s->lane, s->unexpected);
+}
+
 bool tcp_unexpected_full(const struct lane *lane, const struct tcp_head *h) {
   const struct tcp_peer *peer = tcp_peer(lane, h->operation);
   return lane->unexpected_count >= TCP_UNEXPECTED ||
@@ -105,7 +113,7 @@ bool tcp_unexpected_full(const struct lane *lane, const struct tcp_head *h) {
 }
 
 struct unexpected *tcp_unexpected_add(struct lane *lane,
-                                      const struct tcp_head *head) {
+                                      const struct tcp_head *head, bool apart) {
   struct tcp_peer *peer = tcp_peer_new(lane, head->operation);
   uint64_t bytes = unexpected_size(head);
   if (!peer || !share_take(lane->options.share, SHARE_POOLED, bytes))
@@ -115,11 +123,11 @@ struct unexpected *tcp_unexpected_add(struct lane *lane,
     share_back(lane->options.share, SHARE_POOLED, bytes);
     return NULL;
   }
-  *e = (struct unexpected){.head = *head};
+  *e = (struct unexpected){.head = *head, .apart = apart};
   list_append(&peer->unexpected, &e->node);
   peer->unexpected_count++;
   lane->unexpected_count++;
-  if (!(head->which & PART_EAGER))
+  if (is_late(e))
     lane->unexpected_late += head->length;
   return e;
 }

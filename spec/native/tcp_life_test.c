@@ -1,0 +1,618 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * tcp_life_test.c - streams for payloads that are lost while the session goes on:
+ * what of their payloads counts, what is sent again, and what a peer may say of
+ * them. The peer is played by hand.
+ */
+#include "net/features.h"
+#include "played.h"
+#include "session/sessions.h"
+#include "support.h"
+
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { LONG = 1 << 20, FIRST = 1, NEXT = TCP_STREAMS };
+
+static int64_t passed; /* ns, of the engine's clock */
+
+static int64_t clock_of_test(void *context) {
+  (void)context;
+  return passed += 1000;
+}
+
+static int open_scene(void **state) {
+  return played_open_with(state, FEATURE_STREAMS, clock_of_test);
+}
+
+/* ---- What is said ------------------------------------------------------------ */
+
+static struct tcp_head of_stream(enum tcp_type type, uint16_t life,
+                                 uint32_t came) {
+  return (struct tcp_head){.type = (uint8_t)type,
+                           .which = FIRST,
+                           .operation = life,
+                           .generation = came};
+}
+
+static void tell(struct played *s, enum tcp_type type, uint16_t life,
+                 uint32_t came) {
+  played_tell_word(s, of_stream(type, life, came));
+}
+
+/* What the engine says by one socket, read from its beginning on. */
+struct heard {
+  int fd;
+  uint32_t end;
+  uint8_t bytes[4 * LONG];
+};
+
+static void hear(struct played *s, struct heard *h) {
+  ssize_t n;
+  for (int i = 0; i < 64; i++) {
+    played_look(s, 4);
+    while ((n = recv(h->fd, h->bytes + h->end, sizeof h->bytes - h->end,
+                     MSG_DONTWAIT)) > 0)
+      h->end += (uint32_t)n;
+  }
+}
+
+/* Returns the i-th head of a type from there on; false if there is none. */
+static bool said(const struct heard *h, enum tcp_type type, int i,
+                 struct tcp_head *head, uint32_t *body) {
+  for (uint32_t at = 0; at + TCP_HEAD <= h->end;) {
+    memcpy(head, h->bytes + at, TCP_HEAD);
+    *body = at + TCP_HEAD;
+    if (head->type == type && i-- == 0)
+      return true;
+    at += TCP_HEAD + head->length;
+    at += head->type == TCP_FRAGMENT ? TCP_TRAILER : 0;
+  }
+  return false;
+}
+
+/* The engine says once that the stream of this life is lost. */
+static void says_lost(struct played *s, uint16_t life, uint32_t came) {
+  static struct heard h;
+  struct tcp_head head;
+  uint32_t body;
+  h = (struct heard){.fd = s->hand.fd};
+  hear(s, &h);
+  assert_true(said(&h, TCP_LOST, 0, &head, &body));
+  assert_int_equal(head.which, FIRST);
+  assert_int_equal(head.operation, life);
+  assert_int_equal(head.generation, came);
+  assert_false(said(&h, TCP_LOST, 1, &head, &body));
+}
+
+/* Bytes of a piece, all the same, by a stream: all and its word; all but the
+ * last ones; or all and half of its word. */
+enum { ALL = 0, HALF_WORD = SIZE };
+static void tell_bytes(int fd, uint64_t at, uint32_t length, uint8_t byte,
+                       uint32_t short_by) {
+  static uint8_t bytes[SIZE];
+  struct tcp_head h = played_piece(at, length);
+  uint64_t good = TCP_GOOD;
+  memset(bytes, byte, length);
+  played_tell_on(fd, &h, sizeof h);
+  played_tell_on(fd, bytes, short_by == HALF_WORD ? length : length - short_by);
+  if (short_by == ALL || short_by == HALF_WORD)
+    played_tell_on(fd, &good, short_by == ALL ? sizeof good : sizeof good / 2);
+}
+
+static int posted(struct played *s, struct perigee_region **region) {
+  assert_int_equal(perigee_region_alloc(s->engine, NULL, SIZE, 0, NULL, region),
+                   0);
+  struct perigee_slice all = {{*region}, 0, SIZE, 1, SIZE};
+  int op = perigee_recv(s->hand.session, &all, -1);
+  assert_true(op >= 0);
+  return op;
+}
+
+static void done_with(struct played *s, int op, struct perigee_region *region,
+                      uint8_t byte) {
+  uint8_t bytes[SIZE], wanted[SIZE];
+  played_goes_on(s);
+  assert_int_equal(s->done.kind, PERIGEE_EVENT_DONE);
+  assert_int_equal(s->done.operation, op);
+  assert_int_equal(s->done.status, PERIGEE_OK);
+  assert_int_equal(perigee_region_read(region, 0, bytes, SIZE), 0);
+  memset(wanted, byte, SIZE);
+  assert_memory_equal(bytes, wanted, SIZE);
+}
+
+/* ---- At the receiver ----------------------------------------------------------- */
+
+static void half_of_a_piece_does_not_count(void **state) {
+  struct played *s = *state;
+  struct perigee_region *region;
+  int op = posted(s, &region), fd = played_stream(s, FIRST, 0);
+  played_tell_message(s, SIZE);
+  tell_bytes(fd, 0, SIZE, 1, SIZE / 2);
+  played_goes_on(s);
+  tell(s, TCP_LOST, 0, 0);
+  says_lost(s, 0, 0);
+  assert_int_equal(s->done.kind, 0);
+  tell_bytes(s->hand.fd, 0, SIZE, 2, 0);
+  done_with(s, op, region, 2);
+  close(fd);
+}
+
+static void a_piece_without_its_word_does_not_count(void **state) {
+  struct played *s = *state;
+  struct perigee_region *region;
+  int op = posted(s, &region), fd = played_stream(s, FIRST, 0);
+  played_tell_message(s, SIZE);
+  tell_bytes(fd, 0, SIZE, 6, HALF_WORD);
+  played_goes_on(s);
+  close(fd); /* as a middlebox may do */
+  says_lost(s, 0, 0);
+  assert_int_equal(s->done.kind, 0);
+  tell(s, TCP_LOST, 0, 0);
+  tell_bytes(s->hand.fd, 0, SIZE, 7, 0);
+  done_with(s, op, region, 7);
+}
+
+static void a_piece_that_came_whole_counts(void **state) {
+  struct played *s = *state;
+  struct perigee_region *region;
+  int op = posted(s, &region), fd = played_stream(s, FIRST, 0);
+  played_tell_message(s, SIZE);
+  tell_bytes(fd, SIZE / 4, SIZE / 4, 3, 0);
+  tell_bytes(fd, 3 * SIZE / 4, SIZE / 4, 3, 7);
+  played_goes_on(s);
+  tell(s, TCP_LOST, 0, 0);
+  says_lost(s, 0, 1);
+  tell_bytes(s->hand.fd, SIZE / 2, SIZE / 2, 3, 0);
+  tell_bytes(s->hand.fd, 0, SIZE / 4, 3, 0);
+  done_with(s, op, region, 3);
+  close(fd);
+}
+
+static void a_piece_that_came_whole_is_a_lie_if_it_comes_again(void **state) {
+  struct played *s = *state;
+  struct perigee_region *region;
+  posted(s, &region);
+  int fd = played_stream(s, FIRST, 0);
+  played_tell_message(s, SIZE);
+  tell_bytes(fd, 0, SIZE / 2, 3, 0);
+  tell(s, TCP_LOST, 0, 0);
+  says_lost(s, 0, 1);
+  tell_bytes(s->hand.fd, 0, SIZE / 2, 4, 0);
+  played_lost_by(s, PERIGEE_PROTOCOL);
+  close(fd);
+}
+
+static void
+what_comes_again_for_an_operation_that_ended_lands_nowhere(void **state) {
+  struct played *s = *state;
+  struct perigee_region *region;
+  int op = posted(s, &region), fd = played_stream(s, FIRST, 0);
+  played_tell_message(s, SIZE);
+  tell_bytes(fd, 0, SIZE, 1, SIZE / 2);
+  played_goes_on(s);
+  tell(s, TCP_LOST, 0, 0);
+  played_tell_word(
+      s, (struct tcp_head){.type = TCP_ENDED, .operation = 1, .generation = 1});
+  played_look(s, 8);
+  perigee_cancel(s->engine, op);
+  played_look(s, 64);
+  memset(perigee_region_pointer(region), BEFORE, SIZE);
+  tell_bytes(s->hand.fd, 0, SIZE, 2, 0);
+  played_goes_on(s);
+  const uint8_t *now = perigee_region_pointer(region);
+  assert_int_equal(now[0], BEFORE);
+  assert_int_equal(now[SIZE - 1], BEFORE);
+  close(fd);
+}
+
+/* Memory that no CPU can write is filled in order. What is missing may come
+ * behind what came too early, by the same stream. */
+static void later_bytes_come_before_those_that_were_lost(void **state) {
+  struct played *s = *state;
+  struct perigee_region *region;
+  played_post_opaque(s, &region);
+  played_tell_message(s, SIZE);
+  tell_bytes(s->hand.fd, SIZE / 2, SIZE / 2, 9, 0);
+  played_goes_on(s);
+  tell_bytes(s->hand.fd, 0, SIZE / 2, 9, 0);
+  done_with(s, s->done.operation, region, 9);
+}
+
+static void half_a_piece_for_memory_that_no_cpu_can_write(void **state) {
+  struct played *s = *state;
+  struct perigee_region *region;
+  int fd = played_stream(s, FIRST, 0);
+  played_post_opaque(s, &region);
+  played_tell_message(s, SIZE);
+  tell_bytes(fd, 0, SIZE / 2, 4, 0);
+  tell_bytes(fd, SIZE / 2, SIZE / 2, 5, HALF_WORD);
+  played_goes_on(s);
+  tell(s, TCP_LOST, 0, 0);
+  says_lost(s, 0, 1);
+  tell_bytes(s->hand.fd, SIZE / 2, SIZE / 2, 4, 0);
+  done_with(s, s->done.operation, region, 4);
+  close(fd);
+}
+
+/* Otherwise the peer would be told of less and less window. */
+static void what_does_not_count_takes_no_window(void **state) {
+  struct played *s = *state;
+  for (uint16_t life = 0; life < 2 * TCP_WINDOW / SIZE; life++) {
+    uint32_t number = FIRST + (TCP_STREAMS - 1) * (uint32_t)life;
+    int fd = played_stream(s, number, 0);
+    tell_bytes(fd, 0, SIZE, 1, 1);
+    for (int i = 0; i < TCP_PATIENCE + 8; i++)
+      played_look(s, 1);
+    tell(s, TCP_LOST, life, 0);
+    played_goes_on(s);
+    hand_drop(&s->hand);
+    close(fd);
+  }
+}
+
+/* ---- At the sender ----------------------------------------------------------- */
+
+static uint8_t written[LONG];
+
+enum kind { HEAD, OPAQUE, STRIDED };
+
+static void write_all(void) {
+  for (uint32_t i = 0; i < LONG; i++)
+    written[i] = (uint8_t)(i * 2654435761u >> 24);
+}
+
+/* Blocks of 64 bytes that lie apart, or memory that no CPU can read. */
+static struct perigee_slice sliced(struct played *s, enum kind kind) {
+  enum { BLOCK = 64, BLOCKS = LONG / BLOCK };
+  struct perigee_region *region;
+  uint64_t apart = kind == STRIDED ? 2 : 1;
+  assert_int_equal(perigee_region_alloc(s->engine, NULL, apart * LONG, 0,
+                                        kind == OPAQUE ? "opaque" : NULL,
+                                        &region),
+                   0);
+  for (uint64_t i = 0; i < BLOCKS; i++)
+    assert_int_equal(perigee_region_write(region, apart * i * BLOCK,
+                                          written + i * BLOCK, BLOCK),
+                     0);
+  return kind == OPAQUE ? (struct perigee_slice){{region}, 0, LONG, 1, LONG}
+                        : (struct perigee_slice){
+                              {region}, 0, BLOCK, BLOCKS, apart * BLOCK};
+}
+
+static int call_out(struct played *s, enum kind kind) {
+  struct perigee_message m = {.timeout = -1};
+  write_all();
+  if (kind == HEAD) {
+    m.head = written;
+    m.length = LONG;
+  } else {
+    m.slice = sliced(s, kind);
+  }
+  int op = perigee_call(s->hand.session, &m);
+  assert_true(op >= 0);
+  return op;
+}
+
+/* A call of a LONG payload, of which a stream has got what it takes. */
+static int call_by_stream(struct played *s, enum kind kind, struct heard *by,
+                          int *op) {
+  int fd = played_stream(s, FIRST, 0), size = 4 * LONG;
+  setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &size, sizeof size);
+  played_look(s, 8);
+  *op = call_out(s, kind);
+  *by = (struct heard){.fd = fd};
+  return fd;
+}
+
+static void comes_again(struct played *s, enum kind kind) {
+  static struct heard by, again;
+  struct tcp_head head;
+  uint32_t body, sum = 0;
+  int op, fd = call_by_stream(s, kind, &by, &op);
+  hear(s, &by);
+  assert_true(said(&by, TCP_FRAGMENT, 0, &head, &body));
+  uint32_t first = head.length;
+  tell(s, TCP_LOST, 0, 1);
+  again = (struct heard){.fd = s->hand.fd};
+  hear(s, &again);
+  for (int i = 0; said(&again, TCP_FRAGMENT, i, &head, &body); i++) {
+    assert_int_equal(head.at, first + sum);
+    assert_memory_equal(again.bytes + body, written + head.at, head.length);
+    sum += head.length;
+  }
+  assert_int_equal(first + sum, LONG);
+  played_goes_on(s);
+  perigee_cancel(s->engine, op);
+  close(fd);
+}
+
+static void what_the_peer_does_not_count_comes_again(void **state) {
+  comes_again(*state, HEAD);
+}
+
+static void so_do_blocks_that_lie_apart(void **state) {
+  comes_again(*state, STRIDED);
+}
+
+static void so_does_memory_that_no_cpu_can_read(void **state) {
+  comes_again(*state, OPAQUE);
+}
+
+static void what_belongs_to_no_operation_any_more_does_not(void **state) {
+  static struct heard by, again;
+  struct played *s = *state;
+  struct tcp_head head;
+  uint32_t body;
+  int op, fd = call_by_stream(s, HEAD, &by, &op);
+  hear(s, &by);
+  perigee_cancel(s->engine, op);
+  played_look(s, 8);
+  tell(s, TCP_LOST, 0, 0);
+  again = (struct heard){.fd = s->hand.fd};
+  hear(s, &again);
+  assert_false(said(&again, TCP_FRAGMENT, 0, &head, &body));
+  /* The window is whole again. */
+  assert_int_equal(s->hand.session->lane->eager_sent, 0);
+  played_goes_on(s);
+  close(fd);
+}
+
+/* A head of stream 0, so that the session lives. */
+static void time_passes(struct played *s, int64_t ms) {
+  for (int64_t i = 0; i < ms; i += 100) {
+    passed += 100 * MS;
+    played_tell_word(s, (struct tcp_head){.type = TCP_WORD});
+    played_look(s, 4);
+  }
+}
+
+/* Answers what the engine asks: as much as that has come. */
+static bool asked(struct played *s, struct heard *h, uint32_t came,
+                  uint64_t bytes, bool unread) {
+  struct tcp_head head, answer = of_stream(TCP_TAKEN, 0, came);
+  uint32_t body;
+  *h = (struct heard){.fd = s->hand.fd};
+  hear(s, h);
+  if (!said(h, TCP_ASK, 0, &head, &body))
+    return false;
+  answer.at = bytes;
+  answer.unread = unread;
+  played_tell_word(s, answer);
+  return true;
+}
+
+static bool is_lost(const struct heard *h) {
+  struct tcp_head head;
+  uint32_t body;
+  return said(h, TCP_LOST, 0, &head, &body);
+}
+
+static void a_stream_on_which_nothing_moves_is_lost(void **state) {
+  static struct heard by, h;
+  struct played *s = *state;
+  int op, fd = call_by_stream(s, HEAD, &by, &op), answers = 0;
+  for (int i = 0; i < 40 && !is_lost(&h); i++) {
+    time_passes(s, 500);
+    answers += asked(s, &h, 0, 0, false);
+  }
+  assert_true(answers > 1);
+  assert_true(is_lost(&h));
+  played_goes_on(s);
+  perigee_cancel(s->engine, op);
+  close(fd);
+}
+
+enum goes { BYTES, UNREAD, NO_ANSWER };
+
+/* Bytes go on, or lie unread at the peer, or the peer does not answer at all, as
+ * one that is stopped. */
+static void lives(struct played *s, enum goes goes) {
+  static struct heard by, h;
+  int op, fd = call_by_stream(s, HEAD, &by, &op);
+  for (uint32_t i = 1; i <= 30; i++) {
+    time_passes(s, 500);
+    if (goes != NO_ANSWER)
+      asked(s, &h, 0, goes == BYTES ? i : 0, goes == UNREAD);
+    else
+      hear(s, (h = (struct heard){.fd = s->hand.fd}, &h));
+    assert_false(is_lost(&h));
+  }
+  played_goes_on(s);
+  perigee_cancel(s->engine, op);
+  close(fd);
+}
+
+static void one_on_which_bytes_move_is_not(void **state) {
+  lives(*state, BYTES);
+}
+
+static void one_whose_bytes_lie_unread_is_not(void **state) {
+  lives(*state, UNREAD);
+}
+
+static void one_of_which_nothing_is_said_is_not(void **state) {
+  lives(*state, NO_ANSWER);
+}
+
+/* A payload of an operation that nobody knows, a head and 100 bytes at a
+ * time. */
+static void bytes_come(struct played *s, int fd, int64_t ms) {
+  struct tcp_head h = {
+      .type = TCP_FRAGMENT, .operation = 9, .generation = 9, .length = 100};
+  static const uint8_t zeros[108];
+  for (int64_t i = 0; i < ms && s->lost.kind == 0; i += 100) {
+    passed += 100 * MS;
+    played_tell_on(fd, &h, sizeof h);
+    played_tell_on(fd, zeros, sizeof zeros);
+    played_look(s, 4);
+  }
+}
+
+static void a_stream_that_brings_something_is_no_sign_of_another(void **state) {
+  struct played *s = *state;
+  int fd = played_stream(s, FIRST, 0);
+  played_goes_on(s);
+  bytes_come(s, fd, 2000);
+  played_goes_on(s);
+  bytes_come(s, fd, 2000);
+  played_lost_by(s, PERIGEE_PEER_LOST);
+  close(fd);
+}
+
+static void it_is_one_to_who_has_no_such_feature(void **state) {
+  played_close(state);
+  played_open_with(state, 0, clock_of_test);
+  struct played *s = *state;
+  int fd = played_stream(s, FIRST, 0);
+  played_goes_on(s);
+  bytes_come(s, fd, 6000);
+  played_goes_on(s);
+  close(fd);
+}
+
+/* ---- Lives ------------------------------------------------------------------------ */
+
+static void the_next_life_has_a_number_of_its_own(void **state) {
+  struct played *s = *state;
+  int fd = played_stream(s, FIRST, 0);
+  played_goes_on(s);
+  close(played_stream(s, NEXT, PERIGEE_PROTOCOL)); /* the first one lives */
+  tell(s, TCP_LOST, 0, 0);
+  says_lost(s, 0, 0);
+  close(played_stream(s, FIRST, PERIGEE_PROTOCOL));
+  close(fd);
+  fd = played_stream(s, NEXT, 0);
+  played_goes_on(s);
+  assert_true(tcp_usable(s->hand.session->lane->streams[FIRST]));
+  assert_int_equal(s->hand.session->account.descriptors, 2);
+  close(fd);
+}
+
+/* Its ATTACH was held back, and comes too late. */
+static void a_life_that_never_began_is_over(void **state) {
+  struct played *s = *state;
+  tell(s, TCP_LOST, 3, 0);
+  says_lost(s, 3, 0);
+  close(played_stream(s, FIRST + 3 * (TCP_STREAMS - 1), PERIGEE_PROTOCOL));
+  close(played_stream(s, FIRST + 4 * (TCP_STREAMS - 1), 0));
+  played_goes_on(s);
+}
+
+/* The peer's next life ended before this side has read of the end of the first
+ * one. */
+static void two_lives_may_be_over_at_once(void **state) {
+  struct played *s = *state;
+  int fd = played_stream(s, FIRST, 0);
+  played_goes_on(s);
+  close(fd);
+  says_lost(s, 0, 0);
+  tell(s, TCP_LOST, 0, 0);
+  tell(s, TCP_LOST, 1, 0);
+  says_lost(s, 1, 0);
+  played_goes_on(s);
+}
+
+static void lies_about_streams_end_the_session(void **state) {
+  const struct {
+    struct tcp_head head;
+    bool without; /* a stream */
+  } lies[] = {{of_stream(TCP_LOST, 0, 1), false},
+              {of_stream(TCP_LOST, 1, 0), false},
+              {of_stream(TCP_TAKEN, 0, 1), false},
+              {{.type = TCP_ASK, .which = 0}, true},
+              {{.type = TCP_ASK, .which = TCP_STREAMS}, true},
+              {{.type = TCP_LOST, .which = TCP_STREAMS}, true},
+              {{.type = TCP_ASK, .which = FIRST, .length = 1}, true},
+              {{.type = TCP_TYPES, .which = FIRST}, true}};
+  for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
+    if (i > 0) {
+      played_close(state);
+      open_scene(state);
+    }
+    struct played *s = *state;
+    int fd = lies[i].without ? -1 : played_stream(s, FIRST, 0);
+    played_goes_on(s);
+    played_tell_word(s, lies[i].head);
+    played_lost_by(s, PERIGEE_PROTOCOL);
+    if (fd >= 0)
+      close(fd);
+  }
+}
+
+static void a_life_is_lost_once(void **state) {
+  struct played *s = *state;
+  int fd = played_stream(s, FIRST, 0);
+  tell(s, TCP_LOST, 0, 0);
+  says_lost(s, 0, 0);
+  tell(s, TCP_LOST, 0, 0);
+  played_lost_by(s, PERIGEE_PROTOCOL);
+  close(fd);
+}
+
+static void who_has_no_such_feature_says_no_such_word(void **state) {
+  played_close(state);
+  played_open(state);
+  struct played *s = *state;
+  int fd = played_stream(s, FIRST, 0);
+  tell(s, TCP_ASK, 0, 0);
+  played_lost_by(s, PERIGEE_PROTOCOL);
+  close(fd);
+}
+
+/* ---- Ranges ------------------------------------------------------------------------ */
+
+/* In whatever order pieces come, are taken back and come again. */
+static void ranges_are_taken_back(void **state) {
+  enum { PIECES = 61, EACH = 5 };
+  struct ranges c = {0};
+  (void)state;
+  for (uint64_t step = 1; step < PIECES; step++) {
+    for (uint64_t i = 0; i < PIECES; i++) {
+      uint64_t at = i * step % PIECES * EACH,
+               back = (i / 2) * step % PIECES * EACH;
+      assert_int_equal(ranges_add(&c, at, EACH), 0);
+      assert_int_equal(ranges_remove(&c, back, EACH), 0);
+      assert_int_equal(ranges_add(&c, back, EACH), 0);
+      assert_int_equal(ranges_add(&c, back, EACH), PERIGEE_PROTOCOL);
+    }
+    assert_int_equal(c.first, PIECES * EACH);
+    assert_int_equal(c.count, 0);
+    ranges_close(&c);
+  }
+}
+
+#define LIFE(test)                                                             \
+  cmocka_unit_test_setup_teardown(test, open_scene, played_close)
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      LIFE(half_of_a_piece_does_not_count),
+      LIFE(a_piece_without_its_word_does_not_count),
+      LIFE(a_piece_that_came_whole_counts),
+      LIFE(a_piece_that_came_whole_is_a_lie_if_it_comes_again),
+      LIFE(what_comes_again_for_an_operation_that_ended_lands_nowhere),
+      LIFE(later_bytes_come_before_those_that_were_lost),
+      LIFE(half_a_piece_for_memory_that_no_cpu_can_write),
+      LIFE(what_does_not_count_takes_no_window),
+      LIFE(what_the_peer_does_not_count_comes_again),
+      LIFE(so_do_blocks_that_lie_apart),
+      LIFE(so_does_memory_that_no_cpu_can_read),
+      LIFE(what_belongs_to_no_operation_any_more_does_not),
+      LIFE(a_stream_on_which_nothing_moves_is_lost),
+      LIFE(one_on_which_bytes_move_is_not),
+      LIFE(one_whose_bytes_lie_unread_is_not),
+      LIFE(one_of_which_nothing_is_said_is_not),
+      LIFE(a_stream_that_brings_something_is_no_sign_of_another),
+      LIFE(it_is_one_to_who_has_no_such_feature),
+      LIFE(the_next_life_has_a_number_of_its_own),
+      LIFE(a_life_that_never_began_is_over),
+      LIFE(two_lives_may_be_over_at_once),
+      LIFE(lies_about_streams_end_the_session),
+      LIFE(a_life_is_lost_once),
+      LIFE(who_has_no_such_feature_says_no_such_word),
+      cmocka_unit_test(ranges_are_taken_back),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
