@@ -107,14 +107,13 @@ M.dotted = dotted
 -- a dot: without this some would wait for ever. names: with blanks between.
 function M.colons(class, what, names)
   for name in names:gmatch "%S+" do
-    local f, method = class[name], nil
-    method = function(self, ...)
-      if type(self) ~= "table" or self[name] ~= method then
+    local f = class[name]
+    class[name] = function(self, ...)
+      if type(self) ~= "table" or type(self[name]) ~= "function" then
         dotted(what, name, 2)
       end
       return f(self, ...)
     end
-    class[name] = method
   end
 end
 

@@ -111,6 +111,27 @@ describe("an error", function()
               cases.scope), client:session("nobody", { timeout = 1 }))
   end)
 
+  it("of a name whose holder does not answer says the same", function()
+    local child = process.start(function(child)
+      assert(child.cases.agent "mortal")
+      child.say "there"
+      child.attend()
+    end)
+    child:expect "there"
+    child:kill()
+    -- As where its name is seen before the kernel has let go of it.
+    local folder = require "perigee.registry.folder"
+    local lookup = folder.lookup
+    folder.lookup = function(_, scope, name)
+      return { name = name, scope = scope, addresses = {
+        ("unix:%s/%s.sock"):format(folder:path(scope), name) } }
+    end
+    local got, err = client:session("mortal", { timeout = 1 })
+    folder.lookup = lookup
+    says("not_found", "no agent of that name is in scope " .. cases.scope
+      .. " (asked: /", got, err)
+  end)
+
   it("of a mesh names who is missing, and how many came", function()
     local got, err = client:mesh({ "worker", "nobody", "nemo" }, 0.2)
     says("timeout", "meshing 3 agents: 1 of 3 came in time, without nobody, "

@@ -77,7 +77,8 @@ local ABSENT = { peer_lost = true, not_found = true }
 -- still be there, so a peer that does not answer is a name that nobody has.
 local function no_such_name(link, err)
   if not ABSENT[err.kind] then return err end
-  return registries.nobody(link.agent.scope, link.peer)
+  return registries.nobody(link.agent.registry, link.agent.scope,
+                           link.peer)
 end
 
 local function at(link, kind, why)
