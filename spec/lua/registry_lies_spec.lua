@@ -89,6 +89,38 @@ needing("a registry's server that lies", { control }, function()
     end)
   end
 
+  -- Answers all but TIME by an empty list.
+  local function timeless(child, _, _, time)
+    local sockets = require "spec.net.sockets"
+    local door, port = sockets.listen "127.0.0.1"
+    child.say(port)
+    while true do
+      local fd = sockets.accept(door)
+      repeat
+        sockets.readable({ fd }, 60)
+        local got = sockets.receive(fd)
+        local text = ""
+        for command in (got or ""):gmatch "%*%d+\r\n%$%d+\r\n(%w+)" do
+          text = text .. (command == "TIME" and time or "*0\r\n")
+        end
+      until text == "" or not sockets.send(fd, text)
+      sockets.close(fd)
+    end
+  end
+
+  for what, time in pairs {
+    ["nothing"] = "$-1\r\n", ["an empty list"] = "*0\r\n",
+    ["a number"] = ":7\r\n", ["words"] = "*2\r\n$1\r\nx\r\n$1\r\ny\r\n",
+  } do
+    it("is Redis, and answers TIME by " .. what, function()
+      cases.engine()
+      local child = process.start(timeless, time)
+      local registry = assert(registries.open(("redis://127.0.0.1:%s?timeout=%g")
+        :format(child:read(LONG, cases.pump), LONG)))
+      costs_little(registry, { protocol = true })
+    end)
+  end
+
   local HEAD = [[local head = "HTTP/1.1 200 OK\r\n\r\n" return head .. ]]
 
   for what, json in pairs {

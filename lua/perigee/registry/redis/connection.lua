@@ -25,6 +25,7 @@ local failures = require "perigee.registry.redis.failure"
 local futures = require "perigee.future"
 local greetings = require "perigee.registry.redis.greeting"
 local loop = require "perigee.loop"
+local keys = require "perigee.registry.redis.keys"
 local lost = require "perigee.control.lost"
 local replies = require "perigee.registry.redis.reply"
 local tasks = require "perigee.task"
@@ -369,6 +370,11 @@ function Connection:ask(commands, longer)
     if type(reply) == "table" and reply.failure then
       kind, why = failures.read(reply.failure)
       return nil, kind, ("%s: %s"):format(self.target.text, why)
+    end
+  end
+  for i, command in ipairs(commands) do
+    if command[1] == "TIME" and not keys.is_time(list[i]) then
+      return nil, "protocol", self.target.text .. " answers TIME by no time"
     end
   end
   return list

@@ -28,7 +28,13 @@ function M.name(scope, name) return key(scope, "name:" .. escape(name)) end
 function M.names(scope) return key(scope, "names") end
 function M.changes(scope) return key(scope, "changes") end
 
---- The time in milliseconds of a reply to the command TIME.
+--- Is it a reply to the command TIME?
+function M.is_time(reply)
+  return type(reply) == "table" and tonumber(reply[1]) ~= nil
+    and tonumber(reply[2]) ~= nil
+end
+
+--- The time in milliseconds of such a reply.
 function M.time(reply)
   return tonumber(reply[1]) * 1000 + math.floor(tonumber(reply[2]) / 1000)
 end
