@@ -70,6 +70,11 @@ LIBS := -lsodium -lcrypto -lcares -lrt
 INPROC := $(wildcard spec/native/inproc_*.c)
 SUPPORT := $(filter-out %_test.c,$(wildcard spec/native/*.c))
 
+# Each function that the core calls is looked up when it is loaded: a look-up at
+# the first call saves registers on the stack, and with them a secret that was
+# just copied.
+NOW := -Wl,-z,now
+
 # A flavour of everything that is made of C: $(1) its folder, $(2) its flags.
 # Test programs see the core's hidden symbols, so they take the archive.
 define flavour
@@ -85,7 +90,7 @@ $(1)/libperigee.a: $(CORE:%.c=$(1)/obj/%.o)
 $(1)/perigee/core.so: $(CORE:%.c=$(1)/obj/%.o)
 	$$(call say,LINK)
 	mkdir -p $$(@D)
-	$$(CC) -shared $(2) -pthread -Wl,-z,nodelete -Wl,-z,defs \
+	$$(CC) -shared $(2) -pthread -Wl,-z,nodelete -Wl,-z,defs $(NOW) \
 	  $$(LDFLAGS) -o $$@ $$^ $(LIBS)
 
 $(1)/perigee/control.so: $(CONTROL:%.c=$(1)/obj/%.o)

@@ -166,7 +166,9 @@ struct perigee_options {
                                environment's PERIGEE_SECRET, else none; "":
                                none. A text of the environment is removed from
                                it; child processes get only "file:"
-                               references */
+                               references. What is read is in no core dump; a
+                               text that is given here stays the program's,
+                               and is */
   const char *scope;        /* proofs are valid in this scope only; NULL: "" */
   int32_t insecure;         /* 1: may listen without a secret beyond loopback:
                                0 */
@@ -214,8 +216,8 @@ PERIGEE_API void perigee_options(struct perigee_options *options);
 /* Makes an engine; options may be NULL. The engine is the caller's until
  * perigee_engine_close. PERIGEE_INVALID: an option is wrong, or PERIGEE_FAULTS
  * or PERIGEE_RDMA of the environment. For the secret's file: NOT_FOUND, DENIED
- * (open to others, not this user's, no regular file, too short or too long) or
- * SYSTEM. NO_MEMORY. perigee_detail(NULL) tells which and why. Stretching a
+ * (open to others, not this user's, no regular file, too short or too long,
+ * with CR LF or a byte order mark) or SYSTEM. NO_MEMORY. perigee_detail(NULL) tells which and why. Stretching a
  * secret takes some 0.1 s, once in a process. */
 PERIGEE_API int perigee_engine_open(const struct perigee_options *options,
                                     struct perigee_engine **engine);

@@ -74,8 +74,9 @@ meetings.add(Agent)
 --   opens: "auto", "shm", "tcp" or "verbs"; default PERIGEE_TRANSPORT, or
 --   "auto"
 -- @tparam[opt] string|table options.secret the secret for sessions over TCP,
---   which each side proves to have: "file:PATH" or the secret itself; or a
---   table of such strings by scope; default PERIGEE_SECRET
+--   which each side proves to have: "file:PATH" or the secret itself, which
+--   is in core dumps then (`perigee.engine`); or a table of such strings by
+--   scope; default PERIGEE_SECRET
 -- @tparam[opt=false] boolean options.insecure true: listens without a secret
 --   even where other hosts can connect
 -- @param[opt] options.encrypt true, "auth" or false; `perigee.engine` says what

@@ -190,7 +190,9 @@ end
 --   them as `features`)
 -- @tparam[opt] string options.secret the secret that both sides of a session
 --   over TCP prove to have: "file:PATH", or the secret itself, "" for none;
---   default PERIGEE_SECRET
+--   default PERIGEE_SECRET. What is read from a file is kept in memory that is
+--   in no core dump and is not swapped. The secret itself stays in the
+--   program's memory, as any string does, and is in its core dumps
 -- @tparam[opt=""] string options.scope the scope for which the secret is
 --   proved; both sides need the same
 -- @tparam[opt=false] boolean options.insecure true: may listen without a secret
@@ -211,7 +213,8 @@ end
 -- @treturn Engine the engine; or nil and an error
 -- @errors `no_memory`; `not_found`: there is no such file of a secret;
 --   `denied`: others may read that file, it is another user's, no regular file,
---   too short or too long
+--   too short or too long, or has CR LF or a byte order mark, as editors of
+--   Windows write
 -- @waits no, except about 0.1 s when a secret is stretched for the first time
 -- @usage
 -- local small = assert(perigee.engine { pool = 2 ^ 24, sessions = 16 })

@@ -1,10 +1,12 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- An error is what a function returns after nil when an operation has failed.
 -- Mistakes of the caller are raised, and never are one of these. An error
--- prints as its message.
+-- prints as its message, in which control characters but tabs and ends of
+-- lines, and those that turn the direction of text, are escapes.
 --
 -- * `kind`: one of those below
--- * `message`: a sentence: what was being done, to whom, and what happened
+-- * `message`: a sentence: what was being done, to whom, and what happened. It
+--   may quote a peer, byte for byte
 -- * `sent`: false if no handler can have run; true if one may have run
 -- * `code`: the code in a remote handler's error table, if any
 -- * `traceback`: the remote handler's, as text, if any
@@ -44,6 +46,7 @@
 -- print(sum, err.kind, err.sent, err.remote)           --> nil remote true true
 -- print(err.message:find("no luck", 1, true) ~= nil)           --> true
 local native = require "perigee.native"
+local printable = require "perigee.printable"
 
 local ffi = require "ffi"
 local C = native.C
@@ -70,7 +73,9 @@ kind_of[C.PERIGEE_DRAINING] = "closed"  -- with a code (call/outcome.lua)
 local Error = {}
 Error.__index = Error
 
-function Error:__tostring() return self.message end
+-- Peers' texts are in the message as they came; a terminal gets none of their
+-- control characters.
+function Error:__tostring() return printable.lines(self.message) end
 
 function Error.__concat(a, b) return tostring(a) .. tostring(b) end
 

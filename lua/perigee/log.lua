@@ -1,6 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- The library's log: messages that are no function's result go to perigee.log,
 -- which a program may replace. The library prints nothing in any other way.
+local printable = require "perigee.printable"
+
 local M = {}
 
 --- The table whose field `log` is called: the module perigee, once loaded.
@@ -8,7 +10,9 @@ M.target = {}
 
 --- Receives the library's log messages; the library prints nothing in any other
 -- way. A program may replace it; errors that the replacement raises are
--- ignored. By default warnings and errors go to stderr.
+-- ignored. By default warnings and errors go to stderr. What peers have said is
+-- printable: control characters but tabs and ends of lines are written as
+-- escapes.
 -- @function perigee.log
 -- @tparam string level "debug", "info", "warning" or "error"
 -- @tparam string message
@@ -22,14 +26,17 @@ M.target = {}
 -- perigee.log = before
 function M.default(level, message)
   if level == "warning" or level == "error" then
-    io.stderr:write("perigee: ", level, ": ", message, "\n")
+    -- No line of a message can be taken for another message.
+    io.stderr:write("perigee: ", level, ": ", (message:gsub("\n", "\n  ")),
+                    "\n")
   end
 end
 
 --- Logs message at level. Ignores errors of the log function, so that logging
 -- cannot break the operation that logs.
 function M.write(level, message)
-  pcall(M.target.log or M.default, level, message)
+  local fine, text = pcall(printable.lines, message)
+  if fine then pcall(M.target.log or M.default, level, text) end
 end
 
 return M

@@ -64,6 +64,24 @@ static int cannot_open(const char *path, const struct complaint *c) {
   return complain(c, status, path, what);
 }
 
+/* Editors of Windows end lines in CR LF and begin texts with a mark. To who
+ * wrote the same words elsewhere that would be another secret, and nothing would
+ * tell them why. */
+static int check_form(const struct text *text, const char *path,
+                      const struct complaint *c) {
+  const char *end = text->bytes + text->length;
+  if (text->length >= 2 && memcmp(end - 2, "\r\n", 2) == 0)
+    return complain(c, PERIGEE_DENIED, path,
+                    "ends in CR LF, which would be part of the secret; write "
+                    "it anew without CR, by tr -d '\\r'");
+  if (memcmp(text->bytes, "\xef\xbb\xbf", 3) == 0 ||
+      memcmp(text->bytes, "\xff\xfe", 2) == 0)
+    return complain(c, PERIGEE_DENIED, path,
+                    "begins with a byte order mark, which would be part of the "
+                    "secret; write it anew as plain text");
+  return PERIGEE_OK;
+}
+
 /* Reads without stdio, whose buffers would keep a copy of the secret. */
 static int read_all(int fd, const char *path, struct text *text,
                     const struct complaint *c) {
@@ -75,9 +93,10 @@ static int read_all(int fd, const char *path, struct text *text,
     text->length += n > 0 ? (size_t)n : 0;
     n = n < 0 ? 1 : n;
   }
+  int status = check_form(text, path, c);
   if (text->length && text->bytes[text->length - 1] == '\n')
     text->length--;
-  return PERIGEE_OK;
+  return status;
 }
 
 static int read_file(const char *path, struct text *text,
@@ -173,12 +192,24 @@ static int check_length(size_t length, bool from_file,
   return from_file ? PERIGEE_DENIED : PERIGEE_INVALID;
 }
 
+/* A text that a shell or a unit took from a file with CR LF. */
+static int check_end(const struct text *text, const struct complaint *c) {
+  if (text->from_file || !text->length || text->bytes[text->length - 1] != '\r')
+    return PERIGEE_OK;
+  snprintf(c->reason, c->room,
+           "the secret ends in CR, as a line of a file with CR LF: peers "
+           "without it would have another one");
+  return PERIGEE_INVALID;
+}
+
 static int load(const char *given, const char *scope, struct text *text,
                 struct secret *secret, const struct complaint *c) {
   int status = given ? read_text(given, text, c) : read_environment(text, c);
   if (status < 0 || (!given && text->length == 0 && !text->from_file))
     return status;
   status = check_length(text->length, text->from_file, c);
+  if (status == PERIGEE_OK)
+    status = check_end(text, c);
   if (status == PERIGEE_OK)
     status = stretched(text, scope, c);
   if (status == PERIGEE_OK)

@@ -157,6 +157,15 @@ describe("the check of the secret", function()
     case.expect("settings", "secret", "problem", "8 bytes in the environment")
   end)
 
+  it("tells one that was written on Windows", function()
+    for _, text in ipairs { "long and quite random words\r",
+                            "\239\187\191long and quite random words" } do
+      file("600", text)
+      case.expect("settings", "secret", "problem", "CR LF or begins with a",
+        [[sed -i '1s/^\xef\xbb\xbf//; s/\r$//' /secret]])
+    end
+  end)
+
   it("warns of one that can be guessed", function()
     for _, text in ipairs { "password12345678", ("ab"):rep(40),
                             "secret secret secret" } do

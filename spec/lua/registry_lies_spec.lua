@@ -35,7 +35,13 @@ local function liar(child, _, _, making, times)
 end
 
 needing("a registry's server that lies", { control }, function()
-  after_each(cases.cleanup)
+  local pretended = {}                -- what ends servers of this process
+
+  after_each(function()
+    for _, stop in ipairs(pretended) do stop() end
+    pretended = {}
+    cases.cleanup()
+  end)
 
   -- The registry at a liar.
   local function lying(scheme, making, times)
@@ -165,10 +171,10 @@ needing("a registry's server that lies", { control }, function()
       end
       server:close()
     end)
-    finally(function()
+    pretended[#pretended + 1] = function()
       is_over = true
       task:wait(LONG)
-    end)
+    end
     return server.port, function() return asked end
   end
 

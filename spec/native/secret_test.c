@@ -178,6 +178,26 @@ static void what_is_no_file_is_refused(void **state) {
   unlink(link);
 }
 
+/* "words\r\n" is not the secret of who wrote "words\n", and none says so. */
+static void files_of_windows_are_denied(void **state) {
+  static const char crlf[] = "correct horse battery\r\n",
+                    marked[] = "\xef\xbb\xbf"
+                               "correct horse battery\n",
+                    wide[] = "\xff\xfe"
+                             "c\0o\0r\0r\0e\0c\0t\0 \0h\0o\0r\0s\0e\0",
+                    fine[] = "correct\r\nhorse battery\n";
+  (void)state;
+  written(crlf, sizeof crlf - 1, 0600);
+  refused(option, PERIGEE_DENIED, "CR LF");
+  written(marked, sizeof marked - 1, 0600);
+  refused(option, PERIGEE_DENIED, "byte order mark");
+  written(wide, sizeof wide - 1, 0600);
+  refused(option, PERIGEE_DENIED, "byte order mark");
+  written(fine, sizeof fine - 1, 0600);
+  loaded(option, "");
+  refused("correct horse battery\r", PERIGEE_INVALID, "ends in CR");
+}
+
 /* ---- Stretched, or not ------------------------------------------------------ */
 
 static void bytes_that_nobody_chose_are_told_by_their_form(void **state) {
@@ -414,6 +434,7 @@ int main(int count, char **arguments) {
       test(each_scope_has_its_own),
       test(lengths_are_limited),
       test(files_that_others_may_open_are_denied),
+      test(files_of_windows_are_denied),
       test(files_of_other_users_are_denied),
       test(what_is_no_file_is_refused),
       test(bytes_that_nobody_chose_are_told_by_their_form),

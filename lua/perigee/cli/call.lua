@@ -5,7 +5,7 @@ local client = require "perigee.cli.client"
 local failure = require "perigee.cli.failure"
 local json = require "perigee.cli.json"
 local options = require "perigee.cli.options"
-local printable = require "perigee.cli.printable"
+local printable = require "perigee.printable"
 
 local M = {
   name = "call",

@@ -78,11 +78,17 @@ jit.off(Machine.new)
 
 --- Returns all of a file, without the blanks at its end.
 function Machine:read(path)
+  local text = self:contents(path)
+  return text and (text:gsub("%s+$", ""))
+end
+
+--- Returns all of a file's bytes, or nil.
+function Machine:contents(path)
   local file = io.open(self.root .. path, "r")
   if not file then return nil end
   local text = file:read "*a"
   file:close()
-  return text and (text:gsub("%s+$", ""))
+  return text
 end
 
 function Machine:number(path)

@@ -149,6 +149,11 @@ local function weak(what, path)
     .. "%s)"):format(path))
 end
 
+local function is_of_windows(text)
+  return text:find "\r\n$" or text:find "^\239\187\191"
+    or text:find "^\255\254"
+end
+
 local function secret_file(machine, path)
   local entry = machine:stat(path)
   if not entry then
@@ -177,6 +182,12 @@ local function secret_file(machine, path)
     return problem(("%s has %d bytes, not %d to %d"):format(path, entry.size,
       SECRET_LEAST, SECRET_MOST), "write another one to it",
       "head -c 32 /dev/urandom | base64 > " .. path)
+  end
+  if is_of_windows(machine:contents(path) or "") then
+    return problem(path .. " ends in CR LF or begins with a byte order mark, "
+      .. "as editors of Windows write: it would be another secret elsewhere",
+      "write it anew as plain text",
+      ([[sed -i '1s/^\xef\xbb\xbf//; s/\r$//' %s]]):format(path))
   end
   if is_weak(machine:read(path) or "") then
     return weak(path .. " can be guessed", path)

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
---- Texts of others on a terminal: what would move its cursor, colour it or
--- break a line is written as an escape.
+--- Texts of others on a terminal: what would move its cursor, colour it, turn
+-- the direction of what follows or break a line is written as an escape.
 local M = {}
 
 local NAMES = { ["\n"] = "\\n", ["\r"] = "\\r", ["\t"] = "\\t" }
@@ -37,9 +37,17 @@ end
 
 local function escape_all(bytes) return (bytes:gsub(".", escape)) end
 
--- Control characters of two bytes (0x80 to 0x9f) are escaped, too.
+-- Beyond ASCII: control characters (U+0080 to U+009F), those that end a line
+-- or a paragraph (U+2028, U+2029), and those that change the direction of text
+-- (U+202A to U+202E, U+2066 to U+2069).
+local HIGH = { "\194[\128-\159]", "\226\128[\168-\174]",
+               "\226\129[\166-\169]" }
+
 local function escape_high(text)
-  return (replace_others(text, escape):gsub("\194[\128-\159]", escape_all))
+  if not text:find "[\128-\255]" then return text end
+  text = replace_others(text, escape)
+  for _, pattern in ipairs(HIGH) do text = text:gsub(pattern, escape_all) end
+  return text
 end
 
 --- A text on one line.
