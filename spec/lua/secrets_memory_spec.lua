@@ -85,6 +85,9 @@ describe("a secret", function()
   for _, kind in ipairs { "file", "environment" } do
     it("that is read from the " .. kind .. " is in nothing that a core dump "
       .. "has", function()
+      if cases.sanitized and kind == "environment" then
+        return pending "a sanitizer keeps a copy of the environment"
+      end
       assert.is_nil(where(kind))
     end)
   end
