@@ -114,7 +114,7 @@ static int host_adopt(const struct memory_context *context,
 static void host_leave(const struct memory_context *context, uint8_t *pointer,
                        uint64_t length, void *handle) {
   (void)context, (void)handle;
-  munmap(pointer, length);
+  adopted_unmap(pointer, length, length);
 }
 
 static const struct memory_sharing sharing = {

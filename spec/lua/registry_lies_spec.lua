@@ -121,9 +121,9 @@ needing("a registry's server that lies", { control }, function()
     it("is Redis, and answers TIME by " .. what, function()
       cases.engine()
       local child = process.start(timeless, time)
-      local registry = assert(registries.open(("redis://127.0.0.1:%s?timeout=%g")
-        :format(child:read(LONG, cases.pump), LONG)))
-      costs_little(registry, { protocol = true })
+      local address = ("redis://127.0.0.1:%s?timeout=%g")
+        :format(child:read(LONG, cases.pump), LONG)
+      costs_little(assert(registries.open(address)), { protocol = true })
     end)
   end
 

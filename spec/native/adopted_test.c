@@ -20,6 +20,7 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "host/adopted.h"
@@ -249,6 +250,63 @@ static void only_sealed_memory_is_that(void **state) {
 
 static const struct variant inproc = {"inproc", "inproc", "host", 1, NULL};
 
+/* ---- Long files ------------------------------------------------------------- */
+
+enum { LONG_FILE = 384 << 20 };
+
+static int64_t own_time(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* A file in memory of which nobody else has a descriptor. */
+static int long_file(void) {
+  int fd = memfd_create("long", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  assert_true(fd >= 0);
+  assert_int_equal(ftruncate(fd, LONG_FILE), 0);
+  assert_int_equal(fallocate(fd, 0, 0, LONG_FILE), 0);
+  return fd;
+}
+
+static int64_t time_of_closing(int fd, bool adopted) {
+  int64_t before = own_time();
+  if (adopted)
+    adopted_close(fd);
+  else
+    close(fd);
+  return own_time() - before;
+}
+
+static int64_t time_of_unmapping(bool adopted) {
+  int fd = long_file();
+  void *at = mmap(NULL, LONG_FILE, PROT_READ, MAP_SHARED, fd, 0);
+  assert_ptr_not_equal(at, MAP_FAILED);
+  close(fd);
+  int64_t before = own_time();
+  if (adopted)
+    adopted_unmap(at, LONG_FILE, LONG_FILE);
+  else
+    munmap(at, LONG_FILE);
+  return own_time() - before;
+}
+
+static bool is_open(int fd) {
+  return fcntl(fd, F_GETFD) >= 0;
+}
+
+/* Another thread frees it, in its own time. */
+static void the_last_of_a_long_file_is_let_go_aside(void **state) {
+  (void)state;
+  int fd = long_file();
+  int64_t plain = time_of_closing(long_file(), false);
+  assert_true(time_of_closing(fd, true) < plain / 4);
+  for (int64_t end = clock_now() + INT64_C(20000000000); is_open(fd);)
+    assert_true(clock_now() < end);
+  plain = time_of_unmapping(false);
+  assert_true(time_of_unmapping(true) < plain / 4);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(who_gets_sockets_that_linger_does_not_wait),
@@ -256,6 +314,7 @@ int main(void) {
       cmocka_unit_test(descriptors_in_bulk_are_not_kept),
       cmocka_unit_test(the_last_descriptors_are_no_strangers),
       cmocka_unit_test(only_sealed_memory_is_that),
+      cmocka_unit_test(the_last_of_a_long_file_is_let_go_aside),
   };
   return cmocka_run_group_tests_name("adopted", tests, NULL, NULL);
 }

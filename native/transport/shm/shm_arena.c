@@ -412,7 +412,7 @@ int arena_join(struct lane *lane, uint64_t length) {
 void arena_part(struct lane *lane) {
   const struct shm_arena *a = &lane->peer_arena;
   if (a->bytes)
-    munmap((void *)a->bytes, a->length);
+    adopted_unmap((void *)a->bytes, a->length, a->count * a->segment);
   share_back(lane->options.share, SHARE_SEGMENTS, a->count);
   for (uint32_t i = 0; a->segments && i < SHM_SEGMENTS; i++)
     forget(lane, i);

@@ -55,19 +55,20 @@ void shm_cut(struct lane *lane) {
 
 /* ---- The peer ----------------------------------------------------------- */
 
+/* The word with the region's generation stays there. */
 int shm_attach(struct lane *lane, struct window *window,
                const struct region_key *key) {
   const struct memory_key memory = {.fd_count = 1, .fds = {key->fds[0]}};
+  const _Atomic uint64_t *word = lane->peer->regions + window->slot;
   void *none;
   if (key->length != 0 || key->fd_count != 1 || window->slot >= SHM_REGIONS)
     return PERIGEE_PROTOCOL;
-  if (!there_word(lane, &lane->peer->regions[window->slot]))
-    return PERIGEE_NO_MEMORY;
   int status =
       memory_host_kind.sharing->adopt(&memory_host, &memory, window->length,
                                       window->access, &window->pointer, &none);
   if (status < 0 ||
-      share_take(lane->options.share, SHARE_MAPPED, window->length))
+      (there_word(lane, word) &&
+       share_take(lane->options.share, SHARE_MAPPED, window->length)))
     return status;
   memory_host_kind.sharing->leave(&memory_host, window->pointer, window->length,
                                   none);
