@@ -136,15 +136,26 @@ static int refuse(struct perigee_redis *redis) {
   return PERIGEE_PROTOCOL;
 }
 
+/* Is the reader at a text whose head it knows? The head's first character, a
+ * dollar, is taken already then. */
+static bool is_in_text(const redisReader *reader) {
+#if HIREDIS_MAJOR > 0
+  return reader->ridx >= 0 &&
+         reader->task[reader->ridx]->type == REDIS_REPLY_STRING;
+#else
+  return reader->ridx >= 0 &&
+         reader->rstack[reader->ridx].type == REDIS_REPLY_STRING;
+#endif
+}
+
 /* May what the reader has of the next part, which is not whole, become one? It
- * looks through a line from its beginning each time, and reads a text's head
+ * looks through a line from its beginning each time, and reads a text's length
  * before the text. */
 static bool may_go_on(const redisReader *reader) {
-  size_t length = reader->len - reader->pos;
-  const char *part = reader->buf + reader->pos;
-  if (length <= LINE)
+  if (reader->len - reader->pos <= LINE)
     return true;
-  return part[0] == '$' && strtoll(part + 1, NULL, 10) <= TEXT;
+  return is_in_text(reader) &&
+         strtoll(reader->buf + reader->pos, NULL, 10) <= TEXT;
 }
 
 static int feed(struct perigee_redis *redis, const char *bytes, size_t length) {

@@ -77,6 +77,22 @@ needing("a round of a control server over a store",
     assert.same({ 503, 200 }, { brief.status, one.status })
   end)
 
+  it("tells watchers of records as large as any", function()
+    begin()
+    local stream = assert(asking.client:stream(request("GET",
+      "watch?collection=entities")))
+    local size = 65000
+    assert.equal(201, (ask("PUT", "entities/a", {
+      kind = "x", endpoint = ("x"):rep(size) })))
+    local line
+    repeat line = assert(stream:line(2 ^ 20, LONG))
+    until line:find('"name":"a"', 1, true)
+    assert.is_true(#line > size)
+    stream:close()
+    assert.equal(200, (ask("GET", "entities/a")))
+    assert.equal(200, (ask("GET", "entities")))
+  end)
+
   it("tells the store's time to who watches first", function()
     begin()
     assert.equal(201, (ask("PUT", "agents/a?ttl=600",
@@ -92,14 +108,14 @@ needing("a round of a control server over a store",
     store:kill()
     eventually(function() return ask("GET", "/readyz") == 503 end)
     for wanted, lines in pairs { [200] = { "GET /%68ealthz",
-                                           "GET http://a/healthz?x=1" },
+                                           "GET http://localhost/healthz?x=1" },
                                  [404] = { "GET /none", "PUT /v1//" },
                                  [405] = { "POST /v1/scopes/s/entities" },
                                  [400] = { "GET /v1/scopes/s/agents?a&a" },
                                  [204] = { "OPTIONS *" } } do
       for _, line in ipairs(lines) do
         local fd = sockets.dial("tcp://127.0.0.1:" .. asking.server.port)
-        sockets.send(fd, line .. " HTTP/1.1\r\nHost: a\r\n\r\n")
+        sockets.send(fd, line .. " HTTP/1.1\r\nHost: localhost\r\n\r\n")
         eventually(function() return #sockets.readable({ fd }, 0) > 0 end)
         assert.equal(wanted, tonumber(sockets.receive(fd):match " (%d+)"), line)
         sockets.close(fd)
