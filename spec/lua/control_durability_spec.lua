@@ -134,6 +134,43 @@ needing("the control server", { control }, function()
     here.ended:wait(LONG)
   end)
 
+  of_file("passes over rows of its file that are no records", function()
+    begin()
+    assert.equal(201, (ask("PUT", "agents/good", entry())))
+    assert.equal(201, (ask("PUT", "entities/good", '{"kind":"x"}')))
+    server:kill()
+    local stores = require "perigee.control.store"
+    local file = assert(stores.open(server.store))
+    local put = assert(file:prepare(
+      "INSERT INTO records VALUES ('s', ?1, ?2, 1, 0, ?3)"))
+    for kind, texts in pairs {
+      agents = { '{"x', "null", '{"name":"row2","scope":"s","epoch":"1"',
+                 '{"name":"other","scope":"s","epoch":"1","addresses":["a"]' },
+      entities = { "", '"row1"', '{"name":"row2","kind":"x"},{"a":1',
+                   '{"name":"row3"' } } do
+      for i, text in ipairs(texts) do
+        assert(put:run(kind, "row" .. i - 1, text))
+      end
+    end
+    assert(put:run("entities", 'a"', '{"name":"a\\"","kind":"x"'))
+    file:close()
+    server:begin()
+    for _, kind in ipairs { "agents", "entities" } do
+      local status, page = ask("GET", kind)
+      assert.equal(200, status)
+      assert.same({ "good" }, { page.items[1].name })
+      assert.is_nil(page.items[2])
+    end
+    for _, kind in ipairs { "services", "regions" } do
+      assert.equal(200, (ask("GET", kind)))
+    end
+    assert.equal(201, (ask("PUT", "agents/row0", entry())))
+    assert.equal(200, (ask("GET", "agents/row0")))
+    local log = assert(io.open(server.store .. ".log"))
+    assert.matches("rows of the store are no records", log:read "*a", 1, true)
+    log:close()
+  end)
+
   it("forgets scopes in which there is nothing any more", function()
     local files = require "perigee.control.server.file"
     local states = require "perigee.control.server.state"
@@ -143,7 +180,7 @@ needing("the control server", { control }, function()
     local state = assert(states.open(storage))
     for i = 1, 100 do
       local records = state:collection("s" .. i, "agents")
-      state:put(records, "one", '{"kind":"x"', 10)
+      state:put(records, "one", '{"kind":"x"', 10, { kind = "x" })
     end
     local watched = state:collection("watched", "agents")
     watched.watchers[1] = {}

@@ -47,6 +47,7 @@ local function plain(value)
   return json.encode(value):sub(1, -2), began, TTL * 1000
 end
 
+--- What was JSON, if it is a record of that name in a collection; else nil.
 local function checked(value, collection, name)
   if collection.kind == "agents" then
     return entries.trusted(value, collection.scope, name)
@@ -55,6 +56,8 @@ local function checked(value, collection, name)
     and (type(value.kind) == "string" or collection.kind ~= "entities")
     and value or nil
 end
+
+M.checked = checked
 
 --- The record that a cell is in a collection (server/state), with `cell`; nil
 -- if it is none. Its revision is a hash, so it is the same for all servers.

@@ -15,7 +15,10 @@
 -- the text: kind, epoch, services. An agent's has a report (server/graph),
 -- which is in no storage. A record that takes the place of another takes its
 -- lease as well, so that a name is in one slot, however often it is written.
+local cells = require "perigee.control.server.cells"
 local changes = require "perigee.registry.changes"
+local check = require "perigee.check"
+local log = require "perigee.log"
 local loop = require "perigee.loop"
 
 local json = require "cjson.safe".new()
@@ -147,16 +150,15 @@ local function note(state, collection, name)
   state.undo[#state.undo + 1] = { collection, name, collection.records[name] }
 end
 
-local function prepared(collection, name, text, decoded)
-  local value = decoded or json.decode(text .. "}") or {}
+local function prepared(collection, name, text, value)
   return { collection = collection, name = name, text = text,
            kind = value.kind, epoch = value.epoch, services = value.services }
 end
 
 --- Sets a name's record. text: JSON of an object, without its last brace;
--- decoded: the same as a table; since: as of renew(). Returns the record.
-function State:put(collection, name, text, ttl, decoded, since)
-  local record = prepared(collection, name, text, decoded)
+-- value: the same as a table; since: as of renew(). Returns the record.
+function State:put(collection, name, text, ttl, value, since)
+  local record = prepared(collection, name, text, value)
   local before = collection.records[name]
   note(self, collection, name)
   record.revision, record.ttl = self.revision, ttl
@@ -256,14 +258,39 @@ end
 
 -- ---- Opening ---------------------------------------------------------------
 
+-- What a row is as a table; nil if it is no record of a server's. Others can
+-- write to the file, and a disk can fail.
+local function value_of(collection, name, text)
+  if check.name(collection.scope) then return nil end
+  return cells.checked(json.decode(text .. "}"), collection, name)
+end
+
+local function warn(strange)
+  if strange[1] then
+    log.write("warning", ("%d rows of the store are no records and count as "
+      .. "nothing, until somebody writes these names: %s"):format(#strange,
+                                                                 strange[1]))
+  end
+end
+
 local function load(state)
-  return state.storage:load(function(scope, kind, name, revision, ttl, text)
-    local collection = state:collection(scope, kind)
-    local record = prepared(collection, name, text)
-    record.revision, record.ttl, record.began = revision, ttl / 1000, 0
-    put_in(collection, name, record)
-    give_lease(state, record)
-  end)
+  local strange = {}
+  local fine, failure, why = state.storage:load(
+    function(scope, kind, name, revision, ttl, text)
+      local collection = state:collection(scope, kind)
+      local value = value_of(collection, name, text)
+      if not value then
+        strange[#strange + 1] = ("%q of %s in scope %q"):format(name, kind,
+                                                               scope)
+        return
+      end
+      local record = prepared(collection, name, text, value)
+      record.revision, record.ttl, record.began = revision, ttl / 1000, 0
+      put_in(collection, name, record)
+      give_lease(state, record)
+    end)
+  warn(strange)
+  return fine, failure, why
 end
 
 function State:close() end -- luacheck: ignore 212
@@ -271,7 +298,7 @@ function State:close() end -- luacheck: ignore 212
 --- What a storage has; leases begin anew. Or nil, a kind and why.
 function M.open(storage)
   local state = setmetatable({
-    storage = storage, scopes = {}, undo = {}, timed = {},
+    storage = storage, scopes = {}, undo = {}, timed = {}, feeding = {},
     revision = storage:revision(), graphs = {},
     due = {}, slot = 0, now = 0, seen = loop.now() * 1e-9 }, State)
   local fine, kind, why = load(state)
