@@ -22,7 +22,7 @@
 
 /* Raised when a declaration below changes; Lua refuses an object with another
  * number. */
-enum { PERIGEE_CONTROL_ABI = 3 };
+enum { PERIGEE_CONTROL_ABI = 4 };
 PERIGEE_API int perigee_control_abi(void);
 
 /* ---- Streams ------------------------------------------------------------- */
@@ -230,8 +230,10 @@ struct perigee_web;
 
 /* What a server is to be. It listens at host (a name or a number) and port (0:
  * a free one). certificate and key: texts in PEM, for TLS 1.2 or 1.3; or NULL
- * for a server without TLS. A connection that has not sent a whole request
- * within `patience` seconds is closed, whatever it has sent of it. */
+ * for a server without TLS. A connection that has not sent a whole request, or
+ * taken an answer, within `patience` seconds is closed, whatever it has sent or
+ * taken of it; one that has sent no head at all within 5. Beyond `connections`
+ * the address that has most silent ones loses its oldest one. */
 struct perigee_web_to {
   const char *host, *certificate, *key;
   uint16_t port;
@@ -241,6 +243,12 @@ struct perigee_web_to {
   uint32_t patience;              /* seconds */
   uint32_t queued;  /* bytes that a stream's client may be behind */
   uint64_t backlog; /* bytes that all are together; 0: any number */
+  uint64_t answers; /* bytes of answers that clients have not taken, together,
+                     * beyond which perigee_web_room is none; 0: any number */
+  /* The hosts that a request may name, separated by spaces, besides localhost,
+   * `host`, those of the certificate, and addresses: of loopback alone if it
+   * listens there. NULL: any. With it, a page of another origin is refused. */
+  const char *names;
 };
 
 /* A complete request. The texts belong to it. */
@@ -268,6 +276,9 @@ PERIGEE_API int perigee_web_open(struct perigee_web **web,
 /* Closes all connections, and frees all requests. */
 PERIGEE_API void perigee_web_close(struct perigee_web *web);
 PERIGEE_API uint16_t perigee_web_port(const struct perigee_web *web);
+/* Writes the address that it listens at, in numbers, and a NUL. */
+PERIGEE_API void perigee_web_address(const struct perigee_web *web,
+                                     char text[64]);
 /* Returns the descriptor that is readable when perigee_web_run has work. */
 PERIGEE_API int perigee_web_descriptor(const struct perigee_web *web);
 /* Reads and writes what can be read and written now. Returns the milliseconds
@@ -285,10 +296,23 @@ perigee_web_header(const struct perigee_web_request *request, const char *name);
 /* Answers the request, which is gone for the program then. */
 PERIGEE_API void perigee_web_answer(struct perigee_web_request *request,
                                     const struct perigee_web_reply *reply);
+/* Returns the bytes that an answer may have now so that there is room for
+ * others. A longer one is sent, too; the program better waits with it until the
+ * server has run again. */
+PERIGEE_API uint64_t perigee_web_room(const struct perigee_web *web);
+/* Is there a place for a stream? trusted: whose it is, is known. Strangers have
+ * half of the places of which streams have some at most. */
+PERIGEE_API int
+perigee_web_may_stream(const struct perigee_web_request *request, int trusted);
 /* Answers it with a stream of parts, until perigee_web_end. Returns a status;
  * if it fails the request is gone. */
 PERIGEE_API int perigee_web_stream(struct perigee_web_request *request,
-                                   const struct perigee_web_reply *reply);
+                                   const struct perigee_web_reply *reply,
+                                   int trusted);
+/* Returns the bytes that were told and not sent; UINT64_MAX while those of all
+ * streams are more than half of what they may be. */
+PERIGEE_API uint64_t
+perigee_web_behind(const struct perigee_web_request *request);
 /* Adds a part, which is copied. A client that has not taken all before, and
  * with this part is too far behind, loses its stream, and is gone. So do those
  * that have been behind for longest, while all are too far behind together. */
@@ -338,6 +362,16 @@ perigee_statement_column(struct perigee_statement *statement, int at,
                          uint64_t *length);
 PERIGEE_API int64_t
 perigee_statement_integer(struct perigee_statement *statement, int at);
+
+/* ---- Private files ------------------------------------------------------- */
+
+/* Reads a file of this user's, or root's, that others cannot read nor write.
+ * Returns its length; or a status: `denied` also where others can. */
+PERIGEE_API int64_t perigee_private_read(const char *path, char *into,
+                                         uint64_t capacity);
+/* Writes such a file, of mode 0600, in place of what is there, at once. */
+PERIGEE_API int perigee_private_write(const char *path, const char *text,
+                                      uint64_t length);
 
 /* ---- Tokens -------------------------------------------------------------- */
 

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "control/hosts.h"
 #include "control/listening.h"
 #include "perigee.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -10,7 +12,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { BACKLOG = 4096 };
+/* SENT, CAME: bytes that the kernel keeps of what a connection was sent, or
+ * sends; it takes twice that. Requests and answers are small, and what somebody
+ * does not read counts for this process. */
+enum { BACKLOG = 4096, SENT = 65536, CAME = 32768 };
 
 static int fail(const char *what, char *why, uint64_t capacity) {
   snprintf(why, capacity, "%s", what);
@@ -18,12 +23,14 @@ static int fail(const char *what, char *why, uint64_t capacity) {
 }
 
 static int bound(const struct addrinfo *to) {
-  int on = 1;
+  int on = 1, sent = SENT, came = CAME;
   int made =
       socket(to->ai_family, to->ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (made < 0)
     return -1;
   setsockopt(made, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  setsockopt(made, SOL_SOCKET, SO_SNDBUF, &sent, sizeof sent);
+  setsockopt(made, SOL_SOCKET, SO_RCVBUF, &came, sizeof came);
   if (bind(made, to->ai_addr, to->ai_addrlen) == 0 &&
       listen(made, BACKLOG) == 0)
     return made;
@@ -33,17 +40,38 @@ static int bound(const struct addrinfo *to) {
   return -1;
 }
 
-static uint16_t port_of(int descriptor) {
-  union {
-    struct sockaddr any;
-    struct sockaddr_in four;
-    struct sockaddr_in6 six;
-  } at = {.six = {0}};
+union address {
+  struct sockaddr any;
+  struct sockaddr_in four;
+  struct sockaddr_in6 six;
+};
+
+static union address address_of(int descriptor) {
+  union address at = {.six = {0}};
   socklen_t length = sizeof at;
-  if (getsockname(descriptor, &at.any, &length) != 0)
-    return 0;
+  getsockname(descriptor, &at.any, &length);
+  return at;
+}
+
+static uint16_t port_of(int descriptor) {
+  union address at = address_of(descriptor);
   return ntohs(at.any.sa_family == AF_INET6 ? at.six.sin6_port
                                             : at.four.sin_port);
+}
+
+void listening_address(int descriptor, char text[64]) {
+  union address at = address_of(descriptor);
+  text[0] = 0;
+  if (at.any.sa_family == AF_INET6)
+    inet_ntop(AF_INET6, &at.six.sin6_addr, text, 64);
+  else
+    inet_ntop(AF_INET, &at.four.sin_addr, text, 64);
+}
+
+bool listening_is_local(int descriptor) {
+  union address at = address_of(descriptor);
+  return at.any.sa_family == AF_INET6 ? address_is_loopback6(&at.six.sin6_addr)
+                                      : address_is_loopback(at.four.sin_addr);
 }
 
 int listening_open(const char *host, uint16_t *port, char *why,

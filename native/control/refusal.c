@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "control/refusal.h"
 
+#include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/socket.h>
 
 enum { LONGEST = 512 }; /* characters of a problem */
 
@@ -21,6 +23,13 @@ static const struct refusal
     HOST = {400, "Bad Request", "protocol", "a request has one Host"},
     FIELD = {400, "Bad Request", "protocol",
              "a header has characters that none has, or several lines"},
+    FOREIGN = {403, "Forbidden", "denied",
+               "this server was not told that it goes by the host that the "
+               "request names (perigee ctrl, option --name)"},
+    ORIGIN = {403, "Forbidden", "denied",
+              "a page of another origin may ask nothing here"},
+    NO_LENGTH = {400, "Bad Request", "protocol",
+                 "the body's length is no number"},
     TARGET = {400, "Bad Request", "protocol",
               "the target has characters that are to be encoded"},
     LENGTH = {400, "Bad Request", "protocol",
@@ -41,7 +50,7 @@ static const struct refusal
 /* What a walk over all headers finds. */
 struct found {
   unsigned hosts, lengths, codings;
-  const char *length, *coding, *expected;
+  const char *host, *origin, *length, *coding, *expected;
   bool faulty;
 };
 
@@ -94,7 +103,9 @@ static enum MHD_Result look(void *argument, enum MHD_ValueKind kind,
       !is_one_line(name, length, value))
     found->faulty = true;
   if (is(name, length, "Host"))
-    found->hosts++;
+    found->hosts++, found->host = value;
+  else if (is(name, length, "Origin"))
+    found->origin = value;
   else if (is(name, length, "Content-Length"))
     found->lengths++, found->length = value;
   else if (is(name, length, "Transfer-Encoding"))
@@ -107,6 +118,32 @@ static enum MHD_Result look(void *argument, enum MHD_ValueKind kind,
 static bool is_one_host(const struct found *found, const char *version) {
   return found->hosts == 1 ||
          (found->hosts == 0 && !strcmp(version, "HTTP/1.0"));
+}
+
+/* The host of a target that is a whole URL; NULL: it is a path. */
+static const char *authority_of(const char *target, char into[LONGEST]) {
+  const char *at = *target == '/' ? NULL : strstr(target, "://");
+  size_t length = at ? strcspn(at + 3, "/?") : 0;
+  if (!at)
+    return NULL;
+  snprintf(into, LONGEST, "%.*s", (int)length, at + 3);
+  return into;
+}
+
+/* Does a head name hosts of the server's alone? One without a host, which
+ * HTTP/1.0 may be, is no browser's. */
+static const struct refusal *of_hosts(const struct found *found,
+                                      const struct head *head) {
+  char room[LONGEST];
+  const char *authority = authority_of(head->target, room);
+  if (found->host && !hosts_have(head->hosts, found->host))
+    return &FOREIGN;
+  if (authority && !hosts_have(head->hosts, authority))
+    return &FOREIGN;
+  if (found->origin &&
+      !hosts_are_same(found->origin, found->host ? found->host : ""))
+    return &ORIGIN;
+  return NULL;
 }
 
 static const struct refusal *of_fields(const struct found *found,
@@ -124,7 +161,7 @@ static const struct refusal *of_fields(const struct found *found,
     return &EXCESS;
   if (found->expected && strcasecmp(found->expected, "100-continue") != 0)
     return &EXPECT;
-  return NULL;
+  return head->hosts ? of_hosts(found, head) : NULL;
 }
 
 const struct refusal *refusal_of(const struct head *head) {
@@ -143,16 +180,21 @@ const struct refusal *refusal_of(const struct head *head) {
 
 /* ---- Problems ------------------------------------------------------------ */
 
+/* Writes the text of a problem. Returns its length. */
+static size_t tell(char text[LONGEST], const struct refusal *refusal) {
+  return (size_t)snprintf(text, LONGEST,
+                          "{\"type\":\"about:blank\",\"status\":%u,"
+                          "\"title\":\"%s\",\"kind\":\"%s\",\"detail\":\"%s\"}",
+                          refusal->status, refusal->title, refusal->kind,
+                          refusal->detail);
+}
+
 enum MHD_Result refuse(struct MHD_Connection *wire,
                        const struct refusal *refusal) {
   char text[LONGEST];
-  int length =
-      snprintf(text, sizeof text,
-               "{\"type\":\"about:blank\",\"status\":%u,"
-               "\"title\":\"%s\",\"kind\":\"%s\",\"detail\":\"%s\"}",
-               refusal->status, refusal->title, refusal->kind, refusal->detail);
-  struct MHD_Response *response = MHD_create_response_from_buffer(
-      (size_t)length, text, MHD_RESPMEM_MUST_COPY);
+  size_t length = tell(text, refusal);
+  struct MHD_Response *response =
+      MHD_create_response_from_buffer(length, text, MHD_RESPMEM_MUST_COPY);
   if (!response)
     return MHD_NO;
   MHD_add_response_header(response, "Content-Type", "application/problem+json");
@@ -162,4 +204,35 @@ enum MHD_Result refuse(struct MHD_Connection *wire,
   enum MHD_Result queued = MHD_queue_response(wire, refusal->status, response);
   MHD_destroy_response(response);
   return queued;
+}
+
+/* ---- By hand ------------------------------------------------------------- */
+
+static const char *length_of(struct MHD_Connection *wire) {
+  return MHD_lookup_connection_value(wire, MHD_HEADER_KIND, "Content-Length");
+}
+
+/* As libmicrohttpd reads it, which knows no more than 64 bits. */
+bool is_ambiguous(struct MHD_Connection *wire) {
+  const char *length = length_of(wire);
+  size_t digits = length ? strspn(length, "0123456789") : 0;
+  return length && (digits == 0 || length[digits] != 0 ||
+                    strtoull(length, NULL, 10) == ULLONG_MAX);
+}
+
+void refuse_by_hand(struct MHD_Connection *wire, bool plain) {
+  const union MHD_ConnectionInfo *info =
+      MHD_get_connection_info(wire, MHD_CONNECTION_INFO_CONNECTION_FD);
+  const char *length = length_of(wire);
+  bool is_number = length && strspn(length, "0123456789") == strlen(length);
+  const struct refusal *refusal = is_number && *length ? &EXCESS : &NO_LENGTH;
+  char text[LONGEST], all[2 * LONGEST];
+  size_t body = tell(text, refusal);
+  int whole = snprintf(all, sizeof all,
+                       "HTTP/1.1 %u %s\r\nConnection: close\r\n"
+                       "Content-Type: application/problem+json\r\n"
+                       "Content-Length: %zu\r\n\r\n%s",
+                       refusal->status, refusal->title, body, text);
+  if (plain && info)
+    send(info->connect_fd, all, (size_t)whole, MSG_DONTWAIT | MSG_NOSIGNAL);
 }

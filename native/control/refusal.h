@@ -7,7 +7,10 @@
 #ifndef PERIGEE_CONTROL_REFUSAL_H
 #define PERIGEE_CONTROL_REFUSAL_H
 
+#include "control/hosts.h"
+
 #include <microhttpd.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 struct refusal;
@@ -18,12 +21,18 @@ extern const struct refusal REFUSED_CROWD; /* there are too many connections */
 struct head {
   struct MHD_Connection *wire;
   const char *version, *target;
-  uint64_t most, body; /* bytes of the head, and of the body, at most */
+  const struct hosts *hosts; /* that it may name; NULL: any */
+  uint64_t most, body;       /* bytes of the head, and of the body, at most */
 };
 
 /* Returns why a request is refused; NULL if it is not. */
 const struct refusal *refusal_of(const struct head *head);
 enum MHD_Result refuse(struct MHD_Connection *wire,
                        const struct refusal *refusal);
+/* Is the length of a body, that a head tells, none? */
+bool is_ambiguous(struct MHD_Connection *wire);
+/* Refuses that without libmicrohttpd: at a connection without TLS (plain), in
+ * words. */
+void refuse_by_hand(struct MHD_Connection *wire, bool plain);
 
 #endif

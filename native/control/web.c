@@ -4,6 +4,7 @@
  * connections, and how requests are read. web.h has the states of a request.
  */
 #include "control/web.h"
+#include "control/hosts.h"
 #include "control/listening.h"
 #include "control/refusal.h"
 #include "perigee.h"
@@ -11,78 +12,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <time.h>
+#include <unistd.h>
 
-#define TLS_1_2_AT_LEAST "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2"
+/* TLS 1.2 with keys that are gone with the connection, and ciphers that are
+ * authenticated, as 1.3 has them alone. */
+#define TLS_1_2_AT_LEAST                                                       \
+  "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2:-KX-ALL:+ECDHE-ECDSA:"           \
+  "+ECDHE-RSA:-CIPHER-ALL:+AES-256-GCM:+CHACHA20-POLY1305:+AES-128-GCM"
 
 /* Connections beyond the limit that are told so. The next ones are not
  * accepted, or closed without an answer. */
 enum { TOLD = 64 };
-
-static int64_t now(void) {
-  struct timespec time;
-  clock_gettime(CLOCK_MONOTONIC, &time);
-  return (int64_t)time.tv_sec * 1000 + time.tv_nsec / 1000000;
-}
-
-/* ---- Connections that are to send ---------------------------------------- */
-
-static void unlist(struct perigee_web *web, struct connection *c) {
-  if (c->listed)
-    TAILQ_REMOVE(&web->slow, c, in_slow);
-  c->listed = false;
-}
-
-static void list(struct perigee_web *web, struct connection *c) {
-  unlist(web, c);
-  c->since = now();
-  TAILQ_INSERT_TAIL(&web->slow, c, in_slow);
-  c->listed = true;
-}
-
-static void begin_connection(struct perigee_web *web,
-                             struct MHD_Connection *wire, void **context) {
-  struct connection *c = calloc(1, sizeof *c);
-  *context = c;
-  if (!c)
-    return; /* its requests are refused */
-  c->wire = wire;
-  c->crowding = ++web->connections > web->to.connections;
-  list(web, c);
-}
-
-static void connected(void *argument, struct MHD_Connection *wire,
-                      void **context,
-                      enum MHD_ConnectionNotificationCode code) {
-  struct perigee_web *web = argument;
-  if (code == MHD_CONNECTION_NOTIFY_STARTED) {
-    begin_connection(web, wire, context);
-  } else if (*context) {
-    web->connections--;
-    unlist(web, *context);
-    free(*context);
-    *context = NULL;
-  }
-}
-
-void web_hang_up(struct connection *c) {
-  const union MHD_ConnectionInfo *info =
-      MHD_get_connection_info(c->wire, MHD_CONNECTION_INFO_CONNECTION_FD);
-  if (info)
-    shutdown(info->connect_fd, SHUT_RDWR);
-}
-
-/* Returns the milliseconds until the next one is too slow, or -1. */
-static int hang_up_slow(struct perigee_web *web) {
-  const int64_t patience = (int64_t)web->to.patience * 1000, at = now();
-  struct connection *c;
-  while ((c = TAILQ_FIRST(&web->slow)) && at - c->since >= patience) {
-    web_hang_up(c);
-    list(web, c);
-  }
-  return c ? (int)(patience - (at - c->since)) : -1;
-}
 
 /* ---- Requests ------------------------------------------------------------ */
 
@@ -100,20 +40,41 @@ static void free_unowned(struct request *r) {
   destroy(r);
 }
 
+/* The connection has another request, or none any more. */
+static void let_go(struct connection *c) {
+  struct request *r = c->request;
+  c->request = NULL;
+  if (!r)
+    return;
+  if (r->behind)
+    web_forget_parts(r);
+  web_uncount_stream(r);
+  r->web->answering -= r->answered;
+  r->answered = 0;
+  r->live = false;
+  r->seen.gone = 1;
+  free_unowned(r);
+}
+
+/* libmicrohttpd tells of the end only of those requests that it has handed
+ * over, and not of those that it refuses itself. */
 static void *began(void *argument, const char *target,
                    struct MHD_Connection *wire) {
   struct perigee_web *web = argument;
   const union MHD_ConnectionInfo *info =
       MHD_get_connection_info(wire, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
-  struct request *r = calloc(1, sizeof *r);
+  struct connection *c = info ? info->socket_context : NULL;
+  struct request *r = c ? calloc(1, sizeof *r) : NULL;
   if (!r)
     return NULL;
+  let_go(c);
   r->web = web;
   r->wire = wire;
-  r->connection = info ? info->socket_context : NULL;
+  r->connection = c;
   r->target = strdup(target);
   LIST_INSERT_HEAD(&web->all, r, in_all);
   r->live = true;
+  c->request = r;
   return r;
 }
 
@@ -125,14 +86,41 @@ static void completed(void *argument, struct MHD_Connection *wire,
   *context = NULL;
   if (!r)
     return;
-  if (r->connection)
-    list(argument, r->connection);
-  if (r->behind)
-    web_forget_parts(r);
-  r->live = false;
-  r->seen.gone = 1;
-  free_unowned(r);
+  web_wait_in(argument, r->connection, LINE_IDLE);
+  let_go(r->connection);
 }
+
+/* ---- Connections --------------------------------------------------------- */
+
+static void begin_connection(struct perigee_web *web,
+                             struct MHD_Connection *wire, void **context) {
+  struct connection *c = calloc(1, sizeof *c);
+  *context = NULL; /* without memory its requests are refused */
+  if (!c)
+    return;
+  c->wire = wire;
+  if (web_join(web, c))
+    *context = c;
+  else
+    free(c);
+}
+
+static void connected(void *argument, struct MHD_Connection *wire,
+                      void **context,
+                      enum MHD_ConnectionNotificationCode code) {
+  struct perigee_web *web = argument;
+  struct connection *c = *context;
+  if (code == MHD_CONNECTION_NOTIFY_STARTED) {
+    begin_connection(web, wire, context);
+  } else if (c) {
+    let_go(c);
+    web_leave(web, c);
+    free(c);
+    *context = NULL;
+  }
+}
+
+/* ---- Reading ------------------------------------------------------------- */
 
 void web_doze(struct request *r) {
   r->suspended = true;
@@ -154,7 +142,7 @@ void web_give_up(struct request *r) {
 
 static enum MHD_Result queue(struct request *r) {
   struct perigee_web *web = r->web;
-  unlist(web, r->connection);
+  web_wait_in(web, r->connection, LINE_NONE);
   r->seen.target = r->target;
   r->seen.body = bytes_begin(&r->text);
   r->seen.length = bytes_length(&r->text);
@@ -171,6 +159,7 @@ static const struct refusal *refusal_for(struct request *r,
   struct head head = {.wire = r->wire,
                       .version = version,
                       .target = r->target,
+                      .hosts = r->web->hosts,
                       .most = to->head,
                       .body = to->body};
   c->crowding = c->crowding && r->web->connections > to->connections;
@@ -200,6 +189,7 @@ static enum MHD_Result handle(void *argument, struct MHD_Connection *wire,
   if (!r->seen.method) {
     const struct refusal *refusal = refusal_for(r, version);
     r->seen.method = method;
+    web_wait_in(r->web, r->connection, refusal ? LINE_TAKING : LINE_SENDING);
     return refusal ? refuse(wire, refusal) : MHD_YES;
   }
   if (*length == 0)
@@ -219,9 +209,25 @@ struct perigee_web_request *perigee_web_next(struct perigee_web *web) {
 
 /* ---- Running ------------------------------------------------------------- */
 
+/* libmicrohttpd 0.9 answers a Content-Length that is none, and then answers
+ * once more. It tells its log before. */
+static void end_ambiguous(void *argument, const char *format, va_list values) {
+  struct perigee_web *web = argument;
+  struct request *r;
+  (void)values;
+  if (!strstr(format, "Content-Length"))
+    return;
+  LIST_FOREACH(r, &web->all, in_all) {
+    if (r->live && !r->seen.method && is_ambiguous(r->wire)) {
+      refuse_by_hand(r->wire, !web->is_secure);
+      web_hang_up(r->connection);
+    }
+  }
+}
+
 int perigee_web_run(struct perigee_web *web) {
   MHD_UNSIGNED_LONG_LONG wanted;
-  int slow = hang_up_slow(web);
+  int slow = web_pass(web);
   MHD_run(web->daemon);
   if (MHD_get_timeout(web->daemon, &wanted) != MHD_YES)
     return slow;
@@ -236,6 +242,12 @@ int perigee_web_descriptor(const struct perigee_web *web) {
 
 uint16_t perigee_web_port(const struct perigee_web *web) {
   return web->to.port;
+}
+
+void perigee_web_address(const struct perigee_web *web, char text[64]) {
+  int listening =
+      MHD_get_daemon_info(web->daemon, MHD_DAEMON_INFO_LISTEN_FD)->listen_fd;
+  listening_address(listening, text);
 }
 
 /* Targets are decoded by the program, which knows what their parts mean. */
@@ -258,18 +270,37 @@ static struct MHD_Daemon *start(struct perigee_web *web, int listening) {
   };
   if (!to->certificate)
     tls[0].option = MHD_OPTION_END;
+  web->is_secure = to->certificate != NULL;
   return MHD_start_daemon(
       MHD_USE_EPOLL | MHD_USE_SUSPEND_RESUME | MHD_USE_TURBO |
-          (to->certificate ? MHD_USE_TLS : 0),
-      0, NULL, NULL, handle, web, MHD_OPTION_LISTEN_SOCKET, listening,
-      MHD_OPTION_CONNECTION_LIMIT, to->connections + TOLD,
-      MHD_OPTION_PER_IP_CONNECTION_LIMIT, to->per_host,
+          MHD_USE_ERROR_LOG | (to->certificate ? MHD_USE_TLS : 0),
+      0, NULL, NULL, handle, web, MHD_OPTION_EXTERNAL_LOGGER, end_ambiguous,
+      web, MHD_OPTION_LISTEN_SOCKET, listening, MHD_OPTION_CONNECTION_LIMIT,
+      to->connections + TOLD, MHD_OPTION_PER_IP_CONNECTION_LIMIT, to->per_host,
       MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)to->head * 2,
       MHD_OPTION_CONNECTION_TIMEOUT, to->patience, MHD_OPTION_URI_LOG_CALLBACK,
       began, web, MHD_OPTION_NOTIFY_COMPLETED, completed, web,
       MHD_OPTION_NOTIFY_CONNECTION, connected, web,
       MHD_OPTION_UNESCAPE_CALLBACK, leave_as_sent, NULL, MHD_OPTION_ARRAY, tls,
       MHD_OPTION_END);
+}
+
+/* Has it listen. Returns a status. */
+static int begin(struct perigee_web *web, char *why, uint64_t capacity) {
+  const struct perigee_web_to *to = &web->to;
+  int listening = listening_open(to->host, &web->to.port, why, capacity);
+  if (listening < 0)
+    return listening;
+  if (to->names && !(web->hosts = hosts_new(to, listening))) {
+    close(listening);
+    return PERIGEE_NO_MEMORY;
+  }
+  if ((web->daemon = start(web, listening)))
+    return PERIGEE_OK;
+  snprintf(why, capacity, "%s",
+           to->certificate ? "its certificate or key is not taken"
+                           : "libmicrohttpd does not start");
+  return PERIGEE_SYSTEM;
 }
 
 int perigee_web_open(struct perigee_web **opened,
@@ -281,21 +312,18 @@ int perigee_web_open(struct perigee_web **opened,
   web->to = *to;
   STAILQ_INIT(&web->queue);
   LIST_INIT(&web->all);
-  TAILQ_INIT(&web->slow);
+  LIST_INIT(&web->origins);
+  for (int line = 0; line < LINES; line++)
+    TAILQ_INIT(&web->line[line]);
   TAILQ_INIT(&web->behind);
-  int listening = listening_open(to->host, &web->to.port, why, capacity);
-  int status = listening < 0 ? listening : PERIGEE_OK;
-  if (listening >= 0 && !(web->daemon = start(web, listening))) {
-    snprintf(why, capacity, "%s",
-             to->certificate ? "its certificate or key is not taken"
-                             : "libmicrohttpd does not start");
-    status = PERIGEE_SYSTEM;
-  }
-  web->to.certificate = web->to.key = web->to.host = NULL;
-  if (status == PERIGEE_OK)
+  int status = begin(web, why, capacity);
+  web->to.certificate = web->to.key = web->to.host = web->to.names = NULL;
+  if (status == PERIGEE_OK) {
     *opened = web;
-  else
-    free(web);
+    return PERIGEE_OK;
+  }
+  hosts_free(web->hosts);
+  free(web);
   return status;
 }
 
@@ -313,5 +341,6 @@ void perigee_web_close(struct perigee_web *web) {
     LIST_REMOVE(r, in_all);
     destroy(r);
   }
+  hosts_free(web->hosts);
   free(web);
 }

@@ -28,12 +28,36 @@
 #include <stdbool.h>
 #include <sys/queue.h>
 
-/* crowding: it came when there were as many connections as there may be. */
+/* What a connection waits for its peer to do (web_lines.c): to send its first
+ * head; another one; the rest of a request; to take an answer. */
+enum web_line {
+  LINE_FRESH,
+  LINE_IDLE,
+  LINE_SENDING,
+  LINE_TAKING,
+  LINES,
+  LINE_NONE = LINES
+};
+
+/* Where connections come from. owing: those of them that are to send something;
+ * strangers: streams of who is not trusted. */
+struct origin {
+  LIST_ENTRY(origin) in_all;
+  uint64_t key[2];
+  uint32_t here, owing, strangers;
+};
+
+/* request: the one that libmicrohttpd is at; crowding: there were as many
+ * connections as there may be, and none could be given up; given_up: it is to
+ * be closed, and counts no more. */
 struct connection {
-  TAILQ_ENTRY(connection) in_slow;
+  TAILQ_ENTRY(connection) in_line;
   struct MHD_Connection *wire;
+  struct request *request;
+  struct origin *origin;
   int64_t since; /* milliseconds */
-  bool listed, crowding;
+  enum web_line line;
+  bool crowding, given_up;
 };
 
 struct request {
@@ -47,22 +71,27 @@ struct request {
   char *target;
   struct bytes text;   /* the body, then a stream's parts */
   struct bytes joined; /* the values of a header that came several times */
-  bool live, held, suspended, ended, behind;
+  uint64_t answered;   /* bytes that its client has not taken */
+  int64_t since;       /* milliseconds: a stream has told nothing since then */
+  bool live, held, suspended, ended, behind, streaming, stranger;
 };
 
-/* slow: the connections that are to send something, in the order of the times
- * at which they began to be. So only its head has to be looked at to close
- * those that are too slow, however many there are.
- * behind: the streams with parts that were not sent; backlog: these parts'
- * bytes. */
+TAILQ_HEAD(web_line_head, connection);
+
+/* behind: the streams with parts that were not sent, who has taken nothing for
+ * longest first; backlog: these parts' bytes. answering: the bytes of answers
+ * that were not taken. */
 struct perigee_web {
   struct MHD_Daemon *daemon;
   struct perigee_web_to to;
-  uint32_t connections;
-  uint64_t backlog;
+  struct hosts *hosts; /* or NULL: a request may name any */
+  bool is_secure;      /* over TLS */
+  uint32_t connections, streams, strangers;
+  uint64_t backlog, answering;
   STAILQ_HEAD(requests, request) queue;
   LIST_HEAD(known, request) all;
-  TAILQ_HEAD(slow, connection) slow;
+  LIST_HEAD(origins, origin) origins;
+  struct web_line_head line[LINES];
   TAILQ_HEAD(behind, request) behind;
 };
 
@@ -71,8 +100,23 @@ web_request(const struct perigee_web_request *request) {
   return (struct request *)request;
 }
 
+/* A connection has come; false without memory. */
+bool web_join(struct perigee_web *web, struct connection *connection);
+void web_leave(struct perigee_web *web, struct connection *connection);
+/* It waits for its peer from now on, or does not (LINE_NONE). */
+void web_wait_in(struct perigee_web *web, struct connection *connection,
+                 enum web_line line);
+/* Gives up who is too slow. Returns the milliseconds until the next one is, or
+ * -1. */
+int web_pass(struct perigee_web *web);
 /* Closes a connection: libmicrohttpd does so when its socket has ended. */
 void web_hang_up(struct connection *connection);
+/* May a request become a stream? `trusted`: it is no stranger's. */
+bool web_has_place(const struct request *request, bool trusted);
+void web_count_stream(struct request *request, bool trusted);
+void web_uncount_stream(struct request *request);
+/* A stream has taken something, or has something to take. */
+void web_note_progress(struct request *request);
 /* Suspends and resumes a request's connection. */
 void web_doze(struct request *request);
 void web_awake(struct request *request);
@@ -80,5 +124,9 @@ void web_awake(struct request *request);
 void web_give_up(struct request *request);
 /* Drops what a stream's client was not sent. */
 void web_forget_parts(struct request *request);
+/* Are all streams together further behind than half of what they may be? */
+bool web_is_far_behind(const struct perigee_web *web);
+/* Ends a stream at once. */
+void web_cut_off(struct request *request);
 
 #endif

@@ -13,6 +13,10 @@
 #include <string.h>
 #include <strings.h>
 
+/* Bytes of an answer for which there is always room: others would not be many
+ * more, for each connection has at most one. */
+enum { SMALL = 1024 };
+
 /* ---- Headers ------------------------------------------------------------- */
 
 /* What a walk over the headers looks for, and finds. */
@@ -79,28 +83,50 @@ static bool reply(struct request *r, uint32_t status, const char *const *header,
 void perigee_web_answer(struct perigee_web_request *request,
                         const struct perigee_web_reply *given) {
   struct request *r = web_request(request);
-  reply(r, given->status, given->header,
-        MHD_create_response_from_buffer(given->length, (void *)given->body,
-                                        MHD_RESPMEM_MUST_COPY));
+  if (reply(r, given->status, given->header,
+            MHD_create_response_from_buffer(given->length, (void *)given->body,
+                                            MHD_RESPMEM_MUST_COPY)) &&
+      r->live) {
+    r->answered = given->length;
+    r->web->answering += r->answered;
+    web_wait_in(r->web, r->connection, LINE_TAKING);
+  }
   web_give_up(r);
+}
+
+/* A quarter of what is left: who takes large answers and reads none of them
+ * leaves room for smaller ones. */
+uint64_t perigee_web_room(const struct perigee_web *web) {
+  uint64_t most = web->to.answers, used = web->answering;
+  if (most == 0 || used < most / 8)
+    return UINT64_MAX;
+  return used + 4 * SMALL < most ? (most - used) / 4 : SMALL;
 }
 
 /* ---- Streams ------------------------------------------------------------- */
 
-static void note_behind(struct request *r) {
-  bool is_behind = bytes_length(&r->text) > 0;
-  if (is_behind && !r->behind)
-    TAILQ_INSERT_TAIL(&r->web->behind, r, in_behind);
-  if (!is_behind && r->behind)
+static void leave_behind(struct request *r) {
+  if (r->behind)
     TAILQ_REMOVE(&r->web->behind, r, in_behind);
-  r->behind = is_behind;
+  r->behind = false;
+}
+
+/* Who takes something goes to the end of those who are behind. */
+static void note_behind(struct request *r) {
+  leave_behind(r);
+  if (bytes_length(&r->text) == 0)
+    return;
+  web_note_progress(r);
+  TAILQ_INSERT_TAIL(&r->web->behind, r, in_behind);
+  r->behind = true;
 }
 
 static bool add_part(struct request *r, const char *part, size_t length) {
   if (!bytes_add(&r->text, part, length))
     return false;
   r->web->backlog += length;
-  note_behind(r);
+  if (!r->behind)
+    note_behind(r);
   return true;
 }
 
@@ -136,8 +162,14 @@ static ssize_t write_parts(void *argument, uint64_t at, char *into,
   return (ssize_t)length;
 }
 
+int perigee_web_may_stream(const struct perigee_web_request *request,
+                           int trusted) {
+  const struct request *r = web_request(request);
+  return !r->live || web_has_place(r, trusted);
+}
+
 int perigee_web_stream(struct perigee_web_request *request,
-                       const struct perigee_web_reply *given) {
+                       const struct perigee_web_reply *given, int trusted) {
   struct request *r = web_request(request);
   bytes_free(&r->text);
   if (!reply(r, given->status, given->header,
@@ -146,11 +178,18 @@ int perigee_web_stream(struct perigee_web_request *request,
     web_give_up(r);
     return PERIGEE_NO_MEMORY;
   }
+  if (r->live)
+    web_count_stream(r, trusted);
   web_awake(r);
   return PERIGEE_OK;
 }
 
-static void cut_off(struct request *r) {
+uint64_t perigee_web_behind(const struct perigee_web_request *request) {
+  struct request *r = web_request(request);
+  return web_is_far_behind(r->web) ? UINT64_MAX : bytes_length(&r->text);
+}
+
+void web_cut_off(struct request *r) {
   r->ended = true;
   r->seen.gone = 1;
   web_forget_parts(r);
@@ -173,7 +212,7 @@ static bool has_room(struct request *r, uint64_t more) {
     struct request *oldest = TAILQ_FIRST(&web->behind);
     if (oldest == r)
       return false;
-    cut_off(oldest);
+    web_cut_off(oldest);
   }
   return true;
 }
@@ -185,7 +224,7 @@ void perigee_web_tell(struct perigee_web_request *request, const char *part,
     return;
   if (is_behind(r, length) || !has_room(r, length) ||
       !add_part(r, part, length))
-    cut_off(r);
+    web_cut_off(r);
   web_awake(r);
 }
 

@@ -170,7 +170,8 @@ describe("perigee ctrl topology", function()
     local function topology(...)
       return command.run("ctrl", "topology", ...)
     end
-    local function at(...) return "--registry", server.url, ... end
+    local admin = address "admin"
+    local function at(...) return "--registry", admin, ... end
     local status, text, why = topology("get", at())
     assert.equal(0, status, why)
     assert.equal("", text)

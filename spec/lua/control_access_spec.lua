@@ -11,6 +11,7 @@ local sockets = require "spec.net.sockets"
 local LONG = 60 * cases.slow
 
 local ask, entry, refused = asking.ask, asking.entry, asking.refused
+local STRANGER = asking.STRANGER
 local eventually, request = cases.await, asking.request
 
 needing("the control server", { control }, function()
@@ -31,8 +32,10 @@ needing("the control server", { control }, function()
                      admin = token "--scope s --role admin",
                      foreign = token "--scope other --role admin",
                      all = token "--role read" }
-    eventually(function() return ask("GET", "agents") == 401 end)
-    refused(401, "denied", "GET", "agents")
+    eventually(function()
+      return ask("GET", "agents", nil, STRANGER) == 401
+    end)
+    refused(401, "denied", "GET", "agents", nil, STRANGER)
     refused(401, "denied", "GET", "agents", nil, bearer "wrong")
     refused(401, "denied", "GET", "agents", nil, { "Authorization: Basic x" })
     refused(403, "denied", "GET", "agents", nil, bearer(tokens.foreign))
@@ -69,7 +72,7 @@ needing("the control server", { control }, function()
     begin()
     local function opened(text)
       return assert(asking.client:stream(request("GET", "watch", nil, text
-        and { "Authorization: Bearer " .. text } or nil)))
+        and { "Authorization: Bearer " .. text } or STRANGER)))
     end
     local function ended(stream)
       local line, kind
@@ -99,7 +102,9 @@ needing("the control server", { control }, function()
     begin { "--rate", "1" }
     local text = server:command "token new"
     local headers = { "Authorization: Bearer " .. text }
-    eventually(function() return ask("GET", "agents") == 401 end)
+    eventually(function()
+      return ask("GET", "agents", nil, STRANGER) == 401
+    end)
     eventually(function()
       local asked, refusals = {}, 0
       for i = 1, 10 do
@@ -133,7 +138,7 @@ needing("the control server", { control }, function()
   it("closes connections that send too slowly, and serves the others",
      function()
     begin { "--patience", ("%g"):format(cases.slow) }
-    local put = "PUT /v1/scopes/s/entities/a HTTP/1.1\r\nHost: a\r\n"
+    local put = "PUT /v1/scopes/s/entities/a HTTP/1.1\r\nHost: localhost\r\n"
     local list = { raw "", raw "GET", raw(put),
                    raw(put .. "Content-Length: 100\r\n\r\n{"),
                    raw(put .. "Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n") }
@@ -155,11 +160,11 @@ needing("the control server", { control }, function()
     begin()
     for _, text in ipairs { "\0\255", "GET\r\n\r\n", "GET / HTTP/9.9\r\n\r\n",
                             "GET / HTTP/1.1\r\n\r\n", "\22\3\1\2\0\1\0",
-                            "GET /%zz HTTP/1.1\r\nHost: a\r\n\r\n",
+                            "GET /%zz HTTP/1.1\r\nHost: localhost\r\n\r\n",
                             "GET " .. ("/x"):rep(50000) } do
       sockets.close(raw(text))
     end
-    local fd = raw "GET / HTTP/1.1\r\nHost: a\r\n"
+    local fd = raw "GET / HTTP/1.1\r\nHost: localhost\r\n"
     local line = ("A: b\r\n"):rep(1000)
     for _ = 1, 1000 do
       if not sockets.send(fd, line) then break end
@@ -206,7 +211,7 @@ needing("the control server", { control }, function()
     local flood = process.spawn { "bash", "-c", ([[
       for _ in 1 2 3 4 5 6 7 8; do
         (exec 3<>/dev/tcp/127.0.0.1/%d; cat <&3 >/dev/null &
-         yes $'GET /healthz HTTP/1.1\r\nHost: a\r\n\r' >&3) 2>/dev/null &
+         yes $'GET /healthz HTTP/1.1\r\nHost: [::1]\r\n\r' >&3) 2>/dev/null &
       done
       echo asking; wait]]):format(server.port) }
     flood:expect("asking", LONG)

@@ -15,7 +15,7 @@ local ask = asking.ask
 needing("the control server's HTTP", { control }, function()
   local json = require "cjson.safe"
   local server
-  local HOST = "Host: a\r\n"
+  local HOST = "Host: localhost\r\n"
 
   local function begin(...) server = asking.begin(...) end
   after_each(asking.finish)
@@ -94,22 +94,41 @@ needing("the control server's HTTP", { control }, function()
       .. ("A: b\r\n"):rep(1000) .. "\r\n"))
   end)
 
-  it("tells connections beyond its limit so, and serves the others",
+  local GET = "GET /healthz HTTP/1.1\r\n" .. HOST .. "\r\n"
+
+  local function is_up(text) return text:find('"up"', 1, true) ~= nil end
+
+  it("gives a place to who comes, and takes it from the longest silent one",
      function()
     begin { "--connections", "2" }
-    local GET = "GET /healthz HTTP/1.1\r\n" .. HOST .. "\r\n"
-    local kept = { dial(), dial() }
-    local function is_up(text) return text:find('"up"', 1, true) ~= nil end
-    for _, fd in ipairs(kept) do
-      sockets.send(fd, GET)
-      assert.matches("^HTTP/1.1 200", (heard(fd, is_up)))
+    local kept = {}
+    for i = 1, 3 do
+      kept[i] = dial()
+      sockets.send(kept[i], GET)
+      assert.matches("^HTTP/1.1 200", (heard(kept[i], is_up)))
+    end
+    assert.same({ "", true }, { heard(kept[1]) })
+    for i = 2, 3 do
+      sockets.send(kept[i], GET)
+      assert.matches("^HTTP/1.1 200", (heard(kept[i], is_up)))
+    end
+    for _, fd in ipairs(kept) do sockets.close(fd) end
+  end)
+
+  it("tells connections beyond its limit so where all others are served",
+     function()
+    begin { "--connections", "2" }
+    local streams = {}
+    for i = 1, 2 do
+      streams[i] = dial()
+      sockets.send(streams[i], "GET /v1/scopes/s/watch HTTP/1.1\r\n" .. HOST
+        .. asking.headers(server.url)[1] .. "\r\n\r\n")
+      heard(streams[i], function(text) return text:find "event: all" end)
     end
     local refused = said(GET)
     is_problem(refused, 503)
     assert.matches("Retry-After: 1", refused, 1, true)
-    sockets.send(kept[1], GET)
-    assert.matches("^HTTP/1.1 200", (heard(kept[1], is_up)))
-    for _, fd in ipairs(kept) do sockets.close(fd) end
+    for _, fd in ipairs(streams) do sockets.close(fd) end
     assert.is_true(cases.eventually(function()
       return ask("GET", "/healthz") == 200
     end, LONG))

@@ -286,7 +286,7 @@ needing("the control server", { control }, function()
     assert.equal(413, (ask("PUT", "agents/one", entry("1", {
       x = ("x"):rep(70000) }))))
     local plain = request("PUT", "agents/one", json.encode(entry()))
-    plain.headers = { "Content-Type: text/plain" }
+    plain.headers[#plain.headers] = "Content-Type: text/plain"
     assert.equal(415, assert(asking.client:ask(plain)).status)
     assert.equal(404, (ask("GET", "agents/one")))
   end)
@@ -346,7 +346,7 @@ needing("the control server", { control }, function()
     begin { "--queued", "65536" }
     local slow = sockets.dial("tcp://127.0.0.1:" .. server.port)
     sockets.send(slow, "GET /v1/scopes/s/watch?collection=entities HTTP/1.1"
-                 .. "\r\nHost: a\r\n\r\n")
+                 .. "\r\nHost: localhost\r\n\r\n")
     assert.equal(1, #sockets.readable({ slow }, LONG))
     local stream = watch "watch?collection=entities"
     event(stream)

@@ -3,6 +3,7 @@
 -- store itself beside them, and what they do while it is away. With
 -- PERIGEE_SPEC_STORE (make control-stores) there are more of them.
 local backends = require "spec.support.backends"
+local asking = require "spec.support.asking"
 local cases = require "spec.support.cases"
 local control = require "spec.support.control"
 local etcd = require "spec.support.etcd"
@@ -78,7 +79,7 @@ describe("a control server over a store", function()
   end
 
   local function request(server, method, path, body, headers)
-    local list = { unpack(headers or {}) }
+    local list = asking.headers(server.url, headers)
     if body then list[#list + 1] = "Content-Type: application/json" end
     return { method = method, url = server.url .. path_of(path), timeout = LONG,
              headers = list, body = body and json.encode(body) or nil,
@@ -346,10 +347,13 @@ describe("a control server over a store", function()
   it("knows a token that was made for another, by its hash", function()
     if not STORES.Redis then return end
     begin "Redis"
-    assert.equal(200, (ask(second, "GET", "agents")))
+    assert.equal(200, (ask(second, "GET", "agents", nil, asking.STRANGER)))
     local token = first:command "token new --role register"
     assert.equal(51, #token)
-    eventually(function() return ask(second, "GET", "agents") == 401 end)
+    local function as_stranger()
+      return (ask(second, "GET", "agents", nil, asking.STRANGER))
+    end
+    eventually(function() return as_stranger() == 401 end)
     local bearer = { "Authorization: Bearer " .. token }
     assert.equal(200, (ask(second, "GET", "agents", nil, bearer)))
     local kept = store:ask "GET 'perigee:{%2Ftokens}:name:all'"

@@ -70,6 +70,45 @@ needing("TLS", { control }, function()
     assert.matches("^denied", asked(system, (certify "other")))
   end)
 
+  it("offers no key exchange and no cipher of yesterday", function()
+    local path = cases.folder .. "/rsa"
+    shell([[openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=rsa \
+      -addext subjectAltName=DNS:rsa.example -keyout '$1.key' -out '$1.pem' \
+      2>/dev/null]], path)
+    local rsa = control.start({ "--tls-cert", path .. ".pem", "--tls-key",
+                                path .. ".key" }, "https")
+    local function agreed(options)
+      return shell(([[openssl s_client -connect 127.0.0.1:%d %s </dev/null \
+        2>/dev/null | grep 'Cipher is']]):format(rsa.port, options))
+    end
+    for _, cipher in ipairs { "AES256-SHA", "AES128-GCM-SHA256",
+                              "ECDHE-RSA-AES256-SHA", "ECDHE-RSA-AES256-SHA384",
+                              "DHE-RSA-AES256-GCM-SHA384" } do
+      assert.matches("NONE", agreed("-tls1_2 -cipher " .. cipher
+                                    .. ":@SECLEVEL=0"))
+    end
+    assert.matches("ECDHE-RSA-AES128-GCM-SHA256",
+      agreed "-tls1_2 -cipher ECDHE-RSA-AES128-GCM-SHA256", 1, true)
+    assert.matches("TLS_AES_256_GCM_SHA384", agreed "-tls1_3", 1, true)
+    -- It goes by the names of its certificate.
+    local function status(host)
+      return shell([[printf 'GET /healthz HTTP/1.0\r\nHost: $1\r\n\r\n' |
+        openssl s_client -quiet -connect 127.0.0.1:$2 2>/dev/null]], host,
+        rsa.port):match "^HTTP/1.1 (%d+)"
+    end
+    assert.equal("200", status "rsa.example:7470")
+    assert.equal("403", status "other.example")
+  end)
+
+  it("takes no key that others can read", function()
+    local _, key = certify "open"
+    shell("chmod 644 '$1'", key)
+    local said = shell(([[luajit lua/perigee/cli/perigee ctrl serve \
+      --store '%s/open.db' --listen https://127.0.0.1:0 --tls-cert '%s' \
+      --tls-key '%s' 2>&1; echo $?]]):format(cases.folder, cert, key))
+    assert.matches("reading %-%-tls%-key: .*chmod 600%)\n2\n$", said)
+  end)
+
   -- Runs a script, with the address and the port of the server and the names of
   -- files as its arguments, on a terminal that nobody writes to.
   local function on_terminal(script, ...)

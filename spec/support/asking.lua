@@ -28,11 +28,26 @@ function M.finish()
   cases.cleanup()
 end
 
+--- For `headers`: asks as a stranger, who has no token.
+M.STRANGER = {}
+
+--- Headers, a list of lines, with the token of a server's user, who this
+-- process is, unless one of them is about tokens.
+function M.headers(url, headers)
+  local list = { unpack(headers or {}) }
+  if headers == M.STRANGER or table.concat(list):find "Authorization:" then
+    return list
+  end
+  local token = require "perigee.registry.control.own".find(url)
+  if token then list[#list + 1] = "Authorization: Bearer " .. token end
+  return list
+end
+
 --- A request for the client. A path without "/" is one of the scope's; a body
--- that is a table is encoded.
+-- that is a table is encoded. headers: as of M.headers.
 function M.request(method, path, body, headers)
   if type(body) == "table" then body = require "cjson".encode(body) end
-  local list = { unpack(headers or {}) }
+  local list = M.headers(M.server.url, headers)
   if body then list[#list + 1] = "Content-Type: application/json" end
   if path:sub(1, 1) ~= "/" then path = "/v1/scopes/s/" .. path end
   return { method = method, url = M.server.url .. path, body = body,

@@ -14,6 +14,7 @@ local C = control.C
 local M = {}
 
 local to_t = ffi.typeof "struct perigee_web_to"
+local text_t = ffi.typeof "char[64]"
 local out_t = ffi.typeof "struct perigee_web *[1]"
 local reply = ffi.new "struct perigee_web_reply"
 
@@ -21,8 +22,9 @@ local Web, Request, Stream = {}, {}, {}
 Web.__index, Request.__index, Stream.__index = Web, Request, Stream
 
 --- Listens at target: { host, port, certificate, key (texts in PEM), and the
--- limits connections, per_host, head, body, patience, queued, backlog }.
--- Returns the server, or nil and an error.
+-- limits connections, per_host, head, body, patience, queued, backlog, answers;
+-- names: what a request may name as its host }, as in control.h. Returns the
+-- server, or nil and an error.
 function M.open(target)
   local to = to_t(target)
   local out, why = out_t(), ffi.new "char[256]"
@@ -54,6 +56,16 @@ function Web:run(list)
     raw = C.perigee_web_next(self.web)
   end
   return wait
+end
+
+--- The bytes that an answer may have now, so that there is room for others.
+function Web:room() return tonumber(C.perigee_web_room(self.web)) end
+
+--- The address that it listens at, as a number.
+function Web:address()
+  local into = text_t()
+  C.perigee_web_address(self.web, into)
+  return ffi.string(into)
 end
 
 --- Waits until there may be something to run, at most milliseconds.
@@ -96,12 +108,19 @@ function Request:answer(status, body, headers)
   self.raw = false
 end
 
+--- Is there a place for a stream? trusted: it is no stranger's.
+function Request:may_stream(trusted)
+  return C.perigee_web_may_stream(self.raw, trusted and 1 or 0) ~= 0
+end
+
 --- Answers it with a stream; nil if there is no memory.
-function Request:stream(status, headers)
+function Request:stream(status, headers, trusted)
   fill(status, "", headers)
   local raw = self.raw
   self.raw = false
-  if C.perigee_web_stream(raw, reply) < 0 then return nil end
+  if C.perigee_web_stream(raw, reply, trusted and 1 or 0) < 0 then
+    return nil
+  end
   return setmetatable({ raw = raw }, Stream)
 end
 
@@ -110,6 +129,15 @@ function Stream:tell(part)
   C.perigee_web_tell(self.raw, part, #part)
   return self.raw.gone == 0
 end
+
+--- How many bytes were told and not sent; very many while all streams together
+-- are so far behind that nobody should be told what can wait.
+function Stream:behind()
+  return tonumber(C.perigee_web_behind(self.raw))
+end
+
+--- Has its client gone?
+function Stream:is_gone() return self.raw.gone ~= 0 end
 
 function Stream:close()
   if not self.raw then return end

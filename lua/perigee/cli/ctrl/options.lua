@@ -24,7 +24,8 @@ M.LIMITS = {
 }
 
 local KNOWN = { listen = true, store = true, ["tls-cert"] = true,
-                ["tls-key"] = true, log = true, pid = true, insecure = true }
+                ["tls-key"] = true, log = true, pid = true, insecure = true,
+                name = true }
 for _, limit in ipairs(M.LIMITS) do KNOWN[limit[1]] = true end
 
 --- Adds the option that says which server is meant.
@@ -44,7 +45,12 @@ function M.server(parser)
   M.store(parser)
   parser:option("--tls-cert", "Its certificate, a file in PEM.")
     :argname "FILE"
-  parser:option("--tls-key", "Its key, a file in PEM."):argname "FILE"
+  parser:option("--tls-key", "Its key, a file in PEM that others cannot read.")
+    :argname "FILE"
+  parser:option("--name", "Hosts, joined by commas, that clients' URLs name it "
+                .. "by besides addresses, localhost, the host of --listen and "
+                .. "those of its certificate. It refuses who names another.")
+    :argname "HOST,..."
   parser:option("--log", "The file that its messages are added to; by default "
                 .. "stderr, of start STORE.log."):argname "FILE"
   parser:option("--pid", "The file that holds its process's number while it "
@@ -54,7 +60,7 @@ function M.server(parser)
   parser:option("--config", "A file with lines NAME VALUE of these options.")
     :argname "FILE"
   parser:flag("--insecure", "Serve others than this host without TLS, and "
-              .. "without tokens if there are none.")
+              .. "let all who have no token write if there are no tokens.")
   for _, limit in ipairs(M.LIMITS) do
     parser:option("--" .. limit[1], limit[3]):argname "N":convert(tonumber)
   end
@@ -156,6 +162,11 @@ function M.complete(given)
     end
   end
   return given
+end
+
+--- The names that are given, as the server takes them.
+function M.names(given)
+  return ((given.name or ""):gsub("[,%s]+", " "):match "^ ?(.-) ?$")
 end
 
 --- The limits that are given, by the server's names of them.

@@ -7,8 +7,12 @@ local token = require "perigee.cli.ctrl.token"
 local M = {
   name = "serve",
   summary = "Serve in the foreground.",
-  description = "Serves until SIGTERM or SIGINT. Beyond loopback it wants TLS "
-    .. "and at least one token (perigee ctrl token new), or --insecure.",
+  description = "Serves until SIGTERM or SIGINT. Who has no token may read, on "
+    .. "loopback alone and until there are tokens (perigee ctrl token new). "
+    .. "Programs of its user find a token by themselves, in a file "
+    .. ".ctrl-ADDRESS-PORT of the folder perigee in $XDG_RUNTIME_DIR, or of "
+    .. "/tmp/perigee-UID. Beyond loopback it wants TLS and at least one token, "
+    .. "or --insecure.",
   configure = options.server,
 }
 
@@ -18,6 +22,13 @@ local function text_of(path, option)
   local text = file and file:read "*a"
   if file then file:close() end
   if not text then failure.misuse("reading %s: %s", option, why) end
+  return text
+end
+
+local function key_of(path)
+  if not path then return nil end
+  local text, _, why = require "perigee.control.private".read(path)
+  if not text then failure.misuse("reading --tls-key: %s", why) end
   return text
 end
 
@@ -58,11 +69,25 @@ local function open(given, address)
   local to = options.limits(given)
   to.host, to.port, to.store = address.host, address.port, given.store
   to.certificate = text_of(given.tls_cert, "--tls-cert")
-  to.key = text_of(given.tls_key, "--tls-key")
+  to.key = key_of(given.tls_key)
+  to.names = options.names(given)
   to.wanted = not address.loopback and not given.insecure
+  to.strangers = given.insecure and "admin" or "read"
+  to.own = assert(require "perigee.control.server.tokens".new_text())
   local server, err = servers.open(to)
   if not server then failure.failed("%s", tostring(err)) end
-  return server
+  return server, to.own
+end
+
+-- Keeps the token of this user where this user's programs look for it. Returns
+-- a function that removes it.
+local function give_token(server, text)
+  local own = require "perigee.registry.control.own"
+  local log = require "perigee.log"
+  local path, _, why = own.keep(server.address, server.port, text)
+  if path then return function() own.forget(path, text) end end
+  log.write("warning", "no program finds a token by itself: " .. why)
+  return function() end
 end
 
 local function url_of(address, port)
@@ -81,16 +106,18 @@ function M.serve(given)
   log_to(given.log)
   local engine, err = perigee.engine {}
   if not engine then failure.failed("%s", tostring(err)) end
-  local server = open(given, address)
+  local server, text = open(given, address)
   local url = url_of(address, server.port)
   local told, why = process.tell(given.pid, url)
   if not told then failure.failed("writing --pid: %s", why) end
+  local take_token = give_token(server, text)
   log.write("info", ("serving at %s from %s"):format(url, given.shown))
   print(url)
   io.stdout:flush()
   local _, stopped = perigee.run(function() server.ended:wait() end)
   server:close()
   engine:close()
+  take_token()
   process.forget(given.pid)
   log.write("info", "it has ended")
   return stopped and 0 or 1

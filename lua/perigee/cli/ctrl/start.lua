@@ -14,7 +14,7 @@ local M = {
 }
 
 local NAMES = { "listen", "store", "tls-cert", "tls-key", "log", "pid",
-                "config" }
+                "name", "config" }
 
 -- The command line of a server with these options. What a file says is read
 -- from there again, as others see command lines.

@@ -15,7 +15,8 @@ local function ready(_, server)
 end
 
 local function document(_, server)
-  return 200, server.tokens:is_open() and openapi.open or openapi.wanted, JSON
+  local tokens = server.tokens
+  return 200, openapi[tokens:is_open() and tokens.strangers], JSON
 end
 
 M.paths = {

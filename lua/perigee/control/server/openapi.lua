@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
---- The server's document in OpenAPI 3.0, as JSON: `wanted` of a server that
--- wants tokens, `open` of one that does not.
+--- The server's document in OpenAPI 3.0, as JSON, by what who has no token may:
+-- nothing (false), `read`, or all (`admin`).
 local json = require "cjson"
 
 local VERSION = require "perigee.version"
@@ -74,6 +74,8 @@ local SCHEMAS = {
                        state = { type = "string", enum = { "up", "down" } },
                        why = { type = "string", maxLength = 500 } } } } } },
   Page = { type = "object", required = { "items" },
+           description = "A page with `next` may have fewer items than its "
+             .. "limit, or none.",
            properties = { items = list_of(OBJECT), next = NAME } },
   Event = {
     type = "object", required = { "event", "id", "data" },
@@ -132,6 +134,9 @@ local function id_of(summary)
   local words = summary:gsub("[^%a%s].*$", ""):gsub("%s+(%a)", string.upper)
   return words:sub(1, 1):lower() .. words:sub(2)
 end
+
+-- READS is put in place of by what documents say of those who only read.
+local READS = "READS"
 
 local function operation(summary, parameters, answers, body)
   answers.default = PROBLEM
@@ -228,19 +233,27 @@ local PATHS = {
                       ref "Report") },
 }
 
--- security: JSON of the list of what a request may have; cjson writes an empty
--- list as an object.
-local function document(security)
+-- What a GET takes, unless it says so itself.
+for _, path in pairs(PATHS) do
+  if path.get and not path.get.security then path.get.security = READS end
+end
+
+local NEEDS, MAY = '[{"token":[]}]', '[{},{"token":[]}]'
+
+-- reads, writes: JSON of the list of what a request may have; cjson writes an
+-- empty list as an object.
+local function document(reads, writes)
   return (json.encode {
     openapi = "3.0.3",
     info = { title = "Perigee's control server", version = VERSION,
              description = "Names of agents and other things, in scopes." },
-    paths = PATHS, security = "SECURITY",
+    paths = PATHS, security = "WRITES",
     components = {
       schemas = SCHEMAS,
       securitySchemes = { token = { type = "http", scheme = "bearer" } } },
-  }:gsub('"SECURITY"', security):gsub('"security":{}', '"security":[]'))
+  }:gsub('"WRITES"', writes):gsub('"READS"', reads)
+    :gsub('"security":{}', '"security":[]'))
 end
 
-return { wanted = document '[{"token":[]}]',
-         open = document '[{},{"token":[]}]' }
+return { [false] = document(NEEDS, NEEDS), read = document(MAY, NEEDS),
+         admin = document(MAY, MAY) }

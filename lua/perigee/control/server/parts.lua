@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- Regions and services: what the agents of a scope have, told one by one. A
--- page has those of as many agents as its limit says.
+-- page has those of as many agents as its limit says, or as have so many bytes.
 local calls = require "perigee.control.server.call"
 local records = require "perigee.control.server.records"
 local sorted = require "perigee.sorted"
@@ -9,6 +9,7 @@ local json = require "cjson.safe"
 
 local M = {}
 
+local MOST = 65536                      -- bytes that are decoded for a page
 local EMPTY = { names = {}, records = {} }
 
 local function regions(texts, entry)
@@ -35,15 +36,14 @@ local function list(call, add)
   local collection = call.state:known(call.scope, "agents") or EMPTY
   status, body, headers = records.unchanged(call, collection)
   if status then return status, body, headers end
-  local texts, n = {}, 0
-  local last
+  local texts, n, size = {}, 0, 0
   local more = records.each(call, collection, function(record)
-    if n == limit then return false end
-    n, last = n + 1, record.name
+    if n == limit or size >= MOST then return false end
+    n, size = n + 1, size + #record.text
     add(texts, json.decode(record.text .. "}"))
     return true
   end)
-  return records.page(collection, texts, more and last)
+  return records.page(collection, texts, more)
 end
 
 local function routes(add)

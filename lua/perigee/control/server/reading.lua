@@ -4,6 +4,7 @@
 local cells = require "perigee.control.server.cells"
 local entries = require "perigee.registry.entry"
 local loop = require "perigee.loop"
+local records = require "perigee.control.server.records"
 local states = require "perigee.control.server.state"
 local tokens = require "perigee.control.server.tokens"
 
@@ -46,13 +47,21 @@ end
 
 -- A list that ends when it has more than a page.
 local function many(state, wants)
-  local collection, n = state:collection(wants.scope, wants.kind), 0
+  local collection = state:collection(wants.scope, wants.kind)
+  local n, looked, size = 0, 0, 0
+  wants.call.cut = nil
   return { space = cells.space(wants.scope, wants.kind),
            prefix = wants.filter.prefix, after = wants.filter.after,
            take = function(name, cell)
     local record = take(collection, name, cell)
-    if record and entries.matches(record, wants.filter) then n = n + 1 end
-    return n > wants.limit
+    looked = looked + 1
+    if record and entries.matches(record, wants.filter) then
+      n, size = n + 1, size + #record.text
+    end
+    local enough = n > wants.limit or size >= records.PAGE
+      or looked >= records.LOOKED
+    if enough and record then wants.call.cut = name end
+    return wants.call.cut ~= nil
   end }
 end
 

@@ -48,25 +48,35 @@ end
 
 local EMPTY = { names = {}, records = {} }
 
+--- Bytes and records of a page. It ends after so many, or so many that were
+-- looked at, so that a list of any length takes no more than a moment.
+M.PAGE, M.LOOKED = 262144, 4000
+
 --- Calls f(record) for the records that match the query, in the order of their
--- names, until it returns false. Returns the name of the last one if there may
--- be more.
+-- names, until it returns false for one, or there were enough. Returns the name
+-- after which it goes on; nil if there are no more.
+--
+-- A round over a store has read a list as far as call.cut; nil: to its end.
 function M.each(call, collection, f)
   local query, names = call.query, collection.names
   local filter = { kind = query.kind, prefix = query.prefix,
                    service = query.service }
-  local from = query.prefix or ""
+  local from, cut = query.prefix or "", call.cut
   if query.after and query.after >= from then from = query.after .. "\0" end
-  for i = states.place_of(names, from), #names do
-    local record = collection.records[names[i]]
+  local first = states.place_of(names, from)
+  for i = first, #names do
+    local name = names[i]
+    local record = collection.records[name]
     if #from > 0 and query.prefix
-      and names[i]:sub(1, #query.prefix) ~= query.prefix then
+      and name:sub(1, #query.prefix) ~= query.prefix then
       return nil
     end
-    if entries.matches(record, filter) and not f(record) then
-      return names[i]
+    if i - first == M.LOOKED or cut and name > cut
+      or entries.matches(record, filter) and not f(record) then
+      return i > first and names[i - 1] or cut
     end
   end
+  return cut
 end
 
 -- The tag of all pages of a collection, at one revision of it.
@@ -96,14 +106,14 @@ local function list(resource, call)
   local collection = call.state:known(call.scope, resource.kind) or EMPTY
   status, body, headers = M.unchanged(call, collection)
   if status then return status, body, headers end
-  local texts = {}
-  local last
+  local texts, size = {}, 0
   local more = M.each(call, collection, function(record)
-    if #texts == limit then return false end
-    texts[#texts + 1], last = M.shown(call.state, record), record.name
+    if #texts == limit or size >= M.PAGE then return false end
+    local text = M.shown(call.state, record)
+    texts[#texts + 1], size = text, size + #text
     return true
   end)
-  return M.page(collection, texts, more and last)
+  return M.page(collection, texts, more)
 end
 
 -- ---- Writing ---------------------------------------------------------------

@@ -10,16 +10,20 @@
 --   has a write that the store refuses    handled again one by one; that write
 --                                         is refused
 --   has written                           answered
+local lines = require "perigee.control.server.lines"
 local log = require "perigee.log"
+local loop = require "perigee.loop"
 local problem = require "perigee.control.server.problem"
 local routes = require "perigee.control.server.routes"
+local signals = require "perigee.signal"
 local tasks = require "perigee.task"
 local wants = require "perigee.control.server.wants"
 local watch = require "perigee.control.server.watch"
 
 local M = {}
 
-local MOST = 64                         -- requests of a round
+local MOST, LISTS = 64, 4               -- requests of a round; lists of these
+local TURN = 1e6                        -- nanoseconds of feeding watchers
 local ATTEMPTS = 50                     -- of a round that others disturb
 local LOOK = 1                          -- seconds between looks at the store
 
@@ -74,16 +78,12 @@ local function reset(list)
   for _, call in ipairs(list) do call.status, call.stream = false, false end
 end
 
-local function is_reading(call)
-  return call.method == "GET" or call.method == "HEAD"
-end
-
 -- Reads come first: a list has been read as far as its page goes, so it is not
 -- whole any more once a write has removed a name of it.
 local function run_all(server, list)
   for _, reading in ipairs { true, false } do
     for _, call in ipairs(list) do
-      if is_reading(call) == reading then routes.run(server, call) end
+      if lines.is_reading(call) == reading then routes.run(server, call) end
     end
   end
 end
@@ -207,11 +207,27 @@ local function refused(server, requests)
   return list
 end
 
+-- Those that a round takes of the requests that wait: LISTS of those that may
+-- take long, at most.
+local function next_of(server, most)
+  local requests, lists = {}, 0
+  for i = 1, most do
+    local call = server.lines:next_urgent()
+    if not call and lists < LISTS then
+      call, lists = server.lines:next_long(server.web:room()), lists + 1
+    end
+    if not call then break end
+    requests[i] = call.request
+  end
+  return requests
+end
+
 -- Who waits for the next round would wait in vain.
 local function refuse_queue(server)
-  local list = refused(server, server.queue)
-  server.queue = {}
-  for _, call in ipairs(list) do routes.send(call) end
+  repeat
+    local requests = next_of(server, MOST)
+    for _, call in ipairs(refused(server, requests)) do routes.send(call) end
+  until not requests[1]
 end
 
 local function round(server, requests)
@@ -222,24 +238,14 @@ local function round(server, requests)
   end
   list = list or refused(server, requests)
   if not server.web then return end
-  for _, call in ipairs(list) do routes.send(call) end
+  for _, call in ipairs(list) do routes.answer(server, call) end
   if server.away and AWAY[server.kind] then refuse_queue(server) end
   server.web:wake()
 end
 
-local function next_of(server)
-  local requests, left = {}, {}
-  for i, request in ipairs(server.queue) do
-    local list = i <= MOST and requests or left
-    list[#list + 1] = request
-  end
-  server.queue = left
-  return requests
-end
-
 local function run(server)
-  while server.web and server.queue[1] do
-    local requests = next_of(server)
+  while server.web and server.lines:has_some(server.web:room()) do
+    local requests = next_of(server, MOST)
     local good, why = xpcall(round, debug.traceback, server, requests)
     if not good then
       log.write("error", "a round failed: " .. tostring(why))
@@ -251,19 +257,32 @@ local function run(server)
   server.running = false
 end
 
---- Takes requests that have come. What needs no store is answered at once.
-function M.take(server, requests)
+--- Reads what has come. What needs no store is answered at once. Returns as
+-- `Web:run` does, and how many have come.
+function M.take(server)
+  local requests = {}
+  local wait = server.web:run(requests)
   for _, request in ipairs(requests) do
     local call = routes.found(server, request)
     if call.status or not call.scope then
       routes.send(routes.run(server, call))
     else
-      server.queue[#server.queue + 1] = request
+      routes.line_up(server, call)
     end
   end
-  if server.running or not server.queue[1] then return end
-  server.running = true
-  tasks.spawn(run, server)
+  return wait, #requests
+end
+
+--- Begins rounds, if there is anything to do. Is anything left that can be done
+-- now?
+function M.work(server)
+  if not server.running and server.lines:has_some(server.web:room()) then
+    server.running = true
+    tasks.spawn(run, server)
+  end
+  local fed = watch.feed(server.state, loop.now() + TURN)
+  if fed then loop.wait_signal(signals.new(1), 0) end
+  return fed
 end
 
 -- ---- Time ------------------------------------------------------------------

@@ -3,6 +3,7 @@
 local about = require "perigee.control.server.about"
 local calls = require "perigee.control.server.call"
 local errors = require "perigee.errors"
+local lines = require "perigee.control.server.lines"
 local log = require "perigee.log"
 local loop = require "perigee.loop"
 local parts = require "perigee.control.server.parts"
@@ -134,6 +135,7 @@ local function admit(call, server)
     call.request, call.scope, call.route.role, loop.now() * 1e-9)
   if not call.role then return status, body, headers end
   call.token = status
+  call.trusted = call.token ~= false or call.role == "admin"
 end
 
 local function run(call, server) return call.route.run(call, server) end
@@ -192,6 +194,40 @@ end
 function M.send(call)
   if call.stream then return call.stream() end
   return call.request:answer(call.status, call.body, call.headers)
+end
+
+-- ---- Turns -----------------------------------------------------------------
+
+-- Its connection is closed, as its place may be wanted, too.
+local function refuse(call, why)
+  call.status, call.body, call.headers = problem(503, "no_memory", why, nil,
+                                                 { "Connection", "close" })
+  call.stream = false
+  M.send(call)
+end
+
+--- Lines up a call of M.admitted or M.found (server/lines).
+function M.line_up(server, call)
+  if server.lines:add(call) then return end
+  refuse(call, "so many ask for lists that this one will have no turn")
+end
+
+-- It is run again when there is room.
+local function park(server, call)
+  local needs = #call.body
+  call.status, call.body, call.headers = false, nil, nil
+  if server.lines:park(call, needs) then return end
+  refuse(call, "so many do not take their answers that there is no room for "
+    .. "this one")
+end
+
+--- Sends a call's answer, unless it has only read and there is no room.
+function M.answer(server, call)
+  if not call.stream and call.body and lines.is_reading(call)
+    and #call.body > server.web:room() then
+    return park(server, call)
+  end
+  return M.send(call)
 end
 
 return M

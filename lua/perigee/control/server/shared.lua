@@ -37,7 +37,8 @@ Shared.__index = Shared
 -- called after watchers were told something. most: of followed collections.
 function M.new(store, most)
   return setmetatable({ store = store, view = {}, scopes = {}, writes = {},
-                        order = {}, timed = {}, graphs = {}, revision = 0,
+                        order = {}, timed = {}, feeding = {}, graphs = {},
+                        revision = 0,
                         now = 0, seen = loop.now(), refused = false,
                         told = false, followed = 0, most = most or MOST },
                       Shared)

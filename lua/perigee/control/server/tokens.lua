@@ -6,9 +6,10 @@
 --   register  hold names, entities; report
 --   admin     remove what others hold; the topology
 --
--- The storage keeps hashes of tokens alone. A server that knows of no token,
--- and never has, takes all who reach it for admins, unless it is told to want
--- tokens.
+-- The storage keeps hashes of tokens alone. Besides, a server may have a token
+-- of its own, for the user whose process it is (registry/control/own). A server
+-- whose storage has no token, and never had one, lets those who have none do
+-- what it is told that strangers may, unless it is told to want tokens.
 local control = require "perigee.control.native"
 local errors = require "perigee.errors"
 local problem = require "perigee.control.server.problem"
@@ -31,13 +32,21 @@ end
 
 M.hash = hash_of
 
---- Makes a token, and keeps its hash. Returns its text, which nobody can tell
--- again, and its id; or nil, a kind and why.
-function M.make(storage, scope, role, note)
+-- A new token's text; or nil, a kind and why.
+local function new_text()
   local made = text_t()
   local status = C.perigee_token_make(made)
   if status < 0 then return nil, errors.kind(status), errors.text(status) end
-  local text = "perigee_" .. ffi.string(made)
+  return "perigee_" .. ffi.string(made)
+end
+
+M.new_text = new_text
+
+--- Makes a token, and keeps its hash. Returns its text, which nobody can tell
+-- again, and its id; or nil, a kind and why.
+function M.make(storage, scope, role, note)
+  local text, failure, reason = new_text()
+  if not text then return nil, failure, reason end
   local digest = hash_of(text)
   local token = { id = digest:sub(1, 8), hash = digest, scope = scope,
                   role = role, note = note or "" }
@@ -52,11 +61,17 @@ local Tokens = {}
 Tokens.__index = Tokens
 
 --- The tokens of a storage. options: `wanted`: a request needs one even if
--- there are none; `rate`: requests in a second for each (0: no limit).
+-- there are none; `rate`: requests in a second for each (0: no limit); `own`:
+-- the text of the server's own; `strangers`: the role of those who have none
+-- where none are wanted (default: admin).
 function M.new(storage, options)
+  local own = options.own and { hash = hash_of(options.own), scope = "*",
+                                role = "admin", revoked = false }
   local tokens = setmetatable({ storage = storage, by_hash = {}, n = 0,
-                                wanted = options.wanted, version = false,
-                                rate = options.rate or 0 }, Tokens)
+                                own = own or false, wanted = options.wanted,
+                                strangers = options.strangers or "admin",
+                                version = false, rate = options.rate or 0 },
+                              Tokens)
   return tokens:refresh() and tokens
 end
 
@@ -95,6 +110,7 @@ end
 -- One that is new may have been made just now.
 local function known(tokens, text)
   local digest = hash_of(text)
+  if tokens.own and tokens.own.hash == digest then return tokens.own end
   local token = tokens.by_hash[digest]
   if not token and tokens:refresh() then token = tokens.by_hash[digest] end
   return token
@@ -106,16 +122,31 @@ function Tokens:is_open() return self.n == 0 and not self.wanted end
 --- Is what a token of that hash (false: none) was admitted to still allowed?
 function Tokens:admits_still(digest)
   if not digest then return self:is_open() end
+  if self.own and self.own.hash == digest then return true end
   local token = self.by_hash[digest]
   return token ~= nil and not token.revoked
+end
+
+-- The role of who has no token, and false; or nil, and the answer that refuses.
+local function admit_stranger(tokens, role)
+  if not tokens:is_open() then
+    return nil, unauthorized "a bearer token is needed"
+  elseif M.ROLES[tokens.strangers] < M.ROLES[role] then
+    return nil, unauthorized("who has no token may only read here; programs of "
+      .. "the user who runs this server find theirs by themselves, and perigee "
+      .. "ctrl token makes others")
+  end
+  return tokens.strangers, false
 end
 
 --- The role of a request that may do what takes role in scope, and its token's
 -- hash (false: none was needed); or nil, and the answer that refuses it.
 function Tokens:admits(request, scope, role, now)
-  if self:is_open() then return "admin", false end
   local given = request:header "Authorization"
-  local text = given and given:match "^[Bb][Ee][Aa][Rr][Ee][Rr] +(%S+) *$"
+  if not given or self:is_open() and self.strangers == "admin" then
+    return admit_stranger(self, role)
+  end
+  local text = given:match "^[Bb][Ee][Aa][Rr][Ee][Rr] +(%S+) *$"
   if not text then return nil, unauthorized "a bearer token is needed" end
   local token = known(self, text)
   if not token or token.revoked then

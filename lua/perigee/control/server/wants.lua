@@ -4,8 +4,11 @@
 -- requests; nothing of a watch, which waits for a feed. A list of
 --
 --   { scope, kind, name }             one record
---   { scope, kind, filter, limit }    those that a filter lets through, until
---                                     there are more than limit
+--   { scope, kind, filter, limit, call }
+--                                     those that a filter lets through, until
+--                                     there are more than limit, or enough for
+--                                     a page (server/records); call.cut is the
+--                                     last name then, or nil
 --   { scope, kind, name, more }       one record, and what more() then wants
 local calls = require "perigee.control.server.call"
 local graphs = require "perigee.control.server.graph"
@@ -67,7 +70,7 @@ function M.of(call)
   local limit = calls.limit(call)
   if not limit then return {} end
   return { { scope = call.scope, kind = kind, filter = call.query,
-             limit = limit } }
+             limit = limit, call = call } }
 end
 
 return M

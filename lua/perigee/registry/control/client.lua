@@ -4,6 +4,7 @@
 local asks = require "perigee.registry.ask"
 local http = require "perigee.control.http"
 local json = require "perigee.control.json"
+local own = require "perigee.registry.control.own"
 
 local M = {}
 
@@ -21,22 +22,58 @@ Client.__index = Client
 --- A client of target's servers (control/address).
 function M.new(target, patience)
   return setmetatable({ target = target, patience = patience, at = 1,
-                        http = false }, Client)
+                        http = false, doors = {} }, Client)
 end
 
-local function headers_of(client, more)
+-- How to ask the present server: { token (false: none), url }. Without a token
+-- in the address it is the server's own, if this user runs it.
+local function door_of(client)
+  local url, token = client.target.servers[client.at], client.target.token
+  local door = client.doors[url]
+  if door then return door end
+  door = { token = token or false, url = url }
+  if not token then
+    token, door.url = own.find(url)
+    door.token = token or false
+  end
+  client.doors[url] = door
+  return door
+end
+
+-- A server that was started anew has another token. Is there one that was not
+-- tried?
+local function find_another(client, door)
+  client.doors[client.target.servers[client.at]] = nil
+  local found = door_of(client).token
+  return found and found ~= door.token
+end
+
+local function headers_of(door, more)
   local list = { unpack(more or {}) }
-  local token = client.target.token
-  if token then list[#list + 1] = "Authorization: Bearer " .. token end
+  if door.token then
+    list[#list + 1] = "Authorization: Bearer " .. door.token
+  end
   return list
 end
 
-local function request_of(client, method, path, body, more)
-  local list = headers_of(client, more)
+local function request_of(client, door, method, path, body, more)
+  local list = headers_of(door, more)
   if body then list[#list + 1] = "Content-Type: application/json" end
-  return { method = method, url = client.target.servers[client.at] .. path,
-           body = body, headers = list, timeout = client.patience,
-           limit = LIMIT, tls = client.target.tls }
+  return { method = method, url = door.url .. path, body = body,
+           headers = list, timeout = client.patience, limit = LIMIT,
+           tls = client.target.tls }
+end
+
+-- Calls f(http, request) for the present server.
+local function try(client, f, ...)
+  local door = door_of(client)
+  local answer, kind, why = f(client.http, request_of(client, door, ...))
+  if answer and answer.status == 401 and find_another(client, door) then
+    if answer.close then answer:close() end
+    return f(client.http, request_of(client, door_of(client), ...))
+  end
+  if not answer then client.doors = {} end
+  return answer, kind, why
 end
 
 -- Asks no more of a server, unless others have left it already.
@@ -58,7 +95,7 @@ local function try_all(client, f, ...)
   for _ = 1, #client.target.servers do
     local at = client.at
     if answer and answer.close then answer:close() end
-    answer, kind, why = f(client.http, request_of(client, ...))
+    answer, kind, why = try(client, f, ...)
     if answer and answer.status ~= 503 or kind and not ELSEWHERE[kind] then
       break
     end

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * private.c - files that hold what only their user may know: keys and tokens.
+ */
+#include "control/control.h"
+#include "perigee.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static int status_of(int error) {
+  return error == ENOENT                     ? PERIGEE_NOT_FOUND
+         : error == EACCES || error == EPERM ? PERIGEE_DENIED
+                                             : PERIGEE_SYSTEM;
+}
+
+/* Others may know nothing of it, and a group may not write: it may be one that
+ * keeps keys. */
+static int check(int file, uint64_t capacity) {
+  struct stat st;
+  if (fstat(file, &st) != 0 || !S_ISREG(st.st_mode))
+    return PERIGEE_SYSTEM;
+  if (st.st_mode & (S_IRWXO | S_IWGRP | S_IXGRP))
+    return PERIGEE_DENIED;
+  if (st.st_uid != geteuid() && st.st_uid != 0)
+    return PERIGEE_DENIED;
+  return (uint64_t)st.st_size > capacity ? PERIGEE_TOO_LARGE : PERIGEE_OK;
+}
+
+static int64_t read_all(int file, char *into, uint64_t capacity) {
+  uint64_t length = 0;
+  while (length < capacity) {
+    ssize_t n = read(file, into + length, (size_t)(capacity - length));
+    if (n < 0 && errno == EINTR)
+      continue;
+    if (n < 0)
+      return PERIGEE_SYSTEM;
+    if (n == 0)
+      break;
+    length += (uint64_t)n;
+  }
+  return (int64_t)length;
+}
+
+int64_t perigee_private_read(const char *path, char *into, uint64_t capacity) {
+  int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (file < 0)
+    return status_of(errno);
+  int64_t result = check(file, capacity);
+  if (result == PERIGEE_OK)
+    result = read_all(file, into, capacity);
+  close(file);
+  return result;
+}
+
+static int write_all(int file, const char *text, uint64_t length) {
+  ssize_t n = write(file, text, (size_t)length);
+  return n == (ssize_t)length ? PERIGEE_OK : PERIGEE_SYSTEM;
+}
+
+int perigee_private_write(const char *path, const char *text, uint64_t length) {
+  char other[4096];
+  int n = snprintf(other, sizeof other, "%s.%d", path, (int)getpid());
+  if (n < 0 || (size_t)n >= sizeof other)
+    return PERIGEE_TOO_LARGE;
+  unlink(other);
+  int file = open(other, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW,
+                  S_IRUSR | S_IWUSR);
+  if (file < 0)
+    return status_of(errno);
+  int status = write_all(file, text, length);
+  close(file);
+  if (status == PERIGEE_OK && rename(other, path) != 0)
+    status = status_of(errno);
+  if (status != PERIGEE_OK)
+    unlink(other);
+  return status;
+}

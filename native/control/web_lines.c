@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * web_lines.c - connections that wait for their peers: for how long, and which
+ * of them are given up when others come.
+ *
+ * A connection stands in one line, behind those that began to wait before it;
+ * so only the first of a line has to be looked at to find who is too slow.
+ * While the program has its request, and as a stream, it stands in none.
+ *
+ * If there are more connections than may be, the origin that has most of those
+ * that owe a request loses its oldest one. So a crowd takes places from itself
+ * alone, and one that has just come is heard first, as long as the others are
+ * silent. Who was answered, and does not take it, loses its place when nobody
+ * owes a request. Only where all others are served is one told that there are
+ * too many.
+ */
+#include "control/web.h"
+#include "perigee.h"
+
+#include <netinet/in.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+
+/* Milliseconds: for a connection's first head; for an answer to be taken while
+ * places, or memory for answers, are short. */
+enum { HEAD = 5000, CROWDED = 1000 };
+
+static int64_t now(void) {
+  struct timespec time;
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return (int64_t)time.tv_sec * 1000 + time.tv_nsec / 1000000;
+}
+
+/* ---- Origins ------------------------------------------------------------- */
+
+/* An IPv4 address, also as IPv6 has it, or an IPv6 network of 64 bits. */
+static void key_of(const struct sockaddr *from, uint64_t key[2]) {
+  const struct sockaddr_in6 *six = (const struct sockaddr_in6 *)from;
+  uint32_t four;
+  key[0] = from ? from->sa_family : 0;
+  key[1] = 0;
+  if (key[0] == AF_INET) {
+    key[1] = ((const struct sockaddr_in *)from)->sin_addr.s_addr;
+  } else if (key[0] == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&six->sin6_addr)) {
+    memcpy(&four, six->sin6_addr.s6_addr + 12, sizeof four);
+    key[0] = AF_INET;
+    key[1] = four;
+  } else if (key[0] == AF_INET6) {
+    memcpy(&key[1], &six->sin6_addr, sizeof key[1]);
+  }
+}
+
+static struct origin *origin_of(struct perigee_web *web,
+                                struct MHD_Connection *wire) {
+  const union MHD_ConnectionInfo *info =
+      MHD_get_connection_info(wire, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+  uint64_t key[2];
+  struct origin *o;
+  key_of(info ? info->client_addr : NULL, key);
+  LIST_FOREACH(o, &web->origins, in_all) {
+    if (o->key[0] == key[0] && o->key[1] == key[1])
+      return o;
+  }
+  if (!(o = calloc(1, sizeof *o)))
+    return NULL;
+  memcpy(o->key, key, sizeof key);
+  LIST_INSERT_HEAD(&web->origins, o, in_all);
+  return o;
+}
+
+static void release(struct origin *o) {
+  if (o->here > 0)
+    return;
+  LIST_REMOVE(o, in_all);
+  free(o);
+}
+
+/* ---- Lines --------------------------------------------------------------- */
+
+static bool owes(enum web_line line) {
+  return line < LINE_TAKING;
+}
+
+static void leave_line(struct perigee_web *web, struct connection *c) {
+  if (c->line == LINE_NONE)
+    return;
+  TAILQ_REMOVE(&web->line[c->line], c, in_line);
+  c->origin->owing -= owes(c->line);
+  c->line = LINE_NONE;
+}
+
+void web_wait_in(struct perigee_web *web, struct connection *c,
+                 enum web_line line) {
+  leave_line(web, c);
+  if (line == LINE_NONE || c->given_up)
+    return;
+  c->line = line;
+  c->since = now();
+  c->origin->owing += owes(line);
+  TAILQ_INSERT_TAIL(&web->line[line], c, in_line);
+}
+
+void web_hang_up(struct connection *c) {
+  const union MHD_ConnectionInfo *info =
+      MHD_get_connection_info(c->wire, MHD_CONNECTION_INFO_CONNECTION_FD);
+  if (info)
+    shutdown(info->connect_fd, SHUT_RDWR);
+}
+
+/* Its place is free at once; libmicrohttpd closes it when it next looks. */
+static void give_up(struct perigee_web *web, struct connection *c) {
+  leave_line(web, c);
+  c->given_up = true;
+  web->connections--;
+  web_hang_up(c);
+}
+
+static struct origin *most_owing(struct perigee_web *web) {
+  struct origin *o, *most = NULL;
+  LIST_FOREACH(o, &web->origins, in_all) {
+    if (o->owing > (most ? most->owing : 0))
+      most = o;
+  }
+  return most;
+}
+
+/* Returns who is to lose its place, or NULL. */
+static struct connection *least_worthy(struct perigee_web *web) {
+  struct origin *most = most_owing(web);
+  struct connection *c;
+  for (int line = 0; most && line < LINE_TAKING; line++) {
+    TAILQ_FOREACH(c, &web->line[line], in_line) {
+      if (c->origin == most)
+        return c;
+    }
+  }
+  c = TAILQ_FIRST(&web->line[LINE_TAKING]);
+  return c && now() - c->since >= CROWDED ? c : NULL;
+}
+
+bool web_join(struct perigee_web *web, struct connection *c) {
+  struct connection *least;
+  c->line = LINE_NONE;
+  if (!(c->origin = origin_of(web, c->wire)))
+    return false;
+  c->origin->here++;
+  if (++web->connections > web->to.connections) {
+    if ((least = least_worthy(web)))
+      give_up(web, least);
+    c->crowding = !least;
+  }
+  web_wait_in(web, c, LINE_FRESH);
+  return true;
+}
+
+void web_leave(struct perigee_web *web, struct connection *c) {
+  leave_line(web, c);
+  web->connections -= !c->given_up;
+  c->origin->here--;
+  release(c->origin);
+}
+
+/* ---- Time ---------------------------------------------------------------- */
+
+static int64_t patience_of(const struct perigee_web *web, int line) {
+  int64_t most = (int64_t)web->to.patience * 1000;
+  bool short_of = web->answering > web->to.answers / 2;
+  int64_t less = line == LINE_FRESH                ? HEAD
+                 : line == LINE_TAKING && short_of ? CROWDED
+                                                   : most;
+  return less < most ? less : most;
+}
+
+/* Gives up who is too slow in a line. Returns the milliseconds until the next
+ * one is, or -1. */
+static int pass_line(struct perigee_web *web, int line, int64_t at) {
+  int64_t patience = patience_of(web, line);
+  struct connection *c;
+  while ((c = TAILQ_FIRST(&web->line[line])) && at - c->since >= patience)
+    give_up(web, c);
+  return c ? (int)(patience - (at - c->since)) : -1;
+}
+
+bool web_is_far_behind(const struct perigee_web *web) {
+  return web->to.backlog && web->backlog > web->to.backlog / 2;
+}
+
+/* The same of streams that take nothing of what they were told. */
+static int pass_streams(struct perigee_web *web, int64_t at) {
+  int64_t most = (int64_t)web->to.patience * 1000;
+  int64_t patience = web_is_far_behind(web) && CROWDED < most ? CROWDED : most;
+  struct request *r;
+  while ((r = TAILQ_FIRST(&web->behind)) && at - r->since >= patience)
+    web_cut_off(r);
+  return r ? (int)(patience - (at - r->since)) : -1;
+}
+
+static int sooner(int one, int other) {
+  return one < 0 || (other >= 0 && other < one) ? other : one;
+}
+
+int web_pass(struct perigee_web *web) {
+  int64_t at = now();
+  int wait = pass_streams(web, at);
+  for (int line = 0; line < LINES; line++)
+    wait = sooner(wait, pass_line(web, line, at));
+  return wait;
+}
+
+void web_note_progress(struct request *r) {
+  r->since = now();
+}
+
+/* ---- Shares -------------------------------------------------------------- */
+
+/* Streams leave an eighth of all places to requests. Those of strangers have
+ * half of all together, and one origin of these at most as many as are left. */
+bool web_has_place(const struct request *r, bool trusted) {
+  const struct perigee_web *web = r->web;
+  uint32_t all = web->to.connections, half = all / 2;
+  if (web->streams >= all - all / 8)
+    return false;
+  return trusted || r->connection->origin->strangers + web->strangers < half;
+}
+
+void web_count_stream(struct request *r, bool trusted) {
+  r->streaming = true;
+  r->stranger = !trusted;
+  r->web->streams++;
+  r->web->strangers += r->stranger;
+  r->connection->origin->strangers += r->stranger;
+}
+
+void web_uncount_stream(struct request *r) {
+  if (!r->streaming)
+    return;
+  r->streaming = false;
+  r->web->streams--;
+  r->web->strangers -= r->stranger;
+  r->connection->origin->strangers -= r->stranger;
+}
