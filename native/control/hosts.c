@@ -19,17 +19,6 @@ struct hosts {
 
 /* ---- Addresses ----------------------------------------------------------- */
 
-bool address_is_loopback(struct in_addr four) {
-  return ntohl(four.s_addr) >> 24 == 127;
-}
-
-bool address_is_loopback6(const struct in6_addr *six) {
-  struct in_addr four;
-  memcpy(&four, six->s6_addr + 12, sizeof four);
-  return IN6_IS_ADDR_LOOPBACK(six) ||
-         (IN6_IS_ADDR_V4MAPPED(six) && address_is_loopback(four));
-}
-
 static bool is_address(const struct hosts *hosts, const char *host) {
   struct in_addr four;
   struct in6_addr six;

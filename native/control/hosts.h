@@ -11,13 +11,9 @@
 
 #include "control/control.h"
 
-#include <netinet/in.h>
 #include <stdbool.h>
 
 struct hosts;
-
-bool address_is_loopback(struct in_addr four);
-bool address_is_loopback6(const struct in6_addr *six);
 
 /* Those of a server that listens at that descriptor; NULL without memory. */
 struct hosts *hosts_new(const struct perigee_web_to *to, int listening);

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "control/hosts.h"
 #include "control/listening.h"
 #include "perigee.h"
 
@@ -66,6 +65,17 @@ void listening_address(int descriptor, char text[64]) {
     inet_ntop(AF_INET6, &at.six.sin6_addr, text, 64);
   else
     inet_ntop(AF_INET, &at.four.sin_addr, text, 64);
+}
+
+bool address_is_loopback(struct in_addr four) {
+  return ntohl(four.s_addr) >> 24 == 127;
+}
+
+bool address_is_loopback6(const struct in6_addr *six) {
+  struct in_addr four;
+  memcpy(&four, six->s6_addr + 12, sizeof four);
+  return IN6_IS_ADDR_LOOPBACK(six) ||
+         (IN6_IS_ADDR_V4MAPPED(six) && address_is_loopback(four));
 }
 
 bool listening_is_local(int descriptor) {

@@ -5,6 +5,7 @@
 #ifndef PERIGEE_CONTROL_LISTENING_H
 #define PERIGEE_CONTROL_LISTENING_H
 
+#include <netinet/in.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -14,6 +15,8 @@ int listening_open(const char *host, uint16_t *port, char *why,
                    uint64_t capacity);
 /* Writes the address of a socket that listens, in numbers. */
 void listening_address(int descriptor, char text[64]);
+bool address_is_loopback(struct in_addr four);
+bool address_is_loopback6(const struct in6_addr *six);
 /* Does it listen at loopback alone? */
 bool listening_is_local(int descriptor);
 
