@@ -199,19 +199,19 @@ static void more_than_the_window_is_a_lie(void **state) {
 static void heads_that_mean_nothing_count_as_work(void **state) {
   enum { HEADS = 4096, A_POLL = 1536 };
   static struct tcp_head heads[HEADS];
-  struct scene *s = *state;
-  const struct lane *lane = s->hand.session->lane;
+  struct played *s = *state;
+  const struct stream *to = s->hand.session->lane->streams[0];
   for (int i = 0; i < HEADS; i++)
     heads[i] = (struct tcp_head){.type = i % 2 ? TCP_WORD : TCP_ENDED};
-  uint64_t before = lane->bytes_received;
+  uint64_t before = to->bytes_received;
   hand_lane(&s->hand, heads, sizeof heads);
   for (int polls = 1; polls <= 2; polls++) {
-    look(s, 1);
-    assert_true(lane->bytes_received - before <=
+    played_look(s, 1);
+    assert_true(to->bytes_received - before <=
                 (uint64_t)polls * A_POLL * TCP_HEAD);
   }
-  goes_on(s);
-  assert_int_equal(lane->bytes_received - before, sizeof heads);
+  played_goes_on(s);
+  assert_int_equal(to->bytes_received - before, sizeof heads);
 }
 
 static void a_peer_that_reads_nothing_is_given_up(void **state) {
