@@ -37,6 +37,21 @@
 #define PERIGEE_API __attribute__((visibility("default")))
 #endif
 #ifdef __cplusplus
+/* A function hides a structure of its name, which in C++ is then no type by
+ * itself. So there these functions have other names, for the same symbols, and
+ * are called through macros. */
+#define perigee_options(...) perigee_options_(__VA_ARGS__)
+#define perigee_session(...) perigee_session_(__VA_ARGS__)
+#define perigee_session_info(...) perigee_session_info_(__VA_ARGS__)
+#define perigee_counters(...) perigee_counters_(__VA_ARGS__)
+#define perigee_shares(...) perigee_shares_(__VA_ARGS__)
+#define perigee_transfer(...) perigee_transfer_(__VA_ARGS__)
+#pragma redefine_extname perigee_options_ perigee_options
+#pragma redefine_extname perigee_session_ perigee_session
+#pragma redefine_extname perigee_session_info_ perigee_session_info
+#pragma redefine_extname perigee_counters_ perigee_counters
+#pragma redefine_extname perigee_shares_ perigee_shares
+#pragma redefine_extname perigee_transfer_ perigee_transfer
 extern "C" {
 #endif
 

@@ -145,6 +145,38 @@ describe("what is not LuaJIT", function()
     assert.are.equal(0, status or (shell(program)))
   end)
 
+  -- Those that a function has the name of, too.
+  it("may be C++, where each structure is a type by its name", function()
+    local lines = {}
+    for name in cdef:gmatch "struct (perigee_[a-z_]+)" do
+      lines[name] = ("static_assert(sizeof(%s *) > 0, \"\");\n"):format(name)
+    end
+    assert.is_truthy(lines.perigee_options and lines.perigee_transfer)
+    local types = {}
+    for _, line in pairs(lines) do types[#types + 1] = line end
+    local program, status = compiled('#include "perigee.h"\n'
+      .. table.concat(types) .. [[
+      int main() {
+        perigee_options options;
+        perigee_engine *engine = nullptr;
+        perigee_options(&options);
+        if (perigee_engine_open(&options, &engine) != PERIGEE_OK) return 1;
+        const perigee_session *none = perigee_session(engine, 1);
+        const perigee_counters *counters = perigee_counters(engine, none);
+        perigee_shares shares;
+        perigee_shares(engine, nullptr, &shares);
+        perigee_transfer list[2] = {};
+        if (none) /* never: only that it compiles */
+          perigee_transfer(perigee_session(engine, 1), PERIGEE_OP_READ, list,
+                           2, 0, -1);
+        int calls = static_cast<int>(counters->calls);
+        perigee_engine_close(engine);
+        return calls;
+      }
+    ]])
+    assert.are.equal(0, status or (shell(program)))
+  end)
+
   it("has the text of a call that failed as plain text", function()
     local program, status = compiled [[
       #include "perigee.h"
