@@ -23,6 +23,10 @@
  * Pointers in events are valid until the next perigee_poll, perigee_await or
  * perigee_wait on the same engine (of requests that are HELD: until the reply).
  *
+ * NULL. A text, list, slice, region of a slice, or head that is NULL where its
+ * comment does not allow that is PERIGEE_INVALID. Handles, messages, and places
+ * for results, are never NULL.
+ *
  * Times are nanoseconds (int64_t, negative: no limit), sizes are bytes.
  */
 #ifndef PERIGEE_H
@@ -295,10 +299,14 @@ enum perigee_flag {
                                .remaining is the time left of the call */
   PERIGEE_TRACED = 16,      /* REQUEST, LANDING: a trace context came with it:
                                perigee_served_trace */
-  PERIGEE_CARRIED = 32      /* of a call's perigee_message: its trace is that of
+  PERIGEE_CARRIED = 32,     /* of a call's perigee_message: its trace is that of
                                the call being served. The call gets a new span.
                                If the peer does not have the feature, the call
                                goes without a trace */
+  PERIGEE_CHECKED = 64      /* of a perigee_message that is TYPED: the program
+                               has made sure of its form (perigee_typed_scan,
+                               or LuaJIT's own encoder), which is not checked
+                               again if it is short */
 };
 
 /* 64 bytes. Fields not named for a kind are 0. */
@@ -785,7 +793,7 @@ struct perigee_trace {
  * function says so. A structure may be kept and used again. */
 struct perigee_message {
   uint16_t method;          /* of a call */
-  uint16_t flags;           /* PERIGEE_TYPED */
+  uint16_t flags;           /* PERIGEE_TYPED, CHECKED, CARRIED */
   int32_t status;           /* of a reply: PERIGEE_OK, or the status for the
                                caller, with a text as the head (at most 128 KiB,
                                else TOO_LARGE) and no slice */
@@ -906,7 +914,8 @@ PERIGEE_API void perigee_pool_free(struct perigee_engine *engine,
  * for each of its own and 64 KiB; or number keys with so many collisions that
  * inserting them passes more than 1.5 others for each byte and 2,048. NO_MEMORY
  * if there is none to count them. Calls and replies are checked in this way
- * before they are sent and when they arrive. */
+ * before they are sent (with PERIGEE_CHECKED only those that are long) and when
+ * they arrive. */
 PERIGEE_API int perigee_typed_scan(const uint8_t *data, uint64_t length);
 
 /* ---- Names on one host ------------------------------------------------- */

@@ -19,7 +19,8 @@ local state = loop.state
 
 local M = {}
 
-local TYPED, REMOTE = C.PERIGEE_TYPED, C.PERIGEE_REMOTE
+local REMOTE = C.PERIGEE_REMOTE
+local ENCODED = C.PERIGEE_TYPED + C.PERIGEE_CHECKED -- by codec.lua
 local TOO_LARGE = C.PERIGEE_TOO_LARGE
 local message = native.message_t()      -- shared; the core copies it
 local out = acquire()                   -- typed heads; replaced while in use
@@ -116,7 +117,7 @@ local function fail(engine, served, record, status, failure, ran)
   pack(out, cut(failure.traceback or ""), cut(failure.code))
   out:encode(ran)
   local pointer, length = out:ref()
-  plain(status, TYPED, pointer, length)
+  plain(status, ENCODED, pointer, length)
   send(engine, served, record, nil, out)
 end
 
@@ -190,7 +191,7 @@ function M.answer(engine, served, worker, fine, ...)
   local why, slice = pack(out, ...)
   if why then return bad_result(engine, served, worker, why) end
   local pointer, length = out:ref()
-  plain(0, TYPED, pointer, length)
+  plain(0, ENCODED, pointer, length)
   if slice then
     why = slices.store_local(message.slice, slice, engine)
     if why then return bad_result(engine, served, worker, why) end

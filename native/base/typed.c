@@ -329,5 +329,7 @@ int typed_scan_end(struct typed_scan *scan, struct typed_costs *costs) {
 }
 
 int perigee_typed_scan(const uint8_t *data, uint64_t length) {
+  if (!data && length > 0)
+    return PERIGEE_INVALID;
   return typed_scan(data, length, NULL);
 }

@@ -40,6 +40,12 @@ static inline uint64_t typed_steps(uint64_t length) {
 /* Payloads up to this length cost too little to be refused for their costs. */
 enum { TYPED_CHEAP = TYPED_VALUES };
 
+/* Is the message's head to be scanned before it is sent? */
+static inline bool typed_is_due(const struct perigee_message *m) {
+  return (m->flags & PERIGEE_TYPED) &&
+         (m->length > TYPED_CHEAP || !(m->flags & PERIGEE_CHECKED));
+}
+
 /* As perigee_typed_scan. costs may be NULL; they are complete only if the
  * result is not negative. */
 int typed_scan(const uint8_t *data, uint64_t length, struct typed_costs *costs);

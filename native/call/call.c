@@ -297,7 +297,7 @@ int perigee_call(struct perigee_session *session,
     return call_draining(session);
   if (UNLIKELY(message->capacity > PAYLOAD_MAX))
     return call_beyond_all(session);
-  if ((message->flags & PERIGEE_TYPED) && message->length > TYPED_CHEAP &&
+  if (typed_is_due(message) &&
       (status =
            incoming_typed(session->engine, message->head, message->length)) < 0)
     return status;
@@ -321,6 +321,8 @@ int perigee_send(struct perigee_session *session,
   int status;
   if (!session_open_for(session, &status))
     return status;
+  if (!slice || !slice->region)
+    return fail_missing(session->engine, "slice to send");
   struct perigee_message message = {.slice = *slice};
   struct operation *op = call_take(session, &send_class, RECORD_SEND, &message);
   if (!op)

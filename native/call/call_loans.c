@@ -85,6 +85,7 @@ static int submit_block(struct operation *op, struct loan *loan,
   operation_lends(op, &loan->lent);
   op->message.head = pushes ? loan->pointer : NULL;
   op->message.length = pushes ? length : 0;
+  op->message.flags = 0;
   op->message.slice.region = NULL;
   op->loan = loan->source;
   op->loan.block = op->loan.stride = length;

@@ -211,8 +211,11 @@ int perigee_recv(struct perigee_session *s, const struct perigee_slice *slice,
   ENTER(s->engine);
   int status;
   struct payload into;
-  if (!session_open_for(s, &status) ||
-      (status = slice_payload(s->engine, slice, &into)) < 0)
+  if (!session_open_for(s, &status))
+    return status;
+  if (!slice)
+    return fail_missing(s->engine, "slice to receive into");
+  if ((status = slice_payload(s->engine, slice, &into)) < 0)
     return status;
   struct operation *op = operation_take(s, &recv_class);
   if (!op)

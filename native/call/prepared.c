@@ -38,6 +38,8 @@ int perigee_prepare(struct perigee_session *s, int operation,
     return status;
   if (count == 0)
     return fail(s->engine, PERIGEE_INVALID, "nothing to prepare");
+  if (!list)
+    return fail_missing(s->engine, "list of transfers");
   status = transfer_check_all(s, operation, list, count);
   if (status < 0)
     return status;

@@ -130,7 +130,7 @@ static int after_reply(struct operation *op, int status) {
  * ring. */
 static void keep_reply(struct operation *op, const struct perigee_message *m) {
   op->reply = *m;
-  if (m->length == 0 || m->length > op->session->peer.eager)
+  if (m->length == 0 || m->length > op->session->peer.eager || !m->head)
     return;
   uint8_t *copy = pool_take(op->session, m->length);
   if (!copy) {
@@ -262,6 +262,8 @@ struct operation *served_find(struct perigee_engine *engine, int index,
 static int failure_of(struct perigee_engine *engine,
                       const struct perigee_message *m) {
   uint64_t text;
+  if (!m->head)
+    return fail_missing(engine, "head of a message");
   int status = failure_split(m->head, m->length, &text);
   if (status < 0)
     return fail(
@@ -275,7 +277,7 @@ static int failure_of(struct perigee_engine *engine,
 static bool affordable(struct perigee_engine *engine,
                        const struct perigee_message *m, int *status) {
   *status = PERIGEE_OK;
-  if (!(m->flags & PERIGEE_TYPED) || m->length <= TYPED_CHEAP)
+  if (!typed_is_due(m))
     return true;
   *status = m->status != PERIGEE_OK
                 ? failure_of(engine, m)

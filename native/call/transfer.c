@@ -312,5 +312,7 @@ int perigee_transfer(struct perigee_session *s, int operation,
     return status;
   if (operation < PERIGEE_OP_READ || operation > PERIGEE_OP_WRITE_IMM)
     return fail(s->engine, PERIGEE_INVALID, "no operation %d", operation);
+  if (UNLIKELY(!list && count > 0))
+    return fail_missing(s->engine, "list of transfers");
   return transfer_start(s, operation, list, count, immediate, timeout, NULL);
 }

@@ -3,6 +3,7 @@
  * transfer_check.c - bounds and rights of both sides of a transfer, checked
  * before anything moves.
  */
+#include "core/lock.h"
 #include "transfer.h"
 
 /* If no CPU reaches the memory, a remote payload's base is an offset. */
@@ -14,6 +15,8 @@ static int remote_payload(struct perigee_session *s, int operation,
                           const struct perigee_slice *slice,
                           struct payload *p) {
   struct perigee_remote *remote = slice->remote;
+  if (UNLIKELY(!remote))
+    return fail_missing(s->engine, "remote region of a transfer");
   int right = operation == PERIGEE_OP_READ ? PERIGEE_READ : PERIGEE_WRITE;
   if (remote->session != s)
     return fail(s->engine, PERIGEE_INVALID,

@@ -22,6 +22,10 @@ int fail(struct perigee_engine *engine, int status, const char *format, ...) {
   return status;
 }
 
+int fail_missing(struct perigee_engine *engine, const char *what) {
+  return fail(engine, PERIGEE_INVALID, "there is no %s: it is NULL", what);
+}
+
 const char *fail_detail(const struct perigee_engine *engine) {
   return is_told(engine) ? engine->detail : detail_here();
 }

@@ -14,6 +14,8 @@
  * thread. */
 int fail(struct perigee_engine *engine, int status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+/* PERIGEE_INVALID: the program gave NULL in place of that. */
+int fail_missing(struct perigee_engine *engine, const char *what);
 /* Returns the sentence that fail has just kept. */
 const char *fail_detail(const struct perigee_engine *engine);
 

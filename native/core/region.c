@@ -390,6 +390,8 @@ static int access_here(struct perigee_region *region, uint64_t offset,
   LOOK(region->engine);
   if (!engine_alive(region->engine))
     return PERIGEE_FORKED;
+  if (!host && length > 0)
+    return fail_missing(region->engine, "host memory of a copy");
   if (!shape_fits(region->length, offset, length, 1, length))
     return fail(region->engine, PERIGEE_RANGE,
                 "bytes %llu to %llu are outside of the region's %llu",

@@ -80,6 +80,8 @@ int perigee_devices(const char *sysfs, struct perigee_device *list,
                     int capacity) {
   char reason[256];
   struct perigee_device *all;
+  if (!list && capacity > 0)
+    return detail_fail(PERIGEE_INVALID, "there is no list: it is NULL");
   int count = rdma_ports(sysfs ? sysfs : SYSFS, &all, reason, sizeof reason);
   if (count < 0)
     return detail_fail(count, "%s", reason);
@@ -108,6 +110,8 @@ int perigee_device_gids(const char *sysfs, const char *name, uint32_t port,
   struct device_gid gid;
   int found = 0;
   sysfs = sysfs ? sysfs : SYSFS;
+  if (!name || (!list && capacity > 0))
+    return detail_fail(PERIGEE_INVALID, "there is no name or no list: NULL");
   if (visible_read(&visible, reason, sizeof reason))
     return detail_fail(PERIGEE_INVALID, "%s", reason);
   if (!sysfs_port(sysfs, name, port, &device) || !is_visible(&visible, &device))

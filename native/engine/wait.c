@@ -322,7 +322,7 @@ static int wait_for(struct perigee_engine *const *engines, int count,
 /* Engines with a thread belong to the program while it waits. */
 int perigee_wait(struct perigee_engine *const *engines, int count,
                  int64_t timeout) {
-  if (count < 1 || count > ENGINES)
+  if (!engines || count < 1 || count > ENGINES)
     return PERIGEE_INVALID;
   for (int i = 0; i < count; i++)
     if (!engine_alive(engines[i]))

@@ -95,6 +95,8 @@ int perigee_folder(const char *path) {
 
 int perigee_folder_look(const char *path) {
   struct stat entry;
+  if (!path)
+    return PERIGEE_INVALID;
   if (lstat(path, &entry) != 0)
     return errno == ENOENT ? PERIGEE_NOT_FOUND : PERIGEE_DENIED;
   bool own = S_ISDIR(entry.st_mode) && entry.st_uid == geteuid();

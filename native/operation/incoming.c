@@ -41,6 +41,8 @@ static int verdict(struct perigee_engine *engine, uint64_t length, int status,
 int incoming_typed(struct perigee_engine *engine, const void *data,
                    uint64_t length) {
   struct typed_costs costs;
+  if (!data && length > 0)
+    return fail_missing(engine, "head of a message");
   int status = typed_scan(data, length, &costs);
   return verdict(engine, length, status, &costs);
 }

@@ -25,6 +25,8 @@ static int head_payload(struct operation *op, const struct perigee_message *m,
                         struct payload *head) {
   if (goes_as_head(op, m))
     return slice_payload(op->engine, &m->slice, head);
+  if (!m->head && m->length > 0)
+    return fail_missing(op->engine, "head of a message");
   payload_bytes(head, m->head, m->length);
   return PERIGEE_OK;
 }

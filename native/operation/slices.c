@@ -2,11 +2,14 @@
  *
  * slices.c - from the slice of a local region that a program names to a payload.
  */
+#include "core/lock.h"
 #include "operations.h"
 
 int slice_payload(struct perigee_engine *engine,
                   const struct perigee_slice *slice, struct payload *p) {
   struct perigee_region *region = slice->region;
+  if (UNLIKELY(!region))
+    return fail_missing(engine, "region of a slice");
   if (region->closed)
     return fail(engine, PERIGEE_STALE, "the local region was closed");
   if (!region_has(region, slice) &&

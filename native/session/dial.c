@@ -360,6 +360,8 @@ int perigee_connect_to(struct perigee_engine *engine, const char *text,
   struct address address;
   if (!engine_alive(engine))
     return PERIGEE_FORKED;
+  if (!text)
+    return fail_missing(engine, "address to dial");
   int status = read_address(engine, text, &address);
   bool any = !transport || strcmp(transport, "auto") == 0;
   if (status == PERIGEE_OK && !any)

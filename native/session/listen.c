@@ -114,6 +114,8 @@ static int bind_to(struct perigee_listener *l, const struct address *address) {
 int perigee_listen(struct perigee_engine *engine, const char *text,
                    struct perigee_listener **out) {
   ENTER(engine);
+  if (!text)
+    return fail_missing(engine, "address to listen at");
   return listener_open(engine, text, false, out);
 }
 

@@ -46,6 +46,8 @@ int perigee_lookup(struct perigee_session *s, const char *name,
   int status;
   if (!session_open_for(s, &status))
     return status;
+  if (!name)
+    return fail_missing(s->engine, "name of a region");
   size_t length = strlen(name);
   if (length == 0 || length > REGION_NAME)
     return fail(s->engine, PERIGEE_INVALID,

@@ -192,6 +192,8 @@ int perigee_endpoint_connect(struct perigee_endpoint *e, const char *info,
   if (!s)
     return fail(e->engine, PERIGEE_INVALID,
                 "the endpoint was connected before: each is for one session");
+  if (!info)
+    return fail_missing(e->engine, "information of the peer's endpoint");
   int status = read_info(e, info, &hello, &terms, &offer);
   if (status < 0)
     return status;

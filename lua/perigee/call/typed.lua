@@ -27,6 +27,7 @@ local OWNER, VALUE = futures.OWNER, futures.VALUE
 local M = {}
 
 local TYPED, SLICE, HELD = C.PERIGEE_TYPED, C.PERIGEE_SLICE, C.PERIGEE_HELD
+local ENCODED = TYPED + C.PERIGEE_CHECKED -- by codec.lua
 local POOLED, PEER_LOST = C.PERIGEE_POOLED, C.PERIGEE_PEER_LOST
 local CLOSED, DRAINING = C.PERIGEE_CLOSED, C.PERIGEE_DRAINING
 
@@ -94,7 +95,7 @@ local function fill(binding, method, ...)
     misuse(method, ("argument %d is %s"):format(extra, why), 4)
   end
   local message = binding.message
-  message.method, message.flags = method.id, TYPED
+  message.method, message.flags = method.id, ENCODED
   message.head, message.length = out:ref()
   traces.put(message, binding)
   return out, extra
