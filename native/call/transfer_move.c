@@ -159,13 +159,13 @@ static int move_item(struct operation *op) {
   if (lane_table(session_lane(op->session, op->lane))->jobs)
     return post_item(op, item);
   while (op->local.done < op->local.total) {
-    if (engine->budget == 0)
+    if (engine->budget.left == 0)
       return 0;
     int64_t n = transfer_copy(op->session, item, &op->remote, &op->local,
-                              engine->budget, op->operation);
+                              budget_most(&engine->budget), op->operation);
     if (n <= 0)
       return (int)n;
-    engine->budget -= (uint64_t)n;
+    engine_spend(engine, (uint64_t)n);
     engine->progress++;
   }
   op->phase = 0;

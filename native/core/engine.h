@@ -6,6 +6,7 @@
 #ifndef ENGINE_H
 #define ENGINE_H
 
+#include "base/budget.h"
 #include "base/blocks.h"
 #include "base/spin.h"
 #include "clock.h"
@@ -64,8 +65,8 @@ struct perigee_engine {
   bool keep, copying;
   bool away; /* the program was elsewhere since the clock was read */
   int64_t now, sockets_at;
-  uint64_t budget; /* bytes that this poll may still copy */
-  uint64_t asked;  /* bytes of long replies asked for by this poll's requests */
+  struct budget budget; /* of what this poll copies */
+  uint64_t asked; /* bytes of long replies asked for by this poll's requests */
   uint64_t progress; /* counts everything that happens */
   struct node ready; /* operations with an event */
   uint32_t ready_count;

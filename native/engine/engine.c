@@ -95,6 +95,7 @@ static int open_all(struct perigee_engine *engine) {
   engine->epoll = epoll_create1(EPOLL_CLOEXEC);
   if (engine->epoll < 0)
     return system_status(errno);
+  budget_open(&engine->budget);
   timers_open(&engine->timers, engine_clock(engine));
   engine->options.random(engine->options.context, engine->mark,
                          sizeof engine->mark);

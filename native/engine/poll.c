@@ -20,7 +20,7 @@
 #include "session/unauth.h"
 #include "watched.h"
 
-enum { STEPS_A_POLL = 32, BUDGET = 1 << 20 };
+enum { STEPS_A_POLL = 32 };
 /* The clock is read every 64 polls of one session, more often with many
  * sessions, and after a poll that moved something, as that took time. */
 enum { LOOKS_PER_TICK = 2048, LOOKS_A_POLL = 31 };
@@ -48,7 +48,7 @@ static bool sockets_are_due(const struct perigee_engine *engine) {
 static __attribute__((noinline)) void tick(struct perigee_engine *engine) {
   engine->idle = 0;
   engine->moved = false;
-  engine_clock(engine);
+  budget_begin(&engine->budget, engine_clock(engine));
   time_out(engine);
   if (sockets_are_due(engine)) {
     engine->sockets_due = false;
@@ -265,7 +265,7 @@ static __attribute__((noinline)) void step_moving(struct perigee_engine *engine,
                                                   bool all) {
   struct node *head = &engine->moving, *last = head->previous;
   uint32_t turns = all ? engine->live : STEPS_A_POLL;
-  for (; turns > 0 && engine->budget > 0; turns--) {
+  for (; turns > 0 && engine->budget.left > 0; turns--) {
     struct node *n = list_pop(head);
     if (!n)
       break;
@@ -275,7 +275,7 @@ static __attribute__((noinline)) void step_moving(struct perigee_engine *engine,
     if (n == last)
       break;
   }
-  if (engine->budget < BUDGET)
+  if (engine->budget.left < BUDGET)
     engine->moved = true;
 }
 
@@ -314,7 +314,7 @@ int engine_poll(struct perigee_engine *engine, struct perigee_event *events,
   engine->out = events;
   engine->room = capacity;
   engine->filled = 0;
-  engine->budget = BUDGET;
+  engine->budget.left = BUDGET;
   engine->asked = 0;
   engine->keep = keep;
   engine->copying = false;

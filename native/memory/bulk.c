@@ -78,14 +78,17 @@ static bool try_both(uint8_t *to, const uint8_t *from) {
   return (middle - begin) * 2 < __rdtsc() - middle;
 }
 
+_Static_assert(2 * TRIED <= BULK_PIECE, "a piece is long enough");
+
 void bulk_copy_large(uint8_t *to, const uint8_t *from, uint64_t n,
-                     uint64_t total) {
-  bool streams = total >= HUGE;
-  if (!streams) {
-    streams = try_both(to, from);
+                     uint64_t total, uint8_t *way) {
+  if (total >= HUGE)
+    *way = BULK_STREAMED;
+  if (*way == BULK_UNKNOWN) {
+    *way = try_both(to, from) ? BULK_STREAMED : BULK_CACHED;
     to += 2 * TRIED, from += 2 * TRIED, n -= 2 * TRIED;
   }
-  if (streams)
+  if (*way == BULK_STREAMED)
     bulk_stream(to, from, n);
   else
     memcpy(to, from, n);
@@ -98,8 +101,8 @@ void bulk_stream(uint8_t *to, const uint8_t *from, uint64_t n) {
 }
 
 void bulk_copy_large(uint8_t *to, const uint8_t *from, uint64_t n,
-                     uint64_t total) {
-  (void)total;
+                     uint64_t total, uint8_t *way) {
+  (void)total, (void)way;
   memcpy(to, from, n);
 }
 

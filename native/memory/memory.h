@@ -208,6 +208,7 @@ struct payload {
   uint64_t done;  /* bytes that have arrived */
   struct copies *copies;
   int64_t delayed_until; /* set by injected faults */
+  uint8_t way;           /* enum bulk_way, of what is copied into it now */
 };
 
 void payload_bytes(struct payload *payload, const void *bytes, uint64_t length);

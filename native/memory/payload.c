@@ -116,8 +116,11 @@ uint64_t payload_copy(struct payload *to, struct payload *from,
       least(limit, least(to->total - to->done, from->total - from->done));
   if (rest == 0)
     return 0;
+  if (to->done % BULK_TRY == 0)
+    to->way = BULK_UNKNOWN;
   if (to->count == 1 && from->count == 1)
-    bulk_copy(to->base + to->done, from->base + from->done, rest, to->total);
+    bulk_copy(to->base + to->done, from->base + from->done, rest, to->total,
+              &to->way);
   else
     rest -= copy_shapes(to, from, rest);
   to->done += rest;

@@ -51,9 +51,8 @@ int incoming_typed(struct perigee_engine *engine, const void *data,
 static void scan_some(struct operation *op) {
   enum { SCAN_WEIGHT = 64 };
   struct perigee_engine *engine = op->engine;
-  uint64_t n = typed_scan_step(op->scan, engine->budget / SCAN_WEIGHT);
-  uint64_t cost = n * SCAN_WEIGHT;
-  engine->budget -= cost < engine->budget ? cost : engine->budget;
+  uint64_t n = typed_scan_step(op->scan, engine->budget.left / SCAN_WEIGHT);
+  engine_spend(engine, n * SCAN_WEIGHT);
   engine->progress += n;
 }
 

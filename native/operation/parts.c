@@ -144,12 +144,11 @@ int part_step(struct operation *op, int place) {
   struct perigee_engine *engine = op->engine;
   uint64_t moved = 0;
   int64_t n = 1;
-  while (part && !complete(part, place) && n > 0 && engine->budget > 0) {
+  while (part && !complete(part, place) && n > 0 && engine->budget.left > 0) {
     n = step_once(op, part, place);
     if (n > 0) {
       moved += (uint64_t)n;
-      engine->budget -=
-          (uint64_t)n < engine->budget ? (uint64_t)n : engine->budget;
+      engine_spend(engine, (uint64_t)n);
       /* A sleeping peer may wait for what was just staged or emptied. */
       if (part->fetching || place <= OUT_SLICE)
         session_wake(op->session);

@@ -224,6 +224,10 @@ static void tell(struct perigee_session *s, const void *bytes,
     session_send(s, &f, NULL, 0);
 }
 
+static bool overdue(struct perigee_session *s, uint64_t bytes) {
+  return engine_overdue(s->engine, bytes);
+}
+
 int choice_open(struct perigee_session *s, struct offer *offer,
                 char reason[REASON]) {
   const struct perigee_options *o = &s->engine->options;
@@ -260,6 +264,8 @@ int choice_open(struct perigee_session *s, struct offer *offer,
       .file = handing_file,
       .hand = handing_hand,
       .later = handing_later,
+      .piece = &s->engine->budget.piece,
+      .overdue = overdue,
       .now = &s->engine->now,
       .clock = s->engine->options.clock,
       .context = s->engine->options.context,

@@ -25,8 +25,6 @@ enum { SHM_ACK_SHIFT = 40 };
 static inline uint64_t shm_ack_tag(uint32_t generation) {
   return (uint64_t)generation << SHM_ACK_SHIFT;
 }
-/* A step of a copy: about 0.1 ms. */
-enum { SHM_QUANTUM = 1 << 20 };
 
 /* The words that a side publishes; each that the peer polls has a cache line of
  * its own. Pages that are never used take no memory. */

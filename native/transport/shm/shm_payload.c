@@ -79,7 +79,7 @@ static int64_t fetch_loan(struct lane *lane, struct fetch *f, uint64_t at,
   const uint8_t *from = arena_peer(lane, f->source.address, f->total);
   if (!from)
     return PERIGEE_PROTOCOL;
-  return put_there(lane, into, from + at, least(f->total - at, SHM_QUANTUM));
+  return put_there(lane, into, from + at, least(f->total - at, *lane->options.piece));
 }
 
 static void ack(struct lane *lane, const struct fetch *f, uint64_t bytes) {
@@ -176,7 +176,7 @@ static int64_t fetch_private(struct lane *lane, struct fetch *f, uint64_t at,
                              struct payload *into) {
   if (!lane->pulls)
     return PERIGEE_PROTOCOL;
-  return pull(lane, f, at, into, least(f->total - at, SHM_QUANTUM));
+  return pull(lane, f, at, into, least(f->total - at, *lane->options.piece));
 }
 
 static int64_t fetch_from(struct lane *lane, struct fetch *f, uint64_t at,

@@ -97,8 +97,6 @@ int64_t shm_copy(struct lane *lane, const struct window *window,
                         memory_order_relaxed);
   atomic_thread_fence(memory_order_seq_cst);
   int64_t moved;
-  if (limit > SHM_QUANTUM)
-    limit = SHM_QUANTUM;
   if (atomic_load_explicit(&lane->peer->regions[window->slot],
                            memory_order_acquire) == window->generation)
     moved = (int64_t)(write ? payload_copy(remote, local, limit)

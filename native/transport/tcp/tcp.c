@@ -164,17 +164,25 @@ static void tcp_socket_ready(struct lane *lane) {
     }
 }
 
-static bool tcp_traffic(const struct lane *lane, uint64_t *sent,
-                        uint64_t *received) {
-  bool heals = lane->options.heals;
-  uint32_t count = heals && lane->stream_count > 0 ? 1 : lane->stream_count;
+static __attribute__((noinline)) bool
+traffic_of_all(const struct lane *lane, uint64_t *sent, uint64_t *received) {
   *sent = *received = 0;
-  for (uint32_t i = 0; i < count; i++)
+  for (uint32_t i = 0; i < lane->stream_count; i++)
     if (lane->streams[i]) {
       *sent += lane->streams[i]->bytes_sent;
       *received += lane->streams[i]->bytes_received;
     }
-  return heals && count > 0 && lane->streams[0]->sink == SINK_WAITING;
+  return false;
+}
+
+static bool tcp_traffic(const struct lane *lane, uint64_t *sent,
+                        uint64_t *received) {
+  const struct stream *first = lane->streams[0];
+  if (!lane->options.heals || !first)
+    return traffic_of_all(lane, sent, received);
+  *sent = first->bytes_sent;
+  *received = first->bytes_received;
+  return first->sink == SINK_WAITING;
 }
 
 static bool holds(struct stream *s) {

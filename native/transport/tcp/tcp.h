@@ -390,6 +390,18 @@ uint64_t tcp_send(struct stream *s, uint64_t limit);
 /* The exposure's memory is not read any more: the rest is sent as zeros. */
 void tcp_disown(struct lane *lane, const struct exposure *exposure);
 bool tcp_idle(const struct stream *s);
+/* The most of n bytes that are copied in one go (base/budget.h); twice as many,
+ * as each call costs something, too. */
+static inline uint64_t tcp_piece(const struct lane *lane, uint64_t n) {
+  uint64_t most = 2 * *lane->options.piece;
+  return n < most ? n : most;
+}
+/* So many bytes went through a socket in one go. True: the poll has taken its
+ * time. Short ones are not worth a call. */
+static inline bool tcp_overdue(const struct lane *lane, uint64_t bytes) {
+  return bytes >= TCP_SHORT &&
+         lane->options.overdue(lane->options.session, bytes);
+}
 /* Closes a socket of the lane's. */
 static inline void tcp_shut(const struct lane *lane, int fd) {
   lane->options.close(lane->options.session, fd);

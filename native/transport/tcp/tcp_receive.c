@@ -74,7 +74,7 @@ static bool record(struct stream *s) {
 }
 
 /* The session does without this stream. */
-static bool not_wanted(struct stream *s) {
+static __attribute__((noinline, cold)) bool not_wanted(struct stream *s) {
   if (s->lane->options.heals) {
     tcp_doom(s);
     return false;
@@ -85,7 +85,7 @@ static bool not_wanted(struct stream *s) {
 }
 
 /* What is said of other streams. */
-static bool of_streams(struct stream *s) {
+static __attribute__((noinline)) bool of_streams(struct stream *s) {
   const struct tcp_head *h = &s->head;
   bool fine = h->type == TCP_ASK     ? tcp_asked(s->lane, h)
               : h->type == TCP_TAKEN ? tcp_taken(s->lane, h)
@@ -97,7 +97,7 @@ static bool of_streams(struct stream *s) {
  * listener was crowded: it refused the socket by a frame, as that of any
  * unauthenticated peer, and closed it. (A sealed stream takes that for a chunk
  * without end.) */
-static bool begin(struct stream *s) {
+static __attribute__((noinline)) bool begin_other(struct stream *s) {
   const struct tcp_head *h = &s->head;
   if (s->number > 0 && !s->up && (h->type != TCP_WORD || h->length != 0))
     return not_wanted(s);
@@ -108,8 +108,6 @@ static bool begin(struct stream *s) {
     return true;
   if (s->number > 0)
     return tcp_protocol_error(s, "something");
-  if (h->type == TCP_RECORD)
-    return record(s);
   if (h->type == TCP_BYTES) {
     tcp_sink(s, SINK_BYTES, h->length);
     return (h->length > 0 && h->length <= TCP_FRAMES) ||
@@ -128,6 +126,14 @@ static bool begin(struct stream *s) {
     return of_streams(s);
   return (h->type == TCP_CLAIM && tcp_claimed(s->lane, h)) ||
          tcp_protocol_error(s, "a head");
+}
+
+/* Most heads are those of records. */
+static bool begin(struct stream *s) {
+  if (s->number > 0 || s->head.type != TCP_RECORD)
+    return begin_other(s);
+  s->up = true;
+  return record(s);
 }
 
 /* ---- Bodies -------------------------------------------------------------- */
@@ -232,6 +238,7 @@ static int straight(const struct stream *s, uint64_t limit, struct iovec *v) {
   }
   if (s->sink != SINK_FETCH || !s->fetch->into->memory->direct)
     return 0;
+  left = tcp_piece(s->lane, left);
   for (; n < TCP_RUNS && left > 0; n++) {
     void *at = payload_run(&walk, &run);
     if (run > left)
@@ -344,6 +351,10 @@ uint64_t tcp_receive(struct stream *s, uint64_t limit) {
     if (!s->sealed)
       s->bytes_received += (uint64_t)got;
     done += (uint64_t)got;
+    if (tcp_overdue(s->lane, (uint64_t)got)) {
+      s->lane->may_read = 0;
+      break;
+    }
   }
   if (s->number > 0)
     s->lane->may_read -= done < s->lane->may_read ? done : s->lane->may_read;

@@ -185,8 +185,9 @@ static int64_t send_some(struct stream *s, uint64_t limit) {
 uint64_t tcp_send(struct stream *s, uint64_t limit) {
   uint64_t done = 0;
   bool payload = s->left > 0;
+  uint64_t piece = payload ? tcp_piece(s->lane, limit) : limit;
   while (done < limit && s->fd >= 0 && s->lane->status == 0 && !tcp_idle(s)) {
-    int64_t sent = send_some(s, limit - done);
+    int64_t sent = send_some(s, limit - done < piece ? limit - done : piece);
     if (sent < 0 && errno == EINTR)
       continue;
     if (sent < 0 && errno != EAGAIN && errno != EWOULDBLOCK) {
@@ -200,6 +201,10 @@ uint64_t tcp_send(struct stream *s, uint64_t limit) {
     STAMP(STAMP_WROTE);
     past(s, (uint64_t)sent);
     done += (uint64_t)sent;
+    if (payload && tcp_overdue(s->lane, (uint64_t)sent)) {
+      s->lane->may_send[0] = s->lane->may_send[1] = 0;
+      break;
+    }
   }
   uint64_t *may = &s->lane->may_send[s->number > 0];
   if (payload)

@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * budget.h - how much a poll copies. It stops after BUDGET bytes, and earlier
+ * once it has taken BUDGET_TIME: memory that nobody has touched takes thirty
+ * times as long as other memory, or more, since the kernel first makes each
+ * page. So the clock is read after each piece, and a piece is the shorter, the
+ * longer the last ones took.
+ */
+#ifndef BUDGET_H
+#define BUDGET_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { BUDGET = 1 << 20 };                                   /* bytes */
+enum { PIECE_LEAST = 16 << 10, PIECE_MOST = 128 << 10 };     /* bytes */
+enum { BUDGET_TIME = 250000, PIECE_TIME = BUDGET_TIME / 4 }; /* ns */
+
+struct budget {
+  uint64_t left;      /* bytes that this poll may still copy */
+  uint64_t piece;     /* the most that is copied in one go */
+  uint64_t unclocked; /* bytes copied since the clock was read for them */
+  int64_t from, read; /* when a poll last read the clock at its begin, and when
+                         it was read last */
+};
+
+static inline void budget_open(struct budget *b) {
+  *b = (struct budget){.piece = PIECE_MOST};
+}
+
+/* A poll begins that reads the clock, as each does after one that copied. Another
+ * one copies a single piece. */
+static inline void budget_begin(struct budget *b, int64_t now) {
+  b->from = b->read = now;
+}
+
+/* The most that may be copied now in one go. */
+static inline uint64_t budget_most(const struct budget *b) {
+  return b->left < b->piece ? b->left : b->piece;
+}
+
+/* Counts n bytes that were copied; true: the clock is to be read. */
+static inline bool budget_counts(struct budget *b, uint64_t n) {
+  b->unclocked += n;
+  return b->unclocked >= b->piece;
+}
+
+/* It was read. True: the poll has taken its time. */
+static inline bool budget_is_over(struct budget *b, int64_t now) {
+  int64_t took = now - b->read;
+  if (took > PIECE_TIME && b->piece > PIECE_LEAST)
+    b->piece /= 2;
+  else if (took < PIECE_TIME / 4 && b->piece < PIECE_MOST)
+    b->piece *= 2;
+  b->unclocked = 0;
+  b->read = now;
+  return now - b->from >= BUDGET_TIME;
+}
+
+#endif

@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * budget_test.c - how much one poll copies. Where memory is slow, as before
+ * anybody has touched it, a poll does less. The clock is made up: it tells how
+ * long each piece took.
+ */
+#include "base/budget.h"
+#include "support.h"
+
+#include <stdlib.h>
+
+enum { LONG = 8 << 20, FEW = 24 };
+
+static const struct variant shm = {"shm", "shm", "host", 1, NULL},
+                            tcp = {"tcp", "tcp", "host", 1, NULL};
+
+static int64_t now, step; /* ns */
+
+static int64_t clock_of_test(void *context) {
+  (void)context;
+  return now += step;
+}
+
+static void open_pair(struct pair *p, void **state) {
+  struct perigee_options o;
+  variant_options(*state, &o);
+  o.clock = clock_of_test;
+  o.streams = 1;
+  now = step = 1000;
+  pair_open_with(p, *state, &o);
+}
+
+/* The polls of side 0 until its operation ends. */
+static int polls_of(struct pair *p, int op) {
+  struct perigee_event e;
+  int polls = 0;
+  assert_true(op >= 0);
+  while (!taken(p, 0, &e)) {
+    poll_side(p, 1);
+    poll_side(p, 0);
+    polls++;
+  }
+  assert_int_equal(e.operation, op);
+  assert_int_equal(e.status, PERIGEE_OK);
+  return polls;
+}
+
+static int transferred(struct pair *p, int operation,
+                       struct perigee_remote *remote,
+                       struct perigee_region *here) {
+  struct perigee_transfer t = {.local = all_of(here, LONG)};
+  t.remote = (struct perigee_slice){
+      .remote = remote, .length = LONG, .count = 1, .stride = LONG};
+  return polls_of(p, perigee_transfer(p->session[0], operation, &t, 1, 0, -1));
+}
+
+static int received(struct pair *p, struct perigee_region *here,
+                    struct perigee_region *there) {
+  struct perigee_slice to = all_of(here, LONG), from = all_of(there, LONG);
+  int op = perigee_recv(p->session[0], &to, -1);
+  int sent = perigee_send(p->session[1], &from, -1);
+  int polls = polls_of(p, op);
+  ended(p, 1, sent, PERIGEE_OK);
+  same(here, 0, perigee_region_pointer(there), LONG);
+  return polls;
+}
+
+static int replied(struct pair *p, struct perigee_region *here,
+                   struct perigee_region *there) {
+  struct perigee_message m = {.into = all_of(here, LONG), .timeout = -1},
+                         reply = {.slice = all_of(there, LONG)};
+  int op = perigee_call(p->session[0], &m);
+  struct perigee_event e = until(p, 1, PERIGEE_EVENT_REQUEST);
+  assert_int_equal(perigee_reply(p->engine[1], e.operation, &reply), 1);
+  int polls = polls_of(p, op);
+  until(p, 1, PERIGEE_EVENT_SENT);
+  same(here, 0, perigee_region_pointer(there), LONG);
+  return polls;
+}
+
+enum way { READ, WRITE, RECEIVE, REPLY };
+
+/* The polls that a payload takes: quick memory, slow memory, and quick memory
+ * again. */
+static void goes(void **state, enum way way) {
+  enum { QUICK, SLOW, AGAIN, TIMES };
+  struct pair p;
+  int polls[TIMES];
+  open_pair(&p, state);
+  struct perigee_region *here = region_of(&p, 0, NULL, LONG, 0),
+                        *there = region_of(&p, 1, "there", LONG,
+                                           PERIGEE_READ | PERIGEE_WRITE);
+  struct perigee_remote *remote = look_up(&p, "there");
+  fill_byte(there, 7);
+  for (int i = 0; i < TIMES; i++) {
+    step = i == SLOW ? BUDGET_TIME : 0;
+    polls[i] =
+        way == RECEIVE ? received(&p, here, there)
+        : way == REPLY
+            ? replied(&p, here, there)
+            : transferred(&p, way == READ ? PERIGEE_OP_READ : PERIGEE_OP_WRITE,
+                          remote, here);
+  }
+  step = 0;
+  assert_true(polls[SLOW] >= LONG / PIECE_LEAST / 4);
+  if (p.variant != &tcp) { /* there the socket's room counts, too */
+    assert_true(polls[QUICK] <= LONG / BUDGET + FEW);
+    assert_true(polls[AGAIN] <= LONG / BUDGET + FEW);
+  }
+  region_end(here);
+  region_end(there);
+  pair_close(&p);
+}
+
+static void a_read_of_slow_memory_takes_more_polls(void **state) {
+  goes(state, READ);
+}
+
+static void so_does_a_write(void **state) {
+  goes(state, WRITE);
+}
+
+static void so_does_a_message(void **state) {
+  goes(state, RECEIVE);
+}
+
+static void so_does_a_reply(void **state) {
+  goes(state, REPLY);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      OVER(shm, a_read_of_slow_memory_takes_more_polls),
+      OVER(shm, so_does_a_write),
+      OVER(shm, so_does_a_message),
+      OVER(tcp, so_does_a_message),
+      OVER(shm, so_does_a_reply),
+      OVER(tcp, so_does_a_reply),
+  };
+  return cmocka_run_group_tests_name("budget", tests, NULL, NULL);
+}
