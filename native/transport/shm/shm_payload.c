@@ -79,7 +79,8 @@ static int64_t fetch_loan(struct lane *lane, struct fetch *f, uint64_t at,
   const uint8_t *from = arena_peer(lane, f->source.address, f->total);
   if (!from)
     return PERIGEE_PROTOCOL;
-  return put_there(lane, into, from + at, least(f->total - at, *lane->options.piece));
+  return put_there(lane, into, from + at,
+                   least(f->total - at, *lane->options.piece));
 }
 
 static void ack(struct lane *lane, const struct fetch *f, uint64_t bytes) {
