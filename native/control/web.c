@@ -217,7 +217,7 @@ static void end_ambiguous(void *argument, const char *format, va_list values) {
   (void)values;
   if (!strstr(format, "Content-Length"))
     return;
-  LIST_FOREACH(r, &web->all, in_all) {
+  for (r = LIST_FIRST(&web->all); r; r = LIST_NEXT(r, in_all)) {
     if (r->live && !r->seen.method && is_ambiguous(r->wire)) {
       refuse_by_hand(r->wire, !web->is_secure);
       web_hang_up(r->connection);

@@ -59,7 +59,7 @@ static struct origin *origin_of(struct perigee_web *web,
   uint64_t key[2];
   struct origin *o;
   key_of(info ? info->client_addr : NULL, key);
-  LIST_FOREACH(o, &web->origins, in_all) {
+  for (o = LIST_FIRST(&web->origins); o; o = LIST_NEXT(o, in_all)) {
     if (o->key[0] == key[0] && o->key[1] == key[1])
       return o;
   }
@@ -119,7 +119,7 @@ static void give_up(struct perigee_web *web, struct connection *c) {
 
 static struct origin *most_owing(struct perigee_web *web) {
   struct origin *o, *most = NULL;
-  LIST_FOREACH(o, &web->origins, in_all) {
+  for (o = LIST_FIRST(&web->origins); o; o = LIST_NEXT(o, in_all)) {
     if (o->owing > (most ? most->owing : 0))
       most = o;
   }
@@ -131,7 +131,7 @@ static struct connection *least_worthy(struct perigee_web *web) {
   struct origin *most = most_owing(web);
   struct connection *c;
   for (int line = 0; most && line < LINE_TAKING; line++) {
-    TAILQ_FOREACH(c, &web->line[line], in_line) {
+    for (c = TAILQ_FIRST(&web->line[line]); c; c = TAILQ_NEXT(c, in_line)) {
       if (c->origin == most)
         return c;
     }
