@@ -87,6 +87,8 @@ struct perigee_web {
   struct hosts *hosts; /* or NULL: a request may name any */
   bool is_secure;      /* over TLS */
   uint32_t connections, streams, strangers;
+  uint32_t ended;   /* connections since memory was given back */
+  int64_t ended_at; /* milliseconds: when the last one has */
   uint64_t backlog, answering;
   STAILQ_HEAD(requests, request) queue;
   LIST_HEAD(known, request) all;

@@ -17,6 +17,7 @@
 #include "control/web.h"
 #include "perigee.h"
 
+#include <malloc.h>
 #include <netinet/in.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,6 +27,10 @@
 /* Milliseconds: for a connection's first head; for an answer to be taken while
  * places, or memory for answers, are short. */
 enum { HEAD = 5000, CROWDED = 1000 };
+
+/* Memory goes back to the system after MANY connections have ended, and no more
+ * within LULL milliseconds. */
+enum { MANY = 256, LULL = 100 };
 
 static int64_t now(void) {
   struct timespec time;
@@ -160,6 +165,8 @@ void web_leave(struct perigee_web *web, struct connection *c) {
   web->connections -= !c->given_up;
   c->origin->here--;
   release(c->origin);
+  web->ended++;
+  web->ended_at = now();
 }
 
 /* ---- Time ---------------------------------------------------------------- */
@@ -197,13 +204,23 @@ static int pass_streams(struct perigee_web *web, int64_t at) {
   return r ? (int)(patience - (at - r->since)) : -1;
 }
 
+static int pass_memory(struct perigee_web *web, int64_t at) {
+  if (web->ended < MANY)
+    return -1;
+  if (at - web->ended_at < LULL)
+    return LULL;
+  malloc_trim(0);
+  web->ended = 0;
+  return -1;
+}
+
 static int sooner(int one, int other) {
   return one < 0 || (other >= 0 && other < one) ? other : one;
 }
 
 int web_pass(struct perigee_web *web) {
   int64_t at = now();
-  int wait = pass_streams(web, at);
+  int wait = sooner(pass_streams(web, at), pass_memory(web, at));
   for (int line = 0; line < LINES; line++)
     wait = sooner(wait, pass_line(web, line, at));
   return wait;

@@ -65,6 +65,13 @@ needing("a control server that is attacked", { control }, function()
   -- How many of the connections have ended or have something to read.
   local function heard() return #sockets.readable(fds, 0) end
 
+  -- The attackers go; what they used comes back.
+  local function recovers(before)
+    for _, fd in ipairs(fds) do sockets.close(fd) end
+    fds = {}
+    eventually(function() return resident() - before < 16 * MIB end)
+  end
+
   -- What an honest client asks all the time.
   local function is_served(path)
     for _ = 1, 20 do
@@ -98,6 +105,7 @@ needing("a control server that is attacked", { control }, function()
     require("perigee").sleep(3)
     assert.is_true(ended() > 0)
     is_served "entities?limit=1"
+    recovers(before)
   end)
 
   it("has no more for watchers who read nothing, and tells the others all",
@@ -113,6 +121,7 @@ needing("a control server that is attacked", { control }, function()
     local n = select(2, answer.body:gsub('"name":"e%d', ""))
     assert.equal(100, n)
     assert.matches("]}\n\n", answer.body, 1, true)
+    recovers(before)
   end)
 
   it("tells a watcher what changed while it was told all", function()
@@ -224,6 +233,14 @@ needing("a control server that is attacked", { control }, function()
       assert.matches("^HTTP/1.1 200", (sockets.receive(fd)))
       dial(nil, true)
     end
+  end)
+
+  it("gives back what a crowd of connections has used", function()
+    begin()
+    local before = resident()
+    for _ = 1, 2000 do dial(nil, true) end
+    eventually(function() return resident() - before > 8 * MIB end)
+    recovers(before + 4 * MIB - 16 * MIB)
   end)
 
   it("does not wait long for a first head", function()

@@ -5,8 +5,10 @@
 -- in a file of its own (server/alone), or in a store that others write to, too
 -- (server/rounds).
 local alone = require "perigee.control.server.alone"
+local collector = require "perigee.collector"
 local files = require "perigee.control.server.file"
 local errors = require "perigee.errors"
+local heaps = require "perigee.control.server.heap"
 local lines = require "perigee.control.server.lines"
 local log = require "perigee.log"
 local loop = require "perigee.loop"
@@ -25,6 +27,7 @@ local M = {}
 
 local TICK = 250e6                      -- nanoseconds between looks at leases
 local BUSY = 0.5e9                      -- of work without a look at them
+local PAUSE = 0.3                       -- milliseconds between collector steps
 
 --- The limits of a server without options.
 M.LIMITS = { connections = 4096, per_host = 0, head = 4096, body = 65536,
@@ -48,6 +51,7 @@ end
 -- Waits until something comes, or a look at leases is due.
 local function rest(server, wait)
   local longest = math.max(0, (server.due - loop.now()) * 1e-6)
+  if heaps.collect(server.heap) then longest = math.min(longest, PAUSE) end
   server.web:wait(wait < 0 and longest or math.min(wait, longest))
 end
 
@@ -71,6 +75,8 @@ local function serve(server)
     if not server.web then return end
     local more = server.how.work(server)
     if not server.web then return end
+    collector.owe()
+    collector.pay()
     look(server, began, more or n > 0)
     if server.web and not more and n == 0 and wait ~= 0 then
       rest(server, wait)
@@ -148,7 +154,7 @@ local function complete(server, options, all)
   server.web, server.port, server.tokens = listening, listening.port, known
   server.address, server.lines = listening:address(), lines.new()
   server.due, server.turn, server.checked = 0, 0, known.version
-  server.worked = 0
+  server.worked, server.heap = 0, heaps.new()
   server.heartbeat = all.heartbeat
   server.beat = loop.now() + all.heartbeat * 1e9
   return setmetatable(server, Server)
