@@ -44,7 +44,7 @@ describe("a signal", function()
   for name in pairs { INT = SIGINT, TERM = SIGTERM } do
     it("SIG" .. name .. " stops serve in order", function()
       local child = process.start(serving):expect("ready")
-      local proxy = cases.found("x", { timeout = 5 })
+      local proxy = cases.found("x", { timeout = 5, reconnect = 0 })
       assert.is_true((select("#", proxy:sleep(0)) == 0))
       child:signal(name)
       assert.matches("^true", (child:read(5)))
