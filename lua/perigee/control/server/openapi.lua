@@ -41,7 +41,7 @@ local SCHEMAS = {
       regions = { type = "object",
                   description = "By name: { length, access }" },
       metadata = OBJECT, weight = COUNT, state = TEXT, host = TEXT,
-      pid = COUNT, since = { type = "number",
+      pid = COUNT, since = { type = "number", minimum = -1e12, maximum = 1e12,
         description = "Seconds for which it has had the name." } } },
   Entity = {
     type = "object", required = { "kind" },
