@@ -357,13 +357,14 @@ void regions_close_in_child(struct perigee_engine *engine) {
 
 void regions_close(struct perigee_engine *engine) {
   struct regions *r = &engine->regions;
+  struct node *n;
   if (!r->slots)
     return;
   for (uint32_t i = 0; i < r->limit; i++)
     if (r->slots[i])
       region_free(r->slots[i]);
-  while (!list_empty(&r->privates))
-    region_free(CONTAINER(r->privates.next, struct perigee_region, among));
+  while ((n = list_pop(&r->privates)))
+    region_free(CONTAINER(n, struct perigee_region, among));
   free(r->slots);
   r->slots = NULL;
 }

@@ -86,7 +86,7 @@ int perigee_devices(const char *sysfs, struct perigee_device *list,
   if (count < 0)
     return detail_fail(count, "%s", reason);
   int kept = count < capacity ? count : capacity;
-  if (kept > 0)
+  if (list && kept > 0)
     memcpy(list, all, (size_t)kept * sizeof *list);
   free(all);
   if (!sysfs)

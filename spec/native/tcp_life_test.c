@@ -75,7 +75,7 @@ static bool said(const struct heard *h, enum tcp_type type, int i,
 /* The engine says once that the stream of this life is lost. */
 static void says_lost(struct played *s, uint16_t life, uint32_t came) {
   static struct heard h;
-  struct tcp_head head;
+  struct tcp_head head = {0};
   uint32_t body;
   h = (struct heard){.fd = s->hand.fd};
   hear(s, &h);
@@ -239,7 +239,8 @@ static void half_a_piece_for_memory_that_no_cpu_can_write(void **state) {
 /* Otherwise the peer would be told of less and less window. */
 static void what_does_not_count_takes_no_window(void **state) {
   struct played *s = *state;
-  for (uint16_t life = 0; life < 2 * TCP_WINDOW / SIZE; life++) {
+  const uint16_t lives = 2 * TCP_WINDOW / SIZE;
+  for (uint16_t life = 0; life < lives; life++) {
     uint32_t number = FIRST + (TCP_STREAMS - 1) * (uint32_t)life;
     int fd = played_stream(s, number, 0);
     tell_bytes(fd, 0, SIZE, 1, 1);

@@ -97,8 +97,9 @@ static void what_is_sent_is_accepted(void **state) {
 static void all_else_is_refused(void **state) {
   (void)state;
   check(refused, sizeof refused / sizeof *refused);
-  assert_int_equal(perigee_typed_scan(NULL, UINT64_C(1) << 31),
+  assert_int_equal(perigee_typed_scan((const uint8_t *)"", UINT64_C(1) << 31),
                    PERIGEE_PROTOCOL);
+  assert_int_equal(perigee_typed_scan(NULL, 1), PERIGEE_INVALID);
 }
 
 static void depth_ends_at_64(void **state) {
