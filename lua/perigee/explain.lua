@@ -6,8 +6,9 @@
 --   `facts`: the same by name, as numbers and texts. Over TCP:
 --   `payload_sockets`, `chunks`, and `payload_sockets_lost` once some were:
 --   held back or cut on their way, and replaced. Over RDMA: `device`,
---   `queue_pairs`, `MTU`, `inline`, `keys`, `registered_bytes`, `registrations`,
---   `posts`, `polls_that_found`, `resets`. With injected faults, first:
+--   `queue_pairs`, `MTU`, `inline`, `keys`, `registered_bytes`,
+--   `registrations`, `posts`, `polls_that_found`, `resets`. With injected
+--   faults, first:
 --   `faults_on_purpose`, `dropped`, `twice`, `cut_short`, `overtaken`
 -- * `forced`: what asked for that transport ("option transport" of this side,
 --   "PERIGEE_TRANSPORT"), or false

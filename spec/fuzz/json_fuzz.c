@@ -128,10 +128,10 @@ static size_t write_text(char *to, const char *text, size_t length) {
 /* Writes the JSON of tokens; returns its length. */
 static size_t write_again(const struct told *t, char *to) {
   static const char words[3][6] = {"null", "false", "true"};
-  uint8_t object[DEEP + 1];
+  uint8_t object[DEEP + 1] = {0};
   size_t n = 0, depth = 0;
   for (size_t at = 0; at < t->length;) {
-    int kind = t->bytes[at++];
+    int kind = (uint8_t)t->bytes[at++];
     if (kind <= PERIGEE_JSON_TRUE) {
       n += (size_t)sprintf(to + n, "%s", words[kind]);
     } else if (kind == PERIGEE_JSON_NUMBER) {
