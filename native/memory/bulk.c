@@ -88,7 +88,7 @@ void bulk_copy_large(uint8_t *to, const uint8_t *from, uint64_t n,
     *way = try_both(to, from) ? BULK_STREAMED : BULK_CACHED;
     to += 2 * TRIED, from += 2 * TRIED, n -= 2 * TRIED;
   }
-  if (*way == BULK_STREAMED)
+  if (*way == BULK_STREAMED && n >= LINE) /* the tries may have left less */
     bulk_stream(to, from, n);
   else
     memcpy(to, from, n);

@@ -74,8 +74,34 @@ static void every_way(void **state) {
     }
 }
 
+/* Streaming is the faster way to lines that no cache has. */
+static void leave_caches(void) {
+#if defined(__x86_64__)
+  for (size_t i = 0; i < ROOM + 2 * EDGE; i += 64)
+    __builtin_ia32_clflush(to + i);
+  __builtin_ia32_mfence();
+#endif
+}
+
+/* Little or nothing is left of a piece once both ways were tried. */
+static void pieces_that_the_tries_use_up(void **state) {
+  static const size_t more[] = {0, 1, 63};
+  (void)state;
+  for (int i = 0; i < 60; i++) {
+    size_t n = BULK_PIECE + more[i % 3];
+    uint8_t way = BULK_UNKNOWN;
+    memset(to, MARK, ROOM + 2 * EDGE);
+    leave_caches();
+    bulk_copy(to + EDGE + 14, from, n, BULK_LEAST, &way);
+    assert_memory_equal(to + EDGE + 14, from, n);
+    assert_int_equal(to[EDGE + 14 + n], MARK);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test_setup_teardown(pieces_that_the_tries_use_up, open_memory,
+                                      close_memory),
       cmocka_unit_test_setup_teardown(every_way, open_memory, close_memory),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
