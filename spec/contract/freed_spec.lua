@@ -39,6 +39,12 @@ end
 
 local function slow(seconds) return seconds * cases.slow end
 
+local function start_caller()
+  local child = process.start(caller)
+  child:expect("ready", slow(30), cases.pump)
+  return child
+end
+
 describe("a session that is closed on the loop", function()
   local agent, proxy, other, session, region, seen
 
@@ -114,8 +120,7 @@ describe("a session that is closed on the loop", function()
   end)
 
   it("by a raw handler, ends its calls", function()
-    local child = process.start(caller)
-    child:expect("ready", slow(30), cases.pump)
+    local child = start_caller()
     local future = proxy.async:sleep()
     child:tell("close")
     child:expect(" fine", slow(30), cases.pump)
@@ -125,8 +130,7 @@ describe("a session that is closed on the loop", function()
   end)
 
   it("by a landing, ends its calls", function()
-    local child = process.start(caller)
-    child:expect("ready", slow(30), cases.pump)
+    local child = start_caller()
     local future = proxy.async:sleep()
     seen.landing = close
     child:tell("put 64")
@@ -160,8 +164,7 @@ describe("a session that is closed on the loop", function()
   end
 
   it("ends context():sent()", function()
-    local child = process.start(caller)
-    child:expect("ready", slow(30), cases.pump)
+    local child = start_caller()
     child:tell("get")
     cases.await(function() return next(agent.engine.replying) end)
     local sent = perigee.spawn(function() return seen.context:sent() end)
@@ -174,8 +177,7 @@ describe("a session that is closed on the loop", function()
   end)
 
   it("calls abandoned, and its landing is nobody else's", function()
-    local child = process.start(caller)
-    child:expect("ready", slow(30), cases.pump)
+    local child = start_caller()
     seen.landing = function()
       seen.landing, session = nil, accepted()
       closing().async:echo("y")

@@ -43,13 +43,8 @@ function M.start()
 end
 
 function M.finish()
-  if M.home then
-    enter(M.home)
-    for _, fd in ipairs { M.home, M.near_fd, M.far_fd } do
-      namespaces.close(fd)
-    end
-    M.home = nil
-  end
+  namespaces.leave(M.home, M.near_fd, M.far_fd)
+  M.home = nil
   cases.cleanup()
 end
 

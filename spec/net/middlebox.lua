@@ -48,13 +48,8 @@ function M.start()
 end
 
 function M.finish()
-  if M.home then
-    namespaces.enter(M.home)
-    for _, fd in ipairs { M.home, M.near, M.box, M.far_fd } do
-      namespaces.close(fd)
-    end
-    M.home = nil
-  end
+  namespaces.leave(M.home, M.near, M.box, M.far_fd)
+  M.home = nil
   cases.cleanup()
 end
 

@@ -50,6 +50,14 @@ end
 
 function M.close(fd) ffi.C.spec_close(fd) end
 
+--- Moves this process back home, if it ever left, and closes all these; the
+-- first is home, or nil.
+function M.leave(home, ...)
+  if not home then return end
+  M.enter(home)
+  for _, fd in ipairs { home, ... } do M.close(fd) end
+end
+
 --- Returns what f(...) returns (two values), called in the namespace there by
 -- who is in the namespace here.
 function M.within(there, here, f, ...)

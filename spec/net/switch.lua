@@ -68,13 +68,8 @@ function M.start(n)
 end
 
 function M.finish()
-  if M.home then
-    namespaces.enter(M.home)
-    for _, fd in ipairs { M.home, M.switch, unpack(M.hosts) } do
-      namespaces.close(fd)
-    end
-    M.home, M.hosts = nil, {}
-  end
+  namespaces.leave(M.home, M.switch, unpack(M.hosts))
+  M.home, M.hosts = nil, {}
   cases.cleanup()
 end
 
