@@ -110,6 +110,7 @@ describe("a worker that is replaced", function()
   for how, text in pairs { alone = ALONE, ["by the command"] = SERVED } do
     it("fails no call when it is served " .. how .. " and restarted", function()
       local path, served = file(text), 0
+      finally(function() os.remove(path) end)
       local one = serve(how, path)
       crowd.begin()
       crowd.ready()
@@ -127,7 +128,6 @@ describe("a worker that is replaced", function()
       local made, failed, told, slowest = crowd.finish()
       one:signal "TERM"
       if how == "alone" then served = served + tonumber(one:read(LONG)) end
-      os.remove(path)
       figures(times, took, longest, made, failed, slowest)
       assert.equal(0, failed, told)
       assert.is_true(made > times)

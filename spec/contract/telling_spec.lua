@@ -52,9 +52,12 @@ describe("a handler that fails", function()
   end)
 
   it("is logged once a second for each kind, and then how often", function()
-    local ends = os.time() + 60
+    local since, ends = process.now(), os.time() + 60
     for _ = 1, 20 do proxy:fails("too bad") end
     proxy:other()
+    if process.now() - since > 1 then
+      return pending "the machine is too busy for twenty calls in a second"
+    end
     assert.equal(2, #said)
     assert.matches("^x.other failed", said[2])
     repeat

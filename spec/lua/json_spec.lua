@@ -78,10 +78,13 @@ needing("JSON of others", { control }, function()
     local LC_NUMERIC = 1
     local before = ffi.string(ffi.C.spec_setlocale(LC_NUMERIC, nil))
     finally(function() ffi.C.spec_setlocale(LC_NUMERIC, before) end)
+    local found = false
     for _, name in ipairs { "de_DE.UTF-8", "fr_FR.UTF-8", "C.UTF-8" } do
-      ffi.C.spec_setlocale(LC_NUMERIC, name)
+      local set = ffi.C.spec_setlocale(LC_NUMERIC, name) ~= nil
+      found = found or set and name:sub(1, 1) ~= "C"
       assert.equal(1.5, json.decode "1.5")
     end
+    if not found then pending "no locale here has a decimal comma" end
   end)
 
   it("takes only so much memory by its length", function()

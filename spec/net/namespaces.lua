@@ -41,7 +41,7 @@ end
 function M.hold()
   local child = process.spawn { "unshare", "-n", "sh", "-c",
                                 "echo held; read line" }
-  local said = child:read(10)
+  local said = child:read(10 * process.slow)
   if said ~= "held" then
     return nil, "no network namespace can be made here (are you root?)"
   end
