@@ -13,6 +13,7 @@
 #include <assert.h>
 #include <hiredis/hiredis.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* At most QUEUED bytes wait to be sent; a server that lets more pile up counts
  * as dead. */
@@ -23,6 +24,8 @@ enum { CHUNK = 32 << 10 };
 /* Of a reply at most: its bytes, those of a text and of a line in it, and the
  * replies in it. */
 enum { REPLY = 64 << 20, TEXT = 2 << 20, LINE = 16 << 10, WITHIN = 1 << 16 };
+/* Of the head of a text: "$", its length, and the end of the line. */
+enum { HEAD = 32 };
 
 #if HIREDIS_MAJOR > 0
 typedef size_t count_t;
@@ -154,7 +157,7 @@ static bool is_in_text(const redisReader *reader) {
 static bool may_go_on(const redisReader *reader) {
   if (reader->len - reader->pos <= LINE)
     return true;
-  return is_in_text(reader) &&
+  return is_in_text(reader) && memchr(reader->buf + reader->pos, '\n', HEAD) &&
          strtoll(reader->buf + reader->pos, NULL, 10) <= TEXT;
 }
 

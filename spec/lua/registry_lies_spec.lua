@@ -14,6 +14,8 @@ local LONG = 30 * cases.slow
 -- Seconds of the processor's time of a turn of the loop. What is tried here
 -- took seconds in one.
 local SHORT = 0.1
+-- Seconds of processor time that a whole answer may cost.
+local ALL = 5 * cases.slow
 
 -- A server that answers each request with the same bytes, the results of the
 -- code `making` (a head and a part, which comes `times`), and then hangs up.
@@ -54,7 +56,7 @@ needing("a registry's server that lies", { control }, function()
   -- Asks a liar for a name and for all names. Both fail, in no long turn.
   local function costs_little(registry, kinds)
     for _, asking in ipairs { "lookup", "list" } do
-      local kilobytes = collectgarbage "count"
+      local kilobytes, began = collectgarbage "count", os.clock()
       local seconds, none, kind, why = turns.longest(function()
         return registry[asking](registry, cases.scope, asking == "list" and {}
           or "one"):wait(LONG)
@@ -63,6 +65,7 @@ needing("a registry's server that lies", { control }, function()
       assert.is_truthy(kinds[kind], ("%s: %s"):format(kind, why))
       assert.is_true(seconds < SHORT, ("%s: a turn of %g s"):format(asking,
                                                                     seconds))
+      assert.is_true(os.clock() - began < ALL, asking .. " costs too much")
       local more = collectgarbage "count" - kilobytes
       assert.is_true(more < 2 ^ 17, ("%s: %d KiB"):format(asking, more))
     end
@@ -85,6 +88,7 @@ needing("a registry's server that lies", { control }, function()
 
   for what, making in pairs {
     ["a line without an end"] = [[return "+", ("+"):rep(2 ^ 20)]],
+    ["a text's length without an end"] = [[return "$", ("0"):rep(2 ^ 20)]],
     ["a text that is too long"] =
       [[return "$60000000\r\n", ("x"):rep(2 ^ 20)]],
     ["a list of as many texts as there may be"] =

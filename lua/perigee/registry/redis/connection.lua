@@ -215,11 +215,14 @@ end
 -- Reads one reply: its value; or nil, a kind and why.
 local function read(connection)
   local redis, out = connection.redis, connection.out
+  local life = connection.life
   while true do
     local status = C.perigee_redis_get(redis, out, connection.wait)
     if status == 1 then
       local value = replies.take(out[0])
-      if connection.redis == redis then return value end
+      if connection.life == life and connection.redis == redis then
+        return value
+      end
       return nil, "closed", "it was closed"
     elseif status < 0 then
       return nil, kind_of(status), ffi.string(C.perigee_redis_why(redis))
