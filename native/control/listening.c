@@ -22,12 +22,16 @@ static int fail(const char *what, char *why, uint64_t capacity) {
 }
 
 static int bound(const struct addrinfo *to) {
-  int on = 1, sent = SENT, came = CAME;
+  int on = 1, off = 0, sent = SENT, came = CAME;
   int made =
       socket(to->ai_family, to->ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (made < 0)
     return -1;
   setsockopt(made, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  /* Who listens at all addresses of a host leaves none of them, and no client's
+   * token, to another user's program. */
+  if (to->ai_family == AF_INET6)
+    setsockopt(made, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
   setsockopt(made, SOL_SOCKET, SO_SNDBUF, &sent, sizeof sent);
   setsockopt(made, SOL_SOCKET, SO_RCVBUF, &came, sizeof came);
   if (bind(made, to->ai_addr, to->ai_addrlen) == 0 &&

@@ -142,17 +142,20 @@ needing("a round of a control server over a store",
     assert.equal(404, (ask("GET", "agents/a")))
   end)
 
-  it("follows no more collections than it may", function()
+  it("follows no more collections than it may, for strangers half as many",
+     function()
     begin()
     local state = require("perigee.control.server.shared").new(
       require("perigee.control.server.storages").shared(redis.address(cases)),
       2)
     state.told = function() end
     local known, kind = perigee.spawn(function()
+      assert(state:follow("a", "agents"))
+      assert.is_nil((state:follow("b", "agents")))
       for _, scope in ipairs { "a", "b", "a" } do
-        assert(state:follow(scope, "agents"))
+        assert(state:follow(scope, "agents", true))
       end
-      return state:follow("c", "agents")
+      return state:follow("c", "agents", true)
     end):wait(LONG)
     assert.same({ nil, "no_memory" }, { known, kind })
     state:close()

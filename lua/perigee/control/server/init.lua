@@ -27,6 +27,7 @@ local M = {}
 
 local TICK = 250e6                      -- nanoseconds between looks at leases
 local BUSY = 0.5e9                      -- of work without a look at them
+local LATE = 1e9                        -- the same, where more is urgent
 local PAUSE = 0.3                       -- milliseconds between collector steps
 
 --- The limits of a server without options.
@@ -62,7 +63,10 @@ local function look(server, began, has_worked)
   local now = loop.now()
   if has_worked then
     server.worked = server.worked + math.min(now - began, TICK)
-    if server.worked < BUSY or server.lines:is_urgent() then return end
+    if server.worked < BUSY
+      or server.worked < LATE and server.lines:is_urgent() then
+      return
+    end
   end
   server.worked = 0
   server.how.pass(server, now, TICK)

@@ -56,11 +56,16 @@ local function line_of(call)
   return call.trusted and 3 or 4
 end
 
+-- Strangers leave half of the places to who is known.
+function Lines:has_place(call)
+  return self.waiting < (call.trusted and MOST or MOST / 2)
+end
+
 --- Adds a call; false if too many wait for what takes long.
 function Lines:add(call)
   local line = line_of(call)
   if line > URGENT then
-    if self.waiting >= MOST then return false end
+    if not self:has_place(call) then return false end
     self.waiting = self.waiting + 1
   end
   push(self[line], call)
@@ -82,7 +87,7 @@ end
 
 --- Parks a call until an answer may have as many bytes; false if too many wait.
 function Lines:park(call, needs)
-  if self.waiting >= MOST then return false end
+  if not self:has_place(call) then return false end
   self.waiting = self.waiting + 1
   call.needs = needs
   push(self.parked, call)

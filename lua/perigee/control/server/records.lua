@@ -67,11 +67,13 @@ function M.each(call, collection, f)
   for i = first, #names do
     local name = names[i]
     local record = collection.records[name]
+    -- Another call of the round may have read what follows.
+    if cut and name > cut then return cut end
     if #from > 0 and query.prefix
       and name:sub(1, #query.prefix) ~= query.prefix then
       return nil
     end
-    if i - first == M.LOOKED or cut and name > cut
+    if i - first == M.LOOKED
       or entries.matches(record, filter) and not f(record) then
       return i > first and names[i - 1] or cut
     end

@@ -136,7 +136,7 @@ local function begin_watch(server, call)
   local known, kind, why = nil, server.kind, server.failed
   if not server.away then
     known, kind, why = server.state:follow(call.scope, call.query.collection
-                                          or "agents")
+                                          or "agents", call.trusted)
   end
   if not server.web then return end
   if not server.tokens:admits_still(call.token) then
@@ -267,6 +267,7 @@ function M.take(server)
     if call.status or not call.scope then
       routes.send(routes.run(server, call))
     else
+      call.trusted = server.tokens:knows(request)
       routes.line_up(server, call)
     end
   end

@@ -27,6 +27,7 @@ local RESOURCES = {
 local SCOPED = "^/v1/scopes/([^/]+)/([^/]+)%f[/%z]/?([^/]*)%f[/%z]/?([^/]*)$"
 local NONE = {}
 local SLASH = 47
+local LARGEST = 2 ^ 20                  -- bytes of room that are waited for
 
 local function no_path(path)
   return problem(404, "not_found", ("there is no path %s here"):format(path))
@@ -212,9 +213,13 @@ function M.line_up(server, call)
   refuse(call, "so many ask for lists that this one will have no turn")
 end
 
+-- The room that an answer waits for: a larger one would wait for as long as a
+-- few clients read nothing.
+local function needs_of(call) return math.min(#call.body, LARGEST) end
+
 -- It is run again when there is room.
 local function park(server, call)
-  local needs = #call.body
+  local needs = needs_of(call)
   call.status, call.body, call.headers = false, nil, nil
   if server.lines:park(call, needs) then return end
   refuse(call, "so many do not take their answers that there is no room for "
@@ -224,7 +229,7 @@ end
 --- Sends a call's answer, unless it has only read and there is no room.
 function M.answer(server, call)
   if not call.stream and call.body and lines.is_reading(call)
-    and #call.body > server.web:room() then
+    and needs_of(call) > server.web:room() then
     return park(server, call)
   end
   return M.send(call)

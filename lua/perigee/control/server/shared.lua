@@ -219,14 +219,19 @@ function Shared:watched(scope, kind)
   return self.scopes[scope][kind]
 end
 
---- Follows a collection until nobody watches it. True when it is known; or nil,
--- a kind and why. Waits.
-function Shared:follow(scope, kind)
+-- Strangers leave half of the places to who is known.
+local function may_follow(state, trusted)
+  return state.followed < (trusted and state.most or state.most / 2)
+end
+
+--- Follows a collection until nobody watches it, for somebody who is known, or
+-- a stranger. True when it is known; or nil, a kind and why. Waits.
+function Shared:follow(scope, kind, trusted)
   local answers, away, reason = reading.read(self, {})
   if not answers then return nil, away, reason end
   local of = self.scopes[scope]
   local collection = of and of[kind]
-  if not collection and self.followed >= self.most then
+  if not collection and not may_follow(self, trusted) then
     return nil, "no_memory", "this server follows as many collections as it can"
   end
   collection = collection or new_followed(self, scope, kind)

@@ -139,6 +139,19 @@ local function admit_stranger(tokens, role)
   return tokens.strangers, false
 end
 
+local function text_of(header)
+  return header:match "^[Bb][Ee][Aa][Rr][Ee][Rr] +(%S+) *$"
+end
+
+--- Does a request come from somebody whom strangers do not hold up? As far as
+-- is known now: a token that was just made may not be.
+function Tokens:knows(request)
+  if self:is_open() and self.strangers == "admin" then return true end
+  local given = request:header "Authorization"
+  local text = given and text_of(given)
+  return text and self:admits_still(hash_of(text)) or false
+end
+
 --- The role of a request that may do what takes role in scope, and its token's
 -- hash (false: none was needed); or nil, and the answer that refuses it.
 function Tokens:admits(request, scope, role, now)
@@ -146,7 +159,7 @@ function Tokens:admits(request, scope, role, now)
   if not given or self:is_open() and self.strangers == "admin" then
     return admit_stranger(self, role)
   end
-  local text = given:match "^[Bb][Ee][Aa][Rr][Ee][Rr] +(%S+) *$"
+  local text = text_of(given)
   if not text then return nil, unauthorized "a bearer token is needed" end
   local token = known(self, text)
   if not token or token.revoked then

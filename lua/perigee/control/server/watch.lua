@@ -216,7 +216,8 @@ local function feed(state, watcher)
   end
   if stream:behind() >= PORTION then return nil end
   local part = watcher.rest and watcher.rest()
-  if part then return part == "" or stream:tell(part) end
+  -- One that cannot be told any more is found to be gone the next time.
+  if part then return part == "" or stream:tell(part) or nil end
   watcher.rest = rest_of(state, watcher)
   watcher.fed = not watcher.rest
   return not watcher.fed

@@ -55,14 +55,21 @@ local function places(host)
   return {}
 end
 
+-- What lies where others may write may be another's.
+local function is_private(base)
+  return where.system.look(base) == "own" and where.folder(base)
+end
+
 --- The token for a server (a URL, SCHEME://HOST:PORT), or nil; and the URL at
 -- which to ask it, which names an address instead of localhost, unless a
 -- certificate tells who it is.
 function M.find(url)
   local scheme, host, port = url:match "^(https?)://(.*):(%d+)$"
   if not scheme then return nil, url end
+  local base = where.base()
+  if not is_private(base) then return nil, url end
   for _, place in ipairs(places(host:lower())) do
-    local text = private().read(path_of(where.base(), place[1], port))
+    local text = private().read(path_of(base, place[1], port))
     local token = text and text:match "^(%S+)\n$"
     if token and scheme == "https" then return token, url end
     if token then return token, ("http://%s:%s"):format(place[2], port) end
