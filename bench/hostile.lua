@@ -96,7 +96,7 @@ local function beside(case, one, where)
   forget(case)
   local before = assert(case:stats()).memory
   case:suffer({ one }, given.seconds)
-  if case.gone then error(case.said[1], 0) end
+  if #case.said > 0 then error(case.said[1], 0) end
   note(case, where)
   process.usleep(SETTLE)
   return assert(case:stats()).memory - before

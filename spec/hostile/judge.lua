@@ -270,8 +270,19 @@ local function judge_attacker(self, state)
   end
 end
 
+-- Some attackers' memory is looked at while they hold it.
+local function prepare_group(self, chosen)
+  for _, one in ipairs(chosen) do
+    if one.judge and one.judge.holds and not self.group then
+      self.group = memory_group.of(self.victim.pid, GROUP)
+      self.shared = self.group:shared()
+    end
+  end
+end
+
 --- Runs the attackers of these scenarios at once, to their end.
 function Case:suffer(chosen, seconds)
+  prepare_group(self, chosen)
   local states, ends = {}, process.now() + seconds
   for i, one in ipairs(chosen) do
     local seed = self.seed + 100 * i
@@ -403,12 +414,6 @@ end
 --- Runs these scenarios at once for so many seconds; returns the verdict.
 function Case:attacks(chosen, seconds)
   local empty, before = prepare(self, chosen)
-  for _, one in ipairs(chosen) do
-    if one.judge and one.judge.holds and not self.group then
-      self.group = memory_group.of(self.victim.pid, GROUP)
-      self.shared = self.group:shared()
-    end
-  end
   self:suffer(chosen, seconds)
   judge_one_second_later(self, before)
   judge_clients(self)
