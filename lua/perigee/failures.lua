@@ -1,38 +1,60 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- Logs at the server that a handler has failed, each kind once a second. A
--- kind is a method and the line that raised.
+-- kind is a method and the line that raised; what the message says is no part
+-- of it, for callers may choose that.
 local log = require "perigee.log"
 local loop = require "perigee.loop"
 
 local M = {}
 
 local PAUSE = 1e9                       -- ns between two lines of one kind
-local KINDS = 16                        -- of a method; others count as one
+-- Kinds of a method. The last is that of failures without a place, and of all
+-- that are too many.
+local KINDS = 16
+local LONGEST = 4096                    -- bytes of a message in the log
+local DEPTH = 8                         -- frames of C above the line, at most
+
+--- The line that raised: the first frame with one from level on, of the calling
+-- function. Nil without any.
+function M.place(level)
+  for i = level + 1, level + DEPTH do
+    local at = debug.getinfo(i, "Sl")
+    if not at then return nil end
+    if at.currentline >= 0 then
+      return ("%s:%d"):format(at.short_src, at.currentline)
+    end
+  end
+end
 
 -- Returns what is known of a kind: when it was told, and how often it has come
 -- since.
-local function kind_of(method, message)
-  local kinds = method.failures or { n = 0 }
+local function kind_of(method, place)
+  local kinds = method.failures or { n = 0, places = {} }
   method.failures = kinds
-  local place = message:match "^[^\n]-:%d+:" or ""
-  if not kinds[place] and kinds.n == KINDS then place = "" end
-  if not kinds[place] then
-    kinds[place], kinds.n = { told = -PAUSE, times = 0 }, kinds.n + 1
+  local places = kinds.places
+  if not places[place] and kinds.n >= KINDS - 1 then place = "" end
+  if not places[place] then
+    places[place], kinds.n = { told = -PAUSE, times = 0 }, kinds.n + 1
   end
-  return kinds[place]
+  return places[place]
 end
 
---- Logs that method's handler has failed. failure: message and traceback, as
--- reply.lua has them.
+local function cut(text)
+  return #text > LONGEST and text:sub(1, LONGEST) .. "..." or text
+end
+
+--- Logs that method's handler has failed. failure: message, traceback and
+-- place, as reply.lua has them.
 function M.note(method, failure)
-  local kind, now = kind_of(method, failure.message), loop.now()
+  local kind, now = kind_of(method, failure.place or ""), loop.now()
   kind.times = kind.times + 1
   if now - kind.told < PAUSE then return end
   local often, trace = "", failure.traceback or ""
   if kind.times > 1 then often = (" %d times"):format(kind.times) end
-  log.write("warning", ("%s failed%s: %s%s%s"):format(method.text, often,
-    failure.message, trace ~= "" and "\n" or "", trace))
+  -- The log may run what this is noted in again.
   kind.told, kind.times = now, 0
+  log.write("warning", ("%s failed%s: %s%s%s"):format(method.text, often,
+    cut(failure.message), trace ~= "" and "\n" or "", cut(trace)))
 end
 
 return M

@@ -3,66 +3,109 @@
 -- the direction of what follows or break a line is written as an escape.
 local M = {}
 
-local NAMES = { ["\n"] = "\\n", ["\r"] = "\\r", ["\t"] = "\\t" }
+local byte, find, sub = string.byte, string.find, string.sub
 
-local function escape(byte)
-  return NAMES[byte] or ("\\x%02x"):format(byte:byte())
+-- What stands for each byte that is not to be shown.
+local ESCAPES, MARKS = {}, {}
+for i = 0, 255 do
+  ESCAPES[string.char(i)] = ("\\x%02x"):format(i)
+  MARKS[string.char(i)] = "\239\191\189"        -- U+FFFD
+end
+ESCAPES["\n"], ESCAPES["\r"], ESCAPES["\t"] = "\\n", "\\r", "\\t"
+
+-- ---- UTF-8 -----------------------------------------------------------------
+
+-- The second byte of a character is from 128 to 191. It is bounded further
+-- after these first bytes, so that each character has one form, is no half of
+-- another code's pair, and is one that Unicode has.
+local LEAST, MOST = { [224] = 160, [240] = 144 }, { [237] = 159, [244] = 143 }
+
+-- The number of bytes of the character that begins at i of a text, or 0 if none
+-- does.
+local function length_at(text, i)
+  local first, second, third, fourth = byte(text, i, i + 3)
+  if first < 128 then return 1 end
+  if first < 194 or first > 244 or not second
+    or second < (LEAST[first] or 128) or second > (MOST[first] or 191) then
+    return 0
+  end
+  if first < 224 then return 2 end
+  if not third or third < 128 or third > 191 then return 0 end
+  if first < 240 then return 3 end
+  return fourth and fourth >= 128 and fourth <= 191 and 4 or 0
 end
 
--- The bytes of the UTF-8 character at i, if there is one; else nil.
-local function character(text, i)
-  local found = text:match("^[\194-\223][\128-\191]", i)
-    or text:match("^[\224-\239][\128-\191][\128-\191]", i)
-    or text:match("^[\240-\244][\128-\191][\128-\191][\128-\191]", i)
-  if found and not found:find "^\224[\128-\159]"
-    and not found:find "^\237[\160-\191]"
-    and not found:find "^\240[\128-\143]"
-    and not found:find "^\244[\144-\191]" then
-    return found
+-- The end of the run from i on of characters, or of bytes that are of none.
+local function run_end(text, i, good)
+  local size = #text
+  while i <= size do
+    local length = length_at(text, i)
+    if (length > 0) ~= good then break end
+    i = i + (good and length or 1)
   end
+  return i
 end
 
 -- The text with each byte beyond ASCII that is of no UTF-8 character replaced.
 local function replace_others(text, by)
-  if not text:find "[\128-\255]" then return text end
-  local parts, i = {}, 1
+  if not find(text, "[\128-\255]") then return text end
+  local parts, n, i, good = {}, 0, 1, true
   while i <= #text do
-    local found = character(text, i)
-    local byte = text:sub(i, i)
-    parts[#parts + 1] = found or byte < "\128" and byte or by(byte)
-    i = i + (found and #found or 1)
+    local ends = run_end(text, i, good)
+    local run = sub(text, i, ends - 1)
+    n, i = n + 1, ends
+    parts[n] = good and run or run:gsub(".", by)
+    good = not good
   end
   return table.concat(parts)
 end
 
-local function escape_all(bytes) return (bytes:gsub(".", escape)) end
+-- ---- Characters beyond ASCII -----------------------------------------------
 
--- Beyond ASCII: control characters (U+0080 to U+009F), those that end a line
--- or a paragraph (U+2028, U+2029), and those that change the direction of text
--- (U+202A to U+202E, U+2066 to U+2069).
-local HIGH = { "\194[\128-\159]", "\226\128[\168-\174]",
-               "\226\129[\166-\169]" }
+local function escape_all(bytes) return (bytes:gsub(".", ESCAPES)) end
+
+-- Control characters (U+0080 to U+009F), those that end a line or a paragraph
+-- (U+2028, U+2029), and those that change the direction of text (U+202A to
+-- U+202E, U+2066 to U+2069): how each is found, and what stands for it.
+local HIGH = {}
+
+local function add_high(lead, from, to)
+  local escapes = {}
+  for i = from, to do
+    local found = lead .. string.char(i)
+    escapes[found] = escape_all(found)
+  end
+  HIGH[#HIGH + 1] = {
+    pattern = ("%s[%s-%s]"):format(lead, string.char(from), string.char(to)),
+    escapes = escapes }
+end
+
+add_high("\194", 128, 159)
+add_high("\226\128", 168, 174)
+add_high("\226\129", 166, 169)
 
 local function escape_high(text)
-  if not text:find "[\128-\255]" then return text end
-  text = replace_others(text, escape)
-  for _, pattern in ipairs(HIGH) do text = text:gsub(pattern, escape_all) end
+  if not find(text, "[\128-\255]") then return text end
+  text = replace_others(text, ESCAPES)
+  for _, each in ipairs(HIGH) do
+    text = text:gsub(each.pattern, each.escapes)
+  end
   return text
 end
 
 --- A text on one line.
 function M.line(text)
-  return escape_high((tostring(text):gsub("[%z\1-\31\127]", escape)))
+  return escape_high((tostring(text):gsub("[%z\1-\31\127]", ESCAPES)))
 end
 
 --- A text that may have several lines, and tabs.
 function M.lines(text)
-  return escape_high((tostring(text):gsub("[%z\1-\8\11-\31\127]", escape)))
+  return escape_high((tostring(text):gsub("[%z\1-\8\11-\31\127]", ESCAPES)))
 end
 
 --- A text with each byte that is no UTF-8 replaced, for JSON.
 function M.utf8(text)
-  return replace_others(text, function() return "\239\191\189" end)
+  return replace_others(text, MARKS)
 end
 
 return M

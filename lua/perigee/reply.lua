@@ -25,7 +25,7 @@ local TOO_LARGE = C.PERIGEE_TOO_LARGE
 local message = native.message_t()      -- shared; the core copies it
 local out = acquire()                   -- typed heads; replaced while in use
 
--- The value that error() was given, as text, with its traceback and code.
+-- The value that error() was given, as text, with what else is told of it.
 local function describe(e)
   local message_text, code = e, nil
   if type(e) == "table" then
@@ -39,7 +39,7 @@ local function describe(e)
   end
   return { message = errors.shown(message_text),
            traceback = errors.trace((debug.traceback("", 4):gsub("^\n", ""))),
-           code = code }
+           place = failures.place(4), code = code }
 end
 
 --- The message handler of every xpcall of a handler.

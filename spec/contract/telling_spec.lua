@@ -16,6 +16,10 @@ describe("a handler that fails", function()
     agent = assert(cases.agent("worker"))
     agent:serve { name = "x", methods = {
       fails = function(why) error(why) end,
+      raises = function(what) error(what) end,
+      anywhere = function(i)
+        assert(loadstring(("error 'there'"), "=place " .. i))()
+      end,
       other = function() error("of the other") end,
       raw = { raw = true, function() error("of the raw one") end },
       inplace = { raw = true, inplace = true, function() return -1 end },
@@ -67,12 +71,30 @@ describe("a handler that fails", function()
     assert.matches("^x.fails failed %d+ times: ", said[3])
   end)
 
-  it("of which each error is of another kind is not remembered for ever",
-     function()
-    for i = 1, 100 do proxy:fails(("x%d:1: made up"):format(i)) end
-    local kinds = agent.services.x.methods.fails.failures
-    assert.is_true(kinds.n <= 17)
-    assert.is_true(#said <= 17)
+  it("is of the kind of its line, whatever its callers have it say", function()
+    local since = process.now()
+    for i = 1, 100 do
+      proxy:fails(("x%d:1: made up"):format(i))
+      proxy:raises { message = ("x%d:1: made up"):format(i) }
+    end
+    local methods = agent.services.x.methods
+    assert.equal(1, methods.fails.failures.n)
+    assert.equal(1, methods.raises.failures.n)
+    assert.is_true(#said <= 2 * math.ceil(process.now() - since))
+  end)
+
+  it("at each call in another place is not remembered for ever", function()
+    local since = process.now()
+    for i = 1, 100 do proxy:anywhere(i) end
+    assert.is_true(agent.services.x.methods.anywhere.failures.n <= 16)
+    assert.is_true(#said <= 16 * math.ceil(process.now() - since))
+  end)
+
+  it("with a long message is told in part", function()
+    proxy:raises { message = ("\255"):rep(60000) }
+    assert.is_true(#said[1] < 20000)
+    assert.matches("^x.raises failed: \\xff.*\\xff%.%.%.\nstack traceback:",
+                   said[1])
   end)
 
   it("is not one that returns an error", function()
