@@ -40,6 +40,7 @@ local M = {}
 local ATTEMPT = 3                       -- seconds for each of several attempts
 local FIRST, LEAST, LONGEST = 10e6, 20e6, 1e9
 local SETTLED = 1e9                     -- a shorter session is a failed attempt
+local DRAINED = 8                       -- sessions with peers that drain
 
 local PASSING = dials.passing
 M.PASSING = PASSING
@@ -58,6 +59,7 @@ function M.new(agent, peer, way)
     agent = agent, engine = agent.engine, peer = peer, way = way, proxies = {},
     address = false, unfound = false,   -- last address, or the lookup's error
     avoided = false,                    -- the epoch of a peer that drains
+    drained = {},                       -- sessions with such peers
     asked = false,                      -- has the program asked for it?
     session = false, attempt = false, retrying = false,
     tries = 0, at = 0, since = 0, opened = 0, err = false, pausing = false,
@@ -73,12 +75,19 @@ function Link:live()
   return session and session.handle and session
 end
 
---- Has calls avoid the life of the peer in session, which takes none any more.
--- Others may still use the session, which stays the link's until there is
--- another.
-function Link:avoid(session)
-  self.avoided = session.epoch
+-- Notes a session whose peer drains, and ends the first one if there are too
+-- many. Returns whether it was not known yet.
+local function note_drained(link, session)
+  local list = {}
+  for _, each in ipairs(link.drained) do
+    if each == session then return false end
+    if each.handle then list[#list + 1] = each end
+  end
+  list[#list + 1], link.drained = session, list
+  if #list > DRAINED then table.remove(list, 1):close() end
+  return true
 end
+jit.off(note_drained)
 
 -- The session, if it is one for calls.
 local function usable(link)
@@ -108,6 +117,17 @@ local function failed(link, err)
   if link.tries == 0 then link.since = time end
   link.at = time + length_of_pause(link, time)
   link.tries, link.err = link.tries + 1, err
+end
+
+--- Has calls avoid the life of the peer in session, which takes none any more.
+-- Others may still use the session, which stays the link's until there is
+-- another.
+function Link:avoid(session)
+  self.avoided = session.epoch
+  if note_drained(self, session) and session == self.session
+    and now() - self.opened < SETTLED then
+    failed(self, dials.draining(self))
+  end
 end
 
 -- Ends the kept sessions that use session, which this side has closed.
@@ -214,6 +234,20 @@ local function pause(link)
   if link.pausing == signal then link.pausing = false end
 end
 
+-- One attempt. Returns a session for calls, or nil and an error. A second
+-- session with the life that is avoided is of no use; programs may have the
+-- first.
+local function try(link)
+  local before = link:live()
+  local session, err = dials.told(link, link:dial(ATTEMPT):wait())
+  if not session or usable(link) then return session, err end
+  if before and before ~= session and before.handle then
+    link.session = before
+    session:close()
+  end
+  return nil, dials.draining(link)
+end
+
 -- Dials until there is a session, or nobody waits for it.
 local function keep_trying(retrying, link)
   local session, err = nil, link.err
@@ -221,12 +255,7 @@ local function keep_trying(retrying, link)
     if link.at > now() then pause(link) end
     if not (retrying.waiter and link.engine.handle) then break end
     session = usable(link)              -- another caller may have made one
-    if not session then
-      session, err = dials.told(link, link:dial(ATTEMPT):wait())
-    end
-    if session and not usable(link) then
-      session, err = nil, dials.draining(link)
-    end
+    if not session then session, err = try(link) end
     if session then M.joined(link, session) else failed(link, err) end
   until session or not PASSING[err.kind]
   ended(link, retrying, session, err)
