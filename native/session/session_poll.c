@@ -231,8 +231,8 @@ static inline bool waits_in(const struct perigee_session *s, enum ring ring) {
 
 /* Reads one record of each ring in turn. A ring that was empty is not looked at
  * again in this poll: what arrives meanwhile is found by the next one. So 0 says
- * that nothing was there when both were looked at; only then may a session that
- * the peer has left be ended. */
+ * that nothing could be taken when both were looked at: a record may wait
+ * (take_bulks). */
 static __attribute__((noinline)) int read_rings(struct perigee_session *s,
                                                 int replies, int requests) {
   int found = 0, budget = RECORDS_A_POLL;
@@ -273,6 +273,13 @@ bool session_rests(const struct perigee_session *s) {
          !s->polled.unsure &&
          list_empty(&s->operations.backlog[RING_REQUEST]) &&
          list_empty(&s->operations.backlog[RING_REPLY]);
+}
+
+/* No record could be taken, and the peer has left: has all been handled that it
+ * sent? A reply that waits now is still being looked at, which ends (looks), and
+ * so are those behind it. Requests need no answer any more. */
+static inline bool is_over(const struct perigee_session *s) {
+  return s->socket.hangup && !s->inbox.deferred[RING_REPLY].bytes;
 }
 
 /* Called after everything was handled that arrived before the lane broke. */
@@ -341,8 +348,7 @@ look(struct perigee_session *s) {
     session_end(s, status,
                 "the peer broke the protocol: a record that no "
                 "Perigee of this version writes");
-  else if (status == 0 &&
-           s->socket.hangup) /* all that the peer sent was handled */
+  else if (status == 0 && is_over(s))
     session_end(s, PERIGEE_PEER_LOST, s->ended.reason);
   else if (status == 0)
     session_broken(s);

@@ -150,6 +150,51 @@ static void stages_are_lent_again_while_requests_wait(void **state) {
   pair_close(&p);
 }
 
+static int served(struct pair *p) {
+  struct perigee_event e = until(p, 1, PERIGEE_EVENT_REQUEST);
+  return e.operation;
+}
+
+/* The side that called reads the other's end before the replies: a read takes
+ * one frame with a descriptor. */
+static void reads_all_frames(struct pair *p) {
+  for (int64_t end = clock_now() + 10000 * MS; p->kept[0] == 0;) {
+    perigee_arm(p->engine[0], NULL); /* the poll looks at the sockets */
+    poll_side(p, 0);
+    assert_true(clock_now() < end);
+  }
+}
+
+/* A long loan is looked at in many polls. The peer has closed the session by
+ * then, with all of its replies written. */
+static void what_was_answered_before_the_end_is_told(void **state) {
+  enum { LENGTH = 100 * MIB, SHORT = 3 };
+  const struct perigee_message m = {.timeout = -1},
+                               r = {.head = "abc", .length = SHORT};
+  struct perigee_loan loan;
+  struct pair p;
+  int call[2], of[2];
+  pair_open(&p, *state);
+  for (int i = 0; i < 2; i++) {
+    call[i] = perigee_call(p.session[0], &m);
+    of[i] = served(&p);
+  }
+  p.still[0] = true;
+  assert_int_equal(perigee_reply_begin(p.engine[1], of[0], LENGTH, &loan), 0);
+  memset(loan.pointer, 0x5a, LENGTH);
+  assert_true(perigee_reply_commit(p.engine[1], of[0], LENGTH) >= 0);
+  assert_true(perigee_reply(p.engine[1], of[1], &r) >= 0);
+  perigee_session_close(p.session[1]);
+  p.still[0] = false;
+  reads_all_frames(&p);
+  struct perigee_event e = ended(&p, 0, call[0], PERIGEE_OK);
+  assert_int_equal(e.length, LENGTH);
+  assert_int_equal(e.pointer[LENGTH - 1], 0x5a);
+  assert_int_equal(ended(&p, 0, call[1], PERIGEE_OK).length, SHORT);
+  assert_int_equal(until(&p, 0, PERIGEE_EVENT_LOST).status, PERIGEE_PEER_LOST);
+  pair_drop(&p);
+}
+
 static void huge_capacities_are_refused(void **state) {
   struct pair p;
   struct perigee_loan loan;
@@ -170,5 +215,9 @@ int main(void) {
       cmocka_unit_test(stages_are_lent_again_while_requests_wait),
       cmocka_unit_test(huge_capacities_are_refused),
   };
-  return RUN_MATRIX("loans", tests);
+  const struct CMUnitTest mapped[] = {
+      OVER(variant_default, what_was_answered_before_the_end_is_told),
+  };
+  int failed = cmocka_run_group_tests_name("mapped", mapped, NULL, NULL);
+  return failed + RUN_MATRIX("loans", tests);
 }
