@@ -105,7 +105,6 @@ static int reply_into(struct operation *op, const struct record *r) {
 }
 
 static int reply_head(struct operation *op, const struct record *r) {
-  struct lane *lane = op->session->lane;
   if (r->status != PERIGEE_OK)
     return failure_head(op, r);
   bool bulk = r->flags & RECORD_HEAD_BULK;
@@ -125,8 +124,7 @@ static int reply_head(struct operation *op, const struct record *r) {
     /* With a thread the head is copied, as the thread goes on with the ring. */
     bool there = !op->engine->thread && !may_wait(op, r);
     return there || r->head_length == 0 ? 1 : copied(op, r);
-  } else if ((op->pointer =
-                  lane_table(lane)->loans->view(lane, &r->head_source))) {
+  } else if ((op->pointer = room_view(op, &r->head_source))) {
     op->by_reference = op->in_place = true;
     return 1;
   }

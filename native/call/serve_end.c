@@ -99,7 +99,7 @@ void served_tell(struct operation *op) {
 }
 
 bool served_keeps(struct operation *op) {
-  if (!shown(op) || (!op->block && !op->head_lent))
+  if (!shown(op) || (!op->block && !op->head_lent && !op->viewed))
     return false;
   list_append(&op->engine->late, &op->queue);
   return true;
@@ -110,6 +110,7 @@ void served_late(struct perigee_engine *engine) {
   while ((n = list_pop(&engine->late))) {
     struct operation *op = CONTAINER(n, struct operation, queue);
     served_unlend(op);
+    room_unview(op);
     pool_give(engine, op->block);
     op->block = NULL;
     operation_spare(op);

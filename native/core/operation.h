@@ -95,6 +95,8 @@ struct operation {
   /* Regions whose memory it may touch. */
   struct perigee_region *region_refs[REGION_REFS];
   struct source head_loan; /* if head_lent */
+  const uint8_t *view;     /* if viewed: bytes of the peer, .. */
+  uint64_t view_length;    /* .. so many of them */
   uint64_t left;           /* if untaken: bytes of the reply */
   uint32_t generation;
   uint16_t index;
@@ -118,6 +120,7 @@ struct operation {
   bool counted;      /* it counts as one of its peer's operations (shares.h) */
   bool holds;        /* it counts for its peer, by `counted` or bytes below */
   bool scanned;      /* its typed head was scanned */
+  bool viewed;       /* a head of the peer is read in place (room_view) */
   bool bulky;        /* its head is not in the ring, but at head_loan */
   bool untaken;      /* its reply was not read by the caller yet */
   bool roomy;        /* a block was taken for its reply */

@@ -175,6 +175,8 @@ void operation_free(struct operation *op) {
   list_remove(&op->all);
   bool kept = UNLIKELY(engine->thread != NULL) && op->class->keeps &&
               op->class->keeps(op);
+  if (UNLIKELY(op->viewed) && !kept)
+    room_unview(op);
   if (op->block) {
     incoming_scan_end(op);
     if (!kept) {

@@ -82,6 +82,10 @@ void room_look(struct perigee_session *session);
  * status. */
 int room_take(struct operation *op, const struct source *source);
 void room_give(struct operation *op);
+/* Where a raw head can be read that the peer has lent, from now until the
+ * operation is free or room_unview is called; NULL: it has to be fetched. */
+const uint8_t *room_view(struct operation *op, const struct source *source);
+void room_unview(struct operation *op);
 /* await steps the request at each poll, and sets its timer for as long as it may
  * wait; waited stops that timer. */
 void room_await(struct operation *op);

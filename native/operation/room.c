@@ -195,6 +195,23 @@ static int take_ever(struct operation *op, uint64_t head, uint64_t reply) {
   return never ? PERIGEE_NO_MEMORY : status;
 }
 
+const uint8_t *room_view(struct operation *op, const struct source *source) {
+  struct lane *lane = op->session->lane;
+  room_unview(op);
+  const uint8_t *at = lane_table(lane)->loans->view(lane, source);
+  op->viewed = at != NULL;
+  op->view = at;
+  op->view_length = source->block;
+  return at;
+}
+
+void room_unview(struct operation *op) {
+  struct lane *lane = op->session ? op->session->lane : NULL;
+  if (op->viewed && lane && lane_table(lane)->loans->unview)
+    lane_table(lane)->loans->unview(lane, op->view, op->view_length);
+  op->viewed = false;
+}
+
 static bool lacks(struct lane *lane, const struct source *source) {
   const struct transport_loans *loans = lane_table(lane)->loans;
   return loans->lacks && loans->lacks(lane, source);
@@ -206,7 +223,7 @@ static uint64_t head_block(struct operation *op, const struct source *source) {
   struct lane *lane = op->session->lane;
   if (!op->bulky || op->flags & PERIGEE_TYPED)
     return 0;
-  op->pointer = lane_table(lane)->loans->view(lane, source);
+  op->pointer = room_view(op, source);
   if (op->pointer || lacks(lane, source))
     return 0;
   return op->length > 0 ? op->length : 1;

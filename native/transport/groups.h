@@ -96,7 +96,8 @@ struct transport_payloads {
  * one, or returns PERIGEE_AGAIN while all are lent or exposed; unloan gives it
  * back. loaned makes the source of bytes within a block, or returns false. view
  * returns where a loan of the peer can be read, or NULL if it has to be
- * fetched. knows: is the memory of such a source known here, or does the frame
+ * fetched; unview tells that nobody reads it there any more. (NULL: needless.)
+ * knows: is the memory of such a source known here, or does the frame
  * that tells of it still have to arrive? (NULL: it is always known.) looks: a step
  * of what view will need to know of a long loan; false: it is to be called again
  * in the next poll, and view in none before. (NULL: view needs no time.) lacks: is
@@ -111,6 +112,7 @@ struct transport_loans {
   bool (*loaned)(struct lane *lane, const uint8_t *pointer, uint64_t length,
                  struct source *source);
   const uint8_t *(*view)(struct lane *lane, const struct source *source);
+  void (*unview)(struct lane *lane, const uint8_t *bytes, uint64_t length);
   bool (*knows)(struct lane *lane, const struct source *source);
   bool (*looks)(struct lane *lane, const struct source *source);
   bool (*lacks)(struct lane *lane, const struct source *source);

@@ -1,18 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * sparse_test.c - memory of the peer that is not there: what was lent without
- * being written reads as zeros, and no page is made of it for the peer. Rings
- * that are larger than the writer's own are made by their reader.
+ * being written reads as zeros, and no page is made of it for the peer, also
+ * where the peer hands over another file later. Rings that are larger than the
+ * writer's own are made by their reader.
  */
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "support.h"
+#include "support_inside.h"
 
 enum { PAGE = 4096, LENGTH = 2 * MIB, FEW = 64 };
 
@@ -118,6 +121,109 @@ static void replies_that_were_not_written_are_zeros(void **state) {
   pair_close(&p);
 }
 
+/* ---- Segments that change ------------------------------------------------- */
+
+/* A file for a segment; `byte` fills so many bytes of it. */
+static int segment_file(const struct pair *p, int byte, uint64_t filled) {
+  enum { ALL = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE };
+  uint64_t length = segment_bytes(p->session[0]);
+  int fd = memfd_create("segment", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  assert_true(fd >= 0);
+  assert_int_equal(ftruncate(fd, (off_t)length), 0);
+  uint8_t *at = mmap(NULL, length, PROT_WRITE, MAP_SHARED, fd, 0);
+  assert_ptr_not_equal(at, MAP_FAILED);
+  memset(at, byte, filled);
+  munmap(at, length);
+  assert_int_equal(fcntl(fd, F_ADD_SEALS, ALL), 0);
+  return fd;
+}
+
+static int64_t pages_in(int fd) {
+  struct stat st;
+  assert_int_equal(fstat(fd, &st), 0);
+  return st.st_blocks * 512 / PAGE;
+}
+
+/* The peer says that its first segment is there, or gone (-1). */
+static void tell(struct pair *p, int fd) {
+  assert_true(say_segment(p->session[0], 0, fd >= 0, fd));
+}
+
+/* A request of what lies at the begin of that segment. */
+static void ask(struct pair *p, uint16_t said) {
+  refer(p->session[0], false, said, 0, LENGTH);
+}
+
+static struct perigee_event asked(struct pair *p) {
+  struct perigee_event e = until(p, 1, PERIGEE_EVENT_REQUEST);
+  assert_int_equal(e.length, LENGTH);
+  return e;
+}
+
+/* The first request names a segment that nobody has told of; the second, which
+ * the same poll reads, has the socket read, where it is told. */
+static void what_comes_after_the_look_is_not_read_in_place(void **state) {
+  struct perigee_event e[2];
+  struct pair p;
+  int got = 0;
+  pair_open(&p, *state);
+  int fd = segment_file(&p, 0, 0);
+  ask(&p, 0);
+  ask(&p, 1);
+  tell(&p, fd);
+  while (got < 2)
+    got += perigee_poll(p.engine[1], e + got, 2 - got);
+  for (int i = 0; i < 2; i++)
+    assert_true(all(e[i].pointer, LENGTH, 0));
+  assert_int_equal(pages_in(fd), 0);
+  close(fd);
+  pair_drop(&p);
+}
+
+/* Another file comes where a request is still read. It is read by a call, until
+ * that request is answered. */
+static void what_replaces_memory_in_view_is_not_mapped_there(void **state) {
+  struct perigee_message m = {.head = "x", .length = 1};
+  struct pair p;
+  pair_open(&p, *state);
+  int full = segment_file(&p, 1, LENGTH), other = segment_file(&p, 2, PAGE);
+  tell(&p, full);
+  ask(&p, 1);
+  struct perigee_event first = asked(&p);
+  assert_true(all(first.pointer, LENGTH, 1));
+  tell(&p, -1);
+  tell(&p, other);
+  ask(&p, 2);
+  struct perigee_event second = asked(&p);
+  assert_true(all(second.pointer, PAGE, 2));
+  assert_true(all(second.pointer + PAGE, LENGTH - PAGE, 0));
+  assert_true(all(first.pointer, LENGTH, 0));
+  assert_int_equal(pages_in(other), 1);
+  assert_true(pooled(&p) > 0);
+  perigee_reply(p.engine[1], first.operation, &m);
+  perigee_reply(p.engine[1], second.operation, &m);
+  quiet(&p, 1);
+  refer(p.session[0], false, 2, 0, PAGE);
+  struct perigee_event third = until(&p, 1, PERIGEE_EVENT_REQUEST);
+  assert_true(all(third.pointer, PAGE, 2));
+  assert_int_equal(pooled(&p), 0);
+  close(full);
+  close(other);
+  pair_drop(&p);
+}
+
+static void a_segment_is_not_replaced_while_it_is_there(void **state) {
+  struct pair p;
+  pair_open(&p, *state);
+  int fd = segment_file(&p, 0, 0);
+  tell(&p, fd);
+  tell(&p, fd);
+  struct perigee_event e = until(&p, 1, PERIGEE_EVENT_LOST);
+  assert_int_equal(e.status, PERIGEE_PROTOCOL);
+  close(fd);
+  pair_drop(&p);
+}
+
 /* ---- Without descriptors -------------------------------------------------- */
 
 static void must(bool fine, const char *what) {
@@ -221,6 +327,9 @@ int main(void) {
       OVER(variant_default, what_was_written_between_holes_comes),
       OVER(variant_default, what_is_there_is_read_in_place),
       OVER(variant_default, replies_that_were_not_written_are_zeros),
+      OVER(variant_default, what_comes_after_the_look_is_not_read_in_place),
+      OVER(variant_default, what_replaces_memory_in_view_is_not_mapped_there),
+      OVER(variant_default, a_segment_is_not_replaced_while_it_is_there),
       OVER(variant_default, holes_without_a_descriptor_are_refused),
       OVER(variant_default, files_are_closed_once_all_is_there),
       OVER(variant_default, larger_rings_are_used_whole),

@@ -198,23 +198,28 @@ uint32_t segments_heard(const struct perigee_session *session) {
   return session->lane->peer_arena.heard;
 }
 
-void refer_unheard(struct perigee_session *session, bool reply) {
+void refer(struct perigee_session *session, bool reply, uint16_t said,
+           uint64_t offset, uint64_t length) {
   const struct transport_records *t = lane_records(session->lane);
   struct record r = {.kind = reply ? RECORD_REPLY : RECORD_REQUEST,
                      .flags = RECORD_HEAD_BULK,
                      .generation = 1,
                      .remaining = RECORD_NO_LIMIT,
-                     .head_length = 100,
+                     .head_length = length,
                      .head_source = {.kind = SOURCE_LOAN,
-                                     .address = UINT64_C(1000) << 48,
-                                     .block = 100,
+                                     .address = (uint64_t)said << 48 | offset,
+                                     .block = length,
                                      .count = 1,
-                                     .stride = 100}};
+                                     .stride = length}};
   enum ring ring = reply ? RING_REPLY : RING_REQUEST;
   uint8_t *at = t->reserve(session->lane, ring, record_size(&r));
   lane_payloads(session->lane)->mark(session->lane, r.operation, r.generation);
   record_encode(&r, at);
   t->publish(session->lane, ring, record_size(&r));
+}
+
+void refer_unheard(struct perigee_session *session, bool reply) {
+  refer(session, reply, 1000, 0, 100);
 }
 
 uint64_t segment_bytes(const struct perigee_session *session) {

@@ -68,7 +68,10 @@ bool say_segment(struct perigee_session *, uint32_t segment, uint32_t there,
 uint32_t segments_said(const struct perigee_session *session);
 /* The number of the peer's segments that it told us of. */
 uint32_t segments_heard(const struct perigee_session *session);
-/* Sends a record that refers to a segment which is never announced. */
+/* Sends a record that refers to bytes of our arena at that offset, once so many
+ * segments were told of; refer_unheard: to a segment that never is. */
+void refer(struct perigee_session *session, bool reply, uint16_t said,
+           uint64_t offset, uint64_t length);
 void refer_unheard(struct perigee_session *session, bool reply);
 /* Sends the lane an unknown word with a descriptor; returns whether it went. */
 bool say_to_lane(struct perigee_session *session, int fd);

@@ -313,7 +313,8 @@ static bool shm_loaned(struct lane *lane, const uint8_t *pointer,
   return true;
 }
 
-static const uint8_t *shm_view(struct lane *lane, const struct source *source) {
+/* Where a loan can be read in place; NULL: it cannot. */
+static const uint8_t *place(struct lane *lane, const struct source *source) {
   if (source->kind != SOURCE_LOAN || source->count != 1)
     return NULL;
   const uint8_t *bytes = arena_peer(lane, source->address, source->block);
@@ -321,8 +322,20 @@ static const uint8_t *shm_view(struct lane *lane, const struct source *source) {
   return there ? bytes : NULL;
 }
 
+static const uint8_t *shm_view(struct lane *lane, const struct source *source) {
+  const uint8_t *bytes = place(lane, source);
+  if (bytes)
+    arena_views(lane, bytes, source->block, 1);
+  return bytes;
+}
+
+static void shm_unview(struct lane *lane, const uint8_t *bytes,
+                       uint64_t length) {
+  arena_views(lane, bytes, length, -1);
+}
+
 static bool shm_lacks(struct lane *lane, const struct source *source) {
-  return source->kind == SOURCE_LOAN && !shm_view(lane, source);
+  return source->kind == SOURCE_LOAN && !place(lane, source);
 }
 
 /* ---- Sleeping ---------------------------------------------------------- */
@@ -378,6 +391,7 @@ static const struct transport_loans loans = {
     .unloan = shm_unloan,
     .loaned = shm_loaned,
     .view = shm_view,
+    .unview = shm_unview,
     .knows = arena_knows,
     .looks = arena_looks,
     .lacks = shm_lacks,

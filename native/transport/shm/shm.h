@@ -87,6 +87,8 @@ struct shm_turns {
 struct shm_shown {
   int file;       /* kept until all of it is known to be there; or -1 */
   uint32_t known; /* pages that are */
+  uint32_t views; /* operations that read it where it is mapped */
+  bool waits;     /* it came while there were some: mapped after them */
 };
 
 /* The peer's arena. */
@@ -248,6 +250,9 @@ int arena_heard(struct lane *, const void *bytes, uint32_t length, int fd);
 const char *arena_trouble(const struct lane *);
 bool arena_knows(struct lane *, const struct source *);
 bool arena_looks(struct lane *, const struct source *);
+/* Counts an operation that reads bytes where they are mapped: by 1, and by -1
+ * once it does not any more. */
+void arena_views(struct lane *, const uint8_t *bytes, uint64_t length, int by);
 /* Returns bytes of the peer's arena, or NULL if they are not all within it. They
  * may be read if arena_there() is THERE; else arena_copy copies some of them, at
  * most `room` and at least one, or returns a status. */

@@ -35,6 +35,14 @@
  * before. A side that has heard of fewer reads its socket first (knows). The
  * peer maps zeros in place of a segment that is gone, so an owner that removes
  * a segment too early makes the peer read zeros, and not fault.
+ *
+ * Nothing is read in place before it was looked at (shm_there.c), so no other
+ * file may come to where an operation reads in place:
+ *
+ *   the peer's segment       is read      by the frame "there" it
+ *   gone                     by a call    is mapped
+ *   gone, and was in view    by a call    is mapped once nobody reads it
+ *   there                    in place     ends the session: no owner says so
  */
 #include <fcntl.h>
 #include <stdlib.h>
@@ -346,6 +354,7 @@ static void forget(struct lane *lane, uint32_t i) {
   if (s->known > 0)
     memset(a->known + i * words, 0, words * sizeof *a->known);
   s->known = 0;
+  s->waits = false;
   close_file(lane, s);
 }
 
@@ -463,17 +472,21 @@ static int hear(struct lane *lane, const struct shm_word *w, int fd) {
   struct share *share = lane->options.share;
   if (!sound(a, w, fd))
     return PERIGEE_PROTOCOL;
-  bool was = is_shown(a, w->segment), more = w->there && !was;
+  bool was = is_shown(a, w->segment);
+  if (was && w->there)
+    return PERIGEE_PROTOCOL;
   if (!note(a))
     return trouble(lane, PERIGEE_NO_MEMORY, SHM_NO_MAPPINGS);
-  if (more && !share_take(share, SHARE_SEGMENTS, 1))
+  if (w->there && !share_take(share, SHARE_SEGMENTS, 1))
     return trouble(lane, PERIGEE_NO_MEMORY, MANY_SEGMENTS);
   forget(lane, w->segment);
   a->heard = (uint16_t)(a->heard + w->there);
   set_shown(a, w->segment, w->there);
   if (was && !w->there)
     share_back(share, SHARE_SEGMENTS, 1);
-  if (!show(a, w->segment, fd))
+  struct shm_shown *s = &a->segments[w->segment];
+  s->waits = w->there && s->views > 0;
+  if (!s->waits && !show(a, w->segment, fd))
     return trouble(lane, PERIGEE_NO_MEMORY, SHM_NO_MAPPINGS);
   if (fd >= 0)
     keep(lane, w->segment, fd);
@@ -509,13 +522,22 @@ const uint8_t *arena_peer(const struct lane *lane, uint64_t address,
   return a->bytes + offset;
 }
 
-/* Of bytes in one segment. */
+/* Is the segment mapped? One that waited is once nobody reads what was there. */
+static bool is_mapped(struct shm_arena *a, uint32_t i) {
+  if (!is_shown(a, i))
+    return false;
+  struct shm_shown *s = &a->segments[i];
+  s->waits = s->waits && (s->views > 0 || s->file < 0 || !show(a, i, s->file));
+  return !s->waits;
+}
+
+/* Of bytes in one segment. What another file may come to later is not there. */
 static enum there segment_there(struct lane *lane, uint64_t from, uint64_t to,
                                 uint32_t *looks) {
   struct shm_arena *a = &lane->peer_arena;
   uint32_t i = (uint32_t)(from / a->segment);
-  if (!is_shown(a, i)) /* zeros of ours are there */
-    return THERE;
+  if (!is_mapped(a, i))
+    return THERE_NOT;
   struct shm_shown *s = &a->segments[i];
   enum there there =
       there_range(a->bytes, a->known, from, to, looks, &s->known);
@@ -526,6 +548,15 @@ static enum there segment_there(struct lane *lane, uint64_t from, uint64_t to,
 
 static uint64_t least(uint64_t a, uint64_t b) {
   return a < b ? a : b;
+}
+
+void arena_views(struct lane *lane, const uint8_t *bytes, uint64_t length,
+                 int by) {
+  struct shm_arena *a = &lane->peer_arena;
+  uint64_t at = (uint64_t)(bytes - a->bytes);
+  for (uint64_t i = at / a->segment; length > 0 && i * a->segment < at + length;
+       i++)
+    a->segments[i].views += (uint32_t)by;
 }
 
 static __attribute__((noinline)) enum there look(struct lane *lane, uint64_t at,
