@@ -30,6 +30,7 @@ local function server(child, perigee_, _, life)
     end,
     often = { idempotent = true, function() return life end },
     raw = { raw = true, function() return life end },
+    same = { raw = true, function(request) return request end },
     inplace = { raw = true, inplace = true,
                 function(_, reply) return reply:write(life) end },
     put = { landing = function(length) return memory:slice(0, length) end,
@@ -132,6 +133,29 @@ describe("an agent that drains", function()
       assert.is_false(err.sent)
       assert.is_true(took > 0.9 * limit and took < 1.5 * limit, took)
       assert.is_true(stalled:done())
+    end)
+  end
+
+  -- What a writer wrote lies with the peer that has not taken it.
+  for how, call in pairs {
+    ["waits"] = function(x, writer) return x:same(writer) end,
+    ["has a future"] = function(x, writer)
+      return x.async:same(writer):wait(LONG)
+    end,
+  } do
+    it("has the writer of a call that " .. how .. " called again for the next "
+      .. "one, which gets what it writes then", function()
+      local nth = 0
+      local stalled = proxy.async:stall(1 * cases.slow)
+      local next_one = process.start(server, "2")
+      local got, err = call(proxy, function(room)
+        nth = nth + 1
+        return room:write("written " .. nth)
+      end)
+      assert.equal("written 2", got, tostring(err))
+      assert.equal(2, nth)
+      assert.is_true(stalled:done())
+      next_one:expect("ready", LONG, pump)
     end)
   end
 

@@ -227,8 +227,8 @@ end
 
 -- Submits a call. Returns its operation and what must stay alive for it; or
 -- nil, an error, and true if its writer has filled a loan already, which it
--- does only once. deadline is that of a call that has waited for room, else
--- nil.
+-- does once for each session. deadline is that of a call that has waited for
+-- room, else nil.
 local function submit(binding, method, payload, deadline)
   local handle = binding.session.handle
   if not handle then return nil, outcome.gone(binding, method) end
