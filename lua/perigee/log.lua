@@ -2,6 +2,9 @@
 --- The library's log: messages that are no function's result go to perigee.log,
 -- which a program may replace. The library prints nothing in any other way.
 local printable = require "perigee.printable"
+local signals = require "perigee.signal"
+
+local state = signals.state
 
 local M = {}
 
@@ -10,7 +13,8 @@ M.target = {}
 
 --- Receives the library's log messages; the library prints nothing in any other
 -- way. A program may replace it; errors that the replacement raises are
--- ignored. By default warnings and errors go to stderr. What peers have said is
+-- ignored. It runs on the loop and must not wait: it spawns a task for what
+-- waits, as a call that ships the message. By default warnings and errors go to stderr. What peers have said is
 -- printable: control characters but tabs and ends of lines are written as
 -- escapes.
 -- @function perigee.log
@@ -32,11 +36,15 @@ function M.default(level, message)
   end
 end
 
---- Logs message at level. Ignores errors of the log function, so that logging
--- cannot break the operation that logs.
+--- Logs message at level. Ignores errors of the log function, and has it not
+-- wait, so that logging cannot break the operation that logs.
 function M.write(level, message)
   local fine, text = pcall(printable.lines, message)
-  if fine then pcall(M.target.log or M.default, level, text) end
+  if not fine then return end
+  local before = state.pinned
+  state.pinned = "perigee.log"
+  pcall(M.target.log or M.default, level, text)
+  state.pinned = before
 end
 
 return M

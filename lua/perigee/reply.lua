@@ -158,10 +158,12 @@ end
 --- Replies that the handler failed; before: that its landing failed, and the
 -- handler did not run.
 function M.failed(engine, served, record, failure, before)
+  local method = record.method
   failure = failure_of(failure)
-  if not failure.logged then failures.note(record.method, failure) end
-  if is_gone(engine, record) then return end
-  fail(engine, served, record, REMOTE, failure, not before)
+  if not is_gone(engine, record) then
+    fail(engine, served, record, REMOTE, failure, not before)
+  end
+  if not failure.logged then failures.note(method, failure) end
 end
 
 --- Replies that the handler's result did not fit into the caller's capacity.

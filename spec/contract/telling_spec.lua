@@ -21,6 +21,11 @@ describe("a handler that fails", function()
         assert(loadstring(("error 'there'"), "=place " .. i))()
       end,
       other = function() error("of the other") end,
+      same = function(x) return x end,
+      keeps = { raw = true, function()
+        perigee.context()
+        error("of one with a context")
+      end },
       raw = { raw = true, function() error("of the raw one") end },
       inplace = { raw = true, inplace = true, function() return -1 end },
       put = { landing = function() error("of the landing") end,
@@ -95,6 +100,36 @@ describe("a handler that fails", function()
     assert.is_true(#said[1] < 20000)
     assert.matches("^x.raises failed: \\xff.*\\xff%.%.%.\nstack traceback:",
                    said[1])
+  end)
+
+  it("ends its call, and its context, whatever the log does", function()
+    local told, contexts = {}, agent.engine.contexts
+    perigee.log = function(level, message)
+      told[#told + 1] = level .. ": " .. message
+      proxy:raw("from the log")
+      told[#told + 1] = "has waited"
+    end
+    for _ = 1, 3 do
+      proxy:keeps("a")
+      agent.services.x.methods.keeps.failures = nil
+    end
+    assert.is_true(cases.eventually(function()
+      return next(contexts) == nil
+    end), "a context has not ended")
+    assert.equal(3, #told)
+    for _, line in ipairs(told) do
+      assert.matches("^warning: x.keeps failed", line)
+    end
+  end)
+
+  it("is logged by a task that the log makes, too", function()
+    local told = {}
+    perigee.log = function(_, message)
+      perigee.spawn(function() told[#told + 1] = { proxy:same(message) } end)
+    end
+    proxy:fails "too bad"
+    cases.await(function() return told[1] end)
+    assert.matches("too bad", told[1][1], 1, true)
   end)
 
   it("is not one that returns an error", function()
