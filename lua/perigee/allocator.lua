@@ -27,7 +27,8 @@
 -- bit for each list says whether it is empty. A search begins at the first
 -- class of which all blocks fit, finds the first list that is not empty by the
 -- bits, and takes its first block; what is over becomes a free block again. The
--- last resort is the first block of the class below, which may fit.
+-- last resort is a block of the class below, whose sizes differ by less than a
+-- SPLITth: the first of its first LOOKED that fits.
 local check = require "perigee.check"
 local errors = require "perigee.errors"
 local slices = require "perigee.slice"
@@ -46,6 +47,7 @@ Allocator.__index = Allocator
 local ALIGN = 64
 local SPLIT, SPLIT_BITS = 16, 4
 local WORDS, WORD = 20, 32              -- classes of 2^40 units, and some
+local LOOKED = 64
 
 -- ---- Classes ---------------------------------------------------------------
 
@@ -131,14 +133,23 @@ local function new_block(at, size, left, right)
            class = 0, next = false, previous = false }
 end
 
+-- The first of the first few blocks of a class that has n units or more; else
+-- nil, and how many the largest of them has.
+local function look(self, class, n)
+  local block, largest = self.lists[class], 0
+  for _ = 1, LOOKED do
+    if not block then break end
+    if block.size >= n then return block end
+    largest, block = max(largest, block.size), block.next
+  end
+  return nil, largest
+end
+
 -- Takes a free block of at least n units out of its list; or nil.
 local function find(self, n)
   local class = occupied(self, fitting(n))
-  local block = class and self.lists[class]
-  if not block then
-    block = self.lists[class_of(n)]
-    if not block or block.size < n then return nil end
-  end
+  local block = class and self.lists[class] or look(self, class_of(n), n)
+  if not block then return nil end
   remove(self, block)
   return block
 end
@@ -224,17 +235,22 @@ local function largest(self)
     local word = self.words[at]
     if word ~= 0 then
       local class = at * WORD + exponent_of(word % 2 ^ WORD) - 1
-      return self.lists[class].size * self.align
+      local _, size = look(self, class, math.huge)
+      return size * self.align
     end
   end
   return 0
 end
 
+local function length_of(self)
+  return floor(self.region.length / self.align) * self.align
+end
+
 local function no_memory(self, n)
-  return errors.new("no_memory", ("allocating %s of %s: %s are free, and at "
-    .. "most %s in one piece"):format(units.format_size(n), self.region:text(),
-      units.format_size(floor(self.region.length / self.align) * self.align
-                        - self.used), units.format_size(largest(self))))
+  local size = units.format_size
+  return errors.new("no_memory", ("allocating %s of %s: %s are free, and the "
+    .. "largest piece found has %s"):format(size(n), self.region:text(),
+      size(length_of(self) - self.used), size(largest(self))))
 end
 
 local function gone(self, doing)
@@ -247,7 +263,8 @@ end
 -- @function Allocator:alloc
 -- @tparam number n bytes; 0 is a slice, too, and takes as much as 1
 -- @treturn Slice the slice; or nil and an error
--- @errors `no_memory`: no piece of that size is free
+-- @errors `no_memory`: no piece of that size is free, or none of the 64 that
+--   are nearest to it in size and were freed last
 -- @waits no
 -- @usage
 -- local memory = engine:alloc(4096):allocator()
@@ -260,7 +277,7 @@ function Allocator:alloc(n)
     return nil, gone(self, "allocating")
   end
   local size = max(1, ceil(n / self.align))
-  local block = find(self, size)
+  local block = n <= self.region.length and find(self, size)
   if not block then return nil, no_memory(self, n) end
   cut(self, block, size)
   block.used = true
@@ -314,7 +331,7 @@ end
 -- print(stats.used, stats.free, stats.largest)              --> 128 3968 3968
 -- print(stats.length, stats.high_water, stats.slices)          --> 4096 1024 1
 function Allocator:stats()
-  local length = floor(self.region.length / self.align) * self.align
+  local length = length_of(self)
   return { length = length, used = self.used, free = length - self.used,
            high_water = self.high_water, largest = largest(self),
            slices = self.count }

@@ -12,10 +12,10 @@
 -- Arguments of a call: a typed method takes Lua values: nil, booleans, numbers,
 -- strings, int64, uint64, tables of these, and at most one slice; 250 in all.
 -- A raw or inplace method takes a string, a slice, or a writer: a function that
--- gets a loan (`View`), fills it, and returns how many bytes it filled. A writer
--- is called once for each time that the request is sent: again where the peer
--- drains and has not taken the call, or is lost and the method is idempotent.
--- So it writes the same again, and takes nothing away that it needs for that.
+-- gets a loan (`View`), fills it, and returns how many bytes it filled. It is
+-- called again when the request is sent again, because the peer drains and has
+-- not taken the call, or is lost and the method is idempotent. So it writes the
+-- same again, and takes nothing away that it needs for that.
 --
 -- Errors of every call: `timeout`, `cancelled`, `peer_lost`; `remote` (the
 -- handler raised; `err.traceback` is its traceback), `denied` (a landing

@@ -75,6 +75,37 @@ describe("an allocator of a region", function()
     assert.equal(0, region(63):allocator():stats().length)
   end)
 
+  -- One class has blocks of several sizes, the last one freed first.
+  it("finds an exact hole behind smaller ones", function()
+    local memory = region(2 ^ 24):allocator { align = 1 }
+    local exact = {}
+    for i = 1, 100 do
+      exact[i] = assert(memory:alloc(100000))
+      assert(memory:alloc(1))           -- holes stay apart
+    end
+    local less = assert(memory:alloc(99000))
+    assert(memory:alloc(1))
+    assert(memory:alloc(memory:stats().largest)) -- what is left over
+    for _, slice in ipairs(exact) do memory:free(slice) end
+    memory:free(less)
+    assert.equal(100000, memory:stats().largest)
+    for _ = 1, 100 do assert(memory:alloc(100000)) end
+    assert.equal(99000, memory:stats().largest)
+    assert(memory:alloc(99000))
+  end)
+
+  it("has no memory for what no region has", function()
+    for _, align in ipairs { 1, 64, 4096 } do
+      local memory = region():allocator { align = align }
+      for _, n in ipairs { LENGTH + 1, 2 ^ 43, 2 ^ 50, 2 ^ 53 } do
+        local slice, err = memory:alloc(n)
+        assert.is_nil(slice)
+        assert.equal("no_memory", err.kind)
+      end
+      assert(memory:alloc(LENGTH))
+    end
+  end)
+
   it("says how much there is where it has too little", function()
     local memory = region(LENGTH, { name = "kv", access = "r" }):allocator()
     local slices = {}
@@ -83,8 +114,8 @@ describe("an allocator of a region", function()
     local slice, err = memory:alloc(LENGTH / 16 + 1)
     assert.is_nil(slice)
     assert.equal("no_memory", err.kind)
-    assert.equal('allocating 64 KiB of region "kv": 512 KiB are free, and at '
-      .. "most 64 KiB in one piece", err.message)
+    assert.equal('allocating 64 KiB of region "kv": 512 KiB are free, and the '
+      .. "largest piece found has 64 KiB", err.message)
   end)
 
   it("blames the caller for a slice that it has not given", function()
