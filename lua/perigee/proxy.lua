@@ -319,6 +319,15 @@ local function wrong_description(told)
 end
 jit.off(wrong_description)
 
+-- The kind of an error that a description's call ended with. Those who wait for
+-- a lost peer go by it, so what the peer made up is none of this side's kinds.
+local function kind_of(session, err)
+  if err.remote then return "protocol" end
+  if err.kind ~= "peer_lost" then return err.kind end
+  if session.handle then loop.refresh(session.engine) end
+  return session.handle and "protocol" or "peer_lost"
+end
+
 --- The description (service.lua) of the peer's service of that name, or nil and
 -- an error. Waits.
 local function ask(session, name, timeout)
@@ -328,7 +337,8 @@ local function ask(session, name, timeout)
   local doing = (name == "" and "asking " or "opening service " .. name
     .. " of ") .. session:text()        -- without a name: `perigee ping`
   if told == nil and errors.is_error(err) then
-    return nil, errors.new(err.kind, doing .. ": " .. err.message, false)
+    return nil, errors.new(kind_of(session, err), doing .. ": " .. err.message,
+                           false)
   elseif told == nil and type(err) == "string" then
     return nil, errors.new("no_service", doing .. ": " .. err, false)
   end

@@ -68,3 +68,50 @@ describe("a description of many methods", function()
     assert.matches("big has more than 1024 methods", why, 1, true)
   end)
 end)
+
+-- Answers every call as told: with a status, or with nil and an error of that
+-- kind. Says how many it has answered when it is told to.
+local function denier(child, _, _, how, kind)
+  local bare = require "spec.hostile.bare"
+  local errors = require "perigee.errors"
+  local native = require "perigee.native"
+  local values = require "spec.hostile.values"
+  local peer = assert(bare.new { insecure = 1 })
+  local answer = { typed = true, bytes = values.encode(nil) .. values.encode {
+    [errors.MARK] = 1, kind = kind, message = "made up" } }
+  if how == "a status" then
+    answer = { status = errors.status(kind), bytes = "made up" }
+  end
+  child.say(peer:listen(child.cases.address "denier"))
+  local count = 0
+  while true do
+    peer:attend(1, function(event)
+      if event.kind == native.C.PERIGEE_EVENT_REQUEST then
+        count = count + 1
+        peer:reply(event.operation, answer)
+        child.say(tostring(count))
+      end
+    end)
+  end
+end
+
+describe("a description that is an error of the peer's", function()
+  after_each(cases.cleanup)
+
+  -- A peer that is lost is asked again once it is back.
+  for how, kind in pairs { ["a status"] = "a status",
+                           ["an error that it returns"] = "an error" } do
+    it("is asked for once, as " .. how, function()
+      local peer = process.start(denier, kind, "peer_lost")
+      local agent = assert(cases.agent())
+      local proxy, err = agent:proxy(peer:read(30 * cases.slow), "x",
+                                     { timeout = 20 * cases.slow,
+                                       reconnect = 0.2 })
+      assert.is_nil(proxy)
+      assert.equal("protocol", err.kind, tostring(err))
+      assert.matches("made up", tostring(err), 1, true)
+      peer:expect("1")
+      assert.is_nil((peer:read(0.1)))
+    end)
+  end
+end)
