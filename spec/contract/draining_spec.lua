@@ -75,7 +75,7 @@ describe("an agent that drains", function()
     assert.equal("closed", err.kind, tostring(err))
     assert.equal("draining", err.code)
     assert.is_false(err.sent)
-    assert.matches("worker.*draining", tostring(err))
+    assert.matches("calling .*draining", tostring(err))
   end
 
   it("refuses calls of all kinds, and its memory is still there", function()
@@ -158,6 +158,33 @@ describe("an agent that drains", function()
       next_one:expect("ready", LONG, pump)
     end)
   end
+
+  it("is ended by one of its own methods, in a task, and not in the handler",
+     function()
+    local own = assert(cases.agent("own"))
+    local drained
+    own:serve { name = "admin", methods = {
+      hasty = function()
+        local drained_in_time, err = own:drain(LONG)
+        return drained_in_time, err
+      end,
+      begin = function() return own:drain() end,
+      shut_down = function()
+        perigee.spawn(function() drained = { own:drain(LONG) } end)
+        return "soon"
+      end,
+    } }
+    local admin = assert(agent:proxy("own", "admin", { reconnect = 0 }))
+    local got, err = admin:hasty()
+    assert.is_nil(got)
+    assert.equal("remote", err.kind, tostring(err))
+    assert.matches("draining_spec.lua:%d+: drain waits for all calls to end",
+                   tostring(err))
+    assert.equal("soon", admin:shut_down())
+    cases.await(function() return drained end)
+    assert.same({ true }, drained)
+    refused(admin:begin())
+  end)
 
   it("is listed as draining", function()
     assert.equal("up", assert(agent:lookup "worker").state)

@@ -49,6 +49,15 @@ local function is_quiet(engine)
   return C.perigee_drain_waits(engine.handle) == 0 and is_idle(engine)
 end
 
+-- Raises, at the line that called drain, in a handler of engine's calls.
+local function check_caller(engine)
+  local worker = loop.state.current
+  if worker.served and worker.engine == engine then
+    error("drain waits for all calls to end, also the one whose handler this "
+      .. "is; wait in a task that it spawns", 3)
+  end
+end
+
 local function begin(agent)
   local engine = agent.engine
   engine.draining = engine.methods
@@ -99,6 +108,10 @@ function M.add(Agent)
 --
 -- Peers whose loop does not run cannot answer that they know. They are waited
 -- for one second, and their calls are not lost either.
+--
+-- With a timeout it is not for a handler of this agent, whose own call would be
+-- under way for as long as it waits: that is misuse. A method that ends its
+-- server replies, and has a task that it spawned do the rest.
 -- @function Agent:drain
 -- @tparam[opt] number timeout seconds to wait until no call is under way, the
 --   calls that peers wait for and their messages that nobody has received;
@@ -115,6 +128,12 @@ function M.add(Agent)
 -- local sum, err = sums:add(1)
 -- print(sum, err.kind, err.code, err.sent)        --> nil closed draining false
 -- old:close()
+-- agent:serve { name = "admin", methods = { shut_down = function()
+--   perigee.spawn(function()
+--     agent:drain(10)
+--     agent:close()
+--   end)
+-- end } }
 function Agent:drain(timeout)
   local engine = self.engine
   local gone = engine:gone("draining " .. tostring(self))
@@ -122,6 +141,7 @@ function Agent:drain(timeout)
   if timeout ~= nil then
     check.value(timeout, check.seconds, "drain's timeout")
     loop.check_wait(2)
+    check_caller(engine)
   end
   if not engine.draining then begin(self) end
   if not timeout then return true end
