@@ -28,6 +28,9 @@ local function server(child, perigee_, _, life)
       require "spec.support.process".usleep(seconds)
       agent:drain()
     end,
+    traced = function() return perigee_.context():trace() end,
+    traced_raw = { raw = true,
+                   function() return perigee_.context():trace() end },
     often = { idempotent = true, function() return life end },
     raw = { raw = true, function() return life end },
     same = { raw = true, function(request) return request end },
@@ -156,6 +159,43 @@ describe("an agent that drains", function()
       assert.equal(2, nth)
       assert.is_true(stalled:done())
       next_one:expect("ready", LONG, pump)
+    end)
+  end
+
+  -- Makes calls whose writers' loans do not all fit into the pool.
+  local function crowd(x)
+    local calls, traces = {}, {}
+    for i = 1, 3 do
+      calls[i] = x.async:traced_raw(function(room) return room:write "a" end)
+    end
+    for i, call in ipairs(calls) do
+      traces[i] = call:wait(LONG) or "none"
+    end
+    assert(traces[1]:sub(1, 35) == traces[2]:sub(1, 35), traces[2])
+    assert(traces[1]:sub(1, 35) == traces[3]:sub(1, 35), traces[3])
+    return traces[1]
+  end
+
+  for how, call in pairs {
+    ["waits"] = function(x) return (x:traced()) end,
+    ["has a future"] = function(x) return (x.async:traced():wait(LONG)) end,
+    ["has futures, one of which waits for room"] = function(x)
+      return crowd(x:with { request_capacity = 2 ^ 19 })
+    end,
+  } do
+    it("leaves its trace to the call of a handler that " .. how, function()
+      local front = assert(cases.agent("front", {
+        engine = { pool = 2 ^ 20 } }))
+      local x = assert(front:proxy("worker", "x", { timeout = 60 }))
+      front:serve { name = "front", methods = {
+        ask = function() return call(x) end } }
+      local asking = assert(agent:proxy("front", "front", { timeout = 60 }))
+      local trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+      local stalled = proxy.async:stall(1 * cases.slow)
+      process.start(server, "2")
+      local got, err = asking:with { trace = trace }:ask()
+      assert.is_true(stalled:done())
+      assert.matches("^00%-" .. trace, got, nil, tostring(err))
     end)
   end
 

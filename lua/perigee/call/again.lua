@@ -34,7 +34,6 @@ local traces = require "perigee.trace"
 local huge = math.huge
 local max, min = math.max, math.min
 local now, left, settle = loop.now, loop.left, futures.settle
-local here = traces.here
 
 --- Set by proxy.lua: fit(class, session, timeout) updates class to the peer's
 -- service (returns true, or nil and an error); unfit(class, version, session)
@@ -210,12 +209,6 @@ function M.guard(future, proxy, ...)
   future.again = { proxy = proxy, began = now(), n = select("#", ...),
                    trace = traces.here(), ... }
   return future
-end
-
---- Notes the trace that the call of an unguarded future belongs to.
-function M.note(future)
-  local trace = here()
-  if trace then future.trace = trace end
 end
 
 -- The call of an unguarded future, which its peer has refused. Its arguments

@@ -14,11 +14,12 @@ local errors = require "perigee.errors"
 local futures = require "perigee.future"
 local loop = require "perigee.loop"
 local native = require "perigee.native"
+local traces = require "perigee.trace"
 
 local ffi = require "ffi"
 local C = native.C
 local band = bit.band
-local huge = math.huge
+local huge, here = math.huge, traces.here
 
 local M = {}
 
@@ -146,10 +147,18 @@ function M.gone(binding, method)
   return binding.session:gone(("calling %s"):format(method.text))
 end
 
+--- Notes the trace that the call of a future belongs to, for its peer may not
+-- take it (again.resume). Guarded futures have it already.
+function M.note(future)
+  local trace = here()
+  if trace then future.trace = trace end
+end
+
 --- Waits for an operation by a future. Returns the future once it has ended, or
 -- nil and an error.
 function M.wait(binding, operation, value, finish)
   local future = futures.start(binding, operation, value, finish)
+  M.note(future)
   if loop.wait(future, huge) then return future end
   future:cancel()
   return futures.unfinished(futures.doing(future))

@@ -285,12 +285,15 @@ local function go_on(future, self, method, payload, place)
   if not fine then return futures.raise(future, operation) end
   if not operation then
     return again.go_on(future, { proxy = self, session = binding.session,
-                                 began = began, n = 1, payload },
+                                 began = began, trace = traces.here(),
+                                 n = 1, payload },
                        method, kept)
   end
   futures.begin(future, operation, kept, M.finish(method))
   if method.idempotent then
     again.guard(future, self, payload).again.began = began
+  else
+    outcome.note(future)
   end
 end
 
@@ -396,7 +399,7 @@ local function start_of(method, finish, self, payload)
   if method.idempotent then
     again.guard(future, self, payload)
   else
-    again.note(future)
+    outcome.note(future)
   end
   return future
 end

@@ -213,7 +213,7 @@ function M.start(method)
     if method.idempotent then
       again.guard(future, self, ...)
     else
-      again.note(future)
+      outcome.note(future)
     end
     return future
   end
