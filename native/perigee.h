@@ -855,9 +855,9 @@ PERIGEE_API void perigee_withhold(struct perigee_engine *engine, bool on);
  * of other peers, for the program to refuse. Sessions, transfers, messages and
  * own calls go on. Idempotent. */
 PERIGEE_API void perigee_drain(struct perigee_engine *engine);
-/* Returns how many of the peers that were told have not answered yet that no
- * call of theirs is under way. Once it is 0, and every REQUEST was answered,
- * closing the engine loses no call of theirs. A peer answers only while it
+/* Returns how many of the peers with the feature "drain" have not answered yet
+ * that no call of theirs is under way, since perigee_drain. Once it is 0, and
+ * every REQUEST was answered, closing the engine loses no call of theirs. A peer answers only while it
  * polls; if it reads later that it was told, nothing is lost over shared memory,
  * and over a network nothing that has reached its host. */
 PERIGEE_API uint32_t perigee_drain_waits(const struct perigee_engine *engine);

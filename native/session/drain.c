@@ -50,9 +50,9 @@ static bool say(struct perigee_session *s, uint32_t word, uint64_t taken) {
 /* ---- The side that drains ------------------------------------------------ */
 
 /* Says so to the peer, if it understands that and does not know it yet. */
-static void tell(struct perigee_session *s) {
-  if (s->drain.ours != NONE || s->state != PERIGEE_SESSION_OPEN ||
-      !(s->peer.features & FEATURE_DRAIN))
+void drain_tell(struct perigee_session *s) {
+  if (!s->engine->draining || s->drain.ours != NONE ||
+      s->state != PERIGEE_SESSION_OPEN || !(s->peer.features & FEATURE_DRAIN))
     return;
   machine_step(&drain_machine, &s->drain.ours, EVENT_TAKEN);
   say(s, DRAIN_WORD_TAKEN, s->drain.read);
@@ -66,13 +66,18 @@ void perigee_drain(struct perigee_engine *engine) {
   engine->draining = true;
   for (n = head->next; n != head; n = next) {
     next = n->next;
-    tell(CONTAINER(n, struct perigee_session, node));
+    drain_tell(CONTAINER(n, struct perigee_session, node));
   }
 }
 
+/* A peer may call from this side's READY on, before the session is open here and
+ * it can be told. */
 static bool waits(const struct perigee_session *s) {
-  return s->state == PERIGEE_SESSION_OPEN && s->drain.ours == SAID &&
-         !s->socket.hangup;
+  bool may_call =
+      s->state == PERIGEE_SESSION_OPEN ||
+      (s->state == PERIGEE_SESSION_HELLO && s->handshake.step == WIREUP_READY);
+  return s->engine->draining && may_call && !s->socket.hangup &&
+         (s->peer.features & FEATURE_DRAIN) && s->drain.ours != QUIET;
 }
 
 uint32_t perigee_drain_waits(const struct perigee_engine *engine) {
@@ -115,8 +120,6 @@ bool drain_owes(const struct perigee_session *s) {
 }
 
 void drain_turn(struct perigee_session *s) {
-  if (s->engine->draining)
-    tell(s);
   if (s->state != PERIGEE_SESSION_OPEN || !drain_owes(s) || has_calls(s))
     return;
   machine_step(&drain_machine, &s->drain.theirs, EVENT_QUIET);

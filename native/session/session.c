@@ -134,15 +134,15 @@ void session_opened(struct perigee_session *s) {
   hot_enter(s);
   proof_index(s);
   liveness_begin(s);
-  s->attends = s->attends || s->engine->draining; /* polls tell the peer */
-  if (s->operations.connect) {
-    struct operation *op = s->operations.connect;
-    s->operations.connect = NULL;
+  struct operation *op = s->operations.connect;
+  s->operations.connect = NULL;
+  if (op) {
     transfer_stop(op, PERIGEE_OK);
-    return;
+  } else {
+    list_append(&s->engine->news, &s->news);
+    s->engine->notices = true;
   }
-  list_append(&s->engine->news, &s->news);
-  s->engine->notices = true;
+  drain_tell(s);
 }
 
 /* ---- What a session is -------------------------------------------------- */

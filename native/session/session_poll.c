@@ -354,7 +354,7 @@ look(struct perigee_session *s) {
     session_broken(s);
 }
 
-/* Of those that have no socket, several lanes, or a side that drains. */
+/* Of those that have no socket, several lanes, or a peer that drains. */
 static __attribute__((noinline)) void attend(struct perigee_session *s) {
   if (s->alone)
     s->alone->poll(s);

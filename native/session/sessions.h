@@ -235,7 +235,9 @@ int64_t liveness_of_streams(const struct perigee_session *session);
 extern const struct machine drain_machine;
 /* A word of the peer: PERIGEE_OK, or PERIGEE_PROTOCOL. */
 int drain_heard(struct perigee_session *session, const struct drain *word);
-/* Says what is to be said: part of the polls of sessions that attend. */
+/* Tells the peer of an open session, if this side drains. */
+void drain_tell(struct perigee_session *session);
+/* Answers a peer that drains: part of the polls of sessions that attend. */
 void drain_turn(struct perigee_session *session);
 /* Waits a peer that drains to hear that no call is under way? */
 bool drain_owes(const struct perigee_session *session);

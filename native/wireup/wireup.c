@@ -146,6 +146,12 @@ void wireup_ready(struct perigee_session *s) {
   wireup_say(s, &f);
 }
 
+/* A listener that drains says READY last. So the session is open here before its
+ * peer can call, and the peer is told in time (session/drain.c). */
+static bool ready_is_due(const struct perigee_session *s) {
+  return lanes_complete(s) && (s->dialed || !s->engine->draining);
+}
+
 static int heard_offer(struct perigee_session *s, const struct frame *f) {
   struct offer offer = f->offer;
   offer.vouched = peer_vouches(s);
@@ -163,7 +169,7 @@ static int heard_offer(struct perigee_session *s, const struct frame *f) {
         adopted_close(offer.fds[i]);
       return PERIGEE_PROTOCOL;
     }
-  if (wireup_joins(s, &offer) && lanes_complete(s))
+  if (wireup_joins(s, &offer) && ready_is_due(s))
     wireup_ready(s);
   return PERIGEE_OK;
 }
@@ -172,7 +178,7 @@ static int heard_offer(struct perigee_session *s, const struct frame *f) {
 static int heard_extra(struct perigee_session *s, const struct extra *extra) {
   int status = lanes_heard(s, extra, peer_vouches(s));
   if (status == PERIGEE_OK && s->state == PERIGEE_SESSION_HELLO &&
-      s->handshake.step == WIREUP_JOINED && lanes_complete(s))
+      s->handshake.step == WIREUP_JOINED && ready_is_due(s))
     wireup_ready(s);
   return status;
 }

@@ -187,6 +187,55 @@ static void later_sessions_are_told(void **state) {
   pair_close(&p);
 }
 
+/* Dials another session until it is open at side 0, which then calls. Side 1 is
+ * not polled any more after what made it so. Returns what perigee_call does. */
+static int call_at_once(struct pair *p) {
+  struct perigee_event e;
+  int dial = perigee_connect(p->engine[0], p->address, p->variant->transport,
+                             20000 * MS);
+  int64_t end = clock_now() + 10000 * MS;
+  assert_true(dial >= 0);
+  for (poll_side(p, 1); !taken(p, 0, &e); poll_side(p, 0)) {
+    assert_true(clock_now() < end);
+    if (!p->kept[0])
+      poll_side(p, 1);
+  }
+  assert_int_equal(e.kind, PERIGEE_EVENT_CONNECTED);
+  assert_int_equal(e.status, PERIGEE_OK);
+  return perigee_call(perigee_session(p->engine[0], e.session), &hello);
+}
+
+/* Side 1 has said READY, and not read that of side 0. */
+static void sessions_that_are_being_opened_are_waited_for(void **state) {
+  struct pair p;
+  if (has_thread())
+    skip();
+  pair_open(&p, *state);
+  int op = call_at_once(&p);
+  drain(&p);
+  assert_int_equal(perigee_drain_waits(p.engine[1]), 2);
+  ended(&p, 0, op, PERIGEE_DRAINING);
+  until_quiet(&p);
+  pair_drop(&p);
+}
+
+/* The engine that drains is closed as soon as the peer can call. */
+static void no_call_of_a_later_session_is_lost(void **state) {
+  struct pair p;
+  if (has_thread())
+    skip();
+  pair_open(&p, *state);
+  drain(&p);
+  until_quiet(&p);
+  int op = call_at_once(&p);
+  assert_int_equal(perigee_drain_waits(p.engine[1]), 1);
+  perigee_engine_close(p.engine[1]);
+  p.engine[1] = NULL;
+  if (op != PERIGEE_DRAINING) /* it knew already */
+    ended(&p, 0, op, PERIGEE_DRAINING);
+  pair_drop(&p);
+}
+
 /* Both may drain, and each still answers the other. */
 static void both_sides_may(void **state) {
   struct pair p;
@@ -313,6 +362,8 @@ int main(void) {
       cmocka_unit_test(all_that_wait_end),
       cmocka_unit_test(who_does_not_poll_loses_no_call),
       cmocka_unit_test(later_sessions_are_told),
+      cmocka_unit_test(sessions_that_are_being_opened_are_waited_for),
+      cmocka_unit_test(no_call_of_a_later_session_is_lost),
       cmocka_unit_test(both_sides_may),
       cmocka_unit_test(peers_without_it_are_answered_by_the_program),
       cmocka_unit_test(what_is_withheld_waits),
