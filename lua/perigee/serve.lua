@@ -14,7 +14,7 @@ local function apart(options)
   local own = {}
   for key, value in pairs(options) do own[key] = value end
   if own.drain ~= nil then
-    check.value(own.drain, check.seconds, "option drain of perigee.serve", 4)
+    check.value(own.drain, check.seconds, "option drain of perigee.serve", 3)
   end
   own.drain = nil
   return own, options.drain or DRAIN

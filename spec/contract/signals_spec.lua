@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- Signal handlers are changed only inside serve and run, and restored after.
 local cases = require "spec.support.cases"
+local library = require "perigee"
 local process = require "spec.support.process"
 
 local SIGINT, SIGTERM = 2, 15
@@ -15,6 +16,13 @@ local function serving(child, perigee)
         repeat until os.clock() > limit
       end,
       sleep = function(seconds) perigee.sleep(seconds) end,
+      serve = function()
+        return pcall(function()
+          local done = perigee.serve { name = "inner",
+                                       scope = child.cases.scope }
+          return done
+        end)
+      end,
       child_mask = function()
         local file = io.popen("grep SigBlk /proc/self/status")
         return file:read("*a"):match("(%x+)%s*$")
@@ -37,6 +45,21 @@ local function running(child, perigee)
   child.hear()
   child.say(tostring(resumed))
 end
+
+describe("serve", function()
+  it("blames its caller for an option", function()
+    for option, value in pairs { drain = -1, name = ".x", what = 1 } do
+      local line
+      local fine, why = pcall(function()
+        line = debug.getinfo(1, "l").currentline + 1
+        local done = library.serve { [option] = value }
+        return done
+      end)
+      assert.is_false(fine)
+      assert.matches(("signals_spec.lua:%d: .*%s"):format(line, option), why)
+    end
+  end)
+end)
 
 describe("a signal", function()
   after_each(cases.cleanup)
@@ -64,6 +87,21 @@ describe("a signal", function()
       assert.same({ "exit", 0 }, { child:wait(5) })
     end)
   end
+
+  it("lets calls end also where serve was called a second time", function()
+    local child = process.start(serving):expect("ready")
+    local proxy = cases.found("x", { timeout = 20 * cases.slow,
+                                     reconnect = 0 })
+    local fine, why = proxy:serve()
+    assert.is_false(fine)
+    assert.matches("signals_spec.lua:%d+: serve is called where the loop runs "
+      .. "already", why)
+    local sleeping = proxy.async:sleep(1)
+    assert.is_true((select("#", proxy:sleep(0)) == 0))
+    child:signal "TERM"
+    assert.same({ nil, nil }, { sleeping:wait(20 * cases.slow) })
+    assert.matches("^true", (child:read(5 * cases.slow)))
+  end)
 
   it("given twice takes the default action", function()
     local child = process.start(function(child, perigee)

@@ -86,9 +86,10 @@ function M.at_signal(agents, limit, begun)
     if begun then begun() end
     tasks.spawn(drain_and_stop, agents, limit)
   end
+  local before = loop.state.on_signal
   loop.state.on_signal = on_signal
   return function()
-    if loop.state.on_signal == on_signal then loop.state.on_signal = false end
+    if loop.state.on_signal == on_signal then loop.state.on_signal = before end
   end
 end
 
