@@ -19,7 +19,8 @@
  * that has to bring something, and further ones for payloads are looked at each
  * by itself (attach.c): a middlebox may forget one connection and not another.
  * Otherwise whatever socket brings something shows that the peer is there. While
- * this side leaves bytes unread for want of room, the peer is not silent.
+ * this side leaves bytes unread for want of room, it is the peer's kernel that has
+ * to answer (tcp.c).
  *
  * On one host the peer's process is watched as well (peer.c), because a child
  * made by plain fork keeps the socket open. After the process has ended, only
@@ -47,21 +48,20 @@ static int64_t patience(const struct perigee_session *s) {
   return s->alive.peer_exited ? EXIT_GRACE : s->engine->options.dead_after;
 }
 
-/* True if bytes that have come wait for room here. */
-static bool traffic(const struct perigee_session *s, uint64_t *sent,
+static void traffic(const struct perigee_session *s, uint64_t *sent,
                     uint64_t *received) {
   *sent = s->socket.wire.sent;
   *received = s->socket.wire.received;
-  return s->streams.state != STREAMS_SOCKET &&
-         lane_table(s->lane)->sockets->traffic(s->lane, sent, received);
+  if (s->streams.state != STREAMS_SOCKET)
+    lane_table(s->lane)->sockets->traffic(s->lane, sent, received);
 }
 
 void liveness_heard(struct perigee_session *s) {
   uint64_t sent, received;
   if (!liveness_wanted(s))
     return;
-  bool waits = traffic(s, &sent, &received);
-  if (received == s->alive.heard && !waits)
+  traffic(s, &sent, &received);
+  if (received == s->alive.heard)
     return;
   s->alive.heard = received;
   s->alive.heard_at = s->engine->now;

@@ -218,9 +218,10 @@ struct transport_frames {
  * session's by close, those that attach was given by detach. socket_ready: a
  * watched descriptor has an event. look is called a few times in each
  * lane_options.patience, if the lane heals. traffic: bytes sent and received so
- * far, by the session's socket if the lane heals, by all if not; true if some
- * that have come wait there until there is room for them. Comes with frames.
- * Absent: the lane does not use sockets. */
+ * far, by the session's socket if the lane heals, by all if not; the second
+ * number changes with every sign of life of the peer, also while bytes that have
+ * come wait there until there is room for them. Comes with frames. Absent: the
+ * lane does not use sockets. */
 struct transport_sockets {
   int (*take)(struct lane *lane, int fd, const uint8_t *bytes, uint32_t length);
   uint32_t (*wants)(struct lane *lane, uint32_t place);
@@ -228,7 +229,7 @@ struct transport_sockets {
                 const uint8_t *bytes, uint32_t length);
   void (*socket_ready)(struct lane *lane);
   void (*look)(struct lane *lane);
-  bool (*traffic)(const struct lane *lane, uint64_t *sent, uint64_t *received);
+  void (*traffic)(const struct lane *lane, uint64_t *sent, uint64_t *received);
 };
 
 /* Alone: sessions without any socket. Neither side knows when the other has

@@ -9,11 +9,16 @@
 #include "session/sessions.h"
 #include "support.h"
 
+#include <fcntl.h>
+#include <linux/filter.h>
+#include <netinet/in.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { LONG = 1 << 20, FIRST = 1, NEXT = TCP_STREAMS };
+static const uint64_t SHARE = UINT64_C(1) << 40;
 
 static int64_t passed; /* ns, of the engine's clock */
 
@@ -473,6 +478,85 @@ static void it_is_one_to_who_has_no_such_feature(void **state) {
   close(fd);
 }
 
+/* ---- A session that waits for room --------------------------------------------- */
+
+static void over(int socket, int fd) {
+  assert_true(dup2(socket, fd) >= 0);
+  close(socket);
+  assert_int_equal(fcntl(fd, F_SETFL, O_NONBLOCK), 0);
+}
+
+/* Puts a connection over TCP in the place of the pair of sockets. */
+static void over_tcp(struct played *s) {
+  struct sockaddr_in at = {.sin_family = AF_INET,
+                           .sin_addr = {htonl(INADDR_LOOPBACK)}};
+  socklen_t length = sizeof at;
+  int listener = socket(AF_INET, SOCK_STREAM, 0),
+      dialed = socket(AF_INET, SOCK_STREAM, 0);
+  assert_int_equal(bind(listener, (void *)&at, length), 0);
+  assert_int_equal(listen(listener, 1), 0);
+  assert_int_equal(getsockname(listener, (void *)&at, &length), 0);
+  assert_int_equal(connect(dialed, (void *)&at, length), 0);
+  over(accept(listener, NULL, NULL), s->hand.session->lane->streams[0]->fd);
+  over(dialed, s->hand.fd);
+  close(listener);
+}
+
+/* Time passes in which the peer says nothing. A kernel takes up to 0.2 s to
+ * acknowledge. */
+static void silence(struct played *s) {
+  for (int i = 0; i < 80 && s->lost.kind == 0; i++) {
+    passed += 100 * MS;
+    played_look(s, 4);
+    nanosleep(&(struct timespec){.tv_nsec = 20 * MS}, NULL);
+  }
+}
+
+/* A piece of a write waits until others of the peer's leave room for it. */
+static void fills_up(struct played *s) {
+  struct tcp_head h = played_piece(0, SIZE);
+  static const uint8_t zeros[SIZE];
+  over_tcp(s);
+  played_tell_write(s, SIZE);
+  played_look(s, 8);
+  share_add(s->hand.session->account.share, SHARE_POOLED, SHARE);
+  h.which &= (uint8_t)~PART_EAGER;
+  hand_lane(&s->hand, &h, sizeof h);
+  hand_lane(&s->hand, zeros, SIZE);
+  played_look(s, 64);
+  assert_int_equal(s->hand.session->lane->streams[0]->sink, SINK_WAITING);
+}
+
+static void a_peer_whose_kernel_answers_is_not_lost(void **state) {
+  struct played *s = *state;
+  fills_up(s);
+  silence(s);
+  played_goes_on(s);
+  share_give(s->hand.session->account.share, SHARE_POOLED, SHARE);
+}
+
+static void one_that_has_left_is(void **state) {
+  struct played *s = *state;
+  fills_up(s);
+  close(s->hand.fd);
+  s->hand.fd = -1;
+  silence(s);
+  assert_int_equal(s->lost.status, PERIGEE_PEER_LOST);
+}
+
+/* As when the host died, or a cable was cut. */
+static void one_whose_kernel_does_not_answer_is(void **state) {
+  struct sock_filter drop = BPF_STMT(BPF_RET | BPF_K, 0);
+  struct sock_fprog all = {1, &drop};
+  struct played *s = *state;
+  fills_up(s);
+  assert_int_equal(
+      setsockopt(s->hand.fd, SOL_SOCKET, SO_ATTACH_FILTER, &all, sizeof all),
+      0);
+  silence(s);
+  assert_int_equal(s->lost.status, PERIGEE_PEER_LOST);
+}
+
 /* ---- Lives ------------------------------------------------------------------------ */
 
 static void the_next_life_has_a_number_of_its_own(void **state) {
@@ -607,6 +691,9 @@ int main(void) {
       LIFE(one_of_which_nothing_is_said_is_not),
       LIFE(a_stream_that_brings_something_is_no_sign_of_another),
       LIFE(it_is_one_to_who_has_no_such_feature),
+      LIFE(a_peer_whose_kernel_answers_is_not_lost),
+      LIFE(one_that_has_left_is),
+      LIFE(one_whose_kernel_does_not_answer_is),
       LIFE(the_next_life_has_a_number_of_its_own),
       LIFE(a_life_that_never_began_is_over),
       LIFE(two_lives_may_be_over_at_once),
