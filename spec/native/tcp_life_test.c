@@ -212,6 +212,59 @@ what_comes_again_for_an_operation_that_ended_lands_nowhere(void **state) {
   close(fd);
 }
 
+/* So many heads before it that no poll handles them all. */
+static void ends_behind_many_heads(struct played *s) {
+  enum { EACH = 600, TIMES = 10 };
+  struct tcp_head words[EACH];
+  for (int i = 0; i < EACH; i++)
+    words[i] = (struct tcp_head){.type = TCP_WORD};
+  for (int i = 0; i < TIMES; i++)
+    hand_lane(&s->hand, words, sizeof words);
+  played_tell_word(
+      s, (struct tcp_head){.type = TCP_ENDED, .operation = 1, .generation = 1});
+}
+
+/* Others see the region, and its end lies unread when the bytes come: of a piece
+ * that has begun to land, or of another. */
+static void lands_no_more(struct played *s, bool begun) {
+  const uint8_t *now = perigee_region_pointer(s->region);
+  int fd = played_stream(s, FIRST, 0);
+  played_tell_write(s, SIZE);
+  tell_bytes(fd, 0, SIZE / 2, 1, begun ? SIZE / 4 : ALL);
+  played_look(s, 64);
+  assert_int_equal(now[SIZE / 4 - 1], 1);
+  ends_behind_many_heads(s);
+  uint8_t late[SIZE / 2];
+  memset(late, 2, sizeof late);
+  if (begun)
+    played_tell_on(fd, late, SIZE / 4);
+  else
+    tell_bytes(fd, SIZE / 2, SIZE / 2, 2, ALL);
+  played_goes_on(s);
+  for (uint32_t i = 0; i < SIZE; i++)
+    assert_int_not_equal(now[i], 2);
+  close(fd);
+}
+
+static void a_piece_lands_no_more_once_its_end_was_said(void **state) {
+  lands_no_more(*state, true);
+}
+
+static void nor_does_one_that_comes_then(void **state) {
+  lands_no_more(*state, false);
+}
+
+static void nor_does_one_that_came_before_it(void **state) {
+  struct played *s = *state;
+  const uint8_t *now = perigee_region_pointer(s->region);
+  played_tell_write(s, SIZE);
+  tell_bytes(s->hand.fd, 0, SIZE / 2, 2, ALL);
+  ends_behind_many_heads(s);
+  played_goes_on(s);
+  assert_int_equal(now[0], BEFORE);
+  assert_int_equal(now[SIZE / 2 - 1], BEFORE);
+}
+
 /* Memory that no CPU can write is filled in order. What is missing may come
  * behind what came too early, by the same stream. */
 static void later_bytes_come_before_those_that_were_lost(void **state) {
@@ -678,6 +731,9 @@ int main(void) {
       LIFE(a_piece_that_came_whole_counts),
       LIFE(a_piece_that_came_whole_is_a_lie_if_it_comes_again),
       LIFE(what_comes_again_for_an_operation_that_ended_lands_nowhere),
+      LIFE(a_piece_lands_no_more_once_its_end_was_said),
+      LIFE(nor_does_one_that_comes_then),
+      LIFE(nor_does_one_that_came_before_it),
       LIFE(later_bytes_come_before_those_that_were_lost),
       LIFE(half_a_piece_for_memory_that_no_cpu_can_write),
       LIFE(what_does_not_count_takes_no_window),

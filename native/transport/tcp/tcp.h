@@ -419,6 +419,9 @@ static inline bool tcp_usable(const struct stream *s) {
 /* ---- tcp_receive.c ----------------------------------------------------- */
 /* Reads as much as there is, at most limit bytes; returns the number. */
 uint64_t tcp_receive(struct stream *s, uint64_t limit);
+/* Reads stream 0; true: until nothing was left. What the peer said before it sent
+ * by another stream is known then. */
+bool tcp_said_all(struct lane *lane);
 /* Do bytes that were read wait for their landing, or to be looked at? */
 bool tcp_waits(const struct stream *s);
 

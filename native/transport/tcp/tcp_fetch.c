@@ -85,6 +85,14 @@ static void pump(struct lane *lane) {
   }
 }
 
+/* May queued bytes be put where others see them? Not if the operation's end lies
+ * unread in stream 0; but if that waits for the room that they take. */
+static bool may_land(struct lane *lane, const struct fetch *f) {
+  return !f->careful ||
+         ((tcp_said_all(lane) || lane->streams[0]->sink == SINK_WAITING) &&
+          tcp_live(lane, f->operation, f->generation));
+}
+
 int64_t tcp_fetch(struct lane *lane, struct fetch *f) {
   int status = lane->cut ? PERIGEE_PEER_LOST : PERIGEE_OK;
   if (status == PERIGEE_OK && !tcp_own(f)->begun)
@@ -92,8 +100,7 @@ int64_t tcp_fetch(struct lane *lane, struct fetch *f) {
   if (status < 0)
     return status;
   pump(lane);
-  if (lane->unexpected_count > 0 &&
-      (!f->careful || tcp_live(lane, f->operation, f->generation)))
+  if (lane->unexpected_count > 0 && may_land(lane, f))
     tcp_unexpected_take(lane, f);
   struct tcp_fetch *own = tcp_own(f);
   if (own->status < 0)

@@ -35,15 +35,6 @@ static bool all_stuck(const struct lane *lane) {
   return true;
 }
 
-/* If others can see the landing: has stream 0 brought no end of its
- * operation? */
-static bool still_wanted(struct stream *s, const struct fetch *f) {
-  if (!f->careful || s->number == 0)
-    return true;
-  tcp_receive(s->lane->streams[0], TCP_TURN);
-  return tcp_live(s->lane, f->operation, f->generation);
-}
-
 /* What the fragment lacks may come again by stream 0, which so may not stop for
  * it. No window bounds what is queued then, but the peer's share does, and the
  * number for one operation: beyond that the operation ends. */
@@ -70,10 +61,14 @@ static bool lands(struct stream *s, struct fetch *f) {
   const struct tcp_head *h = &s->head;
   if (!in_turn(f, h))
     return has_to_wait(s, f);
-  if (!still_wanted(s, f)) {
+  /* Others can see the landing: is the operation's end known (look_ahead)? */
+  bool asks = f->careful && s->number > 0, all = !asks || tcp_said_all(s->lane);
+  if (asks && !tcp_live(s->lane, f->operation, f->generation)) {
     tcp_sink(s, SINK_DROP, h->length);
     return true;
   }
+  if (!all)
+    return false;
   if (s->lane->status < 0 || !tcp_fetch_takes(s->lane, f, h))
     return false;
   s->fetch = f;

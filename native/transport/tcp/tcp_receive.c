@@ -311,22 +311,33 @@ bool tcp_waits(const struct stream *s) {
          there(s) >= TCP_HEAD;
 }
 
+/* Twice, as a read that found less than there was room for is the last one. */
+bool tcp_said_all(struct lane *lane) {
+  struct stream *s = lane->streams[0];
+  s->dry = false;
+  for (int i = 0; i < 2 && !s->dry; i++)
+    tcp_receive(s, TCP_TURN);
+  return s->dry;
+}
+
 /* If others can see the landing, nothing may be written there once the
  * operation has ended, and ENDED may be unread in stream 0: so that is read
- * first. */
-static void look_ahead(struct stream *s) {
-  struct fetch *f = s->fetch;
+ * first. False: some of it is left, and nothing may be written yet. */
+static bool look_ahead(struct stream *s) {
+  const struct fetch *f = s->fetch;
   if (s->number == 0 || s->sink != SINK_FETCH || !f->careful)
-    return;
-  tcp_receive(s->lane->streams[0], TCP_TURN);
+    return true;
+  bool all = tcp_said_all(s->lane);
   if (s->sink == SINK_FETCH && !tcp_live(s->lane, f->operation, f->generation))
     s->sink = SINK_DROP;
+  return all || s->sink != SINK_FETCH;
 }
 
 uint64_t tcp_receive(struct stream *s, uint64_t limit) {
   uint64_t done = 0;
   bool all = false;
-  look_ahead(s);
+  if (!look_ahead(s))
+    return 0;
   s->heads = HEADS_LEAST + (uint32_t)(limit / HEAD_COSTS);
   while (s->lane->status == 0 && s->fd >= 0) {
     while (step(s))
