@@ -101,6 +101,33 @@ describe("perigee ctrl serve --pid FILE", function()
     assert.equal(1, (command.shell("perigee ctrl stop " .. words)))
   end)
 
+  it("is not taken from a server that runs", function()
+    if not there() then return end
+    local file, folder = command.folder() .. "/server.pid", command.folder()
+    local function serve(store)
+      return "ctrl", "serve", "--store", folder .. store, "--listen",
+             "http://127.0.0.1:0", "--pid", file, "--log", folder .. "/log"
+    end
+    local serving = command.start(serve "/one.db")
+    local url = serving:read()
+    local status, _, why = command.run(serve "/two.db")
+    assert.equal(1, status)
+    assert.matches(("of process %d, which runs and serves at %s"):format(
+      serving.pid, url), why, 1, true)
+    assert.equal(serving.pid .. "\n", command.content(file))
+    local text
+    status, text = command.run("ctrl", "status", "--pid", file, "--store",
+                               folder .. "/one.db")
+    assert.equal(0, status)
+    assert.matches("^running as process " .. serving.pid, text)
+    command.file("server.pid", "1\n")  -- another server's by now
+    assert.equal(0, os.execute("kill " .. serving.pid))
+    assert.is_true(command.eventually(function()
+      return command.is_gone(serving.pid)
+    end))
+    assert.equal("1\n", command.content(file))
+  end)
+
   it("is not taken for a later process with that number", function()
     local file = command.file("stale.pid", process.pid() .. "\n")
     command.file("stale.pid.state", process.pid() .. " 1 http://h:1\n")

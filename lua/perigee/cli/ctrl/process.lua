@@ -43,23 +43,6 @@ end
 
 local function state_of(path) return path .. ".state" end
 
---- Takes back what tell says.
-function M.forget(path)
-  os.remove(state_of(path))
-  os.remove(path)
-end
-
---- Says in the files that this process serves at url. True; or nil and why.
--- Who finds the second one finds the first.
-function M.tell(path, url)
-  local pid = C.perigee_ctrl_getpid()
-  local state = ("%d %s %s\n"):format(pid, start_of(pid), url)
-  local told, why = write(path, ("%d\n"):format(pid))
-  if told then told, why = write(state_of(path), state) end
-  if not told then M.forget(path) end
-  return told, why
-end
-
 --- The process that the files tell of, if it runs: { pid, url }.
 function M.find(path)
   local file = io.open(state_of(path))
@@ -69,6 +52,32 @@ function M.find(path)
   if pid and start_of(tonumber(pid)) == start then
     return { pid = tonumber(pid), start = start, url = url }
   end
+end
+
+--- Takes back what tell says, unless another process has said so meanwhile.
+function M.forget(path)
+  local file = io.open(path)
+  local pid = file and file:read "*n"
+  if file then file:close() end
+  if pid ~= C.perigee_ctrl_getpid() then return end
+  os.remove(state_of(path))
+  os.remove(path)
+end
+
+--- Says in the files that this process serves at url. True; or nil and why, as
+-- that another one that runs has said so. Who finds the second one finds the
+-- first.
+function M.tell(path, url)
+  local pid, other = C.perigee_ctrl_getpid(), M.find(path)
+  if other and other.pid ~= pid then
+    return nil, ("%s is of process %d, which runs and serves at %s"):format(
+      path, other.pid, other.url)
+  end
+  local state = ("%d %s %s\n"):format(pid, start_of(pid), url)
+  local told, why = write(path, ("%d\n"):format(pid))
+  if told then told, why = write(state_of(path), state) end
+  if not told then M.forget(path) end
+  return told, why
 end
 
 --- The process with this number, as it is now.
