@@ -115,6 +115,12 @@ describe("perigee doctor", function()
     assert.matches("as whom it is asked", names.fix)
   end)
 
+  it("says of what is no registry's address only what it has to be", function()
+    local names = said("ftp://names")
+    assert.equal("problem", names.status)
+    assert.matches("^option registry of perigee.agent must be", names.found)
+  end)
+
   it("says within seconds that it is gone, or silent", function()
     if not there() then return end
     server = redis.start()

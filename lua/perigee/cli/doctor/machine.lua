@@ -250,7 +250,8 @@ function Machine:ask_registry(address, scope, seconds)
   perigee.log = function() end          -- the checks report instead of the log
   local fine, agent, err = pcall(open, perigee.agent, {
     name = false, registry = address, scope = scope })
-  if not fine or not agent then return nil, tostring(err or agent) end
+  if not fine then return nil, (tostring(agent):gsub("^[^\n]-:%d+: ", "")) end
+  if not agent then return nil, tostring(err) end
   local took, kind
   took, why, kind = asked(agent, seconds)
   local where = agent.registry.target
