@@ -174,6 +174,6 @@ function Agent:__tostring()
 end
 
 check.colons(Agent, "agent", "close drain list lookup mesh on_session proxy "
-  .. "read regions rendezvous serve serve_once session watch write")
+  .. "read regions rendezvous serve serve_once session sessions watch write")
 
 return M

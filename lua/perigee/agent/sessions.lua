@@ -40,6 +40,8 @@ local function open_again(link, service, options, deadline, err)
   return proxy, err
 end
 
+local function is_older(one, other) return one.id < other.id end
+
 local SESSION = { timeout = check.seconds, keep = check.boolean,
                   reconnect = check.seconds }
 
@@ -76,6 +78,28 @@ function Agent:session(peer, options)
   if not options.keep then return session end
   return kept.new(link, session, options.reconnect)
 end
+
+--- Lists the sessions that there are, those that this agent has opened and
+-- those that peers have opened to it.
+-- @function Agent:sessions
+-- @treturn {Session,...} a list, in the order in which they began; empty once
+--   the agent is closed
+-- @waits no
+-- @usage
+-- for _, each in ipairs(agent:sessions()) do each:explain() end
+-- print(#agent:sessions() > 0)                                 --> true
+function Agent:sessions()
+  local list = {}
+  for _, session in pairs(self.engine.sessions) do
+    if session.handle then
+      session.known = true
+      list[#list + 1] = session
+    end
+  end
+  table.sort(list, is_older)
+  return list
+end
+jit.off(Agent.sessions)
 
 --- Returns a proxy of a peer's service. A second proxy to the same peer uses
 -- the same session.
