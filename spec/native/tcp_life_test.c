@@ -294,6 +294,35 @@ static void half_a_piece_for_memory_that_no_cpu_can_write(void **state) {
   close(fd);
 }
 
+/* The word of the first piece is still to come, as its stream is lost; the second
+ * one came by another stream. */
+static void comes_behind_a_piece_without_its_word(struct played *s, bool by_0) {
+  enum { PART = SIZE / 4 };
+  struct perigee_region *region;
+  int lost = played_stream(s, FIRST, 0), other = played_stream(s, FIRST + 1, 0);
+  played_post_opaque(s, &region);
+  played_tell_message(s, SIZE);
+  tell_bytes(lost, 0, PART, 8, HALF_WORD);
+  played_goes_on(s);
+  tell_bytes(by_0 ? s->hand.fd : other, PART, PART, 8, ALL);
+  played_goes_on(s);
+  tell(s, TCP_LOST, 0, 0);
+  says_lost(s, 0, 0);
+  tell_bytes(s->hand.fd, 0, PART, 8, ALL);
+  tell_bytes(other, 2 * PART, 2 * PART, 8, ALL);
+  done_with(s, s->done.operation, region, 8);
+  close(lost);
+  close(other);
+}
+
+static void what_comes_behind_it_by_another_stream_waits(void **state) {
+  comes_behind_a_piece_without_its_word(*state, false);
+}
+
+static void so_does_what_comes_by_the_first(void **state) {
+  comes_behind_a_piece_without_its_word(*state, true);
+}
+
 /* Otherwise the peer would be told of less and less window. */
 static void what_does_not_count_takes_no_window(void **state) {
   struct played *s = *state;
@@ -736,6 +765,8 @@ int main(void) {
       LIFE(nor_does_one_that_came_before_it),
       LIFE(later_bytes_come_before_those_that_were_lost),
       LIFE(half_a_piece_for_memory_that_no_cpu_can_write),
+      LIFE(what_comes_behind_it_by_another_stream_waits),
+      LIFE(so_does_what_comes_by_the_first),
       LIFE(what_does_not_count_takes_no_window),
       LIFE(what_the_peer_does_not_count_comes_again),
       LIFE(so_do_blocks_that_lie_apart),

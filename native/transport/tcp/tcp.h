@@ -437,9 +437,10 @@ void tcp_count(struct stream *s, uint64_t n);
 bool tcp_place(struct stream *s);
 /* The fragment's trailer has arrived. */
 void tcp_trailed(struct stream *s);
-/* For memory that no CPU can write: bounced copies bytes from `at` and
- * returns how many it took; settled tells whether all of them have reached
- * the landing. */
+/* For memory that no CPU can write. is_next: may bytes from `at` on be put there
+ * now, as far as order goes? bounced copies bytes and returns how many it took;
+ * settled tells whether all of them have reached the landing. */
+bool tcp_is_next(const struct lane *, const struct fetch *, uint64_t at);
 uint64_t tcp_bounced(struct stream *s, const uint8_t *at, uint64_t n);
 bool tcp_settled(struct stream *s);
 

@@ -8,11 +8,21 @@
 
 #include "tcp.h"
 
-/* Memory that copies asynchronously is filled in order only: the copy in
- * progress belongs to the payload itself. */
-static bool in_turn(const struct fetch *f, const struct tcp_head *h) {
+/* Memory that copies asynchronously is filled in order only. Nothing goes behind
+ * a fragment whose word is still to come: if its stream is lost, it begins
+ * anew. */
+bool tcp_is_next(const struct lane *lane, const struct fetch *f, uint64_t at) {
+  for (uint32_t i = 0; i < lane->stream_count; i++)
+    if (lane->streams[i] && lane->streams[i]->fetch == f)
+      return false;
+  return at == f->into->done;
+}
+
+/* The copy in progress belongs to the payload itself. */
+static bool in_turn(const struct lane *lane, const struct fetch *f,
+                    const struct tcp_head *h) {
   return f->into->memory->direct ||
-         (h->at == f->into->done && !payload_busy(f->into));
+         (tcp_is_next(lane, f, h->at) && !payload_busy(f->into));
 }
 
 /* Does the fragment wait for bytes that neither a stream nor the queue can
@@ -21,7 +31,7 @@ static bool is_stuck(struct stream *s) {
   struct lane *lane = s->lane;
   const struct tcp_head *h = &s->head;
   struct fetch *f = s->sink == SINK_WAITING ? tcp_fetch_of(lane, h) : NULL;
-  return f && !in_turn(f, h) && !payload_busy(f->into) &&
+  return f && !in_turn(lane, f, h) && !payload_busy(f->into) &&
          tcp_own(f)->status == 0 &&
          tcp_live(lane, h->operation, h->generation) &&
          tcp_unexpected_bytes(lane, f, false) == 0;
@@ -58,18 +68,19 @@ static bool has_to_wait(struct stream *s, struct fetch *f) {
 }
 
 static bool lands(struct stream *s, struct fetch *f) {
+  struct lane *lane = s->lane;
   const struct tcp_head *h = &s->head;
-  if (!in_turn(f, h))
+  if (!in_turn(lane, f, h))
     return has_to_wait(s, f);
   /* Others can see the landing: is the operation's end known (look_ahead)? */
-  bool asks = f->careful && s->number > 0, all = !asks || tcp_said_all(s->lane);
-  if (asks && !tcp_live(s->lane, f->operation, f->generation)) {
+  bool asks = f->careful && s->number > 0, all = !asks || tcp_said_all(lane);
+  if (asks && !tcp_live(lane, f->operation, f->generation)) {
     tcp_sink(s, SINK_DROP, h->length);
     return true;
   }
   if (!all)
     return false;
-  if (s->lane->status < 0 || !tcp_fetch_takes(s->lane, f, h))
+  if (lane->status < 0 || !tcp_fetch_takes(lane, f, h))
     return false;
   s->fetch = f;
   s->walk = *f->into;
@@ -86,7 +97,8 @@ static bool lands(struct stream *s, struct fetch *f) {
 static bool is_unexpected(struct stream *s, struct fetch *f) {
   struct lane *lane = s->lane;
   const struct tcp_head *h = &s->head;
-  if (f && lane->options.heals && !f->into->memory->direct && !in_turn(f, h))
+  if (f && lane->options.heals && !f->into->memory->direct &&
+      !in_turn(lane, f, h))
     return out_of_turn(s, f);
   if (f && !lane->options.heals && h->at != tcp_own(f)->unexpected_bytes)
     return tcp_protocol_error(s, "a fragment");

@@ -191,7 +191,8 @@ static bool ripe(const struct lane *lane, const struct unexpected *e,
   for (uint32_t i = 0; i < lane->stream_count; i++)
     if (lane->streams[i] && lane->streams[i]->unexpected == e)
       return false;
-  return f->into->memory->direct || e->walking || e->head.at == f->into->done;
+  return f->into->memory->direct || e->walking ||
+         tcp_is_next(lane, f, e->head.at);
 }
 
 /* Moves an entry into its landing and frees it once all of it is there. An
