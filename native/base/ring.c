@@ -5,20 +5,9 @@
 
 #include "perigee.h"
 
-/* In the first round, while a part at the end is shut: `known` is as far below
- * 0 as that part is long. */
-static bool widened(struct ring_out *r, uint64_t need) {
-  uint64_t lacks = r->head + need - (r->size - r->shut);
-  uint64_t more = r->widen(r, r->owner, lacks < r->shut ? lacks : r->shut);
-  ring_shut(r, r->shut - more);
-  return r->head + need <= r->size - r->shut;
-}
-
 static bool has_room(struct ring_out *r, uint64_t need) {
-  if (r->head + need - r->known <= r->size || (r->shut > 0 && widened(r, need)))
+  if (r->head + need - r->known <= r->size)
     return true;
-  if (r->shut > 0)
-    return false;
   uint64_t seen = atomic_load_explicit(r->consumed, memory_order_acquire);
   /* A value that goes back or is ahead of the head comes from a hostile peer
    * and is ignored: such a peer's ring just stays full. */

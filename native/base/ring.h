@@ -43,18 +43,7 @@ struct ring_out {
   uint64_t size, key;
   uint64_t head;  /* next position to write */
   uint64_t known; /* the last value of consumed that was believed */
-  /* Bytes at its end that are not to be written yet (ring_shut), and what has
-   * more of it be used: returns how many of `need` bytes that follow may. */
-  uint64_t shut;
-  uint64_t (*widen)(struct ring_out *ring, void *owner, uint64_t need);
-  void *owner;
 };
-
-/* Keeps that many bytes at the end of a new ring from being written. */
-static inline void ring_shut(struct ring_out *ring, uint64_t bytes) {
-  ring->shut = bytes;
-  ring->known = 0 - bytes;
-}
 
 /* Filled in by ring_open(). next, empty and most are what a look needs, so that
  * one which finds nothing is a load and a comparison. */

@@ -267,7 +267,8 @@ void session_destroy(struct perigee_session *s) {
   loans_end(s);
   lanes_close(s);
   if (s->lane) {
-    ((struct lane_head *)s->lane)->forsaken = s->socket.hangup;
+    ((struct lane_head *)s->lane)->forsaken =
+        s->socket.hangup || s->ended.status != PERIGEE_CLOSED;
     lane_table(s->lane)->close(s->lane);
   }
   fabrics_reap(engine);

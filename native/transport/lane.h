@@ -39,7 +39,8 @@ struct lane_head {
   struct ring_out *out;
   struct fault_lane *faults; /* injected on purpose; NULL: none */
   bool ending;   /* broken, as broken() tells: nothing more is begun */
-  bool forsaken; /* set before close: the peer reads nothing any more */
+  bool forsaken; /* set before close: the peer reads nothing any more, or it is
+                    not to */
 };
 
 /* Options of a new fabric. */

@@ -151,38 +151,6 @@ static void two_threads(void **state) {
   pthread_join(producer, NULL);
 }
 
-static uint64_t allowed;
-static uint64_t some(struct ring_out *ring, void *owner, uint64_t need) {
-  assert_ptr_equal(owner, &allowed);
-  assert_true(need <= ring->shut);
-  return allowed < need ? allowed : need;
-}
-
-/* A part at the end of the ring is shut until it may be written. */
-static void a_shut_part_is_not_written_before_it_may_be(void **state) {
-  (void)state;
-  enum { OPEN = RING / 2 };
-  uint32_t sent = 0, got = 0;
-  out.widen = some;
-  out.owner = &allowed;
-  allowed = 0;
-  ring_shut(&out, RING - OPEN);
-  while (put(sent))
-    sent++;
-  assert_true(sent > 0 && out.head <= OPEN);
-  for (int i = OPEN; i < RING; i++)
-    assert_int_equal(bytes[i], 0);
-  while (got < sent)
-    assert_true(get(got++)); /* it stays shut whatever was read */
-  assert_false(put(sent));
-  for (allowed = RING_UNIT; sent < 20000;) {
-    while (put(sent))
-      sent++;
-    got += got < sent && get(got);
-  }
-  assert_int_equal(out.shut, 0);
-}
-
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup(empty_gives_nothing, setup),
@@ -190,8 +158,6 @@ int main(void) {
       cmocka_unit_test_setup(full_takes_no_more, setup),
       cmocka_unit_test_setup(consumed_is_not_believed_blindly, setup),
       cmocka_unit_test_setup(wrong_words_are_not_records, setup),
-      cmocka_unit_test_setup(a_shut_part_is_not_written_before_it_may_be,
-                             setup),
       cmocka_unit_test_setup(two_threads, setup),
   };
   return cmocka_run_group_tests_name("ring", tests, NULL, NULL);

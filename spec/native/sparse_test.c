@@ -6,11 +6,14 @@
  * writer's own are made by their reader.
  */
 #include <fcntl.h>
+#include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -286,7 +289,66 @@ static void files_are_closed_once_all_is_there(void **state) {
 
 /* ---- Rings ---------------------------------------------------------------- */
 
-static void open_unequal(struct pair *p, void *state, uint64_t ring) {
+/* What a side does otherwise than it should: it makes no page of its rings; seals
+ * them as an older build does; or adds a seal against holes just before the other
+ * side adds the last one. swaps: the system has swapped everything out but what
+ * it was asked for. */
+static struct {
+  bool hollow, older, races, swaps;
+  struct {
+    const uint8_t *from, *to;
+  } in[64];
+  int asked;
+} liar;
+
+static void bring_in(const uint8_t *from, size_t length) {
+  assert_true(liar.asked < 64);
+  liar.in[liar.asked].from = from;
+  liar.in[liar.asked++].to = from + length;
+}
+
+static bool is_in(const uint8_t *from, size_t length) {
+  for (int i = 0; i < liar.asked; i++)
+    if (from >= liar.in[i].from && from + length <= liar.in[i].to)
+      return true;
+  return false;
+}
+
+int madvise(void *at, size_t length, int advice) {
+  if (advice == MADV_POPULATE_WRITE && liar.hollow)
+    return 0;
+  if (advice == MADV_WILLNEED && liar.swaps)
+    bring_in(at, length);
+  return (int)syscall(SYS_madvise, at, length, advice);
+}
+
+int mincore(void *at, size_t length, unsigned char *there) {
+  if (!liar.swaps)
+    return (int)syscall(SYS_mincore, at, length, there);
+  memset(there, is_in(at, length), (length + PAGE - 1) / PAGE);
+  return 0;
+}
+
+static int with_lies(int fd, int command, long value) {
+  bool adds = command == F_ADD_SEALS, made = !(value & F_SEAL_SEAL);
+  if (adds && made && liar.older && !(value & F_SEAL_FUTURE_WRITE))
+    value |= F_SEAL_SEAL;
+  if (adds && value == F_SEAL_SEAL && liar.races)
+    syscall(SYS_fcntl, fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE);
+  return (int)syscall(SYS_fcntl, fd, command, value);
+}
+
+int fcntl(int fd, int command, ...) {
+  va_list list;
+  va_start(list, command);
+  long value = va_arg(list, long);
+  va_end(list);
+  return with_lies(fd, command, value);
+}
+
+int fcntl64(int fd, int command, ...) __attribute__((alias("fcntl")));
+
+static void open_engines(struct pair *p, void *state, uint64_t ring) {
   struct perigee_options o;
   variant_options(state, &o);
   *p = (struct pair){.variant = state};
@@ -294,7 +356,18 @@ static void open_unequal(struct pair *p, void *state, uint64_t ring) {
   o.ring = ring;
   assert_int_equal(perigee_engine_open(&o, &p->engine[0]), 0);
   pair_listen(p);
+}
+
+/* The first side has longer rings. */
+static void open_unequal(struct pair *p, void *state, uint64_t ring) {
+  open_engines(p, state, ring);
   pair_dial(p, p->session);
+}
+
+static int made_pages(const struct pair *p) {
+  uint64_t length;
+  const uint8_t *inbox = inbox_of(p->session[0], &length);
+  return pages_of(inbox, length);
 }
 
 /* Requests of the side with small rings fill half of a large one, before anybody
@@ -321,6 +394,142 @@ static void larger_rings_are_used_whole(void **state) {
   pair_close(&p);
 }
 
+/* Calls of the side with shorter rings that nobody answers. */
+static void call_until_full(struct pair *p) {
+  static uint8_t bytes[7000];
+  struct perigee_message m = {
+      .timeout = -1, .head = bytes, .length = sizeof bytes};
+  for (int i = 0; i < 30; i++)
+    assert_true(perigee_call(p->session[1], &m) >= 0);
+  poll_side(p, 1);
+}
+
+static void longer_rings_that_are_not_there_are_not_written(void **state) {
+  struct pair p;
+  uint64_t length;
+  liar.hollow = true;
+  open_unequal(&p, *state, MIB);
+  liar.hollow = false;
+  int looked_at = made_pages(&p);
+  call_until_full(&p);
+  assert_int_equal(made_pages(&p), looked_at);
+  const uint8_t *inbox = inbox_of(p.session[0], &length);
+  assert_int_equal(
+      madvise((void *)(uintptr_t)inbox, length, MADV_POPULATE_WRITE), 0);
+  poll_side(&p, 1);
+  until(&p, 0, PERIGEE_EVENT_REQUEST); /* now they are */
+  pair_drop(&p);
+}
+
+static void rings_that_were_swapped_out_are_asked_for(void **state) {
+  struct pair p;
+  open_unequal(&p, *state, MIB);
+  liar.swaps = true;
+  call_until_full(&p);
+  until(&p, 0, PERIGEE_EVENT_REQUEST);
+  pair_drop(&p);
+}
+
+/* The word of a staging block is only read where it is mapped. */
+static void staged_bytes_that_were_swapped_out_are_asked_for(void **state) {
+  struct variant copies = *(const struct variant *)*state;
+  struct pair p;
+  uint8_t *bytes = pattern(256 << 10, 3);
+  struct perigee_message m = {
+      .timeout = -1, .head = bytes, .length = 256 << 10};
+  copies.pull = 0;
+  pair_open(&p, &copies);
+  liar.swaps = true;
+  assert_true(perigee_call(p.session[0], &m) >= 0);
+  struct perigee_event e = until(&p, 1, PERIGEE_EVENT_REQUEST);
+  assert_int_equal(e.length, m.length);
+  assert_memory_equal(e.pointer, bytes, m.length);
+  answer(&p, &e);
+  pair_close(&p);
+  free(bytes);
+}
+
+/* Takes the session from the side that wrote. */
+static void free_writer(struct pair *p) {
+  struct perigee_event e;
+  perigee_session_free(p->session[1]);
+  for (int i = 0; i < 10; i++)
+    perigee_poll(p->engine[1], &e, 1);
+  p->session[1] = NULL;
+}
+
+/* The peer breaks the protocol, and keeps its rings. */
+static void rings_of_who_was_left_lose_their_pages(void **state) {
+  struct pair p;
+  pair_open(&p, *state);
+  call_until_full(&p);
+  assert_true(made_pages(&p) > 10);
+  assert_true(say_segment(p.session[0], 0, 2, -1));
+  look_at_clock(p.engine[1]);
+  poll_side(&p, 1);
+  free_writer(&p);
+  assert_int_equal(made_pages(&p), 0);
+  pair_drop(&p);
+}
+
+/* What was answered last can still be read. */
+static void rings_of_who_leaves_stay_until_the_session_is_over(void **state) {
+  struct pair p;
+  pair_open(&p, *state);
+  call_until_full(&p);
+  free_writer(&p);
+  until(&p, 0, PERIGEE_EVENT_REQUEST);
+  pair_drop(&p);
+}
+
+/* What the dialer is told of a session over shared memory alone. */
+static struct perigee_event refused(struct pair *p) {
+  int dial = perigee_connect(p->engine[0], p->address, "shm", 20000 * MS);
+  assert_true(dial >= 0);
+  struct perigee_event e = until(p, 0, PERIGEE_EVENT_CONNECTED);
+  assert_int_equal(e.operation, dial);
+  return e;
+}
+
+/* The pages that this side has made could not be taken back. */
+static void a_seal_that_is_added_at_the_last_moment_is_seen(void **state) {
+  struct pair p;
+  open_engines(&p, *state, 64 << 10);
+  liar.races = true;
+  struct perigee_event e = refused(&p);
+  liar.races = false;
+  assert_int_equal(e.status, PERIGEE_PROTOCOL);
+  pair_drop(&p);
+}
+
+/* They are made here, and count. */
+static void longer_rings_of_older_builds_are_used_whole(void **state) {
+  liar.older = true;
+  larger_rings_are_used_whole(state);
+  liar.older = false;
+}
+
+static void older_builds_whose_rings_are_too_long_are_refused(void **state) {
+  struct pair p;
+  open_engines(&p, *state, 16 * MIB);
+  liar.older = true;
+  struct perigee_event e = refused(&p);
+  liar.older = false;
+  assert_int_equal(e.status, PERIGEE_NO_MEMORY);
+  assert_non_null(strstr((const char *)e.pointer, "older build"));
+  pair_drop(&p);
+}
+
+/* Whether they pass or fail, nobody lies after them. */
+#define LYING(test)                                                            \
+  { #test, test, NULL, honest, (void *)(uintptr_t)&variant_default }
+
+static int honest(void **state) {
+  (void)state;
+  memset(&liar, 0, sizeof liar);
+  return 0;
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       OVER(variant_default, what_was_not_written_is_zeros_and_gets_no_page),
@@ -333,6 +542,14 @@ int main(void) {
       OVER(variant_default, holes_without_a_descriptor_are_refused),
       OVER(variant_default, files_are_closed_once_all_is_there),
       OVER(variant_default, larger_rings_are_used_whole),
+      LYING(longer_rings_that_are_not_there_are_not_written),
+      LYING(rings_that_were_swapped_out_are_asked_for),
+      LYING(staged_bytes_that_were_swapped_out_are_asked_for),
+      LYING(a_seal_that_is_added_at_the_last_moment_is_seen),
+      LYING(longer_rings_of_older_builds_are_used_whole),
+      LYING(older_builds_whose_rings_are_too_long_are_refused),
+      OVER(variant_default, rings_of_who_was_left_lose_their_pages),
+      OVER(variant_default, rings_of_who_leaves_stay_until_the_session_is_over),
   };
   return cmocka_run_group_tests_name("sparse", tests, NULL, NULL);
 }

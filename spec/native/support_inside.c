@@ -222,6 +222,12 @@ void refer_unheard(struct perigee_session *session, bool reply) {
   refer(session, reply, 1000, 0, 100);
 }
 
+const uint8_t *inbox_of(const struct perigee_session *session,
+                        uint64_t *length) {
+  *length = RINGS * session->lane->options.ring;
+  return session->lane->inbox;
+}
+
 uint64_t segment_bytes(const struct perigee_session *session) {
   return session->lane->segment;
 }

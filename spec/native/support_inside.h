@@ -79,6 +79,9 @@ bool say_to_lane(struct perigee_session *session, int fd);
 int fill_socket(struct perigee_session *session);
 /* Limits the number of segments that all peers together may have. */
 void limit_segments(struct perigee_engine *engine, uint64_t most);
+/* Its inbox: the rings in which the peer writes, and their length. */
+const uint8_t *inbox_of(const struct perigee_session *session,
+                        uint64_t *length);
 /* The size of a segment. */
 uint64_t segment_bytes(const struct perigee_session *session);
 

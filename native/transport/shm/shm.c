@@ -210,12 +210,12 @@ static int shm_join(struct lane *lane, const struct offer *offer,
   status = adopt_both(lane, offer->fds);
   if (status == PERIGEE_OK)
     status = arena_join(lane, said.arena);
-  if (status == PERIGEE_OK) {
-    wire_out(lane);
-    status = rings_fill(lane) ? PERIGEE_OK : PERIGEE_NO_MEMORY;
-  }
   if (status == PERIGEE_NO_MEMORY)
     snprintf(reason, REASON, "%s", SHM_NO_MAPPINGS);
+  if (status < 0)
+    goto done;
+  wire_out(lane);
+  status = rings_fill(lane, reason);
   if (status < 0)
     goto done;
   lane->pulls = lane->options.pull && offer->vouched &&
@@ -239,7 +239,8 @@ static void shm_set_peer_pulls(struct lane *lane, bool pulls) {
 
 static uint8_t *shm_reserve(struct lane *lane, enum ring ring,
                             uint64_t length) {
-  return ring_reserve(&lane->out[ring], length);
+  bool reached = lane->awaited == 0 || rings_reach(lane);
+  return reached ? ring_reserve(&lane->out[ring], length) : NULL;
 }
 
 static void shm_publish(struct lane *lane, enum ring ring, uint64_t length) {

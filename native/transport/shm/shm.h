@@ -121,6 +121,7 @@ struct lane {
   uint32_t exported; /* slots below it may have been exported */
   bool punched;      /* holes may be punched in the peer's inbox */
   uint64_t filled;   /* bytes of it, as its share counts (SHARE_FILLED) */
+  uint64_t awaited;  /* bytes of it that have to be seen before any is written */
   uint64_t peer_known[(SHM_OUTBOX_PAGES + 63) / 64]; /* pages of its outbox */
   uint8_t *arena; /* address space of this side's arena */
   uint64_t arena_length, segment;
@@ -209,7 +210,11 @@ int64_t shm_copy(struct lane *, const struct window *, struct payload *remote,
 /* ---- shm_rings.c -------------------------------------------------------- */
 /* The peer's inbox was mapped from fd; false: it is not sound. */
 bool rings_join(struct lane *, int fd);
-bool rings_fill(struct lane *);
+/* Both sides know each other's rings. Makes the pages of own rings that the peer
+ * is not to make, and counts those that this side is to make of the peer's. */
+int rings_fill(struct lane *, char reason[REASON]);
+/* May the peer's rings be written? Not while `awaited` is more than 0. */
+bool rings_reach(struct lane *);
 void rings_close(struct lane *);
 
 /* ---- shm_there.c -------------------------------------------------------- */
@@ -227,6 +232,9 @@ enum there { THERE, THERE_NOT, THERE_LATER };
 enum { THERE_LOOKS = 4096 }; /* 0.15 ms */
 enum there there_range(const uint8_t *base, uint64_t *bits, uint64_t from,
                        uint64_t to, uint32_t *looks, uint32_t *known);
+/* Has the system bring the page that is `at` bytes behind `base`, if it was
+ * swapped out; makes no page of a hole. */
+void there_want(const uint8_t *base, uint64_t at);
 /* May this word of the peer's outbox be read? */
 bool there_word(struct lane *, const void *word);
 
@@ -261,6 +269,9 @@ const uint8_t *arena_peer(const struct lane *, uint64_t address,
 enum there arena_there(struct lane *, const uint8_t *bytes, uint64_t length);
 int64_t arena_copy(struct lane *, const uint8_t *bytes, uint64_t length,
                    void *to, uint64_t room);
+/* Asks the system for the page of these bytes, which was there when they were
+ * written; PERIGEE_NO_MEMORY: they cannot be read. */
+int arena_want(struct lane *, const uint8_t *bytes);
 void arena_forked(struct lane *);
 
 #endif

@@ -594,6 +594,16 @@ int64_t arena_copy(struct lane *lane, const uint8_t *bytes, uint64_t length,
   return got > 0 ? got : trouble(lane, PERIGEE_NO_MEMORY, NOT_THERE);
 }
 
+int arena_want(struct lane *lane, const uint8_t *bytes) {
+  const struct shm_arena *a = &lane->peer_arena;
+  uint64_t at = (uint64_t)(bytes - a->bytes);
+  uint32_t i = (uint32_t)(at / a->segment);
+  if (is_shown(a, i) && a->segments[i].waits && a->segments[i].file < 0)
+    return trouble(lane, PERIGEE_NO_MEMORY, NOT_THERE);
+  there_want(a->bytes, at);
+  return 0;
+}
+
 bool arena_looks(struct lane *lane, const struct source *source) {
   if (source->kind != SOURCE_LOAN || source->count != 1 ||
       source->block < THERE_LOOKS / 2 * SHM_PAGE)

@@ -106,7 +106,7 @@ static int64_t fetch_staged(struct lane *lane, struct fetch *f, uint64_t at,
   if (!block || f->source.address % 8 || area == 0)
     return PERIGEE_PROTOCOL;
   if (arena_there(lane, block, sizeof(uint64_t)) != THERE)
-    return 0;
+    return arena_want(lane, block);
   uint64_t staged = atomic_load_explicit(
       (const _Atomic uint64_t *)(const void *)block, memory_order_acquire);
   if (staged > f->total || staged < at || staged - at > area)

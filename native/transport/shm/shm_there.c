@@ -76,6 +76,11 @@ enum there there_range(const uint8_t *base, uint64_t *bits, uint64_t from,
   return THERE;
 }
 
+void there_want(const uint8_t *base, uint64_t at) {
+  void *page = (uint8_t *)(uintptr_t)base + at / SHM_PAGE * SHM_PAGE;
+  madvise(page, SHM_PAGE, MADV_WILLNEED);
+}
+
 /* A word that was written lately is there. So is a page that was swapped out,
  * soon after the system was asked for it. */
 bool there_word(struct lane *lane, const void *word) {
@@ -85,7 +90,6 @@ bool there_word(struct lane *lane, const void *word) {
   if (is_known(lane->peer_known, at / SHM_PAGE) ||
       there_range(base, lane->peer_known, at, at + 1, &looks, &known) == THERE)
     return true;
-  madvise((uint8_t *)(uintptr_t)base + at / SHM_PAGE * SHM_PAGE, SHM_PAGE,
-          MADV_WILLNEED);
+  there_want(base, at);
   return false;
 }

@@ -1,13 +1,13 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- Memory without a page in it, for the victim to make the pages: loans that are
--- never written, and rings of 16 MiB that the replies of echoes fill. All of it
--- is held when the attack is over, and then for a second more.
+-- never written, and rings of 256 KiB that the replies of echoes fill. All of
+-- it is held when the attack is over, and then for a second more.
 local ffi = require "ffi"
 local native = require "perigee.native"
 
 local C = native.C
 local LOANS = { sessions = 64, each = 8, length = 2 ^ 20, seconds = 10 }
-local RINGS = { sessions = 40, ring = 2 ^ 24, echo = 8000, seconds = 5 }
+local RINGS = { sessions = 100, ring = 2 ^ 18, echo = 8000, seconds = 5 }
 local AFTER = 1.2
 
 local function lend(session, method)
@@ -34,13 +34,17 @@ local function loans(attack)
   return peer
 end
 
--- Nobody reads the replies, but those who would ask for more must poll.
+-- Nobody reads the replies, but those who would ask for more must poll. Once
+-- the peer has its share of such rings, sessions are refused.
 local function rings(attack)
   local peer = attack:peer { sessions = 4096, ring = RINGS.ring,
                              operations = 65536 }
   local bytes = ("r"):rep(RINGS.echo)
   local limit, open = native.clock() + RINGS.seconds * 1e9, {}
-  for i = 1, RINGS.sessions do open[i] = attack:dial(peer, 2) end
+  for i = 1, RINGS.sessions do
+    open[i] = attack:dial(peer, 2)
+    attack:done()
+  end
   for _ = 1, RINGS.ring / RINGS.echo do
     for _, session in pairs(open) do
       if native.clock() > limit then return peer end
