@@ -8,6 +8,7 @@
 
 #include "base/stamp.h"
 #include "call/calls.h"
+#include "core/clock.h"
 #include "core/lane_list.h"
 #include "core/lanes.h"
 #include "core/lock.h"
@@ -130,18 +131,25 @@ static bool frames_are_read(struct perigee_session *s, struct deferred *u,
   return s->state == PERIGEE_SESSION_OPEN && !waits;
 }
 
-/* A long loan that was never read takes some polls to be looked at. */
+/* Memory that was never read is looked at first, within what a poll may copy. */
 static bool looks(struct perigee_session *s, const struct source *source) {
   const struct transport_loans *l = lane_table(s->lane)->loans;
-  bool over = source_lane(source) > 0 || !l->looks || l->looks(s->lane, source);
+  uint64_t work = s->engine->budget.left;
+  if (source_lane(source) > 0 || !l->looks)
+    return true;
+  bool over = l->looks(s->lane, source, &work);
+  if (work > 0) {
+    engine_spend(s->engine, work);
+    s->engine->moved = true;
+  }
   s->engine->progress += !over;
   return over;
 }
 
+/* Only raw heads are viewed. */
 static bool looks_all(struct perigee_session *s, const struct record *r) {
-  bool head = r->flags & RECORD_HEAD_BULK, slice = r->flags & RECORD_SLICE_BULK;
-  return (!head || looks(s, &r->head_source)) &&
-         (!slice || looks(s, &r->slice_source));
+  bool raw = (r->flags & (RECORD_HEAD_BULK | RECORD_TYPED)) == RECORD_HEAD_BULK;
+  return !raw || looks(s, &r->head_source);
 }
 
 /* Of a record with payloads outside of the ring: 1 if it can be served now, 0 if

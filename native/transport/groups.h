@@ -98,12 +98,13 @@ struct transport_payloads {
  * returns where a loan of the peer can be read, or NULL if it has to be
  * fetched; unview tells that nobody reads it there any more. (NULL: needless.)
  * knows: is the memory of such a source known here, or does the frame
- * that tells of it still have to arrive? (NULL: it is always known.) looks: a step
- * of what view will need to know of a long loan; false: it is to be called again
- * in the next poll, and view in none before. (NULL: view needs no time.) lacks: is
- * it a loan that view does not show because memory of it is not there? It is
- * fetched to private memory, as the peer may keep what it is lent. (NULL: none
- * is.)
+ * that tells of it still have to arrive? (NULL: it is always known.) looks:
+ * a step of what view will need to know of a loan, of at most *work, which becomes
+ * what it took; both as bytes that take as long to copy. False: it is to be called
+ * again in the next poll, and view in none before. (NULL: view needs no such
+ * time.) lacks: is it a loan that view does not show because memory of it is not
+ * there? It is fetched to private memory, as the peer may keep what it is lent.
+ * (NULL: none is.)
  * Absent: the lane cannot be the first lane of a session. */
 struct transport_loans {
   int (*loan)(struct lane *lane, uint64_t length, uint8_t **pointer,
@@ -114,7 +115,7 @@ struct transport_loans {
   const uint8_t *(*view)(struct lane *lane, const struct source *source);
   void (*unview)(struct lane *lane, const uint8_t *bytes, uint64_t length);
   bool (*knows)(struct lane *lane, const struct source *source);
-  bool (*looks)(struct lane *lane, const struct source *source);
+  bool (*looks)(struct lane *lane, const struct source *source, uint64_t *work);
   bool (*lacks)(struct lane *lane, const struct source *source);
 };
 

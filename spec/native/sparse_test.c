@@ -22,6 +22,49 @@
 
 enum { PAGE = 4096, LENGTH = 2 * MIB, FEW = 64 };
 
+/* What a side does otherwise than it should: it makes no page of its rings; seals
+ * them as an older build does; or adds a seal against holes just before the other
+ * side adds the last one. swaps: the system has swapped everything out but what
+ * it was asked for. */
+static struct {
+  bool hollow, older, races, swaps;
+  struct {
+    const uint8_t *from, *to;
+  } in[64];
+  int asked;
+} liar;
+
+static void bring_in(const uint8_t *from, size_t length) {
+  assert_true(liar.asked < 64);
+  liar.in[liar.asked].from = from;
+  liar.in[liar.asked++].to = from + length;
+}
+
+static bool is_in(const uint8_t *from, size_t length) {
+  for (int i = 0; i < liar.asked; i++)
+    if (from >= liar.in[i].from && from + length <= liar.in[i].to)
+      return true;
+  return false;
+}
+
+int madvise(void *at, size_t length, int advice) {
+  if (advice == MADV_POPULATE_WRITE && liar.hollow)
+    return 0;
+  if (advice == MADV_WILLNEED && liar.swaps)
+    bring_in(at, length);
+  return (int)syscall(SYS_madvise, at, length, advice);
+}
+
+static uint64_t looked; /* pages that were asked for */
+
+int mincore(void *at, size_t length, unsigned char *there) {
+  looked += length / PAGE;
+  if (!liar.swaps)
+    return (int)syscall(SYS_mincore, at, length, there);
+  memset(there, is_in(at, length), (length + PAGE - 1) / PAGE);
+  return 0;
+}
+
 /* Pages of it that the system has made. */
 static int pages_of(const void *memory, uint64_t length) {
   static unsigned char there[LENGTH / PAGE];
@@ -227,6 +270,33 @@ static void a_segment_is_not_replaced_while_it_is_there(void **state) {
   pair_drop(&p);
 }
 
+/* ---- Looking --------------------------------------------------------------- */
+
+/* The peer hands one file over for many segments, and lends all of each at once.
+ * What a poll looks at does not grow with that. */
+static void looks_of_one_poll_are_limited(void **state) {
+  enum { SEGMENTS = 32, A_POLL = 4096 + 512 };
+  struct perigee_event e[SEGMENTS];
+  struct pair p;
+  int got = 0;
+  pair_open(&p, *state);
+  uint64_t size = segment_bytes(p.session[0]);
+  int fd = segment_file(&p, 1, size);
+  for (uint32_t i = 0; i < SEGMENTS; i++)
+    assert_true(say_segment(p.session[0], i, 1, fd));
+  for (uint64_t i = 0; i < SEGMENTS; i++)
+    refer(p.session[0], false, SEGMENTS, i * size, size);
+  while (got < SEGMENTS) {
+    uint64_t before = looked;
+    got += perigee_poll(p.engine[1], e + got, SEGMENTS - got);
+    assert_true(looked - before <= A_POLL);
+  }
+  assert_int_equal(e[SEGMENTS - 1].length, size);
+  assert_true(looked >= SEGMENTS * size / PAGE);
+  close(fd);
+  pair_drop(&p);
+}
+
 /* ---- Without descriptors -------------------------------------------------- */
 
 static void must(bool fine, const char *what) {
@@ -288,46 +358,6 @@ static void files_are_closed_once_all_is_there(void **state) {
 }
 
 /* ---- Rings ---------------------------------------------------------------- */
-
-/* What a side does otherwise than it should: it makes no page of its rings; seals
- * them as an older build does; or adds a seal against holes just before the other
- * side adds the last one. swaps: the system has swapped everything out but what
- * it was asked for. */
-static struct {
-  bool hollow, older, races, swaps;
-  struct {
-    const uint8_t *from, *to;
-  } in[64];
-  int asked;
-} liar;
-
-static void bring_in(const uint8_t *from, size_t length) {
-  assert_true(liar.asked < 64);
-  liar.in[liar.asked].from = from;
-  liar.in[liar.asked++].to = from + length;
-}
-
-static bool is_in(const uint8_t *from, size_t length) {
-  for (int i = 0; i < liar.asked; i++)
-    if (from >= liar.in[i].from && from + length <= liar.in[i].to)
-      return true;
-  return false;
-}
-
-int madvise(void *at, size_t length, int advice) {
-  if (advice == MADV_POPULATE_WRITE && liar.hollow)
-    return 0;
-  if (advice == MADV_WILLNEED && liar.swaps)
-    bring_in(at, length);
-  return (int)syscall(SYS_madvise, at, length, advice);
-}
-
-int mincore(void *at, size_t length, unsigned char *there) {
-  if (!liar.swaps)
-    return (int)syscall(SYS_mincore, at, length, there);
-  memset(there, is_in(at, length), (length + PAGE - 1) / PAGE);
-  return 0;
-}
 
 static int with_lies(int fd, int command, long value) {
   bool adds = command == F_ADD_SEALS, made = !(value & F_SEAL_SEAL);
@@ -542,6 +572,7 @@ int main(void) {
       OVER(variant_default, holes_without_a_descriptor_are_refused),
       OVER(variant_default, files_are_closed_once_all_is_there),
       OVER(variant_default, larger_rings_are_used_whole),
+      OVER(variant_default, looks_of_one_poll_are_limited),
       LYING(longer_rings_that_are_not_there_are_not_written),
       LYING(rings_that_were_swapped_out_are_asked_for),
       LYING(staged_bytes_that_were_swapped_out_are_asked_for),

@@ -319,8 +319,7 @@ static const uint8_t *place(struct lane *lane, const struct source *source) {
   if (source->kind != SOURCE_LOAN || source->count != 1)
     return NULL;
   const uint8_t *bytes = arena_peer(lane, source->address, source->block);
-  bool there = bytes && arena_there(lane, bytes, source->block) == THERE;
-  return there ? bytes : NULL;
+  return bytes && arena_seen(lane, bytes, source->block) ? bytes : NULL;
 }
 
 static const uint8_t *shm_view(struct lane *lane, const struct source *source) {

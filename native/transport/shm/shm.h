@@ -121,7 +121,7 @@ struct lane {
   uint32_t exported; /* slots below it may have been exported */
   bool punched;      /* holes may be punched in the peer's inbox */
   uint64_t filled;   /* bytes of it, as its share counts (SHARE_FILLED) */
-  uint64_t awaited;  /* bytes of it that have to be seen before any is written */
+  uint64_t awaited; /* bytes of it that have to be seen before any is written */
   uint64_t peer_known[(SHM_OUTBOX_PAGES + 63) / 64]; /* pages of its outbox */
   uint8_t *arena; /* address space of this side's arena */
   uint64_t arena_length, segment;
@@ -230,8 +230,11 @@ static inline bool there_known(const uint64_t *bits, uint64_t from,
  * while *looks lasts, and counted in *known. */
 enum there { THERE, THERE_NOT, THERE_LATER };
 enum { THERE_LOOKS = 4096 }; /* 0.15 ms */
+enum { THERE_WORK = 256 };   /* bytes that take as long to copy as a look */
 enum there there_range(const uint8_t *base, uint64_t *bits, uint64_t from,
                        uint64_t to, uint32_t *looks, uint32_t *known);
+/* As there_known, of any number of pages. */
+bool there_all(const uint64_t *bits, uint64_t from, uint64_t to);
 /* Has the system bring the page that is `at` bytes behind `base`, if it was
  * swapped out; makes no page of a hole. */
 void there_want(const uint8_t *base, uint64_t at);
@@ -257,7 +260,7 @@ int arena_heard(struct lane *, const void *bytes, uint32_t length, int fd);
 /* Returns why there was no memory for blocks lately, or "". */
 const char *arena_trouble(const struct lane *);
 bool arena_knows(struct lane *, const struct source *);
-bool arena_looks(struct lane *, const struct source *);
+bool arena_looks(struct lane *, const struct source *, uint64_t *work);
 /* Counts an operation that reads bytes where they are mapped: by 1, and by -1
  * once it does not any more. */
 void arena_views(struct lane *, const uint8_t *bytes, uint64_t length, int by);
@@ -266,6 +269,8 @@ void arena_views(struct lane *, const uint8_t *bytes, uint64_t length, int by);
  * most `room` and at least one, or returns a status. */
 const uint8_t *arena_peer(const struct lane *, uint64_t address,
                           uint64_t length);
+/* Was it found to be there by looks before? */
+bool arena_seen(const struct lane *, const uint8_t *bytes, uint64_t length);
 enum there arena_there(struct lane *, const uint8_t *bytes, uint64_t length);
 int64_t arena_copy(struct lane *, const uint8_t *bytes, uint64_t length,
                    void *to, uint64_t room);

@@ -559,24 +559,31 @@ void arena_views(struct lane *lane, const uint8_t *bytes, uint64_t length,
     a->segments[i].views += (uint32_t)by;
 }
 
-static __attribute__((noinline)) enum there look(struct lane *lane, uint64_t at,
-                                                 uint64_t end) {
+static __attribute__((noinline)) enum there
+look(struct lane *lane, uint64_t at, uint64_t end, uint32_t *looks) {
   const struct shm_arena *a = &lane->peer_arena;
-  uint32_t looks = THERE_LOOKS;
   enum there there = THERE;
   for (uint64_t to; at < end && there == THERE; at = to) {
     to = least((at / a->segment + 1) * a->segment, end);
-    there = segment_there(lane, at, to, &looks);
+    there = segment_there(lane, at, to, looks);
   }
   return there;
 }
 
-enum there arena_there(struct lane *lane, const uint8_t *bytes,
-                       uint64_t length) {
+bool arena_seen(const struct lane *lane, const uint8_t *bytes,
+                uint64_t length) {
   const struct shm_arena *a = &lane->peer_arena;
   uint64_t at = (uint64_t)(bytes - a->bytes), end = at + length;
-  bool known = length == 0 || (a->known && there_known(a->known, at, end));
-  return known ? THERE : look(lane, at, end);
+  return length == 0 || (a->known && (there_known(a->known, at, end) ||
+                                      there_all(a->known, at, end)));
+}
+
+enum there arena_there(struct lane *lane, const uint8_t *bytes,
+                       uint64_t length) {
+  uint64_t at = (uint64_t)(bytes - lane->peer_arena.bytes);
+  uint32_t looks = THERE_LOOKS;
+  return arena_seen(lane, bytes, length) ? THERE
+                                         : look(lane, at, at + length, &looks);
 }
 
 int64_t arena_copy(struct lane *lane, const uint8_t *bytes, uint64_t length,
@@ -604,10 +611,18 @@ int arena_want(struct lane *lane, const uint8_t *bytes) {
   return 0;
 }
 
-bool arena_looks(struct lane *lane, const struct source *source) {
-  if (source->kind != SOURCE_LOAN || source->count != 1 ||
-      source->block < THERE_LOOKS / 2 * SHM_PAGE)
+bool arena_looks(struct lane *lane, const struct source *source,
+                 uint64_t *work) {
+  bool loan = source->kind == SOURCE_LOAN && source->count == 1;
+  const uint8_t *bytes =
+      loan ? arena_peer(lane, source->address, source->block) : NULL;
+  uint32_t most = (uint32_t)least(*work / THERE_WORK, THERE_LOOKS);
+  *work = 0;
+  if (!bytes || arena_seen(lane, bytes, source->block))
     return true;
-  const uint8_t *bytes = arena_peer(lane, source->address, source->block);
-  return !bytes || arena_there(lane, bytes, source->block) != THERE_LATER;
+  uint64_t at = (uint64_t)(bytes - lane->peer_arena.bytes);
+  uint32_t left = most;
+  enum there there = look(lane, at, at + source->block, &left);
+  *work = (uint64_t)(most - left) * THERE_WORK;
+  return there != THERE_LATER;
 }

@@ -43,9 +43,9 @@ static uint64_t excess(const struct lane *lane) {
 bool rings_join(struct lane *lane, int fd) {
   bool older = fcntl(fd, F_GET_SEALS) & F_SEAL_SEAL;
   lane->punched = older || excess(lane) == 0;
-  if (!older && fcntl(fd, F_ADD_SEALS,
-                      F_SEAL_SEAL |
-                          (lane->punched ? 0 : F_SEAL_FUTURE_WRITE)) != 0)
+  if (!older &&
+      fcntl(fd, F_ADD_SEALS,
+            F_SEAL_SEAL | (lane->punched ? 0 : F_SEAL_FUTURE_WRITE)) != 0)
     return false;
   return lane->punched == !(fcntl(fd, F_GET_SEALS) & F_SEAL_FUTURE_WRITE);
 }

@@ -24,7 +24,8 @@
 
 #include "shm.h"
 
-enum { CHUNK = 512 };
+/* Pages of one call, and as how many the call itself counts. */
+enum { CHUNK = 512, CALL = 8 };
 
 static bool is_known(const uint64_t *bits, uint64_t page) {
   return bits[page / 64] >> (page % 64) & 1;
@@ -68,12 +69,17 @@ enum there there_range(const uint8_t *base, uint64_t *bits, uint64_t from,
     uint64_t n = least(least(end - page, CHUNK), *looks);
     if (n == 0)
       return THERE_LATER;
+    *looks -= (uint32_t)least(n + CALL, *looks);
     if (look(base, bits, page, n, known) < n)
       return THERE_NOT;
     page += n;
-    *looks -= (uint32_t)n;
   }
   return THERE;
+}
+
+bool there_all(const uint64_t *bits, uint64_t from, uint64_t to) {
+  uint64_t end = (to + SHM_PAGE - 1) / SHM_PAGE;
+  return skip_known(bits, from / SHM_PAGE, end) >= end;
 }
 
 void there_want(const uint8_t *base, uint64_t at) {
