@@ -75,6 +75,13 @@ static int pages_of(const void *memory, uint64_t length) {
   return count;
 }
 
+static void must(bool fine, const char *what) {
+  if (fine)
+    return;
+  fprintf(stderr, "not so: %s\n", what);
+  _exit(1);
+}
+
 static uint8_t *lend(struct pair *p) {
   struct perigee_loan loan;
   assert_int_equal(perigee_call_begin(p->session[0], LENGTH, &loan), 0);
@@ -270,6 +277,38 @@ static void a_segment_is_not_replaced_while_it_is_there(void **state) {
   pair_drop(&p);
 }
 
+/* ---- In a child ------------------------------------------------------------ */
+
+static void closed_twice(struct pair *p) {
+  int fds[FEW];
+  perigee_session_close(p->session[1]);
+  for (int i = 0; i < FEW; i++)
+    must((fds[i] = open("/dev/null", O_RDONLY | O_CLOEXEC)) >= 0, "it opens");
+  perigee_session_free(p->session[1]);
+  perigee_engine_close(p->engine[1]);
+  for (int i = 0; i < FEW; i++)
+    must(fcntl(fds[i], F_GETFD) >= 0, "what the child opened stays open");
+}
+
+/* The file of a segment is kept, as not all of it is there. */
+static void a_child_closes_the_files_of_segments_once(void **state) {
+  struct pair p;
+  int status;
+  pair_open(&p, *state);
+  lend(&p);
+  struct perigee_event e = serve(&p);
+  pid_t pid = fork();
+  assert_true(pid >= 0);
+  if (pid == 0) {
+    closed_twice(&p);
+    _exit(0);
+  }
+  assert_int_equal(waitpid(pid, &status, 0), pid);
+  assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  answer(&p, &e);
+  pair_close(&p);
+}
+
 /* ---- Looking --------------------------------------------------------------- */
 
 /* The peer hands one file over for many segments, and lends all of each at once.
@@ -298,13 +337,6 @@ static void looks_of_one_poll_are_limited(void **state) {
 }
 
 /* ---- Without descriptors -------------------------------------------------- */
-
-static void must(bool fine, const char *what) {
-  if (fine)
-    return;
-  fprintf(stderr, "not so: %s\n", what);
-  _exit(1);
-}
 
 /* What is written still comes; the rest cannot be read. */
 static void none_left(void *state) {
@@ -573,6 +605,7 @@ int main(void) {
       OVER(variant_default, files_are_closed_once_all_is_there),
       OVER(variant_default, larger_rings_are_used_whole),
       OVER(variant_default, looks_of_one_poll_are_limited),
+      OVER(variant_default, a_child_closes_the_files_of_segments_once),
       LYING(longer_rings_that_are_not_there_are_not_written),
       LYING(rings_that_were_swapped_out_are_asked_for),
       LYING(staged_bytes_that_were_swapped_out_are_asked_for),

@@ -432,9 +432,11 @@ void arena_part(struct lane *lane) {
 
 void arena_forked(struct lane *lane) {
   const struct shm_arena *a = &lane->peer_arena;
-  for (uint32_t i = 0; a->segments && i < SHM_SEGMENTS; i++)
+  for (uint32_t i = 0; a->segments && i < SHM_SEGMENTS; i++) {
     if (a->segments[i].file >= 0)
       close(a->segments[i].file);
+    a->segments[i].file = -1;
+  }
 }
 
 bool shm_sound(int fd, uint64_t length, int seals) {
