@@ -261,12 +261,16 @@ static int64_t own_time(void) {
 }
 
 /* A file in memory of which nobody else has a descriptor. */
-static int long_file(void) {
+static int file_of(uint64_t length) {
   int fd = memfd_create("long", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   assert_true(fd >= 0);
-  assert_int_equal(ftruncate(fd, LONG_FILE), 0);
-  assert_int_equal(fallocate(fd, 0, 0, LONG_FILE), 0);
+  assert_int_equal(ftruncate(fd, (off_t)length), 0);
+  assert_int_equal(fallocate(fd, 0, 0, (off_t)length), 0);
   return fd;
+}
+
+static int long_file(void) {
+  return file_of(LONG_FILE);
 }
 
 static int64_t time_of_closing(int fd, bool adopted) {
@@ -307,6 +311,39 @@ static void the_last_of_a_long_file_is_let_go_aside(void **state) {
   assert_true(time_of_unmapping(true) < plain / 4);
 }
 
+/* Hears what the peer says of its first segment, until so many are there;
+ * returns how long this thread took. */
+static int64_t time_of_hearing(struct pair *p, uint32_t there, int fd) {
+  assert_true(say_segment(p->session[0], 0, fd >= 0, fd));
+  if (fd >= 0)
+    close(fd);
+  int64_t before = own_time();
+  do {
+    look_at_clock(p->engine[1]);
+    poll_side(p, 1);
+  } while (segments_shown(p->session[1]) != there);
+  return own_time() - before;
+}
+
+/* The peer lets go of a long segment, and then says so. */
+static void a_long_segment_that_goes_is_let_go_aside(void **state) {
+  enum { ALL = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE };
+  struct perigee_options o;
+  struct pair p;
+  variant_options(*state, &o);
+  o.pool = UINT64_C(48) << 30;
+  o.mapped = UINT64_C(1) << 40;
+  pair_open_with(&p, *state, &o);
+  uint64_t length = segment_bytes(p.session[0]);
+  assert_true(length >= LONG_FILE);
+  int64_t plain = time_of_closing(file_of(length), false);
+  int fd = file_of(length);
+  assert_int_equal(fcntl(fd, F_ADD_SEALS, ALL), 0);
+  time_of_hearing(&p, 1, fd);
+  assert_true(time_of_hearing(&p, 0, -1) < plain / 4);
+  pair_close(&p);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(who_gets_sockets_that_linger_does_not_wait),
@@ -315,6 +352,7 @@ int main(void) {
       cmocka_unit_test(the_last_descriptors_are_no_strangers),
       cmocka_unit_test(only_sealed_memory_is_that),
       cmocka_unit_test(the_last_of_a_long_file_is_let_go_aside),
+      OVER(variant_default, a_long_segment_that_goes_is_let_go_aside),
   };
   return cmocka_run_group_tests_name("adopted", tests, NULL, NULL);
 }

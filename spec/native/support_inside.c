@@ -198,6 +198,10 @@ uint32_t segments_heard(const struct perigee_session *session) {
   return session->lane->peer_arena.heard;
 }
 
+uint32_t segments_shown(const struct perigee_session *session) {
+  return session->lane->peer_arena.count;
+}
+
 void refer(struct perigee_session *session, bool reply, uint16_t said,
            uint64_t offset, uint64_t length) {
   const struct transport_records *t = lane_records(session->lane);

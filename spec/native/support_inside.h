@@ -79,6 +79,8 @@ bool say_to_lane(struct perigee_session *session, int fd);
 int fill_socket(struct perigee_session *session);
 /* Limits the number of segments that all peers together may have. */
 void limit_segments(struct perigee_engine *engine, uint64_t most);
+/* How many of the peer's segments are there now. */
+uint32_t segments_shown(const struct perigee_session *session);
 /* Its inbox: the rings in which the peer writes, and their length. */
 const uint8_t *inbox_of(const struct perigee_session *session,
                         uint64_t *length);

@@ -341,7 +341,7 @@ static const struct shm_arena none = {0};
 static void close_file(struct lane *lane, struct shm_shown *s) {
   if (s->file < 0)
     return;
-  close(s->file);
+  adopted_close(s->file);
   s->file = -1;
   share_back(lane->options.share, SHARE_DESCRIPTORS, 1);
 }
@@ -453,6 +453,20 @@ static bool show(struct shm_arena *a, uint32_t i, int fd) {
          madvise(at, a->segment, MADV_DONTFORK) == 0;
 }
 
+/* Maps zeros in place of a segment, whose memory is let go as that of a session
+ * (adopted.h): it may be long, and the peer may have let it go before. Its place
+ * stays mapped meanwhile, so that nobody else gets it. Where a system cannot do
+ * that (Linux before 5.13), the memory is freed here. */
+static bool hide(struct shm_arena *a, uint32_t i) {
+  void *at = (uint8_t *)(uintptr_t)a->bytes + i * a->segment;
+  void *old =
+      mremap(at, a->segment, a->segment, MREMAP_MAYMOVE | MREMAP_DONTUNMAP);
+  bool hidden = show(a, i, -1);
+  if (old != MAP_FAILED)
+    adopted_unmap(old, a->segment, a->segment);
+  return hidden;
+}
+
 static bool is_shown(const struct shm_arena *a, uint32_t i) {
   return a->shown[i / 64] >> (i % 64) & 1;
 }
@@ -488,7 +502,9 @@ static int hear(struct lane *lane, const struct shm_word *w, int fd) {
     share_back(share, SHARE_SEGMENTS, 1);
   struct shm_shown *s = &a->segments[w->segment];
   s->waits = w->there && s->views > 0;
-  if (!s->waits && !show(a, w->segment, fd))
+  bool fine = s->waits || (w->there ? show(a, w->segment, fd)
+                                    : !was || hide(a, w->segment));
+  if (!fine)
     return trouble(lane, PERIGEE_NO_MEMORY, SHM_NO_MAPPINGS);
   if (fd >= 0)
     keep(lane, w->segment, fd);
