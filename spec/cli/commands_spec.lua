@@ -113,7 +113,8 @@ describe("perigee call", function()
       .. '{"1099511627776":{"1.5":"7"}}]\n',
       output("call", "worker:0", "calc.keys", "--json"))
     for _, each in ipairs { '{"$base64":"AP/+"}', '["\\u0000",{"a":1}]',
-      '{"$entries":[["1",2],[1,{"$base64":"/w=="}]]}', "9007199254740994" } do
+      '{"$entries":[["1",2],[1,{"$base64":"/w=="}]]}', "9007199254740994",
+      '"18446744073709551617"' } do
       assert.equal(each .. "\n", output("call", "worker:0", "calc.same", each))
     end
   end)
@@ -133,6 +134,9 @@ describe("perigee call", function()
       ["9007199254740993"] = '9007199254740993 would be changed: write '
         .. '{"$int64": "9007199254740993"}',
       ['{"a": [-9007199254740993]}'] = "-9007199254740993 would be changed",
+      ["9223372036854775809"] = 'write {"$uint64": "9223372036854775809"}',
+      ["18446744073709551617"] = 'write "18446744073709551617", as a string',
+      ["-9223372036854775809"] = 'write "-9223372036854775809", as a string',
       ['{"$int64": "9223372036854775808"}'] = "$int64 has to be an integer",
       ['{"$uint64": "-1"}'] = "$uint64 has to be an integer",
       ['{"$base64": "/w"}'] = "$base64 has to be a string of base64",

@@ -5,13 +5,18 @@
 -- null.
 --
 -- What JSON has not at all is told in one of two ways. Reports (encode) are for
--- reading: bytes that are no UTF-8 become U+FFFD. Values of others (exact) come
--- through whole, by objects with one key, which arguments may have, too:
+-- reading: bytes that are no UTF-8 become U+FFFD. Values of others (exact) keep
+-- all bytes and all entries, by objects with one key, which arguments may have,
+-- too:
 --
 --   {"$base64": "/w=="}      a string that is no UTF-8
 --   {"$entries": [[k, v]]}   a table whose keys an object cannot have: one that
 --                            is no UTF-8 or one of these four, or 1 beside "1"
 --   {"$int64": "-1"}, {"$uint64": "1"}      in arguments only
+--
+-- What they do not keep is the type of what is told as a string: of 64-bit
+-- integers, of NaN and infinities, and of keys that are no strings. As in other
+-- JSON, {[100] = "x"} is {"100":"x"}; given back, its key is a string.
 jit.off(true, true)             -- its loops over pairs(), see check.lua
 
 local ffi = require "ffi"
@@ -221,6 +226,14 @@ local function changed_integer(text)
   end
 end
 
+-- How an integer is written that is not changed.
+local function unchanged(text)
+  for _, name in ipairs { "$int64", "$uint64" } do
+    if MARKED[name](text) then return ('{"%s": "%s"}'):format(name, text) end
+  end
+  return ('"%s", as a string'):format(text)
+end
+
 --- True and the value of a text, with nil for null; or false and why there is
 -- none.
 function M.decode(text)
@@ -233,8 +246,8 @@ function M.decode(text)
   if value == nil then return false, why end
   local changed = changed_integer(text)
   if changed then
-    return false, ('%s would be changed: write {"$int64": "%s"}'):format(
-      changed, changed)
+    return false, ("%s would be changed: write %s"):format(changed,
+                                                           unchanged(changed))
   end
   return pcall(plain, value, cjson.null)
 end
