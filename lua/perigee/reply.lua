@@ -2,8 +2,9 @@
 --- Replies: sends what a handler returned, or how it failed, to the caller. The
 -- core may refer to a reply's data until the event SENT; until then
 -- engine.replying keeps it alive: { value, buffer, context }. A failure is sent
--- as a text, a zero and typed values: traceback, code, and whether a handler
--- ran (native/operation/failure.h).
+-- as a text, a zero and typed values: traceback, code, whether a handler ran
+-- (native/operation/failure.h), and the kind of an error that a raw handler has
+-- returned.
 local codec = require "perigee.codec"
 local contexts = require "perigee.context"
 local errors = require "perigee.errors"
@@ -116,6 +117,7 @@ local function fail(engine, served, record, status, failure, ran)
   out:put((failure.message:gsub("%z", "\\0")), "\0")
   pack(out, cut(failure.traceback or ""), cut(failure.code))
   out:encode(ran)
+  if failure.kind then out:encode(failure.kind) end
   local pointer, length = out:ref()
   plain(status, ENCODED, pointer, length)
   send(engine, served, record, nil, out)
@@ -176,8 +178,10 @@ end
 --- Replies that a raw handler has returned nil and err.
 function M.returned(engine, served, record, err)
   return M.failed(engine, served, record,
-                  { message = errors.shown(err), code = errors.code(err),
-                    logged = true })  -- a result, no failure of the handler
+                  { message = errors.shown(err.message),
+                    kind = errors.status(err.kind) and err.kind,
+                    code = errors.code(err),
+                    logged = true })    -- a result, no failure of the handler
 end
 
 local function bad_result(engine, served, record, text)

@@ -35,6 +35,12 @@ local function server(child, perigee_)
     raises = function() return assert(lookup "nobody") end,
     raw = { raw = true, function() return lookup "nobody" end },
     sleeps = function() perigee_.sleep(1) end,
+    raw_as = { raw = true, idempotent = true, function(kind)
+      runs = runs + 1
+      local err = new(kind:string(), "made up", false)
+      err.code = "draining"
+      return nil, err
+    end },
     nothing = { raw = true, function() return nil, "ignored" end },
     told = function(err, ...)
       return perigee_.is_error(err), err.kind, err.message, err.remote, ...
@@ -114,13 +120,32 @@ describe("an error", function()
     assert.matches("nobody", err.message)
   end)
 
-  it("that a raw handler returns ends its call", function()
-    local got, err = proxy:raw()
-    assert.is_nil(got)
+  it("that a raw handler returns ends its call, and is of its kind", function()
+    is_not_found(proxy:raw())
+    is_not_found(proxy.async:raw():wait())
+    assert.equal("", proxy:nothing())
+    local _, err = proxy:raw_as "what no error is"
     assert.equal("remote", err.kind)
     assert.is_true(err.remote)
-    assert.matches("nobody", err.message)
-    assert.equal("", proxy:nothing())
+    proxy:runs()
+  end)
+
+  -- These kinds of this side's have such a call made again.
+  it("that a raw handler returns does not have it called again", function()
+    proxy:runs()
+    for kind in ("peer_lost closed"):gmatch "%S+" do
+      for _, call in ipairs {
+        function() return proxy:raw_as(kind) end,
+        function() return proxy.async:raw_as(kind):wait() end,
+      } do
+        local got, err = call()
+        assert.is_nil(got)
+        assert.equal(kind, err.kind)
+        assert.equal("draining", err.code)
+        assert.is_true(err.sent)
+        assert.equal(1, (proxy:runs()))
+      end
+    end
   end)
 
   it("of this side is not remote", function()

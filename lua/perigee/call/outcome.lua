@@ -59,9 +59,9 @@ local function text_of(value)
 end
 
 -- Returns a failure's text and what came with it, if that could be decoded.
-local function with(text, fine, traceback, code, ran)
+local function with(text, fine, traceback, code, ran, kind)
   if not fine then return text end
-  return text, text_of(traceback), plain(code), ran
+  return text, text_of(traceback), plain(code), ran, kind
 end
 
 local function failure_text(told)
@@ -77,12 +77,14 @@ local function limit(binding)
     or "no answer"
 end
 
-local function error_of(binding, method, status, text, traceback, code, ran)
+local function error_of(binding, method, status, text, traceback, code, ran,
+                        own)
   local kind = errors.kind(status)
   if kind == "timeout" and not text then text = limit(binding) end
   local err = errors.ended(status, M.doing(binding, method), text)
   if kind == "remote" then
     err.remote = true
+    if errors.status(own) then err.kind = own end -- a raw handler returned it
     if traceback ~= "" then err.traceback = traceback end
   end
   if status == DRAINING then code, ran = DRAINED, false end
