@@ -7,8 +7,8 @@
  * receives nothing for its own dead_after takes the peer as lost.
  *
  * What a peer asks for is paid here. So the shortest dead_after that counts for a
- * peer grows with the number of sessions (least_of), and looks of sessions of one
- * kind are at the same times, an eighth of the pause apart, so that a sleep ends
+ * peer grows with the number of its sessions (least_of), not with those of others,
+ * of which it knows nothing. Looks of sessions of one kind are at the same times, an eighth of the pause apart, so that a sleep ends
  * once for many.
  *
  * The session's timer fires when the next keepalive is due, or the peer's is
@@ -72,11 +72,12 @@ uint32_t liveness_told(const struct perigee_engine *engine) {
   return ms < UINT32_MAX ? (uint32_t)ms : UINT32_MAX;
 }
 
-/* At most 28,000 looks a second are for peers that want them often: some 4 % of
+/* At most 28,000 looks a second are for a peer that wants them often: some 4 % of
  * a core. Nobody waits longer than a second for this reason. */
-static int64_t least_of(const struct perigee_engine *engine) {
+static int64_t least_of(const struct perigee_session *s) {
   static const int64_t EACH = 250000, MOST = 1000000000; /* ns */
-  int64_t least = (int64_t)engine->counters.sessions * EACH;
+  const struct share *peer = s->account.share->parent;
+  int64_t least = (int64_t)peer->used[SHARE_SESSIONS] * EACH;
   if (least > MOST)
     return MOST;
   return least > DEAD_AFTER_LEAST ? least : DEAD_AFTER_LEAST;
@@ -84,7 +85,7 @@ static int64_t least_of(const struct perigee_engine *engine) {
 
 /* As short as either side needs. */
 static int64_t shorter(const struct perigee_session *s) {
-  int64_t own = s->engine->options.dead_after, least = least_of(s->engine);
+  int64_t own = s->engine->options.dead_after, least = least_of(s);
   int64_t peers = s->peer.terms.dead_after * MS;
   if (peers < least)
     peers = least;

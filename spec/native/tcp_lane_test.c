@@ -380,11 +380,13 @@ static size_t kept_alive(struct perigee_engine *engine, struct hand *hands,
   return bytes;
 }
 
-static void open_short(struct hand *hands, int count,
+/* Sessions of one peer, the process of this number. */
+static void open_short(struct hand *hands, int count, int peer,
                        struct perigee_engine *engine) {
   for (int i = 0; i < count; i++) {
     hand_come(&hands[i], engine, true);
     hands[i].dead_after = 1;
+    hands[i].session->process.pid = peer;
     assert_true(hand_open(&hands[i], engine->secret));
   }
 }
@@ -396,16 +398,32 @@ static void keepalives_cost_no_more_than_is_left_for_them(void **state) {
   enum { MANY = 200, TIME = 2000 };
   static struct hand hands[MANY];
   struct perigee_engine *engine = engine_of_time(1000000 * MS);
-  open_short(hands, 1, engine);
+  open_short(hands, 1, 1, engine);
   hand_drop(&hands[0]);
   size_t one = kept_alive(engine, hands, 1, TIME * MS);
   assert_true(one / sizeof(struct tcp_head) >= TIME / 10);
-  open_short(hands + 1, MANY - 1, engine);
+  open_short(hands + 1, MANY - 1, 1, engine);
   for (int i = 0; i < MANY; i++)
     hand_drop(&hands[i]);
   size_t all = kept_alive(engine, hands, MANY, TIME * MS);
   assert_true(all > 10 * one);
   assert_true(all < MANY / 3 * one);
+  for (int i = 0; i < MANY; i++)
+    hand_close(&hands[i]);
+  perigee_engine_close(engine);
+}
+
+/* A peer that got fewer would take this side for dead. */
+static void sessions_of_others_take_no_keepalives_away(void **state) {
+  (void)state;
+  enum { MANY = 200, TIME = 2000 };
+  static struct hand hands[MANY];
+  struct perigee_engine *engine = engine_of_time(1000000 * MS);
+  open_short(hands, 1, 1, engine);
+  open_short(hands + 1, MANY - 1, 2, engine);
+  hand_drop(&hands[0]);
+  size_t one = kept_alive(engine, hands, 1, TIME * MS);
+  assert_true(one / sizeof(struct tcp_head) >= TIME / 10);
   for (int i = 0; i < MANY; i++)
     hand_close(&hands[i]);
   perigee_engine_close(engine);
@@ -436,6 +454,7 @@ int main(void) {
       SCENE(a_stream_that_finds_no_place_is_done_without),
       cmocka_unit_test(what_came_while_nobody_looked_shows_that_the_peer_lives),
       cmocka_unit_test(keepalives_cost_no_more_than_is_left_for_them),
+      cmocka_unit_test(sessions_of_others_take_no_keepalives_away),
       cmocka_unit_test(an_end_that_came_while_nobody_looked_is_the_end),
       cmocka_unit_test(those_who_read_nothing_hold_up_a_close_together),
   };
