@@ -43,9 +43,9 @@ local function cut(text)
   return #text > LONGEST and text:sub(1, LONGEST) .. "..." or text
 end
 
---- Logs that method's handler has failed. failure: message, traceback and
--- place, as reply.lua has them.
-function M.note(method, failure)
+--- Logs that method's handler has failed, or what else of it. failure:
+-- message, traceback and place, as reply.lua has them.
+function M.note(method, failure, what)
   local kind, now = kind_of(method, failure.place or ""), loop.now()
   kind.times = kind.times + 1
   if now - kind.told < PAUSE then return end
@@ -53,8 +53,9 @@ function M.note(method, failure)
   if kind.times > 1 then often = (" %d times"):format(kind.times) end
   -- The log may run what this is noted in again.
   kind.told, kind.times = now, 0
-  log.write("warning", ("%s failed%s: %s%s%s"):format(method.text, often,
-    cut(failure.message), trace ~= "" and "\n" or "", cut(trace)))
+  log.write("warning", ("%s%s failed%s: %s%s%s"):format(method.text,
+    what or "", often, cut(failure.message), trace ~= "" and "\n" or "",
+    cut(trace)))
 end
 
 return M

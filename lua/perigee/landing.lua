@@ -4,7 +4,7 @@
 local codec = require "perigee.codec"
 local contexts = require "perigee.context"
 local errors = require "perigee.errors"
-local log = require "perigee.log"
+local failures = require "perigee.failures"
 local loop = require "perigee.loop"
 local native = require "perigee.native"
 local portions = require "perigee.portions"
@@ -40,8 +40,7 @@ function Landing:abandon(status)
                                unpack(values, 1, values.n))
   state.pinned = false
   if not fine then
-    log.write("error", ("%s: its abandoned failed: %s")
-      :format(self.method.text, errors.shown(failure.traceback or failure)))
+    failures.note(self.method, reply.failure_of(failure), "'s abandoned")
   end
 end
 

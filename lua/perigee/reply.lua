@@ -50,12 +50,13 @@ function M.caught(e)
   return { message = "an error that cannot be shown", traceback = "" }
 end
 
--- xpcall's error value: a table from caught, or a plain text if LuaJIT had no
--- memory or stack left to run caught.
+--- The failure that the error value of xpcall is: a table from caught, or a
+-- plain text if LuaJIT had no memory or stack left to run caught.
 local function failure_of(given)
   if type(given) == "table" then return given end
   return { message = errors.shown(given), traceback = "" }
 end
+M.failure_of = failure_of
 
 -- Ends the call for its record (a worker, or the record of raw handlers). kept:
 -- what to keep until the event SENT, or nil if no such event will come.

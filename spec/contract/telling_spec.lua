@@ -30,13 +30,17 @@ describe("a handler that fails", function()
       inplace = { raw = true, inplace = true, function() return -1 end },
       put = { landing = function() error("of the landing") end,
               function() end },
+      short = {
+        landing = function() return agent.memory:slice(0, 1) end,
+        abandoned = function() error("of the abandoned one") end,
+        function() end },
       odd = function() return print end,
       returns = function(...) return ... end,
       session = function()
         return perigee.context().session == next(agent.told)
       end,
     } }
-    agent.told = {}
+    agent.told, agent.memory = {}, cases.alloc(agent.engine, 64)
     agent:on_session(function(session) agent.told[session] = true end)
     proxy = assert(assert(cases.agent()):proxy("worker", "x"))
   end)
@@ -74,6 +78,18 @@ describe("a handler that fails", function()
       proxy:fails("too bad")
     until #said == 3 or os.time() > ends
     assert.matches("^x.fails failed %d+ times: ", said[3])
+  end)
+
+  it("is logged once a second also as it is told that it will not run",
+     function()
+    local slice = cases.alloc(perigee.session(proxy).engine, 64):slice()
+    local since = process.now()
+    for _ = 1, 50 do
+      assert.equal("too_large", select(2, proxy:short(slice)).kind)
+    end
+    assert.is_true(#said <= math.ceil(process.now() - since), #said .. " lines")
+    assert.matches("^x.short's abandoned failed: .*of the abandoned one\nstack",
+                   said[1])
   end)
 
   it("is of the kind of its line, whatever its callers have it say", function()
