@@ -207,6 +207,7 @@ static const struct operation_class read_class = CALL_CLASS(OP_READ, "read",
 /* ---- Submitting --------------------------------------------------------- */
 
 int call_withdraw(struct operation *op, int status) {
+  op->session->counters.calls -= op->kind == OP_CALL;
   unmark(op);
   call_let_go(op);
   parts_end(op);

@@ -292,6 +292,46 @@ static void what_is_withheld_waits(void **state) {
   }
 }
 
+/* With one call under way, and any number of others' in service. */
+static void who_waits_for_an_answer_looks_at_no_operation(void **state) {
+  struct pair p;
+  if (has_thread())
+    skip();
+  pair_open(&p, *state);
+  int op = call(&p, &hello);
+  int served = until(&p, 1, PERIGEE_EVENT_REQUEST).operation;
+  drain(&p);
+  until_told(&p);
+  struct node *all = &p.session[0]->operations.all, hidden = *all;
+  int theirs = p.session[0]->drain.theirs;
+  list_open(all);
+  quiet(&p, 100);
+  *all = hidden;
+  assert_int_equal(p.session[0]->drain.theirs, theirs);
+  answer(&p, served);
+  ended(&p, 0, op, PERIGEE_OK);
+  until_quiet(&p);
+  pair_close(&p);
+}
+
+static void calls_that_were_not_made_are_not_waited_for(void **state) {
+  struct perigee_options o;
+  struct perigee_message m = hello;
+  struct pair p;
+  uint8_t *bytes = pattern(LONG, 3);
+  variant_options(*state, &o);
+  o.message = LONG - 1;
+  pair_open_with(&p, *state, &o);
+  m.head = bytes;
+  m.length = LONG;
+  assert_int_equal(perigee_call(p.session[0], &m), PERIGEE_TOO_LARGE);
+  assert_int_equal(perigee_counters(p.engine[0], p.session[0])->calls, 0);
+  drain(&p);
+  until_quiet(&p);
+  free(bytes);
+  pair_close(&p);
+}
+
 /* ---- Lies ---------------------------------------------------------------- */
 
 /* The last word of side 0 ends the session. */
@@ -367,6 +407,8 @@ int main(void) {
       cmocka_unit_test(both_sides_may),
       cmocka_unit_test(peers_without_it_are_answered_by_the_program),
       cmocka_unit_test(what_is_withheld_waits),
+      cmocka_unit_test(who_waits_for_an_answer_looks_at_no_operation),
+      cmocka_unit_test(calls_that_were_not_made_are_not_waited_for),
       cmocka_unit_test(more_than_was_sent_is_a_lie),
       cmocka_unit_test(a_second_word_is_a_lie),
       cmocka_unit_test(an_answer_that_nobody_asked_for_is_a_lie),
