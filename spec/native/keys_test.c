@@ -330,7 +330,7 @@ static void an_answer_of_an_older_build_is_a_key_too(void **state) {
   struct perigee_remote *r = (struct perigee_remote *)(uintptr_t)e.pointer;
   is_found_after_all(&s); /* granted */
   assert_int_equal(writes(&s, r), PERIGEE_INLINE);
-  assert_int_equal(descriptors(), s.fds);
+  assert_int_equal(descriptors(), s.fds + 1); /* not all of it is there yet */
   assert_int_equal(mapped(&s), s.mapped + LENGTH);
   close_scene(&s);
 }

@@ -277,6 +277,67 @@ static void a_segment_is_not_replaced_while_it_is_there(void **state) {
   pair_drop(&p);
 }
 
+/* ---- Regions --------------------------------------------------------------- */
+
+static void read_all(struct pair *p, struct perigee_remote *remote,
+                     struct perigee_region *here) {
+  struct perigee_transfer t = {.local = all_of(here, LENGTH)};
+  t.remote = (struct perigee_slice){
+      .remote = remote, .length = LENGTH, .count = 1, .stride = LENGTH};
+  finish(p, perigee_transfer(p->session[0], PERIGEE_OP_READ, &t, 1, 0, -1),
+         PERIGEE_OK);
+}
+
+/* No page is made by reading; what the owner writes later is found. */
+static void regions_that_are_not_written_are_zeros(void **state) {
+  struct pair p;
+  pair_open(&p, *state);
+  struct perigee_region *here = region_of(&p, 0, "here", LENGTH, 0);
+  struct perigee_region *there =
+      region_of(&p, 1, "there", LENGTH, PERIGEE_READ);
+  uint8_t *written = perigee_region_pointer(there);
+  const uint8_t *got = perigee_region_pointer(here);
+  struct perigee_remote *remote = look_up(&p, "there");
+  for (int round = 0; round < 2; round++) {
+    if (round == 1)
+      memset(written + 7 * PAGE, 5, PAGE);
+    fill_byte(here, 9);
+    read_all(&p, remote, here);
+    assert_true(all(got, 7 * PAGE, 0));
+    assert_true(all(got + 7 * PAGE, PAGE, 5 * round));
+    assert_true(all(got + 8 * PAGE, LENGTH - 8 * PAGE, 0));
+    assert_int_equal(pages_of(written, LENGTH), round);
+  }
+  int before = descriptors();
+  memset(written, 6, LENGTH);
+  for (int round = 0; round < 2; round++) {
+    read_all(&p, remote, here);
+    assert_true(all(got, LENGTH, 6));
+  }
+  assert_int_equal(descriptors(), before - 1); /* its file is not needed now */
+  region_end(here);
+  region_end(there);
+  pair_close(&p);
+}
+
+/* A call is made only for pages that were not seen. */
+static void regions_that_were_read_need_no_look(void **state) {
+  struct pair p;
+  pair_open(&p, *state);
+  struct perigee_region *here = region_of(&p, 0, "here", LENGTH, 0);
+  struct perigee_region *there =
+      region_of(&p, 1, "there", LENGTH, PERIGEE_READ);
+  struct perigee_remote *remote = look_up(&p, "there");
+  fill_byte(there, 1);
+  read_all(&p, remote, here);
+  uint64_t before = looked;
+  read_all(&p, remote, here);
+  assert_int_equal(looked, before);
+  region_end(here);
+  region_end(there);
+  pair_close(&p);
+}
+
 /* ---- In a child ------------------------------------------------------------ */
 
 static void closed_twice(struct pair *p) {
@@ -606,6 +667,8 @@ int main(void) {
       OVER(variant_default, larger_rings_are_used_whole),
       OVER(variant_default, looks_of_one_poll_are_limited),
       OVER(variant_default, a_child_closes_the_files_of_segments_once),
+      OVER(variant_default, regions_that_are_not_written_are_zeros),
+      OVER(variant_default, regions_that_were_read_need_no_look),
       LYING(longer_rings_that_are_not_there_are_not_written),
       LYING(rings_that_were_swapped_out_are_asked_for),
       LYING(staged_bytes_that_were_swapped_out_are_asked_for),

@@ -142,6 +142,7 @@ static int shm_open_lane(const struct lane_options *options, struct lane **out,
   if (!lane)
     return PERIGEE_NO_MEMORY;
   lane_by(lane, &transport_shm);
+  list_open(&lane->sights);
   lane->options = *options;
   /* The address space is twice the limit, so that blocks of all sizes fit. */
   uint64_t arena = 2 * options->pool;
@@ -361,6 +362,11 @@ static bool shm_wanted(struct lane *lane) {
   return true;
 }
 
+static void shm_forked(struct lane *lane) {
+  arena_forked(lane);
+  regions_forked(lane);
+}
+
 static bool shm_rests(struct lane *lane) {
   (void)lane;
   return true;
@@ -436,7 +442,7 @@ const struct perigee_transport transport_shm = {
     .close = shm_close,
     .heard = arena_heard,
     .cut = shm_cut,
-    .forked = arena_forked,
+    .forked = shm_forked,
     .rests = shm_rests,
     .trouble = arena_trouble,
 };

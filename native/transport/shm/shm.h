@@ -15,6 +15,7 @@
 #include <stdatomic.h>
 
 #include "base/blocks.h"
+#include "base/list.h"
 #include "base/ring.h"
 #include "transport/transport.h"
 
@@ -135,6 +136,7 @@ struct lane {
   const char *why;
   int64_t why_at;
   struct shm_arena peer_arena;
+  struct node sights; /* what was seen of regions of the peer */
   uint64_t peer_ring;
   struct ring_out out[RINGS];
   struct ring_in in[RINGS];
@@ -204,6 +206,7 @@ bool shm_inside(struct lane *, uint32_t slot);
 void shm_cut(struct lane *);
 int shm_attach(struct lane *, struct window *, const struct region_key *);
 void shm_detach(struct lane *, struct window *);
+void regions_forked(struct lane *);
 int64_t shm_copy(struct lane *, const struct window *, struct payload *remote,
                  struct payload *local, uint64_t limit, bool write);
 
@@ -278,5 +281,9 @@ int64_t arena_copy(struct lane *, const uint8_t *bytes, uint64_t length,
  * written; PERIGEE_NO_MEMORY: they cannot be read. */
 int arena_want(struct lane *, const uint8_t *bytes);
 void arena_forked(struct lane *);
+/* May one more descriptor of the peer's be kept? And what a read of it ends in,
+ * where none is. */
+bool arena_may_keep(struct lane *, int fd);
+int arena_not_there(struct lane *);
 
 #endif

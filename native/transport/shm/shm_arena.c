@@ -392,6 +392,14 @@ static bool may_keep(const struct share *s, int fd) {
   return another >= 0;
 }
 
+bool arena_may_keep(struct lane *lane, int fd) {
+  return may_keep(lane->options.share, fd);
+}
+
+int arena_not_there(struct lane *lane) {
+  return trouble(lane, PERIGEE_NO_MEMORY, NOT_THERE);
+}
+
 /* Keeps the file of a segment, or closes it. */
 static void keep(struct lane *lane, uint32_t i, int fd) {
   if (!may_keep(lane->options.share, fd)) {

@@ -14,10 +14,22 @@
  *
  * A session that ends takes its rights along: a region may be closed after
  * that, and the peer may not have heard of either.
+ *
+ * What is read has to be there (shm_there.c). The bits of a region's pages are
+ * kept, so that a read of what was read before needs no call; what is not there
+ * is read by a call, from the region's file, which is kept until all of it was
+ * seen. Only the owner of a region that its peers may write could punch holes
+ * later, where a peer that writes makes pages anyway.
  */
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "host/adopted.h"
 #include "shm.h"
+
+/* Bytes of one read by a call, and of one look. */
+enum { BOUNCE = 16 << 10, STRETCH = 128 << 10 };
 
 /* ---- The owner ---------------------------------------------------------- */
 
@@ -55,6 +67,73 @@ void shm_cut(struct lane *lane) {
 
 /* ---- The peer ----------------------------------------------------------- */
 
+/* What was seen of a region. */
+struct sight {
+  struct node node; /* in lane->sights */
+  int file;         /* or -1 */
+  uint32_t known;
+  uint64_t pages;
+  uint64_t bits[];
+};
+
+static struct sight *sight_of(const struct window *window) {
+  struct sight *s;
+  memcpy(&s, window->own, sizeof s);
+  return s;
+}
+
+static void close_file(struct lane *lane, struct sight *s) {
+  if (s->file < 0)
+    return;
+  adopted_close(s->file);
+  s->file = -1;
+  share_back(lane->options.share, SHARE_DESCRIPTORS, 1);
+}
+
+/* Can a region be seen to be there at once? Then its file is not needed. */
+static bool is_whole(const struct window *window, struct sight *s) {
+  uint32_t looks = THERE_LOOKS;
+  return there_range(window->pointer, s->bits, 0, window->length, &looks,
+                     &s->known) == THERE;
+}
+
+static bool sight_open(struct lane *lane, struct window *window, int fd) {
+  uint64_t pages = (window->length + SHM_PAGE - 1) / SHM_PAGE;
+  struct sight *s = calloc(1, sizeof *s + (pages + 63) / 64 * 8);
+  if (!s)
+    return false;
+  s->pages = pages;
+  s->file = -1;
+  if (window->access & PERIGEE_READ && !is_whole(window, s) &&
+      arena_may_keep(lane, fd))
+    s->file = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+  if (s->file >= 0 && lane->options.share)
+    share_add(lane->options.share, SHARE_DESCRIPTORS, 1);
+  list_append(&lane->sights, &s->node);
+  memcpy(window->own, &s, sizeof s);
+  return true;
+}
+
+static void sight_close(struct lane *lane, struct window *window) {
+  struct sight *s = sight_of(window);
+  if (!s)
+    return;
+  close_file(lane, s);
+  list_remove(&s->node);
+  free(s);
+  memset(window->own, 0, sizeof s);
+}
+
+void regions_forked(struct lane *lane) {
+  struct node *n, *head = &lane->sights;
+  for (n = head->next; n != head; n = n->next) {
+    struct sight *s = CONTAINER(n, struct sight, node);
+    if (s->file >= 0)
+      close(s->file);
+    s->file = -1;
+  }
+}
+
 /* The word with the region's generation stays there. */
 int shm_attach(struct lane *lane, struct window *window,
                const struct region_key *key) {
@@ -66,10 +145,14 @@ int shm_attach(struct lane *lane, struct window *window,
   int status =
       memory_host_kind.sharing->adopt(&memory_host, &memory, window->length,
                                       window->access, &window->pointer, &none);
-  if (status < 0 ||
-      (there_word(lane, word) &&
-       share_take(lane->options.share, SHARE_MAPPED, window->length)))
+  if (status < 0)
     return status;
+  if (there_word(lane, word) &&
+      share_take(lane->options.share, SHARE_MAPPED, window->length)) {
+    if (sight_open(lane, window, key->fds[0]))
+      return PERIGEE_OK;
+    share_back(lane->options.share, SHARE_MAPPED, window->length);
+  }
   memory_host_kind.sharing->leave(&memory_host, window->pointer, window->length,
                                   none);
   window->pointer = NULL;
@@ -77,6 +160,7 @@ int shm_attach(struct lane *lane, struct window *window,
 }
 
 void shm_detach(struct lane *lane, struct window *window) {
+  sight_close(lane, window);
   memory_host_kind.sharing->leave(&memory_host, window->pointer, window->length,
                                   NULL);
   share_back(lane->options.share, SHARE_MAPPED, window->length);
@@ -90,6 +174,73 @@ static int refusal(const struct lane *lane) {
              : PERIGEE_STALE;
 }
 
+static uint64_t least(uint64_t a, uint64_t b) {
+  return a < b ? a : b;
+}
+
+static __attribute__((noinline)) int64_t
+read_by_call(struct lane *lane, const struct sight *s, uint64_t at, uint64_t n,
+             struct payload *remote, struct payload *local) {
+  uint8_t bytes[BOUNCE];
+  ssize_t got = s->file < 0
+                    ? -1
+                    : pread(s->file, bytes, least(n, sizeof bytes), (off_t)at);
+  if (got <= 0)
+    return arena_not_there(lane);
+  remote->done += (uint64_t)got;
+  return payload_put(local, bytes, (uint64_t)got);
+}
+
+/* Of bytes that are not known to be there; moves some of them. */
+static int64_t read_unseen(struct lane *lane, const struct window *window,
+                           struct payload *remote, struct payload *local,
+                           uint64_t limit) {
+  struct sight *s = sight_of(window);
+  uint64_t n;
+  const uint8_t *from = payload_run(remote, &n);
+  uint64_t at = (uint64_t)(from - window->pointer);
+  uint32_t looks = UINT32_MAX;
+  n = least(least(n, limit), STRETCH);
+  if (there_range(window->pointer, s->bits, at, at + n, &looks, &s->known) !=
+      THERE)
+    return read_by_call(lane, s, at, n, remote, local);
+  if (s->known == s->pages)
+    close_file(lane, s);
+  return (int64_t)payload_copy(local, remote, n);
+}
+
+/* Is all of the next `limit` bytes known to be there? They are not none. */
+static bool is_seen(const struct window *window, const struct payload *remote,
+                    uint64_t limit) {
+  const struct sight *s = sight_of(window);
+  uint64_t from = (uint64_t)(remote->base - window->pointer), to = from;
+  uint64_t end = least(remote->done + limit, remote->total) - 1;
+  if (remote->count == 1) {
+    from += remote->done;
+    to += end + 1;
+  } else {
+    from += remote->done / remote->block * remote->stride;
+    to += end / remote->block * remote->stride + remote->block;
+  }
+  return there_known(s->bits, from, to) || there_all(s->bits, from, to);
+}
+
+static __attribute__((noinline)) int64_t
+region_read(struct lane *lane, const struct window *window,
+            struct payload *remote, struct payload *local, uint64_t limit) {
+  if (limit == 0 || remote->done == remote->total ||
+      is_seen(window, remote, limit))
+    return (int64_t)payload_copy(local, remote, limit);
+  uint64_t moved = 0;
+  while (moved < limit && remote->done < remote->total) {
+    int64_t n = read_unseen(lane, window, remote, local, limit - moved);
+    if (n < 0)
+      return n;
+    moved += (uint64_t)n;
+  }
+  return (int64_t)moved;
+}
+
 int64_t shm_copy(struct lane *lane, const struct window *window,
                  struct payload *remote, struct payload *local, uint64_t limit,
                  bool write) {
@@ -99,8 +250,8 @@ int64_t shm_copy(struct lane *lane, const struct window *window,
   int64_t moved;
   if (atomic_load_explicit(&lane->peer->regions[window->slot],
                            memory_order_acquire) == window->generation)
-    moved = (int64_t)(write ? payload_copy(remote, local, limit)
-                            : payload_copy(local, remote, limit));
+    moved = write ? (int64_t)payload_copy(remote, local, limit)
+                  : region_read(lane, window, remote, local, limit);
   else
     moved = refusal(lane);
   atomic_store_explicit(&lane->own->inside, 0, memory_order_release);
