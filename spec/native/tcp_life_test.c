@@ -492,6 +492,29 @@ static void a_stream_on_which_nothing_moves_is_lost(void **state) {
   close(fd);
 }
 
+/* This side is away for longer than its patience. The answer lay unread, and the
+ * next ones come before anything that this side could send meanwhile. */
+static void who_was_away_itself_loses_no_stream(void **state) {
+  static struct heard by, h;
+  struct played *s = *state;
+  int op, fd = call_by_stream(s, HEAD, &by, &op), answers = 0;
+  while (answers == 0) {
+    time_passes(s, 500);
+    answers += asked(s, &h, 0, 0, false);
+  }
+  passed += 20000 * MS;
+  for (answers = 0; answers < 2;) {
+    answers += asked(s, &h, 0, 0, false);
+    assert_false(is_lost(&h));
+    time_passes(s, 100);
+  }
+  hear(s, (h = (struct heard){.fd = s->hand.fd}, &h));
+  assert_false(is_lost(&h));
+  played_goes_on(s);
+  perigee_cancel(s->engine, op);
+  close(fd);
+}
+
 enum goes { BYTES, UNREAD, NO_ANSWER };
 
 /* Bytes go on, or lie unread at the peer, or the peer does not answer at all, as
@@ -773,6 +796,7 @@ int main(void) {
       LIFE(so_does_memory_that_no_cpu_can_read),
       LIFE(what_belongs_to_no_operation_any_more_does_not),
       LIFE(a_stream_on_which_nothing_moves_is_lost),
+      LIFE(who_was_away_itself_loses_no_stream),
       LIFE(one_on_which_bytes_move_is_not),
       LIFE(one_whose_bytes_lie_unread_is_not),
       LIFE(one_of_which_nothing_is_said_is_not),

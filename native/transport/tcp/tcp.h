@@ -242,7 +242,8 @@ struct owing {
   uint32_t sent, taken; /* fragments so far: given to it; taken by the peer */
   uint64_t arrived;     /* bytes that have arrived, as the peer last said */
   int64_t moved;        /* when that last changed, or nothing was owed */
-  bool asked;           /* ASK waits for its answer */
+  int64_t asked_at;     /* when ASK was said last */
+  bool asked;           /* it waits for its answer */
   bool suspect;         /* nothing moves: it gets no more fragments */
 };
 
@@ -333,6 +334,7 @@ struct lane {
   struct stream_place places[TCP_STREAMS];
   uint32_t stream_count, next_stream, first;
   uint32_t losing, suspects, lost; /* streams doomed or lost; suspect; so far */
+  int64_t looked;                  /* when what streams owe was looked at */
   struct node exposed;             /* exposures, for what is sent again */
   struct owed *again;              /* what is to be sent again, in order */
   uint32_t again_first, again_count, again_room;

@@ -22,6 +22,7 @@
 #include "tcp.h"
 
 enum { SUSPECT = 4 };       /* so long a part of its patience */
+enum { BETWEEN = 2 };       /* the same: the longest between two looks */
 enum { PAUSE = 8 };         /* the same: the shortest between two dials */
 enum { PAUSES_MOST = 256 }; /* the longest, in shortest ones */
 
@@ -171,13 +172,31 @@ static bool settle(struct owing *o, uint32_t taken) {
 
 /* ---- Asking -------------------------------------------------------------- */
 
+/* Returns for how long this side did not look. Nothing that it had to send moved
+ * meanwhile, which tells nothing of the streams. */
+static int64_t away(struct lane *lane) {
+  int64_t before = lane->looked, most = lane->options.patience / BETWEEN;
+  lane->looked = now_of(lane);
+  return lane->looked - before > most ? lane->looked - before - most : 0;
+}
+
+static void ask(struct stream *s) {
+  s->owing.asked = true;
+  s->owing.asked_at = now_of(s->lane);
+  tell(s, TCP_ASK, 0, false);
+}
+
 void tcp_look(struct lane *lane) {
+  int64_t absent = away(lane);
   for (uint32_t i = 1; i < lane->stream_count; i++) {
     struct stream *s = lane->streams[i];
-    if (!s || s->fd < 0 || s->loss.doomed || s->owing.asked || !owes(s))
+    if (!s || s->fd < 0 || s->loss.doomed || !owes(s))
       continue;
-    s->owing.asked = true;
-    tell(s, TCP_ASK, 0, false);
+    s->owing.moved += absent;
+    if (s->owing.moved > lane->looked)
+      s->owing.moved = lane->looked;
+    if (!s->owing.asked)
+      ask(s);
   }
 }
 
@@ -223,10 +242,10 @@ void tcp_came(struct stream *s) {
   tell(s, TCP_TAKEN, s->came, false);
 }
 
-/* Nothing has moved when the peer looked. */
+/* Nothing had moved when this side asked: its answer may have lain here. */
 static void judge(struct stream *s) {
   int64_t patience = s->lane->options.patience,
-          silent = now_of(s->lane) - s->owing.moved;
+          silent = s->owing.asked_at - s->owing.moved;
   if (!owes(s))
     return;
   if (silent >= patience)
