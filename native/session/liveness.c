@@ -92,8 +92,10 @@ static int64_t shorter(const struct perigee_session *s) {
   return own < peers ? own : peers;
 }
 
+/* A stream that cannot be replaced ends the session, and a peer is given up by
+ * this side's own dead_after only. */
 int64_t liveness_of_streams(const struct perigee_session *s) {
-  int64_t time = shorter(s);
+  int64_t time = attach_heals(s) ? shorter(s) : s->engine->options.dead_after;
   if (!liveness_wanted(s) && !attach_heals(s))
     return 0;
   return time > STREAM_PATIENCE ? time : STREAM_PATIENCE;

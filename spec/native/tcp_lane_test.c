@@ -11,6 +11,8 @@
 #include "played.h"
 #include "transport/tcp/tcp.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -429,6 +431,24 @@ static void sessions_of_others_take_no_keepalives_away(void **state) {
   perigee_engine_close(engine);
 }
 
+/* Its peer cannot replace it, and is itself less patient. */
+static void
+a_stream_that_cannot_be_replaced_has_this_sides_patience(void **state) {
+  (void)state;
+  struct perigee_engine *engine = engine_of_time(60000 * MS);
+  int fd = socket(AF_INET, SOCK_STREAM, 0);
+  unsigned most = 0;
+  socklen_t length = sizeof most;
+  struct hand hand;
+  open_short(&hand, 1, 1, engine);
+  assert_int_equal(attach_give(hand.session, 1, fd, NULL, 0), 0);
+  assert_int_equal(
+      getsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &most, &length), 0);
+  assert_int_equal(most, 2 * 60000);
+  hand_close(&hand);
+  perigee_engine_close(engine);
+}
+
 #define SCENE(test)                                                            \
   cmocka_unit_test_setup_teardown(test, played_open, played_close)
 
@@ -455,6 +475,8 @@ int main(void) {
       cmocka_unit_test(what_came_while_nobody_looked_shows_that_the_peer_lives),
       cmocka_unit_test(keepalives_cost_no_more_than_is_left_for_them),
       cmocka_unit_test(sessions_of_others_take_no_keepalives_away),
+      cmocka_unit_test(
+          a_stream_that_cannot_be_replaced_has_this_sides_patience),
       cmocka_unit_test(an_end_that_came_while_nobody_looked_is_the_end),
       cmocka_unit_test(those_who_read_nothing_hold_up_a_close_together),
   };

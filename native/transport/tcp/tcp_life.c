@@ -55,9 +55,9 @@ static void keep_alive(int fd, int64_t idle) {
 }
 
 /* Keepalives keep a stream that is idle in the memory of middleboxes, and tell
- * of its end before it is needed. A peer that says no ASK and no TAKEN has only
- * the kernel's word for what is owed: within twice the patience, as one that
- * reads nothing for a while is not lost. */
+ * of its end before it is needed. Of a peer that says no TAKEN there is only the
+ * kernel's word for what is owed. It gives up a peer, too, that acknowledges but
+ * reads nothing: so it waits for twice the patience. */
 void tcp_socket_options(const struct stream *s) {
   const struct lane_options *o = &s->lane->options;
   const int on = 1;
