@@ -847,7 +847,7 @@ PERIGEE_API int perigee_served_trace(const struct perigee_engine *engine,
  * callers with them. Sessions are opened and everything else goes on. For
  * programs that listen before they may serve. */
 PERIGEE_API void perigee_withhold(struct perigee_engine *engine, bool on);
-/* Takes no more calls of peers, for good. Peers whose sessions have the feature
+/* Takes no more calls of peers. Peers whose sessions have the feature
  * "drain" are told, those of later sessions, too. What was read until then is
  * delivered and answered as ever; all other calls of these peers end in
  * DRAINING, with them, and no REQUEST is given for them. Calls of method 0, by
@@ -855,9 +855,16 @@ PERIGEE_API void perigee_withhold(struct perigee_engine *engine, bool on);
  * of other peers, for the program to refuse. Sessions, transfers, messages and
  * own calls go on. Idempotent. */
 PERIGEE_API void perigee_drain(struct perigee_engine *engine);
+/* Takes calls of peers again, after perigee_drain: in sessions whose peers were
+ * not told. Close the others when perigee_session_drained says so. */
+PERIGEE_API void perigee_resume(struct perigee_engine *engine);
+/* Returns 1 if the peer was told of perigee_drain and has no call under way any
+ * more; PERIGEE_AGAIN: it has, or has not answered yet; 0: it was not told. */
+PERIGEE_API int perigee_session_drained(const struct perigee_session *session);
 /* Returns how many of the peers with the feature "drain" have not answered yet
  * that no call of theirs is under way, since perigee_drain. Once it is 0, and
- * every REQUEST was answered, closing the engine loses no call of theirs. A peer answers only while it
+ * every REQUEST was answered, closing the engine loses no call of theirs. A peer
+ * answers only while it
  * polls; if it reads later that it was told, nothing is lost over shared memory,
  * and over a network nothing that has reached its host. */
 PERIGEE_API uint32_t perigee_drain_waits(const struct perigee_engine *engine);

@@ -6,11 +6,13 @@
 -- * `address`: the address of its Unix socket; `addresses`: a list of the other
 --   addresses at which it listens
 -- * `engine`: its `Engine`, for memory and sessions
+-- * `held`: true while the name is this agent's (`Agent:on_lost`)
 -- @classmod Agent
 local arrivals = require "perigee.agent.arrivals"
 local check = require "perigee.check"
 local drains = require "perigee.agent.drain"
 local engines = require "perigee.engine"
+local futures = require "perigee.future"
 local known = require "perigee.agent.known"
 local links = require "perigee.link"
 local loop = require "perigee.loop"
@@ -22,6 +24,7 @@ local proxies = require "perigee.proxy"
 local registries = require "perigee.registry"
 local serving = require "perigee.agent.serving"
 local sessions = require "perigee.agent.sessions"
+local tenures = require "perigee.agent.tenure"
 local settings = require "perigee.agent.options"
 require "perigee.server"
 
@@ -30,13 +33,19 @@ links.joined = proxies.joined
 local M = {}
 
 local Agent = {}
-Agent.__index = Agent
 serving.add(Agent)
 sessions.add(Agent)
 others.add(Agent)
 drains.add(Agent)
 memories.add(Agent)
 meetings.add(Agent)
+tenures.add(Agent)
+
+-- held is looked at when it is asked for, as time ends it.
+function Agent.__index(agent, key)
+  if key == "held" then return tenures.is_held(agent) end
+  return Agent[key]
+end
 
 -- ---- Making ----------------------------------------------------------------
 
@@ -121,12 +130,15 @@ function M.new(options, level)
     watches = setmetatable({}, { __mode = "k" }), known = known.new(),
     reached = {},                       -- what read and write have found
     meetings = {},                      -- places held in rendezvous, as keys
-    held = {}, addresses = {}, advertise = settings.list_of(options.advertise),
+    claims = {},                        -- { registry, held } of names
+    lost = false, on_lost_list = {}, leaving = false, -- agent/tenure.lua
+    addresses = {}, advertise = settings.list_of(options.advertise),
     kind = options.kind or "agent", metadata = options.metadata or {},
     weight = options.weight or 1,
     awaited = {},                       -- kept sessions whose end is awaited
     follows = options.topology ~= false, topology = false,
   }, Agent)
+  agent.taken = futures.new(agent)      -- ends when another has the name
   agent.arrivals = arrivals.new(agent)
   engine.agent = agent
   serving.open(agent)
@@ -173,7 +185,8 @@ function Agent:__tostring()
   return ("agent %s in scope %s"):format(self.name, self.scope)
 end
 
-check.colons(Agent, "agent", "close drain list lookup mesh on_session proxy "
-  .. "read regions rendezvous serve serve_once session sessions watch write")
+check.colons(Agent, "agent", "close drain list lookup mesh on_lost on_session "
+  .. "proxy read regions rendezvous serve serve_once session sessions watch "
+  .. "write")
 
 return M

@@ -60,6 +60,7 @@ function M.new(agent, peer, way)
     address = false, unfound = false,   -- last address, or the lookup's error
     avoided = false,                    -- the epoch of a peer that drains
     drained = {},                       -- sessions with such peers
+    term = false,                       -- of the entry that was dialled last
     asked = false,                      -- has the program asked for it?
     session = false, attempt = false, retrying = false,
     tries = 0, at = 0, since = 0, opened = 0, err = false, pausing = false,
@@ -97,7 +98,7 @@ end
 
 --- Notes a new session of the link. Called by session.lua.
 function Link:arrived(session)
-  session.link = self
+  session.link, session.term = self, self.term
   self.session, self.opened = session, now()
   if self.pausing then signals.trigger(self.pausing) end
 end
@@ -142,7 +143,7 @@ jit.off(end_kept)
 function Link:left(session)
   if session.closed then end_kept(self.agent, session) end
   if self.session ~= session then return end
-  self.session = false
+  self.session, self.avoided = false, false
   if now() - self.opened < SETTLED then return failed(self, session.lost) end
   self.tries, self.at, self.since = 0, 0, now()
 end

@@ -60,7 +60,7 @@ M.bytes_t = ffi.typeof("uint8_t[?]")
 M.pointer_t = ffi.typeof("uint8_t *")
 M.engines_t = ffi.typeof("struct perigee_engine *[?]")
 
-local CLOCK_MONOTONIC, CLOCK_THREAD_CPUTIME_ID = 1, 3
+local CLOCK_MONOTONIC, CLOCK_THREAD_CPUTIME_ID, CLOCK_BOOTTIME = 1, 3, 7
 local time = ffi.new("int64_t[2]")
 
 local function read(clock)
@@ -71,6 +71,10 @@ end
 --- The system's monotonic time in nanoseconds, for when there is no engine
 -- whose clock could be used.
 function M.clock() return read(CLOCK_MONOTONIC) end
+
+--- Nanoseconds of a clock that goes on while the host sleeps. It is for spans
+-- by which other hosts count as well.
+function M.uptime() return read(CLOCK_BOOTTIME) end
 
 --- Nanoseconds of processor time that this thread has used.
 function M.burnt() return read(CLOCK_THREAD_CPUTIME_ID) end

@@ -56,7 +56,8 @@ end
 local WITH = { timeout = check.seconds, into = slices.check,
                reader = check.callable, capacity = check.count,
                request_capacity = check.count, reconnect = check.seconds,
-               epoch = check.string, trace = traces.check }
+               epoch = check.string, term = check.count,
+               trace = traces.check }
 local OPEN = { version = version }
 for name, each in pairs(WITH) do OPEN[name] = each end
 
@@ -69,11 +70,12 @@ local NOWHERE = 65535                   -- an id that no method has
 
 -- Stands for the session of a proxy that must not reach the peer any more: it
 -- has ended, with an error of kind, and otherwise describes the real session.
-local function nowhere(session, kind, why)
+-- closed: for good; else the proxy may find another session.
+local function nowhere(session, kind, why, closed)
   local real = session.real or session
   local text = real:text()
   return setmetatable({
-    handle = false, closed = true, real = real,
+    handle = false, closed = closed, real = real,
     text = function() return text end,
     explain = function() return real:explain() end,
     gone = function(_, doing)
@@ -97,6 +99,7 @@ local function bind(session, options, before, level)
     capacity = options.capacity or before.capacity,
     request = options.request_capacity or before.request, sliced = false,
     epoch = options.epoch or before.epoch or false,
+    term = options.term or before.term or false,
     trace = options.trace and traces.parse(options.trace) or before.trace
       or false,
   }
@@ -107,7 +110,9 @@ local function bind(session, options, before, level)
   end
   if binding.epoch and binding.epoch ~= session.epoch then
     binding.link = false
-    binding.session = nowhere(session, "stale", again.RESTARTED)
+    binding.session = nowhere(session, "stale", again.RESTARTED, true)
+  elseif again.is_older(binding, session) then
+    binding.session = nowhere(session, "stale", again.OLDER, false)
   end
   binding.sliced = binding.into
   binding.bytes = binding.reader and "reader" or binding.capacity and "capacity"
@@ -146,7 +151,7 @@ local function close(self)
   local binding = binding_of(self, "close", 2)
   binding.link = false
   binding.session = nowhere(binding.session, "closed",
-                            "the proxy of %s was closed")
+                            "the proxy of %s was closed", true)
 end
 
 local function unknown(class, name)
@@ -218,6 +223,9 @@ end
 --   that is away; 0: one attempt
 -- @tparam[opt] string options.epoch a session's epoch: after a restart of the
 --   peer, calls end in `stale` and do not reach it
+-- @tparam[opt] number options.term the `term` of a registry's entry: calls
+--   reach nobody who took the name before its holder. They look for a later one
+--   for `reconnect` seconds, and then end in `stale`
 -- @tparam[opt] string options.trace the trace that the calls belong to: a W3C
 --   traceparent, "00-<32 hex>-<16 hex>-<2 hex>", which `Context:trace` gives on
 --   the other side; or the 32 digits alone, for a sampled trace and a new span

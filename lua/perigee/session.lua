@@ -45,6 +45,7 @@ Session.peer, Session.lost, Session.ending = false, false, false
 Session.link, Session.forced, Session.closed = false, false, false
 Session.last, Session.known, Session.spare = false, false, false
 Session.remotes, Session.proxies, Session.scratch = false, false, false
+Session.term = false                    -- of the entry that it was dialled by
 Session.told = false                    -- the future that ended() gives
 Session.writers = false                 -- waits for a block (call/room.lua)
 

@@ -70,6 +70,18 @@ void perigee_drain(struct perigee_engine *engine) {
   }
 }
 
+void perigee_resume(struct perigee_engine *engine) {
+  ENTER(engine);
+  engine->draining = false;
+}
+
+int perigee_session_drained(const struct perigee_session *s) {
+  LOOK(s->engine);
+  if (s->drain.ours == NONE)
+    return 0;
+  return s->drain.ours == QUIET ? 1 : PERIGEE_AGAIN;
+}
+
 /* A peer may call from this side's READY on, before the session is open here and
  * it can be told. */
 static bool waits(const struct perigee_session *s) {

@@ -15,6 +15,10 @@
 --
 -- The name may be taken by another agent from the first step on
 -- (registry/init.lua), and is listed as draining until one has it.
+--
+-- An agent whose name may be another's is suspended (agent/tenure.lua): it
+-- drains until it has the name again, and then serves in new sessions.
+-- agent.leaving says that the program has had it drain, which is for good.
 local check = require "perigee.check"
 local errors = require "perigee.errors"
 local loop = require "perigee.loop"
@@ -26,6 +30,7 @@ local C = native.C
 
 local M = {}
 
+local CLOSING = 20e6                    -- ns between looks at told sessions
 local PAUSE = 1e6                       -- ns between looks at what is served
 -- ns for peers that do not poll. What they know later is enough for them.
 local GRACE = 1e9
@@ -58,11 +63,55 @@ local function check_caller(engine)
   end
 end
 
-local function begin(agent)
+--- Has an agent take no new calls.
+function M.suspend(agent)
   local engine = agent.engine
+  if engine.draining then return end
   engine.draining = engine.methods
   engine.methods = { [0] = engine.methods[0] }
   C.perigee_drain(engine.handle)
+end
+
+-- The sessions that peers have opened, and in which they were told.
+local function told(engine)
+  local list = {}
+  for _, session in pairs(engine.sessions) do
+    if session.accepted and C.perigee_session_drained(session.handle) ~= 0 then
+      list[#list + 1] = session
+    end
+  end
+  return list
+end
+jit.off(told)
+
+-- Runs in a task: closes sessions as their calls have ended.
+local function close_drained(list)
+  while list[1] do
+    for i = #list, 1, -1 do
+      local session = list[i]
+      local status = session.handle
+        and C.perigee_session_drained(session.handle) or 0
+      if status == 1 then session:close() end
+      if status ~= C.PERIGEE_AGAIN then table.remove(list, i) end
+    end
+    loop.wait_signal(signals.new(1), loop.now() + CLOSING)
+  end
+end
+
+--- Has it take calls again, unless its program has it drain. Peers that were
+-- told find it by new sessions; those that they have opened are closed when
+-- their calls have ended.
+function M.resume(agent)
+  local engine = agent.engine
+  if agent.leaving or not engine.draining then return end
+  engine.methods, engine.draining = engine.draining, false
+  C.perigee_resume(engine.handle)
+  tasks.spawn(close_drained, told(engine))
+end
+
+local function begin(agent)
+  agent.leaving = true
+  M.suspend(agent)
   agent:changed()
 end
 
@@ -144,7 +193,7 @@ function Agent:drain(timeout)
     loop.check_wait(2)
     check_caller(engine)
   end
-  if not engine.draining then begin(self) end
+  if not self.leaving then begin(self) end
   if not timeout then return true end
   local deadline = loop.deadline(timeout)
   if not wait(engine, is_idle, deadline) then

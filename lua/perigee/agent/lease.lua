@@ -7,13 +7,22 @@
 --   due       the loop's next turn                  asking
 --   asking    the answer                            quiet, or due if more has
 --                                                   changed meanwhile
---   asking    another has the name                  lost
 --   asking    no answer in half the ttl, or 30 s    due, at once
---   asking    any other error                       quiet, due after a ninth
+--   asking    any error but name_taken              quiet, due after a ninth
 --                                                   of the ttl, or a second;
 --                                                   `timeout`: counted from
 --                                                   when it was asked
---   any       the agent's close, or its engine's    lost
+--   each      the time is over                      the same, but lost
+--   lost and  the registry gives the name again     quiet, and held
+--   asking
+--   any       another has the name                  taken
+--   any       the agent's close, or its engine's    over
+--
+-- The time of a name in a registry with a ttl is over when KEPT of the ttl has
+-- passed since the last renewal that was answered was asked for. The registry
+-- counts from later on, so it gives the name to nobody before that, and the
+-- rest is for saying so. While it is lost the name is asked for anew, as at
+-- first: others may have had it since.
 --
 -- It runs on the loop without a task, so that a stop does not end it.
 local asks = require "perigee.registry.ask"
@@ -32,6 +41,7 @@ local C = native.C
 local M = {}
 
 local RETRY = 1                         -- seconds, if there is no ttl
+local KEPT = 0.9                        -- of a ttl, for which a name is ours
 local SILENT = "the registry has not answered within %g s"
 
 -- ---- What it is ------------------------------------------------------------
@@ -79,7 +89,7 @@ function M.entry(agent, name)
            epoch = ("%016x"):format(C.perigee_epoch(engine.handle)),
            addresses = addresses_of(agent), services = services_of(agent),
            regions = regions_of(engine),
-           state = engine.draining and "draining" or "up",
+           state = agent.leaving and "draining" or "up",
            metadata = agent.metadata, weight = agent.weight,
            since = (loop.now() - agent.since) * 1e-9 }
 end
@@ -88,6 +98,11 @@ end
 
 local Lease = {}
 Lease.__index = Lease
+
+local function ttl_of(lease)
+  local ttl = lease.registry.ttl
+  return type(ttl) == "number" and ttl or nil
+end
 
 local function after(lease, seconds)
   timers.remove(lease.timer)
@@ -99,23 +114,76 @@ end
 -- A third of the ttl, give or take a tenth, so that agents that began together
 -- do not renew together. nil if there is no ttl.
 local function pause(lease)
-  local ttl = lease.registry.ttl
-  if type(ttl) ~= "number" then return nil end
-  return ttl / 3 * (0.9 + loop.now() % 1009 / 1009 * 0.2)
+  local ttl = ttl_of(lease)
+  return ttl and ttl / 3 * (0.9 + loop.now() % 1009 / 1009 * 0.2)
 end
 
--- Another agent takes the name of one that drains.
-local function lost(lease, err)
-  lease:close()
-  if lease.agent.engine.draining then return end
-  log.write("error", tostring(err) .. "; this agent goes on without it")
+local function doing_of(lease)
+  return ("keeping the name %s in scope %s"):format(lease.agent.name,
+                                                    lease.agent.scope)
 end
+
+-- ---- The time of a name ----------------------------------------------------
+
+-- Seconds for which the name is certainly ours; at most 0: it may be another's.
+local function left(lease)
+  return (lease.ends - native.uptime()) * 1e-9
+end
+
+-- Has the end looked for at the time it may come.
+local function await_end(lease)
+  timers.remove(lease.final)
+  if lease.ends == math.huge then return end
+  lease.final.ended = false
+  lease.final.at = loop.now() + math.max(0, left(lease)) * 1e9
+  timers.add(lease.final)
+end
+
+-- Counts from a renewal that was asked for at a time and is answered.
+local function count_from(lease, asked)
+  local ttl = ttl_of(lease)
+  lease.ends = ttl and asked + KEPT * ttl * 1e9 or math.huge
+  await_end(lease)
+end
+
+-- Another agent has the name: it was taken from one that drains, or that the
+-- registry had not heard of.
+local function taken(lease, err)
+  lease:close()
+  lease.lost = true
+  lease.ended(lease.agent, err, true)
+end
+
+local function lose(lease)
+  lease.lost = true
+  local ttl, why = ttl_of(lease), lease.err
+  lease.ended(lease.agent, errors.new(why and why.kind or "timeout",
+    ("the name %s in scope %s is lost: no renewal of its %g s was answered "
+     .. "in time%s"):format(lease.agent.name, lease.agent.scope, ttl,
+                           why and " (" .. why.message .. ")" or ""), false))
+end
+
+-- The end's timer.
+local function finish(lease)
+  if lease.over or lease.lost then return end
+  if left(lease) > 0 then return await_end(lease) end
+  lose(lease)
+  local future = lease.asked
+  if future then                        -- a renewal, which says nothing now
+    lease.asked = false
+    timers.remove(lease.limit)
+    future:cancel()
+  end
+  after(lease, 0)
+end
+
+-- ---- Answers ---------------------------------------------------------------
 
 -- Seconds that the registry may take for an answer. Then enough of a ttl is
 -- left to ask once more.
 local function patience(lease)
-  local ttl = lease.registry.ttl
-  return type(ttl) == "number" and ttl / 2 or registries.patience
+  local ttl = ttl_of(lease)
+  return ttl and ttl / 2 or registries.patience
 end
 
 -- A registry without a ttl that cannot renew keeps what it was told at first.
@@ -125,7 +193,7 @@ local QUIET = { unsupported = true, no_method = true }
 local function waited(lease) return (loop.now() - lease.asked_at) * 1e-9 end
 
 local function failed(lease, err)
-  if err.kind == "name_taken" then return lost(lease, err) end
+  if err.kind == "name_taken" then return taken(lease, err) end
   local again = pause(lease)
   if QUIET[err.kind] and not again then return lease:close() end
   lease.dirty = true
@@ -138,20 +206,39 @@ local function failed(lease, err)
   after(lease, math.max(0, seconds))
 end
 
+-- Notes an answer by which the name was ours when it was asked for; held: what
+-- has been given, if the name was lost. Is the name ours still?
+local function confirmed(lease, held)
+  if lease.lost then lease.claim.held = held end
+  count_from(lease, lease.asked_since)
+  if left(lease) <= 0 then return false end
+  if lease.lost then
+    lease.lost = false
+    lease.regained(lease.agent, held)
+  end
+  return true
+end
+
+local function succeeded(lease)
+  if lease.err then log.write("warning", "the registry has answered again") end
+  lease.err = false
+  local seconds = lease.dirty and 0 or pause(lease)
+  if seconds then after(lease, seconds) end
+end
+
 local function heard(lease, future)
   if lease.asked ~= future then return end -- it was given up
   lease.asked = false
   timers.remove(lease.limit)
   if lease.over then return end
   local fine, kind, why = asks.results(future)
-  if not fine then
-    return failed(lease, asks.failure(("keeping the name %s in scope %s")
-      :format(lease.agent.name, lease.agent.scope), kind or "not_found", why))
+  if fine and confirmed(lease, fine) then return succeeded(lease) end
+  if fine then
+    kind, why = "timeout", "its answer came after the name's time"
+  elseif kind == nil then
+    kind = lease.lost and "name_taken" or "not_found"
   end
-  if lease.err then log.write("warning", "the registry has answered again") end
-  lease.err = false
-  local seconds = lease.dirty and 0 or pause(lease)
-  if seconds then after(lease, seconds) end
+  failed(lease, asks.failure(doing_of(lease), kind, why))
 end
 
 -- Gives up an answer that does not come.
@@ -160,8 +247,7 @@ local function silent(lease)
   if not future or lease.over then return end
   lease.asked = false
   future:cancel()
-  failed(lease, errors.new("timeout", ("keeping the name %s in scope %s: ")
-    :format(lease.agent.name, lease.agent.scope)
+  failed(lease, errors.new("timeout", doing_of(lease) .. ": "
     .. SILENT:format(patience(lease)), false))
 end
 
@@ -171,43 +257,68 @@ local function limit(lease)
   timers.add(lease.limit)
 end
 
+-- Asks for a name that is lost, or renews one that is held.
+local function ask(lease)
+  if lease.lost then
+    local entry = lease.describe(lease.agent)
+    return asks.ask(lease.registry, "hold", entry, entry.epoch)
+  end
+  return registries.renew(lease.registry, lease.claim.held,
+                          lease.dirty and lease.describe(lease.agent) or nil)
+end
+
 -- An engine that was closed without its agent has nothing to tell any more.
 local function tell(lease)
-  local agent = lease.agent
-  if not agent.engine.handle then return lease:close() end
-  local entry = lease.dirty and lease.describe(agent) or nil
-  lease.dirty = false
-  local asked_at = loop.now()
-  local future = registries.renew(lease.registry, lease.held, entry)
-  lease.asked, lease.asked_at = future, asked_at
+  if not lease.agent.engine.handle then return lease:close() end
+  lease.asked_at, lease.asked_since = loop.now(), native.uptime()
+  local future = ask(lease)
+  lease.asked, lease.dirty = future, false
   if future.ended then return heard(lease, future) end
   limit(lease)
   signals.attach(future, signals.new(1, function() heard(lease, future) end))
 end
 
 local function entry_of(agent) return M.entry(agent, agent.name) end
+local function nothing() end
 
---- Returns the lease of the name that agent holds; it is renewed from now on.
--- describe(agent) returns the entry of the name; default: that of the agent
--- under its own name.
-function M.new(agent, registry, held, describe)
-  local lease = setmetatable({ agent = agent, registry = registry, held = held,
-                               describe = describe or entry_of,
-                               asked = false, asked_at = 0, dirty = false,
-                               err = false, over = false,
-                               timer = false, limit = {} }, Lease)
+--- Returns the lease of a name that agent holds; it is renewed from now on.
+--
+--   claim      { registry, held }: what the registry has given, and gives again
+--   asked      when it was asked for (native.uptime)
+--   describe(agent)            the entry of the name; default: that of the agent
+--                              under its own name
+--   ended(agent, err, taken)   is called when it is lost; taken: for good, as
+--                              another agent has it
+--   regained(agent, held)      is called when it is held again
+--
+-- These are called on the loop, and must not wait.
+function M.new(agent, claim, asked, more)
+  local lease = setmetatable({ agent = agent, registry = claim.registry,
+                               claim = claim, ended = more.ended or nothing,
+                               describe = more.describe or entry_of,
+                               regained = more.regained or nothing,
+                               asked = false, asked_at = 0, asked_since = 0,
+                               dirty = false, err = false, over = false,
+                               lost = false, ends = math.huge,
+                               timer = false, final = false, limit = {} },
+                             Lease)
   lease.timer = signals.new(1, function()
     if not lease.over and not lease.asked then tell(lease) end
   end)
+  lease.final = signals.new(1, function() finish(lease) end)
+  count_from(lease, asked)
   local seconds = pause(lease)
   if seconds then after(lease, seconds) end
   return lease
 end
 
+--- Is the name the agent's now?
+function Lease:is_held() return not self.lost and left(self) > 0 end
+
 --- Tells the registry about the agent at once. Returns true; or nil and an
 -- error. Only for registries that answer at once.
 function Lease:now()
-  local future = registries.renew(self.registry, self.held,
+  local future = registries.renew(self.registry, self.claim.held,
                                   M.entry(self.agent, self.agent.name))
   if not future.ended then return true end
   local fine, kind, why = asks.results(future)
@@ -222,9 +333,21 @@ function Lease:changed()
   if not self.asked then after(self, 0) end
 end
 
+-- What a registry gives later is released.
+local function give_back(lease)
+  local future = lease.asked
+  if not lease.lost or not future then return end
+  signals.attach(future, signals.new(1, function()
+    local held = asks.results(future)
+    if held then registries.release(lease.registry, held) end
+  end))
+end
+
 function Lease:close()
+  if not self.over then give_back(self) end
   self.over = true
   timers.remove(self.timer)
+  timers.remove(self.final)
   timers.remove(self.limit)
 end
 

@@ -1,7 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- The options of `perigee.agent`: their checks, their defaults, and those that
 -- are its engine's.
-local buffer = require "string.buffer"
 local check = require "perigee.check"
 local engines = require "perigee.engine"
 local entries = require "perigee.registry.entry"
@@ -42,17 +41,6 @@ local function advertised(value)
   return wrong
 end
 
--- The most bytes that an entry's metadata may have, encoded.
-local METADATA = 4096
-
-local function metadata(value)
-  if type(value) == "table" then
-    local out = buffer.new()
-    if not entries.encode(out, value) and #out <= METADATA then return end
-  end
-  return ("a table of values that can travel, in %d bytes"):format(METADATA)
-end
-
 local function weight(value)
   if type(value) ~= "number" or not (value >= 0 and value < math.huge) then
     return "a number of at least 0"
@@ -78,7 +66,7 @@ local OPTIONS = { name = name_or_none, scope = check.name,
                   engine = check.table, listen = addresses,
                   advertise = advertised, secret = secret,
                   registry = registries.check, kind = check.name,
-                  metadata = metadata, weight = weight,
+                  metadata = entries.wrong_metadata, weight = weight,
                   topology = check.boolean }
 for _, name in ipairs(OF_ENGINE) do OPTIONS[name] = engines.OPTIONS[name] end
 

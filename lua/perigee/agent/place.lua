@@ -11,6 +11,7 @@ local loop = require "perigee.loop"
 local native = require "perigee.native"
 local probe = require "perigee.agent.probe"
 local registries = require "perigee.registry"
+local tenures = require "perigee.agent.tenure"
 local topologies = require "perigee.agent.topology"
 
 local C = native.C
@@ -40,31 +41,36 @@ local function gives_way(agent, holder)
 end
 
 -- Holds a name. A live holder keeps it, unless it drains; from a dead one it is
--- taken, if that one still has it.
+-- taken, if that one still has it. Returns what is held, a folder's address and
+-- when it was asked for; or nil and an error.
 local function hold_from_other(agent, registry, entry)
+  local asked = native.uptime()
   local held, err = registries.hold(registry, entry)
   local holder = not held and err.holder
-  if not holder or err.kind ~= "name_taken" or not agent.address
-    or not gives_way(agent, holder) then
-    return held, err
+  if holder and err.kind == "name_taken" and agent.address
+    and gives_way(agent, holder) then
+    asked = native.uptime()
+    held, err = registries.hold(registry, entry, holder.epoch)
   end
-  return registries.hold(registry, entry, holder.epoch)
+  return held, err, asked
 end
 
 -- Holds a name. An agent that checks whether the holder of a generated name is
 -- dead may hold that name for a moment; then another name is generated. Returns
--- the name, what the folder says of where to listen, and what is held; or nil
--- and an error.
+-- the name, what the folder says of where to listen, the claim (agent/lease),
+-- and when it was asked for; or nil and an error.
 local function hold(agent, registry, name, given)
-  local held, address
+  local held, address, asked
   for _ = 1, ATTEMPTS do
-    held, address = hold_from_other(agent, registry, leases.entry(agent, name))
+    held, address, asked = hold_from_other(agent, registry,
+                                           leases.entry(agent, name))
     if held or given or address.kind ~= "name_taken" then break end
     name = M.unique_name(agent.engine)
   end
   if not held then return nil, address end
-  agent.held[#agent.held + 1] = { registry = registry, held = held }
-  return name, address, held
+  local claim = { registry = registry, held = held }
+  agent.claims[#agent.claims + 1] = claim
+  return name, address, claim, asked
 end
 
 -- ---- Listening -------------------------------------------------------------
@@ -100,34 +106,36 @@ local function go_by(agent, name)
 end
 
 -- Takes the agent's place in the folder and listens. The place is its name if
--- that is held in a folder. Returns the name of the place and what is held; or
+-- that is held in a folder. Returns the name of the place and the claim; or
 -- nil, an error and the text of the caller's mistake.
 local function settle_in(agent, list, elsewhere)
   local places = elsewhere and folder or agent.registry
   local wanted = elsewhere and M.unique_name(agent.engine) or agent.name
-  local name, err, held = hold(agent, places, wanted,
-                               not elsewhere and agent.named)
+  local name, err, claim = hold(agent, places, wanted,
+                                not elsewhere and agent.named)
   if not name then return nil, err end
   go_by(agent, elsewhere and agent.name or name)
   local fine, misuse
   fine, err, misuse = listen_everywhere(agent, err, list)
   if not fine then return nil, err, misuse end
-  return name, held
+  return name, claim
 end
 
 -- Tells the registry at once where the agent listens.
-local function told_at_once(agent, held)
-  agent.lease = leases.new(agent, agent.registry, held)
+local function told_at_once(agent, claim)
+  agent.lease = leases.new(agent, claim, native.uptime(),
+                           tenures.handlers)
   return agent.lease:now()
 end
 
 -- Takes the agent's name in a registry where no places are. Waits.
 local function take_elsewhere(agent)
-  local name, err, held = hold(agent, agent.registry, agent.name, agent.named)
+  local name, err, claim, asked = hold(agent, agent.registry, agent.name,
+                                       agent.named)
   if not name then return nil, err end
   if name ~= agent.name then go_by(agent, name) end
-  agent.lease = leases.new(agent, agent.registry, held)
-  topologies.begin(agent, agent.registry, held)
+  agent.lease = leases.new(agent, claim, asked, tenures.handlers)
+  topologies.begin(agent, claim)
   return true
 end
 
@@ -138,9 +146,9 @@ function M.take(agent, list)
   local elsewhere = not registries.has_places(agent.registry)
   local handle = agent.engine.handle
   C.perigee_withhold(handle, elsewhere)
-  local name, held, misuse = settle_in(agent, list, elsewhere)
-  if not name then return nil, held, misuse end
-  if not elsewhere then return told_at_once(agent, held) end
+  local name, claim, misuse = settle_in(agent, list, elsewhere)
+  if not name then return nil, claim, misuse end
+  if not elsewhere then return told_at_once(agent, claim) end
   local fine, err = true, nil
   if agent.named ~= false then fine, err = take_elsewhere(agent) end
   if not fine then
@@ -157,12 +165,12 @@ local PATIENCE = 0.2                    -- seconds
 -- still tell the registry. Waits a moment for that, if it may wait. When the
 -- Lua state ends nothing is sent, and the registry finds out by itself.
 function M.resign(agent)
-  local last = agent.held[#agent.held]
+  local last = agent.claims[#agent.claims]
   if not last or registries.has_places(last.registry)
     or not agent.engine.handle then
     return
   end
-  agent.held[#agent.held] = nil
+  agent.claims[#agent.claims] = nil
   if loop.state.leaving then return end
   local future = registries.release(last.registry, last.held)
   if not future.ended and not loop.state.pinned then
@@ -172,9 +180,11 @@ end
 
 --- Releases all else that the agent holds, the last first.
 function M.leave(agent)
-  local held = agent.held
-  agent.held = {}
-  for i = #held, 1, -1 do registries.release(held[i].registry, held[i].held) end
+  local claims = agent.claims
+  agent.claims = {}
+  for i = #claims, 1, -1 do
+    registries.release(claims[i].registry, claims[i].held)
+  end
 end
 
 return M

@@ -38,6 +38,7 @@ local told = require "perigee.agent.rendezvous.entries"
 local leases = require "perigee.agent.lease"
 local loop = require "perigee.loop"
 local probe = require "perigee.agent.probe"
+local native = require "perigee.native"
 local registries = require "perigee.registry"
 local tasks = require "perigee.task"
 local watches = require "perigee.registry.watch"
@@ -87,6 +88,7 @@ local function decision_name(meeting) return meeting.prefix .. "decision" end
 -- Holds a name from now on: { name, held, lease }; or nil and an error.
 local function take(meeting, name, over)
   local seconds = math.min(loop.left(meeting.deadline), registries.patience)
+  local asked = native.uptime()
   local held, err = registries.hold(meeting.registry, entry_of(meeting, name),
                                     over, seconds)
   if not held then return nil, err end
@@ -95,9 +97,10 @@ local function take(meeting, name, over)
     return nil, errors.new("closed", meeting.doing .. ": it was given up",
                            false)
   end
-  return { name = name, held = held,
-           lease = leases.new(meeting.agent, meeting.registry, held,
-                              function() return entry_of(meeting, name) end) }
+  local claim = { name = name, held = held, registry = meeting.registry }
+  claim.lease = leases.new(meeting.agent, claim, asked, {
+    describe = function() return entry_of(meeting, name) end })
+  return claim
 end
 
 local function give_back(meeting, taken)

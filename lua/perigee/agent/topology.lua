@@ -62,7 +62,7 @@ local function report(topology)
   while topology:is_live() do
     local some = take_some(topology)
     if not some[1] then break end
-    local future = topology.registry:report(topology.held, some)
+    local future = topology.registry:report(topology.claim.held, some)
     loop.wait(future, math.huge)
     local fine, kind = futures.results(future)
     if not fine then
@@ -191,16 +191,24 @@ local function told(topology, word)
 end
 jit.off(told)
 
---- Has agent follow what its registry says, in which it holds its name by held.
-function M.begin(agent, registry, held)
+--- Has agent follow what its registry says, in which it has its name by claim
+-- (agent/lease).
+function M.begin(agent, claim)
+  local registry = claim.registry
   if registry.follows ~= true or agent.follows == false then return end
   local topology = setmetatable({
-    agent = agent, registry = registry, held = held, joints = {}, dirty = {},
+    agent = agent, registry = registry, claim = claim, joints = {}, dirty = {},
     following = false, reporting = false, watch = false, asked = false,
     over = false }, Topology)
   all[topology], agent.topology = true, topology
-  held.told = function(word) told(topology, word) end
-  if held.topology then told(topology, held.topology) end
+  topology:hear()
+end
+
+--- Hears what is told beside the answers to what holds the name now.
+function Topology:hear()
+  local held = self.claim.held
+  held.told = function(word) told(self, word) end
+  if held.topology then told(self, held.topology) end
 end
 
 -- Forgets all, sessions excepted.
@@ -214,7 +222,7 @@ jit.off(rewind)
 
 --- Ends it, with its agent.
 function Topology:close()
-  self.over, self.held.told = true, false
+  self.over, self.claim.held.told = true, false
   rewind(self)
   if self.asked and not self.asked.ended then self.asked:cancel() end
 end

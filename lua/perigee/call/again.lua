@@ -43,9 +43,20 @@ local M = { fit = false, unfit = false, no_method = false }
 
 M.RESTARTED = "%s is in another life than the epoch that was asked for"
 
+M.OLDER = "%s is not known to have its name since the term that was asked for"
+
 local PAUSE = 25e6                      -- ns before a service is asked again
 -- Errors that come from a worker that is still starting.
 local STARTING = { peer_lost = true, no_service = true }
+
+--- Has session's peer taken its name before the term that binding asks for?
+-- Then the link has its calls avoid it.
+function M.is_older(binding, session)
+  local term = binding.term
+  if not term or (session.term or 0) >= term then return false end
+  if binding.link and session.handle then binding.link:avoid(session) end
+  return true
+end
 
 -- ---- Waiting for the peer --------------------------------------------------
 
@@ -159,6 +170,8 @@ function M.renew(proxy, method, err, call, future)
   if not root.link then return nil, outcome.gone(root, method) end
   if session and root.epoch and root.epoch ~= session.epoch then
     why = errors.new("stale", M.RESTARTED:format(session:text()), sent)
+  elseif session and M.is_older(root, session) then
+    why = errors.new("stale", M.OLDER:format(session:text()), sent)
   end
   if session and not why then
     root.session = session

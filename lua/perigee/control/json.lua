@@ -5,10 +5,14 @@
 --
 --   local json = require "perigee.control.json"
 --   print(json.decode '{"a":[1,null]}'.a[2] == json.null)          --> true
+--   print(json.encode(json.decode '{"n":1732567890123456}'))
+--   --> {"n":1732567890123456}
 --
 -- Lists and objects are tables; null is `null`. Of keys that are there twice
 -- the last one counts. What cannot be decoded is nil, a kind and why:
--- `protocol`, `too_large` or `no_memory`.
+-- `protocol`, `too_large` or `no_memory`. What was decoded is encoded as it
+-- was: numbers keep all digits that they have, and empty lists stay lists.
+local buffers = require "string.buffer"
 local cjson = require "cjson.safe"
 local control = require "perigee.control.native"
 local errors = require "perigee.errors"
@@ -18,7 +22,7 @@ local ffi = require "ffi"
 local C = control.C
 local bytes_t = ffi.typeof "const char *"
 
-local M = { null = cjson.null, encode = cjson.encode }
+local M = { null = cjson.null }
 
 local PIECE = 2 ^ 16                    -- bytes that are scanned at once
 local TOKENS = 128                      -- that are taken between looks at time
@@ -32,6 +36,8 @@ local NUMBER, TEXT, KEY = C.PERIGEE_JSON_NUMBER, C.PERIGEE_JSON_TEXT,
 local LIST, OBJECT = C.PERIGEE_JSON_LIST, C.PERIGEE_JSON_OBJECT
 
 local token = control.json_token_t()
+
+local List = {}                         -- the metatable of lists
 
 local Decoder = {}
 Decoder.__index = Decoder
@@ -64,7 +70,7 @@ local function place(d, value)
 end
 
 local function enter(d, count)
-  local t, depth = {}, d.depth + 1
+  local t, depth = count == 0 and setmetatable({}, List) or {}, d.depth + 1
   place(d, t)
   d.depth, d.tables[depth], d.counts[depth] = depth, t, count
 end
@@ -166,6 +172,100 @@ function Decoder:feed(text) return feed(self, text, turns.give) end
 
 --- The value, after its last piece; or nil, a kind and why.
 function Decoder:value() return value_of(self) end
+
+-- ---- Encoding --------------------------------------------------------------
+
+local DIGITS = 1e14                     -- integers below have at most 14
+
+-- Does lua-cjson lose nothing of a value? It writes 14 digits of a number, and
+-- an empty table as an object.
+local function is_plain(value)
+  if type(value) == "number" then
+    return value % 1 == 0 and value < DIGITS and value > -DIGITS
+  elseif type(value) ~= "table" then
+    return true
+  end
+  local key, each = next(value)
+  if key == nil then return getmetatable(value) ~= List end
+  while key ~= nil do
+    if not is_plain(each) then return false end
+    key, each = next(value, key)
+  end
+  return true
+end
+jit.off(is_plain)
+
+-- The shortest of these that is the same number; nil of what JSON has not.
+local function number(value)
+  if value ~= value or value - value ~= 0 then return nil end
+  local text = ("%.14g"):format(value)
+  if tonumber(text) == value then return text end
+  return ("%.17g"):format(value)
+end
+
+-- The length of a table if it is a list, as lua-cjson would write it.
+local function length_of(value)
+  local n = #value
+  if n == 0 then return getmetatable(value) == List and 0 or nil end
+  for key in pairs(value) do
+    if type(key) ~= "number" or key < 1 or key > n or key % 1 ~= 0 then
+      return nil
+    end
+  end
+  return n
+end
+jit.off(length_of)
+
+local write                             -- (out, value), below
+
+local function write_list(out, value, n)
+  out:put "["
+  for i = 1, n do
+    if i > 1 then out:put "," end
+    if not write(out, value[i]) then return false end
+  end
+  out:put "]"
+  return true
+end
+
+local function write_object(out, value)
+  out:put "{"
+  local first = true
+  for key, each in pairs(value) do
+    local name = type(key) == "string" and cjson.encode(key)
+      or type(key) == "number" and '"' .. key .. '"'
+    if not name then return false end
+    out:put(first and "" or ",", name, ":")
+    first = false
+    if not write(out, each) then return false end
+  end
+  out:put "}"
+  return true
+end
+jit.off(write_object)
+
+write = function(out, value)
+  local text
+  if type(value) == "table" then
+    local n = length_of(value)
+    if n then return write_list(out, value, n) end
+    return write_object(out, value)
+  elseif type(value) == "number" then
+    text = number(value)
+  else
+    text = cjson.encode(value)
+  end
+  if text then out:put(text) end
+  return text ~= nil
+end
+
+--- A value as JSON; nil and why if it has none.
+function M.encode(value)
+  if is_plain(value) then return cjson.encode(value) end
+  local out = buffers.new()
+  if write(out, value) then return out:tostring() end
+  return nil, "it has a value that JSON has not"
+end
 
 -- ---- Texts -----------------------------------------------------------------
 

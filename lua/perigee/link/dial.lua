@@ -52,6 +52,7 @@ local function dial_at(link, entry, timeout)
   if is_avoided(link, entry) then
     return not_dialled(link, M.draining(link))
   end
+  link.term = entry.term or false
   local addresses = registries.addresses(entry)
   link.address = table.concat(addresses, ", ")
   if addresses[2] then

@@ -1,8 +1,10 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- Entries of registries: checks, filters, compares and encodes them. Used by
 -- the backends and by their callers.
+local buffers = require "string.buffer"
 local codec = require "perigee.codec"
 local native = require "perigee.native"
+local printable = require "perigee.printable"
 
 local C = native.C
 
@@ -27,10 +29,61 @@ function M.is_entry(value)
   return type(value) == "table" and is_addresses(value.addresses)
 end
 
+-- Levels of tables in metadata, and bytes of them as they travel.
+local DEEPEST, METADATA = 24, 4096
+
+local function is_number(value) return value - value == 0 end
+local function is_text(value) return printable.utf8(value) == value end
+
+-- Checks of what is no table, by its type.
+local PLAIN = { boolean = function() return true end, number = is_number,
+                string = is_text }
+
+-- Is a table a list without holes, or has it texts for keys?
+local function is_regular(value)
+  local n = #value
+  for key in pairs(value) do
+    local fits
+    if n > 0 then
+      fits = type(key) == "number" and key >= 1 and key <= n and key % 1 == 0
+    else
+      fits = type(key) == "string" and is_text(key)
+    end
+    if not fits then return false end
+  end
+  return true
+end
+
+local function travels(value, depth)
+  if type(value) ~= "table" then
+    local f = PLAIN[type(value)]
+    return f ~= nil and f(value)
+  end
+  if depth == 0 or not is_regular(value) then return false end
+  for _, each in pairs(value) do
+    if not travels(each, depth - 1) then return false end
+  end
+  return true
+end
+jit.off(is_regular)
+jit.off(travels)
+
+--- Checks metadata, for all registries alike: what each of them keeps exactly.
+-- Returns nil, or what it should be.
+function M.wrong_metadata(value)
+  if type(value) == "table" and travels(value, DEEPEST) then
+    local out = buffers.new()
+    if not codec.pack(out, value) and #out <= METADATA then return end
+  end
+  return ("a table of lists and of tables by texts, %d deep at most, with "
+    .. "booleans, finite numbers and texts in UTF-8, in %d bytes")
+    :format(DEEPEST, METADATA)
+end
+
 local FIELDS = { kind = "string", epoch = "string", services = "table",
                  regions = "table", metadata = "table", weight = "number",
                  state = "string", host = "string", pid = "number",
-                 machine = "string", since = "number" }
+                 machine = "string", since = "number", term = "number" }
 
 --- Checks a value that another process wrote: returns it as the entry of name
 -- in scope, without fields of wrong types; or nil if it is not that entry.

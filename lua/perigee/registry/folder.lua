@@ -61,7 +61,7 @@ end
 
 -- ---- Names ------------------------------------------------------------------
 
-local held = {}                         -- the folder, by descriptor
+local held = {}                         -- { path, term }, by descriptor
 
 --- The prefix of names that are never taken a second time. If a signal kills
 -- the holder of such a name, the next agent in the scope removes its files.
@@ -73,6 +73,10 @@ end
 
 local TAKEN = "a live process holds it"
 
+-- The number of a taking: the microseconds since the host began. No two takings
+-- of a name share one, as it takes longer to release a name.
+local function term() return math.floor(native.uptime() * 1e-3) end
+
 -- Tries once to take a name: a descriptor (or a negative status of the core)
 -- and the socket's address; or nil, a kind and why.
 local function hold(self, scope, name)
@@ -83,7 +87,7 @@ local function hold(self, scope, name)
   if kind then return nil, kind, why end
   local descriptor = C.perigee_name_hold(path, name)
   if descriptor >= 0 then
-    held[descriptor] = path
+    held[descriptor] = { path = path, term = term() }
     C.perigee_names_sweep(path, M.ANONYMOUS)
   end
   return descriptor, address
@@ -97,6 +101,7 @@ local function taken(self, entry)
 end
 
 local function told(self, descriptor, entry)
+  entry.term = held[descriptor].term
   if not entry.addresses or not entry.addresses[1] then return true end
   local fine, kind, why = entries.write(descriptor, entry)
   if not fine then self:release(descriptor) end
@@ -133,6 +138,7 @@ end
 -- that drains may take it.
 function M:renew(descriptor, entry)
   if not entry then return true end
+  entry.term = held[descriptor].term
   local fine, kind, why = entries.write(descriptor, entry)
   if fine and entry.state == "draining" and not is_anonymous(entry.name) then
     C.perigee_name_yield(descriptor)
@@ -144,7 +150,7 @@ end
 -- name.
 function M:release(descriptor)
   C.perigee_name_release(descriptor)
-  os.remove(held[descriptor])           -- fails unless the folder is empty
+  os.remove(held[descriptor].path)      -- fails unless the folder is empty
   held[descriptor] = nil
 end
 

@@ -8,7 +8,7 @@ local graphs = require "perigee.control.server.graph"
 local problem = require "perigee.control.server.problem"
 local records = require "perigee.control.server.records"
 
-local json = require "cjson.safe"
+local json = require "perigee.control.json"
 
 local METADATA = 4096
 local LONGEST = 1e12                    -- seconds since an agent began
@@ -65,6 +65,13 @@ function M.refuses(call, record, epoch, over)
     ("process %s on %s holds it"):format(tostring(holder.pid or "?"),
                                          tostring(holder.host or "?")),
     { holder = holder })
+end
+
+--- Numbers each taking of the name, also by who had it and asks for it anew.
+function M.stamp(call, value, before)
+  local is_same = before and before.epoch == value.epoch
+    and call.query.over ~= value.epoch
+  value.term = is_same and before.term or call.state:term(before)
 end
 
 M.routes = records.routes(M)

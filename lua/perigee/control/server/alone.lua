@@ -162,11 +162,11 @@ local function refresh(server)
   watch.check(server.state, known)
 end
 
---- To be called some times in a second.
+--- To be called some times in a second. Returns whether more is to be done.
 function M.pass(server, now, tick)
-  if now < server.due then return end
-  server.due = now + tick
-  server.state:pass()
+  if now < server.due then return false end
+  local more = server.state:pass()
+  server.due = more and now or now + tick
   watch.pass(server.state)
   refresh(server)
   if server.state:is_dirty() then
@@ -179,6 +179,7 @@ function M.pass(server, now, tick)
     watch.beat(server.state)
     if not server.state:is_dirty() then server.state:tidy() end
   end
+  return more
 end
 
 return M

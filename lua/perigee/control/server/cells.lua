@@ -68,6 +68,7 @@ function M.record(collection, name, cell)
   if not text then text, began, lease = plain(value) end
   return { collection = collection, name = name, text = text, cell = cell,
            kind = value.kind, epoch = value.epoch, services = value.services,
+           term = value.term,
            revision = tokens.hash(cell.text):sub(1, 16),
            began = began / 1000, ttl = lease / 1000 }
 end

@@ -6,7 +6,7 @@ local calls = require "perigee.control.server.call"
 local problem = require "perigee.control.server.problem"
 local records = require "perigee.control.server.records"
 
-local json = require "cjson.safe"
+local json = require "perigee.control.json"
 
 local METADATA = 4096
 local TYPES = { kind = "string", endpoint = "string", metadata = "table" }
@@ -39,6 +39,8 @@ end
 jit.off(M.read)
 
 function M.refuses() return nil end
+
+function M.stamp() end
 
 function M.tell(_, _, headers) return headers end
 

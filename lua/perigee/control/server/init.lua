@@ -65,11 +65,11 @@ local function look(server, began, has_worked)
     server.worked = server.worked + math.min(now - began, TICK)
     if server.worked < BUSY
       or server.worked < LATE and server.lines:is_urgent() then
-      return
+      return false
     end
   end
   server.worked = 0
-  server.how.pass(server, now, TICK)
+  return server.how.pass(server, now, TICK)
 end
 
 local function serve(server)
@@ -81,7 +81,7 @@ local function serve(server)
     if not server.web then return end
     collector.owe()
     collector.pay()
-    look(server, began, more or n > 0)
+    more = look(server, began, more or n > 0) or more
     if server.web and not more and n == 0 and wait ~= 0 then
       rest(server, wait)
     end

@@ -8,6 +8,8 @@
 --   refuses(call, record, epoch)    nil if the caller may write over record, or
 --                           remove it, in the life that epoch names; or an
 --                           answer
+--   stamp(call, value, before)      adds to a value what the server says of it,
+--                           when it is written over a record, or nil
 --   tell(call, record, headers)     adds to the headers of an answer to who
 --                           has written or renewed a record; returns them
 local calls = require "perigee.control.server.call"
@@ -147,6 +149,7 @@ local function put(resource, call)
   end
   local since = value.since
   value.since = nil
+  resource.stamp(call, value, before)
   local text = calls.encode(value)
   if not text then
     return problem(400, "protocol", "the body has a number that is too large")

@@ -97,6 +97,13 @@ function Shared:put(collection, name, text, ttl, decoded, since)
   return take(collection, name, { text = write.text })
 end
 
+--- The number of a taking: greater than those of all before, unless the store's
+-- time has gone back since.
+function Shared:term(before)
+  local last = before and before.term or 0
+  return math.max(last + 1, math.floor(self:time() * 1e6))
+end
+
 Shared.report, Shared.keep_report = reports.of, reports.keep
 Shared.is_reported = reports.is_known
 

@@ -12,9 +12,10 @@
 --
 -- Record: collection, name, text (JSON of an object, without its last brace),
 -- revision, ttl (seconds, or 0), lease, began, and what its collection needs of
--- the text: kind, epoch, services. An agent's has a report (server/graph),
--- which is in no storage. A record that takes the place of another takes its
--- lease as well, so that a name is in one slot, however often it is written.
+-- the text: kind, epoch, term, services. An agent's has a report
+-- (server/graph), which is in no storage. A record that takes the place of
+-- another takes its lease as well, so that a name is in one slot, however often
+-- it is written.
 local cells = require "perigee.control.server.cells"
 local changes = require "perigee.registry.changes"
 local check = require "perigee.check"
@@ -28,6 +29,9 @@ local M = {}
 
 local SLOT = 0.25                       -- seconds of a slot of leases
 local LONGEST = 1                       -- seconds that one pass may count
+local LOOKS = 4000                      -- at leases in one pass
+local ENDS = 250                        -- of leases in one pass
+local FEW = 8                           -- names that are removed one by one
 
 local State = {}
 State.__index = State
@@ -98,26 +102,27 @@ local function wait_for(state, lease)
 end
 
 --- The server's time in seconds, which stands still while the server does.
-function State:time() return self.now end
+function State:time()
+  local passed = loop.now() * 1e-9 - self.seen
+  return self.now + math.min(math.max(passed, 0), LONGEST)
+end
 
 local function pass_time(state)
-  local now = loop.now() * 1e-9
-  state.now = state.now + math.min(math.max(now - state.seen, 0), LONGEST)
-  state.seen = now
+  state.now, state.seen = state:time(), loop.now() * 1e-9
 end
 
 --- Begins a record's lease anew. since: seconds since its agent began, if it
 -- says so.
 function State:renew(record, since)
-  if record.ttl > 0 then record.lease.deadline = self.now + record.ttl end
-  if since then record.began = self.now - since end
+  if record.ttl > 0 then record.lease.deadline = self:time() + record.ttl end
+  if since then record.began = self:time() - since end
 end
 
 -- Gives a record its lease: the one of what it replaces, unless that would be
 -- looked at too late.
 local function give_lease(state, record, before)
   if record.ttl == 0 then return end
-  local deadline = state.now + record.ttl
+  local deadline = state:time() + record.ttl
   local lease = before and before.lease
   if lease and lease.slot <= slot_of(deadline) then
     lease.deadline, record.lease = deadline, lease
@@ -152,7 +157,8 @@ end
 
 local function prepared(collection, name, text, value)
   return { collection = collection, name = name, text = text,
-           kind = value.kind, epoch = value.epoch, services = value.services }
+           kind = value.kind, epoch = value.epoch, term = value.term,
+           services = value.services }
 end
 
 --- Sets a name's record. text: JSON of an object, without its last brace;
@@ -162,8 +168,8 @@ function State:put(collection, name, text, ttl, value, since)
   local before = collection.records[name]
   note(self, collection, name)
   record.revision, record.ttl = self.revision, ttl
-  record.began = since and self.now - since
-    or before and before.epoch == record.epoch and before.began or self.now
+  record.began = since and self:time() - since
+    or before and before.epoch == record.epoch and before.began or self:time()
   record.report = before and before.epoch == record.epoch and before.report
     or false
   put_in(collection, name, record)
@@ -172,6 +178,10 @@ function State:put(collection, name, text, ttl, value, since)
   give_lease(self, record, before)
   return record
 end
+
+--- The number of a taking that is about to be written; before: the record that
+-- it replaces. It is the record's revision, which is never used again.
+function State:term() return self.revision + 1 end
 
 --- What an agent has reported (server/topology); nil or false: nothing.
 function State:report(agent) return agent.report end -- luacheck: ignore 212
@@ -236,25 +246,74 @@ end
 
 -- ---- Time ------------------------------------------------------------------
 
-local function look_at(state, lease, slot)
+-- The record of a lease that is over; or nil.
+local function ended(state, lease, slot)
   local record = lease.collection.records[lease.name]
   if not record or record.lease ~= lease or lease.slot ~= slot then return end
-  if lease.deadline > state.now then return wait_for(state, lease) end
-  state:remove(record)
+  if lease.deadline <= state.now then return record end
+  wait_for(state, lease)
 end
 
---- Removes the records whose leases are over; they are gone after a commit. To
--- be called some times in a second.
-function State:pass()
-  pass_time(self)
-  local last = slot_of(self.now) - 1
-  while self.slot < last do
-    self.slot = self.slot + 1
-    local list = self.due[self.slot] or {}
-    self.due[self.slot] = nil
-    for _, lease in ipairs(list) do look_at(self, lease, self.slot) end
+-- The next lease in the slots up to last, and its slot; nil if there is none.
+local function next_due(state, last)
+  while not state.ending or state.ending[state.at] == nil do
+    if state.slot >= last then
+      state.ending = false
+      return nil
+    end
+    state.slot, state.at = state.slot + 1, 1
+    state.ending, state.due[state.slot] = state.due[state.slot], nil
+  end
+  state.at = state.at + 1
+  return state.ending[state.at - 1]
+end
+
+-- Removes from a collection's names those without a record.
+local function drop_names(collection, gone)
+  local names, n = collection.names, 0
+  if #gone < FEW then
+    for _, name in ipairs(gone) do
+      table.remove(names, place_of(names, name))
+    end
+    return
+  end
+  for i = 1, #names do
+    local name = names[i]
+    names[i] = nil
+    if collection.records[name] then
+      n = n + 1
+      names[n] = name
+    end
   end
 end
+
+-- The lists of names to be dropped are by collection.
+local function remove_later(state, record, lists)
+  local collection, name = record.collection, record.name
+  note(state, collection, name)
+  collection.records[name] = nil
+  state.storage:unset(collection.scope, collection.kind, name)
+  local list = lists[collection] or {}
+  lists[collection] = list
+  list[#list + 1] = name
+end
+
+--- Removes records whose leases are over; they are gone after a commit. To be
+-- called some times in a second. Returns whether there may be more.
+function State:pass()
+  pass_time(self)
+  local last, lists, ends, looks = slot_of(self.now) - 1, {}, 0, 0
+  while ends < ENDS and looks < LOOKS do
+    local lease = next_due(self, last)
+    if not lease then break end
+    local record = ended(self, lease, self.slot)
+    looks, ends = looks + 1, ends + (record and 1 or 0)
+    if record then remove_later(self, record, lists) end
+  end
+  for collection, gone in pairs(lists) do drop_names(collection, gone) end
+  return self.ending ~= false
+end
+jit.off(State.pass)
 
 -- ---- Opening ---------------------------------------------------------------
 
@@ -300,7 +359,8 @@ function M.open(storage)
   local state = setmetatable({
     storage = storage, scopes = {}, undo = {}, timed = {}, feeding = {},
     revision = storage:revision(), graphs = {},
-    due = {}, slot = 0, now = 0, seen = loop.now() * 1e-9 }, State)
+    due = {}, slot = 0, ending = false, at = 0, -- leases that are looked at
+    now = 0, seen = loop.now() * 1e-9 }, State)
   local fine, kind, why = load(state)
   if not fine then return nil, kind, why end
   return state

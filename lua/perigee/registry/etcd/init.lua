@@ -9,10 +9,8 @@ local clusters = require "perigee.registry.etcd.cluster"
 local entries = require "perigee.registry.entry"
 local feed = require "perigee.registry.etcd.feed"
 local feeds = require "perigee.registry.feed"
-local futures = require "perigee.future"
 local keys = require "perigee.registry.etcd.keys"
 local leases = require "perigee.registry.etcd.lease"
-local loop = require "perigee.loop"
 local pages_of = require "perigee.registry.pages"
 local tasks = require "perigee.task"
 
@@ -20,7 +18,6 @@ local M = {}
 
 local TTL, TIMEOUT = 10, 5              -- seconds
 local PAGE = 500                        -- keys that are read at once
-local PAUSE = 0.1                       -- seconds between attempts to renew
 
 local Etcd = {}
 Etcd.__index = Etcd
@@ -47,7 +44,7 @@ end
 
 local function hold(etcd, entry, over)
   local lease = leases.new(etcd, entry)
-  local fine, kind, why, other = lease:take(over, math.huge)
+  local fine, kind, why, other = lease:take(over)
   if fine then return lease end
   return nil, kind, why, other
 end
@@ -57,32 +54,9 @@ function Etcd:hold(entry, over)
   return tasks.spawn(hold, self, entry, over)
 end
 
--- After a failure the agent asks again in a third of the TTL, or a tenth more.
--- If the name is lost before that, this goes on until it succeeds, or the name
--- is lost.
-local function renew(etcd, lease, entry)
-  while true do
-    local fine, kind, why = lease:keep(entry)
-    if fine or kind == "name_taken" or kind == "closed" or lease.lost then
-      return fine, kind, why
-    end
-    local left = lease:left()
-    if left <= 0 then
-      lease:lose(why)
-      return nil, kind, why
-    elseif left > etcd.ttl * 0.4 then
-      return nil, kind, why
-    end
-    loop.wait(futures.new(), loop.deadline(math.min(PAUSE, left)))
-    entry = nil
-  end
-end
-
---- Prolongs a name's lease, and updates its entry if one is given. Says that
--- the name is lost before the servers may give it to another, and takes it
--- again later, if nobody else has.
+--- Prolongs a name's lease, and updates its entry if one is given.
 function Etcd:renew(lease, entry)
-  return tasks.spawn(renew, self, lease, entry)
+  return tasks.spawn(lease.keep, lease, entry)
 end
 
 function Etcd:release(lease)

@@ -49,9 +49,13 @@ function M.after(last, from)
 end
 
 --- The entry of name in what a range or an event tells of a key; nil if it is
--- none. In a task: waits if it is long.
+-- none. In a task: waits if it is long. Its term is what who took the name from
+-- another has written, or the revision that made the key.
 function M.entry(found, scope, name, now)
-  return text.decode(base64.decode_long(found.value), scope, name, now)
+  local entry = text.decode(base64.decode_long(found.value), scope, name, now)
+  if not entry then return nil end
+  entry.term = math.max(entry.term or 0, tonumber(found.create_revision) or 0)
+  return entry
 end
 
 --- The value for an entry, in base64; or nil and why.

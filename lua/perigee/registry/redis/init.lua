@@ -106,10 +106,11 @@ end
 
 Redis.exec = exec
 
--- Reads name's entry, calls decide(text, now) for the commands, and runs them
--- if no other client has changed the entry; otherwise tries again. decide may
--- return a second value as the result (else true). If it returns nil in place
--- of commands, nothing is run, and its other values are the results.
+-- Reads name's entry, calls decide(text, now, time) for the commands, and runs
+-- them if no other client has changed the entry; otherwise tries again. time is
+-- the reply to TIME. decide may return a second value as the result (else
+-- true). If it returns nil in place of commands, nothing is run, and its other
+-- values are the results.
 local function transact(redis, scope, name, decide)
   local key = keys.name(scope, name)
   for _ = 1, ATTEMPTS do
@@ -118,7 +119,8 @@ local function transact(redis, scope, name, decide)
       { "WATCH", key }, { "GET", key }, { "TIME" } }
     if not replies then return nil, kind, why end
     local text = replies[2] ~= NIL and replies[2] or nil
-    local given = { decide(text, keys.time(replies[3])) }
+    local time = replies[3]
+    local given = { decide(text, keys.time(time), time) }
     if not given[1] then
       redis.connection:send { { "UNWATCH" } }
       return unpack(given, 2, 5)
@@ -143,11 +145,13 @@ local function hold(redis, entry, over)
   local scope, name = entry.scope, entry.name
   local held = { scope = scope, name = name, epoch = entry.epoch,
                  entry = entry }
-  return transact(redis, scope, name, function(text, now)
+  return transact(redis, scope, name, function(text, now, time)
     local other = text and keys.decode(text, scope, name, now)
     if text and not (over and other and other.epoch == over) then
       return nil, nil, "name_taken", who(other), other
     end
+    held.term = keys.term(time, other)
+    entry.term = held.term
     local mine, why = keys.encode(entry, now)
     if not mine then return nil, nil, "protocol", why end
     return writing(redis, scope, name, mine), held
@@ -174,11 +178,13 @@ end
 
 local function rewrite(redis, held)
   local scope, name = held.scope, held.name
-  return transact(redis, scope, name, function(text, now)
+  return transact(redis, scope, name, function(text, now, time)
     local other = text and keys.decode(text, scope, name, now)
     if text and not (other and other.epoch == held.epoch) then
       return nil, nil, "name_taken", who(other)
     end
+    if not text then held.term = keys.term(time) end
+    held.entry.term = held.term
     local mine, why = keys.encode(held.entry, now)
     if not mine then return nil, nil, "protocol", why end
     return writing(redis, scope, name, mine)

@@ -1,0 +1,91 @@
+-- SPDX-License-Identifier: Apache-2.0 What an agent does when the time of its
+-- name is over, and when it has the name again (agent/lease.lua); and what it
+-- tells the program of that.
+--
+-- An agent whose name may be another's serves no calls: their callers look the
+-- name up, and wait for its next holder. If another agent has the name, this
+-- one serves no calls any more, and perigee.serve ends.
+local check = require "perigee.check"
+local drains = require "perigee.agent.drain"
+local futures = require "perigee.future"
+local log = require "perigee.log"
+local tasks = require "perigee.task"
+
+local M = {}
+
+local function tell(agent, f, err)
+  local fine, failure = xpcall(f, debug.traceback, err)
+  if fine then return end
+  log.write("error", ("telling %s that its name is lost failed: %s")
+    :format(tostring(agent), tostring(failure)))
+end
+
+-- Tells the program once for each time that the name ends.
+local function tell_all(agent, err)
+  if agent.lost then return end
+  agent.lost = err
+  for _, f in ipairs(agent.on_lost_list) do
+    tasks.spawn(tell, agent, f, err)
+  end
+end
+
+local function ended(agent, err, taken)
+  if agent.leaving then return end      -- the name was for others to take
+  log.write("error", tostring(err) .. (taken and "; another agent has it now"
+    or "; it is asked for again"))
+  drains.suspend(agent)
+  tell_all(agent, err)
+  if taken then futures.settle(agent.taken, nil, err) end
+end
+
+local function regained(agent)
+  log.write("warning", ("%s has its name again"):format(tostring(agent)))
+  agent.lost = false
+  if agent.topology then agent.topology:hear() end
+  drains.resume(agent)
+end
+
+--- For agent/lease.lua.
+M.handlers = { ended = ended, regained = regained }
+
+--- Does an agent have its name now?
+function M.is_held(agent)
+  local lease = agent.lease
+  return agent.engine.handle ~= nil and lease ~= false and lease:is_held()
+end
+
+--- Adds these methods to the class of agents.
+function M.add(Agent)
+
+--- Has f called when the agent's name may be another's: its registry has
+-- answered no renewal for nine tenths of its `ttl`, or says that another agent
+-- has the name. Registries without a ttl, as folders, end no name. f is called
+-- in a task with the error, once for each end; at once if the name is lost now.
+-- Errors that it raises are logged.
+--
+-- From then on `held` is false, and the agent serves no calls: their callers
+-- wait for the next holder of the name within the calls' timeout. If nobody has
+-- taken the name when the registry answers again, this agent takes it anew:
+-- `held` is true, its entry has a new `term`, and sessions that peers had
+-- opened are closed when their calls have ended. If another agent has it, this
+-- one stays as it is; close it. `perigee.serve` does so.
+--
+-- What this agent does elsewhere in the name's right (writes to a disk, calls
+-- of others) is the program's to end; those that it calls can tell it from a
+-- later holder by the term (`Proxy:with`, option term).
+-- @function Agent:on_lost
+-- @tparam function f is given the `Error`: `name_taken`: another agent has the
+--   name; else the failure to renew it
+-- @waits no
+-- @usage
+-- agent:on_lost(function(err) print("stepping down: " .. tostring(err)) end)
+-- print(agent.held)                                            --> true
+function Agent:on_lost(f)
+  check.value(f, check.callable, "what on_lost tells")
+  self.on_lost_list[#self.on_lost_list + 1] = f
+  if self.lost then tasks.spawn(tell, self, f, self.lost) end
+end
+
+end
+
+return M
