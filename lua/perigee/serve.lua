@@ -26,13 +26,15 @@ jit.off(apart)
 -- it takes no new calls, those that are under way are answered, and callers go
 -- elsewhere without an error. A second signal, or `perigee.stop`, stops it at
 -- once; one more, or 2 s in which its loop does not run, causes the signal's
--- default action. For the main thread; a task uses `Agent:serve`.
+-- default action. It ends in the same way once another agent has the name
+-- (`Agent:on_lost`). For the main thread; a task uses `Agent:serve`.
 -- @function perigee.serve
 -- @tparam table options those of `perigee.agent`, and
 -- @tparam[opt=10] number options.drain seconds that calls which are under way
 --   have after a signal; 0: none
 -- @treturn boolean true after a stop; or nil and an error
--- @errors those of `perigee.agent`: `name_taken`, `denied`, ...
+-- @errors those of `perigee.agent`: `name_taken` (also when another agent has
+--   taken the name meanwhile), `denied`, ...
 -- @waits until it is stopped
 -- @usage
 -- perigee.spawn(function()                -- somebody else would do this
@@ -47,10 +49,11 @@ return function(options)
   local own, limit = apart(options)
   local agent, err = agents.new(own, 3)
   if not agent then return nil, err end
-  local forget = drains.at_signal({ agent }, limit)
+  local forget = drains.at_end({ agent }, limit)
   local fine, failure = pcall(tasks.run_until, futures.new(agent), "serve", 3)
-  forget()
+  local taken = forget()
   agent:close()
   if not fine then error(failure, 0) end
+  if taken then return nil, taken end
   return true
 end

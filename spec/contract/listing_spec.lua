@@ -25,6 +25,37 @@ for _, where in ipairs(backends.all) do
       assert.same(wanted, told)
     end
 
+    it("has metadata as it was given", function()
+      local deep = {}
+      for _ = 1, 23 do deep = { deep } end
+      for i, given in ipairs {
+        { at = 1732567890123456, most = 2 ^ 53, part = 0.1, less = -1e-300,
+          third = 1 / 3, huge = 1e300 },
+        { list = { 1, "two", { three = true } }, text = "\0\195\164\n%" },
+        deep,
+      } do
+        take("m" .. i, { metadata = given })
+        assert.same(given, assert(take():lookup("m" .. i)).metadata)
+      end
+    end)
+
+    it("numbers each taking of a name", function()
+      local asking, last = take(), 0
+      for _ = 1, 3 do
+        local one = take "numbered"
+        local term = assert(asking:lookup "numbered").term
+        if where == "board" then return assert.is_nil(term) end
+        assert.is_true(term > last)
+        one:serve { name = "x", methods = {} }
+        assert.is_true(cases.eventually(function()
+          return asking:lookup("numbered").services.x
+        end))
+        assert.equal(term, asking:lookup("numbered").term)
+        last = term
+        one:close()
+      end
+    end)
+
     it("tells of an agent what it was made with and what it has", function()
       local one = take("one", { listen = "tcp://127.0.0.1:0", kind = "worker",
                                 metadata = { rank = 7, text = "\0%s\n" },

@@ -14,13 +14,11 @@ local HOLDERS = 4
 
 -- ---- Children --------------------------------------------------------------
 
--- Takes and gives back names until it is killed.
+-- Takes and gives back names until it is killed. While it has one, it does
+-- something in the name's right all the time, as long as `held` says so.
 local function holder(child, perigee, ffi, address, path, seed, ttl)
-  local asks = require "perigee.registry.ask"
-  local registries = require "perigee.registry"
-  local signals = require "perigee.signal"
   local file = assert(io.open(path, "a"))
-  local time, current = ffi.new "int64_t[2]", nil
+  local time = ffi.new "int64_t[2]"
   file:setvbuf "no"
   math.randomseed(tonumber(seed))
   ttl = tonumber(ttl)
@@ -28,42 +26,28 @@ local function holder(child, perigee, ffi, address, path, seed, ttl)
     ffi.C.spec_clock(7, time)
     return tonumber(time[0]) + tonumber(time[1]) * 1e-9
   end
-  local function note(...)
-    local words = { ... }
-    for i = 3, #words do words[i] = ("%.6f"):format(words[i]) end
-    file:write(table.concat(words, " ") .. "\n")
-  end
-  local renew = registries.renew
-  function registries.renew(...)
-    local began, mine = now(), current
-    local future = renew(...)
-    local function heard()
-      if not mine or mine ~= current then return end
-      local fine, kind = asks.results(future)
-      if fine then note("renewed", mine.name, began, now()) end
-      if kind == "name_taken" then
-        note("lost", mine.name, now())
-        current = nil
-      end
+  local function act(agent, name)
+    local at = now()
+    if agent.held then
+      file:write(("acts %s %.6f %.6f\n"):format(name, at, now()))
+    else
+      file:write(("ends %s\n"):format(name))
     end
-    if future.ended then heard() else
-      signals.attach(future, signals.new(1, heard))
-    end
-    return future
   end
   child.say "ready"
   while true do
     local name = "n" .. math.random(3)
-    local at = now()
     local agent = child.cases.agent(name, {
       registry = address ~= "" and address or nil })
     if agent then
-      current = { name = name }
-      note("has", name, at, now())
-      local long = ttl < 100 and math.random(10) == 1
-      perigee.sleep(math.random() * (long and 3 * ttl or 0.1))
-      if current then note("ends", name, now()) end
-      current = nil
+      agent:on_lost(function() file:write(("ends %s\n"):format(name)) end)
+      local long = ttl < 100 and math.random(3) == 1
+      local till = now() + math.random() * (long and 3 * ttl or 0.1)
+      repeat
+        act(agent, name)
+        perigee.sleep(0.002)
+      until now() > till
+      file:write(("ends %s\n"):format(name))
       agent:close()
     end
     perigee.sleep(math.random() * 0.02)
@@ -86,15 +70,14 @@ function Run:add(i)
   self.holders[i] = one
 end
 
--- Ends a holder: notes when, and reads what it noted. Raises if it failed.
+-- Ends a holder, and reads what it noted. Raises if it failed.
 function Run:finish(i)
-  local one, killed = self.holders[i], troubles.now()
+  local one = self.holders[i]
   one:kill()
   repeat until not one:read(0)
   local file = io.open(one.path)
   if file then
-    overlaps.read(self.list, one.path, file:lines(), killed,
-                  self.store.ttl or math.huge)
+    overlaps.read(self.list, one.path, file:lines())
     file:close()
   end
   one:close()

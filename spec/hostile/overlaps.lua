@@ -3,49 +3,32 @@
 -- at a time. All times are CLOCK_BOOTTIME in seconds, which the processes of a
 -- host share. A line is one of:
 --
---   has NAME BEGAN AT        it was asked for at BEGAN, and given by AT
---   renewed NAME BEGAN AT    the same of a renewal
---   ends NAME AT             it is given back after AT
---   lost NAME AT             the registry says that another has it
+--   acts NAME AT BY   `held` was looked at between AT and BY, and true
+--   ends NAME         it was not, or the holder was told of the end, or will
+--                     give it back
 --
--- A holder has a name from the answer on, as far as it can know: until it gives
--- it back, hears that it is lost, is killed, or, where names have a TTL, that
--- time has passed since it asked for the last renewal that was answered.
+-- A holder has a name from the first act to the last one before an end.
 local M = {}
 
-local function close(list, current, at)
-  local to = math.min(at, current.limit)
-  if to > current.from then
-    list[#list + 1] = { name = current.name, who = current.who,
-                        from = current.from, to = to }
-  end
+local function close(list, current)
+  if current and current.to > current.from then list[#list + 1] = current end
 end
 
-local function renewed(list, current, began, at, ttl)
-  if current.limit < at then            -- it knew of nothing for a while
-    close(list, current, at)
-    current.from = at
-  end
-  current.limit = math.max(current.limit, began + ttl)
-end
-
---- Adds to list the intervals of what one holder noted, who was killed at the
--- given time. ttl: seconds, math.huge if names have none.
-function M.read(list, who, lines, killed, ttl)
+--- Adds to list the intervals of what one holder noted.
+function M.read(list, who, lines)
   local current
   for line in lines do
-    local what, name, a, b = line:match "^(%l+) (%S+) (%S+) ?(%S*)$"
-    a, b = tonumber(a), tonumber(b)
-    if what == "has" then
-      current = { name = name, who = who, from = b, limit = a + ttl }
-    elseif current and what == "renewed" then
-      renewed(list, current, a, b, ttl)
-    elseif current then
-      close(list, current, a)
+    local what, name, at, by = line:match "^(%l+) (%S+) ?(%S*) ?(%S*)$"
+    at, by = tonumber(at), tonumber(by)
+    if what == "acts" and by then
+      current = current or { name = name, who = who, from = by, to = at }
+      current.to = at
+    elseif what == "ends" then
+      close(list, current)
       current = nil
     end
   end
-  if current then close(list, current, killed) end
+  close(list, current)
 end
 
 local function by_time(a, b)

@@ -27,11 +27,11 @@ function M.new(server, way)
   return setmetatable({ server = server, way = way, paused = {} }, Trouble)
 end
 
---- Stops a process for up to so many seconds.
-function Trouble:pause(one, seconds)
+--- Stops a process for up to so many seconds; long: mostly for long.
+function Trouble:pause(one, seconds, long)
   if self.paused[one] or not one.pid then return end
   one:signal "STOP"
-  self.paused[one] = M.now() + math.random() ^ 4 * seconds
+  self.paused[one] = M.now() + math.random() ^ (long and 0.5 or 4) * seconds
 end
 
 --- Continues those whose time is over, or all.
@@ -49,7 +49,7 @@ local function rarely() return math.random(4) == 1 end
 
 local ACTS = {
   function(self)
-    if self.way then self:pause(self.way, M.STOPPED) end
+    if self.way then self:pause(self.way, M.STOPPED, true) end
   end,
   function(self)
     if self.way and rarely() then self.way:tell "cut" end

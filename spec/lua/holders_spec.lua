@@ -10,37 +10,29 @@ local overlaps = require "spec.hostile.overlaps"
 local stores = require "spec.hostile.stores"
 
 describe("who judges holders of names", function()
-  local function judged(ttl, ...)
+  local function judged(...)
     local list = {}
     for i, text in ipairs { ... } do
-      overlaps.read(list, i, text:gmatch "[^\n]+", 100, ttl)
+      overlaps.read(list, i, text:gmatch "[^\n]+")
     end
     local found = overlaps.find(list)
     return #list, #found, found[1] and found[1].seconds
   end
 
   it("finds those of two at a time", function()
-    assert.same({ 2, 1, 2 }, { judged(math.huge, "has a 1 2\nends a 5",
-                                      "has a 3 3\nends a 6") })
-    assert.same({ 2, 1, 90 }, { judged(math.huge, "has a 1 2",
-                                       "has a 3 10\n") })
-    assert.same({ 3, 2, 1 }, { judged(math.huge, "has a 1 2\nends a 9",
-      "has a 3 3\nends a 4", "has a 5 6\nlost a 7") })
+    assert.same({ 2, 1, 2 }, { judged("acts a 1 2\nacts a 5 6",
+                                      "acts a 3 3\nacts a 6 6\nends a") })
+    assert.same({ 3, 2, 1 }, { judged("acts a 1 2\nacts a 9 9",
+      "acts a 3 3\nacts a 4 4\nends a\nacts a 5 5\nacts a 6 6") })
   end)
 
-  it("lets follow who waited", function()
-    assert.same({ 2, 0 }, { judged(math.huge, "has a 1 2\nends a 3",
-                                   "has a 1 3\nends a 6") })
-    assert.same({ 2, 0 }, { judged(math.huge, "has a 1 2\nends a 9",
-                                   "has b 3 3\nends b 6") })
-    assert.same({ 2, 0 }, { judged(5, "has a 1 2", "has a 6 6\n") })
-  end)
-
-  it("counts a TTL from the last renewal that was answered", function()
-    assert.same({ 2, 1, 1 }, { judged(5, "has a 1 2\nrenewed a 4 5",
-                                      "has a 8 8\nends a 20") })
-    assert.same({ 3, 0 }, { judged(5, "has a 1 2\nrenewed a 8 9\nends a 10",
-                                   "has a 7 7\nends a 8") })
+  it("lets follow who waited, and those between an end and an act", function()
+    assert.same({ 2, 0 }, { judged("acts a 1 2\nacts a 3 3\nends a",
+                                   "acts a 3 3\nacts a 6 6") })
+    assert.same({ 2, 0 }, { judged("acts a 1 2\nacts a 9 9",
+                                   "acts b 3 3\nacts b 6 6") })
+    assert.same({ 3, 0 }, { judged("acts a 1 2\nacts a 3 3\nends a\n"
+      .. "acts a 8 8\nacts a 9 9", "acts a 4 4\nacts a 7 7") })
   end)
 end)
 

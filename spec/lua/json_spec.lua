@@ -43,6 +43,17 @@ needing("JSON of others", { control }, function()
     end
   end)
 
+  it("is encoded as it was decoded, to the last digit", function()
+    for _, text in ipairs { "1732567890123456", "-9007199254740992", "0.1",
+      "-0.30000000000000004", "[]", "{}", '[[],{},[[]]]', '{"a":[]}',
+      '[1,"\\u0000\\n\\"",null,true]', "1e+300" } do
+      assert.equal(text, json.encode(json.decode(text)))
+    end
+    assert.is_nil((json.encode { 1 / 0 }))
+    assert.is_nil((json.encode { 0.5, 0 / 0 }))
+    assert.is_nil((json.encode { 0.5, print }))
+  end)
+
   it("has blanks, escapes, and keys that are there twice", function()
     assert.same({ 1, { a = 2 } }, decoded ' \t[\r\n1 , { "a" : 2 } ] ')
     assert.equal('"\\/\b\f\n\r\tA\0',

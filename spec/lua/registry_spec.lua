@@ -75,8 +75,17 @@ describe("a registry", function()
     assert(take("three", { advertise = { "tcp://a:1", "tcp://b:2" } }))
     assert.same({ "tcp://a:1", "tcp://b:2" },
                 { unpack(names.three.addresses, 2) })
-    for option, value in pairs { advertise = "bar", kind = "a b", weight = -1,
-                                 metadata = { text = ("x"):rep(4096) } } do
+    local deep = {}
+    for _ = 1, 24 do deep = { deep } end
+    for _, wrong in ipairs { { text = ("x"):rep(4096) }, deep, { 0 / 0 },
+      { 1 / 0 }, { "\255" }, { 1, x = 2 }, { [3] = 1 }, { [true] = 1 },
+      { print }, { 1LL } } do
+      local fine, why = pcall(perigee.agent, { metadata = wrong })
+      assert.is_false(fine)
+      assert.matches("option metadata", why, 1, true)
+    end
+    for option, value in pairs { advertise = "bar", kind = "a b",
+                                 weight = -1 } do
       local fine, why = pcall(perigee.agent, { [option] = value })
       assert.is_false(fine)
       assert.matches("option " .. option, why, 1, true)

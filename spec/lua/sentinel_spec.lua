@@ -116,7 +116,14 @@ needing("Redis under Sentinel", { redis }, function()
       two.lease:changed()
       return names(one) == "one two"
     end)
-    goes_on(one, told)
+    soon "three"                        -- and all know of the new terms
+    eventually(function()
+      local last = {}
+      for _, each in ipairs(told) do last[each:match "%S+$"] = true end
+      return last.three
+    end)
+    assert.same({ "up one", "up two" }, { told[1], told[2] })
+    for _, each in ipairs(told) do assert.is_nil(each:match "^down") end
   end)
 
   it("is no replica, whatever a Sentinel says", function()

@@ -21,6 +21,7 @@
 -- agent.leaving says that the program has had it drain, which is for good.
 local check = require "perigee.check"
 local errors = require "perigee.errors"
+local futures = require "perigee.future"
 local loop = require "perigee.loop"
 local native = require "perigee.native"
 local signals = require "perigee.signal"
@@ -129,16 +130,29 @@ end
 jit.off(drain_and_stop)
 
 --- Has the next signal drain agents before it stops the loop, limit seconds at
--- most; begun, if given, is called first. Returns a function that ends that.
-function M.at_signal(agents, limit, begun)
-  local function on_signal()
+-- most; so does another agent that takes the name of one of them. begun, if
+-- given, is called first. Returns a function that ends that, and returns the
+-- error of a name that was taken, or nil.
+function M.at_end(agents, limit, begun)
+  local over, taken = false, nil
+  local function finish()
+    if over then return end
+    over = true
     if begun then begun() end
     tasks.spawn(drain_and_stop, agents, limit)
   end
+  for _, agent in ipairs(agents) do
+    signals.attach(agent.taken, signals.new(1, function()
+      taken = select(2, futures.results(agent.taken))
+      finish()
+    end))
+  end
   local before = loop.state.on_signal
-  loop.state.on_signal = on_signal
+  loop.state.on_signal = finish
   return function()
-    if loop.state.on_signal == on_signal then loop.state.on_signal = before end
+    over = true
+    if loop.state.on_signal == finish then loop.state.on_signal = before end
+    return taken
   end
 end
 

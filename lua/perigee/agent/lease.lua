@@ -285,7 +285,7 @@ local function nothing() end
 --
 --   claim      { registry, held }: what the registry has given, and gives again
 --   asked      when it was asked for (native.uptime)
---   describe(agent)            the entry of the name; default: that of the agent
+--   describe(agent)            the entry of the name; default: the agent's
 --                              under its own name
 --   ended(agent, err, taken)   is called when it is lost; taken: for good, as
 --                              another agent has it

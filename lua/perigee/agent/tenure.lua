@@ -31,8 +31,8 @@ end
 
 local function ended(agent, err, taken)
   if agent.leaving then return end      -- the name was for others to take
-  log.write("error", tostring(err) .. (taken and "; another agent has it now"
-    or "; it is asked for again"))
+  log.write("error", tostring(err) .. (taken
+    and "; this agent serves nobody any more" or "; it is asked for again"))
   drains.suspend(agent)
   tell_all(agent, err)
   if taken then futures.settle(agent.taken, nil, err) end

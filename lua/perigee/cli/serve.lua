@@ -90,14 +90,16 @@ local function announce_all(agents)
   require "perigee.notify".ready()
 end
 
--- What is announced can be stopped in order: it runs in the loop.
+-- What is announced can be stopped in order: it runs in the loop. Returns the
+-- error of a name that another agent has taken, or nil.
 local function serve(agents, given)
   local perigee = require "perigee"
-  require "perigee.agent.drain".at_signal(agents, given.drain,
-                                          require "perigee.notify".stopping)
+  local forget = require "perigee.agent.drain".at_end(agents, given.drain,
+    require "perigee.notify".stopping)
   perigee.spawn(announce_all, agents)
   perigee.run()
   for _, agent in ipairs(agents) do agent:close() end
+  return forget()
 end
 
 local function agent_of(given, made)
@@ -147,7 +149,8 @@ function M.run(given)
   client.library()
   local agents = made_agents(given)
   if not agents[1] then return 0 end
-  serve(agents, given)
+  local taken = serve(agents, given)
+  if taken then failure.by(taken, tostring(taken)) end
   return 0
 end
 

@@ -31,7 +31,9 @@
 -- A table must have `hold`, `release` and `lookup`. Without `list` or `watch`
 -- agents cannot list or watch names; without `renew` entries never change. A
 -- registry with a field `ttl` removes a name that was not renewed for so many
--- seconds.
+-- seconds. An agent counts nine tenths of them from when it asked for the last
+-- renewal that was answered; then the name is lost (`Agent:on_lost`), and it
+-- asks for it by `hold` again.
 --
 -- The functions are called as methods, on the loop; they raise if they wait. A
 -- function that takes time returns a `Future` of its results at once, made by
@@ -63,6 +65,8 @@
 --   same to processes for which it is equal
 -- * `epoch`: a text that identifies its life, as a `Session` has it
 -- * `since`: for how many seconds it has had the name
+-- * `term`: a number that the registry raises at each taking of the name
+--   (`Proxy:with`); a registry of a program's own may leave it out
 --
 -- A registry must store and return fields that it does not know, since there
 -- may be more in the future. Only `addresses` is required in what it returns,
@@ -225,7 +229,8 @@ end
 -- @function Registry:hold
 -- @tparam table entry the agent's
 -- @tparam[opt] string over the epoch of a holder that is dead or drains, which
---   is to lose the name if it still has it
+--   is to lose the name if it still has it; or this agent's own epoch, if it may
+--   have lost the name
 -- @return a value for `Registry:release`: anything but nil and false; or nil
 --   and an error, nil alone for `name_taken`; or a `Future` of these, which is
 --   cancelled after 30 s
