@@ -77,10 +77,10 @@ describe("a registry", function()
                 { unpack(names.three.addresses, 2) })
     local deep = {}
     for _ = 1, 24 do deep = { deep } end
-    for _, wrong in ipairs { { text = ("x"):rep(4096) }, deep, { 0 / 0 },
+    for _, odd in ipairs { { text = ("x"):rep(4096) }, deep, { 0 / 0 },
       { 1 / 0 }, { "\255" }, { 1, x = 2 }, { [3] = 1 }, { [true] = 1 },
       { print }, { 1LL } } do
-      local fine, why = pcall(perigee.agent, { metadata = wrong })
+      local fine, why = pcall(perigee.agent, { metadata = odd })
       assert.is_false(fine)
       assert.matches("option metadata", why, 1, true)
     end

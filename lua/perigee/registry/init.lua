@@ -229,8 +229,8 @@ end
 -- @function Registry:hold
 -- @tparam table entry the agent's
 -- @tparam[opt] string over the epoch of a holder that is dead or drains, which
---   is to lose the name if it still has it; or this agent's own epoch, if it may
---   have lost the name
+--   is to lose the name if it still has it; or this agent's own epoch, if it
+--   may have lost the name
 -- @return a value for `Registry:release`: anything but nil and false; or nil
 --   and an error, nil alone for `name_taken`; or a `Future` of these, which is
 --   cancelled after 30 s
