@@ -74,9 +74,9 @@ end
 --   other hosts reach it, if they cannot use those of `listen` (containers)
 -- @tparam[opt="agent"] string options.kind the kind that the registry lists it
 --   as; the same characters as in a name
--- @tparam[opt] table options.metadata values that the registry lists with it:
---   lists, and tables by texts, of booleans, finite numbers and texts in UTF-8;
---   24 tables deep and 4 KiB long at most
+-- @tparam[opt] table options.metadata what the registry lists with it, by
+--   texts: such tables, lists, booleans, finite numbers and texts in UTF-8; 24
+--   tables deep and 4 KiB long at most
 -- @tparam[opt=1] number options.weight a number that the registry lists with it
 -- @tparam[opt=true] boolean options.topology false: does not connect to those
 --   to whom a control server's topology joins it

@@ -44,7 +44,7 @@ needing("etcd", { etcd }, function()
       agent = agent or take(name)
       return agent
     end)
-    return agent, agent.lease.held
+    return agent
   end
 
   -- What is logged meanwhile, as "level text".
@@ -139,14 +139,14 @@ needing("etcd", { etcd }, function()
      function()
     start()
     local said = logged()
-    local one, lease = take_for_short "one"
+    local one = take_for_short "one"
     local told = watched(one)
     eventually(function() return #told == 1 end)
     cluster.servers[1]:signal "STOP"
     eventually(function() return has(said, LOST) end)
-    assert.is_true(lease:left() <= 0)
+    assert.is_false(one.held)
     cluster.servers[1]:signal "CONT"
-    eventually(function() return lease:left() > 0 end)
+    eventually(function() return one.held end)
     assert.equal("one", names(one))
     assert.is_truthy(cluster:text(cases.scope, "one"))
   end)
@@ -155,9 +155,9 @@ needing("etcd", { etcd }, function()
      function()
     start()
     local said = logged()
-    local one, lease = take_for_short "one"
+    local one = take_for_short "one"
     -- The holder's requests fail from now on, as if a network was cut.
-    local urls = lease.etcd.cluster.target.urls
+    local urls = one.registry.cluster.target.urls
     local url = urls[1]
     urls[1] = "http://127.0.0.1:1"
     eventually(function() return has(said, LOST) end)
@@ -172,7 +172,7 @@ needing("etcd", { etcd }, function()
     urls[1] = url
     eventually(function() return has(said, "keeping the name one") end)
     eventually(function() return one.lease.over end)
-    assert.is_true(lease:left() <= 0)
+    assert.is_false(one.held)
     local epoch = text:match '"epoch":"(%x+)"'
     assert.equal(epoch, cluster:text(cases.scope, "one"):match
       '"epoch":"(%x+)"')
@@ -235,7 +235,7 @@ needing("etcd", { etcd }, function()
   it("goes on when its leader is killed, with nothing restarted", function()
     start { n = 3 }
     local one, two = assert(take "one"), assert(take "two")
-    local lease = one.lease.held
+    local lease = one.lease.claim.held
     local told = watched(two)
     eventually(function() return #told == 2 end)
     local id = lease.id

@@ -71,12 +71,12 @@ jit.off(travels)
 --- Checks metadata, for all registries alike: what each of them keeps exactly.
 -- Returns nil, or what it should be.
 function M.wrong_metadata(value)
-  if type(value) == "table" and travels(value, DEEPEST) then
+  if type(value) == "table" and #value == 0 and travels(value, DEEPEST) then
     local out = buffers.new()
     if not codec.pack(out, value) and #out <= METADATA then return end
   end
-  return ("a table of lists and of tables by texts, %d deep at most, with "
-    .. "booleans, finite numbers and texts in UTF-8, in %d bytes")
+  return ("a table by texts of such tables, lists, booleans, finite numbers "
+    .. "and texts in UTF-8, %d deep at most, in %d bytes")
     :format(DEEPEST, METADATA)
 end
 
