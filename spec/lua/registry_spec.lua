@@ -77,7 +77,8 @@ describe("a registry", function()
                 { unpack(names.three.addresses, 2) })
     local deep = {}
     for _ = 1, 23 do deep = { deep } end
-    for _, odd in ipairs { { text = ("x"):rep(4096) }, { deep = deep }, { x = 0 / 0 },
+    for _, odd in ipairs { { text = ("x"):rep(4096) }, { deep = deep },
+      { x = 0 / 0 },
       { x = 1 / 0 }, { x = "\255" }, { x = { 1, x = 2 } }, { [3] = 1 },
       { [true] = 1 }, { x = print }, { x = 1LL }, { "a list" } } do
       local fine, why = pcall(perigee.agent, { metadata = odd })
