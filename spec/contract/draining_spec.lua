@@ -194,7 +194,7 @@ describe("an agent that drains", function()
       local stalled = proxy.async:stall(1 * cases.slow)
       process.start(server, "2")
       local got, err = asking:with { trace = trace }:ask()
-      assert.is_true(stalled:done())
+      cases.await(function() return stalled:done() end)
       assert.matches("^00%-" .. trace, got, nil, tostring(err))
     end)
   end

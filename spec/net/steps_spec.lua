@@ -96,7 +96,8 @@ describe("at each step of the protocol", function()
       engine = { hello_timeout = DEAD } }))
     local started = process.now()
     local session, err = agent:session(address, { timeout = 10 })
-    local proxy = session and agent:proxy(address, "x", { timeout = 10 })
+    local proxy = session and agent:proxy(address, "x", { timeout = 10,
+                                                          reconnect = 0 })
     if proxy then
       ends(submit(session, proxy, agent.engine))
     else
