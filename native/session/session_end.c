@@ -148,6 +148,8 @@ void perigee_session_close(struct perigee_session *s) {
   }
   if (s->state == PERIGEE_SESSION_ENDED)
     return;
+  if (s->lane && lane_table(s->lane)->retain)
+    lane_table(s->lane)->retain(s->lane);
   session_say_bye(s);
   if (s->streams.state != STREAMS_SOCKET)
     session_drain(s);

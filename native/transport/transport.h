@@ -83,6 +83,10 @@ struct perigee_transport {
   int (*broken)(const struct lane *lane, const char **reason);
   /* Returns why memory could not be had lately, or "". NULL: unknown. */
   const char *(*trouble)(const struct lane *lane);
+  /* The program closes the session, of which the peer is not told yet: what was
+   * peeked and not released can be read until close, whatever the peer does.
+   * NULL: the peer cannot change it. */
+  void (*retain)(struct lane *lane);
   /* The session has ended: from the return on no device touches anybody's
    * memory for it, every job has ended, and the peer reaches no region any more
    * (access). NULL: no device ever does, nor does the peer. */

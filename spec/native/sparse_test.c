@@ -605,6 +605,28 @@ static void rings_of_who_leaves_stay_until_the_session_is_over(void **state) {
   pair_drop(&p);
 }
 
+/* Also for who closes the session in the midst of it: the peer then takes the
+ * pages of its rings away. */
+static void what_was_given_stays_until_the_next_poll(void **state) {
+  uint8_t text[1000];
+  struct perigee_message m = {
+      .head = text, .length = sizeof text, .timeout = -1};
+  struct pair p;
+  pair_open(&p, *state);
+  memset(text, 7, sizeof text);
+  assert_true(perigee_call(p.session[0], &m) >= 0);
+  struct perigee_event e = until(&p, 1, PERIGEE_EVENT_REQUEST);
+  assert_true(all(e.pointer, e.length, 7));
+  perigee_session_close(p.session[1]);
+  until(&p, 0, PERIGEE_EVENT_REPLY);
+  until(&p, 0, PERIGEE_EVENT_LOST);
+  perigee_session_free(p.session[0]);
+  poll_side(&p, 0);
+  assert_int_equal(e.length, sizeof text);
+  assert_true(all(e.pointer, e.length, 7));
+  pair_drop(&p);
+}
+
 /* What the dialer is told of a session over shared memory alone. */
 static struct perigee_event refused(struct pair *p) {
   int dial = perigee_connect(p->engine[0], p->address, "shm", 20000 * MS);
@@ -677,6 +699,7 @@ int main(void) {
       LYING(older_builds_whose_rings_are_too_long_are_refused),
       OVER(variant_default, rings_of_who_was_left_lose_their_pages),
       OVER(variant_default, rings_of_who_leaves_stay_until_the_session_is_over),
+      OVER(variant_default, what_was_given_stays_until_the_next_poll),
   };
   return cmocka_run_group_tests_name("sparse", tests, NULL, NULL);
 }

@@ -441,6 +441,7 @@ const struct perigee_transport transport_shm = {
     .join = shm_join,
     .close = shm_close,
     .heard = arena_heard,
+    .retain = rings_retain,
     .cut = shm_cut,
     .forked = shm_forked,
     .rests = shm_rests,

@@ -218,6 +218,8 @@ bool rings_join(struct lane *, int fd);
 int rings_fill(struct lane *, char reason[REASON]);
 /* May the peer's rings be written? Not while `awaited` is more than 0. */
 bool rings_reach(struct lane *);
+/* As transport.retain. */
+void rings_retain(struct lane *);
 void rings_close(struct lane *);
 
 /* ---- shm_there.c -------------------------------------------------------- */

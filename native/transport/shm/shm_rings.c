@@ -26,6 +26,7 @@
  *   not sealed, longer            seals against holes  what was seen there stays
  */
 #include <stdio.h>
+#include <string.h>
 #include <sys/mman.h>
 
 #include "memory/backing.h"
@@ -94,6 +95,39 @@ int rings_fill(struct lane *lane, char reason[REASON]) {
     lane->filled = bytes;
   }
   return PERIGEE_OK;
+}
+
+/* Has own memory in place of the pages of the inbox between these bytes, with
+ * the same in them. Where there is none, the peer may take them. */
+static void ring_retain(struct lane *lane, uint64_t from, uint64_t to) {
+  from -= from % SHM_PAGE;
+  uint64_t length = (to - from + SHM_PAGE - 1) / SHM_PAGE * SHM_PAGE;
+  void *own = mmap(NULL, length, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (own == MAP_FAILED)
+    return;
+  memcpy(own, lane->inbox + from, length);
+  if (mremap(own, length, length, MREMAP_MAYMOVE | MREMAP_FIXED,
+             lane->inbox + from) == MAP_FAILED)
+    munmap(own, length);
+}
+
+/* The program may be reading records in place, and the peer takes the pages of
+ * its rings away once it knows that this side has left. */
+void rings_retain(struct lane *lane) {
+  for (int i = 0; i < RINGS; i++) {
+    const struct ring_in *ring = &lane->in[i];
+    uint64_t at = (uint64_t)i * ring->size, mask = ring->size - 1;
+    uint64_t from = ring->released & mask, to = ring->tail & mask;
+    if (ring->released == ring->tail)
+      continue;
+    if (from >= to) {
+      ring_retain(lane, at + from, at + ring->size);
+      from = 0;
+    }
+    if (to > from)
+      ring_retain(lane, at + from, at + to);
+  }
 }
 
 /* Nobody reads what is in the rings. */
