@@ -858,8 +858,9 @@ PERIGEE_API void perigee_drain(struct perigee_engine *engine);
 /* Takes calls of peers again, after perigee_drain: in sessions whose peers were
  * not told. Close the others when perigee_session_drained says so. */
 PERIGEE_API void perigee_resume(struct perigee_engine *engine);
-/* Returns 1 if the peer was told of perigee_drain and has no call under way any
- * more; PERIGEE_AGAIN: it has, or has not answered yet; 0: it was not told. */
+/* Returns 1 if the peer was told of perigee_drain and neither side has a call of
+ * its own under way in the session any more; PERIGEE_AGAIN: one has, or the peer
+ * has not answered yet; 0: it was not told. */
 PERIGEE_API int perigee_session_drained(const struct perigee_session *session);
 /* Returns how many of the peers with the feature "drain" have not answered yet
  * that no call of theirs is under way, since perigee_drain. Once it is 0, and

@@ -58,7 +58,8 @@ function M.new(agent, peer, way)
   return setmetatable({
     agent = agent, engine = agent.engine, peer = peer, way = way, proxies = {},
     address = false, unfound = false,   -- last address, or the lookup's error
-    avoided = false,                    -- the epoch of a peer that drains
+    avoided = false, above = 0,         -- the epoch of a peer that drains, and
+                                        -- the term from which on it serves
     drained = {},                       -- sessions with such peers
     term = false,                       -- of the entry that was dialled last
     asked = false,                      -- has the program asked for it?
@@ -93,7 +94,9 @@ jit.off(note_drained)
 -- The session, if it is one for calls.
 local function usable(link)
   local session = link:live()
-  return session and session.epoch ~= link.avoided and session
+  local fits = session and (session.epoch ~= link.avoided
+                            or (session.term or 0) > link.above)
+  return fits and session
 end
 
 --- Notes a new session of the link. Called by session.lua.
@@ -124,7 +127,7 @@ end
 -- Others may still use the session, which stays the link's until there is
 -- another.
 function Link:avoid(session)
-  self.avoided = session.epoch
+  self.avoided, self.above = session.epoch, session.term or 0
   if note_drained(self, session) and session == self.session
     and now() - self.opened < SETTLED then
     failed(self, dials.draining(self))

@@ -220,15 +220,19 @@ function Session:ended()
   return self.told
 end
 
---- Ends it because the peer violated the protocol: the peer's calls end in
--- peer_lost, calls to the peer in closed.
-function Session:refuse(why)
+--- Ends it for a reason of this side's, and not the program's: links and kept
+-- sessions go on with another. The peer's operations end in peer_lost, own ones
+-- in closed.
+function Session:leave(kind, why)
   local handle = self.handle
   if not handle then return end
   C.perigee_session_close(handle)
-  finish(self, errors.new("protocol", ("the session with %s was ended: %s")
+  finish(self, errors.new(kind, ("the session with %s was ended: %s")
     :format(self:text(), why), false))
 end
+
+--- Ends it because the peer violated the protocol.
+function Session:refuse(why) self:leave("protocol", why) end
 
 local refusal = native.message_t()
 refusal.status = C.PERIGEE_PROTOCOL

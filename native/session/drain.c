@@ -75,13 +75,6 @@ void perigee_resume(struct perigee_engine *engine) {
   engine->draining = false;
 }
 
-int perigee_session_drained(const struct perigee_session *s) {
-  LOOK(s->engine);
-  if (s->drain.ours == NONE)
-    return 0;
-  return s->drain.ours == QUIET ? 1 : PERIGEE_AGAIN;
-}
-
 /* A peer may call from this side's READY on, before the session is open here and
  * it can be told. */
 static bool waits(const struct perigee_session *s) {
@@ -122,6 +115,13 @@ static void end_calls(struct perigee_session *s, uint64_t taken) {
 /* Those that were submitted and have not ended: a poll looks at no operation. */
 static bool has_calls(const struct perigee_session *s) {
   return s->counters.calls != s->counters.replies;
+}
+
+int perigee_session_drained(const struct perigee_session *s) {
+  LOOK(s->engine);
+  if (s->drain.ours == NONE)
+    return 0;
+  return s->drain.ours == QUIET && !has_calls(s) ? 1 : PERIGEE_AGAIN;
 }
 
 bool drain_owes(const struct perigee_session *s) {

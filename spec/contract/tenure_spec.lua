@@ -9,6 +9,15 @@ local await, slow = cases.await, cases.slow
 
 local NAMED = { services = { { name = "who", methods = {
   am_i = function() return perigee.context().session.engine.agent.address end,
+  -- Has its caller asked who that is, by the caller's session.
+  are_you = function()
+    local who = assert(perigee.context():proxy("who", { timeout = 5 }))
+    return who:am_i()
+  end,
+  wait = function(seconds)
+    perigee.sleep(seconds)
+    return "waited"
+  end,
 } } } }
 
 for _, where in ipairs(stores.quick) do
@@ -77,6 +86,27 @@ for _, where in ipairs(stores.quick) do
         return entry and entry.term > term and entry.state == "up"
       end)
       assert.same({ 1, 1, 1 }, { #told, #other, #late })
+    end)
+
+    it("that came back is served in all sessions, and beside long calls",
+       function()
+      local one, two = take("one", NAMED), take("two", NAMED)
+      local back = assert(calls(one, "two"))
+      local who = assert(calls(two, "one"))
+      assert.equal(one.address, back:are_you())
+      local long = who:with { timeout = math.huge }.async:wait(600)
+      signal "STOP"
+      await(function() return not one.held and not two.held end)
+      signal "CONT"
+      await(function() return one.held and two.held end)
+      await(function() return back:are_you() == one.address end)
+      await(function()
+        return who:with { timeout = 5 * slow }:am_i() == one.address
+      end)
+      assert.is_false(long:done())
+      local term = two:lookup("one").term
+      assert.equal(one.address, assert(who:with { term = term }:am_i()))
+      long:cancel()
     end)
 
     it("serves nobody once another has it, who can be told by its term",

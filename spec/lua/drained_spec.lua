@@ -38,6 +38,23 @@ describe("the caller of a peer that drains", function()
 
   local function sessions() return caller.engine:stats().sessions end
 
+  -- As after its registry has lost the name and got it again.
+  it("finds it by a term that its entry has got since", function()
+    serves()
+    local term = 1
+    look_up(function(entry)
+      local other = with_epoch(entry, entry.epoch)
+      other.term = term
+      return other
+    end)
+    local x = assert(caller:proxy("worker", "x"))
+    assert.equal(1, x:with { term = 1 }:one())
+    term = 2
+    assert.equal(1, (assert(x:with { term = 2, timeout = 20 }:one())))
+    local _, err = x:with { term = 3, reconnect = 0 }:one()
+    assert.equal("stale", err.kind)
+  end)
+
   it("has two sessions at most, if its entry tells of another life", function()
     local worker = serves()
     local x = assert(caller:proxy("worker", "x"))

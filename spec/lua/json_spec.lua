@@ -52,6 +52,9 @@ needing("JSON of others", { control }, function()
     assert.is_nil((json.encode { 1 / 0 }))
     assert.is_nil((json.encode { 0.5, 0 / 0 }))
     assert.is_nil((json.encode { 0.5, print }))
+    local round = {}
+    round.round = round
+    assert.is_nil((json.encode(round)))
   end)
 
   it("has blanks, escapes, and keys that are there twice", function()

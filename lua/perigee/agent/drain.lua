@@ -31,6 +31,7 @@ local C = native.C
 
 local M = {}
 
+local AGAIN = "calls of the peer are served in new ones again"
 local CLOSING = 20e6                    -- ns between looks at told sessions
 local PAUSE = 1e6                       -- ns between looks at what is served
 -- ns for peers that do not poll. What they know later is enough for them.
@@ -73,11 +74,11 @@ function M.suspend(agent)
   C.perigee_drain(engine.handle)
 end
 
--- The sessions that peers have opened, and in which they were told.
+-- The sessions in which peers were told.
 local function told(engine)
   local list = {}
   for _, session in pairs(engine.sessions) do
-    if session.accepted and C.perigee_session_drained(session.handle) ~= 0 then
+    if session.handle and C.perigee_session_drained(session.handle) ~= 0 then
       list[#list + 1] = session
     end
   end
@@ -85,14 +86,14 @@ local function told(engine)
 end
 jit.off(told)
 
--- Runs in a task: closes sessions as their calls have ended.
+-- Runs in a task: ends sessions as their calls have ended.
 local function close_drained(list)
   while list[1] do
     for i = #list, 1, -1 do
       local session = list[i]
       local status = session.handle
         and C.perigee_session_drained(session.handle) or 0
-      if status == 1 then session:close() end
+      if status == 1 then session:leave("closed", AGAIN) end
       if status ~= C.PERIGEE_AGAIN then table.remove(list, i) end
     end
     loop.wait_signal(signals.new(1), loop.now() + CLOSING)
@@ -100,8 +101,8 @@ local function close_drained(list)
 end
 
 --- Has it take calls again, unless its program has it drain. Peers that were
--- told find it by new sessions; those that they have opened are closed when
--- their calls have ended.
+-- told are served in new sessions; those of before end when no call of either
+-- side is under way in them.
 function M.resume(agent)
   local engine = agent.engine
   if agent.leaving or not engine.draining then return end

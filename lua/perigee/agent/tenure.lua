@@ -66,9 +66,13 @@ function M.add(Agent)
 -- From then on `held` is false, and the agent serves no calls: their callers
 -- wait for the next holder of the name within the calls' timeout. If nobody has
 -- taken the name when the registry answers again, this agent takes it anew:
--- `held` is true, its entry has a new `term`, and sessions that peers had
--- opened are closed when their calls have ended. If another agent has it, this
--- one stays as it is; close it. `perigee.serve` does so.
+-- `held` is true, its entry has a new `term`, it serves in new sessions, and
+-- those of before end when their calls have ended. If another agent has it,
+-- this one stays as it is; close it. `perigee.serve` does so.
+--
+-- After `Agent:drain` the name is for others to take, and nothing is told. A
+-- program whose loop stood still past the end of the name (a stopped process)
+-- may serve calls that have waited before it looks at the clock.
 --
 -- What this agent does elsewhere in the name's right (writes to a disk, calls
 -- of others) is the program's to end; those that it calls can tell it from a

@@ -176,19 +176,22 @@ function Decoder:value() return value_of(self) end
 -- ---- Encoding --------------------------------------------------------------
 
 local DIGITS = 1e14                     -- integers below have at most 14
+local DEEPEST = 64                      -- tables in each other
 
 -- Does lua-cjson lose nothing of a value? It writes 14 digits of a number, and
 -- an empty table as an object.
-local function is_plain(value)
+local function is_plain(value, depth)
   if type(value) == "number" then
     return value % 1 == 0 and value < DIGITS and value > -DIGITS
   elseif type(value) ~= "table" then
     return true
+  elseif depth == DEEPEST then
+    return false
   end
   local key, each = next(value)
   if key == nil then return getmetatable(value) ~= List end
   while key ~= nil do
-    if not is_plain(each) then return false end
+    if not is_plain(each, depth + 1) then return false end
     key, each = next(value, key)
   end
   return true
@@ -216,19 +219,19 @@ local function length_of(value)
 end
 jit.off(length_of)
 
-local write                             -- (out, value), below
+local write                             -- (out, value, depth), below
 
-local function write_list(out, value, n)
+local function write_list(out, value, n, depth)
   out:put "["
   for i = 1, n do
     if i > 1 then out:put "," end
-    if not write(out, value[i]) then return false end
+    if not write(out, value[i], depth + 1) then return false end
   end
   out:put "]"
   return true
 end
 
-local function write_object(out, value)
+local function write_object(out, value, depth)
   out:put "{"
   local first = true
   for key, each in pairs(value) do
@@ -237,19 +240,20 @@ local function write_object(out, value)
     if not name then return false end
     out:put(first and "" or ",", name, ":")
     first = false
-    if not write(out, each) then return false end
+    if not write(out, each, depth + 1) then return false end
   end
   out:put "}"
   return true
 end
 jit.off(write_object)
 
-write = function(out, value)
+write = function(out, value, depth)
   local text
   if type(value) == "table" then
+    if depth == DEEPEST then return false end
     local n = length_of(value)
-    if n then return write_list(out, value, n) end
-    return write_object(out, value)
+    if n then return write_list(out, value, n, depth) end
+    return write_object(out, value, depth)
   elseif type(value) == "number" then
     text = number(value)
   else
@@ -259,12 +263,12 @@ write = function(out, value)
   return text ~= nil
 end
 
---- A value as JSON; nil and why if it has none.
+--- A value as JSON; nil and why if it has none, or nests too deep.
 function M.encode(value)
-  if is_plain(value) then return cjson.encode(value) end
+  if is_plain(value, 0) then return cjson.encode(value) end
   local out = buffers.new()
-  if write(out, value) then return out:tostring() end
-  return nil, "it has a value that JSON has not"
+  if write(out, value, 0) then return out:tostring() end
+  return nil, "it has a value that JSON has not, or is nested too deep"
 end
 
 -- ---- Texts -----------------------------------------------------------------

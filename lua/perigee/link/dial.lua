@@ -38,6 +38,7 @@ local function is_avoided(link, entry)
   local session = link:live()
   return session and session.epoch == link.avoided
     and (entry.epoch or link.avoided) == link.avoided
+    and (entry.term or 0) <= link.above
 end
 
 -- Returns an attempt that has failed with err before anything was dialled.

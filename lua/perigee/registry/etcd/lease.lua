@@ -131,6 +131,7 @@ local function claim(lease, id, is_new, over)
     if over and other and other.epoch == over then
       lease.term = (why or 0) + 1
     end
+    if not found then lease.term = nil end
     lease.revision, write = found and found.mod_revision or "0", true
   end
   return nil, "timeout", "others change the name " .. lease.name
