@@ -46,6 +46,23 @@ describe("examples/deploy", function()
     assert.equal(0, status, said)
   end)
 
+  it("has workers that other hosts reach, and a target that stops them", function()
+    local unit = read "systemd/perigee-worker@.service"
+    for _, wanted in ipairs {
+      "\nExecStart=[^\n]* %-%-listen %${PERIGEE_LISTEN} ",
+      "\nEnvironment=PERIGEE_LISTEN=tcp://0%.0%.0%.0:",
+      "\nPartOf=perigee%.target\n", "\nAlso=perigee%.target\n",
+    } do
+      assert.is_truthy(unit:find(wanted), wanted)
+    end
+  end)
+
+  it("keeps the host's build out of the image", function()
+    local file = assert(io.open ".dockerignore")
+    assert.is_truthy(("\n" .. file:read "*a"):find "\nbuild\n")
+    file:close()
+  end)
+
   it("has manifests that yamllint takes", function()
     if not has "yamllint" then
       return pending "yamllint is missing (Debian's yamllint)"
