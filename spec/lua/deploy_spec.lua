@@ -46,7 +46,7 @@ describe("examples/deploy", function()
     assert.equal(0, status, said)
   end)
 
-  it("has workers that other hosts reach, and a target that stops them", function()
+  it("has workers that others reach, and a target that stops them", function()
     local unit = read "systemd/perigee-worker@.service"
     for _, wanted in ipairs {
       "\nExecStart=[^\n]* %-%-listen %${PERIGEE_LISTEN} ",
