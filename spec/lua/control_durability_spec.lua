@@ -179,8 +179,8 @@ needing("the control server", { control }, function()
     local storage = assert(files.open(cases.folder .. "/scopes.db"))
     local state = assert(states.open(storage))
     for i = 1, 100 do
-      local records = state:collection("s" .. i, "agents")
-      state:put(records, "one", '{"kind":"x"', 10, { kind = "x" })
+      state:put("s" .. i, "agents", "one", '{"kind":"x"', 10,
+                { kind = "x" })
     end
     local watched = state:collection("watched", "agents")
     watched.watchers[1] = {}

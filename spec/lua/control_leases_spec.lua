@@ -14,8 +14,7 @@ needing("the leases of a control server", { control }, function()
   end
 
   local function put(state, name, ttl)
-    return state:put(state:collection("s", "agents"), name, "{", ttl,
-                     { epoch = "1" })
+    return state:put("s", "agents", name, "{", ttl, { epoch = "1" })
   end
 
   it("last from the moment at which they are asked for", function()

@@ -53,20 +53,4 @@ needing("the lines of a control server", { control }, function()
     assert.is_true(line:has_some(100))
     assert.equal("large", line:next_long(100).name)
   end)
-
-  -- The round has read names up to b for the list, and z for another call.
-  it("belong to rounds, in which a list goes on where it was read to",
-     function()
-    local records = require "perigee.control.server.records"
-    local found = {}
-    local goes_on = records.each(
-      { query = { prefix = "w" }, cut = "wb" },
-      { names = { "wa", "wb", "z" }, records = { wa = { name = "wa" },
-        wb = { name = "wb" }, z = { name = "z" } } },
-      function(record)
-        found[#found + 1] = record.name
-        return true
-      end)
-    assert.same({ { "wa", "wb" }, "wb" }, { found, goes_on })
-  end)
 end)

@@ -21,8 +21,7 @@ M.WANTED = "wanted"
 
 --- The record of a scope's topology, or nil.
 function M.record(state, scope)
-  local collection = state:known(scope, "topology")
-  return collection and collection.records[M.WANTED]
+  return state:find(scope, "topology", M.WANTED)
 end
 
 local function join(peers, a, b)
@@ -30,13 +29,22 @@ local function join(peers, a, b)
   peers[a][b] = true
 end
 
---- The graph of a topology: { value, edges, peers (sets, by name) }.
+local function list_of_names(peers)
+  local names = {}
+  for name in pairs(peers) do names[#names + 1] = name end
+  return names
+end
+jit.off(list_of_names)
+
+--- The graph of a topology: { value, edges, peers (sets, by name), names (of
+-- all who are in it) }.
 function M.new(value)
   local graph = { value = value, edges = topologies.edges(value), peers = {} }
   for _, edge in ipairs(graph.edges) do
     join(graph.peers, edge[1], edge[2])
     join(graph.peers, edge[2], edge[1])
   end
+  graph.names = list_of_names(graph.peers)
   return graph
 end
 

@@ -10,7 +10,6 @@ local json = require "cjson.safe"
 local M = {}
 
 local MOST = 65536                      -- bytes that are decoded for a page
-local EMPTY = { names = {}, records = {} }
 
 local function regions(texts, entry)
   local all = entry.regions
@@ -33,7 +32,7 @@ end
 local function list(call, add)
   local limit, status, body, headers = calls.limit(call)
   if not limit then return status, body, headers end
-  local collection = call.state:known(call.scope, "agents") or EMPTY
+  local collection = call.state:listed(call, "agents")
   status, body, headers = records.unchanged(call, collection)
   if status then return status, body, headers end
   local texts, n, size = {}, 0, 0

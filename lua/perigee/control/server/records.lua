@@ -33,8 +33,7 @@ local function nothing(call)
 end
 
 local function find(resource, call)
-  local collection = call.state:known(call.scope, resource.kind)
-  return collection and collection.records[call.name]
+  return call.state:find(call.scope, resource.kind, call.name)
 end
 
 -- ---- Reading ---------------------------------------------------------------
@@ -48,29 +47,24 @@ local function get(resource, call)
          { "Content-Type", JSON, "ETag", tag }
 end
 
-local EMPTY = { names = {}, records = {} }
-
 --- Bytes and records of a page. It ends after so many, or so many that were
 -- looked at, so that a list of any length takes no more than a moment.
 M.PAGE, M.LOOKED = 262144, 4000
 
---- Calls f(record) for the records that match the query, in the order of their
--- names, until it returns false for one, or there were enough. Returns the name
--- after which it goes on; nil if there are no more.
---
--- A round over a store has read a list as far as call.cut; nil: to its end.
+--- Calls f(record) for the records of what a call lists (State:listed) that
+-- match its query, in the order of their names, until it returns false for one,
+-- or there were enough. Returns the name after which it goes on; nil if there
+-- are no more.
 function M.each(call, collection, f)
   local query, names = call.query, collection.names
   local filter = { kind = query.kind, prefix = query.prefix,
                    service = query.service }
-  local from, cut = query.prefix or "", call.cut
+  local from, cut = query.prefix or "", collection.cut
   if query.after and query.after >= from then from = query.after .. "\0" end
   local first = states.place_of(names, from)
   for i = first, #names do
     local name = names[i]
     local record = collection.records[name]
-    -- Another call of the round may have read what follows.
-    if cut and name > cut then return cut end
     if #from > 0 and query.prefix
       and name:sub(1, #query.prefix) ~= query.prefix then
       return nil
@@ -107,7 +101,7 @@ end
 local function list(resource, call)
   local limit, status, body, headers = calls.limit(call)
   if not limit then return status, body, headers end
-  local collection = call.state:known(call.scope, resource.kind) or EMPTY
+  local collection = call.state:listed(call, resource.kind)
   status, body, headers = M.unchanged(call, collection)
   if status then return status, body, headers end
   local texts, size = {}, 0
@@ -122,13 +116,13 @@ end
 
 -- ---- Writing ---------------------------------------------------------------
 
-local function written(call, collection, before, text, ttl, value, since)
+local function written(call, kind, before, text, ttl, value, since)
   local state = call.state
   if before and before.text == text and before.ttl == ttl then
     state:renew(before, since)
     return before
   end
-  return state:put(collection, call.name, text, ttl, value, since)
+  return state:put(call.scope, kind, call.name, text, ttl, value, since)
 end
 
 local function put(resource, call)
@@ -137,8 +131,7 @@ local function put(resource, call)
   local ttl = nil
   if value then ttl, status, body, headers = calls.ttl(call, resource.ttl) end
   if not ttl then return status, body, headers end
-  local collection = call.state:collection(call.scope, resource.kind)
-  local before = collection.records[call.name]
+  local before = find(resource, call)
   local allowed
   allowed, status, body, headers = calls.allowed(call, before)
   if not allowed then return status, body, headers end
@@ -154,8 +147,8 @@ local function put(resource, call)
   if not text then
     return problem(400, "protocol", "the body has a number that is too large")
   end
-  local record = written(call, collection, before, text:sub(1, -2), ttl, value,
-                         since)
+  local record = written(call, resource.kind, before, text:sub(1, -2), ttl,
+                         value, since)
   return before and 200 or 201, M.shown(call.state, record),
          resource.tell(call, record, { "Content-Type", JSON, "ETag",
                                        calls.etag(record.revision) })

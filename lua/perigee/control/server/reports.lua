@@ -17,9 +17,8 @@ local KIND = "reports"
 local LEASE = 3600                      -- seconds
 
 local function record_of(state, agent)
-  local collection = state:collection(agent.collection.scope, KIND)
-  local record = collection.records[agent.name]
-  return record and record.epoch == agent.epoch and record or nil, collection
+  local record = state:find(agent.collection.scope, KIND, agent.name)
+  return record and record.epoch == agent.epoch and record or nil
 end
 
 local function is_sound(name, peer)
@@ -56,10 +55,9 @@ end
 
 --- Writes what an agent has reported.
 function M.keep(state, agent, peers)
-  local _, collection = record_of(state, agent)
   local value = { name = agent.name, epoch = agent.epoch, peers = peers }
-  state:put(collection, agent.name, json.encode(value):sub(1, -2), LEASE, value,
-            0)
+  state:put(agent.collection.scope, KIND, agent.name,
+            json.encode(value):sub(1, -2), LEASE, value, 0)
 end
 
 return M

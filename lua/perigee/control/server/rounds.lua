@@ -1,8 +1,9 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- The rounds of a server whose store others write to as well (server/shared).
--- A round reads from the store, handles its requests, writes, and answers. That
--- takes time, in which requests queue for the next round; those that need no
--- store, or wait for a feed of it, do so beside the rounds.
+-- A round handles its requests, reads from the store what they ask for
+-- (server/view), writes, and answers. That takes time, in which requests queue
+-- for the next round; those that need no store, or wait for a feed of it, do so
+-- beside the rounds.
 --
 --   a round                               its requests are
 --   could not read, or the store is away  refused: 503
@@ -10,14 +11,12 @@
 --   has a write that the store refuses    handled again one by one; that write
 --                                         is refused
 --   has written                           answered
-local lines = require "perigee.control.server.lines"
 local log = require "perigee.log"
 local loop = require "perigee.loop"
 local problem = require "perigee.control.server.problem"
 local routes = require "perigee.control.server.routes"
 local signals = require "perigee.signal"
 local tasks = require "perigee.task"
-local wants = require "perigee.control.server.wants"
 local watch = require "perigee.control.server.watch"
 
 local M = {}
@@ -78,30 +77,36 @@ local function reset(list)
   for _, call in ipairs(list) do call.status, call.stream = false, false end
 end
 
--- Reads come first: a list has been read as far as its page goes, so it is not
--- whole any more once a write has removed a name of it.
-local function run_all(server, list)
-  for _, reading in ipairs { true, false } do
-    for _, call in ipairs(list) do
-      if lines.is_reading(call) == reading then routes.run(server, call) end
-    end
+-- Runs calls. Returns those of them that have to be run again.
+local function run_all(server, view, list)
+  local left = {}
+  for _, call in ipairs(list) do
+    call.state = view
+    if not view:try(routes.run, server, call) then left[#left + 1] = call end
   end
+  return left
+end
+
+-- True; or nil, a kind and why.
+local function run_until_read(server, view, list)
+  list = run_all(server, view, list)
+  while list[1] do
+    local known, kind, why = view:read()
+    if not server.web then return nil, "closed", "the server has ended" end
+    if not known then return nil, kind, why end
+    list = run_all(server, view, list)
+  end
+  return true
 end
 
 -- True; false if another was quicker; or nil, a kind and why.
 local function attempt(server, list)
-  local wanted = {}
-  for _, call in ipairs(list) do
-    for _, each in ipairs(wants.of(call)) do wanted[#wanted + 1] = each end
-  end
-  local known, kind, why = server.state:begin(wanted)
-  if not server.web then return nil, "closed", "the server has ended" end
-  if not known then return nil, kind, why end
-  run_all(server, list)
-  local writes = server.state:has_written()
-  local done, failure, reason = server.state:commit()
-  if done then fine(server, writes) end
-  return done, failure, reason
+  local view = server.state:view()
+  local done, kind, why = run_until_read(server, view, list)
+  if not done then return nil, kind, why end
+  done, kind, why = view:commit()
+  if done then fine(server, view:has_written()) end
+  return done, kind, why
 end
 
 -- As attempt(), but not at once false.

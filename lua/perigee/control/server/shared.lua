@@ -1,8 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- What a server knows whose store others write to as well: other servers, and
--- agents. It has the functions of server/state, but no record of its own. A
--- round reads by begin() what its requests ask for, and commit() writes over
--- what was read, and over nothing newer. So all servers tell the same, and each
+-- agents. It has no record of its own: each round of requests has a view of
+-- what the store has then (server/view). So all servers tell the same, and each
 -- tells what there was when it was asked.
 --
 -- Records are kept by the store for as long as their leases say, and no longer
@@ -14,18 +13,12 @@ local cells = require "perigee.control.server.cells"
 local changes = require "perigee.registry.changes"
 local futures = require "perigee.future"
 local loop = require "perigee.loop"
-local reading = require "perigee.control.server.reading"
-local reports = require "perigee.control.server.reports"
 local states = require "perigee.control.server.state"
 local tasks = require "perigee.task"
+local views = require "perigee.control.server.view"
 local watch = require "perigee.control.server.watch"
 
-local new_collection, take = reading.new_collection, reading.take
-
 local M = {}
-
--- Kinds whose records are read by name alone.
-local UNLISTED = { reports = true }
 
 local IDLE = 30                         -- seconds until nobody's feed ends
 local MOST = 512                        -- collections that are followed
@@ -36,110 +29,17 @@ Shared.__index = Shared
 --- The state of a store (server/redis). Its field `told` is a function that is
 -- called after watchers were told something. most: of followed collections.
 function M.new(store, most)
-  return setmetatable({ store = store, view = {}, scopes = {}, writes = {},
-                        order = {}, timed = {}, feeding = {}, graphs = {},
-                        revision = 0,
-                        now = 0, seen = loop.now(), refused = false,
-                        told = false, followed = 0, most = most or MOST },
-                      Shared)
+  return setmetatable({ store = store, scopes = {}, timed = {}, feeding = {},
+                        graphs = {}, now = 0, seen = loop.now(), told = false,
+                        followed = 0, most = most or MOST }, Shared)
 end
+
+--- What the requests of a round see.
+function Shared:view() return views.new(self.store, self.graphs) end
 
 -- The store's time in seconds.
 function Shared:time()
   return self.now + (loop.now() - self.seen) * 1e-9
-end
-
--- ---- What is read ----------------------------------------------------------
-
---- The records of a kind in a scope that were read in this round.
-function Shared:collection(scope, kind)
-  local space = cells.space(scope, kind)
-  local found = self.view[space] or new_collection(scope, kind)
-  self.view[space] = found
-  return found
-end
-
-Shared.known = Shared.collection
-
---- Begins a round: reads what is wanted (server/wants). True; or nil, a kind
--- and why. Waits.
-function Shared:begin(wanted)
-  self.view, self.writes, self.order, self.refused = {}, {}, {}, false
-  return reading.read(self, wanted)
-end
-
--- ---- Writing ---------------------------------------------------------------
-
--- The write of a name in this round, which goes over what was read.
-local function write_of(state, collection, name)
-  local space = cells.space(collection.scope, collection.kind)
-  local key = space .. "\n" .. name
-  local write = state.writes[key]
-  if not write then
-    local before = collection.records[name]
-    write = { space = space, name = name, cell = before and before.cell,
-              renew = true, ttl = before and before.ttl or 0,
-              unlisted = UNLISTED[collection.kind] }
-    state.writes[key] = write
-    state.order[#state.order + 1] = write
-  end
-  state.revision = state.revision + 1
-  if collection.strange[name] then state.refused = name end
-  return write
-end
-
-function Shared:put(collection, name, text, ttl, decoded, since)
-  local write, before = write_of(self, collection, name),
-                        collection.records[name]
-  local began = since and self:time() - since
-    or before and before.epoch == decoded.epoch and before.began or self:time()
-  write.text, write.ttl, write.renew = cells.text(text, began, ttl), ttl, false
-  return take(collection, name, { text = write.text })
-end
-
---- The number of a taking: greater than those of all before, unless the store's
--- time has gone back since.
-function Shared:term(before)
-  local last = before and before.term or 0
-  return math.max(last + 1, math.floor(self:time() * 1e6))
-end
-
-Shared.report, Shared.keep_report = reports.of, reports.keep
-Shared.is_reported = reports.is_known
-
-function Shared:remove(record)
-  local write = write_of(self, record.collection, record.name)
-  write.text, write.renew = nil, false
-  states.put_in(record.collection, record.name, nil)
-end
-
---- Begins a record's lease anew.
-function Shared:renew(record)
-  if record.ttl > 0 then write_of(self, record.collection, record.name) end
-end
-
---- Has anything been written since the last commit, besides renewed?
-function Shared:has_written()
-  for _, write in ipairs(self.order) do
-    if not write.renew then return true end
-  end
-  return false
-end
-
---- Writes what the round has written: true; false if another was quicker with
--- a part of it; or nil, a kind and why. Waits.
-function Shared:commit()
-  local writes = {}
-  for _, write in ipairs(self.order) do
-    if write.cell or write.text then writes[#writes + 1] = write end
-  end
-  self.writes, self.order = {}, {}
-  if self.refused then
-    return nil, "name_taken", "what is no record of a server's is in the place "
-      .. "of " .. self.refused
-  end
-  if not writes[1] then return true end
-  return self.store:write(writes)
 end
 
 -- ---- Following -------------------------------------------------------------
@@ -148,7 +48,9 @@ end
 local function absorb(state, collection, names)
   local from = collection.changes:revision()
   for _, name in ipairs(names) do
-    take(collection, name, collection.feed.known[name])
+    local cell = collection.feed.known[name]
+    states.put_in(collection, name,
+                  cell and cells.record(collection, name, cell))
     collection.changes:note(name)
   end
   watch.told(state, collection, from)
@@ -210,10 +112,10 @@ local function keep(state, collection)
 end
 
 local function new_followed(state, scope, kind)
-  local collection = new_collection(scope, kind)
-  collection.changes = changes.new(kind .. " of scope " .. scope)
-  collection.watchers, collection.used = {}, loop.now()
-  collection.feed = state.store:follow(cells.space(scope, kind))
+  local collection = {
+    scope = scope, kind = kind, records = {}, names = {}, watchers = {},
+    changes = changes.new(kind .. " of scope " .. scope), used = loop.now(),
+    feed = state.store:follow(cells.space(scope, kind)) }
   state.scopes[scope] = state.scopes[scope] or {}
   state.scopes[scope][kind] = collection
   state.followed = state.followed + 1
@@ -234,8 +136,9 @@ end
 --- Follows a collection until nobody watches it, for somebody who is known, or
 -- a stranger. True when it is known; or nil, a kind and why. Waits.
 function Shared:follow(scope, kind, trusted)
-  local answers, away, reason = reading.read(self, {})
-  if not answers then return nil, away, reason end
+  local now, away, reason = self.store:read({}, {})
+  if not now then return nil, away, reason end
+  self.now, self.seen = now, loop.now()
   local of = self.scopes[scope]
   local collection = of and of[kind]
   if not collection and not may_follow(self, trusted) then

@@ -74,6 +74,25 @@ function State:known(scope, kind)
   return of and of[kind]
 end
 
+--- The record of a name, or nil.
+function State:find(scope, kind, name)
+  local collection = self:known(scope, kind)
+  return collection and collection.records[name]
+end
+
+local EMPTY = { names = {}, records = {} }
+
+--- The records of a list of names, by name.
+function State:find_all(scope, kind, _)
+  return (self:known(scope, kind) or EMPTY).records
+end
+
+--- What a call lists { names, records, cut }. cut: the name at which more than
+-- it will tell begins; nil: all are there.
+function State:listed(call, kind)
+  return self:known(call.scope, kind) or EMPTY
+end
+
 local function is_idle(collection)
   return not collection.names[1] and not collection.watchers[1]
 end
@@ -163,7 +182,8 @@ end
 
 --- Sets a name's record. text: JSON of an object, without its last brace;
 -- value: the same as a table; since: as of renew(). Returns the record.
-function State:put(collection, name, text, ttl, value, since)
+function State:put(scope, kind, name, text, ttl, value, since)
+  local collection = self:collection(scope, kind)
   local record = prepared(collection, name, text, value)
   local before = collection.records[name]
   note(self, collection, name)
@@ -173,7 +193,7 @@ function State:put(collection, name, text, ttl, value, since)
   record.report = before and before.epoch == record.epoch and before.report
     or false
   put_in(collection, name, record)
-  self.storage:set(collection.scope, collection.kind, name, record.revision,
+  self.storage:set(scope, kind, name, record.revision,
                    math.floor(ttl * 1000), text)
   give_lease(self, record, before)
   return record

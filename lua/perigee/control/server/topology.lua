@@ -83,9 +83,9 @@ end
 --   unknown   neither end has reported
 function M.shown(call, record)
   local graph = record and graphs.of(call.state, record)
-    or { value = {}, edges = {} }
-  local agents_there = call.state:known(call.scope, "agents")
-  local all, texts = agents_there and agents_there.records or {}, {}
+    or { value = {}, edges = {}, names = {} }
+  local all = call.state:find_all(call.scope, "agents", graph.names)
+  local texts = {}
   for i, edge in ipairs(graph.edges) do
     texts[i] = edge_text(call.state, all, edge)
   end
@@ -110,14 +110,13 @@ local function put(call)
   if not value then return status, body, headers end
   local why = topologies.wrong(value)
   if why then return problem(400, "protocol", why) end
-  local collection = call.state:collection(call.scope, "topology")
-  local before = collection.records[graphs.WANTED]
+  local before = graphs.record(call.state, call.scope)
   local allowed
   allowed, status, body, headers = calls.allowed(call, before)
   if not allowed then return status, body, headers end
   local kept = { name = graphs.WANTED, kind = graphs.WANTED,
                  edges = value.edges, mesh = value.mesh }
-  local record = call.state:put(collection, graphs.WANTED,
+  local record = call.state:put(call.scope, "topology", graphs.WANTED,
                                 calls.encode(kept):sub(1, -2), 0, kept)
   return before and 200 or 201, M.shown(call, record),
          { "Content-Type", JSON, "ETag", calls.etag(record.revision) }
@@ -174,8 +173,7 @@ local function report(call)
   if not value then return status, body, headers end
   local why = wrong_peers(value.peers)
   if why then return problem(400, "protocol", why) end
-  local collection = call.state:known(call.scope, "agents")
-  local agent = collection and collection.records[call.name]
+  local agent = call.state:find(call.scope, "agents", call.name)
   if not agent then
     return problem(404, "not_found", ("there is no %s in scope %s"):format(
       call.name, call.scope))

@@ -1,0 +1,117 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- What handlers see of a store that several control servers share.
+local cases = require "spec.support.cases"
+local needing = require "spec.support.needing"
+local perigee = require "perigee"
+local redis = require "spec.support.redis"
+
+needing("a view of a shared store", { redis }, function()
+  local stores = require "perigee.control.server.redis"
+  local views = require "perigee.control.server.view"
+  local store
+
+  local function in_task(f)
+    local done = perigee.spawn(function()
+      f()
+      return true
+    end)
+    assert(done:wait(60 * cases.slow))
+  end
+
+  before_each(function()
+    cases.engine()
+    redis.start()
+    store = assert(stores.open(redis.address(cases, "&ttl=60")))
+  end)
+  after_each(function()
+    store:close()
+    cases.cleanup()
+  end)
+
+  local function entity(name)
+    return ('{"name":"%s","kind":"k"'):format(name), { name = name, kind = "k" }
+  end
+
+  -- Runs f until it has been told all that it asks for; how often it ran.
+  local function run(view, f)
+    local runs = 0
+    repeat
+      runs = runs + 1
+      local ended = view:try(f)
+      if not ended then assert(view:read()) end
+    until ended
+    return runs
+  end
+
+  local function write(view, name)
+    return run(view, function()
+      local text, value = entity(name)
+      if not view:find("s", "entities", name) then
+        view:put("s", "entities", name, text, 0, value)
+      end
+    end)
+  end
+
+  it("runs a handler again that asks for what was not read", function()
+    in_task(function()
+      local view = views.new(store, {})
+      assert.equal(2, write(view, "a"))
+      assert.is_true((view:commit()))
+      local found = {}
+      view = views.new(store, {})
+      assert.equal(3, run(view, function()
+        found.a = view:find("s", "entities", "a")
+        found.b = view:find("s", "entities", found.a and "b" or "x")
+      end))
+      assert.equal("k", found.a.kind)
+      assert.is_nil(found.b)
+    end)
+  end)
+
+  it("forgets what a handler wrote before it asked for more", function()
+    in_task(function()
+      local view, before = views.new(store, {}), {}
+      run(view, function()
+        local text, value = entity "a"
+        before[#before + 1] = view:find("s", "entities", "a") or false
+        view:put("s", "entities", "a", text, 0, value)
+        view:find("s", "entities", "b")
+      end)
+      assert.same({ false, false }, before)
+      assert.is_true((view:commit()))
+      assert.is_true(view:has_written())
+    end)
+  end)
+
+  it("shows a handler what those before it have written", function()
+    in_task(function()
+      local view, seen = views.new(store, {}), nil
+      write(view, "a")
+      run(view, function() seen = view:find("s", "entities", "a") end)
+      assert.equal("k", seen.kind)
+      run(view, function() view:remove(view:find("s", "entities", "a")) end)
+      run(view, function() seen = view:find("s", "entities", "a") end)
+      assert.is_nil(seen)
+      assert.is_true((view:commit()))
+    end)
+  end)
+
+  it("writes nothing over what another has written meanwhile", function()
+    in_task(function()
+      local one, two = views.new(store, {}), views.new(store, {})
+      write(one, "a")
+      write(two, "a")
+      assert.is_true((one:commit()))
+      assert.is_false((two:commit()))
+    end)
+  end)
+
+  it("raises what a handler raises", function()
+    in_task(function()
+      local view = views.new(store, {})
+      assert.has_error(function()
+        view:try(function() error("odd", 0) end)
+      end, "odd")
+    end)
+  end)
+end)
