@@ -12,7 +12,8 @@ local work, out = arg[1], arg[2]
 -- Texts by the name of their page.
 local TEXTS = { guide = "lua/perigee/README.md", core = "native/README.md",
                 security = "SECURITY.md", changes = "CHANGELOG.md",
-                examples = "examples/README.md" }
+                examples = "examples/README.md",
+                inside = "lua/perigee/INSIDE.md" }
 -- Of headers, which are found by their names: all of it, or what stands before
 -- a line that begins so, from behind one that begins so.
 local HEADERS = {
