@@ -3,7 +3,7 @@
 -- native/base/stamp.h): from the program to the core, until the record is
 -- seen, through the handler, and back. Turns with stamps and turns of the
 -- normal build alternate; the table is of the stamped turn with the median
--- time. See bench/README.md.
+-- time. See bench/running.md.
 
 local tree = dofile((arg[0]:match ".*/" or "./") .. "tree.lua")
 local here = arg[0]:match ".*/" or "./"

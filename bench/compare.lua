@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- Perigee beside others: the same echo, on the same cores, in the same run, in
--- turns. See bench/README.md and bench/peers/README.md.
+-- turns. See bench/running.md and bench/peers/README.md.
 --
 --   luajit bench/compare.lua [--peers a,b] [--sizes 1K,16M] [--modes echo]
 --   luajit bench/compare.lua --list

@@ -3,7 +3,7 @@
 -- call to the post, in the device's library, and from the completion to the
 -- result in Lua. Over shared memory and TCP (counted.c, by callgrind): of both
 -- sides of the core, from C, which --check compares with bench/counts.json.
--- The counts are exact, whatever else the machine does. See bench/README.md.
+-- The counts are exact, whatever else the machine does. See bench/running.md.
 
 local tree = dofile((arg[0]:match ".*/" or "./") .. "tree.lua")
 local callgrind = require "perigee.bench.callgrind"

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- What attacks cost honest clients: 64 B echoes and connects, alone and beside
--- each attack of spec/hostile, in turns in the same run. See bench/README.md.
+-- each attack of spec/hostile, in turns in the same run. See bench/running.md.
 --
 --   luajit bench/hostile.lua [--only TEXT] [--transport shm|tcp] [--json] ...
 

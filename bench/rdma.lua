@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- All figures over RDMA as one table: calls and transfers next to perftest on
 -- the same device in the same run, and counts of their work. Options are
--- passed on to rpc.lua and transfer.lua. See bench/README.md.
+-- passed on to rpc.lua and transfer.lua. See bench/running.md.
 --
 --   luajit bench/rdma.lua [--only TEXT] [--no-counts] [OPTION...]
 

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- Calls between two processes of one host, next to the floor that C programs
--- reach on the same cores in the same run. See bench/README.md.
+-- reach on the same cores in the same run. See bench/running.md.
 
 local tree = dofile((arg[0]:match ".*/" or "./") .. "tree.lua")
 local calls = require "perigee.bench.calls"

@@ -2,7 +2,7 @@
 -- Many peers for many minutes: all kinds of operations between all of them,
 -- with payloads that say who, which, and a checksum, while peers are killed,
 -- stopped and slow. Ends with one verdict line and a JSON document, and with a
--- non-zero status if anything was wrong. See bench/README.md.
+-- non-zero status if anything was wrong. See bench/running.md.
 --
 --   luajit bench/soak.lua --peers 32 --minutes 10 --transport tcp
 

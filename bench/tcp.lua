@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- All figures over TCP as one table: over loopback, and (as root) between two
 -- network namespaces with a veth pair. Options that it does not know are
--- passed on to rpc.lua and transfer.lua. See bench/README.md.
+-- passed on to rpc.lua and transfer.lua. See bench/running.md.
 --
 --   luajit bench/tcp.lua [--only TEXT] [--loopback | --netns] [--json]
 --                        [OPTION...]

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- One-sided transfers and messages between two processes, measured in the same
 -- run as a floor: memcpy on the same core, bare sockets over TCP, or perftest
--- on the same device over RDMA. See bench/README.md.
+-- on the same device over RDMA. See bench/running.md.
 
 local folder = arg[0]:match ".*/" or "./"
 local tree = dofile(folder .. "tree.lua")

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- Calls over shared memory next to UCX's tagged messages, in turns, on the
 -- same two cores: from C (echo.c and ucx_echo.c, which do the same work) and
--- from Lua (rpc.lua with --floor ucx). See bench/README.md.
+-- from Lua (rpc.lua with --floor ucx). See bench/running.md.
 --
 --   pip install --target build/libucx-cu12 libucx-cu12
 --   luajit bench/ucx.lua

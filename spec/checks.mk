@@ -35,7 +35,7 @@ LIBASAN = $(shell $(CC) -print-file-name=libasan.so)
 
 RUN := spec/support/run
 NAMES := registries listing finding rendezvous
-.PHONY: deps demo bench compare compare-rdma compare-deps soak floors test
+.PHONY: deps demo bench figures compare compare-rdma compare-deps soak floors test
 .PHONY: test-jit count-check anatomy
 .PHONY: test-interpreter asan tsan hostile hostile-names control-stores
 .PHONY: check-openapi test-opaque check-rdma rdma-shell fuzz fuzz-agents fuzz-planted lint
@@ -83,6 +83,11 @@ bench: ## sweep sizes of calls and transfers (figures, no verdict)
 	$(MAKE) all
 	spec/support/with luajit bench/rpc.lua $(ARGS)
 	spec/support/with luajit bench/transfer.lua $(ARGS)
+
+figures: ## write bench/figures.md, the reference table of this machine
+	.ci/deps build bench
+	$(MAKE) all peers
+	spec/support/with luajit bench/figures.lua $(ARGS)
 
 count-check: ## instructions of calls beside those recorded (bench/counts.json)
 	.ci/deps build test
