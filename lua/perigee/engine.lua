@@ -17,6 +17,8 @@ local rdma = require "perigee.rdma"
 local refused = require "perigee.refused"
 local regions = require "perigee.region"
 local sessions = require "perigee.session"
+require "perigee.transfer"              -- what sessions can do
+require "perigee.transfer.prepared"
 
 local ffi = require "ffi"
 local new_table = require "table.new"

@@ -93,39 +93,60 @@ if not jit then
     .. "luajit"):format(_VERSION), 0)
 end
 
-local agents = require "perigee.agent"
-local contexts = require "perigee.context"
-local engines = require "perigee.engine"
-local errors = require "perigee.errors"
 local log = require "perigee.log"
-local tasks = require "perigee.task"
-require "perigee.transfer"
-require "perigee.transfer.prepared"
+require "perigee.native"                -- what is missing is told here
 
-local M = {
-  version = require "perigee.version",
-  agent = function(options)
+-- A function that loads a module, and returns what it has under a key; without
+-- a key, the module.
+local function of(module, key)
+  return function()
+    local loaded = require(module)
+    if not key then return loaded end
+    return loaded[key]
+  end
+end
+
+local function agent_maker()
+  local agents = require "perigee.agent"
+  return function(options)
     local agent, err = agents.new(options, 3)
     return agent, err
-  end,
-  serve = require "perigee.serve",
-  engine = engines.new,
-  run = tasks.run,
-  stop = tasks.stop,
-  spawn = tasks.spawn,
-  sleep = tasks.sleep,
-  wait_all = tasks.wait_all,
-  wait_any = tasks.wait_any,
-  as_completed = tasks.as_completed,
-  context = contexts.current,
-  is_error = errors.is_error,
-  session = require "perigee.proxy".session,
-  log = log.default,
-  units = require "perigee.units",
-  devices = require "perigee.devices".list,
-  launch = require "perigee.launch".launch,
-  RnrMonitor = require "perigee.rnr_monitor".new,
+  end
+end
+
+-- What is loaded when a program first asks for it: to load all takes some
+-- milliseconds, and few programs use all.
+local LATER = {
+  agent = agent_maker,
+  serve = of "perigee.serve",
+  engine = of("perigee.engine", "new"),
+  run = of("perigee.task", "run"),
+  stop = of("perigee.task", "stop"),
+  spawn = of("perigee.task", "spawn"),
+  sleep = of("perigee.task", "sleep"),
+  wait_all = of("perigee.task", "wait_all"),
+  wait_any = of("perigee.task", "wait_any"),
+  as_completed = of("perigee.task", "as_completed"),
+  context = of("perigee.context", "current"),
+  is_error = of("perigee.errors", "is_error"),
+  session = of("perigee.proxy", "session"),
+  units = of "perigee.units",
+  devices = of("perigee.devices", "list"),
+  launch = of("perigee.launch", "launch"),
+  RnrMonitor = of("perigee.rnr_monitor", "new"),
 }
+
+local function load_later(perigee, name)
+  local load = LATER[name]
+  local value = load and load()
+  rawset(perigee, name, value)
+  return value
+end
+
+local M = setmetatable({
+  version = require "perigee.version",
+  log = log.default,
+}, { __index = load_later, later = LATER })
 
 log.target = M
 

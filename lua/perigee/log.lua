@@ -1,7 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- The library's log: messages that are no function's result go to perigee.log,
 -- which a program may replace. The library prints nothing in any other way.
-local printable = require "perigee.printable"
 local signals = require "perigee.signal"
 
 local state = signals.state
@@ -39,7 +38,8 @@ end
 --- Logs message at level. Ignores errors of the log function, and has it not
 -- wait, so that logging cannot break the operation that logs.
 function M.write(level, message)
-  local fine, text = pcall(printable.lines, message)
+  -- Loaded with the first message.
+  local fine, text = pcall(require "perigee.printable".lines, message)
   if not fine then return end
   local before = state.pinned
   state.pinned = "perigee.log"

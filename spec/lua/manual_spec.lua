@@ -75,7 +75,8 @@ local function functions(of)
       if type(f) == "function" then list[class .. ":" .. name] = behind(f) end
     end
   end
-  for name, value in pairs(perigee) do
+  for name in pairs(getmetatable(perigee).later) do
+    local value = perigee[name]
     if type(value) == "function" then list["perigee." .. name] = value end
   end
   list["perigee.log"] = require "perigee.log".default -- specs replace it
