@@ -6,7 +6,7 @@ local process = require "spec.support.process"
 
 local NAMES = { "read", "write", "write_imm", "send_recv", "strided",
                 "prepared", "bulk_landing", "inplace",
-                "services_calling_services", "fan_in", "call" }
+                "services_calling_services", "fan_in", "sweep", "call" }
 
 local RDMA = { "rdma_read", "rdma_write", "rdma_write_imm", "rdma_send_recv" }
 local NO_DEVICE = 77

@@ -15,10 +15,10 @@ local M = {}
 
 local PAGES = { module = true, classmod = true }
 
--- Lua files of the library by path, without commands and benches.
+-- Lua files of the library by path, without commands.
 local function sources()
   local pipe = assert(io.popen("find lua/perigee -name '*.lua' "
-    .. "! -path '*/bench/*' ! -path '*/cli/*' ! -name cdef.lua | sort"))
+    .. "! -path '*/cli/*' ! -name cdef.lua | sort"))
   local paths = {}
   for path in pipe:lines() do paths[#paths + 1] = path end
   pipe:close()

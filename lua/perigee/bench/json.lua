@@ -2,8 +2,6 @@
 -- The document of --json, with its fields in the order in which people read
 -- them.
 
-local cjson = require "cjson"
-
 local M = {}
 
 M.FIELDS = { "size", "window", "calls", "mean_us", "p50_us", "p99_us",
@@ -12,6 +10,7 @@ M.FIELDS = { "size", "window", "calls", "mean_us", "p50_us", "p99_us",
 -- Encodes an object with the fields `first` in front (null where missing) and
 -- the others sorted by name.
 function M.object(values, first)
+  local cjson = require "cjson"
   local parts, seen, others = {}, {}, {}
   local function put(name, value)
     parts[#parts + 1] = cjson.encode(name) .. ":" .. cjson.encode(value)
@@ -32,6 +31,7 @@ end
 -- and rows.
 function M.document(document, key)
   local rows = {}
+  local cjson = require "cjson"
   for i, row in ipairs(document.rows) do
     rows[i] = M.object(row, { key, unpack(M.FIELDS) })
   end
