@@ -213,8 +213,8 @@ local function wait(fd, timeout, bit)
 end
 
 --- Waits until reading a descriptor (or accepting at it) would not block: there
--- is data, or its end, or an error that reading reports. What is left unread is
--- reported again by the next wait.
+-- is data, or its end, or an error that reading reports. The next wait reports
+-- again the data that is left unread.
 -- @function descriptor.readable
 -- @tparam number fd
 -- @tparam[opt] number timeout seconds, 0 to look without waiting; default: no

@@ -133,7 +133,7 @@ end
 
 --- Makes an engine. Programs that use agents need no engine but the agent's,
 -- which takes the same options (`perigee.agent`'s option `engine`). All options
--- have good defaults. What exceeds a limit fails with `no_memory` or
+-- have good defaults. An operation beyond a limit fails with `no_memory` or
 -- `too_large`.
 --
 -- Operations, sessions, `pool`, `mapped` and `descriptors` are shared among the
@@ -192,9 +192,9 @@ end
 --   them as `features`)
 -- @tparam[opt] string options.secret the secret that both sides of a session
 --   over TCP prove to have: "file:PATH", or the secret itself, "" for none;
---   default PERIGEE_SECRET. What is read from a file is kept in memory that is
---   in no core dump and is not swapped. The secret itself stays in the
---   program's memory, as any string does, and is in its core dumps
+--   default PERIGEE_SECRET. A secret that is read from a file is kept in memory
+--   that is in no core dump and is not swapped. A secret that is given as text
+--   stays in the program's memory, as any string does, and is in its core dumps
 -- @tparam[opt=""] string options.scope the scope for which the secret is
 --   proved; both sides need the same
 -- @tparam[opt=false] boolean options.insecure true: may listen without a secret

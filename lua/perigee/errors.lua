@@ -11,8 +11,9 @@
 -- * `code`: the code in a remote handler's error table, if any
 -- * `traceback`: the remote handler's, as text, if any
 -- * `remote`: true of an error that a peer's handler raised or returned, and of
---   one that came as an argument; nil of those of this side. Of the latter two
---   `kind`, `message` and `code` are what that side had
+--   one that came as an argument; nil of those of this side. An error that was
+--   returned, or came as an argument, has that side's `kind`, `message` and
+--   `code`
 --
 -- The kinds:
 --

@@ -5,7 +5,7 @@ local errors = require "perigee.errors"
 local M = {}
 
 -- The variables of each launcher, the innermost first: Open MPI and torchrun
--- run below Slurm and Kubernetes. Of several variables the first that is set
+-- run below Slurm and Kubernetes. The first of several variables that is set
 -- counts. rank and size must be there.
 local LAUNCHERS = {
   { name = "perigee run", rank = { "PERIGEE_RANK" }, size = { "PERIGEE_SIZE" },

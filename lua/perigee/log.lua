@@ -14,8 +14,8 @@ M.target = {}
 -- way. A program may replace it; errors that the replacement raises are
 -- ignored. It runs on the loop and must not wait: it spawns a task for what
 -- waits, as a call that ships the message. By default warnings and errors go to
--- stderr. What peers have said is printable: control characters but tabs and
--- ends of lines are written as escapes.
+-- stderr. Text of peers is printable: control characters but tabs and ends of
+-- lines are written as escapes.
 -- @function perigee.log
 -- @tparam string level "debug", "info", "warning" or "error"
 -- @tparam string message

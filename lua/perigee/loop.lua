@@ -378,7 +378,7 @@ function M.park()
   yield(PARKED)
 end
 
--- What waits until no code is pinned, in order.
+-- Functions that wait until no code is pinned, in order.
 local later = {}
 
 --- Does what has waited for code that was pinned.

@@ -88,7 +88,7 @@ end
 
 local link = ffi.new("char[256]")
 
---- What a symbolic link refers to, as text; nil if it cannot be read.
+--- The target of a symbolic link, as text; nil if it cannot be read.
 function M.link(at)
   local length = tonumber(ffi.C.perigee_read_link(at, link, 256))
   return length >= 0 and ffi.string(link, length) or nil

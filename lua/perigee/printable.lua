@@ -5,7 +5,7 @@ local M = {}
 
 local byte, find, sub = string.byte, string.find, string.sub
 
--- What stands for each byte that is not to be shown.
+-- The escape for each byte that is not to be shown.
 local ESCAPES, MARKS = {}, {}
 for i = 0, 255 do
   ESCAPES[string.char(i)] = ("\\x%02x"):format(i)

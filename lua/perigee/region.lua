@@ -211,7 +211,7 @@ function Region:text()
   return self.name and ("region %q"):format(self.name) or "an unnamed region"
 end
 
--- What a region prints: what it is, how long, and whether it is closed.
+-- The text that a region prints as: what it is, how long, whether it is closed.
 local function shown(region)
   return ("%s (%.0f bytes%s)"):format(region:text(), region.length,
                                       region.handle and "" or ", closed")

@@ -94,7 +94,7 @@ local function check_method(what, definition, level)
   end
 end
 
---- What is wrong with a method's name, or nil.
+--- Says what is wrong with a method's name; or nil.
 function M.wrong_name(name)
   if type(name) ~= "string" or name == "" or #name > 255 then
     return "a method's name must be a string of 1 to 255 bytes"

@@ -68,8 +68,8 @@ local function trigger(signal)
 end
 M.trigger = trigger
 
---- Where a future (future.lua) has whether it has ended, and the list of its
--- signals, or false.
+--- The places in a future (future.lua) of two values: whether it has ended, and
+-- the list of its signals, or false.
 M.ENDED, M.WAITER = 1, 4
 local ENDED, WAITER = M.ENDED, M.WAITER
 

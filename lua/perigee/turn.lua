@@ -12,7 +12,7 @@ local PORTION = 5e5                     -- nanoseconds
 local over = 0                          -- when the present portion is
 
 --- To be called often, in a task: waits until the loop has turned once if the
--- portion is over. What others made may have changed after it.
+-- portion is over. Shared state may have changed after it.
 function M.give()
   if loop.now() < over then return end
   collector.owe()

@@ -34,7 +34,7 @@ local M = {}
 local AGAIN = "calls of the peer are served in new ones again"
 local CLOSING = 20e6                    -- ns between looks at told sessions
 local PAUSE = 1e6                       -- ns between looks at what is served
--- ns for peers that do not poll. What they know later is enough for them.
+-- ns for peers that do not poll. Such a peer may be told later.
 local GRACE = 1e9
 
 local function is_idle(engine)

@@ -172,7 +172,7 @@ local function text(why)
   return why and tostring(why):gsub("[^ -~]", "?"):sub(1, 300) or nil
 end
 
---- What is told of it.
+--- The report of it.
 function Joint:report()
   return { name = self.peer, state = self.is_up and "up" or "down",
            why = text(self.why),

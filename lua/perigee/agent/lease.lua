@@ -333,7 +333,7 @@ function Lease:changed()
   if not self.asked then after(self, 0) end
 end
 
--- What a registry gives later is released.
+-- Releases a name that a registry gives later.
 local function give_back(lease)
   local future = lease.asked
   if not lease.lost or not future then return end

@@ -74,9 +74,9 @@ function M.add(Agent)
 -- program whose loop stood still past the end of the name (a stopped process)
 -- may serve calls that have waited before it looks at the clock.
 --
--- What this agent does elsewhere in the name's right (writes to a disk, calls
--- of others) is the program's to end; those that it calls can tell it from a
--- later holder by the term (`Proxy:with`, option term).
+-- The program itself has to end what the agent does elsewhere in the name's
+-- right (writes to a disk, calls of others). The peers that it calls can tell it
+-- from a later holder by the term (`Proxy:with`, option term).
 -- @function Agent:on_lost
 -- @tparam function f is given the `Error`: `name_taken`: another agent has the
 --   name; else the failure to renew it

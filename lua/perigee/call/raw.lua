@@ -320,9 +320,9 @@ local function arguments(kept)
 end
 
 -- A proxy's functions and the finish of its futures are made for each method.
--- What LuaJIT compiles for three or more functions of one source line loads
--- each value that they share, and checks it, in every call. So these only call
--- on, with their method.
+-- LuaJIT's code for three or more functions of one source line loads each value
+-- that they share, and checks it, in every call. So these only call on, with
+-- their method.
 local function finish_of(method, future, told)
   local binding = future[OWNER]
   local status = told.status

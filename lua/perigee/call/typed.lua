@@ -143,7 +143,7 @@ local function arguments(kept)
   return values
 end
 
--- What is made for each method only calls on, as in raw.lua.
+-- The function that is made for each method only calls on, as in raw.lua.
 local function finish_of(method, future, told)
   local binding, kept = future[OWNER], future[VALUE]
   local status = told.status

@@ -24,7 +24,7 @@ local function misuse(kind, problem, level)
 end
 M.misuse = misuse
 
---- What is wrong with the names in a spec, or nil.
+--- Says what is wrong with the names in a spec; or nil.
 local function unknown(spec)
   for key in pairs(spec) do
     if key ~= "from" and key ~= "to" and key ~= "timeout" then

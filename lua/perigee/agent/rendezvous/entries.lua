@@ -5,7 +5,7 @@ local M = {}
 
 local NOTHING = {}
 
---- What a call has put into an entry: `ticket`, `agent` (its name) and
+--- Returns what a call has put into an entry: `ticket`, `agent` (its name) and
 -- `result`; none of these if it is no such entry.
 function M.said(entry)
   local told = entry and entry.metadata
