@@ -42,7 +42,7 @@ end
 --- Is x a slice?
 M.is_slice = is_slice
 
---- Says what a value is that is no slice, for messages. An owner, whose class has
+--- Names a value that is no slice, for messages. An owner, whose class has
 -- `slice` and `text`, is easily given in place of one.
 function M.named(x)
   local class = type(x) == "table" and (getmetatable(x) or {}).__index

@@ -75,8 +75,8 @@ function M.add(Agent)
 -- may serve calls that have waited before it looks at the clock.
 --
 -- The program itself has to end what the agent does elsewhere in the name's
--- right (writes to a disk, calls of others). The peers that it calls can tell it
--- from a later holder by the term (`Proxy:with`, option term).
+-- right (writes to a disk, calls of others). The peers that it calls can tell
+-- it from a later holder by the term (`Proxy:with`, option term).
 -- @function Agent:on_lost
 -- @tparam function f is given the `Error`: `name_taken`: another agent has the
 --   name; else the failure to renew it
