@@ -7,7 +7,7 @@
  * pending landing, each operation ends once, and when the session is over
  * nothing is left of it.
  *
- * decoders: native/transport/tcp/tcp_receive.c native/transport/tcp/tcp_fetch.c native/transport/tcp/tcp_records.c native/transport/tcp/tcp_feed.c native/transport/tcp/tcp_sealed.c
+ * decoders: native/transport/tcp/tcp_receive.c native/transport/tcp/tcp_fetch.c native/transport/tcp/tcp_send.c native/transport/tcp/tcp_feed.c native/transport/tcp/tcp_sealed.c
  */
 #include "lane_scene.h"
 

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * tcp.c - the transport over sockets: its table, set-up and ends. tcp.h
- * explains how it works and lists the files.
+ * tcp.c - the transport over sockets: its table, the life of a lane and of its
+ * streams, polls, sleeping, and blocks to lend. tcp.h explains how it works and
+ * lists the files.
  *
  * Ordering needs no atomics: there is one thread, and each socket delivers in
  * order. An operation's ENDED goes by stream 0 before anything that is sent
- * later. What other streams deliver of the operation afterwards names its
- * generation and is dropped.
+ * later. Fragments of the operation that other streams deliver afterwards name its
+ * generation and are dropped.
  *
  * Sleeping. Every socket is watched edge-triggered. While the lane is armed,
  * only streams with an edge are read: an edge before the arming is found by the
@@ -15,37 +16,27 @@
 #include "tcp.h"
 
 #include <arpa/inet.h>
-#include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <linux/sockios.h>
 #include <linux/tcp.h>
 #include <unistd.h>
 
-enum { RING_MIN = 4096, RING_MAX = 16 << 20 };
+#include "memory/guarded.h"
 
-void tcp_break(struct lane *lane, int status, const char *format, ...) {
-  va_list list;
-  if (lane->status < 0)
-    return;
-  lane->status = status;
-  lane->head.ending = true;
-  va_start(list, format);
-  vsnprintf(lane->reason, sizeof lane->reason, format, list);
-  va_end(list);
-  lane->options.activate(lane->options.session); /* a poll has to see it */
-}
+enum { RING_MIN = 4096, RING_MAX = 16 << 20 };
 
 /* ---- Streams ------------------------------------------------------------- */
 
-static void shut(const struct lane *lane, uint32_t place, int fd) {
+/* Closes a socket of the lane's: the session's own, or one that was attached. */
+static void stream_shut(const struct lane *lane, uint32_t place, int fd) {
   if (place > 0)
     tcp_detach(lane, fd);
   else
-    tcp_shut(lane, fd);
+    lane->options.close(lane->options.session, fd);
 }
 
 /* The stream is without a socket from then on, which the caller has closed. */
@@ -59,7 +50,7 @@ static void stream_free(struct stream *s) {
   if (!s)
     return;
   if (s->fd >= 0)
-    shut(s->lane, s->number, s->fd);
+    stream_shut(s->lane, s->number, s->fd);
   stream_end(s);
   free(s->owing.list);
   free(s->out.at);
@@ -128,7 +119,7 @@ static int stream_add(struct lane *lane, uint32_t place, uint32_t life, int fd,
   struct stream *s = stream_make(lane, place);
   int status = s ? stream_begin(s, life, fd) : PERIGEE_NO_MEMORY;
   if (status < 0) {
-    shut(lane, place, fd);
+    stream_shut(lane, place, fd);
     if (s)
       stream_end(s);
     return status;
@@ -166,7 +157,7 @@ static void tcp_socket_ready(struct lane *lane) {
 }
 
 static __attribute__((noinline)) void
-traffic_of_all(const struct lane *lane, uint64_t *sent, uint64_t *received) {
+streams_traffic(const struct lane *lane, uint64_t *sent, uint64_t *received) {
   *sent = *received = 0;
   for (uint32_t i = 0; i < lane->stream_count; i++)
     if (lane->streams[i]) {
@@ -177,7 +168,7 @@ traffic_of_all(const struct lane *lane, uint64_t *sent, uint64_t *received) {
 
 /* Segments, with or without bytes, that the connection has brought; 0 once it
  * has ended, in one direction or in both. */
-static uint64_t segments_of(const struct stream *s) {
+static uint64_t stream_segments(const struct stream *s) {
   enum { ESTABLISHED = 1 }; /* netinet/tcp.h, which has no tcpi_segs_in */
   struct tcp_info info = {0};
   socklen_t length = sizeof info;
@@ -192,28 +183,77 @@ static void tcp_traffic(const struct lane *lane, uint64_t *sent,
                         uint64_t *received) {
   const struct stream *first = lane->streams[0];
   if (!lane->options.heals || !first) {
-    traffic_of_all(lane, sent, received);
+    streams_traffic(lane, sent, received);
     return;
   }
   *sent = first->bytes_sent;
   *received = first->bytes_received;
   if (first->sink == SINK_WAITING && first->fd >= 0)
-    *received += segments_of(first);
+    *received += stream_segments(first);
 }
 
-static bool holds(struct stream *s) {
+/* ---- Streams that were lost ---------------------------------------------- */
+
+/* Closes the socket, and forgets what is on its way there. */
+static void stream_give_up_socket(struct stream *s) {
+  tcp_detach(s->lane, s->fd);
+  s->fd = -1;
+  s->up = false;
+  s->loss.doomed = false;
+  s->loss.lost = true;
+  s->left = 0;
+  s->exposure = NULL;
+  s->out.first = s->out.end = 0;
+  if (s->sealed)
+    sealed_close(s);
+}
+
+/* Do copies still read from the stream's buffers, for a landing that no CPU can
+ * write? */
+static bool stream_is_quiet(const struct stream *s) {
+  return !s->fetch || payload_quiet(s->fetch->into);
+}
+
+static void stream_give_up(struct stream *s) {
+  if (s->loss.doomed && !s->loss.lost)
+    stream_give_up_socket(s);
+  if (s->loss.lost && !s->loss.told && stream_is_quiet(s)) {
+    tcp_forget_fragment(s);
+    tcp_say_lost(s);
+  }
+  if (s->loss.told && s->loss.heard)
+    tcp_is_over(s);
+}
+
+/* A poll's part of giving up streams. */
+static void streams_give_up(struct lane *lane) {
+  for (uint32_t i = 1; i < lane->stream_count && !lane->head.ending; i++)
+    if (lane->streams[i])
+      stream_give_up(lane->streams[i]);
+}
+
+/* Does what is left to do for streams that were lost. */
+static __attribute__((noinline)) void tcp_mend(struct lane *lane) {
+  if (lane->losing > 0)
+    streams_give_up(lane);
+  tcp_send_again(lane);
+}
+
+/* ---- Polls --------------------------------------------------------------- */
+
+static bool stream_defers(struct stream *s) {
   struct lane *lane = s->lane;
   bool deferred = lane->flush_deferred && s->number == 0;
   lane->flush_deferred &= s->number != 0;
   return deferred && s->left == 0 && !lane->armed;
 }
 
-static bool poll_stream(struct stream *s) {
+static bool stream_poll(struct stream *s) {
   struct lane *lane = s->lane;
   bool armed = lane->armed;
   uint64_t moved = 0;
   s->dry = false;
-  if (!holds(s) && !tcp_idle(s) && !(armed && s->full))
+  if (!stream_defers(s) && !tcp_idle(s) && !(armed && s->full))
     moved +=
         tcp_send(s, s->left > 0 ? lane->may_send[s->number > 0] : TCP_TURN);
   if (s->sink == SINK_WAITING && s->patience > 0)
@@ -229,7 +269,7 @@ static bool poll_stream(struct stream *s) {
 /* Latency mode is counted in polls that moved payloads. Polls that wait for a
  * reply or for room in a socket are many and are not counted: the bytes that
  * gather meanwhile would then be moved all at once. */
-static void turn(struct lane *lane) {
+static void tcp_begin_turn(struct lane *lane) {
   bool used = lane->may_send[0] < lane->turn ||
               lane->may_send[1] < lane->turn || lane->may_read < lane->turn;
   lane->latency_turns -= used && lane->latency_turns > 0;
@@ -237,27 +277,114 @@ static void turn(struct lane *lane) {
   lane->may_send[0] = lane->may_send[1] = lane->may_read = lane->turn;
 }
 
-/* What is left to do for streams that were lost. */
-static __attribute__((noinline)) void mend(struct lane *lane) {
-  if (lane->losing > 0)
-    tcp_give_up(lane);
-  tcp_send_again(lane);
-}
-
 static bool tcp_poll(struct lane *lane) {
   bool moved = false;
   lane->corked = lane->published > 1;
   lane->published = 0;
-  turn(lane);
+  tcp_begin_turn(lane);
   lane->first++;
   if (lane->losing | lane->again_count)
-    mend(lane);
+    tcp_mend(lane);
   for (uint32_t i = 0; i < lane->stream_count; i++) {
     struct stream *s = tcp_in_turn(lane, i);
     if (s)
-      moved |= poll_stream(s);
+      moved |= stream_poll(s);
   }
   return moved;
+}
+
+/* ---- Loans, and memory that is given back -------------------------------- */
+
+static int loans_open(struct lane *lane) {
+  uint64_t length = 2 * lane->options.pool;
+  void *p = guarded_map(length, -1);
+  if (!p)
+    return PERIGEE_NO_MEMORY;
+  int status = blocks_open(&lane->blocks, length, lane->options.pool);
+  if (status < 0) {
+    guarded_unmap(p, length);
+    return status;
+  }
+  lane->arena = p;
+  lane->arena_length = length;
+  return PERIGEE_OK;
+}
+
+static int tcp_loan(struct lane *lane, uint64_t length, uint8_t **pointer,
+                    struct source *source) {
+  int status = lane->arena ? PERIGEE_OK : loans_open(lane);
+  int64_t offset =
+      status < 0 ? status : blocks_take(&lane->blocks, length ? length : 1);
+  if (offset < 0)
+    return (int)offset;
+  lane->options.keeps(lane->options.session);
+  *pointer = lane->arena + offset;
+  *source = (struct source){.address = (uint64_t)offset,
+                            .block = length,
+                            .count = 1,
+                            .stride = length};
+  return PERIGEE_OK;
+}
+
+static void tcp_unloan(struct lane *lane, const struct source *source) {
+  blocks_give(&lane->blocks, source->address);
+}
+
+/* A loan has no source of its own: it is exposed as any other memory. */
+static bool tcp_loaned(struct lane *lane, const uint8_t *pointer,
+                       uint64_t length, struct source *source) {
+  (void)lane, (void)pointer, (void)length, (void)source;
+  return false;
+}
+
+static const uint8_t *tcp_view(struct lane *lane, const struct source *source) {
+  (void)lane, (void)source;
+  return NULL;
+}
+
+/* The most blocks, and bytes, that one step gives back. */
+enum { TRIM_BLOCKS = 256, TRIM_BYTES = 4 << 20 };
+
+/* Gives one block's pages back: returns its size, or 0 if enough are given. */
+static uint64_t loans_give_back(struct lane *lane, uint64_t keep) {
+  uint64_t offset, size = blocks_idle(&lane->blocks, keep, &offset);
+  if (size > 0)
+    madvise(lane->arena + offset, size, MADV_DONTNEED);
+  return size;
+}
+
+static bool streams_trim(struct lane *lane) {
+  bool left = false;
+  for (uint32_t i = 0; i < lane->stream_count; i++)
+    if (lane->streams[i] && lane->streams[i]->sealed)
+      left |= sealed_trim(lane->streams[i]);
+  return left;
+}
+
+static enum trim_left tcp_trim(struct lane *lane) {
+  uint64_t keep = blocks_keep(&lane->blocks, *lane->options.look);
+  uint64_t size = 1, done = 0;
+  for (int n = 0; n < TRIM_BLOCKS && size > 0 && done < TRIM_BYTES; n++)
+    done += size = loans_give_back(lane, keep);
+  if (size > 0)
+    return TRIM_MORE;
+  bool some = lane->blocks.warm + lane->blocks.live > 0;
+  return streams_trim(lane) || some ? TRIM_SOME : TRIM_NOTHING;
+}
+
+static uint64_t tcp_kept(const struct lane *lane) {
+  uint64_t kept = lane->blocks.warm;
+  for (uint32_t i = 0; i < lane->stream_count; i++)
+    if (lane->streams[i] && lane->streams[i]->sealed)
+      kept += sealed_kept(lane->streams[i]);
+  return kept;
+}
+
+static void tcp_loans_close(struct lane *lane) {
+  if (!lane->arena)
+    return;
+  guarded_unmap(lane->arena, lane->arena_length);
+  blocks_close(&lane->blocks);
 }
 
 /* ---- Set-up -------------------------------------------------------------- */
@@ -331,7 +458,7 @@ static void tcp_cut(struct lane *lane) {
   for (uint32_t i = 0; i < lane->stream_count; i++) {
     struct stream *s = lane->streams[i];
     if (s && s->fd >= 0)
-      shut(lane, i, s->fd);
+      stream_shut(lane, i, s->fd);
     if (s)
       s->fd = -1;
   }
@@ -403,7 +530,8 @@ static bool stream_rests(const struct stream *s) {
 }
 
 /* A stream that is lost waits for the peer's LOST, which wakes. */
-static __attribute__((noinline)) bool losses_rest(const struct lane *lane) {
+static __attribute__((noinline)) bool
+streams_lost_rest(const struct lane *lane) {
   bool rests = lane->again_count == 0 || lane->streams[0]->full;
   for (uint32_t i = 1; rests && lane->losing > 0 && i < lane->stream_count;
        i++) {
@@ -417,20 +545,22 @@ static __attribute__((noinline)) bool losses_rest(const struct lane *lane) {
 static bool tcp_rests(struct lane *lane) {
   bool rests = lane->status == 0 && lane->frames_first == lane->frames_end;
   if (lane->losing | lane->again_count)
-    rests = rests && losses_rest(lane);
+    rests = rests && streams_lost_rest(lane);
   for (uint32_t i = 0; rests && i < lane->stream_count; i++)
     rests = !lane->streams[i] || stream_rests(lane->streams[i]);
   return rests;
 }
 
-static const struct transport_records records = {
+/* ---- The table ----------------------------------------------------------- */
+
+static const struct transport_records tcp_records_table = {
     .reserve = tcp_reserve,
     .publish = tcp_publish,
     .peek = tcp_peek,
     .release = tcp_release,
 };
 
-static const struct transport_payloads payloads = {
+static const struct transport_payloads tcp_payloads_table = {
     .pushes = true,
     .mark = tcp_mark,
     .ended = tcp_ended,
@@ -442,31 +572,31 @@ static const struct transport_payloads payloads = {
     .fetch_end = tcp_fetch_end,
 };
 
-static const struct transport_loans loans = {
+static const struct transport_loans tcp_loans_table = {
     .loan = tcp_loan,
     .unloan = tcp_unloan,
     .loaned = tcp_loaned,
     .view = tcp_view,
 };
 
-static const struct transport_kept kept = {
+static const struct transport_kept tcp_kept_table = {
     .trim = tcp_trim,
     .bytes = tcp_kept,
 };
 
-static const struct transport_sleep sleeping = {
+static const struct transport_sleep tcp_sleep_table = {
     .arm = tcp_arm,
     .disarm = tcp_disarm,
     .wanted = tcp_wanted,
 };
 
-static const struct transport_frames frames = {
+static const struct transport_frames tcp_frames_table = {
     .say = tcp_say,
     .hear = tcp_hear,
     .drained = tcp_drained,
 };
 
-static const struct transport_sockets sockets = {
+static const struct transport_sockets tcp_sockets_table = {
     .take = tcp_take,
     .wants = tcp_wants,
     .attach = tcp_attach,
@@ -479,13 +609,13 @@ const struct perigee_transport transport_tcp = {
     .name = "tcp",
     .socket = SOCKET_TCP,
     .seals = true,
-    .records = &records,
-    .payloads = &payloads,
-    .loans = &loans,
-    .kept = &kept,
-    .sleep = &sleeping,
-    .frames = &frames,
-    .sockets = &sockets,
+    .records = &tcp_records_table,
+    .payloads = &tcp_payloads_table,
+    .loans = &tcp_loans_table,
+    .kept = &tcp_kept_table,
+    .sleep = &tcp_sleep_table,
+    .frames = &tcp_frames_table,
+    .sockets = &tcp_sockets_table,
     .open = tcp_open,
     .join = tcp_join,
     .close = tcp_close,

@@ -2,20 +2,16 @@
  *
  * tcp.h - shared by the files of the transport over sockets.
  *
- *   tcp.c           the table, set-up, breaking
- *   tcp_marks.c     which operations have ended
- *   tcp_records.c   records and their credits
- *   tcp_send.c      sending on a stream
- *   tcp_receive.c   receiving from a stream: heads and bodies
- *   tcp_landing.c   where the bytes of a fragment go
- *   tcp_feed.c      payloads at their owner
- *   tcp_fetch.c     payloads at their receiver
- *   tcp_life.c      streams for payloads: what they owe, and their end
- *   tcp_again.c     what a lost stream owed is sent again
- *   tcp_unexpected.c  fragments that came before their landing was known
- *   tcp_ranges.c    which bytes of a payload have been received
- *   tcp_loans.c     blocks to lend, and memory that is given back
- *   tcp_sealed.c    sealed streams
+ *   tcp.c          the table, set-up, streams, polls, loans
+ *   tcp_receive.c  the way in: heads and bodies, records
+ *   tcp_fetch.c    payloads at their receiver: landings, the unexpected queue
+ *   tcp_feed.c     payloads at their owner: fed, and sent again
+ *   tcp_life.c     streams for payloads: what they owe, and their end
+ *   tcp_send.c     the way out: the send buffer, records, ends of operations
+ *   tcp_sealed.c   sealed streams
+ *
+ * Each of them uses those below it; tcp_receive.c and tcp_fetch.c use each other,
+ * as a fetch reads while it waits for its bytes.
  *
  * A lane has stream 0, the session's own socket, and up to 16 more for
  * payloads, so that long payloads do not delay short records. All streams have
@@ -63,7 +59,7 @@
  * Each side closes its socket, says LOST once for each life, with the number of
  * fragments that came whole, and counts nothing more of it. What the peer's LOST
  * does not count is sent again by stream 0, in order with CLAIM and ENDED, as
- * far as its operation goes on (tcp_again.c). So each fragment counts exactly
+ * far as its operation goes on (tcp_feed.c). So each fragment counts exactly
  * once, and never after its operation ended. When both have said LOST, the
  * dialer attaches another socket at that place: in its next life, as its number
  * in ATTACH tells, from which its keys are derived.
@@ -110,6 +106,7 @@ enum tcp_type {
 
 enum { WHICH_EAGER = RINGS }; /* in CREDIT: the window; in FRAGMENT: a flag */
 enum { PART_MASK = 1, PART_EAGER = 2 };
+enum { SOURCE_PUSHED = 1 }; /* the kind of a source: the owner sends it */
 
 struct tcp_head {
   uint32_t length; /* of the body */
@@ -130,6 +127,7 @@ struct tcp_offer {
 
 enum {
   TCP_STREAMS = 17,
+  TCP_UNIT = 64,             /* in which records take credit */
   TCP_READ_LARGE = 16 << 10, /* bytes read at once while bodies are short */
   TCP_READ_SMALL = 256,      /* the same while they are long */
   TCP_SHORT = 4096,          /* shorter blocks are gathered and scattered */
@@ -169,7 +167,7 @@ struct generations {
   uint32_t *at, count;
 };
 
-/* Which bytes of a payload have been received: all before `first`, and ranges
+/* The bytes of a payload that have been received: all before `first`, and ranges
  * behind it that came out of order. */
 struct ranges {
   uint64_t first;
@@ -226,7 +224,7 @@ enum sink {
 
 struct sealed; /* tcp_sealed.c */
 
-/* A fragment that a stream was given, or a part of it that is to be sent again;
+/* A fragment that a stream was given, or a part of it that is to be sent again.
  * begun: its bytes are being gathered. */
 struct owed {
   uint64_t at;
@@ -236,7 +234,7 @@ struct owed {
   bool begun;
 };
 
-/* What a stream for payloads owes, at its sender. */
+/* The debt of a stream for payloads, at its sender. */
 struct owing {
   struct owed *list; /* fragments taken to sent, at their number % TCP_OWED */
   uint32_t sent, taken; /* fragments so far: given to it; taken by the peer */
@@ -322,7 +320,7 @@ struct lane {
   int status;
   char reason[REASON];
   bool joined, cut, armed;
-  bool corked, pushing; /* see tcp_records.c */
+  bool corked, pushing; /* see tcp_send.c */
   /* Stream 0 sends one poll later, so that what follows can go with it. */
   bool flush_deferred;
   uint32_t published, latency_turns;
@@ -363,24 +361,27 @@ static inline struct stream *tcp_in_turn(const struct lane *lane, uint32_t i) {
   return lane->streams[i == 0 ? 0 : 1 + (i + lane->first) % others];
 }
 
-/* ---- tcp.c ------------------------------------------------------------- */
-void tcp_break(struct lane *lane, int status, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
-
-/* ---- tcp_marks.c ------------------------------------------------------- */
-/* Returns the entry of a number, made if needed; NULL without memory. */
-uint32_t *generation_place(struct generations *, uint32_t number);
-static inline uint32_t generation_of(const struct generations *g,
-                                     uint32_t number) {
-  return number < g->count ? g->at[number] : 0;
-}
-void tcp_mark(struct lane *, uint16_t operation, uint32_t generation);
-void tcp_ended(struct lane *, uint16_t operation, uint32_t generation);
-/* The peer has sent ENDED. */
-void tcp_ended_told(struct lane *, const struct tcp_head *);
-bool tcp_live(struct lane *lane, uint16_t operation, uint32_t generation);
+/* ---- tcp_sealed.c ------------------------------------------------------ */
+int sealed_open(struct stream *s);
+void sealed_close(struct stream *s);
+/* As send(2) and recv(2) on the stream's socket: bytes, 0, or negative with
+ * errno, which is EBADMSG if the peer did not seal what came. sealed_write takes
+ * plain bytes. Sealed bytes may wait to be sent: sealed_waiting tells so, and
+ * sealed_flush sends them. */
+int64_t sealed_write(struct stream *s, const struct iovec *v, int count);
+int64_t sealed_flush(struct stream *s);
+bool sealed_waiting(const struct stream *s);
+int64_t sealed_read(struct stream *s, uint8_t *to, uint64_t room);
+/* Takes bytes that were read from the socket before the lane took it over. */
+int sealed_given(struct stream *s, const uint8_t *bytes, uint32_t length);
+/* The memory of its buffers, but for a page of each: how much they keep; and
+ * what was not used since the last call goes back, true if some is left. */
+uint64_t sealed_kept(const struct stream *s);
+bool sealed_trim(struct stream *s);
 
 /* ---- tcp_send.c -------------------------------------------------------- */
+void tcp_break(struct lane *lane, int status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 /* Queues a head and its body; false: the lane is broken. */
 bool tcp_put(struct stream *s, const struct tcp_head *head, const void *body);
 /* Queues a fragment whose body is sent from where it is. s->left must be 0. */
@@ -404,97 +405,36 @@ static inline bool tcp_overdue(const struct lane *lane, uint64_t bytes) {
   return bytes >= TCP_SHORT &&
          lane->options.overdue(lane->options.session, bytes);
 }
-/* Closes a socket of the lane's. */
-static inline void tcp_shut(const struct lane *lane, int fd) {
-  lane->options.close(lane->options.session, fd);
-}
 
-/* The same, for one that was attached. */
-static inline void tcp_detach(const struct lane *lane, int fd) {
-  lane->options.detach(lane->options.session, fd);
-}
-
-static inline bool tcp_usable(const struct stream *s) {
-  return s && s->fd >= 0 && s->up && !s->loss.doomed;
-}
-
-/* ---- tcp_receive.c ----------------------------------------------------- */
-/* Reads as much as there is, at most limit bytes; returns the number. */
-uint64_t tcp_receive(struct stream *s, uint64_t limit);
-/* Reads stream 0; true: until nothing was left. What the peer said before it sent
- * by another stream is known then. */
-bool tcp_said_all(struct lane *lane);
-/* Do bytes that were read wait for their landing, or to be looked at? */
-bool tcp_waits(const struct stream *s);
-
-/* protocol_error ends the lane and returns false. sink sets where the next
- * `rest` bytes go. count counts n bytes of them as received. */
-bool tcp_protocol_error(struct stream *s, const char *what);
-void tcp_sink(struct stream *s, enum sink sink, uint64_t rest);
-void tcp_count(struct stream *s, uint64_t n);
-
-/* ---- tcp_landing.c ----------------------------------------------------- */
-/* Sets the sink of a fragment whose head came; false: the stream has to
- * wait. */
-bool tcp_place(struct stream *s);
-/* The fragment's trailer has arrived. */
-void tcp_trailed(struct stream *s);
-/* For memory that no CPU can write. is_next: may bytes from `at` on be put there
- * now, as far as order goes? bounced copies bytes and returns how many it took;
- * settled tells whether all of them have reached the landing. */
-bool tcp_is_next(const struct lane *, const struct fetch *, uint64_t at);
-uint64_t tcp_bounced(struct stream *s, const uint8_t *at, uint64_t n);
-bool tcp_settled(struct stream *s);
-
-/* ---- tcp_loans.c ------------------------------------------------------- */
-int tcp_loan(struct lane *, uint64_t length, uint8_t **, struct source *);
-void tcp_unloan(struct lane *, const struct source *);
-bool tcp_loaned(struct lane *, const uint8_t *, uint64_t, struct source *);
-const uint8_t *tcp_view(struct lane *, const struct source *);
-enum trim_left tcp_trim(struct lane *);
-uint64_t tcp_kept(const struct lane *);
-void tcp_loans_close(struct lane *);
-
-/* ---- tcp_records.c ----------------------------------------------------- */
+/* Records, and what the peer has granted for them. */
 uint8_t *tcp_reserve(struct lane *, enum ring, uint64_t length);
 void tcp_publish(struct lane *, enum ring, uint64_t length);
-int tcp_peek(struct lane *, enum ring, const uint8_t **bytes, uint64_t *length);
-bool tcp_release(struct lane *);
 void tcp_drafts_close(struct lane *);
-/* Returns where a record that arrives is put; NULL: the peer has no credit. */
-uint8_t *tcp_record_room(struct lane *, enum ring, uint32_t length);
-void tcp_record_there(struct lane *, enum ring, uint32_t length);
 bool tcp_credited(struct lane *, uint8_t which, uint64_t at);
-void tcp_eager_done(struct lane *, uint64_t bytes);
-
-/* The kind of a source: the owner sends the payload. */
-enum { SOURCE_PUSHED = 1 };
-
-/* ---- tcp_feed.c -------------------------------------------------------- */
-int tcp_expose(struct lane *, struct exposure *, struct payload *);
-int64_t tcp_feed(struct lane *, struct exposure *);
-void tcp_conceal(struct lane *, struct exposure *);
-bool tcp_claimed(struct lane *, const struct tcp_head *);
-
-/* The private part of an exposure. */
-struct tcp_exposure {
-  uint8_t *block;   /* in which short blocks are gathered, or NULL */
-  struct node node; /* in lane->exposed */
-};
-_Static_assert(sizeof(struct tcp_exposure) <= EXPOSURE_OWN, "there is room");
-
-static inline struct tcp_exposure *tcp_exposed(const struct exposure *e) {
-  return (struct tcp_exposure *)e->own;
+/* The credit that a record takes. */
+static inline uint32_t tcp_charge(uint64_t length) {
+  return (uint32_t)((length + TCP_UNIT - 1) & ~(uint64_t)(TCP_UNIT - 1));
+}
+/* Called for each record. A short request switches the lane to latency mode, in
+ * which polls move fewer bytes of payloads, so that the request does not wait
+ * long for them. */
+static inline void tcp_latency_mode(struct lane *lane, enum ring ring,
+                                    const uint8_t *record) {
+  enum { KIND = 8, FLAGS = 9, BULK = RECORD_HEAD_BULK | RECORD_SLICE_BULK };
+  if (ring == RING_REQUEST && record[KIND] != RECORD_READ &&
+      !(record[FLAGS] & BULK))
+    lane->latency_turns = TCP_LATENCY_TURNS;
 }
 
-/* Does the exposure's memory have to be gathered before it is sent? */
-bool tcp_gathers(const struct payload *p);
-/* Takes bytes of the payload, from its position on, into the exposure's block,
- * of which `filled` bytes are there: 1 once there are `length`, 0 not yet, or a
- * status. */
-int tcp_gather(struct exposure *, uint64_t *filled, uint64_t length);
-/* Is some of the exposure on its way in a stream? */
-bool tcp_sending(const struct lane *lane, const struct exposure *e);
+/* Ends of our operations. */
+void tcp_mark(struct lane *, uint16_t operation, uint32_t generation);
+void tcp_ended(struct lane *, uint16_t operation, uint32_t generation);
+/* Returns the entry of a number, made if needed; NULL without memory. */
+uint32_t *generation_place(struct generations *, uint32_t number);
+static inline uint32_t generation_of(const struct generations *g,
+                                     uint32_t number) {
+  return number < g->count ? g->at[number] : 0;
+}
 
 /* ---- tcp_life.c -------------------------------------------------------- */
 /* A number in ATTACH is that of a place and a life. */
@@ -520,6 +460,14 @@ bool tcp_may_owe(const struct stream *s);
 /* Does the exposure wait for a stream that may be lost, or is some of it to be
  * sent again? */
 bool tcp_in_doubt(const struct lane *lane, const struct exposure *e);
+static inline bool tcp_is_owed(const struct owed *o, const struct exposure *e) {
+  return o->operation == e->operation && o->generation == e->generation &&
+         (o->which & PART_MASK) == (e->part & PART_MASK);
+}
+/* The first that is to be sent again, of lane->again_count. drop: it need not
+ * be sent any more. */
+struct owed *tcp_again_first(const struct lane *lane);
+void tcp_again_drop(struct lane *lane);
 /* A fragment came whole. */
 void tcp_came(struct stream *s);
 /* Asks what has come by streams that owe something. */
@@ -531,86 +479,85 @@ bool tcp_lost(struct lane *lane, const struct tcp_head *head);
 /* The stream's socket has ended, or it says nothing that such a stream says. The
  * next poll gives it up. */
 void tcp_doom(struct stream *s);
-/* A poll's part of giving up streams. */
-void tcp_give_up(struct lane *lane);
+/* Says LOST of a stream that was given up. is_over: both sides have said it. */
+void tcp_say_lost(struct stream *s);
+void tcp_is_over(struct stream *s);
 
-/* ---- tcp_again.c ------------------------------------------------------- */
-/* What is owed is to be sent again; false: the lane is broken. */
-bool tcp_again(struct lane *lane, const struct owed *owed);
-bool tcp_again_has(const struct lane *lane, const struct exposure *e);
-/* A poll's part of sending it. */
-void tcp_send_again(struct lane *lane);
-static inline bool tcp_is_owed(const struct owed *o, const struct exposure *e) {
-  return o->operation == e->operation && o->generation == e->generation &&
-         (o->which & PART_MASK) == (e->part & PART_MASK);
+/* Closes a socket that was attached. */
+static inline void tcp_detach(const struct lane *lane, int fd) {
+  lane->options.detach(lane->options.session, fd);
 }
+static inline bool tcp_usable(const struct stream *s) {
+  return s && s->fd >= 0 && s->up && !s->loss.doomed;
+}
+
+/* ---- tcp_feed.c -------------------------------------------------------- */
+/* The private part of an exposure. */
+struct tcp_exposure {
+  uint8_t *block;   /* in which short blocks are gathered, or NULL */
+  struct node node; /* in lane->exposed */
+};
+_Static_assert(sizeof(struct tcp_exposure) <= EXPOSURE_OWN, "there is room");
+
+static inline struct tcp_exposure *tcp_exposed(const struct exposure *e) {
+  return (struct tcp_exposure *)e->own;
+}
+int tcp_expose(struct lane *, struct exposure *, struct payload *);
+int64_t tcp_feed(struct lane *, struct exposure *);
+void tcp_conceal(struct lane *, struct exposure *);
+bool tcp_claimed(struct lane *, const struct tcp_head *);
+/* A poll's part of sending again what streams that were lost owed. */
+void tcp_send_again(struct lane *lane);
+
+/* ---- tcp_receive.c ----------------------------------------------------- */
+/* Reads as much as there is, at most limit bytes; returns the number. */
+uint64_t tcp_receive(struct stream *s, uint64_t limit);
+/* Reads stream 0; true: until nothing was left. Then all is known that the peer
+ * said before it sent by another stream. */
+bool tcp_said_all(struct lane *lane);
+static inline uint32_t tcp_unread(const struct stream *s) {
+  return s->in_end - s->in_first;
+}
+/* Do bytes that were read wait for their landing, or to be looked at? */
+static inline bool tcp_waits(const struct stream *s) {
+  return s->sink == SINK_WAITING || (tcp_unread(s) > 0 && s->rest > 0) ||
+         tcp_unread(s) >= TCP_HEAD;
+}
+/* Ends the lane and returns false. */
+bool tcp_protocol_error(struct stream *s, const char *what);
+/* Sets where the next `rest` bytes go. */
+void tcp_sink(struct stream *s, enum sink sink, uint64_t rest);
+/* Counts n of these bytes as received. */
+void tcp_count(struct stream *s, uint64_t n);
+
+int tcp_peek(struct lane *, enum ring, const uint8_t **bytes, uint64_t *length);
+bool tcp_release(struct lane *);
+void tcp_eager_done(struct lane *, uint64_t bytes);
 
 /* ---- tcp_fetch.c ------------------------------------------------------- */
-int64_t tcp_fetch(struct lane *, struct fetch *);
-bool tcp_fetch_end(struct lane *, struct fetch *);
-struct fetch *tcp_fetch_of(struct lane *, const struct tcp_head *);
-/* Is the fragment within its payload, and new? Its bytes count as received from
- * then on. False: the peer violates the protocol, or there is no memory. back
- * takes that back, as its stream was lost. */
-bool tcp_fetch_takes(struct lane *, struct fetch *, const struct tcp_head *);
-void tcp_fetch_back(struct lane *, struct fetch *, const struct tcp_head *);
-void tcp_fetch_got(struct fetch *, uint32_t length, bool good);
-/* Not all of the payload can be had. */
-void tcp_fetch_fails(struct fetch *, int status);
-
-/* Counts memory that the peer makes the lane keep until the lane ends; false if
- * that exceeds the peer's share. */
-bool tcp_count_memory(struct lane *lane, uint64_t bytes);
-
-/* ---- tcp_unexpected.c --------------------------------------------------- */
-/* Returns an operation of the peer, or NULL if it is not known. */
-struct tcp_peer *tcp_peer(const struct lane *, uint16_t operation);
-/* The same, made if needed; NULL without memory. */
-struct tcp_peer *tcp_peer_new(struct lane *, uint16_t operation);
-void tcp_peers_close(struct lane *);
-/* apart: it lacks bytes before it, which may come again. */
-struct unexpected *tcp_unexpected_add(struct lane *, const struct tcp_head *,
-                                      bool apart);
-/* The stream was lost, and with it the rest of its fragment. */
-void tcp_unexpected_part(struct stream *s);
-bool tcp_unexpected_full(const struct lane *, const struct tcp_head *);
-/* Returns how many bytes of the fetch are in the unexpected queue, or on their
- * way there; with `first`, only those that came by stream 0. */
-uint64_t tcp_unexpected_bytes(struct lane *, const struct fetch *, bool first);
-/* Moves queued fragments of the fetch into its landing, as far as possible. */
-void tcp_unexpected_take(struct lane *, struct fetch *);
-/* drop removes the fragments of one generation of a peer's operation, but those
- * being copied; forget removes all fragments of a fetch. */
-void tcp_unexpected_drop(struct lane *, uint16_t operation,
-                         uint32_t generation);
-void tcp_unexpected_forget(struct lane *, const struct fetch *);
-static inline bool tcp_is_of(const struct tcp_head *h, const struct fetch *f) {
-  return h->operation == f->operation && h->generation == f->generation &&
-         (h->which & PART_MASK) == f->part;
-}
-
-/* ---- tcp_ranges.c ------------------------------------------------------- */
 /* Adds the bytes [at, at + length); a status if some of them came before. */
 int ranges_add(struct ranges *, uint64_t at, uint64_t length);
 /* Removes bytes that were added; PERIGEE_OK, or PERIGEE_NO_MEMORY. */
 int ranges_remove(struct ranges *, uint64_t at, uint64_t length);
 void ranges_close(struct ranges *);
 
-/* ---- tcp_sealed.c ------------------------------------------------------ */
-int sealed_open(struct stream *s);
-void sealed_close(struct stream *s);
-/* As send(2) and recv(2) on the stream's socket: bytes, 0, or negative with
- * errno. sealed_write takes plain bytes. Sealed bytes may wait to be sent:
- * sealed_waiting tells so, and sealed_flush sends them. */
-int64_t sealed_write(struct stream *s, const struct iovec *v, int count);
-int64_t sealed_flush(struct stream *s);
-bool sealed_waiting(const struct stream *s);
-int64_t sealed_read(struct stream *s, uint8_t *to, uint64_t room);
-/* Takes bytes that were read from the socket before the lane took it over. */
-int sealed_given(struct stream *s, const uint8_t *bytes, uint32_t length);
-/* The memory of its buffers, but for a page of each: how much they keep; and
- * what was not used since the last call goes back, true if some is left. */
-uint64_t sealed_kept(const struct stream *s);
-bool sealed_trim(struct stream *s);
+int64_t tcp_fetch(struct lane *, struct fetch *);
+bool tcp_fetch_end(struct lane *, struct fetch *);
+/* Sets the sink of a fragment whose head came; false: the stream has to
+ * wait. */
+bool tcp_place(struct stream *s);
+/* The fragment's trailer has arrived. */
+void tcp_trailed(struct stream *s);
+/* The stream was lost: what has come of a fragment does not count, as all of it
+ * comes again. */
+void tcp_forget_fragment(struct stream *s);
+/* For memory that no CPU can write. bounced copies bytes and returns how many it
+ * took; settled tells whether all of them have reached the landing. */
+uint64_t tcp_bounced(struct stream *s, const uint8_t *at, uint64_t n);
+bool tcp_settled(struct stream *s);
+/* The peer has sent ENDED. */
+void tcp_ended_told(struct lane *, const struct tcp_head *);
+bool tcp_live(struct lane *lane, uint16_t operation, uint32_t generation);
+void tcp_peers_close(struct lane *);
 
 #endif

@@ -1,16 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * tcp_life.c - streams for payloads: what they owe, when one is lost, and what
- * comes in its place. tcp.h tells what the two sides say of it.
+ * tcp_life.c - streams for payloads: the places for them, what they owe, when
+ * one is lost, and what has to be sent again then. tcp.h tells what the two
+ * sides say of it.
  *
  *   stream   becomes
  *   live     doomed   its socket ended, nothing moves on it, or the peer has
  *                     given it up
- *   doomed   lost     by the next poll, so that no function below a poll finds
- *                     its stream gone; the socket is closed
+ *   doomed   lost     by the next poll (tcp.c), so that no function below a poll
+ *                     finds its stream gone; the socket is closed
  *   lost     over     both sides have said LOST; another socket may come
  *
- * A side says LOST once no copy reads from the stream's buffers any more.
+ * A side says LOST once no copy reads from the stream's buffers any more. What
+ * a stream owes when it is over joins the list of what is sent again, which
+ * tcp_feed.c sends.
  */
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -21,17 +24,22 @@
 
 #include "tcp.h"
 
-enum { SUSPECT = 4 };       /* so long a part of its patience */
-enum { BETWEEN = 2 };       /* the same: the longest between two looks */
-enum { PAUSE = 8 };         /* the same: the shortest between two dials */
+enum { SUSPECT = 4 }; /* so long a part of its patience */
+
+enum { BETWEEN = 2 }; /* the same: the longest between two looks */
+
+enum { PAUSE = 8 }; /* the same: the shortest between two dials */
+
 enum { PAUSES_MOST = 256 }; /* the longest, in shortest ones */
 
-static int64_t now_of(const struct lane *lane) {
+enum { AGAIN_ROOM = 64 };
+
+static int64_t lane_now(const struct lane *lane) {
   return *lane->options.now;
 }
 
-static void tell(const struct stream *s, enum tcp_type type, uint32_t came,
-                 bool unread) {
+static void stream_tell_peer(const struct stream *s, enum tcp_type type,
+                             uint32_t came, bool unread) {
   struct tcp_head head = {.type = (uint8_t)type,
                           .which = (uint8_t)s->number,
                           .operation = (uint16_t)s->life,
@@ -44,7 +52,7 @@ static void tell(const struct stream *s, enum tcp_type type, uint32_t came,
 /* ---- Places -------------------------------------------------------------- */
 
 /* In seconds, from 1 on. */
-static void keep_alive(int fd, int64_t idle) {
+static void socket_keep_alive(int fd, int64_t idle) {
   const int on = 1, probes = 3;
   int seconds = idle > 1 ? (int)(idle < 3600 ? idle : 3600) : 1;
   int apart = seconds > probes ? seconds / probes : 1;
@@ -55,8 +63,8 @@ static void keep_alive(int fd, int64_t idle) {
 }
 
 /* Keepalives keep a stream that is idle in the memory of middleboxes, and tell
- * of its end before it is needed. Of a peer that says no TAKEN there is only the
- * kernel's word for what is owed. It gives up a peer, too, that acknowledges but
+ * of its end before it is needed. If a peer says no TAKEN, only the
+ * kernel tells what is owed. It gives up a peer, too, that acknowledges but
  * reads nothing: so it waits for twice the patience. */
 void tcp_socket_options(const struct stream *s) {
   const struct lane_options *o = &s->lane->options;
@@ -64,36 +72,36 @@ void tcp_socket_options(const struct stream *s) {
   setsockopt(s->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   if (s->number == 0 || o->patience == 0)
     return;
-  keep_alive(s->fd, o->patience / 1000000000);
+  socket_keep_alive(s->fd, o->patience / 1000000000);
   int64_t ms = 2 * (o->patience / 1000000);
   unsigned most = ms < INT32_MAX ? (unsigned)ms : INT32_MAX;
   if (!o->heals)
     setsockopt(s->fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &most, sizeof most);
 }
 
-static bool is_free(const struct stream *s) {
+static bool stream_is_free(const struct stream *s) {
   return !s || (s->fd < 0 && !s->loss.lost && !s->loss.doomed);
 }
 
-static void pause_more(const struct lane *lane, struct stream_place *p) {
+static void place_pause(const struct lane *lane, struct stream_place *p) {
   int64_t least = lane->options.patience / PAUSE;
   p->pause = p->pause ? 2 * p->pause : least;
   if (p->pause > PAUSES_MOST * least)
     p->pause = PAUSES_MOST * least;
-  p->again_at = now_of(lane) + p->pause;
+  p->again_at = lane_now(lane) + p->pause;
 }
 
 uint32_t tcp_wants(struct lane *lane, uint32_t place) {
   bool up = lane->stream_count > 0 && lane->streams[0]->up;
   struct stream_place *p = &lane->places[place];
   if (!up || !lane->options.dialed || place > lane->options.streams ||
-      lane->status < 0 || !is_free(lane->streams[place]))
+      lane->status < 0 || !stream_is_free(lane->streams[place]))
     return 0;
   if (!lane->options.heals)
     return lane->streams[place] ? 0 : place;
-  if (p->next >= TCP_LIVES || (p->next > 0 && now_of(lane) < p->again_at))
+  if (p->next >= TCP_LIVES || (p->next > 0 && lane_now(lane) < p->again_at))
     return 0;
-  pause_more(lane, p);
+  place_pause(lane, p);
   return place + (TCP_STREAMS - 1) * p->next++;
 }
 
@@ -105,7 +113,7 @@ bool tcp_may_attach(struct lane *lane, uint32_t number) {
   struct stream_place *p = &lane->places[place];
   if (!lane->options.heals)
     return number < TCP_STREAMS && !lane->streams[place];
-  if (life >= TCP_LIVES || !is_free(lane->streams[place]))
+  if (life >= TCP_LIVES || !stream_is_free(lane->streams[place]))
     return false;
   if (lane->options.dialed)
     return life + 1 == p->next;
@@ -115,13 +123,58 @@ bool tcp_may_attach(struct lane *lane, uint32_t number) {
   return true;
 }
 
+/* ---- What is sent again -------------------------------------------------- */
+
+struct owed *tcp_again_first(const struct lane *lane) {
+  return &lane->again[lane->again_first];
+}
+
+void tcp_again_drop(struct lane *lane) {
+  lane->again_first++;
+  if (--lane->again_count == 0)
+    lane->again_first = 0;
+}
+
+static bool again_grow(struct lane *lane) {
+  if (lane->again_first > 0)
+    memmove(lane->again, tcp_again_first(lane),
+            lane->again_count * sizeof *lane->again);
+  lane->again_first = 0;
+  if (lane->again_count < lane->again_room)
+    return true;
+  uint32_t room = lane->again_room ? 2 * lane->again_room : AGAIN_ROOM;
+  struct owed *more = realloc(lane->again, room * sizeof *more);
+  if (!more)
+    return false;
+  lane->again = more;
+  lane->again_room = room;
+  return true;
+}
+
+/* Takes up a fragment that is to be sent again; false: the lane is broken. */
+static bool again_add(struct lane *lane, const struct owed *owed) {
+  if (!again_grow(lane)) {
+    tcp_break(lane, PERIGEE_NO_MEMORY, "no memory for what is sent again");
+    return false;
+  }
+  lane->again[lane->again_count++] = *owed;
+  return true;
+}
+
+static bool again_has(const struct lane *lane, const struct exposure *e) {
+  for (uint32_t i = 0; i < lane->again_count; i++)
+    if (tcp_is_owed(&tcp_again_first(lane)[i], e))
+      return true;
+  return false;
+}
+
 /* ---- What is owed -------------------------------------------------------- */
 
-static bool owes(const struct stream *s) {
+static bool stream_owes(const struct stream *s) {
   return !s->up || s->owing.sent != s->owing.taken;
 }
 
-static void set_suspect(struct stream *s, bool suspect) {
+static void stream_set_suspect(struct stream *s, bool suspect) {
   s->lane->suspects += suspect;
   s->lane->suspects -= s->owing.suspect;
   s->owing.suspect = suspect;
@@ -136,8 +189,8 @@ void tcp_owe(struct stream *s, const struct tcp_head *h) {
   struct owing *o = &s->owing;
   if (s->number == 0 || !s->lane->options.heals)
     return;
-  if (!owes(s))
-    o->moved = now_of(s->lane);
+  if (!stream_owes(s))
+    o->moved = lane_now(s->lane);
   o->list[o->sent++ % TCP_OWED] = (struct owed){.at = h->at,
                                                 .length = h->length,
                                                 .generation = h->generation,
@@ -145,7 +198,7 @@ void tcp_owe(struct stream *s, const struct tcp_head *h) {
                                                 .which = h->which};
 }
 
-static bool owes_of(const struct stream *s, const struct exposure *e) {
+static bool stream_owes_of(const struct stream *s, const struct exposure *e) {
   for (uint32_t i = s->owing.taken; i != s->owing.sent; i++)
     if (tcp_is_owed(&s->owing.list[i % TCP_OWED], e))
       return true;
@@ -157,13 +210,13 @@ bool tcp_in_doubt(const struct lane *lane, const struct exposure *e) {
     return false;
   for (uint32_t i = 1; i < lane->stream_count; i++)
     if (lane->streams[i] && lane->streams[i]->owing.suspect &&
-        owes_of(lane->streams[i], e))
+        stream_owes_of(lane->streams[i], e))
       return true;
-  return tcp_again_has(lane, e);
+  return again_has(lane, e);
 }
 
 /* The peer has taken so many fragments; false: more than it was given. */
-static bool settle(struct owing *o, uint32_t taken) {
+static bool owing_settle(struct owing *o, uint32_t taken) {
   if (taken - o->taken > o->sent - o->taken)
     return false;
   o->taken = taken;
@@ -174,35 +227,35 @@ static bool settle(struct owing *o, uint32_t taken) {
 
 /* Returns for how long this side did not look. Nothing that it had to send moved
  * meanwhile, which tells nothing of the streams. */
-static int64_t away(struct lane *lane) {
+static int64_t look_missed(struct lane *lane) {
   int64_t before = lane->looked, most = lane->options.patience / BETWEEN;
-  lane->looked = now_of(lane);
+  lane->looked = lane_now(lane);
   return lane->looked - before > most ? lane->looked - before - most : 0;
 }
 
-static void ask(struct stream *s) {
+static void stream_ask(struct stream *s) {
   s->owing.asked = true;
-  s->owing.asked_at = now_of(s->lane);
-  tell(s, TCP_ASK, 0, false);
+  s->owing.asked_at = lane_now(s->lane);
+  stream_tell_peer(s, TCP_ASK, 0, false);
 }
 
 void tcp_look(struct lane *lane) {
-  int64_t absent = away(lane);
+  int64_t absent = look_missed(lane);
   for (uint32_t i = 1; i < lane->stream_count; i++) {
     struct stream *s = lane->streams[i];
-    if (!s || s->fd < 0 || s->loss.doomed || !owes(s))
+    if (!s || s->fd < 0 || s->loss.doomed || !stream_owes(s))
       continue;
     s->owing.moved += absent;
     if (s->owing.moved > lane->looked)
       s->owing.moved = lane->looked;
     if (!s->owing.asked)
-      ask(s);
+      stream_ask(s);
   }
 }
 
 /* Bytes that lie here, as their landing has no room for them or is not known,
  * are none that the way holds back. */
-static bool has_unread(const struct stream *s) {
+static bool stream_has_unread(const struct stream *s) {
   int bytes = 0;
   return s->fd >= 0 &&
          (tcp_waits(s) || (ioctl(s->fd, FIONREAD, &bytes) == 0 && bytes > 0));
@@ -210,13 +263,13 @@ static bool has_unread(const struct stream *s) {
 
 /* Returns the stream that the peer speaks of, NULL if it is not in that life;
  * false: there can be none. */
-static bool find(const struct lane *lane, const struct tcp_head *h,
-                 struct stream **s) {
+static bool stream_spoken_of(const struct lane *lane, const struct tcp_head *h,
+                             struct stream **s) {
   *s = NULL;
   if (!lane->options.heals || h->which == 0 || h->which >= TCP_STREAMS)
     return false;
   struct stream *at = lane->streams[h->which];
-  if (at && at->life == h->operation && !is_free(at))
+  if (at && at->life == h->operation && !stream_is_free(at))
     *s = at;
   return true;
 }
@@ -224,11 +277,12 @@ static bool find(const struct lane *lane, const struct tcp_head *h,
 bool tcp_asked(struct lane *lane, const struct tcp_head *h) {
   struct stream *s,
       none = {.lane = lane, .number = h->which, .life = h->operation};
-  if (!find(lane, h, &s))
+  if (!stream_spoken_of(lane, h, &s))
     return false;
   if (s)
     s->told = s->came;
-  tell(s ? s : &none, TCP_TAKEN, s ? s->came : 0, s && has_unread(s));
+  stream_tell_peer(s ? s : &none, TCP_TAKEN, s ? s->came : 0,
+                   s && stream_has_unread(s));
   return true;
 }
 
@@ -239,37 +293,37 @@ void tcp_came(struct stream *s) {
   if (s->came - s->told < TCP_TELL)
     return;
   s->told = s->came;
-  tell(s, TCP_TAKEN, s->came, false);
+  stream_tell_peer(s, TCP_TAKEN, s->came, false);
 }
 
 /* Nothing had moved when this side asked: its answer may have lain here. */
-static void judge(struct stream *s) {
+static void stream_judge(struct stream *s) {
   int64_t patience = s->lane->options.patience,
           silent = s->owing.asked_at - s->owing.moved;
-  if (!owes(s))
+  if (!stream_owes(s))
     return;
   if (silent >= patience)
     tcp_doom(s);
   else if (silent >= patience / SUSPECT)
-    set_suspect(s, true);
+    stream_set_suspect(s, true);
 }
 
 bool tcp_taken(struct lane *lane, const struct tcp_head *h) {
   struct stream *s;
-  if (!find(lane, h, &s))
+  if (!stream_spoken_of(lane, h, &s))
     return false;
   if (!s || s->loss.lost || s->loss.doomed)
     return true;
   struct owing *o = &s->owing;
   bool moves = h->generation != o->taken || h->at != o->arrived || h->unread;
-  if (!settle(o, h->generation))
+  if (!owing_settle(o, h->generation))
     return false;
   o->arrived = h->at;
   if (moves) {
-    o->moved = now_of(lane);
-    set_suspect(s, false);
+    o->moved = lane_now(lane);
+    stream_set_suspect(s, false);
   } else if (o->asked) {
-    judge(s);
+    stream_judge(s);
   }
   o->asked = false;
   return true;
@@ -282,116 +336,62 @@ void tcp_doom(struct stream *s) {
   if (s->loss.doomed || s->loss.lost)
     return;
   s->loss.doomed = true;
-  set_suspect(s, true);
+  stream_set_suspect(s, true);
   lane->losing++;
   lane->lost++;
   lane->options.activate(lane->options.session);
 }
 
-/* Closes the socket, and forgets what is on its way there. */
-static void close_socket(struct stream *s) {
-  tcp_detach(s->lane, s->fd);
-  s->fd = -1;
-  s->up = false;
-  s->loss.doomed = false;
-  s->loss.lost = true;
-  s->left = 0;
-  s->exposure = NULL;
-  s->out.first = s->out.end = 0;
-  if (s->sealed)
-    sealed_close(s);
-}
-
-/* Do copies still read from the stream's buffers, for a landing that no CPU can
- * write? */
-static bool is_quiet(const struct stream *s) {
-  return !s->fetch || payload_quiet(s->fetch->into);
-}
-
-/* What has come of a fragment does not count: all of it comes again. */
-static void forget_fragment(struct stream *s) {
-  struct lane *lane = s->lane;
-  if (s->sink == SINK_HEAD)
-    return;
-  if (s->fetch)
-    tcp_fetch_back(lane, s->fetch, &s->head);
-  if (s->unexpected)
-    tcp_unexpected_part(s);
-  if (s->head.which & PART_EAGER)
-    lane->eager_got -= s->head.length;
-}
-
-static void say_lost(struct stream *s) {
-  struct stream_place *p = &s->lane->places[s->number];
-  forget_fragment(s);
-  s->fetch = NULL;
-  s->unexpected = NULL;
-  tcp_sink(s, SINK_HEAD, 0);
-  s->in_first = s->in_end = 0;
+void tcp_say_lost(struct stream *s) {
   s->loss.told = true;
-  p->over = s->life + 1;
-  tell(s, TCP_LOST, s->came, false);
+  s->lane->places[s->number].over = s->life + 1;
+  stream_tell_peer(s, TCP_LOST, s->came, false);
 }
 
 /* A stream that has lived long may be dialed again soon. The pause lets the
  * peer read the LOST before the ATTACH, which comes another way. */
-static void is_over(struct stream *s) {
+void tcp_is_over(struct stream *s) {
   struct lane *lane = s->lane;
   struct stream_place *p = &lane->places[s->number];
-  int64_t lived = now_of(lane) - s->since;
+  int64_t lived = lane_now(lane) - s->since;
   if (lived > p->pause * PAUSE)
     p->pause = 0;
-  pause_more(lane, p);
+  place_pause(lane, p);
   for (struct owing *o = &s->owing; o->taken != o->sent; o->taken++)
-    if (!tcp_again(lane, &o->list[o->taken % TCP_OWED]))
+    if (!again_add(lane, &o->list[o->taken % TCP_OWED]))
       return;
-  set_suspect(s, false);
+  stream_set_suspect(s, false);
   s->loss = (struct loss){0};
   lane->losing--;
 }
 
 /* The peer gives up a stream that is not attached here, nor will be: its ATTACH
  * was lost, or comes too late. */
-static bool never_attached(struct lane *lane, const struct tcp_head *h) {
+static bool stream_never_attached(struct lane *lane, const struct tcp_head *h) {
   struct stream_place *p = &lane->places[h->which];
   struct stream none = {.lane = lane, .number = h->which, .life = h->operation};
-  if (h->operation < p->over || !is_free(lane->streams[h->which]) ||
+  if (h->operation < p->over || !stream_is_free(lane->streams[h->which]) ||
       (lane->options.dialed && h->operation >= p->next))
     return false;
   p->over = h->operation + 1u;
   if (p->next < p->over)
     p->next = p->over;
-  tell(&none, TCP_LOST, 0, false);
+  stream_tell_peer(&none, TCP_LOST, 0, false);
   return true;
 }
 
 bool tcp_lost(struct lane *lane, const struct tcp_head *h) {
   struct stream *s;
-  if (!find(lane, h, &s))
+  if (!stream_spoken_of(lane, h, &s))
     return false;
   if (!s)
-    return never_attached(lane, h);
-  if (s->loss.heard || !settle(&s->owing, h->generation))
+    return stream_never_attached(lane, h);
+  if (s->loss.heard || !owing_settle(&s->owing, h->generation))
     return false;
   s->loss.heard = true;
   if (s->loss.told) /* of the next life may be spoken next */
-    is_over(s);
+    tcp_is_over(s);
   else
     tcp_doom(s);
   return true;
-}
-
-static void give_up(struct stream *s) {
-  if (s->loss.doomed && !s->loss.lost)
-    close_socket(s);
-  if (s->loss.lost && !s->loss.told && is_quiet(s))
-    say_lost(s);
-  if (s->loss.told && s->loss.heard)
-    is_over(s);
-}
-
-void tcp_give_up(struct lane *lane) {
-  for (uint32_t i = 1; i < lane->stream_count && !lane->head.ending; i++)
-    if (lane->streams[i])
-      give_up(lane->streams[i]);
 }

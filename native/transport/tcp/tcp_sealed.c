@@ -23,6 +23,7 @@
 /* So many chunks are sent and read at once: a send of 64 KiB takes twice as
  * long for each byte as one of 256 KiB. */
 enum { CHUNKS = 32, ROOM = CHUNKS * SEAL_CHUNK_MOST };
+
 enum { PAGE = 4096 };
 
 struct sealed {
@@ -38,7 +39,7 @@ struct sealed {
   _Alignas(PAGE) uint8_t in_bytes[ROOM];
 };
 
-static struct seal *begin(const struct stream *s, bool by_dialer) {
+static struct seal *sealed_begin(const struct stream *s, bool by_dialer) {
   const struct lane_options *o = &s->lane->options;
   uint8_t key[HANDSHAKE_KEY];
   struct seal *seal = vault_take(o->vault, sizeof *seal);
@@ -58,12 +59,12 @@ int sealed_open(struct stream *s) {
   if (p == MAP_FAILED)
     return PERIGEE_NO_MEMORY;
   s->sealed = p;
-  s->sealed->out = begin(s, s->lane->options.dialed);
-  s->sealed->in = begin(s, !s->lane->options.dialed);
+  s->sealed->out = sealed_begin(s, s->lane->options.dialed);
+  s->sealed->in = sealed_begin(s, !s->lane->options.dialed);
   return s->sealed->out && s->sealed->in ? PERIGEE_OK : PERIGEE_NO_MEMORY;
 }
 
-static void end(const struct stream *s, struct seal *seal) {
+static void sealed_end(const struct stream *s, struct seal *seal) {
   if (seal)
     seal_end(seal);
   vault_give(s->lane->options.vault, seal, sizeof *seal);
@@ -72,15 +73,15 @@ static void end(const struct stream *s, struct seal *seal) {
 /* The kernel clears the pages before anybody else gets them. To wipe them here
  * would first fetch those that were never written: half a MiB a session. */
 void sealed_close(struct stream *s) {
-  end(s, s->sealed->out);
-  end(s, s->sealed->in);
+  sealed_end(s, s->sealed->out);
+  sealed_end(s, s->sealed->in);
   munmap(s->sealed, sizeof *s->sealed);
   s->sealed = NULL;
 }
 
 /* ---- Memory -------------------------------------------------------------- */
 
-static void reached(struct stream *s, uint32_t *high, uint32_t end) {
+static void sealed_reached(struct stream *s, uint32_t *high, uint32_t end) {
   if (end <= PAGE)
     return;
   if (*high == 0)
@@ -90,18 +91,19 @@ static void reached(struct stream *s, uint32_t *high, uint32_t end) {
   s->sealed->used = true;
 }
 
-static void give_back(uint8_t *bytes, uint32_t *high) {
+static void sealed_give_back(uint8_t *bytes, uint32_t *high) {
   if (*high > PAGE)
     madvise(bytes + PAGE, *high - PAGE, MADV_DONTNEED);
   *high = 0;
 }
 
-static uint64_t beyond_page(uint32_t high) {
+static uint64_t sealed_beyond_page(uint32_t high) {
   return high > PAGE ? high - PAGE : 0;
 }
 
 uint64_t sealed_kept(const struct stream *s) {
-  return beyond_page(s->sealed->out_high) + beyond_page(s->sealed->in_high);
+  return sealed_beyond_page(s->sealed->out_high) +
+         sealed_beyond_page(s->sealed->in_high);
 }
 
 bool sealed_trim(struct stream *s) {
@@ -109,13 +111,13 @@ bool sealed_trim(struct stream *s) {
   bool used = x->used;
   x->used = false;
   if (!used && x->out_first == x->out_end)
-    give_back(x->out_bytes, &x->out_high);
+    sealed_give_back(x->out_bytes, &x->out_high);
   if (!used && x->in_first == x->in_end && x->open_first == x->open_end)
-    give_back(x->in_bytes, &x->in_high);
+    sealed_give_back(x->in_bytes, &x->in_high);
   return sealed_kept(s) > 0;
 }
 
-/* ---- Out ---------------------------------------------------------------- */
+/* ---- Out ----------------------------------------------------------------- */
 
 bool sealed_waiting(const struct stream *s) {
   return s->sealed->out_first < s->sealed->out_end;
@@ -143,8 +145,8 @@ struct walk {
 
 /* Returns the next bytes for a chunk, in place or gathered, and their
  * number. */
-static uint32_t next_plain(struct sealed *x, struct walk *w,
-                           const uint8_t **plain) {
+static uint32_t sealed_next_plain(struct sealed *x, struct walk *w,
+                                  const uint8_t **plain) {
   uint32_t n = 0;
   *plain = x->gathered;
   while (w->count > 0 && n < SEAL_MOST) {
@@ -174,17 +176,18 @@ int64_t sealed_write(struct stream *s, const struct iovec *v, int count) {
   uint32_t n;
   if (sealed_flush(s) < 0)
     return -1;
-  for (int i = 0; i < CHUNKS && (n = next_plain(x, &w, &plain)) > 0; i++) {
+  for (int i = 0; i < CHUNKS && (n = sealed_next_plain(x, &w, &plain)) > 0;
+       i++) {
     x->out_end += seal_close(x->out, x->out_bytes + x->out_end, plain, n);
     taken += n;
   }
-  reached(s, &x->out_high, x->out_end);
+  sealed_reached(s, &x->out_high, x->out_end);
   /* If this fails, the next call reports it. */
   sealed_flush(s);
   return taken;
 }
 
-/* ---- In ----------------------------------------------------------------- */
+/* ---- In ------------------------------------------------------------------ */
 
 int sealed_given(struct stream *s, const uint8_t *bytes, uint32_t length) {
   if (length > ROOM)
@@ -192,18 +195,16 @@ int sealed_given(struct stream *s, const uint8_t *bytes, uint32_t length) {
   if (length > 0)
     memcpy(s->sealed->in_bytes, bytes, length);
   s->sealed->in_end = length;
-  reached(s, &s->sealed->in_high, length);
+  sealed_reached(s, &s->sealed->in_high, length);
   return PERIGEE_OK;
 }
 
-static int64_t forged(struct stream *s) {
-  tcp_break(s->lane, PERIGEE_PROTOCOL,
-            "what came was not sealed by the peer, or was changed on the way");
+static int64_t sealed_forged(void) {
   errno = EBADMSG;
   return -1;
 }
 
-static int64_t give_open(struct sealed *x, uint8_t *to, uint64_t room) {
+static int64_t sealed_give_open(struct sealed *x, uint8_t *to, uint64_t room) {
   uint64_t n = x->open_end - x->open_first;
   if (n > room)
     n = room;
@@ -213,13 +214,13 @@ static int64_t give_open(struct sealed *x, uint8_t *to, uint64_t room) {
 }
 
 /* If others can see the landing, only authenticated bytes are put there. */
-static bool is_seen(const struct stream *s) {
+static bool sealed_is_seen(const struct stream *s) {
   return s->sink == SINK_FETCH && s->fetch->careful;
 }
 
 /* Opens the first chunk if it is complete. Returns the bytes delivered, or
  * 0. */
-static int64_t open_chunk(struct stream *s, uint8_t *to, uint64_t room) {
+static int64_t sealed_open_chunk(struct stream *s, uint8_t *to, uint64_t room) {
   struct sealed *x = s->sealed;
   uint8_t *chunk = x->in_bytes + x->in_first;
   uint32_t there = x->in_end - x->in_first;
@@ -227,25 +228,25 @@ static int64_t open_chunk(struct stream *s, uint8_t *to, uint64_t room) {
     return 0;
   int length = seal_chunk(chunk);
   if (length < 0)
-    return forged(s);
+    return sealed_forged();
   if ((uint32_t)length > there)
     return 0;
   bool straight =
-      room >= (uint64_t)length - SEAL_HEAD - SEAL_TAG && !is_seen(s);
+      room >= (uint64_t)length - SEAL_HEAD - SEAL_TAG && !sealed_is_seen(s);
   int plain = seal_open(x->in, straight ? to : chunk + SEAL_HEAD, chunk,
                         (uint32_t)length);
   if (plain < 0)
-    return forged(s);
+    return sealed_forged();
   x->open_first = x->in_first + SEAL_HEAD;
   x->open_end = x->open_first + (uint32_t)plain;
   x->in_first += (uint32_t)length;
   if (!straight)
-    return give_open(x, to, room);
+    return sealed_give_open(x, to, room);
   x->open_first = x->open_end;
   return plain;
 }
 
-static int64_t read_more(struct stream *s) {
+static int64_t sealed_read_more(struct stream *s) {
   struct sealed *x = s->sealed;
   memmove(x->in_bytes, x->in_bytes + x->in_first, x->in_end - x->in_first);
   x->in_end -= x->in_first;
@@ -254,7 +255,7 @@ static int64_t read_more(struct stream *s) {
       recv(s->fd, x->in_bytes + x->in_end, ROOM - x->in_end, MSG_DONTWAIT);
   if (got > 0) { /* a part of a chunk is a sign of life, too */
     x->in_end += (uint32_t)got;
-    reached(s, &x->in_high, x->in_end);
+    sealed_reached(s, &x->in_high, x->in_end);
     s->bytes_received += (uint64_t)got;
   }
   return got;
@@ -263,9 +264,9 @@ static int64_t read_more(struct stream *s) {
 int64_t sealed_read(struct stream *s, uint8_t *to, uint64_t room) {
   int64_t n;
   if (s->sealed->open_first < s->sealed->open_end)
-    return give_open(s->sealed, to, room);
-  while ((n = open_chunk(s, to, room)) == 0) {
-    n = read_more(s);
+    return sealed_give_open(s->sealed, to, room);
+  while ((n = sealed_open_chunk(s, to, room)) == 0) {
+    n = sealed_read_more(s);
     if (n <= 0)
       return n;
   }

@@ -1,23 +1,46 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * tcp_send.c - sending on a stream.
+ * tcp_send.c - the way out: a stream's send buffer and its socket, the records
+ * that stream 0 carries, the peer's credits for them, and what the peer is told
+ * of operations that have ended.
+ *
+ * The first record that is published after a poll is sent at once; further ones
+ * wait for the next poll and are sent together. If there was more than one
+ * between the last two polls, none is sent at once. So a window of calls costs
+ * one send for each poll, and a single call waits for nothing. A record that is
+ * followed by a payload is sent together with it.
  */
 #include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
 #include "base/stamp.h"
 #include "tcp.h"
 
-enum { FIRST_ROOM = 4096, ZEROS = 4096 };
+enum { OUT_ROOM = 4096, ZEROS = 4096 };
 
 static const uint8_t zeros[ZEROS];
 
+void tcp_break(struct lane *lane, int status, const char *format, ...) {
+  va_list list;
+  if (lane->status < 0)
+    return;
+  lane->status = status;
+  lane->head.ending = true;
+  va_start(list, format);
+  vsnprintf(lane->reason, sizeof lane->reason, format, list);
+  va_end(list);
+  lane->options.activate(lane->options.session); /* a poll has to see it */
+}
+
 /* ---- The send buffer ----------------------------------------------------- */
 
-static void compact(struct stream *s) {
+static void out_compact(struct stream *s) {
   struct bytes *b = &s->out;
   memmove(b->at, b->at + b->first, b->end - b->first);
   s->body_at -= b->first < s->body_at ? b->first : s->body_at;
@@ -25,12 +48,12 @@ static void compact(struct stream *s) {
   b->first = 0;
 }
 
-static uint8_t *room(struct stream *s, uint64_t length) {
+static uint8_t *out_room(struct stream *s, uint64_t length) {
   struct bytes *b = &s->out;
   if (b->end + length > b->room && b->first > 0)
-    compact(s);
+    out_compact(s);
   if (b->end + length > b->room) {
-    uint64_t wanted = b->room ? 2 * (uint64_t)b->room : FIRST_ROOM;
+    uint64_t wanted = b->room ? 2 * (uint64_t)b->room : OUT_ROOM;
     while (wanted < b->end + length)
       wanted *= 2;
     uint8_t *more = wanted <= TCP_OUT_MOST ? realloc(b->at, wanted) : NULL;
@@ -43,11 +66,11 @@ static uint8_t *room(struct stream *s, uint64_t length) {
 }
 
 /* As room(); without memory, the lane is broken. */
-static uint8_t *room_or_end(struct stream *s, uint64_t length) {
+static uint8_t *out_room_or_break(struct stream *s, uint64_t length) {
   if (s->lane->status < 0 || s->fd < 0)
     return NULL;
   s->lane->options.activate(s->lane->options.session); /* a poll will send it */
-  uint8_t *at = room(s, length);
+  uint8_t *at = out_room(s, length);
   if (!at && s->out.end + length > TCP_OUT_MOST)
     tcp_break(s->lane, PERIGEE_PEER_LOST,
               "the peer does not take what it is sent");
@@ -57,7 +80,7 @@ static uint8_t *room_or_end(struct stream *s, uint64_t length) {
 }
 
 bool tcp_put(struct stream *s, const struct tcp_head *head, const void *body) {
-  uint8_t *at = room_or_end(s, (uint64_t)TCP_HEAD + head->length);
+  uint8_t *at = out_room_or_break(s, (uint64_t)TCP_HEAD + head->length);
   if (!at)
     return false;
   memcpy(at, head, TCP_HEAD);
@@ -70,7 +93,7 @@ bool tcp_put(struct stream *s, const struct tcp_head *head, const void *body) {
 bool tcp_put_fragment(struct stream *s, const struct tcp_head *head,
                       const struct payload *from, struct exposure *exposure) {
   const uint64_t good = TCP_GOOD;
-  uint8_t *at = room_or_end(s, TCP_HEAD + TCP_TRAILER);
+  uint8_t *at = out_room_or_break(s, TCP_HEAD + TCP_TRAILER);
   if (!at)
     return false;
   memcpy(at, head, TCP_HEAD);
@@ -102,15 +125,16 @@ bool tcp_idle(const struct stream *s) {
 
 /* ---- Sending ------------------------------------------------------------- */
 
-static int add(struct iovec *v, int n, const uint8_t *at, uint64_t length) {
+static int send_add_vector(struct iovec *v, int n, const uint8_t *at,
+                           uint64_t length) {
   if (length > 0)
     v[n++] = (struct iovec){(void *)(uintptr_t)at, length};
   return n;
 }
 
 /* Makes vectors of at most limit bytes of the body; returns their number. */
-static int body_vectors(const struct stream *s, uint64_t limit, struct iovec *v,
-                        uint64_t *bytes) {
+static int send_body_vectors(const struct stream *s, uint64_t limit,
+                             struct iovec *v, uint64_t *bytes) {
   struct payload walk = s->body;
   int n = 0;
   uint64_t most = s->left < limit ? s->left : limit, run;
@@ -127,19 +151,20 @@ static int body_vectors(const struct stream *s, uint64_t limit, struct iovec *v,
   return n;
 }
 
-static int vectors(const struct stream *s, uint64_t limit, struct iovec *v) {
+static int send_vectors(const struct stream *s, uint64_t limit,
+                        struct iovec *v) {
   const struct bytes *b = &s->out;
   uint64_t body = 0;
   if (s->left == 0)
-    return add(v, 0, b->at + b->first, b->end - b->first);
-  int n = add(v, 0, b->at + b->first, s->body_at - b->first);
-  n += body_vectors(s, limit, v + n, &body);
+    return send_add_vector(v, 0, b->at + b->first, b->end - b->first);
+  int n = send_add_vector(v, 0, b->at + b->first, s->body_at - b->first);
+  n += send_body_vectors(s, limit, v + n, &body);
   if (body == s->left)
-    n = add(v, n, b->at + s->body_at, b->end - s->body_at);
+    n = send_add_vector(v, n, b->at + s->body_at, b->end - s->body_at);
   return n;
 }
 
-static uint64_t past_bytes(struct stream *s, uint64_t sent, uint32_t end) {
+static uint64_t out_past_bytes(struct stream *s, uint64_t sent, uint32_t end) {
   uint64_t n = end - s->out.first;
   if (n > sent)
     n = sent;
@@ -147,7 +172,7 @@ static uint64_t past_bytes(struct stream *s, uint64_t sent, uint32_t end) {
   return sent - n;
 }
 
-static void empty(struct bytes *b) {
+static void out_empty(struct bytes *b) {
   b->first = b->end = 0;
   if (b->room <= TCP_KEEP)
     return;
@@ -155,10 +180,10 @@ static void empty(struct bytes *b) {
   *b = (struct bytes){0};
 }
 
-static void past(struct stream *s, uint64_t sent) {
+static void out_past(struct stream *s, uint64_t sent) {
   s->bytes_sent += sent;
   if (s->left > 0) {
-    sent = past_bytes(s, sent, s->body_at);
+    sent = out_past_bytes(s, sent, s->body_at);
     uint64_t n = sent < s->left ? sent : s->left;
     s->body.done += n;
     s->left -= n;
@@ -166,14 +191,14 @@ static void past(struct stream *s, uint64_t sent) {
     if (s->left == 0)
       s->exposure = NULL;
   }
-  past_bytes(s, sent, s->out.end);
+  out_past_bytes(s, sent, s->out.end);
   if (s->out.first == s->out.end && s->left == 0)
-    empty(&s->out);
+    out_empty(&s->out);
 }
 
-static int64_t send_some(struct stream *s, uint64_t limit) {
+static int64_t stream_send(struct stream *s, uint64_t limit) {
   struct iovec v[TCP_RUNS + 2];
-  int n = vectors(s, limit, v);
+  int n = send_vectors(s, limit, v);
   if (s->sealed)
     return n > 0 ? sealed_write(s, v, n) : sealed_flush(s);
   if (n == 1) /* send() costs less than sendmsg() */
@@ -187,7 +212,7 @@ uint64_t tcp_send(struct stream *s, uint64_t limit) {
   bool payload = s->left > 0;
   uint64_t piece = payload ? tcp_piece(s->lane, limit) : limit;
   while (done < limit && s->fd >= 0 && s->lane->status == 0 && !tcp_idle(s)) {
-    int64_t sent = send_some(s, limit - done < piece ? limit - done : piece);
+    int64_t sent = stream_send(s, limit - done < piece ? limit - done : piece);
     if (sent < 0 && errno == EINTR)
       continue;
     if (sent < 0 && errno != EAGAIN && errno != EWOULDBLOCK) {
@@ -199,7 +224,7 @@ uint64_t tcp_send(struct stream *s, uint64_t limit) {
     if (sent <= 0)
       break;
     STAMP(STAMP_WROTE);
-    past(s, (uint64_t)sent);
+    out_past(s, (uint64_t)sent);
     done += (uint64_t)sent;
     if (payload && tcp_overdue(s->lane, (uint64_t)sent)) {
       s->lane->may_send[0] = s->lane->may_send[1] = 0;
@@ -210,4 +235,118 @@ uint64_t tcp_send(struct stream *s, uint64_t limit) {
   if (payload)
     *may -= done < *may ? done : *may;
   return done;
+}
+
+/* ---- Records ------------------------------------------------------------- */
+
+static uint64_t draft_size(const struct lane *lane) {
+  return lane->options.ring / 4;
+}
+
+static uint8_t *draft_open(const struct lane *lane) {
+  void *p = mmap(NULL, draft_size(lane), PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  return p == MAP_FAILED ? NULL : p;
+}
+
+void tcp_drafts_close(struct lane *lane) {
+  for (int i = 0; i < RINGS; i++)
+    if (lane->out[i].draft)
+      munmap(lane->out[i].draft, draft_size(lane));
+}
+
+/* Bounds what waits to be sent, however long the peer's rings are. */
+static bool outbox_is_full(const struct lane *lane) {
+  const struct bytes *out = &lane->streams[0]->out;
+  return out->end - out->first > TCP_WAITING;
+}
+
+static bool outbox_has_room(const struct lane *lane, enum ring ring,
+                            uint64_t length) {
+  const struct outbox_ring *out = &lane->out[ring];
+  return lane->stream_count > 0 && !lane->cut && !outbox_is_full(lane) &&
+         length <= lane->options.ring / 4 &&
+         lane->peer_ring - (out->sent - out->consumed) >= tcp_charge(length);
+}
+
+uint8_t *tcp_reserve(struct lane *lane, enum ring ring, uint64_t length) {
+  struct outbox_ring *out = &lane->out[ring];
+  if (!outbox_has_room(lane, ring, length)) {
+    lane->pushing = false; /* that was for a record that comes later */
+    return NULL;
+  }
+  if (!out->draft)
+    out->draft = draft_open(lane);
+  return out->draft;
+}
+
+void tcp_publish(struct lane *lane, enum ring ring, uint64_t length) {
+  struct outbox_ring *out = &lane->out[ring];
+  struct stream *s = lane->streams[0];
+  struct tcp_head head = {
+      .length = (uint32_t)length, .type = TCP_RECORD, .which = (uint8_t)ring};
+  if (lane->cut || !tcp_put(s, &head, out->draft))
+    return;
+  out->sent += tcp_charge(length);
+  tcp_latency_mode(lane, ring, out->draft);
+  bool at_once = lane->published++ == 0 && !lane->corked && !lane->pushing;
+  lane->flush_deferred = lane->pushing;
+  lane->pushing = false;
+  if (at_once)
+    tcp_send(s, TCP_TURN);
+}
+
+bool tcp_credited(struct lane *lane, uint8_t which, uint64_t at) {
+  if (which > WHICH_EAGER)
+    return false;
+  bool eager = which == WHICH_EAGER;
+  uint64_t sent = eager ? lane->eager_sent : lane->out[which].sent;
+  uint64_t *known = eager ? &lane->eager_granted : &lane->out[which].consumed;
+  if (at > sent || at < *known)
+    return false;
+  *known = at;
+  return true;
+}
+
+/* ---- Ends of operations -------------------------------------------------- */
+
+enum { FIRST_GENERATIONS = 64, GENERATIONS_APART = 1 << 30 };
+
+uint32_t *generation_place(struct generations *g, uint32_t number) {
+  uint32_t count = g->count ? g->count : FIRST_GENERATIONS;
+  while (count <= number)
+    count *= 2;
+  if (count == g->count)
+    return &g->at[number];
+  uint32_t *more = realloc(g->at, count * sizeof *more);
+  if (!more)
+    return NULL;
+  memset(more + g->count, 0, (count - g->count) * sizeof *more);
+  g->at = more;
+  g->count = count;
+  return &g->at[number];
+}
+
+void tcp_ended(struct lane *lane, uint16_t operation, uint32_t generation) {
+  struct tcp_head head = {
+      .type = TCP_ENDED, .operation = operation, .generation = generation};
+  if (lane->cut || lane->status < 0 || !lane->streams[0])
+    return;
+  uint32_t *told = generation_place(&lane->told, operation);
+  if (!told) {
+    tcp_break(lane, PERIGEE_NO_MEMORY, "no memory for what has ended");
+    return;
+  }
+  *told = generation;
+  lane->flush_deferred |=
+      tcp_idle(lane->streams[0]); /* the next call may follow */
+  tcp_put(lane->streams[0], &head, NULL);
+}
+
+/* Generations wrap around, and the peer compares with the last that it was told
+ * of, so a distant one is told first. */
+void tcp_mark(struct lane *lane, uint16_t operation, uint32_t generation) {
+  uint32_t told = generation_of(&lane->told, operation);
+  if (told != 0 && generation != 0 && generation - told > GENERATIONS_APART)
+    tcp_ended(lane, operation, generation - 1);
 }
