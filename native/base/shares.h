@@ -44,8 +44,8 @@ enum share_kind {
   SHARE_LENT,     /* bytes of own requests, until they are answered (room.c) */
   SHARE_MAPPED,   /* bytes of address space where the peer's memory is mapped */
   SHARE_SEGMENTS, /* mapped memory segments, the peer's and our own */
-  SHARE_FILLED,   /* bytes of the peer's rings made here (shm_rings.c) */
-  SHARE_STAGED,   /* bytes of memory for staging in turns (shm_turns.c) */
+  SHARE_FILLED,   /* bytes of the peer's rings made here (shm_there.c) */
+  SHARE_STAGED,   /* bytes of memory for staging in turns (shm_stage.c) */
   SHARE_DESCRIPTORS, /* sockets and other descriptors of sessions */
   SHARE_SESSIONS,
   SHARES

@@ -116,8 +116,7 @@ struct lane_options {
   const uint32_t *look;
 };
 
-/* What trim has left to do: nothing; something at a later look; more at
- * once. */
+/* Trim has left to do: nothing; something at a later look; more at once. */
 enum trim_left { TRIM_NOTHING, TRIM_SOME, TRIM_MORE };
 
 /* A transport's half of a lane, as it is told to the peer. */

@@ -16,8 +16,8 @@
 
 #include "transport/groups.h"
 
-/* What a lane tells of itself, in order, with room for its texts. What does not
- * fit is left out. */
+/* The facts that a lane tells of itself, in order, with room for its texts. Facts
+ * that do not fit are left out. */
 enum { FACTS = 24 };
 struct lane_facts {
   struct perigee_fact list[FACTS];
@@ -102,6 +102,10 @@ struct perigee_transport {
 
 extern const struct perigee_transport transport_shm, transport_verbs,
     transport_tcp;
+
+static inline uint64_t least_bytes(uint64_t a, uint64_t b) {
+  return a < b ? a : b;
+}
 
 /* Gives a lane its table: its transport's, or one that wraps it. */
 void lane_by(struct lane *lane, const struct perigee_transport *transport);

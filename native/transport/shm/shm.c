@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * shm.c - the shared-memory transport: set-up, records, marks and loans. shm.h
- * has the layout; shm_there.c and shm_rings.c tell who pays for the memory.
+ * shm.c - the shared-memory transport: its table, set-up, records, loans and
+ * sleeping. shm.h has the layout and lists the files.
  *
  * Wake-ups. The side that goes to sleep stores `armed`, fences, and polls once
  * more before it sleeps; the other side publishes, fences, and loads `armed`.
@@ -32,11 +32,11 @@ struct shm_offer {
 
 enum { RING_MIN = 4096, RING_MAX = 16 << 20 };
 
-/* ---- Set-up ------------------------------------------------------------ */
+/* ---- Set-up -------------------------------------------------------------- */
 
 /* Maps what was found to be sound; NULL: errno says why not. No child process
  * sees it. */
-static void *map_sound(int fd, uint64_t length, int protection) {
+static void *shm_map_sound(int fd, uint64_t length, int protection) {
   void *p = mmap(NULL, length, protection, MAP_SHARED | MAP_NORESERVE, fd, 0);
   if (p == MAP_FAILED)
     return NULL;
@@ -45,8 +45,8 @@ static void *map_sound(int fd, uint64_t length, int protection) {
   return p;
 }
 
-static int make(const char *name, uint64_t length, void **mapped, int seals,
-                char reason[REASON]) {
+static int shm_make_file(const char *name, uint64_t length, void **mapped,
+                         int seals, char reason[REASON]) {
   int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) {
     snprintf(reason, REASON, "no memory for the session: %s",
@@ -71,21 +71,21 @@ fail:
 
 /* Maps a peer's memfd, if it has the length and the seals that it should
  * have. */
-static int adopt(int fd, uint64_t length, int seals, int protection,
-                 void **mapped) {
+static int shm_adopt_file(int fd, uint64_t length, int seals, int protection,
+                          void **mapped) {
   if (!shm_sound(fd, length, seals))
     return PERIGEE_PROTOCOL;
-  *mapped = map_sound(fd, length, protection);
+  *mapped = shm_map_sound(fd, length, protection);
   return *mapped ? PERIGEE_OK : PERIGEE_NO_MEMORY;
 }
 
-static int adopt_both(struct lane *lane, const int fds[2]) {
+static int shm_adopt_both(struct lane *lane, const int fds[2]) {
   void *inbox = NULL, *outbox = NULL;
-  int status = adopt(fds[0], RINGS * lane->peer_ring, SHM_SIZE_SEALS,
-                     PROT_READ | PROT_WRITE, &inbox);
+  int status = shm_adopt_file(fds[0], RINGS * lane->peer_ring, SHM_SIZE_SEALS,
+                              PROT_READ | PROT_WRITE, &inbox);
   if (status == PERIGEE_OK)
-    status =
-        adopt(fds[1], sizeof *lane->peer, SHM_ARENA_SEALS, PROT_READ, &outbox);
+    status = shm_adopt_file(fds[1], sizeof *lane->peer, SHM_ARENA_SEALS,
+                            PROT_READ, &outbox);
   lane->peer_inbox = inbox;
   lane->peer = outbox;
   if (status == PERIGEE_OK && !rings_join(lane, fds[0]))
@@ -93,7 +93,7 @@ static int adopt_both(struct lane *lane, const int fds[2]) {
   return status;
 }
 
-static void wire_in(struct lane *lane) {
+static void rings_wire_in(struct lane *lane) {
   const uint64_t ring = lane->options.ring;
   _Atomic uint64_t *consumed[] = {[RING_REQUEST] = &lane->own->consumed_request,
                                   [RING_REPLY] = &lane->own->consumed_reply};
@@ -104,7 +104,7 @@ static void wire_in(struct lane *lane) {
   lane->head.out = lane->out;
 }
 
-static void wire_out(struct lane *lane) {
+static void rings_wire_out(struct lane *lane) {
   const uint64_t ring = lane->peer_ring;
   for (int i = 0; i < RINGS; i++)
     lane->out[i] =
@@ -149,13 +149,14 @@ static int shm_open_lane(const struct lane_options *options, struct lane **out,
   int status = arena_open(lane, arena);
   if (status < 0)
     goto fail;
-  status = offer->fds[0] = make("perigee-inbox", RINGS * options->ring,
-                                (void **)&lane->inbox, SHM_SIZE_SEALS, reason);
+  status = offer->fds[0] =
+      shm_make_file("perigee-inbox", RINGS * options->ring,
+                    (void **)&lane->inbox, SHM_SIZE_SEALS, reason);
   if (status < 0)
     goto fail;
   status = offer->fds[1] =
-      make("perigee-outbox", sizeof *lane->own, (void **)&lane->own,
-           SHM_ARENA_SEALS | F_SEAL_SEAL, reason);
+      shm_make_file("perigee-outbox", sizeof *lane->own, (void **)&lane->own,
+                    SHM_ARENA_SEALS | F_SEAL_SEAL, reason);
   if (status < 0) {
     close(offer->fds[0]);
     goto fail;
@@ -165,7 +166,7 @@ static int shm_open_lane(const struct lane_options *options, struct lane **out,
                            (uint64_t)(uintptr_t)lane->options.probed};
   memcpy(offer->bytes, &said, sizeof said);
   offer->length = sizeof said;
-  wire_in(lane);
+  rings_wire_in(lane);
   *out = lane;
   return PERIGEE_OK;
 fail:
@@ -173,7 +174,7 @@ fail:
   return status;
 }
 
-static bool plausible(const struct shm_offer *said) {
+static bool shm_offer_plausible(const struct shm_offer *said) {
   return said->ring >= RING_MIN && said->ring <= RING_MAX &&
          (said->ring & (said->ring - 1)) == 0 && said->arena > 0 &&
          said->arena <= 4 * PAYLOAD_MAX;
@@ -181,7 +182,8 @@ static bool plausible(const struct shm_offer *said) {
 
 /* A sparse file costs its maker nothing, and this side address space: counts
  * it. */
-static bool may_map(struct lane *lane, uint64_t bytes, char reason[REASON]) {
+static bool shm_may_map(struct lane *lane, uint64_t bytes,
+                        char reason[REASON]) {
   if (!share_take(lane->options.share, SHARE_MAPPED, bytes)) {
     snprintf(reason, REASON,
              "%llu bytes of address space are more than is left for this peer "
@@ -200,22 +202,22 @@ static int shm_join(struct lane *lane, const struct offer *offer,
   if (offer->length != sizeof said || offer->fd_count != 2)
     goto done;
   memcpy(&said, offer->bytes, sizeof said);
-  if (!plausible(&said))
+  if (!shm_offer_plausible(&said))
     goto done;
   lane->peer_ring = said.ring;
-  if (!may_map(lane, RINGS * said.ring + sizeof *lane->peer + said.arena,
-               reason)) {
+  if (!shm_may_map(lane, RINGS * said.ring + sizeof *lane->peer + said.arena,
+                   reason)) {
     status = PERIGEE_NO_MEMORY;
     goto done;
   }
-  status = adopt_both(lane, offer->fds);
+  status = shm_adopt_both(lane, offer->fds);
   if (status == PERIGEE_OK)
     status = arena_join(lane, said.arena);
   if (status == PERIGEE_NO_MEMORY)
     snprintf(reason, REASON, "%s", SHM_NO_MAPPINGS);
   if (status < 0)
     goto done;
-  wire_out(lane);
+  rings_wire_out(lane);
   status = rings_fill(lane, reason);
   if (status < 0)
     goto done;
@@ -236,7 +238,7 @@ static void shm_set_peer_pulls(struct lane *lane, bool pulls) {
   lane->peer_pulls = pulls;
 }
 
-/* ---- Records and words ------------------------------------------------- */
+/* ---- Records ------------------------------------------------------------- */
 
 static uint8_t *shm_reserve(struct lane *lane, enum ring ring,
                             uint64_t length) {
@@ -258,28 +260,7 @@ static bool shm_release(struct lane *lane) {
   return ring_release(&lane->in[RING_REPLY]) || requests;
 }
 
-/* Clearing a mark: nothing that is written to the operation's memory afterwards
- * may become visible before the cleared mark, hence the fence. It pairs with
- * the reader's acquire fence between its copy and its load (shm_live). */
-static void shm_mark(struct lane *lane, uint16_t operation,
-                     uint32_t generation) {
-  atomic_store_explicit(&lane->own->marks[operation], generation,
-                        memory_order_release);
-  if (generation == 0)
-    atomic_thread_fence(memory_order_release);
-}
-
-/* Only a peer that lies, or one whose memory was swapped out, has no such page.
- * What comes of a mark that is taken for live harms nobody but the peer. */
-static bool shm_live(struct lane *lane, uint16_t operation,
-                     uint32_t generation) {
-  const _Atomic uint32_t *mark = &lane->peer->marks[operation];
-  atomic_thread_fence(memory_order_acquire);
-  return !there_word(lane, mark) ||
-         atomic_load_explicit(mark, memory_order_acquire) == generation;
-}
-
-/* ---- Loans ------------------------------------------------------------- */
+/* ---- Loans --------------------------------------------------------------- */
 
 static int shm_loan(struct lane *lane, uint64_t length, uint8_t **pointer,
                     struct source *source) {
@@ -315,8 +296,9 @@ static bool shm_loaned(struct lane *lane, const uint8_t *pointer,
   return true;
 }
 
-/* Where a loan can be read in place; NULL: it cannot. */
-static const uint8_t *place(struct lane *lane, const struct source *source) {
+/* Returns where a loan can be read in place; NULL: it cannot. */
+static const uint8_t *loan_place(struct lane *lane,
+                                 const struct source *source) {
   if (source->kind != SOURCE_LOAN || source->count != 1)
     return NULL;
   const uint8_t *bytes = arena_peer(lane, source->address, source->block);
@@ -324,7 +306,7 @@ static const uint8_t *place(struct lane *lane, const struct source *source) {
 }
 
 static const uint8_t *shm_view(struct lane *lane, const struct source *source) {
-  const uint8_t *bytes = place(lane, source);
+  const uint8_t *bytes = loan_place(lane, source);
   if (bytes)
     arena_views(lane, bytes, source->block, 1);
   return bytes;
@@ -336,10 +318,15 @@ static void shm_unview(struct lane *lane, const uint8_t *bytes,
 }
 
 static bool shm_lacks(struct lane *lane, const struct source *source) {
-  return source->kind == SOURCE_LOAN && !place(lane, source);
+  return source->kind == SOURCE_LOAN && !loan_place(lane, source);
 }
 
-/* ---- Sleeping ---------------------------------------------------------- */
+static enum trim_left shm_trim(struct lane *lane) {
+  turns_end(lane, false);
+  return arena_trim(lane);
+}
+
+/* ---- Sleeping ------------------------------------------------------------ */
 
 static void shm_arm(struct lane *lane) {
   if (++lane->sleeps == 0)
@@ -362,24 +349,26 @@ static bool shm_wanted(struct lane *lane) {
   return true;
 }
 
-static void shm_forked(struct lane *lane) {
-  arena_forked(lane);
-  regions_forked(lane);
-}
-
 static bool shm_rests(struct lane *lane) {
   (void)lane;
   return true;
 }
 
-static const struct transport_records records = {
+static void shm_forked(struct lane *lane) {
+  arena_forked(lane);
+  shm_regions_forked(lane);
+}
+
+/* ---- The table ----------------------------------------------------------- */
+
+static const struct transport_records shm_records_table = {
     .reserve = shm_reserve,
     .publish = shm_publish,
     .peek = shm_peek,
     .release = shm_release,
 };
 
-static const struct transport_payloads payloads = {
+static const struct transport_payloads shm_payloads_table = {
     .mark = shm_mark,
     .live = shm_live,
     .expose = shm_expose,
@@ -392,7 +381,7 @@ static const struct transport_payloads payloads = {
     .set_peer_pulls = shm_set_peer_pulls,
 };
 
-static const struct transport_loans loans = {
+static const struct transport_loans shm_loans_table = {
     .loan = shm_loan,
     .unloan = shm_unloan,
     .loaned = shm_loaned,
@@ -403,12 +392,12 @@ static const struct transport_loans loans = {
     .lacks = shm_lacks,
 };
 
-static const struct transport_kept kept = {
-    .trim = arena_trim,
+static const struct transport_kept shm_kept_table = {
+    .trim = shm_trim,
     .bytes = arena_kept,
 };
 
-static const struct transport_access rights = {
+static const struct transport_access shm_access_table = {
     .export = shm_export,
     .revoke = shm_revoke,
     .inside = shm_inside,
@@ -416,12 +405,12 @@ static const struct transport_access rights = {
     .detach = shm_detach,
 };
 
-static const struct transport_copies copies = {
+static const struct transport_copies shm_copies_table = {
     .immediate = true,
     .copy = shm_copy,
 };
 
-static const struct transport_sleep sleeping = {
+static const struct transport_sleep shm_sleep_table = {
     .arm = shm_arm,
     .disarm = shm_disarm,
     .wanted = shm_wanted,
@@ -430,13 +419,13 @@ static const struct transport_sleep sleeping = {
 const struct perigee_transport transport_shm = {
     .name = "shm",
     .socket = SOCKET_UNIX,
-    .records = &records,
-    .payloads = &payloads,
-    .loans = &loans,
-    .kept = &kept,
-    .access = &rights,
-    .copies = &copies,
-    .sleep = &sleeping,
+    .records = &shm_records_table,
+    .payloads = &shm_payloads_table,
+    .loans = &shm_loans_table,
+    .kept = &shm_kept_table,
+    .access = &shm_access_table,
+    .copies = &shm_copies_table,
+    .sleep = &shm_sleep_table,
     .open = shm_open_lane,
     .join = shm_join,
     .close = shm_close,

@@ -7,6 +7,15 @@
  * publishes, and is mapped read-only by the peer (sealed against writing once
  * its owner has mapped it); so are blocks, in memfds of their own
  * (shm_arena.c). Sizes are sealed.
+ *
+ *   shm.c          the table, set-up, records, loans, sleeping
+ *   shm_stage.c    payloads at their owner: where each goes; staging blocks
+ *   shm_payload.c  payloads at their receiver; marks
+ *   shm_regions.c  one-sided access
+ *   shm_arena.c    blocks that a side lends, and those of the peer
+ *   shm_there.c    pages that are there, and who pays for them
+ *
+ * Each of them uses those below it.
  */
 #ifndef SHM_H
 #define SHM_H
@@ -55,7 +64,7 @@ struct shm_segment {
   bool there;
 };
 
-/* Staging blocks that are used in turn (shm_turns.c). */
+/* Staging blocks that are used in turn (shm_stage.c). */
 enum { SHM_TURNS = 64 };
 struct shm_turn {
   uint32_t at;    /* where in the stretch the block begins */
@@ -65,7 +74,7 @@ struct shm_turn {
   uint8_t part;
   bool filled; /* all of the payload was staged */
 };
-/* What is known of the cores (shm_distance.c). */
+/* The distance of the cores, as far as it is known (shm_stage.c). */
 struct shm_distance {
   bool far;      /* they share no cache */
   bool late;     /* the line that was tried last was */
@@ -156,48 +165,19 @@ int shm_expose(struct lane *, struct exposure *, struct payload *);
 int64_t shm_feed(struct lane *, struct exposure *);
 void shm_conceal(struct lane *, struct exposure *);
 bool shm_stages(struct lane *, uint64_t bytes);
-/* Returns how many bytes of a staged payload the peer says to have taken. */
-uint64_t shm_acked(struct lane *, uint16_t operation, uint8_t part,
-                   uint32_t generation);
+/* A line that the peer had came after so many ns. */
+void distance_learn(struct shm_distance *d, int64_t line);
+/* Gives the stretch of blocks in turn back if none is in use; `all`: even if one
+ * was since the look before the last. True if it did. */
+bool turns_end(struct lane *, bool all);
 
 /* ---- shm_payload.c ------------------------------------------------------ */
+void shm_mark(struct lane *, uint16_t operation, uint32_t generation);
+bool shm_live(struct lane *, uint16_t operation, uint32_t generation);
 int64_t shm_fetch(struct lane *, struct fetch *);
 bool shm_fetch_end(struct lane *, struct fetch *);
 /* May the memory of that process be read, and is it the peer's? */
 bool shm_probe(const struct lane_options *options, uint64_t address);
-/* Is it a memfd of that length, with at least these seals? */
-bool shm_sound(int fd, uint64_t length, int seals);
-
-/* ---- shm_turns.c -------------------------------------------------------- */
-/* The longest payload of a block. */
-enum { TURN_MOST = 3 << 19 };
-/* Is there a block for a payload of so many bytes now? */
-bool turns_room(struct lane *, uint32_t bytes);
-/* Returns its offset in the arena, or -1. `turn` names it for turns_give, which
- * may come late: once the peer has all of the payload, the block is free. fresh:
- * nothing was written there before. */
-int64_t turns_take(struct lane *, const struct exposure *, uint32_t bytes,
-                   uint32_t *turn, bool *fresh);
-void turns_give(struct lane *, uint32_t turn);
-/* All of the payload was staged. */
-void turns_filled(struct lane *, uint32_t turn);
-/* Gives the stretch back if no block is in use; `all`: even if one was since
- * the look before the last. True if it did. */
-bool turns_end(struct lane *, bool all);
-
-/* ---- shm_distance.c ----------------------------------------------------- */
-/* Does the next payload try it? */
-static inline bool distance_due(const struct shm_distance *d) {
-  return d->wait == 0;
-}
-/* A payload did not. */
-static inline void distance_pass(struct shm_distance *d) {
-  d->wait -= d->wait > 0;
-}
-/* It did: a line that the peer had came after so many ns. */
-void distance_learn(struct shm_distance *d, int64_t line);
-/* A copy of so many bytes to a block took so many ns. */
-void distance_copied(struct shm_distance *d, uint64_t bytes, int64_t took);
 
 /* ---- shm_regions.c ------------------------------------------------------ */
 int shm_export(struct lane *, const struct grant *, struct region_key *);
@@ -206,21 +186,9 @@ bool shm_inside(struct lane *, uint32_t slot);
 void shm_cut(struct lane *);
 int shm_attach(struct lane *, struct window *, const struct region_key *);
 void shm_detach(struct lane *, struct window *);
-void regions_forked(struct lane *);
+void shm_regions_forked(struct lane *);
 int64_t shm_copy(struct lane *, const struct window *, struct payload *remote,
                  struct payload *local, uint64_t limit, bool write);
-
-/* ---- shm_rings.c -------------------------------------------------------- */
-/* The peer's inbox was mapped from fd; false: it is not sound. */
-bool rings_join(struct lane *, int fd);
-/* Both sides know each other's rings. Makes the pages of own rings that the peer
- * is not to make, and counts those that this side is to make of the peer's. */
-int rings_fill(struct lane *, char reason[REASON]);
-/* May the peer's rings be written? Not while `awaited` is more than 0. */
-bool rings_reach(struct lane *);
-/* As transport.retain. */
-void rings_retain(struct lane *);
-void rings_close(struct lane *);
 
 /* ---- shm_there.c -------------------------------------------------------- */
 /* Is all of [from, to) known to be there, by the bits of its pages? Says no of
@@ -245,6 +213,18 @@ bool there_all(const uint64_t *bits, uint64_t from, uint64_t to);
 void there_want(const uint8_t *base, uint64_t at);
 /* May this word of the peer's outbox be read? */
 bool there_word(struct lane *, const void *word);
+
+/* Rings. */
+/* The peer's inbox was mapped from fd; false: it is not sound. */
+bool rings_join(struct lane *, int fd);
+/* Both sides know each other's rings. Makes the pages of own rings that the peer
+ * is not to make, and counts those that this side is to make of the peer's. */
+int rings_fill(struct lane *, char reason[REASON]);
+/* May the peer's rings be written? Not while `awaited` is more than 0. */
+bool rings_reach(struct lane *);
+/* As transport.retain. */
+void rings_retain(struct lane *);
+void rings_close(struct lane *);
 
 /* ---- shm_arena.c -------------------------------------------------------- */
 int arena_open(struct lane *, uint64_t length);
@@ -283,6 +263,8 @@ int64_t arena_copy(struct lane *, const uint8_t *bytes, uint64_t length,
  * written; PERIGEE_NO_MEMORY: they cannot be read. */
 int arena_want(struct lane *, const uint8_t *bytes);
 void arena_forked(struct lane *);
+/* Is it a memfd of that length, with at least these seals? */
+bool shm_sound(int fd, uint64_t length, int seals);
 /* May one more descriptor of the peer's be kept? And what a read of it ends in,
  * where none is. */
 bool arena_may_keep(struct lane *, int fd);

@@ -19,10 +19,10 @@
  * it may succeed. At most one segment is made and not there; it waits with its
  * file, while blocks are taken from segments that are there.
  *
- * Of blocks of 1 MiB, as large as a core's own cache, the one that came back
- * last rests until the next one does. So one call after the other gets two
+ * A block of 1 MiB, as large as a core's own cache, rests when it comes back,
+ * until the next such block does. So one call after the other gets two
  * blocks in turn, and each is written when the peer's cache has dropped it
- * (shm_turns.c tells why): a pulled echo takes three quarters of the time. The
+ * (shm_stage.c tells why): a pulled echo takes three quarters of the time. The
  * block is taken if there is no other, and rests no longer than its segment
  * would be kept without it.
  *
@@ -58,11 +58,16 @@
 /* In a block's address, above its offset: the number of frames sent before
  * it. */
 enum { WORDS_SHIFT = 48 };
+
 static const uint64_t OFFSETS = (UINT64_C(1) << WORDS_SHIFT) - 1;
+
 static const uint64_t LEAST = 4 << 20; /* bytes of a segment */
-enum { RESTS = 1 << 20 };              /* bytes of a block that may rest */
+
+enum { RESTS = 1 << 20 }; /* bytes of a block that may rest */
+
 /* ns for which the reason for a lack of memory is told. */
 static const int64_t RECENT = 1000000000;
+
 #define MANY_SEGMENTS                                                          \
   "this peer has more mappings already than are left for it "                  \
   "(vm.max_map_count)"
@@ -82,16 +87,28 @@ static uint64_t segment_size(uint64_t length) {
 }
 
 /* Rounds up to whole segments. */
-static uint64_t space(uint64_t length) {
+static uint64_t arena_space(uint64_t length) {
   uint64_t size = segment_size(length);
   return (length + size - 1) / size * size;
 }
 
-/* ---- The owner's side --------------------------------------------------- */
+/* Notes why there is no memory. */
+static int arena_note_trouble(struct lane *lane, int status, const char *why) {
+  lane->why = why;
+  lane->why_at = *lane->options.now;
+  return status;
+}
+
+const char *arena_trouble(const struct lane *lane) {
+  bool late = lane->why && *lane->options.now - lane->why_at < RECENT;
+  return late ? lane->why : "";
+}
+
+/* ---- The owner's side ---------------------------------------------------- */
 
 int arena_open(struct lane *lane, uint64_t length) {
   lane->untold = -1;
-  lane->arena_length = space(length);
+  lane->arena_length = arena_space(length);
   lane->segment = segment_size(length);
   lane->segments = calloc(SHM_SEGMENTS, sizeof *lane->segments);
   lane->arena = guarded_reserve(lane->arena_length);
@@ -109,19 +126,7 @@ void arena_close(struct lane *lane) {
   free(lane->segments);
 }
 
-/* Notes why there is no memory. */
-static int trouble(struct lane *lane, int status, const char *why) {
-  lane->why = why;
-  lane->why_at = *lane->options.now;
-  return status;
-}
-
-const char *arena_trouble(const struct lane *lane) {
-  bool late = lane->why && *lane->options.now - lane->why_at < RECENT;
-  return late ? lane->why : "";
-}
-
-static bool form(int fd, uint64_t length, void *at) {
+static bool segment_form(int fd, uint64_t length, void *at) {
   return sized(fd, length) &&
          mmap(at, length, PROT_READ | PROT_WRITE,
               MAP_SHARED | MAP_NORESERVE | MAP_FIXED, fd, 0) != MAP_FAILED &&
@@ -130,43 +135,43 @@ static bool form(int fd, uint64_t length, void *at) {
 }
 
 /* Unmaps a segment; if that fails, it only stays in memory. */
-static void unmap(struct lane *lane, uint32_t i) {
+static void segment_unmap(struct lane *lane, uint32_t i) {
   (void)mmap(lane->arena + i * lane->segment, lane->segment, PROT_NONE,
              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
 }
 
-static int later(struct lane *lane, int status, const char *why) {
+static int arena_try_later(struct lane *lane, int status, const char *why) {
   lane->options.later(lane->options.session, why);
-  return trouble(lane, status, why);
+  return arena_note_trouble(lane, status, why);
 }
 
-static bool may_make(struct lane *lane) {
+static bool segment_may_be_made(struct lane *lane) {
   return share_take(lane->options.share, SHARE_SEGMENTS, 1);
 }
 
 /* Unmaps a segment and stops counting it. */
-static void unmake(struct lane *lane, uint32_t i) {
-  unmap(lane, i);
+static void segment_unmake(struct lane *lane, uint32_t i) {
+  segment_unmap(lane, i);
   lane->made--;
   share_back(lane->options.share, SHARE_SEGMENTS, 1);
 }
 
-static int make(struct lane *lane, uint32_t i) {
+static int segment_make(struct lane *lane, uint32_t i) {
   const char *why = "";
   if (!sized_may(lane->segment))
-    return trouble(lane, PERIGEE_NO_MEMORY, SIZED_NOT);
+    return arena_note_trouble(lane, PERIGEE_NO_MEMORY, SIZED_NOT);
   int fd = lane->options.file(lane->options.session, &why);
   if (fd < 0)
-    return trouble(lane, fd, why);
-  if (!may_make(lane)) {
+    return arena_note_trouble(lane, fd, why);
+  if (!segment_may_be_made(lane)) {
     close(fd);
-    return later(lane, PERIGEE_AGAIN, MANY_SEGMENTS);
+    return arena_try_later(lane, PERIGEE_AGAIN, MANY_SEGMENTS);
   }
   lane->made++;
-  if (!form(fd, lane->segment, lane->arena + i * lane->segment)) {
+  if (!segment_form(fd, lane->segment, lane->arena + i * lane->segment)) {
     close(fd);
-    unmake(lane, i);
-    return later(lane, PERIGEE_NO_MEMORY, SHM_NO_MAPPINGS);
+    segment_unmake(lane, i);
+    return arena_try_later(lane, PERIGEE_NO_MEMORY, SHM_NO_MAPPINGS);
   }
   lane->untold = fd;
   lane->telling = i;
@@ -174,17 +179,17 @@ static int make(struct lane *lane, uint32_t i) {
   return PERIGEE_OK;
 }
 
-static int say(struct lane *lane, uint32_t i, int fd) {
+static int segment_say(struct lane *lane, uint32_t i, int fd) {
   struct shm_word word = {i, fd >= 0};
   const char *why = "";
   int status =
       lane->options.hand(lane->options.session, &word, sizeof word, fd, &why);
-  return status < 0 ? trouble(lane, status, why) : status;
+  return status < 0 ? arena_note_trouble(lane, status, why) : status;
 }
 
 /* Tells the peer of the segment that was made. */
-static int tell(struct lane *lane) {
-  int status = say(lane, lane->telling, lane->untold);
+static int segment_tell_peer(struct lane *lane) {
+  int status = segment_say(lane, lane->telling, lane->untold);
   if (status < 0)
     return status;
   lane->untold = -1;
@@ -193,27 +198,27 @@ static int tell(struct lane *lane) {
   return PERIGEE_OK;
 }
 
-static int bring(struct lane *lane, uint32_t i) {
-  int status = lane->untold >= 0 ? tell(lane) : PERIGEE_OK;
+static int segment_bring(struct lane *lane, uint32_t i) {
+  int status = lane->untold >= 0 ? segment_tell_peer(lane) : PERIGEE_OK;
   if (status < 0 || lane->segments[i].there)
     return status;
-  status = make(lane, i);
-  return status < 0 ? status : tell(lane);
+  status = segment_make(lane, i);
+  return status < 0 ? status : segment_tell_peer(lane);
 }
 
-static void leave(struct lane *lane, uint64_t first, uint64_t end) {
+static void segments_leave(struct lane *lane, uint64_t first, uint64_t end) {
   for (uint64_t i = first; i < end; i++) {
     lane->segments[i].live--;
     lane->segments[i].used = *lane->options.look;
   }
 }
 
-static int enter(struct lane *lane, uint64_t first, uint64_t end) {
+static int segments_enter(struct lane *lane, uint64_t first, uint64_t end) {
   for (uint64_t i = first; i < end; i++) {
     struct shm_segment *s = &lane->segments[i];
-    int status = s->there ? PERIGEE_OK : bring(lane, (uint32_t)i);
+    int status = s->there ? PERIGEE_OK : segment_bring(lane, (uint32_t)i);
     if (status < 0) {
-      leave(lane, first, i);
+      segments_leave(lane, first, i);
       return status;
     }
     s->live++;
@@ -221,18 +226,19 @@ static int enter(struct lane *lane, uint64_t first, uint64_t end) {
   return PERIGEE_OK;
 }
 
-static uint64_t end_of(const struct lane *lane, uint64_t offset) {
+static uint64_t segments_end(const struct lane *lane, uint64_t offset) {
   return (offset + blocks_size(&lane->blocks, offset) - 1) / lane->segment + 1;
 }
 
 /* Makes the segment of a block that was taken, or passes on the status of
  * taking it. If the segment cannot be made, the block does not count as kept
  * memory. */
-static int64_t backed(struct lane *lane, int64_t taken) {
+static int64_t block_backed(struct lane *lane, int64_t taken) {
   uint64_t offset = (uint64_t)taken;
   if (taken < 0)
     return taken;
-  int status = enter(lane, offset / lane->segment, end_of(lane, offset));
+  int status =
+      segments_enter(lane, offset / lane->segment, segments_end(lane, offset));
   if (status == PERIGEE_OK)
     return taken;
   blocks_give(&lane->blocks, offset);
@@ -241,7 +247,7 @@ static int64_t backed(struct lane *lane, int64_t taken) {
 }
 
 /* Has the block that rests be taken again; false: there is none. */
-static bool rouse(struct lane *lane) {
+static bool rested_give(struct lane *lane) {
   if (lane->rested == 0)
     return false;
   blocks_give(&lane->blocks, lane->rested - 1);
@@ -251,38 +257,39 @@ static bool rouse(struct lane *lane) {
 
 int64_t arena_take(struct lane *lane, uint64_t length) {
   int64_t taken = blocks_take(&lane->blocks, length);
-  if (taken == PERIGEE_AGAIN && rouse(lane))
+  if (taken == PERIGEE_AGAIN && rested_give(lane))
     taken = blocks_take(&lane->blocks, length);
   lane->why = NULL;
   if (taken < 0)
     return taken;
-  taken = backed(lane, taken);
+  taken = block_backed(lane, taken);
   if (taken >= 0)
     return taken;
-  int64_t other = backed(lane, blocks_take_warm(&lane->blocks, length));
+  int64_t other = block_backed(lane, blocks_take_warm(&lane->blocks, length));
   return other < 0 ? taken : other;
 }
 
-static void give(struct lane *lane, uint64_t address, bool rests) {
+static void block_give(struct lane *lane, uint64_t address, bool rests) {
   uint64_t offset = address & OFFSETS;
   if (blocks_size(&lane->blocks, offset) == 0 || lane->rested == offset + 1)
     return;
-  leave(lane, offset / lane->segment, end_of(lane, offset));
+  segments_leave(lane, offset / lane->segment, segments_end(lane, offset));
   if (!rests) {
     blocks_give(&lane->blocks, offset);
     return;
   }
-  rouse(lane);
+  rested_give(lane);
   lane->rested = offset + 1;
   lane->rests_since = *lane->options.look;
 }
 
 void arena_give(struct lane *lane, uint64_t address) {
-  give(lane, address, false);
+  block_give(lane, address, false);
 }
 
 void arena_give_read(struct lane *lane, uint64_t address) {
-  give(lane, address, blocks_size(&lane->blocks, address & OFFSETS) == RESTS);
+  block_give(lane, address,
+             blocks_size(&lane->blocks, address & OFFSETS) == RESTS);
 }
 
 uint64_t arena_address(const struct lane *lane, uint64_t offset) {
@@ -291,34 +298,33 @@ uint64_t arena_address(const struct lane *lane, uint64_t offset) {
 
 /* Removes a segment. If the peer cannot be told now, the next look tries
  * again. */
-static bool drop(struct lane *lane, uint32_t i) {
-  if (say(lane, i, -1) < 0)
+static bool segment_drop(struct lane *lane, uint32_t i) {
+  if (segment_say(lane, i, -1) < 0)
     return false;
-  unmake(lane, i);
+  segment_unmake(lane, i);
   blocks_cool(&lane->blocks, i * lane->segment, (i + 1) * lane->segment);
   lane->segments[i].there = false;
   return true;
 }
 
-static void forget_untold(struct lane *lane) {
+static void segment_forget_untold(struct lane *lane) {
   close(lane->untold);
   lane->untold = -1;
-  unmake(lane, lane->telling);
+  segment_unmake(lane, lane->telling);
 }
 
 enum trim_left arena_trim(struct lane *lane) {
   enum trim_left left = TRIM_NOTHING;
   if (lane->untold >= 0)
-    forget_untold(lane);
-  turns_end(lane, false);
+    segment_forget_untold(lane);
   if (*lane->options.look - lane->rests_since > 1)
-    rouse(lane);
+    rested_give(lane);
   for (uint32_t i = 0; i < SHM_SEGMENTS; i++) {
     const struct shm_segment *s = &lane->segments[i];
     if (!s->there)
       continue;
     bool idle = s->live == 0 && *lane->options.look - s->used > 1;
-    if (idle && drop(lane, i))
+    if (idle && segment_drop(lane, i))
       return TRIM_MORE;
     left = TRIM_SOME;
   }
@@ -334,11 +340,12 @@ uint64_t arena_kept(const struct lane *lane) {
 /* ---- The peer's arena ---------------------------------------------------- */
 
 static const struct shm_arena none = {0};
+
 #define NOT_THERE                                                              \
   "memory that the peer lent is not there, and no descriptor is left to read " \
   "it by (ulimit -n)"
 
-static void close_file(struct lane *lane, struct shm_shown *s) {
+static void shown_close_file(struct lane *lane, struct shm_shown *s) {
   if (s->file < 0)
     return;
   adopted_close(s->file);
@@ -347,7 +354,7 @@ static void close_file(struct lane *lane, struct shm_shown *s) {
 }
 
 /* Forgets which pages of a segment are there. */
-static void forget(struct lane *lane, uint32_t i) {
+static void shown_forget(struct lane *lane, uint32_t i) {
   struct shm_arena *a = &lane->peer_arena;
   struct shm_shown *s = &a->segments[i];
   uint64_t words = a->segment / SHM_PAGE / 64;
@@ -355,18 +362,18 @@ static void forget(struct lane *lane, uint32_t i) {
     memset(a->known + i * words, 0, words * sizeof *a->known);
   s->known = 0;
   s->waits = false;
-  close_file(lane, s);
+  shown_close_file(lane, s);
 }
 
-static uint64_t known_bytes(const struct shm_arena *a) {
+static uint64_t arena_known_bytes(const struct shm_arena *a) {
   return a->length / SHM_PAGE / 8;
 }
 
-/* What is noted of segments; only who is lent something has it. */
-static bool note(struct shm_arena *a) {
+/* Makes the notes about segments; a side that is lent nothing has none. */
+static bool arena_note_segments(struct shm_arena *a) {
   if (a->segments)
     return true;
-  void *known = mmap(NULL, known_bytes(a), PROT_READ | PROT_WRITE,
+  void *known = mmap(NULL, arena_known_bytes(a), PROT_READ | PROT_WRITE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (known == MAP_FAILED)
     return false;
@@ -375,12 +382,12 @@ static bool note(struct shm_arena *a) {
   for (int i = 0; a->segments && i < SHM_SEGMENTS; i++)
     a->segments[i].file = -1;
   if (!a->segments)
-    munmap(known, known_bytes(a));
+    munmap(known, arena_known_bytes(a));
   return a->segments;
 }
 
 /* Half of the descriptors are never used for this, nor is the last one. */
-static bool may_keep(const struct share *s, int fd) {
+static bool file_may_be_kept(const struct share *s, int fd) {
   const struct shares *all = s ? s->all : NULL;
   if (s && (!share_may(s, SHARE_DESCRIPTORS, 1) ||
             2 * all->engine.used[SHARE_DESCRIPTORS] >=
@@ -393,16 +400,16 @@ static bool may_keep(const struct share *s, int fd) {
 }
 
 bool arena_may_keep(struct lane *lane, int fd) {
-  return may_keep(lane->options.share, fd);
+  return file_may_be_kept(lane->options.share, fd);
 }
 
 int arena_not_there(struct lane *lane) {
-  return trouble(lane, PERIGEE_NO_MEMORY, NOT_THERE);
+  return arena_note_trouble(lane, PERIGEE_NO_MEMORY, NOT_THERE);
 }
 
 /* Keeps the file of a segment, or closes it. */
-static void keep(struct lane *lane, uint32_t i, int fd) {
-  if (!may_keep(lane->options.share, fd)) {
+static void shown_keep_file(struct lane *lane, uint32_t i, int fd) {
+  if (!file_may_be_kept(lane->options.share, fd)) {
     adopted_close(fd);
     return;
   }
@@ -414,7 +421,7 @@ static void keep(struct lane *lane, uint32_t i, int fd) {
 int arena_join(struct lane *lane, uint64_t length) {
   struct shm_arena *a = &lane->peer_arena;
   *a = none;
-  a->length = space(length);
+  a->length = arena_space(length);
   a->segment = segment_size(length);
   a->bytes = mmap(NULL, a->length, PROT_READ,
                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -432,9 +439,9 @@ void arena_part(struct lane *lane) {
     adopted_unmap((void *)a->bytes, a->length, a->count * a->segment);
   share_back(lane->options.share, SHARE_SEGMENTS, a->count);
   for (uint32_t i = 0; a->segments && i < SHM_SEGMENTS; i++)
-    forget(lane, i);
+    shown_forget(lane, i);
   if (a->segments)
-    munmap(a->known, known_bytes(a));
+    munmap(a->known, arena_known_bytes(a));
   free(a->segments);
 }
 
@@ -453,7 +460,7 @@ bool shm_sound(int fd, uint64_t length, int seals) {
 }
 
 /* Maps the segment from fd, or zeros if fd is -1. */
-static bool show(struct shm_arena *a, uint32_t i, int fd) {
+static bool shown_map(struct shm_arena *a, uint32_t i, int fd) {
   uint8_t *at = (uint8_t *)(uintptr_t)a->bytes + i * a->segment;
   int flags = fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
   return mmap(at, a->segment, PROT_READ, flags | MAP_NORESERVE | MAP_FIXED, fd,
@@ -463,59 +470,60 @@ static bool show(struct shm_arena *a, uint32_t i, int fd) {
 
 /* Maps zeros in place of a segment, whose memory is let go as that of a session
  * (adopted.h): it may be long, and the peer may have let it go before. Its place
- * stays mapped meanwhile, so that nobody else gets it. Where a system cannot do
+ * stays mapped meanwhile, so that nobody else gets it. If a system cannot do
  * that (Linux before 5.13), the memory is freed here. */
-static bool hide(struct shm_arena *a, uint32_t i) {
+static bool shown_hide(struct shm_arena *a, uint32_t i) {
   void *at = (uint8_t *)(uintptr_t)a->bytes + i * a->segment;
   void *old =
       mremap(at, a->segment, a->segment, MREMAP_MAYMOVE | MREMAP_DONTUNMAP);
-  bool hidden = show(a, i, -1);
+  bool hidden = shown_map(a, i, -1);
   if (old != MAP_FAILED)
     adopted_unmap(old, a->segment, a->segment);
   return hidden;
 }
 
-static bool is_shown(const struct shm_arena *a, uint32_t i) {
+static bool segment_is_shown(const struct shm_arena *a, uint32_t i) {
   return a->shown[i / 64] >> (i % 64) & 1;
 }
 
-static void set_shown(struct shm_arena *a, uint32_t i, bool there) {
-  a->count += (uint32_t)there - is_shown(a, i);
+static void segment_set_shown(struct shm_arena *a, uint32_t i, bool there) {
+  a->count += (uint32_t)there - segment_is_shown(a, i);
   a->shown[i / 64] &= ~(UINT64_C(1) << (i % 64));
   a->shown[i / 64] |= (uint64_t)there << (i % 64);
 }
 
-static bool sound(const struct shm_arena *a, const struct shm_word *w, int fd) {
+static bool segment_word_is_sound(const struct shm_arena *a,
+                                  const struct shm_word *w, int fd) {
   return w->there == (fd >= 0) && a->bytes &&
          w->segment < a->length / a->segment &&
          (fd < 0 || shm_sound(fd, a->segment, SHM_ARENA_SEALS));
 }
 
-static int hear(struct lane *lane, const struct shm_word *w, int fd) {
+static int segment_heard(struct lane *lane, const struct shm_word *w, int fd) {
   struct shm_arena *a = &lane->peer_arena;
   struct share *share = lane->options.share;
-  if (!sound(a, w, fd))
+  if (!segment_word_is_sound(a, w, fd))
     return PERIGEE_PROTOCOL;
-  bool was = is_shown(a, w->segment);
+  bool was = segment_is_shown(a, w->segment);
   if (was && w->there)
     return PERIGEE_PROTOCOL;
-  if (!note(a))
-    return trouble(lane, PERIGEE_NO_MEMORY, SHM_NO_MAPPINGS);
+  if (!arena_note_segments(a))
+    return arena_note_trouble(lane, PERIGEE_NO_MEMORY, SHM_NO_MAPPINGS);
   if (w->there && !share_take(share, SHARE_SEGMENTS, 1))
-    return trouble(lane, PERIGEE_NO_MEMORY, MANY_SEGMENTS);
-  forget(lane, w->segment);
+    return arena_note_trouble(lane, PERIGEE_NO_MEMORY, MANY_SEGMENTS);
+  shown_forget(lane, w->segment);
   a->heard = (uint16_t)(a->heard + w->there);
-  set_shown(a, w->segment, w->there);
+  segment_set_shown(a, w->segment, w->there);
   if (was && !w->there)
     share_back(share, SHARE_SEGMENTS, 1);
   struct shm_shown *s = &a->segments[w->segment];
   s->waits = w->there && s->views > 0;
-  bool fine = s->waits || (w->there ? show(a, w->segment, fd)
-                                    : !was || hide(a, w->segment));
+  bool fine = s->waits || (w->there ? shown_map(a, w->segment, fd)
+                                    : !was || shown_hide(a, w->segment));
   if (!fine)
-    return trouble(lane, PERIGEE_NO_MEMORY, SHM_NO_MAPPINGS);
+    return arena_note_trouble(lane, PERIGEE_NO_MEMORY, SHM_NO_MAPPINGS);
   if (fd >= 0)
-    keep(lane, w->segment, fd);
+    shown_keep_file(lane, w->segment, fd);
   return PERIGEE_OK;
 }
 
@@ -524,7 +532,7 @@ int arena_heard(struct lane *lane, const void *bytes, uint32_t length, int fd) {
   int status = PERIGEE_PROTOCOL;
   if (length == sizeof word) {
     memcpy(&word, bytes, sizeof word);
-    status = hear(lane, &word, fd);
+    status = segment_heard(lane, &word, fd);
   }
   if (fd >= 0 && status < 0)
     adopted_close(fd);
@@ -549,31 +557,29 @@ const uint8_t *arena_peer(const struct lane *lane, uint64_t address,
 }
 
 /* Is the segment mapped? One that waited is once nobody reads what was there. */
-static bool is_mapped(struct shm_arena *a, uint32_t i) {
-  if (!is_shown(a, i))
+static bool segment_is_mapped(struct shm_arena *a, uint32_t i) {
+  if (!segment_is_shown(a, i))
     return false;
   struct shm_shown *s = &a->segments[i];
-  s->waits = s->waits && (s->views > 0 || s->file < 0 || !show(a, i, s->file));
+  s->waits =
+      s->waits && (s->views > 0 || s->file < 0 || !shown_map(a, i, s->file));
   return !s->waits;
 }
 
-/* Of bytes in one segment. What another file may come to later is not there. */
+/* As arena_there, of bytes in one segment. A place to which another file may come
+ * later is not there. */
 static enum there segment_there(struct lane *lane, uint64_t from, uint64_t to,
                                 uint32_t *looks) {
   struct shm_arena *a = &lane->peer_arena;
   uint32_t i = (uint32_t)(from / a->segment);
-  if (!is_mapped(a, i))
+  if (!segment_is_mapped(a, i))
     return THERE_NOT;
   struct shm_shown *s = &a->segments[i];
   enum there there =
       there_range(a->bytes, a->known, from, to, looks, &s->known);
   if (s->known == a->segment / SHM_PAGE)
-    close_file(lane, s);
+    shown_close_file(lane, s);
   return there;
-}
-
-static uint64_t least(uint64_t a, uint64_t b) {
-  return a < b ? a : b;
 }
 
 void arena_views(struct lane *lane, const uint8_t *bytes, uint64_t length,
@@ -586,11 +592,11 @@ void arena_views(struct lane *lane, const uint8_t *bytes, uint64_t length,
 }
 
 static __attribute__((noinline)) enum there
-look(struct lane *lane, uint64_t at, uint64_t end, uint32_t *looks) {
+arena_look(struct lane *lane, uint64_t at, uint64_t end, uint32_t *looks) {
   const struct shm_arena *a = &lane->peer_arena;
   enum there there = THERE;
   for (uint64_t to; at < end && there == THERE; at = to) {
-    to = least((at / a->segment + 1) * a->segment, end);
+    to = least_bytes((at / a->segment + 1) * a->segment, end);
     there = segment_there(lane, at, to, looks);
   }
   return there;
@@ -608,31 +614,32 @@ enum there arena_there(struct lane *lane, const uint8_t *bytes,
                        uint64_t length) {
   uint64_t at = (uint64_t)(bytes - lane->peer_arena.bytes);
   uint32_t looks = THERE_LOOKS;
-  return arena_seen(lane, bytes, length) ? THERE
-                                         : look(lane, at, at + length, &looks);
+  return arena_seen(lane, bytes, length)
+             ? THERE
+             : arena_look(lane, at, at + length, &looks);
 }
 
 int64_t arena_copy(struct lane *lane, const uint8_t *bytes, uint64_t length,
                    void *to, uint64_t room) {
   const struct shm_arena *a = &lane->peer_arena;
   uint64_t at = (uint64_t)(bytes - a->bytes), within = at % a->segment;
-  uint64_t n = least(least(length, room), a->segment - within);
+  uint64_t n = least_bytes(least_bytes(length, room), a->segment - within);
   uint32_t i = (uint32_t)(at / a->segment);
-  if (!is_shown(a, i)) {
+  if (!segment_is_shown(a, i)) {
     memset(to, 0, n);
     return (int64_t)n;
   }
   int file = a->segments[i].file;
   ssize_t got = file < 0 ? -1 : pread(file, to, n, (off_t)within);
-  return got > 0 ? got : trouble(lane, PERIGEE_NO_MEMORY, NOT_THERE);
+  return got > 0 ? got : arena_note_trouble(lane, PERIGEE_NO_MEMORY, NOT_THERE);
 }
 
 int arena_want(struct lane *lane, const uint8_t *bytes) {
   const struct shm_arena *a = &lane->peer_arena;
   uint64_t at = (uint64_t)(bytes - a->bytes);
   uint32_t i = (uint32_t)(at / a->segment);
-  if (is_shown(a, i) && a->segments[i].waits && a->segments[i].file < 0)
-    return trouble(lane, PERIGEE_NO_MEMORY, NOT_THERE);
+  if (segment_is_shown(a, i) && a->segments[i].waits && a->segments[i].file < 0)
+    return arena_note_trouble(lane, PERIGEE_NO_MEMORY, NOT_THERE);
   there_want(a->bytes, at);
   return 0;
 }
@@ -642,13 +649,13 @@ bool arena_looks(struct lane *lane, const struct source *source,
   bool loan = source->kind == SOURCE_LOAN && source->count == 1;
   const uint8_t *bytes =
       loan ? arena_peer(lane, source->address, source->block) : NULL;
-  uint32_t most = (uint32_t)least(*work / THERE_WORK, THERE_LOOKS);
+  uint32_t most = (uint32_t)least_bytes(*work / THERE_WORK, THERE_LOOKS);
   *work = 0;
   if (!bytes || arena_seen(lane, bytes, source->block))
     return true;
   uint64_t at = (uint64_t)(bytes - lane->peer_arena.bytes);
   uint32_t left = most;
-  enum there there = look(lane, at, at + source->block, &left);
+  enum there there = arena_look(lane, at, at + source->block, &left);
   *work = (uint64_t)(most - left) * THERE_WORK;
   return there != THERE_LATER;
 }

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * shm_payload.c - brings payloads from one process to the other: the receiver's
- * side. The owner's is in shm_stage.c.
+ * shm_payload.c - brings payloads from one process to the other: marks, and the
+ * receiver's side. The owner's is in shm_stage.c.
  *
  * The receiver always pulls. It pulls from a loan (a block of the owner's
  * arena, mapped here), from private memory of the owner (process_vm_readv, if a
  * probe during the handshake succeeded), or from a staging block, which the
  * owner fills while the receiver empties it, so that both cores copy at the same
- * time. shm_stage.c chooses.
+ * time. way_of (shm_stage.c) chooses.
  *
  *   staging block: u64 bytes staged so far; at 4096: an area that the payload
  *   passes through, from its begin to its end and again from its begin. It is as
@@ -30,9 +30,30 @@
 
 enum { COPIED = 16 << 10, VECTORS = 64, HALF = 256 << 10, BOUNCE = 2 * HALF };
 
+/* Clearing a mark: nothing that is written to the operation's memory afterwards
+ * may become visible before the cleared mark, hence the fence. It pairs with
+ * the reader's acquire fence between its copy and its load (shm_live). */
+void shm_mark(struct lane *lane, uint16_t operation, uint32_t generation) {
+  atomic_store_explicit(&lane->own->marks[operation], generation,
+                        memory_order_release);
+  if (generation == 0)
+    atomic_thread_fence(memory_order_release);
+}
+
+/* Only a peer that lies, or one whose memory was swapped out, has no such page.
+ * A mark that is wrongly taken for live harms nobody but the peer. */
+bool shm_live(struct lane *lane, uint16_t operation, uint32_t generation) {
+  const _Atomic uint32_t *mark = &lane->peer->marks[operation];
+  atomic_thread_fence(memory_order_acquire);
+  return !there_word(lane, mark) ||
+         atomic_load_explicit(mark, memory_order_acquire) == generation;
+}
+
+/* ---- The process of the peer --------------------------------------------- */
+
 /* A pid is valid only while its process lives, so bytes that were read count
  * only if that process still runs afterwards. */
-static bool alive(const struct lane_options *o) {
+static bool owner_is_alive(const struct lane_options *o) {
   struct pollfd p = {.fd = o->peer_pidfd, .events = POLLIN};
   return poll(&p, 1, 0) == 0;
 }
@@ -45,31 +66,32 @@ bool shm_probe(const struct lane_options *o, uint64_t address) {
   struct iovec to = {seen, sizeof seen};
   struct iovec from = {(void *)(uintptr_t)address, sizeof seen};
   bool asked = o->probe[0] | o->probe[1];
-  return asked && o->peer_pidfd >= 0 && alive(o) &&
+  return asked && o->peer_pidfd >= 0 && owner_is_alive(o) &&
          process_vm_readv(o->peer_pid, &to, 1, &from, 1, 0) == sizeof seen &&
-         alive(o) && memcmp(seen, o->probe, sizeof seen) == 0;
+         owner_is_alive(o) && memcmp(seen, o->probe, sizeof seen) == 0;
 }
 
-static uint64_t least(uint64_t a, uint64_t b) {
-  return a < b ? a : b;
-}
+/* ---- From a source ------------------------------------------------------- */
 
 /* Each of these moves bytes from the source's position `at` on. */
 
-static __attribute__((noinline)) int64_t put_copied(struct lane *lane,
-                                                    struct payload *into,
-                                                    const uint8_t *from,
-                                                    uint64_t n) {
+/* Each of these moves bytes from the source's position `at` on. */
+
+static __attribute__((noinline)) int64_t fetch_put_copied(struct lane *lane,
+                                                          struct payload *into,
+                                                          const uint8_t *from,
+                                                          uint64_t n) {
   uint8_t bytes[COPIED];
   int64_t got = arena_copy(lane, from, n, bytes, sizeof bytes);
   return got < 0 ? got : payload_put(into, bytes, (uint64_t)got);
 }
 
 /* Bytes of the peer's arena. */
-static int64_t put_there(struct lane *lane, struct payload *into,
-                         const uint8_t *from, uint64_t n) {
-  return arena_there(lane, from, n) == THERE ? payload_put(into, from, n)
-                                             : put_copied(lane, into, from, n);
+static int64_t fetch_put_there(struct lane *lane, struct payload *into,
+                               const uint8_t *from, uint64_t n) {
+  return arena_there(lane, from, n) == THERE
+             ? payload_put(into, from, n)
+             : fetch_put_copied(lane, into, from, n);
 }
 
 static int64_t fetch_loan(struct lane *lane, struct fetch *f, uint64_t at,
@@ -79,19 +101,20 @@ static int64_t fetch_loan(struct lane *lane, struct fetch *f, uint64_t at,
   const uint8_t *from = arena_peer(lane, f->source.address, f->total);
   if (!from)
     return PERIGEE_PROTOCOL;
-  return put_there(lane, into, from + at,
-                   least(f->total - at, *lane->options.piece));
+  return fetch_put_there(lane, into, from + at,
+                         least_bytes(f->total - at, *lane->options.piece));
 }
 
-static void ack(struct lane *lane, const struct fetch *f, uint64_t bytes) {
+static void fetch_ack(struct lane *lane, const struct fetch *f,
+                      uint64_t bytes) {
   atomic_store_explicit(&lane->own->acks[f->operation][f->part],
                         shm_ack_tag(f->generation) | bytes,
                         memory_order_release);
 }
 
 /* Returns 0 if the source has none. */
-static uint64_t area_of(const struct lane *lane, const struct fetch *f) {
-  uint64_t area = f->source.stride, most = least(f->total, SHM_STAGE);
+static uint64_t fetch_area(const struct lane *lane, const struct fetch *f) {
+  uint64_t area = f->source.stride, most = least_bytes(f->total, SHM_STAGE);
   if (!lane->options.sized)
     return most;
   return area == f->total || (area < f->total && area % SHM_SLOT == 0) ? area
@@ -100,7 +123,7 @@ static uint64_t area_of(const struct lane *lane, const struct fetch *f) {
 
 static int64_t fetch_staged(struct lane *lane, struct fetch *f, uint64_t at,
                             struct payload *into) {
-  uint64_t area = area_of(lane, f);
+  uint64_t area = fetch_area(lane, f);
   const uint8_t *block =
       arena_peer(lane, f->source.address, SHM_STAGE_HEAD + area);
   if (!block || f->source.address % 8 || area == 0)
@@ -111,20 +134,22 @@ static int64_t fetch_staged(struct lane *lane, struct fetch *f, uint64_t at,
       (const _Atomic uint64_t *)(const void *)block, memory_order_acquire);
   if (staged > f->total || staged < at || staged - at > area)
     return PERIGEE_PROTOCOL;
-  uint64_t n = least(SHM_SLOT - at % SHM_SLOT, staged - at);
+  uint64_t n = least_bytes(SHM_SLOT - at % SHM_SLOT, staged - at);
   if (n == 0)
     return 0;
-  int64_t moved = put_there(lane, into, block + SHM_STAGE_HEAD + at % area, n);
+  int64_t moved =
+      fetch_put_there(lane, into, block + SHM_STAGE_HEAD + at % area, n);
   if (moved > 0)
-    ack(lane, f, at + (uint64_t)moved);
+    fetch_ack(lane, f, at + (uint64_t)moved);
   return moved;
 }
 
 /* Makes vectors of the source from byte `done` on, at most `limit` bytes.
  * Addresses are the peer's claim: this side treats them as numbers, and the
  * kernel checks them. */
-static int remote_vectors(const struct fetch *f, uint64_t done, uint64_t limit,
-                          struct iovec *v, uint64_t *bytes) {
+static int pull_remote_vectors(const struct fetch *f, uint64_t done,
+                               uint64_t limit, struct iovec *v,
+                               uint64_t *bytes) {
   const struct source *s = &f->source;
   int n = 0;
   for (*bytes = 0; n < VECTORS && *bytes < limit && done < f->total; n++) {
@@ -139,8 +164,8 @@ static int remote_vectors(const struct fetch *f, uint64_t done, uint64_t limit,
   return n;
 }
 
-static int local_vectors(struct payload *into, uint64_t limit, struct iovec *v,
-                         uint64_t *bytes) {
+static int pull_local_vectors(struct payload *into, uint64_t limit,
+                              struct iovec *v, uint64_t *bytes) {
   struct payload walk = *into;
   int n = 0;
   uint64_t run;
@@ -157,17 +182,17 @@ static int local_vectors(struct payload *into, uint64_t limit, struct iovec *v,
   return n;
 }
 
-static int64_t pull(struct lane *lane, struct fetch *f, uint64_t at,
-                    struct payload *into, uint64_t limit) {
+static int64_t pull_private(struct lane *lane, struct fetch *f, uint64_t at,
+                            struct payload *into, uint64_t limit) {
   struct iovec to[VECTORS], from[VECTORS];
   uint64_t bytes, room;
-  int n = remote_vectors(f, at, limit, from, &bytes);
-  int m = local_vectors(into, bytes, to, &room);
+  int n = pull_remote_vectors(f, at, limit, from, &bytes);
+  int m = pull_local_vectors(into, bytes, to, &room);
   ssize_t got = process_vm_readv(lane->options.peer_pid, to, (unsigned)m, from,
                                  (unsigned)n, 0);
   if (got <= 0)
     return got < 0 && errno == ESRCH ? PERIGEE_PEER_LOST : PERIGEE_PROTOCOL;
-  if (!alive(&lane->options))
+  if (!owner_is_alive(&lane->options))
     return PERIGEE_PEER_LOST;
   into->done += (uint64_t)got;
   return got;
@@ -177,7 +202,8 @@ static int64_t fetch_private(struct lane *lane, struct fetch *f, uint64_t at,
                              struct payload *into) {
   if (!lane->pulls)
     return PERIGEE_PROTOCOL;
-  return pull(lane, f, at, into, least(f->total - at, *lane->options.piece));
+  return pull_private(lane, f, at, into,
+                      least_bytes(f->total - at, *lane->options.piece));
 }
 
 static int64_t fetch_from(struct lane *lane, struct fetch *f, uint64_t at,
@@ -194,35 +220,34 @@ static int64_t fetch_from(struct lane *lane, struct fetch *f, uint64_t at,
   }
 }
 
+/* ---- The fetch ----------------------------------------------------------- */
+
 /* A bounce block, for memory that no CPU can write or that others can see. One
  * half is filled while memory that copies asynchronously empties the other. */
 struct bounce {
   uint8_t *block;
   uint64_t filled; /* bytes of the payload put in it; f->done have left it */
 };
+
 _Static_assert(sizeof(struct bounce) <= FETCH_OWN, "there is room for it");
 
 static struct bounce *bounce_of(struct fetch *f) {
   return (struct bounce *)(void *)f->own;
 }
 
-static bool live(struct lane *lane, const struct fetch *f) {
-  return transport_shm.payloads->live(lane, f->operation, f->generation);
-}
-
-static uint8_t *take_bounce(struct lane *lane) {
+static uint8_t *bounce_take(struct lane *lane) {
   uint8_t *bounce = lane->spare ? lane->spare : malloc(BOUNCE);
   lane->spare = NULL;
   return bounce;
 }
 
 /* Returns whether all earlier bytes have left the half that is filled now. */
-static bool has_room(struct fetch *f) {
+static bool bounce_has_room(struct fetch *f) {
   uint64_t filled = bounce_of(f)->filled;
   return filled < f->total && filled / HALF * HALF + HALF - f->done <= BOUNCE;
 }
 
-static int64_t fill(struct lane *lane, struct fetch *f) {
+static int64_t bounce_fill(struct lane *lane, struct fetch *f) {
   struct bounce *b = bounce_of(f);
   struct payload half;
   uint64_t at = b->filled % BOUNCE;
@@ -231,27 +256,29 @@ static int64_t fill(struct lane *lane, struct fetch *f) {
   if (got <= 0)
     return got;
   b->filled += (uint64_t)got;
-  return f->careful && !live(lane, f) ? PERIGEE_CANCELLED : got;
+  return f->careful && !shm_live(lane, f->operation, f->generation)
+             ? PERIGEE_CANCELLED
+             : got;
 }
 
-static int64_t fetch_bounced(struct lane *lane, struct fetch *f) {
+static int64_t shm_fetch_bounced(struct lane *lane, struct fetch *f) {
   struct bounce *b = bounce_of(f);
-  if (!b->block && !(b->block = take_bounce(lane)))
+  if (!b->block && !(b->block = bounce_take(lane)))
     return PERIGEE_NO_MEMORY;
-  if (has_room(f)) {
-    int64_t got = fill(lane, f);
+  if (bounce_has_room(f)) {
+    int64_t got = bounce_fill(lane, f);
     if (got < 0 || b->filled == f->done)
       return got;
   }
   uint64_t at = f->done % BOUNCE;
-  uint64_t n = least(b->filled - f->done, BOUNCE - at);
+  uint64_t n = least_bytes(b->filled - f->done, BOUNCE - at);
   return payload_put(f->into, b->block + at, n);
 }
 
 int64_t shm_fetch(struct lane *lane, struct fetch *f) {
   bool straight = f->into->memory->direct && !f->careful;
-  int64_t moved =
-      straight ? fetch_from(lane, f, f->done, f->into) : fetch_bounced(lane, f);
+  int64_t moved = straight ? fetch_from(lane, f, f->done, f->into)
+                           : shm_fetch_bounced(lane, f);
   if (moved > 0)
     f->done += (uint64_t)moved;
   return moved;

@@ -15,9 +15,9 @@
  * A session that ends takes its rights along: a region may be closed after
  * that, and the peer may not have heard of either.
  *
- * What is read has to be there (shm_there.c). The bits of a region's pages are
- * kept, so that a read of what was read before needs no call; what is not there
- * is read by a call, from the region's file, which is kept until all of it was
+ * Bytes that are read have to be there (shm_there.c). The bits of a region's pages are
+ * kept, so that a read of what was read before needs no call; bytes that are not
+ * there are read by a call, from the region's file, which is kept until all of it was
  * seen. Only the owner of a region that its peers may write could punch holes
  * later, where a peer that writes makes pages anyway.
  */
@@ -31,7 +31,7 @@
 /* Bytes of one read by a call, and of one look. */
 enum { BOUNCE = 16 << 10, STRETCH = 128 << 10 };
 
-/* ---- The owner ---------------------------------------------------------- */
+/* ---- The owner ----------------------------------------------------------- */
 
 int shm_export(struct lane *lane, const struct grant *grant,
                struct region_key *key) {
@@ -65,9 +65,9 @@ void shm_cut(struct lane *lane) {
     shm_revoke(lane, slot);
 }
 
-/* ---- The peer ----------------------------------------------------------- */
+/* ---- The peer ------------------------------------------------------------ */
 
-/* What was seen of a region. */
+/* The pages of a region that were seen. */
 struct sight {
   struct node node; /* in lane->sights */
   int file;         /* or -1 */
@@ -82,7 +82,7 @@ static struct sight *sight_of(const struct window *window) {
   return s;
 }
 
-static void close_file(struct lane *lane, struct sight *s) {
+static void sight_close_file(struct lane *lane, struct sight *s) {
   if (s->file < 0)
     return;
   adopted_close(s->file);
@@ -91,7 +91,7 @@ static void close_file(struct lane *lane, struct sight *s) {
 }
 
 /* Can a region be seen to be there at once? Then its file is not needed. */
-static bool is_whole(const struct window *window, struct sight *s) {
+static bool sight_is_whole(const struct window *window, struct sight *s) {
   uint32_t looks = THERE_LOOKS;
   return there_range(window->pointer, s->bits, 0, window->length, &looks,
                      &s->known) == THERE;
@@ -104,7 +104,7 @@ static bool sight_open(struct lane *lane, struct window *window, int fd) {
     return false;
   s->pages = pages;
   s->file = -1;
-  if (window->access & PERIGEE_READ && !is_whole(window, s) &&
+  if (window->access & PERIGEE_READ && !sight_is_whole(window, s) &&
       arena_may_keep(lane, fd))
     s->file = fcntl(fd, F_DUPFD_CLOEXEC, 0);
   if (s->file >= 0 && lane->options.share)
@@ -118,13 +118,13 @@ static void sight_close(struct lane *lane, struct window *window) {
   struct sight *s = sight_of(window);
   if (!s)
     return;
-  close_file(lane, s);
+  sight_close_file(lane, s);
   list_remove(&s->node);
   free(s);
   memset(window->own, 0, sizeof s);
 }
 
-void regions_forked(struct lane *lane) {
+void shm_regions_forked(struct lane *lane) {
   struct node *n, *head = &lane->sights;
   for (n = head->next; n != head; n = n->next) {
     struct sight *s = CONTAINER(n, struct sight, node);
@@ -168,53 +168,50 @@ void shm_detach(struct lane *lane, struct window *window) {
 }
 
 /* Why it is not granted any more. */
-static int refusal(const struct lane *lane) {
+static int region_refusal(const struct lane *lane) {
   return atomic_load_explicit(&lane->peer->over, memory_order_relaxed)
              ? PERIGEE_PEER_LOST
              : PERIGEE_STALE;
 }
 
-static uint64_t least(uint64_t a, uint64_t b) {
-  return a < b ? a : b;
-}
-
 static __attribute__((noinline)) int64_t
-read_by_call(struct lane *lane, const struct sight *s, uint64_t at, uint64_t n,
-             struct payload *remote, struct payload *local) {
+region_read_by_call(struct lane *lane, const struct sight *s, uint64_t at,
+                    uint64_t n, struct payload *remote, struct payload *local) {
   uint8_t bytes[BOUNCE];
-  ssize_t got = s->file < 0
-                    ? -1
-                    : pread(s->file, bytes, least(n, sizeof bytes), (off_t)at);
+  ssize_t got = s->file < 0 ? -1
+                            : pread(s->file, bytes,
+                                    least_bytes(n, sizeof bytes), (off_t)at);
   if (got <= 0)
     return arena_not_there(lane);
   remote->done += (uint64_t)got;
   return payload_put(local, bytes, (uint64_t)got);
 }
 
-/* Of bytes that are not known to be there; moves some of them. */
-static int64_t read_unseen(struct lane *lane, const struct window *window,
-                           struct payload *remote, struct payload *local,
-                           uint64_t limit) {
+/* Moves some of the bytes that are not known to be there. */
+static int64_t region_read_unseen(struct lane *lane,
+                                  const struct window *window,
+                                  struct payload *remote, struct payload *local,
+                                  uint64_t limit) {
   struct sight *s = sight_of(window);
   uint64_t n;
   const uint8_t *from = payload_run(remote, &n);
   uint64_t at = (uint64_t)(from - window->pointer);
   uint32_t looks = UINT32_MAX;
-  n = least(least(n, limit), STRETCH);
+  n = least_bytes(least_bytes(n, limit), STRETCH);
   if (there_range(window->pointer, s->bits, at, at + n, &looks, &s->known) !=
       THERE)
-    return read_by_call(lane, s, at, n, remote, local);
+    return region_read_by_call(lane, s, at, n, remote, local);
   if (s->known == s->pages)
-    close_file(lane, s);
+    sight_close_file(lane, s);
   return (int64_t)payload_copy(local, remote, n);
 }
 
 /* Is all of the next `limit` bytes known to be there? They are not none. */
-static bool is_seen(const struct window *window, const struct payload *remote,
-                    uint64_t limit) {
+static bool region_is_seen(const struct window *window,
+                           const struct payload *remote, uint64_t limit) {
   const struct sight *s = sight_of(window);
   uint64_t from = (uint64_t)(remote->base - window->pointer), to = from;
-  uint64_t end = least(remote->done + limit, remote->total) - 1;
+  uint64_t end = least_bytes(remote->done + limit, remote->total) - 1;
   if (remote->count == 1) {
     from += remote->done;
     to += end + 1;
@@ -229,11 +226,11 @@ static __attribute__((noinline)) int64_t
 region_read(struct lane *lane, const struct window *window,
             struct payload *remote, struct payload *local, uint64_t limit) {
   if (limit == 0 || remote->done == remote->total ||
-      is_seen(window, remote, limit))
+      region_is_seen(window, remote, limit))
     return (int64_t)payload_copy(local, remote, limit);
   uint64_t moved = 0;
   while (moved < limit && remote->done < remote->total) {
-    int64_t n = read_unseen(lane, window, remote, local, limit - moved);
+    int64_t n = region_read_unseen(lane, window, remote, local, limit - moved);
     if (n < 0)
       return n;
     moved += (uint64_t)n;
@@ -253,7 +250,7 @@ int64_t shm_copy(struct lane *lane, const struct window *window,
     moved = write ? (int64_t)payload_copy(remote, local, limit)
                   : region_read(lane, window, remote, local, limit);
   else
-    moved = refusal(lane);
+    moved = region_refusal(lane);
   atomic_store_explicit(&lane->own->inside, 0, memory_order_release);
   return moved;
 }

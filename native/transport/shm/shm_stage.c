@@ -1,28 +1,73 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * shm_stage.c - the owner's side of payloads (shm_payload.c): where the peer
- * gets them from, and filling staging blocks.
+ * shm_stage.c - the owner's side of payloads (shm_payload.c has the receiver's):
+ * where the peer gets them from, and filling staging blocks. way_of answers where
+ * a payload goes:
  *
  *   bytes                  near                         far
  *   up to PLAIN            copied to a block in turn    streamed to one
  *   up to TURN_MOST        pulled, but for trials       streamed to one
  *   more                   pulled                       pulled
  *
- * That is so of one piece of memory; far, and above PLAIN, strides are pulled. A
- * peer whose blocks have SHM_STAGE at most (an older build) has more pulled.
- * Whatever finds no block in turn is pulled, too; where the peer may not pull,
- * it goes by eight slots. A trial, of the distance (shm_distance.c), is streamed
- * if it would have been pulled.
+ * The table is for one piece of memory; far, and above PLAIN, strides are pulled.
+ * If the peer's blocks have SHM_STAGE at most (an older build), more is pulled.
+ * A payload that finds no block in turn is pulled, too; if the peer may not pull,
+ * it goes by eight slots. A trial, of the distance, is streamed if it would have
+ * been pulled.
  *
  * A payload in a block in turn is staged right behind its record, piece by
- * piece, while the receiver empties the pieces before. So it needs its owner no
- * more, who may compute next.
+ * piece, while the receiver empties the pieces before. Its owner may compute
+ * next, as the payload needs it no more.
+ *
+ * Distance. Two cores are near if they share a cache, and far if they do not; a
+ * line that goes from one to the other tells. A store to a line that the peer's
+ * core has, as the reader of what was there before, first fetches that line: 25
+ * ns a KiB near, some 200 far. A streaming store fetches nothing and takes 40 ns
+ * a KiB in either case, and the peer then reads memory in place of a cache
+ * (bench/tried.md, "Large raw calls").
+ *
+ *   state   a line that was tried came        becomes
+ *   near    late, and the one before it       far
+ *   far     soon                              near
+ *
+ * The thread of a virtual machine moves from core to core, so it is tried again
+ * after EVERY payloads, and after a slow copy, unless that was done within the
+ * last SOON. How long copies take tells no more than that, as what they read may
+ * come from memory, and what they write over may be there, too.
+ *
+ * Blocks in turn lie in a stretch of the arena that is longer than a core's own
+ * cache. A payload that is pulled from private memory leaves its lines in the
+ * cache of the core that read it, and its owner takes about three times as long
+ * to write them anew. So do slots that are used again at once. If a line is used
+ * again only when both cores' own caches have dropped it, it is written from the
+ * shared cache.
+ *
+ * Blocks lie one behind the other and are free again in that order, each when
+ * its exposure ends or the peer has all of the payload: a call that runs long
+ * keeps none, but a message that nobody receives does. Nobody waits for a block:
+ * if there is no room at once, the payload goes another way.
+ *
+ *   stretch   event                                        becomes
+ *   none      STRETCH_MIN bytes would have been staged
+ *             within WINDOW, and share and arena have
+ *             room                                         there
+ *   there     no block was in use since the look before
+ *             the last, or a loan needs the room           none
+ *
+ * The stretch counts for its share (SHARE_STAGED) and not among the blocks that
+ * may be lent, of which all belong to who lends (operation/room.c).
  */
+#include <unistd.h>
+
 #include "shm.h"
 
 enum { PLAIN = 512 << 10 };
-/* Of a payload in a block in turn: the least of a piece, and how many pieces it
- * may have. */
+
+/* The longest payload of a block in turn. */
+enum { TURN_MOST = 3 << 19 };
+
+/* The least piece of a payload in a block in turn, and how many pieces it may
+ * have. */
 enum { PIECE = 8 << 10, PIECES = 8 };
 
 /* A staging block, of the arena or one that is used in turn. */
@@ -34,76 +79,234 @@ struct staging {
   bool streams;   /* past the caches */
   bool tries;     /* the distance */
 };
-_Static_assert(sizeof(struct staging) <= EXPOSURE_OWN, "there is room for it");
 
-static uint64_t least(uint64_t a, uint64_t b) {
-  return a < b ? a : b;
-}
+_Static_assert(sizeof(struct staging) <= EXPOSURE_OWN, "there is room for it");
 
 static struct staging *staging_of(struct exposure *e) {
   return (struct staging *)(void *)e->own;
 }
 
-static int64_t now(const struct lane *lane) {
+static int64_t staging_clock(const struct lane *lane) {
   return lane->options.clock(lane->options.context);
 }
 
-/* Where in a payload the line with `fed` is tried: of a long one behind the last
- * byte, for which the receiver waits; of a short one, which the receiver may not
- * have looked at by then, before the first, when it has the line from an earlier
- * payload. */
-static bool tries_here(const struct exposure *e, const struct staging *s) {
-  uint64_t total = e->payload->total;
-  return s->tries &&
-         (total >= PIECE * PIECES ? e->fed == total : e->fed == 0 && !s->fresh);
+/* ---- Distance ------------------------------------------------------------ */
+
+enum { EVERY = 64, SOON = 8 };
+
+/* ns: a line took 0 to 65 near and 100 to 180 far. */
+static const int64_t LATE = 85;
+
+static const int64_t SLOW = 90; /* ns a KiB */
+
+/* Does the next payload try it? */
+static bool distance_due(const struct shm_distance *d) {
+  return d->wait == 0;
 }
 
-/* Stores `fed`, and measures how long the line takes to come: less what a
- * reading of the clock takes, and when all stores before it are done. (Not
- * inline: GCC says of such a fence that ThreadSanitizer knows none.) */
-static __attribute__((noinline)) void try_line(struct lane *lane, uint64_t fed,
-                                               _Atomic uint64_t *word) {
-  atomic_thread_fence(memory_order_seq_cst);
-  int64_t before = now(lane), begin = now(lane);
-  atomic_exchange_explicit(word, fed, memory_order_acq_rel);
-  distance_learn(&lane->distance, now(lane) - begin - (begin - before));
+/* A payload did not. */
+static void distance_pass(struct shm_distance *d) {
+  d->wait -= d->wait > 0;
 }
 
-/* Tells the receiver how many bytes are staged. Release: after these bytes. */
-static void tell_fed(struct lane *lane, struct exposure *e) {
-  const struct staging *s = staging_of(e);
-  _Atomic uint64_t *word =
-      (_Atomic uint64_t *)(void *)(lane->arena + s->block - 1);
-  if (tries_here(e, s))
-    try_line(lane, e->fed, word);
-  else
-    atomic_store_explicit(word, e->fed, memory_order_release);
+void distance_learn(struct shm_distance *d, int64_t line) {
+  bool late = line > LATE;
+  d->far = late && (d->late || d->far);
+  d->wait = late && !d->far ? 0 : EVERY;
+  d->late = late;
 }
 
-static void stage_in(struct lane *lane, struct exposure *e, struct payload *p,
-                     int64_t offset) {
-  struct staging *s = staging_of(e);
-  s->block = (uint64_t)offset + 1;
-  e->payload = p;
-  e->fed = 0;
-  tell_fed(lane, e);
-  e->source =
-      (struct source){.kind = SOURCE_STAGED,
-                      .address = arena_address(lane, (uint64_t)offset),
-                      .block = p->total,
-                      .count = 1,
-                      .stride = lane->options.sized ? s->area : p->total};
+/* A copy of so many bytes to a block took so many ns. */
+static void distance_copied(struct shm_distance *d, uint64_t bytes,
+                            int64_t took) {
+  bool slow = took > SLOW * (int64_t)bytes / 1024;
+  if (slow && d->wait <= EVERY - SOON)
+    d->wait = 0;
 }
 
-static int stage(struct lane *lane, struct exposure *e, struct payload *p) {
-  int64_t offset = arena_take(lane, SHM_STAGE_HEAD + SHM_STAGE);
-  if (offset < 0)
-    return (int)offset;
-  e->footprint = SHM_STAGE_HEAD + SHM_STAGE;
-  staging_of(e)->area = (uint32_t)least(p->total, SHM_STAGE);
-  stage_in(lane, e, p, offset);
-  return PERIGEE_OK;
+/* ---- The stretch --------------------------------------------------------- */
+
+enum { STRETCH_MIN = 2 << 20, STRETCH_MAX = 4 << 20 };
+
+_Static_assert(TURN_MOST + SHM_STAGE_HEAD < STRETCH_MIN, "a block fits");
+
+static const int64_t WINDOW = 250 * 1000000; /* ns */
+
+/* Returns how many bytes of a staged payload the peer says to have taken.
+ * Acquire: pairs with the receiver's release behind its copy (fetch_ack), so that
+ * copy is over before the block is written again. */
+static uint64_t staging_acked(struct lane *lane, uint16_t operation,
+                              uint8_t part, uint32_t generation) {
+  const _Atomic uint64_t *word = &lane->peer->acks[operation][part];
+  if (!there_word(lane, word))
+    return 0;
+  uint64_t ack = atomic_load_explicit(word, memory_order_acquire);
+  uint64_t bytes = ack & ((UINT64_C(1) << SHM_ACK_SHIFT) - 1);
+  return (ack ^ shm_ack_tag(generation)) >> SHM_ACK_SHIFT ? 0 : bytes;
 }
+
+/* Twice the cache of one core, as the lines of two are to be dropped. */
+static uint32_t turns_stretch_size(void) {
+  long own = sysconf(_SC_LEVEL2_CACHE_SIZE);
+  if (own <= STRETCH_MIN / 2)
+    return STRETCH_MIN;
+  return own >= STRETCH_MAX / 2 ? STRETCH_MAX
+                                : (uint32_t)blocks_whole(2 * (uint64_t)own);
+}
+
+/* A side that stages little would only meet new pages. */
+static bool turns_pay(struct lane *lane, uint32_t length) {
+  struct shm_turns *t = &lane->turns;
+  if (*lane->options.now - t->since > WINDOW) {
+    t->since = *lane->options.now;
+    t->wanted = 0;
+  }
+  t->wanted += length;
+  return t->wanted >= STRETCH_MIN;
+}
+
+static bool turns_may_hold(const struct share *share, uint64_t bytes) {
+  return !share || share_may(share, SHARE_STAGED, bytes);
+}
+
+static __attribute__((noinline)) bool turns_begin(struct lane *lane,
+                                                  uint32_t length) {
+  struct shm_turns *t = &lane->turns;
+  struct share *share = lane->options.share;
+  uint32_t size = turns_pay(lane, length) ? turns_stretch_size() : 0;
+  if (size == 0 || !turns_may_hold(share, size))
+    return false;
+  t->wanted = 0;
+  lane->blocks.limit += size;
+  int64_t offset = arena_take(lane, size);
+  if (offset < 0) {
+    lane->blocks.limit -= size;
+    return false;
+  }
+  share_take(share, SHARE_STAGED, size);
+  t->stretch = (uint64_t)offset;
+  t->size = size;
+  t->next = t->touched = 0;
+  return true;
+}
+
+static struct shm_turn *turn_of(struct shm_turns *t, uint32_t number) {
+  return &t->blocks[number % SHM_TURNS];
+}
+
+/* The peer may say of any block that it has taken all. One that is still to be
+ * filled stays, as the stretch could be gone by then. */
+static bool turn_is_over(struct lane *lane, const struct shm_turn *b) {
+  return b->total == 0 ||
+         (b->filled && staging_acked(lane, b->operation, b->part,
+                                     b->generation) == b->total);
+}
+
+/* A peer that lies about what it has taken reads other bytes than its own. */
+static void turns_drop_oldest(struct lane *lane) {
+  struct shm_turns *t = &lane->turns;
+  while (t->count > 0 && turn_is_over(lane, turn_of(t, t->first))) {
+    t->first++;
+    t->count--;
+  }
+}
+
+bool turns_end(struct lane *lane, bool all) {
+  struct shm_turns *t = &lane->turns;
+  bool idle = all || *lane->options.look - t->used > 1;
+  if (t->size == 0 || !idle)
+    return false;
+  turns_drop_oldest(lane);
+  if (t->count > 0)
+    return false;
+  arena_give(lane, t->stretch);
+  lane->blocks.limit -= t->size;
+  share_back(lane->options.share, SHARE_STAGED, t->size);
+  t->size = 0;
+  return true;
+}
+
+/* ---- Blocks in turn ------------------------------------------------------ */
+
+static uint32_t turn_length(uint32_t bytes) {
+  return SHM_STAGE_HEAD + ((bytes + SHM_PAGE - 1) & ~(uint32_t)(SHM_PAGE - 1));
+}
+
+/* Returns where a block may begin, or -1. Blocks never fill the stretch, so
+ * `next` is at the oldest one only if there is none. */
+static int64_t turns_place(struct shm_turns *t, uint32_t length) {
+  uint32_t oldest = turn_of(t, t->first)->at, behind = t->size - t->next;
+  if (t->count == SHM_TURNS)
+    return -1;
+  if (t->count == 0)
+    return length <= behind ? t->next : 0;
+  if (t->next < oldest)
+    return length < oldest - t->next ? (int64_t)t->next : -1;
+  if (length <= behind)
+    return t->next;
+  return length < oldest ? 0 : -1;
+}
+
+/* Returns where a block of that length may begin now, or -1. */
+static int64_t turns_find(struct lane *lane, uint32_t length) {
+  struct shm_turns *t = &lane->turns;
+  if (t->size == 0 && !turns_begin(lane, length))
+    return -1;
+  int64_t at = turns_place(t, length);
+  if (at >= 0)
+    return at;
+  turns_drop_oldest(lane);
+  return turns_place(t, length);
+}
+
+/* Takes the block that begins at `at`, as turns_find said, and returns its offset
+ * in the arena. `turn` names it for turns_give, which may come late: once the
+ * peer has all of the payload, the block is free. fresh: nothing was written
+ * there before. */
+static int64_t turns_take(struct lane *lane, const struct exposure *e,
+                          uint32_t bytes, uint32_t at, uint32_t *turn,
+                          bool *fresh) {
+  struct shm_turns *t = &lane->turns;
+  *turn = t->first + t->count++;
+  *turn_of(t, *turn) = (struct shm_turn){.at = at,
+                                         .total = bytes,
+                                         .generation = e->generation,
+                                         .operation = e->operation,
+                                         .part = e->part};
+  t->next = at + turn_length(bytes);
+  t->used = *lane->options.look;
+  *fresh = t->next > t->touched;
+  if (*fresh)
+    t->touched = t->next;
+  return (int64_t)t->stretch + at;
+}
+
+static void turns_give(struct lane *lane, uint32_t turn) {
+  struct shm_turns *t = &lane->turns;
+  if (turn - t->first >= t->count)
+    return; /* the peer had all of it long ago */
+  turn_of(t, turn)->total = 0;
+  t->used = *lane->options.look;
+  turns_drop_oldest(lane);
+}
+
+/* All of the payload was staged. */
+static void turns_filled(struct lane *lane, uint32_t turn) {
+  turn_of(&lane->turns, turn)->filled = true;
+}
+
+/* ---- Where a payload goes ------------------------------------------------ */
+
+enum way_kind {
+  WAY_TURN,  /* to a block in turn */
+  WAY_PULL,  /* nowhere: the peer pulls it from where it is */
+  WAY_SLOTS, /* to a block of slots */
+};
+struct way {
+  enum way_kind kind;
+  bool streams, tries; /* as in struct staging */
+  int64_t at;          /* where in the stretch the block may begin */
+};
 
 /* Is it better staged in turn than read where it is? */
 static bool prefers_turn(const struct lane *lane, uint64_t bytes,
@@ -115,113 +318,122 @@ static bool prefers_turn(const struct lane *lane, uint64_t bytes,
                    : bytes <= PLAIN && !d->far;
 }
 
+/* Where does a payload of so many bytes go, which is in one piece or in more, and
+ * of memory that is direct or is not? */
+static struct way way_of(struct lane *lane, uint64_t bytes, bool one_piece,
+                         bool direct) {
+  const struct shm_distance *d = &lane->distance;
+  struct way way = {.kind = lane->peer_pulls && direct ? WAY_PULL : WAY_SLOTS,
+                    .at = -1};
+  if (direct && prefers_turn(lane, bytes, one_piece))
+    way.at = turns_find(lane, turn_length((uint32_t)bytes));
+  if (way.at < 0)
+    return way;
+  return (struct way){.kind = WAY_TURN,
+                      .streams = d->far || bytes > PLAIN,
+                      .tries = distance_due(d),
+                      .at = way.at};
+}
+
 /* A payload that is not staged counts here, and otherwise in shm_expose. */
 bool shm_stages(struct lane *lane, uint64_t bytes) {
-  if (prefers_turn(lane, bytes, true) && turns_room(lane, (uint32_t)bytes))
+  if (way_of(lane, bytes, true, true).kind == WAY_TURN)
     return true;
   distance_pass(&lane->distance);
   return false;
 }
 
-static bool stage_in_turn(struct lane *lane, struct exposure *e,
-                          struct payload *p) {
-  const struct shm_distance *d = &lane->distance;
-  struct staging *s = staging_of(e);
-  int64_t offset = -1;
-  if (p->memory->direct && prefers_turn(lane, p->total, p->count == 1))
-    offset = turns_take(lane, e, (uint32_t)p->total, &s->turn, &s->fresh);
-  if (offset < 0)
-    return false;
-  s->area = (uint32_t)p->total;
-  s->streams = d->far || p->total > PLAIN;
-  s->tries = distance_due(d);
-  e->at_once = true;
-  stage_in(lane, e, p, offset);
-  return true;
+/* ---- Exposing ------------------------------------------------------------ */
+
+/* Is the line with `fed` tried here? A long payload tries it behind the last byte,
+ * for which the receiver waits. A short one, which the receiver may not have
+ * looked at by then, tries it before the first byte, when the receiver has the
+ * line from an earlier payload. */
+static bool staging_tries_here(const struct exposure *e,
+                               const struct staging *s) {
+  uint64_t total = e->payload->total;
+  return s->tries &&
+         (total >= PIECE * PIECES ? e->fed == total : e->fed == 0 && !s->fresh);
 }
 
-int shm_expose(struct lane *lane, struct exposure *e, struct payload *p) {
-  *staging_of(e) = (struct staging){0};
-  e->payload = NULL;
-  e->at_once = false;
-  bool staged = stage_in_turn(lane, e, p);
-  distance_pass(&lane->distance);
-  if (staged)
-    return PERIGEE_OK;
-  if (!lane->peer_pulls || !p->memory->direct)
-    return stage(lane, e, p);
-  e->source = (struct source){.kind = SOURCE_PRIVATE,
-                              .address = (uint64_t)(uintptr_t)p->base,
-                              .block = p->block,
-                              .count = p->count,
-                              .stride = p->stride};
+/* Stores `fed`, and measures how long the line takes to come: less what a
+ * reading of the clock takes, and when all stores before it are done. (Not
+ * inline: GCC says of such a fence that ThreadSanitizer knows none.) */
+static __attribute__((noinline)) void
+distance_try_line(struct lane *lane, uint64_t fed, _Atomic uint64_t *word) {
+  atomic_thread_fence(memory_order_seq_cst);
+  int64_t before = staging_clock(lane), begin = staging_clock(lane);
+  atomic_exchange_explicit(word, fed, memory_order_acq_rel);
+  distance_learn(&lane->distance,
+                 staging_clock(lane) - begin - (begin - before));
+}
+
+/* Tells the receiver how many bytes are staged. Release: after these bytes. */
+static void staging_tell_fed(struct lane *lane, struct exposure *e) {
+  const struct staging *s = staging_of(e);
+  _Atomic uint64_t *word =
+      (_Atomic uint64_t *)(void *)(lane->arena + s->block - 1);
+  if (staging_tries_here(e, s))
+    distance_try_line(lane, e->fed, word);
+  else
+    atomic_store_explicit(word, e->fed, memory_order_release);
+}
+
+static void staging_begin(struct lane *lane, struct exposure *e,
+                          struct payload *p, int64_t offset) {
+  struct staging *s = staging_of(e);
+  s->block = (uint64_t)offset + 1;
+  e->payload = p;
+  e->fed = 0;
+  staging_tell_fed(lane, e);
+  e->source =
+      (struct source){.kind = SOURCE_STAGED,
+                      .address = arena_address(lane, (uint64_t)offset),
+                      .block = p->total,
+                      .count = 1,
+                      .stride = lane->options.sized ? s->area : p->total};
+}
+
+static int stage_in_slots(struct lane *lane, struct exposure *e,
+                          struct payload *p) {
+  int64_t offset = arena_take(lane, SHM_STAGE_HEAD + SHM_STAGE);
+  if (offset < 0)
+    return (int)offset;
+  e->footprint = SHM_STAGE_HEAD + SHM_STAGE;
+  staging_of(e)->area = (uint32_t)least_bytes(p->total, SHM_STAGE);
+  staging_begin(lane, e, p, offset);
   return PERIGEE_OK;
 }
 
-/* Acquire: pairs with the receiver's release behind its copy (ack), so that copy
- * is over before the block is written again. */
-uint64_t shm_acked(struct lane *lane, uint16_t operation, uint8_t part,
-                   uint32_t generation) {
-  const _Atomic uint64_t *word = &lane->peer->acks[operation][part];
-  if (!there_word(lane, word))
-    return 0;
-  uint64_t ack = atomic_load_explicit(word, memory_order_acquire);
-  uint64_t bytes = ack & ((UINT64_C(1) << SHM_ACK_SHIFT) - 1);
-  return (ack ^ shm_ack_tag(generation)) >> SHM_ACK_SHIFT ? 0 : bytes;
+static void stage_in_turn(struct lane *lane, struct exposure *e,
+                          struct payload *p, const struct way *way) {
+  struct staging *s = staging_of(e);
+  int64_t offset = turns_take(lane, e, (uint32_t)p->total, (uint32_t)way->at,
+                              &s->turn, &s->fresh);
+  s->area = (uint32_t)p->total;
+  s->streams = way->streams;
+  s->tries = way->tries;
+  e->at_once = true;
+  staging_begin(lane, e, p, offset);
 }
 
-/* Returns how many of the staged bytes the receiver has taken. */
-static uint64_t taken(struct lane *lane, const struct exposure *e) {
-  uint64_t bytes = shm_acked(lane, e->operation, e->part, e->generation);
-  return bytes > e->fed ? 0 : bytes;
-}
-
-/* Returns the bytes that may be staged now. The CPU fills one slot, which the
- * receiver empties while the next is filled. Memory that copies asynchronously
- * is asked to fill all free room. */
-static uint64_t stage_next(struct lane *lane, const struct exposure *e) {
-  const struct payload *p = e->payload;
-  uint64_t room = SHM_STAGE - (e->fed - taken(lane, e));
-  uint64_t left = p->total - e->fed;
-  if (!p->memory->direct)
-    return least(least(left, room), SHM_STAGE - e->fed % SHM_STAGE);
-  uint64_t n = least(left, SHM_SLOT - e->fed % SHM_SLOT);
-  return n <= room ? n : 0;
-}
-
-static int64_t stage_some(struct lane *lane, struct exposure *e, uint64_t n) {
-  const struct staging *s = staging_of(e);
-  uint8_t *block = lane->arena + s->block - 1;
-  uint8_t *to = block + SHM_STAGE_HEAD + e->fed % s->area;
-  int64_t moved = s->streams ? payload_stream(e->payload, to, n)
-                             : payload_take(e->payload, to, n);
-  if (moved <= 0)
-    return moved;
-  e->fed += (uint64_t)moved;
-  tell_fed(lane, e);
-  return moved;
-}
-
-/* The receiver empties one piece while the next is filled. */
-static int64_t stage_at_once(struct lane *lane, struct exposure *e) {
-  const struct staging *s = staging_of(e);
-  uint64_t total = e->payload->total, piece = total / PIECES;
-  int64_t begin = s->streams ? 0 : now(lane);
-  while (e->fed < total)
-    stage_some(lane, e, least(total - e->fed, piece > PIECE ? piece : PIECE));
-  turns_filled(lane, s->turn);
-  if (!s->streams && !s->fresh)
-    distance_copied(&lane->distance, total, now(lane) - begin);
-  return (int64_t)total;
-}
-
-int64_t shm_feed(struct lane *lane, struct exposure *e) {
-  if (!e->payload || e->fed == e->payload->total)
-    return 0;
-  if (e->at_once)
-    return stage_at_once(lane, e);
-  uint64_t n = stage_next(lane, e);
-  return n > 0 ? stage_some(lane, e, n) : 0;
+int shm_expose(struct lane *lane, struct exposure *e, struct payload *p) {
+  struct way way = way_of(lane, p->total, p->count == 1, p->memory->direct);
+  *staging_of(e) = (struct staging){0};
+  e->payload = NULL;
+  e->at_once = false;
+  if (way.kind == WAY_TURN)
+    stage_in_turn(lane, e, p, &way);
+  distance_pass(&lane->distance);
+  if (way.kind == WAY_SLOTS)
+    return stage_in_slots(lane, e, p);
+  if (way.kind == WAY_PULL)
+    e->source = (struct source){.kind = SOURCE_PRIVATE,
+                                .address = (uint64_t)(uintptr_t)p->base,
+                                .block = p->block,
+                                .count = p->count,
+                                .stride = p->stride};
+  return PERIGEE_OK;
 }
 
 void shm_conceal(struct lane *lane, struct exposure *e) {
@@ -232,4 +444,61 @@ void shm_conceal(struct lane *lane, struct exposure *e) {
     arena_give(lane, s->block - 1);
   s->block = 0;
   e->payload = NULL;
+}
+
+/* ---- Filling a block ----------------------------------------------------- */
+
+/* Returns how many of the staged bytes the receiver has taken. */
+static uint64_t staging_taken(struct lane *lane, const struct exposure *e) {
+  uint64_t bytes = staging_acked(lane, e->operation, e->part, e->generation);
+  return bytes > e->fed ? 0 : bytes;
+}
+
+/* Returns the bytes that may be staged now. The CPU fills one slot, which the
+ * receiver empties while the next is filled. Memory that copies asynchronously
+ * is asked to fill all free room. */
+static uint64_t staging_room(struct lane *lane, const struct exposure *e) {
+  const struct payload *p = e->payload;
+  uint64_t room = SHM_STAGE - (e->fed - staging_taken(lane, e));
+  uint64_t left = p->total - e->fed;
+  if (!p->memory->direct)
+    return least_bytes(least_bytes(left, room), SHM_STAGE - e->fed % SHM_STAGE);
+  uint64_t n = least_bytes(left, SHM_SLOT - e->fed % SHM_SLOT);
+  return n <= room ? n : 0;
+}
+
+static int64_t staging_fill(struct lane *lane, struct exposure *e, uint64_t n) {
+  const struct staging *s = staging_of(e);
+  uint8_t *block = lane->arena + s->block - 1;
+  uint8_t *to = block + SHM_STAGE_HEAD + e->fed % s->area;
+  int64_t moved = s->streams ? payload_stream(e->payload, to, n)
+                             : payload_take(e->payload, to, n);
+  if (moved <= 0)
+    return moved;
+  e->fed += (uint64_t)moved;
+  staging_tell_fed(lane, e);
+  return moved;
+}
+
+/* The receiver empties one piece while the next is filled. */
+static int64_t staging_fill_at_once(struct lane *lane, struct exposure *e) {
+  const struct staging *s = staging_of(e);
+  uint64_t total = e->payload->total, piece = total / PIECES;
+  int64_t begin = s->streams ? 0 : staging_clock(lane);
+  while (e->fed < total)
+    staging_fill(lane, e,
+                 least_bytes(total - e->fed, piece > PIECE ? piece : PIECE));
+  turns_filled(lane, s->turn);
+  if (!s->streams && !s->fresh)
+    distance_copied(&lane->distance, total, staging_clock(lane) - begin);
+  return (int64_t)total;
+}
+
+int64_t shm_feed(struct lane *lane, struct exposure *e) {
+  if (!e->payload || e->fed == e->payload->total)
+    return 0;
+  if (e->at_once)
+    return staging_fill_at_once(lane, e);
+  uint64_t n = staging_room(lane, e);
+  return n > 0 ? staging_fill(lane, e, n) : 0;
 }
