@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "transport/verbs/verbs_keys.h"
+#include "transport/verbs/verbs.h"
 
 enum { LENGTH = 1 << 20, BOTH = PERIGEE_READ | PERIGEE_WRITE };
 enum { SLOT = 5, ID = ID_REGION + SLOT };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * verbs.c - the RDMA transport: how a lane is made, joined and cut. verbs.h
- * lists the other files, tells who owns what, and has the states of a pair.
+ * verbs.c - the RDMA transport: how a lane is made, joined and cut, and the
+ * events of devices. verbs.h lists the other files and tells what they own.
  *
  * An offer holds all that is needed to connect the lane's pairs; both sides use
  * as many pairs as both have. Records are sent only after both sides have
@@ -18,7 +18,8 @@
 #include "verbs.h"
 
 enum { OFFER_VERSION = 1 };
-/* Flags of an offer. What is not known there is passed over. */
+
+/* Flags of an offer. The receiver passes over those that it does not know. */
 enum { OFFER_KEYED = 1 }; /* it reads what keys of regions say */
 enum { RING_MIN = 4096, RING_MAX = 16 << 20 };
 static const int64_t RECENT = 5000000000; /* ns */
@@ -41,9 +42,10 @@ struct lane_offer {
   struct rail_offer rail[RAILS];
   struct pair_offer pair[PAIRS];
 };
+
 _Static_assert(sizeof(struct lane_offer) <= OFFER_MAX, "an offer is a frame");
 
-/* ---- Closing ------------------------------------------------------------ */
+/* ---- Closing ------------------------------------------------------------- */
 
 static void verbs_cut(struct lane *lane) {
   lane->cut = true;
@@ -61,6 +63,7 @@ static void verbs_close(struct lane *lane) {
     *at = lane->next;
   verbs_cut(lane);
   grants_close(lane);
+  inbox_close(lane);
   for (uint32_t i = 0; i < lane->pair_count; i++)
     pair_unmake(&lane->pairs[i]);
   ring_close(lane);
@@ -73,11 +76,11 @@ static void verbs_close(struct lane *lane) {
   free(lane);
 }
 
-/* ---- Opening ------------------------------------------------------------ */
+/* ---- Opening ------------------------------------------------------------- */
 
 /* Makes the control pair on the first rail, then qps pairs on each rail in
  * turn. */
-static int open_pairs(struct lane *lane, char reason[REASON]) {
+static int lane_open_pairs(struct lane *lane, char reason[REASON]) {
   struct fabric *f = lane->fabric;
   uint32_t want = 1 + f->options.qps * f->rail_count;
   if (want > PAIRS)
@@ -95,7 +98,7 @@ static int open_pairs(struct lane *lane, char reason[REASON]) {
 }
 
 /* The address space is twice the limit, so that blocks of all sizes fit. */
-static int open_arena(struct lane *lane) {
+static int lane_open_arena(struct lane *lane) {
   uint64_t length = 2 * lane->options.pool;
   length = (length + CHUNK - 1) / CHUNK * CHUNK;
   uint64_t most = (uint64_t)(IDS - ID_ARENA) * CHUNK;
@@ -110,14 +113,14 @@ static int open_arena(struct lane *lane) {
 }
 
 /* Returns the port's MTU, or the largest that the options allow. */
-static enum ibv_mtu own_mtu(const struct rail *r) {
+static enum ibv_mtu rail_mtu(const struct rail *r) {
   uint32_t mtu = r->state.active_mtu, bytes = r->fabric->options.mtu;
   while (bytes > 0 && mtu > IBV_MTU_256 && (128u << mtu) > bytes)
     mtu--;
   return (enum ibv_mtu)mtu;
 }
 
-static void make_offer(struct lane *lane, struct offer *offer) {
+static void lane_make_offer(struct lane *lane, struct offer *offer) {
   struct fabric *f = lane->fabric;
   struct lane_offer said = {.version = OFFER_VERSION,
                             .records = RECORDS,
@@ -135,7 +138,7 @@ static void make_offer(struct lane *lane, struct offer *offer) {
     said.rail[i] = (struct rail_offer){.gid = r->gid,
                                        .marks_key = r->marks->rkey,
                                        .lid = r->state.lid,
-                                       .mtu = (uint8_t)own_mtu(r),
+                                       .mtu = (uint8_t)rail_mtu(r),
                                        .ethernet = r->port.ethernet};
   }
   for (uint32_t i = 0; i < lane->pair_count; i++)
@@ -144,6 +147,11 @@ static void make_offer(struct lane *lane, struct offer *offer) {
   memcpy(offer->bytes, &said, sizeof said);
   offer->length = sizeof said;
   offer->fd_count = 0;
+}
+
+static int lane_open_inbox(struct lane *lane) {
+  int status = ring_set_up(lane);
+  return status < 0 ? status : inbox_open(lane);
 }
 
 static int verbs_open(const struct lane_options *options, struct lane **out,
@@ -156,12 +164,12 @@ static int verbs_open(const struct lane_options *options, struct lane **out,
   lane->fabric = options->fabric;
   lane->next = lane->fabric->lanes;
   lane->fabric->lanes = lane;
-  int status = open_pairs(lane, reason);
+  int status = lane_open_pairs(lane, reason);
   if (status == PERIGEE_OK)
-    status = open_arena(lane);
+    status = lane_open_arena(lane);
   if (status == PERIGEE_OK && options->alone)
     status = alone_open(lane);
-  if (status == PERIGEE_OK && (status = ring_set_up(lane)) < 0)
+  if (status == PERIGEE_OK && (status = lane_open_inbox(lane)) < 0)
     snprintf(reason, REASON, "%s",
              "cannot register the session's rings: is the limit of locked "
              "memory (ulimit -l) too low?");
@@ -169,15 +177,16 @@ static int verbs_open(const struct lane_options *options, struct lane **out,
     verbs_close(lane);
     return status;
   }
-  make_offer(lane, offer);
+  lane_make_offer(lane, offer);
   *out = lane;
   return PERIGEE_OK;
 }
 
-/* ---- Joining ------------------------------------------------------------ */
+/* ---- Joining ------------------------------------------------------------- */
 
-static int check_offer(const struct lane *lane, const struct lane_offer *said,
-                       char reason[REASON]) {
+static int lane_check_offer(const struct lane *lane,
+                            const struct lane_offer *said,
+                            char reason[REASON]) {
   const struct fabric *f = lane->fabric;
   if (said->version != OFFER_VERSION || said->records != RECORDS ||
       said->notes != NOTES) {
@@ -210,14 +219,15 @@ static int check_offer(const struct lane *lane, const struct lane_offer *said,
 }
 
 /* Returns the smaller MTU of both sides. */
-static enum ibv_mtu mtu_of(const struct rail *r, const struct rail_offer *o) {
-  enum ibv_mtu mtu = own_mtu(r);
+static enum ibv_mtu rail_common_mtu(const struct rail *r,
+                                    const struct rail_offer *o) {
+  enum ibv_mtu mtu = rail_mtu(r);
   bool lower = o->mtu >= IBV_MTU_256 && o->mtu < mtu;
   return lower ? (enum ibv_mtu)o->mtu : mtu;
 }
 
-static int connect_pairs(struct lane *lane, const struct lane_offer *said,
-                         char reason[REASON]) {
+static int lane_connect_pairs(struct lane *lane, const struct lane_offer *said,
+                              char reason[REASON]) {
   /* Drops pairs that the peer does not have. */
   while (lane->pair_count > said->pairs)
     pair_unmake(&lane->pairs[--lane->pair_count]);
@@ -228,7 +238,7 @@ static int connect_pairs(struct lane *lane, const struct lane_offer *said,
     p->peer_psn = said->pair[i].psn & 0xffffff;
     p->peer_gid = rail->gid;
     p->peer_lid = rail->lid;
-    p->mtu = mtu_of(p->rail, rail);
+    p->mtu = rail_common_mtu(p->rail, rail);
     int status = pair_connect(p, reason);
     if (status < 0)
       return status;
@@ -244,7 +254,7 @@ static int verbs_join(struct lane *lane, const struct offer *offer,
   if (offer->length != sizeof said || offer->fd_count != 0)
     return PERIGEE_PROTOCOL;
   memcpy(&said, offer->bytes, sizeof said);
-  int status = check_offer(lane, &said, reason);
+  int status = lane_check_offer(lane, &said, reason);
   if (status < 0)
     return status;
   lane->peer_ring = said.ring;
@@ -255,7 +265,7 @@ static int verbs_join(struct lane *lane, const struct offer *offer,
   lane->keyed = said.flags & OFFER_KEYED;
   for (uint32_t i = 0; i < said.rails; i++)
     lane->peer_marks_key[i] = said.rail[i].marks_key;
-  status = connect_pairs(lane, &said, reason);
+  status = lane_connect_pairs(lane, &said, reason);
   if (status == PERIGEE_OK)
     status = ring_join(lane);
   if (status == PERIGEE_OK)
@@ -266,7 +276,113 @@ static int verbs_join(struct lane *lane, const struct offer *offer,
   return status;
 }
 
-/* ---- The rest of the table ---------------------------------------------- */
+/* ---- Events of devices --------------------------------------------------- */
+
+enum { EVENTS = 16 }; /* acknowledged together, as that takes a lock */
+
+static void rail_break_lanes(struct rail *r) {
+  for (struct lane *lane = r->fabric->lanes; lane; lane = lane->next)
+    for (uint32_t i = 0; i < lane->pair_count; i++)
+      if (lane->pairs[i].rail == r)
+        lane_break(lane, PERIGEE_PEER_LOST, "%s", r->reason);
+}
+
+static void rail_fail(struct rail *r, const char *what) {
+  char text[REASON]; /* GCC believes that parts of one structure overlap */
+  snprintf(text, sizeof text, "the RDMA device %s: %s", r->port.device, what);
+  memcpy(r->reason, text, sizeof text);
+  r->failed = true;
+  rail_break_lanes(r);
+}
+
+/* A port that goes down ends nothing by itself: it may come back before the
+ * retries are used up. */
+static void rail_async_event(struct rail *r, enum ibv_event_type type,
+                             uint32_t number) {
+  struct pair *p;
+  switch (type) {
+  case IBV_EVENT_DEVICE_FATAL:
+  case IBV_EVENT_CQ_ERR:
+  case IBV_EVENT_SRQ_ERR:
+    rail_fail(r, r->fabric->lib->event_type_str(type));
+    break;
+  case IBV_EVENT_QP_FATAL:
+  case IBV_EVENT_QP_REQ_ERR:
+  case IBV_EVENT_QP_ACCESS_ERR:
+    p = pair_by_number(r, number);
+    if (p && p->index == 0)
+      lane_break(p->lane, PERIGEE_PEER_LOST, "%s on %s",
+                 r->fabric->lib->event_type_str(type), r->port.device);
+    else if (p)
+      pair_reset(p, NULL);
+    break;
+  default:
+    break;
+  }
+}
+
+static void rail_async_events(struct rail *r) {
+  const struct verbs_library *lib = r->fabric->lib;
+  struct ibv_async_event e;
+  while (!r->failed && lib->get_async_event(r->context, &e) == 0) {
+    enum ibv_event_type type = e.event_type;
+    bool pair = type == IBV_EVENT_QP_FATAL || type == IBV_EVENT_QP_REQ_ERR ||
+                type == IBV_EVENT_QP_ACCESS_ERR;
+    uint32_t number = pair ? e.element.qp->qp_num : 0;
+    lib->ack_async_event(&e); /* before the pair may be destroyed */
+    rail_async_event(r, type, number);
+  }
+}
+
+static void rail_channel_events(struct rail *r) {
+  const struct verbs_library *lib = r->fabric->lib;
+  struct ibv_cq *cq;
+  void *context;
+  while (lib->get_cq_event(r->channel, &cq, &context) == 0) {
+    struct queues *q = context;
+    q->armed = false;
+    if (++q->unacked == EVENTS) {
+      lib->ack_cq_events(q->cq, q->unacked);
+      q->unacked = 0;
+    }
+  }
+}
+
+/* A driver that cannot take its device away from programs, as soft-RoCE's,
+ * waits until they close it; all that programs see is that its node is gone. */
+static void rail_removals(struct rail *r) {
+  char events[1024];
+  bool any = false;
+  while (r->removal >= 0 && read(r->removal, events, sizeof events) > 0)
+    any = true;
+  if (any && !r->failed && !rail_has_node(r))
+    rail_fail(r, "it is being removed");
+}
+
+static void verbs_ready(struct fabric *f) {
+  for (uint32_t i = 0; i < f->rail_count; i++) {
+    rail_channel_events(&f->rails[i]);
+    rail_async_events(&f->rails[i]);
+    rail_removals(&f->rails[i]);
+  }
+}
+
+static const char *verbs_dead(const struct fabric *f, bool *used) {
+  *used = f->lanes;
+  for (uint32_t i = 0; i < f->rail_count; i++)
+    if (f->rails[i].failed)
+      return f->rails[i].reason;
+  return NULL;
+}
+
+/* ---- The fabric ---------------------------------------------------------- */
+
+static void verbs_stop(struct fabric *f) {
+  keys_close(f);
+  rails_stop(f);
+}
+
+/* ---- The rest of the table ----------------------------------------------- */
 
 static int verbs_broken(const struct lane *lane, const char **reason) {
   *reason = lane->reason;
@@ -298,30 +414,30 @@ static void verbs_describe(const struct lane *lane, struct lane_facts *facts) {
   fact_number(facts, "resets", lane->resets);
 }
 
-/* What arrives activates the session, and so does what breaks the lane. */
+/* Records, notes and breaks activate the session by themselves. */
 static bool verbs_rests(struct lane *lane) {
   return lane->status == 0 && ring_rests(lane);
 }
 
-static const struct transport_fabric fabric = {
+static const struct transport_fabric verbs_fabric_table = {
     .start = rails_start,
-    .stop = rails_stop,
-    .turn = rails_turn,
-    .dead = rails_dead,
+    .stop = verbs_stop,
+    .turn = verbs_turn,
+    .dead = verbs_dead,
     .descriptors = rails_descriptors,
-    .ready = rails_ready,
+    .ready = verbs_ready,
     .arm = rails_arm,
     .forget = verbs_forget,
 };
 
-static const struct transport_records records = {
+static const struct transport_records verbs_records_table = {
     .reserve = verbs_reserve,
     .publish = verbs_publish,
     .peek = verbs_peek,
     .release = verbs_release,
 };
 
-static const struct transport_payloads payloads = {
+static const struct transport_payloads verbs_payloads_table = {
     .mark = verbs_mark,
     .ended = verbs_ended,
     .live = verbs_live,
@@ -332,34 +448,34 @@ static const struct transport_payloads payloads = {
     .fetch_end = verbs_fetch_end,
 };
 
-static const struct transport_loans loans = {
+static const struct transport_loans verbs_loans_table = {
     .loan = verbs_loan,
     .unloan = verbs_unloan,
     .loaned = verbs_loaned,
     .view = verbs_view,
 };
 
-static const struct transport_access rights = {
+static const struct transport_access verbs_access_table = {
     .export = verbs_export,
     .revoke = verbs_revoke,
     .inside = verbs_inside,
     .attach = verbs_attach,
 };
 
-static const struct transport_jobs jobs = {
+static const struct transport_jobs verbs_jobs_table = {
     .reaches = verbs_reaches,
     .post = verbs_transfer,
     .flush = verbs_flush,
     .quiesce = verbs_quiesce,
 };
 
-static const struct transport_frames frames = {
+static const struct transport_frames verbs_frames_table = {
     .say = verbs_say,
     .hear = verbs_hear,
     .drained = verbs_drained,
 };
 
-static const struct transport_alone alone = {
+static const struct transport_alone verbs_alone_table = {
     .probe = verbs_probe,
     .met = verbs_met,
     .keepalive = verbs_keepalive,
@@ -367,14 +483,14 @@ static const struct transport_alone alone = {
 
 const struct perigee_transport transport_verbs = {
     .name = "verbs",
-    .fabric = &fabric,
-    .records = &records,
-    .payloads = &payloads,
-    .loans = &loans,
-    .access = &rights,
-    .jobs = &jobs,
-    .frames = &frames,
-    .alone = &alone,
+    .fabric = &verbs_fabric_table,
+    .records = &verbs_records_table,
+    .payloads = &verbs_payloads_table,
+    .loans = &verbs_loans_table,
+    .access = &verbs_access_table,
+    .jobs = &verbs_jobs_table,
+    .frames = &verbs_frames_table,
+    .alone = &verbs_alone_table,
     .open = verbs_open,
     .join = verbs_join,
     .close = verbs_close,

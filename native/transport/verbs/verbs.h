@@ -2,27 +2,19 @@
  *
  * verbs.h - shared by the files of the RDMA transport.
  *
- *   verbs.c           set-up of a lane: offer, join, cut; the table
- *   verbs_rail.c      a port in use: its context and events
- *   verbs_queues.c    completion and receive queues; what completes
- *   verbs_pair.c      a queue pair: made, connected, destroyed
- *   verbs_post.c      posting work requests and retiring them
- *   verbs_recover.c   breaking, fencing, rebuilding pairs
- *   verbs_ring.c      records, notes, credits, marks
- *   verbs_alone.c     what lanes of sessions without a socket do besides
- *   verbs_register.c  memory regions by kind of memory; the inbox
- *   verbs_keys.c      registered areas
- *   verbs_grants.c    memory of ours that the peer may reach
- *   verbs_rights.c    the keys for that
- *   verbs_remote.c    memory of the peer that we may reach
- *   verbs_payload.c   payloads of calls at their owner
- *   verbs_fetch.c     payloads of calls at their receiver
- *   verbs_transfer.c  one-sided transfers
+ *   verbs.c           set-up of a lane: offer, join, cut; events; the table
+ *   verbs_payload.c   payloads of calls, at both sides
+ *   verbs_transfer.c  one-sided transfers; copies between the two sides
+ *   verbs_keys.c      memory of ours: registered, and granted to the peer
+ *   verbs_ring.c      records, notes, credits, marks; completions; memory of the
+ *                     peer; sessions without a socket
+ *   verbs_pair.c      queue pairs: posting, completing, breaking, rebuilding
+ *   verbs_rail.c      ports in use, and their queues
  *
- * verbs_rail.h, verbs_pair.h and verbs_ring.h have the types of rails, pairs
- * and rings, with what these files do for others.
+ * Each of them uses those below it. verbs_rail.h, verbs_pair.h and verbs_ring.h
+ * have the types of rails, pairs and rings, with what these files do for others.
  *
- * Who owns what. The engine has one fabric; a fabric has one rail for each port
+ * Ownership. The engine has one fabric; a fabric has one rail for each port
  * that it uses. A session has one lane. Its pair 0 (control) carries records
  * and notes, each of them one RDMA write with immediate into the receiver's
  * inbox; the other pairs carry bytes. Only control pairs receive: from the
@@ -45,7 +37,7 @@ enum { OPERATIONS = 65536 };
 enum { CHUNK = 4 << 20 }; /* bytes of an arena or the pool registered at once */
 enum { STAGE_SLOT = 256 << 10, STAGE_SLOTS = 4 };
 enum { STAGE = STAGE_SLOT * STAGE_SLOTS };
-/* Where a payload is (verbs_payload.c). */
+/* The place of a payload (verbs_payload.c). */
 enum source_kind { SOURCE_REGION = 5, SOURCE_ARENA = 6 };
 enum { OFFSET_BITS = 40 };
 
@@ -133,6 +125,29 @@ struct lane {
   uint64_t posts, resets; /* counters for describe() */
 };
 
+/* Entries of a page of lane->granted and remote_keys. */
+enum { ID_PAGE = 64 };
+_Static_assert(IDS % ID_PAGE == 0, "whole pages");
+/* Most bytes under one id: offsets in a source's address have 40 bits. */
+#define GRANT_MOST (UINT64_C(1) << 40)
+
+/* The key of a region whose windows are bound; of one whose windows are not, it
+ * is without bytes, and NOTE_GRANT follows. rkey: by pair. */
+struct verbs_key {
+  uint64_t base;
+  uint32_t rkey[PAIRS], zero;
+};
+_Static_assert(sizeof(struct verbs_key) <= KEY_MAX, "it fits");
+
+/* ---- verbs_ring.c: memory of the peer ------------------------------------ */
+/* A note tells of it; the lane is broken if it says what cannot be. */
+void grant_heard(struct lane *lane, const struct note *note);
+/* Returns the peer's memory with that id, or NULL if the peer never told of
+ * it. */
+const struct remote_key *remote_key_find(const struct lane *lane, uint32_t id);
+int verbs_attach(struct lane *, struct window *, const struct region_key *);
+void remote_keys_close(struct lane *lane);
+
 /* ---- verbs_keys.c ------------------------------------------------------- */
 /* Returns the lkey for a local buffer, and how many bytes from pointer on it is
  * valid for. PERIGEE_UNSUPPORTED: this memory cannot be registered;
@@ -149,42 +164,20 @@ void keys_close(struct fabric *fabric);
  * pairs do now. access: enum perigee_access. 0 or a status. */
 int grant_open(struct lane *lane, uint32_t id, uint64_t generation,
                struct area *area, uint64_t offset, uint64_t length, int access);
-/* Revokes a grant: from the return on the peer does not reach the memory. */
-void grant_shut(struct lane *lane, uint32_t id);
 bool grant_is(const struct lane *lane, uint32_t id, uint64_t generation);
-/* Goes on with grants that are being opened. */
-void grants_turn(struct fabric *fabric);
 void grants_close(struct lane *lane);
-void grant_heard(struct lane *lane, const struct note *note);
-/* Returns the peer's memory with that id, or NULL if the peer never told of
- * it. */
-const struct remote_key *remote_key_find(const struct lane *lane, uint32_t id);
+/* As rails_poll, and goes on with grants that are being opened. */
+bool verbs_turn(struct fabric *fabric);
 int verbs_export(struct lane *, const struct grant *, struct region_key *);
 void verbs_revoke(struct lane *lane, uint32_t slot);
 bool verbs_inside(struct lane *lane, uint32_t slot);
-int verbs_attach(struct lane *, struct window *, const struct region_key *);
 /* Returns the id of the lane's grant to read the whole area, opened on first
  * use; or a status, and then the bytes have to be staged. */
 int keys_payload_id(struct lane *lane, struct area *area);
 /* The inbox; if the device has windows, only the control pair can reach it. */
 int inbox_open(struct lane *lane);
 int inbox_bind(struct lane *lane);
-
-/* ---- verbs_payload.c ---------------------------------------------------- */
-int verbs_loan(struct lane *, uint64_t, uint8_t **, struct source *);
-void verbs_unloan(struct lane *, const struct source *);
-bool verbs_loaned(struct lane *, const uint8_t *, uint64_t, struct source *);
-const uint8_t *verbs_view(struct lane *, const struct source *);
-int verbs_expose(struct lane *, struct exposure *, struct payload *);
-int64_t verbs_feed(struct lane *, struct exposure *);
-void verbs_conceal(struct lane *, struct exposure *);
-/* Are these bytes in the lane's arena? */
-bool lane_lends(const struct lane *lane, const uint8_t *pointer,
-                uint64_t length);
-
-/* ---- verbs_fetch.c ------------------------------------------------------ */
-int64_t verbs_fetch(struct lane *, struct fetch *);
-bool verbs_fetch_end(struct lane *, struct fetch *);
+void inbox_close(struct lane *lane);
 
 /* ---- verbs_transfer.c --------------------------------------------------- */
 /* Posts copies from the walks' positions on, as far as the pairs have room, as
@@ -200,8 +193,17 @@ bool verbs_reaches(struct lane *, const struct window *,
 int verbs_transfer(struct lane *, struct job *, const struct window *,
                    struct payload *remote, struct payload *local, bool write);
 void verbs_flush(struct lane *lane);
-/* Resets the data pairs on which the job has slots. */
-void lane_fence(struct lane *lane, const struct job *job);
 bool verbs_quiesce(struct lane *lane, struct job *job);
+
+/* ---- verbs_payload.c ---------------------------------------------------- */
+int verbs_loan(struct lane *, uint64_t, uint8_t **, struct source *);
+void verbs_unloan(struct lane *, const struct source *);
+bool verbs_loaned(struct lane *, const uint8_t *, uint64_t, struct source *);
+const uint8_t *verbs_view(struct lane *, const struct source *);
+int verbs_expose(struct lane *, struct exposure *, struct payload *);
+int64_t verbs_feed(struct lane *, struct exposure *);
+void verbs_conceal(struct lane *, struct exposure *);
+int64_t verbs_fetch(struct lane *, struct fetch *);
+bool verbs_fetch_end(struct lane *, struct fetch *);
 
 #endif

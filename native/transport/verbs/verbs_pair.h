@@ -70,25 +70,14 @@ struct pair {
   uint32_t seen_key;
 };
 
-/* ---- verbs_pair.c ------------------------------------------------------- */
 int pair_make(struct pair *pair, struct lane *lane, struct rail *rail,
               char reason[REASON]);
 /* Connects to the peer's half, which the peer_ fields describe. */
 int pair_connect(struct pair *pair, char reason[REASON]);
 void pair_unmake(struct pair *pair);
-/* Connects again after a reset, with the new fields. False: the lane is
- * broken. */
-bool pair_reconnect(struct pair *pair);
-/* Returns a first sequence number: random, 24 bits. */
-uint32_t pair_psn(void);
-/* Removes the pair from the index by number. */
-void pair_unlink(struct pair *pair);
 struct pair *pair_by_number(const struct rail *rail, uint32_t number);
 
-/* ---- verbs_post.c ------------------------------------------------------- */
-static inline struct slot *pair_slot_at(const struct pair *p, uint32_t count) {
-  return &p->slots[count & (p->depth - 1)];
-}
+/* ---- Posting ------------------------------------------------------------ */
 /* Returns how many slots may still be filled. */
 uint32_t pair_room(const struct pair *pair);
 /* Returns the next slot, zeroed, and counts it in job->pending; there must be
@@ -102,21 +91,18 @@ void pair_mark(struct pair *pair, struct job *job);
 void pair_bind(struct pair *pair, struct job *job, struct ibv_mw *mw,
                struct ibv_mr *mr, uint64_t address, uint64_t length, int rights,
                uint32_t rkey);
-/* Waits, for a bounded time, for what the control pair does for the job; then
- * breaks the lane. */
-void lane_await(struct lane *lane, const struct job *job);
 /* Posts the filled slots as one chain, the last one signaled. If the pair is
  * not up, they are posted when it is. */
 void pair_post(struct pair *pair);
 /* Handles a completion of the pair. */
 void pair_completed(struct pair *pair, const struct ibv_wc *wc);
-/* The hardware is done with the slot: tells its job. */
-void pair_settle(struct pair *pair, uint32_t at, int status);
 
-/* ---- verbs_recover.c ---------------------------------------------------- */
+/* ---- Pairs that break --------------------------------------------------- */
 /* A fence: from the return on nothing of the pair touches memory. The slots of
  * the job `but` are dropped, all others are posted again. */
 void pair_reset(struct pair *pair, const struct job *but);
+/* Resets the data pairs on which the job has slots. */
+void lane_fence(struct lane *lane, const struct job *job);
 int pair_heard(struct lane *lane, const void *bytes, uint32_t length, int fd);
 /* Ends the pair for good; every job on it ends with the status. */
 void pair_down(struct pair *pair, int status);

@@ -1,10 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * verbs_rail.c - a port in use by an engine: opening it, and its events.
+ * verbs_rail.c - ports in use by an engine: opening them, and their completion
+ * and receive queues.
+ *
+ * A completion queue is never overrun: completions are reserved before requests
+ * can be posted, and the queue grows with that. The receive queue has an entry,
+ * without a buffer, for each record and note that the peers of its lanes may
+ * send. Used entries are posted again in batches, for which as many spare
+ * entries exist. When either queue has reached its limit, the next lane gets
+ * new ones.
  *
  * Sleeping: arm asks the queues for an event. A poll after that finds what
- * completed before; what completes later makes the channel's descriptor
- * readable.
+ * completed before; a later completion makes the channel's descriptor readable.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -16,15 +23,136 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "verbs.h"
+#include "verbs_rail.h"
 
 #define NODES "/dev/infiniband"
-enum { EVENTS = 16 }; /* acknowledged together, as that takes a lock */
+enum { OWED = 32, CQ_FIRST = 1024 };
 
-/* ---- Opening ------------------------------------------------------------ */
+/* ---- Queues -------------------------------------------------------------- */
 
-static struct ibv_context *open_named(const struct verbs_library *lib,
-                                      const char *name) {
+static uint32_t queues_least(uint32_t a, int b) {
+  return b > 0 && a > (uint32_t)b ? (uint32_t)b : a;
+}
+
+static int queues_make(struct queues *q) {
+  struct rail *r = q->rail;
+  const struct verbs_library *lib = r->fabric->lib;
+  q->cq_size = queues_least(CQ_FIRST, r->attr.max_cqe);
+  q->cq = lib->create_cq(r->context, (int)q->cq_size, q, r->channel, 0);
+  if (!q->cq || r->index > 0)
+    return q->cq ? 0 : errno;
+  q->srq_size = queues_least(r->fabric->options.receives, r->attr.max_srq_wr);
+  struct ibv_srq_init_attr a = {.attr = {.max_wr = q->srq_size, .max_sge = 1}};
+  q->srq = lib->create_srq(r->pd, &a);
+  return q->srq ? 0 : errno;
+}
+
+static void queues_close(struct queues *q) {
+  const struct verbs_library *lib = q->rail->fabric->lib;
+  if (q->srq)
+    lib->destroy_srq(q->srq);
+  if (q->unacked)
+    lib->ack_cq_events(q->cq, q->unacked);
+  if (q->cq)
+    lib->destroy_cq(q->cq);
+}
+
+/* Opens a further pair of queues on the rail: 0 or an errno. */
+static int queues_open(struct rail *r) {
+  struct queues *q = &r->queues[r->queue_count];
+  if (r->queue_count == QUEUES)
+    return ENOSPC;
+  *q = (struct queues){.rail = r};
+  int error = queues_make(q);
+  if (error)
+    queues_close(q);
+  else
+    r->queue_count++;
+  return error;
+}
+
+/* ---- Reserving room in queues -------------------------------------------- */
+
+/* Posts receives. If the queue is full, it has all entries that were
+ * reserved. */
+static bool queues_post_receives(struct queues *q, uint32_t count) {
+  struct ibv_recv_wr chain[OWED], *bad;
+  int error = 0;
+  while (count > 0 && !error) {
+    uint32_t n = count < OWED ? count : OWED;
+    for (uint32_t i = 0; i < n; i++)
+      chain[i] = (struct ibv_recv_wr){.wr_id = RECEIVE_ID,
+                                      .next = i + 1 < n ? &chain[i + 1] : NULL};
+    error = ibv_post_srq_recv(q->srq, chain, &bad);
+    count -= n;
+  }
+  return !error || error == ENOMEM;
+}
+
+static bool queues_grow(struct queues *q, uint32_t want) {
+  int most = q->rail->attr.max_cqe;
+  uint32_t size = q->cq_size;
+  while (size < want && size < (uint32_t)most)
+    size = queues_least(size * 2, most);
+  if (size < want || (size != q->cq_size &&
+                      q->rail->fabric->lib->resize_cq(q->cq, (int)size) != 0))
+    return false;
+  q->cq_size = size;
+  return true;
+}
+
+static bool queues_reserve(struct queues *q, uint32_t completions,
+                           uint32_t receives) {
+  /* Used entries are posted later; the first lane brings the spare ones. */
+  uint32_t spare = receives > 0 && q->srq_used == 0 ? 2 * OWED : 0;
+  uint32_t more = receives + spare;
+  if (more > q->srq_size - q->srq_used ||
+      !queues_grow(q, q->cq_used + completions) ||
+      !queues_post_receives(q, more))
+    return false;
+  q->srq_used += more;
+  q->cq_used += completions;
+  return true;
+}
+
+int rail_reserve(struct rail *r, uint32_t completions, uint32_t receives,
+                 struct queues **out, char reason[REASON]) {
+  for (uint32_t i = 0; i < r->queue_count; i++)
+    if (queues_reserve(*out = &r->queues[i], completions, receives))
+      return PERIGEE_OK;
+  int error = queues_open(r);
+  *out = &r->queues[r->queue_count - 1];
+  if (!error && queues_reserve(*out, completions, receives))
+    return PERIGEE_OK;
+  snprintf(reason, REASON,
+           "the queues of %s have no room for one more session (%u "
+           "completions, %u receives)%s%s: fewer sessions, or less depth "
+           "(option depth)",
+           r->port.device, completions, receives, error ? ", and more: " : "",
+           error ? strerror(error) : "");
+  return PERIGEE_NO_MEMORY;
+}
+
+/* Keeps the receives posted. Some devices drop entries that were taken for a
+ * queue pair that is destroyed; so the next lane posts its own again. */
+void queues_unreserve(struct queues *q, uint32_t completions,
+                      uint32_t receives) {
+  q->cq_used -= completions;
+  q->srq_used -= receives;
+}
+
+void queues_repay(struct queues *q) {
+  if (q->srq_owed < OWED)
+    return;
+  uint32_t owed = q->srq_owed;
+  q->srq_owed = 0;
+  queues_post_receives(q, owed);
+}
+
+/* ---- Opening ------------------------------------------------------------- */
+
+static struct ibv_context *device_open_named(const struct verbs_library *lib,
+                                             const char *name) {
   int count = 0;
   struct ibv_device **list = lib->get_device_list(&count);
   struct ibv_context *context = NULL;
@@ -36,7 +164,7 @@ static struct ibv_context *open_named(const struct verbs_library *lib,
   return context;
 }
 
-static bool has_windows(const struct rail *r) {
+static bool rail_has_windows(const struct rail *r) {
   enum {
     TYPE_2 = IBV_DEVICE_MEM_WINDOW_TYPE_2A | IBV_DEVICE_MEM_WINDOW_TYPE_2B
   };
@@ -44,13 +172,13 @@ static bool has_windows(const struct rail *r) {
          (r->attr.device_cap_flags & TYPE_2);
 }
 
-static int not_blocking(int fd) {
+static int channel_set_nonblocking(int fd) {
   return fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
 }
 
-static int open_context(struct rail *r) {
+static int rail_open_context(struct rail *r) {
   const struct verbs_library *lib = r->fabric->lib;
-  r->context = open_named(lib, r->port.device);
+  r->context = device_open_named(lib, r->port.device);
   if (!r->context)
     return errno ? errno : ENODEV;
   int error = lib->query_device(r->context, &r->attr);
@@ -59,21 +187,21 @@ static int open_context(struct rail *r) {
   if (error)
     return error;
   memcpy(&r->gid, r->port.gid, sizeof r->gid);
-  r->windows = has_windows(r);
+  r->windows = rail_has_windows(r);
   r->pd = lib->alloc_pd(r->context);
   r->channel = r->pd ? lib->create_comp_channel(r->context) : NULL;
   return r->channel ? 0 : errno;
 }
 
-static bool has_node(const struct rail *r) {
+bool rail_has_node(const struct rail *r) {
   char path[128];
   snprintf(path, sizeof path, NODES "/%s", r->context->device->dev_name);
   return access(path, F_OK) == 0;
 }
 
 /* If device nodes are not made by the kernel, their removal tells nothing. */
-static void watch_removal(struct rail *r) {
-  if (!has_node(r))
+static void rail_watch_removal(struct rail *r) {
+  if (!rail_has_node(r))
     return;
   r->removal = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
   if (r->removal < 0 || inotify_add_watch(r->removal, NODES, IN_DELETE) >= 0)
@@ -82,7 +210,7 @@ static void watch_removal(struct rail *r) {
   r->removal = -1;
 }
 
-static int open_marks(struct rail *r) {
+static int rail_open_marks(struct rail *r) {
   struct fabric *f = r->fabric;
   r->marks = f->lib->reg_mr(r->pd, (void *)f->marks, f->engine.operations * 4u,
                             IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ);
@@ -90,16 +218,16 @@ static int open_marks(struct rail *r) {
 }
 
 static int rail_open(struct rail *r, char reason[REASON]) {
-  int error = open_context(r);
+  int error = rail_open_context(r);
   if (!error)
     error = queues_open(r);
   if (!error)
-    error = open_marks(r);
-  if (!error && (not_blocking(r->channel->fd) != 0 ||
-                 not_blocking(r->context->async_fd) != 0))
+    error = rail_open_marks(r);
+  if (!error && (channel_set_nonblocking(r->channel->fd) != 0 ||
+                 channel_set_nonblocking(r->context->async_fd) != 0))
     error = errno;
   if (!error) {
-    watch_removal(r);
+    rail_watch_removal(r);
     return PERIGEE_OK;
   }
   struct rlimit locked = {0, 0};
@@ -128,7 +256,7 @@ static void rail_close(struct rail *r) {
     lib->close_device(r->context);
 }
 
-static int open_all(struct fabric *f, char reason[REASON]) {
+static int rails_open(struct fabric *f, char reason[REASON]) {
   struct rdma_port ports[RAILS];
   int count = rdma_choose(&f->options, ports, RAILS, reason, REASON);
   int status = count < 0 ? count : PERIGEE_OK;
@@ -141,6 +269,14 @@ static int open_all(struct fabric *f, char reason[REASON]) {
     status = rail_open(r, reason);
   }
   return status;
+}
+
+void rails_stop(struct fabric *f) {
+  for (uint32_t i = 0; i < f->rail_count; i++)
+    rail_close(&f->rails[i]);
+  if (f->marks)
+    munmap((void *)f->marks, f->engine.operations * sizeof *f->marks);
+  free(f);
 }
 
 int rails_start(const struct fabric_options *options, struct fabric **out,
@@ -166,7 +302,7 @@ int rails_start(const struct fabric_options *options, struct fabric **out,
     status = rdma_options_parse(options->rdma, &f->options, reason, REASON);
   }
   if (status == PERIGEE_OK)
-    status = open_all(f, reason);
+    status = rails_open(f, reason);
   if (status < 0)
     rails_stop(f);
   else
@@ -174,34 +310,7 @@ int rails_start(const struct fabric_options *options, struct fabric **out,
   return status;
 }
 
-void rails_stop(struct fabric *f) {
-  keys_close(f);
-  for (uint32_t i = 0; i < f->rail_count; i++)
-    rail_close(&f->rails[i]);
-  if (f->marks)
-    munmap((void *)f->marks, f->engine.operations * sizeof *f->marks);
-  free(f);
-}
-
-/* ---- Polling ------------------------------------------------------------ */
-
-bool rails_poll(struct fabric *f) {
-  bool any = false;
-  for (uint32_t i = 0; i < f->rail_count; i++)
-    for (uint32_t q = 0; q < f->rails[i].queue_count && !f->rails[i].failed;
-         q++)
-      any = queues_turn(&f->rails[i].queues[q]) || any;
-  return any;
-}
-
-bool rails_turn(struct fabric *f) {
-  bool any = rails_poll(f);
-  if (f->opening)
-    grants_turn(f);
-  return any;
-}
-
-/* ---- Events ------------------------------------------------------------- */
+/* ---- Sleeping ------------------------------------------------------------ */
 
 void rails_arm(struct fabric *f) {
   for (uint32_t i = 0; i < f->rail_count; i++) {
@@ -221,99 +330,4 @@ int rails_descriptors(struct fabric *f, int *fds, int capacity) {
       fds[n++] = f->rails[i].removal;
   }
   return n;
-}
-
-static void break_lanes(struct rail *r) {
-  for (struct lane *lane = r->fabric->lanes; lane; lane = lane->next)
-    for (uint32_t i = 0; i < lane->pair_count; i++)
-      if (lane->pairs[i].rail == r)
-        lane_break(lane, PERIGEE_PEER_LOST, "%s", r->reason);
-}
-
-static void rail_fail(struct rail *r, const char *what) {
-  char text[REASON]; /* GCC believes that parts of one structure overlap */
-  snprintf(text, sizeof text, "the RDMA device %s: %s", r->port.device, what);
-  memcpy(r->reason, text, sizeof text);
-  r->failed = true;
-  break_lanes(r);
-}
-
-/* A port that goes down ends nothing by itself: it may come back before the
- * retries are used up. */
-static void async_event(struct rail *r, enum ibv_event_type type,
-                        uint32_t number) {
-  struct pair *p;
-  switch (type) {
-  case IBV_EVENT_DEVICE_FATAL:
-  case IBV_EVENT_CQ_ERR:
-  case IBV_EVENT_SRQ_ERR:
-    rail_fail(r, r->fabric->lib->event_type_str(type));
-    break;
-  case IBV_EVENT_QP_FATAL:
-  case IBV_EVENT_QP_REQ_ERR:
-  case IBV_EVENT_QP_ACCESS_ERR:
-    p = pair_by_number(r, number);
-    if (p && p->index == 0)
-      lane_break(p->lane, PERIGEE_PEER_LOST, "%s on %s",
-                 r->fabric->lib->event_type_str(type), r->port.device);
-    else if (p)
-      pair_reset(p, NULL);
-    break;
-  default:
-    break;
-  }
-}
-
-static void async_events(struct rail *r) {
-  const struct verbs_library *lib = r->fabric->lib;
-  struct ibv_async_event e;
-  while (!r->failed && lib->get_async_event(r->context, &e) == 0) {
-    enum ibv_event_type type = e.event_type;
-    bool pair = type == IBV_EVENT_QP_FATAL || type == IBV_EVENT_QP_REQ_ERR ||
-                type == IBV_EVENT_QP_ACCESS_ERR;
-    uint32_t number = pair ? e.element.qp->qp_num : 0;
-    lib->ack_async_event(&e); /* before the pair may be destroyed */
-    async_event(r, type, number);
-  }
-}
-
-static void channel_events(struct rail *r) {
-  const struct verbs_library *lib = r->fabric->lib;
-  struct ibv_cq *cq;
-  void *context;
-  while (lib->get_cq_event(r->channel, &cq, &context) == 0) {
-    struct queues *q = context;
-    q->armed = false;
-    if (++q->unacked == EVENTS) {
-      lib->ack_cq_events(q->cq, q->unacked);
-      q->unacked = 0;
-    }
-  }
-}
-
-/* A driver that cannot take its device away from programs, as soft-RoCE's,
- * waits until they close it; all that programs see is that its node is gone. */
-static void removals(struct rail *r) {
-  char events[1024];
-  bool any = false;
-  while (r->removal >= 0 && read(r->removal, events, sizeof events) > 0)
-    any = true;
-  if (any && !r->failed && !has_node(r))
-    rail_fail(r, "it is being removed");
-}
-
-void rails_ready(struct fabric *f) {
-  for (uint32_t i = 0; i < f->rail_count; i++) {
-    channel_events(&f->rails[i]);
-    async_events(&f->rails[i]);
-    removals(&f->rails[i]);
-  }
-}
-
-const char *rails_dead(const struct fabric *f, bool *used) {
-  *used = f->lanes;
-  for (uint32_t i = 0; i < f->rail_count; i++)
-    if (f->rails[i].failed)
-      return f->rails[i].reason;
-  return NULL;
 }

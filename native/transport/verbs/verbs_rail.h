@@ -70,28 +70,22 @@ struct fabric {
   uint64_t generation;                             /* the last one given */
 };
 
-/* ---- verbs_rail.c ------------------------------------------------------- */
+/* The id of receives. */
+#define RECEIVE_ID UINT64_MAX
+
 int rails_start(const struct fabric_options *options, struct fabric **fabric,
                 char reason[REASON]);
 void rails_stop(struct fabric *fabric);
-/* poll handles completions; turn also goes on with what waited for them. */
-bool rails_poll(struct fabric *fabric);
-bool rails_turn(struct fabric *fabric);
 int rails_descriptors(struct fabric *fabric, int *fds, int capacity);
-void rails_ready(struct fabric *fabric);
-const char *rails_dead(const struct fabric *fabric, bool *used);
 void rails_arm(struct fabric *fabric);
-
-/* ---- verbs_queues.c ----------------------------------------------------- */
-/* Opens a further pair of queues on the rail: 0 or an errno. */
-int queues_open(struct rail *rail);
-void queues_close(struct queues *queues);
-/* Handles completions. */
-bool queues_turn(struct queues *queues);
+/* Is the node of the rail's device still there? */
+bool rail_has_node(const struct rail *rail);
 /* Returns queues with room for that many more, or PERIGEE_NO_MEMORY. */
 int rail_reserve(struct rail *rail, uint32_t completions, uint32_t receives,
                  struct queues **queues, char reason[REASON]);
 void queues_unreserve(struct queues *queues, uint32_t completions,
                       uint32_t receives);
+/* Posts receives again that were used (srq_owed), once there are enough. */
+void queues_repay(struct queues *queues);
 
 #endif

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * verbs_ring.c - records and notes: what goes through the control pair.
+ * verbs_ring.c - records and notes, which go through the control pair;
+ * completions; the peer's memory, as notes tell of it; and sessions without a
+ * socket.
  *
  * An inbox is a ring of notes and two rings of records. Each of them arrives as
  * one RDMA write with an immediate, which tells the ring, whether the record
@@ -16,6 +18,33 @@
  * Notes are handled as they complete and never wait for the program. Records
  * wait in their ring until the core peeks. A record is sent after all notes
  * before it, as it may rely on a grant that one of them revokes.
+ *
+ * The peer tells of its memory by notes, or by the keys of regions (verbs_attach).
+ * This side uses that only as numbers: a wrong key or range fails at the peer's
+ * own device. Generations of an id grow. Keys of regions come over the session's
+ * socket and may overtake notes, so anything of an older generation than the one
+ * known here is dropped.
+ *
+ * Without a socket, session frames travel as bytes in notes, in order with all
+ * other notes. Notes with frames wait here until the session takes their bytes;
+ * only then their room is given back to the peer, so there is room for all that
+ * can arrive.
+ *
+ * A probe is an RDMA write with immediate of no bytes, for which no key is
+ * checked: the peer's inbox may not be open yet. If no pair is connected at the
+ * peer, the probe is lost and the retries run out. The pair is then rebuilt
+ * with the sequence numbers that it had, so the next probe has the same number:
+ * if the first was delivered and only its acknowledgement was lost, the second
+ * is a duplicate, which is acknowledged and has no effect.
+ *
+ * That is right only as long as nothing of the peer has arrived, as that would
+ * arrive again, too. Nothing arrives after the pair's error, as a pair in error
+ * receives nothing; but a completion may be found after that of the error. So
+ * the pair rests for a while, and is rebuilt only if the queue is then found
+ * empty. Once something has arrived, a failure ends the lane as usual.
+ *
+ * The inbox's window stays bound to its pair when that is rebuilt, as windows
+ * of other pairs do when those are fenced.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -24,14 +53,20 @@
 
 #include "verbs.h"
 
+enum { BATCH = 16, BATCHES = 4 };
 enum { UNITS_BITS = 20, COUNT_BITS = 12 };
 enum { SKIP = 1 << 29, NOTE_SPACE = NOTES * NOTE };
 static const uint64_t UNITS_MASK = (1 << UNITS_BITS) - 1;
 static const uint64_t COUNT_MASK = (1 << COUNT_BITS) - 1;
 
-/* ---- Set-up ------------------------------------------------------------- */
+/* Notes that may wait for room before frames are refused; polls in which an
+ * empty completion queue must be found. */
+enum { FRAMES_WAITING = 4096, RENEW_TURNS = 64 };
+static const int64_t AWAITED = 1000 * 1000000; /* ns */
 
-static void *map(uint64_t length) {
+/* ---- Set-up -------------------------------------------------------------- */
+
+static void *ring_map(uint64_t length) {
   void *p = mmap(NULL, length, PROT_READ | PROT_WRITE,
                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (p == MAP_FAILED)
@@ -40,15 +75,15 @@ static void *map(uint64_t length) {
   return p;
 }
 
-static uint64_t words_length(void) {
+static uint64_t ring_words_length(void) {
   return OPERATIONS * (sizeof(uint32_t) + 4 * sizeof(uint64_t));
 }
 
 int ring_set_up(struct lane *lane) {
   const uint64_t ring = lane->options.ring;
   lane->inbox_length = NOTE_SPACE + RINGS * ring;
-  lane->inbox = map(lane->inbox_length);
-  lane->words = map(words_length());
+  lane->inbox = ring_map(lane->inbox_length);
+  lane->words = ring_map(ring_words_length());
   if (!lane->inbox || !lane->words)
     return PERIGEE_NO_MEMORY;
   lane->staged = (void *)lane->words;
@@ -58,10 +93,10 @@ int ring_set_up(struct lane *lane) {
   for (int i = 0; i < RINGS; i++)
     lane->in[i] = (struct inflow){
         .bytes = lane->inbox + NOTE_SPACE + (uint64_t)i * ring, .size = ring};
-  return inbox_open(lane);
+  return PERIGEE_OK;
 }
 
-static int register_outbox(struct lane *lane) {
+static int outbox_register(struct lane *lane) {
   struct fabric *f = lane->fabric;
   for (uint32_t i = 0; i < f->rail_count; i++) {
     lane->outbox_mr[i] =
@@ -79,10 +114,10 @@ int ring_join(struct lane *lane) {
   lane->outbox_length = seen;
   for (uint32_t i = 0; i < lane->pair_count; i++)
     lane->outbox_length += lane->pairs[i].depth * sizeof(uint32_t);
-  lane->outbox = map(lane->outbox_length);
+  lane->outbox = ring_map(lane->outbox_length);
   if (!lane->outbox)
     return PERIGEE_NO_MEMORY;
-  int status = register_outbox(lane);
+  int status = outbox_register(lane);
   if (status < 0)
     return status;
   for (uint32_t i = 0; i < lane->pair_count; i++) {
@@ -111,19 +146,24 @@ void ring_close(struct lane *lane) {
   if (lane->inbox)
     munmap(lane->inbox, lane->inbox_length);
   if (lane->words)
-    munmap(lane->words, words_length());
+    munmap(lane->words, ring_words_length());
   free(lane->waiting);
 }
 
-/* ---- Credits ------------------------------------------------------------ */
+int alone_open(struct lane *lane) {
+  lane->frames = calloc(1, sizeof *lane->frames);
+  return lane->frames ? PERIGEE_OK : PERIGEE_NO_MEMORY;
+}
+
+/* ---- Credits ------------------------------------------------------------- */
 
 /* Notes whose room is free; one with session frames only after they were
  * taken. */
-static uint32_t heard(const struct lane *lane) {
+static uint32_t notes_to_tell(const struct lane *lane) {
   return lane->heard - (lane->frames ? lane->frames->count : 0);
 }
 
-static uint64_t word_to_tell(struct lane *lane) {
+static uint64_t credits_to_tell(struct lane *lane) {
   uint64_t word = 0;
   for (int i = 0; i < RINGS; i++) {
     struct inflow *in = &lane->in[i];
@@ -132,20 +172,20 @@ static uint64_t word_to_tell(struct lane *lane) {
   }
   word = word << COUNT_BITS | (lane->taken_freed & COUNT_MASK);
   lane->taken_told = lane->taken_freed;
-  lane->heard_told = heard(lane);
+  lane->heard_told = notes_to_tell(lane);
   word = word << COUNT_BITS | (lane->heard_told & COUNT_MASK);
   return word;
 }
 
-static void count_told(uint32_t *known, uint32_t sent, uint64_t told) {
+static void credit_count(uint32_t *known, uint32_t sent, uint64_t told) {
   uint64_t more = (told - *known) & COUNT_MASK;
   if (more <= sent - *known)
     *known += (uint32_t)more;
 }
 
-static void word_heard(struct lane *lane, uint64_t word) {
-  count_told(&lane->notes_known, lane->notes, word);
-  count_told(&lane->sent_known, lane->sent, word >> COUNT_BITS);
+static void credits_heard(struct lane *lane, uint64_t word) {
+  credit_count(&lane->notes_known, lane->notes, word);
+  credit_count(&lane->sent_known, lane->sent, word >> COUNT_BITS);
   word >>= 2 * COUNT_BITS;
   for (int i = RINGS - 1; i >= 0; i--, word >>= UNITS_BITS) {
     struct outflow *out = &lane->out[i];
@@ -160,14 +200,15 @@ static bool credits_due(const struct lane *lane) {
     if (lane->in[i].freed - lane->in[i].told >= lane->in[i].size / 4)
       return true;
   return lane->taken_freed - lane->taken_told >= RECORDS / 4 ||
-         heard(lane) - lane->heard_told >= NOTES / 4;
+         notes_to_tell(lane) - lane->heard_told >= NOTES / 4;
 }
 
-/* ---- Sending ------------------------------------------------------------ */
+/* ---- Sending ------------------------------------------------------------- */
 
 /* Posts one RDMA write with immediate of the bytes at the offset. */
-static void write_out(struct lane *lane, const struct outflow *out,
-                      uint64_t offset, uint64_t length, uint32_t immediate) {
+static void outflow_write(struct lane *lane, const struct outflow *out,
+                          uint64_t offset, uint64_t length,
+                          uint32_t immediate) {
   struct pair *p = &lane->pairs[0];
   struct slot *slot = pair_slot(p, NULL);
   slot->opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
@@ -200,15 +241,15 @@ void verbs_publish(struct lane *lane, enum ring ring, uint64_t length) {
   uint64_t units = (length + UNIT - 1) / UNIT;
   uint64_t offset = out->at & (out->size - 1);
   uint32_t skip = out->at != out->head ? SKIP : 0;
-  uint64_t word = word_to_tell(lane);
+  uint64_t word = credits_to_tell(lane);
   memcpy(out->bytes + offset, &word, sizeof word);
   out->head = out->at + units * UNIT;
   lane->sent++;
-  write_out(lane, out, offset, length,
-            (uint32_t)ring << FLOW_SHIFT | skip | (uint32_t)units);
+  outflow_write(lane, out, offset, length,
+                (uint32_t)ring << FLOW_SHIFT | skip | (uint32_t)units);
 }
 
-/* ---- Notes -------------------------------------------------------------- */
+/* ---- Notes --------------------------------------------------------------- */
 
 static bool note_room(const struct lane *lane, bool credit) {
   uint32_t room = credit ? NOTES : NOTES - NOTES_KEPT;
@@ -217,7 +258,7 @@ static bool note_room(const struct lane *lane, bool credit) {
 }
 
 /* Returns how many bytes of a note have to be sent. */
-static uint64_t span(const struct note *note) {
+static uint64_t note_span(const struct note *note) {
   if (note->kind == NOTE_FRAME)
     return offsetof(struct note, bytes) + note->part;
   return note->kind == NOTE_GRANT
@@ -225,16 +266,17 @@ static uint64_t span(const struct note *note) {
              : offsetof(struct note, base);
 }
 
-static void emit(struct lane *lane, const struct note *note) {
+static void note_write(struct lane *lane, const struct note *note) {
   struct outflow *out = &lane->out[FLOW_NOTE];
   uint64_t offset = (uint64_t)(lane->notes++ % NOTES) * NOTE;
   struct note *to = (void *)(out->bytes + offset);
   *to = *note;
-  to->word = word_to_tell(lane);
-  write_out(lane, out, offset, span(note), (uint32_t)FLOW_NOTE << FLOW_SHIFT);
+  to->word = credits_to_tell(lane);
+  outflow_write(lane, out, offset, note_span(note),
+                (uint32_t)FLOW_NOTE << FLOW_SHIFT);
 }
 
-static void keep(struct lane *lane, const struct note *note) {
+static void note_queue(struct lane *lane, const struct note *note) {
   if (lane->waiting_count == lane->waiting_room) {
     uint32_t room = lane->waiting_room ? 2 * lane->waiting_room : 64;
     struct note *more = realloc(lane->waiting, room * sizeof *more);
@@ -252,7 +294,7 @@ static void keep(struct lane *lane, const struct note *note) {
 bool notes_flush(struct lane *lane) {
   uint32_t n = 0;
   while (n < lane->waiting_count && note_room(lane, false))
-    emit(lane, &lane->waiting[n++]);
+    note_write(lane, &lane->waiting[n++]);
   lane->waiting_count -= n;
   if (n > 0)
     memmove(lane->waiting, lane->waiting + n,
@@ -264,9 +306,9 @@ void note_send(struct lane *lane, const struct note *note) {
   if (lane->status < 0 || lane->cut || !lane->joined)
     return;
   if (lane->waiting_count == 0 && note_room(lane, false))
-    emit(lane, note);
+    note_write(lane, note);
   else
-    keep(lane, note);
+    note_queue(lane, note);
 }
 
 void note_bytes(struct lane *lane, enum note_kind kind, uint32_t operation,
@@ -279,10 +321,152 @@ void note_bytes(struct lane *lane, enum note_kind kind, uint32_t operation,
   note_send(lane, &note);
 }
 
+/* ---- Memory of the peer -------------------------------------------------- */
+
+static struct remote_key *remote_key_make(struct lane *lane, uint32_t id) {
+  if (!lane->remote_keys)
+    lane->remote_keys = calloc(IDS / ID_PAGE, sizeof *lane->remote_keys);
+  if (!lane->remote_keys)
+    return NULL;
+  struct remote_key **page = &lane->remote_keys[id / ID_PAGE];
+  if (!*page)
+    *page = calloc(ID_PAGE, sizeof **page);
+  return *page ? &(*page)[id % ID_PAGE] : NULL;
+}
+
+static bool remote_note_plausible(const struct note *note) {
+  return note->operation < IDS && note->value != 0 && note->length != 0 &&
+         note->length <= GRANT_MOST && note->base <= UINT64_MAX - note->length;
+}
+
+static int remote_key_remember(struct lane *lane, const struct note *note) {
+  struct remote_key *key = remote_key_make(lane, note->operation);
+  if (!key)
+    return PERIGEE_NO_MEMORY;
+  if (key->generation > note->value)
+    return PERIGEE_OK;
+  *key = (struct remote_key){
+      .generation = note->value, .base = note->base, .length = note->length};
+  memcpy(key->rkey, note->rkey, sizeof key->rkey);
+  return PERIGEE_OK;
+}
+
+static void remote_grant_heard(struct lane *lane, const struct note *note) {
+  if (!remote_note_plausible(note))
+    lane_break(lane, PERIGEE_PROTOCOL, "the peer granted impossible memory");
+  else if (remote_key_remember(lane, note) < 0)
+    lane_break(lane, PERIGEE_NO_MEMORY, "no memory for the peer's grants");
+}
+
+/* The memory may be unknown here: it was revoked before it was open. */
+static void remote_revoke_heard(struct lane *lane, const struct note *note) {
+  struct remote_key *key =
+      note->operation < IDS ? remote_key_make(lane, note->operation) : NULL;
+  if (!key || key->generation > note->value)
+    return;
+  key->generation = note->value;
+  key->revoked = true;
+}
+
+void grant_heard(struct lane *lane, const struct note *note) {
+  if (note->kind == NOTE_GRANT)
+    remote_grant_heard(lane, note);
+  else
+    remote_revoke_heard(lane, note);
+}
+
+const struct remote_key *remote_key_find(const struct lane *lane, uint32_t id) {
+  if (id >= IDS || !lane->remote_keys || !lane->remote_keys[id / ID_PAGE])
+    return NULL;
+  const struct remote_key *key = &lane->remote_keys[id / ID_PAGE][id % ID_PAGE];
+  return key->generation != 0 ? key : NULL;
+}
+
+/* A key without bytes: a note will come. If one of that generation has come, it
+ * was no older than the key, and it may have been revoked since. */
+int verbs_attach(struct lane *lane, struct window *window,
+                 const struct region_key *key) {
+  struct verbs_key said;
+  if (window->slot >= ID_PAYLOAD - ID_REGION || key->fd_count != 0 ||
+      (key->length != 0 && key->length != sizeof said))
+    return PERIGEE_PROTOCOL;
+  if (key->length == 0)
+    return PERIGEE_OK;
+  memcpy(&said, key->bytes, sizeof said);
+  struct note note = {.operation = ID_REGION + window->slot,
+                      .value = window->generation,
+                      .base = said.base,
+                      .length = window->length};
+  memcpy(note.rkey, said.rkey, sizeof note.rkey);
+  if (said.zero != 0 || !remote_note_plausible(&note))
+    return PERIGEE_PROTOCOL;
+  const struct remote_key *known = remote_key_find(lane, note.operation);
+  if (known && known->generation == note.value)
+    return PERIGEE_OK;
+  return remote_key_remember(lane, &note);
+}
+
+void remote_keys_close(struct lane *lane) {
+  for (uint32_t i = 0; lane->remote_keys && i < IDS / ID_PAGE; i++)
+    free(lane->remote_keys[i]);
+  free(lane->remote_keys);
+  lane->remote_keys = NULL;
+}
+
+/* ---- Frames of a session without a socket -------------------------------- */
+
+int verbs_say(struct lane *lane, const uint8_t *bytes, uint32_t length) {
+  struct note note = {.kind = NOTE_FRAME};
+  if (lane->status < 0 || lane->cut || !lane->joined)
+    return PERIGEE_PEER_LOST;
+  if (lane->waiting_count >= FRAMES_WAITING)
+    return PERIGEE_AGAIN;
+  for (uint32_t at = 0; at < length; at += note.part) {
+    uint32_t left = length - at;
+    note.part = (uint8_t)(left < FRAME_PART ? left : FRAME_PART);
+    memcpy(note.bytes, bytes + at, note.part);
+    note_send(lane, &note);
+  }
+  return PERIGEE_OK;
+}
+
+/* Takes a note with bytes of session frames. */
+static void alone_heard(struct lane *lane, const struct note *note) {
+  struct frames *f = lane->frames;
+  if (!f || f->count == NOTES || note->part > FRAME_PART) {
+    lane_break(lane, PERIGEE_PROTOCOL,
+               "the peer said more than it was given room for");
+    return;
+  }
+  uint32_t at = (f->first + f->count++) % NOTES;
+  f->length[at] = note->part;
+  memcpy(f->bytes[at], note->bytes, note->part);
+}
+
+uint32_t verbs_hear(struct lane *lane, uint8_t *bytes, uint32_t room) {
+  struct frames *f = lane->frames;
+  uint32_t done = 0;
+  while (f->count > 0 && done < room) {
+    uint32_t left = f->length[f->first] - f->taken;
+    uint32_t n = left < room - done ? left : room - done;
+    memcpy(bytes + done, f->bytes[f->first] + f->taken, n);
+    done += n;
+    f->taken += n;
+    if (n == left) {
+      f->first = (f->first + 1) % NOTES;
+      f->count--;
+      f->taken = 0;
+    }
+  }
+  return done;
+}
+
+/* ---- Receiving ----------------------------------------------------------- */
+
 static void note_heard(struct lane *lane, const struct note *note) {
   uint32_t op = note->operation;
   uint64_t word = tagged(note->generation, note->value);
-  word_heard(lane, note->word);
+  credits_heard(lane, note->word);
   if (note->kind == NOTE_GRANT || note->kind == NOTE_REVOKE)
     grant_heard(lane, note);
   else if (note->kind == NOTE_FRAME)
@@ -297,8 +481,6 @@ static void note_heard(struct lane *lane, const struct note *note) {
     lane->acked[op][note->part] = word;
   /* Unknown kinds are of a later version, and may be ignored. */
 }
-
-/* ---- Receiving ---------------------------------------------------------- */
 
 static void note_arrived(struct lane *lane) {
   struct note note;
@@ -324,10 +506,11 @@ static void record_arrived(struct lane *lane, struct inflow *in,
       (immediate & SKIP) | (uint32_t)(length / UNIT);
   in->arrived = at + length;
   memcpy(&word, in->bytes + (at & (in->size - 1)), sizeof word);
-  word_heard(lane, word);
+  credits_heard(lane, word);
 }
 
-void ring_arrived(struct lane *lane, uint32_t immediate) {
+/* Handles an immediate that arrived on the control pair. */
+static void ring_arrived(struct lane *lane, uint32_t immediate) {
   uint32_t flow = immediate >> FLOW_SHIFT;
   lane->met = true;
   if (lane->status < 0 || !lane->joined)
@@ -369,11 +552,11 @@ bool verbs_release(struct lane *lane) {
   if (lane->waiting_count > 0)
     notes_flush(lane);
   if (credits_due(lane) && note_room(lane, true))
-    emit(lane, &(struct note){.kind = NOTE_CREDIT});
+    note_write(lane, &(struct note){.kind = NOTE_CREDIT});
   return false; /* the completion wakes the peer */
 }
 
-/* ---- Marks -------------------------------------------------------------- */
+/* ---- Marks --------------------------------------------------------------- */
 
 /* Clearing a mark: what is written to the operation's memory afterwards must
  * not become visible before the cleared mark; the peer's device reads the mark
@@ -394,4 +577,126 @@ void verbs_ended(struct lane *lane, uint16_t operation, uint32_t generation) {
 bool verbs_live(struct lane *lane, uint16_t operation, uint32_t generation) {
   uint32_t over = lane->ended[operation];
   return lane->status == 0 && (over == 0 || (int32_t)(over - generation) < 0);
+}
+
+/* ---- Completions --------------------------------------------------------- */
+
+static void queues_received(struct queues *q, const struct ibv_wc *wc) {
+  struct pair *p = pair_by_number(q->rail, wc->qp_num);
+  if (p && p->index == 0 && wc->opcode == IBV_WC_RECV_RDMA_WITH_IMM)
+    ring_arrived(p->lane, be32toh(wc->imm_data));
+}
+
+static void queues_completed(struct queues *q, const struct ibv_wc *wc) {
+  /* The opcode of a failed completion is undefined; receives have no id. */
+  if (wc->wr_id == RECEIVE_ID) {
+    q->srq_owed++;
+    if (wc->status == IBV_WC_SUCCESS)
+      queues_received(q, wc);
+    return;
+  }
+  struct pair *p = pair_by_number(q->rail, wc->qp_num);
+  if (p)
+    pair_completed(p, wc);
+}
+
+static bool queues_turn(struct queues *q) {
+  struct ibv_wc wc[BATCH];
+  bool any = false;
+  for (int i = 0; i < BATCHES && !q->rail->failed; i++) {
+    int n = ibv_poll_cq(q->cq, BATCH, wc);
+    for (int k = 0; k < n; k++)
+      queues_completed(q, &wc[k]);
+    any = any || n > 0;
+    q->rail->fabric->found += n > 0;
+    if (n < BATCH)
+      break;
+  }
+  queues_repay(q);
+  return any;
+}
+
+bool rails_poll(struct fabric *f) {
+  bool any = false;
+  for (uint32_t i = 0; i < f->rail_count; i++)
+    for (uint32_t q = 0; q < f->rails[i].queue_count && !f->rails[i].failed;
+         q++)
+      any = queues_turn(&f->rails[i].queues[q]) || any;
+  return any;
+}
+
+void lane_await(struct lane *lane, const struct job *job) {
+  const struct fabric_options *o = &lane->fabric->engine;
+  int64_t end = o->clock(o->context) + AWAITED;
+  while (job->pending > 0 && o->clock(o->context) < end)
+    rails_poll(lane->fabric);
+  if (job->pending > 0)
+    lane_break(lane, PERIGEE_PEER_LOST, "%s does not do what it was given",
+               lane->pairs[0].rail->port.device);
+}
+
+/* ---- Probes, keepalives, the last message -------------------------------- */
+
+/* Posts a write of no bytes on the control pair. */
+static void control_post_nothing(struct lane *lane, struct job *job,
+                                 int opcode) {
+  struct pair *p = &lane->pairs[0];
+  struct slot *slot = pair_slot(p, job);
+  slot->opcode = (uint8_t)opcode;
+  slot->remote = lane->peer_inbox;
+  slot->rkey = lane->peer_inbox_key;
+  slot->immediate = (uint32_t)FLOW_PROBE << FLOW_SHIFT;
+  pair_post(p);
+}
+
+static bool queues_found_empty(struct fabric *fabric) {
+  for (int i = 0; i < RENEW_TURNS; i++)
+    if (!rails_poll(fabric))
+      return true;
+  return false;
+}
+
+static void probe_renew(struct lane *lane) {
+  if (!queues_found_empty(lane->fabric) || lane->status < 0)
+    return;
+  if (lane->met)
+    lane_break(lane, PERIGEE_PEER_LOST, "the peer was there and is gone");
+  else if (pair_renew(&lane->pairs[0]))
+    lane->probe = PROBE_NONE;
+}
+
+void verbs_probe(struct lane *lane) {
+  if (lane->status < 0)
+    return;
+  if (lane->probe == PROBE_FAILED)
+    lane->probe = PROBE_RESTS;
+  else if (lane->probe == PROBE_RESTS)
+    probe_renew(lane);
+  if (lane->probe != PROBE_NONE || lane->status < 0)
+    return;
+  lane->probe = PROBE_OUT;
+  control_post_nothing(lane, NULL, IBV_WR_RDMA_WRITE_WITH_IMM);
+}
+
+bool verbs_met(const struct lane *lane) {
+  return lane->met;
+}
+
+void verbs_keepalive(struct lane *lane) {
+  struct pair *p = &lane->pairs[0];
+  if (p->posted == lane->keepalive_posted && pair_room(p) > 0)
+    control_post_nothing(lane, NULL, IBV_WR_RDMA_WRITE);
+  lane->keepalive_posted = p->posted;
+}
+
+bool verbs_drained(struct lane *lane) {
+  if (lane->status < 0 || lane->cut || !lane->joined)
+    return true;
+  if (!notes_flush(lane) ||
+      (!lane->bye_posted && pair_room(&lane->pairs[0]) == 0))
+    return false;
+  if (!lane->bye_posted)
+    control_post_nothing(lane, &lane->last, IBV_WR_RDMA_WRITE);
+  lane->bye_posted = true;
+  return lane->last.pending == 0;
 }

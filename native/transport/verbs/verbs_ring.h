@@ -82,7 +82,6 @@ struct frames {
   uint8_t bytes[NOTES][FRAME_PART];
 };
 
-/* ---- verbs_ring.c ------------------------------------------------------- */
 int ring_set_up(struct lane *lane); /* this side's half: the inbox */
 int ring_join(struct lane *lane);   /* with the peer's sizes: the outbox */
 void ring_close(struct lane *lane);
@@ -93,8 +92,6 @@ bool verbs_release(struct lane *lane);
 void verbs_mark(struct lane *, uint16_t operation, uint32_t generation);
 void verbs_ended(struct lane *, uint16_t operation, uint32_t generation);
 bool verbs_live(struct lane *, uint16_t operation, uint32_t generation);
-/* Handles an immediate that arrived on the control pair. */
-void ring_arrived(struct lane *lane, uint32_t immediate);
 /* Sends a note now, or when there is room. */
 void note_send(struct lane *lane, const struct note *note);
 /* Sends NOTE_STAGED or NOTE_TAKEN. */
@@ -114,10 +111,14 @@ static inline uint64_t untagged(uint64_t word, uint32_t generation) {
   return fits ? word & ((UINT64_C(1) << 40) - 1) : 0;
 }
 
-/* ---- verbs_alone.c ------------------------------------------------------ */
+/* Handles completions of all rails. */
+bool rails_poll(struct fabric *fabric);
+/* Waits, for a bounded time, for what the control pair does for the job; then
+ * breaks the lane. */
+void lane_await(struct lane *lane, const struct job *job);
+
+/* ---- Sessions without a socket ------------------------------------------ */
 int alone_open(struct lane *lane);
-/* Takes a note with bytes of session frames. */
-void alone_heard(struct lane *lane, const struct note *note);
 int verbs_say(struct lane *lane, const uint8_t *bytes, uint32_t length);
 uint32_t verbs_hear(struct lane *lane, uint8_t *bytes, uint32_t room);
 bool verbs_drained(struct lane *lane);

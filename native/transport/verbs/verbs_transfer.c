@@ -29,14 +29,10 @@ struct list {
   uint64_t bytes;
 };
 
-static uint64_t least(uint64_t a, uint64_t b) {
-  return a < b ? a : b;
-}
-
-/* ---- One work request --------------------------------------------------- */
+/* ---- One work request ---------------------------------------------------- */
 
 /* Is the whole walk within the memory? The peer may have given its shape. */
-static bool is_inside(const struct payload *p, uint64_t length) {
+static bool move_is_inside(const struct payload *p, uint64_t length) {
   uint64_t end;
   return p->count > 0 &&
          !__builtin_mul_overflow(p->count - 1, p->stride, &end) &&
@@ -47,7 +43,7 @@ static bool is_inside(const struct payload *p, uint64_t length) {
 
 /* Returns the offset of the present position, and the contiguous bytes
  * there. */
-static uint64_t remote_run(const struct payload *p, uint64_t *length) {
+static uint64_t move_remote_run(const struct payload *p, uint64_t *length) {
   uint64_t base = (uintptr_t)p->base;
   if (p->count == 1) {
     *length = p->total - p->done;
@@ -58,12 +54,12 @@ static uint64_t remote_run(const struct payload *p, uint64_t *length) {
   return base + p->done / p->block * p->stride + within;
 }
 
-static uint64_t most_bytes(const struct pair *pair) {
+static uint64_t pair_most_bytes(const struct pair *pair) {
   uint32_t most = pair->rail->state.max_msg_sz;
   return most > 0 && most < SEGMENT ? most : SEGMENT;
 }
 
-static int most_entries(const struct pair *pair, bool write) {
+static int pair_most_entries(const struct pair *pair, bool write) {
   const struct ibv_device_attr *a = &pair->rail->attr;
   int most = a->max_sge < SGES ? a->max_sge : SGES;
   if (!write && a->max_sge_rd < most)
@@ -72,15 +68,15 @@ static int most_entries(const struct pair *pair, bool write) {
 }
 
 /* Adds an entry of at most that many bytes. 0 or a status. */
-static int add_entry(struct pair *pair, struct payload *local, uint64_t most,
-                     bool keyed, struct list *list) {
+static int move_add_entry(struct pair *pair, struct payload *local,
+                          uint64_t most, bool keyed, struct list *list) {
   uint64_t run, good = most;
   uint32_t key = 0;
   uint8_t *at = payload_run(local, &run);
   int status = keyed ? keys_local(pair->rail, local->area, at, &key, &good) : 0;
   if (status < 0)
     return status;
-  run = least(run, least(good, most));
+  run = least_bytes(run, least_bytes(good, most));
   if (run == 0) /* some devices take a length of 0 for 2 GiB */
     return PERIGEE_UNSUPPORTED;
   list->entry[list->count++] =
@@ -92,14 +88,14 @@ static int add_entry(struct pair *pair, struct payload *local, uint64_t most,
 
 /* Lists as many of the next bytes as possible; a status only if there are
  * none. */
-static int gather(struct pair *pair, const struct move *m, uint64_t bytes,
-                  bool keyed, struct list *list) {
+static int move_gather(struct pair *pair, const struct move *m, uint64_t bytes,
+                       bool keyed, struct list *list) {
   struct payload *local = m->local;
-  int most = most_entries(pair, m->write), status = PERIGEE_OK;
+  int most = pair_most_entries(pair, m->write), status = PERIGEE_OK;
   if (keyed && !local->area)
     return PERIGEE_UNSUPPORTED;
   while (status == PERIGEE_OK && list->bytes < bytes && list->count < most)
-    status = add_entry(pair, local, bytes - list->bytes, keyed, list);
+    status = move_add_entry(pair, local, bytes - list->bytes, keyed, list);
   /* Registering may just have found that the area is read-only. */
   if (!m->write && local->area->read_only) {
     local->done -= list->bytes;
@@ -109,16 +105,17 @@ static int gather(struct pair *pair, const struct move *m, uint64_t bytes,
 }
 
 /* Fills a slot with at most limit bytes; returns their number, or a status. */
-static int64_t fill(struct pair *pair, const struct move *m, uint64_t limit) {
-  uint64_t run, at = remote_run(m->remote, &run);
-  run = least(least(run, m->local->total - m->local->done),
-              least(limit, most_bytes(pair)));
+static int64_t move_fill_slot(struct pair *pair, const struct move *m,
+                              uint64_t limit) {
+  uint64_t run, at = move_remote_run(m->remote, &run);
+  run = least_bytes(least_bytes(run, m->local->total - m->local->done),
+                    least_bytes(limit, pair_most_bytes(pair)));
   bool inlined =
       m->write && run <= pair->inline_max && m->local->memory->direct;
   struct list list;
   list.count = 0;
   list.bytes = 0;
-  int status = gather(pair, m, run, !inlined, &list);
+  int status = move_gather(pair, m, run, !inlined, &list);
   if (status < 0)
     return status;
   struct slot *slot = pair_slot(pair, m->job);
@@ -138,59 +135,59 @@ static int64_t fill(struct pair *pair, const struct move *m, uint64_t limit) {
 /* ---- Turns --------------------------------------------------------------- */
 
 /* Control keeps room for records. */
-static bool has_room(const struct pair *pair) {
+static bool pair_has_room(const struct pair *pair) {
   uint32_t kept = pair->index == 0 ? KEPT + pair->depth / 4 : KEPT;
   return pair_room(pair) > kept;
 }
 
-static void next_turn(struct lane *lane) {
+static void lane_next_turn(struct lane *lane) {
   lane->turn = lane->turn + 2 < lane->pair_count ? lane->turn + 1 : 0;
 }
 
-static struct pair *whose_turn(struct lane *lane) {
+static struct pair *lane_pair_in_turn(struct lane *lane) {
   uint32_t data = lane->pair_count > 1;
   for (uint32_t i = 0; i < lane->pair_count; i++) {
     struct pair *pair = &lane->pairs[data + lane->turn];
-    if (pair->state == PAIR_UP && has_room(pair))
+    if (pair->state == PAIR_UP && pair_has_room(pair))
       return pair;
-    next_turn(lane);
+    lane_next_turn(lane);
   }
   return NULL;
 }
 
 /* Returns the bytes of an item that one pair gets at a time; 0: it is not
  * divided. The last share is what is left. */
-static uint64_t share_of(const struct lane *lane, uint64_t total) {
+static uint64_t move_share(const struct lane *lane, uint64_t total) {
   const uint64_t stripe = lane->fabric->options.stripe;
   if (lane->pair_count <= 2 || total < 2 * stripe)
     return 0;
   uint64_t pairs = lane->pair_count - 1;
-  uint64_t shares = least(total / stripe, pairs);
+  uint64_t shares = least_bytes(total / stripe, pairs);
   uint64_t share = (total + shares - 1) / shares;
-  return least(share, 2 * stripe > SEGMENT ? 2 * stripe : SEGMENT);
+  return least_bytes(share, 2 * stripe > SEGMENT ? 2 * stripe : SEGMENT);
 }
 
 /* After n bytes of the job: passes the turn to the next pair, if it is time. */
-static void pass_turn(struct lane *lane, const struct move *m, uint64_t share,
-                      uint64_t n) {
+static void move_pass_turn(struct lane *lane, const struct move *m,
+                           uint64_t share, uint64_t n) {
   const uint64_t stripe = lane->fabric->options.stripe;
   uint64_t posted = m->job->posted;
   if (share ? m->remote->done % share == 0
             : posted >= stripe && posted / stripe != (posted - n) / stripe)
-    next_turn(lane);
+    lane_next_turn(lane);
 }
 
 /* Posts on the pair, or on that whose turn it is. Bytes, 0 or a status. */
 static int64_t move_some(struct lane *lane, struct pair *pair,
                          const struct move *m, uint64_t share, uint64_t limit) {
-  struct pair *on = pair ? pair : whose_turn(lane);
-  if (!on || !has_room(on))
+  struct pair *on = pair ? pair : lane_pair_in_turn(lane);
+  if (!on || !pair_has_room(on))
     return 0;
   if (share)
-    limit = least(limit, share - m->remote->done % share);
-  int64_t n = fill(on, m, limit);
+    limit = least_bytes(limit, share - m->remote->done % share);
+  int64_t n = move_fill_slot(on, m, limit);
   if (n > 0 && !pair)
-    pass_turn(lane, m, share, (uint64_t)n);
+    move_pass_turn(lane, m, share, (uint64_t)n);
   return n;
 }
 
@@ -200,15 +197,15 @@ int64_t lane_move(struct lane *lane, struct job *job,
                   uint64_t limit) {
   if (lane->status < 0 || lane->cut)
     return lane->status < 0 ? lane->status : PERIGEE_CLOSED;
-  if (!is_inside(remote, key->length))
+  if (!move_is_inside(remote, key->length))
     return PERIGEE_PROTOCOL;
   if (!pair && job->posted == 0)
-    next_turn(lane);
+    lane_next_turn(lane);
   const struct move m = {job, key, remote, local, write};
-  uint64_t share = pair ? 0 : share_of(lane, remote->total), moved = 0;
+  uint64_t share = pair ? 0 : move_share(lane, remote->total), moved = 0;
   int64_t n = 1;
-  limit = least(
-      limit, least(remote->total - remote->done, local->total - local->done));
+  limit = least_bytes(limit, least_bytes(remote->total - remote->done,
+                                         local->total - local->done));
   while (n > 0 && moved < limit) {
     n = move_some(lane, pair, &m, share, limit - moved);
     if (n > 0)
@@ -217,7 +214,7 @@ int64_t lane_move(struct lane *lane, struct job *job,
   return moved > 0 ? (int64_t)moved : n < 0 ? n : 0;
 }
 
-/* ---- The transport's ---------------------------------------------------- */
+/* ---- The transport's ----------------------------------------------------- */
 
 bool verbs_reaches(struct lane *lane, const struct window *window,
                    const struct payload *local) {
@@ -253,21 +250,6 @@ void verbs_flush(struct lane *lane) {
 
 /* ---- Quiescing ----------------------------------------------------------- */
 
-static bool has_slots(const struct pair *pair, const struct job *job) {
-  for (uint32_t at = pair->retired; at != pair->filled; at++)
-    if (pair->slots[at & (pair->depth - 1)].job == job)
-      return true;
-  return false;
-}
-
-/* Control is not reset: what was posted there is short, and ends by itself or
- * with the lane. */
-void lane_fence(struct lane *lane, const struct job *job) {
-  for (uint32_t i = 1; i < lane->pair_count && job->pending > 0; i++)
-    if (has_slots(&lane->pairs[i], job))
-      pair_reset(&lane->pairs[i], job);
-}
-
 bool verbs_quiesce(struct lane *lane, struct job *job) {
   const struct fabric_options *o = &lane->fabric->engine;
   if (job->pending > 0) {
@@ -276,7 +258,7 @@ bool verbs_quiesce(struct lane *lane, struct job *job) {
       job->quiescing = now > 0 ? now : 1;
       verbs_flush(lane);
     } else {
-      rails_turn(lane->fabric); /* for callers that wait here for the end */
+      verbs_turn(lane->fabric); /* for callers that wait here for the end */
       if (now - job->quiescing >= QUIESCE_AFTER)
         lane_fence(lane, job);
     }
