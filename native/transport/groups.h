@@ -133,10 +133,10 @@ struct transport_kept {
  * The owner's lane: export opens a region of ours to the peer, with its rights
  * and no more, and writes the key, or gives a status: the peer has to ask for
  * each access. It may be exported again; the key's descriptors stay the
- * owner's. revoke ends that: who copies by such a key from then on gets
+ * owner's. revoke ends that: a copy by such a key from then on ends in
  * PERIGEE_STALE, whichever region has the slot. inside, after revoke, tells
  * whether a copy that began before may still be under way. A lane that is cut
- * ends all that: who copies from then on gets PERIGEE_PEER_LOST; its regions
+ * ends all that: a copy from then on ends in PERIGEE_PEER_LOST; its regions
  * may be closed without another revoke.
  *
  * The peer's lane: attach makes a window, of which slot, generation, length and
@@ -258,7 +258,7 @@ struct transport_alone {
  *   and what is said of the peer's process are there; the rest is 0, or NULL.
  * - payloads: mark and live have to be there, pushes is false. mark is called
  *   before an operation's payload is exposed here, and before it is concealed. A
- *   fetch brings bytes into memory of any kind. What a source's kind says fits in
+ *   fetch brings bytes into memory of any kind. A source's kind fits in
  *   56 bits.
  * - access: grant is called for regions of these kinds, before the peer hears of
  *   the region; what is told to the peer's half there arrives before that.

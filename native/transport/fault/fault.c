@@ -43,7 +43,7 @@ struct faults {
   int count;
 };
 
-/* What the head of a lane with faults points to. */
+/* The head of a lane with faults points to this. */
 struct fault_lane {
   const struct wrapped *by;
   uint64_t dice;
@@ -56,50 +56,50 @@ struct fault_lane {
   uint64_t dropped, twice, cut_short, overtaken;
 };
 
-static struct fault_lane *of(const struct lane *lane) {
+static struct fault_lane *fault_of(const struct lane *lane) {
   return ((const struct lane_head *)lane)->faults;
 }
 
-static const struct perigee_transport *inner(const struct lane *lane) {
-  return of(lane)->by->inner;
+static const struct perigee_transport *fault_inner(const struct lane *lane) {
+  return fault_of(lane)->by->inner;
 }
 
 /* ---- Dice and time ------------------------------------------------------- */
 
-static uint64_t roll(struct fault_lane *f) { /* splitmix64 */
+static uint64_t fault_roll(struct fault_lane *f) { /* splitmix64 */
   uint64_t z = f->dice += UINT64_C(0x9e3779b97f4a7c15);
   z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
   z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
   return z ^ (z >> 31);
 }
 
-static bool hit(struct fault_lane *f, double chance) {
-  return chance > 0 && (double)(roll(f) >> 11) < chance * 0x1p53;
+static bool fault_hit(struct fault_lane *f, double chance) {
+  return chance > 0 && (double)(fault_roll(f) >> 11) < chance * 0x1p53;
 }
 
-static const struct script *script_of(const struct fault_lane *f) {
+static const struct script *fault_script(const struct fault_lane *f) {
   return &f->by->faults->script;
 }
 
-static int64_t now(const struct fault_lane *f) {
+static int64_t fault_now(const struct fault_lane *f) {
   return f->by->faults->clock(f->by->faults->context);
 }
 
 /* Returns 0 to the script's delay, or 1 to the larger of `least` and the
  * delay. */
-static int64_t some_time(struct fault_lane *f, int64_t least) {
-  int64_t most = script_of(f)->delay;
+static int64_t fault_some_time(struct fault_lane *f, int64_t least) {
+  int64_t most = fault_script(f)->delay;
   if (most < least)
     most = least;
   if (most == 0)
     return 0;
-  return (least > 0) + (int64_t)(roll(f) % (uint64_t)most);
+  return (least > 0) + (int64_t)(fault_roll(f) % (uint64_t)most);
 }
 
 /* Is `due` still to come? If it is, the engine has to poll again then. */
-static bool waits(struct fault_lane *f, int64_t due) {
+static bool fault_waits(struct fault_lane *f, int64_t due) {
   struct faults *all = f->by->faults;
-  int64_t time = due > 0 ? now(f) : 0;
+  int64_t time = due > 0 ? fault_now(f) : 0;
   if (due <= time)
     return false;
   if (all->due <= time || due < all->due)
@@ -111,16 +111,16 @@ int64_t faults_due(const struct faults *faults, int64_t time) {
   return faults->due > time && faults->due != INT64_MAX ? faults->due : -1;
 }
 
-static bool cut(struct lane *lane) {
-  struct fault_lane *f = of(lane);
-  if (!f->cut && hit(f, script_of(f)->cut))
+static bool fault_cut(struct lane *lane) {
+  struct fault_lane *f = fault_of(lane);
+  if (!f->cut && fault_hit(f, fault_script(f)->cut))
     f->cut = ((struct lane_head *)lane)->ending = true;
   return f->cut;
 }
 
 /* ---- Records ------------------------------------------------------------- */
 
-static void let_go(struct fault_lane *f, struct delayed **list) {
+static void delayed_let_go(struct fault_lane *f, struct delayed **list) {
   while (*list) {
     struct delayed *h = *list;
     *list = h->next;
@@ -130,8 +130,8 @@ static void let_go(struct fault_lane *f, struct delayed **list) {
   }
 }
 
-static int hold(struct fault_lane *f, enum ring ring, int64_t due,
-                const uint8_t *bytes, uint64_t length) {
+static int delayed_hold(struct fault_lane *f, enum ring ring, int64_t due,
+                        const uint8_t *bytes, uint64_t length) {
   struct delayed *h = malloc(sizeof *h), **at = &f->queue[ring];
   void *copy = NULL;
   if (!h || posix_memalign(&copy, 64, length ? length : 1) != 0) {
@@ -147,57 +147,59 @@ static int hold(struct fault_lane *f, enum ring ring, int64_t due,
   return PERIGEE_OK;
 }
 
-static int take_record(struct fault_lane *f, enum ring ring,
-                       const uint8_t *bytes, uint64_t length) {
-  const struct script *s = script_of(f);
-  if (hit(f, s->drop)) {
+static int fault_take_record(struct fault_lane *f, enum ring ring,
+                             const uint8_t *bytes, uint64_t length) {
+  const struct script *s = fault_script(f);
+  if (fault_hit(f, s->drop)) {
     f->dropped++;
     return PERIGEE_OK;
   }
-  if (length > 0 && hit(f, s->truncate)) {
-    length = roll(f) % length;
+  if (length > 0 && fault_hit(f, s->truncate)) {
+    length = fault_roll(f) % length;
     f->cut_short++;
   }
-  int64_t due = now(f) + some_time(f, 0);
+  int64_t due = fault_now(f) + fault_some_time(f, 0);
   if (due < f->last[ring])
     due = f->last[ring];
-  if (hit(f, s->duplicate)) {
+  if (fault_hit(f, s->duplicate)) {
     f->twice++;
-    if (hold(f, ring, due + some_time(f, A_WHILE), bytes, length) < 0)
+    if (delayed_hold(f, ring, due + fault_some_time(f, A_WHILE), bytes,
+                     length) < 0)
       return PERIGEE_NO_MEMORY;
   }
-  if (hit(f, s->reorder)) {
+  if (fault_hit(f, s->reorder)) {
     f->overtaken++;
-    return hold(f, ring, due + some_time(f, A_WHILE), bytes, length);
+    return delayed_hold(f, ring, due + fault_some_time(f, A_WHILE), bytes,
+                        length);
   }
   f->last[ring] = due;
-  return hold(f, ring, due, bytes, length);
+  return delayed_hold(f, ring, due, bytes, length);
 }
 
 /* Takes all records that have arrived, as far as there is room for them
  * here. */
-static int take_in(struct lane *lane, enum ring ring) {
-  struct fault_lane *f = of(lane);
+static int fault_take_in(struct lane *lane, enum ring ring) {
+  struct fault_lane *f = fault_of(lane);
   const uint8_t *bytes;
   uint64_t length;
   int status = 0;
   while (f->bytes < DELAYED_MAX &&
-         (status = inner(lane)->records->peek(lane, ring, &bytes, &length)) >
-             0 &&
-         !cut(lane))
-    if ((status = take_record(f, ring, bytes, length)) < 0)
+         (status = fault_inner(lane)->records->peek(lane, ring, &bytes,
+                                                    &length)) > 0 &&
+         !fault_cut(lane))
+    if ((status = fault_take_record(f, ring, bytes, length)) < 0)
       break;
   return status;
 }
 
 static int fault_peek(struct lane *lane, enum ring ring, const uint8_t **bytes,
                       uint64_t *length) {
-  struct fault_lane *f = of(lane);
+  struct fault_lane *f = fault_of(lane);
   if (f->cut)
     return 0;
-  int status = take_in(lane, ring);
+  int status = fault_take_in(lane, ring);
   struct delayed *h = f->queue[ring];
-  if (f->cut || !h || waits(f, h->due))
+  if (f->cut || !h || fault_waits(f, h->due))
     return f->cut || status > 0 ? 0 : status;
   f->queue[ring] = h->next;
   h->next = f->given[ring];
@@ -208,16 +210,17 @@ static int fault_peek(struct lane *lane, enum ring ring, const uint8_t **bytes,
 }
 
 static bool fault_release(struct lane *lane) {
-  struct fault_lane *f = of(lane);
+  struct fault_lane *f = fault_of(lane);
   for (int i = 0; i < RINGS; i++)
-    let_go(f, &f->given[i]);
-  return inner(lane)->records->release(lane);
+    delayed_let_go(f, &f->given[i]);
+  return fault_inner(lane)->records->release(lane);
 }
 
 static uint8_t *fault_reserve(struct lane *lane, enum ring ring,
                               uint64_t length) {
-  return of(lane)->cut ? NULL
-                       : inner(lane)->records->reserve(lane, ring, length);
+  return fault_of(lane)->cut
+             ? NULL
+             : fault_inner(lane)->records->reserve(lane, ring, length);
 }
 
 /* ---- Payloads and copies ------------------------------------------------- */
@@ -227,7 +230,7 @@ enum { BEGUN = -1 }; /* delayed no more; other faults of a step may follow */
 /* True if the fetch has begun to fill memory that copies asynchronously. Such
  * memory is filled in order, and later fetches wait for the first one, so that
  * one must not be delayed again. */
-static bool goes_on(const struct fetch *fetch) {
+static bool fetch_has_begun(const struct fetch *fetch) {
   const struct payload *into = fetch->into;
   return !into->memory->direct &&
          (payload_busy(into) || into->done || fetch->delayed_until == BEGUN);
@@ -236,44 +239,45 @@ static bool goes_on(const struct fetch *fetch) {
 /* Each fetch is delayed once, before its first step. Fetches that are in
  * progress at the same time are delayed at the same time, as by a long wire. */
 static int64_t fault_fetch(struct lane *lane, struct fetch *fetch) {
-  struct fault_lane *f = of(lane);
-  const struct script *s = script_of(f);
+  struct fault_lane *f = fault_of(lane);
+  const struct script *s = fault_script(f);
   if (f->cut)
     return PERIGEE_PEER_LOST;
-  if (fetch->delayed_until <= 0 && !goes_on(fetch)) {
-    if (cut(lane))
+  if (fetch->delayed_until <= 0 && !fetch_has_begun(fetch)) {
+    if (fault_cut(lane))
       return PERIGEE_PEER_LOST;
-    if (hit(f, s->truncate)) {
+    if (fault_hit(f, s->truncate)) {
       f->cut_short++;
       return PERIGEE_PROTOCOL;
     }
-    fetch->delayed_until =
-        fetch->delayed_until == 0 ? now(f) + some_time(f, 0) : now(f);
-    if (hit(f, s->drop)) {
+    fetch->delayed_until = fetch->delayed_until == 0
+                               ? fault_now(f) + fault_some_time(f, 0)
+                               : fault_now(f);
+    if (fault_hit(f, s->drop)) {
       f->dropped++;
       fetch->delayed_until = INT64_MAX;
     }
   }
-  if (fetch->delayed_until == INT64_MAX || waits(f, fetch->delayed_until))
+  if (fetch->delayed_until == INT64_MAX || fault_waits(f, fetch->delayed_until))
     return 0;
-  int64_t moved = inner(lane)->payloads->fetch(lane, fetch);
+  int64_t moved = fault_inner(lane)->payloads->fetch(lane, fetch);
   if (moved != 0)
     fetch->delayed_until = BEGUN;
   return moved;
 }
 
 /* Returns 1 if the copy may go on, 0 if not yet, or a status. */
-static int copy_goes_on(struct lane *lane, struct payload *local) {
-  struct fault_lane *f = of(lane);
+static int fault_copy_goes_on(struct lane *lane, struct payload *local) {
+  struct fault_lane *f = fault_of(lane);
   if (f->cut)
     return PERIGEE_PEER_LOST;
   if (local->delayed_until == 0)
-    local->delayed_until = now(f) + some_time(f, 0);
-  if (waits(f, local->delayed_until))
+    local->delayed_until = fault_now(f) + fault_some_time(f, 0);
+  if (fault_waits(f, local->delayed_until))
     return 0;
-  if (cut(lane))
+  if (fault_cut(lane))
     return PERIGEE_PEER_LOST;
-  if (!hit(f, script_of(f)->truncate))
+  if (!fault_hit(f, fault_script(f)->truncate))
     return 1;
   f->cut_short++;
   return PERIGEE_PROTOCOL;
@@ -282,72 +286,75 @@ static int copy_goes_on(struct lane *lane, struct payload *local) {
 static int64_t fault_copy(struct lane *lane, const struct window *window,
                           struct payload *remote, struct payload *local,
                           uint64_t limit, bool write) {
-  struct fault_lane *f = of(lane);
+  struct fault_lane *f = fault_of(lane);
   bool under_way = payload_busy(remote) || payload_busy(local);
-  int go = under_way ? 1 : copy_goes_on(lane, local);
+  int go = under_way ? 1 : fault_copy_goes_on(lane, local);
   if (go <= 0)
     return go;
-  if (!under_way && limit > 1 && hit(f, script_of(f)->reorder))
-    limit = 1 + roll(f) % limit;
-  return inner(lane)->copies->copy(lane, window, remote, local, limit, write);
+  if (!under_way && limit > 1 && fault_hit(f, fault_script(f)->reorder))
+    limit = 1 + fault_roll(f) % limit;
+  return fault_inner(lane)->copies->copy(lane, window, remote, local, limit,
+                                         write);
 }
 
 static int fault_post(struct lane *lane, struct job *job,
                       const struct window *window, struct payload *remote,
                       struct payload *local, bool write) {
-  int go = copy_goes_on(lane, local);
+  int go = fault_copy_goes_on(lane, local);
   if (go <= 0)
     return go;
-  return inner(lane)->jobs->post(lane, job, window, remote, local, write);
+  return fault_inner(lane)->jobs->post(lane, job, window, remote, local, write);
 }
 
 /* ---- The session's frames, where the lane carries them ------------------- */
 
 static int fault_say(struct lane *lane, const uint8_t *bytes, uint32_t length) {
-  return of(lane)->cut ? PERIGEE_PEER_LOST
-                       : inner(lane)->frames->say(lane, bytes, length);
+  return fault_of(lane)->cut
+             ? PERIGEE_PEER_LOST
+             : fault_inner(lane)->frames->say(lane, bytes, length);
 }
 
 static uint32_t fault_hear(struct lane *lane, uint8_t *bytes, uint32_t room) {
-  struct fault_lane *f = of(lane);
-  if (f->cut || waits(f, f->words))
+  struct fault_lane *f = fault_of(lane);
+  if (f->cut || fault_waits(f, f->words))
     return 0;
-  uint32_t got = inner(lane)->frames->hear(lane, bytes, room);
-  if (got > 0 && script_of(f)->delay)
-    f->words = now(f) + some_time(f, 0);
+  uint32_t got = fault_inner(lane)->frames->hear(lane, bytes, room);
+  if (got > 0 && fault_script(f)->delay)
+    f->words = fault_now(f) + fault_some_time(f, 0);
   return got;
 }
 
 /* ---- The lane ------------------------------------------------------------ */
 
 static int fault_broken(const struct lane *lane, const char **reason) {
-  if (of(lane)->cut) {
+  if (fault_of(lane)->cut) {
     *reason = "faults on purpose: the lane was cut";
     return PERIGEE_PEER_LOST;
   }
-  return inner(lane)->broken ? inner(lane)->broken(lane, reason) : PERIGEE_OK;
+  return fault_inner(lane)->broken ? fault_inner(lane)->broken(lane, reason)
+                                   : PERIGEE_OK;
 }
 
 /* The faults come first, as there may not be room for all. */
 static void fault_describe(const struct lane *lane, struct lane_facts *facts) {
-  const struct fault_lane *f = of(lane);
+  const struct fault_lane *f = fault_of(lane);
   char script[SCRIPT_TEXT];
-  script_text(script_of(f), script);
+  script_text(fault_script(f), script);
   fact_text(facts, "faults_on_purpose", "%s", script);
   fact_number(facts, "dropped", f->dropped);
   fact_number(facts, "twice", f->twice);
   fact_number(facts, "cut_short", f->cut_short);
   fact_number(facts, "overtaken", f->overtaken);
-  if (inner(lane)->describe)
-    inner(lane)->describe(lane, facts);
+  if (fault_inner(lane)->describe)
+    fault_inner(lane)->describe(lane, facts);
 }
 
 static void fault_close(struct lane *lane) {
-  struct fault_lane *f = of(lane);
-  const struct perigee_transport *t = inner(lane);
+  struct fault_lane *f = fault_of(lane);
+  const struct perigee_transport *t = fault_inner(lane);
   for (int i = 0; i < RINGS; i++) {
-    let_go(f, &f->queue[i]);
-    let_go(f, &f->given[i]);
+    delayed_let_go(f, &f->queue[i]);
+    delayed_let_go(f, &f->given[i]);
   }
   free(f);
   t->close(lane);
@@ -379,7 +386,7 @@ void faults_close(struct faults *faults) {
     (w)->table.group = &(w)->group;                                            \
   }
 
-static void inject(struct wrapped *w) {
+static void wrapped_inject(struct wrapped *w) {
   TAKE_OVER(w, records);
   TAKE_OVER(w, payloads);
   TAKE_OVER(w, copies);
@@ -400,8 +407,8 @@ static void inject(struct wrapped *w) {
   w->frames.hear = fault_hear;
 }
 
-static const struct wrapped *wrap(struct faults *faults,
-                                  const struct perigee_transport *inner) {
+static const struct wrapped *
+faults_wrap(struct faults *faults, const struct perigee_transport *inner) {
   for (int i = 0; i < faults->count; i++)
     if (faults->wrapped[i].inner == inner)
       return &faults->wrapped[i];
@@ -409,14 +416,14 @@ static const struct wrapped *wrap(struct faults *faults,
     return NULL;
   struct wrapped *w = &faults->wrapped[faults->count++];
   *w = (struct wrapped){.table = *inner, .inner = inner, .faults = faults};
-  inject(w);
+  wrapped_inject(w);
   return w;
 }
 
 const struct perigee_transport *faults_join(struct faults *faults,
                                             struct lane *lane) {
   struct lane_head *head = (struct lane_head *)lane;
-  const struct wrapped *by = wrap(faults, head->transport);
+  const struct wrapped *by = faults_wrap(faults, head->transport);
   struct fault_lane *f = by ? calloc(1, sizeof *f) : NULL;
   if (!f)
     return NULL;

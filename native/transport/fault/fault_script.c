@@ -27,17 +27,18 @@ static const struct chance {
 /* clang-format on */
 enum { CHANCES = sizeof chances / sizeof *chances, SEED = CHANCES, DELAY };
 
-static double *chance_of(struct script *script, size_t i) {
+static double *script_chance(struct script *script, size_t i) {
   return (double *)(void *)((char *)script + chances[i].offset);
 }
 
-static int wrong(char reason[REASON], const char *word, const char *why) {
+static int script_wrong(char reason[REASON], const char *word,
+                        const char *why) {
   snprintf(reason, REASON, "faults: \"%s\": %s", word, why);
   return PERIGEE_INVALID;
 }
 
 /* Parses digits with at most one point, and tells where they end. */
-static bool decimal(const char *text, double *value, const char **end) {
+static bool script_decimal(const char *text, double *value, const char **end) {
   double scale = 0;
   size_t digits = 0;
   for (*value = 0; isdigit((uint8_t)*text) || (*text == '.' && scale == 0);
@@ -61,10 +62,10 @@ static const struct {
   int64_t ns;
 } units[] = {{"s", 1000000000}, {"ms", 1000000}, {"us", 1000}, {"ns", 1}};
 
-static bool time_of(const char *text, int64_t *out) {
+static bool script_time(const char *text, int64_t *out) {
   double value;
   const char *unit;
-  if (!decimal(text, &value, &unit))
+  if (!script_decimal(text, &value, &unit))
     return false;
   for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
     if (strcmp(unit, units[i].name) != 0)
@@ -76,7 +77,7 @@ static bool time_of(const char *text, int64_t *out) {
   return false;
 }
 
-static bool seed_of(const char *text, uint64_t *seed) {
+static bool script_seed(const char *text, uint64_t *seed) {
   if (!isdigit((uint8_t)*text) || strlen(text) > 19)
     return false;
   char *end;
@@ -84,27 +85,28 @@ static bool seed_of(const char *text, uint64_t *seed) {
   return *end == 0 && *seed <= UINT64_C(1) << 63;
 }
 
-static int set(struct script *script, size_t key, const char *word,
-               const char *value, char reason[REASON]) {
+static int script_set(struct script *script, size_t key, const char *word,
+                      const char *value, char reason[REASON]) {
   const char *end;
   if (key == SEED) {
     script->seeded = true;
-    return seed_of(value, &script->seed)
+    return script_seed(value, &script->seed)
                ? PERIGEE_OK
-               : wrong(reason, word, "a seed is a number, 0 to 2^63");
+               : script_wrong(reason, word, "a seed is a number, 0 to 2^63");
   }
   if (key == DELAY)
-    return time_of(value, &script->delay)
+    return script_time(value, &script->delay)
                ? PERIGEE_OK
-               : wrong(reason, word,
-                       "a delay is a time like 5ms, 200us or 1s, at most 60s");
-  double *chance = chance_of(script, key);
-  if (!decimal(value, chance, &end) || *end || *chance > 1)
-    return wrong(reason, word, "a probability is a number, 0 to 1");
+               : script_wrong(
+                     reason, word,
+                     "a delay is a time like 5ms, 200us or 1s, at most 60s");
+  double *chance = script_chance(script, key);
+  if (!script_decimal(value, chance, &end) || *end || *chance > 1)
+    return script_wrong(reason, word, "a probability is a number, 0 to 1");
   return PERIGEE_OK;
 }
 
-static size_t key_of(const char *word, size_t length) {
+static size_t script_key(const char *word, size_t length) {
   size_t i = 0;
   while (i < CHANCES && (strlen(chances[i].name) != length ||
                          memcmp(chances[i].name, word, length) != 0))
@@ -128,13 +130,14 @@ int script_parse(const char *text, struct script *script, char reason[REASON]) {
     snprintf(word, sizeof word, "%.*s",
              (int)(length < WORD ? length : WORD - 1), text);
     text += length;
-    size_t name = strcspn(word, "="), key = key_of(word, name);
+    size_t name = strcspn(word, "="), key = script_key(word, name);
     if (key > DELAY || !word[name])
-      return wrong(reason, word, "each word is name=value; known are " KNOWN);
+      return script_wrong(reason, word,
+                          "each word is name=value; known are " KNOWN);
     if (seen & 1u << key)
-      return wrong(reason, word, "it is said twice");
+      return script_wrong(reason, word, "it is said twice");
     seen |= 1u << key;
-    int status = set(script, key, word, word + name + 1, reason);
+    int status = script_set(script, key, word, word + name + 1, reason);
     if (status < 0)
       return status;
   }
@@ -151,7 +154,7 @@ void script_text(const struct script *script, char text[SCRIPT_TEXT]) {
                   (long long)(script->delay / units[u].ns), units[u].name);
   struct script copy = *script;
   for (size_t i = 0; i < CHANCES && n < SCRIPT_TEXT; i++)
-    if (*chance_of(&copy, i) > 0)
+    if (*script_chance(&copy, i) > 0)
       n += snprintf(text + n, SCRIPT_TEXT - (size_t)n, " %s=%.9g",
-                    chances[i].name, *chance_of(&copy, i));
+                    chances[i].name, *script_chance(&copy, i));
 }

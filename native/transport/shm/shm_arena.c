@@ -58,12 +58,9 @@
 /* In a block's address, above its offset: the number of frames sent before
  * it. */
 enum { WORDS_SHIFT = 48 };
-
 static const uint64_t OFFSETS = (UINT64_C(1) << WORDS_SHIFT) - 1;
-
 static const uint64_t LEAST = 4 << 20; /* bytes of a segment */
-
-enum { RESTS = 1 << 20 }; /* bytes of a block that may rest */
+enum { RESTS = 1 << 20 };              /* bytes of a block that may rest */
 
 /* ns for which the reason for a lack of memory is told. */
 static const int64_t RECENT = 1000000000;

@@ -55,7 +55,7 @@
  *             the last, or a loan needs the room           none
  *
  * The stretch counts for its share (SHARE_STAGED) and not among the blocks that
- * may be lent, of which all belong to who lends (operation/room.c).
+ * may be lent, which all belong to the lender (operation/room.c).
  */
 #include <unistd.h>
 
@@ -96,7 +96,6 @@ enum { EVERY = 64, SOON = 8 };
 
 /* ns: a line took 0 to 65 near and 100 to 180 far. */
 static const int64_t LATE = 85;
-
 static const int64_t SLOW = 90; /* ns a KiB */
 
 /* Does the next payload try it? */

@@ -20,7 +20,6 @@
 #include "tcp.h"
 
 enum { FIRST_PEERS = 64 };
-
 enum { RANGES_ROOM = 8 };
 
 /* ---- Which bytes have been received -------------------------------------- */

@@ -24,14 +24,10 @@
 
 #include "tcp.h"
 
-enum { SUSPECT = 4 }; /* so long a part of its patience */
-
-enum { BETWEEN = 2 }; /* the same: the longest between two looks */
-
-enum { PAUSE = 8 }; /* the same: the shortest between two dials */
-
+enum { SUSPECT = 4 };       /* so long a part of its patience */
+enum { BETWEEN = 2 };       /* the same: the longest between two looks */
+enum { PAUSE = 8 };         /* the same: the shortest between two dials */
 enum { PAUSES_MOST = 256 }; /* the longest, in shortest ones */
-
 enum { AGAIN_ROOM = 64 };
 
 static int64_t lane_now(const struct lane *lane) {

@@ -34,7 +34,6 @@
 /* A head costs about as much as moving a KiB, even if it means nothing; so that
  * many are handled at once. The others wait (tcp_waits). */
 enum { HEAD_COSTS = 1 << 10, HEADS_LEAST = 64 };
-
 enum { WORD = 8 };
 
 bool tcp_protocol_error(struct stream *s, const char *what) {

@@ -23,7 +23,6 @@
 /* So many chunks are sent and read at once: a send of 64 KiB takes twice as
  * long for each byte as one of 256 KiB. */
 enum { CHUNKS = 32, ROOM = CHUNKS * SEAL_CHUNK_MOST };
-
 enum { PAGE = 4096 };
 
 struct sealed {

@@ -23,7 +23,6 @@
 #include "tcp.h"
 
 enum { OUT_ROOM = 4096, ZEROS = 4096 };
-
 static const uint8_t zeros[ZEROS];
 
 void tcp_break(struct lane *lane, int status, const char *format, ...) {
