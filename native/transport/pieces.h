@@ -63,8 +63,8 @@ struct grant {
   int file;   /* a memfd, of sealed size, that begins with its bytes; or -1 */
 };
 
-/* Our lane's word about such a region to the peer's, as a packed rkey is in UCX:
- * bytes and descriptors that nobody between the two looks into. */
+/* Our lane's word about such a region to the peer's, as a packed rkey is in
+ * UCX: bytes and descriptors that nobody between the two looks into. */
 enum { KEY_MAX = 128, KEY_FDS = 4 };
 struct region_key {
   uint8_t bytes[KEY_MAX];

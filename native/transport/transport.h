@@ -16,8 +16,8 @@
 
 #include "transport/groups.h"
 
-/* The facts that a lane tells of itself, in order, with room for its texts. Facts
- * that do not fit are left out. */
+/* The facts that a lane tells of itself, in order, with room for its texts.
+ * Facts that do not fit are left out. */
 enum { FACTS = 24 };
 struct lane_facts {
   struct perigee_fact list[FACTS];

@@ -167,8 +167,8 @@ void shm_conceal(struct lane *, struct exposure *);
 bool shm_stages(struct lane *, uint64_t bytes);
 /* A line that the peer had came after so many ns. */
 void distance_learn(struct shm_distance *d, int64_t line);
-/* Gives the stretch of blocks in turn back if none is in use; `all`: even if one
- * was since the look before the last. True if it did. */
+/* Gives the stretch of blocks in turn back if none is in use; `all`: even if
+ * one was since the look before the last. True if it did. */
 bool turns_end(struct lane *, bool all);
 
 /* ---- shm_payload.c ------------------------------------------------------ */

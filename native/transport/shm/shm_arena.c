@@ -563,8 +563,8 @@ static bool segment_is_mapped(struct shm_arena *a, uint32_t i) {
   return !s->waits;
 }
 
-/* As arena_there, of bytes in one segment. A place to which another file may come
- * later is not there. */
+/* As arena_there, of bytes in one segment. A place to which another file may
+ * come later is not there. */
 static enum there segment_there(struct lane *lane, uint64_t from, uint64_t to,
                                 uint32_t *looks) {
   struct shm_arena *a = &lane->peer_arena;

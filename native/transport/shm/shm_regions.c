@@ -15,11 +15,11 @@
  * A session that ends takes its rights along: a region may be closed after
  * that, and the peer may not have heard of either.
  *
- * Bytes that are read have to be there (shm_there.c). The bits of a region's pages are
- * kept, so that a read of what was read before needs no call; bytes that are not
- * there are read by a call, from the region's file, which is kept until all of it was
- * seen. Only the owner of a region that its peers may write could punch holes
- * later, where a peer that writes makes pages anyway.
+ * Bytes that are read have to be there (shm_there.c). The bits of a region's
+ * pages are kept, so that a read of what was read before needs no call; bytes
+ * that are not there are read by a call, from the region's file, which is kept
+ * until all of it was seen. Only the owner of a region that its peers may write
+ * could punch holes later, where a peer that writes makes pages anyway.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * shm_stage.c - the owner's side of payloads (shm_payload.c has the receiver's):
- * where the peer gets them from, and filling staging blocks. way_of answers where
- * a payload goes:
+ * shm_stage.c - the owner's side of payloads (shm_payload.c has the
+ * receiver's): where the peer gets them from, and filling staging blocks.
+ * way_of answers where a payload goes:
  *
  *   bytes                  near                         far
  *   up to PLAIN            copied to a block in turn    streamed to one
  *   up to TURN_MOST        pulled, but for trials       streamed to one
  *   more                   pulled                       pulled
  *
- * The table is for one piece of memory; far, and above PLAIN, strides are pulled.
- * If the peer's blocks have SHM_STAGE at most (an older build), more is pulled.
- * A payload that finds no block in turn is pulled, too; if the peer may not pull,
- * it goes by eight slots. A trial, of the distance, is streamed if it would have
- * been pulled.
+ * The table is for one piece of memory; far, and above PLAIN, strides are
+ * pulled. If the peer's blocks have SHM_STAGE at most (an older build), more is
+ * pulled. A payload that finds no block in turn is pulled, too; if the peer may
+ * not pull, it goes by eight slots. A trial, of the distance, is streamed if it
+ * would have been pulled.
  *
  * A payload in a block in turn is staged right behind its record, piece by
  * piece, while the receiver empties the pieces before. Its owner may compute
@@ -22,8 +22,8 @@
  * Distance. Two cores are near if they share a cache, and far if they do not; a
  * line that goes from one to the other tells. A store to a line that the peer's
  * core has, as the reader of what was there before, first fetches that line: 25
- * ns a KiB near, some 200 far. A streaming store fetches nothing and takes 40 ns
- * a KiB in either case, and the peer then reads memory in place of a cache
+ * ns a KiB near, some 200 far. A streaming store fetches nothing and takes 40
+ * ns a KiB in either case, and the peer then reads memory in place of a cache
  * (bench/tried.md, "Large raw calls").
  *
  *   state   a line that was tried came        becomes
@@ -32,20 +32,20 @@
  *
  * The thread of a virtual machine moves from core to core, so it is tried again
  * after EVERY payloads, and after a slow copy, unless that was done within the
- * last SOON. How long copies take tells no more than that, as what they read may
- * come from memory, and what they write over may be there, too.
+ * last SOON. How long copies take tells no more than that, as what they read
+ * may come from memory, and what they write over may be there, too.
  *
  * Blocks in turn lie in a stretch of the arena that is longer than a core's own
  * cache. A payload that is pulled from private memory leaves its lines in the
  * cache of the core that read it, and its owner takes about three times as long
- * to write them anew. So do slots that are used again at once. If a line is used
- * again only when both cores' own caches have dropped it, it is written from the
- * shared cache.
+ * to write them anew. So do slots that are used again at once. If a line is
+ * used again only when both cores' own caches have dropped it, it is written
+ * from the shared cache.
  *
  * Blocks lie one behind the other and are free again in that order, each when
  * its exposure ends or the peer has all of the payload: a call that runs long
- * keeps none, but a message that nobody receives does. Nobody waits for a block:
- * if there is no room at once, the payload goes another way.
+ * keeps none, but a message that nobody receives does. Nobody waits for a
+ * block: if there is no room at once, the payload goes another way.
  *
  *   stretch   event                                        becomes
  *   none      STRETCH_MIN bytes would have been staged
@@ -132,8 +132,8 @@ _Static_assert(TURN_MOST + SHM_STAGE_HEAD < STRETCH_MIN, "a block fits");
 static const int64_t WINDOW = 250 * 1000000; /* ns */
 
 /* Returns how many bytes of a staged payload the peer says to have taken.
- * Acquire: pairs with the receiver's release behind its copy (fetch_ack), so that
- * copy is over before the block is written again. */
+ * Acquire: pairs with the receiver's release behind its copy (fetch_ack), so
+ * that copy is over before the block is written again. */
 static uint64_t staging_acked(struct lane *lane, uint16_t operation,
                               uint8_t part, uint32_t generation) {
   const _Atomic uint64_t *word = &lane->peer->acks[operation][part];
@@ -258,10 +258,10 @@ static int64_t turns_find(struct lane *lane, uint32_t length) {
   return turns_place(t, length);
 }
 
-/* Takes the block that begins at `at`, as turns_find said, and returns its offset
- * in the arena. `turn` names it for turns_give, which may come late: once the
- * peer has all of the payload, the block is free. fresh: nothing was written
- * there before. */
+/* Takes the block that begins at `at`, as turns_find said, and returns its
+ * offset in the arena. `turn` names it for turns_give, which may come late:
+ * once the peer has all of the payload, the block is free. fresh: nothing was
+ * written there before. */
 static int64_t turns_take(struct lane *lane, const struct exposure *e,
                           uint32_t bytes, uint32_t at, uint32_t *turn,
                           bool *fresh) {
@@ -296,15 +296,10 @@ static void turns_filled(struct lane *lane, uint32_t turn) {
 
 /* ---- Where a payload goes ------------------------------------------------ */
 
-enum way_kind {
-  WAY_TURN,  /* to a block in turn */
-  WAY_PULL,  /* nowhere: the peer pulls it from where it is */
-  WAY_SLOTS, /* to a block of slots */
-};
-struct way {
-  enum way_kind kind;
-  bool streams, tries; /* as in struct staging */
-  int64_t at;          /* where in the stretch the block may begin */
+enum way {
+  WAY_TURN, /* to a block in turn */
+  WAY_PULL, /* nowhere: the peer pulls it from where it is */
+  WAY_SLOTS /* to a block of slots */
 };
 
 /* Is it better staged in turn than read where it is? */
@@ -317,26 +312,21 @@ static bool prefers_turn(const struct lane *lane, uint64_t bytes,
                    : bytes <= PLAIN && !d->far;
 }
 
-/* Where does a payload of so many bytes go, which is in one piece or in more, and
- * of memory that is direct or is not? */
-static struct way way_of(struct lane *lane, uint64_t bytes, bool one_piece,
-                         bool direct) {
-  const struct shm_distance *d = &lane->distance;
-  struct way way = {.kind = lane->peer_pulls && direct ? WAY_PULL : WAY_SLOTS,
-                    .at = -1};
-  if (direct && prefers_turn(lane, bytes, one_piece))
-    way.at = turns_find(lane, turn_length((uint32_t)bytes));
-  if (way.at < 0)
-    return way;
-  return (struct way){.kind = WAY_TURN,
-                      .streams = d->far || bytes > PLAIN,
-                      .tries = distance_due(d),
-                      .at = way.at};
+/* Where does a payload of so many bytes go, which is in one piece or in more,
+ * and of memory that is direct or is not? *at: where in the stretch a block in
+ * turn may begin. */
+static inline enum way way_of(struct lane *lane, uint64_t bytes, bool one_piece,
+                              bool direct, int64_t *at) {
+  if (direct && prefers_turn(lane, bytes, one_piece) &&
+      (*at = turns_find(lane, turn_length((uint32_t)bytes))) >= 0)
+    return WAY_TURN;
+  return lane->peer_pulls && direct ? WAY_PULL : WAY_SLOTS;
 }
 
 /* A payload that is not staged counts here, and otherwise in shm_expose. */
 bool shm_stages(struct lane *lane, uint64_t bytes) {
-  if (way_of(lane, bytes, true, true).kind == WAY_TURN)
+  int64_t at;
+  if (way_of(lane, bytes, true, true, &at) == WAY_TURN)
     return true;
   distance_pass(&lane->distance);
   return false;
@@ -344,10 +334,10 @@ bool shm_stages(struct lane *lane, uint64_t bytes) {
 
 /* ---- Exposing ------------------------------------------------------------ */
 
-/* Is the line with `fed` tried here? A long payload tries it behind the last byte,
- * for which the receiver waits. A short one, which the receiver may not have
- * looked at by then, tries it before the first byte, when the receiver has the
- * line from an earlier payload. */
+/* Is the line with `fed` tried here? A long payload tries it behind the last
+ * byte, for which the receiver waits. A short one, which the receiver may not
+ * have looked at by then, tries it before the first byte, when the receiver has
+ * the line from an earlier payload. */
 static bool staging_tries_here(const struct exposure *e,
                                const struct staging *s) {
   uint64_t total = e->payload->total;
@@ -405,28 +395,30 @@ static int stage_in_slots(struct lane *lane, struct exposure *e,
 }
 
 static void stage_in_turn(struct lane *lane, struct exposure *e,
-                          struct payload *p, const struct way *way) {
+                          struct payload *p, int64_t at) {
+  const struct shm_distance *d = &lane->distance;
   struct staging *s = staging_of(e);
-  int64_t offset = turns_take(lane, e, (uint32_t)p->total, (uint32_t)way->at,
+  int64_t offset = turns_take(lane, e, (uint32_t)p->total, (uint32_t)at,
                               &s->turn, &s->fresh);
   s->area = (uint32_t)p->total;
-  s->streams = way->streams;
-  s->tries = way->tries;
+  s->streams = d->far || p->total > PLAIN;
+  s->tries = distance_due(d);
   e->at_once = true;
   staging_begin(lane, e, p, offset);
 }
 
 int shm_expose(struct lane *lane, struct exposure *e, struct payload *p) {
-  struct way way = way_of(lane, p->total, p->count == 1, p->memory->direct);
+  int64_t at = -1;
+  enum way way = way_of(lane, p->total, p->count == 1, p->memory->direct, &at);
   *staging_of(e) = (struct staging){0};
   e->payload = NULL;
   e->at_once = false;
-  if (way.kind == WAY_TURN)
-    stage_in_turn(lane, e, p, &way);
+  if (way == WAY_TURN)
+    stage_in_turn(lane, e, p, at);
   distance_pass(&lane->distance);
-  if (way.kind == WAY_SLOTS)
+  if (way == WAY_SLOTS)
     return stage_in_slots(lane, e, p);
-  if (way.kind == WAY_PULL)
+  if (way == WAY_PULL)
     e->source = (struct source){.kind = SOURCE_PRIVATE,
                                 .address = (uint64_t)(uintptr_t)p->base,
                                 .block = p->block,

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * shm_there.c - memory that both sides map: which pages of the peer's are there,
- * and who pays for those of the rings.
+ * shm_there.c - memory that both sides map: which pages of the peer's are
+ * there, and who pays for those of the rings.
  *
- * A file in memory may have holes. A process that reads a hole where it is mapped
- * makes a page of it, which counts as the reader's memory and stays as long as
- * anybody keeps the file. So a peer that hands over a large file without a page
- * in it would have this side pay for all that it reads. A read by a call makes no
- * page.
+ * A file in memory may have holes. A process that reads a hole where it is
+ * mapped makes a page of it, which counts as the reader's memory and stays as
+ * long as anybody keeps the file. So a peer that hands over a large file
+ * without a page in it would have this side pay for all that it reads. A read
+ * by a call makes no page.
  *
  * So only pages that are there are read where they are mapped. mincore tells,
  * and makes none. A page that was there once stays, as the seal that keeps this
@@ -20,10 +20,10 @@
  *
  * If mincore is not to be had, all pages count as there.
  *
- * A ring is in a file of its reader's, without a page at first, and the side that
- * writes to a page first makes it: mostly the writer. The page counts as memory
- * of the writer's then, for as long as anybody keeps the file, and the reader
- * decides how large the ring is.
+ * A ring is in a file of its reader's, without a page at first, and the side
+ * that writes to a page first makes it: mostly the writer. The page counts as
+ * memory of the writer's then, for as long as anybody keeps the file, and the
+ * reader decides how large the ring is.
  *
  *   the peer's ring is              its pages are made by
  *   no longer than an own one       this side, which needs no more for a session

@@ -6,8 +6,8 @@
  *
  * Ordering needs no atomics: there is one thread, and each socket delivers in
  * order. An operation's ENDED goes by stream 0 before anything that is sent
- * later. Fragments of the operation that other streams deliver afterwards name its
- * generation and are dropped.
+ * later. Fragments of the operation that other streams deliver afterwards name
+ * its generation and are dropped.
  *
  * Sleeping. Every socket is watched edge-triggered. While the lane is armed,
  * only streams with an edge are read: an edge before the arming is found by the
@@ -31,7 +31,8 @@ enum { RING_MIN = 4096, RING_MAX = 16 << 20 };
 
 /* ---- Streams ------------------------------------------------------------- */
 
-/* Closes a socket of the lane's: the session's own, or one that was attached. */
+/* Closes a socket of the lane's: the session's own, or one that was
+ * attached. */
 static void stream_shut(const struct lane *lane, uint32_t place, int fd) {
   if (place > 0)
     tcp_detach(lane, fd);

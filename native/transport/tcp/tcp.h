@@ -10,8 +10,8 @@
  *   tcp_send.c     the way out: the send buffer, records, ends of operations
  *   tcp_sealed.c   sealed streams
  *
- * Each of them uses those below it; tcp_receive.c and tcp_fetch.c use each other,
- * as a fetch reads while it waits for its bytes.
+ * Each of them uses those below it; tcp_receive.c and tcp_fetch.c use each
+ * other, as a fetch reads while it waits for its bytes.
  *
  * A lane has stream 0, the session's own socket, and up to 16 more for
  * payloads, so that long payloads do not delay short records. All streams have
@@ -50,16 +50,16 @@
  * Life of a stream for payloads, with that feature. A middlebox may forget one
  * connection, and one that was used lately is not proof that another works. So
  * the sender keeps in mind what a stream owes: the fragments that it was given,
- * until the receiver says, by stream 0, how many of them came whole: TAKEN, after
- * each few fragments, and in answer to ASK. If an answer shows that nothing has
- * come for lane_options.patience, and that nothing lies unread, the stream is
- * lost; so it is if its socket ends. Only answers are judged, so a peer that is
- * stopped or slow loses no stream.
+ * until the receiver says, by stream 0, how many of them came whole: TAKEN,
+ * after each few fragments, and in answer to ASK. If an answer shows that
+ * nothing has come for lane_options.patience, and that nothing lies unread, the
+ * stream is lost; so it is if its socket ends. Only answers are judged, so a
+ * peer that is stopped or slow loses no stream.
  *
  * Each side closes its socket, says LOST once for each life, with the number of
- * fragments that came whole, and counts nothing more of it. What the peer's LOST
- * does not count is sent again by stream 0, in order with CLAIM and ENDED, as
- * far as its operation goes on (tcp_feed.c). So each fragment counts exactly
+ * fragments that came whole, and counts nothing more of it. What the peer's
+ * LOST does not count is sent again by stream 0, in order with CLAIM and ENDED,
+ * as far as its operation goes on (tcp_feed.c). So each fragment counts exactly
  * once, and never after its operation ended. When both have said LOST, the
  * dialer attaches another socket at that place: in its next life, as its number
  * in ATTACH tells, from which its keys are derived.
@@ -167,8 +167,8 @@ struct generations {
   uint32_t *at, count;
 };
 
-/* The bytes of a payload that have been received: all before `first`, and ranges
- * behind it that came out of order. */
+/* The bytes of a payload that have been received: all before `first`, and
+ * ranges behind it that came out of order. */
 struct ranges {
   uint64_t first;
   struct stretch {
@@ -365,9 +365,9 @@ static inline struct stream *tcp_in_turn(const struct lane *lane, uint32_t i) {
 int sealed_open(struct stream *s);
 void sealed_close(struct stream *s);
 /* As send(2) and recv(2) on the stream's socket: bytes, 0, or negative with
- * errno, which is EBADMSG if the peer did not seal what came. sealed_write takes
- * plain bytes. Sealed bytes may wait to be sent: sealed_waiting tells so, and
- * sealed_flush sends them. */
+ * errno, which is EBADMSG if the peer did not seal what came. sealed_write
+ * takes plain bytes. Sealed bytes may wait to be sent: sealed_waiting tells so,
+ * and sealed_flush sends them. */
 int64_t sealed_write(struct stream *s, const struct iovec *v, int count);
 int64_t sealed_flush(struct stream *s);
 bool sealed_waiting(const struct stream *s);
@@ -551,8 +551,8 @@ void tcp_trailed(struct stream *s);
 /* The stream was lost: what has come of a fragment does not count, as all of it
  * comes again. */
 void tcp_forget_fragment(struct stream *s);
-/* For memory that no CPU can write. bounced copies bytes and returns how many it
- * took; settled tells whether all of them have reached the landing. */
+/* For memory that no CPU can write. bounced copies bytes and returns how many
+ * it took; settled tells whether all of them have reached the landing. */
 uint64_t tcp_bounced(struct stream *s, const uint8_t *at, uint64_t n);
 bool tcp_settled(struct stream *s);
 /* The peer has sent ENDED. */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * tcp_fetch.c - payloads at their receiver. A fragment goes to its landing,
- * directly or through a bounce block; to the unexpected queue, if it came before
- * its landing was known; or nowhere. Each operation of the peer has a queue of
- * its own, so a look-up passes over no other operation's fragments.
+ * directly or through a bounce block; to the unexpected queue, if it came
+ * before its landing was known; or nowhere. Each operation of the peer has a
+ * queue of its own, so a look-up passes over no other operation's fragments.
  *
  * Each fetch knows which bytes of its payload have been received. Each stream
  * brings fragments in order, but streams overtake each other, so there may be
@@ -465,9 +465,9 @@ static bool fragments_are_stuck(const struct lane *lane) {
   return true;
 }
 
-/* The bytes that the fragment lacks may come again by stream 0, which so may not
- * stop for it. No window bounds what is queued then, but the peer's share does, and the
- * number for one operation: beyond that the operation ends. */
+/* The bytes that the fragment lacks may come again by stream 0, which so may
+ * not stop for it. No window bounds what is queued then, but the peer's share
+ * does, and the number for one operation: beyond that the operation ends. */
 static bool fragment_out_of_turn(struct stream *s, struct fetch *f) {
   struct lane *lane = s->lane;
   const struct tcp_head *h = &s->head;
@@ -492,7 +492,7 @@ static bool fragment_lands(struct stream *s, struct fetch *f) {
   const struct tcp_head *h = &s->head;
   if (!fragment_in_turn(lane, f, h))
     return fragment_has_to_wait(s, f);
-  /* Others can see the landing: is the operation's end known (look_ahead)? */
+  /* Others can see the landing: is the end known (stream_look_ahead)? */
   bool asks = f->careful && s->number > 0, all = !asks || tcp_said_all(lane);
   if (asks && !tcp_live(lane, f->operation, f->generation)) {
     tcp_sink(s, SINK_DROP, h->length);

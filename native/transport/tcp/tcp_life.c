@@ -7,8 +7,8 @@
  *   stream   becomes
  *   live     doomed   its socket ended, nothing moves on it, or the peer has
  *                     given it up
- *   doomed   lost     by the next poll (tcp.c), so that no function below a poll
- *                     finds its stream gone; the socket is closed
+ *   doomed   lost     by the next poll (tcp.c), so that no function below a
+ *                     poll finds its stream gone; the socket is closed
  *   lost     over     both sides have said LOST; another socket may come
  *
  * A side says LOST once no copy reads from the stream's buffers any more. What

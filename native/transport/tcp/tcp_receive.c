@@ -355,7 +355,7 @@ static int64_t stream_read_sealed(struct stream *s, const struct iovec *v) {
   return got;
 }
 
-static int64_t stream_read(struct stream *s, struct iovec *v, int n) {
+static int64_t stream_recv(struct stream *s, struct iovec *v, int n) {
   if (s->sealed)
     return stream_read_sealed(s, v);
   if (n == 1)
@@ -379,7 +379,7 @@ static int64_t stream_fill(struct stream *s, uint64_t limit, bool *all) {
   uint64_t room =
       (small && s->number > 0 ? TCP_READ_SMALL : TCP_READ_LARGE) - s->in_end;
   v[n] = (struct iovec){s->in + s->in_end, room};
-  int64_t got = stream_read(s, v, n + 1);
+  int64_t got = stream_recv(s, v, n + 1);
   if (got <= 0)
     return got;
   uint64_t first = (uint64_t)got < direct ? (uint64_t)got : direct;

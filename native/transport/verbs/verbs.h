@@ -6,13 +6,14 @@
  *   verbs_payload.c   payloads of calls, at both sides
  *   verbs_transfer.c  one-sided transfers; copies between the two sides
  *   verbs_keys.c      memory of ours: registered, and granted to the peer
- *   verbs_ring.c      records, notes, credits, marks; completions; memory of the
- *                     peer; sessions without a socket
+ *   verbs_ring.c      records, notes, credits, marks; completions; memory of
+ *                     the peer; sessions without a socket
  *   verbs_pair.c      queue pairs: posting, completing, breaking, rebuilding
  *   verbs_rail.c      ports in use, and their queues
  *
  * Each of them uses those below it. verbs_rail.h, verbs_pair.h and verbs_ring.h
- * have the types of rails, pairs and rings, with what these files do for others.
+ * have the types of rails, pairs and rings, with what these files do for
+ * others.
  *
  * Ownership. The engine has one fabric; a fabric has one rail for each port
  * that it uses. A session has one lane. Its pair 0 (control) carries records

@@ -5,8 +5,8 @@
  * An area that a fabric has registered has keys: for each part of the area (one
  * part if it is registered as a whole) and each rail one memory region without
  * remote rights. It is made on first use and kept until the area is freed, and
- * lets the device work for this process only. Memory whose pages are read-only is
- * registered without the right to write, and without windows, since a window
+ * lets the device work for this process only. Memory whose pages are read-only
+ * is registered without the right to write, and without windows, since a window
  * could give that right: the kernel pins bindable memory as if it were written
  * to. Memory that no CPU can touch is registered through its dma-buf, if it has
  * one and the driver supports it; otherwise by address, if a kernel module pins
@@ -16,11 +16,11 @@
  * otherwise for a second, since locked memory may become free.
  *
  * Rights. A peer reaches what it was granted by further keys. If the device has
- * memory windows, there is one for each pair of the lane: no other session's pair
- * can use its key, and its rights are those of the grant. Otherwise the range is
- * registered once more, with the rights, and all sessions share that; then
- * every process that learns the key and is connected to this one can use it, as
- * long as any session has a grant of the range.
+ * memory windows, there is one for each pair of the lane: no other session's
+ * pair can use its key, and its rights are those of the grant. Otherwise the
+ * range is registered once more, with the rights, and all sessions share that;
+ * then every process that learns the key and is connected to this one can use
+ * it, as long as any session has a grant of the range.
  *
  * A grant is memory of ours that a peer may reach by itself. It has an id, a
  * generation, and such keys.

@@ -19,11 +19,11 @@
  * wait in their ring until the core peeks. A record is sent after all notes
  * before it, as it may rely on a grant that one of them revokes.
  *
- * The peer tells of its memory by notes, or by the keys of regions (verbs_attach).
- * This side uses that only as numbers: a wrong key or range fails at the peer's
- * own device. Generations of an id grow. Keys of regions come over the session's
- * socket and may overtake notes, so anything of an older generation than the one
- * known here is dropped.
+ * The peer tells of its memory by notes, or by the keys of regions
+ * (verbs_attach). This side uses that only as numbers: a wrong key or range
+ * fails at the peer's own device. Generations of an id grow. Keys of regions
+ * come over the session's socket and may overtake notes, so anything of an
+ * older generation than the one known here is dropped.
  *
  * Without a socket, session frames travel as bytes in notes, in order with all
  * other notes. Notes with frames wait here until the session takes their bytes;
