@@ -525,7 +525,8 @@ static bool granted_go_on(struct granted *granted) {
   return true;
 }
 
-void grants_turn(struct fabric *fabric) {
+/* Goes on with grants that are being opened. */
+static void grants_turn(struct fabric *fabric) {
   for (struct granted *g = fabric->opening, *next; g; g = next) {
     next = g->waiting;
     granted_go_on(g);

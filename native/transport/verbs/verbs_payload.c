@@ -72,8 +72,9 @@ static struct source arena_source(uint64_t offset, uint64_t length,
                          .stride = staged};
 }
 
-bool lane_lends(const struct lane *lane, const uint8_t *pointer,
-                uint64_t length) {
+/* Are these bytes in the lane's arena? */
+static bool lane_lends(const struct lane *lane, const uint8_t *pointer,
+                       uint64_t length) {
   uint64_t offset =
       (uint64_t)((uintptr_t)pointer - (uintptr_t)lane->arena.base);
   return offset < lane->arena.length && length <= lane->arena.length - offset;

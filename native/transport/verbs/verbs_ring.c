@@ -291,7 +291,8 @@ static void note_queue(struct lane *lane, const struct note *note) {
   lane->options.activate(lane->options.session); /* a poll will send it */
 }
 
-bool notes_flush(struct lane *lane) {
+/* Sends waiting notes as far as there is room; false if some still wait. */
+static bool notes_flush(struct lane *lane) {
   uint32_t n = 0;
   while (n < lane->waiting_count && note_room(lane, false))
     note_write(lane, &lane->waiting[n++]);

@@ -97,8 +97,6 @@ void note_send(struct lane *lane, const struct note *note);
 /* Sends NOTE_STAGED or NOTE_TAKEN. */
 void note_bytes(struct lane *lane, enum note_kind kind, uint32_t operation,
                 uint8_t part, uint32_t generation, uint64_t bytes);
-/* Sends waiting notes as far as there is room; false if some still wait. */
-bool notes_flush(struct lane *lane);
 /* True if nothing waits to be told to the peer. */
 bool ring_rests(const struct lane *lane);
 /* A count of bytes with its generation, and the count if the generation
