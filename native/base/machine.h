@@ -50,7 +50,7 @@ static inline void machine_step(const struct machine *machine, uint8_t *state,
   *state = to - 1;
 }
 
-/* For the specs: returns the machine "session", "call", "served", "transfer",
+/* For the specs: returns the machine "session", "call", "served", "operation",
  * "watched", "streams", "migration", "wireup" or "drain", or NULL. */
 PERIGEE_API const struct machine *machine_find(const char *name);
 /* For the specs, in debug builds: how often all engines of the process took a

@@ -41,7 +41,7 @@ enum share_kind {
   SHARE_POOLED,     /* bytes of the pool, for payloads that arrive */
   SHARE_EXPOSED,    /* bytes of own replies, and of room for them, that are kept
                         until the peer has read them */
-  SHARE_LENT,     /* bytes of own requests, until they are answered (room.c) */
+  SHARE_LENT,     /* bytes of own requests, until they are answered (loan.c) */
   SHARE_MAPPED,   /* bytes of address space where the peer's memory is mapped */
   SHARE_SEGMENTS, /* mapped memory segments, the peer's and our own */
   SHARE_FILLED,   /* bytes of the peer's rings made here (shm_there.c) */

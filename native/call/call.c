@@ -28,7 +28,6 @@
 #include "core/lanes.h"
 #include "core/lock.h"
 #include "operation/loan.h"
-#include "operation/trace.h"
 
 const struct machine call_machine = {
     .name = "call",
@@ -88,7 +87,7 @@ void call_tell(struct operation *op) {
     int status = op->status;
     step(op, GIVEN);
     operation_free(op);
-    transfer_child(parent, status);
+    parent->class->child(parent, status);
     return;
   }
   struct perigee_counters *c = &op->session->counters;
@@ -192,7 +191,8 @@ static void given(struct operation *op) {
 #define CALL_CLASS(kind_, name_, event_)                                       \
   {                                                                            \
     .name = (name_), .kind = (kind_), .event = (event_), .step = call_step,    \
-    .late = operation_late, .stop = call_stop, .given = given                  \
+    .late = operation_late, .stop = call_stop, .given = given,                 \
+    .publish = call_publish_waiting                                            \
   }
 
 const struct operation_class call_class =

@@ -47,6 +47,7 @@ struct operation *call_take(struct perigee_session *session,
                             const struct perigee_message *message);
 void call_enter(struct operation *op, int64_t timeout);
 int call_publish(struct operation *op);
+bool call_publish_waiting(struct operation *op);
 bool call_publish_now(struct operation *op, const struct perigee_message *m);
 int call_publish_bytes(struct operation *op, const struct perigee_message *m,
                        const uint8_t *bytes, uint64_t length);

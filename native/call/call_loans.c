@@ -12,7 +12,6 @@
 #include "core/lock.h"
 #include "core/pool.h"
 #include "operation/loan.h"
-#include "operation/trace.h"
 
 BESIDE call_begin_shared(struct perigee_session *session, uint64_t capacity,
                          struct perigee_loan *loan) {

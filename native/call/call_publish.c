@@ -103,35 +103,14 @@ bool call_publish_now(struct operation *op, const struct perigee_message *m) {
   return bytes && call_publish_bytes(op, m, bytes, length) == 1;
 }
 
-void call_flush(struct perigee_session *session) {
-  struct node *backlog = &session->operations.backlog[RING_REQUEST];
-  while (!list_empty(backlog)) {
-    struct operation *op = CONTAINER(backlog->next, struct operation, queue);
-    list_remove(&op->queue);
-    int status = op->kind == OP_TRANSFER ? publish_imm(session, op->immediate)
-                                         : call_publish(op);
-    if (status == 0) {
-      if (!op->queue.next)
-        list_prepend(backlog, &op->queue);
-      return;
-    }
-    session->engine->progress++;
-    if (op->kind == OP_TRANSFER) {
-      transfer_published(op);
-      continue;
-    }
-    pool_give(op->engine, op->block); /* the copy of a stage, while it waited */
-    op->block = NULL;
-    if (status < 0)
-      call_stop(op, status);
-  }
-}
-
-bool publish_imm(struct perigee_session *session, uint64_t immediate) {
-  struct outgoing out = {.record = {.kind = RECORD_IMM,
-                                    .flags = RECORD_CODE,
-                                    .code = immediate,
-                                    .remaining = RECORD_NO_LIMIT}};
-  payload_bytes(&out.head, NULL, 0);
-  return outgoing_publish(session, RING_REQUEST, &out);
+/* It waited for room. */
+bool call_publish_waiting(struct operation *op) {
+  int status = call_publish(op);
+  if (status == 0)
+    return false;
+  pool_give(op->engine, op->block); /* the copy of a stage, while it waited */
+  op->block = NULL;
+  if (status < 0)
+    call_stop(op, status);
+  return true;
 }

@@ -10,7 +10,6 @@
 
 /* ---- call.c: own requests and their replies ------------------------------ */
 extern const struct machine call_machine;
-void call_flush(struct perigee_session *session);
 void call_reply(struct perigee_session *, const struct record *);
 void call_step(struct operation *op);
 void call_stop(struct operation *op, int status);
@@ -20,13 +19,10 @@ bool call_pending(const struct operation *op);
 bool call_beyond(const struct operation *op, uint64_t sent);
 int call_access(struct perigee_session *, bool write,
                 const struct perigee_transfer *item, struct operation *parent);
-/* Publishes an immediate in the request ring; false without room. */
-bool publish_imm(struct perigee_session *session, uint64_t immediate);
 
 /* ---- served.c, serve.c: the peer's requests ------------------------------ */
 extern const struct machine served_machine;
 int serve_record(struct perigee_session *, const struct record *);
-void serve_flush(struct perigee_session *session);
 void serve_lost(struct operation *op);
 /* Answers a READ, WRITE or SEND with a status, or refuses any request. */
 void serve_answer(struct operation *op, int status);
@@ -54,19 +50,5 @@ void message_done(struct operation *served);
  * another message once nothing of this one is copied there any more. */
 void message_lost(struct operation *served);
 void message_released(struct operation *served);
-
-/* ---- transfer.c ---------------------------------------------------------- */
-extern const struct machine transfer_machine;
-void transfer_submit(struct operation *op, int64_t timeout);
-void transfer_step(struct operation *op);
-void transfer_published(struct operation *op);
-void transfer_stop(struct operation *op, int status);
-/* It has ended and its session was freed, so no event will tell of it: nothing
- * of the program's is read for it any more. */
-void transfer_untold(struct operation *op);
-void transfer_child(struct operation *parent, int status);
-/* A receive's message is no longer on its way to it. Has it ended? */
-bool transfer_released(struct operation *op);
-void transfer_given(struct operation *op);
 
 #endif

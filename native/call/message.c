@@ -72,7 +72,7 @@ static void match_immediates(struct perigee_session *s) {
     s->messages.imm_first =
         (s->messages.imm_first + 1) & (s->messages.imm_room - 1);
     s->messages.imm_count--;
-    transfer_stop(op, PERIGEE_OK);
+    operation_finish(op, PERIGEE_OK);
   }
 }
 
@@ -143,7 +143,7 @@ static void pair(struct operation *recv, struct operation *send) {
   send->receiver = NULL;
   recv->arriving = 0;
   recv->length = send->rest.length;
-  transfer_stop(recv, status);
+  operation_finish(recv, status);
   serve_answer(send, status);
 }
 
@@ -173,7 +173,10 @@ void message_released(struct operation *served) {
   struct operation *recv = served->receiver;
   struct perigee_session *s = recv->session;
   served->receiver = NULL;
-  if (!transfer_released(recv) && s->state == PERIGEE_SESSION_OPEN)
+  recv->arriving = 0;
+  if (recv->quiet_wait)
+    operation_settle(recv);
+  if (!operation_has_ended(recv) && s->state == PERIGEE_SESSION_OPEN)
     message_match(s); /* the next message may have arrived already */
 }
 
@@ -184,27 +187,39 @@ void message_done(struct operation *served) {
   recv->length = served->rest.length;
   recv->session->counters.messages++;
   recv->session->counters.bytes_received += recv->length;
-  transfer_stop(recv, PERIGEE_OK);
+  operation_finish(recv, PERIGEE_OK);
 }
 
 /* ---- Receives ----------------------------------------------------------- */
 
+/* A receive that ends while its message is landing ends the landing. */
+static void recv_recall(struct operation *op) {
+  if (op->arriving > 0)
+    serve_abort(operation_find(op->engine, (int)op->arriving - 1));
+}
+
+static enum still recv_still(struct operation *op) {
+  return op->arriving > 0 ? STILL_OTHERS : STILL_NOTHING;
+}
+
 static const struct operation_class recv_class = {.name = "receive",
                                                   .kind = OP_RECV,
                                                   .event = PERIGEE_EVENT_DONE,
-                                                  .step = transfer_step,
+                                                  .step = operation_settle,
                                                   .late = operation_late,
-                                                  .stop = transfer_stop,
-                                                  .given = transfer_given};
+                                                  .stop = operation_finish,
+                                                  .given = operation_given,
+                                                  .recall = recv_recall,
+                                                  .still = recv_still};
 
 static const struct operation_class recv_imm_class = {
     .name = "receive of an immediate",
     .kind = OP_RECV_IMM,
     .event = PERIGEE_EVENT_DONE,
-    .step = transfer_step,
+    .step = operation_settle,
     .late = operation_late,
-    .stop = transfer_stop,
-    .given = transfer_given};
+    .stop = operation_finish,
+    .given = operation_given};
 
 int perigee_recv(struct perigee_session *s, const struct perigee_slice *slice,
                  int64_t timeout) {
@@ -223,7 +238,7 @@ int perigee_recv(struct perigee_session *s, const struct perigee_slice *slice,
   op->place = into;
   op->arriving = 0;
   operation_ref(op, slice->region);
-  transfer_submit(op, timeout);
+  operation_start(op, timeout);
   list_append(&s->messages.recvs, &op->queue);
   int index = op->index;
   message_match(s);
@@ -239,7 +254,7 @@ int perigee_recv_imm(struct perigee_session *s, int64_t timeout) {
   struct operation *op = operation_take(s, &recv_imm_class);
   if (!op)
     return PERIGEE_NO_MEMORY;
-  transfer_submit(op, timeout);
+  operation_start(op, timeout);
   list_append(&s->messages.recv_imms, &op->queue);
   int index = op->index;
   message_match(s);

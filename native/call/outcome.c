@@ -8,6 +8,7 @@
 #include "call.h"
 #include "core/pool.h"
 #include "operation/failure.h"
+#include "operation/loan.h"
 
 /* Brings one part of a reply to its place: 1, 0 (in progress) or a status. */
 static int bring(struct operation *op, const struct record *r, int place,

@@ -220,19 +220,13 @@ int served_answer(struct operation *op, const struct perigee_message *m) {
   return after_reply(op, status);
 }
 
-void serve_flush(struct perigee_session *session) {
-  struct node *backlog = &session->operations.backlog[RING_REPLY];
-  while (!list_empty(backlog)) {
-    struct operation *op = CONTAINER(backlog->next, struct operation, queue);
-    list_remove(&op->queue);
-    if (publish(op, &op->reply) == 0) {
-      list_prepend(backlog, &op->queue);
-      return;
-    }
-    session->engine->progress++;
-    if (op->state == TOLD)
-      served_tell(op);
-  }
+/* It waited for room. */
+bool served_publish(struct operation *op) {
+  if (publish(op, &op->reply) == 0)
+    return false;
+  if (op->state == TOLD)
+    served_tell(op);
+  return true;
 }
 
 struct operation *served_find(struct perigee_engine *engine, int index,

@@ -53,6 +53,7 @@ static const struct operation_class served_class = {.name =
                                                     .step = serve_step,
                                                     .late = serve_head_late,
                                                     .stop = stop,
+                                                    .publish = served_publish,
                                                     .keeps = served_keeps,
                                                     .given = served_given};
 

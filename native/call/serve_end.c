@@ -5,6 +5,7 @@
  */
 #include "core/lock.h"
 #include "core/pool.h"
+#include "operation/loan.h"
 #include "served.h"
 
 /* Ends the reply's payloads, also those that the caller did not want. */
@@ -110,7 +111,7 @@ void served_late(struct perigee_engine *engine) {
   while ((n = list_pop(&engine->late))) {
     struct operation *op = CONTAINER(n, struct operation, queue);
     served_unlend(op);
-    room_unview(op);
+    operation_unview(op);
     pool_give(engine, op->block);
     op->block = NULL;
     operation_spare(op);

@@ -8,7 +8,7 @@
 
 #include "core/lock.h"
 #include "core/pool.h"
-#include "operation/trace.h"
+#include "operation/loan.h"
 #include "served.h"
 
 /* Checks a head: typed data are scanned; raw bytes come without a slice.

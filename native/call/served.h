@@ -79,6 +79,7 @@ void served_request(struct operation *op);
 /* Steps a part; true when it has arrived and the call is still live. */
 bool served_pulled(struct operation *op, int place);
 void served_landed(struct operation *op);
+bool served_publish(struct operation *op);
 /* Returns 1 if SENT will follow, 0 if the operation has ended. */
 int served_answer(struct operation *op, const struct perigee_message *m);
 /* Its payload will never arrive: tells the caller, which releases its loan, and

@@ -1,47 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * transfer.c - one-sided transfers and all own operations without a reply
- * record: receives, look-ups, connects.
+ * transfer.c - one-sided transfers. Their items are moved one after another: by
+ * this side where it can reach the region, otherwise by the owner (some reads
+ * and writes at a time, call.c). operation.c has the table of their states.
  *
- *   state    event     becomes
- *   free     submit    moving    items are copied one after another: by this
- *                                side where it can reach the region, otherwise
- *                                by the owner (some reads and writes at a time,
- *                                call.c)
- *   moving   done      ended
- *   moving   queue     queued    the data is there, the immediate has no room
- *   queued   publish   ended
- *   moving   stop      ended     timeout, cancel, session lost, an item failed
- *   queued   stop      ended
- *   ended    given     free
- *
- * Most transfers never enter this table: short ones within reach are copied
+ * Most transfers never enter that table: short ones within reach are copied
  * while they are submitted (PERIGEE_INLINE).
  */
 #include "core/lane_list.h"
 #include "core/lanes.h"
 #include "core/lock.h"
 #include "transfer.h"
-
-enum state { FREE, MOVING, QUEUED, ENDED };
-enum event { SUBMIT, DONE, QUEUE, PUBLISH, STOP, GIVEN };
-
-const struct machine transfer_machine = {
-    .name = "transfer",
-    .taken = MACHINE_STEPS,
-    .states = {"free", "moving", "queued", "ended"},
-    .events = {"submit", "done", "queue", "publish", "stop", "given"},
-    .next = {
-        [FREE] = {[SUBMIT] = TO(MOVING)},
-        [MOVING] =
-            {[DONE] = TO(ENDED), [QUEUE] = TO(QUEUED), [STOP] = TO(ENDED)},
-        [QUEUED] = {[PUBLISH] = TO(ENDED), [STOP] = TO(ENDED)},
-        [ENDED] = {[GIVEN] = TO(FREE)},
-    }};
-
-static void step(struct operation *op, enum event event) {
-  machine_step(&transfer_machine, &op->state, event);
-}
 
 /* ---- Ending ------------------------------------------------------------- */
 
@@ -72,155 +41,105 @@ static void give_list_back(struct operation *op) {
 /* Without an event the list is the program's from now on. Cut lanes have no
  * jobs, and children have the regions that they use: there may be a copy of the
  * item that was begun last. */
-void transfer_untold(struct operation *op) {
+static void transfer_untold(struct operation *op) {
   if (op->list && payload_busy(&op->local))
     operation_ref(op, op->list[op->next].local.region);
   give_list_back(op);
 }
 
-static void tell(struct operation *op) {
-  op->quiet_wait = false;
-  if (op->kind == OP_TRANSFER) {
-    parts_end(op);
-    give_list_back(op);
-  }
-  operation_unref(op);
-  op->session->counters.failures += op->status != PERIGEE_OK;
-  operation_event(op, op->class->event);
+static void transfer_over(struct operation *op) {
+  parts_end(op);
+  give_list_back(op);
 }
 
-/* A receive that ends while its message is landing ends the landing. */
-static void part_from_message(struct operation *op) {
-  if (op->kind == OP_RECV && op->arriving > 0)
-    serve_abort(operation_find(op->engine, (int)op->arriving - 1));
-}
-
-/* True once neither its children nor a device work for it, nor is a message on
- * its way to its memory. */
-static bool settled(struct operation *op) {
-  if (op->kind == OP_RECV)
-    return op->arriving == 0;
-  if (op->kind != OP_TRANSFER)
-    return true;
+/* Children and a device may work for it. */
+static enum still transfer_still(struct operation *op) {
   if (!payload_quiet(&op->local))
-    return false;
+    return STILL_STEPS;
   struct lane *lane = session_lane(op->session, op->lane);
-  bool quiet =
-      op->job.pending == 0 || lane_table(lane)->jobs->quiesce(lane, &op->job);
-  return quiet && op->pending == 0;
+  if (op->job.pending > 0 && !lane_table(lane)->jobs->quiesce(lane, &op->job))
+    return STILL_STEPS;
+  return op->pending > 0 ? STILL_OTHERS : STILL_NOTHING;
 }
 
-static void end(struct operation *op, int status) {
-  operation_unqueue(op);
-  op->status = status;
-  part_from_message(op);
-  op->quiet_wait = !settled(op);
-  if (!op->quiet_wait)
-    tell(op);
-  else if (op->kind == OP_TRANSFER &&
-           (op->job.pending > 0 || payload_busy(&op->local)))
-    operation_move(op); /* children and messages end it by themselves */
-}
-
-void transfer_settle(struct operation *op) {
-  op->engine->copying = true;
-  if (!settled(op))
-    return;
-  operation_unqueue(op);
-  tell(op);
-}
-
-bool transfer_released(struct operation *op) {
-  op->arriving = 0;
-  if (op->quiet_wait)
-    transfer_settle(op);
-  return op->state == ENDED;
-}
-
-static void stop_children(struct operation *op, int status) {
+/* Stops its children. */
+static void transfer_recall(struct operation *op) {
   struct node *head = &op->session->operations.all, *next;
   for (struct node *n = head->next; n != head && op->pending > 0; n = next) {
     next = n->next;
     struct operation *child = CONTAINER(n, struct operation, all);
     if ((child->kind == OP_READ || child->kind == OP_WRITE) &&
         child->parent == op)
-      call_stop(child, status);
+      call_stop(child, op->status);
   }
-}
-
-/* status PERIGEE_OK: it has succeeded. */
-void transfer_stop(struct operation *op, int status) {
-  if (op->state == ENDED)
-    return;
-  step(op, status == PERIGEE_OK ? DONE : STOP);
-  if (op->kind == OP_TRANSFER && op->pending > 0) {
-    op->status = status;
-    stop_children(op, status);
-  }
-  end(op, status);
 }
 
 /* A prepared transfer may be posted again. */
-static void told(struct operation *op) {
+static void transfer_told(struct operation *op) {
   if (op->prepared)
     op->prepared->posted = -1;
 }
 
-void transfer_given(struct operation *op) {
-  step(op, GIVEN);
-  operation_free(op);
+/* Publishes an immediate in the request ring; false without room. */
+static bool transfer_publish_immediate(struct perigee_session *session,
+                                       uint64_t immediate) {
+  struct outgoing out = {.record = {.kind = RECORD_IMM,
+                                    .flags = RECORD_CODE,
+                                    .code = immediate,
+                                    .remaining = RECORD_NO_LIMIT}};
+  payload_bytes(&out.head, NULL, 0);
+  return outgoing_publish(session, RING_REQUEST, &out);
 }
 
-void transfer_published(struct operation *op) {
-  step(op, PUBLISH);
-  end(op, PERIGEE_OK);
+static bool transfer_publish(struct operation *op) {
+  if (!transfer_publish_immediate(op->session, op->immediate))
+    return false;
+  operation_published(op);
+  return true;
 }
 
 static bool immediate_out(struct perigee_session *s, uint64_t immediate) {
   return list_empty(&s->operations.backlog[RING_REQUEST]) &&
-         publish_imm(s, immediate);
+         transfer_publish_immediate(s, immediate);
 }
 
 void transfer_moved(struct operation *op) {
   struct perigee_session *s = op->session;
-  if (op->operation != PERIGEE_OP_WRITE_IMM ||
-      immediate_out(s, op->immediate)) {
-    transfer_stop(op, PERIGEE_OK);
-    return;
-  }
-  step(op, QUEUE);
-  operation_unqueue(op);
-  backlog_add(op, RING_REQUEST);
+  if (op->operation != PERIGEE_OP_WRITE_IMM || immediate_out(s, op->immediate))
+    operation_finish(op, PERIGEE_OK);
+  else
+    operation_await_room(op);
 }
 
-void transfer_child(struct operation *op, int status) {
+static void transfer_child(struct operation *op, int status) {
   op->pending--;
   op->engine->progress++;
-  if (op->state == ENDED) {
+  if (operation_has_ended(op)) {
     if (op->quiet_wait)
-      transfer_settle(op);
+      operation_settle(op);
   } else if (status < 0) {
-    transfer_stop(op, status);
+    operation_finish(op, status);
   } else if (op->pending == 0 && op->next == op->count &&
              op->job.pending == 0) {
     transfer_moved(op);
   }
 }
 
-void transfer_submit(struct operation *op, int64_t timeout) {
-  step(op, SUBMIT);
-  operation_time(op, timeout);
-}
-
-static const struct operation_class transfer_class = {.name = "transfer",
-                                                      .kind = OP_TRANSFER,
-                                                      .event =
-                                                          PERIGEE_EVENT_DONE,
-                                                      .step = transfer_step,
-                                                      .late = operation_late,
-                                                      .stop = transfer_stop,
-                                                      .told = told,
-                                                      .given = transfer_given};
+static const struct operation_class transfer_class = {
+    .name = "transfer",
+    .kind = OP_TRANSFER,
+    .event = PERIGEE_EVENT_DONE,
+    .step = transfer_step,
+    .late = operation_late,
+    .stop = operation_finish,
+    .given = operation_given,
+    .told = transfer_told,
+    .publish = transfer_publish,
+    .child = transfer_child,
+    .untold = transfer_untold,
+    .recall = transfer_recall,
+    .still = transfer_still,
+    .over = transfer_over};
 
 /* ---- Submitting --------------------------------------------------------- */
 
@@ -243,7 +162,7 @@ static int later(struct perigee_session *s, int operation,
   op->prepared = prepared;
   op->job = (struct job){0};
   use_regions(op, 1);
-  transfer_submit(op, timeout);
+  operation_start(op, timeout);
   operation_move(op);
   if (lane_table(s->lane)->jobs || s->lanes) /* starts the device at once */
     transfer_step(op);

@@ -45,9 +45,7 @@ void transfer_count(struct perigee_session *s, int operation,
                     const struct perigee_transfer *list, uint32_t count);
 /* All data has been moved: sends the immediate, if there is one, and ends. */
 void transfer_moved(struct operation *op);
-/* It has ended, but its event waits for what still works for it: tells of it
- * once nothing does. */
-void transfer_settle(struct operation *op);
+void transfer_step(struct operation *op);
 int transfer_start(struct perigee_session *s, int operation,
                    const struct perigee_transfer *list, uint32_t count,
                    uint64_t immediate, int64_t timeout,

@@ -184,7 +184,7 @@ static int move_items(struct operation *op) {
 
 void transfer_step(struct operation *op) {
   if (op->quiet_wait) {
-    transfer_settle(op);
+    operation_settle(op);
     return;
   }
   int status = op->job.status < 0 ? op->job.status : 1;
@@ -196,7 +196,7 @@ void transfer_step(struct operation *op) {
   if (status > 0 && op->next < op->count)
     status = move_items(op);
   if (status < 0)
-    transfer_stop(op, status);
+    operation_finish(op, status);
   else if (op->next < op->count || op->job.pending > 0)
     return;
   else if (op->pending == 0)

@@ -73,7 +73,7 @@ struct perigee_engine {
   struct node late;    /* ended operations whose memory the program may read */
   struct node given;   /* operations whose event was given: end at next poll */
   struct node moving;  /* operations that each poll steps */
-  struct node lenders; /* sessions with replies that are not read (room.c) */
+  struct node lenders; /* sessions with replies that are not read (loan.c) */
   struct node fresh;
   struct migration *migration;       /* migrate.c: NULL until needed */
   const struct wireup_class *wireup; /* the handshake of its sessions */

@@ -63,8 +63,12 @@ enum operation_kind {
 
 struct operation;
 
+/* What still works for an operation that has ended: nothing; copies or a device,
+ * whose end its steps see; others, who call operation_settle at their end. */
+enum still { STILL_NOTHING, STILL_STEPS, STILL_OTHERS };
+
 /* What operations of a kind do: one constant for each kind, in the file that
- * begins them. Only `keeps` and `told` may be NULL. */
+ * begins them. The functions from told on may be NULL. */
 struct operation_class {
   const char *name;
   uint8_t kind;
@@ -75,12 +79,26 @@ struct operation_class {
   void (*late)(struct operation *op);
   /* Called to end it now: timeout, cancelled, session lost. */
   void (*stop)(struct operation *op, int status);
+  /* given: its last event was handed out, and the program has polled since.
+   * told: its last event is handed out. */
+  void (*given)(struct operation *op);
+  void (*told)(struct operation *op);
+  /* Publishes a record that waits for room in its ring. False: it waits on. */
+  bool (*publish)(struct operation *op);
   /* With a progress thread: the program may still read its memory, so it keeps
    * the operation to be freed later? */
   bool (*keeps)(struct operation *op);
-  /* told: its last event is handed out. given: the program has polled since. */
-  void (*told)(struct operation *op);
-  void (*given)(struct operation *op);
+  /* A read or write that is part of it (its child) has ended. */
+  void (*child)(struct operation *op, int status);
+  /* It has ended, and its session was freed, so no event tells of it: nothing of
+   * the program's is read for it any more. */
+  void (*untold)(struct operation *op);
+  /* Of operations without a reply record (operation_finish): recall ends what
+   * works for one that has ended, still says what works for it all the same, and
+   * over gives back what it used, before its event. */
+  void (*recall)(struct operation *op);
+  enum still (*still)(struct operation *op);
+  void (*over)(struct operation *op);
 };
 
 struct operation {

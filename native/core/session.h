@@ -120,7 +120,7 @@ struct session_drain {
   uint64_t sent, read;  /* requests put into the ring, and read */
 };
 
-/* operation/room.c, operation.c: replies that the peer has not read yet. */
+/* operation/loan.c, operation.c: replies that the peer has not read yet. */
 struct session_replies {
   uint32_t untaken;       /* number of these replies */
   uint64_t untaken_bytes; /* their bytes */

@@ -11,7 +11,7 @@
 
 static const struct machine *const machines[] = {
     &session_machine,   &call_machine,    &served_machine,
-    &transfer_machine,  &watched_machine, &streams_machine,
+    &operation_machine, &watched_machine, &streams_machine,
     &migration_machine, &wireup_machine,  &drain_machine};
 
 const struct machine *machine_find(const char *name) {

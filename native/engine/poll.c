@@ -10,6 +10,7 @@
 
 #include "base/stamp.h"
 #include "call/calls.h"
+#include "operation/loan.h"
 #include "core/fabrics.h"
 #include "core/lane_list.h"
 #include "core/lanes.h"

@@ -1,4 +1,40 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * loan.c - blocks of the lane that the peer reads in place: which of them have
+ * been released, which operations wait for one, and memory that is lent to the
+ * program to be filled (loan.h).
+ *
+ * A reply that was lent stays until its caller's mark is gone. Looking at a
+ * mark takes its cache line away from the caller, so the marks are looked at
+ *
+ *   after a reply    if more than a little is outstanding: the oldest first,
+ *                    until a few were found that are still in use
+ *   for a block      if none is free: all marks of the session
+ *   at each tick     some of each session, and all before a sleep
+ *
+ * so the blocks in use are those of calls in progress, and a few more.
+ *
+ * A request that needs a block while none is free is not refused. It waits, and
+ * the session's later requests wait behind it, until the caller's time is
+ * nearly over, or for ROOM_LONGEST.
+ *
+ * Two sides that call each other must not wait for each other in this way. An
+ * own request ends when the peer has answered, so no reply may wait for own
+ * requests:
+ *
+ *   own requests have an account of their own (SHARE_LENT) and at most half of
+ *   the blocks; they use nothing of what replies count for, and leave replies
+ *   as many blocks;
+ *   if own requests are placed so that no block of the wanted size can be had,
+ *   and nothing else of the session has a block, the request does not wait.
+ *
+ * A block that is waited for then belongs either to a request that has all that
+ * it needs, until the program has replied (the blocks for its head and its
+ * reply are taken together or not at all, so a request that waits has none), or
+ * to a reply, until the caller has read it. Callers read replies whatever waits
+ * in the ring of requests. So there is always an owner that can go on, and
+ * after the last of them nobody waits.
+ */
 #include "loan.h"
 
 #include <stdlib.h>
@@ -8,7 +44,100 @@
 #include "core/lanes.h"
 #include "memory/guarded.h"
 
+/* STRAY: unused bytes behind a stage. MARK: bytes of the mark behind a loan. */
 enum { STRAY = 1 << 20, MARK = 16 };
+/* The default timeout of calls; for requests without a deadline. */
+static const int64_t ROOM_LONGEST = INT64_C(30) * 1000000000;
+enum { MISSES = 2, LOOKS_A_TICK = 32, LITTLE = 256 << 10, ALL = 1 << 30 };
+
+/* ---- Replies that are outstanding ---------------------------------------- */
+
+void room_keep_reply(struct operation *op) {
+  struct perigee_session *s = op->session;
+  list_append(&s->replies.waiting, &op->queue);
+  if (!s->replies.lender.next)
+    list_append(&s->engine->lenders, &s->replies.lender);
+}
+
+/* Looks at each reply once, until so many are still in use (misses) or so
+ * many were looked at; returns how many looks are left. Those in use go to
+ * the end. */
+static int room_look_at(struct perigee_session *s, int misses, int looks) {
+  struct node *n, *head = &s->replies.waiting, *last = head->previous;
+  while (misses > 0 && looks > 0 && (n = list_pop(head))) {
+    struct operation *op = CONTAINER(n, struct operation, queue);
+    list_append(head, n);
+    op->class->step(op);
+    misses -= head->previous == n; /* it stays */
+    looks--;
+    if (n == last)
+      break;
+  }
+  return looks;
+}
+
+void room_look(struct perigee_session *s) {
+  if (s->replies.untaken_bytes > LITTLE)
+    room_look_at(s, MISSES, ALL);
+}
+
+void room_sweep(struct perigee_engine *engine, bool all) {
+  struct node *n, *head = &engine->lenders, *last = head->previous;
+  for (int looks = all ? ALL : LOOKS_A_TICK; looks > 0;) {
+    if (!(n = list_pop(head)))
+      return;
+    struct perigee_session *s =
+        CONTAINER(n, struct perigee_session, replies.lender);
+    looks = room_look_at(s, ALL, looks);
+    if (!list_empty(&s->replies.waiting))
+      list_append(head, n);
+    if (n == last)
+      return;
+  }
+}
+
+static int room_lend(struct perigee_session *s, uint64_t length,
+                     uint8_t **pointer, struct source *source) {
+  struct lane *lane = s->lane;
+  int status = lane_table(lane)->loans->loan(lane, length, pointer, source);
+  if (status != PERIGEE_AGAIN || list_empty(&s->replies.waiting))
+    return status;
+  room_look_at(s, ALL, ALL);
+  return lane_table(lane)->loans->loan(lane, length, pointer, source);
+}
+
+/* ---- Own requests -------------------------------------------------------- */
+
+bool room_stages(const struct operation *op, uint64_t bytes) {
+  const struct perigee_options *o = &op->engine->options;
+  uint64_t lent = op->session->account.share->used[SHARE_LENT];
+  return lent == op->exposed || lent + bytes <= shares_half(o);
+}
+
+/* A peer that has nothing lent may get all that is free. */
+static bool room_may_lend(const struct share *s, uint64_t bytes) {
+  uint64_t lent = s->all->engine.used[SHARE_LENT];
+  return share_may(s, SHARE_LENT, bytes) ||
+         (s->parent->used[SHARE_LENT] == 0 &&
+          lent + bytes <= s->all->quota[SHARE_LENT].limit);
+}
+
+static int room_lends(struct perigee_session *s, uint64_t length) {
+  uint64_t half = shares_half(&s->engine->options);
+  if (length > half || blocks_whole(length) > half)
+    return fail(s->engine, PERIGEE_TOO_LARGE,
+                "a request of %llu bytes cannot be lent: its block would "
+                "take "
+                "more than half of the pool (option pool)",
+                (unsigned long long)length);
+  if (share_may(s->account.share, SHARE_KEPT, 1) &&
+      room_may_lend(s->account.share, blocks_whole(length)))
+    return PERIGEE_OK;
+  s->account.share->all->refused++;
+  return fail(s->engine, PERIGEE_NO_MEMORY,
+              "the peer has not let go of what it was lent before (option "
+              "pool)");
+}
 
 /* ---- Stages ------------------------------------------------------------- */
 
@@ -52,23 +181,24 @@ void stages_free(struct perigee_engine *engine) {
 
 /* ---- Marks -------------------------------------------------------------- */
 
-static void mark(const struct perigee_engine *engine, const struct loan *loan) {
+static void loan_mark(const struct perigee_engine *engine,
+                      const struct loan *loan) {
   memcpy(loan->pointer + loan->length, engine->mark, MARK);
 }
 
-static inline bool is_whole(const struct perigee_engine *engine,
-                            const struct loan *loan) {
+static inline bool loan_is_whole(const struct perigee_engine *engine,
+                                 const struct loan *loan) {
   return !loan->marked ||
          memcmp(loan->pointer + loan->length, engine->mark, MARK) == 0;
 }
 
-static bool has_room_behind(uint64_t length) {
+static bool loan_has_room_behind(uint64_t length) {
   return blocks_whole(length) - length >= MARK;
 }
 
 /* ---- Lending ------------------------------------------------------------ */
 
-static int lend_stage(struct perigee_engine *engine, struct loan *loan) {
+static int loan_lend_stage(struct perigee_engine *engine, struct loan *loan) {
   loan->stage = stage_take(engine);
   if (!loan->stage)
     return fail(engine, PERIGEE_NO_MEMORY, "no memory to lend");
@@ -77,29 +207,29 @@ static int lend_stage(struct perigee_engine *engine, struct loan *loan) {
   return PERIGEE_OK;
 }
 
-int loan_room(struct perigee_session *session, uint64_t capacity,
-              struct room *room) {
+static int loan_room(struct perigee_session *session, uint64_t capacity,
+                     struct room *room) {
   if (capacity > PAYLOAD_MAX)
     return PERIGEE_TOO_LARGE;
-  room->marked = has_room_behind(capacity);
+  room->marked = loan_has_room_behind(capacity);
   return room_lend(session, capacity + (room->marked ? MARK : 0),
                    &room->pointer, &room->source);
 }
 
-static void fill_in(struct loan *loan, const struct room *room) {
+static void loan_fill_in(struct loan *loan, const struct room *room) {
   loan->pointer = room->pointer;
   loan->source = room->source;
   loan->source.block = loan->source.stride = loan->length;
 }
 
-static const char *no_block(const struct perigee_engine *engine,
-                            uint64_t length) {
+static const char *loan_why_none(const struct perigee_engine *engine,
+                                 uint64_t length) {
   return length > engine->options.pool
              ? "that is more than the pool has (option pool)"
              : "the pool is used up (option pool)";
 }
 
-static int lend_block(struct perigee_session *session, struct loan *loan) {
+static int loan_lend_block(struct perigee_session *session, struct loan *loan) {
   struct room room;
   int status = loan_room(session, loan->length, &room);
   const char *why = lane_trouble(session);
@@ -107,17 +237,18 @@ static int lend_block(struct perigee_session *session, struct loan *loan) {
     return fail(
         session->engine, status == PERIGEE_AGAIN ? PERIGEE_NO_MEMORY : status,
         "no block of %llu bytes to lend: %s", (unsigned long long)loan->length,
-        *why ? why : no_block(session->engine, loan->length));
-  fill_in(loan, &room);
+        *why ? why : loan_why_none(session->engine, loan->length));
+  loan_fill_in(loan, &room);
   loan->marked = room.marked;
   return PERIGEE_OK;
 }
 
 /* Lends a block for a request; it counts against SHARE_LENT from here on. */
-static int lend_request(struct perigee_session *session, struct loan *loan) {
+static int loan_lend_request(struct perigee_session *session,
+                             struct loan *loan) {
   int status = room_lends(session, loan->length);
   if (status == PERIGEE_OK)
-    status = lend_block(session, loan);
+    status = loan_lend_block(session, loan);
   if (status < 0)
     return status;
   loan->lent = blocks_whole(loan->length);
@@ -125,19 +256,19 @@ static int lend_request(struct perigee_session *session, struct loan *loan) {
   return PERIGEE_OK;
 }
 
-static int lend(struct perigee_session *session, enum ring ring,
-                struct loan *loan) {
+static int loan_lend(struct perigee_session *session, enum ring ring,
+                     struct loan *loan) {
   if (loan->length <= session->peer.eager)
-    return lend_stage(session->engine, loan);
-  return ring == RING_REQUEST ? lend_request(session, loan)
-                              : lend_block(session, loan);
+    return loan_lend_stage(session->engine, loan);
+  return ring == RING_REQUEST ? loan_lend_request(session, loan)
+                              : loan_lend_block(session, loan);
 }
 
-static int opened(struct perigee_engine *engine, struct loan *loan,
-                  struct perigee_loan *out) {
+static int loan_opened(struct perigee_engine *engine, struct loan *loan,
+                       struct perigee_loan *out) {
   loan->open = true;
   if (loan->marked)
-    mark(engine, loan);
+    loan_mark(engine, loan);
   *out = (struct perigee_loan){loan->pointer, loan->length};
   return PERIGEE_OK;
 }
@@ -151,8 +282,8 @@ int loan_begin(struct perigee_session *session, enum ring ring,
                 "a loan of this session is open already");
   loan->length = capacity;
   loan->stage = NULL;
-  int status = lend(session, ring, loan);
-  return status < 0 ? status : opened(engine, loan, out);
+  int status = loan_lend(session, ring, loan);
+  return status < 0 ? status : loan_opened(engine, loan, out);
 }
 
 int loan_begin_in(struct perigee_session *session, uint64_t capacity,
@@ -163,13 +294,13 @@ int loan_begin_in(struct perigee_session *session, uint64_t capacity,
                 "a loan of this session is open already");
   loan->length = capacity;
   loan->stage = NULL;
-  fill_in(loan, room);
+  loan_fill_in(loan, room);
   loan->marked = capacity + MARK <= room->source.block;
-  return opened(session->engine, loan, out);
+  return loan_opened(session->engine, loan, out);
 }
 
 static __attribute__((noinline, cold)) int
-refuse(struct perigee_session *session, enum ring ring, uint64_t length) {
+loan_refuse(struct perigee_session *session, enum ring ring, uint64_t length) {
   const struct loan *loan = &session->operations.loans[ring];
   if (!loan->open || length > loan->length)
     return fail(session->engine, PERIGEE_INVALID,
@@ -181,9 +312,10 @@ refuse(struct perigee_session *session, enum ring ring, uint64_t length) {
 int loan_check(struct perigee_session *session, enum ring ring,
                uint64_t length) {
   const struct loan *loan = &session->operations.loans[ring];
-  if (loan->open && length <= loan->length && is_whole(session->engine, loan))
+  if (loan->open && length <= loan->length &&
+      loan_is_whole(session->engine, loan))
     return PERIGEE_OK;
-  return refuse(session, ring, length);
+  return loan_refuse(session, ring, length);
 }
 
 void loan_close(struct perigee_session *session, enum ring ring) {
@@ -201,7 +333,7 @@ int loan_abort(struct perigee_session *session, enum ring ring) {
   struct loan *loan = &session->operations.loans[ring];
   if (!loan->open)
     return PERIGEE_OK;
-  bool whole = is_whole(session->engine, loan);
+  bool whole = loan_is_whole(session->engine, loan);
   if (!loan->stage && session->lane)
     lane_table(session->lane)->loans->unloan(session->lane, &loan->source);
   if (loan->stage && !whole) /* bytes beyond the loan are not kept */
@@ -216,4 +348,143 @@ int loan_abort(struct perigee_session *session, enum ring ring) {
 void loans_end(struct perigee_session *session) {
   for (int ring = 0; ring < RINGS; ring++)
     loan_close(session, ring);
+}
+
+/* ---- Room for a request, taken ahead ------------------------------------- */
+
+static bool room_may_keep_reply(struct perigee_session *s, uint64_t length) {
+  if (share_may(s->account.share, SHARE_EXPOSED, length))
+    return true;
+  room_look_at(s, ALL, ALL);
+  return share_may(s->account.share, SHARE_EXPOSED, length);
+}
+
+/* Will a block become free? If only own requests have any, perhaps not: the
+ * peer might have to wait for us before it answers them. */
+static bool room_comes_back(const struct perigee_session *s) {
+  const uint64_t *used = s->account.share->used;
+  return used[SHARE_LENT] == 0 || used[SHARE_EXPOSED] > 0;
+}
+
+/* Takes both blocks or none; a length of 0 needs no block. */
+static int room_take_both(struct operation *op, uint64_t head, uint64_t reply) {
+  struct perigee_session *s = op->session;
+  struct room room = {0};
+  uint8_t *block = NULL;
+  struct source source;
+  int status = PERIGEE_OK;
+  if (!room_may_keep_reply(s, head + reply))
+    return PERIGEE_AGAIN;
+  if (head > 0)
+    status = room_lend(s, head, &block, &source);
+  if (status == PERIGEE_OK && reply > 0)
+    status = loan_room(s, reply, &room);
+  if (status < 0 && block)
+    lane_table(s->lane)->loans->unloan(s->lane, &source);
+  if (status < 0)
+    return status == PERIGEE_AGAIN && !room_comes_back(s) ? PERIGEE_NO_MEMORY
+                                                          : status;
+  if (block) {
+    op->pointer = block;
+    op->head_loan = source;
+    op->head_lent = true;
+  }
+  op->room = room;
+  op->roomy = reply > 0;
+  op->reserved = head + reply;
+  operation_expose(op, op->reserved);
+  return PERIGEE_OK;
+}
+
+static uint64_t room_whole(uint64_t length) {
+  return length > 0 ? blocks_whole(length) : 0;
+}
+
+/* Could both be had if nothing else had a block? */
+static bool room_is_possible(const struct operation *op, uint64_t head,
+                             uint64_t reply) {
+  uint64_t pool = op->engine->options.pool;
+  return head <= pool && reply <= pool &&
+         room_whole(head) + room_whole(reply) <= pool &&
+         head + reply <= share_most(op->session->account.share, SHARE_EXPOSED);
+}
+
+/* As room_take_both(); returns AGAIN only if waiting makes sense. */
+static int room_take_possible(struct operation *op, uint64_t head,
+                              uint64_t reply) {
+  if (head + reply == 0)
+    return PERIGEE_OK;
+  int status = room_take_both(op, head, reply);
+  bool never = status == PERIGEE_AGAIN && !room_is_possible(op, head, reply);
+  return never ? PERIGEE_NO_MEMORY : status;
+}
+
+const uint8_t *room_view(struct operation *op, const struct source *source) {
+  struct lane *lane = op->session->lane;
+  operation_unview(op);
+  const uint8_t *at = lane_table(lane)->loans->view(lane, source);
+  op->viewed = at != NULL;
+  op->view = at;
+  op->view_length = source->block;
+  return at;
+}
+
+static bool room_lacks(struct lane *lane, const struct source *source) {
+  const struct transport_loans *loans = lane_table(lane)->loans;
+  return loans->lacks && loans->lacks(lane, source);
+}
+
+/* A raw head that cannot be read in place is pulled into a block, to which the
+ * reply may refer. */
+static uint64_t room_head_block(struct operation *op,
+                                const struct source *source) {
+  struct lane *lane = op->session->lane;
+  if (!op->bulky || op->flags & PERIGEE_TYPED)
+    return 0;
+  op->pointer = room_view(op, source);
+  if (op->pointer || room_lacks(lane, source))
+    return 0;
+  return op->length > 0 ? op->length : 1;
+}
+
+static uint64_t room_reply_block(const struct operation *op) {
+  bool none = op->flags & PERIGEE_TYPED || op->value <= op->session->peer.eager;
+  return none ? 0 : op->value;
+}
+
+/* If the block for a reply could never be had, the request is served anyway:
+ * the program finds out if it asks for the loan. */
+int room_take(struct operation *op, const struct source *source) {
+  uint64_t head = room_head_block(op, source), reply = room_reply_block(op);
+  int status = room_take_possible(op, head, reply);
+  if (status < 0 && status != PERIGEE_AGAIN && reply > 0)
+    status = room_take_possible(op, head, 0);
+  if (status == PERIGEE_OK || status == PERIGEE_AGAIN)
+    return status == PERIGEE_OK ? 1 : status;
+  return fail(op->engine, status, "no block for a request of %llu bytes",
+              (unsigned long long)op->length);
+}
+
+/* Gives unused room back. The reply is counted by itself. */
+void room_give(struct operation *op) {
+  struct lane *lane = op->session ? op->session->lane : NULL;
+  if (op->roomy && lane)
+    lane_table(lane)->loans->unloan(lane, &op->room.source);
+  op->roomy = false;
+  operation_unexpose(op, op->reserved);
+  op->reserved = 0;
+}
+
+/* ---- Waiting for it ------------------------------------------------------ */
+
+/* Waits for seven eighths of the caller's time; the rest is for the refusal. */
+void room_await(struct operation *op) {
+  int64_t now = engine_clock(op->engine), until = op->deadline;
+  until = until < 0 ? now + ROOM_LONGEST : until - (until - now) / 8;
+  timers_add(&op->engine->timers, &op->timer, until);
+  operation_move(op);
+}
+
+void room_waited(struct operation *op) {
+  timers_remove(&op->engine->timers, &op->timer);
 }

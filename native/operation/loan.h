@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * loan.h - memory that is lent to the program, to be filled with a request or a
- * reply. The state of a loan in progress is struct loan in session.h.
+ * reply, and room: the blocks that the peer reads in place. The state of a loan
+ * in progress is struct loan in session.h.
  *
  *   up to the eager limit   a stage: private memory of the engine, from which
  *                           commit copies the content into the ring
@@ -38,9 +39,6 @@ int loan_begin(struct perigee_session *session, enum ring ring,
  * from then on. 0 or INVALID. */
 int loan_begin_in(struct perigee_session *session, uint64_t capacity,
                   const struct room *room, struct perigee_loan *out);
-/* Takes such room, by room_lend. */
-int loan_room(struct perigee_session *session, uint64_t capacity,
-              struct room *room);
 /* Is a loan open, and may length bytes of it be sent? 0, INVALID; or RANGE, and
  * then the loan was given back. */
 int loan_check(struct perigee_session *session, enum ring ring,
@@ -53,5 +51,30 @@ int loan_abort(struct perigee_session *session, enum ring ring);
 void loans_end(struct perigee_session *session);
 /* Frees the stages of an engine that is closed. */
 void stages_free(struct perigee_engine *engine);
+
+/* ---- Room: blocks that peers read in place ------------------------------- */
+/* May an own request expose so many more bytes? */
+bool room_stages(const struct operation *op, uint64_t bytes);
+/* Looks, at each tick, which replies were read: at some of them, or at all. */
+void room_sweep(struct perigee_engine *engine, bool all);
+/* The reply refers to memory of ours; it is kept until the caller has read
+ * it. */
+void room_keep_reply(struct operation *op);
+/* After a reply was sent: takes back memory of replies that were read. */
+void room_look(struct perigee_session *session);
+/* Takes room for the head, if it has to be pulled into a block (from the
+ * source), and for the reply, if it may need a block; what is not used is given
+ * back by room_give. Returns 1, PERIGEE_AGAIN if the request has to wait, or a
+ * status. */
+int room_take(struct operation *op, const struct source *source);
+void room_give(struct operation *op);
+/* Where a raw head that the peer has lent can be read, from now until the
+ * operation is free or operation_unview is called; NULL: it has to be
+ * fetched. */
+const uint8_t *room_view(struct operation *op, const struct source *source);
+/* await steps the request at each poll, and sets its timer for as long as it may
+ * wait; waited stops that timer. */
+void room_await(struct operation *op);
+void room_waited(struct operation *op);
 
 #endif

@@ -1,25 +1,59 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * operation.c - common to all operations: the table, timing, events.
+ * operation.c - the life of every operation: its entry in the engine's table,
+ * its timeout, the lists in which it waits, its event, and what it counts for
+ * its peer. The last part ends own operations that get no reply record
+ * (transfers, receives, look-ups, connects):
+ *
+ *   state    event     becomes
+ *   free     submit    moving    its class does the work
+ *   moving   done      ended
+ *   moving   queue     queued    the data is there, the immediate has no room
+ *   queued   publish   ended
+ *   moving   stop      ended     timeout, cancel, session lost, an item failed
+ *   queued   stop      ended
+ *   ended    given     free
+ *
+ * An operation that has ended while something still works for it (`still` of its
+ * class) has quiet_wait set, and its event comes when nothing does.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/trim.h"
+#include "base/typed.h"
 #include "core/hot.h"
 #include "core/lane_list.h"
 #include "core/lanes.h"
 #include "core/lock.h"
 #include "core/pool.h"
+#include "core/trim.h"
 #include "operations.h"
 
+enum state { FREE, MOVING, QUEUED, ENDED };
+enum event { SUBMIT, DONE, QUEUE, PUBLISH, STOP, GIVEN };
+
+const struct machine operation_machine = {
+    .name = "operation",
+    .taken = MACHINE_STEPS,
+    .states = {"free", "moving", "queued", "ended"},
+    .events = {"submit", "done", "queue", "publish", "stop", "given"},
+    .next = {
+        [FREE] = {[SUBMIT] = TO(MOVING)},
+        [MOVING] =
+            {[DONE] = TO(ENDED), [QUEUE] = TO(QUEUED), [STOP] = TO(ENDED)},
+        [QUEUED] = {[PUBLISH] = TO(ENDED), [STOP] = TO(ENDED)},
+        [ENDED] = {[GIVEN] = TO(FREE)},
+    }};
+
+/* ---- Its entry, its time and its event ----------------------------------- */
+
 /* Keeps a sixteenth of the table free for peers, however busy this side is. */
-static bool own_room(const struct perigee_engine *engine) {
+static bool operation_own_room(const struct perigee_engine *engine) {
   return engine_own(engine) < engine->shares.own;
 }
 
-static void expired(struct timer *timer) {
+static void operation_expired(struct timer *timer) {
   struct operation *op = CONTAINER(timer, struct operation, timer);
   op->class->late(op);
 }
@@ -33,7 +67,7 @@ void operation_late(struct operation *op) {
 struct operation *operation_take(struct perigee_session *session,
                                  const struct operation_class *class) {
   struct perigee_engine *engine = session->engine;
-  bool may = class->kind == OP_SERVED || own_room(engine);
+  bool may = class->kind == OP_SERVED || operation_own_room(engine);
   struct node *n = may ? list_pop(&engine->free) : NULL;
   struct operation *op;
   if (n) {
@@ -43,7 +77,7 @@ struct operation *operation_take(struct perigee_session *session,
     op->generation = engine->generations[engine->table_used];
     op->index = (uint16_t)engine->table_used++;
     op->engine = engine;
-    op->timer.expired = expired;
+    op->timer.expired = operation_expired;
     if (engine->table_used > OPERATIONS_LOW)
       trim_begin(engine);
   } else {
@@ -75,7 +109,7 @@ void operation_time(struct operation *op, int64_t timeout) {
     list_append(&op->engine->fresh, &op->fresh);
 }
 
-static void untime(struct operation *op) {
+static void operation_untime(struct operation *op) {
   list_remove(&op->fresh);
   timers_remove(&op->engine->timers, &op->timer);
 }
@@ -86,7 +120,7 @@ void operation_event(struct operation *op, int kind) {
   list_append(&op->engine->ready, &op->queue);
   op->engine->ready_count++;
   if (kind != PERIGEE_EVENT_REQUEST && kind != PERIGEE_EVENT_LANDING)
-    untime(op);
+    operation_untime(op);
 }
 
 void operation_move(struct operation *op) {
@@ -104,27 +138,66 @@ void operation_unqueue(struct operation *op) {
   list_remove(&op->queue);
 }
 
+struct operation *operation_find(struct perigee_engine *engine, int index) {
+  if (index < 0 || (uint32_t)index >= engine->table_used)
+    return NULL;
+  struct operation *op = &engine->table[index];
+  return op->kind ? op : NULL;
+}
+
+/* ---- Regions and the peer's memory that it uses -------------------------- */
+
+void operation_ref(struct operation *op, struct perigee_region *region) {
+  int i = 0;
+  if (!region)
+    return;
+  while (op->region_refs[i])
+    i++;
+  op->region_refs[i] = region;
+  op->has_region_refs = true;
+  region->users++;
+}
+
+void operation_unref(struct operation *op) {
+  if (!op->has_region_refs)
+    return;
+  op->has_region_refs = false;
+  for (int i = 0; i < REGION_REFS && op->region_refs[i]; i++) {
+    op->region_refs[i]->users--;
+    op->region_refs[i] = NULL;
+  }
+}
+
+void operation_unview(struct operation *op) {
+  struct lane *lane = op->session ? op->session->lane : NULL;
+  if (op->viewed && lane && lane_table(lane)->loans->unview)
+    lane_table(lane)->loans->unview(lane, op->view, op->view_length);
+  op->viewed = false;
+}
+
+/* ---- What it counts for its peer ----------------------------------------- */
+
 /* A peer's requests are not limited by the own operations that wait for it:
  * otherwise two sides with many of these would wait for each other for ever. */
-static enum share_kind counts_as(const struct operation *op) {
+static enum share_kind operation_counts_as(const struct operation *op) {
   return op->kind == OP_SERVED ? SHARE_OPERATIONS : SHARE_KEPT;
 }
 
 void operation_count(struct operation *op) {
   op->counted = op->holds = true;
-  share_add(op->session->account.share, counts_as(op), 1);
+  share_add(op->session->account.share, operation_counts_as(op), 1);
 }
 
 /* For the same reason replies, and room for them, are not limited by own
  * requests that the peer has not answered. */
-static enum share_kind exposes_as(const struct operation *op) {
+static enum share_kind operation_exposes_as(const struct operation *op) {
   return op->kind == OP_SERVED ? SHARE_EXPOSED : SHARE_LENT;
 }
 
 void operation_expose(struct operation *op, uint64_t bytes) {
   op->exposed += bytes;
   op->holds = true;
-  share_add(op->session->account.share, exposes_as(op), bytes);
+  share_add(op->session->account.share, operation_exposes_as(op), bytes);
 }
 
 void operation_lends(struct operation *op, uint64_t *bytes) {
@@ -137,7 +210,7 @@ void operation_unexpose(struct operation *op, uint64_t bytes) {
   if (!op->holds || bytes == 0)
     return;
   op->exposed -= bytes;
-  share_give(op->session->account.share, exposes_as(op), bytes);
+  share_give(op->session->account.share, operation_exposes_as(op), bytes);
 }
 
 void operation_uncount(struct operation *op) {
@@ -146,14 +219,22 @@ void operation_uncount(struct operation *op) {
     return;
   op->holds = false;
   if (op->counted)
-    share_give(s->account.share, counts_as(op), 1);
+    share_give(s->account.share, operation_counts_as(op), 1);
   if (op->exposed > 0)
-    share_give(s->account.share, exposes_as(op), op->exposed);
+    share_give(s->account.share, operation_exposes_as(op), op->exposed);
   if (op->untaken) {
     s->replies.untaken--;
     s->replies.untaken_bytes -= op->left;
     s->account.share->parent->unread_replies -= op->left;
   }
+}
+
+/* ---- Its end ------------------------------------------------------------- */
+
+static void operation_unscan(struct operation *op) {
+  if (op->scan)
+    typed_scan_end(op->scan, NULL);
+  op->scan = NULL;
 }
 
 /* Frees the operation's index, so that the table can shrink after a flood. */
@@ -169,16 +250,16 @@ void operation_spare(struct operation *op) {
 void operation_free(struct operation *op) {
   struct perigee_engine *engine = op->engine;
   operation_uncount(op);
-  untime(op);
+  operation_untime(op);
   operation_unref(op);
   operation_unqueue(op);
   list_remove(&op->all);
   bool kept = UNLIKELY(engine->thread != NULL) && op->class->keeps &&
               op->class->keeps(op);
   if (UNLIKELY(op->viewed) && !kept)
-    room_unview(op);
+    operation_unview(op);
   if (op->block) {
-    incoming_scan_end(op);
+    operation_unscan(op);
     if (!kept) {
       pool_give(engine, op->block);
       op->block = NULL;
@@ -193,12 +274,103 @@ void operation_free(struct operation *op) {
   operation_spare(op);
 }
 
-struct operation *operation_find(struct perigee_engine *engine, int index) {
-  if (index < 0 || (uint32_t)index >= engine->table_used)
-    return NULL;
-  struct operation *op = &engine->table[index];
-  return op->kind ? op : NULL;
+/* ---- Waiting for room in a ring ------------------------------------------ */
+
+/* Keeps the session from being parked: if there is room already (for a refusal
+ * that is sent at the next poll), the peer will not report any. */
+void backlog_add(struct operation *op, enum ring ring) {
+  list_append(&op->session->operations.backlog[ring], &op->queue);
+  hot_use(op->session);
 }
+
+void backlog_flush(struct perigee_session *session, enum ring ring) {
+  struct node *backlog = &session->operations.backlog[ring];
+  while (!list_empty(backlog)) {
+    struct operation *op = CONTAINER(backlog->next, struct operation, queue);
+    list_remove(&op->queue);
+    if (!op->class->publish(op)) {
+      if (!op->queue.next)
+        list_prepend(backlog, &op->queue);
+      return;
+    }
+    session->engine->progress++;
+  }
+}
+
+/* ---- Operations that get no reply record ---------------------------------- */
+
+static void operation_advance(struct operation *op, enum event event) {
+  machine_step(&operation_machine, &op->state, event);
+}
+
+void operation_start(struct operation *op, int64_t timeout) {
+  operation_advance(op, SUBMIT);
+  operation_time(op, timeout);
+}
+
+bool operation_has_ended(const struct operation *op) {
+  return op->state == ENDED;
+}
+
+static enum still operation_still(struct operation *op) {
+  return op->class->still ? op->class->still(op) : STILL_NOTHING;
+}
+
+/* Nothing works for it any more: its event can be given. */
+static void operation_over(struct operation *op) {
+  op->quiet_wait = false;
+  if (op->class->over)
+    op->class->over(op);
+  operation_unref(op);
+  op->session->counters.failures += op->status != PERIGEE_OK;
+  operation_event(op, op->class->event);
+}
+
+static void operation_end(struct operation *op, int status) {
+  operation_unqueue(op);
+  op->status = status;
+  if (op->class->recall)
+    op->class->recall(op);
+  enum still still = operation_still(op);
+  op->quiet_wait = still != STILL_NOTHING;
+  if (still == STILL_NOTHING)
+    operation_over(op);
+  else if (still == STILL_STEPS)
+    operation_move(op);
+}
+
+void operation_finish(struct operation *op, int status) {
+  if (op->state == ENDED)
+    return;
+  operation_advance(op, status == PERIGEE_OK ? DONE : STOP);
+  operation_end(op, status);
+}
+
+void operation_settle(struct operation *op) {
+  op->engine->copying = true;
+  if (operation_still(op) != STILL_NOTHING)
+    return;
+  operation_unqueue(op);
+  operation_over(op);
+}
+
+void operation_await_room(struct operation *op) {
+  operation_advance(op, QUEUE);
+  operation_unqueue(op);
+  backlog_add(op, RING_REQUEST);
+}
+
+void operation_published(struct operation *op) {
+  operation_advance(op, PUBLISH);
+  operation_end(op, PERIGEE_OK);
+}
+
+void operation_given(struct operation *op) {
+  operation_advance(op, GIVEN);
+  operation_free(op);
+}
+
+/* ---- For the program ----------------------------------------------------- */
 
 void perigee_cancel(struct perigee_engine *engine, int index) {
   ENTER(engine);
@@ -221,25 +393,4 @@ int perigee_operation_text(struct perigee_engine *engine, int index, char *text,
       op->class->name, op->state, (unsigned)op->generation, op->event,
       op->queue.next ? "queued" : "in no queue", s ? (int)s->id : 0,
       s ? s->state : 0, op->quiet_wait ? ", which waits for a copy" : "");
-}
-
-void operation_ref(struct operation *op, struct perigee_region *region) {
-  int i = 0;
-  if (!region)
-    return;
-  while (op->region_refs[i])
-    i++;
-  op->region_refs[i] = region;
-  op->has_region_refs = true;
-  region->users++;
-}
-
-void operation_unref(struct operation *op) {
-  if (!op->has_region_refs)
-    return;
-  op->has_region_refs = false;
-  for (int i = 0; i < REGION_REFS && op->region_refs[i]; i++) {
-    op->region_refs[i]->users--;
-    op->region_refs[i] = NULL;
-  }
 }

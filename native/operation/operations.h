@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * operations.h - what every kind of operation uses: its life, room for it, from
- * a message to a record, and from a record to memory.
+ * operations.h - what every kind of operation uses: its life, from a message to a
+ * record, and from a record to memory. Blocks that a peer reads in place are in
+ * loan.h.
  */
 #ifndef OPERATIONS_H
 #define OPERATIONS_H
 
+#include "base/machine.h"
 #include "base/stamp.h"
 #include "core/lanes.h"
 
-/* ---- operation.c --------------------------------------------------------- */
+/* ---- operation.c: life --------------------------------------------------- */
+extern const struct machine operation_machine; /* without a reply record */
 struct operation *operation_take(struct perigee_session *,
                                  const struct operation_class *);
 /* Starts the operation's timeout. */
@@ -35,61 +38,62 @@ void operation_late(struct operation *op);
 struct operation *operation_find(struct perigee_engine *, int index);
 void operation_ref(struct operation *op, struct perigee_region *region);
 void operation_unref(struct operation *op);
+/* The peer's memory that room_view gave is not read any more. */
+void operation_unview(struct operation *op);
+/* Queues the operation until there is room in the ring. */
+void backlog_add(struct operation *op, enum ring ring);
+/* Publishes what waits, in order, as far as there is room. */
+void backlog_flush(struct perigee_session *session, enum ring ring);
 
-/* ---- parts.c ------------------------------------------------------------- */
+/* Own operations that get no reply record. start begins one. finish ends it, in
+ * PERIGEE_OK or not; one that has ended stays as it is. settle looks again
+ * whether anything works for one that has ended, and tells of it if nothing
+ * does. await_room queues one whose data is there, until its record has been
+ * published. given frees it after its event. */
+void operation_start(struct operation *op, int64_t timeout);
+void operation_finish(struct operation *op, int status);
+bool operation_has_ended(const struct operation *op);
+void operation_settle(struct operation *op);
+void operation_await_room(struct operation *op);
+void operation_published(struct operation *op);
+void operation_given(struct operation *op);
+
+/* ---- parts.c: payloads, and from a record to memory ---------------------- */
+/* Checks a local slice and makes its payload, or returns a status. */
+int slice_payload(struct perigee_engine *, const struct perigee_slice *,
+                  struct payload *);
 /* Ends its parts; true once none of them is in progress and all are freed. */
 bool parts_end(struct operation *op);
 /* Gives a part to the operation. */
 void part_put(struct operation *op, int place, struct part *part);
 int part_expose(struct operation *op, int place, const struct payload *from,
                 struct source *source);
-/* Right behind the record: feeds what a transport stages at once. Polls feed
- * the rest, so the operation has to be moving. */
+/* Feeds what a transport stages at once, right behind the record. Polls feed the
+ * rest, so the operation has to be moving. */
 void parts_feed(struct operation *op);
 /* What the peer is told of an exposed part. */
 struct source part_source(const struct part *part);
-/* Of a part that came over an additional lane: does that lane's mark say that
- * it was the operation's own until now? True of all others. */
+/* Does the mark of the lane that brings it say that it was the operation's own
+ * until now? Always true of a part that the first lane brings. */
 bool part_live(const struct operation *op, int place);
 /* Steps one part: 1 when all bytes are there, 0 not yet, or a status. */
 int part_step(struct operation *op, int place);
-
-/* ---- slices.c ------------------------------------------------------------ */
-/* Checks a local slice and makes its payload, or returns a status. */
-int slice_payload(struct perigee_engine *, const struct perigee_slice *,
-                  struct payload *);
-
-/* ---- room.c: blocks that peers read in place ----------------------------- */
-/* As a lane's loan; first takes back, if needed, what callers have released.
- * PERIGEE_AGAIN: no block is free now. */
-int room_lend(struct perigee_session *session, uint64_t length,
-              uint8_t **pointer, struct source *source);
-/* room_lends: may an own request be lent so many bytes? 0, or TOO_LARGE or
- * NO_MEMORY with a sentence. room_stages: may an own request expose so many
- * more bytes? */
-int room_lends(struct perigee_session *session, uint64_t length);
-bool room_stages(const struct operation *op, uint64_t bytes);
-/* Looks, at each tick, which replies were read: at some of them, or at all. */
-void room_sweep(struct perigee_engine *engine, bool all);
-/* The reply refers to memory of ours; it is kept until the caller has read
- * it. */
-void room_keep_reply(struct operation *op);
-/* After a reply was sent: takes back memory of replies that were read. */
-void room_look(struct perigee_session *session);
-/* Takes room for the head, if it has to be pulled into a block (from the
- * source), and for the reply, if it may need a block; what is not used is given
- * back by room_give. Returns 1, PERIGEE_AGAIN if the request has to wait, or a
- * status. */
-int room_take(struct operation *op, const struct source *source);
-void room_give(struct operation *op);
-/* Where a raw head can be read that the peer has lent, from now until the
- * operation is free or room_unview is called; NULL: it has to be fetched. */
-const uint8_t *room_view(struct operation *op, const struct source *source);
-void room_unview(struct operation *op);
-/* await steps the request at each poll, and sets its timer for as long as it may
- * wait; waited stops that timer. */
-void room_await(struct operation *op);
-void room_waited(struct operation *op);
+/* Checks a typed payload, before it goes to the peer or to the program. If it
+ * is too expensive: a status, and engine->detail tells why. */
+int incoming_typed(struct perigee_engine *, const void *data, uint64_t length);
+/* The same for an operation's typed head that has arrived. A long head must be
+ * in the operation's block, and is scanned in portions, one at each call: 1 if
+ * it is sound, 0 if the scan has to continue. */
+enum { SCANNED_AT_ONCE = 16 << 10 };
+int incoming_scan(struct operation *op);
+/* Brings a head or slice to its place (payload NULL: a pooled block, *block).
+ * Returns 1 if it is there, 0 if the part at `place` is in progress. */
+int incoming_bytes(struct operation *op, int place, const uint8_t *bytes,
+                   uint64_t length, const struct payload *into,
+                   uint8_t **block);
+int incoming_bulk(struct operation *op, int place, const struct source *source,
+                  uint64_t length, uint16_t peer, uint32_t generation,
+                  const struct payload *into, uint8_t **block);
 
 /* ---- outgoing.c: from a message to a record in a ring -------------------- */
 /* A record and the bytes that go into it. Fields are set where they are used:
@@ -112,8 +116,8 @@ const uint8_t *outgoing_short(const struct operation *op,
  * peer polls that line, and may take it away between two stores to it; then it
  * has to be fetched again. So all stores to it stand together. That part has 16
  * to 32 bytes, which two copies of 16 cover. */
-static inline void put_head(uint8_t *record, uint64_t before,
-                            const uint8_t *bytes, uint64_t length) {
+static inline void outgoing_put_head(uint8_t *record, uint64_t before,
+                                     const uint8_t *bytes, uint64_t length) {
   enum { HALF = 16 };
   uint64_t first = RING_UNIT - before;
   if (length < first) {
@@ -138,7 +142,7 @@ outgoing_bytes(struct perigee_session *session, enum ring ring,
     session->counters.stalls++;
     return false;
   }
-  put_head(to, before, bytes, r->head_length);
+  outgoing_put_head(to, before, bytes, r->head_length);
   record_encode_words(r, to);
   STAMP(STAMP_PUBLISHED);
   lane_publish(lane, ring, size);
@@ -152,26 +156,14 @@ bool outgoing_publish(struct perigee_session *session, enum ring ring,
 /* The same for a request with a trace context. */
 bool outgoing_traced(struct perigee_session *session, struct outgoing *out,
                      const struct perigee_trace *trace);
-/* Queues the operation until there is room in the ring. */
-void backlog_add(struct operation *op, enum ring ring);
 
-/* ---- incoming.c: from a record to memory --------------------------------- */
-/* Checks a typed payload, before it goes to the peer or to the program. If it
- * is too expensive: a status, and engine->detail tells why. */
-int incoming_typed(struct perigee_engine *, const void *data, uint64_t length);
-/* The same for an operation's typed head that has arrived. A long head must be
- * in the operation's block, and is scanned in portions, one at each call: 1 if
- * it is sound, 0 if the scan has to continue. */
-enum { SCANNED_AT_ONCE = 16 << 10 };
-int incoming_scan(struct operation *op);
-void incoming_scan_end(struct operation *op);
-/* Brings a head or slice to its place (payload NULL: a pooled block, *block).
- * Returns 1 if it is there, 0 if the part at `place` is in progress. */
-int incoming_bytes(struct operation *op, int place, const uint8_t *bytes,
-                   uint64_t length, const struct payload *into,
-                   uint8_t **block);
-int incoming_bulk(struct operation *op, int place, const struct source *source,
-                  uint64_t length, uint16_t peer, uint32_t generation,
-                  const struct payload *into, uint8_t **block);
+/* May a message that names a trace context be sent by a call of this session?
+ * If not, a status and a sentence. */
+int trace_check(struct perigee_session *session,
+                const struct perigee_message *message);
+/* Copies the trace context that the operation's message names. */
+void trace_keep(struct operation *op);
+/* Copies what came with a request: RECORD_TRACE_PAYLOAD bytes in the ring. */
+void trace_arrived(struct operation *op, const uint8_t *bytes);
 
 #endif

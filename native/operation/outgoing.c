@@ -1,29 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * outgoing.c - from a message to a record in the peer's ring.
+ * outgoing.c - from a message to a record in the peer's ring, and the trace
+ * context (W3C) that it may have: the trace that a call belongs to, and the span
+ * from which it was made.
  *
  * Bytes up to the eager limit travel in the ring. Longer payloads, and memory
- * that the CPU cannot touch, are exposed for the peer to pull.
+ * that the CPU cannot touch, are exposed for the peer to pull. An own call has a
+ * copy of the trace context that its message names; a served call has what came
+ * with the request, until it has ended.
  */
 #include <string.h>
 
 #include "base/stamp.h"
 #include "core/hot.h"
 #include "core/lanes.h"
+#include "core/lock.h"
 #include "failure.h"
+#include "net/features.h"
 #include "operations.h"
 
 /* The slice of a raw call, or of a raw reply, is sent as its head; the slices of
  * typed ones, of messages and of one-sided access are sent beside it. */
-static bool goes_as_head(const struct operation *op,
-                         const struct perigee_message *m) {
+static bool outgoing_slice_is_head(const struct operation *op,
+                                   const struct perigee_message *m) {
   return m->slice.region && op->record == RECORD_REQUEST &&
          !(m->flags & PERIGEE_TYPED);
 }
 
-static int head_payload(struct operation *op, const struct perigee_message *m,
-                        struct payload *head) {
-  if (goes_as_head(op, m))
+static int outgoing_head(struct operation *op, const struct perigee_message *m,
+                         struct payload *head) {
+  if (outgoing_slice_is_head(op, m))
     return slice_payload(op->engine, &m->slice, head);
   if (!m->head && m->length > 0)
     return fail_missing(op->engine, "head of a message");
@@ -32,8 +38,8 @@ static int head_payload(struct operation *op, const struct perigee_message *m,
 }
 
 /* The text of a reply's failure is for the caller, who is not this side. */
-static int over_limit(const struct operation *op, uint64_t bytes,
-                      uint64_t limit, bool typed) {
+static int outgoing_over_limit(const struct operation *op, uint64_t bytes,
+                               uint64_t limit, bool typed) {
   const char *whose = op->kind == OP_SERVED ? "caller" : "peer";
   return fail(op->engine, PERIGEE_TOO_LARGE,
               "%llu bytes%s are more than the %s's limit of %llu (the %s's "
@@ -42,7 +48,8 @@ static int over_limit(const struct operation *op, uint64_t bytes,
               (unsigned long long)limit, whose, typed ? "typed" : "message");
 }
 
-static int check_limits(struct operation *op, const struct outgoing *out) {
+static int outgoing_check_limits(struct operation *op,
+                                 const struct outgoing *out) {
   const struct terms *peer = &op->session->peer.terms;
   uint64_t head = out->record.head_length, slice = out->record.slice_length;
   bool typed = out->record.flags & RECORD_TYPED;
@@ -52,23 +59,24 @@ static int check_limits(struct operation *op, const struct outgoing *out) {
                 "what a failure tells has %llu bytes, and at most %d travel",
                 (unsigned long long)head, FAILURE_MOST);
   if (head > limit)
-    return over_limit(op, head, limit, typed);
+    return outgoing_over_limit(op, head, limit, typed);
   if (slice > peer->message)
-    return over_limit(op, slice, peer->message, false);
+    return outgoing_over_limit(op, slice, peer->message, false);
   return PERIGEE_OK;
 }
 
 /* The request was brought to the block in which its reply is, and the transport
  * would rather stage it? Then the block stays in the cache of this core. */
-static bool stays(const struct operation *op, const struct payload *payload) {
+static bool outgoing_would_stage(const struct operation *op,
+                                 const struct payload *payload) {
   struct lane *lane = op->session->lane;
   const struct transport_payloads *t = lane_payloads(lane);
   return op->bulky && t->stages && t->stages(lane, payload->total);
 }
 
 /* Exposes a part for this operation; only once, even if it is planned again. */
-static int expose(struct operation *op, int place, struct payload *payload,
-                  struct source *source) {
+static int outgoing_expose(struct operation *op, int place,
+                           struct payload *payload, struct source *source) {
   if (op->parts[place]) {
     *source = part_source(op->parts[place]);
     return PERIGEE_OK;
@@ -77,34 +85,35 @@ static int expose(struct operation *op, int place, struct payload *payload,
   if (payload->memory->direct && payload->count == 1 &&
       lane_table(lane)->loans->loaned(lane, payload->base, payload->total,
                                       source) &&
-      !stays(op, payload))
+      !outgoing_would_stage(op, payload))
     return PERIGEE_OK;
   return part_expose(op, place, payload, source);
 }
 
-static bool fits(const struct payload *p, uint64_t room) {
+static bool outgoing_fits(const struct payload *p, uint64_t room) {
   return p->total <= room && (p->memory->direct || p->total == 0);
 }
 
-static int plan_slice(struct operation *op, const struct perigee_message *m,
-                      struct outgoing *out, uint64_t room) {
+static int outgoing_plan_slice(struct operation *op,
+                               const struct perigee_message *m,
+                               struct outgoing *out, uint64_t room) {
   struct record *r = &out->record;
   int status = slice_payload(op->engine, &m->slice, &out->slice);
   if (status < 0)
     return status;
   r->flags |= RECORD_SLICE;
   r->slice_length = out->slice.total;
-  if (fits(&out->slice, room))
+  if (outgoing_fits(&out->slice, room))
     return PERIGEE_OK;
   r->flags |= RECORD_SLICE_BULK;
-  return expose(op, OUT_SLICE, &out->slice, &r->slice_source);
+  return outgoing_expose(op, OUT_SLICE, &out->slice, &r->slice_source);
 }
 
 int outgoing_plan(struct operation *op, const struct perigee_message *m,
                   struct outgoing *out) {
   struct record *r = &out->record;
   uint64_t room = op->session->peer.eager;
-  int status = head_payload(op, m, &out->head);
+  int status = outgoing_head(op, m, &out->head);
   if (status < 0)
     return status;
   r->head_length = out->head.total;
@@ -116,15 +125,15 @@ int outgoing_plan(struct operation *op, const struct perigee_message *m,
     r->flags |= RECORD_CODE;
     r->code = m->code;
   }
-  if (fits(&out->head, room)) {
+  if (outgoing_fits(&out->head, room)) {
     room -= out->head.total;
   } else {
     r->flags |= RECORD_HEAD_BULK;
-    status = expose(op, OUT_HEAD, &out->head, &r->head_source);
+    status = outgoing_expose(op, OUT_HEAD, &out->head, &r->head_source);
   }
-  if (status == PERIGEE_OK && m->slice.region && !goes_as_head(op, m))
-    status = plan_slice(op, m, out, room);
-  return status < 0 ? status : check_limits(op, out);
+  if (status == PERIGEE_OK && m->slice.region && !outgoing_slice_is_head(op, m))
+    status = outgoing_plan_slice(op, m, out, room);
+  return status < 0 ? status : outgoing_check_limits(op, out);
 }
 
 const uint8_t *outgoing_short(const struct operation *op,
@@ -137,7 +146,7 @@ const uint8_t *outgoing_short(const struct operation *op,
   const uint8_t *bytes = m->head;
   *length = m->length;
   if (slice->region) {
-    if (!goes_as_head(op, m) || !region_has(slice->region, slice))
+    if (!outgoing_slice_is_head(op, m) || !region_has(slice->region, slice))
       return NULL;
     bytes = slice->region->pointer + slice->offset;
     *length = slice->length;
@@ -148,8 +157,8 @@ const uint8_t *outgoing_short(const struct operation *op,
 
 /* Inlined twice, so that records without a trace context pay nothing for it. */
 static inline __attribute__((always_inline)) bool
-publish(struct perigee_session *session, enum ring ring, struct outgoing *out,
-        const struct perigee_trace *trace) {
+outgoing_write(struct perigee_session *session, enum ring ring,
+               struct outgoing *out, const struct perigee_trace *trace) {
   struct lane *lane = session->lane;
   const struct record *r = &out->record;
   uint64_t more = trace ? RECORD_TRACED : 0, size = record_size(r) + more;
@@ -178,18 +187,76 @@ publish(struct perigee_session *session, enum ring ring, struct outgoing *out,
 
 bool outgoing_publish(struct perigee_session *session, enum ring ring,
                       struct outgoing *out) {
-  return publish(session, ring, out, NULL);
+  return outgoing_write(session, ring, out, NULL);
 }
 
 __attribute__((noinline)) bool
 outgoing_traced(struct perigee_session *session, struct outgoing *out,
                 const struct perigee_trace *trace) {
-  return publish(session, RING_REQUEST, out, trace);
+  return outgoing_write(session, RING_REQUEST, out, trace);
 }
 
-/* Keeps the session from being parked: if there is room already (for a refusal
- * that is sent at the next poll), the peer will not report any. */
-void backlog_add(struct operation *op, enum ring ring) {
-  list_append(&op->session->operations.backlog[ring], &op->queue);
-  hot_use(op->session);
+/* ---- Trace contexts -------------------------------------------------------- */
+
+_Static_assert(sizeof(struct perigee_trace) == RECORD_TRACE_PAYLOAD,
+               "it travels as it lies");
+
+static bool trace_is_zero(const uint8_t *bytes, size_t length) {
+  uint8_t any = 0;
+  for (size_t i = 0; i < length; i++)
+    any |= bytes[i];
+  return any == 0;
+}
+
+int trace_check(struct perigee_session *session,
+                const struct perigee_message *m) {
+  if (trace_is_zero(m->trace->id, sizeof m->trace->id))
+    return fail(session->engine, PERIGEE_INVALID,
+                "a trace id of zeros is none");
+  if (m->flags & PERIGEE_CARRIED)
+    return PERIGEE_OK;
+  return session_needs(session, FEATURE_TRACE);
+}
+
+/* splitmix64 from a random start: ids must be unique, not secret. */
+static uint64_t trace_next_span(struct perigee_engine *engine) {
+  if (engine->spans == 0)
+    engine->spans = engine_random(engine);
+  uint64_t z = engine->spans += UINT64_C(0x9e3779b97f4a7c15);
+  z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+  z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
+  z ^= z >> 31;
+  return z ? z : 1;
+}
+
+void trace_keep(struct operation *op) {
+  bool carried = op->message.flags & PERIGEE_CARRIED;
+  op->trace = *op->message.trace;
+  op->message.trace = &op->trace;
+  if (!(op->session->peer.features & FEATURE_TRACE))
+    op->message.trace = NULL;
+  if (!carried && !trace_is_zero(op->trace.span, sizeof op->trace.span))
+    return;
+  uint64_t span = trace_next_span(op->engine);
+  memcpy(op->trace.span, &span, sizeof span);
+}
+
+/* As in W3C's format, an id of zeros means no trace. */
+void trace_arrived(struct operation *op, const uint8_t *bytes) {
+  struct perigee_trace *t = &op->came;
+  memcpy(t, bytes, sizeof *t);
+  if (!trace_is_zero(t->id, sizeof t->id) &&
+      !trace_is_zero(t->span, sizeof t->span))
+    op->flags |= PERIGEE_TRACED;
+}
+
+int perigee_served_trace(const struct perigee_engine *engine, int served,
+                         struct perigee_trace *trace) {
+  LOOK(engine);
+  const struct operation *op =
+      operation_find((struct perigee_engine *)(uintptr_t)engine, served);
+  if (!op || op->kind != OP_SERVED || !(op->flags & PERIGEE_TRACED))
+    return 0;
+  *trace = op->came;
+  return 1;
 }

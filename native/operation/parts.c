@@ -1,13 +1,51 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * parts.c - payloads of an operation that do not travel in its record: exposing
- * them, bringing the peer's, and the end of both.
+ * parts.c - the payloads of an operation: from the slice of a local region that
+ * a program names to a payload; parts, which do not travel in the operation's
+ * record (exposing them, bringing the peer's, and the end of both); and bringing
+ * what came in a record, or beside it, to the memory where it belongs.
  */
+#include <string.h>
+
+#include "base/typed.h"
 #include "core/hot.h"
 #include "core/lane_list.h"
 #include "core/lanes.h"
+#include "core/lock.h"
 #include "core/pool.h"
-#include "operations.h"
+#include "loan.h"
+
+/* ---- Slices --------------------------------------------------------------- */
+
+int slice_payload(struct perigee_engine *engine,
+                  const struct perigee_slice *slice, struct payload *p) {
+  struct perigee_region *region = slice->region;
+  if (UNLIKELY(!region))
+    return fail_missing(engine, "region of a slice");
+  if (region->closed)
+    return fail(engine, PERIGEE_STALE, "the local region was closed");
+  if (!region_has(region, slice) &&
+      (!shape_fits(region->length, slice->offset, slice->length, slice->count,
+                   slice->stride) ||
+       shape_total(slice->length, slice->count) == UINT64_MAX))
+    return fail(engine, PERIGEE_RANGE,
+                "a slice lies outside of its region of %llu bytes",
+                (unsigned long long)region->length);
+  *p = (struct payload){.memory = region->memory,
+                        .area = &region->area,
+                        .base = region->pointer + slice->offset,
+                        .block = slice->length,
+                        .count = slice->count,
+                        .stride = slice->stride,
+                        .total = slice->length * slice->count};
+  if (p->count > 1 && p->stride == p->block) { /* is contiguous */
+    p->block = p->stride = p->total;
+    p->count = 1;
+  }
+  return PERIGEE_OK;
+}
+
+/* ---- Parts ---------------------------------------------------------------- */
 
 void part_put(struct operation *op, int place, struct part *part) {
   op->parts[place] = part;
@@ -15,7 +53,8 @@ void part_put(struct operation *op, int place, struct part *part) {
 }
 
 /* Counts blocks taken for an exposure. Own requests leave room for replies. */
-static int count_blocks(struct operation *op, const struct exposure *exposure) {
+static int part_count_blocks(struct operation *op,
+                             const struct exposure *exposure) {
   uint64_t bytes =
       exposure->footprint > 0 ? blocks_whole(exposure->footprint) : 0;
   if (bytes == 0)
@@ -31,21 +70,21 @@ struct source part_source(const struct part *part) {
 }
 
 /* Additional lanes have marks of what they expose, and of nothing else. */
-static void mark(const struct operation *op, const struct part *part,
-                 uint32_t generation) {
+static void part_mark(const struct operation *op, const struct part *part,
+                      uint32_t generation) {
   if (part->lane == 0)
     return;
   struct lane *lane = session_lane(op->session, part->lane);
   lane_payloads(lane)->mark(lane, op->index, generation);
 }
 
-/* Takes the mark back of a part that could not be exposed, unless the lane
+/* Takes back the mark of a part that could not be exposed, unless the lane
  * exposes another one of the operation. */
-static void unmark(const struct operation *op, const struct part *failed) {
+static void part_unmark(const struct operation *op, const struct part *failed) {
   for (int i = 0; i <= OUT_SLICE; i++)
     if (op->parts[i] && op->parts[i]->lane == failed->lane)
       return;
-  mark(op, failed, 0);
+  part_mark(op, failed, 0);
 }
 
 int part_expose(struct operation *op, int place, const struct payload *from,
@@ -54,7 +93,7 @@ int part_expose(struct operation *op, int place, const struct payload *from,
   if (!part)
     return PERIGEE_NO_MEMORY;
   part->lane = (uint8_t)lanes_for(op->session, from);
-  mark(op, part, op->generation);
+  part_mark(op, part, op->generation);
   struct lane *lane = session_lane(op->session, part->lane);
   part_begin(part, from);
   part->exposure.operation = op->index;
@@ -62,10 +101,11 @@ int part_expose(struct operation *op, int place, const struct payload *from,
   part->exposure.generation = op->generation;
   int status =
       lane_payloads(lane)->expose(lane, &part->exposure, &part->payload);
-  if (status == PERIGEE_OK && (status = count_blocks(op, &part->exposure)) < 0)
+  if (status == PERIGEE_OK &&
+      (status = part_count_blocks(op, &part->exposure)) < 0)
     lane_payloads(lane)->conceal(lane, &part->exposure);
   if (status < 0) {
-    unmark(op, part);
+    part_unmark(op, part);
     part_give(op->engine, part);
     const char *why = lane_trouble(op->session);
     return status == PERIGEE_NO_MEMORY && *why
@@ -89,7 +129,7 @@ static bool part_end(struct operation *op, int place) {
       !lane_payloads(lane)->fetch_end(lane, &part->fetch))
     return false;
   if (lane && place <= OUT_SLICE) {
-    mark(op, part, 0);
+    part_mark(op, part, 0);
     lane_payloads(lane)->conceal(lane, &part->exposure);
   }
   op->parts[place] = NULL;
@@ -108,9 +148,9 @@ bool parts_end(struct operation *op) {
   return quiet;
 }
 
-/* Of a lane that is lost: what it brings is lost, and what it exposed ends by
- * the peer's answer, as the peer may have all of it. */
-static int step_lost(const struct operation *op, const struct part *part,
+/* What a lost lane brings is lost. What it exposed ends by the peer's answer, as
+ * the peer may have all of it. */
+static int part_lost(const struct operation *op, const struct part *part,
                      int place) {
   const char *why;
   if (part->lane == 0)
@@ -121,9 +161,10 @@ static int step_lost(const struct operation *op, const struct part *part,
              : fail(op->engine, status, "%s", why);
 }
 
-static int64_t step_once(struct operation *op, struct part *part, int place) {
+static int64_t part_step_once(struct operation *op, struct part *part,
+                              int place) {
   struct lane *lane = session_lane(op->session, part->lane);
-  int lost = step_lost(op, part, place);
+  int lost = part_lost(op, part, place);
   if (place <= OUT_SLICE)
     return lost < 0 ? 0 : lane_payloads(lane)->feed(lane, &part->exposure);
   if (part->fetching)
@@ -132,7 +173,7 @@ static int64_t step_once(struct operation *op, struct part *part, int place) {
                      part->payload.total - part->payload.done);
 }
 
-static bool complete(const struct part *part, int place) {
+static bool part_is_complete(const struct part *part, int place) {
   if (place <= OUT_SLICE)
     return !part->exposure.payload || part->payload.done == part->payload.total;
   return part->fetching ? part->fetch.done == part->fetch.total
@@ -144,8 +185,9 @@ int part_step(struct operation *op, int place) {
   struct perigee_engine *engine = op->engine;
   uint64_t moved = 0;
   int64_t n = 1;
-  while (part && !complete(part, place) && n > 0 && engine->budget.left > 0) {
-    n = step_once(op, part, place);
+  while (part && !part_is_complete(part, place) && n > 0 &&
+         engine->budget.left > 0) {
+    n = part_step_once(op, part, place);
     if (n > 0) {
       moved += (uint64_t)n;
       engine_spend(engine, (uint64_t)n);
@@ -158,20 +200,20 @@ int part_step(struct operation *op, int place) {
   if (moved > 0)
     hot_use(op->session);
   /* Nobody is woken for what an additional lane does by itself. */
-  if (part &&
-      (payload_waits(&part->payload) || (part->lane && !complete(part, place))))
+  if (part && (payload_waits(&part->payload) ||
+               (part->lane && !part_is_complete(part, place))))
     engine->copying = true;
   if (n < 0)
     return (int)n;
-  return !part || complete(part, place);
+  return !part || part_is_complete(part, place);
 }
 
 void parts_feed(struct operation *op) {
   for (int place = 0; place <= OUT_SLICE; place++) {
     struct part *part = op->parts[place];
-    if (!part || !part->exposure.at_once || complete(part, place))
+    if (!part || !part->exposure.at_once || part_is_complete(part, place))
       continue;
-    step_once(op, part, place);
+    part_step_once(op, part, place);
     session_wake(op->session);
   }
 }
@@ -183,4 +225,164 @@ bool part_live(const struct operation *op, int place) {
   struct lane *lane = session_lane(op->session, part->lane);
   return lane_payloads(lane)->live(lane, part->fetch.operation,
                                    part->fetch.generation);
+}
+
+/* ---- Typed payloads ------------------------------------------------------- */
+
+/* Fails with a sentence that says which limit the payload exceeds. */
+static int incoming_too_much(struct perigee_engine *engine, uint64_t length,
+                             const struct typed_costs *costs) {
+  if (costs->values > TYPED_VALUES)
+    return fail(engine, PERIGEE_TOO_LARGE,
+                "%d values are more than the %d that a call or a reply takes",
+                costs->values, TYPED_VALUES);
+  if (costs->memory > typed_memory(length))
+    return fail(engine, PERIGEE_TOO_LARGE,
+                "%llu bytes of typed values would take %llu bytes of memory, "
+                "more than %d times as much and %d",
+                (unsigned long long)length, (unsigned long long)costs->memory,
+                TYPED_FACTOR, TYPED_SLACK);
+  return fail(engine, PERIGEE_TOO_LARGE,
+              "number keys of a table that collide: LuaJIT would pass %llu "
+              "others to place them, more than 1.5 for each of %llu bytes and "
+              "%d",
+              (unsigned long long)costs->steps, (unsigned long long)length,
+              TYPED_STEPS);
+}
+
+static int incoming_verdict(struct perigee_engine *engine, uint64_t length,
+                            int status, const struct typed_costs *costs) {
+  if (status == PERIGEE_TOO_LARGE)
+    return incoming_too_much(engine, length, costs);
+  return status < 0 ? status : PERIGEE_OK;
+}
+
+int incoming_typed(struct perigee_engine *engine, const void *data,
+                   uint64_t length) {
+  struct typed_costs costs;
+  if (!data && length > 0)
+    return fail_missing(engine, "head of a message");
+  int status = typed_scan(data, length, &costs);
+  return incoming_verdict(engine, length, status, &costs);
+}
+
+/* Scans a portion. A byte takes up to 10 ns, as much as copying SCAN_WEIGHT. */
+static void incoming_scan_some(struct operation *op) {
+  enum { SCAN_WEIGHT = 64 };
+  struct perigee_engine *engine = op->engine;
+  uint64_t n = typed_scan_step(op->scan, engine->budget.left / SCAN_WEIGHT);
+  engine_spend(engine, n * SCAN_WEIGHT);
+  engine->progress += n;
+}
+
+static __attribute__((noinline)) int incoming_scan_long(struct operation *op) {
+  if (!op->scan && !(op->scan = typed_scan_begin(op->pointer, op->length)))
+    return PERIGEE_NO_MEMORY;
+  hot_use(op->session);
+  incoming_scan_some(op);
+  if (!typed_scan_over(op->scan))
+    return 0;
+  struct typed_costs costs;
+  int status = typed_scan_end(op->scan, &costs);
+  op->scan = NULL;
+  op->scanned = true;
+  status = incoming_verdict(op->engine, op->length, status, &costs);
+  return status < 0 ? status : 1;
+}
+
+int incoming_scan(struct operation *op) {
+  if (op->scanned || op->length == 0)
+    return 1;
+  if (op->length > SCANNED_AT_ONCE)
+    return incoming_scan_long(op);
+  op->scanned = true;
+  int status = incoming_typed(op->engine, op->pointer, op->length);
+  return status < 0 ? status : 1;
+}
+
+/* ---- From a record to memory ----------------------------------------------- */
+
+/* Uses the payload that was named, or takes a pooled block. */
+static int incoming_destination(struct operation *op, uint64_t length,
+                                const struct payload *into, uint8_t **block,
+                                struct payload *out) {
+  if (into) {
+    if (into->total < length)
+      return fail(op->engine, PERIGEE_TOO_LARGE,
+                  "%llu bytes came for a place of %llu",
+                  (unsigned long long)length, (unsigned long long)into->total);
+    *out = *into;
+    return PERIGEE_OK;
+  }
+  *block = pool_take(op->session, length);
+  if (!*block)
+    return fail(op->engine, PERIGEE_NO_MEMORY,
+                "no pooled block of %llu bytes for this peer (option pool)",
+                (unsigned long long)length);
+  payload_bytes(out, *block, length);
+  out->area = &op->engine->pool_area;
+  return PERIGEE_OK;
+}
+
+/* Memory that copies asynchronously gets the bytes from a block, which stays
+ * until the copy is done. */
+static int incoming_put_later(struct operation *op, int place,
+                              const uint8_t *bytes, uint64_t length,
+                              const struct payload *to) {
+  struct part *part = part_take(op->engine);
+  if (!part)
+    return PERIGEE_NO_MEMORY;
+  uint8_t *copy = pool_take(op->session, length);
+  if (!copy) {
+    part_give(op->engine, part);
+    return PERIGEE_NO_MEMORY;
+  }
+  memcpy(copy, bytes, length);
+  part_begin(part, to);
+  part->payload.total = length;
+  part->bytes = copy;
+  part_put(op, place, part);
+  return 0;
+}
+
+int incoming_bytes(struct operation *op, int place, const uint8_t *bytes,
+                   uint64_t length, const struct payload *into,
+                   uint8_t **block) {
+  struct payload to = {.memory = &memory_host};
+  int status = incoming_destination(op, length, into, block, &to);
+  if (status < 0)
+    return status;
+  if (length > 0 && !to.memory->direct)
+    return incoming_put_later(op, place, bytes, length, &to);
+  payload_put(&to, bytes, length);
+  return 1;
+}
+
+int incoming_bulk(struct operation *op, int place, const struct source *source,
+                  uint64_t length, uint16_t peer, uint32_t generation,
+                  const struct payload *into, uint8_t **block) {
+  struct payload to = {.memory = &memory_host};
+  uint32_t lane = source_lane(source);
+  const char *why = "";
+  int status = lane ? lanes_status(op->session, lane, &why) : PERIGEE_OK;
+  if (status < 0)
+    return fail(op->engine, status, "%s", why);
+  status = incoming_destination(op, length, into, block, &to);
+  if (status < 0)
+    return status;
+  struct part *part = part_take(op->engine);
+  if (!part)
+    return PERIGEE_NO_MEMORY;
+  lanes_count(op->session, lane, true, length);
+  part->lane = (uint8_t)lane;
+  part_begin(part, &to);
+  part->fetching = true;
+  part->fetch = (struct fetch){.source = source_bare(*source),
+                               .into = &part->payload,
+                               .operation = peer,
+                               .part = place == IN_SLICE,
+                               .generation = generation,
+                               .total = length};
+  part_put(op, place, part);
+  return 0;
 }

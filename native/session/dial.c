@@ -19,10 +19,10 @@
 #include <unistd.h>
 
 #include "base/system.h"
-#include "call/calls.h"
 #include "core/fabrics.h"
 #include "core/lock.h"
 #include "net/address.h"
+#include "operation/operations.h"
 #include "resolve.h"
 #include "sessions.h"
 
@@ -82,7 +82,7 @@ static void stop(struct operation *op, int status) {
   struct perigee_session *s = op->session;
   bool waited = s->operations.connect == op;
   s->operations.connect = NULL;
-  transfer_stop(op, status);
+  operation_finish(op, status);
   if (waited)
     session_end(s, PERIGEE_CLOSED, "nobody waits for it any more");
 }
@@ -90,7 +90,7 @@ static void stop(struct operation *op, int status) {
 /* Frees a session that failed to connect: the program never got it. */
 static void given(struct operation *op) {
   struct perigee_session *failed = op->status < 0 ? op->session : NULL;
-  transfer_given(op);
+  operation_given(op);
   if (failed)
     perigee_session_free(failed);
 }
@@ -386,7 +386,7 @@ int perigee_connect_to(struct perigee_engine *engine, const char *text,
     return PERIGEE_NO_MEMORY;
   }
   int index = s->operations.connect->index;
-  transfer_submit(s->operations.connect, timeout);
+  operation_start(s->operations.connect, timeout);
   dial_to(s, &address); /* the connect operation's event tells the result */
   return index;
 }

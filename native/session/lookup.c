@@ -7,12 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "call/calls.h"
 #include "core/lane_list.h"
 #include "core/lanes.h"
 #include "core/lock.h"
 #include "core/pool.h"
 #include "host/adopted.h"
+#include "operation/operations.h"
 #include "sessions.h"
 
 /* ---- Asking ------------------------------------------------------------- */
@@ -37,8 +37,8 @@ static const struct operation_class lookup_class = {.name = "look-up",
                                                     .event = PERIGEE_EVENT_DONE,
                                                     .step = ask,
                                                     .late = operation_late,
-                                                    .stop = transfer_stop,
-                                                    .given = transfer_given};
+                                                    .stop = operation_finish,
+                                                    .given = operation_given};
 
 int perigee_lookup(struct perigee_session *s, const char *name,
                    int64_t timeout) {
@@ -62,7 +62,7 @@ int perigee_lookup(struct perigee_session *s, const char *name,
   }
   memcpy(op->block, name, length + 1);
   op->length = length + 1;
-  transfer_submit(op, timeout);
+  operation_start(op, timeout);
   ask(op);
   return op->index;
 }
@@ -234,7 +234,7 @@ static void answered(struct operation *op, const struct found *found) {
     status = adopt(op->session, found, (const char *)op->block, &remote);
   op->pointer = (const uint8_t *)remote;
   op->length = 0;
-  transfer_stop(op, status);
+  operation_finish(op, status);
 }
 
 static bool names_lanes(const struct perigee_session *s,

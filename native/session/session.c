@@ -19,7 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "call/calls.h"
+#include "operation/operations.h"
 #include "core/hot.h"
 #include "core/lock.h"
 #include "migrate.h"
@@ -137,7 +137,7 @@ void session_opened(struct perigee_session *s) {
   struct operation *op = s->operations.connect;
   s->operations.connect = NULL;
   if (op) {
-    transfer_stop(op, PERIGEE_OK);
+    operation_finish(op, PERIGEE_OK);
   } else {
     list_append(&s->engine->news, &s->news);
     s->engine->notices = true;

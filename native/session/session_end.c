@@ -176,8 +176,8 @@ static void drop_untold(struct operation *op) {
 /* What waits for a copy has no event any more; only these steps end it. */
 static void wait_untold(struct operation *op) {
   operation_unqueue(op);
-  if (op->kind == OP_TRANSFER)
-    transfer_untold(op);
+  if (op->class->untold)
+    op->class->untold(op);
 }
 
 /* Steps a freed session; returns false while a copy is under way for it. No

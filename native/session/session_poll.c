@@ -335,9 +335,9 @@ static __attribute__((noinline)) bool do_more(struct perigee_session *s) {
   if (s->state != PERIGEE_SESSION_OPEN)
     return false;
   if (!list_empty(&s->operations.backlog[RING_REQUEST]))
-    call_flush(s);
+    backlog_flush(s, RING_REQUEST);
   if (!list_empty(&s->operations.backlog[RING_REPLY]))
-    serve_flush(s);
+    backlog_flush(s, RING_REPLY);
   return goes_on(s);
 }
 

@@ -27,7 +27,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "call/calls.h"
+#include "operation/operations.h"
 #include "core/hot.h"
 #include "core/lock.h"
 #include "wireup.h"
@@ -202,7 +202,7 @@ int perigee_endpoint_connect(struct perigee_endpoint *e, const char *info,
     return PERIGEE_NO_MEMORY;
   int index = s->operations.connect->index;
   e->session = NULL; /* from here on the connect operation has it */
-  transfer_submit(s->operations.connect, timeout);
+  operation_start(s->operations.connect, timeout);
   join(s, &hello, &terms, &offer);
   return index;
 }

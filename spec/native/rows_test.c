@@ -19,7 +19,7 @@
 #include "base/machine.h"
 
 static const char *const machines[] = {"session",   "call",    "served",
-                                       "transfer",  "watched", "streams",
+                                       "operation", "watched", "streams",
                                        "migration", "wireup",  "drain"};
 enum { MACHINES = 9 };
 

@@ -78,7 +78,7 @@ void timers_begin(struct perigee_engine *engine) {
 static const char *state_name(const struct operation *op) {
   const struct machine *m = op->kind == OP_SERVED ? &served_machine
                             : op->kind <= OP_SEND ? &call_machine
-                                                  : &transfer_machine;
+                                                  : &operation_machine;
   return op->kind ? m->states[op->state] : "free";
 }
 

@@ -55,7 +55,7 @@
  *             the last, or a loan needs the room           none
  *
  * The stretch counts for its share (SHARE_STAGED) and not among the blocks that
- * may be lent, which all belong to the lender (operation/room.c).
+ * may be lent, which all belong to the lender (operation/loan.c).
  */
 #include <unistd.h>
 
