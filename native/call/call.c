@@ -17,6 +17,12 @@
  *                                   loan that the request was
  *   orphaned   let_go    free       the late reply came, or the session is gone
  *
+ * A record is published before this side keeps the message. If there is no room
+ * in the ring, the operation waits in the session's backlog. A request that the
+ * program fills in place (loan.h) is a stage, if it is short, of which commit
+ * copies into the ring; a long one is a block that the peer reads. The reply is
+ * brought to where the caller wants it.
+ *
  * If an operation ends while asynchronous copies of its memory are in progress,
  * quiet_wait is set and its event comes when they are done.
  */
@@ -24,10 +30,25 @@
 
 #include "base/stamp.h"
 #include "base/typed.h"
-#include "call.h"
+#include "calls.h"
 #include "core/lanes.h"
 #include "core/lock.h"
+#include "core/pool.h"
+#include "operation/failure.h"
 #include "operation/loan.h"
+
+enum call_state { FREE, QUEUED, SENT, FETCHING, ENDED, ORPHANED };
+enum call_event {
+  SUBMIT,
+  PUBLISH,
+  STOP,
+  REPLY,
+  BULK,
+  FETCHED,
+  GIVEN,
+  LEND,
+  LET_GO
+};
 
 const struct machine call_machine = {
     .name = "call",
@@ -45,23 +66,27 @@ const struct machine call_machine = {
         [ORPHANED] = {[LET_GO] = TO(FREE)},
     }};
 
+static void call_advance(struct operation *op, enum call_event event) {
+  machine_step(&call_machine, &op->state, event);
+}
+
 /* ---- Ending ------------------------------------------------------------- */
 
 /* May the request's loan be given back? It may once the peer has answered, and
  * if payloads are pushed, as the peer then never sees it. */
-static bool peer_is_done(const struct operation *op) {
+static bool call_peer_is_done(const struct operation *op) {
   return op->replied || (op->lent && lane_payloads(op->session->lane)->pushes);
 }
 
 /* Gives the request's loan back: the peer does not read it any more. */
-void call_let_go(struct operation *op) {
+static void call_let_go(struct operation *op) {
   struct lane *lane = op->session->lane;
   if (op->lent)
     lane_table(lane)->loans->unloan(lane, &op->loan);
   op->lent = false;
 }
 
-static void unmark(struct operation *op) {
+static void call_unmark(struct operation *op) {
   struct perigee_session *session = op->session;
   if (!op->marked || !session || !session->lane)
     return;
@@ -80,12 +105,13 @@ static void unmark(struct operation *op) {
     session_wake(session);
 }
 
-void call_tell(struct operation *op) {
+/* Queues its event, or tells the transfer that it belongs to. */
+static void call_tell(struct operation *op) {
   operation_unref(op);
   if (op->parent) {
     struct operation *parent = op->parent;
     int status = op->status;
-    step(op, GIVEN);
+    call_advance(op, GIVEN);
     operation_free(op);
     parent->class->child(parent, status);
     return;
@@ -99,19 +125,20 @@ void call_tell(struct operation *op) {
 /* May its mark stay until its event has been polled (given)? That of a reply
  * which is read in place must. The peer looks at no mark again once it has
  * answered a request that was all in its record by a reply that was, too. */
-static bool lingers(const struct operation *op, int status) {
+static bool call_mark_lingers(const struct operation *op, int status) {
   bool alone = !op->by_reference && !op->has_parts && !op->lent && !op->parent;
   return status == PERIGEE_OK && (op->in_place || alone);
 }
 
-int64_t call_due(const struct operation *op) {
+/* Returns the time at which it times out; negative: never. */
+static int64_t call_due(const struct operation *op) {
   if (op->timeout < 0)
     return -1;
   return op->fresh.next ? op->engine->now + op->timeout : op->timer.due;
 }
 
-/* Says of a reply that came, and has no place here, what can be done. */
-static void say_no_place(struct operation *op, int status) {
+/* Tells what can be done for a reply that has come and has no place here. */
+static void call_say_no_place(struct operation *op, int status) {
   static const char full[] =
       "the pool has no room for the reply (option pool): name another place "
       "for its bytes (into)";
@@ -125,12 +152,13 @@ static void say_no_place(struct operation *op, int status) {
   op->length = strlen(text);
 }
 
-void call_end(struct operation *op, int status) {
+/* Ends a call in a state that can end; its event follows. */
+static void call_end(struct operation *op, int status) {
   if (status != PERIGEE_OK) {
     op->slice = op->length = 0;
     op->pointer = NULL;
     op->flags = 0;
-    say_no_place(op, status);
+    call_say_no_place(op, status);
     op->status = status;
     if (op->kind == OP_CALL)
       op->value = (uint64_t)call_due(op);
@@ -138,8 +166,8 @@ void call_end(struct operation *op, int status) {
   operation_unqueue(op);
   list_remove(&op->fresh);
   timers_remove(&op->engine->timers, &op->timer);
-  if (!lingers(op, status))
-    unmark(op);
+  if (!call_mark_lingers(op, status))
+    call_unmark(op);
   if (op->replied && (!op->in_place || op->loan.block >= LOAN_WARM))
     call_let_go(op);
   op->quiet_wait = !parts_end(op);
@@ -155,15 +183,15 @@ void call_stop(struct operation *op, int status) {
   if (op->state == ORPHANED) {
     if (op->session->state == PERIGEE_SESSION_OPEN)
       return; /* the program knows of the end, but the peer may still read */
-    step(op, LET_GO);
+    call_advance(op, LET_GO);
     operation_free(op);
     return;
   }
   if (op->state == QUEUED) { /* the request was never sent */
     call_let_go(op);
-    unmark(op);
+    call_unmark(op);
   }
-  step(op, STOP);
+  call_advance(op, STOP);
   call_end(op, status);
 }
 
@@ -175,121 +203,482 @@ bool call_beyond(const struct operation *op, uint64_t sent) {
   return op->state == QUEUED || (op->state == SENT && op->ordinal > sent);
 }
 
-static void given(struct operation *op) {
-  unmark(op);
-  if (peer_is_done(op))
+static void call_given(struct operation *op) {
+  call_unmark(op);
+  if (call_peer_is_done(op))
     call_let_go(op);
   if (op->lent && op->session->state == PERIGEE_SESSION_OPEN) {
-    step(op, LEND);
+    call_advance(op, LEND);
     operation_count(op); /* for the peer, which keeps it from being free */
     return;
   }
-  step(op, GIVEN);
+  call_advance(op, GIVEN);
   operation_free(op);
 }
+
+/* ---- Publishing --------------------------------------------------------- */
+
+static uint32_t call_remaining(const struct operation *op) {
+  if (op->timeout < 0)
+    return RECORD_NO_LIMIT;
+  int64_t left = op->timeout;
+  if (!op->fresh.next)
+    left = op->timer.due - op->engine->now;
+  if (left < 0)
+    left = 0;
+  left /= 1000;
+  return left >= RECORD_NO_LIMIT ? RECORD_NO_LIMIT : (uint32_t)left;
+}
+
+static void call_put_lent_head(struct operation *op, struct outgoing *out) {
+  struct record *r = &out->record;
+  r->flags |= RECORD_HEAD_BULK;
+  r->head_source = op->loan;
+  r->head_length = op->loan.block;
+}
+
+/* Publishes what is not short, or has a trace context. */
+static int call_publish_planned(struct operation *op,
+                                const struct perigee_message *m) {
+  struct outgoing out;
+  out.record = (struct record){.kind = op->record,
+                               .method = m->method,
+                               .operation = op->index,
+                               .generation = op->generation,
+                               .remaining = call_remaining(op)};
+  struct record *r = &out.record;
+  int status = outgoing_plan(op, m, &out);
+  if (status < 0)
+    return status == PERIGEE_AGAIN ? 0 : status;
+  if (op->lent && !lane_payloads(op->session->lane)->pushes)
+    call_put_lent_head(op, &out);
+  if (m->capacity) {
+    r->flags |= RECORD_CAPACITY;
+    r->capacity = m->capacity;
+  }
+  bool sent = UNLIKELY(op->traced)
+                  ? outgoing_traced(op->session, &out, &op->trace)
+                  : outgoing_publish(op->session, RING_REQUEST, &out);
+  if (!sent)
+    return 0;
+  if (op->record == RECORD_REQUEST)
+    op->ordinal = ++op->session->drain.sent;
+  call_advance(op, PUBLISH);
+  /* From now on each poll feeds staged payloads. */
+  if (op->parts[OUT_HEAD] || op->parts[OUT_SLICE]) {
+    parts_feed(op);
+    operation_move(op);
+  }
+  return 1;
+}
+
+static int call_publish_bytes(struct operation *op,
+                              const struct perigee_message *m,
+                              const uint8_t *bytes, uint64_t length) {
+  struct record r = {.kind = RECORD_REQUEST,
+                     .flags = (m->flags & PERIGEE_TYPED ? RECORD_TYPED : 0) |
+                              (m->code ? RECORD_CODE : 0) |
+                              (m->capacity ? RECORD_CAPACITY : 0),
+                     .method = m->method,
+                     .operation = op->index,
+                     .generation = op->generation,
+                     .code = m->code,
+                     .capacity = m->capacity,
+                     .remaining = call_remaining(op),
+                     .head_length = length};
+  if (!outgoing_bytes(op->session, RING_REQUEST, &r, bytes))
+    return 0;
+  op->ordinal = ++op->session->drain.sent;
+  call_advance(op, PUBLISH);
+  return 1;
+}
+
+/* Publishes the operation's record. The message may be the program's still.
+ * Returns 1 if it was published, 0 without room in the ring or without a block,
+ * or a status. */
+static inline __attribute__((always_inline)) int
+call_publish(struct operation *op, const struct perigee_message *m) {
+  const uint8_t *bytes = NULL;
+  uint64_t length;
+  if (op->record == RECORD_REQUEST && !op->traced)
+    bytes = outgoing_short(op, m, &length);
+  return bytes ? call_publish_bytes(op, m, bytes, length)
+               : call_publish_planned(op, m);
+}
+
+/* Publishes a record that waited for room. */
+static bool call_publish_waiting(struct operation *op) {
+  int status = call_publish(op, &op->message);
+  if (status == 0)
+    return false;
+  pool_give(op->engine, op->block); /* the copy of a stage, while it waited */
+  op->block = NULL;
+  if (status < 0)
+    call_stop(op, status);
+  return true;
+}
+
+/* ---- The reply ---------------------------------------------------------- */
+
+/* Brings one part of a reply to its place: 1, 0 (in progress) or a status. */
+static int outcome_bring(struct operation *op, const struct record *r,
+                         int place, const struct payload *into,
+                         uint8_t **block) {
+  bool head = place == IN_HEAD;
+  uint64_t length = head ? r->head_length : r->slice_length;
+  bool bulk = r->flags & (head ? RECORD_HEAD_BULK : RECORD_SLICE_BULK);
+  op->by_reference |= bulk;
+  if (!bulk)
+    return incoming_bytes(op, place, head ? r->head : r->slice, length, into,
+                          block);
+  /* In a reply, `method` and `remaining` carry the replier's own operation
+   * number and generation, whose mark tells whether the payload is still
+   * offered. */
+  return incoming_bulk(op, place, head ? &r->head_source : &r->slice_source,
+                       length, r->method, r->remaining, into, block);
+}
+
+/* Must the head stay for longer than the next poll? A long one is scanned in
+ * portions, and the program may decode it in portions. */
+static bool outcome_head_stays(const struct operation *op,
+                               const struct record *r) {
+  return r->flags & RECORD_TYPED &&
+         (r->head_length > SCANNED_AT_ONCE || op->flags & PERIGEE_HELD);
+}
+
+/* May the event come in a later poll than the record? Then the head must not
+ * stay in the ring or the scratch: a slice may take several polls, and so may
+ * memory of the request that is still being read asynchronously. */
+static bool outcome_may_wait(const struct operation *op,
+                             const struct record *r) {
+  bool waits = r->flags & RECORD_SLICE;
+  for (int i = OUT_HEAD; i <= OUT_SLICE; i++)
+    waits |= op->parts[i] && !op->parts[i]->payload.memory->direct;
+  return waits;
+}
+
+static int outcome_copy_head(struct operation *op, const struct record *r) {
+  op->pointer = outcome_may_wait(op, r) || outcome_head_stays(op, r)
+                    ? NULL
+                    : scratch_copy(op->engine, r->head, r->head_length);
+  if (!op->pointer) {
+    op->pointer = op->block = pool_take(op->session, r->head_length);
+    if (!op->block)
+      return PERIGEE_NO_MEMORY;
+    memcpy(op->block, r->head, r->head_length);
+  }
+  return 1;
+}
+
+static int outcome_typed_inline(struct operation *op, const struct record *r) {
+  int status = outcome_copy_head(op, r);
+  return status < 0 ? status : incoming_scan(op);
+}
+
+/* Finds the text in a failure's head, which is complete. */
+static int outcome_read_failure(struct operation *op) {
+  uint64_t text;
+  if (!(op->flags & PERIGEE_TYPED))
+    return 1;
+  int status = failure_split(op->pointer, op->length, &text);
+  if (status < 0)
+    return status;
+  op->flags = 0;
+  op->slice = op->length - text - 1;
+  op->length = text;
+  return 1;
+}
+
+/* The text of a failure never goes into memory that was named for a reply. */
+static int outcome_failure(struct operation *op, const struct record *r) {
+  op->length = r->head_length;
+  op->value = (uint64_t)call_due(op);
+  if (r->head_length > FAILURE_MOST)
+    return PERIGEE_TOO_LARGE;
+  if (r->head_length == 0)
+    return 1;
+  op->flags |= r->flags & RECORD_TYPED ? PERIGEE_TYPED : 0;
+  bool bulk = r->flags & RECORD_HEAD_BULK;
+  int status = bulk ? outcome_bring(op, r, IN_HEAD, NULL, &op->block)
+                    : outcome_copy_head(op, r);
+  if (bulk)
+    op->pointer = op->block;
+  return status == 1 ? outcome_read_failure(op) : status;
+}
+
+/* Brings raw bytes. Short ones go to one piece of memory mostly. */
+static int outcome_raw_into(struct operation *op, const struct record *r) {
+  const struct perigee_slice *s = &op->message.into;
+  struct payload into;
+  op->slice = r->head_length;
+  if (r->head && r->head_length <= s->length && region_has(s->region, s)) {
+    memcpy(s->region->pointer + s->offset, r->head, r->head_length);
+    return 1;
+  }
+  int status = slice_payload(op->engine, s, &into);
+  return status < 0 ? status : outcome_bring(op, r, IN_HEAD, &into, NULL);
+}
+
+static int outcome_head(struct operation *op, const struct record *r) {
+  if (r->status != PERIGEE_OK)
+    return outcome_failure(op, r);
+  bool bulk = r->flags & RECORD_HEAD_BULK;
+  op->length = r->head_length;
+  if (r->flags & RECORD_TYPED) {
+    op->flags |= PERIGEE_TYPED;
+    if (r->head_length > op->engine->options.typed)
+      return PERIGEE_TOO_LARGE;
+    if (r->head_length > op->engine->options.hold)
+      op->flags |= PERIGEE_HELD;
+    if (!bulk)
+      return outcome_typed_inline(op, r);
+  } else if (op->message.into.region && op->kind == OP_CALL) {
+    return outcome_raw_into(op, r);
+  } else if (!bulk) {
+    op->pointer = r->head;
+    /* With a thread the head is copied, as the thread goes on with the ring. */
+    bool there = !op->engine->thread && !outcome_may_wait(op, r);
+    return there || r->head_length == 0 ? 1 : outcome_copy_head(op, r);
+  } else if ((op->pointer = room_view(op, &r->head_source))) {
+    op->by_reference = op->in_place = true;
+    return 1;
+  }
+  int status = outcome_bring(op, r, IN_HEAD, NULL, &op->block);
+  op->pointer = op->block;
+  return status;
+}
+
+static int outcome_slice(struct operation *op, const struct record *r) {
+  if (!(r->flags & RECORD_SLICE))
+    return 1;
+  op->flags |= PERIGEE_SLICE;
+  op->slice = r->slice_length;
+  if (!op->message.into.region)
+    return outcome_bring(op, r, IN_SLICE, NULL, &op->slice_block);
+  struct payload into;
+  int status = slice_payload(op->engine, &op->message.into, &into);
+  return status < 0 ? status : outcome_bring(op, r, IN_SLICE, &into, NULL);
+}
+
+static void outcome_finish(struct operation *op) {
+  if (op->slice_block)
+    op->flags |= PERIGEE_POOLED;
+  if (op->flags & PERIGEE_HELD)
+    op->value = (uint64_t)call_due(op);
+  if (op->kind == OP_CALL)
+    op->session->counters.bytes_received += op->length + op->slice;
+  call_end(op, PERIGEE_OK);
+}
+
+/* A reply to a call that has already ended for its caller: the loan that the
+ * request was is free again. */
+static void outcome_late(struct operation *op) {
+  op->replied = true;
+  if (op->state != ORPHANED)
+    return;
+  call_let_go(op);
+  call_advance(op, LET_GO);
+  operation_free(op);
+}
+
+/* Checks that a reply has only parts that its operation can take. Messages and
+ * one-sided access are answered with a status and the bytes read; nobody would
+ * free anything else. A failure or raw bytes come without a slice. A caller
+ * that gave a capacity relies on it. */
+static bool outcome_fits(const struct operation *op, const struct record *r) {
+  bool slice = r->flags & RECORD_SLICE;
+  if (op->kind == OP_CALL && r->status != PERIGEE_OK)
+    return !slice;
+  if (op->kind == OP_CALL)
+    return (!slice || r->flags & RECORD_TYPED) &&
+           (!op->message.capacity || r->head_length <= op->message.capacity);
+  if (op->kind != OP_READ || r->status != PERIGEE_OK)
+    return r->head_length == 0 && !slice;
+  const struct perigee_slice *into = &op->message.into;
+  return r->head_length == 0 && slice &&
+         r->slice_length == into->length * into->count;
+}
+
+void call_reply(struct perigee_session *session, const struct record *r) {
+  struct operation *op = operation_find(session->engine, r->operation);
+  if (!op || op->session != session || op->generation != r->generation ||
+      op->kind > OP_SEND)
+    return;
+  if (op->state != SENT) {
+    outcome_late(op);
+    return;
+  }
+  op->replied = true;
+  op->status = status_of_peer(r->status);
+  op->code = r->code;
+  int head = outcome_fits(op, r) ? outcome_head(op, r) : PERIGEE_PROTOCOL;
+  int slice = head < 0 ? head : outcome_slice(op, r);
+  if (slice < 0 || (head == 1 && slice == 1)) {
+    call_advance(op, REPLY);
+    if (slice < 0)
+      call_end(op, slice);
+    else
+      outcome_finish(op);
+    return;
+  }
+  call_advance(op, BULK);
+  operation_move(op);
+}
+
+/* Was the payload still offered when its last bytes were taken? */
+static bool outcome_is_offered(struct operation *op, int place) {
+  struct part *part = op->parts[place];
+  struct lane *lane = op->session->lane;
+  return !part || !part->fetching ||
+         (lane_payloads(lane)->live(lane, part->fetch.operation,
+                                    part->fetch.generation) &&
+          part_live(op, place));
+}
+
+static void outcome_fetch(struct operation *op) {
+  int head = part_step(op, IN_HEAD);
+  if (head == 1 && !outcome_is_offered(op, IN_HEAD))
+    head = PERIGEE_PEER_LOST; /* what was pulled must not be used */
+  if (head == 1 && op->flags & PERIGEE_TYPED)
+    head =
+        op->status != PERIGEE_OK ? outcome_read_failure(op) : incoming_scan(op);
+  int slice = head == 1 ? part_step(op, IN_SLICE) : head;
+  int status = head < 0 ? head : slice;
+  /* A device may also have found that it is not offered any more. */
+  if (status == PERIGEE_CANCELLED ||
+      (status >= 0 &&
+       !(outcome_is_offered(op, IN_HEAD) && outcome_is_offered(op, IN_SLICE))))
+    status = PERIGEE_PEER_LOST;
+  if (status == 0)
+    return;
+  if (status < 0) {
+    call_stop(op, status);
+    return;
+  }
+  call_advance(op, FETCHED);
+  outcome_finish(op);
+}
+
+static void call_step(struct operation *op) {
+  if (op->quiet_wait) {
+    op->engine->copying = true;
+    if (!parts_end(op))
+      return;
+    op->quiet_wait = false;
+    list_remove(&op->queue);
+    call_tell(op);
+  } else if (op->state == FETCHING) {
+    outcome_fetch(op);
+  } else {
+    int status = part_step(op, OUT_HEAD);
+    if (status >= 0)
+      status = part_step(op, OUT_SLICE);
+    if (status < 0)
+      call_stop(op, status);
+  }
+}
+
+/* ---- Classes ------------------------------------------------------------ */
 
 #define CALL_CLASS(kind_, name_, event_)                                       \
   {                                                                            \
     .name = (name_), .kind = (kind_), .event = (event_), .step = call_step,    \
-    .late = operation_late, .stop = call_stop, .given = given,                 \
+    .late = operation_late, .stop = call_stop, .given = call_given,            \
     .publish = call_publish_waiting                                            \
   }
 
-const struct operation_class call_class =
+static const struct operation_class call_class =
     CALL_CLASS(OP_CALL, "call", PERIGEE_EVENT_REPLY);
-static const struct operation_class read_class = CALL_CLASS(OP_READ, "read",
-                                                            PERIGEE_EVENT_DONE),
-                                    write_class = CALL_CLASS(
-                                        OP_WRITE, "write", PERIGEE_EVENT_DONE),
-                                    send_class = CALL_CLASS(OP_SEND, "send",
-                                                            PERIGEE_EVENT_DONE);
+static const struct operation_class read_class =
+    CALL_CLASS(OP_READ, "read", PERIGEE_EVENT_DONE);
+static const struct operation_class write_class =
+    CALL_CLASS(OP_WRITE, "write", PERIGEE_EVENT_DONE);
+static const struct operation_class send_class =
+    CALL_CLASS(OP_SEND, "send", PERIGEE_EVENT_DONE);
 
 /* ---- Submitting --------------------------------------------------------- */
 
-int call_withdraw(struct operation *op, int status) {
+/* Undoes an operation that neither the peer nor the program knows of. */
+static int call_withdraw(struct operation *op, int status) {
   op->session->counters.calls -= op->kind == OP_CALL;
-  unmark(op);
+  call_unmark(op);
   call_let_go(op);
   parts_end(op);
-  step(op, STOP);
-  step(op, GIVEN);
+  call_advance(op, STOP);
+  call_advance(op, GIVEN);
   operation_free(op);
   return status;
 }
 
-void call_enter(struct operation *op, int64_t timeout) {
+/* Starts it: it is marked live, and timed. */
+static void call_enter(struct operation *op, int64_t timeout) {
   struct lane *lane = op->session->lane;
-  step(op, SUBMIT);
+  call_advance(op, SUBMIT);
   operation_time(op, timeout);
   op->marked = true;
   lane_payloads(lane)->mark(lane, op->index, op->generation);
 }
 
-/* Publishes it, or queues it. */
-static int go(struct operation *op) {
+/* Publishes the message, unless others wait for room already: 1, 0 if it has to
+ * wait, or a status. */
+static inline __attribute__((always_inline)) int
+call_try(struct operation *op, const struct perigee_message *m) {
   struct node *backlog = &op->session->operations.backlog[RING_REQUEST];
-  int status = list_empty(backlog) ? call_publish(op) : 0;
+  return list_empty(backlog) ? call_publish(op, m) : 0;
+}
+
+/* Ends the submission, with the status of call_try(). */
+static inline __attribute__((always_inline)) int
+call_submitted(struct operation *op, int status) {
   if (status == 0)
     backlog_add(op, RING_REQUEST);
   return status < 0 ? call_withdraw(op, status) : op->index;
 }
 
-int call_submit(struct operation *op, int64_t timeout) {
-  call_enter(op, timeout);
-  return go(op);
-}
-
-static void keep(struct operation *op, const struct perigee_message *message) {
+static inline __attribute__((always_inline)) void
+call_keep(struct operation *op, const struct perigee_message *message) {
   op->message = *message;
-  if (UNLIKELY(message->trace != NULL))
-    trace_keep(op);
-  op->parent = NULL;
   operation_ref(op, message->slice.region);
   operation_ref(op, message->into.region);
 }
 
-struct operation *call_take(struct perigee_session *session,
-                            const struct operation_class *class, int record,
-                            const struct perigee_message *message) {
+static struct operation *call_take(struct perigee_session *session,
+                                   const struct operation_class *class,
+                                   int record) {
   struct operation *op = operation_take(session, class);
   if (!op)
     return NULL;
   op->record = (uint8_t)record;
-  keep(op, message);
+  op->parent = NULL;
   return op;
 }
 
-/* What is short goes to the peer before this side keeps what the reply will
- * need: the peer works meanwhile. Nothing reads the reply before that, as it
- * takes a poll. */
-static int submit_now(struct operation *op, const struct perigee_message *m) {
-  op->record = RECORD_REQUEST;
-  call_enter(op, m->timeout);
-  bool sent = call_publish_now(op, m);
-  keep(op, m);
-  return sent ? op->index : go(op);
+/* The message goes to the peer before this side keeps what the reply will need:
+ * the peer works meanwhile. Nothing reads the reply before that, as it takes a
+ * poll. */
+static inline __attribute__((always_inline)) int
+call_submit(struct operation *op, const struct perigee_message *m,
+            int64_t timeout) {
+  call_enter(op, timeout);
+  int status = call_try(op, m);
+  call_keep(op, m);
+  return call_submitted(op, status);
 }
 
-int call_beyond_all(const struct perigee_session *session) {
+/* A peer would end the session for a request of such a capacity. */
+static int call_beyond_all(const struct perigee_session *session) {
   return fail(session->engine, PERIGEE_TOO_LARGE,
               "no reply has as many bytes as this call's capacity");
 }
 
-int call_draining(const struct perigee_session *session) {
+/* The peer takes no more calls (session/drain.c). */
+static int call_draining(const struct perigee_session *session) {
   return fail(session->engine, PERIGEE_DRAINING, "%s",
               perigee_status_text(PERIGEE_DRAINING));
 }
 
-BESIDE call_shared(struct perigee_session *session,
-                   const struct perigee_message *message) {
-  WITHIN(session->engine, ENTRY_WORK, perigee_call(session, message));
-}
-
-int perigee_call(struct perigee_session *session,
-                 const struct perigee_message *message) {
-  STAMP(STAMP_CALLED);
-  if (SHARED(session->engine))
-    return call_shared(session, message);
+static int call_new(struct perigee_session *session,
+                    const struct perigee_message *message) {
   int status;
   struct payload into;
   if (!session_open_for(session, &status))
@@ -309,11 +698,26 @@ int perigee_call(struct perigee_session *session,
   if (UNLIKELY(message->trace != NULL) &&
       (status = trace_check(session, message)) < 0)
     return status;
-  struct operation *op = operation_take(session, &call_class);
+  struct operation *op = call_take(session, &call_class, RECORD_REQUEST);
   if (!op)
     return PERIGEE_NO_MEMORY;
+  if (UNLIKELY(message->trace != NULL))
+    trace_keep(op, message);
   session->counters.calls++;
-  return submit_now(op, message);
+  return call_submit(op, message, message->timeout);
+}
+
+BESIDE call_new_locked(struct perigee_session *session,
+                       const struct perigee_message *message) {
+  ENTER(session->engine);
+  return call_new(session, message);
+}
+
+int perigee_call(struct perigee_session *session,
+                 const struct perigee_message *message) {
+  STAMP(STAMP_CALLED);
+  return SHARED(session->engine) ? call_new_locked(session, message)
+                                 : call_new(session, message);
 }
 
 int perigee_send(struct perigee_session *session,
@@ -325,11 +729,11 @@ int perigee_send(struct perigee_session *session,
   if (!slice || !slice->region)
     return fail_missing(session->engine, "slice to send");
   struct perigee_message message = {.slice = *slice};
-  struct operation *op = call_take(session, &send_class, RECORD_SEND, &message);
+  struct operation *op = call_take(session, &send_class, RECORD_SEND);
   if (!op)
     return PERIGEE_NO_MEMORY;
   session->counters.messages++;
-  return call_submit(op, timeout);
+  return call_submit(op, &message, timeout);
 }
 
 /* Submits one item of a batch; the batch keeps the local region alive. */
@@ -341,9 +745,8 @@ int call_access(struct perigee_session *session, bool write,
     message.slice = item->local;
   else
     message.into = item->local;
-  struct operation *op =
-      write ? call_take(session, &write_class, RECORD_WRITE, &message)
-            : call_take(session, &read_class, RECORD_READ, &message);
+  struct operation *op = write ? call_take(session, &write_class, RECORD_WRITE)
+                               : call_take(session, &read_class, RECORD_READ);
   if (!op)
     return PERIGEE_NO_MEMORY;
   op->access = (struct access){remote->remote->window.slot,
@@ -352,7 +755,137 @@ int call_access(struct perigee_session *session, bool write,
                                remote->length,
                                remote->count,
                                remote->stride};
-  op->message.head = &op->access;
+  message.head = &op->access;
   op->parent = parent;
-  return call_submit(op, -1);
+  return call_submit(op, &message, -1);
+}
+
+/* ---- Requests that are filled in place ---------------------------------- */
+
+static int call_lend(struct perigee_session *session, uint64_t capacity,
+                     struct perigee_loan *loan) {
+  int status;
+  if (!session_open_for(session, &status))
+    return status;
+  return loan_begin(session, RING_REQUEST, capacity, loan);
+}
+
+BESIDE call_lend_locked(struct perigee_session *session, uint64_t capacity,
+                        struct perigee_loan *loan) {
+  ENTER(session->engine);
+  return call_lend(session, capacity, loan);
+}
+
+int perigee_call_begin(struct perigee_session *session, uint64_t capacity,
+                       struct perigee_loan *loan) {
+  STAMP(STAMP_CALLED);
+  return SHARED(session->engine) ? call_lend_locked(session, capacity, loan)
+                                 : call_lend(session, capacity, loan);
+}
+
+int perigee_call_abort(struct perigee_session *session) {
+  ENTER(session->engine);
+  if (!engine_alive(session->engine))
+    return PERIGEE_OK;
+  return loan_abort(session, RING_REQUEST);
+}
+
+/* A stage is reused at once, so a request that waits for room is copied. */
+static int call_keep_stage(struct operation *op, const struct loan *loan,
+                           uint64_t length) {
+  op->block = pool_take(op->session, length);
+  if (!op->block)
+    return PERIGEE_NO_MEMORY;
+  op->message.head = memcpy(op->block, loan->pointer, length);
+  return 0;
+}
+
+/* The bytes are short, and in a stage, which the operation does not own:
+ * nothing else of the message has to be looked at. */
+static int call_submit_stage(struct operation *op, const struct loan *loan,
+                             uint64_t length) {
+  struct node *backlog = &op->session->operations.backlog[RING_REQUEST];
+  int status = 0;
+  op->message.head = loan->pointer;
+  op->message.length = length;
+  call_enter(op, op->message.timeout);
+  if (list_empty(backlog))
+    status = UNLIKELY(op->traced)
+                 ? call_publish_planned(op, &op->message)
+                 : call_publish_bytes(op, &op->message, loan->pointer, length);
+  if (status == 0)
+    status = call_keep_stage(op, loan, length);
+  return call_submitted(op, status);
+}
+
+static int call_submit_block(struct operation *op, struct loan *loan,
+                             uint64_t length) {
+  bool pushes = lane_payloads(op->session->lane)->pushes;
+  operation_lends(op, &loan->lent);
+  op->message.head = pushes ? loan->pointer : NULL;
+  op->message.length = pushes ? length : 0;
+  op->loan = loan->source;
+  op->loan.block = op->loan.stride = length;
+  op->lent = true;
+  call_enter(op, op->message.timeout);
+  return call_submitted(op, call_try(op, &op->message));
+}
+
+/* May the loan be committed so? If not, a status; the loan was given back. */
+static int call_check_loan(struct perigee_session *session,
+                           const struct perigee_message *message,
+                           uint64_t length) {
+  int status = loan_check(session, RING_REQUEST, length);
+  if (status < 0)
+    return status;
+  if (UNLIKELY(session->drain.theirs) && message->method != 0)
+    status = call_draining(session);
+  else if (message->capacity > PAYLOAD_MAX)
+    status = call_beyond_all(session);
+  else if (UNLIKELY(message->trace != NULL))
+    status = trace_check(session, message);
+  if (status < 0)
+    loan_abort(session, RING_REQUEST);
+  return status;
+}
+
+static int call_commit(struct perigee_session *session,
+                       const struct perigee_message *message, uint64_t length) {
+  struct loan *loan = &session->operations.loans[RING_REQUEST];
+  struct operation *op = NULL;
+  if (!engine_alive(session->engine))
+    return PERIGEE_FORKED;
+  int status = call_check_loan(session, message, length);
+  if (status < 0)
+    return status;
+  status = PERIGEE_NO_MEMORY;
+  if (!session_open_for(session, &status) ||
+      !(op = call_take(session, &call_class, RECORD_REQUEST))) {
+    loan_abort(session, RING_REQUEST);
+    return status;
+  }
+  if (UNLIKELY(message->trace != NULL))
+    trace_keep(op, message);
+  call_keep(op, message);
+  op->message.flags = 0;
+  op->message.slice.region = NULL;
+  session->counters.calls++;
+  status = loan->stage ? call_submit_stage(op, loan, length)
+                       : call_submit_block(op, loan, length);
+  loan_close(session, RING_REQUEST);
+  return status;
+}
+
+BESIDE call_commit_locked(struct perigee_session *session,
+                          const struct perigee_message *message,
+                          uint64_t length) {
+  ENTER(session->engine);
+  return call_commit(session, message, length);
+}
+
+int perigee_call_commit(struct perigee_session *session,
+                        const struct perigee_message *message,
+                        uint64_t length) {
+  return SHARED(session->engine) ? call_commit_locked(session, message, length)
+                                 : call_commit(session, message, length);
 }

@@ -8,47 +8,32 @@
 #include "base/machine.h"
 #include "operation/operations.h"
 
-/* ---- call.c: own requests and their replies ------------------------------ */
+/* ---- call.c: own requests and their replies ----------------------------- */
 extern const struct machine call_machine;
 void call_reply(struct perigee_session *, const struct record *);
-void call_step(struct operation *op);
 void call_stop(struct operation *op, int status);
 /* Is the call not answered yet? Is it not among the first so many requests that
  * were sent? */
 bool call_pending(const struct operation *op);
 bool call_beyond(const struct operation *op, uint64_t sent);
+/* Has a region's owner read or write one item of a transfer, its parent. */
 int call_access(struct perigee_session *, bool write,
                 const struct perigee_transfer *item, struct operation *parent);
 
-/* ---- served.c, serve.c: the peer's requests ------------------------------ */
+/* ---- served.c, serve.c: the peer's requests ----------------------------- */
 extern const struct machine served_machine;
 int serve_record(struct perigee_session *, const struct record *);
-void serve_lost(struct operation *op);
-/* Answers a READ, WRITE or SEND with a status, or refuses any request. */
-void serve_answer(struct operation *op, int status);
-int serve_fetch(struct operation *op, const struct payload *into);
 /* With a progress thread: frees the operations that were kept as the program
  * could still read their memory. */
 void served_late(struct perigee_engine *engine);
 /* Is it a call that the program still has to reply to? */
-bool serve_survives(const struct operation *op);
-/* The receive that a SEND is on its way to was given up: the SEND lets go of it
- * (message_released) once nothing is copied there any more. */
-void serve_abort(struct operation *op);
+bool served_survives(const struct operation *op);
 
-/* ---- message.c ----------------------------------------------------------- */
-void message_arrived(struct operation *served);
-int immediate_arrived(struct perigee_session *, uint64_t immediate);
-void message_match(struct perigee_session *session);
+/* ---- message.c ---------------------------------------------------------- */
 /* Frees some of the waiting messages that their senders gave up. */
 void messages_sweep(struct perigee_engine *engine);
 /* Returns how many more immediates the session may queue. */
 uint64_t immediates_room(const struct perigee_session *session);
 void immediates_free(struct perigee_session *session);
-void message_done(struct operation *served);
-/* It will never come whole: its receive waits on, first in line, and is for
- * another message once nothing of this one is copied there any more. */
-void message_lost(struct operation *served);
-void message_released(struct operation *served);
 
 #endif

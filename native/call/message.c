@@ -15,7 +15,7 @@ enum { IMMEDIATES = 1 << 16, SWEPT_AT_ONCE = 64 };
 
 /* ---- Immediates --------------------------------------------------------- */
 
-static int grow(struct perigee_session *s) {
+static int immediates_grow(struct perigee_session *s) {
   uint32_t room = s->messages.imm_room ? 2 * s->messages.imm_room : 16;
   if (room > IMMEDIATES)
     return PERIGEE_NO_MEMORY;
@@ -50,21 +50,7 @@ uint64_t immediates_room(const struct perigee_session *s) {
   return (grows ? 2 : 1) * s->messages.imm_room - s->messages.imm_count;
 }
 
-int immediate_arrived(struct perigee_session *s, uint64_t immediate) {
-  if (s->messages.imm_count == s->messages.imm_room) {
-    int status = grow(s);
-    if (status < 0)
-      return status;
-  }
-  s->messages.immediates[(s->messages.imm_first + s->messages.imm_count++) &
-                         (s->messages.imm_room - 1)] = immediate;
-  s->counters.messages++;
-  hot_use(s);
-  message_match(s);
-  return PERIGEE_OK;
-}
-
-static void match_immediates(struct perigee_session *s) {
+static void immediates_match(struct perigee_session *s) {
   while (s->messages.imm_count > 0 && !list_empty(&s->messages.recv_imms)) {
     struct node *n = s->messages.recv_imms.next;
     struct operation *op = CONTAINER(n, struct operation, queue);
@@ -76,27 +62,34 @@ static void match_immediates(struct perigee_session *s) {
   }
 }
 
-/* ---- Messages ----------------------------------------------------------- */
-
-void message_arrived(struct operation *served) {
-  struct perigee_session *s = served->session;
-  served->length = served->rest.length;
-  list_append(&s->messages.sends, &served->queue);
-  message_match(s);
+int immediate_arrived(struct perigee_session *s, uint64_t immediate) {
+  if (s->messages.imm_count == s->messages.imm_room) {
+    int status = immediates_grow(s);
+    if (status < 0)
+      return status;
+  }
+  s->messages.immediates[(s->messages.imm_first + s->messages.imm_count++) &
+                         (s->messages.imm_room - 1)] = immediate;
+  s->counters.messages++;
+  hot_use(s);
+  immediates_match(s);
+  return PERIGEE_OK;
 }
 
-static bool waits(const struct operation *op) {
+/* ---- Messages ----------------------------------------------------------- */
+
+static bool message_waits(const struct operation *op) {
   return op->kind == OP_SERVED && op->record == RECORD_SEND &&
          op->state == ARRIVED && op->session;
 }
 
 /* Frees a message for other peers. Its sender is told; if the sender does not
  * read replies either, the session ends. */
-static void give_way(struct operation *op) {
+static void message_give_way(struct operation *op) {
   struct perigee_session *s = op->session;
   s->engine->shares.refused++;
   operation_unqueue(op);
-  serve_answer(op, PERIGEE_NO_MEMORY);
+  reply_status(op, PERIGEE_NO_MEMORY);
   if (op->state == WAITING)
     s->up->end(s, PERIGEE_NO_MEMORY,
                "its messages, which nobody receives, keep others from being "
@@ -105,7 +98,7 @@ static void give_way(struct operation *op) {
 
 /* Many peers together could fill the whole table with messages and leave them
  * there, so peers with many of them give way. */
-static bool has_to_give_way(const struct operation *op) {
+static bool message_has_to_give_way(const struct operation *op) {
   return shares_short(&op->engine->shares, SHARE_OPERATIONS) &&
          share_is_usual(op->session->account.share->parent, SHARE_OPERATIONS);
 }
@@ -122,14 +115,14 @@ void messages_sweep(struct perigee_engine *engine) {
     if (engine->swept >= engine->table_used)
       engine->swept = 0;
     struct operation *op = &engine->table[engine->swept++];
-    if (waits(op) && !served_wanted(op))
+    if (message_waits(op) && !served_wanted(op))
       serve_lost(op);
-    else if (waits(op) && UNLIKELY(has_to_give_way(op)))
-      give_way(op);
+    else if (message_waits(op) && UNLIKELY(message_has_to_give_way(op)))
+      message_give_way(op);
   }
 }
 
-static void pair(struct operation *recv, struct operation *send) {
+static void message_pair(struct operation *recv, struct operation *send) {
   operation_unqueue(recv);
   operation_unqueue(send);
   int status = PERIGEE_TOO_LARGE;
@@ -144,11 +137,10 @@ static void pair(struct operation *recv, struct operation *send) {
   recv->arriving = 0;
   recv->length = send->rest.length;
   operation_finish(recv, status);
-  serve_answer(send, status);
+  reply_status(send, status);
 }
 
-void message_match(struct perigee_session *s) {
-  match_immediates(s);
+static void message_match(struct perigee_session *s) {
   while (!list_empty(&s->messages.recvs) && !list_empty(&s->messages.sends)) {
     struct operation *send =
         CONTAINER(s->messages.sends.next, struct operation, queue);
@@ -157,10 +149,17 @@ void message_match(struct perigee_session *s) {
     if (recv->arriving > 0) /* a lost message is still copied there */
       return;
     if (served_wanted(send))
-      pair(recv, send);
+      message_pair(recv, send);
     else
       serve_lost(send);
   }
+}
+
+void message_arrived(struct operation *served) {
+  struct perigee_session *s = served->session;
+  served->length = served->rest.length;
+  list_append(&s->messages.sends, &served->queue);
+  message_match(s);
 }
 
 void message_lost(struct operation *served) {
@@ -257,6 +256,6 @@ int perigee_recv_imm(struct perigee_session *s, int64_t timeout) {
   operation_start(op, timeout);
   list_append(&s->messages.recv_imms, &op->queue);
   int index = op->index;
-  message_match(s);
+  immediates_match(s);
   return index;
 }

@@ -20,12 +20,12 @@
 
 /* ---- Replying ----------------------------------------------------------- */
 
-static bool refers(const struct outgoing *out) {
+static bool reply_refers(const struct outgoing *out) {
   return out->record.flags & (RECORD_HEAD_BULK | RECORD_SLICE_BULK);
 }
 
-static void take_event(struct operation *op, enum served_event event) {
-  step(op, event);
+static void reply_sent(struct operation *op, enum served_event event) {
+  served_advance(op, event);
   if (event == REFER && op->has_parts) {
     parts_feed(op);
     operation_move(op);
@@ -34,8 +34,8 @@ static void take_event(struct operation *op, enum served_event event) {
   }
 }
 
-static int plan(struct operation *op, const struct perigee_message *m,
-                struct outgoing *out) {
+static int reply_plan(struct operation *op, const struct perigee_message *m,
+                      struct outgoing *out) {
   struct record *r = &out->record;
   *r = (struct record){.kind = RECORD_REPLY,
                        .method = op->index,
@@ -47,7 +47,8 @@ static int plan(struct operation *op, const struct perigee_message *m,
 }
 
 /* The reply that is sent if the real one cannot be. */
-static struct perigee_message refusal(const struct operation *op, int status) {
+static struct perigee_message reply_refusal(const struct operation *op,
+                                            int status) {
   struct perigee_message m = {.status = status};
   if (op->record == RECORD_REQUEST && status == PERIGEE_NO_MEMORY) {
     const char *why = lane_trouble(op->session);
@@ -62,9 +63,9 @@ static struct perigee_message refusal(const struct operation *op, int status) {
 
 /* The same, with the sentence that fail() has just noted, as far as it fits
  * into an eager record. */
-static struct perigee_message refusal_told(const struct operation *op,
-                                           int status) {
-  struct perigee_message m = refusal(op, status);
+static struct perigee_message reply_refusal_told(const struct operation *op,
+                                                 int status) {
+  struct perigee_message m = reply_refusal(op, status);
   if (op->record == RECORD_REQUEST && status == PERIGEE_TOO_LARGE) {
     m.head = fail_detail(op->engine);
     m.length = strnlen(m.head, op->session->peer.eager);
@@ -75,66 +76,102 @@ static struct perigee_message refusal_told(const struct operation *op,
 /* Plans the reply, or the refusal. Replies that would have to be exposed are
  * not sent to a caller that has given up; for short ones, looking would cost
  * more than sending. */
-static int plan_either(struct operation *op, const struct perigee_message *m,
-                       struct outgoing *out) {
+static int reply_plan_either(struct operation *op,
+                             const struct perigee_message *m,
+                             struct outgoing *out) {
   bool large = !op->head_lent &&
                (m->length > op->session->peer.eager || m->slice.region);
   int status = PERIGEE_CANCELLED;
   if (!large || served_wanted(op))
-    status = plan(op, m, out);
+    status = reply_plan(op, m, out);
   if (status >= 0 || status == PERIGEE_AGAIN)
     return status;
-  struct perigee_message none = refusal_told(op, status);
+  struct perigee_message none = reply_refusal_told(op, status);
   parts_end(op);
-  plan(op, &none, out);
+  reply_plan(op, &none, out);
   return status;
 }
 
-/* Returns 1 if it was published, 0 without room in the ring or without a block,
- * or a status. The reply's memory is marked live before the caller can see a
- * reference to it. */
-static int publish(struct operation *op, const struct perigee_message *m) {
+/* What became of a reply, beside a status. NO_ROOM: it has to wait for room in
+ * the ring, or for a block. REFERS: the caller has still to read what it refers
+ * to. */
+enum { NO_ROOM, WHOLE, REFERS };
+
+/* Publishes a reply that is not short. Its memory is marked live before the
+ * caller can see a reference to it. */
+static __attribute__((noinline)) int
+reply_publish_planned(struct operation *op, const struct perigee_message *m) {
   struct outgoing out;
-  int status = plan_either(op, m, &out);
+  int status = reply_plan_either(op, m, &out);
   struct lane *lane = op->session->lane;
   if (status == PERIGEE_AGAIN)
-    return 0;
-  if (refers(&out)) {
+    return NO_ROOM;
+  if (reply_refers(&out)) {
     op->marked = true;
     lane_payloads(lane)->mark(lane, op->index, op->generation);
   }
   if (!outgoing_publish(op->session, RING_REPLY, &out))
-    return 0;
-  take_event(op, refers(&out) ? REFER : ANSWER);
-  return status < 0 ? status : 1;
+    return NO_ROOM;
+  bool refers = reply_refers(&out);
+  reply_sent(op, refers ? REFER : ANSWER);
+  return refers ? REFERS : status < 0 ? status : WHOLE;
 }
 
-void served_refuse(struct operation *op, int status) {
+static __attribute__((noinline)) bool reply_publish_bytes(struct operation *op,
+                                                          uint8_t flags,
+                                                          const uint8_t *bytes,
+                                                          uint64_t length) {
+  struct record r = {.kind = RECORD_REPLY,
+                     .flags = flags,
+                     .method = op->index,
+                     .operation = op->peer_operation,
+                     .generation = op->peer_generation,
+                     .remaining = op->generation,
+                     .head_length = length};
+  if (!outgoing_bytes(op->session, RING_REPLY, &r, bytes))
+    return false;
+  served_advance(op, ANSWER);
+  return true;
+}
+
+/* Publishes a reply, by a message that may be the program's still. */
+static inline __attribute__((always_inline)) int
+reply_publish(struct operation *op, const struct perigee_message *m) {
+  uint64_t length;
+  bool alone = m->status == PERIGEE_OK && !m->code;
+  const uint8_t *bytes = alone ? outgoing_short(op, m, &length) : NULL;
+  uint8_t flags = m->flags & PERIGEE_TYPED ? RECORD_TYPED : 0;
+  if (bytes)
+    return reply_publish_bytes(op, flags, bytes, length) ? WHOLE : NO_ROOM;
+  return reply_publish_planned(op, m);
+}
+
+void reply_never(struct operation *op, int status) {
   op->status = status;
-  op->reply = refusal(op, status);
+  op->reply = reply_refusal(op, status);
   operation_unqueue(op);
   served_let_on(op);
-  step(op, PULLED);
+  served_advance(op, PULLED);
   if (op->state != SERVING)
-    step(op, SERVE);
-  step(op, WAIT);
+    served_advance(op, SERVE);
+  served_advance(op, WAIT);
   backlog_add(op, RING_REPLY);
 }
 
-static int after_reply(struct operation *op, int status) {
+static int reply_over(struct operation *op, int status) {
   served_tell(op); /* ends it, unless a copy of its memory is in progress */
   return status < 0 ? status : 0;
 }
 
 /* Keeps a reply that waits. A short head is copied, as it may be in the
  * ring. */
-static void keep_reply(struct operation *op, const struct perigee_message *m) {
+static void reply_keep(struct operation *op, const struct perigee_message *m) {
   op->reply = *m;
   if (m->length == 0 || m->length > op->session->peer.eager || !m->head)
     return;
   uint8_t *copy = pool_take(op->session, m->length);
   if (!copy) {
-    op->reply = refusal(op, PERIGEE_NO_MEMORY);
+    op->reply = reply_refusal(op, PERIGEE_NO_MEMORY);
     return;
   }
   memcpy(copy, m->head, m->length);
@@ -143,28 +180,28 @@ static void keep_reply(struct operation *op, const struct perigee_message *m) {
 }
 
 /* Bytes that a reply keeps: perhaps the whole block of the request's head. */
-static uint64_t reply_bytes(const struct operation *op, uint64_t length) {
+static uint64_t reply_kept_bytes(const struct operation *op, uint64_t length) {
   bool block = op->head_lent && op->head_loan.block > length;
   return block ? op->head_loan.block : length;
 }
 
 /* Counts a reply that the caller has not read yet. Long ones are counted in
  * bytes: the more there are, the longer the caller's requests wait. */
-static int leave(struct operation *op, uint64_t length) {
+static int reply_count_unread(struct operation *op, uint64_t length) {
   struct perigee_session *s = op->session;
   op->untaken = true;
   op->left = length > s->peer.eager ? length : 0;
   s->replies.untaken++;
   s->replies.untaken_bytes += op->left;
   s->account.share->parent->unread_replies += op->left;
-  operation_expose(op, reply_bytes(op, op->left));
+  operation_expose(op, reply_kept_bytes(op, op->left));
   room_look(s);
   return 1;
 }
 
 /* Learns from replies what a peer's requests may cost; short ones cost
  * nothing. */
-static void learn_size(struct perigee_session *s, uint64_t length) {
+static void reply_learn_size(struct perigee_session *s, uint64_t length) {
   uint64_t *size = &s->account.share->parent->reply_size;
   if (length > s->peer.eager && length > *size)
     *size = length;
@@ -172,89 +209,71 @@ static void learn_size(struct perigee_session *s, uint64_t length) {
     *size -= (*size + 7) / 8;
 }
 
-static inline bool costs(const struct perigee_session *s, uint64_t length) {
+static inline bool reply_costs(const struct perigee_session *s,
+                               uint64_t length) {
   return UNLIKELY(length > s->peer.eager ||
                   s->account.share->parent->reply_size > 0);
 }
 
-/* Returns 1 if it was published, 0 if it waits. */
-static int publish_or_wait(struct operation *op,
-                           const struct perigee_message *m) {
+/* As reply_publish(); a reply without room is kept. */
+static inline __attribute__((always_inline)) int
+reply_publish_or_wait(struct operation *op, const struct perigee_message *m) {
   struct node *backlog = &op->session->operations.backlog[RING_REPLY];
-  int status = list_empty(backlog) ? publish(op, m) : 0;
-  if (status != 0)
+  int status = list_empty(backlog) ? reply_publish(op, m) : NO_ROOM;
+  if (status != NO_ROOM)
     return status;
-  keep_reply(op, m);
-  step(op, WAIT);
+  reply_keep(op, m);
+  served_advance(op, WAIT);
   backlog_add(op, RING_REPLY);
-  return 0;
+  return NO_ROOM;
 }
 
 /* The caller has too many unread replies: it gets a refusal in place of
  * this. */
-static int answer_too_much(struct operation *op) {
-  struct perigee_message none = refusal(op, PERIGEE_NO_MEMORY);
+static int reply_refuse_more(struct operation *op) {
+  struct perigee_message none = reply_refusal(op, PERIGEE_NO_MEMORY);
   op->session->account.share->all->refused++;
-  if (publish_or_wait(op, &none) == 0)
-    return leave(op, 0);
-  after_reply(op, 1);
+  if (reply_publish_or_wait(op, &none) == NO_ROOM)
+    return reply_count_unread(op, 0);
+  reply_over(op, 1);
   return fail(op->engine, PERIGEE_NO_MEMORY,
               "the caller has left too many replies lie (option pool)");
 }
 
 /* Returns 1 if SENT will follow, 0 if the operation has ended. */
-int served_answer(struct operation *op, const struct perigee_message *m) {
+static inline __attribute__((always_inline)) int
+reply_to(struct operation *op, const struct perigee_message *m) {
   struct perigee_session *s = op->session;
   uint64_t length = m->length;
   if (UNLIKELY(op->reserved > 0))
     room_give(op);
-  if (costs(s, length)) {
-    learn_size(s, length);
-    if (length > s->peer.eager &&
-        !share_may(s->account.share, SHARE_EXPOSED, reply_bytes(op, length)))
-      return answer_too_much(op);
+  if (reply_costs(s, length)) {
+    reply_learn_size(s, length);
+    if (length > s->peer.eager && !share_may(s->account.share, SHARE_EXPOSED,
+                                             reply_kept_bytes(op, length)))
+      return reply_refuse_more(op);
   }
-  int status = publish_or_wait(op, m);
-  if (status == 0 || op->state == REPLIED)
-    return leave(op, length);
-  return after_reply(op, status);
+  int status = reply_publish_or_wait(op, m);
+  if (status == NO_ROOM || status == REFERS)
+    return reply_count_unread(op, length);
+  return reply_over(op, status);
 }
 
-/* It waited for room. */
-bool served_publish(struct operation *op) {
-  if (publish(op, &op->reply) == 0)
+int reply_message(struct operation *op, const struct perigee_message *m) {
+  return reply_to(op, m);
+}
+
+/* Publishes a reply that waited for room. */
+bool reply_publish_waiting(struct operation *op) {
+  if (reply_publish(op, &op->reply) == NO_ROOM)
     return false;
   if (op->state == TOLD)
     served_tell(op);
   return true;
 }
 
-struct operation *served_find(struct perigee_engine *engine, int index,
-                              int *status) {
-  struct operation *op = operation_find(engine, index);
-  if (!engine_alive(engine)) {
-    *status = PERIGEE_FORKED;
-    return NULL;
-  }
-  if (!op || op->kind != OP_SERVED || op->record != RECORD_REQUEST ||
-      (op->state != SERVING && op->state != LANDING)) {
-    *status =
-        fail(engine, PERIGEE_INVALID, "no call %d is being served", index);
-    return NULL;
-  }
-  if (open_lane(op))
-    return op;
-  *status = fail(engine, PERIGEE_PEER_LOST, "the caller is gone");
-  /* Calls in service outlive their session. */
-  if (op->state == SERVING) {
-    step(op, ANSWER);
-    served_tell(op);
-  }
-  return NULL;
-}
-
-static int failure_of(struct perigee_engine *engine,
-                      const struct perigee_message *m) {
+static int reply_check_failure(struct perigee_engine *engine,
+                               const struct perigee_message *m) {
   uint64_t text;
   if (!m->head)
     return fail_missing(engine, "head of a message");
@@ -268,55 +287,19 @@ static int failure_of(struct perigee_engine *engine,
   return PERIGEE_OK;
 }
 
-static bool affordable(struct perigee_engine *engine,
-                       const struct perigee_message *m, int *status) {
+static bool reply_affordable(struct perigee_engine *engine,
+                             const struct perigee_message *m, int *status) {
   *status = PERIGEE_OK;
   if (!typed_is_due(m))
     return true;
   *status = m->status != PERIGEE_OK
-                ? failure_of(engine, m)
+                ? reply_check_failure(engine, m)
                 : incoming_typed(engine, m->head, m->length);
   return *status >= 0;
 }
 
-/* A short head goes into the ring at once; false: no room, or not its turn. */
-static bool answer_bytes(struct operation *op, uint8_t flags,
-                         const uint8_t *bytes, uint64_t length) {
-  struct perigee_session *s = op->session;
-  struct record r = {.kind = RECORD_REPLY,
-                     .flags = flags,
-                     .method = op->index,
-                     .operation = op->peer_operation,
-                     .generation = op->peer_generation,
-                     .remaining = op->generation,
-                     .head_length = length};
-  if (!list_empty(&s->operations.backlog[RING_REPLY]) ||
-      !outgoing_bytes(s, RING_REPLY, &r, bytes))
-    return false;
-  if (costs(s, length))
-    learn_size(s, length);
-  step(op, ANSWER);
-  return true;
-}
-
-static bool answer_short(struct operation *op,
-                         const struct perigee_message *m) {
-  uint64_t length;
-  bool alone = m->status == PERIGEE_OK && !m->code;
-  const uint8_t *bytes = alone ? outgoing_short(op, m, &length) : NULL;
-  uint8_t flags = m->flags & PERIGEE_TYPED ? RECORD_TYPED : 0;
-  return bytes && answer_bytes(op, flags, bytes, length);
-}
-
-BESIDE reply_shared(struct perigee_engine *engine, int served,
-                    const struct perigee_message *m) {
-  WITHIN(engine, ENTRY_WORK, perigee_reply(engine, served, m));
-}
-
-int perigee_reply(struct perigee_engine *engine, int served,
-                  const struct perigee_message *m) {
-  if (SHARED(engine))
-    return reply_shared(engine, served, m);
+static int reply_send(struct perigee_engine *engine, int served,
+                      const struct perigee_message *m) {
   int status;
   struct operation *op = served_find(engine, served, &status);
   if (!op)
@@ -324,44 +307,47 @@ int perigee_reply(struct perigee_engine *engine, int served,
   if (op->state == LANDING) { /* the program refused to name a landing */
     op->landed = false;
     served_let_on(op);
-    step(op, SERVE);
+    served_advance(op, SERVE);
   }
   if (UNLIKELY(op->flags & PERIGEE_HELD))
     served_let_on(op);
-  if (!affordable(engine, m, &status)) {
-    struct perigee_message none = refusal_told(op, status);
-    return served_answer(op, &none) == 1 ? 1 : status;
+  if (!reply_affordable(engine, m, &status)) {
+    struct perigee_message none = reply_refusal_told(op, status);
+    return reply_message(op, &none) == 1 ? 1 : status;
   }
-  if (answer_short(op, m))
-    return after_reply(op, 1);
-  operation_ref(op, m->slice.region);
-  return served_answer(op, m);
+  if (m->slice.region)
+    operation_ref(op, m->slice.region);
+  return reply_to(op, m);
 }
 
-void serve_answer(struct operation *op, int status) {
-  struct perigee_message m = refusal_told(op, status);
+BESIDE reply_send_locked(struct perigee_engine *engine, int served,
+                         const struct perigee_message *m) {
+  ENTER(engine);
+  return reply_send(engine, served, m);
+}
+
+int perigee_reply(struct perigee_engine *engine, int served,
+                  const struct perigee_message *m) {
+  return SHARED(engine) ? reply_send_locked(engine, served, m)
+                        : reply_send(engine, served, m);
+}
+
+void reply_status(struct operation *op, int status) {
+  struct perigee_message m = reply_refusal_told(op, status);
   served_let_on(op);
   op->unseen = true;
   if (op->state != SERVING)
-    step(op, SERVE);
-  if (open_lane(op)) {
-    served_answer(op, &m);
+    served_advance(op, SERVE);
+  if (served_open(op)) {
+    reply_message(op, &m);
     return;
   }
-  step(op, ANSWER);
+  served_advance(op, ANSWER);
   served_tell(op);
 }
 
-BESIDE reply_begin_shared(struct perigee_engine *engine, int served,
-                          uint64_t capacity, struct perigee_loan *loan) {
-  WITHIN(engine, ENTRY_WORK,
-         perigee_reply_begin(engine, served, capacity, loan));
-}
-
-int perigee_reply_begin(struct perigee_engine *engine, int served,
-                        uint64_t capacity, struct perigee_loan *loan) {
-  if (SHARED(engine))
-    return reply_begin_shared(engine, served, capacity, loan);
+static int reply_lend(struct perigee_engine *engine, int served,
+                      uint64_t capacity, struct perigee_loan *loan) {
   int status;
   struct operation *op = served_find(engine, served, &status);
   if (!op)
@@ -378,6 +364,18 @@ int perigee_reply_begin(struct perigee_engine *engine, int served,
   return status;
 }
 
+BESIDE reply_lend_locked(struct perigee_engine *engine, int served,
+                         uint64_t capacity, struct perigee_loan *loan) {
+  ENTER(engine);
+  return reply_lend(engine, served, capacity, loan);
+}
+
+int perigee_reply_begin(struct perigee_engine *engine, int served,
+                        uint64_t capacity, struct perigee_loan *loan) {
+  return SHARED(engine) ? reply_lend_locked(engine, served, capacity, loan)
+                        : reply_lend(engine, served, capacity, loan);
+}
+
 int perigee_reply_abort(struct perigee_engine *engine, int served) {
   ENTER(engine);
   struct operation *op = operation_find(engine, served);
@@ -390,33 +388,32 @@ int perigee_reply_abort(struct perigee_engine *engine, int served) {
 /* The operation owns the block from here on. A head in the arena is referred to
  * where it is. If the request's head was pulled into a block of ours, the
  * program has read it by now. */
-static int answer_block(struct operation *op, const struct loan *loan,
-                        uint64_t length) {
+static int reply_block(struct operation *op, const struct loan *loan,
+                       uint64_t length) {
   struct perigee_message m = {.head = loan->pointer, .length = length};
   served_unlend(op);
   op->bulky = false;
   op->head_lent = true;
   op->head_loan = loan->source;
-  return served_answer(op, &m);
+  return reply_message(op, &m);
 }
 
-static int answer_stage(struct operation *op, const uint8_t *bytes,
-                        uint64_t length) {
-  if (answer_bytes(op, 0, bytes, length))
-    return after_reply(op, 1);
-  return served_answer(
+/* The bytes of a stage are short, and known. */
+static int reply_stage(struct operation *op, const uint8_t *bytes,
+                       uint64_t length) {
+  struct perigee_session *s = op->session;
+  if (list_empty(&s->operations.backlog[RING_REPLY]) &&
+      reply_publish_bytes(op, 0, bytes, length)) {
+    if (reply_costs(s, length))
+      reply_learn_size(s, length);
+    return reply_over(op, 1);
+  }
+  return reply_message(
       op, &(struct perigee_message){.head = bytes, .length = length});
 }
 
-BESIDE reply_commit_shared(struct perigee_engine *engine, int served,
-                           uint64_t length) {
-  WITHIN(engine, ENTRY_WORK, perigee_reply_commit(engine, served, length));
-}
-
-int perigee_reply_commit(struct perigee_engine *engine, int served,
-                         uint64_t length) {
-  if (SHARED(engine))
-    return reply_commit_shared(engine, served, length);
+static int reply_commit(struct perigee_engine *engine, int served,
+                        uint64_t length) {
   int status;
   struct operation *op = served_find(engine, served, &status);
   if (!op)
@@ -427,8 +424,20 @@ int perigee_reply_commit(struct perigee_engine *engine, int served,
     return fail(engine, PERIGEE_INVALID, "no such loan is open");
   if ((status = loan_check(session, RING_REPLY, length)) < 0)
     return status;
-  status = loan->stage ? answer_stage(op, loan->pointer, length)
-                       : answer_block(op, loan, length);
+  status = loan->stage ? reply_stage(op, loan->pointer, length)
+                       : reply_block(op, loan, length);
   loan_close(session, RING_REPLY);
   return status;
+}
+
+BESIDE reply_commit_locked(struct perigee_engine *engine, int served,
+                           uint64_t length) {
+  ENTER(engine);
+  return reply_commit(engine, served, length);
+}
+
+int perigee_reply_commit(struct perigee_engine *engine, int served,
+                         uint64_t length) {
+  return SHARED(engine) ? reply_commit_locked(engine, served, length)
+                        : reply_commit(engine, served, length);
 }

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * served.c - the states of the peer's operations (calls, which the program
- * answers; one-sided access and messages, which the core answers), and what is
- * asked about one: does its caller still wait, does the ring wait for it, how
- * much time is left.
+ * answers; one-sided access and messages, which the core answers), what is
+ * asked about one (does its caller still wait, does the ring wait for it, how
+ * much time is left), and its end, which gives back what it owns and tells the
+ * program. serve.c takes requests in, reply.c answers them.
  *
  *   state      event     becomes
  *   free       arrive    arrived    a record, decoded
@@ -39,6 +40,8 @@
  * request arrives.
  */
 #include "core/lock.h"
+#include "core/pool.h"
+#include "operation/loan.h"
 #include "served.h"
 
 const struct machine served_machine = {
@@ -74,7 +77,7 @@ const struct machine served_machine = {
 
 bool served_wanted(struct operation *op) {
   struct lane *lane = op->session ? op->session->lane : NULL;
-  return lane && open_lane(op) &&
+  return lane && served_open(op) &&
          lane_payloads(lane)->live(lane, op->peer_operation,
                                    op->peer_generation);
 }
@@ -88,6 +91,152 @@ void served_hold_back(struct operation *op) {
 void served_let_on(struct operation *op) {
   if (op->session && op->session->inbox.arriving == op)
     op->session->inbox.arriving = NULL;
+}
+
+/* ---- Its end ------------------------------------------------------------ */
+
+/* Ends the reply's payloads, also those that the caller did not want. */
+static void served_unmark(struct operation *op) {
+  struct lane *lane = op->session ? op->session->lane : NULL;
+  if (op->marked && lane) {
+    lane_payloads(lane)->mark(lane, op->index, 0);
+    if (lane_payloads(lane)->pushes)
+      lane_payloads(lane)->ended(lane, op->index, op->generation);
+  }
+  op->marked = false;
+}
+
+void served_unlend(struct operation *op) {
+  if (op->head_lent && op->session && op->session->lane)
+    lane_table(op->session->lane)
+        ->loans->unloan(op->session->lane, &op->head_loan);
+  op->head_lent = false;
+}
+
+/* With a polling thread: returns whether the program has replied and not polled
+ * since. It may then still read the block of the request's head. */
+static bool served_may_be_read(const struct operation *op) {
+  const struct lock *lock = op->engine->lock;
+  return lock && !lock->waiting && !lock->polling && op->bulky && !op->unseen;
+}
+
+/* With a progress thread: the program has seen the request, and may still read
+ * it. */
+static bool served_is_shown(const struct operation *op) {
+  const struct lock *lock = op->engine->lock;
+  bool over = !lock || lock->waiting || lock->polling || op->engine->aside;
+  return !over && op->kind == OP_SERVED;
+}
+
+/* Frees all but the operation itself; returns false while a copy is under
+ * way. */
+static bool served_settle(struct operation *op) {
+  served_unmark(op);
+  bool copying = !parts_end(op);
+  if (UNLIKELY(copying != op->quiet_wait))
+    op->quiet_wait = copying;
+  if (UNLIKELY(copying)) {
+    list_remove(&op->queue);
+    operation_move(op);
+    return false;
+  }
+  if (UNLIKELY(op->head_lent) && !served_is_shown(op) &&
+      !served_may_be_read(op))
+    served_unlend(op);
+  if (UNLIKELY(op->reserved > 0))
+    room_give(op);
+  operation_unref(op);
+  return true;
+}
+
+/* Frees the operation, and the block of its head unless the program may still
+ * read it. */
+static void served_gone(struct operation *op) {
+  served_let_on(op);
+  if (UNLIKELY(op->head_lent) && !served_is_shown(op))
+    served_unlend(op);
+  operation_free(op);
+}
+
+/* Does SENT follow? One byte after the other: GCC makes one word of an
+ * expression of them, and a load of more than the bytes that were just written
+ * waits until these, and all stores before them, are in the cache: the
+ * reply's, too, whose line the peer has (a quarter of a busy server's time). */
+static bool served_sends(const struct operation *op) {
+  if (op->state != TOLD)
+    return false;
+  if (op->record != RECORD_REQUEST)
+    return false;
+  return !op->unseen;
+}
+
+void served_tell(struct operation *op) {
+  if (!served_settle(op))
+    return;
+  if (served_sends(op) || op->landed) {
+    op->flags = 0;
+    op->pointer = NULL;
+    op->length = 0;
+    operation_event(op,
+                    op->landed ? PERIGEE_EVENT_ABANDONED : PERIGEE_EVENT_SENT);
+  } else if (op->state == FREE) {
+    served_gone(op);
+  } else {
+    served_advance(op, GIVEN);
+    served_gone(op);
+  }
+}
+
+bool served_keeps(struct operation *op) {
+  if (!served_is_shown(op) || (!op->block && !op->head_lent && !op->viewed))
+    return false;
+  list_append(&op->engine->late, &op->queue);
+  return true;
+}
+
+void served_late(struct perigee_engine *engine) {
+  struct node *n;
+  while ((n = list_pop(&engine->late))) {
+    struct operation *op = CONTAINER(n, struct operation, queue);
+    served_unlend(op);
+    operation_unview(op);
+    pool_give(engine, op->block);
+    op->block = NULL;
+    operation_spare(op);
+  }
+}
+
+bool served_survives(const struct operation *op) {
+  return op->state == SERVING && op->event == PERIGEE_EVENT_NONE;
+}
+
+void served_given(struct operation *op) {
+  served_advance(op, GIVEN);
+  served_gone(op);
+}
+
+struct operation *served_find(struct perigee_engine *engine, int index,
+                              int *status) {
+  struct operation *op = operation_find(engine, index);
+  if (!engine_alive(engine)) {
+    *status = PERIGEE_FORKED;
+    return NULL;
+  }
+  if (!op || op->kind != OP_SERVED || op->record != RECORD_REQUEST ||
+      (op->state != SERVING && op->state != LANDING)) {
+    *status =
+        fail(engine, PERIGEE_INVALID, "no call %d is being served", index);
+    return NULL;
+  }
+  if (served_open(op))
+    return op;
+  *status = fail(engine, PERIGEE_PEER_LOST, "the caller is gone");
+  /* Calls in service outlive their session. */
+  if (op->state == SERVING) {
+    served_advance(op, ANSWER);
+    served_tell(op);
+  }
+  return NULL;
 }
 
 /* ---- For the program ---------------------------------------------------- */

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * served.h - shared by the files that serve operations of the peer: served.c
- * (the table of states), serve.c (records, steps), serve_head.c, landing.c,
- * reply.c, access.c and serve_end.c.
+ * served.h - operations of the peer, for the files that serve them: served.c
+ * has their states and their end, reply.c answers them, serve.c and message.c
+ * take them in.
  */
 #ifndef SERVED_H
 #define SERVED_H
 
 #include "calls.h"
 
+/* ---- served.c ----------------------------------------------------------- */
 enum served_state {
   FREE,
   ARRIVED,
@@ -38,12 +39,13 @@ enum served_event {
   LOST
 };
 
-static inline void step(struct operation *op, enum served_event event) {
+static inline void served_advance(struct operation *op,
+                                  enum served_event event) {
   machine_step(&served_machine, &op->state, event);
 }
 
 /* Is its session open? */
-static inline bool open_lane(const struct operation *op) {
+static inline bool served_open(const struct operation *op) {
   return op->session && op->session->state == PERIGEE_SESSION_OPEN;
 }
 
@@ -53,12 +55,6 @@ bool served_wanted(struct operation *op);
 void served_tell(struct operation *op);
 void served_given(struct operation *op);
 bool served_keeps(struct operation *op);
-/* Releases the receive that the message was matched with, if any, once no copy
- * to its memory is under way. Until then it returns false, and a later step asks
- * again. give_up ends the message so, with op->status, before all of it has
- * reached its receive. */
-bool served_receiver_released(struct operation *op);
-void served_give_up(struct operation *op);
 /* Returns a call that the program may answer now, or NULL and the reason. */
 struct operation *served_find(struct perigee_engine *engine, int index,
                               int *status);
@@ -67,26 +63,37 @@ struct operation *served_find(struct perigee_engine *engine, int index,
  * goes on. */
 void served_hold_back(struct operation *op);
 void served_let_on(struct operation *op);
-/* A request has arrived: begins with its head. The others go on with a head that
- * waits for a block, for which no block came in time, or that is being
- * pulled. */
-void serve_head(struct operation *op, const struct record *record);
-void serve_head_stalled(struct operation *op);
-void serve_head_late(struct operation *op);
-void serve_head_pulled(struct operation *op);
-/* All its bytes have arrived: gives it to the program. */
-void served_request(struct operation *op);
-/* Steps a part; true when it has arrived and the call is still live. */
-bool served_pulled(struct operation *op, int place);
-void served_landed(struct operation *op);
-bool served_publish(struct operation *op);
-/* Returns 1 if SENT will follow, 0 if the operation has ended. */
-int served_answer(struct operation *op, const struct perigee_message *m);
-/* Its payload will never arrive: tells the caller, which releases its loan, and
- * the program if it was asked for a landing. */
-void served_refuse(struct operation *op, int status);
-void served_access(struct operation *op, const struct record *record);
 /* Gives back the block of a pulled raw head, or of a reply. */
 void served_unlend(struct operation *op);
+
+/* ---- reply.c ------------------------------------------------------------ */
+/* Answers with a message: 1 if SENT will follow, 0 if the operation has
+ * ended. */
+int reply_message(struct operation *op, const struct perigee_message *m);
+/* Answers a READ, WRITE or SEND with a status, or refuses any request. */
+void reply_status(struct operation *op, int status);
+/* Its payload will never arrive: tells the caller, which releases its loan, and
+ * the program if it was asked for a landing. */
+void reply_never(struct operation *op, int status);
+/* Publishes a reply that waited for room. */
+bool reply_publish_waiting(struct operation *op);
+
+/* ---- serve.c ------------------------------------------------------------ */
+/* Starts bringing the slice to its place. */
+int serve_fetch(struct operation *op, const struct payload *into);
+/* Its session has ended, or the call has before it was served. */
+void serve_lost(struct operation *op);
+/* The receive that a SEND is on its way to was given up: the SEND lets go of it
+ * (message_released) once nothing is copied there any more. */
+void serve_abort(struct operation *op);
+
+/* ---- message.c ---------------------------------------------------------- */
+void message_arrived(struct operation *served);
+int immediate_arrived(struct perigee_session *, uint64_t immediate);
+void message_done(struct operation *served);
+/* It will never come whole: its receive waits on, first in line, and is for
+ * another message once nothing of this one is copied there any more. */
+void message_lost(struct operation *served);
+void message_released(struct operation *served);
 
 #endif

@@ -6,21 +6,149 @@
  *
  * Most transfers never enter that table: short ones within reach are copied
  * while they are submitted (PERIGEE_INLINE).
+ *
+ * Bounds and rights of both sides are checked before anything moves. A prepared
+ * transfer is checked once and posted many times.
  */
+#include <stdlib.h>
+#include <string.h>
+
+#include "calls.h"
 #include "core/lane_list.h"
 #include "core/lanes.h"
 #include "core/lock.h"
-#include "transfer.h"
+#include "core/pool.h"
+
+/* Transfers up to this size are copied while they are submitted. */
+enum { AT_ONCE = 64 << 10 };
+/* The most reads and writes of one transfer that its peer does at a time. */
+enum { CHILDREN = 16 };
+
+struct perigee_prepared {
+  struct perigee_prepared *next;
+  struct perigee_session *session;
+  uint8_t operation;
+  uint32_t count;
+  uint64_t immediate;
+  uint64_t total;
+  int posted;                   /* its operation's number, or -1 */
+  struct payload remote, local; /* if it is a single item within reach */
+  bool simple;
+  struct perigee_transfer list[];
+};
+
+/* ---- Checks ------------------------------------------------------------- */
+
+/* If no CPU reaches the memory, a remote payload's base is an offset. */
+static uint8_t *transfer_base(const struct window *window, uint64_t offset) {
+  return (uint8_t *)((uintptr_t)window->pointer + offset);
+}
+
+static int transfer_remote_payload(struct perigee_session *s, int operation,
+                                   const struct perigee_slice *slice,
+                                   struct payload *p) {
+  struct perigee_remote *remote = slice->remote;
+  if (UNLIKELY(!remote))
+    return fail_missing(s->engine, "remote region of a transfer");
+  int right = operation == PERIGEE_OP_READ ? PERIGEE_READ : PERIGEE_WRITE;
+  if (remote->session != s)
+    return fail(s->engine, PERIGEE_INVALID,
+                "region \"%s\" is of another session", remote->name);
+  if (!(remote->window.access & right))
+    return fail(s->engine, PERIGEE_DENIED, "the peer does not let us %s \"%s\"",
+                right == PERIGEE_READ ? "read" : "write", remote->name);
+  if (shape_total(slice->length, slice->count) == UINT64_MAX ||
+      !shape_fits(remote->window.length, slice->offset, slice->length,
+                  slice->count, slice->stride))
+    return fail(s->engine, PERIGEE_RANGE,
+                "a slice lies outside of \"%s\" (%llu bytes)", remote->name,
+                (unsigned long long)remote->window.length);
+  *p = (struct payload){.memory = &memory_host,
+                        .base = transfer_base(&remote->window, slice->offset),
+                        .block = slice->length,
+                        .count = slice->count,
+                        .stride = slice->stride,
+                        .total = slice->length * slice->count};
+  return PERIGEE_OK;
+}
+
+/* Checks both sides of an item and makes their payloads, or fails. */
+static int transfer_check(struct perigee_session *s, int operation,
+                          const struct perigee_transfer *item,
+                          struct payload *remote, struct payload *local) {
+  int status = transfer_remote_payload(s, operation, &item->remote, remote);
+  if (status == PERIGEE_OK)
+    status = slice_payload(s->engine, &item->local, local);
+  if (status == PERIGEE_OK && remote->total != local->total)
+    status = fail(s->engine, PERIGEE_INVALID,
+                  "from and to differ in length: %llu and %llu",
+                  (unsigned long long)local->total,
+                  (unsigned long long)remote->total);
+  return status;
+}
+
+static int transfer_check_all(struct perigee_session *s, int operation,
+                              const struct perigee_transfer *list,
+                              uint32_t count) {
+  struct payload remote = {.memory = &memory_host}, local = remote;
+  for (uint32_t i = 0; i < count; i++) {
+    int status = transfer_check(s, operation, &list[i], &remote, &local);
+    if (status < 0)
+      return status;
+  }
+  return PERIGEE_OK;
+}
+
+/* ---- What reaches an item ----------------------------------------------- */
+
+static bool transfer_immediate(const struct perigee_session *s) {
+  const struct transport_copies *c = lane_table(s->lane)->copies;
+  return c && c->immediate;
+}
+
+/* Can this side, or its device, copy without the peer? */
+static bool transfer_reaches(struct perigee_session *s,
+                             const struct perigee_transfer *item,
+                             const struct payload *local) {
+  const struct window *window = &item->remote.remote->window;
+  const struct perigee_transport *t = lane_table(s->lane);
+  if (t->jobs)
+    return t->jobs->reaches(s->lane, window, local);
+  return window->pointer && local->memory->direct;
+}
+
+/* Adds the sentence to a status of a lane. */
+static int transfer_refused(struct perigee_session *s,
+                            const struct perigee_transfer *item, int status) {
+  if (status == PERIGEE_STALE)
+    return fail(s->engine, status, "the peer has closed the region \"%s\"",
+                item->remote.remote->name);
+  if (status == PERIGEE_PEER_LOST)
+    return fail(s->engine, status, "the session with the peer is over");
+  return status;
+}
+
+static int64_t transfer_copy(struct perigee_session *s,
+                             const struct perigee_transfer *item,
+                             struct payload *remote, struct payload *local,
+                             uint64_t limit, int operation) {
+  int64_t n = lane_table(s->lane)->copies->copy(
+      s->lane, &item->remote.remote->window, remote, local, limit,
+      operation != PERIGEE_OP_READ);
+  return n < 0 ? transfer_refused(s, item, (int)n) : n;
+}
 
 /* ---- Ending ------------------------------------------------------------- */
 
-static void use_regions(struct operation *op, int by) {
+static void transfer_use_regions(struct operation *op, int by) {
   for (uint32_t i = 0; i < op->count; i++)
     op->list[i].local.region->users += (uint32_t)by;
 }
 
-void transfer_count(struct perigee_session *s, int operation,
-                    const struct perigee_transfer *list, uint32_t count) {
+/* Counts the bytes of a transfer that has succeeded. */
+static void transfer_count(struct perigee_session *s, int operation,
+                           const struct perigee_transfer *list,
+                           uint32_t count) {
   uint64_t *bytes = operation == PERIGEE_OP_READ ? &s->counters.bytes_received
                                                  : &s->counters.bytes_sent;
   s->counters.transfers++;
@@ -29,10 +157,10 @@ void transfer_count(struct perigee_session *s, int operation,
 }
 
 /* The list is the program's again; an empty one may be NULL. */
-static void give_list_back(struct operation *op) {
+static void transfer_give_list_back(struct operation *op) {
   if (!op->list && op->count > 0)
     return;
-  use_regions(op, -1);
+  transfer_use_regions(op, -1);
   transfer_count(op->session, op->operation, op->list,
                  op->status == PERIGEE_OK ? op->count : 0);
   op->list = NULL;
@@ -44,12 +172,12 @@ static void give_list_back(struct operation *op) {
 static void transfer_untold(struct operation *op) {
   if (op->list && payload_busy(&op->local))
     operation_ref(op, op->list[op->next].local.region);
-  give_list_back(op);
+  transfer_give_list_back(op);
 }
 
 static void transfer_over(struct operation *op) {
   parts_end(op);
-  give_list_back(op);
+  transfer_give_list_back(op);
 }
 
 /* Children and a device may work for it. */
@@ -98,14 +226,17 @@ static bool transfer_publish(struct operation *op) {
   return true;
 }
 
-static bool immediate_out(struct perigee_session *s, uint64_t immediate) {
+static bool transfer_immediate_out(struct perigee_session *s,
+                                   uint64_t immediate) {
   return list_empty(&s->operations.backlog[RING_REQUEST]) &&
          transfer_publish_immediate(s, immediate);
 }
 
-void transfer_moved(struct operation *op) {
+/* All data has been moved: sends the immediate, if there is one, and ends. */
+static void transfer_moved(struct operation *op) {
   struct perigee_session *s = op->session;
-  if (op->operation != PERIGEE_OP_WRITE_IMM || immediate_out(s, op->immediate))
+  if (op->operation != PERIGEE_OP_WRITE_IMM ||
+      transfer_immediate_out(s, op->immediate))
     operation_finish(op, PERIGEE_OK);
   else
     operation_await_room(op);
@@ -123,6 +254,163 @@ static void transfer_child(struct operation *op, int status) {
              op->job.pending == 0) {
     transfer_moved(op);
   }
+}
+
+/* ---- Moving items ------------------------------------------------------- */
+
+/* Returns 1 if all of the item is posted, 0 not yet, or a status. */
+static int transfer_post_item(struct operation *op,
+                              const struct perigee_transfer *item) {
+  struct lane *lane = session_lane(op->session, op->lane);
+  const struct window *window = remote_window(item->remote.remote, op->lane);
+  int status = lane_table(lane)->jobs->post(lane, &op->job, window, &op->remote,
+                                            &op->local,
+                                            op->operation != PERIGEE_OP_READ);
+  if (status < 0)
+    return transfer_refused(op->session, item, status);
+  if (status == 0)
+    return 0;
+  lanes_count(op->session, op->lane, false, op->local.total);
+  op->phase = 0;
+  return 1;
+}
+
+/* The lanes of an operation have one job between them, one after another: false
+ * while a device of the lane before works for it. */
+static bool transfer_take_lane(struct operation *op, uint32_t number) {
+  if (op->lane == number)
+    return true;
+  if (op->job.pending > 0)
+    return false;
+  op->job = (struct job){0};
+  op->lane = (uint8_t)number;
+  return true;
+}
+
+/* Chooses the lane that moves an item: the first one, if it reaches the item.
+ * False: none does, and the item's owner has to move it. */
+static bool transfer_choose_lane(struct operation *op,
+                                 const struct perigee_transfer *item,
+                                 uint32_t *number) {
+  *number = 0;
+  if (transfer_reaches(op->session, item, &op->local))
+    return true;
+  *number = lanes_reach(op->session, item->remote.remote, &op->local);
+  return *number > 0;
+}
+
+/* Returns the status of the lane that works for it, if that lane is lost. */
+static int transfer_lane_lost(const struct operation *op) {
+  const char *why;
+  int status =
+      op->lane > 0 ? lanes_status(op->session, op->lane, &why) : PERIGEE_OK;
+  return status < 0 ? fail(op->engine, status, "%s", why) : PERIGEE_OK;
+}
+
+/* Local memory that copies on its own time has its copies in a part. */
+static bool transfer_take_copies(struct operation *op) {
+  struct part *part = op->parts[IN_SLICE];
+  if (!part && (part = part_take(op->engine)))
+    part_put(op, IN_SLICE, part);
+  if (!part)
+    return false;
+  part->copies = (struct copies){0};
+  op->local.copies = &part->copies;
+  return true;
+}
+
+/* Has the owner do an item: returns 1, 0 not yet, or a status. */
+static int transfer_leave_to_owner(struct operation *op,
+                                   const struct perigee_transfer *item) {
+  if (op->pending >= CHILDREN)
+    return 0;
+  op->pending++;
+  int status =
+      call_access(op->session, op->operation != PERIGEE_OP_READ, item, op);
+  if (status < 0)
+    op->pending--;
+  return status < 0 ? status : 1;
+}
+
+/* Returns 1 if the item's owner does it, 0 if it has to wait or has begun
+ * (phase 1), or a status. The payloads of the item before are used again while
+ * its job may be under way: a job keeps nothing of them (transport.h), and the
+ * CPU's copies have all arrived. */
+static int transfer_begin_item(struct operation *op,
+                               const struct perigee_transfer *item) {
+  int64_t delayed_until = op->local.delayed_until;
+  int status =
+      transfer_check(op->session, op->operation, item, &op->remote, &op->local);
+  if (status < 0)
+    return status;
+  op->local.delayed_until = delayed_until; /* a batch is delayed once */
+  if (!op->local.memory->direct && !transfer_take_copies(op))
+    return PERIGEE_NO_MEMORY;
+  uint32_t number;
+  if (!transfer_choose_lane(op, item, &number))
+    return transfer_leave_to_owner(op, item);
+  if (!transfer_take_lane(op, number))
+    return 0;
+  if (number > 0)
+    op->remote.base = (uint8_t *)(uintptr_t)item->remote.offset;
+  op->phase = 1;
+  return 0;
+}
+
+/* Returns 1 if the next item can begin, 0 not now, or a status. */
+static int transfer_move_item(struct operation *op) {
+  const struct perigee_transfer *item = &op->list[op->next];
+  struct perigee_engine *engine = op->engine;
+  int status = op->phase == 0 ? transfer_begin_item(op, item) : 0;
+  if (status != 0 || op->phase == 0)
+    return status;
+  if (lane_table(session_lane(op->session, op->lane))->jobs)
+    return transfer_post_item(op, item);
+  while (op->local.done < op->local.total) {
+    if (engine->budget.left == 0)
+      return 0;
+    int64_t n = transfer_copy(op->session, item, &op->remote, &op->local,
+                              budget_most(&engine->budget), op->operation);
+    if (n <= 0)
+      return (int)n;
+    engine_spend(engine, (uint64_t)n);
+    engine->progress++;
+  }
+  op->phase = 0;
+  return 1;
+}
+
+static int transfer_move_items(struct operation *op) {
+  int status = 1;
+  while (op->next < op->count && (status = transfer_move_item(op)) == 1)
+    op->next++;
+  struct lane *lane = session_lane(op->session, op->lane);
+  if (lane_table(lane)->jobs)
+    lane_table(lane)->jobs->flush(lane);
+  return status;
+}
+
+static void transfer_step(struct operation *op) {
+  if (op->quiet_wait) {
+    operation_settle(op);
+    return;
+  }
+  int status = op->job.status < 0 ? op->job.status : 1;
+  if (op->lane > 0) {
+    int lost = transfer_lane_lost(op);
+    status = lost < 0 ? lost : status;
+    op->engine->copying = true; /* it may wake nobody */
+  }
+  if (status > 0 && op->next < op->count)
+    status = transfer_move_items(op);
+  if (status < 0)
+    operation_finish(op, status);
+  else if (op->next < op->count || op->job.pending > 0)
+    return;
+  else if (op->pending == 0)
+    transfer_moved(op);
+  else
+    operation_unqueue(op); /* its last child will end it */
 }
 
 static const struct operation_class transfer_class = {
@@ -143,10 +431,10 @@ static const struct operation_class transfer_class = {
 
 /* ---- Submitting --------------------------------------------------------- */
 
-static int later(struct perigee_session *s, int operation,
-                 const struct perigee_transfer *list, uint32_t count,
-                 uint64_t immediate, int64_t timeout,
-                 struct perigee_prepared *prepared, uint32_t first) {
+static int transfer_queue(struct perigee_session *s, int operation,
+                          const struct perigee_transfer *list, uint32_t count,
+                          uint64_t immediate, int64_t timeout,
+                          struct perigee_prepared *prepared, uint32_t first) {
   struct operation *op = operation_take(s, &transfer_class);
   if (!op)
     return PERIGEE_NO_MEMORY;
@@ -161,7 +449,7 @@ static int later(struct perigee_session *s, int operation,
   op->immediate = immediate;
   op->prepared = prepared;
   op->job = (struct job){0};
-  use_regions(op, 1);
+  transfer_use_regions(op, 1);
   operation_start(op, timeout);
   operation_move(op);
   if (lane_table(s->lane)->jobs || s->lanes) /* starts the device at once */
@@ -171,8 +459,9 @@ static int later(struct perigee_session *s, int operation,
 
 /* Copies short items within reach now and returns their number. A mistake in
  * the first item is returned at once, for the caller to correct. */
-static int64_t at_once(struct perigee_session *s, int operation,
-                       const struct perigee_transfer *list, uint32_t count) {
+static int64_t transfer_at_once(struct perigee_session *s, int operation,
+                                const struct perigee_transfer *list,
+                                uint32_t count) {
   struct payload remote, local; /* transfer_check fills them in */
   uint64_t room = AT_ONCE;
   uint32_t i;
@@ -193,39 +482,30 @@ static int64_t at_once(struct perigee_session *s, int operation,
   return i;
 }
 
-int transfer_start(struct perigee_session *s, int operation,
-                   const struct perigee_transfer *list, uint32_t count,
-                   uint64_t immediate, int64_t timeout,
-                   struct perigee_prepared *prepared) {
+static int transfer_start(struct perigee_session *s, int operation,
+                          const struct perigee_transfer *list, uint32_t count,
+                          uint64_t immediate, int64_t timeout,
+                          struct perigee_prepared *prepared) {
   /* A batch is checked completely before any item moves. */
   int status =
       count > 1 ? transfer_check_all(s, operation, list, count) : PERIGEE_OK;
   if (status < 0)
     return status;
-  int64_t done = at_once(s, operation, list, count);
+  int64_t done = transfer_at_once(s, operation, list, count);
   if (done < 0)
     return (int)done;
   bool imm = operation == PERIGEE_OP_WRITE_IMM;
-  if (done == count && (!imm || immediate_out(s, immediate))) {
+  if (done == count && (!imm || transfer_immediate_out(s, immediate))) {
     transfer_count(s, operation, list, count);
     return PERIGEE_INLINE;
   }
-  return later(s, operation, list, count, immediate, timeout, prepared,
-               (uint32_t)done);
+  return transfer_queue(s, operation, list, count, immediate, timeout, prepared,
+                        (uint32_t)done);
 }
 
-BESIDE transfer_shared(struct perigee_session *s, int operation,
-                       const struct perigee_transfer *list, uint32_t count,
-                       uint64_t immediate, int64_t timeout) {
-  WITHIN(s->engine, ENTRY_WORK,
-         perigee_transfer(s, operation, list, count, immediate, timeout));
-}
-
-int perigee_transfer(struct perigee_session *s, int operation,
-                     const struct perigee_transfer *list, uint32_t count,
-                     uint64_t immediate, int64_t timeout) {
-  if (SHARED(s->engine))
-    return transfer_shared(s, operation, list, count, immediate, timeout);
+static int transfer_submit(struct perigee_session *s, int operation,
+                           const struct perigee_transfer *list, uint32_t count,
+                           uint64_t immediate, int64_t timeout) {
   int status;
   if (!session_open_for(s, &status))
     return status;
@@ -234,4 +514,124 @@ int perigee_transfer(struct perigee_session *s, int operation,
   if (UNLIKELY(!list && count > 0))
     return fail_missing(s->engine, "list of transfers");
   return transfer_start(s, operation, list, count, immediate, timeout, NULL);
+}
+
+BESIDE transfer_submit_locked(struct perigee_session *s, int operation,
+                              const struct perigee_transfer *list,
+                              uint32_t count, uint64_t immediate,
+                              int64_t timeout) {
+  ENTER(s->engine);
+  return transfer_submit(s, operation, list, count, immediate, timeout);
+}
+
+int perigee_transfer(struct perigee_session *s, int operation,
+                     const struct perigee_transfer *list, uint32_t count,
+                     uint64_t immediate, int64_t timeout) {
+  return SHARED(s->engine)
+             ? transfer_submit_locked(s, operation, list, count, immediate,
+                                      timeout)
+             : transfer_submit(s, operation, list, count, immediate, timeout);
+}
+
+/* ---- Prepared transfers ------------------------------------------------- */
+
+static void prepared_simplify(struct perigee_prepared *p) {
+  p->simple = p->count == 1 &&
+              transfer_reaches(p->session, &p->list[0], &p->local) &&
+              p->local.total <= AT_ONCE && p->local.count == 1 &&
+              p->remote.count == 1 && p->operation != PERIGEE_OP_WRITE_IMM &&
+              transfer_immediate(p->session);
+}
+
+/* Is one of its regions closed? Their handles are kept for this. */
+static bool prepared_is_stale(const struct perigee_prepared *p) {
+  for (uint32_t i = 0; i < p->count; i++)
+    if (p->list[i].local.region->closed)
+      return true;
+  return false;
+}
+
+static int prepared_refuse_stale(const struct perigee_prepared *p) {
+  return fail(p->session->engine, PERIGEE_STALE, "the local region was closed");
+}
+
+int perigee_prepare(struct perigee_session *s, int operation,
+                    const struct perigee_transfer *list, uint32_t count,
+                    uint64_t immediate, struct perigee_prepared **out) {
+  ENTER(s->engine);
+  int status;
+  if (!session_open_for(s, &status))
+    return status;
+  if (count == 0)
+    return fail(s->engine, PERIGEE_INVALID, "nothing to prepare");
+  if (!list)
+    return fail_missing(s->engine, "list of transfers");
+  status = transfer_check_all(s, operation, list, count);
+  if (status < 0)
+    return status;
+  struct perigee_prepared *p = calloc(1, sizeof *p + count * sizeof *list);
+  if (!p)
+    return PERIGEE_NO_MEMORY;
+  p->session = s;
+  p->operation = (uint8_t)operation;
+  p->count = count;
+  p->immediate = immediate;
+  p->posted = -1;
+  memcpy(p->list, list, count * sizeof *list);
+  for (uint32_t i = 0; i < count; i++)
+    region_keep(list[i].local.region);
+  payload_bytes(&p->local, NULL, 0);
+  transfer_check(s, operation, &p->list[0], &p->remote, &p->local);
+  prepared_simplify(p);
+  p->next = s->operations.prepared;
+  s->operations.prepared = p;
+  *out = p;
+  return PERIGEE_OK;
+}
+
+static int prepared_post(struct perigee_prepared *p, int64_t timeout) {
+  struct perigee_session *s = p->session;
+  int status;
+  if (!session_open_for(s, &status))
+    return status;
+  if (p->simple) {
+    if (UNLIKELY(p->list[0].local.region->closed))
+      return prepared_refuse_stale(p);
+    struct payload remote = p->remote, local = p->local;
+    int64_t n = transfer_copy(s, &p->list[0], &remote, &local, local.total,
+                              p->operation);
+    transfer_count(s, p->operation, p->list, n < 0 ? 0 : 1);
+    return n < 0 ? (int)n : PERIGEE_INLINE;
+  }
+  if (prepared_is_stale(p))
+    return prepared_refuse_stale(p);
+  if (p->posted >= 0)
+    return fail(s->engine, PERIGEE_AGAIN, "it is posted already");
+  status = transfer_start(s, p->operation, p->list, p->count, p->immediate,
+                          timeout, p);
+  if (status >= 0 && status != PERIGEE_INLINE)
+    p->posted = status;
+  return status;
+}
+
+BESIDE prepared_post_locked(struct perigee_prepared *p, int64_t timeout) {
+  ENTER(p->session->engine);
+  return prepared_post(p, timeout);
+}
+
+int perigee_post(struct perigee_prepared *p, int64_t timeout) {
+  return SHARED(p->session->engine) ? prepared_post_locked(p, timeout)
+                                    : prepared_post(p, timeout);
+}
+
+void perigee_prepared_free(struct perigee_prepared *p) {
+  LOOK(p->session->engine);
+  struct perigee_prepared **at = &p->session->operations.prepared;
+  while (*at && *at != p)
+    at = &(*at)->next;
+  if (*at)
+    *at = p->next;
+  for (uint32_t i = 0; i < p->count; i++)
+    region_drop(p->list[i].local.region);
+  free(p);
 }

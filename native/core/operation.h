@@ -142,6 +142,7 @@ struct operation {
   bool bulky;        /* its head is not in the ring, but at head_loan */
   bool untaken;      /* its reply was not read by the caller yet */
   bool roomy;        /* a block was taken for its reply */
+  bool traced;       /* its record carries `trace` */
   uint64_t reserved; /* bytes counted until the answer, for that block and the
                         pulled head's */
   uint64_t exposed;  /* bytes that it exposes, counted for its peer */
@@ -160,7 +161,7 @@ struct operation {
       struct operation *parent; /* of a READ or WRITE of a batch */
       uint64_t ordinal; /* of a call that was sent: which of the session's */
       struct access access;
-      struct perigee_trace trace; /* if the message names one */
+      struct perigee_trace trace; /* if its message named one */
     };
     struct { /* served */
       uint16_t peer_operation, method;

@@ -61,7 +61,7 @@
 #include <unistd.h>
 
 #include "base/system.h"
-#include "call/served.h"
+#include "call/calls.h"
 #include "polling.h"
 
 static const int64_t GRACE = 1000000; /* ns */

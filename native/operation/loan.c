@@ -50,7 +50,7 @@ enum { STRAY = 1 << 20, MARK = 16 };
 static const int64_t ROOM_LONGEST = INT64_C(30) * 1000000000;
 enum { MISSES = 2, LOOKS_A_TICK = 32, LITTLE = 256 << 10, ALL = 1 << 30 };
 
-/* ---- Replies that are outstanding ---------------------------------------- */
+/* ---- Replies that are outstanding --------------------------------------- */
 
 void room_keep_reply(struct operation *op) {
   struct perigee_session *s = op->session;
@@ -106,7 +106,7 @@ static int room_lend(struct perigee_session *s, uint64_t length,
   return lane_table(lane)->loans->loan(lane, length, pointer, source);
 }
 
-/* ---- Own requests -------------------------------------------------------- */
+/* ---- Own requests ------------------------------------------------------- */
 
 bool room_stages(const struct operation *op, uint64_t bytes) {
   const struct perigee_options *o = &op->engine->options;
@@ -126,8 +126,7 @@ static int room_lends(struct perigee_session *s, uint64_t length) {
   uint64_t half = shares_half(&s->engine->options);
   if (length > half || blocks_whole(length) > half)
     return fail(s->engine, PERIGEE_TOO_LARGE,
-                "a request of %llu bytes cannot be lent: its block would "
-                "take "
+                "a request of %llu bytes cannot be lent: its block would take "
                 "more than half of the pool (option pool)",
                 (unsigned long long)length);
   if (share_may(s->account.share, SHARE_KEPT, 1) &&
@@ -350,7 +349,7 @@ void loans_end(struct perigee_session *session) {
     loan_close(session, ring);
 }
 
-/* ---- Room for a request, taken ahead ------------------------------------- */
+/* ---- Room for a request, taken ahead ------------------------------------ */
 
 static bool room_may_keep_reply(struct perigee_session *s, uint64_t length) {
   if (share_may(s->account.share, SHARE_EXPOSED, length))
@@ -475,7 +474,7 @@ void room_give(struct operation *op) {
   op->reserved = 0;
 }
 
-/* ---- Waiting for it ------------------------------------------------------ */
+/* ---- Waiting for it ----------------------------------------------------- */
 
 /* Waits for seven eighths of the caller's time; the rest is for the refusal. */
 void room_await(struct operation *op) {

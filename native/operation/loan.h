@@ -52,7 +52,7 @@ void loans_end(struct perigee_session *session);
 /* Frees the stages of an engine that is closed. */
 void stages_free(struct perigee_engine *engine);
 
-/* ---- Room: blocks that peers read in place ------------------------------- */
+/* ---- Room: blocks that peers read in place ------------------------------ */
 /* May an own request expose so many more bytes? */
 bool room_stages(const struct operation *op, uint64_t bytes);
 /* Looks, at each tick, which replies were read: at some of them, or at all. */
@@ -68,12 +68,12 @@ void room_look(struct perigee_session *session);
  * status. */
 int room_take(struct operation *op, const struct source *source);
 void room_give(struct operation *op);
-/* Where a raw head that the peer has lent can be read, from now until the
- * operation is free or operation_unview is called; NULL: it has to be
+/* Returns where a raw head that the peer has lent can be read, from now until
+ * the operation is free or operation_unview is called. NULL: it has to be
  * fetched. */
 const uint8_t *room_view(struct operation *op, const struct source *source);
-/* await steps the request at each poll, and sets its timer for as long as it may
- * wait; waited stops that timer. */
+/* await steps the request at each poll, and sets its timer for as long as it
+ * may wait; waited stops that timer. */
 void room_await(struct operation *op);
 void room_waited(struct operation *op);
 

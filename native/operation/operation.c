@@ -14,8 +14,8 @@
  *   queued   stop      ended
  *   ended    given     free
  *
- * An operation that has ended while something still works for it (`still` of its
- * class) has quiet_wait set, and its event comes when nothing does.
+ * An operation that has ended while something still works for it (`still` of
+ * its class) has quiet_wait set, and its event comes when nothing does.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -46,7 +46,7 @@ const struct machine operation_machine = {
         [ENDED] = {[GIVEN] = TO(FREE)},
     }};
 
-/* ---- Its entry, its time and its event ----------------------------------- */
+/* ---- Its entry, its time and its event ---------------------------------- */
 
 /* Keeps a sixteenth of the table free for peers, however busy this side is. */
 static bool operation_own_room(const struct perigee_engine *engine) {
@@ -145,7 +145,7 @@ struct operation *operation_find(struct perigee_engine *engine, int index) {
   return op->kind ? op : NULL;
 }
 
-/* ---- Regions and the peer's memory that it uses -------------------------- */
+/* ---- Regions and the peer's memory that it uses ------------------------- */
 
 void operation_ref(struct operation *op, struct perigee_region *region) {
   int i = 0;
@@ -175,7 +175,7 @@ void operation_unview(struct operation *op) {
   op->viewed = false;
 }
 
-/* ---- What it counts for its peer ----------------------------------------- */
+/* ---- What it counts for its peer ---------------------------------------- */
 
 /* A peer's requests are not limited by the own operations that wait for it:
  * otherwise two sides with many of these would wait for each other for ever. */
@@ -229,7 +229,7 @@ void operation_uncount(struct operation *op) {
   }
 }
 
-/* ---- Its end ------------------------------------------------------------- */
+/* ---- Its end ------------------------------------------------------------ */
 
 static void operation_unscan(struct operation *op) {
   if (op->scan)
@@ -274,7 +274,7 @@ void operation_free(struct operation *op) {
   operation_spare(op);
 }
 
-/* ---- Waiting for room in a ring ------------------------------------------ */
+/* ---- Waiting for room in a ring ----------------------------------------- */
 
 /* Keeps the session from being parked: if there is room already (for a refusal
  * that is sent at the next poll), the peer will not report any. */
@@ -297,7 +297,7 @@ void backlog_flush(struct perigee_session *session, enum ring ring) {
   }
 }
 
-/* ---- Operations that get no reply record ---------------------------------- */
+/* ---- Operations that get no reply record -------------------------------- */
 
 static void operation_advance(struct operation *op, enum event event) {
   machine_step(&operation_machine, &op->state, event);
@@ -370,7 +370,7 @@ void operation_given(struct operation *op) {
   operation_free(op);
 }
 
-/* ---- For the program ----------------------------------------------------- */
+/* ---- For the program ---------------------------------------------------- */
 
 void perigee_cancel(struct perigee_engine *engine, int index) {
   ENTER(engine);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * operations.h - what every kind of operation uses: its life, from a message to a
- * record, and from a record to memory. Blocks that a peer reads in place are in
- * loan.h.
+ * operations.h - what every kind of operation uses: its life, from a message to
+ * a record, and from a record to memory. Blocks that a peer reads in place are
+ * in loan.h.
  */
 #ifndef OPERATIONS_H
 #define OPERATIONS_H
@@ -11,7 +11,7 @@
 #include "base/stamp.h"
 #include "core/lanes.h"
 
-/* ---- operation.c: life --------------------------------------------------- */
+/* ---- operation.c: life -------------------------------------------------- */
 extern const struct machine operation_machine; /* without a reply record */
 struct operation *operation_take(struct perigee_session *,
                                  const struct operation_class *);
@@ -58,7 +58,7 @@ void operation_await_room(struct operation *op);
 void operation_published(struct operation *op);
 void operation_given(struct operation *op);
 
-/* ---- parts.c: payloads, and from a record to memory ---------------------- */
+/* ---- parts.c: payloads, and from a record to memory --------------------- */
 /* Checks a local slice and makes its payload, or returns a status. */
 int slice_payload(struct perigee_engine *, const struct perigee_slice *,
                   struct payload *);
@@ -68,8 +68,8 @@ bool parts_end(struct operation *op);
 void part_put(struct operation *op, int place, struct part *part);
 int part_expose(struct operation *op, int place, const struct payload *from,
                 struct source *source);
-/* Feeds what a transport stages at once, right behind the record. Polls feed the
- * rest, so the operation has to be moving. */
+/* Feeds what a transport stages at once, right behind the record. Polls feed
+ * the rest, so the operation has to be moving. */
 void parts_feed(struct operation *op);
 /* What the peer is told of an exposed part. */
 struct source part_source(const struct part *part);
@@ -95,7 +95,7 @@ int incoming_bulk(struct operation *op, int place, const struct source *source,
                   uint64_t length, uint16_t peer, uint32_t generation,
                   const struct payload *into, uint8_t **block);
 
-/* ---- outgoing.c: from a message to a record in a ring -------------------- */
+/* ---- outgoing.c: from a message to a record in a ring ------------------- */
 /* A record and the bytes that go into it. Fields are set where they are used:
  * zeroing them all would cost more than sending. */
 struct outgoing {
@@ -161,8 +161,9 @@ bool outgoing_traced(struct perigee_session *session, struct outgoing *out,
  * If not, a status and a sentence. */
 int trace_check(struct perigee_session *session,
                 const struct perigee_message *message);
-/* Copies the trace context that the operation's message names. */
-void trace_keep(struct operation *op);
+/* Copies the trace context that the message names. It travels with the
+ * operation's record, unless the peer does not know it (op->traced). */
+void trace_keep(struct operation *op, const struct perigee_message *message);
 /* Copies what came with a request: RECORD_TRACE_PAYLOAD bytes in the ring. */
 void trace_arrived(struct operation *op, const uint8_t *bytes);
 

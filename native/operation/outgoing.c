@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * outgoing.c - from a message to a record in the peer's ring, and the trace
- * context (W3C) that it may have: the trace that a call belongs to, and the span
- * from which it was made.
+ * context (W3C) that it may have: the trace that a call belongs to, and the
+ * span from which it was made.
  *
  * Bytes up to the eager limit travel in the ring. Longer payloads, and memory
- * that the CPU cannot touch, are exposed for the peer to pull. An own call has a
- * copy of the trace context that its message names; a served call has what came
- * with the request, until it has ended.
+ * that the CPU cannot touch, are exposed for the peer to pull. An own call has
+ * a copy of the trace context that its message names; a served call has what
+ * came with the request, until it has ended.
  */
 #include <string.h>
 
@@ -19,8 +19,8 @@
 #include "net/features.h"
 #include "operations.h"
 
-/* The slice of a raw call, or of a raw reply, is sent as its head; the slices of
- * typed ones, of messages and of one-sided access are sent beside it. */
+/* The slice of a raw call, or of a raw reply, is sent as its head; the slices
+ * of typed ones, of messages and of one-sided access are sent beside it. */
 static bool outgoing_slice_is_head(const struct operation *op,
                                    const struct perigee_message *m) {
   return m->slice.region && op->record == RECORD_REQUEST &&
@@ -196,7 +196,7 @@ outgoing_traced(struct perigee_session *session, struct outgoing *out,
   return outgoing_write(session, RING_REQUEST, out, trace);
 }
 
-/* ---- Trace contexts -------------------------------------------------------- */
+/* ---- Trace contexts ----------------------------------------------------- */
 
 _Static_assert(sizeof(struct perigee_trace) == RECORD_TRACE_PAYLOAD,
                "it travels as it lies");
@@ -229,13 +229,11 @@ static uint64_t trace_next_span(struct perigee_engine *engine) {
   return z ? z : 1;
 }
 
-void trace_keep(struct operation *op) {
-  bool carried = op->message.flags & PERIGEE_CARRIED;
-  op->trace = *op->message.trace;
-  op->message.trace = &op->trace;
-  if (!(op->session->peer.features & FEATURE_TRACE))
-    op->message.trace = NULL;
-  if (!carried && !trace_is_zero(op->trace.span, sizeof op->trace.span))
+void trace_keep(struct operation *op, const struct perigee_message *m) {
+  op->trace = *m->trace;
+  op->traced = op->session->peer.features & FEATURE_TRACE;
+  if (!(m->flags & PERIGEE_CARRIED) &&
+      !trace_is_zero(op->trace.span, sizeof op->trace.span))
     return;
   uint64_t span = trace_next_span(op->engine);
   memcpy(op->trace.span, &span, sizeof span);

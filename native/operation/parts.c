@@ -2,8 +2,8 @@
  *
  * parts.c - the payloads of an operation: from the slice of a local region that
  * a program names to a payload; parts, which do not travel in the operation's
- * record (exposing them, bringing the peer's, and the end of both); and bringing
- * what came in a record, or beside it, to the memory where it belongs.
+ * record (exposing them, bringing the peer's, and the end of both); and
+ * bringing what came in a record, or beside it, to the memory where it belongs.
  */
 #include <string.h>
 
@@ -15,7 +15,7 @@
 #include "core/pool.h"
 #include "loan.h"
 
-/* ---- Slices --------------------------------------------------------------- */
+/* ---- Slices ------------------------------------------------------------- */
 
 int slice_payload(struct perigee_engine *engine,
                   const struct perigee_slice *slice, struct payload *p) {
@@ -45,7 +45,7 @@ int slice_payload(struct perigee_engine *engine,
   return PERIGEE_OK;
 }
 
-/* ---- Parts ---------------------------------------------------------------- */
+/* ---- Parts -------------------------------------------------------------- */
 
 void part_put(struct operation *op, int place, struct part *part) {
   op->parts[place] = part;
@@ -148,8 +148,8 @@ bool parts_end(struct operation *op) {
   return quiet;
 }
 
-/* What a lost lane brings is lost. What it exposed ends by the peer's answer, as
- * the peer may have all of it. */
+/* What a lost lane brings is lost. What it exposed ends by the peer's answer,
+ * as the peer may have all of it. */
 static int part_lost(const struct operation *op, const struct part *part,
                      int place) {
   const char *why;
@@ -227,7 +227,7 @@ bool part_live(const struct operation *op, int place) {
                                    part->fetch.generation);
 }
 
-/* ---- Typed payloads ------------------------------------------------------- */
+/* ---- Typed payloads ----------------------------------------------------- */
 
 /* Fails with a sentence that says which limit the payload exceeds. */
 static int incoming_too_much(struct perigee_engine *engine, uint64_t length,
@@ -300,7 +300,7 @@ int incoming_scan(struct operation *op) {
   return status < 0 ? status : 1;
 }
 
-/* ---- From a record to memory ----------------------------------------------- */
+/* ---- From a record to memory -------------------------------------------- */
 
 /* Uses the payload that was named, or takes a pooled block. */
 static int incoming_destination(struct operation *op, uint64_t length,

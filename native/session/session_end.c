@@ -158,7 +158,7 @@ void perigee_session_close(struct perigee_session *s) {
 
 /* Calls in service outlive their session: the program still answers them. */
 static void drop(struct operation *op) {
-  if (op->kind == OP_SERVED && op->state != 0 && serve_survives(op)) {
+  if (op->kind == OP_SERVED && op->state != 0 && served_survives(op)) {
     operation_uncount(op);
     list_remove(&op->all);
     op->session = NULL;
@@ -221,7 +221,7 @@ int perigee_session_settled(const struct perigee_session *s) {
   if (s->state != PERIGEE_SESSION_ENDED || s->news.next)
     return 0;
   for (n = s->operations.all.next; n != &s->operations.all; n = n->next)
-    if (!serve_survives(CONTAINER(n, struct operation, all)))
+    if (!served_survives(CONTAINER(n, struct operation, all)))
       return 0;
   return 1;
 }
