@@ -57,8 +57,8 @@ void blocks_close(struct blocks *blocks) {
 
 /* ---- Free lists --------------------------------------------------------- */
 
-static void push(struct blocks *blocks, struct block *block, unsigned order,
-                 enum state state) {
+static void block_push(struct blocks *blocks, struct block *block,
+                       unsigned order, enum state state) {
   uint32_t index = (uint32_t)(block - blocks->table) + 1;
   uint32_t *first = &blocks->lists[state == COLD][order];
   *block = (struct block){
@@ -71,7 +71,7 @@ static void push(struct blocks *blocks, struct block *block, unsigned order,
     blocks->warm += order_size(order);
 }
 
-static void unlink_block(struct blocks *blocks, struct block *block) {
+static void block_unlink(struct blocks *blocks, struct block *block) {
   bool cold = block->state == COLD;
   uint32_t *first = &blocks->lists[cold][block->order];
   if (block->previous)
@@ -91,7 +91,8 @@ static void unlink_block(struct blocks *blocks, struct block *block) {
 
 /* Returns the smallest free block of at least this order; of two of one order,
  * the warm one. Cold blocks are looked at only with `any`. */
-static struct block *find(struct blocks *blocks, unsigned order, bool any) {
+static struct block *blocks_find(struct blocks *blocks, unsigned order,
+                                 bool any) {
   uint32_t warm = blocks->filled[0] >> order;
   uint32_t cold = any ? blocks->filled[1] >> order : 0;
   if (!(warm | cold))
@@ -104,14 +105,14 @@ static struct block *find(struct blocks *blocks, unsigned order, bool any) {
 /* ---- Where blocks come from --------------------------------------------- */
 
 /* Takes fresh space. What alignment skips becomes smaller free blocks. */
-static struct block *bump(struct blocks *blocks, unsigned order) {
+static struct block *blocks_bump(struct blocks *blocks, unsigned order) {
   uint64_t size = order_size(order);
   uint64_t start = (blocks->bump + size - 1) & ~(size - 1);
   if (start > blocks->space || blocks->space - start < size)
     return NULL;
   while (blocks->bump < start) {
     unsigned gap = (unsigned)__builtin_ctzll(blocks->bump) - BLOCKS_SHIFT;
-    push(blocks, block_at(blocks, blocks->bump), gap, COLD);
+    block_push(blocks, block_at(blocks, blocks->bump), gap, COLD);
     blocks->bump += order_size(gap);
   }
   blocks->bump += size;
@@ -119,21 +120,21 @@ static struct block *bump(struct blocks *blocks, unsigned order) {
 }
 
 /* Halves a free, unlinked block until it has the wanted order. */
-static struct block *split(struct blocks *blocks, struct block *block,
-                           unsigned order) {
+static struct block *block_split(struct blocks *blocks, struct block *block,
+                                 unsigned order) {
   enum state state = block->state;
   unsigned had = block->order;
-  unlink_block(blocks, block);
+  block_unlink(blocks, block);
   while (had > order) {
     had--;
     uint64_t half = block_offset(blocks, block) + order_size(had);
-    push(blocks, block_at(blocks, half), had, state);
+    block_push(blocks, block_at(blocks, half), had, state);
   }
   return block;
 }
 
-static struct block *buddy_of(const struct blocks *blocks,
-                              const struct block *block) {
+static struct block *block_buddy(const struct blocks *blocks,
+                                 const struct block *block) {
   uint64_t offset = block_offset(blocks, block) ^ order_size(block->order);
   if (offset >= blocks->space)
     return NULL;
@@ -143,53 +144,55 @@ static struct block *buddy_of(const struct blocks *blocks,
 }
 
 /* Joins a free block with its free buddies, as far as there are any. */
-static struct block *join(struct blocks *blocks, struct block *block) {
+static struct block *block_join(struct blocks *blocks, struct block *block) {
   struct block *buddy;
-  while ((buddy = buddy_of(blocks, block))) {
+  while ((buddy = block_buddy(blocks, block))) {
     unsigned order = block->order + 1u;
     enum state state = block->state == WARM ? WARM : buddy->state;
-    unlink_block(blocks, block);
-    unlink_block(blocks, buddy);
+    block_unlink(blocks, block);
+    block_unlink(blocks, buddy);
     if (buddy < block)
       block = buddy;
-    push(blocks, block, order, state);
+    block_push(blocks, block, order, state);
   }
   return block;
 }
 
 /* Walks over all blocks of the space, so it runs only if nothing else is left,
  * and at most once between two gives. */
-static void join_all(struct blocks *blocks) {
+static void blocks_join_all(struct blocks *blocks) {
   if (blocks->joined)
     return;
   blocks->joined = true;
   for (uint64_t offset = 0; offset < blocks->bump;) {
     struct block *block = block_at(blocks, offset);
     if (block->state != LIVE)
-      block = join(blocks, block);
+      block = block_join(blocks, block);
     offset = block_offset(blocks, block) + order_size(block->order);
   }
 }
 
-static struct block *obtain(struct blocks *blocks, unsigned order, bool any) {
-  struct block *block = find(blocks, order, any);
+static struct block *blocks_obtain(struct blocks *blocks, unsigned order,
+                                   bool any) {
+  struct block *block = blocks_find(blocks, order, any);
   if (block && block->order == order) {
-    unlink_block(blocks, block);
+    block_unlink(blocks, block);
     return block;
   }
-  struct block *fresh = any ? bump(blocks, order) : NULL;
+  struct block *fresh = any ? blocks_bump(blocks, order) : NULL;
   if (fresh)
     return fresh;
   if (!block && any) {
-    join_all(blocks);
-    block = find(blocks, order, any);
+    blocks_join_all(blocks);
+    block = blocks_find(blocks, order, any);
   }
-  return block ? split(blocks, block, order) : NULL;
+  return block ? block_split(blocks, block, order) : NULL;
 }
 
 /* ---- What callers see --------------------------------------------------- */
 
-static inline int64_t take(struct blocks *blocks, uint64_t length, bool any) {
+static inline int64_t blocks_take_any(struct blocks *blocks, uint64_t length,
+                                      bool any) {
   if (!blocks->table || length > blocks->limit || length > blocks->space)
     return PERIGEE_TOO_LARGE;
   unsigned order = order_of(length);
@@ -198,7 +201,7 @@ static inline int64_t take(struct blocks *blocks, uint64_t length, bool any) {
     return PERIGEE_TOO_LARGE;
   if (size > blocks->limit - blocks->live)
     return PERIGEE_AGAIN;
-  struct block *block = obtain(blocks, order, any);
+  struct block *block = blocks_obtain(blocks, order, any);
   if (!block)
     return PERIGEE_AGAIN;
   block->order = (uint8_t)order;
@@ -209,11 +212,11 @@ static inline int64_t take(struct blocks *blocks, uint64_t length, bool any) {
 }
 
 int64_t blocks_take(struct blocks *blocks, uint64_t length) {
-  return take(blocks, length, true);
+  return blocks_take_any(blocks, length, true);
 }
 
 int64_t blocks_take_warm(struct blocks *blocks, uint64_t length) {
-  return take(blocks, length, false);
+  return blocks_take_any(blocks, length, false);
 }
 
 uint64_t blocks_size(const struct blocks *blocks, uint64_t offset) {
@@ -244,7 +247,7 @@ int blocks_give(struct blocks *blocks, uint64_t offset) {
   struct block *block = block_at(blocks, offset);
   blocks->live -= size;
   blocks->joined = false;
-  push(blocks, block, block->order, WARM);
+  block_push(blocks, block, block->order, WARM);
   return PERIGEE_OK;
 }
 
@@ -253,8 +256,8 @@ uint64_t blocks_idle(struct blocks *blocks, uint64_t keep, uint64_t *offset) {
     return 0;
   unsigned order = 31 - (unsigned)__builtin_clz(blocks->filled[0]);
   struct block *block = &blocks->table[blocks->lists[0][order] - 1];
-  unlink_block(blocks, block);
-  push(blocks, block, order, COLD);
+  block_unlink(blocks, block);
+  block_push(blocks, block, order, COLD);
   *offset = block_offset(blocks, block);
   return order_size(order);
 }
@@ -266,8 +269,8 @@ void blocks_cool(struct blocks *blocks, uint64_t from, uint64_t to) {
     if (block->state != WARM)
       continue;
     unsigned order = block->order;
-    unlink_block(blocks, block);
-    push(blocks, block, order, COLD);
+    block_unlink(blocks, block);
+    block_push(blocks, block, order, COLD);
   }
 }
 

@@ -17,13 +17,13 @@ uint8_t *record_head(const struct record *r, uint8_t *bytes) {
   return (r->flags & RECORD_HEAD_BULK) ? NULL : bytes + record_before(r->flags);
 }
 
-static uint64_t head_room(const struct record *r) {
+static uint64_t record_head_room(const struct record *r) {
   return (r->flags & RECORD_HEAD_BULK) ? RECORD_SOURCE
                                        : record_padded(r->head_length);
 }
 
 uint64_t record_size(const struct record *r) {
-  uint64_t n = record_before(r->flags) + head_room(r);
+  uint64_t n = record_before(r->flags) + record_head_room(r);
   if (r->flags & RECORD_SLICE)
     n += (r->flags & RECORD_SLICE_BULK) ? RECORD_SOURCE
                                         : 8 + record_padded(r->slice_length);
@@ -31,38 +31,38 @@ uint64_t record_size(const struct record *r) {
 }
 
 /* Returns where the slice's length or its source stands. */
-static uint8_t *slice_part(const struct record *r, uint8_t *bytes) {
-  return bytes + record_before(r->flags) + head_room(r);
+static uint8_t *record_slice_part(const struct record *r, uint8_t *bytes) {
+  return bytes + record_before(r->flags) + record_head_room(r);
 }
 
 uint8_t *record_slice(const struct record *r, uint8_t *bytes) {
   bool here = (r->flags & (RECORD_SLICE | RECORD_SLICE_BULK)) == RECORD_SLICE;
-  return here ? slice_part(r, bytes) + sizeof r->slice_length : NULL;
+  return here ? record_slice_part(r, bytes) + sizeof r->slice_length : NULL;
 }
 
-static void put_slice(const struct record *r, uint8_t *at) {
+static void record_put_slice(const struct record *r, uint8_t *at) {
   if (r->flags & RECORD_SLICE_BULK)
     memcpy(at, &r->slice_source, RECORD_SOURCE);
   else
     memcpy(at, &r->slice_length, sizeof r->slice_length);
 }
 
-static inline void put_parts(const struct record *r, uint8_t *bytes) {
+static inline void record_put_parts(const struct record *r, uint8_t *bytes) {
   if (r->flags & RECORD_SLICE)
-    put_slice(r, slice_part(r, bytes));
+    record_put_slice(r, record_slice_part(r, bytes));
   if (r->flags & RECORD_HEAD_BULK)
     memcpy(bytes + record_before(r->flags), &r->head_source, RECORD_SOURCE);
 }
 
 void record_encode(const struct record *r, uint8_t *bytes) {
-  put_parts(r, bytes);
+  record_put_parts(r, bytes);
   record_encode_words(r, bytes);
 }
 
 void record_encode_traced(const struct record *r, uint8_t *bytes,
                           const struct perigee_trace *trace) {
   uint8_t *at = bytes + record_before(r->flags);
-  put_parts(r, bytes + RECORD_TRACED);
+  record_put_parts(r, bytes + RECORD_TRACED);
   record_word(at + RECORD_TRACED - 8, 0);
   memcpy(at + RECORD_EXTENSION, trace, sizeof *trace);
   at[0] = RECORD_TRACE;
@@ -92,7 +92,7 @@ struct rest {
   uint64_t length;
 };
 
-static const uint8_t *take(struct rest *rest, uint64_t length) {
+static const uint8_t *record_take(struct rest *rest, uint64_t length) {
   if (length > rest->length)
     return NULL;
   const uint8_t *at = rest->at;
@@ -102,13 +102,13 @@ static const uint8_t *take(struct rest *rest, uint64_t length) {
 }
 
 /* Reads the extensions. The length of their area is a multiple of 8. */
-static bool take_extensions(struct rest *all, uint64_t length,
-                            struct record *r) {
-  struct rest rest = {take(all, length), length};
+static bool record_take_extensions(struct rest *all, uint64_t length,
+                                   struct record *r) {
+  struct rest rest = {record_take(all, length), length};
   while (rest.at && rest.length > 0) {
     const uint8_t *at = rest.at;
     uint64_t word = word_once(at), size = 8 * (word >> 16 & 0xffff);
-    if (size == 0 || !take(&rest, size))
+    if (size == 0 || !record_take(&rest, size))
       return false;
     if ((uint16_t)word != RECORD_TRACE)
       continue;
@@ -119,8 +119,9 @@ static bool take_extensions(struct rest *all, uint64_t length,
   return rest.at != NULL;
 }
 
-static bool take_source(struct rest *rest, struct source *s, uint64_t *total) {
-  const uint8_t *at = take(rest, RECORD_SOURCE);
+static bool record_take_source(struct rest *rest, struct source *s,
+                               uint64_t *total) {
+  const uint8_t *at = record_take(rest, RECORD_SOURCE);
   if (!at)
     return false;
   copy_once(s, at, RECORD_SOURCE);
@@ -129,32 +130,32 @@ static bool take_source(struct rest *rest, struct source *s, uint64_t *total) {
          s->stride <= PAYLOAD_MAX;
 }
 
-static bool take_head(struct rest *rest, uint32_t inline_length,
-                      struct record *r) {
+static bool record_take_head(struct rest *rest, uint32_t inline_length,
+                             struct record *r) {
   if (r->flags & RECORD_HEAD_BULK)
-    return take_source(rest, &r->head_source, &r->head_length);
+    return record_take_source(rest, &r->head_source, &r->head_length);
   r->head_length = inline_length;
-  r->head = take(rest, record_padded(inline_length));
+  r->head = record_take(rest, record_padded(inline_length));
   return r->head != NULL;
 }
 
-static bool take_slice(struct rest *rest, struct record *r) {
+static bool record_take_slice(struct rest *rest, struct record *r) {
   if (r->flags & RECORD_SLICE_BULK)
     return r->flags & RECORD_SLICE &&
-           take_source(rest, &r->slice_source, &r->slice_length);
-  const uint8_t *at = take(rest, 8);
+           record_take_source(rest, &r->slice_source, &r->slice_length);
+  const uint8_t *at = record_take(rest, 8);
   if (!at)
     return false;
   r->slice_length = word_once(at);
   if (r->slice_length > rest->length)
     return false;
-  r->slice = take(rest, record_padded(r->slice_length));
+  r->slice = record_take(rest, record_padded(r->slice_length));
   return r->slice != NULL;
 }
 
 /* Sets single fields: zeroing the sources of each record would cost more than
  * decoding does. They are set later, or never read. */
-static void take_header(struct record *r, const uint64_t word[3]) {
+static void record_take_header(struct record *r, const uint64_t word[3]) {
   r->kind = (uint8_t)word[0];
   r->flags = (uint8_t)(word[0] >> 8);
   r->method = (uint16_t)(word[0] >> 16);
@@ -169,14 +170,15 @@ static void take_header(struct record *r, const uint64_t word[3]) {
 }
 
 /* Records with a slice, a source or extensions. */
-static __attribute__((noinline)) bool take_parts(struct rest rest,
-                                                 uint64_t extensions,
-                                                 uint32_t inline_length,
-                                                 struct record *r) {
-  if (extensions > 0 && !take_extensions(&rest, extensions, r))
+static __attribute__((noinline)) bool record_take_parts(struct rest rest,
+                                                        uint64_t extensions,
+                                                        uint32_t inline_length,
+                                                        struct record *r) {
+  if (extensions > 0 && !record_take_extensions(&rest, extensions, r))
     return false;
   bool slice = r->flags & (RECORD_SLICE | RECORD_SLICE_BULK);
-  return take_head(&rest, inline_length, r) && (!slice || take_slice(&rest, r));
+  return record_take_head(&rest, inline_length, r) &&
+         (!slice || record_take_slice(&rest, r));
 }
 
 /* Mostly there is an inline head and nothing else, so that is not taken step by
@@ -187,7 +189,7 @@ int record_decode(const uint8_t *bytes, uint64_t length, struct record *r) {
     return PERIGEE_PROTOCOL;
   uint64_t word[3] = {word_once(bytes + 8), word_once(bytes + 16),
                       word_once(bytes + 24)};
-  take_header(r, word);
+  record_take_header(r, word);
   uint32_t flags = r->flags;
   if ((flags & ~RECORD_FLAGS) || r->kind == 0 || r->kind >= RECORD_KINDS)
     return PERIGEE_UNSUPPORTED;
@@ -203,8 +205,9 @@ int record_decode(const uint8_t *bytes, uint64_t length, struct record *r) {
     return PERIGEE_PROTOCOL;
   if (__builtin_expect(extensions || flags & PARTS, 0)) {
     struct rest rest = {bytes + before, length - before};
-    return take_parts(rest, extensions, (uint32_t)head, r) ? PERIGEE_OK
-                                                           : PERIGEE_PROTOCOL;
+    return record_take_parts(rest, extensions, (uint32_t)head, r)
+               ? PERIGEE_OK
+               : PERIGEE_PROTOCOL;
   }
   r->head = bytes + before;
   r->head_length = head;

@@ -47,8 +47,8 @@ enum record_kind {
 };
 
 enum record_flag {
-  /* Of requests and their replies: the head is typed values (typed.h); of a
-   * failure, it is a text, a zero and typed values. Receivers ignore it on other
+  /* In requests and their replies the head is typed values (typed.h); in a
+   * failure it is a text, a zero and typed values. Receivers ignore it on other
    * kinds, where older builds set it if a slice comes with the record. */
   RECORD_TYPED = 1,
   RECORD_SLICE = 2,

@@ -5,7 +5,7 @@
 
 #include "perigee.h"
 
-static bool has_room(struct ring_out *r, uint64_t need) {
+static bool ring_has_room(struct ring_out *r, uint64_t need) {
   if (r->head + need - r->known <= r->size)
     return true;
   uint64_t seen = atomic_load_explicit(r->consumed, memory_order_acquire);
@@ -22,8 +22,8 @@ uint8_t *ring_find(struct ring_out *r, uint64_t length) {
   if (need > r->size / RING_SHARE)
     return NULL;
   if (need <= rest)
-    return has_room(r, need) ? r->bytes + at : NULL;
-  if (!has_room(r, rest + need))
+    return ring_has_room(r, need) ? r->bytes + at : NULL;
+  if (!ring_has_room(r, rest + need))
     return NULL;
   atomic_store_explicit((_Atomic uint64_t *)(void *)(r->bytes + at),
                         ring_word(r->key, r->head, 0), memory_order_release);

@@ -6,31 +6,24 @@
 #include <string.h>
 #include <sys/resource.h>
 
+#include "least.h"
 #include "perigee.h"
 
 /* ---- Quotas ------------------------------------------------------------- */
 
-static uint64_t less(uint64_t a, uint64_t b) {
-  return a < b ? a : b;
-}
-
-static uint64_t more(uint64_t a, uint64_t b) {
-  return a > b ? a : b;
-}
-
 /* The sockets of listeners and the program's own files are not counted. */
-static uint64_t descriptors(const struct perigee_options *o) {
+static uint64_t shares_descriptors(const struct perigee_options *o) {
   struct rlimit limit = {.rlim_cur = 1024};
   if (o->descriptors > 0)
     return o->descriptors;
   getrlimit(RLIMIT_NOFILE, &limit);
-  uint64_t most = less(limit.rlim_cur, 1 << 24);
+  uint64_t most = least(limit.rlim_cur, 1 << 24);
   return most - most / 8;
 }
 
 /* A segment takes at most two mappings of its area. A quarter of the mappings
  * that a process may have is used for them; the rest is the program's. */
-static uint64_t segments(void) {
+static uint64_t shares_segments(void) {
   unsigned long long most = 65530;
   FILE *f = fopen("/proc/sys/vm/max_map_count", "re");
   if (f && fscanf(f, "%llu", &most) != 1)
@@ -43,18 +36,18 @@ static uint64_t segments(void) {
 /* An eighth of the operations is kept for own ones, whatever peers do. One peer
  * may have nearly all sessions and their descriptors: these cost little, and
  * what the peer can do with them is bounded by the other quotas. */
-static void fill(struct shares *all, const struct perigee_options *o) {
+static void shares_fill(struct shares *all, const struct perigee_options *o) {
   enum { ALL_BUT_RESERVE = 1 << 30 };
-  uint64_t served = o->operations - more(8, o->operations / 8);
-  uint64_t files = descriptors(o);
-  all->own = o->operations - (uint32_t)more(9, o->operations / 16);
+  uint64_t served = o->operations - greatest(8, o->operations / 8);
+  uint64_t files = shares_descriptors(o);
+  all->own = o->operations - (uint32_t)greatest(9, o->operations / 16);
   all->easy = o->operations / 2;
-  all->quota[SHARE_OPERATIONS] =
-      (struct quota){.limit = served,
-                     .reserve = served / 16,
-                     .least = less(o->serving, more(4, less(128, served / 64))),
-                     .factor = 1,
-                     .part = 5};
+  all->quota[SHARE_OPERATIONS] = (struct quota){
+      .limit = served,
+      .reserve = served / 16,
+      .least = least(o->serving, greatest(4, least(128, served / 64))),
+      .factor = 1,
+      .part = 5};
   all->quota[SHARE_KEPT] = all->quota[SHARE_OPERATIONS];
   all->quota[SHARE_KEPT].limit = o->operations / 2;
   all->quota[SHARE_POOLED] = all->quota[SHARE_EXPOSED] =
@@ -70,7 +63,7 @@ static void fill(struct shares *all, const struct perigee_options *o) {
                                             .least = o->mapped / 1024,
                                             .factor = 2,
                                             .part = 5};
-  uint64_t maps = segments();
+  uint64_t maps = shares_segments();
   all->quota[SHARE_SEGMENTS] = (struct quota){.limit = maps,
                                               .reserve = maps / 16,
                                               .least = maps / 256,
@@ -81,19 +74,20 @@ static void fill(struct shares *all, const struct perigee_options *o) {
                                             .least = o->pool / 4096,
                                             .factor = 1,
                                             .part = 5};
-  /* Who gets none of it is pulled from. */
+  /* A session that gets none of it is pulled from. */
   all->quota[SHARE_STAGED] = (struct quota){.limit = o->pool / 16,
                                             .reserve = o->pool / 256,
                                             .least = o->pool / 256,
                                             .factor = 1};
-  all->quota[SHARE_DESCRIPTORS] = (struct quota){.limit = files,
-                                                 .reserve = less(64, files / 8),
-                                                 .least = 8,
-                                                 .factor = ALL_BUT_RESERVE,
-                                                 .part = 3};
+  all->quota[SHARE_DESCRIPTORS] =
+      (struct quota){.limit = files,
+                     .reserve = least(64, files / 8),
+                     .least = 8,
+                     .factor = ALL_BUT_RESERVE,
+                     .part = 3};
   all->quota[SHARE_SESSIONS] =
       (struct quota){.limit = o->sessions,
-                     .reserve = less(16, o->sessions / 16),
+                     .reserve = least(16, o->sessions / 16),
                      .least = 4,
                      .factor = ALL_BUT_RESERVE,
                      .part = 3};
@@ -105,22 +99,22 @@ uint64_t share_most(const struct share *s, enum share_kind kind) {
   uint64_t rest = q->limit > others ? q->limit - others : 0;
   uint64_t spare = rest > q->reserve ? rest - q->reserve : 0;
   uint64_t part = UINT64_C(1) << q->part;
-  uint64_t least = less(q->least, (rest + part) / (part + 1));
+  uint64_t even = least(q->least, (rest + part) / (part + 1));
   spare -= (spare + q->factor) / (q->factor + 1);
-  return less(rest, more(least, spare));
+  return least(rest, greatest(even, spare));
 }
 
 /* ---- Peers --------------------------------------------------------------- */
 
-static struct node *bucket(struct shares *all, const uint64_t key[2]) {
+static struct node *shares_bucket(struct shares *all, const uint64_t key[2]) {
   uint64_t hash = 0;
   for (int i = 0; i < 2; i++)
     hash = (hash ^ key[i]) * UINT64_C(0x9e3779b97f4a7c15);
   return &all->peers[hash >> 56];
 }
 
-static struct share *peer_of(struct shares *all, const uint64_t key[2]) {
-  struct node *head = bucket(all, key);
+static struct share *shares_peer(struct shares *all, const uint64_t key[2]) {
+  struct node *head = shares_bucket(all, key);
   for (struct node *n = head->next; n != head; n = n->next) {
     struct share *peer = CONTAINER(n, struct share, node);
     if (memcmp(peer->key, key, sizeof peer->key) == 0)
@@ -137,7 +131,7 @@ static struct share *peer_of(struct shares *all, const uint64_t key[2]) {
   return peer;
 }
 
-static void peer_leave(struct share *peer) {
+static void share_peer_leave(struct share *peer) {
   if (peer->members > 0)
     return;
   list_remove(&peer->node);
@@ -147,7 +141,7 @@ static void peer_leave(struct share *peer) {
 
 /* ---- Sessions ----------------------------------------------------------- */
 
-static bool room_for(struct shares *all) {
+static bool shares_make_room(struct shares *all) {
   uint32_t room = all->room ? 2 * all->room : 16;
   if (all->spares > 0 || all->count < all->room)
     return true;
@@ -163,7 +157,7 @@ static bool room_for(struct shares *all) {
 }
 
 static struct share *share_new(struct shares *all, struct share *peer) {
-  struct share *s = room_for(all) ? calloc(1, sizeof *s) : NULL;
+  struct share *s = shares_make_room(all) ? calloc(1, sizeof *s) : NULL;
   if (!s)
     return NULL;
   s->index = all->spares > 0 ? all->spare[--all->spares] : all->count++;
@@ -176,10 +170,10 @@ static struct share *share_new(struct shares *all, struct share *peer) {
 }
 
 struct share *share_join(struct shares *all, const uint64_t key[2]) {
-  struct share *peer = peer_of(all, key);
+  struct share *peer = shares_peer(all, key);
   struct share *s = peer ? share_new(all, peer) : NULL;
   if (peer && !s)
-    peer_leave(peer);
+    share_peer_leave(peer);
   return s;
 }
 
@@ -190,13 +184,13 @@ static void share_free(struct share *s) {
   all->by_index[s->index] = NULL;
   all->spare[all->spares++] = s->index;
   s->parent->members--;
-  peer_leave(s->parent);
+  share_peer_leave(s->parent);
   free(s);
 }
 
 #ifdef PERIGEE_DEBUG
 /* Aborts if an ended session still holds anything but pooled blocks. */
-static void check_empty(const struct share *s) {
+static void share_check_empty(const struct share *s) {
   for (int i = 0; i < SHARES; i++)
     if (s->used[i] != 0 && i != SHARE_POOLED) {
       fprintf(stderr, "perigee: an ended session holds %llu of kind %d\n",
@@ -206,7 +200,7 @@ static void check_empty(const struct share *s) {
 }
 
 /* Aborts if the sums of one level differ from the level above. */
-static void check_sums(struct shares *all) {
+static void shares_check_sums(struct shares *all) {
   uint64_t sessions[SHARES] = {0}, peers[SHARES] = {0};
   for (uint32_t i = 1; i < all->count; i++)
     for (int k = 0; all->by_index[i] && k < SHARES; k++)
@@ -222,18 +216,18 @@ static void check_sums(struct shares *all) {
     }
 }
 #else
-static void check_empty(const struct share *s) {
+static void share_check_empty(const struct share *s) {
   (void)s;
 }
 
-static void check_sums(struct shares *all) {
+static void shares_check_sums(struct shares *all) {
   (void)all;
 }
 #endif
 
 void share_leave(struct share *s) {
-  check_empty(s);
-  check_sums(s->all);
+  share_check_empty(s);
+  shares_check_sums(s->all);
   s->members = 0;
   share_free(s);
 }
@@ -247,12 +241,12 @@ void shares_unpool(struct shares *all, uint32_t index, uint64_t n) {
 /* ---- Opening and closing ------------------------------------------------ */
 
 int shares_open(struct shares *all, const struct perigee_options *options) {
-  fill(all, options);
+  shares_fill(all, options);
   all->engine.all = all;
   all->count = 1; /* index 0 stands for the engine */
   for (int i = 0; i < SHARE_BUCKETS; i++)
     list_open(&all->peers[i]);
-  return room_for(all) ? PERIGEE_OK : PERIGEE_NO_MEMORY;
+  return shares_make_room(all) ? PERIGEE_OK : PERIGEE_NO_MEMORY;
 }
 
 void shares_close(struct shares *all) {

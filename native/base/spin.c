@@ -13,7 +13,7 @@ static const int64_t PAUSE = 1000000000; /* ns, longest pause */
  * costs 2 * most. */
 enum { FAIR = 16, HOLD = 64, LEAST = 16, SOON = 2 };
 
-static void limit_all(struct spin *spin, int64_t most) {
+static void spin_limit_all(struct spin *spin, int64_t most) {
   spin->most = spin->of[false].limit = spin->of[true].limit = most;
 }
 
@@ -22,12 +22,12 @@ void spin_open(struct spin *spin, int64_t most, bool always) {
   *spin = (struct spin){.of = {{.wasted = UINT64_MAX}, {.wasted = UINT64_MAX}},
                         .given = given,
                         .always = always};
-  limit_all(spin, given ? most : MOST);
+  spin_limit_all(spin, given ? most : MOST);
 }
 
 void spin_lengthen(struct spin *spin, int times) {
   if (!spin->given)
-    limit_all(spin, times * MOST);
+    spin_limit_all(spin, times * MOST);
 }
 
 int64_t spin_begin(struct spin *spin, int64_t now, uint64_t progress,
@@ -42,7 +42,7 @@ int64_t spin_begin(struct spin *spin, int64_t now, uint64_t progress,
   return at->limit;
 }
 
-static int64_t longer(int64_t pause, int64_t least) {
+static int64_t spin_longer(int64_t pause, int64_t least) {
   int64_t next = pause < least ? least : 2 * pause;
   return next < PAUSE ? next : PAUSE;
 }
@@ -57,7 +57,7 @@ void spin_wasted(struct spin *spin, int64_t now, uint64_t progress) {
     return;
   at->limit = 0;
   at->tries = now + at->pause;
-  at->pause = longer(at->pause, FAIR * 2 * spin->most);
+  at->pause = spin_longer(at->pause, FAIR * 2 * spin->most);
 }
 
 void spin_woken(struct spin *spin, int64_t after) {
@@ -70,6 +70,6 @@ bool spin_yields(const struct spin *spin, int64_t now) {
 
 void spin_yielded(struct spin *spin, int64_t now, int64_t took) {
   spin->others = took >= OTHERS && took < COMPUTES;
-  spin->hold = took < COMPUTES ? 0 : longer(spin->hold, HOLD * took);
+  spin->hold = took < COMPUTES ? 0 : spin_longer(spin->hold, HOLD * took);
   spin->yields = now + spin->hold;
 }

@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "timers.h"
 
-static void clear(struct timer *head) {
+static void timers_clear(struct timer *head) {
   head->next = head->previous = head;
 }
 
 void timers_open(struct timers *timers, int64_t now) {
   for (size_t i = 0; i < TIMERS_SLOTS; i++)
-    clear(&timers->slots[i]);
-  clear(&timers->expired);
+    timers_clear(&timers->slots[i]);
+  timers_clear(&timers->expired);
   timers->tick = now / TIMERS_TICK + 1;
   timers->now = now;
   timers->next = INT64_MAX;
   timers->count = 0;
 }
 
-static void turn_slot(struct timers *timers, struct timer *head, int64_t now) {
+static void timers_turn_slot(struct timers *timers, struct timer *head,
+                             int64_t now) {
   for (struct timer *timer = head->next, *next; timer != head; timer = next) {
     next = timer->next;
     if (timer->due > now)
@@ -36,10 +37,10 @@ void timers_turn(struct timers *timers, int64_t now) {
   if (timers->count == 0)
     return;
   for (int64_t tick = first; tick <= last; tick++)
-    turn_slot(timers, &timers->slots[tick % TIMERS_SLOTS], now);
+    timers_turn_slot(timers, &timers->slots[tick % TIMERS_SLOTS], now);
 }
 
-static int64_t earliest_in(const struct timer *head, int64_t earliest) {
+static int64_t timers_earliest_in(const struct timer *head, int64_t earliest) {
   for (struct timer *timer = head->next; timer != head; timer = timer->next) {
     int64_t tick = timers_tick(timer->due);
     if (tick < earliest)
@@ -49,11 +50,11 @@ static int64_t earliest_in(const struct timer *head, int64_t earliest) {
 }
 
 /* The search ends at the first slot that holds a timer of this revolution. */
-static int64_t earliest(const struct timers *timers) {
+static int64_t timers_earliest(const struct timers *timers) {
   int64_t least = INT64_MAX;
   for (int64_t i = 0; i < TIMERS_SLOTS; i++) {
     int64_t tick = timers->tick + i;
-    least = earliest_in(&timers->slots[tick % TIMERS_SLOTS], least);
+    least = timers_earliest_in(&timers->slots[tick % TIMERS_SLOTS], least);
     if (least <= tick)
       break;
   }
@@ -68,7 +69,7 @@ int64_t timers_next(struct timers *timers) {
   if (timers->expired.next != &timers->expired)
     return timers->expired.next->due;
   if (timers->next < timers->tick)
-    timers->next = earliest(timers);
+    timers->next = timers_earliest(timers);
   const int64_t last = INT64_MAX / TIMERS_TICK;
   return (timers->next < last ? timers->next : last) * TIMERS_TICK;
 }

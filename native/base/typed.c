@@ -63,17 +63,17 @@ struct typed_scan {
 /* Inlined into both walks: at once, and in portions. */
 #define ALWAYS static inline __attribute__((always_inline))
 
-static bool fails(struct typed_scan *scan, int status) {
+static bool typed_fails(struct typed_scan *scan, int status) {
   scan->status = status;
   return false;
 }
 
-static bool has(const struct typed_scan *scan, uint64_t bytes) {
+static bool typed_has(const struct typed_scan *scan, uint64_t bytes) {
   return bytes <= scan->length - scan->at;
 }
 
-static bool skip(struct typed_scan *scan, uint64_t bytes) {
-  if (!has(scan, bytes))
+static bool typed_skip(struct typed_scan *scan, uint64_t bytes) {
+  if (!typed_has(scan, bytes))
     return false;
   scan->at += bytes;
   return true;
@@ -81,35 +81,37 @@ static bool skip(struct typed_scan *scan, uint64_t bytes) {
 
 /* One byte for 0 to 0xdf; two from 0xe0 on; 0xff and four bytes from 0x1fe0
  * on. */
-static bool number(struct typed_scan *scan, uint32_t *value) {
-  if (!skip(scan, 1))
+static bool typed_number(struct typed_scan *scan, uint32_t *value) {
+  if (!typed_skip(scan, 1))
     return false;
   const uint8_t *bytes = scan->data + scan->at;
   *value = bytes[-1];
   if (*value < 0xe0)
     return true;
   if (*value < 0xff) {
-    if (!skip(scan, 1))
+    if (!typed_skip(scan, 1))
       return false;
     *value = ((*value & 0x1f) << 8) + bytes[0] + 0xe0;
     return true;
   }
-  if (!has(scan, 4))
+  if (!typed_has(scan, 4))
     return false;
   memcpy(value, bytes, 4);
   scan->at += 4;
   return *value >= 0x1fe0;
 }
 
-static bool count(struct typed_scan *scan, bool present, uint32_t *value) {
+static bool typed_count(struct typed_scan *scan, bool present,
+                        uint32_t *value) {
   *value = 0;
-  return !present || (number(scan, value) && *value > 0 && *value <= COUNT);
+  return !present ||
+         (typed_number(scan, value) && *value > 0 && *value <= COUNT);
 }
 
-static SELDOM bool table(struct typed_scan *scan, uint32_t shape) {
+static SELDOM bool typed_table(struct typed_scan *scan, uint32_t shape) {
   uint32_t slots, pairs;
-  if (scan->depth == DEPTH || !count(scan, shape >= 2, &slots) ||
-      !count(scan, shape & 1, &pairs))
+  if (scan->depth == DEPTH || !typed_count(scan, shape >= 2, &slots) ||
+      !typed_count(scan, shape & 1, &pairs))
     return false;
   struct level *level = &scan->levels[scan->depth++];
   level->pairs = 2 * (uint64_t)pairs;
@@ -118,12 +120,12 @@ static SELDOM bool table(struct typed_scan *scan, uint32_t shape) {
   scan->owed += level->left;
   if (scan->counts)
     scan->costs.memory += table_memory(slots, pairs);
-  return has(scan, scan->owed);
+  return typed_has(scan, scan->owed);
 }
 
-static bool text(struct typed_scan *scan, uint32_t length) {
+static bool typed_text(struct typed_scan *scan, uint32_t length) {
   const uint8_t *at = scan->data + scan->at;
-  if (!skip(scan, length))
+  if (!typed_skip(scan, length))
     return false;
   if (scan->counts)
     scan->costs.memory += string_memory(&scan->strings, at, length);
@@ -131,7 +133,7 @@ static bool text(struct typed_scan *scan, uint32_t length) {
 }
 
 /* Counts a number as key of the innermost table; NaN cannot be a key. */
-static SELDOM bool number_key(struct typed_scan *scan, double value) {
+static SELDOM bool typed_number_key(struct typed_scan *scan, double value) {
   struct level *level = &scan->levels[scan->depth - 1];
   if (value != value)
     return false;
@@ -139,35 +141,36 @@ static SELDOM bool number_key(struct typed_scan *scan, double value) {
     return true;
   if (!level->chains.keys &&
       chains_begin(&level->chains, (uint32_t)(level->pairs / 2)) < 0)
-    return fails(scan, PERIGEE_NO_MEMORY);
-  return chains_add(&level->chains, value) || fails(scan, PERIGEE_TOO_LARGE);
+    return typed_fails(scan, PERIGEE_NO_MEMORY);
+  return chains_add(&level->chains, value) ||
+         typed_fails(scan, PERIGEE_TOO_LARGE);
 }
 
-static bool real(struct typed_scan *scan, bool key) {
+static bool typed_real(struct typed_scan *scan, bool key) {
   double value;
-  if (!has(scan, 8))
+  if (!typed_has(scan, 8))
     return false;
   memcpy(&value, scan->data + scan->at, 8);
-  return (!key || number_key(scan, value)) && skip(scan, 8);
+  return (!key || typed_number_key(scan, value)) && typed_skip(scan, 8);
 }
 
-static bool whole(struct typed_scan *scan, bool key) {
+static bool typed_whole(struct typed_scan *scan, bool key) {
   int32_t value;
-  if (!has(scan, 4))
+  if (!typed_has(scan, 4))
     return false;
   memcpy(&value, scan->data + scan->at, 4);
-  return (!key || number_key(scan, value)) && skip(scan, 4);
+  return (!key || typed_number_key(scan, value)) && typed_skip(scan, 4);
 }
 
-static bool boxed(struct typed_scan *scan) {
+static bool typed_boxed(struct typed_scan *scan) {
   if (scan->counts)
     scan->costs.memory += INT64_MEMORY;
-  return skip(scan, 8);
+  return typed_skip(scan, 8);
 }
 
-/* Those behind one of them in a list: there is nothing that a byte brings more
- * of. */
-static SELDOM bool flags(struct typed_scan *scan) {
+/* Skips the nils and booleans that follow one of them in a list: nothing brings
+ * more items for its bytes. */
+static SELDOM bool typed_flags(struct typed_scan *scan) {
   if (scan->depth == 0)
     return true;
   struct level *level = &scan->levels[scan->depth - 1];
@@ -185,33 +188,33 @@ static SELDOM bool flags(struct typed_scan *scan) {
 
 /* Refuses nil in pairs: it cannot be a key, and as a value nobody sends it; its
  * node would be taken by a key of another chain, which joins the two chains. */
-ALWAYS bool item(struct typed_scan *scan, enum role role) {
+ALWAYS bool typed_item(struct typed_scan *scan, enum role role) {
   uint32_t tag;
-  if (!number(scan, &tag))
+  if (!typed_number(scan, &tag))
     return false;
   if (tag >= STRING)
-    return text(scan, tag - STRING);
+    return typed_text(scan, tag - STRING);
   if (tag >= TAB && tag < TAB_END)
-    return table(scan, tag - TAB);
+    return typed_table(scan, tag - TAB);
   switch (tag) {
   case NIL:
   case FALSE:
   case TRUE:
-    return role == ELEMENT ? flags(scan) : tag != NIL;
+    return role == ELEMENT ? typed_flags(scan) : tag != NIL;
   case INT:
-    return whole(scan, role == KEY);
+    return typed_whole(scan, role == KEY);
   case NUM:
-    return real(scan, role == KEY);
+    return typed_real(scan, role == KEY);
   case INT64:
   case UINT64:
-    return boxed(scan);
+    return typed_boxed(scan);
   default:
     return false;
   }
 }
 
 /* Counts the next item as received and returns its role. */
-static enum role next(struct typed_scan *scan) {
+static enum role typed_next(struct typed_scan *scan) {
   if (scan->depth == 0)
     return ELEMENT;
   struct level *level = &scan->levels[scan->depth - 1];
@@ -223,7 +226,7 @@ static enum role next(struct typed_scan *scan) {
   return role;
 }
 
-static SELDOM void leave(struct typed_scan *scan) {
+static SELDOM void typed_leave(struct typed_scan *scan) {
   struct chains *chains = &scan->levels[--scan->depth].chains;
   if (!chains->keys)
     return;
@@ -232,22 +235,22 @@ static SELDOM void leave(struct typed_scan *scan) {
 }
 
 /* Walks to the end, or with `rests` at most to scan->stop. True at the end. */
-ALWAYS bool walk(struct typed_scan *scan, bool rests) {
+ALWAYS bool typed_walk(struct typed_scan *scan, bool rests) {
   while (scan->at < scan->length || scan->depth > 0) {
     if (rests && scan->at >= scan->stop && scan->at < scan->length)
       return false;
     scan->values += scan->depth == 0;
-    if (!item(scan, next(scan))) {
+    if (!typed_item(scan, typed_next(scan))) {
       scan->values = scan->status;
       return true;
     }
     while (scan->depth > 0 && scan->levels[scan->depth - 1].left == 0)
-      leave(scan);
+      typed_leave(scan);
   }
   return true;
 }
 
-static bool affordable(const struct typed_scan *scan) {
+static bool typed_affordable(const struct typed_scan *scan) {
   const struct typed_costs *costs = &scan->costs;
   if (scan->length <= TYPED_CHEAP)
     return true;
@@ -258,8 +261,8 @@ static bool affordable(const struct typed_scan *scan) {
 
 /* ---- At once, and in portions ------------------------------------------- */
 
-static void begin(struct typed_scan *scan, const uint8_t *data,
-                  uint64_t length) {
+static void typed_begin(struct typed_scan *scan, const uint8_t *data,
+                        uint64_t length) {
   scan->data = data;
   scan->at = scan->owed = 0;
   scan->length = scan->stop = length;
@@ -273,19 +276,19 @@ static void begin(struct typed_scan *scan, const uint8_t *data,
     memset(&scan->strings, 0, sizeof scan->strings);
 }
 
-static void forget(struct typed_scan *scan) {
+static void typed_forget(struct typed_scan *scan) {
   while (scan->depth > 0)
-    leave(scan);
+    typed_leave(scan);
 }
 
-ALWAYS int verdict(struct typed_scan *scan, struct typed_costs *costs) {
-  forget(scan);
+ALWAYS int typed_verdict(struct typed_scan *scan, struct typed_costs *costs) {
+  typed_forget(scan);
   scan->costs.values = scan->values;
   if (scan->counts && scan->values > 0)
     scan->costs.memory += (uint64_t)scan->values * RESULT_MEMORY;
   if (costs)
     *costs = scan->costs;
-  if (scan->values < 0 || affordable(scan))
+  if (scan->values < 0 || typed_affordable(scan))
     return scan->values;
   return PERIGEE_TOO_LARGE;
 }
@@ -295,16 +298,16 @@ int typed_scan(const uint8_t *data, uint64_t length,
   struct typed_scan scan;
   if (length > INT32_MAX)
     return PERIGEE_PROTOCOL;
-  begin(&scan, data, length);
-  walk(&scan, false);
-  return verdict(&scan, costs);
+  typed_begin(&scan, data, length);
+  typed_walk(&scan, false);
+  return typed_verdict(&scan, costs);
 }
 
 struct typed_scan *typed_scan_begin(const uint8_t *data, uint64_t length) {
   struct typed_scan *scan = malloc(sizeof *scan);
   if (!scan)
     return NULL;
-  begin(scan, data, length);
+  typed_begin(scan, data, length);
   scan->stop = 0;
   if (length > INT32_MAX) /* too long for LuaJIT: nothing is walked */
     scan->length = 0, scan->values = PERIGEE_PROTOCOL;
@@ -314,7 +317,7 @@ struct typed_scan *typed_scan_begin(const uint8_t *data, uint64_t length) {
 uint64_t typed_scan_step(struct typed_scan *scan, uint64_t bytes) {
   uint64_t before = scan->at, left = scan->length - scan->at;
   scan->stop = before + (bytes < left ? bytes : left);
-  scan->over = walk(scan, true);
+  scan->over = typed_walk(scan, true);
   return scan->at - before;
 }
 
@@ -323,7 +326,7 @@ bool typed_scan_over(const struct typed_scan *scan) {
 }
 
 int typed_scan_end(struct typed_scan *scan, struct typed_costs *costs) {
-  int status = verdict(scan, costs);
+  int status = typed_verdict(scan, costs);
   free(scan);
   return status;
 }

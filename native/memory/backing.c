@@ -45,7 +45,7 @@ static FILE *group_file(const struct groups *g, const char *folder,
 }
 
 /* Returns the number after a key at the beginning of a line. */
-static uint64_t number(FILE *f, const char *key, uint64_t otherwise) {
+static uint64_t group_number(FILE *f, const char *key, uint64_t otherwise) {
   char line[128];
   unsigned long long found = otherwise;
   size_t length = strlen(key);
@@ -60,22 +60,23 @@ static uint64_t number(FILE *f, const char *key, uint64_t otherwise) {
   return found;
 }
 
-static uint64_t limit_of(const struct groups *g, const char *folder) {
-  return number(group_file(g, folder, g->limit), "", UINT64_MAX);
+static uint64_t group_limit(const struct groups *g, const char *folder) {
+  return group_number(group_file(g, folder, g->limit), "", UINT64_MAX);
 }
 
-static uint64_t left_of(const struct groups *g, const char *folder) {
-  uint64_t limit = limit_of(g, folder);
+static uint64_t group_left(const struct groups *g, const char *folder) {
+  uint64_t limit = group_limit(g, folder);
   if (limit == UINT64_MAX)
     return limit;
-  uint64_t used = number(group_file(g, folder, g->used), "", 0);
-  uint64_t idle = number(group_file(g, folder, "memory.stat"), g->idle, 0);
+  uint64_t used = group_number(group_file(g, folder, g->used), "", 0);
+  uint64_t idle =
+      group_number(group_file(g, folder, "memory.stat"), g->idle, 0);
   used -= idle < used ? idle : used;
   return limit > used ? limit - used : 0;
 }
 
 /* Parses "0::PATH", or "4:memory:PATH" with a list that contains memory. */
-static const char *path_in(char *line, int version) {
+static const char *group_path(char *line, int version) {
   char *names = strchr(line, ':'),
        *path = names ? strchr(names + 1, ':') : NULL;
   if (!path)
@@ -87,12 +88,12 @@ static const char *path_in(char *line, int version) {
   return fits && *path == '/' ? path : NULL;
 }
 
-static bool own_group(int version, char path[PATH_MAX]) {
+static bool group_own(int version, char path[PATH_MAX]) {
   char line[PATH_MAX];
   const char *found = NULL;
   FILE *f = fopen("/proc/self/cgroup", "re");
   while (f && !found && fgets(line, sizeof line, f))
-    found = path_in(line, version);
+    found = group_path(line, version);
   if (f)
     fclose(f);
   if (found)
@@ -101,11 +102,12 @@ static bool own_group(int version, char path[PATH_MAX]) {
 }
 
 /* Returns the least value of this process's control group and its ancestors. */
-static uint64_t least(uint64_t (*of)(const struct groups *, const char *)) {
+static uint64_t group_least(uint64_t (*of)(const struct groups *,
+                                           const char *)) {
   char path[PATH_MAX], *end;
   uint64_t least = UINT64_MAX;
   for (int version = 0; version < VERSIONS; version++) {
-    if (!own_group(version, path))
+    if (!group_own(version, path))
       continue;
     do {
       uint64_t n = of(&groups[version], path);
@@ -124,7 +126,7 @@ uint64_t backing_most(void) {
   if (sysinfo(&s) != 0)
     return UINT64_MAX;
   uint64_t all = ((uint64_t)s.totalram + s.totalswap) * s.mem_unit;
-  uint64_t group = least(limit_of);
+  uint64_t group = group_least(group_limit);
   if (group > UINT64_MAX - (uint64_t)s.totalswap * s.mem_unit)
     return all;
   group += (uint64_t)s.totalswap * s.mem_unit;
@@ -133,10 +135,10 @@ uint64_t backing_most(void) {
 
 /* Returns the bytes that are available now without taking memory from
  * others. */
-static uint64_t available(void) {
-  uint64_t kib =
-      number(fopen("/proc/meminfo", "re"), "MemAvailable:", UINT64_MAX >> 10);
-  uint64_t group = least(left_of);
+static uint64_t backing_available(void) {
+  uint64_t kib = group_number(fopen("/proc/meminfo", "re"),
+                              "MemAvailable:", UINT64_MAX >> 10);
+  uint64_t group = group_least(group_left);
   return kib << 10 < group ? kib << 10 : group;
 }
 
@@ -145,7 +147,7 @@ bool backing_possible(uint64_t length) {
 }
 
 bool backing_populate(uint8_t *memory, uint64_t length) {
-  if (length > LITTLE && length > available())
+  if (length > LITTLE && length > backing_available())
     return false;
   if (madvise(memory, length, MADV_POPULATE_WRITE) == 0)
     return true;

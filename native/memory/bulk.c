@@ -27,7 +27,7 @@
 enum { LINE = 64, TRIED = 32 << 10, HUGE = 16 << 20 };
 
 /* n is a multiple of LINE, and `to` begins a line. */
-static void lines_16(uint8_t *to, const uint8_t *from, uint64_t n) {
+static void bulk_lines_16(uint8_t *to, const uint8_t *from, uint64_t n) {
   for (uint64_t at = 0; at < n; at += LINE) {
     const __m128i *f = (const __m128i *)(const void *)(from + at);
     __m128i a = _mm_loadu_si128(f), b = _mm_loadu_si128(f + 1);
@@ -41,7 +41,7 @@ static void lines_16(uint8_t *to, const uint8_t *from, uint64_t n) {
 }
 
 __attribute__((target("avx"))) static void
-lines_32(uint8_t *to, const uint8_t *from, uint64_t n) {
+bulk_lines_32(uint8_t *to, const uint8_t *from, uint64_t n) {
   for (uint64_t at = 0; at < n; at += LINE) {
     const __m256i *f = (const __m256i *)(const void *)(from + at);
     __m256i a = _mm256_loadu_si256(f), b = _mm256_loadu_si256(f + 1);
@@ -59,9 +59,9 @@ void bulk_stream(uint8_t *to, const uint8_t *from, uint64_t n) {
   _mm_sfence();
   memcpy(to, from, head);
   if (__builtin_cpu_supports("avx"))
-    lines_32(to + head, from + head, lines);
+    bulk_lines_32(to + head, from + head, lines);
   else
-    lines_16(to + head, from + head, lines);
+    bulk_lines_16(to + head, from + head, lines);
   _mm_sfence();
   head += lines;
   memcpy(to + head, from + head, n - head);
@@ -70,7 +70,7 @@ void bulk_stream(uint8_t *to, const uint8_t *from, uint64_t n) {
 /* Copies two pieces, one in each way; the first one suffers most from a cold
  * start. Returns whether streaming is much faster. A wrong answer, as after an
  * interrupt, costs time only. */
-static bool try_both(uint8_t *to, const uint8_t *from) {
+static bool bulk_try_both(uint8_t *to, const uint8_t *from) {
   uint64_t begin = __rdtsc();
   bulk_stream(to, from, TRIED);
   uint64_t middle = __rdtsc();
@@ -85,7 +85,7 @@ void bulk_copy_large(uint8_t *to, const uint8_t *from, uint64_t n,
   if (total >= HUGE)
     *way = BULK_STREAMED;
   if (*way == BULK_UNKNOWN) {
-    *way = try_both(to, from) ? BULK_STREAMED : BULK_CACHED;
+    *way = bulk_try_both(to, from) ? BULK_STREAMED : BULK_CACHED;
     to += 2 * TRIED, from += 2 * TRIED, n -= 2 * TRIED;
   }
   if (*way == BULK_STREAMED && n >= LINE) /* the tries may have left less */

@@ -13,7 +13,7 @@ struct context {
 };
 
 static const struct perigee_memory *
-kind_named(const struct contexts *all, const char *name, size_t length) {
+contexts_kind(const struct contexts *all, const char *name, size_t length) {
   const struct perigee_memory *const *k = all->kinds;
   for (; k && *k; k++)
     if (strncmp((*k)->name, name, length) == 0 && !(*k)->name[length])
@@ -22,7 +22,7 @@ kind_named(const struct contexts *all, const char *name, size_t length) {
 }
 
 /* Parses what follows the colon; returns false if that is no device number. */
-static bool number(const char *text, uint32_t *device) {
+static bool contexts_number(const char *text, uint32_t *device) {
   size_t digits = strspn(text, "0123456789");
   if (digits == 0 || digits > 5 || text[digits])
     return false;
@@ -30,9 +30,9 @@ static bool number(const char *text, uint32_t *device) {
   return *device < DEVICES;
 }
 
-static int make(struct contexts *all, const struct perigee_memory *kind,
-                uint32_t device, struct context **out,
-                char reason[MEMORY_REASON]) {
+static int context_make(struct contexts *all, const struct perigee_memory *kind,
+                        uint32_t device, struct context **out,
+                        char reason[MEMORY_REASON]) {
   struct context *c = calloc(1, sizeof *c);
   int status = c ? PERIGEE_OK : PERIGEE_NO_MEMORY;
   if (c && kind->open)
@@ -51,13 +51,14 @@ static int make(struct contexts *all, const struct perigee_memory *kind,
   return PERIGEE_OK;
 }
 
-static int open_one(struct contexts *all, const struct perigee_memory *kind,
-                    uint32_t device, const struct memory_context **out,
-                    char reason[MEMORY_REASON]) {
+static int contexts_open(struct contexts *all,
+                         const struct perigee_memory *kind, uint32_t device,
+                         const struct memory_context **out,
+                         char reason[MEMORY_REASON]) {
   struct context *c = all->first;
   while (c && (c->memory.kind != kind || c->memory.device != device))
     c = c->next;
-  int status = c ? PERIGEE_OK : make(all, kind, device, &c, reason);
+  int status = c ? PERIGEE_OK : context_make(all, kind, device, &c, reason);
   if (status < 0 && !*reason)
     snprintf(reason, MEMORY_REASON, "cannot open device %u of memory \"%s\"",
              device, kind->name);
@@ -75,9 +76,9 @@ int contexts_find(struct contexts *all, const char *name,
   if (!name || strcmp(name, memory_host_kind.name) == 0)
     return PERIGEE_OK;
   size_t length = strcspn(name, ":");
-  const struct perigee_memory *kind = kind_named(all, name, length);
-  if (kind && (!name[length] || number(name + length + 1, &device)))
-    return open_one(all, kind, device, out, reason);
+  const struct perigee_memory *kind = contexts_kind(all, name, length);
+  if (kind && (!name[length] || contexts_number(name + length + 1, &device)))
+    return contexts_open(all, kind, device, out, reason);
   snprintf(reason, MEMORY_REASON, "no kind of memory \"%s\"", name);
   return PERIGEE_UNSUPPORTED;
 }
@@ -91,7 +92,7 @@ int contexts_owner(struct contexts *all, const void *pointer,
   for (; k && *k; k++) {
     int device = (*k)->owner_of ? (*k)->owner_of(pointer) : -1;
     if (device >= 0)
-      return open_one(all, *k, (uint32_t)device, out, reason);
+      return contexts_open(all, *k, (uint32_t)device, out, reason);
   }
   return PERIGEE_OK;
 }
@@ -102,7 +103,7 @@ void contexts_drain(struct contexts *all) {
       c->memory.kind->copies->drain(&c->memory);
 }
 
-static void close_all(struct contexts *all, bool told) {
+static void contexts_close_all(struct contexts *all, bool told) {
   struct context *c;
   while ((c = all->first)) {
     all->first = c->next;
@@ -113,9 +114,9 @@ static void close_all(struct contexts *all, bool told) {
 }
 
 void contexts_close(struct contexts *all) {
-  close_all(all, true);
+  contexts_close_all(all, true);
 }
 
 void contexts_forsake(struct contexts *all) {
-  close_all(all, false);
+  contexts_close_all(all, false);
 }

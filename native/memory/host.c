@@ -15,15 +15,15 @@
 
 enum { SIZE_SEALS = F_SEAL_SHRINK | F_SEAL_GROW };
 
-static int fd_of(const void *handle) {
+static int host_fd(const void *handle) {
   return (int)(intptr_t)handle - 1;
 }
 
-static void *handle_of(int fd) {
+static void *host_handle(int fd) {
   return (void *)(intptr_t)(fd + 1); // NOLINT(performance-no-int-to-ptr)
 }
 
-static int map(int fd, uint64_t length, uint8_t **pointer) {
+static int host_map(int fd, uint64_t length, uint8_t **pointer) {
   int flags = fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE : MAP_SHARED;
   void *p = mmap(NULL, length, PROT_READ | PROT_WRITE, flags, fd, 0);
   if (p == MAP_FAILED)
@@ -34,18 +34,19 @@ static int map(int fd, uint64_t length, uint8_t **pointer) {
 
 /* The size is sealed, so no peer can shrink it. A child process does not
  * inherit the mapping. */
-static int allocate_shared(uint64_t length, uint8_t **pointer, void **handle) {
+static int host_allocate_shared(uint64_t length, uint8_t **pointer,
+                                void **handle) {
   int fd = memfd_create("perigee-region", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0)
     return system_status(errno);
-  if (!sized(fd, length) || map(fd, length, pointer) < 0)
+  if (!sized(fd, length) || host_map(fd, length, pointer) < 0)
     goto fail;
   madvise(*pointer, length, MADV_DONTFORK);
   if (fcntl(fd, F_ADD_SEALS, SIZE_SEALS) != 0) {
     munmap(*pointer, length);
     goto fail;
   }
-  *handle = handle_of(fd);
+  *handle = host_handle(fd);
   return PERIGEE_OK;
 fail:
   close(fd);
@@ -56,8 +57,8 @@ static int host_allocate(const struct memory_context *context, uint64_t length,
                          bool shared, uint8_t **pointer, void **handle) {
   (void)context;
   *handle = NULL;
-  return shared ? allocate_shared(length, pointer, handle)
-                : map(-1, length, pointer);
+  return shared ? host_allocate_shared(length, pointer, handle)
+                : host_map(-1, length, pointer);
 }
 
 static void host_release(const struct memory_context *context, uint8_t *pointer,
@@ -65,7 +66,7 @@ static void host_release(const struct memory_context *context, uint8_t *pointer,
   (void)context;
   munmap(pointer, length);
   if (handle)
-    close(fd_of(handle));
+    close(host_fd(handle));
 }
 
 /* ---- Sharing --------------------------------------------------------------- */
@@ -79,7 +80,7 @@ static int host_share(const struct memory_context *context, uint8_t *pointer,
   int seals = F_SEAL_SEAL;
   if (!(access & PERIGEE_WRITE))
     seals |= F_SEAL_FUTURE_WRITE;
-  int fd = fd_of(handle), have = fcntl(fd, F_GET_SEALS);
+  int fd = host_fd(handle), have = fcntl(fd, F_GET_SEALS);
   if (have < 0 || (!(have & F_SEAL_SEAL) && fcntl(fd, F_ADD_SEALS, seals) != 0))
     return PERIGEE_SYSTEM;
   *key = (struct memory_key){.fd_count = 1, .fds = {fd}};
@@ -87,7 +88,7 @@ static int host_share(const struct memory_context *context, uint8_t *pointer,
 }
 
 /* Returns whether it is a memfd of sealed size that has so many bytes. */
-static bool is_sound(const struct memory_key *key, uint64_t length) {
+static bool host_key_is_sound(const struct memory_key *key, uint64_t length) {
   uint64_t is;
   return key->length == 0 && key->fd_count == 1 && length > 0 &&
          adopted_memory(key->fds[0], SIZE_SEALS, &is) && is >= length;
@@ -98,7 +99,7 @@ static int host_adopt(const struct memory_context *context,
                       uint8_t **pointer, void **handle) {
   (void)context;
   int rights = access & PERIGEE_WRITE ? PROT_READ | PROT_WRITE : PROT_READ;
-  if (!is_sound(key, length))
+  if (!host_key_is_sound(key, length))
     return PERIGEE_PROTOCOL;
   void *p =
       mmap(NULL, length, rights, MAP_SHARED | MAP_NORESERVE, key->fds[0], 0);
@@ -117,7 +118,7 @@ static void host_leave(const struct memory_context *context, uint8_t *pointer,
   adopted_unmap(pointer, length, length);
 }
 
-static const struct memory_sharing sharing = {
+static const struct memory_sharing host_sharing = {
     .share = host_share,
     .adopt = host_adopt,
     .leave = host_leave,
@@ -128,7 +129,7 @@ const struct perigee_memory memory_host_kind = {
     .direct = true,
     .allocate = host_allocate,
     .release = host_release,
-    .sharing = &sharing,
+    .sharing = &host_sharing,
 };
 
 const struct memory_context memory_host = {.kind = &memory_host_kind,

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "base/least.h"
 #include "bulk.h"
 #include "memory.h"
 
@@ -15,8 +16,8 @@ void payload_bytes(struct payload *p, const void *bytes, uint64_t length) {
                         .total = length};
 }
 
-static inline uint8_t *run_at(const struct payload *p, uint64_t at,
-                              uint64_t *length) {
+static inline uint8_t *payload_run_at(const struct payload *p, uint64_t at,
+                                      uint64_t *length) {
   if (at >= p->total) {
     *length = 0;
     return p->base;
@@ -31,7 +32,7 @@ static inline uint8_t *run_at(const struct payload *p, uint64_t at,
 }
 
 uint8_t *payload_run(const struct payload *p, uint64_t *length) {
-  return run_at(p, p->done, length);
+  return payload_run_at(p, p->done, length);
 }
 
 /* ---- By the CPU ----------------------------------------------------------- */
@@ -43,28 +44,29 @@ struct place {
   uint64_t left, block, gap;
 };
 
-static struct place place_at(const struct payload *p, uint64_t at) {
+static struct place payload_place(const struct payload *p, uint64_t at) {
   uint64_t left;
-  uint8_t *run = run_at(p, at, &left);
+  uint8_t *run = payload_run_at(p, at, &left);
   return (struct place){run, left, p->block, p->stride - p->block};
 }
 
-static bool at_block(const struct place *p, uint64_t n) {
+static bool place_at_block(const struct place *p, uint64_t n) {
   return p->left == n && p->block == n;
 }
 
 /* Returns the number of whole blocks of n bytes ahead, and their distance
  * (*step). */
-static uint64_t ahead(const struct place *p, uint64_t n, uint64_t rest,
-                      uint64_t *step) {
-  bool blocks = at_block(p, n);
+static uint64_t place_ahead(const struct place *p, uint64_t n, uint64_t rest,
+                            uint64_t *step) {
+  bool blocks = place_at_block(p, n);
   *step = blocks ? n + p->gap : n;
   return (blocks || rest < p->left ? rest : p->left) / n;
 }
 
 /* Copies blocks; those of a cache line here, as a call would cost as much. */
-static void copy_blocks(uint8_t *to, uint64_t to_step, const uint8_t *from,
-                        uint64_t from_step, uint64_t n, uint64_t count) {
+static void payload_copy_blocks(uint8_t *to, uint64_t to_step,
+                                const uint8_t *from, uint64_t from_step,
+                                uint64_t n, uint64_t count) {
   if (n == 64)
     for (; count > 0; count--, to += to_step, from += from_step)
       __builtin_memcpy(to, from, 64);
@@ -74,10 +76,10 @@ static void copy_blocks(uint8_t *to, uint64_t to_step, const uint8_t *from,
 }
 
 /* Moves the place past count blocks of n bytes. */
-static void forward(struct place *p, uint64_t n, uint64_t step,
-                    uint64_t count) {
+static void place_forward(struct place *p, uint64_t n, uint64_t step,
+                          uint64_t count) {
   p->at += step * count;
-  if (at_block(p, n))
+  if (place_at_block(p, n))
     return;
   p->left -= n * count;
   if (p->left == 0) {
@@ -86,26 +88,23 @@ static void forward(struct place *p, uint64_t n, uint64_t step,
   }
 }
 
-static uint64_t least(uint64_t a, uint64_t b) {
-  return a < b ? a : b;
-}
-
 /* Returns the bytes of rest that were not copied: 0 with checked shapes. */
-static uint64_t copy_shapes(const struct payload *to,
-                            const struct payload *from, uint64_t rest) {
-  struct place a = place_at(to, to->done), b = place_at(from, from->done);
+static uint64_t payload_copy_shapes(const struct payload *to,
+                                    const struct payload *from, uint64_t rest) {
+  struct place a = payload_place(to, to->done),
+               b = payload_place(from, from->done);
   while (rest > 0) {
     uint64_t n = least(least(a.left, b.left), rest), a_step, b_step;
     if (n == 0)
       break;
-    uint64_t k = ahead(&a, n, rest, &a_step);
-    k = least(k, ahead(&b, n, rest, &b_step));
-    copy_blocks(a.at, a_step, b.at, b_step, n, k);
+    uint64_t k = place_ahead(&a, n, rest, &a_step);
+    k = least(k, place_ahead(&b, n, rest, &b_step));
+    payload_copy_blocks(a.at, a_step, b.at, b_step, n, k);
     rest -= n * k;
     if (rest == 0)
       break;
-    forward(&a, n, a_step, k);
-    forward(&b, n, b_step, k);
+    place_forward(&a, n, a_step, k);
+    place_forward(&b, n, b_step, k);
   }
   return rest;
 }
@@ -122,7 +121,7 @@ uint64_t payload_copy(struct payload *to, struct payload *from,
     bulk_copy(to->base + to->done, from->base + from->done, rest, to->total,
               &to->way);
   else
-    rest -= copy_shapes(to, from, rest);
+    rest -= payload_copy_shapes(to, from, rest);
   to->done += rest;
   from->done += rest;
   return rest;
@@ -133,14 +132,14 @@ uint64_t payload_copy(struct payload *to, struct payload *from,
 /* Makes the largest copy possible of at most rest bytes ahead. It first ends a
  * block that was begun; whole blocks follow. So many blocks take three copies
  * at most, whatever the shape of either side. */
-static uint64_t cut(const struct place *to, const struct place *from,
-                    uint64_t rest, struct memory_copy *copy) {
+static uint64_t copies_cut(const struct place *to, const struct place *from,
+                           uint64_t rest, struct memory_copy *copy) {
   rest = least(rest, COPY_PIECE);
   uint64_t n = least(least(to->left, from->left), rest);
   if (n == 0)
     return 0;
-  uint64_t k = ahead(to, n, rest, &copy->to_stride);
-  uint64_t l = ahead(from, n, rest, &copy->from_stride);
+  uint64_t k = place_ahead(to, n, rest, &copy->to_stride);
+  uint64_t l = place_ahead(from, n, rest, &copy->from_stride);
   copy->to = to->at;
   copy->from = from->at;
   copy->block = n;
@@ -150,14 +149,14 @@ static uint64_t cut(const struct place *to, const struct place *from,
 
 /* Asks for one copy of at most limit bytes, `on` bytes past the positions.
  * Returns its bytes, 0 (no more now) or a status. */
-static int64_t ask_one(struct copies *c, const struct payload *to,
-                       const struct payload *from, uint64_t on,
-                       uint64_t limit) {
-  struct place a = place_at(to, to->done + on),
-               b = place_at(from, from->done + on);
+static int64_t copies_ask_one(struct copies *c, const struct payload *to,
+                              const struct payload *from, uint64_t on,
+                              uint64_t limit) {
+  struct place a = payload_place(to, to->done + on),
+               b = payload_place(from, from->done + on);
   struct memory_copy copy = {.to_memory = to->memory,
                              .from_memory = from->memory};
-  uint64_t length = cut(&a, &b, limit, &copy);
+  uint64_t length = copies_cut(&a, &b, limit, &copy);
   if (length == 0)
     return 0;
   const struct memory_context *by =
@@ -175,13 +174,13 @@ static int64_t ask_one(struct copies *c, const struct payload *to,
 }
 
 /* Asks for those of the next limit bytes that were not asked for yet. */
-static void ask(struct payload *p, const struct payload *to,
-                const struct payload *from, uint64_t limit) {
+static void copies_ask(struct payload *p, const struct payload *to,
+                       const struct payload *from, uint64_t limit) {
   struct copies *c = p->copies;
   int64_t n = 1;
   while (n > 0 && c->count < COPIES_MOST && c->asked - p->done < limit) {
     uint64_t on = c->asked - p->done;
-    n = ask_one(c, to, from, on, limit - on);
+    n = copies_ask_one(c, to, from, on, limit - on);
   }
   if (n < 0)
     c->status = (int)n;
@@ -189,7 +188,7 @@ static void ask(struct payload *p, const struct payload *to,
 
 /* Takes back the first copy if it has ended: returns its bytes, 0 or a
  * status. */
-static int64_t take_first(struct copies *c) {
+static int64_t copies_take_first(struct copies *c) {
   const struct copy_ticket *t = &c->tickets[c->first];
   int state = t->by->kind->copies->finished(t->by, t->ticket);
   if (state == 0)
@@ -201,18 +200,18 @@ static int64_t take_first(struct copies *c) {
 
 /* Returns the bytes that have arrived, in order, or the status of a failed
  * copy. */
-static int64_t collect(struct copies *c) {
+static int64_t copies_collect(struct copies *c) {
   uint64_t moved = 0;
   int64_t n = 1;
-  while (c->count > 0 && c->status == 0 && (n = take_first(c)) > 0)
+  while (c->count > 0 && c->status == 0 && (n = copies_take_first(c)) > 0)
     moved += (uint64_t)n;
   if (n < 0)
     c->status = (int)n;
   return moved > 0 ? (int64_t)moved : c->status;
 }
 
-static int64_t on_own_time(struct payload *to, struct payload *from,
-                           uint64_t limit) {
+static int64_t payload_move_async(struct payload *to, struct payload *from,
+                                  uint64_t limit) {
   struct payload *p = to->memory->direct ? from : to;
   limit = least(limit, least(to->total - to->done, from->total - from->done));
   if (limit == 0)
@@ -220,8 +219,8 @@ static int64_t on_own_time(struct payload *to, struct payload *from,
   if (!p->copies) /* its owner did not set them */
     return PERIGEE_INVALID;
   if (p->copies->status == 0)
-    ask(p, to, from, limit);
-  int64_t moved = collect(p->copies);
+    copies_ask(p, to, from, limit);
+  int64_t moved = copies_collect(p->copies);
   if (moved > 0) {
     to->done += (uint64_t)moved;
     from->done += (uint64_t)moved;
@@ -234,7 +233,7 @@ bool payload_quiet(struct payload *p) {
   if (!c)
     return true;
   c->again = false;
-  while (c->count > 0 && take_first(c) != 0)
+  while (c->count > 0 && copies_take_first(c) != 0)
     ;
   return c->count == 0;
 }
@@ -247,18 +246,19 @@ int64_t payload_move(struct payload *to, struct payload *from, uint64_t limit) {
   if (!to->memory->direct && !from->memory->direct &&
       to->memory->kind != from->memory->kind)
     return PERIGEE_UNSUPPORTED;
-  return on_own_time(to, from, limit);
+  return payload_move_async(to, from, limit);
 }
 
 /* Returns whether the CPU can move the bytes as one piece, the common case. */
-static inline bool in_one_piece(const struct payload *p, uint64_t length) {
+static inline bool payload_in_one_piece(const struct payload *p,
+                                        uint64_t length) {
   return p->memory->direct && p->count == 1 && length > 0 &&
          length <= p->total - p->done;
 }
 
 int64_t payload_put(struct payload *p, const uint8_t *from, uint64_t length) {
   struct payload bytes;
-  if (in_one_piece(p, length)) {
+  if (payload_in_one_piece(p, length)) {
     memcpy(p->base + p->done, from, length);
     p->done += length;
     return (int64_t)length;
@@ -268,7 +268,7 @@ int64_t payload_put(struct payload *p, const uint8_t *from, uint64_t length) {
 }
 
 int64_t payload_stream(struct payload *p, uint8_t *to, uint64_t length) {
-  if (length < STREAM_LEAST || !in_one_piece(p, length))
+  if (length < STREAM_LEAST || !payload_in_one_piece(p, length))
     return payload_take(p, to, length);
   bulk_stream(to, p->base + p->done, length);
   p->done += length;
@@ -277,7 +277,7 @@ int64_t payload_stream(struct payload *p, uint8_t *to, uint64_t length) {
 
 int64_t payload_take(struct payload *p, uint8_t *to, uint64_t length) {
   struct payload bytes;
-  if (in_one_piece(p, length)) {
+  if (payload_in_one_piece(p, length)) {
     memcpy(to, p->base + p->done, length);
     p->done += length;
     return (int64_t)length;

@@ -14,6 +14,7 @@
 #ifndef PERIGEE_TRANSPORT_H
 #define PERIGEE_TRANSPORT_H
 
+#include "base/least.h"
 #include "transport/groups.h"
 
 /* The facts that a lane tells of itself, in order, with room for its texts.
@@ -102,10 +103,6 @@ struct perigee_transport {
 
 extern const struct perigee_transport transport_shm, transport_verbs,
     transport_tcp;
-
-static inline uint64_t least_bytes(uint64_t a, uint64_t b) {
-  return a < b ? a : b;
-}
 
 /* Gives a lane its table: its transport's, or one that wraps it. */
 void lane_by(struct lane *lane, const struct perigee_transport *transport);

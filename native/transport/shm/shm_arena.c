@@ -593,7 +593,7 @@ arena_look(struct lane *lane, uint64_t at, uint64_t end, uint32_t *looks) {
   const struct shm_arena *a = &lane->peer_arena;
   enum there there = THERE;
   for (uint64_t to; at < end && there == THERE; at = to) {
-    to = least_bytes((at / a->segment + 1) * a->segment, end);
+    to = least((at / a->segment + 1) * a->segment, end);
     there = segment_there(lane, at, to, looks);
   }
   return there;
@@ -620,7 +620,7 @@ int64_t arena_copy(struct lane *lane, const uint8_t *bytes, uint64_t length,
                    void *to, uint64_t room) {
   const struct shm_arena *a = &lane->peer_arena;
   uint64_t at = (uint64_t)(bytes - a->bytes), within = at % a->segment;
-  uint64_t n = least_bytes(least_bytes(length, room), a->segment - within);
+  uint64_t n = least(least(length, room), a->segment - within);
   uint32_t i = (uint32_t)(at / a->segment);
   if (!segment_is_shown(a, i)) {
     memset(to, 0, n);
@@ -646,7 +646,7 @@ bool arena_looks(struct lane *lane, const struct source *source,
   bool loan = source->kind == SOURCE_LOAN && source->count == 1;
   const uint8_t *bytes =
       loan ? arena_peer(lane, source->address, source->block) : NULL;
-  uint32_t most = (uint32_t)least_bytes(*work / THERE_WORK, THERE_LOOKS);
+  uint32_t most = (uint32_t)least(*work / THERE_WORK, THERE_LOOKS);
   *work = 0;
   if (!bytes || arena_seen(lane, bytes, source->block))
     return true;

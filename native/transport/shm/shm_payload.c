@@ -102,7 +102,7 @@ static int64_t fetch_loan(struct lane *lane, struct fetch *f, uint64_t at,
   if (!from)
     return PERIGEE_PROTOCOL;
   return fetch_put_there(lane, into, from + at,
-                         least_bytes(f->total - at, *lane->options.piece));
+                         least(f->total - at, *lane->options.piece));
 }
 
 static void fetch_ack(struct lane *lane, const struct fetch *f,
@@ -114,7 +114,7 @@ static void fetch_ack(struct lane *lane, const struct fetch *f,
 
 /* Returns 0 if the source has none. */
 static uint64_t fetch_area(const struct lane *lane, const struct fetch *f) {
-  uint64_t area = f->source.stride, most = least_bytes(f->total, SHM_STAGE);
+  uint64_t area = f->source.stride, most = least(f->total, SHM_STAGE);
   if (!lane->options.sized)
     return most;
   return area == f->total || (area < f->total && area % SHM_SLOT == 0) ? area
@@ -134,7 +134,7 @@ static int64_t fetch_staged(struct lane *lane, struct fetch *f, uint64_t at,
       (const _Atomic uint64_t *)(const void *)block, memory_order_acquire);
   if (staged > f->total || staged < at || staged - at > area)
     return PERIGEE_PROTOCOL;
-  uint64_t n = least_bytes(SHM_SLOT - at % SHM_SLOT, staged - at);
+  uint64_t n = least(SHM_SLOT - at % SHM_SLOT, staged - at);
   if (n == 0)
     return 0;
   int64_t moved =
@@ -203,7 +203,7 @@ static int64_t fetch_private(struct lane *lane, struct fetch *f, uint64_t at,
   if (!lane->pulls)
     return PERIGEE_PROTOCOL;
   return pull_private(lane, f, at, into,
-                      least_bytes(f->total - at, *lane->options.piece));
+                      least(f->total - at, *lane->options.piece));
 }
 
 static int64_t fetch_from(struct lane *lane, struct fetch *f, uint64_t at,
@@ -271,7 +271,7 @@ static int64_t shm_fetch_bounced(struct lane *lane, struct fetch *f) {
       return got;
   }
   uint64_t at = f->done % BOUNCE;
-  uint64_t n = least_bytes(b->filled - f->done, BOUNCE - at);
+  uint64_t n = least(b->filled - f->done, BOUNCE - at);
   return payload_put(f->into, b->block + at, n);
 }
 

@@ -178,9 +178,9 @@ static __attribute__((noinline)) int64_t
 region_read_by_call(struct lane *lane, const struct sight *s, uint64_t at,
                     uint64_t n, struct payload *remote, struct payload *local) {
   uint8_t bytes[BOUNCE];
-  ssize_t got = s->file < 0 ? -1
-                            : pread(s->file, bytes,
-                                    least_bytes(n, sizeof bytes), (off_t)at);
+  ssize_t got = s->file < 0
+                    ? -1
+                    : pread(s->file, bytes, least(n, sizeof bytes), (off_t)at);
   if (got <= 0)
     return arena_not_there(lane);
   remote->done += (uint64_t)got;
@@ -197,7 +197,7 @@ static int64_t region_read_unseen(struct lane *lane,
   const uint8_t *from = payload_run(remote, &n);
   uint64_t at = (uint64_t)(from - window->pointer);
   uint32_t looks = UINT32_MAX;
-  n = least_bytes(least_bytes(n, limit), STRETCH);
+  n = least(least(n, limit), STRETCH);
   if (there_range(window->pointer, s->bits, at, at + n, &looks, &s->known) !=
       THERE)
     return region_read_by_call(lane, s, at, n, remote, local);
@@ -211,7 +211,7 @@ static bool region_is_seen(const struct window *window,
                            const struct payload *remote, uint64_t limit) {
   const struct sight *s = sight_of(window);
   uint64_t from = (uint64_t)(remote->base - window->pointer), to = from;
-  uint64_t end = least_bytes(remote->done + limit, remote->total) - 1;
+  uint64_t end = least(remote->done + limit, remote->total) - 1;
   if (remote->count == 1) {
     from += remote->done;
     to += end + 1;

@@ -389,7 +389,7 @@ static int stage_in_slots(struct lane *lane, struct exposure *e,
   if (offset < 0)
     return (int)offset;
   e->footprint = SHM_STAGE_HEAD + SHM_STAGE;
-  staging_of(e)->area = (uint32_t)least_bytes(p->total, SHM_STAGE);
+  staging_of(e)->area = (uint32_t)least(p->total, SHM_STAGE);
   staging_begin(lane, e, p, offset);
   return PERIGEE_OK;
 }
@@ -453,8 +453,8 @@ static uint64_t staging_room(struct lane *lane, const struct exposure *e) {
   uint64_t room = SHM_STAGE - (e->fed - staging_taken(lane, e));
   uint64_t left = p->total - e->fed;
   if (!p->memory->direct)
-    return least_bytes(least_bytes(left, room), SHM_STAGE - e->fed % SHM_STAGE);
-  uint64_t n = least_bytes(left, SHM_SLOT - e->fed % SHM_SLOT);
+    return least(least(left, room), SHM_STAGE - e->fed % SHM_STAGE);
+  uint64_t n = least(left, SHM_SLOT - e->fed % SHM_SLOT);
   return n <= room ? n : 0;
 }
 
@@ -477,8 +477,7 @@ static int64_t staging_fill_at_once(struct lane *lane, struct exposure *e) {
   uint64_t total = e->payload->total, piece = total / PIECES;
   int64_t begin = s->streams ? 0 : staging_clock(lane);
   while (e->fed < total)
-    staging_fill(lane, e,
-                 least_bytes(total - e->fed, piece > PIECE ? piece : PIECE));
+    staging_fill(lane, e, least(total - e->fed, piece > PIECE ? piece : PIECE));
   turns_filled(lane, s->turn);
   if (!s->streams && !s->fresh)
     distance_copied(&lane->distance, total, staging_clock(lane) - begin);

@@ -86,7 +86,7 @@ static uint64_t pages_skip_known(const uint64_t *bits, uint64_t page,
   while (page < end) {
     uint64_t unknown = ~bits[page / 64] >> (page % 64);
     if (unknown)
-      return least_bytes(page + (uint64_t)__builtin_ctzll(unknown), end);
+      return least(page + (uint64_t)__builtin_ctzll(unknown), end);
     page = (page / 64 + 1) * 64;
   }
   return end;
@@ -96,10 +96,10 @@ enum there there_range(const uint8_t *base, uint64_t *bits, uint64_t from,
                        uint64_t to, uint32_t *looks, uint32_t *known) {
   uint64_t page = from / SHM_PAGE, end = (to + SHM_PAGE - 1) / SHM_PAGE;
   while ((page = pages_skip_known(bits, page, end)) < end) {
-    uint64_t n = least_bytes(least_bytes(end - page, LOOK_PAGES), *looks);
+    uint64_t n = least(least(end - page, LOOK_PAGES), *looks);
     if (n == 0)
       return THERE_LATER;
-    *looks -= (uint32_t)least_bytes(n + LOOK_COSTS, *looks);
+    *looks -= (uint32_t)least(n + LOOK_COSTS, *looks);
     if (pages_look(base, bits, page, n, known) < n)
       return THERE_NOT;
     page += n;
@@ -158,7 +158,7 @@ static bool ring_is_there(const uint8_t *pages, uint64_t bytes) {
 bool rings_reach(struct lane *lane) {
   uint8_t *end = lane->peer_inbox + RINGS * lane->peer_ring;
   for (uint64_t step; lane->awaited > 0; lane->awaited -= step) {
-    step = least_bytes(RINGS_STEP, lane->awaited);
+    step = least(RINGS_STEP, lane->awaited);
     if (!ring_is_there(end - lane->awaited, step)) {
       madvise(end - lane->awaited, step, MADV_WILLNEED);
       return false;

@@ -43,7 +43,7 @@ static int arena_open_chunks(struct lane *lane, uint64_t offset,
     uint64_t at = i * CHUNK;
     int status =
         grant_open(lane, id, ARENA_GENERATION, &lane->arena, at,
-                   least_bytes(CHUNK, lane->arena.length - at), PERIGEE_READ);
+                   least(CHUNK, lane->arena.length - at), PERIGEE_READ);
     if (status < 0)
       return status;
   }
@@ -140,12 +140,12 @@ _Static_assert(sizeof(uint64_t) <= EXPOSURE_OWN, "there is room for it");
  * record tells of it; the rest is fed later. */
 static int exposure_stage(struct lane *lane, struct exposure *e,
                           struct payload *p) {
-  int64_t offset = arena_take_block(lane, least_bytes(p->total, STAGE));
+  int64_t offset = arena_take_block(lane, least(p->total, STAGE));
   if (offset < 0)
     return offset == PERIGEE_AGAIN ? PERIGEE_NO_MEMORY : (int)offset;
   if (p->memory->direct)
     e->fed = (uint64_t)payload_take(p, lane->arena.base + offset,
-                                    least_bytes(p->total, STAGE_SLOT));
+                                    least(p->total, STAGE_SLOT));
   *exposure_block(e) = (uint64_t)offset + 1;
   e->payload = p;
   e->source = arena_source((uint64_t)offset, p->total, e->fed);
@@ -175,8 +175,8 @@ static uint64_t exposure_stage_next(const struct lane *lane,
   uint64_t total = e->payload->total, left = total - e->fed;
   uint64_t room = total > STAGE ? exposure_stage_room(lane, e) : left;
   if (!e->payload->memory->direct)
-    return least_bytes(least_bytes(left, room), STAGE - e->fed % STAGE);
-  uint64_t n = least_bytes(left, STAGE_SLOT - e->fed % STAGE_SLOT);
+    return least(least(left, room), STAGE - e->fed % STAGE);
+  uint64_t n = least(left, STAGE_SLOT - e->fed % STAGE_SLOT);
   return n <= room ? n : 0;
 }
 
@@ -285,9 +285,9 @@ static int fetch_next_in_arena(const struct lane *lane, const struct fetch *f,
   uint64_t n = to - from;
   if (fetch_goes_round(f)) {
     at = f->source.address + from % STAGE;
-    n = least_bytes(n, STAGE_SLOT - from % STAGE_SLOT);
+    n = least(n, STAGE_SLOT - from % STAGE_SLOT);
   }
-  n = least_bytes(n, CHUNK - at % CHUNK);
+  n = least(n, CHUNK - at % CHUNK);
   payload_bytes(walk, (const void *)(uintptr_t)(at % CHUNK), n);
   uint64_t id = ID_ARENA + at / CHUNK;
   return fetch_remote_key(lane, id < IDS ? (uint32_t)id : IDS, key);
@@ -469,7 +469,7 @@ static int64_t fetch_progress(struct lane *lane, struct fetch *f) {
   const struct job *job = &reading_of(f)->job;
   bool all = reading_of(f)->marked && job->pending == 0;
   uint64_t before = f->done;
-  uint64_t now = all ? f->total : least_bytes(job->done, f->total - 1);
+  uint64_t now = all ? f->total : least(job->done, f->total - 1);
   if (job->status < 0)
     return job->status;
   if (now <= before)

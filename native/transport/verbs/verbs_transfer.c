@@ -76,7 +76,7 @@ static int move_add_entry(struct pair *pair, struct payload *local,
   int status = keyed ? keys_local(pair->rail, local->area, at, &key, &good) : 0;
   if (status < 0)
     return status;
-  run = least_bytes(run, least_bytes(good, most));
+  run = least(run, least(good, most));
   if (run == 0) /* some devices take a length of 0 for 2 GiB */
     return PERIGEE_UNSUPPORTED;
   list->entry[list->count++] =
@@ -108,8 +108,8 @@ static int move_gather(struct pair *pair, const struct move *m, uint64_t bytes,
 static int64_t move_fill_slot(struct pair *pair, const struct move *m,
                               uint64_t limit) {
   uint64_t run, at = move_remote_run(m->remote, &run);
-  run = least_bytes(least_bytes(run, m->local->total - m->local->done),
-                    least_bytes(limit, pair_most_bytes(pair)));
+  run = least(least(run, m->local->total - m->local->done),
+              least(limit, pair_most_bytes(pair)));
   bool inlined =
       m->write && run <= pair->inline_max && m->local->memory->direct;
   struct list list;
@@ -162,9 +162,9 @@ static uint64_t move_share(const struct lane *lane, uint64_t total) {
   if (lane->pair_count <= 2 || total < 2 * stripe)
     return 0;
   uint64_t pairs = lane->pair_count - 1;
-  uint64_t shares = least_bytes(total / stripe, pairs);
+  uint64_t shares = least(total / stripe, pairs);
   uint64_t share = (total + shares - 1) / shares;
-  return least_bytes(share, 2 * stripe > SEGMENT ? 2 * stripe : SEGMENT);
+  return least(share, 2 * stripe > SEGMENT ? 2 * stripe : SEGMENT);
 }
 
 /* After n bytes of the job: passes the turn to the next pair, if it is time. */
@@ -184,7 +184,7 @@ static int64_t move_some(struct lane *lane, struct pair *pair,
   if (!on || !pair_has_room(on))
     return 0;
   if (share)
-    limit = least_bytes(limit, share - m->remote->done % share);
+    limit = least(limit, share - m->remote->done % share);
   int64_t n = move_fill_slot(on, m, limit);
   if (n > 0 && !pair)
     move_pass_turn(lane, m, share, (uint64_t)n);
@@ -204,8 +204,8 @@ int64_t lane_move(struct lane *lane, struct job *job,
   const struct move m = {job, key, remote, local, write};
   uint64_t share = pair ? 0 : move_share(lane, remote->total), moved = 0;
   int64_t n = 1;
-  limit = least_bytes(limit, least_bytes(remote->total - remote->done,
-                                         local->total - local->done));
+  limit = least(
+      limit, least(remote->total - remote->done, local->total - local->done));
   while (n > 0 && moved < limit) {
     n = move_some(lane, pair, &m, share, limit - moved);
     if (n > 0)
