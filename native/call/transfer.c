@@ -467,7 +467,7 @@ static int64_t transfer_at_once(struct perigee_session *s, int operation,
   uint32_t i;
   for (i = 0; i < count; i++) {
     int status = transfer_check(s, operation, &list[i], &remote, &local);
-    if (status < 0)
+    if (status != PERIGEE_OK)
       return status;
     if (local.total > room || !transfer_immediate(s) ||
         !transfer_reaches(s, &list[i], &local))
