@@ -12,6 +12,7 @@ local arrivals = require "perigee.agent.arrivals"
 local check = require "perigee.check"
 local drains = require "perigee.agent.drain"
 local engines = require "perigee.engine"
+local fitting = require "perigee.agent.fitting"
 local futures = require "perigee.future"
 local known = require "perigee.agent.known"
 local links = require "perigee.link"
@@ -103,7 +104,8 @@ end
 -- @errors `name_taken`: a live agent has the name, or something else uses the
 --   address; `denied`: a secret is needed, or other users may read its file;
 --   `not_found`: there is no such file; `too_large`: the path of its socket has
---   more than 107 bytes; `no_memory`; with option `registry` those of
+--   more than 107 bytes, or its entry more than the registry takes;
+--   `no_memory`; with option `registry` those of
 --   `Registry:hold`, `peer_lost` (no server of it is there), `timeout`,
 --   `protocol`
 -- @waits no, except about 0.1 s when a secret is stretched for the first time,
@@ -133,6 +135,7 @@ function M.new(options, level)
     meetings = {},                      -- places held in rendezvous, as keys
     claims = {},                        -- { registry, held } of names
     lost = false, on_lost_list = {}, leaving = false, -- agent/tenure.lua
+    fitted = fitting.new(),             -- what its entry has
     addresses = {}, advertise = settings.list_of(options.advertise),
     kind = options.kind or "agent", metadata = options.metadata or {},
     weight = options.weight or 1,
@@ -143,15 +146,29 @@ function M.new(options, level)
   agent.arrivals = arrivals.new(agent)
   engine.agent = agent
   serving.open(agent)
+  local fine, misuse = true, nil
   for _, definition in ipairs(options.services or {}) do
-    agent:add(definition, level)
+    fine, err = agent:add(definition, level)
+    if not fine then break end
   end
-  local fine, misuse
-  fine, err, misuse = place.take(agent, options.listen)
+  if fine then fine, err, misuse = place.take(agent, options.listen) end
   if fine then return agent end
   agent:close()
   if misuse then error(tostring(misuse):gsub("^[^:]*:%d+: ", ""), level) end
   return nil, err
+end
+
+--- Nil if the agent may have one more named region; or an error. (Inner use.)
+function Agent:has_no_room(name, told)
+  return fitting.refusal(self, ("naming the region %q"):format(name), name,
+                         told)
+end
+
+--- Tells the registry soon of a named region that is there now (1), or has gone
+-- (-1). (Inner use.)
+function Agent:listed(sign, name, told)
+  fitting.count(self, sign, name, told)
+  self:changed()
 end
 
 --- Tells the registry soon that the agent's entry has changed. (Inner use.)

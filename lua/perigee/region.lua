@@ -60,11 +60,26 @@ local function net(engine)
   end
 end
 
--- Lists region under name (nil: removes the name), and tells the agent, which
--- updates its registry entry.
-local function list(engine, name, region)
-  engine.regions[name] = region
-  if engine.agent then engine.agent:changed() end
+--- What an agent's entry tells of a region.
+function M.told(region)
+  return { length = region.length, access = region.access }
+end
+
+-- Lists a region under its name (1), or removes it (-1), and tells the agent,
+-- which updates its registry entry.
+local function list(engine, region, sign)
+  engine.regions[region.name] = sign == 1 and region or nil
+  if engine.agent then
+    engine.agent:listed(sign, region.name, M.told(region))
+  end
+end
+
+-- Nil, unless the agent's entry has no room for another named region.
+local function refusal(engine, length, options)
+  local name = options.name
+  if not (name and engine.agent) or engine.regions[name] then return nil end
+  return engine.agent:has_no_room(name, { length = length,
+                                          access = options.access or "" })
 end
 
 -- false for host memory, which the CPU accesses directly; else the kind.
@@ -81,7 +96,7 @@ local function adopt(engine, handle, options, keep)
   }, Region)
   region.pointer = region.base
   engine.memory[region] = true
-  if region.name then list(engine, region.name, region) end
+  if region.name then list(engine, region, 1) end
   return region
 end
 
@@ -121,7 +136,8 @@ end
 --   otherwise it is the first device
 -- @treturn Region the region; or nil and an error
 -- @errors `name_taken`; `no_memory`: more than the machine or the process's
---   control group has, or, to populate, than is free now; `too_large`;
+--   control group has, or, to populate, than is free now; `too_large`: also
+--   an agent's entry, if its registry takes none that tells of this name, too;
 --   `unsupported`: no such kind of memory; `not_found`: no such device;
 --   `closed`: the engine was closed
 -- @waits no; populating takes time
@@ -136,6 +152,7 @@ function M.alloc(engine, length, options)
       .. "region has at most 2^40"):format(length))
   end
   local gone = engine:gone(("allocating a region of %d bytes"):format(length))
+    or refusal(engine, length, options)
   if gone then return nil, gone end
   collect_unseen(engine, length)
   local out = region_out()
@@ -160,7 +177,7 @@ end
 -- @tparam[opt] table options name, access and kind, as for `Engine:alloc`
 -- @treturn Region the region; or nil and an error
 -- @errors `name_taken`, `no_memory`, `closed`; of the kind `unsupported`,
---   `not_found`.
+--   `not_found`; `too_large`, as of `Engine:alloc`.
 --   Raises if the memory is known to be of another kind
 -- @waits no
 -- @usage
@@ -177,6 +194,7 @@ function M.register(engine, pointer, length, options)
   options = check.options(options, OPTIONS, "engine:register", 2)
   local out = region_out()
   local gone = engine:gone(("registering a region of %d bytes"):format(length))
+    or refusal(engine, length, options)
   if gone then return nil, gone end
   local status = C.perigee_region_register(engine.handle, options.name,
     ffi.cast("void *", pointer), length, ACCESS[options.access or ""],
@@ -247,7 +265,7 @@ function Region:close(timeout)
   self.handle, self.closing = false, handle
   local engine = self.engine
   if self.name and engine.regions[self.name] == self then
-    list(engine, self.name, nil)
+    list(engine, self, -1)
   end
   local deadline, pause = loop.deadline(timeout or 30), 2e4
   while C.perigee_region_close(handle, false) == C.PERIGEE_AGAIN do

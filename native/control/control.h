@@ -256,7 +256,8 @@ struct perigee_web_request {
   const char *method, *target; /* target: the path and the query, as sent */
   const char *body;
   uint64_t length;
-  uint8_t excess; /* the body was larger than allowed, and is not here */
+  uint8_t excess; /* the body is not here: it was larger than allowed (1), or
+                   * there was no memory for long ones (2) */
   uint8_t gone;   /* a stream's client has gone, or was cut off */
 };
 

@@ -24,6 +24,10 @@
  * accepted, or closed without an answer. */
 enum { TOLD = 64 };
 
+/* Bytes of a body for which there is always room, and what all bodies may have
+ * beyond that together. */
+enum { SHORT = 65536, BULK = 64 << 20 };
+
 /* ---- Requests ------------------------------------------------------------ */
 
 static void destroy(struct request *r) {
@@ -166,12 +170,28 @@ static const struct refusal *refusal_for(struct request *r,
   return c->crowding ? &REFUSED_CROWD : refusal_of(&head);
 }
 
+static void refuse_body(struct request *r, uint8_t excess) {
+  r->seen.excess = excess;
+  web_forget_parts(r);
+}
+
+static bool has_room_for(struct request *r, uint64_t body) {
+  uint64_t bulk = body > SHORT ? body - SHORT : 0;
+  uint64_t all = r->web->bulk - r->bulk + bulk;
+  if (bulk > 0 && all > BULK)
+    return false;
+  r->web->bulk = all;
+  r->bulk = bulk;
+  return true;
+}
+
 static enum MHD_Result take(struct request *r, const char *part,
                             size_t length) {
-  if (bytes_length(&r->text) + length > r->web->to.body) {
-    r->seen.excess = 1;
-    bytes_free(&r->text);
-  }
+  uint64_t body = bytes_length(&r->text) + length;
+  if (!r->seen.excess && body > r->web->to.body)
+    refuse_body(r, 1);
+  else if (!r->seen.excess && !has_room_for(r, body))
+    refuse_body(r, 2);
   return r->seen.excess || bytes_add(&r->text, part, length) ? MHD_YES : MHD_NO;
 }
 

@@ -72,6 +72,7 @@ struct request {
   struct bytes text;   /* the body, then a stream's parts */
   struct bytes joined; /* the values of a header that came several times */
   uint64_t answered;   /* bytes that its client has not taken */
+  uint64_t bulk;       /* bytes of its body beyond those of a short one */
   int64_t since;       /* milliseconds: a stream has told nothing since then */
   bool live, held, suspended, ended, behind, streaming, stranger;
 };
@@ -80,7 +81,7 @@ TAILQ_HEAD(web_line_head, connection);
 
 /* behind: the streams with parts that were not sent, who has taken nothing for
  * longest first; backlog: these parts' bytes. answering: the bytes of answers
- * that were not taken. */
+ * that were not taken; bulk: those of long bodies. */
 struct perigee_web {
   struct MHD_Daemon *daemon;
   struct perigee_web_to to;
@@ -89,7 +90,7 @@ struct perigee_web {
   uint32_t connections, streams, strangers;
   uint32_t ended;   /* connections since memory was given back */
   int64_t ended_at; /* milliseconds: when the last one has */
-  uint64_t backlog, answering;
+  uint64_t backlog, answering, bulk;
   STAILQ_HEAD(requests, request) queue;
   LIST_HEAD(known, request) all;
   LIST_HEAD(origins, origin) origins;
@@ -124,7 +125,7 @@ void web_doze(struct request *request);
 void web_awake(struct request *request);
 /* The program lets go of a request. */
 void web_give_up(struct request *request);
-/* Drops what a stream's client was not sent. */
+/* Drops a body, or what a stream's client was not sent. */
 void web_forget_parts(struct request *request);
 /* Are all streams together further behind than half of what they may be? */
 bool web_is_far_behind(const struct perigee_web *web);

@@ -139,6 +139,8 @@ static void drop_part(struct request *r, size_t length) {
 void web_forget_parts(struct request *r) {
   if (r->behind)
     drop_part(r, bytes_length(&r->text));
+  r->web->bulk -= r->bulk;
+  r->bulk = 0;
   bytes_free(&r->text);
 }
 
@@ -171,7 +173,7 @@ int perigee_web_may_stream(const struct perigee_web_request *request,
 int perigee_web_stream(struct perigee_web_request *request,
                        const struct perigee_web_reply *given, int trusted) {
   struct request *r = web_request(request);
-  bytes_free(&r->text);
+  web_forget_parts(r);
   if (!reply(r, given->status, given->header,
              MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 4096,
                                                write_parts, r, NULL))) {

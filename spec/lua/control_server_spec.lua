@@ -249,7 +249,7 @@ needing("the control server", { control }, function()
   end)
 
   it("refuses what is no name, no JSON and no entry", function()
-    begin { "--head", "32768" }
+    begin { "--head", "32768", "--body", "65536" }
     for _, name in ipairs { "*", "%2a", "a%0ab", "a%00b", ".a", "a%2fb",
                             ("x"):rep(65), ("x"):rep(10000), "%ff" } do
       refused(400, "protocol", "PUT", "agents/" .. name, entry())

@@ -7,6 +7,11 @@
 --   due       the loop's next turn                  asking
 --   asking    the answer                            quiet, or due if more has
 --                                                   changed meanwhile
+--   asking    the name is renewed, the entry        as by an answer; refused:
+--             refused                               the entry is sent again at
+--                                                   the next renewal, or if it
+--                                                   is too large when it has
+--                                                   changed
 --   asking    no answer in half the ttl, or 30 s    due, at once
 --   asking    any error but name_taken              quiet, due after a ninth
 --                                                   of the ttl, or a second;
@@ -32,6 +37,7 @@ local log = require "perigee.log"
 local loop = require "perigee.loop"
 local machine = require "perigee.registry.machine"
 local native = require "perigee.native"
+local regions = require "perigee.region"
 local registries = require "perigee.registry"
 local signals = require "perigee.signal"
 local timers = require "perigee.timers"
@@ -58,7 +64,7 @@ jit.off(services_of)
 local function regions_of(engine)
   local told = {}
   for name, region in pairs(engine.regions) do
-    told[name] = { length = region.length, access = region.access }
+    told[name] = regions.told(region)
   end
   return told
 end
@@ -219,6 +225,22 @@ local function confirmed(lease, held)
   return true
 end
 
+-- Notes whether the registry has taken the entry that it was sent, or refused
+-- it with err. What it had before is kept there, and asked for with the name if
+-- that is lost.
+local function note_entry(lease, err)
+  if not lease.sent then return end
+  if err and not lease.refused then log.write("error", tostring(err)) end
+  lease.refused = err
+  if not err then lease.accepted = lease.sent end
+end
+
+-- Is there an entry to send, beside a renewal?
+local function has_news(lease)
+  local err = lease.refused
+  return lease.dirty or err and err.kind ~= "too_large"
+end
+
 local function succeeded(lease)
   if lease.err then log.write("warning", "the registry has answered again") end
   lease.err = false
@@ -231,8 +253,12 @@ local function heard(lease, future)
   lease.asked = false
   timers.remove(lease.limit)
   if lease.over then return end
-  local fine, kind, why = asks.results(future)
-  if fine and confirmed(lease, fine) then return succeeded(lease) end
+  local was_lost, fine, kind, why = lease.lost, asks.results(future)
+  local refused = fine == true and not was_lost and type(kind) == "string"
+  if fine and confirmed(lease, fine) then
+    note_entry(lease, refused and asks.failure(doing_of(lease), kind, why))
+    return succeeded(lease)
+  end
   if fine then
     kind, why = "timeout", "its answer came after the name's time"
   elseif kind == nil then
@@ -260,11 +286,14 @@ end
 -- Asks for a name that is lost, or renews one that is held.
 local function ask(lease)
   if lease.lost then
-    local entry = lease.describe(lease.agent)
+    local entry = lease.refused and lease.accepted
+      or lease.describe(lease.agent)
+    lease.sent = false
     return asks.ask(lease.registry, "hold", entry, entry.epoch)
   end
+  lease.sent = has_news(lease) and lease.describe(lease.agent)
   return registries.renew(lease.registry, lease.claim.held,
-                          lease.dirty and lease.describe(lease.agent) or nil)
+                          lease.sent or nil)
 end
 
 -- An engine that was closed without its agent has nothing to tell any more.
@@ -283,7 +312,8 @@ local function nothing() end
 
 --- Returns the lease of a name that agent holds; it is renewed from now on.
 --
---   claim      { registry, held }: what the registry has given, and gives again
+--   claim      { registry, held }: what the registry has given, and gives
+--              again; `entry`: for which
 --   asked      when it was asked for (native.uptime)
 --   describe(agent)            the entry of the name; default: the agent's
 --                              under its own name
@@ -299,6 +329,8 @@ function M.new(agent, claim, asked, more)
                                regained = more.regained or nothing,
                                asked = false, asked_at = 0, asked_since = 0,
                                dirty = false, err = false, over = false,
+                               sent = false, refused = false,
+                               accepted = claim.entry or false,
                                lost = false, ends = math.huge,
                                timer = false, final = false, limit = {} },
                              Lease)
@@ -322,7 +354,7 @@ function Lease:now()
                                   M.entry(self.agent, self.agent.name))
   if not future.ended then return true end
   local fine, kind, why = asks.results(future)
-  if fine then return true end
+  if fine and kind == nil then return true end
   return nil, asks.failure("telling of " .. self.agent.name, kind, why)
 end
 

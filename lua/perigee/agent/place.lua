@@ -5,6 +5,7 @@
 -- registry is another one, the place has a generated name, and the agent's name
 -- is held last, when it listens. Until it is held no request is read, so that
 -- no call is served before: their callers wait.
+local fitting = require "perigee.agent.fitting"
 local folder = require "perigee.registry.folder"
 local leases = require "perigee.agent.lease"
 local loop = require "perigee.loop"
@@ -60,15 +61,15 @@ end
 -- the name, what the folder says of where to listen, the claim (agent/lease),
 -- and when it was asked for; or nil and an error.
 local function hold(agent, registry, name, given)
-  local held, address, asked
+  local held, address, asked, entry
   for _ = 1, ATTEMPTS do
-    held, address, asked = hold_from_other(agent, registry,
-                                           leases.entry(agent, name))
+    entry = leases.entry(agent, name)
+    held, address, asked = hold_from_other(agent, registry, entry)
     if held or given or address.kind ~= "name_taken" then break end
     name = M.unique_name(agent.engine)
   end
   if not held then return nil, address end
-  local claim = { registry = registry, held = held }
+  local claim = { registry = registry, held = held, entry = entry }
   agent.claims[#agent.claims + 1] = claim
   return name, address, claim, asked
 end
@@ -130,6 +131,8 @@ end
 
 -- Takes the agent's name in a registry where no places are. Waits.
 local function take_elsewhere(agent)
+  local full = fitting.whole(agent)
+  if full then return nil, full end
   local name, err, claim, asked = hold(agent, agent.registry, agent.name,
                                        agent.named)
   if not name then return nil, err end

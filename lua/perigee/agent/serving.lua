@@ -3,6 +3,7 @@
 -- and the sessions that peers open to it.
 local check = require "perigee.check"
 local contexts = require "perigee.context"
+local fitting = require "perigee.agent.fitting"
 local futures = require "perigee.future"
 local loop = require "perigee.loop"
 local services = require "perigee.service"
@@ -49,13 +50,17 @@ end
 --- Adds these methods to the class of agents.
 function M.add(Agent)
 
---- Checks a definition and adds its service, for serve and new.
+--- Checks a definition and adds its service, for serve and new. True; or nil
+-- and an error.
 function Agent:add(definition, level)
   local service = services.new(definition, level + 1)
   if self.services[service.name] then
     error(("the agent %s serves %s already"):format(self.name, service.name),
           level + 1)
   end
+  local full = fitting.refusal(self, "adding the service " .. service.name,
+                               service.name, service.version)
+  if full then return nil, full end
   local names = {}
   for name in pairs(service.methods) do names[#names + 1] = name end
   table.sort(names)
@@ -69,6 +74,8 @@ function Agent:add(definition, level)
     methods[self.last_id] = service.methods[name]
   end
   self.services[service.name] = service
+  fitting.count(self, 1, service.name, service.version)
+  return true
 end
 jit.off(Agent.add)
 
@@ -76,7 +83,8 @@ jit.off(Agent.add)
 -- definition is misuse, and so is a second service of the same name.
 -- @function Agent:serve
 -- @tparam table definition what `Service` describes
--- @treturn Agent the agent itself
+-- @treturn Agent the agent itself; or nil and an error
+-- @errors `too_large`: the registry takes no entry that tells of it, too
 -- @waits no
 -- @usage
 -- agent:serve { name = "clock", version = 2,
@@ -85,7 +93,8 @@ jit.off(Agent.add)
 -- print(clock:now() > 0)                                       --> true
 function Agent:serve(definition)
   self.engine:use(2)
-  self:add(definition, 2)
+  local fine, err = self:add(definition, 2)
+  if not fine then return nil, err end
   self:changed()
   return self
 end

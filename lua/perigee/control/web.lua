@@ -3,7 +3,8 @@
 -- complete requests; each is answered once, or gets a stream.
 --
 -- A request has `method`, `target` (path and query, as sent), `body` and
--- `excess`: the body was larger than allowed, and is not there.
+-- `excess`: false; or the body is not there, since it was larger than allowed
+-- (1), or there were too many long ones (2).
 local control = require "perigee.control.native"
 local descriptors = require "perigee.descriptor"
 local errors = require "perigee.errors"
@@ -43,7 +44,8 @@ local function request_of(raw)
                         target = ffi.string(raw.target),
                         body = raw.length > 0
                           and ffi.string(raw.body, raw.length) or "",
-                        excess = raw.excess ~= 0 }, Request)
+                        excess = raw.excess ~= 0 and raw.excess },
+                      Request)
 end
 
 --- Reads and writes what can be, and appends the complete requests to list.

@@ -98,6 +98,29 @@ function M.trusted(value, scope, name)
 end
 jit.off(M.trusted)
 
+-- ---- Size ------------------------------------------------------------------
+
+--- Bytes that an entry may have, in any registry that takes no fewer.
+M.MOST = tonumber(C.PERIGEE_ENTRY_MAX)
+
+-- A text's quotes and what follows it; a number with all its digits.
+local TEXT, NUMBER = 6, 25
+
+local function size_of_text(text)
+  local _, long = text:gsub('[%c"/\\\127]', "")
+  return #text + 5 * long + TEXT
+end
+
+--- Bytes that a value has at most, in every form in which registries keep it.
+function M.size(value)
+  if type(value) == "string" then return size_of_text(value) end
+  if type(value) ~= "table" then return NUMBER end
+  local sum = TEXT
+  for key, each in pairs(value) do sum = sum + M.size(key) + M.size(each) end
+  return sum
+end
+jit.off(M.size)
+
 -- ---- Filters ---------------------------------------------------------------
 
 --- Does an entry match a filter { kind, prefix, service }?

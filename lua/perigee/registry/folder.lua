@@ -140,6 +140,7 @@ function M:renew(descriptor, entry)
   if not entry then return true end
   entry.term = held[descriptor].term
   local fine, kind, why = entries.write(descriptor, entry)
+  if kind == "too_large" then return true, kind, why end
   if fine and entry.state == "draining" and not is_anonymous(entry.name) then
     C.perigee_name_yield(descriptor)
   end

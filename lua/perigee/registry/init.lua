@@ -35,6 +35,9 @@
 -- renewal that was answered; then the name is lost (`Agent:on_lost`), and it
 -- asks for it by `hold` again.
 --
+-- An entry has 1 MiB at most, or what the registry's field `entry_limit` says;
+-- who names a region or adds a service beyond that gets `too_large`.
+--
 -- The functions are called as methods, on the loop; they raise if they wait. A
 -- function that takes time returns a `Future` of its results at once, made by
 -- `perigee.spawn` or `proxy.async`: the `async` of a proxy whose service has
@@ -266,9 +269,12 @@ end
 -- @function Registry:renew
 -- @param held what `Registry:hold` gave
 -- @tparam[opt] table entry the agent's present entry; nil: it is unchanged
--- @treturn boolean true; or nil and an error; or a `Future` of these
+-- @treturn boolean true; or true and an error, if the name is renewed but the
+--   entry was refused, and is as it was before; or nil and an error; or a
+--   `Future` of these
 -- @errors `name_taken`: another agent has the name now, and this agent has lost
---   it; any other error is considered temporary, and is logged
+--   it; any other error is considered temporary, and is logged. An entry that
+--   was refused as `too_large` is not sent again until it changes
 -- @waits no
 -- @usage
 -- local function yes() return true end
@@ -310,6 +316,9 @@ local function place_of(registry, scope)
   local text = type(target) == "table" and target.text
   return type(text) == "string" and text or "the program's own registry"
 end
+
+--- What messages call a registry.
+M.shown = place_of
 
 --- The error of a name that no agent has.
 function M.nobody(registry, scope, name, doing)

@@ -14,7 +14,7 @@ M.LIMITS = {
   { "connections", "connections", "Connections at most (4096)." },
   { "per-host", "per_host", "Connections of one address at most (all)." },
   { "head", "head", "Bytes of a request's head at most (4096)." },
-  { "body", "body", "Bytes of a request's body at most (65536)." },
+  { "body", "body", "Bytes of a request's body at most (1048576)." },
   { "patience", "patience", "Seconds for a whole request to come (30)." },
   { "queued", "queued",
     "Bytes that a watcher may be behind at most (4194304)." },

@@ -14,7 +14,16 @@ local METADATA = 4096
 local LONGEST = 1e12                    -- seconds since an agent began
 local MAPS = { "services", "regions", "metadata" }
 
-local M = { kind = "agents", ttl = 10, tell = graphs.tell }
+local M = { kind = "agents", ttl = 10 }
+
+--- Adds what an agent is told: whether it is in a topology (server/graph), and
+-- beside its entry how many bytes one may have (Perigee-Body).
+function M.tell(call, record, headers)
+  if not headers then return graphs.tell(call, record) end
+  headers[#headers + 1] = "Perigee-Body"
+  headers[#headers + 1] = ("%d"):format(call.state.longest)
+  return graphs.tell(call, record, headers)
+end
 
 local function wrong(...)
   return nil, problem(400, "protocol", (...):format(select(2, ...)))

@@ -133,7 +133,10 @@ end
 --- The object that the body is, as a table.
 function M.object(call)
   local request = call.request
-  if request.excess then
+  if request.excess == 2 then
+    return nil, problem(503, "no_memory", "as many long bodies are being read "
+      .. "as this server takes", nil, { "Retry-After", "1" })
+  elseif request.excess then
     return nil, problem(413, "too_large", "the body is larger than this server "
       .. "takes")
   elseif not is_json(call) or is_coded(call) then

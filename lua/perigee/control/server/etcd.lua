@@ -42,14 +42,22 @@ local function first_of(response)
     and range.kvs[1] or nil
 end
 
--- Reads names from i on; true, or nil, a kind and why.
-local function read_some(store, names, from)
+-- Reads names of a list. True; or nil, a kind and why. Half of them at a time
+-- where their texts are more than an answer may have.
+local function read_some(store, names, from, to)
   local wanted = {}
-  for i = from, math.min(#names, from + MOST - 1) do
+  for i = from, to do
     wanted[#wanted + 1] = { request_range = {
       key = keys.name(names[i].space, names[i].name) } }
   end
   local told, kind, why = store.cluster:ask("kv/txn", { success = wanted })
+  if kind == "too_large" and to > from then
+    local middle = math.floor((from + to) / 2)
+    local fine
+    fine, kind, why = read_some(store, names, from, middle)
+    if not fine then return nil, kind, why end
+    return read_some(store, names, middle + 1, to)
+  end
   if not told then return nil, kind, why end
   if type(told.responses) ~= "table" or #told.responses ~= #wanted then
     return nil, "protocol", "what it has is no list of keys"
@@ -69,7 +77,8 @@ end
 
 function Store:read(names, lists)
   for from = 1, #names, MOST do
-    local fine, kind, why = read_some(self, names, from)
+    local fine, kind, why = read_some(self, names, from,
+                                      math.min(#names, from + MOST - 1))
     if not fine then return nil, kind, why end
   end
   for _, list in ipairs(lists) do

@@ -31,7 +31,7 @@ local LATE = 1e9                        -- the same, where more is urgent
 local PAUSE = 0.3                       -- milliseconds between collector steps
 
 --- The limits of a server without options.
-M.LIMITS = { connections = 4096, per_host = 0, head = 4096, body = 65536,
+M.LIMITS = { connections = 4096, per_host = 0, head = 4096, body = 2 ^ 20,
              patience = 30, queued = 4 * 2 ^ 20, backlog = 64 * 2 ^ 20,
              answers = 8 * 2 ^ 20, rate = 0, heartbeat = 15 }
 
@@ -155,6 +155,7 @@ local function complete(server, options, all)
   end
   local listening, err = web.open(target(options, all))
   if not listening then return nil, err end
+  server.state.longest = all.body
   server.web, server.port, server.tokens = listening, listening.port, known
   server.address, server.lines = listening:address(), lines.new()
   server.due, server.turn, server.checked = 0, 0, known.version

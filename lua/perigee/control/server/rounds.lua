@@ -66,7 +66,9 @@ end
 
 -- ---- Handling --------------------------------------------------------------
 
-local STATUS = { no_memory = 507, name_taken = 409 }
+local STATUS = { no_memory = 507, name_taken = 409, too_large = 413 }
+-- Failures that are a request's, of no store.
+local ITS_OWN = { name_taken = true, too_large = true }
 
 local function refuse(call, status, kind, why)
   call.status, call.body, call.headers = problem(status, kind, why)
@@ -123,7 +125,7 @@ local function handle(server, list)
   if not list[1] then return end
   local done, kind, why = persist(server, list)
   if done or not server.web then return end
-  if done == nil and kind ~= "name_taken" then failed(server, kind, why) end
+  if done == nil and not ITS_OWN[kind] then failed(server, kind, why) end
   if AWAY[kind] or #list == 1 then
     local status = done == nil and STATUS[kind] or 503
     for _, call in ipairs(list) do refuse(call, status, kind, why) end

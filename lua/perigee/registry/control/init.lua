@@ -28,7 +28,8 @@ function M.open(address)
   if not target then return nil, why end
   return setmetatable({
     target = target, client = clients.new(target, target.timeout or TIMEOUT),
-    feeds = feeds.set(), ttl = target.ttl or TTL }, Control)
+    feeds = feeds.set(), ttl = target.ttl or TTL, entry_limit = false },
+    Control)
 end
 
 local function path_of(scope, name, more)
@@ -43,11 +44,19 @@ end
 local function put(control, entry, over)
   local text, failed = clients.encode(entry)
   if not text then return nil, "protocol", failed end
+  local most = control.entry_limit or math.huge
+  if #text > most then
+    return nil, "too_large", ("the entry has %d bytes, and %s takes %d")
+      :format(#text, control.target.text, most)
+  end
   local more = ("?ttl=%g"):format(control.ttl)
   if over then more = more .. "&over=" .. clients.escape(over) end
   local value, kind, why, told = control.client:ask("PUT",
     path_of(entry.scope, entry.name, more), text)
-  if value then return true, kind end
+  if value then
+    control.entry_limit = tonumber(kind["perigee-body"]) or false
+    return true, kind
+  end
   local holder = kind == "name_taken" and type(told.holder) == "table"
     and entries.trusted(told.holder, entry.scope, entry.name) or nil
   return nil, kind, why, holder
@@ -77,20 +86,36 @@ local function ask_of(control, held, method, more)
     ("%s?epoch=%s"):format(more, clients.escape(held.epoch))))
 end
 
-local function renew(control, held, entry)
-  held.entry = entry or held.entry
-  if not entry then
-    local value, kind, why = ask_of(control, held, "POST", "/renew")
-    if value then return note(held, kind) end
-    if kind ~= "not_found" then return nil, kind, why end
-  end
-  local fine, kind, why = put(control, held.entry)
-  if fine then return note(held, kind) end
-  return nil, kind, why
+local function send(control, held, entry)
+  local fine, kind, why = put(control, entry)
+  if not fine then return nil, kind, why end
+  held.entry = entry
+  return note(held, kind)
 end
 
---- Begins a name's lease anew, and updates its entry if one is given. Takes the
--- name again if the server has lost it.
+local function keep(control, held)
+  local value, kind, why = ask_of(control, held, "POST", "/renew")
+  if value then return note(held, kind) end
+  if kind ~= "not_found" then return nil, kind, why end
+  return send(control, held, held.entry)
+end
+
+-- Kinds of failures that say nothing of the entry.
+local NO_ANSWER = { peer_lost = true, timeout = true, closed = true,
+                    name_taken = true }
+
+local function renew(control, held, entry)
+  if not entry then return keep(control, held) end
+  local fine, kind, why = send(control, held, entry)
+  if fine or NO_ANSWER[kind] then return fine, kind, why end
+  local kept, failed, reason = keep(control, held)
+  if kept then return true, kind, why end
+  return nil, failed, reason
+end
+
+--- Begins a name's lease anew, and updates its entry if one is given: where
+-- that is refused the lease has begun anew all the same. Takes the name again
+-- if the server has lost it.
 function Control:renew(held, entry)
   return tasks.spawn(renew, self, held, entry)
 end

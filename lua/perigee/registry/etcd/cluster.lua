@@ -71,6 +71,7 @@ local KINDS = { [2] = "peer_lost", [4] = "timeout", [7] = "denied",
                 [8] = "no_memory", [13] = "peer_lost", [14] = "peer_lost",
                 [16] = "denied" }
 local TEMPORARY = { peer_lost = true, timeout = true }
+local SIZE = { ["etcdserver: request is too large"] = true }
 local WHO = { ["etcdserver: authentication failed, invalid user ID or password"]
                 = true, ["etcdserver: user name is empty"] = true }
 local AGAIN = { ["etcdserver: revision of auth store is old"] = true,
@@ -80,7 +81,8 @@ local AGAIN = { ["etcdserver: revision of auth store is old"] = true,
 local function failure(told)
   local why = tostring(told.message or told.error)
   local code = tonumber(told.code or told.grpc_code) or 2
-  return WHO[why] and "denied" or KINDS[code] or "protocol", why, code
+  local kind = WHO[why] and "denied" or SIZE[why] and "too_large"
+  return kind or KINDS[code] or "protocol", why, code
 end
 
 local function is_refused_token(cluster, code, why)

@@ -159,14 +159,29 @@ function Lease:take(over)
   return true
 end
 
---- Shows the servers that the holder lives, and what entry tells of it, if
--- given. As take().
-function Lease:keep(entry)
-  if entry then self.entry, self.dirty = entry, true end
-  local fine, kind, why = prolong(self)
+-- Kinds of failures that say nothing of the entry.
+local NO_ANSWER = { peer_lost = true, timeout = true, closed = true,
+                    name_taken = true, denied = true }
+
+local function keep(lease)
+  local fine, kind, why = prolong(lease)
   if fine == nil then return nil, kind, why end
-  if not fine then return self:take() end
-  return claim(self, self.id, false)
+  if not fine then return lease:take() end
+  return claim(lease, lease.id, false)
+end
+
+--- Shows the servers that the holder lives, and what entry tells of it, if
+-- given; where that is refused the one before stays. As take().
+function Lease:keep(entry)
+  if not entry then return keep(self) end
+  local before = self.entry
+  self.entry, self.dirty = entry, true
+  local fine, kind, why = keep(self)
+  if fine or NO_ANSWER[kind] then return fine, kind, why end
+  self.entry, self.dirty = before, false
+  local kept, failed, reason = keep(self)
+  if kept then return true, kind, why end
+  return nil, failed, reason
 end
 
 --- Gives the name up.

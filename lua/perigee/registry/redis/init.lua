@@ -29,6 +29,7 @@ local NIL = connections.NIL
 local TTL, TIMEOUT = 10, 5              -- seconds
 local ATTEMPTS = 100                    -- of a transaction that others disturb
 local PAGE = 200                        -- names that are read at once
+local TEXTS = 30                        -- entries of one reply
 local SWEPT = 32                        -- expired names that a list removes
 
 local Redis = {}
@@ -176,7 +177,7 @@ local function prolonged(redis, held)
   return other and other.epoch == held.epoch or false
 end
 
-local function rewrite(redis, held)
+local function rewrite(redis, held, entry)
   local scope, name = held.scope, held.name
   return transact(redis, scope, name, function(text, now, time)
     local other = text and keys.decode(text, scope, name, now)
@@ -184,17 +185,20 @@ local function rewrite(redis, held)
       return nil, nil, "name_taken", who(other)
     end
     if not text then held.term = keys.term(time) end
-    held.entry.term = held.term
-    local mine, why = keys.encode(held.entry, now)
+    entry.term = held.term
+    local mine, why = keys.encode(entry, now)
     if not mine then return nil, nil, "protocol", why end
     return writing(redis, scope, name, mine)
   end)
 end
 
+-- Where a full server refuses the entry, the one before is there and is kept.
 local function renew(redis, held, entry)
-  held.entry = entry or held.entry
-  local fine, kind, why = rewrite(redis, held)
-  if kind == "no_memory" then prolonged(redis, held) end
+  local fine, kind, why = rewrite(redis, held, entry or held.entry)
+  if fine then held.entry = entry or held.entry end
+  if kind == "no_memory" and prolonged(redis, held) then
+    return true, kind, why
+  end
   return fine, kind, why
 end
 
@@ -204,8 +208,9 @@ local function keep(redis, held)
   return alone(renew, redis, held)
 end
 
---- Prolongs a name's TTL, and updates its entry if one is given. Takes the name
--- again if the server has lost it.
+--- Prolongs a name's TTL, and updates its entry if one is given: where that is
+-- refused the TTL is prolonged all the same. Takes the name again if the server
+-- has lost it.
 function Redis:renew(held, entry)
   if not entry then return tasks.spawn(keep, self, held) end
   return tasks.spawn(alone, renew, self, held, entry)
@@ -247,6 +252,23 @@ local function ascends(names, before)
   return true
 end
 
+-- The texts of names' entries, NIL where there is none; or nil, a kind and why.
+-- Each reply has room for the longest ones.
+local function texts_of(connection, scope, names)
+  local commands, texts = {}, {}
+  for i, name in ipairs(names) do
+    local at = math.ceil(i / TEXTS)
+    commands[at] = commands[at] or { "MGET" }
+    table.insert(commands[at], keys.name(scope, name))
+  end
+  local replies, kind, why = connection:ask(commands)
+  if not replies then return nil, kind, why end
+  for at, some in ipairs(replies) do
+    for i = 1, #commands[at] - 1 do texts[#texts + 1] = some[i] end
+  end
+  return texts
+end
+
 -- A page of names in a range, the texts of their entries, and the server's
 -- time; or nil, a kind and why.
 local function page(connection, scope, from, to, before)
@@ -259,11 +281,10 @@ local function page(connection, scope, from, to, before)
   if #names > PAGE or not ascends(names, before) then
     return nil, "protocol", "what it has are no names in order"
   end
-  local get = { "MGET" }
-  for i, name in ipairs(names) do get[i + 1] = keys.name(scope, name) end
-  replies, kind, why = connection:ask { get }
-  if not replies then return nil, kind, why end
-  return names, replies[1], now
+  local texts
+  texts, kind, why = texts_of(connection, scope, names)
+  if not texts then return nil, kind, why end
+  return names, texts, now
 end
 
 -- Removes names without an entry from the index.
