@@ -19,8 +19,8 @@
 --   says (port 26379 by default); `rediss+sentinel://` with TLS to all of them.
 --   Options as above, and `sentinel_user`, `sentinel_password`
 -- * `"http://HOST[:PORT][,HOST...]"`: a control server (`perigee ctrl`), or
---   several, of which the next one is asked where one does not answer (they
---   know the same if they share a Redis or an etcd);
+--   several, of which the next one is asked where one does not answer at once
+--   (they know the same if they share a Redis or an etcd);
 --   `https://` over TLS. Options: `ttl`, `timeout`, `ca`, `cert` and `key` as
 --   above, `token=TOKEN` or `token=file:PATH`. Needs the same
 -- * `"etcd://[USER:PASSWORD@]HOST[:PORT],..."`: a cluster of etcd servers of

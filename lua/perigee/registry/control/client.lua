@@ -1,10 +1,11 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- Asks one of several control servers, the same as long as it answers, else
--- the next one.
+-- the next one (registry/servers).
 local asks = require "perigee.registry.ask"
 local http = require "perigee.control.http"
 local json = require "perigee.control.json"
 local own = require "perigee.registry.control.own"
+local servers = require "perigee.registry.servers"
 
 local M = {}
 
@@ -19,16 +20,33 @@ local ELSEWHERE = { not_found = true, peer_lost = true, timeout = true,
 local Client = {}
 Client.__index = Client
 
---- A client of target's servers (control/address).
-function M.new(target, patience)
-  return setmetatable({ target = target, patience = patience, at = 1,
-                        http = false, doors = {} }, Client)
+-- A server that is not ready says so.
+local function judge(answer, kind)
+  if answer and answer.status ~= 503 or kind and not ELSEWHERE[kind] then
+    return "final"
+  end
+  return "passing"
 end
 
--- How to ask the present server: { token (false: none), url }. Without a token
--- in the address it is the server's own, if this user runs it.
-local function door_of(client)
-  local url, token = client.target.servers[client.at], client.target.token
+-- Only streams have that function; all else comes from a server.
+local function drop(answer)
+  if type(answer.close) == "function" then answer:close() end
+end
+
+--- A client of target's servers (control/address).
+function M.new(target, patience)
+  local client = setmetatable({ target = target, patience = patience,
+                                http = false, doors = {} }, Client)
+  client.servers = servers.new(target.servers, patience, {
+    judge = judge, drop = drop, repeats = false,
+    probe = function(url, seconds) return client:probe(url, seconds) end })
+  return client
+end
+
+-- How to ask a server: { token (false: none), url }. Without a token in the
+-- address it is the server's own, if this user runs it.
+local function door_of(client, url)
+  local server, token = url, client.target.token
   local door = client.doors[url]
   if door then return door end
   door = { token = token or false, url = url }
@@ -36,15 +54,15 @@ local function door_of(client)
     token, door.url = own.find(url)
     door.token = token or false
   end
-  client.doors[url] = door
+  client.doors[server] = door
   return door
 end
 
 -- A server that was started anew has another token. Is there one that was not
 -- tried?
-local function find_another(client, door)
-  client.doors[client.target.servers[client.at]] = nil
-  local found = door_of(client).token
+local function find_another(client, url, door)
+  client.doors[url] = nil
+  local found = door_of(client, url).token
   return found and found ~= door.token
 end
 
@@ -56,53 +74,50 @@ local function headers_of(door, more)
   return list
 end
 
-local function request_of(client, door, method, path, body, more)
+local function request_of(client, door, seconds, method, path, body, more)
   local list = headers_of(door, more)
   if body then list[#list + 1] = "Content-Type: application/json" end
   return { method = method, url = door.url .. path, body = body,
-           headers = list, timeout = client.patience, limit = LIMIT,
+           headers = list, timeout = seconds, limit = LIMIT,
            tls = client.target.tls }
 end
 
--- Calls f(http, request) for the present server.
-local function try(client, f, ...)
-  local door = door_of(client)
-  local answer, kind, why = f(client.http, request_of(client, door, ...))
-  if answer and answer.status == 401 and find_another(client, door) then
-    if answer.close then answer:close() end
-    return f(client.http, request_of(client, door_of(client), ...))
+-- Calls f(http, request, url) for a server.
+local function try(client, url, f, ...)
+  local door = door_of(client, url)
+  local answer, kind, why = f(client.http, request_of(client, door, ...), url)
+  if answer and answer.status == 401 and find_another(client, url, door) then
+    drop(answer)
+    return f(client.http, request_of(client, door_of(client, url), ...), url)
   end
-  if not answer then client.doors = {} end
+  if not answer then client.doors[url] = nil end
   return answer, kind, why
 end
 
--- Asks no more of a server, unless others have left it already.
-local function leave(client, at)
-  if client.at == at then client.at = at % #client.target.servers + 1 end
+local function has_http(client)
+  if client.http then return true end
+  local made, kind, why = http.new()
+  client.http = made or false
+  return made ~= nil, kind, why
 end
 
--- Calls f(http, request) for one server after the other until one answers.
-local function try_all(client, f, ...)
-  local kind, why
-  if not client.http then
-    client.http, kind, why = http.new()
-    if not client.http then
-      client.http = false
-      return nil, kind, why
-    end
-  end
+-- Calls f(http, request, url) for one server after the other until one answers.
+local function try_all(client, f, method, path, body, more)
+  local fine, kind, why = has_http(client)
+  if not fine then return nil, kind, why end
   local answer
-  for _ = 1, #client.target.servers do
-    local at = client.at
-    if answer and answer.close then answer:close() end
-    answer, kind, why = try(client, f, ...)
-    if answer and answer.status ~= 503 or kind and not ELSEWHERE[kind] then
-      break
-    end
-    leave(client, at)
-  end
+  answer, kind, why = client.servers:ask(client.patience,
+    function(url, seconds)
+      return try(client, url, f, seconds, method, path, body, more)
+    end)
   if answer then return answer end
   return nil, asks.unreached(kind), ("%s: %s"):format(client.target.text, why)
+end
+
+--- Asks whether a server is there, in a task. For registry/servers.
+function Client:probe(url, seconds)
+  return try(self, url, function(web, request) return web:ask(request) end,
+             seconds, "GET", "/healthz")
 end
 
 local KINDS = { [401] = "denied", [403] = "denied", [404] = "not_found",
@@ -142,24 +157,34 @@ function Client:ask(method, path, body)
   return nil, "protocol", self.target.text .. ": what it answers is no JSON"
 end
 
-local function stream(web, request)
+-- A stream, with the server's URL.
+local function stream(web, request, url)
   request.limit = UNREAD
-  return web:stream(request)
+  local opened, kind, why = web:stream(request)
+  if opened then opened.server = url end
+  return opened, kind, why
 end
 
 --- Opens a stream of events, from the one with this id on (nil: all). Returns
--- it; or nil, a kind, why and, if it was refused, what the problem says.
+-- it; or nil, a kind, why and, if it was refused, what the problem says. It is
+-- ended by close(), or when its server hangs and there is another one.
 function Client:events(path, id)
   local more = { "Accept: text/event-stream" }
   if id then more[2] = "Last-Event-ID: " .. id end
   local opened, kind, why = try_all(self, stream, "GET", path, nil, more)
   if not opened then return nil, kind, why end
-  if opened.status == 200 then return opened end
+  if opened.status == 200 then
+    self.servers:keep(opened, opened.server)
+    return opened
+  end
   local answer = { status = opened.status, body = opened:read(self.patience)
                    or "" }
   opened:close()
   return nil, problem(self, answer)
 end
+
+--- Ends a stream of events.
+function Client:close(opened) self.servers:close(opened) end
 
 --- Encodes a body; nil and why if that fails.
 function M.encode(value) return json.encode(value) end

@@ -68,10 +68,14 @@ end
 -- The next piece of a line, and is it the last one? Or nil, a kind and why. Nil
 -- alone: nobody watches any more.
 local function piece_of(feed)
-  local silent = loop.now() + SILENCE * 1e9
+  local silent, servers = loop.now() + SILENCE * 1e9, feed.client.servers
   while not feed:is_over() do
-    local text, last, why = feed.stream:piece(LOOK)
-    if text then return text, last end
+    local text, last, why = feed.stream:piece(servers:pace(LOOK))
+    if text then
+      servers:hear(feed.stream.server)
+      return text, last
+    end
+    servers:check(feed.stream)
     if last ~= "timeout" or loop.now() >= silent then
       return nil, last or "peer_lost", why or "the server has ended"
     end
@@ -151,7 +155,7 @@ function Feed:read()
 end
 
 function Feed:stop()
-  if self.stream then self.stream:close() end
+  if self.stream then self.client:close(self.stream) end
   self.stream = false
 end
 

@@ -1,9 +1,9 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- The servers of an etcd cluster, asked by the JSON gateway of each (/v3).
 --
--- All questions go to one server. When that fails, or has no leader, they go to
--- the next one, until the time for the answer is over. What is asked may be
--- done twice, or be done although the answer is a failure.
+-- All questions go to one server. When that fails, hangs or has no leader, they
+-- go to the next one, until the time for the answer is over (registry/servers).
+-- What is asked may be done twice, or be done although the answer is a failure.
 --
 -- With a user the servers want a token, which they forget after some time, and
 -- when they restart; then another one is asked for.
@@ -13,27 +13,16 @@ local futures = require "perigee.future"
 local http = require "perigee.control.http"
 local json = require "perigee.control.json"
 local loop = require "perigee.loop"
+local servers = require "perigee.registry.servers"
 local tasks = require "perigee.task"
 
 local M = {}
 
 local LIMIT = 8 * 2 ^ 20                -- bytes of an answer
 local UNREAD = 2 ^ 18                   -- bytes of a stream that are kept
-local PAUSE = 0.05                      -- seconds, after all have failed
 
 local Cluster = {}
 Cluster.__index = Cluster
-
---- The cluster at a target (etcd/address). patience: seconds for an answer.
-function M.new(target, patience)
-  local client, kind, why = http.new()
-  if not client then return nil, kind, why end
-  return setmetatable({
-    target = target, patience = patience, client = client, at = 1,
-    token = false, login = false, streams = {}, date = 0, dated = 0,
-    limit = LIMIT,
-  }, Cluster)
-end
 
 -- ---- Time ------------------------------------------------------------------
 
@@ -85,6 +74,13 @@ local function failure(told)
   return kind or KINDS[code] or "protocol", why, code
 end
 
+-- What a server says of a question it says for all.
+local function judge(answer, kind, code)
+  if answer or kind == "closed" then return "final" end
+  if TEMPORARY[kind] then return "passing" end
+  return code and "final" or "useless"
+end
+
 local function is_refused_token(cluster, code, why)
   return cluster.target.user and (code == 16 or AGAIN[why])
 end
@@ -131,13 +127,13 @@ local function authenticate(cluster, url, seconds)
   return true
 end
 
--- Has a token, if one is needed; all who need it wait for the same one.
+-- Has a token, if one is needed; all who ask a server wait for the same one.
 local function log_in(cluster, url, seconds)
   if cluster.token or not cluster.target.user then return true end
-  local login = cluster.login
+  local login = cluster.logins[url]
   if not login or login.ended then
     login = tasks.spawn(authenticate, cluster, url, seconds)
-    cluster.login = login
+    cluster.logins[url] = login
   end
   loop.wait(login, loop.deadline(seconds))
   if not login.ended then return nil, "timeout", "it does not answer" end
@@ -164,48 +160,16 @@ local function try(cluster, url, path, question, seconds)
   return answer, kind, why, code
 end
 
---- Asks no more of a server, if there is another, and ends what it streams: who
--- reads that goes on elsewhere.
-function Cluster:leave(url)
-  local urls = self.target.urls
-  if urls[self.at] == url then self.at = self.at % #urls + 1 end
-  local list = {}
-  for stream, from in pairs(self.streams) do
-    if from == url then list[#list + 1] = stream end
-  end
-  for _, stream in ipairs(list) do self:close(stream) end
-end
-jit.off(Cluster.leave)
-
 local function shown(cluster, why)
   return ("%s: %s"):format(cluster.target.text, why)
-end
-
--- The seconds for one server: all there are left if there is only one.
-local function share(cluster, deadline)
-  return math.min(loop.left(deadline), cluster.patience / #cluster.target.urls)
 end
 
 -- Does f(url, seconds) with one server after the other, until one succeeds, or
 -- none can, or the time is over.
 local function with_any(cluster, seconds, f)
-  local urls, deadline, useless, tries = cluster.target.urls,
-                                         loop.deadline(seconds), 0, 0
-  while true do
-    local url = urls[cluster.at]
-    local answer, kind, why, code = f(url, share(cluster, deadline))
-    if answer then return answer end
-    tries = tries + 1
-    useless = TEMPORARY[kind] and 0 or useless + 1
-    if kind == "closed" or code and useless > 0 or useless == #urls
-      or loop.now() >= deadline or loop.state.stopping then
-      return nil, asks.unreached(kind), shown(cluster, why), code
-    end
-    cluster:leave(url)
-    if tries % #urls == 0 then
-      loop.wait(futures.new(), loop.deadline(PAUSE))
-    end
-  end
+  local answer, kind, why, code = cluster.servers:ask(seconds, f)
+  if answer then return answer end
+  return nil, asks.unreached(kind), shown(cluster, why), code
 end
 
 --- Asks a question: a table, that path answers with a table. Waits. Or nil, a
@@ -230,22 +194,38 @@ local function open(cluster, url, path, question, seconds)
   stream, kind, why = cluster.client:stream(asked)
   if not stream then return nil, kind, why end
   note_date(cluster, stream.headers.date)
-  cluster.streams[stream] = url
+  stream.server = url
   return stream
 end
 
 --- Asks a question that is answered by a stream. Waits for its begin. Read it
--- by next(), and close it by close().
+-- by next(), and close it by close(). It also ends when its server fails or
+-- hangs: who reads it goes on elsewhere.
 function Cluster:stream(path, question)
-  return with_any(self, self.patience, function(url, left)
-    return open(self, url, path, question, left)
-  end)
+  local stream, kind, why, code = with_any(self, self.patience,
+    function(url, left) return open(self, url, path, question, left) end)
+  if not stream then return nil, kind, why, code end
+  self.servers:keep(stream, stream.server)
+  return stream
+end
+
+-- The next line of a stream; or nil, a kind and why.
+local function line_of(cluster, stream, seconds)
+  local list, deadline = cluster.servers, loop.deadline(seconds)
+  local line, kind, why
+  repeat
+    line, kind, why = stream:line(cluster.limit,
+                                  list:pace(loop.left(deadline)))
+    if not line then list:check(stream) end
+  until line or kind ~= "timeout" or loop.now() >= deadline
+  if line then list:hear(stream.server) end
+  return line, kind, why
 end
 
 --- The next part of a stream, a table; or nil, a kind, why and perhaps gRPC's
 -- code. `timeout`: it was not there within seconds, and may still come.
 function Cluster:next(stream, seconds)
-  local line, kind, why = stream:line(self.limit, seconds)
+  local line, kind, why = line_of(self, stream, seconds)
   if not line then
     return nil, kind or "peer_lost", shown(self, why or "it hung up")
   end
@@ -264,9 +244,32 @@ function Cluster:next(stream, seconds)
 end
 
 --- Ends a stream.
-function Cluster:close(stream)
-  self.streams[stream] = nil
-  stream:close()
+function Cluster:close(stream) self.servers:close(stream) end
+
+-- ---- Opening ---------------------------------------------------------------
+
+-- Only streams have that function; all else comes from a server.
+local function drop(answer)
+  if type(answer.close) == "function" then answer:close() end
+end
+
+-- Asks whether a server is there.
+local function probe(cluster, url, seconds)
+  return cluster.client:ask { url = url .. "/version", timeout = seconds,
+                              tls = cluster.target.tls }
+end
+
+--- The cluster at a target (etcd/address). patience: seconds for an answer.
+function M.new(target, patience)
+  local client, kind, why = http.new()
+  if not client then return nil, kind, why end
+  local cluster = setmetatable({
+    target = target, patience = patience, client = client, token = false,
+    logins = {}, date = 0, dated = 0, limit = LIMIT }, Cluster)
+  cluster.servers = servers.new(target.urls, patience, {
+    repeats = true, judge = judge, drop = drop,
+    probe = function(...) return probe(cluster, ...) end })
+  return cluster
 end
 
 return M
