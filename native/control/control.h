@@ -366,10 +366,11 @@ perigee_statement_integer(struct perigee_statement *statement, int at);
 
 /* ---- Private files ------------------------------------------------------- */
 
-/* Reads a file of this user's, or root's, that others cannot read nor write.
- * Returns its length; or a status: `denied` also where others can. */
-PERIGEE_API int64_t perigee_private_read(const char *path, char *into,
-                                         uint64_t capacity);
+/* Reads a file of this user's, or root's, that others cannot read nor write; a
+ * group may read it if `group`. Returns its length; or a status: `denied` also
+ * where others can. */
+PERIGEE_API int64_t perigee_private_read(const char *path, int group,
+                                         char *into, uint64_t capacity);
 /* Writes such a file, of mode 0600, in place of what is there, at once. */
 PERIGEE_API int perigee_private_write(const char *path, const char *text,
                                       uint64_t length);

@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -20,11 +21,12 @@ static int status_of(int error) {
 
 /* Others may know nothing of it, and a group may not write: it may be one that
  * keeps keys. */
-static int check(int file, uint64_t capacity) {
+static int check(int file, bool group, uint64_t capacity) {
+  mode_t refused = S_IRWXO | (group ? S_IWGRP | S_IXGRP : S_IRWXG);
   struct stat st;
   if (fstat(file, &st) != 0 || !S_ISREG(st.st_mode))
     return PERIGEE_SYSTEM;
-  if (st.st_mode & (S_IRWXO | S_IWGRP | S_IXGRP))
+  if (st.st_mode & refused)
     return PERIGEE_DENIED;
   if (st.st_uid != geteuid() && st.st_uid != 0)
     return PERIGEE_DENIED;
@@ -46,11 +48,12 @@ static int64_t read_all(int file, char *into, uint64_t capacity) {
   return (int64_t)length;
 }
 
-int64_t perigee_private_read(const char *path, char *into, uint64_t capacity) {
+int64_t perigee_private_read(const char *path, int group, char *into,
+                             uint64_t capacity) {
   int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file < 0)
     return status_of(errno);
-  int64_t result = check(file, capacity);
+  int64_t result = check(file, group, capacity);
   if (result == PERIGEE_OK)
     result = read_all(file, into, capacity);
   close(file);

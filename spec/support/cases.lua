@@ -41,6 +41,7 @@ if not scope then
   scope = "p" .. process.pid()
   ffi.C.spec_setenv("PERIGEE_SPEC_SCOPE", scope, 1)
   ffi.C.spec_setenv("XDG_RUNTIME_DIR", "/tmp/" .. scope, 1)
+  ffi.C.spec_setenv("XDG_STATE_HOME", "/tmp/" .. scope, 1)
 end
 M.scope, M.folder = scope, "/tmp/" .. scope
 

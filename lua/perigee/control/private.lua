@@ -11,10 +11,11 @@ local M = {}
 local MOST = 65536                      -- bytes of a file
 
 --- The text of a file that others can neither read nor write; or nil, a kind
--- and why.
-function M.read(path)
+-- and why. group: its group may read it.
+function M.read(path, group)
   local into = ffi.new("char[?]", MOST)
-  local length = tonumber(C.perigee_private_read(path, into, MOST))
+  local length = tonumber(C.perigee_private_read(path, group and 1 or 0,
+                                                 into, MOST))
   if length >= 0 then return ffi.string(into, length) end
   local why = length == C.PERIGEE_DENIED
     and "it must be this user's, with no access for others (chmod 600)"

@@ -1,5 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- Parts of registries' addresses: users, hosts and options.
+local log = require "perigee.log"
+
 local M = {}
 
 --- Replaces %XX by the character it stands for.
@@ -27,6 +29,22 @@ function M.host(text, port)
   port = tonumber(given) or port
   if not name or port < 1 or port > 65535 then return nil end
   return name ~= "" and name or "localhost", port
+end
+
+local function is_here(host)
+  return host == "localhost" or host == "[::1]" or host == "::1"
+    or host:find "^127%.%d+%.%d+%.%d+$" ~= nil
+end
+
+--- Warns of what lets in who has it, and goes to other hosts as it is. what: as
+-- "the token for X"; hosts: a list of them; instead: what hides it.
+function M.warn(what, hosts, instead)
+  for _, host in ipairs(hosts) do
+    if not is_here(host:lower()) then
+      return log.write("warning", ("%s goes to %s as it is, and who sees it on "
+        .. "the way can use it, too; use %s"):format(what, host, instead))
+    end
+  end
 end
 
 -- The value of an option of a kind; nil if it is none.

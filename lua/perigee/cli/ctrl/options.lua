@@ -147,6 +147,7 @@ local function complete_store(given)
   end
   given.store, given.shown = store, given.shown or store
   given.beside = given.beside or store
+  given.mark = given.beside .. ".tokens"
 end
 
 --- Completes options by those of the file and the defaults.

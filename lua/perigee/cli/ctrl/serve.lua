@@ -27,7 +27,7 @@ end
 
 local function key_of(path)
   if not path then return nil end
-  local text, _, why = require "perigee.control.private".read(path)
+  local text, _, why = require "perigee.control.private".read(path, true)
   if not text then failure.misuse("reading --tls-key: %s", why) end
   return text
 end
@@ -49,6 +49,18 @@ local function check_open(given, address)
   failure.misuse("others than this host are served over https:// and with "
     .. "tokens (perigee ctrl token new --store %s), or with --insecure",
     given.shown)
+end
+
+-- A server whose store has lost its tokens would let in who needed one.
+local function check_kept(given)
+  local marks = require "perigee.control.server.mark"
+  if not marks.is_there(given.mark) then return end
+  local list = token.known(given)
+  if not list or list[1] then return end
+  failure.failed("%s had tokens, and has none: it was emptied, or is another "
+    .. "one. Put back what it had, make new tokens (perigee ctrl token new "
+    .. "--store %s), or remove %s to have it serve without tokens again",
+    given.shown, given.shown, given.mark)
 end
 
 local function log_to(path)
@@ -73,6 +85,7 @@ local function open(given, address)
   to.names = options.names(given)
   to.wanted = not address.loopback and not given.insecure
   to.strangers = given.insecure and "admin" or "read"
+  to.mark = given.mark
   to.own = assert(require "perigee.control.server.tokens".new_text())
   local server, err = servers.open(to)
   if not server then failure.failed("%s", tostring(err)) end
@@ -103,6 +116,7 @@ function M.serve(given)
   local process = require "perigee.cli.ctrl.process"
   check_tls(given, address)
   check_open(given, address)
+  check_kept(given)
   log_to(given.log)
   local engine, err = perigee.engine {}
   if not engine then failure.failed("%s", tostring(err)) end

@@ -67,6 +67,7 @@ function new.run(given)
   local text, id = with_storage(given, function(storage)
     return tokens.make(storage, given.scope, given.role, given.note)
   end)
+  require "perigee.control.server.mark".make(given.mark)
   io.stderr:write("its id, for revoke: ", id, "\n")
   local out = require "perigee.cli.out"
   out.line("%s", text)
@@ -128,6 +129,14 @@ return {
   name = "token",
   summary = "Make, list and revoke tokens.",
   commands = { new, list, revoke },
+  -- The same; nil if the store does not answer.
+  known = function(given)
+    local function all(storage) return storage:all_tokens() end
+    if storages.is_shared(given.store) then
+      return (in_task(in_storage, given, all))
+    end
+    return (in_storage(given, all))
+  end,
   -- The tokens of complete options.
   list = function(given)
     return with_tokens(given, function(storage) return storage:all_tokens() end)

@@ -148,7 +148,7 @@ end
 local function complete(server, options, all)
   local known = tokens.new(server.storage, {
     wanted = options.wanted, own = options.own, strangers = options.strangers,
-    rate = all.rate })
+    rate = all.rate, mark = options.mark })
   if not known then
     return failed("opening the store", "unsupported",
                   "its tokens cannot be read")
@@ -167,7 +167,7 @@ end
 
 --- Opens a server and runs it in a task. An engine must be open. options: host,
 -- port, certificate, key (texts in PEM), store (of server/storages), wanted
--- (requests need a token even if there are none), own and strangers (of
+-- (requests need a token even if there are none), own, strangers and mark (of
 -- server/tokens), names (that it goes by, as in web), and limits. Returns the
 -- server, whose fields `address` and `port` are where it listens, and whose
 -- future `ended` ends with it; or nil and an error.

@@ -12,6 +12,8 @@
 -- what it is told that strangers may, unless it is told to want tokens.
 local control = require "perigee.control.native"
 local errors = require "perigee.errors"
+local log = require "perigee.log"
+local marks = require "perigee.control.server.mark"
 local problem = require "perigee.control.server.problem"
 
 local ffi = require "ffi"
@@ -20,6 +22,10 @@ local C = control.C
 local M = {}
 
 M.ROLES = { read = 1, register = 2, admin = 3 }
+
+local LOST = "the store had tokens, and has none: it was emptied, or is "
+  .. "another one. All who ask are refused until it has tokens again (perigee "
+  .. "ctrl token new), or until the server is started again without %s"
 
 local text_t, hash_t = ffi.typeof "char[44]", ffi.typeof "char[65]"
 local hash = hash_t()
@@ -61,14 +67,17 @@ local Tokens = {}
 Tokens.__index = Tokens
 
 --- The tokens of a storage. options: `wanted`: a request needs one even if
--- there are none; `rate`: requests in a second for each (0: no limit); `own`:
+-- there are none; `mark`: the file that says that there were some
+-- (server/mark); `rate`: requests in a second for each (0: no limit); `own`:
 -- the text of the server's own; `strangers`: the role of those who have none
 -- where none are wanted (default: admin).
 function M.new(storage, options)
   local own = options.own and { hash = hash_of(options.own), scope = "*",
                                 role = "admin", revoked = false }
   local tokens = setmetatable({ storage = storage, by_hash = {}, n = 0,
-                                own = own or false, wanted = options.wanted,
+                                own = own or false, mark = options.mark,
+                                wanted = options.wanted
+                                  or marks.is_there(options.mark),
                                 strangers = options.strangers or "admin",
                                 version = false, rate = options.rate or 0 },
                               Tokens)
@@ -81,8 +90,13 @@ function Tokens:refresh()
   if version == self.version then return true end
   local list = self.storage:all_tokens()
   if not list then return nil end
-  local before = self.by_hash
+  local before, had = self.by_hash, self.n
   self.by_hash, self.n, self.version = {}, #list, version
+  if #list > 0 and had == 0 then
+    marks.make(self.mark)
+  elseif #list == 0 and (had > 0 or marks.is_there(self.mark)) then
+    log.write("error", LOST:format(self.mark or "the mark"))
+  end
   self.wanted = self.wanted or #list > 0
   for _, token in ipairs(list) do
     local known = before[token.hash]

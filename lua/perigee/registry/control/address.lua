@@ -8,6 +8,7 @@
 -- for TLS ca=FILE, cert=FILE and key=FILE, joined by &. Characters with a
 -- meaning in an address are written as %XX.
 local parts = require "perigee.registry.address"
+local private = require "perigee.control.private"
 
 local M = {}
 
@@ -17,29 +18,31 @@ local PORT = 7470
 local OPTIONS = { ttl = "seconds", timeout = "seconds", token = "text",
                   ca = "text", cert = "text", key = "text" }
 
+-- True; or nil and why the token's file cannot be read.
 local function read_token(target)
   local path = target.token and target.token:match "^file:(.*)$"
   if not path then return true end
-  local file = io.open(path)
-  target.token = file and file:read "*l"
-  if file then file:close() end
-  return target.token ~= nil
+  local text, _, why = private.read(path)
+  target.token = text and text:match "^[^\r\n]*"
+  return text and true, why
 end
 
---- Parses an address: { servers (a list of URLs), tls, ttl, timeout, token,
--- text }; or nil and what the address should be.
+--- Parses an address: { servers (a list of URLs), hosts, tls, ttl, timeout,
+-- token, text }; or nil and what the address should be.
 function M.read(address)
   local scheme, hosts, options = address:match "^(https?)://([^/?]*)/?%??(.*)$"
   if not scheme then return nil, WANTED end
-  local target = { servers = {} }
+  local target = { servers = {}, hosts = {} }
   for each in (hosts .. ","):gmatch "([^,]*)," do
     local host, port = parts.host(each, PORT)
     if not host or each == "" then return nil, WANTED end
+    table.insert(target.hosts, host)
     table.insert(target.servers, ("%s://%s:%d"):format(scheme, host, port))
   end
   if not parts.options(options, OPTIONS, target) then return nil, WANTED end
-  if not read_token(target) then
-    return nil, "one whose token's file can be read"
+  local fine, why = read_token(target)
+  if not fine then
+    return nil, "one whose token's file can be read by its user alone: " .. why
   end
   if target.token and target.token:find "[^%w_.~+/=-]" then
     return nil, "one whose token has no other characters than a token has"

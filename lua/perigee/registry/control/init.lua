@@ -3,6 +3,7 @@
 -- keeps on disk. The server serializes all writes, so two live agents never
 -- have one name. A server that comes back gives each lease a new TTL; one that
 -- has lost an agent is told of it by the agent's next renewal.
+local address_parts = require "perigee.registry.address"
 local addresses = require "perigee.registry.control.address"
 local check = require "perigee.check"
 local clients = require "perigee.registry.control.client"
@@ -17,6 +18,8 @@ local M = {}
 
 local TTL, TIMEOUT = 10, 5              -- seconds
 local PAGE = 1000
+local HIDDEN = "https:// (a server with --tls-cert and --tls-key; ca=FILE in "
+  .. "the address names who has signed its certificate)"
 
 --- follows: agents may follow the topology of their scope.
 local Control = { follows = true }
@@ -26,6 +29,9 @@ Control.__index = Control
 function M.open(address)
   local target, why = addresses.read(address)
   if not target then return nil, why end
+  if target.token and address:find "^http:" then
+    address_parts.warn("the token for " .. target.text, target.hosts, HIDDEN)
+  end
   return setmetatable({
     target = target, client = clients.new(target, target.timeout or TIMEOUT),
     feeds = feeds.set(), ttl = target.ttl or TTL, entry_limit = false },

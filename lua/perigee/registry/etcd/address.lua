@@ -23,6 +23,7 @@ local function read_hosts(text, scheme, target)
   for each in (text .. ","):gmatch "([^,]*)," do
     local host, port = parts.host(each, PORT)
     if not host then return false end
+    table.insert(target.hosts, host)
     shown[#shown + 1] = ("%s:%d"):format(host, port)
     target.urls[#shown] = ("%s://%s"):format(scheme, shown[#shown])
   end
@@ -30,12 +31,13 @@ local function read_hosts(text, scheme, target)
   return true
 end
 
---- Parses an address: returns a target { text, urls, tls, user, password },
--- with `ttl` and `timeout` if given; or nil and what the address should be.
+--- Parses an address: returns a target { text, urls, hosts, tls, user,
+-- password }, with `ttl` and `timeout` if given; or nil and what the address
+-- should be.
 function M.read(address)
   local scheme, rest, options = address:match "^(%w+)://([^?]*)%??(.*)$"
   if not scheme then return nil, WANTED end
-  local target = { urls = {} }
+  local target = { urls = {}, hosts = {} }
   local user, password, hosts = parts.user(rest)
   target.user, target.password = user, password
   hosts = hosts:gsub("/$", "")

@@ -12,6 +12,7 @@ local feeds = require "perigee.registry.feed"
 local keys = require "perigee.registry.etcd.keys"
 local leases = require "perigee.registry.etcd.lease"
 local pages_of = require "perigee.registry.pages"
+local parts = require "perigee.registry.address"
 local tasks = require "perigee.task"
 
 local M = {}
@@ -26,6 +27,9 @@ Etcd.__index = Etcd
 function M.open(address)
   local target, why = addresses.read(address)
   if not target then return nil, why end
+  if target.password and address:find "^etcd:" then
+    parts.warn("the password for " .. target.text, target.hosts, "etcds://")
+  end
   local patience = target.timeout or TIMEOUT
   local cluster, _, missing = clusters.new(target, patience)
   if not cluster then return nil, "one for which " .. missing end

@@ -19,6 +19,7 @@ local futures = require "perigee.future"
 local keys = require "perigee.registry.redis.keys"
 local loop = require "perigee.loop"
 local pages_of = require "perigee.registry.pages"
+local parts = require "perigee.registry.address"
 local sentinels = require "perigee.registry.redis.sentinel"
 local tasks = require "perigee.task"
 local writes = require "perigee.registry.redis.writes"
@@ -41,6 +42,9 @@ local all = setmetatable({}, { __mode = "k" })
 function M.open(address)
   local target, why = addresses.read(address)
   if not target then return nil, why end
+  if target.password and target.host and not target.tls then
+    parts.warn("the password for " .. target.text, { target.host }, "rediss://")
+  end
   local redis = setmetatable({
     target = target, ttl = target.ttl or TTL, lock = false, feeds = feeds.set(),
     patience = target.timeout or TIMEOUT }, Redis)
