@@ -23,7 +23,9 @@ end)
 -- The server's address with a new token of a role.
 local function address(role)
   local text = server:command("token new --role " .. role)
-  return ("%s?token=file:%s"):format(server.url, command.file(role, text))
+  local path = command.file(role, text)
+  os.execute("chmod 600 " .. path)
+  return ("%s?token=file:%s"):format(server.url, path)
 end
 
 describe("perigee ctrl without its libraries", function()

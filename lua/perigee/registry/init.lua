@@ -22,7 +22,8 @@
 --   several, of which the next one is asked where one does not answer at once
 --   (they know the same if they share a Redis or an etcd);
 --   `https://` over TLS. Options: `ttl`, `timeout`, `ca`, `cert` and `key` as
---   above, `token=TOKEN` or `token=file:PATH`. Needs the same
+--   above, `token=TOKEN` or `token=file:PATH`, a file that is closed to others
+--   (mode 600). Needs the same
 -- * `"etcd://[USER:PASSWORD@]HOST[:PORT],..."`: a cluster of etcd servers of
 --   version 3.4 or later; `etcds://` over TLS. Options `ttl` (whole seconds),
 --   `timeout`, `user`, `password`, `ca`, `cert` and `key`, as above. Needs the
