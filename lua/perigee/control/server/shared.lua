@@ -35,7 +35,9 @@ function M.new(store, most)
 end
 
 --- What the requests of a round see.
-function Shared:view() return views.new(self.store, self.graphs) end
+function Shared:view()
+  return views.new(self.store, self.graphs, self.longest)
+end
 
 -- The store's time in seconds.
 function Shared:time()

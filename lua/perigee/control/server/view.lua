@@ -33,12 +33,12 @@ local View = {}
 View.__index = View
 
 --- A view of a store, in which nothing is read yet. graphs: of topologies, by
--- scope, kept from view to view (server/graph).
-function M.new(store, known_graphs)
+-- scope, kept from view to view (server/graph). longest: bytes of a body.
+function M.new(store, known_graphs, longest)
   return setmetatable({
-    store = store, graphs = known_graphs, places = {}, lists = {}, order = {},
-    own = {}, touched = {}, collections = {}, wanted = { names = {},
-    lists = {} }, now = 0, seen = loop.now() }, View)
+    store = store, graphs = known_graphs, longest = longest, places = {},
+    lists = {}, order = {}, own = {}, touched = {}, collections = {},
+    wanted = { names = {}, lists = {} }, now = 0, seen = loop.now() }, View)
 end
 
 --- The store's time in seconds.
