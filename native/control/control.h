@@ -22,19 +22,22 @@
 
 /* Raised when a declaration below changes; Lua refuses an object with another
  * number. */
-enum { PERIGEE_CONTROL_ABI = 4 };
+enum { PERIGEE_CONTROL_ABI = 5 };
 PERIGEE_API int perigee_control_abi(void);
 
 /* ---- Streams ------------------------------------------------------------- */
 
 struct perigee_stream;
 
-/* Where to connect. path: a Unix socket, or NULL for host (a name is looked up)
- * and port. tls: 1 encrypts, and checks the server's certificate for host
+/* Where to connect. path: a Unix socket, or NULL for host (a name is looked up,
+ * and its addresses are tried side by side) and port. milliseconds: how long
+ * the program will wait (0: as long as it takes), in which each address gets
+ * its turn. tls: 1 encrypts, and checks the server's certificate for host
  * against authorities (a file; NULL: the system's). certificate and key: files
  * with this side's own, or NULL. */
 struct perigee_stream_to {
   const char *path, *host;
+  uint32_t milliseconds;
   uint16_t port;
   uint8_t tls;
   const char *authorities, *certificate, *key;

@@ -26,12 +26,22 @@ static void begin(void) {
 
 /* ---- What libcurl waits for ---------------------------------------------- */
 
+/* The handles of libcurl's own are no calls. */
+static void note(CURL *easy, curl_socket_t descriptor, bool removed) {
+  struct perigee_http_call *call = NULL;
+  curl_easy_getinfo(easy, CURLINFO_PRIVATE, &call);
+  if (call && !removed)
+    call->socket = descriptor;
+  else if (call && call->socket == descriptor)
+    call->socket = -1;
+}
+
 static int watch(CURL *easy, curl_socket_t descriptor, int what, void *argument,
                  void *unused) {
   const struct perigee_http *http = argument;
   struct epoll_event event = {.data.fd = descriptor};
-  (void)easy;
   (void)unused;
+  note(easy, descriptor, what == CURL_POLL_REMOVE);
   if (what == CURL_POLL_REMOVE) {
     epoll_ctl(http->ready, EPOLL_CTL_DEL, descriptor, &event);
     return 0;
@@ -109,7 +119,30 @@ int perigee_http_descriptor(const struct perigee_http *http) {
 
 /* ---- Going on ------------------------------------------------------------ */
 
-static CURLMcode act(const struct perigee_http *http,
+/* Has libcurl run a call, by a pause that ends at once. */
+static void nudge(struct perigee_http_call *call) {
+  curl_easy_pause(call->easy, CURLPAUSE_RECV);
+  curl_easy_pause(call->easy, CURLPAUSE_CONT);
+}
+
+/* Has libcurl look at what is due. Where the time of an address is over it
+ * closes the socket, and opens that for the name's next address when it looks
+ * again, for which it sets no timer. So calls without a socket are nudged. */
+static CURLMcode look(struct perigee_http *http) {
+  struct perigee_http_call *call;
+  int running;
+  CURLMcode code =
+      curl_multi_socket_action(http->multi, CURL_SOCKET_TIMEOUT, 0, &running);
+  TAILQ_FOREACH(call, &http->all, in_all) {
+    if (call->easy && !call->whole && call->socket < 0)
+      nudge(call);
+  }
+  return code != CURLM_OK ? code
+                          : curl_multi_socket_action(
+                                http->multi, CURL_SOCKET_TIMEOUT, 0, &running);
+}
+
+static CURLMcode act(struct perigee_http *http,
                      const struct epoll_event *event) {
   int running, what = 0;
   uint64_t times;
@@ -122,8 +155,7 @@ static CURLMcode act(const struct perigee_http *http,
   }
   if (read(http->timer, &times, sizeof times) < 0 && errno == EAGAIN)
     return CURLM_OK;
-  return curl_multi_socket_action(http->multi, CURL_SOCKET_TIMEOUT, 0,
-                                  &running);
+  return look(http);
 }
 
 static void collect(const struct perigee_http *http) {

@@ -27,6 +27,7 @@ struct perigee_http_call {
   struct bytes head, body;
   uint64_t limit, tag;
   int32_t status, result;
+  int socket;      /* that libcurl waits for; -1: none */
   int32_t refused; /* why this side has stopped it: a status, or 0 */
   bool streamed, paused, has_news, whole; /* whole: all of the head is there */
   char why[CURL_ERROR_SIZE];

@@ -168,6 +168,7 @@ int perigee_http_send(struct perigee_http *http,
   call->http = http;
   call->limit = request->limit;
   call->tag = request->tag;
+  call->socket = -1;
   call->streamed = request->streamed;
   TAILQ_INSERT_TAIL(&http->all, call, in_all);
   if (!begin(call, request)) {

@@ -1,44 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * stream.c - connects sockets to other servers without blocking: names by
- * c-ares, TLS by OpenSSL.
+ * stream.c - connects sockets to other servers without blocking: names and
+ * their addresses by reach.h, TLS by OpenSSL.
  *
  *   state      event                                 becomes
- *   naming     the name's addresses are there        dialling
- *   dialling   connected                             sealing, or open
- *   dialling   refused, and there is another address dialling
+ *   reaching   connected                             sealing, or open
  *   sealing    the handshake is over                 open
  *   any        an error                              ended
  */
 #include "control/stream.h"
+#include "control/reach.h"
 #include "control/tls.h"
 #include "perigee.h"
 
-#include <ares.h>
 #include <errno.h>
-#include <netdb.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 
-enum state { NAMING, DIALLING, SEALING, OPEN, ENDED };
+enum state { REACHING, SEALING, OPEN, ENDED };
 
 struct perigee_stream {
   enum state state;
   int descriptor, status;
   char *path, *host, *authorities, *certificate, *key;
-  uint16_t port;
-  bool tls, named;
-  ares_channel names;
-  int names_status;
-  struct ares_addrinfo *found;
-  struct ares_addrinfo_node *next;
+  bool tls;
+  struct reach *reach; /* NULL: it has reached the host, or dials a path */
   BIO_METHOD *wire;
   SSL_CTX *context;
   SSL *ssl;
@@ -64,121 +56,50 @@ static void wait_for(struct perigee_stream_wait *wait, int descriptor,
                                        .writable = writable};
 }
 
-/* ---- Names --------------------------------------------------------------- */
-
-static void named(void *argument, int status, int timeouts,
-                  struct ares_addrinfo *found) {
-  struct perigee_stream *stream = argument;
-  (void)timeouts;
-  stream->named = true;
-  stream->names_status = status;
-  if (status == ARES_SUCCESS)
-    stream->found = found;
-}
-
-static int name_begin(struct perigee_stream *stream) {
-  char port[8];
-  struct ares_addrinfo_hints hints = {.ai_family = AF_UNSPEC,
-                                      .ai_socktype = SOCK_STREAM};
-  int status = ares_library_init(ARES_LIB_INIT_ALL);
-  if (status == ARES_SUCCESS)
-    status = ares_init(&stream->names);
-  if (status != ARES_SUCCESS)
-    return fail(stream, PERIGEE_NO_MEMORY, stream->host, ares_strerror(status));
-  snprintf(port, sizeof port, "%u", stream->port);
-  ares_getaddrinfo(stream->names, stream->host, port, &hints, named, stream);
-  return PERIGEE_OK;
-}
-
-/* Returns 1 once there are addresses. c-ares has several descriptors, which
- * come and go, so this waits a short time and then looks at all of them. */
-static int name_step(struct perigee_stream *stream,
-                     struct perigee_stream_wait *wait) {
-  ares_socket_t all[ARES_GETSOCK_MAXNUM];
-  const unsigned either = 1U | 1U << ARES_GETSOCK_MAXNUM;
-  unsigned bits =
-      (unsigned)ares_getsock(stream->names, all, ARES_GETSOCK_MAXNUM);
-  for (int i = 0; i < ARES_GETSOCK_MAXNUM && !stream->named; i++)
-    if (bits >> i & either)
-      ares_process_fd(stream->names, all[i], ARES_SOCKET_BAD);
-  if (!stream->named)
-    ares_process_fd(stream->names, ARES_SOCKET_BAD, ARES_SOCKET_BAD);
-  if (stream->named && !stream->found)
-    return fail(stream, PERIGEE_NOT_FOUND, stream->host,
-                ares_strerror(stream->names_status));
-  if (stream->named) {
-    stream->next = stream->found->nodes;
-    stream->state = DIALLING;
-    return 1;
-  }
-  wait_for(wait, -1, false, false);
-  wait->milliseconds = 5;
-  return 0;
-}
-
 /* ---- Connecting ---------------------------------------------------------- */
 
-static int dial(struct perigee_stream *stream, const struct sockaddr *address,
-                socklen_t length) {
-  if (stream->descriptor >= 0)
-    close(stream->descriptor);
-  stream->descriptor =
-      socket(address->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-  if (stream->descriptor < 0)
-    return -errno;
-  if (connect(stream->descriptor, address, length) == 0)
-    return 1;
-  return errno == EINPROGRESS ? 0 : -errno;
-}
-
+/* Returns 1, or -errno: a Unix socket connects at once or not at all. */
 static int dial_path(struct perigee_stream *stream) {
   struct sockaddr_un address = {.sun_family = AF_UNIX};
   size_t length = strlen(stream->path);
   if (length >= sizeof address.sun_path)
     return -ENAMETOOLONG;
   memcpy(address.sun_path, stream->path, length + 1);
-  return dial(stream, (struct sockaddr *)&address, sizeof address);
-}
-
-static int dial_next(struct perigee_stream *stream) {
-  if (stream->path)
-    return dial_path(stream);
-  struct ares_addrinfo_node *node = stream->next;
-  stream->next = node->ai_next;
-  return dial(stream, node->ai_addr, node->ai_addrlen);
-}
-
-static int dial_result(const struct perigee_stream *stream) {
-  int error = 0;
-  socklen_t length = sizeof error;
-  struct sockaddr_storage peer;
-  socklen_t peer_length = sizeof peer;
-  if (getsockopt(stream->descriptor, SOL_SOCKET, SO_ERROR, &error, &length) < 0)
+  stream->descriptor =
+      socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (stream->descriptor < 0)
     return -errno;
-  if (error)
-    return -error;
-  bool connected = getpeername(stream->descriptor, (struct sockaddr *)&peer,
-                               &peer_length) == 0;
-  return connected ? 1 : 0;
+  int status =
+      connect(stream->descriptor, (struct sockaddr *)&address, sizeof address);
+  return status == 0 ? 1 : -errno;
 }
 
-static int not_dialled(struct perigee_stream *stream, int error) {
-  bool refused = error == ECONNREFUSED || error == ENOENT;
-  const char *what = stream->path ? stream->path : stream->host;
-  return fail(stream, refused ? PERIGEE_NOT_FOUND : PERIGEE_PEER_LOST, what,
-              strerror(error));
+static int path_step(struct perigee_stream *stream) {
+  int result = dial_path(stream);
+  if (result > 0)
+    return result;
+  bool nobody = result == -ECONNREFUSED || result == -ENOENT;
+  return fail(stream, nobody ? PERIGEE_NOT_FOUND : PERIGEE_PEER_LOST,
+              stream->path, strerror(-result));
 }
 
-static int dial_step(struct perigee_stream *stream,
+static int host_step(struct perigee_stream *stream,
                      struct perigee_stream_wait *wait) {
-  int result = stream->descriptor < 0 ? dial_next(stream) : dial_result(stream);
-  while (result < 0 && !stream->path && stream->next)
-    result = dial_next(stream);
-  if (result < 0)
-    return not_dialled(stream, -result);
-  if (result == 0)
-    wait_for(wait, stream->descriptor, false, true);
-  else
+  const char *why;
+  int status = reach_step(stream->reach, wait, &stream->descriptor, &why);
+  if (status < 0)
+    return fail(stream, status, stream->host, why);
+  if (status == 1) {
+    reach_close(stream->reach);
+    stream->reach = NULL;
+  }
+  return status;
+}
+
+static int connect_step(struct perigee_stream *stream,
+                        struct perigee_stream_wait *wait) {
+  int result = stream->path ? path_step(stream) : host_step(stream, wait);
+  if (result == 1)
     stream->state = stream->tls ? SEALING : OPEN;
   return result;
 }
@@ -288,15 +209,15 @@ struct perigee_stream *perigee_stream_open(const struct perigee_stream_to *to) {
   if (!stream)
     return NULL;
   stream->descriptor = -1;
-  stream->port = to->port;
   stream->tls = to->tls;
   stream->path = copy(to->path, &fine);
   stream->host = copy(to->host ? to->host : "localhost", &fine);
   stream->authorities = copy(to->authorities, &fine);
   stream->certificate = copy(to->certificate, &fine);
   stream->key = copy(to->key, &fine);
-  stream->state = stream->path ? DIALLING : NAMING;
-  if (fine && (stream->path || name_begin(stream) == PERIGEE_OK))
+  if (fine && !stream->path)
+    stream->reach = reach_open(stream->host, to->port, to->milliseconds);
+  if (fine && (stream->path || stream->reach))
     return stream;
   perigee_stream_close(stream);
   return NULL;
@@ -306,7 +227,7 @@ int perigee_stream_step(struct perigee_stream *stream,
                         struct perigee_stream_wait *wait) {
   static int (*const steps[])(struct perigee_stream *,
                               struct perigee_stream_wait *) = {
-      [NAMING] = name_step, [DIALLING] = dial_step, [SEALING] = tls_step};
+      [REACHING] = connect_step, [SEALING] = tls_step};
   while (stream->state < OPEN) {
     int result = steps[stream->state](stream, wait);
     if (result <= 0)
@@ -320,7 +241,7 @@ const char *perigee_stream_why(const struct perigee_stream *stream) {
 }
 
 int perigee_stream_descriptor(const struct perigee_stream *stream) {
-  return stream->descriptor;
+  return stream->reach ? reach_descriptor(stream->reach) : stream->descriptor;
 }
 
 void perigee_stream_close(struct perigee_stream *stream) {
@@ -332,10 +253,7 @@ void perigee_stream_close(struct perigee_stream *stream) {
   BIO_meth_free(stream->wire);
   SSL_CTX_free(stream->context);
   ERR_clear_error();
-  if (stream->names)
-    ares_destroy(stream->names);
-  if (stream->found)
-    ares_freeaddrinfo(stream->found);
+  reach_close(stream->reach);
   if (stream->descriptor >= 0)
     close(stream->descriptor);
   free(stream->path);

@@ -92,26 +92,27 @@ end
 
 -- ---- Waiting ---------------------------------------------------------------
 
--- Waits for what connection.wait asks for: a descriptor or a time. True, or nil
--- and an error.
+-- Waits for what connection.wait asks for: a descriptor, and for so long at
+-- most. True, or nil and an error.
 local function wait(connection, seconds)
   local wanted = connection.wait
-  if wanted.descriptor < 0 then
-    loop.wait(futures.new(), loop.deadline(wanted.milliseconds * 1e-3))
-    return true
-  end
   local f = wanted.writable ~= 0 and descriptors.writable
     or descriptors.readable
-  return f(wanted.descriptor, seconds)
+  local due = wanted.milliseconds < 0 and math.huge
+    or wanted.milliseconds * 1e-3
+  local ready, err = f(wanted.descriptor, math.min(seconds, due))
+  if not ready and err.kind == "timeout" and due < seconds then return true end
+  return ready, err
 end
 
 local function kind_of(status) return errors.kind(status) end
 
 -- ---- Connecting ------------------------------------------------------------
 
-local function target_of(target, place)
+local function target_of(target, place, patience)
   local to = control.to_t()
   to.path, to.host, to.port = target.path, place.host, place.port or 0
+  to.milliseconds = math.min(patience * 1000, 2 ^ 31)
   to.tls = target.tls and 1 or 0
   to.authorities, to.certificate, to.key = target.ca, target.cert, target.key
   return to
@@ -133,7 +134,8 @@ local function dial(connection)
   local place, kind, why = find(connection)
   if not place then return nil, kind, why end
   local deadline = loop.deadline(connection.patience)
-  local stream = C.perigee_stream_open(target_of(connection.target, place))
+  local stream = C.perigee_stream_open(target_of(connection.target, place,
+                                                 connection.patience))
   if stream == nil then return nil, "no_memory", "there is no memory" end
   connection.stream = stream
   while true do
