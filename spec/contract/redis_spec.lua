@@ -81,6 +81,24 @@ needing("Redis", { redis }, function()
     assert.same({ "up one", "up two" }, without_changes(told))
   end)
 
+  it("tells of an end though connections break more often than names end",
+     function()
+    local person = process.start(backends.person, "Redis")
+      :expect("ready", 30 * cases.slow)
+    person:tell "hold mortal"
+    person:expect("yes", 30 * cases.slow)
+    local watcher = assert(take_for_long "watcher")
+    local told = watched(watcher)
+    eventually(function() return #told == 2 end)
+    person:kill()
+    eventually(function()               -- several times in a TTL
+      server:ask "CLIENT KILL TYPE normal"
+      perigee.sleep(0.4 * cases.slow)
+      return #told == 3
+    end)
+    assert.same("down mortal", told[3])
+  end)
+
   it("that is stopped is waited for as long as was said", function()
     local one, two = assert(take "one"), assert(take "two")
     local session = assert(two:session "one")

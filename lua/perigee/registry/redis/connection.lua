@@ -16,6 +16,8 @@
 -- a function `unasked` calls it with each message of a subscription, and with
 -- nil when it is lost.
 --
+-- `number` is the present connection's number, as the server counts them.
+--
 -- A reply is what redis/reply makes of it.
 local asks = require "perigee.registry.ask"
 local control = require "perigee.control.native"
@@ -48,7 +50,7 @@ function M.new(target, patience)
     target = target, patience = patience, stream = false, redis = false,
     first = 1, last = 0, pending = {}, greeted = false, unasked = false,
     wait = control.wait_t(), out = control.reply_out_t(), running = false,
-    life = 0, place = nil,
+    life = 0, place = nil, number = 0,
   }, Connection)
   lost.add(connection)
   return connection
@@ -269,6 +271,7 @@ local function greet(connection)
     value, kind, why = read(connection)
     if not value then return nil, kind, why end
     fine, kind, why = greetings.check(target, command, value)
+    connection.number = greetings.number(value) or connection.number
   end
   return fine, kind, why
 end

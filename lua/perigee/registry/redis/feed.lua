@@ -2,13 +2,16 @@
 --- Follows the changes of a scope in Redis, by the scope's stream, on a
 -- connection of its own.
 --
--- Redis reports nothing when a TTL ends. So when the last known TTL of an entry
--- is over, the entry's TTL is read again: the entry is gone or has a new TTL.
+-- Redis reports nothing when a TTL ends. So the TTL of an entry is read, which
+-- is its holder's choice, and read again when that is over: the entry is gone or
+-- has a new TTL.
+-- A new connection goes on from the last id read, and looks at once at those
+-- whose TTL is over, so that however often it breaks no end is missed.
 --
--- If the stream does not continue from the last id read (the server was emptied
--- or replaced), all entries are read again. An entry that is missing then is
+-- If the stream does not continue from there (the server was emptied or
+-- replaced), all entries are read again. An entry that is missing then is
 -- reported as gone only after a TTL, since its holder may take the name again
--- meanwhile.
+-- meanwhile; that TTL is not begun anew.
 local connections = require "perigee.registry.redis.connection"
 local feeds = require "perigee.registry.feed"
 local keys = require "perigee.registry.redis.keys"
@@ -37,8 +40,8 @@ local function set(feed, name, text)
   end
   if entry == nil and feed.known[name] == nil then return end
   feed.known[name] = entry
-  feed.due[name] = nil
-  if entry then expect(feed, name, seconds or feed.ttl) end
+  feed.due[name], feed.missed[name] = nil, nil
+  if entry then expect(feed, name, seconds or -GRACE) end
   feed.changes:note(name)
 end
 
@@ -54,6 +57,25 @@ end
 
 local function last_of(reply) return reply[1] and reply[1][1] or "0-0" end
 
+-- Has the server what it had when the stream was read last? A server that was
+-- started again numbers its connections from 1.
+local function continues(feed)
+  if not feed.looked then return false end
+  local replies, kind, why = feed.connection:ask {
+    { "XREVRANGE", feed.stream, feed.last, feed.last, "COUNT", 1 } }
+  if not replies then return nil, kind, why end
+  local before = feed.number
+  feed.number = feed.connection.number
+  return replies[1][1] ~= nil and feed.number >= before
+end
+
+-- Of an entry that is missing where all were read again.
+local function miss(feed, name)
+  if feed.missed[name] then return end
+  feed.missed[name] = true
+  expect(feed, name, feed.ttl)
+end
+
 -- Reads all entries.
 local function look(feed)
   local replies, kind, why = feed.connection:ask {
@@ -68,9 +90,9 @@ local function look(feed)
     turns.give()
   end
   for name in pairs(feed.known) do
-    if not list[name] then expect(feed, name, feed.ttl) end
+    if not list[name] then miss(feed, name) end
   end
-  feed.looked = true
+  feed.looked, feed.number = true, feed.connection.number
   return true
 end
 jit.off(look)
@@ -135,12 +157,21 @@ jit.off(check_due)
 
 -- ---- Running ---------------------------------------------------------------
 
+-- Begins on a connection, which may be a new one.
+local function resume(feed)
+  local fine, kind, why = continues(feed)
+  if fine == false then return look(feed) end
+  return fine, kind, why
+end
+
 function Feed:read()
-  local fine, kind, why = look(self)
+  local fine, kind, why = resume(self)
   while fine and not self:is_over() do
-    self.changes:tell(true)
-    fine, kind, why = follow(self)
-    if fine then fine, kind, why = check_due(self) end
+    fine, kind, why = check_due(self)
+    if fine then
+      self.changes:tell(true)
+      fine, kind, why = follow(self)
+    end
   end
   return kind, why
 end
@@ -155,7 +186,7 @@ function M.new(redis, scope, target, patience, ttl, decode)
     redis = redis, ttl = ttl, stream = keys.changes(scope),
     decode = decode or keys.decode,
     connection = connections.new(target, patience), last = "0-0", now = 0,
-    due = {} })
+    number = 0, due = {}, missed = {} })
 end
 
 return M

@@ -32,6 +32,11 @@ local function facts_of(reply)
   return facts
 end
 
+--- The number of this connection, which the reply to HELLO tells; or nil.
+function M.number(reply)
+  return type(reply) == "table" and tonumber(facts_of(reply).id) or nil
+end
+
 --- Checks a reply. True; or nil, a kind and why the server will not do for
 -- target.
 function M.check(target, command, reply)
