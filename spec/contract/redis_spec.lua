@@ -227,6 +227,48 @@ needing("Redis", { redis }, function()
     assert.matches("no names in order", tostring(err), 1, true)
   end)
 
+  local function index() return ("'perigee:{%s}:names'"):format(cases.scope) end
+
+  -- What is told and listed of the names beside what is odd.
+  local function sees(watcher)
+    eventually(function()
+      return names(watcher) == "one two watcher"
+        and backends.names_in(watcher:list { prefix = "t" } or {}) == "two"
+    end)
+    local told, _, watch = watched(watcher, { prefix = "t" })
+    eventually(function() return #told == 1 end)
+    assert.equal("up two", told[1])
+    watch:close()
+  end
+
+  it("passes over what is no name in its index, and puts the rest in order",
+     function()
+    local one, two = assert(take_for_long "one"), assert(take_for_long "two")
+    local watcher = assert(take_for_long "watcher")
+    for _, odd in ipairs { "0 ''", "0 'no name'", "5 aa", "-3 zz", "7 one",
+                           "2 '../x'", "0 '%'" } do
+      assert.is_truthy(server:ask(("ZADD %s %s"):format(index(), odd))
+        :find "^[01]$")
+      sees(watcher)
+    end
+    assert.equal("0", server:ask(("ZCOUNT %s (0 +inf"):format(index())
+      :gsub("%(0", "'(0'")))
+    one:close()
+    two:close()
+  end)
+
+  it("has names where its index is something else", function()
+    local one = assert(take_for_long "one")
+    local watcher = assert(take_for_long "watcher")
+    server:ask(("SET %s text"):format(index()))
+    local two = assert(take_for_long "two")
+    sees(watcher)
+    two:close()
+    eventually(function() return names(watcher) == "one watcher" end)
+    assert.equal("text", server:ask("GET " .. index()))
+    one:close()
+  end)
+
   it("has a name until its time is over of who ended without giving it back",
      function()
     local one = assert(take "one")

@@ -8,7 +8,7 @@ local keys = require "perigee.registry.redis.keys"
 local M = {}
 
 local BEGINNING = "auth hello select time"
-local READING = "get mget pttl zrangebylex xrevrange xread"
+local READING = "get mget pttl zrange zrangebylex xrevrange xread"
 local WRITING = "multi exec watch unwatch set del getex zadd zrem xadd"
 
 local function allowed(...)

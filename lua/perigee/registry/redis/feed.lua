@@ -3,8 +3,8 @@
 -- connection of its own.
 --
 -- Redis reports nothing when a TTL ends. So the TTL of an entry is read, which
--- is its holder's choice, and read again when that is over: the entry is gone or
--- has a new TTL.
+-- is its holder's choice, and read again when that is over: the entry is gone
+-- or has a new TTL.
 -- A new connection goes on from the last id read, and looks at once at those
 -- whose TTL is over, so that however often it breaks no end is missed.
 --

@@ -18,6 +18,7 @@ local feeds = require "perigee.registry.feed"
 local futures = require "perigee.future"
 local keys = require "perigee.registry.redis.keys"
 local loop = require "perigee.loop"
+local names_of = require "perigee.registry.redis.names"
 local pages_of = require "perigee.registry.pages"
 local parts = require "perigee.registry.address"
 local sentinels = require "perigee.registry.redis.sentinel"
@@ -29,7 +30,6 @@ local M = {}
 local NIL = connections.NIL
 local TTL, TIMEOUT = 10, 5              -- seconds
 local ATTEMPTS = 100                    -- of a transaction that others disturb
-local PAGE = 200                        -- names that are read at once
 local TEXTS = 30                        -- entries of one reply
 local SWEPT = 32                        -- expired names that a list removes
 
@@ -93,6 +93,13 @@ end
 
 function Redis:milliseconds() return math.ceil(self.ttl * 1000) end
 
+-- Is it the failure of a write to an index that is none (redis/names)? The name
+-- is there without it.
+local function is_of_index(command, failure)
+  return (command[1] == "ZADD" or command[1] == "ZREM")
+    and failure:find "^WRONGTYPE" ~= nil
+end
+
 -- Only in the life of the connection that has the WATCH: in another nothing
 -- would say that somebody was in between. True, and whether it was done; or
 -- nil, a kind and why.
@@ -101,8 +108,9 @@ local function exec(redis, commands, life)
   local replies, kind, why = redis.connection:ask(commands)
   if not replies then return nil, kind, why end
   local done = replies[#replies] ~= NIL
-  for _, reply in ipairs(done and replies[#replies] or {}) do
-    if type(reply) == "table" and reply.failure then
+  for i, reply in ipairs(done and replies[#replies] or {}) do
+    if type(reply) == "table" and reply.failure
+      and not is_of_index(commands[i + 1], reply.failure) then
       return nil, failures.read(reply.failure)
     end
   end
@@ -247,48 +255,21 @@ function Redis:lookup(scope, name)
   return tasks.spawn(lookup, self, scope, name)
 end
 
--- Is it a list of texts in ascending order, all greater than before?
-local function ascends(names, before)
-  for _, name in ipairs(names) do
-    if type(name) ~= "string" or name <= before then return false end
-    before = name
-  end
-  return true
-end
-
--- The texts of names' entries, NIL where there is none; or nil, a kind and why.
--- Each reply has room for the longest ones.
+-- The texts of names' entries, NIL where there is none, and the server's time;
+-- or nil, a kind and why. Each reply has room for the longest entries.
 local function texts_of(connection, scope, names)
-  local commands, texts = {}, {}
+  local commands, texts = { { "TIME" } }, {}
   for i, name in ipairs(names) do
-    local at = math.ceil(i / TEXTS)
+    local at = math.ceil(i / TEXTS) + 1
     commands[at] = commands[at] or { "MGET" }
     table.insert(commands[at], keys.name(scope, name))
   end
   local replies, kind, why = connection:ask(commands)
   if not replies then return nil, kind, why end
-  for at, some in ipairs(replies) do
-    for i = 1, #commands[at] - 1 do texts[#texts + 1] = some[i] end
+  for at = 2, #commands do
+    for i = 1, #commands[at] - 1 do texts[#texts + 1] = replies[at][i] end
   end
-  return texts
-end
-
--- A page of names in a range, the texts of their entries, and the server's
--- time; or nil, a kind and why.
-local function page(connection, scope, from, to, before)
-  local replies, kind, why = connection:ask {
-    { "ZRANGEBYLEX", keys.names(scope), from, to, "LIMIT", 0, PAGE },
-    { "TIME" } }
-  if not replies then return nil, kind, why end
-  local names, now = replies[1], keys.time(replies[2])
-  if not names[1] then return {}, {}, now end
-  if #names > PAGE or not ascends(names, before) then
-    return nil, "protocol", "what it has are no names in order"
-  end
-  local texts
-  texts, kind, why = texts_of(connection, scope, names)
-  if not texts then return nil, kind, why end
-  return names, texts, now
+  return texts, keys.time(replies[1])
 end
 
 -- Removes names without an entry from the index.
@@ -306,10 +287,13 @@ end
 -- True; or nil, a kind and why. Ends whatever the server answers: each page
 -- lies behind the one before it, and pages has its bounds.
 local function each(pages, redis, connection, scope, from, to, f)
-  local gone, before, last = {}, ""
+  local next_page = names_of.pages(pages, connection, scope, from, to)
+  local gone = {}
   repeat
-    local names, texts, now = page(connection, scope, from, to, before)
-    if not names then return nil, texts, now end
+    local names, last, why = next_page()
+    if not names then return nil, last, why end
+    local texts, now, failed = texts_of(connection, scope, names)
+    if not texts then return nil, now, failed end
     for i, name in ipairs(names) do
       local text = texts[i]
       pages:name(type(text) == "string" and #text or 0)
@@ -319,10 +303,8 @@ local function each(pages, redis, connection, scope, from, to, f)
         return true
       end
     end
-    local fine, kind, why = pages:turn()
-    if not fine then return nil, kind, why end
-    last, before = #names < PAGE, names[#names] or ""
-    from = "(" .. before
+    local fine, kind, reason = pages:turn()
+    if not fine then return nil, kind, reason end
   until last
   if gone[1] then tasks.spawn(alone, sweep, redis, scope, gone) end
   return true

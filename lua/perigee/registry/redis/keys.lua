@@ -26,6 +26,18 @@ local function key(scope, rest) return M.scope(scope) .. rest end
 
 function M.name(scope, name) return key(scope, "name:" .. escape(name)) end
 function M.names(scope) return key(scope, "names") end
+
+--- The name of whose entry a key is; nil if it is none of the scope's.
+function M.name_of(found, scope)
+  local start = key(scope, "name:")
+  if type(found) ~= "string" or found:sub(1, #start) ~= start then return end
+  return (found:sub(#start + 1):gsub("%%(%x%x)", function(digits)
+    return string.char(tonumber(digits, 16))
+  end))
+end
+
+--- The pattern of SCAN for the keys of a scope's entries.
+function M.pattern(scope) return key(scope, "name:*") end
 function M.changes(scope) return key(scope, "changes") end
 
 --- Is it a reply to the command TIME?
