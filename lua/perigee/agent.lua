@@ -10,6 +10,7 @@
 -- @classmod Agent
 local arrivals = require "perigee.agent.arrivals"
 local check = require "perigee.check"
+local deaths = require "perigee.agent.deaths"
 local drains = require "perigee.agent.drain"
 local engines = require "perigee.engine"
 local fitting = require "perigee.agent.fitting"
@@ -131,6 +132,7 @@ function M.new(options, level)
     transport = options.transport,
     registry = registry, lease = false, since = loop.now(),
     watches = setmetatable({}, { __mode = "k" }), known = known.new(),
+    doubted = {},                       -- lives of peers, agent/deaths.lua
     reached = {},                       -- what read and write have found
     meetings = {},                      -- places held in rendezvous, as keys
     claims = {},                        -- { registry, held } of names
@@ -145,6 +147,7 @@ function M.new(options, level)
   agent.taken = futures.new(agent)      -- ends when another has the name
   agent.arrivals = arrivals.new(agent)
   engine.agent = agent
+  engine.bereaved = function(session) deaths.note(agent, session) end
   serving.open(agent)
   local fine, misuse = true, nil
   for _, definition in ipairs(options.services or {}) do

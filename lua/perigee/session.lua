@@ -267,6 +267,7 @@ loop.on[C.PERIGEE_EVENT_LOST] = function(engine, event)
   local text = errors.why(event) or errors.text(event.status)
   finish(session, errors.new(kind == "closed" and kind or "peer_lost",
     ("the session with %s is lost: %s"):format(session:text(), text), false))
+  if engine.bereaved then engine.bereaved(session) end
 end
 
 --- The error of an operation after the session's end; doing names the

@@ -93,6 +93,79 @@ for _, where in ipairs(backends.all) do
       end
     end)
 
+    -- The same registry, in which names last longer than a spec.
+    local function lasting()
+      return type(registry) == "string"
+        and (registry:gsub("ttl=[%d.]+", "ttl=" .. 600 * cases.slow))
+        or registry
+    end
+
+    local function mortal(child, perigee_, _, from, address)
+      local registry_ = address ~= "nil" and address
+        or require("spec.support.backends").registry(from, child.cases)
+      local agent = assert(child.cases.agent("mortal", {
+        registry = registry_, listen = "tcp://127.0.0.1:0" }))
+      child.say "ready"
+      for word in child.attend do
+        if word == "leave" then
+          for _, session in ipairs(agent:sessions()) do session:close() end
+        else
+          local session = assert(agent:session "watcher")
+          perigee_.kept = session
+        end
+        child.say "done"
+      end
+    end
+
+    -- Starts one that can be killed, and who watches it.
+    local function watch_mortal()
+      local address = lasting()
+      local one = process.start(mortal, where, type(address) == "string"
+        and address or nil):expect("ready", 30 * cases.slow, cases.pump)
+      local watcher = take("watcher", { registry = address })
+      local told, _, watch = watched(watcher, { prefix = "mortal" })
+      cases.await(function() return #told == 1 end)
+      return one, watcher, told, watch
+    end
+
+    for who, begin in pairs {
+      ["who has a session with it"] = function(_, watcher)
+        assert(watcher:session "mortal")
+      end,
+      ["whom it has a session with"] = function(one)
+        one:tell "dial"
+        one:expect("done", 30 * cases.slow, cases.pump)
+      end,
+    } do
+      it("tells a death at once to " .. who, function()
+        local one, watcher, told = watch_mortal()
+        begin(one, watcher)
+        one:kill()
+        if where == "board" then return end -- it says how long names last
+        cases.await(function() return #told == 2 end)
+        assert.same({ "up mortal", "down mortal" }, told)
+      end)
+    end
+
+    it("tells no death of who has left a session, or was taken for dead",
+       function()
+      local one, watcher, told, watch = watch_mortal()
+      for _ = 1, 3 do
+        local session = assert(watcher:session "mortal")
+        one:tell "leave"
+        one:expect("done", 30 * cases.slow, cases.pump)
+        assert.is_true(cases.eventually(function()
+          return session:ended():done() and not next(watcher.doubted)
+        end))
+      end
+      assert.same({ "up mortal" }, told)
+      watch:bury(watch.known.mortal)
+      assert(watcher:session "mortal")
+      watch:restore(assert(watcher:lookup "mortal"))
+      cases.await(function() return #told == 3 end)
+      assert.same({ "up mortal", "down mortal", "up mortal" }, told)
+    end)
+
     it("lists names in order, by what is asked for, page by page", function()
       for i = 1, 5 do
         take("w:" .. i, { kind = i % 2 == 0 and "even" or nil })

@@ -138,6 +138,12 @@ end
 -- holder died; `change.entry` is the last one known). A worker that started
 -- again is reported as "down" and "up". While the registry cannot be reached
 -- nothing is reported; the changes of that time are reported afterwards.
+--
+-- A registry with a TTL has a dead holder's name until that is over. If this
+-- agent has a session with the holder, which ends by its death, and nobody
+-- listens at its address any more, it is reported as "down" at once. It is
+-- reported as "up" again if it turns out to live: if its entry changes, or is
+-- still there after a TTL though its address no longer refuses.
 -- @function Agent:watch
 -- @tparam[opt] table filter
 -- @tparam[opt] string filter.kind only those of that kind

@@ -24,7 +24,8 @@ local function is_local(address)
     or address:find "^tcp://%[::1%]" or address:find "^tcp://localhost:"
 end
 
---- Waits until agent knows whether the holder in entry is dead; returns that.
+--- Waits until agent knows whether the holder in entry is dead; returns that,
+-- and whether it lives: neither is true of one that does not answer.
 function M.is_dead(agent, entry)
   local address = registries.address(entry)
   local here = entry.machine and entry.machine == machine.identity()
@@ -38,7 +39,7 @@ function M.is_dead(agent, entry)
   if session then
     local other = session.epoch ~= entry.epoch
     session:close()
-    return other
+    return other, not other
   end
   return errors.is_error(err) and err.kind == "not_found"
     and err.message:find("nobody listens at", 1, true) ~= nil

@@ -3,7 +3,8 @@
 -- gets the changes, unless `Agent:watch` was given a function to call with
 -- them.
 --
--- * `known`: the entries that it has reported and that still exist, by name
+-- * `known`: the entries that it has reported and that still exist, by name;
+--   but none of a holder that was found dead
 -- * `revision`: the registry's revision of the last answer; a text, or nil
 -- @classmod Watch
 
@@ -86,11 +87,23 @@ end
 
 -- ---- What has changed ------------------------------------------------------
 
+-- Is it the entry, unchanged, of a holder that was found dead?
+local function is_buried(watch, name, entry)
+  local dead = watch.dead[name]
+  if not dead then return false end
+  if entry and entry.epoch == dead.epoch and entries.unchanged(dead, entry) then
+    return true
+  end
+  watch.dead[name] = nil
+  return false
+end
+
 -- Notes that name has this entry now (nil: no process has the name), and queues
 -- the changes.
 local function apply(watch, name, entry)
   local before = watch.known[name]
   if entry and not entries.matches(entry, watch.filter) then entry = nil end
+  if is_buried(watch, name, entry) then return end
   watch.known[name] = entry
   if before and entry and before.epoch == entry.epoch then
     if not entries.unchanged(before, entry) then
@@ -105,6 +118,7 @@ end
 local function apply_all(watch, list)
   local gone = {}
   for name in pairs(watch.known) do gone[name] = true end
+  for name in pairs(watch.dead) do gone[name] = true end
   for _, entry in ipairs(list) do
     gone[entry.name] = nil
     apply(watch, entry.name, entry)
@@ -192,6 +206,28 @@ function ask(watch)
   signals.attach(future, signals.new(1, function() heard(watch, future) end))
 end
 
+-- ---- The dead --------------------------------------------------------------
+
+--- Tells the end of a holder that was found dead, though the registry has its
+-- entry still. (Inner use: agent/deaths.lua.)
+function Watch:bury(entry)
+  local known = self.known[entry.name]
+  if self.over or not known or known.epoch ~= entry.epoch then return end
+  self.known[entry.name], self.dead[entry.name] = nil, known
+  push(self, "down", known)
+  deliver(self)
+end
+
+--- Tells that a holder that was taken for dead is there, by its present entry.
+-- (Inner use.)
+function Watch:restore(entry)
+  local dead = self.dead[entry.name]
+  if self.over or not dead or dead.epoch ~= entry.epoch then return end
+  self.dead[entry.name] = nil
+  apply(self, entry.name, entry)
+  if not is_empty(self) then deliver(self) end
+end
+
 -- ---- What there is ---------------------------------------------------------
 
 --- Watches a scope of registry for changes of entries that match filter { kind,
@@ -200,8 +236,8 @@ end
 function M.new(registry, scope, filter, f)
   local watch = setmetatable({
     registry = registry, scope = scope, filter = filter, f = f or false,
-    known = {}, queue = {}, first = 1, last = 0, revision = nil, tries = 0,
-    err = false, over = false, asked = false, asked_at = 0, idle = 0,
+    known = {}, dead = {}, queue = {}, first = 1, last = 0, revision = nil,
+    tries = 0, err = false, over = false, asked = false, asked_at = 0, idle = 0,
     timer = false, draining = false, waiting = false,
   }, Watch)
   ask(watch)
