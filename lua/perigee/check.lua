@@ -50,6 +50,16 @@ function M.name(value)
   end
 end
 
+--- Characters of a rendezvous' key at most, which is a part of names.
+M.KEY = 40
+
+--- Keys of rendezvous.
+function M.key(value)
+  if M.name(value) or #value > M.KEY then
+    return ("at most %d letters, digits and . _ : -"):format(M.KEY)
+  end
+end
+
 -- A text as error messages show it, without the passwords in addresses.
 local function shown(text)
   text = text:gsub(":.*@", ":...@")     -- there may be an @ in it

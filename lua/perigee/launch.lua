@@ -1,19 +1,24 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- perigee.launch: what a launcher has told this process by its environment.
+local check = require "perigee.check"
 local errors = require "perigee.errors"
 
 local M = {}
 
 -- The variables of each launcher, the innermost first: Open MPI and torchrun
 -- run below Slurm and Kubernetes. The first of several variables that is set
--- counts. rank and size must be there.
+-- counts. rank and size must be there, and what it `needs`. MPICH's mpiexec
+-- tells the local rank; `srun --mpi=pmi2` tells the rank and size as MPICH does,
+-- and the rest as ever.
 local LAUNCHERS = {
   { name = "perigee run", rank = { "PERIGEE_RANK" }, size = { "PERIGEE_SIZE" },
     local_rank = { "PERIGEE_LOCAL_RANK" },
     local_size = { "PERIGEE_LOCAL_SIZE" }, job = { "PERIGEE_JOB" } },
   { name = "torchrun", rank = { "RANK" }, size = { "WORLD_SIZE" },
     local_rank = { "LOCAL_RANK" }, local_size = { "LOCAL_WORLD_SIZE" },
-    job = { "TORCHELASTIC_RUN_ID" } },
+    job = { "TORCHELASTIC_RUN_ID" }, needs = function(get)
+      return get "WORLD_SIZE"
+    end },
   { name = "Open MPI", rank = { "OMPI_COMM_WORLD_RANK" },
     size = { "OMPI_COMM_WORLD_SIZE" },
     local_rank = { "OMPI_COMM_WORLD_LOCAL_RANK" },
@@ -21,10 +26,16 @@ local LAUNCHERS = {
     job = { "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid" } },
   { name = "MPICH", rank = { "PMI_RANK" }, size = { "PMI_SIZE" },
     local_rank = { "MPI_LOCALRANKID" }, local_size = { "MPI_LOCALNRANKS" },
-    job = { "PMI_JOBID" } },
-  { name = "Slurm", rank = { "SLURM_PROCID" },
-    size = { "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS" },
-    local_rank = { "SLURM_LOCALID" } },
+    job = { "PMI_JOBID" }, needs = function(get)
+      return get "MPI_LOCALRANKID" or not get "SLURM_STEP_ID"
+        and not get "SLURM_STEPID"
+    end },
+  { name = "Slurm", rank = { "PMI_RANK", "SLURM_PROCID" },
+    size = { "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS",
+             "SLURM_NPROCS" },
+    local_rank = { "SLURM_LOCALID" }, needs = function(get)
+      return get "SLURM_PROCID"
+    end },
   { name = "Kubernetes", rank = { "JOB_COMPLETION_INDEX" },
     size = { "PERIGEE_SIZE", "WORLD_SIZE" }, job = { "PERIGEE_JOB" } },
 }
@@ -49,11 +60,9 @@ end
 
 -- ---- What Slurm and Kubernetes say otherwise -------------------------------
 
--- The first host of "node[07-09,12],other".
+-- The first host of "node[07-09,12],other", or of "rack[1-2]node[3-4]".
 local function first_host(list)
-  local head, number, tail = list:match "^([^,%[]*)%[(%d+)[^%]]*%]([^,]*)"
-  if head then return head .. number .. tail end
-  return list:match "^[^,]+"
+  return list:gsub("%[(%d+)[^%]]*%]", "%1"):match "^[^,]+"
 end
 
 -- The number of tasks on a node, of "2(x3),1": two on each of three nodes, one
@@ -76,7 +85,7 @@ local function slurm(told)
   told.local_size = tasks and node and tasks_on(tasks, node)
   told.job = id and step and id .. "." .. step or id
   told.address = nodes and first_host(nodes)
-    or get "SLURM_LAUNCH_NODE_IPADDR"
+    or first { "SLURM_LAUNCH_NODE_IPADDR", "SLURM_SRUN_COMM_HOST" }
 end
 
 -- A pod of an indexed job has the job's name and its index as its host's name.
@@ -89,6 +98,25 @@ end
 local MORE = { Slurm = slurm, Kubernetes = kubernetes }
 
 -- ---- Reading ---------------------------------------------------------------
+
+-- FNV-1a, as 16 digits.
+local function hash(text)
+  local sum = 0xcbf29ce484222325ULL
+  for i = 1, #text do
+    sum = bit.bxor(sum, text:byte(i)) * 0x100000001b3ULL
+  end
+  return bit.tohex(sum, 16)
+end
+jit.off(hash)
+
+-- A launcher's text as a key: as it is, if it is one; else what can be read of
+-- it, and a hash, so that two texts do not become one key.
+local function key_of(text)
+  if not text or not check.key(text) then return text end
+  local most = check.KEY - 1 - 16
+  local readable = text:gsub("[^%w._:-]", "-"):gsub("^%.", "-")
+  return readable:sub(1, most) .. "-" .. hash(text)
+end
 
 -- The number of a variable; nil where it is not set, and an error where it is
 -- no number of at least `least`.
@@ -117,6 +145,7 @@ local function read(launcher)
   end
   told.job = first(launcher.job)
   if MORE[launcher.name] then MORE[launcher.name](told) end
+  told.job = key_of(told.job)
   local host, port = get "MASTER_ADDR", get "MASTER_PORT"
   told.address = host and (port and host .. ":" .. port or host)
     or told.address or nil
@@ -127,7 +156,7 @@ jit.off(read)
 
 --- Tells which of a job's processes this one is, by what its launcher has set
 -- in its environment: `perigee run`, torchrun, Open MPI's mpirun, MPICH's (also
--- Intel MPI's) mpiexec, Slurm's srun, or an indexed Job of Kubernetes. Where
+-- Intel MPI's) mpiexec, Slurm's srun (also with --mpi=pmi2), or an indexed Job of Kubernetes. Where
 -- several have, that is their order. Kubernetes does not tell the size: set
 -- PERIGEE_SIZE (or WORLD_SIZE) in the pod to the Job's `completions`. In a
 -- batch script of Slurm's that is not run by srun the process is rank 0 of all.
@@ -137,8 +166,10 @@ jit.off(read)
 -- known
 --
 -- * `local_rank` (from 0) and `local_size`: among the processes of this host
--- * `job`: a text that is the same in all processes of the job, for
---   example as the key of a rendezvous
+-- * `job`: a text that is the same in all processes of the job, and a valid key
+--   of `Agent:rendezvous`. It is what the launcher says, if that is one; else
+--   (it has other characters, or more than 40) the beginning of that with "-"
+--   for other characters, "-" and a hash of it
 -- * `address`: where the processes can meet, "HOST:PORT" or "HOST": that of
 --   MASTER_ADDR and MASTER_PORT; by Slurm the first host of the job
 -- @function perigee.launch
@@ -156,7 +187,7 @@ jit.off(read)
 function M.launch()
   for _, launcher in ipairs(LAUNCHERS) do
     if first(launcher.rank)
-      and (launcher.name ~= "torchrun" or first(launcher.size)) then
+      and (not launcher.needs or launcher.needs(get)) then
       return read(launcher)
     end
   end

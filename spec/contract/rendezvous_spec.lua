@@ -49,7 +49,7 @@ for _, where in ipairs(backends.all) do
     end
 
     local function places(agent)
-      return #assert(agent:list { prefix = "anonymous-meet-" })
+      return #assert(agent:list { prefix = "anonymous-m-" })
     end
 
     it("meet, and all are told the same names and a rank each", function()
@@ -209,6 +209,14 @@ describe("a rendezvous", function()
     assert.equal(0, rank, tostring(names))
     assert.same({ "one" }, names)
     assert.same({}, away)
+  end)
+
+  it("takes the longest key, of as many as there may be", function()
+    local one = assert(cases.agent "one")
+    assert.equal(0, (assert(one:rendezvous(("k"):rep(40), 1, LONG))))
+    local none, err = one:rendezvous(("k"):rep(40), 65536, 0.1)
+    assert.is_nil(none)
+    assert.equal("timeout", err.kind, tostring(err))
   end)
 
   it("is asked for in the right way", function()

@@ -2,6 +2,7 @@
 -- perigee.launch: what each launcher sets, as it documents it.
 local ffi = require "ffi"
 local perigee = require "perigee"
+local process = require "spec.support.process"
 
 if not pcall(function() return ffi.C.spec_launch_setenv end) then
   ffi.cdef [[
@@ -23,7 +24,7 @@ local VARIABLES = {
   "SLURM_NODEID", "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST",
   "SLURM_NODELIST", "SLURM_JOB_ID", "SLURM_JOBID", "SLURM_STEP_ID",
   "SLURM_STEPID", "SLURM_LAUNCH_NODE_IPADDR", "JOB_COMPLETION_INDEX",
-  "HOSTNAME",
+  "HOSTNAME", "SLURM_SRUN_COMM_HOST", "PMI_FD", "PMIX_RANK",
 }
 
 local before = {}
@@ -80,10 +81,50 @@ describe("perigee.launch", function()
                  SLURM_LAUNCH_NODE_IPADDR = "10.0.0.9" })
   end)
 
+  it("reads what srun sets with --mpi=pmi2, and mpiexec below Slurm", function()
+    local slurm = { SLURM_PROCID = "4", SLURM_NTASKS = "7",
+      SLURM_STEP_NUM_TASKS = "7", SLURM_LOCALID = "0", SLURM_NODEID = "1",
+      SLURM_STEP_TASKS_PER_NODE = "4(x1),3", SLURM_JOB_ID = "4711",
+      SLURM_STEP_ID = "2", SLURM_STEP_NODELIST = "node[007-008]",
+      PMI_FD = "9", PMI_RANK = "4", PMI_SIZE = "7", PMI_JOBID = "4711.2" }
+    local told = { launcher = "Slurm", rank = 4, size = 7, local_rank = 0,
+                   local_size = 3, job = "4711.2", address = "node007" }
+    assert.same(told, launched(slurm))
+    put("SLURM_STEP_NODELIST", nil)
+    put("SLURM_SRUN_COMM_HOST", "10.0.0.9")
+    told.address = "10.0.0.9"
+    assert.same(told, perigee.launch())
+    for name, value in pairs { MPI_LOCALRANKID = "1", MPI_LOCALNRANKS = "2",
+                               PMI_RANK = "5" } do
+      put(name, value)
+    end
+    assert.same({ launcher = "MPICH", rank = 5, size = 7, local_rank = 1,
+                  local_size = 2, job = "4711.2" }, perigee.launch())
+  end)
+
+  it("tells a job that is the key of a rendezvous, whatever its name",
+     function()
+    local agent = assert(perigee.agent { scope = "launch" .. process.pid() })
+    local seen = {}
+    for _, job in ipairs { "4711.0", "prterun-host-1234@1",
+                           "prterun-host-1234/1", ".hidden", ("a"):rep(40),
+                           ("a"):rep(41), ("a"):rep(42), "\195\164",
+                           "a b" } do
+      local told = launched { PERIGEE_RANK = "0", PERIGEE_SIZE = "1",
+                              PERIGEE_JOB = job }
+      assert.is_nil(seen[told.job])
+      seen[told.job] = job
+      assert.equal(0, (assert(agent:rendezvous(told.job, 1, 20))))
+    end
+    assert.is_truthy(seen["4711.0"] and seen[("a"):rep(40)])
+    agent:close()
+  end)
+
   it("understands Slurm's lists of hosts and tasks", function()
     for list, host in pairs {
       ["a"] = "a", ["a,b[1-2]"] = "a", ["tux[0-2,5],other"] = "tux0",
       ["rack[01-02]-node,x"] = "rack01-node",
+      ["rack[1-2]node[3,5-7],x"] = "rack1node3",
     } do
       local told = launched { SLURM_PROCID = "0", SLURM_NTASKS = "3",
                               SLURM_NODELIST = list, SLURM_NODEID = "3",
@@ -95,7 +136,8 @@ describe("perigee.launch", function()
 
   it("reads what Open MPI sets, also below Slurm", function()
     assert.same({ launcher = "Open MPI", rank = 3, size = 4, local_rank = 1,
-                  local_size = 2, job = "prterun-host-1@1" }, launched {
+                  local_size = 2, job = "prterun-host-1-1-58138812e4da1bd3" },
+      launched {
       OMPI_COMM_WORLD_RANK = "3", OMPI_COMM_WORLD_SIZE = "4",
       OMPI_COMM_WORLD_LOCAL_RANK = "1", OMPI_COMM_WORLD_LOCAL_SIZE = "2",
       PMIX_NAMESPACE = "prterun-host-1@1", SLURM_PROCID = "1",

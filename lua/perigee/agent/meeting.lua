@@ -12,7 +12,6 @@ local tasks = require "perigee.task"
 local M = {}
 
 local TIMEOUT = 30                      -- seconds, where none is given
-local LONGEST = 40                      -- characters of a key
 local MOST = 4                          -- reasons that a message tells
 
 local function names_of(value)
@@ -20,13 +19,6 @@ local function names_of(value)
   for i = 1, #value do
     local wrong = peers.check(value[i])
     if wrong then return "a list of agents' names, each " .. wrong end
-  end
-end
-
-local function key_of(value)
-  local wrong = check.name(value)
-  if wrong or #value > LONGEST then
-    return ("at most %d letters, digits and . _ : -"):format(LONGEST)
   end
 end
 
@@ -141,7 +133,7 @@ end
 -- print((meeting:wait(10)) == 1 - rank)                        --> true
 -- other:close()
 function Agent:rendezvous(key, n, timeout)
-  check.value(key, key_of, "rendezvous' key")
+  check.value(key, check.key, "rendezvous' key")
   check.value(n, count, "rendezvous' n")
   if timeout ~= nil then
     check.value(timeout, check.seconds, "rendezvous' timeout")

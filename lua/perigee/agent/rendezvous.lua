@@ -48,7 +48,8 @@ local survey, result_of = told.survey, told.result_of
 
 local M = {}
 
-M.PREFIX = entries.ANONYMOUS .. "meet-"
+-- With the longest key, and 65536 agents, a name has 64 characters.
+M.PREFIX = entries.ANONYMOUS .. "m-"
 
 local PAUSE, WATCHED = 0.05, 1          -- seconds between looks, at most
 local MOST = 50                         -- names that a message tells
@@ -83,7 +84,7 @@ local function entry_of(meeting, name)
   return entry
 end
 
-local function decision_name(meeting) return meeting.prefix .. "decision" end
+local function decision_name(meeting) return meeting.prefix .. "final" end
 
 -- Holds a name from now on: { name, held, lease }; or nil and an error.
 local function take(meeting, name, over)
