@@ -8,8 +8,8 @@ local M = {}
 -- The variables of each launcher, the innermost first: Open MPI and torchrun
 -- run below Slurm and Kubernetes. The first of several variables that is set
 -- counts. rank and size must be there, and what it `needs`. MPICH's mpiexec
--- tells the local rank; `srun --mpi=pmi2` tells the rank and size as MPICH does,
--- and the rest as ever.
+-- tells the local rank; `srun --mpi=pmi2` tells the rank and size as MPICH
+-- does, and the rest as ever.
 local LAUNCHERS = {
   { name = "perigee run", rank = { "PERIGEE_RANK" }, size = { "PERIGEE_SIZE" },
     local_rank = { "PERIGEE_LOCAL_RANK" },
@@ -156,10 +156,11 @@ jit.off(read)
 
 --- Tells which of a job's processes this one is, by what its launcher has set
 -- in its environment: `perigee run`, torchrun, Open MPI's mpirun, MPICH's (also
--- Intel MPI's) mpiexec, Slurm's srun (also with --mpi=pmi2), or an indexed Job of Kubernetes. Where
--- several have, that is their order. Kubernetes does not tell the size: set
--- PERIGEE_SIZE (or WORLD_SIZE) in the pod to the Job's `completions`. In a
--- batch script of Slurm's that is not run by srun the process is rank 0 of all.
+-- Intel MPI's) mpiexec, Slurm's srun (also with `--mpi=pmi2`), or an indexed
+-- Job of Kubernetes. Where several have, that is their order. Kubernetes does
+-- not tell the size: set PERIGEE_SIZE (or WORLD_SIZE) in the pod to the Job's
+-- `completions`. In a batch script of Slurm's that is not run by srun the
+-- process is rank 0 of all.
 --
 -- The table has `launcher` (a name: "perigee run", "torchrun", "Open MPI",
 -- "MPICH", "Slurm", "Kubernetes"), `rank` (from 0) and `size`, and where it is

@@ -172,6 +172,9 @@ PERIGEE_API void perigee_http_take(struct perigee_http_call *call,
                                    uint64_t length);
 /* Ends a call, whatever it is at, and frees it. */
 PERIGEE_API void perigee_http_end(struct perigee_http_call *call);
+/* Returns the seconds since 1970 of a date as in HTTP's headers; -1: it is none.
+ */
+PERIGEE_API int64_t perigee_http_date(const char *text);
 
 /* ---- JSON ---------------------------------------------------------------- */
 

@@ -35,6 +35,10 @@ bool http_request_is_valid(const struct perigee_http_request *request) {
   return request->tag != 0 && request->length <= INT32_MAX;
 }
 
+int64_t perigee_http_date(const char *text) {
+  return text ? curl_getdate(text, NULL) : -1;
+}
+
 /* ---- Options ------------------------------------------------------------- */
 
 static bool add_line(struct curl_slist **list, const char *line) {

@@ -1,14 +1,13 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- Parts of registries' addresses: users, hosts and options.
 local log = require "perigee.log"
+local percent = require "perigee.percent"
 
 local M = {}
 
 --- Replaces %XX by the character it stands for.
 function M.plain(text)
-  return text and (text:gsub("%%(%x%x)", function(hex)
-    return string.char(tonumber(hex, 16))
-  end))
+  return text and percent.decode(text)
 end
 
 --- Splits "USER:PASSWORD@REST": returns user and password, each nil if it is

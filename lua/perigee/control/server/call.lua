@@ -5,6 +5,7 @@
 -- share. Each returns what was asked for; or nil, and that answer.
 local check = require "perigee.check"
 local json = require "perigee.control.json"
+local percent = require "perigee.percent"
 local problem = require "perigee.control.server.problem"
 
 local M = {}
@@ -17,25 +18,19 @@ local SHORTEST, LONGEST = 0.1, 86400    -- seconds of a lease
 
 local function decoded(text)
   if not text:find "[%%+]" then return text end
-  return (text:gsub("+", " "):gsub("%%(%x%x)", function(hex)
-    return string.char(tonumber(hex, 16))
-  end))
+  return percent.decode((text:gsub("+", " ")))
 end
 
 --- The value of a path's segment.
-function M.segment(text)
-  return (text:gsub("%%(%x%x)", function(hex)
-    return string.char(tonumber(hex, 16))
-  end))
-end
+function M.segment(text) return percent.decode(text) end
 
-local UNRESERVED = "^[%w._~-]$"
+local UNRESERVED = "^[" .. percent.UNRESERVED .. "]$"
 
 --- A path in which nothing is encoded that need not be.
 function M.path(text)
   if not text:find("%", 1, true) then return text end
   return (text:gsub("%%%x%x", function(each)
-    local char = string.char(tonumber(each:sub(2), 16))
+    local char = percent.decode(each)
     return char:find(UNRESERVED) and char or each
   end))
 end

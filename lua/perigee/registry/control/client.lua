@@ -6,6 +6,7 @@ local http = require "perigee.control.http"
 local json = require "perigee.control.json"
 local own = require "perigee.registry.control.own"
 local servers = require "perigee.registry.servers"
+local percent = require "perigee.percent"
 
 local M = {}
 
@@ -191,9 +192,7 @@ function M.encode(value) return json.encode(value) end
 
 --- A text as a part of a path or a query.
 function M.escape(text)
-  return (text:gsub("[^%w_.~-]", function(c)
-    return ("%%%02X"):format(c:byte())
-  end))
+  return percent.encode(text, percent.UNRESERVED)
 end
 
 return M

@@ -8,6 +8,7 @@
 -- With a user the servers want a token, which they forget after some time, and
 -- when they restart; then another one is asked for.
 local asks = require "perigee.registry.ask"
+local control = require "perigee.control.native"
 local errors = require "perigee.errors"
 local futures = require "perigee.future"
 local http = require "perigee.control.http"
@@ -15,6 +16,8 @@ local json = require "perigee.control.json"
 local loop = require "perigee.loop"
 local servers = require "perigee.registry.servers"
 local tasks = require "perigee.task"
+
+local C = control.C
 
 local M = {}
 
@@ -26,25 +29,11 @@ Cluster.__index = Cluster
 
 -- ---- Time ------------------------------------------------------------------
 
-local MONTHS = { Jan = 1, Feb = 2, Mar = 3, Apr = 4, May = 5, Jun = 6, Jul = 7,
-                 Aug = 8, Sep = 9, Oct = 10, Nov = 11, Dec = 12 }
-
--- The days from 1970-01-01 to a date.
-local function days(year, month, day)
-  if month < 3 then year, month = year - 1, month + 12 end
-  return 365 * year + math.floor(year / 4) - math.floor(year / 100)
-    + math.floor(year / 400) + math.floor((153 * month - 457) / 5) + day
-    - 719469
-end
-
--- Notes the server's time, in milliseconds, that a header tells.
+-- Notes the server's time that a header tells, in milliseconds.
 local function note_date(cluster, text)
-  local day, name, year, hour, minute, second =
-    (text or ""):match "^%a+, (%d+) (%a+) (%d+) (%d+):(%d+):(%d+) GMT"
-  if not MONTHS[name] then return end
-  local since = days(tonumber(year), MONTHS[name], tonumber(day)) * 86400
-  cluster.date = (since + hour * 3600 + minute * 60 + second) * 1000
-  cluster.dated = loop.now()
+  local seconds = tonumber(C.perigee_http_date(text))
+  if seconds < 0 then return end
+  cluster.date, cluster.dated = seconds * 1000, loop.now()
 end
 
 --- The servers' time in milliseconds, to a second or so.

@@ -7,15 +7,12 @@
 -- different names and scopes never clash, and the order of keys is that of
 -- names.
 local base64 = require "perigee.control.base64"
+local percent = require "perigee.percent"
 local text = require "perigee.registry.text"
 
 local M = {}
 
-local function escape(given)
-  return (given:gsub("[^%w._:-]", function(c)
-    return ("%%%02X"):format(c:byte())
-  end))
-end
+local function escape(given) return percent.encode(given, "%w._:-") end
 
 local function folder(scope) return "perigee/" .. escape(scope) .. "/name/" end
 

@@ -9,15 +9,12 @@
 -- The braces keep a scope in one slot of a cluster. Characters other than
 -- letters, digits, _ and - are written as %XX, so the keys of different names
 -- and scopes never clash.
+local percent = require "perigee.percent"
 local text = require "perigee.registry.text"
 
 local M = { encode = text.encode, decode = text.decode }
 
-local function escape(given)
-  return (given:gsub("[^%w_-]", function(c)
-    return ("%%%02X"):format(c:byte())
-  end))
-end
+local function escape(given) return percent.encode(given, "%w_-") end
 
 --- The beginning of all keys of a scope.
 function M.scope(scope) return ("perigee:{%s}:"):format(escape(scope)) end
@@ -31,9 +28,7 @@ function M.names(scope) return key(scope, "names") end
 function M.name_of(found, scope)
   local start = key(scope, "name:")
   if type(found) ~= "string" or found:sub(1, #start) ~= start then return end
-  return (found:sub(#start + 1):gsub("%%(%x%x)", function(digits)
-    return string.char(tonumber(digits, 16))
-  end))
+  return percent.decode(found:sub(#start + 1))
 end
 
 --- The pattern of SCAN for the keys of a scope's entries.
