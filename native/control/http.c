@@ -129,14 +129,13 @@ static void nudge(struct perigee_http_call *call) {
  * closes the socket, and opens that for the name's next address when it looks
  * again, for which it sets no timer. So calls without a socket are nudged. */
 static CURLMcode look(struct perigee_http *http) {
-  struct perigee_http_call *call;
   int running;
   CURLMcode code =
       curl_multi_socket_action(http->multi, CURL_SOCKET_TIMEOUT, 0, &running);
-  TAILQ_FOREACH(call, &http->all, in_all) {
+  struct perigee_http_call *call = TAILQ_FIRST(&http->all);
+  for (; call; call = TAILQ_NEXT(call, in_all))
     if (call->easy && !call->whole && call->socket < 0)
       nudge(call);
-  }
   return code != CURLM_OK ? code
                           : curl_multi_socket_action(
                                 http->multi, CURL_SOCKET_TIMEOUT, 0, &running);

@@ -100,14 +100,15 @@ for _, where in ipairs(backends.all) do
         or registry
     end
 
-    local function mortal(child, perigee_, _, from, address)
+    local function mortal(child, perigee_, _, from, listen, address)
       local registry_ = address ~= "nil" and address
         or require("spec.support.backends").registry(from, child.cases)
       local agent = assert(child.cases.agent("mortal", {
-        registry = registry_, listen = "tcp://127.0.0.1:0" }))
+        registry = registry_, listen = listen ~= "nil" and listen or nil }))
       child.say "ready"
       for word in child.attend do
         if word == "leave" then
+          while not agent:sessions()[1] do perigee_.sleep(0.001) end
           for _, session in ipairs(agent:sessions()) do session:close() end
         else
           local session = assert(agent:session "watcher")
@@ -118,10 +119,10 @@ for _, where in ipairs(backends.all) do
     end
 
     -- Starts one that can be killed, and who watches it.
-    local function watch_mortal()
-      local address = lasting()
-      local one = process.start(mortal, where, type(address) == "string"
-        and address or nil):expect("ready", 30 * cases.slow, cases.pump)
+    local function watch_mortal(address, listen)
+      local one = process.start(mortal, where, listen or "nil",
+        type(address) == "string" and address or "nil")
+        :expect("ready", 30 * cases.slow, cases.pump)
       local watcher = take("watcher", { registry = address })
       local told, _, watch = watched(watcher, { prefix = "mortal" })
       cases.await(function() return #told == 1 end)
@@ -138,7 +139,7 @@ for _, where in ipairs(backends.all) do
       end,
     } do
       it("tells a death at once to " .. who, function()
-        local one, watcher, told = watch_mortal()
+        local one, watcher, told = watch_mortal(lasting(), "tcp://127.0.0.1:0")
         begin(one, watcher)
         one:kill()
         if where == "board" then return end -- it says how long names last
@@ -149,7 +150,7 @@ for _, where in ipairs(backends.all) do
 
     it("tells no death of who has left a session, or was taken for dead",
        function()
-      local one, watcher, told, watch = watch_mortal()
+      local one, watcher, told, watch = watch_mortal(lasting())
       for _ = 1, 3 do
         local session = assert(watcher:session "mortal")
         one:tell "leave"
@@ -162,6 +163,21 @@ for _, where in ipairs(backends.all) do
       watch:bury(watch.known.mortal)
       assert(watcher:session "mortal")
       watch:restore(assert(watcher:lookup "mortal"))
+      cases.await(function() return #told == 3 end)
+      assert.same({ "up mortal", "down mortal", "up mortal" }, told)
+    end)
+
+    it("tells who was taken for dead, and has its name after a TTL, as up",
+       function()
+      if not where:find "^[Rec]" then return end -- others have no TTL, or tell
+      local one, watcher, told, watch = watch_mortal(registry)
+      local socket = watch.known.mortal.addresses[1]:match "^unix:(.*)"
+      assert(watcher:session "mortal")
+      assert(os.rename(socket, socket .. "x"))
+      one:tell "leave"
+      one:expect("done", 30 * cases.slow, cases.pump)
+      cases.await(function() return #told == 2 end)
+      assert(os.rename(socket .. "x", socket))
       cases.await(function() return #told == 3 end)
       assert.same({ "up mortal", "down mortal", "up mortal" }, told)
     end)
