@@ -27,7 +27,7 @@ static void begin(void) {
 /* ---- What libcurl waits for ---------------------------------------------- */
 
 /* The handles of libcurl's own are no calls. */
-static void note(CURL *easy, curl_socket_t descriptor, bool removed) {
+static void note_socket(CURL *easy, curl_socket_t descriptor, bool removed) {
   struct perigee_http_call *call = NULL;
   curl_easy_getinfo(easy, CURLINFO_PRIVATE, &call);
   if (call && !removed)
@@ -41,7 +41,7 @@ static int watch(CURL *easy, curl_socket_t descriptor, int what, void *argument,
   const struct perigee_http *http = argument;
   struct epoll_event event = {.data.fd = descriptor};
   (void)unused;
-  note(easy, descriptor, what == CURL_POLL_REMOVE);
+  note_socket(easy, descriptor, what == CURL_POLL_REMOVE);
   if (what == CURL_POLL_REMOVE) {
     epoll_ctl(http->ready, EPOLL_CTL_DEL, descriptor, &event);
     return 0;
@@ -128,7 +128,7 @@ static void nudge(struct perigee_http_call *call) {
 /* Has libcurl look at what is due. Where the time of an address is over it
  * closes the socket, and opens that for the name's next address when it looks
  * again, for which it sets no timer. So calls without a socket are nudged. */
-static CURLMcode look(struct perigee_http *http) {
+static CURLMcode look_at_due(struct perigee_http *http) {
   int running;
   CURLMcode code =
       curl_multi_socket_action(http->multi, CURL_SOCKET_TIMEOUT, 0, &running);
@@ -154,7 +154,7 @@ static CURLMcode act(struct perigee_http *http,
   }
   if (read(http->timer, &times, sizeof times) < 0 && errno == EAGAIN)
     return CURLM_OK;
-  return look(http);
+  return look_at_due(http);
 }
 
 static void collect(const struct perigee_http *http) {

@@ -42,7 +42,7 @@ struct reach {
   int64_t given, stagger, due; /* milliseconds; due: of the next address */
 };
 
-static int64_t now(void) {
+static int64_t reach_now(void) {
   struct timespec at;
   clock_gettime(CLOCK_MONOTONIC, &at);
   return at.tv_sec * INT64_C(1000) + at.tv_nsec / 1000000;
@@ -62,8 +62,8 @@ static void names_changed(void *pointer, ares_socket_t fd, int readable,
     epoll_ctl(reach->watcher, EPOLL_CTL_ADD, fd, &event);
 }
 
-static void named(void *argument, int status, int timeouts,
-                  struct ares_addrinfo *found) {
+static void name_found(void *argument, int status, int timeouts,
+                       struct ares_addrinfo *found) {
   struct reach *reach = argument;
   (void)timeouts;
   reach->named = true;
@@ -83,7 +83,7 @@ static bool name_begin(struct reach *reach, const char *host, uint16_t port) {
           ARES_SUCCESS)
     return false;
   snprintf(service, sizeof service, "%u", port);
-  ares_getaddrinfo(reach->names, host, service, &hints, named, reach);
+  ares_getaddrinfo(reach->names, host, service, &hints, name_found, reach);
   return true;
 }
 
@@ -113,7 +113,7 @@ static int64_t name_due(const struct reach *reach) {
   return due ? due->tv_sec * INT64_C(1000) + due->tv_usec / 1000 + 1 : -1;
 }
 
-static unsigned count(const struct ares_addrinfo_node *node) {
+static unsigned count_nodes(const struct ares_addrinfo_node *node) {
   unsigned n = 0;
   for (; node; node = node->ai_next)
     n++;
@@ -125,7 +125,7 @@ static void race_begin(struct reach *reach) {
   unsigned n;
   name_end(reach);
   reach->next = reach->found->nodes;
-  n = count(reach->next);
+  n = count_nodes(reach->next);
   reach->stagger = STAGGER;
   if (reach->given && n && reach->given / 2 / n < STAGGER)
     reach->stagger = reach->given / 2 / n;
@@ -148,19 +148,19 @@ static int name_step(struct reach *reach, const char **why) {
 /* ---- The race ------------------------------------------------------------ */
 
 /* Takes a socket out of the race. */
-static int leave(struct reach *reach, unsigned i) {
+static int race_leave(struct reach *reach, unsigned i) {
   int fd = reach->runner[i];
   epoll_ctl(reach->watcher, EPOLL_CTL_DEL, fd, NULL);
   reach->runner[i] = reach->runner[--reach->running];
   return fd;
 }
 
-static void drop(struct reach *reach, unsigned i) {
-  close(leave(reach, i));
+static void race_drop(struct reach *reach, unsigned i) {
+  close(race_leave(reach, i));
 }
 
 /* Begins to connect to an address. Returns 0, or an errno. */
-static int run(struct reach *reach, const struct ares_addrinfo_node *to) {
+static int race_run(struct reach *reach, const struct ares_addrinfo_node *to) {
   int fd = socket(to->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   struct epoll_event event = {.events = EPOLLOUT, .data.fd = fd};
   if (fd < 0)
@@ -170,15 +170,15 @@ static int run(struct reach *reach, const struct ares_addrinfo_node *to) {
       epoll_ctl(reach->watcher, EPOLL_CTL_ADD, fd, &event) == 0)
     return 0;
   int error = errno;
-  drop(reach, reach->running - 1);
+  race_drop(reach, reach->running - 1);
   return error;
 }
 
-static void run_next(struct reach *reach) {
+static void race_next(struct reach *reach) {
   while (reach->next && reach->running < RUNNERS) {
-    int error = run(reach, reach->next);
+    int error = race_run(reach, reach->next);
     reach->next = reach->next->ai_next;
-    reach->due = now() + reach->stagger;
+    reach->due = reach_now() + reach->stagger;
     if (error == 0)
       return;
     reach->error = error;
@@ -186,7 +186,7 @@ static void run_next(struct reach *reach) {
 }
 
 /* Returns 0: it connects; 1: it is connected; or -errno. */
-static int result(int fd) {
+static int connect_result(int fd) {
   int error = 0;
   struct sockaddr_storage peer;
   socklen_t length = sizeof error, peer_length = sizeof peer;
@@ -199,45 +199,45 @@ static int result(int fd) {
 
 /* Returns the socket that has connected, which is no runner any more; or -1.
  * Of those that failed the next one follows at once. */
-static int winner(struct reach *reach) {
+static int race_winner(struct reach *reach) {
   for (unsigned i = 0; i < reach->running;) {
-    int state = result(reach->runner[i]);
+    int state = connect_result(reach->runner[i]);
     if (state > 0)
-      return leave(reach, i);
+      return race_leave(reach, i);
     if (state == 0) {
       i++;
       continue;
     }
     reach->error = -state;
     reach->due = 0;
-    drop(reach, i);
+    race_drop(reach, i);
   }
   return -1;
 }
 
-static int lost(const struct reach *reach, const char **why) {
+static int race_lost(const struct reach *reach, const char **why) {
   *why = strerror(reach->error);
   return reach->error == ECONNREFUSED ? PERIGEE_NOT_FOUND : PERIGEE_PEER_LOST;
 }
 
 static int race_step(struct reach *reach, int *descriptor, const char **why) {
-  *descriptor = winner(reach);
-  if (*descriptor < 0 && now() >= reach->due)
-    run_next(reach);
+  *descriptor = race_winner(reach);
+  if (*descriptor < 0 && reach_now() >= reach->due)
+    race_next(reach);
   if (*descriptor >= 0)
     return 1;
-  return reach->running == 0 ? lost(reach, why) : 0;
+  return reach->running == 0 ? race_lost(reach, why) : 0;
 }
 
 /* ---- Both ---------------------------------------------------------------- */
 
 /* Milliseconds until the time is to be looked at; -1: never. */
-static int64_t due(const struct reach *reach) {
+static int64_t reach_due(const struct reach *reach) {
   if (reach->names)
     return name_due(reach);
   if (!reach->next || reach->running == RUNNERS)
     return -1;
-  int64_t left = reach->due - now();
+  int64_t left = reach->due - reach_now();
   return left > 0 ? left : 0;
 }
 
@@ -247,9 +247,10 @@ int reach_step(struct reach *reach, struct perigee_stream_wait *wait,
   if (status == 1)
     status = race_step(reach, descriptor, why);
   if (status == 0)
-    *wait = (struct perigee_stream_wait){.descriptor = reach->watcher,
-                                         .milliseconds = (int32_t)due(reach),
-                                         .readable = true};
+    *wait =
+        (struct perigee_stream_wait){.descriptor = reach->watcher,
+                                     .milliseconds = (int32_t)reach_due(reach),
+                                     .readable = true};
   return status;
 }
 
@@ -278,7 +279,7 @@ void reach_close(struct reach *reach) {
   if (reach->found)
     ares_freeaddrinfo(reach->found);
   while (reach->running > 0)
-    drop(reach, 0);
+    race_drop(reach, 0);
   if (reach->watcher >= 0)
     close(reach->watcher);
   free(reach);
