@@ -77,7 +77,7 @@ needing("the control server's HTTP", { control }, function()
       [put .. HOST .. "Transfer-: chunked\r\n Encoding\r\n" .. body] = 400,
       [put .. HOST .. "Transfer-Encoding: gzip, chunked\r\n" .. body] = 501,
       [put .. HOST .. "Content-Length: 12\r\nExpect: more\r\n" .. body] = 417,
-      [put .. HOST .. "Content-Length: 999999\r\n" .. body] = 413,
+      [put .. HOST .. "Content-Length: 9999999\r\n" .. body] = 413,
     } do
       is_problem(said(text), status)
     end
