@@ -3,7 +3,7 @@
 -- collector would wait until the heap has doubled, which may never happen after
 -- a flood of sessions. So once few more sessions end, this runs full
 -- collections, in short steps. (For the core's own memory see
--- native/core/trim.c.)
+-- native/core/pool.c.)
 --
 --   quiet     MANY have ended since the last time        waits
 --   waits     fewer than RUSH more in EVERY              collects

@@ -437,7 +437,7 @@ static int outcome_head(struct operation *op, const struct record *r) {
   } else if (!bulk) {
     op->pointer = r->head;
     /* With a thread the head is copied, as the thread goes on with the ring. */
-    bool there = !op->engine->thread && !outcome_may_wait(op, r);
+    bool there = !engine_copies(op->engine) && !outcome_may_wait(op, r);
     return there || r->head_length == 0 ? 1 : outcome_copy_head(op, r);
   } else if ((op->pointer = room_view(op, &r->head_source))) {
     op->by_reference = op->in_place = true;
@@ -561,7 +561,7 @@ static void outcome_fetch(struct operation *op) {
 
 static void call_step(struct operation *op) {
   if (op->quiet_wait) {
-    op->engine->copying = true;
+    op->engine->poll_soon = true;
     if (!parts_end(op))
       return;
     op->quiet_wait = false;

@@ -278,7 +278,7 @@ static void serve_headed(struct operation *op, int status) {
  * ring. */
 static int serve_head_inline(struct operation *op, const struct record *r) {
   op->pointer = r->head;
-  if ((!(op->flags & PERIGEE_TYPED) && !op->engine->thread) ||
+  if ((!(op->flags & PERIGEE_TYPED) && !engine_copies(op->engine)) ||
       r->head_length == 0)
     return 1;
   op->pointer = op->rest.present || op->flags & PERIGEE_HELD ||
@@ -440,7 +440,7 @@ static void serve_replied(struct operation *op) {
 
 static void serve_step(struct operation *op) {
   if (op->quiet_wait) {
-    op->engine->copying = true;
+    op->engine->poll_soon = true;
     list_remove(&op->queue);
     if (op->state == FETCHING)
       serve_give_up(op);

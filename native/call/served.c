@@ -124,7 +124,8 @@ static bool served_may_be_read(const struct operation *op) {
  * it. */
 static bool served_is_shown(const struct operation *op) {
   const struct lock *lock = op->engine->lock;
-  bool over = !lock || lock->waiting || lock->polling || op->engine->aside;
+  bool over =
+      !lock || lock->waiting || lock->polling || engine_is_aside(op->engine);
   return !over && op->kind == OP_SERVED;
 }
 

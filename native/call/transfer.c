@@ -399,7 +399,7 @@ static void transfer_step(struct operation *op) {
   if (op->lane > 0) {
     int lost = transfer_lane_lost(op);
     status = lost < 0 ? lost : status;
-    op->engine->copying = true; /* it may wake nobody */
+    op->engine->poll_soon = true; /* it may wake nobody */
   }
   if (status > 0 && op->next < op->count)
     status = transfer_move_items(op);

@@ -16,7 +16,7 @@
 enum identity { PROCESS = 1, AGENT, SESSION, HOST };
 
 /* The part of its address that the peer cannot choose. */
-static void host_of(const struct perigee_session *s, uint64_t key[2]) {
+static void accounts_host(const struct perigee_session *s, uint64_t key[2]) {
   union socket_address at = {0};
   socklen_t length = sizeof at;
   getpeername(s->socket.fd, &at.any, &length);
@@ -29,7 +29,7 @@ static void host_of(const struct perigee_session *s, uint64_t key[2]) {
 }
 
 /* The kernel's identity of a process stays valid after its session moved from a
- * Unix socket to loopback (migrate.h). */
+ * Unix socket to loopback (migrate.c). */
 void accounts_who(const struct perigee_session *s, uint64_t key[2]) {
   if (s->alone) {
     key[0] = SESSION;
@@ -37,29 +37,30 @@ void accounts_who(const struct perigee_session *s, uint64_t key[2]) {
   } else if (!s->tcp || s->process.pid) {
     key[0] = PROCESS;
     key[1] = (uint64_t)s->process.pid;
-  } else if (s->peer.here && !s->dialed && s->peer.terms.probe[0]) {
+  } else if (s->peer.here && !s->dialed && s->peer.terms.alias[0]) {
     key[0] = AGENT;
-    key[1] = s->peer.terms.probe[0];
+    key[1] = s->peer.terms.alias[0];
   } else if (s->peer.here) {
     key[0] = SESSION;
     key[1] = s->id;
   } else {
-    host_of(s, key);
+    accounts_host(s, key);
   }
 }
 
 /* ---- Sessions ----------------------------------------------------------- */
 
 /* Counts the session's socket and its peer's pidfd. */
-static uint64_t descriptors_of(const struct perigee_session *s) {
+static uint64_t accounts_descriptors(const struct perigee_session *s) {
   return (s->socket.fd >= 0) + (uint64_t)(s->process.pidfd >= 0);
 }
 
 /* Sessions that this side dialed are not limited. */
-static bool may_join(const struct perigee_session *s, const struct share *own) {
+static bool accounts_may_join(const struct perigee_session *s,
+                              const struct share *own) {
   return s->dialed || s->alone ||
          (share_may(own, SHARE_SESSIONS, 1) &&
-          share_may(own, SHARE_DESCRIPTORS, descriptors_of(s)));
+          share_may(own, SHARE_DESCRIPTORS, accounts_descriptors(s)));
 }
 
 int accounts_join(struct perigee_session *s, char *reason, uint64_t size) {
@@ -70,8 +71,8 @@ int accounts_join(struct perigee_session *s, char *reason, uint64_t size) {
   s->account.share = share_join(all, key);
   if (!s->account.share)
     return PERIGEE_NO_MEMORY;
-  s->account.descriptors = descriptors_of(s);
-  bool may = may_join(s, s->account.share);
+  s->account.descriptors = accounts_descriptors(s);
+  bool may = accounts_may_join(s, s->account.share);
   share_add(s->account.share, SHARE_SESSIONS, 1);
   share_add(s->account.share, SHARE_DESCRIPTORS, s->account.descriptors);
   if (may)

@@ -13,8 +13,8 @@ struct perigee_engine;
 
 /* Reads the clock, in nanoseconds, and keeps the time in engine->now. */
 int64_t engine_clock(struct perigee_engine *engine);
-/* This poll has copied so many bytes, or done what takes as long: true once that
- * has taken its time. spend also takes them from its budget. */
+/* This poll has copied so many bytes, or done what takes as long: true once
+ * that has taken its time. spend also takes them from its budget. */
 bool engine_overdue(struct perigee_engine *engine, uint64_t bytes);
 void engine_spend(struct perigee_engine *engine, uint64_t bytes);
 uint64_t engine_random(struct perigee_engine *engine);

@@ -26,7 +26,7 @@ struct refusals {
   char text[2 * ADDRESS_TEXT + REASON], told[2 * ADDRESS_TEXT + REASON];
 };
 
-/* Memory that goes back to the system (trim.c). */
+/* Memory that goes back to the system (pool.c). */
 struct trim {
   struct timer timer;
   bool soon;            /* the timer is for another step of the last look */
@@ -62,8 +62,9 @@ struct perigee_engine {
   uint32_t idle;           /* polls since the clock was read */
   /* Written by each poll. They are apart from those above, which GCC reads
    * several at a time: such a load waits for a store to a part of it. */
-  bool keep, copying;
-  bool away; /* the program was elsewhere since the clock was read */
+  bool keep;
+  bool poll_soon; /* something goes on that no event will tell of */
+  bool away;      /* the program was elsewhere since the clock was read */
   int64_t now, sockets_at;
   struct budget budget; /* of what this poll copies */
   uint64_t asked; /* bytes of long replies asked for by this poll's requests */
@@ -79,7 +80,7 @@ struct perigee_engine {
   const struct wireup_class *wireup; /* the handshake of its sessions */
   struct node sessions, listeners, endpoints, dead;
   struct node granted; /* open sessions whose peer may be inside of a region */
-  struct node hot;     /* sessions to poll; others are parked (schedule.c) */
+  struct node hot;     /* sessions to poll; others are parked (engine/poll.c) */
   struct node *turn;   /* the next hot session, in schedule_poll */
   uint32_t hot_count, parked;
   struct node news, losses; /* sessions whose ACCEPTED, LOST is to be given */
@@ -117,10 +118,10 @@ struct perigee_engine {
   uint64_t scratch_used;
   struct vault vault;
   struct secret *secret; /* in the vault */
-  uint8_t *cookie_key;   /* in the vault; NULL until needed (cookie.c) */
+  uint8_t *cookie_key;   /* in the vault; NULL until needed (wireup.c) */
   struct refusals refusals;
   struct trim trim;
-  int epoll, spare_fd;   /* spare_fd: handing.c */
+  int epoll, spare_fd;   /* spare_fd: session/socket.c */
   struct faults *faults; /* injected faults; NULL: none */
   uint64_t epoch;
   uint64_t features;     /* of this engine (features.h) */
@@ -145,6 +146,33 @@ static inline bool engine_room(const struct perigee_engine *engine) {
 /* Returns how many operations of its own are under way: not those of peers. */
 static inline uint32_t engine_own(const struct perigee_engine *engine) {
   return engine->live - (uint32_t)engine->shares.engine.used[SHARE_OPERATIONS];
+}
+
+/* ---- What the engine's thread may touch ---------------------------------
+ * The program may use what a poll showed it until it polls again. The thread
+ * polls in between (progress.c has the whole list). */
+
+/* Is this the thread's turn? Then events, the scratch memory, the sentence of a
+ * failure and the flag `shared` are the program's. */
+static inline bool engine_is_aside(const struct perigee_engine *engine) {
+  return engine->aside;
+}
+
+/* Must what earlier polls showed the program outlast this poll? So it is in the
+ * thread's turn, and in a poll that only adds to the one before. */
+static inline bool engine_keeps(const struct perigee_engine *engine) {
+  return engine->keep;
+}
+
+/* Are heads copied out of the rings, and texts of lanes out of the lanes? So it
+ * is with a thread, which reads rings on. */
+static inline bool engine_copies(const struct perigee_engine *engine) {
+  return engine->thread != NULL;
+}
+
+/* May this poll give the room of records back that were read? */
+static inline bool engine_releases(const struct perigee_engine *engine) {
+  return !engine_keeps(engine) || engine_copies(engine);
 }
 
 #endif

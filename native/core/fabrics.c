@@ -9,7 +9,7 @@
 
 #include "fabrics.h"
 
-static void ready(struct watcher *watcher, uint32_t events) {
+static void fabrics_ready(struct watcher *watcher, uint32_t events) {
   struct perigee_engine *engine =
       CONTAINER(watcher, struct perigee_engine, fabrics_watcher);
   (void)events;
@@ -18,10 +18,11 @@ static void ready(struct watcher *watcher, uint32_t events) {
   engine->progress++; /* lanes that were armed have to be armed again */
 }
 
-static int watch_all(struct perigee_engine *engine,
-                     const struct transport_fabric *t, struct fabric *fabric) {
+static int fabric_watch(struct perigee_engine *engine,
+                        const struct transport_fabric *t,
+                        struct fabric *fabric) {
   int fds[16];
-  engine->fabrics_watcher.ready = ready;
+  engine->fabrics_watcher.ready = fabrics_ready;
   int n = t->descriptors(fabric, fds, sizeof fds / sizeof *fds);
   for (int i = 0; i < n; i++)
     if (watch_add(engine, fds[i], &engine->fabrics_watcher,
@@ -34,9 +35,9 @@ static int watch_all(struct perigee_engine *engine,
  * interrupt. */
 enum { SPIN_TIMES = 4 };
 
-static int start(struct perigee_engine *engine,
-                 const struct transport_fabric *t, struct fabric **fabric,
-                 char reason[REASON]) {
+static int fabric_start(struct perigee_engine *engine,
+                        const struct transport_fabric *t,
+                        struct fabric **fabric, char reason[REASON]) {
   const struct perigee_options *o = &engine->options;
   struct fabric_options options = {.operations = o->operations,
                                    .pool = &engine->pool_area,
@@ -46,7 +47,7 @@ static int start(struct perigee_engine *engine,
   if (engine->fabric_count == TRANSPORTS_MAX)
     return PERIGEE_NO_MEMORY;
   int status = t->start(&options, fabric, reason);
-  if (status == PERIGEE_OK && (status = watch_all(engine, t, *fabric)) < 0) {
+  if (status == PERIGEE_OK && (status = fabric_watch(engine, t, *fabric)) < 0) {
     snprintf(reason, REASON, "epoll cannot watch a device");
     t->stop(*fabric);
   }
@@ -87,16 +88,17 @@ int fabric_of(struct perigee_engine *engine,
     snprintf(reason, REASON, "%s", why);
     return PERIGEE_UNSUPPORTED;
   }
-  return *fabric ? PERIGEE_OK : start(engine, t, fabric, reason);
+  return *fabric ? PERIGEE_OK : fabric_start(engine, t, fabric, reason);
 }
 
-/* ---- Looks for one -------------------------------------------------------- */
+/* ---- Looks for one ------------------------------------------------------- */
 
 static const int64_t LOOK_AGAIN = 1000000000; /* ns, after a failure */
 
 /* Returns the entry of that table, or a free one; NULL: all are in use. */
-static struct fabric_look *look_of(struct fabric_look *looks,
-                                   const struct transport_fabric *table) {
+static struct fabric_look *
+fabric_look_of(struct fabric_look *looks,
+               const struct transport_fabric *table) {
   for (int i = 0; i < TRANSPORTS_MAX; i++)
     if (!looks[i].table || looks[i].table == table)
       return &looks[i];
@@ -105,7 +107,8 @@ static struct fabric_look *look_of(struct fabric_look *looks,
 
 bool fabric_usable(struct perigee_engine *engine,
                    const struct perigee_transport *transport) {
-  struct fabric_look *look = look_of(engine->fabric_looks, transport->fabric);
+  struct fabric_look *look =
+      fabric_look_of(engine->fabric_looks, transport->fabric);
   struct fabric *fabric;
   int64_t now = engine_clock(engine);
   if (!look || now < look->until)
@@ -125,7 +128,7 @@ const char *fabric_trouble(const struct perigee_engine *engine,
   return "";
 }
 
-/* ---- All of them ------------------------------------------------------------ */
+/* ---- All of them --------------------------------------------------------- */
 
 void fabrics_turn(struct perigee_engine *engine) {
   for (uint32_t i = 0; i < engine->fabric_count; i++)

@@ -95,7 +95,7 @@ static inline bool lanes_know(const struct perigee_session *s,
   return number == 0 || (s->lanes && number <= s->lanes->count);
 }
 
-/* May a source name this lane? A lane that has jobs alone brings no payloads. */
+/* May a source name this lane? A lane that has only jobs brings none. */
 static inline bool lanes_bring(const struct perigee_session *s,
                                uint32_t number) {
   return number == 0 || (lanes_know(s, number) &&
@@ -121,7 +121,7 @@ void lanes_count(struct perigee_session *, uint32_t number, bool payload,
                  uint64_t bytes);
 
 /* The additional lanes' part of a poll, of sleeping and of parking
- * (schedule.c). */
+ * (engine/poll.c). */
 void lanes_poll(struct perigee_session *session);
 void lanes_arm(struct perigee_session *session);
 void lanes_disarm(struct perigee_session *session);

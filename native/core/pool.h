@@ -14,11 +14,6 @@ enum { POOL_CHUNK = 4 << 20, OPERATIONS_LOW = 1024, POOL_LOW = 1 << 20 };
 
 uint8_t *pool_take(struct perigee_session *session, uint64_t length);
 void pool_give(struct perigee_engine *engine, uint8_t *block);
-/* While more than keep bytes are warm, gives free blocks back to the system: at
- * most so many blocks, and at most so many bytes and one block more. True:
- * there is more to give back. */
-bool pool_shrink(struct perigee_engine *engine, uint64_t keep, int most,
-                 uint64_t bytes);
 /* Copies into memory that stays until the next poll; NULL without room. */
 uint8_t *scratch_copy(struct perigee_engine *, const uint8_t *, uint64_t);
 struct part *part_take(struct perigee_engine *engine);

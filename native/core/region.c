@@ -57,8 +57,8 @@ struct perigee_region *region_by_slot(struct perigee_engine *engine,
 
 /* ---- Making ------------------------------------------------------------ */
 
-static int check(struct perigee_engine *engine, const char *name,
-                 uint64_t length, int access) {
+static int region_check(struct perigee_engine *engine, const char *name,
+                        uint64_t length, int access) {
   if (!engine_alive(engine))
     return PERIGEE_FORKED;
   if (length == 0 || length > PAYLOAD_MAX)
@@ -78,28 +78,28 @@ static int check(struct perigee_engine *engine, const char *name,
   return PERIGEE_OK;
 }
 
-static int memory_named(struct perigee_engine *engine, const char *kind,
-                        const struct memory_context **out) {
+static int region_memory_named(struct perigee_engine *engine, const char *kind,
+                               const struct memory_context **out) {
   char reason[MEMORY_REASON];
   int status = contexts_find(&engine->memories, kind, out, reason);
   return status < 0 ? fail(engine, status, "%s", reason) : PERIGEE_OK;
 }
 
 /* Returns a free slot, or the limit. */
-static uint32_t slot_free(const struct regions *r) {
+static uint32_t region_slot_free(const struct regions *r) {
   uint32_t slot = 0;
   while (slot < r->limit && r->slots[slot])
     slot++;
   return slot;
 }
 
-static int make(struct perigee_engine *engine, const char *name,
-                uint64_t length, int access,
-                const struct memory_context *memory,
-                struct perigee_region **out) {
+static int region_make(struct perigee_engine *engine, const char *name,
+                       uint64_t length, int access,
+                       const struct memory_context *memory,
+                       struct perigee_region **out) {
   struct regions *r = &engine->regions;
   bool shown = name || access & (PERIGEE_READ | PERIGEE_WRITE);
-  uint32_t slot = shown ? slot_free(r) : REGION_PRIVATE;
+  uint32_t slot = shown ? region_slot_free(r) : REGION_PRIVATE;
   if (shown && slot == r->limit)
     return fail(engine, PERIGEE_NO_MEMORY,
                 "all %u regions that peers may reach are in use (option "
@@ -127,7 +127,7 @@ static int make(struct perigee_engine *engine, const char *name,
   return PERIGEE_OK;
 }
 
-static uint64_t pages(uint64_t length) {
+static uint64_t region_pages(uint64_t length) {
   return (length + PAGE - 1) & ~(uint64_t)(PAGE - 1);
 }
 
@@ -142,7 +142,7 @@ static void region_free(struct perigee_region *region) {
   region->engine->counters.regions = r->count;
   if (region->allocated && region->pointer)
     region->memory->kind->release(region->memory, region->pointer,
-                                  pages(region->length), region->handle);
+                                  region_pages(region->length), region->handle);
   region->closed = region->freed = true;
   if (region->prepared == 0)
     free(region);
@@ -157,7 +157,7 @@ void region_drop(struct perigee_region *region) {
     free(region);
 }
 
-static void describe_area(struct perigee_region *region) {
+static void region_describe_area(struct perigee_region *region) {
   region->area = (struct area){.memory = region->memory,
                                .base = region->pointer,
                                .length = region->length};
@@ -165,35 +165,36 @@ static void describe_area(struct perigee_region *region) {
 
 /* Peers may map what they may read. Memory that they may only write, which no
  * mapping can express, and memory that only this side uses, stays private. */
-static int back(struct perigee_region *region) {
+static int region_back(struct perigee_region *region) {
   const struct memory_context *m = region->memory;
   bool shared = m == &memory_host && region->access & PERIGEE_READ;
   struct memory_key key;
   region->allocated = true;
-  int status = m->kind->allocate(m, pages(region->length), shared,
+  int status = m->kind->allocate(m, region_pages(region->length), shared,
                                  &region->pointer, &region->handle);
   if (status == PERIGEE_OK && shared) {
-    status = m->kind->sharing->share(m, region->pointer, pages(region->length),
+    status = m->kind->sharing->share(m, region->pointer,
+                                     region_pages(region->length),
                                      region->handle, region->access, &key);
     region->fd = status == PERIGEE_OK ? key.fds[0] : -1;
   }
   if (status == PERIGEE_OK && region->memory->direct &&
       region->length >= HUGE_PAGE)
-    madvise(region->pointer, pages(region->length), MADV_HUGEPAGE);
+    madvise(region->pointer, region_pages(region->length), MADV_HUGEPAGE);
   return status;
 }
 
 /* Populates allocated memory. */
-static int populate(struct perigee_region *region) {
+static int region_populate(struct perigee_region *region) {
   if (!region->memory->direct)
     return PERIGEE_UNSUPPORTED;
   errno = ENOMEM;
-  return backing_populate(region->pointer, pages(region->length))
+  return backing_populate(region->pointer, region_pages(region->length))
              ? PERIGEE_OK
              : PERIGEE_NO_MEMORY;
 }
 
-static int too_much(struct perigee_engine *engine, uint64_t length) {
+static int region_too_much(struct perigee_engine *engine, uint64_t length) {
   return fail(engine, PERIGEE_NO_MEMORY,
               "a region of %llu bytes is more than the %llu that this machine, "
               "or this process's control group, has",
@@ -206,42 +207,43 @@ int perigee_region_alloc(struct perigee_engine *engine, const char *name,
   LOOK(engine);
   struct perigee_region *region = NULL;
   const struct memory_context *memory = NULL;
-  int status = check(engine, name, length, access);
+  int status = region_check(engine, name, length, access);
   if (status == PERIGEE_OK)
-    status = memory_named(engine, kind, &memory);
+    status = region_memory_named(engine, kind, &memory);
   if (status < 0)
     return status;
-  status = make(engine, name, length, access, memory, &region);
+  status = region_make(engine, name, length, access, memory, &region);
   if (!region)
     return status;
   if (region->memory == &memory_host && !backing_possible(length)) {
     region_free(region);
-    return too_much(engine, length);
+    return region_too_much(engine, length);
   }
-  status = back(region);
+  status = region_back(region);
   if (status == PERIGEE_OK && access & PERIGEE_POPULATE)
-    status = populate(region);
+    status = region_populate(region);
   if (status < 0) {
     region_free(region);
     return fail(engine, status, "cannot allocate a region of %llu bytes: %s",
                 (unsigned long long)length, system_text(errno));
   }
-  describe_area(region);
+  region_describe_area(region);
   *out = region;
   return PERIGEE_OK;
 }
 
 /* Finds the memory of the named kind; fails if the pointer is known to lead to
  * other memory. */
-static int memory_of(struct perigee_engine *engine, const void *pointer,
-                     const char *kind, const struct memory_context **out) {
+static int region_memory_of(struct perigee_engine *engine, const void *pointer,
+                            const char *kind,
+                            const struct memory_context **out) {
   const struct memory_context *owner;
   char reason[MEMORY_REASON];
   int status = contexts_owner(&engine->memories, pointer, &owner, reason);
   if (status < 0)
     return fail(engine, status, "%s", reason);
   *out = owner;
-  if (kind && (status = memory_named(engine, kind, out)) < 0)
+  if (kind && (status = region_memory_named(engine, kind, out)) < 0)
     return status;
   if (owner != *out && (owner != &memory_host || (*out)->kind->owner_of))
     return fail(engine, PERIGEE_INVALID,
@@ -258,16 +260,16 @@ int perigee_region_register(struct perigee_engine *engine, const char *name,
     return fail(engine, PERIGEE_INVALID, "cannot register a NULL pointer");
   struct perigee_region *region = NULL;
   const struct memory_context *memory = NULL;
-  int status = check(engine, name, length, access);
+  int status = region_check(engine, name, length, access);
   if (status == PERIGEE_OK)
-    status = memory_of(engine, pointer, kind, &memory);
+    status = region_memory_of(engine, pointer, kind, &memory);
   if (status < 0)
     return status;
-  status = make(engine, name, length, access, memory, &region);
+  status = region_make(engine, name, length, access, memory, &region);
   if (!region)
     return status;
   region->pointer = pointer;
-  describe_area(region);
+  region_describe_area(region);
   *out = region;
   return PERIGEE_OK;
 }
@@ -285,7 +287,7 @@ uint64_t perigee_region_length(const struct perigee_region *region) {
 /* Ordering: the generations are withdrawn first, then this side looks whether a
  * peer is inside. The transport's grant and inside have the fences
  * (shm_regions.c). */
-static void withdraw(struct perigee_region *region) {
+static void region_withdraw(struct perigee_region *region) {
   region->closed = true;
   region->name[0] = 0;
   if (!region->granted)
@@ -300,7 +302,7 @@ static void withdraw(struct perigee_region *region) {
   }
 }
 
-static bool occupied(struct perigee_region *region) {
+static bool region_is_occupied(struct perigee_region *region) {
   if (region->users > 0)
     return true;
   if (!region->granted)
@@ -323,8 +325,8 @@ int perigee_region_close(struct perigee_region *region, bool force) {
   if (!engine_alive(engine))
     return PERIGEE_FORKED;
   if (!region->closed)
-    withdraw(region);
-  if (!occupied(region)) {
+    region_withdraw(region);
+  if (!region_is_occupied(region)) {
     region_free(region);
     return PERIGEE_OK;
   }
@@ -342,7 +344,7 @@ void regions_sweep(struct perigee_engine *engine) {
   for (struct node *n = head->next; n != head; n = next) {
     next = n->next;
     struct perigee_region *region = CONTAINER(n, struct perigee_region, node);
-    if (!occupied(region))
+    if (!region_is_occupied(region))
       region_free(region);
   }
 }
@@ -372,7 +374,7 @@ void regions_close(struct perigee_engine *engine) {
 /* ---- Access by this side ------------------------------------------------- */
 
 /* Blocks the program until each copy has ended. */
-static int move_all(struct payload *to, struct payload *from) {
+static int region_move_all(struct payload *to, struct payload *from) {
   const struct memory_context *m =
       to->memory->direct ? from->memory : to->memory;
   int64_t n = 0;
@@ -386,8 +388,8 @@ static int move_all(struct payload *to, struct payload *from) {
   return n < 0 ? (int)n : PERIGEE_OK;
 }
 
-static int access_here(struct perigee_region *region, uint64_t offset,
-                       void *host, uint64_t length, bool in) {
+static int region_access_here(struct perigee_region *region, uint64_t offset,
+                              void *host, uint64_t length, bool in) {
   LOOK(region->engine);
   if (!engine_alive(region->engine))
     return PERIGEE_FORKED;
@@ -405,17 +407,19 @@ static int access_here(struct perigee_region *region, uint64_t offset,
   payload_bytes(&here, host, length);
   there.memory = region->memory;
   there.copies = &copies;
-  int status = in ? move_all(&there, &here) : move_all(&here, &there);
+  int status =
+      in ? region_move_all(&there, &here) : region_move_all(&here, &there);
   return status < 0 ? fail(region->engine, status, "the memory's copy failed")
                     : PERIGEE_OK;
 }
 
 int perigee_region_read(struct perigee_region *region, uint64_t offset,
                         void *to, uint64_t length) {
-  return access_here(region, offset, to, length, false);
+  return region_access_here(region, offset, to, length, false);
 }
 
 int perigee_region_write(struct perigee_region *region, uint64_t offset,
                          const void *from, uint64_t length) {
-  return access_here(region, offset, (void *)(uintptr_t)from, length, true);
+  return region_access_here(region, offset, (void *)(uintptr_t)from, length,
+                            true);
 }

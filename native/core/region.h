@@ -71,7 +71,7 @@ struct perigee_region *region_by_name(struct perigee_engine *engine,
 /* Returns the live region of a slot if the generation fits, else NULL. */
 struct perigee_region *region_by_slot(struct perigee_engine *engine,
                                       uint64_t slot, uint64_t generation);
-/* Of prepared transfers: the handle stays until each has dropped it. */
+/* A prepared transfer keeps the handle, until each has dropped it. */
 void region_keep(struct perigee_region *region);
 void region_drop(struct perigee_region *region);
 /* Returns whether count blocks lie within length bytes. Safe for any values. */

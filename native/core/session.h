@@ -16,7 +16,7 @@
 enum { STREAMS_MAX = 16 };
 
 /* How far the handshake is. The table of this machine is in
- * wireup/wireup_steps.c. */
+ * wireup/wireup.c. */
 enum wireup_step {
   WIREUP_NEW,
   WIREUP_RETRIED,
@@ -27,8 +27,8 @@ enum wireup_step {
   WIREUP_READY
 };
 
-/* What carries a session's frames (streams.c), and whether it moves to another
- * socket (migrate.c). The tables of these machines are there. */
+/* These tell what carries a session's frames (streams.c), and whether it moves
+ * to another socket (migrate.c). The tables of these machines are there. */
 enum streams_state { STREAMS_SOCKET, STREAMS_LANE, STREAMS_WHOLE };
 enum migration_state {
   MIGRATION_NONE,
@@ -49,10 +49,11 @@ struct loan {
   struct source source; /* of that block */
 };
 
-/* What a session does for the folders below it. tell: sends a frame. send: the
- * same; if that fails, the session ends (false). await_room: tries again what
- * could not be sent once its socket has room. turn: continues a handshake that
- * waited for its turn. */
+/* What a session does for the modules below it (session.c). tell: sends a
+ * frame. send: the same; if that fails, the session fails (false). await_room:
+ * tries again what could not be sent once its socket has room. end: ends the
+ * session. fail: it cannot go on; before it is open it may begin at another
+ * address. */
 struct upward {
   int (*tell)(struct perigee_session *, const struct frame *, const int *fds,
               uint32_t fd_count);
@@ -60,23 +61,23 @@ struct upward {
                uint32_t fd_count);
   void (*await_room)(struct perigee_session *);
   void (*end)(struct perigee_session *, int status, const char *reason);
+  void (*fail)(struct perigee_session *, int status, const char *reason);
 };
 
-/* What sessions need of the handshake: given to the engine (wireup/wireup.h). */
+/* Sessions need this of the handshake; the engine has it (wireup/wireup.h). */
 struct wireup_class {
   void (*begin)(struct perigee_session *);
   /* Handles a frame that has come: PERIGEE_OK, or PERIGEE_PROTOCOL. */
   int (*frame)(struct perigee_session *, const struct frame *);
-  /* Goes on, as the session's turn has come (session/unauth.h). */
+  /* Goes on, as the session's turn has come (session/unauth.c). */
   void (*turn)(struct perigee_session *);
-  void (*timeout)(struct perigee_session *);
+  /* It cannot be opened here: begins it at another address, or ends it. */
+  void (*fail)(struct perigee_session *, int status, const char *reason);
 };
 
-/* What a session without a socket does in each poll, and when its timer is due
- * (wireup/endpoint.c). */
+/* What a session without a socket does in each poll (wireup/endpoint.c). */
 struct alone_class {
   void (*poll)(struct perigee_session *);
-  void (*tick)(struct perigee_session *);
 };
 
 /* The next record of a ring that waits for a frame on the session's socket. */
@@ -88,9 +89,10 @@ struct deferred {
 
 /* ---- The parts of a session ---------------------------------------------
  * Each part is written by the files named with it, and by those that begin and
- * end sessions (session.c, session_end.c, wireup/endpoint.c). */
+ * end sessions (session.c, wireup/endpoint.c). Each timer is armed and removed
+ * by the owner of its part; session_disarm() removes all of them. */
 
-/* core/hot.c: its place among the sessions that a poll looks at. */
+/* core/lanes.c: its place among the sessions that a poll looks at. */
 struct session_polled {
   struct node node; /* in engine->hot, unless it is parked */
   int64_t used;     /* when an operation last began, or moved a payload */
@@ -98,7 +100,7 @@ struct session_polled {
   bool unsure; /* its peer may sleep through what was published (lanes.h) */
 };
 
-/* core/accounts.c, core/trim.c: its share of the engine's resources. */
+/* core/accounts.c, core/pool.c: its share of the engine's resources. */
 struct session_account {
   struct share *share;  /* NULL until its peer is known */
   uint64_t descriptors; /* counted for it, without those of its lane */
@@ -149,12 +151,13 @@ struct session_socket {
   int fd;               /* -1: it has none, or none any more */
   bool hangup;          /* the peer will send nothing more */
   bool waits;           /* something waits for room in the socket */
-  const char *unhanded; /* why no memory can be handed now (handing.c) */
+  struct timer handing; /* armed: no memory can be handed now */
+  const char *unhanded; /* why */
   struct watcher watcher, on_lane;
   struct wire wire;
 };
 
-/* attach.c, streams.c: sockets of a lane that uses sockets. */
+/* streams.c: sockets of a lane that uses sockets. */
 struct session_streams {
   uint8_t state;                            /* enum streams_state */
   struct attaching *attaching[STREAMS_MAX]; /* those not connected yet */
@@ -162,16 +165,17 @@ struct session_streams {
   uint32_t address_length;
 };
 
-/* liveness.c: is the peer still there? */
+/* streams.c: is the peer still there? */
 struct session_alive {
-  int64_t heard_at; /* when something was last received from the peer */
-  uint64_t heard;   /* bytes received by then */
-  uint64_t said;    /* bytes sent by the last look */
-  bool silent;      /* no keepalive was due at the last look */
-  bool peer_exited; /* its process has ended; what it sent is still read */
+  struct timer timer; /* the next look */
+  int64_t heard_at;   /* when something was last received from the peer */
+  uint64_t heard;     /* bytes received by then */
+  uint64_t said;      /* bytes sent by the last look */
+  bool silent;        /* no keepalive was due at the last look */
+  bool peer_exited;   /* its process has ended; what it sent is still read */
 };
 
-/* dial.c, listen.c: the target that the program asked for. */
+/* session.c, listen.c: the target that the program asked for. */
 struct session_target {
   char address[ADDRESS_TEXT];     /* that was dialed, or of the listener */
   char transport[TRANSPORT_NAME]; /* that must be used, or "" */
@@ -189,6 +193,7 @@ struct session_admission {
 
 /* wireup/: the state of the handshake. */
 struct session_handshake {
+  struct timer deadline;
   uint8_t step; /* enum wireup_step */
   bool active;  /* without a socket: this side probes */
   uint8_t cookie[COOKIE];
@@ -196,7 +201,7 @@ struct session_handshake {
   uint64_t nonce, probe[2];
 };
 
-/* proof.c: over TCP, authentication and encryption. */
+/* peer.c: over TCP, authentication and encryption. */
 struct session_security {
   struct keys *keys;  /* in the engine's vault */
   bool intact;        /* everything has MACs */
@@ -204,14 +209,14 @@ struct session_security {
   bool beyond;        /* goes beyond loopback: sealed by default */
   uint32_t own_flags; /* flags of this side's TERMS */
   struct perigee_session *next_nonce; /* in engine->by_nonce */
-  /* Of this side's HELLO, which may have to be sent again. */
+  /* These are in this side's HELLO, which may have to be sent again. */
   uint8_t challenge[HANDSHAKE_CHALLENGE], public_key[HANDSHAKE_KEY];
 };
 
-/* wireup/terms.c, migrate.c: the peer, once it is known. */
+/* wireup/wireup.c, migrate.c: the peer, once it is known. */
 struct session_peer {
   bool here;         /* its address is one of this host (shares.h) */
-  bool same_host;    /* proven (migrate.h): the kernel tells its end */
+  bool same_host;    /* proven (migrate.c): the kernel tells its end */
   uint32_t version;  /* of the protocol, which both have */
   uint64_t features; /* that both have (features.h) */
   uint64_t eager;    /* limit that both allow */
@@ -242,7 +247,7 @@ struct session_regions {
   struct node granted; /* in engine->granted once it was told of a region */
 };
 
-/* session_end.c: its end. */
+/* session.c: its end. */
 struct session_ended {
   int status;
   bool unannounced; /* it ended before the program heard of it */
@@ -278,13 +283,13 @@ struct perigee_session {
   struct session_messages messages;
   struct session_operations operations;
   struct perigee_counters counters;
-  struct node news;   /* accepted: in engine->news; lost: in engine->losses */
-  struct timer timer; /* handshake, handing, liveness; or of an endpoint */
+  struct node news; /* accepted: in engine->news; lost: in engine->losses */
   struct session_socket socket;
   struct session_streams streams;
   struct session_alive alive;
   const struct alone_class *alone; /* without a socket; NULL: it has one */
-  struct dial *dial; /* dial.c: while it looks for the peer over TCP */
+  struct timer alone_timer;        /* its probes and keepalives */
+  struct dial *dial;               /* dial.c: while it looks for the peer */
   struct session_target target;
   struct session_admission admission;
   struct session_handshake handshake;

@@ -7,7 +7,8 @@
 
 #include "engine.h"
 
-void trim_begin(struct perigee_engine *engine);  /* there may be some */
+__attribute__((cold)) void
+trim_begin(struct perigee_engine *engine);       /* there may be some */
 void trim_ended(struct perigee_engine *engine);  /* a session has ended */
 void trim_sleeps(struct perigee_engine *engine); /* it is about to sleep */
 /* keeps: the session's lane keeps memory for later. forget: the lane is freed,

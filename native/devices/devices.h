@@ -146,19 +146,6 @@ int rdma_choose(const struct rdma_options *options, struct rdma_port *out,
 int rdma_choose_in(const char *sysfs, const struct rdma_options *options,
                    struct rdma_port *out, int capacity, char *reason,
                    size_t size);
-/* Parses "mlx5_0:1,mlx5_1" into at most capacity NICs. Returns their number, or
- * PERIGEE_INVALID. */
-int rdma_nics_parse(const char *text, struct rdma_nic *out, int capacity,
-                    char *reason, size_t size);
-
-/* Returns the value of PERIGEE_NICS, or NULL if it is not set. */
-const char *rdma_filter(void);
-/* Lists all ports that the environment does not hide; the caller frees the
- * list. Returns their number, or a status with its sentence. */
-int rdma_ports(const char *sysfs, struct perigee_device **list, char *reason,
-               size_t size);
-/* Does the user's name select this port? */
-bool rdma_nic_is(const struct rdma_nic *nic, const struct perigee_device *port);
 
 /* A GID of a port's table. */
 struct device_gid {
@@ -177,8 +164,6 @@ bool sysfs_port(const char *sysfs, const char *name, uint32_t port,
 /* False: the entry is empty or does not exist. */
 bool sysfs_gid(const char *sysfs, const struct perigee_device *port,
                uint32_t index, struct device_gid *gid);
-/* Returns the index of the best GID, or -1: none is usable. */
-int sysfs_best_gid(const char *sysfs, const struct perigee_device *port);
 
 /* Returns why this process cannot use the device that sysfs shows, as a
  * sentence in reason; NULL if it can. */

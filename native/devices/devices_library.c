@@ -19,7 +19,7 @@ static struct verbs_library functions;
 static char trouble[256];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-static bool load_function(void *handle, const char *name, void *to) {
+static bool library_load_function(void *handle, const char *name, void *to) {
   void *function = dlsym(handle, name);
   if (!function && !trouble[0])
     snprintf(trouble, sizeof trouble,
@@ -28,7 +28,7 @@ static bool load_function(void *handle, const char *name, void *to) {
   return function;
 }
 
-static void load(void) {
+static void library_load(void) {
   void *handle = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_LOCAL);
   if (!handle) {
     const char *why = dlerror();
@@ -38,7 +38,7 @@ static void load(void) {
              why ? why : "no reason given");
     return;
   }
-#define LOAD(name) load_function(handle, "ibv_" #name, &functions.name);
+#define LOAD(name) library_load_function(handle, "ibv_" #name, &functions.name);
   VERBS_OPTIONAL(LOAD)
   trouble[0] = 0;
   VERBS_FUNCTIONS(LOAD)
@@ -46,7 +46,7 @@ static void load(void) {
 }
 
 const struct verbs_library *verbs_library(const char **why) {
-  pthread_once(&once, load);
+  pthread_once(&once, library_load);
   if (why)
     *why = trouble;
   return trouble[0] ? NULL : &functions;
@@ -54,8 +54,9 @@ const struct verbs_library *verbs_library(const char **why) {
 
 /* ---- May this process use the device? ------------------------------------ */
 
-static struct ibv_device *find(const struct verbs_library *library,
-                               struct ibv_device **list, const char *name) {
+static struct ibv_device *
+library_find_device(const struct verbs_library *library,
+                    struct ibv_device **list, const char *name) {
   for (struct ibv_device **d = list; d && *d; d++)
     if (strcmp(library->get_device_name(*d), name) == 0)
       return *d;
@@ -63,10 +64,10 @@ static struct ibv_device *find(const struct verbs_library *library,
 }
 
 /* The library lists devices with a user-space driver and a uverbs device. */
-static bool usable(const struct verbs_library *library, const char *name,
-                   char *reason, size_t size) {
+static bool library_device_usable(const struct verbs_library *library,
+                                  const char *name, char *reason, size_t size) {
   struct ibv_device **list = library->get_device_list(NULL);
-  struct ibv_device *device = find(library, list, name);
+  struct ibv_device *device = library_find_device(library, list, name);
   char path[128] = "";
   if (device)
     snprintf(path, sizeof path, "/dev/infiniband/%s", device->dev_name);
@@ -92,7 +93,7 @@ const char *verbs_obstacle(const char *device, char *reason, size_t size) {
   const char *why;
   const struct verbs_library *library = verbs_library(&why);
   if (library)
-    return usable(library, device, reason, size) ? NULL : reason;
+    return library_device_usable(library, device, reason, size) ? NULL : reason;
   snprintf(reason, size, "%s", why);
   return reason;
 }
@@ -103,8 +104,9 @@ static uint32_t mtu_bytes(enum ibv_mtu mtu) {
   return mtu >= IBV_MTU_256 && mtu <= IBV_MTU_4096 ? 128u << mtu : 0;
 }
 
-static void measure(const struct verbs_library *library,
-                    struct ibv_context *context, struct perigee_device *port) {
+static void library_measure(const struct verbs_library *library,
+                            struct ibv_context *context,
+                            struct perigee_device *port) {
   struct ibv_port_attr attributes;
   if (verbs_query_port(library, context, (uint8_t)port->port, &attributes))
     return;
@@ -120,13 +122,14 @@ void verbs_measure(struct perigee_device *list, int count) {
   struct ibv_context *context = NULL;
   for (int i = 0; known && i < count; i++) {
     if (i == 0 || strcmp(list[i - 1].name, list[i].name) != 0) {
-      struct ibv_device *device = find(library, known, list[i].name);
+      struct ibv_device *device =
+          library_find_device(library, known, list[i].name);
       if (context)
         library->close_device(context);
       context = device ? library->open_device(device) : NULL;
     }
     if (context)
-      measure(library, context, &list[i]);
+      library_measure(library, context, &list[i]);
   }
   if (context)
     library->close_device(context);

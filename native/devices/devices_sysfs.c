@@ -71,7 +71,7 @@ link_read(char *out, size_t size, const char *format, ...) {
   return out[0];
 }
 
-static void lower(char *text) {
+static void text_lower(char *text) {
   for (; *text; text++)
     *text = (char)tolower((uint8_t)*text);
 }
@@ -84,13 +84,13 @@ static void state_read(char *out, size_t size, const char *folder,
   const char *colon = strchr(line, ':');
   const char *word = colon ? colon + 1 + strspn(colon + 1, " ") : "";
   snprintf(out, size, "%.*s", (int)size - 1, word);
-  lower(out);
+  text_lower(out);
 }
 
 /* ---- Ports and devices --------------------------------------------------- */
 
 /* True for "0000:3b:00.0"; false for devices made by software. */
-static bool is_pci(const char *name) {
+static bool name_is_pci(const char *name) {
   unsigned domain, bus, slot, function;
   return sscanf(name, "%x:%x:%x.%x", &domain, &bus, &slot, &function) == 4;
 }
@@ -98,7 +98,7 @@ static bool is_pci(const char *name) {
 static void device_read(const char *folder, struct perigee_device *out) {
   char line[LINE];
   if (link_read(out->pci, sizeof out->pci, "%s/device", folder) &&
-      !is_pci(out->pci))
+      !name_is_pci(out->pci))
     out->pci[0] = 0;
   if (!link_read(out->driver, sizeof out->driver, "%s/device/driver", folder))
     line_read(out->driver, sizeof out->driver, "%s/node_desc", folder);
@@ -108,6 +108,8 @@ static void device_read(const char *folder, struct perigee_device *out) {
     out->numa = (int32_t)strtol(line, NULL, 10);
 }
 
+static int sysfs_best_gid(const char *sysfs, const struct perigee_device *port);
+
 static void port_read(const char *sysfs, struct perigee_device *out) {
   char folder[PATH], line[LINE];
   struct device_gid gid;
@@ -116,7 +118,7 @@ static void port_read(const char *sysfs, struct perigee_device *out) {
   state_read(out->state, sizeof out->state, folder, "state");
   state_read(out->physical, sizeof out->physical, folder, "phys_state");
   line_read(out->link, sizeof out->link, "%s/link_layer", folder);
-  lower(out->link);
+  text_lower(out->link);
   if (line_read(line, sizeof line, "%s/rate", folder))
     out->rate = strtod(line, NULL);
   if (line_read(line, sizeof line, "%s/lid", folder))
@@ -126,13 +128,13 @@ static void port_read(const char *sysfs, struct perigee_device *out) {
     memcpy(out->netdev, gid.netdev, sizeof out->netdev);
 }
 
-static int visible(const struct dirent *entry) {
+static int entry_is_visible(const struct dirent *entry) {
   return entry->d_name[0] != '.' && strlen(entry->d_name) < RDMA_NAME;
 }
 
 /* Lists the names in a folder, "2" before "10". Returns their number, or 0. */
 static int folder_read(const char *path, struct dirent ***names) {
-  int count = scandir(path, names, visible, versionsort);
+  int count = scandir(path, names, entry_is_visible, versionsort);
   return count < 0 ? 0 : count;
 }
 
@@ -220,7 +222,7 @@ bool sysfs_port(const char *sysfs, const char *name, uint32_t port,
   bool there =
       line_read(out->link, sizeof out->link,
                 "%s/" CLASS "/%s/ports/%u/link_layer", sysfs, name, port);
-  lower(out->link);
+  text_lower(out->link);
   return there;
 }
 
@@ -245,7 +247,9 @@ bool sysfs_gid(const char *sysfs, const struct perigee_device *port,
   return true;
 }
 
-int sysfs_best_gid(const char *sysfs, const struct perigee_device *port) {
+/* Returns the index of the best GID, or -1: none is usable. */
+static int sysfs_best_gid(const char *sysfs,
+                          const struct perigee_device *port) {
   bool ethernet = strcmp(port->link, "ethernet") == 0;
   int best = -1, best_score = 0;
   struct device_gid gid;

@@ -1,27 +1,136 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * engine.c - opening and closing. options.c has the defaults of options, poll.c
- * polls, wait.c sleeps.
+ * engine.c - opening and closing an engine, and its options. poll.c polls,
+ * wait.c sleeps.
  */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
+#include <sys/random.h>
+#include <time.h>
 #include <unistd.h>
 
-#include "operation/loan.h"
 #include "base/system.h"
+#include "call/calls.h"
 #include "core/fabrics.h"
 #include "core/pool.h"
+#include "core/region.h"
 #include "devices/devices.h"
 #include "net/features.h"
-#include "options.h"
+#include "operation/loan.h"
+#include "perigee.h"
 #include "progress.h"
-#include "session/migrate.h"
-#include "session/unauth.h"
-#include "wireup/wireup.h"
+#include "session/sessions.h"
 #include "watched.h"
+#include "wireup/wireup.h"
+
+/* ---- Options: defaults --------------------------------------------------- */
+
+static int64_t options_clock(void *context) {
+  struct timespec t;
+  (void)context;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static int options_random(void *context, void *bytes, uint64_t length) {
+  (void)context;
+  return getrandom(bytes, length, 0) == (ssize_t)length ? PERIGEE_OK
+                                                        : PERIGEE_SYSTEM;
+}
+
+void perigee_options(struct perigee_options *o) {
+  *o = (struct perigee_options){.operations = 16384,
+                                .sessions = 1024,
+                                .regions = 1024,
+                                .hellos = 256,
+                                .watched = 4096,
+                                .hello_timeout = 2000000000,
+                                .ring = 64 << 10,
+                                .eager = 8 << 10,
+                                .message = PAYLOAD_MAX,
+                                .typed = (1 << 20) + 4096,
+                                .hold = UINT64_MAX,
+                                .pool = 1 << 30,
+                                .serving = 1024,
+                                .mapped = UINT64_C(1) << 46,
+                                .untaken = 32 << 20,
+                                .spin = -1,
+                                .pull = 1,
+                                .dead_after = INT64_C(3000000000),
+                                .streams = 1,
+                                .clock = options_clock,
+                                .random = options_random};
+}
+
+/* ---- Options: checks ----------------------------------------------------- */
+
+/* Has a transport all that an additional lane needs (transport.h)? */
+static bool transport_carries_payloads(const struct perigee_transport *t) {
+  bool payloads = t->payloads && t->payloads->mark && t->payloads->live &&
+                  !t->payloads->pushes;
+  bool jobs = t->access && t->jobs;
+  return (payloads || (jobs && !t->payloads)) && t->additional->memories &&
+         strlen(t->name) < TRANSPORT_NAME - 1;
+}
+
+/* Has each other transport all that the first lane of a session needs? */
+static bool
+transports_carry_sessions(const struct perigee_transport *const *all) {
+  for (; all && *all; all++) {
+    const struct perigee_transport *t = *all;
+    if (t->additional && !transport_carries_payloads(t))
+      return false;
+    if (t->additional)
+      continue;
+    bool lane = t->records && t->payloads && t->loans;
+    bool frames = t->frames || (!t->sockets && !t->alone);
+    if (!lane || !frames)
+      return false;
+  }
+  return true;
+}
+
+/* Returns which option has a value that it must not have, and what it may have;
+ * NULL: all are right. */
+static const char *options_wrong(const struct perigee_options *o) {
+  if (o->operations < 16 || o->operations > 65536)
+    return "operations (16 to 65536)";
+  if (o->sessions < 1 || o->sessions > 65536)
+    return "sessions (1 to 65536)";
+  if (o->regions < 1 || o->regions > REGION_SLOTS)
+    return "regions (1 to 4096)";
+  if (o->watched > 1 << 20)
+    return "watched (0 to 1048576)";
+  if (o->ring < 4096 || o->ring > 16 << 20 || (o->ring & (o->ring - 1)))
+    return "ring (a power of two, 4 KiB to 16 MiB)";
+  if (o->eager > o->ring / 4 - 128)
+    return "eager (at most a quarter of ring less 128)";
+  if (o->message < 1 || o->message > PAYLOAD_MAX)
+    return "message (1 to 2^40)";
+  if (o->pool < 1 << 20 || o->pool > UINT64_C(1) << 40)
+    return "pool (1 MiB to 1 TiB)";
+  if (o->mapped < 1 << 30 || o->mapped > UINT64_C(1) << 47)
+    return "mapped (1 GiB to 128 TiB)";
+  if (o->untaken < 1)
+    return "untaken (at least 1)";
+  if (o->streams < 1 || o->streams > STREAMS_MAX)
+    return "streams (1 to 16)";
+  if (o->progress != 0 && o->progress != 1)
+    return "progress (0: none, 1: a thread)";
+  if (o->encrypt < PERIGEE_ENCRYPT_DEFAULT || o->encrypt > PERIGEE_ENCRYPT_OFF)
+    return "encrypt (0: by default, 1: all, 2: auth, 3: off)";
+  if (o->dead_after < DEAD_AFTER_LEAST)
+    return "dead_after (10 ms at least)";
+  if (o->serving < 1 || o->hellos < 1 || !o->clock || !o->random)
+    return "serving, hellos, clock and random (must be given)";
+  if (!transports_carry_sessions(o->transports))
+    return "transports (each with records, payloads and loans, and with frames "
+           "if sockets or alone; an additional one with what transport.h says)";
+  return NULL;
+}
 
 enum { PAGE = 4096 };
 
@@ -31,21 +140,21 @@ uint64_t perigee_epoch(const struct perigee_engine *engine) {
   return engine->epoch;
 }
 
-static void *reserve(uint64_t length) {
+static void *engine_reserve(uint64_t length) {
   void *p = mmap(NULL, length, PROT_READ | PROT_WRITE,
                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   return p == MAP_FAILED ? NULL : p;
 }
 
-static uint64_t table_bytes(const struct perigee_engine *engine) {
+static uint64_t engine_table_bytes(const struct perigee_engine *engine) {
   return engine->options.operations * sizeof(struct operation);
 }
 
-static uint64_t pool_bytes(const struct perigee_engine *engine) {
+static uint64_t engine_pool_bytes(const struct perigee_engine *engine) {
   return 4 * engine->options.pool;
 }
 
-static void open_lists(struct perigee_engine *engine) {
+static void engine_open_lists(struct perigee_engine *engine) {
   struct node *lists[] = {
       &engine->ready,       &engine->given,     &engine->moving,
       &engine->lenders,     &engine->fresh,     &engine->late,
@@ -57,10 +166,10 @@ static void open_lists(struct perigee_engine *engine) {
     list_open(lists[i]);
 }
 
-static int open_memory(struct perigee_engine *engine) {
-  uint8_t *alive = reserve(PAGE);
-  engine->table = reserve(table_bytes(engine));
-  engine->pool_memory = reserve(pool_bytes(engine));
+static int engine_open_memory(struct perigee_engine *engine) {
+  uint8_t *alive = engine_reserve(PAGE);
+  engine->table = engine_reserve(engine_table_bytes(engine));
+  engine->pool_memory = engine_reserve(engine_pool_bytes(engine));
   engine->scratch = malloc(engine->options.ring);
   engine->id_slots = 1;
   while (engine->id_slots < engine->options.sessions)
@@ -77,19 +186,19 @@ static int open_memory(struct perigee_engine *engine) {
   madvise(alive, PAGE, MADV_WIPEONFORK);
   engine->pool_area = (struct area){.memory = &memory_host,
                                     .base = engine->pool_memory,
-                                    .length = pool_bytes(engine),
+                                    .length = engine_pool_bytes(engine),
                                     .chunk = POOL_CHUNK};
   /* The limit is on the bytes asked for; blocks may be twice as large. */
-  return blocks_open(&engine->pool, pool_bytes(engine),
+  return blocks_open(&engine->pool, engine_pool_bytes(engine),
                      2 * engine->options.pool);
 }
 
-static int open_all(struct perigee_engine *engine) {
+static int engine_open_all(struct perigee_engine *engine) {
   int status = shares_open(&engine->shares, &engine->options);
   if (status == PERIGEE_OK)
     status = unauth_open(engine);
   if (status == PERIGEE_OK)
-    status = open_memory(engine);
+    status = engine_open_memory(engine);
   if (status < 0)
     return status;
   engine->epoll = epoll_create1(EPOLL_CLOEXEC);
@@ -106,7 +215,7 @@ static int open_all(struct perigee_engine *engine) {
 }
 
 /* The secret's text is not kept: the program may free it after this. */
-static int open_secret(struct perigee_engine *engine) {
+static int engine_open_secret(struct perigee_engine *engine) {
   struct perigee_options *o = &engine->options;
   char reason[256];
   if (!secret_library())
@@ -121,7 +230,7 @@ static int open_secret(struct perigee_engine *engine) {
 }
 
 /* Gives a script without a seed a random one, so that a run can be repeated. */
-static int open_faults(struct perigee_engine *engine) {
+static int engine_open_faults(struct perigee_engine *engine) {
   const struct perigee_options *o = &engine->options;
   const char *text = o->faults ? o->faults : getenv("PERIGEE_FAULTS");
   struct script script;
@@ -138,28 +247,29 @@ static int open_faults(struct perigee_engine *engine) {
 }
 
 /* Checks the text now, as a device may be opened much later, or never. */
-static int check_rdma(const char *text) {
+static int options_check_rdma(const char *text) {
   struct rdma_options ignored;
   char reason[REASON];
   int status = rdma_options_parse(text, &ignored, reason, sizeof reason);
   return status < 0 ? fail(NULL, status, "rdma: %s", reason) : PERIGEE_OK;
 }
 
-static bool has_additional(const struct perigee_transport *const *all) {
+static bool
+options_have_additional(const struct perigee_transport *const *all) {
   while (all && *all && !(*all)->additional)
     all++;
   return all && *all;
 }
 
 /* It has no use for what no transport of its does. */
-static int open_features(struct perigee_engine *engine) {
+static int engine_open_features(struct perigee_engine *engine) {
   char reason[REASON];
   int status = features_parse(engine->options.features, &engine->features,
                               reason, sizeof reason);
   engine->options.features = NULL;
   if (engine->faults) /* lanes may lose requests and double them then */
     engine->features &= ~(uint64_t)FEATURE_DRAIN;
-  if (!has_additional(engine->options.transports))
+  if (!options_have_additional(engine->options.transports))
     engine->features &= ~(uint64_t)FEATURE_LANES;
   return status < 0 ? fail(NULL, status, "%s", reason) : PERIGEE_OK;
 }
@@ -179,15 +289,15 @@ int perigee_engine_open(const struct perigee_options *given,
   vault_open(&engine->vault);
   engine->epoll = engine->spare_fd = -1;
   engine->wireup = &wireup_class;
-  open_lists(engine);
-  int status = open_secret(engine);
+  engine_open_lists(engine);
+  int status = engine_open_secret(engine);
   if (status == PERIGEE_OK)
-    status = open_faults(engine);
+    status = engine_open_faults(engine);
   if (status == PERIGEE_OK)
-    status = open_features(engine);
+    status = engine_open_features(engine);
   if (status == PERIGEE_OK)
-    status = check_rdma(engine->options.rdma);
-  if (status == PERIGEE_OK && (status = open_all(engine)) < 0)
+    status = options_check_rdma(engine->options.rdma);
+  if (status == PERIGEE_OK && (status = engine_open_all(engine)) < 0)
     fail(NULL, status, "cannot open an engine: %s", system_text(errno));
   if (status == PERIGEE_OK && engine->options.progress &&
       (status = progress_open(engine)) < 0)
@@ -203,7 +313,7 @@ int perigee_engine_open(const struct perigee_options *given,
 
 /* ---- Closing ------------------------------------------------------------- */
 
-static void close_parts(struct perigee_engine *engine) {
+static void engine_close_parts(struct perigee_engine *engine) {
   for (struct part *p = engine->parts, *next; p; p = next) {
     next = p->free;
     free(p);
@@ -211,7 +321,7 @@ static void close_parts(struct perigee_engine *engine) {
 }
 
 /* Tells all peers before it waits for any. */
-static void close_sessions(struct perigee_engine *engine) {
+static void engine_close_sessions(struct perigee_engine *engine) {
   struct node *n, *head = &engine->sessions;
   for (n = head->next; n != head; n = n->next)
     session_say_bye(CONTAINER(n, struct perigee_session, node));
@@ -234,7 +344,7 @@ static void close_sessions(struct perigee_engine *engine) {
 /* A child process closes its copies of descriptors and frees memory that it
  * does not share; peers are told nothing. Shared memory was not inherited
  * (MADV_DONTFORK), and something else may be mapped in its place. */
-static void close_in_child(struct perigee_engine *engine) {
+static void engine_close_in_child(struct perigee_engine *engine) {
   struct node *n, *lists[] = {&engine->sessions, &engine->dead};
   for (int i = 0; i < 2; i++)
     for (n = lists[i]->next; n != lists[i]; n = n->next)
@@ -253,20 +363,20 @@ void perigee_engine_close(struct perigee_engine *engine) {
   while ((n = engine->endpoints.next) != &engine->endpoints)
     perigee_endpoint_close(CONTAINER(n, struct perigee_endpoint, node));
   if (engine->alive && !engine_alive(engine))
-    close_in_child(engine);
+    engine_close_in_child(engine);
   else
-    close_sessions(engine);
+    engine_close_sessions(engine);
   watched_close(engine);
   migrate_close(engine);
-  close_parts(engine);
+  engine_close_parts(engine);
   stages_free(engine);
   blocks_close(&engine->pool);
   shares_close(&engine->shares);
   unauth_close(engine);
   if (engine->pool_memory)
-    munmap(engine->pool_memory, pool_bytes(engine));
+    munmap(engine->pool_memory, engine_pool_bytes(engine));
   if (engine->table)
-    munmap(engine->table, table_bytes(engine));
+    munmap(engine->table, engine_table_bytes(engine));
   if (engine->alive)
     munmap((void *)(uintptr_t)engine->alive, PAGE);
   if (engine->epoll >= 0)
@@ -284,7 +394,8 @@ void perigee_engine_close(struct perigee_engine *engine) {
 
 /* ---- Counters ------------------------------------------------------------ */
 
-static const struct perigee_counters *counters_of(struct perigee_session *s) {
+static const struct perigee_counters *
+session_counters(struct perigee_session *s) {
   bool open = s->state == PERIGEE_SESSION_OPEN;
   s->counters.kept =
       open && s->transport->kept ? s->transport->kept->bytes(s->lane) : 0;
@@ -296,7 +407,7 @@ perigee_counters(struct perigee_engine *engine,
                  const struct perigee_session *session) {
   LOOK(engine);
   if (session)
-    return counters_of((struct perigee_session *)(uintptr_t)session);
+    return session_counters((struct perigee_session *)(uintptr_t)session);
   struct node *n, *head = &engine->sessions;
   engine->totals = engine->counters;
   engine->totals.operations = engine->live;
@@ -305,7 +416,50 @@ perigee_counters(struct perigee_engine *engine,
     engine->totals.operations--; /* has ended, and is only kept for a loan */
   for (n = head->next; n != head; n = n->next) {
     struct perigee_session *s = CONTAINER(n, struct perigee_session, node);
-    counters_add(&engine->totals, counters_of(s));
+    counters_add(&engine->totals, session_counters(s));
   }
   return &engine->totals;
+}
+
+/* ---- What the specs look at ---------------------------------------------- */
+
+#define SIZE_OF(type)                                                          \
+  { #type, sizeof(struct type) }
+
+/* Sizes that the specs compare with LuaJIT's view of perigee.h. */
+static const struct {
+  const char *name;
+  uint64_t size;
+} sizes[] = {
+    SIZE_OF(perigee_options),  SIZE_OF(perigee_event),
+    SIZE_OF(perigee_slice),    SIZE_OF(perigee_session_info),
+    SIZE_OF(perigee_counters), SIZE_OF(perigee_transfer),
+    SIZE_OF(perigee_message),  SIZE_OF(perigee_loan),
+    SIZE_OF(perigee_device),   SIZE_OF(perigee_gid),
+    SIZE_OF(perigee_share),    SIZE_OF(perigee_shares),
+    SIZE_OF(perigee_trace),    SIZE_OF(perigee_fact),
+};
+
+int perigee_abi(void) {
+  return PERIGEE_ABI;
+}
+
+uint64_t perigee_sizeof(const char *structure) {
+  for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+    if (strcmp(sizes[i].name, structure) == 0)
+      return sizes[i].size;
+  return 0;
+}
+
+/* The state machines by their names. */
+static const struct machine *const machines[] = {
+    &session_machine,   &call_machine,    &served_machine,
+    &operation_machine, &watched_machine, &streams_machine,
+    &migration_machine, &wireup_machine,  &drain_machine};
+
+const struct machine *machine_find(const char *name) {
+  for (size_t i = 0; i < sizeof machines / sizeof *machines; i++)
+    if (strcmp(machines[i]->name, name) == 0)
+      return machines[i];
+  return NULL;
 }

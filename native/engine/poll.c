@@ -4,6 +4,41 @@
  * the clock, the timers and the sockets now and then; gives the events that
  * wait; reads the records of every session; steps every operation that moves;
  * and gives events again.
+ *
+ * Which sessions a poll looks at: the hot ones. Many sessions idle while few
+ * work; idle ones are parked, and cost a poll nothing.
+ *
+ *   state    event                                        becomes
+ *   out      it opened                                    hot
+ *   hot      unused for PARK_AFTER, and nothing to poll
+ *            for after its lane was armed                 parked
+ *   parked   one of its descriptors has an event, or
+ *            its lane asks for a poll                     hot
+ *   parked   an operation begins, moves, or waits for
+ *            room                                         hot
+ *   any      it ended                                     out
+ *
+ * A parked session is in the state of every session of a sleeping engine
+ * (wait.c): its lane is armed, so the peer wakes this side by a frame on the
+ * session's socket for whatever it does. What the lane itself waits for comes
+ * by a watched descriptor, or by hot_activate. The wake-up is seen at the next
+ * look at the sockets.
+ *
+ * No wake-up is lost. To park a session: arm its lane (a fenced store), then
+ * poll it, then take it off the list, without a look at the sockets in between.
+ * What the peer did before it could see the lane armed is found by that poll,
+ * because of the two fences (arm; wanted, or session_sure), and the session
+ * stays hot. For what it does later the peer sends a frame. That is read after
+ * the session left the list, and anything that is read from a session's socket
+ * makes it hot. The peer sends one frame for each arming, so the lane is armed
+ * again each time. The poll counts only if it looked at everything: a session
+ * whose requests are not read now, for lack of room or because one before them
+ * is still landing or not started, stays hot. spec/model/park.pml is a model of
+ * this.
+ *
+ * Frames alone (a keepalive, a late wake-up) do not count as use: the next poll
+ * that finds nothing parks the session again. The session that was used last
+ * stays hot, so that a single session never waits for a look at the sockets.
  */
 #include <limits.h>
 #include <string.h>
@@ -12,13 +47,13 @@
 #include "call/calls.h"
 #include "operation/loan.h"
 #include "core/fabrics.h"
+#include "core/hot.h"
 #include "core/lane_list.h"
 #include "core/lanes.h"
 #include "core/lock.h"
 #include "core/pool.h"
 #include "polling.h"
 #include "session/sessions.h"
-#include "session/unauth.h"
 #include "watched.h"
 
 enum { STEPS_A_POLL = 32 };
@@ -28,7 +63,132 @@ enum { LOOKS_PER_TICK = 2048, LOOKS_A_POLL = 31 };
 /* ns between looks at the sockets, which alone tell of parked sessions. */
 static const int64_t SOCKETS_EVERY = 500000, SOCKETS_PARKED = 100000;
 
-static void time_out(struct perigee_engine *engine) {
+/* ---- Which sessions a poll looks at -------------------------------------- */
+
+/* ns. The first record after that may wait for a look at the sockets. */
+static const int64_t PARK_AFTER = 20 * 1000000;
+
+/* Is nothing in progress that needs polls? */
+static bool schedule_rests(struct perigee_session *s) {
+  if (s->state != PERIGEE_SESSION_OPEN || !session_rests(s))
+    return false;
+  const struct perigee_transport *t = lane_table(s->lane);
+  return t->rests && t->rests(s->lane) && lanes_rest(s);
+}
+
+static void schedule_arm_one(struct perigee_session *s) {
+  lane_sleep(s->lane)->arm(s->lane);
+  lanes_arm(s);
+}
+
+static void schedule_disarm_one(struct perigee_session *s) {
+  lane_sleep(s->lane)->disarm(s->lane);
+  lanes_disarm(s);
+}
+
+/* Was no other hot session used later? Of several used at the same time, the
+ * one that is left last counts. */
+static bool schedule_is_last(const struct perigee_session *s) {
+  const struct node *n, *head = &s->engine->hot;
+  for (n = head->next; n != head; n = n->next) {
+    const struct perigee_session *other =
+        CONTAINER(n, struct perigee_session, polled.node);
+    if (other != s && other->polled.used >= s->polled.used)
+      return false;
+  }
+  return true;
+}
+
+/* The second look releases what the first one has read, so there must be no
+ * event that still has to be given and may point there. */
+static __attribute__((noinline, cold)) void
+schedule_park(struct perigee_session *s) {
+  struct perigee_engine *engine = s->engine;
+  if (engine->ready_count > 0 || !schedule_rests(s) || schedule_is_last(s))
+    return;
+  schedule_arm_one(s);
+  uint64_t before = engine->progress;
+  session_poll(s);
+  if (engine->progress == before && schedule_rests(s)) {
+    hot_park(s);
+  } else if (!engine->armed && s->state == PERIGEE_SESSION_OPEN) {
+    schedule_disarm_one(s);
+  }
+}
+
+static void schedule_poll(struct perigee_engine *engine) {
+  struct node *n, *head = &engine->hot;
+  for (n = head->next; n != head && engine_room(engine); n = engine->turn) {
+    struct perigee_session *s =
+        CONTAINER(n, struct perigee_session, polled.node);
+    engine->turn = n->next;
+    session_poll(s);
+    if (UNLIKELY(engine->now - s->polled.used > PARK_AFTER))
+      schedule_park(s);
+  }
+  engine->turn = NULL;
+  if (n != head && head->next->next != head)
+    list_append(head, list_pop(head)); /* the next poll begins with another */
+}
+
+/* Arms the lanes of all sessions but the parked ones, which are armed. */
+static void schedule_arm(struct perigee_engine *engine) {
+  struct node *n, *head = &engine->hot;
+  for (n = head->next; n != head; n = n->next) {
+    struct perigee_session *s =
+        CONTAINER(n, struct perigee_session, polled.node);
+    if (s->lane)
+      schedule_arm_one(s);
+  }
+}
+
+/* Disarms the hot sessions; parked ones stay armed. */
+static void schedule_disarm(struct perigee_engine *engine) {
+  struct node *n, *head = &engine->hot;
+  for (n = head->next; n != head; n = n->next) {
+    struct perigee_session *s =
+        CONTAINER(n, struct perigee_session, polled.node);
+    if (s->lane)
+      schedule_disarm_one(s);
+  }
+}
+
+/* ---- Sleeping ------------------------------------------------------------ */
+
+/* ns. What goes on without an event is looked at after so long. */
+static const int64_t SOON = 50000;
+
+void engine_arm(struct perigee_engine *engine) {
+  engine->armed = true;
+  fabrics_arm(engine);
+  schedule_arm(engine);
+}
+
+__attribute__((noinline)) void engine_disarm(struct perigee_engine *engine) {
+  engine->armed = false;
+  schedule_disarm(engine);
+}
+
+/* Returns the time to the nearest timer: a longer sleep would be late. */
+int64_t engine_nap(struct perigee_engine *engine, int64_t timeout) {
+  if (engine->poll_soon && (timeout < 0 || timeout > SOON))
+    timeout = SOON;
+  int64_t delayed =
+      engine->faults ? faults_due(engine->faults, engine->now) : -1;
+  if (delayed >= 0 && (timeout < 0 || delayed - engine->now < timeout))
+    timeout = delayed - engine->now;
+  int64_t next = timers_next(&engine->timers);
+  if (next < 0)
+    return timeout;
+  next -= engine->now;
+  if (next < 0)
+    next = 0;
+  return timeout < 0 || next < timeout ? next : timeout;
+}
+
+/* ---- The clock, timers and sockets --------------------------------------- */
+
+static void poll_time_out(struct perigee_engine *engine) {
   struct node *n;
   while ((n = list_pop(&engine->fresh))) {
     struct operation *op = CONTAINER(n, struct operation, fresh);
@@ -46,11 +206,11 @@ static bool sockets_are_due(const struct perigee_engine *engine) {
 }
 
 /* Does what need not be done in every poll. */
-static __attribute__((noinline)) void tick(struct perigee_engine *engine) {
+static __attribute__((noinline)) void poll_tick(struct perigee_engine *engine) {
   engine->idle = 0;
   engine->moved = false;
   budget_begin(&engine->budget, engine_clock(engine));
-  time_out(engine);
+  poll_time_out(engine);
   if (sockets_are_due(engine)) {
     engine->sockets_due = false;
     engine->sockets_at = engine->now;
@@ -63,7 +223,9 @@ static __attribute__((noinline)) void tick(struct perigee_engine *engine) {
     regions_sweep(engine);
 }
 
-static struct perigee_event *next_event(struct perigee_engine *engine) {
+/* ---- Events -------------------------------------------------------------- */
+
+static struct perigee_event *poll_next_event(struct perigee_engine *engine) {
   struct perigee_event *e = &engine->out[engine->filled++];
   engine->progress++;
   *e = (struct perigee_event){0};
@@ -71,7 +233,7 @@ static struct perigee_event *next_event(struct perigee_engine *engine) {
 }
 
 /* Has an operation ended except for an asynchronous copy of its memory? */
-static bool copying(const struct perigee_session *s) {
+static bool session_copies(const struct perigee_session *s) {
   const struct node *n;
   for (n = s->operations.all.next; n != &s->operations.all; n = n->next)
     if (CONTAINER(n, struct operation, all)->quiet_wait)
@@ -80,15 +242,15 @@ static bool copying(const struct perigee_session *s) {
 }
 
 static __attribute__((noinline, cold)) void
-give_news(struct perigee_engine *engine, struct node *list, int kind) {
+poll_give_news(struct perigee_engine *engine, struct node *list, int kind) {
   struct node *n, *next;
   for (n = list->next; n != list && engine->filled < engine->room; n = next) {
     next = n->next;
     struct perigee_session *s = CONTAINER(n, struct perigee_session, news);
-    if (list == &engine->losses && copying(s))
+    if (list == &engine->losses && session_copies(s))
       continue;
     list_remove(n);
-    struct perigee_event *e = next_event(engine);
+    struct perigee_event *e = poll_next_event(engine);
     e->kind = (uint8_t)kind;
     e->session = s->id;
     e->status = s->ended.status;
@@ -102,17 +264,17 @@ give_news(struct perigee_engine *engine, struct node *list, int kind) {
 }
 
 /* With a thread the text is copied, as the lane may change it meanwhile. */
-static const char *trouble(const struct operation *op) {
+static const char *event_trouble(const struct operation *op) {
   const char *why = lane_trouble(op->session), *copy = NULL;
-  if (op->engine->thread)
+  if (engine_copies(op->engine))
     copy = (const char *)scratch_copy(op->engine, (const uint8_t *)why,
                                       strlen(why) + 1);
   return copy ? copy : why;
 }
 
 /* Was the operation ended by the end of its session? */
-static bool ended_with(const struct perigee_session *s,
-                       const struct perigee_event *e) {
+static bool event_ended_with(const struct perigee_session *s,
+                             const struct perigee_event *e) {
   if (s->state != PERIGEE_SESSION_ENDED)
     return false;
   return e->kind == PERIGEE_EVENT_CONNECTED ? e->status == s->ended.status
@@ -121,17 +283,18 @@ static bool ended_with(const struct perigee_session *s,
 
 /* Adds to an event without a text why the session is lost or never opened, or
  * why there was no memory. */
-static void tell_why(const struct operation *op, struct perigee_event *e) {
+static void event_tell_why(const struct operation *op,
+                           struct perigee_event *e) {
   const struct perigee_session *s = op->session;
   const char *why = "";
   bool own = e->kind == PERIGEE_EVENT_REPLY || e->kind == PERIGEE_EVENT_DONE ||
              e->kind == PERIGEE_EVENT_CONNECTED;
   if (!own || !s || e->pointer)
     return;
-  if (ended_with(s, e))
+  if (event_ended_with(s, e))
     why = s->ended.reason;
   else if (e->status == PERIGEE_NO_MEMORY)
-    why = trouble(op);
+    why = event_trouble(op);
   else if (e->status == PERIGEE_PEER_LOST) /* but its session goes on */
     why = lanes_trouble(s);
   if (!*why)
@@ -142,7 +305,8 @@ static void tell_why(const struct operation *op, struct perigee_event *e) {
 }
 
 /* Tells how much of a call's timeout is left. */
-static void tell_left(const struct operation *op, struct perigee_event *e) {
+static void event_tell_left(const struct operation *op,
+                            struct perigee_event *e) {
   int64_t due = (int64_t)op->value, now = op->engine->now;
   e->remaining = due < 0 ? -1 : due > now ? due - now : 0;
   e->capacity = 0;
@@ -150,9 +314,9 @@ static void tell_left(const struct operation *op, struct perigee_event *e) {
 
 /* Gives the program what it owns from now on: a slice, the head of a long
  * reply. */
-static void hand_over(struct operation *op, struct perigee_event *e) {
+static void event_hand_over(struct operation *op, struct perigee_event *e) {
   if (op->kind == OP_CALL && op->flags & PERIGEE_HELD) {
-    tell_left(op, e);
+    event_tell_left(op, e);
     op->block = NULL;
   }
   if (op->flags & PERIGEE_POOLED) {
@@ -161,7 +325,7 @@ static void hand_over(struct operation *op, struct perigee_event *e) {
   }
 }
 
-static void give(struct perigee_engine *engine, struct operation *op) {
+static void event_give(struct perigee_engine *engine, struct operation *op) {
   struct perigee_event *e = &engine->out[engine->filled++];
   bool asks =
       op->event == PERIGEE_EVENT_REQUEST || op->event == PERIGEE_EVENT_LANDING;
@@ -177,13 +341,13 @@ static void give(struct perigee_engine *engine, struct operation *op) {
                               .capacity = op->value,
                               .code = op->code};
   if (op->flags & (PERIGEE_POOLED | PERIGEE_HELD))
-    hand_over(op, e);
+    event_hand_over(op, e);
   op->event = PERIGEE_EVENT_NONE;
   if (!asks) {
     if (op->status < 0 && op->kind == OP_CALL)
-      tell_left(op, e);
+      event_tell_left(op, e);
     if (op->status < 0)
-      tell_why(op, e);
+      event_tell_why(op, e);
     if (op->class->told)
       op->class->told(op);
     list_append(&engine->given, &op->queue);
@@ -197,8 +361,8 @@ static void give(struct perigee_engine *engine, struct operation *op) {
 
 /* Gives the rest of what is no operation's. */
 static __attribute__((noinline, cold)) void
-give_notices(struct perigee_engine *engine) {
-  give_news(engine, &engine->losses, PERIGEE_EVENT_LOST);
+poll_give_notices(struct perigee_engine *engine) {
+  poll_give_news(engine, &engine->losses, PERIGEE_EVENT_LOST);
   if (engine->filled == engine->room)
     return;
   bool more = watched_give(engine);
@@ -211,28 +375,30 @@ give_notices(struct perigee_engine *engine) {
 
 /* Gives a new session before its operations, and its loss after them. */
 static __attribute__((noinline)) void
-drain_some(struct perigee_engine *engine) {
+poll_give_some(struct perigee_engine *engine) {
   struct node *n;
   if (UNLIKELY(engine->notices))
-    give_news(engine, &engine->news, PERIGEE_EVENT_ACCEPTED);
+    poll_give_news(engine, &engine->news, PERIGEE_EVENT_ACCEPTED);
   while (engine->filled < engine->room && (n = list_pop(&engine->ready))) {
     engine->ready_count--;
-    give(engine, CONTAINER(n, struct operation, queue));
+    event_give(engine, CONTAINER(n, struct operation, queue));
   }
   if (UNLIKELY(engine->notices))
-    give_notices(engine);
+    poll_give_notices(engine);
 }
 
-static inline void drain(struct perigee_engine *engine) {
+static inline void poll_give(struct perigee_engine *engine) {
   bool some = engine->ready_count > 0 || engine->notices;
-  if (some && !engine->aside) /* events wait for the program */
-    drain_some(engine);
+  if (some && !engine_is_aside(engine)) /* events wait for the program */
+    poll_give_some(engine);
 }
 
-/* Frees sessions that the program has freed: all of them, or those that it never
- * heard of. */
-static __attribute__((noinline, cold)) void reap(struct perigee_engine *engine,
-                                                 bool all) {
+/* ---- The poll ------------------------------------------------------------ */
+
+/* Frees sessions that the program has freed: all of them, or those that it
+ * never heard of. */
+static __attribute__((noinline, cold)) void
+poll_reap(struct perigee_engine *engine, bool all) {
   struct node *n, *next, *head = &engine->dead;
   for (n = head->next; n != head; n = next) {
     next = n->next;
@@ -243,7 +409,7 @@ static __attribute__((noinline, cold)) void reap(struct perigee_engine *engine,
 }
 
 static __attribute__((noinline)) void
-end_operations(struct perigee_engine *engine) {
+poll_end_operations(struct perigee_engine *engine) {
   struct node *n;
   while ((n = list_pop(&engine->given))) {
     struct operation *op = CONTAINER(n, struct operation, queue);
@@ -252,18 +418,18 @@ end_operations(struct perigee_engine *engine) {
 }
 
 /* Ends operations whose last event was handed out by the poll before. */
-static inline void end_given(struct perigee_engine *engine) {
+static inline void poll_end_given(struct perigee_engine *engine) {
   engine->scratch_used = 0;
   if (!list_empty(&engine->given))
-    end_operations(engine);
+    poll_end_operations(engine);
   if (UNLIKELY(!list_empty(&engine->dead)))
-    reap(engine, true);
+    poll_reap(engine, true);
 }
 
 /* Steps a few operations in each poll, in turn, so that a thousand that cannot
  * go on cost the others little. */
-static __attribute__((noinline)) void step_moving(struct perigee_engine *engine,
-                                                  bool all) {
+static __attribute__((noinline)) void
+poll_step_moving(struct perigee_engine *engine, bool all) {
   struct node *head = &engine->moving, *last = head->previous;
   uint32_t turns = all ? engine->live : STEPS_A_POLL;
   for (; turns > 0 && engine->budget.left > 0; turns--) {
@@ -280,7 +446,7 @@ static __attribute__((noinline)) void step_moving(struct perigee_engine *engine,
     engine->moved = true;
 }
 
-static inline bool tick_is_due(struct perigee_engine *engine) {
+static inline bool poll_tick_is_due(struct perigee_engine *engine) {
   uint64_t looks = LOOKS_A_POLL + engine->hot_count;
   return ++engine->idle * looks >= LOOKS_PER_TICK;
 }
@@ -289,24 +455,24 @@ static inline bool tick_is_due(struct perigee_engine *engine) {
  * whether this is such a poll. A peer that woke this side mostly has sent a
  * record. That comes first; the wake frame is read by the next poll. */
 static __attribute__((noinline)) bool
-begin_unusual(struct perigee_engine *engine) {
+poll_begin_unusual(struct perigee_engine *engine) {
   bool all = engine->armed || engine->woken || engine->sockets_due;
   if (engine->woken)
     engine->sockets_due = true;
-  else if (tick_is_due(engine) || engine->sockets_due || engine->more_ready ||
-           engine->moved)
-    tick(engine);
+  else if (poll_tick_is_due(engine) || engine->sockets_due ||
+           engine->more_ready || engine->moved)
+    poll_tick(engine);
   engine->woken = false;
   return all;
 }
 
-/* Reads the clock and so on, if it is time; returns as begin_unusual(). */
-static inline bool begin(struct perigee_engine *engine) {
+/* Reads the clock and so on, if it is time; returns as poll_begin_unusual(). */
+static inline bool poll_begin(struct perigee_engine *engine) {
   if (UNLIKELY(engine->armed | engine->woken | engine->sockets_due |
                engine->more_ready | engine->moved))
-    return begin_unusual(engine);
-  if (UNLIKELY(tick_is_due(engine)))
-    tick(engine);
+    return poll_begin_unusual(engine);
+  if (UNLIKELY(poll_tick_is_due(engine)))
+    poll_tick(engine);
   return false;
 }
 
@@ -318,26 +484,26 @@ int engine_poll(struct perigee_engine *engine, struct perigee_event *events,
   engine->budget.left = BUDGET;
   engine->asked = 0;
   engine->keep = keep;
-  engine->copying = false;
+  engine->poll_soon = false;
   engine->counters.polls++;
   if (!keep)
-    end_given(engine);
-  bool all = begin(engine);
+    poll_end_given(engine);
+  bool all = poll_begin(engine);
   if (engine->fabric_count > 0)
     fabrics_turn(engine);
-  drain(engine);
+  poll_give(engine);
   uint64_t before = engine->progress;
   schedule_poll(engine);
   if (engine->progress != before)
     engine->worked_at = engine->now;
   if (!list_empty(&engine->moving))
-    step_moving(engine, all);
+    poll_step_moving(engine, all);
   /* Looking at a caller's mark takes its cache line away from the caller. A
    * peer that releases a reply wakes a sleeper, so all are looked at only
    * before a sleep. */
   if ((engine->idle == 0 || all) && !list_empty(&engine->lenders))
     room_sweep(engine, engine->armed);
-  drain(engine);
+  poll_give(engine);
   if (engine->filled > 0)
     STAMP(STAMP_GIVEN);
   return engine->filled;
@@ -348,7 +514,7 @@ bool engine_progress(struct perigee_engine *engine) {
   engine->aside = true;
   engine->sockets_due = true;
   engine->woken = false;
-  reap(engine, false); /* unauthenticated peers would fill the table */
+  poll_reap(engine, false); /* unauthenticated peers would fill the table */
   engine_poll(engine, NULL, INT_MAX, true);
   engine->aside = false;
   return engine->progress != before;

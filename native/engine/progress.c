@@ -54,7 +54,6 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <time.h>
@@ -90,34 +89,34 @@ static pthread_mutex_t all_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static struct node all = {&all, &all};
 
-static void before_fork(void) {
+static void progress_before_fork(void) {
   pthread_mutex_lock(&all_lock);
   for (struct node *n = all.next; n != &all; n = n->next)
     lock_wait(&CONTAINER(n, struct progress, node)->lock);
 }
 
-static void after_fork(void) {
+static void progress_after_fork(void) {
   for (struct node *n = all.next; n != &all; n = n->next)
     pthread_mutex_unlock(&CONTAINER(n, struct progress, node)->lock.mutex);
   pthread_mutex_unlock(&all_lock);
 }
 
 /* The child owns none of the engines, nor their locks. */
-static void in_child(void) {
+static void progress_in_child(void) {
   while (list_pop(&all))
     ;
   pthread_mutex_unlock(&all_lock);
 }
 
-static void watch_forks(void) {
-  pthread_atfork(before_fork, after_fork, in_child);
+static void progress_watch_forks(void) {
+  pthread_atfork(progress_before_fork, progress_after_fork, progress_in_child);
 }
 
 /* ---- The program's side -------------------------------------------------- */
 
 /* Wakes the thread if it sleeps for longer than it should now. Needs the
  * lock. */
-static void wake_thread(struct progress *p) {
+static void progress_wake(struct progress *p) {
   if (!p->asleep)
     return;
   p->asleep = false;
@@ -125,7 +124,7 @@ static void wake_thread(struct progress *p) {
 }
 
 /* The program has polled: what it was shown is not valid any more. */
-static void polled(struct progress *p) {
+static void progress_polled(struct progress *p) {
   eventfd_t count;
   p->promised = false;
   if (p->told)
@@ -134,12 +133,12 @@ static void polled(struct progress *p) {
   served_late(p->engine);
 }
 
-static void entered(struct lock *lock, enum entry entry) {
+static void progress_entered(struct lock *lock, enum entry entry) {
   struct progress *p = CONTAINER(lock, struct progress, lock);
   if (entry != ENTRY_LOOK && !lock->waiting)
-    wake_thread(p);
+    progress_wake(p);
   if (entry == ENTRY_POLL)
-    polled(p);
+    progress_polled(p);
 }
 
 void progress_wait(struct perigee_engine *engine) {
@@ -154,7 +153,7 @@ void progress_back(struct perigee_engine *engine) {
     return;
   lock_wait(engine->lock);
   engine->lock->waiting = false;
-  wake_thread(engine->thread);
+  progress_wake(engine->thread);
   lock_give(engine);
 }
 
@@ -168,21 +167,21 @@ int progress_fd(const struct perigee_engine *engine) {
 
 /* ---- The thread's side --------------------------------------------------- */
 
-static bool has_events(const struct perigee_engine *engine) {
+static bool progress_has_events(const struct perigee_engine *engine) {
   return !list_empty(&engine->ready) || !list_empty(&engine->news) ||
          !list_empty(&engine->losses) || engine->notices;
 }
 
 /* Takes a turn, and another one after peers were asked to wake this side.
  * Returns whether anything happened. */
-static bool act(struct progress *p) {
+static bool progress_act(struct progress *p) {
   struct perigee_engine *engine = p->engine;
   bool moved = engine_progress(engine);
   if (!moved) {
     engine_arm(engine);
     moved = engine_progress(engine);
   }
-  if (p->promised && has_events(engine)) {
+  if (p->promised && progress_has_events(engine)) {
     p->promised = false;
     p->told = eventfd_write(p->news, 1) == 0;
   }
@@ -190,7 +189,7 @@ static bool act(struct progress *p) {
 }
 
 /* Returns the next state, and for how long to stay in it. Needs the lock. */
-static enum state look(struct progress *p, int64_t *nap) {
+static enum state progress_look(struct progress *p, int64_t *nap) {
   struct perigee_engine *engine = p->engine;
   *nap = GRACE;
   if (p->ending)
@@ -203,7 +202,7 @@ static enum state look(struct progress *p, int64_t *nap) {
     p->polls = engine->counters.polls;
     return ASIDE;
   }
-  bool moved = act(p);
+  bool moved = progress_act(p);
   p->polls = engine->counters.polls; /* includes those of this thread */
   if (moved)
     return ACTING;
@@ -211,20 +210,20 @@ static enum state look(struct progress *p, int64_t *nap) {
   return ARMED;
 }
 
-static enum state turn(struct progress *p, int64_t *nap) {
+static enum state progress_turn(struct progress *p, int64_t *nap) {
   *nap = GRACE;
   if (atomic_load(&p->lock.wanted) ||
       pthread_mutex_trylock(&p->lock.mutex) != 0)
     return ASIDE;
   p->asleep = false; /* otherwise its own steps would write to `wake` */
-  enum state state = look(p, nap);
+  enum state state = progress_look(p, nap);
   p->asleep = state == RESTING || state == ARMED;
   pthread_mutex_unlock(&p->lock.mutex);
   return state;
 }
 
 /* Returns true if the program has come. */
-static bool sleep_for(struct progress *p, enum state state, int64_t nap) {
+static bool progress_sleep(struct progress *p, enum state state, int64_t nap) {
   struct pollfd fds[] = {{.fd = p->wake, .events = POLLIN},
                          {.fd = p->engine->epoll, .events = POLLIN}};
   struct timespec t = {nap / 1000000000, nap % 1000000000};
@@ -233,19 +232,19 @@ static bool sleep_for(struct progress *p, enum state state, int64_t nap) {
   return n > 0 && fds[0].revents && eventfd_read(p->wake, &count) == 0;
 }
 
-static void *run(void *context) {
+static void *progress_run(void *context) {
   struct progress *p = context;
   enum state state;
   int64_t nap;
-  while ((state = turn(p, &nap)) != OVER)
-    if (state != ACTING && sleep_for(p, state, nap) && state != ASIDE)
-      sleep_for(p, ASIDE, GRACE);
+  while ((state = progress_turn(p, &nap)) != OVER)
+    if (state != ACTING && progress_sleep(p, state, nap) && state != ASIDE)
+      progress_sleep(p, ASIDE, GRACE);
   return NULL;
 }
 
 /* ---- Opening and closing ------------------------------------------------- */
 
-static bool open_descriptors(struct progress *p) {
+static bool progress_open_descriptors(struct progress *p) {
   struct epoll_event e = {.events = EPOLLIN};
   p->wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
   p->news = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
@@ -256,11 +255,11 @@ static bool open_descriptors(struct progress *p) {
 }
 
 /* Blocks all signals in the thread: they are for the program. */
-static int start(struct progress *p) {
+static int progress_start(struct progress *p) {
   sigset_t every, before;
   sigfillset(&every);
   pthread_sigmask(SIG_BLOCK, &every, &before);
-  int error = pthread_create(&p->thread, NULL, run, p);
+  int error = pthread_create(&p->thread, NULL, progress_run, p);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
   p->started = error == 0;
   if (p->started)
@@ -269,7 +268,7 @@ static int start(struct progress *p) {
   return p->started ? PERIGEE_OK : PERIGEE_SYSTEM;
 }
 
-static void drop(struct progress *p) {
+static void progress_free(struct progress *p) {
   const int fds[] = {p->wake, p->news, p->outer};
   for (int i = 0; i < 3; i++)
     if (fds[i] >= 0)
@@ -287,7 +286,7 @@ int progress_open(struct perigee_engine *engine) {
   p->engine = engine;
   p->wake = p->news = p->outer = -1;
   p->polls = UINT64_MAX; /* begins in state aside */
-  p->lock.entered = entered;
+  p->lock.entered = progress_entered;
   int status = lock_open(&p->lock);
   if (status < 0) {
     free(p);
@@ -296,20 +295,20 @@ int progress_open(struct perigee_engine *engine) {
   engine->thread = p;
   engine->lock = &p->lock;
   engine->shared = true;
-  status = open_descriptors(p) ? PERIGEE_OK : system_status(errno);
+  status = progress_open_descriptors(p) ? PERIGEE_OK : system_status(errno);
   if (status == PERIGEE_OK) {
-    pthread_once(&once, watch_forks);
+    pthread_once(&once, progress_watch_forks);
     pthread_mutex_lock(&all_lock);
     list_append(&all, &p->node);
     pthread_mutex_unlock(&all_lock);
-    status = start(p);
+    status = progress_start(p);
   }
   if (status < 0)
     progress_close(engine);
   return status;
 }
 
-static void end(struct progress *p) {
+static void progress_end(struct progress *p) {
   lock_wait(&p->lock);
   p->ending = true;
   pthread_mutex_unlock(&p->lock.mutex);
@@ -326,6 +325,6 @@ void progress_close(struct perigee_engine *engine) {
   if (!engine->thread)
     return;
   if (engine_alive(engine))
-    end(engine->thread);
-  drop(engine->thread);
+    progress_end(engine->thread);
+  progress_free(engine->thread);
 }

@@ -9,10 +9,10 @@
  *
  * To sleep, a wait arms every session (a fenced store that peers read after
  * whatever they do for this side), except parked ones, which are armed already
- * (schedule.c). It polls once more. Only if that finds nothing, it sleeps in
- * epoll, which the peer's wake frame ends: that poll leaves the look at the
- * sockets to the sleep (watch.c). An event that is found on the way is kept as
- * the engine's pending_event for the next perigee_poll.
+ * (poll.c). It polls once more. Only if that finds nothing, it sleeps in epoll,
+ * which the peer's wake frame ends: that poll leaves the look at the sockets to
+ * the sleep (watch.c). An event that is found on the way is kept as the
+ * engine's pending_event for the next perigee_poll.
  *
  * An event after a quiet time is mostly one call whose caller waits for it. So
  * the next perigee_poll gives that event at once and looks for nothing else:
@@ -24,29 +24,17 @@
 #include <sched.h>
 
 #include "core/trim.h"
-#include "core/fabrics.h"
 #include "core/watch.h"
 #include "host/signals.h"
 #include "polling.h"
 #include "progress.h"
 
 enum { ENGINES = 64 };
-static const int64_t COPYING_NAP = 50000; /* ns: copies end without an event */
-
-static __attribute__((noinline)) void disarm(struct perigee_engine *engine) {
-  engine->armed = false;
-  schedule_disarm(engine);
-}
-
-BESIDE poll_shared(struct perigee_engine *engine, struct perigee_event *events,
-                   int capacity) {
-  WITHIN(engine, ENTRY_POLL, perigee_poll(engine, events, capacity));
-}
 
 /* Gives the event that a wait has found, first. */
-static __attribute__((noinline)) int poll_pending(struct perigee_engine *engine,
-                                                  struct perigee_event *events,
-                                                  int capacity) {
+static __attribute__((noinline)) int
+wait_poll_pending(struct perigee_engine *engine, struct perigee_event *events,
+                  int capacity) {
   bool awaited = engine->event_awaited;
   engine->event_pending = engine->event_awaited = false;
   events[0] = engine->pending_event;
@@ -55,21 +43,36 @@ static __attribute__((noinline)) int poll_pending(struct perigee_engine *engine,
   return 1 + engine_poll(engine, events + 1, capacity - 1, true);
 }
 
-int perigee_poll(struct perigee_engine *engine, struct perigee_event *events,
-                 int capacity) {
-  if (SHARED(engine))
-    return poll_shared(engine, events, capacity);
+static inline int poll_owned(struct perigee_engine *engine,
+                             struct perigee_event *events, int capacity) {
   if (!engine_alive(engine))
     return fail(engine, PERIGEE_FORKED,
                 "this engine belongs to the parent process; make another");
   engine->away = true;
   if (UNLIKELY(engine->armed))
-    disarm(engine);
-  return engine->event_pending ? poll_pending(engine, events, capacity)
+    engine_disarm(engine);
+  return engine->event_pending ? wait_poll_pending(engine, events, capacity)
                                : engine_poll(engine, events, capacity, false);
 }
 
-static bool found(struct perigee_engine *engine) {
+static __attribute__((noinline, cold)) int
+poll_shared(struct perigee_engine *engine, struct perigee_event *events,
+            int capacity) {
+  bool taken = lock_take(engine, ENTRY_POLL);
+  int result = poll_owned(engine, events, capacity);
+  if (taken)
+    lock_give(engine);
+  return result;
+}
+
+int perigee_poll(struct perigee_engine *engine, struct perigee_event *events,
+                 int capacity) {
+  if (SHARED(engine))
+    return poll_shared(engine, events, capacity);
+  return poll_owned(engine, events, capacity);
+}
+
+static bool wait_found(struct perigee_engine *engine) {
   if (!engine->event_pending)
     engine->event_pending =
         engine_poll(engine, &engine->pending_event, 1, false) == 1;
@@ -85,7 +88,7 @@ struct spinning {
   bool looked; /* the clock was read: the wait is longer than a moment */
 };
 
-static void begin_spin(struct perigee_engine *engine, struct spinning *s) {
+static void wait_begin_spin(struct perigee_engine *engine, struct spinning *s) {
   s->timed = true;
   s->begun = engine->now;
   if (s->most < 0)
@@ -97,15 +100,16 @@ static void begin_spin(struct perigee_engine *engine, struct spinning *s) {
     s->limit = s->most;
 }
 
-static inline void end_spin(struct perigee_engine *engine,
-                            const struct spinning *s) {
+static inline void wait_end_spin(struct perigee_engine *engine,
+                                 const struct spinning *s) {
   if (!s->timed || s->limit == 0)
     return;
   engine->counters.spins += s->looked;
   spin_paid(&engine->spin);
 }
 
-static void give_up(struct perigee_engine *engine, const struct spinning *s) {
+static void wait_give_up_spin(struct perigee_engine *engine,
+                              const struct spinning *s) {
   if (s->limit == 0)
     return;
   engine->counters.spins++;
@@ -114,7 +118,7 @@ static void give_up(struct perigee_engine *engine, const struct spinning *s) {
 }
 
 /* Yields the core, if it is time. */
-static void yield(struct perigee_engine *engine) {
+static void wait_yield(struct perigee_engine *engine) {
   int64_t before = engine_clock(engine);
   if (!spin_yields(&engine->spin, before))
     return;
@@ -123,65 +127,76 @@ static void yield(struct perigee_engine *engine) {
   spin_yielded(&engine->spin, now, now - before);
 }
 
-static __attribute__((noinline)) bool look(struct perigee_engine *engine,
-                                           struct spinning *s) {
+static __attribute__((noinline)) bool wait_look(struct perigee_engine *engine,
+                                                struct spinning *s) {
   if (engine->idle != 0)
     engine_clock(engine);
   if (!s->timed)
-    begin_spin(engine, s);
+    wait_begin_spin(engine, s);
   s->looked = true;
   if (engine->now - s->begun >= s->limit) {
-    give_up(engine, s);
+    wait_give_up_spin(engine, s);
     return false;
   }
-  yield(engine);
+  wait_yield(engine);
   return true;
 }
 
 /* Called after a poll that found nothing: may the wait poll on? The more often
  * it looks at a line, the more often the peer has to fetch that line twice for
  * one record, so it pauses twice. */
-static inline bool spin_on(struct perigee_engine *engine, struct spinning *s) {
+static inline bool wait_spin_on(struct perigee_engine *engine,
+                                struct spinning *s) {
   __builtin_ia32_pause();
   __builtin_ia32_pause();
   if (engine->idle != 0 && !engine->spin.others)
     return true; /* the clock was not read in this poll */
-  return look(engine, s);
+  return wait_look(engine, s);
 }
 
-BESIDE await_shared(struct perigee_engine *engine, int operation,
-                    struct perigee_event *event, int64_t spin) {
-  WITHIN(engine, ENTRY_POLL, perigee_await(engine, operation, event, spin));
-}
-
-int perigee_await(struct perigee_engine *engine, int operation,
-                  struct perigee_event *event, int64_t spin) {
-  if (SHARED(engine))
-    return await_shared(engine, operation, event, spin);
+static inline int await_owned(struct perigee_engine *engine, int operation,
+                              struct perigee_event *event, int64_t spin) {
   if (!engine_alive(engine))
     return PERIGEE_FORKED;
   engine->away = true;
   if (engine->armed)
-    disarm(engine);
+    engine_disarm(engine);
   if (engine->event_pending)
     return 0;
   struct spinning spinning = {.most = spin};
   for (;;) {
     if (engine_poll(engine, event, 1, false) == 1) {
-      end_spin(engine, &spinning);
+      wait_end_spin(engine, &spinning);
       if (event->operation == operation && event->kind >= PERIGEE_EVENT_REPLY)
         return 1;
       engine->pending_event = *event;
       engine->event_pending = true;
       return 0;
     }
-    if (!spin_on(engine, &spinning))
+    if (!wait_spin_on(engine, &spinning))
       return 0;
   }
 }
 
+static __attribute__((noinline, cold)) int
+await_shared(struct perigee_engine *engine, int operation,
+             struct perigee_event *event, int64_t spin) {
+  bool taken = lock_take(engine, ENTRY_POLL);
+  int result = await_owned(engine, operation, event, spin);
+  if (taken)
+    lock_give(engine);
+  return result;
+}
+
+int perigee_await(struct perigee_engine *engine, int operation,
+                  struct perigee_event *event, int64_t spin) {
+  if (SHARED(engine))
+    return await_shared(engine, operation, event, spin);
+  return await_owned(engine, operation, event, spin);
+}
+
 /* If another engine moved something, that took time, so the clock is read. */
-static void keep_time(struct perigee_engine *const *engines, int count) {
+static void wait_keep_time(struct perigee_engine *const *engines, int count) {
   for (int i = 1; i < count; i++)
     if (engines[i]->moved)
       engines[0]->moved = true;
@@ -189,57 +204,34 @@ static void keep_time(struct perigee_engine *const *engines, int count) {
 
 /* The first poll ends the operations that the program was told of: they are
  * under way no more when the wait's kind is asked for. */
-static bool spin(struct perigee_engine *const *engines, int count,
-                 struct spinning *s) {
+static bool wait_spin(struct perigee_engine *const *engines, int count,
+                      struct spinning *s) {
   bool waited = false;
   do {
     for (int i = 0; i < count; i++)
-      if (found(engines[i])) {
+      if (wait_found(engines[i])) {
         engines[i]->event_awaited = waited;
         if (waited)
-          end_spin(engines[0], s);
+          wait_end_spin(engines[0], s);
         return true;
       }
     if (!waited)
-      begin_spin(engines[0], s);
+      wait_begin_spin(engines[0], s);
     waited = true;
-    keep_time(engines, count);
-  } while (s->limit > 0 && spin_on(engines[0], s));
+    wait_keep_time(engines, count);
+  } while (s->limit > 0 && wait_spin_on(engines[0], s));
   return false;
-}
-
-/* Returns the time to the nearest timer: a longer sleep would be late. */
-int64_t engine_nap(struct perigee_engine *engine, int64_t timeout) {
-  if (engine->copying && (timeout < 0 || timeout > COPYING_NAP))
-    timeout = COPYING_NAP;
-  int64_t delayed =
-      engine->faults ? faults_due(engine->faults, engine->now) : -1;
-  if (delayed >= 0 && (timeout < 0 || delayed - engine->now < timeout))
-    timeout = delayed - engine->now;
-  int64_t next = timers_next(&engine->timers);
-  if (next < 0)
-    return timeout;
-  next -= engine->now;
-  if (next < 0)
-    next = 0;
-  return timeout < 0 || next < timeout ? next : timeout;
-}
-
-void engine_arm(struct perigee_engine *engine) {
-  engine->armed = true;
-  fabrics_arm(engine);
-  schedule_arm(engine);
 }
 
 /* Arms the engine; true if there is something to poll for. A sleep that follows
  * looks at the sockets itself. */
-static bool arm(struct perigee_engine *engine, bool sleeps) {
+static bool wait_arm(struct perigee_engine *engine, bool sleeps) {
   engine_arm(engine);
   (sleeps ? watch_leave : watch_again)(engine);
   uint64_t before = engine->progress;
   engine->sockets_due = true; /* the poll reads sockets, clock and timers */
   engine->woken = false;      /* and puts none of them off */
-  bool some = found(engine) || engine->progress != before;
+  bool some = wait_found(engine) || engine->progress != before;
   if (some)
     watch_again(engine);
   return some;
@@ -249,7 +241,7 @@ int perigee_arm(struct perigee_engine *engine, int64_t *timeout) {
   ENTRY(engine, ENTRY_POLL);
   if (!engine_alive(engine))
     return PERIGEE_FORKED;
-  if (arm(engine, false))
+  if (wait_arm(engine, false))
     return 1;
   if (engine->thread)
     progress_promise(engine);
@@ -262,8 +254,8 @@ int perigee_fd(const struct perigee_engine *engine) {
   return engine->thread ? progress_fd(engine) : engine->epoll;
 }
 
-static int sleep_on_all(struct perigee_engine *const *engines, int count,
-                        const struct timespec *timeout) {
+static int wait_sleep_on_all(struct perigee_engine *const *engines, int count,
+                             const struct timespec *timeout) {
   struct pollfd fds[ENGINES];
   for (int i = 0; i < count; i++)
     fds[i] = (struct pollfd){.fd = engines[i]->epoll, .events = POLLIN};
@@ -275,8 +267,8 @@ static int sleep_on_all(struct perigee_engine *const *engines, int count,
   return n;
 }
 
-static int sleep_on(struct perigee_engine *const *engines, int count,
-                    int64_t timeout, bool bounded) {
+static int wait_sleep_on(struct perigee_engine *const *engines, int count,
+                         int64_t timeout, bool bounded) {
   for (int i = 0; i < count; i++) {
     engines[i]->counters.sleeps++;
     trim_sleeps(engines[i]);
@@ -284,7 +276,7 @@ static int sleep_on(struct perigee_engine *const *engines, int count,
   struct timespec t = {timeout / 1000000000, timeout % 1000000000};
   const struct timespec *limit = timeout < 0 ? NULL : &t;
   int n = count == 1 ? watch_sleep(engines[0], limit)
-                     : sleep_on_all(engines, count, limit);
+                     : wait_sleep_on_all(engines, count, limit);
   int error = errno;
   for (int i = 0; i < count; i++)
     engines[i]->woken = true;
@@ -293,27 +285,28 @@ static int sleep_on(struct perigee_engine *const *engines, int count,
   return n > 0 || !bounded;
 }
 
-static int wait_for(struct perigee_engine *const *engines, int count,
-                    int64_t timeout) {
+static int wait_for_event(struct perigee_engine *const *engines, int count,
+                          int64_t timeout) {
   for (int i = 0; i < count; i++)
     if (engines[i]->armed)
-      disarm(engines[i]);
+      engine_disarm(engines[i]);
   struct spinning s = {.most = engines[0]->spin.most};
   if (timeout >= 0 && timeout < s.most)
     s.most = timeout;
   int64_t begun = engine_clock(engines[0]);
-  if (spin(engines, count, &s))
+  if (wait_spin(engines, count, &s))
     return 1;
   int64_t least = timeout;
   if (timeout >= 0 && (least -= engines[0]->now - begun) <= 0)
     return 0;
   int64_t mine = least;
   for (int i = 0; i < count; i++) {
-    if (arm(engines[i], count == 1))
+    if (wait_arm(engines[i], count == 1))
       return 1;
     least = engine_nap(engines[i], least);
   }
-  int status = sleep_on(engines, count, least, least == mine && timeout >= 0);
+  int status =
+      wait_sleep_on(engines, count, least, least == mine && timeout >= 0);
   if (status == 1)
     spin_woken(&engines[0]->spin, engines[0]->now - begun);
   return status;
@@ -333,7 +326,7 @@ int perigee_wait(struct perigee_engine *const *engines, int count,
       progress_wait(engines[i]);
       shared = true;
     }
-  int status = wait_for(engines, count, timeout);
+  int status = wait_for_event(engines, count, timeout);
   for (int i = 0; shared && i < count; i++)
     if (engines[i]->thread)
       progress_back(engines[i]);

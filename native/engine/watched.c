@@ -78,24 +78,25 @@ struct watched_set {
   struct watched *buckets[]; /* by descriptor */
 };
 
-static void step(struct watched *w, enum event event) {
+static void watched_step(struct watched *w, enum event event) {
   machine_step(&watched_machine, &w->state, event);
 }
 
 /* ---- Entries ------------------------------------------------------------ */
 
-static struct watched **place_of(struct watched_set *set, int fd) {
+static struct watched **watched_place(struct watched_set *set, int fd) {
   struct watched **at = &set->buckets[(uint32_t)fd & set->mask];
   while (*at && (*at)->fd != fd)
     at = &(*at)->next;
   return at;
 }
 
-static struct watched *find(const struct perigee_engine *engine, int fd) {
-  return engine->watched ? *place_of(engine->watched, fd) : NULL;
+static struct watched *watched_find(const struct perigee_engine *engine,
+                                    int fd) {
+  return engine->watched ? *watched_place(engine->watched, fd) : NULL;
 }
 
-static struct watched_set *set_open(uint32_t most) {
+static struct watched_set *watched_set_open(uint32_t most) {
   uint32_t buckets = 64;
   while (buckets < most)
     buckets *= 2;
@@ -110,12 +111,12 @@ static struct watched_set *set_open(uint32_t most) {
   return set;
 }
 
-static void ready(struct watcher *watcher, uint32_t events);
+static void watched_ready(struct watcher *watcher, uint32_t events);
 
 /* Returns a new entry, or NULL without room or memory. */
-static struct watched *entry_of(struct perigee_engine *engine) {
+static struct watched *watched_entry(struct perigee_engine *engine) {
   if (!engine->watched)
-    engine->watched = set_open(engine->options.watched);
+    engine->watched = watched_set_open(engine->options.watched);
   struct watched_set *set = engine->watched;
   if (!set || set->count >= engine->options.watched)
     return NULL;
@@ -125,7 +126,7 @@ static struct watched *entry_of(struct perigee_engine *engine) {
   if (!w)
     return NULL;
   w->engine = engine;
-  w->watcher.ready = ready;
+  w->watcher.ready = watched_ready;
   return w;
 }
 
@@ -137,15 +138,15 @@ static bool is_pending_event(const struct watched *w) {
          engine->pending_event.descriptor == w->fd;
 }
 
-static void drop(struct watched *w) {
+static void watched_drop(struct watched *w) {
   struct perigee_engine *engine = w->engine;
   struct watched_set *set = engine->watched;
   if (is_pending_event(w))
     engine->event_pending = engine->event_awaited = false;
-  step(w, DROP);
+  watched_step(w, DROP);
   list_remove(&w->queue);
   list_remove(&w->node);
-  *place_of(set, w->fd) = w->next;
+  *watched_place(set, w->fd) = w->next;
   list_append(&set->spare, &w->node);
   set->count--;
 }
@@ -155,7 +156,7 @@ static void drop(struct watched *w) {
 /* Adding the same descriptor and file to epoll twice fails with EEXIST.
  * Anything else means that it is closed, or that another file has its
  * number. */
-static bool is_open(const struct watched *w) {
+static bool watched_is_open(const struct watched *w) {
   struct perigee_engine *engine = w->engine;
   if (watch_add(engine, w->fd, &engine->fabrics_watcher, EPOLLONESHOT) < 0)
     return errno == EEXIST;
@@ -163,7 +164,7 @@ static bool is_open(const struct watched *w) {
   return false;
 }
 
-static int closed_unseen(struct perigee_engine *engine, int fd) {
+static int watched_closed_unseen(struct perigee_engine *engine, int fd) {
 #ifdef PERIGEE_DEBUG
   fprintf(stderr,
           "perigee: descriptor %d was closed while it was watched: "
@@ -178,14 +179,14 @@ static int closed_unseen(struct perigee_engine *engine, int fd) {
 }
 
 /* Checks some descriptors at each look, in debug builds. */
-static void check_some(struct perigee_engine *engine, uint32_t count) {
+static void watched_check_some(struct perigee_engine *engine, uint32_t count) {
 #ifdef PERIGEE_DEBUG
   struct node *n, *all = &engine->watched->all;
   for (; count > 0 && (n = list_pop(all)); count--) {
     const struct watched *w = CONTAINER(n, struct watched, node);
     list_append(all, n);
-    if (!is_open(w))
-      closed_unseen(engine, w->fd);
+    if (!watched_is_open(w))
+      watched_closed_unseen(engine, w->fd);
   }
 #else
   (void)engine, (void)count;
@@ -194,12 +195,12 @@ static void check_some(struct perigee_engine *engine, uint32_t count) {
 
 /* ---- Watching ----------------------------------------------------------- */
 
-static uint32_t events_of(const struct watched *w) {
+static uint32_t watched_events(const struct watched *w) {
   return EPOLLONESHOT | (w->events & PERIGEE_READABLE ? EPOLLIN : 0) |
          (w->events & PERIGEE_WRITABLE ? EPOLLOUT : 0);
 }
 
-static int refused(struct perigee_engine *engine, int fd, int error) {
+static int watched_refused(struct perigee_engine *engine, int fd, int error) {
   int status = PERIGEE_SYSTEM;
   const char *why = strerror(error);
   if (error == EBADF) {
@@ -217,9 +218,9 @@ static int refused(struct perigee_engine *engine, int fd, int error) {
   return fail(engine, status, "descriptor %d cannot be watched: %s", fd, why);
 }
 
-static int add(struct perigee_engine *engine, int fd, uint8_t events,
-               uint64_t token) {
-  struct watched *w = entry_of(engine);
+static int watched_add_entry(struct perigee_engine *engine, int fd,
+                             uint8_t events, uint64_t token) {
+  struct watched *w = watched_entry(engine);
   struct watched_set *set = engine->watched;
   if (!w)
     return fail(engine, PERIGEE_NO_MEMORY,
@@ -228,13 +229,13 @@ static int add(struct perigee_engine *engine, int fd, uint8_t events,
   w->fd = fd;
   w->events = events;
   w->token = token;
-  if (watch_add(engine, fd, &w->watcher, events_of(w)) < 0) {
+  if (watch_add(engine, fd, &w->watcher, watched_events(w)) < 0) {
     list_append(&set->spare, &w->node);
-    return refused(engine, fd, errno);
+    return watched_refused(engine, fd, errno);
   }
-  step(w, WATCH);
+  watched_step(w, WATCH);
   w->next = NULL;
-  *place_of(set, fd) = w;
+  *watched_place(set, fd) = w;
   list_append(&set->all, &w->node);
   set->count++;
   engine->sockets_due = true; /* the descriptor may be ready already */
@@ -249,33 +250,33 @@ int perigee_watch(struct perigee_engine *engine, int fd, int events,
   if (events == 0 || events & ~(PERIGEE_READABLE | PERIGEE_WRITABLE))
     return fail(engine, PERIGEE_INVALID,
                 "descriptor %d cannot be watched for events %d", fd, events);
-  struct watched *w = find(engine, fd);
-  if (w && is_open(w))
+  struct watched *w = watched_find(engine, fd);
+  if (w && watched_is_open(w))
     return fail(engine, PERIGEE_INVALID, "descriptor %d is watched already",
                 fd);
   if (w) {
-    closed_unseen(engine, fd);
-    drop(w);
+    watched_closed_unseen(engine, fd);
+    watched_drop(w);
   }
-  return add(engine, fd, (uint8_t)events, token);
+  return watched_add_entry(engine, fd, (uint8_t)events, token);
 }
 
 int perigee_unwatch(struct perigee_engine *engine, int fd) {
   LOOK(engine);
   if (!engine_alive(engine))
     return PERIGEE_FORKED;
-  struct watched *w = find(engine, fd);
+  struct watched *w = watched_find(engine, fd);
   if (!w)
     return fail(engine, PERIGEE_NOT_FOUND, "descriptor %d is not watched", fd);
   bool known = watch_remove(engine, fd);
-  drop(w);
-  return known ? PERIGEE_OK : closed_unseen(engine, fd);
+  watched_drop(w);
+  return known ? PERIGEE_OK : watched_closed_unseen(engine, fd);
 }
 
 /* ---- Telling ------------------------------------------------------------ */
 
 /* An error or the end counts as readable and writable: both calls report it. */
-static uint8_t readiness(const struct watched *w, uint32_t events) {
+static uint8_t watched_readiness(const struct watched *w, uint32_t events) {
   uint8_t ready = 0;
   if (events & (EPOLLERR | EPOLLHUP))
     ready = (uint8_t)(w->events | PERIGEE_HANGUP);
@@ -286,12 +287,12 @@ static uint8_t readiness(const struct watched *w, uint32_t events) {
   return ready;
 }
 
-static void ready(struct watcher *watcher, uint32_t events) {
+static void watched_ready(struct watcher *watcher, uint32_t events) {
   struct watched *w = CONTAINER(watcher, struct watched, watcher);
   if (w->state != ARMED)
     return; /* event of a copy of a descriptor that was closed */
-  step(w, READY);
-  w->ready = readiness(w, events);
+  watched_step(w, READY);
+  w->ready = watched_readiness(w, events);
   list_append(&w->engine->watched->found, &w->queue);
   w->engine->notices = true;
   w->engine->progress++;
@@ -302,22 +303,22 @@ void watched_rearm(struct perigee_engine *engine) {
   struct node *n;
   if (!set)
     return;
-  check_some(engine, 8);
-  if (engine->keep && !list_empty(&set->told))
+  watched_check_some(engine, 8);
+  if (engine_keeps(engine) && !list_empty(&set->told))
     engine->sockets_due = true;
-  while (!engine->keep && (n = list_pop(&set->told))) {
+  while (!engine_keeps(engine) && (n = list_pop(&set->told))) {
     struct watched *w = CONTAINER(n, struct watched, queue);
-    step(w, REARM);
-    if (watch_change(engine, w->fd, &w->watcher, events_of(w)) < 0) {
-      closed_unseen(engine, w->fd);
-      drop(w);
+    watched_step(w, REARM);
+    if (watch_change(engine, w->fd, &w->watcher, watched_events(w)) < 0) {
+      watched_closed_unseen(engine, w->fd);
+      watched_drop(w);
     }
   }
 }
 
-static void give(struct watched *w) {
+static void watched_give_one(struct watched *w) {
   struct perigee_engine *engine = w->engine;
-  step(w, GIVE);
+  watched_step(w, GIVE);
   list_append(&engine->watched->told, &w->queue);
   engine->sockets_due = true;
   engine->out[engine->filled++] =
@@ -334,13 +335,13 @@ bool watched_give(struct perigee_engine *engine) {
   if (!set)
     return false;
   while (engine->filled < engine->room && (n = list_pop(&set->found)))
-    give(CONTAINER(n, struct watched, queue));
+    watched_give_one(CONTAINER(n, struct watched, queue));
   return !list_empty(&set->found);
 }
 
 /* ---- Closing ------------------------------------------------------------ */
 
-static void free_entries(struct node *list) {
+static void watched_free_entries(struct node *list) {
   for (struct node *n = list->next, *next; n != list; n = next) {
     next = n->next;
     free(CONTAINER(n, struct watched, node));
@@ -352,8 +353,8 @@ void watched_close(struct perigee_engine *engine) {
   if (!set)
     return;
   if (engine_alive(engine))
-    check_some(engine, set->count);
-  free_entries(&set->all);
-  free_entries(&set->spare);
+    watched_check_some(engine, set->count);
+  watched_free_entries(&set->all);
+  watched_free_entries(&set->spare);
   free(set);
 }

@@ -27,12 +27,12 @@ bool adopted_memory(int fd, int seals, uint64_t *length) {
 
 /* ---- Letting go ---------------------------------------------------------- */
 
-/* Who closes or unmaps a file in memory as the last one frees its pages, at some
- * 10 GB/s. What is longer is let go by a thread that does nothing else. It has no
+/* The last process that closes or unmaps a file in memory frees its pages, at
+ * some 10 GB/s. A thread that does nothing else lets longer files go. It has no
  * signals and no locks. */
 enum { LONG = 32 << 20, STACK = 64 << 10 };
 
-static bool aside(void *(*work)(void *), void *what) {
+static bool adopted_aside(void *(*work)(void *), void *what) {
   pthread_attr_t attributes;
   pthread_t thread;
   sigset_t all, before;
@@ -49,13 +49,13 @@ static bool aside(void *(*work)(void *), void *what) {
 }
 
 /* Only of memory: fstat of another file may wait. */
-static bool is_long(int fd) {
+static bool adopted_is_long(int fd) {
   struct stat st;
   return fcntl(fd, F_GET_SEALS) >= 0 && fstat(fd, &st) == 0 &&
          (uint64_t)st.st_blocks * 512 > LONG;
 }
 
-static void *close_long(void *fd) {
+static void *adopted_close_long(void *fd) {
   close((int)(intptr_t)fd);
   return NULL;
 }
@@ -65,7 +65,7 @@ void adopted_close(int fd) {
   const struct linger at_once = {.l_onoff = 1, .l_linger = 0};
   setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
   void *what = (void *)(intptr_t)fd; // NOLINT(performance-no-int-to-ptr)
-  if (!is_long(fd) || !aside(close_long, what))
+  if (!adopted_is_long(fd) || !adopted_aside(adopted_close_long, what))
     close(fd);
 }
 
@@ -74,7 +74,7 @@ struct mapping {
   uint64_t length;
 };
 
-static void *unmap_long(void *what) {
+static void *adopted_unmap_long(void *what) {
   struct mapping m = *(struct mapping *)what;
   free(what);
   munmap(m.at, m.length);
@@ -85,13 +85,13 @@ void adopted_unmap(void *at, uint64_t length, uint64_t there) {
   struct mapping *m = there > LONG ? malloc(sizeof *m) : NULL;
   if (m)
     *m = (struct mapping){at, length};
-  if (m && aside(unmap_long, m))
+  if (m && adopted_aside(adopted_unmap_long, m))
     return;
   free(m);
   munmap(at, length);
 }
 
-static void close_all(struct msghdr *m) {
+static void adopted_close_all(struct msghdr *m) {
   for (struct cmsghdr *c = CMSG_FIRSTHDR(m); c; c = CMSG_NXTHDR(m, c)) {
     if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
       continue;
@@ -117,6 +117,6 @@ void adopted_drain(int socket) {
                        .msg_controllen = sizeof control};
     got = recvmsg(socket, &m, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (got > 0)
-      close_all(&m);
+      adopted_close_all(&m);
   } while (got > 0);
 }

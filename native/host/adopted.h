@@ -24,8 +24,8 @@ union adopted_control {
 
 /* True if the descriptor is memory with these seals; tells its length. */
 bool adopted_memory(int fd, int seals, uint64_t *length);
-/* Neither waits until the memory of a long file is freed. there: how much of the
- * mapping there may be. */
+/* Neither waits until the memory of a long file is freed. there: how much of
+ * the mapping there may be. */
 void adopted_close(int fd);
 void adopted_unmap(void *at, uint64_t length, uint64_t there);
 /* For a socket that will be closed: shuts its receiving side down and discards

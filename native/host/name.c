@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * name.c - private folders, and names that agents own in them.
+ * name.c - private folders, the names that agents own in them, the texts that
+ * owners publish, and notice of changes to these.
  *
  * A name is owned by a lock on "folder/name.lock", which the kernel drops when
  * the owner dies, however it dies. The owner of the lock also owns "name.sock":
@@ -9,43 +10,63 @@
  * left: the lock on it is worth nothing, and we try again.
  *
  * An owner that yields its name stays in place until another takes it: it gives
- * up that lock, and keeps the one on its entry (entry.c), by which readers see it
- * live. Whoever takes the name finds the first lock free and the second held, and
- * puts a new file in the place of the old one. The old owner removes files only
- * with the first lock on the file that is there: then they are its own, and
- * nobody is taking the name.
+ * up that lock, and keeps the one on its entry (below), by which readers see it
+ * live. Whoever takes the name finds the first lock free and the second held,
+ * and puts a new file in the place of the old one. The old owner removes files
+ * only with the first lock on the file that is there: then they are its own,
+ * and nobody is taking the name.
  *
  * The one exception to "no global state": the names that this process owns are
  * listed, so that an exit without release leaves no files behind. A child made
  * by fork neither owns nor removes its parent's names (but a child that keeps
  * running without exec keeps the lock alive).
+ *
+ * Texts. What the holder of a name publishes is in the name's lock file, so it
+ * disappears with the name and needs no cleanup of its own. The file has 8
+ * bytes of length, 8 of a checksum, and the text. A reader that meets a write
+ * under way sees a wrong checksum and reads again.
+ *
+ * The holder also has a lock of its open file description on the file. Readers
+ * can ask whether it is held without taking it, so they never get in the way of
+ * a process that takes a name. The kernel drops the lock when the holder ends.
+ * A holder that has yielded its name has this lock alone.
+ *
+ * Builds from before there were such texts have only the lock of their owner on
+ * their names, and leave the file empty. Whether that one is held, readers can
+ * tell only by trying it. They do so where the file is empty and the name's
+ * socket is there, so nobody else's name is touched; a process that takes the
+ * name of a dead holder of that kind at that moment may find it taken.
  */
-#include "base/detail.h"
-#include "base/system.h"
-#include "host/entry.h"
-#include "perigee.h"
-
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <pthread.h>
+#include <sched.h>
+#include <stdalign.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/inotify.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
-/* ---- Folders ------------------------------------------------------------ */
+#include "base/detail.h"
+#include "base/system.h"
+#include "host/sized.h"
+#include "perigee.h"
 
-static bool is_private(const struct stat *entry) {
+/* ---- Folders ------------------------------------------------------------- */
+
+static bool folder_is_private(const struct stat *entry) {
   return S_ISDIR(entry->st_mode) && entry->st_uid == geteuid() &&
          (entry->st_mode & 077) == 0;
 }
 
-/* Where others can write, somebody else could have made the entry. */
-static bool is_trusted(const struct stat *entry, bool open_parent) {
+/* Somebody else could have made the entry where others can write. */
+static bool folder_is_trusted(const struct stat *entry, bool open_parent) {
   return !open_parent || entry->st_uid == geteuid() || entry->st_uid == 0;
 }
 
@@ -58,8 +79,8 @@ static int folder_step(const char *path, bool last, bool *open_parent) {
     return PERIGEE_SYSTEM;
   if (lstat(path, &entry) != 0)
     return PERIGEE_SYSTEM;
-  bool good =
-      made || last ? is_private(&entry) : is_trusted(&entry, *open_parent);
+  bool good = made || last ? folder_is_private(&entry)
+                           : folder_is_trusted(&entry, *open_parent);
   if (!good)
     return PERIGEE_DENIED;
   if (S_ISLNK(entry.st_mode) && stat(path, &entry) != 0)
@@ -103,6 +124,217 @@ int perigee_folder_look(const char *path) {
   return own ? PERIGEE_OK : PERIGEE_DENIED;
 }
 
+static const char suffix[] = ".lock";
+
+/* ---- Texts of holders ---------------------------------------------------- */
+
+struct head {
+  uint64_t length, sum;
+};
+
+/* FNV-1a, with the length before the text. */
+static uint64_t entry_sum(const uint8_t *text, uint64_t length) {
+  uint64_t sum = 0xcbf29ce484222325 ^ length;
+  for (uint64_t i = 0; i < length; i++)
+    sum = (sum ^ text[i]) * 0x100000001b3;
+  return sum;
+}
+
+static struct flock entry_whole_file(void) {
+  return (struct flock){.l_type = F_WRLCK, .l_whence = SEEK_SET};
+}
+
+/* Locks the file of a name that was just taken, so that readers see that it is
+ * held, and removes the text of a dead holder. NAME_TAKEN: a live holder has
+ * that lock, who has yielded the name. */
+static int entry_lock(int descriptor) {
+  struct flock whole = entry_whole_file();
+  if (fcntl(descriptor, F_OFD_SETLK, &whole) != 0)
+    return errno == EAGAIN || errno == EACCES ? PERIGEE_NAME_TAKEN
+                                              : PERIGEE_SYSTEM;
+  return ftruncate(descriptor, 0) == 0 ? PERIGEE_OK : PERIGEE_SYSTEM;
+}
+
+int perigee_entry_write(int descriptor, const void *text, uint64_t length) {
+  if (descriptor < 0 || (!text && length) || length > PERIGEE_ENTRY_MAX)
+    return PERIGEE_INVALID;
+  struct head head = {length, entry_sum(text, length)};
+  struct iovec parts[] = {{&head, sizeof head}, {(void *)text, length}};
+  ssize_t whole = (ssize_t)(sizeof head + length);
+  if (!sized_may((uint64_t)whole))
+    return PERIGEE_NO_MEMORY;
+  if (pwritev(descriptor, parts, 2, 0) != whole ||
+      ftruncate(descriptor, whole) != 0)
+    return PERIGEE_SYSTEM;
+  return PERIGEE_OK;
+}
+
+static bool entry_is_held(int descriptor) {
+  struct flock whole = entry_whole_file();
+  return fcntl(descriptor, F_OFD_GETLK, &whole) == 0 && whole.l_type != F_UNLCK;
+}
+
+/* Returns the text's length; AGAIN: a write is under way. */
+static int64_t entry_read_text(int descriptor, void *text, uint64_t capacity) {
+  struct head head;
+  struct iovec parts[] = {{&head, sizeof head}, {text, capacity}};
+  ssize_t n = preadv(descriptor, parts, 2, 0);
+  if (n < (ssize_t)sizeof head)
+    return n < 0 ? PERIGEE_SYSTEM : PERIGEE_AGAIN;
+  if (head.length > PERIGEE_ENTRY_MAX)
+    return PERIGEE_PROTOCOL;
+  if (head.length > capacity)
+    return PERIGEE_TOO_LARGE;
+  if ((uint64_t)n - sizeof head < head.length ||
+      entry_sum(text, head.length) != head.sum)
+    return PERIGEE_AGAIN;
+  return (int64_t)head.length;
+}
+
+static int64_t entry_read_open(int descriptor, void *text, uint64_t capacity) {
+  enum { ATTEMPTS = 100 };
+  int64_t length = PERIGEE_NOT_FOUND;
+  for (int i = 0; i < ATTEMPTS && entry_is_held(descriptor); i++) {
+    length = entry_read_text(descriptor, text, capacity);
+    if (length != PERIGEE_AGAIN)
+      return length;
+    sched_yield();
+  }
+  return length;
+}
+
+/* True if a live process of an older build has the name (above). */
+static bool entry_is_held_by_older(int descriptor, const char *folder,
+                                   const char *name) {
+  char socket[PATH_MAX];
+  struct stat file, there;
+  snprintf(socket, sizeof socket, "%s/%s.sock", folder, name);
+  return fstat(descriptor, &file) == 0 && file.st_size == 0 &&
+         lstat(socket, &there) == 0 &&
+         flock(descriptor, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+}
+
+static int entry_not_opened(void) {
+  if (errno == ENOENT)
+    return PERIGEE_NOT_FOUND;
+  return detail_fail(system_status(errno), "%s", system_text(errno));
+}
+
+int64_t perigee_entry_read(const char *folder, const char *name, void *text,
+                           uint64_t capacity) {
+  char path[PATH_MAX];
+  if (!folder || !name || !text || strchr(name, '/'))
+    return PERIGEE_INVALID;
+  int n = snprintf(path, sizeof path, "%s/%s%s", folder, name, suffix);
+  if (n < 0 || n >= (int)sizeof path)
+    return PERIGEE_TOO_LARGE;
+  int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+  if (descriptor < 0)
+    return entry_not_opened();
+  int64_t length = entry_read_open(descriptor, text, capacity);
+  if (length == PERIGEE_NOT_FOUND &&
+      entry_is_held_by_older(descriptor, folder, name))
+    length = PERIGEE_AGAIN;
+  close(descriptor);
+  return length;
+}
+
+/* ---- Listing names ------------------------------------------------------- */
+
+/* The length of the name whose lock file this is, or 0. */
+static size_t entry_name_length(const char *file) {
+  size_t length = strlen(file), end = sizeof suffix - 1;
+  if (file[0] == '.' || length <= end || length > 64 + end ||
+      strcmp(file + length - end, suffix) != 0)
+    return 0;
+  return length - end;
+}
+
+struct list {
+  char *into;
+  uint64_t capacity, length;
+};
+
+static void names_append(struct list *list, const char *file) {
+  size_t length = entry_name_length(file);
+  if (length == 0)
+    return;
+  if (list->into && list->length + length + 1 <= list->capacity) {
+    memcpy(list->into + list->length, file, length);
+    list->into[list->length + length] = '\n';
+  }
+  list->length += length + 1;
+}
+
+int64_t perigee_names(const char *folder, char *into, uint64_t capacity) {
+  if (!folder || (!into && capacity))
+    return PERIGEE_INVALID;
+  struct list list = {into, capacity, 0};
+  struct dirent *entry;
+  DIR *all = opendir(folder);
+  if (!all)
+    return entry_not_opened();
+  while ((entry = readdir(all)))
+    names_append(&list, entry->d_name);
+  closedir(all);
+  return (int64_t)list.length;
+}
+
+/* ---- News of names ------------------------------------------------------- */
+
+static int names_no_watches(void) {
+  return detail_fail(PERIGEE_NO_MEMORY, "too many folders are watched (sysctl "
+                                        "fs.inotify.max_user_watches)");
+}
+
+int perigee_names_watch(const char *folder) {
+  if (!folder)
+    return PERIGEE_INVALID;
+  int descriptor = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+  if (descriptor < 0)
+    return detail_fail(system_status(errno),
+                       "%s, or too many instances of "
+                       "inotify (sysctl fs.inotify.max_user_instances)",
+                       system_text(errno));
+  uint32_t mask = IN_MODIFY | IN_CLOSE_WRITE | IN_DELETE | IN_ONLYDIR;
+  if (inotify_add_watch(descriptor, folder, mask) >= 0)
+    return descriptor;
+  int status = errno == ENOENT   ? PERIGEE_NOT_FOUND
+               : errno == ENOSPC ? names_no_watches()
+                                 : PERIGEE_SYSTEM;
+  close(descriptor);
+  return status;
+}
+
+/* True if the folder is gone or the kernel dropped events. */
+static bool names_is_end(const struct inotify_event *event) {
+  return event->mask & (IN_IGNORED | IN_UNMOUNT | IN_Q_OVERFLOW);
+}
+
+int64_t perigee_names_changed(int descriptor, char *into, uint64_t capacity) {
+  alignas(struct inotify_event) char events[PERIGEE_CHANGED_MIN];
+  if (descriptor < 0 || !into || capacity < PERIGEE_CHANGED_MIN)
+    return PERIGEE_INVALID;
+  struct list list = {into, capacity, 0};
+  ssize_t n = read(descriptor, events, sizeof events);
+  if (n < 0)
+    return errno == EAGAIN || errno == EINTR ? 0 : PERIGEE_SYSTEM;
+  const struct inotify_event *event;
+  for (ssize_t at = 0; at < n; at += (ssize_t)(sizeof *event + event->len)) {
+    event = (const struct inotify_event *)(events + at);
+    if (names_is_end(event))
+      return PERIGEE_CLOSED;
+    if (event->len > 0)
+      names_append(&list, event->name);
+  }
+  return (int64_t)list.length;
+}
+
+void perigee_names_unwatch(int descriptor) {
+  if (descriptor >= 0)
+    close(descriptor);
+}
+
 /* ---- Names that are owned ------------------------------------------------ */
 
 struct name_lock {
@@ -136,7 +368,7 @@ static struct name_lock *name_lock_take(int descriptor) {
 }
 
 /* Is the file that we have locked still the one at that path? */
-static bool is_current(int descriptor, const char *path) {
+static bool name_is_current(int descriptor, const char *path) {
   struct stat ours, there;
   return fstat(descriptor, &ours) == 0 && lstat(path, &there) == 0 &&
          ours.st_dev == there.st_dev && ours.st_ino == there.st_ino;
@@ -147,7 +379,7 @@ static bool name_lock_has_files(const struct name_lock *owned) {
   return owned->owner == getpid() &&
          (!owned->yielded ||
           (flock(owned->descriptor, LOCK_EX | LOCK_NB) == 0 &&
-           is_current(owned->descriptor, owned->lock)));
+           name_is_current(owned->descriptor, owned->lock)));
 }
 
 /* Removes the files before the lock is dropped, while they are surely ours. */
@@ -165,22 +397,22 @@ __attribute__((destructor)) static void name_lock_end_all(void) {
     name_lock_end(owned);
 }
 
-static bool is_name(const char *name) {
+static bool name_is_valid(const char *name) {
   static const char allowed[] = "abcdefghijklmnopqrstuvwxyz"
                                 "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._:-";
   size_t length = strspn(name, allowed);
   return length >= 1 && length <= 64 && !name[length] && name[0] != '.';
 }
 
-static bool is_path(char *path, const char *folder, const char *name,
-                    const char *suffix) {
+static bool name_path(char *path, const char *folder, const char *name,
+                      const char *suffix) {
   int length = snprintf(path, PATH_MAX, "%s/%s%s", folder, name, suffix);
   return length > 0 && length < PATH_MAX;
 }
 
 /* Returns a locked descriptor, or PERIGEE_AGAIN if its file was unlinked since,
  * or has been now: its owner has yielded the name. */
-static int lock_once(const char *path) {
+static int name_lock_once(const char *path) {
   int status = PERIGEE_AGAIN;
   int descriptor = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
   if (descriptor < 0)
@@ -189,8 +421,8 @@ static int lock_once(const char *path) {
                : detail_fail(system_status(errno), "%s", system_text(errno));
   if (flock(descriptor, LOCK_EX | LOCK_NB) != 0)
     status = errno == EWOULDBLOCK ? PERIGEE_NAME_TAKEN : PERIGEE_SYSTEM;
-  else if (is_current(descriptor, path)) {
-    status = entry_begin(descriptor);
+  else if (name_is_current(descriptor, path)) {
+    status = entry_lock(descriptor);
     if (status == PERIGEE_OK)
       return descriptor;
     if (status == PERIGEE_NAME_TAKEN && unlink(path) == 0)
@@ -200,25 +432,25 @@ static int lock_once(const char *path) {
   return status;
 }
 
-static int lock(const char *path) {
+static int name_lock_file(const char *path) {
   int result;
   do
-    result = lock_once(path);
+    result = name_lock_once(path);
   while (result == PERIGEE_AGAIN);
   return result;
 }
 
 int perigee_name_hold(const char *folder, const char *name) {
-  if (!folder || !name || !is_name(name))
+  if (!folder || !name || !name_is_valid(name))
     return PERIGEE_INVALID;
   struct name_lock *owned = calloc(1, sizeof *owned);
   if (!owned)
     return detail_fail(PERIGEE_NO_MEMORY, "%s", system_text(ENOMEM));
   int result = PERIGEE_TOO_LARGE;
-  if (!is_path(owned->lock, folder, name, ".lock") ||
-      !is_path(owned->socket, folder, name, ".sock"))
+  if (!name_path(owned->lock, folder, name, ".lock") ||
+      !name_path(owned->socket, folder, name, ".sock"))
     goto fail;
-  result = lock(owned->lock);
+  result = name_lock_file(owned->lock);
   if (result < 0)
     goto fail;
   unlink(owned->socket);
@@ -235,14 +467,14 @@ fail:
 
 /* Removes the files of a name whose lock is free: its owner is dead. A process
  * that takes the name meanwhile finds it taken, for a moment. */
-static bool sweep(const char *folder, const char *name) {
+static bool name_sweep(const char *folder, const char *name) {
   char path[PATH_MAX], socket[PATH_MAX];
-  if (!is_path(path, folder, name, ".lock") ||
-      !is_path(socket, folder, name, ".sock"))
+  if (!name_path(path, folder, name, ".lock") ||
+      !name_path(socket, folder, name, ".sock"))
     return false;
   int descriptor = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
   bool dead = descriptor >= 0 && flock(descriptor, LOCK_EX | LOCK_NB) == 0 &&
-              is_current(descriptor, path);
+              name_is_current(descriptor, path);
   if (dead) {
     unlink(socket);
     unlink(path);
@@ -254,13 +486,13 @@ static bool sweep(const char *folder, const char *name) {
 
 /* Cuts ".lock" off a name that begins with the prefix; false for other
  * names. */
-static bool is_lock(char *name, const char *prefix) {
+static bool name_is_lock(char *name, const char *prefix) {
   size_t length = strlen(name), end = strlen(".lock");
   if (strncmp(name, prefix, strlen(prefix)) != 0 || length <= end ||
       strcmp(name + length - end, ".lock") != 0)
     return false;
   name[length - end] = 0;
-  return is_name(name);
+  return name_is_valid(name);
 }
 
 int perigee_names_sweep(const char *folder, const char *prefix) {
@@ -269,9 +501,9 @@ int perigee_names_sweep(const char *folder, const char *prefix) {
   struct dirent *entry;
   int swept = 0, looks = 0;
   while (all && looks < LOOKS && (entry = readdir(all)))
-    if (is_lock(entry->d_name, prefix)) {
+    if (name_is_lock(entry->d_name, prefix)) {
       looks++;
-      swept += sweep(folder, entry->d_name);
+      swept += name_sweep(folder, entry->d_name);
     }
   if (all)
     closedir(all);

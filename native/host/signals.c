@@ -38,14 +38,14 @@ static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static volatile sig_atomic_t begun; /* nested begins; set under the mutex */
 static volatile sig_atomic_t noted, told;
 
-static void watched_set(sigset_t *set) {
+static void signals_set(sigset_t *set) {
   sigemptyset(set);
   for (int i = 0; i < WATCHED; i++)
     sigaddset(set, watched[i].number);
 }
 
 /* The handler; makes async-signal-safe calls only. */
-static void note(int number) {
+static void signals_note(int number) {
   const struct itimerspec after = {.it_value = {.tv_sec = SECONDS}};
   const struct sigaction standard = {.sa_handler = SIG_DFL};
   int error = errno;
@@ -58,11 +58,11 @@ static void note(int number) {
   errno = error;
 }
 
-static int watch(struct watched *watch) {
+static int signal_watch(struct watched *watch) {
   struct sigevent event = {.sigev_notify = SIGEV_SIGNAL,
                            .sigev_signo = watch->number};
-  struct sigaction action = {.sa_handler = note}; /* no SA_RESTART */
-  watched_set(&action.sa_mask);
+  struct sigaction action = {.sa_handler = signals_note}; /* no SA_RESTART */
+  signals_set(&action.sa_mask);
   if (timer_create(CLOCK_MONOTONIC, &event, &watch->timer) != 0)
     return PERIGEE_SYSTEM;
   if (sigaction(watch->number, &action, &watch->before) == 0)
@@ -71,19 +71,19 @@ static int watch(struct watched *watch) {
   return PERIGEE_SYSTEM;
 }
 
-static void unwatch(struct watched *watch) {
+static void signal_unwatch(struct watched *watch) {
   timer_delete(watch->timer);
   (void)sigaction(watch->number, &watch->before, NULL);
 }
 
-static int watch_all(void) {
+static int signals_watch(void) {
   noted = told = 0;
   for (int i = 0; i < WATCHED; i++) {
-    int status = watch(&watched[i]);
+    int status = signal_watch(&watched[i]);
     if (status == PERIGEE_OK)
       continue;
     while (i > 0)
-      unwatch(&watched[--i]);
+      signal_unwatch(&watched[--i]);
     return status;
   }
   return PERIGEE_OK;
@@ -91,14 +91,14 @@ static int watch_all(void) {
 
 /* Blocks both signals for a few instructions, so that a signal meets either the
  * whole old state or the whole new one. */
-static void enter(sigset_t *mask) {
+static void signals_enter(sigset_t *mask) {
   sigset_t set;
-  watched_set(&set);
+  signals_set(&set);
   pthread_mutex_lock(&mutex);
   pthread_sigmask(SIG_BLOCK, &set, mask);
 }
 
-static void leave(const sigset_t *mask) {
+static void signals_leave(const sigset_t *mask) {
   pthread_sigmask(SIG_SETMASK, mask, NULL);
   pthread_mutex_unlock(&mutex);
 }
@@ -106,22 +106,22 @@ static void leave(const sigset_t *mask) {
 int perigee_signals_begin(void) {
   sigset_t mask;
   int status = PERIGEE_OK;
-  enter(&mask);
+  signals_enter(&mask);
   if (begun == 0)
-    status = watch_all();
+    status = signals_watch();
   if (status == PERIGEE_OK)
     begun++;
-  leave(&mask);
+  signals_leave(&mask);
   return status;
 }
 
 void perigee_signals_end(void) {
   sigset_t mask;
-  enter(&mask);
+  signals_enter(&mask);
   if (begun > 0 && --begun == 0)
     for (int i = 0; i < WATCHED; i++)
-      unwatch(&watched[i]);
-  leave(&mask);
+      signal_unwatch(&watched[i]);
+  signals_leave(&mask);
 }
 
 int perigee_signals_noted(void) {
@@ -141,27 +141,29 @@ struct asleep {
 };
 
 /* Not epoll_pwait2, which would do both in one: it fails with EINTR when the
- * process was stopped and goes on (signal(7)), although no signal was for it. */
-static int sleep_by_epoll(const struct asleep *s, const sigset_t *mask) {
+ * process was stopped and goes on (signal(7)), although no signal came for
+ * it. */
+static int signals_sleep_by_epoll(const struct asleep *s,
+                                  const sigset_t *mask) {
   struct pollfd p = {.fd = s->epoll, .events = POLLIN};
   int n = ppoll(&p, 1, s->timeout, mask);
   return n > 0 ? epoll_wait(s->epoll, s->events, s->most, 0) : n;
 }
 
-static int sleep_with(const struct asleep *s, const sigset_t *mask) {
-  return s->events ? sleep_by_epoll(s, mask)
+static int signals_sleep_with(const struct asleep *s, const sigset_t *mask) {
+  return s->events ? signals_sleep_by_epoll(s, mask)
                    : ppoll(s->descriptors, s->count, s->timeout, mask);
 }
 
-static int sleep_for(const struct asleep *s) {
+static int signals_sleep(const struct asleep *s) {
   if (!begun)
-    return sleep_with(s, NULL);
+    return signals_sleep_with(s, NULL);
   sigset_t set, mask;
-  watched_set(&set);
+  signals_set(&set);
   pthread_sigmask(SIG_BLOCK, &set, &mask);
   int result = -1, error = EINTR;
   if (noted == told) {
-    result = sleep_with(s, &mask);
+    result = signals_sleep_with(s, &mask);
     error = errno;
   }
   pthread_sigmask(SIG_SETMASK, &mask, NULL);
@@ -171,12 +173,12 @@ static int sleep_for(const struct asleep *s) {
 
 int signals_poll(struct pollfd *descriptors, nfds_t count,
                  const struct timespec *timeout) {
-  return sleep_for(&(struct asleep){
+  return signals_sleep(&(struct asleep){
       .descriptors = descriptors, .count = count, .timeout = timeout});
 }
 
 int signals_epoll(int epoll, struct epoll_event *events, int most,
                   const struct timespec *timeout) {
-  return sleep_for(&(struct asleep){
+  return signals_sleep(&(struct asleep){
       .epoll = epoll, .events = events, .most = most, .timeout = timeout});
 }

@@ -1,25 +1,36 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * address.c - parsing addresses, as texts and as the system takes them, and
+ * sockets for them; and recognising addresses of this host. For that the kernel
+ * is asked for its route: a connection with an address that leads back to this
+ * host was made on this host, whatever the peer says. So every local address
+ * counts, also a second one of a device; addresses of other hosts do not.
+ */
 #include "address.h"
 
 #include <arpa/inet.h>
 #include <ctype.h>
+#include <linux/rtnetlink.h>
 #include <net/if.h>
 #include <netinet/tcp.h>
-#include <stddef.h>
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include "perigee.h"
 
 static const char tcp_prefix[] = "tcp://", unix_prefix[] = "unix:";
 
-static int wrong(char reason[ADDRESS_REASON], int status, const char *format,
-                 ...) __attribute__((format(printf, 3, 4)));
+static int address_wrong(char reason[ADDRESS_REASON], int status,
+                         const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 
-static int wrong(char reason[ADDRESS_REASON], int status, const char *format,
-                 ...) {
+static int address_wrong(char reason[ADDRESS_REASON], int status,
+                         const char *format, ...) {
   va_list list;
   va_start(list, format);
   vsnprintf(reason, ADDRESS_REASON, format, list);
@@ -27,17 +38,19 @@ static int wrong(char reason[ADDRESS_REASON], int status, const char *format,
   return status;
 }
 
-/* ---- unix: -------------------------------------------------------------- */
+/* ---- unix: --------------------------------------------------------------- */
 
-static int parse_unix(const char *path, struct address *out, char *reason) {
+static int address_parse_unix(const char *path, struct address *out,
+                              char *reason) {
   size_t length = strlen(path);
   if (length == 0 || strcmp(path, "@") == 0)
-    return wrong(reason, PERIGEE_INVALID, "the socket path is empty");
+    return address_wrong(reason, PERIGEE_INVALID, "the socket path is empty");
   if (length > PERIGEE_ADDRESS_MAX)
-    return wrong(reason, PERIGEE_TOO_LARGE,
-                 "the socket path \"%.200s\" has %zu bytes, the system allows "
-                 "%d; use a shorter folder",
-                 path, length, PERIGEE_ADDRESS_MAX);
+    return address_wrong(
+        reason, PERIGEE_TOO_LARGE,
+        "the socket path \"%.200s\" has %zu bytes, the system allows "
+        "%d; use a shorter folder",
+        path, length, PERIGEE_ADDRESS_MAX);
   out->at.un.sun_family = AF_UNIX;
   memcpy(out->at.un.sun_path, path, length);
   out->length = sizeof out->at.un;
@@ -48,10 +61,10 @@ static int parse_unix(const char *path, struct address *out, char *reason) {
   return PERIGEE_OK;
 }
 
-/* ---- tcp:// ------------------------------------------------------------- */
+/* ---- tcp:// -------------------------------------------------------------- */
 
 /* "fe80::1%eth0": behind the sign stands an interface of this host. */
-static bool numeric_v6(const char *host, struct sockaddr_in6 *in6) {
+static bool address_numeric_v6(const char *host, struct sockaddr_in6 *in6) {
   char bare[INET6_ADDRSTRLEN];
   const char *scope = strchr(host, '%');
   size_t length = scope ? (size_t)(scope - host) : strlen(host);
@@ -66,14 +79,14 @@ static bool numeric_v6(const char *host, struct sockaddr_in6 *in6) {
   return inet_pton(AF_INET6, bare, &in6->sin6_addr) == 1;
 }
 
-static bool is_name(const char *host) {
+static bool address_is_name(const char *host) {
   for (; *host; host++)
     if (!isalnum((unsigned char)*host) && !strchr("-._", *host))
       return false;
   return true;
 }
 
-static bool read_port(const char *text, uint16_t *port) {
+static bool address_read_port(const char *text, uint16_t *port) {
   uint32_t value = 0;
   const char *p = text;
   for (; isdigit((unsigned char)*p) && p - text < 5; p++)
@@ -84,77 +97,82 @@ static bool read_port(const char *text, uint16_t *port) {
 
 /* Finds the host and where its port begins; NULL and the reason if it
  * cannot. */
-static const char *split(const char *text, const char **host, size_t *length,
-                         bool *brackets, char *reason) {
+static const char *address_split(const char *text, const char **host,
+                                 size_t *length, bool *brackets, char *reason) {
   const char *rest = text + sizeof tcp_prefix - 1;
   *brackets = *rest == '[';
   *host = rest + *brackets;
   const char *end = *brackets ? strchr(rest, ']') : strrchr(rest, ':');
   const char *colon = *brackets && end ? end + 1 : end;
   if (!end || *colon != ':') {
-    wrong(reason, 0,
-          "\"%.200s\" has no port: use tcp://HOST:PORT, like "
-          "tcp://10.0.0.1:7471 or tcp://[::1]:7471",
-          text);
+    address_wrong(reason, 0,
+                  "\"%.200s\" has no port: use tcp://HOST:PORT, like "
+                  "tcp://10.0.0.1:7471 or tcp://[::1]:7471",
+                  text);
     return NULL;
   }
   *length = (size_t)(end - *host);
   if (!*brackets && memchr(*host, ':', *length)) {
-    wrong(reason, 0,
-          "\"%.200s\": an IPv6 address goes in brackets, like "
-          "tcp://[::1]:7471",
-          text);
+    address_wrong(reason, 0,
+                  "\"%.200s\": an IPv6 address goes in brackets, like "
+                  "tcp://[::1]:7471",
+                  text);
     return NULL;
   }
   return colon + 1;
 }
 
-static int parse_host(const char *text, bool brackets, struct address *out,
-                      char *reason) {
+static int address_parse_host(const char *text, bool brackets,
+                              struct address *out, char *reason) {
   if (brackets) {
-    if (!numeric_v6(out->host, &out->at.in6))
-      return wrong(reason, PERIGEE_INVALID,
-                   "\"%.200s\": what is in brackets is no IPv6 address", text);
+    if (!address_numeric_v6(out->host, &out->at.in6))
+      return address_wrong(reason, PERIGEE_INVALID,
+                           "\"%.200s\": what is in brackets is no IPv6 address",
+                           text);
     out->at.in6.sin6_port = htons(out->port);
     out->length = sizeof out->at.in6;
   } else if (inet_pton(AF_INET, out->host, &out->at.in.sin_addr) == 1) {
     out->at.in.sin_family = AF_INET;
     out->at.in.sin_port = htons(out->port);
     out->length = sizeof out->at.in;
-  } else if (!is_name(out->host)) {
-    return wrong(reason, PERIGEE_INVALID,
-                 "\"%.200s\": the host is no name (letters, digits, - . _); to "
-                 "listen at all addresses use tcp://0.0.0.0:%u or "
-                 "tcp://[::]:%u",
-                 text, out->port, out->port);
+  } else if (!address_is_name(out->host)) {
+    return address_wrong(
+        reason, PERIGEE_INVALID,
+        "\"%.200s\": the host is no name (letters, digits, - . _); to "
+        "listen at all addresses use tcp://0.0.0.0:%u or "
+        "tcp://[::]:%u",
+        text, out->port, out->port);
   }
   return PERIGEE_OK;
 }
 
-static int parse_tcp(const char *text, struct address *out, char *reason) {
+static int address_parse_tcp(const char *text, struct address *out,
+                             char *reason) {
   const char *host;
   size_t length;
   bool brackets;
-  const char *port = split(text, &host, &length, &brackets, reason);
+  const char *port = address_split(text, &host, &length, &brackets, reason);
   if (!port)
     return PERIGEE_INVALID;
   out->tcp = true;
   if (length == 0)
-    return wrong(reason, PERIGEE_INVALID,
-                 "\"%.200s\" names no host: use tcp://HOST:PORT; to listen at "
-                 "all addresses use 0.0.0.0 or [::] as the host",
-                 text);
+    return address_wrong(
+        reason, PERIGEE_INVALID,
+        "\"%.200s\" names no host: use tcp://HOST:PORT; to listen at "
+        "all addresses use 0.0.0.0 or [::] as the host",
+        text);
   if (length > ADDRESS_HOST)
-    return wrong(reason, PERIGEE_TOO_LARGE,
-                 "the host's name in \"%.100s...\" has %zu bytes; there are "
-                 "none over %d",
-                 text, length, ADDRESS_HOST);
-  if (!read_port(port, &out->port))
-    return wrong(reason, PERIGEE_INVALID,
-                 "\"%.200s\": the port has to be a number from 0 to 65535",
-                 text);
+    return address_wrong(
+        reason, PERIGEE_TOO_LARGE,
+        "the host's name in \"%.100s...\" has %zu bytes; there are "
+        "none over %d",
+        text, length, ADDRESS_HOST);
+  if (!address_read_port(port, &out->port))
+    return address_wrong(
+        reason, PERIGEE_INVALID,
+        "\"%.200s\": the port has to be a number from 0 to 65535", text);
   memcpy(out->host, host, length);
-  return parse_host(text, brackets, out, reason);
+  return address_parse_host(text, brackets, out, reason);
 }
 
 int address_parse(const char *text, struct address *out,
@@ -162,16 +180,16 @@ int address_parse(const char *text, struct address *out,
   *out = (struct address){0};
   *reason = 0;
   if (strncmp(text, unix_prefix, sizeof unix_prefix - 1) == 0)
-    return parse_unix(text + sizeof unix_prefix - 1, out, reason);
+    return address_parse_unix(text + sizeof unix_prefix - 1, out, reason);
   if (strncmp(text, tcp_prefix, sizeof tcp_prefix - 1) == 0)
-    return parse_tcp(text, out, reason);
-  return wrong(reason, PERIGEE_UNSUPPORTED,
-               "\"%.200s\" is no address that this version knows: use "
-               "unix:PATH or tcp://HOST:PORT",
-               text);
+    return address_parse_tcp(text, out, reason);
+  return address_wrong(reason, PERIGEE_UNSUPPORTED,
+                       "\"%.200s\" is no address that this version knows: use "
+                       "unix:PATH or tcp://HOST:PORT",
+                       text);
 }
 
-/* ---- Addresses of the system -------------------------------------------- */
+/* ---- Addresses of the system --------------------------------------------- */
 
 socklen_t address_length(const union socket_address *at) {
   return at->any.sa_family == AF_INET6 ? sizeof at->in6 : sizeof at->in;
@@ -217,4 +235,69 @@ int socket_new(int family) {
 void socket_no_delay(int fd) {
   int on = 1;
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+}
+
+/* ---- Addresses of this host ---------------------------------------------- */
+
+struct question {
+  struct nlmsghdr head;
+  struct rtmsg route;
+  uint8_t attributes[RTA_SPACE(sizeof(struct in6_addr)) +
+                     RTA_SPACE(sizeof(uint32_t))];
+};
+
+static void route_add(struct question *q, uint16_t type, const void *value,
+                      uint32_t length) {
+  struct rtattr *a = (void *)((uint8_t *)q + q->head.nlmsg_len);
+  *a = (struct rtattr){.rta_type = type,
+                       .rta_len = (uint16_t)RTA_LENGTH(length)};
+  memcpy(RTA_DATA(a), value, length);
+  q->head.nlmsg_len += (uint32_t)RTA_SPACE(length);
+}
+
+static void route_ask(struct question *q, const union socket_address *at) {
+  bool four = at->any.sa_family == AF_INET;
+  *q = (struct question){.head = {.nlmsg_len = NLMSG_LENGTH(sizeof q->route),
+                                  .nlmsg_type = RTM_GETROUTE,
+                                  .nlmsg_flags = NLM_F_REQUEST},
+                         .route = {.rtm_family = (uint8_t)at->any.sa_family,
+                                   .rtm_dst_len = four ? 32 : 128}};
+  if (four)
+    route_add(q, RTA_DST, &at->in.sin_addr, sizeof at->in.sin_addr);
+  else
+    route_add(q, RTA_DST, &at->in6.sin6_addr, sizeof at->in6.sin6_addr);
+  if (!four && at->in6.sin6_scope_id)
+    route_add(q, RTA_OIF, &at->in6.sin6_scope_id, sizeof at->in6.sin6_scope_id);
+}
+
+/* Accepts the answer from the kernel only. */
+static bool route_leads_back(int fd) {
+  struct sockaddr_nl from = {0};
+  socklen_t length = sizeof from;
+  union {
+    struct nlmsghdr head;
+    uint8_t room[4096];
+  } answer;
+  ssize_t got = recvfrom(fd, &answer, sizeof answer, MSG_DONTWAIT,
+                         (struct sockaddr *)&from, &length);
+  const struct rtmsg *route = NLMSG_DATA(&answer.head);
+  return got >= (ssize_t)NLMSG_LENGTH(sizeof *route) && from.nl_pid == 0 &&
+         answer.head.nlmsg_type == RTM_NEWROUTE && route->rtm_type == RTN_LOCAL;
+}
+
+bool address_here(const union socket_address *address) {
+  union socket_address at = *address;
+  struct question q;
+  address_plain(&at);
+  if (at.any.sa_family != AF_INET && at.any.sa_family != AF_INET6)
+    return at.any.sa_family == AF_UNIX;
+  if (address_loopback(&at))
+    return true;
+  int fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE);
+  route_ask(&q, &at);
+  bool back = fd >= 0 && send(fd, &q, q.head.nlmsg_len, MSG_DONTWAIT) >= 0 &&
+              route_leads_back(fd);
+  if (fd >= 0)
+    close(fd);
+  return back;
 }

@@ -42,7 +42,7 @@ int address_parse(const char *text, struct address *out,
 void address_text(const union socket_address *at, char text[ADDRESS_TEXT]);
 /* Is it an address that only processes of this host can reach? */
 bool address_loopback(const union socket_address *at);
-/* Is it an address of this host? The kernel is asked (here.c). */
+/* Is it an address of this host? The kernel is asked. */
 bool address_here(const union socket_address *at);
 /* Turns an IPv4 address that is mapped into IPv6 into plain IPv4. */
 void address_plain(union socket_address *at);

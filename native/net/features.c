@@ -34,7 +34,7 @@ const char *perigee_feature_name(int bit) {
   return f ? f->name : NULL;
 }
 
-static const struct feature *named(const char *name, size_t length) {
+static const struct feature *feature_named(const char *name, size_t length) {
   const struct feature *f = features;
   while (f->name &&
          (strlen(f->name) != length || memcmp(f->name, name, length) != 0))
@@ -48,7 +48,8 @@ int features_parse(const char *text, uint64_t *set, char *reason, size_t size) {
     *set |= f->bit;
   for (text = text ? text : ""; *(text += strspn(text, blanks));) {
     size_t length = strcspn(text, blanks);
-    const struct feature *f = *text == '-' ? named(text + 1, length - 1) : NULL;
+    const struct feature *f =
+        *text == '-' ? feature_named(text + 1, length - 1) : NULL;
     if (!f) {
       snprintf(reason, size,
                "features: \"%.*s\" is no feature to turn off; -NAME turns off "

@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include "host/adopted.h"
 
@@ -17,7 +16,7 @@
 
 /* ETOOMANYREFS: too many descriptors of this user's processes are in
  * transit. */
-static int send_failed(void) {
+static int wire_send_failed(void) {
   switch (errno) {
   case EAGAIN:
     return PERIGEE_AGAIN;
@@ -52,14 +51,14 @@ int wire_send(int socket, const struct frame *frame, const int *fds,
     sent = sendmsg(socket, &m, MSG_DONTWAIT | MSG_NOSIGNAL);
   while (sent < 0 && errno == EINTR);
   if (sent < 0)
-    return send_failed();
+    return wire_send_failed();
   /* A Unix socket takes a message of this size whole or not at all. */
   return (size_t)sent == v.iov_len ? PERIGEE_OK : PERIGEE_PEER_LOST;
 }
 
 /* ---- A socket that takes parts of frames --------------------------------- */
 
-static void out_drop(struct wire *w) {
+static void wire_out_drop(struct wire *w) {
   free(w->out);
   w->out = NULL;
   w->out_from = w->out_end = 0;
@@ -77,12 +76,13 @@ int wire_flush(int socket, struct wire *w) {
                                                      : PERIGEE_PEER_LOST;
     w->out_from += (uint32_t)sent;
     if (w->out_from == w->out_end)
-      out_drop(w);
+      wire_out_drop(w);
   }
   return PERIGEE_OK;
 }
 
-static int out_append(struct wire *w, const uint8_t *bytes, uint32_t length) {
+static int wire_out_append(struct wire *w, const uint8_t *bytes,
+                           uint32_t length) {
   if (!w->out && !(w->out = malloc(WIRE_OUT)))
     return PERIGEE_AGAIN;
   if (length > WIRE_OUT - (w->out_end - w->out_from))
@@ -96,8 +96,8 @@ static int out_append(struct wire *w, const uint8_t *bytes, uint32_t length) {
 }
 
 /* Encodes the frame as it is sent: in the clear, or as a sealed chunk. */
-static uint32_t encode(struct wire *w, const struct frame *f,
-                       uint8_t bytes[WIRE_ROOM]) {
+static uint32_t wire_encode_sealed(struct wire *w, const struct frame *f,
+                                   uint8_t bytes[WIRE_ROOM]) {
   if (!w->seal_out)
     return wire_encode(f, bytes);
   uint32_t length = wire_encode(f, bytes + SEAL_HEAD);
@@ -106,7 +106,7 @@ static uint32_t encode(struct wire *w, const struct frame *f,
 
 int wire_post(int socket, struct wire *w, const struct frame *frame) {
   uint8_t bytes[WIRE_ROOM];
-  uint32_t length = encode(w, frame, bytes);
+  uint32_t length = wire_encode_sealed(w, frame, bytes);
   ssize_t sent = 0;
   if (!w->out && !w->corked)
     do
@@ -116,13 +116,13 @@ int wire_post(int socket, struct wire *w, const struct frame *frame) {
     return PERIGEE_PEER_LOST;
   uint32_t gone = sent > 0 ? (uint32_t)sent : 0;
   w->sent += length;
-  return gone < length ? out_append(w, bytes + gone, length - gone)
+  return gone < length ? wire_out_append(w, bytes + gone, length - gone)
                        : PERIGEE_OK;
 }
 
 /* ---- Reading ------------------------------------------------------------- */
 
-static void keep_sender(struct wire *w, struct cmsghdr *c) {
+static void wire_keep_sender(struct wire *w, struct cmsghdr *c) {
   struct ucred sender;
   if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_CREDENTIALS)
     return;
@@ -130,9 +130,9 @@ static void keep_sender(struct wire *w, struct cmsghdr *c) {
   w->sender = sender.pid;
 }
 
-static void keep_fds(struct wire *w, struct msghdr *m, bool *excess) {
+static void wire_keep_fds(struct wire *w, struct msghdr *m, bool *excess) {
   for (struct cmsghdr *c = CMSG_FIRSTHDR(m); c; c = CMSG_NXTHDR(m, c)) {
-    keep_sender(w, c);
+    wire_keep_sender(w, c);
     if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
       continue;
     size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
@@ -165,7 +165,7 @@ int wire_read(int socket, struct wire *w) {
                                                    : PERIGEE_PEER_LOST;
   w->sender = 0;
   bool excess = false;
-  keep_fds(w, &m, &excess);
+  wire_keep_fds(w, &m, &excess);
   w->length += (uint32_t)got;
   w->received += (uint64_t)got;
   if (excess)
@@ -176,7 +176,7 @@ int wire_read(int socket, struct wire *w) {
 }
 
 /* A chunk holds exactly one frame. */
-static int open_chunk(struct wire *w, struct frame *frame) {
+static int wire_open_chunk(struct wire *w, struct frame *frame) {
   if (w->length < SEAL_HEAD)
     return 0;
   int length = seal_chunk(w->bytes);
@@ -192,7 +192,7 @@ static int open_chunk(struct wire *w, struct frame *frame) {
 }
 
 int wire_next(struct wire *w, struct frame *frame) {
-  int used = w->seal_in ? open_chunk(w, frame)
+  int used = w->seal_in ? wire_open_chunk(w, frame)
                         : wire_frame(w->bytes, w->length, frame);
   if (used <= 0)
     return used;
@@ -216,5 +216,5 @@ void wire_close(struct wire *w) {
     adopted_close(fd);
   w->length = 0;
   w->corked = false;
-  out_drop(w);
+  wire_out_drop(w);
 }

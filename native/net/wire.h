@@ -20,7 +20,7 @@
  *           descriptor or none; after OFFER
  *   ATTACH  instead of HELLO: this connection is one more stream of a session
  *   PING    keepalive, without content
- *   MOVE    in place of OFFER: dial there, with a ticket (migrate.h)
+ *   MOVE    in place of OFFER: dial there, with a ticket (migrate.c)
  *   EXTRA   of an additional lane: its half (descriptors), its loss, or a message
  *           of its transport; where both sides have the feature "lanes"
  *   DRAIN   the sender takes no more calls, or has none under way (drain.c);
@@ -87,7 +87,7 @@ struct hello {
   uint64_t ticket; /* its key takes the place of the secret; 0: none */
   /* Over TCP; otherwise zeros. */
   uint8_t challenge[HANDSHAKE_CHALLENGE], public_key[HANDSHAKE_KEY];
-  uint8_t cookie[COOKIE]; /* from a RETRY, or zeros (cookie.c) */
+  uint8_t cookie[COOKIE]; /* from a RETRY, or zeros (wireup.c) */
 };
 
 enum terms_flags {
@@ -101,9 +101,12 @@ enum terms_flags {
 struct terms {
   uint64_t epoch, features; /* bits of features.h */
   uint64_t ring, eager, message, typed;
-  /* Over Unix sockets: random bytes that the peer looks for in this side's
-   * memory. Over TCP: the dialer's alias (migrate.c), or 0. */
-  uint64_t probe[2];
+  union {
+    uint64_t
+        probe[2]; /* over Unix sockets: random bytes that the peer looks for
+                          in this side's memory */
+    uint64_t alias[2]; /* over TCP: who the dialer is (migrate.c), or 0 */
+  };
   uint32_t operations, transports;
   char transport[TRANSPORTS_MAX][TRANSPORT_NAME];
   uint8_t local[HELLO_LOCAL]; /* name of this side for peers on its host */
@@ -153,9 +156,9 @@ struct found {
   struct found_key key[FOUND_KEYS];
 };
 
-/* Of an additional lane (lane_offers.c): this side's half; that it is lost, or
- * that there is no half (with a status, and a text); a message of its
- * transport. */
+/* EXTRA brings one of these of an additional lane (lane_offers.c): this side's
+ * half; that it is lost, or that there is no half (with a status, and a text);
+ * a message of its transport. */
 enum extra_word {
   EXTRA_WORD_OFFER = 1,
   EXTRA_WORD_LOST,
@@ -221,9 +224,6 @@ struct wire {
 int wire_frame(const uint8_t *bytes, uint32_t length, struct frame *frame);
 /* Encodes a frame and returns its size, at most FRAME_HEAD + FRAME_BODY. */
 uint32_t wire_encode(const struct frame *frame, uint8_t *bytes);
-/* The same for the body of FOUND (found.c). */
-bool found_decode(const uint8_t *body, uint32_t length, struct found *found);
-uint32_t found_encode(const struct found *found, uint8_t *body);
 /* True if the HELLO has no protocol version in common with this side; then only
  * its versions were read. */
 bool wire_foreign(const struct hello *hello);

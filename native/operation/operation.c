@@ -254,7 +254,7 @@ void operation_free(struct operation *op) {
   operation_unref(op);
   operation_unqueue(op);
   list_remove(&op->all);
-  bool kept = UNLIKELY(engine->thread != NULL) && op->class->keeps &&
+  bool kept = UNLIKELY(engine_copies(engine)) && op->class->keeps &&
               op->class->keeps(op);
   if (UNLIKELY(op->viewed) && !kept)
     operation_unview(op);
@@ -347,7 +347,7 @@ void operation_finish(struct operation *op, int status) {
 }
 
 void operation_settle(struct operation *op) {
-  op->engine->copying = true;
+  op->engine->poll_soon = true;
   if (operation_still(op) != STILL_NOTHING)
     return;
   operation_unqueue(op);

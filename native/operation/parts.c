@@ -202,7 +202,7 @@ int part_step(struct operation *op, int place) {
   /* Nobody is woken for what an additional lane does by itself. */
   if (part && (payload_waits(&part->payload) ||
                (part->lane && !part_is_complete(part, place))))
-    engine->copying = true;
+    engine->poll_soon = true;
   if (n < 0)
     return (int)n;
   return !part || part_is_complete(part, place);

@@ -2,7 +2,7 @@
  *
  * handshake.h - two unauthenticated peers prove to each other that they have
  * the same secret, and agree on keys that nobody else has. These are functions
- * of bytes; wireup/wireup.c and proof.c carry the bytes.
+ * of bytes; wireup/wireup.c and peer.c carry the bytes.
  *
  *   words    = transcript of one side: H(words so far, next frame), of HELLO,
  *              PROOF, TERMS, OFFER and READY
@@ -74,7 +74,7 @@ void handshake_seal_words(const struct handshake *, bool by_dialer,
 void handshake_end(struct handshake *handshake, uint8_t key[HANDSHAKE_KEY]);
 /* Wipes it: the session has ended before it was open. */
 void handshake_forget(struct handshake *handshake);
-/* Derives a ticket's key from an engine's own key (migrate.h). */
+/* Derives a ticket's key from an engine's own key (migrate.c). */
 void handshake_ticket(const uint8_t key[HANDSHAKE_KEY], uint64_t ticket,
                       uint8_t of_ticket[HANDSHAKE_KEY]);
 /* Derives the alias that the engine has with the peer at an address: another

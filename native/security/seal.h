@@ -17,7 +17,7 @@
  *   ChaCha20     seal    329 ns     1.14    1.41    1.48    1.51
  *                open    308 ns     1.13    1.42    1.48    1.50
  *
- * With AES, chunks from 1 KiB on are sealed by OpenSSL (seal_evp.h), with the
+ * With AES, chunks from 1 KiB on are sealed by OpenSSL (seal.c), with the
  * same result. One core of an Intel Xeon (VAES), OpenSSL 3.0.19, which does not
  * use VAES, the best of many turns; 1 KiB, 4 KiB, 16 KiB in GB/s:
  *
@@ -42,6 +42,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* SEAL_LONG: with AES, chunks of so many bytes are sealed by OpenSSL. */
+enum { SEAL_LONG = 1024 };
 enum { SEAL_KEY = 32, SEAL_HEAD = 4, SEAL_TAG = 16, SEAL_MOST = 16 << 10 };
 /* The size of a chunk with that much content, and the largest. */
 #define SEAL_CHUNK(length) (SEAL_HEAD + (length) + SEAL_TAG)
@@ -54,7 +56,7 @@ struct seal {
   _Alignas(16) uint8_t expanded[512]; /* AES: the key's schedule */
   uint8_t key[SEAL_KEY];
   uint64_t counter; /* chunks so far */
-  void *evp;        /* context of seal_evp.h, or NULL */
+  void *evp;        /* context of OpenSSL, or NULL */
   bool aes, bare;
 };
 

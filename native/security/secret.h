@@ -2,7 +2,7 @@
  *
  * secret.h - the shared secret that both sides of a session over TCP prove to
  * have. The text is read once, stretched if a person may have chosen it
- * (stretch.h), and forgotten (but for the environment's). A key made of the
+ * (secret.c), and forgotten (but for the environment's). A key made of the
  * text and the scope is kept as long as the engine. Neither is ever sent, nor
  * part of a message to users.
  */
@@ -29,5 +29,9 @@ bool secret_library(void);
 int secret_load(const char *given, const char *scope, struct secret *secret,
                 char *reason, size_t room);
 void secret_wipe(struct secret *secret);
+/* What PERIGEE_SECRET holds once its text was taken out of the environment. */
+#define STRETCH_TAKEN "*"
+/* Has the secret a form that only random bytes have? */
+bool stretch_random(const char *bytes, size_t length);
 
 #endif

@@ -26,7 +26,7 @@ struct cell {
 
 static const size_t sizes[VAULT_CLASSES] = {VAULT_SMALL, VAULT_LARGE};
 
-static int class_of(size_t length) {
+static int vault_class_of(size_t length) {
   return length <= VAULT_SMALL ? 0 : 1;
 }
 
@@ -61,18 +61,18 @@ static void chunk_free(struct vault_chunk *c) {
   free(c);
 }
 
-static void push(struct vault_chunk *c, struct cell *cell) {
+static void vault_push(struct vault_chunk *c, struct cell *cell) {
   *cell = (struct cell){.chunk = c, .next = c->free};
   c->free = cell;
 }
 
-static struct vault_chunk *grow(struct vault *v, int class) {
+static struct vault_chunk *vault_grow(struct vault *v, int class) {
   const struct node *chunks = &v->classes[class].chunks;
   size_t length = list_empty(chunks) ? FIRST : CHUNK;
   size_t size = sizeof(struct cell) + sizes[class];
   struct vault_chunk *c = chunk_new(v, length);
   for (size_t at = 0; c && at + size <= length; at += size)
-    push(c, (struct cell *)(void *)(c->memory + at));
+    vault_push(c, (struct cell *)(void *)(c->memory + at));
   return c;
 }
 
@@ -82,7 +82,7 @@ static struct vault_chunk *chunk_for(struct vault *v, int class) {
   struct vault_chunk *c = chunk_at(k->chunks.next);
   if (!list_empty(&k->chunks) && c->free)
     return c;
-  c = k->spare ? k->spare : grow(v, class);
+  c = k->spare ? k->spare : vault_grow(v, class);
   k->spare = NULL;
   if (c)
     list_prepend(&k->chunks, &c->node);
@@ -90,7 +90,7 @@ static struct vault_chunk *chunk_for(struct vault *v, int class) {
 }
 
 void *vault_take(struct vault *v, size_t length) {
-  int class = class_of(length);
+  int class = vault_class_of(length);
   if (length > VAULT_LARGE)
     return NULL;
   struct vault_chunk *c = chunk_for(v, class);
@@ -116,13 +116,13 @@ static void chunk_unused(struct vault_class *k, struct vault_chunk *c) {
 }
 
 void vault_give(struct vault *v, void *bytes, size_t length) {
-  struct vault_class *k = &v->classes[class_of(length)];
+  struct vault_class *k = &v->classes[vault_class_of(length)];
   if (!bytes)
     return;
-  sodium_memzero(bytes, sizes[class_of(length)]);
+  sodium_memzero(bytes, sizes[vault_class_of(length)]);
   struct cell *cell = CONTAINER(bytes, struct cell, bytes);
   struct vault_chunk *c = cell->chunk;
-  push(c, cell);
+  vault_push(c, cell);
   list_remove(&c->node);
   list_prepend(&k->chunks, &c->node);
   if (--c->used == 0)

@@ -8,14 +8,14 @@
 #include <unistd.h>
 
 #include "core/accounts.h"
-#include "core/trim.h"
 #include "core/fabrics.h"
 #include "core/hot.h"
 #include "core/lane_list.h"
-#include "migrate.h"
+#include "core/trim.h"
 #include "net/features.h"
+#include "sessions.h"
 
-/* ---- Choosing ----------------------------------------------------------- */
+/* ---- Choosing ------------------------------------------------------------ */
 
 static const struct perigee_transport *const built_in[] = {
     &transport_shm, &transport_verbs, &transport_tcp};
@@ -24,7 +24,7 @@ enum { BUILT_IN = sizeof built_in / sizeof *built_in };
 /* This side's transports in order: those of the options, then the built in.
  * NULL: there are no more. */
 static const struct perigee_transport *
-own_one(const struct perigee_engine *engine, uint32_t index) {
+transport_at(const struct perigee_engine *engine, uint32_t index) {
   const struct perigee_transport *const *t = engine->options.transports;
   for (; t && *t; t++)
     if (index-- == 0)
@@ -33,51 +33,53 @@ own_one(const struct perigee_engine *engine, uint32_t index) {
 }
 
 /* Over TCP: may the transport carry what has to be sealed? */
-static bool safe(const struct perigee_session *s,
-                 const struct perigee_transport *t) {
+static bool transport_is_safe(const struct perigee_session *s,
+                              const struct perigee_transport *t) {
   return t->seals || !proof_strict(s->engine);
 }
 
 void choice_fabrics(struct perigee_session *s) {
   const struct perigee_transport *t;
   s->handshake.fabrics = 0;
-  for (uint32_t i = 0; i < 32 && (t = own_one(s->engine, i)); i++)
-    if (t->fabric && !t->additional && safe(s, t) &&
+  for (uint32_t i = 0; i < 32 && (t = transport_at(s->engine, i)); i++)
+    if (t->fabric && !t->additional && transport_is_safe(s, t) &&
         fabric_usable(s->engine, t))
       s->handshake.fabrics |= 1u << i;
 }
 
-static bool has_fabric(const struct perigee_session *s,
-                       const struct perigee_transport *t) {
+static bool transport_has_fabric(const struct perigee_session *s,
+                                 const struct perigee_transport *t) {
   uint32_t i = 0;
-  while (i < 32 && own_one(s->engine, i) != t)
+  while (i < 32 && transport_at(s->engine, i) != t)
     i++;
   return !t->fabric || (i < 32 && (s->handshake.fabrics >> i & 1));
 }
 
 /* Can the transport carry this session? Over TCP one that needs a Unix socket
- * may be asked for if the session would move for it. A Unix socket does for all:
- * for one that needs TCP the session moves. */
-static bool carries(const struct perigee_session *s,
-                    const struct perigee_transport *t) {
+ * may be asked for if the session would move for it. A Unix socket does for
+ * all: for one that needs TCP the session moves. */
+static bool transport_carries(const struct perigee_session *s,
+                              const struct perigee_transport *t) {
   if (!s->tcp)
     return true;
-  return t->socket == SOCKET_UNIX ? migrate_willing(s)
-                                  : safe(s, t) && has_fabric(s, t);
+  return t->socket == SOCKET_UNIX
+             ? session_may_move(s)
+             : transport_is_safe(s, t) && transport_has_fabric(s, t);
 }
 
 /* If the program asked for one transport, the session uses no other. */
-static bool asked_for_another(const struct perigee_session *s,
-                              const struct perigee_transport *t) {
+static bool choice_asked_for_another(const struct perigee_session *s,
+                                     const struct perigee_transport *t) {
   return *s->target.transport && strcmp(s->target.transport, t->name) != 0;
 }
 
 void choice_list(const struct perigee_session *s, struct terms *terms) {
   const struct perigee_transport *t;
   uint32_t count = 0;
-  for (uint32_t i = 0; count < TRANSPORTS_MAX && (t = own_one(s->engine, i));
-       i++)
-    if (!t->additional && !asked_for_another(s, t) && carries(s, t))
+  for (uint32_t i = 0;
+       count < TRANSPORTS_MAX && (t = transport_at(s->engine, i)); i++)
+    if (!t->additional && !choice_asked_for_another(s, t) &&
+        transport_carries(s, t))
       snprintf(terms->transport[count++], TRANSPORT_NAME, "%s", t->name);
   terms->transports = count;
   lanes_list(s, terms);
@@ -86,7 +88,7 @@ void choice_list(const struct perigee_session *s, struct terms *terms) {
 const struct perigee_transport *transport_named(struct perigee_engine *engine,
                                                 const char *name) {
   const struct perigee_transport *t;
-  for (uint32_t i = 0; (t = own_one(engine, i)); i++)
+  for (uint32_t i = 0; (t = transport_at(engine, i)); i++)
     if (!t->additional && strcmp(t->name, name) == 0)
       return t;
   return NULL;
@@ -96,7 +98,7 @@ int transport_unknown(struct perigee_engine *engine, const char *name) {
   char names[TRANSPORTS_MAX * (TRANSPORT_NAME + 2)] = "";
   const struct perigee_transport *t;
   size_t n = 0;
-  for (uint32_t i = 0; (t = own_one(engine, i)); i++)
+  for (uint32_t i = 0; (t = transport_at(engine, i)); i++)
     if (!t->additional && n < sizeof names - TRANSPORT_NAME - 2)
       n += (size_t)snprintf(names + n, sizeof names - n, "%s%s", n ? ", " : "",
                             t->name);
@@ -114,17 +116,10 @@ bool transport_needs(struct perigee_engine *engine, const char *name,
 
 const struct perigee_transport *transport_alone(struct perigee_engine *engine) {
   const struct perigee_transport *t;
-  for (uint32_t i = 0; (t = own_one(engine, i)); i++)
+  for (uint32_t i = 0; (t = transport_at(engine, i)); i++)
     if (t->alone && !t->additional)
       return t;
   return NULL;
-}
-
-static bool offers(const struct terms *terms, const char *name) {
-  for (uint32_t i = 0; i < terms->transports; i++)
-    if (strcmp(terms->transport[i], name) == 0)
-      return true;
-  return false;
 }
 
 const struct perigee_transport *choice_of(struct perigee_session *s,
@@ -132,14 +127,14 @@ const struct perigee_transport *choice_of(struct perigee_session *s,
   const struct terms *order = s->dialed ? own : &s->peer.terms;
   const struct terms *other = s->dialed ? &s->peer.terms : own;
   for (uint32_t i = 0; i < order->transports; i++)
-    if (offers(other, order->transport[i]))
+    if (terms_offer(other, order->transport[i]))
       return transport_named(s->engine, order->transport[i]);
   return NULL;
 }
 
 /* Over TCP: was a transport asked for that only a Unix socket can have? */
-static bool memory_wanted(const struct perigee_session *s,
-                          const struct terms *peer) {
+static bool choice_wants_memory(const struct perigee_session *s,
+                                const struct terms *peer) {
   if (s->dialed)
     return transport_needs(s->engine, s->target.transport, SOCKET_UNIX);
   for (uint32_t i = 0; i < peer->transports; i++)
@@ -150,7 +145,7 @@ static bool memory_wanted(const struct perigee_session *s,
 
 int choice_none(const struct perigee_session *s, const struct terms *peer,
                 char reason[REASON]) {
-  bool apart = s->tcp && !s->peer.same_host && memory_wanted(s, peer);
+  bool apart = s->tcp && !s->peer.same_host && choice_wants_memory(s, peer);
   snprintf(reason, REASON, "the two sides have no transport in common%s",
            apart ? ": shared memory is for two processes on one host" : "");
   return PERIGEE_UNSUPPORTED;
@@ -159,39 +154,40 @@ int choice_none(const struct perigee_session *s, const struct terms *peer,
 /* ---- Why not the others -------------------------------------------------- */
 
 /* Why a session over TCP does not use a transport that needs a Unix socket. */
-static const char *why_no_memory(const struct perigee_session *s,
-                                 const struct perigee_transport *t) {
+static const char *choice_why_no_memory(const struct perigee_session *s,
+                                        const struct perigee_transport *t) {
   if (!s->peer.same_host)
     return "the peer is on another host";
   if (s->migration.state == MIGRATION_RETURNED)
     return "the session could not move to it";
-  if (!offers(&s->peer.terms, t->name))
+  if (!terms_offer(&s->peer.terms, t->name))
     return "the peer does not offer it";
   return s->peer.terms.user != geteuid() ? "the peer runs as another user"
                                          : "the session did not move to it";
 }
 
-static const char *why_not_here(const struct perigee_session *s,
-                                const struct perigee_transport *t) {
+static const char *choice_why_not_here(const struct perigee_session *s,
+                                       const struct perigee_transport *t) {
   if (t->socket == SOCKET_UNIX)
-    return why_no_memory(s, t);
-  if (!safe(s, t))
+    return choice_why_no_memory(s, t);
+  if (!transport_is_safe(s, t))
     return "what it carries is neither encrypted nor has MACs, and that is "
            "asked for";
   const char *why = fabric_trouble(s->engine, t);
   return *why ? why : "no device here";
 }
 
-static void why_not(const struct perigee_session *s,
-                    const struct perigee_transport *t, char why[REASON]) {
+static void choice_why_not(const struct perigee_session *s,
+                           const struct perigee_transport *t,
+                           char why[REASON]) {
   const char *chosen = s->transport->name;
   if (s->alone)
     snprintf(why, REASON, "it needs a socket");
-  else if (asked_for_another(s, t))
+  else if (choice_asked_for_another(s, t))
     snprintf(why, REASON, "%s was asked for", s->target.transport);
-  else if (!carries(s, t) || (s->tcp && t->socket == SOCKET_UNIX))
-    snprintf(why, REASON, "%s", why_not_here(s, t));
-  else if (!offers(&s->peer.terms, t->name))
+  else if (!transport_carries(s, t) || (s->tcp && t->socket == SOCKET_UNIX))
+    snprintf(why, REASON, "%s", choice_why_not_here(s, t));
+  else if (!terms_offer(&s->peer.terms, t->name))
     snprintf(why, REASON, "the peer does not offer it");
   else
     snprintf(why, REASON, "%s comes first", chosen);
@@ -205,10 +201,10 @@ void choice_considered(const struct perigee_session *s, char *text,
   *text = 0;
   if (!s->transport)
     return;
-  for (uint32_t i = 0; length < size && (t = own_one(s->engine, i)); i++) {
+  for (uint32_t i = 0; length < size && (t = transport_at(s->engine, i)); i++) {
     if (t->additional || strcmp(t->name, s->transport->name) == 0)
       continue;
-    why_not(s, t, why);
+    choice_why_not(s, t, why);
     length += (size_t)snprintf(text + length, size - length, "%s%s: %s",
                                length ? "\n" : "", t->name, why);
   }
@@ -216,15 +212,15 @@ void choice_considered(const struct perigee_session *s, char *text,
 
 /* ---- Opening its half ---------------------------------------------------- */
 
-static void tell(struct perigee_session *s, const void *bytes,
-                 uint32_t length) {
+static void choice_tell_lane(struct perigee_session *s, const void *bytes,
+                             uint32_t length) {
   struct frame f = {.type = FRAME_LANE, .lane = {.length = (uint16_t)length}};
   memcpy(f.lane.bytes, bytes, length);
   if (s->state != PERIGEE_SESSION_ENDED)
-    session_send(s, &f, NULL, 0);
+    s->up->send(s, &f, NULL, 0);
 }
 
-static bool overdue(struct perigee_session *s, uint64_t bytes) {
+static bool choice_overdue(struct perigee_session *s, uint64_t bytes) {
   return engine_overdue(s->engine, bytes);
 }
 
@@ -260,12 +256,12 @@ int choice_open(struct perigee_session *s, struct offer *offer,
       .watch = lane_watch,
       .close = lane_close,
       .detach = attach_closed,
-      .tell = tell,
+      .tell = choice_tell_lane,
       .file = handing_file,
       .hand = handing_hand,
       .later = handing_later,
       .piece = &s->engine->budget.piece,
-      .overdue = overdue,
+      .overdue = choice_overdue,
       .now = &s->engine->now,
       .clock = s->engine->options.clock,
       .context = s->engine->options.context,

@@ -3,9 +3,9 @@
  * drain.c - a side that drains takes no more calls of its peer. It says so by
  * TAKEN, with the number of requests that it has read in this session so far.
  * It answers these as ever. Requests behind them are refused unread, so their
- * caller may make those calls elsewhere, whatever they do: it ends them, and all
- * that it would begin, in DRAINING. Once it has no call under way any more, it
- * says QUIET. Then the session can be closed, and no call is lost by that.
+ * caller may make those calls elsewhere, whatever they do: it ends them, and
+ * all that it would begin, in DRAINING. Once it has no call under way any more,
+ * it says QUIET. Then the session can be closed, and no call is lost by that.
  *
  *   state    event   becomes
  *   none     taken   said     of a session: TAKEN was said, or heard
@@ -14,10 +14,10 @@
  * Each side of a session has this state as the one that drains (ours) and as
  * the peer of one that does (theirs); the two are independent.
  *
- * The number makes the end certain also for a peer that does not poll, and reads
- * TAKEN only after the session was closed: requests are numbered as they are put
- * into the ring, and lanes deliver each once and in order. Where faults are
- * injected lanes do not, and the engine has not the feature (engine.c).
+ * The number makes the end certain also for a peer that does not poll, and
+ * reads TAKEN only after the session was closed: requests are numbered as they
+ * are put into the ring, and lanes deliver each once and in order. Where faults
+ * are injected lanes do not, and the engine has not the feature (engine.c).
  *
  * A peer that lies gains nothing. More requests than were sent, a second word,
  * or a word that does not fit the state ends its session (PROTOCOL). Fewer than
@@ -42,9 +42,10 @@ const struct machine drain_machine = {
     .next = {[NONE] = {[EVENT_TAKEN] = TO(SAID)},
              [SAID] = {[EVENT_QUIET] = TO(QUIET)}}};
 
-static bool say(struct perigee_session *s, uint32_t word, uint64_t taken) {
+static bool drain_say(struct perigee_session *s, uint32_t word,
+                      uint64_t taken) {
   struct frame f = {.type = FRAME_DRAIN, .drain = {word, 0, taken}};
-  return session_send(s, &f, NULL, 0);
+  return s->up->send(s, &f, NULL, 0);
 }
 
 /* ---- The side that drains ------------------------------------------------ */
@@ -55,7 +56,7 @@ void drain_tell(struct perigee_session *s) {
       s->state != PERIGEE_SESSION_OPEN || !(s->peer.features & FEATURE_DRAIN))
     return;
   machine_step(&drain_machine, &s->drain.ours, EVENT_TAKEN);
-  say(s, DRAIN_WORD_TAKEN, s->drain.read);
+  drain_say(s, DRAIN_WORD_TAKEN, s->drain.read);
 }
 
 void perigee_drain(struct perigee_engine *engine) {
@@ -75,9 +76,9 @@ void perigee_resume(struct perigee_engine *engine) {
   engine->draining = false;
 }
 
-/* A peer may call from this side's READY on, before the session is open here and
- * it can be told. */
-static bool waits(const struct perigee_session *s) {
+/* A peer may call from this side's READY on, before the session is open here
+ * and it can be told. */
+static bool drain_is_awaited(const struct perigee_session *s) {
   bool may_call =
       s->state == PERIGEE_SESSION_OPEN ||
       (s->state == PERIGEE_SESSION_HELLO && s->handshake.step == WIREUP_READY);
@@ -90,30 +91,31 @@ uint32_t perigee_drain_waits(const struct perigee_engine *engine) {
   uint32_t count = 0;
   const struct node *n, *head = &engine->sessions;
   for (n = head->next; n != head; n = n->next)
-    count += waits(CONTAINER(n, struct perigee_session, node));
+    count += drain_is_awaited(CONTAINER(n, struct perigee_session, node));
   return count;
 }
 
 /* ---- Its peer ------------------------------------------------------------ */
 
 /* Is it a call that the peer has not answered? */
-static bool is_pending(const struct operation *op) {
+static bool drain_call_pending(const struct operation *op) {
   return op->kind == OP_CALL && call_pending(op);
 }
 
 /* Ends the calls that the peer has not taken. */
-static void end_calls(struct perigee_session *s, uint64_t taken) {
+static void drain_end_calls(struct perigee_session *s, uint64_t taken) {
   struct node *n, *next, *head = &s->operations.all;
   for (n = head->next; n != head; n = next) {
     next = n->next;
     struct operation *op = CONTAINER(n, struct operation, all);
-    if (is_pending(op) && op->message.method != 0 && call_beyond(op, taken))
+    if (drain_call_pending(op) && op->message.method != 0 &&
+        call_beyond(op, taken))
       call_stop(op, PERIGEE_DRAINING);
   }
 }
 
-/* Those that were submitted and have not ended: a poll looks at no operation. */
-static bool has_calls(const struct perigee_session *s) {
+/* Is a call under way? Counters tell: a poll looks at no operation. */
+static bool drain_has_calls(const struct perigee_session *s) {
   return s->counters.calls != s->counters.replies;
 }
 
@@ -121,7 +123,7 @@ int perigee_session_drained(const struct perigee_session *s) {
   LOOK(s->engine);
   if (s->drain.ours == NONE)
     return 0;
-  return s->drain.ours == QUIET && !has_calls(s) ? 1 : PERIGEE_AGAIN;
+  return s->drain.ours == QUIET && !drain_has_calls(s) ? 1 : PERIGEE_AGAIN;
 }
 
 bool drain_owes(const struct perigee_session *s) {
@@ -129,24 +131,24 @@ bool drain_owes(const struct perigee_session *s) {
 }
 
 void drain_turn(struct perigee_session *s) {
-  if (s->state != PERIGEE_SESSION_OPEN || !drain_owes(s) || has_calls(s))
+  if (s->state != PERIGEE_SESSION_OPEN || !drain_owes(s) || drain_has_calls(s))
     return;
   machine_step(&drain_machine, &s->drain.theirs, EVENT_QUIET);
-  say(s, DRAIN_WORD_QUIET, 0);
+  drain_say(s, DRAIN_WORD_QUIET, 0);
 }
 
 /* ---- What is heard ------------------------------------------------------- */
 
-static int heard_taken(struct perigee_session *s, uint64_t taken) {
+static int drain_heard_taken(struct perigee_session *s, uint64_t taken) {
   if (s->drain.theirs != NONE || taken > s->drain.sent)
     return PERIGEE_PROTOCOL;
   machine_step(&drain_machine, &s->drain.theirs, EVENT_TAKEN);
   s->attends = true; /* polls look when it is quiet */
-  end_calls(s, taken);
+  drain_end_calls(s, taken);
   return PERIGEE_OK;
 }
 
-static int heard_quiet(struct perigee_session *s) {
+static int drain_heard_quiet(struct perigee_session *s) {
   if (s->drain.ours != SAID)
     return PERIGEE_PROTOCOL;
   machine_step(&drain_machine, &s->drain.ours, EVENT_QUIET);
@@ -157,6 +159,6 @@ int drain_heard(struct perigee_session *s, const struct drain *word) {
   if (!(s->peer.features & FEATURE_DRAIN))
     return PERIGEE_PROTOCOL;
   s->engine->progress++;
-  return word->word == DRAIN_WORD_TAKEN ? heard_taken(s, word->taken)
-                                        : heard_quiet(s);
+  return word->word == DRAIN_WORD_TAKEN ? drain_heard_taken(s, word->taken)
+                                        : drain_heard_quiet(s);
 }

@@ -22,7 +22,7 @@
  * session. */
 enum { MARK = '+' };
 
-/* ---- Which there are ------------------------------------------------------ */
+/* ---- Which there are ----------------------------------------------------- */
 
 void lanes_list(const struct perigee_session *s, struct terms *terms) {
   const struct perigee_transport *const *t = s->engine->options.transports;
@@ -35,44 +35,44 @@ void lanes_list(const struct perigee_session *s, struct terms *terms) {
 }
 
 static const struct perigee_transport *
-own_named(const struct perigee_session *s, const char *name) {
+additional_named(const struct perigee_session *s, const char *name) {
   const struct perigee_transport *const *t = s->engine->options.transports;
   while (t && *t && !((*t)->additional && strcmp((*t)->name, name) == 0))
     t++;
   return t ? *t : NULL;
 }
 
-static bool names(const struct terms *terms, const char *name) {
+bool terms_offer(const struct terms *terms, const char *name) {
   for (uint32_t i = 0; i < terms->transports; i++)
     if (strcmp(terms->transport[i], name) == 0)
       return true;
   return false;
 }
 
-static bool has_additional(const struct perigee_session *s) {
+static bool session_has_additional(const struct perigee_session *s) {
   const struct perigee_transport *const *t = s->engine->options.transports;
   while (t && *t && !(*t)->additional)
     t++;
   return t && *t;
 }
 
-static bool may_have(const struct perigee_session *s) {
+static bool lanes_may_be(const struct perigee_session *s) {
   return (s->peer.features & FEATURE_LANES) && !s->security.intact && !s->alone;
 }
 
 bool lanes_agree(struct perigee_session *s, const struct terms *own) {
   const struct terms *order = s->dialed ? own : &s->peer.terms;
   const struct terms *other = s->dialed ? &s->peer.terms : own;
-  if (!has_additional(s))
+  if (!session_has_additional(s))
     return true;
   struct lane_list *l = s->lanes = calloc(1, sizeof *s->lanes);
   if (!l)
     return false;
-  for (uint32_t i = 0; may_have(s) && i < order->transports; i++) {
+  for (uint32_t i = 0; lanes_may_be(s) && i < order->transports; i++) {
     const char *name = order->transport[i];
     const struct perigee_transport *t =
-        *name == MARK ? own_named(s, name + 1) : NULL;
-    if (t && names(other, name) && l->count < LANES - 1)
+        *name == MARK ? additional_named(s, name + 1) : NULL;
+    if (t && terms_offer(other, name) && l->count < LANES - 1)
       l->extra[l->count++].transport = t;
   }
   s->attends = s->alone || l->count > 0;
@@ -83,10 +83,10 @@ bool lanes_complete(const struct perigee_session *s) {
   return !s->lanes || s->lanes->heard == s->lanes->count;
 }
 
-/* ---- This side's halves --------------------------------------------------- */
+/* ---- This side's halves -------------------------------------------------- */
 
-static void tell(struct perigee_session *s, uint32_t number, const void *bytes,
-                 uint32_t length) {
+static void extra_tell(struct perigee_session *s, uint32_t number,
+                       const void *bytes, uint32_t length) {
   struct frame f = {
       .type = FRAME_EXTRA,
       .extra = {.lane = (uint8_t)number, .word = EXTRA_WORD_LANE}};
@@ -98,21 +98,25 @@ static void tell(struct perigee_session *s, uint32_t number, const void *bytes,
 
 /* Transports do not know their lane's number, so each number has its own
  * function. */
-static void tell_1(struct perigee_session *s, const void *bytes, uint32_t n) {
-  tell(s, 1, bytes, n);
+static void extra_tell_1(struct perigee_session *s, const void *bytes,
+                         uint32_t n) {
+  extra_tell(s, 1, bytes, n);
 }
-static void tell_2(struct perigee_session *s, const void *bytes, uint32_t n) {
-  tell(s, 2, bytes, n);
+static void extra_tell_2(struct perigee_session *s, const void *bytes,
+                         uint32_t n) {
+  extra_tell(s, 2, bytes, n);
 }
-static void tell_3(struct perigee_session *s, const void *bytes, uint32_t n) {
-  tell(s, 3, bytes, n);
+static void extra_tell_3(struct perigee_session *s, const void *bytes,
+                         uint32_t n) {
+  extra_tell(s, 3, bytes, n);
 }
 static void (*const tells[])(struct perigee_session *, const void *,
-                             uint32_t) = {tell_1, tell_2, tell_3};
+                             uint32_t) = {extra_tell_1, extra_tell_2,
+                                          extra_tell_3};
 _Static_assert(sizeof tells / sizeof *tells == LANES - 1, "one for each");
 
-static struct lane_options options_of(struct perigee_session *s,
-                                      uint32_t number) {
+static struct lane_options extra_options(struct perigee_session *s,
+                                         uint32_t number) {
   return (struct lane_options){
       .operations = s->engine->options.operations,
       .peer_pid = s->process.pid,
@@ -126,10 +130,10 @@ static struct lane_options options_of(struct perigee_session *s,
       .now = &s->engine->now};
 }
 
-static int open_half(struct perigee_session *s, uint32_t number,
-                     struct offer *offer, char reason[REASON]) {
+static int extra_open_half(struct perigee_session *s, uint32_t number,
+                           struct offer *offer, char reason[REASON]) {
   struct extra_lane *x = &s->lanes->extra[number - 1];
-  struct lane_options options = options_of(s, number);
+  struct lane_options options = extra_options(s, number);
   *reason = 0;
   int status = fabric_of(s->engine, x->transport, &options.fabric, reason);
   if (status == PERIGEE_OK)
@@ -141,13 +145,13 @@ static int open_half(struct perigee_session *s, uint32_t number,
   return status;
 }
 
-static void offer_half(struct perigee_session *s, uint32_t number) {
+static void extra_offer_half(struct perigee_session *s, uint32_t number) {
   struct frame f = {
       .type = FRAME_EXTRA,
       .extra = {.lane = (uint8_t)number, .word = EXTRA_WORD_OFFER}};
   struct offer *offer = &f.extra.offer;
   char reason[REASON];
-  int status = open_half(s, number, offer, reason);
+  int status = extra_open_half(s, number, offer, reason);
   if (status < 0) {
     lanes_lose(s, number, status, reason, true);
     return;
@@ -162,12 +166,13 @@ void lanes_offer(struct perigee_session *s) {
   for (uint32_t n = 1;
        s->lanes && n <= s->lanes->count && s->state != PERIGEE_SESSION_ENDED;
        n++)
-    offer_half(s, n);
+    extra_offer_half(s, n);
 }
 
-/* ---- The peer's ----------------------------------------------------------- */
+/* ---- The peer's ---------------------------------------------------------- */
 
-static bool take_descriptors(struct perigee_session *s, struct offer *offer) {
+static bool extra_take_descriptors(struct perigee_session *s,
+                                   struct offer *offer) {
   for (uint32_t i = 0; i < offer->fd_count; i++)
     if ((offer->fds[i] = wire_take_fd(&s->socket.wire)) < 0) {
       while (i-- > 0)
@@ -177,12 +182,12 @@ static bool take_descriptors(struct perigee_session *s, struct offer *offer) {
   return true;
 }
 
-static int join(struct perigee_session *s, uint32_t number,
-                const struct offer *said, bool vouched) {
+static int extra_join(struct perigee_session *s, uint32_t number,
+                      const struct offer *said, bool vouched) {
   struct extra_lane *x = &s->lanes->extra[number - 1];
   struct offer offer = *said;
   char reason[REASON] = "";
-  if (!take_descriptors(s, &offer))
+  if (!extra_take_descriptors(s, &offer))
     return PERIGEE_PROTOCOL;
   if (x->state != EXTRA_OFFERED) { /* this side has no half */
     for (uint32_t i = 0; i < offer.fd_count; i++)
@@ -200,7 +205,7 @@ static int join(struct perigee_session *s, uint32_t number,
 }
 
 /* The peer chose the text, so unprintable characters are replaced. */
-static void lost_there(struct perigee_session *s, const struct extra *e) {
+static void extra_lost_there(struct perigee_session *s, const struct extra *e) {
   char why[REASON];
   uint32_t length = e->offer.length < 200 ? e->offer.length : 200;
   snprintf(why, sizeof why, "the peer: %.*s", (int)length,
@@ -214,7 +219,7 @@ static void lost_there(struct perigee_session *s, const struct extra *e) {
 /* If the transport does not understand the message, only the lane is lost. A
  * word comes behind its half's OFFER, in the handshake or later, so this side's
  * half is open by then, or lost: nobody listens to a lost one. */
-static void lane_word(struct perigee_session *s, const struct extra *e) {
+static void extra_lane_word(struct perigee_session *s, const struct extra *e) {
   struct extra_lane *x = &s->lanes->extra[e->lane - 1];
   if (x->state != EXTRA_OPEN)
     return;
@@ -237,17 +242,17 @@ int lanes_heard(struct perigee_session *s, const struct extra *e,
   l->heard += first;
   s->engine->progress++;
   if (e->word == EXTRA_WORD_OFFER)
-    return join(s, e->lane, &e->offer, vouched);
+    return extra_join(s, e->lane, &e->offer, vouched);
   if (e->word == EXTRA_WORD_LOST)
-    lost_there(s, e);
+    extra_lost_there(s, e);
   else
-    lane_word(s, e);
+    extra_lane_word(s, e);
   return PERIGEE_OK;
 }
 
-/* ---- For people ----------------------------------------------------------- */
+/* ---- For people ---------------------------------------------------------- */
 
-static const char *why_none(const struct perigee_session *s) {
+static const char *extra_why_none(const struct perigee_session *s) {
   if (s->alone)
     return "the session has no socket";
   if (!(s->engine->features & FEATURE_LANES))
@@ -258,8 +263,8 @@ static const char *why_none(const struct perigee_session *s) {
   return "the peer does not have it";
 }
 
-static const struct extra_lane *lane_named(const struct perigee_session *s,
-                                           const char *name) {
+static const struct extra_lane *extra_named(const struct perigee_session *s,
+                                            const char *name) {
   for (uint32_t i = 0; i < s->lanes->count; i++) {
     const struct perigee_transport *t = s->lanes->extra[i].transport;
     if (t && strcmp(t->name, name) == 0)
@@ -268,8 +273,8 @@ static const struct extra_lane *lane_named(const struct perigee_session *s,
   return NULL;
 }
 
-static void kinds(const struct transport_additional *a, char *text,
-                  size_t size) {
+static void extra_kinds(const struct transport_additional *a, char *text,
+                        size_t size) {
   size_t length = 0;
   *text = 0;
   for (const char *const *m = a->memories; *m && length < size; m++)
@@ -277,16 +282,17 @@ static void kinds(const struct transport_additional *a, char *text,
                                length ? ", " : "", *m);
 }
 
-static int line(const struct perigee_session *s,
-                const struct perigee_transport *t, char *text, size_t size) {
-  const struct extra_lane *x = lane_named(s, t->name);
+static int extra_line(const struct perigee_session *s,
+                      const struct perigee_transport *t, char *text,
+                      size_t size) {
+  const struct extra_lane *x = extra_named(s, t->name);
   char of[64];
   if (!x || x->state != EXTRA_OPEN)
     return snprintf(text, size, "%s: %s", t->name,
-                    !x                       ? why_none(s)
+                    !x                       ? extra_why_none(s)
                     : x->state == EXTRA_LOST ? x->why
                                              : "not yet");
-  kinds(t->additional, of, sizeof of);
+  extra_kinds(t->additional, of, sizeof of);
   return snprintf(
       text, size,
       "%s: %s%s%s of %s memory, from %llu bytes on; %llu payloads and %llu "
@@ -309,7 +315,8 @@ const char *lanes_told(const struct perigee_session *s) {
       continue;
     if (length > 0)
       l->told[length++] = '\n';
-    length += (size_t)line(s, *t, l->told + length, sizeof l->told - length);
+    length +=
+        (size_t)extra_line(s, *t, l->told + length, sizeof l->told - length);
   }
   return l->told;
 }

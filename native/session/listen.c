@@ -5,13 +5,10 @@
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
-#include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -21,24 +18,22 @@
 #include "host/adopted.h"
 #include "net/address.h"
 #include "sessions.h"
-#include "unauth.h"
 
 /* BACKLOG: capped by the system. ACCEPTS: connections that one listener accepts
- * before others have their turn. RESERVE: descriptors that unauthenticated
- * peers may not use, at most an eighth of all. */
-enum { BACKLOG = 4096, ACCEPTS = 16, RESERVE = 64 };
+ * before others have their turn. */
+enum { BACKLOG = 4096, ACCEPTS = 16 };
 
-/* ---- Opening ------------------------------------------------------------ */
+/* ---- Opening ------------------------------------------------------------- */
 
 /* Can other hosts connect without being asked for a secret? */
-static bool open_to_all(const struct perigee_engine *engine,
-                        const struct address *address) {
+static bool listens_to_all(const struct perigee_engine *engine,
+                           const struct address *address) {
   return address->tcp && !address_loopback(&address->at) &&
          !engine->secret->set;
 }
 
-static int may_listen(struct perigee_engine *engine, const char *text,
-                      struct address *address) {
+static int listen_check_address(struct perigee_engine *engine, const char *text,
+                                struct address *address) {
   char reason[ADDRESS_REASON];
   int status = address_parse(text, address, reason);
   if (status < 0)
@@ -55,7 +50,7 @@ static int may_listen(struct perigee_engine *engine, const char *text,
                 "\"%.200s\": to listen, name an address of this host by its "
                 "number, or 0.0.0.0 or [::] for all of them",
                 text);
-  if (open_to_all(engine, address) && engine->options.insecure != 1)
+  if (listens_to_all(engine, address) && engine->options.insecure != 1)
     return fail(
         engine, PERIGEE_DENIED,
         "at %.200s any host could connect, and there is no "
@@ -66,7 +61,8 @@ static int may_listen(struct perigee_engine *engine, const char *text,
   return PERIGEE_OK;
 }
 
-static int cannot(struct perigee_listener *l, const struct address *address) {
+static int listen_failed(struct perigee_listener *l,
+                         const struct address *address) {
   if (errno == EADDRINUSE && address->tcp)
     return fail(l->engine, PERIGEE_NAME_TAKEN,
                 "%s is in use by another listener", l->address);
@@ -84,27 +80,28 @@ static int cannot(struct perigee_listener *l, const struct address *address) {
 }
 
 /* Reads the address that the system chose: port 0 stands for any free one. */
-static void learn_address(struct perigee_listener *l) {
+static void listener_learn_address(struct perigee_listener *l) {
   union socket_address at;
   socklen_t length = sizeof at;
   if (getsockname(l->fd, &at.any, &length) == 0)
     address_text(&at, l->address);
 }
 
-static int bind_to(struct perigee_listener *l, const struct address *address) {
+static int listener_bind(struct perigee_listener *l,
+                         const struct address *address) {
   int on = 1;
   if (address->tcp)
     setsockopt(l->fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   if (address->at.any.sa_family == AF_INET6) /* IPv4 has its own listener */
     setsockopt(l->fd, IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof on);
   if (bind(l->fd, &address->at.any, address->length) != 0)
-    return cannot(l, address);
+    return listen_failed(l, address);
   l->file = !address->tcp && address->at.un.sun_path[0];
   if ((l->file && chmod(address->at.un.sun_path, 0600) != 0) ||
       listen(l->fd, BACKLOG) != 0)
-    return cannot(l, address);
+    return listen_failed(l, address);
   if (address->tcp)
-    learn_address(l);
+    listener_learn_address(l);
   if (watch_add(l->engine, l->fd, &l->watcher, EPOLLIN) != 0)
     return fail(l->engine, system_status(errno), "epoll: %s",
                 system_text(errno));
@@ -119,24 +116,24 @@ int perigee_listen(struct perigee_engine *engine, const char *text,
   return listener_open(engine, text, false, out);
 }
 
-static void ready(struct watcher *watcher, uint32_t events);
+static void listener_ready(struct watcher *watcher, uint32_t events);
 
 int listener_open(struct perigee_engine *engine, const char *text, bool tickets,
                   struct perigee_listener **out) {
   struct address address;
   if (!engine_alive(engine))
     return PERIGEE_FORKED;
-  int status = may_listen(engine, text, &address);
+  int status = listen_check_address(engine, text, &address);
   if (status < 0)
     return status;
   struct perigee_listener *l = calloc(1, sizeof *l);
   if (!l)
     return PERIGEE_NO_MEMORY;
   l->engine = engine;
-  l->watcher.ready = ready;
+  l->watcher.ready = listener_ready;
   l->tcp = address.tcp;
   l->tickets = tickets;
-  l->open_to_all = open_to_all(engine, &address);
+  l->open_to_all = listens_to_all(engine, &address);
   snprintf(l->address, sizeof l->address, "%s", text);
   l->fd = socket_new(address.at.any.sa_family);
   if (l->fd < 0) {
@@ -146,7 +143,7 @@ int listener_open(struct perigee_engine *engine, const char *text, bool tickets,
   }
   spare_keep(engine);
   list_append(&engine->listeners, &l->node);
-  status = bind_to(l, &address);
+  status = listener_bind(l, &address);
   if (status < 0) {
     perigee_listener_close(l);
     return status;
@@ -157,7 +154,7 @@ int listener_open(struct perigee_engine *engine, const char *text, bool tickets,
 
 /* Closes connections that were not accepted, with the descriptors that they may
  * have brought over a Unix socket. */
-static void send_away(struct perigee_listener *l) {
+static void listener_send_away(struct perigee_listener *l) {
   int fd;
   while (!l->tcp && (fd = accept4(l->fd, NULL, NULL, SOCK_CLOEXEC)) >= 0) {
     adopted_drain(fd);
@@ -173,7 +170,7 @@ void perigee_listener_named(struct perigee_listener *l) {
 void perigee_listener_close(struct perigee_listener *l) {
   ENTER(l->engine);
   if (engine_alive(l->engine))
-    send_away(l);
+    listener_send_away(l);
   if (l->file && engine_alive(l->engine))
     unlink(l->address + strlen("unix:"));
   watch_close(l->engine, l->fd);
@@ -189,16 +186,16 @@ bool perigee_listener_insecure(const struct perigee_listener *l) {
   return l->open_to_all;
 }
 
-/* ---- Accepting ---------------------------------------------------------- */
+/* ---- Accepting ----------------------------------------------------------- */
 
 /* Without free descriptors, connections are refused one at a time, by means of
  * the spare one: otherwise the socket would stay readable for ever. */
-static bool spare_serves(struct perigee_engine *engine) {
+static bool accept_by_spare(struct perigee_engine *engine) {
   return system_scarce(errno) && spare_lend(engine);
 }
 
 /* Refuses a connection that was accepted. */
-static void turn_away(struct perigee_listener *l, int fd) {
+static void accept_refuse(struct perigee_listener *l, int fd) {
   struct frame f = {.type = FRAME_REFUSE, .refuse = {PERIGEE_AGAIN, CROWDED}};
   wire_send(fd, &f, NULL, 0);
   if (!l->tcp)
@@ -210,27 +207,9 @@ static void turn_away(struct perigee_listener *l, int fd) {
                "for keys (ulimit -l)");
 }
 
-/* The last descriptors are for authenticated peers. The system gives the lowest
- * free number, so a number tells how many are in use. */
-static int reserve_from(void) {
-  struct rlimit limit;
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur > INT_MAX)
-    return INT_MAX;
-  int all = (int)limit.rlim_cur, kept = all / 8;
-  return all - (kept < RESERVE ? kept : RESERVE);
-}
-
-int unauth_place(struct perigee_engine *engine, int fd) {
-  if (fd < reserve_from())
-    return fd;
-  int low = unauth_give_up(engine) ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : -1;
-  if (low >= 0)
-    close(fd);
-  return low;
-}
-
 /* If all sessions are in use, another unauthenticated peer is given up. */
-static struct perigee_session *begin(struct perigee_engine *engine, int *fd) {
+static struct perigee_session *accept_session(struct perigee_engine *engine,
+                                              int *fd) {
   int place = unauth_place(engine, *fd);
   if (place < 0)
     return NULL;
@@ -241,8 +220,8 @@ static struct perigee_session *begin(struct perigee_engine *engine, int *fd) {
   return s;
 }
 
-static void let_in(struct perigee_listener *l, struct perigee_session *s,
-                   const union socket_address *from) {
+static void accept_let_in(struct perigee_listener *l, struct perigee_session *s,
+                          const union socket_address *from) {
   s->tcp = l->tcp;
   s->migration.ticketed = l->tickets;
   snprintf(s->target.address, sizeof s->target.address, "%s", l->address);
@@ -260,27 +239,28 @@ static void let_in(struct perigee_listener *l, struct perigee_session *s,
     session_end(s, PERIGEE_NO_MEMORY, "no memory for one more");
 }
 
-static int next(struct perigee_listener *l, union socket_address *from) {
+static int accept_next(struct perigee_listener *l, union socket_address *from) {
   socklen_t length = sizeof *from;
   return accept4(l->fd, &from->any, &length, SOCK_NONBLOCK | SOCK_CLOEXEC);
 }
 
-static void ready(struct watcher *watcher, uint32_t events) {
+static void listener_ready(struct watcher *watcher, uint32_t events) {
   struct perigee_listener *l =
       CONTAINER(watcher, struct perigee_listener, watcher);
   (void)events;
   struct perigee_engine *engine = l->engine;
   for (int i = 0; i < ACCEPTS; i++) {
     union socket_address from = {0};
-    int fd = next(l, &from);
-    bool last = fd < 0 && spare_serves(engine);
+    int fd = accept_next(l, &from);
+    bool last = fd < 0 && accept_by_spare(engine);
     if (last)
-      fd = next(l, &from);
-    struct perigee_session *s = fd >= 0 && !last ? begin(engine, &fd) : NULL;
+      fd = accept_next(l, &from);
+    struct perigee_session *s =
+        fd >= 0 && !last ? accept_session(engine, &fd) : NULL;
     if (s)
-      let_in(l, s, &from);
+      accept_let_in(l, s, &from);
     else if (fd >= 0)
-      turn_away(l, fd);
+      accept_refuse(l, fd);
     spare_keep(engine);
     if (fd < 0)
       return;

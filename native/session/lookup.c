@@ -18,7 +18,7 @@
 /* ---- Asking ------------------------------------------------------------- */
 
 /* The name is kept in the operation as its message's head would be. */
-static void ask(struct operation *op) {
+static void lookup_ask(struct operation *op) {
   struct frame f = {.type = FRAME_LOOKUP,
                     .lookup = {op->index, op->generation, ""}};
   memcpy(f.lookup.name, op->block, op->length);
@@ -35,7 +35,7 @@ static void ask(struct operation *op) {
 static const struct operation_class lookup_class = {.name = "look-up",
                                                     .kind = OP_LOOKUP,
                                                     .event = PERIGEE_EVENT_DONE,
-                                                    .step = ask,
+                                                    .step = lookup_ask,
                                                     .late = operation_late,
                                                     .stop = operation_finish,
                                                     .given = operation_given};
@@ -63,7 +63,7 @@ int perigee_lookup(struct perigee_session *s, const char *name,
   memcpy(op->block, name, length + 1);
   op->length = length + 1;
   operation_start(op, timeout);
-  ask(op);
+  lookup_ask(op);
   return op->index;
 }
 
@@ -197,8 +197,8 @@ static void remote_free(struct perigee_remote *r) {
 }
 
 /* One that is there, and that no key has come for, may have one now. */
-static int adopt(struct perigee_session *s, const struct found *found,
-                 const char *name, struct perigee_remote **out) {
+static int remote_adopt(struct perigee_session *s, const struct found *found,
+                        const char *name, struct perigee_remote **out) {
   struct perigee_remote *r = known(s, found), *fresh = NULL;
   if (!r && !(r = fresh = remote_new(s, found, name)))
     return PERIGEE_NO_MEMORY;
@@ -225,13 +225,13 @@ static struct operation *asked_for(struct perigee_session *s,
   return is ? op : NULL;
 }
 
-static void answered(struct operation *op, const struct found *found) {
+static void lookup_answered(struct operation *op, const struct found *found) {
   struct perigee_remote *remote = NULL;
   int status = status_of_peer(found->status);
   if (found->slot >= REGION_SLOTS || found->length > PAYLOAD_MAX)
     status = PERIGEE_PROTOCOL;
   if (status == PERIGEE_OK)
-    status = adopt(op->session, found, (const char *)op->block, &remote);
+    status = remote_adopt(op->session, found, (const char *)op->block, &remote);
   op->pointer = (const uint8_t *)remote;
   op->length = 0;
   operation_finish(op, status);
@@ -265,7 +265,7 @@ int lookup_found(struct perigee_session *s, struct found *found) {
   struct operation *op = asked_for(s, found);
   bool good = count == found->fds && names_lanes(s, found);
   if (op && good)
-    answered(op, found);
+    lookup_answered(op, found);
   while (count > 0)
     adopted_close(fds[--count]);
   return good ? PERIGEE_OK : PERIGEE_PROTOCOL;

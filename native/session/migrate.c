@@ -1,7 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * migrate.c - moves between sockets. migrate.h tells which sessions move, and
- * why; local_name.c and tickets.c have what they need for it.
+ * migrate.c - finds out that a peer is on the same host, and moves sessions to
+ * another socket.
+ *
+ * Proof. If the peer's address leads back to this host (address.c), the
+ * connection was made by a process here, which may still be a proxy for another
+ * host. So an engine that speaks TCP has a random abstract name, told in its
+ * TERMS, and a socket beside it, the door: a process that can connect there
+ * shares a network namespace with the engine. The name alone would prove
+ * nothing, as everybody who was told knows it. The kernel tells the process
+ * that owns the door, which is then watched (peer.c). From then on the end of
+ * that process tells of the peer's death, and silence means nothing.
+ *
+ * Moving. A session dialed at one address may be better off at another:
+ *
+ *   dialed over TCP, for any transport or for shared memory, by a peer of the
+ *   same user and host: to a Unix socket, and so to shared memory; after the
+ *   proofs of the secret
+ *   dialed at a Unix socket, for "tcp": to TCP over loopback
+ *
+ * The listening side makes a ticket, valid once and for hello_timeout, and says
+ * MOVE in place of OFFER. Tickets are limited; if none is free, the peer with
+ * the fewest takes one from the peer with the most. The dialer closes the
+ * connection, dials the new address and shows the ticket in its HELLO. The
+ * listeners for that are made when first needed, accept holders of tickets
+ * only, and live as long as the engine. The session keeps the address that was
+ * dialed first. If it cannot move, that address is dialed once more, and there
+ * it stays.
  *
  *   state   event   becomes
  *   none    agree   agreed    the TERMS of both sides allow a move; the
@@ -18,17 +43,48 @@
  *
  * Only a session that has moved has a ticket.
  */
-#include "migrate.h"
-
+#include <errno.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include "core/accounts.h"
-#include "local_name.h"
-#include "tickets.h"
-#include "unauth.h"
+#include "host/adopted.h"
+#include "net/address.h"
+#include "sessions.h"
+
+enum { NAME_TEXT = 48, TICKETS = 64 };
+/* How many connections may wait, and how many are accepted in one go before
+ * other descriptors have their turn. */
+enum { WAITING = 64 };
+
+/* The engine's name, and the door beside it. Sessions that move dial the name
+ * itself. */
+struct local_name {
+  struct watcher watcher; /* of fd */
+  uint8_t bytes[HELLO_LOCAL];
+  int fd; /* the door; -1: it could not be made */
+};
+
+/* Lets one session in at another socket, once. */
+struct ticket {
+  uint64_t id;        /* 0: the entry is free */
+  uint64_t holder[2]; /* the peer that has the ticket (shares.h) */
+  uint32_t session;   /* the session that moves by it */
+  int64_t due;
+  bool tcp;       /* for loopback; otherwise for the Unix socket */
+  int pid, pidfd; /* of the peer */
+  char address[ADDRESS_TEXT];
+};
+
+struct tickets {
+  struct ticket list[TICKETS];
+};
 
 struct migration {
   struct local_name name;
@@ -54,8 +110,154 @@ const struct machine migration_machine = {
         [MIGRATION_MOVED] = {[RETURN] = TO(MIGRATION_RETURNED)},
     }};
 
-static void step(struct perigee_session *s, enum migration_event event) {
+static void migrate_step(struct perigee_session *s,
+                         enum migration_event event) {
   machine_step(&migration_machine, &s->migration.state, event);
+}
+
+/* ---- The name and its door ----------------------------------------------- */
+
+/* The name's address as a text, from "@" on, and as the system takes it. */
+static void name_text(const uint8_t name[HELLO_LOCAL], char text[NAME_TEXT]) {
+  int n = snprintf(text, NAME_TEXT, "@perigee-");
+  for (int i = 0; i < HELLO_LOCAL; i++)
+    n += snprintf(text + n, NAME_TEXT - (size_t)n, "%02x", name[i]);
+}
+
+static socklen_t name_address(const uint8_t name[HELLO_LOCAL],
+                              struct sockaddr_un *un) {
+  char text[NAME_TEXT];
+  name_text(name, text);
+  *un = (struct sockaddr_un){.sun_family = AF_UNIX};
+  memcpy(un->sun_path + 1, text + 1, strlen(text + 1));
+  return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(text));
+}
+
+static socklen_t door_address(const uint8_t name[HELLO_LOCAL],
+                              struct sockaddr_un *un) {
+  socklen_t length = name_address(name, un);
+  *((char *)un + length) = '?';
+  return length + 1;
+}
+
+/* Closes the connections at once: a peer that could connect has seen that the
+ * engine is here. */
+static void door_ready(struct watcher *watcher, uint32_t events) {
+  const struct local_name *n = CONTAINER(watcher, struct local_name, watcher);
+  int fd;
+  (void)events;
+  for (int i = 0; i < WAITING; i++)
+    if ((fd = accept(n->fd, NULL, NULL)) >= 0) {
+      adopted_drain(fd);
+      close(fd);
+    } else {
+      return;
+    }
+}
+
+/* Makes a name and opens its door, if that is possible. */
+static void name_open(struct perigee_engine *engine, struct local_name *n) {
+  const struct perigee_options *o = &engine->options;
+  struct sockaddr_un un;
+  n->watcher.ready = door_ready;
+  n->fd = -1;
+  if (o->random(o->context, n->bytes, sizeof n->bytes) != 0)
+    return;
+  socklen_t length = door_address(n->bytes, &un);
+  n->fd = socket_new(AF_UNIX);
+  if (n->fd >= 0 && (bind(n->fd, (struct sockaddr *)&un, length) != 0 ||
+                     listen(n->fd, WAITING) != 0 ||
+                     watch_add(engine, n->fd, &n->watcher, EPOLLIN) != 0)) {
+    close(n->fd);
+    n->fd = -1;
+  }
+}
+
+static void name_close(struct perigee_engine *engine, struct local_name *n) {
+  if (n->fd >= 0)
+    watch_close(engine, n->fd);
+}
+
+/* Returns whether this side can connect to a peer's door. Our own name, told by
+ * a peer, proves nothing. A socket whose backlog is full counts as reached. fd:
+ * the connection, which the caller closes, or -1. */
+static bool name_reach(const struct local_name *own,
+                       const uint8_t name[HELLO_LOCAL], int *fd) {
+  static const uint8_t none[HELLO_LOCAL];
+  struct sockaddr_un un;
+  *fd = -1;
+  if (memcmp(name, none, HELLO_LOCAL) == 0 ||
+      memcmp(name, own->bytes, HELLO_LOCAL) == 0)
+    return false;
+  socklen_t length = door_address(name, &un);
+  *fd = socket_new(AF_UNIX);
+  if (*fd < 0 || connect(*fd, (struct sockaddr *)&un, length) == 0)
+    return *fd >= 0;
+  bool full = errno == EAGAIN;
+  close(*fd);
+  *fd = -1;
+  return full;
+}
+
+/* ---- Tickets ------------------------------------------------------------- */
+
+/* Frees an entry, and closes its pidfd. */
+static void ticket_clear(struct ticket *t) {
+  if (t->id && t->pidfd >= 0)
+    close(t->pidfd);
+  *t = (struct ticket){.id = 0};
+}
+
+static void tickets_close(struct tickets *tickets) {
+  for (int i = 0; i < TICKETS; i++)
+    ticket_clear(&tickets->list[i]);
+}
+
+/* Returns a ticket that can be used, or NULL. */
+static struct ticket *tickets_find(struct tickets *tickets, uint64_t id,
+                                   bool tcp, int64_t now) {
+  for (int i = 0; id != 0 && i < TICKETS; i++) {
+    struct ticket *t = &tickets->list[i];
+    if (t->id == id && t->tcp == tcp)
+      return now < t->due ? t : NULL;
+  }
+  return NULL;
+}
+
+static int tickets_count(const struct tickets *tickets,
+                         const uint64_t holder[2]) {
+  int count = 0;
+  for (const struct ticket *t = tickets->list; t < tickets->list + TICKETS; t++)
+    count += t->id && memcmp(t->holder, holder, sizeof t->holder) == 0;
+  return count;
+}
+
+/* Returns the oldest ticket of the peer that has most, if that peer has more
+ * than this one; otherwise NULL. */
+static struct ticket *ticket_of_most(struct tickets *tickets,
+                                     const uint64_t holder[2]) {
+  int most = tickets_count(tickets, holder);
+  struct ticket *found = NULL;
+  for (struct ticket *t = tickets->list; t < tickets->list + TICKETS; t++) {
+    int count = tickets_count(tickets, t->holder);
+    if (count > most || (found && count == most && t->due < found->due)) {
+      found = t;
+      most = count;
+    }
+  }
+  return found;
+}
+
+/* Returns the entry for a further ticket of that peer: a free one, that of a
+ * ticket that was not used in time, or one of the peer that has most. The
+ * session that it was given for is to be dropped first. NULL if this peer has
+ * its share. */
+static struct ticket *tickets_place(struct tickets *tickets,
+                                    const uint64_t holder[2], int64_t now) {
+  for (struct ticket *t = tickets->list; t < tickets->list + TICKETS; t++)
+    if (!t->id || now >= t->due)
+      return t;
+  return ticket_of_most(tickets, holder);
 }
 
 /* ---- The peer's host ----------------------------------------------------- */
@@ -85,8 +287,8 @@ void migrate_close(struct perigee_engine *engine) {
 
 /* Returns whether the peer is on this host; its process is known
  * then, unless its door's backlog is full. */
-static bool reached(struct perigee_session *s,
-                    const uint8_t name[HELLO_LOCAL]) {
+static bool migrate_reaches(struct perigee_session *s,
+                            const uint8_t name[HELLO_LOCAL]) {
   struct migration *n = migration_of(s->engine);
   int fd;
   if (!n || !name_reach(&n->name, name, &fd))
@@ -98,7 +300,7 @@ static bool reached(struct perigee_session *s,
   return true;
 }
 
-/* ---- Tickets ------------------------------------------------------------ */
+/* ---- Tickets of sessions ------------------------------------------------- */
 
 /* Frees a ticket and ends the session that was sent away with it: so there are
  * never more such sessions than tickets. */
@@ -133,7 +335,8 @@ static struct ticket *ticket_new(struct perigee_session *s, bool tcp) {
 }
 
 /* Makes the session the one that the ticket was given for. */
-static int admit(struct perigee_session *s, uint64_t id, char reason[REASON]) {
+static int ticket_admit(struct perigee_session *s, uint64_t id,
+                        char reason[REASON]) {
   struct migration *n = s->engine->migration;
   int64_t now = engine_clock(s->engine);
   struct ticket *t = n ? tickets_find(&n->tickets, id, s->tcp, now) : NULL;
@@ -143,7 +346,7 @@ static int admit(struct perigee_session *s, uint64_t id, char reason[REASON]) {
              "once; dial the address where they were");
     return PERIGEE_DENIED;
   }
-  step(s, ENTERED);
+  migrate_step(s, ENTERED);
   s->migration.ticket = id;
   handshake_ticket(n->key, id, s->security.keys->ticket.key);
   s->security.keys->ticket.set = true;
@@ -164,14 +367,14 @@ void migrate_hello(const struct perigee_session *s, struct hello *h) {
 
 /* Tells the listener which sessions belong to one agent. Each listener gets
  * another alias, so that no other peer can use it. */
-static void tell_alias(struct perigee_session *s, const struct migration *n,
-                       struct terms *t) {
+static void migrate_tell_alias(struct perigee_session *s,
+                               const struct migration *n, struct terms *t) {
   union socket_address at;
   socklen_t length = sizeof at;
   memset(&at, 0, sizeof at);
-  _Static_assert(sizeof t->probe == HANDSHAKE_ALIAS, "it has its place");
+  _Static_assert(sizeof t->alias == HANDSHAKE_ALIAS, "it has its place");
   if (n && n->keyed && getpeername(s->socket.fd, &at.any, &length) == 0)
-    handshake_alias(n->key, &at, sizeof at, (uint8_t *)t->probe);
+    handshake_alias(n->key, &at, sizeof at, (uint8_t *)t->alias);
 }
 
 void migrate_terms(struct perigee_session *s, struct terms *t) {
@@ -182,13 +385,8 @@ void migrate_terms(struct perigee_session *s, struct terms *t) {
   if (n && n->name.fd >= 0)
     memcpy(t->local, n->name.bytes, sizeof t->local);
   if (s->dialed)
-    tell_alias(s, n, t);
+    migrate_tell_alias(s, n, t);
   t->user = (uint32_t)geteuid();
-}
-
-bool migrate_willing(const struct perigee_session *s) {
-  return s->dialed && !session_moved(s) &&
-         s->migration.state != MIGRATION_RETURNED;
 }
 
 static const char to_memory[] =
@@ -198,7 +396,8 @@ static const char to_loopback[] =
 
 int migrate_admits(struct perigee_session *s, const struct hello *h,
                    char reason[REASON]) {
-  int status = s->migration.ticketed ? admit(s, h->ticket, reason) : PERIGEE_OK;
+  int status =
+      s->migration.ticketed ? ticket_admit(s, h->ticket, reason) : PERIGEE_OK;
   if (status == PERIGEE_OK && session_moved(s))
     snprintf(s->migration.why, sizeof s->migration.why, "%s",
              s->tcp ? to_loopback : to_memory);
@@ -216,13 +415,13 @@ void migrate_met(struct perigee_session *s, const struct terms *t) {
   s->peer.here = s->tcp && getpeername(s->socket.fd, &at.any, &length) == 0 &&
                  address_here(&at);
   s->peer.same_host =
-      session_moved(s) || (s->peer.here && reached(s, t->local));
+      session_moved(s) || (s->peer.here && migrate_reaches(s, t->local));
 }
 
 /* Returns whether the dialer prefers a transport that needs a Unix socket, and
  * that this side has, to all that both sides have over TCP. */
-static bool prefers_memory(const struct perigee_session *s,
-                           const struct terms *dialer) {
+static bool migrate_prefers_memory(const struct perigee_session *s,
+                                   const struct terms *dialer) {
   for (uint32_t i = 0; i < dialer->transports; i++) {
     const char *name = dialer->transport[i];
     if (transport_needs(s->engine, name, SOCKET_UNIX))
@@ -233,28 +432,29 @@ static bool prefers_memory(const struct perigee_session *s,
   return false;
 }
 
-static bool may_move(const struct perigee_session *s,
-                     const struct terms *dialer, const struct terms *dialed) {
+static bool migrate_may(const struct perigee_session *s,
+                        const struct terms *dialer,
+                        const struct terms *dialed) {
   if (session_moved(s) || s->alone || (dialer->flags & TERMS_STAYS))
     return false;
   if (!s->tcp)
     return s->transport && s->transport->socket == SOCKET_TCP;
   return s->peer.same_host && dialer->user == dialed->user &&
-         prefers_memory(s, dialer);
+         migrate_prefers_memory(s, dialer);
 }
 
 void migrate_agree(struct perigee_session *s, const struct terms *dialer,
                    const struct terms *dialed) {
-  if (may_move(s, dialer, dialed))
-    step(s, AGREE);
+  if (migrate_may(s, dialer, dialed))
+    migrate_step(s, AGREE);
 }
 
 void migrate_stays(struct perigee_session *s) {
   if (s->migration.state == MIGRATION_AGREED)
-    step(s, STAY);
+    migrate_step(s, STAY);
 }
 
-/* ---- Moving ------------------------------------------------------------- */
+/* ---- Moving -------------------------------------------------------------- */
 
 static struct perigee_listener *local_place(struct perigee_engine *engine) {
   struct migration *n = engine->migration;
@@ -272,7 +472,7 @@ static struct perigee_listener *loopback_place(struct perigee_engine *engine) {
   return n ? n->loopback : NULL;
 }
 
-static uint32_t port_of(const struct perigee_listener *l) {
+static uint32_t listener_port(const struct perigee_listener *l) {
   struct address address;
   char reason[ADDRESS_REASON];
   return address_parse(l->address, &address, reason) == PERIGEE_OK
@@ -289,18 +489,18 @@ bool migrate_call(struct perigee_session *s) {
   if (!t)
     return false;
   f.move.ticket = t->id;
-  f.move.port = s->tcp ? 0 : port_of(l);
+  f.move.port = s->tcp ? 0 : listener_port(l);
   handshake_ticket(s->engine->migration->key, t->id, f.move.key);
   unauth_leave(s); /* from here on this connection only has to end */
-  step(s, SEND);
+  migrate_step(s, SEND);
   session_send(s, &f, NULL, 0);
   explicit_bzero(&f.move, sizeof f.move);
   return true;
 }
 
 /* The address to dial, from the peer's TERMS and MOVE. */
-static void place(const struct perigee_session *s, const struct move *move,
-                  struct address *to) {
+static void migrate_place(const struct perigee_session *s,
+                          const struct move *move, struct address *to) {
   *to = (struct address){.tcp = !s->tcp};
   if (s->tcp) {
     to->length = name_address(s->peer.terms.local, &to->at.un);
@@ -318,9 +518,9 @@ int migrate_called(struct perigee_session *s, const struct move *move) {
   if (!s->operations.connect || move->ticket == 0 ||
       (move->port == 0) != s->tcp)
     return PERIGEE_PROTOCOL;
-  place(s, move, &to);
+  migrate_place(s, move, &to);
   session_tell(s, &bye, NULL, 0);
-  step(s, FOLLOW);
+  migrate_step(s, FOLLOW);
   session_back(s);
   s->migration.ticket = move->ticket;
   memcpy(s->security.keys->ticket.key, move->key, sizeof move->key);
@@ -339,7 +539,7 @@ bool migrate_returns(struct perigee_session *s, int status) {
     return false;
   session_back(s);
   secret_wipe(&s->security.keys->ticket);
-  step(s, RETURN);
+  migrate_step(s, RETURN);
   s->migration.ticket = 0;
   snprintf(s->migration.why, sizeof s->migration.why,
            "both sides are on one host, but it could not move to %s",

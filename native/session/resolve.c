@@ -31,7 +31,8 @@ static void watch_changed(void *pointer, ares_socket_t fd, int readable,
     watch_add(r->engine, fd, r->watcher, events);
 }
 
-static void add(struct resolve *r, const struct ares_addrinfo_node *node) {
+static void resolve_add(struct resolve *r,
+                        const struct ares_addrinfo_node *node) {
   union socket_address *to = &r->found.at[r->found.count];
   size_t room = node->ai_family == AF_INET6  ? sizeof to->in6
                 : node->ai_family == AF_INET ? sizeof to->in
@@ -46,8 +47,8 @@ static void add(struct resolve *r, const struct ares_addrinfo_node *node) {
   r->found.count++;
 }
 
-static void answered(void *pointer, int status, int timeouts,
-                     struct ares_addrinfo *result) {
+static void resolve_answered(void *pointer, int status, int timeouts,
+                             struct ares_addrinfo *result) {
   struct resolve *r = pointer;
   (void)timeouts;
   r->done = true;
@@ -55,7 +56,7 @@ static void answered(void *pointer, int status, int timeouts,
   if (!result)
     return;
   for (struct ares_addrinfo_node *n = result->nodes; n; n = n->ai_next)
-    add(r, n);
+    resolve_add(r, n);
   ares_freeaddrinfo(result);
 }
 
@@ -77,7 +78,8 @@ struct resolve *resolve_begin(struct perigee_engine *engine,
   }
   const struct ares_addrinfo_hints hints = {.ai_family = AF_UNSPEC,
                                             .ai_socktype = SOCK_STREAM};
-  ares_getaddrinfo(r->channel, address->host, NULL, &hints, answered, r);
+  ares_getaddrinfo(r->channel, address->host, NULL, &hints, resolve_answered,
+                   r);
   return r;
 }
 

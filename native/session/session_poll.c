@@ -27,7 +27,7 @@ enum { ASKED_A_POLL = 1 << 20 };
 
 /* A peer that has more than a new one leaves some entries of a table that own
  * operations have nearly filled. */
-static bool table_room(const struct perigee_session *s) {
+static bool requests_have_room(const struct perigee_session *s) {
   const struct perigee_engine *engine = s->engine;
   const struct share *peer = s->account.share->parent;
   uint32_t most = engine->options.operations, spare = SPARE_OPERATIONS;
@@ -37,9 +37,9 @@ static bool table_room(const struct perigee_session *s) {
   return engine->live + spare < most;
 }
 
-/* As may_serve, for a peer that is near one of its limits. */
+/* As requests_allowed, for a peer that is near one of its limits. */
 static __attribute__((noinline)) uint64_t
-may_serve_some(const struct perigee_session *s) {
+requests_allowed_few(const struct perigee_session *s) {
   const struct perigee_options *o = &s->engine->options;
   const struct share *peer = s->account.share->parent;
   uint64_t serving = s->account.share->used[SHARE_OPERATIONS],
@@ -47,7 +47,8 @@ may_serve_some(const struct perigee_session *s) {
   bool lies = peer->unread_replies / 4 >= o->untaken;
   if (s->engine->withholds || serving >= o->serving ||
       s->replies.untaken >= UNTAKEN || s->replies.untaken_bytes >= o->untaken ||
-      (lies && (serving > 0 || s->replies.untaken > 0)) || !table_room(s))
+      (lies && (serving > 0 || s->replies.untaken > 0)) ||
+      !requests_have_room(s))
     return 0;
   if (lies)
     n = 1; /* other sessions of the peer do not stop this one entirely */
@@ -68,7 +69,7 @@ may_serve_some(const struct perigee_session *s) {
 
 /* Returns how many requests this poll may read. Those of a peer beyond its
  * share wait in its ring. */
-static uint64_t may_serve(const struct perigee_session *s) {
+static uint64_t requests_allowed(const struct perigee_session *s) {
   const struct perigee_engine *engine = s->engine;
   const struct share *peer = s->account.share->parent;
   uint64_t after = peer->used[SHARE_OPERATIONS] + RECORDS_A_POLL;
@@ -76,7 +77,7 @@ static uint64_t may_serve(const struct perigee_session *s) {
                   s->messages.imm_count / IMMEDIATES_FREE | engine->withholds;
   bool newcomer = after <= engine->shares.quota[SHARE_OPERATIONS].least &&
                   more == 0 && engine->live < engine->shares.easy;
-  return newcomer ? RECORDS_A_POLL : may_serve_some(s);
+  return newcomer ? RECORDS_A_POLL : requests_allowed_few(s);
 }
 
 void perigee_withhold(struct perigee_engine *engine, bool on) {
@@ -88,26 +89,28 @@ void perigee_withhold(struct perigee_engine *engine, bool on) {
 /* ---- Records whose payloads are announced by frames ---------------------- */
 
 /* Is the memory of a payload mapped here already? Additional lanes map none. */
-static bool knows(struct perigee_session *s, const struct source *source) {
+static bool source_is_mapped(struct perigee_session *s,
+                             const struct source *source) {
   const struct transport_loans *l = lane_table(s->lane)->loans;
   return source_lane(source) > 0 || !l->knows || l->knows(s->lane, source);
 }
 
-static bool knows_all(struct perigee_session *s, const struct record *r) {
+static bool record_is_mapped(struct perigee_session *s,
+                             const struct record *r) {
   bool head = r->flags & RECORD_HEAD_BULK, slice = r->flags & RECORD_SLICE_BULK;
-  return (!head || knows(s, &r->head_source)) &&
-         (!slice || knows(s, &r->slice_source));
+  return (!head || source_is_mapped(s, &r->head_source)) &&
+         (!slice || source_is_mapped(s, &r->slice_source));
 }
 
 /* Are there lanes of the numbers that it names, which bring payloads? */
-static bool names_lanes(const struct perigee_session *s,
-                        const struct record *r) {
+static bool record_names_lanes(const struct perigee_session *s,
+                               const struct record *r) {
   bool head = r->flags & RECORD_HEAD_BULK, slice = r->flags & RECORD_SLICE_BULK;
   return (!head || lanes_bring(s, source_lane(&r->head_source))) &&
          (!slice || lanes_bring(s, source_lane(&r->slice_source)));
 }
 
-static uint64_t unread_bytes(const struct perigee_session *s) {
+static uint64_t socket_unread(const struct perigee_session *s) {
   int bytes = 0;
   if (s->socket.fd >= 0 && ioctl(s->socket.fd, FIONREAD, &bytes) < 0)
     bytes = 0;
@@ -119,20 +122,21 @@ static uint64_t unread_bytes(const struct perigee_session *s) {
  * peer sends; until everything is read that was there, the record waits, and
  * with it those behind it in its ring. If the peer has announced nothing, the
  * payload will read as zeros. Returns false if the record still has to wait. */
-static bool frames_are_read(struct perigee_session *s, struct deferred *u,
-                            const struct record *r) {
+static bool record_frames_are_read(struct perigee_session *s,
+                                   struct deferred *u, const struct record *r) {
   if (u->until == 0)
-    u->until = s->socket.wire.received + unread_bytes(s);
+    u->until = s->socket.wire.received + socket_unread(s);
   if (!s->inbox.looked)
     socket_look(s);
   s->inbox.looked = true;
   bool waits = s->socket.wire.received < u->until && !s->socket.hangup &&
-               !knows_all(s, r);
+               !record_is_mapped(s, r);
   return s->state == PERIGEE_SESSION_OPEN && !waits;
 }
 
-/* Memory that was never read is looked at first, within what a poll may copy. */
-static bool looks(struct perigee_session *s, const struct source *source) {
+/* Looks first at memory that was never read, within what a poll may copy. */
+static bool source_is_looked_at(struct perigee_session *s,
+                                const struct source *source) {
   const struct transport_loans *l = lane_table(s->lane)->loans;
   uint64_t work = s->engine->budget.left;
   if (source_lane(source) > 0 || !l->looks)
@@ -147,27 +151,28 @@ static bool looks(struct perigee_session *s, const struct source *source) {
 }
 
 /* Only raw heads are viewed. */
-static bool looks_all(struct perigee_session *s, const struct record *r) {
+static bool record_is_looked_at(struct perigee_session *s,
+                                const struct record *r) {
   bool raw = (r->flags & (RECORD_HEAD_BULK | RECORD_TYPED)) == RECORD_HEAD_BULK;
-  return !raw || looks(s, &r->head_source);
+  return !raw || source_is_looked_at(s, &r->head_source);
 }
 
-/* Of a record with payloads outside of the ring: 1 if it can be served now, 0 if
- * it waits, or PERIGEE_PROTOCOL. */
-static __attribute__((noinline)) int take_bulks(struct perigee_session *s,
-                                                enum ring ring,
-                                                struct deferred *u,
-                                                const struct record *r) {
-  if (!names_lanes(s, r))
+/* Returns 1 if a record with payloads outside of the ring can be served now, 0
+ * if it waits, or PERIGEE_PROTOCOL. */
+static __attribute__((noinline)) int
+record_take_bulks(struct perigee_session *s, enum ring ring, struct deferred *u,
+                  const struct record *r) {
+  if (!record_names_lanes(s, r))
     return PERIGEE_PROTOCOL;
-  if ((knows_all(s, r) || frames_are_read(s, u, r)) && looks_all(s, r))
+  if ((record_is_mapped(s, r) || record_frames_are_read(s, u, r)) &&
+      record_is_looked_at(s, r))
     return 1;
   s->inbox.deferred[ring] = *u;
   return 0;
 }
 
 /* Does a record wait whose bytes must stay in the ring? */
-static inline bool some_wait(const struct perigee_session *s) {
+static inline bool records_wait(const struct perigee_session *s) {
   return s->inbox.deferred[RING_REQUEST].bytes ||
          s->inbox.deferred[RING_REPLY].bytes;
 }
@@ -175,8 +180,8 @@ static inline bool some_wait(const struct perigee_session *s) {
 /* ---- Records ------------------------------------------------------------- */
 
 /* A record that waited is decoded again, as the peer may have changed it. */
-static int next_record(struct perigee_session *s, enum ring ring,
-                       struct deferred *next) {
+static int ring_next_record(struct perigee_session *s, enum ring ring,
+                            struct deferred *next) {
   struct deferred *waits = &s->inbox.deferred[ring];
   next->until = 0;
   if (!waits->bytes)
@@ -189,10 +194,10 @@ static int next_record(struct perigee_session *s, enum ring ring,
 /* Handles one record: returns 1, 0 if there is none, or a status. Inlined, so
  * that there is one for each ring. */
 static inline __attribute__((always_inline)) int
-poll_ring(struct perigee_session *s, enum ring ring) {
+ring_poll(struct perigee_session *s, enum ring ring) {
   struct deferred next;
   struct record record;
-  int status = next_record(s, ring, &next);
+  int status = ring_next_record(s, ring, &next);
   if (status <= 0)
     return status;
   STAMP(STAMP_SEEN);
@@ -201,7 +206,7 @@ poll_ring(struct perigee_session *s, enum ring ring) {
   if (status < 0)
     return status;
   if (UNLIKELY(record.flags & BULKS) &&
-      (status = take_bulks(s, ring, &next, &record)) <= 0)
+      (status = record_take_bulks(s, ring, &next, &record)) <= 0)
     return status;
   s->engine->progress++;
   if (ring == RING_REQUEST)
@@ -217,76 +222,79 @@ poll_ring(struct perigee_session *s, enum ring ring) {
  * not be arriving still (served_hold_back), and the requests of this poll must
  * not take the program long, as it serves all of them before others have a
  * turn. */
-static bool reads_on(const struct perigee_session *s, uint64_t allowed) {
+static bool requests_read_on(const struct perigee_session *s,
+                             uint64_t allowed) {
   return allowed > 0 && !s->inbox.arriving && s->engine->asked < ASKED_A_POLL;
 }
 
-static int request_ring(struct perigee_session *s, uint64_t *allowed) {
-  if (!reads_on(s, *allowed))
+static int ring_poll_requests(struct perigee_session *s, uint64_t *allowed) {
+  if (!requests_read_on(s, *allowed))
     return 0;
   --*allowed;
-  return poll_ring(s, RING_REQUEST);
+  return ring_poll(s, RING_REQUEST);
 }
 
-static inline bool goes_on(const struct perigee_session *s) {
+static inline bool session_goes_on(const struct perigee_session *s) {
   return engine_room(s->engine) && s->state == PERIGEE_SESSION_OPEN;
 }
 
-/* False: poll_ring() would return 0. */
-static inline bool waits_in(const struct perigee_session *s, enum ring ring) {
+/* False: ring_poll() would return 0. */
+static inline bool ring_waits(const struct perigee_session *s, enum ring ring) {
   return lane_has(s->lane, ring) || s->inbox.deferred[ring].bytes;
 }
 
 /* Reads one record of each ring in turn. A ring that was empty is not looked at
- * again in this poll: what arrives meanwhile is found by the next one. So 0 says
- * that nothing could be taken when both were looked at: a record may wait
- * (take_bulks). */
-static __attribute__((noinline)) int read_rings(struct perigee_session *s,
+ * again in this poll: what arrives meanwhile is found by the next one. So 0
+ * says that nothing could be taken when both were looked at: a record may wait
+ * (record_take_bulks). */
+static __attribute__((noinline)) int rings_read(struct perigee_session *s,
                                                 int replies, int requests) {
   int found = 0, budget = RECORDS_A_POLL;
   s->inbox.looked = false;
-  uint64_t allowed = requests ? may_serve(s) : 0;
+  uint64_t allowed = requests ? requests_allowed(s) : 0;
   for (; (replies | requests) && budget > 0; budget--) {
     if (replies) {
-      if ((replies = poll_ring(s, RING_REPLY)) < 0)
+      if ((replies = ring_poll(s, RING_REPLY)) < 0)
         return replies;
       found |= replies;
-      if (!goes_on(s))
+      if (!session_goes_on(s))
         return 1;
     }
     if (requests) {
-      if ((requests = request_ring(s, &allowed)) < 0)
+      if ((requests = ring_poll_requests(s, &allowed)) < 0)
         return requests;
       found |= requests;
-      if (!goes_on(s))
+      if (!session_goes_on(s))
         return 1;
     }
-    replies = replies && waits_in(s, RING_REPLY);
-    requests = requests && waits_in(s, RING_REQUEST);
+    replies = replies && ring_waits(s, RING_REPLY);
+    requests = requests && ring_waits(s, RING_REQUEST);
   }
   return found;
 }
 
-static inline int poll_rings(struct perigee_session *s) {
-  bool replies = waits_in(s, RING_REPLY), requests = waits_in(s, RING_REQUEST);
-  return replies || requests ? read_rings(s, replies, requests) : 0;
+static inline int rings_poll(struct perigee_session *s) {
+  bool replies = ring_waits(s, RING_REPLY),
+       requests = ring_waits(s, RING_REQUEST);
+  return replies || requests ? rings_read(s, replies, requests) : 0;
 }
 
 /* ---- Sessions ------------------------------------------------------------ */
 
 bool session_rests(const struct perigee_session *s) {
-  bool released = !s->engine->keep || s->engine->thread;
-  return released && reads_on(s, may_serve(s)) && engine_room(s->engine) &&
-         !s->socket.hangup && !drain_owes(s) && !some_wait(s) &&
+  return engine_releases(s->engine) &&
+         requests_read_on(s, requests_allowed(s)) && engine_room(s->engine) &&
+         !s->socket.hangup && !drain_owes(s) && !records_wait(s) &&
          !s->polled.unsure &&
          list_empty(&s->operations.backlog[RING_REQUEST]) &&
          list_empty(&s->operations.backlog[RING_REPLY]);
 }
 
-/* No record could be taken, and the peer has left: has all been handled that it
- * sent? A reply that waits now is still being looked at, which ends (looks), and
- * so are those behind it. Requests need no answer any more. */
-static inline bool is_over(const struct perigee_session *s) {
+/* Has everything been handled that the peer sent before it left? It is asked
+ * when no record could be taken. A reply that waits is still being looked at,
+ * which ends (source_is_looked_at), and so are those behind it. Requests need
+ * no answer any more. */
+static inline bool session_is_over(const struct perigee_session *s) {
   return s->socket.hangup && !s->inbox.deferred[RING_REPLY].bytes;
 }
 
@@ -300,15 +308,15 @@ bool session_broken(struct perigee_session *s) {
 }
 
 /* Hears the frames of a session whose lane has taken over its socket. */
-static void hear_lane(struct perigee_session *s) {
+static void session_hear_lane(struct perigee_session *s) {
   if (s->streams.state == STREAMS_LANE)
     attach_wanted(s);
   session_hear(s);
 }
 
 /* Gives back the room of records whose bytes nobody reads any more. */
-static inline void release(struct perigee_session *s) {
-  bool over = (!s->engine->keep || s->engine->thread) && !some_wait(s);
+static inline void session_release(struct perigee_session *s) {
+  bool over = engine_releases(s->engine) && !records_wait(s);
   if (!over)
     return;
   s->inbox.taken = false;
@@ -317,65 +325,67 @@ static inline void release(struct perigee_session *s) {
 }
 
 /* Is there more to do, beside rings that can be looked at? */
-static inline bool has_more(const struct perigee_session *s) {
+static inline bool session_has_more(const struct perigee_session *s) {
   return !lane_shows(s->lane) ||
          !list_empty(&s->operations.backlog[RING_REQUEST]) ||
          !list_empty(&s->operations.backlog[RING_REPLY]);
 }
 
 /* Does that; false: no record is to be read now. */
-static __attribute__((noinline)) bool do_more(struct perigee_session *s) {
+static __attribute__((noinline)) bool
+session_do_more(struct perigee_session *s) {
   const struct perigee_transport *t = lane_table(s->lane);
   if (t->poll && t->poll(s->lane)) {
     s->engine->progress++;
     liveness_heard(s);
   }
   if (s->streams.state != STREAMS_SOCKET && !s->alone)
-    hear_lane(s);
+    session_hear_lane(s);
   if (s->state != PERIGEE_SESSION_OPEN)
     return false;
   if (!list_empty(&s->operations.backlog[RING_REQUEST]))
     backlog_flush(s, RING_REQUEST);
   if (!list_empty(&s->operations.backlog[RING_REPLY]))
     backlog_flush(s, RING_REPLY);
-  return goes_on(s);
+  return session_goes_on(s);
 }
 
 static inline __attribute__((always_inline)) void
-look(struct perigee_session *s) {
+session_look(struct perigee_session *s) {
   if (s->state != PERIGEE_SESSION_OPEN)
     return;
   if (s->inbox.taken || !lane_shows(s->lane))
-    release(s);
+    session_release(s);
   if (s->polled.unsure)
     session_sure(s);
-  if (has_more(s) && !do_more(s))
+  if (session_has_more(s) && !session_do_more(s))
     return;
-  int status = poll_rings(s);
+  int status = rings_poll(s);
   if (status < 0)
     session_end(s, status,
                 "the peer broke the protocol: a record that no "
                 "Perigee of this version writes");
-  else if (status == 0 && is_over(s))
+  else if (status == 0 && session_is_over(s))
     session_end(s, PERIGEE_PEER_LOST, s->ended.reason);
   else if (status == 0)
     session_broken(s);
 }
 
-/* Of those that have no socket, several lanes, or a peer that drains. */
-static __attribute__((noinline)) void attend(struct perigee_session *s) {
+/* Polls a session that has no socket, several lanes, or a peer that drains. */
+static __attribute__((noinline)) void
+session_attend(struct perigee_session *s) {
   if (s->alone)
     s->alone->poll(s);
   else if (s->state == PERIGEE_SESSION_OPEN)
     lanes_poll(s);
-  look(s);
+  session_look(s);
   if (s->state == PERIGEE_SESSION_OPEN)
     drain_turn(s);
 }
 
 void session_poll(struct perigee_session *s) {
   if (s->attends)
-    attend(s);
+    session_attend(s);
   else
-    look(s);
+    session_look(s);
 }

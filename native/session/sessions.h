@@ -1,6 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * sessions.h - interface between the files of this folder.
+ * sessions.h - the interface of this folder's modules, to each other and to the
+ * folders above. They are listed from those that others use to those that use
+ * others: unauth, lane_offers, drain, lookup, peer and dial use none of these
+ * (dial uses resolve.h); socket uses them; then streams, choice, session,
+ * session_poll, listen, migrate. What a module needs of one above it, it asks
+ * of the session (struct upward). Those above say session_end() for an end, and
+ * those below up->end(). A session that cannot be opened where it is may go
+ * back to another address: up->fail() says that, and ends it if it was open.
  */
 #ifndef SESSIONS_H
 #define SESSIONS_H
@@ -27,7 +34,7 @@ struct perigee_listener {
   int fd;
   bool tcp, open_to_all; /* open_to_all: other hosts, and no secret */
   bool file;             /* its file has to be removed */
-  bool tickets;          /* only for sessions that move (migrate.h) */
+  bool tickets;          /* only for sessions that move (migrate.c) */
   char address[ADDRESS_TEXT];
 };
 
@@ -39,12 +46,15 @@ struct perigee_endpoint {
   char info[INFO_TEXT];
 };
 
-/* Events of session_machine; session.c describes them. */
-enum session_event { SESSION_BEGIN, SESSION_OPEN, SESSION_BACK, SESSION_END };
-
 /* Did the session move here, by a ticket? */
 static inline bool session_moved(const struct perigee_session *s) {
   return s->migration.state == MIGRATION_MOVED;
+}
+
+/* May it move yet? Then shared memory may be asked for over TCP. */
+static inline bool session_may_move(const struct perigee_session *s) {
+  return s->dialed && !session_moved(s) &&
+         s->migration.state != MIGRATION_RETURNED;
 }
 
 /* Reasons for which something cannot be sent or received. */
@@ -53,87 +63,108 @@ static inline bool session_moved(const struct perigee_session *s) {
   "too many descriptors are on their way between this user's processes "       \
   "(ulimit -n), or the system has no memory to send them"
 
-/* ---- session.c --------------------------------------------------------- */
-extern const struct machine session_machine;
-/* Of streams_machine: streams.c tells what they do. */
-enum streams_event { STREAMS_TAKE, STREAMS_ATTACH };
-extern const struct machine streams_machine; /* streams.c */
-void session_begun(struct perigee_session *session, int64_t timer);
-void session_opened(struct perigee_session *session);
-struct perigee_session *session_new(struct perigee_engine *, int fd);
-/* Returns NULL if the session does not exist any more. */
-struct perigee_session *session_by_id(struct perigee_engine *, uint32_t id);
+/* ---- unauth.c ------------------------------------------------------------ */
+/* The reason told to unauthenticated peers that are given up. */
+#define CROWDED "too many come at once; try again"
 
-/* ---- session_poll.c ---------------------------------------------------- */
-void session_poll(struct perigee_session *session);
-/* May the session be parked? It may if polls would see everything without
- * looking at it, and nothing here waits for room at the peer. */
-bool session_rests(const struct perigee_session *session);
-/* Ends the session if its lane is broken; returns whether it did. */
-bool session_broken(struct perigee_session *session);
+struct origin_key {
+  uint64_t family, bits;
+};
 
-/* ---- session_end.c ----------------------------------------------------- */
-void session_end(struct perigee_session *session, int status,
-                 const char *reason);
-/* Sends BYE, if the session is open. */
-void session_say_bye(struct perigee_session *session);
-void session_destroy(struct perigee_session *session);
-/* Destroys one that was freed, if no copy is under way for it any more: in a
- * later poll it has to be asked again. */
-bool session_reap(struct perigee_session *session);
-void counters_add(struct perigee_counters *to,
-                  const struct perigee_counters *from);
-void session_close_in_child(struct perigee_session *session);
-/* Gives the handshake up, to begin it again at another address. */
-void session_back(struct perigee_session *session);
+struct origin {
+  struct node node;
+  struct origin_key key;
+  uint32_t here, waiting; /* sessions; those that wait for their turn */
+};
 
-/* ---- choice.c ---------------------------------------------------------- */
-/* Lists the transports that this side can use for the session. */
-void choice_list(const struct perigee_session *session, struct terms *terms);
-/* Over TCP: finds out which transports have their fabric (devices). Their bits
- * are the session's from then on, and it lists only them. */
-void choice_fabrics(struct perigee_session *session);
-/* Returns the first transport in the dialer's order that both sides have, so
- * that both choose the same; NULL if they have none in common. */
-const struct perigee_transport *choice_of(struct perigee_session *session,
-                                          const struct terms *own);
-/* Explains that there is none: a status and the reason. */
-int choice_none(const struct perigee_session *, const struct terms *peer,
-                char reason[REASON]);
-/* Writes why each other transport does not carry the session, one line each. */
-void choice_considered(const struct perigee_session *session, char *text,
-                       size_t size);
-/* Opens this side's half of the transport. */
-int choice_open(struct perigee_session *, struct offer *, char reason[REASON]);
-/* Returns this side's transport of that name, or NULL. */
-const struct perigee_transport *transport_named(struct perigee_engine *,
-                                                const char *name);
-/* Fails with what there is. */
-int transport_unknown(struct perigee_engine *, const char *name);
-/* Is there one of that name here, and does it need such a socket? */
-bool transport_needs(struct perigee_engine *, const char *name,
-                     enum transport_socket socket);
-/* Returns the first transport that works without a socket, or NULL. */
-const struct perigee_transport *transport_alone(struct perigee_engine *);
+struct unauth {
+  struct node all;     /* sessions, the oldest first */
+  struct node origins; /* with sessions; the last one served is last */
+  uint32_t waiting;
+  int64_t paid; /* time up to which turns have used their share */
+};
 
-/* ---- lane_offers.c ----------------------------------------------------- */
+/* open: PERIGEE_NO_MEMORY without memory. Close when no session is left. */
+int unauth_open(struct perigee_engine *engine);
+void unauth_close(struct perigee_engine *engine);
+/* Adds a session that was accepted, over TCP from that address. False without
+ * memory. The session may be given up at once. */
+bool unauth_join(struct perigee_session *, const union socket_address *from);
+/* The session's peer is authenticated, or will not be let in. */
+void unauth_leave(struct perigee_session *session);
+/* Gives up the oldest session of the origin that has most; false: there is
+ * none. */
+bool unauth_give_up(struct perigee_engine *engine);
+/* Keeps the last descriptors free of unauthenticated peers: returns fd, or that
+ * of another such peer, which is given up. -1: there is none to be had. */
+int unauth_place(struct perigee_engine *engine, int fd);
+/* The next step is expensive: the session waits for its turn (wireup_class).
+ * False: the peer is authenticated, and the session goes on at once. */
+bool unauth_wait(struct perigee_session *session);
+/* Gives one session its turn, if one waits and it is time. */
+void unauth_turn(struct perigee_engine *engine);
+/* Are there so many that a dialer must come back with a cookie? */
+bool unauth_crowded(const struct perigee_engine *engine);
+/* Counts an unauthenticated peer ("" if unknown) that a listener refused. */
+void refusals_add(struct perigee_engine *, const char *peer,
+                  const char *address, int status, const char *reason);
+/* Fills in an event of refused peers, if there is one to give. */
+bool refusals_give(struct perigee_engine *, struct perigee_event *);
+
+/* ---- lane_offers.c ------------------------------------------------------- */
 /* Adds the additional lanes that this side has a transport for; by both sides'
  * terms: which of them the session has (false: no memory). */
 void lanes_list(const struct perigee_session *session, struct terms *terms);
 bool lanes_agree(struct perigee_session *session, const struct terms *own);
-/* Says this side's halves; has the peer said all of its? */
+/* offer says this side's halves. complete: has the peer said all of its? */
 void lanes_offer(struct perigee_session *session);
 bool lanes_complete(const struct perigee_session *session);
-/* What the peer says of one, by a process that vouches for it or not (peer.c):
- * PERIGEE_OK, or PERIGEE_PROTOCOL. */
+/* Handles what the peer says of one, by a process that vouches for it or not
+ * (peer.c): PERIGEE_OK, or PERIGEE_PROTOCOL. */
 int lanes_heard(struct perigee_session *, const struct extra *, bool vouched);
 /* A line for each, for people: the session's own text. */
 const char *lanes_told(const struct perigee_session *session);
+/* Do the terms name this transport? */
+bool terms_offer(const struct terms *terms, const char *name);
 
-/* ---- proof.c ----------------------------------------------------------- */
+/* ---- drain.c ------------------------------------------------------------- */
+extern const struct machine drain_machine;
+/* A word of the peer: PERIGEE_OK, or PERIGEE_PROTOCOL. */
+int drain_heard(struct perigee_session *session, const struct drain *word);
+/* Tells the peer of an open session, if this side drains. */
+void drain_tell(struct perigee_session *session);
+/* Answers a peer that drains: part of the polls of sessions that attend. */
+void drain_turn(struct perigee_session *session);
+/* Must a peer that drains still be told that no call is under way? */
+bool drain_owes(const struct perigee_session *session);
+
+/* ---- lookup.c ------------------------------------------------------------ */
+int lookup_asked(struct perigee_session *, const struct lookup *);
+/* Takes the descriptors of its keys. */
+int lookup_found(struct perigee_session *, struct found *);
+void remotes_free(struct perigee_session *session);
+
+/* ---- peer.c -------------------------------------------------------------- */
+/* Finds the process at the other end of a connected Unix socket, by its pidfd.
+ * PERIGEE_OK, or a status and why: another user's process, or it has ended. */
+int peer_take(struct perigee_session *, char reason[REASON]);
+/* unwatch stops telling the process's end. forget closes its pidfd. lend
+ * returns a copy of the pidfd for another session (-1: none), which keeps it by
+ * peer_keep. */
+void peer_unwatch(struct perigee_session *session);
+void peer_forget(struct perigee_session *session);
+int peer_lend(struct perigee_session *session);
+void peer_keep(struct perigee_session *session, int pid, int pidfd);
+/* For a session over TCP: its peer is the process that listens at the other end
+ * of this Unix socket. The pidfd is used only to notice the end of that
+ * process. */
+void peer_named(struct perigee_session *session, int socket);
+/* Was what was read last sent by the very process that the pidfd stands for? */
+bool peer_vouches(const struct perigee_session *session);
+
 /* begin makes the keys that this side's HELLO tells of; false: the session has
- * ended. say sends PROOF; this side's later frames are sealed. flags fills in what
- * its TERMS say of sealing. */
+ * ended. say sends PROOF; this side's later frames are sealed. flags fills in
+ * what its TERMS say of sealing. */
 bool proof_begin(struct perigee_session *session);
 void proof_say(struct perigee_session *session);
 void proof_flags(struct perigee_session *, struct terms *);
@@ -169,123 +200,21 @@ void proof_unindex(struct perigee_session *session);
 struct perigee_session *proof_find(struct perigee_engine *,
                                    const struct attach *);
 
-/* ---- peer.c ------------------------------------------------------------ */
-/* Finds the process at the other end of a connected Unix socket, by its pidfd.
- * PERIGEE_OK, or a status and why: another user's process, or it has ended. */
-int peer_take(struct perigee_session *, char reason[REASON]);
-/* unwatch stops telling the process's end. forget closes its pidfd. lend
- * returns a copy of the pidfd for another session (-1: none), which keeps it by
- * peer_keep. */
-void peer_unwatch(struct perigee_session *session);
-void peer_forget(struct perigee_session *session);
-int peer_lend(struct perigee_session *session);
-void peer_keep(struct perigee_session *session, int pid, int pidfd);
-void peer_ended(struct watcher *, uint32_t events);
-/* For a session over TCP: its peer is the process that listens at the other end
- * of this Unix socket. The pidfd is used only to notice the end of that
- * process. */
-void peer_named(struct perigee_session *session, int socket);
-/* Was what was read last sent by the very process that the pidfd stands for? */
-bool peer_vouches(const struct perigee_session *session);
-
-/* ---- streams.c --------------------------------------------------------- */
-/* Gives the session's socket to its lane, if that takes it; false: the session
- * has ended. */
-bool streams_take(struct perigee_session *session);
-/* For sessions whose frames go through the lane. hear handles the frames that
- * came; say sends one (as wire_send). drain waits until all frames of a session
- * are sent, or a moment has passed; sessions_drain does so for all. */
-void session_hear(struct perigee_session *session);
-int session_say(struct perigee_session *session, const struct frame *frame);
-void session_drain(struct perigee_session *session);
-void sessions_drain(struct perigee_engine *engine);
-
-/* ---- attach.c ---------------------------------------------------------- */
-/* wanted dials further sockets once the lane wants any; end gives them up. heals:
- * is one that is lost attached anew? look then looks after them. closed closes
- * one for the lane. */
-void attach_wanted(struct perigee_session *session);
-void attach_end(struct perigee_session *session);
-bool attach_heals(const struct perigee_session *session);
-void attach_look(struct perigee_session *session);
-void attach_closed(struct perigee_session *session, int fd);
-/* Gives the lane a socket, which is closed whether or not it is taken. */
-int attach_give(struct perigee_session *session, uint32_t number, int fd,
-                const uint8_t *bytes, uint32_t length);
-/* Handles ATTACH, the first frame of an unauthenticated peer. Unless it returns
- * a status, that peer's session is freed. */
-int attach_asked(struct perigee_session *peer, const struct attach *asked);
-
-/* ---- liveness.c -------------------------------------------------------- */
-/* ns: the least dead_after; and the least time that a stream for payloads may be
- * silent, as TCP needs 0.2 s to send a lost packet again. */
-enum { DEAD_AFTER_LEAST = 10000000, STREAM_PATIENCE = 500000000 };
-/* The dead_after that peers are told. */
-uint32_t liveness_told(const struct perigee_engine *engine);
-void liveness_begin(struct perigee_session *session);
-/* The peer's process has ended, but another process has its socket open. */
-void liveness_peer_exited(struct perigee_session *session);
-bool liveness_wanted(const struct perigee_session *session);
-void liveness_heard(struct perigee_session *session); /* looks if it was */
-void liveness_tick(struct perigee_session *session);
-/* For how long a socket for payloads may be silent; 0: without an end. */
-int64_t liveness_of_streams(const struct perigee_session *session);
-
-/* ---- drain.c ----------------------------------------------------------- */
-extern const struct machine drain_machine;
-/* A word of the peer: PERIGEE_OK, or PERIGEE_PROTOCOL. */
-int drain_heard(struct perigee_session *session, const struct drain *word);
-/* Tells the peer of an open session, if this side drains. */
-void drain_tell(struct perigee_session *session);
-/* Answers a peer that drains: part of the polls of sessions that attend. */
-void drain_turn(struct perigee_session *session);
-/* Waits a peer that drains to hear that no call is under way? */
-bool drain_owes(const struct perigee_session *session);
-
-/* ---- lookup.c ---------------------------------------------------------- */
-int lookup_asked(struct perigee_session *, const struct lookup *);
-/* Takes the descriptors of its keys. */
-int lookup_found(struct perigee_session *, struct found *);
-void remotes_free(struct perigee_session *session);
-
-/* ---- listen.c ---------------------------------------------------------- */
-/* Keeps the last descriptors free of unauthenticated peers: returns fd, or that
- * of another such peer, which is given up. -1: there is none to be had. */
-int unauth_place(struct perigee_engine *engine, int fd);
-/* As perigee_listen. tickets: accepts only sessions that move. */
-int listener_open(struct perigee_engine *, const char *address, bool tickets,
-                  struct perigee_listener **listener);
-
-/* ---- dial.c ------------------------------------------------------------ */
-extern const struct operation_class connect_class;
-/* For a session in state "none". ready: the connecting socket has an event;
- * resolved: the look-up has one; tick: the timer is due; end: stops dialing. */
+/* ---- dial.c -------------------------------------------------------------- */
+/* For a session in state "none". new returns NULL without memory. to begins to
+ * dial, and later does so after a pause, as the listener is crowded; an error
+ * fails the session. again tries a Unix socket once more whose backlog was
+ * full. ready: the connecting socket has an event; resolved: the look-up has
+ * one. end stops dialing. */
+struct dial *dial_new(const struct address *address);
+void dial_to(struct perigee_session *, const struct address *);
+void dial_later(struct perigee_session *, struct dial *);
+void dial_again(struct perigee_session *session);
 void dial_ready(struct perigee_session *session);
 void dial_resolved(struct watcher *, uint32_t events);
-void dial_tick(struct perigee_session *session);
 void dial_end(struct perigee_session *session);
-/* Dials again after a pause, as the listener is crowded; false: nobody
- * waits. */
-bool dial_again(struct perigee_session *session);
-/* Begins to dial; an error ends the session. */
-void dial_to(struct perigee_session *, const struct address *);
 
-/* ---- handing.c --------------------------------------------------------- */
-/* For transports (transport.h): memory that the peer is to map. */
-int handing_file(struct perigee_session *, const char **why);
-int handing_hand(struct perigee_session *, const void *bytes, uint32_t length,
-                 int fd, const char **why);
-void handing_later(struct perigee_session *, const char *why);
-/* due: the timer of an open session has fired; room: its socket has room. */
-void handing_due(struct perigee_session *session);
-void handing_room(struct perigee_session *session);
-/* The engine's spare descriptor. lend closes it, so that another can be opened
- * in its place (false: it was closed already); keep opens it again, if
- * possible. */
-bool spare_lend(struct perigee_engine *engine);
-void spare_keep(struct perigee_engine *engine);
-
-/* ---- socket.c ---------------------------------------------------------- */
+/* ---- socket.c ------------------------------------------------------------ */
 /* For transports: watch a lane's socket, edge-triggered; close one. */
 int lane_watch(struct perigee_session *session, int fd);
 void lane_close(struct perigee_session *session, int fd);
@@ -309,12 +238,155 @@ void session_await_room(struct perigee_session *session);
 /* Sends a frame or ends the session; returns false if it ended. */
 bool session_send(struct perigee_session *, const struct frame *,
                   const int *fds, uint32_t fd_count);
+/* For sessions whose frames go through the lane: handles those that came. */
+void session_hear(struct perigee_session *session);
+/* Adds the bytes of the session's sockets so far. */
+void socket_traffic(const struct perigee_session *, uint64_t *sent,
+                    uint64_t *received);
+/* Does the peer have to be heard for the session to last (streams.c)? */
+bool liveness_wanted(const struct perigee_session *session);
+/* Notes it if the peer was heard. */
+void liveness_heard(struct perigee_session *session);
+/* For transports (transport.h): memory that the peer is to map. */
+int handing_file(struct perigee_session *, const char **why);
+int handing_hand(struct perigee_session *, const void *bytes, uint32_t length,
+                 int fd, const char **why);
+void handing_later(struct perigee_session *, const char *why);
+/* The engine's spare descriptor. lend closes it, so that another can be opened
+ * in its place (false: it was closed already); keep opens it again, if
+ * possible. */
+bool spare_lend(struct perigee_engine *engine);
+void spare_keep(struct perigee_engine *engine);
 
-/* ---- refused.c ----------------------------------------------------------- */
-/* Counts an unauthenticated peer ("" if unknown) that a listener refused. */
-void refusals_add(struct perigee_engine *, const char *peer,
-                  const char *address, int status, const char *reason);
-/* Fills in an event of refused peers, if there is one to give. */
-bool refusals_give(struct perigee_engine *, struct perigee_event *);
+/* ---- streams.c ----------------------------------------------------------- */
+enum streams_event { STREAMS_TAKE, STREAMS_ATTACH };
+extern const struct machine streams_machine;
+/* Gives the session's socket to its lane, if that takes it; false: the session
+ * has ended. */
+bool streams_take(struct perigee_session *session);
+/* For sessions whose frames go through the lane: drain waits until all frames
+ * of a session are sent, or a moment has passed; sessions_drain does so for
+ * all. */
+void session_drain(struct perigee_session *session);
+void sessions_drain(struct perigee_engine *engine);
+
+/* wanted dials further sockets once the lane wants any; end gives them up.
+ * heals: is one that is lost attached anew? closed closes one for the lane. */
+void attach_wanted(struct perigee_session *session);
+void attach_end(struct perigee_session *session);
+bool attach_heals(const struct perigee_session *session);
+void attach_closed(struct perigee_session *session, int fd);
+/* Gives the lane a socket, which is closed whether or not it is taken. */
+int attach_give(struct perigee_session *session, uint32_t number, int fd,
+                const uint8_t *bytes, uint32_t length);
+/* Handles ATTACH, the first frame of an unauthenticated peer. Unless it returns
+ * a status, that peer's session is freed. */
+int attach_asked(struct perigee_session *peer, const struct attach *asked);
+
+/* ns: the least dead_after; and the least time that a stream for payloads may
+ * be silent, as TCP needs 0.2 s to send a lost packet again. */
+enum { DEAD_AFTER_LEAST = 10000000, STREAM_PATIENCE = 500000000 };
+/* The dead_after that peers are told. */
+uint32_t liveness_told(const struct perigee_engine *engine);
+void liveness_begin(struct perigee_session *session);
+/* The peer's process has ended, but another process has its socket open. */
+void liveness_peer_exited(struct perigee_session *session);
+/* For how long a socket for payloads may be silent; 0: without an end. */
+int64_t liveness_of_streams(const struct perigee_session *session);
+
+/* ---- choice.c ------------------------------------------------------------ */
+/* Lists the transports that this side can use for the session. */
+void choice_list(const struct perigee_session *session, struct terms *terms);
+/* Over TCP: finds out which transports have their fabric (devices). Their bits
+ * are the session's from then on, and it lists only them. */
+void choice_fabrics(struct perigee_session *session);
+/* Returns the first transport in the dialer's order that both sides have, so
+ * that both choose the same; NULL if they have none in common. */
+const struct perigee_transport *choice_of(struct perigee_session *session,
+                                          const struct terms *own);
+/* Explains that there is none: a status and the reason. */
+int choice_none(const struct perigee_session *, const struct terms *peer,
+                char reason[REASON]);
+/* Writes why each other transport does not carry the session, one line each. */
+void choice_considered(const struct perigee_session *session, char *text,
+                       size_t size);
+/* Opens this side's half of the transport. */
+int choice_open(struct perigee_session *, struct offer *, char reason[REASON]);
+/* Returns this side's transport of that name, or NULL. */
+const struct perigee_transport *transport_named(struct perigee_engine *,
+                                                const char *name);
+/* Fails with what there is. */
+int transport_unknown(struct perigee_engine *, const char *name);
+/* Is there one of that name here, and does it need such a socket? */
+bool transport_needs(struct perigee_engine *, const char *name,
+                     enum transport_socket socket);
+/* Returns the first transport that works without a socket, or NULL. */
+const struct perigee_transport *transport_alone(struct perigee_engine *);
+
+/* ---- session.c ----------------------------------------------------------- */
+extern const struct machine session_machine;
+extern const struct operation_class connect_class;
+struct perigee_session *session_new(struct perigee_engine *, int fd);
+/* Returns NULL if the session does not exist any more. */
+struct perigee_session *session_by_id(struct perigee_engine *, uint32_t id);
+/* Steps of its life: the handshake begins; both sides are ready. */
+void session_begun(struct perigee_session *session);
+void session_opened(struct perigee_session *session);
+/* Gives the handshake up, to begin it again at another address. */
+void session_back(struct perigee_session *session);
+/* Dials again after a pause, as the listener is crowded; false: nobody
+ * waits. */
+bool session_dial_again(struct perigee_session *session);
+/* Ends the session, for good. */
+void session_end(struct perigee_session *session, int status,
+                 const char *reason);
+/* Sends BYE, if the session is open. */
+void session_say_bye(struct perigee_session *session);
+/* Destroys one that was freed, if no copy is under way for it any more: in a
+ * later poll it has to be asked again. */
+bool session_reap(struct perigee_session *session);
+void session_destroy(struct perigee_session *session);
+void session_close_in_child(struct perigee_session *session);
+void counters_add(struct perigee_counters *to,
+                  const struct perigee_counters *from);
+
+/* ---- session_poll.c ------------------------------------------------------ */
+void session_poll(struct perigee_session *session);
+/* May the session be parked? It may if polls would see everything without
+ * looking at it, and nothing here waits for room at the peer. */
+bool session_rests(const struct perigee_session *session);
+/* Ends the session if its lane is broken; returns whether it did. */
+bool session_broken(struct perigee_session *session);
+
+/* ---- listen.c ------------------------------------------------------------ */
+/* As perigee_listen. tickets: accepts only sessions that move. */
+int listener_open(struct perigee_engine *, const char *address, bool tickets,
+                  struct perigee_listener **listener);
+
+/* ---- migrate.c ----------------------------------------------------------- */
+extern const struct machine migration_machine;
+/* Fill in the fields of HELLO and TERMS that are about moving. */
+void migrate_hello(const struct perigee_session *, struct hello *);
+void migrate_terms(struct perigee_session *, struct terms *);
+/* Returns PERIGEE_OK if the sender of this HELLO may come in here, else a
+ * status and the reason. */
+int migrate_admits(struct perigee_session *, const struct hello *,
+                   char reason[REASON]);
+/* Finds out from the peer's TERMS whether it is on this host. */
+void migrate_met(struct perigee_session *, const struct terms *);
+/* Takes the step to agreed if the session may move. Both sides compute the same
+ * answer. */
+void migrate_agree(struct perigee_session *, const struct terms *dialer,
+                   const struct terms *dialed);
+/* Takes the step back if a move was agreed: the session stays where it is. */
+void migrate_stays(struct perigee_session *session);
+/* Sends MOVE; false if it cannot. */
+bool migrate_call(struct perigee_session *session);
+/* Called when the peer has sent MOVE. */
+int migrate_called(struct perigee_session *, const struct move *);
+/* Called when a session that is not open fails. Returns true if it had moved
+ * and now goes back to the address that was dialed first. */
+bool migrate_returns(struct perigee_session *session, int status);
+void migrate_close(struct perigee_engine *engine);
 
 #endif

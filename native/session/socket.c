@@ -1,21 +1,66 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * socket.c - frames on a session's socket. listen.c and dial.c make the
- * sockets.
+ * socket.c - a session's socket: the frames on it, and the memory that a lane
+ * hands to its peer by it. listen.c and dial.c make the sockets. Where a
+ * session has none, or its lane has taken it over (streams.c), its frames go
+ * through the lane.
+ *
+ * Handing memory. Files (memfds) are announced by frames on the session's Unix
+ * socket while the session lasts.
+ *
+ *   state    event                                        becomes
+ *   free     the socket is full                           waiting
+ *   free     no descriptor, or no memory, is to be had    resting
+ *   waiting  epoll tells that the socket has room         free
+ *   waiting  it has had none for long                     the session ends
+ *   resting  RESTS is over                                free
+ *
+ * Memory is handed only in state free; in the other states a poll tries nothing
+ * and pays nothing, and the timer runs (session_socket.handing). When the state
+ * becomes free again, operations that wait for a block are stepped once.
+ *
+ * The spare descriptor. A program may use all its descriptors for a while.
+ * Sessions need one more for a moment whenever memory is handed over, and
+ * should not end for lack of it. So each engine keeps one open, closes it when
+ * another is needed in its place, and opens it again at once.
  */
 #include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "base/system.h"
 #include "core/hot.h"
 #include "core/lanes.h"
 #include "host/adopted.h"
-#include "migrate.h"
-#include "unauth.h"
+#include "sessions.h"
 
 enum { READS = 16 }; /* reads of one socket before others have their turn */
+
+/* ns. WAITS is long: a live peer reads its socket whenever it polls. */
+static const int64_t RESTS = 1000000, WAITS = INT64_C(5000000000);
+static const char full[] = NOT_TAKEN; /* socket.unhanded in state waiting */
+
+/* ---- The spare descriptor ------------------------------------------------ */
+
+bool spare_lend(struct perigee_engine *engine) {
+  if (engine->spare_fd < 0)
+    return false;
+  close(engine->spare_fd);
+  engine->spare_fd = -1;
+  return true;
+}
+
+/* A copy of any descriptor will do. */
+void spare_keep(struct perigee_engine *engine) {
+  if (engine->spare_fd < 0)
+    engine->spare_fd = fcntl(engine->epoll, F_DUPFD_CLOEXEC, 0);
+}
+
+/* ---- Sockets of the lane ------------------------------------------------- */
 
 void lane_close(struct perigee_session *s, int fd) {
   watch_close(s->engine, fd);
@@ -31,7 +76,7 @@ int lane_watch(struct perigee_session *s, int fd) {
 
 /* ---- Sending ------------------------------------------------------------- */
 
-static void set_waits(struct perigee_session *s, bool waits) {
+static void socket_set_waits(struct perigee_session *s, bool waits) {
   if (waits == s->socket.waits || s->socket.hangup)
     return;
   s->socket.waits = waits;
@@ -40,18 +85,18 @@ static void set_waits(struct perigee_session *s, bool waits) {
 }
 
 /* Has epoll report room in the socket while something waits to be sent. */
-static void watch_room(struct perigee_session *s) {
+static void socket_watch_room(struct perigee_session *s) {
   if (!s->socket.wire.corked)
-    set_waits(s, wire_waits(&s->socket.wire));
+    socket_set_waits(s, wire_waits(&s->socket.wire));
 }
 
 void session_await_room(struct perigee_session *s) {
-  set_waits(s, true);
+  socket_set_waits(s, true);
 }
 
-static int post(struct perigee_session *s, const struct frame *f) {
+static int socket_post(struct perigee_session *s, const struct frame *f) {
   int status = wire_post(s->socket.fd, &s->socket.wire, f);
-  watch_room(s);
+  socket_watch_room(s);
   return status;
 }
 
@@ -59,14 +104,21 @@ void session_uncork(struct perigee_session *s) {
   if (s->socket.fd < 0 || !s->socket.wire.corked)
     return;
   wire_flush(s->socket.fd, &s->socket.wire);
-  watch_room(s);
+  socket_watch_room(s);
+}
+
+static int socket_say_by_lane(struct perigee_session *s,
+                              const struct frame *f) {
+  uint8_t bytes[FRAME_HEAD + FRAME_BODY];
+  return lane_table(s->lane)->frames->say(s->lane, bytes,
+                                          wire_encode(f, bytes));
 }
 
 int session_tell(struct perigee_session *s, const struct frame *f,
                  const int *fds, uint32_t fd_count) {
   if (s->streams.state != STREAMS_SOCKET)
-    return session_say(s, f);
-  return s->tcp ? post(s, f) : wire_send(s->socket.fd, f, fds, fd_count);
+    return socket_say_by_lane(s, f);
+  return s->tcp ? socket_post(s, f) : wire_send(s->socket.fd, f, fds, fd_count);
 }
 
 bool session_send(struct perigee_session *s, const struct frame *f,
@@ -75,16 +127,142 @@ bool session_send(struct perigee_session *s, const struct frame *f,
   if (status == PERIGEE_OK)
     return true;
   if (status == PERIGEE_AGAIN)
-    session_end(s, PERIGEE_PROTOCOL, NOT_TAKEN);
+    s->up->fail(s, PERIGEE_PROTOCOL, NOT_TAKEN);
   else if (status == PERIGEE_NO_MEMORY)
-    session_end(s, PERIGEE_NO_MEMORY, IN_FLIGHT);
+    s->up->fail(s, PERIGEE_NO_MEMORY, IN_FLIGHT);
   /* A dead peer is noticed by end of file, after all that it sent. */
   return status == PERIGEE_PEER_LOST;
 }
 
+/* ---- Handing memory ------------------------------------------------------ */
+
+/* Nothing is handed before the session is open. */
+static bool handing_is_free(const struct perigee_session *s, const char **why) {
+  bool is_free = s->state != PERIGEE_SESSION_HELLO && !s->socket.handing.next;
+  if (!is_free)
+    *why = s->socket.unhanded;
+  return is_free;
+}
+
+static void handing_due(struct timer *timer);
+
+/* Counts from the present, as the engine's time may be old. */
+static void handing_pause(struct perigee_session *s, const char *why,
+                          int64_t time) {
+  int64_t now = engine_clock(s->engine);
+  s->socket.unhanded = why;
+  s->socket.handing.expired = handing_due;
+  timers_add(&s->engine->timers, &s->socket.handing, now + time);
+}
+
+void handing_later(struct perigee_session *s, const char *why) {
+  spare_keep(s->engine);
+  if (s->state == PERIGEE_SESSION_OPEN && !s->socket.handing.next)
+    handing_pause(s, why, RESTS);
+}
+
+/* Counts as progress, so that the next poll steps the operations that wait for
+ * a block. */
+static void handing_resume(struct perigee_session *s) {
+  timers_remove(&s->engine->timers, &s->socket.handing);
+  s->engine->progress++;
+  hot_activate(s);
+}
+
+static bool socket_has_room(const struct perigee_session *s) {
+  struct pollfd p = {.fd = s->socket.fd, .events = POLLOUT};
+  return poll(&p, 1, 0) == 1;
+}
+
+/* Checks the socket itself: if this side was stopped for a while, epoll has not
+ * yet told of the room that the peer made. */
+static void handing_due(struct timer *timer) {
+  struct perigee_session *s =
+      CONTAINER(timer, struct perigee_session, socket.handing);
+  if (s->socket.unhanded == full && !socket_has_room(s))
+    s->up->end(s, PERIGEE_PROTOCOL, NOT_TAKEN);
+  else
+    handing_resume(s);
+}
+
+static void handing_room(struct perigee_session *s) {
+  if (s->state == PERIGEE_SESSION_OPEN && !s->tcp)
+    handing_resume(s);
+}
+
+static int handing_memfd(void) {
+  return memfd_create("perigee-arena", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+}
+
+int handing_file(struct perigee_session *s, const char **why) {
+  if (!handing_is_free(s, why))
+    return PERIGEE_AGAIN;
+  int fd = handing_memfd();
+  bool scarce = fd < 0 && system_scarce(errno);
+  if (scarce && spare_lend(s->engine))
+    fd = handing_memfd();
+  if (fd >= 0)
+    return fd;
+  *why = scarce ? NO_DESCRIPTORS : "the system has no memory for a file of it";
+  handing_later(s, *why);
+  return scarce ? PERIGEE_AGAIN : PERIGEE_NO_MEMORY;
+}
+
+static void handing_went(struct perigee_session *s, int fd) {
+  if (fd >= 0)
+    close(fd);
+  spare_keep(s->engine);
+}
+
+int handing_hand(struct perigee_session *s, const void *bytes, uint32_t length,
+                 int fd, const char **why) {
+  struct frame f = {.type = FRAME_LANE,
+                    .lane = {.length = (uint16_t)length, .fds = fd >= 0}};
+  if (!handing_is_free(s, why) || s->state != PERIGEE_SESSION_OPEN)
+    return PERIGEE_AGAIN;
+  memcpy(f.lane.bytes, bytes, length);
+  int status = session_tell(s, &f, &fd, f.lane.fds);
+  if (status == PERIGEE_OK) {
+    handing_went(s, fd);
+    return PERIGEE_OK;
+  }
+  *why = status == PERIGEE_AGAIN       ? full
+         : status == PERIGEE_NO_MEMORY ? IN_FLIGHT
+                                       : "the peer cut the connection";
+  handing_pause(s, *why, status == PERIGEE_AGAIN ? WAITS : RESTS);
+  if (status == PERIGEE_AGAIN)
+    session_await_room(s);
+  return PERIGEE_AGAIN;
+}
+
+/* ---- Whether the peer is heard ------------------------------------------- */
+
+bool liveness_wanted(const struct perigee_session *s) {
+  return s->tcp && (!s->peer.same_host || s->alive.peer_exited);
+}
+
+void socket_traffic(const struct perigee_session *s, uint64_t *sent,
+                    uint64_t *received) {
+  *sent = s->socket.wire.sent;
+  *received = s->socket.wire.received;
+  if (s->streams.state != STREAMS_SOCKET)
+    lane_table(s->lane)->sockets->traffic(s->lane, sent, received);
+}
+
+void liveness_heard(struct perigee_session *s) {
+  uint64_t sent, received;
+  if (!liveness_wanted(s))
+    return;
+  socket_traffic(s, &sent, &received);
+  if (received == s->alive.heard)
+    return;
+  s->alive.heard = received;
+  s->alive.heard_at = s->engine->now;
+}
+
 /* ---- Receiving ----------------------------------------------------------- */
 
-static int lane_frame(struct perigee_session *s, const struct frame *f) {
+static int socket_lane_frame(struct perigee_session *s, const struct frame *f) {
   const struct perigee_transport *t = lane_table(s->lane);
   int fd = f->lane.fds > 0 ? wire_take_fd(&s->socket.wire) : -1;
   if (t->heard && (fd >= 0) == (f->lane.fds > 0))
@@ -94,7 +272,7 @@ static int lane_frame(struct perigee_session *s, const struct frame *f) {
   return PERIGEE_PROTOCOL;
 }
 
-static int frame(struct perigee_session *s, struct frame *f) {
+static int socket_frame(struct perigee_session *s, struct frame *f) {
   if (s->state == PERIGEE_SESSION_HELLO)
     return s->engine->wireup->frame(s, f);
   switch (f->type) {
@@ -106,7 +284,7 @@ static int frame(struct perigee_session *s, struct frame *f) {
   case FRAME_FOUND:
     return lookup_found(s, &f->found);
   case FRAME_LANE:
-    return lane_frame(s, f);
+    return socket_lane_frame(s, f);
   case FRAME_EXTRA:
     return lanes_heard(s, &f->extra, false);
   case FRAME_DRAIN:
@@ -125,7 +303,7 @@ void session_hang_up(struct perigee_session *s) {
     strcpy(s->ended.reason, "the peer died or cut the connection");
   s->socket.hangup = true;
   if (s->state == PERIGEE_SESSION_HELLO)
-    session_end(
+    s->up->fail(
         s, PERIGEE_PEER_LOST,
         "the peer closed the connection before the handshake was finished");
   else if (s->streams.state == STREAMS_SOCKET)
@@ -135,11 +313,11 @@ void session_hang_up(struct perigee_session *s) {
 
 /* Ends the session: there is no memory for what came, or it is no valid
  * frame. */
-static void misheard(struct perigee_session *s, int status) {
+static void socket_misheard(struct perigee_session *s, int status) {
   if (status == PERIGEE_NO_MEMORY)
-    session_end(s, status, lane_trouble(s));
+    s->up->fail(s, status, lane_trouble(s));
   else
-    session_end(s, PERIGEE_PROTOCOL,
+    s->up->fail(s, PERIGEE_PROTOCOL,
                 "the peer sent something that is no Perigee frame");
 }
 
@@ -148,17 +326,30 @@ void session_frames(struct perigee_session *s) {
   int status = 1;
   while (status > 0 && s->state != PERIGEE_SESSION_ENDED &&
          !s->admission.waits && (status = wire_next(&s->socket.wire, &f)) > 0)
-    if ((status = frame(s, &f)) >= 0)
+    if ((status = socket_frame(s, &f)) >= 0)
       status = 1;
   /* Descriptors that no frame has announced end the session. */
   if (s->state != PERIGEE_SESSION_ENDED &&
       (status < 0 ||
        (s->socket.wire.length == 0 && s->socket.wire.fd_count > 0)))
-    misheard(s, status);
+    socket_misheard(s, status);
+}
+
+void session_hear(struct perigee_session *s) {
+  const struct transport_frames *frames = lane_table(s->lane)->frames;
+  struct wire *w = &s->socket.wire;
+  uint32_t got;
+  while (s->state != PERIGEE_SESSION_ENDED &&
+         (got = frames->hear(s->lane, w->bytes + w->length,
+                             (uint32_t)sizeof w->bytes - w->length))) {
+    w->length += got;
+    s->engine->progress++;
+    session_frames(s);
+  }
 }
 
 /* Descriptors that an unauthenticated peer sends count like its socket. */
-static bool fds_have_place(struct perigee_session *s) {
+static bool socket_fds_have_place(struct perigee_session *s) {
   struct wire *w = &s->socket.wire;
   for (uint32_t i = 0; s->admission.origin && i < w->fd_count; i++) {
     int fd = unauth_place(s->engine, w->fds[i]);
@@ -171,7 +362,7 @@ static bool fds_have_place(struct perigee_session *s) {
 
 /* Frames of the lane bring one descriptor each, which is closed as soon as it
  * was mapped. The spare descriptor is closed to make room for it. */
-static int read_once(struct perigee_session *s) {
+static int socket_read(struct perigee_session *s) {
   if (!s->tcp && !s->admission.origin)
     spare_lend(s->engine);
   int got = wire_read(s->socket.fd, &s->socket.wire);
@@ -180,29 +371,29 @@ static int read_once(struct perigee_session *s) {
   return got;
 }
 
-static void heard(struct perigee_session *s, int got) {
+static void socket_heard(struct perigee_session *s, int got) {
   if (got == PERIGEE_PROTOCOL)
-    session_end(s, PERIGEE_PROTOCOL,
+    s->up->fail(s, PERIGEE_PROTOCOL,
                 "the peer sent more descriptors than there may be");
-  else if (got == PERIGEE_NO_MEMORY || !fds_have_place(s))
-    session_end(s, PERIGEE_NO_MEMORY, NO_DESCRIPTORS);
+  else if (got == PERIGEE_NO_MEMORY || !socket_fds_have_place(s))
+    s->up->fail(s, PERIGEE_NO_MEMORY, NO_DESCRIPTORS);
   else
     session_frames(s);
   if (!s->tcp)
     spare_keep(s->engine);
 }
 
-static void socket_ready(struct perigee_session *s) {
+static void socket_read_all(struct perigee_session *s) {
   int got;
   uint32_t room;
   s->engine->progress++;
   hot_activate(s);
   for (int reads = 0; reads < READS; reads++) {
     room = (uint32_t)sizeof s->socket.wire.bytes - s->socket.wire.length;
-    got = read_once(s);
+    got = socket_read(s);
     if (got == PERIGEE_AGAIN)
       return;
-    heard(s, got);
+    socket_heard(s, got);
     if (s->state == PERIGEE_SESSION_OPEN)
       liveness_heard(s);
     if (s->state == PERIGEE_SESSION_ENDED ||
@@ -223,7 +414,7 @@ static void socket_ready(struct perigee_session *s) {
 
 void socket_look(struct perigee_session *s) {
   if (s->socket.fd >= 0 && !s->admission.waits)
-    socket_ready(s);
+    socket_read_all(s);
 }
 
 void session_ready(struct watcher *watcher, uint32_t events) {
@@ -241,11 +432,11 @@ void session_ready(struct watcher *watcher, uint32_t events) {
   /* If nothing can be sent any more, the end of file tells so. */
   if ((events & EPOLLOUT) && s->socket.fd >= 0 &&
       wire_flush(s->socket.fd, &s->socket.wire) == 0) {
-    watch_room(s);
+    socket_watch_room(s);
     handing_room(s);
   }
   if ((events & ~(uint32_t)EPOLLOUT) && s->socket.fd >= 0)
-    socket_ready(s);
+    socket_read_all(s);
 }
 
 void lane_ready(struct watcher *watcher, uint32_t events) {

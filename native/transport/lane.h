@@ -92,7 +92,7 @@ struct lane_options {
   void (*detach)(struct perigee_session *session, int fd);
   void (*tell)(struct perigee_session *session, const void *bytes,
                uint32_t length);
-  /* Memory that the peer is to map (handing.c). file: returns a fresh memfd, or
+  /* Memory that the peer is to map (socket.c). file: returns a fresh memfd, or
    * a status. hand: as tell, with a descriptor or -1; returns 0, and the
    * descriptor is closed; or PERIGEE_AGAIN, and it is still the lane's. later:
    * not now. After PERIGEE_AGAIN both fail at once, until the session is polled

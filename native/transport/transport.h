@@ -34,7 +34,7 @@ void facts_line(const struct lane_facts *, char *text, uint64_t size);
 
 /* The socket that a lane needs between the two processes. A session that was
  * dialed at one of the other kind moves to such a socket to use the transport
- * (migrate.h), if it can. SOCKET_UNIX: a Unix socket, as the lane shares memory
+ * (migrate.c), if it can. SOCKET_UNIX: a Unix socket, as the lane shares memory
  * by descriptors; both processes are on one host. SOCKET_TCP: a TCP
  * connection. */
 enum transport_socket { SOCKET_ANY, SOCKET_UNIX, SOCKET_TCP };

@@ -27,9 +27,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "operation/operations.h"
 #include "core/hot.h"
 #include "core/lock.h"
+#include "operation/operations.h"
 #include "wireup.h"
 
 static const int64_t PROBE_EVERY = 20 * 1000000,
@@ -37,7 +37,7 @@ static const int64_t PROBE_EVERY = 20 * 1000000,
 
 /* ---- A session's part in polls ------------------------------------------ */
 
-static void poll_alone(struct perigee_session *s) {
+static void endpoint_poll(struct perigee_session *s) {
   if (s->handshake.step < WIREUP_JOINED || s->state == PERIGEE_SESSION_ENDED)
     return;
   if (!s->handshake.active && s->handshake.step == WIREUP_JOINED &&
@@ -48,7 +48,9 @@ static void poll_alone(struct perigee_session *s) {
     session_broken(s);
 }
 
-static void tick(struct perigee_session *s) {
+static void endpoint_tick(struct timer *timer) {
+  struct perigee_session *s =
+      CONTAINER(timer, struct perigee_session, alone_timer);
   if (s->handshake.step < WIREUP_JOINED || s->state == PERIGEE_SESSION_ENDED)
     return;
   /* Once the peer is met, its device acknowledges what is sent. */
@@ -58,18 +60,17 @@ static void tick(struct perigee_session *s) {
     lane_table(s->lane)->alone->keepalive(s->lane);
   else if (s->handshake.active && !lane_table(s->lane)->alone->met(s->lane))
     lane_table(s->lane)->alone->probe(s->lane);
-  timers_add(&s->engine->timers, &s->timer,
+  timers_add(&s->engine->timers, &s->alone_timer,
              s->engine->now + (open ? KEEPALIVE_EVERY : PROBE_EVERY));
 }
 
-static const struct alone_class alone_class = {.poll = poll_alone,
-                                               .tick = tick};
+static const struct alone_class alone_class = {.poll = endpoint_poll};
 
 /* ---- Opening and closing ------------------------------------------------ */
 
 /* Returns NULL and the reason if no transport works without a socket. */
-static const struct perigee_transport *find(struct perigee_engine *engine,
-                                            const char *name) {
+static const struct perigee_transport *
+endpoint_find_transport(struct perigee_engine *engine, const char *name) {
   const struct perigee_transport *t =
       name ? transport_named(engine, name) : transport_alone(engine);
   if (t && t->alone)
@@ -86,8 +87,8 @@ static const struct perigee_transport *find(struct perigee_engine *engine,
 }
 
 /* Makes the future session and this side's half of the transport. */
-static int prepare(struct perigee_session *s, char info[INFO_TEXT],
-                   char reason[REASON]) {
+static int endpoint_prepare(struct perigee_session *s, char info[INFO_TEXT],
+                            char reason[REASON]) {
   struct hello hello;
   struct terms terms;
   struct offer offer;
@@ -111,7 +112,8 @@ int perigee_endpoint_open(struct perigee_engine *engine, const char *transport,
   ENTER(engine);
   if (!engine_alive(engine))
     return PERIGEE_FORKED;
-  const struct perigee_transport *t = find(engine, transport);
+  const struct perigee_transport *t =
+      endpoint_find_transport(engine, transport);
   if (!t)
     return PERIGEE_UNSUPPORTED;
   struct perigee_endpoint *e = calloc(1, sizeof *e);
@@ -126,7 +128,7 @@ int perigee_endpoint_open(struct perigee_engine *engine, const char *transport,
   }
   char reason[REASON];
   e->session->transport = t;
-  int status = prepare(e->session, e->info, reason);
+  int status = endpoint_prepare(e->session, e->info, reason);
   e->nonce = e->session->handshake.nonce;
   if (status < 0) {
     perigee_endpoint_close(e);
@@ -150,9 +152,9 @@ void perigee_endpoint_close(struct perigee_endpoint *e) {
 
 /* ---- Connecting --------------------------------------------------------- */
 
-static int read_info(const struct perigee_endpoint *e, const char *info,
-                     struct hello *hello, struct terms *terms,
-                     struct offer *offer) {
+static int endpoint_read_info(const struct perigee_endpoint *e,
+                              const char *info, struct hello *hello,
+                              struct terms *terms, struct offer *offer) {
   int status = info_read(info, hello, terms, offer);
   if (status == PERIGEE_VERSION)
     return fail(e->engine, status,
@@ -168,10 +170,14 @@ static int read_info(const struct perigee_endpoint *e, const char *info,
 }
 
 /* Errors from here on are told by the connect operation's event. */
-static void join(struct perigee_session *s, const struct hello *hello,
-                 const struct terms *terms, const struct offer *offer) {
+static void endpoint_join(struct perigee_session *s, const struct hello *hello,
+                          const struct terms *terms,
+                          const struct offer *offer) {
   s->handshake.active = s->handshake.nonce < hello->nonce;
-  session_begun(s, PROBE_EVERY);
+  session_begun(s);
+  s->alone_timer.expired = endpoint_tick;
+  timers_add(&s->engine->timers, &s->alone_timer,
+             engine_clock(s->engine) + PROBE_EVERY);
   hot_enter(s); /* nothing that arrived before was polled */
   if (!wireup_common(s, hello) || !wireup_fits(s, terms) ||
       !wireup_joins(s, offer))
@@ -194,7 +200,7 @@ int perigee_endpoint_connect(struct perigee_endpoint *e, const char *info,
                 "the endpoint was connected before: each is for one session");
   if (!info)
     return fail_missing(e->engine, "information of the peer's endpoint");
-  int status = read_info(e, info, &hello, &terms, &offer);
+  int status = endpoint_read_info(e, info, &hello, &terms, &offer);
   if (status < 0)
     return status;
   s->operations.connect = operation_take(s, &connect_class);
@@ -203,6 +209,6 @@ int perigee_endpoint_connect(struct perigee_endpoint *e, const char *info,
   int index = s->operations.connect->index;
   e->session = NULL; /* from here on the connect operation has it */
   operation_start(s->operations.connect, timeout);
-  join(s, &hello, &terms, &offer);
+  endpoint_join(s, &hello, &terms, &offer);
   return index;
 }

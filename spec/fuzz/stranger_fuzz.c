@@ -6,7 +6,7 @@
  * session opens, no region is looked up, no other session gets a stream, and
  * when the peer has gone nothing is left of it.
  *
- * decoders: native/wireup/wireup.c native/wireup/wireup_steps.c native/wireup/wireup_tcp.c native/wireup/terms.c native/session/proof.c native/security/handshake.c native/session/attach.c
+ * decoders: native/wireup/wireup.c native/session/peer.c native/security/handshake.c native/session/streams.c
  */
 #include "fuzz.h"
 #include "session/sessions.h"

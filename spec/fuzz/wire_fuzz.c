@@ -4,8 +4,8 @@
  * decoded frame must keep the promises of wire.h, encode to a frame that
  * decodes to the same, and not depend on the pieces in which it arrived.
  *
- * decoder: native/net/frames.c native/net/found.c
- * decoder: native/net/wire.c native/net/info.c
+ * decoder: native/net/frames.c
+ * decoder: native/net/wire.c
  */
 #include <stdint.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * park.pml - a session that leaves the list of polled sessions (schedule.c). No
+ * park.pml - a session that leaves the list of polled sessions (engine/poll.c). No
  * record may be left in its ring. The buffers are those of wakeup.pml, but here
  * the consumer does not sleep. It parks the session (arms, looks once more,
  * leaves the list). From then on it sees only the session's socket, which it

@@ -8,7 +8,6 @@
 #include "flood.h"
 #include "hand.h"
 #include "session/sessions.h"
-#include "session/unauth.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>

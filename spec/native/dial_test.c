@@ -50,7 +50,7 @@ static int poll_once(struct scene *s, struct perigee_event *e) {
 
 /* Is the session between two attempts? */
 static bool pauses(const struct scene *s) {
-  return s->session->state == PERIGEE_SESSION_NONE && s->session->timer.next;
+  return s->session->state == PERIGEE_SESSION_NONE && s->session->dial;
 }
 
 /* The session pauses when little is left of the connect's time. */

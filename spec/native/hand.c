@@ -8,7 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "session/migrate.h"
+#include "session/sessions.h"
 #include "transport/tcp/tcp.h"
 
 static void require(bool holds) {

@@ -2,11 +2,11 @@
  *
  * identity_test.c - which sessions belong to one peer, and which peers are on
  * this host, if they come from other hosts and from this one by each of its
- * addresses (shares.h, migrate.h). The hosts are two networks of the test's own
+ * addresses (shares.h, migrate.c). The hosts are two networks of the test's own
  * with a cable between them, if the system permits them.
  */
 #include "core/accounts.h"
-#include "session/migrate.h"
+#include "session/sessions.h"
 #include "support.h"
 
 #include <arpa/inet.h>

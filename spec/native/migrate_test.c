@@ -5,7 +5,7 @@
  * cannot move.
  */
 #include "hand.h"
-#include "session/migrate.h"
+#include "session/sessions.h"
 #include "raw_peer.h"
 #include "support_inside.h"
 

@@ -16,7 +16,6 @@
 
 #include "perigee.h"
 #include "security/seal.h"
-#include "security/seal_evp.h"
 #include "security/secret.h"
 
 static const uint8_t key[SEAL_KEY] = {1, 2, 3};

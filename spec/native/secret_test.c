@@ -22,7 +22,6 @@
 
 #include "perigee.h"
 #include "security/secret.h"
-#include "security/stretch.h"
 #include "security/vault.h"
 
 static const char words[] = "correct horse battery staple";

@@ -2,7 +2,7 @@
  *
  * stress_parked_test.c - two threads, an engine each, with a few sessions between
  * them, whose clock runs so fast that a session is parked as soon as a poll
- * finds nothing (schedule.c). Calls go over one session and another, both ways, a
+ * finds nothing (engine/poll.c). Calls go over one session and another, both ways, a
  * few at a time, so that all of them are parked and brought back all the time;
  * each side polls, or sleeps, as it happens. A transport around the real one
  * pauses for random times between a record's publication and the look whether

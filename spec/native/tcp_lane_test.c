@@ -6,7 +6,6 @@
  */
 #include "engine/polling.h"
 #include "session/sessions.h"
-#include "session/unauth.h"
 #include "support.h"
 #include "played.h"
 #include "transport/tcp/tcp.h"

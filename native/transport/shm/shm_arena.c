@@ -15,7 +15,7 @@
  *   there     no block in it was live since the look
  *             before the last                               none: told, unmapped
  *
- * If the session cannot tell the peer now (handing.c), it is tried again when
+ * If the session cannot tell the peer now (socket.c), it is tried again when
  * it may succeed. At most one segment is made and not there; it waits with its
  * file, while blocks are taken from segments that are there.
  *

@@ -7,7 +7,7 @@
  * A stream's buffers are a mapping of its own, so they take memory only where
  * they were written, and none once the session is freed. What a flood left
  * behind goes back to the system when the stream has been quiet for a while
- * (core/trim.c).
+ * (core/pool.c).
  */
 #include <errno.h>
 #include <string.h>
