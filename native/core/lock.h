@@ -60,17 +60,9 @@ static inline void entry_end(struct perigee_engine **engine) {
 #define LOOK(engine) ENTRY(engine, ENTRY_LOOK)
 #define ENTER(engine) ENTRY(engine, ENTRY_WORK)
 
-/* For functions in which each instruction counts: WITHIN makes the body of a
- * second function, which takes the engine and calls the first. "of" names the
- * engine. */
+/* For functions in which each instruction counts: the public one asks SHARED,
+ * and if so calls one BESIDE the hot path, which takes the engine. */
 #define SHARED(engine) UNLIKELY((engine)->shared)
 #define BESIDE __attribute__((noinline, cold)) static int
-#define WITHIN(of, kind, call)                                                 \
-  struct perigee_engine *entered = (of);                                       \
-  bool taken = lock_take(entered, kind);                                       \
-  int result = (call);                                                         \
-  if (taken)                                                                   \
-    lock_give(entered);                                                        \
-  return result
 
 #endif
