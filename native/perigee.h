@@ -412,13 +412,22 @@ enum perigee_readiness {
  * which are always ready). NO_MEMORY: options.watched descriptors are watched
  * already, or the user has as many as the system allows. FORKED. Does not
  * block. perigee_watch, perigee_unwatch and each READY cost one system call; a
- * thousand descriptors that are not ready cost a poll nothing. */
+ * thousand descriptors that are not ready cost a poll nothing. Watching another
+ * epoll costs the kernel time for each descriptor that is in that one: it is
+ * better watched once, and then by perigee_rewatch. */
 PERIGEE_API int perigee_watch(struct perigee_engine *engine, int fd, int events,
                               uint64_t token);
+/* Changes the events and the token of a descriptor that is watched. A READY that
+ * waits is withdrawn; the next one is by these. events 0: there is no READY, not
+ * even of its end, until the next perigee_rewatch; of a descriptor whose READY
+ * the program has got that costs no system call, else one. Does not block.
+ * NOT_FOUND: it is not watched. INVALID: events are wrong, or it was closed
+ * before, and is not watched any more. FORKED. */
+PERIGEE_API int perigee_rewatch(struct perigee_engine *engine, int fd,
+                                int events, uint64_t token);
 /* Ends the watching: no later poll gives READY for it, and one that waits is
- * withdrawn. To change events or token, unwatch and watch again. Does not
- * block. NOT_FOUND: it is not watched. INVALID: it was closed before; it is not
- * watched any more. FORKED. */
+ * withdrawn. Does not block. NOT_FOUND: it is not watched. INVALID: it was
+ * closed before; it is not watched any more. FORKED. */
 PERIGEE_API int perigee_unwatch(struct perigee_engine *engine, int fd);
 
 /* ---- Regions and slices ------------------------------------------------ */

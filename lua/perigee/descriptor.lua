@@ -10,20 +10,31 @@
 -- engine watches it (`perigee_watch` in C); when that engine is closed, another
 -- one does.
 --
--- Call `descriptor.forget` before closing a descriptor that a task may wait
--- for. Otherwise those waits go on until their timeout, and with a debug build
--- of the core the process aborts.
+-- Who waits again and again for one descriptor may have the engine go on
+-- watching it between the waits (`kept`). Each wait costs a system call less
+-- then; and much less if the descriptor is an epoll, as the kernel looks at all
+-- that is in one whenever the engine begins to watch it.
+--
+-- Call `descriptor.forget` before closing a descriptor that is kept, or that a
+-- task may wait for. Otherwise those waits go on until their timeout, and with
+-- a debug build of the core the process aborts.
 -- @module descriptor
 
 --   state     it has                                    the engine
 --   none      no entry                                  does not watch it
 --   watched   an entry, with a side for each direction  watches it for those
 --             with waits                                directions
+--   kept      an entry without waits                    watches it as before
+--   quiet     the same                                  has it, and is quiet
 --
 --   none    -> watched   the first wait
 --   watched -> watched   a direction gets its first wait or loses its last: it
---                        is unwatched, then watched for the present ones
+--                        is watched for the present ones from then on
 --   watched -> none      no wait is left: all are ready, timed out, forgotten
+--   watched -> kept      the same, of one that is to be kept
+--   kept    -> quiet     READY, which nobody has waited for
+--   kept, quiet -> watched   a wait
+--   kept, quiet -> none      it is forgotten
 --
 -- A READY event that was polled before such a change has an older serial number
 -- and is dropped; the core reports what is still ready again.
@@ -41,9 +52,9 @@ local state = loop.state
 
 local M = {}
 
--- Entries by descriptor: { fd, engine, serial, bits = the directions that the
--- engine watches, [READABLE] and [WRITABLE] = { future, n = how many waits } or
--- false }.
+-- Entries by descriptor: { fd, engine, serial, watched = has the engine got it?
+-- bits = the directions that the engine watches, kept, [READABLE] and
+-- [WRITABLE] = { future, n = how many waits } or false }.
 local entries = {}
 local serial = 0
 
@@ -59,8 +70,8 @@ local function finish(entry, bit, ...)
   if side then futures.settle(side.future, ...) end
 end
 
+-- Ends all waits.
 local function finish_both(entry, kind, why)
-  entries[entry.fd] = nil
   for bit in pairs(WANTED) do
     finish(entry, bit, nil,
            errors.new(kind, doing(entry.fd, bit) .. ": " .. why))
@@ -70,34 +81,52 @@ jit.off(finish_both)
 
 local function unwatch(entry)
   local handle = entry.engine.handle
-  if handle and entry.bits ~= 0 then C.perigee_unwatch(handle, entry.fd) end
-  entry.bits = 0
+  if handle and entry.watched then C.perigee_unwatch(handle, entry.fd) end
+  entry.bits, entry.watched = 0, false
 end
 
--- Has the engine watch the descriptor for the directions that have waits.
--- Returns a status.
+local function forget(entry)
+  unwatch(entry)
+  entries[entry.fd] = nil
+end
+
+-- Forgets an entry that the engine does not watch as it should.
+local function fail(entry, kind, why)
+  forget(entry)
+  finish_both(entry, kind, why)
+end
+
+-- Has the engine watch the descriptor for these directions; returns a status.
+local function watch_for(entry, bits)
+  local f = entry.watched and C.perigee_rewatch or C.perigee_watch
+  serial = serial + 1
+  entry.serial, entry.bits = serial, bits
+  local status = f(entry.engine.handle, entry.fd, bits, serial)
+  entry.watched = status >= 0
+  return status
+end
+
+-- Does so for those that have waits.
 local function watch(entry)
   local bits = (entry[READABLE] and READABLE or 0)
     + (entry[WRITABLE] and WRITABLE or 0)
   if bits == entry.bits then return 0 end
-  unwatch(entry)
-  if bits == 0 then
-    entries[entry.fd] = nil
-    return 0
-  end
-  serial = serial + 1
-  entry.serial, entry.bits = serial, bits
-  local status = C.perigee_watch(entry.engine.handle, entry.fd, bits, serial)
-  if status < 0 then entry.bits = 0 end
-  return status
+  if bits > 0 then return watch_for(entry, bits) end
+  if not entry.kept then forget(entry) end
+  return 0
 end
 
 -- Does the same; if it fails, all waits for the descriptor end with the error.
 local function update(entry)
   local status = watch(entry)
   if status < 0 then
-    finish_both(entry, errors.kind(status), native.detail(entry.engine.handle))
+    fail(entry, errors.kind(status), native.detail(entry.engine.handle))
   end
+end
+
+-- READY comes again at each poll. Where nobody waits for it, it is not to.
+local function rest(entry)
+  if watch_for(entry, 0) < 0 then forget(entry) end
 end
 
 loop.on[C.PERIGEE_EVENT_READY] = function(engine, event)
@@ -107,6 +136,7 @@ loop.on[C.PERIGEE_EVENT_READY] = function(engine, event)
     return
   end
   local ready = event.flags
+  if not entry[READABLE] and not entry[WRITABLE] then return rest(entry) end
   if band(ready, READABLE) ~= 0 then finish(entry, READABLE, true) end
   if band(ready, WRITABLE) ~= 0 then finish(entry, WRITABLE, true) end
   update(entry)
@@ -125,10 +155,8 @@ function M.leave(engine)
   each(function(entry)
     if entry.engine ~= engine then return end
     local other = state.engines[1]
-    entry.bits = 0
-    if not other then
-      return finish_both(entry, "closed", "the engine was closed")
-    end
+    entry.bits, entry.watched = 0, false
+    if not other then return fail(entry, "closed", "the engine was closed") end
     entry.engine = other
     update(entry)
   end)
@@ -137,8 +165,7 @@ end
 -- A stop drops the tasks that wait, so their waits are ended here.
 loop.dropped[#loop.dropped + 1] = function()
   each(function(entry)
-    unwatch(entry)
-    finish_both(entry, "closed", "the loop was stopped")
+    fail(entry, "closed", "the loop was stopped")
   end)
 end
 
@@ -150,32 +177,34 @@ local function is_descriptor(value)
   end
 end
 
-local function check_wait(fd, timeout, name)
+local function check_wait(fd, timeout, kept, name)
   check.value(fd, is_descriptor, name .. "'s descriptor", 3)
   if timeout ~= nil then
     check.value(timeout, check.seconds, name .. "'s timeout", 3)
   end
+  if kept ~= nil then check.value(kept, check.boolean, name .. "'s kept", 3) end
   loop.check_wait(3)
 end
 
 -- Adds a wait in one direction. Returns its entry and side; or nil and an
 -- error.
-local function join(fd, bit)
+local function join(fd, bit, kept)
   local entry = entries[fd]
   if not entry then
     local engine = state.engines[1]
     if not engine then
       return nil, errors.new("closed", doing(fd, bit) .. ": no engine is open")
     end
-    entry = { fd = fd, engine = engine, serial = 0, bits = 0,
-              [READABLE] = false, [WRITABLE] = false }
+    entry = { fd = fd, engine = engine, serial = 0, bits = 0, watched = false,
+              kept = false, [READABLE] = false, [WRITABLE] = false }
     entries[fd] = entry
   end
+  entry.kept = entry.kept or kept == true
   local side = entry[bit] or { future = futures.new(), n = 0 }
   entry[bit] = side
   local status = watch(entry)
   if status < 0 then
-    finish_both(entry, "closed", "it was closed, or cannot be watched")
+    fail(entry, "closed", "it was closed, or cannot be watched")
     return nil, errors.from(status, doing(fd, bit), entry.engine.handle)
   end
   side.n = side.n + 1
@@ -197,8 +226,8 @@ local function wait_for(entry, future, timeout)
   return future.ended
 end
 
-local function wait(fd, timeout, bit)
-  local entry, side = join(fd, bit)
+local function wait(fd, timeout, bit, kept)
+  local entry, side = join(fd, bit, kept)
   if not entry then return nil, side end
   local fine, ended = pcall(wait_for, entry, side.future, timeout)
   leave(entry, bit, side)
@@ -219,6 +248,8 @@ end
 -- @tparam number fd
 -- @tparam[opt] number timeout seconds, 0 to look without waiting; default: no
 --   limit
+-- @tparam[opt] boolean kept the engine goes on watching it until
+--   `descriptor.forget`, which has to come before its close
 -- @treturn boolean true; or nil and an error. Raises if fd is not open
 -- @errors `timeout`; `cancelled`: it was forgotten; `unsupported`: files and
 --   folders, which are always ready; `no_memory`: the engine watches as many as
@@ -230,9 +261,9 @@ end
 -- local fd = ffi.C.eventfd(1, 0)
 -- print(descriptor.readable(fd, 1))                            --> true
 -- ffi.C.close(fd)
-function M.readable(fd, timeout)
-  check_wait(fd, timeout, "readable")
-  return wait(fd, timeout, READABLE)
+function M.readable(fd, timeout, kept)
+  check_wait(fd, timeout, kept, "readable")
+  return wait(fd, timeout, READABLE, kept)
 end
 
 --- Waits until writing to a descriptor would not block, or a connect that was
@@ -241,6 +272,8 @@ end
 -- @tparam number fd
 -- @tparam[opt] number timeout seconds, 0 to look without waiting; default: no
 --   limit
+-- @tparam[opt] boolean kept the engine goes on watching it until
+--   `descriptor.forget`, which has to come before its close
 -- @treturn boolean true; or nil and an error. Raises if fd is not open
 -- @errors `timeout`, `cancelled`, `unsupported`, `no_memory`, as of
 --   `descriptor.readable`
@@ -251,13 +284,35 @@ end
 -- local fd = ffi.C.eventfd(0, 0)
 -- print(descriptor.writable(fd, 1))                            --> true
 -- ffi.C.close(fd)
-function M.writable(fd, timeout)
-  check_wait(fd, timeout, "writable")
-  return wait(fd, timeout, WRITABLE)
+function M.writable(fd, timeout, kept)
+  check_wait(fd, timeout, kept, "writable")
+  return wait(fd, timeout, WRITABLE, kept)
 end
 
---- Ends all waits for a descriptor with `cancelled`. Call it before the
--- descriptor is closed. Does nothing if there are no waits.
+--- Ends all waits for a descriptor with `cancelled`. Does nothing if there are
+-- none. It may be waited for again.
+-- @function descriptor.cancel
+-- @tparam number fd
+-- @waits no
+-- @usage
+-- local ffi, descriptor = require "ffi", require "perigee.descriptor"
+-- ffi.cdef "int eventfd(unsigned int first, int flags); int close(int fd);"
+-- local fd = ffi.C.eventfd(0, 0)
+-- local reader = perigee.spawn(descriptor.readable, fd)
+-- perigee.sleep(0.01)
+-- descriptor.cancel(fd)
+-- print(select(2, reader:wait()).kind)                         --> cancelled
+-- ffi.C.close(fd)
+function M.cancel(fd)
+  check.value(fd, is_descriptor, "cancel's descriptor")
+  local entry = entries[fd]
+  if not entry then return end
+  finish_both(entry, "cancelled", "it was cancelled")
+  update(entry)
+end
+
+--- Does the same, and has the engine watch it no more. Call it before the
+-- descriptor is closed.
 -- @function descriptor.forget
 -- @tparam number fd
 -- @waits no
@@ -273,9 +328,7 @@ end
 function M.forget(fd)
   check.value(fd, is_descriptor, "forget's descriptor")
   local entry = entries[fd]
-  if not entry then return end
-  unwatch(entry)
-  finish_both(entry, "cancelled", "it was forgotten")
+  if entry then fail(entry, "cancelled", "it was forgotten") end
 end
 
 return M

@@ -10,12 +10,15 @@
  *   found   give     told     the program has READY
  *   told    rearm    armed    the program polls again: epoll checks it again,
  *                             and reports at once if it is still ready
- *   armed, found, told
+ *   all but out
+ *           watch    armed    perigee_rewatch; a READY that waits is withdrawn
+ *           rest     quiet    the same with events 0: epoll has it, and reports
+ *                             nothing of it
  *           drop     out      perigee_unwatch; a READY that waits is withdrawn.
  *                             Or it was found to be closed
  *
  * A descriptor that the program has not handled wakes nobody, as epoll does not
- * watch it in states found and told. So an engine's thread, whose polls neither
+ * watch it in states found, told and quiet. So an engine's thread, whose polls neither
  * give nor rearm, keeps sleeping while a descriptor stays readable and the
  * program computes.
  *
@@ -29,7 +32,7 @@
  * Epoll forgets a descriptor that is closed without perigee_unwatch, unless a
  * copy of it is open elsewhere; then epoll may report the old file once more.
  * So an entry is not freed before its engine. An event for an entry in state
- * out is ignored; for one that is in use again it becomes a READY too many,
+ * out or quiet is ignored; for one that is in use again it becomes a READY too many,
  * which is allowed.
  */
 #include "watched.h"
@@ -43,19 +46,29 @@
 #include "core/lock.h"
 #include "core/watch.h"
 
-enum state { OUT, ARMED, FOUND, TOLD };
-enum event { WATCH, READY, GIVE, REARM, DROP };
+enum state { OUT, ARMED, FOUND, TOLD, QUIET };
+enum event { WATCH, READY, GIVE, REARM, REST, DROP };
 
 const struct machine watched_machine = {
     .name = "watched",
     .taken = MACHINE_STEPS,
-    .states = {"out", "armed", "found", "told"},
-    .events = {"watch", "ready", "give", "rearm", "drop"},
+    .states = {"out", "armed", "found", "told", "quiet"},
+    .events = {"watch", "ready", "give", "rearm", "rest", "drop"},
     .next = {
         [OUT] = {[WATCH] = TO(ARMED)},
-        [ARMED] = {[READY] = TO(FOUND), [DROP] = TO(OUT)},
-        [FOUND] = {[GIVE] = TO(TOLD), [DROP] = TO(OUT)},
-        [TOLD] = {[REARM] = TO(ARMED), [DROP] = TO(OUT)},
+        [ARMED] = {[WATCH] = TO(ARMED),
+                   [READY] = TO(FOUND),
+                   [REST] = TO(QUIET),
+                   [DROP] = TO(OUT)},
+        [FOUND] = {[WATCH] = TO(ARMED),
+                   [GIVE] = TO(TOLD),
+                   [REST] = TO(QUIET),
+                   [DROP] = TO(OUT)},
+        [TOLD] = {[WATCH] = TO(ARMED),
+                  [REARM] = TO(ARMED),
+                  [REST] = TO(QUIET),
+                  [DROP] = TO(OUT)},
+        [QUIET] = {[WATCH] = TO(ARMED), [REST] = TO(QUIET), [DROP] = TO(OUT)},
     }};
 
 struct watched {
@@ -138,13 +151,18 @@ static bool is_pending_event(const struct watched *w) {
          engine->pending_event.descriptor == w->fd;
 }
 
-static void watched_drop(struct watched *w) {
+/* Takes back a READY that the program has not polled. */
+static void watched_withdraw(struct watched *w) {
   struct perigee_engine *engine = w->engine;
-  struct watched_set *set = engine->watched;
   if (is_pending_event(w))
     engine->event_pending = engine->event_awaited = false;
-  watched_step(w, DROP);
   list_remove(&w->queue);
+}
+
+static void watched_drop(struct watched *w) {
+  struct watched_set *set = w->engine->watched;
+  watched_withdraw(w);
+  watched_step(w, DROP);
   list_remove(&w->node);
   *watched_place(set, w->fd) = w->next;
   list_append(&set->spare, &w->node);
@@ -242,14 +260,19 @@ static int watched_add_entry(struct perigee_engine *engine, int fd,
   return PERIGEE_OK;
 }
 
+static int watched_wrong_events(struct perigee_engine *engine, int fd,
+                                int events) {
+  return fail(engine, PERIGEE_INVALID,
+              "descriptor %d cannot be watched for events %d", fd, events);
+}
+
 int perigee_watch(struct perigee_engine *engine, int fd, int events,
                   uint64_t token) {
   LOOK(engine);
   if (!engine_alive(engine))
     return PERIGEE_FORKED;
   if (events == 0 || events & ~(PERIGEE_READABLE | PERIGEE_WRITABLE))
-    return fail(engine, PERIGEE_INVALID,
-                "descriptor %d cannot be watched for events %d", fd, events);
+    return watched_wrong_events(engine, fd, events);
   struct watched *w = watched_find(engine, fd);
   if (w && watched_is_open(w))
     return fail(engine, PERIGEE_INVALID, "descriptor %d is watched already",
@@ -259,6 +282,36 @@ int perigee_watch(struct perigee_engine *engine, int fd, int events,
     watched_drop(w);
   }
   return watched_add_entry(engine, fd, (uint8_t)events, token);
+}
+
+/* In all states but armed epoll reports nothing of it as it is. */
+static int change(struct watched *w) {
+  struct perigee_engine *engine = w->engine;
+  watched_withdraw(w);
+  if ((w->events || w->state == ARMED) &&
+      watch_change(engine, w->fd, &w->watcher, events_of(w)) < 0) {
+    int fd = w->fd;
+    watched_drop(w);
+    return closed_unseen(engine, fd);
+  }
+  watched_step(w, w->events ? WATCH : REST);
+  engine->sockets_due = true; /* the descriptor may be ready already */
+  return PERIGEE_OK;
+}
+
+int perigee_rewatch(struct perigee_engine *engine, int fd, int events,
+                    uint64_t token) {
+  LOOK(engine);
+  if (!engine_alive(engine))
+    return PERIGEE_FORKED;
+  if (events & ~(PERIGEE_READABLE | PERIGEE_WRITABLE))
+    return watched_wrong_events(engine, fd, events);
+  struct watched *w = watched_find(engine, fd);
+  if (!w)
+    return fail(engine, PERIGEE_NOT_FOUND, "descriptor %d is not watched", fd);
+  w->events = (uint8_t)events;
+  w->token = token;
+  return change(w);
 }
 
 int perigee_unwatch(struct perigee_engine *engine, int fd) {

@@ -61,6 +61,17 @@ local function line_of(f, ...)
   return message
 end
 
+-- Does any epoll of this process have a descriptor?
+local function is_watched(fd)
+  for each = 0, 255 do
+    local file = io.open("/proc/self/fdinfo/" .. each)
+    local text = file and file:read "*a" or ""
+    if file then file:close() end
+    if text:find(("tfd: +%d "):format(fd)) then return true end
+  end
+  return false
+end
+
 local HERE = debug.getinfo(1, "S").short_src:gsub("%p", "%%%0")
 
 for _, progress in ipairs { "poll", "thread" } do
@@ -264,6 +275,64 @@ for _, progress in ipairs { "poll", "thread" } do
       perigee.sleep(0.01)
     end)
 
+    -- Beginning to watch an epoll takes as long as there is much in it.
+    it("that is kept goes on being watched when nobody waits, until it is "
+      .. "forgotten", function()
+      put(w, "a")
+      assert.is_true(descriptor.readable(r, LONG))
+      assert.is_false(is_watched(r))
+      assert.is_true(descriptor.readable(r, LONG, true))
+      assert.is_true(is_watched(r))
+      get(r)
+      assert.equal("timeout", select(2, descriptor.readable(r, 0.01)).kind)
+      assert.is_true(is_watched(r))
+      descriptor.cancel(r)
+      assert.is_true(is_watched(r))
+      put(w, "a")
+      assert.is_true(descriptor.readable(r, LONG))
+      descriptor.forget(r)
+      assert.is_false(is_watched(r))
+    end)
+
+    it("that is kept, is ready, and that nobody waits for keeps nobody awake",
+       function()
+      assert.is_nil(descriptor.readable(r, 0.001, true))
+      put(w, "a")
+      perigee.sleep(0.01)
+      local before = os.clock()         -- of the processor
+      perigee.sleep(0.5)
+      assert.is_true(os.clock() - before < 0.25)
+      assert.is_true(descriptor.readable(r, LONG))
+      get(r)
+      local wait = perigee.spawn(descriptor.readable, r, LONG)
+      assert.is_true(descriptor.writable(w, LONG, true))
+      put(w, "b")
+      assert.is_true(wait:wait(LONG))
+      descriptor.forget(w)
+    end)
+
+    it("that is kept is another engine's when its own is closed", function()
+      local other = assert(perigee.engine { progress = progress })
+      assert.is_nil(descriptor.readable(r, 0.001, true))
+      engine:close()
+      put(w, "a")
+      assert.is_true(descriptor.readable(r, LONG))
+      descriptor.forget(r)
+      other:close()
+    end)
+
+    it("whose waits are cancelled may be waited for again", function()
+      for _, kept in ipairs { false, true } do
+        local wait = perigee.spawn(descriptor.readable, r, LONG, kept)
+        perigee.sleep(0.001)
+        descriptor.cancel(r)
+        assert.equal("cancelled", select(2, wait:wait(LONG)).kind)
+        put(w, "a")
+        assert.is_true(descriptor.readable(r, LONG))
+        get(r)
+      end
+    end)
+
     -- Misuse harms no one else: neither the next owner of the descriptor's
     -- number nor those who wait for it.
     it("that is closed under a waiter is not mistaken for the next one",
@@ -352,10 +421,10 @@ for _, progress in ipairs { "poll", "thread" } do
     it("that is none raises at the caller's line", function()
       local from, to = pipe()
       close(from, to)
-      for _, name in ipairs { "readable", "writable", "forget" } do
+      for _, name in ipairs { "readable", "writable", "cancel", "forget" } do
         local f = descriptor[name]
         for i, wrong in ipairs { "0", -1, 1.5, 2 ^ 31, from } do
-          if name ~= "forget" or i < 5 then
+          if name:find "able" or i < 5 then
             assert.matches("^" .. HERE .. ":%d+: .*descriptor",
               line_of(function() local ok = f(wrong) return ok end))
           end

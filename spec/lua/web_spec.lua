@@ -52,6 +52,29 @@ describe("an HTTP server", function()
     return #sockets.readable({ fd }, 0) > 0 and sockets.receive(fd) == ""
   end
 
+  -- The kernel goes through all connections whenever that begins.
+  it("is watched once, however often it waits", function()
+    local function watched()
+      local n = 0
+      for each = 0, 255 do
+        local file = io.open("/proc/self/fdinfo/" .. each)
+        local text = file and file:read "*a" or ""
+        if file then file:close() end
+        if text:find("tfd: +" .. server:descriptor() .. " ") then n = n + 1 end
+      end
+      return n
+    end
+    assert.equal(0, watched())
+    server:wait(1)
+    for _ = 1, 3 do
+      request():answer(200, "x", {})
+      assert.equal(1, watched())
+      server:wake()
+      server:wait(1)
+      assert.equal(1, watched())
+    end
+  end)
+
   -- An empty value is none that can be sent.
   it("ends a connection whose answer cannot be sent, and asks no more",
      function()

@@ -231,6 +231,33 @@ static void descriptors_are_watched(void) {
   close(fds[1]);
 }
 
+/* A watch is changed, and quietened, in each of its states. */
+static void watches_are_changed(void) {
+  struct perigee_engine *engine;
+  struct perigee_event e;
+  int fds[2], events[] = {PERIGEE_READABLE, PERIGEE_WRITABLE};
+  assert_int_equal(perigee_engine_open(NULL, &engine), 0);
+  assert_int_equal(pipe(fds), 0);
+  assert_int_equal(perigee_watch(engine, fds[0], PERIGEE_READABLE, 0), 0);
+  for (int i = 0; i < 5; i++) /* armed twice, quiet twice, armed */
+    assert_int_equal(
+        perigee_rewatch(engine, fds[0], i % 4 < 2 ? PERIGEE_READABLE : 0, 0),
+        0);
+  assert_int_equal(write(fds[1], "x", 1), 1);
+  assert_int_equal(perigee_watch(engine, fds[1], PERIGEE_WRITABLE, 0), 0);
+  for (int more = 1; more >= 0; more--) {
+    assert_int_equal(perigee_poll(engine, &e, 1),
+                     1); /* one is told, one found */
+    for (int i = 0; i < 2; i++)
+      assert_int_equal(perigee_rewatch(engine, fds[i], more * events[i], 0), 0);
+  }
+  for (int i = 0; i < 2; i++)
+    assert_int_equal(perigee_unwatch(engine, fds[i]), 0);
+  perigee_engine_close(engine);
+  close(fds[0]);
+  close(fds[1]);
+}
+
 static void a_side_drains(void *variant) {
   struct pair p;
   pair_open(&p, variant);
@@ -255,6 +282,7 @@ static void every_step_is_taken(void **state) {
   waiting_replies(variant);
   stalled_requests(variant);
   descriptors_are_watched();
+  watches_are_changed();
   a_side_drains(variant);
   for (int i = 0; i < MACHINES; i++)
     n += missing(machine_find(machines[i]));

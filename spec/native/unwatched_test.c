@@ -86,6 +86,10 @@ static void what_cannot_be_watched_is_refused_by_name(void **state) {
   watch(w.engine, fd, READABLE, 0);
   refuse(w.engine, fd, READABLE, PERIGEE_INVALID, "already");
   refuse(w.engine, fd, WRITABLE, PERIGEE_INVALID, "already");
+  assert_int_equal(perigee_rewatch(w.engine, fd, PERIGEE_HANGUP, 0),
+                   PERIGEE_INVALID);
+  assert_int_equal(perigee_rewatch(w.engine, w.pipe[WRITE_END], WRITABLE, 0),
+                   PERIGEE_NOT_FOUND);
   watch(small, fd, READABLE, 0);
   refuse(small, w.pipe[WRITE_END], WRITABLE, PERIGEE_NO_MEMORY, "watched");
   unwatch(small, fd);
@@ -105,6 +109,8 @@ static void a_child_process_has_no_part_in_it(void **state) {
   pid_t child = fork();
   if (child == 0) {
     int fine = perigee_watch(w.engine, w.pipe[WRITE_END], WRITABLE, 1) ==
+                   PERIGEE_FORKED &&
+               perigee_rewatch(w.engine, w.pipe[READ_END], READABLE, 1) ==
                    PERIGEE_FORKED &&
                perigee_unwatch(w.engine, w.pipe[READ_END]) == PERIGEE_FORKED;
     close_pipe(w.pipe);
@@ -130,6 +136,10 @@ static void by_polling(struct world *w) {
 
 static void by_unwatching(struct world *w) {
   perigee_unwatch(w->engine, w->pipe[READ_END]);
+}
+
+static void by_rewatching(struct world *w) {
+  perigee_rewatch(w->engine, w->pipe[READ_END], READABLE, 2);
 }
 
 static void by_watching_the_next(struct world *w) {
@@ -171,8 +181,9 @@ static int die(void **state, void (*find)(struct world *), char *said,
 }
 
 static void closing_a_watched_one_is_found(void **state) {
-  void (*const ways[])(struct world *) = {
-      by_polling, by_unwatching, by_watching_the_next, by_closing_the_engine};
+  void (*const ways[])(struct world *) = {by_polling, by_unwatching,
+                                          by_rewatching, by_watching_the_next,
+                                          by_closing_the_engine};
   for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
     char said[512], wanted[64];
     assert_int_equal(die(state, ways[i], said, sizeof said), SIGABRT);

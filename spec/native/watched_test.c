@@ -234,6 +234,54 @@ static void two_engines_watch_the_same(void **state) {
   world_close(&w);
 }
 
+/* ---- Changes ------------------------------------------------------------ */
+
+static void rewatch(struct perigee_engine *engine, int fd, int events,
+                    uint64_t token) {
+  assert_int_equal(perigee_rewatch(engine, fd, events, token), 0);
+}
+
+static void events_and_token_are_changed(void **state) {
+  int fds[2];
+  struct perigee_engine *engine = open_engine(state, 1);
+  assert_int_equal(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
+  watch(engine, fds[0], READABLE, 1);
+  nothing(engine);
+  rewatch(engine, fds[0], WRITABLE, 2);
+  is_ready(engine, fds[0], WRITABLE, 2);
+  put(fds[1]);
+  rewatch(engine, fds[0], READABLE, 3); /* from what was told */
+  is_ready(engine, fds[0], READABLE, 3);
+  assert_int_equal(perigee_wait(&engine, 1, 10000 * MS), 1);
+  rewatch(engine, fds[0], READABLE | WRITABLE, 4); /* and found again */
+  is_ready(engine, fds[0], READABLE | WRITABLE, 4);
+  perigee_engine_close(engine);
+  close_pipe(fds);
+}
+
+static void one_without_events_is_quiet_until_it_has_some(void **state) {
+  struct world w;
+  world_open(&w, state);
+  watch(w.engine, w.pipe[READ_END], READABLE, 1);
+  rewatch(w.engine, w.pipe[READ_END], 0, 2); /* before it is ready */
+  put(w.pipe[WRITE_END]);
+  nothing(w.engine);
+  rewatch(w.engine, w.pipe[READ_END], READABLE, 3);
+  is_ready(w.engine, w.pipe[READ_END], READABLE, 3);
+  rewatch(w.engine, w.pipe[READ_END], 0, 4); /* when it was told */
+  rewatch(w.engine, w.pipe[READ_END], 0, 5);
+  nothing(w.engine);
+  rewatch(w.engine, w.pipe[READ_END], READABLE, 6);
+  assert_int_equal(perigee_wait(&w.engine, 1, 10000 * MS), 1);
+  rewatch(w.engine, w.pipe[READ_END], 0, 7); /* when a wait has found it */
+  close(w.pipe[WRITE_END]);
+  nothing(w.engine);
+  unwatch(w.engine, w.pipe[READ_END]);
+  nothing(w.engine);
+  perigee_engine_close(w.engine);
+  close(w.pipe[READ_END]);
+}
+
 /* Descriptors already reported do not keep the thread from anything,
  * including sleep: it polls as rarely as with nothing to watch. */
 static void the_thread_sleeps_beside_what_nobody_handles(void **state) {
@@ -266,6 +314,8 @@ int main(void) {
       BOTH(another_loop_is_woken_by_the_engines_descriptor),
       BOTH(one_engine_watches_another),
       BOTH(two_engines_watch_the_same),
+      BOTH(events_and_token_are_changed),
+      BOTH(one_without_events_is_quiet_until_it_has_some),
       BOTH(the_thread_sleeps_beside_what_nobody_handles),
   };
   return cmocka_run_group_tests_name("watched", tests, NULL, NULL);

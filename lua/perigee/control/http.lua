@@ -132,7 +132,7 @@ end
 
 local function run(client, life)
   while client.life == life and next(client.calls) do
-    local ready, err = descriptors.readable(client.fd)
+    local ready, err = descriptors.readable(client.fd, nil, true)
     if client.life ~= life then return end
     if ready then
       pump(client)

@@ -70,20 +70,22 @@ function Web:address()
   return ffi.string(into)
 end
 
+--- The descriptor that it waits for, an epoll with all connections.
+function Web:descriptor() return C.perigee_web_descriptor(self.web) end
+
 --- Waits until there may be something to run, at most milliseconds.
 function Web:wait(milliseconds)
-  local fd = C.perigee_web_descriptor(self.web)
-  return descriptors.readable(fd, milliseconds * 1e-3)
+  return descriptors.readable(self:descriptor(), milliseconds * 1e-3, true)
 end
 
 --- Ends the waits, for what another task has answered or told.
 function Web:wake()
-  if self.web then descriptors.forget(C.perigee_web_descriptor(self.web)) end
+  if self.web then descriptors.cancel(self:descriptor()) end
 end
 
 function Web:close()
   if not self.web then return end
-  descriptors.forget(C.perigee_web_descriptor(self.web))
+  descriptors.forget(self:descriptor())
   C.perigee_web_close(self.web)
   self.web = false
 end

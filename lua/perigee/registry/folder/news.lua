@@ -71,7 +71,7 @@ end
 
 local function run(watch)
   while open[watch.path] == watch do
-    local ready, err = descriptors.readable(watch.fd, LINGER)
+    local ready, err = descriptors.readable(watch.fd, LINGER, true)
     if open[watch.path] ~= watch then return end
     local timeout = not ready and err.kind == "timeout"
     if not ready and not timeout or ready and not read(watch)

@@ -95,14 +95,16 @@ end
 -- ---- Waiting ---------------------------------------------------------------
 
 -- Waits for what connection.wait asks for: a descriptor, and for so long at
--- most. True, or nil and an error.
+-- most. True, or nil and an error. While it connects, the stream may close its
+-- descriptor.
 local function wait(connection, seconds)
   local wanted = connection.wait
   local f = wanted.writable ~= 0 and descriptors.writable
     or descriptors.readable
   local due = wanted.milliseconds < 0 and math.huge
     or wanted.milliseconds * 1e-3
-  local ready, err = f(wanted.descriptor, math.min(seconds, due))
+  local ready, err = f(wanted.descriptor, math.min(seconds, due),
+                       connection.redis ~= false)
   if not ready and err.kind == "timeout" and due < seconds then return true end
   return ready, err
 end
