@@ -245,7 +245,8 @@ struct perigee_web_to {
   uint16_t port;
   uint32_t connections, per_host; /* at most; per_host 0: as connections */
   uint32_t head, body;            /* bytes of a request at most; a connection
-                                   * has twice head of memory */
+                                   * has head and a half of memory, and at
+                                   * least 1024 more than head */
   uint32_t patience;              /* seconds */
   uint32_t queued;  /* bytes that a stream's client may be behind */
   uint64_t backlog; /* bytes that all are together; 0: any number */
@@ -369,6 +370,41 @@ perigee_statement_column(struct perigee_statement *statement, int at,
                          uint64_t *length);
 PERIGEE_API int64_t
 perigee_statement_integer(struct perigee_statement *statement, int at);
+
+/* ---- What a server knows -------------------------------------------------- */
+
+/* The texts of a record. */
+enum perigee_known_part {
+  PERIGEE_KNOWN_NAME,
+  PERIGEE_KNOWN_TEXT,
+  PERIGEE_KNOWN_KIND,
+  PERIGEE_KNOWN_EPOCH,
+  PERIGEE_KNOWN_SERVICES,
+  PERIGEE_KNOWN_PARTS
+};
+
+/* A record, outside of Lua's heap: a server has many, for long, and memory that
+ * Lua's heap has had it does not give back. The numbers are the program's. at: where a part is in `bytes`; length: its bytes, or -1:
+ * there is none. */
+struct perigee_known {
+  double revision, ttl, began, deadline, slot, taken;
+  uint32_t of; /* the number of its collection */
+  int32_t at[PERIGEE_KNOWN_PARTS], length[PERIGEE_KNOWN_PARTS];
+  char bytes[];
+};
+
+/* What a record is made of; a part may be NULL. */
+struct perigee_known_from {
+  const char *part[PERIGEE_KNOWN_PARTS];
+  uint32_t length[PERIGEE_KNOWN_PARTS];
+};
+
+/* Copies the parts; all numbers are 0. NULL without memory. */
+PERIGEE_API struct perigee_known *
+perigee_known_new(const struct perigee_known_from *from);
+PERIGEE_API void perigee_known_free(struct perigee_known *known);
+/* Gives memory that was freed back to the system. */
+PERIGEE_API void perigee_known_trim(void);
 
 /* ---- Private files ------------------------------------------------------- */
 

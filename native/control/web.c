@@ -20,6 +20,10 @@
   "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2:-KX-ALL:+ECDHE-ECDSA:"           \
   "+ECDHE-RSA:-CIPHER-ALL:+AES-256-GCM:+CHACHA20-POLY1305:+AES-128-GCM"
 
+/* Bytes of a connection's memory besides a head: what is found in the head, and
+ * the head of the answer. */
+enum { LEAST_BESIDE = 1024 };
+
 /* Connections beyond the limit that are told so. The next ones are not
  * accepted, or closed without an answer. */
 enum { TOLD = 64 };
@@ -278,6 +282,12 @@ static size_t leave_as_sent(void *argument, struct MHD_Connection *wire,
   return strlen(text);
 }
 
+/* A connection has it for as long as it is there. */
+static size_t memory_of(const struct perigee_web_to *to) {
+  size_t beside = to->head / 2;
+  return to->head + (beside > LEAST_BESIDE ? beside : LEAST_BESIDE);
+}
+
 /* libmicrohttpd owns `listening` from here on, and closes it also if it fails.
  */
 static struct MHD_Daemon *start(struct perigee_web *web, int listening) {
@@ -297,7 +307,7 @@ static struct MHD_Daemon *start(struct perigee_web *web, int listening) {
       0, NULL, NULL, handle, web, MHD_OPTION_EXTERNAL_LOGGER, end_ambiguous,
       web, MHD_OPTION_LISTEN_SOCKET, listening, MHD_OPTION_CONNECTION_LIMIT,
       to->connections + TOLD, MHD_OPTION_PER_IP_CONNECTION_LIMIT, to->per_host,
-      MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)to->head * 2,
+      MHD_OPTION_CONNECTION_MEMORY_LIMIT, memory_of(to),
       MHD_OPTION_CONNECTION_TIMEOUT, to->patience, MHD_OPTION_URI_LOG_CALLBACK,
       began, web, MHD_OPTION_NOTIFY_COMPLETED, completed, web,
       MHD_OPTION_NOTIFY_CONNECTION, connected, web,

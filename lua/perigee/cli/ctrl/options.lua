@@ -13,7 +13,7 @@ M.LISTEN = "http://127.0.0.1:7470"
 M.LIMITS = {
   { "connections", "connections", "Connections at most (4096)." },
   { "per-host", "per_host", "Connections of one address at most (all)." },
-  { "head", "head", "Bytes of a request's head at most (4096)." },
+  { "head", "head", "Bytes of a request's head at most (2048)." },
   { "body", "body", "Bytes of a request's body at most (1048576)." },
   { "patience", "patience", "Seconds for a whole request to come (30)." },
   { "queued", "queued",

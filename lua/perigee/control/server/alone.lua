@@ -24,6 +24,14 @@ local M = {}
 local GATHER = 1 / 8
 local TURN = 1e6                        -- nanoseconds
 
+-- Leases that end in one portion, and its commit: so many that it takes no
+-- longer than LONG, if it can.
+local LEAST, MOST = 25, 250
+local LONG, SHORT = 6e6, 3e6            -- nanoseconds
+
+--- Those of the first portion.
+M.ENDS = 100
+
 -- ---- Handling --------------------------------------------------------------
 
 local function unkept(server, kind, why)
@@ -162,18 +170,32 @@ local function refresh(server)
   watch.check(server.state, known)
 end
 
+-- The number of leases of the next portion, by the time that the last one took.
+local function portion(ends, took)
+  if took > LONG then return math.max(LEAST, math.floor(ends / 2)) end
+  if took < SHORT then return math.min(MOST, math.ceil(ends * 1.25)) end
+  return ends
+end
+
+-- Ends leases that are over. Are there more?
+local function end_some(server)
+  local began = loop.now()
+  local more = server.state:pass(server.ends)
+  if not server.state:is_dirty() then return more end
+  local changed, from, why = commit(server)
+  if changed then tell(server, changed, from) end
+  if not changed then unkept(server, from, why) end
+  server.ends = portion(server.ends, loop.now() - began)
+  return more
+end
+
 --- To be called some times in a second. Returns whether more is to be done.
 function M.pass(server, now, tick)
   if now < server.due then return false end
-  local more = server.state:pass()
-  server.due = more and now or now + tick
   watch.pass(server.state)
   refresh(server)
-  if server.state:is_dirty() then
-    local changed, from, why = commit(server)
-    if changed then tell(server, changed, from) end
-    if not changed then unkept(server, from, why) end
-  end
+  local more = end_some(server)
+  server.due = more and now or now + tick
   if now >= server.beat then
     server.beat = now + server.heartbeat * 1e9
     watch.beat(server.state)

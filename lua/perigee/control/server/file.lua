@@ -13,6 +13,7 @@
 --   revision()       that of the last commit
 --   all_tokens(), add_token(token), revoke_token(id)
 --                    tokens { id, hash, scope, role, note, revoked }
+--   trim()           gives memory back that it can do without
 --   written()        a number that changes when another process has written
 --   close()
 --
@@ -168,6 +169,8 @@ end
 function File:written()
   return (number(self.sql.version))
 end
+
+function File:trim() self.store:run "PRAGMA shrink_memory" end
 
 function File:close()
   self.store:close()

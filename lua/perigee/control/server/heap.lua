@@ -2,28 +2,43 @@
 --- Collects what crowds leave behind in Lua's heap, in short steps while the
 -- server has nothing else to do. Lua's collector would wait until the heap has
 -- doubled, and a server that knows much has a large one.
+--
+-- What has ended goes back to the system then.
 local loop = require "perigee.loop"
 
 local M = {}
 
 local MORE = 4096                       -- KiB beyond what a collection left
+local MANY = 2000                       -- names that have gone since
 local STEP = 2e5                        -- nanoseconds of work at a time
 local CYCLES = 2                        -- the first may have been under way
 local KIB = 16                          -- of one collector step
 
-function M.new() return { left = collectgarbage "count", cycles = 0 } end
+--- trim: a function that gives memory back that is not Lua's.
+function M.new(trim)
+  return { left = collectgarbage "count", cycles = 0, gone = 0, trim = trim }
+end
 
---- Does a step, if one is due. Is another one?
-function M.collect(heap)
+local function is_due(heap, gone)
+  return gone >= heap.gone + MANY
+    or collectgarbage "count" >= heap.left + MORE
+end
+
+--- Does a step, if one is due. Is another one? gone: how many names have gone
+-- since the server began.
+function M.collect(heap, gone)
   if heap.cycles == 0 then
-    if collectgarbage "count" < heap.left + MORE then return false end
-    heap.cycles = CYCLES
+    if not is_due(heap, gone) then return false end
+    heap.cycles, heap.gone = CYCLES, gone
   end
   local over = loop.now() + STEP
   repeat
     if collectgarbage("step", KIB) then heap.cycles = heap.cycles - 1 end
   until heap.cycles == 0 or loop.now() > over
-  if heap.cycles == 0 then heap.left = collectgarbage "count" end
+  if heap.cycles == 0 then
+    heap.left = collectgarbage "count"
+    heap.trim()
+  end
   return heap.cycles > 0
 end
 

@@ -9,6 +9,7 @@ local collector = require "perigee.collector"
 local files = require "perigee.control.server.file"
 local errors = require "perigee.errors"
 local heaps = require "perigee.control.server.heap"
+local recorded = require "perigee.control.server.known"
 local lines = require "perigee.control.server.lines"
 local log = require "perigee.log"
 local loop = require "perigee.loop"
@@ -31,7 +32,7 @@ local LATE = 1e9                        -- the same, where more is urgent
 local PAUSE = 0.3                       -- milliseconds between collector steps
 
 --- The limits of a server without options.
-M.LIMITS = { connections = 4096, per_host = 0, head = 4096, body = 2 ^ 20,
+M.LIMITS = { connections = 4096, per_host = 0, head = 2048, body = 2 ^ 20,
              patience = 30, queued = 4 * 2 ^ 20, backlog = 64 * 2 ^ 20,
              answers = 8 * 2 ^ 20, rate = 0, heartbeat = 15 }
 
@@ -52,7 +53,9 @@ end
 -- Waits until something comes, or a look at leases is due.
 local function rest(server, wait)
   local longest = math.max(0, (server.due - loop.now()) * 1e-6)
-  if heaps.collect(server.heap) then longest = math.min(longest, PAUSE) end
+  if heaps.collect(server.heap, server.state.gone) then
+    longest = math.min(longest, PAUSE)
+  end
   server.web:wait(wait < 0 and longest or math.min(wait, longest))
 end
 
@@ -138,7 +141,7 @@ local function open_alone(options)
   if fine then state, kind, why = states.open(storage) end
   if state then
     return { storage = storage, state = state, how = alone, failed = false,
-             writes = 0, cost = 0 }
+             writes = 0, cost = 0, ends = alone.ENDS }
   end
   storage:close()
   return nil, kind, why
@@ -159,7 +162,10 @@ local function complete(server, options, all)
   server.web, server.port, server.tokens = listening, listening.port, known
   server.address, server.lines = listening:address(), lines.new()
   server.due, server.turn, server.checked = 0, 0, known.version
-  server.worked, server.heap = 0, heaps.new()
+  server.worked, server.heap = 0, heaps.new(function()
+    server.storage:trim()
+    recorded.trim()
+  end)
   server.heartbeat = all.heartbeat
   server.beat = loop.now() + all.heartbeat * 1e9
   return setmetatable(server, Server)

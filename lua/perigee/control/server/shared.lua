@@ -31,7 +31,7 @@ Shared.__index = Shared
 function M.new(store, most)
   return setmetatable({ store = store, scopes = {}, timed = {}, feeding = {},
                         graphs = {}, now = 0, seen = loop.now(), told = false,
-                        followed = 0, most = most or MOST }, Shared)
+                        followed = 0, gone = 0, most = most or MOST }, Shared)
 end
 
 --- What the requests of a round see.

@@ -10,15 +10,15 @@
 -- stops while the server does: neither a restart nor a pause of the server ends
 -- a lease whose holder could not renew it.
 --
--- Record: collection, name, text (JSON of an object, without its last brace),
--- revision, ttl (seconds, or 0), lease, began, and what its collection needs of
--- the text: kind, epoch, term, services. An agent's has a report
--- (server/graph), which is in no storage. A record that takes the place of
--- another takes its lease as well, so that a name is in one slot, however often
--- it is written.
+-- Records are those of server/known, and the state frees them: after the commit
+-- of what took their place. What an agent has reported (server/graph) is in no
+-- storage, and counts as long as its name has the same epoch. A record that
+-- takes the place of another takes its slot as well, so that a name is in one
+-- slot, however often it is written.
 local cells = require "perigee.control.server.cells"
 local changes = require "perigee.registry.changes"
 local check = require "perigee.check"
+local known = require "perigee.control.server.known"
 local log = require "perigee.log"
 local loop = require "perigee.loop"
 
@@ -30,8 +30,7 @@ local M = {}
 local SLOT = 0.25                       -- seconds of a slot of leases
 local LONGEST = 1                       -- seconds that one pass may count
 local LOOKS = 4000                      -- at leases in one pass
-local ENDS = 250                        -- of leases in one pass
-local FEW = 8                           -- names that are removed one by one
+local SHRUNK, LEAST = 4, 1000           -- a collection with so many times less
 
 local State = {}
 State.__index = State
@@ -51,6 +50,7 @@ M.place_of = place_of
 
 local function new_collection(scope, kind)
   return { scope = scope, kind = kind, records = {}, names = {}, watchers = {},
+           reports = {}, most = 0,
            changes = changes.new(kind .. " of scope " .. scope) }
 end
 
@@ -113,11 +113,13 @@ jit.off(State.tidy)
 
 local function slot_of(time) return math.floor(time / SLOT) + 1 end
 
-local function wait_for(state, lease)
-  local slot = math.max(slot_of(lease.deadline), state.slot + 1)
+-- A slot has names, each with its collection behind it.
+local function wait_for(state, collection, name, record)
+  local slot = math.max(slot_of(record.deadline), state.slot + 1)
   local list = state.due[slot] or {}
-  state.due[slot], lease.slot = list, slot
-  list[#list + 1] = lease
+  state.due[slot], record.slot = list, slot
+  list[#list + 1] = name
+  list[#list + 1] = collection
 end
 
 --- The server's time in seconds, which stands still while the server does.
@@ -133,23 +135,21 @@ end
 --- Begins a record's lease anew. since: seconds since its agent began, if it
 -- says so.
 function State:renew(record, since)
-  if record.ttl > 0 then record.lease.deadline = self:time() + record.ttl end
+  if record.ttl > 0 then record.deadline = self:time() + record.ttl end
   if since then record.began = self:time() - since end
 end
 
--- Gives a record its lease: the one of what it replaces, unless that would be
--- looked at too late.
-local function give_lease(state, record, before)
+-- Gives a record its lease, in the slot of what it replaces, unless that would
+-- be looked at too late.
+local function give_lease(state, collection, name, record, before)
   if record.ttl == 0 then return end
-  local deadline = state:time() + record.ttl
-  local lease = before and before.lease
-  if lease and lease.slot <= slot_of(deadline) then
-    lease.deadline, record.lease = deadline, lease
-    return
+  record.deadline = state:time() + record.ttl
+  if before and before.slot > 0
+    and before.slot <= slot_of(record.deadline) then
+    record.slot = before.slot
+  else
+    wait_for(state, collection, name, record)
   end
-  record.lease = { collection = record.collection, name = record.name,
-                   deadline = deadline, slot = 0 }
-  wait_for(state, record.lease)
 end
 
 -- ---- Writing ---------------------------------------------------------------
@@ -174,28 +174,20 @@ local function note(state, collection, name)
   state.undo[#state.undo + 1] = { collection, name, collection.records[name] }
 end
 
-local function prepared(collection, name, text, value)
-  return { collection = collection, name = name, text = text,
-           kind = value.kind, epoch = value.epoch, term = value.term,
-           services = value.services }
-end
-
 --- Sets a name's record. text: JSON of an object, without its last brace;
 -- value: the same as a table; since: as of renew(). Returns the record.
 function State:put(scope, kind, name, text, ttl, value, since)
   local collection = self:collection(scope, kind)
-  local record = prepared(collection, name, text, value)
+  local record = known.new(collection, name, text, value)
   local before = collection.records[name]
   note(self, collection, name)
   record.revision, record.ttl = self.revision, ttl
   record.began = since and self:time() - since
-    or before and before.epoch == record.epoch and before.began or self:time()
-  record.report = before and before.epoch == record.epoch and before.report
-    or false
+    or before and before.epoch == value.epoch and before.began or self:time()
   put_in(collection, name, record)
   self.storage:set(scope, kind, name, record.revision,
                    math.floor(ttl * 1000), text)
-  give_lease(self, record, before)
+  give_lease(self, collection, name, record, before)
   return record
 end
 
@@ -203,22 +195,23 @@ end
 -- it replaces. It is the record's revision, which is never used again.
 function State:term() return self.revision + 1 end
 
---- What an agent has reported (server/topology); nil or false: nothing.
-function State:report(agent) return agent.report end -- luacheck: ignore 212
-
-function State:keep_report(agent, report) -- luacheck: ignore 212
-  agent.report = report
+--- What an agent has reported (server/topology); nil: nothing.
+function State:report(agent) -- luacheck: ignore 212
+  local report = agent.collection.reports[agent.name]
+  return report and report.epoch == agent.epoch and report.peers or nil
 end
 
-function State:is_reported(agent) -- luacheck: ignore 212
-  return agent.report ~= nil and agent.report ~= false
+function State:keep_report(agent, peers) -- luacheck: ignore 212
+  agent.collection.reports[agent.name] = { epoch = agent.epoch, peers = peers }
 end
+
+function State:is_reported(agent) return self:report(agent) ~= nil end
 
 function State:remove(record)
-  local collection = record.collection
-  note(self, collection, record.name)
-  put_in(collection, record.name, nil)
-  self.storage:unset(collection.scope, collection.kind, record.name)
+  local collection, name = record.collection, record.name
+  note(self, collection, name)
+  put_in(collection, name, nil)
+  self.storage:unset(collection.scope, collection.kind, name)
 end
 
 --- Has anything been written since the last commit?
@@ -227,8 +220,11 @@ function State:is_dirty() return self.undo[1] ~= nil end
 local function take_back(state)
   for i = #state.undo, 1, -1 do
     local collection, name, record = unpack(state.undo[i], 1, 3)
+    known.free(collection.records[name])
     put_in(collection, name, record)
-    if record and record.lease then wait_for(state, record.lease) end
+    if record and record.ttl > 0 then
+      wait_for(state, collection, name, record)
+    end
   end
 end
 
@@ -239,15 +235,39 @@ function State:discard()
   self.storage:discard()
 end
 
--- The collections that were written to, each once, with their names noted.
-local function touched(state)
+-- Tables do not shrink by themselves. None of a collection's is kept by others.
+local function shrink(collection)
+  local records, names = {}, {}
+  for i, name in ipairs(collection.names) do
+    records[name], names[i] = collection.records[name], name
+  end
+  collection.records, collection.names = records, names
+end
+
+local function fit(collection)
+  local n = #collection.names
+  if collection.most > SHRUNK * n + LEAST then
+    shrink(collection)
+    collection.most = n
+  end
+  collection.most = math.max(collection.most, n)
+end
+
+-- Takes what was written as kept. The collections, each once, with their names
+-- noted.
+local function settle(state)
   local list, seen = {}, {}
   for _, each in ipairs(state.undo) do
-    local collection = each[1]
-    collection.changes:note(each[2])
+    local collection, name = each[1], each[2]
+    collection.changes:note(name)
+    known.free(each[3])
+    if not collection.records[name] then
+      collection.reports[name], state.gone = nil, state.gone + 1
+    end
     if not seen[collection] then
       seen[collection] = true
       list[#list + 1] = collection
+      fit(collection)
     end
   end
   return list
@@ -257,7 +277,7 @@ end
 -- nil, a kind and why.
 function State:commit()
   local fine, kind, why = self.storage:commit(self.revision)
-  local list = fine and touched(self)
+  local list = fine and settle(self)
   if not fine then take_back(self) end
   self.undo = {}
   if not fine then return nil, kind, why end
@@ -266,15 +286,17 @@ end
 
 -- ---- Time ------------------------------------------------------------------
 
--- The record of a lease that is over; or nil.
-local function ended(state, lease, slot)
-  local record = lease.collection.records[lease.name]
-  if not record or record.lease ~= lease or lease.slot ~= slot then return end
-  if lease.deadline <= state.now then return record end
-  wait_for(state, lease)
+-- The record of a name whose lease is over; or nil. It may have moved to
+-- another slot, where it is looked at then.
+local function ended(state, collection, name, slot)
+  local record = collection.records[name]
+  if not record or record.slot ~= slot then return end
+  if record.deadline <= state.now then return record end
+  wait_for(state, collection, name, record)
 end
 
--- The next lease in the slots up to last, and its slot; nil if there is none.
+-- The next name in the slots up to last, and its collection; nil if there is
+-- none.
 local function next_due(state, last)
   while not state.ending or state.ending[state.at] == nil do
     if state.slot >= last then
@@ -284,32 +306,29 @@ local function next_due(state, last)
     state.slot, state.at = state.slot + 1, 1
     state.ending, state.due[state.slot] = state.due[state.slot], nil
   end
-  state.at = state.at + 1
-  return state.ending[state.at - 1]
+  state.at = state.at + 2
+  return state.ending[state.at - 2], state.ending[state.at - 1]
 end
 
--- Removes from a collection's names those without a record.
+-- Removes names from those of a collection, in one walk over them.
 local function drop_names(collection, gone)
-  local names, n = collection.names, 0
-  if #gone < FEW then
-    for _, name in ipairs(gone) do
-      table.remove(names, place_of(names, name))
-    end
-    return
-  end
-  for i = 1, #names do
-    local name = names[i]
-    names[i] = nil
-    if collection.records[name] then
+  local names, next_gone = collection.names, 1
+  table.sort(gone)
+  local n = place_of(names, gone[1]) - 1
+  local count = #names
+  for i = n + 1, count do
+    if names[i] == gone[next_gone] then
+      next_gone = next_gone + 1
+    else
       n = n + 1
-      names[n] = name
+      names[n] = names[i]
     end
   end
+  for i = n + 1, count do names[i] = nil end
 end
 
 -- The lists of names to be dropped are by collection.
-local function remove_later(state, record, lists)
-  local collection, name = record.collection, record.name
+local function remove_later(state, collection, name, lists)
   note(state, collection, name)
   collection.records[name] = nil
   state.storage:unset(collection.scope, collection.kind, name)
@@ -318,17 +337,18 @@ local function remove_later(state, record, lists)
   list[#list + 1] = name
 end
 
---- Removes records whose leases are over; they are gone after a commit. To be
--- called some times in a second. Returns whether there may be more.
-function State:pass()
+--- Removes records whose leases are over, at most so many; they are gone after
+-- a commit. To be called some times in a second. Returns whether there may be
+-- more.
+function State:pass(most)
   pass_time(self)
   local last, lists, ends, looks = slot_of(self.now) - 1, {}, 0, 0
-  while ends < ENDS and looks < LOOKS do
-    local lease = next_due(self, last)
-    if not lease then break end
-    local record = ended(self, lease, self.slot)
+  while ends < most and looks < LOOKS do
+    local name, collection = next_due(self, last)
+    if not name then break end
+    local record = ended(self, collection, name, self.slot)
     looks, ends = looks + 1, ends + (record and 1 or 0)
-    if record then remove_later(self, record, lists) end
+    if record then remove_later(self, collection, name, lists) end
   end
   for collection, gone in pairs(lists) do drop_names(collection, gone) end
   return self.ending ~= false
@@ -363,22 +383,33 @@ local function load(state)
                                                                scope)
         return
       end
-      local record = prepared(collection, name, text, value)
+      local record = known.new(collection, name, text, value)
       record.revision, record.ttl, record.began = revision, ttl / 1000, 0
       put_in(collection, name, record)
-      give_lease(state, record)
+      give_lease(state, collection, name, record)
     end)
   warn(strange)
   return fine, failure, why
 end
 
-function State:close() end -- luacheck: ignore 212
+--- Frees all records.
+function State:close()
+  for _, of in pairs(self.scopes) do
+    for _, collection in pairs(of) do
+      for _, record in pairs(collection.records) do known.free(record) end
+      collection.records, collection.names = {}, {}
+    end
+  end
+  for _, each in ipairs(self.undo) do known.free(each[3]) end
+  self.scopes, self.undo = {}, {}
+end
+jit.off(State.close)
 
 --- What a storage has; leases begin anew. Or nil, a kind and why.
 function M.open(storage)
   local state = setmetatable({
     storage = storage, scopes = {}, undo = {}, timed = {}, feeding = {},
-    revision = storage:revision(), graphs = {},
+    revision = storage:revision(), graphs = {}, gone = 0,
     due = {}, slot = 0, ending = false, at = 0, -- leases that are looked at
     now = 0, seen = loop.now() * 1e-9 }, State)
   local fine, kind, why = load(state)
