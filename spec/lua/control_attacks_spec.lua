@@ -259,7 +259,7 @@ needing("a control server that is attacked", { control }, function()
     local before = resident()
     fill(10000, 250, 15)
     eventually(function() return ask("GET", "entities/e010000") == 404 end)
-    recovers(before, 6 * MIB)
+    recovers(before, 8 * MIB)
   end)
 
   it("does not wait long for a first head", function()

@@ -5,7 +5,6 @@
 -- in a file of its own (server/alone), or in a store that others write to, too
 -- (server/rounds).
 local alone = require "perigee.control.server.alone"
-local collector = require "perigee.collector"
 local files = require "perigee.control.server.file"
 local errors = require "perigee.errors"
 local heaps = require "perigee.control.server.heap"
@@ -82,8 +81,7 @@ local function serve(server)
     if not server.web then return end
     local more = server.how.work(server)
     if not server.web then return end
-    collector.owe()
-    collector.pay()
+    heaps.keep_up(server.heap)
     more = look(server, began, more or n > 0) or more
     if server.web and not more and n == 0 and wait ~= 0 then
       rest(server, wait)
