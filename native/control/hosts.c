@@ -49,7 +49,7 @@ static bool is_certified(const struct hosts *hosts, const char *host) {
 
 /* Copies the host without its port, brackets and last dot; false: it is none.
  */
-static bool plain(char into[LONGEST + 1], const char *host) {
+static bool hosts_plain(char into[LONGEST + 1], const char *host) {
   const char *end = host + strcspn(host, ":");
   if (*host == '[') {
     end = strchr(++host, ']');
@@ -68,7 +68,7 @@ static bool plain(char into[LONGEST + 1], const char *host) {
 
 bool hosts_have(const struct hosts *hosts, const char *host) {
   char name[LONGEST + 1];
-  if (!plain(name, host))
+  if (!hosts_plain(name, host))
     return false;
   return is_address(hosts, name) || strcasecmp(name, "localhost") == 0 ||
          strcasecmp(name, hosts->host) == 0 || is_listed(hosts->names, name) ||

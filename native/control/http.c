@@ -20,7 +20,7 @@
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static CURLcode begun;
 
-static void begin(void) {
+static void http_begin(void) {
   begun = curl_global_init(CURL_GLOBAL_DEFAULT);
 }
 
@@ -86,7 +86,7 @@ static bool prepare(struct perigee_http *http) {
 }
 
 struct perigee_http *perigee_http_open(void) {
-  pthread_once(&once, begin);
+  pthread_once(&once, http_begin);
   struct perigee_http *http =
       begun == CURLE_OK ? calloc(1, sizeof *http) : NULL;
   if (!http)
@@ -157,7 +157,7 @@ static CURLMcode act(struct perigee_http *http,
   return look_at_due(http);
 }
 
-static void collect(const struct perigee_http *http) {
+static void http_collect(const struct perigee_http *http) {
   CURLMsg *message;
   int left;
   while ((message = curl_multi_info_read(http->multi, &left))) {
@@ -176,7 +176,7 @@ int perigee_http_step(struct perigee_http *http) {
   CURLMcode code = CURLM_OK;
   for (int i = 0; i < n && code == CURLM_OK; i++)
     code = act(http, &events[i]);
-  collect(http);
+  http_collect(http);
   return code == CURLM_OK ? PERIGEE_OK : PERIGEE_NO_MEMORY;
 }
 

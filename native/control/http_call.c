@@ -22,7 +22,7 @@ enum { HEAD = 65536 }; /* bytes of an answer's head at most */
 /* ---- What arrives -------------------------------------------------------- */
 
 /* Returns what has libcurl end the call. */
-static size_t refuse(struct perigee_http_call *call, int status) {
+static size_t http_call_refuse(struct perigee_http_call *call, int status) {
   call->refused = status;
   return 0;
 }
@@ -42,9 +42,9 @@ static size_t take_line(char *line, size_t size, size_t n, void *argument) {
   if (n >= 5 && memcmp(line, "HTTP/", 5) == 0)
     bytes_drop(&call->head, bytes_length(&call->head));
   if (bytes_length(&call->head) + n > HEAD)
-    return refuse(call, PERIGEE_TOO_LARGE);
+    return http_call_refuse(call, PERIGEE_TOO_LARGE);
   if (!bytes_add(&call->head, line, n))
-    return refuse(call, PERIGEE_NO_MEMORY);
+    return http_call_refuse(call, PERIGEE_NO_MEMORY);
   if (!is_last(line, n))
     return n;
   curl_easy_getinfo(call->easy, CURLINFO_RESPONSE_CODE, &status);
@@ -61,13 +61,13 @@ static size_t take_bytes(char *from, size_t size, size_t n, void *argument) {
   size_t length = bytes_length(&call->body);
   n *= size;
   if (length + n > call->limit && !call->streamed)
-    return refuse(call, PERIGEE_TOO_LARGE);
+    return http_call_refuse(call, PERIGEE_TOO_LARGE);
   if (length + n > call->limit && length > 0) {
     call->paused = true;
     return CURL_WRITEFUNC_PAUSE;
   }
   if (!bytes_add(&call->body, from, n))
-    return refuse(call, PERIGEE_NO_MEMORY);
+    return http_call_refuse(call, PERIGEE_NO_MEMORY);
   if (call->streamed)
     http_tell(call);
   return n;
@@ -75,7 +75,8 @@ static size_t take_bytes(char *from, size_t size, size_t n, void *argument) {
 
 /* ---- The end ------------------------------------------------------------- */
 
-static int status_of(const struct perigee_http_call *call, CURLcode code) {
+static int http_call_status_of(const struct perigee_http_call *call,
+                               CURLcode code) {
   long error = 0;
   if (call->refused)
     return call->refused;
@@ -114,7 +115,7 @@ static const char *words(const struct perigee_http_call *call, CURLcode code) {
   return call->refused ? "there is no memory" : curl_easy_strerror(code);
 }
 
-static void release(struct perigee_http_call *call) {
+static void http_call_release(struct perigee_http_call *call) {
   if (!call->easy)
     return;
   curl_multi_remove_handle(call->http->multi, call->easy);
@@ -123,10 +124,10 @@ static void release(struct perigee_http_call *call) {
 }
 
 void http_ended(struct perigee_http_call *call, CURLcode code) {
-  call->result = status_of(call, code);
+  call->result = http_call_status_of(call, code);
   if (call->result < 0 && (call->refused || !call->why[0]))
     snprintf(call->why, sizeof call->why, "%s", words(call, code));
-  release(call);
+  http_call_release(call);
   http_tell(call);
 }
 
@@ -144,8 +145,8 @@ static bool listen_to(struct perigee_http_call *call) {
   return bad == 0;
 }
 
-static bool begin(struct perigee_http_call *call,
-                  const struct perigee_http_request *request) {
+static bool http_call_begin(struct perigee_http_call *call,
+                            const struct perigee_http_request *request) {
   int running;
   call->easy = curl_easy_init();
   if (!call->easy || !listen_to(call) ||
@@ -171,7 +172,7 @@ int perigee_http_send(struct perigee_http *http,
   call->socket = -1;
   call->streamed = request->streamed;
   TAILQ_INSERT_TAIL(&http->all, call, in_all);
-  if (!begin(call, request)) {
+  if (!http_call_begin(call, request)) {
     perigee_http_end(call);
     return PERIGEE_NO_MEMORY;
   }
@@ -204,7 +205,7 @@ void perigee_http_take(struct perigee_http_call *call, uint64_t length) {
 void perigee_http_end(struct perigee_http_call *call) {
   if (!call)
     return;
-  release(call);
+  http_call_release(call);
   if (call->has_news)
     TAILQ_REMOVE(&call->http->told, call, in_told);
   TAILQ_REMOVE(&call->http->all, call, in_all);

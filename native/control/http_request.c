@@ -9,7 +9,7 @@
 
 /* ---- Checks -------------------------------------------------------------- */
 
-static bool is_token(const char *text) {
+static bool http_request_is_token(const char *text) {
   return *text && strspn(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ") == strlen(text);
 }
 
@@ -27,7 +27,8 @@ static bool is_line(const char *text) {
 
 bool http_request_is_valid(const struct perigee_http_request *request) {
   const char *const *line = request->header;
-  if (!request->url || !request->method || !is_token(request->method))
+  if (!request->url || !request->method ||
+      !http_request_is_token(request->method))
     return false;
   while (line && *line)
     if (!is_line(*line++))

@@ -83,20 +83,20 @@ const char *perigee_json_why(const struct perigee_json *json) {
 
 /* ---- Failures ------------------------------------------------------------ */
 
-static int refuse(struct perigee_json *json, int status, const char *why) {
+static int json_refuse(struct perigee_json *json, int status, const char *why) {
   json->why = why;
   return status;
 }
 
 static int wrong(struct perigee_json *json) {
-  return refuse(json, PERIGEE_PROTOCOL, "it is no JSON");
+  return json_refuse(json, PERIGEE_PROTOCOL, "it is no JSON");
 }
 
 static int charge(struct perigee_json *json, uint64_t bytes) {
   json->memory += bytes;
   if (json->memory <= json->limit)
     return PERIGEE_OK;
-  return refuse(json, PERIGEE_TOO_LARGE, "it has too many values");
+  return json_refuse(json, PERIGEE_TOO_LARGE, "it has too many values");
 }
 
 /* ---- Structure ----------------------------------------------------------- */
@@ -123,7 +123,8 @@ static int charge_place(struct perigee_json *json) {
   if (json->depth == 0)
     return PERIGEE_OK;
   if (json->within[json->depth - 1]++ == WITHIN)
-    return refuse(json, PERIGEE_TOO_LARGE, "it has too many values in one");
+    return json_refuse(json, PERIGEE_TOO_LARGE,
+                       "it has too many values in one");
   return charge(json, in_list(json) ? PLACE : 0);
 }
 
@@ -131,7 +132,7 @@ static int enter(struct perigee_json *json, bool list) {
   if (!takes_value(json))
     return wrong(json);
   if (json->depth == DEEPEST)
-    return refuse(json, PERIGEE_PROTOCOL, "it is nested too deep");
+    return json_refuse(json, PERIGEE_PROTOCOL, "it is nested too deep");
   int status = charge_place(json);
   if (status == PERIGEE_OK)
     status = charge(json, TABLE);
@@ -336,9 +337,9 @@ static int take_text(struct perigee_json *json, const char *from, size_t length,
 static int put_aside(struct perigee_json *json, const char *from) {
   size_t length = (size_t)(json->at - from);
   if (bytes_length(&json->aside) + length > json->limit)
-    return refuse(json, PERIGEE_TOO_LARGE, "it has too long a text");
+    return json_refuse(json, PERIGEE_TOO_LARGE, "it has too long a text");
   if (!bytes_add(&json->aside, from, length))
-    return refuse(json, PERIGEE_NO_MEMORY, "there is no memory");
+    return json_refuse(json, PERIGEE_NO_MEMORY, "there is no memory");
   return PERIGEE_OK;
 }
 
@@ -415,7 +416,8 @@ static int go_on(struct perigee_json *json, struct perigee_json_token *token) {
   return status < 0 ? status : found;
 }
 
-static int begin(struct perigee_json *json, struct perigee_json_token *token) {
+static int json_begin(struct perigee_json *json,
+                      struct perigee_json_token *token) {
   bool text = *json->at == '"';
   if (!takes_value(json) && !(text && takes_key(json)))
     return wrong(json);
@@ -471,7 +473,7 @@ static int next(struct perigee_json *json, struct perigee_json_token *token) {
     return go_on(json, token);
   if (is_bracket(*json->at))
     return bracket(json, *json->at, token);
-  return begin(json, token);
+  return json_begin(json, token);
 }
 
 int perigee_json_next(struct perigee_json *json,

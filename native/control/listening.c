@@ -16,7 +16,7 @@
  * does not read counts for this process. */
 enum { BACKLOG = 4096, SENT = 65536, CAME = 32768 };
 
-static int fail(const char *what, char *why, uint64_t capacity) {
+static int listening_fail(const char *what, char *why, uint64_t capacity) {
   snprintf(why, capacity, "%s", what);
   return PERIGEE_SYSTEM;
 }
@@ -98,11 +98,11 @@ int listening_open(const char *host, uint16_t *port, char *why,
   snprintf(service, sizeof service, "%u", *port);
   int code = getaddrinfo(host, service, &hints, &found);
   if (code != 0)
-    return fail(gai_strerror(code), why, capacity);
+    return listening_fail(gai_strerror(code), why, capacity);
   int made = bound(found);
   freeaddrinfo(found);
   if (made < 0)
-    return fail(strerror(errno), why, capacity);
+    return listening_fail(strerror(errno), why, capacity);
   *port = port_of(made);
   return made;
 }

@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static int status_of(int error) {
+static int private_status_of(int error) {
   return error == ENOENT                     ? PERIGEE_NOT_FOUND
          : error == EACCES || error == EPERM ? PERIGEE_DENIED
                                              : PERIGEE_SYSTEM;
@@ -52,7 +52,7 @@ int64_t perigee_private_read(const char *path, int group, char *into,
                              uint64_t capacity) {
   int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file < 0)
-    return status_of(errno);
+    return private_status_of(errno);
   int64_t result = check(file, group, capacity);
   if (result == PERIGEE_OK)
     result = read_all(file, into, capacity);
@@ -74,11 +74,11 @@ int perigee_private_write(const char *path, const char *text, uint64_t length) {
   int file = open(other, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW,
                   S_IRUSR | S_IWUSR);
   if (file < 0)
-    return status_of(errno);
+    return private_status_of(errno);
   int status = write_all(file, text, length);
   close(file);
   if (status == PERIGEE_OK && rename(other, path) != 0)
-    status = status_of(errno);
+    status = private_status_of(errno);
   if (status != PERIGEE_OK)
     unlink(other);
   return status;

@@ -45,7 +45,7 @@ struct perigee_redis {
 };
 
 /* A perigee_reply is hiredis' redisReply. */
-static const redisReply *in(const struct perigee_reply *reply) {
+static const redisReply *redis_reply_in(const struct perigee_reply *reply) {
   return (const redisReply *)reply;
 }
 
@@ -99,7 +99,8 @@ const char *perigee_redis_why(const struct perigee_redis *redis) {
 
 /* ---- Commands ------------------------------------------------------------ */
 
-static int queue(struct perigee_redis *redis, const char *text, size_t length) {
+static int redis_queue(struct perigee_redis *redis, const char *text,
+                       size_t length) {
   if (bytes_length(&redis->out) + length > QUEUED)
     return PERIGEE_TOO_LARGE;
   return bytes_add(&redis->out, text, length) ? PERIGEE_OK : PERIGEE_NO_MEMORY;
@@ -113,7 +114,7 @@ int perigee_redis_put(struct perigee_redis *redis, int words, const char **word,
       (int)redisFormatCommandArgv(&text, words, word, (const size_t *)length);
   if (total < 0)
     return PERIGEE_NO_MEMORY;
-  int status = queue(redis, text, (size_t)total);
+  int status = redis_queue(redis, text, (size_t)total);
   redisFreeCommand(text);
   return status;
 }
@@ -132,7 +133,7 @@ int perigee_redis_flush(struct perigee_redis *redis,
 
 /* ---- Replies ------------------------------------------------------------- */
 
-static int refuse(struct perigee_redis *redis) {
+static int redis_refuse(struct perigee_redis *redis) {
   if (redis->why)
     return PERIGEE_TOO_LARGE;
   redis->why = "what it answers is not Redis' protocol";
@@ -163,7 +164,7 @@ static bool may_go_on(const redisReader *reader) {
 
 static int feed(struct perigee_redis *redis, const char *bytes, size_t length) {
   if (redisReaderFeed(redis->reader, bytes, length) != REDIS_OK)
-    return refuse(redis);
+    return redis_refuse(redis);
   redis->fed += length;
   return PERIGEE_OK;
 }
@@ -173,7 +174,7 @@ static int next_reply(struct perigee_redis *redis,
                       struct perigee_reply **reply) {
   void *made = NULL;
   if (redisReaderGetReply(redis->reader, &made) != REDIS_OK)
-    return refuse(redis);
+    return redis_refuse(redis);
   if (made) {
     *reply = made;
     redis->fed = redis->within = 0;
@@ -201,7 +202,7 @@ int perigee_redis_get(struct perigee_redis *redis, struct perigee_reply **reply,
 }
 
 int perigee_reply_kind(const struct perigee_reply *reply) {
-  switch (in(reply)->type) {
+  switch (redis_reply_in(reply)->type) {
   case REDIS_REPLY_STRING:
     return PERIGEE_REPLY_TEXT;
   case REDIS_REPLY_INTEGER:
@@ -218,24 +219,24 @@ int perigee_reply_kind(const struct perigee_reply *reply) {
 }
 
 int64_t perigee_reply_integer(const struct perigee_reply *reply) {
-  return in(reply)->integer;
+  return redis_reply_in(reply)->integer;
 }
 
 const char *perigee_reply_text(const struct perigee_reply *reply,
                                uint64_t *length) {
-  *length = in(reply)->str ? in(reply)->len : 0;
-  return in(reply)->str;
+  *length = redis_reply_in(reply)->str ? redis_reply_in(reply)->len : 0;
+  return redis_reply_in(reply)->str;
 }
 
 uint64_t perigee_reply_count(const struct perigee_reply *reply) {
-  return in(reply)->elements;
+  return redis_reply_in(reply)->elements;
 }
 
 const struct perigee_reply *perigee_reply_at(const struct perigee_reply *reply,
                                              uint64_t index) {
-  if (index >= in(reply)->elements)
+  if (index >= redis_reply_in(reply)->elements)
     return NULL;
-  return (const struct perigee_reply *)in(reply)->element[index];
+  return (const struct perigee_reply *)redis_reply_in(reply)->element[index];
 }
 
 void perigee_reply_free(struct perigee_reply *reply) {

@@ -62,7 +62,7 @@ static bool is_visible(const char *text) {
 }
 
 /* As names are (RFC 9110, 5.6.2). */
-static bool is_token(const char *text, size_t length) {
+static bool refusal_is_token(const char *text, size_t length) {
   return length > 0 && length == strspn(text, "!#$%&'*+-.^_`|~0123456789"
                                               "abcdefghijklmnopqrstuvwxyz"
                                               "ABCDEFGHIJKLMNOPQRSTUVWXYZ");
@@ -99,7 +99,7 @@ static enum MHD_Result look(void *argument, enum MHD_ValueKind kind,
                             size_t size) {
   struct found *found = argument;
   (void)kind;
-  if (!is_token(name, length) || !value || !is_plain(value, size) ||
+  if (!refusal_is_token(name, length) || !value || !is_plain(value, size) ||
       !is_one_line(name, length, value))
     found->faulty = true;
   if (is(name, length, "Host"))

@@ -23,11 +23,11 @@ struct perigee_store {
 };
 
 /* A perigee_statement is a sqlite3_stmt. */
-static sqlite3_stmt *in(struct perigee_statement *statement) {
+static sqlite3_stmt *store_statement_in(struct perigee_statement *statement) {
   return (sqlite3_stmt *)statement;
 }
 
-static int status_of(int code) {
+static int store_status_of(int code) {
   switch (code & 0xff) {
   case SQLITE_OK:
     return PERIGEE_OK;
@@ -68,7 +68,7 @@ int perigee_store_open(struct perigee_store **opened, const char *path) {
   int code = sqlite3_open_v2(path, &store->file,
                              SQLITE_OPEN_READWRITE | SQLITE_OPEN_NOMUTEX, NULL);
   if (code != SQLITE_OK)
-    return status_of(code);
+    return store_status_of(code);
   sqlite3_busy_timeout(store->file, 5000);
   return perigee_store_run(store, "PRAGMA journal_mode = WAL;"
                                   "PRAGMA synchronous = FULL;"
@@ -106,7 +106,7 @@ int perigee_store_own(struct perigee_store *store, const char *lock) {
 }
 
 int perigee_store_run(struct perigee_store *store, const char *sql) {
-  return status_of(sqlite3_exec(store->file, sql, NULL, NULL, NULL));
+  return store_status_of(sqlite3_exec(store->file, sql, NULL, NULL, NULL));
 }
 
 /* ---- Statements ---------------------------------------------------------- */
@@ -121,33 +121,36 @@ struct perigee_statement *perigee_store_prepare(struct perigee_store *store,
 
 int perigee_statement_text(struct perigee_statement *statement, int at,
                            const char *text, uint64_t length) {
-  return status_of(sqlite3_bind_text64(in(statement), at, text, length,
-                                       SQLITE_TRANSIENT, SQLITE_UTF8));
+  return store_status_of(sqlite3_bind_text64(store_statement_in(statement), at,
+                                             text, length, SQLITE_TRANSIENT,
+                                             SQLITE_UTF8));
 }
 
 int perigee_statement_number(struct perigee_statement *statement, int at,
                              int64_t value) {
-  return status_of(sqlite3_bind_int64(in(statement), at, value));
+  return store_status_of(
+      sqlite3_bind_int64(store_statement_in(statement), at, value));
 }
 
 int perigee_statement_step(struct perigee_statement *statement) {
-  int code = sqlite3_step(in(statement));
+  int code = sqlite3_step(store_statement_in(statement));
   if (code == SQLITE_ROW)
     return 1;
-  return code == SQLITE_DONE ? PERIGEE_OK : status_of(code);
+  return code == SQLITE_DONE ? PERIGEE_OK : store_status_of(code);
 }
 
 void perigee_statement_reset(struct perigee_statement *statement) {
-  sqlite3_reset(in(statement));
+  sqlite3_reset(store_statement_in(statement));
 }
 
 const char *perigee_statement_column(struct perigee_statement *statement,
                                      int at, uint64_t *length) {
-  const char *text = (const char *)sqlite3_column_text(in(statement), at);
-  *length = (uint64_t)sqlite3_column_bytes(in(statement), at);
+  const char *text =
+      (const char *)sqlite3_column_text(store_statement_in(statement), at);
+  *length = (uint64_t)sqlite3_column_bytes(store_statement_in(statement), at);
   return text;
 }
 
 int64_t perigee_statement_integer(struct perigee_statement *statement, int at) {
-  return sqlite3_column_int64(in(statement), at);
+  return sqlite3_column_int64(store_statement_in(statement), at);
 }

@@ -41,8 +41,8 @@ int perigee_control_abi(void) {
   return PERIGEE_CONTROL_ABI;
 }
 
-static int fail(struct perigee_stream *stream, int status, const char *what,
-                const char *why) {
+static int stream_fail(struct perigee_stream *stream, int status,
+                       const char *what, const char *why) {
   snprintf(stream->why, sizeof stream->why, "%s: %s", what, why);
   stream->state = ENDED;
   return stream->status = status;
@@ -79,8 +79,8 @@ static int path_step(struct perigee_stream *stream) {
   if (result > 0)
     return result;
   bool nobody = result == -ECONNREFUSED || result == -ENOENT;
-  return fail(stream, nobody ? PERIGEE_NOT_FOUND : PERIGEE_PEER_LOST,
-              stream->path, strerror(-result));
+  return stream_fail(stream, nobody ? PERIGEE_NOT_FOUND : PERIGEE_PEER_LOST,
+                     stream->path, strerror(-result));
 }
 
 static int host_step(struct perigee_stream *stream,
@@ -88,7 +88,7 @@ static int host_step(struct perigee_stream *stream,
   const char *why;
   int status = reach_step(stream->reach, wait, &stream->descriptor, &why);
   if (status < 0)
-    return fail(stream, status, stream->host, why);
+    return stream_fail(stream, status, stream->host, why);
   if (status == 1) {
     reach_close(stream->reach);
     stream->reach = NULL;
@@ -96,8 +96,8 @@ static int host_step(struct perigee_stream *stream,
   return status;
 }
 
-static int connect_step(struct perigee_stream *stream,
-                        struct perigee_stream_wait *wait) {
+static int stream_connect_step(struct perigee_stream *stream,
+                               struct perigee_stream_wait *wait) {
   int result = stream->path ? path_step(stream) : host_step(stream, wait);
   if (result == 1)
     stream->state = stream->tls ? SEALING : OPEN;
@@ -117,9 +117,9 @@ static int tls_failed(struct perigee_stream *stream) {
   else
     snprintf(text, sizeof text, "the connection ended");
   ERR_clear_error();
-  return fail(stream,
-              verified != X509_V_OK ? PERIGEE_DENIED : PERIGEE_PEER_LOST, "TLS",
-              text);
+  return stream_fail(stream,
+                     verified != X509_V_OK ? PERIGEE_DENIED : PERIGEE_PEER_LOST,
+                     "TLS", text);
 }
 
 /* Without it OpenSSL asks the terminal for a key's password, and blocks. */
@@ -227,7 +227,7 @@ int perigee_stream_step(struct perigee_stream *stream,
                         struct perigee_stream_wait *wait) {
   static int (*const steps[])(struct perigee_stream *,
                               struct perigee_stream_wait *) = {
-      [REACHING] = connect_step, [SEALING] = tls_step};
+      [REACHING] = stream_connect_step, [SEALING] = tls_step};
   while (stream->state < OPEN) {
     int result = steps[stream->state](stream, wait);
     if (result <= 0)
@@ -266,14 +266,15 @@ void perigee_stream_close(struct perigee_stream *stream) {
 
 /* ---- Bytes --------------------------------------------------------------- */
 
-static int64_t plain(struct perigee_stream *stream, ssize_t n, bool reading,
-                     struct perigee_stream_wait *wait) {
+static int64_t stream_plain(struct perigee_stream *stream, ssize_t n,
+                            bool reading, struct perigee_stream_wait *wait) {
   if (n > 0)
     return n;
   if (n == 0)
-    return fail(stream, PERIGEE_PEER_LOST, "the server", "it hung up");
+    return stream_fail(stream, PERIGEE_PEER_LOST, "the server", "it hung up");
   if (errno != EAGAIN && errno != EINTR)
-    return fail(stream, PERIGEE_PEER_LOST, "the server", strerror(errno));
+    return stream_fail(stream, PERIGEE_PEER_LOST, "the server",
+                       strerror(errno));
   wait_for(wait, stream->descriptor, reading, !reading);
   return 0;
 }
@@ -283,8 +284,8 @@ int64_t stream_read(struct perigee_stream *stream, void *into, size_t capacity,
   if (stream->state != OPEN)
     return stream->status;
   if (!stream->ssl)
-    return plain(stream, recv(stream->descriptor, into, capacity, 0), true,
-                 wait);
+    return stream_plain(stream, recv(stream->descriptor, into, capacity, 0),
+                        true, wait);
   ERR_clear_error();
   int n = SSL_read(stream->ssl, into, (int)capacity);
   return n > 0 ? n : tls_wait(stream, n, wait);
@@ -304,8 +305,9 @@ int64_t stream_write(struct perigee_stream *stream, const void *from,
   if (stream->state != OPEN)
     return stream->status;
   if (!stream->ssl)
-    return plain(stream, send(stream->descriptor, from, length, MSG_NOSIGNAL),
-                 false, wait);
+    return stream_plain(stream,
+                        send(stream->descriptor, from, length, MSG_NOSIGNAL),
+                        false, wait);
   ERR_clear_error();
   int n = SSL_write(stream->ssl, from, (int)length);
   return n > 0 ? n : tls_wait(stream, n, wait);

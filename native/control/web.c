@@ -148,7 +148,7 @@ void web_give_up(struct request *r) {
   free_unowned(r);
 }
 
-static enum MHD_Result queue(struct request *r) {
+static enum MHD_Result web_queue(struct request *r) {
   struct perigee_web *web = r->web;
   web_wait_in(web, r->connection, LINE_NONE);
   r->seen.target = r->target;
@@ -217,7 +217,7 @@ static enum MHD_Result handle(void *argument, struct MHD_Connection *wire,
     return refusal ? refuse(wire, refusal) : MHD_YES;
   }
   if (*length == 0)
-    return queue(r);
+    return web_queue(r);
   enum MHD_Result taken = take(r, part, *length);
   *length = 0;
   return taken;
@@ -316,7 +316,7 @@ static struct MHD_Daemon *start(struct perigee_web *web, int listening) {
 }
 
 /* Has it listen. Returns a status. */
-static int begin(struct perigee_web *web, char *why, uint64_t capacity) {
+static int web_begin(struct perigee_web *web, char *why, uint64_t capacity) {
   const struct perigee_web_to *to = &web->to;
   int listening = listening_open(to->host, &web->to.port, why, capacity);
   if (listening < 0)
@@ -346,7 +346,7 @@ int perigee_web_open(struct perigee_web **opened,
   for (int line = 0; line < LINES; line++)
     TAILQ_INIT(&web->line[line]);
   TAILQ_INIT(&web->behind);
-  int status = begin(web, why, capacity);
+  int status = web_begin(web, why, capacity);
   web->to.certificate = web->to.key = web->to.host = web->to.names = NULL;
   if (status == PERIGEE_OK) {
     *opened = web;

@@ -35,8 +35,9 @@ static void join(struct values *values, const char *more) {
   values->failed = values->failed || !fine;
 }
 
-static enum MHD_Result collect(void *argument, enum MHD_ValueKind kind,
-                               const char *name, const char *value) {
+static enum MHD_Result web_answer_collect(void *argument,
+                                          enum MHD_ValueKind kind,
+                                          const char *name, const char *value) {
   struct values *values = argument;
   (void)kind;
   if (strcasecmp(name, values->name) != 0 || !value)
@@ -55,7 +56,8 @@ const char *perigee_web_header(const struct perigee_web_request *request,
   struct request *r = web_request(request);
   struct values values = {.name = name, .joined = &r->joined};
   bytes_free(&r->joined);
-  MHD_get_connection_values(r->wire, MHD_HEADER_KIND, collect, &values);
+  MHD_get_connection_values(r->wire, MHD_HEADER_KIND, web_answer_collect,
+                            &values);
   if (bytes_length(&r->joined) == 0 && !values.failed)
     return values.first;
   if (values.failed || !bytes_add(&r->joined, "", 1))

@@ -75,7 +75,7 @@ static struct origin *origin_of(struct perigee_web *web,
   return o;
 }
 
-static void release(struct origin *o) {
+static void web_lines_release(struct origin *o) {
   if (o->here > 0)
     return;
   LIST_REMOVE(o, in_all);
@@ -164,7 +164,7 @@ void web_leave(struct perigee_web *web, struct connection *c) {
   leave_line(web, c);
   web->connections -= !c->given_up;
   c->origin->here--;
-  release(c->origin);
+  web_lines_release(c->origin);
   web->ended++;
   web->ended_at = now();
 }

@@ -285,14 +285,14 @@ int perigee_watch(struct perigee_engine *engine, int fd, int events,
 }
 
 /* In all states but armed epoll reports nothing of it as it is. */
-static int change(struct watched *w) {
+static int watched_change(struct watched *w) {
   struct perigee_engine *engine = w->engine;
   watched_withdraw(w);
   if ((w->events || w->state == ARMED) &&
-      watch_change(engine, w->fd, &w->watcher, events_of(w)) < 0) {
+      watch_change(engine, w->fd, &w->watcher, watched_events(w)) < 0) {
     int fd = w->fd;
     watched_drop(w);
-    return closed_unseen(engine, fd);
+    return watched_closed_unseen(engine, fd);
   }
   watched_step(w, w->events ? WATCH : REST);
   engine->sockets_due = true; /* the descriptor may be ready already */
@@ -311,7 +311,7 @@ int perigee_rewatch(struct perigee_engine *engine, int fd, int events,
     return fail(engine, PERIGEE_NOT_FOUND, "descriptor %d is not watched", fd);
   w->events = (uint8_t)events;
   w->token = token;
-  return change(w);
+  return watched_change(w);
 }
 
 int perigee_unwatch(struct perigee_engine *engine, int fd) {
