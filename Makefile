@@ -43,7 +43,7 @@ CORE := $(filter-out $(CONTROL),$(wildcard native/*/*.c native/*/*/*.c))
 HEADERS := $(wildcard native/*.h native/*/*.h native/*/*/*.h)
 LUA := $(shell find lua/perigee -name '*.lua' ! -name cdef.lua 2>/dev/null)
 CDEF := lua/perigee/cdef.lua
-CONTROL_CDEF := lua/perigee/control/cdef.lua
+CONTROL_CDEF := lua/perigee/net/cdef.lua
 COMMAND := lua/perigee/cli/perigee
 MANPAGE := lua/perigee/cli/perigee.1
 

@@ -7,18 +7,18 @@
 
 local tree = dofile((arg[0]:match ".*/" or "./") .. "tree.lua")
 local here = arg[0]:match ".*/" or "./"
-local anatomy = require "perigee.bench.anatomy"
-local calls = require "perigee.bench.calls"
+local anatomy = require "bench.lib.anatomy"
+local calls = require "bench.lib.calls"
 local cjson = require "cjson"
-local driver = require "perigee.bench.driver"
+local driver = require "bench.lib.driver"
 local ffi = require "ffi"
-local floor = require "perigee.bench.floor"
-local folders = require "perigee.bench.folders"
+local floor = require "bench.lib.floor"
+local folders = require "bench.lib.folders"
 local histogram = require "perigee.bench.histogram"
-local options = require "perigee.bench.options"
-local payload = require "perigee.bench.payload"
-local process = require "perigee.bench.process"
-local stamps = require "perigee.bench.stamps"
+local options = require "bench.lib.options"
+local payload = require "bench.lib.payload"
+local process = require "bench.lib.process"
+local stamps = require "bench.lib.stamps"
 
 local now = process.now
 local BUILD = here .. "../build/anatomy/"

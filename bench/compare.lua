@@ -7,15 +7,15 @@
 
 local here = arg[0]:match ".*/" or "./"
 dofile(here .. "tree.lua")
-local cores = require "perigee.bench.compare.cores"
-local figures = require "perigee.bench.compare.figures"
-local files = require "perigee.bench.compare.files"
-local machine = require "perigee.bench.machine"
-local options = require "perigee.bench.options"
-local peers = require "perigee.bench.compare.peers"
-local process = require "perigee.bench.process"
-local report = require "perigee.bench.compare.report"
-local turns = require "perigee.bench.compare.turns"
+local cores = require "bench.lib.compare.cores"
+local figures = require "bench.lib.compare.figures"
+local files = require "bench.lib.compare.files"
+local machine = require "bench.lib.machine"
+local options = require "bench.lib.options"
+local peers = require "bench.lib.compare.peers"
+local process = require "bench.lib.process"
+local report = require "bench.lib.compare.report"
+local turns = require "bench.lib.compare.turns"
 
 local ROOT = here .. "../"
 local MODES = { "echo", "pipelined", "paced", "put", "get", "fanout", "loan" }

@@ -7,9 +7,9 @@
 
 local here = arg[0]:match ".*/" or "./"
 dofile(here .. "tree.lua")
-require "perigee.bench.help".asked()
-local peers = require "perigee.bench.compare.peers"
-local wheels = require "perigee.bench.compare.wheels"
+require "bench.lib.help".asked()
+local peers = require "bench.lib.compare.peers"
+local wheels = require "bench.lib.compare.wheels"
 
 local ROOT = here .. "../"
 local VENV = ROOT .. "build/compare/venv"

@@ -6,15 +6,15 @@
 -- The counts are exact, whatever else the machine does. See bench/running.md.
 
 local tree = dofile((arg[0]:match ".*/" or "./") .. "tree.lua")
-local callgrind = require "perigee.bench.callgrind"
-local counts = require "perigee.bench.counts"
-local driver = require "perigee.bench.driver"
+local callgrind = require "bench.lib.callgrind"
+local counts = require "bench.lib.counts"
+local driver = require "bench.lib.driver"
 local ffi = require "ffi"
-local floor = require "perigee.bench.floor"
-local folders = require "perigee.bench.folders"
-local payload = require "perigee.bench.payload"
-local process = require "perigee.bench.process"
-local steps = require "perigee.bench.steps"
+local floor = require "bench.lib.floor"
+local folders = require "bench.lib.folders"
+local payload = require "bench.lib.payload"
+local process = require "bench.lib.process"
+local steps = require "bench.lib.steps"
 
 ffi.cdef "int raise(int signal);"
 local C = ffi.C

@@ -6,7 +6,7 @@
 --   luajit bench/figures.lua [--seconds S] [--peers NAMES] [--out FILE]
 local here = arg[0]:match ".*/" or "./"
 dofile(here .. "tree.lua")
-require "perigee.bench.help".asked()
+require "bench.lib.help".asked()
 local argparse = require "argparse"
 local cjson = require "cjson"
 local text = require "perigee.bench.table"

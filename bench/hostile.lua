@@ -15,12 +15,12 @@ end
 
 dofile(here .. "tree.lua")
 local argparse = require "argparse"
-local bench = require "perigee.bench.process"
+local bench = require "bench.lib.process"
 local cases = require "spec.support.cases"
 local ffi = require "ffi"
 local json = require "perigee.bench.json"
 local judge = require "spec.hostile.judge"
-local machine = require "perigee.bench.machine"
+local machine = require "bench.lib.machine"
 local process = require "spec.support.process"
 local scenarios = require "spec.hostile.scenarios"
 local text = require "perigee.bench.table"

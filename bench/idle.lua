@@ -11,15 +11,15 @@
 local here = arg[0]:match ".*/" or "./"
 dofile(here .. "tree.lua")
 local argparse = require "argparse"
-local cables = require "perigee.bench.cable"
-local calls = require "perigee.bench.calls"
+local cables = require "bench.lib.cable"
+local calls = require "bench.lib.calls"
 local ffi = require "ffi"
 local json = require "perigee.bench.json"
-local machine = require "perigee.bench.machine"
+local machine = require "bench.lib.machine"
 local perigee = require "perigee"
-local process = require "perigee.bench.process"
+local process = require "bench.lib.process"
 local text = require "perigee.bench.table"
-local turns = require "perigee.bench.turns"
+local turns = require "bench.lib.turns"
 
 local A_CROWD, SIZE = 2500, 64
 local SCOPE = "bench-idle"

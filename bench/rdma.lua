@@ -7,9 +7,9 @@
 
 local here = arg[0]:match ".*/" or "./"
 dofile(here .. "tree.lua")
-require "perigee.bench.help".asked()
+require "bench.lib.help".asked()
 local cjson = require "cjson"
-local process = require "perigee.bench.process"
+local process = require "bench.lib.process"
 local text = require "perigee.bench.table"
 
 -- What is measured, the ratio to reach and the one beyond, the bench and its

@@ -3,16 +3,16 @@
 -- reach on the same cores in the same run. See bench/running.md.
 
 local tree = dofile((arg[0]:match ".*/" or "./") .. "tree.lua")
-local calls = require "perigee.bench.calls"
-local extras = require "perigee.bench.extras"
-local driver = require "perigee.bench.driver"
-local floor = require "perigee.bench.floor"
-local main = require "perigee.bench.main"
-local options = require "perigee.bench.options"
-local perftest = require "perigee.bench.perftest"
-local rounds = require "perigee.bench.rounds"
-local tcp = require "perigee.bench.tcp"
-local trouble = require "perigee.bench.trouble"
+local calls = require "bench.lib.calls"
+local extras = require "bench.lib.extras"
+local driver = require "bench.lib.driver"
+local floor = require "bench.lib.floor"
+local main = require "bench.lib.main"
+local options = require "bench.lib.options"
+local perftest = require "bench.lib.perftest"
+local rounds = require "bench.lib.rounds"
+local tcp = require "bench.lib.tcp"
+local trouble = require "bench.lib.trouble"
 
 local PIPELINED_SECONDS, PIPELINED_WINDOW = 5, 64
 local PIPELINED_MOST = 2 ^ 26 -- bytes under way

@@ -9,8 +9,8 @@
 local here = arg[0]:match ".*/" or "./"
 dofile(here .. "tree.lua")
 local argparse = require "argparse"
-local options = require "perigee.bench.options"
-local process = require "perigee.bench.process"
+local options = require "bench.lib.options"
+local process = require "bench.lib.process"
 
 local MIX = "typed=4 raw=2 inplace=2 write=2 read=2 send=1 bulk=1 brief=1 "
             .. "connect=1 kept=2 again=2"
@@ -105,17 +105,17 @@ local given = command_line()
 if given.role then
   process.die_with_parent(given.parent, SIGKILL) -- it may be stopped
   if given.role == "peer" then
-    require "perigee.bench.soak.peer".run(given)
+    require "bench.lib.soak.peer".run(given)
   else
-    require "perigee.bench.soak.giant"[given.role](given)
+    require "bench.lib.soak.giant"[given.role](given)
   end
   os.exit(0)
 end
 
 -- ---- The judge's side ------------------------------------------------------
 
-local judges = require "perigee.bench.soak.judge"
-local verdict = require "perigee.bench.soak.verdict"
+local judges = require "bench.lib.soak.judge"
+local verdict = require "bench.lib.soak.verdict"
 
 -- This command line with more behind it.
 local function command(...)

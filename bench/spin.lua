@@ -16,13 +16,13 @@
 local here = arg[0]:match ".*/" or "./"
 dofile(here .. "tree.lua")
 local argparse = require "argparse"
-local calls = require "perigee.bench.calls"
+local calls = require "bench.lib.calls"
 local json = require "perigee.bench.json"
-local machine = require "perigee.bench.machine"
+local machine = require "bench.lib.machine"
 local perigee = require "perigee"
-local process = require "perigee.bench.process"
+local process = require "bench.lib.process"
 local text = require "perigee.bench.table"
-local turns = require "perigee.bench.turns"
+local turns = require "bench.lib.turns"
 
 local SCOPE = "bench-spin"
 -- A mode's servers, the cores of its client and its servers, and its goal: a

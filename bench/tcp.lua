@@ -8,13 +8,13 @@
 
 local here = arg[0]:match ".*/" or "./"
 dofile(here .. "tree.lua")
-require "perigee.bench.help".asked()
-local cables = require "perigee.bench.cable"
+require "bench.lib.help".asked()
+local cables = require "bench.lib.cable"
 local cjson = require "cjson"
-local machine = require "perigee.bench.machine"
-local process = require "perigee.bench.process"
+local machine = require "bench.lib.machine"
+local process = require "bench.lib.process"
 local text = require "perigee.bench.table"
-local verdict = require "perigee.bench.verdict"
+local verdict = require "bench.lib.verdict"
 
 local TRANSPORT = os.getenv "PERIGEE_TRANSPORT" or "tcp"
 
@@ -40,7 +40,7 @@ local FIGURES = {
 local function add(...) FIGURES[#FIGURES + 1] = { ... } end
 
 for _, size in ipairs { "64", "64K", "1M", "16M" } do
-  local name = text.size(assert(require "perigee.bench.options".size(size)))
+  local name = text.size(assert(require "bench.lib.options".size(size)))
   -- Like the rivals: from the caller's memory, and back into it.
   local mode = "--mode raw --sizes " .. size
   add("echo, " .. name .. " / the best rival", 1, 0.8, times, "x",
@@ -49,7 +49,7 @@ for _, size in ipairs { "64", "64K", "1M", "16M" } do
       "rpc.lua", mode .. " --floor block" .. SHORT)
 end
 for _, size in ipairs { "1M", "16M" } do
-  local name = text.size(assert(require "perigee.bench.options".size(size)))
+  local name = text.size(assert(require "bench.lib.options".size(size)))
   add("inplace echo, " .. name .. " / bare sockets that copy as much", nil, nil,
       times, "x", "rpc.lua",
       "--mode inplace --sizes " .. size .. " --floor copy" .. SHORT)

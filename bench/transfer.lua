@@ -5,17 +5,17 @@
 
 local folder = arg[0]:match ".*/" or "./"
 local tree = dofile(folder .. "tree.lua")
-local driver = require "perigee.bench.driver"
-local floor = require "perigee.bench.floor"
-local moves = require "perigee.bench.moves"
-local main = require "perigee.bench.main"
-local options = require "perigee.bench.options"
-local payload = require "perigee.bench.payload"
-local perftest = require "perigee.bench.perftest"
-local rank_options = require "perigee.bench.ranks.options"
-local ranks = require "perigee.bench.ranks.main"
-local rounds = require "perigee.bench.rounds"
-local tcp = require "perigee.bench.tcp"
+local driver = require "bench.lib.driver"
+local floor = require "bench.lib.floor"
+local moves = require "bench.lib.moves"
+local main = require "bench.lib.main"
+local options = require "bench.lib.options"
+local payload = require "bench.lib.payload"
+local perftest = require "bench.lib.perftest"
+local rank_options = require "bench.lib.ranks.options"
+local ranks = require "bench.lib.ranks.main"
+local rounds = require "bench.lib.rounds"
+local tcp = require "bench.lib.tcp"
 
 local SIZES = "8,64,1K,4K,64K,256K,1M,4M,16M"
 local BLOCK, BLOCKS, STRIDES = 64, 1000, { 256, 4096 }

@@ -13,7 +13,8 @@ if core then
                  .. package.path
   package.cpath = build .. "/?.so;" .. package.cpath
 end
-require "perigee.bench.floor".folder = os.getenv "PERIGEE_FLOORS"
+package.path = here .. "../?.lua;" .. package.path
+require "bench.lib.floor".folder = os.getenv "PERIGEE_FLOORS"
                                        or here .. "../build/bench"
 
 return { worker = here .. "worker.lua" }

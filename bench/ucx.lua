@@ -9,13 +9,13 @@
 local here = arg[0]:match ".*/" or "./"
 dofile(here .. "tree.lua")
 local cjson = require "cjson"
-local floor = require "perigee.bench.floor"
-local machine = require "perigee.bench.machine"
-local options = require "perigee.bench.options"
-local process = require "perigee.bench.process"
-local statistics = require "perigee.bench.statistics"
+local floor = require "bench.lib.floor"
+local machine = require "bench.lib.machine"
+local options = require "bench.lib.options"
+local process = require "bench.lib.process"
+local statistics = require "bench.lib.statistics"
 local text = require "perigee.bench.table"
-local verdict = require "perigee.bench.verdict"
+local verdict = require "bench.lib.verdict"
 
 local ROOT = here .. "../"
 local WINDOW, TYPED_TURNS = 64, 5

@@ -12,13 +12,13 @@
 
 local tree = (arg[0]:match ".*/" or "./") .. "tree.lua"
 dofile(tree)
-local calls = require "perigee.bench.calls"
-local options = require "perigee.bench.options"
-local payload = require "perigee.bench.payload"
-local perftest = require "perigee.bench.perftest"
+local calls = require "bench.lib.calls"
+local options = require "bench.lib.options"
+local payload = require "bench.lib.payload"
+local perftest = require "bench.lib.perftest"
 local perigee = require "perigee"
-local process = require "perigee.bench.process"
-local stamped = require "perigee.bench.stamps".around
+local process = require "bench.lib.process"
+local stamped = require "bench.lib.stamps".around
 
 local given = options.worker()
 if given.spin < 0 then given.spin = nil end
@@ -63,7 +63,7 @@ local service = {
     posts = posts,
     sleeps = function() return engines[1]:stats().sleeps end,
     nap = function(seconds) perigee.sleep(seconds) end,
-    resources = require "perigee.bench.resources".used,
+    resources = require "bench.lib.resources".used,
     perftest = function(...) return perftest.serve(given.rdma, ...) end,
     perftest_end = perftest.stop,
   },

@@ -7,11 +7,11 @@
 
 local here = arg[0]:match ".*/" or "./"
 dofile(here .. "tree.lua")
-require "perigee.bench.help".asked()
-local cables = require "perigee.bench.cable"
-local floor = require "perigee.bench.floor"
-local options = require "perigee.bench.options"
-local process = require "perigee.bench.process"
+require "bench.lib.help".asked()
+local cables = require "bench.lib.cable"
+local floor = require "bench.lib.floor"
+local options = require "bench.lib.options"
+local process = require "bench.lib.process"
 local text = require "perigee.bench.table"
 
 local TURNS, SECONDS = 7, 0.3

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- DLSlime's threads poll without sleeping, three on each side: hence all cores.
-local device = require "perigee.bench.perftest".device()
+local device = require "bench.lib.perftest".device()
 
 return {
   {

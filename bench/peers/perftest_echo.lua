@@ -7,13 +7,13 @@
 -- Each burst is a pair of processes, which client and server start. The two
 -- arrange that by calls over shared memory.
 -- What copies: nobody. Who sleeps: nobody, both look for completions.
--- Source: manual pages of perftest; perigee/bench/perftest.lua.
+-- Source: manual pages of perftest; bench/lib/perftest.lua.
 
 local here = debug.getinfo(1, "S").source:match "^@(.*/)" or "./"
 local peer = dofile(here .. "peer.lua")
-local perftest = require "perigee.bench.perftest"
+local perftest = require "bench.lib.perftest"
 local perigee = require "perigee"
-local process = require "perigee.bench.process"
+local process = require "bench.lib.process"
 
 local role, folder, _, _, address = unpack(arg)
 local LONG, UNDER = 2 ^ 20, 8 -- bytes; messages under way at a rate

@@ -11,12 +11,12 @@
 
 local here = debug.getinfo(1, "S").source:match "^@(.*/)" or "./"
 local peer = dofile(here .. "peer.lua")
-local calls = require "perigee.bench.calls"
+local calls = require "bench.lib.calls"
 local ffi = require "ffi"
 local histogram = require "perigee.bench.histogram"
-local payload = require "perigee.bench.payload"
+local payload = require "bench.lib.payload"
 local perigee = require "perigee"
-local process = require "perigee.bench.process"
+local process = require "bench.lib.process"
 
 local way, role, folder, size, under = unpack(arg)
 local SAMPLES, FEWEST, ATTEMPTS = 2 ^ 20, 3, 8

@@ -15,10 +15,10 @@ local here = debug.getinfo(1, "S").source:match "^@(.*/)" or "./"
 local peer = dofile(here .. "peer.lua")
 local ffi = require "ffi"
 local histogram = require "perigee.bench.histogram"
-local moves = require "perigee.bench.moves"
-local payload = require "perigee.bench.payload"
+local moves = require "bench.lib.moves"
+local payload = require "bench.lib.payload"
 local perigee = require "perigee"
-local process = require "perigee.bench.process"
+local process = require "bench.lib.process"
 
 ffi.cdef [[
 int perigee_peer_open(const char *path, int flags) __asm__("open");

@@ -7,7 +7,7 @@
 -- own of that size, and takes three times as long with those of 8 KiB
 -- (ucx_info -cf tells what each setting is).
 
-local device = require "perigee.bench.perftest".device()
+local device = require "bench.lib.perftest".device()
 
 -- Before 1.19 UCX loses the datagrams by which its peers meet where a driver
 -- leaves their service level out and the GID is of IPv4, as Linux's rxe does

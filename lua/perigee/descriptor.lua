@@ -38,10 +38,10 @@
 --
 -- A READY event that was polled before such a change has an older serial number
 -- and is dropped; the core reports what is still ready again.
-local check = require "perigee.check"
-local errors = require "perigee.errors"
-local futures = require "perigee.future"
-local loop = require "perigee.loop"
+local check = require "perigee.runtime.check"
+local errors = require "perigee.runtime.errors"
+local futures = require "perigee.runtime.future"
+local loop = require "perigee.runtime.loop"
 local native = require "perigee.native"
 
 local band, pcall = bit.band, pcall

@@ -93,7 +93,7 @@ if not jit then
     .. "luajit"):format(_VERSION), 0)
 end
 
-local log = require "perigee.log"
+local log = require "perigee.runtime.log"
 require "perigee.native"                -- what is missing is told here
 
 -- A function that loads a module, and returns what it has under a key; without
@@ -118,22 +118,22 @@ end
 -- milliseconds, and few programs use all.
 local LATER = {
   agent = agent_maker,
-  serve = of "perigee.serve",
+  serve = of "perigee.agent.serve",
   engine = of("perigee.engine", "new"),
-  run = of("perigee.task", "run"),
-  stop = of("perigee.task", "stop"),
-  spawn = of("perigee.task", "spawn"),
-  sleep = of("perigee.task", "sleep"),
-  wait_all = of("perigee.task", "wait_all"),
-  wait_any = of("perigee.task", "wait_any"),
-  as_completed = of("perigee.task", "as_completed"),
-  context = of("perigee.context", "current"),
-  is_error = of("perigee.errors", "is_error"),
-  session = of("perigee.proxy", "session"),
-  units = of "perigee.units",
-  devices = of("perigee.devices", "list"),
-  launch = of("perigee.launch", "launch"),
-  RnrMonitor = of("perigee.rnr_monitor", "new"),
+  run = of("perigee.runtime.task", "run"),
+  stop = of("perigee.runtime.task", "stop"),
+  spawn = of("perigee.runtime.task", "spawn"),
+  sleep = of("perigee.runtime.task", "sleep"),
+  wait_all = of("perigee.runtime.task", "wait_all"),
+  wait_any = of("perigee.runtime.task", "wait_any"),
+  as_completed = of("perigee.runtime.task", "as_completed"),
+  context = of("perigee.serving.context", "current"),
+  is_error = of("perigee.runtime.errors", "is_error"),
+  session = of("perigee.call.proxy", "session"),
+  units = of "perigee.runtime.units",
+  devices = of("perigee.engine.devices", "list"),
+  launch = of("perigee.agent.launch", "launch"),
+  RnrMonitor = of("perigee.engine.rnr_monitor", "new"),
 }
 
 local function load_later(perigee, name)

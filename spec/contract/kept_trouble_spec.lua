@@ -5,7 +5,7 @@
 local cases = require "spec.support.cases"
 local perigee = require "perigee"
 local process = require "spec.support.process"
-local Session = require("perigee.session").Session
+local Session = require("perigee.engine.session").Session
 
 local LENGTH = 4096
 local look_up = Session.region

@@ -7,7 +7,7 @@ local process = require "spec.support.process"
 
 local function server(child, perigee_)
   local agent = assert(child.cases.agent("worker"))
-  local decoder = require "perigee.decoder"
+  local decoder = require "perigee.typed.decoder"
   local seen, begun, meanwhile = {}, 0, 0
   local new = decoder.new
   -- Notes when each large payload begins to be decoded.

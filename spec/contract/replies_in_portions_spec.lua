@@ -2,7 +2,7 @@
 -- Large replies, and the arguments that a landing gets, are decoded in
 -- portions. Meanwhile the loop goes on, and each call still ends once.
 local cases = require "spec.support.cases"
-local decoder = require "perigee.decoder"
+local decoder = require "perigee.typed.decoder"
 local perigee = require "perigee"
 local process = require "spec.support.process"
 

@@ -2,12 +2,12 @@
 -- Errors that a handler returns or raises arrive as errors, and are told from
 -- those of this side.
 local cases = require "spec.support.cases"
-local errors = require "perigee.errors"
+local errors = require "perigee.runtime.errors"
 local perigee = require "perigee"
 local process = require "spec.support.process"
 
 local function server(child, perigee_)
-  local runs, new = 0, require("perigee.errors").new
+  local runs, new = 0, require("perigee.runtime.errors").new
   local function lookup(key)
     return nil, new("not_found", ("looking up %s: there is none"):format(key),
                     false)
@@ -168,8 +168,8 @@ describe("an error", function()
     assert.equal("so: " .. err.message, "so: " .. err)
     assert.equal(err.message .. "!", err .. "!")
     assert.equal(err.message, ("%s"):format(err))
-    local pipe = io.popen("luajit -e \"local errors = require 'perigee.errors' "
-      .. "assert(nil, errors.new('denied', 'the sentence'))\" 2>&1")
+    local pipe = io.popen("luajit -e \"local errors = "
+      .. "require 'perigee.runtime.errors' assert(nil, errors.new('denied', 'the sentence'))\" 2>&1")
     assert.matches("luajit: the sentence\n", pipe:read "*a")
     pipe:close()
   end)

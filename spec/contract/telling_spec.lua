@@ -149,7 +149,8 @@ describe("a handler that fails", function()
   end)
 
   it("is not one that returns an error", function()
-    proxy:returns(nil, require("perigee.errors").new("denied", "no", false))
+    local errors = require "perigee.runtime.errors"
+    proxy:returns(nil, errors.new("denied", "no", false))
     assert.same({}, said)
   end)
 

@@ -3,11 +3,11 @@
 -- that they stop when no one wants their result.
 local again = require "perigee.call.again"
 local cases = require "spec.support.cases"
-local errors = require "perigee.errors"
-local loop = require "perigee.loop"
+local errors = require "perigee.runtime.errors"
+local loop = require "perigee.runtime.loop"
 local perigee = require "perigee"
 local process = require "spec.support.process"
-local reply = require "perigee.reply"
+local reply = require "perigee.serving.reply"
 
 local function server(child, _, _, version)
   child.serve { name = "x", version = tonumber(version), methods = {

@@ -1,9 +1,9 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- The parts of a call from the stamps of both sides (bench/anatomy.lua).
-local anatomy = require "perigee.bench.anatomy"
+local anatomy = require "bench.lib.anatomy"
 local ffi = require "ffi"
-local folders = require "perigee.bench.folders"
-local stamps = require "perigee.bench.stamps"
+local folders = require "bench.lib.folders"
+local stamps = require "bench.lib.stamps"
 
 local BASE = 1000000ULL
 

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- Every bench that a person starts tells what it takes.
-local folders = require "perigee.bench.folders"
+local folders = require "bench.lib.folders"
 
 -- What others start.
 local PARTS = { ["tree.lua"] = true, ["worker.lua"] = true }

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- Children of benches, of which a comparison starts thousands.
-local folders = require "perigee.bench.folders"
-local process = require "perigee.bench.process"
+local folders = require "bench.lib.folders"
+local process = require "bench.lib.process"
 
 local function files() return #folders.entries "/proc/self/fd" end
 

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
-local codec = require "perigee.codec"
+local codec = require "perigee.typed.codec"
 local buffer = require "string.buffer"
 local process = require "spec.support.process"
 
@@ -71,7 +71,7 @@ describe("typed values", function()
   -- children.
   it("that cannot travel spoil nothing in compiled code", function()
     local function refuse(child)
-      local tables = require "perigee.codec"
+      local tables = require "perigee.typed.codec"
       jit.opt.start("hotloop=1")
       local deep, fit = {}, { 1, { 2, x = "y" } }
       for _ = 1, 100 do deep = { deep } end

@@ -5,19 +5,19 @@ if (os.getenv "PERIGEE_PRELOAD" or "") ~= "" then
   return pending "comparisons: not under a sanitizer, which is for our own code"
 end
 
-local answer = require "perigee.bench.compare.answer"
-local bench_process = require "perigee.bench.process"
+local answer = require "bench.lib.compare.answer"
+local bench_process = require "bench.lib.process"
 local cjson = require "cjson"
-local cores = require "perigee.bench.compare.cores"
-local figures = require "perigee.bench.compare.figures"
-local folders = require "perigee.bench.folders"
-local pair = require "perigee.bench.compare.pair"
-local perftest = require "perigee.bench.perftest"
-local peers = require "perigee.bench.compare.peers"
-local pictures = require "perigee.bench.compare.pictures"
+local cores = require "bench.lib.compare.cores"
+local figures = require "bench.lib.compare.figures"
+local folders = require "bench.lib.folders"
+local pair = require "bench.lib.compare.pair"
+local perftest = require "bench.lib.perftest"
+local peers = require "bench.lib.compare.peers"
+local pictures = require "bench.lib.compare.pictures"
 local process = require "spec.support.process"
-local report = require "perigee.bench.compare.report"
-local sessions = require "perigee.bench.compare.sessions"
+local report = require "bench.lib.compare.report"
+local sessions = require "bench.lib.compare.sessions"
 
 local PATIENCE = 60 * process.slow
 local PIN = bench_process.cores() > 1 and { 0, 1 } or { 0, 0 }

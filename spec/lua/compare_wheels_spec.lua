@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- What the comparison's adapters in Python share, without a wheel: the checks
 -- of bench/peers/peer.py, and what is said where wheels cannot be had.
-local bench_process = require "perigee.bench.process"
-local wheels = require "perigee.bench.compare.wheels"
+local bench_process = require "bench.lib.process"
+local wheels = require "bench.lib.compare.wheels"
 
 -- Returns what a shell command prints, its errors too, and its exit status.
 local function shell(command, ...)

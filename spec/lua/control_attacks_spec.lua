@@ -376,7 +376,7 @@ needing("a control server that is attacked", { control }, function()
   it("is told no token that lies in a folder which others may write to",
      function()
     begin()
-    local own = require "perigee.registry.control.own"
+    local own = require "perigee.registry.http.own"
     local url = "http://127.0.0.1:" .. server.port
     local base = os.getenv "XDG_RUNTIME_DIR" .. "/perigee"
     assert.matches("^perigee_", (own.find(url)))

@@ -105,7 +105,7 @@ needing("the control server", { control }, function()
 
   it("has nothing of who was refused since the disk did not take another's",
      function()
-    local servers = require "perigee.control.server"
+    local servers = require "perigee.control"
     cases.engine()
     os.execute(("mkdir -p -m 700 '%s'"):format(cases.folder))
     local here = assert(servers.open { host = "127.0.0.1", port = 0,
@@ -139,7 +139,7 @@ needing("the control server", { control }, function()
     assert.equal(201, (ask("PUT", "agents/good", entry())))
     assert.equal(201, (ask("PUT", "entities/good", '{"kind":"x"}')))
     server:kill()
-    local stores = require "perigee.control.store"
+    local stores = require "perigee.net.store"
     local file = assert(stores.open(server.store))
     local put = assert(file:prepare(
       "INSERT INTO records VALUES ('s', ?1, ?2, 1, 0, ?3)"))
@@ -172,8 +172,8 @@ needing("the control server", { control }, function()
   end)
 
   it("forgets scopes in which there is nothing any more", function()
-    local files = require "perigee.control.server.file"
-    local states = require "perigee.control.server.state"
+    local files = require "perigee.control.file"
+    local states = require "perigee.control.state"
     cases.engine()
     os.execute(("mkdir -p -m 700 '%s'"):format(cases.folder))
     local storage = assert(files.open(cases.folder .. "/scopes.db"))

@@ -232,7 +232,7 @@ needing("the control server's HTTP", { control }, function()
   it("forgets who has gone before the time that it asked for", function()
     cases.engine()
     os.execute(("mkdir -p -m 700 '%s'"):format(cases.folder))
-    local here = assert(require("perigee.control.server").open {
+    local here = assert(require("perigee.control").open {
       host = "127.0.0.1", port = 0, store = cases.folder .. "/gone.db",
       heartbeat = 0.1 })
     server = { port = here.port }
@@ -251,7 +251,7 @@ needing("the control server's HTTP", { control }, function()
   end)
 
   it("bounds what its watchers are behind, together", function()
-    local web = require "perigee.control.web"
+    local web = require "perigee.net.web"
     cases.engine()
     local here = assert(web.open { host = "127.0.0.1", port = 0,
       connections = 10, per_host = 0, head = 4096, body = 1000, patience = 60,

@@ -1,12 +1,12 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- When a control server ends leases: none early, and many in portions.
 local control = require "spec.support.control"
-local loop = require "perigee.loop"
+local loop = require "perigee.runtime.loop"
 local needing = require "spec.support.needing"
 local perigee = require "perigee"
 
 needing("the leases of a control server", { control }, function()
-  local states = require "perigee.control.server.state"
+  local states = require "perigee.control.state"
 
   local function storage(commits)
     local function yes() return true end
@@ -52,7 +52,7 @@ needing("the leases of a control server", { control }, function()
   end)
 
   it("end in smaller portions where a commit takes long", function()
-    local alone = require "perigee.control.server.alone"
+    local alone = require "perigee.control.alone"
     local state = states.open(storage(function()
       local over = loop.now() + 2e7
       repeat until loop.now() >= over

@@ -5,7 +5,7 @@ local control = require "spec.support.control"
 local needing = require "spec.support.needing"
 
 needing("the lines of a control server", { control }, function()
-  local lines = require "perigee.control.server.lines"
+  local lines = require "perigee.control.lines"
 
   local function call(trusted, more)
     local made = { method = "GET", scope = "s", trusted = trusted,

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- Agents whose registry is a control server: while the server is killed and
 -- comes back, with several servers, with tokens, over TLS; and the command.
-local addresses = require "perigee.registry.control.address"
+local addresses = require "perigee.registry.http.address"
 local backends = require "spec.support.backends"
 local cases = require "spec.support.cases"
 local control = require "spec.support.control"
@@ -13,7 +13,7 @@ local watches = require "perigee.registry.watch"
 local eventually, watched = cases.await, backends.watched
 
 needing("a control server as the registry", { control }, function()
-  local web = require "perigee.control.web"
+  local web = require "perigee.net.web"
 
   local pretended                     -- a server of this process, or nil
 

@@ -145,8 +145,8 @@ needing("a round of a control server over a store",
   it("follows no more collections than it may, for strangers half as many",
      function()
     begin()
-    local state = require("perigee.control.server.shared").new(
-      require("perigee.control.server.storages").shared(redis.address(cases)),
+    local state = require("perigee.control.shared").new(
+      require("perigee.control.storages").shared(redis.address(cases)),
       2)
     state.told = function() end
     local known, kind = perigee.spawn(function()

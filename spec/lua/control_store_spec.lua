@@ -39,7 +39,7 @@ describe("a control server over a store", function()
     return
   end
 
-  local http = require "perigee.control.http"
+  local http = require "perigee.net.http"
   local json = require "cjson.safe"
   local store, first, second, client
 

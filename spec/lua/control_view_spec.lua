@@ -6,8 +6,8 @@ local perigee = require "perigee"
 local redis = require "spec.support.redis"
 
 needing("a view of a shared store", { redis }, function()
-  local stores = require "perigee.control.server.redis"
-  local views = require "perigee.control.server.view"
+  local stores = require "perigee.control.redis"
+  local views = require "perigee.control.view"
   local store
 
   local function in_task(f)

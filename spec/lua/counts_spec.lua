@@ -4,10 +4,10 @@ if (os.getenv "PERIGEE_PRELOAD" or "") ~= "" then
   return pending "counts: not under a sanitizer, which is for our own code"
 end
 
-local bench_process = require "perigee.bench.process"
-local callgrind = require "perigee.bench.callgrind"
-local counts = require "perigee.bench.counts"
-local folders = require "perigee.bench.folders"
+local bench_process = require "bench.lib.process"
+local callgrind = require "bench.lib.callgrind"
+local counts = require "bench.lib.counts"
+local folders = require "bench.lib.folders"
 
 -- What callgrind writes, with uncompressed names and lines.
 local FILE = [[

@@ -2,7 +2,7 @@
 -- The decoder for large data gives the same values as LuaJIT's own, however the
 -- data is cut into portions.
 local buffer = require "string.buffer"
-local decoder = require "perigee.decoder"
+local decoder = require "perigee.typed.decoder"
 local ffi = require "ffi"
 local new_table = require "table.new"
 local values = require "spec.hostile.values"

@@ -73,7 +73,7 @@ end)
 -- kind. Says how many it has answered when it is told to.
 local function denier(child, _, _, how, kind)
   local bare = require "spec.hostile.bare"
-  local errors = require "perigee.errors"
+  local errors = require "perigee.runtime.errors"
   local native = require "perigee.native"
   local values = require "spec.hostile.values"
   local peer = assert(bare.new { insecure = 1 })

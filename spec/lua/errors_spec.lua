@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
-local errors = require "perigee.errors"
-local log = require "perigee.log"
+local errors = require "perigee.runtime.errors"
+local log = require "perigee.runtime.log"
 local native = require "perigee.native"
 local perigee = require "perigee"
 

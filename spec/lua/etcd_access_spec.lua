@@ -111,8 +111,8 @@ needing("etcd", { etcd }, function()
 
   it("that lists the same key again and again is not asked for ever",
      function()
-    local base64 = require "perigee.control.base64"
-    local web = require "perigee.control.web"
+    local base64 = require "perigee.net.base64"
+    local web = require "perigee.net.web"
     cases.engine()
     local server = assert(web.open {
       host = "127.0.0.1", port = 0, connections = 10, per_host = 0,

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
-local log = require "perigee.log"
+local log = require "perigee.runtime.log"
 local perigee = require "perigee"
 
 describe("faults on purpose", function()

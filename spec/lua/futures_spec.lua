@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 local cases = require "spec.support.cases"
 local perigee = require "perigee"
-local sessions = require "perigee.session"
+local sessions = require "perigee.engine.session"
 
 -- The error of a future that fails, or whose wait times out, names the
 -- operation and the peer.
@@ -67,7 +67,7 @@ end)
 -- A future is an array with names for its slots (future.lua): a field must not
 -- come to stand beside the slot of the same name.
 describe("a future's slot", function()
-  local futures = require "perigee.future"
+  local futures = require "perigee.runtime.future"
 
   it("is read and written by its name as by its number", function()
     local future = futures.new(false, "nothing")
@@ -93,8 +93,8 @@ describe("a future's slot", function()
 end)
 
 describe("a future that a handler's error ended", function()
-  local errors = require "perigee.errors"
-  local futures = require "perigee.future"
+  local errors = require "perigee.runtime.errors"
+  local futures = require "perigee.runtime.future"
 
   it("has failed, but its own peer is not lost", function()
     local told = errors.new("peer_lost", "the session with another")

@@ -92,7 +92,7 @@ describe("a client of HTTP servers", function()
     return
   end
 
-  local http = require "perigee.control.http"
+  local http = require "perigee.net.http"
   local child, client, at
 
   local pump = cases.pump

@@ -43,7 +43,7 @@ needing("TLS", { control }, function()
       local perigee = require "perigee"
       local engine = assert(perigee.engine())
       perigee.run(function()
-        local client = require "perigee.control.http".new()
+        local client = require "perigee.net.http".new()
         local answer, kind, why = client:ask { url = "%s/healthz",
           timeout = %d, tls = { ca = %s } }
         print(answer and answer.status or kind, why)
@@ -131,14 +131,14 @@ needing("TLS", { control }, function()
       local perigee = require "perigee"
       local engine = assert(perigee.engine())
       perigee.run(function()
-        local client = require "perigee.control.http".new()
+        local client = require "perigee.net.http".new()
         print(select(2, client:ask { url = arg[1], tls = {
           ca = arg[3], cert = arg[4], key = arg[5] } }))
       end)
       engine:close()
     ]], cert, mine, locked))
     assert.matches("^ended", on_terminal([[
-      local control = require "perigee.control.native"
+      local control = require "perigee.net.native"
       local to, wait = control.to_t(), control.wait_t()
       to.host, to.port, to.tls = "127.0.0.1", tonumber(arg[2]), 1
       to.authorities, to.certificate, to.key = arg[3], arg[4], arg[5]

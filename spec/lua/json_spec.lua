@@ -9,7 +9,7 @@ ffi.cdef [[char *spec_setlocale(int, const char *) __asm__("setlocale");]]
 
 needing("JSON of others", { control }, function()
   local cjson = require "cjson.safe"
-  local json = require "perigee.control.json"
+  local json = require "perigee.net.json"
 
   after_each(cases.cleanup)
 

@@ -1,11 +1,11 @@
 -- SPDX-License-Identifier: Apache-2.0
-local errors = require "perigee.errors"
-local futures = require "perigee.future"
+local errors = require "perigee.runtime.errors"
+local futures = require "perigee.runtime.future"
 local links = require "perigee.link"
 local perigee = require "perigee"
 local process = require "spec.support.process"
 local races = require "perigee.link.race"
-local sessions = require "perigee.session"
+local sessions = require "perigee.engine.session"
 
 describe("the link to a peer", function()
   local real, link, attempts

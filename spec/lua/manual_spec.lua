@@ -79,7 +79,8 @@ local function functions(of)
     local value = perigee[name]
     if type(value) == "function" then list["perigee." .. name] = value end
   end
-  list["perigee.log"] = require "perigee.log".default -- specs replace it
+  -- Specs replace it.
+  list["perigee.log"] = require "perigee.runtime.log".default
   local descriptor = require "perigee.descriptor"
   for name in ("readable writable forget"):gmatch "%S+" do
     list["descriptor." .. name] = descriptor[name]
@@ -244,7 +245,7 @@ describe("the manual", function()
   it("explains each kind of error, twice", function()
     local reference = table.concat(by_name.Error.lines, "\n")
     local guide = read(GUIDE)
-    for _, kind in ipairs(require "perigee.errors".kinds) do
+    for _, kind in ipairs(require "perigee.runtime.errors".kinds) do
       assert.is_truthy(reference:find("`" .. kind .. "`", 1, true), kind)
       assert.is_truthy(guide:find("| `" .. kind .. "`", 1, true)
         or guide:find(", `" .. kind .. "`", 1, true), kind)

@@ -8,7 +8,7 @@ local process = require "spec.support.process"
 local hear = manager.hear
 
 local function serving(child, perigee)
-  local notify = require "perigee.notify"
+  local notify = require "perigee.runtime.notify"
   local agent = assert(child.cases.agent())
   assert(notify.ready())
   child.say "ready"
@@ -76,7 +76,7 @@ describe("a service manager", function()
   end)
 
   it("is not needed, and may have gone", function()
-    local notify = require "perigee.notify"
+    local notify = require "perigee.runtime.notify"
     assert.is_false(notify.ready())
     set("NOTIFY_SOCKET", "relative")
     assert.is_false(notify.ready())

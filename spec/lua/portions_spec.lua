@@ -3,7 +3,7 @@ local buffer = require "string.buffer"
 local cases = require "spec.support.cases"
 local native = require "perigee.native"
 local perigee = require "perigee"
-local portions = require "perigee.portions"
+local portions = require "perigee.typed.portions"
 
 -- Uses so much of a portion's time that all decoding pauses after it.
 local function burn()

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- Texts of others on a terminal.
-local printable = require "perigee.printable"
+local printable = require "perigee.runtime.printable"
 
 describe("a printable text", function()
   it("has all characters that leave the terminal alone", function()

@@ -1,15 +1,15 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- bench/transfer.lua as many ranks: how they find each other, by which
 -- launcher, and what they say of those who do not come.
-local cables = require "perigee.bench.cable"
+local cables = require "bench.lib.cable"
 local cases = require "spec.support.cases"
-local options = require "perigee.bench.options"
-local process = require "perigee.bench.process"
-local shapes = require "perigee.bench.ranks.shape"
+local options = require "bench.lib.options"
+local process = require "bench.lib.process"
+local shapes = require "bench.lib.ranks.shape"
 
 local BENCH = "luajit bench/transfer.lua "
 local KV = "--shape kv:layers=2,blocks=8,block=4K --num-iteration 5 "
-local cores = require "perigee.bench.process".cores()
+local cores = require "bench.lib.process".cores()
 local PATIENCE = ("--wait %d "):format(60 * cases.slow)
 -- Whatever runs these specs may have been started by a launcher, too.
 local CLEAN = "env -u PERIGEE_RANK -u RANK -u WORLD_SIZE -u MASTER_ADDR "

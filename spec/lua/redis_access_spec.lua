@@ -100,7 +100,7 @@ needing("Redis", { redis }, function()
   it("that goes amid TLS ends a stream, not who writes to it", function()
     local _, tls = serve_sealed(cases.folder)
     local child = process.start(function(child, perigee_, ffi, port, ca)
-      local control = require "perigee.control.native"
+      local control = require "perigee.net.native"
       local C, wait = control.C, control.wait_t()
       local to = control.to_t()
       to.host, to.port, to.tls = "localhost", tonumber(port), 1

@@ -3,7 +3,7 @@
 -- nonsense.
 local backends = require "spec.support.backends"
 local cases = require "spec.support.cases"
-local futures = require "perigee.future"
+local futures = require "perigee.runtime.future"
 local perigee = require "perigee"
 local registries = require "perigee.registry"
 local tables = require "spec.support.table_registry"
@@ -27,7 +27,7 @@ describe("a registry", function()
     ["a kind"] = function() return nil, "name_taken" end,
     ["a kind and why"] = function() return nil, "name_taken", "by me" end,
     ["an error"] = function()
-      return nil, require "perigee.errors".new("name_taken", "by me")
+      return nil, require "perigee.runtime.errors".new("name_taken", "by me")
     end,
     ["a future"] = function() return futures.done(nil, "name_taken") end,
     ["a task's future"] = function()

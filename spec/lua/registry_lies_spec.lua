@@ -157,7 +157,7 @@ needing("a registry's server that lies", { control }, function()
   -- A server of this process: answers each request by answer(n), where n counts
   -- them. Returns its port, and a function for that count.
   local function pretend(answer)
-    local web = require "perigee.control.web"
+    local web = require "perigee.net.web"
     local asked, is_over = 0, false
     cases.engine()
     local server = assert(web.open {
@@ -184,7 +184,7 @@ needing("a registry's server that lies", { control }, function()
 
   local pages = {}
   function pages.etcd(n)
-    local base64 = require "perigee.control.base64"
+    local base64 = require "perigee.net.base64"
     return ('{"header":{"revision":"1"},"more":true,"kvs":[{"key":"%s"}]}')
       :format(base64.encode(("perigee/%s/name/n%07d"):format(cases.scope, n)))
   end

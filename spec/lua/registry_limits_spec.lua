@@ -3,7 +3,7 @@
 -- always, or never; many changes; and holders that only seem to be here.
 local backends = require "spec.support.backends"
 local cases = require "spec.support.cases"
-local futures = require "perigee.future"
+local futures = require "perigee.runtime.future"
 local machine = require "perigee.registry.machine"
 local perigee = require "perigee"
 local process = require "spec.support.process"

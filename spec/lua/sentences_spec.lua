@@ -68,7 +68,7 @@ describe("an error", function()
     end)
     says("remote", "s.region returned an unnamed region, of which",
          service:region())
-    assert.equal("a number", require "perigee.slice".named(7))
+    assert.equal("a number", require "perigee.memory.slice".named(7))
   end)
 
   it("of a slice names what is no number", function()

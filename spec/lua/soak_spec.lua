@@ -3,9 +3,9 @@
 -- fault, and all run at once, for seconds.
 local bit = require "bit"
 local ffi = require "ffi"
-local ledger = require "perigee.bench.soak.ledger"
-local letter = require "perigee.bench.soak.letter"
-local watch = require "perigee.bench.soak.watch"
+local ledger = require "bench.lib.soak.ledger"
+local letter = require "bench.lib.soak.letter"
+local watch = require "bench.lib.soak.watch"
 
 local SHORT = "--peers 2 --minutes 0.01 --round 0.5 --giant 0 --bulk 64K "
   .. "--timeout 0.2 --grace 1 --transport shm --calm --plant "

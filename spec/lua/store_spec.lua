@@ -8,7 +8,7 @@ describe("a store", function()
     return
   end
 
-  local stores = require "perigee.control.store"
+  local stores = require "perigee.net.store"
   local path, store
 
   before_each(function()
@@ -49,7 +49,7 @@ describe("a store", function()
      function()
     stores.open(path):close()
     assert.equal(0, os.execute(([[luajit -e '
-      local store = assert(require "perigee.control.store".open "%s")
+      local store = assert(require "perigee.net.store".open "%s")
       store:close()']]):format(path)))
     assert(io.open(path .. "-wal")):close()
   end)

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- Tasks and futures without any engine.
 local perigee = require "perigee"
-local signals = require "perigee.signal"
+local signals = require "perigee.runtime.signal"
 
 describe("a task", function()
   local log

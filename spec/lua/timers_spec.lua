@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
-local timers = require "perigee.timers"
+local timers = require "perigee.runtime.timers"
 
 describe("timers", function()
   after_each(function()

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
-local units = require "perigee.units"
+local units = require "perigee.runtime.units"
 
 describe("units", function()
   it("reads sizes, binary unless a B stands alone behind the letter", function()

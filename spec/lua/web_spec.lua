@@ -10,7 +10,7 @@ describe("an HTTP server", function()
     return
   end
 
-  local web = require "perigee.control.web"
+  local web = require "perigee.net.web"
   local LONG = 60 * cases.slow
   local server, fd
 

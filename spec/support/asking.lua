@@ -11,7 +11,7 @@ local LONG = 60 * cases.slow
 
 --- Asks a server from now on: a table with its `url`.
 function M.use(server)
-  M.server, M.client = server, require "perigee.control.http".new()
+  M.server, M.client = server, require "perigee.net.http".new()
 end
 
 --- Starts a server (control.start), and asks it from now on. Returns it.
@@ -38,7 +38,7 @@ function M.headers(url, headers)
   if headers == M.STRANGER or table.concat(list):find "Authorization:" then
     return list
   end
-  local token = require "perigee.registry.control.own".find(url)
+  local token = require "perigee.registry.http.own".find(url)
   if token then list[#list + 1] = "Authorization: Bearer " .. token end
   return list
 end

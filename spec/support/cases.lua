@@ -7,7 +7,7 @@
 -- PERIGEE_SPEC_SLOW says how many times slower than usual the machine is.
 -- Parent and children share a registry scope.
 local ffi = require "ffi"
-local loop = require "perigee.loop"
+local loop = require "perigee.runtime.loop"
 local perigee = require "perigee"
 local process = require "spec.support.process"
 

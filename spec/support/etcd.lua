@@ -105,7 +105,7 @@ function Cluster:await(i)
 end
 
 local function answer_of(cluster, request)
-  cluster.client = cluster.client or require("perigee.control.http").new()
+  cluster.client = cluster.client or require("perigee.net.http").new()
   request.tls = { ca = cluster.tls and cluster.tls .. "/cert.pem" }
   request.timeout = request.timeout or 60 * cases.slow
   local asked = cluster.client:send(request)
@@ -127,7 +127,7 @@ end
 
 --- Puts a value under a key of a scope.
 function Cluster:put(scope, name, value)
-  local encode = require("perigee.control.base64").encode
+  local encode = require("perigee.net.base64").encode
   return assert(self:ask("kv/put", {
     key = encode(("perigee/%s/name/%s"):format(scope, name)),
     value = encode(value) }))
@@ -135,7 +135,7 @@ end
 
 --- What is under a key of a scope; nil if nothing is.
 function Cluster:text(scope, name)
-  local base64 = require "perigee.control.base64"
+  local base64 = require "perigee.net.base64"
   local told = assert(self:ask("kv/range", {
     key = base64.encode(("perigee/%s/name/%s"):format(scope, name)) }))
   return told.kvs and base64.decode(told.kvs[1].value)

@@ -12,7 +12,7 @@
 -- PLANTED_PIDS names a file to which every process adds its number.
 
 local fault, role = table.remove(arg, 1), arg[1]
-local process = require "perigee.bench.process"
+local process = require "bench.lib.process"
 
 local SLOW = 5e6 -- ns
 local pids = os.getenv "PLANTED_PIDS"

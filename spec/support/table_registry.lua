@@ -3,7 +3,7 @@
 -- it is asked. Specs may change how long calls of registries are waited for.
 local assert = require "luassert"
 local cases = require "spec.support.cases"
-local futures = require "perigee.future"
+local futures = require "perigee.runtime.future"
 local registries = require "perigee.registry"
 
 local M = {}

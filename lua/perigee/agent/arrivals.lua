@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- The functions that an agent calls for each session that peers open to it.
-local check = require "perigee.check"
-local log = require "perigee.log"
-local signals = require "perigee.signal"
+local check = require "perigee.runtime.check"
+local log = require "perigee.runtime.log"
+local signals = require "perigee.runtime.signal"
 
 local state = signals.state
 

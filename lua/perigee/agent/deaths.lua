@@ -13,11 +13,11 @@
 --              life
 --   dead       its entry has changed, or is there after    there: "up" is told
 --              a TTL, and its address does not refuse
-local futures = require "perigee.future"
-local loop = require "perigee.loop"
+local futures = require "perigee.runtime.future"
+local loop = require "perigee.runtime.loop"
 local probe = require "perigee.agent.probe"
 local registries = require "perigee.registry"
-local tasks = require "perigee.task"
+local tasks = require "perigee.runtime.task"
 
 local M = {}
 

@@ -19,13 +19,13 @@
 -- An agent whose name may be another's is suspended (agent/tenure.lua): it
 -- drains until it has the name again, and then serves in new sessions.
 -- agent.leaving says that the program has had it drain, which is for good.
-local check = require "perigee.check"
-local errors = require "perigee.errors"
-local futures = require "perigee.future"
-local loop = require "perigee.loop"
+local check = require "perigee.runtime.check"
+local errors = require "perigee.runtime.errors"
+local futures = require "perigee.runtime.future"
+local loop = require "perigee.runtime.loop"
 local native = require "perigee.native"
-local signals = require "perigee.signal"
-local tasks = require "perigee.task"
+local signals = require "perigee.runtime.signal"
+local tasks = require "perigee.runtime.task"
 
 local C = native.C
 

@@ -3,7 +3,7 @@
 -- service? That is said where one is added, before it is: an entry that only
 -- the registry refuses stays as it was before, and nobody finds what is new.
 local entries = require "perigee.registry.entry"
-local errors = require "perigee.errors"
+local errors = require "perigee.runtime.errors"
 local leases = require "perigee.agent.lease"
 local registries = require "perigee.registry"
 

@@ -16,14 +16,14 @@
 -- The pause is the link's own after errors that pass; after others it is 1 s,
 -- and doubles up to 30 s. News of the peer's name end it. Whoever's name is not
 -- there is not dialled.
-local errors = require "perigee.errors"
-local futures = require "perigee.future"
+local errors = require "perigee.runtime.errors"
+local futures = require "perigee.runtime.future"
 local links = require "perigee.link"
-local loop = require "perigee.loop"
+local loop = require "perigee.runtime.loop"
 local peers = require "perigee.agent.peers"
-local proxies = require "perigee.proxy"
-local signals = require "perigee.signal"
-local tasks = require "perigee.task"
+local proxies = require "perigee.call.proxy"
+local signals = require "perigee.runtime.signal"
+local tasks = require "perigee.runtime.task"
 
 local M = {}
 

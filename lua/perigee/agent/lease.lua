@@ -31,16 +31,16 @@
 --
 -- It runs on the loop without a task, so that a stop does not end it.
 local asks = require "perigee.registry.ask"
-local errors = require "perigee.errors"
+local errors = require "perigee.runtime.errors"
 local folder = require "perigee.registry.folder"
-local log = require "perigee.log"
-local loop = require "perigee.loop"
+local log = require "perigee.runtime.log"
+local loop = require "perigee.runtime.loop"
 local machine = require "perigee.registry.machine"
 local native = require "perigee.native"
-local regions = require "perigee.region"
+local regions = require "perigee.memory.region"
 local registries = require "perigee.registry"
-local signals = require "perigee.signal"
-local timers = require "perigee.timers"
+local signals = require "perigee.runtime.signal"
+local timers = require "perigee.runtime.timers"
 
 local C = native.C
 

@@ -1,13 +1,13 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- Agent:mesh and Agent:rendezvous: agents that wait for each other.
-local check = require "perigee.check"
-local errors = require "perigee.errors"
-local futures = require "perigee.future"
+local check = require "perigee.runtime.check"
+local errors = require "perigee.runtime.errors"
+local futures = require "perigee.runtime.future"
 local links = require "perigee.link"
-local loop = require "perigee.loop"
+local loop = require "perigee.runtime.loop"
 local peers = require "perigee.agent.peers"
 local rendezvous = require "perigee.agent.rendezvous"
-local tasks = require "perigee.task"
+local tasks = require "perigee.runtime.task"
 
 local M = {}
 

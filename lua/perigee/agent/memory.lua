@@ -11,14 +11,14 @@
 --                                                       memory, or the
 --                                                       operation is stale
 --   any                an operation ended in stale      nothing
-local check = require "perigee.check"
-local errors = require "perigee.errors"
-local futures = require "perigee.future"
+local check = require "perigee.runtime.check"
+local errors = require "perigee.runtime.errors"
+local futures = require "perigee.runtime.future"
 local links = require "perigee.link"
-local loop = require "perigee.loop"
+local loop = require "perigee.runtime.loop"
 local peers = require "perigee.agent.peers"
-local slices = require "perigee.slice"
-local tasks = require "perigee.task"
+local slices = require "perigee.memory.slice"
+local tasks = require "perigee.runtime.task"
 
 local M = {}
 

@@ -1,11 +1,11 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- The options of `perigee.agent`: their checks, their defaults, and those that
 -- are its engine's.
-local check = require "perigee.check"
+local check = require "perigee.runtime.check"
 local engines = require "perigee.engine"
 local entries = require "perigee.registry.entry"
 local registries = require "perigee.registry"
-local services = require "perigee.service"
+local services = require "perigee.serving.service"
 
 local M = {}
 

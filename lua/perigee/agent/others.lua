@@ -1,10 +1,10 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- What an agent can learn about others from its registry, without a session.
-local check = require "perigee.check"
-local errors = require "perigee.errors"
-local futures = require "perigee.future"
+local check = require "perigee.runtime.check"
+local errors = require "perigee.runtime.errors"
+local futures = require "perigee.runtime.future"
 local known = require "perigee.agent.known"
-local loop = require "perigee.loop"
+local loop = require "perigee.runtime.loop"
 local registries = require "perigee.registry"
 local watches = require "perigee.registry.watch"
 

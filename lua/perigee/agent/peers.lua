@@ -10,14 +10,14 @@
 -- other side must have, if any; explain(link, err), what the program is told of
 -- an error of dialling; refused(link, raised) returns or raises the error of an
 -- address that is not valid.
-local check = require "perigee.check"
-local errors = require "perigee.errors"
-local futures = require "perigee.future"
+local check = require "perigee.runtime.check"
+local errors = require "perigee.runtime.errors"
+local futures = require "perigee.runtime.future"
 local known = require "perigee.agent.known"
 local links = require "perigee.link"
-local loop = require "perigee.loop"
+local loop = require "perigee.runtime.loop"
 local registries = require "perigee.registry"
-local signals = require "perigee.signal"
+local signals = require "perigee.runtime.signal"
 local watches = require "perigee.registry.watch"
 
 local M = {}

@@ -8,7 +8,7 @@
 local fitting = require "perigee.agent.fitting"
 local folder = require "perigee.registry.folder"
 local leases = require "perigee.agent.lease"
-local loop = require "perigee.loop"
+local loop = require "perigee.runtime.loop"
 local native = require "perigee.native"
 local probe = require "perigee.agent.probe"
 local registries = require "perigee.registry"

@@ -7,12 +7,12 @@
 -- Two hosts may have one name, as containers often do. An address that means
 -- nothing on other systems is therefore dialled only if the holder sees the
 -- same system as this process (registry/machine.lua).
-local errors = require "perigee.errors"
-local futures = require "perigee.future"
-local loop = require "perigee.loop"
+local errors = require "perigee.runtime.errors"
+local futures = require "perigee.runtime.future"
+local loop = require "perigee.runtime.loop"
 local machine = require "perigee.registry.machine"
 local registries = require "perigee.registry"
-local sessions = require "perigee.session"
+local sessions = require "perigee.engine.session"
 
 local M = {}
 

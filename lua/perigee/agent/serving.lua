@@ -1,12 +1,12 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- What an agent serves: its services, the built-in method that describes them,
 -- and the sessions that peers open to it.
-local check = require "perigee.check"
-local contexts = require "perigee.context"
+local check = require "perigee.runtime.check"
+local contexts = require "perigee.serving.context"
 local fitting = require "perigee.agent.fitting"
-local futures = require "perigee.future"
-local loop = require "perigee.loop"
-local services = require "perigee.service"
+local futures = require "perigee.runtime.future"
+local loop = require "perigee.runtime.loop"
+local services = require "perigee.serving.service"
 
 local M = {}
 

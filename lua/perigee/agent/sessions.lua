@@ -1,13 +1,13 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- Sessions of an agent with others, and proxies of their services.
-local check = require "perigee.check"
-local contexts = require "perigee.context"
-local errors = require "perigee.errors"
+local check = require "perigee.runtime.check"
+local contexts = require "perigee.serving.context"
+local errors = require "perigee.runtime.errors"
 local kept = require "perigee.kept"
-local loop = require "perigee.loop"
+local loop = require "perigee.runtime.loop"
 local peers = require "perigee.agent.peers"
-local proxies = require "perigee.proxy"
-local sessions = require "perigee.session"
+local proxies = require "perigee.call.proxy"
+local sessions = require "perigee.engine.session"
 
 local M = {}
 

@@ -5,11 +5,11 @@
 -- An agent whose name may be another's serves no calls: their callers look the
 -- name up, and wait for its next holder. If another agent has the name, this
 -- one serves no calls any more, and perigee.serve ends.
-local check = require "perigee.check"
+local check = require "perigee.runtime.check"
 local drains = require "perigee.agent.drain"
-local futures = require "perigee.future"
-local log = require "perigee.log"
-local tasks = require "perigee.task"
+local futures = require "perigee.runtime.future"
+local log = require "perigee.runtime.log"
+local tasks = require "perigee.runtime.task"
 
 local M = {}
 

@@ -16,10 +16,10 @@
 -- A report has the peers whose state has changed since the last one. An answer
 -- by which the registry has no report has all of them reported.
 local asks = require "perigee.registry.ask"
-local futures = require "perigee.future"
+local futures = require "perigee.runtime.future"
 local joints = require "perigee.agent.joint"
-local loop = require "perigee.loop"
-local tasks = require "perigee.task"
+local loop = require "perigee.runtime.loop"
+local tasks = require "perigee.runtime.task"
 local topologies = require "perigee.registry.topology"
 local watches = require "perigee.registry.watch"
 

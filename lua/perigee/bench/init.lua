@@ -17,14 +17,14 @@
 -- end
 -- local rows = sweep:run()
 -- print(#rows, rows[2].name, rows[2].size)                      --> 2 echo 4096
-local check = require "perigee.check"
+local check = require "perigee.runtime.check"
 local csv = require "perigee.bench.csv"
 local histograms = require "perigee.bench.histogram"
 local json = require "perigee.bench.json"
 local native = require "perigee.native"
 local plots = require "perigee.bench.plot"
 local text = require "perigee.bench.table"
-local units = require "perigee.units"
+local units = require "perigee.runtime.units"
 
 local M = {}
 

@@ -20,16 +20,16 @@
 --   deadline   when the call's timeout is over (ns of the loop's clock)
 --   patience   until when it waits for the peer (by the same clock)
 --   sent       true if a handler may have run for it already
-local check = require "perigee.check"
-local errors = require "perigee.errors"
-local futures = require "perigee.future"
+local check = require "perigee.runtime.check"
+local errors = require "perigee.runtime.errors"
+local futures = require "perigee.runtime.future"
 local links = require "perigee.link"
-local loop = require "perigee.loop"
+local loop = require "perigee.runtime.loop"
 local native = require "perigee.native"
 local outcome = require "perigee.call.outcome"
-local signals = require "perigee.signal"
-local tasks = require "perigee.task"
-local traces = require "perigee.trace"
+local signals = require "perigee.runtime.signal"
+local tasks = require "perigee.runtime.task"
+local traces = require "perigee.serving.trace"
 
 local huge = math.huge
 local max, min = math.max, math.min

@@ -2,12 +2,12 @@
 --- Large typed replies (PERIGEE_HELD) are decoded in portions while the loop
 -- goes on. The call's timeout still applies, and the call can be cancelled. The
 -- bytes are in a pooled block that is freed when decoding is over.
-local errors = require "perigee.errors"
-local futures = require "perigee.future"
-local loop = require "perigee.loop"
+local errors = require "perigee.runtime.errors"
+local futures = require "perigee.runtime.future"
+local loop = require "perigee.runtime.loop"
 local native = require "perigee.native"
 local outcome = require "perigee.call.outcome"
-local portions = require "perigee.portions"
+local portions = require "perigee.typed.portions"
 
 local ffi = require "ffi"
 local C = native.C

@@ -9,12 +9,12 @@
 -- service, proxy.lua); version (the one wanted); link and reconnect (seconds),
 -- for calls that may go on in another session (again.lua): link is false for
 -- others; trace (trace.lua), or false.
-local codec = require "perigee.codec"
-local errors = require "perigee.errors"
-local futures = require "perigee.future"
-local loop = require "perigee.loop"
+local codec = require "perigee.typed.codec"
+local errors = require "perigee.runtime.errors"
+local futures = require "perigee.runtime.future"
+local loop = require "perigee.runtime.loop"
 local native = require "perigee.native"
-local traces = require "perigee.trace"
+local traces = require "perigee.serving.trace"
 
 local ffi = require "ffi"
 local C = native.C

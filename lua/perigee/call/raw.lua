@@ -4,17 +4,17 @@
 -- many bytes it filled. The reply is a Lua string, the filled part of `into`,
 -- or what `reader` makes of it in place.
 local again = require "perigee.call.again"
-local check = require "perigee.check"
-local errors = require "perigee.errors"
-local futures = require "perigee.future"
-local loop = require "perigee.loop"
+local check = require "perigee.runtime.check"
+local errors = require "perigee.runtime.errors"
+local futures = require "perigee.runtime.future"
+local loop = require "perigee.runtime.loop"
 local native = require "perigee.native"
 local outcome = require "perigee.call.outcome"
 local room = require "perigee.call.room"
-local slices = require "perigee.slice"
-local tasks = require "perigee.task"
-local traces = require "perigee.trace"
-local views = require "perigee.view"
+local slices = require "perigee.memory.slice"
+local tasks = require "perigee.runtime.task"
+local traces = require "perigee.serving.trace"
+local views = require "perigee.typed.view"
 
 local ffi = require "ffi"
 local C = native.C

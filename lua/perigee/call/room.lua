@@ -15,8 +15,8 @@
 --
 -- A call that does not wait when others look has left: it was submitted, or has
 -- ended, or its writer raised.
-local loop = require "perigee.loop"
-local signals = require "perigee.signal"
+local loop = require "perigee.runtime.loop"
+local signals = require "perigee.runtime.signal"
 
 local min, now, state = math.min, loop.now, loop.state
 

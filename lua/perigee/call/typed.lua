@@ -3,16 +3,16 @@
 -- codec, which is kept until the call has ended, because the core may refer to
 -- it.
 local again = require "perigee.call.again"
-local codec = require "perigee.codec"
-local errors = require "perigee.errors"
-local futures = require "perigee.future"
+local codec = require "perigee.typed.codec"
+local errors = require "perigee.runtime.errors"
+local futures = require "perigee.runtime.future"
 local large = require "perigee.call.large"
-local loop = require "perigee.loop"
+local loop = require "perigee.runtime.loop"
 local native = require "perigee.native"
 local outcome = require "perigee.call.outcome"
-local regions = require "perigee.region"
-local slices = require "perigee.slice"
-local traces = require "perigee.trace"
+local regions = require "perigee.memory.region"
+local slices = require "perigee.memory.slice"
+local traces = require "perigee.serving.trace"
 
 local C = native.C
 local band, tonumber = bit.band, tonumber

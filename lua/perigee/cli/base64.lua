@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- Bytes as text of base64 (RFC 4648, with padding). For commands, which work
--- without perigee/control.so, whose own is faster (control/base64.lua).
+-- without perigee/control.so, whose own is faster (net/base64.lua).
 local M = {}
 
 local ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"

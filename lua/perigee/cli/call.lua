@@ -5,7 +5,7 @@ local client = require "perigee.cli.client"
 local failure = require "perigee.cli.failure"
 local json = require "perigee.cli.json"
 local options = require "perigee.cli.options"
-local printable = require "perigee.printable"
+local printable = require "perigee.runtime.printable"
 
 local M = {
   name = "call",
@@ -113,7 +113,7 @@ end
 -- ---- The reply -------------------------------------------------------------
 
 local function is_slice(value)
-  return require "perigee.slice".is_slice(value)
+  return require "perigee.memory.slice".is_slice(value)
 end
 
 -- What is printed of a result.
@@ -187,9 +187,10 @@ local function options_of(agent, kind, given)
 end
 
 local function no_method(service, method, kinds)
-  local has = require "perigee.service".names(kinds)
-  client.fail(require "perigee.errors".new("no_method", ("calling %s.%s: %s "
-    .. "has no such method; it has %s"):format(service, printable.line(method),
+  local errors = require "perigee.runtime.errors"
+  local has = require "perigee.serving.service".names(kinds)
+  client.fail(errors.new("no_method", ("calling %s.%s: %s has no such method; "
+    .. "it has %s"):format(service, printable.line(method),
       printable.line(service), has), false))
 end
 

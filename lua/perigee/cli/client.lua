@@ -101,7 +101,7 @@ end
 
 -- Options with wrong values are misuse, told by the option's name.
 local function check_place(given)
-  local check = require "perigee.check"
+  local check = require "perigee.runtime.check"
   local registries = require "perigee.registry"
   local wrong = given.registry and registries.check(given.registry)
   if wrong then failure.misuse("--registry must be %s", wrong) end
@@ -148,7 +148,7 @@ end
 
 --- Checks the name of an agent, or its address.
 function M.peer(name)
-  local check = require "perigee.check"
+  local check = require "perigee.runtime.check"
   if M.is_address(name) then return name end
   local wrong = check.name(name)
   if wrong then
@@ -184,7 +184,7 @@ end
 
 --- The seconds that are left of --timeout; for each step of a command.
 function M.left(given)
-  local loop = require "perigee.loop"
+  local loop = require "perigee.runtime.loop"
   given.deadline = given.deadline or loop.deadline(given.timeout)
   return math.ceil(loop.left(given.deadline) * 1000) / 1000
 end

@@ -6,8 +6,8 @@ jit.off(true, true)             -- its loops over pairs(), see check.lua
 local client = require "perigee.cli.client"
 local failure = require "perigee.cli.failure"
 local options = require "perigee.cli.options"
-local sorted = require "perigee.sorted"
-local units = require "perigee.units"
+local sorted = require "perigee.runtime.sorted"
+local units = require "perigee.runtime.units"
 
 local M = {
   name = "describe",
@@ -24,8 +24,8 @@ end
 -- ---- What there is ---------------------------------------------------------
 
 local function methods_of(session, service, given)
-  local check = require "perigee.check"
-  local told, err = require "perigee.proxy".describe(session, service,
+  local check = require "perigee.runtime.check"
+  local told, err = require "perigee.call.proxy".describe(session, service,
                                                      client.left(given))
   client.check(told, err)
   local methods = {}

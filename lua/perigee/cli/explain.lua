@@ -18,7 +18,7 @@ end
 function M.run(given)
   local name = client.peer(given.name)
   local out = require "perigee.cli.out"
-  local printable = require "perigee.printable"
+  local printable = require "perigee.runtime.printable"
   return client.run(given, function(agent)
     local session, err = client.session(agent, name, given.timeout)
     local told = client.check(session, err, name):explain()

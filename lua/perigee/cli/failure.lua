@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- How a command fails: what is written on stderr, and the exit status.
-local printable = require "perigee.printable"
+local printable = require "perigee.runtime.printable"
 
 local M = { FAILED = 1, MISUSE = 2 }
 

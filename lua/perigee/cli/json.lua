@@ -22,7 +22,7 @@ jit.off(true, true)             -- its loops over pairs(), see check.lua
 local ffi = require "ffi"
 
 local base64 = require "perigee.cli.base64"
-local printable = require "perigee.printable"
+local printable = require "perigee.runtime.printable"
 
 local M = {}
 

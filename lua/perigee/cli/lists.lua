@@ -4,8 +4,8 @@ jit.off(true, true)             -- its loops over pairs(), see check.lua
 
 local client = require "perigee.cli.client"
 local options = require "perigee.cli.options"
-local sorted = require "perigee.sorted"
-local units = require "perigee.units"
+local sorted = require "perigee.runtime.sorted"
+local units = require "perigee.runtime.units"
 
 local M = {}
 

@@ -39,7 +39,7 @@ local ffi = require "ffi"
 
 local VERSION = require "perigee.version"
 local failure = require "perigee.cli.failure"
-local printable = require "perigee.printable"
+local printable = require "perigee.runtime.printable"
 
 local function version()
   local loaded, native = pcall(require, "perigee.native")

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- The options that commands share, and how their values are read.
-local units = require "perigee.units"
+local units = require "perigee.runtime.units"
 
 local M = {}
 

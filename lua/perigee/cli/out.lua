@@ -3,7 +3,7 @@
 -- without a word; one that cannot be written to is an error.
 local failure = require "perigee.cli.failure"
 local json = require "perigee.cli.json"
-local printable = require "perigee.printable"
+local printable = require "perigee.runtime.printable"
 
 local EPIPE = 32
 

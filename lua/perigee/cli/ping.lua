@@ -6,7 +6,7 @@
 local client = require "perigee.cli.client"
 local failure = require "perigee.cli.failure"
 local options = require "perigee.cli.options"
-local units = require "perigee.units"
+local units = require "perigee.runtime.units"
 
 local M = {
   name = "ping",
@@ -39,12 +39,12 @@ local ANSWERS = { no_service = true, no_method = true, remote = true,
 
 -- Seconds until the agent has answered; or nil and an error.
 local function once(agent, name, timeout)
-  local loop = require "perigee.loop"
+  local loop = require "perigee.runtime.loop"
   local session, err = client.session(agent, name, timeout)
   if not session then return nil, err end
   local began = loop.now()
   local told
-  told, err = require "perigee.proxy".describe(session, "", timeout)
+  told, err = require "perigee.call.proxy".describe(session, "", timeout)
   if told or ANSWERS[err.kind] then return (loop.now() - began) / 1e9 end
   return nil, err
 end

@@ -31,8 +31,8 @@ end
 function status.run(given)
   local out = require "perigee.cli.out"
   return client.run(given, function(agent)
-    local loop = require "perigee.loop"
-    local units = require "perigee.units"
+    local loop = require "perigee.runtime.loop"
+    local units = require "perigee.runtime.units"
     local began = loop.now()
     local list = client.check(agent:list { timeout = given.timeout })
     local took = (loop.now() - began) / 1e9

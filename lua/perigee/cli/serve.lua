@@ -73,7 +73,7 @@ end
 -- ---- The command -----------------------------------------------------------
 
 local function names(services)
-  return require "perigee.service".names(services or {})
+  return require "perigee.serving.service".names(services or {})
 end
 
 local function announce(agent)
@@ -87,7 +87,7 @@ end
 
 local function announce_all(agents)
   for _, agent in ipairs(agents) do announce(agent) end
-  require "perigee.notify".ready()
+  require "perigee.runtime.notify".ready()
 end
 
 -- What is announced can be stopped in order: it runs in the loop. Returns the
@@ -95,7 +95,7 @@ end
 local function serve(agents, given)
   local perigee = require "perigee"
   local forget = require "perigee.agent.drain".at_end(agents, given.drain,
-    require "perigee.notify".stopping)
+    require "perigee.runtime.notify".stopping)
   perigee.spawn(announce_all, agents)
   perigee.run()
   for _, agent in ipairs(agents) do agent:close() end
@@ -118,7 +118,7 @@ end
 -- Engines that the file has opened and left open are served, too.
 local function left_open()
   local agents = {}
-  for _, engine in ipairs(require "perigee.loop".state.engines) do
+  for _, engine in ipairs(require "perigee.runtime.loop".state.engines) do
     if engine.agent then agents[#agents + 1] = engine.agent end
   end
   return agents
@@ -126,7 +126,7 @@ end
 
 -- Has the file served by itself, until a stop? Then that is all.
 local function has_served()
-  return require "perigee.loop".state.generation > 0
+  return require "perigee.runtime.loop".state.generation > 0
 end
 
 local function made_agents(given)

@@ -9,11 +9,11 @@
 --   being joined  all regions were looked up         the present one
 --   being joined  it ends, time is over, a stop      lost; regions stay as they
 --                                                    were
-local errors = require "perigee.errors"
-local futures = require "perigee.future"
+local errors = require "perigee.runtime.errors"
+local futures = require "perigee.runtime.future"
 local links = require "perigee.link"
-local loop = require "perigee.loop"
-local tasks = require "perigee.task"
+local loop = require "perigee.runtime.loop"
+local tasks = require "perigee.runtime.task"
 
 local left, now = loop.left, loop.now
 

@@ -1,13 +1,13 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- One attempt of a link (link.lua) to open a session: it finds out where the
 -- peer is now, and dials its addresses (link/race.lua).
-local errors = require "perigee.errors"
-local futures = require "perigee.future"
-local loop = require "perigee.loop"
+local errors = require "perigee.runtime.errors"
+local futures = require "perigee.runtime.future"
+local loop = require "perigee.runtime.loop"
 local races = require "perigee.link.race"
 local registries = require "perigee.registry"
-local sessions = require "perigee.session"
-local tasks = require "perigee.task"
+local sessions = require "perigee.engine.session"
+local tasks = require "perigee.runtime.task"
 
 --- Kinds of errors after which another attempt may succeed.
 local M = { passing = { not_found = true, peer_lost = true, timeout = true,

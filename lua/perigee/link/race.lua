@@ -12,12 +12,12 @@
 --   any       its future was ended by others over: all are cancelled
 --
 -- A session that an attempt still makes after the end is closed.
-local errors = require "perigee.errors"
-local futures = require "perigee.future"
-local loop = require "perigee.loop"
-local sessions = require "perigee.session"
-local signals = require "perigee.signal"
-local timers = require "perigee.timers"
+local errors = require "perigee.runtime.errors"
+local futures = require "perigee.runtime.future"
+local loop = require "perigee.runtime.loop"
+local sessions = require "perigee.engine.session"
+local signals = require "perigee.runtime.signal"
+local timers = require "perigee.runtime.timers"
 
 --- stagger: nanoseconds between two dials, as RFC 8305 has it.
 local M = { stagger = 250e6 }

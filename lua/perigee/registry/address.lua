@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- Parts of registries' addresses: users, hosts and options.
-local log = require "perigee.log"
-local percent = require "perigee.percent"
+local log = require "perigee.runtime.log"
+local percent = require "perigee.runtime.percent"
 
 local M = {}
 

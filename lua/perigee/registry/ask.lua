@@ -1,9 +1,9 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- Calls the functions of registries, on the loop, where they must not wait,
 -- and converts their failures to errors.
-local errors = require "perigee.errors"
-local futures = require "perigee.future"
-local loop = require "perigee.loop"
+local errors = require "perigee.runtime.errors"
+local futures = require "perigee.runtime.future"
+local loop = require "perigee.runtime.loop"
 
 local state = loop.state
 

@@ -3,7 +3,7 @@
 -- changed since a revision, and a future of the next change. A revision is a
 -- text that holds the list's unique id and a number; since() returns nil for a
 -- revision of another list, and the caller then has to get everything.
-local futures = require "perigee.future"
+local futures = require "perigee.runtime.future"
 local native = require "perigee.native"
 
 local M = {}

@@ -2,9 +2,9 @@
 --- Entries of registries: checks, filters, compares and encodes them. Used by
 -- the backends and by their callers.
 local buffers = require "string.buffer"
-local codec = require "perigee.codec"
+local codec = require "perigee.typed.codec"
 local native = require "perigee.native"
-local printable = require "perigee.printable"
+local printable = require "perigee.runtime.printable"
 
 local C = native.C
 

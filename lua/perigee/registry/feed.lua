@@ -9,10 +9,10 @@
 -- tells `changes`. `stop` closes its connection, also under a read.
 local changes = require "perigee.registry.changes"
 local entries = require "perigee.registry.entry"
-local errors = require "perigee.errors"
-local futures = require "perigee.future"
-local loop = require "perigee.loop"
-local tasks = require "perigee.task"
+local errors = require "perigee.runtime.errors"
+local futures = require "perigee.runtime.future"
+local loop = require "perigee.runtime.loop"
+local tasks = require "perigee.runtime.task"
 
 local M = {}
 

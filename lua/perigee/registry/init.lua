@@ -95,14 +95,14 @@
 -- one:close()
 -- two:close()
 local asks = require "perigee.registry.ask"
-local check = require "perigee.check"
+local check = require "perigee.runtime.check"
 local entries = require "perigee.registry.entry"
-local errors = require "perigee.errors"
+local errors = require "perigee.runtime.errors"
 local folder = require "perigee.registry.folder"
-local futures = require "perigee.future"
-local loop = require "perigee.loop"
-local signals = require "perigee.signal"
-local tasks = require "perigee.task"
+local futures = require "perigee.runtime.future"
+local loop = require "perigee.runtime.loop"
+local signals = require "perigee.runtime.signal"
+local tasks = require "perigee.runtime.task"
 
 local ask, results, failure = asks.ask, asks.results, asks.failure
 local state = loop.state
@@ -144,7 +144,7 @@ local SERVERS = {
   redis = { "redis", "rediss", "redis+unix", "redis+sentinel",
             "rediss+sentinel" },
   etcd = { "etcd", "etcds" },
-  control = { "http", "https" },
+  http = { "http", "https" },
 }
 for name, schemes in pairs(SERVERS) do
   local open = server(name)

@@ -1,10 +1,10 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- Lists that a server gives page by page, each of which says whether there is
 -- another: how far they are followed, whatever the server says.
-local futures = require "perigee.future"
-local loop = require "perigee.loop"
-local tasks = require "perigee.task"
-local turns = require "perigee.turn"
+local futures = require "perigee.runtime.future"
+local loop = require "perigee.runtime.loop"
+local tasks = require "perigee.runtime.task"
+local turns = require "perigee.runtime.turn"
 
 local M = {}
 

@@ -17,9 +17,9 @@
 --
 -- Who reads a stream of one calls check() now and then: a stream that is silent
 -- says nothing of its server.
-local futures = require "perigee.future"
-local loop = require "perigee.loop"
-local tasks = require "perigee.task"
+local futures = require "perigee.runtime.future"
+local loop = require "perigee.runtime.loop"
+local tasks = require "perigee.runtime.task"
 
 local M = {}
 

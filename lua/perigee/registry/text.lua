@@ -3,7 +3,7 @@
 -- that keeps its entries there adds `lease`, the milliseconds of their leases.
 local entries = require "perigee.registry.entry"
 
-local json = require "perigee.control.json"
+local json = require "perigee.net.json"
 
 local M = {}
 

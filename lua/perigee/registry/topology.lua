@@ -6,7 +6,7 @@
 -- Each pair of agents of the mesh is an edge, too. Two agents have one edge,
 -- and one of them dials: the one that is named first where the pair occurs
 -- first, in the edges and then in the mesh.
-local check = require "perigee.check"
+local check = require "perigee.runtime.check"
 
 local M = {}
 

@@ -19,16 +19,16 @@
 -- The registry is asked, and answers, on the loop. A stop (perigee.stop) ends
 -- tasks that wait for changes, but not the watch.
 local asks = require "perigee.registry.ask"
-local check = require "perigee.check"
+local check = require "perigee.runtime.check"
 local entries = require "perigee.registry.entry"
-local errors = require "perigee.errors"
-local futures = require "perigee.future"
-local log = require "perigee.log"
-local loop = require "perigee.loop"
+local errors = require "perigee.runtime.errors"
+local futures = require "perigee.runtime.future"
+local log = require "perigee.runtime.log"
+local loop = require "perigee.runtime.loop"
 local registries = require "perigee.registry"
-local signals = require "perigee.signal"
-local tasks = require "perigee.task"
-local timers = require "perigee.timers"
+local signals = require "perigee.runtime.signal"
+local tasks = require "perigee.runtime.task"
+local timers = require "perigee.runtime.timers"
 
 local M = {}
 

@@ -12,9 +12,9 @@
 -- A post that finds the session lost waits for the peer, as a kept session's
 -- other operations do.
 local batch = require "perigee.transfer.batch"
-local check = require "perigee.check"
-local errors = require "perigee.errors"
-local futures = require "perigee.future"
+local check = require "perigee.runtime.check"
+local errors = require "perigee.runtime.errors"
+local futures = require "perigee.runtime.future"
 
 local M = {}
 

@@ -1,11 +1,11 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- Converts the specs of callers, { from = slice, to = slice } or a list of
 -- these, to the structs that the core takes. Raises misuse at the given level.
-local check = require "perigee.check"
-local errors = require "perigee.errors"
+local check = require "perigee.runtime.check"
+local errors = require "perigee.runtime.errors"
 local native = require "perigee.native"
-local slices = require "perigee.slice"
-local units = require "perigee.units"
+local slices = require "perigee.memory.slice"
+local units = require "perigee.runtime.units"
 
 local C = native.C
 local store_local, store_remote = slices.store_local, slices.store_remote

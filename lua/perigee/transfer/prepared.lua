@@ -6,11 +6,11 @@
 -- `Session:prepare_write_imm`.
 -- @classmod Prepared
 local batch = require "perigee.transfer.batch"
-local check = require "perigee.check"
-local errors = require "perigee.errors"
-local futures = require "perigee.future"
+local check = require "perigee.runtime.check"
+local errors = require "perigee.runtime.errors"
+local futures = require "perigee.runtime.future"
 local native = require "perigee.native"
-local sessions = require "perigee.session"
+local sessions = require "perigee.engine.session"
 
 local ffi = require "ffi"
 local C = native.C

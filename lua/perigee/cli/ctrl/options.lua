@@ -3,7 +3,7 @@
 -- option's name without dashes, and its value. What the command line says goes
 -- first.
 local failure = require "perigee.cli.failure"
-local storages = require "perigee.control.server.storages"
+local storages = require "perigee.control.storages"
 
 local M = {}
 
@@ -70,7 +70,7 @@ end
 
 --- Ends the command in one sentence where the server's libraries are missing.
 function M.check_libraries()
-  for _, name in ipairs { "perigee.control.native", "cjson.safe" } do
+  for _, name in ipairs { "perigee.net.native", "cjson.safe" } do
     local fine, why = pcall(require, name)
     if not fine then
       failure.misuse("%s", name ~= "cjson.safe" and why

@@ -27,7 +27,7 @@ end
 
 local function key_of(path)
   if not path then return nil end
-  local text, _, why = require "perigee.control.private".read(path, true)
+  local text, _, why = require "perigee.net.private".read(path, true)
   if not text then failure.misuse("reading --tls-key: %s", why) end
   return text
 end
@@ -53,7 +53,7 @@ end
 
 -- A server whose store has lost its tokens would let in who needed one.
 local function check_kept(given)
-  local marks = require "perigee.control.server.mark"
+  local marks = require "perigee.control.mark"
   if not marks.is_there(given.mark) then return end
   local list = token.known(given)
   if not list or list[1] then return end
@@ -77,7 +77,7 @@ local function log_to(path)
 end
 
 local function open(given, address)
-  local servers = require "perigee.control.server"
+  local servers = require "perigee.control"
   local to = options.limits(given)
   to.host, to.port, to.store = address.host, address.port, given.store
   to.certificate = text_of(given.tls_cert, "--tls-cert")
@@ -86,7 +86,7 @@ local function open(given, address)
   to.wanted = not address.loopback and not given.insecure
   to.strangers = given.insecure and "admin" or "read"
   to.mark = given.mark
-  to.own = assert(require "perigee.control.server.tokens".new_text())
+  to.own = assert(require "perigee.control.tokens".new_text())
   local server, err = servers.open(to)
   if not server then failure.failed("%s", tostring(err)) end
   return server, to.own
@@ -95,8 +95,8 @@ end
 -- Keeps the token of this user where this user's programs look for it. Returns
 -- a function that removes it.
 local function give_token(server, text)
-  local own = require "perigee.registry.control.own"
-  local log = require "perigee.log"
+  local own = require "perigee.registry.http.own"
+  local log = require "perigee.runtime.log"
   local path, _, why = own.keep(server.address, server.port, text)
   if path then return function() own.forget(path, text) end end
   log.write("warning", "no program finds a token by itself: " .. why)
@@ -112,7 +112,7 @@ end
 function M.serve(given)
   local address = options.address(given.listen)
   local perigee = require "perigee"
-  local log = require "perigee.log"
+  local log = require "perigee.runtime.log"
   local process = require "perigee.cli.ctrl.process"
   check_tls(given, address)
   check_open(given, address)

@@ -3,7 +3,7 @@
 -- that runs notices within a second.
 local failure = require "perigee.cli.failure"
 local options = require "perigee.cli.ctrl.options"
-local storages = require "perigee.control.server.storages"
+local storages = require "perigee.control.storages"
 
 local function in_storage(given, f)
   local storage, _, why = storages.tokens(given.store)
@@ -41,7 +41,7 @@ local function with_storage(given, f)
 end
 
 local function scope(text)
-  local wanted = require "perigee.check".name(text)
+  local wanted = require "perigee.runtime.check".name(text)
   if text == "*" or not wanted then return text end
   return nil, "a scope is " .. wanted .. ", or * for all"
 end
@@ -63,11 +63,11 @@ function new.configure(parser)
 end
 
 function new.run(given)
-  local tokens = require "perigee.control.server.tokens"
+  local tokens = require "perigee.control.tokens"
   local text, id = with_storage(given, function(storage)
     return tokens.make(storage, given.scope, given.role, given.note)
   end)
-  require "perigee.control.server.mark".make(given.mark)
+  require "perigee.control.mark".make(given.mark)
   io.stderr:write("its id, for revoke: ", id, "\n")
   local out = require "perigee.cli.out"
   out.line("%s", text)

@@ -66,7 +66,7 @@ end
 
 -- Asks the server for the topology; returns what it answers.
 local function ask(agent, timeout, method, body)
-  local clients = require "perigee.registry.control.client"
+  local clients = require "perigee.registry.http.client"
   local path = ("/v1/scopes/%s/topology"):format(clients.escape(agent.scope))
   local asked = clients.new(agent.registry.target, timeout)
   local value, kind, why = asked:ask(method, path, body)
@@ -148,7 +148,7 @@ local put = {
 }
 
 local function names(text, n)
-  local check = require "perigee.check"
+  local check = require "perigee.runtime.check"
   local list, wrong = {}, nil
   for name in (text .. ","):gmatch "([^,]*)," do
     wrong = wrong or check.name(name)

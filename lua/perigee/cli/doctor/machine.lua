@@ -262,7 +262,7 @@ end
 
 --- Returns what perigee.devices does; nil and why if that fails.
 function Machine:ports()
-  local devices, why = self:module "perigee.devices"
+  local devices, why = self:module "perigee.engine.devices"
   if not devices then return nil, why end
   local sysfs = self.root ~= "" and self.root .. "/sys" or nil
   local ports, err = devices.list { sysfs = sysfs }

@@ -8,14 +8,14 @@
 -- With a user the servers want a token, which they forget after some time, and
 -- when they restart; then another one is asked for.
 local asks = require "perigee.registry.ask"
-local control = require "perigee.control.native"
-local errors = require "perigee.errors"
-local futures = require "perigee.future"
-local http = require "perigee.control.http"
-local json = require "perigee.control.json"
-local loop = require "perigee.loop"
+local control = require "perigee.net.native"
+local errors = require "perigee.runtime.errors"
+local futures = require "perigee.runtime.future"
+local http = require "perigee.net.http"
+local json = require "perigee.net.json"
+local loop = require "perigee.runtime.loop"
 local servers = require "perigee.registry.servers"
-local tasks = require "perigee.task"
+local tasks = require "perigee.runtime.task"
 
 local C = control.C
 

@@ -13,7 +13,7 @@ local keys = require "perigee.registry.etcd.keys"
 local leases = require "perigee.registry.etcd.lease"
 local pages_of = require "perigee.registry.pages"
 local parts = require "perigee.registry.address"
-local tasks = require "perigee.task"
+local tasks = require "perigee.runtime.task"
 
 local M = {}
 

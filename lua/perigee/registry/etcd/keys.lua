@@ -6,8 +6,8 @@
 -- Characters that names cannot have are written as %XX, so the keys of
 -- different names and scopes never clash, and the order of keys is that of
 -- names.
-local base64 = require "perigee.control.base64"
-local percent = require "perigee.percent"
+local base64 = require "perigee.net.base64"
+local percent = require "perigee.runtime.percent"
 local text = require "perigee.registry.text"
 
 local M = {}

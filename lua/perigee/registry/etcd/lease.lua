@@ -8,7 +8,7 @@
 -- has been replaced confirms what is not so. A new lease is agreed on by a
 -- majority.
 local keys = require "perigee.registry.etcd.keys"
-local tasks = require "perigee.task"
+local tasks = require "perigee.runtime.task"
 
 local M = {}
 

@@ -1,9 +1,9 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- Reads and writes the entries of names in a folder. A holder's entry is in
 -- the lock file of its name, so that it ends with the name.
-local codec = require "perigee.codec"
+local codec = require "perigee.typed.codec"
 local entries = require "perigee.registry.entry"
-local errors = require "perigee.errors"
+local errors = require "perigee.runtime.errors"
 local native = require "perigee.native"
 
 local ffi = require "ffi"

@@ -8,12 +8,12 @@
 -- releases the lock of the name.
 local changes = require "perigee.registry.changes"
 local descriptors = require "perigee.descriptor"
-local errors = require "perigee.errors"
-local loop = require "perigee.loop"
+local errors = require "perigee.runtime.errors"
+local loop = require "perigee.runtime.loop"
 local native = require "perigee.native"
-local signals = require "perigee.signal"
-local tasks = require "perigee.task"
-local timers = require "perigee.timers"
+local signals = require "perigee.runtime.signal"
+local tasks = require "perigee.runtime.task"
+local timers = require "perigee.runtime.timers"
 
 local ffi = require "ffi"
 local C = native.C

@@ -18,8 +18,8 @@
 --
 -- So when home's folder exists and the other user's folder is removed,
 -- processes stay with home's.
-local errors = require "perigee.errors"
-local log = require "perigee.log"
+local errors = require "perigee.runtime.errors"
+local log = require "perigee.runtime.log"
 local native = require "perigee.native"
 
 local C = native.C

@@ -20,17 +20,17 @@
 --
 -- A reply is what redis/reply makes of it.
 local asks = require "perigee.registry.ask"
-local control = require "perigee.control.native"
+local control = require "perigee.net.native"
 local descriptors = require "perigee.descriptor"
-local errors = require "perigee.errors"
+local errors = require "perigee.runtime.errors"
 local failures = require "perigee.registry.redis.failure"
-local futures = require "perigee.future"
+local futures = require "perigee.runtime.future"
 local greetings = require "perigee.registry.redis.greeting"
-local loop = require "perigee.loop"
+local loop = require "perigee.runtime.loop"
 local keys = require "perigee.registry.redis.keys"
-local lost = require "perigee.control.lost"
+local lost = require "perigee.net.lost"
 local replies = require "perigee.registry.redis.reply"
-local tasks = require "perigee.task"
+local tasks = require "perigee.runtime.task"
 
 local ffi = require "ffi"
 local C = control.C

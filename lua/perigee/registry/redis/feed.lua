@@ -15,8 +15,8 @@
 local connections = require "perigee.registry.redis.connection"
 local feeds = require "perigee.registry.feed"
 local keys = require "perigee.registry.redis.keys"
-local loop = require "perigee.loop"
-local turns = require "perigee.turn"
+local loop = require "perigee.runtime.loop"
+local turns = require "perigee.runtime.turn"
 
 local M = {}
 

@@ -9,7 +9,7 @@
 -- The braces keep a scope in one slot of a cluster. Characters other than
 -- letters, digits, _ and - are written as %XX, so the keys of different names
 -- and scopes never clash.
-local percent = require "perigee.percent"
+local percent = require "perigee.runtime.percent"
 local text = require "perigee.registry.text"
 
 local M = { encode = text.encode, decode = text.decode }

@@ -11,7 +11,7 @@
 --
 -- The log is told of each once.
 local keys = require "perigee.registry.redis.keys"
-local log = require "perigee.log"
+local log = require "perigee.runtime.log"
 
 local M = {}
 

@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- The replies of Redis servers as values: a text, a number, a list, M.NIL, or
 -- a table with field `failure`, the text of an error.
-local control = require "perigee.control.native"
-local turns = require "perigee.turn"
+local control = require "perigee.net.native"
+local turns = require "perigee.runtime.turn"
 
 local ffi = require "ffi"
 local C = control.C

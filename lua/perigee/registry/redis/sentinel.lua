@@ -8,9 +8,9 @@
 -- silent, and closes nothing, is left in this way as soon as it has a
 -- successor, whoever tells it first.
 local connections = require "perigee.registry.redis.connection"
-local futures = require "perigee.future"
-local loop = require "perigee.loop"
-local tasks = require "perigee.task"
+local futures = require "perigee.runtime.future"
+local loop = require "perigee.runtime.loop"
+local tasks = require "perigee.runtime.task"
 
 local M = {}
 

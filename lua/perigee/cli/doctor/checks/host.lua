@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- What processes of one host need to find and to reach each other.
-local units = require "perigee.units"
+local units = require "perigee.runtime.units"
 local verdict = require "perigee.cli.doctor.verdict"
 
 local ok, note, problem = verdict.ok, verdict.note, verdict.problem

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- Memory: how much there is, how much may be locked, and its pages.
 local cgroup = require "perigee.cli.doctor.cgroup"
-local units = require "perigee.units"
+local units = require "perigee.runtime.units"
 local verdict = require "perigee.cli.doctor.verdict"
 
 local ok, note, warning, problem =

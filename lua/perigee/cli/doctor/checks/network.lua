@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- The network of this machine, for sessions over TCP.
-local units = require "perigee.units"
+local units = require "perigee.runtime.units"
 local verdict = require "perigee.cli.doctor.verdict"
 
 local ok, note, warning, problem =

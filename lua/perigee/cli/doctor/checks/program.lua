@@ -41,7 +41,7 @@ end
 
 -- What speaks to Redis, etcd and control servers; most programs do without.
 local function servers(machine)
-  local native, why = machine:module "perigee.control.native"
+  local native, why = machine:module "perigee.net.native"
   if native then return ok "control.so loads" end
   return note(why:match "^[^\n]*", "nothing, where names are in a folder of "
     .. "this host's; else install what it names")

@@ -1,0 +1,351 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- The measured loops of bench/rpc.lua. A kind of call makes
+--   step(samples, capacity, until_ns) --> calls made [, ns of all together]
+-- for one call at a time, or the two functions submit(i) --> future and
+-- settle(i, future) for the slots of a window. Every reply is checked.
+
+local ffi = require "ffi"
+local payload = require "bench.lib.payload"
+local process = require "bench.lib.process"
+
+local stamp, check, same = payload.stamp, payload.check, payload.same
+local wrong, now = payload.wrong, process.now
+
+local M = {}
+
+-- Keeps `window` calls under way in slots 0 .. window - 1 and settles the
+-- oldest first. A latency is from submit to settle. finish (or nil) is called
+-- when none is under way any more; its time does not count.
+function M.windowed(window, submit, settle, finish)
+  local futures, begun = {}, ffi.new("double[?]", window)
+  return function(samples, capacity, until_ns)
+    local first, fresh, oldest, i = now(), 0, 0, 0
+    local at = first
+    while fresh < window and fresh < capacity do
+      futures[fresh], begun[fresh] = submit(fresh), at
+      fresh = fresh + 1
+    end
+    while oldest < fresh do
+      settle(i, futures[i])
+      at = now()
+      samples[oldest] = at - begun[i]
+      oldest = oldest + 1
+      if at < until_ns and fresh < capacity then
+        futures[i], begun[i] = submit(i), at
+        fresh = fresh + 1
+      end
+      i = i + 1
+      if i == window then i = 0 end
+    end
+    if finish then finish() end
+    return oldest, at - first
+  end
+end
+
+-- typed: add(a, b), with other arguments in each call.
+function M.typed(proxy)
+  local a = 0
+  return function(samples, capacity, until_ns)
+    local n, ended = 0
+    repeat
+      a = a + 1
+      local begin = now()
+      local sum, err = proxy:add(a, 0.5)
+      ended = now()
+      if sum ~= a + 0.5 then wrong("typed", err) end
+      samples[n] = ended - begin
+      n = n + 1
+    until n >= capacity or ended >= until_ns
+    return n
+  end
+end
+
+function M.typed_slots(proxy)
+  local async, a, sums = proxy.async, 0, {}
+  local function submit(i)
+    a = a + 1
+    sums[i] = a + 0.5
+    return async:add(a, 0.5)
+  end
+  local function settle(i, future)
+    local sum, err = future:wait()
+    if sum ~= sums[i] then wrong("typed", err) end
+  end
+  return submit, settle
+end
+
+-- inplace: the writer copies from private memory and the handler copies again;
+-- the reader reads one byte of each page of the reply in place.
+function M.inplace(proxy, size)
+  local buffer = payload.private(size)
+  local round = 0
+  local function writer(loan)
+    ffi.copy(loan.pointer, buffer, size)
+    return size
+  end
+  local fast = proxy:with {
+    capacity = size,
+    reader = function(reply) return check(reply.pointer, size, round) end,
+  }
+  local full = proxy:with {
+    capacity = size,
+    reader = function(reply)
+      return reply.length == size and same(reply.pointer, buffer, size)
+    end,
+  }
+  return function(samples, capacity, until_ns)
+    local n, ended = 0
+    repeat
+      round = round + 1
+      stamp(buffer, size, round)
+      local begin = now()
+      local bad, err = fast:copy(writer)
+      ended = now()
+      if bad ~= 0 then wrong("inplace", err) end
+      samples[n] = ended - begin
+      n = n + 1
+    until n >= capacity or ended >= until_ns
+    local right, err = full:copy(writer)
+    if not right then wrong("inplace", err) end
+    return n
+  end
+end
+
+-- `into` adds a third copy, out of the reply's loan.
+function M.inplace_into(proxy, size, engine)
+  local buffer = payload.private(size)
+  local into = assert(engine:alloc(size, { access = "" })):slice(0, size)
+  local pointer, round = into.pointer, 0
+  local function writer(loan)
+    ffi.copy(loan.pointer, buffer, size)
+    return size
+  end
+  local fast = proxy:with { capacity = size, into = into }
+  return function(samples, capacity, until_ns)
+    local n, ended = 0
+    repeat
+      round = round + 1
+      stamp(buffer, size, round)
+      local begin = now()
+      local filled, err = fast:copy(writer)
+      ended = now()
+      if not filled or check(pointer, size, round) ~= 0 then
+        wrong("inplace", err)
+      end
+      samples[n] = ended - begin
+      n = n + 1
+    until n >= capacity or ended >= until_ns
+    if not same(pointer, buffer, size) then wrong "inplace" end
+    return n
+  end
+end
+
+-- Each slot has its own writer and reader, which know the slot's round.
+function M.inplace_slots(proxy, size, window)
+  local round, asyncs, writers, rounds = 0, {}, {}, {}
+  local buffers = {}
+  for i = 0, window - 1 do
+    local buffer = payload.private(size)
+    buffers[i] = buffer
+    writers[i] = function(loan)
+      ffi.copy(loan.pointer, buffer, size)
+      return size
+    end
+    asyncs[i] = proxy:with {
+      capacity = size,
+      reader = function(reply) return check(reply.pointer, size, rounds[i]) end,
+    }.async
+  end
+  local function submit(i)
+    round = round + 1
+    rounds[i] = round
+    stamp(buffers[i], size, round)
+    return asyncs[i]:copy(writers[i])
+  end
+  local function settle(_, future)
+    local bad, err = future:wait()
+    if bad ~= 0 then wrong("inplace", err) end
+  end
+  return submit, settle
+end
+
+-- raw: a slice is sent and `into` received, both in private memory.
+local function raw_memory(engine, size)
+  local region = assert(engine:alloc(2 * size, { access = "" }))
+  ffi.fill(region:slice(0, 2 * size).pointer, 2 * size, 1)
+  return region:slice(0, size), region:slice(size, size)
+end
+
+function M.raw(proxy, size, engine)
+  local from, into = raw_memory(engine, size)
+  local source, target, round = from.pointer, into.pointer, 0
+  local fast = proxy:with { into = into }
+  return function(samples, capacity, until_ns)
+    local n, ended = 0
+    repeat
+      round = round + 1
+      stamp(source, size, round)
+      local begin = now()
+      local filled, err = fast:echo(from)
+      ended = now()
+      if not filled or check(target, size, round) ~= 0 then
+        wrong("raw", err)
+      end
+      samples[n] = ended - begin
+      n = n + 1
+    until n >= capacity or ended >= until_ns
+    if not same(target, source, size) then wrong "raw" end
+    return n
+  end
+end
+
+-- One region has the memory of all slots, as in echo.c.
+function M.raw_slots(proxy, size, window, engine)
+  local region = assert(engine:alloc(2 * window * size, { access = "" }))
+  local round, asyncs, froms, sources, targets, rounds = 0, {}, {}, {}, {}, {}
+  ffi.fill(region.pointer, region.length, 1)
+  for i = 0, window - 1 do
+    local into = region:slice((2 * i + 1) * size, size)
+    froms[i] = region:slice(2 * i * size, size)
+    sources[i], targets[i] = froms[i].pointer, into.pointer
+    asyncs[i] = proxy:with { into = into }.async
+  end
+  local function submit(i)
+    round = round + 1
+    rounds[i] = round
+    stamp(sources[i], size, round)
+    return asyncs[i]:echo(froms[i])
+  end
+  local function settle(i, future)
+    local filled, err = future:wait()
+    if not filled or check(targets[i], size, rounds[i]) ~= 0 then
+      wrong("raw", err)
+    end
+  end
+  local function finish()
+    for i = 0, window - 1 do
+      if not same(targets[i], sources[i], size) then wrong "raw" end
+    end
+  end
+  return submit, settle, finish
+end
+
+-- fan: one payload to each of the proxies, and all replies awaited; a reply is
+-- looked at when it is there. The time is that of all together.
+function M.fan(proxies, size, engine)
+  local from = raw_memory(engine, size)
+  local source, round = from.pointer, 0
+  local intos, asyncs, futures = {}, {}, {}
+  for i, proxy in ipairs(proxies) do
+    intos[i] = select(2, raw_memory(engine, size))
+    asyncs[i] = proxy:with { into = intos[i] }.async
+  end
+  local function one()
+    for i = 1, #asyncs do futures[i] = asyncs[i]:echo(from) end
+    local at
+    for i = 1, #asyncs do
+      local filled, err = futures[i]:wait()
+      at = now()
+      if not filled or check(intos[i].pointer, size, round) ~= 0 then
+        wrong("fan", err)
+      end
+    end
+    return at
+  end
+  return function(samples, capacity, until_ns)
+    local n, ended = 0
+    repeat
+      round = round + 1
+      stamp(source, size, round)
+      local begin = now()
+      ended = one()
+      samples[n] = ended - begin
+      n = n + 1
+    until n >= capacity or ended >= until_ns
+    for i = 1, #intos do
+      if not same(intos[i].pointer, source, size) then wrong "fan" end
+    end
+    return n
+  end
+end
+
+-- pipelined: raw calls, each with a new string.
+function M.pipelined_slots(proxy, size)
+  local async, serial, sent = proxy.async, 0, {}
+  local bytes = ffi.new("uint8_t[?]", size + 8)
+  local number = ffi.cast("uint32_t *", bytes)
+  ffi.fill(bytes, size, 97)
+  local function submit(i)
+    serial = serial + 1
+    number[0] = serial
+    local text = ffi.string(bytes, size)
+    sent[i] = text
+    return async:echo(text)
+  end
+  local function settle(i, future)
+    local got, err = future:wait()
+    if got ~= sent[i] then wrong("pipelined", err) end
+  end
+  return submit, settle
+end
+
+-- loan: the time of an inplace call without the time that writer, handler and
+-- reader took; the handler writes its own time in front of the reply. All
+-- three touch one byte of each page and copy nothing, like a program that
+-- works in place.
+local HEAD = 16
+local doubles = ffi.typeof "double *"
+local const_doubles = ffi.typeof "const double *"
+
+-- The method of these calls, inplace: reads one byte of each page of the
+-- request, which begins with the round's number, writes one of each page of the
+-- reply, and puts into the reply's first bytes whether one was wrong and the
+-- time that it took.
+function M.timed(request, reply)
+  local begin = now()
+  local length, from, to = request.length, request.pointer, reply.pointer
+  if length > reply.length then error "the reply is short" end
+  local round = ffi.cast(const_doubles, from)[0]
+  local bad = check(from + HEAD, length - HEAD, round)
+  stamp(to + HEAD, length - HEAD, round + 1)
+  local spent = ffi.cast(doubles, to)
+  spent[0] = bad
+  spent[1] = now() - begin
+  return length
+end
+
+function M.loan(proxy, size)
+  local round, spent, rest = 0, 0, size - HEAD
+  local function writer(loan)
+    local begin = now()
+    local pointer = loan.pointer
+    ffi.cast(doubles, pointer)[0] = round
+    stamp(pointer + HEAD, rest, round)
+    spent = spent + now() - begin
+    return size
+  end
+  local function reader(reply)
+    local begin = now()
+    local pointer = reply.pointer
+    local told = ffi.cast(const_doubles, pointer)
+    local bad = told[0] + check(pointer + HEAD, rest, round + 1)
+    spent = spent + told[1] + now() - begin
+    return bad
+  end
+  local fast = proxy:with { capacity = size, reader = reader }
+  return function(samples, capacity, until_ns)
+    local n, ended = 0
+    repeat
+      round, spent = round + 1, 0
+      local begin = now()
+      local bad, err = fast:timed(writer)
+      ended = now()
+      if bad ~= 0 then wrong("loan", err) end
+      samples[n] = ended - begin - spent
+      n = n + 1
+    until n >= capacity or ended >= until_ns
+    return n
+  end
+end
+
+return M

@@ -1,0 +1,191 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- All peers at the same work, in turns: short bursts, in reversed order in each
+-- second round. The distance between the two cores is taken before and after
+-- each burst; a burst during which it moved is repeated.
+
+local floor = require "bench.lib.floor"
+local pairs_of = require "bench.lib.compare.pair"
+local statistics = require "bench.lib.statistics"
+
+local M = {}
+
+local PROBE_SIZE, PROBE_SECONDS = 64, 0.005
+local WARM = 1 / 8        -- of a burst's time, before it
+local VERIFIED = 3        -- calls whose every byte is compared, first and last
+local SHARE = 0.4         -- of the machine's memory that all pairs may have
+
+-- ---- The distance between the cores ----------------------------------------
+
+local distances = {} -- all that were taken
+M.distances = distances
+
+-- Returns the p50 of a ping-pong of one cache line, in ns; 0 where both sides
+-- share a core, for there is no distance.
+function M.distance(given)
+  if given.one_core then return 0 end
+  local best = math.huge
+  for _, pool in pairs(floor.burst("floor_echo", given, {}, PROBE_SECONDS,
+                                   PROBE_SIZE)) do
+    best = math.min(best, pool:quantile(0.5))
+  end
+  distances[#distances + 1] = best
+  return best
+end
+
+-- Returns whether the cores were as near before and after as they mostly are.
+local function settled(burst)
+  if burst.before == 0 then return true end
+  local middle = statistics.median(distances)
+  return statistics.near(burst.before, middle)
+         and statistics.near(burst.after, middle)
+end
+
+-- ---- One peer --------------------------------------------------------------
+
+local function under_of(work)
+  return work.mode == "paced" and 1 or work.under
+end
+
+-- Ends a peer's part of the row: it failed.
+local function fail(entry, why)
+  if entry.pair then entry.pair:close(true) end
+  entry.pair, entry.why = nil, why
+end
+
+local function verify(entry, work)
+  if entry.peer.floor then return true end
+  local _, why = entry.pair:burst("verify", work.size, under_of(work),
+                                  math.max(VERIFIED, under_of(work)))
+  return why == nil, why
+end
+
+-- Starts the pair, or takes the one that lasts, and checks every byte.
+local function open(entry, work, given)
+  local peer = entry.peer
+  local why
+  entry.pair = peer.pair
+  if not entry.pair then
+    local size = peer.lasting and given.largest or work.size
+    local under = peer.lasting and math.max(given.under, 1) or under_of(work)
+    entry.pair, why = pairs_of.start(peer, given.pin, work.mode, size, under)
+    if not entry.pair then return fail(entry, why) end
+  end
+  peer.pair = peer.lasting and entry.pair
+  entry.pair:go_on()
+  local fine, reason = verify(entry, work)
+  if not fine then
+    peer.pair = nil
+    return fail(entry, reason)
+  end
+  entry.pair:rest()
+end
+
+-- A burst with all that is told of it; nil and why not.
+local function burst(entry, work, given, seconds)
+  local pair, peer = entry.pair, entry.peer
+  local before = M.distance(given)
+  pair:go_on()
+  local told, why = pair:burst(work.mode, work.size, work.under,
+                               seconds * WARM)
+  if told then
+    told, why = pair:measure(work.mode, work.size, work.under, seconds)
+  end
+  if not told then
+    peer.pair = nil
+    return nil, why
+  end
+  entry.memory = pair:memory()
+  pair:rest()
+  told.before, told.after = before, M.distance(given)
+  return told
+end
+
+-- A turn: a burst, again while the cores' distance moves.
+local function turn(entry, work, given)
+  local seconds = work.seconds / given.rounds
+  for _ = 1, given.attempts do
+    local told, why = burst(entry, work, given, seconds)
+    if not told then return fail(entry, why) end
+    entry.bursts[#entry.bursts + 1] = told
+    if settled(told) then return end
+    entry.repeated = entry.repeated + 1
+  end
+end
+
+local function close(entry, work)
+  local pair = entry.pair
+  if not pair then return end
+  pair:go_on()
+  local fine, why = verify(entry, work)
+  if not fine then
+    entry.peer.pair = nil
+    return fail(entry, why)
+  end
+  if entry.peer.lasting then pair:rest() else pair:close() end
+  entry.pair = nil
+end
+
+-- ---- All of them -----------------------------------------------------------
+
+local function missing(peer, work)
+  local text = require "perigee.bench.table"
+  if not peer.version then return peer.why end
+  if work.size < (peer.smallest or 1) then
+    return "not below " .. text.size(peer.smallest)
+  end
+  if work.size > (peer.largest or 2 ^ 40) then
+    return "not above " .. text.size(peer.largest)
+  end
+end
+
+-- Whether the buffers of all pairs together would take too much memory, so that
+-- each pair has to be started again for each turn.
+local function crowded(entries, work)
+  local file = io.open "/proc/meminfo"
+  local text = file and file:read "*a" or ""
+  if file then file:close() end
+  local free = (tonumber(text:match "MemAvailable:%s*(%d+)") or 0) * 1024
+  return #entries * 8 * work.size * under_of(work) > free * SHARE
+end
+
+local function each_once(entries, work, given, backwards, alone)
+  for i = 1, #entries do
+    local entry = entries[backwards and #entries + 1 - i or i]
+    given.progress(entry.peer.name, work)
+    if not entry.why and alone then open(entry, work, given) end
+    if not entry.why then turn(entry, work, given) end
+    if not entry.why and alone then close(entry, work) end
+  end
+end
+
+-- Measures a row of each peer. work: mode, size, under (calls at once, or each
+-- second), seconds of each peer in all. given: pin, rounds, attempts, one_core,
+-- largest, under, progress(name, work). Returns an entry for each peer: peer,
+-- bursts (before, after, histogram, calls, ...), repeated, memory, or why.
+function M.row(peers, work, given)
+  local entries = {}
+  for i, peer in ipairs(peers) do
+    entries[i] = { peer = peer, bursts = {}, repeated = 0,
+                   why = missing(peer, work) }
+  end
+  local alone = crowded(entries, work)
+  for _, entry in ipairs(entries) do
+    given.progress(entry.peer.name, work)
+    if not entry.why and not alone then open(entry, work, given) end
+  end
+  for round = 1, given.rounds do
+    each_once(entries, work, given, round % 2 == 0, alone)
+  end
+  for _, entry in ipairs(entries) do close(entry, work) end
+  return entries
+end
+
+-- Ends the pairs that last.
+function M.stop(peers)
+  for _, peer in ipairs(peers) do
+    if peer.pair then peer.pair:close() end
+    peer.pair = nil
+  end
+end
+
+return M

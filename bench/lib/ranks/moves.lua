@@ -1,0 +1,128 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- What an initiating rank does for a row: it moves a plan's lists (shape.lua),
+-- `window` of them under way, and compares every byte that has moved.
+
+local bit = require "bit"
+local calls = require "bench.lib.calls"
+local ffi = require "ffi"
+local payload = require "bench.lib.payload"
+local rounds = require "bench.lib.rounds"
+local statistics = require "bench.lib.statistics"
+
+local M = {}
+
+local LONG = 600 -- seconds that one operation may take
+local words_t = ffi.typeof "int32_t *"
+
+-- Fills a slice with words that follow from the seed and where they are.
+local function pattern(slice, seed)
+  local words = ffi.cast(words_t, slice.pointer)
+  for i = 0, slice.length / 4 - 1 do words[i] = bit.bxor(i, seed) end
+end
+
+-- The operation's list k: the same places here and there.
+local function specs(self, plan, reads, k)
+  local list = { timeout = LONG }
+  for i, piece in ipairs(plan.of(k)) do
+    local shape = piece[3] and { count = piece[3], stride = piece[4] } or nil
+    local here = self.here:slice(piece[1], piece[2], shape)
+    local there = self.remote:slice(piece[1], piece[2], shape)
+    list[i] = { from = reads and there or here, to = reads and here or there }
+  end
+  return list
+end
+
+-- Returns a function that submits list after list.
+local function submitter(self, plan, mode)
+  local reads, posts = mode:find "read" ~= nil, {}
+  local prepared = mode:match "^prepared_(.*)$"
+  for k = 0, plan.lists - 1 do
+    local list = specs(self, plan, reads, k)
+    if prepared then
+      local transfer = self.session["prepare_" .. prepared](self.session, list)
+      posts[k] = function() return transfer:post() end
+    else
+      local submit = self.session[mode]
+      posts[k] = function() return submit(self.session, list) end
+    end
+  end
+  local k = -1
+  return function()
+    k = (k + 1) % plan.lists
+    self.moved = math.max(self.moved, k + 1)
+    return posts[k]()
+  end
+end
+
+local function wait(future)
+  local fine, err = future:wait()
+  if not fine then payload.wrong("transfer", err) end
+end
+
+local function whole(self, kind, span)
+  local other, remote = self.check:slice(0, span), self.remote:slice(0, span)
+  local spec = { from = other, to = remote, timeout = LONG }
+  if kind == "read" then spec.from, spec.to = remote, other end
+  wait(self.session[kind](self.session, spec))
+end
+
+-- Compares the pieces of the lists that have moved.
+local function compare(self, plan)
+  for k = 0, self.moved - 1 do
+    for _, piece in ipairs(plan.of(k)) do
+      for i = 0, (piece[3] or 1) - 1 do
+        local at = piece[1] + i * (piece[4] or 0)
+        if not payload.same(self.here.pointer + at, self.check.pointer + at,
+                            piece[2]) then
+          payload.wrong("transfer")
+        end
+      end
+    end
+  end
+end
+
+-- Runs it for --seconds, or --num-iteration times.
+local function timed(given, step)
+  local one
+  if given.num_iteration then
+    local samples = ffi.new("double[?]", given.num_iteration)
+    local pool = require "perigee.bench.histogram".new()
+    local n, ns = step(samples, given.num_iteration, math.huge)
+    pool:add_all(samples, n)
+    one = { histogram = pool, calls = n, seconds = ns / 1e9 }
+  else
+    one = rounds.round(step, given.seconds)
+  end
+  return one
+end
+
+--- Measures one row. self: session, remote (the partner's region), here and
+-- check (own slices of as many bytes), seed; ready() is called when all is
+-- prepared, so that all ranks begin together.
+function M.measure(self, plan, mode, given, ready)
+  local reads = mode:find "read" ~= nil
+  self.moved, self.seed = 0, self.seed + 1
+  if reads then
+    pattern(self.check:slice(0, plan.span), self.seed)
+    whole(self, "write", plan.span)
+    ffi.fill(self.here.pointer, plan.span)
+  else
+    pattern(self.here:slice(0, plan.span), self.seed)
+  end
+  local submit = submitter(self, plan, mode)
+  local step = calls.windowed(given.window, submit, function(_, future)
+    wait(future)
+  end)
+  ready()
+  local one = timed(given, step)
+  if not reads then whole(self, "read", plan.span) end
+  compare(self, plan)
+  local row = statistics.row({
+    operation = plan.name and mode .. " " .. plan.name or mode,
+    size = plan.bytes, window = given.window, batch = plan.batch,
+    qps = given.qps, offsets = given.offsets, seconds = one.seconds,
+    prepared = mode:find "^prepared" ~= nil }, { one })
+  return row
+end
+
+return M

@@ -1,0 +1,28 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- What a server tells of itself, to anybody.
+local openapi = require "perigee.control.openapi"
+local problem = require "perigee.control.problem"
+
+local M = {}
+
+local JSON = { "Content-Type", "application/json" }
+
+local function health() return 200, '{"status":"up"}', JSON end
+
+local function ready(_, server)
+  if not server.failed then return 200, '{"status":"ready"}', JSON end
+  return problem(503, server.kind or "no_memory", server.failed)
+end
+
+local function document(_, server)
+  local tokens = server.tokens
+  return 200, openapi[tokens:is_open() and tokens.strangers], JSON
+end
+
+M.paths = {
+  ["/healthz"] = { GET = { run = health } },
+  ["/readyz"] = { GET = { run = ready } },
+  ["/openapi.json"] = { GET = { run = document } },
+}
+
+return M

@@ -1,0 +1,238 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- Which handler a request is for, and whether it may call it.
+local about = require "perigee.control.about"
+local calls = require "perigee.control.call"
+local errors = require "perigee.runtime.errors"
+local lines = require "perigee.control.lines"
+local log = require "perigee.runtime.log"
+local loop = require "perigee.runtime.loop"
+local parts = require "perigee.control.parts"
+local problem = require "perigee.control.problem"
+
+local M = {}
+
+-- What is below /v1/scopes/{scope}/: the routes of all, of one, and of its
+-- lease, each by method.
+local RESOURCES = {
+  agents = require "perigee.control.agents".routes,
+  entities = require "perigee.control.entities".routes,
+  regions = parts.regions,
+  services = parts.services,
+  topology = require "perigee.control.topology".routes,
+  watch = require "perigee.control.watch".routes,
+}
+
+-- Each segment ends at a slash or at the end (%f), so that a path that does not
+-- match is not tried with all shorter segments.
+local SCOPED = "^/v1/scopes/([^/]+)/([^/]+)%f[/%z]/?([^/]*)%f[/%z]/?([^/]*)$"
+local NONE = {}
+local SLASH = 47
+local LARGEST = 2 ^ 20                  -- bytes of room that are waited for
+
+local function no_path(path)
+  return problem(404, "not_found", ("there is no path %s here"):format(path))
+end
+
+local function allowed(methods)
+  local list = { "OPTIONS" }
+  for name in pairs(methods) do
+    list[#list + 1] = name
+    if name == "GET" then list[#list + 1] = "HEAD" end
+  end
+  table.sort(list)
+  return table.concat(list, ", ")
+end
+jit.off(allowed)
+
+local function no_method(methods)
+  return problem(405, "no_method", "this path does not know this method", nil,
+                 { "Allow", allowed(methods) })
+end
+
+local function route_of(methods, method)
+  return methods[method] or method == "HEAD" and methods.GET
+end
+
+local function methods_of(resource, name, last)
+  if name == "" and last == "" then return resource.all end
+  if last == "" then return resource.one end
+  return last == "renew" and resource.renew
+end
+
+-- What a client may ask of a path, or of the server at all.
+local function options(methods)
+  return 204, "", { "Allow", methods and allowed(methods)
+    or "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT" }
+end
+
+local JSON = "application/json"
+
+local function not_taken(kind)
+  return problem(406, "unsupported", "what is here is " .. kind)
+end
+
+-- The path and the query of a target, which may be a whole URL.
+local function parts_of(target)
+  if target:byte() ~= SLASH then
+    target = target:match "^%a[%w+.-]*://[^/?]*(.*)$" or target
+    if target:byte() ~= SLASH then target = "/" .. target end
+  end
+  local mark = target:find("?", 1, true)
+  if not mark then return calls.path(target) end
+  return calls.path(target:sub(1, mark - 1)), target:sub(mark + 1)
+end
+
+-- The methods of a path, and the scope, kind and name that are in it.
+local function methods_at(path)
+  if path:byte(-1) == SLASH or path:find("//", 1, true) then return nil end
+  local scope, kind, name, last = path:match(SCOPED)
+  local resource = kind and RESOURCES[kind]
+  local methods = resource and methods_of(resource, name, last)
+  return methods or about.paths[path], methods and scope, kind, name
+end
+
+-- Sets the scope and the name of a call. Nil if they are names; or an answer.
+local function place(call, scope, kind, name)
+  call.scope, call.kind = calls.segment(scope), kind
+  call.name = name ~= "" and calls.segment(name) or nil
+  local fine, status, body, headers = calls.name(call.scope, "scope")
+  if fine and call.name then
+    fine, status, body, headers = calls.name(call.name, "name")
+  end
+  if not fine then return status, body, headers end
+end
+
+-- Sets a call's query. Nil if it can be answered; or an answer.
+local function ask(call, query, gives)
+  local status, body, headers
+  call.query = NONE
+  if query then call.query, status, body, headers = calls.query(query) end
+  if not call.query then return status, body, headers end
+  if gives and not calls.takes(call, gives) then return not_taken(gives) end
+end
+
+-- Finds the route. Nil; or an answer.
+local function find(call, server)
+  local method, target = call.request.method, call.request.target
+  if target == "*" and method == "OPTIONS" then return options() end
+  local path, query = parts_of(target)
+  local methods, scope, kind, name = methods_at(path)
+  if not methods then return no_path(path) end
+  local route = route_of(methods, method)
+  if not route and method == "OPTIONS" then return options(methods) end
+  if not route then return no_method(methods) end
+  call.route, call.method, call.state = route, method, server.state
+  local status, body, headers = ask(call, query,
+    route == methods.GET and (route.gives or JSON))
+  if status or not scope then return status, body, headers end
+  return place(call, scope, kind, name)
+end
+
+-- Nil if the call may be run; or an answer.
+local function admit(call, server)
+  if not call.scope then return nil end
+  local status, body, headers
+  call.role, status, body, headers = server.tokens:admits(
+    call.request, call.scope, call.route.role, loop.now() * 1e-9)
+  if not call.role then return status, body, headers end
+  call.token = status
+  call.trusted = call.token ~= false or call.role == "admin"
+end
+
+local function run(call, server) return call.route.run(call, server) end
+
+--- The answer of a server that has failed itself.
+function M.failure()
+  return problem(500, "remote", "this server has failed; its log tells how")
+end
+
+local function raised(failure)
+  return debug.traceback(errors.shown(failure), 2)
+end
+
+local function noted(call, fine, status, body, headers)
+  if fine then
+    call.status, call.body, call.headers = status or false, body, headers
+    return
+  end
+  log.write("error", "answering a request failed: " .. tostring(status))
+  call.status, call.body, call.headers = M.failure()
+end
+
+local function step(call, f, server)
+  if call.status then return end
+  noted(call, xpcall(f, raised, call, server))
+end
+
+--- The call of a request: its status is false if it is for a handler, with a
+-- `scope` unless it asks of the server itself. Else it is answered.
+function M.found(server, request)
+  local call = { request = request, stream = false, status = false }
+  step(call, find, server)
+  return call
+end
+
+--- The same, but it is answered as well if it may not be run.
+function M.admitted(server, request)
+  local call = M.found(server, request)
+  step(call, admit, server)
+  return call
+end
+
+--- Runs a call that is not answered yet: it has the answer in its fields
+-- status, body and headers, or in `stream` a function that begins one.
+function M.run(server, call)
+  step(call, run, server)
+  return call
+end
+
+--- Does both.
+function M.handle(server, request)
+  return M.run(server, M.admitted(server, request))
+end
+
+--- Sends a call's answer, or begins its stream.
+function M.send(call)
+  if call.stream then return call.stream() end
+  return call.request:answer(call.status, call.body, call.headers)
+end
+
+-- ---- Turns -----------------------------------------------------------------
+
+-- Its connection is closed, as its place may be wanted, too.
+local function refuse(call, why)
+  call.status, call.body, call.headers = problem(503, "no_memory", why, nil,
+                                                 { "Connection", "close" })
+  call.stream = false
+  M.send(call)
+end
+
+--- Lines up a call of M.admitted or M.found (control/lines).
+function M.line_up(server, call)
+  if server.lines:add(call) then return end
+  refuse(call, "so many ask for lists that this one will have no turn")
+end
+
+-- The room that an answer waits for: a larger one would wait for as long as a
+-- few clients read nothing.
+local function needs_of(call) return math.min(#call.body, LARGEST) end
+
+-- It is run again when there is room.
+local function park(server, call)
+  local needs = needs_of(call)
+  call.status, call.body, call.headers = false, nil, nil
+  if server.lines:park(call, needs) then return end
+  refuse(call, "so many do not take their answers that there is no room for "
+    .. "this one")
+end
+
+--- Sends a call's answer, unless it has only read and there is no room.
+function M.answer(server, call)
+  if not call.stream and call.body and lines.is_reading(call)
+    and needs_of(call) > server.web:room() then
+    return park(server, call)
+  end
+  return M.send(call)
+end
+
+return M

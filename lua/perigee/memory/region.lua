@@ -1,0 +1,446 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- Regions: registered memory of an engine. Made by `Engine:alloc` and
+-- `Engine:register`.
+--
+-- * `length`: bytes
+-- * `pointer`: uint8_t * to its first byte; it keeps nothing alive
+-- * `name`, `access`: the options that it was made with
+-- @classmod Region
+
+-- Regions, peers' regions and pooled blocks are owners of slices; slice.lua
+-- lists the fields of an owner.
+local allocators = require "perigee.memory.allocator"
+local check = require "perigee.runtime.check"
+local errors = require "perigee.runtime.errors"
+local loop = require "perigee.runtime.loop"
+local native = require "perigee.native"
+local signals = require "perigee.runtime.signal"
+local slices = require "perigee.memory.slice"
+
+local ffi = require "ffi"
+local C = native.C
+
+local M = {}
+
+local ACCESS = { [""] = 0, r = C.PERIGEE_READ, w = C.PERIGEE_WRITE,
+                 rw = C.PERIGEE_READ + C.PERIGEE_WRITE }
+local POPULATE = C.PERIGEE_POPULATE
+local LARGEST, UNSEEN = 2 ^ 40, 2 ^ 31
+-- PRESSURE: bytes of pooled blocks before the collector is stepped. STEP: the
+-- size of a step in KiB.
+local PRESSURE, STEP = 8 * 2 ^ 20, 64
+M.PRESSURE = PRESSURE
+local region_out = ffi.typeof("struct perigee_region *[1]")
+
+local function access(value)
+  if not ACCESS[value] then return "\"\", \"r\", \"w\" or \"rw\"" end
+end
+
+local function region_name(value)
+  if type(value) ~= "string" or #value < 1 or #value > 255
+    or value:find("%z") then
+    return "1 to 255 bytes without a zero"
+  end
+end
+
+local OPTIONS = { name = region_name, access = access, kind = check.string }
+local ALLOC = { name = region_name, access = access, kind = check.string,
+                populate = check.boolean }
+
+-- ---- Regions ---------------------------------------------------------------
+
+local Region = { allocator = allocators.new }
+Region.__index = Region
+
+-- The finalizer that closes a region which was collected without close(). Only
+-- unnamed regions are collected.
+local function net(engine)
+  return function(handle)
+    if engine.handle then C.perigee_region_close(handle, true) end
+  end
+end
+
+--- What an agent's entry tells of a region.
+function M.told(region)
+  return { length = region.length, access = region.access }
+end
+
+-- Lists a region under its name (1), or removes it (-1), and tells the agent,
+-- which updates its registry entry.
+local function list(engine, region, sign)
+  engine.regions[region.name] = sign == 1 and region or nil
+  if engine.agent then
+    engine.agent:listed(sign, region.name, M.told(region))
+  end
+end
+
+-- Nil, unless the agent's entry has no room for another named region.
+local function refusal(engine, length, options)
+  local name = options.name
+  if not (name and engine.agent) or engine.regions[name] then return nil end
+  return engine.agent:has_no_room(name, { length = length,
+                                          access = options.access or "" })
+end
+
+-- false for host memory, which the CPU accesses directly; else the kind.
+local function memory_of(kind) return kind ~= "host" and kind or false end
+
+local function adopt(engine, handle, options, keep)
+  local region = setmetatable({
+    engine = engine, session = false, handle = ffi.gc(handle, net(engine)),
+    closing = false,
+    length = tonumber(C.perigee_region_length(handle)),
+    base = C.perigee_region_pointer(handle), name = options.name,
+    access = options.access or "", memory = memory_of(options.kind),
+    keep = keep, allocated = false,
+  }, Region)
+  region.pointer = region.base
+  engine.memory[region] = true
+  if region.name then list(engine, region, 1) end
+  return region
+end
+
+-- Lua's collector does not know how large regions are, so a full collection is
+-- run each time that UNSEEN bytes have been allocated.
+local function collect_unseen(engine, length)
+  engine.unseen = engine.unseen + length
+  if engine.unseen > UNSEEN then
+    engine.unseen = 0
+    collectgarbage()
+  end
+end
+
+local function core_alloc(engine, length, options, out)
+  return C.perigee_region_alloc(engine.handle, options.name, length,
+    ACCESS[options.access or ""] + (options.populate and POPULATE or 0),
+    options.kind, out)
+end
+
+--- Allocates page-aligned, zeroed memory that peers on this host can map. A
+-- peer finds a named region by `Session:region`. The region belongs to the
+-- caller. It lives until `Region:close`; an unnamed one also ends when neither
+-- the program, nor a slice, nor an operation refers to it any more.
+-- @function Engine:alloc
+-- @tparam number length bytes, at most 2^40
+-- @tparam[opt] table options
+-- @tparam[opt] string options.name 1 to 255 bytes, unique in the engine; peers
+--   find the region by it
+-- @tparam[opt=""] string options.access what peers may do: "" nothing, "r"
+--   read, "w" write, "rw" both
+-- @tparam[opt=false] boolean options.populate true: all pages are allocated
+--   before this returns. Otherwise each page is allocated when it is first
+--   used, and a system that has overcommitted its memory may then kill the
+--   program
+-- @tparam[opt="host"] string options.kind the kind of memory: "host", or one
+--   that the engine was given; its device number may follow a colon ("gpu:1"),
+--   otherwise it is the first device
+-- @treturn Region the region; or nil and an error
+-- @errors `name_taken`; `no_memory`: more than the machine or the process's
+--   control group has, or, to populate, than is free now; `too_large`: also
+--   an agent's entry, if its registry takes none that tells of this name, too;
+--   `unsupported`: no such kind of memory; `not_found`: no such device;
+--   `closed`: the engine was closed
+-- @waits no; populating takes time
+-- @usage
+-- local cache = assert(engine:alloc(2 ^ 20, { name = "cache", access = "r" }))
+-- print(cache.length, cache.access)                            --> 1048576 r
+function M.alloc(engine, length, options)
+  check.value(length, check.count, "a region's length", 2)
+  options = check.options(options, ALLOC, "engine:alloc", 2)
+  if length > LARGEST then
+    return nil, errors.new("too_large", ("allocating a region of %d bytes: a "
+      .. "region has at most 2^40"):format(length))
+  end
+  local gone = engine:gone(("allocating a region of %d bytes"):format(length))
+    or refusal(engine, length, options)
+  if gone then return nil, gone end
+  collect_unseen(engine, length)
+  local out = region_out()
+  local status = core_alloc(engine, length, options, out)
+  if status == C.PERIGEE_NO_MEMORY then
+    collectgarbage()                    -- frees unreferenced regions
+    status = core_alloc(engine, length, options, out)
+  end
+  if status < 0 then
+    return nil, errors.from(status, ("allocating a region of %d bytes")
+      :format(length), engine.handle)
+  end
+  return adopt(engine, out[0], options)
+end
+
+--- Makes a region of memory that the program allocated. The memory must stay
+-- valid until the region is closed. Peers do not map it: only this process
+-- accesses it, on their request.
+-- @function Engine:register
+-- @tparam cdata pointer kept alive by the region
+-- @tparam number length bytes
+-- @tparam[opt] table options name, access and kind, as for `Engine:alloc`
+-- @treturn Region the region; or nil and an error
+-- @errors `name_taken`, `no_memory`, `closed`; of the kind `unsupported`,
+--   `not_found`; `too_large`, as of `Engine:alloc`.
+--   Raises if the memory is known to be of another kind
+-- @waits no
+-- @usage
+-- local ffi = require "ffi"
+-- local buffer = ffi.new("uint8_t[4096]")
+-- local mine = assert(engine:register(buffer, 4096, { name = "mine" }))
+-- mine:slice(0, 2):write "hi"
+-- print(ffi.string(buffer, 2))                                 --> hi
+function M.register(engine, pointer, length, options)
+  if type(pointer) ~= "cdata" then
+    error("engine:register takes a pointer, not a " .. type(pointer), 2)
+  end
+  check.value(length, check.count, "a region's length", 2)
+  options = check.options(options, OPTIONS, "engine:register", 2)
+  local out = region_out()
+  local gone = engine:gone(("registering a region of %d bytes"):format(length))
+    or refusal(engine, length, options)
+  if gone then return nil, gone end
+  local status = C.perigee_region_register(engine.handle, options.name,
+    ffi.cast("void *", pointer), length, ACCESS[options.access or ""],
+    options.kind or "host", out)
+  if status < 0 then
+    return nil, errors.from(status, ("registering a region of %d bytes")
+      :format(length), engine.handle)
+  end
+  return adopt(engine, out[0], options, pointer)
+end
+
+--- A part of it. A slice outside of the region is misuse.
+-- @function Region:slice
+-- @tparam[opt=0] number offset bytes
+-- @tparam[opt] number length bytes of each block; default: the rest
+-- @tparam[opt] table options the shape, for more than one block
+-- @tparam[opt=1] number options.count blocks
+-- @tparam[opt] number options.stride bytes from one block's start to the next
+--   one's; default: `length`
+-- @treturn Slice the slice
+-- @waits no
+-- @usage
+-- local row = region:slice(0, 64)
+-- local column = region:slice(0, 4, { count = 16, stride = 64 })
+-- print(row.length, column.length)                             --> 64 64
+function Region:slice(offset, length, options)
+  if not self.handle then error(self:text() .. " has been closed", 2) end
+  return (slices.new(self, offset, length, options, 2)) -- no tail call
+end
+
+function Region:text()
+  return self.name and ("region %q"):format(self.name) or "an unnamed region"
+end
+
+-- The text that a region prints as: what it is, how long, whether it is closed.
+local function shown(region)
+  return ("%s (%.0f bytes%s)"):format(region:text(), region.length,
+                                      region.handle and "" or ", closed")
+end
+
+Region.__tostring = shown
+
+function Region:attach()
+  return nil, self:text() .. " has been closed"
+end
+
+-- Forgets the handle, which the core has freed.
+function Region:ended()
+  if self.closing then ffi.gc(self.closing, nil) end
+  self.handle, self.closing, self.base, self.pointer = false, false, nil, nil
+  self.engine.memory[self] = nil
+  self.keep = nil
+end
+
+--- Closes the region and is a fence: from the first call on peers get `stale`,
+-- and once it has returned true no transfer accesses the memory. Idempotent.
+-- @function Region:close
+-- @tparam[opt=30] number timeout seconds
+-- @treturn boolean true; or nil and an error
+-- @errors `timeout`: a transfer still uses it; close can be called again
+-- @waits yes
+-- @usage
+-- print(region:close(1))                                       --> true
+function Region:close(timeout)
+  check.value(timeout or 30, check.seconds, "region:close's timeout")
+  local handle = self.handle or self.closing
+  if not handle then return true end
+  self.handle, self.closing = false, handle
+  local engine = self.engine
+  if self.name and engine.regions[self.name] == self then
+    list(engine, self, -1)
+  end
+  local deadline, pause = loop.deadline(timeout or 30), 2e4
+  while C.perigee_region_close(handle, false) == C.PERIGEE_AGAIN do
+    loop.check_wait(2)
+    if loop.now() >= deadline or loop.state.stopping then
+      return nil, errors.new("timeout", ("closing %s: a transfer is still "
+        .. "inside"):format(self:text()))
+    end
+    loop.wait_signal(signals.new(1), loop.now() + pause)
+    pause = math.min(2 * pause, 1e6)
+    if not self.closing then return true end    -- the engine was closed
+  end
+  self:ended()
+  return true
+end
+
+-- ---- Regions of peers ------------------------------------------------------
+
+local Remote = {}
+Remote.__index = Remote
+
+--- Regions of peers, as `Session:region` finds them. They end with their
+-- session, or when the peer closes them (`stale`).
+--
+-- * `length`, `access`, `name`: as the peer made the region
+-- * `identity`: a number that no other region of that name has, not even after
+--   a restart of the peer
+-- @classmod Remote
+function M.remote(session, name, handle)
+  local granted = C.perigee_remote_access(handle)
+  local letters = (granted % 2 == 1 and "r" or "")
+    .. (granted >= C.PERIGEE_WRITE and "w" or "")
+  return setmetatable({
+    session = session, engine = session.engine, name = name, handle = handle,
+    length = tonumber(C.perigee_remote_length(handle)), access = letters,
+    identity = tonumber(C.perigee_remote_identity(handle)),
+  }, Remote)
+end
+
+--- Takes over the handle of other: the same region found in a later session.
+function Remote:move_to(other)
+  self.session, self.engine, self.handle = other.session, other.engine,
+                                           other.handle
+end
+
+--- A part of the region, for transfers; as `Region:slice`.
+-- @function Remote:slice
+-- @tparam[opt=0] number offset bytes
+-- @tparam[opt] number length bytes of each block; default: the rest
+-- @tparam[opt] table options count and stride, as for `Region:slice`
+-- @treturn Slice the slice; it has no `pointer`
+-- @waits no
+-- @usage
+-- print(remote:slice(4096, 64).length)                         --> 64
+function Remote:slice(offset, length, options)
+  return (slices.new(self, offset, length, options, 2)) -- no tail call
+end
+
+Remote.__tostring = shown
+
+function Remote:text()
+  return ("region %q of %s"):format(self.name, self.session:text())
+end
+
+--- Ends the object on this side: to use it afterwards is misuse. Idempotent.
+-- @function Remote:close
+-- @waits no
+-- @usage
+-- remote:close()
+function Remote:close() self.handle, self.closed = false, true end
+
+--- Ends it with its session. Called by session.lua.
+function Remote:ended() self.handle = false end
+
+-- ---- Pooled blocks ---------------------------------------------------------
+
+local Block = {}
+Block.__index = Block
+
+local function free(engine, pointer, region)
+  if not engine.handle then return true end
+  if region then
+    if C.perigee_region_close(region, false) == C.PERIGEE_AGAIN then
+      return false
+    end
+  end
+  C.perigee_pool_free(engine.handle, pointer)
+  return true
+end
+
+function Block:text() return "a pooled block" end
+
+local nothing = native.bytes_t(1)     -- stands for blocks of 0 bytes
+
+-- Registers the block with the core; needed only when it is sent on.
+function Block:attach()
+  if not self.base then return nil, "the pooled slice has been closed" end
+  local out = region_out()
+  local empty = self.length == 0
+  local status = C.perigee_region_register(self.engine.handle, nil,
+    empty and nothing or self.base, empty and 1 or self.length, 0, nil, out)
+  if status < 0 then return nil, native.detail(self.engine.handle) end
+  self.handle = out[0]
+  self.box.region = out[0]
+  return self.handle
+end
+
+-- Forgets the memory, which the caller gives back to the core.
+function Block:ended()
+  if self.base then ffi.gc(self.base, nil) end
+  self.base, self.handle = nil, false
+  self.engine.memory[self] = nil
+end
+
+function Block:release()
+  local base, region, engine = self.base, self.handle, self.engine
+  if not base then return end
+  self:ended()
+  engine.pooled = engine.pooled - self.length
+  if not free(engine, base, region) then
+    engine:later(function() return free(engine, base, region) end)
+  end
+end
+
+-- A step of the collector, run about once a millisecond while it is behind.
+-- True when a cycle is complete.
+local function step(engine)
+  if not collectgarbage("step", STEP) then return false end
+  engine.behind = false
+  engine.pressure = math.max(PRESSURE, 2 * engine.pooled)
+  return true
+end
+jit.off(step)
+
+-- Lua's collector does not know how large blocks are. Blocks that handlers did
+-- not close are therefore collected in steps once there are many bytes of them,
+-- and by a full collection before they fill the pool.
+local function collect(engine, length)
+  engine.pooled = engine.pooled + length
+  if engine.pooled > engine.pressure and not engine.behind then
+    engine.behind = true
+    engine:later(function() return step(engine) end)
+  end
+  if engine.pooled > engine.pooled_limit then
+    collectgarbage()
+    local twice = math.min(2 * engine.pooled, 0.9 * engine.pool)
+    engine.pooled_limit = math.max(engine.pool / 4, twice)
+  end
+end
+
+local function pool_net(engine, length, box)
+  return function(pointer)
+    engine.pooled = engine.pooled - length
+    if not free(engine, pointer, box.region) then
+      engine:later(function() return free(engine, pointer, box.region) end)
+    end
+  end
+end
+
+--- A slice of length bytes of the core's pool block at pointer. The slice now
+-- owns the block: close() gives it back, or else the collector does.
+function M.pooled(engine, pointer, length)
+  collect(engine, length)
+  local box = { region = false }      -- for pool_net; no reference to block
+  local base = ffi.cast(native.pointer_t, pointer)
+  local block = setmetatable({ engine = engine, session = false,
+                               length = length, box = box,
+                               base = ffi.gc(base, pool_net(engine, length,
+                                                            box)),
+                               handle = false }, Block)
+  engine.memory[block] = true
+  return slices.new(block, 0, length, nil, 2)
+end
+
+check.colons(Region, "region", "allocator close slice")
+check.colons(Remote, "region", "close slice")
+
+return M

@@ -1,0 +1,363 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- Slices: parts of a region, of a peer's region or of a pooled block.
+-- Transfers and calls take slices; a slice may consist of several blocks.
+--
+-- * `length`: bytes of all blocks together. (`#slice` is it only in a LuaJIT
+--   that was built with the length operator of Lua 5.2, and otherwise 0)
+-- * `offset`: of its first byte in its owner
+-- * `pointer`: uint8_t * to its first byte; nil for a peer's memory. The
+--   pointer does not keep the memory alive, the slice does
+-- * `block`, `count`, `stride`: its shape: count blocks of block bytes each,
+--   whose starts lie stride bytes apart
+-- * `owner`: the region, remote region or pooled block; kept alive
+-- @classmod Slice
+
+-- An owner has `engine`, `length`, `handle` (false if closed or not attached to
+-- the core yet), `base` (a pointer, nil for a peer's memory), `session` (only a
+-- peer's region), `attach()` and `text()`.
+local check = require "perigee.runtime.check"
+local native = require "perigee.native"
+
+local ffi = require "ffi"
+
+local C = native.C
+local is_count = check.is_count
+local setmetatable, getmetatable, type = setmetatable, getmetatable, type
+local tonumber = tonumber
+
+local M = {}
+
+local Slice, methods = {}, {}
+
+local function make(owner, offset, length, block, count, stride)
+  return setmetatable({ owner = owner, offset = offset, length = length,
+                        block = block, count = count, stride = stride },
+                      Slice)
+end
+
+local function is_slice(x)
+  return type(x) == "table" and getmetatable(x) == Slice
+end
+
+--- Is x a slice?
+M.is_slice = is_slice
+
+--- Names a value that is no slice, for messages. An owner, whose class has
+-- `slice` and `text`, is easily given in place of one.
+function M.named(x)
+  local class = type(x) == "table" and (getmetatable(x) or {}).__index
+  if type(class) == "table" and rawget(class, "slice")
+    and rawget(class, "text") then
+    return x:text() .. ", of which region:slice() is all"
+  end
+  return "a " .. type(x)
+end
+
+--- The check of an option that takes a slice.
+function M.check(x)
+  if not is_slice(x) then return "a slice, as region:slice()" end
+end
+
+local SHAPE = { count = check.count, stride = check.count }
+
+local function shape(owner, offset, block, options, level)
+  check.options(options, SHAPE, "slice", level + 1)
+  local count = options.count or 1
+  local stride = options.stride or block
+  if count < 1 or (count > 1 and stride < block) then
+    error("a slice needs a count of at least 1 and a stride of at least its "
+      .. "length", level + 1)
+  end
+  local span = block > 0 and (count - 1) * stride + block or 0
+  if offset + span > owner.length then
+    error(("a slice of %d times %d bytes at %d, %d apart, lies outside of %s "
+      .. "with %d bytes"):format(count, block, offset, stride, owner:text(),
+                                 owner.length), level + 1)
+  end
+  return make(owner, offset, count * block, block, count, stride)
+end
+
+-- Says what is wrong with an offset and a length that are no counts. whole: an
+-- owner or a slice.
+local function misplaced(whole, offset, length)
+  if is_count(offset) and type(length) == "number" and length < 0 then
+    return ("a slice at %.0f lies outside of %s with %.0f bytes"):format(offset,
+      is_slice(whole) and "a slice" or whole:text(), whole.length)
+  end
+  local wrong = is_count(offset) and length or offset
+  return ("a slice's offset and length are integers of at least 0, not %s")
+    :format(type(wrong) == "number" and tostring(wrong) or "a " .. type(wrong))
+end
+
+--- The part of owner at offset (default 0) of length bytes (default: the rest).
+-- options: count and stride (default: length) for many blocks of length bytes.
+-- Raises at level if it would lie outside of owner.
+function M.new(owner, offset, length, options, level)
+  offset = offset or 0
+  length = length or is_count(offset) and owner.length - offset
+  if not (is_count(offset) and is_count(length)) then
+    error(misplaced(owner, offset, length), level + 1)
+  end
+  if options ~= nil then
+    return (shape(owner, offset, length, options, level + 1)) -- no tail call
+  end
+  if offset + length > owner.length then
+    error(("a slice of %d bytes at %d lies outside of %s with %d bytes")
+      :format(length, offset, owner:text(), owner.length), level + 1)
+  end
+  return make(owner, offset, length, length, 1, length)
+end
+
+--- The first length bytes (which may be a cdata number) of slice, which itself
+-- stands for all of them.
+function M.first(slice, length)
+  length = tonumber(length)
+  if length == slice.length then return slice end
+  return slice:slice(0, length)
+end
+
+-- ---- For the core ----------------------------------------------------------
+
+local function store(target, slice)
+  target.offset = slice.offset
+  target.length = slice.block
+  target.count = slice.count
+  target.stride = slice.stride
+end
+
+--- Writes a slice of engine's own memory into a struct perigee_slice. Returns
+-- nil, or what is wrong with the slice.
+local function store_own(target, slice, engine)
+  local owner = slice.owner
+  if owner.engine ~= engine or owner.session then
+    return "a slice of this engine's own memory is meant, not one of "
+      .. owner:text()
+  end
+  local handle = owner.handle
+  if not handle then
+    local why
+    handle, why = owner:attach()
+    if not handle then return why end
+  end
+  target.region = handle
+  store(target, slice)
+end
+M.store_own = store_own
+
+--- The same for any value, which may be no slice.
+function M.store_local(target, slice, engine)
+  if not is_slice(slice) then
+    return "a slice is meant, not " .. M.named(slice)
+  end
+  return store_own(target, slice, engine)
+end
+
+--- The same for a slice of a region that session's peer has.
+function M.store_remote(target, slice, session)
+  if not is_slice(slice) then
+    return "a slice is meant, not " .. M.named(slice)
+  end
+  if slice.owner.session ~= session then
+    return "a slice of a region of this session's peer is meant, not one of "
+      .. slice.owner:text()
+  end
+  local handle = slice.owner.handle
+  if not handle then return slice.owner:text() .. " has been closed" end
+  target.remote = handle
+  store(target, slice)
+end
+
+-- ---- For users -------------------------------------------------------------
+
+local function own(slice, what, level)
+  local owner = slice.owner
+  level = (level or 2) + 1
+  if owner.session then
+    error(("%s: %s is a peer's memory; read or write it with a transfer")
+      :format(what, owner:text()), level)
+  end
+  if not owner.base then
+    error(("%s: %s has been closed"):format(what, owner:text()), level)
+  end
+  return owner
+end
+
+-- Host memory is copied directly, other kinds of memory through the core.
+local function copy_out(owner, offset, to, length)
+  if not owner.memory then
+    ffi.copy(to, owner.base + offset, length)
+  elseif C.perigee_region_read(owner.handle, offset, to, length) < 0 then
+    error(native.detail(owner.engine.handle), 0)
+  end
+end
+
+local function copy_in(owner, offset, from, length)
+  if not owner.memory then
+    ffi.copy(owner.base + offset, from, length)
+  elseif C.perigee_region_write(owner.handle, offset, from, length) < 0 then
+    error(native.detail(owner.engine.handle), 0)
+  end
+end
+
+--- Copies all bytes of the slice, block after block, to memory that has room
+-- for slice.length bytes. Raises at level if the slice is a peer's memory or
+-- closed. For use inside the library.
+function M.copy_to(slice, to, level)
+  local owner, left = own(slice, "copying a slice", level + 1), slice.length
+  for i = 0, slice.count - 1 do
+    local length = math.min(slice.block, left)
+    copy_out(owner, slice.offset + i * slice.stride, to + i * slice.block,
+             length)
+    left = left - length
+  end
+end
+
+--- A copy of its bytes as a Lua string, block after block.
+-- @function Slice:string
+-- @treturn string the bytes
+-- @waits no
+-- @usage
+-- region:slice(0, 8):write "abcdefgh"
+-- print(region:slice(0, 2, { count = 2, stride = 4 }):string()) --> abef
+function methods.string(slice)
+  local owner = own(slice, "slice:string")
+  if slice.count == 1 and not owner.memory then
+    return ffi.string(owner.base + slice.offset, slice.length)
+  end
+  local bytes = native.bytes_t(slice.length)
+  M.copy_to(slice, bytes + 0, 2)
+  return ffi.string(bytes, slice.length)
+end
+
+--- Copies the bytes of a string into a slice of one block.
+-- @function Slice:write
+-- @tparam string bytes
+-- @tparam[opt=0] number offset of the first byte written
+-- @treturn Slice the slice itself
+-- @waits no
+-- @usage
+-- print(region:slice(0, 5):write "hello":string())             --> hello
+function methods.write(slice, bytes, offset)
+  local owner = own(slice, "slice:write")
+  offset = offset or 0
+  if slice.count ~= 1 then
+    error("slice:write needs a slice of one block", 2)
+  end
+  if type(bytes) ~= "string" or not is_count(offset)
+    or offset + #bytes > slice.length then
+    error("slice:write takes a string that fits behind offset", 2)
+  end
+  copy_in(owner, slice.offset + offset, bytes, #bytes)
+  return slice
+end
+
+--- Sets all of its bytes.
+-- @function Slice:fill
+-- @tparam[opt=0] number byte
+-- @treturn Slice the slice itself
+-- @waits no
+-- @usage
+-- print(region:slice(0, 3):fill(65):string())                  --> AAA
+function methods.fill(slice, byte)
+  local owner = own(slice, "slice:fill")
+  local bytes = native.bytes_t(slice.block)
+  ffi.fill(bytes, slice.block, byte or 0)
+  for i = 0, slice.count - 1 do
+    copy_in(owner, slice.offset + i * slice.stride, bytes, slice.block)
+  end
+  return slice
+end
+
+-- The first length bytes of a slice of many blocks. If the last block is only
+-- partly used, string() returns length bytes, but transfers refuse the slice.
+local function prefix(slice, length)
+  if length <= slice.block then
+    return make(slice.owner, slice.offset, length, length, 1, length)
+  end
+  return make(slice.owner, slice.offset, length, slice.block,
+              math.ceil(length / slice.block), slice.stride)
+end
+
+--- A part of it, in the same memory. A part of a slice of many blocks must
+-- begin at the start of a block, and takes no options.
+-- @function Slice:slice
+-- @tparam[opt=0] number offset bytes
+-- @tparam[opt] number length bytes; default: the rest
+-- @tparam[opt] table options count and stride, as for `Region:slice`
+-- @treturn Slice the part
+-- @waits no
+-- @usage
+-- local half = region:slice(0, 8):slice(4)
+-- print(half.offset, half.length)                              --> 4 4
+function methods.slice(slice, offset, length, options)
+  offset = offset or 0
+  length = length or is_count(offset) and slice.length - offset
+  if not (is_count(offset) and is_count(length)) then
+    error(misplaced(slice, offset, length), 2)
+  elseif not options and offset + length > slice.length then
+    error(("a slice of %s bytes at %s lies outside of a slice with %d bytes")
+      :format(length, offset, slice.length), 2)
+  end
+  if slice.count == 1 then
+    local part = M.new(slice.owner, slice.offset + offset, length, options, 2)
+    if options and length > 0 and offset + (part.count - 1) * part.stride
+      + length > slice.length then
+      error("a slice of many blocks lies outside of the slice it is part of", 2)
+    end
+    return part
+  end
+  if options then error("a slice of many blocks has one shape only", 2) end
+  if offset % slice.block ~= 0 then
+    error("a part of a slice of many blocks begins where a block does", 2)
+  end
+  local start = slice.offset + offset / slice.block * slice.stride
+  return prefix(make(slice.owner, start, slice.length - offset, slice.block,
+                     slice.count, slice.stride), length)
+end
+
+--- Gives a pooled block back: one in which a call's slice was stored because no
+-- other place was given. All slices of the block end. For a slice of a region
+-- it does nothing. A block that is not closed is freed by the collector.
+-- Idempotent.
+-- @function Slice:close
+-- @waits no
+-- @usage
+-- store:put(region:slice(0, 16), "key")
+-- local landed = assert(store:get "key")            -- in a pooled block
+-- print(landed.length)                                         --> 16
+-- landed:close()
+function methods.close(slice)
+  local owner = slice.owner
+  if owner.release then owner:release() end
+end
+
+-- As check.colons, for objects whose methods a function finds.
+local function guard(name)
+  local f = methods[name]
+  methods[name] = function(slice, ...)
+    if not is_slice(slice) then check.dotted("slice", name, 2) end
+    return f(slice, ...)
+  end
+end
+for name in ("close fill slice string write"):gmatch "%S+" do guard(name) end
+
+Slice.__index = function(slice, key)
+  if key == "pointer" then
+    local base = slice.owner.base
+    return base and base + slice.offset
+  end
+  return methods[key]
+end
+
+Slice.__len = function(slice) return slice.length end
+
+Slice.__tostring = function(slice)
+  if slice.count == 1 then
+    return ("slice (%d bytes at %d of %s)"):format(slice.length, slice.offset,
+                                                   slice.owner:text())
+  end
+  return ("slice (%d times %d bytes, %d apart, at %d of %s)"):format(
+    slice.count, slice.block, slice.stride, slice.offset, slice.owner:text())
+end
+
+return M

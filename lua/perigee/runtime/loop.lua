@@ -1,0 +1,504 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- The event loop: one for each Lua state, which polls all its engines.
+--
+-- The thread or task that waits runs the loop. A wait first *pumps*: it polls
+-- and handles events directly, without a coroutine switch, as long as none of
+-- them can park. Only typed handlers and tasks can park. They run on workers:
+-- pooled coroutines, one of which is the leader at a time. The leader runs the
+-- loop and calls handlers and tasks directly, also without a switch. When one
+-- of them parks, its worker is suspended with it, and another worker becomes
+-- the leader and goes on with the rest of the batch. The leader resumes a
+-- parked worker whose wait has ended. When that worker's handler is over, the
+-- worker finds that it is no longer the leader, and returns to the pool.
+--
+--   worker    event                                  becomes
+--   idle      taken by a base or a leader's park     leading
+--   leading   the base's target has ended, a stop    idle
+--   leading   its handler or task waits              parked
+--   parked    what it waits for has ended            ready
+--   parked    a stop                                 dropped, never resumed
+--   ready     resumed by the leader                  running
+--   running   its handler or task waits              parked
+--   running   its handler or task is over            idle
+--
+-- A *base* is the wait of code that cannot park: the main thread, a coroutine
+-- of the program's, a callback across a C boundary. It resumes leaders until
+-- its target, the signal it waits for, has ended. Bases nest; the loop runs for
+-- the innermost base's target.
+--
+-- Each engine keeps its batch of polled events and how many are handled, so the
+-- next one to run the loop continues with the rest. An engine is polled again,
+-- which invalidates the events' pointers, only when the batch is finished.
+local native = require "perigee.native"
+local signals = require "perigee.runtime.signal"
+local timers = require "perigee.runtime.timers"
+
+local C = native.C
+local running, yield = coroutine.running, coroutine.yield
+local resume, create = coroutine.resume, coroutine.create
+local yieldable = coroutine.isyieldable
+local band, huge, max = bit.band, math.huge, math.max
+local xpcall = xpcall
+
+local AGAIN = C.PERIGEE_AGAIN
+local REQUEST, TYPED = C.PERIGEE_EVENT_REQUEST, C.PERIGEE_TYPED
+local REPLY, LANDING = C.PERIGEE_EVENT_REPLY, C.PERIGEE_EVENT_LANDING
+local BATCH = 64
+local PARKED, IDLE = {}, {}           -- what a worker yields
+
+local state, now, enqueue = signals.state, signals.now, signals.enqueue
+local expire = signals.expire
+
+local M = { BATCH = BATCH, state = state, now = now }
+
+--- Handlers of events by kind: functions (engine, event), which must not wait.
+M.on = {}
+local on = M.on
+
+--- Called for typed requests: function (engine, event, worker). May park.
+M.serve = nil
+
+--- Called when one of these functions raised, which no input from a peer should
+-- cause: function (engine, the session's id, the served call's number or false,
+-- the error with its traceback).
+M.broken = nil
+
+--- Functions that are called after a stop has dropped all tasks.
+M.dropped = {}
+
+--- Functions that are called when the last engine has been closed.
+M.emptied = {}
+
+local ready, pool = state.ready, {}
+
+-- ---- Turns -----------------------------------------------------------------
+
+local function poll(engine)
+  local n = C.perigee_poll(engine.handle, engine.events, BATCH)
+  engine.i, engine.n = 0, n
+  if n < 0 then
+    engine.n = 0
+    error("perigee: polling an engine: " .. native.detail(engine.handle), 0)
+  end
+end
+
+-- Handles the next event of engine's batch. False if the rest of the batch has
+-- to wait: a typed request needs a leader, or worker is no longer the leader.
+local function handle(engine, worker)
+  local event = engine.events[engine.i]
+  local kind = event.kind
+  if kind == REQUEST and band(event.flags, TYPED) ~= 0 then
+    if not worker then return false end
+    engine.i = engine.i + 1
+    worker.engine, worker.served = engine, event.operation
+    worker.session, worker.serving = event.session, true
+    M.serve(engine, event, worker)
+    worker.serving, worker.trace = false, false
+    return state.leader == worker
+  end
+  engine.i = engine.i + 1
+  state.telling = engine
+  on[kind](engine, event)
+  state.telling = false
+  return true
+end
+
+-- LuaJIT tries to compile each loop that runs often. A loop that mostly has a
+-- single iteration cannot be compiled; LuaJIT then gives up on the code around
+-- it too, and waits would be interpreted. So the first event of a batch, and a
+-- single engine, are handled outside of loops.
+
+-- Handles the rest of engine's batch; false if it has to wait. After target has
+-- ended, goes on only with completions of own operations, so that a caller that
+-- waits for many in turn finds most of them ended, on a path without a loop,
+-- which LuaJIT compiles into the caller's.
+local function drain(engine, worker, target)
+  if not handle(engine, worker) then return false end
+  while engine.i < engine.n
+    and not (target.ended and engine.events[engine.i].kind < REPLY) do
+    if not handle(engine, worker) then return false end
+  end
+  return true
+end
+
+-- The same as pass, for one engine.
+local function visit(engine, worker, target)
+  if not engine.handle then return true end
+  if engine.i == engine.n then poll(engine) end
+  local quiet = engine.n == 0
+  if not quiet then
+    state.told = state.told + 1
+    if not drain(engine, worker, target) then return nil end
+  end
+  if engine.chores then engine:tidy() end
+  return quiet
+end
+
+-- One pass over the engines. True if there was nothing to do, false if there
+-- was something, nil if a batch has to wait for a leader.
+local function pass(worker, target)
+  local engines, quiet = state.engines, true
+  if #engines == 1 then return visit(engines[1], worker, target) end
+  for k = 1, #engines do
+    local found = visit(engines[k], worker, target)
+    if found == nil then return nil end
+    quiet = quiet and found
+  end
+  return quiet
+end
+
+-- Stops the loop; or, where the program has given on_signal, calls that for the
+-- first signal: it has as long as it takes, and the next signal stops the loop.
+local function signalled()
+  local f = state.on_signal
+  state.on_signal = false
+  if not f then
+    state.stopping = true
+    return
+  end
+  C.perigee_signals_end()
+  C.perigee_signals_begin()
+  f()
+end
+
+local function note_signals()
+  if state.watching and C.perigee_signals_noted() ~= 0 then signalled() end
+end
+
+local function chores_wait()
+  local engines = state.engines
+  if #engines == 1 then return engines[1].chores end
+  for k = 1, #engines do
+    if engines[k].chores then return true end
+  end
+end
+
+-- Sleeps until there may be events, a timer or the deadline is due, or a system
+-- signal came.
+local function sleep(deadline)
+  local at, timeout = timers.earliest(), -1
+  if deadline < at then at = deadline end
+  if at < huge then
+    timeout = at - now()
+    if timeout < 0 then timeout = 0 end
+  end
+  if chores_wait() and (timeout < 0 or timeout > 1e6) then timeout = 1e6 end
+  if timeout < 0 and state.count == 0 and not state.watching then
+    error("perigee: nothing is left that could end this wait", 0)
+  end
+  local status
+  if state.count > 0 then
+    status = C.perigee_wait(state.handles, state.count, timeout)
+  else
+    status = native.sleep(timeout < 0 and 1e8 or timeout)
+  end
+  if status == AGAIN then note_signals() end
+end
+
+-- Runs the loop without workers. True when target has ended, false at the
+-- deadline, nil when something is due that only a leader may run, or when the
+-- outer base's target has ended or a stop came.
+local function pump(target, deadline)
+  local outer = state.target
+  while not target.ended do
+    if state.first <= state.last or outer.ended or state.stopping then
+      return nil
+    end
+    note_signals()
+    local quiet = pass(nil, target)
+    -- One engine may have ended target before another one's batch had to wait.
+    if quiet == nil then return target.ended and true or nil end
+    if expire() or state.first <= state.last then quiet = false end
+    if deadline < huge and not target.ended and now() >= deadline then
+      return false
+    end
+    if quiet and not state.stopping then sleep(deadline) end
+  end
+  return true
+end
+
+-- ---- Errors in event handlers ----------------------------------------------
+
+-- No input from a peer should make an event handler raise. If one raises, the
+-- peer's session is ended and the loop goes on. Other errors, which no event
+-- caused, are raised again. There is no pcall around each event, since compiled
+-- code could not return through it: a worker's errors end its coroutine, and
+-- pump has one xpcall around all events.
+local function broken(worker, failure)
+  local engine, id, served = state.telling, 0, false
+  if worker and worker.serving then
+    engine, id, served = worker.engine, worker.session, worker.served
+  elseif engine then
+    local event = engine.events[engine.i - 1]
+    local kind = event.kind
+    id = event.session
+    served = (kind == REQUEST or kind == LANDING) and event.operation
+  else
+    error(failure, 0)
+  end
+  state.telling, state.pinned = false, false
+  M.broken(engine, id, served, failure)
+end
+
+local function raised(e)
+  return state.telling and debug.traceback(tostring(e), 2) or e
+end
+
+-- pump, with errors of event handlers caught.
+local function run(target, deadline)
+  local fine, ended = xpcall(pump, raised, target, deadline)
+  if fine then return ended end
+  broken(nil, ended)
+  return run(target, deadline)
+end
+
+-- ---- Workers ---------------------------------------------------------------
+
+local function returned(worker, fine, what)
+  if not fine then
+    return broken(worker, debug.traceback(worker.co, tostring(what)))
+  end
+  if what == IDLE then
+    pool[#pool + 1] = worker
+  elseif what ~= PARKED then          -- the program's own coroutine.yield()
+    enqueue(worker)
+  end
+end
+
+local function resume_ready(worker)
+  local current, leader = state.current, state.leader
+  state.current = worker
+  local fine, what = resume(worker.co)
+  state.current, state.leader = current, leader
+  returned(worker, fine, what)
+end
+
+-- Runs what is ready at the start, not what becomes ready meanwhile.
+local function run_ready(leader)
+  local last = state.last
+  while state.first <= last and state.first <= state.last
+    and state.leader == leader do
+    local item = ready[state.first]
+    ready[state.first] = nil
+    state.first = state.first + 1
+    if item.co then resume_ready(item) else item:run(leader) end
+  end
+  if state.first > state.last then state.first, state.last = 1, 0 end
+end
+
+local function turn(worker)
+  if state.first <= state.last then
+    run_ready(worker)
+    if state.leader ~= worker or state.target.ended then return end
+  end
+  note_signals()
+  local quiet = pass(worker, state.target)
+  if quiet == nil then return end
+  if expire() or state.first <= state.last then quiet = false end
+  if quiet and not state.stopping then sleep(huge) end
+end
+
+local function body(worker)
+  while true do
+    if state.leader ~= worker then
+      yield(IDLE)
+    elseif state.target.ended or state.stopping then
+      state.leader = false
+      yield(IDLE)
+    else
+      turn(worker)
+    end
+  end
+end
+
+local function take_worker()
+  local worker = table.remove(pool)
+  if not worker then
+    worker = { engine = false, served = false, session = 0, serving = false,
+               trace = false }
+    worker.co = create(function() return body(worker) end)
+  end
+  worker.generation = state.generation
+  return worker
+end
+
+local function base(signal)
+  local current, leader, target = state.current, state.leader, state.target
+  state.target = signal
+  local worker, fine, what
+  repeat
+    worker = take_worker()
+    state.leader, state.current = worker, worker
+    fine, what = pcall(returned, worker, resume(worker.co))
+  until not fine or signal.ended or state.stopping
+  state.current, state.leader, state.target = current, leader, target
+  if not fine then error(what, 0) end
+end
+
+-- ---- Waiting ---------------------------------------------------------------
+
+local function refuse(level)
+  error(("%s runs on the loop and must not wait"):format(state.pinned),
+        level + 1)
+end
+
+--- Raises in code that runs on the loop itself and so must not wait.
+function M.check_wait(level)
+  if state.pinned then refuse((level or 2) + 1) end
+end
+
+--- Would a wait park the running task? Otherwise the wait itself runs the loop.
+function M.parks()
+  local worker = state.current
+  return worker.co and worker.co == running() and yieldable() or false
+end
+
+--- Waits until signal has ended; a timer ends it at deadline.
+function M.block(signal, deadline)
+  if signal.ended then return end
+  if deadline < huge then
+    signal.at = deadline
+    timers.add(signal)
+  end
+  local worker = state.current
+  if M.parks() then
+    signal.worker = worker
+    if state.leader == worker then state.leader = false end
+    repeat yield(PARKED) until signal.ended
+  else
+    base(signal)
+  end
+  timers.remove(signal)
+end
+
+--- Parks the running worker until it is queued as ready again.
+function M.park()
+  local worker = state.current
+  if state.leader == worker then state.leader = false end
+  yield(PARKED)
+end
+
+-- Functions that wait until no code is pinned, in order.
+local later = {}
+
+--- Does what has waited for code that was pinned.
+function M.catch_up()
+  local list = later
+  later = {}
+  for _, f in ipairs(list) do f() end
+end
+
+M.dropped[#M.dropped + 1] = M.catch_up
+
+--- Calls f now, or, while code is pinned that may use what f ends, once that is
+-- over.
+function M.unpinned(f)
+  if not state.pinned then return f() end
+  later[#later + 1] = f
+  if #later == 1 then enqueue { run = M.catch_up } end
+end
+
+--- The deadline of a wait of seconds from now (nil: without limit).
+function M.deadline(seconds)
+  if not seconds or seconds > 9e9 then return huge end
+  return now() + seconds * 1e9
+end
+
+--- The seconds left until deadline, at least 0.
+function M.left(deadline)
+  return max(0, deadline - now()) * 1e-9
+end
+
+--- Waits for a future, at most until deadline, and returns whether it has
+-- ended. A stop ends the wait early.
+function M.wait(future, deadline)
+  if state.pinned then refuse(3) end
+  local ended = run(future, deadline)
+  if ended ~= nil then return ended end
+  local signal = signals.new(1)
+  signals.attach(future, signal)
+  M.block(signal, deadline)
+  if not future.ended then signals.detach(future, signal) end
+  return future.ended and true or false
+end
+
+--- The same for a signal that is already attached to futures or has a time.
+function M.wait_signal(signal, deadline)
+  if state.pinned then refuse(3) end
+  local ended = run(signal, deadline)
+  if ended == nil then M.block(signal, deadline) end
+end
+
+--- Checks for system signals and due timers, which await does not look at.
+function M.glance()
+  note_signals()
+  expire()
+end
+
+--- The event of the last await; valid until the loop runs again.
+M.event = native.event_t()
+
+-- One in so many calls of await also calls glance.
+local GLANCE = 64
+local waits = 0
+
+--- The fast path of a wait: polls only for operation's event, for a short time.
+-- True if the event is in M.event now. Returns false at once if anything else
+-- is due, there are several engines, or a stop is on its way.
+function M.await(engine, operation)
+  waits = (waits + 1) % GLANCE
+  if waits == 0 then M.glance() end
+  if engine.i < engine.n or state.count > 1 or state.first <= state.last
+    or state.stopping then
+    return false
+  end
+  return C.perigee_await(engine.handle, operation, M.event, engine.spin) == 1
+end
+
+-- The most passes of one refresh, in case new events never stop coming.
+local REFRESHES = 64
+
+--- Handles all events that engine has now, without waiting for more.
+function M.refresh(engine)
+  for _ = 1, REFRESHES do
+    M.wait_signal(signals.new(1), 0)
+    if not engine.handle or engine.i == engine.n
+      and C.perigee_arm(engine.handle, nil) ~= 1 then
+      return
+    end
+  end
+end
+
+--- Drops all tasks: parked ones are never resumed, and ready ones do not run.
+-- Called after a stop, at the end of run().
+function M.drop_tasks()
+  state.generation = state.generation + 1
+  for i = state.first, state.last do ready[i] = nil end
+  state.first, state.last = 1, 0
+  for _, f in ipairs(M.dropped) do f() end
+end
+
+-- ---- Engines ---------------------------------------------------------------
+
+local function set_engines(engines)
+  state.engines, state.count = engines, #engines
+  state.handles = native.engines_t(math.max(#engines, 1))
+  for i, engine in ipairs(engines) do state.handles[i - 1] = engine.handle end
+end
+
+--- Makes the loop poll engine, whose handle, events, i and n are set.
+function M.add_engine(engine)
+  local engines = { unpack(state.engines) }
+  engines[#engines + 1] = engine
+  set_engines(engines)
+end
+
+function M.remove_engine(engine)
+  local engines = {}
+  for _, other in ipairs(state.engines) do
+    if other ~= engine then engines[#engines + 1] = other end
+  end
+  set_engines(engines)
+end
+
+return M

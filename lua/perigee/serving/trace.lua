@@ -1,0 +1,102 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- Trace contexts of calls, as in a W3C traceparent:
+-- "00-<32 hex: the trace>-<16 hex: the span>-<2 hex: flags>". A call uses the
+-- trace of its proxy (`Proxy:with`). Without one, a call that a handler makes
+-- continues the trace of the call that the handler serves.
+local contexts = require "perigee.serving.context"
+local loop = require "perigee.runtime.loop"
+local native = require "perigee.native"
+
+local ffi = require "ffi"
+local C = native.C
+local band, bor = bit.band, bit.bor
+
+local M = {}
+
+local TRACED, CARRIED = C.PERIGEE_TRACED, C.PERIGEE_CARRIED
+local state, raw = loop.state, contexts.raw
+local TRACE = ("%x"):rep(32)
+local FULL = "^00%-(" .. TRACE .. ")%-(" .. ("%x"):rep(16) .. ")%-(%x%x)$"
+local SHORT = "^(" .. TRACE .. ")$"
+
+-- The trace, the span (nil: a new one for each call) and the flags that a text
+-- contains; nothing if it is not valid.
+local function parts(text)
+  if type(text) ~= "string" or text:find "%u" then return end
+  local id, span, flags = text:match(FULL)
+  if not id then id, flags = text:match(SHORT), "01" end
+  if not id or not id:find "[^0]" or span and not span:find "[^0]" then
+    return
+  end
+  return id, span, flags
+end
+
+--- The check of option trace.
+function M.check(value)
+  if not parts(value) then
+    return 'a W3C traceparent, "00-<32 hex>-<16 hex>-<2 hex>" in lower case, '
+      .. "or its 32 digits of the trace; no zeros only"
+  end
+end
+
+local function unhex(bytes, text)
+  for i = 1, #text / 2 do
+    bytes[i - 1] = tonumber(text:sub(2 * i - 1, 2 * i), 16)
+  end
+end
+
+--- A checked text as a struct perigee_trace, for calls.
+function M.parse(text)
+  local id, span, flags = parts(text)
+  local trace = native.trace_t()
+  unhex(trace.id, id)
+  if span then unhex(trace.span, span) end
+  trace.flags = tonumber(flags, 16)
+  return trace
+end
+
+local function hex(bytes, n)
+  return (ffi.string(bytes, n):gsub(".", function(byte)
+    return ("%02x"):format(byte:byte())
+  end))
+end
+
+--- A struct perigee_trace as a traceparent.
+local function text(trace)
+  return ("00-%s-%s-%02x"):format(hex(trace.id, 16), hex(trace.span, 8),
+                                  trace.flags)
+end
+contexts.traceparent = text
+
+--- The trace of the served call of an event; false if it has none.
+function M.came(engine, event)
+  if band(event.flags, TRACED) == 0 then return false end
+  local trace = native.trace_t()
+  local has = C.perigee_served_trace(engine.handle, event.operation, trace)
+  return has == 1 and trace
+end
+
+--- The trace of the call or task that runs here, or false. Code that handles
+-- other events has none, although some task waits meanwhile.
+local function here()
+  if raw.served then return raw.trace end
+  return not state.telling and state.current.trace
+end
+M.here = here
+
+--- Sets the trace of a call's message: the binding's, or the one of here().
+function M.put(message, binding)
+  local given = binding.trace
+  if given then
+    message.trace = given
+    return
+  end
+  local trace = here()
+  if trace then
+    message.trace, message.flags = trace, bor(message.flags, CARRIED)
+  else
+    message.trace = nil
+  end
+end
+
+return M
