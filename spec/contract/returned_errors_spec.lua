@@ -169,7 +169,8 @@ describe("an error", function()
     assert.equal(err.message .. "!", err .. "!")
     assert.equal(err.message, ("%s"):format(err))
     local pipe = io.popen("luajit -e \"local errors = "
-      .. "require 'perigee.runtime.errors' assert(nil, errors.new('denied', 'the sentence'))\" 2>&1")
+      .. "require 'perigee.runtime.errors' assert(nil, "
+      .. "errors.new('denied', 'the sentence'))\" 2>&1")
     assert.matches("luajit: the sentence\n", pipe:read "*a")
     pipe:close()
   end)

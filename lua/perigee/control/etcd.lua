@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- Records in etcd, where agents' registries keep theirs, too (registry/etcd).
 -- control/redis tells what a store has to do. A cell has the revision of its
--- key, which transactions compare, and the id of its lease. Each text that has a
--- lease is written under a new one; the old one ends by itself.
+-- key, which transactions compare, and the id of its lease. Each text that has
+-- a lease is written under a new one; the old one ends by itself.
 local base64 = require "perigee.net.base64"
 local etcd = require "perigee.registry.etcd"
 local feeds = require "perigee.registry.etcd.feed"

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
---- How kept sessions (kept.lua) get their next session: their link opens it,
+--- How kept sessions (kept) get their next session: their link opens it,
 -- and then all regions that were looked up before are looked up again. This is
 -- done once, however many operations wait for it.
 --

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
---- One attempt of a link (link.lua) to open a session: it finds out where the
+--- One attempt of a link (link) to open a session: it finds out where the
 -- peer is now, and dials its addresses (link/race.lua).
 local errors = require "perigee.runtime.errors"
 local futures = require "perigee.runtime.future"
