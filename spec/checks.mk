@@ -29,13 +29,15 @@ FUZZERS := $(patsubst spec/fuzz/%.c,%,$(wildcard spec/fuzz/*_fuzz.c))
 # UCX, which bench/ucx.lua measures: a folder with its include and lib.
 UCX ?= build/libucx-cu12/libucx
 NEEDS_UCX := $(if $(wildcard $(UCX)/include/ucp/api/ucp.h),,bench/ucx_echo.c)
+NEEDS_HTTP := $(if $(CONTROLLED),,bench/floor_http.c)
 FLOORS := $(patsubst bench/%.c,build/bench/%, \
-            $(filter-out $(NEEDS_UCX),$(wildcard bench/*.c)))
+            $(filter-out $(NEEDS_UCX) $(NEEDS_HTTP),$(wildcard bench/*.c)))
 LIBASAN = $(shell $(CC) -print-file-name=libasan.so)
 
 RUN := spec/support/run
 NAMES := registries listing finding rendezvous
-.PHONY: deps demo bench figures compare compare-rdma compare-deps soak floors test
+.PHONY: deps demo bench bench-control figures compare compare-rdma compare-deps
+.PHONY: soak floors test
 .PHONY: test-jit count-check anatomy
 .PHONY: test-interpreter asan tsan hostile hostile-names control-stores
 .PHONY: check-openapi test-opaque check-rdma rdma-shell fuzz fuzz-agents fuzz-planted lint
@@ -65,6 +67,8 @@ build/anatomy/bench/echo: bench/echo.c build/anatomy/perigee/core.so
 	$(CC) -std=c17 -D_GNU_SOURCE -Inative -Ibench -O3 -g -Wall -Wextra \
 	  $(WERROR) -DPERIGEE_ANATOMY -pthread -MMD -MP -o $@ $< \
 	  -Lbuild/anatomy/perigee -l:core.so -Wl,-rpath,'$$ORIGIN/../perigee'
+
+build/bench/floor_http: LINKED = -lmicrohttpd
 
 build/bench/ucx_echo: LINKED = -isystem $(UCX)/include -L$(UCX)/lib \
   -lucp -lucs -Wl,-rpath,$(abspath $(UCX)/lib)
@@ -103,6 +107,11 @@ soak: ## many peers, disturbed for MINUTES=10 (ARGS="--transport tcp --seed 7")
 	.ci/deps build bench
 	$(MAKE) all
 	spec/support/with luajit bench/soak.lua --minutes $(or $(MINUTES),10) $(ARGS)
+
+bench-control: ## what names at the control server cost (ARGS="--only ends")
+	.ci/deps build bench
+	$(MAKE) all
+	spec/support/with luajit bench/control.lua $(ARGS)
 
 compare: ## Perigee beside other systems, in turns (ARGS="--peers ucx")
 	.ci/deps build bench
