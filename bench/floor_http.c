@@ -62,7 +62,7 @@ static void serve(struct MHD_Daemon *daemon) {
 int main(int argc, char **argv) {
   struct options options = options_parse(argc, argv);
   size_t size = largest(argc, argv);
-  char *body = malloc(size);
+  char *body = malloc(size + 1);
   if (!body)
     die("malloc");
   memset(body, 'x', size);
