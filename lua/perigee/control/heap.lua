@@ -14,23 +14,30 @@ local loop = require "perigee.runtime.loop"
 local M = {}
 
 local MORE = 4096                       -- KiB beyond what a collection left
-local MANY = 2000                       -- names that have gone since
+local MANY = 2000                       -- names that have gone since, and
+local LULL = 0.5e9                      -- nanoseconds without another one
 local STEP = 2e5                        -- nanoseconds of work at a time
 local CYCLES = 2                        -- the first may have been under way
 local KIB = 16                          -- of one collector step
 
 --- trim: a function that gives memory back that is not Lua's.
 function M.new(trim)
-  return { left = collectgarbage "count", cycles = 0, gone = 0,
-           trims = false, trim = trim }
+  return { left = collectgarbage "count", cycles = 0, gone = 0, last = 0,
+           since = 0, trims = false, trim = trim }
 end
 
 local function is_large(heap)
   return collectgarbage "count" >= heap.left + MORE
 end
 
+-- Have many gone, and is that over?
+local function is_quiet(heap, gone)
+  if gone ~= heap.last then heap.last, heap.since = gone, loop.now() end
+  return gone >= heap.gone + MANY and loop.now() >= heap.since + LULL
+end
+
 local function is_due(heap, gone)
-  heap.trims = gone >= heap.gone + MANY
+  heap.trims = is_quiet(heap, gone)
   if heap.trims then heap.gone = gone end
   return heap.trims or is_large(heap)
 end
