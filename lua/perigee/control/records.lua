@@ -125,13 +125,15 @@ local function written(call, kind, before, text, ttl, value, since)
   return state:put(call.scope, kind, call.name, text, ttl, value, since)
 end
 
+-- It finds first: a handler that has to wait for a store is run again from its
+-- beginning (control/view), and should not read its body twice.
 local function put(resource, call)
+  local before = find(resource, call)
   local value, status, body, headers = calls.object(call)
   if value then value, status, body, headers = resource.read(call, value) end
   local ttl = nil
   if value then ttl, status, body, headers = calls.ttl(call, resource.ttl) end
   if not ttl then return status, body, headers end
-  local before = find(resource, call)
   local allowed
   allowed, status, body, headers = calls.allowed(call, before)
   if not allowed then return status, body, headers end

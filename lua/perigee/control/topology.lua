@@ -106,11 +106,11 @@ end
 -- ---- What is wanted --------------------------------------------------------
 
 local function put(call)
+  local before = graphs.record(call.state, call.scope)
   local value, status, body, headers = calls.object(call)
   if not value then return status, body, headers end
   local why = topologies.wrong(value)
   if why then return problem(400, "protocol", why) end
-  local before = graphs.record(call.state, call.scope)
   local allowed
   allowed, status, body, headers = calls.allowed(call, before)
   if not allowed then return status, body, headers end
@@ -169,11 +169,11 @@ end
 jit.off(merge)
 
 local function report(call)
+  local agent = call.state:find(call.scope, "agents", call.name)
   local value, status, body, headers = calls.object(call)
   if not value then return status, body, headers end
   local why = wrong_peers(value.peers)
   if why then return problem(400, "protocol", why) end
-  local agent = call.state:find(call.scope, "agents", call.name)
   if not agent then
     return problem(404, "not_found", ("there is no %s in scope %s"):format(
       call.name, call.scope))
