@@ -138,7 +138,9 @@ all: core floors ## build the core and the floors of the benches
 
 core: build/perigee/core.so $(CDEF) $(CONTROLLED:%=build/%) $(CONTROL_CDEF) ## build what install installs
 
+# A module of an earlier version that is a folder now would be found first.
 install: core ## install below PREFIX (BINDIR, LUADIR, LIBDIR, MANDIR, DESTDIR)
+	rm -rf "$(DESTDIR)$(LUADIR)/perigee"
 	for f in $(LUA) $(CDEF) $(CONTROL_CDEF); do install -D -m 644 "$$f" \
 	  "$(DESTDIR)$(LUADIR)/$${f#lua/}" || exit; done
 	for f in core.so $(notdir $(CONTROLLED)); do install -D -m 755 \

@@ -421,8 +421,9 @@ PERIGEE_API int perigee_watch(struct perigee_engine *engine, int fd, int events,
  * waits is withdrawn; the next one is by these. events 0: there is no READY, not
  * even of its end, until the next perigee_rewatch; of a descriptor whose READY
  * the program has got that costs no system call, else one. Does not block.
- * NOT_FOUND: it is not watched. INVALID: events are wrong, or it was closed
- * before, and is not watched any more. FORKED. */
+ * A READY that a poll has given already has the old token. NOT_FOUND: it is not
+ * watched. INVALID: events are wrong; or, where it costs a system call, it was
+ * closed before, and is not watched any more. FORKED. */
 PERIGEE_API int perigee_rewatch(struct perigee_engine *engine, int fd,
                                 int events, uint64_t token);
 /* Ends the watching: no later poll gives READY for it, and one that waits is

@@ -375,6 +375,9 @@ ROCKS := luarocks --lua-version=5.1
 check-install: ## install by make, by luarocks and from a packed rock
 	.ci/deps build rock
 	$(MAKE) rock
+	mkdir -p build/tree/make/share/lua/5.1/perigee
+	echo 'error "of an earlier version"' \
+	  >build/tree/make/share/lua/5.1/perigee/agent.lua
 	$(MAKE) install PREFIX=build/tree/make
 	$(ROCKS) make --deps-mode=none --tree=build/tree/rock
 	$(ROCKS) install --deps-mode=none --tree=build/tree/packed \

@@ -114,12 +114,18 @@ local function agent_maker()
   end
 end
 
+-- An engine serves calls, and its sessions make them, by the modules of agents.
+local function engine_maker()
+  require "perigee.agent"
+  return require "perigee.engine".new
+end
+
 -- What is loaded when a program first asks for it: to load all takes some
 -- milliseconds, and few programs use all.
 local LATER = {
   agent = agent_maker,
   serve = of "perigee.agent.serve",
-  engine = of("perigee.engine", "new"),
+  engine = engine_maker,
   run = of("perigee.runtime.task", "run"),
   stop = of("perigee.runtime.task", "stop"),
   spawn = of("perigee.runtime.task", "spawn"),

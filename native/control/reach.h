@@ -13,7 +13,8 @@
 struct reach;
 
 /* Begins. milliseconds: how long the caller will wait, in which each address
- * gets its turn (0: as long as it takes). NULL without memory. */
+ * gets its turn (0: as long as it takes). NULL without memory or a
+ * descriptor. */
 struct reach *reach_open(const char *host, uint16_t port,
                          uint32_t milliseconds);
 /* Goes on. Returns 1, and *descriptor, which is the caller's; 0: waiting; else

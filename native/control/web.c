@@ -28,9 +28,8 @@ enum { LEAST_BESIDE = 1024 };
  * accepted, or closed without an answer. */
 enum { TOLD = 64 };
 
-/* Bytes of a body for which there is always room, and what all bodies may have
- * beyond that together. */
-enum { SHORT = 65536, BULK = 64 << 20 };
+/* Bytes of a body for which there is always room. */
+enum { SHORT = 65536 };
 
 /* ---- Requests ------------------------------------------------------------ */
 
@@ -182,7 +181,7 @@ static void refuse_body(struct request *r, uint8_t excess) {
 static bool has_room_for(struct request *r, uint64_t body) {
   uint64_t bulk = body > SHORT ? body - SHORT : 0;
   uint64_t all = r->web->bulk - r->bulk + bulk;
-  if (bulk > 0 && all > BULK)
+  if (bulk > 0 && all > WEB_BULK)
     return false;
   r->web->bulk = all;
   r->bulk = bulk;

@@ -28,6 +28,10 @@
 #include <stdbool.h>
 #include <sys/queue.h>
 
+/* The bytes that all bodies together may have beyond what each has room for.
+ * Past half of that a body has to come soon. */
+enum { WEB_BULK = 64 << 20 };
+
 /* What a connection waits for its peer to do (web_lines.c): to send its first
  * head; another one; the rest of a request; to take an answer. */
 enum web_line {

@@ -173,10 +173,10 @@ void web_leave(struct perigee_web *web, struct connection *c) {
 
 static int64_t patience_of(const struct perigee_web *web, int line) {
   int64_t most = (int64_t)web->to.patience * 1000;
-  bool short_of = web->answering > web->to.answers / 2;
-  int64_t less = line == LINE_FRESH                ? HEAD
-                 : line == LINE_TAKING && short_of ? CROWDED
-                                                   : most;
+  bool hurries = line == LINE_TAKING
+                     ? web->answering > web->to.answers / 2
+                     : line == LINE_SENDING && web->bulk > WEB_BULK / 2;
+  int64_t less = line == LINE_FRESH ? HEAD : hurries ? CROWDED : most;
   return less < most ? less : most;
 }
 

@@ -18,9 +18,10 @@
  *                             Or it was found to be closed
  *
  * A descriptor that the program has not handled wakes nobody, as epoll does not
- * watch it in states found, told and quiet. So an engine's thread, whose polls neither
- * give nor rearm, keeps sleeping while a descriptor stays readable and the
- * program computes.
+ * watch it in states found, told and quiet (one that was armed may wake once
+ * when it is quiet, by its end). So an engine's thread, whose polls neither give
+ * nor rearm, keeps sleeping while a descriptor stays readable and the program
+ * computes.
  *
  * No wake-up is lost. EPOLL_CTL_MOD checks the descriptor itself, so the rearm
  * reports what came after READY. perigee_wait and perigee_arm poll before they
@@ -32,8 +33,8 @@
  * Epoll forgets a descriptor that is closed without perigee_unwatch, unless a
  * copy of it is open elsewhere; then epoll may report the old file once more.
  * So an entry is not freed before its engine. An event for an entry in state
- * out or quiet is ignored; for one that is in use again it becomes a READY too many,
- * which is allowed.
+ * out or quiet is ignored; for one that is in use again it becomes a READY too
+ * many, which is allowed.
  */
 #include "watched.h"
 

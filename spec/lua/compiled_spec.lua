@@ -10,11 +10,12 @@ describe("calls of an agent alone", function()
 
   -- Counts tries that fail in a module for a reason, from now on.
   local function count(module, reason)
+    local path = "@" .. assert(package.searchpath(module, package.path))
     local tries = { n = 0 }
     function attached(what, _, func, pc, code)
       if what ~= "abort" then return end
-      local source = jutil.funcinfo(func, pc).source or ""
-      if source:match(module) and vmdef.traceerr[code]:match(reason) then
+      if jutil.funcinfo(func, pc).source == path
+        and vmdef.traceerr[code]:match(reason) then
         tries.n = tries.n + 1
       end
     end
@@ -39,7 +40,7 @@ describe("calls of an agent alone", function()
 
   it("are compiled while one is served after the other", function()
     local given_up = 8                  -- tries; normally 0, by chance up to 4
-    local tries = count("perigee/loop.lua$", "^leaving loop")
+    local tries = count("perigee.runtime.loop", "^leaving loop")
     for _ = 1, 20000 do assert(proxy:echo "bytes") end
     assert.is_true(tries.n < given_up, tries.n)
   end)
@@ -50,7 +51,7 @@ describe("calls of an agent alone", function()
     local async = proxy:with {
       capacity = 64, reader = function(reply) return reply.length end }.async
     local futures = {}
-    local tries = count("perigee/call/raw.lua$", "^NYI: return to lower frame")
+    local tries = count("perigee.call.raw", "^NYI: return to lower frame")
     for i = 1, 64 do futures[i] = async:copy "bytes" end
     for i = 64, 20000 do
       assert.equal(5, futures[i % 64 + 1]:wait())

@@ -171,6 +171,38 @@ needing("the control server", { control }, function()
     log:close()
   end)
 
+  -- Its records are in memory that no collector frees.
+  it("frees what it has read if it cannot listen", function()
+    local files = require "perigee.control.file"
+    local known = require "perigee.control.known"
+    local servers = require "perigee.control"
+    local states = require "perigee.control.state"
+    cases.engine()
+    os.execute(("mkdir -p -m 700 '%s'"):format(cases.folder))
+    local store = cases.folder .. "/busy.db"
+    local storage = assert(files.open(store))
+    local state = assert(states.open(storage))
+    for i = 1, 3 do
+      state:put("s", "entities", "e" .. i,
+                ('{"name":"e%d","kind":"k"'):format(i), 0, { kind = "k" })
+    end
+    assert(state:commit())
+    state:close()
+    storage:close()
+    local made, freed, new, free = 0, 0, known.new, known.free
+    function known.new(...) made = made + 1 return new(...) end
+    function known.free(record)
+      freed = freed + (record and 1 or 0)
+      return free(record)
+    end
+    finally(function() known.new, known.free = new, free end)
+    local none, err = servers.open { store = store, host = "192.0.2.1",
+                                     port = 1, wanted = false }
+    assert.is_nil(none)
+    assert.is_string(err.kind)
+    assert.same({ 3, 3 }, { made, freed })
+  end)
+
   it("forgets scopes in which there is nothing any more", function()
     local files = require "perigee.control.file"
     local states = require "perigee.control.state"

@@ -159,6 +159,29 @@ needing("an entry in a control server", { control }, function()
     await(function() return count(two, "one") == 6 end)
   end)
 
+  it("that was refused is sent anew with a name that was lost meanwhile",
+     function()
+    local server = start(65536)
+    local registry = control.address(cases)
+    local one = assert(backends.take(registry, "one"))
+    local two = assert(backends.take(registry, "two"))
+    name_some(one, 1, 5, 20)
+    await(function() return count(two, "one") == 5 end)
+    server:kill()
+    server.more = { "--body", "2048" }
+    server:begin()
+    local said = logged()
+    assert.equal(200, (name_some(one, 6, 200, 20)))
+    await(function() return mentions(said, "larger than this server") > 0 end)
+    server:kill()
+    await(function() return not one.held end)
+    for i = 2, 200 do
+      one.engine.regions[padded("r" .. i .. ".", 20)]:close()
+    end
+    server:begin()
+    await(function() return one.held and count(two, "one") == 1 end)
+  end)
+
   it("has its share of memory while it is read, however many there are",
      function()
     local server = start(2 ^ 23)

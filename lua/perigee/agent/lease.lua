@@ -220,6 +220,8 @@ local function confirmed(lease, held)
   if left(lease) <= 0 then return false end
   if lease.lost then
     lease.lost = false
+    -- The name was asked for with an older entry.
+    lease.dirty = lease.dirty or lease.refused and true or false
     lease.regained(lease.agent, held)
   end
   return true
@@ -288,7 +290,7 @@ local function ask(lease)
   if lease.lost then
     local entry = lease.refused and lease.accepted
       or lease.describe(lease.agent)
-    lease.sent = false
+    lease.sent = entry
     return asks.ask(lease.registry, "hold", entry, entry.epoch)
   end
   lease.sent = has_news(lease) and lease.describe(lease.agent)

@@ -180,6 +180,7 @@ function M.open(options)
   if not parts then return failed("opening the store", kind, why) end
   local server, err = complete(parts, options, limits(options))
   if not server then
+    parts.state:close()
     parts.storage:close()
     return nil, err
   end

@@ -413,8 +413,9 @@ function M.open(storage)
     due = {}, slot = 0, ending = false, at = 0, -- leases that are looked at
     now = 0, seen = loop.now() * 1e-9 }, State)
   local fine, kind, why = load(state)
-  if not fine then return nil, kind, why end
-  return state
+  if fine then return state end
+  state:close()
+  return nil, kind, why
 end
 
 return M

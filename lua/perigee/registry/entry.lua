@@ -131,9 +131,9 @@ function M.matches(entry, filter)
     return false
   end
   if filter.kind and entry.kind ~= filter.kind then return false end
-  local services = entry.services
-  return not filter.service
-    or type(services) == "table" and services[filter.service] ~= nil
+  if not filter.service then return true end
+  local services = entry.services       -- a control server has to decode them
+  return type(services) == "table" and services[filter.service] ~= nil
 end
 
 --- An empty list, and a function that adds to it an entry (or nil) if that

@@ -140,7 +140,9 @@ local function dial(connection)
   local deadline = loop.deadline(connection.patience)
   local stream = C.perigee_stream_open(target_of(connection.target, place,
                                                  connection.patience))
-  if stream == nil then return nil, "no_memory", "there is no memory" end
+  if stream == nil then
+    return nil, "no_memory", "there is no memory, or no descriptor (ulimit -n)"
+  end
   connection.stream = stream
   while true do
     local status = C.perigee_stream_step(stream, connection.wait)

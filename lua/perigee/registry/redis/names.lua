@@ -38,7 +38,7 @@ end
 
 -- Adds the members of a range with scores whose score is not 0 to a list.
 local function add_odd(list, range)
-  for i = 1, #range - 1, 2 do
+  for i = 1, type(range) == "table" and #range - 1 or 0, 2 do
     if tonumber(range[i + 1]) ~= 0 then list[#list + 1] = range[i] end
   end
 end
@@ -54,18 +54,26 @@ local function mend(connection, scope, odd)
   return connection:ask(commands)
 end
 
--- Has ranges of the index be in order. A user who may not see to it has them as
--- they are. True; or nil, a kind and why.
-local function order(connection, scope)
+-- The reply to the question for a page; or nil, a kind and why.
+local function ask_page(connection, question)
+  local replies, kind, why = connection:ask { question }
+  if replies then return replies[1] end
+  return nil, kind, why
+end
+
+-- The same of an index that is in order, seen to by the same question. A user
+-- who may not see to that has it as it is.
+local function ask_in_order(connection, scope, question)
   local index = keys.names(scope)
   for _ = 1, ROUNDS do
-    local replies, kind, why = connection:ask {
+    local replies, kind, why = connection:ask { question,
       { "ZRANGE", index, 0, ODD - 1, "WITHSCORES" },
       { "ZRANGE", index, -ODD, -1, "WITHSCORES" } }
-    if not replies then return kind == "denied" or nil, kind, why end
+    if kind == "denied" then return ask_page(connection, question) end
+    if not replies then return nil, kind, why end
     local odd = {}
-    for _, range in ipairs(replies) do add_odd(odd, range) end
-    if not odd[1] or not mend(connection, scope, odd) then return true end
+    for i = 2, 3 do add_odd(odd, replies[i]) end
+    if not odd[1] or not mend(connection, scope, odd) then return replies[1] end
   end
   return nil, "protocol", "it puts no members in order"
 end
@@ -101,11 +109,16 @@ end
 local function from_index(connection, scope, from, to)
   local before
   return function()
-    local replies, kind, why = connection:ask {
-      { "ZRANGEBYLEX", keys.names(scope), from, to, "LIMIT", 0, PAGE } }
-    if not replies then return nil, kind, why end
-    local page = replies[1]
-    if #page > PAGE or not ascends(page, before) then
+    local question = { "ZRANGEBYLEX", keys.names(scope), from, to, "LIMIT", 0,
+                       PAGE }
+    local page, kind, why
+    if before then
+      page, kind, why = ask_page(connection, question)
+    else
+      page, kind, why = ask_in_order(connection, scope, question)
+    end
+    if not page then return nil, kind, why end
+    if type(page) ~= "table" or #page > PAGE or not ascends(page, before) then
       return nil, "protocol", "what it has are no names in order"
     end
     before = page[#page]
@@ -175,14 +188,19 @@ end
 -- ZRANGEBYLEX) page by page: a list, and whether it is the last; or nil, a kind
 -- and why. Waits.
 function M.pages(pages, connection, scope, from, to)
-  local fine, kind, why = order(connection, scope)
-  if fine then return from_index(connection, scope, from, to) end
-  if not why:find("WRONGTYPE", 1, true) then
-    return function() return nil, kind, why end
+  local next_page = from_index(connection, scope, from, to)
+  local names, last, why = next_page()
+  if not names and why:find("WRONGTYPE", 1, true) then
+    tell(connection, scope, "is no sorted set: remove it")
+    return from_keys(pages, connection, scope,
+                     from == "-" and "[" or from, to)
   end
-  tell(connection, scope, "is no sorted set: remove it")
-  return from_keys(pages, connection, scope,
-                   from == "-" and "[" or from, to)
+  local first = true
+  return function()
+    if not first then return next_page() end
+    first = false
+    return names, last, why
+  end
 end
 
 return M
