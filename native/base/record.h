@@ -17,7 +17,7 @@
  * u16 type, u16 length in units of 8 bytes (header included, at least 1) and a
  * payload; together they fill their area exactly. Receivers skip extensions of
  * unknown types and refuse unknown flags. The head of a reply that has a status
- * is a text (failure.h); such a reply has no slice.
+ * is a text (operations.h); such a reply has no slice.
  *
  *              operation, generation   method            remaining
  *   REQUEST    the caller's operation  the method        us left for it
@@ -70,7 +70,7 @@ enum { RECORD_HEADER = 32, RECORD_SOURCE = 40 };
 
 /* Tells the peer where to get a payload. The transport that made it defines
  * what kind and address mean, except the highest byte of kind: the number of
- * the session's lane that has the payload (lane_list.h), 0 for the first. */
+ * the session's lane that has the payload (lanes.h), 0 for the first. */
 struct source {
   uint64_t kind, address, block, count, stride;
 };

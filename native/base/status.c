@@ -1,7 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * status.c - the one table of statuses: name (err.kind in Lua) and sentence.
+ * status.c - the one table of statuses: name (err.kind in Lua) and sentence; the
+ * calling thread's own sentence; and the status of a failed system call.
  */
+#include "status.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
 #include "perigee.h"
 
 /* clang-format off */
@@ -54,4 +62,37 @@ const char *perigee_status_name(int status) {
 
 const char *perigee_status_text(int status) {
   return status_find(status)->text;
+}
+
+/* ---- The sentence that explains one -------------------------------------- */
+
+static _Thread_local char here[DETAIL];
+
+char *detail_here(void) {
+  return here;
+}
+
+int detail_fail(int status, const char *format, ...) {
+  va_list list;
+  va_start(list, format);
+  vsnprintf(here, sizeof here, format, list);
+  va_end(list);
+  return status;
+}
+
+/* ---- What a failed system call means ------------------------------------- */
+
+bool system_scarce(int error) {
+  return error == EMFILE || error == ENFILE;
+}
+
+int system_status(int error) {
+  return system_scarce(error) || error == ENOMEM ? PERIGEE_NO_MEMORY
+                                                 : PERIGEE_SYSTEM;
+}
+
+const char *system_text(int error) {
+  if (error == ENFILE)
+    return "this host has no descriptors left (sysctl fs.file-max)";
+  return error == EMFILE ? NO_DESCRIPTORS : strerror(error);
 }

@@ -34,7 +34,7 @@
 #include "core/lanes.h"
 #include "core/lock.h"
 #include "core/pool.h"
-#include "operation/failure.h"
+#include "operation/operations.h"
 #include "operation/loan.h"
 
 enum call_state { FREE, QUEUED, SENT, FETCHING, ENDED, ORPHANED };

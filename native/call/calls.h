@@ -29,7 +29,7 @@ void served_late(struct perigee_engine *engine);
 /* Is it a call that the program still has to reply to? */
 bool served_survives(const struct operation *op);
 
-/* ---- message.c ---------------------------------------------------------- */
+/* ---- serve.c: messages -------------------------------------------------- */
 /* Frees some of the waiting messages that their senders gave up. */
 void messages_sweep(struct perigee_engine *engine);
 /* Returns how many more immediates the session may queue. */

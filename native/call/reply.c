@@ -10,11 +10,10 @@
 #include <string.h>
 
 #include "base/typed.h"
-#include "core/lane_list.h"
 #include "core/lanes.h"
 #include "core/lock.h"
 #include "core/pool.h"
-#include "operation/failure.h"
+#include "operation/operations.h"
 #include "operation/loan.h"
 #include "served.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * served.h - operations of the peer, for the files that serve them: served.c
- * has their states and their end, reply.c answers them, serve.c and message.c
- * take them in.
+ * has their states and their end, reply.c answers them, serve.c takes them
+ * in.
  */
 #ifndef SERVED_H
 #define SERVED_H
@@ -77,23 +77,5 @@ void reply_status(struct operation *op, int status);
 void reply_never(struct operation *op, int status);
 /* Publishes a reply that waited for room. */
 bool reply_publish_waiting(struct operation *op);
-
-/* ---- serve.c ------------------------------------------------------------ */
-/* Starts bringing the slice to its place. */
-int serve_fetch(struct operation *op, const struct payload *into);
-/* Its session has ended, or the call has before it was served. */
-void serve_lost(struct operation *op);
-/* The receive that a SEND is on its way to was given up: the SEND lets go of it
- * (message_released) once nothing is copied there any more. */
-void serve_abort(struct operation *op);
-
-/* ---- message.c ---------------------------------------------------------- */
-void message_arrived(struct operation *served);
-int immediate_arrived(struct perigee_session *, uint64_t immediate);
-void message_done(struct operation *served);
-/* It will never come whole: its receive waits on, first in line, and is for
- * another message once nothing of this one is copied there any more. */
-void message_lost(struct operation *served);
-void message_released(struct operation *served);
 
 #endif

@@ -14,7 +14,6 @@
 #include <string.h>
 
 #include "calls.h"
-#include "core/lane_list.h"
 #include "core/lanes.h"
 #include "core/lock.h"
 #include "core/pool.h"

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * json.c - scans JSON (RFC 8259) that others have written, piece by piece.
+ * json.c - scans JSON (RFC 8259) that others have written, piece by piece; and
+ * bytes as text, for protocols that are made of JSON.
  *
  * A token that lies within one piece is told where it lies. One that goes on in
  * the next piece, or has an escape, is gathered in `aside`.
@@ -16,14 +17,15 @@
  *   AFTER     ] }                            as after a value
  *   END       blanks                         END
  */
-#include "control/bytes.h"
-#include "control/control.h"
-#include "perigee.h"
-
 #include <locale.h>
+#include <sodium/utils.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "control/bytes.h"
+#include "control/control.h"
+#include "perigee.h"
 
 /* At most: tables in one another (bits of `lists`); values in one, as it is at
  * once that LuaJIT enlarges a table; bytes of a number. */
@@ -489,4 +491,27 @@ int perigee_json_next(struct perigee_json *json,
 
 int perigee_json_ended(const struct perigee_json *json) {
   return json->failed == PERIGEE_OK && json->next == END;
+}
+
+/* ---- Bytes as text ------------------------------------------------------- */
+
+int64_t perigee_base64(char *into, uint64_t capacity, const char *from,
+                       uint64_t length) {
+  const int variant = sodium_base64_VARIANT_ORIGINAL;
+  /* With a NUL at its end, which is not counted. */
+  if (length > INT32_MAX ||
+      capacity < sodium_base64_ENCODED_LEN(length, variant))
+    return -1;
+  sodium_bin2base64(into, capacity, (const unsigned char *)from, length,
+                    variant);
+  return (int64_t)sodium_base64_ENCODED_LEN(length, variant) - 1;
+}
+
+int64_t perigee_from_base64(char *into, uint64_t capacity, const char *from,
+                            uint64_t length) {
+  size_t made = 0;
+  int status =
+      sodium_base642bin((unsigned char *)into, capacity, from, length, NULL,
+                        &made, NULL, sodium_base64_VARIANT_ORIGINAL);
+  return status == 0 ? (int64_t)made : -1;
 }

@@ -1,7 +1,11 @@
-/* SPDX-License-Identifier: Apache-2.0 */
-#include "control/refusal.h"
-
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * refusal.c - see refusal.h.
+ */
+#include <arpa/inet.h>
 #include <limits.h>
+#include <openssl/pem.h>
+#include <openssl/x509v3.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,7 +13,120 @@
 #include <strings.h>
 #include <sys/socket.h>
 
-enum { LONGEST = 512 }; /* characters of a problem */
+#include "control/listening.h"
+#include "control/refusal.h"
+
+/* ---- The hosts that a request may name ----------------------------------- */
+
+enum { LONGEST = 255 }; /* characters of a name */
+
+struct hosts {
+  X509 *certificate; /* or NULL */
+  char *names, *host;
+  bool loopback; /* it listens at loopback alone */
+};
+
+/* ---- Addresses ----------------------------------------------------------- */
+
+static bool is_address(const struct hosts *hosts, const char *host) {
+  struct in_addr four;
+  struct in6_addr six;
+  if (inet_pton(AF_INET, host, &four) == 1)
+    return !hosts->loopback || address_is_loopback(four);
+  if (inet_pton(AF_INET6, host, &six) == 1)
+    return !hosts->loopback || address_is_loopback6(&six);
+  return false;
+}
+
+/* ---- Names --------------------------------------------------------------- */
+
+static bool is_listed(const char *names, const char *host) {
+  size_t length = strlen(host);
+  while (*names) {
+    size_t each = strcspn(names, " ");
+    if (each == length && strncasecmp(names, host, length) == 0)
+      return true;
+    names += each + (names[each] == ' ');
+  }
+  return false;
+}
+
+static bool is_certified(const struct hosts *hosts, const char *host) {
+  return hosts->certificate &&
+         X509_check_host(hosts->certificate, host, strlen(host), 0, NULL) == 1;
+}
+
+/* Copies the host without its port, brackets and last dot; false: it is none.
+ */
+static bool hosts_plain(char into[LONGEST + 1], const char *host) {
+  const char *end = host + strcspn(host, ":");
+  if (*host == '[') {
+    end = strchr(++host, ']');
+    if (!end || (end[1] != 0 && end[1] != ':'))
+      return false;
+  }
+  size_t length = (size_t)(end - host);
+  if (length > 1 && host[length - 1] == '.')
+    length--;
+  if (length == 0 || length > LONGEST)
+    return false;
+  memcpy(into, host, length);
+  into[length] = 0;
+  return true;
+}
+
+/* Is a HOST or HOST:PORT one of them? Ports are not looked at: they are
+ * forwarded, and no page has one of its own at another's address. */
+static bool hosts_have(const struct hosts *hosts, const char *host) {
+  char name[LONGEST + 1];
+  if (!hosts_plain(name, host))
+    return false;
+  return is_address(hosts, name) || strcasecmp(name, "localhost") == 0 ||
+         strcasecmp(name, hosts->host) == 0 || is_listed(hosts->names, name) ||
+         is_certified(hosts, name);
+}
+
+/* Is an origin, as SCHEME://HOST[:PORT], that of a request's host? */
+static bool hosts_are_same(const char *origin, const char *host) {
+  const char *at = strstr(origin, "://");
+  return at && strcasecmp(at + 3, host) == 0;
+}
+
+/* ---- Opening ------------------------------------------------------------- */
+
+static X509 *certificate_of(const char *text) {
+  BIO *from = text ? BIO_new_mem_buf(text, -1) : NULL;
+  X509 *made = from ? PEM_read_bio_X509(from, NULL, NULL, NULL) : NULL;
+  BIO_free(from);
+  return made;
+}
+
+struct hosts *hosts_new(const struct perigee_web_to *to, int listening) {
+  struct hosts *hosts = calloc(1, sizeof *hosts);
+  if (!hosts)
+    return NULL;
+  hosts->certificate = certificate_of(to->certificate);
+  hosts->loopback = listening_is_local(listening);
+  hosts->names = strdup(to->names);
+  hosts->host = strdup(to->host);
+  if (hosts->names && hosts->host)
+    return hosts;
+  hosts_free(hosts);
+  return NULL;
+}
+
+void hosts_free(struct hosts *hosts) {
+  if (!hosts)
+    return;
+  X509_free(hosts->certificate);
+  free(hosts->names);
+  free(hosts->host);
+  free(hosts);
+}
+
+/* ---- Refusals ------------------------------------------------------------ */
+
+enum { PROBLEM = 512 }; /* characters of a problem */
 
 struct refusal {
   unsigned status;
@@ -121,12 +238,12 @@ static bool is_one_host(const struct found *found, const char *version) {
 }
 
 /* The host of a target that is a whole URL; NULL: it is a path. */
-static const char *authority_of(const char *target, char into[LONGEST]) {
+static const char *authority_of(const char *target, char into[PROBLEM]) {
   const char *at = *target == '/' ? NULL : strstr(target, "://");
   size_t length = at ? strcspn(at + 3, "/?") : 0;
   if (!at)
     return NULL;
-  snprintf(into, LONGEST, "%.*s", (int)length, at + 3);
+  snprintf(into, PROBLEM, "%.*s", (int)length, at + 3);
   return into;
 }
 
@@ -134,7 +251,7 @@ static const char *authority_of(const char *target, char into[LONGEST]) {
  * HTTP/1.0 may be, is no browser's. */
 static const struct refusal *of_hosts(const struct found *found,
                                       const struct head *head) {
-  char room[LONGEST];
+  char room[PROBLEM];
   const char *authority = authority_of(head->target, room);
   if (found->host && !hosts_have(head->hosts, found->host))
     return &FOREIGN;
@@ -181,8 +298,8 @@ const struct refusal *refusal_of(const struct head *head) {
 /* ---- Problems ------------------------------------------------------------ */
 
 /* Writes the text of a problem. Returns its length. */
-static size_t tell(char text[LONGEST], const struct refusal *refusal) {
-  return (size_t)snprintf(text, LONGEST,
+static size_t tell(char text[PROBLEM], const struct refusal *refusal) {
+  return (size_t)snprintf(text, PROBLEM,
                           "{\"type\":\"about:blank\",\"status\":%u,"
                           "\"title\":\"%s\",\"kind\":\"%s\",\"detail\":\"%s\"}",
                           refusal->status, refusal->title, refusal->kind,
@@ -191,7 +308,7 @@ static size_t tell(char text[LONGEST], const struct refusal *refusal) {
 
 enum MHD_Result refuse(struct MHD_Connection *wire,
                        const struct refusal *refusal) {
-  char text[LONGEST];
+  char text[PROBLEM];
   size_t length = tell(text, refusal);
   struct MHD_Response *response =
       MHD_create_response_from_buffer(length, text, MHD_RESPMEM_MUST_COPY);
@@ -226,7 +343,7 @@ void refuse_by_hand(struct MHD_Connection *wire, bool plain) {
   const char *length = length_of(wire);
   bool is_number = length && strspn(length, "0123456789") == strlen(length);
   const struct refusal *refusal = is_number && *length ? &EXCESS : &NO_LENGTH;
-  char text[LONGEST], all[2 * LONGEST];
+  char text[PROBLEM], all[2 * PROBLEM];
   size_t body = tell(text, refusal);
   int whole = snprintf(all, sizeof all,
                        "HTTP/1.1 %u %s\r\nConnection: close\r\n"

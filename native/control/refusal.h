@@ -7,11 +7,26 @@
 #ifndef PERIGEE_CONTROL_REFUSAL_H
 #define PERIGEE_CONTROL_REFUSAL_H
 
-#include "control/hosts.h"
-
 #include <microhttpd.h>
 #include <stdbool.h>
 #include <stdint.h>
+
+#include "control/control.h"
+
+/* ---- The hosts that a request may name ----------------------------------- */
+
+/* A page of the web can have its own name lead to this server's address (DNS
+ * rebinding), and is then of the same origin as the server for a browser; but it
+ * cannot have another name. So a request has to name an address, localhost, or a
+ * name that the server was told: by its option, by the host that it listens at, or
+ * by its certificate. */
+struct hosts;
+
+/* Those of a server that listens at that descriptor; NULL without memory. */
+struct hosts *hosts_new(const struct perigee_web_to *to, int listening);
+void hosts_free(struct hosts *hosts);
+
+/* ---- Refusals ------------------------------------------------------------ */
 
 struct refusal;
 

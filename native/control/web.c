@@ -4,7 +4,6 @@
  * connections, and how requests are read. web.h has the states of a request.
  */
 #include "control/web.h"
-#include "control/hosts.h"
 #include "control/listening.h"
 #include "control/refusal.h"
 #include "perigee.h"
@@ -33,20 +32,6 @@ enum { SHORT = 65536 };
 
 /* ---- Requests ------------------------------------------------------------ */
 
-static void destroy(struct request *r) {
-  web_forget_parts(r);
-  bytes_free(&r->joined);
-  free(r->target);
-  free(r);
-}
-
-static void free_unowned(struct request *r) {
-  if (r->live || r->held)
-    return;
-  LIST_REMOVE(r, in_all);
-  destroy(r);
-}
-
 /* The connection has another request, or none any more. */
 static void let_go(struct connection *c) {
   struct request *r = c->request;
@@ -60,7 +45,7 @@ static void let_go(struct connection *c) {
   r->answered = 0;
   r->live = false;
   r->seen.gone = 1;
-  free_unowned(r);
+  web_free_unowned(r);
 }
 
 /* libmicrohttpd tells of the end only of those requests that it has handed
@@ -128,24 +113,6 @@ static void connected(void *argument, struct MHD_Connection *wire,
 }
 
 /* ---- Reading ------------------------------------------------------------- */
-
-void web_doze(struct request *r) {
-  r->suspended = true;
-  MHD_suspend_connection(r->wire);
-}
-
-void web_awake(struct request *r) {
-  if (!r->suspended)
-    return;
-  r->suspended = false;
-  MHD_resume_connection(r->wire);
-}
-
-void web_give_up(struct request *r) {
-  r->held = false;
-  web_awake(r);
-  free_unowned(r);
-}
 
 static enum MHD_Result web_queue(struct request *r) {
   struct perigee_web *web = r->web;
@@ -250,7 +217,7 @@ static void end_ambiguous(void *argument, const char *format, va_list values) {
 
 int perigee_web_run(struct perigee_web *web) {
   MHD_UNSIGNED_LONG_LONG wanted;
-  int slow = web_pass(web);
+  int slow = web_sooner(web_pass_streams(web), web_pass(web));
   MHD_run(web->daemon);
   if (MHD_get_timeout(web->daemon, &wanted) != MHD_YES)
     return slow;
@@ -368,7 +335,7 @@ void perigee_web_close(struct perigee_web *web) {
   MHD_stop_daemon(web->daemon);
   while ((r = LIST_FIRST(&web->all))) {
     LIST_REMOVE(r, in_all);
-    destroy(r);
+    web_destroy(r);
   }
   hosts_free(web->hosts);
   free(web);

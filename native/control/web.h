@@ -32,6 +32,10 @@
  * Past half of that a body has to come soon. */
 enum { WEB_BULK = 64 << 20 };
 
+/* Milliseconds for an answer to be taken while places, or memory for answers, are
+ * short. */
+enum { CROWDED = 1000 };
+
 /* What a connection waits for its peer to do (web_lines.c): to send its first
  * head; another one; the rest of a request; to take an answer. */
 enum web_line {
@@ -113,9 +117,16 @@ void web_leave(struct perigee_web *web, struct connection *connection);
 /* It waits for its peer from now on, or does not (LINE_NONE). */
 void web_wait_in(struct perigee_web *web, struct connection *connection,
                  enum web_line line);
-/* Gives up who is too slow. Returns the milliseconds until the next one is, or
- * -1. */
+/* Gives up who is too slow; streams that take nothing of what they were told.
+ * Both return the milliseconds until the next one is, or -1. */
 int web_pass(struct perigee_web *web);
+int web_pass_streams(struct perigee_web *web);
+/* The sooner of two such times. */
+static inline int web_sooner(int one, int other) {
+  return one < 0 || (other >= 0 && other < one) ? other : one;
+}
+/* Milliseconds of the clock by which all of them are given up. */
+int64_t web_now(void);
 /* Closes a connection: libmicrohttpd does so when its socket has ended. */
 void web_hang_up(struct connection *connection);
 /* May a request become a stream? `trusted`: it is no stranger's. */
@@ -127,13 +138,12 @@ void web_note_progress(struct request *request);
 /* Suspends and resumes a request's connection. */
 void web_doze(struct request *request);
 void web_awake(struct request *request);
-/* The program lets go of a request. */
-void web_give_up(struct request *request);
 /* Drops a body, or what a stream's client was not sent. */
 void web_forget_parts(struct request *request);
 /* Are all streams together further behind than half of what they may be? */
 bool web_is_far_behind(const struct perigee_web *web);
-/* Ends a stream at once. */
-void web_cut_off(struct request *request);
+/* Frees a request that neither its connection nor the program has; or any. */
+void web_free_unowned(struct request *request);
+void web_destroy(struct request *request);
 
 #endif

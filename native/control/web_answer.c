@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * web_answer.c - answers to requests, and streams of parts.
+ * web_answer.c - answers to requests, and streams of parts; the end of a request.
  *
  * What was told and not sent is bounded for each stream (`queued`), and for all
  * together (`backlog`): then the streams end that have been behind for longest. A
@@ -10,12 +10,48 @@
 #include "control/web.h"
 #include "perigee.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
 /* Bytes of an answer for which there is always room: others would not be many
  * more, for each connection has at most one. */
 enum { SMALL = 1024 };
+
+/* ---- A request's life ----------------------------------------------------- */
+
+void web_doze(struct request *r) {
+  r->suspended = true;
+  MHD_suspend_connection(r->wire);
+}
+
+void web_awake(struct request *r) {
+  if (!r->suspended)
+    return;
+  r->suspended = false;
+  MHD_resume_connection(r->wire);
+}
+
+void web_destroy(struct request *r) {
+  web_forget_parts(r);
+  bytes_free(&r->joined);
+  free(r->target);
+  free(r);
+}
+
+void web_free_unowned(struct request *r) {
+  if (r->live || r->held)
+    return;
+  LIST_REMOVE(r, in_all);
+  web_destroy(r);
+}
+
+/* The program lets go of a request. */
+static void web_give_up(struct request *r) {
+  r->held = false;
+  web_awake(r);
+  web_free_unowned(r);
+}
 
 /* ---- Headers ------------------------------------------------------------- */
 
@@ -193,12 +229,22 @@ uint64_t perigee_web_behind(const struct perigee_web_request *request) {
   return web_is_far_behind(r->web) ? UINT64_MAX : bytes_length(&r->text);
 }
 
-void web_cut_off(struct request *r) {
+/* Ends a stream at once. */
+static void web_cut_off(struct request *r) {
   r->ended = true;
   r->seen.gone = 1;
   web_forget_parts(r);
   web_hang_up(r->connection);
   web_awake(r);
+}
+
+int web_pass_streams(struct perigee_web *web) {
+  int64_t at = web_now(), most = (int64_t)web->to.patience * 1000;
+  int64_t patience = web_is_far_behind(web) && CROWDED < most ? CROWDED : most;
+  struct request *r;
+  while ((r = TAILQ_FIRST(&web->behind)) && at - r->since >= patience)
+    web_cut_off(r);
+  return r ? (int)(patience - (at - r->since)) : -1;
 }
 
 /* One part may be of any length, as what tells all that there is. */

@@ -24,15 +24,13 @@
 #include <sys/socket.h>
 #include <time.h>
 
-/* Milliseconds: for a connection's first head; for an answer to be taken while
- * places, or memory for answers, are short. */
-enum { HEAD = 5000, CROWDED = 1000 };
+enum { HEAD = 5000 }; /* milliseconds for a connection's first head */
 
 /* Memory goes back to the system after MANY connections have ended, and no more
  * within LULL milliseconds. */
 enum { MANY = 256, LULL = 100 };
 
-static int64_t now(void) {
+int64_t web_now(void) {
   struct timespec time;
   clock_gettime(CLOCK_MONOTONIC, &time);
   return (int64_t)time.tv_sec * 1000 + time.tv_nsec / 1000000;
@@ -102,7 +100,7 @@ void web_wait_in(struct perigee_web *web, struct connection *c,
   if (line == LINE_NONE || c->given_up)
     return;
   c->line = line;
-  c->since = now();
+  c->since = web_now();
   c->origin->owing += owes(line);
   TAILQ_INSERT_TAIL(&web->line[line], c, in_line);
 }
@@ -142,7 +140,7 @@ static struct connection *least_worthy(struct perigee_web *web) {
     }
   }
   c = TAILQ_FIRST(&web->line[LINE_TAKING]);
-  return c && now() - c->since >= CROWDED ? c : NULL;
+  return c && web_now() - c->since >= CROWDED ? c : NULL;
 }
 
 bool web_join(struct perigee_web *web, struct connection *c) {
@@ -166,7 +164,7 @@ void web_leave(struct perigee_web *web, struct connection *c) {
   c->origin->here--;
   web_lines_release(c->origin);
   web->ended++;
-  web->ended_at = now();
+  web->ended_at = web_now();
 }
 
 /* ---- Time ---------------------------------------------------------------- */
@@ -194,16 +192,6 @@ bool web_is_far_behind(const struct perigee_web *web) {
   return web->to.backlog && web->backlog > web->to.backlog / 2;
 }
 
-/* The same of streams that take nothing of what they were told. */
-static int pass_streams(struct perigee_web *web, int64_t at) {
-  int64_t most = (int64_t)web->to.patience * 1000;
-  int64_t patience = web_is_far_behind(web) && CROWDED < most ? CROWDED : most;
-  struct request *r;
-  while ((r = TAILQ_FIRST(&web->behind)) && at - r->since >= patience)
-    web_cut_off(r);
-  return r ? (int)(patience - (at - r->since)) : -1;
-}
-
 static int pass_memory(struct perigee_web *web, int64_t at) {
   if (web->ended < MANY)
     return -1;
@@ -214,20 +202,16 @@ static int pass_memory(struct perigee_web *web, int64_t at) {
   return -1;
 }
 
-static int sooner(int one, int other) {
-  return one < 0 || (other >= 0 && other < one) ? other : one;
-}
-
 int web_pass(struct perigee_web *web) {
-  int64_t at = now();
-  int wait = sooner(pass_streams(web, at), pass_memory(web, at));
+  int64_t at = web_now();
+  int wait = pass_memory(web, at);
   for (int line = 0; line < LINES; line++)
-    wait = sooner(wait, pass_line(web, line, at));
+    wait = web_sooner(wait, pass_line(web, line, at));
   return wait;
 }
 
 void web_note_progress(struct request *r) {
-  r->since = now();
+  r->since = web_now();
 }
 
 /* ---- Shares -------------------------------------------------------------- */

@@ -1,16 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * common.c - what all that knows an engine uses of it: its time and randomness
- * (clock.h), the sentence of what failed last (errors.h), and which thread owns
- * it (lock.h).
+ * and the sentence of what failed last (engine.h), and which thread owns it
+ * (lock.h).
  */
 #include <stdarg.h>
 #include <stdio.h>
 
-#include "base/detail.h"
-#include "clock.h"
+#include "base/status.h"
 #include "engine.h"
-#include "errors.h"
 #include "lock.h"
 
 /* ---- Time and randomness ------------------------------------------------- */

@@ -6,12 +6,14 @@
 #ifndef ENGINE_H
 #define ENGINE_H
 
-#include "base/budget.h"
+#include <stdbool.h>
+#include <stdint.h>
+
 #include "base/blocks.h"
+#include "base/budget.h"
 #include "base/spin.h"
-#include "clock.h"
-#include "errors.h"
-#include "memory/contexts.h"
+#include "memory/memory.h"
+#include "perigee.h"
 #include "security/vault.h"
 #include "session.h"
 #include "transport/fault/fault.h"
@@ -41,7 +43,7 @@ struct trim {
 
 struct perigee_engine {
   const uint8_t *alive;    /* a page that is zeroed in a forked child */
-  struct progress *thread; /* its own thread (progress.h); NULL: none */
+  struct progress *thread; /* its own thread (progress.c); NULL: none */
   struct lock *lock;       /* with a thread (lock.h) */
   struct perigee_options options;
   struct perigee_event *out; /* events of the current poll */
@@ -124,7 +126,7 @@ struct perigee_engine {
   int epoll, spare_fd;   /* spare_fd: session/socket.c */
   struct faults *faults; /* injected faults; NULL: none */
   uint64_t epoch;
-  uint64_t features;     /* of this engine (features.h) */
+  uint64_t features;     /* of this engine (wire.h) */
   uint64_t spans;        /* last span made, from a random start; 0: none yet */
   char name[TERMS_NAME]; /* of the agent, or "" */
   uint32_t hellos;       /* handshakes of unauthenticated peers in progress */
@@ -173,6 +175,36 @@ static inline bool engine_copies(const struct perigee_engine *engine) {
 /* May this poll give the room of records back that were read? */
 static inline bool engine_releases(const struct perigee_engine *engine) {
   return !engine_keeps(engine) || engine_copies(engine);
+}
+
+/* ---- Its time and randomness --------------------------------------------- */
+
+/* Reads the clock, in nanoseconds, and keeps the time in engine->now. */
+int64_t engine_clock(struct perigee_engine *engine);
+/* This poll has copied so many bytes, or done what takes as long: true once
+ * that has taken its time. spend also takes them from its budget. */
+bool engine_overdue(struct perigee_engine *engine, uint64_t bytes);
+void engine_spend(struct perigee_engine *engine, uint64_t bytes);
+uint64_t engine_random(struct perigee_engine *engine);
+/* False in a child made by fork: the engine belongs to the parent. */
+bool engine_alive(const struct perigee_engine *engine);
+
+/* ---- A status, and its sentence ------------------------------------------ */
+
+/* Keeps the sentence for perigee_detail and returns the status. If engine is
+ * NULL, or in the engine's own thread, the sentence belongs to the calling
+ * thread. */
+int fail(struct perigee_engine *engine, int status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+/* PERIGEE_INVALID: the program gave NULL in place of that. */
+int fail_missing(struct perigee_engine *engine, const char *what);
+/* Returns the sentence that fail has just kept. */
+const char *fail_detail(const struct perigee_engine *engine);
+
+/* Returns a status that a peer sent, or PERIGEE_PROTOCOL if it has no name. */
+static inline int status_of_peer(int status) {
+  bool known = status <= PERIGEE_OK && status >= PERIGEE_DRAINING;
+  return known ? status : PERIGEE_PROTOCOL;
 }
 
 #endif

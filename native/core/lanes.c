@@ -2,8 +2,8 @@
  *
  * lanes.c - a session's lanes, for operations: whether its first lane is well,
  * and waking the peer (lanes.h); the additional lanes, which of them an
- * operation uses, and what happens when one breaks (lane_list.h); and the list
- * of the sessions that polls look at (hot.h). engine/poll.c describes when a
+ * operation uses, and what happens when one breaks (lanes.h); and the list
+ * of the sessions that polls look at (lanes.h). engine/poll.c describes when a
  * session enters and leaves that.
  */
 #include "lanes.h"
@@ -13,9 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "hot.h"
-#include "lane_list.h"
-#include "net/features.h"
+#include "net/wire.h"
 
 /* ---- The first lane ------------------------------------------------------ */
 

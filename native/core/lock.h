@@ -5,7 +5,7 @@
  * one branch. With one, the program and the thread alternate by a lock: every
  * public function that touches an engine begins with ENTER or LOOK or, where
  * each instruction counts, with SHARED, and owns the engine until it returns.
- * perigee_wait owns it even while it sleeps (progress.h).
+ * perigee_wait owns it even while it sleeps (progress.c).
  */
 #ifndef LOCK_H
 #define LOCK_H

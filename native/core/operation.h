@@ -25,7 +25,7 @@ struct part {
   struct payload payload;
   uint8_t *bytes; /* pooled block of the part, if the bytes are here already */
   bool fetching;
-  uint8_t lane;         /* by which it goes (lane_list.h) */
+  uint8_t lane;         /* by which it goes (lanes.h) */
   struct copies copies; /* the payload's */
   union {
     struct exposure exposure;
@@ -56,7 +56,7 @@ enum operation_kind {
   OP_SERVED,   /* serve.c: the peer's */
   OP_TRANSFER, /* transfer.c */
   OP_RECV,
-  OP_RECV_IMM, /* message.c */
+  OP_RECV_IMM, /* serve.c */
   OP_LOOKUP,
   OP_CONNECT /* lookup.c, dial.c */
 };

@@ -30,7 +30,6 @@
 
 #include "fabrics.h"
 #include "lock.h"
-#include "trim.h"
 
 enum { POOL_KEEP = 64 << 20 };
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * pool.h - private blocks for payloads that arrive without a named place.
+ * pool.h - private blocks for payloads that arrive without a named place, and
+ * giving memory back to the system.
  */
 #ifndef POOL_H
 #define POOL_H
@@ -18,5 +19,16 @@ void pool_give(struct perigee_engine *engine, uint8_t *block);
 uint8_t *scratch_copy(struct perigee_engine *, const uint8_t *, uint64_t);
 struct part *part_take(struct perigee_engine *engine);
 void part_give(struct perigee_engine *engine, struct part *part);
+
+/* ---- Giving memory that is not used any more back to the system ---------- */
+
+__attribute__((cold)) void
+trim_begin(struct perigee_engine *engine);       /* there may be some */
+void trim_ended(struct perigee_engine *engine);  /* a session has ended */
+void trim_sleeps(struct perigee_engine *engine); /* it is about to sleep */
+/* keeps: the session's lane keeps memory for later. forget: the lane is freed,
+ * or replaced by another. */
+void trim_keeps(struct perigee_session *session);
+void trim_forget(struct perigee_session *session);
 
 #endif

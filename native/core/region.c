@@ -2,9 +2,9 @@
 #include "region.h"
 
 #include "fabrics.h"
-#include "lane_list.h"
+#include "lanes.h"
 #include "lock.h"
-#include "base/system.h"
+#include "base/status.h"
 #include "memory/backing.h"
 
 #include <errno.h>

@@ -139,7 +139,7 @@ struct session_operations {
   struct perigee_prepared *prepared;
 };
 
-/* call/message.c: receives that are posted, and messages without a receive. */
+/* call/serve.c: receives that are posted, and messages without a receive. */
 struct session_messages {
   uint32_t imm_first, imm_count, imm_room;
   uint64_t *immediates; /* not received yet; a ring of 2^n */
@@ -218,7 +218,7 @@ struct session_peer {
   bool here;         /* its address is one of this host (shares.h) */
   bool same_host;    /* proven (migrate.c): the kernel tells its end */
   uint32_t version;  /* of the protocol, which both have */
-  uint64_t features; /* that both have (features.h) */
+  uint64_t features; /* that both have (wire.h) */
   uint64_t eager;    /* limit that both allow */
   struct hello hello;
   struct terms terms;
@@ -268,7 +268,7 @@ struct perigee_session {
   struct perigee_engine *engine;
   const struct upward *up;
   const struct perigee_transport *transport;
-  struct lane *lane; /* the first: lane_list.h has those beside it */
+  struct lane *lane; /* the first: lanes.h has those beside it */
   uint32_t id;
   uint8_t state; /* enum perigee_session_state */
   bool freed;

@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "base/detail.h"
+#include "base/status.h"
 #include "devices.h"
 
 /* ---- The options of RDMA ------------------------------------------------- */

@@ -12,18 +12,17 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/system.h"
+#include "base/status.h"
 #include "call/calls.h"
 #include "core/fabrics.h"
 #include "core/pool.h"
 #include "core/region.h"
 #include "devices/devices.h"
-#include "net/features.h"
+#include "net/wire.h"
 #include "operation/loan.h"
 #include "perigee.h"
-#include "progress.h"
+#include "polling.h"
 #include "session/sessions.h"
-#include "watched.h"
 #include "wireup/wireup.h"
 
 /* ---- Options: defaults --------------------------------------------------- */

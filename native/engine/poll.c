@@ -47,14 +47,11 @@
 #include "call/calls.h"
 #include "operation/loan.h"
 #include "core/fabrics.h"
-#include "core/hot.h"
-#include "core/lane_list.h"
 #include "core/lanes.h"
 #include "core/lock.h"
 #include "core/pool.h"
 #include "polling.h"
 #include "session/sessions.h"
-#include "watched.h"
 
 enum { STEPS_A_POLL = 32 };
 /* The clock is read every 64 polls of one session, more often with many

@@ -1,11 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * polling.h - what an engine does in a poll, and before a sleep (poll.c).
+ * polling.h - what an engine does in a poll, and before a sleep (poll.c); its own
+ * thread (progress.c); and descriptors that the program watches (watched.c).
  */
 #ifndef POLLING_H
 #define POLLING_H
 
+#include <stdbool.h>
+
+#include "base/machine.h"
 #include "core/engine.h"
+#include "core/lock.h"
 
 /* keep: what earlier polls handed out stays valid. */
 int engine_poll(struct perigee_engine *engine, struct perigee_event *events,
@@ -20,5 +25,36 @@ void engine_arm(struct perigee_engine *engine);
 void engine_disarm(struct perigee_engine *engine);
 /* Returns for how long the engine may sleep, at most timeout. */
 int64_t engine_nap(struct perigee_engine *engine, int64_t timeout);
+
+/* ---- The engine's own thread --------------------------------------------- */
+
+/* options.progress. progress.c describes it. */
+struct progress;
+
+/* open starts the thread, as the last step of opening an engine; close ends it,
+ * as the first step of closing. */
+int progress_open(struct perigee_engine *engine);
+void progress_close(struct perigee_engine *engine);
+
+/* Between wait and back the program waits for events, and the thread rests. */
+void progress_wait(struct perigee_engine *engine);
+void progress_back(struct perigee_engine *engine);
+/* The program sleeps by the engine's descriptor: from here on that becomes
+ * readable when the thread finds an event. */
+void progress_promise(struct perigee_engine *engine);
+int progress_fd(const struct perigee_engine *engine);
+
+/* ---- Descriptors that the program watches -------------------------------- */
+
+/* perigee_watch. watched.c has their state machine. */
+extern const struct machine watched_machine;
+
+/* Called before each look at epoll: watches again what the program was told of,
+ * if this poll is the program's and ends the life of what it was shown. */
+void watched_rearm(struct perigee_engine *engine);
+/* Gives READY to the current poll as far as there is room. True: there are
+ * more. */
+bool watched_give(struct perigee_engine *engine);
+void watched_close(struct perigee_engine *engine);
 
 #endif

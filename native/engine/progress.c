@@ -46,7 +46,7 @@
  * it has inherited. The child has no thread: engine_alive says so, and nothing
  * is locked.
  */
-#include "progress.h"
+#include "polling.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -59,9 +59,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/system.h"
+#include "base/status.h"
 #include "call/calls.h"
-#include "polling.h"
 
 static const int64_t GRACE = 1000000; /* ns */
 

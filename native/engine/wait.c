@@ -23,11 +23,10 @@
 #include <poll.h>
 #include <sched.h>
 
-#include "core/trim.h"
+#include "core/pool.h"
 #include "core/watch.h"
 #include "host/signals.h"
 #include "polling.h"
-#include "progress.h"
 
 enum { ENGINES = 64 };
 

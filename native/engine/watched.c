@@ -36,7 +36,7 @@
  * out or quiet is ignored; for one that is in use again it becomes a READY too
  * many, which is allowed.
  */
-#include "watched.h"
+#include "polling.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -53,8 +53,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#include "base/detail.h"
-#include "base/system.h"
+#include "base/status.h"
 #include "host/sized.h"
 #include "perigee.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * backing.h - how much memory can be allocated.
+ * backing.h - how much memory can be allocated; mappings with guard pages.
  */
 #ifndef BACKING_H
 #define BACKING_H
@@ -15,5 +15,19 @@ uint64_t backing_most(void);
 bool backing_possible(uint64_t length);
 /* Populates the memory now; returns false if there is not enough. */
 bool backing_populate(uint8_t *memory, uint64_t length);
+
+/* ---- Guard pages --------------------------------------------------------- */
+
+/* Mappings followed by guard pages. Memory that is lent to programs
+ * is mapped this way: a program that keeps writing beyond its end gets a fault
+ * before it reaches other memory. */
+
+/* Maps length bytes for reading and writing: those of fd, shared, or, with fd
+ * -1, private zeroed ones. Returns NULL if that fails. A child process does not
+ * inherit the mapping. */
+void *guarded_map(uint64_t length, int fd);
+/* Reserves guarded address space, over which the caller then maps memory. */
+void *guarded_reserve(uint64_t length);
+void guarded_unmap(void *mapped, uint64_t length);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "contexts.h"
+#include "memory.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -8,7 +8,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "base/system.h"
+#include "base/status.h"
 #include "host/adopted.h"
 #include "host/sized.h"
 #include "memory.h"

@@ -16,6 +16,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "perigee.h"
 
@@ -177,6 +178,33 @@ struct area {
   struct keys *keys;
 };
 
+/* ---- Copies between memory that the CPU may touch ------------------------- */
+
+/* Payloads from BULK_LEAST bytes on are copied past the caches if that is the
+ * faster way, which is tried anew after each BULK_TRY bytes; pieces shorter than
+ * BULK_PIECE are not. */
+enum { BULK_LEAST = 512 << 10, BULK_TRY = 1 << 20, BULK_PIECE = 64 << 10 };
+enum bulk_way { BULK_UNKNOWN, BULK_CACHED, BULK_STREAMED };
+
+/* Copies n bytes, at least 64, past the caches: as bulk_copy, a later release
+ * store publishes them. */
+void bulk_stream(uint8_t *to, const uint8_t *from, uint64_t n);
+
+/* For at least BULK_PIECE bytes of BULK_LEAST or more. */
+void bulk_copy_large(uint8_t *to, const uint8_t *from, uint64_t n,
+                     uint64_t total, uint8_t *way);
+
+/* Copies n bytes, which are all or a part of total, as memcpy does: a later
+ * release store publishes them, whatever stores it took. way is what was found
+ * out by the pieces before. */
+static inline void bulk_copy(uint8_t *to, const uint8_t *from, uint64_t n,
+                             uint64_t total, uint8_t *way) {
+  if (__builtin_expect(n < BULK_PIECE || total < BULK_LEAST, 1))
+    memcpy(to, from, n);
+  else
+    bulk_copy_large(to, from, n, total, way);
+}
+
 /* ---- Payloads -------------------------------------------------------------- */
 
 /* COPIES_MOST copies may be under way for one payload, each of at most
@@ -223,7 +251,7 @@ uint8_t *payload_run(const struct payload *payload, uint64_t *length);
 int64_t payload_put(struct payload *payload, const uint8_t *from,
                     uint64_t length);
 int64_t payload_take(struct payload *payload, uint8_t *to, uint64_t length);
-/* As payload_take; what is in one piece goes past the caches (bulk.h). */
+/* As payload_take; what is in one piece goes past the caches. */
 int64_t payload_stream(struct payload *payload, uint8_t *to, uint64_t length);
 /* Does the same between two payloads, for at most limit bytes. If both are of
  * one kind of memory that is not direct, the copies are those of `to`. Returns
@@ -255,5 +283,37 @@ static inline bool payload_waits(const struct payload *payload) {
   return payload->copies &&
          (payload->copies->count > 0 || payload->copies->again);
 }
+
+/* ---- The devices whose memory an engine uses ----------------------------- */
+
+/* The devices whose memory an engine uses. Each has a context,
+ * made when it is first asked for. A device is named by its kind ("gpu", its
+ * first device) or by kind and number ("gpu:3"). */
+
+struct context;
+struct contexts {
+  /* The program's kinds: NULL-terminated, or NULL. */
+  const struct perigee_memory *const *kinds;
+  struct context *first;
+};
+
+/* Finds the context of a name; NULL and "host" are host memory. The context
+ * stays until the contexts close. Returns PERIGEE_UNSUPPORTED for an unknown
+ * kind, PERIGEE_NOT_FOUND for a missing device, or the status of opening it,
+ * with a reason. */
+int contexts_find(struct contexts *contexts, const char *name,
+                  const struct memory_context **out,
+                  char reason[MEMORY_REASON]);
+/* Finds the context of the memory that a pointer leads to: of the first kind
+ * that recognizes the pointer, else host memory. */
+int contexts_owner(struct contexts *contexts, const void *pointer,
+                   const struct memory_context **out,
+                   char reason[MEMORY_REASON]);
+/* Blocks until no context has a copy under way. */
+void contexts_drain(struct contexts *contexts);
+/* Call it after all memory of the contexts was released. */
+void contexts_close(struct contexts *contexts);
+/* Frees them in a child process without calling any kind of memory. */
+void contexts_forsake(struct contexts *contexts);
 
 #endif

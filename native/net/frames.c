@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * frames.c - encoding and decoding frames, which wire.h describes, and the text
- * of an endpoint, which holds three of them (info.h). wire.c sends and reads
+ * of an endpoint, which holds three of them; and the table of optional features. wire.c sends and reads
  * frames. Only the lane that a key of FOUND is for reads the bytes of the key.
  */
-#include "info.h"
-
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 
+#include "perigee.h"
 #include "wire.h"
 
 struct frame_head {
@@ -388,5 +388,64 @@ int info_read(const char *text, struct hello *hello, struct terms *terms,
       f.offer.fd_count != 0 || at != length)
     return PERIGEE_PROTOCOL;
   *offer = f.offer;
+  return PERIGEE_OK;
+}
+
+/* ---- Optional features --------------------------------------------------- */
+
+const struct feature features[] = {
+    {FEATURE_TRACE, "trace", "requests with a trace context (record.h)"},
+    {FEATURE_LANES, "lanes",
+     "halves of additional lanes, and sources that name them (lanes.h)"},
+    {FEATURE_STAGING, "staging",
+     "payloads staged in a block of any size (transport/shm/shm_payload.c)"},
+    {FEATURE_DRAIN, "drain",
+     "that it takes no more calls, or has none under way (session/drain.c)"},
+    {FEATURE_STREAMS, "streams",
+     "streams for payloads that prove their life, and are attached anew once "
+     "lost (transport/tcp/tcp_life.c)"},
+    {0, NULL, NULL}};
+
+static const char separators[] = " ,\t\n";
+
+const struct feature *feature_of(uint64_t bit) {
+  const struct feature *f = features;
+  while (f->name && f->bit != bit)
+    f++;
+  return f->name ? f : NULL;
+}
+
+const char *perigee_feature_name(int bit) {
+  const struct feature *f =
+      bit >= 0 && bit < 64 ? feature_of(UINT64_C(1) << bit) : NULL;
+  return f ? f->name : NULL;
+}
+
+static const struct feature *feature_named(const char *name, size_t length) {
+  const struct feature *f = features;
+  while (f->name &&
+         (strlen(f->name) != length || memcmp(f->name, name, length) != 0))
+    f++;
+  return f->name ? f : NULL;
+}
+
+int features_parse(const char *text, uint64_t *set, char *reason, size_t size) {
+  *set = 0;
+  for (const struct feature *f = features; f->name; f++)
+    *set |= f->bit;
+  for (text = text ? text : ""; *(text += strspn(text, separators));) {
+    size_t length = strcspn(text, separators);
+    const struct feature *f =
+        *text == '-' ? feature_named(text + 1, length - 1) : NULL;
+    if (!f) {
+      snprintf(reason, size,
+               "features: \"%.*s\" is no feature to turn off; -NAME turns off "
+               "one that explain() lists",
+               length < 64 ? (int)length : 64, text);
+      return PERIGEE_INVALID;
+    }
+    *set &= ~f->bit;
+    text += length;
+  }
   return PERIGEE_OK;
 }

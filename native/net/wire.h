@@ -43,6 +43,7 @@
 #define WIRE_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "security/handshake.h"
@@ -99,7 +100,7 @@ enum terms_flags {
 };
 
 struct terms {
-  uint64_t epoch, features; /* bits of features.h */
+  uint64_t epoch, features; /* bits of FEATURE_ */
   uint64_t ring, eager, message, typed;
   union {
     uint64_t
@@ -254,5 +255,58 @@ int wire_next(struct wire *wire, struct frame *frame);
 /* Takes one received descriptor, in order; -1 if there is none. */
 int wire_take_fd(struct wire *wire);
 void wire_close(struct wire *wire);
+
+/* ---- The text of an endpoint --------------------------------------------- */
+
+/* An endpoint's description, as a text that any channel can carry:
+ * "perigee-endpoint:" and, in hexadecimal, u32 version, the frames HELLO, TERMS
+ * and OFFER, and a check sum of all that. White space around it is ignored. */
+
+#define INFO_PREFIX "perigee-endpoint:"
+enum { INFO_VERSION = 2 };
+/* The most bytes of a description, and of its text with the final zero. */
+enum {
+  INFO_BYTES = 4 + 3 * FRAME_HEAD + sizeof(struct hello) +
+               sizeof(struct terms) + 8 + OFFER_MAX
+};
+enum { INFO_TEXT = sizeof INFO_PREFIX + 2 * (INFO_BYTES + 8) };
+_Static_assert(INFO_TEXT <= 4096, "as perigee.h promises");
+
+/* Encodes bytes, with their check sum, as a text. */
+void info_text(const uint8_t *bytes, uint32_t length, char text[INFO_TEXT]);
+void info_write(const struct hello *, const struct terms *,
+                const struct offer *, char text[INFO_TEXT]);
+/* PERIGEE_OK, PERIGEE_VERSION, or PERIGEE_PROTOCOL if the text is no
+ * description, is truncated, or was changed. An offer that was read has no
+ * descriptors. */
+int info_read(const char *text, struct hello *, struct terms *, struct offer *);
+
+/* ---- Optional features --------------------------------------------------- */
+
+/* Beyond the protocol version. Each side tells its features in TERMS; those that
+ * both have are the session's. Unknown bits are ignored, so a feature may be added
+ * without a new version; a bit is never reused for another feature. */
+enum {
+  FEATURE_TRACE = 1,
+  FEATURE_LANES = 2,
+  FEATURE_STAGING = 4,
+  FEATURE_DRAIN = 8,
+  FEATURE_STREAMS = 16
+};
+
+struct feature {
+  uint64_t bit;
+  const char *name;   /* in options.features, and in messages */
+  const char *allows; /* what a peer may send to a side that has it */
+};
+
+/* The table ends with a name of NULL. */
+extern const struct feature features[];
+
+/* Returns the bit's row, or NULL: this build knows no such bit. */
+const struct feature *feature_of(uint64_t bit);
+/* Parses options.features: all features but those that the text turns off; all
+ * for NULL. PERIGEE_OK, or PERIGEE_INVALID and a sentence. */
+int features_parse(const char *text, uint64_t *set, char *reason, size_t size);
 
 #endif

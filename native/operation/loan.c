@@ -42,7 +42,7 @@
 #include <sys/mman.h>
 
 #include "core/lanes.h"
-#include "memory/guarded.h"
+#include "memory/backing.h"
 
 /* STRAY: unused bytes behind a stage. MARK: bytes of the mark behind a loan. */
 enum { STRAY = 1 << 20, MARK = 16 };

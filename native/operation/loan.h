@@ -12,7 +12,7 @@
  * is a mark, which is checked when the loan ends (PERIGEE_RANGE); only blocks
  * that are full to the last byte have no room for one. Behind a stage is 1 MiB
  * that nobody uses, behind a block are blocks of the same session, and behind
- * both are pages that fault (guarded.h).
+ * both are pages that fault (backing.h).
  */
 #ifndef LOAN_H
 #define LOAN_H

@@ -22,12 +22,9 @@
 #include <string.h>
 
 #include "base/typed.h"
-#include "core/hot.h"
-#include "core/lane_list.h"
 #include "core/lanes.h"
 #include "core/lock.h"
 #include "core/pool.h"
-#include "core/trim.h"
 #include "operations.h"
 
 enum state { FREE, MOVING, QUEUED, ENDED };

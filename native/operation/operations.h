@@ -10,6 +10,7 @@
 #include "base/machine.h"
 #include "base/stamp.h"
 #include "core/lanes.h"
+#include "perigee.h"
 
 /* ---- operation.c: life -------------------------------------------------- */
 extern const struct machine operation_machine; /* without a reply record */
@@ -166,5 +167,20 @@ int trace_check(struct perigee_session *session,
 void trace_keep(struct operation *op, const struct perigee_message *message);
 /* Copies what came with a request: RECORD_TRACE_PAYLOAD bytes in the ring. */
 void trace_arrived(struct operation *op, const uint8_t *bytes);
+
+/* ---- The text of a failed call ------------------------------------------- */
+
+/* The head of a failed call's reply: a text and, if PERIGEE_TYPED is set, a zero
+ * and typed values behind it, for callers that can decode them (in Lua: traceback,
+ * code, whether a handler ran). C programs read the text. */
+
+/* The most bytes of the typed values, few enough to decode at once, and of
+ * all. */
+enum { FAILURE_MORE = 16 << 10, FAILURE_MOST = 128 << 10 };
+
+/* Finds the zero that ends the text: head[*text]; the typed values follow.
+ * PROTOCOL if there is no zero, or if what follows is longer than FAILURE_MORE
+ * or no typed values; otherwise as perigee_typed_scan. */
+int failure_split(const uint8_t *head, uint64_t length, uint64_t *text);
 
 #endif

@@ -12,11 +12,9 @@
 #include <string.h>
 
 #include "base/stamp.h"
-#include "core/hot.h"
 #include "core/lanes.h"
 #include "core/lock.h"
-#include "failure.h"
-#include "net/features.h"
+#include "net/wire.h"
 #include "operations.h"
 
 /* The slice of a raw call, or of a raw reply, is sent as its head; the slices
@@ -257,4 +255,18 @@ int perigee_served_trace(const struct perigee_engine *engine, int served,
     return 0;
   *trace = op->came;
   return 1;
+}
+
+/* ---- The text of a failed call ------------------------------------------- */
+
+int failure_split(const uint8_t *head, uint64_t length, uint64_t *text) {
+  const uint8_t *zero = length > 0 ? memchr(head, 0, length) : NULL;
+  if (!zero)
+    return PERIGEE_PROTOCOL;
+  *text = (uint64_t)(zero - head);
+  uint64_t more = length - *text - 1;
+  if (more > FAILURE_MORE)
+    return PERIGEE_PROTOCOL;
+  int values = perigee_typed_scan(zero + 1, more);
+  return values < 0 ? values : PERIGEE_OK;
 }

@@ -8,8 +8,6 @@
 #include <string.h>
 
 #include "base/typed.h"
-#include "core/hot.h"
-#include "core/lane_list.h"
 #include "core/lanes.h"
 #include "core/lock.h"
 #include "core/pool.h"

@@ -30,7 +30,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/system.h"
+#include "base/status.h"
 #include "perigee.h"
 
 _Static_assert(SECRET_KEY == crypto_generichash_BYTES, "a hash is a key");

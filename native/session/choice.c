@@ -9,10 +9,9 @@
 
 #include "core/accounts.h"
 #include "core/fabrics.h"
-#include "core/hot.h"
-#include "core/lane_list.h"
-#include "core/trim.h"
-#include "net/features.h"
+#include "core/lanes.h"
+#include "core/pool.h"
+#include "net/wire.h"
 #include "sessions.h"
 
 /* ---- Choosing ------------------------------------------------------------ */

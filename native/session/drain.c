@@ -28,7 +28,7 @@
  */
 #include "call/calls.h"
 #include "core/lock.h"
-#include "net/features.h"
+#include "net/wire.h"
 #include "sessions.h"
 
 enum { NONE, SAID, QUIET };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * lane_offers.c - how a session gets its additional lanes, and what the two
- * sides tell each other about them by EXTRA (lane_list.h has the states). What
+ * sides tell each other about them by EXTRA (lanes.h has the states). What
  * the peer sends is checked here: the lane's number, its order, and which word
  * it may send when.
  */
@@ -11,10 +11,9 @@
 #include <unistd.h>
 
 #include "core/fabrics.h"
-#include "core/hot.h"
-#include "core/lane_list.h"
+#include "core/lanes.h"
 #include "host/adopted.h"
-#include "net/features.h"
+#include "net/wire.h"
 #include "sessions.h"
 
 /* Stands before the name of an additional transport in TERMS. Peers that do not

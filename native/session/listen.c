@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "base/system.h"
+#include "base/status.h"
 #include "core/lock.h"
 #include "host/adopted.h"
 #include "net/address.h"

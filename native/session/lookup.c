@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/lane_list.h"
 #include "core/lanes.h"
 #include "core/lock.h"
 #include "core/pool.h"

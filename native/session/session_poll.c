@@ -8,8 +8,7 @@
 
 #include "base/stamp.h"
 #include "call/calls.h"
-#include "core/clock.h"
-#include "core/lane_list.h"
+#include "core/engine.h"
 #include "core/lanes.h"
 #include "core/lock.h"
 #include "sessions.h"

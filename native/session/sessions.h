@@ -2,10 +2,10 @@
  *
  * sessions.h - the interface of this folder's modules, to each other and to the
  * folders above. They are listed from those that others use to those that use
- * others: unauth, lane_offers, drain, lookup, peer and dial use none of these
- * (dial uses resolve.h); socket uses them; then streams, choice, session,
- * session_poll, listen, migrate. What a module needs of one above it, it asks
- * of the session (struct upward). Those above say session_end() for an end, and
+ * others: unauth, lane_offers, drain, lookup, peer and dial use none of these;
+ * socket uses them; then streams, choice, session, session_poll, listen,
+ * migrate. What a module needs of one above it, it asks of the session (struct
+ * upward). Those above say session_end() for an end, and
  * those below up->end(). A session that cannot be opened where it is may go
  * back to another address: up->fail() says that, and ends it if it was open.
  */
@@ -14,7 +14,8 @@
 
 #include "base/machine.h"
 #include "core/engine.h"
-#include "net/info.h"
+#include "net/address.h"
+#include "net/wire.h"
 #include "security/handshake.h"
 #include "security/secret.h"
 
@@ -388,5 +389,28 @@ int migrate_called(struct perigee_session *, const struct move *);
  * and now goes back to the address that was dialed first. */
 bool migrate_returns(struct perigee_session *session, int status);
 void migrate_close(struct perigee_engine *engine);
+
+/* ---- dial.c: resolving a host's name ------------------------------------- */
+
+enum { ADDRESSES_MAX = 16 };
+
+/* Addresses in the order in which they are to be tried. */
+struct addresses {
+  union socket_address at[ADDRESSES_MAX];
+  uint32_t count;
+};
+
+struct resolve;
+
+/* Begins a look-up. The watcher is called when another step is due. NULL
+ * without memory. */
+struct resolve *resolve_begin(struct perigee_engine *engine,
+                              const struct address *address,
+                              struct watcher *watcher);
+/* Continues: returns 1 and the addresses, 0, or a status and a sentence. */
+int resolve_step(struct resolve *resolve, struct addresses *found,
+                 char reason[ADDRESS_REASON]);
+/* Ends the look-up; the watcher is not called any more. */
+void resolve_end(struct resolve *resolve);
 
 #endif

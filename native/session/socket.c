@@ -32,8 +32,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "base/system.h"
-#include "core/hot.h"
+#include "base/status.h"
 #include "core/lanes.h"
 #include "host/adopted.h"
 #include "sessions.h"

@@ -54,9 +54,9 @@
 #include <sys/socket.h>
 
 #include "core/fabrics.h"
-#include "core/hot.h"
+#include "core/lanes.h"
 #include "net/address.h"
-#include "net/features.h"
+#include "net/wire.h"
 #include "sessions.h"
 
 const struct machine streams_machine = {

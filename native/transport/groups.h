@@ -6,7 +6,7 @@
 #ifndef TRANSPORT_GROUPS_H
 #define TRANSPORT_GROUPS_H
 
-#include "transport/pieces.h"
+#include "transport/lane.h"
 
 /* ---- What a transport may do ---------------------------------------------
  *
@@ -247,7 +247,7 @@ struct transport_alone {
 
 /* Additional: its lane is one that a session has beside the first. It carries no
  * records, but payloads and one-sided copies of kinds of memory that the first
- * lane cannot reach by itself (lane_list.h tells who chooses, and when).
+ * lane cannot reach by itself (lanes.h tells who chooses, and when).
  * memories: the names of these kinds, and NULL. least: bytes of a payload, or of
  * one item of a transfer, from which on the lane is used.
  *

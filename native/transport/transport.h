@@ -2,7 +2,7 @@
  *
  * transport.h - the table that a transport fills in: perigee_transport.
  * groups.h has those for each group of things that it does, lane.h what a lane
- * is opened with, pieces.h what it moves. A transport carries the records,
+ * is opened with, and what it moves. A transport carries the records,
  * payloads and one-sided copies of one session in a lane that it makes; it
  * knows nothing of calls. No function blocks. Functions that move bytes are
  * steps, which the core's poll repeats until they are done; so a copy by the

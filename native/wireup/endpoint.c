@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * endpoint.c - sessions without a socket, for programs that have a way of their
- * own to carry a text from each side to the other. The text (info.h) holds what
+ * own to carry a text from each side to the other. The text (wire.h) holds what
  * HELLO, TERMS and OFFER hold elsewhere; all later frames go through the lane.
  *
  * The first message. Each side joins when its program gives it the peer's text,
@@ -27,7 +27,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "core/hot.h"
+#include "core/lanes.h"
 #include "core/lock.h"
 #include "operation/operations.h"
 #include "wireup.h"

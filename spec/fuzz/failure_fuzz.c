@@ -2,11 +2,13 @@
  *
  * failure_fuzz.c - any bytes as the data of a failed call: a text up to the
  * first zero byte, and typed values behind it, of limited number.
+ *
+ * decoder: native/operation/outgoing.c
  */
 #include <stdlib.h>
 #include <string.h>
 
-#include "operation/failure.h"
+#include "operation/operations.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   uint64_t text = UINT64_MAX;

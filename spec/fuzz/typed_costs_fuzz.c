@@ -5,7 +5,7 @@
  * with a sum made here, the steps with a simulation of LuaJIT's insertion of
  * keys.
  *
- * Decoders: native/base/typed_costs.c native/base/typed.c
+ * decoder: native/base/typed.c
  */
 #include "fuzz.h"
 

@@ -13,7 +13,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "net/info.h"
+#include "net/wire.h"
 #include "perigee.h"
 
 enum { ROOM = FRAME_HEAD + FRAME_BODY };

@@ -26,11 +26,12 @@ local HEADERS = {
   wire = {
     "The wire format",
     { "wire.h", "/* A decoded frame" },
-    { "record.h", "/* A decoded record" }, { "failure.h", "#ifndef" },
+    { "record.h", "/* A decoded record" },
+    { "operations.h", "/* The most bytes", "/* ---- The text of a failed" },
     { "handshake.h", "#ifndef" }, { "seal.h", "#ifndef" },
     { "ring.h", "#ifndef" }, { "shm.h", "enum { SHM_SIZE_SEALS" },
     { "tcp.h", "/* The content of an offer" }, { "verbs.h", "#ifndef" },
-    { "info.h", "#ifndef" },
+    { "wire.h", "#define INFO_PREFIX", "/* ---- The text of an endpoint" },
   },
 }
 local COMMAND = "lua/perigee/cli/perigee.1"

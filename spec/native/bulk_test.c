@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "memory/bulk.h"
+#include "memory/memory.h"
 #include "support.h"
 
 enum { ROOM = 2 << 20, EDGE = 128, MARK = 0xa5 };

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "net/info.h"
+#include "net/wire.h"
 #include "support.h"
 
 static const struct variant inproc = {"inproc, host", "inproc", "host", 1,

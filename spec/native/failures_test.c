@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "operation/failure.h"
+#include "operation/operations.h"
 
 enum { PLACE = 4096 };
 

@@ -3,7 +3,7 @@
  * features_test.c - a session has the features that both sides have, whatever a
  * peer claims, and each feature can be turned off.
  */
-#include "net/features.h"
+#include "net/wire.h"
 #include "hand.h"
 #include "support.h"
 

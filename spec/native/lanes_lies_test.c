@@ -5,9 +5,9 @@
  */
 #include <stdio.h>
 
-#include "core/lane_list.h"
+#include "core/lanes.h"
 #include "lanes_support.h"
-#include "net/features.h"
+#include "net/wire.h"
 #include "transport/transport.h"
 
 static const struct variant over_sealed = {"sealed", "tcp", "opaque", 1,

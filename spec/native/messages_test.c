@@ -35,7 +35,7 @@ static void two_close(struct two *t) {
   free(t->bytes);
 }
 
-static int send(struct two *t, uint64_t offset, uint64_t length) {
+static int message_send(struct two *t, uint64_t offset, uint64_t length) {
   struct perigee_slice s = {{t->from}, offset, length, 1, length};
   return perigee_send(t->p.session[0], &s, -1);
 }
@@ -54,7 +54,7 @@ static void messages_of_every_size_arrive(void **state) {
     fill_byte(t.to, 0);
     if (i % 2) /* the receive comes first, or the message */
       r = receive(&t, 3, length + 5);
-    s = send(&t, (uint64_t)i, length);
+    s = message_send(&t, (uint64_t)i, length);
     quiet(&t.p, 1 - i % 2);
     if (i % 2 == 0)
       r = receive(&t, 3, length + 5);
@@ -81,7 +81,7 @@ static void messages_meet_receives_in_order(void **state) {
   int sends[MANY], receives[MANY];
   two_open(&t, *state);
   for (int i = 0; i < MANY; i++)
-    sends[i] = send(&t, (uint64_t)i, 1 + (uint64_t)i * 2500);
+    sends[i] = message_send(&t, (uint64_t)i, 1 + (uint64_t)i * 2500);
   for (int i = 0; i < MANY; i++)
     receives[i] = receive(&t, (uint64_t)i * ROW, ROW);
   for (int i = 0; i < MANY; i++) {
@@ -104,7 +104,7 @@ static void a_message_that_is_too_long_ends_both(void **state) {
   two_open(&t, *state);
   fill_byte(t.to, 8);
   for (int i = 1; i < SIZES; i++) {
-    int s = send(&t, 0, sizes[i]), r = receive(&t, 0, sizes[i] - 1);
+    int s = message_send(&t, 0, sizes[i]), r = receive(&t, 0, sizes[i] - 1);
     ended(&t.p, 1, r, PERIGEE_TOO_LARGE);
     ended(&t.p, 0, s, PERIGEE_TOO_LARGE);
   }
@@ -287,11 +287,11 @@ static void a_message_given_up_leaves_the_next_alone(void **state) {
   struct two t;
   two_open(&t, *state);
   for (int polls = 0; polls < 24; polls++) {
-    int r = receive(&t, 0, LENGTH), first = send(&t, 0, LENGTH);
+    int r = receive(&t, 0, LENGTH), first = message_send(&t, 0, LENGTH);
     for (int i = 0; i < polls; i++)
       poll_side(&t.p, i % 2);
     perigee_cancel(t.p.engine[0], first);
-    int second = send(&t, LENGTH, LENGTH);
+    int second = message_send(&t, LENGTH, LENGTH);
     assert_int_equal(until(&t.p, 0, PERIGEE_EVENT_DONE).operation, first);
     ended(&t.p, 1, r, 0);
     int which = message_at(&t, LENGTH);

@@ -15,7 +15,7 @@
 
 enum { AREA = 256 * KIB, UNDER_WAY = 8 };
 
-enum job { IDLE, CALL, LOAN, SEND, READ, WRITE, JOBS };
+enum work { IDLE, CALL, LOAN, SEND, READ, WRITE, JOBS };
 
 struct side {
   const struct variant *variant;
@@ -27,7 +27,7 @@ struct side {
   struct perigee_remote *remote;
   struct perigee_transfer transfers[UNDER_WAY];
   struct {
-    enum job job;
+    enum work job;
     int operation;
     uint64_t length;
   } work[UNDER_WAY];
@@ -113,7 +113,7 @@ static void finished(struct side *s, int i) {
 }
 
 static void begin(struct side *s, int i) {
-  enum job job = CALL + (enum job)(rand_r(&s->seed) % 5);
+  enum work job = CALL + (enum work)(rand_r(&s->seed) % 5);
   uint64_t length =
       (uint64_t)rand_r(&s->seed) % (rand_r(&s->seed) % 16 ? 500 : AREA);
   struct perigee_slice slice = part(s->own, i, length);

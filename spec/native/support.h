@@ -13,7 +13,7 @@
 #include <stdint.h>
 
 /* Before cmocka.h, which defines a macro named fail. */
-#include "core/errors.h"
+#include "core/engine.h"
 
 #include <cmocka.h>
 

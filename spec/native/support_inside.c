@@ -9,8 +9,7 @@
 #include <unistd.h>
 
 #include "call/calls.h"
-#include "core/trim.h"
-#include "session/resolve.h"
+#include "core/pool.h"
 #include "session/sessions.h"
 #include "transport/shm/shm.h"
 

@@ -4,7 +4,7 @@
  * what of their payloads counts, what is sent again, and what a peer may say of
  * them. The peer is played by hand.
  */
-#include "net/features.h"
+#include "net/wire.h"
 #include "played.h"
 #include "session/sessions.h"
 #include "support.h"

@@ -18,10 +18,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "base/system.h"
+#include "base/status.h"
 #include "host/adopted.h"
 #include "host/sized.h"
-#include "memory/guarded.h"
+#include "memory/backing.h"
 
 /* The content of an offer; its descriptors are inbox and outbox. `probed` is an
  * address in this process, at which the bytes are that the peer's TERMS asked

@@ -52,7 +52,7 @@
 
 #include "host/adopted.h"
 #include "host/sized.h"
-#include "memory/guarded.h"
+#include "memory/backing.h"
 #include "shm.h"
 
 /* In a block's address, above its offset: the number of frames sent before

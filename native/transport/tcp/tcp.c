@@ -25,7 +25,7 @@
 #include <linux/tcp.h>
 #include <unistd.h>
 
-#include "memory/guarded.h"
+#include "memory/backing.h"
 
 enum { RING_MIN = 4096, RING_MAX = 16 << 20 };
 

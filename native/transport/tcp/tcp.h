@@ -3,15 +3,15 @@
  * tcp.h - shared by the files of the transport over sockets.
  *
  *   tcp.c          the table, set-up, streams, polls, loans
- *   tcp_receive.c  the way in: heads and bodies, records
- *   tcp_fetch.c    payloads at their receiver: landings, the unexpected queue
+ *   tcp_receive.c  the way in: heads and bodies, records, where fragments land
+ *   tcp_fetch.c    payloads at their receiver: what of them came, the unexpected
+ *                  queue
  *   tcp_feed.c     payloads at their owner: fed, and sent again
  *   tcp_life.c     streams for payloads: what they owe, and their end
  *   tcp_send.c     the way out: the send buffer, records, ends of operations
  *   tcp_sealed.c   sealed streams
  *
- * Each of them uses those below it; tcp_receive.c and tcp_fetch.c use each
- * other, as a fetch reads while it waits for its bytes.
+ * Each of them uses those below it.
  *
  * A lane has stream 0, the session's own socket, and up to 16 more for
  * payloads, so that long payloads do not delay short records. All streams have
@@ -393,6 +393,11 @@ uint64_t tcp_send(struct stream *s, uint64_t limit);
 /* The exposure's memory is not read any more: the rest is sent as zeros. */
 void tcp_disown(struct lane *lane, const struct exposure *exposure);
 bool tcp_idle(const struct stream *s);
+/* Tells the peer's credit, once a share of it is not told. eager_done: the first
+ * bytes of a payload need no room any more. */
+bool tcp_tell_credit(struct lane *lane, uint8_t which, uint64_t at,
+                     uint64_t *told, uint64_t share);
+void tcp_eager_done(struct lane *, uint64_t bytes);
 /* The most of n bytes that are copied in one go (base/budget.h); twice as many,
  * as each call costs something, too. */
 static inline uint64_t tcp_piece(const struct lane *lane, uint64_t n) {
@@ -512,9 +517,6 @@ void tcp_send_again(struct lane *lane);
 /* ---- tcp_receive.c ----------------------------------------------------- */
 /* Reads as much as there is, at most limit bytes; returns the number. */
 uint64_t tcp_receive(struct stream *s, uint64_t limit);
-/* Reads stream 0; true: until nothing was left. Then all is known that the peer
- * said before it sent by another stream. */
-bool tcp_said_all(struct lane *lane);
 static inline uint32_t tcp_unread(const struct stream *s) {
   return s->in_end - s->in_first;
 }
@@ -523,16 +525,15 @@ static inline bool tcp_waits(const struct stream *s) {
   return s->sink == SINK_WAITING || (tcp_unread(s) > 0 && s->rest > 0) ||
          tcp_unread(s) >= TCP_HEAD;
 }
-/* Ends the lane and returns false. */
-bool tcp_protocol_error(struct stream *s, const char *what);
-/* Sets where the next `rest` bytes go. */
-void tcp_sink(struct stream *s, enum sink sink, uint64_t rest);
-/* Counts n of these bytes as received. */
-void tcp_count(struct stream *s, uint64_t n);
 
 int tcp_peek(struct lane *, enum ring, const uint8_t **bytes, uint64_t *length);
 bool tcp_release(struct lane *);
-void tcp_eager_done(struct lane *, uint64_t bytes);
+
+int64_t tcp_fetch(struct lane *, struct fetch *);
+bool tcp_fetch_end(struct lane *, struct fetch *);
+/* The stream was lost: what has come of a fragment does not count, as all of it
+ * comes again. */
+void tcp_forget_fragment(struct stream *s);
 
 /* ---- tcp_fetch.c ------------------------------------------------------- */
 /* Adds the bytes [at, at + length); a status if some of them came before. */
@@ -541,23 +542,42 @@ int ranges_add(struct ranges *, uint64_t at, uint64_t length);
 int ranges_remove(struct ranges *, uint64_t at, uint64_t length);
 void ranges_close(struct ranges *);
 
-int64_t tcp_fetch(struct lane *, struct fetch *);
-bool tcp_fetch_end(struct lane *, struct fetch *);
-/* Sets the sink of a fragment whose head came; false: the stream has to
- * wait. */
-bool tcp_place(struct stream *s);
-/* The fragment's trailer has arrived. */
-void tcp_trailed(struct stream *s);
-/* The stream was lost: what has come of a fragment does not count, as all of it
- * comes again. */
-void tcp_forget_fragment(struct stream *s);
-/* For memory that no CPU can write. bounced copies bytes and returns how many
- * it took; settled tells whether all of them have reached the landing. */
-uint64_t tcp_bounced(struct stream *s, const uint8_t *at, uint64_t n);
-bool tcp_settled(struct stream *s);
 /* The peer has sent ENDED. */
 void tcp_ended_told(struct lane *, const struct tcp_head *);
 bool tcp_live(struct lane *lane, uint16_t operation, uint32_t generation);
 void tcp_peers_close(struct lane *);
+
+/* Returns an operation of the peer, made if needed; NULL without memory. */
+struct tcp_peer *tcp_peer_new(struct lane *lane, uint16_t operation);
+/* Returns the fetch that a fragment belongs to, or NULL. */
+struct fetch *tcp_fetch_of(struct lane *lane, const struct tcp_head *h);
+/* Is the fragment within its payload, and new? Its bytes count as received from
+ * then on. False: the peer violates the protocol, or there is no memory. */
+bool tcp_fetch_takes(struct lane *lane, struct fetch *f,
+                     const struct tcp_head *h);
+/* Takes that back, as the fragment's stream was lost. */
+void tcp_fetch_back(struct lane *lane, struct fetch *f,
+                    const struct tcp_head *h);
+/* Not all of the payload can be had. */
+void tcp_fetch_fails(struct fetch *f, int status);
+void tcp_fetch_got(struct fetch *f, uint32_t length, bool good);
+/* May bytes from `at` on be put there now, as far as order goes? Memory that
+ * copies asynchronously is filled in order only. Nothing goes behind a fragment
+ * whose word is still to come: if its stream is lost, it begins anew. */
+bool tcp_fetch_is_next(const struct lane *lane, const struct fetch *f,
+                       uint64_t at);
+bool tcp_unexpected_full(const struct lane *lane, const struct tcp_head *h);
+/* apart: it lacks bytes before it, which may come again. */
+struct unexpected *tcp_unexpected_add(struct lane *lane,
+                                      const struct tcp_head *head, bool apart);
+/* Returns how many bytes of the fetch are in the unexpected queue, or on their
+ * way there; with `first`, only those that came by stream 0. */
+uint64_t tcp_unexpected_bytes(struct lane *lane, const struct fetch *f,
+                              bool first);
+void tcp_unexpected_free(struct lane *lane, struct unexpected *e);
+/* Moves queued fragments of the fetch into its landing, as far as possible. */
+void tcp_unexpected_take(struct lane *lane, struct fetch *f);
+/* Removes all fragments of a fetch. */
+void tcp_unexpected_forget(struct lane *lane, const struct fetch *f);
 
 #endif

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * tcp_fetch.c - payloads at their receiver. A fragment goes to its landing,
- * directly or through a bounce block; to the unexpected queue, if it came
- * before its landing was known; or nowhere. Each operation of the peer has a
- * queue of its own, so a look-up passes over no other operation's fragments.
+ * tcp_fetch.c - payloads at their receiver: the peer's operations, what of each
+ * payload has come, and the unexpected queue, for fragments that came before
+ * their landing was known. Each operation of the peer has a queue of its own, so
+ * a look-up passes over no other operation's fragments.
  *
  * Each fetch knows which bytes of its payload have been received. Each stream
  * brings fragments in order, but streams overtake each other, so there may be
@@ -146,8 +146,7 @@ static bool peers_room_for(struct lane *lane, uint16_t operation) {
   return true;
 }
 
-/* The same, made if needed; NULL without memory. */
-static struct tcp_peer *tcp_peer_new(struct lane *lane, uint16_t operation) {
+struct tcp_peer *tcp_peer_new(struct lane *lane, uint16_t operation) {
   struct tcp_peer *peer = tcp_peer(lane, operation);
   if (peer || !peers_room_for(lane, operation))
     return peer;
@@ -181,7 +180,7 @@ static bool fragment_is_of(const struct tcp_head *h, const struct fetch *f) {
          (h->which & PART_MASK) == f->part;
 }
 
-static struct fetch *tcp_fetch_of(struct lane *lane, const struct tcp_head *h) {
+struct fetch *tcp_fetch_of(struct lane *lane, const struct tcp_head *h) {
   const struct tcp_peer *peer = tcp_peer(lane, h->operation);
   if (!peer)
     return NULL;
@@ -194,10 +193,8 @@ static struct fetch *tcp_fetch_of(struct lane *lane, const struct tcp_head *h) {
   return NULL;
 }
 
-/* Is the fragment within its payload, and new? Its bytes count as received from
- * then on. False: the peer violates the protocol, or there is no memory. */
-static bool tcp_fetch_takes(struct lane *lane, struct fetch *f,
-                            const struct tcp_head *h) {
+bool tcp_fetch_takes(struct lane *lane, struct fetch *f,
+                     const struct tcp_head *h) {
   bool inside = h->at <= f->total && h->length <= f->total - h->at;
   int status = inside ? ranges_add(&tcp_own(f)->received, h->at, h->length)
                       : PERIGEE_PROTOCOL;
@@ -210,33 +207,28 @@ static bool tcp_fetch_takes(struct lane *lane, struct fetch *f,
   return status == PERIGEE_OK;
 }
 
-/* Takes that back, as the fragment's stream was lost. */
-static void tcp_fetch_back(struct lane *lane, struct fetch *f,
-                           const struct tcp_head *h) {
+void tcp_fetch_back(struct lane *lane, struct fetch *f,
+                    const struct tcp_head *h) {
   if (ranges_remove(&tcp_own(f)->received, h->at, h->length) < 0)
     tcp_break(lane, PERIGEE_NO_MEMORY, "no memory for what comes again");
   if (!f->into->memory->direct)
     payload_seek(f->into, h->at);
 }
 
-/* Not all of the payload can be had. */
-static void tcp_fetch_fails(struct fetch *f, int status) {
+void tcp_fetch_fails(struct fetch *f, int status) {
   if (tcp_own(f)->status == 0)
     tcp_own(f)->status = status;
 }
 
-static void tcp_fetch_got(struct fetch *f, uint32_t length, bool good) {
+void tcp_fetch_got(struct fetch *f, uint32_t length, bool good) {
   if (good)
     f->done += length;
   else
     tcp_fetch_fails(f, PERIGEE_CANCELLED); /* its owner gave it up */
 }
 
-/* May bytes from `at` on be put there now, as far as order goes? Memory that
- * copies asynchronously is filled in order only. Nothing goes behind a fragment
- * whose word is still to come: if its stream is lost, it begins anew. */
-static bool fragment_is_next(const struct lane *lane, const struct fetch *f,
-                             uint64_t at) {
+bool tcp_fetch_is_next(const struct lane *lane, const struct fetch *f,
+                       uint64_t at) {
   for (uint32_t i = 0; i < lane->stream_count; i++)
     if (lane->streams[i] && lane->streams[i]->fetch == f)
       return false;
@@ -271,7 +263,7 @@ static bool unexpected_is_late(const struct unexpected *e) {
   return !(e->head.which & PART_EAGER) && !e->apart;
 }
 
-static void unexpected_free(struct lane *lane, struct unexpected *e) {
+void tcp_unexpected_free(struct lane *lane, struct unexpected *e) {
   tcp_peer(lane, e->head.operation)->unexpected_count--;
   lane->unexpected_count--;
   share_back(lane->options.share, SHARE_POOLED, unexpected_size(&e->head));
@@ -292,16 +284,14 @@ static void unexpected_free(struct lane *lane, struct unexpected *e) {
   free(e);
 }
 
-static bool tcp_unexpected_full(const struct lane *lane,
-                                const struct tcp_head *h) {
+bool tcp_unexpected_full(const struct lane *lane, const struct tcp_head *h) {
   const struct tcp_peer *peer = tcp_peer(lane, h->operation);
   return lane->unexpected_count >= TCP_UNEXPECTED ||
          (peer && peer->unexpected_count >= TCP_UNEXPECTED_EACH);
 }
 
-/* apart: it lacks bytes before it, which may come again. */
-static struct unexpected *
-tcp_unexpected_add(struct lane *lane, const struct tcp_head *head, bool apart) {
+struct unexpected *tcp_unexpected_add(struct lane *lane,
+                                      const struct tcp_head *head, bool apart) {
   struct tcp_peer *peer = tcp_peer_new(lane, head->operation);
   uint64_t bytes = unexpected_size(head);
   if (!peer || !share_take(lane->options.share, SHARE_POOLED, bytes))
@@ -320,10 +310,8 @@ tcp_unexpected_add(struct lane *lane, const struct tcp_head *head, bool apart) {
   return e;
 }
 
-/* Returns how many bytes of the fetch are in the unexpected queue, or on their
- * way there; with `first`, only those that came by stream 0. */
-static uint64_t tcp_unexpected_bytes(struct lane *lane, const struct fetch *f,
-                                     bool first) {
+uint64_t tcp_unexpected_bytes(struct lane *lane, const struct fetch *f,
+                              bool first) {
   const struct unexpected *e = unexpected_first(lane, f->operation);
   uint64_t sum = 0;
   for (; e; e = unexpected_behind(lane, e))
@@ -342,7 +330,7 @@ static void unexpected_leave(struct lane *lane, uint16_t operation,
     next = unexpected_behind(lane, e);
     if (f ? fragment_is_of(&e->head, f)
           : !e->walking && e->head.generation == generation)
-      unexpected_free(lane, e);
+      tcp_unexpected_free(lane, e);
   }
 }
 
@@ -353,8 +341,7 @@ static void tcp_unexpected_drop(struct lane *lane, uint16_t operation,
   unexpected_leave(lane, operation, generation, NULL);
 }
 
-/* Removes all fragments of a fetch. */
-static void tcp_unexpected_forget(struct lane *lane, const struct fetch *f) {
+void tcp_unexpected_forget(struct lane *lane, const struct fetch *f) {
   unexpected_leave(lane, f->operation, f->generation, f);
 }
 
@@ -395,7 +382,7 @@ static bool unexpected_is_ripe(const struct lane *lane,
     if (lane->streams[i] && lane->streams[i]->unexpected == e)
       return false;
   return f->into->memory->direct || e->walking ||
-         fragment_is_next(lane, f, e->head.at);
+         tcp_fetch_is_next(lane, f, e->head.at);
 }
 
 /* Moves an entry into its landing and frees it once all of it is there. An
@@ -421,11 +408,10 @@ static void unexpected_deliver(struct lane *lane, struct unexpected *e,
   if (n >= 0 && e->put < e->got)
     return;
   tcp_fetch_got(f, e->head.length, e->good);
-  unexpected_free(lane, e);
+  tcp_unexpected_free(lane, e);
 }
 
-/* Moves queued fragments of the fetch into its landing, as far as possible. */
-static void tcp_unexpected_take(struct lane *lane, struct fetch *f) {
+void tcp_unexpected_take(struct lane *lane, struct fetch *f) {
   struct unexpected *e = unexpected_first(lane, f->operation), *next;
   for (; e; e = next) {
     next = unexpected_behind(lane, e);
@@ -434,278 +420,4 @@ static void tcp_unexpected_take(struct lane *lane, struct fetch *f) {
     if (lane->status < 0)
       return;
   }
-}
-
-/* ---- Where a fragment goes ----------------------------------------------- */
-
-/* The copy in progress belongs to the payload itself. */
-static bool fragment_in_turn(const struct lane *lane, const struct fetch *f,
-                             const struct tcp_head *h) {
-  return f->into->memory->direct ||
-         (fragment_is_next(lane, f, h->at) && !payload_busy(f->into));
-}
-
-/* Does the fragment wait for bytes that neither a stream nor the queue can
- * bring? A peer that sends in order does not cause that. */
-static bool fragment_is_stuck(struct stream *s) {
-  struct lane *lane = s->lane;
-  const struct tcp_head *h = &s->head;
-  struct fetch *f = s->sink == SINK_WAITING ? tcp_fetch_of(lane, h) : NULL;
-  return f && !fragment_in_turn(lane, f, h) && !payload_busy(f->into) &&
-         tcp_own(f)->status == 0 &&
-         tcp_live(lane, h->operation, h->generation) &&
-         tcp_unexpected_bytes(lane, f, false) == 0;
-}
-
-static bool fragments_are_stuck(const struct lane *lane) {
-  for (uint32_t i = 0; i < lane->stream_count; i++)
-    if (lane->streams[i] && lane->streams[i]->fd >= 0 &&
-        !fragment_is_stuck(lane->streams[i]))
-      return false;
-  return true;
-}
-
-/* The bytes that the fragment lacks may come again by stream 0, which so may
- * not stop for it. No window bounds what is queued then, but the peer's share
- * does, and the number for one operation: beyond that the operation ends. */
-static bool fragment_out_of_turn(struct stream *s, struct fetch *f) {
-  struct lane *lane = s->lane;
-  const struct tcp_head *h = &s->head;
-  if (payload_busy(f->into) && h->at == f->into->done)
-    return false;
-  bool full = tcp_unexpected_full(lane, h);
-  s->unexpected = full ? NULL : tcp_unexpected_add(lane, h, true);
-  if (!s->unexpected)
-    tcp_fetch_fails(f, PERIGEE_NO_MEMORY);
-  tcp_sink(s, s->unexpected ? SINK_UNEXPECTED : SINK_DROP, h->length);
-  return true;
-}
-
-static bool fragment_has_to_wait(struct stream *s, struct fetch *f) {
-  if (s->lane->options.heals)
-    return s->number == 0 && fragment_out_of_turn(s, f);
-  return fragments_are_stuck(s->lane) && tcp_protocol_error(s, "a fragment");
-}
-
-static bool fragment_lands(struct stream *s, struct fetch *f) {
-  struct lane *lane = s->lane;
-  const struct tcp_head *h = &s->head;
-  if (!fragment_in_turn(lane, f, h))
-    return fragment_has_to_wait(s, f);
-  /* Others can see the landing: is the end known (stream_look_ahead)? */
-  bool asks = f->careful && s->number > 0, all = !asks || tcp_said_all(lane);
-  if (asks && !tcp_live(lane, f->operation, f->generation)) {
-    tcp_sink(s, SINK_DROP, h->length);
-    return true;
-  }
-  if (!all)
-    return false;
-  if (lane->status < 0 || !tcp_fetch_takes(lane, f, h))
-    return false;
-  s->fetch = f;
-  s->walk = *f->into;
-  s->walk.done = h->at;
-  s->bounced = s->put = 0;
-  tcp_sink(s, SINK_FETCH, h->length);
-  return true;
-}
-
-/* Puts the fragment into the unexpected queue, if it may go there. If others
- * can see the landing, the fragments of stream 0 have to go in order, unless
- * some may come again; fragments that no window bounds wait until there is room.
- * Other streams may have brought later bytes already. */
-static bool fragment_is_unexpected(struct stream *s, struct fetch *f) {
-  struct lane *lane = s->lane;
-  const struct tcp_head *h = &s->head;
-  if (f && lane->options.heals && !f->into->memory->direct &&
-      !fragment_in_turn(lane, f, h))
-    return fragment_out_of_turn(s, f);
-  if (f && !lane->options.heals && h->at != tcp_own(f)->unexpected_bytes)
-    return tcp_protocol_error(s, "a fragment");
-  if (tcp_unexpected_full(lane, h))
-    return f && lane->options.heals
-               ? false
-               : tcp_protocol_error(s, "more fragments before their time");
-  if (!(h->which & PART_EAGER) &&
-      (lane->unexpected_late >= TCP_WINDOW ||
-       (lane->options.share &&
-        !share_may(lane->options.share, SHARE_POOLED, h->length))))
-    return false;
-  s->unexpected = tcp_unexpected_add(lane, h, false);
-  if (!s->unexpected)
-    tcp_break(lane, PERIGEE_NO_MEMORY, "no memory for what comes too early");
-  else
-    s->unexpected->first = s->number == 0;
-  if (f)
-    tcp_own(f)->unexpected_bytes += h->length;
-  tcp_sink(s, SINK_UNEXPECTED, h->length);
-  return s->unexpected != NULL;
-}
-
-/* Returns false if the stream has to wait. */
-bool tcp_place(struct stream *s) {
-  struct lane *lane = s->lane;
-  const struct tcp_head *h = &s->head;
-  struct fetch *f = tcp_fetch_of(lane, h);
-  s->fetch = NULL;
-  if (f && !(f->careful && s->number == 0))
-    return fragment_lands(s, f);
-  if ((!f && !(h->which & PART_EAGER)) ||
-      !tcp_live(lane, h->operation, h->generation)) {
-    tcp_sink(s, SINK_DROP, h->length);
-    return true;
-  }
-  if (!f && s->patience > 0 && !lane->armed)
-    return false;
-  return fragment_is_unexpected(s, f);
-}
-
-void tcp_trailed(struct stream *s) {
-  bool good = s->trailer == TCP_GOOD;
-  if (s->fetch)
-    tcp_fetch_got(s->fetch, s->head.length, good);
-  if (s->unexpected)
-    s->unexpected->good = good;
-  else if (s->head.which & PART_EAGER)
-    tcp_eager_done(s->lane, s->head.length);
-  s->fetch = NULL;
-  s->unexpected = NULL;
-  tcp_sink(s, SINK_HEAD, 0);
-  tcp_came(s);
-}
-
-/* Takes back what has come of a fragment. */
-static void fragment_take_back(struct stream *s) {
-  struct lane *lane = s->lane;
-  if (s->sink == SINK_HEAD)
-    return;
-  if (s->fetch)
-    tcp_fetch_back(lane, s->fetch, &s->head);
-  if (s->unexpected)
-    unexpected_free(lane, s->unexpected);
-  if (s->head.which & PART_EAGER)
-    lane->eager_got -= s->head.length;
-}
-
-void tcp_forget_fragment(struct stream *s) {
-  fragment_take_back(s);
-  s->fetch = NULL;
-  s->unexpected = NULL;
-  tcp_sink(s, SINK_HEAD, 0);
-  s->in_first = s->in_end = 0;
-}
-
-/* ---- Memory that no CPU can write ---------------------------------------- */
-
-/* Copies bytes into the bounce block, from where memory that no CPU can write
- * takes them. Returns how many bytes of `at` it took. */
-uint64_t tcp_bounced(struct stream *s, const uint8_t *at, uint64_t n) {
-  struct payload *into = s->fetch->into;
-  if (!s->bounce && !(s->bounce = malloc(TCP_BOUNCE))) {
-    tcp_break(s->lane, PERIGEE_NO_MEMORY, "no memory for a bounce block");
-    return 0;
-  }
-  if (s->put == s->bounced && s->put == TCP_BOUNCE)
-    s->put = s->bounced = 0;
-  if (n > TCP_BOUNCE - s->bounced)
-    n = TCP_BOUNCE - s->bounced;
-  memcpy(s->bounce + s->bounced, at, n);
-  s->bounced += (uint32_t)n;
-  tcp_count(s, n);
-  if (s->bounced < TCP_BOUNCE && s->rest > 0)
-    return n;
-  int64_t put = payload_put(into, s->bounce + s->put, s->bounced - s->put);
-  if (put > 0)
-    s->put += (uint32_t)put;
-  return n;
-}
-
-/* Has everything that went through the bounce block reached the landing? */
-bool tcp_settled(struct stream *s) {
-  if (s->put == s->bounced || !s->fetch || s->fetch->into->memory->direct)
-    return true;
-  int64_t put =
-      payload_put(s->fetch->into, s->bounce + s->put, s->bounced - s->put);
-  if (put < 0)
-    tcp_own(s->fetch)->status = (int)put;
-  if (put != 0)
-    s->put = put < 0 ? s->bounced : s->put + (uint32_t)put;
-  return s->put == s->bounced;
-}
-
-/* ---- The fetch ----------------------------------------------------------- */
-
-static int fetch_claim(struct lane *lane, struct fetch *f) {
-  const struct source *s = &f->source;
-  struct tcp_head claim = {.type = TCP_CLAIM,
-                           .which = f->part,
-                           .operation = f->operation,
-                           .generation = f->generation};
-  if (s->kind != SOURCE_PUSHED || s->count != 1 || s->block != f->total ||
-      s->address > f->total || f->part > PART_MASK)
-    return PERIGEE_PROTOCOL;
-  struct tcp_peer *peer = tcp_peer_new(lane, f->operation);
-  if (!peer)
-    return PERIGEE_NO_MEMORY;
-  tcp_own(f)->begun = true;
-  tcp_own(f)->unexpected_bytes = tcp_unexpected_bytes(lane, f, true);
-  list_append(&peer->fetches, &tcp_own(f)->node);
-  if (s->address == f->total || !tcp_put(lane->streams[0], &claim, NULL))
-    return PERIGEE_OK;
-  tcp_send(lane->streams[0], TCP_TURN);
-  return PERIGEE_OK;
-}
-
-/* Reads from all streams. The fetches of one poll share what the poll may read;
- * a stream that had nothing more is not read again in that poll. */
-static void fetch_pump(struct lane *lane) {
-  for (uint32_t i = 0; i < lane->stream_count; i++) {
-    struct stream *s = tcp_in_turn(lane, i);
-    if (!s || s->dry || (lane->armed && !s->readable))
-      continue;
-    uint64_t n = tcp_receive(s, lane->may_read);
-    if (i == 0)
-      lane->may_read -= n < lane->may_read ? n : lane->may_read;
-  }
-}
-
-/* May queued bytes be put where others see them? Not if the operation's end lies
- * unread in stream 0; but if that waits for the room that they take. */
-static bool fetch_may_land(struct lane *lane, const struct fetch *f) {
-  return !f->careful ||
-         ((tcp_said_all(lane) || lane->streams[0]->sink == SINK_WAITING) &&
-          tcp_live(lane, f->operation, f->generation));
-}
-
-int64_t tcp_fetch(struct lane *lane, struct fetch *f) {
-  int status = lane->cut ? PERIGEE_PEER_LOST : PERIGEE_OK;
-  if (status == PERIGEE_OK && !tcp_own(f)->begun)
-    status = fetch_claim(lane, f);
-  if (status < 0)
-    return status;
-  fetch_pump(lane);
-  if (lane->unexpected_count > 0 && fetch_may_land(lane, f))
-    tcp_unexpected_take(lane, f);
-  struct tcp_fetch *own = tcp_own(f);
-  if (own->status < 0)
-    return own->status;
-  int64_t moved = (int64_t)(own->came - own->told);
-  own->told = own->came;
-  return moved;
-}
-
-bool tcp_fetch_end(struct lane *lane, struct fetch *f) {
-  list_remove(&tcp_own(f)->node);
-  for (uint32_t i = 0; i < lane->stream_count; i++) {
-    struct stream *s = lane->streams[i];
-    if (!s || s->fetch != f)
-      continue;
-    s->fetch = NULL;
-    s->put = s->bounced;
-    if (s->sink == SINK_FETCH)
-      s->sink = SINK_DROP;
-  }
-  tcp_unexpected_forget(lane, f);
-  ranges_close(&tcp_own(f)->received);
-  return payload_quiet(f->into);
 }

@@ -18,8 +18,9 @@
  *   fetch, drop, unexpected  all came    trailer
  *   trailer   it came                    head
  *
- * Fragments are the matter of tcp_fetch.c, which reads on from here while it
- * waits for more.
+ * A fragment goes to its landing, directly or through a bounce block; to the
+ * unexpected queue (tcp_fetch.c), if it came before its landing was known; or
+ * nowhere. A fetch reads while it waits for more.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -36,7 +37,8 @@
 enum { HEAD_COSTS = 1 << 10, HEADS_LEAST = 64 };
 enum { WORD = 8 };
 
-bool tcp_protocol_error(struct stream *s, const char *what) {
+/* Ends the lane and returns false. */
+static bool tcp_protocol_error(struct stream *s, const char *what) {
   tcp_break(s->lane, PERIGEE_PROTOCOL,
             "the peer broke the protocol: %s that no Perigee of this version "
             "sends",
@@ -44,9 +46,17 @@ bool tcp_protocol_error(struct stream *s, const char *what) {
   return false;
 }
 
-void tcp_sink(struct stream *s, enum sink sink, uint64_t rest) {
+/* Sets where the next `rest` bytes go. */
+static void tcp_sink(struct stream *s, enum sink sink, uint64_t rest) {
   s->sink = (uint8_t)sink;
   s->rest = rest;
+}
+
+/* Counts n of these bytes as received. */
+static void tcp_count(struct stream *s, uint64_t n) {
+  s->rest -= n;
+  if (s->fetch)
+    tcp_own(s->fetch)->came += n;
 }
 
 /* ---- Records ------------------------------------------------------------- */
@@ -106,30 +116,217 @@ int tcp_peek(struct lane *lane, enum ring ring, const uint8_t **bytes,
   return 1;
 }
 
-static bool credit_tell_peer(struct lane *lane, uint8_t which, uint64_t at,
-                             uint64_t *told, uint64_t share) {
-  struct tcp_head head = {.type = TCP_CREDIT, .which = which, .at = at};
-  if (at - *told < share || lane->cut || lane->stream_count == 0)
-    return false;
-  *told = at;
-  return tcp_put(lane->streams[0], &head, NULL);
-}
-
 bool tcp_release(struct lane *lane) {
   bool told = false;
   for (int i = 0; i < RINGS; i++) {
     struct inbox *in = &lane->in[i];
     in->released = in->taken;
-    told |= credit_tell_peer(lane, (uint8_t)i, in->released, &in->told,
-                             lane->options.ring / 4);
+    told |= tcp_tell_credit(lane, (uint8_t)i, in->released, &in->told,
+                            lane->options.ring / 4);
   }
   return told;
 }
 
-void tcp_eager_done(struct lane *lane, uint64_t bytes) {
-  lane->eager_done += bytes;
-  credit_tell_peer(lane, WHICH_EAGER, lane->eager_done, &lane->eager_told,
-                   TCP_WINDOW / 4);
+/* ---- Where a fragment goes ----------------------------------------------- */
+
+/* The copy in progress belongs to the payload itself. */
+static bool fragment_in_turn(const struct lane *lane, const struct fetch *f,
+                             const struct tcp_head *h) {
+  return f->into->memory->direct ||
+         (tcp_fetch_is_next(lane, f, h->at) && !payload_busy(f->into));
+}
+
+/* Does the fragment wait for bytes that neither a stream nor the queue can
+ * bring? A peer that sends in order does not cause that. */
+static bool fragment_is_stuck(struct stream *s) {
+  struct lane *lane = s->lane;
+  const struct tcp_head *h = &s->head;
+  struct fetch *f = s->sink == SINK_WAITING ? tcp_fetch_of(lane, h) : NULL;
+  return f && !fragment_in_turn(lane, f, h) && !payload_busy(f->into) &&
+         tcp_own(f)->status == 0 &&
+         tcp_live(lane, h->operation, h->generation) &&
+         tcp_unexpected_bytes(lane, f, false) == 0;
+}
+
+static bool fragments_are_stuck(const struct lane *lane) {
+  for (uint32_t i = 0; i < lane->stream_count; i++)
+    if (lane->streams[i] && lane->streams[i]->fd >= 0 &&
+        !fragment_is_stuck(lane->streams[i]))
+      return false;
+  return true;
+}
+
+/* The bytes that the fragment lacks may come again by stream 0, which so may
+ * not stop for it. No window bounds what is queued then, but the peer's share
+ * does, and the number for one operation: beyond that the operation ends. */
+static bool fragment_out_of_turn(struct stream *s, struct fetch *f) {
+  struct lane *lane = s->lane;
+  const struct tcp_head *h = &s->head;
+  if (payload_busy(f->into) && h->at == f->into->done)
+    return false;
+  bool full = tcp_unexpected_full(lane, h);
+  s->unexpected = full ? NULL : tcp_unexpected_add(lane, h, true);
+  if (!s->unexpected)
+    tcp_fetch_fails(f, PERIGEE_NO_MEMORY);
+  tcp_sink(s, s->unexpected ? SINK_UNEXPECTED : SINK_DROP, h->length);
+  return true;
+}
+
+static bool fragment_has_to_wait(struct stream *s, struct fetch *f) {
+  if (s->lane->options.heals)
+    return s->number == 0 && fragment_out_of_turn(s, f);
+  return fragments_are_stuck(s->lane) && tcp_protocol_error(s, "a fragment");
+}
+
+/* Reads stream 0; true: until nothing was left. Then all is known that the peer
+ * said before it sent by another stream. */
+static bool tcp_said_all(struct lane *lane);
+
+static bool fragment_lands(struct stream *s, struct fetch *f) {
+  struct lane *lane = s->lane;
+  const struct tcp_head *h = &s->head;
+  if (!fragment_in_turn(lane, f, h))
+    return fragment_has_to_wait(s, f);
+  /* Others can see the landing: is the end known (stream_look_ahead)? */
+  bool asks = f->careful && s->number > 0, all = !asks || tcp_said_all(lane);
+  if (asks && !tcp_live(lane, f->operation, f->generation)) {
+    tcp_sink(s, SINK_DROP, h->length);
+    return true;
+  }
+  if (!all)
+    return false;
+  if (lane->status < 0 || !tcp_fetch_takes(lane, f, h))
+    return false;
+  s->fetch = f;
+  s->walk = *f->into;
+  s->walk.done = h->at;
+  s->bounced = s->put = 0;
+  tcp_sink(s, SINK_FETCH, h->length);
+  return true;
+}
+
+/* Puts the fragment into the unexpected queue, if it may go there. If others
+ * can see the landing, the fragments of stream 0 have to go in order, unless
+ * some may come again; fragments that no window bounds wait until there is room.
+ * Other streams may have brought later bytes already. */
+static bool fragment_is_unexpected(struct stream *s, struct fetch *f) {
+  struct lane *lane = s->lane;
+  const struct tcp_head *h = &s->head;
+  if (f && lane->options.heals && !f->into->memory->direct &&
+      !fragment_in_turn(lane, f, h))
+    return fragment_out_of_turn(s, f);
+  if (f && !lane->options.heals && h->at != tcp_own(f)->unexpected_bytes)
+    return tcp_protocol_error(s, "a fragment");
+  if (tcp_unexpected_full(lane, h))
+    return f && lane->options.heals
+               ? false
+               : tcp_protocol_error(s, "more fragments before their time");
+  if (!(h->which & PART_EAGER) &&
+      (lane->unexpected_late >= TCP_WINDOW ||
+       (lane->options.share &&
+        !share_may(lane->options.share, SHARE_POOLED, h->length))))
+    return false;
+  s->unexpected = tcp_unexpected_add(lane, h, false);
+  if (!s->unexpected)
+    tcp_break(lane, PERIGEE_NO_MEMORY, "no memory for what comes too early");
+  else
+    s->unexpected->first = s->number == 0;
+  if (f)
+    tcp_own(f)->unexpected_bytes += h->length;
+  tcp_sink(s, SINK_UNEXPECTED, h->length);
+  return s->unexpected != NULL;
+}
+
+/* Sets the sink of a fragment whose head came; false: the stream has to wait. */
+static bool tcp_place(struct stream *s) {
+  struct lane *lane = s->lane;
+  const struct tcp_head *h = &s->head;
+  struct fetch *f = tcp_fetch_of(lane, h);
+  s->fetch = NULL;
+  if (f && !(f->careful && s->number == 0))
+    return fragment_lands(s, f);
+  if ((!f && !(h->which & PART_EAGER)) ||
+      !tcp_live(lane, h->operation, h->generation)) {
+    tcp_sink(s, SINK_DROP, h->length);
+    return true;
+  }
+  if (!f && s->patience > 0 && !lane->armed)
+    return false;
+  return fragment_is_unexpected(s, f);
+}
+
+/* The fragment's trailer has arrived. */
+static void tcp_trailed(struct stream *s) {
+  bool good = s->trailer == TCP_GOOD;
+  if (s->fetch)
+    tcp_fetch_got(s->fetch, s->head.length, good);
+  if (s->unexpected)
+    s->unexpected->good = good;
+  else if (s->head.which & PART_EAGER)
+    tcp_eager_done(s->lane, s->head.length);
+  s->fetch = NULL;
+  s->unexpected = NULL;
+  tcp_sink(s, SINK_HEAD, 0);
+  tcp_came(s);
+}
+
+/* Takes back what has come of a fragment. */
+static void fragment_take_back(struct stream *s) {
+  struct lane *lane = s->lane;
+  if (s->sink == SINK_HEAD)
+    return;
+  if (s->fetch)
+    tcp_fetch_back(lane, s->fetch, &s->head);
+  if (s->unexpected)
+    tcp_unexpected_free(lane, s->unexpected);
+  if (s->head.which & PART_EAGER)
+    lane->eager_got -= s->head.length;
+}
+
+void tcp_forget_fragment(struct stream *s) {
+  fragment_take_back(s);
+  s->fetch = NULL;
+  s->unexpected = NULL;
+  tcp_sink(s, SINK_HEAD, 0);
+  s->in_first = s->in_end = 0;
+}
+
+/* ---- Memory that no CPU can write ---------------------------------------- */
+
+/* Copies bytes into the bounce block, from where memory that no CPU can write
+ * takes them. Returns how many bytes of `at` it took. */
+static uint64_t tcp_bounced(struct stream *s, const uint8_t *at, uint64_t n) {
+  struct payload *into = s->fetch->into;
+  if (!s->bounce && !(s->bounce = malloc(TCP_BOUNCE))) {
+    tcp_break(s->lane, PERIGEE_NO_MEMORY, "no memory for a bounce block");
+    return 0;
+  }
+  if (s->put == s->bounced && s->put == TCP_BOUNCE)
+    s->put = s->bounced = 0;
+  if (n > TCP_BOUNCE - s->bounced)
+    n = TCP_BOUNCE - s->bounced;
+  memcpy(s->bounce + s->bounced, at, n);
+  s->bounced += (uint32_t)n;
+  tcp_count(s, n);
+  if (s->bounced < TCP_BOUNCE && s->rest > 0)
+    return n;
+  int64_t put = payload_put(into, s->bounce + s->put, s->bounced - s->put);
+  if (put > 0)
+    s->put += (uint32_t)put;
+  return n;
+}
+
+/* Has everything that went through the bounce block reached the landing? */
+static bool tcp_settled(struct stream *s) {
+  if (s->put == s->bounced || !s->fetch || s->fetch->into->memory->direct)
+    return true;
+  int64_t put =
+      payload_put(s->fetch->into, s->bounce + s->put, s->bounced - s->put);
+  if (put < 0)
+    tcp_own(s->fetch)->status = (int)put;
+  if (put != 0)
+    s->put = put < 0 ? s->bounced : s->put + (uint32_t)put;
+  return s->put == s->bounced;
 }
 
 /* ---- Heads --------------------------------------------------------------- */
@@ -222,12 +419,6 @@ static bool head_begin(struct stream *s) {
 }
 
 /* ---- Bodies -------------------------------------------------------------- */
-
-void tcp_count(struct stream *s, uint64_t n) {
-  s->rest -= n;
-  if (s->fetch)
-    tcp_own(s->fetch)->came += n;
-}
 
 static uint64_t body_frames(struct stream *s, const uint8_t *at, uint64_t n) {
   struct lane *lane = s->lane;
@@ -402,7 +593,7 @@ static void stream_hung_up(struct stream *s, int64_t got) {
 }
 
 /* Twice, as a read that found less than there was room for is the last one. */
-bool tcp_said_all(struct lane *lane) {
+static bool tcp_said_all(struct lane *lane) {
   struct stream *s = lane->streams[0];
   s->dry = false;
   for (int i = 0; i < 2 && !s->dry; i++)
@@ -460,4 +651,81 @@ uint64_t tcp_receive(struct stream *s, uint64_t limit) {
   if (s->number > 0)
     s->lane->may_read -= done < s->lane->may_read ? done : s->lane->may_read;
   return done;
+}
+
+/* ---- The fetch ----------------------------------------------------------- */
+
+static int fetch_claim(struct lane *lane, struct fetch *f) {
+  const struct source *s = &f->source;
+  struct tcp_head claim = {.type = TCP_CLAIM,
+                           .which = f->part,
+                           .operation = f->operation,
+                           .generation = f->generation};
+  if (s->kind != SOURCE_PUSHED || s->count != 1 || s->block != f->total ||
+      s->address > f->total || f->part > PART_MASK)
+    return PERIGEE_PROTOCOL;
+  struct tcp_peer *peer = tcp_peer_new(lane, f->operation);
+  if (!peer)
+    return PERIGEE_NO_MEMORY;
+  tcp_own(f)->begun = true;
+  tcp_own(f)->unexpected_bytes = tcp_unexpected_bytes(lane, f, true);
+  list_append(&peer->fetches, &tcp_own(f)->node);
+  if (s->address == f->total || !tcp_put(lane->streams[0], &claim, NULL))
+    return PERIGEE_OK;
+  tcp_send(lane->streams[0], TCP_TURN);
+  return PERIGEE_OK;
+}
+
+/* Reads from all streams. The fetches of one poll share what the poll may read;
+ * a stream that had nothing more is not read again in that poll. */
+static void fetch_pump(struct lane *lane) {
+  for (uint32_t i = 0; i < lane->stream_count; i++) {
+    struct stream *s = tcp_in_turn(lane, i);
+    if (!s || s->dry || (lane->armed && !s->readable))
+      continue;
+    uint64_t n = tcp_receive(s, lane->may_read);
+    if (i == 0)
+      lane->may_read -= n < lane->may_read ? n : lane->may_read;
+  }
+}
+
+/* May queued bytes be put where others see them? Not if the operation's end lies
+ * unread in stream 0; but if that waits for the room that they take. */
+static bool fetch_may_land(struct lane *lane, const struct fetch *f) {
+  return !f->careful ||
+         ((tcp_said_all(lane) || lane->streams[0]->sink == SINK_WAITING) &&
+          tcp_live(lane, f->operation, f->generation));
+}
+
+int64_t tcp_fetch(struct lane *lane, struct fetch *f) {
+  int status = lane->cut ? PERIGEE_PEER_LOST : PERIGEE_OK;
+  if (status == PERIGEE_OK && !tcp_own(f)->begun)
+    status = fetch_claim(lane, f);
+  if (status < 0)
+    return status;
+  fetch_pump(lane);
+  if (lane->unexpected_count > 0 && fetch_may_land(lane, f))
+    tcp_unexpected_take(lane, f);
+  struct tcp_fetch *own = tcp_own(f);
+  if (own->status < 0)
+    return own->status;
+  int64_t moved = (int64_t)(own->came - own->told);
+  own->told = own->came;
+  return moved;
+}
+
+bool tcp_fetch_end(struct lane *lane, struct fetch *f) {
+  list_remove(&tcp_own(f)->node);
+  for (uint32_t i = 0; i < lane->stream_count; i++) {
+    struct stream *s = lane->streams[i];
+    if (!s || s->fetch != f)
+      continue;
+    s->fetch = NULL;
+    s->put = s->bounced;
+    if (s->sink == SINK_FETCH)
+      s->sink = SINK_DROP;
+  }
+  tcp_unexpected_forget(lane, f);
+  ranges_close(&tcp_own(f)->received);
+  return payload_quiet(f->into);
 }

@@ -349,3 +349,20 @@ void tcp_mark(struct lane *lane, uint16_t operation, uint32_t generation) {
   if (told != 0 && generation != 0 && generation - told > GENERATIONS_APART)
     tcp_ended(lane, operation, generation - 1);
 }
+
+/* ---- Credit for the peer ------------------------------------------------- */
+
+bool tcp_tell_credit(struct lane *lane, uint8_t which, uint64_t at,
+                     uint64_t *told, uint64_t share) {
+  struct tcp_head head = {.type = TCP_CREDIT, .which = which, .at = at};
+  if (at - *told < share || lane->cut || lane->stream_count == 0)
+    return false;
+  *told = at;
+  return tcp_put(lane->streams[0], &head, NULL);
+}
+
+void tcp_eager_done(struct lane *lane, uint64_t bytes) {
+  lane->eager_done += bytes;
+  tcp_tell_credit(lane, WHICH_EAGER, lane->eager_done, &lane->eager_told,
+                  TCP_WINDOW / 4);
+}

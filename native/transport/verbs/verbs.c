@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "host/adopted.h"
-#include "memory/guarded.h"
+#include "memory/backing.h"
 #include "verbs.h"
 
 enum { OFFER_VERSION = 1 };

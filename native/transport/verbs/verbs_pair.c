@@ -2,7 +2,7 @@
  *
  * verbs_pair.c - queue pairs: made, connected, destroyed; what is posted on
  * them and completes; and pairs that break, or have to be fenced: reset,
- * rebuilt, or down for good. verbs_pair.h has their states.
+ * rebuilt, or down for good. verbs.h has their states.
  *
  * Slots record what was posted. A completion retires all slots up to its own,
  * as a reliable pair completes in order. The ids of work requests contain the

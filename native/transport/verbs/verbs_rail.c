@@ -23,7 +23,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "verbs_rail.h"
+#include "verbs.h"
 
 #define NODES "/dev/infiniband"
 enum { OWED = 32, CQ_FIRST = 1024 };
