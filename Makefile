@@ -17,6 +17,8 @@ PREFIX ?= /usr/local
 BINDIR ?= $(PREFIX)/bin
 LUADIR ?= $(PREFIX)/share/lua/5.1
 LIBDIR ?= $(PREFIX)/lib/lua/5.1
+CLIBDIR ?= $(PREFIX)/lib
+INCLUDEDIR ?= $(PREFIX)/include
 MANDIR ?= $(PREFIX)/share/man
 DESTDIR ?=
 WERROR ?= -Werror
@@ -64,6 +66,10 @@ TSAN := $(SANITIZED) -fsanitize=thread
 
 # What the core is linked with.
 LIBS := -lsodium -lcrypto -lcares -lrt
+# The core as a library of C programs. Lua loads a copy of it, core.so.
+SONAME := libperigee.so.0
+EXPORTS := native/perigee.map
+VERSION := $(shell sed -n 's/^return "\(.*\)"$$/\1/p' lua/perigee/version.lua)
 
 # What the test programs share: their helpers and the plugins, of which one has
 # more than one file.
@@ -87,11 +93,16 @@ $(1)/libperigee.a: $(CORE:%.c=$(1)/obj/%.o)
 	$$(call say,AR)
 	rm -f $$@ && $$(AR) rcs $$@ $$^
 
-$(1)/perigee/core.so: $(CORE:%.c=$(1)/obj/%.o)
+$(1)/$(SONAME): $(CORE:%.c=$(1)/obj/%.o) $(EXPORTS)
 	$$(call say,LINK)
 	mkdir -p $$(@D)
 	$$(CC) -shared $(2) -pthread -Wl,-z,nodelete -Wl,-z,defs $(NOW) \
-	  $$(LDFLAGS) -o $$@ $$^ $(LIBS)
+	  -Wl,-soname,$(SONAME) -Wl,--version-script=$(EXPORTS) $$(LDFLAGS) \
+	  -o $$@ $$(filter %.o,$$^) $(LIBS)
+
+$(1)/perigee/core.so: $(1)/$(SONAME)
+	mkdir -p $$(@D)
+	cp $$< $$@
 
 $(1)/perigee/control.so: $(CONTROL:%.c=$(1)/obj/%.o)
 	$$(call say,LINK)
@@ -133,13 +144,15 @@ $(CDEF) $(CONTROL_CDEF):
 	  echo 'return [[' && $(CC) -E -P -DPERIGEE_CDEF $< && echo ']]'; } \
 	  > $@.$$$$ && mv $@.$$$$ $@
 
-.PHONY: all core install uninstall rock clean help
+.PHONY: all core install install-lua install-c uninstall rock clean help
 all: core floors ## build the core and the floors of the benches
 
 core: build/perigee/core.so $(CDEF) $(CONTROLLED:%=build/%) $(CONTROL_CDEF) ## build what install installs
 
+install: install-lua install-c ## install below PREFIX (BINDIR, LUADIR, LIBDIR, MANDIR, CLIBDIR, INCLUDEDIR, DESTDIR)
+
 # A module of an earlier version that is a folder now would be found first.
-install: core ## install below PREFIX (BINDIR, LUADIR, LIBDIR, MANDIR, DESTDIR)
+install-lua: core
 	rm -rf "$(DESTDIR)$(LUADIR)/perigee"
 	for f in $(LUA) $(CDEF) $(CONTROL_CDEF); do install -D -m 644 "$$f" \
 	  "$(DESTDIR)$(LUADIR)/$${f#lua/}" || exit; done
@@ -148,9 +161,31 @@ install: core ## install below PREFIX (BINDIR, LUADIR, LIBDIR, MANDIR, DESTDIR)
 	install -D -m 755 $(COMMAND) "$(DESTDIR)$(BINDIR)/perigee"
 	install -D -m 644 $(MANPAGE) "$(DESTDIR)$(MANDIR)/man1/perigee.1"
 
+# For C programs. ldconfig makes the system's loader find a new library; it is
+# root's, and pointless below DESTDIR.
+install-c: core build/perigee.pc
+	install -D -m 755 build/$(SONAME) "$(DESTDIR)$(CLIBDIR)/$(SONAME)"
+	ln -sf $(SONAME) "$(DESTDIR)$(CLIBDIR)/libperigee.so"
+	install -D -m 644 native/perigee.h "$(DESTDIR)$(INCLUDEDIR)/perigee.h"
+	install -D -m 644 build/perigee.pc \
+	  "$(DESTDIR)$(CLIBDIR)/pkgconfig/perigee.pc"
+	[ -n "$(DESTDIR)" ] || [ $$(id -u) != 0 ] || ldconfig 2>/dev/null || true
+
+# The folders are those of this run, so it is made each time.
+.PHONY: build/perigee.pc
+build/perigee.pc:
+	mkdir -p $(@D)
+	printf '%s\n' 'libdir=$(abspath $(CLIBDIR))' \
+	  'includedir=$(abspath $(INCLUDEDIR))' '' 'Name: perigee' \
+	  'Description: Remote memory and RPC between processes and hosts' \
+	  'Version: $(VERSION)' 'Libs: -L$${libdir} -lperigee' \
+	  'Cflags: -I$${includedir}' > $@
+
 uninstall: ## remove what install put there
 	rm -rf "$(DESTDIR)$(LUADIR)/perigee" "$(DESTDIR)$(LIBDIR)/perigee" \
-	  "$(DESTDIR)$(BINDIR)/perigee" "$(DESTDIR)$(MANDIR)/man1/perigee.1"
+	  "$(DESTDIR)$(BINDIR)/perigee" "$(DESTDIR)$(MANDIR)/man1/perigee.1" \
+	  "$(DESTDIR)$(CLIBDIR)/"{$(SONAME),libperigee.so,pkgconfig/perigee.pc} \
+	  "$(DESTDIR)$(INCLUDEDIR)/perigee.h"
 
 # What "luarocks install" takes: the rockspec and the folder that it names.
 # Packed from this checkout, so that nothing has to be fetched.

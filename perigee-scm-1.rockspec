@@ -29,6 +29,7 @@ external_dependencies = {
 build = {
   type = "make",
   build_target = "core",
+  install_target = "install-lua",
   build_variables = { CC = "$(CC)", CFLAGS = "$(CFLAGS)" },
   install_variables = {
     CC = "$(CC)", CFLAGS = "$(CFLAGS)",

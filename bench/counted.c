@@ -179,7 +179,7 @@ static APART void counted(long count) {
 static struct perigee_engine *opened(void) {
   struct perigee_options o;
   struct perigee_engine *engine;
-  perigee_options(&o);
+  perigee_options_init(&o, sizeof o);
   o.clock = counter;
   o.random = same_dice;
   o.secret = "";

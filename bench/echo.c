@@ -36,7 +36,7 @@ static void must(int status, const char *what) {
 
 static void open_side(struct side *side) {
   struct perigee_options o;
-  perigee_options(&o);
+  perigee_options_init(&o, sizeof o);
   STAMPS_OPEN();
   o.spin = SPIN;
   side->inbox.under = side->options->window;

@@ -28,6 +28,21 @@
  * for results, are never NULL.
  *
  * Times are nanoseconds (int64_t, negative: no limit), sizes are bytes.
+ *
+ * Versions. A program works with a newer libperigee.so.0 than the one whose
+ * header it was built with, and with an older one:
+ *  - No function changes its meaning; what has to change gets a new name.
+ *  - perigee_options, perigee_session_info, perigee_shares, perigee_device and
+ *    perigee_gid grow at their end. The program says how many bytes its
+ *    structure has. Nothing is written beyond that; fields that one side does
+ *    not have are zero, and options that the program does not have are at their
+ *    defaults. perigee_counters grows, too, and has its own size.
+ *  - All other structures stay as they are. A new field of perigee_message
+ *    would be read only with a flag that older programs do not set.
+ *  - New statuses, kinds of events and flags may come; programs pass over those
+ *    that they do not know.
+ * Tables of options.transports and options.memories are not covered: they are
+ * built with the version that they are used with (perigee_abi).
  */
 #ifndef PERIGEE_H
 #define PERIGEE_H
@@ -44,24 +59,18 @@
 /* A function hides a structure of its name, which in C++ is then no type by
  * itself. So there these functions have other names, for the same symbols, and
  * are called through macros. */
-#define perigee_options(...) perigee_options_(__VA_ARGS__)
 #define perigee_session(...) perigee_session_(__VA_ARGS__)
-#define perigee_session_info(...) perigee_session_info_(__VA_ARGS__)
 #define perigee_counters(...) perigee_counters_(__VA_ARGS__)
-#define perigee_shares(...) perigee_shares_(__VA_ARGS__)
 #define perigee_transfer(...) perigee_transfer_(__VA_ARGS__)
-#pragma redefine_extname perigee_options_ perigee_options
 #pragma redefine_extname perigee_session_ perigee_session
-#pragma redefine_extname perigee_session_info_ perigee_session_info
 #pragma redefine_extname perigee_counters_ perigee_counters
-#pragma redefine_extname perigee_shares_ perigee_shares
 #pragma redefine_extname perigee_transfer_ perigee_transfer
 extern "C" {
 #endif
 
 /* Raised when a declaration below changes; Lua refuses a core with another
  * number. */
-enum { PERIGEE_ABI = 9 };
+enum { PERIGEE_ABI = 10 };
 PERIGEE_API int perigee_abi(void);
 
 /* ---- Statuses ---------------------------------------------------------- */
@@ -125,8 +134,10 @@ enum perigee_encrypt {
   PERIGEE_ENCRYPT_OFF = 3      /* an intermediary can read and change it */
 };
 
-/* The options of an engine. perigee_options fills in the defaults. */
+/* The options of an engine. perigee_options_init fills in the defaults. */
 struct perigee_options {
+  uint64_t size;            /* of this structure, as perigee_options_init was
+                               told */
   uint32_t operations;      /* in flight at once: 16384, <= 65536; own ones at
                                most 15/16 of it, those of peers 7/8 */
   uint32_t sessions;        /* at once: 1024 */
@@ -230,11 +241,15 @@ struct perigee_options {
                                NULL: all are on */
 };
 
-/* Fills in all defaults; call it before setting any field. */
-PERIGEE_API void perigee_options(struct perigee_options *options);
+/* Fills in all defaults; call it before setting any field. size:
+ * sizeof(struct perigee_options); PERIGEE_INVALID if no version has so few (8)
+ * or so many bytes (64 KiB). */
+PERIGEE_API int perigee_options_init(struct perigee_options *options,
+                                     uint64_t size);
 /* Makes an engine; options may be NULL. The engine is the caller's until
  * perigee_engine_close. PERIGEE_INVALID: an option is wrong, or PERIGEE_FAULTS
- * or PERIGEE_RDMA of the environment. For the secret's file: NOT_FOUND, DENIED
+ * or PERIGEE_RDMA of the environment. PERIGEE_UNSUPPORTED: the program is of a
+ * newer version, and has set an option that this one does not have. For the secret's file: NOT_FOUND, DENIED
  * (open to others, not this user's, no regular file, too short or too long,
  * with CR LF or a byte order mark) or SYSTEM. NO_MEMORY. perigee_detail(NULL) tells which and why. Stretching a
  * secret takes some 0.1 s, once in a process. */
@@ -664,9 +679,11 @@ struct perigee_session_info {
   const char *reason;       /* why others were not chosen; why it ended */
 };
 /* Fills in all of info, also for a session that has ended. The facts stay valid
- * until info is asked for again, for any session of the engine. */
-PERIGEE_API void perigee_session_info(const struct perigee_session *session,
-                                      struct perigee_session_info *info);
+ * until info is asked for again, for any session of the engine. size:
+ * sizeof(struct perigee_session_info), else PERIGEE_INVALID. */
+PERIGEE_API int perigee_session_describe(const struct perigee_session *session,
+                                         struct perigee_session_info *info,
+                                         uint64_t size);
 /* Returns the name of a bit of info.features, 0 to 63; NULL: this build has no
  * such feature. Static. An operation that needs a feature which the session
  * does not have is UNSUPPORTED, and nothing is sent. */
@@ -676,6 +693,8 @@ PERIGEE_API const char *perigee_feature_name(int bit);
  * engine and all its present sessions. They live as long as their owner; a
  * session's can be read again and again without another call. */
 struct perigee_counters {
+  uint64_t size;            /* of this structure, as the library has it: fields
+                               beyond it are not there */
   uint64_t calls;           /* own, submitted */
   uint64_t served;          /* requests delivered */
   uint64_t replies;         /* own calls ended */
@@ -722,9 +741,11 @@ struct perigee_shares {
   uint64_t refused;                 /* how often peers were refused more than
                                        their share */
 };
-PERIGEE_API void perigee_shares(struct perigee_engine *engine,
-                                const struct perigee_session *session,
-                                struct perigee_shares *shares);
+/* size: sizeof(struct perigee_shares), else PERIGEE_INVALID. */
+PERIGEE_API int perigee_shares_read(struct perigee_engine *engine,
+                                    const struct perigee_session *session,
+                                    struct perigee_shares *shares,
+                                    uint64_t size);
 
 /* Finds the peer's region by name. DONE has a handle in event.pointer that
  * lives as long as the session; else it is NOT_FOUND or DENIED. The same name
@@ -1030,17 +1051,19 @@ struct perigee_gid {
 };
 
 /* Fills at most capacity entries, one for each port, sorted by name and port.
+ * each: sizeof(struct perigee_device), the distance of two entries.
  * Returns how many ports there are, 0 without an RDMA device. sysfs: NULL, or
  * the path of a /sys ("/host/sys" in a container); then no device is opened,
  * and MTUs stay unknown. The environment's PERIGEE_NICS ("mlx5_0,mlx5_1:2"), if
  * set, hides all ports that it does not name; PERIGEE_INVALID (see
  * perigee_detail(NULL)) if it cannot be parsed. */
 PERIGEE_API int perigee_devices(const char *sysfs, struct perigee_device *list,
-                                int capacity);
-/* Fills in a port's GIDs by index; empty entries are left out. */
+                                uint64_t each, int capacity);
+/* Fills in a port's GIDs by index; empty entries are left out. each:
+ * sizeof(struct perigee_gid). */
 PERIGEE_API int perigee_device_gids(const char *sysfs, const char *name,
                                     uint32_t port, struct perigee_gid *list,
-                                    int capacity);
+                                    uint64_t each, int capacity);
 
 /* ---- For the specs: sizes as C sees them ------------------------------- */
 PERIGEE_API uint64_t perigee_sizeof(const char *structure);

@@ -56,17 +56,17 @@ build/bench/%: bench/%.c $(firstword $(MAKEFILE_LIST))
 
 # The only C programs that are not floors: the two ends of an echo, and of what
 # count.lua counts.
-build/bench/echo build/bench/counted: build/perigee/core.so
-build/bench/echo build/bench/counted: LINKED = -Lbuild/perigee -l:core.so \
-  -Wl,-rpath,'$$ORIGIN/../perigee'
+build/bench/echo build/bench/counted: build/$(SONAME)
+build/bench/echo build/bench/counted: LINKED = -Lbuild -l:$(SONAME) \
+  -Wl,-rpath,'$$ORIGIN/..'
 
 # The same echo with time stamps.
-build/anatomy/bench/echo: bench/echo.c build/anatomy/perigee/core.so
+build/anatomy/bench/echo: bench/echo.c build/anatomy/$(SONAME)
 	$(call say,CC)
 	mkdir -p $(@D)
 	$(CC) -std=c17 -D_GNU_SOURCE -Inative -Ibench -O3 -g -Wall -Wextra \
 	  $(WERROR) -DPERIGEE_ANATOMY -pthread -MMD -MP -o $@ $< \
-	  -Lbuild/anatomy/perigee -l:core.so -Wl,-rpath,'$$ORIGIN/../perigee'
+	  -Lbuild/anatomy -l:$(SONAME) -Wl,-rpath,'$$ORIGIN/..'
 
 build/bench/floor_http: LINKED = -lmicrohttpd
 

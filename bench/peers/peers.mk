@@ -30,8 +30,8 @@ build/bench/peers/$(1): bench/peers/$(1).cc $(3:%=build/bench/peers/%) \
 endef
 
 $(eval $(call peer,perigee,perigee.c,native/perigee.h,\
-  -Lbuild/perigee -l:core.so -Wl$(,)-rpath$(,)'$$$$ORIGIN/../../perigee'))
-build/bench/peers/perigee: build/perigee/core.so
+  -Lbuild -l:$(SONAME) -Wl$(,)-rpath$(,)'$$$$ORIGIN/../..'))
+build/bench/peers/perigee: build/$(SONAME)
 $(eval $(call peer,sockets,sockets.c,bench/peers/sockets.c,))
 $(eval $(call peer,ucx,ucx.c,$(UCX)/include/ucp/api/ucp.h,\
   -isystem $(UCX)/include -L$(UCX)/lib -lucp -lucs \

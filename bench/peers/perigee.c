@@ -48,7 +48,7 @@ static const char *version(void) {
  * the pool (1 GiB by default) a caller's requests have half at most. */
 static void open_side(struct side *side, const struct peer *peer) {
   struct perigee_options options;
-  perigee_options(&options);
+  perigee_options_init(&options, sizeof options);
   options.dead_after = LIMIT;
   bool sleeps = strcmp(peer->mode, "paced") == 0 ||
                 strcmp(peer->mode, "fanout") == 0 || getenv("COMPARE_CORES");

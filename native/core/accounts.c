@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
+#include "base/versions.h"
 #include "lock.h"
 
 /* ---- Identities ---------------------------------------------------------- */
@@ -99,10 +100,9 @@ void accounts_leave(struct perigee_session *s) {
 
 /* ---- For programs ------------------------------------------------------- */
 
-void perigee_shares(struct perigee_engine *engine,
-                    const struct perigee_session *session,
-                    struct perigee_shares *out) {
-  LOOK(engine);
+static void shares_tell(const struct perigee_engine *engine,
+                        const struct perigee_session *session,
+                        struct perigee_shares *out) {
   const struct shares *all = &engine->shares;
   const struct share *s = session ? session->account.share : NULL;
   const struct share *whose = session ? s : &all->engine;
@@ -129,4 +129,16 @@ void perigee_shares(struct perigee_engine *engine,
   out->operations.peer += kept.peer;
   out->exposed.used += lent.used;
   out->exposed.peer += lent.peer;
+}
+
+int perigee_shares_read(struct perigee_engine *engine,
+                        const struct perigee_session *session,
+                        struct perigee_shares *shares, uint64_t size) {
+  struct perigee_shares known;
+  LOOK(engine);
+  if (!version_size_is_right("perigee_shares", size))
+    return PERIGEE_INVALID;
+  shares_tell(engine, session, &known);
+  version_give(shares, size, &known, sizeof known);
+  return PERIGEE_OK;
 }

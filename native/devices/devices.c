@@ -14,6 +14,7 @@
 #include <stdlib.h>
 
 #include "base/status.h"
+#include "base/versions.h"
 #include "devices.h"
 
 /* ---- The options of RDMA ------------------------------------------------- */
@@ -353,34 +354,41 @@ static int rdma_ports(const char *sysfs, struct perigee_device **list,
 
 /* ---- For programs -------------------------------------------------------- */
 
+/* Returns where an entry of the program's list is. */
+static void *entry_of(void *list, uint64_t each, int index) {
+  return (uint8_t *)list + each * (uint64_t)index;
+}
+
 int perigee_devices(const char *sysfs, struct perigee_device *list,
-                    int capacity) {
+                    uint64_t each, int capacity) {
   char reason[256];
   struct perigee_device *all;
   if (!list && capacity > 0)
     return detail_fail(PERIGEE_INVALID, "there is no list: it is NULL");
+  if (!version_size_is_right("perigee_device", each))
+    return PERIGEE_INVALID;
   int count = rdma_ports(sysfs ? sysfs : SYSFS, &all, reason, sizeof reason);
   if (count < 0)
     return detail_fail(count, "%s", reason);
   int kept = count < capacity ? count : capacity;
-  if (list && kept > 0)
-    memcpy(list, all, (size_t)kept * sizeof *list);
-  free(all);
   if (!sysfs)
-    verbs_measure(list, kept);
+    verbs_measure(all, kept);
+  for (int i = 0; i < kept; i++)
+    version_give(entry_of(list, each, i), each, &all[i], sizeof all[i]);
+  free(all);
   return count;
 }
 
-static void gid_tell(const struct device_gid *gid, struct perigee_gid *out) {
-  memset(out, 0, sizeof *out);
-  out->index = gid->index;
-  memcpy(out->type, gid->type, sizeof out->type);
-  memcpy(out->netdev, gid->netdev, sizeof out->netdev);
-  inet_ntop(AF_INET6, gid->bytes, out->address, sizeof out->address);
+static void gid_tell(const struct device_gid *gid, void *to, uint64_t size) {
+  struct perigee_gid out = {.index = gid->index};
+  memcpy(out.type, gid->type, sizeof out.type);
+  memcpy(out.netdev, gid->netdev, sizeof out.netdev);
+  inet_ntop(AF_INET6, gid->bytes, out.address, sizeof out.address);
+  version_give(to, size, &out, sizeof out);
 }
 
 int perigee_device_gids(const char *sysfs, const char *name, uint32_t port,
-                        struct perigee_gid *list, int capacity) {
+                        struct perigee_gid *list, uint64_t each, int capacity) {
   char reason[256];
   struct visible visible;
   struct perigee_device device;
@@ -389,6 +397,8 @@ int perigee_device_gids(const char *sysfs, const char *name, uint32_t port,
   sysfs = sysfs ? sysfs : SYSFS;
   if (!name || (!list && capacity > 0))
     return detail_fail(PERIGEE_INVALID, "there is no name or no list: NULL");
+  if (!version_size_is_right("perigee_gid", each))
+    return PERIGEE_INVALID;
   if (visible_read(&visible, reason, sizeof reason))
     return detail_fail(PERIGEE_INVALID, "%s", reason);
   if (!sysfs_port(sysfs, name, port, &device) ||
@@ -396,7 +406,7 @@ int perigee_device_gids(const char *sysfs, const char *name, uint32_t port,
     return 0;
   for (uint32_t index = 0; index < RDMA_GIDS; index++)
     if (sysfs_gid(sysfs, &device, index, &gid) && found++ < capacity)
-      gid_tell(&gid, &list[found - 1]);
+      gid_tell(&gid, entry_of(list, each, found - 1), each);
   return found;
 }
 

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/status.h"
+#include "base/versions.h"
 #include "call/calls.h"
 #include "core/fabrics.h"
 #include "core/pool.h"
@@ -40,8 +41,9 @@ static int options_random(void *context, void *bytes, uint64_t length) {
                                                         : PERIGEE_SYSTEM;
 }
 
-void perigee_options(struct perigee_options *o) {
-  *o = (struct perigee_options){.operations = 16384,
+static void options_default(struct perigee_options *o) {
+  *o = (struct perigee_options){.size = sizeof *o,
+                                .operations = 16384,
                                 .sessions = 1024,
                                 .regions = 1024,
                                 .hellos = 256,
@@ -62,6 +64,32 @@ void perigee_options(struct perigee_options *o) {
                                 .streams = 1,
                                 .clock = options_clock,
                                 .random = options_random};
+}
+
+int perigee_options_init(struct perigee_options *options, uint64_t size) {
+  struct perigee_options known;
+  if (!version_size_is_right("perigee_options", size))
+    return PERIGEE_INVALID;
+  options_default(&known);
+  known.size = size;
+  version_give(options, size, &known, sizeof known);
+  return PERIGEE_OK;
+}
+
+/* Reads the program's options over the defaults. */
+static int options_read(struct perigee_options *o,
+                        const struct perigee_options *given) {
+  options_default(o);
+  if (!given)
+    return PERIGEE_OK;
+  if (!version_size_is_right("perigee_options", given->size))
+    return fail(NULL, PERIGEE_INVALID,
+                "bad engine options: perigee_options_init has not been called");
+  if (!version_take(o, sizeof *o, given, given->size))
+    return fail(NULL, PERIGEE_UNSUPPORTED,
+                "an engine option is set that this version of libperigee does "
+                "not have, as the program is of a newer one");
+  return PERIGEE_OK;
 }
 
 /* ---- Options: checks ----------------------------------------------------- */
@@ -276,20 +304,22 @@ static int engine_open_features(struct perigee_engine *engine) {
 int perigee_engine_open(const struct perigee_options *given,
                         struct perigee_engine **out) {
   struct perigee_options options;
-  perigee_options(&options);
-  const char *wrong = given ? options_wrong(given) : NULL;
+  int status = options_read(&options, given);
+  if (status < 0)
+    return status;
+  const char *wrong = options_wrong(&options);
   if (wrong)
     return fail(NULL, PERIGEE_INVALID, "bad engine option: %s", wrong);
   struct perigee_engine *engine = calloc(1, sizeof *engine);
   if (!engine)
     return fail(NULL, PERIGEE_NO_MEMORY, "no memory for an engine");
-  engine->options = given ? *given : options;
+  engine->options = options;
   spin_open(&engine->spin, engine->options.spin, engine->options.spin_always);
   vault_open(&engine->vault);
   engine->epoll = engine->spare_fd = -1;
   engine->wireup = &wireup_class;
   engine_open_lists(engine);
-  int status = engine_open_secret(engine);
+  status = engine_open_secret(engine);
   if (status == PERIGEE_OK)
     status = engine_open_faults(engine);
   if (status == PERIGEE_OK)
@@ -398,6 +428,7 @@ session_counters(struct perigee_session *s) {
   bool open = s->state == PERIGEE_SESSION_OPEN;
   s->counters.kept =
       open && s->transport->kept ? s->transport->kept->bytes(s->lane) : 0;
+  s->counters.size = sizeof s->counters;
   return &s->counters;
 }
 
@@ -417,6 +448,7 @@ perigee_counters(struct perigee_engine *engine,
     struct perigee_session *s = CONTAINER(n, struct perigee_session, node);
     counters_add(&engine->totals, session_counters(s));
   }
+  engine->totals.size = sizeof engine->totals;
   return &engine->totals;
 }
 

@@ -27,6 +27,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/versions.h"
 #include "call/calls.h"
 #include "core/accounts.h"
 #include "core/fabrics.h"
@@ -270,9 +271,8 @@ uint32_t perigee_session_id(const struct perigee_session *session) {
   return session->id;
 }
 
-void perigee_session_info(const struct perigee_session *s,
-                          struct perigee_session_info *info) {
-  LOOK(s->engine);
+static void session_describe(const struct perigee_session *s,
+                             struct perigee_session_info *info) {
   const struct perigee_options *o = &s->engine->options;
   struct session_texts *texts = (void *)(uintptr_t)&s->texts;
   texts->security[0] = 0;
@@ -319,6 +319,17 @@ void perigee_session_info(const struct perigee_session *s,
   facts_line(facts, texts->carrier, sizeof s->texts.carrier);
   info->facts = facts->list;
   info->fact_count = facts->count;
+}
+
+int perigee_session_describe(const struct perigee_session *session,
+                             struct perigee_session_info *info, uint64_t size) {
+  struct perigee_session_info known;
+  LOOK(session->engine);
+  if (!version_size_is_right("perigee_session_info", size))
+    return PERIGEE_INVALID;
+  session_describe(session, &known);
+  version_give(info, size, &known, sizeof known);
+  return PERIGEE_OK;
 }
 
 /* ---- Starting over ------------------------------------------------------- */

@@ -105,7 +105,7 @@ engine_of(struct world *w, const char *secret, bool encrypt) {
   struct perigee_options o;
   static const struct perigee_memory *const memories[] = {
       &perigee_memory_opaque, NULL};
-  perigee_options(&o);
+  perigee_options_init(&o, sizeof o);
   o.operations = 64;
   o.sessions = 8;
   o.regions = 8;

@@ -16,7 +16,7 @@ local M = {}
 -- options: those of the core by their names there; texts are kept alive.
 function M.new(options)
   local core = native.options_t()
-  C.perigee_options(core)
+  C.perigee_options_init(core, ffi.sizeof(core))
   core.hello_timeout = 10e9
   for name, value in pairs(options or {}) do core[name] = value end
   local out = ffi.new("struct perigee_engine *[1]")
@@ -141,7 +141,7 @@ end
 
 local info = native.info_t()
 function Bare:is_open(session)
-  C.perigee_session_info(session, info)
+  C.perigee_session_describe(session, info, ffi.sizeof(info))
   return info.state == C.PERIGEE_SESSION_OPEN
 end
 

@@ -65,7 +65,7 @@ describe("the C core and its declarations", function()
 
   it("agree on the defaults", function()
     local options = native.options_t()
-    C.perigee_options(options)
+    C.perigee_options_init(options, ffi.sizeof(options))
     assert.are.equal(16384, options.operations)
     assert.are.equal(256, options.hellos)
     assert.are.equal(65536, tonumber(options.ring))
@@ -124,8 +124,10 @@ describe("what is not LuaJIT", function()
       .. "%s.cc "):format(path)
     -- A program that links to a sanitized core must be sanitized itself.
     if cases.sanitized then return nil, shell(compile .. "-fsyntax-only") end
-    local status, said = shell(("%s %s -o %s"):format(compile, native.path,
-                                                      path))
+    local build = native.path:match "^(.*)/perigee/core%.so$"
+    local status, said = shell(
+      ("%s -L%s -l:libperigee.so.0 -Wl,-rpath,%s -o %s"):format(
+        compile, build, build, path))
     assert.are.equal(0, status, said)
     return path
   end
@@ -136,7 +138,7 @@ describe("what is not LuaJIT", function()
       int main() {
         struct perigee_options options;
         perigee_engine *engine = nullptr;
-        perigee_options(&options);
+        perigee_options_init(&options, sizeof options);
         if (perigee_engine_open(&options, &engine) != PERIGEE_OK) return 1;
         perigee_engine_close(engine);
         return perigee_abi() == PERIGEE_ABI ? 0 : 2;
@@ -159,12 +161,12 @@ describe("what is not LuaJIT", function()
       int main() {
         perigee_options options;
         perigee_engine *engine = nullptr;
-        perigee_options(&options);
+        perigee_options_init(&options, sizeof options);
         if (perigee_engine_open(&options, &engine) != PERIGEE_OK) return 1;
         const perigee_session *none = perigee_session(engine, 1);
         const perigee_counters *counters = perigee_counters(engine, none);
         perigee_shares shares;
-        perigee_shares(engine, nullptr, &shares);
+        perigee_shares_read(engine, nullptr, &shares, sizeof shares);
         perigee_transfer list[2] = {};
         if (none) /* never: only that it compiles */
           perigee_transfer(perigee_session(engine, 1), PERIGEE_OP_READ, list,

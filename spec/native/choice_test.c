@@ -32,7 +32,7 @@ static void open_at(struct pair *p, const char *address, const char *transport,
   struct perigee_options o;
   v = (struct variant){"own", transport, "host", 1, NULL};
   *p = (struct pair){.variant = &v};
-  perigee_options(&o);
+  perigee_options_init(&o, sizeof o);
   o.transports = list;
   o.hello_timeout = 20000 * MS;
   o.encrypt = encrypt;
@@ -55,7 +55,7 @@ static const char *path(void) {
 static void carried_by(struct pair *p, const char *transport, const char *why) {
   for (int side = 0; side < 2; side++) {
     struct perigee_session_info info;
-    perigee_session_info(p->session[side], &info);
+    perigee_session_describe(p->session[side], &info, sizeof info);
     assert_string_equal(info.transport, transport);
     if (!strstr(info.reason, why))
       fail_msg("\"%s\" says nothing of \"%s\"", info.reason, why);
@@ -180,7 +180,7 @@ static void one_after_very_many_has_no_devices(void **state) {
     list[i] = i < MANY - 1 ? &own : &last;
   open_at(&p, "tcp://127.0.0.1:0", NULL, 0);
   carried_by(&p, "plain", "");
-  perigee_session_info(p.session[0], &info);
+  perigee_session_describe(p.session[0], &info, sizeof info);
   assert_non_null(strstr(info.considered, "last: no device here"));
   pair_close(&p);
   memset(list + 1, 0, sizeof list - sizeof *list);

@@ -430,7 +430,7 @@ static void until_ended(struct deed *d) {
   int64_t end = clock_now() + 5000 * MS;
   do {
     poll_side(&d->p, d->side);
-    perigee_session_info(d->p.session[d->side], &info);
+    perigee_session_describe(d->p.session[d->side], &info, sizeof info);
     assert_true(clock_now() < end);
   } while (info.state == PERIGEE_SESSION_OPEN);
 }

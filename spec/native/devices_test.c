@@ -18,6 +18,11 @@
 #include "devices/devices.h"
 #include "fake_sysfs.h"
 
+enum {
+  DEVICE = sizeof(struct perigee_device),
+  GID = sizeof(struct perigee_gid)
+};
+
 static char reason[512];
 
 static int choose(const char *text, struct rdma_port *out) {
@@ -41,7 +46,7 @@ static void ports_are_listed_by_name_and_number(void **state) {
   fake_roce("mlx5_10", "100 Gb/sec (4X EDR)");
   fake_roce("mlx5_2", "100 Gb/sec (4X EDR)");
   fake_port("mlx5_2", 2, "1: DOWN", "Ethernet", "40 Gb/sec (4X QDR)");
-  assert_int_equal(perigee_devices(fake_root, list, 8), 3);
+  assert_int_equal(perigee_devices(fake_root, list, DEVICE, 8), 3);
   assert_string_equal(list[0].name, "mlx5_2");
   assert_int_equal(list[0].port, 1);
   assert_string_equal(list[1].name, "mlx5_2");
@@ -50,7 +55,7 @@ static void ports_are_listed_by_name_and_number(void **state) {
   assert_string_equal(list[1].physical, "disabled");
   assert_int_equal(list[1].gid, -1);
   assert_string_equal(list[2].name, "mlx5_10");
-  assert_int_equal(perigee_devices(fake_root, list, 1), 3);
+  assert_int_equal(perigee_devices(fake_root, list, DEVICE, 1), 3);
 }
 
 static void a_port_is_described(void **state) {
@@ -66,7 +71,7 @@ static void a_port_is_described(void **state) {
   assert_int_equal(symlink("../../drivers/mlx5_core", link), 0);
   snprintf(link, sizeof link, "%s/class/infiniband/mlx5_0/device", fake_root);
   assert_int_equal(symlink("../../../bus/0000:3b:00.0", link), 0);
-  assert_int_equal(perigee_devices(fake_root, &d, 1), 1);
+  assert_int_equal(perigee_devices(fake_root, &d, DEVICE, 1), 1);
   assert_string_equal(d.pci, "0000:3b:00.0");
   assert_string_equal(d.driver, "mlx5_core");
   assert_string_equal(d.firmware, "20.31.1014");
@@ -94,7 +99,7 @@ static void nonsense_in_files_is_bounded(void **state) {
   fake_put("", "/class/infiniband/odd/ports/99999/state");
   fake_put("", "/class/infiniband/odd/ports/README");
   fake_put("a file", "/class/infiniband/a-file");
-  assert_int_equal(perigee_devices(fake_root, &d, 1), 1);
+  assert_int_equal(perigee_devices(fake_root, &d, DEVICE, 1), 1);
   assert_string_equal(d.state, "");
   assert_true(d.rate == 0);
   assert_int_equal(d.lid, 0xffff);
@@ -109,10 +114,14 @@ static void gids_are_listed(void **state) {
   fake_roce("mlx5_0", "100 Gb/sec");
   fake_gid("mlx5_0", 1, 4, EMPTY, NULL);
   fake_gid("mlx5_0", 1, 200, GLOBAL, V2);
-  assert_int_equal(perigee_device_gids(fake_root, "mlx5_0", 1, list, 8), 5);
-  assert_int_equal(perigee_device_gids(fake_root, "mlx5_0", 2, list, 8), 0);
-  assert_int_equal(perigee_device_gids(fake_root, "mlx5_0", 1, list, 1), 5);
-  assert_int_equal(perigee_device_gids(fake_root, "../mlx5_0", 1, list, 1), 0);
+  assert_int_equal(perigee_device_gids(fake_root, "mlx5_0", 1, list, GID, 8),
+                   5);
+  assert_int_equal(perigee_device_gids(fake_root, "mlx5_0", 2, list, GID, 8),
+                   0);
+  assert_int_equal(perigee_device_gids(fake_root, "mlx5_0", 1, list, GID, 1),
+                   5);
+  assert_int_equal(perigee_device_gids(fake_root, "../mlx5_0", 1, list, GID, 1),
+                   0);
   assert_string_equal(list[0].type, "RoCE v1");
   assert_string_equal(list[3].type, "RoCE v2");
   assert_string_equal(list[3].address, "::ffff:10.77.0.1");
@@ -138,11 +147,11 @@ static void gids_have_an_order(void **state) {
     fake_port("d", 1, "4: ACTIVE", "Ethernet", "1 Gb/sec");
     for (int i = first; i < count; i++)
       fake_gid("d", 1, count - 1 - i, order[i].gid, order[i].type);
-    assert_int_equal(perigee_devices(fake_root, &d, 1), 1);
+    assert_int_equal(perigee_devices(fake_root, &d, DEVICE, 1), 1);
     assert_int_equal(d.gid, count - 1 - first);
   }
   fake_gid("d", 1, count - 1, IPV4_LOCAL, V2);
-  assert_int_equal(perigee_devices(fake_root, &d, 1), 1);
+  assert_int_equal(perigee_devices(fake_root, &d, DEVICE, 1), 1);
   assert_int_equal(d.gid, count - 2);
 }
 
@@ -255,9 +264,9 @@ static void the_environment_hides(void **state) {
   fake_roce("a", "100 Gb/sec");
   fake_roce("b", "10 Gb/sec");
   setenv("PERIGEE_NICS", "b:1 c", 1);
-  assert_int_equal(perigee_devices(fake_root, list, 4), 1);
-  assert_int_equal(perigee_device_gids(fake_root, "a", 1, NULL, 0), 0);
-  assert_int_equal(perigee_device_gids(fake_root, "b", 1, NULL, 0), 4);
+  assert_int_equal(perigee_devices(fake_root, list, DEVICE, 4), 1);
+  assert_int_equal(perigee_device_gids(fake_root, "a", 1, NULL, GID, 0), 0);
+  assert_int_equal(perigee_device_gids(fake_root, "b", 1, NULL, GID, 0), 4);
   assert_int_equal(choose("", &port), 1);
   assert_string_equal(port.device, "b");
   assert_int_equal(choose("nics=a", &port), PERIGEE_UNSUPPORTED);
@@ -268,9 +277,10 @@ static void the_environment_hides(void **state) {
   setenv("PERIGEE_NICS", "../a", 1);
   assert_int_equal(choose("", &port), PERIGEE_INVALID);
   assert_says("PERIGEE_NICS in the environment: \"../a\" is no NIC");
-  assert_int_equal(perigee_devices(fake_root, list, 4), PERIGEE_INVALID);
+  assert_int_equal(perigee_devices(fake_root, list, DEVICE, 4),
+                   PERIGEE_INVALID);
   setenv("PERIGEE_NICS", "", 1);
-  assert_int_equal(perigee_devices(fake_root, list, 4), 2);
+  assert_int_equal(perigee_devices(fake_root, list, DEVICE, 4), 2);
 }
 
 int main(void) {

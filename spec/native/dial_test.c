@@ -60,7 +60,7 @@ static void set(struct scene *s) {
   struct perigee_options o;
   struct perigee_event e;
   now = 1000 * MS;
-  perigee_options(&o);
+  perigee_options_init(&o, sizeof o);
   o.clock = made_up;
   assert_int_equal(perigee_engine_open(&o, &s->engine), 0);
   s->door = door_open(pair_path_next());

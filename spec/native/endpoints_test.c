@@ -115,7 +115,7 @@ static void whoever_is_first_they_become_a_session(void **state) {
     two_engines(&p);
     connected(&p, i & 1, i & 2 ? 60 * MS : 0);
     works(&p);
-    perigee_session_info(p.session[0], &info);
+    perigee_session_describe(p.session[0], &info, sizeof info);
     assert_string_equal(info.address, "endpoint");
     assert_string_equal(info.transport, "inproc");
     assert_int_equal(info.pid, 0);
@@ -135,7 +135,7 @@ static void closing_is_told(void **state) {
     perigee_session_close(p.session[0]);
     struct perigee_event e = until(&p, 1, PERIGEE_EVENT_LOST);
     assert_int_equal(e.status, PERIGEE_PEER_LOST);
-    perigee_session_info(p.session[1], &info);
+    perigee_session_describe(p.session[1], &info, sizeof info);
     assert_string_equal(info.reason, "the peer closed the session");
     until(&p, 0, PERIGEE_EVENT_LOST);
     for (int side = 0; side < 2; side++)

@@ -21,7 +21,7 @@ static const char *transport_of(const char *address) {
 /* Nobody is lost for silence, so that slow machines have time. */
 static int open_patient(struct perigee_engine **engine) {
   struct perigee_options o;
-  perigee_options(&o);
+  perigee_options_init(&o, sizeof o);
   o.dead_after = 3600 * 1000 * MS;
   return perigee_engine_open(&o, engine);
 }

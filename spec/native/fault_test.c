@@ -80,7 +80,7 @@ static void an_engine_refuses_such_a_script(void **state) {
   struct perigee_options o;
   struct perigee_engine *engine;
   (void)state;
-  perigee_options(&o);
+  perigee_options_init(&o, sizeof o);
   o.faults = "drop=2";
   assert_int_equal(perigee_engine_open(&o, &engine), PERIGEE_INVALID);
   assert_non_null(strstr(perigee_detail(NULL), "\"drop=2\""));
@@ -90,7 +90,7 @@ static void an_empty_option_beats_the_environment(void **state) {
   struct perigee_options o;
   struct perigee_engine *engine;
   (void)state;
-  perigee_options(&o);
+  perigee_options_init(&o, sizeof o);
   assert_int_equal(setenv("PERIGEE_FAULTS", "nonsense", 1), 0);
   assert_int_equal(perigee_engine_open(&o, &engine), PERIGEE_INVALID);
   o.faults = " ";
@@ -257,7 +257,7 @@ static void explain_says_so(void **state) {
   struct pair p;
   struct perigee_session_info info;
   begin(&p, *state, "seed=9 drop=0.125");
-  perigee_session_info(p.session[0], &info);
+  perigee_session_describe(p.session[0], &info, sizeof info);
   assert_non_null(
       strstr(info.carrier, "faults on purpose: seed=9 drop=0.125, 0 dropped"));
   pair_close(&p);

@@ -41,7 +41,7 @@ static void what_is_no_feature_cannot_be_turned_off(void **state) {
     parsed(wrong[i], PERIGEE_INVALID);
   struct perigee_engine *engine;
   struct perigee_options o;
-  perigee_options(&o);
+  perigee_options_init(&o, sizeof o);
   o.features = "-none";
   assert_int_equal(perigee_engine_open(&o, &engine), PERIGEE_INVALID);
   assert_non_null(strstr(perigee_detail(NULL), "-none"));
@@ -68,7 +68,7 @@ static uint64_t with_peer(uint64_t has, const char *option) {
   struct perigee_engine *engine;
   struct perigee_options o;
   struct hand h;
-  perigee_options(&o);
+  perigee_options_init(&o, sizeof o);
   o.secret = "sixteen letters of secret";
   o.features = option;
   o.hello_timeout = 20000 * MS; /* an emulated, busy guest takes seconds */
@@ -77,7 +77,7 @@ static uint64_t with_peer(uint64_t has, const char *option) {
   h.features = has;
   assert_true(hand_open(&h, engine->secret));
   assert_non_null(h.session);
-  perigee_session_info(h.session, &info);
+  perigee_session_describe(h.session, &info, sizeof info);
   assert_int_equal(info.state, PERIGEE_SESSION_OPEN);
   hand_close(&h);
   perigee_engine_close(engine);
@@ -103,7 +103,7 @@ static void both_sides_agree(void **state) {
   pair_open(&p, *state);
   for (int i = 0; i < 2; i++) {
     struct perigee_session_info info;
-    perigee_session_info(p.session[i], &info);
+    perigee_session_describe(p.session[i], &info, sizeof info);
     assert_int_equal(info.features, plain(NULL));
   }
   pair_close(&p);

@@ -60,7 +60,7 @@ static int64_t clock_of_test(void *context) {
 
 static void engine_new(struct scene *s, int i) {
   struct perigee_options o;
-  perigee_options(&o);
+  perigee_options_init(&o, sizeof o);
   o.clock = clock_of_test;
   o.secret = s->secret;
   o.encrypt = s->encrypt;

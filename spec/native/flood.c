@@ -54,7 +54,7 @@ static _Noreturn void serve(struct server *s, int out) {
   struct report r;
   signal(SIGTERM, on_term);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  perigee_options(&o);
+  perigee_options_init(&o, sizeof o);
   o.secret = FLOOD_SECRET;
   if (perigee_engine_open(&o, &engine) != 0 ||
       perigee_listen(engine, "tcp://127.0.0.1:0", &tcp) != 0 ||

@@ -29,7 +29,7 @@ static int64_t lasts(void) {
 static struct perigee_engine *engine_new(void) {
   struct perigee_options o;
   struct perigee_engine *engine;
-  perigee_options(&o);
+  perigee_options_init(&o, sizeof o);
   o.secret = FLOOD_SECRET;
   assert_int_equal(perigee_engine_open(&o, &engine), 0);
   return engine;

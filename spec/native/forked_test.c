@@ -78,7 +78,7 @@ static void serving_refuses(struct scene *s) {
 
 static void all_is_closed(struct scene *s) {
   struct perigee_session_info info;
-  perigee_session_info(s->p.session[0], &info);
+  perigee_session_describe(s->p.session[0], &info, sizeof info);
   perigee_session_close(s->p.session[0]);
   perigee_session_close(s->p.session[1]);
   perigee_session_free(s->p.session[1]);

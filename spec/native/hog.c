@@ -95,7 +95,7 @@ _Noreturn static void run(enum hog_kind kind, const char *transport, int hear,
   struct perigee_options o;
   struct life l = {0};
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  perigee_options(&o);
+  perigee_options_init(&o, sizeof o);
   o.secret = "";
   o.pull = 0; /* it stages, and stops: nobody reads what it does not show */
   if (kind == HOG_OUTBOXES)

@@ -225,7 +225,7 @@ static void a_name_of_this_host_makes_nobody_local(void **state) {
 static struct perigee_engine *agent(uint64_t epoch) {
   struct perigee_options o;
   struct perigee_engine *engine;
-  perigee_options(&o);
+  perigee_options_init(&o, sizeof o);
   o.secret = "";
   o.epoch = epoch;
   assert_int_equal(perigee_engine_open(&o, &engine), 0);

@@ -15,7 +15,7 @@ static inline struct perigee_engine *engine_with_kinds(void) {
       &perigee_memory_opaque, &perigee_memory_twin, NULL};
   struct perigee_options o;
   struct perigee_engine *engine;
-  perigee_options(&o);
+  perigee_options_init(&o, sizeof o);
   o.memories = kinds;
   assert_int_equal(perigee_engine_open(&o, &engine), 0);
   return engine;

@@ -31,7 +31,7 @@ void link_open(struct pair *p, void *state) {
 static const char *told(struct pair *p, int side) {
   static char text[1024];
   struct perigee_session_info info;
-  perigee_session_info(p->session[side], &info);
+  perigee_session_describe(p->session[side], &info, sizeof info);
   snprintf(text, sizeof text, "%s", info.lanes);
   return text;
 }

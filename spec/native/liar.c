@@ -350,7 +350,7 @@ static uint8_t memory[BAIT];
 
 static void open_liar(struct liar *l, const char *address) {
   struct perigee_options o;
-  perigee_options(&o);
+  perigee_options_init(&o, sizeof o);
   o.pull = (int)below(2);
   if (perigee_engine_open(&o, &l->engine) != PERIGEE_OK)
     _exit(1);

@@ -99,7 +99,7 @@ static void crowd_close(struct crowd *c) {
 
 static uint64_t held(const struct crowd *c) {
   struct perigee_shares s;
-  perigee_shares(c->p.engine[1], NULL, &s);
+  perigee_shares_read(c->p.engine[1], NULL, &s, sizeof s);
   return s.operations.used;
 }
 

@@ -232,7 +232,7 @@ static void a_failed_access_leaves_no_ticket_open(void **state) {
   struct perigee_options o;
   struct perigee_engine *engine;
   struct perigee_region *r;
-  perigee_options(&o);
+  perigee_options_init(&o, sizeof o);
   o.memories = kinds;
   assert_int_equal(perigee_engine_open(&o, &engine), 0);
   assert_int_equal(

@@ -164,7 +164,7 @@ static void immediates_that_nobody_asks_for_wait(void **state) {
     }
   }
   struct perigee_session_info info;
-  perigee_session_info(t.p.session[1], &info);
+  perigee_session_describe(t.p.session[1], &info, sizeof info);
   assert_int_equal(info.state, PERIGEE_SESSION_OPEN);
   for (int i = 0; i < IMMEDIATES; i++) {
     int r = perigee_recv_imm(t.p.session[1], -1);

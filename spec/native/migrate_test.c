@@ -21,7 +21,7 @@ static const struct variant any = {"auto, host", NULL, "host", 1, NULL};
 /* A long timeout, for busy machines: a session whose hello is late would
  * move back to TCP. */
 static void patient(struct perigee_options *o) {
-  perigee_options(o);
+  perigee_options_init(o, sizeof *o);
   o->hello_timeout = 10000 * MS;
 }
 
@@ -68,7 +68,7 @@ static void dial(struct pair *p, const char *transport) {
 static void carried_by(struct pair *p, const char *transport, const char *why) {
   for (int side = 0; side < 2; side++) {
     struct perigee_session_info info;
-    perigee_session_info(p->session[side], &info);
+    perigee_session_describe(p->session[side], &info, sizeof info);
     assert_string_equal(info.transport, transport);
     assert_string_equal(info.address, p->address);
     if (!strstr(info.reason, why))
@@ -79,7 +79,7 @@ static void carried_by(struct pair *p, const char *transport, const char *why) {
 static void pid_known(struct pair *p, bool known) {
   struct perigee_session_info info;
   for (int side = 0; side < 2; side++) {
-    perigee_session_info(p->session[side], &info);
+    perigee_session_describe(p->session[side], &info, sizeof info);
     assert_int_equal(info.pid, known ? getpid() : 0);
   }
 }
@@ -116,7 +116,7 @@ static void shared_memory_is_not_called_encrypted(void **state) {
   carried_by(&p, "shm", "moved from TCP to shared memory");
   for (int side = 0; side < 2; side++) {
     struct perigee_session_info info;
-    perigee_session_info(p.session[side], &info);
+    perigee_session_describe(p.session[side], &info, sizeof info);
     assert_false(info.encrypted || info.aes);
   }
   pair_close(&p);
@@ -162,7 +162,8 @@ static void many_move_at_once(void **state) {
         assert_int_equal(e.status, 0);
         *(side ? &accepted : &connected) += 1;
         struct perigee_session_info info;
-        perigee_session_info(perigee_session(p.engine[side], e.session), &info);
+        perigee_session_describe(perigee_session(p.engine[side], e.session),
+                                 &info, sizeof info);
         assert_string_equal(info.transport, "shm");
       }
     }
@@ -300,7 +301,7 @@ static void who_cannot_move_stays(void **state) {
     dial(&p, tcp ? "tcp" : NULL);
     carried_by(&p, "tcp", "");
     struct perigee_session_info info;
-    perigee_session_info(p.session[0], &info);
+    perigee_session_describe(p.session[0], &info, sizeof info);
     assert_non_null(strstr(info.reason, "could not move"));
     pair_close(&p);
   }

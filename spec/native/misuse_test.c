@@ -53,9 +53,12 @@ static void names_and_lists_are_there(void **state) {
   assert_int_equal(perigee_entry_read(folder, NULL, bytes, 1), PERIGEE_INVALID);
   assert_int_equal(perigee_names(NULL, bytes, 1), PERIGEE_INVALID);
   assert_int_equal(perigee_names_watch(NULL), PERIGEE_INVALID);
-  assert_int_equal(perigee_devices(NULL, NULL, 1), PERIGEE_INVALID);
-  assert_int_equal(perigee_device_gids(NULL, NULL, 1, NULL, 0),
-                   PERIGEE_INVALID);
+  assert_int_equal(
+      perigee_devices(NULL, NULL, sizeof(struct perigee_device), 1),
+      PERIGEE_INVALID);
+  assert_int_equal(
+      perigee_device_gids(NULL, NULL, 1, NULL, sizeof(struct perigee_gid), 0),
+      PERIGEE_INVALID);
   assert_int_equal(perigee_wait(NULL, 1, 0), PERIGEE_INVALID);
   assert_int_equal(perigee_typed_scan(NULL, 1), PERIGEE_INVALID);
   assert_int_equal(perigee_typed_scan(NULL, 0), 0);

@@ -110,7 +110,7 @@ static int open_both(void **state) {
   char own[80];
   struct perigee_options o;
   count(*state);
-  perigee_options(&o);
+  perigee_options_init(&o, sizeof o);
   o.transports = transports;
   o.clock = own_clock;
   o.serving = 4;

@@ -277,7 +277,7 @@ static void who_speaks_for_itself_is_pulled_from(void **state) {
   struct perigee_session_info info;
   open_for_raw_peers(&p);
   for (int side = 0; side < 2; side++) {
-    perigee_session_info(p.session[side], &info);
+    perigee_session_describe(p.session[side], &info, sizeof info);
     assert_true(info.pull);
   }
   close_to_raw_peers(&p);

@@ -26,7 +26,7 @@ int played_open_with(void **state, uint64_t features,
       &perigee_memory_opaque, NULL};
   struct played *s = *state = calloc(1, sizeof *s);
   struct perigee_options o;
-  perigee_options(&o);
+  perigee_options_init(&o, sizeof o);
   o.secret = "sixteen letters of secret";
   o.memories = memories;
   if (clock)

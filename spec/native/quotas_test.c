@@ -36,7 +36,7 @@ static void gives_all(struct share *s, enum share_kind kind) {
 static struct perigee_engine *engine_of(uint32_t sessions) {
   struct perigee_options o;
   struct perigee_engine *engine;
-  perigee_options(&o);
+  perigee_options_init(&o, sizeof o);
   o.sessions = sessions;
   assert_int_equal(perigee_engine_open(&o, &engine), 0);
   return engine;

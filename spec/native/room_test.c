@@ -155,7 +155,7 @@ static void room_that_is_not_used_is_given_back(void **state) {
   ended(&p, 0, op, PERIGEE_OK);
   drain(&p);
   struct perigee_shares shares;
-  perigee_shares(p.engine[1], NULL, &shares);
+  perigee_shares_read(p.engine[1], NULL, &shares, sizeof shares);
   assert_int_equal(shares.exposed.used, 0);
   pair_close(&p);
 }
@@ -172,7 +172,7 @@ static void replies_that_were_taken_do_not_pile_up(void **state) {
     call(&p, LARGE, -1);
     e = request(&p);
     answer(&p, &e);
-    perigee_shares(p.engine[1], p.session[1], &shares);
+    perigee_shares_read(p.engine[1], p.session[1], &shares, sizeof shares);
     most = shares.exposed.used > most ? shares.exposed.used : most;
     until(&p, 0, PERIGEE_EVENT_REPLY);
     poll_side(&p, 0);

@@ -47,7 +47,7 @@ static void close_sides(struct pair *p) {
 
 static const char *security(struct pair *p, int side) {
   struct perigee_session_info info;
-  perigee_session_info(p->session[side], &info);
+  perigee_session_describe(p->session[side], &info, sizeof info);
   return info.security;
 }
 
@@ -159,7 +159,7 @@ static void what_has_macs_is_overheard_and_whole(void **state) {
     assert_true(between_heard(&b, 0, asked, sizeof asked - 1));
     for (int side = 0; side < 2; side++) {
       struct perigee_session_info info;
-      perigee_session_info(p.session[side], &info);
+      perigee_session_describe(p.session[side], &info, sizeof info);
       assert_true(info.intact && !info.encrypted);
       assert_non_null(strstr(info.security, "each chunk has a MAC"));
       assert_non_null(

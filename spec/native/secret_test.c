@@ -407,7 +407,7 @@ static void engines_tell_what_is_wrong_with_theirs(void **state) {
   (void)state;
   struct perigee_options o;
   struct perigee_engine *engine;
-  perigee_options(&o);
+  perigee_options_init(&o, sizeof o);
   o.secret = "short";
   assert_int_equal(perigee_engine_open(&o, &engine), PERIGEE_INVALID);
   assert_non_null(strstr(perigee_detail(NULL), "16 to 4096 bytes"));

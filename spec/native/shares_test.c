@@ -133,7 +133,7 @@ static void server_calls(struct stage *t) {
 
 static struct perigee_shares held(struct stage *t) {
   struct perigee_shares s;
-  perigee_shares(t->p.engine[1], NULL, &s);
+  perigee_shares_read(t->p.engine[1], NULL, &s, sizeof s);
   return s;
 }
 
@@ -179,7 +179,7 @@ static void stage_close(struct stage *t) {
   }
   is_served(t, t->p.session[0], 0);
   struct perigee_shares all = held(t), own;
-  perigee_shares(t->p.engine[1], t->p.session[1], &own);
+  perigee_shares_read(t->p.engine[1], t->p.session[1], &own, sizeof own);
   assert_int_equal(all.operations.used, 0);
   assert_int_equal(all.exposed.used, 0);
   assert_int_equal(all.pooled.used, own.pooled.used);

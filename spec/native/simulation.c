@@ -152,7 +152,7 @@ static void begin_side(struct world *w, int index, uint64_t kind) {
   side->world = w;
   side->index = index;
   choose_weather(w, side, kind);
-  perigee_options(&o);
+  perigee_options_init(&o, sizeof o);
   o.operations = 256;
   o.sessions = 8;
   o.regions = 8;

@@ -71,7 +71,7 @@ static bool ended_session(const struct link *l) {
   struct perigee_session_info info;
   if (!l || !l->session)
     return true;
-  perigee_session_info(l->session, &info);
+  perigee_session_describe(l->session, &info, sizeof info);
   return info.state == PERIGEE_SESSION_ENDED;
 }
 

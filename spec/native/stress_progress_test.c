@@ -358,7 +358,7 @@ static void it_has_a_name_takes_no_signals_and_ends(void **state) {
   struct perigee_engine *engine;
   char value[64];
   (void)state;
-  perigee_options(&o);
+  perigee_options_init(&o, sizeof o);
   o.progress = 1;
   assert_int_equal(perigee_engine_open(&o, &engine), 0);
   status_of_thread("SigBlk:\t", value);
@@ -450,7 +450,7 @@ static void strangers_come_and_go(void **state) {
   struct perigee_engine *engine;
   struct perigee_listener *listener;
   (void)state;
-  perigee_options(&o);
+  perigee_options_init(&o, sizeof o);
   o.progress = 1;
   o.sessions = 16;
   assert_int_equal(perigee_engine_open(&o, &engine), 0);

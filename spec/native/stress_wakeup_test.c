@@ -87,7 +87,7 @@ struct side {
 
 static void side_open(struct side *side, uint64_t own_seed) {
   struct perigee_options options;
-  perigee_options(&options);
+  perigee_options_init(&options, sizeof options);
   options.spin = 0;
   options.transports = transports;
   seed = own_seed;

@@ -104,7 +104,7 @@ static void every_byte_is_heard_of(void **state) {
   struct writer writers[WRITERS];
   int from[PIPES], to[PIPES], left = WRITERS * BYTES;
   unsigned seed = 1;
-  perigee_options(&o);
+  perigee_options_init(&o, sizeof o);
   o.progress = *(int32_t *)*state;
   assert_int_equal(perigee_engine_open(&o, &engine), 0);
   for (int i = 0; i < PIPES; i++) {

@@ -42,7 +42,7 @@ static bool over_tcp(const struct variant *v, const char *how) {
 }
 
 void variant_options(const struct variant *v, struct perigee_options *o) {
-  perigee_options(o);
+  perigee_options_init(o, sizeof *o);
   o->pull = v->pull;
   o->transports = transports;
   o->rdma = over(v, "verbs") ? v->how : NULL;

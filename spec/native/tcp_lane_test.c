@@ -297,7 +297,7 @@ static int64_t looked_at(void *context) {
 static struct perigee_engine *engine_of_time(int64_t dead_after) {
   struct perigee_engine *engine;
   struct perigee_options o;
-  perigee_options(&o);
+  perigee_options_init(&o, sizeof o);
   o.secret = "sixteen letters of secret";
   o.clock = looked_at;
   o.hello_timeout = 1000000 * MS;

@@ -83,10 +83,10 @@ static void sessions_over_both_families(void **state) {
     open_at(&p, addresses[i]);
     friend_served(&p);
     assert_true(port_of(&p) > 0);
-    perigee_session_info(p.session[0], &info);
+    perigee_session_describe(p.session[0], &info, sizeof info);
     assert_string_equal(info.address, p.address);
     assert_string_equal(info.peer, p.address);
-    perigee_session_info(p.session[1], &info);
+    perigee_session_describe(p.session[1], &info, sizeof info);
     assert_string_equal(info.address, p.address);
     assert_true(strncmp(info.peer, "tcp://", 6) == 0);
     assert_int_equal(info.pid, 0);
@@ -155,7 +155,7 @@ static void several_listeners(void **state) {
     snprintf(p.address, sizeof p.address, "%s",
              perigee_listener_address(more[i]));
     pair_dial(&p, late);
-    perigee_session_info(late[1], &info);
+    perigee_session_describe(late[1], &info, sizeof info);
     assert_string_equal(info.address, p.address);
   }
   perigee_listener_close(more[0]);

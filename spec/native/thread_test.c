@@ -28,7 +28,7 @@ int eventfd_write(int fd, eventfd_t value) {
 static struct perigee_engine *engine_with_thread(void) {
   struct perigee_engine *engine;
   struct perigee_options o;
-  perigee_options(&o);
+  perigee_options_init(&o, sizeof o);
   o.secret = "sixteen letters of secret";
   o.progress = 1;
   assert_int_equal(perigee_engine_open(&o, &engine), 0);

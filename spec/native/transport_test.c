@@ -13,7 +13,7 @@ static int opened(void) {
   const struct perigee_transport *const transports[] = {&lacking, NULL};
   struct perigee_engine *engine = NULL;
   struct perigee_options o;
-  perigee_options(&o);
+  perigee_options_init(&o, sizeof o);
   o.transports = transports;
   int status = perigee_engine_open(&o, &engine);
   if (status == PERIGEE_OK)

@@ -19,7 +19,7 @@ static const struct variant plain = {"no windows", "verbs", "host", 1,
 static void is_open(struct load *l) {
   struct perigee_session_info info;
   for (int side = 0; side < 2; side++) {
-    perigee_session_info(l->p.session[side], &info);
+    perigee_session_describe(l->p.session[side], &info, sizeof info);
     if (info.state != PERIGEE_SESSION_OPEN)
       fail_msg("side %d: %s", side, info.reason);
   }
@@ -116,7 +116,7 @@ static void the_control_pair_in_error_ends_the_session(void **state) {
     }
     load_stop(&l);
     for (int side = 0; side < 2; side++) {
-      perigee_session_info(l.p.session[side], &info);
+      perigee_session_describe(l.p.session[side], &info, sizeof info);
       assert_int_equal(info.status, PERIGEE_PEER_LOST);
       assert_true(strlen(info.reason) > 10);
       print_message("# side %d: %s\n", side, info.reason);

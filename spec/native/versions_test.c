@@ -1,137 +1,178 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * versions_test.c - peers of other protocol versions, older and newer, over
- * both kinds of sockets, where they dial and where they listen. Both sides end
- * in PERIGEE_VERSION and are told which versions each of them has.
+ * versions_test.c - programs that were built with an older or a newer header:
+ * structures that are shorter or longer than the library's are filled and read
+ * as far as both know them, and sizes of no version are refused.
  */
-#include "door.h"
-
-#include <netinet/in.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/un.h>
-#include <unistd.h>
 
-static const char words[] = "correct horse battery staple";
+#include "fake_sysfs.h"
+#include "support.h"
 
-/* Versions below this build's and above it; the HELLO of another version may
- * be shorter or longer. */
-static const struct other {
-  uint32_t min, max, body;
-} others[] = {{PROTOCOL_MIN - 1, PROTOCOL_MIN - 1, sizeof(struct hello)},
-              {1, PROTOCOL_MIN - 1, HELLO_VERSIONS},
-              {PROTOCOL_MAX + 1, PROTOCOL_MAX + 3, 1000}};
-enum { OTHERS = sizeof others / sizeof *others };
+enum { ROOM = 4096, GUARD = 0xa5 };
 
-static void say_other(int fd, const struct other *other) {
-  uint8_t bytes[FRAME_HEAD + FRAME_BODY] = {0};
-  struct frame f = tcp_hello();
-  f.hello.version_min = other->min;
-  f.hello.version_max = other->max;
-  wire_encode(&f, bytes);
-  memcpy(bytes, &other->body, sizeof other->body);
-  say(fd, bytes, FRAME_HEAD + other->body, NULL, 0);
+/* A program's structure, with room for a later version's. */
+static union {
+  uint8_t bytes[ROOM];
+  struct perigee_options options;
+  struct perigee_session_info info;
+  struct perigee_shares shares;
+  struct perigee_device device[1];
+} theirs;
+
+static void guard(void) {
+  memset(&theirs, GUARD, sizeof theirs);
 }
 
-static const char *sentence(const struct other *other, bool it_dials) {
-  static char text[128];
-  const char *own = it_dials ? "listener" : "dialer";
-  snprintf(text, sizeof text, "the %s has %d to %d, the %s %u to %u", own,
-           PROTOCOL_MIN, PROTOCOL_MAX, it_dials ? "dialer" : "listener",
-           other->min, other->max);
-  return text;
+/* Are the bytes from there on untouched? */
+static void assert_untouched(uint64_t from) {
+  for (uint64_t i = from; i < ROOM; i++)
+    if (theirs.bytes[i] != GUARD)
+      fail_msg("byte %llu was written, beyond the program's structure",
+               (unsigned long long)i);
 }
 
-/* The last frame that the peer hears. A peer at a Unix socket, and one that was
- * dialed, heard a HELLO before. */
-static void hears_refusal(struct pair *p, int fd, const char *text) {
-  struct heard h;
-  hear(p, fd, &h, HEARD);
-  assert_true(h.cut && h.count > 0);
-  is_refusal(&h.frame[h.count - 1], PERIGEE_VERSION, text);
-  close(fd);
+static void assert_zero(uint64_t from, uint64_t to) {
+  for (uint64_t i = from; i < to; i++)
+    if (theirs.bytes[i])
+      fail_msg("byte %llu, of a later version, is not zero",
+               (unsigned long long)i);
 }
 
-static void who_dials_over_tcp_hears_which_are_known(void **state) {
+static int opened(void) {
+  struct perigee_engine *engine = NULL;
+  int status = perigee_engine_open(&theirs.options, &engine);
+  perigee_engine_close(engine);
+  return status;
+}
+
+/* ---- Options --------------------------------------------------------------- */
+
+static void options_of_an_older_program_have_defaults_beyond(void **state) {
   (void)state;
-  for (int i = 0; i < OTHERS; i++) {
-    struct pair p;
-    open_with(&p, words, words);
-    int fd = raw_connect(&p);
-    say_other(fd, &others[i]);
-    hears_refusal(&p, fd, sentence(&others[i], true));
-    told(&p, PERIGEE_VERSION, sentence(&others[i], true));
-    pair_drop(&p);
+  uint64_t size = offsetof(struct perigee_options, ring);
+  guard();
+  assert_int_equal(perigee_options_init(&theirs.options, size), 0);
+  assert_untouched(size);
+  assert_int_equal(theirs.options.operations, 16384);
+  assert_int_equal(opened(), PERIGEE_OK);
+}
+
+static void options_of_a_newer_program_may_be_at_zero(void **state) {
+  (void)state;
+  uint64_t known = sizeof(struct perigee_options), size = known + 24;
+  guard();
+  assert_int_equal(perigee_options_init(&theirs.options, size), 0);
+  assert_zero(known, size);
+  assert_untouched(size);
+  assert_int_equal(opened(), PERIGEE_OK);
+  theirs.bytes[size - 1] = 1;
+  assert_int_equal(opened(), PERIGEE_UNSUPPORTED);
+  assert_non_null(strstr(perigee_detail(NULL), "newer"));
+}
+
+static void options_have_a_size_of_some_version(void **state) {
+  (void)state;
+  uint64_t wrong[] = {0, 7, (64 << 10) + 1, UINT64_C(1) << 31, UINT64_MAX};
+  for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+    guard();
+    assert_int_equal(perigee_options_init(&theirs.options, wrong[i]),
+                     PERIGEE_INVALID);
+    assert_untouched(0);
+    assert_non_null(strstr(perigee_detail(NULL), "sizeof"));
   }
 }
 
-static void who_dials_a_unix_socket_hears_which_are_known(void **state) {
+static void options_have_been_filled_in(void **state) {
   (void)state;
-  for (int i = 0; i < OTHERS; i++) {
-    struct pair p;
-    open_for_raw_peers(&p);
-    int fd = visit(&p);
-    say_other(fd, &others[i]);
-    hears_refusal(&p, fd, sentence(&others[i], true));
-    until_refused(&p, 1);
-    close_to_raw_peers(&p);
-  }
+  guard();
+  assert_int_equal(opened(), PERIGEE_INVALID);
+  assert_non_null(strstr(perigee_detail(NULL), "perigee_options_init"));
+  memset(&theirs, 0, sizeof theirs);
+  assert_int_equal(opened(), PERIGEE_INVALID);
 }
 
-/* Engine 0 dials this socket; what the peer hears and what it is told. */
-static void dialed(int door, const char *address, const struct other *other) {
+/* ---- What the library tells ------------------------------------------------- */
+
+/* Has a function fill the structure at several sizes. `known` is the library's;
+ * the function returns its status. */
+static void filled(int (*fill)(struct pair *, uint64_t), struct pair *p,
+                   uint64_t known) {
+  uint64_t sizes[] = {8, known / 2, known, known + 40};
+  for (int i = 0; i < 4; i++) {
+    guard();
+    assert_int_equal(fill(p, sizes[i]), PERIGEE_OK);
+    assert_untouched(sizes[i]);
+    if (sizes[i] > known)
+      assert_zero(known, sizes[i]);
+  }
+  assert_int_equal(fill(p, 0), PERIGEE_INVALID);
+  assert_int_equal(fill(p, UINT64_C(1) << 31), PERIGEE_INVALID);
+}
+
+static int fill_info(struct pair *p, uint64_t size) {
+  return perigee_session_describe(p->session[0], &theirs.info, size);
+}
+
+static int fill_shares(struct pair *p, uint64_t size) {
+  return perigee_shares_read(p->engine[0], p->session[0], &theirs.shares, size);
+}
+
+static void what_is_told_fits_the_programs_structure(void **state) {
   struct pair p;
-  open_with(&p, words, words);
-  int op = perigee_connect(p.engine[0], address, NULL, 20000 * MS);
-  int fd = accept(door, NULL, NULL);
-  assert_true(fd >= 0);
-  say_other(fd, other);
-  hears_refusal(&p, fd, sentence(other, false));
-  ended(&p, 0, op, PERIGEE_VERSION);
-  assert_non_null(strstr(perigee_detail(p.engine[0]), sentence(other, false)));
-  close(door);
-  pair_drop(&p);
+  pair_open(&p, *state);
+  filled(fill_info, &p, sizeof(struct perigee_session_info));
+  guard();
+  fill_info(&p, sizeof(struct perigee_session_info) + 8);
+  assert_int_equal(theirs.info.id, perigee_session_id(p.session[0]));
+  filled(fill_shares, &p, sizeof(struct perigee_shares));
+  pair_close(&p);
 }
 
-static void who_is_dialed_over_tcp_hears_which_are_known(void **state) {
-  (void)state;
-  for (int i = 0; i < OTHERS; i++) {
-    struct sockaddr_in in = loopback(0);
-    socklen_t length = sizeof in;
-    char address[64];
-    int door = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    assert_int_equal(bind(door, (struct sockaddr *)&in, sizeof in), 0);
-    assert_int_equal(listen(door, 1), 0);
-    getsockname(door, (struct sockaddr *)&in, &length);
-    snprintf(address, sizeof address, "tcp://127.0.0.1:%d", ntohs(in.sin_port));
-    dialed(door, address, &others[i]);
-  }
+static void counters_tell_how_many_there_are(void **state) {
+  struct pair p;
+  pair_open(&p, *state);
+  assert_int_equal(perigee_counters(p.engine[0], NULL)->size,
+                   sizeof(struct perigee_counters));
+  assert_int_equal(perigee_counters(p.engine[0], p.session[0])->size,
+                   sizeof(struct perigee_counters));
+  pair_close(&p);
 }
 
-static void who_is_dialed_at_a_unix_socket_hears_which_are_known(void **state) {
+/* ---- Lists ------------------------------------------------------------------ */
+
+static void lists_have_the_programs_distance(void **state) {
   (void)state;
-  for (int i = 0; i < OTHERS; i++) {
-    struct sockaddr_un un = {.sun_family = AF_UNIX};
-    char address[sizeof un.sun_path + 8];
-    snprintf(un.sun_path, sizeof un.sun_path, "/tmp/perigee-versions-%d-%d",
-             (int)getpid(), i);
-    int door = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    assert_int_equal(bind(door, (struct sockaddr *)&un, sizeof un), 0);
-    assert_int_equal(listen(door, 1), 0);
-    snprintf(address, sizeof address, "unix:%s", un.sun_path);
-    dialed(door, address, &others[i]);
-    unlink(un.sun_path);
-  }
+  enum { EACH = sizeof(struct perigee_device) + 16 };
+  fake_roce("a", "100 Gb/sec");
+  fake_roce("b", "10 Gb/sec");
+  guard();
+  assert_int_equal(perigee_devices(fake_root, theirs.device, EACH, 2), 2);
+  assert_string_equal((char *)theirs.bytes, "a");
+  assert_string_equal((char *)theirs.bytes + EACH, "b");
+  assert_zero(sizeof(struct perigee_device), EACH);
+  assert_untouched(2 * EACH);
+  guard();
+  assert_int_equal(perigee_devices(fake_root, theirs.device, 64, 2), 2);
+  assert_string_equal((char *)theirs.bytes + 64, "b");
+  assert_untouched(128);
+  assert_int_equal(perigee_devices(fake_root, theirs.device, 0, 2),
+                   PERIGEE_INVALID);
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(who_dials_over_tcp_hears_which_are_known),
-      cmocka_unit_test(who_dials_a_unix_socket_hears_which_are_known),
-      cmocka_unit_test(who_is_dialed_over_tcp_hears_which_are_known),
-      cmocka_unit_test(who_is_dialed_at_a_unix_socket_hears_which_are_known),
+  const struct CMUnitTest alone[] = {
+      cmocka_unit_test(options_of_an_older_program_have_defaults_beyond),
+      cmocka_unit_test(options_of_a_newer_program_may_be_at_zero),
+      cmocka_unit_test(options_have_a_size_of_some_version),
+      cmocka_unit_test(options_have_been_filled_in),
+      cmocka_unit_test_setup_teardown(lists_have_the_programs_distance,
+                                      fake_make, fake_remove),
   };
-  return cmocka_run_group_tests_name("versions", tests, NULL, NULL);
+  const struct CMUnitTest pairs[] = {
+      cmocka_unit_test(what_is_told_fits_the_programs_structure),
+      cmocka_unit_test(counters_tell_how_many_there_are),
+  };
+  int failed = cmocka_run_group_tests_name("versions", alone, NULL, NULL);
+  return failed + RUN_MATRIX("versions of", pairs);
 }

@@ -25,7 +25,7 @@ static inline struct perigee_engine *open_engine(void **state,
                                                  uint32_t watched) {
   struct perigee_engine *engine;
   struct perigee_options o;
-  perigee_options(&o);
+  perigee_options_init(&o, sizeof o);
   o.progress = *(int32_t *)*state;
   o.watched = watched;
   assert_int_equal(perigee_engine_open(&o, &engine), 0);

@@ -16,7 +16,7 @@ enum { POLLS = 4096, PINGS = WIRE_OUT / SEAL_CHUNK(FRAME_HEAD) };
 static struct perigee_engine *engine_new(void) {
   struct perigee_engine *engine;
   struct perigee_options o;
-  perigee_options(&o);
+  perigee_options_init(&o, sizeof o);
   o.secret = "sixteen letters of secret";
   o.hello_timeout = 60000 * MS;
   assert_int_equal(perigee_engine_open(&o, &engine), 0);

@@ -342,7 +342,7 @@ end
 -- size.
 function M.new(address, seed, pool)
   local options, out = native.options_t(), ffi.new "struct perigee_engine *[1]"
-  C.perigee_options(options)
+  C.perigee_options_init(options, ffi.sizeof(options))
   options.pool = pool or options.pool
   assert(C.perigee_engine_open(options, out) == 0)
   local liar = setmetatable({

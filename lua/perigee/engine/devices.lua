@@ -30,6 +30,8 @@ local M = {}
 
 local devices_t = ffi.typeof("struct perigee_device[?]")
 local gids_t = ffi.typeof("struct perigee_gid[?]")
+local DEVICE_SIZE = ffi.sizeof("struct perigee_device")
+local GID_SIZE = ffi.sizeof("struct perigee_gid")
 
 local TEXTS = { "name", "netdev", "pci", "driver", "firmware", "state",
                 "physical", "link" }
@@ -66,7 +68,7 @@ end
 
 local function gids(sysfs, name, port)
   local list, count = all(gids_t, function(list, room)
-    return C.perigee_device_gids(sysfs, name, port, list, room)
+    return C.perigee_device_gids(sysfs, name, port, list, GID_SIZE, room)
   end)
   local found = {}
   for i = 0, list and count - 1 or -1 do
@@ -94,7 +96,7 @@ end
 --- Lists all ports without their GIDs; opens no device if sysfs is given.
 function M.ports(sysfs)
   local list, count = all(devices_t, function(list, room)
-    return C.perigee_devices(sysfs, list, room)
+    return C.perigee_devices(sysfs, list, DEVICE_SIZE, room)
   end)
   if not list then return nil, errors.from(count, "listing RDMA devices") end
   local ports = {}

@@ -80,7 +80,7 @@ local KINDS = { "operations", "pooled", "exposed", "mapped", "descriptors",
 --- Returns the shares of a session's handle, or without it those of the engine.
 function M.shares(engine, handle)
   local shares = native.shares_t()
-  C.perigee_shares(engine, handle, shares)
+  C.perigee_shares_read(engine, handle, shares, ffi.sizeof(shares))
   local told = { refused = tonumber(shares.refused) }
   for _, name in ipairs(KINDS) do
     local share = shares[name]
@@ -128,7 +128,7 @@ local function epoch(info) return ("%016x"):format(info.epoch) end
 --- Tells a few facts of a session's handle cheaply: its address, where it came
 -- from over TCP, the peer's process and epoch.
 function M.peer(handle)
-  C.perigee_session_info(handle, who)
+  C.perigee_session_describe(handle, who, ffi.sizeof(who))
   return text(who.address), text(who.peer), who.pid ~= 0 and who.pid or nil,
     epoch(who)
 end
@@ -136,7 +136,7 @@ end
 --- Returns all that the core tells of a session's handle.
 function M.info(handle)
   local info = native.info_t()
-  C.perigee_session_info(handle, info)
+  C.perigee_session_describe(handle, info, ffi.sizeof(info))
   return { id = info.id, state = STATES[info.state] or "none",
            status = info.status, pid = info.pid ~= 0 and info.pid or nil,
            version = info.version, pull = info.pull ~= 0,

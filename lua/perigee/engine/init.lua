@@ -78,7 +78,7 @@ local LONGEST = 1e6
 
 local function core_options(options)
   local core = native.options_t()
-  C.perigee_options(core)
+  C.perigee_options_init(core, ffi.sizeof(core))
   core.hold = HOLD
   for _, name in ipairs(COUNTS) do
     if options[name] then core[name] = options[name] end
