@@ -41,7 +41,7 @@ NAMES := registries listing finding rendezvous
 .PHONY: test-jit count-check anatomy
 .PHONY: test-interpreter asan tsan hostile hostile-names control-stores
 .PHONY: check-openapi test-opaque check-rdma rdma-shell fuzz fuzz-agents fuzz-planted lint
-.PHONY: format check-install
+.PHONY: format check-abi check-install
 
 deps: ## install every Debian package needed (or, not as root, tell how)
 	.ci/deps --all
@@ -371,6 +371,25 @@ doc: ## build the manual, from the sources, into build/doc
 # ---- Installing ------------------------------------------------------------
 
 ROCKS := luarocks --lua-version=5.1
+
+# A library whose structures have grown, as those of a later version may.
+GROWN := build/grown
+GROWING := options session_info counters shares device gid
+$(GROWN)/perigee.h: native/perigee.h $(firstword $(MAKEFILE_LIST))
+	mkdir -p $(@D)
+	awk '/^struct perigee_($(subst $() ,|,$(GROWING))) \{$$/ { grows = 1 } \
+	  grows && /^};/ { print "  uint64_t later[5];"; grows = 0 } \
+	  { print }' $< > $@
+$(CORE:%.c=$(GROWN)/obj/%.o): $(GROWN)/perigee.h
+$(eval $(call flavour,$(GROWN),-include $(GROWN)/perigee.h -O0))
+
+check-abi: ## C programs of the last version, and of the next, with this library
+	.ci/deps build abi
+	$(MAKE) build/$(SONAME) $(GROWN)/$(SONAME)
+	mkdir -p build/abi/grown
+	cp build/$(SONAME) build/abi/
+	cp $(GROWN)/$(SONAME) $(GROWN)/perigee.h build/abi/grown/
+	spec/support/abi build/abi
 
 check-install: ## install by make, by luarocks and from a packed rock
 	.ci/deps build rock

@@ -1,0 +1,1075 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * perigee.h - the whole public interface of libperigee, and the one source of
+ * LuaJIT's ffi.cdef (the Makefile runs it through the preprocessor).
+ *
+ * All asynchronous work has the same form: submit it, get a small operation
+ * number back, and poll batches of events. C never calls Lua, never blocks
+ * except in perigee_wait, starts no thread unless asked to (options.progress),
+ * and keeps no global state. An engine and all that it owns belong to one
+ * thread of the program.
+ *
+ * Results. A function returns 0 (or a number >= 0 where its comment says so),
+ * or a negative perigee_status. perigee_detail(engine) then tells what failed,
+ * for which peer, and what to do about it.
+ *
+ * Operations. Submitting returns an operation number >= 0. The number stays
+ * valid, and is not given to another operation, until its event has been
+ * polled. Every operation has exactly one event, with event.operation equal to
+ * its number, within its timeout. From that event on the caller owns every byte
+ * of memory named in the operation again. Submitting may instead return
+ * PERIGEE_INLINE: the operation succeeded at once and no event follows.
+ *
+ * Pointers in events are valid until the next perigee_poll, perigee_await or
+ * perigee_wait on the same engine (of requests that are HELD: until the reply).
+ *
+ * NULL. A text, list, slice, region of a slice, or head that is NULL where its
+ * comment does not allow that is PERIGEE_INVALID. Handles, messages, and places
+ * for results, are never NULL.
+ *
+ * Times are nanoseconds (int64_t, negative: no limit), sizes are bytes.
+ *
+ * Versions. A program works with a newer libperigee.so.0 than the one whose
+ * header it was built with, and with an older one:
+ *  - No function changes its meaning; what has to change gets a new name.
+ *  - perigee_options, perigee_session_info, perigee_shares, perigee_device and
+ *    perigee_gid grow at their end. The program says how many bytes its
+ *    structure has. Nothing is written beyond that; fields that one side does
+ *    not have are zero, and options that the program does not have are at their
+ *    defaults. perigee_counters grows, too, and has its own size.
+ *  - All other structures stay as they are. A new field of perigee_message
+ *    would be read only with a flag that older programs do not set.
+ *  - New statuses, kinds of events and flags may come; programs pass over those
+ *    that they do not know.
+ * Tables of options.transports and options.memories are not covered: they are
+ * built with the version that they are used with (perigee_abi).
+ */
+#ifndef PERIGEE_H
+#define PERIGEE_H
+
+#ifdef PERIGEE_CDEF
+#define PERIGEE_API
+#else
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#define PERIGEE_API __attribute__((visibility("default")))
+#endif
+#ifdef __cplusplus
+/* A function hides a structure of its name, which in C++ is then no type by
+ * itself. So there these functions have other names, for the same symbols, and
+ * are called through macros. */
+#define perigee_session(...) perigee_session_(__VA_ARGS__)
+#define perigee_counters(...) perigee_counters_(__VA_ARGS__)
+#define perigee_transfer(...) perigee_transfer_(__VA_ARGS__)
+#pragma redefine_extname perigee_session_ perigee_session
+#pragma redefine_extname perigee_counters_ perigee_counters
+#pragma redefine_extname perigee_transfer_ perigee_transfer
+extern "C" {
+#endif
+
+/* Raised when a declaration below changes; Lua refuses a core with another
+ * number. */
+enum { PERIGEE_ABI = 10 };
+PERIGEE_API int perigee_abi(void);
+
+/* ---- Statuses ---------------------------------------------------------- */
+
+/* The names are those of err.kind in Lua; status.c has their sentences. */
+enum perigee_status {
+  PERIGEE_OK = 0,
+  PERIGEE_TIMEOUT = -1,
+  PERIGEE_CANCELLED = -2,
+  PERIGEE_PEER_LOST = -3,
+  PERIGEE_REMOTE = -4,      /* the remote handler failed: REPLY has its text */
+  PERIGEE_DENIED = -5,
+  PERIGEE_RANGE = -6,
+  PERIGEE_STALE = -7,
+  PERIGEE_NO_SERVICE = -8,
+  PERIGEE_NO_METHOD = -9,
+  PERIGEE_VERSION = -10,
+  PERIGEE_TOO_LARGE = -11,
+  PERIGEE_UNSUPPORTED = -12,
+  PERIGEE_PROTOCOL = -13,
+  PERIGEE_NO_MEMORY = -14,
+  PERIGEE_CLOSED = -15,
+  PERIGEE_NAME_TAKEN = -16,
+  PERIGEE_NOT_FOUND = -17,
+  PERIGEE_AGAIN = -18,      /* not now: poll, then try again */
+  PERIGEE_INVALID = -19,    /* the caller's mistake */
+  PERIGEE_SYSTEM = -20,     /* the operating system said no; errno in detail */
+  PERIGEE_FORKED = -21,     /* a child process used its parent's engine */
+  PERIGEE_DRAINING = -22    /* the peer drains (perigee_drain): no handler ran
+                               for the call, which may be made elsewhere */
+};
+enum { PERIGEE_INLINE = 0x7fffffff };
+/* Returns "timeout" for PERIGEE_TIMEOUT and so on; "unknown" for a number that
+ * is no status. Static. */
+PERIGEE_API const char *perigee_status_name(int status);
+/* Returns a sentence without a full stop. Static. */
+PERIGEE_API const char *perigee_status_text(int status);
+
+/* ---- Engine ------------------------------------------------------------ */
+
+struct perigee_engine;
+struct perigee_session;
+struct perigee_listener;
+struct perigee_endpoint;
+struct perigee_region;
+struct perigee_remote;    /* a peer's region, as looked up */
+struct perigee_prepared;
+
+/* Tables that a program may give to an engine besides the built-in ones.
+ * native/transport/transport.h and native/memory/memory.h describe them. */
+struct perigee_transport;
+struct perigee_memory;
+
+/* How what sockets carry is protected. If the two sides differ, the stronger
+ * setting applies: ALL before AUTH before OFF. */
+enum perigee_encrypt {
+  PERIGEE_ENCRYPT_DEFAULT = 0, /* beyond loopback ALL where possible (RDMA does
+                                  not seal), else OFF */
+  PERIGEE_ENCRYPT_ALL = 1,     /* everything is encrypted */
+  PERIGEE_ENCRYPT_AUTH = 2,    /* readable, but protected against changes */
+  PERIGEE_ENCRYPT_OFF = 3      /* an intermediary can read and change it */
+};
+
+/* The options of an engine. perigee_options_init fills in the defaults. */
+struct perigee_options {
+  uint64_t size;            /* of this structure, as perigee_options_init was
+                               told */
+  uint32_t operations;      /* in flight at once: 16384, <= 65536; own ones at
+                               most 15/16 of it, those of peers 7/8 */
+  uint32_t sessions;        /* at once: 1024 */
+  uint32_t regions;         /* that peers may reach, as they have a name or
+                               rights for peers, at once: 1024, at most 4096 */
+  uint32_t hellos;          /* unauthenticated peers at once: 256. Beyond that
+                               the engine drops the oldest peer of the address
+                               (at a path: of the process) that has most of
+                               them */
+  uint32_t watched;         /* descriptors of the program's own at once
+                               (perigee_watch): 4096, at most 2^20 */
+  int64_t hello_timeout;    /* time for the peer's handshake: 2 s */
+  uint64_t ring;            /* bytes of each receive ring, a power of two:
+                               64 KiB; there are two for each session */
+  uint64_t eager;           /* payloads up to this travel in the ring: 8 KiB;
+                               at most ring / 4 */
+  uint64_t message;         /* largest payload accepted: 2^40 */
+  uint64_t typed;           /* largest typed payload accepted: 1 MiB and 4 KiB;
+                               decoding takes at most some 20 ns for each
+                               byte */
+  uint64_t hold;            /* requests and replies with longer typed heads are
+                               HELD: 2^64 - 1, so none */
+  uint64_t pool;            /* bytes of pooled blocks, and as many of blocks
+                               that are kept until peers have read them: 1 GiB
+                               each. This side's own requests take at most half
+                               of the latter */
+  uint32_t serving;         /* calls of one session in service at once: 1024 */
+  /* Limits of what the engine holds for peers. Each peer has a share that
+   * depends on what the other peers leave (native/base/shares.h). Operations,
+   * sessions and pool have their limits above. */
+  uint64_t mapped;          /* bytes of address space to map memory of peers on
+                               this host: 64 TiB */
+  uint64_t descriptors;     /* descriptors of sessions: 0, which means seven
+                               eighths of what the process may open */
+  uint64_t untaken;         /* bytes of replies that one session may leave
+                               unread, or all sessions of a peer four times as
+                               many, before its requests wait: 32 MiB */
+  int64_t spin;             /* ns. The longest time that a wait polls before it
+                               sleeps. The engine learns from past waits how
+                               long polling pays (native/base/spin.h). 0: it
+                               sleeps at once. -1 (the default): 50 us, or 200
+                               us once the engine uses an RDMA device, which
+                               takes longer to sleep and to wake */
+  uint64_t epoch;           /* 0: random */
+  int32_t pull;             /* 0: never read a peer's memory by
+                               process_vm_readv, even if a probe at hello says
+                               that it works: 1 */
+  const char *rdma;         /* "nics=mlx5_0:1,mlx5_1 qps=2 gid=3 ..."
+                               (native/devices/devices.h); outlives the engine.
+                               NULL: the environment's PERIGEE_RDMA, else
+                               defaults */
+  /* Sessions over TCP. The texts outlive the engine. */
+  const char *secret;       /* the secret that both sides prove to have:
+                               "file:PATH" (owned by this user, closed to
+                               others) or the secret itself; NULL: the
+                               environment's PERIGEE_SECRET, else none; "":
+                               none. A text of the environment is removed from
+                               it; child processes get only "file:"
+                               references. What is read is in no core dump; a
+                               text that is given here stays the program's,
+                               and is */
+  const char *scope;        /* proofs are valid in this scope only; NULL: "" */
+  int32_t insecure;         /* 1: may listen without a secret beyond loopback:
+                               0 */
+  int32_t encrypt;          /* enum perigee_encrypt. With ALL or AUTH, sessions
+                               over TCP that cannot have it are refused: 0 */
+  int64_t dead_after;       /* how long a peer on another host may be silent
+                               before it counts as lost, and a connection for
+                               payloads before it is replaced (at least 0.5 s;
+                               the shorter of both sides' times): 3 s */
+  int32_t progress;         /* 1: for programs that compute for long. A thread
+                               of the engine does the work of a poll while the
+                               program neither polls nor waits. It serves
+                               one-sided access and keeps sessions alive; events
+                               wait for the program. It also calls clock, random
+                               and plugins; counters of sessions lag a moment
+                               behind. 0: no thread */
+  int32_t spin_always;      /* 1: a wait polls for all of `spin`, whether or not
+                               that has paid lately, and does not yield the core
+                               meanwhile: for threads that have a core of their
+                               own. 0 */
+  uint32_t streams;         /* connections for payloads of a session dialed
+                               here: 1, at most 16 */
+  const char *faults;       /* injected faults, to test a program: "drop=0.01
+                               delay=5ms ..." (native/transport/fault/fault.h).
+                               NULL: the environment's PERIGEE_FAULTS; "":
+                               none */
+  /* Given to the engine so that a simulation can own them; NULL: the real
+   * ones. The clock is monotonic nanoseconds; random fills and returns 0. */
+  int64_t (*clock)(void *context);
+  int (*random)(void *context, void *bytes, uint64_t length);
+  void *context;
+  /* Tried before the built-in transports, in this order; NULL-terminated
+   * arrays that outlive the engine, or NULL. */
+  const struct perigee_transport *const *transports;
+  const struct perigee_memory *const *memories;
+  const char *features;     /* "-trace ...": turns off features that sessions
+                               would use if the peer has them
+                               (perigee_feature_name), to test a program with
+                               older peers. Read when the engine is opened.
+                               NULL: all are on */
+};
+
+/* Fills in all defaults; call it before setting any field. size:
+ * sizeof(struct perigee_options); PERIGEE_INVALID if no version has so few (8)
+ * or so many bytes (64 KiB). */
+PERIGEE_API int perigee_options_init(struct perigee_options *options,
+                                     uint64_t size);
+/* Makes an engine; options may be NULL. The engine is the caller's until
+ * perigee_engine_close. PERIGEE_INVALID: an option is wrong, or PERIGEE_FAULTS
+ * or PERIGEE_RDMA of the environment. PERIGEE_UNSUPPORTED: the program is of a
+ * newer version, and has set an option that this one does not have. For the secret's file: NOT_FOUND, DENIED
+ * (open to others, not this user's, no regular file, too short or too long,
+ * with CR LF or a byte order mark) or SYSTEM. NO_MEMORY. perigee_detail(NULL) tells which and why. Stretching a
+ * secret takes some 0.1 s, once in a process. */
+PERIGEE_API int perigee_engine_open(const struct perigee_options *options,
+                                    struct perigee_engine **engine);
+/* Closes every session, listener and region, and frees the engine with all
+ * handles that it gave out. If sessions are over sockets, it waits at most 50
+ * ms, for all together, until the last frames have been sent to their peers. It
+ * also waits until no asynchronous copy of memory is under way. NULL is
+ * allowed. */
+PERIGEE_API void perigee_engine_close(struct perigee_engine *engine);
+/* Returns what went wrong last, as a sentence; "" if nothing did. With engine
+ * NULL it is what failed last in this thread without an engine, such as
+ * perigee_engine_open. Valid until the next failing call. */
+PERIGEE_API const char *perigee_detail(const struct perigee_engine *engine);
+/* Returns the nanoseconds of the engine's clock, which is monotonic. */
+PERIGEE_API int64_t perigee_now(const struct perigee_engine *engine);
+/* Returns the number by which peers tell this engine from earlier ones. */
+PERIGEE_API uint64_t perigee_epoch(const struct perigee_engine *engine);
+
+/* ---- Events ------------------------------------------------------------ */
+
+enum perigee_kind {
+  PERIGEE_EVENT_NONE = 0,
+  PERIGEE_EVENT_ACCEPTED = 1,  /* a listener has a new session */
+  PERIGEE_EVENT_CONNECTED = 2, /* a connect succeeded or failed (status) */
+  PERIGEE_EVENT_LOST = 3,      /* an established session ended; comes once. All
+                                  its operations end with events of their own */
+  PERIGEE_EVENT_REQUEST = 4,   /* a call to serve, all its bytes here */
+  PERIGEE_EVENT_LANDING = 5,   /* a call with a slice: perigee_land says where
+                                  it lands; REQUEST follows, or ABANDONED */
+  PERIGEE_EVENT_ABANDONED = 6, /* a call that had LANDING will never have
+                                  REQUEST; its operation is over */
+  PERIGEE_EVENT_REPLY = 7,     /* a call of this side ended */
+  PERIGEE_EVENT_SENT = 8,      /* the caller has received a reply for which
+                                  perigee_reply returned 1, or never will
+                                  (status) */
+  PERIGEE_EVENT_DONE = 9,      /* transfer, send, recv, recv_imm, lookup ended */
+  PERIGEE_EVENT_REFUSED = 10,  /* unauthenticated peers were refused. code: how
+                                  many since the last such event; status and
+                                  pointer: why one of them was (the last that
+                                  did not merely hang up, if any). Only after
+                                  perigee_tell_refused */
+  PERIGEE_EVENT_READY = 11     /* a descriptor that is watched is ready */
+};
+
+enum perigee_flag {
+  PERIGEE_TYPED = 1,        /* the head is string.buffer data. Received heads
+                               are copied to private memory and scanned. A
+                               perigee_message with a status has a text, a zero,
+                               and at most 16 KiB of such data behind it */
+  PERIGEE_SLICE = 2,        /* a slice came with it (slice tells its length) */
+  PERIGEE_POOLED = 4,       /* .landed is a pooled block, now the caller's:
+                               give it back with perigee_pool_free */
+  PERIGEE_HELD = 8,         /* REQUEST, LANDING: typed data that is longer than
+                               options.hold. The data stay in place until the
+                               reply. Later data of the session wait until
+                               perigee_started or the reply. So the data can be
+                               decoded in portions, and no request overtakes
+                               them. REPLY: .pointer is a pooled block that is
+                               now the caller's (perigee_pool_free), and
+                               .remaining is the time left of the call */
+  PERIGEE_TRACED = 16,      /* REQUEST, LANDING: a trace context came with it:
+                               perigee_served_trace */
+  PERIGEE_CARRIED = 32,     /* of a call's perigee_message: its trace is that of
+                               the call being served. The call gets a new span.
+                               If the peer does not have the feature, the call
+                               goes without a trace */
+  PERIGEE_CHECKED = 64      /* of a perigee_message that is TYPED: the program
+                               has made sure of its form (perigee_typed_scan,
+                               or LuaJIT's own encoder), which is not checked
+                               again if it is short */
+};
+
+/* 64 bytes. Fields not named for a kind are 0. */
+struct perigee_event {
+  uint8_t kind;             /* enum perigee_kind */
+  uint8_t flags;            /* enum perigee_flag; READY: enum
+                               perigee_readiness */
+  uint16_t method;          /* REQUEST, LANDING */
+  uint32_t session;         /* perigee_session_id, never used again; 0: none */
+  int32_t status;           /* how the operation ended; REPLY: also the callee's
+                               status */
+  int32_t operation;        /* of own operations: what submitting returned.
+                               REQUEST, LANDING: the served call, for
+                               perigee_reply */
+  const uint8_t *pointer;   /* REQUEST, LANDING, REPLY: the head (raw bytes or
+                               typed data). REPLY with a status: a text of what
+                               failed (not NUL-terminated), or NULL. DONE of a
+                               lookup: the struct perigee_remote. LOST, and
+                               CONNECTED and DONE with a status: a text of why,
+                               or NULL */
+  uint64_t length;          /* bytes at pointer; DONE of recv and transfers:
+                               bytes moved */
+  uint64_t slice;           /* length of the slice part that came. REPLY into a
+                               named slice: bytes filled. REPLY with a status:
+                               nothing is in `into`, and this is the length of
+                               typed data at pointer + length + 1 that came with
+                               the text (Lua's: traceback, code, whether a
+                               handler ran) */
+  union {
+    uint64_t capacity;      /* REQUEST: the largest reply that the caller
+                               takes */
+    uint64_t immediate;     /* DONE of recv_imm */
+    uint8_t *landed;        /* where a pooled slice part is (PERIGEE_POOLED) */
+  };
+  union {
+    int64_t remaining;      /* REQUEST, LANDING, REPLY that is HELD or has a
+                               status: time left; negative: no limit */
+    int64_t descriptor;     /* READY */
+  };
+  uint64_t code;            /* REPLY, REQUEST: 64 bits of the application;
+                               READY: the token */
+};
+
+/* Moves operations on and fills at most capacity events; returns their number.
+ * Never blocks; holds the thread for at most about 1 ms of own work. What was
+ * submitted is sent at once and wakes a peer that sleeps; a peer that falls
+ * asleep at that very moment is woken by the next poll, wait or arm. */
+PERIGEE_API int perigee_poll(struct perigee_engine *engine,
+                             struct perigee_event *events, int capacity);
+/* Polls for up to spin ns (-1: as options.spin says), but only for the one
+ * operation. Returns 1 and its event; or 0 when the time is over, when polling
+ * does not pay now (options.spin; then use perigee_wait), or as soon as there
+ * is any other event (perigee_poll gives it). */
+PERIGEE_API int perigee_await(struct perigee_engine *engine, int operation,
+                              struct perigee_event *event, int64_t spin);
+/* Returns 1 as soon as perigee_poll may have an event on one of the engines; 0
+ * after at most timeout ns and one poll of each engine (long copies go on
+ * meanwhile); PERIGEE_AGAIN when a signal came. It polls first, by the first
+ * engine's options.spin, then arms, checks again and sleeps in poll(2). A
+ * sleeping process uses no CPU. */
+PERIGEE_API int perigee_wait(struct perigee_engine *const *engines, int count,
+                             int64_t timeout);
+/* For another event loop: perigee_fd returns a descriptor that becomes readable
+ * when there may be events. The engine owns it. perigee_arm returns 1 if there
+ * may be events already (poll now), else 0, and the descriptor will become
+ * readable; *timeout (may be NULL) is when to poll at the latest, negative for
+ * never. */
+PERIGEE_API int perigee_fd(const struct perigee_engine *engine);
+PERIGEE_API int perigee_arm(struct perigee_engine *engine, int64_t *timeout);
+
+/* ---- The program's own descriptors ------------------------------------- */
+
+enum perigee_readiness {
+  PERIGEE_READABLE = 1,     /* read, recv or accept would not block: there are
+                               data, the end, or an error */
+  PERIGEE_WRITABLE = 2,     /* write, send or connect would not block */
+  PERIGEE_HANGUP = 4        /* reported without being asked for: the other end
+                               is gone, or there is an error; what was asked for
+                               is reported as well */
+};
+/* Has the engine watch a descriptor (a socket, a pipe, an eventfd, another
+ * engine's perigee_fd) beside its own. READY events report it, through
+ * perigee_poll, perigee_await, perigee_wait, and perigee_arm with perigee_fd.
+ * READY events that an engine's own thread finds (options.progress) wait for
+ * the program's next poll. events: PERIGEE_READABLE, PERIGEE_WRITABLE or both.
+ *
+ * READY has the descriptor, what it is ready for (flags) and the token (code).
+ * One poll gives it at most once, and each later poll gives it again for as
+ * long as the descriptor is ready. So a program that leaves data unread gets it
+ * again; a program that is not interested for now unwatches. A READY that the
+ * program has got wakes no thread until the program polls again. READY may come
+ * for a descriptor that is not ready any more, so descriptors should be
+ * non-blocking (O_NONBLOCK). A program that polls without sleeping gets READY
+ * within 0.5 ms.
+ *
+ * The program keeps owning the descriptor, and unwatches it before it closes
+ * it. The engine does not notice a watched descriptor that is closed, or takes
+ * the next one with its number for it; debug builds of the core abort and name
+ * it.
+ *
+ * INVALID: the descriptor is not open, is watched already, or is the engine's
+ * own, or events are wrong. UNSUPPORTED: epoll refuses it (files and folders,
+ * which are always ready). NO_MEMORY: options.watched descriptors are watched
+ * already, or the user has as many as the system allows. FORKED. Does not
+ * block. perigee_watch, perigee_unwatch and each READY cost one system call; a
+ * thousand descriptors that are not ready cost a poll nothing. Watching another
+ * epoll costs the kernel time for each descriptor that is in that one: it is
+ * better watched once, and then by perigee_rewatch. */
+PERIGEE_API int perigee_watch(struct perigee_engine *engine, int fd, int events,
+                              uint64_t token);
+/* Changes the events and the token of a descriptor that is watched. A READY that
+ * waits is withdrawn; the next one is by these. events 0: there is no READY, not
+ * even of its end, until the next perigee_rewatch; of a descriptor whose READY
+ * the program has got that costs no system call, else one. Does not block.
+ * A READY that a poll has given already has the old token. NOT_FOUND: it is not
+ * watched. INVALID: events are wrong; or, where it costs a system call, it was
+ * closed before, and is not watched any more. FORKED. */
+PERIGEE_API int perigee_rewatch(struct perigee_engine *engine, int fd,
+                                int events, uint64_t token);
+/* Ends the watching: no later poll gives READY for it, and one that waits is
+ * withdrawn. Does not block. NOT_FOUND: it is not watched. INVALID: it was
+ * closed before; it is not watched any more. FORKED. */
+PERIGEE_API int perigee_unwatch(struct perigee_engine *engine, int fd);
+
+/* ---- Regions and slices ------------------------------------------------ */
+
+enum perigee_access {
+  PERIGEE_LOCAL = 0,        /* peers get nothing ("denied") */
+  PERIGEE_READ = 1,         /* peers may read */
+  PERIGEE_WRITE = 2,        /* peers may write */
+  PERIGEE_POPULATE = 4      /* for perigee_region_alloc: all pages exist when it
+                               returns, or it returns NO_MEMORY */
+};
+
+/* Makes a region of new memory: page aligned, zeroed, and memfd-backed if kind
+ * is NULL or "host" (with huge pages if possible). kind names a memory of
+ * options.memories, and maybe one of its devices: "gpu" is the first, "gpu:3"
+ * the fourth. UNSUPPORTED: no such kind. NOT_FOUND: no such device. NO_MEMORY:
+ * more than the machine, or the process's control group, could have. Pages are
+ * taken at their first use, and a system that has promised more memory than it
+ * has kills the process that then touches them; PERIGEE_POPULATE takes all
+ * pages at once, which takes time, and finds out. name: NULL or 1 to 255 bytes,
+ * unique in the engine (PERIGEE_NAME_TAKEN); peers find the region by it until
+ * it is closed. */
+PERIGEE_API int perigee_region_alloc(struct perigee_engine *engine,
+                                     const char *name, uint64_t length,
+                                     int access, const char *kind,
+                                     struct perigee_region **region);
+/* Makes a region of memory that the program allocated and keeps until the
+ * region is closed. Only this process accesses it, on requests of peers. kind
+ * NULL: the kind that recognizes the pointer, else host memory. INVALID: the
+ * memory is not of the kind named. */
+PERIGEE_API int perigee_region_register(struct perigee_engine *engine,
+                                        const char *name, void *pointer,
+                                        uint64_t length, int access,
+                                        const char *kind,
+                                        struct perigee_region **region);
+/* Return the region's first byte, valid until the close, and its length as
+ * given when it was made. */
+PERIGEE_API uint8_t *perigee_region_pointer(const struct perigee_region *region);
+PERIGEE_API uint64_t perigee_region_length(const struct perigee_region *region);
+/* A fence: from the first call on peers get "stale". Returns PERIGEE_AGAIN
+ * while an operation or a peer is inside (poll and call again), and PERIGEE_OK
+ * when none is, which frees the handle. With force the handle is freed at once,
+ * and memory that a peer may still touch is kept until that peer has left. */
+PERIGEE_API int perigee_region_close(struct perigee_region *region, bool force);
+/* Copies between a region (of any kind of memory) and host memory. If the CPU
+ * cannot touch the region's memory, it blocks until the copy has ended. Bounds
+ * are checked. */
+PERIGEE_API int perigee_region_read(struct perigee_region *region,
+                                    uint64_t offset, void *to, uint64_t length);
+PERIGEE_API int perigee_region_write(struct perigee_region *region,
+                                     uint64_t offset, const void *from,
+                                     uint64_t length);
+
+/* Part of a local or a remote region: count blocks of length bytes, their
+ * starts stride bytes apart. One contiguous block: count 1. Total is
+ * count * length. Checked against the region when it is used. */
+struct perigee_slice {
+  union {
+    struct perigee_region *region;
+    struct perigee_remote *remote;
+  };
+  uint64_t offset;
+  uint64_t length;
+  uint64_t count;
+  uint64_t stride;
+};
+
+/* ---- Sessions ---------------------------------------------------------- */
+
+enum { PERIGEE_ADDRESS_MAX = 107 };
+/* "unix:PATH", or "tcp://ADDRESS:PORT" with an address of this host: a number
+ * ("10.0.0.1", "[::1]"), "localhost", or all of them ("0.0.0.0", "[::]"; each
+ * is of its own family only); port 0: any that is free. PERIGEE_NAME_TAKEN if
+ * the path or the port is in use, PERIGEE_TOO_LARGE if the path is over 107
+ * bytes; PERIGEE_DENIED if other hosts could come and there is no secret, nor
+ * options.insecure. Sessions come as ACCEPTED events. */
+PERIGEE_API int perigee_listen(struct perigee_engine *engine,
+                               const char *address,
+                               struct perigee_listener **listener);
+/* Has the listener leave its file where it is when it is closed: the file is
+ * that of a name, and goes with the name (perigee_name_hold). */
+PERIGEE_API void perigee_listener_named(struct perigee_listener *listener);
+/* Stops listening, and frees the handle; sessions that came stay. */
+PERIGEE_API void perigee_listener_close(struct perigee_listener *listener);
+/* A listener refuses and counts connections that are no peer's (another secret,
+ * another version, another protocol). After this call REFUSED events report
+ * them, at most one in `every` ns; negative: no events, as before the first
+ * call. */
+PERIGEE_API void perigee_tell_refused(struct perigee_engine *engine,
+                                      int64_t every);
+/* Returns the listener's address with its real port, which is also the address
+ * of its sessions. */
+PERIGEE_API const char *
+perigee_listener_address(const struct perigee_listener *listener);
+/* Returns whether any host can connect without a secret. Programs should show
+ * that to people. */
+PERIGEE_API bool
+perigee_listener_insecure(const struct perigee_listener *listener);
+/* Dials "unix:PATH" or "tcp://HOST:PORT". A host's name is looked up without
+ * blocking, and its addresses are tried in turn. NOT_FOUND: nobody listens
+ * there, there is no way there, or no host of that name. CONNECTED with
+ * event.operation tells the end and event.session the session. transport: NULL,
+ * "auto" or a name that must be used. Returns the operation. */
+PERIGEE_API int perigee_connect(struct perigee_engine *engine,
+                                const char *address, const char *transport,
+                                int64_t timeout);
+enum { PERIGEE_NAME_MAX = 64 };
+/* The same, but ends in DENIED unless the peer goes by this name (1 to
+ * PERIGEE_NAME_MAX bytes; NULL: any). A peer with the secret may go by any
+ * name. A process without the secret, which only relays messages, cannot make
+ * one peer answer for another. */
+PERIGEE_API int perigee_connect_to(struct perigee_engine *engine,
+                                   const char *address, const char *expected,
+                                   const char *transport, int64_t timeout);
+/* Sets the name that the engine goes by in sessions whose handshake follows;
+ * NULL: none. INVALID if it is too long. */
+PERIGEE_API int perigee_go_by(struct perigee_engine *engine, const char *name);
+
+/* Endpoints: sessions without a socket, for programs with a control plane of
+ * their own. Each side opens an endpoint, sends its info to the other side by
+ * its own means, and connects to the info of the other. The sides may do so in
+ * any order, and as far apart in time as their timeouts allow. The session is
+ * then like any other, except that
+ *  - the process that has the info is the peer. The info is a secret, valid for
+ *    one session: a process that reads it can act as the peer, and one that
+ *    changes it can act as an intermediary. The peer's user is not checked, so
+ *    the way by which the info goes has to be trusted.
+ *  - the peer's process id is not known (0), and its address is "endpoint".
+ *  - a dead peer, or a network that is cut, is noticed when the peer's device
+ *    stops answering: half a second after the last message sent, plus all
+ *    retries (about 0.5 s by default, up to four times that on devices that
+ *    stretch the timeout). A peer that is stopped, or busy, counts as alive.
+ *  - closing waits until the peer has been told, for 50 ms at most.
+ *
+ * transport: NULL (one that can do without a socket) or a name; UNSUPPORTED
+ * if it cannot, or if there is no device for it. An endpoint holds what a
+ * session holds, and counts as one (NO_MEMORY). The engine closes those that
+ * are left. The first of an engine opens the device, which may block. */
+PERIGEE_API int perigee_endpoint_open(struct perigee_engine *engine,
+                                      const char *transport,
+                                      struct perigee_endpoint **endpoint);
+/* Returns a text without blanks, below 4 KiB, that lives as long as the
+ * endpoint. */
+PERIGEE_API const char *
+perigee_endpoint_info(const struct perigee_endpoint *endpoint);
+/* Returns the operation, which ends like that of perigee_connect. info: the
+ * peer's. PROTOCOL if the text is no info, was changed, or is this endpoint's
+ * own, and VERSION if its version is unknown: these leave the endpoint as it
+ * was. Any other result is the endpoint's only one; INVALID if it had one
+ * already. timeout: ns, negative: none. info is read before the call returns.
+ * Does not block. */
+PERIGEE_API int perigee_endpoint_connect(struct perigee_endpoint *endpoint,
+                                         const char *info, int64_t timeout);
+/* Closes the endpoint and makes its info void. If it was connected, the session
+ * or the connect under way goes on. */
+PERIGEE_API void perigee_endpoint_close(struct perigee_endpoint *endpoint);
+
+/* Returns the session of an event, or NULL if it was freed. */
+PERIGEE_API struct perigee_session *
+perigee_session(struct perigee_engine *engine, uint32_t id);
+/* Returns its number, as in events; no other session of the engine ever has
+ * it. */
+PERIGEE_API uint32_t perigee_session_id(const struct perigee_session *session);
+/* Ends the session in order: own operations end in "closed", the peer's in
+ * "peer_lost". Over a socket it waits, at most 50 ms, until the last frames
+ * have been sent. Idempotent; the handle lives until perigee_session_free,
+ * which drops the remaining events (counted as dropped). A program that wants
+ * the end of each operation closes the session, and frees it once it has
+ * settled. Memory in an asynchronous copy (a GPU's) stays in use until the copy
+ * has ended, as with perigee_region_close. */
+PERIGEE_API void perigee_session_close(struct perigee_session *session);
+PERIGEE_API void perigee_session_free(struct perigee_session *session);
+/* Returns 1 if freeing the session now would drop nothing: it has ended, no
+ * event of it waits, the events that were given are over (perigee_poll), and no
+ * copy of memory is under way. Else 0; the polls that follow bring it there.
+ * Calls of the peer that the program has not answered yet do not count: they
+ * outlive the session, and are answered as before. Walks the session's
+ * operations; does not block. */
+PERIGEE_API int
+perigee_session_settled(const struct perigee_session *session);
+
+enum perigee_session_state {
+  PERIGEE_SESSION_NONE = 0, PERIGEE_SESSION_HELLO = 1, PERIGEE_SESSION_OPEN = 2,
+  PERIGEE_SESSION_ENDED = 3, PERIGEE_SESSION_STATES = 4
+};
+
+/* One fact that a transport reports about a session: a text, or (text NULL) a
+ * number. Names are words with underscores: "queue_pairs". */
+struct perigee_fact {
+  const char *name;
+  const char *text;
+  uint64_t number;
+};
+/* Describes a session, for explain(). Texts are valid until it is freed. */
+struct perigee_session_info {
+  uint32_t id;
+  int32_t state;            /* enum perigee_session_state */
+  int32_t status;           /* why it ended */
+  int32_t pid;              /* the peer's; 0: unknown */
+  uint64_t epoch;           /* the peer's */
+  uint32_t version;         /* of the protocol, agreed */
+  uint32_t pull;            /* 1: payloads are read from the peer's memory */
+  uint64_t ring, eager, message, typed; /* agreed limits */
+  uint64_t features;        /* bits of the features that both sides have;
+                               perigee_feature_name */
+  uint32_t dialed;          /* 1: by this side */
+  uint32_t tcp;             /* 1: over TCP, where both sides prove who they are */
+  uint32_t same_host;       /* 1: the peer has proved to be on this host */
+  uint32_t authenticated;   /* 1: over TCP, and the peer has proved to have the
+                               secret, or to be the process met at a path of
+                               this host */
+  uint32_t encrypted;       /* 1: what the transport carries is encrypted */
+  uint32_t aes;             /* 1: by AES-256-GCM; 0: by ChaCha20-Poly1305 */
+  uint32_t intact;          /* 1: a change of what is carried is noticed: it is
+                               encrypted, or each chunk has a MAC by that
+                               cipher */
+  int64_t dead_after;       /* how long the peer may be silent before it counts
+                               as lost; 0: the end of its socket tells */
+  const char *transport;
+  const char *carrier;      /* a line on the transport, made of these facts, or
+                               "" */
+  const struct perigee_fact *facts; /* facts of the transport */
+  uint32_t fact_count;              /* number of facts */
+  const char *security;     /* a line: how the peer is known, what is encrypted */
+  const char *considered;   /* a line for each transport that was not chosen:
+                               "shm: the peer is on another host" */
+  const char *lanes;        /* a line for each additional lane that the session
+                               has or could have: "link: payloads of ...", or
+                               "" */
+  const char *address;      /* dialed, or the listener's */
+  const char *peer;         /* over TCP: the other end's address in numbers; or
+                               "" */
+  const char *reason;       /* why others were not chosen; why it ended */
+};
+/* Fills in all of info, also for a session that has ended. The facts stay valid
+ * until info is asked for again, for any session of the engine. size:
+ * sizeof(struct perigee_session_info), else PERIGEE_INVALID. */
+PERIGEE_API int perigee_session_describe(const struct perigee_session *session,
+                                         struct perigee_session_info *info,
+                                         uint64_t size);
+/* Returns the name of a bit of info.features, 0 to 63; NULL: this build has no
+ * such feature. Static. An operation that needs a feature which the session
+ * does not have is UNSUPPORTED, and nothing is sent. */
+PERIGEE_API const char *perigee_feature_name(int bit);
+
+/* Returns the counters since the start, of a session, or (session NULL) of the
+ * engine and all its present sessions. They live as long as their owner; a
+ * session's can be read again and again without another call. */
+struct perigee_counters {
+  uint64_t size;            /* of this structure, as the library has it: fields
+                               beyond it are not there */
+  uint64_t calls;           /* own, submitted */
+  uint64_t served;          /* requests delivered */
+  uint64_t replies;         /* own calls ended */
+  uint64_t failures;        /* operations ended with a status */
+  uint64_t timeouts;
+  uint64_t transfers;       /* one-sided, own */
+  uint64_t messages;        /* sends, receives and immediates */
+  uint64_t bytes_sent;      /* payload of calls and messages, and of own writes */
+  uint64_t bytes_received;  /* the same, and of own reads */
+  uint64_t wakes;           /* sent to a sleeping peer */
+  uint64_t sleeps;          /* own */
+  uint64_t spins;           /* waits that polled for long (engine) */
+  uint64_t stalls;          /* submitted while the peer's ring was full */
+  uint64_t sessions;        /* now (engine) */
+  uint64_t regions;         /* now (engine) */
+  uint64_t operations;      /* now (engine) */
+  uint64_t pooled;          /* bytes of pooled blocks now (engine) */
+  uint64_t refused;         /* hellos refused (engine) */
+  uint64_t polls;           /* (engine) */
+  uint64_t kept;            /* bytes of free blocks and of sealed sockets' buffers
+                               kept for later use; those not used for half a
+                               second go back to the system */
+  uint64_t dropped;         /* events that never came, because their session was
+                               freed before (engine) */
+};
+PERIGEE_API const struct perigee_counters *
+perigee_counters(struct perigee_engine *engine,
+                 const struct perigee_session *session);
+
+/* What the engine holds for peers now, of each kind: used by this session, by
+ * all sessions of its peer, and the most that the peer may have at present. For
+ * session NULL: used by all, and the limit. */
+struct perigee_share {
+  uint64_t used, peer, most;
+};
+struct perigee_shares {
+  struct perigee_share operations;  /* calls in service, messages that wait */
+  struct perigee_share pooled;      /* bytes of blocks for what arrives */
+  struct perigee_share exposed;     /* bytes of replies and loans that the peer
+                                       still reads */
+  struct perigee_share mapped;      /* bytes of the peer's memory mapped here */
+  struct perigee_share descriptors; /* of its sessions */
+  struct perigee_share sessions;
+  uint64_t refused;                 /* how often peers were refused more than
+                                       their share */
+};
+/* size: sizeof(struct perigee_shares), else PERIGEE_INVALID. */
+PERIGEE_API int perigee_shares_read(struct perigee_engine *engine,
+                                    const struct perigee_session *session,
+                                    struct perigee_shares *shares,
+                                    uint64_t size);
+
+/* Finds the peer's region by name. DONE has a handle in event.pointer that
+ * lives as long as the session; else it is NOT_FOUND or DENIED. The same name
+ * gives the same handle while its generation is the same. */
+PERIGEE_API int perigee_lookup(struct perigee_session *session,
+                               const char *name, int64_t timeout);
+/* Return the region's bytes, and what its owner grants (enum
+ * perigee_access). */
+PERIGEE_API uint64_t perigee_remote_length(const struct perigee_remote *remote);
+PERIGEE_API int perigee_remote_access(const struct perigee_remote *remote);
+/* Returns a number that is the same for all handles of one region, in any
+ * session, and differs for any other region of that name: each engine starts
+ * from 48 random bits. */
+PERIGEE_API uint64_t
+perigee_remote_identity(const struct perigee_remote *remote);
+
+/* ---- One-sided and two-sided operations -------------------------------- */
+
+struct perigee_transfer {
+  struct perigee_slice local, remote;  /* equal totals; shapes may differ */
+};
+enum perigee_operation {
+  PERIGEE_OP_READ = 1,      /* remote to local */
+  PERIGEE_OP_WRITE = 2,     /* local to remote */
+  PERIGEE_OP_WRITE_IMM = 3  /* local to remote, and then the immediate, after
+                               all data */
+};
+/* A batch is one operation with one event. The list stays the caller's,
+ * unchanged until the event. */
+PERIGEE_API int perigee_transfer(struct perigee_session *session, int operation,
+                                 const struct perigee_transfer *list,
+                                 uint32_t count, uint64_t immediate,
+                                 int64_t timeout);
+/* A transfer that is checked and resolved once, to be posted again and again,
+ * one post at a time (else PERIGEE_AGAIN). The list is copied. It is freed with
+ * the session or by perigee_prepared_free (not while posted). */
+PERIGEE_API int perigee_prepare(struct perigee_session *session, int operation,
+                                const struct perigee_transfer *list,
+                                uint32_t count, uint64_t immediate,
+                                struct perigee_prepared **prepared);
+PERIGEE_API int perigee_post(struct perigee_prepared *prepared, int64_t timeout);
+PERIGEE_API void perigee_prepared_free(struct perigee_prepared *prepared);
+/* Messages match receives in order. A send waits for its receive. A receive
+ * ends with the length; TOO_LARGE, for both sides, if the message was longer.
+ * If waiting messages leave no room for requests of other peers, those of peers
+ * that have many end in NO_MEMORY. */
+PERIGEE_API int perigee_send(struct perigee_session *session,
+                             const struct perigee_slice *slice, int64_t timeout);
+PERIGEE_API int perigee_recv(struct perigee_session *session,
+                             const struct perigee_slice *slice, int64_t timeout);
+PERIGEE_API int perigee_recv_imm(struct perigee_session *session,
+                                 int64_t timeout);
+/* Ends an own operation with "cancelled" unless it has ended already (then its
+ * event says how). Needs no ring space; does nothing for a number that is not
+ * live. */
+PERIGEE_API void perigee_cancel(struct perigee_engine *engine, int operation);
+/* For diagnosis: writes what the engine knows of an operation of that number, a
+ * peer's or an own one, as a text that ends with a zero, into `room` bytes.
+ * States are those of the core's tables. Returns its length, as snprintf. */
+PERIGEE_API int perigee_operation_text(struct perigee_engine *engine,
+                                       int operation, char *text,
+                                       uint64_t room);
+
+/* ---- Calls ------------------------------------------------------------- */
+
+/* The trace that a call belongs to, as in W3C's traceparent: its id, the span
+ * that makes the call, and flags (1: sampled). An id of zeros is none. */
+struct perigee_trace {
+  uint8_t id[16];
+  uint8_t span[8];          /* zeros: a new one is made for the call */
+  uint8_t flags;
+};
+/* What is sent: a head (raw bytes, or typed data) and at most one slice. The
+ * slice, and a head longer than the eager limit, stay the caller's, unchanged
+ * until the operation has ended. So does a shorter head if the submitting
+ * function says so. A structure may be kept and used again. */
+struct perigee_message {
+  uint16_t method;          /* of a call */
+  uint16_t flags;           /* PERIGEE_TYPED, CHECKED, CARRIED */
+  int32_t status;           /* of a reply: PERIGEE_OK, or the status for the
+                               caller, with a text as the head (at most 128 KiB,
+                               else TOO_LARGE) and no slice */
+  const void *head;
+  uint64_t length;
+  struct perigee_slice slice; /* region NULL: none */
+  struct perigee_slice into;  /* of a call: where the reply's slice part (typed)
+                               or head (raw) lands; region NULL: pooled */
+  uint64_t capacity;        /* of a call: the largest reply to an inplace
+                               method; at most 2^40 */
+  int64_t timeout;          /* of a call */
+  uint64_t code;            /* travels with it */
+  const struct perigee_trace *trace; /* of a call: its trace, copied.
+                                        UNSUPPORTED if the session has no
+                                        feature "trace" (with PERIGEE_CARRIED
+                                        the call goes without). NULL: none */
+};
+/* Returns the operation; REPLY follows. The head may be referenced until
+ * then. */
+PERIGEE_API int perigee_call(struct perigee_session *session,
+                             const struct perigee_message *message);
+/* Answers a REQUEST (or refuses a LANDING with a status). 0: the message was
+ * copied and the served operation is over. 1: head and slice are referenced
+ * until SENT comes for the served operation. Negative: the message could not be
+ * sent; the operation is over all the same, and the caller was told if
+ * possible. */
+PERIGEE_API int perigee_reply(struct perigee_engine *engine, int served,
+                              const struct perigee_message *message);
+/* Names where the slice of a LANDING goes; slice->region NULL: a pooled block.
+ * TOO_LARGE if that is shorter than the slice; the LANDING is then still to be
+ * answered. */
+PERIGEE_API int perigee_land(struct perigee_engine *engine, int served,
+                             const struct perigee_slice *slice);
+/* Tells that the work of a HELD request has begun: later requests of its
+ * session are delivered again. Does nothing for other requests, and for one
+ * that is over. */
+PERIGEE_API void perigee_started(struct perigee_engine *engine, int served);
+/* Returns whether the caller has given up or is gone. */
+PERIGEE_API bool perigee_served_cancelled(const struct perigee_engine *engine,
+                                          int served);
+/* Returns the time left; negative: no limit. */
+PERIGEE_API int64_t perigee_served_remaining(const struct perigee_engine *engine,
+                                             int served);
+/* Returns 1 and the trace context that came with the call; 0: none came, or the
+ * call is over. To continue the trace, name it in the messages of calls that
+ * are made for this one, with PERIGEE_CARRIED. */
+PERIGEE_API int perigee_served_trace(const struct perigee_engine *engine,
+                                     int served, struct perigee_trace *trace);
+
+/* While on, requests of peers are not read: they wait where they are, and their
+ * callers with them. Sessions are opened and everything else goes on. For
+ * programs that listen before they may serve. */
+PERIGEE_API void perigee_withhold(struct perigee_engine *engine, bool on);
+/* Takes no more calls of peers. Peers whose sessions have the feature
+ * "drain" are told, those of later sessions, too. What was read until then is
+ * delivered and answered as ever; all other calls of these peers end in
+ * DRAINING, with them, and no REQUEST is given for them. Calls of method 0, by
+ * which a program may describe itself, are still delivered, and so are all calls
+ * of other peers, for the program to refuse. Sessions, transfers, messages and
+ * own calls go on. Idempotent. */
+PERIGEE_API void perigee_drain(struct perigee_engine *engine);
+/* Takes calls of peers again, after perigee_drain: in sessions whose peers were
+ * not told. Close the others when perigee_session_drained says so. */
+PERIGEE_API void perigee_resume(struct perigee_engine *engine);
+/* Returns 1 if the peer was told of perigee_drain and neither side has a call of
+ * its own under way in the session any more; PERIGEE_AGAIN: one has, or the peer
+ * has not answered yet; 0: it was not told. */
+PERIGEE_API int perigee_session_drained(const struct perigee_session *session);
+/* Returns how many of the peers with the feature "drain" have not answered yet
+ * that no call of theirs is under way, since perigee_drain. Once it is 0, and
+ * every REQUEST was answered, closing the engine loses no call of theirs. A peer
+ * answers only while it
+ * polls; if it reads later that it was told, nothing is lost over shared memory,
+ * and over a network nothing that has reached its host. */
+PERIGEE_API uint32_t perigee_drain_waits(const struct perigee_engine *engine);
+
+/* A loan is memory that the caller fills: beyond the eager limit a block that
+ * the peer reads in place. There is one at a time for each session and
+ * direction. A program that writes beyond its end gets PERIGEE_RANGE when the
+ * loan ends, or a fault, and damages no other data: native/operation/loan.h tells
+ * what lies there. */
+struct perigee_loan {
+  uint8_t *pointer;
+  uint64_t length;          /* at least what was asked for */
+};
+/* TOO_LARGE: more than half of the pool. NO_MEMORY: no block is free, or this
+ * peer may have no more; poll, and try again. The loan ends with commit or
+ * abort. */
+PERIGEE_API int perigee_call_begin(struct perigee_session *session,
+                                   uint64_t capacity, struct perigee_loan *loan);
+/* Sends the first length bytes as the raw head of message (whose head and slice
+ * are ignored). Returns the operation. RANGE: more was written than was lent;
+ * nothing is sent. */
+PERIGEE_API int perigee_call_commit(struct perigee_session *session,
+                                    const struct perigee_message *message,
+                                    uint64_t length);
+/* Gives the loan back; nothing is sent. RANGE: more was written than was lent.
+ * OK if there is no loan. */
+PERIGEE_API int perigee_call_abort(struct perigee_session *session);
+/* If the caller of a raw request gave a capacity beyond the eager limit, the
+ * block for its reply was taken before REQUEST was given. A request for which
+ * no block is free waits until an eighth of its time is left, or for 30 s if it
+ * has no limit (NO_MEMORY to the caller). It does not wait for a block that can
+ * never be had, or that only requests of this side occupy: then no block was
+ * taken. */
+PERIGEE_API int perigee_reply_begin(struct perigee_engine *engine, int served,
+                                    uint64_t capacity, struct perigee_loan *loan);
+/* Returns 0: the call is over; 1: SENT will follow (the loan is sent by
+ * reference). RANGE: more was written than was lent; the call is still to be
+ * answered. */
+PERIGEE_API int perigee_reply_commit(struct perigee_engine *engine, int served,
+                                     uint64_t length);
+/* Gives the loan back; the call is still to be answered. RANGE: more was
+ * written than was lent. OK if there is no loan. */
+PERIGEE_API int perigee_reply_abort(struct perigee_engine *engine, int served);
+
+/* Gives a pooled block (event.landed) back. NULL is allowed. */
+PERIGEE_API void perigee_pool_free(struct perigee_engine *engine,
+                                   uint8_t *landed);
+
+/* Checks string.buffer data without building values. Returns the number of
+ * values at its top level, or PERIGEE_PROTOCOL if Perigee would not send such
+ * data (bad tag, depth over 64, counts beyond the bytes, pointers, dictionary
+ * tags, nil in pairs). PERIGEE_TOO_LARGE if it is more than a call or a reply
+ * takes: 250 values (the place of a slice is one); 8 bytes of LuaJIT's memory
+ * for each of its own and 64 KiB; or number keys with so many collisions that
+ * inserting them passes more than 1.5 others for each byte and 2,048. NO_MEMORY
+ * if there is none to count them. Calls and replies are checked in this way
+ * before they are sent (with PERIGEE_CHECKED only those that are long) and when
+ * they arrive. */
+PERIGEE_API int perigee_typed_scan(const uint8_t *data, uint64_t length);
+
+/* ---- Names on one host ------------------------------------------------- */
+
+/* Makes (mode 0700) or checks a private folder, with lstat: owned by this
+ * user, no access for others. PERIGEE_DENIED otherwise. Every missing folder
+ * of the path is made. */
+PERIGEE_API int perigee_folder(const char *path);
+/* Returns whose folder it is: PERIGEE_OK, this user's, whatever its mode;
+ * PERIGEE_NOT_FOUND; PERIGEE_DENIED, another user's or no folder. */
+PERIGEE_API int perigee_folder_look(const char *path);
+/* Holds "folder/name" for this process by a lock that is kept until its end.
+ * Returns a descriptor (>= 0), PERIGEE_NAME_TAKEN while a live owner holds it,
+ * PERIGEE_SYSTEM, or NO_MEMORY, of which perigee_detail(NULL) tells what is used
+ * up. It takes over what a dead owner left. Files of held names are removed at
+ * exit. */
+PERIGEE_API int perigee_name_hold(const char *folder, const char *name);
+/* Gives a held name back, by its descriptor, which is closed. */
+PERIGEE_API void perigee_name_release(int descriptor);
+/* Lets another process take a held name from now on; until one does, its holder
+ * is found by it as before. NOT_FOUND: no name of this process has that
+ * descriptor. */
+PERIGEE_API int perigee_name_yield(int descriptor);
+/* Removes what dead owners of names with that prefix have left in the folder,
+ * looking at 256 names; returns how many. A process that takes such a name at
+ * that moment may find it taken. */
+PERIGEE_API int perigee_names_sweep(const char *folder, const char *prefix);
+
+enum { PERIGEE_ENTRY_MAX = 1 << 20, PERIGEE_CHANGED_MIN = 4096 };
+
+/* Publishes a text of the holder of a name, up to PERIGEE_ENTRY_MAX bytes, by
+ * the name's descriptor. It replaces the text before, and disappears with the
+ * name. */
+PERIGEE_API int perigee_entry_write(int descriptor, const void *text,
+                                    uint64_t length);
+/* Reads that text and returns its length. NOT_FOUND: no live process has the
+ * name; AGAIN: its holder has published nothing yet, or is of an older build,
+ * which publishes nothing; TOO_LARGE: capacity is too small; PROTOCOL: the file
+ * has no such text; NO_MEMORY as above. */
+PERIGEE_API int64_t perigee_entry_read(const char *folder, const char *name,
+                                       void *text, uint64_t capacity);
+/* Lists the names in a folder, of live and dead holders, each followed by a
+ * newline. Returns their bytes, which may be more than capacity; then some
+ * names are left out. NOT_FOUND: there is no such folder; NO_MEMORY as above. */
+PERIGEE_API int64_t perigee_names(const char *folder, char *into,
+                                  uint64_t capacity);
+/* Returns a descriptor that is readable when something has changed in a folder:
+ * a name was taken or released, or its holder published a text or died. */
+PERIGEE_API int perigee_names_watch(const char *folder);
+/* Reads the names that changed, in the form of perigee_names; a name may come
+ * several times. capacity is at least PERIGEE_CHANGED_MIN. 0: none now. CLOSED:
+ * the folder is gone, or changes were lost; watch again, and list all names. A
+ * holder that died may still be found for a moment. */
+PERIGEE_API int64_t perigee_names_changed(int descriptor, char *into,
+                                          uint64_t capacity);
+PERIGEE_API void perigee_names_unwatch(int descriptor);
+
+/* ---- Signals ----------------------------------------------------------- */
+
+/* From begin to end the first SIGINT or SIGTERM is only noted: perigee_wait
+ * returns, and perigee_signals_noted returns its number (0: none). A second
+ * one, or 2 s without perigee_signals_end, takes the default action. Calls
+ * nest; the last end restores what was there before. It uses handlers and
+ * blocks no signal. */
+PERIGEE_API int perigee_signals_begin(void);
+PERIGEE_API void perigee_signals_end(void);
+PERIGEE_API int perigee_signals_noted(void);
+
+/* ---- RDMA devices ------------------------------------------------------ */
+
+/* One port of an RDMA device. Texts end in NUL, "" where unknown. */
+struct perigee_device {
+  char name[64];            /* "mlx5_0" */
+  char netdev[16];          /* the network interface behind it */
+  char pci[16];             /* "0000:3b:00.0"; "" for a device in software */
+  char driver[32];          /* "mlx5_core"; of software its description */
+  char firmware[32];
+  char state[16];           /* "active", "down", "init", "armed" */
+  char physical[24];        /* "linkup", "disabled", "polling" and so on */
+  char link[16];            /* "ethernet", "infiniband" */
+  uint32_t port;            /* from 1 */
+  uint32_t lid;             /* 0: none, as on Ethernet */
+  uint32_t mtu, max_mtu;    /* of packets' payload; 0: the device could not be
+                               asked (no libibverbs, no access) */
+  int32_t gid;              /* index of the GID that would be used, -1: none */
+  int32_t numa;             /* node, -1: unknown */
+  double rate;              /* Gb/s */
+};
+struct perigee_gid {
+  uint32_t index;
+  char address[40];         /* "::ffff:10.0.0.1" */
+  char type[16];            /* "RoCE v2", "RoCE v1", "IB" */
+  char netdev[16];
+};
+
+/* Fills at most capacity entries, one for each port, sorted by name and port.
+ * each: sizeof(struct perigee_device), the distance of two entries.
+ * Returns how many ports there are, 0 without an RDMA device. sysfs: NULL, or
+ * the path of a /sys ("/host/sys" in a container); then no device is opened,
+ * and MTUs stay unknown. The environment's PERIGEE_NICS ("mlx5_0,mlx5_1:2"), if
+ * set, hides all ports that it does not name; PERIGEE_INVALID (see
+ * perigee_detail(NULL)) if it cannot be parsed. */
+PERIGEE_API int perigee_devices(const char *sysfs, struct perigee_device *list,
+                                uint64_t each, int capacity);
+/* Fills in a port's GIDs by index; empty entries are left out. each:
+ * sizeof(struct perigee_gid). */
+PERIGEE_API int perigee_device_gids(const char *sysfs, const char *name,
+                                    uint32_t port, struct perigee_gid *list,
+                                    uint64_t each, int capacity);
+
+/* ---- For the specs: sizes as C sees them ------------------------------- */
+PERIGEE_API uint64_t perigee_sizeof(const char *structure);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
