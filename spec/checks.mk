@@ -403,3 +403,4 @@ check-install: ## install by make, by luarocks and from a packed rock
 	  perigee-scm-1.src.rock
 	for tree in make rock packed; do spec/support/installed \
 	  "$(CURDIR)/build/tree/$$tree" || exit; done
+	spec/support/installed_c "$(CURDIR)/build/tree/make"
