@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-#include "status.h"
 #include "least.h"
+#include "status.h"
 
 bool version_size_is_right(const char *structure, uint64_t size) {
   if (size >= VERSION_LEAST && size <= VERSION_MOST)
