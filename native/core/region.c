@@ -278,6 +278,13 @@ uint8_t *perigee_region_pointer(const struct perigee_region *region) {
   return region->pointer;
 }
 
+const char *perigee_region_kind(const struct perigee_region *region,
+                                uint32_t *device) {
+  if (device)
+    *device = region->memory->device;
+  return region->memory->kind->name;
+}
+
 uint64_t perigee_region_length(const struct perigee_region *region) {
   return region->length;
 }

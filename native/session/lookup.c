@@ -279,6 +279,10 @@ void remotes_free(struct perigee_session *s) {
   s->regions.remotes = NULL;
 }
 
+uint8_t *perigee_remote_pointer(const struct perigee_remote *remote) {
+  return remote->window.pointer;
+}
+
 uint64_t perigee_remote_length(const struct perigee_remote *remote) {
   return remote->window.length;
 }

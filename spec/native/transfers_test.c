@@ -88,6 +88,28 @@ static void registered_memory_is_reached_by_request(void **state) {
   back_and_forth(state, true);
 }
 
+/* Memory that both processes have mapped is read and written without a
+ * transfer. */
+static void mapped_memory_has_an_address(void **state) {
+  struct reach r;
+  reach_open(&r, *state, BOTH, false);
+  const struct variant *v = *state;
+  uint32_t device = 7;
+  assert_string_equal(perigee_region_kind(r.here, &device), v->memory);
+  assert_int_equal(device, 0);
+  uint8_t *mapped = perigee_remote_pointer(r.remote);
+  bool direct = strcmp(v->memory, "host") == 0;
+  if (strcmp(v->transport, "tcp") == 0)
+    assert_null(mapped);
+  if (direct && strcmp(v->transport, "shm") == 0) {
+    fill(r.there, 0, r.bytes, SIZE);
+    assert_memory_equal(mapped, r.bytes, SIZE);
+    memset(mapped + 5, 0x5a, 1);
+    same(r.there, 5, "\x5a", 1);
+  }
+  reach_close(&r);
+}
+
 static void strides_gather_and_scatter(void **state) {
   struct reach r;
   reach_open(&r, *state, BOTH, false);
@@ -368,6 +390,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(memory_is_written_and_read),
       cmocka_unit_test(registered_memory_is_reached_by_request),
+      cmocka_unit_test(mapped_memory_has_an_address),
       cmocka_unit_test(strides_gather_and_scatter),
       cmocka_unit_test(a_batch_is_one_event),
       cmocka_unit_test(prepared_transfers_are_posted_again),
