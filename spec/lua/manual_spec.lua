@@ -216,7 +216,7 @@ describe("the manual", function()
   it("tells the defaults of engines as they are", function()
     local native = require "perigee.native"
     local core, count = native.options_t(), 0
-    native.C.perigee_options_init(core, ffi.sizeof(core))
+    native.C.perigee_options_init(core, require("ffi").sizeof(core))
     local times = { hello_timeout = true, spin = true, dead_after = true }
     for _, tag in ipairs(by_name["perigee.engine"].tags) do
       local name = tag.text:match "options%.([%w_]+)"

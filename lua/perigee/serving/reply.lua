@@ -3,8 +3,8 @@
 -- core may refer to a reply's data until the event SENT; until then
 -- engine.replying keeps it alive: { value, buffer, context }. A failure is sent
 -- as a text, a zero and typed values: traceback, code, whether a handler ran
--- (native/operation/operations.h), and the kind of an error that a raw handler has
--- returned.
+-- (native/operation/operations.h), and the kind of an error that a raw handler
+-- has returned.
 local codec = require "perigee.typed.codec"
 local contexts = require "perigee.serving.context"
 local errors = require "perigee.runtime.errors"
