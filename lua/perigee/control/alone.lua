@@ -8,8 +8,8 @@
 -- (control/lines). So nobody waits for what another asks for, however much that
 -- is and however many they are.
 --
--- If a commit fails, memory is as it was before the round: its writers get an
--- error, and its readers are answered anew.
+-- A commit that fails leaves memory as it was before the round. The writers of
+-- the round get an error, and its readers are answered anew.
 local log = require "perigee.runtime.log"
 local loop = require "perigee.runtime.loop"
 local problem = require "perigee.control.problem"
@@ -18,9 +18,9 @@ local watch = require "perigee.control.watch"
 
 local M = {}
 
--- After a round of several writers, the next one waits for more of them for
--- this share of the time that a commit took: those that were just answered come
--- again at once, and would otherwise have every other commit to themselves.
+-- The share of a commit's time for which a round waits for more writers, if the
+-- round before had several. Writers that were just answered come again at once.
+-- Without the wait, they would have every other commit to themselves.
 local GATHER = 1 / 8
 local TURN = 1e6                        -- nanoseconds
 
@@ -63,8 +63,9 @@ local function handle_some(server)
   return list
 end
 
--- After a commit that failed: writers are told so, the others are asked anew.
--- One that would write now is refused as well, and has written nothing.
+-- Answers a round whose commit failed: writers are told so, and all others are
+-- handled anew. A request that would write now is refused as well, and has
+-- written nothing.
 local function handle_anew(server, list, kind, why)
   local refuse = unkept(server, kind, why)
   for i, call in ipairs(list) do

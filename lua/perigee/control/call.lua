@@ -143,8 +143,8 @@ function M.object(call)
   return nil, problem(400, "protocol", "the body must be an object in JSON")
 end
 
--- How exactly a range of media types names one (0: not at all), and does it
--- want it? No quality is 1.
+-- Returns how exactly a range of media types names one (0: not at all), and
+-- whether it wants that one. A range without a quality has quality 1.
 local function named(range, kind)
   local type = range:match "^%s*([^;%s]*)"
   local exactly = type == kind and 3

@@ -39,15 +39,15 @@ function M.ttl(text)
   return lease and tonumber(lease) / 1000
 end
 
--- What another than a server has written: its JSON without what it says of
--- time.
+-- The JSON of a record that no server has written, without its fields of time.
 local function plain(value)
   local began = tonumber(value.began) or 0
   value.began, value.lease = nil, nil
   return json.encode(value):sub(1, -2), began, TTL * 1000
 end
 
---- What was JSON, if it is a record of that name in a collection; else nil.
+--- Returns a decoded value if it is a record of that name in a collection; else
+-- nil.
 local function checked(value, collection, name)
   if collection.kind == "agents" then
     return entries.trusted(value, collection.scope, name)

@@ -109,7 +109,7 @@ local function prolong(store, write)
   return (tonumber(result.TTL) or 0) > 0
 end
 
--- What has to be asked of a write's lease; nil: nothing.
+-- The question that a write's lease needs; nil: none.
 local function asking(write)
   if write.renew then return prolong end
   return write.text and write.ttl > 0 and grant or nil

@@ -3,11 +3,11 @@
 -- server has nothing else to do. Lua's collector would wait until the heap has
 -- doubled, and a server that knows much has a large one.
 --
--- After many names have gone other memory goes back to the system as well.
+-- Other memory goes back to the system as well once many names have gone.
 --
 -- A server that has no moment to spare collects beside its work once the heap
--- has grown by as much. Before that Lua's own collector does: to collect all
--- the time took a quarter of what requests take.
+-- has grown by as much. Until then it leaves the heap to Lua's own collector,
+-- because collecting all the time took a quarter of the time of requests.
 local collector = require "perigee.runtime.collector"
 local loop = require "perigee.runtime.loop"
 

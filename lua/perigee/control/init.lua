@@ -58,8 +58,9 @@ local function rest(server, wait)
 end
 
 -- Requests that have come while the server was not running come first, so that
--- a pause of the server lets nobody's lease end. Who asks all the time keeps
--- nobody's lease from ending: time counts as far as the server has worked.
+-- a pause of the server lets nobody's lease end. A client that asks all the
+-- time keeps nobody's lease from ending, because time counts as far as the
+-- server has worked.
 local function look(server, began, has_worked)
   local now = loop.now()
   if has_worked then
@@ -118,8 +119,8 @@ local function failed(doing, kind, why)
   return nil, errors.new(kind, doing .. ": " .. why)
 end
 
--- What a server in a store that others share has; or nil, a kind and why. The
--- store need not answer yet.
+-- The fields of a server in a store that others share; or nil, a kind and why.
+-- The store need not answer yet.
 local function open_shared(options)
   local store, kind, why = storages.shared(options.store)
   if not store then return nil, kind, why end
@@ -129,7 +130,7 @@ local function open_shared(options)
            kind = "peer_lost", complaint = false }
 end
 
--- What a server has whose file no other has; or nil, a kind and why.
+-- The fields of a server with a file of its own; or nil, a kind and why.
 local function open_alone(options)
   local storage, kind, why = files.open(options.store)
   if not storage then return nil, kind, why end

@@ -11,7 +11,7 @@ local TEXT = "The control server here has had tokens, so it wants one of each "
   .. "who asks, also if its\nstore has none any more. Without this file it "
   .. "serves without tokens again, if there are none.\n"
 
---- Is there one? What cannot be read is there.
+--- Is there one? A mark that cannot be read is there.
 function M.is_there(path)
   if not path then return false end
   local text, kind = private.read(path, true)

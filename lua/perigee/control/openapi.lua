@@ -154,7 +154,7 @@ local function all(what, schema)
       ["304"] = answer "It is the same" }) }
 end
 
--- What can be asked of what a PUT has written.
+-- The requests that make sense for the record that a PUT has written.
 local function links_of(what)
   local it = { scope = "$request.path.scope", name = "$request.path.name" }
   local held = { scope = it.scope, name = it.name,
@@ -235,7 +235,7 @@ local PATHS = {
                       ref "Report") },
 }
 
--- What a GET takes, unless it says so itself.
+-- The tokens that a GET takes, unless it says so itself.
 for _, path in pairs(PATHS) do
   if path.get and not path.get.security then path.get.security = READS end
 end

@@ -15,8 +15,8 @@ local TITLES = {
 }
 
 --- Returns the answer for a status: detail says in a sentence what is wrong.
--- more: further fields of the body, plain values. headers: as an answer's. Who
--- is told 503 is told to come back in a second.
+-- more: further fields of the body, plain values. headers: as an answer's. A
+-- 503 also tells the client to come back in a second.
 local function problem(status, kind, detail, more, headers)
   local body = { type = "about:blank", status = status, title = TITLES[status],
                  kind = kind, detail = detail }

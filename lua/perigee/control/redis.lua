@@ -10,15 +10,15 @@
 --                         renew, unlisted }: sets a name, which has that
 --                         cell now (nil: which is not there), to text (nil:
 --                         removes it), for ttl seconds (0: until it is
---                         removed); or begins its ttl anew, if `renew`. What is
---                         `unlisted` need be in no list and no feed. True;
+--                         removed); or begins its ttl anew, if `renew`. An
+--                         `unlisted` name need be in no list and no feed. True;
 --                         false if another was quicker; or nil, a kind and
 --                         why, if it failed, or may have
 --   follow(space)         a feed (registry/feed) whose `known` are cells
 --   target.text           what messages call it
 --   close()
 --
--- The first two wait, in a task. What they have answered the store has
+-- The first two wait, in a task. Both answer only when the store has
 -- acknowledged.
 local cells = require "perigee.control.cells"
 local connections = require "perigee.registry.redis.connection"

@@ -27,7 +27,8 @@ local function is_sound(name, peer)
     and (peer.why == nil or type(peer.why) == "string")
 end
 
--- What there is in the store is checked, as others write there, too.
+-- The peers of a report. Each is checked, because others write to the store,
+-- too.
 local function peers_of(record)
   local value = json.decode(record.text .. "}") or {}
   local kept = {}
@@ -38,8 +39,8 @@ local function peers_of(record)
 end
 jit.off(peers_of)
 
---- What an agent has reported: { up, began, why } by its peers' names; nil if
--- there is nothing.
+--- The report of an agent: { up, began, why } by its peers' names; nil if there
+-- is none.
 function M.of(state, agent)
   local record = record_of(state, agent)
   if not record then return nil end

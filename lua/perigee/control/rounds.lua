@@ -111,7 +111,7 @@ local function attempt(server, list)
   return done, kind, why
 end
 
--- As attempt(), but not at once false.
+-- Like attempt(), but tries again before it returns false.
 local function persist(server, list)
   for _ = 1, ATTEMPTS do
     local done, kind, why = attempt(server, list)
@@ -204,7 +204,7 @@ local function without_watches(server, all)
   return list
 end
 
--- What is answered where not even the tokens are known.
+-- The answers to requests while not even the tokens are known.
 local function refused(server, requests)
   local list = {}
   for i, request in ipairs(requests) do
@@ -229,7 +229,7 @@ local function next_of(server, most)
   return requests
 end
 
--- Who waits for the next round would wait in vain.
+-- Refuses the calls that wait for the next round, as they would wait in vain.
 local function refuse_queue(server)
   repeat
     local requests = next_of(server, MOST)
@@ -264,8 +264,8 @@ local function run(server)
   server.running = false
 end
 
---- Reads what has come. What needs no store is answered at once. Returns as
--- `Web:run` does, and how many have come.
+--- Reads what has come. Requests that need no store are answered at once.
+-- Returns as `Web:run` does, and how many have come.
 function M.take(server)
   local requests = {}
   local wait = server.web:run(requests)

@@ -11,8 +11,8 @@ local problem = require "perigee.control.problem"
 
 local M = {}
 
--- What is below /v1/scopes/{scope}/: the routes of all, of one, and of its
--- lease, each by method.
+-- The collections below /v1/scopes/{scope}/. Each has the routes of all
+-- records, of one, and of its lease, each by method.
 local RESOURCES = {
   agents = require "perigee.control.agents".routes,
   entities = require "perigee.control.entities".routes,
@@ -59,7 +59,7 @@ local function methods_of(resource, name, last)
   return last == "renew" and resource.renew
 end
 
--- What a client may ask of a path, or of the server at all.
+-- The answer to OPTIONS: the methods of a path, or of the server at all.
 local function options(methods)
   return 204, "", { "Allow", methods and allowed(methods)
     or "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT" }

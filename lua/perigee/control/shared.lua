@@ -34,7 +34,7 @@ function M.new(store, most)
                         followed = 0, gone = 0, most = most or MOST }, Shared)
 end
 
---- What the requests of a round see.
+--- The view of the store that the requests of a round have.
 function Shared:view()
   return views.new(self.store, self.graphs, self.longest)
 end

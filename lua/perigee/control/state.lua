@@ -2,9 +2,9 @@
 --- What a server knows: records, by scope, collection and name, in memory, and
 -- in a storage (control/file.lua). Reads are answered from memory.
 --
--- Writes are in memory at once, and kept by `State:commit`, which is called for
--- many of them together; only after it may anybody be told of them. If it
--- fails, memory is again as it was before them.
+-- Writes are in memory at once. `State:commit` keeps them, for many of them
+-- together, and only after it may anybody be told of them. A commit that fails
+-- leaves memory as it was before the writes.
 --
 -- A record has a lease if it has a ttl. Leases are in memory alone. Their time
 -- stops while the server does: neither a restart nor a pause of the server ends
@@ -87,8 +87,8 @@ function State:find_all(scope, kind, _)
   return (self:known(scope, kind) or EMPTY).records
 end
 
---- What a call lists { names, records, cut }. cut: the name at which more than
--- it will tell begins; nil: all are there.
+--- The list that a call asks for: { names, records, cut }. cut: the first name
+-- that is not in it; nil: all are there.
 function State:listed(call, kind)
   return self:known(call.scope, kind) or EMPTY
 end
@@ -195,7 +195,7 @@ end
 -- it replaces. It is the record's revision, which is never used again.
 function State:term() return self.revision + 1 end
 
---- What an agent has reported (control/topology); nil: nothing.
+--- The report of an agent (control/topology); nil: it has reported nothing.
 function State:report(agent) -- luacheck: ignore 212
   local report = agent.collection.reports[agent.name]
   return report and report.epoch == agent.epoch and report.peers or nil
@@ -357,8 +357,8 @@ jit.off(State.pass)
 
 -- ---- Opening ---------------------------------------------------------------
 
--- What a row is as a table; nil if it is no record of a server's. Others can
--- write to the file, and a disk can fail.
+-- A row as a table; nil if it is no record of a server's. Others can write to
+-- the file, and a disk can fail.
 local function value_of(collection, name, text)
   if check.name(collection.scope) then return nil end
   return cells.checked(json.decode(text .. "}"), collection, name)
@@ -405,7 +405,8 @@ function State:close()
 end
 jit.off(State.close)
 
---- What a storage has; leases begin anew. Or nil, a kind and why.
+--- The state that a storage has kept; leases begin anew. Or nil, a kind and
+-- why.
 function M.open(storage)
   local state = setmetatable({
     storage = storage, scopes = {}, undo = {}, timed = {}, feeding = {},

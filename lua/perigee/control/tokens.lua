@@ -157,8 +157,8 @@ local function text_of(header)
   return header:match "^[Bb][Ee][Aa][Rr][Ee][Rr] +(%S+) *$"
 end
 
---- Does a request come from somebody whom strangers do not hold up? As far as
--- is known now: a token that was just made may not be.
+--- Does a request come from somebody whom strangers do not hold up? Only tokens
+-- that are known now count; one that was just made may not be known.
 function Tokens:knows(request)
   if self:is_open() and self.strangers == "admin" then return true end
   local given = request:header "Authorization"

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- The topology of a scope: which agents are to be connected, beside which are.
--- What is wanted is one record, written by an admin (registry/topology). Agents
--- are told by a watch of the collection "topology", connect, and report:
+-- The wanted topology is one record, written by an admin (registry/topology).
+-- Agents are told by a watch of the collection "topology", connect, and report:
 --
 --   PATCH .../topology/NAME?epoch=EPOCH
 --   {"peers":[{"name":"b","state":"up","seconds":1.5},

@@ -55,7 +55,8 @@ function Vault:fetch()
   return true
 end
 
---- What changes with each fetch() of other tokens; false before the first.
+--- A value that changes with each fetch() of other tokens; false before the
+-- first.
 function Vault:written() return self.version end
 
 function Vault:all_tokens()

@@ -73,7 +73,7 @@ local function want(view, scope, kind, name)
     collection = collection_of(view, scope, kind), strange = false,
     written = false, unlisted = UNLISTED[kind] }
   if kind ~= "agents" then return end
-  -- Whoever asks for an agent asks for these most often, too.
+  -- A request for an agent mostly asks for these, too.
   want(view, scope, "reports", name)
   want(view, scope, "topology", graphs.WANTED)
 end
@@ -98,7 +98,7 @@ function View:find(scope, kind, name)
   return coroutine.yield(UNREAD)
 end
 
---- What a call lists, as far as one page goes (State:listed).
+--- The list that a call asks for, as far as one page goes (State:listed).
 function View:listed(call, kind)
   if self.lists[call] then return self.lists[call] end
   self.wanted.lists[call] = kind
@@ -184,7 +184,7 @@ end
 
 -- ---- Running ---------------------------------------------------------------
 
--- What a handler has written is seen by the next ones.
+-- Later handlers see the writes of the one that has ended.
 local function keep(view)
   for _, key in ipairs(view.touched) do
     if not view.places[key].written then

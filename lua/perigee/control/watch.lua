@@ -10,11 +10,12 @@
 -- client that is too far behind loses its stream, and may come back. With
 -- ?for=SECONDS the stream ends by itself, for clients that read to the end.
 --
--- What a watcher is told first may be long. It is told in portions, when the
--- client has taken those before, and between the rounds of others; then what
--- has changed meanwhile, and so on until it knows all there is. From then on
--- it is told with all others what rounds write. Of several changes that are
--- told together the last one alone has an id: who has seen it has seen all.
+-- The first list may be long. A watcher is told it in portions, between the
+-- rounds of others, each when the client has taken the portion before. Then the
+-- watcher is told what has changed meanwhile, and so on until it knows all that
+-- there is. From then on it is told the writes of each round together with all
+-- others. Only the last of several changes that are told together has an id: a
+-- client that has seen the id has seen all of them.
 local calls = require "perigee.control.call"
 local loop = require "perigee.runtime.loop"
 local problem = require "perigee.control.problem"
@@ -38,7 +39,7 @@ local function wants(watcher, name)
   return not prefix or name:sub(1, #prefix) == prefix
 end
 
--- Of the kind that the watcher wants, or else as if it were gone.
+-- The record, or nil as if it were gone, if the watcher wants another kind.
 local function seen(watcher, record)
   if record and watcher.kind and record.kind ~= watcher.kind then return nil end
   return record
@@ -99,7 +100,7 @@ local function all(state, watcher, id)
   end
 end
 
--- What has become of names.
+-- Tells a watcher what has become of names, in portions.
 local function changed(state, watcher, names, id)
   local at = 1
   return function()

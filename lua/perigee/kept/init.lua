@@ -13,11 +13,11 @@
 -- is over.
 --
 -- Regions and their slices stay valid as long as they are of the same memory:
--- the peer lives (its epoch is the same) and has not closed the region. If the
--- peer is in another life, or has another region of that name, they are `stale`
--- from then on, and nothing is read or written: look the region up again by
--- `Kept:region`. Messages and immediates of an earlier session are lost with
--- it: those that were not received are not sent again.
+-- the peer lives (its epoch is the same) and has not closed the region. They
+-- are `stale` from then on if the peer is in another life, or has another
+-- region of that name. Then nothing is read or written: look the region up
+-- again by `Kept:region`. Messages and immediates of an earlier session are
+-- lost with it: those that were not received are not sent again.
 -- @classmod Kept
 local anew = require "perigee.transfer.anew"
 local batch = require "perigee.transfer.batch"
@@ -109,10 +109,10 @@ local function later(kept, name, n, ...)
 end
 
 -- Begins an operation in the present session; one that is over still checks the
--- arguments. If the future has ended with `peer_lost` at once, the operation
--- was not begun: the core knows that the session is over, and Lua has not been
--- told yet. Then it is begun in the next session. Called in tail position:
--- misuse is raised at our caller's caller.
+-- arguments. A future that has ended with `peer_lost` at once tells that the
+-- operation was not begun: the core knows that the session is over, and Lua has
+-- not been told yet. Then it is begun in the next session. Called in tail
+-- position: misuse is raised at our caller's caller.
 local function operate(self, name, n, first, second)
   local gone, session = self:gone(), self.current
   if gone then return futures.done(nil, gone) end
@@ -355,7 +355,7 @@ end
 function Kept:explain() return self.current:explain() end
 
 --- Returns a future that ends when this side closes this object, its session or
--- its agent. When the peer is lost only the session ends (`Session:ended`
+-- its agent. Only the session ends when the peer is lost (`Session:ended`
 -- tells), and this object goes on in the next one. All callers get the same
 -- future; cancelling it does nothing.
 -- @function Kept:ended

@@ -56,8 +56,8 @@ end
 jit.off(carry_all_over)
 
 -- Joins a session, in a task with a timeout of its own: a caller's short
--- timeout must not lose the regions of others. If it is not completed, the next
--- operation that needs a session begins it again.
+-- timeout must not lose the regions of others. The next operation that needs a
+-- session begins it again if it was not completed.
 local function join(kept, session)
   if kept.epoch ~= session.epoch then
     kept.regions = {}

@@ -18,15 +18,15 @@
 -- list of lines), `body`, `path` (a Unix socket instead of the URL's host),
 -- `timeout` (seconds for all of it; a stream: until its head is there; default
 -- 30), `limit` (the answer's bytes at most, default 1 MiB; of a stream those
--- that nobody has read), `tls` and `proxy` (a URL). Whoever asks a server that
--- may be another's checks `status`: any status is an answer. Redirects are
--- answers, too; the environment's proxies are not used.
+-- that nobody has read), `tls` and `proxy` (a URL). Check `status`, as any
+-- status is an answer. Redirects are answers, too; the environment's proxies
+-- are not used.
 --
 -- A failure is nil, a kind of error and why: `not_found` (no such host, or it
 -- refuses), `timeout`, `denied` (TLS), `too_large`, `peer_lost`, `protocol`
--- (also of a URL or a header that is not valid), `no_memory`, `closed`. After a
--- failure other than `not_found` and `denied` the server may have got the
--- request, and a server that closes kept connections may get one twice.
+-- (also of a URL or a header that is not valid), `no_memory`, `closed`. The
+-- server may have got the request after any failure but `not_found` and
+-- `denied`. A server that closes kept connections may get one twice.
 local control = require "perigee.net.native"
 local descriptors = require "perigee.descriptor"
 local errors = require "perigee.runtime.errors"
@@ -113,7 +113,7 @@ local function heard_all(client, call)
   futures.settle(call.future, whole)
 end
 
--- Goes on with all calls. What ends by it may begin others.
+-- Goes on with all calls. A call that ends may begin others.
 local function pump(client)
   local life = client.life
   if C.perigee_http_step(client.handle) < 0 then

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- An answer of an HTTP server that is read while it comes: `status`, `headers`
--- and then read() or line(), until nil, and close(). What nobody reads is kept
--- to the limit of the request, and after that the server has to wait.
+-- and then read() or line(), until nil, and close(). Bytes that nobody reads
+-- are kept up to the limit of the request; then the server has to wait.
 local control = require "perigee.net.native"
 local errors = require "perigee.runtime.errors"
 local futures = require "perigee.runtime.future"
@@ -97,8 +97,9 @@ function Stream:open(seconds)
   return self
 end
 
---- What has arrived since the last time. Waits until there is something, for
--- seconds at most. Nil alone after the end; or nil, a kind and why.
+--- Returns the bytes that have arrived since the last time. Waits until there
+-- is something, for seconds at most. Nil alone after the end; or nil, a kind
+-- and why.
 function Stream:read(seconds)
   local deadline = loop.deadline(seconds)
   local fine, kind, why = look(self)
@@ -137,7 +138,7 @@ local function joined(stream)
   return text
 end
 
--- What is left, after the stream's end, of a line that has no end.
+-- The rest of a line that the stream's end cut off.
 local function remainder(stream)
   local text = joined(stream)
   return text ~= "" and text or nil
@@ -164,7 +165,7 @@ function Stream:line(most, seconds)
   return line:byte(-1) == 13 and line:sub(1, -2) or line
 end
 
---- Ends it. Who reads it gets `closed`.
+--- Ends it. A task that reads it gets `closed`.
 function Stream:close()
   self.kind, self.why = self.kind or "closed", self.why or "it was closed"
   self.free(self)

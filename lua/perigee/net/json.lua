@@ -8,10 +8,10 @@
 --   print(json.encode(json.decode '{"n":1732567890123456}'))
 --   --> {"n":1732567890123456}
 --
--- Lists and objects are tables; null is `null`. Of keys that are there twice
--- the last one counts. What cannot be decoded is nil, a kind and why:
--- `protocol`, `too_large` or `no_memory`. What was decoded is encoded as it
--- was: numbers keep all digits that they have, and empty lists stay lists.
+-- Lists and objects are tables; null is `null`. The last one of two equal keys
+-- counts. Text that cannot be decoded gives nil, a kind and why: `protocol`,
+-- `too_large` or `no_memory`. A decoded value is encoded as it was: numbers
+-- keep all their digits, and empty lists stay lists.
 local buffers = require "string.buffer"
 local cjson = require "cjson.safe"
 local control = require "perigee.net.native"

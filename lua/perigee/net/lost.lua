@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
---- What speaks with other servers by control.so. It is lost when the loop is
--- stopped, as tasks are not resumed then, and when the last engine is closed,
--- as nothing can be waited for without one.
+--- The end of all that speaks with other servers by control.so. It comes when
+-- the loop is stopped, because no task is resumed then, and when the last
+-- engine is closed, because nothing can be waited for without an engine.
 local loop = require "perigee.runtime.loop"
 
 local M = {}
@@ -11,7 +11,7 @@ local all = setmetatable({}, { __mode = "k" })
 --- Has one:lose("closed", why) called whenever that happens.
 function M.add(one) all[one] = true end
 
--- What is lost may begin another.
+-- One that is lost may begin another, so the list is copied first.
 local function lose_all(why)
   local list = {}
   for one in pairs(all) do list[#list + 1] = one end

@@ -134,8 +134,9 @@ function Stream:tell(part)
   return self.raw.gone == 0
 end
 
---- How many bytes were told and not sent; very many while all streams together
--- are so far behind that nobody should be told what can wait.
+--- Returns the number of bytes that were told and not sent. The number is very
+-- large while all streams together are so far behind that nobody should be told
+-- what can wait.
 function Stream:behind()
   return tonumber(C.perigee_web_behind(self.raw))
 end
