@@ -10,8 +10,8 @@
 -- engine watches it (`perigee_watch` in C); when that engine is closed, another
 -- one does.
 --
--- Who waits again and again for one descriptor may have the engine go on
--- watching it between the waits (`kept`). Each wait costs a system call less
+-- A caller that waits again and again for one descriptor may have the engine go
+-- on watching it between the waits (`kept`). Each wait costs a system call less
 -- then; and much less if the descriptor is an epoll, as the kernel looks at all
 -- that is in one whenever the engine begins to watch it.
 --
@@ -124,7 +124,8 @@ local function update(entry)
   end
 end
 
--- READY comes again at each poll. Where nobody waits for it, it is not to.
+-- Has the engine report nothing while nobody waits, as READY comes again at
+-- each poll.
 local function rest(entry)
   if watch_for(entry, 0) < 0 then forget(entry) end
 end

@@ -120,8 +120,8 @@ local function engine_maker()
   return require "perigee.engine".new
 end
 
--- What is loaded when a program first asks for it: to load all takes some
--- milliseconds, and few programs use all.
+-- The modules that are loaded when a program first asks for them: to load all
+-- takes some milliseconds, and few programs use all.
 local LATER = {
   agent = agent_maker,
   serve = of "perigee.agent.serve",

@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- Deaths of peers, for the watches of an agent. A registry with a TTL tells of
--- a holder's death when that is over. Who has a session with the holder knows
--- more: the session ends at once. It may have ended for another reason, so the
--- holder's address is dialled (agent/probe.lua).
+-- a holder's death when the TTL is over. An agent that has a session with the
+-- holder knows more: the session ends at once. It may have ended for another
+-- reason, so the holder's address is dialled (agent/probe.lua).
 --
 --   a name     event                                       becomes
 --   there      a session with that life of its holder      doubted

@@ -11,7 +11,7 @@ local M = {}
 
 local SPARE = 1024                      -- bytes for what changes by itself
 
---- What of an agent's entry is counted: nothing yet.
+--- The counts of an agent's entry: nothing yet.
 function M.new() return { base = false, sum = 0 } end
 
 -- All but the services and regions, which is the same once it listens.

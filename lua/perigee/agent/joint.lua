@@ -14,8 +14,8 @@
 --   both    any      the edge is gone                   over
 --
 -- The pause is the link's own after errors that pass; after others it is 1 s,
--- and doubles up to 30 s. News of the peer's name end it. Whoever's name is not
--- there is not dialled.
+-- and doubles up to 30 s. News of the peer's name end it. A peer whose name is
+-- not there is not dialled.
 local errors = require "perigee.runtime.errors"
 local futures = require "perigee.runtime.future"
 local links = require "perigee.link"

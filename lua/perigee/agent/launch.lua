@@ -157,10 +157,10 @@ jit.off(read)
 --- Tells which of a job's processes this one is, by what its launcher has set
 -- in its environment: `perigee run`, torchrun, Open MPI's mpirun, MPICH's (also
 -- Intel MPI's) mpiexec, Slurm's srun (also with `--mpi=pmi2`), or an indexed
--- Job of Kubernetes. Where several have, that is their order. Kubernetes does
--- not tell the size: set PERIGEE_SIZE (or WORLD_SIZE) in the pod to the Job's
--- `completions`. In a batch script of Slurm's that is not run by srun the
--- process is rank 0 of all.
+-- Job of Kubernetes. The first of these that has set something counts.
+-- Kubernetes does not tell the size: set PERIGEE_SIZE (or WORLD_SIZE) in the
+-- pod to the Job's `completions`. In a batch script of Slurm's that is not run
+-- by srun the process is rank 0 of all.
 --
 -- The table has `launcher` (a name: "perigee run", "torchrun", "Open MPI",
 -- "MPICH", "Slurm", "Kubernetes"), `rank` (from 0) and `size`, and where it is

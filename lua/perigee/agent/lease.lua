@@ -26,8 +26,8 @@
 -- The time of a name in a registry with a ttl is over when KEPT of the ttl has
 -- passed since the last renewal that was answered was asked for. The registry
 -- counts from later on, so it gives the name to nobody before that, and the
--- rest is for saying so. While it is lost the name is asked for anew, as at
--- first: others may have had it since.
+-- rest is for saying so. A lost name is asked for anew, as at first, because
+-- others may have had it since.
 --
 -- It runs on the loop without a task, so that a stop does not end it.
 local asks = require "perigee.registry.ask"
@@ -228,8 +228,8 @@ local function confirmed(lease, held)
 end
 
 -- Notes whether the registry has taken the entry that it was sent, or refused
--- it with err. What it had before is kept there, and asked for with the name if
--- that is lost.
+-- it with err. The registry keeps the entry before a refused one, and the agent
+-- asks for that entry if it loses the name.
 local function note_entry(lease, err)
   if not lease.sent then return end
   if err and not lease.refused then log.write("error", tostring(err)) end

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Agent:read and Agent:write: memory of other agents by their names. What was
--- found of a peer is kept in agent.reached, by its name:
+-- Agent:read and Agent:write: memory of other agents by their names. The table
+-- agent.reached keeps what was found of each peer, by name:
 --
 --   epoch      of the life in which its regions were found
 --   regions    by name: the region (Remote) and the last operation's future
@@ -170,11 +170,11 @@ function M.add(Agent)
 
 --- Reads memory of another agent. The session and the region are found by the
 -- first operation, and kept: later ones cost a table look-up more than
--- `Session:read`. While the peer is away, an operation waits 3 s of its timeout
--- for it.
+-- `Session:read`. An operation waits 3 s of its timeout for a peer that is
+-- away.
 --
--- When the peer is in another life, or has closed the region, an operation ends
--- in `stale`, once; the next one finds the region anew.
+-- An operation ends in `stale`, once, when the peer is in another life or has
+-- closed the region; the next one finds the region anew.
 -- @function Agent:read
 -- @tparam string name the agent's, or an address, as for `Agent:session`
 -- @tparam table spec

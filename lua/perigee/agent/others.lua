@@ -136,8 +136,8 @@ end
 -- `change.kind` is "up" (a name was taken, or its holder is in another life),
 -- "changed" (its entry has changed), or "down" (the name was released, or its
 -- holder died; `change.entry` is the last one known). A worker that started
--- again is reported as "down" and "up". While the registry cannot be reached
--- nothing is reported; the changes of that time are reported afterwards.
+-- again is reported as "down" and "up". Nothing is reported while the registry
+-- cannot be reached; the changes of that time are reported afterwards.
 --
 -- A registry with a TTL has a dead holder's name until that is over. If this
 -- agent has a session with the holder, which ends by its death, and nobody

@@ -23,7 +23,7 @@ local M = {}
 
 local made = 0
 
--- How often another name is generated if one is taken.
+-- The number of names that are tried before the agent gives up.
 local ATTEMPTS = 10
 
 local function epoch(engine) return C.perigee_epoch(engine.handle) end
@@ -165,8 +165,8 @@ end
 local PATIENCE = 0.2                    -- seconds
 
 --- Releases a name that is not in a folder, before the agent ends, while it can
--- still tell the registry. Waits a moment for that, if it may wait. When the
--- Lua state ends nothing is sent, and the registry finds out by itself.
+-- still tell the registry. Waits a moment for that, if it may wait. Nothing is
+-- sent when the Lua state ends; the registry finds out by itself.
 function M.resign(agent)
   local last = agent.claims[#agent.claims]
   if not last or registries.has_places(last.registry)

@@ -110,9 +110,9 @@ jit.off(Agent.sessions)
 -- service's description, and is then made. A call that is made while the peer
 -- is away waits for it for `reconnect` seconds of its timeout, or, if its
 -- method is idempotent, for the whole timeout. Then it ends with `peer_lost`,
--- or with `timeout` if its timeout is over, and `err.sent == false`. Once this
--- side has closed the session, the proxy or the agent, the proxy does not
--- connect again. So it is with a peer that is lost before it has told of the
+-- or with `timeout` if its timeout is over, and `err.sent == false`. The proxy
+-- does not connect again once this side has closed the session, the proxy or
+-- the agent. So it is with a peer that is lost before it has told of the
 -- service.
 -- @function Agent:proxy
 -- @tparam string peer as for `Agent:session`

@@ -3,8 +3,8 @@
 -- tells the program of that.
 --
 -- An agent whose name may be another's serves no calls: their callers look the
--- name up, and wait for its next holder. If another agent has the name, this
--- one serves no calls any more, and perigee.serve ends.
+-- name up, and wait for its next holder. It never serves again, and
+-- perigee.serve ends, once another agent has the name.
 local check = require "perigee.runtime.check"
 local drains = require "perigee.agent.drain"
 local futures = require "perigee.runtime.future"
@@ -67,12 +67,12 @@ function M.add(Agent)
 -- wait for the next holder of the name within the calls' timeout. If nobody has
 -- taken the name when the registry answers again, this agent takes it anew:
 -- `held` is true, its entry has a new `term`, it serves in new sessions, and
--- those of before end when their calls have ended. If another agent has it,
--- this one stays as it is; close it. `perigee.serve` does so.
+-- those of before end when their calls have ended. This one stays as it is if
+-- another agent has the name; close it. `perigee.serve` does so.
 --
--- After `Agent:drain` the name is for others to take, and nothing is told. A
--- program whose loop stood still past the end of the name (a stopped process)
--- may serve calls that have waited before it looks at the clock.
+-- Nothing is told after `Agent:drain`, which leaves the name for others to
+-- take. A program whose loop stood still past the end of the name (a stopped
+-- process) may serve calls that have waited before it looks at the clock.
 --
 -- The program itself has to end what the agent does elsewhere in the name's
 -- right (writes to a disk, calls of others). The peers that it calls can tell

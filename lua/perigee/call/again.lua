@@ -61,8 +61,8 @@ end
 -- ---- Waiting for the peer --------------------------------------------------
 
 -- Tells whether a call that ended with err may go on: its session is over, or
--- the peer drains. If err is the session's end, Lua may not have been told of
--- that yet. The binding may be in another session by now, if a call that ended
+-- the peer drains. Lua may not have been told yet of a session's end, if err is
+-- one. The binding may be in another session by now, if a call that ended
 -- before this one has gone on.
 local function may(binding, session, err)
   if not binding.link or not binding.engine.handle then return false end

@@ -98,7 +98,7 @@ function M.failure(binding, method, told)
   return error_of(binding, method, told.status, failure_text(told))
 end
 
---- When the timeout of a call is over whose event tells what is left of it.
+--- The end of a call's timeout, from an event that tells what is left of it.
 function M.deadline(told)
   if told.remaining < 0 then return huge end
   return loop.now() + tonumber(told.remaining)

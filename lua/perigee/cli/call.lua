@@ -116,7 +116,7 @@ local function is_slice(value)
   return require "perigee.memory.slice".is_slice(value)
 end
 
--- What is printed of a result.
+-- The text that is printed for a result.
 local function shown(value)
   if is_slice(value) then return { length = value.length } end
   return value

@@ -12,7 +12,7 @@ local M = {}
 local SIGPIPE = 13
 local SIG_IGN = ffi.cast("void *", 1)
 
--- What a user can do, by the kind of an error.
+-- Advice to the user, by the kind of an error.
 local TO_DO = {
   not_found = "perigee agents lists who is there, --scope and --registry look "
     .. "elsewhere",
@@ -109,7 +109,7 @@ local function check_place(given)
   if wrong then failure.misuse("--scope must be %s", wrong) end
 end
 
--- What a user can do where a registry that is a server does not serve him.
+-- Advice to a user whom a registry that is a server does not serve.
 local REGISTRY_TO_DO = {
   denied = "its address says as whom it is asked: USER:PASSWORD@ before the "
     .. "host, or ?token=file:PATH, and ca=FILE with TLS",
@@ -190,8 +190,8 @@ function M.left(given)
 end
 
 --- Runs f(agent) with an agent of the command's own, in a task, and closes the
--- agent; returns what f returned. After SIGINT or SIGTERM the results are those
--- of interrupted(), or without it the command ends without a word.
+-- agent; returns what f returned. The results after SIGINT or SIGTERM are those
+-- of interrupted(); without it the command ends without a word.
 function M.run(given, f, interrupted)
   local perigee = M.library()
   ffi.C.perigee_cli_signal(SIGPIPE, SIG_IGN)

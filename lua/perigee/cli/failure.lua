@@ -4,7 +4,7 @@ local printable = require "perigee.runtime.printable"
 
 local M = { FAILED = 1, MISUSE = 2 }
 
--- What is raised to end a command.
+-- The value that is raised to end a command.
 local Raised = {}
 
 --- Ends the command as misuse: what was asked for cannot be.

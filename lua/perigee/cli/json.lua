@@ -4,19 +4,20 @@
 -- infinities, which JSON has not, are strings; lists may have holes, which are
 -- null.
 --
--- What JSON has not at all is told in one of two ways. Reports (encode) are for
--- reading: bytes that are no UTF-8 become U+FFFD. Values of others (exact) keep
--- all bytes and all entries, by objects with one key, which arguments may have,
--- too:
+-- Values that JSON cannot tell are told in one of two ways. Reports (encode)
+-- are for reading: bytes that are no UTF-8 become U+FFFD. Values of others
+-- (exact) keep all bytes and all entries, by objects with one key, which
+-- arguments may have, too:
 --
 --   {"$base64": "/w=="}      a string that is no UTF-8
 --   {"$entries": [[k, v]]}   a table whose keys an object cannot have: one that
 --                            is no UTF-8 or one of these four, or 1 beside "1"
 --   {"$int64": "-1"}, {"$uint64": "1"}      in arguments only
 --
--- What they do not keep is the type of what is told as a string: of 64-bit
--- integers, of NaN and infinities, and of keys that are no strings. As in other
--- JSON, {[100] = "x"} is {"100":"x"}; given back, its key is a string.
+-- They do not keep the type of values that are told as strings: of 64-bit
+-- integers, of NaN and infinities, and of keys that are no strings. The table
+-- {[100] = "x"} is {"100":"x"}, as in other JSON; given back, its key is a
+-- string.
 jit.off(true, true)             -- its loops over pairs(), see check.lua
 
 local ffi = require "ffi"
@@ -155,7 +156,7 @@ function M.exact(value) return encode(value, true) end
 
 -- ---- Reading ---------------------------------------------------------------
 
--- What a text that is no number's becomes, or nil and what it has to be.
+-- The value of a text that is no number's; or nil and what the text has to be.
 local function int64_of(text)
   local value = 0LL
   local sign, rest = tostring(text):match "^(%-?)(%d+)$"
@@ -226,7 +227,7 @@ local function changed_integer(text)
   end
 end
 
--- How an integer is written that is not changed.
+-- The text of an integer that is not changed.
 local function unchanged(text)
   for _, name in ipairs { "$int64", "$uint64" } do
     if MARKED[name](text) then return ('{"%s": "%s"}'):format(name, text) end

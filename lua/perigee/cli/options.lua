@@ -39,7 +39,7 @@ function M.json(parser, what)
   parser:flag("--json", what or "Print one JSON document instead of text.")
 end
 
---- Where names are: --registry and --scope.
+--- The options for the place of names: --registry and --scope.
 function M.place(parser)
   parser:option("--registry", "Where names are held: folder:/PATH, "
     .. "redis://HOST, ...; default: $PERIGEE_REGISTRY, or this host's folder.")
@@ -61,7 +61,7 @@ function M.agent(parser)
     .. "unix:/PATH)."):argname "NAME"
 end
 
---- What chooses among agents: --kind, --prefix, --service.
+--- The options that choose among agents: --kind, --prefix, --service.
 function M.filter(parser)
   parser:option("--kind", "Only agents of this kind."):argname "KIND"
   parser:option("--prefix", "Only names that begin with this.")

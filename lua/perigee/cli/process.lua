@@ -156,7 +156,7 @@ end
 
 local chunk = ffi.new "char[65536]"
 
---- What a descriptor has now, "" at its end.
+--- The bytes that a descriptor has now, "" at its end.
 function M.read(fd)
   local length = C.perigee_cli_read(fd, chunk, 65536)
   return length > 0 and ffi.string(chunk, length) or ""
@@ -190,8 +190,8 @@ local function has_ended(pid)
   return fine and (details[3] ~= 0 or details[4] ~= 0)
 end
 
---- If a process has ended, kills the rest of its group, and returns its exit
--- status, or nil and the signal that killed it; false while it lives.
+--- Kills the rest of a process's group if the process has ended. Returns its
+-- exit status, or nil and the signal that killed it; false while it lives.
 function M.ended(pid)
   if not has_ended(pid) then return false end
   M.send(pid, KILL)

@@ -18,7 +18,7 @@ function status.configure(parser)
   options.timeout(parser, 5)
 end
 
--- Where the names are, without passwords.
+-- The address of the registry, without passwords.
 local function place(agent)
   local registries = require "perigee.registry"
   local registry = agent.registry

@@ -70,8 +70,8 @@ local function words_of(given)
   return { "luajit", "-e", LINES, given.file, unpack(given.rest) }
 end
 
--- What all ranks have in their environment. They find the Perigee that this
--- command belongs to.
+-- The variables that all ranks have in their environment. They find the Perigee
+-- that this command belongs to.
 local function environment(given, process)
   return {
     PERIGEE_SIZE = tostring(given.number),

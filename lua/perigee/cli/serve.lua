@@ -90,8 +90,8 @@ local function announce_all(agents)
   require "perigee.runtime.notify".ready()
 end
 
--- What is announced can be stopped in order: it runs in the loop. Returns the
--- error of a name that another agent has taken, or nil.
+-- A service that is announced can be stopped in order, because it runs in the
+-- loop. Returns the error of a name that another agent has taken, or nil.
 local function serve(agents, given)
   local perigee = require "perigee"
   local forget = require "perigee.agent.drain".at_end(agents, given.drain,

@@ -207,8 +207,8 @@ function Monitor:snapshot()
   return grown(list, now)
 end
 
---- How much each counter has grown since the last snapshot, or since the
--- monitor was made. It takes no snapshot: a second delta includes the first.
+--- The growth of each counter since the last snapshot, or since the monitor was
+-- made. It takes no snapshot: a second delta includes the first.
 -- @function RnrMonitor:delta
 -- @treturn table in the shape of a snapshot; or nil and an error
 -- @errors `not_found`: a device is gone

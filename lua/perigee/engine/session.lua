@@ -198,7 +198,7 @@ end
 --- Returns a future that settles when the session ends, with the reason. All
 -- callers get the same future; cancelling it does nothing. It settles when the
 -- loop learns of the end; `Session:explain` says under `liveness` how long that
--- takes. If the session has ended already, the future has settled.
+-- takes. The future has settled if the session has ended already.
 -- @function Session:ended
 -- @treturn Future of nil and the error that explains the end
 -- @errors `closed`: it was closed on this side, by itself or with its engine;

@@ -79,8 +79,8 @@ local function last_known(link, err)
 end
 
 -- Runs in a task: waits for found, the future of an entry, and dials that
--- entry's agent. Returns the session, or nil and an error. Where something is
--- known of the peer, half of the time is kept to dial that.
+-- entry's agent. Returns the session, or nil and an error. Half of the time is
+-- kept for the address at which the peer was known, if there is one.
 local function find_and_dial(link, found, timeout)
   local deadline = loop.deadline(timeout)
   local entry, err

@@ -60,7 +60,7 @@ local function net(engine)
   end
 end
 
---- What an agent's entry tells of a region.
+--- The description of a region in an agent's entry.
 function M.told(region)
   return { length = region.length, access = region.access }
 end

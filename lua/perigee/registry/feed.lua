@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
---- What a scope's entries are, for backends whose servers stream changes. One
--- task reads, as long as somebody watches and for some seconds after. While no
--- server answers the feed keeps what it knew, and tries again.
+--- The entries of a scope, for backends whose servers stream changes. One task
+-- reads, as long as somebody watches and for some seconds after. The feed keeps
+-- what it knew while no server answers, and tries again.
 --
 -- A backend makes a class of this one by M.class(), with two methods: `read`
 -- reads until it fails, when it returns a kind and why, or until is_over(); it
@@ -67,7 +67,7 @@ function M.start(class, scope, fields)
   return feed
 end
 
--- What has changed since filter.from, or all.
+-- The changes since filter.from, or all entries.
 local function answer(feed, filter)
   local names = filter.from and feed.changes:since(filter.from)
   local told = {}

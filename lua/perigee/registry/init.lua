@@ -36,13 +36,14 @@
 -- renewal that was answered; then the name is lost (`Agent:on_lost`), and it
 -- asks for it by `hold` again.
 --
--- An entry has 1 MiB at most, or what the registry's field `entry_limit` says;
--- who names a region or adds a service beyond that gets `too_large`.
+-- An entry has 1 MiB at most, or as much as the registry's field `entry_limit`
+-- says. An agent that names a region or adds a service beyond that gets
+-- `too_large`.
 --
 -- The functions are called as methods, on the loop; they raise if they wait. A
 -- function that takes time returns a `Future` of its results at once, made by
 -- `perigee.spawn` or `proxy.async`: the `async` of a proxy whose service has
--- these methods can be used as a registry. If a function raises, that is an
+-- these methods can be used as a registry. A function that raises gives an
 -- error of kind `protocol`.
 --
 -- A function that fails returns nil, a kind of `Error` (a text, or an error of
@@ -206,8 +207,8 @@ end
 
 -- ---- Holding ---------------------------------------------------------------
 
--- Gives up future, for which a wait has ended early; returns the reason. What
--- it still holds after a caller's own patience is released.
+-- Gives up future, for which a wait has ended early; returns the reason. A name
+-- that it takes after a caller's own patience is released.
 local function unanswered(registry, future, doing, patience)
   if patience then
     signals.attach(future, signals.new(1, function()
@@ -226,10 +227,10 @@ end
 
 --- Takes a name for an agent. Called when the agent listens at all its
 -- addresses, before it serves calls. The agent has the name until
--- `Registry:release`, or until the registry notices that it has died. If the
--- name is taken and the registry returns the holder's entry after the text, the
--- library connects to the holder; if the holder is dead, it calls `hold` again.
--- It does so at once if the entry says that the holder drains.
+-- `Registry:release`, or until the registry notices that it has died. The
+-- library connects to the holder if the name is taken and the registry returns
+-- the holder's entry after the text. It calls `hold` again if the holder is
+-- dead, and at once if the entry says that the holder drains.
 -- @function Registry:hold
 -- @tparam table entry the agent's
 -- @tparam[opt] string over the epoch of a holder that is dead or drains, which
@@ -309,8 +310,8 @@ end
 
 -- ---- Looking up ------------------------------------------------------------
 
--- Where the entries of a scope are looked for. Compares, as a proxy has a
--- function for any field.
+-- The place where the entries of a scope are looked for. It compares, because a
+-- proxy has a function for any field.
 local function place_of(registry, scope)
   if registry.path == M.default.path then return registry:path(scope) end
   local target = registry.target
@@ -318,7 +319,7 @@ local function place_of(registry, scope)
   return type(text) == "string" and text or "the program's own registry"
 end
 
---- What messages call a registry.
+--- The name that messages give to a registry.
 M.shown = place_of
 
 --- The error of a name that no agent has.
@@ -361,7 +362,7 @@ end
 --   `not_found`; or a `Future` of these, which is cancelled when the time for
 --   connecting is over
 -- @errors `not_found`: no agent has it; `peer_lost`, `timeout`, `no_memory`,
---   `closed`: temporary errors. After these, operations that wait for the peer
+--   `closed`: temporary errors, after which operations that wait for the peer
 --   try again; any other error ends them
 -- @waits no
 -- @usage

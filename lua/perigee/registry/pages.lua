@@ -14,7 +14,7 @@ local NAMES, BYTES = 2 ^ 18, 2 ^ 26
 local Pages = {}
 Pages.__index = Pages
 
---- What one list has had so far. future: the list's, which may be cancelled;
+--- The counts of one list so far. future: the list's, which may be cancelled;
 -- nil: nobody can.
 function M.new(future)
   return setmetatable({ future = future, names = 0, bytes = 0, pages = 0,

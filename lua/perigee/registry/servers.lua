@@ -2,10 +2,10 @@
 --- Several servers of which each answers for all, and of which some may be
 -- away, or hang: take what they are sent, and say nothing.
 --
--- A question is asked at the present server. What that has not answered in
--- HEDGE seconds is asked at the next one, too, and so on; the first answer
--- counts. So all that is asked may be asked twice. A server that hangs is asked
--- last, until it answers something.
+-- A question is asked at the present server. A question that is not answered
+-- there in HEDGE seconds is asked at the next server, too, and so on; the first
+-- answer counts. So any question may be asked twice. A server that hangs is
+-- asked last, until it answers something.
 --
 --   a server       event                                   becomes
 --   present        it fails                                not present: the
@@ -15,8 +15,8 @@
 --   any            it hangs, or does not answer in time    its streams end
 --                  whether it is there
 --
--- Who reads a stream of one calls check() now and then: a stream that is silent
--- says nothing of its server.
+-- A reader of a server's stream calls check() now and then, because a silent
+-- stream says nothing of its server.
 local futures = require "perigee.runtime.future"
 local loop = require "perigee.runtime.loop"
 local tasks = require "perigee.runtime.task"

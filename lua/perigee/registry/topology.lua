@@ -32,7 +32,7 @@ local function are_edges(list)
 end
 jit.off(are_edges)
 
---- What is wrong with a table as a topology; nil if nothing is.
+--- The fault of a table as a topology; nil if it has none.
 function M.wrong(value)
   local edges, mesh = value.edges, value.mesh
   if edges ~= nil and not are_edges(edges) then
@@ -78,7 +78,7 @@ local function join_mesh(peers, mesh, name)
   for i = 1, place and #mesh or 0 do join(peers, name, mesh[i], place < i) end
 end
 
---- Whom name is to be connected to: whether it dials, by the peers' names.
+--- The peers of an agent, by name: true for those that it is to dial.
 function M.joined(value, name)
   local peers = {}
   for _, edge in ipairs(value.edges or {}) do

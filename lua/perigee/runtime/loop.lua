@@ -219,11 +219,11 @@ end
 
 -- ---- Errors in event handlers ----------------------------------------------
 
--- No input from a peer should make an event handler raise. If one raises, the
--- peer's session is ended and the loop goes on. Other errors, which no event
--- caused, are raised again. There is no pcall around each event, since compiled
--- code could not return through it: a worker's errors end its coroutine, and
--- pump has one xpcall around all events.
+-- No input from a peer should make an event handler raise. The loop ends the
+-- peer's session if one does, and goes on. Other errors, which no event caused,
+-- are raised again. There is no pcall around each event, since compiled code
+-- could not return through it: a worker's errors end its coroutine, and pump
+-- has one xpcall around all events.
 local function broken(worker, failure)
   local engine, id, served = state.telling, 0, false
   if worker and worker.serving then

@@ -52,8 +52,8 @@ end
 M.enqueue = enqueue
 
 --- A signal that ends once `remaining` of the futures it is attached to have
--- ended. If tell is given, tell(signal) is called then instead of resuming a
--- worker; it must not wait.
+-- ended. It calls tell(signal) then, if tell is given, instead of resuming a
+-- worker; tell must not wait.
 function M.new(remaining, tell)
   return { ended = false, remaining = remaining, worker = false, at = huge,
            place = nil, tell = tell or false }

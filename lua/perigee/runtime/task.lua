@@ -77,7 +77,7 @@ function M.drive(future, f, ...)
   start(future, true, f, future, ...)
 end
 
--- After a stop: ends the futures of tasks that will not be resumed in `closed`.
+-- Ends in `closed` the futures of tasks that a stop has left parked for good.
 local function drop_jobs()
   local dropped = {}
   for job in pairs(jobs) do dropped[#dropped + 1], jobs[job] = job, nil end
@@ -296,8 +296,8 @@ local function each_ended(given, deadline)
 end
 
 --- An iterator for `for` loops: gives each future of a list in the order in
--- which they end, and waits in between. After the timeout it still gives the
--- futures that have ended, then stops; pending futures go on.
+-- which they end, and waits in between. It stops at the timeout, after the
+-- futures that have ended by then; pending futures go on.
 -- @function perigee.as_completed
 -- @tparam table list of futures
 -- @tparam[opt] number timeout seconds for the whole loop; default: no limit
@@ -363,8 +363,8 @@ end
 
 --- Runs main in a task, and the loop until main has ended. Without main it runs
 -- until a stop: by `perigee.stop`, or by the first SIGINT or SIGTERM; handlers
--- of these signals are installed meanwhile and restored afterwards. After a
--- stop it returns at once. Parked tasks are then never resumed, and futures
+-- of these signals are installed meanwhile and restored afterwards. A stop
+-- makes it return at once. Parked tasks are then never resumed, and futures
 -- that only they would have ended (those of `perigee.spawn`, and of calls that
 -- waited for a peer) end in `closed`.
 -- @function perigee.run

@@ -232,7 +232,7 @@ function M.closed(engine)
        function() return true end)
 end
 
--- After a stop: ends those of handlers that will not be resumed.
+-- Ends the contexts of handlers that will not be resumed after a stop.
 loop.dropped[#loop.dropped + 1] = function()
   for _, engine in ipairs(state.engines) do
     lose(engine, C.PERIGEE_CLOSED, "the loop was stopped", function(context)

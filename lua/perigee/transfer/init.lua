@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- One-sided and two-sided operations of sessions: read, write, write_imm,
 -- recv_imm, send, recv. All return futures at once. The two slices of a
--- transfer have the same total length; their blocks may differ. Once its future
--- has ended, the caller may use all memory of the operation again.
+-- transfer have the same total length; their blocks may differ. The caller may
+-- use all memory of an operation again once its future has ended.
 local batch = require "perigee.transfer.batch"
 local check = require "perigee.runtime.check"
 local errors = require "perigee.runtime.errors"
@@ -138,8 +138,8 @@ local function check_immediate(immediate, level)
   end
 end
 
---- Writes as `Session:write` does. After all the data has arrived, the peer's
--- next `Session:recv_imm` gets the number immediate.
+--- Writes as `Session:write` does. The peer's next `Session:recv_imm` gets the
+-- number immediate after all the data has arrived.
 -- @function Session:write_imm
 -- @tparam table spec as for `Session:write`
 -- @tparam number immediate an integer of 0 to 2^53

@@ -204,9 +204,9 @@ local function decode_small()
   return values, n
 end
 
--- Compiled code guesses the type of the next value. After a wrong guess it
--- throws the decoded value away and decodes it again, which would take twice
--- the memory that the scanner has counted. So this is not compiled.
+-- Compiled code guesses the type of the next value. A wrong guess makes it
+-- throw the decoded value away and decode it again, which would take twice the
+-- memory that the scanner has counted. So this is not compiled.
 local function decode_large()
   local values, n = {}, 0
   while #inbox > 0 do

@@ -42,8 +42,8 @@ local LONG, REST, LOOK = 5e5, 15e7, 1e7
 
 -- The messages that wait for their next portion, in order: { d, job }.
 local waiting, first, last = {}, 1, 0
--- The turn is a job of the ready queue. While anything waits, it is queued
--- once, or resting is the timer that queues it at the end of a rest.
+-- The turn is a job of the ready queue. The turn is queued once while anything
+-- waits, or `resting` is the timer that queues the turn at the end of a rest.
 local turn = { generation = 0 }
 local queued, resting, rests_until = false, false, 0
 
@@ -170,7 +170,7 @@ function M.decode(engine, event)
   return job.values, job.n
 end
 
--- After a stop the sessions of held calls go on, like those of other dropped
+-- The sessions of held calls go on after a stop, like those of other dropped
 -- handlers, and decoding for which no worker is parked continues. The turn is
 -- dropped with the ready queue and queued again here; its timer is removed so
 -- that it is not queued twice.

@@ -73,8 +73,8 @@ local function too_short(view, length, offset)
     :format(length, offset, view.size), 3)
 end
 
---- Only for loans: copies a view, a slice or a string into the loan. If the
--- data does not fit, this raises, and the call ends in `too_large`.
+--- Only for loans: copies a view, a slice or a string into the loan. This
+-- raises if the data does not fit, and the call ends in `too_large`.
 -- @function View:write
 -- @tparam View|Slice|string source
 -- @tparam[opt=0] number offset where to write in the loan

@@ -1,7 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- The options of `perigee ctrl`, which a file may have, too: lines of an
--- option's name without dashes, and its value. What the command line says goes
--- first.
+-- option's name without dashes, and its value. The command line goes first.
 local failure = require "perigee.cli.failure"
 local storages = require "perigee.control.storages"
 
@@ -179,7 +178,7 @@ function M.limits(given)
   return all
 end
 
---- What a URL says: { tls, host, port }.
+--- The parts of a URL: { tls, host, port }.
 function M.address(url)
   local scheme, rest = url:match "^(https?)://([^/]+)/?$"
   local host, port = (rest or ""):match "^%[([%x:.]+)%]:?(%d*)$"

@@ -15,7 +15,8 @@ local TERM = 15
 
 local M = {}
 
--- When a process began; nil if there is none, or it is dead already.
+-- The time at which a process began; nil if there is none, or it is dead
+-- already.
 local function start_of(pid)
   local file = io.open(("/proc/%d/stat"):format(pid))
   local text = file and file:read "*a" or ""
@@ -65,8 +66,8 @@ function M.forget(path)
 end
 
 --- Says in the files that this process serves at url. True; or nil and why, as
--- that another one that runs has said so. Who finds the second one finds the
--- first.
+-- that another one that runs has said so. A reader who finds the second file
+-- finds the first, too.
 function M.tell(path, url)
   local pid, other = C.perigee_ctrl_getpid(), M.find(path)
   if other and other.pid ~= pid then

@@ -16,8 +16,8 @@ local M = {
 local NAMES = { "listen", "store", "tls-cert", "tls-key", "log", "pid",
                 "name", "config" }
 
--- The command line of a server with these options. What a file says is read
--- from there again, as others see command lines.
+-- The command line of a server with these options. The background server reads
+-- secrets from their files again, because others see command lines.
 local function command(given)
   local words = { "setsid", "luajit", options.quoted(arg[0]), "ctrl", "serve" }
   for _, name in ipairs(NAMES) do

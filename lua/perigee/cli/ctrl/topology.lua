@@ -32,7 +32,7 @@ local function address(given)
     .. "perigee ctrl start", given.shown)
 end
 
--- What a user can do, by the kind of a failure.
+-- Advice to the user, by the kind of a failure.
 local TO_DO = {
   denied = "a token goes into the address, ?token=file:PATH; writing the "
     .. "topology takes one of the role admin",

@@ -1,9 +1,10 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- The servers of an etcd cluster, asked by the JSON gateway of each (/v3).
 --
--- All questions go to one server. When that fails, hangs or has no leader, they
--- go to the next one, until the time for the answer is over (registry/servers).
--- What is asked may be done twice, or be done although the answer is a failure.
+-- All questions go to one server. They go to the next one when that server
+-- fails, hangs or has no leader, until the time for the answer is over
+-- (registry/servers). A request may be carried out twice, or be carried out
+-- although the answer is a failure.
 --
 -- With a user the servers want a token, which they forget after some time, and
 -- when they restart; then another one is asked for.
@@ -63,7 +64,7 @@ local function failure(told)
   return kind or KINDS[code] or "protocol", why, code
 end
 
--- What a server says of a question it says for all.
+-- Judges an answer. One server's refusal of a question holds for all servers.
 local function judge(answer, kind, code)
   if answer or kind == "closed" then return "final" end
   if TEMPORARY[kind] then return "passing" end
@@ -86,7 +87,7 @@ local function request(cluster, url, path, question, seconds)
            tls = cluster.target.tls, timeout = math.max(seconds, 0.001) }
 end
 
--- What was answered; or nil, a kind, why and perhaps gRPC's code.
+-- The decoded answer; or nil, a kind, why and perhaps gRPC's code.
 local function read(cluster, status, headers, body)
   local told, kind = json.decode_long(body)
   if kind == "too_large" then return nil, kind, "its answer is too large" end

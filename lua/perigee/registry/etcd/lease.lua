@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
---- The lease under which an agent has its name in etcd. How long the name is
--- certainly its own the agent counts by itself (agent/lease).
+--- The lease under which an agent has its name in etcd. The agent itself counts
+-- for how long the name is certainly its own (agent/lease).
 --
 -- A new leader gets a new lease: a server that led before, and was stopped,
 -- ends the leases that it knows when it goes on, although they were prolonged
@@ -102,9 +102,9 @@ end
 -- is_new: the lease is not the one under which the key is. True; or nil, a
 -- kind, why and the holder's entry.
 --
--- The number of a taking is the revision that makes the key. Who takes the name
--- over writes one into the entry: etcd's next revision, while the key is as it
--- was read.
+-- The number of a taking is the revision that makes the key. An agent that
+-- takes the name over writes a number into the entry: etcd's next revision,
+-- while the key is as it was read.
 local function claim(lease, id, is_new, over)
   local write, etcd = is_new or lease.dirty, lease.etcd
   for _ = 1, ATTEMPTS do

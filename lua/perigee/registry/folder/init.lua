@@ -22,9 +22,9 @@ local C = native.C
 --- places: agents listen at sockets in this registry.
 local M = { places = true, base = where.base, system = where.system }
 
--- How often hold() tries. A process that releases the last name removes the
--- folder; that may happen after this process has made the folder and before it
--- has taken a name in it, and others may make their folder meanwhile.
+-- The number of tries of hold(). A process that releases the last name removes
+-- the folder; that may happen after this process has made the folder and before
+-- it has taken a name in it, and others may make their folder meanwhile.
 local ATTEMPTS = 10
 
 -- ---- Folders ----------------------------------------------------------------
@@ -63,8 +63,8 @@ end
 
 local held = {}                         -- { path, term }, by descriptor
 
---- The prefix of names that are never taken a second time. If a signal kills
--- the holder of such a name, the next agent in the scope removes its files.
+--- The prefix of names that are never taken a second time. The next agent in
+-- the scope removes the files of such a name if a signal has killed its holder.
 M.ANONYMOUS = entry_of.ANONYMOUS
 
 local function is_anonymous(name)
@@ -134,8 +134,8 @@ function M:hold(entry)
 end
 
 --- Publishes entry in place of the one before. Without an entry it does
--- nothing, since a lock needs no renewal. Whoever wants the name of an agent
--- that drains may take it.
+-- nothing, since a lock needs no renewal. Any agent may take the name of one
+-- that drains.
 function M:renew(descriptor, entry)
   if not entry then return true end
   entry.term = held[descriptor].term

@@ -26,8 +26,8 @@ local C = native.C
 
 local M = {}
 
--- How often made() tries, as others may make a folder between a look and the
--- making.
+-- The number of tries of made(), as others may make a folder between a look and
+-- the making.
 local ATTEMPTS = 10
 
 -- ---- Choosing ---------------------------------------------------------------
@@ -69,7 +69,7 @@ local function at_home(world)
 end
 
 --- The folder of all scopes, chosen by the inputs of world (default M.system).
--- If it is home's, also returns the temporary folder that it replaces.
+-- Also returns the temporary folder that it replaces, if it is home's.
 function M.base(world)
   world = world or M.system
   local runtime = absolute(world, "XDG_RUNTIME_DIR")
@@ -110,9 +110,9 @@ end
 
 --- Makes or checks the folder of all names; returns as M.folder does.
 --
--- If another process has made home's folder while this one made the temporary
--- folder, this one removes its own and uses home's too. If the choice has
--- changed meanwhile, it tries again.
+-- Another process may make home's folder while this one makes the temporary
+-- folder. Then this one removes its own folder and uses home's, too. It tries
+-- again if the choice has changed meanwhile.
 function M.made()
   local base, instead_of, fine, kind, why
   for _ = 1, ATTEMPTS do

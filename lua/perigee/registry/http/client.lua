@@ -44,7 +44,7 @@ function M.new(target, patience)
   return client
 end
 
--- How to ask a server: { token (false: none), url }. Without a token in the
+-- The way to ask a server: { token (false: none), url }. Without a token in the
 -- address it is the server's own, if this user runs it.
 local function door_of(client, url)
   local server, token = url, client.target.token
@@ -126,7 +126,7 @@ local KINDS = { [401] = "denied", [403] = "denied", [404] = "not_found",
                 [429] = "no_memory", [500] = "remote", [503] = "peer_lost",
                 [507] = "no_memory" }
 
--- What an answer that is no success says: a kind, a text, the whole.
+-- The contents of an answer that is no success: a kind, a text, the whole.
 local function problem(client, answer)
   local value = json.decode_long(answer.body)
   if type(value) ~= "table" then value = {} end

@@ -216,9 +216,9 @@ end
 
 -- ---- Topology --------------------------------------------------------------
 --
--- What a name is held by has a field `told`, which an agent sets: a function
--- that is called with each answer by which the server says that its topology
--- names the agent (control/graph). It must not wait.
+-- A held name has a field `told`, which the agent sets: a function that is
+-- called with each answer in which the server says that its topology names the
+-- agent (control/graph). It must not wait.
 
 --- Watches the topology of a scope: as `Registry:watch`, of one entry.
 function Control:topology(scope, from)

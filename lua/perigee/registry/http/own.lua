@@ -55,7 +55,7 @@ local function places(host)
   return {}
 end
 
--- What lies where others may write may be another's.
+-- A folder in which others may write may have another user's files.
 local function is_private(base)
   return where.system.look(base) == "own" and where.folder(base)
 end

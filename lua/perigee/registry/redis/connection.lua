@@ -95,8 +95,8 @@ end
 -- ---- Waiting ---------------------------------------------------------------
 
 -- Waits for what connection.wait asks for: a descriptor, and for so long at
--- most. True, or nil and an error. While it connects, the stream may close its
--- descriptor.
+-- most. True, or nil and an error. The stream may close its descriptor while it
+-- connects.
 local function wait(connection, seconds)
   local wanted = connection.wait
   local f = wanted.writable ~= 0 and descriptors.writable
@@ -122,7 +122,7 @@ local function target_of(target, place, patience)
   return to
 end
 
--- Where the server is: { host, port }; or nil, a kind and why.
+-- The place of the server: { host, port }; or nil, a kind and why.
 local function find(connection)
   local target, life = connection.target, connection.life
   if not target.masters then return target end
@@ -235,7 +235,8 @@ local function read(connection)
     elseif status < 0 then
       return nil, kind_of(status), ffi.string(C.perigee_redis_why(redis))
     end
-    -- A part of a reply is no answer. Who asks meanwhile has its time, too.
+    -- A part of a reply is no answer. The time of each command goes on
+    -- meanwhile.
     local block = oldest(connection)
     if block and loop.now() >= block.deadline then
       return nil, "timeout", "it does not answer"
@@ -320,7 +321,7 @@ local function catch_up(connection)
   return flush(connection)
 end
 
--- Until it is over: a kind and why.
+-- Runs the connection until it is over; returns a kind and why.
 local function converse(connection)
   for _, step in ipairs { reach, catch_up } do
     local fine, kind, why = step(connection)
@@ -371,7 +372,8 @@ function Connection:send(commands, longer)
 end
 
 --- Sends commands and waits, in a task. Returns the list of replies; or nil, a
--- kind and why. If a command failed, fails with the first such command's text.
+-- kind and why. Fails with the text of the first command that failed, if there
+-- is one.
 function Connection:ask(commands, longer)
   local future = self:send(commands, longer)
   loop.wait(future, math.huge)

@@ -8,10 +8,10 @@
 -- A new connection goes on from the last id read, and looks at once at those
 -- whose TTL is over, so that however often it breaks no end is missed.
 --
--- If the stream does not continue from there (the server was emptied or
--- replaced), all entries are read again. An entry that is missing then is
--- reported as gone only after a TTL, since its holder may take the name again
--- meanwhile; that TTL is not begun anew.
+-- All entries are read again if the stream does not continue from there (the
+-- server was emptied or replaced). An entry that is missing then is reported as
+-- gone only after a TTL, since its holder may take the name again meanwhile;
+-- that TTL is not begun anew.
 local connections = require "perigee.registry.redis.connection"
 local feeds = require "perigee.registry.feed"
 local keys = require "perigee.registry.redis.keys"
@@ -69,7 +69,7 @@ local function continues(feed)
   return replies[1][1] ~= nil and feed.number >= before
 end
 
--- Of an entry that is missing where all were read again.
+-- Notes that an entry is missing after all were read again.
 local function miss(feed, name)
   if feed.missed[name] then return end
   feed.missed[name] = true

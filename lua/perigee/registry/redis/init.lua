@@ -122,8 +122,8 @@ Redis.exec = exec
 -- Reads name's entry, calls decide(text, now, time) for the commands, and runs
 -- them if no other client has changed the entry; otherwise tries again. time is
 -- the reply to TIME. decide may return a second value as the result (else
--- true). If it returns nil in place of commands, nothing is run, and its other
--- values are the results.
+-- true). It may also return nil in place of commands. Then nothing is run, and
+-- its other values are the results.
 local function transact(redis, scope, name, decide)
   local key = keys.name(scope, name)
   for _ = 1, ATTEMPTS do
@@ -177,9 +177,9 @@ function Redis:hold(entry, over)
 end
 
 -- Prolongs the TTL by one command, which also tells whose the name is: true, or
--- false where more has to be done. Where another has taken the name, its TTL
--- is prolonged once. This is no transaction, since a full server would refuse
--- that.
+-- false where more has to be done. The TTL is prolonged once too often if
+-- another agent has taken the name. This is no transaction, since a full server
+-- would refuse that.
 local function prolonged(redis, held)
   local scope, name = held.scope, held.name
   local replies, kind, why = redis.connection:ask {
@@ -204,7 +204,8 @@ local function rewrite(redis, held, entry)
   end)
 end
 
--- Where a full server refuses the entry, the one before is there and is kept.
+-- The entry before is still there if a full server refuses a new one, and is
+-- kept.
 local function renew(redis, held, entry)
   local fine, kind, why = rewrite(redis, held, entry or held.entry)
   if fine then held.entry = entry or held.entry end

@@ -2,11 +2,11 @@
 --- Finds the master of a name by Sentinels, and notices when another server
 -- becomes the master.
 --
--- Whoever connects asks the Sentinels, one after another; the one that answered
--- last is asked first. As long as any connection to a master is open, a task
--- for each Sentinel listens there for "+switch-master". A master that is
--- silent, and closes nothing, is left in this way as soon as it has a
--- successor, whoever tells it first.
+-- Each attempt to connect asks the Sentinels, one after another; the one that
+-- answered last is asked first. A task for each Sentinel listens there for
+-- "+switch-master" as long as any connection to a master is open. So a master
+-- that is silent, and closes nothing, is left as soon as any Sentinel tells of
+-- its successor.
 local connections = require "perigee.registry.redis.connection"
 local futures = require "perigee.runtime.future"
 local loop = require "perigee.runtime.loop"
@@ -24,8 +24,9 @@ Masters.__index = Masters
 
 local all = setmetatable({}, { __mode = "k" })
 
---- What finds the master for target: { master, sentinels }, where each Sentinel
--- is a target. patience: seconds that a Sentinel may take, if less than 1.
+--- Makes an object that finds the master for target: { master, sentinels },
+-- where each Sentinel is a target. patience: seconds that a Sentinel may take,
+-- if less than 1.
 function M.new(target, patience)
   local masters = setmetatable({
     name = target.master, sentinels = target.sentinels,

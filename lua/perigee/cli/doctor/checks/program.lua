@@ -39,7 +39,8 @@ local function core(machine)
     .. "source tree", "make && sudo make install")
 end
 
--- What speaks to Redis, etcd and control servers; most programs do without.
+-- Judges the object that speaks to Redis, etcd and control servers; most
+-- programs do without it.
 local function servers(machine)
   local native, why = machine:module "perigee.net.native"
   if native then return ok "control.so loads" end

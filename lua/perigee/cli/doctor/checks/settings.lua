@@ -15,7 +15,8 @@ local TRANSPORTS = { auto = true, shm = true, verbs = true, tcp = true }
 local INTERNAL = { BUILD = true, FLOORS = true, LUAJIT = true,
   LUAJIT_FLAGS = true, PRELOAD = true, RUNNING = true, SEED = true,
   SECONDS = true, SOAK = true,
-  -- What perigee run tells its processes (perigee/agent/launch.lua).
+  -- The variables that perigee run sets for its processes
+  -- (perigee/agent/launch.lua).
   RANK = true, SIZE = true, LOCAL_RANK = true, LOCAL_SIZE = true, JOB = true }
 local INTERNAL_PREFIXES = { "TEST_", "SPEC_", "RDMA_" }
 
