@@ -41,7 +41,7 @@ end
 
 --- The options for the place of names: --registry and --scope.
 function M.place(parser)
-  parser:option("--registry", "Where names are held: folder:/PATH, "
+  parser:option("--registry", "The registry that holds names: folder:/PATH, "
     .. "redis://HOST, ...; default: $PERIGEE_REGISTRY, or this host's folder.")
     :argname "URL"
   parser:option("--scope", "The scope of names; default: $PERIGEE_SCOPE, or "

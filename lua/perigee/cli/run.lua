@@ -19,8 +19,8 @@ local M = {
   summary = "Run a program several times on this host, with ranks.",
   description = "Runs a Lua file, or another program, several times on this "
     .. "host. Each process has its rank in PERIGEE_RANK (perigee.launch reads "
-    .. "it) and reads nothing; what it writes is printed line by line behind "
-    .. "its rank. When one fails the others are ended, and the exit status is "
+    .. "it) and reads nothing; its output is printed line by line behind its "
+    .. "rank. A process that fails ends the others, and the exit status is "
     .. "that of the first that failed (128 and the signal, if one killed it). "
     .. "Signals are handed on. No process outlives this one.",
   passes_on = true,

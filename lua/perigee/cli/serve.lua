@@ -21,7 +21,7 @@ local M = {
 
 function M.configure(parser)
   parser:argument("file", "A Lua file."):argname "FILE"
-  parser:argument("rest", "What the file gets as its arguments (...).")
+  parser:argument("rest", "The arguments of the file (...).")
     :argname "ARGUMENT":args "*"
   parser:option("--name", "The agent's name."):argname "NAME"
   parser:option("--listen", "An address to listen at, as in "

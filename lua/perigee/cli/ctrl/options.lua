@@ -39,7 +39,8 @@ end
 
 --- Adds those of a server.
 function M.server(parser)
-  parser:option("--listen", "Where it listens; by default " .. M.LISTEN .. ".")
+  parser:option("--listen", "The URL where it listens; by default "
+                .. M.LISTEN .. ".")
     :argname "URL"
   M.store(parser)
   parser:option("--tls-cert", "Its certificate, a file in PEM.")
@@ -48,7 +49,8 @@ function M.server(parser)
     :argname "FILE"
   parser:option("--name", "Hosts, joined by commas, that clients' URLs name it "
                 .. "by besides addresses, localhost, the host of --listen and "
-                .. "those of its certificate. It refuses who names another.")
+                .. "those of its certificate. It refuses a client that names "
+                .. "another.")
     :argname "HOST,..."
   parser:option("--log", "The file that its messages are added to; by default "
                 .. "stderr, of start STORE.log."):argname "FILE"

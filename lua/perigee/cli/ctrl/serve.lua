@@ -7,8 +7,9 @@ local token = require "perigee.cli.ctrl.token"
 local M = {
   name = "serve",
   summary = "Serve in the foreground.",
-  description = "Serves until SIGTERM or SIGINT. Who has no token may read, on "
-    .. "loopback alone and until there are tokens (perigee ctrl token new). "
+  description = "Serves until SIGTERM or SIGINT. A client without a token may "
+    .. "read, on loopback alone and until there are tokens (perigee ctrl token "
+    .. "new). "
     .. "Programs of its user find a token by themselves, in a file "
     .. ".ctrl-ADDRESS-PORT of the folder perigee in $XDG_RUNTIME_DIR, or of "
     .. "/tmp/perigee-UID. Beyond loopback it wants TLS and at least one token, "
