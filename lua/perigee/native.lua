@@ -44,7 +44,6 @@ end
 
 M.C = C
 M.path = path
-M.NULL = ffi.cast("void *", 0)
 
 M.event_t = ffi.typeof("struct perigee_event")
 M.events_t = ffi.typeof("struct perigee_event[?]")

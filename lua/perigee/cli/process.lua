@@ -108,7 +108,6 @@ local function pipe()
   if C.perigee_cli_pipe2(ends, O_CLOEXEC) ~= 0 then return nil end
   return ends[0], ends[1]
 end
-M.pipe = pipe
 
 local function fail_child(fd, text)
   C.perigee_cli_write(fd, text, #text)

@@ -186,11 +186,6 @@ function M.run(server, call)
   return call
 end
 
---- Does both.
-function M.handle(server, request)
-  return M.run(server, M.admitted(server, request))
-end
-
 --- Sends a call's answer, or begins its stream.
 function M.send(call)
   if call.stream then return call.stream() end

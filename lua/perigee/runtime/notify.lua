@@ -92,10 +92,4 @@ end
 --- Says that the process is about to end. The watchdog goes on meanwhile.
 function M.stopping() return M.send "STOPPING=1" end
 
---- Ends the watchdog's timer.
-function M.quiet()
-  if timer then timers.remove(timer) end
-  timer = nil
-end
-
 return M

@@ -219,13 +219,6 @@ local function lose(engine, status, why, which)
 end
 jit.off(lose)
 
---- Ends the context of a call that could not be served (loop.broken).
-function M.broken(engine, served)
-  lose(engine, C.PERIGEE_PROTOCOL, nil, function(context)
-    return context.served == served
-  end)
-end
-
 --- Ends those of an engine that was closed.
 function M.closed(engine)
   lose(engine, C.PERIGEE_CLOSED, "the engine was closed",
