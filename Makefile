@@ -32,7 +32,7 @@ endif
 # ---- The core --------------------------------------------------------------
 
 # A second object, with other servers' protocols by their libraries, so that the
-# core needs none of these. Where they are missing it is left out.
+# core needs none of these. It is left out if they are missing.
 CONTROL := $(wildcard native/control/*.c)
 CONTROL_LIBS := -lcurl -lmicrohttpd -lsqlite3 -lhiredis -lcares -lsodium -lssl \
                 -lcrypto
@@ -64,15 +64,15 @@ SANITIZED := $(DEBUG) -Wno-maybe-uninitialized
 ASAN := $(SANITIZED) -fsanitize=address,undefined -fno-sanitize-recover=all
 TSAN := $(SANITIZED) -fsanitize=thread
 
-# What the core is linked with.
+# The libraries that the core is linked with.
 LIBS := -lsodium -lcrypto -lcares -lrt
 # The core as a library of C programs. Lua loads a copy of it, core.so.
 SONAME := libperigee.so.0
 EXPORTS := native/perigee.map
 VERSION := $(shell sed -n 's/^return "\(.*\)"$$/\1/p' lua/perigee/version.lua)
 
-# What the test programs share: their helpers and the plugins, of which one has
-# more than one file.
+# The files that test programs share: their helpers and the plugins, of which
+# one has more than one file.
 INPROC := $(wildcard spec/native/inproc_*.c)
 SUPPORT := $(filter-out %_test.c,$(wildcard spec/native/*.c))
 
@@ -187,7 +187,7 @@ uninstall: ## remove what install put there
 	  "$(DESTDIR)$(CLIBDIR)/"{$(SONAME),libperigee.so,pkgconfig/perigee.pc} \
 	  "$(DESTDIR)$(INCLUDEDIR)/perigee.h"
 
-# What "luarocks install" takes: the rockspec and the folder that it names.
+# The input of "luarocks install": the rockspec and the folder that it names.
 # Packed from this checkout, so that nothing has to be fetched.
 SOURCES := native lua examples bench spec Makefile LICENSE README.md \
            CHANGELOG.md SECURITY.md perigee-scm-1.rockspec $(wildcard .busted .luacheckrc .clang-* .ci)

@@ -20,7 +20,7 @@ local wire = require "bench.lib.wire"
 
 local MORE = 1000                       -- connections besides --agents
 
--- What each measuring is, and the rows that it returns: their names and goals.
+-- The measurings, and the rows that each returns: their names and goals.
 local MEASURES = {
   { "watch", { "register to event at a watcher" } },
   { "connect", { "first call by name / by address" } },

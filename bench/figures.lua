@@ -83,7 +83,8 @@ end
 local LOCAL = { shm = true, unix = true }
 local TCP = { tcp = true }
 
--- What is told, in order: words, run, mode, size, and the peers it is beside.
+-- The rows of the table, in order: words, run, mode, size, and the peers beside
+-- it.
 local LINES = {}
 local function line(...) LINES[#LINES + 1] = { ... } end
 for _, size in ipairs { 64, 64 * KIB, MIB, 16 * MIB } do

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the floors share: options, two pinned processes over touched memory, a
+ * Shared by the floors: options, two pinned processes over touched memory, a
  * clock, and samples. A floor is the least time that the hardware lets any
  * program need for the same result, written without a protocol, errors or
  * waiting.

@@ -48,7 +48,7 @@ local function command_line()
   return given
 end
 
--- How the calls of each mode are made, and their floor.
+-- The way to make the calls of each mode, and their floor.
 local MODES = {
   typed = { one = calls.typed, slots = calls.typed_slots, sizes = { 16 },
             floor = "floor_echo" },

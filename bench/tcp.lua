@@ -18,9 +18,9 @@ local verdict = require "bench.lib.verdict"
 
 local TRANSPORT = os.getenv "PERIGEE_TRANSPORT" or "tcp"
 
--- What is read from a bench's document: the ratio of the first row's time to
--- its floor's, or of the rates (more is better); its p99 over the unloaded
--- p50; or a figure.
+-- The values that are read from a bench's document: the ratio of the first
+-- row's time to its floor's, or of the rates (more is better); its p99 over the
+-- unloaded p50; or a figure.
 local function row_of(document) return document.rows[1] or {} end
 local function times(document) return row_of(document).ratio end
 local function rates(document)

@@ -64,7 +64,7 @@ local function command_line()
   return given
 end
 
--- How each mode makes one post; from and to are whole slices or lists of them.
+-- The post of each mode; from and to are whole slices or lists of them.
 local POSTS = {}
 
 function POSTS.write(job)

@@ -12,7 +12,7 @@
 
 enum { TAG = 1, ADDRESS = 4096 };
 
-/* How the two find each other; over: no more messages will come. */
+/* The place where the two find each other; over: no more messages will come. */
 struct meeting {
   _Atomic size_t lengths[2];
   _Alignas(LINE) atomic_bool over;

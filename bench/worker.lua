@@ -69,8 +69,8 @@ local service = {
   },
 }
 
--- Message k of a session carries the stamps of round k. As many receives are
--- posted as messages may be under way, each with its part of the inbox.
+-- Message k of a session carries the stamps of round k. It posts as many
+-- receives as messages may be under way, each with its part of the inbox.
 local function receive(session, engine)
   local memory = assert(engine:alloc(bytes))
   local inbox, part = memory:slice():fill(1), bytes / given.window

@@ -114,7 +114,7 @@ local function transfers(session, memory, engine)
   local remote = assert(session:region("memory")):slice(0, MEMORY)
   local words = pattern()
   local writing, reading = 0, 0
-  -- Once untimed, so that every page has been touched.
+  -- The first call is untimed, so that every page has been touched.
   assert(session:write { from = from, to = remote }:wait(10))
   assert(session:read { from = remote, to = to }:wait(10))
   for round = 1, ROUNDS do

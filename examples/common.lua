@@ -31,7 +31,7 @@ local M = { here = here }
 M.id = arg[2] or tostring(ffi.C.getpid())
 M.scope = "example-" .. M.id
 
--- Where the worker of this run listens.
+-- The address at which the worker of this run listens.
 function M.address(name)
   local folder = os.getenv("TMPDIR") or "/tmp"
   return ("unix:%s/perigee-%s-%s.sock"):format(folder, M.id, name or "0")

@@ -7,7 +7,7 @@ local common = dofile((arg[0]:match(".*/") or "./") .. "common.lua")
 local bench = require "perigee.bench"
 local perigee = require "perigee"
 
--- What is swept: a store of values by key.
+-- The service that is swept: a store of values by key.
 local function worker()
   local agent = assert(perigee.agent { name = "store", scope = common.scope })
   local values = {}

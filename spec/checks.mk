@@ -10,7 +10,7 @@
 FUZZ_SECONDS ?= 60
 # The longest time: each fuzzer ends when it has found its bug.
 PLANTED_SECONDS ?= 300
-# Of "make hostile".
+# Settings of "make hostile".
 MINUTES ?= 10
 SEED ?=
 ONLY ?=
@@ -20,7 +20,7 @@ export ONLY V RDMA
 TESTS := $(patsubst %.c,%,$(wildcard spec/native/*_test.c))
 # The lying peer of the C tests as a program, to attack whole agents.
 LIAR := spec/hostile/liar
-# What attackers are started with.
+# The command that attackers are started with.
 SPARSE := build/spec/hostile/sparse.so
 STRESS := $(patsubst %.c,%,$(wildcard spec/native/stress*_test.c))
 PLUGINS := $(patsubst spec/native/%.c,spec/%.so, \

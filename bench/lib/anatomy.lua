@@ -14,7 +14,7 @@ local NAMES = { "asked", "called", "published", "wrote", "read", "seen",
 local ASKED, PUBLISHED, WROTE, DONE = 1, 3, 4, 10
 local words_t = ffi.typeof "const uint64_t *"
 
--- What a part is, by "SIDE POINT > SIDE POINT".
+-- The name of each part, by "SIDE POINT > SIDE POINT".
 M.MEANINGS = {
   ["caller asked > caller called"] = "program, to the core",
   ["caller called > caller published"] = "core (and writer), to the record",

@@ -11,7 +11,7 @@ local process = require "bench.lib.process"
 local LONG = { timeout = 60 }
 -- Handlers that copy for milliseconds should find the other side awake.
 local SPIN = 0.02
--- While a burst of the floor runs, both sides are silent and must not count as
+-- Both sides are silent while a burst of the floor runs, and must not count as
 -- dead.
 local PATIENCE = 600
 -- These modes keep Perigee's own dead_after.

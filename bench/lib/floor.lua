@@ -6,7 +6,8 @@ local process = require "bench.lib.process"
 
 local M = {}
 
--- Where `make` puts the floors; the bench sets it from its own place.
+-- The folder into which `make` puts the floors; the bench sets it from its own
+-- place.
 M.folder = "build/bench"
 
 local function parse(text)

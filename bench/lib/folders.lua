@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- Private folders of benches, for sockets and files. The process that makes one
 -- holds a lock on it (flock), which goes with the process, however that ends.
--- Whoever makes the next one removes those that nobody holds any more.
+-- The bench that makes the next one removes those that nobody holds any more.
 
 local bit = require "bit"
 local ffi = require "ffi"

@@ -165,7 +165,7 @@ function M.connect(_, servers)
            floor_p50_us = us(floor, 0.5), floor_p99_us = us(floor, 0.99) }
 end
 
---- What runs in the other process: tells its address.
+--- Runs in the other process, and tells its address.
 function M.callee(registry, tell)
   local perigee = require "perigee"
   local agent = assert(perigee.agent {

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- Measures the floor and the program in turns, beginning and ending with the
 -- floor. Turns are short, so that both see the machine in the same state.
--- While one runs, the processes of the other sleep.
+-- The processes of the other sleep while one runs.
 
 local ffi = require "ffi"
 local histogram = require "perigee.bench.histogram"

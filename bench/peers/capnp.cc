@@ -5,12 +5,12 @@
  *
  * Version: 0.9.2 (Debian's).
  * Mode: one connection with two parties, one method of one object.
- * What copies: a payload up to 4 KiB into the request's message; larger ones
+ * Copies: a payload up to 4 KiB into the request's message; larger ones
  * are sent from where they lie (Orphanage::referenceExternalData). The kernel's
  * sockets, in and out. The server the request's bytes into the reply's message:
  * what a method was given may go before what it returns has been sent. The
  * client reads the reply where its message is.
- * Who sleeps: both, in their event loop's epoll; one thread on each side.
+ * Sleeping: both, in their event loop's epoll; one thread on each side.
  * Setting: https://capnproto.org/cxxrpc.html (EzRpcServer, EzRpcClient); sizes
  * told beforehand and no traversal limit, as
  * https://capnproto.org/cxx.html#tips-and-best-practices has it. kj sets

@@ -6,13 +6,13 @@
  *
  * Version: 1.51.1 (Debian's).
  * Mode: the asynchronous API with one completion queue a side.
- * What copies: protobuf: the payload into the message, the message into slices,
+ * Copies: protobuf: the payload into the message, the message into slices,
  * and back into a message; the server moves the request's bytes into its reply.
  * bytes: the client's slice refers to the payload where it lies, the server
  * sends back the slices that it received, and the client joins those of the
  * reply if there are several. Beside that the kernel's sockets, in and out, and
  * what gRPC does to its slices on the way.
- * Who sleeps: both, in their completion queue's epoll, one thread on each side
+ * Sleeping: both, in their completion queue's epoll, one thread on each side
  * (beside gRPC's own for timers and such).
  * Setting: https://grpc.io/docs/guides/performance (C++: not the synchronous
  * API; few queues and threads; generic stubs with ByteBuffer where messages

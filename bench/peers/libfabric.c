@@ -8,9 +8,9 @@
  * Mode: one endpoint, completion queue and thread a side (FI_THREAD_DOMAIN).
  * Both sides post a receive before they wait, and the server answers from the
  * memory in which a message arrived while the next one arrives elsewhere.
- * What copies: shm: in and out of its slots, above 16 KiB once by the kernel
+ * Copies: shm: in and out of its slots, above 16 KiB once by the kernel
  * (cma); tcp: the kernel, in and out.
- * Who sleeps: nobody, both read their completion queue again and again.
+ * Sleeping: nobody, both read their completion queue again and again.
  * Setting: fi_shm(7), fi_rxm(7), fi_tagged(3); the loop of fabtests'
  * fi_rdm_tagged_pingpong.
  */

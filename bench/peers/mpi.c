@@ -12,11 +12,11 @@
  * Version: Open MPI 4.1.4 and MPICH 4.0.2 (Debian's).
  * Mode: MPI_Isend and MPI_Irecv at the client, MPI_Recv and MPI_Send at the
  * server, as one thread.
- * What copies: the library alone. Open MPI's BTL vader: both, in and out of
+ * Copies: the library alone. Open MPI's BTL vader: both, in and out of
  * shared memory, up to 4 KiB; above that the receiver, once, by CMA
  * (process_vm_readv). MPICH 4 as Debian has it (ch4:ucx): both, in and out of
  * shared memory; large messages as its UCX chooses.
- * Who sleeps: nobody, both poll in MPI_Recv and MPI_Wait, as always.
+ * Sleeping: nobody, both poll in MPI_Recv and MPI_Wait, as always.
  * Setting: https://www.open-mpi.org/faq/?category=sm (vader and self) and
  * mpirun(1); MPICH: its defaults. The loop of osu_latency.
  */

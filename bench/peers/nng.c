@@ -5,9 +5,9 @@
  *
  * Version: 1.5.2 (Debian's).
  * Mode: nng_sendmsg and nng_recvmsg, which wait; nng's threads as by default.
- * What copies: the kernel's sockets, in and out; the client its payload into a
+ * Copies: the kernel's sockets, in and out; the client its payload into a
  * message (an nng message owns its memory).
- * Who sleeps: the program in nng_recvmsg, nng's threads in epoll.
+ * Sleeping: the program in nng_recvmsg, nng's threads in epoll.
  * Setting: nng_pair(7), nng_ipc(7), nng_tcp(7); room for as many messages as
  * are under way (NNG_OPT_SENDBUF, NNG_OPT_RECVBUF), no limit of their size
  * (NNG_OPT_RECVMAXSZ 0), as in perf/perf.c of nng.

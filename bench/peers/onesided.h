@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the adapters of one-sided transfers in C share (in Python: onesided.py).
+ * Shared by the adapters of one-sided transfers in C (in Python: onesided.py).
  * The server gives its memory away and does nothing more. The client puts from
  * `from` and gets into `into`. What was put is looked at in the server's memory
  * by /proc, and what is to be got is written there in the same way, both

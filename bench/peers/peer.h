@@ -263,7 +263,7 @@ static inline double peer_verify(struct peer_client *client, size_t length,
   return (double)(now() - begin);
 }
 
-/* What the line asks for; returns ns, or -1 if that is unknown here. */
+/* Does what the line asks for; returns ns, or -1 if that is unknown here. */
 static inline double peer_burst(const struct peer *peer,
                                 struct peer_client *client, const char *line) {
   char mode[16];

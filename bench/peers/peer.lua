@@ -27,8 +27,8 @@ function M.options(transport, bytes)
                                              dead_after = PATIENCE } }
 end
 
---- Where a server listens. Those of shared memory and of RDMA meet their
--- clients at a socket in the folder.
+--- The address at which a server listens. Those of shared memory and of RDMA
+-- meet their clients at a socket in the folder.
 function M.address(transport, folder)
   return transport == "tcp" and "tcp://127.0.0.1:0"
          or "unix:" .. folder .. "/echo"

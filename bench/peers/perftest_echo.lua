@@ -6,7 +6,7 @@
 -- Version: Debian's.
 -- Each burst is a pair of processes, which client and server start. The two
 -- arrange that by calls over shared memory.
--- What copies: nobody. Who sleeps: nobody, both look for completions.
+-- Copies: nobody. Sleeping: nobody, both look for completions.
 -- Source: manual pages of perftest; bench/lib/perftest.lua.
 
 local here = debug.getinfo(1, "S").source:match "^@(.*/)" or "./"

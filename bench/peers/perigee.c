@@ -6,10 +6,10 @@
  * Version: this tree's.
  * Mode: one session; both memories are regions (perigee_region_alloc), the
  * methods' loans are not used.
- * What copies: over shared memory the receiver, once each way (the request's
+ * Copies: over shared memory the receiver, once each way (the request's
  * bytes out of the caller, the reply's too); over TCP the kernel, in and out;
  * over RDMA nobody.
- * Who sleeps: whoever has polled for 20 ms; in modes `paced` and `fanout`, and
+ * Sleeping: whoever has polled for 20 ms; in modes `paced` and `fanout`, and
  * where both share a core, Perigee's defaults.
  * Setting: perigee.h (spin, dead_after, pool). Over TCP both have a secret and nothing
  * is encrypted.

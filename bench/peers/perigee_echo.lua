@@ -4,8 +4,8 @@
 --
 -- Version: this tree's.
 -- Mode: one agent and one session a side; in `loan` inplace calls and a reader.
--- What copies: as in perigee.c.
--- Who sleeps: whoever has polled for 20 ms; in modes `paced` and `fanout`, and
+-- Copies: as in perigee.c.
+-- Sleeping: whoever has polled for 20 ms; in modes `paced` and `fanout`, and
 -- where both share a core, Perigee's defaults.
 -- Setting: an engine's options spin and dead_after (peer.lua).
 

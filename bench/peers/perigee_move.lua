@@ -5,9 +5,9 @@
 --
 -- Version: this tree's.
 -- Mode: one session; session:write and session:read, or prepared transfers.
--- What copies: over shared memory the client, once; over TCP the kernel, in and
+-- Copies: over shared memory the client, once; over TCP the kernel, in and
 -- out.
--- Who sleeps: as in perigee_echo.lua, which has the setting, too.
+-- Sleeping: as in perigee_echo.lua, which has the setting, too.
 -- What was put is looked at in the server's memory by /proc, and what is to be
 -- got is written there in the same way, as in onesided.py and onesided.h.
 

@@ -6,8 +6,8 @@
  *
  * Version: the kernel's.
  * Mode: words: unix or tcp (TCP_NODELAY); busy.
- * What copies: the kernel, in at the sender and out at the receiver.
- * Who sleeps: both, in recv; with `busy` neither (MSG_DONTWAIT again and again).
+ * Copies: the kernel, in at the sender and out at the receiver.
+ * Sleeping: both, in recv; with `busy` neither (MSG_DONTWAIT again and again).
  * Setting: unix(7), tcp(7); socket buffers as the system has them.
  */
 #include <arpa/inet.h>

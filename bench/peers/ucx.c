@@ -7,9 +7,9 @@
  * Mode: one worker and one thread a side, ucp_*_nbx, no registration by hand.
  * Both sides post a receive before they wait, and the server answers from the
  * memory in which a message arrived while the next one arrives elsewhere.
- * What copies: UCX alone (posix, sysv: in and out; cma: once, by the kernel;
+ * Copies: UCX alone (posix, sysv: in and out; cma: once, by the kernel;
  * rc: short messages, in and out).
- * Who sleeps: nobody, both call ucp_worker_progress().
+ * Sleeping: nobody, both call ucp_worker_progress().
  * Setting: https://openucx.readthedocs.io/en/master/faq.html; the loops of
  * ucx_perftest -t tag_lat and ucp_am_lat; UCX's own protocol thresholds.
  */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * What the two adapters of UCX share (ucx.c: messages, ucx_move.c: one-sided
- * transfers): a worker of one thread, and how the two sides find each other,
- * by their workers' addresses in files.
+ * Shared by the two adapters of UCX (ucx.c: messages, ucx_move.c: one-sided
+ * transfers): a worker of one thread, and how the two sides find each other, by
+ * their workers' addresses in files.
  */
 #ifndef BENCH_PEER_UCX_H
 #define BENCH_PEER_UCX_H

@@ -7,8 +7,8 @@
  *
  * Version: 1.22 (PyPI's libucx-cu12).
  * Mode: that of ucx.c, by tags.
- * What copies: UCX alone, as in ucx.c.
- * Who sleeps: nobody. Servers share a core and so give it up (sched_yield) when
+ * Copies: UCX alone, as in ucx.c.
+ * Sleeping: nobody. Servers share a core and so give it up (sched_yield) when
  * they have found nothing, as Open MPI does where processes are more than cores
  * (mpi_yield_when_idle); the client polls.
  * Setting: that of ucx.c.

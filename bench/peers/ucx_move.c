@@ -7,9 +7,9 @@
  * server's memory is UCX's own (UCP_MEM_MAP_ALLOCATE), which over posix and
  * sysv both processes have mapped; the client's is private and registered. A
  * put ends when a flush of the endpoint says that it is there, a get by itself.
- * What copies: posix, sysv: the client, once (with cma from some size on the
+ * Copies: posix, sysv: the client, once (with cma from some size on the
  * kernel); tcp: the kernel, in and out.
- * Who sleeps: nobody; the server calls ucp_worker_progress() all the time,
+ * Sleeping: nobody; the server calls ucp_worker_progress() all the time,
  * which connects the two, and over tcp takes what comes.
  * Setting: https://openucx.readthedocs.io/en/master/api.html (ucp_mem_map,
  * ucp_put_nbx, ucp_ep_flush_nbx); the loops of ucx_perftest -t ucp_put_bw and

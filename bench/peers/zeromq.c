@@ -6,10 +6,10 @@
  * Version: 4.3.4 (Debian's).
  * Mode: one context, one I/O thread and one socket a side (of a fan-out one
  * for each server).
- * What copies: the kernel's sockets, in and out; ZeroMQ a payload up to 4 KiB
+ * Copies: the kernel's sockets, in and out; ZeroMQ a payload up to 4 KiB
  * into its message; larger ones are sent from where they lie and received into
  * its own memory (zmq_msg_init_data, https://zeromq.org/messages/).
- * Who sleeps: the program in zmq_msg_recv, the I/O thread (one on each side, as
+ * Sleeping: the program in zmq_msg_recv, the I/O thread (one on each side, as
  * by default) in epoll.
  * Setting: zmq_ipc(7), zmq_tcp(7); no limit of messages (ZMQ_SNDHWM, ZMQ_RCVHWM)
  * as in perf/remote_lat.cpp and perf/remote_thr.cpp of libzmq.

@@ -65,7 +65,7 @@ local function document(...)
   return cjson.decode(text)
 end
 
--- What a command ends with in this status.
+-- The last words of a command that ends in this status.
 local function ended(status, ...)
   local got, text, errors = command.run(...)
   assert.equal(status, got, errors)

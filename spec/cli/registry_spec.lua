@@ -89,7 +89,7 @@ describe("a registry that does not answer", function()
 end)
 
 describe("perigee doctor", function()
-  -- What it says of the registry that PERIGEE_REGISTRY names.
+  -- Its report of the registry that PERIGEE_REGISTRY names.
   local function said(address)
     local _, text = command.shell(("PERIGEE_REGISTRY='%s' XDG_RUNTIME_DIR='%s' "
       .. "timeout 60 '%s' doctor --json"):format(address, command.folder(),

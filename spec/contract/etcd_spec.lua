@@ -47,7 +47,7 @@ needing("etcd", { etcd }, function()
     return agent
   end
 
-  -- What is logged meanwhile, as "level text".
+  -- The messages that are logged meanwhile, as "level text".
   local function logged()
     local said, log = {}, perigee.log
     perigee.log = function(level, text)

@@ -48,7 +48,7 @@ end
 describe("a session that is closed on the loop", function()
   local agent, proxy, other, session, region, seen
 
-  -- What the reader, handler or landing of a test does.
+  -- The action of the reader, handler or landing of a test.
   local function close()
     proxy:close()
     session:close()

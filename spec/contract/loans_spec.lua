@@ -55,7 +55,7 @@ local function server(child, perigee, ffi_)
       return 0
     end },
     uses = function() return pcall(kept[2], kept[1], "x") end,
-    -- How programs wrote replies before there was reply:write.
+    -- The way in which programs wrote replies before there was reply:write.
     unbounded = { raw = true, inplace = true, function(request, reply)
       ran = ran + 1
       stray(reply, request)

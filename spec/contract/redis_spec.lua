@@ -35,7 +35,8 @@ needing("Redis", { redis }, function()
     return ("'perigee:{%s}:name:%s'"):format(cases.scope, name)
   end
 
-  -- What was told, but for the new terms of names that were taken anew.
+  -- The changes that were told, but for the new terms of names that were taken
+  -- anew.
   local function without_changes(told)
     local list = {}
     for _, each in ipairs(told) do

@@ -211,7 +211,7 @@ end)
 describe("the registry's folder", function()
   after_each(cases.cleanup)
 
-  -- What a child with another XDG_RUNTIME_DIR gets.
+  -- The result of a child with another XDG_RUNTIME_DIR.
   local function try(folder)
     local child = process.start(function(child, perigee_, ffi_, where)
       ffi_.cdef "int unsetenv(const char *); int setenv(const char *, const char *, int);" -- luacheck: ignore 631

@@ -85,7 +85,7 @@ describe("a worker that is replaced", function()
     assert(perigee.serve { name = "worker", scope = ..., services = {
       require "spec.support.crowd".service(perigee, counted) } })
     print(counted.calls)]]
-  -- What `perigee serve` serves.
+  -- The file that `perigee serve` serves.
   local SERVED = [[
     return { services = { require "spec.support.crowd".service(
       require "perigee", { calls = 0 }) } }]]

@@ -45,7 +45,7 @@ local function server(child, perigee_)
     told = function(err, ...)
       return perigee_.is_error(err), err.kind, err.message, err.remote, ...
     end,
-    -- What a peer says may be anything.
+    -- A peer may say anything.
     says = function(told) return nil, told end,
     once = { idempotent = true, function(told)
       runs = runs + 1

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Operations with a stopped peer end in timeout. When the peer continues, it
--- touches no memory of an operation that has ended, and data read from it too
--- late is not delivered.
+-- Operations with a stopped peer end in timeout. A peer that continues touches
+-- no memory of an operation that has ended, and data read from it too late is
+-- not delivered.
 local cases = require "spec.support.cases"
 local perigee = require "perigee"
 local process = require "spec.support.process"

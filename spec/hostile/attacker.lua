@@ -29,8 +29,8 @@ function Attack:random(limit)
   return (x % 2 ^ 32) % limit
 end
 
--- Whether the attack's time is over. The time begins with the first call of
--- this function, so that preparation does not count.
+-- Tells whether the attack's time is over. The time begins with the first call
+-- of this function, so that preparation does not count.
 function Attack:over()
   self.ends = self.ends or native.clock() + self.seconds * 1e9
   return native.clock() > self.ends

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- Processes that take, keep and give back a few names, while they, the store of
--- the names and the way to it are killed, stopped and cut. What they note is
--- judged by overlaps.lua.
+-- the names and the way to it are killed, stopped and cut. The script
+-- overlaps.lua judges their notes.
 local cases = require "spec.support.cases"
 local overlaps = require "spec.hostile.overlaps"
 local process = require "spec.support.process"

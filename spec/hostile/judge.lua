@@ -130,7 +130,7 @@ local function files_of(child)
   return all - held, held
 end
 
--- How the process ended, or nil if it runs.
+-- The end of the process, or nil if it runs.
 local function ended(child)
   local how, number = child:wait(0)
   if not how then return nil end
@@ -156,7 +156,7 @@ function Case:stats()
            memory = bytes_of(self.victim, "VmRSS"), files = files, held = held }
 end
 
--- Whether the victim lives; notes its death as a failure.
+-- Tells whether the victim lives; notes its death as a failure.
 function Case:alive()
   if self.gone then return false end
   local how = ended(self.victim)

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- A fuzzer of whole agents. A liar (spec/support/liar.lua) floods a server with
 -- calls, and answers a client's calls, with anything that the core's scan lets
--- pass. After each batch an honest call must be answered. Nothing may raise out
+-- pass. An honest call must be answered after each batch. Nothing may raise out
 -- of the loop, and the handler of last resort below the dispatch of events must
 -- not have caught anything.
 --

@@ -2,7 +2,7 @@
 -- Every bench that a person starts tells what it takes.
 local folders = require "bench.lib.folders"
 
--- What others start.
+-- Programs that others start.
 local PARTS = { ["tree.lua"] = true, ["worker.lua"] = true }
 
 describe("a bench", function()

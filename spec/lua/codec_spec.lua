@@ -66,9 +66,8 @@ describe("typed values", function()
     end
   end)
 
-  -- If LuaJIT compiles all code at once, an error raised in compiled code
-  -- spoils callers' frames in about one run of four. These are therefore
-  -- children.
+  -- An error raised in compiled code spoils callers' frames in about one run of
+  -- four if LuaJIT compiles all code at once. These are therefore children.
   it("that cannot travel spoil nothing in compiled code", function()
     local function refuse(child)
       local tables = require "perigee.typed.codec"

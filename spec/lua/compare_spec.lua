@@ -505,8 +505,8 @@ local function ends(session)
   return eventually(function() return #sessions.members(session) == 0 end)
 end
 
--- What all pairs do while one has its turn. Some systems tell a peer that says
--- nothing for 10 s dead.
+-- The state of all pairs while one has its turn. Some systems tell a peer that
+-- says nothing for 10 s dead.
 local LONG = 15
 
 describe("an adapter", function()

@@ -63,7 +63,7 @@ needing("a control server that is attacked", { control }, function()
     return tonumber(text:match "VmRSS:%s*(%d+)") * 1024
   end
 
-  -- How many of the connections have ended or have something to read.
+  -- Counts the connections that have ended or have something to read.
   local function heard() return #sockets.readable(fds, 0) end
 
   -- Has it less than so many bytes more? A sanitizer keeps what is freed.
@@ -78,7 +78,7 @@ needing("a control server that is attacked", { control }, function()
     eventually(function() return is_within(before, bytes or 16 * MIB) end)
   end
 
-  -- What an honest client asks all the time.
+  -- The requests that an honest client makes all the time.
   local function is_served(path)
     for _ = 1, 20 do
       assert.equal(200, (ask("GET", "/healthz")))

@@ -18,7 +18,7 @@ local LONG = 60 * cases.slow
 local ask, await = asking.ask, cases.await
 local STRANGER = asking.STRANGER
 
--- What a server says that does not start.
+-- The words of a server that does not start.
 local function refused_start(server)
   local _, _, why = command.shell(("timeout %d luajit lua/perigee/cli/perigee "
     .. "ctrl serve --store '%s' --pid '%s.pid' --listen http://127.0.0.1:0 "

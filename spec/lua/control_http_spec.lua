@@ -24,7 +24,8 @@ needing("the control server's HTTP", { control }, function()
     return sockets.dial("tcp://127.0.0.1:" .. server.port)
   end
 
-  -- What the server sends until f is true of it, or it has closed.
+  -- The bytes that the server sends until f is true of them, or until it has
+  -- closed.
   local function heard(fd, f)
     local text, over = "", false
     assert.is_true(cases.eventually(function()

@@ -43,7 +43,7 @@ describe("a control server over a store", function()
   local json = require "cjson.safe"
   local store, first, second, client
 
-  -- What a server's address ends in for agents that nothing may make late.
+  -- The options of a server's address for agents that nothing may make late.
   local PATIENT = ("/?ttl=60&timeout=%g"):format(LONG)
 
   -- Two servers over a store at an address.
@@ -222,7 +222,7 @@ describe("a control server over a store", function()
       assert(backends.take(at, name))
     end
     for _, server in ipairs { first, second } do
-      -- Who uses the store itself does not report; its peers do.
+      -- An agent that uses the store itself does not report; its peers do.
       eventually(function() return states(server) == "up up up" end)
     end
   end)

@@ -9,7 +9,7 @@ local callgrind = require "bench.lib.callgrind"
 local counts = require "bench.lib.counts"
 local folders = require "bench.lib.folders"
 
--- What callgrind writes, with uncompressed names and lines.
+-- The output of callgrind, with uncompressed names and lines.
 local FILE = [[
 positions: line
 events: Ir

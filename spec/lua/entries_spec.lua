@@ -31,14 +31,14 @@ local function name_some(agent, from, n, length)
   return n
 end
 
--- How many regions the registry has of the agent called name.
+-- Counts the regions that the registry has of the agent called name.
 local function count(agent, name)
   local entry, n = agent:lookup(name), 0
   for _ in pairs(entry and entry.regions or {}) do n = n + 1 end
   return n
 end
 
--- What is logged meanwhile: a list of texts.
+-- The messages that are logged meanwhile: a list of texts.
 local function logged()
   local list, log = {}, perigee.log
   perigee.log = function(_, text) list[#list + 1] = text end

@@ -4,7 +4,7 @@ local log = require "perigee.runtime.log"
 local native = require "perigee.native"
 local perigee = require "perigee"
 
--- What peers may say, and how it is shown.
+-- Texts of peers, and how they are shown.
 local SAID = {
   ["\27[2Jgone"] = "\\x1b[2Jgone", ["\0\7\8\127"] = "\\x00\\x07\\x08\\x7f",
   ["over\rwritten"] = "over\\rwritten",

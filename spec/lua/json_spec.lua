@@ -20,7 +20,7 @@ needing("JSON of others", { control }, function()
     return decoder:value()
   end
 
-  -- What each way of decoding gives, which has to be the same.
+  -- The results of each way of decoding, which have to be the same.
   local function decoded(text)
     local value, kind, why = json.decode(text)
     for size = 1, math.min(#text, 20) do

@@ -260,7 +260,7 @@ local function found(patterns, folders)
   local list = {}
   local pipe = io.popen("find " .. (folders or "native lua/perigee")
     .. " -name '*.[ch]' -o -name '*.lua' -o -name perigee"
-    -- What benches alone read, also in a build made for one.
+    -- Fields that benches alone read, also in a build made for one.
     .. " | grep -vE '/bench/|/base/stamp[.]c'")
   for path in pipe:lines() do
     local file = io.open(path)

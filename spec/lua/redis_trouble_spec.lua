@@ -183,7 +183,7 @@ needing("A Redis server", { redis }, function()
     eventually(function() return #told == 2 end)
   end)
 
-  -- What makes a user, as a shell takes it.
+  -- The command that makes a user, as a shell takes it.
   local function user(name, options)
     local words = {}
     for word in acl.command(name, "s:cret", options):gmatch "%S+" do

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- Servers of names that answer what costs those who ask them much: lists that
--- say how long they are and end, bombs, lists without an end, odd ids. Who asks
--- is told in time, and its loop goes on.
+-- say how long they are and end, bombs, lists without an end, odd ids. An agent
+-- that asks is told in time, and its loop goes on.
 local cases = require "spec.support.cases"
 local control = require "spec.support.control"
 local needing = require "spec.support.needing"

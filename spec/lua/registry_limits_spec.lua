@@ -30,7 +30,7 @@ describe("a registry", function()
     return backends.take(registry, name, options)
   end
 
-  -- How often it is asked, and in how many milliseconds.
+  -- The number of questions, and the milliseconds that they took.
   local function asked_in(seconds, answer)
     local asked = 0
     function registry:watch(...)

@@ -38,7 +38,8 @@ local function dumped(pid)
   return list
 end
 
--- What a text is in; nil if in none, and false if that cannot be told.
+-- The mapping that a text is in; nil if in none, and false if that cannot be
+-- told.
 local function found(pid, text)
   local memory = io.open(("/proc/%d/mem"):format(pid), "rb")
   if not memory then return false end
@@ -57,9 +58,9 @@ end
 describe("a secret", function()
   after_each(cases.cleanup)
 
-  -- Where the secret of an engine is that has it by that option.
+  -- The mapping with the secret of an engine that has it by that option.
   local function where(kind)
-    -- Of random bytes the text itself is used, and not its stretched form.
+    -- The text itself is used of random bytes, and not its stretched form.
     local words = io.open("/dev/urandom"):read(32):gsub(".", function(byte)
       return ("%02x"):format(byte:byte())
     end)

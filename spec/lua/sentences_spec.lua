@@ -119,7 +119,7 @@ describe("an error", function()
     end)
     child:expect "there"
     child:kill()
-    -- As where its name is seen before the kernel has let go of it.
+    -- This happens where its name is seen before the kernel has let go of it.
     local folder = require "perigee.registry.folder"
     local lookup = folder.lookup
     folder.lookup = function(_, scope, name)

@@ -9,7 +9,7 @@ local watch = require "bench.lib.soak.watch"
 
 local SHORT = "--peers 2 --minutes 0.01 --round 0.5 --giant 0 --bulk 64K "
   .. "--timeout 0.2 --grace 1 --transport shm --calm --plant "
--- What is said of each. If none but ends of receives are lost, nobody misses
+-- The report of each. If none but ends of receives are lost, nobody misses
 -- them, but their sessions stay.
 local PLANTS = {
   lost = { "missing end: peer 0, life 1: ", "growth: peer 0 keeps " },

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- The costs of typed values with the installed LuaJIT. Payloads made by hand,
 -- whose shapes would take much memory or time, are refused or decode within
--- what their bytes allow. What programs send is not refused.
+-- what their bytes allow. Data that programs send is not refused.
 local buffer = require "string.buffer"
 local ffi = require "ffi"
 local native = require "perigee.native"

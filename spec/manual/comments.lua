@@ -41,7 +41,7 @@ local function tags(lines)
   return list
 end
 
--- What a comment is of: the tag's kind and a name; nil if it is no entry.
+-- The subject of a comment: the tag's kind and a name; nil if it is no entry.
 local function subject(list)
   for _, tag in ipairs(list) do
     if tag.name == "function" or PAGES[tag.name] then

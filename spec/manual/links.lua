@@ -18,7 +18,8 @@ local function normal(path)
   return table.concat(parts, "/")
 end
 
--- What a link in a text at path means: a file of the checkout, and a heading.
+-- The target of a link in a text at path: a file of the checkout, and a
+-- heading.
 local function meant(path, target)
   local file, heading = target:match "^([^#]*)#?(.*)$"
   if file == "" then return path, heading end
@@ -66,7 +67,7 @@ function M.moved(text, path, texts)
   end))
 end
 
---- What is wrong with the links of the text at path: a list of sentences.
+--- The faults of the links of the text at path: a list of sentences.
 function M.wrong(path)
   local found = {}
   for _, target in read(path):gmatch(LINK) do

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Builds the manual: luajit spec/manual/make.lua WORK OUT. What LDoc reads is
--- written to the folder WORK, what it makes of that to OUT. Ends with 1 where a
--- tool has a warning, or a link leads nowhere.
+-- Builds the manual: luajit spec/manual/make.lua WORK OUT. LDoc's input is
+-- written to the folder WORK, and its output to OUT. Ends with 1 where a tool
+-- has a warning, or a link leads nowhere.
 package.path = "./?.lua;" .. package.path
 local comments = require "spec.manual.comments"
 local header = require "spec.manual.header"

@@ -48,7 +48,7 @@ function M.finish()
   cases.cleanup()
 end
 
--- Whether there can be two hosts; nil and the reason if not.
+-- True if there can be two hosts; nil and the reason if not.
 function M.possible()
   local fine, why = M.start()
   M.finish()

@@ -53,7 +53,7 @@ function M.finish()
   cases.cleanup()
 end
 
---- Whether there can be these hosts; nil and the reason if not.
+--- True if there can be these hosts; nil and the reason if not.
 function M.possible()
   local fine, why = M.start()
   if fine then

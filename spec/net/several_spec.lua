@@ -41,7 +41,7 @@ local function person(child, _, ffi, silent, there, folder)
     agent:close()
     return answer
   end
-  -- How often this process wakes up while a name server says nothing.
+  -- Counts how often this process wakes up while a name server says nothing.
   function does.wait(registry)
     local function wakes()
       local status = assert(io.open "/proc/self/status")
@@ -73,7 +73,7 @@ describe("by a name whose first address is silent", function()
   end)
   after_each(switch.finish)
 
-  -- What one on the other host is told of the question.
+  -- The answer that an agent on the other host gets to the question.
   local function ask(question)
     os.execute(("mkdir -p -m 700 '%s'"):format(cases.folder))
     local one = switch.on(CLIENT, person, switch.address(NOBODY),

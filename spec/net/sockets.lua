@@ -100,7 +100,7 @@ function M.readable(fds, seconds)
   return list
 end
 
--- What can be read now: "" at the end, nil if there is nothing.
+-- The bytes that can be read now: "" at the end, nil if there is nothing.
 function M.receive(fd, most)
   local n = C.spec_net_recv(fd, chunk, math.min(most or 65536, 65536),
                             MSG_DONTWAIT)

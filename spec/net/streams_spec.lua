@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- A connection for payloads is held back on its way, while the session's own
 -- goes on: a middlebox has forgotten it and drops its packets, or takes what it
--- brings and passes nothing on. What it held back is sent again, and arrives
--- once.
+-- brings and passes nothing on. Bytes that it held back are sent again, and
+-- arrive once.
 local cases = require "spec.support.cases"
 local hosts = require "spec.net.hosts"
 local middlebox = require "spec.net.middlebox"

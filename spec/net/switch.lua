@@ -73,7 +73,7 @@ function M.finish()
   cases.cleanup()
 end
 
---- Whether there can be so many hosts; nil and the reason if not.
+--- True if there can be so many hosts; nil and the reason if not.
 function M.possible(n)
   local fine, why = M.start(n)
   M.finish()

@@ -44,7 +44,7 @@ local function nonce(endpoint)
   return ffi.cast("const uint64_t *", at)[0]
 end
 
--- Of two endpoints the one with the smaller nonce speaks first.
+-- The one of two endpoints with the smaller nonce speaks first.
 function M.calls(one, other) return nonce(one) < nonce(other) end
 
 -- ---- Sides ------------------------------------------------------------------
@@ -57,7 +57,7 @@ end
 
 function M.endpoint(agent) return assert(agent.engine:endpoint()) end
 
--- Endpoints of both agents. If calls is given, it tells whether the first one
+-- Endpoints of both agents. calls, if it is given, tells whether the first one
 -- speaks first.
 function M.pair(near, far, calls)
   for _ = 1, 64 do
@@ -103,7 +103,7 @@ function M.child(near, f)
     child
 end
 
--- Whether the session was lost within so many seconds.
+-- Tells whether the session was lost within so many seconds.
 function M.lost(session, seconds)
   return cases.eventually(function() return session.lost end, seconds)
 end

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- A device is removed under load: its sessions end in peer_lost and the kernel
--- gets it back. Sessions over other devices and shared memory continue. When
--- the device comes back, the same engine uses it.
+-- gets it back. Sessions over other devices and shared memory continue. The
+-- same engine uses the device when it comes back.
 local cases = require "spec.support.cases"
 local perigee = require "perigee"
 local process = require "spec.support.process"

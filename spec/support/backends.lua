@@ -9,8 +9,8 @@ local redis = require "spec.support.redis"
 
 local M = { all = {} }
 
--- What each needs: `start` starts its server, `address` is the value of option
--- `registry` for a running one, given what the test knows (cases).
+-- The needs of each: `start` starts its server, `address` is the value of
+-- option `registry` for a running one, given what the test knows (cases).
 local backends = {}
 
 local function backend(name, there, one)

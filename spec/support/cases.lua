@@ -139,7 +139,8 @@ function M.bytes(size, seed)
   return text:rep(math.ceil(size / 251)):sub(1, size)
 end
 
--- How many ends the engines that are still open have kept from the program.
+-- Counts the ends that the engines that are still open have kept from the
+-- program.
 local function dropped()
   local n = 0
   for _, engine in ipairs(loop.state.engines) do

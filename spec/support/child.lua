@@ -2,8 +2,8 @@
 -- The main program of a child started by spec/support/process.lua. The function
 -- that the parent sent is called with `child`: say(...) prints a line for the
 -- parent, hear() and attend() wait for a line from it, and the other functions
--- are below. If the function raises an error, the child reports it to the
--- parent and exits.
+-- are below. The child reports an error that the function raises to the parent
+-- and exits.
 local ffi = require "ffi"
 local perigee = require "perigee"
 

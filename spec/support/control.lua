@@ -82,7 +82,7 @@ function Server:kill()
   self.process:kill()
 end
 
---- What the command prints, without the last newline.
+--- The output of the command, without the last newline.
 function Server:command(words)
   local pipe = io.popen(("luajit %s ctrl %s --store '%s' 2>/dev/null"):format(
     COMMAND, words, self.address or self.store))

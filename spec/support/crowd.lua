@@ -10,8 +10,8 @@ local M = {}
 
 M.PROCESSES, M.TASKS = 4, 8             -- 32 callers; and one that dawdles
 
--- What a worker serves: each method counts its calls, which are not idempotent.
--- Made by this file in each worker, so that there is one of it.
+-- The service of a worker: each method counts its calls, which are not
+-- idempotent. Made by this file in each worker, so that there is one of it.
 function M.service(perigee, counted)
   local function count(...)
     counted.calls = counted.calls + 1

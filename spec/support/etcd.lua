@@ -133,7 +133,7 @@ function Cluster:put(scope, name, value)
     value = encode(value) }))
 end
 
---- What is under a key of a scope; nil if nothing is.
+--- The value under a key of a scope; nil if there is none.
 function Cluster:text(scope, name)
   local base64 = require "perigee.net.base64"
   local told = assert(self:ask("kv/range", {

@@ -18,7 +18,7 @@ function M.open(path)
   return fd
 end
 
---- What it hears next; nil if that is nothing for 20 s.
+--- The next word that it hears; nil if there is none for 20 s.
 function M.hear(fd)
   local entry, text = ffi.new("struct spec_poll", fd, 1, 0),
                       ffi.new "char[4096]"

@@ -89,7 +89,7 @@ function M.finish()
   os.remove(M.file)
 end
 
---- How often a method has left a mark, in all lives.
+--- Counts how often a method has left a mark, in all lives.
 function M.marks(word)
   local n, f = 0, io.open(M.file)
   if not f then return 0 end

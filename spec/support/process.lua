@@ -163,7 +163,7 @@ function Process:expect(line, timeout, pump)
   return self
 end
 
--- What follows the given first word in a line of a process's /proc file. The
+-- The text behind the given first word in a line of a process's /proc file. The
 -- file is closed at once: a spec that looks every millisecond would run out of
 -- descriptors.
 local function told(pid, file, word)
@@ -177,8 +177,8 @@ local function runs(pid)
   return not told(pid, "status", "State"):find "^[TZ]" -- stopped, or dead
 end
 
--- Sends a signal by its name: "KILL", "STOP", "CONT", "TERM", "INT". After
--- "STOP" it returns only when the process has stopped.
+-- Sends a signal by its name: "KILL", "STOP", "CONT", "TERM", "INT". It returns
+-- only when the process has stopped, after "STOP".
 function M.signal(pid, name)
   local number = assert(signals[name], name)
   C.spec_kill(pid, number)

@@ -75,7 +75,7 @@ function Server:spawn()
       unpack(self.more) }) }
 end
 
---- What redis-cli prints for a command, without the last newline.
+--- The output of redis-cli for a command, without the last newline.
 function Server:ask(command)
   local pipe = io.popen(("timeout %d redis-cli %s '%s' %s 2>&1"):format(
     20 * cases.slow, self.path and "-s" or "-p", self.path or self.port,

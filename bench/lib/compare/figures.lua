@@ -7,7 +7,7 @@ local statistics = require "bench.lib.statistics"
 
 local M = {}
 
--- What rows of CSV and JSON have, in this order.
+-- The fields of rows of CSV and JSON, in this order.
 M.FIELDS = { "peer", "version", "path", "waits", "mode", "size", "under",
              "calls", "mean_us", "p50_us", "p99_us", "calls_per_s",
              "gb_per_s", "ratio", "cpu_client_us", "cpu_server_us",
@@ -83,7 +83,7 @@ function M.row(entry, work, distances)
   return row
 end
 
--- What is compared, by mode: less is better.
+-- The compared value of each mode: less is better.
 local COSTS = {
   echo = function(row) return row.mean_us end,
   pipelined = function(row) return 1e6 / row.calls_per_s end,

@@ -72,8 +72,8 @@ local function said(folder, role)
   return text:match "([^\n]+)%s*$"
 end
 
--- Why a side did not say what was expected: its own words, or that it was
--- silent.
+-- The reason why a side did not say what was expected: its own words, or that
+-- it was silent.
 local function reason(folder, role, late, seconds)
   local words = said(folder, role)
   local text = late

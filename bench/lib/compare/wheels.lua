@@ -1,12 +1,12 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- Wheels from PyPI, for the peers of a comparison that are Python programs, in
--- a virtual environment of their own. What is there in the version that is
--- asked for is not fetched again, so an installation that was broken off goes
--- on where it was.
+-- a virtual environment of their own. A wheel that is there in the wanted
+-- version is not fetched again, so an installation that was broken off goes on
+-- where it was.
 
 local M = {}
 
--- Of the words "NAME==VERSION" behind it, prints those that are not there.
+-- Prints those of the words "NAME==VERSION" behind it that are not there.
 local MISSING = [[
 import importlib.metadata as metadata, sys
 for wanted in sys.argv[1:]:

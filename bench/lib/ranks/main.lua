@@ -44,7 +44,7 @@ local function modes_of(given)
   return given.mode
 end
 
--- What all ranks must have in common.
+-- The settings that all ranks must have in common.
 local function key_of(given)
   local parts = { given.batch, given.window, given.offsets, given.seconds,
                   given.num_iteration or 0, table.concat(modes_of(given), "+"),
@@ -118,7 +118,7 @@ local function port_of(self)
   return 0
 end
 
--- Where the agent of another rank is found.
+-- The place where the agent of another rank is found.
 local function whereabouts(self, rank, all)
   if not self.place.master then return "rank:" .. rank end
   local place = all[rank + 1]

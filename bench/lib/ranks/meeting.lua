@@ -8,7 +8,7 @@
 --   the time for joining is over          is broken: who has not come
 --   a rank is lost before it has left     is broken
 --
--- Once it is broken every call that waits, or comes, gets the reason.
+-- Every call that waits, or comes, gets the reason once the meeting is broken.
 
 local futures = require "perigee.runtime.future"
 local perigee = require "perigee"
@@ -54,7 +54,7 @@ end
 -- ---- What ranks call -------------------------------------------------------
 -- Each returns something true, or false and the reason.
 
--- What of the key another rank has otherwise, or nil.
+-- The part of the key that another rank has otherwise, or nil.
 local function differs(self, rank, key)
   for _, name in ipairs { "version", "options" } do
     local value = self.key[name]
@@ -90,7 +90,7 @@ function Meeting:join(rank, key, port, session)
   return true
 end
 
--- Where each rank is: a list, rank 0 first, of { host, port }.
+-- The place of each rank: a list, rank 0 first, of { host, port }.
 function Meeting:all()
   self.whole:wait()
   if self.broken then return false, self.broken end

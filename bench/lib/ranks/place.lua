@@ -2,7 +2,7 @@
 -- Which of the job's processes this one is, and where they meet. With --ranks N
 -- and no launcher the bench starts its ranks itself, on this host.
 --
--- If all ranks are on this host they meet by name, in a scope of the job. Else
+-- The ranks meet by name, in a scope of the job, if all are on this host. Else
 -- rank 0 listens at MASTER_ADDR (of Slurm the first host), one port above
 -- MASTER_PORT, which torchrun itself may use.
 

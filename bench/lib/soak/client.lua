@@ -67,7 +67,7 @@ end
 
 -- ---- The task --------------------------------------------------------------
 
--- After an end that was not a success nothing is written to this memory.
+-- Nothing is written to this memory after an end that was not a success.
 local function untouched(self)
   local length = 4096
   letter.fill(self.into.pointer, length, self.peer.who, self.peer.life, 0)

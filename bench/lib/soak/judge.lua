@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- The judge of the soak: starts the peers, disturbs them, and watches them from
--- outside. Of Perigee it uses no more than the monitor of RDMA devices.
+-- outside. It uses nothing of Perigee but the monitor of RDMA devices.
 --
 -- Rounds of traffic and rests take turns. In a round peers are killed and
 -- started again, stopped for seconds, and made slow. At a rest all go, sessions
@@ -72,7 +72,7 @@ function Judge:keep(peer)
   end
 end
 
--- Looks at a peer that rests. What has grown is told once.
+-- Looks at a peer that rests. Growth is told once.
 local function weigh(self, peer)
   peer.figures[#peer.figures + 1] = watch.look(peer.child.pid)
   if peer.grown then return end

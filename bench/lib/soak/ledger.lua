@@ -157,7 +157,7 @@ function M.check_dropped(engine)
   M.fault("dropped", "%.0f events were dropped", dropped)
 end
 
--- What an engine has for operations of its own and of others.
+-- The counts of an engine for operations of its own and of others.
 local KEPT = { "inflight", "replying", "landed", "contexts" }
 
 --- Looks at an engine while no session of its is open.

@@ -110,7 +110,7 @@ local function remains(peer)
   return table.concat(list, "\n"):sub(1, REMAINS)
 end
 
--- What all engines of the peer have of others together.
+-- The sum of what all engines of the peer hold for others.
 local function held(peer)
   local all = { sessions = 0, operations = 0, pooled = 0 }
   for _, side in ipairs(peer.sides) do

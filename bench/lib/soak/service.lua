@@ -207,7 +207,7 @@ local function notice(engine)
   end
 end
 
---- Where notice i lies.
+--- The place of notice i.
 function M.notice(i)
   local at = 0
   for k = 1, i - 1 do at = at + NOTICE[k] end

@@ -41,7 +41,7 @@ local function words(faults)
   return table.concat(list, ", ")
 end
 
--- What each peer's present life had at its rests.
+-- The state of each peer's present life at its rests.
 local function figures(judge)
   local list = {}
   for who = 0, judge.given.peers - 1 do

@@ -7,13 +7,13 @@ local M = {}
 
 local MIB = 2 ^ 20
 
--- What a process may have more at its last rest than at its first; memory and
--- mappings than half-way, because compiled code and what the allocator keeps
--- grow for minutes (from 7 to 45 MiB, then no more), and whose first session
--- over RDMA came after its first rest has mapped a library and queues since; so
--- these two are judged from the third rest on. It listens for TCP since
--- the first session that moves there, and a connection that a killed peer left
--- in its handshake is closed after two seconds.
+-- The growth that a process may have from its first rest to its last; memory
+-- and mappings than half-way, because compiled code and what the allocator
+-- keeps grow for minutes (from 7 to 45 MiB, then no more), and whose first
+-- session over RDMA came after its first rest has mapped a library and queues
+-- since; so these two are judged from the third rest on. It listens for TCP
+-- since the first session that moves there, and a connection that a killed peer
+-- left in its handshake is closed after two seconds.
 local ALLOWED = { descriptors = 4, threads = 0, mappings = 64,
                   memory = 64 * MIB }
 local SETTLES = { mappings = true, memory = true }
