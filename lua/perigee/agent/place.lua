@@ -1,10 +1,10 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- Takes an agent's name and has the agent listen. Each agent has a place on
 -- its host, a socket in the folder, and listens at the addresses of its options
--- as well. If its registry is the folder, the place is its name. If its
--- registry is another one, the place has a generated name, and the agent's name
--- is held last, when it listens. Until it is held no request is read, so that
--- no call is served before: their callers wait.
+-- as well. The place has the agent's name if the agent's registry is the
+-- folder. It has a generated name if the registry is another one. Then the
+-- agent takes its own name last, when it listens. No request is read until the
+-- agent has the name, so no call is served before; callers wait.
 local fitting = require "perigee.agent.fitting"
 local folder = require "perigee.registry.folder"
 local leases = require "perigee.agent.lease"

@@ -3,13 +3,12 @@
 -- that come and go: a store, a cache. Made by `Region:allocator`.
 --
 -- A slice that it gives is used like any other, also as a landing. It stays
--- until it is freed by hand: nothing is collected, and to free a slice while an
--- operation still uses it is up to the program not to do (`Context:sent` tells
--- when a reply has left). Sizes are rounded up to a multiple of `align`, no
--- more, and neighbours that are free are one, so free memory does not fall
--- apart into sizes. alloc and free take the same few steps whatever the
--- region's size and the number of slices; what they note lies in Lua, where no
--- peer can write.
+-- until the program frees it, because nothing is collected. The program must
+-- not free a slice that an operation still uses; `Context:sent` tells when a
+-- reply has left. Sizes are rounded up to a multiple of `align` only, and free
+-- neighbours become one block, so free memory does not fall apart into sizes.
+-- alloc and free take the same few steps whatever the region's size and the
+-- number of slices. Their notes are in Lua, where no peer can write.
 --
 -- * `region`: the region; kept alive
 -- * `align`: bytes; each slice begins at a multiple of it, from the region's
@@ -25,10 +24,10 @@
 -- Two-level segregated fit. Free blocks hang in lists by classes: sizes below
 -- SPLIT units have one each, and from there on each power of two has SPLIT. A
 -- bit for each list says whether it is empty. A search begins at the first
--- class of which all blocks fit, finds the first list that is not empty by the
--- bits, and takes its first block; what is over becomes a free block again. The
--- last resort is a block of the class below, whose sizes differ by less than a
--- SPLITth: the first of its first LOOKED that fits.
+-- class of which all blocks fit. It finds by the bits the first list that is
+-- not empty, and takes that list's first block. The rest of the block becomes a
+-- free block again. The last resort is the class below, whose sizes differ by
+-- less than a SPLITth: the first of its first LOOKED blocks that fits.
 local check = require "perigee.runtime.check"
 local errors = require "perigee.runtime.errors"
 local slices = require "perigee.memory.slice"

@@ -23,7 +23,7 @@ local function in_task(f, ...)
   return unpack(results, 1, 3)
 end
 
--- The options are complete.
+-- Calls f with the tokens of the store that complete options name.
 local function with_tokens(given, f)
   local fine, kind, reason
   if storages.is_shared(given.store) then
@@ -129,7 +129,7 @@ return {
   name = "token",
   summary = "Make, list and revoke tokens.",
   commands = { new, list, revoke },
-  -- The same; nil if the store does not answer.
+  -- Returns all tokens; nil if the store does not answer.
   known = function(given)
     local function all(storage) return storage:all_tokens() end
     if storages.is_shared(given.store) then
@@ -137,7 +137,7 @@ return {
     end
     return (in_storage(given, all))
   end,
-  -- The tokens of complete options.
+  -- Returns all tokens, or fails.
   list = function(given)
     return with_tokens(given, function(storage) return storage:all_tokens() end)
   end,
