@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- What names at the control server cost, each row beside a floor where there is
--- one. The server is a process of its own, as `perigee ctrl serve` starts it,
--- with a file. See bench/README.md.
+-- The costs of names at the control server, each row beside a floor where there
+-- is one. The server is a process of its own, as `perigee ctrl serve` starts
+-- it, with a file. See bench/README.md.
 --
 --   luajit bench/control.lua [--only look,ends] [--agents 10000] [--json]
 

@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- What attacks cost honest clients: 64 B echoes and connects, alone and beside
--- each attack of spec/hostile, in turns in the same run. See bench/running.md.
+-- The costs of attacks for honest clients: 64 B echoes and connects, alone and
+-- beside each attack of spec/hostile, in turns in the same run. See
+-- bench/running.md.
 --
 --   luajit bench/hostile.lua [--only TEXT] [--transport shm|tcp] [--json] ...
 

@@ -1,9 +1,9 @@
 -- SPDX-License-Identifier: Apache-2.0
--- What idle sessions cost a busy one: the p50 and p99 of a 64 B inplace echo
--- with a server that also has COUNT idle sessions, and with a server that has
--- none. The two take turns. Processes of their own hold the idle sessions.
--- With --cable (as root) these are on another host, made by network
--- namespaces, so that both sides of each session send heartbeats every second.
+-- The costs of idle sessions for a busy one: the p50 and p99 of a 64 B inplace
+-- echo with a server that also has COUNT idle sessions, and with a server that
+-- has none. The two take turns. Processes of their own hold the idle sessions.
+-- With --cable (as root) these are on another host, made by network namespaces,
+-- so that both sides of each session send heartbeats every second.
 --
 --   luajit bench/idle.lua [--idle 950,5000] [--over tcp] [--busy shm,tcp]
 --                         [--cable] [--json]      (--help tells all)

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- How long a wait should poll before it sleeps: calls of engines that learn
--- that time (the default), next to the same calls with fixed times. Each
+-- Measures how long a wait should poll before it sleeps: calls of engines that
+-- learn that time (the default), next to the same calls with fixed times. Each
 -- variant has processes of its own, and all of them take turns.
 --
 --   shared   a client and a server on one core: a typed call

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- The other side of both benches. A bench starts it as the agent "worker",
 -- which serves "bench". It keeps sessions to FOLDER/idle.sock open without
--- using them. If --bytes is above 0, it has a region "bench" of that size and
+-- using them. It has a region "bench" of --bytes, if that is above 0, and
 -- receives messages and immediates at FOLDER/transfer.sock. It ends with its
 -- parent. Started separately,
 --

@@ -1,7 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Whether MSG_ZEROCOPY is worth it. Bare sockets carry SIZE bytes one way and
--- one back, sent plainly and with MSG_ZEROCOPY (until the kernel has given the
--- buffer back), in turns, over loopback and (as root) over a veth pair.
+-- Measures whether MSG_ZEROCOPY is worth it. Bare sockets carry SIZE bytes one
+-- way and one back, sent plainly and with MSG_ZEROCOPY (until the kernel has
+-- given the buffer back), in turns, over loopback and (as root) over a veth
+-- pair.
 --
 --   luajit bench/zerocopy.lua [SIZE...]
 

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- What the examples share: they find Perigee in the source tree around them if
+-- Shared by the examples: they find Perigee in the source tree around them if
 -- it is not installed, and start a second process that ends when the first one
 -- ends.
 local ffi = require "ffi"

@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
--- What the rdma_*.lua examples share: two sides that meet without a socket.
--- Each side has one line of text for the other, and how it gets there is up to
--- you. Here one run starts both, with a second process, or you carry the lines
--- by hand between two terminals or hosts.
+-- Shared by the rdma_*.lua examples: two sides that meet without a socket. Each
+-- side has one line of text for the other, and how it gets there is up to you.
+-- Here one run starts both, with a second process, or you carry the lines by
+-- hand between two terminals or hosts.
 local common = dofile((arg[0]:match(".*/") or "./") .. "common.lua")
 local perigee = require "perigee"
 

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- What the numbers were measured on.
+-- The machine that the numbers were measured on.
 
 local process = require "bench.lib.process"
 

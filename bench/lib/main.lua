@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- How a bench runs. Each mode has a driver and a worker process of its own, so
--- that no mode runs on compiled traces or in memory left by another. With
+-- The run of a bench. Each mode has a driver and a worker process of its own,
+-- so that no mode runs on compiled traces or in memory left by another. With
 -- several modes the bench starts itself once for each. With --processes N it
 -- starts itself N times for each mode, and the rounds and bursts of these
 -- processes begin together.

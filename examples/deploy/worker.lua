@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
---- What the files of this folder serve: `perigee serve worker.lua`. It returns
--- the options of perigee.agent; the command line adds where it listens.
+--- The service that the files of this folder start: `perigee serve worker.lua`.
+-- It returns the options of perigee.agent; the command line adds where it
+-- listens.
 local ordinal = (os.getenv "HOSTNAME" or ""):match "%-(%d+)$"
 
 local clock = {

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- What commands make of agents and registries that answer anything.
+-- Commands with agents and registries that answer anything.
 local cjson = require "cjson"
 local command = require "spec.support.command"
 local control = require "spec.support.control"

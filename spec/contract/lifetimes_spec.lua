@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- How long objects that the library lends are valid; using them later raises.
+-- Objects that the library lends are valid for a time; using them later raises.
 local cases = require "spec.support.cases"
 local perigee = require "perigee"
 local process = require "spec.support.process"

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- When the pool is full, calls wait for room, within their timeout. Submitting
+-- Calls wait for room, within their timeout, when the pool is full. Submitting
 -- more calls than there is room for is no error, and leaves nothing behind.
 local cases = require "spec.support.cases"
 local perigee = require "perigee"

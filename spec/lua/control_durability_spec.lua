@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- What the control server keeps when it is killed, stopped or out of disk. All
--- but what is of its file goes for servers over a store, too (make
--- control-stores).
+-- The control server keeps all that it has answered when it is killed, stopped
+-- or out of disk. All but what is of its file goes for servers over a store,
+-- too (make control-stores).
 local asking = require "spec.support.asking"
 local cases = require "spec.support.cases"
 local control = require "spec.support.control"

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- When a control server ends leases: none early, and many in portions.
+-- Leases of a control server end: none early, and many in portions.
 local control = require "spec.support.control"
 local loop = require "perigee.runtime.loop"
 local needing = require "spec.support.needing"

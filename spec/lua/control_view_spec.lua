@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- What handlers see of a store that several control servers share.
+-- The view that handlers have of a store that several control servers share.
 local cases = require "spec.support.cases"
 local needing = require "spec.support.needing"
 local perigee = require "perigee"

@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- What a service manager hears at its socket (perigee.notify).
+-- The words that a service manager hears at its socket
+-- (perigee.runtime.notify).
 local cases = require "spec.support.cases"
 local ffi = require "ffi"
 local manager = require "spec.support.manager"

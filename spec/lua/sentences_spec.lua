@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- What errors say: where it went wrong, with what, and what can be done.
+-- The sentences of errors: where it went wrong, with what, and what can be
+-- done.
 local cases = require "spec.support.cases"
 local process = require "spec.support.process"
 

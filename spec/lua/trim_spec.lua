@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- What sessions leave behind in Lua's heap is collected soon after many have
--- ended, even if the program allocates nothing that would start the collector.
+-- Garbage of sessions in Lua's heap is collected soon after many have ended,
+-- even if the program allocates nothing that would start the collector.
 local cases = require "spec.support.cases"
 local perigee = require "perigee"
 

@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
---- What an agent knows of names without asking its registry: what its watches
--- tell, and else what the registry has answered last. The former is as good as
--- an answer while the watch hears from the registry; all else may be out of
--- date, and is given away only as copies whose field `stale` is true.
+--- Names that an agent knows without asking its registry: those that its
+-- watches tell, and else those of the registry's last answer. The former is as
+-- good as an answer while the watch hears from the registry; all else may be
+-- out of date, and is given away only as copies whose field `stale` is true.
 local entries = require "perigee.registry.entry"
 
 local M = {}

@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- What an agent can learn about others from its registry, without a session.
+-- Questions of an agent about other agents, answered by its registry without a
+-- session.
 local check = require "perigee.runtime.check"
 local errors = require "perigee.runtime.errors"
 local futures = require "perigee.runtime.future"

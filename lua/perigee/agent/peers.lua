@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
---- How the links of an agent find their peers: by an address that was given, or
--- by a name that is looked up in the agent's registry before each dial.
+--- Finds the peers of an agent's links: by an address that was given, or by a
+-- name that is looked up in the agent's registry before each dial.
 --
 -- A way is a table: `near`, whether trying again costs next to nothing;
 -- find(link) returns the future of an entry (registry/init.lua); watched(link)

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- What an agent serves: its services, the built-in method that describes them,
--- and the sessions that peers open to it.
+-- The services of an agent, the built-in method that describes them, and the
+-- sessions that peers open to the agent.
 local check = require "perigee.runtime.check"
 local contexts = require "perigee.serving.context"
 local fitting = require "perigee.agent.fitting"

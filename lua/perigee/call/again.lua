@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
---- Calls of proxies that outlive their session. When the peer is there again,
--- the proxy finds it by its link and asks for the service's description, and
--- the call goes on.
+--- Calls of proxies that outlive their session. The proxy finds the peer by its
+-- link when the peer is there again, and asks for the service's description.
+-- Then the call goes on.
 --
 --   the call            what becomes of it
 --   is made while the   waits for the peer `reconnect` seconds of its timeout,

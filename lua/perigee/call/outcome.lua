@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
---- What all calls have in common: the binding (what a proxy's methods work on),
--- the wait for the reply, and failures as errors.
+--- Shared by all calls: the binding, on which a proxy's methods work; the wait
+-- for the reply; and failures as errors.
 --
 -- A binding has: session; engine; message (a struct that is filled for every
 -- call); timeout (seconds); from with{}: into, reader, capacity, request (the

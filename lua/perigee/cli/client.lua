@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
---- What commands have in common that ask others: an agent of their own without
--- a name, which ends with the command, whether it fails, is interrupted, or
--- nobody reads its output any more. No server is told of it, so a command needs
--- to be allowed to read there, and no more.
+--- Shared by commands that ask other agents: an agent of their own, without a
+-- name. The agent ends with the command, also if the command fails, is
+-- interrupted, or loses the reader of its output. No server is told of it, so a
+-- command needs to be allowed to read there, and no more.
 local failure = require "perigee.cli.failure"
 
 local ffi = require "ffi"

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
---- How a command fails: what is written on stderr, and the exit status.
+--- Failures of a command: its words on stderr, and its exit status.
 local printable = require "perigee.runtime.printable"
 
 local M = { FAILED = 1, MISUSE = 2 }

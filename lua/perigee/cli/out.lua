@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
---- What commands write on stdout. An output that nobody reads ends the command
--- without a word; one that cannot be written to is an error.
+--- The output of commands on stdout. An output that nobody reads ends the
+-- command without a word; one that cannot be written to is an error.
 local failure = require "perigee.cli.failure"
 local json = require "perigee.cli.json"
 local printable = require "perigee.runtime.printable"

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
---- What a server tells of itself, to anybody.
+--- A server's answers about itself, to anybody.
 local openapi = require "perigee.control.openapi"
 local problem = require "perigee.control.problem"
 

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
---- Where a server keeps what it was told: a file of SQLite's. A storage has
+--- The storage of a server that has a file of its own, by SQLite. A storage has
 --
 --   load(f)          calls f(scope, collection, name, revision, ttl, text) for
 --                    each record; ttl: its lease in milliseconds, or 0

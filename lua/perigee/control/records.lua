@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
---- What agents and entities have in common: records that are listed, read,
--- written, renewed and removed. A resource says what is its own:
+--- Shared by agents and entities: records that are listed, read, written,
+-- renewed and removed. A resource says what is its own:
 --
 --   kind      the collection's name
 --   ttl       seconds of a lease if none are given

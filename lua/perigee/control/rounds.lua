@@ -1,9 +1,9 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- The rounds of a server whose store others write to as well (control/shared).
 -- A round handles its requests, reads from the store what they ask for
--- (control/view), writes, and answers. That takes time, in which requests queue
--- for the next round; those that need no store, or wait for a feed of it, do so
--- beside the rounds.
+-- (control/view), writes, and answers. Requests that come meanwhile queue for
+-- the next round. Requests that need no store are answered beside the rounds,
+-- and so are watches, which wait for a feed.
 --
 --   a round                               its requests are
 --   could not read, or the store is away  refused: 503

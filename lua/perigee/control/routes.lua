@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
---- Which handler a request is for, and whether it may call it.
+--- Finds the handler of a request, and checks that the request may call it.
 local about = require "perigee.control.about"
 local calls = require "perigee.control.call"
 local errors = require "perigee.runtime.errors"

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
---- What a server knows whose store others write to as well: other servers, and
--- agents. It has no record of its own: each round of requests has a view of
+--- The state of a server to whose store others write as well: other servers,
+-- and agents. It has no record of its own: each round of requests has a view of
 -- what the store has then (control/view). So all servers tell the same, and
 -- each tells what there was when it was asked.
 --

@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
---- What a server knows: records, by scope, collection and name, in memory, and
--- in a storage (control/file.lua). Reads are answered from memory.
+--- The state of a server that has a file of its own: records, by scope,
+-- collection and name, in memory, and in a storage (control/file.lua). Reads
+-- are answered from memory.
 --
 -- Writes are in memory at once. `State:commit` keeps them, for many of them
 -- together, and only after it may anybody be told of them. A commit that fails

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
---- What a server keeps all in, by its option --store: the path of a file, or
+--- Opens a server's store, named by its option --store: the path of a file, or
 -- the address of Redis or etcd, as that of a registry.
 local M = {}
 

@@ -7,9 +7,10 @@
 --   admin     remove what others hold; the topology
 --
 -- The storage keeps hashes of tokens alone. Besides, a server may have a token
--- of its own, for the user whose process it is (registry/http/own). A server
--- whose storage has no token, and never had one, lets those who have none do
--- what it is told that strangers may, unless it is told to want tokens.
+-- of its own, for the user whose process it is (registry/http/own). Clients
+-- without a token are strangers. A server whose storage has no token, and never
+-- had one, lets strangers do what its options say, unless it is told to want
+-- tokens.
 local control = require "perigee.net.native"
 local errors = require "perigee.runtime.errors"
 local log = require "perigee.runtime.log"

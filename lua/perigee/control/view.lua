@@ -1,10 +1,10 @@
 -- SPDX-License-Identifier: Apache-2.0
---- What the requests of a round see and write of a store to which others write
--- as well (control/redis). Handlers ask it as they ask control/state. One that
--- asks for what was not read is left where it asks, and is run again from its
--- beginning once that was read (View:try); what it wrote before counts for
--- nothing. So no handler can be told less than it asks for, and the store is
--- asked once for what many of them want.
+--- The part of a store that the requests of a round read and write, where
+-- others write to the store as well (control/redis). Handlers ask it as they
+-- ask control/state. A handler that asks for something that was not read is
+-- left where it asks. It is run again from its beginning once that was read
+-- (View:try); its writes before count for nothing. So no handler is told less
+-- than it asks for, and the store is asked once for what many handlers want.
 --
 -- commit() writes over what was read, and over nothing newer.
 --

@@ -5,10 +5,11 @@
 --   event: all       {"entries":[...]}          all that there is now
 --   event: change    {"name":...,"entry":...}   one; without entry it is gone
 --
--- A client that comes back with Last-Event-ID gets what has changed since, or
--- all if too much has. A silent stream gets a comment every few seconds. A
--- client that is too far behind loses its stream, and may come back. With
--- ?for=SECONDS the stream ends by itself, for clients that read to the end.
+-- A client that comes back with Last-Event-ID gets the changes since then, or
+-- all entries if there are too many changes. A silent stream gets a comment
+-- every few seconds. A client that is too far behind loses its stream, and may
+-- come back. With ?for=SECONDS the stream ends by itself, for clients that read
+-- to the end.
 --
 -- The first list may be long. A watcher is told it in portions, between the
 -- rounds of others, each when the client has taken the portion before. Then the

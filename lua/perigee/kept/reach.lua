@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
---- How kept sessions (kept) get their next session: their link opens it,
--- and then all regions that were looked up before are looked up again. This is
--- done once, however many operations wait for it.
+--- Gets the next session of a kept session (kept): the link opens it, and then
+-- all regions that were looked up before are looked up again. This is done
+-- once, however many operations wait for it.
 --
 --   the session   event                              becomes
 --   lost          an operation needs one, the link   being joined

@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- A numbered list of changed names, for backends that watch: it gives what has
 -- changed since a revision, and a future of the next change. A revision is a
--- text that holds the list's unique id and a number; since() returns nil for a
--- revision of another list, and the caller then has to get everything.
+-- text that holds the list's unique id and a number. since() returns nil for a
+-- revision of another list; then the caller has to get everything.
 local futures = require "perigee.runtime.future"
 local native = require "perigee.native"
 

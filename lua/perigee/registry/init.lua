@@ -32,9 +32,9 @@
 -- A table must have `hold`, `release` and `lookup`. Without `list` or `watch`
 -- agents cannot list or watch names; without `renew` entries never change. A
 -- registry with a field `ttl` removes a name that was not renewed for so many
--- seconds. An agent counts nine tenths of them from when it asked for the last
--- renewal that was answered; then the name is lost (`Agent:on_lost`), and it
--- asks for it by `hold` again.
+-- seconds. The name is lost (`Agent:on_lost`) when nine tenths of that have
+-- passed since the agent asked for the last renewal that was answered. Then the
+-- agent asks for the name by `hold` again.
 --
 -- An entry has 1 MiB at most, or as much as the registry's field `entry_limit`
 -- says. An agent that names a region or adds a service beyond that gets

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
---- Lists that a server gives page by page, each of which says whether there is
--- another: how far they are followed, whatever the server says.
+--- The limits of lists that a server gives page by page. Each page says whether
+-- there is another; a list ends at the limits, whatever the server says.
 local futures = require "perigee.runtime.future"
 local loop = require "perigee.runtime.loop"
 local tasks = require "perigee.runtime.task"

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
---- Several servers of which each answers for all, and of which some may be
--- away, or hang: take what they are sent, and say nothing.
+--- Chooses which of several equal servers is asked. Some may be away, or hang:
+-- take what they are sent, and say nothing.
 --
 -- A question is asked at the present server. A question that is not answered
 -- there in HEDGE seconds is asked at the next server, too, and so on; the first

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
---- What a handler can learn about the call that it serves, and do besides
--- replying. Made by `perigee.context`. It may be kept and passed on: its fields
--- stay valid after the call's end.
+--- The context of a call, for its handler: questions about the call, and
+-- actions besides the reply. Made by `perigee.context`. It may be kept and
+-- passed on: its fields stay valid after the call's end.
 --
 -- * `peer`: the caller: the name of its agent, if it has told one; otherwise
 --   "process PID", or over TCP the caller's address

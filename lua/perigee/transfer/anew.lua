@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
---- Prepared transfers of kept sessions. When a kept session has reconnected,
--- the first post prepares the transfer again in the new session. Otherwise they
+--- Prepared transfers of kept sessions. The first post after a kept session has
+-- reconnected prepares the transfer again in the new session. Otherwise they
 -- behave as other prepared transfers:
 --
 --   transfer:post()      starts it once more; returns the future of this post,

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
---- What the entries of a rendezvous (agent/rendezvous.lua) tell. Others wrote
--- them, so nothing in them is trusted to be of any type.
+--- Reads the entries of a rendezvous (agent/rendezvous). Others wrote them, so
+-- nothing in them is trusted to be of any type.
 local M = {}
 
 local NOTHING = {}

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
---- What a check says about the machine. A check is a table:
+--- The verdicts of checks about the machine. A check is a table:
 --
 --   name   two words
 --   why    a sentence: what it matters for

@@ -11,9 +11,9 @@
 --   any        an error                                  as before, in a while
 --   any        nobody watches, a stop of the loop        over
 --
--- The last revision of which there were events is asked for once more, since
--- the stream may have ended amid its events; to set an entry twice changes
--- nothing.
+-- The feed asks for the last revision of which there were events once more,
+-- because the stream may have ended amid its events. To set an entry twice
+-- changes nothing.
 local entries = require "perigee.registry.entry"
 local feeds = require "perigee.registry.feed"
 local keys = require "perigee.registry.etcd.keys"

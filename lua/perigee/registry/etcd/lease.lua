@@ -2,11 +2,11 @@
 --- The lease under which an agent has its name in etcd. The agent itself counts
 -- for how long the name is certainly its own (agent/lease).
 --
--- A new leader gets a new lease: a server that led before, and was stopped,
--- ends the leases that it knows when it goes on, although they were prolonged
--- elsewhere (etcd before 3.4.25 and 3.5.8), and one that does not know that it
--- has been replaced confirms what is not so. A new lease is agreed on by a
--- majority.
+-- The agent gets a new lease from each new leader, because a majority agrees on
+-- a new lease. The leases before may be wrong. A server that led, was stopped
+-- and goes on ends the leases that it knows, although they were prolonged
+-- elsewhere (etcd before 3.4.25 and 3.5.8). A server that does not know yet
+-- that it has been replaced still confirms them.
 local keys = require "perigee.registry.etcd.keys"
 local tasks = require "perigee.runtime.task"
 

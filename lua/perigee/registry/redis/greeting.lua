@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
---- What a new connection says first: the user and password, the database, and
--- HELLO, whose reply tells what the server is. ROLE and INFO would tell it too,
--- but a user without dangerous commands may not run them.
+--- The first words of a new connection: the user and password, the database,
+-- and HELLO, whose reply tells what the server is. ROLE and INFO would tell it
+-- too, but a user without dangerous commands may not run them.
 local failures = require "perigee.registry.redis.failure"
 
 local M = {}

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
---- What processes of one host need to find and to reach each other.
+--- Checks that processes of one host can find and reach each other.
 local units = require "perigee.runtime.units"
 local verdict = require "perigee.cli.doctor.verdict"
 

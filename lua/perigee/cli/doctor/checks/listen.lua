@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
---- Whether a program can listen at the addresses given by --listen.
+--- Checks that a program can listen at the addresses given by --listen.
 local addresses = require "perigee.cli.doctor.address"
 local verdict = require "perigee.cli.doctor.verdict"
 
