@@ -219,10 +219,10 @@ local function guard(from)
   for pid in pairs(groups) do M.send(pid, KILL) end
 end
 
---- Starts a process that kills the groups which are alive when this one dies,
--- however it does: the kernel ends its children then, but not their children.
--- Returns f(sign, pid), which tells the guard of a group that has begun ("+")
--- or is over ("-").
+--- Starts the guard, which kills all groups that are alive when this process
+-- dies, in whatever way. The kernel ends this process's children then, but not
+-- their children. Returns f(sign, pid), which tells the guard of a group that
+-- has begun ("+") or is over ("-").
 function M.guarded()
   local from, to = pipe()
   if not from then return nil, why() end

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- Agents: entries of a registry, each held by one life of one agent, which its
--- epoch names. Another life may take the name over if it names the epoch that
--- it has found dead ("over"), or the tag that it has read (If-Match).
+-- epoch names. Another life may take the name over. It has to name the epoch
+-- that it has found dead ("over"), or the tag that it has read (If-Match).
 local calls = require "perigee.control.call"
 local entries = require "perigee.registry.entry"
 local graphs = require "perigee.control.graph"

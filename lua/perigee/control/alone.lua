@@ -24,8 +24,9 @@ local M = {}
 local GATHER = 1 / 8
 local TURN = 1e6                        -- nanoseconds
 
--- Leases that end in one portion, and its commit: so many that it takes no
--- longer than LONG, if it can.
+-- The bounds of the number of leases that end in one portion. The number is
+-- chosen so that a portion and its commit take no longer than LONG, if they
+-- can.
 local LEAST, MOST = 25, 250
 local LONG, SHORT = 6e6, 3e6            -- nanoseconds
 

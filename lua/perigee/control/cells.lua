@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- Records as the texts that a store keeps which several servers share. Agents
--- are kept as the registries keep them that agents use without a server (in
--- registry/text), so who uses one finds who uses the other. Behind what the
--- client has written, a text of a server's ends in
+-- are kept in the form in which agents without a server keep them in that store
+-- (registry/text). So agents with a server and agents without one find each
+-- other. Behind what the client has written, a text of a server's ends in
 --
 --   ,"began":MILLISECONDS,"lease":MILLISECONDS}
 --

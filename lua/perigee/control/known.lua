@@ -1,8 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- The records of a server that has a file of its own (control/state), outside
--- of Lua's heap. 100,000 of them in it made a heap of 110 MiB, which stayed as
--- large when they were gone, and which the collector went through again and
--- again.
+-- of Lua's heap. In Lua's heap 100,000 of them took 110 MiB. The heap stayed as
+-- large when they were gone, and the collector went through it again and again.
 --
 -- A record has the fields that other modules know a record by: collection,
 -- name, text (JSON of an object, without its last brace), kind, epoch, term and

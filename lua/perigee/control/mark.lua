@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- The file that says that a server has had tokens. It lies beside the server's
--- store, not in it: a store that was emptied, or is another one now, must not
--- open the server to those who needed a token before.
+-- store, not in it. A store that was emptied, or replaced by another, must not
+-- open the server to clients that needed a token before.
 local log = require "perigee.runtime.log"
 local private = require "perigee.net.private"
 

@@ -51,10 +51,10 @@ end
 -- looked at, so that a list of any length takes no more than a moment.
 M.PAGE, M.LOOKED = 262144, 4000
 
---- Calls f(record) for the records of what a call lists (State:listed) that
--- match its query, in the order of their names, until it returns false for one,
--- or there were enough. Returns the name after which it goes on; nil if there
--- are no more.
+--- Calls f(record) for the listed records (State:listed) that match a call's
+-- query, in the order of their names. It stops when f returns false, or when
+-- there were enough. Returns the name after which it goes on; nil if there are
+-- no more.
 function M.each(call, collection, f)
   local query, names = call.query, collection.names
   local filter = { kind = query.kind, prefix = query.prefix,

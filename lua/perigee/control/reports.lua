@@ -2,9 +2,9 @@
 --- Reports of agents about a topology (control/topology), in a store that
 -- servers share: a record for each agent, of the collection "reports", so that
 -- all servers tell the same. It is written when an agent has something to
--- report, and not with the agent's renewals: it has a lease of its own, and the
--- agent is asked to report anew when half of that is over. It counts as long as
--- the agent's name has the epoch that it was reported with.
+-- report, and not with the agent's renewals. So it has a lease of its own. The
+-- agent is asked to report anew when half of that lease is over. It counts as
+-- long as the agent's name has the epoch that it was reported with.
 --
 --   {"name":NAME,"epoch":EPOCH,"peers":{PEER:{"up":true,"began":SECONDS,
 --    "why":TEXT},...}

@@ -295,9 +295,9 @@ end
 
 -- ---- Time ------------------------------------------------------------------
 
---- To be called some times in a second: looks at the store, ends streams whose
--- time is over, and sends a comment to watchers now and then, unless they would
--- think that they know all.
+--- To be called some times in a second: looks at the store, and ends streams
+-- whose time is over. It also sends a comment to watchers now and then, but not
+-- while the store is away, because a comment says that a watcher knows all.
 function M.pass(server, now)
   watch.pass(server.state)
   if now >= server.due then

@@ -98,8 +98,9 @@ local function is_idle(collection)
   return not collection.names[1] and not collection.watchers[1]
 end
 
---- Forgets collections in which nothing is, and that nobody watches; who comes
--- back to one gets all that there is. Not between a write and its commit.
+--- Forgets collections that are empty and that nobody watches. A watcher that
+-- comes back to such a collection gets all that there is. Not between a write
+-- and its commit.
 function State:tidy()
   for scope, of in pairs(self.scopes) do
     for kind, collection in pairs(of) do

@@ -167,8 +167,9 @@ function Tokens:knows(request)
   return text and self:admits_still(hash_of(text)) or false
 end
 
---- The role of a request that may do what takes role in scope, and its token's
--- hash (false: none was needed); or nil, and the answer that refuses it.
+--- Checks that a request may do something that needs a role in a scope. Returns
+-- the request's role and its token's hash (false: none was needed); or nil, and
+-- the answer that refuses it.
 function Tokens:admits(request, scope, role, now)
   local given = request:header "Authorization"
   if not given or self:is_open() and self.strangers == "admin" then

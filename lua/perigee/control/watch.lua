@@ -273,8 +273,8 @@ local function has_right(tokens, watcher)
   return false
 end
 
---- Ends the streams of those who could not open them any more, as their token
--- was revoked, or they have none and now need one.
+--- Ends streams that their clients could not open any more: the token was
+-- revoked, or the client has none and now needs one.
 function M.check(state, tokens)
   for _, scope in pairs(state.scopes) do
     for _, collection in pairs(scope) do

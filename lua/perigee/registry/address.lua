@@ -35,8 +35,8 @@ local function is_here(host)
     or host:find "^127%.%d+%.%d+%.%d+$" ~= nil
 end
 
---- Warns of what lets in who has it, and goes to other hosts as it is. what: as
--- "the token for X"; hosts: a list of them; instead: what hides it.
+--- Warns of a secret that goes to other hosts in the clear. what: its name,
+-- such as "the token for X"; hosts: a list; instead: the way to hide it.
 function M.warn(what, hosts, instead)
   for _, host in ipairs(hosts) do
     if not is_here(host:lower()) then

@@ -136,8 +136,9 @@ function M.matches(entry, filter)
   return type(services) == "table" and services[filter.service] ~= nil
 end
 
---- An empty list, and a function that adds to it an entry (or nil) if that
--- matches a filter { kind, prefix, service, limit }: true if the list is full.
+--- Returns an empty list, and a function that adds an entry (or nil) to the
+-- list if the entry matches a filter { kind, prefix, service, limit }. The
+-- function returns true once the list is full.
 function M.choice(filter)
   local chosen, limit = {}, filter.limit or math.huge
   return chosen, function(entry)

@@ -3,10 +3,10 @@
 -- reads, as long as somebody watches and for some seconds after. The feed keeps
 -- what it knew while no server answers, and tries again.
 --
--- A backend makes a class of this one by M.class(), with two methods: `read`
--- reads until it fails, when it returns a kind and why, or until is_over(); it
--- sets `known` (entries by name) and `looked` (these are all), and notes and
--- tells `changes`. `stop` closes its connection, also under a read.
+-- A backend makes a class of this one by M.class(), with two methods. `read`
+-- reads until is_over(), or until it fails and returns a kind and why. It sets
+-- `known` (entries by name) and `looked` (these are all), and notes and tells
+-- `changes`. `stop` closes its connection, also under a read.
 local changes = require "perigee.registry.changes"
 local entries = require "perigee.registry.entry"
 local errors = require "perigee.runtime.errors"

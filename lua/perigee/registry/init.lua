@@ -19,11 +19,11 @@
 --   says (port 26379 by default); `rediss+sentinel://` with TLS to all of them.
 --   Options as above, and `sentinel_user`, `sentinel_password`
 -- * `"http://HOST[:PORT][,HOST...]"`: a control server (`perigee ctrl`), or
---   several, of which the next one is asked where one does not answer at once
---   (they know the same if they share a Redis or an etcd);
---   `https://` over TLS. Options: `ttl`, `timeout`, `ca`, `cert` and `key` as
---   above, `token=TOKEN` or `token=file:PATH`, a file that is closed to others
---   (mode 600). Needs the same
+--   several that share a Redis or an etcd, of which the next one is asked if
+--   one does not answer at once; `https://` over TLS. Options: `ttl`,
+--   `timeout`, `ca`, `cert` and `key` as above, `token=TOKEN` or
+--   `token=file:PATH`, a file that is closed to others (mode 600). Needs the
+--   same
 -- * `"etcd://[USER:PASSWORD@]HOST[:PORT],..."`: a cluster of etcd servers of
 --   version 3.4 or later; `etcds://` over TLS. Options `ttl` (whole seconds),
 --   `timeout`, `user`, `password`, `ca`, `cert` and `key`, as above. Needs the
@@ -42,7 +42,7 @@
 --
 -- The functions are called as methods, on the loop; they raise if they wait. A
 -- function that takes time returns a `Future` of its results at once, made by
--- `perigee.spawn` or `proxy.async`: the `async` of a proxy whose service has
+-- `perigee.spawn` or `proxy.async`. So the `async` of a proxy whose service has
 -- these methods can be used as a registry. A function that raises gives an
 -- error of kind `protocol`.
 --
@@ -57,9 +57,9 @@
 --   `advertise`, or else those of `listen` with their ports; an address that
 --   stands for all of the host's interfaces gets the host's name. A peer on the
 --   same host dials the socket. Others dial the addresses that are no sockets,
---   in their order: each 0.25 s after the one before it, or when that one has
---   failed; the first session is used. Sessions over TCP addresses use RDMA if
---   both sides have it
+--   in their order. Each is dialled 0.25 s after the one before it, or when
+--   that one has failed. The first session is used. Sessions over TCP addresses
+--   use RDMA if both sides have it
 -- * `services`: the services' versions, by name
 -- * `regions`: the named regions, by name: `{ length = bytes, access = "rw" }`
 -- * `state`: "up", or "draining" (`Agent:drain`): another may take the name now
@@ -67,7 +67,7 @@
 -- * `host`, `pid`: of its process
 -- * `machine`: a text that identifies the system that its process sees: the
 --   kernel's life, and its namespaces. Paths and loopback addresses mean the
---   same to processes for which it is equal
+--   same to two processes with equal texts
 -- * `epoch`: a text that identifies its life, as a `Session` has it
 -- * `since`: for how many seconds it has had the name
 -- * `term`: a number that the registry raises at each taking of the name

@@ -4,8 +4,8 @@
 --   { edges = { { "a", "b" }, ... }, mesh = { "x", "y", ... } }
 --
 -- Each pair of agents of the mesh is an edge, too. Two agents have one edge,
--- and one of them dials: the one that is named first where the pair occurs
--- first, in the edges and then in the mesh.
+-- and one of them dials. That is the agent that is named first in the pair's
+-- first occurrence, in the edges and then in the mesh.
 local check = require "perigee.runtime.check"
 
 local M = {}

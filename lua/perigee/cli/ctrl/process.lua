@@ -1,8 +1,9 @@
 -- SPDX-License-Identifier: Apache-2.0
---- A server's process, by its files. --pid names the one that holds its number
--- and nothing else, as kill $(cat FILE) wants; FILE.state beside it has a line
--- "PID START URL". START is the time at which the kernel says that it began, so
--- that a later process with the same number is not taken for it.
+--- Finds a server's process by its two files. --pid names the file that holds
+-- the process's number and nothing else, as kill $(cat FILE) wants. FILE.state
+-- beside it has a line "PID START URL". START is the time at which the process
+-- began, by the kernel's word. So a later process with the same number is not
+-- taken for the server.
 local ffi = require "ffi"
 
 pcall(ffi.cdef, [[

@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- The registry in etcd: an entry is a key under its holder's lease (etcd/keys,
 -- etcd/lease). Names are taken by transactions that compare the key's revision:
--- that it was never made, or is the one that was read. All reads are
--- linearizable. There is one client for each Lua state and address, with a
+-- the key was never made, or its revision is the one that was read. All reads
+-- are linearizable. There is one client for each Lua state and address, with a
 -- stream of changes for each scope that is watched (etcd/feed).
 local addresses = require "perigee.registry.etcd.address"
 local clusters = require "perigee.registry.etcd.cluster"

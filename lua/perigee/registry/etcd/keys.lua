@@ -21,8 +21,8 @@ function M.name(scope, name)
   return base64.encode(folder(scope) .. escape(name))
 end
 
---- The keys, each in base64, from which and up to which (without it) the names
--- of a scope are that have a prefix and come after a name; both may be nil.
+--- Returns the range of keys, in base64, of the names of a scope: the first
+-- key, and the first one beyond. prefix, after: of the names, or nil.
 function M.range(scope, prefix, after)
   local first = folder(scope) .. escape(prefix or "")
   local from = after and folder(scope) .. escape(after) .. "\0"

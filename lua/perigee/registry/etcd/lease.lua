@@ -97,10 +97,10 @@ function M.who(entry)
                                               tostring(entry.host or "?"))
 end
 
--- Has the key say, under the lease's id, that the name is ours, if nobody has
--- it, or only we (what was written before we knew), or who has the epoch over.
--- is_new: the lease is not the one under which the key is. True; or nil, a
--- kind, why and the holder's entry.
+-- Writes the key under the lease's id, so that the name is ours. It does so
+-- only if nobody has the name, if we have it (by a write whose answer was
+-- lost), or if its holder has the epoch over. is_new: the key is under another
+-- lease. True; or nil, a kind, why and the holder's entry.
 --
 -- The number of a taking is the revision that makes the key. An agent that
 -- takes the name over writes a number into the entry: etcd's next revision,
@@ -143,8 +143,8 @@ end
 --- Takes the name under a new lease. over: as of Registry:hold. True; or nil, a
 -- kind, why and the holder's entry.
 --
--- A new lease whose fate is not known is left to its TTL while the name is
--- ours: the key may be under it already, and would go with it.
+-- A new lease is left to its TTL if nobody knows whether the key is under it,
+-- because the key would go with the lease.
 function Lease:take(over)
   local given, kind, why = grant(self)
   if not given then return nil, kind, why end
@@ -170,8 +170,8 @@ local function keep(lease)
   return claim(lease, lease.id, false)
 end
 
---- Shows the servers that the holder lives, and what entry tells of it, if
--- given; where that is refused the one before stays. As take().
+--- Shows the servers that the holder lives, and gives them its new entry, if
+-- there is one. The entry before stays if they refuse the new one. As take().
 function Lease:keep(entry)
   if not entry then return keep(self) end
   local before = self.entry

@@ -23,8 +23,8 @@ local C = native.C
 local M = { places = true, base = where.base, system = where.system }
 
 -- The number of tries of hold(). A process that releases the last name removes
--- the folder; that may happen after this process has made the folder and before
--- it has taken a name in it, and others may make their folder meanwhile.
+-- the folder. It may do so after this process has made the folder and before
+-- this process has taken a name in it.
 local ATTEMPTS = 10
 
 -- ---- Folders ----------------------------------------------------------------

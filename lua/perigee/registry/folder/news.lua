@@ -4,7 +4,7 @@
 -- seconds after.
 --
 -- Each change of a name is reported again after some milliseconds, and twice
--- more later: when a process dies, the kernel reports it just before it
+-- more later, because the kernel reports the death of a process just before it
 -- releases the lock of the name.
 local changes = require "perigee.registry.changes"
 local descriptors = require "perigee.descriptor"

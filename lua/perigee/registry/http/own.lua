@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- The token that a control server has for the user whose process it is. It is
--- new with each life of the server, and lies in a file that only this user can
--- read, in the folder of names (folder/where), which is named after where the
--- server listens:
+-- new with each life of the server. It lies in a file that only this user can
+-- read, in the folder of names (folder/where). The file is named after the
+-- address at which the server listens:
 --
 --   .ctrl-ADDRESS-PORT
 --
@@ -61,8 +61,8 @@ local function is_private(base)
 end
 
 --- The token for a server (a URL, SCHEME://HOST:PORT), or nil; and the URL at
--- which to ask it, which names an address instead of localhost, unless a
--- certificate tells who it is.
+-- which to ask the server. That URL has an address in place of localhost,
+-- unless a certificate identifies the server.
 function M.find(url)
   local scheme, host, port = url:match "^(https?)://(.*):(%d+)$"
   if not scheme then return nil, url end

@@ -5,8 +5,9 @@
 -- Redis reports nothing when a TTL ends. So the TTL of an entry is read, which
 -- is its holder's choice, and read again when that is over: the entry is gone
 -- or has a new TTL.
--- A new connection goes on from the last id read, and looks at once at those
--- whose TTL is over, so that however often it breaks no end is missed.
+-- A new connection goes on from the last id that was read. It looks at once at
+-- the names whose TTL is over, so no end is missed however often connections
+-- break.
 --
 -- All entries are read again if the stream does not continue from there (the
 -- server was emptied or replaced). An entry that is missing then is reported as

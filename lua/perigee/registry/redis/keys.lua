@@ -46,9 +46,9 @@ function M.time(reply)
   return tonumber(reply[1]) * 1000 + math.floor(tonumber(reply[2]) / 1000)
 end
 
---- The number of a taking at such a time: greater than that of other, the entry
--- before (or nil), and than those of all takings before, unless the server's
--- time has gone back since.
+--- The number of a taking at a time of the server's. It is greater than the
+-- number in other, the entry before (or nil). It is greater than those of all
+-- takings before, too, unless the server's time has gone back since.
 function M.term(reply, other)
   local micros = tonumber(reply[1]) * 1e6 + tonumber(reply[2])
   return math.max(micros, (other and other.term or 0) + 1)
