@@ -65,8 +65,8 @@ local function still(agent, entry)
   return nil, not found and err.kind ~= "not_found" and err or nil
 end
 
--- Waits until the registry has no entry of that life, or one that it should not
--- have if its holder were dead.
+-- Waits until the registry has no entry of that life any more, or until the
+-- holder turns out to live.
 local function follow(agent, entry)
   repeat
     pause(agent.registry.ttl)

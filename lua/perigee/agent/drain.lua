@@ -1,9 +1,9 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Agent:drain. The core tells the peers, whose later calls it refuses unread
--- (native/session/drain.c). Calls of peers that do not understand that find no
--- methods: a draining engine has none but the description, so that those of an
--- agent that does not drain cost nothing for it (reply.lua). engine.draining
--- has the methods that there were, or is false.
+-- Agent:drain. The core tells the peers, and refuses their later calls unread
+-- (native/session/drain.c). A peer of an old build does not understand that.
+-- Its calls find no methods, because a draining engine has none but the
+-- description. So an agent that does not drain pays nothing for it (reply.lua).
+-- engine.draining has the methods that there were, or is false.
 --
 --   state     event                                       becomes
 --   serving   drain                                       draining
@@ -18,7 +18,8 @@
 --
 -- An agent whose name may be another's is suspended (agent/tenure.lua): it
 -- drains until it has the name again, and then serves in new sessions.
--- agent.leaving says that the program has had it drain, which is for good.
+-- agent.leaving says that the program has had the agent drain, which is for
+-- good.
 local check = require "perigee.runtime.check"
 local errors = require "perigee.runtime.errors"
 local futures = require "perigee.runtime.future"

@@ -1,7 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Does an agent's entry still fit into its registry with one more region or
--- service? That is said where one is added, before it is: an entry that only
--- the registry refuses stays as it was before, and nobody finds what is new.
+-- Checks that an agent's entry still fits into its registry with one more
+-- region or service, before that is added. Otherwise only the registry would
+-- refuse the entry, the entry before would stay, and nobody would find what is
+-- new.
 local entries = require "perigee.registry.entry"
 local errors = require "perigee.runtime.errors"
 local leases = require "perigee.agent.lease"

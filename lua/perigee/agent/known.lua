@@ -1,8 +1,9 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- Names that an agent knows without asking its registry: those that its
--- watches tell, and else those of the registry's last answer. The former is as
--- good as an answer while the watch hears from the registry; all else may be
--- out of date, and is given away only as copies whose field `stale` is true.
+-- watches tell, and else those of the registry's last answer. A watch's names
+-- are as good as an answer while the watch hears from the registry. All others
+-- may be out of date, and are given away only as copies whose field `stale` is
+-- true.
 local entries = require "perigee.registry.entry"
 
 local M = {}

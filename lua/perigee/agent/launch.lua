@@ -109,8 +109,9 @@ local function hash(text)
 end
 jit.off(hash)
 
--- A launcher's text as a key: as it is, if it is one; else what can be read of
--- it, and a hash, so that two texts do not become one key.
+-- A launcher's text as a key. A text that is a valid key stays as it is. Any
+-- other becomes its readable characters and a hash, so that two texts do not
+-- become one key.
 local function key_of(text)
   if not text or not check.key(text) then return text end
   local most = check.KEY - 1 - 16

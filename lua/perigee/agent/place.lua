@@ -41,9 +41,9 @@ local function gives_way(agent, holder)
     or probe.is_dead(agent, holder)
 end
 
--- Holds a name. A live holder keeps it, unless it drains; from a dead one it is
--- taken, if that one still has it. Returns what is held, a folder's address and
--- when it was asked for; or nil and an error.
+-- Holds a name. A live holder keeps its name, unless it drains. A dead holder's
+-- name is taken, if that holder still has it. Returns what is held, a folder's
+-- address and when it was asked for; or nil and an error.
 local function hold_from_other(agent, registry, entry)
   local asked = native.uptime()
   local held, err = registries.hold(registry, entry)

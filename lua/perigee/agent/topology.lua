@@ -1,10 +1,10 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- Has an agent follow the topology of its scope, if its registry has one: it
--- connects to those it is joined with, and reports whom it is connected to.
+-- connects to the agents that it is joined with, and reports its connections.
 --
 -- An agent that no topology names costs nothing: the registry's answers to its
--- renewals tell it that one does. From then on it watches the topology, until
--- that does not name it any more.
+-- renewals tell it when one does. From then on the agent watches the topology,
+-- until the topology does not name it any more.
 --
 --   state       event                              becomes
 --   idle        an answer says that it is named    following

@@ -225,10 +225,10 @@ local function submit_writer(binding, method, handle, writer, deadline)
   return operation, writer
 end
 
--- Submits a call. Returns its operation and what must stay alive for it; or
--- nil, an error, and true if its writer has filled a loan already, which it
--- does once for each session. deadline is that of a call that has waited for
--- room, else nil.
+-- Submits a call. Returns the operation and what must stay alive for it; or
+-- nil, an error, and true if the writer has filled a loan already. A writer
+-- fills one loan for each session. deadline is that of a call that has waited
+-- for room, else nil.
 local function submit(binding, method, payload, deadline)
   local handle = binding.session.handle
   if not handle then return nil, outcome.gone(binding, method) end
@@ -248,9 +248,9 @@ end
 
 -- ---- Room ------------------------------------------------------------------
 
--- Tells whether a call has failed only because no block is free for its
--- writer's loan, or calls before it wait for one, so that it may wait. place:
--- where it waits, nil before that; written: has its writer filled a loan?
+-- Tells whether a failed call may wait: no block is free for its writer's loan,
+-- or calls before it wait for one, and nothing else is wrong. place: where it
+-- waits, nil before that; written: has its writer filled a loan?
 local function waits(payload, place, operation, err, written)
   return not operation and err.kind == "no_memory" and not written
     and type(payload) == "function" and not (place and room.over(place))

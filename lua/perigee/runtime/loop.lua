@@ -108,8 +108,8 @@ end
 -- it too, and waits would be interpreted. So the first event of a batch, and a
 -- single engine, are handled outside of loops.
 
--- Handles the rest of engine's batch; false if it has to wait. After target has
--- ended, goes on only with completions of own operations, so that a caller that
+-- Handles the rest of engine's batch; false if it has to wait. It goes on only
+-- with completions of own operations once target has ended. So a caller that
 -- waits for many in turn finds most of them ended, on a path without a loop,
 -- which LuaJIT compiles into the caller's.
 local function drain(engine, worker, target)
@@ -147,8 +147,9 @@ local function pass(worker, target)
   return quiet
 end
 
--- Stops the loop; or, where the program has given on_signal, calls that for the
--- first signal: it has as long as it takes, and the next signal stops the loop.
+-- Stops the loop. If the program has given on_signal, the first signal calls
+-- that instead, which may take as long as it likes; the next signal stops the
+-- loop.
 local function signalled()
   local f = state.on_signal
   state.on_signal = false

@@ -1,11 +1,11 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- A rendezvous of n agents, which needs nothing of a registry but what agents'
--- own names need. There are n places and one decision, which are names that
--- agents hold, in front of which the registry's lists stop (they begin as
--- generated names do). An entry's metadata has the ticket of the one call of
--- rendezvous that holds it, and, once that call knows it, the result: the names
--- and tickets of those who meet. A call that has another ticket than those in a
--- result has nothing to do with it.
+-- own names need. There are n places and one decision. These are names that
+-- agents hold; no list of a registry shows them, because they begin as
+-- generated names do. Each call of rendezvous has a ticket, which is in the
+-- metadata of its entry. The metadata also has the result, once the call knows
+-- it: the names and tickets of those who meet. A call whose ticket is not in a
+-- result has nothing to do with that result.
 --
 --   a call      event                                   becomes
 --   seeking     a place is free, or its holder dead     waiting
@@ -25,11 +25,11 @@
 --                                                       free
 --   any         time is over, the agent's close         over
 --
--- All have the same result. To put it into the decision one has to hold that,
--- which the registry checks by the epoch; whoever returns has found the
--- decision unchanged after its own place had the result; and whoever holds the
--- decision next looks at all places first. Nobody leaves before all others know
--- the result or are gone, so nobody waits for who has left.
+-- All have the same result. Only the holder of the decision can put a result
+-- there; the registry checks that by the epoch. A call that returns has found
+-- the decision unchanged after its own place had the result. The next holder of
+-- the decision looks at all places first. Nobody leaves before all others know
+-- the result or are gone, so nobody waits for one that has left.
 local asks = require "perigee.registry.ask"
 local entries = require "perigee.registry.entry"
 local errors = require "perigee.runtime.errors"
