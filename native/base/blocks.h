@@ -3,9 +3,9 @@
  * blocks.h - an allocator of power-of-two blocks over a space of offsets.
  *
  * The memory behind the offsets may be shared with a peer that writes anything
- * into it, so the allocator stores nothing there. What it knows of blocks is in
- * a private table with one entry for each smallest block; entries are touched
- * only for space that was used. Blocks are aligned to their size.
+ * into it, so the allocator stores nothing there. A private table has one entry
+ * for each smallest block. Its entries are touched only for space that was
+ * used. Blocks are aligned to their size.
  *
  *   state   event   becomes
  *   none    bump    cold      fresh space, handed out in order
@@ -14,8 +14,8 @@
  *                             that was given last first
  *   warm    idle    cold      the caller gives its pages back to the system
  *
- * If no block of a size is free, a larger one is split. If none of those is
- * free either, adjacent free blocks are joined.
+ * A larger block is split if no block of a size is free. Adjacent free blocks
+ * are joined if none of those is free either.
  */
 #ifndef BLOCKS_H
 #define BLOCKS_H
@@ -82,8 +82,8 @@ struct blocks_note blocks_noted(const struct blocks *blocks, uint64_t offset);
 void blocks_cool(struct blocks *blocks, uint64_t from, uint64_t to);
 
 /* Returns how many warm bytes are worth keeping: all but those that nobody took
- * since the previous look. Of these, half is given up at the first look that
- * finds them unused and the rest at the second. Looks are numbered by the
+ * since the previous look. Half of these is given up at the first look that
+ * finds them unused, and the rest at the second. Looks are numbered by the
  * caller. */
 uint64_t blocks_keep(struct blocks *blocks, uint32_t look);
 

@@ -72,8 +72,8 @@ void record_encode_traced(const struct record *r, uint8_t *bytes,
   bytes[29] = RECORD_TRACED / 8;
 }
 
-/* The peer may write while this side reads. What is checked must be what is
- * used, so the compiler must not read the ring a second time. */
+/* The peer may write while this side reads. The checked value must be the used
+ * value, so the compiler must not read the ring a second time. */
 static void copy_once(void *to, const uint8_t *from, uint64_t length) {
   memcpy(to, from, length);
   __asm__ volatile("" ::: "memory");

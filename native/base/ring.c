@@ -42,8 +42,8 @@ void ring_open(struct ring_in *r, const uint8_t *bytes, uint64_t size,
                         .key = key};
 }
 
-/* After a skip to the start comes a record: no other skip, and not one that is
- * too long. Only the units that were looked at count, as the peer may write the
+/* A record follows a skip to the start: no other skip, and not one that is too
+ * long. Only the units that were looked at count, as the peer may write the
  * word again. */
 __attribute__((noinline, cold)) int ring_rare(struct ring_in *r, uint64_t units,
                                               const uint8_t **bytes,

@@ -10,8 +10,8 @@
  * comes later still finds something free: these are the dynamic thresholds by
  * which switches share one memory among their ports. Besides, every peer may
  * hold `least`; from the reserve, no peer takes more than a part of what is
- * left, so the next peer always finds some, however many there are. What a peer
- * with much can be made to give back is taken from it (messages_sweep).
+ * left, so the next peer always finds some, however many there are. A peer with
+ * much loses what it can be made to give back (messages_sweep).
  *
  * Which sessions count as one peer, once it is known:
  *   over a Unix socket   one process, which the kernel names; also after
@@ -25,6 +25,40 @@
  *                        a new peer, and new peers share what others have left.
  *                        Sessions that this side dialed count one by one.
  *   without a socket     one session
+ *
+ * Pooled blocks count by the pages of their length, from when they are promised
+ * to when they are given back. The cost of a request is estimated from earlier
+ * replies (reply_size), so few requests are read at once from a peer that asks
+ * for much. A sixteenth of the table of operations, at least nine, is for
+ * peers.
+ *
+ *   what                  is taken when              beyond the peer's share
+ *   operations            a record is read           its requests stay in its
+ *                                                    ring
+ *   kept operations       one ends with a loan open  a loan to it is refused
+ *   pooled bytes          a block is promised; the   no_memory. Fragments that
+ *                         unexpected queue grows     no window bounds wait in
+ *                                                    their stream; others end
+ *                                                    the session
+ *   exposed bytes         a reply is left with the   its request waits
+ *                         peer, or room is taken     (loan.c), then no_memory
+ *   lent bytes            an own request is lent or  a loan is refused; staging
+ *                         staged                     waits
+ *   unread replies        they are sent              its requests stay in its
+ *                                                    ring
+ *   address space         its memory is mapped       its session, or its
+ *                                                    region, is refused
+ *   staging in turn       a payload is the first     the payload is pulled
+ *   segments              one is made for it, or     blocks of other segments
+ *                         its own is mapped          are lent; its session
+ *                                                    ends in no_memory
+ *   descriptors           it is authenticated; a     it is refused
+ *   and sessions          stream attaches
+ *
+ * The program's time is bounded in another way: the next poll brings at most
+ * BUDGET of the long replies that this poll's requests ask for. With
+ * PERIGEE_DEBUG the engine aborts if the sums of the levels differ, or if an
+ * ended session still holds something.
  */
 #ifndef SHARES_H
 #define SHARES_H

@@ -29,11 +29,11 @@
  *                                          from one to the next
  *
  * The numbers of cores and processes need not be known: an engine that yields
- * learns whether another process wanted the core. What runs meanwhile is mostly
- * the peer that the wait is for, or a process that sleeps soon; so two
- * processes on one core hand it to each other, without sleeps and wake-ups. A
- * process that computes keeps a core for milliseconds; against it, an engine
- * gets its share of the core by not yielding.
+ * learns whether another process wanted the core. Mostly the peer that the wait
+ * is for runs meanwhile, or a process that sleeps soon. So two processes on one
+ * core hand it to each other, without sleeps and wake-ups. A process that
+ * computes keeps a core for milliseconds; against it, an engine gets its share
+ * of the core by not yielding.
  *
  * Belongs to the engine's thread. Cost: nothing for what is found within a
  * moment (64 polls of one session, with 3 us of pauses); after that one system call of

@@ -17,14 +17,14 @@
  *                                   loan that the request was
  *   orphaned   let_go    free       the late reply came, or the session is gone
  *
- * A record is published before this side keeps the message. If there is no room
- * in the ring, the operation waits in the session's backlog. A request that the
+ * A record is published before this side keeps the message. The operation waits
+ * in the session's backlog if there is no room in the ring. A request that the
  * program fills in place (loan.h) is a stage, if it is short, of which commit
  * copies into the ring; a long one is a block that the peer reads. The reply is
  * brought to where the caller wants it.
  *
- * If an operation ends while asynchronous copies of its memory are in progress,
- * quiet_wait is set and its event comes when they are done.
+ * An operation that ends while asynchronous copies of its memory are in
+ * progress has quiet_wait set, and its event comes when the copies are done.
  */
 #include <string.h>
 
@@ -122,9 +122,10 @@ static void call_tell(struct operation *op) {
   operation_event(op, op->class->event);
 }
 
-/* May its mark stay until its event has been polled (given)? That of a reply
- * which is read in place must. The peer looks at no mark again once it has
- * answered a request that was all in its record by a reply that was, too. */
+/* May its mark stay until its event has been polled (given)? The mark of a
+ * reply which is read in place must. The peer looks at no mark again once it
+ * has answered a request that was all in its record by a reply that was,
+ * too. */
 static bool call_mark_lingers(const struct operation *op, int status) {
   bool alone = !op->by_reference && !op->has_parts && !op->lent && !op->parent;
   return status == PERIGEE_OK && (op->in_place || alone);

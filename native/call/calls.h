@@ -1,6 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * calls.h - the kinds of operations: what sessions and the engine need of them.
+ *
+ * The path of a small call. perigee_call takes an operation, and marks it live
+ * in a word that the peer can read. It writes header, arguments and, last, the
+ * record's first word into the peer's ring. Then it looks whether the peer
+ * sleeps. The next poll looks again, behind a fence, for a peer that fell
+ * asleep at that moment. The peer's poll finds the word, copies and checks the
+ * header, and gives REQUEST. Raw bytes are read in the ring. Typed ones are
+ * copied and scanned first (typed.h), in portions if they are long.
+ * perigee_reply does the same in the other direction.
+ *
+ * The time of such a call is that of cache lines which move between two cores,
+ * not that of instructions. No line with an index moves, because a record's
+ * first word tells by itself that the record is there (ring.h). A record's
+ * first line is written last and at once (outgoing_put_head), because the peer
+ * polls it and may take it away between two stores. Nobody reads the line of
+ * the next record while it is about to be written (wait.c). A wait pauses twice
+ * between two polls, because the more often a line is polled, the more often it
+ * moves. A poll looks at the rings of a session without a call (lane.h): two
+ * loads and comparisons if there is nothing else to do.
  */
 #ifndef CALLS_H
 #define CALLS_H

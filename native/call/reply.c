@@ -385,8 +385,8 @@ int perigee_reply_abort(struct perigee_engine *engine, int served) {
 }
 
 /* The operation owns the block from here on. A head in the arena is referred to
- * where it is. If the request's head was pulled into a block of ours, the
- * program has read it by now. */
+ * where it is. The program has read the request's head by now, if it was pulled
+ * into a block of ours. */
 static int reply_block(struct operation *op, const struct loan *loan,
                        uint64_t length) {
   struct perigee_message m = {.head = loan->pointer, .length = length};

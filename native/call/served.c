@@ -35,8 +35,8 @@
  * A reply is always sent, even to a call that has ended, as it releases the
  * request's loan.
  *
- * The program may take long to decode a request that is HELD. Until the program
- * has started it (perigee_started), the ring behind it is not read, as while a
+ * The program may take long to decode a request that is HELD. The ring behind
+ * it is not read until the program has started it (perigee_started), as while a
  * request arrives.
  */
 #include "core/lock.h"

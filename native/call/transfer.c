@@ -38,7 +38,7 @@ struct perigee_prepared {
 
 /* ---- Checks ------------------------------------------------------------- */
 
-/* If no CPU reaches the memory, a remote payload's base is an offset. */
+/* A remote payload's base is an offset if no CPU reaches the memory. */
 static uint8_t *transfer_base(const struct window *window, uint64_t offset) {
   return (uint8_t *)((uintptr_t)window->pointer + offset);
 }

@@ -43,8 +43,8 @@ struct perigee_stream_to {
   const char *authorities, *certificate, *key;
 };
 
-/* What a stream waits for: its descriptor is readable or writable, or that many
- * milliseconds have passed, whatever comes first. */
+/* The next event that a stream waits for: its descriptor is readable or
+ * writable, or that many milliseconds have passed, whichever comes first. */
 struct perigee_stream_wait {
   int32_t descriptor, milliseconds; /* each -1: none */
   uint8_t readable, writable;
@@ -138,7 +138,8 @@ struct perigee_http_request {
   uint8_t streamed;
 };
 
-/* What has come of an answer. All is valid until the next step, take or end. */
+/* The part of an answer that has come. All is valid until the next step, take
+ * or end. */
 struct perigee_http_answer {
   int32_t status;   /* HTTP's; 0: the head is not complete yet */
   int32_t result;   /* 0: goes on; 1: complete; else the failure's status */
@@ -234,12 +235,12 @@ PERIGEE_API int64_t perigee_from_base64(char *into, uint64_t capacity,
 
 struct perigee_web;
 
-/* What a server is to be. It listens at host (a name or a number) and port (0:
- * a free one). certificate and key: texts in PEM, for TLS 1.2 or 1.3; or NULL
- * for a server without TLS. A connection that has not sent a whole request, or
- * taken an answer, within `patience` seconds is closed, whatever it has sent or
- * taken of it; one that has sent no head at all within 5. Beyond `connections`
- * the address that has most silent ones loses its oldest one. */
+/* The settings of a server. It listens at host (a name or a number) and port
+ * (0: a free one). certificate and key: texts in PEM, for TLS 1.2 or 1.3; or
+ * NULL for a server without TLS. A connection that has not sent a whole
+ * request, or taken an answer, within `patience` seconds is closed, whatever it
+ * has sent or taken of it; one that has sent no head at all within 5. Beyond
+ * `connections` the address that has most silent ones loses its oldest one. */
 struct perigee_web_to {
   const char *host, *certificate, *key;
   uint16_t port;
@@ -393,7 +394,7 @@ struct perigee_known {
   char bytes[];
 };
 
-/* What a record is made of; a part may be NULL. */
+/* The parts of a record; a part may be NULL. */
 struct perigee_known_from {
   const char *part[PERIGEE_KNOWN_PARTS];
   uint32_t length[PERIGEE_KNOWN_PARTS];

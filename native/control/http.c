@@ -108,8 +108,8 @@ static curl_socket_t open_socket(void *unused, curlsocktype type,
                 address->protocol);
 }
 
-/* What is the same for all calls. QUICK_EXIT: the end of a call does not wait
- * for a look-up of its host's name. */
+/* Sets what is the same for all calls. QUICK_EXIT: the end of a call does not
+ * wait for a look-up of its host's name. */
 static bool set_manners(CURL *easy) {
   int bad = 0;
   bad |= curl_easy_setopt(easy, CURLOPT_OPENSOCKETFUNCTION, open_socket);
@@ -132,9 +132,9 @@ static int set_text(CURL *easy, CURLoption option, const char *text) {
   return text ? (int)curl_easy_setopt(easy, option, text) : 0;
 }
 
-/* Where authorities are given, no others are trusted: libcurl would also take
- * those in its folder. OpenSSL asks the terminal for a key's password, and
- * blocks, unless it is given one. */
+/* No others are trusted if authorities are given: libcurl would also take those
+ * in its folder. OpenSSL asks the terminal for a key's password, and blocks,
+ * unless it is given one. */
 static int set_tls(CURL *easy, const struct perigee_http_request *request) {
   int bad = 0;
   if (request->authorities)

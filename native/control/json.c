@@ -3,8 +3,8 @@
  * json.c - scans JSON (RFC 8259) that others have written, piece by piece; and
  * bytes as text, for protocols that are made of JSON.
  *
- * A token that lies within one piece is told where it lies. One that goes on in
- * the next piece, or has an escape, is gathered in `aside`.
+ * A token that lies within one piece is reported by its place there. One that
+ * goes on in the next piece, or has an escape, is gathered in `aside`.
  *
  *   next      after                          becomes
  *   VALUE     [ {                            FIRST KEY_FIRST
@@ -27,15 +27,16 @@
 #include "control/control.h"
 #include "perigee.h"
 
-/* At most: tables in one another (bits of `lists`); values in one, as it is at
- * once that LuaJIT enlarges a table; bytes of a number. */
+/* Limits: tables in one another (bits of `lists`); values in one table, because
+ * LuaJIT enlarges a table in one go; bytes of a number. */
 enum { DEEPEST = 32, WITHIN = 1 << 18, DIGITS = 128 };
-/* What a decoder needs in LuaJIT, about: for a table, a place in a list, a key
- * and its place (most keys are there many times), and a text. */
+/* About the memory that a decoder needs in LuaJIT: for a table, a place in a
+ * list, a key and its place (most keys are there many times), and a text. */
 enum { TABLE = 64, PLACE = 16, PAIR = 40, STRING = 32 };
 
 enum awaited { VALUE, FIRST, KEY_FIRST, KEY, COLON, AFTER, END };
-/* What the token that goes on is; and, within a text, what the last byte was. */
+/* The kind of the token that goes on in the next piece; ESCAPE: its last byte
+ * was a backslash in a text. */
 enum inside { NOTHING, WORD, TEXT, ESCAPE };
 
 struct perigee_json {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * known.c - the records of a control server.
+ * known.c - the records of a control server that has a file of its own, in C
+ * and not in Lua's heap (lua/perigee/control/known.lua tells why).
  */
 #include "control/control.h"
 

@@ -28,8 +28,8 @@ static int bound(const struct addrinfo *to) {
   if (made < 0)
     return -1;
   setsockopt(made, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  /* Who listens at all addresses of a host leaves none of them, and no client's
-   * token, to another user's program. */
+  /* A server that listens at all addresses of a host leaves none of them, and
+   * no client's token, to another user's program. */
   if (to->ai_family == AF_INET6)
     setsockopt(made, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
   setsockopt(made, SOL_SOCKET, SO_SNDBUF, &sent, sizeof sent);

@@ -3,8 +3,8 @@
  * redis.c - Redis' protocol over a stream, by hiredis' formatter and reader.
  *
  * Commands are queued in one buffer. The reader gets the bytes that have
- * arrived and makes replies of them, in the order of the commands. What it would
- * keep and make of a server's answer is bounded before it does.
+ * arrived and makes replies of them, in the order of the commands. The memory
+ * that it would take for a server's answer is bounded before it does.
  */
 #include "control/bytes.h"
 #include "control/stream.h"
@@ -21,10 +21,10 @@ enum { QUEUED = 64 << 20 };
 /* Bytes that are read at once: others have their turn, whatever a server
  * sends. */
 enum { CHUNK = 32 << 10 };
-/* Of a reply at most: its bytes, those of a text and of a line in it, and the
- * replies in it. */
+/* The limits of a reply: its bytes, those of a text and of a line in it, and
+ * the replies in it. */
 enum { REPLY = 64 << 20, TEXT = 2 << 20, LINE = 16 << 10, WITHIN = 1 << 16 };
-/* Of the head of a text: "$", its length, and the end of the line. */
+/* The bytes of a text's head: "$", its length, and the end of the line. */
 enum { HEAD = 32 };
 
 #if HIREDIS_MAJOR > 0

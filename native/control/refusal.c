@@ -164,7 +164,7 @@ static const struct refusal
 
 /* ---- Headers ------------------------------------------------------------- */
 
-/* What a walk over all headers finds. */
+/* The findings of a walk over all headers. */
 struct found {
   unsigned hosts, lengths, codings;
   const char *host, *origin, *length, *coding, *expected;

@@ -32,7 +32,7 @@ struct refusal;
 
 extern const struct refusal REFUSED_CROWD; /* there are too many connections */
 
-/* What a head is checked for. */
+/* The limits and names that a head is checked for. */
 struct head {
   struct MHD_Connection *wire;
   const char *version, *target;

@@ -36,8 +36,8 @@ enum { WEB_BULK = 64 << 20 };
  * short. */
 enum { CROWDED = 1000 };
 
-/* What a connection waits for its peer to do (web_lines.c): to send its first
- * head; another one; the rest of a request; to take an answer. */
+/* The action of its peer that a connection waits for (web_lines.c): to send its
+ * first head; another one; the rest of a request; to take an answer. */
 enum web_line {
   LINE_FRESH,
   LINE_IDLE,
@@ -47,8 +47,8 @@ enum web_line {
   LINE_NONE = LINES
 };
 
-/* Where connections come from. owing: those of them that are to send something;
- * strangers: streams of who is not trusted. */
+/* The origin of connections. owing: those of them that are to send something;
+ * strangers: streams of clients that are not trusted. */
 struct origin {
   LIST_ENTRY(origin) in_all;
   uint64_t key[2];

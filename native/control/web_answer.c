@@ -2,10 +2,11 @@
  *
  * web_answer.c - answers to requests, and streams of parts; the end of a request.
  *
- * What was told and not sent is bounded for each stream (`queued`), and for all
- * together (`backlog`): then the streams end that have been behind for longest. A
- * client sees that it was cut off, as a stream's last chunk is missing, and has
- * whole parts before that; it comes back and says what it has.
+ * The bytes that were told and not sent are bounded for each stream (`queued`),
+ * and for all together (`backlog`). Beyond that the streams end that have been
+ * behind for longest. A client sees that it was cut off, as a stream's last
+ * chunk is missing, and has whole parts before that; it comes back and says
+ * what it has.
  */
 #include "control/web.h"
 #include "perigee.h"
@@ -55,7 +56,7 @@ static void web_give_up(struct request *r) {
 
 /* ---- Headers ------------------------------------------------------------- */
 
-/* What a walk over the headers looks for, and finds. */
+/* The header that a walk looks for, and its findings. */
 struct values {
   const char *name, *first;
   struct bytes *joined;
@@ -149,7 +150,8 @@ static void leave_behind(struct request *r) {
   r->behind = false;
 }
 
-/* Who takes something goes to the end of those who are behind. */
+/* A stream whose client takes something goes to the end of those that are
+ * behind. */
 static void note_behind(struct request *r) {
   leave_behind(r);
   if (bytes_length(&r->text) == 0)

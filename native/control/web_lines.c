@@ -5,14 +5,14 @@
  *
  * A connection stands in one line, behind those that began to wait before it;
  * so only the first of a line has to be looked at to find who is too slow.
- * While the program has its request, and as a stream, it stands in none.
+ * It stands in none while the program has its request, and as a stream.
  *
- * If there are more connections than may be, the origin that has most of those
- * that owe a request loses its oldest one. So a crowd takes places from itself
- * alone, and one that has just come is heard first, as long as the others are
- * silent. Who was answered, and does not take it, loses its place when nobody
- * owes a request. Only where all others are served is one told that there are
- * too many.
+ * The origin that has most of the connections that owe a request loses its
+ * oldest one, if there are more connections than may be. So a crowd takes
+ * places from itself alone, and one that has just come is heard first, as long
+ * as the others are silent. A connection that was answered, and does not take
+ * the answer, loses its place when nobody owes a request. A newcomer is told
+ * that there are too many only if all others are being served.
  */
 #include "control/web.h"
 #include "perigee.h"

@@ -14,7 +14,7 @@
  *   operations     the unused end of their table; low numbers are handed out
  *                  first (operation.c)
  *   malloc's heap  what it keeps of sessions, once only few more of them end.
- *                  As that is one call of any length, it is made before a
+ *                  The call for that may take any time, so it is made before a
  *                  sleep, or one look later if the engine does not sleep
  *
  * So memory that is used now and then stays, and a second after a flood little

@@ -11,6 +11,15 @@
  *
  * A private region, without a name and without rights for peers, has no slot:
  * no peer can ever ask for it, so as many may be as there is memory.
+ *
+ * A peer that looks up a region by its name is told length, rights, slot and
+ * generation, and for each lane that reaches the region a key. The owner's half
+ * of that lane has exported the key, and only the peer's half looks into it
+ * (groups.h, Access). Over shared memory a key is the region's memfd, and over
+ * RDMA its rkeys. Over TCP there is none: the owner is asked for each access.
+ * The keys of a closed region are stale, because each copy compares the
+ * generation. Older builds understand that, too: shared memory is told as it
+ * always was, and an RDMA lane writes keys only to a peer that reads them.
  */
 #ifndef REGION_H
 #define REGION_H

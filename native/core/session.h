@@ -15,7 +15,7 @@
 
 enum { STREAMS_MAX = 16 };
 
-/* How far the handshake is. The table of this machine is in
+/* The progress of the handshake. The table of this machine is in
  * wireup/wireup.c. */
 enum wireup_step {
   WIREUP_NEW,
@@ -75,7 +75,7 @@ struct wireup_class {
   void (*fail)(struct perigee_session *, int status, const char *reason);
 };
 
-/* What a session without a socket does in each poll (wireup/endpoint.c). */
+/* The work of a session without a socket in each poll (wireup/endpoint.c). */
 struct alone_class {
   void (*poll)(struct perigee_session *);
 };

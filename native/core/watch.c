@@ -18,15 +18,15 @@
  * So a sleep is one or two system calls (signals.c), where it was a look, the
  * sleep, and up to two looks after it.
  *
- * No event is lost. What the sleep takes from epoll it gives to the watchers
+ * No event is lost. The sleep gives what it takes from epoll to the watchers
  * before anything else is done (a poll, a timer, the program), so that no
  * watcher can be gone by then. A patient watcher may be kept for the next poll;
  * it is forgotten when any descriptor is removed or changed, as it may have
  * been its own, and epoll reports it again, because its descriptor is
  * level-triggered. A look that was left out is made by the sleep, for which
  * what was ready before is as good as what becomes ready then; where the poll
- * before it finds something, so that nobody sleeps, the next poll looks. Who
- * does something else after a sleep, and polls later, looks again.
+ * before it finds something, so that nobody sleeps, the next poll looks. A
+ * caller that does something else after a sleep, and polls later, looks again.
  */
 #include "watch.h"
 

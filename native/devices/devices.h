@@ -7,6 +7,10 @@
  * can be told where the library is missing, and tested where no device is.
  * Addresses, states and counters come from the kernel; names come from the
  * machine and from users, and the length of each is checked.
+ *
+ * The rule of choice: the fastest active port, the first by name among equals.
+ * Of its GIDs RoCE v2 goes before v1, and IPv4 before IPv6 before link-local.
+ * The options nics and gid override the rule.
  */
 #ifndef DEVICES_H
 #define DEVICES_H

@@ -5,8 +5,8 @@
  * wait; reads the records of every session; steps every operation that moves;
  * and gives events again.
  *
- * Which sessions a poll looks at: the hot ones. Many sessions idle while few
- * work; idle ones are parked, and cost a poll nothing.
+ * A poll looks at the hot sessions only. Many sessions idle while few work;
+ * idle ones are parked, and cost a poll nothing.
  *
  *   state    event                                        becomes
  *   out      it opened                                    hot
@@ -20,25 +20,35 @@
  *
  * A parked session is in the state of every session of a sleeping engine
  * (wait.c): its lane is armed, so the peer wakes this side by a frame on the
- * session's socket for whatever it does. What the lane itself waits for comes
- * by a watched descriptor, or by hot_activate. The wake-up is seen at the next
- * look at the sockets.
+ * session's socket for whatever it does. News that the lane itself waits for
+ * comes by a watched descriptor, or by hot_activate. The wake-up is seen at the
+ * next look at the sockets.
  *
  * No wake-up is lost. To park a session: arm its lane (a fenced store), then
  * poll it, then take it off the list, without a look at the sockets in between.
- * What the peer did before it could see the lane armed is found by that poll,
+ * That poll finds whatever the peer did before it could see the lane armed,
  * because of the two fences (arm; wanted, or session_sure), and the session
- * stays hot. For what it does later the peer sends a frame. That is read after
- * the session left the list, and anything that is read from a session's socket
- * makes it hot. The peer sends one frame for each arming, so the lane is armed
- * again each time. The poll counts only if it looked at everything: a session
- * whose requests are not read now, for lack of room or because one before them
- * is still landing or not started, stays hot. spec/model/park.pml is a model of
- * this.
+ * stays hot. The peer sends a frame for whatever it does later. The frame is
+ * read after the session left the list, and anything that is read from a
+ * session's socket makes it hot. The peer sends one frame for each arming, so
+ * the lane is armed again each time. The poll counts only if it looked at
+ * everything: a session whose requests are not read now, for lack of room or
+ * because one before them is still landing or not started, stays hot.
+ * spec/model/park.pml is a model of this.
  *
  * Frames alone (a keepalive, a late wake-up) do not count as use: the next poll
  * that finds nothing parks the session again. The session that was used last
  * stays hot, so that a single session never waits for a look at the sockets.
+ *
+ * A look at the sockets is one system call for all of them. It is made each
+ * SOCKETS_PARKED while any session is parked, otherwise each SOCKETS_EVERY. A
+ * sleeping engine wakes at once. A session is always hot if its lane cannot
+ * report by itself that it has something to do: its transport has no `rests`,
+ * or its lane has faults.
+ *
+ * These walk all sessions, the parked ones, too: closing the engine, a fork's
+ * child, making room among too many unauthenticated peers (unauth.c), and the
+ * counters of the whole engine.
  */
 #include <limits.h>
 #include <string.h>
@@ -83,8 +93,8 @@ static void schedule_disarm_one(struct perigee_session *s) {
   lanes_disarm(s);
 }
 
-/* Was no other hot session used later? Of several used at the same time, the
- * one that is left last counts. */
+/* Was no other hot session used later? The one that is left last counts if
+ * several were used at the same time. */
 static bool schedule_is_last(const struct perigee_session *s) {
   const struct node *n, *head = &s->engine->hot;
   for (n = head->next; n != head; n = n->next) {
@@ -152,7 +162,7 @@ static void schedule_disarm(struct perigee_engine *engine) {
 
 /* ---- Sleeping ------------------------------------------------------------ */
 
-/* ns. What goes on without an event is looked at after so long. */
+/* ns. Work that goes on without an event is looked at after so long. */
 static const int64_t SOON = 50000;
 
 void engine_arm(struct perigee_engine *engine) {
@@ -448,8 +458,8 @@ static inline bool poll_tick_is_due(struct perigee_engine *engine) {
   return ++engine->idle * looks >= LOOKS_PER_TICK;
 }
 
-/* Before and after a sleep every session and operation is looked at: returns
- * whether this is such a poll. A peer that woke this side mostly has sent a
+/* Returns whether this poll is before or after a sleep: such a poll looks at
+ * every session and operation. A peer that woke this side mostly has sent a
  * record. That comes first; the wake frame is read by the next poll. */
 static __attribute__((noinline)) bool
 poll_begin_unusual(struct perigee_engine *engine) {

@@ -27,8 +27,8 @@
  * A turn of the thread (engine_progress) is a poll that gives no events. Events
  * wait in the engine's lists for the program's next poll. The options
  * operations, serving and pool bound them, as for a program that polls and does
- * not answer. What the program was shown stays where it is until the program
- * polls:
+ * not answer. Everything that the program was shown stays where it is until the
+ * program polls:
  *
  *   heads in rings     are copied by engines with a thread, so that rings
  *                      can be read on and their room given back meanwhile
@@ -45,6 +45,17 @@
  * A fork waits until no thread is in a turn, so that the child can close what
  * it has inherited. The child has no thread: engine_alive says so, and nothing
  * is locked.
+ *
+ * The thread serves one-sided access, look-ups and handshakes. It brings
+ * messages to posted receives, sends what waits, and keeps keepalives and
+ * timeouts going. A descriptor that the program watches wakes it at most once
+ * (watched.c).
+ *
+ * Costs. Every public function begins with one branch, which is all that an
+ * engine without a thread pays. With a thread each takes a lock, some 40 ns. A
+ * call that waits for the program to name its landing holds up the one-sided
+ * access of its session. Both threads use the clock and the plugins that were
+ * given to the engine, one thread at a time.
  */
 #include "polling.h"
 

@@ -9,10 +9,10 @@
  *
  * To sleep, a wait arms every session (a fenced store that peers read after
  * whatever they do for this side), except parked ones, which are armed already
- * (poll.c). It polls once more. Only if that finds nothing, it sleeps in epoll,
- * which the peer's wake frame ends: that poll leaves the look at the sockets to
- * the sleep (watch.c). An event that is found on the way is kept as the
- * engine's pending_event for the next perigee_poll.
+ * (poll.c). It polls once more. It sleeps in epoll only if that finds nothing;
+ * the peer's wake frame ends the sleep. The last poll leaves the look at the
+ * sockets to the sleep (watch.c). An event that is found on the way is kept as
+ * the engine's pending_event for the next perigee_poll.
  *
  * An event after a quiet time is mostly one call whose caller waits for it. So
  * the next perigee_poll gives that event at once and looks for nothing else:
@@ -78,7 +78,8 @@ static bool wait_found(struct perigee_engine *engine) {
   return engine->event_pending;
 }
 
-/* A wait that polls. Of several engines, the first one's time counts. */
+/* A wait that polls. The first one's time counts if there are several
+ * engines. */
 struct spinning {
   int64_t most; /* ns, the caller's limit */
   int64_t begun, limit;
@@ -194,7 +195,8 @@ int perigee_await(struct perigee_engine *engine, int operation,
   return await_owned(engine, operation, event, spin);
 }
 
-/* If another engine moved something, that took time, so the clock is read. */
+/* The clock is read if another engine moved something, because that took
+ * time. */
 static void wait_keep_time(struct perigee_engine *const *engines, int count) {
   for (int i = 1; i < count; i++)
     if (engines[i]->moved)

@@ -26,9 +26,9 @@
  * No wake-up is lost. EPOLL_CTL_MOD checks the descriptor itself, so the rearm
  * reports what came after READY. perigee_wait and perigee_arm poll before they
  * say that there is nothing, and that poll rearms before it looks at epoll.
- * While any descriptor is in state told, sockets_due makes the next poll look;
- * a poll that keeps what the program was shown, as the thread's does, leaves
- * that flag set.
+ * The flag sockets_due makes the next poll look while any descriptor is in
+ * state told. A poll that keeps what the program was shown, as the thread's
+ * does, leaves that flag set.
  *
  * Epoll forgets a descriptor that is closed without perigee_unwatch, unless a
  * copy of it is open elsewhere; then epoll may report the old file once more.

@@ -5,26 +5,26 @@
  *
  * A name is owned by a lock on "folder/name.lock", which the kernel drops when
  * the owner dies, however it dies. The owner of the lock also owns "name.sock":
- * it removes a dead owner's socket, and its own before it releases the lock. If
- * a file was unlinked between our open and our lock, it is what the last owner
- * left: the lock on it is worth nothing, and we try again.
+ * it removes a dead owner's socket, and its own before it releases the lock. A
+ * file that was unlinked between our open and our lock was left by the last
+ * owner. The lock on it is worth nothing, and we try again.
  *
  * An owner that yields its name stays in place until another takes it: it gives
  * up that lock, and keeps the one on its entry (below), by which readers see it
- * live. Whoever takes the name finds the first lock free and the second held,
- * and puts a new file in the place of the old one. The old owner removes files
- * only with the first lock on the file that is there: then they are its own,
- * and nobody is taking the name.
+ * live. The process that takes the name finds the first lock free and the
+ * second held, and puts a new file in the place of the old one. The old owner
+ * removes files only with the first lock on the file that is there: then they
+ * are its own, and nobody is taking the name.
  *
  * The one exception to "no global state": the names that this process owns are
  * listed, so that an exit without release leaves no files behind. A child made
  * by fork neither owns nor removes its parent's names (but a child that keeps
  * running without exec keeps the lock alive).
  *
- * Texts. What the holder of a name publishes is in the name's lock file, so it
- * disappears with the name and needs no cleanup of its own. The file has 8
- * bytes of length, 8 of a checksum, and the text. A reader that meets a write
- * under way sees a wrong checksum and reads again.
+ * Texts. The entry that the holder of a name publishes is in the name's lock
+ * file, so it disappears with the name and needs no cleanup of its own. The
+ * file has 8 bytes of length, 8 of a checksum, and the text. A reader that
+ * meets a write under way sees a wrong checksum and reads again.
  *
  * The holder also has a lock of its open file description on the file. Readers
  * can ask whether it is held without taking it, so they never get in the way of
@@ -32,8 +32,8 @@
  * A holder that has yielded its name has this lock alone.
  *
  * Builds from before there were such texts have only the lock of their owner on
- * their names, and leave the file empty. Whether that one is held, readers can
- * tell only by trying it. They do so where the file is empty and the name's
+ * their names, and leave the file empty. Readers can tell only by trying that
+ * lock whether it is held. They do so where the file is empty and the name's
  * socket is there, so nobody else's name is touched; a process that takes the
  * name of a dead holder of that kind at that moment may find it taken.
  */

@@ -10,8 +10,8 @@
  *   noted     signal   -          the process ends by it
  *   noted     2 s      -          the process ends by the signal noted
  *
- * Signals belong to the process, and so does the state here. Of nested begins,
- * only the last end restores the actions. The timers are POSIX ones, each of
+ * Signals belong to the process, and so does the state here. Only the last end
+ * of nested begins restores the actions. The timers are POSIX ones, each of
  * which raises its own signal: the program's alarms are left alone, and the
  * process ends without any code of ours, even in a loop that never polls.
  */
@@ -131,7 +131,7 @@ int perigee_signals_noted(void) {
 
 /* ---- Sleeping ------------------------------------------------------------ */
 
-/* What a sleep waits for: descriptors, or what epoll has. */
+/* The events that a sleep waits for: of descriptors, or of an epoll. */
 struct asleep {
   struct pollfd *descriptors;
   nfds_t count;

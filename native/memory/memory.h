@@ -10,6 +10,12 @@
  * copy has ended. The core asks again in later polls and does not wait, except
  * where the program asked for that: in perigee_region_read and _write, and when
  * it closes an engine.
+ *
+ * A payload has a few copies under way. Each step collects those that have
+ * ended, and asks for as many as there is room for. An operation that ends
+ * meanwhile has quiet_wait set, and is told of once its copies are over. A
+ * receive whose message is lost is free again then, and a freed session is
+ * destroyed then.
  */
 #ifndef PERIGEE_MEMORY_H
 #define PERIGEE_MEMORY_H
@@ -43,7 +49,7 @@ struct memory_copy {
   uint64_t block, count, to_stride, from_stride;
 };
 
-/* What another process needs to use the memory: bytes that the same kind
+/* The key by which another process uses the memory: bytes that the same kind
  * understands there, and descriptors that are sent along. */
 struct memory_key {
   uint8_t bytes[MEMORY_KEY];
@@ -144,7 +150,7 @@ struct perigee_memory {
   int (*owner_of)(const void *pointer);
 
   /* Allocates page-aligned zeroed bytes, with a handle that the other functions
-   * get. If `shared`, the memory can be shared. Returns 0 or a status. The
+   * get. The memory can be shared if `shared`. Returns 0 or a status. The
    * caller owns the memory until it calls release, which it does once no copy
    * is under way there. */
   int (*allocate)(const struct memory_context *context, uint64_t length,
@@ -225,8 +231,8 @@ struct copies {
   } tickets[COPIES_MOST];
 };
 
-/* Bytes of user memory in some shape, moved from front to back. If the memory
- * is not direct, the owner of the payload sets `copies` before it is moved. */
+/* Bytes of user memory in some shape, moved from front to back. The owner of
+ * the payload sets `copies` before it is moved, if the memory is not direct. */
 struct payload {
   const struct memory_context *memory;
   struct area *area; /* the area that holds all of it, or NULL */
@@ -244,17 +250,17 @@ void payload_bytes(struct payload *payload, const void *bytes, uint64_t length);
 uint8_t *payload_run(const struct payload *payload, uint64_t *length);
 /* Moves at most length bytes into or out of the payload at its position.
  * Returns the number of bytes that have arrived, by which the position
- * advances; 0 if all are under way; or a status. If the payload's memory is not
- * direct, the host's bytes must not change or move while a copy is under way
- * (payload_busy). The next call names again the bytes that have not arrived,
- * and may name more behind them, which are then asked for at once. */
+ * advances; 0 if all are under way; or a status. The host's bytes must not
+ * change or move while a copy is under way (payload_busy), if the payload's
+ * memory is not direct. The next call names again the bytes that have not
+ * arrived, and may name more behind them, which are then asked for at once. */
 int64_t payload_put(struct payload *payload, const uint8_t *from,
                     uint64_t length);
 int64_t payload_take(struct payload *payload, uint8_t *to, uint64_t length);
 /* As payload_take; what is in one piece goes past the caches. */
 int64_t payload_stream(struct payload *payload, uint8_t *to, uint64_t length);
-/* Does the same between two payloads, for at most limit bytes. If both are of
- * one kind of memory that is not direct, the copies are those of `to`. Returns
+/* Does the same between two payloads, for at most limit bytes. The copies are
+ * those of `to` if both are of one kind of memory that is not direct. Returns
  * PERIGEE_UNSUPPORTED for two different kinds that are both not direct. */
 int64_t payload_move(struct payload *to, struct payload *from, uint64_t limit);
 /* Copies at most limit bytes between two payloads that the CPU may touch;

@@ -19,7 +19,8 @@
  * HUGE bytes and more leave the caches anyway. For less, nobody here knows who
  * has the lines: a piece is copied in each way, and the rest is streamed if
  * that took less than half the time. Among lines of this core it takes longer,
- * among those of another one a third of the time or less (bench/tried.md). */
+ * among those of another one a third of the time or less
+ * (bench/history/tried.md). */
 
 /* Sanitizers do not see what streaming stores write. */
 #if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) &&                   \

@@ -32,8 +32,8 @@
  * no bytes, where there is no other, is not written: its descriptors, or keys,
  * tell that it is there.
  *
- * Every version's HELLO begins with magic and versions. If the two sides have
- * no version in common, the rest of it is not looked at.
+ * Every version's HELLO begins with magic and versions. The rest of it is not
+ * looked at if the two sides have no version in common.
  *
  * Over TCP every frame of a side after its PROOF is one sealed chunk (seal.h),
  * whatever the mode of encryption, until the lane takes over the socket; if the

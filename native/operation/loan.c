@@ -358,8 +358,8 @@ static bool room_may_keep_reply(struct perigee_session *s, uint64_t length) {
   return share_may(s->account.share, SHARE_EXPOSED, length);
 }
 
-/* Will a block become free? If only own requests have any, perhaps not: the
- * peer might have to wait for us before it answers them. */
+/* Will a block become free? It perhaps cannot if only own requests have any:
+ * the peer might have to wait for us before it answers them. */
 static bool room_comes_back(const struct perigee_session *s) {
   const uint64_t *used = s->account.share->used;
   return used[SHARE_LENT] == 0 || used[SHARE_EXPOSED] > 0;
@@ -451,7 +451,7 @@ static uint64_t room_reply_block(const struct operation *op) {
   return none ? 0 : op->value;
 }
 
-/* If the block for a reply could never be had, the request is served anyway:
+/* The request is served anyway if the block for its reply could never be had:
  * the program finds out if it asks for the loan. */
 int room_take(struct operation *op, const struct source *source) {
   uint64_t head = room_head_block(op, source), reply = room_reply_block(op);

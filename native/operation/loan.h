@@ -13,6 +13,10 @@
  * that are full to the last byte have no room for one. Behind a stage is 1 MiB
  * that nobody uses, behind a block are blocks of the same session, and behind
  * both are pages that fault (backing.h).
+ *
+ * A call that lent its request and ends early is orphaned (call.c). Its loan
+ * stays lent until the peer's late reply, or the peer's end, tells that nobody
+ * reads it any more.
  */
 #ifndef LOAN_H
 #define LOAN_H
@@ -60,7 +64,7 @@ void room_sweep(struct perigee_engine *engine, bool all);
 /* The reply refers to memory of ours; it is kept until the caller has read
  * it. */
 void room_keep_reply(struct operation *op);
-/* After a reply was sent: takes back memory of replies that were read. */
+/* Takes back memory of replies that were read, after a reply was sent. */
 void room_look(struct perigee_session *session);
 /* Takes room for the head, if it has to be pulled into a block (from the
  * source), and for the reply, if it may need a block; what is not used is given

@@ -72,7 +72,7 @@ int part_expose(struct operation *op, int place, const struct payload *from,
 /* Feeds what a transport stages at once, right behind the record. Polls feed
  * the rest, so the operation has to be moving. */
 void parts_feed(struct operation *op);
-/* What the peer is told of an exposed part. */
+/* The source of an exposed part, for the peer. */
 struct source part_source(const struct part *part);
 /* Does the mark of the lane that brings it say that it was the operation's own
  * until now? Always true of a part that the first lane brings. */
@@ -105,7 +105,7 @@ struct outgoing {
   bool access; /* of a one-sided transfer, which is counted elsewhere */
 };
 
-/* Fills in the parts of a record. What does not fit into it is exposed. */
+/* Fills in the parts of a record. Parts that do not fit into it are exposed. */
 int outgoing_plan(struct operation *op, const struct perigee_message *message,
                   struct outgoing *out);
 /* Returns where the bytes of a message lie that is one contiguous head, short

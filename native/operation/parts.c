@@ -146,8 +146,8 @@ bool parts_end(struct operation *op) {
   return quiet;
 }
 
-/* What a lost lane brings is lost. What it exposed ends by the peer's answer,
- * as the peer may have all of it. */
+/* Parts that a lost lane brings are lost. A part that it exposed ends by the
+ * peer's answer, as the peer may have all of it. */
 static int part_lost(const struct operation *op, const struct part *part,
                      int place) {
   const char *why;

@@ -86,8 +86,8 @@ static bool evp_seal(void **context, const uint8_t *key,
          EVP_CIPHER_CTX_ctrl(c, EVP_CTRL_AEAD_GET_TAG, SEAL_TAG, tag) == 1;
 }
 
-/* As evp_seal; *good tells whether the chunk is authentic. If it is not, the
- * bytes at `to` are zeroed; until then they are unauthenticated. */
+/* As evp_seal; *good tells whether the chunk is authentic. The bytes at `to`
+ * are zeroed if it is not; until then they are unauthenticated. */
 static bool evp_open(void **context, const uint8_t *key,
                      const struct seal_job *j, const uint8_t *tag, bool *good) {
   EVP_CIPHER_CTX *c = evp_context(context, key, 0);

@@ -4,8 +4,8 @@
  * chunks: u32 length of the content, little-endian, then the content
  * enciphered, then the tag. The length is authenticated and the number of the
  * chunk is the nonce, so a chunk that is changed, left out, repeated or moved
- * does not open. That the end of the stream was cut off cannot be told here;
- * the session's BYE tells it.
+ * does not open. Nothing here tells that the end of the stream was cut off; the
+ * session's BYE does.
  *
  * The cipher is AES-256-GCM where both sides have AES in hardware
  * (seal_has_aes, told in TERMS), else ChaCha20-Poly1305. One core of an AMD
@@ -48,8 +48,8 @@ enum { SEAL_KEY = 32, SEAL_HEAD = 4, SEAL_TAG = 16, SEAL_MOST = 16 << 10 };
 /* The size of a chunk with that much content, and the largest. */
 #define SEAL_CHUNK(length) (SEAL_HEAD + (length) + SEAL_TAG)
 enum { SEAL_CHUNK_MOST = SEAL_CHUNK(SEAL_MOST) };
-/* After so many chunks (64 GiB if they are full) both sides replace the key by
- * one derived from it: far below AES-GCM's limit for one key. */
+/* Both sides replace the key by one derived from it after so many chunks (64
+ * GiB if they are full): far below AES-GCM's limit for one key. */
 #define SEAL_KEY_CHUNKS (UINT64_C(1) << 22)
 
 struct seal {
@@ -78,8 +78,8 @@ int seal_chunk(const uint8_t *chunk);
 /* Opens one whole chunk of length bytes and returns the size of its content,
  * now at plain (which may be chunk + SEAL_HEAD: in place). PERIGEE_PROTOCOL if
  * it was not sealed by the peer: the bytes at plain are then zeroed or
- * unchanged, and the stream cannot go on. Until the function returns, bytes at
- * plain may be unauthenticated. */
+ * unchanged, and the stream cannot go on. Bytes at plain may be unauthenticated
+ * until the function returns. */
 int seal_open(struct seal *seal, uint8_t *plain, const uint8_t *chunk,
               uint32_t length);
 void seal_end(struct seal *seal); /* wipes it */

@@ -29,7 +29,8 @@ bool secret_library(void);
 int secret_load(const char *given, const char *scope, struct secret *secret,
                 char *reason, size_t room);
 void secret_wipe(struct secret *secret);
-/* What PERIGEE_SECRET holds once its text was taken out of the environment. */
+/* The value of PERIGEE_SECRET once its text was taken out of the
+ * environment. */
 #define STRETCH_TAKEN "*"
 /* Has the secret a form that only random bytes have? */
 bool stretch_random(const char *bytes, size_t length);

@@ -7,8 +7,8 @@
  * are cut from chunks. A chunk goes back to the system when all of its cells
  * were given back, but for one of each size.
  *
- * Where the limit is reached, further keys lie in the same kind of memory,
- * unlocked; `refused` tells so. A process that has all of its memory locked
+ * Further keys lie in the same kind of memory, unlocked, once the limit is
+ * reached; `refused` tells so. A process that has all of its memory locked
  * (mlockall) gets no memory beyond the limit, and an error. A vault belongs to
  * one engine, and so to one thread at a time.
  */

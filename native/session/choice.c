@@ -66,7 +66,7 @@ static bool transport_carries(const struct perigee_session *s,
              : transport_is_safe(s, t) && transport_has_fabric(s, t);
 }
 
-/* If the program asked for one transport, the session uses no other. */
+/* The session uses no other transport if the program asked for one. */
 static bool choice_asked_for_another(const struct perigee_session *s,
                                      const struct perigee_transport *t) {
   return *s->target.transport && strcmp(s->target.transport, t->name) != 0;
@@ -152,7 +152,8 @@ int choice_none(const struct perigee_session *s, const struct terms *peer,
 
 /* ---- Why not the others -------------------------------------------------- */
 
-/* Why a session over TCP does not use a transport that needs a Unix socket. */
+/* The reason why a session over TCP does not use a transport that needs a Unix
+ * socket. */
 static const char *choice_why_no_memory(const struct perigee_session *s,
                                         const struct perigee_transport *t) {
   if (!s->peer.same_host)

@@ -3,7 +3,7 @@
  * dial.c - from an address to a connected socket. A Unix socket connects at
  * once or not at all. Over TCP the name is resolved first, then its addresses
  * are tried in turn; while there is another one, each gets at most PATIENCE.
- * Until the handshake begins the session is in state "none". A dial that fails
+ * The session is in state "none" until the handshake begins. A dial that fails
  * is the session's failure (session_fail).
  *
  * A name is resolved without blocking and without a thread, by c-ares, whose
@@ -249,8 +249,8 @@ static void dial_unreachable(struct perigee_session *s) {
               reason);
 }
 
-/* If nobody listens at a port of this host, the kernel may give that port to
- * our own end of the connection, which is then connected to itself. */
+/* The kernel may give a port of this host at which nobody listens to our own
+ * end of the connection, which is then connected to itself. */
 static bool dial_met_itself(int fd) {
   union socket_address own = {0}, peer = {0};
   socklen_t a = sizeof own, b = sizeof peer;

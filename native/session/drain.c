@@ -4,8 +4,8 @@
  * TAKEN, with the number of requests that it has read in this session so far.
  * It answers these as ever. Requests behind them are refused unread, so their
  * caller may make those calls elsewhere, whatever they do: it ends them, and
- * all that it would begin, in DRAINING. Once it has no call under way any more,
- * it says QUIET. Then the session can be closed, and no call is lost by that.
+ * all that it would begin, in DRAINING. It says QUIET once it has no call under
+ * way any more. Then the session can be closed, and no call is lost by that.
  *
  *   state    event   becomes
  *   none     taken   said     of a session: TAKEN was said, or heard
@@ -16,13 +16,13 @@
  *
  * The number makes the end certain also for a peer that does not poll, and
  * reads TAKEN only after the session was closed: requests are numbered as they
- * are put into the ring, and lanes deliver each once and in order. Where faults
- * are injected lanes do not, and the engine has not the feature (engine.c).
+ * are put into the ring, and lanes deliver each once and in order. Lanes with
+ * faults do not, so an engine with faults has not the feature (engine.c).
  *
  * A peer that lies gains nothing. More requests than were sent, a second word,
  * or a word that does not fit the state ends its session (PROTOCOL). Fewer than
- * were read doubles only calls of its own service. If it never says QUIET, the
- * side that drains waits as long as its program likes.
+ * were read doubles only calls of its own service. The side that drains waits
+ * as long as its program likes if the peer never says QUIET.
  *
  * Method 0 describes what there is (perigee.h): it is served all the same.
  */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * lane_offers.c - how a session gets its additional lanes, and what the two
- * sides tell each other about them by EXTRA (lanes.h has the states). What
- * the peer sends is checked here: the lane's number, its order, and which word
+ * sides tell each other about them by EXTRA (lanes.h has the states). The
+ * peer's frames are checked here: the lane's number, its order, and which word
  * it may send when.
  */
 #include <stdio.h>
@@ -215,7 +215,7 @@ static void extra_lost_there(struct perigee_session *s, const struct extra *e) {
   lanes_lose(s, e->lane, status_of_peer(e->status), why, false);
 }
 
-/* If the transport does not understand the message, only the lane is lost. A
+/* Only the lane is lost if the transport does not understand the message. A
  * word comes behind its half's OFFER, in the handshake or later, so this side's
  * half is open by then, or lost: nobody listens to a lost one. */
 static void extra_lane_word(struct perigee_session *s, const struct extra *e) {

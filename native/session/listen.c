@@ -207,7 +207,7 @@ static void accept_refuse(struct perigee_listener *l, int fd) {
                "for keys (ulimit -l)");
 }
 
-/* If all sessions are in use, another unauthenticated peer is given up. */
+/* Another unauthenticated peer is given up if all sessions are in use. */
 static struct perigee_session *accept_session(struct perigee_engine *engine,
                                               int *fd) {
   int place = unauth_place(engine, *fd);

@@ -68,7 +68,7 @@ int perigee_lookup(struct perigee_session *s, const char *name,
 
 /* ---- Answering ---------------------------------------------------------- */
 
-/* What a lane says of the region. Nothing, if it cannot, or if descriptors have
+/* The lane's key of the region. Nothing, if it cannot, or if descriptors have
  * to go with it and cannot: then the peer asks for each access. */
 static void add_key(struct perigee_session *s, struct lane *lane,
                     uint32_t number, const struct grant *grant,
@@ -86,7 +86,7 @@ static void add_key(struct perigee_session *s, struct lane *lane,
   found->fds = (uint16_t)(found->fds + k->key.fd_count);
 }
 
-/* Where descriptors cannot go now the answer has no keys. */
+/* The answer has no keys if descriptors cannot go now. */
 static void tell_found(struct perigee_session *s, struct frame *f) {
   struct found *found = &f->found;
   int fds[WIRE_FDS];

@@ -3,14 +3,14 @@
  * migrate.c - finds out that a peer is on the same host, and moves sessions to
  * another socket.
  *
- * Proof. If the peer's address leads back to this host (address.c), the
- * connection was made by a process here, which may still be a proxy for another
- * host. So an engine that speaks TCP has a random abstract name, told in its
- * TERMS, and a socket beside it, the door: a process that can connect there
- * shares a network namespace with the engine. The name alone would prove
- * nothing, as everybody who was told knows it. The kernel tells the process
- * that owns the door, which is then watched (peer.c). From then on the end of
- * that process tells of the peer's death, and silence means nothing.
+ * Proof. A connection from an address that leads back to this host (address.c)
+ * was made by a process here, which may still be a proxy for another host. So
+ * an engine that speaks TCP has a random abstract name, told in its TERMS, and
+ * a socket beside it, the door: a process that can connect there shares a
+ * network namespace with the engine. The name alone would prove nothing, as
+ * everybody who was told knows it. The kernel tells the process that owns the
+ * door, which is then watched (peer.c). From then on the end of that process
+ * tells of the peer's death, and silence means nothing.
  *
  * Moving. A session dialed at one address may be better off at another:
  *
@@ -25,8 +25,8 @@
  * connection, dials the new address and shows the ticket in its HELLO. The
  * listeners for that are made when first needed, accept holders of tickets
  * only, and live as long as the engine. The session keeps the address that was
- * dialed first. If it cannot move, that address is dialed once more, and there
- * it stays.
+ * dialed first. A session that cannot move dials that address once more, and
+ * stays there.
  *
  *   state   event   becomes
  *   none    agree   agreed    the TERMS of both sides allow a move; the
@@ -59,8 +59,8 @@
 #include "sessions.h"
 
 enum { NAME_TEXT = 48, TICKETS = 64 };
-/* How many connections may wait, and how many are accepted in one go before
- * other descriptors have their turn. */
+/* The number of connections that may wait, and of those that are accepted in
+ * one go before other descriptors have their turn. */
 enum { WAITING = 64 };
 
 /* The engine's name, and the door beside it. Sessions that move dial the name

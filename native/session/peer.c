@@ -12,7 +12,7 @@
  * process by now, if the peer died while a third process kept the socket open.
  * There the kernel is asked for the sender of each message: a message that was
  * sent after the pidfd was opened, and that names this pid, proves that the
- * pidfd is right. Until then no memory of the process is read (shm_probe).
+ * pidfd is right. No memory of the process is read until then (shm_probe).
  *
  * The pidfd is watched while the session lasts, also over TCP on one host: a
  * child made by plain fork keeps its parent's socket open, so the socket does
@@ -319,8 +319,8 @@ int proof_terms(struct perigee_session *s, char reason[REASON]) {
 
 /* ---- The proof: after the handshake -------------------------------------- */
 
-/* If the lane does not take over the socket, it has keys of its own or none,
- * and the session's frames stay sealed. */
+/* A lane that does not take over the socket has keys of its own or none, and
+ * the session's frames stay sealed. */
 void proof_end(struct perigee_session *s) {
   handshake_end(proof_handshake(s), s->security.keys->session);
   if (s->transport->sockets)

@@ -13,9 +13,9 @@
  *   hello   end     ended    refused, too slow, gone
  *   open    end     ended    closed by either side, lost, or protocol error
  *
- * When a session ends, every own operation ends with it, with one status.
- * Memory that it shares stays mapped until the session is freed and the next
- * poll has begun, as events may have given out pointers to it.
+ * Every own operation ends with its session, with one status. Memory that the
+ * session shares stays mapped until the session is freed and the next poll has
+ * begun, as events may have given out pointers to it.
  *
  * The timeout, or a cancel, of the connect operation ends everything, and at
  * once: not only when its event is given, as a session that dialed on until
@@ -480,7 +480,7 @@ static void session_peer_ended(struct watcher *watcher, uint32_t events) {
   hot_activate(s);
 }
 
-/* After a fork, the child has copies of the session's descriptors, which would
+/* A child made by fork has copies of the session's descriptors, which would
  * keep the peer from noticing that the parent died, but none of its memory. */
 void session_close_in_child(struct perigee_session *s) {
   if (s->socket.fd >= 0)

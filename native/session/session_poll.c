@@ -119,8 +119,8 @@ static uint64_t socket_unread(const struct perigee_session *s) {
 /* The frame that announces the record's memory was sent before the record, so
  * it is in the socket by now. The socket is read once a poll, however much the
  * peer sends; until everything is read that was there, the record waits, and
- * with it those behind it in its ring. If the peer has announced nothing, the
- * payload will read as zeros. Returns false if the record still has to wait. */
+ * with it those behind it in its ring. The payload will read as zeros if the
+ * peer has announced nothing. Returns false if the record still has to wait. */
 static bool record_frames_are_read(struct perigee_session *s,
                                    struct deferred *u, const struct record *r) {
   if (u->until == 0)

@@ -4,10 +4,10 @@
  * folders above. They are listed from those that others use to those that use
  * others: unauth, lane_offers, drain, lookup, peer and dial use none of these;
  * socket uses them; then streams, choice, session, session_poll, listen,
- * migrate. What a module needs of one above it, it asks of the session (struct
- * upward). Those above say session_end() for an end, and
- * those below up->end(). A session that cannot be opened where it is may go
- * back to another address: up->fail() says that, and ends it if it was open.
+ * migrate. A module asks the session for what it needs of one above it (struct
+ * upward). Those above say session_end() for an end, and those below up->end().
+ * A session that cannot be opened where it is may go back to another address:
+ * up->fail() says that, and ends it if it was open.
  */
 #ifndef SESSIONS_H
 #define SESSIONS_H
@@ -173,15 +173,15 @@ void proof_flags(struct perigee_session *, struct terms *);
 void proof_word(struct perigee_session *, bool ours, const struct frame *);
 /* Agrees on keys, after both HELLOs; a status and why if that fails. */
 int proof_agree(struct perigee_session *, char reason[REASON]);
-/* Checks the peer's proof. If it is right, the peer's later frames are sealed;
+/* Checks the peer's proof. The peer's later frames are sealed if it is right;
  * otherwise a status and why. */
 int proof_heard(struct perigee_session *, const uint8_t proof[HANDSHAKE_MAC],
                 char reason[REASON]);
 /* Decides from both sides' TERMS whether the session is sealed; a status and
  * why if the sides do not agree. */
 int proof_terms(struct perigee_session *, char reason[REASON]);
-/* The handshake is complete: makes the session's key. If the lane seals, frames
- * are not sealed any more. */
+/* The handshake is complete: makes the session's key. Frames are not sealed any
+ * more if the lane seals. */
 void proof_end(struct perigee_session *session);
 /* Wipes and frees the session's keys. */
 void proof_forget(struct perigee_session *session);
@@ -280,8 +280,8 @@ void attach_closed(struct perigee_session *session, int fd);
 /* Gives the lane a socket, which is closed whether or not it is taken. */
 int attach_give(struct perigee_session *session, uint32_t number, int fd,
                 const uint8_t *bytes, uint32_t length);
-/* Handles ATTACH, the first frame of an unauthenticated peer. Unless it returns
- * a status, that peer's session is freed. */
+/* Handles ATTACH, the first frame of an unauthenticated peer. The function
+ * frees that peer's session, unless it returns a status. */
 int attach_asked(struct perigee_session *peer, const struct attach *asked);
 
 /* ns: the least dead_after; and the least time that a stream for payloads may

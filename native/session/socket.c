@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * socket.c - a session's socket: the frames on it, and the memory that a lane
- * hands to its peer by it. listen.c and dial.c make the sockets. Where a
- * session has none, or its lane has taken it over (streams.c), its frames go
- * through the lane.
+ * hands to its peer by it. listen.c and dial.c make the sockets. The frames of
+ * a session without one go through the lane, and so do those of a session whose
+ * lane has taken it over (streams.c).
  *
  * Handing memory. Files (memfds) are announced by frames on the session's Unix
  * socket while the session lasts.
@@ -16,8 +16,8 @@
  *   resting  RESTS is over                                free
  *
  * Memory is handed only in state free; in the other states a poll tries nothing
- * and pays nothing, and the timer runs (session_socket.handing). When the state
- * becomes free again, operations that wait for a block are stepped once.
+ * and pays nothing, and the timer runs (session_socket.handing). Operations
+ * that wait for a block are stepped once when the state becomes free again.
  *
  * The spare descriptor. A program may use all its descriptors for a while.
  * Sessions need one more for a moment whenever memory is handed over, and
@@ -428,7 +428,7 @@ void session_ready(struct watcher *watcher, uint32_t events) {
       session_hang_up(s);
     return;
   }
-  /* If nothing can be sent any more, the end of file tells so. */
+  /* The end of file tells so if nothing can be sent any more. */
   if ((events & EPOLLOUT) && s->socket.fd >= 0 &&
       wire_flush(s->socket.fd, &s->socket.wire) == 0) {
     socket_watch_room(s);

@@ -18,10 +18,10 @@
  * Further sockets. The dialer of the session dials them, to the same address,
  * once the peer has the lane. The first frame on each, ATTACH, names its
  * session and proves that it belongs to it. The session does without a socket
- * that it cannot get. Where both sides have the feature "streams", the lane
- * gives one up that is silent, and wants another in its place, under a number
- * of its own; a socket that could not be had is tried again, too, after longer
- * and longer pauses (transport/tcp/tcp_life.c).
+ * that it cannot get. If both sides have the feature "streams", the lane gives
+ * up a socket that is silent. It wants another in its place, under a number of
+ * its own. A socket that could not be had is tried again, too, after longer and
+ * longer pauses (transport/tcp/tcp_life.c).
  *
  * Liveness. On one host the end of the socket tells that the peer is gone, and
  * a peer that is merely stopped counts as alive. From another host the end may
@@ -29,23 +29,23 @@
  * dead_after (its own or the peer's, the smaller), and a side that receives
  * nothing for its own dead_after takes the peer as lost.
  *
- * What a peer asks for is paid here. So the shortest dead_after that counts for
- * a peer grows with the number of its sessions (liveness_least), not with those
- * of others, of which it knows nothing. Sessions of one kind look at the same
- * times, an eighth of the pause apart, so that a sleep ends once for many. A
- * look is due when the next keepalive is, or when the peer's is overdue. Before
- * a peer is given up, the socket is read: if this side was stopped for a while,
- * something may be waiting there.
+ * This side pays for the keepalives that a peer asks for. So the shortest
+ * dead_after that counts for a peer grows with the number of its sessions
+ * (liveness_least), not with those of others, of which it knows nothing.
+ * Sessions of one kind look at the same times, an eighth of the pause apart, so
+ * that a sleep ends once for many. A look is due when the next keepalive is, or
+ * when the peer's is overdue. The socket is read before a peer is given up:
+ * something may be waiting there if this side was stopped for a while.
  *
- * Where both sides have the feature "streams", the session's own socket has to
+ * With the feature "streams" on both sides, the session's own socket has to
  * bring something, and each of the further ones is looked at by itself: a
  * middlebox may forget one connection and not another. Otherwise any socket
- * that brings something shows that the peer is there. While this side leaves
- * bytes unread for want of room, the peer's kernel has to answer (tcp.c).
+ * that brings something shows that the peer is there. The peer's kernel has to
+ * answer while this side leaves bytes unread for want of room (tcp.c).
  *
  * On one host the peer's process is watched as well (peer.c), because a child
- * made by plain fork keeps the socket open. After the process has ended, only
- * what it sent before is received.
+ * made by plain fork keeps the socket open. Only what the process sent before
+ * its end is received afterwards.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -73,8 +73,8 @@ static const int64_t DRAIN = 50 * 1000000; /* ns */
 /* A limit, as the clock of a simulation may stand still. */
 enum { DRAIN_TURNS = 1 << 20 };
 
-/* Called when both sides are ready. If the lane takes the socket over, all
- * further bytes on it belong to the lane. */
+/* Called when both sides are ready. All further bytes on the socket belong to
+ * the lane if the lane takes it over. */
 bool streams_take(struct perigee_session *s) {
   const struct perigee_transport *t = lane_table(s->lane);
   int fd = s->socket.fd;
@@ -397,8 +397,8 @@ static bool liveness_is_dead(struct perigee_session *s) {
     socket_look(s);
   }
   liveness_heard(s);
-  /* If the lane is ending, the next poll ends the session with a better
-   * reason. */
+  /* The next poll ends the session with a better reason if the lane is
+   * ending. */
   bool ending = s->streams.state != STREAMS_SOCKET &&
                 ((const struct lane_head *)s->lane)->ending;
   return s->alive.heard_at < s->engine->now && !ending;

@@ -6,18 +6,18 @@
  * it is and a share counts what it holds (shares.h). Anybody can connect, by
  * thousands.
  *
- * Places. There are at most options.hellos such sessions at once. If there are
- * more, the oldest of the origin that has most is given up and told to try
- * again: so a crowd from one address takes places from itself alone. An origin
- * is something that one attacker cannot have many of: an IPv4 address, an IPv6
+ * Places. There are at most options.hellos such sessions at once. The oldest of
+ * the origin that has most is given up and told to try again if there are more.
+ * So a crowd from one address takes places from itself alone. An origin is
+ * something that one attacker cannot have many of: an IPv4 address, an IPv6
  * network of 64 bits, or, at a Unix socket, a process. The last descriptors are
  * for authenticated peers.
  *
  * Turns. The expensive parts of a handshake (elliptic curves over TCP, shared
  * memory at a Unix socket) are done for one session at a time, for each origin
- * in turn. Of an origin the newest comes first, as it is most likely to be
- * still waiting. While other sessions have work, turns get at most a SHARE of
- * the time.
+ * in turn. The newest of an origin comes first, as it is most likely to be
+ * still waiting. Turns get at most a SHARE of the time while other sessions
+ * have work.
  *
  * Refusals. An event comes now and then: it tells how many were refused since
  * the last event, and why one of them was. That is the last one that did more

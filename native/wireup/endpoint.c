@@ -53,7 +53,7 @@ static void endpoint_tick(struct timer *timer) {
       CONTAINER(timer, struct perigee_session, alone_timer);
   if (s->handshake.step < WIREUP_JOINED || s->state == PERIGEE_SESSION_ENDED)
     return;
-  /* Once the peer is met, its device acknowledges what is sent. */
+  /* The peer's device acknowledges what is sent once the peer is met. */
   bool open = s->state == PERIGEE_SESSION_OPEN ||
               (s->handshake.step == WIREUP_READY && !s->handshake.active);
   if (open)

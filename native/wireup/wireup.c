@@ -24,7 +24,7 @@
  *   joined    ready    ready     EXTRA came for each additional lane
  *                                (lane_offers.c); READY
  *
- * When the peer's READY comes the session is open. REFUSE or BYE ends it. To
+ * The session is open when the peer's READY comes. REFUSE or BYE ends it. To
  * begin at another address puts the step back to new (session_back).
  *
  * Over TCP all frames after a side's PROOF are sealed (wire.h), and all frames
@@ -33,13 +33,13 @@
  * that both sides show to their users. Over TCP so is anything that is none of
  * these frames. Frames that answer one frame are sent together.
  *
- * Cookies. While a listener is crowded, a dialer has to show a cookie before
- * this side computes anything for it: a MAC over its address and its HELLO,
- * which a RETRY gave to it a moment ago. Nothing is kept for the dialer but its
- * socket. TCP has proven the address already. The cookie proves that the dialer
- * stays to read an answer and says HELLO once more. A flood of HELLOs from
- * dialers that leave, or never read, costs two hashes each and no elliptic
- * curve (some 100 us).
+ * Cookies. A crowded listener wants a cookie from a dialer before this side
+ * computes anything for it: a MAC over its address and its HELLO, which a RETRY
+ * gave to it a moment ago. Nothing is kept for the dialer but its socket. TCP
+ * has proven the address already. The cookie proves that the dialer stays to
+ * read an answer and says HELLO once more. A flood of HELLOs from dialers that
+ * leave, or never read, costs two hashes each and no elliptic curve (some 100
+ * us).
  */
 #include <sodium.h>
 #include <stdio.h>
@@ -343,7 +343,7 @@ static void wireup_say_offer(struct perigee_session *s) {
 
 /* ---- Beginning ----------------------------------------------------------- */
 
-/* Over a Unix socket: identifies the process there. If it is another user's, it
+/* Over a Unix socket: identifies the process there. A process of another user
  * only learns that. Otherwise it is told the random bytes that it has to put
  * into its memory, for us to find (shm_probe). */
 static void wireup_begin_here(struct perigee_session *s) {

@@ -252,7 +252,7 @@ static int64_t fault_some_time(struct fault_lane *f, int64_t least) {
   return (least > 0) + (int64_t)(fault_roll(f) % (uint64_t)most);
 }
 
-/* Is `due` still to come? If it is, the engine has to poll again then. */
+/* Is `due` still to come? The engine has to poll again at that time. */
 static bool fault_waits(struct fault_lane *f, int64_t due) {
   struct faults *all = f->by->faults;
   int64_t time = due > 0 ? fault_now(f) : 0;

@@ -140,8 +140,8 @@ struct lane {
   uint32_t made; /* segments mapped here, as the peer's share counts them */
   int untold;    /* file of a segment that the peer could not be told of yet */
   uint32_t telling; /* that segment's number; file -1: there is none */
-  /* Why there was no memory for blocks lately, and when that was; NULL: the
-   * pool was used up. */
+  /* The reason why there was no memory for blocks lately, and its time; NULL:
+   * the pool was used up. */
   const char *why;
   int64_t why_at;
   struct shm_arena peer_arena;

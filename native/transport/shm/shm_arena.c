@@ -15,9 +15,9 @@
  *   there     no block in it was live since the look
  *             before the last                               none: told, unmapped
  *
- * If the session cannot tell the peer now (socket.c), it is tried again when
- * it may succeed. At most one segment is made and not there; it waits with its
- * file, while blocks are taken from segments that are there.
+ * Telling the peer is tried again when it may succeed, if the session cannot do
+ * it now (socket.c). At most one segment is made and not there; it waits with
+ * its file, while blocks are taken from segments that are there.
  *
  * A block of 1 MiB, as large as a core's own cache, rests when it comes back,
  * until the next such block does. So one call after the other gets two
@@ -228,8 +228,8 @@ static uint64_t segments_end(const struct lane *lane, uint64_t offset) {
 }
 
 /* Makes the segment of a block that was taken, or passes on the status of
- * taking it. If the segment cannot be made, the block does not count as kept
- * memory. */
+ * taking it. The block does not count as kept memory if the segment cannot be
+ * made. */
 static int64_t block_backed(struct lane *lane, int64_t taken) {
   uint64_t offset = (uint64_t)taken;
   if (taken < 0)
@@ -293,8 +293,8 @@ uint64_t arena_address(const struct lane *lane, uint64_t offset) {
   return offset | (uint64_t)lane->said << WORDS_SHIFT;
 }
 
-/* Removes a segment. If the peer cannot be told now, the next look tries
- * again. */
+/* Removes a segment. The next look tries again if the peer cannot be told
+ * now. */
 static bool segment_drop(struct lane *lane, uint32_t i) {
   if (segment_say(lane, i, -1) < 0)
     return false;
@@ -467,8 +467,8 @@ static bool shown_map(struct shm_arena *a, uint32_t i, int fd) {
 
 /* Maps zeros in place of a segment, whose memory is let go as that of a session
  * (adopted.h): it may be long, and the peer may have let it go before. Its place
- * stays mapped meanwhile, so that nobody else gets it. If a system cannot do
- * that (Linux before 5.13), the memory is freed here. */
+ * stays mapped meanwhile, so that nobody else gets it. The memory is freed here
+ * if the system cannot do that (Linux before 5.13). */
 static bool shown_hide(struct shm_arena *a, uint32_t i) {
   void *at = (uint8_t *)(uintptr_t)a->bytes + i * a->segment;
   void *old =

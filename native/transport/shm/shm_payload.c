@@ -18,7 +18,8 @@
  *   operation's generation in the upper 24 bits, so that an old ack is ignored
  *
  * Pulled bytes count only if the operation is still marked live afterwards; the
- * core calls live before it delivers them.
+ * core calls live before it delivers them. So a timeout gives memory back
+ * at once, even if the peer was stopped in the middle of a copy.
  */
 #include <errno.h>
 #include <poll.h>

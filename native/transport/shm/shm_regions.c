@@ -4,8 +4,8 @@
  * either side's copies into them take no part of the other.
  *
  * The key of a region is its memfd, without any bytes: slot, generation, length
- * and rights are in the window. How such memory is made, checked and mapped is
- * known in memory/host.c alone.
+ * and rights are in the window. Only memory/host.c knows how such memory is
+ * made, checked and mapped.
  *
  * Fence. A side that copies in a peer's region stores `inside`, fences, and
  * loads the region's generation. An owner that closes the region stores the
@@ -167,7 +167,7 @@ void shm_detach(struct lane *lane, struct window *window) {
   window->pointer = NULL;
 }
 
-/* Why it is not granted any more. */
+/* The reason why it is not granted any more. */
 static int region_refusal(const struct lane *lane) {
   return atomic_load_explicit(&lane->peer->over, memory_order_relaxed)
              ? PERIGEE_PEER_LOST

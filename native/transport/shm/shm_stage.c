@@ -10,8 +10,8 @@
  *   more                   pulled                       pulled
  *
  * The table is for one piece of memory; far, and above PLAIN, strides are
- * pulled. If the peer's blocks have SHM_STAGE at most (an older build), more is
- * pulled. A payload that finds no block in turn is pulled, too; if the peer may
+ * pulled. More is pulled if the peer's blocks have SHM_STAGE at most (an older
+ * build). A payload that finds no block in turn is pulled, too; if the peer may
  * not pull, it goes by eight slots. A trial, of the distance, is streamed if it
  * would have been pulled.
  *
@@ -24,7 +24,7 @@
  * core has, as the reader of what was there before, first fetches that line: 25
  * ns a KiB near, some 200 far. A streaming store fetches nothing and takes 40
  * ns a KiB in either case, and the peer then reads memory in place of a cache
- * (bench/tried.md, "Large raw calls").
+ * (bench/history/tried.md, "Large raw calls").
  *
  *   state   a line that was tried came        becomes
  *   near    late, and the one before it       far
@@ -32,15 +32,15 @@
  *
  * The thread of a virtual machine moves from core to core, so it is tried again
  * after EVERY payloads, and after a slow copy, unless that was done within the
- * last SOON. How long copies take tells no more than that, as what they read
- * may come from memory, and what they write over may be there, too.
+ * last SOON. The time of copies tells no more than that, as what they read may
+ * come from memory, and what they write over may be there, too.
  *
  * Blocks in turn lie in a stretch of the arena that is longer than a core's own
  * cache. A payload that is pulled from private memory leaves its lines in the
  * cache of the core that read it, and its owner takes about three times as long
- * to write them anew. So do slots that are used again at once. If a line is
- * used again only when both cores' own caches have dropped it, it is written
- * from the shared cache.
+ * to write them anew. So do slots that are used again at once. A line that is
+ * used again only when both cores' own caches have dropped it is written from
+ * the shared cache.
  *
  * Blocks lie one behind the other and are free again in that order, each when
  * its exposure ends or the peer has all of the payload: a call that runs long

@@ -18,7 +18,7 @@
  *   swapped out, or just moved   not       copied by a call
  *   a hole                       not       copied by a call: zeros
  *
- * If mincore is not to be had, all pages count as there.
+ * All pages count as there if mincore is not to be had.
  *
  * A ring is in a file of its reader's, without a page at first, and the side
  * that writes to a page first makes it: mostly the writer. The page counts as
@@ -192,7 +192,7 @@ int rings_fill(struct lane *lane, char reason[REASON]) {
 }
 
 /* Has own memory in place of the pages of the inbox between these bytes, with
- * the same in them. If there is no memory, the peer may take them. */
+ * the same in them. The peer may take them if there is no memory. */
 static void ring_retain(struct lane *lane, uint64_t from, uint64_t to) {
   from -= from % SHM_PAGE;
   uint64_t length = (to - from + SHM_PAGE - 1) / SHM_PAGE * SHM_PAGE;

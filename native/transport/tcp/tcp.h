@@ -39,9 +39,9 @@
  * rest after the receiver's CLAIM. The receiver reads them from the socket
  * straight into their landing. A fragment whose landing is not known yet stops
  * its stream for a few polls; then it goes to the unexpected queue, which the
- * window bounds, so no stream is stopped for long. After each fragment comes a
- * word: GOOD, or GIVEN_UP if its operation ended while it was being sent, so
- * that the rest of it is zeros. Only good fragments count.
+ * window bounds, so no stream is stopped for long. A word follows each
+ * fragment: GOOD, or GIVEN_UP if its operation ended while it was being sent,
+ * so that the rest of it is zeros. Only good fragments count.
  *
  * A stream for payloads is used once its first word has arrived; the lane works
  * without one that ends before that. Any other end of a stream ends the lane,
@@ -51,26 +51,26 @@
  * connection, and one that was used lately is not proof that another works. So
  * the sender keeps in mind what a stream owes: the fragments that it was given,
  * until the receiver says, by stream 0, how many of them came whole: TAKEN,
- * after each few fragments, and in answer to ASK. If an answer shows that
- * nothing has come for lane_options.patience, and that nothing lies unread, the
- * stream is lost; so it is if its socket ends. Only answers are judged, so a
- * peer that is stopped or slow loses no stream.
+ * after each few fragments, and in answer to ASK. The stream is lost if an
+ * answer shows that nothing has come for lane_options.patience, and that
+ * nothing lies unread. It is lost, too, if its socket ends. Only answers are
+ * judged, so a peer that is stopped or slow loses no stream.
  *
  * Each side closes its socket, says LOST once for each life, with the number of
- * fragments that came whole, and counts nothing more of it. What the peer's
- * LOST does not count is sent again by stream 0, in order with CLAIM and ENDED,
+ * fragments that came whole, and counts nothing more of it. Stream 0 sends
+ * again whatever the peer's LOST does not count, in order with CLAIM and ENDED,
  * as far as its operation goes on (tcp_feed.c). So each fragment counts exactly
- * once, and never after its operation ended. When both have said LOST, the
- * dialer attaches another socket at that place: in its next life, as its number
- * in ATTACH tells, from which its keys are derived.
+ * once, and never after its operation ended. The dialer attaches another socket
+ * at that place when both have said LOST. The stream is then in its next life,
+ * whose number is in ATTACH; its keys are derived from that number.
  *
  * Ends. ENDED tells the peer that an operation has ended other than by its
  * reply, or that its reply was taken. The peer then delivers nothing more of
- * that generation, nor of the 2^31 generations before it. If an operation
- * number is used for longer than that without such an end, ENDED names a
- * generation that ended long ago. After an operation has ended here, nothing of
- * its memory is sent: bytes that the socket has not taken are sent as zeros (of
- * a sealed stream, bytes that are not sealed yet).
+ * that generation, nor of the 2^31 generations before it. ENDED names a
+ * generation that ended long ago if an operation number is used for longer than
+ * that without such an end. Nothing of an operation's memory is sent after its
+ * end here: bytes that the socket has not taken are sent as zeros (of a sealed
+ * stream, bytes that are not sealed yet).
  *
  *   out     the bytes that a stream has still to send; at body_at in them belong
  *           `left` bytes of a body that stands elsewhere

@@ -6,8 +6,8 @@
  *
  * Stream 0 sends again what a lost stream owed: the peer knows that one to be
  * alive, and reads there what else concerns the operation. It goes in short
- * fragments, so that records are not held up. What belongs to an operation that
- * has ended is left out.
+ * fragments, so that records are not held up. Fragments of an operation that
+ * has ended are left out.
  */
 #include <stdlib.h>
 

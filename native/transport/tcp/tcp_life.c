@@ -11,9 +11,9 @@
  *                     poll finds its stream gone; the socket is closed
  *   lost     over     both sides have said LOST; another socket may come
  *
- * A side says LOST once no copy reads from the stream's buffers any more. What
- * a stream owes when it is over joins the list of what is sent again, which
- * tcp_feed.c sends.
+ * A side says LOST once no copy reads from the stream's buffers any more.
+ * Fragments that a stream owes when it is over join the list of what tcp_feed.c
+ * sends again.
  */
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -59,9 +59,9 @@ static void socket_keep_alive(int fd, int64_t idle) {
 }
 
 /* Keepalives keep a stream that is idle in the memory of middleboxes, and tell
- * of its end before it is needed. If a peer says no TAKEN, only the
- * kernel tells what is owed. It gives up a peer, too, that acknowledges but
- * reads nothing: so it waits for twice the patience. */
+ * of its end before it is needed. Only the kernel tells what is owed if a peer
+ * says no TAKEN. The kernel gives up a peer, too, that acknowledges but reads
+ * nothing: so it waits for twice the patience. */
 void tcp_socket_options(const struct stream *s) {
   const struct lane_options *o = &s->lane->options;
   const int on = 1;

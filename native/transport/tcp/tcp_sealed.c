@@ -5,9 +5,9 @@
  * Bytes that stand in one piece are sealed and opened without another copy.
  *
  * A stream's buffers are a mapping of its own, so they take memory only where
- * they were written, and none once the session is freed. What a flood left
- * behind goes back to the system when the stream has been quiet for a while
- * (core/pool.c).
+ * they were written, and none once the session is freed. Memory that a flood
+ * left behind goes back to the system when the stream has been quiet for a
+ * while (core/pool.c).
  */
 #include <errno.h>
 #include <string.h>
@@ -181,7 +181,7 @@ int64_t sealed_write(struct stream *s, const struct iovec *v, int count) {
     taken += n;
   }
   sealed_reached(s, &x->out_high, x->out_end);
-  /* If this fails, the next call reports it. */
+  /* The next call reports it if this fails. */
   sealed_flush(s);
   return taken;
 }
@@ -212,7 +212,7 @@ static int64_t sealed_give_open(struct sealed *x, uint8_t *to, uint64_t room) {
   return (int64_t)n;
 }
 
-/* If others can see the landing, only authenticated bytes are put there. */
+/* Only authenticated bytes are put there if others can see the landing. */
 static bool sealed_is_seen(const struct stream *s) {
   return s->sink == SINK_FETCH && s->fetch->careful;
 }

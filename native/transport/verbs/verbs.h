@@ -24,6 +24,15 @@
  * reads it by RDMA after the operation's bytes, on the same pair, where reads
  * are done in order: bytes that were read before a live mark belong to the
  * operation.
+ *
+ * Fence. A transfer that is given up while the device works for it ends when
+ * its completion comes, or after 2 ms, when its pair is reset
+ * (verbs_transfer.c, verbs_pair.c).
+ *
+ * Limits. An immediate is published when its data has completed, one round trip
+ * later than a device could. The receiver reads payloads; their owner never
+ * writes them. Nothing was run on a real NIC, on InfiniBand, or with memory of
+ * a GPU.
  */
 #ifndef VERBS_H
 #define VERBS_H

@@ -15,12 +15,12 @@
  * A refusal is remembered: for good if the memory can never be registered,
  * otherwise for a second, since locked memory may become free.
  *
- * Rights. A peer reaches what it was granted by further keys. If the device has
- * memory windows, there is one for each pair of the lane: no other session's
- * pair can use its key, and its rights are those of the grant. Otherwise the
- * range is registered once more, with the rights, and all sessions share that;
- * then every process that learns the key and is connected to this one can use
- * it, as long as any session has a grant of the range.
+ * Rights. A peer reaches what it was granted by further keys. A device with
+ * memory windows has one for each pair of the lane: no other session's pair can
+ * use its key, and its rights are those of the grant. Otherwise the range is
+ * registered once more, with the rights, and all sessions share that; then
+ * every process that learns the key and is connected to this one can use it, as
+ * long as any session has a grant of the range.
  *
  * A grant is memory of ours that a peer may reach by itself. It has an id, a
  * generation, and such keys.
@@ -190,7 +190,7 @@ static struct part *part_at(const struct keys *keys, uint64_t index,
   return &keys->parts[index * keys->fabric->rail_count + rail];
 }
 
-/* If the memory turns out to be read-only, the whole area is from then on. */
+/* The whole area is read-only from then on if the memory turns out to be. */
 static int part_register(struct keys *keys, struct rail *rail, uint64_t offset,
                          struct part *part) {
   struct area *area = keys->area;

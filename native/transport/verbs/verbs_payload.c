@@ -479,9 +479,9 @@ static int64_t fetch_progress(struct lane *lane, struct fetch *f) {
   return (int64_t)(now - before);
 }
 
-/* First reads, then, with `marked` set, reads the marks behind all bytes. If
- * memory turns out not to be registrable, the rest is bounced once nothing is
- * in progress; the marks after that stand for all bytes. */
+/* First reads, then, with `marked` set, reads the marks behind all bytes. The
+ * rest is bounced once nothing is in progress, if memory turns out not to be
+ * registrable; the marks after that stand for all bytes. */
 static int64_t fetch_straight(struct lane *lane, struct fetch *f) {
   struct job *job = &reading_of(f)->job;
   if (!reading_of(f)->marked) {

@@ -7,8 +7,8 @@
  * can be posted, and the queue grows with that. The receive queue has an entry,
  * without a buffer, for each record and note that the peers of its lanes may
  * send. Used entries are posted again in batches, for which as many spare
- * entries exist. When either queue has reached its limit, the next lane gets
- * new ones.
+ * entries exist. The next lane gets new queues when either has reached its
+ * limit.
  *
  * Sleeping: arm asks the queues for an event. A poll after that finds what
  * completed before; a later completion makes the channel's descriptor readable.
@@ -73,8 +73,7 @@ static int queues_open(struct rail *r) {
 
 /* ---- Reserving room in queues -------------------------------------------- */
 
-/* Posts receives. If the queue is full, it has all entries that were
- * reserved. */
+/* Posts receives. A full queue has all entries that were reserved. */
 static bool queues_post_receives(struct queues *q, uint32_t count) {
   struct ibv_recv_wr chain[OWED], *bad;
   int error = 0;
@@ -199,7 +198,7 @@ bool rail_has_node(const struct rail *r) {
   return access(path, F_OK) == 0;
 }
 
-/* If device nodes are not made by the kernel, their removal tells nothing. */
+/* The removal of device nodes that the kernel did not make tells nothing. */
 static void rail_watch_removal(struct rail *r) {
   if (!rail_has_node(r))
     return;

@@ -12,8 +12,8 @@
  * Credits. Each record and note begins with a word that tells how far the
  * sender has emptied its own inbox: units of both rings (20 bits each), records
  * and notes (12 bits each). A word that tells more than was sent is old or
- * wrong, and is ignored. If there is nothing else to send, a note is sent when
- * a quarter of something can be given back.
+ * wrong, and is ignored. A note is sent when a quarter of something can be
+ * given back, if there is nothing else to send.
  *
  * Notes are handled as they complete and never wait for the program. Records
  * wait in their ring until the core peeks. A record is sent after all notes
@@ -31,17 +31,17 @@
  * can arrive.
  *
  * A probe is an RDMA write with immediate of no bytes, for which no key is
- * checked: the peer's inbox may not be open yet. If no pair is connected at the
- * peer, the probe is lost and the retries run out. The pair is then rebuilt
- * with the sequence numbers that it had, so the next probe has the same number:
- * if the first was delivered and only its acknowledgement was lost, the second
- * is a duplicate, which is acknowledged and has no effect.
+ * checked: the peer's inbox may not be open yet. The probe is lost, and the
+ * retries run out, if no pair is connected at the peer. The pair is then
+ * rebuilt with the sequence numbers that it had, so the next probe has the same
+ * number: if the first was delivered and only its acknowledgement was lost, the
+ * second is a duplicate, which is acknowledged and has no effect.
  *
  * That is right only as long as nothing of the peer has arrived, as that would
  * arrive again, too. Nothing arrives after the pair's error, as a pair in error
  * receives nothing; but a completion may be found after that of the error. So
  * the pair rests for a while, and is rebuilt only if the queue is then found
- * empty. Once something has arrived, a failure ends the lane as usual.
+ * empty. A failure ends the lane as usual once something has arrived.
  *
  * The inbox's window stays bound to its pair when that is rebuilt, as windows
  * of other pairs do when those are fenced.
