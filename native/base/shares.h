@@ -55,8 +55,8 @@
  *   descriptors           it is authenticated; a     it is refused
  *   and sessions          stream attaches
  *
- * The program's time is bounded in another way: the next poll brings at most
- * BUDGET of the long replies that this poll's requests ask for. With
+ * The program's time is bounded in another way: a poll gives requests until they
+ * ask for ASKED_A_POLL of long replies (session_poll.c). With
  * PERIGEE_DEBUG the engine aborts if the sums of the levels differ, or if an
  * ended session still holds something.
  */
