@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * budget.h - how much a poll copies. It stops after BUDGET bytes, and earlier
- * once it has taken BUDGET_TIME: memory that nobody has touched takes thirty
- * times as long as other memory, or more, since the kernel first makes each
- * page. So the clock is read after each piece, and a piece is the shorter, the
- * longer the last ones took.
+ * budget.h - the bound on what a poll copies. A poll stops copying after BUDGET
+ * bytes, and earlier once it has taken BUDGET_TIME. Memory that nobody has
+ * touched takes thirty times as long as other memory, or more, since the kernel
+ * first makes each page. So the clock is read after each piece, and pieces are
+ * the shorter, the longer the last ones took.
  */
 #ifndef BUDGET_H
 #define BUDGET_H
@@ -28,8 +28,8 @@ static inline void budget_open(struct budget *b) {
   *b = (struct budget){.piece = PIECE_MOST};
 }
 
-/* A poll begins that reads the clock, as each does after one that copied. Another
- * one copies a single piece. */
+/* Begins a poll that reads the clock, as each poll does after one that copied.
+ * Any other poll copies a single piece. */
 static inline void budget_begin(struct budget *b, int64_t now) {
   b->from = b->read = now;
 }

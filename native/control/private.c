@@ -23,8 +23,8 @@ static int private_status_of(int error) {
                                              : PERIGEE_SYSTEM;
 }
 
-/* Others may know nothing of it, and a group may not write: it may be one that
- * keeps keys. */
+/* Others may neither read nor write the file. Its group may read it if `group`
+ * is set, as there are groups that keep keys, and may never write. */
 static int check(int file, bool group, uint64_t capacity) {
   mode_t refused = S_IRWXO | (group ? S_IWGRP | S_IXGRP : S_IRWXG);
   struct stat st;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * web.h - what an HTTP server, its requests and their answers share.
+ * web.h - shared by the files of the HTTP server, of its requests and of their
+ * answers.
  *
  * A complete request goes into a queue, and its connection is suspended until
  * the program has answered it:
@@ -28,8 +29,8 @@
 #include <stdbool.h>
 #include <sys/queue.h>
 
-/* The bytes that all bodies together may have beyond what each has room for.
- * Past half of that a body has to come soon. */
+/* The bytes that all bodies together may have beyond the room that each has. A
+ * body has to come soon once half of them are taken. */
 enum { WEB_BULK = 64 << 20 };
 
 /* Milliseconds for an answer to be taken while places, or memory for answers, are
@@ -117,8 +118,9 @@ void web_leave(struct perigee_web *web, struct connection *connection);
 /* It waits for its peer from now on, or does not (LINE_NONE). */
 void web_wait_in(struct perigee_web *web, struct connection *connection,
                  enum web_line line);
-/* Gives up who is too slow; streams that take nothing of what they were told.
- * Both return the milliseconds until the next one is, or -1. */
+/* Gives up connections that are too slow, and streams that take nothing of what
+ * they were told. Both return the milliseconds until the next one is due, or
+ * -1. */
 int web_pass(struct perigee_web *web);
 int web_pass_streams(struct perigee_web *web);
 /* The sooner of two such times. */

@@ -4,8 +4,8 @@
  *
  * The bytes that were told and not sent are bounded for each stream (`queued`),
  * and for all together (`backlog`). Beyond that the streams end that have been
- * behind for longest. A client sees that it was cut off, as a stream's last
- * chunk is missing, and has whole parts before that; it comes back and says
+ * behind for longest. A client sees that it was cut off, because the stream's
+ * last chunk is missing. It has whole parts before that, comes back, and says
  * what it has.
  */
 #include "control/web.h"
@@ -15,8 +15,8 @@
 #include <string.h>
 #include <strings.h>
 
-/* Bytes of an answer for which there is always room: others would not be many
- * more, for each connection has at most one. */
+/* The bytes of an answer for which there is always room. Each connection has
+ * one answer at most, so these are few bytes together. */
 enum { SMALL = 1024 };
 
 /* ---- A request's life ----------------------------------------------------- */
@@ -86,8 +86,8 @@ static enum MHD_Result web_answer_collect(void *argument,
   return MHD_YES;
 }
 
-/* Without memory for all of several values it is "", which is none of those
- * that anything is looked for. */
+/* The value is "" if there is no memory to join several values, and "" fits
+ * nothing that is looked for. */
 const char *perigee_web_header(const struct perigee_web_request *request,
                                const char *name) {
   struct request *r = web_request(request);
@@ -133,8 +133,8 @@ void perigee_web_answer(struct perigee_web_request *request,
   web_give_up(r);
 }
 
-/* A quarter of what is left: who takes large answers and reads none of them
- * leaves room for smaller ones. */
+/* A quarter of what is left, so that a client that takes large answers and
+ * reads none of them leaves room for smaller ones. */
 uint64_t perigee_web_room(const struct perigee_web *web) {
   uint64_t most = web->to.answers, used = web->answering;
   if (most == 0 || used < most / 8)
@@ -249,7 +249,8 @@ int web_pass_streams(struct perigee_web *web) {
   return r ? (int)(patience - (at - r->since)) : -1;
 }
 
-/* One part may be of any length, as what tells all that there is. */
+/* One part may be of any length, such as the part that tells all that there
+ * is. */
 static bool is_behind(const struct request *r, uint64_t more) {
   size_t queued = bytes_length(&r->text);
   return queued > 0 && queued + more > r->web->to.queued;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * engine.h - an engine, which owns everything: sessions, operations, regions,
- * memory. Two threads never touch it at the same time (lock.h).
+ * memory. It is what a ucp_worker is to UCX. Two threads never touch it at the
+ * same time (lock.h).
  */
 #ifndef ENGINE_H
 #define ENGINE_H

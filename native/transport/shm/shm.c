@@ -34,8 +34,8 @@ enum { RING_MIN = 4096, RING_MAX = 16 << 20 };
 
 /* ---- Set-up -------------------------------------------------------------- */
 
-/* Maps what was found to be sound; NULL: errno says why not. No child process
- * sees it. */
+/* Maps a file that was found to be sound; NULL: errno says why not. No child
+ * process sees the mapping. */
 static void *shm_map_sound(int fd, uint64_t length, int protection) {
   void *p = mmap(NULL, length, protection, MAP_SHARED | MAP_NORESERVE, fd, 0);
   if (p == MAP_FAILED)
@@ -180,8 +180,8 @@ static bool shm_offer_plausible(const struct shm_offer *said) {
          said->arena <= 4 * PAYLOAD_MAX;
 }
 
-/* A sparse file costs its maker nothing, and this side address space: counts
- * it. */
+/* Counts the address space for a file, because a sparse file costs its maker
+ * nothing and this side address space. */
 static bool shm_may_map(struct lane *lane, uint64_t bytes,
                         char reason[REASON]) {
   if (!share_take(lane->options.share, SHARE_MAPPED, bytes)) {
