@@ -59,11 +59,3 @@ __attribute__((noinline, cold)) int ring_rare(struct ring_in *r, uint64_t units,
     return 0;
   return units > 0 ? ring_take(r, units, bytes, length) : PERIGEE_PROTOCOL;
 }
-
-bool ring_release(struct ring_in *r) {
-  if (r->tail - r->released < r->size / RING_SHARE)
-    return false;
-  r->released = r->tail;
-  atomic_store_explicit(r->consumed, r->tail, memory_order_release);
-  return true;
-}

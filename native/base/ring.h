@@ -161,6 +161,12 @@ static inline int ring_peek(struct ring_in *ring, const uint8_t **bytes,
  * of the ring, so that the line of `consumed` seldom moves; returns true if it
  * was told now. A producer whose records were all read has room for two
  * records. */
-bool ring_release(struct ring_in *ring);
+static inline bool ring_release(struct ring_in *r) {
+  if (r->tail - r->released < r->size / RING_SHARE)
+    return false;
+  r->released = r->tail;
+  atomic_store_explicit(r->consumed, r->tail, memory_order_release);
+  return true;
+}
 
 #endif

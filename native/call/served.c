@@ -4,7 +4,8 @@
  * answers; one-sided access and messages, which the core answers), what is
  * asked about one (does its caller still wait, does the ring wait for it, how
  * much time is left), and its end, which gives back what it owns and tells the
- * program. serve.c takes requests in, reply.c answers them.
+ * program; and replies: by a message, by a loan, by a status alone. serve.c takes
+ * requests in.
  *
  *   state      event     becomes
  *   free       arrive    arrived    a record, decoded
@@ -33,15 +34,21 @@
  *   serving    lost      serving    the program still has to answer
  *
  * A reply is always sent, even to a call that has ended, as it releases the
- * request's loan.
+ * request's loan. Memory of ours to which a reply refers is kept until the
+ * caller's mark is gone.
  *
  * The program may take long to decode a request that is HELD. The ring behind
  * it is not read until the program has started it (perigee_started), as while a
  * request arrives.
  */
+#include <string.h>
+
+#include "base/typed.h"
+#include "core/lanes.h"
 #include "core/lock.h"
 #include "core/pool.h"
 #include "operation/loan.h"
+#include "operation/operations.h"
 #include "served.h"
 
 const struct machine served_machine = {
@@ -106,7 +113,8 @@ static void served_unmark(struct operation *op) {
   op->marked = false;
 }
 
-void served_unlend(struct operation *op) {
+/* Gives back the block of a pulled raw head, or of a reply. */
+static void served_unlend(struct operation *op) {
   if (op->head_lent && op->session && op->session->lane)
     lane_table(op->session->lane)
         ->loans->unloan(op->session->lane, &op->head_loan);
@@ -268,4 +276,430 @@ int64_t perigee_served_remaining(const struct perigee_engine *engine,
     return -1;
   int64_t left = op->deadline - perigee_now(engine);
   return left < 0 ? 0 : left;
+}
+
+/* ---- Replies ------------------------------------------------------------- */
+
+/* ---- Replying ----------------------------------------------------------- */
+
+static bool reply_refers(const struct outgoing *out) {
+  return out->record.flags & (RECORD_HEAD_BULK | RECORD_SLICE_BULK);
+}
+
+static void reply_sent(struct operation *op, enum served_event event) {
+  served_advance(op, event);
+  if (event == REFER && op->has_parts) {
+    parts_feed(op);
+    operation_move(op);
+  } else if (event == REFER) {
+    room_keep_reply(op);
+  }
+}
+
+static int reply_plan(struct operation *op, const struct perigee_message *m,
+                      struct outgoing *out) {
+  struct record *r = &out->record;
+  *r = (struct record){.kind = RECORD_REPLY,
+                       .method = op->index,
+                       .status = m->status,
+                       .operation = op->peer_operation,
+                       .generation = op->peer_generation,
+                       .remaining = op->generation};
+  return outgoing_plan(op, m, out);
+}
+
+/* The reply that is sent if the real one cannot be. */
+static struct perigee_message reply_refusal(const struct operation *op,
+                                            int status) {
+  struct perigee_message m = {.status = status};
+  if (op->record == RECORD_REQUEST && status == PERIGEE_NO_MEMORY) {
+    const char *why = lane_trouble(op->session);
+    m.head = *why ? why : "the peer has no room for it now (option pool)";
+    m.length = strlen(m.head);
+  } else if (op->record == RECORD_REQUEST && status == PERIGEE_PEER_LOST) {
+    m.head = lanes_trouble(op->session);
+    m.length = strlen(m.head);
+  }
+  return m;
+}
+
+/* The same, with the sentence that fail() has just noted, as far as it fits
+ * into an eager record. */
+static struct perigee_message reply_refusal_told(const struct operation *op,
+                                                 int status) {
+  struct perigee_message m = reply_refusal(op, status);
+  if (op->record == RECORD_REQUEST && status == PERIGEE_TOO_LARGE) {
+    m.head = fail_detail(op->engine);
+    m.length = strnlen(m.head, op->session->peer.eager);
+  }
+  return m;
+}
+
+/* Plans the reply, or the refusal. Replies that would have to be exposed are
+ * not sent to a caller that has given up; for short ones, looking would cost
+ * more than sending. */
+static int reply_plan_either(struct operation *op,
+                             const struct perigee_message *m,
+                             struct outgoing *out) {
+  bool large = !op->head_lent &&
+               (m->length > op->session->peer.eager || m->slice.region);
+  int status = PERIGEE_CANCELLED;
+  if (!large || served_wanted(op))
+    status = reply_plan(op, m, out);
+  if (status >= 0 || status == PERIGEE_AGAIN)
+    return status;
+  struct perigee_message none = reply_refusal_told(op, status);
+  parts_end(op);
+  reply_plan(op, &none, out);
+  return status;
+}
+
+/* What became of a reply, beside a status. NO_ROOM: it has to wait for room in
+ * the ring, or for a block. REFERS: the caller has still to read what it refers
+ * to. */
+enum { NO_ROOM, WHOLE, REFERS };
+
+/* Publishes a reply that is not short. Its memory is marked live before the
+ * caller can see a reference to it. */
+static __attribute__((noinline)) int
+reply_publish_planned(struct operation *op, const struct perigee_message *m) {
+  struct outgoing out;
+  int status = reply_plan_either(op, m, &out);
+  struct lane *lane = op->session->lane;
+  if (status == PERIGEE_AGAIN)
+    return NO_ROOM;
+  if (reply_refers(&out)) {
+    op->marked = true;
+    lane_payloads(lane)->mark(lane, op->index, op->generation);
+  }
+  if (!outgoing_publish(op->session, RING_REPLY, &out))
+    return NO_ROOM;
+  bool refers = reply_refers(&out);
+  reply_sent(op, refers ? REFER : ANSWER);
+  return refers ? REFERS : status < 0 ? status : WHOLE;
+}
+
+static __attribute__((noinline)) bool reply_publish_bytes(struct operation *op,
+                                                          uint8_t flags,
+                                                          const uint8_t *bytes,
+                                                          uint64_t length) {
+  struct record r = {.kind = RECORD_REPLY,
+                     .flags = flags,
+                     .method = op->index,
+                     .operation = op->peer_operation,
+                     .generation = op->peer_generation,
+                     .remaining = op->generation,
+                     .head_length = length};
+  if (!outgoing_bytes(op->session, RING_REPLY, &r, bytes))
+    return false;
+  served_advance(op, ANSWER);
+  return true;
+}
+
+/* Publishes a reply, by a message that may be the program's still. */
+static inline __attribute__((always_inline)) int
+reply_publish(struct operation *op, const struct perigee_message *m) {
+  uint64_t length;
+  bool alone = m->status == PERIGEE_OK && !m->code;
+  const uint8_t *bytes = alone ? outgoing_short(op, m, &length) : NULL;
+  uint8_t flags = m->flags & PERIGEE_TYPED ? RECORD_TYPED : 0;
+  if (bytes)
+    return reply_publish_bytes(op, flags, bytes, length) ? WHOLE : NO_ROOM;
+  return reply_publish_planned(op, m);
+}
+
+void reply_never(struct operation *op, int status) {
+  op->status = status;
+  op->reply = reply_refusal(op, status);
+  operation_unqueue(op);
+  served_let_on(op);
+  served_advance(op, PULLED);
+  if (op->state != SERVING)
+    served_advance(op, SERVE);
+  served_advance(op, WAIT);
+  backlog_add(op, RING_REPLY);
+}
+
+static int reply_over(struct operation *op, int status) {
+  served_tell(op); /* ends it, unless a copy of its memory is in progress */
+  return status < 0 ? status : 0;
+}
+
+/* Keeps a reply that waits. A short head is copied, as it may be in the
+ * ring. */
+static void reply_keep(struct operation *op, const struct perigee_message *m) {
+  op->reply = *m;
+  if (m->length == 0 || m->length > op->session->peer.eager || !m->head)
+    return;
+  uint8_t *copy = pool_take(op->session, m->length);
+  if (!copy) {
+    op->reply = reply_refusal(op, PERIGEE_NO_MEMORY);
+    return;
+  }
+  memcpy(copy, m->head, m->length);
+  pool_give(op->engine, op->block);
+  op->reply.head = op->block = copy;
+}
+
+/* Bytes that a reply keeps: perhaps the whole block of the request's head. */
+static uint64_t reply_kept_bytes(const struct operation *op, uint64_t length) {
+  bool block = op->head_lent && op->head_loan.block > length;
+  return block ? op->head_loan.block : length;
+}
+
+/* Counts a reply that the caller has not read yet. Long ones are counted in
+ * bytes: the more there are, the longer the caller's requests wait. */
+static int reply_count_unread(struct operation *op, uint64_t length) {
+  struct perigee_session *s = op->session;
+  op->untaken = true;
+  op->left = length > s->peer.eager ? length : 0;
+  s->replies.untaken++;
+  s->replies.untaken_bytes += op->left;
+  s->account.share->parent->unread_replies += op->left;
+  operation_expose(op, reply_kept_bytes(op, op->left));
+  room_look(s);
+  return 1;
+}
+
+/* Learns from replies what a peer's requests may cost; short ones cost
+ * nothing. */
+static void reply_learn_size(struct perigee_session *s, uint64_t length) {
+  uint64_t *size = &s->account.share->parent->reply_size;
+  if (length > s->peer.eager && length > *size)
+    *size = length;
+  else
+    *size -= (*size + 7) / 8;
+}
+
+static inline bool reply_costs(const struct perigee_session *s,
+                               uint64_t length) {
+  return UNLIKELY(length > s->peer.eager ||
+                  s->account.share->parent->reply_size > 0);
+}
+
+/* As reply_publish(); a reply without room is kept. */
+static inline __attribute__((always_inline)) int
+reply_publish_or_wait(struct operation *op, const struct perigee_message *m) {
+  struct node *backlog = &op->session->operations.backlog[RING_REPLY];
+  int status = list_empty(backlog) ? reply_publish(op, m) : NO_ROOM;
+  if (status != NO_ROOM)
+    return status;
+  reply_keep(op, m);
+  served_advance(op, WAIT);
+  backlog_add(op, RING_REPLY);
+  return NO_ROOM;
+}
+
+/* The caller has too many unread replies: it gets a refusal in place of
+ * this. */
+static int reply_refuse_more(struct operation *op) {
+  struct perigee_message none = reply_refusal(op, PERIGEE_NO_MEMORY);
+  op->session->account.share->all->refused++;
+  if (reply_publish_or_wait(op, &none) == NO_ROOM)
+    return reply_count_unread(op, 0);
+  reply_over(op, 1);
+  return fail(op->engine, PERIGEE_NO_MEMORY,
+              "the caller has left too many replies lie (option pool)");
+}
+
+/* Returns 1 if SENT will follow, 0 if the operation has ended. */
+static inline __attribute__((always_inline)) int
+reply_to(struct operation *op, const struct perigee_message *m) {
+  struct perigee_session *s = op->session;
+  uint64_t length = m->length;
+  if (UNLIKELY(op->reserved > 0))
+    room_give(op);
+  if (reply_costs(s, length)) {
+    reply_learn_size(s, length);
+    if (length > s->peer.eager && !share_may(s->account.share, SHARE_EXPOSED,
+                                             reply_kept_bytes(op, length)))
+      return reply_refuse_more(op);
+  }
+  int status = reply_publish_or_wait(op, m);
+  if (status == NO_ROOM || status == REFERS)
+    return reply_count_unread(op, length);
+  return reply_over(op, status);
+}
+
+int reply_message(struct operation *op, const struct perigee_message *m) {
+  return reply_to(op, m);
+}
+
+/* Publishes a reply that waited for room. */
+bool reply_publish_waiting(struct operation *op) {
+  if (reply_publish(op, &op->reply) == NO_ROOM)
+    return false;
+  if (op->state == TOLD)
+    served_tell(op);
+  return true;
+}
+
+static int reply_check_failure(struct perigee_engine *engine,
+                               const struct perigee_message *m) {
+  uint64_t text;
+  if (!m->head)
+    return fail_missing(engine, "head of a message");
+  int status = failure_split(m->head, m->length, &text);
+  if (status < 0)
+    return fail(
+        engine, status,
+        "a failure that is PERIGEE_TYPED is a text, a zero, and at most "
+        "%d bytes of typed values",
+        FAILURE_MORE);
+  return PERIGEE_OK;
+}
+
+static bool reply_affordable(struct perigee_engine *engine,
+                             const struct perigee_message *m, int *status) {
+  *status = PERIGEE_OK;
+  if (!typed_is_due(m))
+    return true;
+  *status = m->status != PERIGEE_OK
+                ? reply_check_failure(engine, m)
+                : incoming_typed(engine, m->head, m->length);
+  return *status >= 0;
+}
+
+static int reply_send(struct perigee_engine *engine, int served,
+                      const struct perigee_message *m) {
+  int status;
+  struct operation *op = served_find(engine, served, &status);
+  if (!op)
+    return status;
+  if (op->state == LANDING) { /* the program refused to name a landing */
+    op->landed = false;
+    served_let_on(op);
+    served_advance(op, SERVE);
+  }
+  if (UNLIKELY(op->flags & PERIGEE_HELD))
+    served_let_on(op);
+  if (!reply_affordable(engine, m, &status)) {
+    struct perigee_message none = reply_refusal_told(op, status);
+    return reply_message(op, &none) == 1 ? 1 : status;
+  }
+  if (m->slice.region)
+    operation_ref(op, m->slice.region);
+  return reply_to(op, m);
+}
+
+BESIDE reply_send_locked(struct perigee_engine *engine, int served,
+                         const struct perigee_message *m) {
+  ENTER(engine);
+  return reply_send(engine, served, m);
+}
+
+int perigee_reply(struct perigee_engine *engine, int served,
+                  const struct perigee_message *m) {
+  return SHARED(engine) ? reply_send_locked(engine, served, m)
+                        : reply_send(engine, served, m);
+}
+
+void reply_status(struct operation *op, int status) {
+  struct perigee_message m = reply_refusal_told(op, status);
+  served_let_on(op);
+  op->unseen = true;
+  if (op->state != SERVING)
+    served_advance(op, SERVE);
+  if (served_open(op)) {
+    reply_message(op, &m);
+    return;
+  }
+  served_advance(op, ANSWER);
+  served_tell(op);
+}
+
+static int reply_lend(struct perigee_engine *engine, int served,
+                      uint64_t capacity, struct perigee_loan *loan) {
+  int status;
+  struct operation *op = served_find(engine, served, &status);
+  if (!op)
+    return status;
+  if (op->roomy && capacity > op->session->peer.eager &&
+      capacity <= op->value) {
+    status = loan_begin_in(op->session, capacity, &op->room, loan);
+    op->roomy = status < 0;
+  } else {
+    status = loan_begin(op->session, RING_REPLY, capacity, loan);
+  }
+  if (status == PERIGEE_OK) /* otherwise the open loan may be another call's */
+    op->session->operations.loans[RING_REPLY].served = served;
+  return status;
+}
+
+BESIDE reply_lend_locked(struct perigee_engine *engine, int served,
+                         uint64_t capacity, struct perigee_loan *loan) {
+  ENTER(engine);
+  return reply_lend(engine, served, capacity, loan);
+}
+
+int perigee_reply_begin(struct perigee_engine *engine, int served,
+                        uint64_t capacity, struct perigee_loan *loan) {
+  return SHARED(engine) ? reply_lend_locked(engine, served, capacity, loan)
+                        : reply_lend(engine, served, capacity, loan);
+}
+
+int perigee_reply_abort(struct perigee_engine *engine, int served) {
+  ENTER(engine);
+  struct operation *op = operation_find(engine, served);
+  if (!op || !op->session || !engine_alive(engine) ||
+      op->session->operations.loans[RING_REPLY].served != served)
+    return PERIGEE_OK;
+  return loan_abort(op->session, RING_REPLY);
+}
+
+/* The operation owns the block from here on. A head in the arena is referred to
+ * where it is. The program has read the request's head by now, if it was pulled
+ * into a block of ours. */
+static int reply_block(struct operation *op, const struct loan *loan,
+                       uint64_t length) {
+  struct perigee_message m = {.head = loan->pointer, .length = length};
+  served_unlend(op);
+  op->bulky = false;
+  op->head_lent = true;
+  op->head_loan = loan->source;
+  return reply_message(op, &m);
+}
+
+/* The bytes of a stage are short, and known. */
+static int reply_stage(struct operation *op, const uint8_t *bytes,
+                       uint64_t length) {
+  struct perigee_session *s = op->session;
+  if (list_empty(&s->operations.backlog[RING_REPLY]) &&
+      reply_publish_bytes(op, 0, bytes, length)) {
+    if (reply_costs(s, length))
+      reply_learn_size(s, length);
+    return reply_over(op, 1);
+  }
+  return reply_message(
+      op, &(struct perigee_message){.head = bytes, .length = length});
+}
+
+static int reply_commit(struct perigee_engine *engine, int served,
+                        uint64_t length) {
+  int status;
+  struct operation *op = served_find(engine, served, &status);
+  if (!op)
+    return status;
+  struct perigee_session *session = op->session;
+  struct loan *loan = &session->operations.loans[RING_REPLY];
+  if (loan->open && loan->served != served)
+    return fail(engine, PERIGEE_INVALID, "no such loan is open");
+  if ((status = loan_check(session, RING_REPLY, length)) < 0)
+    return status;
+  status = loan->stage ? reply_stage(op, loan->pointer, length)
+                       : reply_block(op, loan, length);
+  loan_close(session, RING_REPLY);
+  return status;
+}
+
+BESIDE reply_commit_locked(struct perigee_engine *engine, int served,
+                           uint64_t length) {
+  ENTER(engine);
+  return reply_commit(engine, served, length);
+}
+
+int perigee_reply_commit(struct perigee_engine *engine, int served,
+                         uint64_t length) {
+  return SHARED(engine) ? reply_commit_locked(engine, served, length)
+                        : reply_commit(engine, served, length);
 }

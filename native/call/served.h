@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * served.h - operations of the peer, for the files that serve them: served.c
- * has their states and their end, reply.c answers them, serve.c takes them
- * in.
+ * has their states, their answers and their end, serve.c takes them in.
  */
 #ifndef SERVED_H
 #define SERVED_H
@@ -63,10 +62,8 @@ struct operation *served_find(struct perigee_engine *engine, int index,
  * goes on. */
 void served_hold_back(struct operation *op);
 void served_let_on(struct operation *op);
-/* Gives back the block of a pulled raw head, or of a reply. */
-void served_unlend(struct operation *op);
 
-/* ---- reply.c ------------------------------------------------------------ */
+/* ---- served.c: replies --------------------------------------------------- */
 /* Answers with a message: 1 if SENT will follow, 0 if the operation has
  * ended. */
 int reply_message(struct operation *op, const struct perigee_message *m);

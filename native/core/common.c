@@ -6,12 +6,27 @@
  */
 #include <stdarg.h>
 #include <stdio.h>
+#include <sys/random.h>
+#include <time.h>
 
 #include "base/status.h"
 #include "engine.h"
 #include "lock.h"
 
 /* ---- Time and randomness ------------------------------------------------- */
+
+int64_t engine_default_clock(void *context) {
+  struct timespec t;
+  (void)context;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+int engine_default_random(void *context, void *bytes, uint64_t length) {
+  (void)context;
+  return getrandom(bytes, length, 0) == (ssize_t)length ? PERIGEE_OK
+                                                        : PERIGEE_SYSTEM;
+}
 
 bool engine_alive(const struct perigee_engine *engine) {
   return *(volatile const uint8_t *)engine->alive != 0;

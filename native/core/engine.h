@@ -180,6 +180,9 @@ static inline bool engine_releases(const struct perigee_engine *engine) {
 
 /* ---- Its time and randomness --------------------------------------------- */
 
+/* The defaults of options.clock and options.random. */
+int64_t engine_default_clock(void *context);
+int engine_default_random(void *context, void *bytes, uint64_t length);
 /* Reads the clock, in nanoseconds, and keeps the time in engine->now. */
 int64_t engine_clock(struct perigee_engine *engine);
 /* This poll has copied so many bytes, or done what takes as long: true once

@@ -57,16 +57,6 @@ int session_needs(struct perigee_session *s, uint64_t feature) {
               "the feature \"%s\" is turned off here (option features)", name);
 }
 
-/* The fence is that of wanted() (shm.c), and so is its partner, in arm(). (Not
- * inline: GCC says of fences in headers that ThreadSanitizer knows none.) */
-void session_sure(struct perigee_session *s) {
-  const struct lane_head *head = (const struct lane_head *)s->lane;
-  s->polled.unsure = false;
-  atomic_thread_fence(memory_order_seq_cst);
-  if (atomic_load_explicit(head->armed, memory_order_relaxed) != 0)
-    session_wake(s);
-}
-
 void session_wake(struct perigee_session *s) {
   if (!lane_sleep(s->lane)->wanted(s->lane))
     return;

@@ -192,8 +192,6 @@ static inline void session_wake_soon(struct perigee_session *s) {
     session_wake(s);
 }
 
-void session_sure(struct perigee_session *session);
-
 /* ---- The sessions that polls look at ------------------------------------- */
 
 void hot_enter(struct perigee_session *session);

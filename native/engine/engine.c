@@ -8,8 +8,6 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
-#include <sys/random.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/status.h"
@@ -27,19 +25,6 @@
 #include "wireup/wireup.h"
 
 /* ---- Options: defaults --------------------------------------------------- */
-
-static int64_t options_clock(void *context) {
-  struct timespec t;
-  (void)context;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
-static int options_random(void *context, void *bytes, uint64_t length) {
-  (void)context;
-  return getrandom(bytes, length, 0) == (ssize_t)length ? PERIGEE_OK
-                                                        : PERIGEE_SYSTEM;
-}
 
 static void options_default(struct perigee_options *o) {
   *o = (struct perigee_options){.size = sizeof *o,
@@ -62,8 +47,8 @@ static void options_default(struct perigee_options *o) {
                                 .pull = 1,
                                 .dead_after = INT64_C(3000000000),
                                 .streams = 1,
-                                .clock = options_clock,
-                                .random = options_random};
+                                .clock = engine_default_clock,
+                                .random = engine_default_random};
 }
 
 int perigee_options_init(struct perigee_options *options, uint64_t size) {

@@ -349,6 +349,16 @@ session_do_more(struct perigee_session *s) {
   return session_goes_on(s);
 }
 
+/* After session_wake_soon: wakes the peer if it fell asleep meanwhile. The fence is
+ * that of wanted() (shm.c), and so is its partner, in arm(). */
+static void session_sure(struct perigee_session *s) {
+  const struct lane_head *head = (const struct lane_head *)s->lane;
+  s->polled.unsure = false;
+  atomic_thread_fence(memory_order_seq_cst);
+  if (atomic_load_explicit(head->armed, memory_order_relaxed) != 0)
+    session_wake(s);
+}
+
 static inline __attribute__((always_inline)) void
 session_look(struct perigee_session *s) {
   if (s->state != PERIGEE_SESSION_OPEN)
