@@ -47,8 +47,9 @@ local given = parser:parse()
 -- ---- The other processes ----------------------------------------------------
 
 local function engine_of(sessions)
-  return assert(perigee.engine { sessions = sessions, hellos = 256,
-                                 hello_timeout = 20,
+  return assert(perigee.engine { sessions = sessions,
+                                 advanced = { hellos = 256,
+                                              hello_timeout = 20 },
                                  insecure = true, scope = SCOPE })
 end
 
@@ -64,8 +65,8 @@ function ROLES.server()
   local agent = assert(perigee.agent {
     scope = SCOPE,
     listen = { given.at, "unix:@perigee-idle-" .. process.pid() },
-    engine = { sessions = 2 * given.count + 64, insecure = true, hellos = 256,
-               hello_timeout = 20 },
+    engine = { sessions = 2 * given.count + 64, insecure = true,
+               advanced = { hellos = 256, hello_timeout = 20 } },
     services = { { name = "bench", version = 1, methods = {
       copy = { raw = true, inplace = true, copy },
     } } },

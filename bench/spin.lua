@@ -61,7 +61,8 @@ local given = parser:parse()
 
 local function engine_options()
   if given.spin == "own" then return {} end
-  return { spin = tonumber(given.spin) * 1e-6, spin_always = true }
+  return { spin = tonumber(given.spin) * 1e-6,
+           advanced = { spin_always = true } }
 end
 
 local ROLES = {}

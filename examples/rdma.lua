@@ -82,7 +82,7 @@ end
 -- ---- The sides --------------------------------------------------------------
 
 local function engine_and_endpoint(nic)
-  local engine = assert(perigee.engine { rdma = nic })
+  local engine = assert(perigee.engine { advanced = { rdma = nic } })
   local endpoint, err = engine:endpoint { transport = "verbs" }
   if not endpoint then
     print(tostring(err))

@@ -199,7 +199,7 @@ end
 -- The options of a bench's engine, of either side.
 function M.engine(given, rdma)
   return {
-    spin = given.spin, rdma = rdma ~= "" and rdma or nil,
+    spin = given.spin, advanced = { rdma = rdma ~= "" and rdma or nil },
     streams = given.streams, dead_after = given.dead_after,
     encrypt = given.auth and "auth" or given.encrypt or false,
   }

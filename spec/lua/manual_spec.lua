@@ -5,6 +5,7 @@ local comments = require "spec.manual.comments"
 local examples = require "spec.manual.examples"
 local links = require "spec.manual.links"
 local perigee = require "perigee"
+local settings = require "perigee.engine.options"
 
 local COMMAND = "lua/perigee/cli/perigee.1"
 local GUIDE = "lua/perigee/README.md"
@@ -108,7 +109,7 @@ end
 local function options(name)
   local told = {}
   for _, tag in ipairs(by_name[name].tags) do
-    for option in (tag.text:match "^[^\n]*"):gmatch "options%.([%w_]+)" do
+    for option in (tag.text:match "^[^\n]*"):gmatch "options%.([%w_.]+)" do
       told[option] = true
     end
   end
@@ -201,33 +202,54 @@ describe("the manual", function()
       ["Region:allocator"] = function(o) of.Region:allocator(o) end,
       ["Kept:region"] = function(o) of.Kept:region("a", o) end,
     }
-    local CDATA = { random = true, context = true, transports = true,
-                    memories = true }   -- documented together, with clock
     for name, f in pairs(takers) do
       local told = options(name)
       for _, option in ipairs(taken(f)) do
-        assert.is_true(told[option] or name == "perigee.engine"
-          and CDATA[option], ("%s has option %s"):format(name, option))
+        assert.is_true(told[option], ("%s has option %s"):format(name, option))
       end
     end
     of.Agent:close()
+  end)
+
+  -- The other ones for simulations are documented together, with clock.
+  local WITH_CLOCK = { random = true, context = true, transports = true,
+                       memories = true }
+
+  it("tells of each option of engines where it is, with its default", function()
+    local defaults = {}
+    for _, tag in ipairs(by_name["perigee.engine"].tags) do
+      local name = tag.text:match "options%.([%w_.]+)"
+      if name then
+        defaults[name] = loadstring("return "
+          .. (tag.modifiers:match "^%[opt=(.*)%]$" or "nil"))() or "none"
+      end
+    end
+    settings.each(function(name, default, advanced)
+      local place = advanced and "advanced." .. name or name
+      if default == nil then default = "none" end
+      if default == false then default = "none" end
+      assert.equal(WITH_CLOCK[name] and "none" or default,
+                   defaults[place] or WITH_CLOCK[name] and "none", place)
+    end)
   end)
 
   it("tells the defaults of engines as they are", function()
     local native = require "perigee.native"
     local core, count = native.options_t(), 0
     native.C.perigee_options_init(core, require("ffi").sizeof(core))
-    local times = { hello_timeout = true, spin = true, dead_after = true }
-    for _, tag in ipairs(by_name["perigee.engine"].tags) do
-      local name = tag.text:match "options%.([%w_]+)"
-      local value = tonumber((loadstring("return "
-        .. (tag.modifiers:match "^%[opt=(.*)%]$" or "nil"))()))
-      if value then
-        local real = tonumber(core[name]) * (times[name] and 1e-9 or 1)
-        assert.is_true(math.abs(value - real) <= 1e-9 * real, name)
+    settings.each(function(name, default)
+      if type(default) == "number" then
+        local real = tonumber(core[name])
+        if name == "hello_timeout" or name == "dead_after" then
+          real = real * 1e-9
+        end
+        assert.is_true(math.abs(default - real) <= 1e-9 * real, name)
+        count = count + 1
+      elseif type(default) == "boolean" then
+        assert.equal(default and 1 or 0, tonumber(core[name]), name)
         count = count + 1
       end
-    end
+    end)
     assert.is_true(count >= 15)
   end)
 

@@ -2,7 +2,7 @@
 -- The options of `perigee.agent`: their checks, their defaults, and those that
 -- are its engine's.
 local check = require "perigee.runtime.check"
-local engines = require "perigee.engine"
+local engine_settings = require "perigee.engine.options"
 local entries = require "perigee.registry.entry"
 local registries = require "perigee.registry"
 local services = require "perigee.serving.service"
@@ -68,7 +68,9 @@ local OPTIONS = { name = name_or_none, scope = check.name,
                   registry = registries.check, kind = check.name,
                   metadata = entries.wrong_metadata, weight = weight,
                   topology = check.boolean }
-for _, name in ipairs(OF_ENGINE) do OPTIONS[name] = engines.OPTIONS[name] end
+for _, name in ipairs(OF_ENGINE) do
+  OPTIONS[name] = engine_settings.CHECKS[name]
+end
 
 local function default_scope()
   local scope = os.getenv("PERIGEE_SCOPE")
@@ -130,7 +132,7 @@ jit.off(engine_options)
 function M.check(options, level)
   options = check.options(options, OPTIONS, "perigee.agent", level + 1)
   local scope = options.scope or default_scope()
-  check.options(options.engine, engines.OPTIONS, "option engine", level + 1)
+  engine_settings.check(options.engine, "option engine", level + 1)
   check_services(options.services or {}, level + 1)
   return options, scope
 end

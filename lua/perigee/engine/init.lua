@@ -13,10 +13,10 @@ local listeners = require "perigee.engine.listener"
 local log = require "perigee.runtime.log"
 local loop = require "perigee.runtime.loop"
 local native = require "perigee.native"
-local rdma = require "perigee.engine.rdma"
 local refused = require "perigee.engine.refused"
 local regions = require "perigee.memory.region"
 local sessions = require "perigee.engine.session"
+local settings = require "perigee.engine.options"
 require "perigee.transfer"              -- what sessions can do
 require "perigee.transfer.prepared"
 
@@ -25,42 +25,6 @@ local new_table = require "table.new"
 local C = native.C
 
 local M = {}
-
-local function cdata(value)
-  if type(value) ~= "cdata" then return "a cdata" end
-end
-
-local function progress(value)
-  if value ~= "thread" and value ~= "poll" then
-    return '"thread" or "poll"'
-  end
-end
-
-local COUNTS = { "operations", "sessions", "regions", "hellos", "watched",
-                 "ring", "eager", "message", "typed", "pool", "serving",
-                 "epoch", "streams", "mapped", "descriptors", "untaken" }
-local TIMES = { "hello_timeout", "spin", "dead_after" }
-local TEXTS = { "secret", "scope" }
-local FLAGS = { "pull", "insecure", "spin_always" }
-local GIVEN = { "clock", "random", "context", "transports", "memories" }
-
--- The values of enum perigee_encrypt.
-local ENCRYPT = { [true] = 1, auth = 2, [false] = 3 }
-
-local function encrypt(value)
-  if ENCRYPT[value] == nil then return 'true, "auth" or false' end
-end
-
-local OPTIONS = { pull = check.boolean, rdma = rdma.check,
-                  faults = check.string, features = check.string,
-                  progress = progress,
-                  encrypt = encrypt }
-for _, name in ipairs(COUNTS) do OPTIONS[name] = check.count end
-for _, name in ipairs(TIMES) do OPTIONS[name] = check.seconds end
-for _, name in ipairs(TEXTS) do OPTIONS[name] = check.string end
-for _, name in ipairs(FLAGS) do OPTIONS[name] = check.boolean end
-for _, name in ipairs(GIVEN) do OPTIONS[name] = cdata end
-M.OPTIONS = OPTIONS
 
 local Engine = {}
 Engine.__index = Engine
@@ -72,39 +36,6 @@ local HOLD = 2 ^ 14
 -- The least operations whose futures are found in an array. In a table that
 -- starts empty the first are in its hash part, and LuaJIT compiles for that.
 local FEW = 256
--- Seconds that stand for no limit, because the core's options take no negative
--- time.
-local LONGEST = 1e6
-
-local function core_options(options)
-  local core = native.options_t()
-  C.perigee_options_init(core, ffi.sizeof(core))
-  core.hold = HOLD
-  for _, name in ipairs(COUNTS) do
-    if options[name] then core[name] = options[name] end
-  end
-  for _, name in ipairs(TIMES) do
-    if options[name] then
-      core[name] = check.nanoseconds(math.min(options[name], LONGEST))
-    end
-  end
-  for _, name in ipairs(GIVEN) do
-    if options[name] then core[name] = options[name] end
-  end
-  for _, name in ipairs(TEXTS) do
-    if options[name] then core[name] = options[name] end
-  end
-  for _, name in ipairs(FLAGS) do
-    if options[name] ~= nil then core[name] = options[name] and 1 or 0 end
-  end
-  local text = options.rdma and rdma.text(options.rdma)
-  if text then core.rdma = text end
-  if options.faults then core.faults = options.faults end
-  if options.features then core.features = options.features end
-  if options.progress == "thread" then core.progress = 1 end
-  if options.encrypt ~= nil then core.encrypt = ENCRYPT[options.encrypt] end
-  return core, text
-end
 
 local warned, warned_of_files = false, false
 local SHORT_FILE = 2 ^ 24 -- more than any file of default options has
@@ -146,50 +77,26 @@ end
 -- @tparam[opt=1024] number options.regions regions that peers may reach (with a
 --   name, or an access other than ""), at most 4096; of others there may be as
 --   many as there is memory
--- @tparam[opt=256] number options.hellos unauthenticated peers at once
--- @tparam[opt=4096] number options.watched descriptors of the program's own
---   that are waited for at once (`descriptor.readable`), at most 2^20
--- @tparam[opt=2] number options.hello_timeout seconds for a peer's
---   handshake
 -- @tparam[opt=65536] number options.ring bytes of a session's receive ring, a
 --   power of two; each session has two
 -- @tparam[opt=8192] number options.eager bytes of the largest payload that
 --   travels in the ring; at most a quarter of it
--- @tparam[opt=2^40] number options.message bytes of the largest payload
---   accepted
 -- @tparam[opt=1052672] number options.typed bytes of the largest typed payload
 --   accepted (1 MiB and 4 KiB)
 -- @tparam[opt=2^30] number options.pool bytes of pooled blocks; the blocks that
 --   are kept until peers have looked at them have a limit of their own, as
 --   large
--- @tparam[opt=1024] number options.serving calls of one session that are served
---   at once
--- @tparam[opt=2^46] number options.mapped bytes of address space for memory of
---   peers
--- @tparam[opt] number options.descriptors file descriptors of sessions;
---   default: seven eighths of those that the process may open
--- @tparam[opt=2^25] number options.untaken bytes of replies that a session may
---   leave unread before its requests have to wait
 -- @tparam[opt] number options.spin the longest time in seconds that a wait
 --   polls before it sleeps. A wait polls for as long as polling has paid off
 --   lately, and yields its core to others that want it; default: 50e-6, and
 --   once the engine uses an RDMA device 200e-6
--- @tparam[opt=false] boolean options.spin_always true: a wait always polls that
---   long and keeps its core, for a process that has a core of its own
--- @tparam[opt=true] boolean options.pull false: never reads a peer's memory by
---   process_vm_readv
 -- @tparam[opt="poll"] string options.progress "thread": a thread of the
 --   engine's own serves reads, writes, messages and heartbeats while the
 --   program computes; it never runs Lua
--- @tparam[opt] table|string options.rdma which NICs to use, and how: a table or
---   a text like "nics=mlx5_0,mlx5_1 qps=2" (keys: the page "Settings"); default
---   PERIGEE_RDMA
--- @tparam[opt] string options.faults injects faults, to test a program: a text
---   like "drop=0.01 delay=5ms" (words: the page "Settings"); default
---   PERIGEE_FAULTS
--- @tparam[opt] string options.features turns features of sessions off, to test
---   a program with older peers: a text like "-trace" (`Session:explain` lists
---   them as `features`)
+-- @tparam[opt=1] number options.streams connections for payloads of a session
+--   that this engine dials, at most 16
+-- @tparam[opt=3] number options.dead_after seconds of silence after which a
+--   peer on another host is lost
 -- @tparam[opt] string options.secret the secret that both sides of a session
 --   over TCP prove to have: "file:PATH", or the secret itself, "" for none;
 --   default PERIGEE_SECRET. A secret that is read from a file is kept in memory
@@ -204,14 +111,50 @@ end
 --   read them; false: neither is required. If the two sides differ, the
 --   stronger setting wins. Default: true beyond loopback, where the transport
 --   can do it, else false
--- @tparam[opt=3] number options.dead_after seconds of silence after which a
---   peer on another host is lost
--- @tparam[opt=1] number options.streams connections for payloads of a session
---   that this engine dials, at most 16
--- @tparam[opt] number options.epoch for simulations: identifies this life of
---   the engine; default: random
--- @tparam[opt] cdata options.clock for simulations, as described in
---   `perigee.h`; so are random, context, transports and memories
+-- @tparam[opt] table options.advanced those that few programs have a reason to
+--   set, named below with that reason. In this version each of them is also
+--   taken beside `advanced`, as before there was that table; not in both places
+-- @tparam[opt=256] number options.advanced.hellos unauthenticated peers at
+--   once; more where thousands dial at the same time
+-- @tparam[opt=2] number options.advanced.hello_timeout seconds for a peer's
+--   handshake; more where peers are slow, as at their start
+-- @tparam[opt=4096] number options.advanced.watched descriptors of the
+--   program's own that are waited for at once (`descriptor.readable`), at most
+--   2^20; more for a program with many sockets of its own
+-- @tparam[opt=2^40] number options.advanced.message bytes of the largest
+--   payload accepted; less where peers are not to make this side handle long
+--   ones
+-- @tparam[opt=1024] number options.advanced.serving calls of one session that
+--   are served at once; less where each takes much memory or another service
+-- @tparam[opt=2^46] number options.advanced.mapped bytes of address space for
+--   memory of peers; less where address space is limited (`ulimit -v`)
+-- @tparam[opt] number options.advanced.descriptors file descriptors of
+--   sessions; less where the program needs more of its own; default: seven
+--   eighths of those that the process may open
+-- @tparam[opt=2^25] number options.advanced.untaken bytes of replies that a
+--   session may leave unread before its requests have to wait; more for peers
+--   that ask for much and read it late
+-- @tparam[opt=false] boolean options.advanced.spin_always true: a wait polls
+--   for all of `spin` and keeps its core, for a process that has a core of its
+--   own
+-- @tparam[opt=true] boolean options.advanced.pull false: never reads a peer's
+--   memory by process_vm_readv, where that call is not to be made (a filter of
+--   system calls that ends a process by it)
+-- @tparam[opt] table|string options.advanced.rdma which NICs to use, and how,
+--   where those that are chosen are not the right ones: a table or a text like
+--   "nics=mlx5_0,mlx5_1 qps=2" (keys: the page "Settings"); default
+--   PERIGEE_RDMA
+-- @tparam[opt] string options.advanced.faults injects faults, to test a
+--   program: a text like "drop=0.01 delay=5ms" (words: the page "Settings");
+--   default PERIGEE_FAULTS
+-- @tparam[opt] string options.advanced.features turns features of sessions off,
+--   to test a program with older peers: a text like "-trace" (`Session:explain`
+--   lists them as `features`)
+-- @tparam[opt] number options.advanced.epoch for simulations: identifies this
+--   life of the engine; default: random
+-- @tparam[opt] cdata options.advanced.clock for simulations, as described in
+--   `perigee.h`; so are random and context, and, for transports and kinds of
+--   memory of the program's own, transports and memories
 -- @treturn Engine the engine; or nil and an error
 -- @errors `no_memory`; `not_found`: there is no such file of a secret;
 --   `denied`: others may read that file, it is another user's, no regular file,
@@ -222,14 +165,15 @@ end
 -- local small = assert(perigee.engine { pool = 2 ^ 24, sessions = 16 })
 -- small:close()
 function M.new(options)
-  options = check.options(options, OPTIONS, "perigee.engine", 2)
+  options = settings.flat(settings.check(options, "perigee.engine", 2))
   if options.secret and options.secret:find("\0", 1, true) then
     -- The core would read the secret only up to the zero byte. The message does
     -- not show the secret.
     error("option secret of perigee.engine has zero bytes in it: write it in "
       .. "hexadecimal, or to a file", 2)
   end
-  local core, text = core_options(options)
+  local core, texts = settings.core(options)
+  core.hold = HOLD
   local out = ffi.new("struct perigee_engine *[1]")
   local status = C.perigee_engine_open(core, out)
   if status < 0 then
@@ -244,7 +188,7 @@ function M.new(options)
     memory = setmetatable({}, { __mode = "k" }), pooled = 0, endpoints = {},
     behind = false, pressure = regions.PRESSURE,
     pooled_limit = tonumber(core.pool) / 4, pool = tonumber(core.pool),
-    unseen = 0, chores = false, keep = { options, text },
+    unseen = 0, chores = false, keep = { options, texts },
     methods = {}, draining = false, landed = {}, replying = {}, contexts = {},
     once = false,
     spin = tonumber(core.spin), eager = tonumber(core.eager), agent = false,

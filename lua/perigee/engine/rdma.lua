@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
---- A program's settings for its NICs: option `rdma` of engines and agents. It
--- is a table, or the text that the core and PERIGEE_RDMA take.
+--- A program's settings for its NICs: option `advanced.rdma` of engines.
+-- It is a table, or the text that the core and PERIGEE_RDMA take.
 local check = require "perigee.runtime.check"
 
 local M = {}

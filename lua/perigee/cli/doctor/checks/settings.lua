@@ -42,7 +42,9 @@ end
 -- Returns why the core refuses these options, apart from all other settings of
 -- the environment.
 local function refused(machine, rdma, faults)
-  local fine, why = machine:try { rdma = rdma, faults = faults, secret = "" }
+  local fine, why = machine:try {
+    secret = "", advanced = { rdma = rdma, faults = faults },
+  }
   if not fine then return why end
 end
 
