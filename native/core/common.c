@@ -38,9 +38,26 @@ int64_t engine_clock(struct perigee_engine *engine) {
   return engine->now;
 }
 
+static int64_t thread_time(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
+}
+
+void engine_begin_budget(struct perigee_engine *engine) {
+  struct budget *b = &engine->budget;
+  budget_begin(b, engine_clock(engine));
+  if (UNLIKELY(engine->moved && b->looks > 0))
+    budget_begin_own(b, thread_time(), engine->counters.polls);
+}
+
 bool engine_overdue(struct perigee_engine *engine, uint64_t bytes) {
-  return budget_counts(&engine->budget, bytes) &&
-         budget_is_over(&engine->budget, engine_clock(engine));
+  struct budget *b = &engine->budget;
+  if (!budget_counts(b, bytes))
+    return false;
+  if (UNLIKELY(b->looks > 0))
+    budget_look(b, thread_time(), engine->counters.polls);
+  return budget_is_over(b, engine_clock(engine));
 }
 
 void engine_spend(struct perigee_engine *engine, uint64_t bytes) {

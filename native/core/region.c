@@ -163,6 +163,28 @@ static void region_describe_area(struct perigee_region *region) {
                                .length = region->length};
 }
 
+static void region_advise(const struct perigee_region *region) {
+  bool small = region->engine->regions.small_pages;
+  if (region->allocated && region->pointer && region->memory->direct &&
+      region->length >= HUGE_PAGE)
+    madvise(region->pointer, region_pages(region->length),
+            small ? MADV_NOHUGEPAGE : MADV_HUGEPAGE);
+}
+
+/* Pages that are there stay as they are. */
+void regions_use_small_pages(struct perigee_engine *engine) {
+  struct regions *r = &engine->regions;
+  engine->budget.slow_pages = false;
+  if (r->small_pages)
+    return;
+  r->small_pages = true;
+  for (uint32_t i = 0; i < r->limit; i++)
+    if (r->slots[i])
+      region_advise(r->slots[i]);
+  for (struct node *n = r->privates.next; n != &r->privates; n = n->next)
+    region_advise(CONTAINER(n, struct perigee_region, among));
+}
+
 /* Peers may map what they may read. Memory that they may only write, which no
  * mapping can express, and memory that only this side uses, stays private. */
 static int region_back(struct perigee_region *region) {
@@ -178,9 +200,8 @@ static int region_back(struct perigee_region *region) {
                                      region->handle, region->access, &key);
     region->fd = status == PERIGEE_OK ? key.fds[0] : -1;
   }
-  if (status == PERIGEE_OK && region->memory->direct &&
-      region->length >= HUGE_PAGE)
-    madvise(region->pointer, region_pages(region->length), MADV_HUGEPAGE);
+  if (status == PERIGEE_OK)
+    region_advise(region);
   return status;
 }
 

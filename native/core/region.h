@@ -54,6 +54,7 @@ struct regions {
   struct perigee_region **slots;
   uint32_t limit;
   uint64_t generation, count;
+  bool small_pages; /* no memory is made in large pages any more */
   struct node privates, closing;
 };
 
@@ -73,6 +74,9 @@ static inline struct window *remote_window(struct perigee_remote *remote,
 int regions_open(struct perigee_engine *engine);
 void regions_close(struct perigee_engine *engine);
 void regions_close_in_child(struct perigee_engine *engine);
+/* From now on, pages that are made for allocated regions are small ones, as
+ * large ones take this machine too long (base/budget.h). */
+void regions_use_small_pages(struct perigee_engine *engine);
 /* Frees closed regions once no peer is inside. */
 void regions_sweep(struct perigee_engine *engine);
 struct perigee_region *region_by_name(struct perigee_engine *engine,

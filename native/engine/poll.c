@@ -215,8 +215,10 @@ static bool sockets_are_due(const struct perigee_engine *engine) {
 /* Does what need not be done in every poll. */
 static __attribute__((noinline)) void poll_tick(struct perigee_engine *engine) {
   engine->idle = 0;
+  engine_begin_budget(engine);
   engine->moved = false;
-  budget_begin(&engine->budget, engine_clock(engine));
+  if (UNLIKELY(engine->budget.slow_pages))
+    regions_use_small_pages(engine);
   poll_time_out(engine);
   if (sockets_are_due(engine)) {
     engine->sockets_due = false;

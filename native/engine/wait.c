@@ -83,9 +83,10 @@ static bool wait_found(struct perigee_engine *engine) {
 struct spinning {
   int64_t most; /* ns, the caller's limit */
   int64_t begun, limit;
-  bool timed;  /* begun and limit are set */
-  bool cut;    /* the caller's limit is shorter than the learned one */
-  bool looked; /* the clock was read: the wait is longer than a moment */
+  int64_t until; /* the caller's deadline, which its first poll may exceed */
+  bool timed;    /* begun and limit are set */
+  bool cut;      /* the caller's limit is shorter than the learned one */
+  bool looked;   /* the clock was read: the wait is longer than a moment */
 };
 
 static void wait_begin_spin(struct perigee_engine *engine, struct spinning *s) {
@@ -134,7 +135,7 @@ static __attribute__((noinline)) bool wait_look(struct perigee_engine *engine,
   if (!s->timed)
     wait_begin_spin(engine, s);
   s->looked = true;
-  if (engine->now - s->begun >= s->limit) {
+  if (engine->now - s->begun >= s->limit || engine->now >= s->until) {
     wait_give_up_spin(engine, s);
     return false;
   }
@@ -149,8 +150,8 @@ static inline bool wait_spin_on(struct perigee_engine *engine,
                                 struct spinning *s) {
   __builtin_ia32_pause();
   __builtin_ia32_pause();
-  if (engine->idle != 0 && !engine->spin.others)
-    return true; /* the clock was not read in this poll */
+  if (engine->idle != 0 && !(engine->spin.others | engine->moved))
+    return true; /* the clock was not read in this poll, which took no time */
   return wait_look(engine, s);
 }
 
@@ -163,7 +164,7 @@ static inline int await_owned(struct perigee_engine *engine, int operation,
     engine_disarm(engine);
   if (engine->event_pending)
     return 0;
-  struct spinning spinning = {.most = spin};
+  struct spinning spinning = {.most = spin, .until = INT64_MAX};
   for (;;) {
     if (engine_poll(engine, event, 1, false) == 1) {
       wait_end_spin(engine, &spinning);
@@ -291,10 +292,12 @@ static int wait_for_event(struct perigee_engine *const *engines, int count,
   for (int i = 0; i < count; i++)
     if (engines[i]->armed)
       engine_disarm(engines[i]);
-  struct spinning s = {.most = engines[0]->spin.most};
-  if (timeout >= 0 && timeout < s.most)
-    s.most = timeout;
+  struct spinning s = {.most = engines[0]->spin.most, .until = INT64_MAX};
   int64_t begun = engine_clock(engines[0]);
+  if (timeout >= 0 && timeout < s.most) {
+    s.most = timeout;
+    s.until = begun + timeout;
+  }
   if (wait_spin(engines, count, &s))
     return 1;
   int64_t least = timeout;

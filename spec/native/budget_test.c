@@ -5,9 +5,12 @@
  * long each piece took.
  */
 #include "base/budget.h"
+#include "core/engine.h"
 #include "support.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { LONG = 8 << 20, FEW = 24 };
 
@@ -128,6 +131,107 @@ static void so_does_a_reply(void **state) {
   goes(state, REPLY);
 }
 
+/* ---- A wait beside it ----------------------------------------------------- */
+
+/* A wait whose time is over after one piece polls once. */
+static void a_wait_looks_at_its_time_behind_each_piece(void **state) {
+  struct pair p;
+  open_pair(&p, state);
+  struct perigee_region *here = region_of(&p, 0, NULL, LONG, 0),
+                        *there = region_of(&p, 1, "there", LONG, PERIGEE_READ);
+  struct perigee_remote *remote = look_up(&p, "there");
+  fill_byte(there, 7);
+  step = 0;
+  poll_side(&p, 0);
+  struct perigee_transfer t = {.local = all_of(here, LONG)};
+  t.remote = (struct perigee_slice){
+      .remote = remote, .length = LONG, .count = 1, .stride = LONG};
+  assert_true(perigee_transfer(p.session[0], PERIGEE_OP_READ, &t, 1, 0, -1) >=
+              0);
+  step = BUDGET_TIME;
+  uint64_t before = p.engine[0]->counters.polls;
+  assert_int_equal(perigee_wait(&p.engine[0], 1, BUDGET_TIME / 2), 0);
+  assert_int_equal(p.engine[0]->counters.polls - before, 1);
+  step = 0;
+  struct perigee_event e;
+  while (!taken(&p, 0, &e))
+    poll_side(&p, 0);
+  assert_int_equal(e.status, PERIGEE_OK);
+  region_end(here);
+  region_end(there);
+  pair_close(&p);
+}
+
+/* ---- Pages that are made in one go ---------------------------------------- */
+
+static void a_page_that_took_the_threads_own_time_is_slow(void **state) {
+  (void)state;
+  struct budget b;
+  budget_open(&b);
+  budget_begin_own(&b, 5, 1);
+  budget_look(&b, 5 + PAGE_TIME - 1, 1);
+  assert_false(b.slow_pages);
+  budget_look(&b, 5 + 2 * PAGE_TIME, 2); /* the program's own time */
+  assert_false(b.slow_pages);
+  budget_look(&b, 5 + 3 * PAGE_TIME, 2);
+  assert_true(b.slow_pages);
+}
+
+/* What others did meanwhile is a reason to look, and nothing else. */
+static void a_long_piece_is_a_reason_to_look(void **state) {
+  (void)state;
+  struct budget b;
+  budget_open(&b);
+  for (int i = 0; i < PAGE_LOOKS; i++)
+    budget_look(&b, 0, 1);
+  assert_int_equal(b.looks, 0);
+  budget_begin(&b, 0);
+  budget_is_over(&b, PAGE_TIME - 1);
+  assert_int_equal(b.looks, 0);
+  budget_is_over(&b, 2 * PAGE_TIME);
+  assert_int_equal(b.looks, PAGE_LOOKS);
+  assert_false(b.slow_pages);
+}
+
+/* Has the mapping that begins at this address the flag (proc(5), VmFlags)? */
+static bool mapping_has(const uint8_t *at, const char *flag) {
+  char line[512];
+  bool here = false, has = false;
+  FILE *f = fopen("/proc/self/smaps", "re");
+  assert_non_null(f);
+  while (fgets(line, sizeof line, f)) {
+    unsigned long from, to;
+    if (sscanf(line, "%lx-%lx ", &from, &to) == 2)
+      here = (uintptr_t)at >= from && (uintptr_t)at < to;
+    else if (here && strncmp(line, "VmFlags:", 8) == 0)
+      has = strstr(line, flag) != NULL;
+  }
+  fclose(f);
+  return has;
+}
+
+static void slow_pages_are_asked_for_no_more(void **state) {
+  struct pair p;
+  open_pair(&p, state);
+  struct perigee_region *seen = region_of(&p, 0, "seen", LONG, PERIGEE_READ),
+                        *own = region_of(&p, 0, NULL, LONG, 0);
+  bool known = mapping_has(perigee_region_pointer(own), " hg");
+  p.engine[0]->budget.slow_pages = true;
+  for (int i = 0; i < 1000; i++)
+    poll_side(&p, 0);
+  struct perigee_region *later = region_of(&p, 0, NULL, LONG, 0);
+  bool small = mapping_has(perigee_region_pointer(seen), " nh") &&
+               mapping_has(perigee_region_pointer(own), " nh") &&
+               mapping_has(perigee_region_pointer(later), " nh");
+  region_end(seen);
+  region_end(own);
+  region_end(later);
+  pair_close(&p);
+  if (!known)
+    skip(); /* a kernel without large pages */
+  assert_true(small);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       OVER(shm, a_read_of_slow_memory_takes_more_polls),
@@ -136,6 +240,10 @@ int main(void) {
       OVER(tcp, so_does_a_message),
       OVER(shm, so_does_a_reply),
       OVER(tcp, so_does_a_reply),
+      OVER(shm, a_wait_looks_at_its_time_behind_each_piece),
+      cmocka_unit_test(a_page_that_took_the_threads_own_time_is_slow),
+      cmocka_unit_test(a_long_piece_is_a_reason_to_look),
+      OVER(shm, slow_pages_are_asked_for_no_more),
   };
   return cmocka_run_group_tests_name("budget", tests, NULL, NULL);
 }
