@@ -29,6 +29,7 @@
 #include <sys/mman.h>
 
 #include "fabrics.h"
+#include "host/adopted.h"
 #include "lock.h"
 
 enum { POOL_KEEP = 64 << 20 };
@@ -68,7 +69,7 @@ static bool pool_shrink(struct perigee_engine *engine, uint64_t keep, int most,
   for (; most > 0 && size > 0 && done < bytes; most--, done += size) {
     size = blocks_idle(&engine->pool, keep, &idle);
     if (size > 0 && fabrics_forget(engine, &engine->pool_area, idle, size))
-      madvise(engine->pool_memory + idle, size, MADV_DONTNEED);
+      adopted_empty(engine->pool_memory + idle, size);
   }
   return size > 0;
 }

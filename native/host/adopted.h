@@ -24,10 +24,16 @@ union adopted_control {
 
 /* True if the descriptor is memory with these seals; tells its length. */
 bool adopted_memory(int fd, int seals, uint64_t *length);
-/* Neither waits until the memory of a long file is freed. there: how much of
+/* Neither waits until long memory is freed. there: how much of
  * the mapping there may be. */
 void adopted_close(int fd);
 void adopted_unmap(void *at, uint64_t length, uint64_t there);
+/* Moves a mapping's pages to another place and returns that, or MAP_FAILED. The
+ * mapping itself stays, without pages. */
+void *adopted_take(void *at, uint64_t length);
+/* As adopted_unmap, of private memory without a file, which stays mapped and has zeros
+ * afterwards. at and length are of whole pages. */
+void adopted_empty(void *at, uint64_t length);
 /* For a socket that will be closed: shuts its receiving side down and discards
  * the messages that wait there, with their descriptors. */
 void adopted_drain(int socket);

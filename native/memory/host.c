@@ -64,9 +64,9 @@ static int host_allocate(const struct memory_context *context, uint64_t length,
 static void host_release(const struct memory_context *context, uint8_t *pointer,
                          uint64_t length, void *handle) {
   (void)context;
-  munmap(pointer, length);
-  if (handle)
+  if (handle) /* the mapping keeps the memory */
     close(host_fd(handle));
+  adopted_unmap(pointer, length, length);
 }
 
 /* ---- Sharing --------------------------------------------------------------- */

@@ -344,6 +344,53 @@ static void a_long_segment_that_goes_is_let_go_aside(void **state) {
   pair_close(&p);
 }
 
+/* Private memory, in small pages, all of which are there. */
+static uint8_t *long_memory(void) {
+  uint8_t *at = mmap(NULL, LONG_FILE, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  assert_ptr_not_equal(at, MAP_FAILED);
+  madvise(at, LONG_FILE, MADV_NOHUGEPAGE);
+  memset(at, 7, LONG_FILE);
+  return at;
+}
+
+static int64_t time_of_emptying(uint8_t *at, bool adopted) {
+  int64_t before = own_time();
+  if (adopted)
+    adopted_empty(at, LONG_FILE);
+  else
+    madvise(at, LONG_FILE, MADV_DONTNEED);
+  int64_t took = own_time() - before;
+  for (size_t i = 0; i < LONG_FILE; i += LONG_FILE / 16)
+    assert_int_equal(at[i], 0);
+  munmap(at, LONG_FILE);
+  return took;
+}
+
+static void long_memory_is_emptied_aside(void **state) {
+  (void)state;
+  int64_t plain = time_of_emptying(long_memory(), false);
+  assert_true(time_of_emptying(long_memory(), true) < plain / 4);
+}
+
+/* Regions that peers may map, and others. */
+static void a_long_region_is_let_go_aside(void **state) {
+  struct pair p;
+  pair_open(&p, *state);
+  for (int access = 0; access <= PERIGEE_READ; access += PERIGEE_READ) {
+    int64_t plain = time_of_emptying(long_memory(), false);
+    struct perigee_region *region =
+        region_of(&p, 0, access ? "long" : NULL, LONG_FILE, access);
+    uint8_t *at = perigee_region_pointer(region);
+    madvise(at, LONG_FILE, MADV_NOHUGEPAGE);
+    memset(at, 7, LONG_FILE);
+    int64_t before = own_time();
+    assert_int_equal(perigee_region_close(region, false), PERIGEE_OK);
+    assert_true(own_time() - before < plain / 4);
+  }
+  pair_close(&p);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(who_gets_sockets_that_linger_does_not_wait),
@@ -353,6 +400,8 @@ int main(void) {
       cmocka_unit_test(only_sealed_memory_is_that),
       cmocka_unit_test(the_last_of_a_long_file_is_let_go_aside),
       OVER(variant_default, a_long_segment_that_goes_is_let_go_aside),
+      cmocka_unit_test(long_memory_is_emptied_aside),
+      OVER(inproc, a_long_region_is_let_go_aside),
   };
   return cmocka_run_group_tests_name("adopted", tests, NULL, NULL);
 }

@@ -471,8 +471,7 @@ static bool shown_map(struct shm_arena *a, uint32_t i, int fd) {
  * if the system cannot do that (Linux before 5.13). */
 static bool shown_hide(struct shm_arena *a, uint32_t i) {
   void *at = (uint8_t *)(uintptr_t)a->bytes + i * a->segment;
-  void *old =
-      mremap(at, a->segment, a->segment, MREMAP_MAYMOVE | MREMAP_DONTUNMAP);
+  void *old = adopted_take(at, a->segment);
   bool hidden = shown_map(a, i, -1);
   if (old != MAP_FAILED)
     adopted_unmap(old, a->segment, a->segment);
