@@ -5,24 +5,26 @@ local vmdef = require "jit.vmdef"
 
 -- LuaJIT gives up compiling a loop or a function after about ten failed tries,
 -- and what is around it. Work between calls then runs in the interpreter.
-describe("calls of an agent alone", function()
-  local agent, proxy, attached
+local attached
 
-  -- Counts tries that fail in a module for a reason, from now on.
-  local function count(module, reason)
-    local path = "@" .. assert(package.searchpath(module, package.path))
-    local tries = { n = 0 }
-    function attached(what, _, func, pc, code)
-      if what ~= "abort" then return end
-      if jutil.funcinfo(func, pc).source == path
-        and vmdef.traceerr[code]:match(reason) then
-        tries.n = tries.n + 1
-      end
+-- Counts tries that fail in a module for a reason, from now on.
+local function count(module, reason)
+  local path = "@" .. assert(package.searchpath(module, package.path))
+  local tries = { n = 0 }
+  function attached(what, _, func, pc, code)
+    if what ~= "abort" then return end
+    if jutil.funcinfo(func, pc).source == path
+      and vmdef.traceerr[code]:match(reason) then
+      tries.n = tries.n + 1
     end
-    jit.flush()
-    jit.attach(attached, "trace")
-    return tries
   end
+  jit.flush()
+  jit.attach(attached, "trace")
+  return tries
+end
+
+describe("calls of an agent alone", function()
+  local agent, proxy
 
   before_each(function()
     agent = assert(cases.agent("worker"))
@@ -59,5 +61,23 @@ describe("calls of an agent alone", function()
     end
     for i = 1, 64 do assert.equal(5, futures[i]:wait()) end
     assert.is_true(tries.n < given_up, tries.n)
+  end)
+end)
+
+describe("requests to a control server", function()
+  after_each(function() jit.attach(attached) end)
+
+  it("are read without a function that LuaJIT never compiles", function()
+    local routes = require "perigee.control.routes"
+    local server, request = { state = {} }, { method = "POST" }
+    local tries = count("perigee.control.call", "^NYI: bytecode")
+    for i = 1, 20000 do
+      request.target = ("/v1/scopes/bench/agents/a%d/renew?epoch=e%d")
+        :format(i, i)
+      local call = routes.found(server, request)
+      assert(not call.status and call.name == "a" .. i
+             and call.query.epoch == "e" .. i)
+    end
+    assert.equal(0, tries.n)
   end)
 end)

@@ -22,9 +22,7 @@ local RESOURCES = {
   watch = require "perigee.control.watch".routes,
 }
 
--- Each segment ends at a slash or at the end (%f), so that a path that does not
--- match is not tried with all shorter segments.
-local SCOPED = "^/v1/scopes/([^/]+)/([^/]+)%f[/%z]/?([^/]*)%f[/%z]/?([^/]*)$"
+local SCOPES = "/v1/scopes/"
 local NONE = {}
 local SLASH = 47
 local LARGEST = 2 ^ 20                  -- bytes of room that are waited for
@@ -82,10 +80,31 @@ local function parts_of(target)
   return calls.path(target:sub(1, mark - 1)), target:sub(mark + 1)
 end
 
+-- The segment of a path that begins at a place, and where the next one does;
+-- "" and nil after the last one.
+local function segment(path, at)
+  if not at then return "" end
+  local slash = path:find("/", at, true)
+  if not slash then return path:sub(at) end
+  return path:sub(at, slash - 1), slash + 1
+end
+
+-- The scope, kind and name in a path, and what follows the name; nil of a path
+-- that is of no scope. Nothing is encoded in it that need not be.
+local function segments(path)
+  if path:sub(1, #SCOPES) ~= SCOPES then return nil end
+  local scope, kind, name, last, at
+  scope, at = segment(path, #SCOPES + 1)
+  kind, at = segment(path, at)
+  name, at = segment(path, at)
+  last, at = segment(path, at)
+  if not at then return scope, kind, name, last end
+end
+
 -- The methods of a path, and the scope, kind and name that are in it.
 local function methods_at(path)
   if path:byte(-1) == SLASH or path:find("//", 1, true) then return nil end
-  local scope, kind, name, last = path:match(SCOPED)
+  local scope, kind, name, last = segments(path)
   local resource = kind and RESOURCES[kind]
   local methods = resource and methods_of(resource, name, last)
   return methods or about.paths[path], methods and scope, kind, name
@@ -167,7 +186,11 @@ end
 --- The call of a request: its status is false if it is for a handler, with a
 -- `scope` unless it asks of the server itself. Else it is answered.
 function M.found(server, request)
-  local call = { request = request, stream = false, status = false }
+  -- All that a call gets is here, so that the table has its size at once.
+  local call = { request = request, stream = false, status = false, body = nil,
+                 headers = nil, route = nil, method = nil, state = nil,
+                 query = nil, scope = nil, kind = nil, name = nil, role = nil,
+                 token = nil, trusted = nil, wrote = nil }
   step(call, find, server)
   return call
 end

@@ -154,7 +154,16 @@ local function admit_stranger(tokens, role)
   return tokens.strangers, false
 end
 
+-- Most say it so; the others are looked at by a pattern.
+local BEARER = "Bearer "
+
 local function text_of(header)
+  if header:sub(1, #BEARER) == BEARER
+    and not header:find(" ", #BEARER + 1, true)
+    and not header:find("\t", 1, true) then
+    local text = header:sub(#BEARER + 1)
+    return text ~= "" and text or nil
+  end
   return header:match "^[Bb][Ee][Aa][Rr][Ee][Rr] +(%S+) *$"
 end
 

@@ -18,6 +18,7 @@ M.UNRESERVED = "%w_.~-"
 --- A text with each %XX replaced by the character that it stands for. A % that
 -- is no such thing stays.
 function M.decode(text)
+  if not text:find("%", 1, true) then return text end
   return (text:gsub("%%(%x%x)", plain))
 end
 
