@@ -117,6 +117,35 @@ describe("an entry", function()
   end
 end)
 
+-- Calls f with a wrong name; the message, which names this file's line.
+local function refused(f)
+  local fine, message = pcall(f)
+  assert.is_false(fine)
+  assert.matches("^[^:]*entries_spec.lua:%d+: ", message)
+  return message
+end
+
+describe("a name in an entry that is no UTF-8", function()
+  after_each(cases.cleanup)
+
+  it("is misuse where a region or a service gets it", function()
+    local one = assert(cases.agent "one")
+    for _, name in ipairs { "kv\255", "\237\160\128", "\192\175" } do
+      assert.matches("option name of engine:alloc must be a text in UTF%-8",
+        refused(function() one.engine:alloc(64, { name = name }) end))
+      assert.matches("option name of engine:register must be a text in UTF%-8",
+        refused(function()
+          one.engine:register(memory, 64, { name = name })
+        end))
+      assert.matches("a service needs a name of 1 to 255 bytes in UTF%-8",
+        refused(function() one:serve { name = name, methods = {} } end))
+    end
+    assert(one.engine:alloc(64, { name = "Schl\195\188ssel" })):close()
+    local engine = cases.engine()
+    assert(engine:alloc(64, { name = "\255" })):close()  -- nobody tells of it
+  end)
+end)
+
 needing("an entry in a control server", { control }, function()
   after_each(cases.cleanup)
 

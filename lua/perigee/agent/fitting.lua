@@ -52,9 +52,14 @@ local function refusal(agent, doing, more)
             registries.shown(agent.registry, agent.scope), most), false)
 end
 
+--- Does a registry have an entry of the agent, or will one?
+function M.is_told(agent)
+  return agent.named ~= false or agent.lease ~= false
+end
+
 --- Nil if name and value may be added; or the error of doing that.
 function M.refusal(agent, doing, name, value)
-  if agent.named == false and not agent.lease then return nil end
+  if not M.is_told(agent) then return nil end
   return refusal(agent, doing, entries.size(name) + entries.size(value))
 end
 

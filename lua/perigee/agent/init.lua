@@ -161,6 +161,9 @@ function M.new(options, level)
   return nil, err
 end
 
+--- Does a registry tell of the agent, or will one? (Inner use.)
+function Agent:is_told() return fitting.is_told(self) end
+
 --- Nil if the agent may have one more named region; or an error. (Inner use.)
 function Agent:has_no_room(name, told)
   return fitting.refusal(self, ("naming the region %q"):format(name), name,

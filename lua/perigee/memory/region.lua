@@ -74,6 +74,13 @@ local function list(engine, region, sign)
   end
 end
 
+-- Raises for a name that the agent's entry cannot tell.
+local function check_told(engine, options, what, level)
+  if options.name and engine.agent and engine.agent:is_told() then
+    check.value(options.name, check.text, what, level + 1)
+  end
+end
+
 -- Nil, unless the agent's entry has no room for another named region.
 local function refusal(engine, length, options)
   local name = options.name
@@ -124,7 +131,8 @@ end
 -- @tparam number length bytes, at most 2^40
 -- @tparam[opt] table options
 -- @tparam[opt] string options.name 1 to 255 bytes, unique in the engine; peers
---   find the region by it
+--   find the region by it. Of an agent's engine it is UTF-8, for its entry
+--   tells it
 -- @tparam[opt=""] string options.access what peers may do: "" nothing, "r"
 --   read, "w" write, "rw" both
 -- @tparam[opt=false] boolean options.populate true: all pages are allocated
@@ -147,6 +155,7 @@ end
 function M.alloc(engine, length, options)
   check.value(length, check.count, "a region's length", 2)
   options = check.options(options, ALLOC, "engine:alloc", 2)
+  check_told(engine, options, "option name of engine:alloc", 2)
   if length > LARGEST then
     return nil, errors.new("too_large", ("allocating a region of %d bytes: a "
       .. "region has at most 2^40"):format(length))
@@ -192,6 +201,7 @@ function M.register(engine, pointer, length, options)
   end
   check.value(length, check.count, "a region's length", 2)
   options = check.options(options, OPTIONS, "engine:register", 2)
+  check_told(engine, options, "option name of engine:register", 2)
   local out = region_out()
   local gone = engine:gone(("registering a region of %d bytes"):format(length))
     or refusal(engine, length, options)

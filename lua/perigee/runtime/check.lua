@@ -4,6 +4,7 @@
 --
 -- A schema maps option names to a check: a function (value) that returns
 -- nothing if value is fine, else what it has to be.
+local printable = require "perigee.runtime.printable"
 local sorted = require "perigee.runtime.sorted"
 
 local M = {}
@@ -28,6 +29,11 @@ end
 
 function M.string(value)
   if type(value) ~= "string" then return "a string" end
+end
+
+--- Texts that registries can tell: JSON has no others.
+function M.text(value)
+  if printable.utf8(value) ~= value then return "a text in UTF-8" end
 end
 
 function M.table(value)

@@ -3,8 +3,8 @@
 -- and `Agent:serve` take. They are checked once. Callers get a description of
 -- the methods, never the functions.
 --
--- * `name`: the service's name, 1 to 255 bytes; `version`: an integer, default
---   1
+-- * `name`: the service's name, 1 to 255 bytes in UTF-8; `version`: an integer,
+--   default 1
 -- * `methods`: handlers by name, 1,024 at most. A handler is a function, or a
 --   table with the function as its first element and any of these fields:
 --
@@ -125,8 +125,8 @@ function M.new(definition, level)
   check.value(definition, check.table, "a service", level + 1)
   check.options(definition, SERVICE, "a service", level + 1)
   local name = definition.name
-  if not name or name == "" or #name > 255 then
-    error("a service needs a name of 1 to 255 bytes", level + 1)
+  if not name or name == "" or #name > 255 or check.text(name) then
+    error("a service needs a name of 1 to 255 bytes in UTF-8", level + 1)
   end
   check.value(definition.methods, check.table,
               ("service %s: its methods"):format(name), level + 1)
