@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <netdb.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -13,8 +14,10 @@
 
 /* SENT, CAME: bytes that the kernel keeps of what a connection was sent, or
  * sends; it takes twice that. Requests and answers are small, and what somebody
- * does not read counts for this process. */
-enum { BACKLOG = 4096, SENT = 65536, CAME = 32768 };
+ * does not read counts for this process. SILENT: seconds for which the kernel
+ * keeps a connection to itself that has sent nothing, so that a crowd of them
+ * stands before nobody who asks. */
+enum { BACKLOG = 4096, SENT = 65536, CAME = 32768, SILENT = 5 };
 
 static int listening_fail(const char *what, char *why, uint64_t capacity) {
   snprintf(why, capacity, "%s", what);
@@ -22,7 +25,7 @@ static int listening_fail(const char *what, char *why, uint64_t capacity) {
 }
 
 static int bound(const struct addrinfo *to) {
-  int on = 1, off = 0, sent = SENT, came = CAME;
+  int on = 1, off = 0, sent = SENT, came = CAME, silent = SILENT;
   int made =
       socket(to->ai_family, to->ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (made < 0)
@@ -34,6 +37,7 @@ static int bound(const struct addrinfo *to) {
     setsockopt(made, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
   setsockopt(made, SOL_SOCKET, SO_SNDBUF, &sent, sizeof sent);
   setsockopt(made, SOL_SOCKET, SO_RCVBUF, &came, sizeof came);
+  setsockopt(made, IPPROTO_TCP, TCP_DEFER_ACCEPT, &silent, sizeof silent);
   if (bind(made, to->ai_addr, to->ai_addrlen) == 0 &&
       listen(made, BACKLOG) == 0)
     return made;
