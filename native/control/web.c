@@ -32,6 +32,13 @@ enum { SHORT = 65536 };
 
 /* ---- Requests ------------------------------------------------------------ */
 
+/* Its bytes count for all from then on, and for no origin. */
+static void leave_payer(struct request *r) {
+  if (r->payer)
+    r->payer->bulk -= r->bulk;
+  r->payer = NULL;
+}
+
 /* The connection has another request, or none any more. */
 static void let_go(struct connection *c) {
   struct request *r = c->request;
@@ -40,6 +47,7 @@ static void let_go(struct connection *c) {
     return;
   if (r->behind)
     web_forget_parts(r);
+  leave_payer(r);
   web_uncount_stream(r);
   r->web->answering -= r->answered;
   r->answered = 0;
@@ -63,6 +71,7 @@ static void *began(void *argument, const char *target,
   r->web = web;
   r->wire = wire;
   r->connection = c;
+  r->payer = c->origin;
   r->target = strdup(target);
   LIST_INSERT_HEAD(&web->all, r, in_all);
   r->live = true;
@@ -145,13 +154,31 @@ static void refuse_body(struct request *r, uint8_t excess) {
   web_forget_parts(r);
 }
 
+/* Returns the oldest body that is still being read of the origin that has most
+ * of them; or NULL. */
+static struct request *longest_read(struct perigee_web *web) {
+  struct request *r, *longest = NULL;
+  for (r = LIST_FIRST(&web->all); r; r = LIST_NEXT(r, in_all)) {
+    if (r->payer && r->bulk > 0 && !r->held &&
+        (!longest || r->payer->bulk >= longest->payer->bulk))
+      longest = r;
+  }
+  return longest;
+}
+
+/* Where there is no room for more, an origin that has more than the others
+ * loses a body to one that has less with it, so a crowd takes the room from
+ * itself alone. */
 static bool has_room_for(struct request *r, uint64_t body) {
   uint64_t bulk = body > SHORT ? body - SHORT : 0;
-  uint64_t all = r->web->bulk - r->bulk + bulk;
-  if (bulk > 0 && all > WEB_BULK)
-    return false;
-  r->web->bulk = all;
-  r->bulk = bulk;
+  uint64_t more = bulk - r->bulk;
+  while (bulk > 0 && r->web->bulk + more > WEB_BULK) {
+    struct request *longest = longest_read(r->web);
+    if (!longest || longest->payer->bulk <= r->payer->bulk + more)
+      return false;
+    refuse_body(longest, 2);
+  }
+  web_set_bulk(r, bulk);
   return true;
 }
 

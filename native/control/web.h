@@ -49,10 +49,12 @@ enum web_line {
 };
 
 /* The origin of connections. owing: those of them that are to send something;
- * strangers: streams of clients that are not trusted. */
+ * strangers: streams of clients that are not trusted; bulk: bytes of long
+ * bodies. */
 struct origin {
   LIST_ENTRY(origin) in_all;
   uint64_t key[2];
+  uint64_t bulk;
   uint32_t here, owing, strangers;
 };
 
@@ -78,11 +80,12 @@ struct request {
   LIST_ENTRY(request) in_all;
   TAILQ_ENTRY(request) in_behind;
   char *target;
-  struct bytes text;   /* the body, then a stream's parts */
-  struct bytes joined; /* the values of a header that came several times */
-  uint64_t answered;   /* bytes that its client has not taken */
-  uint64_t bulk;       /* bytes of its body beyond those of a short one */
-  int64_t since;       /* milliseconds: a stream has told nothing since then */
+  struct bytes text;    /* the body, then a stream's parts */
+  struct bytes joined;  /* the values of a header that came several times */
+  uint64_t answered;    /* bytes that its client has not taken */
+  uint64_t bulk;        /* bytes of its body beyond those of a short one, */
+  struct origin *payer; /* and whose they are; NULL: the connection has ended */
+  int64_t since;        /* milliseconds: a stream has told nothing since then */
   bool live, held, suspended, ended, behind, streaming, stranger;
 };
 
@@ -110,6 +113,14 @@ struct perigee_web {
 static inline struct request *
 web_request(const struct perigee_web_request *request) {
   return (struct request *)request;
+}
+
+/* A request's body has so many bytes beyond those of a short one. */
+static inline void web_set_bulk(struct request *r, uint64_t bulk) {
+  r->web->bulk += bulk - r->bulk;
+  if (r->payer)
+    r->payer->bulk += bulk - r->bulk;
+  r->bulk = bulk;
 }
 
 /* A connection has come; false without memory. */

@@ -179,8 +179,7 @@ static void drop_part(struct request *r, size_t length) {
 void web_forget_parts(struct request *r) {
   if (r->behind)
     drop_part(r, bytes_length(&r->text));
-  r->web->bulk -= r->bulk;
-  r->bulk = 0;
+  web_set_bulk(r, 0);
   bytes_free(&r->text);
 }
 

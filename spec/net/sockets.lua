@@ -51,10 +51,12 @@ end
 
 function M.accept(fd) return C.spec_net_accept(fd, nil, nil) end
 
--- A socket to "tcp://HOST:PORT"; hurried: it may not be connected yet.
-function M.dial(address, hurried)
+-- A socket to "tcp://HOST:PORT"; hurried: it may not be connected yet; from:
+-- this host's address that it comes from.
+function M.dial(address, hurried, from)
   local host, port = address:match "tcp://([%d.]+):(%d+)"
   local fd = new(hurried and NONBLOCK)
+  if from then assert(C.spec_net_bind(fd, inet(from, 0), 16) == 0) end
   local done = C.spec_net_connect(fd, inet(host, tonumber(port)), 16) == 0
   if done or hurried then return fd end
   C.spec_close(fd)
