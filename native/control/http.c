@@ -487,8 +487,11 @@ struct perigee_http *perigee_http_open(void) {
 void perigee_http_close(struct perigee_http *http) {
   if (!http)
     return;
-  while (!TAILQ_EMPTY(&http->all))
-    perigee_http_end(TAILQ_FIRST(&http->all));
+  struct perigee_http_call *call, *next;
+  for (call = TAILQ_FIRST(&http->all); call; call = next) {
+    next = TAILQ_NEXT(call, in_all);
+    perigee_http_end(call);
+  }
   curl_multi_cleanup(http->multi);
   if (http->timer >= 0)
     close(http->timer);
