@@ -87,8 +87,10 @@ static void *adopted_unmap_long(void *what) {
 
 void adopted_unmap(void *at, uint64_t length, uint64_t there) {
   struct mapping *m = there > LONG ? malloc(sizeof *m) : NULL;
-  if (m)
+  if (m) {
     *m = (struct mapping){at, length};
+    madvise(at, length, MADV_DONTFORK); /* a child has nobody who unmaps it */
+  }
   if (m && adopted_aside(adopted_unmap_long, m))
     return;
   free(m);

@@ -373,6 +373,19 @@ static void long_memory_is_emptied_aside(void **state) {
   assert_true(time_of_emptying(long_memory(), true) < plain / 4);
 }
 
+/* A child process would keep it to its own end. */
+static void a_child_has_none_of_what_is_let_go(void **state) {
+  (void)state;
+  uint8_t *at = long_memory();
+  int how;
+  adopted_unmap(at, LONG_FILE, LONG_FILE);
+  pid_t child = fork();
+  if (child == 0)
+    _exit(msync(at + LONG_FILE - PAGE, PAGE, MS_ASYNC) == 0);
+  assert_int_equal(waitpid(child, &how, 0), child);
+  assert_int_equal(how, 0);
+}
+
 /* Regions that peers may map, and others. */
 static void a_long_region_is_let_go_aside(void **state) {
   struct pair p;
@@ -401,6 +414,7 @@ int main(void) {
       cmocka_unit_test(the_last_of_a_long_file_is_let_go_aside),
       OVER(variant_default, a_long_segment_that_goes_is_let_go_aside),
       cmocka_unit_test(long_memory_is_emptied_aside),
+      cmocka_unit_test(a_child_has_none_of_what_is_let_go),
       OVER(inproc, a_long_region_is_let_go_aside),
   };
   return cmocka_run_group_tests_name("adopted", tests, NULL, NULL);
