@@ -39,13 +39,10 @@ static int host_allocate_shared(uint64_t length, uint8_t **pointer,
   int fd = memfd_create("perigee-region", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0)
     return system_status(errno);
-  if (!sized(fd, length) || host_map(fd, length, pointer) < 0)
+  if (!sized(fd, length) || fcntl(fd, F_ADD_SEALS, SIZE_SEALS) != 0 ||
+      host_map(fd, length, pointer) < 0)
     goto fail;
   madvise(*pointer, length, MADV_DONTFORK);
-  if (fcntl(fd, F_ADD_SEALS, SIZE_SEALS) != 0) {
-    munmap(*pointer, length);
-    goto fail;
-  }
   *handle = host_handle(fd);
   return PERIGEE_OK;
 fail:
