@@ -100,9 +100,10 @@ $(1)/$(SONAME): $(CORE:%.c=$(1)/obj/%.o) $(EXPORTS)
 	  -Wl,-soname,$(SONAME) -Wl,--version-script=$(EXPORTS) $$(LDFLAGS) \
 	  -o $$@ $$(filter %.o,$$^) $(LIBS)
 
+# A new file: a process that has the old one mapped keeps that.
 $(1)/perigee/core.so: $(1)/$(SONAME)
 	mkdir -p $$(@D)
-	cp $$< $$@
+	cp --remove-destination $$< $$@
 
 $(1)/perigee/control.so: $(CONTROL:%.c=$(1)/obj/%.o)
 	$$(call say,LINK)
