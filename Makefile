@@ -172,15 +172,17 @@ install-c: core build/perigee.pc
 	  "$(DESTDIR)$(CLIBDIR)/pkgconfig/perigee.pc"
 	[ -n "$(DESTDIR)" ] || [ $$(id -u) != 0 ] || ldconfig 2>/dev/null || true
 
-# The folders are those of this run, so it is made each time.
+# The folders are those of this run, so it is made each time, also after a run
+# of root's. abspath of make would take blanks for ends of names.
 .PHONY: build/perigee.pc
 build/perigee.pc:
 	mkdir -p $(@D)
-	printf '%s\n' 'libdir=$(abspath $(CLIBDIR))' \
-	  'includedir=$(abspath $(INCLUDEDIR))' '' 'Name: perigee' \
+	rm -f $@
+	printf '%s\n' "libdir=$$(realpath -ms "$(CLIBDIR)")" \
+	  "includedir=$$(realpath -ms "$(INCLUDEDIR)")" '' 'Name: perigee' \
 	  'Description: Remote memory and RPC between processes and hosts' \
-	  'Version: $(VERSION)' 'Libs: -L$${libdir} -lperigee' \
-	  'Cflags: -I$${includedir}' > $@
+	  'Version: $(VERSION)' 'Libs: -L"$${libdir}" -lperigee' \
+	  'Cflags: -I"$${includedir}"' > $@
 
 uninstall: ## remove what install put there
 	rm -rf "$(DESTDIR)$(LUADIR)/perigee" "$(DESTDIR)$(LIBDIR)/perigee" \

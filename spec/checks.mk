@@ -394,13 +394,13 @@ check-abi: ## C programs of the last version, and of the next, with this library
 check-install: ## install by make, by luarocks and from a packed rock
 	.ci/deps build rock
 	$(MAKE) rock
-	mkdir -p build/tree/make/share/lua/5.1/perigee
+	mkdir -p "build/tree/by make/share/lua/5.1/perigee"
 	echo 'error "of an earlier version"' \
-	  >build/tree/make/share/lua/5.1/perigee/agent.lua
-	$(MAKE) install PREFIX=build/tree/make
+	  >"build/tree/by make/share/lua/5.1/perigee/agent.lua"
+	$(MAKE) install PREFIX="build/tree/by make"
 	$(ROCKS) make --deps-mode=none --tree=build/tree/rock
 	$(ROCKS) install --deps-mode=none --tree=build/tree/packed \
 	  perigee-scm-1.src.rock
-	for tree in make rock packed; do spec/support/installed \
+	for tree in "by make" rock packed; do spec/support/installed \
 	  "$(CURDIR)/build/tree/$$tree" || exit; done
-	spec/support/installed_c "$(CURDIR)/build/tree/make"
+	spec/support/installed_c "$(CURDIR)/build/tree/by make"
