@@ -81,6 +81,10 @@ SUPPORT := $(filter-out %_test.c,$(wildcard spec/native/*.c))
 # just copied.
 NOW := -Wl,-z,now
 
+# A program may have two copies of the core: libperigee.so.0, and core.so by an
+# embedded LuaJIT, maybe of another version. Neither calls the other's functions.
+OWN := -Wl,-Bsymbolic-functions
+
 # A flavour of everything that is made of C: $(1) its folder, $(2) its flags.
 # Test programs see the core's hidden symbols, so they take the archive.
 define flavour
@@ -97,7 +101,7 @@ $(1)/$(SONAME): $(CORE:%.c=$(1)/obj/%.o) $(EXPORTS)
 	$$(call say,LINK)
 	mkdir -p $$(@D)
 	$$(CC) -shared $(2) -pthread -Wl,-z,nodelete -Wl,-z,defs $(NOW) \
-	  -Wl,-soname,$(SONAME) -Wl,--version-script=$(EXPORTS) $$(LDFLAGS) \
+	  $(OWN) -Wl,-soname,$(SONAME) -Wl,--version-script=$(EXPORTS) $$(LDFLAGS) \
 	  -o $$@ $$(filter %.o,$$^) $(LIBS)
 
 # A new file: a process that has the old one mapped keeps that.
