@@ -51,11 +51,16 @@ static inline void budget_begin(struct budget *b, int64_t now) {
   b->from = b->read = now;
 }
 
-/* The thread's own time, when a poll begins that reads the clock. */
+/* The thread's own time, in a poll that reads the clock, before it copies. */
 static inline void budget_begin_own(struct budget *b, int64_t own,
                                     uint64_t poll) {
   b->own = own;
   b->poll = poll;
+}
+
+/* The program has worked since a poll began, so the next piece tells nothing. */
+static inline void budget_forget_own(struct budget *b) {
+  b->poll = 0;
 }
 
 /* The same behind a piece. What the program did between two polls is none. */

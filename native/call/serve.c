@@ -356,6 +356,7 @@ static int serve_fetch(struct operation *op, const struct payload *into) {
     op->parts[IN_SLICE]->fetch.careful = true;
   served_advance(op, LAND);
   operation_move(op);
+  budget_forget_own(&op->engine->budget);
   op->class->step(op);
   return PERIGEE_OK;
 }

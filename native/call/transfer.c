@@ -451,6 +451,7 @@ static int transfer_queue(struct perigee_session *s, int operation,
   transfer_use_regions(op, 1);
   operation_start(op, timeout);
   operation_move(op);
+  budget_forget_own(&s->engine->budget);
   if (lane_table(s->lane)->jobs || s->lanes) /* starts the device at once */
     transfer_step(op);
   return op->index;

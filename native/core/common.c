@@ -44,10 +44,9 @@ static int64_t thread_time(void) {
   return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
 }
 
-void engine_begin_budget(struct perigee_engine *engine) {
+void engine_begin_pieces(struct perigee_engine *engine) {
   struct budget *b = &engine->budget;
-  budget_begin(b, engine_clock(engine));
-  if (UNLIKELY(engine->moved && b->looks > 0))
+  if (b->looks > 0)
     budget_begin_own(b, thread_time(), engine->counters.polls);
 }
 

@@ -185,9 +185,9 @@ int64_t engine_default_clock(void *context);
 int engine_default_random(void *context, void *bytes, uint64_t length);
 /* Reads the clock, in nanoseconds, and keeps the time in engine->now. */
 int64_t engine_clock(struct perigee_engine *engine);
-/* Reads it when a poll begins, and the thread's own time if the poll before
- * copied. */
-void engine_begin_budget(struct perigee_engine *engine);
+/* Reads the thread's own time, if pieces are to be looked at, in a poll that is
+ * about to copy. */
+void engine_begin_pieces(struct perigee_engine *engine);
 /* This poll has copied so many bytes, or done what takes as long: true once
  * that has taken its time. spend also takes them from its budget. */
 bool engine_overdue(struct perigee_engine *engine, uint64_t bytes);

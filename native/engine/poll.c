@@ -214,9 +214,10 @@ static bool sockets_are_due(const struct perigee_engine *engine) {
 
 /* Does what need not be done in every poll. */
 static __attribute__((noinline)) void poll_tick(struct perigee_engine *engine) {
+  bool moved = engine->moved;
   engine->idle = 0;
-  engine_begin_budget(engine);
   engine->moved = false;
+  budget_begin(&engine->budget, engine_clock(engine));
   if (UNLIKELY(engine->budget.slow_pages))
     regions_use_small_pages(engine);
   poll_time_out(engine);
@@ -230,6 +231,8 @@ static __attribute__((noinline)) void poll_tick(struct perigee_engine *engine) {
   }
   if (!list_empty(&engine->regions.closing))
     regions_sweep(engine);
+  if (UNLIKELY(moved))
+    engine_begin_pieces(engine);
 }
 
 /* ---- Events -------------------------------------------------------------- */

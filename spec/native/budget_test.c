@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { LONG = 8 << 20, FEW = 24 };
 
@@ -177,6 +178,51 @@ static void a_page_that_took_the_threads_own_time_is_slow(void **state) {
   assert_true(b.slow_pages);
 }
 
+static void burn(int64_t for_ns) {
+  struct timespec t;
+  int64_t end = INT64_MAX, own;
+  do {
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    own = t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
+    end = end == INT64_MAX ? own + for_ns : end;
+  } while (own < end);
+}
+
+/* A handler computes, and then says where the slice lands. */
+static void a_handlers_own_time_is_no_pages(void **state) {
+  struct pair p;
+  open_pair(&p, state);
+  struct perigee_region *from = region_of(&p, 0, NULL, LONG, 0),
+                        *to = region_of(&p, 1, NULL, LONG, 0);
+  struct perigee_slice place = all_of(to, LONG);
+  struct perigee_message m = {.flags = PERIGEE_TYPED,
+                              .slice = all_of(from, LONG),
+                              .timeout = -1},
+                         reply = {.head = "", .length = 0};
+  struct perigee_event e;
+  fill_byte(from, 7);
+  fill_byte(to, 0);
+  step = 0;
+  int op = perigee_call(p.session[0], &m);
+  do {
+    poll_side(&p, 0);
+    p.engine[1]->moved = true; /* the poll that gives it begins to look */
+    poll_side(&p, 1);
+  } while (!taken(&p, 1, &e));
+  assert_int_equal(e.kind, PERIGEE_EVENT_LANDING);
+  burn(2 * PAGE_TIME);
+  uint32_t looks = p.engine[1]->budget.looks;
+  assert_int_equal(perigee_land(p.engine[1], e.operation, &place), PERIGEE_OK);
+  assert_true(p.engine[1]->budget.looks < looks);
+  assert_false(p.engine[1]->budget.slow_pages);
+  e = until(&p, 1, PERIGEE_EVENT_REQUEST);
+  perigee_reply(p.engine[1], e.operation, &reply);
+  ended(&p, 0, op, PERIGEE_OK);
+  region_end(from);
+  region_end(to);
+  pair_close(&p);
+}
+
 /* What others did meanwhile is a reason to look, and nothing else. */
 static void a_long_piece_is_a_reason_to_look(void **state) {
   (void)state;
@@ -242,6 +288,7 @@ int main(void) {
       OVER(tcp, so_does_a_reply),
       OVER(shm, a_wait_looks_at_its_time_behind_each_piece),
       cmocka_unit_test(a_page_that_took_the_threads_own_time_is_slow),
+      OVER(shm, a_handlers_own_time_is_no_pages),
       cmocka_unit_test(a_long_piece_is_a_reason_to_look),
       OVER(shm, slow_pages_are_asked_for_no_more),
   };
