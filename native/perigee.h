@@ -333,7 +333,8 @@ struct perigee_event {
   uint32_t session;         /* perigee_session_id, never used again; 0: none */
   int32_t status;           /* how the operation ended; REPLY: also the callee's
                                status */
-  int32_t operation;        /* of own operations: what submitting returned.
+  int32_t operation;        /* of own operations: what submitting returned,
+                               which may be 0 as in events of none.
                                REQUEST, LANDING: the served call, for
                                perigee_reply */
   const uint8_t *pointer;   /* REQUEST, LANDING, REPLY: the head (raw bytes or

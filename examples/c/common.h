@@ -37,6 +37,14 @@ static inline struct perigee_event next_event(struct perigee_engine *engine) {
   return event;
 }
 
+/* Events of no own operation have 0 for it, which is also a number. */
+static inline int is_end_of(const struct perigee_event *event, int operation) {
+  return event->operation == operation &&
+         (event->kind == PERIGEE_EVENT_CONNECTED ||
+          event->kind == PERIGEE_EVENT_REPLY ||
+          event->kind == PERIGEE_EVENT_DONE);
+}
+
 /* Returns the event that ends an operation; `operation` is what submitting it
  * has returned. */
 static inline struct perigee_event await(struct perigee_engine *engine,
@@ -49,7 +57,7 @@ static inline struct perigee_event await(struct perigee_engine *engine,
     return event;
   do
     event = next_event(engine);
-  while (event.operation != operation);
+  while (!is_end_of(&event, operation));
   if (event.status != PERIGEE_OK) {
     fprintf(stderr, "%s: %s: %.*s\n", what, perigee_status_name(event.status),
             (int)event.length,

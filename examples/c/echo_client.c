@@ -28,9 +28,13 @@ int main(int argc, char **argv) {
       connect_to(engine, argc > 1 ? argv[1] : "unix:/tmp/echo.sock");
   uint64_t length = argc > 2 ? strtoull(argv[2], NULL, 10) : 64;
   int calls = argc > 3 ? atoi(argv[3]) : 10000;
-  uint8_t *bytes = (uint8_t *)calloc(1, length + 1);
+  uint8_t *bytes = (uint8_t *)malloc(length ? length : 1);
+  if (!bytes || calls < 1) {
+    fprintf(stderr, "echo_client ADDRESS [BYTES [CALLS]]\n");
+    return 2;
+  }
   int64_t start = perigee_now(engine);
-  for (int i = 0; i < calls && bytes; i++) {
+  for (int i = 0; i < calls; i++) {
     memset(bytes, i, length);
     call_once(session, engine, bytes, length);
   }
