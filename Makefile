@@ -152,7 +152,7 @@ $(CDEF) $(CONTROL_CDEF):
 .PHONY: all core install install-lua install-c uninstall rock clean help
 all: core floors ## build the core and the floors of the benches
 
-core: build/perigee/core.so $(CDEF) $(CONTROLLED:%=build/%) $(CONTROL_CDEF) ## build what install installs
+core: build/$(SONAME) build/perigee/core.so $(CDEF) $(CONTROLLED:%=build/%) $(CONTROL_CDEF) ## build what install installs
 
 install: install-lua install-c ## install below PREFIX (BINDIR, LUADIR, LIBDIR, MANDIR, CLIBDIR, INCLUDEDIR, DESTDIR)
 
