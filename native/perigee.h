@@ -39,6 +39,7 @@
  *    defaults. perigee_counters grows, too, and has its own size.
  *  - All other structures stay as they are. A new field of perigee_message
  *    would be read only with a flag that older programs do not set.
+ *  - A program that uses a function of a newer version needs that version.
  *  - New statuses, kinds of events and flags may come; programs pass over those
  *    that they do not know.
  * Tables of options.transports and options.memories are not covered: they are

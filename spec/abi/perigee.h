@@ -39,6 +39,7 @@
  *    defaults. perigee_counters grows, too, and has its own size.
  *  - All other structures stay as they are. A new field of perigee_message
  *    would be read only with a flag that older programs do not set.
+ *  - A program that uses a function of a newer version needs that version.
  *  - New statuses, kinds of events and flags may come; programs pass over those
  *    that they do not know.
  * Tables of options.transports and options.memories are not covered: they are
@@ -333,7 +334,8 @@ struct perigee_event {
   uint32_t session;         /* perigee_session_id, never used again; 0: none */
   int32_t status;           /* how the operation ended; REPLY: also the callee's
                                status */
-  int32_t operation;        /* of own operations: what submitting returned.
+  int32_t operation;        /* of own operations: what submitting returned,
+                               which may be 0 as in events of none.
                                REQUEST, LANDING: the served call, for
                                perigee_reply */
   const uint8_t *pointer;   /* REQUEST, LANDING, REPLY: the head (raw bytes or
@@ -483,6 +485,11 @@ PERIGEE_API int perigee_region_register(struct perigee_engine *engine,
  * given when it was made. */
 PERIGEE_API uint8_t *perigee_region_pointer(const struct perigee_region *region);
 PERIGEE_API uint64_t perigee_region_length(const struct perigee_region *region);
+/* Returns the kind of the region's memory, as in options.memories: "host". Its
+ * device's number goes to *device, which may be NULL. Lives as long as the
+ * engine. */
+PERIGEE_API const char *perigee_region_kind(const struct perigee_region *region,
+                                            uint32_t *device);
 /* A fence: from the first call on peers get "stale". Returns PERIGEE_AGAIN
  * while an operation or a peer is inside (poll and call again), and PERIGEE_OK
  * when none is, which frees the handle. With force the handle is freed at once,
@@ -756,6 +763,14 @@ PERIGEE_API int perigee_lookup(struct perigee_session *session,
  * perigee_access). */
 PERIGEE_API uint64_t perigee_remote_length(const struct perigee_remote *remote);
 PERIGEE_API int perigee_remote_access(const struct perigee_remote *remote);
+/* Returns where this process has the peer's region mapped, or NULL if only
+ * transfers reach it: over a network, and where the owner registered memory of
+ * its own. The program may read there, and write if it was granted that, without
+ * any transfer. Nobody orders or checks such an access: the owner may close the
+ * region and use the memory for something else meanwhile. Valid until the
+ * session ends, or perigee_lookup gives another handle for the name. */
+PERIGEE_API uint8_t *
+perigee_remote_pointer(const struct perigee_remote *remote);
 /* Returns a number that is the same for all handles of one region, in any
  * session, and differs for any other region of that name: each engine starts
  * from 48 random bits. */
