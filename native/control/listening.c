@@ -4,6 +4,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -24,8 +25,29 @@ static int listening_fail(const char *what, char *why, uint64_t capacity) {
   return PERIGEE_SYSTEM;
 }
 
+/* Does the kernel answer newcomers although its queue of half-open connections
+ * is full? They are lost otherwise, also those that ask. */
+static bool has_cookies(void) {
+  char set = '0';
+  int file = open("/proc/sys/net/ipv4/tcp_syncookies", O_RDONLY | O_CLOEXEC);
+  if (file < 0)
+    return false;
+  bool known = read(file, &set, 1) == 1;
+  close(file);
+  return known && set != '0';
+}
+
+/* Connections that the kernel keeps to itself fill its queue of half-open
+ * ones. */
+static void keep_silent(int listening) {
+  int silent = SILENT;
+  if (has_cookies())
+    setsockopt(listening, IPPROTO_TCP, TCP_DEFER_ACCEPT, &silent,
+               sizeof silent);
+}
+
 static int bound(const struct addrinfo *to) {
-  int on = 1, off = 0, sent = SENT, came = CAME, silent = SILENT;
+  int on = 1, off = 0, sent = SENT, came = CAME;
   int made =
       socket(to->ai_family, to->ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (made < 0)
@@ -37,7 +59,7 @@ static int bound(const struct addrinfo *to) {
     setsockopt(made, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
   setsockopt(made, SOL_SOCKET, SO_SNDBUF, &sent, sizeof sent);
   setsockopt(made, SOL_SOCKET, SO_RCVBUF, &came, sizeof came);
-  setsockopt(made, IPPROTO_TCP, TCP_DEFER_ACCEPT, &silent, sizeof silent);
+  keep_silent(made);
   if (bind(made, to->ai_addr, to->ai_addrlen) == 0 &&
       listen(made, BACKLOG) == 0)
     return made;

@@ -264,6 +264,10 @@ needing("a control server that is attacked", { control }, function()
   -- The system lets them in after some seconds, by which time a slow test may
   -- still be here.
   it("accepts nobody who has said nothing yet, before others", function()
+    local cookies = io.open "/proc/sys/net/ipv4/tcp_syncookies"
+    local set = cookies and cookies:read(1)
+    if cookies then cookies:close() end
+    if (set or "0") == "0" then pending "this host has no SYN cookies" end
     begin()
     assert.is_true(accepted() < 50 or accepted() < 50 or accepted() < 50)
   end)
