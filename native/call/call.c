@@ -416,7 +416,7 @@ static int outcome_raw_into(struct operation *op, const struct record *r) {
     memcpy(s->region->pointer + s->offset, r->head, r->head_length);
     return 1;
   }
-  int status = slice_payload(op->engine, s, &into);
+  int status = message_payload(op, s, true, &into);
   return status < 0 ? status : outcome_bring(op, r, IN_HEAD, &into, NULL);
 }
 
@@ -457,7 +457,7 @@ static int outcome_slice(struct operation *op, const struct record *r) {
   if (!op->message.into.region)
     return outcome_bring(op, r, IN_SLICE, NULL, &op->slice_block);
   struct payload into;
-  int status = slice_payload(op->engine, &op->message.into, &into);
+  int status = message_payload(op, &op->message.into, true, &into);
   return status < 0 ? status : outcome_bring(op, r, IN_SLICE, &into, NULL);
 }
 
@@ -482,6 +482,13 @@ static void outcome_late(struct operation *op) {
   operation_free(op);
 }
 
+/* Returns the bytes of the place that a read has. */
+static uint64_t outcome_room(const struct operation *op) {
+  const struct perigee_slice *into = &op->message.into;
+  return slice_is_list(into) ? spread_of(op, true)->payload.total
+                             : into->length * into->count;
+}
+
 /* Checks that a reply has only parts that its operation can take. Messages and
  * one-sided access are answered with a status and the bytes read; nobody would
  * free anything else. A failure or raw bytes come without a slice. A caller
@@ -495,9 +502,7 @@ static bool outcome_fits(const struct operation *op, const struct record *r) {
            (!op->message.capacity || r->head_length <= op->message.capacity);
   if (op->kind != OP_READ || r->status != PERIGEE_OK)
     return r->head_length == 0 && !slice;
-  const struct perigee_slice *into = &op->message.into;
-  return r->head_length == 0 && slice &&
-         r->slice_length == into->length * into->count;
+  return r->head_length == 0 && slice && r->slice_length == outcome_room(op);
 }
 
 void call_reply(struct perigee_session *session, const struct record *r) {
@@ -628,19 +633,35 @@ call_try(struct operation *op, const struct perigee_message *m) {
   return list_empty(backlog) ? call_publish(op, m) : 0;
 }
 
+/* It waits for room. The program's list may change meanwhile. Returns 0 or a
+ * status. */
+static __attribute__((noinline)) int call_wait(struct operation *op) {
+  const struct perigee_slice *slice = &op->message.slice;
+  int status = slice->region && slice_is_list(slice)
+                   ? spread_keep(op, slice, false)
+                   : PERIGEE_OK;
+  if (status == PERIGEE_OK)
+    backlog_add(op, RING_REQUEST);
+  return status;
+}
+
 /* Ends the submission, with the status of call_try(). */
 static inline __attribute__((always_inline)) int
 call_submitted(struct operation *op, int status) {
   if (status == 0)
-    backlog_add(op, RING_REQUEST);
+    status = call_wait(op);
   return status < 0 ? call_withdraw(op, status) : op->index;
 }
 
+/* kept: it uses the memory of `into` already. */
 static inline __attribute__((always_inline)) void
-call_keep(struct operation *op, const struct perigee_message *message) {
+call_keep(struct operation *op, const struct perigee_message *message,
+          bool kept) {
   op->message = *message;
-  operation_ref(op, message->slice.region);
-  operation_ref(op, message->into.region);
+  if (message->slice.region)
+    operation_ref_slice(op, &message->slice);
+  if (!kept)
+    operation_ref(op, message->into.region);
 }
 
 static struct operation *call_take(struct perigee_session *session,
@@ -659,10 +680,10 @@ static struct operation *call_take(struct perigee_session *session,
  * poll. */
 static inline __attribute__((always_inline)) int
 call_submit(struct operation *op, const struct perigee_message *m,
-            int64_t timeout) {
+            int64_t timeout, bool kept) {
   call_enter(op, timeout);
   int status = call_try(op, m);
-  call_keep(op, m);
+  call_keep(op, m, kept);
   return call_submitted(op, status);
 }
 
@@ -676,6 +697,44 @@ static int call_beyond_all(const struct perigee_session *session) {
 static int call_draining(const struct perigee_session *session) {
   return fail(session->engine, PERIGEE_DRAINING, "%s",
               perigee_status_text(PERIGEE_DRAINING));
+}
+
+/* Submits a call that was checked. */
+static inline __attribute__((always_inline)) int
+call_begin(struct operation *op, const struct perigee_message *message,
+           bool kept) {
+  if (UNLIKELY(message->trace != NULL))
+    trace_keep(op, message);
+  op->session->counters.calls++;
+  return call_submit(op, message, message->timeout, kept);
+}
+
+/* Uses the memory of a call's `into`: of a list, the operation keeps the
+ * spread. */
+static __attribute__((noinline)) int
+call_keep_into(struct operation *op, const struct perigee_slice *into) {
+  if (slice_is_list(into))
+    return spread_keep(op, into, true);
+  operation_ref(op, into->region);
+  return PERIGEE_OK;
+}
+
+/* Begins a call whose `into` is a list. */
+static __attribute__((noinline)) int
+call_begin_listed(struct perigee_session *session,
+                  const struct perigee_message *message) {
+  int status;
+  if (message->trace && (status = trace_check(session, message)) < 0)
+    return status;
+  struct operation *op = call_take(session, &call_class, RECORD_REQUEST);
+  if (!op)
+    return PERIGEE_NO_MEMORY;
+  status = call_keep_into(op, &message->into);
+  if (status < 0) {
+    operation_free(op);
+    return status;
+  }
+  return call_begin(op, message, true);
 }
 
 static int call_new(struct perigee_session *session,
@@ -693,19 +752,17 @@ static int call_new(struct perigee_session *session,
            incoming_typed(session->engine, message->head, message->length)) < 0)
     return status;
   const struct perigee_slice *s = &message->into;
-  if (s->region && !region_has(s->region, s) &&
-      (status = slice_payload(session->engine, &message->into, &into)) < 0)
-    return status;
+  if (s->region && !region_has(s->region, s)) {
+    if (slice_is_list(s))
+      return call_begin_listed(session, message);
+    if ((status = slice_payload(session->engine, s, &into)) < 0)
+      return status;
+  }
   if (UNLIKELY(message->trace != NULL) &&
       (status = trace_check(session, message)) < 0)
     return status;
   struct operation *op = call_take(session, &call_class, RECORD_REQUEST);
-  if (!op)
-    return PERIGEE_NO_MEMORY;
-  if (UNLIKELY(message->trace != NULL))
-    trace_keep(op, message);
-  session->counters.calls++;
-  return call_submit(op, message, message->timeout);
+  return op ? call_begin(op, message, false) : PERIGEE_NO_MEMORY;
 }
 
 BESIDE call_new_locked(struct perigee_session *session,
@@ -734,22 +791,26 @@ int perigee_send(struct perigee_session *session,
   if (!op)
     return PERIGEE_NO_MEMORY;
   session->counters.messages++;
-  return call_submit(op, &message, timeout);
+  return call_submit(op, &message, timeout, false);
 }
 
 /* Submits one item of a batch; the batch keeps the local region alive. */
 int call_access(struct perigee_session *session, bool write,
-                const struct perigee_transfer *item, struct operation *parent) {
+                const struct perigee_transfer *item, struct spread *local,
+                struct operation *parent) {
   const struct perigee_slice *remote = &item->remote;
   struct perigee_message message = {.length = sizeof(struct access)};
-  if (write)
-    message.slice = item->local;
-  else
-    message.into = item->local;
+  struct perigee_slice *own = write ? &message.slice : &message.into;
+  *own = local ? perigee_list(&item->local, 1) : item->local;
   struct operation *op = write ? call_take(session, &write_class, RECORD_WRITE)
                                : call_take(session, &read_class, RECORD_READ);
-  if (!op)
+  if (!op) {
+    if (local)
+      spread_free(local);
     return PERIGEE_NO_MEMORY;
+  }
+  if (local)
+    spread_give(op, local);
   op->access = (struct access){remote->remote->window.slot,
                                remote->remote->window.generation,
                                remote->offset,
@@ -758,7 +819,7 @@ int call_access(struct perigee_session *session, bool write,
                                remote->stride};
   message.head = &op->access;
   op->parent = parent;
-  return call_submit(op, &message, -1);
+  return call_submit(op, &message, -1, local != NULL);
 }
 
 /* ---- Requests that are filled in place ---------------------------------- */
@@ -865,9 +926,15 @@ static int call_commit(struct perigee_session *session,
     loan_abort(session, RING_REQUEST);
     return status;
   }
+  if (UNLIKELY(message->into.region != NULL) &&
+      (status = call_keep_into(op, &message->into)) < 0) {
+    operation_free(op);
+    loan_abort(session, RING_REQUEST);
+    return status;
+  }
   if (UNLIKELY(message->trace != NULL))
     trace_keep(op, message);
-  call_keep(op, message);
+  call_keep(op, message, true);
   op->message.flags = 0;
   op->message.slice.region = NULL;
   session->counters.calls++;

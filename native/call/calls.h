@@ -35,9 +35,11 @@ void call_stop(struct operation *op, int status);
  * were sent? */
 bool call_pending(const struct operation *op);
 bool call_beyond(const struct operation *op, uint64_t sent);
-/* Has a region's owner read or write one item of a transfer, its parent. */
+/* Has a region's owner read or write one item of a transfer, its parent. local:
+ * NULL, or the local memory in place of the item's, which goes with the call. */
 int call_access(struct perigee_session *, bool write,
-                const struct perigee_transfer *item, struct operation *parent);
+                const struct perigee_transfer *item, struct spread *local,
+                struct operation *parent);
 
 /* ---- served.c, serve.c: the peer's requests ----------------------------- */
 extern const struct machine served_machine;

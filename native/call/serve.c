@@ -248,14 +248,16 @@ int perigee_recv(struct perigee_session *s, const struct perigee_slice *slice,
     return status;
   if (!slice)
     return fail_missing(s->engine, "slice to receive into");
-  if ((status = slice_payload(s->engine, slice, &into)) < 0)
-    return status;
   struct operation *op = operation_take(s, &recv_class);
   if (!op)
     return PERIGEE_NO_MEMORY;
+  if ((status = message_payload(op, slice, true, &into)) < 0) {
+    operation_free(op);
+    return status;
+  }
   op->place = into;
   op->arriving = 0;
-  operation_ref(op, slice->region);
+  operation_ref_slice(op, slice);
   operation_start(op, timeout);
   list_append(&s->messages.recvs, &op->queue);
   int index = op->index;
@@ -370,6 +372,21 @@ static void serve_unpool(struct operation *op) {
   op->slice_block = NULL;
 }
 
+/* Uses the memory of a landing, and makes its payload. */
+static int serve_place(struct operation *op, const struct perigee_slice *slice,
+                       struct payload *into) {
+  int status = message_payload(op, slice, true, into);
+  if (status < 0)
+    return status;
+  operation_ref_slice(op, slice);
+  if (into->total >= op->rest.length)
+    return PERIGEE_OK;
+  return fail(op->engine, PERIGEE_TOO_LARGE,
+              "a slice of %llu bytes does not fit into a landing of %llu",
+              (unsigned long long)op->rest.length,
+              (unsigned long long)into->total);
+}
+
 int perigee_land(struct perigee_engine *engine, int served,
                  const struct perigee_slice *slice) {
   ENTER(engine);
@@ -382,19 +399,12 @@ int perigee_land(struct perigee_engine *engine, int served,
     return fail(engine, PERIGEE_INVALID, "call %d waits for no landing",
                 served);
   bool named = slice && slice->region;
-  if (named && (status = slice_payload(engine, slice, &into)) < 0)
-    return status;
-  if (named && into.total < op->rest.length)
-    return fail(engine, PERIGEE_TOO_LARGE,
-                "a slice of %llu bytes does not fit into a landing of %llu",
-                (unsigned long long)op->rest.length,
-                (unsigned long long)into.total);
-  if (named) {
-    operation_ref(op, slice->region);
-  } else {
+  if (named)
+    status = serve_place(op, slice, &into);
+  else
     op->flags |= PERIGEE_POOLED;
-  }
-  status = serve_fetch(op, named ? &into : NULL);
+  if (status == PERIGEE_OK)
+    status = serve_fetch(op, named ? &into : NULL);
   if (status < 0 && named)
     operation_unref(op); /* the program may try again, with another slice */
   else if (status < 0)
@@ -450,7 +460,7 @@ static void serve_landed(struct operation *op) {
 
 /* ---- Access by the owner ------------------------------------------------ */
 
-static int access_payload(struct operation *op, const struct access *a,
+static int access_payload(struct operation *op, struct access *a,
                           struct payload *p) {
   struct perigee_region *region =
       region_by_slot(op->engine, a->slot, a->generation);
@@ -462,6 +472,10 @@ static int access_payload(struct operation *op, const struct access *a,
   if (shape_total(a->block, a->count) == UINT64_MAX ||
       !shape_fits(region->length, a->offset, a->block, a->count, a->stride))
     return PERIGEE_RANGE;
+  if (a->block == 0 || a->count == 0) { /* no count that means a list */
+    a->block = 0;
+    a->count = 1;
+  }
   op->region = region;
   *p = (struct payload){.memory = region->memory,
                         .area = &region->area,

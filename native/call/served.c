@@ -560,6 +560,21 @@ static bool reply_affordable(struct perigee_engine *engine,
   return *status >= 0;
 }
 
+/* The caller gets the status in place of the reply. */
+static int reply_refuse(struct operation *op, int status) {
+  struct perigee_message none = reply_refusal_told(op, status);
+  return reply_message(op, &none) == 1 ? 1 : status;
+}
+
+/* Uses the memory of a reply's slice, which it may name for some polls. */
+static int reply_keep_slice(struct operation *op,
+                            const struct perigee_message *m) {
+  if (slice_is_list(&m->slice))
+    return spread_keep(op, &m->slice, false);
+  operation_ref(op, m->slice.region);
+  return PERIGEE_OK;
+}
+
 static int reply_send(struct perigee_engine *engine, int served,
                       const struct perigee_message *m) {
   int status;
@@ -573,12 +588,10 @@ static int reply_send(struct perigee_engine *engine, int served,
   }
   if (UNLIKELY(op->flags & PERIGEE_HELD))
     served_let_on(op);
-  if (!reply_affordable(engine, m, &status)) {
-    struct perigee_message none = reply_refusal_told(op, status);
-    return reply_message(op, &none) == 1 ? 1 : status;
-  }
-  if (m->slice.region)
-    operation_ref(op, m->slice.region);
+  if (!reply_affordable(engine, m, &status))
+    return reply_refuse(op, status);
+  if (m->slice.region && (status = reply_keep_slice(op, m)) < 0)
+    return reply_refuse(op, status);
   return reply_to(op, m);
 }
 

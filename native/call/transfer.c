@@ -17,6 +17,7 @@
 #include "core/lanes.h"
 #include "core/lock.h"
 #include "core/pool.h"
+#include "items.h"
 
 /* Transfers up to this size are copied while they are submitted. */
 enum { AT_ONCE = 64 << 10 };
@@ -33,70 +34,10 @@ struct perigee_prepared {
   int posted;                   /* its operation's number, or -1 */
   struct payload remote, local; /* if it is a single item within reach */
   bool simple;
+  bool once;           /* made for one post, with whose end it goes */
+  struct moves *moves; /* of items with lists: theirs is the list then */
   struct perigee_transfer list[];
 };
-
-/* ---- Checks ------------------------------------------------------------- */
-
-/* A remote payload's base is an offset if no CPU reaches the memory. */
-static uint8_t *transfer_base(const struct window *window, uint64_t offset) {
-  return (uint8_t *)((uintptr_t)window->pointer + offset);
-}
-
-static int transfer_remote_payload(struct perigee_session *s, int operation,
-                                   const struct perigee_slice *slice,
-                                   struct payload *p) {
-  struct perigee_remote *remote = slice->remote;
-  if (UNLIKELY(!remote))
-    return fail_missing(s->engine, "remote region of a transfer");
-  int right = operation == PERIGEE_OP_READ ? PERIGEE_READ : PERIGEE_WRITE;
-  if (remote->session != s)
-    return fail(s->engine, PERIGEE_INVALID,
-                "region \"%s\" is of another session", remote->name);
-  if (!(remote->window.access & right))
-    return fail(s->engine, PERIGEE_DENIED, "the peer does not let us %s \"%s\"",
-                right == PERIGEE_READ ? "read" : "write", remote->name);
-  if (shape_total(slice->length, slice->count) == UINT64_MAX ||
-      !shape_fits(remote->window.length, slice->offset, slice->length,
-                  slice->count, slice->stride))
-    return fail(s->engine, PERIGEE_RANGE,
-                "a slice lies outside of \"%s\" (%llu bytes)", remote->name,
-                (unsigned long long)remote->window.length);
-  *p = (struct payload){.memory = &memory_host,
-                        .base = transfer_base(&remote->window, slice->offset),
-                        .block = slice->length,
-                        .count = slice->count,
-                        .stride = slice->stride,
-                        .total = slice->length * slice->count};
-  return PERIGEE_OK;
-}
-
-/* Checks both sides of an item and makes their payloads, or fails. */
-static int transfer_check(struct perigee_session *s, int operation,
-                          const struct perigee_transfer *item,
-                          struct payload *remote, struct payload *local) {
-  int status = transfer_remote_payload(s, operation, &item->remote, remote);
-  if (status == PERIGEE_OK)
-    status = slice_payload(s->engine, &item->local, local);
-  if (status == PERIGEE_OK && remote->total != local->total)
-    status = fail(s->engine, PERIGEE_INVALID,
-                  "from and to differ in length: %llu and %llu",
-                  (unsigned long long)local->total,
-                  (unsigned long long)remote->total);
-  return status;
-}
-
-static int transfer_check_all(struct perigee_session *s, int operation,
-                              const struct perigee_transfer *list,
-                              uint32_t count) {
-  struct payload remote = {.memory = &memory_host}, local = remote;
-  for (uint32_t i = 0; i < count; i++) {
-    int status = transfer_check(s, operation, &list[i], &remote, &local);
-    if (status < 0)
-      return status;
-  }
-  return PERIGEE_OK;
-}
 
 /* ---- What reaches an item ----------------------------------------------- */
 
@@ -269,7 +210,7 @@ static int transfer_post_item(struct operation *op,
     return transfer_refused(op->session, item, status);
   if (status == 0)
     return 0;
-  lanes_count(op->session, op->lane, false, op->local.total);
+  lanes_count(op->session, op->lane, false, op->remote.total);
   op->phase = 0;
   return 1;
 }
@@ -313,22 +254,55 @@ static bool transfer_take_copies(struct operation *op) {
     part_put(op, IN_SLICE, part);
   if (!part)
     return false;
-  part->copies = (struct copies){0};
+  part->copies = (struct copies){.asked = op->local.done};
   op->local.copies = &part->copies;
   return true;
+}
+
+static const struct operation_class listed_class;
+
+/* Makes the spread of the local bytes of a move, if no slice names them. */
+static __attribute__((noinline)) int transfer_cut(const struct operation *op,
+                                                  struct spread **out) {
+  const struct place_move *m = &op->prepared->moves->move[op->next];
+  return m->plain ? PERIGEE_OK
+                  : spread_cut(m->local, m->begin, m->end,
+                               op->operation == PERIGEE_OP_READ, out);
 }
 
 /* Has the owner do an item: returns 1, 0 not yet, or a status. */
 static int transfer_leave_to_owner(struct operation *op,
                                    const struct perigee_transfer *item) {
+  struct spread *cut = NULL;
+  int status;
   if (op->pending >= CHILDREN)
     return 0;
+  if (UNLIKELY(op->class == &listed_class) &&
+      (status = transfer_cut(op, &cut)) < 0)
+    return status;
   op->pending++;
-  int status =
-      call_access(op->session, op->operation != PERIGEE_OP_READ, item, op);
+  status =
+      call_access(op->session, op->operation != PERIGEE_OP_READ, item, cut, op);
   if (status < 0)
     op->pending--;
   return status < 0 ? status : 1;
+}
+
+static inline int transfer_payloads(struct operation *op,
+                                    const struct perigee_transfer *item) {
+  if (UNLIKELY(op->class == &listed_class))
+    return move_payloads(op->session, op->operation, op->prepared->moves,
+                         op->next, &op->remote, &op->local);
+  return item_check(op->session, op->operation, item, &op->remote, &op->local);
+}
+
+/* The CPU copies moves to one region as one. */
+static __attribute__((noinline)) void transfer_widen(struct operation *op) {
+  const struct moves *m = op->prepared->moves;
+  if (lane_table(session_lane(op->session, op->lane))->jobs)
+    return;
+  move_widen(m, op->next, &op->remote, &op->local);
+  op->next = m->move[op->next].last;
 }
 
 /* Returns 1 if the item's owner does it, 0 if it has to wait or has begun
@@ -338,8 +312,7 @@ static int transfer_leave_to_owner(struct operation *op,
 static int transfer_begin_item(struct operation *op,
                                const struct perigee_transfer *item) {
   int64_t delayed_until = op->local.delayed_until;
-  int status =
-      transfer_check(op->session, op->operation, item, &op->remote, &op->local);
+  int status = transfer_payloads(op, item);
   if (status < 0)
     return status;
   op->local.delayed_until = delayed_until; /* a batch is delayed once */
@@ -352,6 +325,8 @@ static int transfer_begin_item(struct operation *op,
     return 0;
   if (number > 0)
     op->remote.base = (uint8_t *)(uintptr_t)item->remote.offset;
+  else if (UNLIKELY(op->class == &listed_class))
+    transfer_widen(op);
   op->phase = 1;
   return 0;
 }
@@ -430,11 +405,12 @@ static const struct operation_class transfer_class = {
 
 /* ---- Submitting --------------------------------------------------------- */
 
-static int transfer_queue(struct perigee_session *s, int operation,
-                          const struct perigee_transfer *list, uint32_t count,
-                          uint64_t immediate, int64_t timeout,
-                          struct perigee_prepared *prepared, uint32_t first) {
-  struct operation *op = operation_take(s, &transfer_class);
+static inline __attribute__((always_inline)) int
+transfer_queue(struct perigee_session *s, const struct operation_class *class,
+               int operation, const struct perigee_transfer *list,
+               uint32_t count, uint64_t immediate, int64_t timeout,
+               struct perigee_prepared *prepared, uint32_t first) {
+  struct operation *op = operation_take(s, class);
   if (!op)
     return PERIGEE_NO_MEMORY;
   op->list = list;
@@ -462,11 +438,11 @@ static int transfer_queue(struct perigee_session *s, int operation,
 static int64_t transfer_at_once(struct perigee_session *s, int operation,
                                 const struct perigee_transfer *list,
                                 uint32_t count) {
-  struct payload remote, local; /* transfer_check fills them in */
+  struct payload remote, local; /* item_check fills them in */
   uint64_t room = AT_ONCE;
   uint32_t i;
   for (i = 0; i < count; i++) {
-    int status = transfer_check(s, operation, &list[i], &remote, &local);
+    int status = item_check(s, operation, &list[i], &remote, &local);
     if (status != PERIGEE_OK)
       return status;
     if (local.total > room || !transfer_immediate(s) ||
@@ -487,8 +463,7 @@ static int transfer_start(struct perigee_session *s, int operation,
                           uint64_t immediate, int64_t timeout,
                           struct perigee_prepared *prepared) {
   /* A batch is checked completely before any item moves. */
-  int status =
-      count > 1 ? transfer_check_all(s, operation, list, count) : PERIGEE_OK;
+  int status = count > 1 ? items_check(s, operation, list, count) : PERIGEE_OK;
   if (status < 0)
     return status;
   int64_t done = transfer_at_once(s, operation, list, count);
@@ -499,8 +474,153 @@ static int transfer_start(struct perigee_session *s, int operation,
     transfer_count(s, operation, list, count);
     return PERIGEE_INLINE;
   }
-  return transfer_queue(s, operation, list, count, immediate, timeout, prepared,
-                        (uint32_t)done);
+  return transfer_queue(s, &transfer_class, operation, list, count, immediate,
+                        timeout, prepared, (uint32_t)done);
+}
+
+/* ---- With lists ---------------------------------------------------------- */
+
+static int prepared_make(struct perigee_session *s, int operation,
+                         const struct perigee_transfer *list, uint32_t count,
+                         struct perigee_prepared **out) {
+  struct perigee_prepared *p = calloc(1, sizeof *p + count * sizeof *list);
+  if (!p)
+    return PERIGEE_NO_MEMORY;
+  p->session = s;
+  p->operation = (uint8_t)operation;
+  p->count = count;
+  p->posted = -1;
+  if (count > 0)
+    memcpy(p->list, list, count * sizeof *list);
+  *out = p;
+  return PERIGEE_OK;
+}
+
+/* Makes a prepared transfer of items with lists. */
+static int listed_make(struct perigee_session *s, int operation,
+                       const struct perigee_transfer *list, uint32_t count,
+                       struct perigee_prepared **out) {
+  struct moves *m;
+  int status = moves_make(s, operation, list, count, &m);
+  if (status < 0)
+    return status;
+  status = prepared_make(s, operation, NULL, 0, out);
+  if (status < 0) {
+    moves_free(m);
+    return status;
+  }
+  (*out)->moves = m;
+  for (uint32_t i = 0; i < m->count; i++)
+    (*out)->total += m->move[i].end - m->move[i].begin;
+  return PERIGEE_OK;
+}
+
+static void listed_free(struct perigee_prepared *p) {
+  moves_free(p->moves);
+  free(p);
+}
+
+/* The post is over: what it used may be used by another. */
+static void listed_unuse(struct operation *op) {
+  struct perigee_prepared *p = op->prepared;
+  if (!p)
+    return;
+  moves_unuse(p->moves);
+  if (!p->once)
+    return;
+  op->prepared = NULL;
+  listed_free(p);
+}
+
+static void listed_over(struct operation *op) {
+  transfer_over(op);
+  listed_unuse(op);
+}
+
+/* A copy that is under way goes on with the memory of the moves. */
+static void listed_untold(struct operation *op) {
+  bool copies = op->list && payload_busy(&op->local);
+  if (!op->prepared)
+    return;
+  transfer_untold(op);
+  if (copies)
+    moves_leave(op->prepared->moves, op);
+  listed_unuse(op);
+  op->prepared = NULL;
+}
+
+static const struct operation_class listed_class = {.name = "transfer of lists",
+                                                    .kind = OP_TRANSFER,
+                                                    .event = PERIGEE_EVENT_DONE,
+                                                    .step = transfer_step,
+                                                    .late = operation_late,
+                                                    .stop = operation_finish,
+                                                    .given = operation_given,
+                                                    .told = transfer_told,
+                                                    .publish = transfer_publish,
+                                                    .child = transfer_child,
+                                                    .untold = listed_untold,
+                                                    .recall = transfer_recall,
+                                                    .still = transfer_still,
+                                                    .over = listed_over};
+
+/* Copies all moves now, if they are short and within reach: their number, 0 or a
+ * status. */
+static int64_t listed_at_once(const struct perigee_prepared *p) {
+  struct perigee_session *s = p->session;
+  const struct moves *m = p->moves;
+  struct payload remote, local;
+  if (p->total > AT_ONCE || !transfer_immediate(s))
+    return 0;
+  for (uint32_t i = 0; i < m->count; i++)
+    if (!transfer_reaches(s, &m->list[i], &m->move[i].local->payload))
+      return 0;
+  for (uint32_t i = 0; i < m->count; i = m->move[i].last + 1) {
+    int status = move_payloads(s, p->operation, m, i, &remote, &local);
+    if (status < 0)
+      return status;
+    move_widen(m, i, &remote, &local);
+    int64_t n =
+        transfer_copy(s, &m->list[i], &remote, &local, p->total, p->operation);
+    if (n < 0)
+      return n;
+  }
+  return m->count;
+}
+
+static int listed_start(struct perigee_prepared *p, int64_t timeout) {
+  struct perigee_session *s = p->session;
+  struct moves *m = p->moves;
+  bool imm = p->operation == PERIGEE_OP_WRITE_IMM;
+  int64_t done = listed_at_once(p);
+  if (done < 0)
+    return (int)done;
+  if (done == m->count && (m->count > 0 || !imm) &&
+      (!imm || transfer_immediate_out(s, p->immediate))) {
+    transfer_count(s, p->operation, m->list, m->count);
+    return PERIGEE_INLINE;
+  }
+  moves_use(m);
+  int status = transfer_queue(s, &listed_class, p->operation, m->list, m->count,
+                              p->immediate, timeout, p, (uint32_t)done);
+  if (status < 0)
+    moves_unuse(m);
+  return status;
+}
+
+static int listed_submit(struct perigee_session *s, int operation,
+                         const struct perigee_transfer *list, uint32_t count,
+                         uint64_t immediate, int64_t timeout) {
+  struct perigee_prepared *p;
+  int status = listed_make(s, operation, list, count, &p);
+  if (status < 0)
+    return status;
+  p->immediate = immediate;
+  p->once = true;
+  status = listed_start(p, timeout);
+  if (status < 0 || status == PERIGEE_INLINE)
+    listed_free(p);
+  return status;
 }
 
 static int transfer_submit(struct perigee_session *s, int operation,
@@ -513,7 +633,10 @@ static int transfer_submit(struct perigee_session *s, int operation,
     return fail(s->engine, PERIGEE_INVALID, "no operation %d", operation);
   if (UNLIKELY(!list && count > 0))
     return fail_missing(s->engine, "list of transfers");
-  return transfer_start(s, operation, list, count, immediate, timeout, NULL);
+  status = transfer_start(s, operation, list, count, immediate, timeout, NULL);
+  return UNLIKELY(status == ITEM_LISTED)
+             ? listed_submit(s, operation, list, count, immediate, timeout)
+             : status;
 }
 
 BESIDE transfer_submit_locked(struct perigee_session *s, int operation,
@@ -548,7 +671,7 @@ static bool prepared_is_stale(const struct perigee_prepared *p) {
   for (uint32_t i = 0; i < p->count; i++)
     if (p->list[i].local.region->closed)
       return true;
-  return false;
+  return p->moves && moves_are_stale(p->moves);
 }
 
 static int prepared_refuse_stale(const struct perigee_prepared *p) {
@@ -566,23 +689,22 @@ int perigee_prepare(struct perigee_session *s, int operation,
     return fail(s->engine, PERIGEE_INVALID, "nothing to prepare");
   if (!list)
     return fail_missing(s->engine, "list of transfers");
-  status = transfer_check_all(s, operation, list, count);
+  struct perigee_prepared *p;
+  status = items_check(s, operation, list, count);
+  if (status == ITEM_LISTED)
+    status = listed_make(s, operation, list, count, &p);
+  else if (status == PERIGEE_OK)
+    status = prepared_make(s, operation, list, count, &p);
   if (status < 0)
     return status;
-  struct perigee_prepared *p = calloc(1, sizeof *p + count * sizeof *list);
-  if (!p)
-    return PERIGEE_NO_MEMORY;
-  p->session = s;
-  p->operation = (uint8_t)operation;
-  p->count = count;
   p->immediate = immediate;
-  p->posted = -1;
-  memcpy(p->list, list, count * sizeof *list);
-  for (uint32_t i = 0; i < count; i++)
+  for (uint32_t i = 0; i < p->count; i++)
     region_keep(list[i].local.region);
-  payload_bytes(&p->local, NULL, 0);
-  transfer_check(s, operation, &p->list[0], &p->remote, &p->local);
-  prepared_simplify(p);
+  if (!p->moves) {
+    payload_bytes(&p->local, NULL, 0);
+    item_check(s, operation, &p->list[0], &p->remote, &p->local);
+    prepared_simplify(p);
+  }
   p->next = s->operations.prepared;
   s->operations.prepared = p;
   *out = p;
@@ -607,8 +729,9 @@ static int prepared_post(struct perigee_prepared *p, int64_t timeout) {
     return prepared_refuse_stale(p);
   if (p->posted >= 0)
     return fail(s->engine, PERIGEE_AGAIN, "it is posted already");
-  status = transfer_start(s, p->operation, p->list, p->count, p->immediate,
-                          timeout, p);
+  status = p->moves ? listed_start(p, timeout)
+                    : transfer_start(s, p->operation, p->list, p->count,
+                                     p->immediate, timeout, p);
   if (status >= 0 && status != PERIGEE_INLINE)
     p->posted = status;
   return status;
@@ -633,5 +756,7 @@ void perigee_prepared_free(struct perigee_prepared *p) {
     *at = p->next;
   for (uint32_t i = 0; i < p->count; i++)
     region_drop(p->list[i].local.region);
+  if (p->moves)
+    moves_free(p->moves);
   free(p);
 }

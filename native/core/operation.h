@@ -16,6 +16,7 @@
 #include "transport/transport.h"
 
 struct typed_scan;
+struct spread; /* operation/spread.h */
 
 enum part_place { OUT_HEAD, OUT_SLICE, IN_HEAD, IN_SLICE, PARTS };
 enum { REGION_REFS = 3 };
@@ -110,8 +111,9 @@ struct operation {
   struct perigee_engine *engine;
   const struct operation_class *class;
   struct perigee_session *session; /* NULL once it was freed */
-  /* Regions whose memory it may touch. */
+  /* Regions whose memory it may touch, and lists of slices; if has_region_refs. */
   struct perigee_region *region_refs[REGION_REFS];
+  struct spread *spreads;
   struct source head_loan; /* if head_lent */
   const uint8_t *view;     /* if viewed: bytes of the peer, .. */
   uint64_t view_length;    /* .. so many of them */

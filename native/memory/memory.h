@@ -231,15 +231,30 @@ struct copies {
   } tickets[COPIES_MOST];
 };
 
+/* One of several places over which the bytes of a payload are spread: blocks, of
+ * which the first begins with the payload's byte `begin`. */
+struct extent {
+  uint8_t *base;
+  uint64_t block, count, stride;
+  uint64_t begin;
+  struct area *area; /* the area that holds all of it, or NULL */
+};
+
 /* Bytes of user memory in some shape, moved from front to back. The owner of
- * the payload sets `copies` before it is moved, if the memory is not direct. */
+ * the payload sets `copies` before it is moved, if the memory is not direct.
+ *
+ * The payload of a list has extents, at least two, all of one kind of memory and
+ * none empty. Their owner keeps them for as long as there is the payload, or a
+ * copy of it. `count` is then the number of extents, and `block` the mean length
+ * of their blocks. */
 struct payload {
   const struct memory_context *memory;
   struct area *area; /* the area that holds all of it, or NULL */
   uint8_t *base;     /* start of the first block */
   uint64_t block, count, stride;
-  uint64_t total; /* block * count */
-  uint64_t done;  /* bytes that have arrived */
+  uint64_t total;               /* block * count, or that of all extents */
+  uint64_t done;                /* bytes that have arrived */
+  const struct extent *extents; /* NULL: one shape, as told above */
   struct copies *copies;
   int64_t delayed_until; /* set by injected faults */
   uint8_t way;           /* enum bulk_way, of what is copied into it now */
@@ -248,6 +263,9 @@ struct payload {
 void payload_bytes(struct payload *payload, const void *bytes, uint64_t length);
 /* Returns the longest run of contiguous bytes at the present position. */
 uint8_t *payload_run(const struct payload *payload, uint64_t *length);
+/* Returns the extent at the present position of a payload that has some, as a
+ * payload of its own with that position. */
+struct payload payload_extent(const struct payload *payload);
 /* Moves at most length bytes into or out of the payload at its position.
  * Returns the number of bytes that have arrived, by which the position
  * advances; 0 if all are under way; or a status. The host's bytes must not

@@ -125,19 +125,103 @@ void payload_bytes(struct payload *p, const void *bytes, uint64_t length) {
                         .total = length};
 }
 
+/* ---- Extents -------------------------------------------------------------- */
+
+/* Returns the extent with byte `at`. */
+static const struct extent *extent_with(const struct payload *p, uint64_t at) {
+  uint64_t low = 0, high = p->count;
+  while (high - low > 1) {
+    uint64_t middle = low + (high - low) / 2;
+    if (p->extents[middle].begin <= at)
+      low = middle;
+    else
+      high = middle;
+  }
+  return &p->extents[low];
+}
+
+/* The extent as a payload, at the payload's byte `at`. It ends where the payload
+ * does, which may be before the last extent is over. */
+static struct payload extent_alone(const struct payload *p,
+                                   const struct extent *e, uint64_t at) {
+  uint64_t total = e->block * e->count;
+  return (struct payload){.memory = p->memory,
+                          .area = e->area,
+                          .base = e->base,
+                          .block = e->block,
+                          .count = e->count,
+                          .stride = e->stride,
+                          .total = least(total, p->total - e->begin),
+                          .done = at - e->begin};
+}
+
+static struct payload payload_extent_at(const struct payload *p, uint64_t at) {
+  return extent_alone(p, extent_with(p, at), at);
+}
+
+struct payload payload_extent(const struct payload *p) {
+  return payload_extent_at(p, p->done);
+}
+
+/* A position in a payload that may have extents, and the shape that is there. */
+struct cursor {
+  const struct payload *of;
+  const struct extent *extent;
+  struct payload here;
+};
+
+static void cursor_set(struct cursor *c, const struct payload *p, uint64_t at) {
+  c->of = p;
+  c->extent = p->extents ? extent_with(p, at) : NULL;
+  if (c->extent) {
+    c->here = extent_alone(p, c->extent, at);
+  } else {
+    c->here = *p;
+    c->here.done = at;
+  }
+}
+
+static uint64_t cursor_left(const struct cursor *c) {
+  return c->here.total - c->here.done;
+}
+
+/* Goes on by n bytes, which are not more than are left here; there are bytes
+ * behind them. */
+static void cursor_forward(struct cursor *c, uint64_t n) {
+  c->here.done += n;
+  if (!c->extent || cursor_left(c) > 0)
+    return;
+  c->extent++;
+  c->here = extent_alone(c->of, c->extent, c->extent->begin);
+}
+
+/* ---- Runs ----------------------------------------------------------------- */
+
 static inline uint8_t *payload_run_at(const struct payload *p, uint64_t at,
-                                      uint64_t *length) {
+                                      uint64_t *length);
+
+/* Of what is not one piece, or has ended. */
+static __attribute__((noinline)) uint8_t *
+payload_run_apart(const struct payload *p, uint64_t at, uint64_t *length) {
   if (at >= p->total) {
     *length = 0;
     return p->base;
   }
-  if (p->count == 1) {
-    *length = p->total - at;
-    return p->base + at;
+  if (p->extents) {
+    struct payload here = payload_extent_at(p, at);
+    return payload_run_at(&here, here.done, length);
   }
   uint64_t block = at / p->block, within = at % p->block;
-  *length = p->block - within;
+  *length = least(p->block - within, p->total - at);
   return p->base + block * p->stride + within;
+}
+
+static inline uint8_t *payload_run_at(const struct payload *p, uint64_t at,
+                                      uint64_t *length) {
+  if (p->count != 1 || at >= p->total)
+    return payload_run_apart(p, at, length);
+  *length = p->total - at;
+  return p->base + at;
 }
 
 uint8_t *payload_run(const struct payload *p, uint64_t *length) {
@@ -218,6 +302,31 @@ static uint64_t payload_copy_shapes(const struct payload *to,
   return rest;
 }
 
+/* The same where a side has extents: one shape after another. */
+static __attribute__((noinline)) uint64_t
+payload_copy_extents(struct payload *to, const struct payload *from,
+                     uint64_t rest) {
+  struct cursor a, b;
+  cursor_set(&a, to, to->done);
+  cursor_set(&b, from, from->done);
+  while (rest > 0) {
+    uint64_t n = least(rest, least(cursor_left(&a), cursor_left(&b)));
+    if (n == 0)
+      break;
+    if (a.here.count == 1 && b.here.count == 1)
+      bulk_copy(a.here.base + a.here.done, b.here.base + b.here.done, n,
+                to->total, &to->way);
+    else if (payload_copy_shapes(&a.here, &b.here, n) > 0)
+      break;
+    rest -= n;
+    if (rest == 0)
+      break;
+    cursor_forward(&a, n);
+    cursor_forward(&b, n);
+  }
+  return rest;
+}
+
 uint64_t payload_copy(struct payload *to, struct payload *from,
                       uint64_t limit) {
   uint64_t rest =
@@ -229,6 +338,8 @@ uint64_t payload_copy(struct payload *to, struct payload *from,
   if (to->count == 1 && from->count == 1)
     bulk_copy(to->base + to->done, from->base + from->done, rest, to->total,
               &to->way);
+  else if (to->extents || from->extents)
+    rest -= payload_copy_extents(to, from, rest);
   else
     rest -= payload_copy_shapes(to, from, rest);
   to->done += rest;
@@ -256,16 +367,29 @@ static uint64_t copies_cut(const struct place *to, const struct place *from,
   return copy->block * copy->count;
 }
 
+/* Makes the next copy of at most limit bytes, `on` bytes past the positions, and
+ * returns its bytes. */
+static uint64_t copies_make(const struct payload *to,
+                            const struct payload *from, uint64_t on,
+                            uint64_t limit, struct memory_copy *copy) {
+  struct cursor a, b;
+  cursor_set(&a, to, to->done + on);
+  cursor_set(&b, from, from->done + on);
+  limit = least(limit, least(cursor_left(&a), cursor_left(&b)));
+  struct place to_place = payload_place(&a.here, a.here.done),
+               from_place = payload_place(&b.here, b.here.done);
+  copy->to_memory = to->memory;
+  copy->from_memory = from->memory;
+  return copies_cut(&to_place, &from_place, limit, copy);
+}
+
 /* Asks for one copy of at most limit bytes, `on` bytes past the positions.
  * Returns its bytes, 0 (no more now) or a status. */
 static int64_t copies_ask_one(struct copies *c, const struct payload *to,
                               const struct payload *from, uint64_t on,
                               uint64_t limit) {
-  struct place a = payload_place(to, to->done + on),
-               b = payload_place(from, from->done + on);
-  struct memory_copy copy = {.to_memory = to->memory,
-                             .from_memory = from->memory};
-  uint64_t length = copies_cut(&a, &b, limit, &copy);
+  struct memory_copy copy;
+  uint64_t length = copies_make(to, from, on, limit, &copy);
   if (length == 0)
     return 0;
   const struct memory_context *by =

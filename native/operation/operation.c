@@ -155,14 +155,20 @@ void operation_ref(struct operation *op, struct perigee_region *region) {
   region->users++;
 }
 
-void operation_unref(struct operation *op) {
-  if (!op->has_region_refs)
-    return;
+void operation_ref_slice(struct operation *op,
+                         const struct perigee_slice *slice) {
+  if (!slice_is_list(slice))
+    operation_ref(op, slice->region);
+}
+
+void operation_unref_all(struct operation *op) {
   op->has_region_refs = false;
   for (int i = 0; i < REGION_REFS && op->region_refs[i]; i++) {
     op->region_refs[i]->users--;
     op->region_refs[i] = NULL;
   }
+  if (UNLIKELY(op->spreads != NULL))
+    spreads_free(op);
 }
 
 void operation_unview(struct operation *op) {

@@ -38,7 +38,15 @@ void operation_uncount(struct operation *op);
 void operation_late(struct operation *op);
 struct operation *operation_find(struct perigee_engine *, int index);
 void operation_ref(struct operation *op, struct perigee_region *region);
-void operation_unref(struct operation *op);
+/* The same for the region of a slice. That of a list is nothing: its spread has
+ * the regions. */
+void operation_ref_slice(struct operation *op,
+                         const struct perigee_slice *slice);
+void operation_unref_all(struct operation *op);
+static inline void operation_unref(struct operation *op) {
+  if (op->has_region_refs)
+    operation_unref_all(op);
+}
 /* The peer's memory that room_view gave is not read any more. */
 void operation_unview(struct operation *op);
 /* Queues the operation until there is room in the ring. */
@@ -63,6 +71,10 @@ void operation_given(struct operation *op);
 /* Checks a local slice and makes its payload, or returns a status. */
 int slice_payload(struct perigee_engine *, const struct perigee_slice *,
                   struct payload *);
+/* The same for a slice or a list of the operation's message, of which the
+ * operation keeps the spread. written: it is `into`. */
+int message_payload(struct operation *op, const struct perigee_slice *slice,
+                    bool written, struct payload *);
 /* Ends its parts; true once none of them is in progress and all are freed. */
 bool parts_end(struct operation *op);
 /* Gives a part to the operation. */
@@ -95,6 +107,43 @@ int incoming_bytes(struct operation *op, int place, const uint8_t *bytes,
 int incoming_bulk(struct operation *op, int place, const struct source *source,
                   uint64_t length, uint16_t peer, uint32_t generation,
                   const struct payload *into, uint8_t **block);
+
+/* ---- spread.c: lists of slices (perigee_list) ----------------------------- */
+/* A list of slices that was checked. Its regions are in use while it is there. */
+struct spread {
+  struct spread *next; /* of the same operation */
+  bool written;        /* bytes are written there; else they are sent */
+  uint32_t count;
+  struct payload payload;
+  struct extent extents[];
+};
+
+static inline bool slice_is_list(const struct perigee_slice *slice) {
+  return slice->count >= PERIGEE_LIST;
+}
+
+/* Returns the slices of a list, or NULL and a status. */
+const struct perigee_slice *list_slices(struct perigee_engine *engine,
+                                        const struct perigee_slice *list,
+                                        uint32_t *n, int *status);
+/* Returns 1 and two extents that overlap, 0 if there are none, or a status. */
+int extents_overlapping(const struct extent *extents, uint32_t count,
+                        const struct extent *pair[2]);
+/* Checks a list, of which nothing is kept, and makes its spread. */
+int spread_make(struct perigee_engine *engine, const struct perigee_slice *list,
+                bool written, struct spread **out);
+/* Makes the spread of some of its bytes. */
+int spread_cut(const struct spread *from, uint64_t begin, uint64_t end,
+               bool written, struct spread **out);
+void spread_free(struct spread *spread);
+/* The operation owns the spread from here on, until operation_unref. */
+void spread_give(struct operation *op, struct spread *spread);
+/* Makes the operation's spread of a list, unless it is there. */
+int spread_keep(struct operation *op, const struct perigee_slice *list,
+                bool written);
+/* Returns that spread, or NULL. */
+const struct spread *spread_of(const struct operation *op, bool written);
+void spreads_free(struct operation *op);
 
 /* ---- outgoing.c: from a message to a record in a ring ------------------- */
 /* A record and the bytes that go into it. Fields are set where they are used:

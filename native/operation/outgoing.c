@@ -28,7 +28,7 @@ static bool outgoing_slice_is_head(const struct operation *op,
 static int outgoing_head(struct operation *op, const struct perigee_message *m,
                          struct payload *head) {
   if (outgoing_slice_is_head(op, m))
-    return slice_payload(op->engine, &m->slice, head);
+    return message_payload(op, &m->slice, false, head);
   if (!m->head && m->length > 0)
     return fail_missing(op->engine, "head of a message");
   payload_bytes(head, m->head, m->length);
@@ -96,7 +96,7 @@ static int outgoing_plan_slice(struct operation *op,
                                const struct perigee_message *m,
                                struct outgoing *out, uint64_t room) {
   struct record *r = &out->record;
-  int status = slice_payload(op->engine, &m->slice, &out->slice);
+  int status = message_payload(op, &m->slice, false, &out->slice);
   if (status < 0)
     return status;
   r->flags |= RECORD_SLICE;

@@ -15,17 +15,18 @@
 
 /* ---- Slices ------------------------------------------------------------- */
 
-int slice_payload(struct perigee_engine *engine,
-                  const struct perigee_slice *slice, struct payload *p) {
+/* What is not one piece of an open region that the CPU may touch. */
+static __attribute__((noinline)) int
+slice_payload_apart(struct perigee_engine *engine,
+                    const struct perigee_slice *slice, struct payload *p) {
   struct perigee_region *region = slice->region;
-  if (UNLIKELY(!region))
-    return fail_missing(engine, "region of a slice");
+  if (slice_is_list(slice))
+    return fail(engine, PERIGEE_INVALID, "a list of slices may not stand here");
   if (region->closed)
     return fail(engine, PERIGEE_STALE, "the local region was closed");
-  if (!region_has(region, slice) &&
-      (!shape_fits(region->length, slice->offset, slice->length, slice->count,
-                   slice->stride) ||
-       shape_total(slice->length, slice->count) == UINT64_MAX))
+  if (!shape_fits(region->length, slice->offset, slice->length, slice->count,
+                  slice->stride) ||
+      shape_total(slice->length, slice->count) == UINT64_MAX)
     return fail(engine, PERIGEE_RANGE,
                 "a slice lies outside of its region of %llu bytes",
                 (unsigned long long)region->length);
@@ -41,6 +42,33 @@ int slice_payload(struct perigee_engine *engine,
     p->count = 1;
   }
   return PERIGEE_OK;
+}
+
+int slice_payload(struct perigee_engine *engine,
+                  const struct perigee_slice *slice, struct payload *p) {
+  struct perigee_region *region = slice->region;
+  if (UNLIKELY(!region))
+    return fail_missing(engine, "region of a slice");
+  if (!region_has(region, slice))
+    return slice_payload_apart(engine, slice, p);
+  *p = (struct payload){.memory = region->memory,
+                        .area = &region->area,
+                        .base = region->pointer + slice->offset,
+                        .block = slice->length,
+                        .count = 1,
+                        .stride = slice->length,
+                        .total = slice->length};
+  return PERIGEE_OK;
+}
+
+int message_payload(struct operation *op, const struct perigee_slice *slice,
+                    bool written, struct payload *p) {
+  if (!slice_is_list(slice))
+    return slice_payload(op->engine, slice, p);
+  int status = spread_keep(op, slice, written);
+  if (status == PERIGEE_OK)
+    *p = spread_of(op, written)->payload;
+  return status;
 }
 
 /* ---- Parts -------------------------------------------------------------- */

@@ -31,7 +31,7 @@ struct task {
   struct payload from, to;
   struct copies from_copies, to_copies;
   uint64_t wanted, filled, put; /* bytes of this splinter */
-  uint64_t done;
+  uint64_t done, total;
   uint8_t block[SPLINTER];
 };
 

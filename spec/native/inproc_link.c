@@ -39,12 +39,15 @@ static int inproc_post(struct lane *lane, struct job *job,
   t->slot = window->slot;
   t->from = write ? *local : there;
   t->to = write ? there : *local;
+  t->total = remote->total;
+  t->from_copies.asked = t->from.done;
+  t->to_copies.asked = t->to.done;
   t->from.copies = &t->from_copies;
   t->to.copies = &t->to_copies;
   t->next = lane->tasks;
   lane->tasks = t;
   job->pending++;
-  job->posted += local->total;
+  job->posted += remote->total;
   return 1;
 }
 
@@ -56,7 +59,7 @@ static void inproc_flush(struct lane *lane) {
  * under way, or a status. */
 static int64_t task_step(struct lane *lane, struct task *t) {
   if (t->put == t->wanted) {
-    t->wanted = inproc_splinter(lane, t->from.total - t->done);
+    t->wanted = inproc_splinter(lane, t->total - t->done);
     t->filled = t->put = 0;
   }
   if (t->filled < t->wanted) {
@@ -99,7 +102,7 @@ static bool additional_poll(struct lane *lane) {
   for (struct task **at = &lane->tasks; *at && !lane->broken;) {
     int64_t n = inproc_later(lane) ? 0 : task_step(lane, *at);
     any = any || n > 0;
-    if (n < 0 || (*at)->done == (*at)->from.total)
+    if (n < 0 || (*at)->done == (*at)->total)
       task_end(at, n < 0 ? (int)n : 0);
     else
       at = &(*at)->next;

@@ -95,6 +95,15 @@ void played_tell_write(struct played *s, uint64_t length) {
   tell_record(s, &r, &a);
 }
 
+void played_tell_empty_read(struct played *s, uint64_t count) {
+  struct record r = {.kind = RECORD_READ,
+                     .operation = 1,
+                     .generation = 1,
+                     .head_length = sizeof(struct access)};
+  struct access a = {s->region->slot, s->region->generation, 0, 0, count, 0};
+  tell_record(s, &r, &a);
+}
+
 void played_tell_message(struct played *s, uint64_t length) {
   struct record r = {.kind = RECORD_SEND,
                      .operation = 1,

@@ -34,6 +34,8 @@ void played_goes_on(struct played *);
  * or a message. Its operation is 1, of generation 1. */
 void played_tell_write(struct played *, uint64_t length);
 void played_tell_message(struct played *, uint64_t length);
+/* A read of count empty blocks of the region. */
+void played_tell_empty_read(struct played *, uint64_t count);
 /* A piece of it; tell: of zeros, by stream 0, with that word behind it. */
 struct tcp_head played_piece(uint64_t at, uint32_t length);
 void played_tell_piece(struct played *, uint64_t at, uint32_t length,

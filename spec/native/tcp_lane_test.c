@@ -39,6 +39,15 @@ static void a_write_lands(void **state) {
   assert_memory_equal(perigee_region_pointer(s->region), zeros, SIZE);
 }
 
+/* Counts of so many blocks mean lists, for programs of this side. */
+static void a_read_of_a_peer_is_never_of_a_list(void **state) {
+  struct played *s = *state;
+  played_tell_empty_read(s, PERIGEE_LIST + 2);
+  played_goes_on(s);
+  assert_null(strstr(perigee_detail(s->engine), "list"));
+  assert_int_equal(s->region->users, 0);
+}
+
 static void a_write_comes_in_order_or_not_at_all(void **state) {
   struct played *s = *state;
   played_tell_write(s, SIZE);
@@ -455,6 +464,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       SCENE(a_write_lands),
       SCENE(zeros_of_a_write_that_was_given_up_land_nowhere),
+      SCENE(a_read_of_a_peer_is_never_of_a_list),
       SCENE(a_write_comes_in_order_or_not_at_all),
       SCENE(what_waits_for_what_cannot_come_is_a_lie),
       SCENE(later_bytes_may_come_first_by_another_stream),

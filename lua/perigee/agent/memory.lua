@@ -43,7 +43,9 @@ local function asked(kind, spec)
     error(("agent:%s needs from and to, one the name of a region, the other a "
       .. "slice"):format(kind), 3)
   end
-  return region, own
+  local place, why = slices.place(own)
+  if not place then error(("agent:%s: %s"):format(kind, why), 3) end
+  return region, place
 end
 
 -- ---- Transfers -------------------------------------------------------------
@@ -180,7 +182,7 @@ function M.add(Agent)
 -- @tparam table spec
 -- @tparam string spec.from the name of its region
 -- @tparam[opt=0] number spec.at the offset in it
--- @tparam Slice spec.to own memory; as many bytes are read
+-- @tparam Slice spec.to own memory, or a list of slices; as many bytes are read
 -- @tparam[opt=30] number spec.timeout seconds
 -- @treturn Future of true
 -- @errors `range`, `denied`, `stale`: as for `Session:write`; `not_found`:
@@ -201,7 +203,7 @@ end
 -- @tparam table spec
 -- @tparam string spec.to the name of its region
 -- @tparam[opt=0] number spec.at the offset in it
--- @tparam Slice spec.from own memory; all of it is written
+-- @tparam Slice spec.from own memory, or a list of slices; all of it is written
 -- @tparam[opt=30] number spec.timeout seconds
 -- @treturn Future of true
 -- @errors those of `Agent:read`

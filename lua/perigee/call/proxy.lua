@@ -88,13 +88,21 @@ local function nowhere(session, kind, why, closed)
   })
 end
 
+-- `into` as the object that stands for a slice or a list of slices.
+local function placed(into, level)
+  if not into then return nil end
+  local place, why = slices.place(into)
+  if not place then error("into: " .. why, level + 1) end
+  return place
+end
+
 local function bind(session, options, before, level)
   local timeout = options.timeout or before.timeout or 30
   local binding = {
     session = session, engine = session.engine, message = native.message_t(),
     class = before.class, link = before.link, version = before.version,
     reconnect = options.reconnect or before.reconnect or RECONNECT,
-    timeout = timeout, into = options.into or before.into,
+    timeout = timeout, into = placed(options.into, level + 1) or before.into,
     reader = options.reader or before.reader,
     capacity = options.capacity or before.capacity,
     request = options.request_capacity or before.request, sliced = false,
@@ -104,7 +112,7 @@ local function bind(session, options, before, level)
       or false,
   }
   if options.into then binding.reader = options.reader or false end
-  if options.reader then binding.into = options.into or false end
+  if options.reader and not options.into then binding.into = false end
   if binding.into and binding.reader then
     error("a reply goes into a slice or to a reader, not to both", level + 1)
   end

@@ -99,7 +99,8 @@ end
 -- A binding's message has the same `into` in each call, as long as its owner is
 -- attached to the core.
 local function fill_into(binding, method, level)
-  local handle = binding.into.owner.handle
+  local owner = binding.into.owner      -- false of a list
+  local handle = owner and owner.handle
   if handle and handle == binding.message.into.region then return end
   local why = store_own(binding.message.into, binding.into, binding.engine)
   if why then misuse(method, "into: " .. why, level + 1) end
@@ -241,6 +242,10 @@ local function submit(binding, method, payload, deadline)
     return submit_bytes(binding, method, handle, nil, 0)
   elseif is_slice(payload) then
     return submit_slice(binding, method, handle, payload)
+  elseif slices.stands(payload) then
+    local list, why = slices.place(payload)
+    if not list then misuse(method, why, 3) end
+    return submit_slice(binding, method, handle, list)
   end
   misuse(method, ("a raw payload is a string, a slice, a writer (a function) "
     .. "or nothing, not %s"):format(slices.named(payload)), 3)

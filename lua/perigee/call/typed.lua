@@ -101,14 +101,21 @@ local function fill(binding, method, ...)
   return out, extra
 end
 
+-- Fills in the slices of the binding's message. slice: the one among the
+-- arguments, a list of slices or nil. Returns it as what the core gets, which
+-- has to be kept.
 local function fill_slices(binding, method, slice, level)
   local message, engine, why = binding.message, binding.engine, nil
   message.slice.region = nil
-  if slice then why = store_local(message.slice, slice, engine) end
+  if slice then
+    slice, why = slices.place(slice)
+    why = why or store_local(message.slice, slice, engine)
+  end
   if binding.into then
     why = why or store_local(message.into, binding.into, engine)
   end
   if why then misuse(method, why, level + 1) end
+  return slice
 end
 
 -- Submits a call. Returns its operation, its buffer and the slice among its
@@ -122,7 +129,7 @@ local function submit(binding, method, ...)
   if not handle then return nil, outcome.gone(binding, method) end
   local out, slice = fill(binding, method, ...)
   if slice or binding.sliced then
-    fill_slices(binding, method, slice, 3)
+    slice = fill_slices(binding, method, slice, 3)
     binding.sliced = slice or binding.into
   end
   local operation = C.perigee_call(handle, binding.message)

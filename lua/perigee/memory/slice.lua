@@ -10,7 +10,25 @@
 -- * `block`, `count`, `stride`: its shape: count blocks of block bytes each,
 --   whose starts lie stride bytes apart
 -- * `owner`: the region, remote region or pooled block; kept alive
+--
+-- Wherever a slice may stand (in a transfer, a message, a call, a reply, a
+-- landing or `into`), a list of 1 to 4096 slices may stand: a table
+-- `{ a, b, c }`. Bytes fill its places in order. It counts as one slice, and is
+-- one operation with one end; what a list sends arrives as one slice.
+--
+-- * All slices of a list are own memory of one kind, or memory of one peer.
+-- * The library reads the table at once, so that it may be changed afterwards.
+-- * Places that bytes are written to may not overlap. Blocks that lie between
+--   the blocks of another slice need the same `stride`.
+-- * What was filled of a list comes as a list: the filled parts in order, and
+--   `length`, their total. Its `string()` gives their bytes, `close()` ends
+--   nothing.
 -- @classmod Slice
+-- @usage
+-- local pages = { region:slice(0, 4096), region:slice(16384, 4096) }
+-- store:put(region:slice(0, 5000), "key")
+-- local got = store:with { into = pages }:get "key"
+-- print(#got, got[2].length, got.length)                       --> 2 904 5000
 
 -- An owner has `engine`, `length`, `handle` (false if closed or not attached to
 -- the core yet), `base` (a pointer, nil for a peer's memory), `session` (only a
@@ -28,6 +46,10 @@ local tonumber = tonumber
 local M = {}
 
 local Slice, methods = {}, {}
+local List = {}
+List.__index = List
+local LIST_MOST = 4096                  -- as in native/perigee.h
+local LISTED = 2 ^ 52                   -- the same
 
 local function make(owner, offset, length, block, count, stride)
   return setmetatable({ owner = owner, offset = offset, length = length,
@@ -42,6 +64,14 @@ end
 --- Is x a slice?
 M.is_slice = is_slice
 
+--- May x stand where a slice is meant, as one or as a list of slices?
+local function stands(x)
+  if type(x) ~= "table" then return false end
+  local class = getmetatable(x)
+  return class == Slice or class == List or is_slice(rawget(x, 1))
+end
+M.stands = stands
+
 --- Names a value that is no slice, for messages. An owner, whose class has
 -- `slice` and `text`, is easily given in place of one.
 function M.named(x)
@@ -55,7 +85,9 @@ end
 
 --- The check of an option that takes a slice.
 function M.check(x)
-  if not is_slice(x) then return "a slice, as region:slice()" end
+  if not stands(x) then
+    return "a slice, as region:slice(), or a list of slices"
+  end
 end
 
 local SHAPE = { count = check.count, stride = check.count }
@@ -108,12 +140,66 @@ function M.new(owner, offset, length, options, level)
   return make(owner, offset, length, length, 1, length)
 end
 
---- The first length bytes (which may be a cdata number) of slice, which itself
--- stands for all of them.
+-- ---- Lists -----------------------------------------------------------------
+
+-- A List has `length`, its slices by number, `owner` (false) and `array`, the
+-- structs that the core reads: false until they are needed.
+
+--- Returns the List of a table of slices, or of one; or nil and what is wrong.
+local function listed(x)
+  if type(x) ~= "table" or getmetatable(x) == List then return x end
+  local list, length, n = { owner = false, array = false }, 0, #x
+  if n < 1 or n > LIST_MOST then
+    return nil, ("a list has 1 to %d slices, not %d"):format(LIST_MOST, n)
+  end
+  for i = 1, n do
+    local slice = rawget(x, i)
+    if not is_slice(slice) then
+      return nil, ("number %d of a list is %s, not a slice"):format(i,
+        M.named(slice))
+    end
+    list[i] = slice
+    length = length + slice.length
+  end
+  list.length = length
+  return setmetatable(list, List)
+end
+
+--- Returns what stands for a slice as an object with a `length`: a slice as it
+-- is, a List of a table of slices. Otherwise nil and what is wrong.
+function M.place(x)
+  if is_slice(x) then return x end
+  if not stands(x) and not (type(x) == "table" and next(x) == nil) then
+    return nil, "a slice is meant, not " .. M.named(x)
+  end
+  return listed(x)
+end
+
+-- The first length bytes of a list: at least one part.
+local function first_of_list(list, length)
+  local parts, n, rest = { owner = false, array = false, length = length }, 0,
+                         length
+  repeat
+    n = n + 1
+    local slice = list[n]
+    parts[n] = M.first(slice, math.min(slice.length, rest))
+    rest = rest - parts[n].length
+  until rest == 0
+  return setmetatable(parts, List)
+end
+
+--- The first length bytes (which may be a cdata number) of a slice or a List,
+-- which itself stands for all of them.
 function M.first(slice, length)
   length = tonumber(length)
   if length == slice.length then return slice end
+  if getmetatable(slice) == List then return first_of_list(slice, length) end
   return slice:slice(0, length)
+end
+
+--- A slice, or the first one of a List, which stands for all in messages.
+function M.sample(place)
+  return getmetatable(place) == List and place[1] or place
 end
 
 -- ---- For the core ----------------------------------------------------------
@@ -129,6 +215,7 @@ end
 -- nil, or what is wrong with the slice.
 local function store_own(target, slice, engine)
   local owner = slice.owner
+  if not owner then return M.store_list(target, slice, engine, store_own) end
   if owner.engine ~= engine or owner.session then
     return "a slice of this engine's own memory is meant, not one of "
       .. owner:text()
@@ -144,9 +231,25 @@ local function store_own(target, slice, engine)
 end
 M.store_own = store_own
 
---- The same for any value, which may be no slice.
+-- Writes a List. The core reads its array before the function returns that
+-- it is given to; the caller keeps the List until then.
+function M.store_list(target, list, of, store_one)
+  local n, array = #list, list.array
+  if not array then
+    array = native.slices_t(n)
+    list.array = array
+  end
+  for i = 1, n do
+    local why = store_one(array[i - 1], list[i], of)
+    if why then return ("number %d of a list: %s"):format(i, why) end
+  end
+  target.list, target.count = array, LISTED + n
+  target.offset, target.length, target.stride = 0, 0, 0
+end
+
+--- The same as store_own for any value, which may be no slice and no List.
 function M.store_local(target, slice, engine)
-  if not is_slice(slice) then
+  if not is_slice(slice) and getmetatable(slice) ~= List then
     return "a slice is meant, not " .. M.named(slice)
   end
   return store_own(target, slice, engine)
@@ -155,6 +258,9 @@ end
 --- The same for a slice of a region that session's peer has.
 function M.store_remote(target, slice, session)
   if not is_slice(slice) then
+    if getmetatable(slice) == List then
+      return M.store_list(target, slice, session, M.store_remote)
+    end
     return "a slice is meant, not " .. M.named(slice)
   end
   if slice.owner.session ~= session then
@@ -210,6 +316,23 @@ function M.copy_to(slice, to, level)
              length)
     left = left - length
   end
+end
+
+function List:string()
+  local bytes, at = native.bytes_t(self.length), 0
+  for i = 1, #self do
+    M.copy_to(self[i], bytes + at, 2)
+    at = at + self[i].length
+  end
+  return ffi.string(bytes, self.length)
+end
+
+function List:close()
+  for i = 1, #self do self[i]:close() end
+end
+
+function List:__tostring()
+  return ("list of %d slices (%d bytes)"):format(#self, self.length)
 end
 
 --- A copy of its bytes as a Lua string, block after block.

@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
---- Landings: where the slice of a typed call is stored. engine.landed maps the
--- served call's number to its landing until the handler takes the slice.
+--- Landings: where the slice of a typed call is stored, a slice or a list of
+-- slices. engine.landed maps the served call's number to its landing until the
+-- handler takes the slice.
 local codec = require "perigee.typed.codec"
 local contexts = require "perigee.serving.context"
 local errors = require "perigee.runtime.errors"
@@ -66,8 +67,9 @@ local function ask(engine, event, method, values)
   return fine, slice, reason
 end
 
-local function land(engine, served, method, values, slice, length)
-  local why = slices.store_local(target, slice, engine)
+local function land(engine, served, method, values, given, length)
+  local slice, why = slices.place(given)
+  why = why or slices.store_local(target, slice, engine)
   if why then
     return reply.failed(engine, served, raw, { message = method.text
       .. ": its landing gave something else than what it may: " .. why }, true)
@@ -81,7 +83,7 @@ local function land(engine, served, method, values, slice, length)
       landing.context)
     return landing:abandon()
   end
-  if slice.length > length then landing.slice = slice:slice(0, length) end
+  landing.slice = slices.first(slice, length)
   engine.landed[served] = landing
   local status = C.perigee_land(engine.handle, served, target)
   if status < 0 then
@@ -94,7 +96,8 @@ end
 
 -- Abandons what a landing gave that has closed its engine.
 local function came_too_late(method, values, slice)
-  if not slices.is_slice(slice) then return end
+  slice = slices.place(slice)
+  if not slice then return end
   setmetatable({ method = method, values = values, slice = slice }, Landing)
     :abandon()
 end

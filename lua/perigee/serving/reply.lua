@@ -200,7 +200,8 @@ function M.answer(engine, served, worker, fine, ...)
   local pointer, length = out:ref()
   plain(0, ENCODED, pointer, length)
   if slice then
-    why = slices.store_local(message.slice, slice, engine)
+    slice, why = slices.place(slice)
+    why = why or slices.store_local(message.slice, slice, engine)
     if why then return bad_result(engine, served, worker, why) end
   end
   send(engine, served, worker, slice, out)
@@ -220,9 +221,11 @@ function M.raw(engine, served, record, result)
     plain(0, 0, result, #result)
   elseif result == nil then
     plain(0, 0, nil, 0)
-  elseif slices.is_slice(result) then
+  elseif slices.stands(result) then
     plain(0, 0, nil, 0)
-    local why = slices.store_local(message.slice, result, engine)
+    local why
+    result, why = slices.place(result)
+    why = why or slices.store_local(message.slice, result, engine)
     if why then return bad_result(engine, served, record, why) end
   elseif views.is_view(result) then
     return bad_result(engine, served, record,

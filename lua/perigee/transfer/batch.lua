@@ -58,7 +58,8 @@ local function explain(spec)
 end
 M.explain = explain
 
--- Fills item, a struct perigee_transfer. Returns what is wrong, or nil.
+-- Fills item, a struct perigee_transfer. Returns what is wrong, or nil. from
+-- and to are slices or Lists.
 local function fill(item, session, kind, from, to)
   local why
   if kind == READ then
@@ -75,6 +76,22 @@ local function fill(item, session, kind, from, to)
 end
 M.fill = fill
 
+--- What stands for the sides of a transfer that fill() refused, if one of them
+-- is a list of slices: slices or Lists, which the caller keeps until the core
+-- has read them. Otherwise nil, and what is wrong if the list is.
+function M.places(from, to)
+  if not slices.stands(from) or not slices.stands(to)
+    or slices.is_slice(from) and slices.is_slice(to) then
+    return nil
+  end
+  local a, why = slices.place(from)
+  if not a then return nil, "from: " .. why end
+  local b
+  b, why = slices.place(to)
+  if not b then return nil, "to: " .. why end
+  return a, b
+end
+
 -- ---- What has failed --------------------------------------------------------
 
 local function total(kept)
@@ -87,7 +104,7 @@ end
 -- a list of such pairs, of which the first is told.
 function M.doing(kind, from, to)
   local kept = to and { from, to } or from
-  local remote = kept[kind == READ and 1 or 2]
+  local remote = slices.sample(kept[kind == READ and 1 or 2])
   local parts = #kept / 2
   return ("%s of %s%s %s %s at %.0f%s"):format(M.NAMES[kind],
     units.format_size(total(kept)),
@@ -110,6 +127,7 @@ end
 -- which has ended (as after a restart of the peer); else nil.
 function M.stale(session, kind, from, to)
   local remote = kind == READ and from or to
+  if slices.stands(remote) then remote = slices.sample(remote) end
   local other = slices.is_slice(remote) and remote.owner.session
   if not other or other == session or other.handle then return nil end
   return errors.new("stale", ("%s with %s: region %q is of an earlier life of "
@@ -117,13 +135,20 @@ function M.stale(session, kind, from, to)
     remote.owner.name, other:text()), false)
 end
 
+-- Fills item by spec. Returns what is wrong, or nil and both sides, which have
+-- to be kept.
 local function problem(item, session, kind, spec)
   if type(spec) ~= "table" then return "a transfer is a table" end
   if not (spec.from and spec.to) then return explain(spec) end
   if spec.timeout then return "timeout is of the list, not of one of it" end
   local why = unknown(spec)
   if why then return why end
-  return fill(item, session, kind, spec.from, spec.to)
+  local from, to = spec.from, spec.to
+  why = fill(item, session, kind, from, to)
+  if not why then return nil, from, to end
+  from, to = M.places(from, to)
+  if not from then return to or why end
+  return fill(item, session, kind, from, to), from, to
 end
 
 --- Converts a list of specs: returns the core's list, its length, and the
@@ -138,7 +163,7 @@ function M.list(session, kind, specs, level)
   end
   local list, kept = native.transfers_t(n), {}
   for i = 1, n do
-    local why = problem(list[i - 1], session, kind, specs[i])
+    local why, from, to = problem(list[i - 1], session, kind, specs[i])
     if why then
       local spec = specs[i]
       local err = type(spec) == "table"
@@ -146,7 +171,7 @@ function M.list(session, kind, specs, level)
       if err then return nil, err end
       misuse(kind, ("number %d: %s"):format(i, why), level + 1)
     end
-    kept[2 * i - 1], kept[2 * i] = specs[i].from, specs[i].to
+    kept[2 * i - 1], kept[2 * i] = from, to
   end
   return list, n, kept
 end

@@ -3,6 +3,8 @@
 -- recv_imm, send, recv. All return futures at once. The two slices of a
 -- transfer have the same total length; their blocks may differ. The caller may
 -- use all memory of an operation again once its future has ended.
+-- Either side may be a list of slices; the peer's may be of several of its
+-- regions.
 local batch = require "perigee.transfer.batch"
 local check = require "perigee.runtime.check"
 local errors = require "perigee.runtime.errors"
@@ -78,6 +80,14 @@ local function transfer(session, kind, spec, immediate)
   session.scratch = list
   local why = fill(list[0], session, kind, from, to)
   if why then
+    local a, b = batch.places(from, to)
+    if a then
+      from, to, why = a, b, fill(list[0], session, kind, a, b)
+    else
+      why = b or why
+    end
+  end
+  if why then
     local err = batch.stale(session, kind, from, to)
     if err then return futures.done(nil, err) end
     misuse(kind, why, 3)
@@ -92,8 +102,9 @@ end
 -- @function Session:write
 -- @tparam table spec one transfer, or a list of transfers (with the timeout
 --   beside them)
--- @tparam Slice spec.from own memory
--- @tparam Slice spec.to the peer's, of the same length
+-- @tparam Slice spec.from own memory, or a list of slices
+-- @tparam Slice spec.to the peer's, of the same length, or a list of slices, of
+--   one or several regions. Pairs are made by bytes, not by numbers
 -- @tparam[opt=30] number spec.timeout seconds; math.huge for none
 -- @treturn Future of true
 -- @errors `range`, `denied`, `stale`: the memory does not exist, is not
@@ -108,6 +119,9 @@ end
 --   { from = region:slice(0, 8), to = remote:slice(0, 8) },
 --   { from = region:slice(8, 8), to = remote:slice(512, 8) }, timeout = 5 }
 -- print(batch:wait())                                          --> true
+-- print(session:write {
+--   from = { region:slice(64, 4), region:slice(0, 8) },
+--   to = { remote:slice(0, 6), remote:slice(64, 6) } }:wait(5)) --> true
 function Session:write(spec)
   local future = transfer(self, WRITE, spec, 0)
   return future
@@ -116,8 +130,8 @@ end
 --- Reads the peer's memory into own; otherwise as `Session:write`.
 -- @function Session:read
 -- @tparam table spec one transfer, or a list of transfers
--- @tparam Slice spec.from the peer's memory
--- @tparam Slice spec.to own, of the same length
+-- @tparam Slice spec.from the peer's memory, or a list of slices
+-- @tparam Slice spec.to own, of the same length, or a list of slices
 -- @tparam[opt=30] number spec.timeout seconds; math.huge for none
 -- @treturn Future of true
 -- @errors as of `Session:write`
@@ -177,10 +191,11 @@ local received = ended("recv",
 local sent = ended("send", function() return true end)
 futures.may_stay[received], futures.may_stay[imm_received] = true, true
 
-local function two_sided(session, what, slice, submit_it, timeout, finish)
+local function two_sided(session, what, given, submit_it, timeout, finish)
   if not session.handle then return gone(session, what) end
   local message = native.slice_t()
-  local why = store_local(message, slice, session.engine)
+  local slice, why = slices.place(given)
+  why = why or store_local(message, slice, session.engine)
   if why then error(("session:%s: %s"):format(what, why), 3) end
   local operation = submit_it(session.handle, message, timeout)
   if operation == INLINE then return SUCCESS end
@@ -195,7 +210,7 @@ local core_send, core_recv = C.perigee_send, C.perigee_recv
 -- has been received. Messages match receives in order; a send waits until a
 -- receive for it is posted.
 -- @function Session:send
--- @tparam Slice slice own memory
+-- @tparam Slice slice own memory, or a list of slices
 -- @tparam[opt] table options
 -- @tparam[opt=30] number options.timeout seconds
 -- @treturn Future of true
@@ -215,7 +230,8 @@ end
 
 --- Receives the peer's next `Session:send`.
 -- @function Session:recv
--- @tparam Slice slice own memory, as long as the message or longer
+-- @tparam Slice slice own memory, or a list of slices, as long as the message
+--   or longer
 -- @tparam[opt] table options
 -- @tparam[opt=30] number options.timeout seconds
 -- @treturn Future of the message's length

@@ -18,7 +18,7 @@ local ffi = require "ffi"
 
 local C = native.C
 local PROTOCOL = C.PERIGEE_PROTOCOL
-local is_slice, note = slices.is_slice, collector.note
+local stands, note = slices.stands, collector.note
 local is_error, MARK, min = errors.is_error, errors.MARK, math.min
 local int64_t, uint64_t = ffi.typeof("int64_t"), ffi.typeof("uint64_t")
 
@@ -121,7 +121,7 @@ local function pack_list(out, n, ...)
   for i = 1, n do
     local value = select(i, ...)
     local why
-    if is_slice(value) then
+    if stands(value) then
       if slice then return "a second slice (one can travel)", i end
       slice, place = value, i
       out:encode(nil)
@@ -138,14 +138,15 @@ local function pack_list(out, n, ...)
   return nil, slice
 end
 
---- Appends values to out. Returns nil and the slice among them, if there is
--- one; or a text on what is wrong with a value, and that value's place.
+--- Appends values to out. Returns nil and the slice (or list of slices) among
+-- them, if there is one; or a text on what is wrong with a value, and that
+-- value's place.
 function M.pack(out, ...)
   local n = select("#", ...)
   if n == 0 then return nil end
   if n > 3 then return pack_list(out, n, ...) end
   local a, b, c = ...
-  if is_slice(a) or is_slice(b) or is_slice(c) then
+  if stands(a) or stands(b) or stands(c) then
     return pack_list(out, n, ...)
   end
   local why = encode(out, a)

@@ -222,15 +222,30 @@ static bool region_is_seen(const struct window *window,
   return there_known(s->bits, from, to) || there_all(s->bits, from, to);
 }
 
+/* Moves some of the bytes of one extent. */
+static int64_t region_read_extent(struct lane *lane,
+                                  const struct window *window,
+                                  struct payload *remote, struct payload *local,
+                                  uint64_t limit) {
+  struct payload here = payload_extent(remote);
+  limit = least(limit, here.total - here.done);
+  return region_is_seen(window, &here, limit)
+             ? (int64_t)payload_copy(local, remote, limit)
+             : region_read_unseen(lane, window, remote, local, limit);
+}
+
 static __attribute__((noinline)) int64_t
 region_read(struct lane *lane, const struct window *window,
             struct payload *remote, struct payload *local, uint64_t limit) {
   if (limit == 0 || remote->done == remote->total ||
-      region_is_seen(window, remote, limit))
+      (!remote->extents && region_is_seen(window, remote, limit)))
     return (int64_t)payload_copy(local, remote, limit);
   uint64_t moved = 0;
   while (moved < limit && remote->done < remote->total) {
-    int64_t n = region_read_unseen(lane, window, remote, local, limit - moved);
+    int64_t n =
+        remote->extents
+            ? region_read_extent(lane, window, remote, local, limit - moved)
+            : region_read_unseen(lane, window, remote, local, limit - moved);
     if (n < 0)
       return n;
     moved += (uint64_t)n;

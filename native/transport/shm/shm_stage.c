@@ -410,6 +410,8 @@ static void stage_in_turn(struct lane *lane, struct exposure *e,
 int shm_expose(struct lane *lane, struct exposure *e, struct payload *p) {
   int64_t at = -1;
   enum way way = way_of(lane, p->total, p->count == 1, p->memory->direct, &at);
+  if (way == WAY_PULL && p->extents) /* a source tells of one shape */
+    way = WAY_SLOTS;
   *staging_of(e) = (struct staging){0};
   e->payload = NULL;
   e->at_once = false;

@@ -503,19 +503,12 @@ static bool stream_step(struct stream *s) {
 
 /* ---- Reading ------------------------------------------------------------- */
 
-/* Makes vectors that read at most limit bytes straight into their landing. */
-static int straight_vectors(const struct stream *s, uint64_t limit,
-                            struct iovec *v) {
+/* Makes vectors of the next bytes of a fetch's landing. */
+static __attribute__((noinline)) int
+straight_runs(const struct stream *s, uint64_t left, struct iovec *v) {
   struct payload walk = s->walk;
-  uint64_t left = s->rest < limit ? s->rest : limit, run;
+  uint64_t run;
   int n = 0;
-  if (s->sink == SINK_RECORD && left >= TCP_SHORT) {
-    v[0] = (struct iovec){s->place, left};
-    return 1;
-  }
-  if (s->sink != SINK_FETCH || !s->fetch->into->memory->direct)
-    return 0;
-  left = tcp_piece(s->lane, left);
   for (; n < TCP_RUNS && left > 0; n++) {
     void *at = payload_run(&walk, &run);
     if (run > left)
@@ -527,6 +520,19 @@ static int straight_vectors(const struct stream *s, uint64_t limit,
     left -= run;
   }
   return n;
+}
+
+/* Makes vectors that read at most limit bytes straight into their landing. */
+static int straight_vectors(const struct stream *s, uint64_t limit,
+                            struct iovec *v) {
+  uint64_t left = s->rest < limit ? s->rest : limit;
+  if (s->sink == SINK_RECORD && left >= TCP_SHORT) {
+    v[0] = (struct iovec){s->place, left};
+    return 1;
+  }
+  if (s->sink != SINK_FETCH || !s->fetch->into->memory->direct)
+    return 0;
+  return straight_runs(s, tcp_piece(s->lane, left), v);
 }
 
 static void straight_done(struct stream *s, uint64_t n) {

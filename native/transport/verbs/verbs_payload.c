@@ -115,7 +115,8 @@ const uint8_t *verbs_view(struct lane *lane, const struct source *source) {
 /* Exposes a region in place, if that can be; false otherwise. */
 static bool exposure_of_region(struct lane *lane, struct exposure *e,
                                const struct payload *p) {
-  if (!p->area || (p->count > 1 && p->block < SCATTERED && p->memory->direct))
+  if (!p->area || p->extents || /* a source tells of one shape */
+      (p->count > 1 && p->block < SCATTERED && p->memory->direct))
     return false;
   uint64_t offset = (uint64_t)(p->base - p->area->base);
   int id = keys_payload_id(lane, p->area);

@@ -1,0 +1,432 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * items.c - the items of one-sided transfers: checks of both sides, and items
+ * with lists.
+ *
+ * Pairs of places are made by bytes. So an item with lists becomes moves, one
+ * for each remote place: the bytes of the item's local payload from one number
+ * to another. The local payload runs on through all moves of its item. Moves to
+ * places of one region that follow each other may be moved as one, where this
+ * side reaches the region by the CPU.
+ */
+#include "items.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/lanes.h"
+#include "core/lock.h"
+
+/* ---- Checks ------------------------------------------------------------- */
+
+/* A remote payload's base is an offset if no CPU reaches the memory. */
+static uint8_t *item_base(const struct window *window, uint64_t offset) {
+  return (uint8_t *)((uintptr_t)window->pointer + offset);
+}
+
+static inline __attribute__((always_inline)) int
+remote_payload(struct perigee_session *s, int operation,
+               const struct perigee_slice *slice, struct payload *p) {
+  struct perigee_remote *remote = slice->remote;
+  if (UNLIKELY(!remote))
+    return fail_missing(s->engine, "remote region of a transfer");
+  if (UNLIKELY(slice_is_list(slice)))
+    return ITEM_LISTED;
+  int right = operation == PERIGEE_OP_READ ? PERIGEE_READ : PERIGEE_WRITE;
+  if (remote->session != s)
+    return fail(s->engine, PERIGEE_INVALID,
+                "region \"%s\" is of another session", remote->name);
+  if (!(remote->window.access & right))
+    return fail(s->engine, PERIGEE_DENIED, "the peer does not let us %s \"%s\"",
+                right == PERIGEE_READ ? "read" : "write", remote->name);
+  if (shape_total(slice->length, slice->count) == UINT64_MAX ||
+      !shape_fits(remote->window.length, slice->offset, slice->length,
+                  slice->count, slice->stride))
+    return fail(s->engine, PERIGEE_RANGE,
+                "a slice lies outside of \"%s\" (%llu bytes)", remote->name,
+                (unsigned long long)remote->window.length);
+  *p = (struct payload){.memory = &memory_host,
+                        .base = item_base(&remote->window, slice->offset),
+                        .block = slice->length,
+                        .count = slice->count,
+                        .stride = slice->stride,
+                        .total = slice->length * slice->count};
+  return PERIGEE_OK;
+}
+
+int item_remote(struct perigee_session *s, int operation,
+                const struct perigee_slice *slice, struct payload *p) {
+  return remote_payload(s, operation, slice, p);
+}
+
+static inline int item_local(struct perigee_session *s,
+                             const struct perigee_slice *slice,
+                             struct payload *local) {
+  return slice->region && slice_is_list(slice)
+             ? ITEM_LISTED
+             : slice_payload(s->engine, slice, local);
+}
+
+int item_check(struct perigee_session *s, int operation,
+               const struct perigee_transfer *item, struct payload *remote,
+               struct payload *local) {
+  int status = remote_payload(s, operation, &item->remote, remote);
+  if (status == PERIGEE_OK)
+    status = item_local(s, &item->local, local);
+  if (status == PERIGEE_OK && remote->total != local->total)
+    status = fail(s->engine, PERIGEE_INVALID,
+                  "from and to differ in length: %llu and %llu",
+                  (unsigned long long)local->total,
+                  (unsigned long long)remote->total);
+  return status;
+}
+
+int items_check(struct perigee_session *s, int operation,
+                const struct perigee_transfer *list, uint32_t count) {
+  struct payload remote = {.memory = &memory_host}, local = remote;
+  for (uint32_t i = 0; i < count; i++) {
+    int status = item_check(s, operation, &list[i], &remote, &local);
+    if (status < 0)
+      return status;
+  }
+  return PERIGEE_OK;
+}
+
+/* ---- Remote places --------------------------------------------------------- */
+
+/* Fails with the number of the place before the sentence that was told. */
+static int place_refuse(struct perigee_session *s, uint32_t number,
+                        int status) {
+  char why[REASON];
+  if (status == ITEM_LISTED)
+    return fail(s->engine, PERIGEE_INVALID, "slice %u of a list is a list",
+                number);
+  strncpy(why, fail_detail(s->engine), sizeof why - 1);
+  why[sizeof why - 1] = 0;
+  return fail(s->engine, status, "slice %u of a list: %s", number, why);
+}
+
+/* Does the place go on where the one before it ends? */
+static bool place_follows(const struct perigee_transfer *before,
+                          const struct perigee_slice *place) {
+  const struct perigee_slice *b = &before->remote;
+  return b->remote == place->remote && b->count == 1 && place->count == 1 &&
+         b->offset + b->length == place->offset;
+}
+
+/* Adds the move of a remote place, or lengthens the one before. first: the first
+ * move of the item. */
+static void moves_add(struct moves *m, const struct perigee_slice *place,
+                      const struct payload *remote, const struct spread *local,
+                      uint32_t first, uint32_t number) {
+  struct place_move *move = &m->move[m->count];
+  uint64_t begin = m->count > first ? move[-1].end : 0;
+  if (remote->total == 0)
+    return;
+  if (m->count > first && place_follows(&m->list[m->count - 1], place)) {
+    struct perigee_slice *before = &m->list[m->count - 1].remote;
+    before->length = before->stride = before->length + remote->total;
+    m->remote[m->count - 1].block += remote->total;
+    m->remote[m->count - 1].stride += remote->total;
+    move[-1].end += remote->total;
+    return;
+  }
+  *move = (struct place_move){.local = local,
+                              .begin = begin,
+                              .end = begin + remote->total,
+                              .number = number};
+  m->list[m->count].remote = *place;
+  m->remote[m->count++] = (struct extent){.base = remote->base,
+                                          .block = remote->block,
+                                          .count = remote->count,
+                                          .stride = remote->stride,
+                                          .begin = begin};
+}
+
+static int moves_add_places(struct perigee_session *s, int operation,
+                            struct moves *m, const struct perigee_slice *places,
+                            uint32_t n, bool listed,
+                            const struct spread *local) {
+  uint32_t first = m->count;
+  struct payload remote;
+  for (uint32_t i = 0; i < n; i++) {
+    int status = item_remote(s, operation, &places[i], &remote);
+    if (status < 0)
+      return listed ? place_refuse(s, i + 1, status) : status;
+    if (listed && operation != PERIGEE_OP_READ && places[i].count > 1 &&
+        places[i].stride < places[i].length)
+      return fail(s->engine, PERIGEE_INVALID,
+                  "the blocks of slice %u of a list overlap, and bytes are "
+                  "written there",
+                  i + 1);
+    moves_add(m, &places[i], &remote, local, first, i + 1);
+  }
+  return PERIGEE_OK;
+}
+
+/* ---- Overlaps of remote places --------------------------------------------- */
+
+/* Regions count as lying far from each other. */
+static uint8_t *place_base(const struct perigee_slice *place) {
+  uint64_t slot = place->remote->window.slot;
+  return (uint8_t *)(uintptr_t)((slot + 1) * 2 * PAYLOAD_MAX + place->offset);
+}
+
+/* Looks whether places of the item that begins with that move overlap. */
+static int moves_check_overlaps(struct perigee_session *s,
+                                const struct moves *m, uint32_t first) {
+  uint32_t n = m->count - first;
+  struct extent *places = malloc((n + 1) * sizeof *places);
+  const struct extent *pair[2];
+  if (!places)
+    return PERIGEE_NO_MEMORY;
+  for (uint32_t i = 0; i < n; i++) {
+    places[i] = m->remote[first + i];
+    places[i].base = place_base(&m->list[first + i].remote);
+  }
+  int found = extents_overlapping(places, n, pair);
+  uint64_t a = found == 1 ? (uint64_t)(pair[0] - places) : 0;
+  uint64_t b = found == 1 ? (uint64_t)(pair[1] - places) : 0;
+  free(places);
+  if (found != 1)
+    return found;
+  return fail(s->engine, PERIGEE_INVALID,
+              "slices %u and %u of a list overlap, and bytes are written there",
+              m->move[first + (a < b ? a : b)].number,
+              m->move[first + (a < b ? b : a)].number);
+}
+
+/* ---- Local bytes ------------------------------------------------------------ */
+
+/* Names the local bytes of a move by a slice, if one does. */
+static bool move_slice(const struct place_move *move,
+                       struct perigee_slice *slice) {
+  struct payload p = move->local->payload;
+  uint64_t length = move->end - move->begin;
+  p.done = move->begin;
+  if (p.extents)
+    p = payload_extent(&p);
+  struct perigee_region *region =
+      CONTAINER(p.area, struct perigee_region, area);
+  uint64_t offset = (uint64_t)(p.base - region->pointer);
+  *slice = (struct perigee_slice){{region}, 0, length, 1, length};
+  if (length > p.total - p.done)
+    return false;
+  if (p.count == 1)
+    slice->offset = offset + p.done;
+  else if (p.done % p.block == 0 && length % p.block == 0)
+    *slice = (struct perigee_slice){{region},
+                                    offset + p.done / p.block * p.stride,
+                                    p.block,
+                                    length / p.block,
+                                    p.stride};
+  else
+    return false;
+  return true;
+}
+
+/* What moves_add could not know: the local bytes of each move, and how far its
+ * region goes. */
+static void moves_finish_item(struct moves *m, uint32_t first) {
+  for (uint32_t i = m->count; i-- > first;) {
+    bool more = i + 1 < m->count &&
+                m->list[i + 1].remote.remote == m->list[i].remote.remote;
+    m->move[i].last = more ? m->move[i + 1].last : i;
+    m->move[i].plain = move_slice(&m->move[i], &m->list[i].local);
+  }
+}
+
+/* ---- Making ---------------------------------------------------------------- */
+
+static int item_spread(struct perigee_session *s, int operation,
+                       const struct perigee_slice *slice, struct spread **out) {
+  struct payload p;
+  struct perigee_slice list = *slice;
+  if (!slice->region)
+    return fail_missing(s->engine, "region of a slice");
+  if (!slice_is_list(slice)) {
+    int status = slice_payload(s->engine, slice, &p);
+    if (status < 0)
+      return status;
+    list = perigee_list(slice, 1);
+  }
+  return spread_make(s->engine, &list, operation == PERIGEE_OP_READ, out);
+}
+
+/* Returns the places of an item's remote side, or NULL and a status. */
+static const struct perigee_slice *item_places(struct perigee_session *s,
+                                               const struct perigee_slice *side,
+                                               uint32_t *n, int *status) {
+  *n = 1;
+  *status = PERIGEE_OK;
+  if (side->remote && slice_is_list(side))
+    return list_slices(s->engine, side, n, status);
+  return side;
+}
+
+static int moves_add_item(struct perigee_session *s, int operation,
+                          struct moves *m,
+                          const struct perigee_transfer *item) {
+  struct spread *spread = NULL;
+  uint32_t n, first = m->count;
+  int status = item_spread(s, operation, &item->local, &spread);
+  if (status < 0)
+    return status;
+  spread->next = m->spreads;
+  m->spreads = spread;
+  const struct perigee_slice *places =
+      item_places(s, &item->remote, &n, &status);
+  if (!places)
+    return status;
+  status = moves_add_places(s, operation, m, places, n, places != &item->remote,
+                            spread);
+  if (status < 0)
+    return status;
+  uint64_t total = m->count > first ? m->move[m->count - 1].end : 0;
+  if (total != spread->payload.total)
+    return fail(s->engine, PERIGEE_INVALID,
+                "from and to differ in length: %llu and %llu",
+                (unsigned long long)spread->payload.total,
+                (unsigned long long)total);
+  moves_finish_item(m, first);
+  return operation == PERIGEE_OP_READ || n == 1
+             ? PERIGEE_OK
+             : moves_check_overlaps(s, m, first);
+}
+
+/* Counts the remote places, or returns a status. */
+static int64_t items_count_places(struct perigee_session *s,
+                                  const struct perigee_transfer *list,
+                                  uint32_t count) {
+  int64_t all = 0;
+  for (uint32_t i = 0; i < count; i++) {
+    uint32_t n;
+    int status;
+    if (!item_places(s, &list[i].remote, &n, &status))
+      return status;
+    all += n;
+  }
+  return all > UINT32_MAX ? PERIGEE_TOO_LARGE : all;
+}
+
+static struct moves *moves_take(uint64_t places) {
+  struct moves *m = calloc(1, sizeof *m);
+  if (!m)
+    return NULL;
+  m->move = calloc(places, sizeof *m->move);
+  m->remote = calloc(places, sizeof *m->remote);
+  m->list = calloc(places, sizeof *m->list);
+  if (m->move && m->remote && m->list)
+    return m;
+  moves_free(m);
+  return NULL;
+}
+
+/* Of all regions of local memory: uses them (1), or not any more (-1). */
+static void moves_hold(struct moves *m, int by) {
+  for (struct spread *s = m->spreads; s; s = s->next)
+    for (uint32_t i = 0; i < s->count; i++)
+      CONTAINER(s->extents[i].area, struct perigee_region, area)->users +=
+          (uint32_t)by;
+}
+
+static void moves_keep_handles(struct moves *m) {
+  for (struct spread *s = m->spreads; s; s = s->next)
+    for (uint32_t i = 0; i < s->count; i++)
+      region_keep(CONTAINER(s->extents[i].area, struct perigee_region, area));
+}
+
+static void moves_drop_handles(struct moves *m) {
+  for (struct spread *s = m->spreads; s; s = s->next)
+    for (uint32_t i = 0; i < s->count; i++)
+      region_drop(CONTAINER(s->extents[i].area, struct perigee_region, area));
+}
+
+int moves_make(struct perigee_session *s, int operation,
+               const struct perigee_transfer *list, uint32_t count,
+               struct moves **out) {
+  int status = PERIGEE_OK;
+  int64_t places = items_count_places(s, list, count);
+  if (places < 0)
+    return (int)places;
+  struct moves *m = moves_take((uint64_t)places);
+  if (!m)
+    return PERIGEE_NO_MEMORY;
+  for (uint32_t i = 0; i < count && status == PERIGEE_OK; i++)
+    status = moves_add_item(s, operation, m, &list[i]);
+  moves_keep_handles(m);
+  moves_unuse(m); /* a spread was made with its memory in use */
+  if (status < 0)
+    moves_free(m);
+  else
+    *out = m;
+  return status;
+}
+
+/* ---- Their life ------------------------------------------------------------- */
+
+void moves_use(struct moves *m) {
+  moves_hold(m, 1);
+}
+
+void moves_unuse(struct moves *m) {
+  moves_hold(m, -1);
+}
+
+bool moves_are_stale(const struct moves *m) {
+  for (const struct spread *s = m->spreads; s; s = s->next)
+    for (uint32_t i = 0; i < s->count; i++)
+      if (CONTAINER(s->extents[i].area, struct perigee_region, area)->closed)
+        return true;
+  return false;
+}
+
+void moves_leave(struct moves *m, struct operation *op) {
+  moves_drop_handles(m);
+  while (m->spreads) {
+    struct spread *s = m->spreads;
+    m->spreads = s->next;
+    spread_give(op, s);
+  }
+}
+
+void moves_free(struct moves *m) {
+  moves_drop_handles(m);
+  while (m->spreads) {
+    struct spread *s = m->spreads;
+    m->spreads = s->next;
+    free(s);
+  }
+  free(m->move);
+  free(m->remote);
+  free(m->list);
+  free(m);
+}
+
+/* ---- Payloads ---------------------------------------------------------------- */
+
+int move_payloads(struct perigee_session *s, int operation,
+                  const struct moves *m, uint32_t i, struct payload *remote,
+                  struct payload *local) {
+  const struct place_move *move = &m->move[i];
+  *local = move->local->payload;
+  local->done = move->begin;
+  local->total = move->end;
+  return item_remote(s, operation, &m->list[i].remote, remote);
+}
+
+void move_widen(const struct moves *m, uint32_t i, struct payload *remote,
+                struct payload *local) {
+  const struct place_move *move = &m->move[i], *last = &m->move[move->last];
+  if (last == move)
+    return;
+  local->total = last->end;
+  *remote = (struct payload){.memory = &memory_host,
+                             .base = m->remote[i].base,
+                             .block = (last->end - move->begin) /
+                                      (move->last - i + 1),
+                             .count = move->last - i + 1,
+                             .total = last->end,
+                             .done = move->begin,
+                             .extents = &m->remote[i]};
+}

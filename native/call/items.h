@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * items.h - the items of one-sided transfers: their checks and payloads. Of
+ * items with lists, moves: one for each remote place.
+ */
+#ifndef ITEMS_H
+#define ITEMS_H
+
+#include <limits.h>
+
+#include "operation/operations.h"
+
+/* What item_check and items_check return of items with lists. */
+enum { ITEM_LISTED = INT_MIN };
+
+/* Checks both sides of an item and makes their payloads, or fails. */
+int item_check(struct perigee_session *s, int operation,
+               const struct perigee_transfer *item, struct payload *remote,
+               struct payload *local);
+int items_check(struct perigee_session *s, int operation,
+                const struct perigee_transfer *list, uint32_t count);
+/* The same for the remote side alone, which is no list. */
+int item_remote(struct perigee_session *s, int operation,
+                const struct perigee_slice *slice, struct payload *p);
+
+/* Bytes `begin` to `end` of an item's local payload belong to one remote
+ * place. */
+struct place_move {
+  const struct spread *local; /* of the item */
+  uint64_t begin, end;
+  uint32_t last; /* the last move behind it that follows in the same item and to
+                    the same region */
+  uint32_t number; /* of its first slice in a list */
+  bool plain;      /* its entry in the list names these local bytes */
+};
+
+/* The items of a transfer, told by moves. The list has an entry for each; where
+ * its local bytes are no slice, that tells only their number and their first
+ * region. */
+struct moves {
+  uint32_t count;
+  struct spread *spreads; /* of the items' local memory */
+  struct place_move *move;
+  struct extent *remote; /* the remote place of each move */
+  struct perigee_transfer *list;
+};
+
+int moves_make(struct perigee_session *s, int operation,
+               const struct perigee_transfer *list, uint32_t count,
+               struct moves **out);
+/* The regions' handles are kept from making to freeing; their memory is used
+ * while moves are posted. */
+void moves_use(struct moves *m);
+void moves_unuse(struct moves *m);
+bool moves_are_stale(const struct moves *m);
+void moves_free(struct moves *m);
+/* The operation owns the used memory from here on. */
+void moves_leave(struct moves *m, struct operation *op);
+/* Makes the payloads of a move; whole: of all moves to its `last`. */
+int move_payloads(struct perigee_session *s, int operation,
+                  const struct moves *m, uint32_t i, struct payload *remote,
+                  struct payload *local);
+void move_widen(const struct moves *m, uint32_t i, struct payload *remote,
+                struct payload *local);
+
+#endif
