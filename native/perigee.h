@@ -823,6 +823,19 @@ PERIGEE_API int perigee_prepare(struct perigee_session *session, int operation,
                                 uint32_t count, uint64_t immediate,
                                 struct perigee_prepared **prepared);
 PERIGEE_API int perigee_post(struct perigee_prepared *prepared, int64_t timeout);
+/* Posts some of the blocks of a prepared transfer of one item, of which a side is
+ * a list. All slices of one side have blocks of one length. Of each slice of the
+ * local side these are the blocks local[0] to local[count - 1], counted from 0,
+ * and likewise of the remote side. If both sides have as many slices, and blocks
+ * of one length, block local[i] of each slice is paired with block remote[i] of
+ * the slice at the same place in the other list; else pairs are made by bytes,
+ * slice by slice. INVALID: a number is too large, or is named twice where bytes
+ * are written. The arrays are read before it returns. Several such posts may be
+ * under way. */
+PERIGEE_API int perigee_post_blocks(struct perigee_prepared *prepared,
+                                    const uint32_t *local,
+                                    const uint32_t *remote, uint32_t count,
+                                    int64_t timeout);
 PERIGEE_API void perigee_prepared_free(struct perigee_prepared *prepared);
 /* Messages match receives in order. A send waits for its receive. A receive
  * ends with the length; TOO_LARGE, for both sides, if the message was longer.

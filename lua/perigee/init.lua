@@ -138,6 +138,7 @@ local LATER = {
   session = of("perigee.call.proxy", "session"),
   units = of "perigee.runtime.units",
   devices = of("perigee.engine.devices", "list"),
+  layout = of("perigee.memory.layout", "new"),
   launch = of("perigee.agent.launch", "launch"),
   RnrMonitor = of("perigee.engine.rnr_monitor", "new"),
 }

@@ -264,34 +264,43 @@ static const struct perigee_slice *item_places(struct perigee_session *s,
   return side;
 }
 
-static int moves_add_item(struct perigee_session *s, int operation,
-                          struct moves *m,
-                          const struct perigee_transfer *item) {
-  struct spread *spread = NULL;
-  uint32_t n, first = m->count;
-  int status = item_spread(s, operation, &item->local, &spread);
-  if (status < 0)
-    return status;
-  spread->next = m->spreads;
-  m->spreads = spread;
-  const struct perigee_slice *places =
-      item_places(s, &item->remote, &n, &status);
-  if (!places)
-    return status;
-  status = moves_add_places(s, operation, m, places, n, places != &item->remote,
-                            spread);
+/* Adds the moves of an item with these remote places. The spread of its local
+ * memory goes over to the moves. */
+static int moves_add_sides(struct perigee_session *s, int operation,
+                           struct moves *m, struct spread *local,
+                           const struct perigee_slice *places, uint32_t n,
+                           bool listed) {
+  uint32_t first = m->count;
+  local->next = m->spreads;
+  m->spreads = local;
+  int status = moves_add_places(s, operation, m, places, n, listed, local);
   if (status < 0)
     return status;
   uint64_t total = m->count > first ? m->move[m->count - 1].end : 0;
-  if (total != spread->payload.total)
+  if (total != local->payload.total)
     return fail(s->engine, PERIGEE_INVALID,
                 "from and to differ in length: %llu and %llu",
-                (unsigned long long)spread->payload.total,
+                (unsigned long long)local->payload.total,
                 (unsigned long long)total);
   moves_finish_item(m, first);
   return operation == PERIGEE_OP_READ || n == 1
              ? PERIGEE_OK
              : moves_check_overlaps(s, m, first);
+}
+
+static int moves_add_item(struct perigee_session *s, int operation,
+                          struct moves *m,
+                          const struct perigee_transfer *item) {
+  struct spread *local = NULL;
+  uint32_t n;
+  int status;
+  const struct perigee_slice *places =
+      item_places(s, &item->remote, &n, &status);
+  if (places)
+    status = item_spread(s, operation, &item->local, &local);
+  return status < 0 ? status
+                    : moves_add_sides(s, operation, m, local, places, n,
+                                      places != &item->remote);
 }
 
 /* Counts the remote places, or returns a status. */
@@ -342,6 +351,17 @@ static void moves_drop_handles(struct moves *m) {
       region_drop(CONTAINER(s->extents[i].area, struct perigee_region, area));
 }
 
+/* Ends the making: a spread was made with its memory in use. */
+static int moves_made(struct moves *m, int status, struct moves **out) {
+  moves_keep_handles(m);
+  moves_unuse(m);
+  if (status < 0)
+    moves_free(m);
+  else
+    *out = m;
+  return status;
+}
+
 int moves_make(struct perigee_session *s, int operation,
                const struct perigee_transfer *list, uint32_t count,
                struct moves **out) {
@@ -354,12 +374,155 @@ int moves_make(struct perigee_session *s, int operation,
     return PERIGEE_NO_MEMORY;
   for (uint32_t i = 0; i < count && status == PERIGEE_OK; i++)
     status = moves_add_item(s, operation, m, &list[i]);
-  moves_keep_handles(m);
-  moves_unuse(m); /* a spread was made with its memory in use */
+  return moves_made(m, status, out);
+}
+
+/* ---- Some of the blocks ------------------------------------------------------- */
+
+/* Looks what the slices of a side have in common; false if not enough. */
+static bool blocks_look(struct numbered *b, int side) {
+  const struct perigee_slice *s = b->side[side].slices;
+  uint32_t n = b->side[side].count;
+  uint64_t step = n > 1 ? s[1].offset - s[0].offset : 0;
+  b->side[side].length = s[0].length;
+  b->side[side].most = s[0].count;
+  for (uint32_t i = 1; i < n; i++) {
+    if (s[i].length != s[0].length)
+      return false;
+    if (s[i].count < b->side[side].most)
+      b->side[side].most = s[i].count;
+    if (s[i].region != s[0].region || s[i].stride != s[0].stride ||
+        s[i].offset - s[i - 1].offset != step)
+      step = 0;
+  }
+  b->side[side].step = step >= s[0].length && step <= PAYLOAD_MAX ? step : 0;
+  return s[0].length > 0;
+}
+
+struct numbered *blocks_make(const struct perigee_transfer *item) {
+  const struct perigee_slice *sides[SIDES] = {&item->local, &item->remote};
+  uint32_t count[SIDES];
+  for (int i = 0; i < SIDES; i++) {
+    bool list = slice_is_list(sides[i]);
+    count[i] = list ? (uint32_t)(sides[i]->count - PERIGEE_LIST) : 1;
+    if (list)
+      sides[i] = sides[i]->list;
+  }
+  struct numbered *b = calloc(1, sizeof *b + (count[LOCAL] + count[REMOTE]) *
+                                                 sizeof b->slices[0]);
+  if (!b)
+    return NULL;
+  for (int i = 0; i < SIDES; i++) {
+    struct perigee_slice *own = b->slices + (i == REMOTE ? count[LOCAL] : 0);
+    memcpy(own, sides[i], count[i] * sizeof *own);
+    b->side[i].slices = own;
+    b->side[i].count = count[i];
+  }
+  if (blocks_look(b, LOCAL) && blocks_look(b, REMOTE))
+    return b;
+  free(b);
+  return NULL;
+}
+
+/* Names the block of that number of a slice. */
+static struct perigee_slice block_of(const struct perigee_slice *slice,
+                                     uint32_t number) {
+  return (struct perigee_slice){{slice->region},
+                                slice->offset + number * slice->stride,
+                                slice->length,
+                                1,
+                                slice->length};
+}
+
+/* Names the blocks of one number of all slices of a side. Returns how many
+ * slices that takes: one, if they lie at one distance from each other. */
+static uint32_t blocks_of_number(const struct numbered *b, int side,
+                                 uint32_t number, struct perigee_slice *out) {
+  uint32_t count = b->side[side].count;
+  out[0] = block_of(b->side[side].slices, number);
+  if (b->side[side].step > 0) {
+    out[0].count = count;
+    out[0].stride = b->side[side].step;
+    return 1;
+  }
+  for (uint32_t i = 1; i < count; i++)
+    out[i] = block_of(&b->side[side].slices[i], number);
+  return count;
+}
+
+/* Names the blocks of one side: number by number, or slice by slice. */
+static uint32_t blocks_name(const struct numbered *b, int side,
+                            const uint32_t *numbers, uint32_t n, bool by_number,
+                            struct perigee_slice *out) {
+  uint32_t named = 0;
+  for (uint32_t i = 0; by_number && i < n; i++)
+    named += blocks_of_number(b, side, numbers[i], out + named);
+  for (uint32_t s = 0; !by_number && s < b->side[side].count; s++)
+    for (uint32_t i = 0; i < n; i++)
+      out[named++] = block_of(&b->side[side].slices[s], numbers[i]);
+  return named;
+}
+
+static int blocks_check(struct perigee_session *s, const struct numbered *b,
+                        const uint32_t *const numbers[SIDES], uint32_t n) {
+  enum { BLOCKS_MOST = 1 << 20 };
+  static const char *const names[SIDES] = {"local", "remote"};
+  if (n < 1 || n > PERIGEE_LIST_MOST)
+    return fail(s->engine, PERIGEE_INVALID,
+                "1 to %d numbers of blocks are posted, not %u",
+                PERIGEE_LIST_MOST, n);
+  for (int side = 0; side < SIDES; side++) {
+    if (!numbers[side])
+      return fail_missing(s->engine, "list of numbers");
+    if ((uint64_t)n * b->side[side].count > BLOCKS_MOST)
+      return fail(s->engine, PERIGEE_TOO_LARGE,
+                  "%u numbers of blocks in %u slices are more than %d blocks",
+                  n, b->side[side].count, BLOCKS_MOST);
+    for (uint32_t i = 0; i < n; i++)
+      if (numbers[side][i] >= b->side[side].most)
+        return fail(s->engine, PERIGEE_INVALID,
+                    "number %u of the %s blocks is %u, of %llu that there are",
+                    i + 1, names[side], numbers[side][i],
+                    (unsigned long long)b->side[side].most);
+  }
+  return PERIGEE_OK;
+}
+
+/* Makes the moves of blocks that are named by slices. */
+static int moves_of_named(struct perigee_session *s, int operation,
+                          const struct perigee_slice *local, uint32_t locals,
+                          const struct perigee_slice *remote, uint32_t remotes,
+                          struct moves **out) {
+  struct spread *spread;
+  struct moves *m = moves_take(remotes);
+  if (!m)
+    return PERIGEE_NO_MEMORY;
+  int status = spread_of_slices(s->engine, local, locals,
+                                operation == PERIGEE_OP_READ, &spread);
+  if (status == PERIGEE_OK)
+    status = moves_add_sides(s, operation, m, spread, remote, remotes, true);
+  return moves_made(m, status, out);
+}
+
+int moves_of_blocks(struct perigee_session *s, int operation,
+                    const struct numbered *b,
+                    const uint32_t *const numbers[SIDES], uint32_t n,
+                    struct moves **out) {
+  int status = blocks_check(s, b, numbers, n);
   if (status < 0)
-    moves_free(m);
-  else
-    *out = m;
+    return status;
+  bool by_number = b->side[LOCAL].count == b->side[REMOTE].count &&
+                   b->side[LOCAL].length == b->side[REMOTE].length;
+  uint64_t room = (uint64_t)n * (b->side[LOCAL].count + b->side[REMOTE].count);
+  struct perigee_slice *local = malloc(room * sizeof *local);
+  if (!local)
+    return PERIGEE_NO_MEMORY;
+  uint32_t locals = blocks_name(b, LOCAL, numbers[LOCAL], n, by_number, local);
+  struct perigee_slice *remote = local + locals;
+  uint32_t remotes =
+      blocks_name(b, REMOTE, numbers[REMOTE], n, by_number, remote);
+  status = moves_of_named(s, operation, local, locals, remote, remotes, out);
+  free(local);
   return status;
 }
 

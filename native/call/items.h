@@ -48,6 +48,27 @@ struct moves {
 int moves_make(struct perigee_session *s, int operation,
                const struct perigee_transfer *list, uint32_t count,
                struct moves **out);
+/* The slices of both sides of an item, for posts of some of their blocks. */
+enum { LOCAL, REMOTE, SIDES };
+struct numbered {
+  struct {
+    uint32_t count;  /* of the slices */
+    uint64_t length; /* of their blocks */
+    uint64_t most;   /* as many blocks each of them has at least */
+    uint64_t step;   /* the distance from one to the next; 0: there is none */
+    const struct perigee_slice *slices;
+  } side[SIDES];
+  struct perigee_slice slices[];
+};
+
+/* Keeps the slices of an item; NULL if there is no memory, or a side has blocks
+ * of several lengths. */
+struct numbered *blocks_make(const struct perigee_transfer *item);
+/* Makes the moves of some of their blocks. */
+int moves_of_blocks(struct perigee_session *s, int operation,
+                    const struct numbered *b,
+                    const uint32_t *const numbers[SIDES], uint32_t n,
+                    struct moves **out);
 /* The regions' handles are kept from making to freeing; their memory is used
  * while moves are posted. */
 void moves_use(struct moves *m);

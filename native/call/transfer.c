@@ -34,8 +34,9 @@ struct perigee_prepared {
   int posted;                   /* its operation's number, or -1 */
   struct payload remote, local; /* if it is a single item within reach */
   bool simple;
-  bool once;           /* made for one post, with whose end it goes */
-  struct moves *moves; /* of items with lists: theirs is the list then */
+  bool once;               /* made for one post, with whose end it goes */
+  struct moves *moves;     /* of items with lists: theirs is the list then */
+  struct numbered *blocks; /* of an only item with lists, or NULL */
   struct perigee_transfer list[];
 };
 
@@ -496,15 +497,10 @@ static int prepared_make(struct perigee_session *s, int operation,
   return PERIGEE_OK;
 }
 
-/* Makes a prepared transfer of items with lists. */
-static int listed_make(struct perigee_session *s, int operation,
-                       const struct perigee_transfer *list, uint32_t count,
-                       struct perigee_prepared **out) {
-  struct moves *m;
-  int status = moves_make(s, operation, list, count, &m);
-  if (status < 0)
-    return status;
-  status = prepared_make(s, operation, NULL, 0, out);
+/* Makes a prepared transfer of moves, which go with it. */
+static int listed_of_moves(struct perigee_session *s, int operation,
+                           struct moves *m, struct perigee_prepared **out) {
+  int status = prepared_make(s, operation, NULL, 0, out);
   if (status < 0) {
     moves_free(m);
     return status;
@@ -513,6 +509,25 @@ static int listed_make(struct perigee_session *s, int operation,
   for (uint32_t i = 0; i < m->count; i++)
     (*out)->total += m->move[i].end - m->move[i].begin;
   return PERIGEE_OK;
+}
+
+/* Makes a prepared transfer of items with lists. */
+static int listed_make(struct perigee_session *s, int operation,
+                       const struct perigee_transfer *list, uint32_t count,
+                       struct perigee_prepared **out) {
+  struct moves *m;
+  int status = moves_make(s, operation, list, count, &m);
+  return status < 0 ? status : listed_of_moves(s, operation, m, out);
+}
+
+/* The same to be posted again and again. */
+static int listed_prepare(struct perigee_session *s, int operation,
+                          const struct perigee_transfer *list, uint32_t count,
+                          struct perigee_prepared **out) {
+  int status = listed_make(s, operation, list, count, out);
+  if (status == PERIGEE_OK && count == 1)
+    (*out)->blocks = blocks_make(list);
+  return status;
 }
 
 static void listed_free(struct perigee_prepared *p) {
@@ -608,19 +623,23 @@ static int listed_start(struct perigee_prepared *p, int64_t timeout) {
   return status;
 }
 
+/* Starts what is made for one post. */
+static int listed_start_once(struct perigee_prepared *p, uint64_t immediate,
+                             int64_t timeout) {
+  p->immediate = immediate;
+  p->once = true;
+  int status = listed_start(p, timeout);
+  if (status < 0 || status == PERIGEE_INLINE)
+    listed_free(p);
+  return status;
+}
+
 static int listed_submit(struct perigee_session *s, int operation,
                          const struct perigee_transfer *list, uint32_t count,
                          uint64_t immediate, int64_t timeout) {
   struct perigee_prepared *p;
   int status = listed_make(s, operation, list, count, &p);
-  if (status < 0)
-    return status;
-  p->immediate = immediate;
-  p->once = true;
-  status = listed_start(p, timeout);
-  if (status < 0 || status == PERIGEE_INLINE)
-    listed_free(p);
-  return status;
+  return status < 0 ? status : listed_start_once(p, immediate, timeout);
 }
 
 static int transfer_submit(struct perigee_session *s, int operation,
@@ -692,7 +711,7 @@ int perigee_prepare(struct perigee_session *s, int operation,
   struct perigee_prepared *p;
   status = items_check(s, operation, list, count);
   if (status == ITEM_LISTED)
-    status = listed_make(s, operation, list, count, &p);
+    status = listed_prepare(s, operation, list, count, &p);
   else if (status == PERIGEE_OK)
     status = prepared_make(s, operation, list, count, &p);
   if (status < 0)
@@ -747,6 +766,29 @@ int perigee_post(struct perigee_prepared *p, int64_t timeout) {
                                     : prepared_post(p, timeout);
 }
 
+int perigee_post_blocks(struct perigee_prepared *p, const uint32_t *local,
+                        const uint32_t *remote, uint32_t count,
+                        int64_t timeout) {
+  ENTER(p->session->engine);
+  const uint32_t *const numbers[SIDES] = {local, remote};
+  struct perigee_session *s = p->session;
+  struct perigee_prepared *once;
+  struct moves *m;
+  int status;
+  if (!session_open_for(s, &status))
+    return status;
+  if (prepared_is_stale(p))
+    return prepared_refuse_stale(p);
+  if (!p->blocks)
+    return fail(s->engine, PERIGEE_INVALID,
+                "blocks are posted by numbers of one item with a list, whose "
+                "slices have blocks of one length");
+  status = moves_of_blocks(s, p->operation, p->blocks, numbers, count, &m);
+  if (status == PERIGEE_OK)
+    status = listed_of_moves(s, p->operation, m, &once);
+  return status < 0 ? status : listed_start_once(once, p->immediate, timeout);
+}
+
 void perigee_prepared_free(struct perigee_prepared *p) {
   LOOK(p->session->engine);
   struct perigee_prepared **at = &p->session->operations.prepared;
@@ -758,5 +800,6 @@ void perigee_prepared_free(struct perigee_prepared *p) {
     region_drop(p->list[i].local.region);
   if (p->moves)
     moves_free(p->moves);
+  free(p->blocks);
   free(p);
 }

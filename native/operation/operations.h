@@ -129,7 +129,11 @@ const struct perigee_slice *list_slices(struct perigee_engine *engine,
 /* Returns 1 and two extents that overlap, 0 if there are none, or a status. */
 int extents_overlapping(const struct extent *extents, uint32_t count,
                         const struct extent *pair[2]);
-/* Checks a list, of which nothing is kept, and makes its spread. */
+/* Checks slices, of which nothing is kept, and makes their spread. */
+int spread_of_slices(struct perigee_engine *engine,
+                     const struct perigee_slice *slices, uint32_t n,
+                     bool written, struct spread **out);
+/* The same for a list. */
 int spread_make(struct perigee_engine *engine, const struct perigee_slice *list,
                 bool written, struct spread **out);
 /* Makes the spread of some of its bytes. */

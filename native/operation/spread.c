@@ -321,13 +321,17 @@ int spread_make(struct perigee_engine *engine, const struct perigee_slice *list,
   uint32_t n;
   int status;
   const struct perigee_slice *slices = list_slices(engine, list, &n, &status);
-  if (!slices)
-    return status;
+  return slices ? spread_of_slices(engine, slices, n, written, out) : status;
+}
+
+int spread_of_slices(struct perigee_engine *engine,
+                     const struct perigee_slice *slices, uint32_t n,
+                     bool written, struct spread **out) {
   struct spread *s = malloc(sizeof *s + n * sizeof s->extents[0]);
   if (!s)
     return PERIGEE_NO_MEMORY;
   *s = (struct spread){.written = written};
-  status = spread_fill(engine, s, slices, n, written);
+  int status = spread_fill(engine, s, slices, n, written);
   if (status < 0) {
     free(s);
     return status;

@@ -459,6 +459,147 @@ describe("a list of slices in a transfer", function()
                                    a:slice(0, 8) }, to = from }:wait(timeout))
   end)
 
+  describe("told by a layout", function()
+    -- Two layouts of 6 layers with 10 blocks of 24 bytes, of other strides.
+    local function layouts(remote)
+      local mine = perigee.layout {
+        base = here:slice(8, 2 ^ 16), block = 24,
+        dims = { { 6, 1000 }, { 10, 50 } } }
+      local theirs = perigee.layout {
+        base = remote:slice(16, 2 ^ 16), block = 24,
+        dims = { { 6, 300 }, { 10, 24 } } }
+      return mine, theirs
+    end
+
+    it("is the list that it tells", function()
+      local mine, theirs = layouts(remotes.a)
+      assert.equal(6 * 10 * 24, mine.length)
+      assert.equal(24, mine.block)
+      local bytes = cases.bytes(mine.length, 5)
+      fill_all(mine, bytes)
+      for layer = 0, 5 do
+        for n = 0, 9 do
+          local at = (layer * 10 + n) * 24
+          assert.equal(bytes:sub(at + 1, at + 24),
+                       here:slice(8 + layer * 1000 + n * 50, 24):string())
+        end
+      end
+      assert(session:write { from = mine, to = theirs }:wait(timeout))
+      for layer = 0, 5 do
+        assert.equal(bytes:sub(layer * 240 + 1, layer * 240 + 240),
+                     get(remotes.a:slice(16 + layer * 300, 240)))
+      end
+      local move = session:prepare_read { from = theirs, to = mine }
+      fill_all(mine, ("x"):rep(mine.length))
+      assert(move:post():wait(timeout))
+      assert.is_true(mine:string() == bytes)
+      local three = perigee.layout {
+        base = here:slice(0, 4096), block = 4,
+        dims = { { 2, 1024 }, { 3, 128 }, { 5, 8 } } }
+      assert.equal(6, #three)
+      assert.equal(1024 + 2 * 128, three[6].offset)
+    end)
+
+    for _, name in ipairs { "a", "own" } do
+      it("is posted for blocks by their numbers: " .. name, function()
+        local mine, theirs = layouts(remotes[name])
+        local write = session:prepare_write { from = mine, to = theirs }
+        local read = session:prepare_read { from = theirs, to = mine }
+        local bytes = cases.bytes(mine.length, 6)
+        fill_all(mine, bytes)
+        assert(session:write { from = here:slice(2 ^ 17, 4096):fill(0),
+                               to = remotes[name]:slice(0, 4096) }
+          :wait(timeout))
+        assert(write:post({ from = { 7, 3, 9 }, to = { 0, 1, 5 } })
+          :wait(timeout))
+        local function block(text, layer, n)
+          return text:sub((layer * 10 + n) * 24 + 1, (layer * 10 + n + 1) * 24)
+        end
+        for layer = 0, 5 do
+          local row = get(remotes[name]:slice(16 + layer * 300, 240))
+          for n = 0, 9 do
+            local from = ({ [0] = 7, [1] = 3, [5] = 9 })[n]
+            assert.equal(from and block(bytes, layer, from) or ("\0"):rep(24),
+                         block(row, 0, n))
+          end
+        end
+        fill_all(mine, ("x"):rep(mine.length))
+        for _ = 1, 3 do
+          assert(read:post({ from = { 5 }, to = { 2 } }):wait(timeout))
+        end
+        local now = mine:string()
+        for layer = 0, 5 do
+          assert.equal(block(bytes, layer, 9), block(now, layer, 2))
+          assert.equal(("x"):rep(24), block(now, layer, 3))
+        end
+        assert(write:post():wait(timeout))
+        assert.is_true(get(theirs[1]) == mine[1]:string())
+      end)
+    end
+
+    it("is paired by bytes where the outer dimensions differ", function()
+      local mine = layouts(remotes.a)
+      local flat = perigee.layout { base = remotes.a:slice(0, 2 ^ 16),
+                                    block = 24 * 6, dims = { { 50, 200 } } }
+      local bytes = cases.bytes(mine.length, 9)
+      fill_all(mine, bytes)
+      local move = session:prepare_write { from = mine, to = {
+        remotes.a:slice(0, 24 * 6, { count = 10, stride = 200 }) } }
+      assert(move:post({ from = { 4, 2 }, to = { 1, 0 } }):wait(timeout))
+      local want = {}
+      for layer = 0, 5 do
+        for _, n in ipairs { 4, 2 } do
+          want[#want + 1] = bytes:sub((layer * 10 + n) * 24 + 1,
+                                      (layer * 10 + n + 1) * 24)
+        end
+      end
+      want = table.concat(want)
+      assert.equal(want:sub(1, 144), get(remotes.a:slice(200, 144)))
+      assert.equal(want:sub(145), get(remotes.a:slice(0, 144)))
+      assert.equal(50 * 144, flat.length)
+    end)
+
+    it("is refused where it is wrong", function()
+      local mine, theirs = layouts(remotes.a)
+      local base = here:slice(0, 1000)
+      for _, options in ipairs {
+        {}, { base = base, dims = {}, block = 1 },
+        { base = base, dims = { { 2, 600 } }, block = 401 },
+        { base = base, dims = { { 2, 10 } }, block = 11 },
+        { base = base, dims = { { 2 } }, block = 1 },
+        { base = base, dims = { { 0, 1 } }, block = 1 },
+        { base = here, dims = { { 1, 1 } }, block = 1 },
+        { base = here:slice(0, 2 ^ 20), dims = { { 4097, 8 }, { 2, 4 } },
+          block = 4 },
+      } do
+        local fine, message = pcall(perigee.layout, options)
+        assert.is_false(fine)
+        assert.matches("perigee.layout", message)
+      end
+      local move = session:prepare_write { from = mine, to = theirs }
+      local function refused(spec, why)
+        local fine, message = pcall(function() move:post(spec) end)
+        assert.is_false(fine)
+        assert.matches("lists_spec.lua:", message)
+        assert.matches(why, message)
+      end
+      refused({ from = { 1, 2 }, to = { 3, 3 } }, "slices 1 and 2 of a list")
+      refused({ from = { 1, 10 }, to = { 3, 4 } },
+              "number 2 of the local blocks is 10, of 10")
+      refused({ from = { 1 }, to = { 3, 4 } }, "has 1 numbers and to has 2")
+      refused({ from = {}, to = {} }, "1 to 4096")
+      refused({ from = { -1 }, to = { 1 } }, "number 1 of from")
+      refused({ from = { 1 }, to = { "x" } }, "number 1 of to")
+      refused(7, "from = numbers")
+      assert(move:post({ from = { 1, 1 }, to = { 3, 4 } }):wait(timeout))
+      local plain = session:prepare_write { from = here:slice(0, 8),
+                                            to = remotes.a:slice(0, 8) }
+      assert.has_error(function()
+        plain:post { from = { 0 }, to = { 0 } }
+      end)
+    end)
+  end)
+
   it("keeps a region from closing while it is posted only", function()
     local other = cases.alloc(engine, 64)
     local move = session:prepare_write {

@@ -191,6 +191,7 @@ describe("the manual", function()
     local takers = {
       ["perigee.agent"] = perigee.agent, ["perigee.engine"] = perigee.engine,
       ["perigee.devices"] = perigee.devices,
+      ["perigee.layout"] = perigee.layout,
       ["perigee.RnrMonitor"] = perigee.RnrMonitor,
       ["Proxy:with"] = function(o) of.Proxy:with(o) end,
       ["Agent:session"] = function(o) of.Agent:session("a", o) end,

@@ -603,6 +603,50 @@ static void prepared_ones_are_posted_again(void **state) {
   free(s);
 }
 
+/* Of 5 slices with 8 blocks on each side, some blocks by number. */
+static void blocks_are_posted_by_number(void **state) {
+  enum { SLICES = 5, BLOCK_OF = 40, STEP = 1000, EACH = 8 };
+  static const uint32_t from[] = {6, 1, 3}, to[] = {0, 1, 7}, twice[] = {2, 2};
+  static const uint32_t beyond[] = {0, EACH};
+  struct far f;
+  struct perigee_slice near[SLICES], there[SLICES];
+  struct perigee_prepared *prepared;
+  far_open(&f, *state);
+  for (uint64_t i = 0; i < SLICES; i++) {
+    near[i] =
+        (struct perigee_slice){{f.near}, i * STEP, BLOCK_OF, EACH, BLOCK_OF};
+    there[i] = (struct perigee_slice){{NULL}, i * i * 700, BLOCK_OF, EACH, 60};
+    there[i].remote = f.remotes[i % 2];
+  }
+  struct perigee_transfer t = {.local = perigee_list(near, SLICES),
+                               .remote = perigee_list(there, SLICES)};
+  assert_int_equal(
+      perigee_prepare(f.p.session[0], PERIGEE_OP_WRITE, &t, 1, 0, &prepared),
+      0);
+  for (int round = 0; round < 2; round++)
+    finish(&f.p, perigee_post_blocks(prepared, from, to, 3, -1), 0);
+  for (uint64_t i = 0; i < SLICES; i++)
+    for (int j = 0; j < 3; j++)
+      memcpy(f.bytes[i % 2] + there[i].offset + to[j] * 60,
+             f.here + i * STEP + from[j] * BLOCK_OF, BLOCK_OF);
+  assert_int_equal(perigee_post_blocks(prepared, from, twice, 2, -1),
+                   PERIGEE_INVALID);
+  assert_int_equal(perigee_post_blocks(prepared, from, beyond, 2, -1),
+                   PERIGEE_INVALID);
+  assert_int_equal(perigee_post_blocks(prepared, from, to, 0, -1),
+                   PERIGEE_INVALID);
+  assert_int_equal(perigee_post_blocks(prepared, from, NULL, 1, -1),
+                   PERIGEE_INVALID);
+  finish(&f.p, perigee_post_blocks(prepared, twice, to, 2, -1), 0);
+  for (uint64_t i = 0; i < SLICES; i++)
+    for (int j = 0; j < 2; j++)
+      memcpy(f.bytes[i % 2] + there[i].offset + to[j] * 60,
+             f.here + i * STEP + 2 * BLOCK_OF, BLOCK_OF);
+  assert_int_equal(f.near->users, 0);
+  perigee_prepared_free(prepared);
+  far_close(&f);
+}
+
 /* Ended at any time, or with the session, a transfer gives all back. */
 static void transfers_may_end_at_any_time(void **state) {
   for (int polls = 0; polls < 12; polls++) {
@@ -689,6 +733,7 @@ int main(void) {
       cmocka_unit_test(bad_lists_are_refused_at_once),
       cmocka_unit_test(transfers_are_paired_by_bytes),
       cmocka_unit_test(prepared_ones_are_posted_again),
+      cmocka_unit_test(blocks_are_posted_by_number),
       cmocka_unit_test(transfers_may_end_at_any_time),
       cmocka_unit_test(bad_transfers_move_nothing),
   };

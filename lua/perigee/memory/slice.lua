@@ -165,6 +165,13 @@ local function listed(x)
   return setmetatable(list, List)
 end
 
+--- Returns the List of a table of slices, with the fields of `of`.
+function M.named_list(slices_of, of)
+  local list = listed(slices_of)
+  for key, value in pairs(of) do list[key] = value end
+  return list
+end
+
 --- Returns what stands for a slice as an object with a `length`: a slice as it
 -- is, a List of a table of slices. Otherwise nil and what is wrong.
 function M.place(x)

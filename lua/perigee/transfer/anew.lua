@@ -38,7 +38,7 @@ end
 
 -- Posts it in session, prepared again if needed, with left seconds as timeout.
 -- Returns the post's future, or nil and an error.
-local function post_in(self, session, left)
+local function post_in(self, session, left, blocks)
   if self.inner.owner ~= session then
     local inner, err = session[self.name](session, self.spec, self.immediate)
     if not inner then return nil, err end
@@ -46,7 +46,7 @@ local function post_in(self, session, left)
   end
   local inner, timeout = self.inner, self.inner.timeout
   inner.timeout = check.nanoseconds(left)
-  inner:post()
+  inner:post(blocks)
   inner.timeout = timeout
   return inner
 end
@@ -58,13 +58,13 @@ end
 
 -- A function apart from post, since LuaJIT does not compile code that makes a
 -- closure.
-local function post_later(self)
+local function post_later(self, blocks)
   return self.kept:later("a prepared transfer", self.spec.timeout or 30,
-    function(session, left) return post_in(self, session, left) end,
+    function(session, left) return post_in(self, session, left, blocks) end,
     check.line(3))
 end
 
-function Anew:post()
+function Anew:post(blocks)
   if not self.last.ended then
     error("transfer:post: it is still posted; wait for it first", 2)
   end
@@ -73,10 +73,10 @@ function Anew:post()
     self.last = futures.done(nil, over)
     return self.last
   elseif inner.owner.handle then
-    self.last = inner:post()
+    self.last = inner:post(blocks)
     if not futures.lost(self.last) then return self.last end
   end
-  self.last = post_later(self)
+  self.last = post_later(self, blocks)
   return self.last
 end
 

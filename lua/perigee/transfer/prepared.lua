@@ -38,15 +38,71 @@ local function posted(self, event)
 end
 
 local function not_posted(self, status)
-  settle(self, nil, errors.from(status, doing(self.owner, "posting a transfer"),
-                                self.owner.engine.handle, false))
+  local err = errors.from(status, doing(self.owner, "posting a transfer"),
+                          self.owner.engine.handle, false)
+  self[ENDED] = false
+  settle(self, nil, err)
   return self
+end
+
+-- ---- Blocks by number -------------------------------------------------------
+
+local numbers_t = ffi.typeof("uint32_t[?]")
+local MOST = 4096                       -- as in native/perigee.h
+
+-- Fills a list of numbers into the array of that side, which is kept. Returns
+-- the array and how many there are, or nil and what is wrong.
+local function numbered(self, side, list)
+  local n = type(list) == "table" and #list or 0
+  if n < 1 or n > MOST then
+    return nil, ("%s is a list of 1 to %d numbers"):format(side, MOST)
+  end
+  local array = self[side]
+  if not array or ffi.sizeof(array) < 4 * n then
+    array = numbers_t(n)
+    self[side] = array
+  end
+  for i = 1, n do
+    local number = list[i]
+    if not check.is_count(number) or number >= 2 ^ 32 then
+      return nil, ("number %d of %s is a block's number, from 0"):format(i,
+                                                                         side)
+    end
+    array[i - 1] = number
+  end
+  return array, n
+end
+
+-- Posts some of the blocks. Returns what the core returns.
+local function post_blocks(self, spec)
+  if type(spec) ~= "table" then
+    error("transfer:post takes { from = numbers, to = numbers }", 3)
+  end
+  local from, n = numbered(self, "from", spec.from)
+  local to, m = numbered(self, "to", spec.to)
+  if not from or not to then
+    error("transfer:post: " .. (from and m or n), 3)
+  elseif n ~= m then
+    error(("transfer:post: from has %d numbers and to has %d"):format(n, m), 3)
+  end
+  local own, remote = from, to
+  if self.transfer == READ then own, remote = to, from end
+  return C.perigee_post_blocks(self.handle, own, remote, n, self.timeout)
 end
 
 --- Starts the transfer once more. Its `wait`, `done` and `cancel` (as a
 -- `Future`'s) apply to this post until the next one. To post it while it is
 -- still under way is misuse.
+--
+-- A transfer of two layouts, or of lists whose slices have blocks of one
+-- length, may be posted for some of the blocks: those of the given numbers
+-- along the last dimension, in all outer ones. Each number of `from` is paired
+-- with the number at the same place in `to`, if the outer dimensions of both
+-- make as many; else pairs are made by bytes.
 -- @function Prepared:post
+-- @tparam[opt] table blocks
+-- @tparam table blocks.from numbers of blocks, from 0
+-- @tparam table blocks.to as many numbers
 -- @treturn Prepared itself, as the future of true
 -- @errors as of `Session:write`
 -- @waits no
@@ -55,7 +111,13 @@ end
 --   from = region:slice(0, 8), to = remote:slice(0, 8) })
 -- for _ = 1, 3 do assert(transfer:post():wait(1)) end
 -- print(transfer:done())                                       --> true
-function Prepared:post()
+-- local pages = { region:slice(0, 16, { count = 8, stride = 64 }),
+--                 region:slice(4096, 16, { count = 8, stride = 64 }) }
+-- local theirs = { remote:slice(0, 16, { count = 8, stride = 32 }),
+--                  remote:slice(4096, 16, { count = 8, stride = 32 }) }
+-- local move = assert(session:prepare_write { from = pages, to = theirs })
+-- print(move:post({ from = { 7, 3 }, to = { 0, 1 } }):wait(1))  --> true
+function Prepared:post(blocks)
   local session = self[OWNER]
   if not session.handle or not self.handle then
     self[ENDED] = false
@@ -63,16 +125,21 @@ function Prepared:post()
       or errors.new("closed", "posting a transfer: it was closed", false))
     return self
   end
-  local operation = C.perigee_post(self.handle, self.timeout)
+  local operation
+  if not self[ENDED] then
+    error("transfer:post: it is still posted; wait for it first", 2)
+  end
+  if blocks then
+    operation = post_blocks(self, blocks)
+  else
+    operation = C.perigee_post(self.handle, self.timeout)
+  end
   if operation == INLINE then
     self[VALUE], self[ENDED] = true, 1
     return self
   end
-  if operation == C.PERIGEE_AGAIN then
-    error("transfer:post: it is still posted; wait for it first", 2)
-  end
-  self[ENDED] = false
   if operation < 0 then return not_posted(self, operation) end
+  self[ENDED] = false
   self[OPERATION] = operation
   futures.expect(session.engine, operation, self)
   return self
@@ -127,6 +194,7 @@ local function prepare(session, kind, spec, immediate)
   return setmetatable({
     1, true, false, false, session, posted,
     handle = out[0], timeout = timeout, kept = kept, transfer = kind,
+    from = false, to = false,
   }, META)
 end
 
