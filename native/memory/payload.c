@@ -22,13 +22,13 @@
  * among those of another one a third of the time or less
  * (bench/history/tried.md). */
 
+enum { LINE = 64, TRIED = 32 << 10, HUGE = 16 << 20 };
+
 /* Sanitizers do not see what streaming stores write. */
 #if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) &&                   \
     !defined(__SANITIZE_THREAD__)
 #include <immintrin.h>
 #include <x86intrin.h>
-
-enum { LINE = 64, TRIED = 32 << 10, HUGE = 16 << 20 };
 
 /* n is a multiple of LINE, and `to` begins a line. */
 static void bulk_lines_16(uint8_t *to, const uint8_t *from, uint64_t n) {
@@ -57,18 +57,27 @@ bulk_lines_32(uint8_t *to, const uint8_t *from, uint64_t n) {
 
 /* Streaming stores are ordered by fences only: behind older stores (a mark that
  * was cleared before its memory is used again), and before a release store. */
-void bulk_stream(uint8_t *to, const uint8_t *from, uint64_t n) {
+static void bulk_fence(void) {
+  _mm_sfence();
+}
+
+/* Streams at least a line, between two fences. */
+static void bulk_block(uint8_t *to, const uint8_t *from, uint64_t n) {
   uint64_t head = -(uintptr_t)to % LINE;
   uint64_t lines = (n - head) & ~(uint64_t)(LINE - 1);
-  _mm_sfence();
   memcpy(to, from, head);
   if (__builtin_cpu_supports("avx"))
     bulk_lines_32(to + head, from + head, lines);
   else
     bulk_lines_16(to + head, from + head, lines);
-  _mm_sfence();
   head += lines;
   memcpy(to + head, from + head, n - head);
+}
+
+void bulk_stream(uint8_t *to, const uint8_t *from, uint64_t n) {
+  bulk_fence();
+  bulk_block(to, from, n);
+  bulk_fence();
 }
 
 /* Copies two pieces, one in each way; the first one suffers most from a cold
@@ -99,6 +108,12 @@ void bulk_copy_large(uint8_t *to, const uint8_t *from, uint64_t n,
 }
 
 #else
+
+static void bulk_fence(void) {}
+
+static void bulk_block(uint8_t *to, const uint8_t *from, uint64_t n) {
+  memcpy(to, from, n);
+}
 
 void bulk_stream(uint8_t *to, const uint8_t *from, uint64_t n) {
   memcpy(to, from, n);
@@ -256,13 +271,17 @@ static uint64_t place_ahead(const struct place *p, uint64_t n, uint64_t rest,
   return (blocks || rest < p->left ? rest : p->left) / n;
 }
 
-/* Copies blocks; those of a cache line here, as a call would cost as much. */
+/* Copies blocks; those of a cache line here, as a call would cost as much. huge:
+ * long blocks go past the caches, since they are parts of HUGE bytes. */
 static void payload_copy_blocks(uint8_t *to, uint64_t to_step,
                                 const uint8_t *from, uint64_t from_step,
-                                uint64_t n, uint64_t count) {
+                                uint64_t n, uint64_t count, bool huge) {
   if (n == 64)
     for (; count > 0; count--, to += to_step, from += from_step)
       __builtin_memcpy(to, from, 64);
+  else if (huge && n >= STREAM_LEAST)
+    for (; count > 0; count--, to += to_step, from += from_step)
+      bulk_block(to, from, n);
   else
     for (; count > 0; count--, to += to_step, from += from_step)
       memcpy(to, from, n);
@@ -281,9 +300,11 @@ static void place_forward(struct place *p, uint64_t n, uint64_t step,
   }
 }
 
-/* Returns the bytes of rest that were not copied: 0 with checked shapes. */
+/* Returns the bytes of rest that were not copied: 0 with checked shapes. huge:
+ * they are parts of HUGE bytes. */
 static uint64_t payload_copy_shapes(const struct payload *to,
-                                    const struct payload *from, uint64_t rest) {
+                                    const struct payload *from, uint64_t rest,
+                                    bool huge) {
   struct place a = payload_place(to, to->done),
                b = payload_place(from, from->done);
   while (rest > 0) {
@@ -292,7 +313,7 @@ static uint64_t payload_copy_shapes(const struct payload *to,
       break;
     uint64_t k = place_ahead(&a, n, rest, &a_step);
     k = least(k, place_ahead(&b, n, rest, &b_step));
-    payload_copy_blocks(a.at, a_step, b.at, b_step, n, k);
+    payload_copy_blocks(a.at, a_step, b.at, b_step, n, k, huge);
     rest -= n * k;
     if (rest == 0)
       break;
@@ -303,9 +324,9 @@ static uint64_t payload_copy_shapes(const struct payload *to,
 }
 
 /* The same where a side has extents: one shape after another. */
-static __attribute__((noinline)) uint64_t
-payload_copy_extents(struct payload *to, const struct payload *from,
-                     uint64_t rest) {
+static uint64_t payload_copy_extents(struct payload *to,
+                                     const struct payload *from, uint64_t rest,
+                                     bool huge) {
   struct cursor a, b;
   cursor_set(&a, to, to->done);
   cursor_set(&b, from, from->done);
@@ -313,10 +334,12 @@ payload_copy_extents(struct payload *to, const struct payload *from,
     uint64_t n = least(rest, least(cursor_left(&a), cursor_left(&b)));
     if (n == 0)
       break;
-    if (a.here.count == 1 && b.here.count == 1)
+    if (a.here.count == 1 && b.here.count == 1 && huge && n >= STREAM_LEAST)
+      bulk_block(a.here.base + a.here.done, b.here.base + b.here.done, n);
+    else if (a.here.count == 1 && b.here.count == 1)
       bulk_copy(a.here.base + a.here.done, b.here.base + b.here.done, n,
                 to->total, &to->way);
-    else if (payload_copy_shapes(&a.here, &b.here, n) > 0)
+    else if (payload_copy_shapes(&a.here, &b.here, n, huge) > 0)
       break;
     rest -= n;
     if (rest == 0)
@@ -324,6 +347,21 @@ payload_copy_extents(struct payload *to, const struct payload *from,
     cursor_forward(&a, n);
     cursor_forward(&b, n);
   }
+  return rest;
+}
+
+/* Copies what is not one piece on both sides. */
+static __attribute__((noinline)) uint64_t
+payload_copy_apart(struct payload *to, const struct payload *from,
+                   uint64_t rest) {
+  bool huge = to->total >= HUGE;
+  if (huge)
+    bulk_fence();
+  rest = to->extents || from->extents
+             ? payload_copy_extents(to, from, rest, huge)
+             : payload_copy_shapes(to, from, rest, huge);
+  if (huge)
+    bulk_fence();
   return rest;
 }
 
@@ -338,10 +376,8 @@ uint64_t payload_copy(struct payload *to, struct payload *from,
   if (to->count == 1 && from->count == 1)
     bulk_copy(to->base + to->done, from->base + from->done, rest, to->total,
               &to->way);
-  else if (to->extents || from->extents)
-    rest -= payload_copy_extents(to, from, rest);
   else
-    rest -= payload_copy_shapes(to, from, rest);
+    rest -= payload_copy_apart(to, from, rest);
   to->done += rest;
   from->done += rest;
   return rest;

@@ -42,7 +42,8 @@ end
 
 local ALL = { "write kv contiguous 0>2", "write kv contiguous 1>3",
               "write kv contiguous all", "write kv strided 1>3",
-              "read kv list 0>2", "read kv list all" }
+              "read kv list 0>2", "read kv list all",
+              "read kv layout 0>2", "read kv layout all" }
 
 describe("ranks of bench/transfer.lua", function()
   before_each(function() job = job + 1 end)
@@ -175,7 +176,13 @@ describe("a shape of ranks", function()
                   { 400, 64 }, { 500, 64 } }, plans[3].of(0))
     for _, plan in ipairs(plans) do
       assert.same({ 384, 600 }, { plan.bytes, plan.span })
+      assert.is_nil(plan.layout)
     end
+    local own = shapes.kv(parse "kv:layers=2,blocks=3,block=64,stride=100",
+                          true)
+    assert.equal(3, #plans)
+    assert.same({ block = 64, dims = { { 2, 300 }, { 3, 100 } } },
+                own[4].layout)
   end)
 
   it("has offsets in one place, one after another, or anywhere", function()

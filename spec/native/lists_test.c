@@ -165,6 +165,48 @@ static void other_memory_is_moved_so_too(void **state) {
   rounds(*state, "twin:0", "twin:1");
 }
 
+/* 20 MiB, in blocks at odd addresses, to a shape or to a list. */
+static void large_ones_are_moved_so_too(void **state) {
+  enum { BLOCKS = 4000, BLOCK = 5001, STRIDE = 6007, ALL = BLOCKS * STRIDE };
+  struct perigee_engine *engine = *state;
+  struct perigee_region *from, *to;
+  struct spread *s;
+  uint8_t *bytes = pattern(ALL, 77), *want = calloc(1, ALL);
+  struct perigee_slice list[BLOCKS];
+  assert_int_equal(perigee_region_alloc(engine, NULL, ALL, 0, NULL, &from), 0);
+  assert_int_equal(perigee_region_alloc(engine, NULL, ALL, 0, NULL, &to), 0);
+  fill(from, 0, bytes, ALL);
+  for (uint64_t i = 0; i < BLOCKS; i++) {
+    uint64_t at = (BLOCKS - 1 - i) * STRIDE + i % 3;
+    list[i] = (struct perigee_slice){{to}, at, BLOCK, 1, BLOCK};
+    memcpy(want + at, bytes + i * STRIDE, BLOCK);
+  }
+  struct perigee_slice all = perigee_list(list, BLOCKS);
+  assert_int_equal(spread_make(engine, &all, true, &s), 0);
+  struct payload in = s->payload, out = {.memory = &memory_host,
+                                         .base = perigee_region_pointer(from),
+                                         .block = BLOCK,
+                                         .count = BLOCKS,
+                                         .stride = STRIDE,
+                                         .total = BLOCKS * BLOCK};
+  while (in.done < in.total)
+    assert_true(payload_copy(&in, &out, 3 * MIB + 77) > 0);
+  same(to, 0, want, ALL);
+  /* and back, by shapes alone */
+  struct payload back = out;
+  in.done = back.done = 0;
+  fill_byte(from, 0);
+  while (in.done < in.total)
+    assert_true(payload_copy(&back, &in, 3 * MIB + 77) > 0);
+  for (uint64_t i = 0; i < BLOCKS; i++)
+    same(from, i * STRIDE, bytes + i * STRIDE, BLOCK);
+  spread_free(s);
+  free(bytes);
+  free(want);
+  region_end(from);
+  region_end(to);
+}
+
 /* ---- What is refused ---------------------------------------------------------- */
 
 static bool list_overlaps(const struct random_list *l) {
@@ -722,6 +764,7 @@ int main(void) {
   const struct CMUnitTest alone[] = {
       WITH_ENGINE(host_memory_is_moved_as_byte_by_byte),
       WITH_ENGINE(other_memory_is_moved_so_too),
+      WITH_ENGINE(large_ones_are_moved_so_too),
       WITH_ENGINE(overlaps_are_found),
       WITH_ENGINE(what_is_wrong_is_told_by_number),
       WITH_ENGINE(a_list_of_too_many_bytes_is_refused),

@@ -25,7 +25,7 @@ local DEFAULT = { "write", "read" }
 -- ---- What is measured ------------------------------------------------------
 
 local function plans_of(given)
-  if given.shape then return shapes.kv(given.shape) end
+  if given.shape then return shapes.kv(given.shape, true) end
   local plans = {}
   for i, size in ipairs(given.sizes) do
     plans[i] = shapes.batch(size, given.batch, given.window, given.offsets)

@@ -6,6 +6,7 @@ local bit = require "bit"
 local calls = require "bench.lib.calls"
 local ffi = require "ffi"
 local payload = require "bench.lib.payload"
+local perigee = require "perigee"
 local rounds = require "bench.lib.rounds"
 local statistics = require "bench.lib.statistics"
 
@@ -20,9 +21,20 @@ local function pattern(slice, seed)
   for i = 0, slice.length / 4 - 1 do words[i] = bit.bxor(i, seed) end
 end
 
+local function laid_out(region, span, layout)
+  return perigee.layout { base = region:slice(0, span), block = layout.block,
+                          dims = layout.dims }
+end
+
 -- The operation's list k: the same places here and there.
 local function specs(self, plan, reads, k)
   local list = { timeout = LONG }
+  if plan.layout then
+    local here = laid_out(self.here, plan.span, plan.layout)
+    local there = laid_out(self.remote, plan.span, plan.layout)
+    list.from, list.to = reads and there or here, reads and here or there
+    return list
+  end
   for i, piece in ipairs(plan.of(k)) do
     local shape = piece[3] and { count = piece[3], stride = piece[4] } or nil
     local here = self.here:slice(piece[1], piece[2], shape)

@@ -9,6 +9,8 @@
 --   lists     how many different lists there are; they take turns
 --   of(k)     the pieces of list k (from 0), each { offset, length } or
 --             { offset, length, count, stride }
+--   layout    nil, or the block and the dims of perigee.layout that tell the
+--             same pieces, which are one transfer then
 
 local M = {}
 
@@ -51,9 +53,9 @@ end
 
 -- ---- Blocks of a KV cache --------------------------------------------------
 
--- Each layer has its blocks in one run of memory, `stride` apart. Three plans
--- for the same bytes: a strided transfer for each layer, a transfer for each
--- block, one transfer.
+-- Each layer has its blocks in one run of memory, `stride` apart. Plans for the
+-- same bytes: a strided transfer for each layer, a transfer for each block, one
+-- transfer of contiguous bytes, one of a layout.
 local function strided(kv)
   local pieces = {}
   for i = 1, kv.layers do
@@ -75,12 +77,19 @@ local function contiguous(kv)
   return { { 0, kv.layers * kv.blocks * kv.block } }
 end
 
---- The three plans.
-function M.kv(kv)
+local PLANS = { { "kv contiguous", contiguous }, { "kv strided", strided },
+                { "kv list", one_list }, { "kv layout", strided } }
+
+--- The plans. own: also that of a layout, which others do not have.
+function M.kv(kv, own)
   local plans = {}
-  for i, one in ipairs { { "kv contiguous", contiguous },
-                         { "kv strided", strided }, { "kv list", one_list } } do
+  for i = 1, own and #PLANS or #PLANS - 1 do
+    local one = PLANS[i]
     plans[i] = {
+      layout = i == #PLANS and {
+        block = kv.block,
+        dims = { { kv.layers, kv.blocks * kv.stride },
+                 { kv.blocks, kv.stride } } } or nil,
       name = one[1], bytes = kv.layers * kv.blocks * kv.block, lists = 1,
       span = kv.layers * kv.blocks * kv.stride, size = kv.block,
       batch = one[2] == one_list and kv.layers * kv.blocks or kv.layers,
