@@ -266,6 +266,10 @@ uint8_t *payload_run(const struct payload *payload, uint64_t *length);
 /* Returns the extent at the present position of a payload that has some, as a
  * payload of its own with that position. */
 struct payload payload_extent(const struct payload *payload);
+/* Returns the area with the payload's byte `at`, or NULL, and the byte at which
+ * the next area may begin. */
+struct area *payload_area(const struct payload *payload, uint64_t at,
+                          uint64_t *end);
 /* Moves at most length bytes into or out of the payload at its position.
  * Returns the number of bytes that have arrived, by which the position
  * advances; 0 if all are under way; or a status. The host's bytes must not

@@ -178,6 +178,15 @@ struct payload payload_extent(const struct payload *p) {
   return payload_extent_at(p, p->done);
 }
 
+struct area *payload_area(const struct payload *p, uint64_t at, uint64_t *end) {
+  *end = p->total;
+  if (p->area || !p->extents || at >= p->total)
+    return p->area;
+  const struct extent *e = extent_with(p, at);
+  *end = least(p->total, e->begin + e->block * e->count);
+  return e->area;
+}
+
 /* A position in a payload that may have extents, and the shape that is there. */
 struct cursor {
   const struct payload *of;

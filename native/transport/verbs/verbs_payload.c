@@ -518,7 +518,7 @@ int64_t verbs_fetch(struct lane *lane, struct fetch *f) {
     fetch_start(lane, f);
   if (reading_of(f)->bounce)
     return verbs_fetch_bounced(lane, f);
-  if (f->careful || !f->into->area)
+  if (f->careful || !(f->into->area || f->into->extents))
     return fetch_begin_bounce(lane, f);
   return fetch_straight(lane, f);
 }

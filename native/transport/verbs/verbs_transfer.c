@@ -67,13 +67,27 @@ static int pair_most_entries(const struct pair *pair, bool write) {
   return most > 0 ? most : 1;
 }
 
+/* Finds the key of the next bytes, of which `good` have it. Registering them may
+ * find that they are read-only. */
+static int move_key(const struct pair *pair, const struct payload *local,
+                    const uint8_t *at, bool reads, uint32_t *key,
+                    uint64_t *good) {
+  uint64_t end;
+  struct area *area = payload_area(local, local->done, &end);
+  if (!area)
+    return PERIGEE_UNSUPPORTED;
+  int status = keys_local(pair->rail, area, at, key, good);
+  return status == 0 && reads && area->read_only ? PERIGEE_UNSUPPORTED : status;
+}
+
 /* Adds an entry of at most that many bytes. 0 or a status. */
 static int move_add_entry(struct pair *pair, struct payload *local,
-                          uint64_t most, bool keyed, struct list *list) {
+                          uint64_t most, bool keyed, bool reads,
+                          struct list *list) {
   uint64_t run, good = most;
   uint32_t key = 0;
   uint8_t *at = payload_run(local, &run);
-  int status = keyed ? keys_local(pair->rail, local->area, at, &key, &good) : 0;
+  int status = keyed ? move_key(pair, local, at, reads, &key, &good) : 0;
   if (status < 0)
     return status;
   run = least(run, least(good, most));
@@ -92,12 +106,10 @@ static int move_gather(struct pair *pair, const struct move *m, uint64_t bytes,
                        bool keyed, struct list *list) {
   struct payload *local = m->local;
   int most = pair_most_entries(pair, m->write), status = PERIGEE_OK;
-  if (keyed && !local->area)
-    return PERIGEE_UNSUPPORTED;
   while (status == PERIGEE_OK && list->bytes < bytes && list->count < most)
-    status = move_add_entry(pair, local, bytes - list->bytes, keyed, list);
-  /* Registering may just have found that the area is read-only. */
-  if (!m->write && local->area->read_only) {
+    status = move_add_entry(pair, local, bytes - list->bytes, keyed, !m->write,
+                            list);
+  if (!m->write && local->area && local->area->read_only) {
     local->done -= list->bytes;
     return PERIGEE_UNSUPPORTED;
   }
@@ -218,7 +230,17 @@ int64_t lane_move(struct lane *lane, struct job *job,
 
 bool verbs_reaches(struct lane *lane, const struct window *window,
                    const struct payload *local) {
-  return window->attached && local->area && keys_reach(lane, local->area);
+  const struct area *before = NULL;
+  uint64_t at = local->done;
+  if (!window->attached)
+    return false;
+  do {
+    struct area *area = payload_area(local, at, &at);
+    if (!area || (area != before && !keys_reach(lane, area)))
+      return false;
+    before = area;
+  } while (at < local->total);
+  return true;
 }
 
 int verbs_transfer(struct lane *lane, struct job *job,
