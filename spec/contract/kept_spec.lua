@@ -79,6 +79,26 @@ describe("a kept session", function()
     end
   end)
 
+  it("goes on with lists as they were, and with blocks by number", function()
+    local remote = assert(kept:region "kv")
+    local dims = { { 2, 24 }, { 3, 8 } }
+    local move = assert(kept:prepare_write {
+      from = perigee.layout { base = own, dims = dims, block = 8 },
+      to = perigee.layout { base = remote:slice(), dims = dims, block = 8 } })
+    local from = { remote:slice(0, 8), remote:slice(24, 8) }
+    for n = 1, 3 do
+      own:slice(0, 48):fill(n)
+      assert(move:post({ from = { 2 }, to = { 0 } }):wait(10))
+      if n > 1 then cut() end
+      local to = { own:slice(104, 8), own:slice(96, 8) }
+      local read = kept:read { from = from, to = to }
+      to[1], to[2] = nil, nil
+      assert(read:wait(10))
+      assert.equal(string.char(n):rep(16), own:slice(96, 16):string())
+    end
+    move:close()
+  end)
+
   it("goes on with prepared transfers when the wire breaks", function()
     local remote = assert(kept:region "kv")
     local specs = { { from = own:slice(0, 8), to = remote:slice(16, 8) } }

@@ -26,6 +26,7 @@ local errors = require "perigee.runtime.errors"
 local futures = require "perigee.runtime.future"
 local loop = require "perigee.runtime.loop"
 local reaching = require "perigee.kept.reach"
+local slices = require "perigee.memory.slice"
 local tasks = require "perigee.runtime.task"
 
 local left, now, settle = loop.left, loop.now, futures.settle
@@ -102,6 +103,8 @@ local function later(kept, name, n, ...)
   local timeout = own.timeout or TIMEOUT
   check.value(timeout, check.seconds, "a transfer's timeout", 3)
   arguments[n] = own
+  local first = arguments[1]            -- of a message: a slice, or a list
+  arguments[1] = slices.stands(first) and slices.place(first) or first
   return kept:later(name, timeout, function(session, seconds)
     own.timeout = seconds
     return session[name](session, unpack(arguments, 1, 2))

@@ -177,11 +177,16 @@ function M.list(session, kind, specs, level)
 end
 jit.off(M.list)
 
---- A copy of a spec, since the caller may change its tables later.
+--- A copy of a spec, since the caller may change its tables later, and those of
+-- its lists of slices.
 function M.copy(spec)
   local own = {}
   for key, value in pairs(spec) do
-    own[key] = type(key) == "number" and M.copy(value) or value
+    if type(key) == "number" then
+      own[key] = M.copy(value)
+    else
+      own[key] = slices.stands(value) and slices.place(value) or value
+    end
   end
   return own
 end
