@@ -112,7 +112,7 @@ uint32_t lanes_reach(const struct perigee_session *s,
     const struct extra_lane *x = lanes_extra(s, n);
     const struct window *window = &remote->extra[n - 1];
     if (window->attached && extra_is_usable(x) && x->transport->jobs &&
-        local->total >= x->transport->additional->least &&
+        local->total - local->done >= x->transport->additional->least &&
         x->transport->jobs->reaches(x->lane, window, local))
       return n;
   }

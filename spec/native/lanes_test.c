@@ -66,6 +66,40 @@ static void transfers_go_over_it_both_ways(void **state) {
   link_close_sides(&p, &s);
 }
 
+/* Three remote places get the bytes of four local ones. The last one is too short
+ * for the link: its owner writes it. */
+static void lists_go_over_it_place_by_place(void **state) {
+  struct pair p;
+  struct sides s;
+  link_open_sides(&p, *state, &s);
+  const uint64_t from[4][2] = {
+      {200000, 9000}, {0, 5000}, {100, 30000}, {50000, 6000}};
+  const uint64_t to[3][2] = {{100000, 20000}, {1, 27000}, {60000, 3000}};
+  struct perigee_slice local[4], remote[3];
+  uint8_t *want = calloc(1, LARGE), *row = malloc(50000);
+  struct perigee_transfer t = sides_item(&s, 0, 0);
+  for (int i = 0, at = 0; i < 4; at += (int)from[i++][1]) {
+    local[i] =
+        (struct perigee_slice){{s.here}, from[i][0], from[i][1], 1, from[i][1]};
+    memcpy(row + at, s.bytes + from[i][0], from[i][1]);
+  }
+  for (int i = 0, at = 0; i < 3; at += (int)to[i++][1]) {
+    remote[i] = t.remote;
+    remote[i].offset = to[i][0];
+    remote[i].length = remote[i].stride = to[i][1];
+    memcpy(want + to[i][0], row + at, to[i][1]);
+  }
+  t.local = perigee_list(local, 4);
+  t.remote = perigee_list(remote, 3);
+  fill_byte(s.there, 0);
+  sides_move(&p, PERIGEE_OP_WRITE, &t, 1, 0);
+  same(s.there, 0, want, LARGE);
+  link_counts(&p, 0, 0, 2);
+  free(want);
+  free(row);
+  link_close_sides(&p, &s);
+}
+
 static void strides_and_offsets_mean_what_they_say(void **state) {
   struct pair p;
   struct sides s;
@@ -177,6 +211,7 @@ int main(void) {
       OVER_ALL(short_payloads_and_those_of_the_host_take_the_first),
       OVER_ALL(messages_go_over_it),
       OVER_ALL(transfers_go_over_it_both_ways),
+      OVER_ALL(lists_go_over_it_place_by_place),
       OVER_ALL(strides_and_offsets_mean_what_they_say),
       OVER_ALL(a_batch_takes_all_of_them),
       OVER_ALL(a_region_that_was_closed_is_stale),
