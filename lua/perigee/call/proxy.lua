@@ -219,7 +219,8 @@ end
 -- @tparam[opt=30] number options.timeout seconds that a call may take;
 --   math.huge for no limit
 -- @tparam[opt] Slice options.into where the reply is stored: the bytes of a raw
---   or inplace method, the slice among the results of a typed one
+--   or inplace method, the slice among the results of a typed one. A slice, or
+--   a list of slices, of which the call then gives the filled parts as a list
 -- @tparam[opt] function options.reader for raw and inplace methods: gets the
 --   reply as a `View`, without a copy, and its results are the call's results
 -- @tparam[opt] number options.capacity bytes that an inplace method's reply
