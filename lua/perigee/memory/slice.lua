@@ -218,41 +218,70 @@ local function store(target, slice)
   target.stride = slice.stride
 end
 
+-- The core's handle of an owner of engine's own memory; or nil, and what is
+-- wrong with its slices.
+local function own_handle(owner, engine)
+  if owner.engine ~= engine or owner.session then
+    return nil, "a slice of this engine's own memory is meant, not one of "
+      .. owner:text()
+  end
+  local handle = owner.handle
+  if handle then return handle end
+  return owner:attach()
+end
+
+-- The same of a region that session's peer has.
+local function remote_handle(owner, session)
+  if owner.session ~= session then
+    return nil, "a slice of a region of this session's peer is meant, not one "
+      .. "of " .. owner:text()
+  end
+  if owner.handle then return owner.handle end
+  return nil, owner:text() .. " has been closed"
+end
+
+-- Writes a List. field: of the struct, for the handles. Slices of one owner
+-- mostly follow each other. The core reads the List's array before the function
+-- returns that it is given to; the caller keeps the List until then.
+local function store_list(target, list, of, handle_of, field)
+  local n, array = #list, list.array
+  if not array then
+    array = native.slices_t(n)
+    list.array = array
+  end
+  local owner, handle, why
+  for i = 1, n do
+    local slice = list[i]
+    if slice.owner ~= owner then
+      owner = slice.owner
+      handle, why = handle_of(owner, of)
+      if not handle then return ("number %d of a list: %s"):format(i, why) end
+    end
+    local entry = array[i - 1]
+    entry[field] = handle
+    store(entry, slice)
+  end
+  target.list, target.count = array, LISTED + n
+  target.offset, target.length, target.stride = 0, 0, 0
+end
+
 --- Writes a slice of engine's own memory into a struct perigee_slice. Returns
 -- nil, or what is wrong with the slice.
 local function store_own(target, slice, engine)
   local owner = slice.owner
-  if not owner then return M.store_list(target, slice, engine, store_own) end
-  if owner.engine ~= engine or owner.session then
-    return "a slice of this engine's own memory is meant, not one of "
-      .. owner:text()
+  if not owner then
+    return store_list(target, slice, engine, own_handle, "region")
   end
   local handle = owner.handle
-  if not handle then
+  if not handle or owner.engine ~= engine or owner.session then
     local why
-    handle, why = owner:attach()
+    handle, why = own_handle(owner, engine)
     if not handle then return why end
   end
   target.region = handle
   store(target, slice)
 end
 M.store_own = store_own
-
--- Writes a List. The core reads its array before the function returns that
--- it is given to; the caller keeps the List until then.
-function M.store_list(target, list, of, store_one)
-  local n, array = #list, list.array
-  if not array then
-    array = native.slices_t(n)
-    list.array = array
-  end
-  for i = 1, n do
-    local why = store_one(array[i - 1], list[i], of)
-    if why then return ("number %d of a list: %s"):format(i, why) end
-  end
-  target.list, target.count = array, LISTED + n
-  target.offset, target.length, target.stride = 0, 0, 0
-end
 
 --- The same as store_own for any value, which may be no slice and no List.
 function M.store_local(target, slice, engine)
@@ -266,16 +295,12 @@ end
 function M.store_remote(target, slice, session)
   if not is_slice(slice) then
     if getmetatable(slice) == List then
-      return M.store_list(target, slice, session, M.store_remote)
+      return store_list(target, slice, session, remote_handle, "remote")
     end
     return "a slice is meant, not " .. M.named(slice)
   end
-  if slice.owner.session ~= session then
-    return "a slice of a region of this session's peer is meant, not one of "
-      .. slice.owner:text()
-  end
-  local handle = slice.owner.handle
-  if not handle then return slice.owner:text() .. " has been closed" end
+  local handle, why = remote_handle(slice.owner, session)
+  if not handle then return why end
   target.remote = handle
   store(target, slice)
 end
