@@ -318,17 +318,18 @@ static int64_t items_count_places(struct perigee_session *s,
   return all > UINT32_MAX ? PERIGEE_TOO_LARGE : all;
 }
 
+/* One block for all: with several, the C library gives the memory of long lists
+ * back to the system after each transfer. */
 static struct moves *moves_take(uint64_t places) {
-  struct moves *m = calloc(1, sizeof *m);
+  struct moves *m =
+      malloc(sizeof *m +
+             places * (sizeof *m->move + sizeof *m->remote + sizeof *m->list));
   if (!m)
     return NULL;
-  m->move = calloc(places, sizeof *m->move);
-  m->remote = calloc(places, sizeof *m->remote);
-  m->list = calloc(places, sizeof *m->list);
-  if (m->move && m->remote && m->list)
-    return m;
-  moves_free(m);
-  return NULL;
+  *m = (struct moves){.move = (struct place_move *)(void *)(m + 1)};
+  m->remote = (struct extent *)(void *)(m->move + places);
+  m->list = (struct perigee_transfer *)(void *)(m->remote + places);
+  return m;
 }
 
 /* Of all regions of local memory: uses them (1), or not any more (-1). */
@@ -560,9 +561,6 @@ void moves_free(struct moves *m) {
     m->spreads = s->next;
     free(s);
   }
-  free(m->move);
-  free(m->remote);
-  free(m->list);
   free(m);
 }
 
