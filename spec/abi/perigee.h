@@ -506,17 +506,38 @@ PERIGEE_API int perigee_region_write(struct perigee_region *region,
 
 /* Part of a local or a remote region: count blocks of length bytes, their
  * starts stride bytes apart. One contiguous block: count 1. Total is
- * count * length. Checked against the region when it is used. */
+ * count * length. Checked against the region when it is used.
+ *
+ * Or a list of 1 to PERIGEE_LIST_MOST slices (perigee_list): wherever a slice
+ * may stand, a list may. Its slices are parts of local regions of one device's
+ * memory, or of remote regions of one session, and are no lists themselves. Bytes
+ * fill their places in order. The array is read before the function returns to
+ * which it was given. It is checked then, before anything moves, and what is
+ * wrong is told with the number of the slice, from 1. Where bytes are written,
+ * places that overlap are refused (INVALID); so are blocks that lie between the
+ * blocks of another slice with another stride. */
 struct perigee_slice {
   union {
     struct perigee_region *region;
     struct perigee_remote *remote;
+    const struct perigee_slice *list; /* count: PERIGEE_LIST + number */
   };
   uint64_t offset;
   uint64_t length;
   uint64_t count;
   uint64_t stride;
 };
+enum { PERIGEE_LIST_MOST = 4096 };
+#ifndef PERIGEE_CDEF
+#define PERIGEE_LIST (UINT64_C(1) << 52)
+/* Returns a list of the slices of an array. */
+static inline struct perigee_slice
+perigee_list(const struct perigee_slice *slices, uint64_t number) {
+  struct perigee_slice list = {{NULL}, 0, 0, PERIGEE_LIST + number, 0};
+  list.list = slices;
+  return list;
+}
+#endif
 
 /* ---- Sessions ---------------------------------------------------------- */
 
@@ -802,6 +823,19 @@ PERIGEE_API int perigee_prepare(struct perigee_session *session, int operation,
                                 uint32_t count, uint64_t immediate,
                                 struct perigee_prepared **prepared);
 PERIGEE_API int perigee_post(struct perigee_prepared *prepared, int64_t timeout);
+/* Posts some of the blocks of a prepared transfer of one item, of which a side is
+ * a list. All slices of one side have blocks of one length. Of each slice of the
+ * local side these are the blocks local[0] to local[count - 1], counted from 0,
+ * and likewise of the remote side. If both sides have as many slices, and blocks
+ * of one length, block local[i] of each slice is paired with block remote[i] of
+ * the slice at the same place in the other list; else pairs are made by bytes,
+ * slice by slice. INVALID: a number is too large, or is named twice where bytes
+ * are written. The arrays are read before it returns. Several such posts may be
+ * under way. */
+PERIGEE_API int perigee_post_blocks(struct perigee_prepared *prepared,
+                                    const uint32_t *local,
+                                    const uint32_t *remote, uint32_t count,
+                                    int64_t timeout);
 PERIGEE_API void perigee_prepared_free(struct perigee_prepared *prepared);
 /* Messages match receives in order. A send waits for its receive. A receive
  * ends with the length; TOO_LARGE, for both sides, if the message was longer.
