@@ -154,8 +154,8 @@ static void refuse_body(struct request *r, uint8_t excess) {
   web_forget_parts(r);
 }
 
-/* Returns the oldest body that is still being read of the origin that has most
- * of them; or NULL. */
+/* Returns the oldest body of the origin that has most of them, if it was not
+ * queued yet; or NULL. */
 static struct request *longest_read(struct perigee_web *web) {
   struct request *r, *longest = NULL;
   for (r = LIST_FIRST(&web->all); r; r = LIST_NEXT(r, in_all)) {
@@ -185,6 +185,7 @@ static bool has_room_for(struct request *r, uint64_t body) {
 static enum MHD_Result take(struct request *r, const char *part,
                             size_t length) {
   uint64_t body = bytes_length(&r->text) + length;
+  web_note_progress(r);
   if (!r->seen.excess && body > r->web->to.body)
     refuse_body(r, 1);
   else if (!r->seen.excess && !has_room_for(r, body))
@@ -206,6 +207,7 @@ static enum MHD_Result handle(void *argument, struct MHD_Connection *wire,
   if (!r->seen.method) {
     const struct refusal *refusal = refusal_for(r, version);
     r->seen.method = method;
+    web_note_progress(r);
     web_wait_in(r->web, r->connection, refusal ? LINE_TAKING : LINE_SENDING);
     return refusal ? refuse(wire, refusal) : MHD_YES;
   }

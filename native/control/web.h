@@ -29,12 +29,12 @@
 #include <stdbool.h>
 #include <sys/queue.h>
 
-/* The bytes that all bodies together may have beyond the room that each has. A
- * body has to come soon once half of them are taken. */
+/* The bytes that all bodies together may have beyond the room that each has. Once
+ * one origin has more than half of them, its bodies have to come without a pause. */
 enum { WEB_BULK = 64 << 20 };
 
 /* Milliseconds for an answer to be taken while places, or memory for answers, are
- * short. */
+ * short, and for the next bytes of a body that has to come without a pause. */
 enum { CROWDED = 1000 };
 
 /* The action of its peer that a connection waits for (web_lines.c): to send its
@@ -85,7 +85,8 @@ struct request {
   uint64_t answered;    /* bytes that its client has not taken */
   uint64_t bulk;        /* bytes of its body beyond those of a short one, */
   struct origin *payer; /* and whose they are; NULL: the connection has ended */
-  int64_t since;        /* milliseconds: a stream has told nothing since then */
+  int64_t since;        /* milliseconds: no part of the body has come since then,
+                           and later a stream has told nothing */
   bool live, held, suspended, ended, behind, streaming, stranger;
 };
 

@@ -171,9 +171,7 @@ void web_leave(struct perigee_web *web, struct connection *c) {
 
 static int64_t patience_of(const struct perigee_web *web, int line) {
   int64_t most = (int64_t)web->to.patience * 1000;
-  bool hurries = line == LINE_TAKING
-                     ? web->answering > web->to.answers / 2
-                     : line == LINE_SENDING && web->bulk > WEB_BULK / 2;
+  bool hurries = line == LINE_TAKING && web->answering > web->to.answers / 2;
   int64_t less = line == LINE_FRESH ? HEAD : hurries ? CROWDED : most;
   return less < most ? less : most;
 }
@@ -186,6 +184,26 @@ static int pass_line(struct perigee_web *web, int line, int64_t at) {
   while ((c = TAILQ_FIRST(&web->line[line])) && at - c->since >= patience)
     give_up(web, c);
   return c ? (int)(patience - (at - c->since)) : -1;
+}
+
+/* While one origin has more than half of the room for long bodies, each of its
+ * bodies has to go on. Returns as pass_line. */
+static int pass_bodies(struct perigee_web *web, int64_t at) {
+  struct connection *c, *next;
+  int wait = -1;
+  if (web->bulk <= WEB_BULK / 2)
+    return -1;
+  for (c = TAILQ_FIRST(&web->line[LINE_SENDING]); c; c = next) {
+    next = TAILQ_NEXT(c, in_line);
+    if (c->origin->bulk <= WEB_BULK / 2 || !c->request)
+      continue;
+    int64_t left = CROWDED - (at - c->request->since);
+    if (left <= 0)
+      give_up(web, c);
+    else
+      wait = web_sooner(wait, (int)left);
+  }
+  return wait;
 }
 
 bool web_is_far_behind(const struct perigee_web *web) {
@@ -207,7 +225,7 @@ int web_pass(struct perigee_web *web) {
   int wait = pass_memory(web, at);
   for (int line = 0; line < LINES; line++)
     wait = web_sooner(wait, pass_line(web, line, at));
-  return wait;
+  return web_sooner(wait, pass_bodies(web, at));
 }
 
 void web_note_progress(struct request *r) {

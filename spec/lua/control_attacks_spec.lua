@@ -314,6 +314,28 @@ needing("a control server that is attacked", { control }, function()
     assert.equal(200, (ask("GET", "/healthz")))
   end)
 
+  it("hurries the address that has most of the room for bodies alone", function()
+    local LENGTH = 2 ^ 23
+    begin { "--body", tostring(LENGTH) }
+    local head = "PUT /v1/scopes/s/agents/%s HTTP/1.1\r\nHost: localhost\r\n"
+      .. asking.headers(server.url)[1] .. "\r\nContent-Length: %d\r\n\r\n"
+    local slow = sockets.dial("tcp://127.0.0.1:" .. server.port, false,
+                              "127.0.0.8")
+    sockets.send(slow, head:format("slow", 4) .. "xx")
+    for i = 1, 5 do
+      fds[i] = sockets.dial("tcp://127.0.0.1:" .. server.port, false,
+                            "127.0.0.9")
+      sockets.send(fds[i], head:format("stranger", LENGTH)
+                           .. ("x"):rep(LENGTH - 1))
+    end
+    eventually(function()                 -- those that pause are given up
+      return #sockets.readable(fds, 0) > 0
+    end)
+    sockets.send(slow, "xx")
+    assert.matches("^HTTP/1.1 400", (sockets.hear(slow, LONG)))
+    sockets.close(slow)
+  end)
+
   it("keeps places for requests, and for streams of those it knows", function()
     begin { "--connections", "64" }
     local function watch(more)
