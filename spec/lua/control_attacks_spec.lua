@@ -314,7 +314,7 @@ needing("a control server that is attacked", { control }, function()
     assert.equal(200, (ask("GET", "/healthz")))
   end)
 
-  it("hurries the address that has most of the room for bodies alone", function()
+  it("hurries only the address that has most of the room for bodies", function()
     local LENGTH = 2 ^ 23
     begin { "--body", tostring(LENGTH) }
     local head = "PUT /v1/scopes/s/agents/%s HTTP/1.1\r\nHost: localhost\r\n"
