@@ -148,7 +148,7 @@ static int moves_add_places(struct perigee_session *s, int operation,
                             uint32_t n, bool listed,
                             const struct spread *local) {
   uint32_t first = m->count;
-  struct payload remote;
+  struct payload remote = {.memory = &memory_host};
   for (uint32_t i = 0; i < n; i++) {
     int status = item_remote(s, operation, &places[i], &remote);
     if (status < 0)
@@ -515,7 +515,7 @@ int moves_of_blocks(struct perigee_session *s, int operation,
   bool by_number = b->side[LOCAL].count == b->side[REMOTE].count &&
                    b->side[LOCAL].length == b->side[REMOTE].length;
   uint64_t room = (uint64_t)n * (b->side[LOCAL].count + b->side[REMOTE].count);
-  struct perigee_slice *local = malloc(room * sizeof *local);
+  struct perigee_slice *local = malloc((room + 1) * sizeof *local);
   if (!local)
     return PERIGEE_NO_MEMORY;
   uint32_t locals = blocks_name(b, LOCAL, numbers[LOCAL], n, by_number, local);

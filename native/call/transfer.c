@@ -714,7 +714,7 @@ int perigee_prepare(struct perigee_session *s, int operation,
     status = listed_prepare(s, operation, list, count, &p);
   else if (status == PERIGEE_OK)
     status = prepared_make(s, operation, list, count, &p);
-  if (status < 0)
+  if (status != PERIGEE_OK)
     return status;
   p->immediate = immediate;
   for (uint32_t i = 0; i < p->count; i++)
@@ -786,7 +786,8 @@ int perigee_post_blocks(struct perigee_prepared *p, const uint32_t *local,
   status = moves_of_blocks(s, p->operation, p->blocks, numbers, count, &m);
   if (status == PERIGEE_OK)
     status = listed_of_moves(s, p->operation, m, &once);
-  return status < 0 ? status : listed_start_once(once, p->immediate, timeout);
+  return status != PERIGEE_OK ? status
+                              : listed_start_once(once, p->immediate, timeout);
 }
 
 void perigee_prepared_free(struct perigee_prepared *p) {

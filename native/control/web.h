@@ -85,7 +85,7 @@ struct request {
   uint64_t answered;    /* bytes that its client has not taken */
   uint64_t bulk;        /* bytes of its body beyond those of a short one, */
   struct origin *payer; /* and whose they are; NULL: the connection has ended */
-  int64_t since;        /* milliseconds: no part of the body has come since then,
+  int64_t since; /* milliseconds: no part of the body has come since then,
                            and later a stream has told nothing */
   bool live, held, suspended, ended, behind, streaming, stranger;
 };

@@ -409,11 +409,11 @@ void spread_give(struct operation *op, struct spread *s) {
 
 int spread_keep(struct operation *op, const struct perigee_slice *list,
                 bool written) {
-  struct spread *s;
+  struct spread *s = NULL;
   if (spread_of(op, written))
     return PERIGEE_OK;
   int status = spread_make(op->engine, list, written, &s);
-  if (status == PERIGEE_OK)
+  if (s)
     spread_give(op, s);
   return status;
 }

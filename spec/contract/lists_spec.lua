@@ -559,6 +559,12 @@ describe("a list of slices in a transfer", function()
       assert.equal(50 * 144, flat.length)
     end)
 
+    it("takes a block's bytes as people write them", function()
+      local layout = perigee.layout { base = here:slice(0, 2 ^ 13),
+                                      dims = { { 2, 4096 } }, block = "1K" }
+      assert.same({ 1024, 2048 }, { layout.block, layout.length })
+    end)
+
     it("is refused where it is wrong", function()
       local mine, theirs = layouts(remotes.a)
       local base = here:slice(0, 1000)
@@ -566,6 +572,7 @@ describe("a list of slices in a transfer", function()
         {}, { base = base, dims = {}, block = 1 },
         { base = base, dims = { { 2, 600 } }, block = 401 },
         { base = base, dims = { { 2, 10 } }, block = 11 },
+        { base = base, dims = { { 2, 10 } }, block = "1X" },
         { base = base, dims = { { 2 } }, block = 1 },
         { base = base, dims = { { 0, 1 } }, block = 1 },
         { base = here, dims = { { 1, 1 } }, block = 1 },

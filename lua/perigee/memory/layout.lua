@@ -9,6 +9,7 @@
 -- @classmod Layout
 local check = require "perigee.runtime.check"
 local slices = require "perigee.memory.slice"
+local units = require "perigee.runtime.units"
 
 local M = {}
 
@@ -34,7 +35,12 @@ local function base_of(value)
   end
 end
 
-local OPTIONS = { base = base_of, dims = dims_of, block = check.count }
+local function block_of(value)
+  local bytes, why = units.size(value)
+  return why or check.count(bytes)
+end
+
+local OPTIONS = { base = base_of, dims = dims_of, block = block_of }
 
 -- Adds the slices of a layout from dimension i on, outermost first, of which
 -- the first begins at offset.
@@ -71,7 +77,7 @@ local function misuse(problem) error("perigee.layout: " .. problem, 3) end
 -- @tparam Slice options.base the memory, own or a peer's; all blocks lie in it
 -- @tparam table options.dims pairs { count, stride in bytes }, outermost first,
 --   1 to 8 of them. The counts of all but the last make 4096 at most
--- @tparam number options.block bytes of a block
+-- @tparam number|string options.block bytes of a block, also as "16K"
 -- @treturn Layout
 -- @waits no
 -- @usage
@@ -90,7 +96,8 @@ function M.new(options)
   end
   local dims = {}
   for i, dim in ipairs(options.dims) do dims[i] = { dim[1], dim[2] } end
-  local layout = { base = options.base, dims = dims, block = options.block }
+  local layout = { base = options.base, dims = dims,
+                   block = units.size(options.block) }
   local last = dims[#dims]
   if layout.block < 1 or last[1] > 1 and last[2] < layout.block then
     misuse "a block has 1 byte at least, and at most the last stride"
