@@ -6,6 +6,8 @@ local perigee = require "perigee"
 local lists = require "spec.support.lists"
 local process = require "spec.support.process"
 
+local ffi = require "ffi"
+
 local ROOM = 2 ^ 22
 local places, text_of, fill_all = lists.places, lists.text_of, lists.fill
 
@@ -187,6 +189,21 @@ describe("a list of slices", function()
     for i = 1, 8 do list[i] = nil end
     assert(future:wait())
     assert.is_true(store:landed() == bytes)
+  end)
+
+  it("may be lengthened by a program that got it", function()
+    local bound = store:with {
+      into = { region:slice(0, 8), region:slice(16, 8) } }
+    local got = assert(bound:get(16, 1))
+    assert.equal(16, (store:plain(got)))
+    got[3] = region:slice(64, 8):write "lengthen"
+    assert.is_true(got:string() == cases.bytes(16, 1) .. "lengthen")
+    -- What the core reads has room for all of them.
+    assert.equal(24, (store:plain(got)))
+    local entry = ffi.sizeof "struct perigee_slice"
+    assert.is_true(ffi.sizeof(got.array) >= #got * entry)
+    -- The binding's own list has stayed as it was.
+    assert.equal(2, #assert(bound:get(16, 2)))
   end)
 
   it("is refused with the number of what is wrong", function()

@@ -143,12 +143,13 @@ end
 -- ---- Lists -----------------------------------------------------------------
 
 -- A List has `length`, its slices by number, `owner` (false) and `array`, the
--- structs that the core reads: false until they are needed.
+-- structs that the core reads: false until they are needed. There are `room` of
+-- them: programs get Lists, and may add slices to one.
 
 --- Returns the List of a table of slices, or of one; or nil and what is wrong.
 local function listed(x)
   if type(x) ~= "table" or getmetatable(x) == List then return x end
-  local list, length, n = { owner = false, array = false }, 0, #x
+  local list, length, n = { owner = false, array = false, room = 0 }, 0, #x
   if n < 1 or n > LIST_MOST then
     return nil, ("a list has 1 to %d slices, not %d"):format(LIST_MOST, n)
   end
@@ -184,8 +185,8 @@ end
 
 -- The first length bytes of a list: at least one part.
 local function first_of_list(list, length)
-  local parts, n, rest = { owner = false, array = false, length = length }, 0,
-                         length
+  local parts = { owner = false, array = false, room = 0, length = length }
+  local n, rest = 0, length
   repeat
     n = n + 1
     local slice = list[n]
@@ -195,12 +196,14 @@ local function first_of_list(list, length)
   return setmetatable(parts, List)
 end
 
---- The first length bytes (which may be a cdata number) of a slice or a List,
--- which itself stands for all of them.
+--- The first length bytes (which may be a cdata number) of a slice, which
+-- itself stands for all of them, or of a List. Of a List they are a List of
+-- their own: a program may change it, and the other one may be the `into` of
+-- later calls.
 function M.first(slice, length)
   length = tonumber(length)
-  if length == slice.length then return slice end
   if getmetatable(slice) == List then return first_of_list(slice, length) end
+  if length == slice.length then return slice end
   return slice:slice(0, length)
 end
 
@@ -245,9 +248,9 @@ end
 -- returns that it is given to; the caller keeps the List until then.
 local function store_list(target, list, of, handle_of, field)
   local n, array = #list, list.array
-  if not array then
+  if not array or n > list.room then
     array = native.slices_t(n)
-    list.array = array
+    list.array, list.room = array, n
   end
   local owner, handle, why
   for i = 1, n do
@@ -350,13 +353,16 @@ function M.copy_to(slice, to, level)
   end
 end
 
+-- A program may have changed the List since its `length` was found out.
 function List:string()
-  local bytes, at = native.bytes_t(self.length), 0
+  local length, at = 0, 0
+  for i = 1, #self do length = length + self[i].length end
+  local bytes = native.bytes_t(length)
   for i = 1, #self do
     M.copy_to(self[i], bytes + at, 2)
     at = at + self[i].length
   end
-  return ffi.string(bytes, self.length)
+  return ffi.string(bytes, length)
 end
 
 function List:close()

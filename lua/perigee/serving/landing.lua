@@ -83,9 +83,10 @@ local function land(engine, served, method, values, given, length)
       landing.context)
     return landing:abandon()
   end
-  landing.slice = slices.first(slice, length)
   engine.landed[served] = landing
   local status = C.perigee_land(engine.handle, served, target)
+  -- Not before that: the core reads the array of the List that was given.
+  landing.slice = slices.first(slice, length)
   if status < 0 then
     engine.landed[served] = nil
     reply.refuse(engine, served, status, native.detail(engine.handle),
