@@ -136,7 +136,7 @@ int spread_of_slices(struct perigee_engine *engine,
 /* The same for a list. */
 int spread_make(struct perigee_engine *engine, const struct perigee_slice *list,
                 bool written, struct spread **out);
-/* Makes the spread of some of its bytes. */
+/* Makes the spread of some of its bytes, at least one. */
 int spread_cut(const struct spread *from, uint64_t begin, uint64_t end,
                bool written, struct spread **out);
 void spread_free(struct spread *spread);
