@@ -206,6 +206,15 @@ describe("a list of slices", function()
     assert.equal(2, #assert(bound:get(16, 2)))
   end)
 
+  it("may be a layout that is made shorter during the call", function()
+    local into = perigee.layout { base = region:slice(0, 16), block = 8,
+                                  dims = { { 2, 8 }, { 1, 8 } } }
+    local future = store:with({ into = into }).async:get(16, 1)
+    into[2] = nil
+    assert.equal(1, #assert(future:wait(20 * cases.slow)))
+    assert.is_true(region:slice(0, 16):string() == cases.bytes(16, 1))
+  end)
+
   it("is refused with the number of what is wrong", function()
     local slice = region:slice(0, 8)
     local other = cases.alloc(cases.engine(), 64)

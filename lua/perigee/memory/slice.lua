@@ -183,16 +183,17 @@ function M.place(x)
   return listed(x)
 end
 
--- The first length bytes of a list: at least one part.
+-- The first length bytes of a list: at least one part. A program may have taken
+-- slices out of the List meanwhile.
 local function first_of_list(list, length)
   local parts = { owner = false, array = false, room = 0, length = length }
-  local n, rest = 0, length
-  repeat
-    n = n + 1
+  local rest = length
+  for n = 1, #list do
     local slice = list[n]
     parts[n] = M.first(slice, math.min(slice.length, rest))
     rest = rest - parts[n].length
-  until rest == 0
+    if rest == 0 then break end
+  end
   return setmetatable(parts, List)
 end
 
