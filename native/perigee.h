@@ -830,8 +830,10 @@ PERIGEE_API int perigee_post(struct perigee_prepared *prepared, int64_t timeout)
  * of one length, block local[i] of each slice is paired with block remote[i] of
  * the slice at the same place in the other list; else pairs are made by bytes,
  * slice by slice. INVALID: a number is too large, or is named twice where bytes
- * are written. The arrays are read before it returns. Several such posts may be
- * under way. */
+ * are written; or count is not 1 to PERIGEE_LIST_MOST. TOO_LARGE: more than 2^20
+ * blocks of a side. STALE: a region was closed. NO_MEMORY. Returns the operation,
+ * or PERIGEE_INLINE; does not block. The arrays are read before it returns.
+ * Several such posts may be under way. timeout: ns, negative: none. */
 PERIGEE_API int perigee_post_blocks(struct perigee_prepared *prepared,
                                     const uint32_t *local,
                                     const uint32_t *remote, uint32_t count,

@@ -240,6 +240,10 @@ struct extent {
   struct area *area; /* the area that holds all of it, or NULL */
 };
 
+/* Returns the number of the extent with byte `at`, of count that there are. */
+uint64_t extent_number(const struct extent *extents, uint64_t count,
+                       uint64_t at);
+
 /* Bytes of user memory in some shape, moved from front to back. The owner of
  * the payload sets `copies` before it is moved, if the memory is not direct.
  *

@@ -142,17 +142,22 @@ void payload_bytes(struct payload *p, const void *bytes, uint64_t length) {
 
 /* ---- Extents -------------------------------------------------------------- */
 
-/* Returns the extent with byte `at`. */
-static const struct extent *extent_with(const struct payload *p, uint64_t at) {
-  uint64_t low = 0, high = p->count;
+uint64_t extent_number(const struct extent *extents, uint64_t count,
+                       uint64_t at) {
+  uint64_t low = 0, high = count;
   while (high - low > 1) {
     uint64_t middle = low + (high - low) / 2;
-    if (p->extents[middle].begin <= at)
+    if (extents[middle].begin <= at)
       low = middle;
     else
       high = middle;
   }
-  return &p->extents[low];
+  return low;
+}
+
+/* Returns the extent with byte `at`. */
+static const struct extent *extent_with(const struct payload *p, uint64_t at) {
+  return &p->extents[extent_number(p->extents, p->count, at)];
 }
 
 /* The extent as a payload, at the payload's byte `at`. It ends where the payload

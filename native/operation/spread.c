@@ -377,32 +377,19 @@ static void spread_add_part(struct spread *s, const struct extent *e,
   spread_add_cut(s, *e, rest, 1, base + whole * e->stride);
 }
 
-/* Returns the number of the extent with byte `at`. */
-static uint32_t spread_number(const struct spread *s, uint64_t at) {
-  uint32_t low = 0, high = s->count;
-  while (high - low > 1) {
-    uint32_t middle = low + (high - low) / 2;
-    if (s->extents[middle].begin <= at)
-      low = middle;
-    else
-      high = middle;
-  }
-  return low;
-}
-
 /* A transfer may have as many parts as extents. So each part takes the room and
  * the time of its own extents only. */
 int spread_cut(const struct spread *from, uint64_t begin, uint64_t end,
                bool written, struct spread **out) {
   enum { PIECES = 3 };
-  uint32_t from_extent = spread_number(from, begin);
-  uint32_t to_extent = spread_number(from, end - 1);
-  uint64_t most = PIECES * ((uint64_t)to_extent - from_extent + 1);
+  uint64_t first_one = extent_number(from->extents, from->count, begin);
+  uint64_t last_one = extent_number(from->extents, from->count, end - 1);
+  uint64_t most = PIECES * (last_one - first_one + 1);
   struct spread *s = malloc(sizeof *s + most * sizeof s->extents[0]);
   if (!s)
     return PERIGEE_NO_MEMORY;
   *s = (struct spread){.written = written};
-  for (uint32_t i = from_extent; i <= to_extent; i++) {
+  for (uint64_t i = first_one; i <= last_one; i++) {
     const struct extent *e = &from->extents[i];
     uint64_t first = greatest(begin, e->begin);
     uint64_t last = least(end, e->begin + e->block * e->count);
