@@ -1008,6 +1008,165 @@ PERIGEE_API void perigee_pool_free(struct perigee_engine *engine,
  * they arrive. */
 PERIGEE_API int perigee_typed_scan(const uint8_t *data, uint64_t length);
 
+/* ---- Typed values ------------------------------------------------------ */
+
+/* The arguments and results of Lua's typed methods are data (PERIGEE_TYPED) in
+ * the encoding of LuaJIT's string.buffer: values, one behind the other. These
+ * functions write and read such data.
+ *
+ * They need no engine, allocate nothing, and do not block. Encoders and decoders
+ * are structures of the program. They hold nothing that has to be given back,
+ * may be copied at any time, and belong to one thread at a time.
+ * perigee_detail(NULL) tells what is wrong, with the number of the value, from
+ * 1. */
+
+enum perigee_value_kind {
+  PERIGEE_VALUE_NIL = 0,
+  PERIGEE_VALUE_BOOLEAN = 1,
+  PERIGEE_VALUE_NUMBER = 2, /* Lua's own: a double */
+  PERIGEE_VALUE_INT64 = 3,  /* in Lua cdata, as 1LL */
+  PERIGEE_VALUE_UINT64 = 4, /* in Lua cdata, as 1ULL */
+  PERIGEE_VALUE_STRING = 5, /* any bytes */
+  PERIGEE_VALUE_TABLE = 6,  /* its elements follow, and then its pairs, each a
+                               key and a value. They may be tables, whose items
+                               follow them in turn */
+  PERIGEE_VALUE_SLICE = 7   /* stands where the slice of the message is among
+                               the values, in Lua a slice */
+};
+/* One value. Fields that are not of its kind are 0 when it was decoded. */
+struct perigee_value {
+  uint32_t kind;            /* enum perigee_value_kind */
+  uint32_t from_zero;       /* TABLE: 1 if its first element has index 0; 0 if
+                               it has index 1, as Lua's lists */
+  union {
+    bool boolean;
+    double number;
+    int64_t int64;
+    uint64_t uint64;
+    const char *string;     /* no zero behind it. Decoded: lies in the data */
+    uint64_t pairs;         /* TABLE */
+  };
+  uint64_t length;          /* STRING: bytes. TABLE: elements, of which some may
+                               be nil (holes). SLICE: its bytes, when decoded
+                               from an event */
+};
+
+/* Writes values into memory of the program. Begin, encode each value, end; no
+ * result has to be looked at before the end. So the arguments of a call are
+ * encoded in their order, and so are results.
+ *
+ * A table is told first, with the numbers of its elements and pairs; these are
+ * encoded next. No element, key or value is counted as a value of the message.
+ * Keys are no nil and no NaN, values of pairs no nil. A key that comes twice, or
+ * is the index of an element, makes LuaJIT refuse the data: the caller gets
+ * REMOTE or PROTOCOL. Nobody checks that here. */
+struct perigee_encoder {
+  uint8_t *bytes;
+  uint64_t capacity;
+  uint64_t length;          /* of what was encoded, which may be beyond capacity:
+                               then nothing more is written, only counted */
+  uint64_t owed;            /* elements, keys and values that tables still lack */
+  uint32_t values;          /* not in tables; after the end with the place */
+  uint32_t place;           /* of the slice, from 1; 0: none */
+  int32_t status;           /* PERIGEE_OK, or why it has failed: then it takes
+                               no more values */
+  uint32_t flags;           /* the library's own */
+  const char *why;          /* a sentence on the failure; static */
+};
+/* bytes: where the data go, which stay the program's. NULL: they are only
+ * counted. Sets all fields, and cannot fail. */
+PERIGEE_API void perigee_encode_begin(struct perigee_encoder *encoder,
+                                      void *bytes, uint64_t capacity);
+PERIGEE_API void perigee_encode_nil(struct perigee_encoder *encoder);
+PERIGEE_API void perigee_encode_boolean(struct perigee_encoder *encoder,
+                                        bool value);
+PERIGEE_API void perigee_encode_number(struct perigee_encoder *encoder,
+                                       double value);
+PERIGEE_API void perigee_encode_int64(struct perigee_encoder *encoder,
+                                      int64_t value);
+PERIGEE_API void perigee_encode_uint64(struct perigee_encoder *encoder,
+                                       uint64_t value);
+/* Copies length bytes; text may be NULL if there are none. */
+PERIGEE_API void perigee_encode_string(struct perigee_encoder *encoder,
+                                       const char *text, uint64_t length);
+/* Copies a text that ends in a zero, without the zero. */
+PERIGEE_API void perigee_encode_text(struct perigee_encoder *encoder,
+                                     const char *text);
+/* So many elements, from index 1, and pairs follow; {} if there are none. */
+PERIGEE_API void perigee_encode_table(struct perigee_encoder *encoder,
+                                      uint64_t elements, uint64_t pairs);
+/* The place of the slice that the message names; once, and in no table. */
+PERIGEE_API void perigee_encode_slice(struct perigee_encoder *encoder);
+/* Any of these, as its kind says: also a table whose elements begin with index
+ * 0. What was decoded can be encoded by it, value by value. */
+PERIGEE_API void perigee_encode_value(struct perigee_encoder *encoder,
+                                      const struct perigee_value *value);
+/* Returns the length of the data, which are then a message's head, with
+ * PERIGEE_TYPED and PERIGEE_CHECKED. With a slice its place is put behind the
+ * values; the message has to name the slice. Calling it again gives the same.
+ * INVALID: tables lack items; a nil or NaN is a key, a nil is the value of a
+ * pair, tables are more than 64 deep; a second slice, or one in a table; a text
+ * is NULL; there is no such kind. TOO_LARGE: capacity is too small, and
+ * encoder->length is the capacity that is needed; or it is more than a call
+ * takes (perigee_typed_scan), as 250 values with the place. NO_MEMORY to check
+ * it. Costs as much as perigee_typed_scan if there are tables, else nothing that
+ * depends on the data. */
+PERIGEE_API int64_t perigee_encode_end(struct perigee_encoder *encoder);
+
+/* Reads typed data, value by value. Every byte is checked, so the data may come
+ * from anybody. They stay where they are, unchanged, for as long as the decoder
+ * and the strings that it gave are used; data of an event are valid as long as
+ * its pointer.
+ *
+ * An error that a Lua handler returned behind a nil comes as a table with the
+ * field "perigee_error" (1), and "kind", "message" and maybe "code"; such a
+ * table becomes an error in Lua. */
+struct perigee_decoder {
+  const uint8_t *data;
+  uint64_t length;          /* without the slice's place */
+  uint64_t at;              /* where the next value begins */
+  uint64_t owed;            /* elements, keys and values of tables that are still
+                               to come before the next value of none */
+  uint64_t slice;           /* length of the slice that came */
+  uint32_t values;          /* given so far, those in tables not counted */
+  uint32_t place;           /* of the slice, from 1; 0: none */
+  int32_t status;           /* PERIGEE_OK, or why it failed; then it gives no
+                               more values */
+  int32_t reserved;
+};
+/* Begins to read any data that perigee_typed_scan accepts, else its status:
+ * PROTOCOL, TOO_LARGE, NO_MEMORY, INVALID. Walks over the data once. The place
+ * of a slice is a number like any other here. */
+PERIGEE_API int perigee_decode_begin(struct perigee_decoder *decoder,
+                                     const void *data, uint64_t length);
+/* Begins to read the head of a REQUEST, LANDING or REPLY, which the engine has
+ * scanned. If a slice came, walks over the data once, to find its place.
+ * PROTOCOL: the head is not typed, or does not tell the place of the slice. The
+ * status of a REPLY that has one (perigee_failure_read reads that). INVALID: an
+ * event of another kind. */
+PERIGEE_API int perigee_decode_event(struct perigee_decoder *decoder,
+                                     const struct perigee_event *event);
+/* Returns 1 and the next value; 0 at the end; or a status, PROTOCOL for data
+ * that are no typed values. Items of a table come right behind it: its elements,
+ * then a key and a value for each pair, in no order. So a program that does not
+ * know the table passes over it by perigee_decode_skip. */
+PERIGEE_API int perigee_decode(struct perigee_decoder *decoder,
+                               struct perigee_value *value);
+/* Passes over the items of a table that was given last. Does nothing for other
+ * values. Returns PERIGEE_OK or a status; INVALID: it cannot be that table. */
+PERIGEE_API int perigee_decode_skip(struct perigee_decoder *decoder,
+                                    const struct perigee_value *value);
+/* Finds the text key, which ends in a zero, in a table that was given last.
+ * Returns 1 and its value, behind which the decoder goes on: at the items of
+ * that value, or the table's next key. NOT_FOUND: the table has no such key, and
+ * was passed over; or it is no table. Keys come in no order, so a program copies
+ * the decoder before, for the next key, and to skip the table. Takes time for
+ * each item of the table. Statuses as perigee_decode_skip. */
+PERIGEE_API int perigee_decode_field(struct perigee_decoder *decoder,
+                                     const struct perigee_value *table,
+                                     const char *key,
+                                     struct perigee_value *value);
+
 /* ---- Names on one host ------------------------------------------------- */
 
 /* Makes (mode 0700) or checks a private folder, with lstat: owned by this

@@ -167,10 +167,6 @@ static void chains_end(struct chains *chains) {
 
 /* ---- Scanning ------------------------------------------------------------ */
 
-enum { NIL, FALSE, TRUE, INT = 6, NUM, TAB, TAB_END = TAB + 6 };
-enum { INT64 = 16, UINT64, STRING = 32 };
-enum { DEPTH = 64, COUNT = 1 << 26 }; /* COUNT: LuaJIT's largest table */
-
 /* The role of an item in its table. */
 enum role { ELEMENT, KEY, VALUE };
 
@@ -192,7 +188,7 @@ struct typed_scan {
   bool counts; /* whether memory is counted */
   bool over;   /* the walk has ended */
   struct typed_costs costs;
-  struct level levels[DEPTH];
+  struct level levels[TYPED_DEPTH];
   struct strings strings;
 };
 
@@ -244,12 +240,12 @@ static bool typed_count(struct typed_scan *scan, bool present,
                         uint32_t *value) {
   *value = 0;
   return !present ||
-         (typed_number(scan, value) && *value > 0 && *value <= COUNT);
+         (typed_number(scan, value) && *value > 0 && *value <= TYPED_COUNT);
 }
 
 static SELDOM bool typed_table(struct typed_scan *scan, uint32_t shape) {
   uint32_t slots, pairs;
-  if (scan->depth == DEPTH || !typed_count(scan, shape >= 2, &slots) ||
+  if (scan->depth == TYPED_DEPTH || !typed_count(scan, shape >= 2, &slots) ||
       !typed_count(scan, shape & 1, &pairs))
     return false;
   struct level *level = &scan->levels[scan->depth++];
@@ -317,7 +313,7 @@ static SELDOM bool typed_flags(struct typed_scan *scan) {
   const uint8_t *at = scan->data + scan->at;
   if (most > scan->stop - scan->at)
     most = scan->stop - scan->at;
-  while (n < most && at[n] <= TRUE)
+  while (n < most && at[n] <= TYPED_TRUE)
     n++;
   scan->at += n;
   scan->owed -= n;
@@ -331,21 +327,21 @@ ALWAYS bool typed_item(struct typed_scan *scan, enum role role) {
   uint32_t tag;
   if (!typed_number(scan, &tag))
     return false;
-  if (tag >= STRING)
-    return typed_text(scan, tag - STRING);
-  if (tag >= TAB && tag < TAB_END)
-    return typed_table(scan, tag - TAB);
+  if (tag >= TYPED_STRING)
+    return typed_text(scan, tag - TYPED_STRING);
+  if (tag >= TYPED_TABLE && tag < TYPED_TABLE_END)
+    return typed_table(scan, tag - TYPED_TABLE);
   switch (tag) {
-  case NIL:
-  case FALSE:
-  case TRUE:
-    return role == ELEMENT ? typed_flags(scan) : tag != NIL;
-  case INT:
+  case TYPED_NIL:
+  case TYPED_FALSE:
+  case TYPED_TRUE:
+    return role == ELEMENT ? typed_flags(scan) : tag != TYPED_NIL;
+  case TYPED_INT:
     return typed_whole(scan, role == KEY);
-  case NUM:
+  case TYPED_NUMBER:
     return typed_real(scan, role == KEY);
-  case INT64:
-  case UINT64:
+  case TYPED_INT64:
+  case TYPED_UINT64:
     return typed_boxed(scan);
   default:
     return false;

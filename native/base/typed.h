@@ -10,6 +10,26 @@
 
 #include "perigee.h"
 
+/* Tags of items; typed.c has the grammar. A table's tag is TYPED_TABLE and what
+ * it has of TYPED_PAIRS and one kind of slots. */
+enum {
+  TYPED_NIL,
+  TYPED_FALSE,
+  TYPED_TRUE,
+  TYPED_INT = 6,
+  TYPED_NUMBER,
+  TYPED_TABLE,
+  TYPED_TABLE_END = TYPED_TABLE + 6,
+  TYPED_INT64 = 16,
+  TYPED_UINT64,
+  TYPED_STRING = 32
+};
+enum { TYPED_PAIRS = 1, TYPED_SLOTS = 2, TYPED_SLOTS_FROM_1 = 4 };
+/* Tags and counts from here on take two bytes, or five. */
+enum { TYPED_TWO = 0xe0, TYPED_FIVE = 0x1fe0 };
+/* TYPED_COUNT: LuaJIT's largest table. */
+enum { TYPED_DEPTH = 64, TYPED_COUNT = 1 << 26 };
+
 /* memory: bytes of LuaJIT's heap that the values take, as collectgarbage
  * "count" counts them. It is 0 for payloads of up to TYPED_FEW bytes, which
  * cannot take more than TYPED_SLACK. steps: upper bound of the nodes that are

@@ -454,6 +454,8 @@ static const struct {
     SIZE_OF(perigee_device),   SIZE_OF(perigee_gid),
     SIZE_OF(perigee_share),    SIZE_OF(perigee_shares),
     SIZE_OF(perigee_trace),    SIZE_OF(perigee_fact),
+    SIZE_OF(perigee_value),    SIZE_OF(perigee_encoder),
+    SIZE_OF(perigee_decoder),
 };
 
 int perigee_abi(void) {
