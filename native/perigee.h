@@ -32,11 +32,11 @@
  * Versions. A program works with a newer libperigee.so.0 than the one whose
  * header it was built with, and with an older one:
  *  - No function changes its meaning; what has to change gets a new name.
- *  - perigee_options, perigee_session_info, perigee_shares, perigee_device and
- *    perigee_gid grow at their end. The program says how many bytes its
- *    structure has. Nothing is written beyond that; fields that one side does
- *    not have are zero, and options that the program does not have are at their
- *    defaults. perigee_counters grows, too, and has its own size.
+ *  - perigee_options, perigee_session_info, perigee_shares, perigee_failure,
+ *    perigee_device and perigee_gid grow at their end. The program says how many
+ *    bytes its structure has. Nothing is written beyond that; fields that one
+ *    side does not have are zero, and options that the program does not have are
+ *    at their defaults. perigee_counters grows, too, and has its own size.
  *  - All other structures stay as they are. A new field of perigee_message
  *    would be read only with a flag that older programs do not set.
  *  - A program that uses a function of a newer version needs that version.
@@ -301,7 +301,8 @@ enum perigee_flag {
   PERIGEE_TYPED = 1,        /* the head is string.buffer data. Received heads
                                are copied to private memory and scanned. A
                                perigee_message with a status has a text, a zero,
-                               and at most 16 KiB of such data behind it */
+                               and at most 16 KiB of such data behind it
+                               (perigee_fail_call) */
   PERIGEE_SLICE = 2,        /* a slice came with it (slice tells its length) */
   PERIGEE_POOLED = 4,       /* .landed is a pooled block, now the caller's:
                                give it back with perigee_pool_free */
@@ -350,8 +351,7 @@ struct perigee_event {
                                named slice: bytes filled. REPLY with a status:
                                nothing is in `into`, and this is the length of
                                typed data at pointer + length + 1 that came with
-                               the text (Lua's: traceback, code, whether a
-                               handler ran) */
+                               the text (perigee_failure_read) */
   union {
     uint64_t capacity;      /* REQUEST: the largest reply that the caller
                                takes */
@@ -1166,6 +1166,50 @@ PERIGEE_API int perigee_decode_field(struct perigee_decoder *decoder,
                                      const struct perigee_value *table,
                                      const char *key,
                                      struct perigee_value *value);
+
+/* What an event with a status tells. It is made by perigee_failure_read; texts
+ * have no zero behind them. Those of the peer lie in the event's memory, and may
+ * have any bytes in them; those of the library are static. */
+struct perigee_failure {
+  int32_t status;           /* the event's. Of a REPLY that is REMOTE, the status
+                               that the handler gave for itself, if it did: of a
+                               Lua handler the kind of the error that it
+                               returned */
+  int32_t ran;              /* of a REPLY: 1: a handler ran; 0: none did, so the
+                               call may be made again; -1: that is not known, so
+                               one may have run */
+  const char *text;         /* what failed, as the peer or the engine says it,
+                               or else the sentence of the status; never NULL */
+  uint64_t text_length;
+  const char *traceback;    /* of the handler, as text; NULL: none came */
+  uint64_t traceback_length;
+  struct perigee_value code; /* of the error that the handler raised: a string, a
+                               number, or nil. "draining" of a call that was
+                               refused because the peer drains, whatever the
+                               status */
+};
+/* Reads an event with a status: a REPLY, or any other (of which it gives the
+ * status and the text). size: sizeof(struct perigee_failure). INVALID: the event
+ * has no status. Needs no engine, allocates nothing, does not block. */
+PERIGEE_API int perigee_failure_read(const struct perigee_event *event,
+                                     struct perigee_failure *failure,
+                                     uint64_t size);
+/* Answers a REQUEST, or refuses a LANDING, with a failure, as Lua agents do.
+ * ran: a handler has run. Then the caller gets REMOTE, and reads `status` as the
+ * handler's own (perigee_failure.status, err.kind in Lua): PERIGEE_REMOTE for
+ * one without a kind, as that of a handler that raises; so are AGAIN, INVALID,
+ * SYSTEM, FORKED and DRAINING, which are no kinds in Lua. Else the caller gets
+ * `status` itself, and knows that nothing was done. text ends in a zero; NULL:
+ * the sentence of the status. code: NULL, or nil, a string or a number. The text
+ * is cut where it does not fit into the caller's ring (8 KiB at most, with all
+ * the rest), a code after 1 KiB; a ring too small for a code and a text gets the
+ * text. Nothing is referenced after it returns. Returns as perigee_reply: 1,
+ * and SENT follows, only if the ring is full now. INVALID: status is none of a
+ * failure, or code is of another kind; then the call is still to be answered.
+ * Does not block. */
+PERIGEE_API int perigee_fail_call(struct perigee_engine *engine, int served,
+                                  int status, const char *text,
+                                  const struct perigee_value *code, bool ran);
 
 /* ---- Names on one host ------------------------------------------------- */
 

@@ -374,7 +374,7 @@ ROCKS := luarocks --lua-version=5.1
 
 # A library whose structures have grown, as those of a later version may.
 GROWN := build/grown
-GROWING := options session_info counters shares device gid
+GROWING := options session_info counters shares failure device gid
 $(GROWN)/perigee.h: native/perigee.h $(firstword $(MAKEFILE_LIST))
 	mkdir -p $(@D)
 	awk '/^struct perigee_($(subst $() ,|,$(GROWING))) \{$$/ { grows = 1 } \

@@ -16,7 +16,6 @@
  * promised and that have not come. No value makes it read beyond the data. Keys
  * and depth are the scanner's to check, which has seen the data before.
  */
-#include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
@@ -521,7 +520,7 @@ int perigee_decode_begin(struct perigee_decoder *d, const void *data,
 
 static bool decode_is_place(const struct perigee_value *v, uint32_t values) {
   return v->kind == PERIGEE_VALUE_NUMBER && v->number >= 1 &&
-         v->number < values && v->number == floor(v->number);
+         v->number < values && v->number == (uint32_t)v->number;
 }
 
 /* Finds the last value, which is the slice's place, and ends the data before

@@ -455,7 +455,7 @@ static const struct {
     SIZE_OF(perigee_share),    SIZE_OF(perigee_shares),
     SIZE_OF(perigee_trace),    SIZE_OF(perigee_fact),
     SIZE_OF(perigee_value),    SIZE_OF(perigee_encoder),
-    SIZE_OF(perigee_decoder),
+    SIZE_OF(perigee_decoder),  SIZE_OF(perigee_failure),
 };
 
 int perigee_abi(void) {

@@ -224,8 +224,8 @@ void trace_arrived(struct operation *op, const uint8_t *bytes);
 /* ---- The text of a failed call ------------------------------------------- */
 
 /* The head of a failed call's reply: a text and, if PERIGEE_TYPED is set, a zero
- * and typed values behind it, for callers that can decode them (in Lua: traceback,
- * code, whether a handler ran). C programs read the text. */
+ * and typed values behind it. agent/failure.c and Lua put there a traceback, a
+ * code, whether a handler ran, and the kind of a handler's own error. */
 
 /* The most bytes of the typed values, few enough to decode at once, and of
  * all. */

@@ -63,6 +63,21 @@ static int program_calls(struct perigee_engine *engine, uint32_t session) {
   return 0;
 }
 
+static int program_fails(struct perigee_engine *engine, uint32_t session) {
+  struct perigee_message request = {.timeout = 5000000000};
+  GUARDED(perigee_failure) failure;
+  GUARD(failure);
+  HOLDS(perigee_call(perigee_session(engine, session), &request) >= 0);
+  struct perigee_event e = program_await(engine, PERIGEE_EVENT_REQUEST);
+  HOLDS(perigee_fail_call(engine, e.operation, PERIGEE_DENIED, "not now", NULL,
+                          true) >= 0);
+  e = program_await(engine, PERIGEE_EVENT_REPLY);
+  HOLDS(perigee_failure_read(&e, &failure.it, sizeof failure.it) == 0);
+  HOLDS(KEPT(failure) && failure.it.status == PERIGEE_DENIED);
+  HOLDS(failure.it.ran == 1 && failure.it.text_length == 7);
+  return 0;
+}
+
 static int program_looks(struct perigee_engine *engine, uint32_t id) {
   struct perigee_session *session = perigee_session(engine, id);
   GUARDED(perigee_session_info) info;
@@ -92,8 +107,9 @@ int main(int argc, char **argv) {
   HOLDS(perigee_connect(engine, argv[1], "shm", 5000000000) >= 0);
   struct perigee_event e = program_await(engine, PERIGEE_EVENT_CONNECTED);
   HOLDS(e.status == PERIGEE_OK);
-  int failed =
-      program_calls(engine, e.session) || program_looks(engine, e.session);
+  int failed = program_calls(engine, e.session) ||
+               program_looks(engine, e.session) ||
+               program_fails(engine, e.session);
   perigee_engine_close(engine);
   return failed;
 }
