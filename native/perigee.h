@@ -1039,10 +1039,10 @@ struct perigee_value {
   uint32_t from_zero;       /* TABLE: 1 if its first element has index 0; 0 if
                                it has index 1, as Lua's lists */
   union {
-    bool boolean;
-    double number;
-    int64_t int64;
     uint64_t uint64;
+    int64_t int64;
+    double number;
+    bool boolean;
     const char *string;     /* no zero behind it. Decoded: lies in the data */
     uint64_t pairs;         /* TABLE */
   };
@@ -1057,9 +1057,9 @@ struct perigee_value {
  *
  * A table is told first, with the numbers of its elements and pairs; these are
  * encoded next. No element, key or value is counted as a value of the message.
- * Keys are no nil and no NaN, values of pairs no nil. A key that comes twice, or
- * is the index of an element, makes LuaJIT refuse the data: the caller gets
- * REMOTE or PROTOCOL. Nobody checks that here. */
+ * Keys are no nil and no NaN, values of pairs no nil. Keys differ from each other
+ * and from the indices of elements, which is not checked here: Lua cannot decode
+ * such a table, and a call with it ends in PROTOCOL before any handler runs. */
 struct perigee_encoder {
   uint8_t *bytes;
   uint64_t capacity;

@@ -234,8 +234,8 @@ static void cut(void *state, uint64_t eager, bool with_values) {
   o.eager = eager;
   pair_open_with(&p, state, &o);
   static char text[20001];
-  for (int i = 0; i < 10000; i++)
-    memcpy(text + 2 * i, "\xc3\xbc", 2);
+  for (int i = 0; i < 20000; i++)
+    text[i] = i % 2 ? '\xbc' : '\xc3';
   struct perigee_value code = {
       .kind = PERIGEE_VALUE_STRING, .string = text, .length = 20000};
   struct failing failing = {PERIGEE_REMOTE, text, with_values ? &code : NULL,
