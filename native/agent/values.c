@@ -409,7 +409,7 @@ static inline bool decode_item(struct perigee_decoder *d,
   return decode_seldom(d, tag, v);
 }
 
-/* The value in the slice's place is a nil. */
+/* The value in the slice's place is a nil, so no items of it follow. */
 static int decode_slice(struct perigee_decoder *d, struct perigee_value *v) {
   if (v->kind != PERIGEE_VALUE_NIL)
     return decode_fails(d, "it is in the place of the slice");
@@ -421,16 +421,15 @@ static int decode_slice(struct perigee_decoder *d, struct perigee_value *v) {
 int perigee_decode(struct perigee_decoder *d, struct perigee_value *v) {
   if (UNLIKELY(d->status < 0))
     return d->status;
-  bool top = d->owed == 0;
-  if (d->at == d->length && top)
-    return 0;
-  if (top)
+  if (d->owed > 0)
+    d->owed--;
+  else if (d->at < d->length)
     d->values++;
   else
-    d->owed--;
+    return 0;
   if (UNLIKELY(!decode_item(d, v)))
     return decode_fails(d, "it is cut off, or no value");
-  return top && d->values == d->place ? decode_slice(d, v) : 1;
+  return d->values == d->place ? decode_slice(d, v) : 1;
 }
 
 /* ---- Decoder: tables ----------------------------------------------------- */

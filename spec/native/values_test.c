@@ -532,6 +532,12 @@ static void bad_data_are_told(void **state) {
   d.data = (const uint8_t *)"\x3";
   assert_int_equal(perigee_decode(&d, &v), PERIGEE_PROTOCOL);
   assert_non_null(strstr(perigee_detail(NULL), "value 1, byte 1"));
+  d = (struct perigee_decoder){.data = (const uint8_t *)"\xff\x20\0\0\0",
+                               .length = 5};
+  assert_int_equal(perigee_decode(&d, &v), PERIGEE_PROTOCOL);
+  d = (struct perigee_decoder){.data = (const uint8_t *)"\xa\3\0\0",
+                               .length = 4};
+  assert_int_equal(perigee_decode(&d, &v), PERIGEE_PROTOCOL);
   assert_int_equal(perigee_decode_begin(&d, "\x3", 1), PERIGEE_PROTOCOL);
   assert_int_equal(perigee_decode_begin(&d, NULL, 1), PERIGEE_INVALID);
   assert_int_equal(perigee_decode(&d, &v), PERIGEE_INVALID);
