@@ -1266,6 +1266,18 @@ PERIGEE_API int64_t perigee_names_changed(int descriptor, char *into,
                                           uint64_t capacity);
 PERIGEE_API void perigee_names_unwatch(int descriptor);
 
+/* Writes the path of the folder in which the names of a scope are on this host,
+ * and a zero; returns the path's length. It is the one that Lua chooses in the
+ * same environment: below XDG_RUNTIME_DIR, or else a folder that
+ * native/agent/scope.c describes, or that PERIGEE_REGISTRY names (folder:/PATH).
+ * Nothing is made: it may not exist. scope: NULL or "": the environment's
+ * PERIGEE_SCOPE, or else "default". INVALID: it cannot be a scope's name, which
+ * has 1 to 64 letters, digits and . _ : - without a leading dot. TOO_LARGE:
+ * capacity is too small. UNSUPPORTED: PERIGEE_REGISTRY names a registry that is
+ * no folder, which C programs do not ask (perigee_entry_parse). */
+PERIGEE_API int perigee_scope_folder(const char *scope, char *path,
+                                     uint64_t capacity);
+
 /* ---- Signals ----------------------------------------------------------- */
 
 /* From begin to end the first SIGINT or SIGTERM is only noted: perigee_wait

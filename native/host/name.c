@@ -54,6 +54,7 @@
 #include <unistd.h>
 
 #include "base/status.h"
+#include "host/name.h"
 #include "host/sized.h"
 #include "perigee.h"
 
@@ -131,11 +132,10 @@ struct head {
   uint64_t length, sum;
 };
 
-/* FNV-1a, with the length before the text. */
-static uint64_t entry_sum(const uint8_t *text, uint64_t length) {
+uint64_t entry_sum(const uint8_t *data, uint64_t length) {
   uint64_t sum = 0xcbf29ce484222325 ^ length;
   for (uint64_t i = 0; i < length; i++)
-    sum = (sum ^ text[i]) * 0x100000001b3;
+    sum = (sum ^ data[i]) * 0x100000001b3;
   return sum;
 }
 
@@ -396,7 +396,7 @@ __attribute__((destructor)) static void name_lock_end_all(void) {
     name_lock_end(owned);
 }
 
-static bool name_is_valid(const char *name) {
+bool name_is_valid(const char *name) {
   static const char allowed[] = "abcdefghijklmnopqrstuvwxyz"
                                 "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._:-";
   size_t length = strspn(name, allowed);
