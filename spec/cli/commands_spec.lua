@@ -317,6 +317,28 @@ describe("what perigee lists", function()
     refused(2, "describe", "tcp://127.0.0.1:1")
   end)
 
+  it("is told of one agent as the registry knows it", function()
+    worker:signal "STOP"                -- it is not asked
+    local text = output("lookup", "worker:0")
+    local told = document("lookup", "worker:0", "--json")
+    local line = output("lookup", "worker:0", "--entry")
+    worker:signal "CONT"
+    assert.matches("^worker:0, an agent, up\n  process %d+ on %S+, for %d+ s\n"
+      .. "  at unix:/%S+\n  service calc, version 3\n  service store, version 1"
+      .. "\n  region kv +1 MiB, access rw\n  metadata [^\n]*\n$", text)
+    assert.is_nil(text:find "\27")
+    assert.same({ calc = 3, store = 1 }, told.services)
+    assert.same({ "worker:0", "cli", "up" },
+                { told.name, told.scope, told.state })
+    assert.matches("^perigee%-entry%-1:[%w+/]+=*\n$", line)
+    assert.matches("no agent of that name is in scope cli",
+                   refused(1, "lookup", "nobody", "--entry"))
+    assert.matches("give the agent's name", refused(2, "lookup",
+                                                    "tcp://127.0.0.1:1"))
+    assert.matches("give one", refused(2, "lookup", "worker:0", "--entry",
+                                       "--json"))
+  end)
+
   it("is told of a session", function()
     assert.matches("^session %d+ with worker:0 .- carried by shm",
                    (output("explain", "worker:0")))

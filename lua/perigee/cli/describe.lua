@@ -67,49 +67,17 @@ local function method(each)
   return table.concat(parts, ", ")
 end
 
-local function write_services(told, out)
-  for _, service in ipairs(sorted(told.services)) do
-    local each = told.services[service]
-    out.line("  service %s, version %s", service, tostring(each.version))
-    for _, name in ipairs(sorted(each.methods)) do
-      out.line("    %-20s %s", name, method(each.methods[name]))
-    end
-  end
-end
-
-local function write_regions(told, out)
-  for _, name in ipairs(sorted(told.regions)) do
-    local region = told.regions[name]
-    region = type(region) == "table" and region or {}
-    local length = tonumber(region.length)
-    out.line("  region %-20s %s, access %s", name,
-             length and units.format_size(length) or "?",
-             region.access ~= "" and tostring(region.access or "?") or "none")
-  end
-end
-
--- A name is held before its entry is published, and others may leave out what
--- they like.
-local function write_entry(told, out)
-  local kind = told.kind or "agent"
-  out.line("%s, a%s %s, %s", told.name, kind:find "^[aeiou]" and "n" or "",
-           kind, told.state or "which has told the registry nothing of itself")
-  if told.pid or told.host then
-    out.line("  process %s on %s%s", tostring(told.pid or "?"),
-             told.host or "?",
-             told.since and (", for %.0f s"):format(told.since) or "")
+local function write_methods(service, out)
+  for _, name in ipairs(sorted(service.methods)) do
+    out.line("    %-20s %s", name, method(service.methods[name]))
   end
 end
 
 local function write(told, out)
-  write_entry(told, out)
-  for _, address in ipairs(told.addresses) do out.line("  at %s", address) end
-  write_services(told, out)
-  write_regions(told, out)
-  local json = require "perigee.cli.json"
-  if next(told.metadata or {}) then
-    out.line("  metadata %s", json.encode(told.metadata))
-  end
+  local entry = require "perigee.cli.entry"
+  entry.head(told, out)
+  entry.services(told.services, out, write_methods)
+  entry.tail(told, out)
   out.line("  limits: a record of %s, typed values of %s, messages of %s",
            units.format_size(told.limits.ring),
            units.format_size(told.limits.typed),

@@ -21,6 +21,7 @@ local COMMANDS = {
   require "perigee.cli.serve",
   require "perigee.cli.run",
   require "perigee.cli.call",
+  require "perigee.cli.lookup",
   require "perigee.cli.describe",
   lists.agents,
   lists.services,

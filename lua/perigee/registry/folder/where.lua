@@ -18,6 +18,9 @@
 --
 -- So when home's folder exists and the other user's folder is removed,
 -- processes stay with home's.
+--
+-- C programs choose by native/agent/scope.c. The choice is made here once more,
+-- because `perigee doctor` asks for that of a machine which its specs make up.
 local errors = require "perigee.runtime.errors"
 local log = require "perigee.runtime.log"
 local native = require "perigee.native"
