@@ -21,9 +21,9 @@
  *   is another's        any state       home's
  *
  * So when home's folder exists and the other user's folder is removed,
- * processes stay with home's. Lua keeps its own copy of this choice, because
- * `perigee doctor` asks it what other machines would choose. A spec compares
- * the two.
+ * processes stay with home's. Lua has its own copy of this choice, because
+ * `perigee doctor` asks for that of a machine which its specs make up. A spec
+ * compares the two (spec/lua/scope_spec.lua).
  */
 #include <limits.h>
 #include <stdio.h>
