@@ -1266,6 +1266,72 @@ PERIGEE_API int64_t perigee_names_changed(int descriptor, char *into,
                                           uint64_t capacity);
 PERIGEE_API void perigee_names_unwatch(int descriptor);
 
+/* Writes the path of the folder in which the names of a scope are on this host,
+ * and a zero; returns the path's length. It is the one that Lua chooses in the
+ * same environment: below XDG_RUNTIME_DIR, or else a folder that
+ * native/agent/scope.c describes, or that PERIGEE_REGISTRY names (folder:/PATH).
+ * Nothing is made: it may not exist. scope: NULL or "": the environment's
+ * PERIGEE_SCOPE, or else "default". INVALID: it cannot be a scope's name, which
+ * has 1 to 64 letters, digits and . _ : - without a leading dot. TOO_LARGE:
+ * capacity is too small. UNSUPPORTED: PERIGEE_REGISTRY names a registry that is
+ * no folder, which C programs do not ask (perigee_entry_parse). */
+PERIGEE_API int perigee_scope_folder(const char *scope, char *path,
+                                     uint64_t capacity);
+
+struct perigee_entry_service {
+  const char *name;
+  uint64_t version;         /* 0: unknown */
+};
+/* What a registry knows of an agent. The library makes it, and may be newer than
+ * this header: programs only read it. Texts are NULL where they are not known;
+ * name and scope are always there, and so is an address. */
+struct perigee_entry {
+  uint64_t size;            /* of this structure, as the library has it */
+  const char *name, *scope;
+  const char *kind;         /* "agent", if its program has not said another */
+  const char *state;        /* "up"; "draining": it takes no more calls, and
+                               another may take the name */
+  const char *host;
+  const char *epoch;        /* 16 hexadecimal digits: its perigee_epoch */
+  const char *const *addresses; /* as listed; perigee_entry_connect has its own
+                                   order */
+  const struct perigee_entry_service *services; /* sorted by name */
+  uint32_t address_count, service_count;
+  int64_t pid;              /* of its process, on its host; 0: unknown */
+  double term;              /* raised at each taking of the name; 0: unknown */
+};
+/* Finds the entry of a name in the folder of a scope (perigee_scope_folder), and
+ * makes *entry, which is the program's until perigee_entry_free; NULL after a
+ * failure. What a holder wrote is checked; of one that has written no entry (yet)
+ * the address of its socket is known. NOT_FOUND: no live process of this host
+ * has the name. INVALID: it is no name, or no scope. TOO_LARGE: the path of its
+ * socket has more than 107 bytes. NO_MEMORY; statuses of perigee_scope_folder.
+ * perigee_detail(NULL) tells more. Reads a file. */
+PERIGEE_API int perigee_entry_find(const char *scope, const char *name,
+                                   struct perigee_entry **entry);
+/* Makes an entry of the text that `perigee lookup NAME --entry` prints, by which
+ * programs find agents in any registry, on any host. A newline may be behind it.
+ * PROTOCOL: it is no such text, was cut off or changed. TOO_LARGE: an entry has
+ * PERIGEE_ENTRY_MAX bytes at most. Else as perigee_entry_find. Whoever gives the
+ * text says where to connect, and no more: over TCP peers prove that they have
+ * the secret. */
+PERIGEE_API int perigee_entry_parse(const char *text,
+                                    struct perigee_entry **entry);
+/* Frees it, with all its texts. NULL is allowed. */
+PERIGEE_API void perigee_entry_free(struct perigee_entry *entry);
+/* Opens a session with the agent of an entry, which has to go by the entry's
+ * name. Sockets that are on this host come first, then all other addresses, 16
+ * at most, one after the other; each may take an equal share of the time that is
+ * left (without a limit, 3 s, but for the last one). Blocks, as perigee_join:
+ * events of other operations that come meanwhile are kept. transport: as for
+ * perigee_connect. Returns PERIGEE_OK and the session; or the failure of the
+ * first address, or of the first that may pass (NOT_FOUND, PEER_LOST, TIMEOUT),
+ * of which perigee_detail(engine) tells. */
+PERIGEE_API int perigee_entry_connect(struct perigee_engine *engine,
+                                      const struct perigee_entry *entry,
+                                      const char *transport, int64_t timeout,
+                                      struct perigee_session **session);
+
 /* ---- Signals ----------------------------------------------------------- */
 
 /* From begin to end the first SIGINT or SIGTERM is only noted: perigee_wait
