@@ -1332,6 +1332,53 @@ PERIGEE_API int perigee_entry_connect(struct perigee_engine *engine,
                                       const char *transport, int64_t timeout,
                                       struct perigee_session **session);
 
+/* ---- Agents ------------------------------------------------------------ */
+
+/* An engine that others find by a name, as they find agents of Lua programs: by
+ * perigee_entry_find, `perigee agents`, and Lua's agents with their proxies,
+ * lists and watches. Its name is in the folder of a scope, on this host; other
+ * hosts reach it by its further addresses, and by the text of its entry
+ * (perigee_entry_parse). */
+struct perigee_agent;
+/* Fields that are 0 have their defaults. */
+struct perigee_agent_options {
+  uint64_t size;            /* of this structure, as the program has it */
+  const char *name;         /* 1 to 64 letters, digits and . _ : - without a
+                               leading dot; NULL: one that no other agent has */
+  const char *scope;        /* NULL or "": as for perigee_scope_folder. For
+                               sessions over TCP with a secret the engine's
+                               options.scope has to be the same: Lua's agents
+                               give theirs to their engines */
+  const char *kind;         /* which others list it as; NULL: "agent" */
+  const char *const *listen; /* addresses where it listens, too, as for
+                                perigee_listen ("tcp://0.0.0.0:0"); copied */
+  uint32_t listen_count;    /* number of these */
+  uint32_t reserved;        /* 0 */
+};
+/* Holds the name, listens at the name's socket and at the further addresses, and
+ * publishes the entry: with these addresses (one that stands for all of this
+ * host's gets the host's name), the services, and the regions that have names at
+ * that time. The engine goes by the name from then on (perigee_go_by). options
+ * may be NULL. *agent is the program's until perigee_agent_close, which comes
+ * before the engine's close; NULL after a failure, when everything is as it was.
+ * The name is free as soon as the process has ended, however it ended.
+ *
+ * NAME_TAKEN: a live agent has the name, or something else an address. INVALID:
+ * a name, a kind or an address is wrong, or the engine goes by a name already.
+ * TOO_LARGE: the path of the socket has more than 107 bytes. DENIED: the folder
+ * is not this user's alone, or a secret is needed to listen. UNSUPPORTED: the
+ * environment's PERIGEE_REGISTRY names a registry that is no folder.
+ * perigee_detail(engine) tells more. Reads and writes files; does not wait. */
+PERIGEE_API int perigee_agent_open(struct perigee_engine *engine,
+                                   const struct perigee_agent_options *options,
+                                   struct perigee_agent **agent);
+/* Returns its name; valid until the close. */
+PERIGEE_API const char *perigee_agent_name(const struct perigee_agent *agent);
+/* Gives the name back, stops listening, and frees the agent with its services.
+ * The engine goes by no name any more. Sessions that came stay. NULL is
+ * allowed. */
+PERIGEE_API void perigee_agent_close(struct perigee_agent *agent);
+
 /* ---- Signals ----------------------------------------------------------- */
 
 /* From begin to end the first SIGINT or SIGTERM is only noted: perigee_wait

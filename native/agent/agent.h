@@ -23,10 +23,9 @@ struct agent_service {
 struct perigee_agent {
   struct perigee_engine *engine;
   char name[SCOPE_NAME], scope[SCOPE_NAME], kind[SCOPE_NAME];
-  char *folder;               /* of the scope */
-  int descriptor;             /* of the name */
-  double since, term;         /* monotonic ns; the number of this taking */
-  const char *const *listens; /* further addresses, while it is opened */
+  char *folder;       /* of the scope */
+  int descriptor;     /* of the name */
+  double since, term; /* monotonic ns; the number of this taking */
   struct perigee_listener **listeners; /* the first is at the name's socket */
   uint32_t listener_count;
   /* What serving.c hangs here. A close calls services_free, which may be
