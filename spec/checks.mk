@@ -374,7 +374,8 @@ ROCKS := luarocks --lua-version=5.1
 
 # A library whose structures have grown, as those of a later version may.
 GROWN := build/grown
-GROWING := options session_info counters shares failure device gid
+GROWING := options session_info counters shares failure device gid \
+           agent_options entry
 $(GROWN)/perigee.h: native/perigee.h $(firstword $(MAKEFILE_LIST))
 	mkdir -p $(@D)
 	awk '/^struct perigee_($(subst $() ,|,$(GROWING))) \{$$/ { grows = 1 } \

@@ -301,9 +301,31 @@ void perigee_entry_free(struct perigee_entry *entry) {
   free(entry);
 }
 
-/* Makes an entry of data, or returns why there is none. */
-static int entry_decode(const uint8_t *data, uint64_t length,
-                        struct perigee_entry **entry) {
+/* Is it that of a name in a scope? NULL: of any. */
+static bool entry_is_of(const struct perigee_entry *entry, const char *scope,
+                        const char *name) {
+  return entry->name && entry->scope && name_is_valid(entry->name) &&
+         name_is_valid(entry->scope) &&
+         (!name || strcmp(entry->name, name) == 0) &&
+         (!scope || strcmp(entry->scope, scope) == 0);
+}
+
+/* Reads all of it into an entry. */
+static int entry_fill(struct entry_reading *r, const char *scope,
+                      const char *name) {
+  int status = entry_table(r);
+  if (status != PERIGEE_OK)
+    return status;
+  if (!r->entry->addresses)
+    return entry_odd("it has no address");
+  return entry_is_of(r->entry, scope, name)
+             ? PERIGEE_OK
+             : entry_odd("its name, or its scope, is none or another");
+}
+
+/* Makes the entry of a name in a scope (NULL: any) of data. */
+static int entry_decode(const uint8_t *data, uint64_t length, const char *scope,
+                        const char *name, struct perigee_entry **entry) {
   struct entry_reading r = {0};
   int status = perigee_decode_begin(&r.in, data, length);
   if (status != PERIGEE_OK)
@@ -315,24 +337,12 @@ static int entry_decode(const uint8_t *data, uint64_t length,
   owned->entry.size = sizeof owned->entry;
   r.entry = &owned->entry;
   r.free = owned->texts;
-  status = entry_table(&r);
-  if (status == PERIGEE_OK && !owned->entry.addresses)
-    status = entry_odd("it has no address");
-  if (status != PERIGEE_OK) {
+  status = entry_fill(&r, scope, name);
+  if (status == PERIGEE_OK)
+    *entry = &owned->entry;
+  else
     perigee_entry_free(&owned->entry);
-    return status;
-  }
-  *entry = &owned->entry;
-  return PERIGEE_OK;
-}
-
-/* Is it that of a name in a scope? NULL: of any. */
-static bool entry_is_of(const struct perigee_entry *entry, const char *scope,
-                        const char *name) {
-  return entry->name && entry->scope && name_is_valid(entry->name) &&
-         name_is_valid(entry->scope) &&
-         (!name || strcmp(entry->name, name) == 0) &&
-         (!scope || strcmp(entry->scope, scope) == 0);
+  return status;
 }
 
 /* ---- In a folder --------------------------------------------------------- */
@@ -352,7 +362,8 @@ static int entry_bare(const char *scope, const char *name, const char *address,
   perigee_encode_table(&out, 1, 0);
   perigee_encode_text(&out, address);
   int64_t length = perigee_encode_end(&out);
-  return length < 0 ? (int)length : entry_decode(data, (uint64_t)length, entry);
+  return length < 0 ? (int)length
+                    : entry_decode(data, (uint64_t)length, scope, name, entry);
 }
 
 /* Reads what the holder has published into new memory; its length. */
@@ -386,17 +397,12 @@ static int entry_in_folder(const char *folder, const char *scope,
   int64_t length = entry_published(folder, name, &data);
   int status = length < 0 ? (int)length : PERIGEE_PROTOCOL;
   if (length >= 0)
-    status = entry_decode(data, (uint64_t)length, entry);
+    status = entry_decode(data, (uint64_t)length, scope, name, entry);
   free(data);
   if (status == PERIGEE_NOT_FOUND)
     return entry_nobody(scope, name, folder);
-  if (status == PERIGEE_NO_MEMORY)
+  if (status == PERIGEE_OK || status == PERIGEE_NO_MEMORY)
     return status;
-  if (status == PERIGEE_OK && entry_is_of(*entry, scope, name))
-    return PERIGEE_OK;
-  if (status == PERIGEE_OK)
-    perigee_entry_free(*entry);
-  *entry = NULL;
   return entry_bare(scope, name, address, entry);
 }
 
@@ -435,12 +441,7 @@ static int entry_parse_summed(const uint8_t *bytes, size_t length,
   if (length <= ENTRY_SUM ||
       le64toh(sum) != entry_sum(bytes + ENTRY_SUM, length - ENTRY_SUM))
     return entry_odd("its text was cut off, or changed");
-  int status = entry_decode(bytes + ENTRY_SUM, length - ENTRY_SUM, entry);
-  if (status != PERIGEE_OK || entry_is_of(*entry, NULL, NULL))
-    return status;
-  perigee_entry_free(*entry);
-  *entry = NULL;
-  return entry_odd("it has no name, or no scope");
+  return entry_decode(bytes + ENTRY_SUM, length - ENTRY_SUM, NULL, NULL, entry);
 }
 
 /* Of length characters behind the prefix. */

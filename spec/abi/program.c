@@ -97,6 +97,20 @@ static int program_looks(struct perigee_engine *engine, uint32_t id) {
   return 0;
 }
 
+static int program_has_a_name(struct perigee_engine *engine) {
+  struct perigee_agent *agent;
+  struct perigee_entry *entry;
+  struct perigee_agent_options options = {
+      .size = sizeof options, .name = "abi", .scope = "abi", .kind = "program"};
+  HOLDS(perigee_agent_open(engine, &options, &agent) == PERIGEE_OK);
+  HOLDS(perigee_entry_find("abi", "abi", &entry) == PERIGEE_OK);
+  HOLDS(entry->size >= 16 && strcmp(entry->name, "abi") == 0);
+  HOLDS(strcmp(entry->kind, "program") == 0 && entry->address_count == 1);
+  perigee_entry_free(entry);
+  perigee_agent_close(agent);
+  return 0;
+}
+
 int main(int argc, char **argv) {
   struct perigee_engine *engine;
   struct perigee_listener *listener;
@@ -109,7 +123,7 @@ int main(int argc, char **argv) {
   HOLDS(e.status == PERIGEE_OK);
   int failed = program_calls(engine, e.session) ||
                program_looks(engine, e.session) ||
-               program_fails(engine, e.session);
+               program_fails(engine, e.session) || program_has_a_name(engine);
   perigee_engine_close(engine);
   return failed;
 }
