@@ -244,6 +244,7 @@ static int agent_hold_once(struct perigee_agent *agent, char path[PATH_MAX]) {
                        "the path of its socket has %zu bytes, more than %d: "
                        "%.100s/%s.sock",
                        length, PERIGEE_ADDRESS_MAX, path, agent->name);
+  /* Told if perigee_name_hold says nothing by itself. */
   detail_fail(0, "the name %s cannot be held in %.150s", agent->name, path);
   return perigee_name_hold(path, agent->name);
 }
