@@ -22,7 +22,8 @@ TESTS := $(patsubst %.c,%,$(wildcard spec/native/*_test.c))
 LIAR := spec/hostile/liar
 # The command that attackers are started with.
 SPARSE := build/spec/hostile/sparse.so
-STRESS := $(patsubst %.c,%,$(wildcard spec/native/stress*_test.c))
+STRESS := $(patsubst %.c,%,$(wildcard spec/native/stress*_test.c)) \
+  spec/native/join_test
 PLUGINS := $(patsubst spec/native/%.c,spec/%.so, \
              $(wildcard spec/native/plugin_*.c))
 FUZZERS := $(patsubst spec/fuzz/%.c,%,$(wildcard spec/fuzz/*_fuzz.c))

@@ -361,7 +361,7 @@ static bool outcome_may_wait(const struct operation *op,
 static int outcome_copy_head(struct operation *op, const struct record *r) {
   op->pointer = outcome_may_wait(op, r) || outcome_head_stays(op, r)
                     ? NULL
-                    : scratch_copy(op->engine, r->head, r->head_length);
+                    : scratch_copy(op, r->head, r->head_length);
   if (!op->pointer) {
     op->pointer = op->block = pool_take(op->session, r->head_length);
     if (!op->block)
@@ -437,8 +437,9 @@ static int outcome_head(struct operation *op, const struct record *r) {
     return outcome_raw_into(op, r);
   } else if (!bulk) {
     op->pointer = r->head;
-    /* With a thread the head is copied, as the thread goes on with the ring. */
-    bool there = !engine_copies(op->engine) && !outcome_may_wait(op, r);
+    /* A head is copied if the ring is read on before the event is given. */
+    bool stays = !engine_copies(op->engine) || op->engine->joined == op;
+    bool there = stays && !outcome_may_wait(op, r);
     return there || r->head_length == 0 ? 1 : outcome_copy_head(op, r);
   } else if ((op->pointer = room_view(op, &r->head_source))) {
     op->by_reference = op->in_place = true;

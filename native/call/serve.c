@@ -559,7 +559,7 @@ static int serve_head_inline(struct operation *op, const struct record *r) {
   op->pointer = op->rest.present || op->flags & PERIGEE_HELD ||
                         r->head_length > SCANNED_AT_ONCE
                     ? NULL
-                    : scratch_copy(op->engine, r->head, r->head_length);
+                    : scratch_copy(op, r->head, r->head_length);
   if (op->pointer)
     return 1;
   op->pointer = op->block = pool_take(op->session, r->head_length);

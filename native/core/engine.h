@@ -53,6 +53,9 @@ struct perigee_engine {
   bool event_awaited; /* pending_event came after a quiet time (wait.c) */
   bool shared;        /* there is a thread: the program has to take the lock */
   bool aside;         /* the thread is in a turn */
+  bool keeps_events;  /* events wait for a later poll: so it is in the thread's
+                         turn, and while the program joins an operation */
+  bool copies;        /* engine_copies() */
   bool event_pending, armed, woken, sockets_due;
   bool moved;        /* payload was moved since the clock was read */
   bool more_ready;   /* the last look at the sockets did not take all events */
@@ -76,7 +79,9 @@ struct perigee_engine {
   uint32_t ready_count;
   struct node late;    /* ended operations whose memory the program may read */
   struct node given;   /* operations whose event was given: end at next poll */
-  struct node moving;  /* operations that each poll steps */
+  struct node awaited; /* those of a pending_event, while the program joins */
+  struct operation *joined; /* the operation that is joined: wait.c */
+  struct node moving;       /* operations that each poll steps */
   struct node lenders; /* sessions with replies that are not read (loan.c) */
   struct node fresh;
   struct migration *migration;       /* migrate.c: NULL until needed */
@@ -168,9 +173,10 @@ static inline bool engine_keeps(const struct perigee_engine *engine) {
 }
 
 /* Are heads copied out of the rings, and texts of lanes out of the lanes? So it
- * is with a thread, which reads rings on. */
+ * is with a thread, which reads rings on, and while the program joins an
+ * operation, whose own reply may stay where it is. */
 static inline bool engine_copies(const struct perigee_engine *engine) {
-  return engine->thread != NULL;
+  return engine->copies;
 }
 
 /* May this poll give the room of records back that were read? */

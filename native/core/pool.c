@@ -95,11 +95,13 @@ void perigee_pool_free(struct perigee_engine *engine, uint8_t *landed) {
     pool_give(engine, landed);
 }
 
-uint8_t *scratch_copy(struct perigee_engine *engine, const uint8_t *bytes,
+uint8_t *scratch_copy(const struct operation *op, const uint8_t *bytes,
                       uint64_t length) {
+  struct perigee_engine *engine = op->engine;
   const uint64_t size = engine->options.ring;
   uint64_t need = (length + 7) & ~UINT64_C(7);
-  if (engine_is_aside(engine) || need > size - engine->scratch_used)
+  bool later = engine->keeps_events && engine->joined != op;
+  if (later || need > size - engine->scratch_used)
     return NULL;
   uint8_t *at = engine->scratch + engine->scratch_used;
   memcpy(at, bytes, length);

@@ -16,7 +16,7 @@ enum { POOL_CHUNK = 4 << 20, OPERATIONS_LOW = 1024, POOL_LOW = 1 << 20 };
 uint8_t *pool_take(struct perigee_session *session, uint64_t length);
 void pool_give(struct perigee_engine *engine, uint8_t *block);
 /* Copies into memory that stays until the next poll; NULL without room. */
-uint8_t *scratch_copy(struct perigee_engine *, const uint8_t *, uint64_t);
+uint8_t *scratch_copy(const struct operation *, const uint8_t *, uint64_t);
 struct part *part_take(struct perigee_engine *engine);
 void part_give(struct perigee_engine *engine, struct part *part);
 

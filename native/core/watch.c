@@ -113,9 +113,12 @@ static bool put_off(struct perigee_engine *engine,
   return waits;
 }
 
-int watch_sleep(struct perigee_engine *engine, const struct timespec *timeout) {
+static int watch_sleep_by(struct perigee_engine *engine,
+                          int (*sleep)(int, struct epoll_event *, int,
+                                       const struct timespec *),
+                          const struct timespec *timeout) {
   struct epoll_event events[READY] = {{0}};
-  int n = signals_epoll(engine->epoll, events, READY, timeout), error = errno;
+  int n = sleep(engine->epoll, events, READY, timeout), error = errno;
   engine_clock(engine);
   engine->looked_at = n >= 0 ? engine->now : NEVER;
   engine->more_ready = false;
@@ -123,6 +126,15 @@ int watch_sleep(struct perigee_engine *engine, const struct timespec *timeout) {
     call(engine, events, n); /* which may add descriptors: another look */
   errno = error;
   return n;
+}
+
+int watch_sleep(struct perigee_engine *engine, const struct timespec *timeout) {
+  return watch_sleep_by(engine, signals_epoll, timeout);
+}
+
+int watch_sleep_on(struct perigee_engine *engine,
+                   const struct timespec *timeout) {
+  return watch_sleep_by(engine, signals_epoll_on, timeout);
 }
 
 void watch_leave(struct perigee_engine *engine) {

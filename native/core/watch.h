@@ -39,6 +39,8 @@ void watch_poll(struct perigee_engine *);
  * clock, and calls their watchers. A patient one that alone is ready is called
  * by the next watch_poll. Returns how many are ready, or -1 and errno. */
 int watch_sleep(struct perigee_engine *, const struct timespec *timeout);
+/* The same, but a signal that was noted does not end it (signals.h). */
+int watch_sleep_on(struct perigee_engine *, const struct timespec *timeout);
 /* The next watch_poll need not look, as a sleep follows it, which does. */
 void watch_leave(struct perigee_engine *);
 /* The next watch_poll looks, as no sleep has just done so. */

@@ -279,8 +279,8 @@ poll_give_news(struct perigee_engine *engine, struct node *list, int kind) {
 static const char *event_trouble(const struct operation *op) {
   const char *why = lane_trouble(op->session), *copy = NULL;
   if (engine_copies(op->engine))
-    copy = (const char *)scratch_copy(op->engine, (const uint8_t *)why,
-                                      strlen(why) + 1);
+    copy =
+        (const char *)scratch_copy(op, (const uint8_t *)why, strlen(why) + 1);
   return copy ? copy : why;
 }
 
@@ -337,7 +337,8 @@ static void event_hand_over(struct operation *op, struct perigee_event *e) {
   }
 }
 
-static void event_give(struct perigee_engine *engine, struct operation *op) {
+static inline __attribute__((always_inline)) void
+event_give(struct perigee_engine *engine, struct operation *op) {
   struct perigee_event *e = &engine->out[engine->filled++];
   bool asks =
       op->event == PERIGEE_EVENT_REQUEST || op->event == PERIGEE_EVENT_LANDING;
@@ -399,9 +400,18 @@ poll_give_some(struct perigee_engine *engine) {
     poll_give_notices(engine);
 }
 
+void engine_give(struct perigee_engine *engine, struct operation *op,
+                 struct perigee_event *event) {
+  engine->out = event;
+  engine->filled = 0;
+  list_remove(&op->queue);
+  engine->ready_count--;
+  event_give(engine, op);
+}
+
 static inline void poll_give(struct perigee_engine *engine) {
   bool some = engine->ready_count > 0 || engine->notices;
-  if (some && !engine_is_aside(engine)) /* events wait for the program */
+  if (some && !engine->keeps_events)
     poll_give_some(engine);
 }
 
@@ -436,6 +446,10 @@ static inline void poll_end_given(struct perigee_engine *engine) {
     poll_end_operations(engine);
   if (UNLIKELY(!list_empty(&engine->dead)))
     poll_reap(engine, true);
+}
+
+void engine_end_given(struct perigee_engine *engine) {
+  poll_end_given(engine);
 }
 
 /* Steps a few operations in each poll, in turn, so that a thousand that cannot
@@ -523,11 +537,11 @@ int engine_poll(struct perigee_engine *engine, struct perigee_event *events,
 
 bool engine_progress(struct perigee_engine *engine) {
   uint64_t before = engine->progress;
-  engine->aside = true;
+  engine->aside = engine->keeps_events = true;
   engine->sockets_due = true;
   engine->woken = false;
   poll_reap(engine, false); /* unauthenticated peers would fill the table */
   engine_poll(engine, NULL, INT_MAX, true);
-  engine->aside = false;
+  engine->aside = engine->keeps_events = false;
   return engine->progress != before;
 }

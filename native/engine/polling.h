@@ -15,6 +15,13 @@
 /* keep: what earlier polls handed out stays valid. */
 int engine_poll(struct perigee_engine *engine, struct perigee_event *events,
                 int capacity, bool keep);
+/* While engine->keeps_events is set, polls give no events (and get none to fill):
+ * events wait in the engine's lists. engine_give gives that of one operation
+ * which has one. engine_end_given ends the life of what earlier polls handed
+ * out, as a poll that does not keep it. */
+void engine_give(struct perigee_engine *engine, struct operation *op,
+                 struct perigee_event *event);
+void engine_end_given(struct perigee_engine *engine);
 /* A poll by the engine's thread: events wait for the program, and what the
  * program was handed stays valid. Returns whether anything happened. */
 bool engine_progress(struct perigee_engine *engine);

@@ -285,7 +285,7 @@ static void progress_free(struct progress *p) {
       close(fds[i]);
   p->engine->thread = NULL;
   p->engine->lock = NULL;
-  p->engine->shared = false;
+  p->engine->shared = p->engine->copies = false;
   free(p);
 }
 
@@ -304,7 +304,7 @@ int progress_open(struct perigee_engine *engine) {
   }
   engine->thread = p;
   engine->lock = &p->lock;
-  engine->shared = true;
+  engine->shared = engine->copies = true;
   status = progress_open_descriptors(p) ? PERIGEE_OK : system_status(errno);
   if (status == PERIGEE_OK) {
     pthread_once(&once, progress_watch_forks);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * wait.c - polling for one operation, and sleeping.
+ * wait.c - polling for one operation, sleeping, and joining an operation.
  *
  * spin.h decides how long a wait polls before it sleeps, and when it yields the
  * core, for perigee_await and perigee_wait together: so a wait of Lua's, which
@@ -18,11 +18,38 @@
  * the next perigee_poll gives that event at once and looks for nothing else:
  * another look would cost a poll, and take away the first line of the next
  * record, which the caller's core has just prepared for writing.
+ *
+ * A join waits for one operation. Its polls are like those of an engine's own
+ * thread (progress.c): they do all the work, and give no events. Events wait in
+ * the engine's lists for the program's next poll, in the order in which they came.
+ * Meanwhile rings are read on and their room is given back, so heads are copied
+ * out of the rings into blocks, which go with their operations. The reply that is
+ * joined is not copied: a join returns from the poll that has read it, and the
+ * next poll, wait or join gives its room back. The options operations, serving
+ * and pool bound what is kept, as with a thread.
+ *
+ * An event that a wait has found before a join stays pending. What it points to
+ * is copied, and its operation is kept from being used again (engine->awaited),
+ * until the poll that gives it. A READY is not kept: the descriptor is watched
+ * again, and found again while it is ready.
+ *
+ * A join loses no wake-up, for the reason that a wait loses none: it arms, polls,
+ * and sleeps only if that poll found nothing. Whatever the peer does before that
+ * poll is found by it, and whatever the peer does later wakes the sleep. Polls
+ * that give no events change nothing of that, as nothing that they look at
+ * depends on whether an event was given. A kept event keeps no sleep away: the
+ * poll before the sleep asks for the operation, and whether anything happened
+ * since the arming (engine->progress), not whether there are events. So a sleep
+ * ends once for each thing that happens. Watched descriptors that were found are
+ * out of epoll until a poll has given their READY.
  */
 #include <errno.h>
+#include <limits.h>
 #include <poll.h>
 #include <sched.h>
+#include <string.h>
 
+#include "call/calls.h"
 #include "core/pool.h"
 #include "core/watch.h"
 #include "host/signals.h"
@@ -30,13 +57,21 @@
 
 enum { ENGINES = 64 };
 
+static void wait_take_pending(struct perigee_engine *engine,
+                              struct perigee_event *event) {
+  struct node *n = list_pop(&engine->awaited);
+  if (n)
+    list_append(&engine->given, n);
+  engine->event_pending = engine->event_awaited = false;
+  *event = engine->pending_event;
+}
+
 /* Gives the event that a wait has found, first. */
 static __attribute__((noinline)) int
 wait_poll_pending(struct perigee_engine *engine, struct perigee_event *events,
                   int capacity) {
   bool awaited = engine->event_awaited;
-  engine->event_pending = engine->event_awaited = false;
-  events[0] = engine->pending_event;
+  wait_take_pending(engine, events);
   if (awaited || capacity == 1)
     return 1;
   return 1 + engine_poll(engine, events + 1, capacity - 1, true);
@@ -225,14 +260,20 @@ static bool wait_spin(struct perigee_engine *const *engines, int count,
   return false;
 }
 
-/* Arms the engine; true if there is something to poll for. A sleep that follows
- * looks at the sockets itself. */
-static bool wait_arm(struct perigee_engine *engine, bool sleeps) {
+/* Arms the engine, for a poll that finds all that happened before. A sleep that
+ * follows looks at the sockets itself. Returns how much has happened until
+ * now. */
+static uint64_t wait_arm_only(struct perigee_engine *engine, bool sleeps) {
   engine_arm(engine);
   (sleeps ? watch_leave : watch_again)(engine);
-  uint64_t before = engine->progress;
   engine->sockets_due = true; /* the poll reads sockets, clock and timers */
   engine->woken = false;      /* and puts none of them off */
+  return engine->progress;
+}
+
+/* The same; true if there is something to poll for. */
+static bool wait_arm(struct perigee_engine *engine, bool sleeps) {
+  uint64_t before = wait_arm_only(engine, sleeps);
   bool some = wait_found(engine) || engine->progress != before;
   if (some)
     watch_again(engine);
@@ -269,13 +310,20 @@ static int wait_sleep_on_all(struct perigee_engine *const *engines, int count,
   return n;
 }
 
+static void wait_falls_asleep(struct perigee_engine *engine) {
+  engine->counters.sleeps++;
+  trim_sleeps(engine);
+}
+
+static struct timespec wait_time(int64_t ns) {
+  return (struct timespec){ns / 1000000000, ns % 1000000000};
+}
+
 static int wait_sleep_on(struct perigee_engine *const *engines, int count,
                          int64_t timeout, bool bounded) {
-  for (int i = 0; i < count; i++) {
-    engines[i]->counters.sleeps++;
-    trim_sleeps(engines[i]);
-  }
-  struct timespec t = {timeout / 1000000000, timeout % 1000000000};
+  for (int i = 0; i < count; i++)
+    wait_falls_asleep(engines[i]);
+  struct timespec t = wait_time(timeout);
   const struct timespec *limit = timeout < 0 ? NULL : &t;
   int n = count == 1 ? watch_sleep(engines[0], limit)
                      : wait_sleep_on_all(engines, count, limit);
@@ -335,4 +383,203 @@ int perigee_wait(struct perigee_engine *const *engines, int count,
     if (engines[i]->thread)
       progress_back(engines[i]);
   return status;
+}
+
+/* ---- Joining an operation ------------------------------------------------- */
+
+/* Is it the event of the end of an own operation? */
+static bool event_is_end(const struct perigee_event *e) {
+  return e->kind == PERIGEE_EVENT_REPLY || e->kind == PERIGEE_EVENT_DONE ||
+         e->kind == PERIGEE_EVENT_CONNECTED;
+}
+
+static bool event_asks(const struct perigee_event *e) {
+  return e->kind == PERIGEE_EVENT_REQUEST || e->kind == PERIGEE_EVENT_LANDING;
+}
+
+/* Returns the operation of the pending event, or NULL. */
+static struct operation *pending_operation(struct perigee_engine *engine) {
+  const struct perigee_event *e = &engine->pending_event;
+  bool has = event_is_end(e) || event_asks(e) ||
+             e->kind == PERIGEE_EVENT_SENT ||
+             e->kind == PERIGEE_EVENT_ABANDONED;
+  return has ? operation_find(engine, e->operation) : NULL;
+}
+
+/* Copies what the pending event points to, if that may be in a ring or in the
+ * scratch memory. Behind the text of a failure are a zero and typed data. */
+static int pending_copy(struct perigee_engine *engine, struct operation *op) {
+  struct perigee_event *e = &engine->pending_event;
+  bool failed = e->kind == PERIGEE_EVENT_REPLY && e->status < 0;
+  uint64_t length = e->length + (failed && e->slice > 0 ? 1 + e->slice : 0);
+  bool stays =
+      op->block || op->in_place || op->bulky || e->flags & PERIGEE_HELD;
+  if (stays || !e->pointer || length == 0)
+    return PERIGEE_OK;
+  uint8_t *block = pool_take(op->session, length);
+  if (!block)
+    return fail(engine, PERIGEE_NO_MEMORY,
+                "the pool has no room to keep an event (option pool): poll, "
+                "then try again");
+  op->pointer = op->block = memcpy(block, e->pointer, length);
+  e->pointer = block;
+  return PERIGEE_OK;
+}
+
+/* Was its session freed since? No event follows then, but a call in service is
+ * still to be answered. */
+static bool pending_is_dropped(struct perigee_engine *engine) {
+  const struct perigee_event *e = &engine->pending_event;
+  return e->session != 0 && e->kind != PERIGEE_EVENT_REQUEST &&
+         !perigee_session(engine, e->session);
+}
+
+/* A wait has found an event that the program has not polled. What it points to
+ * and its operation stay until the poll that gives it. A READY is taken back:
+ * the descriptor is watched again, and reported again if it is ready. */
+static __attribute__((noinline, cold)) int
+pending_keep(struct perigee_engine *engine) {
+  const struct perigee_event *e = &engine->pending_event;
+  bool dropped = pending_is_dropped(engine);
+  engine->counters.dropped += dropped;
+  engine->event_awaited = false;
+  engine->event_pending = !dropped && e->kind != PERIGEE_EVENT_READY;
+  struct operation *op =
+      engine->event_pending ? pending_operation(engine) : NULL;
+  int status = op ? pending_copy(engine, op) : PERIGEE_OK;
+  if (status < 0 || !op || event_asks(e))
+    return status;
+  list_remove(&op->queue);
+  list_append(&engine->awaited, &op->queue);
+  return PERIGEE_OK;
+}
+
+/* Returns the own operation of that number, of which no poll has given the
+ * event; NULL: there is none. A call whose event is over may still wait for the
+ * peer to let go of its loan. */
+static struct operation *join_find(struct perigee_engine *engine,
+                                   int operation) {
+  struct operation *op = operation_find(engine, operation);
+  if (!op || op->kind == OP_SERVED || op->kind == OP_READ ||
+      op->kind == OP_WRITE)
+    return NULL;
+  bool over = op->kind == OP_CALL && op->event == PERIGEE_EVENT_NONE &&
+              !call_pending(op);
+  return over ? NULL : op;
+}
+
+/* With a thread the bytes of every reply are copied. */
+static inline void join_begin(struct perigee_engine *engine,
+                              struct operation *op) {
+  engine->keeps_events = engine->copies = true;
+  engine->joined = engine->thread ? NULL : op;
+}
+
+static inline void join_end(struct perigee_engine *engine) {
+  engine->keeps_events = false;
+  engine->copies = engine->thread != NULL;
+  engine->joined = NULL;
+}
+
+static inline bool join_found(struct perigee_engine *engine,
+                              const struct operation *op) {
+  engine_poll(engine, NULL, INT_MAX, false);
+  return op->event != PERIGEE_EVENT_NONE;
+}
+
+static inline bool join_spin(struct perigee_engine *engine,
+                             const struct operation *op, struct spinning *s) {
+  *s = (struct spinning){.most = -1, .until = INT64_MAX};
+  do {
+    if (join_found(engine, op)) {
+      wait_end_spin(engine, s);
+      return true;
+    }
+  } while (wait_spin_on(engine, s));
+  return false;
+}
+
+/* Sleeps until something happens; true if the last poll before the sleep found
+ * the end. begun: when the wait before it began. */
+static bool join_sleep(struct perigee_engine *engine,
+                       const struct operation *op, int64_t begun) {
+  uint64_t before = wait_arm_only(engine, true);
+  bool found = join_found(engine, op);
+  if (found || engine->progress != before) {
+    watch_again(engine);
+  } else {
+    int64_t nap = engine_nap(engine, -1);
+    struct timespec t = wait_time(nap);
+    wait_falls_asleep(engine);
+    if (watch_sleep_on(engine, nap < 0 ? NULL : &t) > 0)
+      spin_woken(&engine->spin, engine->now - begun);
+    engine->woken = true;
+  }
+  engine_disarm(engine);
+  return found;
+}
+
+static inline void join_wait(struct perigee_engine *engine,
+                             struct operation *op) {
+  struct spinning s;
+  join_begin(engine, op);
+  while (!join_spin(engine, op, &s) && !join_sleep(engine, op, s.begun))
+    ;
+  join_end(engine);
+}
+
+static inline int join_owned(struct perigee_engine *engine, int operation,
+                             struct perigee_event *event) {
+  int status;
+  if (!engine_alive(engine))
+    return PERIGEE_FORKED;
+  engine->away = true;
+  if (UNLIKELY(engine->armed))
+    engine_disarm(engine);
+  if (UNLIKELY(engine->event_pending)) {
+    const struct perigee_event *e = &engine->pending_event;
+    if (event_is_end(e) && e->operation == operation) {
+      wait_take_pending(engine, event);
+      return event->status;
+    }
+    if ((status = pending_keep(engine)) < 0)
+      return status;
+  }
+  engine_end_given(engine);
+  struct operation *op = join_find(engine, operation);
+  if (!op)
+    return fail(engine, PERIGEE_INVALID, "operation %d is not under way",
+                operation);
+  join_wait(engine, op);
+  engine_give(engine, op, event);
+  return event->status;
+}
+
+static __attribute__((noinline, cold)) int
+join_shared(struct perigee_engine *engine, int operation,
+            struct perigee_event *event) {
+  if (!engine_alive(engine))
+    return PERIGEE_FORKED;
+  progress_wait(engine);
+  int status = join_owned(engine, operation, event);
+  progress_back(engine);
+  return status;
+}
+
+int perigee_join(struct perigee_engine *engine, int operation,
+                 struct perigee_event *event) {
+  if (UNLIKELY(operation < 0 || operation == PERIGEE_INLINE)) {
+    *event = (struct perigee_event){0};
+    return operation < 0 ? operation : PERIGEE_OK;
+  }
+  event->kind = PERIGEE_EVENT_NONE;
+  return SHARED(engine) ? join_shared(engine, operation, event)
+                        : join_owned(engine, operation, event);
+}
+
+int perigee_call_wait(struct perigee_session *session,
+                      const struct perigee_message *message,
+                      struct perigee_event *reply) {
+  struct perigee_engine *engine = session->engine;
+  return perigee_join(engine, perigee_call(session, message), reply);
 }

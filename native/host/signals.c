@@ -177,6 +177,14 @@ int signals_poll(struct pollfd *descriptors, nfds_t count,
       .descriptors = descriptors, .count = count, .timeout = timeout});
 }
 
+int signals_epoll_on(int epoll, struct epoll_event *events, int most,
+                     const struct timespec *timeout) {
+  return signals_sleep_by_epoll(
+      &(struct asleep){
+          .epoll = epoll, .events = events, .most = most, .timeout = timeout},
+      NULL);
+}
+
 int signals_epoll(int epoll, struct epoll_event *events, int most,
                   const struct timespec *timeout) {
   return signals_sleep(&(struct asleep){

@@ -17,5 +17,8 @@ int signals_poll(struct pollfd *descriptors, nfds_t count,
 /* The same for what one epoll descriptor has, as epoll_wait(2). */
 int signals_epoll(int epoll, struct epoll_event *events, int most,
                   const struct timespec *timeout);
+/* As signals_epoll, but a signal that came before does not end it. */
+int signals_epoll_on(int epoll, struct epoll_event *events, int most,
+                     const struct timespec *timeout);
 
 #endif

@@ -5,7 +5,8 @@
  *
  * All asynchronous work has the same form: submit it, get a small operation
  * number back, and poll batches of events. C never calls Lua, never blocks
- * except in perigee_wait, starts no thread unless asked to (options.progress),
+ * except in perigee_wait and in functions whose comments say so (perigee_join,
+ * perigee_call_wait), starts no thread unless asked to (options.progress),
  * and keeps no global state. An engine and all that it owns belong to one
  * thread of the program.
  *
@@ -20,8 +21,9 @@
  * of memory named in the operation again. Submitting may instead return
  * PERIGEE_INLINE: the operation succeeded at once and no event follows.
  *
- * Pointers in events are valid until the next perigee_poll, perigee_await or
- * perigee_wait on the same engine (of requests that are HELD: until the reply).
+ * Pointers in events are valid until the next perigee_poll, perigee_await,
+ * perigee_wait, perigee_join or perigee_call_wait on the same engine (of
+ * requests that are HELD: until the reply).
  *
  * NULL. A text, list, slice, region of a slice, or head that is NULL where its
  * comment does not allow that is PERIGEE_INVALID. Handles, messages, and places
@@ -386,6 +388,35 @@ PERIGEE_API int perigee_await(struct perigee_engine *engine, int operation,
  * sleeping process uses no CPU. */
 PERIGEE_API int perigee_wait(struct perigee_engine *const *engines, int count,
                              int64_t timeout);
+/* For programs that do one thing after another: waits until an own operation
+ * has ended, and gives its event. operation: the number that a submitting
+ * function returned. Returns the status of the event. If that number is a
+ * negative status, it is returned, and for PERIGEE_INLINE 0; the event is then
+ * all zeros. INVALID: no own operation of that number is under way, or its event
+ * was given before. NO_MEMORY: an event that perigee_wait has found could not be
+ * kept; poll, then try again. FORKED. With these three there is no event
+ * (PERIGEE_EVENT_NONE), and the operation is as it was.
+ *
+ * Blocks: it polls by options.spin, then sleeps, and a sleep uses no CPU. It has
+ * no limit of its own beside the operation's timeout. A signal does not end it;
+ * perigee_signals_noted tells of it afterwards.
+ *
+ * Events of everything else that comes meanwhile wait for perigee_poll, which
+ * gives them in their order: ends of other operations, requests of peers, new and
+ * lost sessions, descriptors that are ready. Requests are taken as long as the
+ * options operations, serving and pool allow, and their bytes are copied. The
+ * library goes on to serve one-sided access and look-ups, brings messages to
+ * receives and keeps sessions alive. Nobody serves calls of peers meanwhile. So
+ * two programs that call each other and only wait for the replies both time
+ * out, and a message behind a call with a slice waits until the program has
+ * named that call's landing.
+ *
+ * What earlier polls and joins gave is over with it, as with a poll: a program
+ * that joins while it handles a batch of events takes one event at a time, or
+ * copies first what the others point to. After a join, perigee_arm has to be
+ * asked again before the program sleeps by perigee_fd. */
+PERIGEE_API int perigee_join(struct perigee_engine *engine, int operation,
+                             struct perigee_event *event);
 /* For another event loop: perigee_fd returns a descriptor that becomes readable
  * when there may be events. The engine owns it. perigee_arm returns 1 if there
  * may be events already (poll now), else 0, and the descriptor will become
@@ -897,6 +928,12 @@ struct perigee_message {
  * then. */
 PERIGEE_API int perigee_call(struct perigee_session *session,
                              const struct perigee_message *message);
+/* Calls, and waits for the reply: perigee_call and perigee_join in one. Returns
+ * the status of the reply, or why there was no call (the event is then all
+ * zeros). */
+PERIGEE_API int perigee_call_wait(struct perigee_session *session,
+                                  const struct perigee_message *message,
+                                  struct perigee_event *reply);
 /* Answers a REQUEST (or refuses a LANDING with a status). 0: the message was
  * copied and the served operation is over. 1: head and slice are referenced
  * until SENT comes for the served operation. Negative: the message could not be
