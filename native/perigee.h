@@ -1355,6 +1355,19 @@ PERIGEE_API int perigee_entry_parse(const char *text,
                                     struct perigee_entry **entry);
 /* Frees it, with all its texts. NULL is allowed. */
 PERIGEE_API void perigee_entry_free(struct perigee_entry *entry);
+/* Opens a session with the agent of an entry, which has to go by the entry's
+ * name. Sockets that are on this host come first, then all other addresses, 16
+ * at most, one after the other; each may take an equal share of the time that is
+ * left (without a limit, 3 s, but for the last one). Blocks, as perigee_join:
+ * events of other operations that come meanwhile are kept. transport: as for
+ * perigee_connect. Returns PERIGEE_OK and the session; or the failure of the
+ * first address, or of the first that may pass (NOT_FOUND, PEER_LOST, TIMEOUT),
+ * of which perigee_detail(engine) tells. */
+PERIGEE_API int perigee_entry_connect(struct perigee_engine *engine,
+                                      const struct perigee_entry *entry,
+                                      const char *transport, int64_t timeout,
+                                      struct perigee_session **session);
+
 /* ---- Agents ------------------------------------------------------------ */
 
 /* An engine that others find by a name, as they find agents of Lua programs: by
