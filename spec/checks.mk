@@ -20,6 +20,8 @@ export ONLY V RDMA
 TESTS := $(patsubst %.c,%,$(wildcard spec/native/*_test.c))
 # The lying peer of the C tests as a program, to attack whole agents.
 LIAR := spec/hostile/liar
+# A C program with a name, as programs of users are built.
+NAMED := build/spec/support/named
 # The command that attackers are started with.
 SPARSE := build/spec/hostile/sparse.so
 STRESS := $(patsubst %.c,%,$(wildcard spec/native/stress*_test.c)) \
@@ -163,13 +165,19 @@ $(SPARSE): build/obj/spec/hostile/sparse.o
 	mkdir -p $(@D)
 	$(CC) -shared -o $@ $^
 
+$(NAMED): spec/support/named.c native/perigee.h build/$(SONAME)
+	$(call say,CC)
+	mkdir -p $(@D)
+	$(CC) -std=c17 -Inative -O2 -g -Wall -Wextra $(WERROR) -o $@ $< \
+	  -Lbuild -l:$(SONAME) -Wl,-rpath,'$$ORIGIN/../..'
+
 # Specs run with the core as it is installed, C tests with one that has checks.
 .PHONY: tests tests-asan tests-tsan
 tests: all peers $(TESTS:%=build/debug/%) $(PLUGINS:%=build/%) build/$(LIAR) \
-  $(SPARSE)
+  $(SPARSE) $(NAMED)
 tests-asan: $(CDEF) build/asan/perigee/core.so $(TESTS:%=build/asan/%) \
   $(PLUGINS:%=build/asan/%) build/asan/$(LIAR) $(CONTROL_CDEF) \
-  $(CONTROLLED:%=build/asan/%)
+  $(CONTROLLED:%=build/asan/%) $(NAMED)
 tests-tsan: $(STRESS:%=build/tsan/%)
 
 test: ## set up, build, and run all the tests
@@ -307,7 +315,8 @@ fuzz-planted: ## each fuzzer must find the bug planted for it
 
 # perigee.h is a manual: its comments are laid out by hand.
 C_FILES := $(wildcard native/*.[ch] native/*/*.[ch] native/*/*/*.[ch] \
-             spec/native/*.[ch] spec/fuzz/*.[ch] spec/hostile/*.[ch] bench/*.[ch] \
+             spec/native/*.[ch] spec/fuzz/*.[ch] spec/hostile/*.[ch] \
+             spec/support/*.[ch] bench/*.[ch] \
              bench/peers/*.[ch] spec/rdma/*.c)
 FORMATTED := $(filter-out native/perigee.h,$(C_FILES)) \
              $(wildcard bench/peers/*.cc)
