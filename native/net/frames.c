@@ -404,6 +404,8 @@ const struct feature features[] = {
     {FEATURE_STREAMS, "streams",
      "streams for payloads that prove their life, and are attached anew once "
      "lost (transport/tcp/tcp_life.c)"},
+    {FEATURE_PLACES, "places",
+     "lists of places of its private memory (transport/shm/shm_payload.c)"},
     {0, NULL, NULL}};
 
 static const char separators[] = " ,\t\n";

@@ -65,6 +65,7 @@ struct lane_options {
   uint64_t probe[2], probed[2];
   uint64_t key;        /* random, shared by both sides */
   bool sized;          /* each side tells how large its staging blocks are */
+  bool places;         /* each side reads lists of places of private memory */
   bool alone;          /* no socket: the group "alone" will be used */
   bool dialed;         /* this side dialed the session */
   uint32_t streams;    /* number of sockets for payloads, if it uses sockets */

@@ -191,12 +191,14 @@ describe("a session", function()
     process.start(accepting):expect("ready")
     local _, session = cases.connect()
     local told = session:explain()
-    assert.same({ "trace", "staging", "drain", "streams" }, told.features)
-    assert.matches("features: trace, staging, drain, streams\n", tostring(told),
-                   1, true)
+    assert.same({ "trace", "staging", "drain", "streams", "places" },
+                told.features)
+    assert.matches("features: trace, staging, drain, streams, places\n",
+                   tostring(told), 1, true)
     local old = cases.engine { features = "-trace" }
     session = assert(old:connect(cases.address(), { timeout = 5 }))
-    assert.same({ "staging", "drain", "streams" }, session:explain().features)
+    assert.same({ "staging", "drain", "streams", "places" },
+                session:explain().features)
     assert.has_error(function() perigee.engine { features = "-nothing" } end)
   end)
 

@@ -75,7 +75,8 @@ describe("a second lane", function()
     assert.matches("  beside it link: payloads and one-sided copies",
                    tostring(told), 1, true)
     assert.is_nil(told.considered.link)
-    assert.same({ "trace", "lanes", "staging", "drain", "streams" },
+    assert.same({ "trace", "lanes", "staging", "drain", "streams",
+                  "places" },
                 told.features)
   end)
 
@@ -131,7 +132,7 @@ describe("a second lane", function()
     local plain = { transports = none }
     local _, session = pair(plain, plain)
     assert.same({}, session:explain().lanes)
-    assert.same({ "trace", "staging", "drain", "streams" },
+    assert.same({ "trace", "staging", "drain", "streams", "places" },
                 session:explain().features)
     assert.truthy(perigee.is_error(select(2, session:region("none"))))
   end)

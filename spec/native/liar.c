@@ -179,14 +179,37 @@ static void jump_words(struct liar *l) {
   }
 }
 
+/* Puts a list of places into private memory, of which one may be wrong. */
+static void lying_places(const struct liar *l) {
+  struct extent *list = (struct extent *)(void *)l->bait->pointer;
+  uint64_t count = 1 + below(200), wrong = below(2 * count), begin = 0;
+  for (uint64_t i = 0; i < count; i++) {
+    uint64_t block = 1 + below(1u << 16);
+    list[i] = (struct extent){l->bait->pointer,
+                              block,
+                              1 + below(3),
+                              below(2) ? block : below(1u << 16),
+                              begin,
+                              NULL};
+    begin += list[i].block * list[i].count;
+    if (i == wrong)
+      memcpy((uint8_t *)&list[i] + 8 * below(5), &(uint64_t){edge()}, 8);
+  }
+}
+
 static struct source lying_source(const struct liar *l) {
-  struct source s = {below(5), edge(), edge(), edge(), edge()};
+  struct source s = {below(6), edge(), edge(), edge(), edge()};
   if (below(2)) { /* plausible all but for one thing */
-    s.kind = 1 + below(3);
+    s.kind = 1 + below(4);
     s.count = 1 + below(3);
     s.block = 1 + below(4u << 20);
     s.stride = below(2) ? s.block : below(2) ? SHM_SLOT * below(64) : edge();
-    if (s.kind == SOURCE_PRIVATE)
+    if (s.kind == SOURCE_PLACES) {
+      lying_places(l);
+      s.count = below(8) ? 1 : edge();
+      s.stride = below(8) ? 1 + below(200) : edge();
+    }
+    if (s.kind == SOURCE_PRIVATE || s.kind == SOURCE_PLACES)
       s.address = below(2) ? (uint64_t)(uintptr_t)l->bait->pointer : edge();
     else
       s.address = below(2) ? below(1u << 20) & ~UINT64_C(7) : edge();

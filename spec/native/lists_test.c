@@ -309,10 +309,12 @@ static void a_list_of_too_many_bytes_is_refused(void **state) {
 /* {7} as string.buffer writes it. */
 static const uint8_t seven[] = {7, 0, 0, 0, 0, 0, 0, 28, 64};
 
+enum { PIECES = 128 };
+
 /* Pieces of a region of twice their length, from its end to its begin. */
 struct pieces {
   struct perigee_region *region;
-  struct perigee_slice list[64];
+  struct perigee_slice list[PIECES];
   uint64_t count, length;
 };
 
@@ -357,7 +359,7 @@ static void all_sent(struct pair *p, int reply) {
 
 static void called(struct pair *p, uint64_t length, uint64_t count) {
   struct pieces from, to, back;
-  struct perigee_slice kept[3][64];
+  struct perigee_slice kept[3][PIECES];
   uint8_t *bytes = pattern(length, 19);
   pieces_open(p, &from, 0, length, count);
   pieces_open(p, &back, 0, length, count);
@@ -409,6 +411,7 @@ static void slices_of_calls_may_be_lists(void **state) {
   for (int i = 0; i < 5; i++)
     for (uint64_t count = 2; count <= 32; count *= 4)
       called(&p, lengths[i], count);
+  called(&p, 3 * MIB + 7, 100); /* more than a fetch looks at in one step */
   pair_close(&p);
 }
 

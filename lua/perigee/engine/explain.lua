@@ -38,7 +38,8 @@
 -- * `features`: a list of the names of the features that both sides have:
 --   "trace" (calls may carry a trace context), "lanes" (additional lanes),
 --   "staging" (payloads are staged in blocks of any size), "drain" (a side that
---   drains tells so), "streams" (sockets for payloads tell that they live)
+--   drains tells so), "streams" (sockets for payloads tell that they live),
+--   "places" (lists of slices are read where they lie, over shared memory)
 -- @classmod Explanation
 local native = require "perigee.native"
 local sorted = require "perigee.runtime.sorted"

@@ -5,7 +5,8 @@
  *
  * The receiver always pulls. It pulls from a loan (a block of the owner's
  * arena, mapped here), from private memory of the owner (process_vm_readv, if a
- * probe during the handshake succeeded), or from a staging block, which the
+ * probe during the handshake succeeded), from several places there, whose list
+ * it reads in the same way, or from a staging block, which the
  * owner fills while the receiver empties it, so that both cores copy at the same
  * time. way_of (shm_stage.c) chooses.
  *
@@ -23,6 +24,7 @@
  */
 #include <errno.h>
 #include <poll.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/uio.h>
@@ -72,9 +74,22 @@ bool shm_probe(const struct lane_options *o, uint64_t address) {
          owner_is_alive(o) && memcmp(seen, o->probe, sizeof seen) == 0;
 }
 
-/* ---- From a source ------------------------------------------------------- */
+/* What a fetch keeps between its steps. A bounce block is for memory that no CPU
+ * can write or that others can see. One half is filled while memory that copies
+ * asynchronously empties the other. */
+struct pulled {
+  uint8_t *block;  /* of bounces; NULL: none */
+  uint64_t filled; /* bytes of the payload put in it; f->done have left it */
+  uint64_t place;  /* number of the place of a list that comes next */
+};
 
-/* Each of these moves bytes from the source's position `at` on. */
+_Static_assert(sizeof(struct pulled) <= FETCH_OWN, "there is room for it");
+
+static struct pulled *pulled_of(struct fetch *f) {
+  return (struct pulled *)(void *)f->own;
+}
+
+/* ---- From a source ------------------------------------------------------- */
 
 /* Each of these moves bytes from the source's position `at` on. */
 
@@ -145,20 +160,98 @@ static int64_t fetch_staged(struct lane *lane, struct fetch *f, uint64_t at,
   return moved;
 }
 
-/* Makes vectors of the source from byte `done` on, at most `limit` bytes.
- * Addresses are the peer's claim: this side treats them as numbers, and the
- * kernel checks them. */
-static int pull_remote_vectors(const struct fetch *f, uint64_t done,
-                               uint64_t limit, struct iovec *v,
-                               uint64_t *bytes) {
+/* ---- Private memory of the peer ------------------------------------------- */
+
+/* A step reads so many places of a list at once. */
+enum { PLACES = 32 };
+
+/* The places of a list travel as they are in the owner's memory, as 64-bit
+ * words in this order. The receiver does not use the area. */
+_Static_assert(offsetof(struct extent, base) == 0 &&
+                   offsetof(struct extent, block) == 8 &&
+                   offsetof(struct extent, count) == 16 &&
+                   offsetof(struct extent, stride) == 24 &&
+                   offsetof(struct extent, begin) == 32 &&
+                   sizeof(struct extent) == 48,
+               "the form of places is that of the wire");
+
+/* Reads from the peer's memory. Addresses are the peer's claim: this side treats
+ * them as numbers, and the kernel checks them. */
+static int64_t pull_read(struct lane *lane, const struct iovec *to, int n,
+                         const struct iovec *from, int m) {
+  ssize_t got = process_vm_readv(lane->options.peer_pid, to, (unsigned)n, from,
+                                 (unsigned)m, 0);
+  if (got <= 0)
+    return got < 0 && errno == ESRCH ? PERIGEE_PEER_LOST : PERIGEE_PROTOCOL;
+  return owner_is_alive(&lane->options) ? got : PERIGEE_PEER_LOST;
+}
+
+/* Is it blocks that go on with byte `begin`? */
+static bool place_is_sound(const struct extent *place, uint64_t begin) {
+  uint64_t total = shape_total(place->block, place->count);
+  return place->begin == begin && total > 0 && total != UINT64_MAX &&
+         place->count <= PAYLOAD_MAX && place->stride <= PAYLOAD_MAX;
+}
+
+static uint64_t place_end(const struct extent *place) {
+  return place->begin + place->block * place->count;
+}
+
+/* Reads the places of a list from the one with byte `at` on. Returns how many
+ * are sound. The owner may change them meanwhile, so these copies are used. */
+static int64_t places_read(struct lane *lane, struct fetch *f, uint64_t at,
+                           struct extent *list) {
+  uint64_t first = pulled_of(f)->place, n = 0;
+  uint64_t most = least(f->source.stride - first, PLACES);
+  uint64_t from = f->source.address + first * sizeof *list;
+  struct iovec here = {list, most * sizeof *list};
+  struct iovec there = {(void *)(uintptr_t)from, here.iov_len};
+  int64_t got = most > 0 ? pull_read(lane, &here, 1, &there, 1) : 0;
+  if (got < 0)
+    return got;
+  if (got == 0 || got != (int64_t)here.iov_len || list[0].begin > at ||
+      !place_is_sound(&list[0], list[0].begin) || at >= place_end(&list[0]))
+    return PERIGEE_PROTOCOL;
+  while (++n < most && place_is_sound(&list[n], place_end(&list[n - 1])))
+    ;
+  return (int64_t)n;
+}
+
+/* Gives the places in which the payload lies from byte `at` on, some of them or
+ * all. Returns how many. */
+static int64_t places_of(struct lane *lane, struct fetch *f, uint64_t at,
+                         struct extent *list) {
   const struct source *s = &f->source;
+  if (s->kind == SOURCE_PLACES)
+    return places_read(lane, f, at, list);
+  list[0] = (struct extent){.base = (uint8_t *)(uintptr_t)s->address,
+                            .block = s->block,
+                            .count = s->count,
+                            .stride = s->stride};
+  return 1;
+}
+
+/* The next step begins with byte `at`. */
+static void places_pass(struct fetch *f, uint64_t at, const struct extent *list,
+                        int64_t count) {
+  for (int64_t i = 0; i < count && at >= place_end(&list[i]); i++)
+    pulled_of(f)->place++;
+}
+
+/* Makes vectors of places from byte `done` on, at most `limit` bytes. */
+static int pull_remote_vectors(const struct extent *list, int64_t count,
+                               uint64_t done, uint64_t limit, struct iovec *v,
+                               uint64_t *bytes) {
+  const struct extent *place = list;
   int n = 0;
-  for (*bytes = 0; n < VECTORS && *bytes < limit && done < f->total; n++) {
-    uint64_t within = done % s->block, run = s->block - within;
-    uint64_t at = s->address + done / s->block * s->stride + within;
-    if (run > limit - *bytes)
-      run = limit - *bytes;
-    v[n] = (struct iovec){(void *)(uintptr_t)at, run};
+  for (*bytes = 0; n < VECTORS && *bytes < limit; n++) {
+    if (done == place_end(place) && ++place == list + count)
+      break;
+    uint64_t at = done - place->begin, within = at % place->block;
+    uint64_t run = least(place->block - within, limit - *bytes);
+    uint64_t from = (uint64_t)(uintptr_t)place->base + within +
+                    at / place->block * place->stride;
+    v[n] = (struct iovec){(void *)(uintptr_t)from, run};
     done += run;
     *bytes += run;
   }
@@ -186,22 +279,30 @@ static int pull_local_vectors(struct payload *into, uint64_t limit,
 static int64_t pull_private(struct lane *lane, struct fetch *f, uint64_t at,
                             struct payload *into, uint64_t limit) {
   struct iovec to[VECTORS], from[VECTORS];
+  struct extent list[PLACES];
   uint64_t bytes, room;
-  int n = pull_remote_vectors(f, at, limit, from, &bytes);
+  int64_t count = places_of(lane, f, at, list);
+  if (count < 0)
+    return count;
+  int n = pull_remote_vectors(list, count, at, limit, from, &bytes);
   int m = pull_local_vectors(into, bytes, to, &room);
-  ssize_t got = process_vm_readv(lane->options.peer_pid, to, (unsigned)m, from,
-                                 (unsigned)n, 0);
-  if (got <= 0)
-    return got < 0 && errno == ESRCH ? PERIGEE_PEER_LOST : PERIGEE_PROTOCOL;
-  if (!owner_is_alive(&lane->options))
-    return PERIGEE_PEER_LOST;
+  int64_t got = pull_read(lane, to, m, from, n);
+  if (got < 0)
+    return got;
   into->done += (uint64_t)got;
+  places_pass(f, at + (uint64_t)got, list, count);
   return got;
+}
+
+/* Is the number of places, which `stride` tells, one that a list may have? */
+static bool places_may_be(const struct source *s) {
+  return s->count == 1 && s->stride > 0 && s->stride <= PERIGEE_LIST_MOST;
 }
 
 static int64_t fetch_private(struct lane *lane, struct fetch *f, uint64_t at,
                              struct payload *into) {
-  if (!lane->pulls)
+  if (!lane->pulls ||
+      (f->source.kind == SOURCE_PLACES && !places_may_be(&f->source)))
     return PERIGEE_PROTOCOL;
   return pull_private(lane, f, at, into,
                       least(f->total - at, *lane->options.piece));
@@ -215,6 +316,7 @@ static int64_t fetch_from(struct lane *lane, struct fetch *f, uint64_t at,
   case SOURCE_STAGED:
     return fetch_staged(lane, f, at, into);
   case SOURCE_PRIVATE:
+  case SOURCE_PLACES:
     return fetch_private(lane, f, at, into);
   default:
     return PERIGEE_PROTOCOL;
@@ -222,19 +324,6 @@ static int64_t fetch_from(struct lane *lane, struct fetch *f, uint64_t at,
 }
 
 /* ---- The fetch ----------------------------------------------------------- */
-
-/* A bounce block, for memory that no CPU can write or that others can see. One
- * half is filled while memory that copies asynchronously empties the other. */
-struct bounce {
-  uint8_t *block;
-  uint64_t filled; /* bytes of the payload put in it; f->done have left it */
-};
-
-_Static_assert(sizeof(struct bounce) <= FETCH_OWN, "there is room for it");
-
-static struct bounce *bounce_of(struct fetch *f) {
-  return (struct bounce *)(void *)f->own;
-}
 
 static uint8_t *bounce_take(struct lane *lane) {
   uint8_t *bounce = lane->spare ? lane->spare : malloc(BOUNCE);
@@ -244,12 +333,12 @@ static uint8_t *bounce_take(struct lane *lane) {
 
 /* Returns whether all earlier bytes have left the half that is filled now. */
 static bool bounce_has_room(struct fetch *f) {
-  uint64_t filled = bounce_of(f)->filled;
+  uint64_t filled = pulled_of(f)->filled;
   return filled < f->total && filled / HALF * HALF + HALF - f->done <= BOUNCE;
 }
 
 static int64_t bounce_fill(struct lane *lane, struct fetch *f) {
-  struct bounce *b = bounce_of(f);
+  struct pulled *b = pulled_of(f);
   struct payload half;
   uint64_t at = b->filled % BOUNCE;
   payload_bytes(&half, b->block + at, HALF - at % HALF);
@@ -263,7 +352,7 @@ static int64_t bounce_fill(struct lane *lane, struct fetch *f) {
 }
 
 static int64_t shm_fetch_bounced(struct lane *lane, struct fetch *f) {
-  struct bounce *b = bounce_of(f);
+  struct pulled *b = pulled_of(f);
   if (!b->block && !(b->block = bounce_take(lane)))
     return PERIGEE_NO_MEMORY;
   if (bounce_has_room(f)) {
@@ -288,7 +377,7 @@ int64_t shm_fetch(struct lane *lane, struct fetch *f) {
 bool shm_fetch_end(struct lane *lane, struct fetch *f) {
   if (!payload_quiet(f->into))
     return false;
-  struct bounce *b = bounce_of(f);
+  struct pulled *b = pulled_of(f);
   if (!lane->spare) {
     lane->spare = b->block;
   } else {

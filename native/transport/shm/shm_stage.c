@@ -407,11 +407,27 @@ static void stage_in_turn(struct lane *lane, struct exposure *e,
   staging_begin(lane, e, p, offset);
 }
 
+/* The places of a list stay as long as the payload: the peer reads them from
+ * here. */
+static struct source source_of_private(const struct payload *p) {
+  if (p->extents)
+    return (struct source){.kind = SOURCE_PLACES,
+                           .address = (uint64_t)(uintptr_t)p->extents,
+                           .block = p->total,
+                           .count = 1,
+                           .stride = p->count};
+  return (struct source){.kind = SOURCE_PRIVATE,
+                         .address = (uint64_t)(uintptr_t)p->base,
+                         .block = p->block,
+                         .count = p->count,
+                         .stride = p->stride};
+}
+
 int shm_expose(struct lane *lane, struct exposure *e, struct payload *p) {
   int64_t at = -1;
   enum way way = way_of(lane, p->total, p->count == 1, p->memory->direct, &at);
-  if (way == WAY_PULL && p->extents) /* a source tells of one shape */
-    way = WAY_SLOTS;
+  if (way == WAY_PULL && p->extents && !lane->options.places)
+    way = WAY_SLOTS; /* a source tells of one shape to an older peer */
   *staging_of(e) = (struct staging){0};
   e->payload = NULL;
   e->at_once = false;
@@ -421,11 +437,7 @@ int shm_expose(struct lane *lane, struct exposure *e, struct payload *p) {
   if (way == WAY_SLOTS)
     return stage_in_slots(lane, e, p);
   if (way == WAY_PULL)
-    e->source = (struct source){.kind = SOURCE_PRIVATE,
-                                .address = (uint64_t)(uintptr_t)p->base,
-                                .block = p->block,
-                                .count = p->count,
-                                .stride = p->stride};
+    e->source = source_of_private(p);
   return PERIGEE_OK;
 }
 
