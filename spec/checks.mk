@@ -42,7 +42,7 @@ NAMES := registries listing finding rendezvous
 .PHONY: deps demo bench bench-control figures compare compare-rdma compare-deps
 .PHONY: soak floors test
 .PHONY: test-jit count-check anatomy
-.PHONY: test-interpreter asan tsan hostile hostile-names control-stores
+.PHONY: check-gpu check-cuda-headers test-interpreter asan tsan hostile hostile-names control-stores
 .PHONY: check-openapi test-opaque check-rdma rdma-shell fuzz fuzz-agents fuzz-planted lint
 .PHONY: format check-abi check-install
 
@@ -213,6 +213,21 @@ control-stores: ## the control server's and names' specs over a Redis and an etc
 	  busted --filter control --filter topology spec/lua/control_*_spec.lua \
 	  spec/lua/topology_spec.lua \
 	  $(NAMES:%=spec/contract/%_spec.lua) || exit 1; done
+
+build/spec/libcuda_fake.so: spec/gpu/libcuda_fake.c native/memory/cuda/driver.h
+	$(call say,CC)
+	mkdir -p $(@D)
+	$(CC) $(filter-out -MMD -MP,$(FLAGS)) -O2 -shared -o $@ $<
+
+# DRIVER= (empty) takes the real one.
+check-gpu: ## the contract's specs on a GPU's memory, by a fake driver (DRIVER=)
+	.ci/deps build test
+	$(MAKE) tests build/spec/libcuda_fake.so
+	$(if $(filter undefined,$(origin DRIVER)),,PERIGEE_CUDA_LIBRARY=$(DRIVER)) \
+	  $(RUN) gpu
+
+check-cuda-headers: ## our declarations of CUDA beside CUDA's headers (PyPI)
+	spec/gpu/headers
 
 test-opaque: ## the contract's specs on memory that the CPU must not touch
 	.ci/deps build test

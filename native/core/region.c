@@ -215,6 +215,11 @@ static int region_populate(struct perigee_region *region) {
              : PERIGEE_NO_MEMORY;
 }
 
+static const char *region_trouble(const struct perigee_region *region) {
+  const struct memory_context *m = region->memory;
+  return m->kind->why ? m->kind->why(m) : system_text(errno);
+}
+
 static int region_too_much(struct perigee_engine *engine, uint64_t length) {
   return fail(engine, PERIGEE_NO_MEMORY,
               "a region of %llu bytes is more than the %llu that this machine, "
@@ -244,9 +249,10 @@ int perigee_region_alloc(struct perigee_engine *engine, const char *name,
   if (status == PERIGEE_OK && access & PERIGEE_POPULATE)
     status = region_populate(region);
   if (status < 0) {
+    status = fail(engine, status, "cannot allocate a region of %llu bytes: %s",
+                  (unsigned long long)length, region_trouble(region));
     region_free(region);
-    return fail(engine, status, "cannot allocate a region of %llu bytes: %s",
-                (unsigned long long)length, system_text(errno));
+    return status;
   }
   region_describe_area(region);
   *out = region;
@@ -430,7 +436,7 @@ static int region_access_here(struct perigee_region *region, uint64_t offset,
                 (unsigned long long)(offset + length),
                 (unsigned long long)region->length);
   struct payload there, here;
-  struct copies copies = {0};
+  struct copies copies = {.waited_for = true};
   payload_bytes(&there, region->pointer + offset, length);
   payload_bytes(&here, host, length);
   there.memory = region->memory;

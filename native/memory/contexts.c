@@ -1,4 +1,8 @@
-/* SPDX-License-Identifier: Apache-2.0 */
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * contexts.c - finds kinds of memory and their devices: those of the program
+ * first, then the built-in ones.
+ */
 #include "memory.h"
 
 #include <stdio.h>
@@ -12,12 +16,28 @@ struct context {
   struct memory_context memory;
 };
 
-static const struct perigee_memory *
-contexts_kind(const struct contexts *all, const char *name, size_t length) {
+static const struct perigee_memory *const builtin[] = {&memory_cuda_kind, NULL};
+
+/* Returns kind number i, from 0; NULL behind the last. */
+static const struct perigee_memory *contexts_kind(const struct contexts *all,
+                                                  uint32_t i) {
   const struct perigee_memory *const *k = all->kinds;
   for (; k && *k; k++)
-    if (strncmp((*k)->name, name, length) == 0 && !(*k)->name[length])
+    if (i-- == 0)
       return *k;
+  for (k = builtin; *k; k++)
+    if (i-- == 0)
+      return *k;
+  return NULL;
+}
+
+static const struct perigee_memory *
+contexts_kind_named(const struct contexts *all, const char *name,
+                    size_t length) {
+  const struct perigee_memory *kind;
+  for (uint32_t i = 0; (kind = contexts_kind(all, i)); i++)
+    if (strncmp(kind->name, name, length) == 0 && !kind->name[length])
+      return kind;
   return NULL;
 }
 
@@ -76,7 +96,7 @@ int contexts_find(struct contexts *all, const char *name,
   if (!name || strcmp(name, memory_host_kind.name) == 0)
     return PERIGEE_OK;
   size_t length = strcspn(name, ":");
-  const struct perigee_memory *kind = contexts_kind(all, name, length);
+  const struct perigee_memory *kind = contexts_kind_named(all, name, length);
   if (kind && (!name[length] || contexts_number(name + length + 1, &device)))
     return contexts_open(all, kind, device, out, reason);
   snprintf(reason, MEMORY_REASON, "no kind of memory \"%s\"", name);
@@ -86,13 +106,13 @@ int contexts_find(struct contexts *all, const char *name,
 int contexts_owner(struct contexts *all, const void *pointer,
                    const struct memory_context **out,
                    char reason[MEMORY_REASON]) {
-  const struct perigee_memory *const *k = all->kinds;
+  const struct perigee_memory *kind;
   *reason = 0;
   *out = &memory_host;
-  for (; k && *k; k++) {
-    int device = (*k)->owner_of ? (*k)->owner_of(pointer) : -1;
+  for (uint32_t i = 0; (kind = contexts_kind(all, i)); i++) {
+    int device = kind->owner_of ? kind->owner_of(pointer) : -1;
     if (device >= 0)
-      return contexts_open(all, *k, (uint32_t)device, out, reason);
+      return contexts_open(all, kind, (uint32_t)device, out, reason);
   }
   return PERIGEE_OK;
 }

@@ -47,6 +47,7 @@ struct memory_copy {
   uint8_t *to;
   const uint8_t *from;
   uint64_t block, count, to_stride, from_stride;
+  bool waited_for; /* the program does nothing else until it has ended */
 };
 
 /* The key by which another process uses the memory: bytes that the same kind
@@ -76,7 +77,9 @@ struct memory_key {
  * context's device, or one of them of another device. Both sides have the same
  * blocks. It returns 0 and a ticket, which is not 0 and which no other copy of
  * the context has until finished has ended it; PERIGEE_AGAIN if no more copies
- * can be under way now; or a status. It does not block. Copies need not end in
+ * can be under way now; or a status. A copy that is waited for is never refused
+ * so while the context has no other such copy: the owners of all other tickets
+ * do not ask for them meanwhile. It does not block. Copies need not end in
  * the order in which they were asked for. Overlapping copies are never asked
  * for.
  *
@@ -165,11 +168,15 @@ struct perigee_memory {
   int (*dmabuf)(const struct memory_context *context, const uint8_t *pointer,
                 uint64_t length, uint64_t *offset);
 
+  /* Returns a sentence on what failed last in the context, or "". NULL: the
+   * kind tells nothing. */
+  const char *(*why)(const struct memory_context *context);
+
   const struct memory_copies *copies;
   const struct memory_sharing *sharing;
 };
 
-extern const struct perigee_memory memory_host_kind;
+extern const struct perigee_memory memory_host_kind, memory_cuda_kind;
 extern const struct memory_context memory_host;
 
 /* Memory that devices register once and then use often: a region, the pool, an
@@ -221,9 +228,10 @@ enum { COPIES_MOST = 8, COPY_PIECE = 128 << 10 };
 /* Copies under way between a payload that is not direct and other memory, in
  * the order of the payload's bytes. All zero: none. */
 struct copies {
-  uint64_t asked; /* bytes of the payload that copies were asked for */
-  int status;     /* of a failed copy, after which no more are asked for */
-  bool again;     /* the kind takes no more copies for now */
+  uint64_t asked;  /* bytes of the payload that copies were asked for */
+  int status;      /* of a failed copy, after which no more are asked for */
+  bool again;      /* the kind takes no more copies for now */
+  bool waited_for; /* as of a memory_copy */
   uint8_t first, count;
   struct copy_ticket {
     const struct memory_context *by;

@@ -442,6 +442,7 @@ static int64_t copies_ask_one(struct copies *c, const struct payload *to,
   uint64_t length = copies_make(to, from, on, limit, &copy);
   if (length == 0)
     return 0;
+  copy.waited_for = c->waited_for;
   const struct memory_context *by =
       to->memory->direct ? from->memory : to->memory;
   struct copy_ticket *t = &c->tickets[(c->first + c->count) % COPIES_MOST];

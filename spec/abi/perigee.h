@@ -491,8 +491,9 @@ enum perigee_access {
 
 /* Makes a region of new memory: page aligned, zeroed, and memfd-backed if kind
  * is NULL or "host" (with huge pages if possible). kind names a memory of
- * options.memories, and maybe one of its devices: "gpu" is the first, "gpu:3"
- * the fourth. UNSUPPORTED: no such kind. NOT_FOUND: no such device. NO_MEMORY:
+ * options.memories, or "cuda" (of NVIDIA's GPUs, by their driver), and maybe one
+ * of its devices: "cuda" is the first, "cuda:3" the fourth. UNSUPPORTED: no such
+ * kind, or no driver for it. NOT_FOUND: no such device. NO_MEMORY:
  * more than the machine, or the process's control group, could have. Pages are
  * taken at their first use, and a system that has promised more memory than it
  * has kills the process that then touches them; PERIGEE_POPULATE takes all
@@ -513,12 +514,13 @@ PERIGEE_API int perigee_region_register(struct perigee_engine *engine,
                                         const char *kind,
                                         struct perigee_region **region);
 /* Return the region's first byte, valid until the close, and its length as
- * given when it was made. */
+ * given when it was made. Of memory that is not the host's it is an address of
+ * its device: the CPU must not touch it. */
 PERIGEE_API uint8_t *perigee_region_pointer(const struct perigee_region *region);
 PERIGEE_API uint64_t perigee_region_length(const struct perigee_region *region);
-/* Returns the kind of the region's memory, as in options.memories: "host". Its
- * device's number goes to *device, which may be NULL. Lives as long as the
- * engine. */
+/* Returns the kind of the region's memory: "host", "cuda", or the name of one of
+ * options.memories. Its device's number goes to *device, which may be NULL. Lives
+ * as long as the engine. */
 PERIGEE_API const char *perigee_region_kind(const struct perigee_region *region,
                                             uint32_t *device);
 /* A fence: from the first call on peers get "stale". Returns PERIGEE_AGAIN

@@ -246,6 +246,32 @@ static void a_failed_access_leaves_no_ticket_open(void **state) {
   perigee_engine_close(engine);
 }
 
+/* The program waits in the middle of its transfers, which hold all tickets. */
+static void an_access_needs_no_ticket_of_others(void **state) {
+  struct perigee_engine *engine = *state;
+  static const char *const kinds[] = {"opaque", "twin", NULL};
+  static uint8_t bytes[SIZE], back[SIZE];
+  for (int k = 0; kinds[k]; k++) {
+    struct perigee_region *r = of_kind(engine, kinds[k], SIZE);
+    const struct memory_copies *copies = r->memory->kind->copies;
+    struct memory_copy one = {
+        r->memory, &memory_host, r->pointer, bytes, 8, 1, 8, 8, false};
+    uint64_t tickets[256];
+    int n = 0;
+    while (n < 256 && copies->copy(r->memory, &one, &tickets[n]) == 0)
+      n++;
+    assert_in_range(n, 1, 255);
+    memset(bytes, 7 + k, sizeof bytes);
+    assert_int_equal(perigee_region_write(r, 0, bytes, SIZE), 0);
+    assert_int_equal(perigee_region_read(r, 0, back, SIZE), 0);
+    assert_memory_equal(bytes, back, SIZE);
+    copies->drain(r->memory);
+    for (int i = 0; i < n; i++)
+      assert_int_equal(copies->finished(r->memory, tickets[i]), 1);
+    region_end(r);
+  }
+}
+
 /* ---- Devices --------------------------------------------------------------- */
 
 static void a_kind_has_devices_by_number(void **state) {
@@ -344,6 +370,7 @@ int main(void) {
       WITH_ENGINE(what_is_named_later_is_asked_for_at_once),
       cmocka_unit_test(a_failure_is_told_and_the_rest_is_waited_for),
       cmocka_unit_test(a_failed_access_leaves_no_ticket_open),
+      WITH_ENGINE(an_access_needs_no_ticket_of_others),
       WITH_ENGINE(a_kind_has_devices_by_number),
       WITH_ENGINE(two_engines_have_contexts_of_their_own),
       WITH_ENGINE(one_device_copies_from_the_other_in_any_shape),

@@ -136,10 +136,10 @@ static uint8_t *reach(const uint8_t *pointer) {
 static int opaque_copy(const struct memory_context *context,
                        const struct memory_copy *copy, uint64_t *ticket) {
   struct queue *q = context->own;
-  int i = 0;
-  while (i < COPIES && q->copies[i].open)
+  int i = 0, most = copy->waited_for ? COPIES : COPIES - 1;
+  while (i < most && q->copies[i].open)
     i++;
-  if (i == COPIES)
+  if (i == most)
     return PERIGEE_AGAIN;
   pthread_mutex_lock(&lock);
   q->copies[i] = (struct waiting){*copy, POLLS, true};

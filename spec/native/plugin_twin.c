@@ -151,6 +151,8 @@ static int twin_copy(const struct memory_context *context,
   pthread_mutex_unlock(&lock);
   pthread_mutex_lock(&s->lock);
   int i = last(s, FREE);
+  if (i == 0 && !copy->waited_for) /* that one is kept for them */
+    i = -1;
   if (i >= 0) {
     s->copies[i] = c;
     s->progress[i] = ASKED;

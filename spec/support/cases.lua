@@ -66,9 +66,10 @@ function M.found(service, options)
   return proxy, agent
 end
 
--- The kind of memory of this run, if it is not the host's: a list for engines.
+-- The kind of memory of this run, if it is none of the core's: a list for
+-- engines.
 local function memories()
-  if M.memory == "host" then return nil end
+  if M.memory == "host" or M.memory:find "^cuda" then return nil end
   local symbol = "perigee_memory_" .. M.memory
   ffi.cdef(("extern const char %s[1];"):format(symbol))
   local plugin = ffi.load(assert(package.searchpath("spec.plugin_" .. M.memory,

@@ -78,7 +78,7 @@ end
 local function slice_of(agent, text)
   local region = client.check(agent.engine:alloc(math.max(#text, 1)))
   local slice = region:slice(0, #text)
-  if #text > 0 then require "ffi".copy(slice.pointer, text, #text) end
+  if #text > 0 then slice:write(text) end
   return slice
 end
 

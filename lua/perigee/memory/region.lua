@@ -3,7 +3,11 @@
 -- `Engine:register`.
 --
 -- * `length`: bytes
--- * `pointer`: uint8_t * to its first byte; it keeps nothing alive
+-- * `kind`: of its memory: "host", or a kind and the number of a device
+--   ("cuda:0")
+-- * `pointer`: uint8_t * to its first byte; it keeps nothing alive. Nil if the
+--   memory is not the host's, for the CPU cannot touch it
+-- * `address`: the same as a number, for other libraries of its device
 -- * `name`, `access`: the options that it was made with
 -- @classmod Region
 
@@ -89,19 +93,30 @@ local function refusal(engine, length, options)
                                           access = options.access or "" })
 end
 
--- false for host memory, which the CPU accesses directly; else the kind.
-local function memory_of(kind) return kind ~= "host" and kind or false end
+local device_out = ffi.typeof("uint32_t[1]")
+
+-- The kind of a region's memory; and that kind again, or false for host memory,
+-- which the CPU accesses directly.
+local function kind_of(handle)
+  local device = device_out()
+  local kind = ffi.string(C.perigee_region_kind(handle, device))
+  if kind == "host" then return kind, false end
+  kind = ("%s:%d"):format(kind, device[0])
+  return kind, kind
+end
 
 local function adopt(engine, handle, options, keep)
+  local kind, memory = kind_of(handle)
   local region = setmetatable({
     engine = engine, session = false, handle = ffi.gc(handle, net(engine)),
     closing = false,
     length = tonumber(C.perigee_region_length(handle)),
     base = C.perigee_region_pointer(handle), name = options.name,
-    access = options.access or "", memory = memory_of(options.kind),
+    access = options.access or "", kind = kind, memory = memory,
     keep = keep, allocated = false,
   }, Region)
-  region.pointer = region.base
+  region.address = tonumber(ffi.cast("uintptr_t", region.base))
+  if not memory then region.pointer = region.base end
   engine.memory[region] = true
   if region.name then list(engine, region, 1) end
   return region
@@ -139,9 +154,9 @@ end
 --   before this returns. Otherwise each page is allocated when it is first
 --   used, and a system that has overcommitted its memory may then kill the
 --   program
--- @tparam[opt="host"] string options.kind the kind of memory: "host", or one
---   that the engine was given; its device number may follow a colon ("gpu:1"),
---   otherwise it is the first device
+-- @tparam[opt="host"] string options.kind the kind of memory: "host", "cuda"
+--   (an NVIDIA GPU's), or one that the engine was given. A device's number may
+--   follow a colon ("cuda:1"), otherwise it is the first device
 -- @treturn Region the region; or nil and an error
 -- @errors `name_taken`; `no_memory`: more than the machine or the process's
 --   control group has, or, to populate, than is free now; `too_large`: also
@@ -183,7 +198,8 @@ end
 -- @function Engine:register
 -- @tparam cdata pointer kept alive by the region
 -- @tparam number length bytes
--- @tparam[opt] table options name, access and kind, as for `Engine:alloc`
+-- @tparam[opt] table options name, access and kind, as for `Engine:alloc`, but
+--   without a kind it is found out
 -- @treturn Region the region; or nil and an error
 -- @errors `name_taken`, `no_memory`, `closed`; of the kind `unsupported`,
 --   `not_found`; `too_large`, as of `Engine:alloc`.
@@ -208,7 +224,7 @@ function M.register(engine, pointer, length, options)
   if gone then return nil, gone end
   local status = C.perigee_region_register(engine.handle, options.name,
     ffi.cast("void *", pointer), length, ACCESS[options.access or ""],
-    options.kind or "host", out)
+    options.kind, out)
   if status < 0 then
     return nil, errors.from(status, ("registering a region of %d bytes")
       :format(length), engine.handle)

@@ -5,8 +5,11 @@
 -- * `length`: bytes of all blocks together. (`#slice` is it only in a LuaJIT
 --   that was built with the length operator of Lua 5.2, and otherwise 0)
 -- * `offset`: of its first byte in its owner
--- * `pointer`: uint8_t * to its first byte; nil for a peer's memory. The
---   pointer does not keep the memory alive, the slice does
+-- * `pointer`: uint8_t * to its first byte; nil for a peer's memory, and for
+--   memory that the CPU cannot touch (`kind` is not "host"). The pointer does
+--   not keep the memory alive, the slice does
+-- * `address`: the same as a number, also for a GPU's memory; nil for a peer's
+-- * `kind`: of its memory, as `Region.kind`; nil for a peer's
 -- * `block`, `count`, `stride`: its shape: count blocks of block bytes each,
 --   whose starts lie stride bytes apart
 -- * `owner`: the region, remote region or pooled block; kept alive
@@ -503,11 +506,28 @@ local function guard(name)
 end
 for name in ("close fill slice string write"):gmatch "%S+" do guard(name) end
 
+-- Fields that are made when they are asked for.
+local made = {}
+
+function made.pointer(slice)
+  local owner = slice.owner
+  local base = not owner.memory and owner.base
+  return base and base + slice.offset or nil
+end
+
+function made.address(slice)
+  local base = slice.owner.base
+  return base and tonumber(ffi.cast("uintptr_t", base)) + slice.offset
+end
+
+function made.kind(slice)
+  local owner = slice.owner
+  return not owner.session and (owner.kind or "host") or nil
+end
+
 Slice.__index = function(slice, key)
-  if key == "pointer" then
-    local base = slice.owner.base
-    return base and base + slice.offset
-  end
+  local f = made[key]
+  if f then return f(slice) end
   return methods[key]
 end
 

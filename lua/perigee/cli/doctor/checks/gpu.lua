@@ -106,8 +106,7 @@ end
 
 return {
   { name = "driver", look = driver,
-    why = "GPU memory is not in this version; what follows is what it will "
-      .. "need" },
+    why = "A region of kind cuda is memory of a GPU, by its driver" },
   { name = "library", look = library,
     why = "CUDA is found at run time; one build serves machines with and "
       .. "without a GPU" },

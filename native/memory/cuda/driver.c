@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * driver.c - opens CUDA's driver library. Its name is libcuda.so.1, or what
+ * PERIGEE_CUDA_LIBRARY says. It stays open until the process ends.
+ *
+ * A function is asked for with the version that its declaration is of
+ * (cuGetProcAddress), because some change their arguments from one version to
+ * another. Drivers before 11.3 cannot be asked; they export it by its name.
+ */
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "driver.h"
+
+#define CUDA_FUNCTION_ROW(name, version, exported, arguments)                  \
+  {#name, exported, version, offsetof(struct cuda_driver, name)},
+
+static const struct wanted {
+  const char *name, *exported;
+  int version;
+  size_t at;
+} functions[] = {CUDA_FUNCTIONS(CUDA_FUNCTION_ROW)};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct cuda_driver opened;
+static char trouble[CUDA_REASON];
+static enum { NOT_TRIED, WORKS, WORKS_NOT } state;
+
+typedef CUresult (*ask_v2)(const char *, void **, int, uint64_t, int *);
+typedef CUresult (*ask_v1)(const char *, void **, int, uint64_t);
+
+static const char *library_name(void) {
+  const char *name = getenv("PERIGEE_CUDA_LIBRARY");
+  return name && *name ? name : "libcuda.so.1";
+}
+
+/* Returns the function, or NULL: a driver that has none says so in two ways. */
+static void *library_ask(void *library, const struct wanted *w) {
+  void *found = NULL;
+  int status;
+  ask_v2 newer;
+  ask_v1 older;
+  *(void **)&newer = dlsym(library, "cuGetProcAddress_v2");
+  *(void **)&older = dlsym(library, "cuGetProcAddress");
+  if (!newer && !older)
+    return dlsym(library, w->exported);
+  CUresult result = newer ? newer(w->name, &found, w->version, 0, &status)
+                          : older(w->name, &found, w->version, 0);
+  return result == CUDA_SUCCESS ? found : NULL;
+}
+
+static bool library_resolve(void *library) {
+  for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
+    const struct wanted *w = &functions[i];
+    void *f = library_ask(library, w);
+    if (!f) {
+      snprintf(trouble, sizeof trouble,
+               "CUDA's driver is too old: it has no %s", w->name);
+      return false;
+    }
+    memcpy((char *)&opened + w->at, &f, sizeof f);
+  }
+  return true;
+}
+
+static bool library_open(void) {
+  void *library = dlopen(library_name(), RTLD_NOW | RTLD_LOCAL);
+  if (!library) {
+    snprintf(trouble, sizeof trouble, "CUDA's driver cannot be loaded: %s",
+             dlerror());
+    return false;
+  }
+  if (!library_resolve(library))
+    return false;
+  CUresult result = opened.cuInit(0);
+  if (result != CUDA_SUCCESS)
+    cuda_explain(&opened, "CUDA cannot be initialized", result, trouble);
+  return result == CUDA_SUCCESS;
+}
+
+const struct cuda_driver *cuda_driver(char reason[CUDA_REASON]) {
+  pthread_mutex_lock(&lock);
+  if (state == NOT_TRIED)
+    state = library_open() ? WORKS : WORKS_NOT;
+  bool works = state == WORKS;
+  if (!works)
+    memcpy(reason, trouble, CUDA_REASON);
+  pthread_mutex_unlock(&lock);
+  return works ? &opened : NULL;
+}
+
+const struct cuda_driver *cuda_driver_there(void) {
+  char reason[CUDA_REASON];
+  void *library = dlopen(library_name(), RTLD_LAZY | RTLD_NOLOAD);
+  if (!library)
+    return NULL;
+  const struct cuda_driver *cuda = cuda_driver(reason);
+  dlclose(library);
+  return cuda;
+}
+
+void cuda_explain(const struct cuda_driver *cuda, const char *what,
+                  CUresult result, char reason[CUDA_REASON]) {
+  const char *name = NULL, *text = NULL;
+  cuda->cuGetErrorName(result, &name);
+  cuda->cuGetErrorString(result, &text);
+  snprintf(reason, CUDA_REASON, "%s: %s, %s", what, name ? name : "error",
+           text ? text : "unknown to the driver");
+}
