@@ -44,7 +44,7 @@ NAMES := registries listing finding rendezvous
 .PHONY: test-jit count-check anatomy
 .PHONY: check-gpu check-cuda-headers test-interpreter asan tsan hostile hostile-names control-stores
 .PHONY: check-openapi test-opaque check-rdma rdma-shell fuzz fuzz-agents fuzz-planted lint
-.PHONY: format check-abi check-install
+.PHONY: format check-abi check-install bundle check-bundle
 
 deps: ## install every Debian package needed (or, not as root, tell how)
 	.ci/deps --all
@@ -416,6 +416,18 @@ check-abi: ## C programs of the last version, and of the next, with this library
 	cp build/$(SONAME) build/abi/
 	cp $(GROWN)/$(SONAME) $(GROWN)/perigee.h build/abi/grown/
 	spec/support/abi build/abi
+
+# One file for hosts where nothing can be installed (spec/bundle/make).
+VERSION := $(shell sed -n 's/^return "\(.*\)"$$/\1/p' lua/perigee/version.lua)
+BUNDLE := build/bundle/perigee-$(VERSION)-x86_64.tar.gz
+
+bundle: ## one file that runs on other x86-64 hosts, with nothing installed
+	.ci/deps build bundle
+	$(MAKE) all tests
+	spec/bundle/make $(VERSION)
+
+check-bundle: bundle ## try it in an empty root (CHECK="shm tcp"; wants root)
+	spec/bundle/try $(BUNDLE) $(or $(CHECK),shm)
 
 check-install: ## install by make, by luarocks and from a packed rock
 	.ci/deps build rock

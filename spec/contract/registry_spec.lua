@@ -309,8 +309,9 @@ describe("the registry's folder", function()
   end
 
   local function is_root()
-    if owned() == "700 0" then return true end
-    pending "another user wants root"
+    local can = os.execute(OTHER .. "true 2>/dev/null") == 0
+    if can and owned() == "700 0" then return true end
+    pending "another user wants root and setpriv"
   end
 
   it("that another user made first is left for one at home", function()

@@ -100,7 +100,7 @@ describe("a worker that is replaced", function()
 
   local function serve(how, path)
     local words = how == "alone" and { "luajit", path, cases.scope }
-      or { "lua/perigee/cli/perigee", "serve", "--name", "worker",
+      or { "luajit", "lua/perigee/cli/perigee", "serve", "--name", "worker",
            "--scope", cases.scope, path }
     local one = process.spawn(words)
     assert.matches("^serving", assert(one:read(LONG)))

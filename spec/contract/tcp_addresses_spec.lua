@@ -110,6 +110,7 @@ describe("an address of TCP", function()
   end)
 
   it("may name a host, all of whose addresses are tried", function()
+    if not io.open "/etc/hosts" then return pending "there is no /etc/hosts" end
     local listener = assert(engine():listen("tcp://127.0.0.1:0"))
     assert(pair(listener, "tcp://localhost:" .. port_of(listener)))
   end)

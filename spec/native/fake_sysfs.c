@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <ftw.h>
 #include <sys/stat.h>
 
 #include <cmocka.h>
@@ -29,11 +30,15 @@ int fake_make(void **state) {
   return mkdtemp(fake_root) ? 0 : -1;
 }
 
+static int remove_one(const char *path, const struct stat *entry, int kind,
+                      struct FTW *place) {
+  (void)entry, (void)kind, (void)place;
+  return remove(path);
+}
+
 int fake_remove(void **state) {
   (void)state;
-  char command[128];
-  snprintf(command, sizeof command, "rm -rf '%s'", fake_root);
-  return system(command);
+  return nftw(fake_root, remove_one, 8, FTW_DEPTH | FTW_PHYS);
 }
 
 static void make_folders(char *path) {
