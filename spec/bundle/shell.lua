@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- Replaces os.execute and io.popen on hosts without /bin/sh, where a bundle
 -- runs its specs all the same: by the bundle's own shell, which has commands
--- within it. Closing a file of popen does not wait for the command's end.
+-- within it.
 local ffi = require "ffi"
 
 ffi.cdef [[
@@ -30,11 +30,26 @@ local function start(command, file, number)
   C.bundle_exit(127)
 end
 
-function os.execute(command) -- luacheck: ignore 122
-  if command == nil then return 1 end
+local function wait(pid)
   local status = ffi.new "int[1]"
-  C.bundle_waitpid(start(command), status, 0)
+  C.bundle_waitpid(pid, status, 0)
   return status[0]
+end
+
+function os.execute(command) -- luacheck: ignore 122
+  return command == nil and 1 or wait(start(command))
+end
+
+-- Closing a file of popen waits for the command's end.
+local methods = getmetatable(io.stdout).__index
+local close, running = methods.close, setmetatable({}, { __mode = "k" })
+
+function methods.close(file)
+  local pid = running[file]
+  running[file] = nil
+  local fine, why = close(file)
+  if pid then wait(pid) end
+  return fine, why
 end
 
 function io.popen(command, mode) -- luacheck: ignore 122
@@ -43,8 +58,9 @@ function io.popen(command, mode) -- luacheck: ignore 122
   assert(C.bundle_mkfifo(name, PRIVATE) == 0)
   -- The child reads what is written here, and the reverse. Opening waits for
   -- the other side.
-  start(command, name, mode == "w" and READ or WRITE)
+  local pid = start(command, name, mode == "w" and READ or WRITE)
   local file = io.open(name, mode or "r")
   os.remove(name)
+  running[file] = pid
   return file
 end
