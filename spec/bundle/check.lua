@@ -27,7 +27,7 @@ local C = ffi.C
 -- All that is done within LIMIT seconds; a file of specs within FILE of them.
 local LIMIT, FILE, LONGEST, MOST = 460, 180, 400, 80
 local PROCESSORS_ONLINE = 84
-local TRANSPORTS = { shm = "shm", tcp = "tcp", rdma = "verbs" }
+local TRANSPORTS = { shm = "shm", tcp = "tcp", rdma = "verbs", gpu = "shm" }
 
 -- The specs of names alone do not depend on the transport.
 local NAMES = { etcd = true, finding = true, listing = true, redis = true,
@@ -170,7 +170,7 @@ end
 -- The files to be run over a transport, the first last.
 local function files_of(word)
   local list = {}
-  for _, kind in ipairs { "contract", "native" } do
+  for _, kind in ipairs { "contract", word ~= "gpu" and "native" or nil } do
     for _, file in ipairs(listed(kind)) do
       if word == "tcp" or not NAMES[name_of(file)] then
         table.insert(list, 1, file)
@@ -224,11 +224,21 @@ local function has_rdma()
   note_failure("rdma", "perigee devices", "no active RDMA port: " .. text)
 end
 
-local function check(word, benches)
-  if word == "gpu" then
-    skipped = skipped + 1
-    return say "gpu: this version has no GPU memory; see what doctor says"
+-- The specs run with memory of the first GPU.
+local function check_gpu()
+  local file = io.open "/dev/nvidiactl"
+  if not file then
+    failed = failed + 1
+    return note_failure("gpu", "/dev/nvidiactl", "no GPU of NVIDIA's is here")
   end
+  file:close()
+  C.check_setenv("PERIGEE_TEST_MEMORY", "cuda:0", 1)
+  check_transport "gpu"
+  C.check_setenv("PERIGEE_TEST_MEMORY", "host", 1)
+end
+
+local function check(word, benches)
+  if word == "gpu" then return check_gpu() end
   if word == "rdma" and not has_rdma() then return end
   benches[#benches + 1] = bench(word, "rpc.lua", "--mode",
                                 "typed,raw,inplace,loan", "--sizes", "64,1M")
@@ -239,7 +249,7 @@ end
 
 local words = #arg > 0 and arg or { "shm", "tcp" }
 for _, word in ipairs(words) do
-  if not TRANSPORTS[word] and word ~= "gpu" then
+  if not TRANSPORTS[word] then
     usage("there is no check of " .. word)
   end
 end
