@@ -447,15 +447,17 @@ static const struct {
   const char *name;
   uint64_t size;
 } sizes[] = {
-    SIZE_OF(perigee_options),  SIZE_OF(perigee_event),
-    SIZE_OF(perigee_slice),    SIZE_OF(perigee_session_info),
-    SIZE_OF(perigee_counters), SIZE_OF(perigee_transfer),
-    SIZE_OF(perigee_message),  SIZE_OF(perigee_loan),
-    SIZE_OF(perigee_device),   SIZE_OF(perigee_gid),
-    SIZE_OF(perigee_share),    SIZE_OF(perigee_shares),
-    SIZE_OF(perigee_trace),    SIZE_OF(perigee_fact),
-    SIZE_OF(perigee_value),    SIZE_OF(perigee_encoder),
-    SIZE_OF(perigee_decoder),  SIZE_OF(perigee_failure),
+    SIZE_OF(perigee_options),       SIZE_OF(perigee_event),
+    SIZE_OF(perigee_slice),         SIZE_OF(perigee_session_info),
+    SIZE_OF(perigee_counters),      SIZE_OF(perigee_transfer),
+    SIZE_OF(perigee_message),       SIZE_OF(perigee_loan),
+    SIZE_OF(perigee_device),        SIZE_OF(perigee_gid),
+    SIZE_OF(perigee_share),         SIZE_OF(perigee_shares),
+    SIZE_OF(perigee_trace),         SIZE_OF(perigee_fact),
+    SIZE_OF(perigee_value),         SIZE_OF(perigee_encoder),
+    SIZE_OF(perigee_decoder),       SIZE_OF(perigee_failure),
+    SIZE_OF(perigee_entry),         SIZE_OF(perigee_entry_service),
+    SIZE_OF(perigee_agent_options),
 };
 
 int perigee_abi(void) {

@@ -73,7 +73,7 @@ extern "C" {
 
 /* Raised when a declaration below changes; Lua refuses a core with another
  * number. */
-enum { PERIGEE_ABI = 10 };
+enum { PERIGEE_ABI = 11 };
 PERIGEE_API int perigee_abi(void);
 
 /* ---- Statuses ---------------------------------------------------------- */
