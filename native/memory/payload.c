@@ -20,9 +20,25 @@
  * has the lines: a piece is copied in each way, and the rest is streamed if
  * that took less than half the time. Among lines of this core it takes longer,
  * among those of another one a third of the time or less
- * (bench/history/tried.md). */
+ * (bench/history/tried.md).
+ *
+ * Memory is read fast only once the processor has seen a run of lines: it then
+ * asks for lines ahead, which it does anew for each run. So long blocks of HUGE
+ * bytes are copied several at a time, some lines of each in turn. */
 
 enum { LINE = 64, TRIED = 32 << 10, HUGE = 16 << 20 };
+/* Blocks that are copied at a time, and the most bytes of each; its bytes in
+ * one turn. */
+enum { BUNDLE = 8, BUNDLE_MOST = 32 << 10, BUNDLE_TURN = 256 };
+
+struct bundle {
+  uint64_t n; /* of each block: whole lines */
+  uint32_t count;
+  struct {
+    uint8_t *to; /* begins a line */
+    const uint8_t *from;
+  } block[BUNDLE];
+};
 
 /* Sanitizers do not see what streaming stores write. */
 #if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) &&                   \
@@ -61,23 +77,60 @@ static void bulk_fence(void) {
   _mm_sfence();
 }
 
-/* Streams at least a line, between two fences. */
-static void bulk_block(uint8_t *to, const uint8_t *from, uint64_t n) {
-  uint64_t head = -(uintptr_t)to % LINE;
-  uint64_t lines = (n - head) & ~(uint64_t)(LINE - 1);
-  memcpy(to, from, head);
+static void bulk_lines(uint8_t *to, const uint8_t *from, uint64_t n) {
   if (__builtin_cpu_supports("avx"))
-    bulk_lines_32(to + head, from + head, lines);
+    bulk_lines_32(to, from, n);
   else
-    bulk_lines_16(to + head, from + head, lines);
-  head += lines;
-  memcpy(to + head, from + head, n - head);
+    bulk_lines_16(to, from, n);
+}
+
+/* Copies what is no whole line, of at least a line. Returns the bytes before the
+ * first whole line, and those in whole lines (*lines). */
+static uint64_t bulk_ends(uint8_t *to, const uint8_t *from, uint64_t n,
+                          uint64_t *lines) {
+  uint64_t head = -(uintptr_t)to % LINE;
+  *lines = (n - head) & ~(uint64_t)(LINE - 1);
+  uint64_t rest = head + *lines;
+  memcpy(to, from, head);
+  memcpy(to + rest, from + rest, n - rest);
+  return head;
 }
 
 void bulk_stream(uint8_t *to, const uint8_t *from, uint64_t n) {
+  uint64_t lines, head;
   bulk_fence();
-  bulk_block(to, from, n);
+  head = bulk_ends(to, from, n, &lines);
+  bulk_lines(to + head, from + head, lines);
   bulk_fence();
+}
+
+/* Copies the blocks that were added. */
+static void bundle_end(struct bundle *b) {
+  for (uint64_t at = 0; at < b->n; at += BUNDLE_TURN)
+    for (uint32_t i = 0; i < b->count; i++)
+      bulk_lines(b->block[i].to + at, b->block[i].from + at,
+                 least(BUNDLE_TURN, b->n - at));
+  b->count = 0;
+}
+
+static void bundle_add_lines(struct bundle *b, uint8_t *to, const uint8_t *from,
+                             uint64_t n) {
+  if (b->count == BUNDLE || b->n != n)
+    bundle_end(b);
+  b->n = n;
+  b->block[b->count].to = to;
+  b->block[b->count++].from = from;
+}
+
+/* Adds a block of at least a line, which is copied by now or by bundle_end.
+ * Fences are the caller's. */
+static void bundle_add(struct bundle *b, uint8_t *to, const uint8_t *from,
+                       uint64_t n) {
+  uint64_t lines, at = bulk_ends(to, from, n, &lines), some;
+  for (; lines > 0; lines -= some, at += some) {
+    some = least(lines, BUNDLE_MOST);
+    bundle_add_lines(b, to + at, from + at, some);
+  }
 }
 
 /* Copies two pieces, one in each way; the first one suffers most from a cold
@@ -111,8 +164,14 @@ void bulk_copy_large(uint8_t *to, const uint8_t *from, uint64_t n,
 
 static void bulk_fence(void) {}
 
-static void bulk_block(uint8_t *to, const uint8_t *from, uint64_t n) {
+static void bundle_add(struct bundle *b, uint8_t *to, const uint8_t *from,
+                       uint64_t n) {
+  (void)b;
   memcpy(to, from, n);
+}
+
+static void bundle_end(struct bundle *b) {
+  (void)b;
 }
 
 void bulk_stream(uint8_t *to, const uint8_t *from, uint64_t n) {
@@ -285,17 +344,18 @@ static uint64_t place_ahead(const struct place *p, uint64_t n, uint64_t rest,
   return (blocks || rest < p->left ? rest : p->left) / n;
 }
 
-/* Copies blocks; those of a cache line here, as a call would cost as much. huge:
- * long blocks go past the caches, since they are parts of HUGE bytes. */
+/* Copies blocks; those of a cache line here, as a call would cost as much. Long
+ * ones go by the bundle, if there is one. */
 static void payload_copy_blocks(uint8_t *to, uint64_t to_step,
                                 const uint8_t *from, uint64_t from_step,
-                                uint64_t n, uint64_t count, bool huge) {
+                                uint64_t n, uint64_t count,
+                                struct bundle *bundle) {
   if (n == 64)
     for (; count > 0; count--, to += to_step, from += from_step)
       __builtin_memcpy(to, from, 64);
-  else if (huge && n >= STREAM_LEAST)
+  else if (bundle && n >= STREAM_LEAST)
     for (; count > 0; count--, to += to_step, from += from_step)
-      bulk_block(to, from, n);
+      bundle_add(bundle, to, from, n);
   else
     for (; count > 0; count--, to += to_step, from += from_step)
       memcpy(to, from, n);
@@ -314,11 +374,10 @@ static void place_forward(struct place *p, uint64_t n, uint64_t step,
   }
 }
 
-/* Returns the bytes of rest that were not copied: 0 with checked shapes. huge:
- * they are parts of HUGE bytes. */
+/* Returns the bytes of rest that were not copied: 0 with checked shapes. */
 static uint64_t payload_copy_shapes(const struct payload *to,
                                     const struct payload *from, uint64_t rest,
-                                    bool huge) {
+                                    struct bundle *bundle) {
   struct place a = payload_place(to, to->done),
                b = payload_place(from, from->done);
   while (rest > 0) {
@@ -327,7 +386,7 @@ static uint64_t payload_copy_shapes(const struct payload *to,
       break;
     uint64_t k = place_ahead(&a, n, rest, &a_step);
     k = least(k, place_ahead(&b, n, rest, &b_step));
-    payload_copy_blocks(a.at, a_step, b.at, b_step, n, k, huge);
+    payload_copy_blocks(a.at, a_step, b.at, b_step, n, k, bundle);
     rest -= n * k;
     if (rest == 0)
       break;
@@ -340,7 +399,7 @@ static uint64_t payload_copy_shapes(const struct payload *to,
 /* The same where a side has extents: one shape after another. */
 static uint64_t payload_copy_extents(struct payload *to,
                                      const struct payload *from, uint64_t rest,
-                                     bool huge) {
+                                     struct bundle *bundle) {
   struct cursor a, b;
   cursor_set(&a, to, to->done);
   cursor_set(&b, from, from->done);
@@ -348,12 +407,13 @@ static uint64_t payload_copy_extents(struct payload *to,
     uint64_t n = least(rest, least(cursor_left(&a), cursor_left(&b)));
     if (n == 0)
       break;
-    if (a.here.count == 1 && b.here.count == 1 && huge && n >= STREAM_LEAST)
-      bulk_block(a.here.base + a.here.done, b.here.base + b.here.done, n);
+    if (a.here.count == 1 && b.here.count == 1 && bundle && n >= STREAM_LEAST)
+      bundle_add(bundle, a.here.base + a.here.done, b.here.base + b.here.done,
+                 n);
     else if (a.here.count == 1 && b.here.count == 1)
       bulk_copy(a.here.base + a.here.done, b.here.base + b.here.done, n,
                 to->total, &to->way);
-    else if (payload_copy_shapes(&a.here, &b.here, n, huge) > 0)
+    else if (payload_copy_shapes(&a.here, &b.here, n, bundle) > 0)
       break;
     rest -= n;
     if (rest == 0)
@@ -368,14 +428,19 @@ static uint64_t payload_copy_extents(struct payload *to,
 static __attribute__((noinline)) uint64_t
 payload_copy_apart(struct payload *to, const struct payload *from,
                    uint64_t rest) {
-  bool huge = to->total >= HUGE;
-  if (huge)
+  struct bundle blocks, *bundle = NULL;
+  if (to->total >= HUGE) {
+    blocks.n = blocks.count = 0;
+    bundle = &blocks;
     bulk_fence();
+  }
   rest = to->extents || from->extents
-             ? payload_copy_extents(to, from, rest, huge)
-             : payload_copy_shapes(to, from, rest, huge);
-  if (huge)
+             ? payload_copy_extents(to, from, rest, bundle)
+             : payload_copy_shapes(to, from, rest, bundle);
+  if (bundle) {
+    bundle_end(bundle);
     bulk_fence();
+  }
   return rest;
 }
 
