@@ -201,9 +201,21 @@ void payload_bytes(struct payload *p, const void *bytes, uint64_t length) {
 
 /* ---- Extents -------------------------------------------------------------- */
 
+static bool extent_has(const struct extent *extents, uint64_t count,
+                       uint64_t i, uint64_t at) {
+  return extents[i].begin <= at &&
+         (i + 1 == count || extents[i + 1].begin > at);
+}
+
+/* Extents are mostly as long as each other, so the first look is at the one that
+ * has the byte then. */
 uint64_t extent_number(const struct extent *extents, uint64_t count,
                        uint64_t at) {
   uint64_t low = 0, high = count;
+  uint64_t mean = count > 1 ? extents[count - 1].begin / (count - 1) : 0;
+  uint64_t likely = mean > 0 ? least(at / mean, count - 1) : 0;
+  if (extent_has(extents, count, likely, at))
+    return likely;
   while (high - low > 1) {
     uint64_t middle = low + (high - low) / 2;
     if (extents[middle].begin <= at)

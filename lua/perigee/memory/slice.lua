@@ -40,6 +40,7 @@ local check = require "perigee.runtime.check"
 local native = require "perigee.native"
 
 local ffi = require "ffi"
+local new_table = require "table.new"
 
 local C = native.C
 local is_count = check.is_count
@@ -189,7 +190,8 @@ end
 -- The first length bytes of a list: at least one part. A program may have taken
 -- slices out of the List meanwhile.
 local function first_of_list(list, length)
-  local parts = { owner = false, array = false, room = 0, length = length }
+  local parts = new_table(#list, 4)
+  parts.owner, parts.array, parts.room, parts.length = false, false, 0, length
   local rest = length
   for n = 1, #list do
     local slice = list[n]

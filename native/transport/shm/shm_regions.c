@@ -222,16 +222,41 @@ static bool region_is_seen(const struct window *window,
   return there_known(s->bits, from, to) || there_all(s->bits, from, to);
 }
 
-/* Moves some of the bytes of one extent. */
-static int64_t region_read_extent(struct lane *lane,
-                                  const struct window *window,
-                                  struct payload *remote, struct payload *local,
-                                  uint64_t limit) {
-  struct payload here = payload_extent(remote);
-  limit = least(limit, here.total - here.done);
-  return region_is_seen(window, &here, limit)
-             ? (int64_t)payload_copy(local, remote, limit)
-             : region_read_unseen(lane, window, remote, local, limit);
+/* Returns how many of the next bytes of one shape are known to be there. What
+ * lies between its blocks may never have been looked at. */
+static uint64_t shape_seen(const struct window *window,
+                           const struct payload *remote, uint64_t limit) {
+  struct payload walk = *remote;
+  uint64_t seen = 0, n;
+  limit = least(limit, walk.total - walk.done);
+  if (region_is_seen(window, &walk, limit))
+    return limit;
+  for (; seen < limit; seen += n, walk.done += n) {
+    uint64_t at = (uint64_t)(payload_run(&walk, &n) - window->pointer);
+    n = least(n, limit - seen);
+    if (!there_all(sight_of(window)->bits, at, at + n))
+      break;
+  }
+  return seen;
+}
+
+/* The same of a payload that may have extents; limit is not more than it has. */
+static uint64_t region_seen(const struct window *window,
+                            const struct payload *remote, uint64_t limit) {
+  struct payload walk = *remote;
+  uint64_t seen = 0;
+  if (!walk.extents)
+    return shape_seen(window, remote, limit);
+  while (seen < limit) {
+    struct payload here = payload_extent(&walk);
+    uint64_t want = least(limit - seen, here.total - here.done);
+    uint64_t n = shape_seen(window, &here, want);
+    seen += n;
+    walk.done += n;
+    if (n < want)
+      break;
+  }
+  return seen;
 }
 
 static __attribute__((noinline)) int64_t
@@ -240,11 +265,13 @@ region_read(struct lane *lane, const struct window *window,
   if (limit == 0 || remote->done == remote->total ||
       (!remote->extents && region_is_seen(window, remote, limit)))
     return (int64_t)payload_copy(local, remote, limit);
-  uint64_t moved = 0;
-  while (moved < limit && remote->done < remote->total) {
+  uint64_t moved = 0, seen;
+  limit = least(limit, remote->total - remote->done);
+  while (moved < limit) {
+    seen = region_seen(window, remote, limit - moved);
     int64_t n =
-        remote->extents
-            ? region_read_extent(lane, window, remote, local, limit - moved)
+        seen > 0
+            ? (int64_t)payload_copy(local, remote, seen)
             : region_read_unseen(lane, window, remote, local, limit - moved);
     if (n < 0)
       return n;
