@@ -176,7 +176,8 @@ static uint8_t *place_base(const struct perigee_slice *place) {
 static int moves_check_overlaps(struct perigee_session *s,
                                 const struct moves *m, uint32_t first) {
   uint32_t n = m->count - first;
-  struct extent *places = malloc((n + 1) * sizeof *places);
+  struct extent *places =
+      spares_take(&s->engine->spares, (n + 1) * sizeof *places);
   const struct extent *pair[2];
   if (!places)
     return PERIGEE_NO_MEMORY;
@@ -184,10 +185,10 @@ static int moves_check_overlaps(struct perigee_session *s,
     places[i] = m->remote[first + i];
     places[i].base = place_base(&m->list[first + i].remote);
   }
-  int found = extents_overlapping(places, n, pair);
+  int found = extents_overlapping(s->engine, places, n, pair);
   uint64_t a = found == 1 ? (uint64_t)(pair[0] - places) : 0;
   uint64_t b = found == 1 ? (uint64_t)(pair[1] - places) : 0;
-  free(places);
+  spares_give(places);
   if (found != 1)
     return found;
   return fail(s->engine, PERIGEE_INVALID,
@@ -318,12 +319,14 @@ static int64_t items_count_places(struct perigee_session *s,
   return all > UINT32_MAX ? PERIGEE_TOO_LARGE : all;
 }
 
-/* One block for all: with several, the C library gives the memory of long lists
- * back to the system after each transfer. */
-static struct moves *moves_take(uint64_t places) {
+/* One block for all, which is kept for the next transfer or, if it is long, given
+ * back to the system as one. */
+static struct moves *moves_take(struct perigee_engine *engine,
+                                uint64_t places) {
   struct moves *m =
-      malloc(sizeof *m +
-             places * (sizeof *m->move + sizeof *m->remote + sizeof *m->list));
+      spares_take(&engine->spares,
+                  sizeof *m + places * (sizeof *m->move + sizeof *m->remote +
+                                        sizeof *m->list));
   if (!m)
     return NULL;
   *m = (struct moves){.move = (struct place_move *)(void *)(m + 1)};
@@ -370,7 +373,7 @@ int moves_make(struct perigee_session *s, int operation,
   int64_t places = items_count_places(s, list, count);
   if (places < 0)
     return (int)places;
-  struct moves *m = moves_take((uint64_t)places);
+  struct moves *m = moves_take(s->engine, (uint64_t)places);
   if (!m)
     return PERIGEE_NO_MEMORY;
   for (uint32_t i = 0; i < count && status == PERIGEE_OK; i++)
@@ -435,6 +438,14 @@ static struct perigee_slice block_of(const struct perigee_slice *slice,
                                 slice->length};
 }
 
+/* Returns how many slices name n blocks of each slice of a side. Blocks of one
+ * number that lie at one distance from each other take a single one. */
+static uint64_t blocks_room(const struct numbered *b, int side, uint32_t n,
+                            bool by_number) {
+  bool one = by_number && b->side[side].step > 0;
+  return (uint64_t)n * (one ? 1 : b->side[side].count);
+}
+
 /* Names the blocks of one number of all slices of a side. Returns how many
  * slices that takes: one, if they lie at one distance from each other. */
 static uint32_t blocks_of_number(const struct numbered *b, int side,
@@ -495,7 +506,7 @@ static int moves_of_named(struct perigee_session *s, int operation,
                           const struct perigee_slice *remote, uint32_t remotes,
                           struct moves **out) {
   struct spread *spread;
-  struct moves *m = moves_take(remotes);
+  struct moves *m = moves_take(s->engine, remotes);
   if (!m)
     return PERIGEE_NO_MEMORY;
   int status = spread_of_slices(s->engine, local, locals,
@@ -514,8 +525,10 @@ int moves_of_blocks(struct perigee_session *s, int operation,
     return status;
   bool by_number = b->side[LOCAL].count == b->side[REMOTE].count &&
                    b->side[LOCAL].length == b->side[REMOTE].length;
-  uint64_t room = (uint64_t)n * (b->side[LOCAL].count + b->side[REMOTE].count);
-  struct perigee_slice *local = malloc((room + 1) * sizeof *local);
+  uint64_t room = blocks_room(b, LOCAL, n, by_number) +
+                  blocks_room(b, REMOTE, n, by_number);
+  struct perigee_slice *local =
+      spares_take(&s->engine->spares, room * sizeof *local);
   if (!local)
     return PERIGEE_NO_MEMORY;
   uint32_t locals = blocks_name(b, LOCAL, numbers[LOCAL], n, by_number, local);
@@ -523,7 +536,7 @@ int moves_of_blocks(struct perigee_session *s, int operation,
   uint32_t remotes =
       blocks_name(b, REMOTE, numbers[REMOTE], n, by_number, remote);
   status = moves_of_named(s, operation, local, locals, remote, remotes, out);
-  free(local);
+  spares_give(local);
   return status;
 }
 
@@ -559,9 +572,9 @@ void moves_free(struct moves *m) {
   while (m->spreads) {
     struct spread *s = m->spreads;
     m->spreads = s->next;
-    free(s);
+    spares_give(s);
   }
-  free(m);
+  spares_give(m);
 }
 
 /* ---- Payloads ---------------------------------------------------------------- */

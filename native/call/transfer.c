@@ -267,7 +267,7 @@ static __attribute__((noinline)) int transfer_cut(const struct operation *op,
                                                   struct spread **out) {
   const struct place_move *m = &op->prepared->moves->move[op->next];
   return m->plain ? PERIGEE_OK
-                  : spread_cut(m->local, m->begin, m->end,
+                  : spread_cut(op->engine, m->local, m->begin, m->end,
                                op->operation == PERIGEE_OP_READ, out);
 }
 
@@ -484,13 +484,14 @@ static int transfer_start(struct perigee_session *s, int operation,
 static int prepared_make(struct perigee_session *s, int operation,
                          const struct perigee_transfer *list, uint32_t count,
                          struct perigee_prepared **out) {
-  struct perigee_prepared *p = calloc(1, sizeof *p + count * sizeof *list);
+  struct perigee_prepared *p =
+      spares_take(&s->engine->spares, sizeof *p + count * sizeof *list);
   if (!p)
     return PERIGEE_NO_MEMORY;
-  p->session = s;
-  p->operation = (uint8_t)operation;
-  p->count = count;
-  p->posted = -1;
+  *p = (struct perigee_prepared){.session = s,
+                                 .operation = (uint8_t)operation,
+                                 .count = count,
+                                 .posted = -1};
   if (count > 0)
     memcpy(p->list, list, count * sizeof *list);
   *out = p;
@@ -532,7 +533,7 @@ static int listed_prepare(struct perigee_session *s, int operation,
 
 static void listed_free(struct perigee_prepared *p) {
   moves_free(p->moves);
-  free(p);
+  spares_give(p);
 }
 
 /* The post is over: what it used may be used by another. */
@@ -802,5 +803,5 @@ void perigee_prepared_free(struct perigee_prepared *p) {
   if (p->moves)
     moves_free(p->moves);
   free(p->blocks);
-  free(p);
+  spares_give(p);
 }

@@ -12,6 +12,7 @@
 
 #include "base/blocks.h"
 #include "base/budget.h"
+#include "base/spares.h"
 #include "base/spin.h"
 #include "memory/memory.h"
 #include "perigee.h"
@@ -122,6 +123,7 @@ struct perigee_engine {
     char why[REASON]; /* why the fabric could not be had when last tried */
     int64_t until;    /* until then nobody tries again */
   } fabric_looks[TRANSPORTS_MAX];
+  struct spares spares; /* for lists, and transfers that have some */
   uint8_t *scratch; /* copies of typed heads of this poll */
   uint64_t scratch_used;
   struct vault vault;

@@ -402,6 +402,7 @@ void perigee_engine_close(struct perigee_engine *engine) {
   free(engine->by_nonce);
   free(engine->generations);
   free(engine->scratch);
+  spares_close(&engine->spares);
   vault_close(&engine->vault);
   free(engine);
 }

@@ -127,7 +127,8 @@ const struct perigee_slice *list_slices(struct perigee_engine *engine,
                                         const struct perigee_slice *list,
                                         uint32_t *n, int *status);
 /* Returns 1 and two extents that overlap, 0 if there are none, or a status. */
-int extents_overlapping(const struct extent *extents, uint32_t count,
+int extents_overlapping(struct perigee_engine *engine,
+                        const struct extent *extents, uint32_t count,
                         const struct extent *pair[2]);
 /* Checks slices, of which nothing is kept, and makes their spread. */
 int spread_of_slices(struct perigee_engine *engine,
@@ -137,8 +138,9 @@ int spread_of_slices(struct perigee_engine *engine,
 int spread_make(struct perigee_engine *engine, const struct perigee_slice *list,
                 bool written, struct spread **out);
 /* Makes the spread of some of its bytes, at least one. */
-int spread_cut(const struct spread *from, uint64_t begin, uint64_t end,
-               bool written, struct spread **out);
+int spread_cut(struct perigee_engine *engine, const struct spread *from,
+               uint64_t begin, uint64_t end, bool written,
+               struct spread **out);
 void spread_free(struct spread *spread);
 /* The operation owns the spread from here on, until operation_unref. */
 void spread_give(struct operation *op, struct spread *spread);

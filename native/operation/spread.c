@@ -14,8 +14,6 @@
  * compared pair by pair.
  */
 
-#include <stdlib.h>
-
 #include "base/least.h"
 #include "core/region.h"
 #include "operations.h"
@@ -66,9 +64,28 @@ struct rank {
   const struct extent *extent;
 };
 
-static int rank_compare(const void *a, const void *b) {
-  const struct rank *x = a, *y = b;
-  return (x->key > y->key) - (x->key < y->key);
+/* Moves the rank at that place of a heap of n down to where it belongs. */
+static void ranks_sift(struct rank *ranks, uint32_t at, uint32_t n) {
+  struct rank moved = ranks[at];
+  for (uint32_t child; (child = 2 * at + 1) < n; at = child) {
+    child += child + 1 < n && ranks[child + 1].key > ranks[child].key;
+    if (ranks[child].key <= moved.key)
+      break;
+    ranks[at] = ranks[child];
+  }
+  ranks[at] = moved;
+}
+
+/* A heap sort: qsort allocates. */
+static void ranks_order(struct rank *ranks, uint32_t n) {
+  for (uint32_t i = n / 2; i-- > 0;)
+    ranks_sift(ranks, i, n);
+  while (n-- > 1) {
+    struct rank most = ranks[0];
+    ranks[0] = ranks[n];
+    ranks[n] = most;
+    ranks_sift(ranks, 0, n);
+  }
 }
 
 static void ranks_sort(struct rank *ranks, const struct extent *e,
@@ -77,7 +94,7 @@ static void ranks_sort(struct rank *ranks, const struct extent *e,
     uint64_t first = extent_first(&e[i]);
     ranks[i] = (struct rank){stride ? first % stride : first, &e[i]};
   }
-  qsort(ranks, count, sizeof *ranks, rank_compare);
+  ranks_order(ranks, count);
 }
 
 static bool extents_ascend(const struct extent *e, uint32_t count) {
@@ -136,11 +153,11 @@ static bool ranks_overlap(const struct rank *ranks, uint32_t count,
   return false;
 }
 
-int extents_overlapping(const struct extent *e, uint32_t count,
-                        const struct extent *pair[2]) {
+int extents_overlapping(struct perigee_engine *engine, const struct extent *e,
+                        uint32_t count, const struct extent *pair[2]) {
   if (count < 2 || extents_ascend(e, count))
     return 0;
-  struct rank *ranks = malloc(count * sizeof *ranks);
+  struct rank *ranks = spares_take(&engine->spares, count * sizeof *ranks);
   if (!ranks)
     return PERIGEE_NO_MEMORY;
   ranks_sort(ranks, e, count, 0);
@@ -153,7 +170,7 @@ int extents_overlapping(const struct extent *e, uint32_t count,
       ranks_sort(ranks, e, count, 0);
   }
   bool found = !apart && ranks_overlap(ranks, count, pair);
-  free(ranks);
+  spares_give(ranks);
   return found;
 }
 
@@ -292,7 +309,8 @@ static int spread_fill(struct perigee_engine *engine, struct spread *s,
                   "a list of more than 2^40 bytes: slice %u passes that",
                   i + 1);
   }
-  int overlaps = written ? extents_overlapping(s->extents, s->count, pair) : 0;
+  int overlaps =
+      written ? extents_overlapping(engine, s->extents, s->count, pair) : 0;
   return overlaps == 1 ? list_refuse_overlap(engine, list, pair) : overlaps;
 }
 
@@ -327,13 +345,14 @@ int spread_make(struct perigee_engine *engine, const struct perigee_slice *list,
 int spread_of_slices(struct perigee_engine *engine,
                      const struct perigee_slice *slices, uint32_t n,
                      bool written, struct spread **out) {
-  struct spread *s = malloc(sizeof *s + n * sizeof s->extents[0]);
+  struct spread *s =
+      spares_take(&engine->spares, sizeof *s + n * sizeof s->extents[0]);
   if (!s)
     return PERIGEE_NO_MEMORY;
   *s = (struct spread){.written = written};
   int status = spread_fill(engine, s, slices, n, written);
   if (status < 0) {
-    free(s);
+    spares_give(s);
     return status;
   }
   s->payload.memory = slices[0].region->memory;
@@ -345,7 +364,7 @@ int spread_of_slices(struct perigee_engine *engine,
 
 void spread_free(struct spread *s) {
   spread_use(s, (uint32_t)-1);
-  free(s);
+  spares_give(s);
 }
 
 /* ---- A part of one --------------------------------------------------------- */
@@ -379,13 +398,15 @@ static void spread_add_part(struct spread *s, const struct extent *e,
 
 /* A transfer may have as many parts as extents. So each part takes the room and
  * the time of its own extents only. */
-int spread_cut(const struct spread *from, uint64_t begin, uint64_t end,
-               bool written, struct spread **out) {
+int spread_cut(struct perigee_engine *engine, const struct spread *from,
+               uint64_t begin, uint64_t end, bool written,
+               struct spread **out) {
   enum { PIECES = 3 };
   uint64_t first_one = extent_number(from->extents, from->count, begin);
   uint64_t last_one = extent_number(from->extents, from->count, end - 1);
   uint64_t most = PIECES * (last_one - first_one + 1);
-  struct spread *s = malloc(sizeof *s + most * sizeof s->extents[0]);
+  struct spread *s =
+      spares_take(&engine->spares, sizeof *s + most * sizeof s->extents[0]);
   if (!s)
     return PERIGEE_NO_MEMORY;
   *s = (struct spread){.written = written};

@@ -68,10 +68,14 @@ static void loaned(struct pair *p, uint64_t length) {
     until(p, 1, PERIGEE_EVENT_SENT);
 }
 
+enum { PLACES = 96 };
+
 struct scene {
   struct pair p;
   struct perigee_region *here;
-  struct perigee_transfer mapped, asked;
+  struct perigee_transfer mapped, asked, listed;
+  struct perigee_slice from[PLACES], to[PLACES], into[PLACES];
+  struct perigee_prepared *blocks;
 };
 
 static void transfer(struct scene *s, struct perigee_transfer *t) {
@@ -81,6 +85,37 @@ static void transfer(struct scene *s, struct perigee_transfer *t) {
     until(&s->p, 0, PERIGEE_EVENT_DONE);
 }
 
+/* The reply of a call of this length lands in a list. */
+static void listed_call(struct scene *s, const uint8_t *bytes) {
+  struct perigee_message m = {.method = 1,
+                              .head = bytes,
+                              .length = PLACES,
+                              .into = perigee_list(s->into, PLACES),
+                              .timeout = 1000 * MS};
+  assert_true(perigee_call(s->p.session[0], &m) >= 0);
+  struct perigee_event e = until(&s->p, 1, PERIGEE_EVENT_REQUEST);
+  struct perigee_message r = {.head = e.pointer, .length = e.length};
+  bool sent = perigee_reply(s->p.engine[1], e.operation, &r) == 1;
+  e = until(&s->p, 0, PERIGEE_EVENT_REPLY);
+  assert_int_equal(e.slice, PLACES);
+  if (sent)
+    until(&s->p, 1, PERIGEE_EVENT_SENT);
+}
+
+static void numbered(struct scene *s) {
+  static const uint32_t from[] = {1, 0}, to[] = {0, 1};
+  int op = perigee_post_blocks(s->blocks, from, to, 2, -1);
+  assert_true(op >= 0);
+  if (op != PERIGEE_INLINE)
+    until(&s->p, 0, PERIGEE_EVENT_DONE);
+}
+
+static void round_of_lists(struct scene *s, const uint8_t *bytes) {
+  transfer(s, &s->listed);
+  listed_call(s, bytes);
+  numbered(s);
+}
+
 static void round_of_all(struct scene *s, const uint8_t *bytes) {
   call(&s->p, bytes, 64);
   call(&s->p, bytes, LARGE);
@@ -88,12 +123,30 @@ static void round_of_all(struct scene *s, const uint8_t *bytes) {
   loaned(&s->p, LARGE);
   transfer(s, &s->mapped);
   transfer(s, &s->asked);
+  round_of_lists(s, bytes);
 }
 
 static struct perigee_remote *find(struct pair *p, const char *name) {
   assert_true(perigee_lookup(p->session[0], name, -1) >= 0);
   struct perigee_event e = until(p, 0, PERIGEE_EVENT_DONE);
   return (struct perigee_remote *)(uintptr_t)e.pointer;
+}
+
+/* Places that lie in no order, of two blocks each. */
+static void open_lists(struct scene *s) {
+  for (uint32_t i = 0; i < PLACES; i++) {
+    uint64_t at = (uint64_t)(i * 7 % PLACES) * 512;
+    s->from[i] = (struct perigee_slice){{s->here}, at, 64, 2, 128};
+    s->to[i] = (struct perigee_slice){
+        .offset = at + 256, .length = 64, .count = 2, .stride = 128};
+    s->to[i].remote = s->mapped.remote.remote;
+    s->into[i] = (struct perigee_slice){{s->here}, at + 384, 1, 1, 1};
+  }
+  s->listed.local = perigee_list(s->from, PLACES);
+  s->listed.remote = perigee_list(s->to, PLACES);
+  assert_int_equal(perigee_prepare(s->p.session[0], PERIGEE_OP_WRITE,
+                                   &s->listed, 1, 0, &s->blocks),
+                   0);
 }
 
 static void open_scene(struct scene *s, void *state, uint8_t *memory) {
@@ -109,6 +162,7 @@ static void open_scene(struct scene *s, void *state, uint8_t *memory) {
       (struct perigee_slice){.length = LARGE, .count = 1, .stride = LARGE};
   s->mapped.remote.remote = find(&s->p, "mapped");
   s->asked.remote.remote = find(&s->p, "asked");
+  open_lists(s);
 }
 
 static void operations_allocate_nothing(void **state) {
