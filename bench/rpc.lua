@@ -16,7 +16,7 @@ local trouble = require "bench.lib.trouble"
 
 local PIPELINED_SECONDS, PIPELINED_WINDOW = 5, 64
 local PIPELINED_MOST = 2 ^ 26 -- bytes under way
-local LOAN_LEAST = 64
+local LOAN_LEAST, PAGE = 64, 4096
 -- a long payload, and how many of them for a rate
 local LONG, RATE_DEPTH = 2 ^ 16, 4
 
@@ -26,7 +26,7 @@ local function command_line()
     description = "Latency and bandwidth of calls, next to their floor.",
     modes = { "typed", "raw", "inplace", "loan", "pipelined", "connect",
               "sleeping", "beside", "idle", "memory", "allocations", "loaded",
-              "cut", "restart" },
+              "cut", "restart", "landings" },
     default = { "typed", "raw", "inplace", "loan", "pipelined", "connect",
                 "sleeping", "beside", "idle" },
   }
@@ -34,6 +34,8 @@ local function command_line()
     :convert(options.whole)
   parser:option("--sessions", "Sessions between the two; all but one idle.")
     :convert(options.whole):default "1"
+  parser:option("--landings", "Places in which a reply lands (landings).")
+    :convert(options.whole):default "256"
   parser:option("--load", "Bytes of the transfer beside which loaded calls.")
     :convert(options.size):default "1G"
   parser:flag("--into", "Inplace calls with `into`: a third copy.")
@@ -121,8 +123,22 @@ local function measure_loan(run, size)
                         not run.given.no_floor and least_round or nil)
 end
 
+-- Its floor is the same reply in one place.
+local function measure_landings(run, size)
+  local given = run.given
+  local one = calls.landed(run.proxy, size, 1, run.engine)
+  local row = { mode = "landings", size = size, window = 1,
+                places = given.landings, sessions = given.sessions }
+  local function one_round(seconds)
+    return { ["one landing"] = rounds.round(one, seconds).histogram }
+  end
+  return rounds.measure(row, given, calls.landed(run.proxy, size,
+    given.landings, run.engine), not given.no_floor and one_round or nil)
+end
+
 local function fits(given, mode, size)
   if mode == "loan" then return size >= LOAN_LEAST end
+  if mode == "landings" then return size % (given.landings * PAGE) == 0 end
   if mode ~= "pipelined" then return true end
   return size * (given.window or PIPELINED_WINDOW) <= PIPELINED_MOST
 end
@@ -130,12 +146,14 @@ end
 local function sizes_of(given, mode)
   if MODES[mode] and MODES[mode].sizes then return MODES[mode].sizes end
   if mode == "pipelined" and not given.sizes_given then return { 64 } end
+  if mode == "landings" and not given.sizes_given then return { 2 ^ 22 } end
   return given.sizes
 end
 
 local function measure(run, mode, size)
   if mode == "pipelined" then return measure_pipelined(run, size) end
   if mode == "loan" then return measure_loan(run, size) end
+  if mode == "landings" then return measure_landings(run, size) end
   return measure_echo(run, mode, size)
 end
 

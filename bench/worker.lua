@@ -52,12 +52,25 @@ local function posts()
   return { made, found }
 end
 
+-- Replies of mode landings: private memory, whose stamps are of a round.
+local pages
+
+local function renew(length, round)
+  if not pages or pages.length ~= length then
+    pages = assert(engines[1]:alloc(length, { access = "" })):slice():fill(1)
+  end
+  payload.stamp(pages.pointer, length, round)
+  return true
+end
+
 local service = {
   name = "bench", version = 1,
   methods = {
     add = stamped(function(a, b) return a + b end),
     echo = { raw = true, stamped(function(request) return request end) },
     copy = { raw = true, inplace = true, stamped(copy) },
+    renew = renew,
+    pages = { raw = true, function() return pages end },
     timed = { raw = true, inplace = true, calls.timed },
     wrong = function() return wrong + missing end,
     posts = posts,

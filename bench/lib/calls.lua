@@ -4,12 +4,13 @@
 -- for one call at a time, or the two functions submit(i) --> future and
 -- settle(i, future) for the slots of a window. Every reply is checked.
 
+local bit = require "bit"
 local ffi = require "ffi"
 local payload = require "bench.lib.payload"
 local process = require "bench.lib.process"
 
 local stamp, check, same = payload.stamp, payload.check, payload.same
-local wrong, now = payload.wrong, process.now
+local wrong, now, PAGE = payload.wrong, process.now, payload.PAGE
 
 local M = {}
 
@@ -195,6 +196,47 @@ function M.raw(proxy, size, engine)
       n = n + 1
     until n >= capacity or ended >= until_ns
     if not same(target, source, size) then wrong "raw" end
+    return n
+  end
+end
+
+-- landings: a short request whose reply lands in private memory: in so many
+-- places, each as far from the next as it is long, or in one.
+function M.landed(proxy, size, places, engine)
+  local part, list = size / places, {}
+  local region = assert(engine:alloc(2 * size, { access = "" }))
+  ffi.fill(region.pointer, region.length, 1)
+  for i = 1, places do
+    list[i] = region:slice(2 * (i - 1) * part, part)
+  end
+  local fast = proxy:with { into = places > 1 and list or list[1] }
+  local function bad(round)
+    local wrongs, offset = 0, round % PAGE
+    for i = 0, size / PAGE - 1 do
+      local at = i * PAGE + offset
+      local place = math.floor(at / part)
+      wrongs = wrongs + bit.bxor(list[place + 1].pointer[at - place * part],
+                                 bit.band(round + i, 255))
+    end
+    return wrongs ~= 0
+  end
+  local round = 0
+  return function(samples, capacity, until_ns)
+    local n, ended = 0
+    repeat
+      round = round + 1
+      local fine, err = proxy:renew(size, round)
+      if not fine then wrong("landings", err) end
+      local begin = now()
+      local filled
+      filled, err = fast:pages "x"
+      ended = now()
+      if not filled or filled.length ~= size or bad(round) then
+        wrong("landings", err)
+      end
+      samples[n] = ended - begin
+      n = n + 1
+    until n >= capacity or ended >= until_ns
     return n
   end
 end

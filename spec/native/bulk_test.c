@@ -2,7 +2,7 @@
  *
  * bulk_test.c - large copies have every byte, and touch none beside theirs,
  * whatever way they take: small, tried, and streamed, from and to any offset in
- * a line.
+ * a line; one piece, or blocks of which several are copied at a time.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -98,11 +98,109 @@ static void pieces_that_the_tries_use_up(void **state) {
   }
 }
 
+/* ---- Blocks that are part of a long payload --------------------------------- */
+
+enum { LONG = 17 << 20, GAP = 192, EXTENTS = 7 };
+
+/* Copies all in pieces, as a poll does, and compares it with what `at` says of
+ * each byte: where it belongs. */
+static void moves(struct payload *into, const uint8_t *begin, uint64_t room,
+                  uint64_t (*at)(const struct payload *, uint64_t)) {
+  uint8_t *bytes = malloc(into->total), *map = calloc(1, room);
+  struct payload whole;
+  assert_true(bytes && map);
+  for (uint64_t i = 0; i < into->total; i++)
+    bytes[i] = (uint8_t)(i * 7 + i / 251);
+  payload_bytes(&whole, bytes, into->total);
+  while (into->done < into->total)
+    assert_true(payload_copy(into, &whole, 100001 + into->done % 70) > 0);
+  for (uint64_t i = 0; i < into->total; i++) {
+    uint64_t place = at(into, i);
+    map[place] = 1;
+    if (begin[place] != bytes[i])
+      fail_msg("byte %llu is another", (unsigned long long)i);
+  }
+  for (uint64_t i = 0; i < room; i++)
+    if (!map[i] && begin[i] != MARK)
+      fail_msg("byte %llu was touched", (unsigned long long)i);
+  free(map);
+  free(bytes);
+}
+
+static uint64_t shape_at(const struct payload *p, uint64_t i) {
+  return i / p->block * p->stride + i % p->block;
+}
+
+static void shapes_of_long_payloads(void **state) {
+  static const uint64_t blocks[] = {4096, 4099, 16384, 70001};
+  (void)state;
+  for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++) {
+    uint64_t block = blocks[i], count = LONG / block + 1;
+    uint64_t stride = block + GAP + i, room = count * stride;
+    uint8_t *memory = malloc(room);
+    assert_non_null(memory);
+    memset(memory, MARK, room);
+    struct payload p = {.memory = &memory_host,
+                        .base = memory,
+                        .block = block,
+                        .count = count,
+                        .stride = stride,
+                        .total = block * count};
+    moves(&p, memory, room, shape_at);
+    free(memory);
+  }
+}
+
+static uint64_t extents_at(const struct payload *p, uint64_t i) {
+  const struct extent *e = &p->extents[extent_number(p->extents, p->count, i)];
+  uint64_t within = i - e->begin;
+  return (uint64_t)(e->base - p->base) + within / e->block * e->stride +
+         within % e->block;
+}
+
+/* Of several lengths, some of one block, some of many, in no order. */
+static void extents_of_long_payloads(void **state) {
+  static const uint64_t blocks[EXTENTS] = {5000, 4096,  100,  1 << 20,
+                                           7001, 40000, 16384};
+  enum { ALL = 80 * EXTENTS };
+  static struct extent extents[ALL];
+  uint64_t total = 0, room = 0;
+  (void)state;
+  for (uint64_t i = 0; i < ALL; i++) {
+    uint64_t block = blocks[i % EXTENTS], count = i % 3 ? 1 : 1 + i % 5;
+    extents[i] = (struct extent){.block = block,
+                                 .count = count,
+                                 .stride = count > 1 ? block + GAP : block,
+                                 .begin = total};
+    total += block * count;
+    room += count * (block + GAP) + i % 64;
+  }
+  uint8_t *memory = malloc(room), *next = memory;
+  assert_non_null(memory);
+  memset(memory, MARK, room);
+  for (uint64_t i = 0; i < ALL; i++) {
+    struct extent *e = &extents[i * 3 % ALL];
+    e->base = next;
+    next += e->count * (e->block + GAP) + i % 64 * (i < ALL / 2);
+  }
+  struct payload p = {.memory = &memory_host,
+                      .base = memory,
+                      .block = total / ALL,
+                      .count = ALL,
+                      .total = total,
+                      .extents = extents};
+  assert_true(total >= LONG);
+  moves(&p, memory, room, extents_at);
+  free(memory);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(pieces_that_the_tries_use_up, open_memory,
                                       close_memory),
       cmocka_unit_test_setup_teardown(every_way, open_memory, close_memory),
+      cmocka_unit_test(shapes_of_long_payloads),
+      cmocka_unit_test(extents_of_long_payloads),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
