@@ -7,12 +7,14 @@ local calls = require "bench.lib.calls"
 local ffi = require "ffi"
 local payload = require "bench.lib.payload"
 local perigee = require "perigee"
+local process = require "bench.lib.process"
 local rounds = require "bench.lib.rounds"
 local statistics = require "bench.lib.statistics"
 
 local M = {}
 
 local LONG = 600 -- seconds that one operation may take
+local now = process.now
 local words_t = ffi.typeof "int32_t *"
 
 -- Fills a slice with words that follow from the seed and where they are.
@@ -50,9 +52,11 @@ local function submitter(self, plan, mode)
   local prepared = mode:match "^prepared_(.*)$"
   for k = 0, plan.lists - 1 do
     local list = specs(self, plan, reads, k)
-    if prepared then
-      local transfer = self.session["prepare_" .. prepared](self.session, list)
-      posts[k] = function() return transfer:post() end
+    if prepared or plan.numbers then
+      local way = "prepare_" .. (prepared or mode)
+      local transfer = assert(self.session[way](self.session, list))
+      local blocks = plan.numbers and { from = plan.numbers, to = plan.numbers }
+      posts[k] = function() return transfer:post(blocks) end
     else
       local submit = self.session[mode]
       posts[k] = function() return submit(self.session, list) end
@@ -69,6 +73,21 @@ end
 local function wait(future)
   local fine, err = future:wait()
   if not fine then payload.wrong("transfer", err) end
+end
+
+-- The step of rows that measure how long a post takes.
+local function post_by_post(submit)
+  return function(samples, capacity, until_ns)
+    local first, n, at = now(), 0
+    repeat
+      at = now()
+      local future = submit()
+      samples[n] = now() - at
+      wait(future)
+      n, at = n + 1, now()
+    until n >= capacity or at >= until_ns
+    return n, at - first
+  end
 end
 
 local function whole(self, kind, span)
@@ -122,9 +141,10 @@ function M.measure(self, plan, mode, given, ready)
     pattern(self.here:slice(0, plan.span), self.seed)
   end
   local submit = submitter(self, plan, mode)
-  local step = calls.windowed(given.window, submit, function(_, future)
-    wait(future)
-  end)
+  local step = plan.posts and post_by_post(submit)
+    or calls.windowed(given.window, submit, function(_, future)
+      wait(future)
+    end)
   ready()
   local one = timed(given, step)
   if not reads then whole(self, "read", plan.span) end

@@ -11,6 +11,9 @@
 --             { offset, length, count, stride }
 --   layout    nil, or the block and the dims of perigee.layout that tell the
 --             same pieces, which are one transfer then
+--   numbers   nil, or as many numbers of blocks of that layout, in no order,
+--             by which it is posted
+--   posts     the time of posting is what is measured, not that of the transfer
 
 local M = {}
 
@@ -77,24 +80,47 @@ local function contiguous(kv)
   return { { 0, kv.layers * kv.blocks * kv.block } }
 end
 
-local PLANS = { { "kv contiguous", contiguous }, { "kv strided", strided },
-                { "kv list", one_list }, { "kv layout", strided } }
+local PLANS = {
+  { "kv contiguous", contiguous }, { "kv strided", strided },
+  { "kv list", one_list }, { "kv layout", strided, own = true },
+  { "kv numbers", strided, own = true, numbers = true },
+  { "kv layout post", strided, own = true, posts = true },
+  { "kv numbers post", strided, own = true, numbers = true, posts = true },
+}
+local MOST_NUMBERS = 4096 -- of one post
 
---- The plans. own: also that of a layout, which others do not have.
+-- All numbers below n, in the same order in each run.
+local function shuffled(n)
+  local list, state = {}, 1
+  for i = 1, n do
+    state = state * 16807 % (2 ^ 31 - 1)
+    local at = state % i + 1
+    list[i] = list[at]
+    list[at] = i - 1
+  end
+  return list
+end
+
+local function is_there(one, kv, own)
+  return not one.own or own and (not one.numbers or kv.blocks <= MOST_NUMBERS)
+end
+
+--- The plans. own: also those of a layout, which others do not have.
 function M.kv(kv, own)
   local plans = {}
-  for i = 1, own and #PLANS or #PLANS - 1 do
-    local one = PLANS[i]
-    plans[i] = {
-      layout = i == #PLANS and {
+  for _, one in ipairs(PLANS) do
+    plans[#plans + 1] = is_there(one, kv, own) and {
+      layout = one.own and {
         block = kv.block,
         dims = { { kv.layers, kv.blocks * kv.stride },
                  { kv.blocks, kv.stride } } } or nil,
+      numbers = one.numbers and shuffled(kv.blocks) or nil,
+      posts = one.posts,
       name = one[1], bytes = kv.layers * kv.blocks * kv.block, lists = 1,
       span = kv.layers * kv.blocks * kv.stride, size = kv.block,
       batch = one[2] == one_list and kv.layers * kv.blocks or kv.layers,
       of = function() return one[2](kv) end,
-    }
+    } or nil
   end
   return plans
 end
@@ -125,7 +151,7 @@ end
 -- p50 the table keeps.
 function M.compare(kept, plan, row)
   if plan.name == "kv contiguous" then kept.contiguous = row.p50_us end
-  if not plan.name then return end
+  if not plan.name or plan.posts then return end
   row.floor_p50_us = kept.contiguous
   row.ratio = row.p50_us / kept.contiguous
 end
