@@ -260,7 +260,7 @@ static bool transfer_take_copies(struct operation *op) {
   return true;
 }
 
-static const struct operation_class listed_class;
+static const struct operation_class transfer_class, listed_class;
 
 /* Makes the spread of the local bytes of a move, if no slice names them. */
 static __attribute__((noinline)) int transfer_cut(const struct operation *op,
@@ -289,11 +289,22 @@ static int transfer_leave_to_owner(struct operation *op,
   return status < 0 ? status : 1;
 }
 
-static inline int transfer_payloads(struct operation *op,
-                                    const struct perigee_transfer *item) {
-  if (UNLIKELY(op->class == &listed_class))
+static __attribute__((noinline)) int
+transfer_payloads_of_many(struct operation *op,
+                          const struct perigee_transfer *item) {
+  if (op->class == &listed_class)
     return move_payloads(op->session, op->operation, op->prepared->moves,
                          op->next, &op->remote, &op->local);
+  int status =
+      item_check(op->session, op->operation, item, &op->remote, &op->local);
+  op->remote.vast = op->local.vast = true;
+  return status;
+}
+
+static inline int transfer_payloads(struct operation *op,
+                                    const struct perigee_transfer *item) {
+  if (UNLIKELY(op->class != &transfer_class))
+    return transfer_payloads_of_many(op, item);
   return item_check(op->session, op->operation, item, &op->remote, &op->local);
 }
 
@@ -404,7 +415,42 @@ static const struct operation_class transfer_class = {
     .still = transfer_still,
     .over = transfer_over};
 
+/* A batch of BULK_VAST bytes and more. */
+static const struct operation_class vast_class = {.name = "long transfer",
+                                                  .kind = OP_TRANSFER,
+                                                  .event = PERIGEE_EVENT_DONE,
+                                                  .step = transfer_step,
+                                                  .late = operation_late,
+                                                  .stop = operation_finish,
+                                                  .given = operation_given,
+                                                  .told = transfer_told,
+                                                  .publish = transfer_publish,
+                                                  .child = transfer_child,
+                                                  .untold = transfer_untold,
+                                                  .recall = transfer_recall,
+                                                  .still = transfer_still,
+                                                  .over = transfer_over};
+
 /* ---- Submitting --------------------------------------------------------- */
+
+static const struct operation_class *
+batch_class(const struct perigee_transfer *list, uint32_t count) {
+  uint64_t bytes = 0;
+  for (uint32_t i = 0; i < count && bytes < BULK_VAST; i++)
+    bytes += list[i].local.length * list[i].local.count;
+  return bytes < BULK_VAST ? &transfer_class : &vast_class;
+}
+
+/* A batch is checked completely before any item moves. */
+static __attribute__((noinline)) int
+batch_check(struct perigee_session *s, int operation,
+            const struct perigee_transfer *list, uint32_t count,
+            const struct operation_class **class) {
+  int status = items_check(s, operation, list, count);
+  if (status == PERIGEE_OK)
+    *class = batch_class(list, count);
+  return status;
+}
 
 static inline __attribute__((always_inline)) int
 transfer_queue(struct perigee_session *s, const struct operation_class *class,
@@ -463,8 +509,9 @@ static int transfer_start(struct perigee_session *s, int operation,
                           const struct perigee_transfer *list, uint32_t count,
                           uint64_t immediate, int64_t timeout,
                           struct perigee_prepared *prepared) {
-  /* A batch is checked completely before any item moves. */
-  int status = count > 1 ? items_check(s, operation, list, count) : PERIGEE_OK;
+  const struct operation_class *class = &transfer_class;
+  int status =
+      count > 1 ? batch_check(s, operation, list, count, &class) : PERIGEE_OK;
   if (status < 0)
     return status;
   int64_t done = transfer_at_once(s, operation, list, count);
@@ -475,8 +522,8 @@ static int transfer_start(struct perigee_session *s, int operation,
     transfer_count(s, operation, list, count);
     return PERIGEE_INLINE;
   }
-  return transfer_queue(s, &transfer_class, operation, list, count, immediate,
-                        timeout, prepared, (uint32_t)done);
+  return transfer_queue(s, class, operation, list, count, immediate, timeout,
+                        prepared, (uint32_t)done);
 }
 
 /* ---- With lists ---------------------------------------------------------- */

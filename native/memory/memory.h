@@ -197,6 +197,8 @@ struct area {
  * faster way, which is tried anew after each BULK_TRY bytes; pieces shorter than
  * BULK_PIECE are not. */
 enum { BULK_LEAST = 512 << 10, BULK_TRY = 1 << 20, BULK_PIECE = 64 << 10 };
+/* From here on they are not tried: caches do not keep as much. */
+enum { BULK_VAST = 16 << 20 };
 enum bulk_way { BULK_UNKNOWN, BULK_CACHED, BULK_STREAMED };
 
 /* Copies n bytes, at least 64, past the caches: as bulk_copy, a later release
@@ -270,6 +272,7 @@ struct payload {
   struct copies *copies;
   int64_t delayed_until; /* set by injected faults */
   uint8_t way;           /* enum bulk_way, of what is copied into it now */
+  bool vast; /* part of BULK_VAST bytes and more, which leave the caches */
 };
 
 void payload_bytes(struct payload *payload, const void *bytes, uint64_t length);

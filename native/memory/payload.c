@@ -16,17 +16,17 @@
  * this core's caches have the line, an ordinary store is the faster one, and so
  * are later loads.
  *
- * HUGE bytes and more leave the caches anyway. For less, nobody here knows who
- * has the lines: a piece is copied in each way, and the rest is streamed if
+ * BULK_VAST bytes and more leave the caches anyway. For less, nobody here knows
+ * who has the lines: a piece is copied in each way, and the rest is streamed if
  * that took less than half the time. Among lines of this core it takes longer,
  * among those of another one a third of the time or less
  * (bench/history/tried.md).
  *
  * Memory is read fast only once the processor has seen a run of lines: it then
- * asks for lines ahead, which it does anew for each run. So long blocks of HUGE
- * bytes are copied several at a time, some lines of each in turn. */
+ * asks for lines ahead, which it does anew for each run. So long blocks of
+ * BULK_VAST bytes are copied several at a time, some lines of each in turn. */
 
-enum { LINE = 64, TRIED = 32 << 10, HUGE = 16 << 20 };
+enum { LINE = 64, TRIED = 32 << 10 };
 /* Blocks that are copied at a time, and the most bytes of each; its bytes in
  * one turn. */
 enum { BUNDLE = 8, BUNDLE_MOST = 32 << 10, BUNDLE_TURN = 256 };
@@ -148,7 +148,7 @@ _Static_assert(2 * TRIED <= BULK_PIECE, "a piece is long enough");
 
 void bulk_copy_large(uint8_t *to, const uint8_t *from, uint64_t n,
                      uint64_t total, uint8_t *way) {
-  if (total >= HUGE)
+  if (total >= BULK_VAST)
     *way = BULK_STREAMED;
   if (*way == BULK_UNKNOWN) {
     *way = bulk_try_both(to, from) ? BULK_STREAMED : BULK_CACHED;
@@ -441,7 +441,7 @@ static __attribute__((noinline)) uint64_t
 payload_copy_apart(struct payload *to, const struct payload *from,
                    uint64_t rest) {
   struct bundle blocks, *bundle = NULL;
-  if (to->total >= HUGE) {
+  if (to->total >= BULK_VAST || to->vast) {
     blocks.n = blocks.count = 0;
     bundle = &blocks;
     bulk_fence();

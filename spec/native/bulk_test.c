@@ -131,11 +131,11 @@ static uint64_t shape_at(const struct payload *p, uint64_t i) {
   return i / p->block * p->stride + i % p->block;
 }
 
-static void shapes_of_long_payloads(void **state) {
+/* vast: they are parts of a long batch, and short themselves. */
+static void shapes_of(uint64_t bytes, bool vast) {
   static const uint64_t blocks[] = {4096, 4099, 16384, 70001};
-  (void)state;
   for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++) {
-    uint64_t block = blocks[i], count = LONG / block + 1;
+    uint64_t block = blocks[i], count = bytes / block + 1;
     uint64_t stride = block + GAP + i, room = count * stride;
     uint8_t *memory = malloc(room);
     assert_non_null(memory);
@@ -145,10 +145,21 @@ static void shapes_of_long_payloads(void **state) {
                         .block = block,
                         .count = count,
                         .stride = stride,
-                        .total = block * count};
+                        .total = block * count,
+                        .vast = vast};
     moves(&p, memory, room, shape_at);
     free(memory);
   }
+}
+
+static void shapes_of_long_payloads(void **state) {
+  (void)state;
+  shapes_of(LONG, false);
+}
+
+static void shapes_of_long_batches(void **state) {
+  (void)state;
+  shapes_of(LONG / 16, true);
 }
 
 static uint64_t extents_at(const struct payload *p, uint64_t i) {
@@ -200,6 +211,7 @@ int main(void) {
                                       close_memory),
       cmocka_unit_test_setup_teardown(every_way, open_memory, close_memory),
       cmocka_unit_test(shapes_of_long_payloads),
+      cmocka_unit_test(shapes_of_long_batches),
       cmocka_unit_test(extents_of_long_payloads),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
