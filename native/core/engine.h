@@ -124,7 +124,7 @@ struct perigee_engine {
     int64_t until;    /* until then nobody tries again */
   } fabric_looks[TRANSPORTS_MAX];
   struct spares spares; /* for lists, and transfers that have some */
-  uint8_t *scratch; /* copies of typed heads of this poll */
+  uint8_t *scratch;     /* copies of typed heads of this poll */
   uint64_t scratch_used;
   struct vault vault;
   struct secret *secret; /* in the vault */

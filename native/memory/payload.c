@@ -201,8 +201,8 @@ void payload_bytes(struct payload *p, const void *bytes, uint64_t length) {
 
 /* ---- Extents -------------------------------------------------------------- */
 
-static bool extent_has(const struct extent *extents, uint64_t count,
-                       uint64_t i, uint64_t at) {
+static bool extent_has(const struct extent *extents, uint64_t count, uint64_t i,
+                       uint64_t at) {
   return extents[i].begin <= at &&
          (i + 1 == count || extents[i + 1].begin > at);
 }

@@ -139,8 +139,7 @@ int spread_make(struct perigee_engine *engine, const struct perigee_slice *list,
                 bool written, struct spread **out);
 /* Makes the spread of some of its bytes, at least one. */
 int spread_cut(struct perigee_engine *engine, const struct spread *from,
-               uint64_t begin, uint64_t end, bool written,
-               struct spread **out);
+               uint64_t begin, uint64_t end, bool written, struct spread **out);
 void spread_free(struct spread *spread);
 /* The operation owns the spread from here on, until operation_unref. */
 void spread_give(struct operation *op, struct spread *spread);

@@ -269,10 +269,9 @@ region_read(struct lane *lane, const struct window *window,
   limit = least(limit, remote->total - remote->done);
   while (moved < limit) {
     seen = region_seen(window, remote, limit - moved);
-    int64_t n =
-        seen > 0
-            ? (int64_t)payload_copy(local, remote, seen)
-            : region_read_unseen(lane, window, remote, local, limit - moved);
+    int64_t n = seen > 0 ? (int64_t)payload_copy(local, remote, seen)
+                         : region_read_unseen(lane, window, remote, local,
+                                              limit - moved);
     if (n < 0)
       return n;
     moved += (uint64_t)n;
