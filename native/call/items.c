@@ -338,20 +338,20 @@ static struct moves *moves_take(struct perigee_engine *engine,
 /* Of all regions of local memory: uses them (1), or not any more (-1). */
 static void moves_hold(struct moves *m, int by) {
   for (struct spread *s = m->spreads; s; s = s->next)
-    for (uint32_t i = 0; i < s->count; i++)
+    for (uint32_t i = 0; i < spread_regions(s); i++)
       CONTAINER(s->extents[i].area, struct perigee_region, area)->users +=
           (uint32_t)by;
 }
 
 static void moves_keep_handles(struct moves *m) {
   for (struct spread *s = m->spreads; s; s = s->next)
-    for (uint32_t i = 0; i < s->count; i++)
+    for (uint32_t i = 0; i < spread_regions(s); i++)
       region_keep(CONTAINER(s->extents[i].area, struct perigee_region, area));
 }
 
 static void moves_drop_handles(struct moves *m) {
   for (struct spread *s = m->spreads; s; s = s->next)
-    for (uint32_t i = 0; i < s->count; i++)
+    for (uint32_t i = 0; i < spread_regions(s); i++)
       region_drop(CONTAINER(s->extents[i].area, struct perigee_region, area));
 }
 
@@ -552,7 +552,7 @@ void moves_unuse(struct moves *m) {
 
 bool moves_are_stale(const struct moves *m) {
   for (const struct spread *s = m->spreads; s; s = s->next)
-    for (uint32_t i = 0; i < s->count; i++)
+    for (uint32_t i = 0; i < spread_regions(s); i++)
       if (CONTAINER(s->extents[i].area, struct perigee_region, area)->closed)
         return true;
   return false;

@@ -118,6 +118,12 @@ struct spread {
   struct extent extents[];
 };
 
+/* Returns how many of its extents tell of all its regions: the first, if they are
+ * in one. */
+static inline uint32_t spread_regions(const struct spread *spread) {
+  return spread->payload.area && spread->count > 1 ? 1 : spread->count;
+}
+
 static inline bool slice_is_list(const struct perigee_slice *slice) {
   return slice->count >= PERIGEE_LIST;
 }

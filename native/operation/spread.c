@@ -315,7 +315,7 @@ static int spread_fill(struct perigee_engine *engine, struct spread *s,
 }
 
 static void spread_use(struct spread *s, uint32_t by) {
-  for (uint32_t i = 0; i < s->count; i++)
+  for (uint32_t i = 0; i < spread_regions(s); i++)
     CONTAINER(s->extents[i].area, struct perigee_region, area)->users += by;
 }
 
