@@ -104,12 +104,27 @@ void bulk_stream(uint8_t *to, const uint8_t *from, uint64_t n) {
   bulk_fence();
 }
 
-/* Copies the blocks that were added. */
-static void bundle_end(struct bundle *b) {
+/* Copies the blocks that were added, by stores of 16 bytes or of 32. */
+static void bundle_end_16(const struct bundle *b) {
   for (uint64_t at = 0; at < b->n; at += BUNDLE_TURN)
     for (uint32_t i = 0; i < b->count; i++)
-      bulk_lines(b->block[i].to + at, b->block[i].from + at,
-                 least(BUNDLE_TURN, b->n - at));
+      bulk_lines_16(b->block[i].to + at, b->block[i].from + at,
+                    least(BUNDLE_TURN, b->n - at));
+}
+
+__attribute__((target("avx"))) static void
+bundle_end_32(const struct bundle *b) {
+  for (uint64_t at = 0; at < b->n; at += BUNDLE_TURN)
+    for (uint32_t i = 0; i < b->count; i++)
+      bulk_lines_32(b->block[i].to + at, b->block[i].from + at,
+                    least(BUNDLE_TURN, b->n - at));
+}
+
+static void bundle_end(struct bundle *b) {
+  if (__builtin_cpu_supports("avx"))
+    bundle_end_32(b);
+  else
+    bundle_end_16(b);
   b->count = 0;
 }
 
