@@ -223,6 +223,7 @@ struct session_peer {
   struct hello hello;
   struct terms terms;
   char address[ADDRESS_TEXT]; /* over TCP: of the other end */
+  char name[TERMS_NAME];      /* told since the handshake (session_named) */
 };
 
 /* peer.c: over Unix sockets, the peer's process. */

@@ -35,6 +35,7 @@
 #include "core/lock.h"
 #include "core/pool.h"
 #include "host/adopted.h"
+#include "host/name.h"
 #include "net/address.h"
 #include "operation/loan.h"
 #include "sessions.h"
@@ -271,6 +272,16 @@ uint32_t perigee_session_id(const struct perigee_session *session) {
   return session->id;
 }
 
+void session_named(struct perigee_session *s, const char *name,
+                   uint64_t length) {
+  char text[TERMS_NAME];
+  if (length > PERIGEE_NAME_MAX)
+    return;
+  snprintf(text, sizeof text, "%.*s", (int)length, name);
+  if (strlen(text) == length && name_is_valid(text))
+    memcpy(s->peer.name, text, sizeof text);
+}
+
 static void session_describe(const struct perigee_session *s,
                              struct perigee_session_info *info) {
   const struct perigee_options *o = &s->engine->options;
@@ -309,7 +320,8 @@ static void session_describe(const struct perigee_session *s,
       .lanes = lanes_told(s),
       .address = s->target.address,
       .peer = s->peer.address,
-      .reason = s->texts.reason};
+      .reason = s->texts.reason,
+      .name = *s->peer.terms.name ? s->peer.terms.name : s->peer.name};
   if (s->lane)
     info->pull = lane_pulls(s->lane);
   struct lane_facts *facts = &s->engine->facts;

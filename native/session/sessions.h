@@ -330,6 +330,9 @@ extern const struct operation_class connect_class;
 struct perigee_session *session_new(struct perigee_engine *, int fd);
 /* Returns NULL if the session does not exist any more. */
 struct perigee_session *session_by_id(struct perigee_engine *, uint32_t id);
+/* The peer has said by what name others find it; what can be no agent's name is
+ * passed over. The name of the handshake, which the peer goes by, comes first. */
+void session_named(struct perigee_session *, const char *name, uint64_t length);
 /* Steps of its life: the handshake begins; both sides are ready. */
 void session_begun(struct perigee_session *session);
 void session_opened(struct perigee_session *session);

@@ -35,7 +35,7 @@
  * header it was built with, and with an older one:
  *  - No function changes its meaning; what has to change gets a new name.
  *  - perigee_options, perigee_session_info, perigee_shares, perigee_failure,
- *    perigee_device and perigee_gid grow at their end. The program says how many
+ *    perigee_method, perigee_device and perigee_gid grow at their end. The program says how many
  *    bytes its structure has. Nothing is written beyond that; fields that one
  *    side does not have are zero, and options that the program does not have are
  *    at their defaults. perigee_counters grows, too, and has its own size.
@@ -738,6 +738,10 @@ struct perigee_session_info {
   const char *peer;         /* over TCP: the other end's address in numbers; or
                                "" */
   const char *reason;       /* why others were not chosen; why it ended */
+  const char *name;         /* by which others find the peer, as it says: in the
+                               handshake (perigee_go_by; perigee_connect_to has
+                               compared it), or when it asked this side's agent
+                               for a service; "": it has not said any */
 };
 /* Fills in all of info, also for a session that has ended. The facts stay valid
  * until info is asked for again, for any session of the engine. size:
@@ -1372,6 +1376,53 @@ PERIGEE_API int perigee_entry_connect(struct perigee_engine *engine,
 
 /* ---- Agents ------------------------------------------------------------ */
 
+/* A service of a peer, as it has described it: what Lua calls a proxy. */
+struct perigee_service;
+enum perigee_method_kind {
+  PERIGEE_METHOD_TYPED = 0, /* arguments and results are typed values */
+  PERIGEE_METHOD_RAW = 1,   /* they are bytes */
+  PERIGEE_METHOD_INPLACE = 2 /* bytes, and the reply is filled in place: the
+                                caller offers a capacity */
+};
+enum perigee_method_flag {
+  PERIGEE_METHOD_LANDING = 1, /* of a typed one: it chooses where slices land */
+  PERIGEE_METHOD_IDEMPOTENT = 2 /* it may be called again if the peer was lost */
+};
+struct perigee_method {
+  const char *name;         /* 1 to 255 bytes; not with, async or close */
+  uint16_t id;              /* perigee_message.method */
+  uint16_t kind;            /* enum perigee_method_kind */
+  uint32_t flags;           /* enum perigee_method_flag */
+  uint64_t capacity;        /* of INPLACE: the least that a caller offers */
+};
+/* Asks the peer for a service; blocks as perigee_join. The peer is told the name
+ * that the engine goes by. *service is the program's until perigee_service_close
+ * and lives on after its session; NULL after a failure. Numbers of methods are
+ * valid for this life of the peer (perigee_session_info.epoch). NO_SERVICE: the
+ * detail names those that there are. PROTOCOL: the peer answered no description.
+ * INVALID: the name has not 1 to 255 bytes. Else why the call failed.
+ * perigee_detail(engine) tells more. timeout: ns, negative: none. */
+PERIGEE_API int perigee_service_open(struct perigee_session *session,
+                                     const char *service, int64_t timeout,
+                                     struct perigee_service **out);
+PERIGEE_API uint64_t
+perigee_service_version(const struct perigee_service *service);
+/* Finds a method by its name. size: sizeof(struct perigee_method). NO_METHOD:
+ * perigee_detail(NULL) names those that there are. method->name lives as long as
+ * the service. */
+PERIGEE_API int perigee_service_method(const struct perigee_service *service,
+                                       const char *name,
+                                       struct perigee_method *method,
+                                       uint64_t size);
+/* Fills at most capacity entries, sorted by name; each: sizeof(struct
+ * perigee_method). Returns how many methods there are. Methods of a kind that
+ * this version does not know are left out. */
+PERIGEE_API int perigee_service_methods(const struct perigee_service *service,
+                                        struct perigee_method *list,
+                                        uint64_t each, uint32_t capacity);
+/* NULL is allowed. */
+PERIGEE_API void perigee_service_close(struct perigee_service *service);
+
 /* An engine that others find by a name, as they find agents of Lua programs: by
  * perigee_entry_find, `perigee agents`, and Lua's agents with their proxies,
  * lists and watches. Its name is in the folder of a scope, on this host; other
@@ -1412,6 +1463,27 @@ PERIGEE_API int perigee_agent_open(struct perigee_engine *engine,
                                    struct perigee_agent **agent);
 /* Returns its name; valid until the close. */
 PERIGEE_API const char *perigee_agent_name(const struct perigee_agent *agent);
+/* Adds a service. Its methods get numbers, which are written to their fields id
+ * and come as event.method; everything is copied. The entry is published again.
+ * methods: sizeof(struct perigee_method) is `each`. INVALID: a name, a kind, a
+ * capacity or a flag is wrong, a name is there twice, or the agent has such a
+ * service; more than 1,024 methods, or 65,534 in all. TOO_LARGE: the entry would
+ * be too long. perigee_detail(engine) tells more. After a failure nothing has
+ * changed. */
+PERIGEE_API int perigee_agent_serve(struct perigee_agent *agent,
+                                    const char *service, uint64_t version,
+                                    struct perigee_method *methods,
+                                    uint64_t each, uint32_t count);
+/* Has the agent answer what is for no method of the program's; to be asked of
+ * each REQUEST and LANDING. 0: it is for the program, which answers it. 1: it was
+ * answered: the agent has described a service, or refused the call (no method has
+ * that number; typed data came for a method that is not typed, or other data for
+ * one that is; the reply has less room than the method needs), or a slice for a
+ * method without LANDING goes to a pooled block, and REQUEST follows. A negative
+ * status: that could not be sent, as for perigee_reply; the call is over. SENT
+ * may follow for a call that the agent answered. Other events: 0. */
+PERIGEE_API int perigee_agent_answer(struct perigee_agent *agent,
+                                     const struct perigee_event *event);
 /* Gives the name back, stops listening, and frees the agent with its services.
  * The engine goes by no name any more. Sessions that came stay. NULL is
  * allowed. */
