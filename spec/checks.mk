@@ -59,8 +59,9 @@ build/bench/%: bench/%.c $(firstword $(MAKEFILE_LIST))
 
 # The only C programs that are not floors: the two ends of an echo, and of what
 # count.lua counts.
-build/bench/echo build/bench/counted: build/$(SONAME)
-build/bench/echo build/bench/counted: LINKED = -Lbuild -l:$(SONAME) \
+ON_CORE := build/bench/echo build/bench/counted build/bench/c_caller
+$(ON_CORE): build/$(SONAME)
+$(ON_CORE): LINKED = -Lbuild -l:$(SONAME) \
   -Wl,-rpath,'$$ORIGIN/..'
 
 # The same echo with time stamps.

@@ -348,6 +348,26 @@ describe("a C agent", function()
     client:close()
   end)
 
+  -- Runs `perigee WORDS` in this run's scope.
+  local function command(words)
+    local pipe = io.popen(("env -u PERIGEE_TRANSPORT PERIGEE_SCOPE=%s "
+      .. "lua/perigee/cli/perigee %s 2>&1"):format(cases.scope, words))
+    local told = pipe:read "*a"
+    pipe:close()
+    return told
+  end
+
+  it("is described and called by the command perigee", function()
+    local told = command "describe c"
+    for _, part in ipairs { "echo", "many", "typed", "inplace" } do
+      assert.matches(part, told, 1, true)
+    end
+    assert.equal("7\n", command "call c echo.typed 7")
+    assert.equal("bytes", command "call c echo.raw '\"bytes\"'")
+    assert.matches("there is no service other here",
+                   command "call c other.typed", 1, true)
+  end)
+
   it("is listed with its services", function()
     local entry = assert(agent:lookup "c")
     assert.same({ echo = 2, many = 1 }, entry.services)
