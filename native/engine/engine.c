@@ -458,7 +458,7 @@ static const struct {
     SIZE_OF(perigee_value),         SIZE_OF(perigee_encoder),
     SIZE_OF(perigee_decoder),       SIZE_OF(perigee_failure),
     SIZE_OF(perigee_entry),         SIZE_OF(perigee_entry_service),
-    SIZE_OF(perigee_agent_options),
+    SIZE_OF(perigee_agent_options), SIZE_OF(perigee_method),
 };
 
 int perigee_abi(void) {
