@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * common.h - what the programs of this folder share: how they end when
- * something fails, and how they wait for the end of an operation.
+ * something fails, how they find a peer, and how they wait.
  */
 #ifndef COMMON_H
 #define COMMON_H
@@ -29,50 +29,56 @@ static inline struct perigee_engine *open_engine(void) {
   return engine;
 }
 
+/* Returns the event that ends an operation; `operation` is what submitting it
+ * has returned. */
+static inline struct perigee_event ended(struct perigee_engine *engine,
+                                         const char *what, int operation) {
+  struct perigee_event event;
+  int status = perigee_join(engine, operation, &event);
+  if (status != PERIGEE_OK && event.pointer && event.length > 0) {
+    fprintf(stderr, "%s: %s: %.*s\n", what, perigee_status_name(status),
+            (int)event.length, (const char *)event.pointer);
+    exit(1);
+  }
+  if (status != PERIGEE_OK)
+    fail(engine, what, status);
+  return event;
+}
+
+/* Opens a session with the agent of a name, of this user on this host; of any
+ * host with what `perigee lookup NAME --entry` prints in place of the name. */
+static inline struct perigee_session *
+session_with(struct perigee_engine *engine, const char *name) {
+  struct perigee_entry *entry = NULL;
+  struct perigee_session *session = NULL;
+  int status = strncmp(name, "perigee-entry-", 14) == 0
+                   ? perigee_entry_parse(name, &entry)
+                   : perigee_entry_find(NULL, name, &entry);
+  if (status != PERIGEE_OK)
+    fail(NULL, name, status);
+  status = perigee_entry_connect(engine, entry, NULL, 5 * SECONDS, &session);
+  if (status != PERIGEE_OK)
+    fail(engine, name, status);
+  perigee_entry_free(entry);
+  return session;
+}
+
+/* Returns the session's region of that name. */
+static inline struct perigee_remote *region_of(struct perigee_engine *engine,
+                                               struct perigee_session *session,
+                                               const char *name) {
+  struct perigee_event found =
+      ended(engine, "looking for a region",
+            perigee_lookup(session, name, 5 * SECONDS));
+  return (struct perigee_remote *)(uintptr_t)found.pointer;
+}
+
 /* Returns the next event, and sleeps until there is one. */
 static inline struct perigee_event next_event(struct perigee_engine *engine) {
   struct perigee_event event;
   while (perigee_poll(engine, &event, 1) == 0)
     perigee_wait(&engine, 1, -1);
   return event;
-}
-
-/* Events of no own operation have 0 for it, which is also a number. */
-static inline int is_end_of(const struct perigee_event *event, int operation) {
-  return event->operation == operation &&
-         (event->kind == PERIGEE_EVENT_CONNECTED ||
-          event->kind == PERIGEE_EVENT_REPLY ||
-          event->kind == PERIGEE_EVENT_DONE);
-}
-
-/* Returns the event that ends an operation; `operation` is what submitting it
- * has returned. */
-static inline struct perigee_event await(struct perigee_engine *engine,
-                                         const char *what, int operation) {
-  struct perigee_event event;
-  memset(&event, 0, sizeof event);
-  if (operation < 0)
-    fail(engine, what, operation);
-  if (operation == PERIGEE_INLINE) /* it has succeeded at once */
-    return event;
-  do
-    event = next_event(engine);
-  while (!is_end_of(&event, operation));
-  if (event.status != PERIGEE_OK) {
-    fprintf(stderr, "%s: %s: %.*s\n", what, perigee_status_name(event.status),
-            (int)event.length,
-            event.pointer ? (const char *)event.pointer : "");
-    exit(1);
-  }
-  return event;
-}
-
-static inline struct perigee_session *connect_to(struct perigee_engine *engine,
-                                                 const char *address) {
-  struct perigee_event event =
-      await(engine, "connecting",
-            perigee_connect(engine, address, NULL, 5 * SECONDS));
-  return perigee_session(engine, event.session);
 }
 
 #endif

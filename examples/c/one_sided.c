@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * one_sided ADDRESS: writes to a region of examples/serve.lua, and reads it
- * back. The worker's program takes no part. `perigee describe worker:0` prints the
- * address.
+ * one_sided [NAME]: writes to the region "memory" of examples/serve.lua, and reads
+ * it back. The worker's program takes no part.
  */
 #include "common.h"
 
@@ -19,22 +18,15 @@ static void transfer(struct perigee_engine *engine,
   list.remote.remote = remote;
   list.local.length = list.remote.length = BYTES;
   list.local.count = list.remote.count = 1;
-  await(engine, operation == PERIGEE_OP_READ ? "reading" : "writing",
+  ended(engine, operation == PERIGEE_OP_READ ? "reading" : "writing",
         perigee_transfer(session, operation, &list, 1, 0, 5 * SECONDS));
 }
 
 int main(int argc, char **argv) {
   struct perigee_engine *engine = open_engine();
-  if (argc < 2) {
-    fprintf(stderr, "one_sided ADDRESS\n");
-    return 2;
-  }
-  struct perigee_session *session = connect_to(engine, argv[1]);
-  struct perigee_event found =
-      await(engine, "looking for its region",
-            perigee_lookup(session, "memory", 5 * SECONDS));
-  struct perigee_remote *remote =
-      (struct perigee_remote *)(uintptr_t)found.pointer;
+  struct perigee_session *session =
+      session_with(engine, argc > 1 ? argv[1] : "worker:0");
+  struct perigee_remote *remote = region_of(engine, session, "memory");
   struct perigee_region *mine;
   int status =
       perigee_region_alloc(engine, NULL, 2 * BYTES, PERIGEE_LOCAL, NULL, &mine);
