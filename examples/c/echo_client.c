@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * echo_client [NAME [SERVICE [METHOD [BYTES [CALLS]]]]]: calls a raw method that
- * gives back what it gets, by its name; checks what comes back, and tells how long
- * a call took. By default it is that of echo_server; that of examples/serve.lua is
- * "worker:0 calc echo".
+ * echo_client [NAME [SERVICE [METHOD [BYTES [CALLS]]]]]: calls a raw method
+ * that gives back what it gets, by its name; checks what comes back, and tells
+ * how long a call took. By default it is that of echo_server; that of
+ * examples/serve.lua is "worker:0 calc echo".
  */
 #include "common.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * echo_server [NAME]: an agent with the service "echo", which C and Lua programs
- * call alike: a raw method, "back", and a typed one, "add". It serves until it is
- * stopped: perigee call NAME echo.add 1 2
+ * echo_server [NAME]: an agent with the service "echo", which C and Lua
+ * programs call alike: a raw method, "back", and a typed one, "add". It serves
+ * until it is stopped: perigee call NAME echo.add 1 2
  */
 #include "common.h"
 
@@ -32,8 +32,8 @@ static int read_two(const struct perigee_event *request, double *sum) {
   return 1;
 }
 
-/* The bytes have to stay until SENT if perigee_reply returns 1. So each call has
- * its own, by its number, which no other call has until then. */
+/* The bytes have to stay until SENT if perigee_reply returns 1. So each call
+ * has its own, by its number, which no other call has until then. */
 static int answer_add(struct perigee_engine *engine,
                       const struct perigee_event *request) {
   static uint8_t all[65536][16];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * one_sided [NAME]: writes to the region "memory" of examples/serve.lua, and reads
- * it back. The worker's program takes no part.
+ * one_sided [NAME]: writes to the region "memory" of examples/serve.lua, and
+ * reads it back. The worker's program takes no part.
  */
 #include "common.h"
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * paged [NAME]: a cache of pages, 16 layers of 64 pages of 4 KiB. It writes some
- * pages of all layers to other pages in the region "memory" of
- * examples/serve.lua, and reads them back, each by one operation: layers are the
- * slices of a list, pages its blocks, and the post names their numbers.
+ * paged [NAME]: a cache of pages, 16 layers of 64 pages of 4 KiB. It writes
+ * some pages of all layers to other pages in the region "memory" of
+ * examples/serve.lua, and reads them back, each by one operation: layers are
+ * the slices of a list, pages its blocks, and the post names their numbers.
  */
 #include "common.h"
 
