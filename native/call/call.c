@@ -775,6 +775,7 @@ BESIDE call_new_locked(struct perigee_session *session,
 int perigee_call(struct perigee_session *session,
                  const struct perigee_message *message) {
   STAMP(STAMP_CALLED);
+  ALONE(session->engine);
   return SHARED(session->engine) ? call_new_locked(session, message)
                                  : call_new(session, message);
 }

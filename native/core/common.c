@@ -6,6 +6,7 @@
  */
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <sys/random.h>
 #include <time.h>
 
@@ -135,6 +136,36 @@ void lock_give(struct perigee_engine *engine) {
     engine->shared = true;
   pthread_mutex_unlock(&engine->lock->mutex);
 }
+
+#ifdef PERIGEE_DEBUG
+
+/* Its address tells a thread from all others. */
+static __thread char thread_here;
+
+/* Relaxed: it orders nothing, so that ThreadSanitizer still sees what is wrong. */
+struct perigee_engine *alone_begin(const struct perigee_engine *of) {
+  struct perigee_engine *engine = (struct perigee_engine *)(uintptr_t)of;
+  const char *nobody = NULL;
+  if (engine->thread || !engine_alive(engine))
+    return NULL;
+  if (!atomic_compare_exchange_strong_explicit(
+          &engine->user, &nobody, &thread_here, memory_order_relaxed,
+          memory_order_relaxed) &&
+      nobody != &thread_here) {
+    fprintf(stderr, "perigee: two threads use one engine at the same time\n");
+    abort();
+  }
+  engine->uses++;
+  return engine;
+}
+
+void alone_end(struct perigee_engine **of) {
+  struct perigee_engine *engine = *of;
+  if (engine && --engine->uses == 0)
+    atomic_store_explicit(&engine->user, NULL, memory_order_relaxed);
+}
+
+#endif
 
 int lock_open(struct lock *lock) {
   pthread_mutexattr_t recursive;

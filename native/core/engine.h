@@ -52,11 +52,15 @@ struct perigee_engine {
   int room, filled;
   struct perigee_event pending_event; /* found by a wait, for the next poll */
   bool event_awaited; /* pending_event came after a quiet time (wait.c) */
-  bool shared;        /* there is a thread: the program has to take the lock */
-  bool aside;         /* the thread is in a turn */
-  bool keeps_events;  /* events wait for a later poll: so it is in the thread's
+#ifdef PERIGEE_DEBUG
+  const char *_Atomic user; /* the thread that is in the engine (lock.h) */
+  uint32_t uses;            /* how deep */
+#endif
+  bool shared;       /* there is a thread: the program has to take the lock */
+  bool aside;        /* the thread is in a turn */
+  bool keeps_events; /* events wait for a later poll: so it is in the thread's
                          turn, and while the program joins an operation */
-  bool copies;        /* engine_copies() */
+  bool copies;       /* engine_copies() */
   bool event_pending, armed, woken, sockets_due;
   bool moved;        /* payload was moved since the clock was read */
   bool more_ready;   /* the last look at the sockets did not take all events */

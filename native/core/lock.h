@@ -54,7 +54,20 @@ static inline void entry_end(struct perigee_engine **engine) {
     lock_give(*engine);
 }
 
+/* Debug builds abort if two threads are in an engine at the same time that has
+ * no thread of its own. A program may have its threads use it in turn. */
+#ifdef PERIGEE_DEBUG
+struct perigee_engine *alone_begin(const struct perigee_engine *of);
+void alone_end(struct perigee_engine **engine);
+#define ALONE(engine)                                                          \
+  struct perigee_engine *alone __attribute__((cleanup(alone_end), unused)) =   \
+      alone_begin(engine)
+#else
+#define ALONE(engine) (void)0
+#endif
+
 #define ENTRY(engine, kind)                                                    \
+  ALONE(engine);                                                               \
   struct perigee_engine *entered __attribute__((cleanup(entry_end), unused)) = \
       entry_begin(engine, kind)
 #define LOOK(engine) ENTRY(engine, ENTRY_LOOK)

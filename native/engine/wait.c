@@ -101,6 +101,7 @@ poll_shared(struct perigee_engine *engine, struct perigee_event *events,
 
 int perigee_poll(struct perigee_engine *engine, struct perigee_event *events,
                  int capacity) {
+  ALONE(engine);
   if (SHARED(engine))
     return poll_shared(engine, events, capacity);
   return poll_owned(engine, events, capacity);
@@ -226,6 +227,7 @@ await_shared(struct perigee_engine *engine, int operation,
 
 int perigee_await(struct perigee_engine *engine, int operation,
                   struct perigee_event *event, int64_t spin) {
+  ALONE(engine);
   if (SHARED(engine))
     return await_shared(engine, operation, event, spin);
   return await_owned(engine, operation, event, spin);
@@ -372,6 +374,7 @@ int perigee_wait(struct perigee_engine *const *engines, int count,
   for (int i = 0; i < count; i++)
     if (!engine_alive(engines[i]))
       return PERIGEE_FORKED;
+  ALONE(engines[0]);
   bool shared = false;
   for (int i = 0; i < count; i++)
     if (UNLIKELY(engines[i]->thread != NULL)) {
@@ -572,6 +575,7 @@ int perigee_join(struct perigee_engine *engine, int operation,
     *event = (struct perigee_event){0};
     return operation < 0 ? operation : PERIGEE_OK;
   }
+  ALONE(engine);
   event->kind = PERIGEE_EVENT_NONE;
   return SHARED(engine) ? join_shared(engine, operation, event)
                         : join_owned(engine, operation, event);

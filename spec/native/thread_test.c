@@ -2,17 +2,20 @@
  *
  * thread_test.c - an engine's own thread (option progress), seen from outside:
  * which waits it wakes, and what peers are told. eventfd_write is replaced by a
- * function that counts.
+ * function that counts. And an engine without one, which two threads use.
  */
 #include "support.h"
 
 #include <netinet/in.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -179,9 +182,73 @@ static void a_request_stays_until_the_program_polls(void **state) {
   pair_drop(&p);
 }
 
+/* ---- Threads of the program ------------------------------------------------ */
+
+static void *wait_long(void *engine) {
+  struct perigee_engine *e = engine;
+  perigee_wait(&e, 1, 10000 * (int64_t)MS);
+  return NULL;
+}
+
+/* Uses the engine while another thread sleeps in it, as a program may not. */
+static void use_it_together(struct perigee_engine *engine, int says) {
+  pthread_t other;
+  struct perigee_event event;
+  dup2(says, 2);
+  signal(SIGABRT, SIG_DFL);
+  pthread_create(&other, NULL, wait_long, engine);
+  let_it_sleep();
+  perigee_poll(engine, &event, 1);
+  _exit(0);
+}
+
+static void two_threads_at_the_same_time_are_told(void **state) {
+  (void)state;
+#ifndef PERIGEE_DEBUG
+  skip();
+#endif
+  int said[2], status;
+  char text[200] = "";
+  assert_int_equal(pipe(said), 0);
+  pid_t child = fork();
+  if (child == 0) {
+    struct perigee_engine *engine;
+    if (perigee_engine_open(NULL, &engine) == 0)
+      use_it_together(engine, said[1]);
+    _exit(1);
+  }
+  close(said[1]);
+  assert_int_equal(waitpid(child, &status, 0), child);
+  assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
+  assert_true(read(said[0], text, sizeof text - 1) > 0);
+  assert_non_null(strstr(text, "two threads use one engine"));
+  close(said[0]);
+}
+
+static void *poll_once(void *engine) {
+  struct perigee_event event;
+  perigee_poll(engine, &event, 1);
+  return NULL;
+}
+
+static void threads_may_take_turns(void **state) {
+  (void)state;
+  struct perigee_engine *engine;
+  assert_int_equal(perigee_engine_open(NULL, &engine), 0);
+  for (int i = 0; i < 3; i++) {
+    pthread_t other;
+    poll_once(engine);
+    assert_int_equal(pthread_create(&other, NULL, poll_once, engine), 0);
+    pthread_join(other, NULL);
+  }
+  perigee_engine_close(engine);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(it_does_not_wake_itself),
+      cmocka_unit_test(two_threads_at_the_same_time_are_told),
+      cmocka_unit_test(threads_may_take_turns),
       OVER(variant_default, peers_are_told_what_went_wrong_with_their_calls),
       OVER(variant_default, a_request_stays_until_the_program_polls),
   };
