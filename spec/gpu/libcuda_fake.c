@@ -75,6 +75,14 @@ static void setting(const char *word) {
   sscanf(word, "fail=%63[^@]@%d:%d", set.fail, &set.fail_at, &set.fail_with);
 }
 
+/* Tests in C set it while they run. */
+EXPORT void fake_cuda_set(const char *word);
+EXPORT void fake_cuda_set(const char *word) {
+  pthread_mutex_lock(&lock);
+  setting(word);
+  pthread_mutex_unlock(&lock);
+}
+
 static void settings_read(void) {
   char text[512], *rest = text;
   const char *given = getenv("FAKE_CUDA");
@@ -211,6 +219,9 @@ EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice d) {
 
 EXPORT CUresult cuCtxPushCurrent_v2(CUcontext context);
 EXPORT CUresult cuCtxPushCurrent_v2(CUcontext context) {
+  CUresult scripted = failing("cuCtxPushCurrent");
+  if (scripted != CUDA_SUCCESS && scripted != broken)
+    return scripted; /* that of a broken device can be entered */
   if (!context || depth == STACK)
     fatal("a context that is NULL, or too many of them");
   stack[depth++] = context;
@@ -511,6 +522,7 @@ struct work {
   uint64_t width, height, to_pitch, from_pitch, word;
   uint8_t value;
   bool is_word;
+  bool is_peer; /* of cuMemcpyPeerAsync, which names both devices */
   struct CUrange *ranges[2];
 };
 
@@ -640,7 +652,7 @@ EXPORT CUresult cuStreamQuery(CUstream s) {
 /* Finds the memory that work names, as streams see it. Host memory that was not
  * pinned may be gone or change before the stream gets there. */
 static uint8_t *work_place(struct work *w, int i, CUdeviceptr at,
-                           uint64_t bytes) {
+                           uint64_t bytes, CUdevice device) {
   struct CUrange *r = range_of(at, bytes);
   if (!r)
     fatal("a stream is given %llu bytes at %#llx, which is neither memory of a "
@@ -648,6 +660,10 @@ static uint8_t *work_place(struct work *w, int i, CUdeviceptr at,
           (unsigned long long)bytes, at);
   if (!r->access)
     fatal("a copy of memory that cuMemSetAccess has not allowed");
+  if (r->device >= 0 && !r->made && r->device != device && !w->is_peer)
+    fatal("device %d copies memory that cuMemSetAccess has allowed to device "
+          "%d only",
+          device, r->device);
   r->busy++;
   w->ranges[i] = r;
   return r->alias + ((uint8_t *)(uintptr_t)at - r->base);
@@ -666,10 +682,12 @@ static CUresult work_give(CUstream s, const struct work *of, CUdeviceptr to,
     fatal("no memory");
   *w = *of;
   pthread_mutex_lock(&lock);
-  w->to = work_place(w, 0, to, work_span(w->width, w->height, w->to_pitch));
+  CUdevice device = s->context->device;
+  w->to =
+      work_place(w, 0, to, work_span(w->width, w->height, w->to_pitch), device);
   if (from)
-    w->from =
-        work_place(w, 1, from, work_span(w->width, w->height, w->from_pitch));
+    w->from = work_place(w, 1, from,
+                         work_span(w->width, w->height, w->from_pitch), device);
   pthread_mutex_unlock(&lock);
   pthread_mutex_lock(&s->lock);
   *s->last = w;
@@ -685,6 +703,25 @@ EXPORT CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes,
                               CUstream s) {
   BEGIN("cuMemcpyAsync");
   return work_give(s, &(struct work){.width = bytes, .height = 1}, to, from);
+}
+
+EXPORT CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext to_context,
+                                  CUdeviceptr from, CUcontext from_context,
+                                  size_t bytes, CUstream s);
+EXPORT CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext to_context,
+                                  CUdeviceptr from, CUcontext from_context,
+                                  size_t bytes, CUstream s) {
+  BEGIN("cuMemcpyPeerAsync");
+  pthread_mutex_lock(&lock);
+  const struct CUrange *there = range_of(to, bytes),
+                       *here = range_of(from, bytes);
+  if (!there || there->device != to_context->device || !here ||
+      here->device != from_context->device)
+    fatal("cuMemcpyPeerAsync of memory of another device than it names");
+  pthread_mutex_unlock(&lock);
+  return work_give(s,
+                   &(struct work){.width = bytes, .height = 1, .is_peer = true},
+                   to, from);
 }
 
 EXPORT CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *c, CUstream s);
@@ -780,6 +817,7 @@ static const struct named *all_named(void) {
       {NAMED(cuMemUnmap, 10020, cuMemUnmap)},
       {NAMED(cuMemSetAccess, 10020, cuMemSetAccess)},
       {NAMED(cuMemcpyAsync, 4000, cuMemcpyAsync)},
+      {NAMED(cuMemcpyPeerAsync, 4000, cuMemcpyPeerAsync)},
       {NAMED(cuMemcpy2DAsync, 3000, cuMemcpy2DAsync)},
       {NAMED(cuMemcpy2DAsync, 3020, cuMemcpy2DAsync_v2)},
       {NAMED(cuMemsetD8Async, 3020, cuMemsetD8Async)},

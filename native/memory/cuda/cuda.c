@@ -46,6 +46,7 @@ struct stream {
   uint64_t asked;         /* number of its last copy */
   _Atomic uint64_t *done; /* that of the last one that has ended */
   CUdeviceptr word;       /* the same word, for the device */
+  bool failed;            /* it does no more: what it had not done has ended */
 };
 
 struct copying {
@@ -78,8 +79,10 @@ static int cuda_fails(struct cuda *c, int status, const char *what,
   return status;
 }
 
-static void cuda_enter(const struct cuda *c) {
-  c->driver->cuCtxPushCurrent(c->context);
+/* Makes the device's context the thread's current one until cuda_leave, which
+ * is called only if this succeeds: else it would take away the program's. */
+static CUresult cuda_enter(const struct cuda *c) {
+  return c->driver->cuCtxPushCurrent(c->context);
 }
 
 static void cuda_leave(const struct cuda *c) {
@@ -134,15 +137,20 @@ static CUresult cuda_pin(struct cuda *c) {
   return result;
 }
 
-static void cuda_close(void *own) {
-  struct cuda *c = own;
-  cuda_enter(c);
+static void cuda_unpin(struct cuda *c) {
   for (int i = 0; i < WAYS; i++)
     if (c->streams[i].handle)
       c->driver->cuStreamDestroy(c->streams[i].handle);
   if (c->pinned)
     c->driver->cuMemFreeHost(c->pinned);
-  cuda_leave(c);
+}
+
+static void cuda_close(void *own) {
+  struct cuda *c = own;
+  if (cuda_enter(c) == CUDA_SUCCESS) {
+    cuda_unpin(c);
+    cuda_leave(c);
+  }
   c->driver->cuDevicePrimaryCtxRelease(c->device);
   free(c);
 }
@@ -159,9 +167,11 @@ static int cuda_prepare(struct cuda *c) {
       c, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED);
   c->rdma = cuda_attribute(
       c, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
-  cuda_enter(c);
-  CUresult result = cuda_pin(c);
-  cuda_leave(c);
+  CUresult result = cuda_enter(c);
+  if (result == CUDA_SUCCESS) {
+    result = cuda_pin(c);
+    cuda_leave(c);
+  }
   return result == CUDA_SUCCESS
              ? PERIGEE_OK
              : cuda_fails(c, PERIGEE_NO_MEMORY, "pinning host memory", result);
@@ -277,9 +287,8 @@ static CUresult cuda_zero(struct cuda *c, CUdeviceptr at, uint64_t length) {
                                 : result;
 }
 
-static CUresult cuda_make(struct cuda *c, uint64_t length, uint64_t *size,
-                          CUdeviceptr *at) {
-  *size = 0;
+static CUresult cuda_make_here(struct cuda *c, uint64_t length, uint64_t *size,
+                               CUdeviceptr *at) {
   CUresult result = c->virtual_memory ? cuda_make_virtual(c, length, size, at)
                                       : c->driver->cuMemAlloc(at, length);
   if (result != CUDA_SUCCESS)
@@ -287,6 +296,16 @@ static CUresult cuda_make(struct cuda *c, uint64_t length, uint64_t *size,
   result = cuda_zero(c, *at, length);
   if (result != CUDA_SUCCESS)
     cuda_drop(c, *at, *size);
+  return result;
+}
+
+static CUresult cuda_make(struct cuda *c, uint64_t length, uint64_t *size,
+                          CUdeviceptr *at) {
+  CUresult result = cuda_enter(c);
+  if (result != CUDA_SUCCESS)
+    return result;
+  result = cuda_make_here(c, length, size, at);
+  cuda_leave(c);
   return result;
 }
 
@@ -298,9 +317,7 @@ static int cuda_allocate(const struct memory_context *context, uint64_t length,
   CUdeviceptr at = 0;
   if (!a)
     return PERIGEE_NO_MEMORY;
-  cuda_enter(c);
   CUresult result = cuda_make(c, length, &a->size, &at);
-  cuda_leave(c);
   if (result != CUDA_SUCCESS) {
     free(a);
     return cuda_fails(c,
@@ -318,9 +335,10 @@ static void cuda_release(const struct memory_context *context, uint8_t *pointer,
   (void)length;
   const struct cuda *c = context->own;
   struct allocation *a = handle;
-  cuda_enter(c);
-  cuda_drop(c, (CUdeviceptr)(uintptr_t)pointer, a->size);
-  cuda_leave(c);
+  if (cuda_enter(c) == CUDA_SUCCESS) {
+    cuda_drop(c, (CUdeviceptr)(uintptr_t)pointer, a->size);
+    cuda_leave(c);
+  }
   free(a);
 }
 
@@ -378,15 +396,21 @@ static void slot_scatter(const uint8_t *slot, const struct memory_copy *m) {
 /* ---- Copies ---------------------------------------------------------------
  * */
 
+/* Is it from one device to another? */
+static bool copy_is_across(const struct memory_copy *m) {
+  return !m->from_memory->direct && !m->to_memory->direct &&
+         m->from_memory->device != m->to_memory->device;
+}
+
 /* Blocks that a 2D copy takes: pitches are at least a row, and limited. */
 static bool copy_is_flat(const struct cuda *c, const struct memory_copy *m) {
   uint64_t most = (uint64_t)c->max_pitch;
-  return m->count > 2 && m->to_stride >= m->block &&
+  return m->count > 2 && !copy_is_across(m) && m->to_stride >= m->block &&
          m->from_stride >= m->block && m->to_stride <= most &&
          m->from_stride <= most;
 }
 
-/* Addresses of all memories are unified, so the driver finds the devices. */
+/* Addresses of all memories are unified, so the driver finds the sides. */
 static CUresult copy_flat(struct cuda *c, const struct memory_copy *m,
                           CUstream stream) {
   CUDA_MEMCPY2D d;
@@ -401,14 +425,24 @@ static CUresult copy_flat(struct cuda *c, const struct memory_copy *m,
   return c->driver->cuMemcpy2DAsync(&d, stream);
 }
 
+/* Memory that cuMemMap has mapped for one device takes no part in another one's
+ * cuMemcpyAsync. */
+static CUresult copy_block(struct cuda *c, const struct memory_copy *m,
+                           uint64_t i, CUstream stream) {
+  CUdeviceptr to = (CUdeviceptr)(uintptr_t)(m->to + i * m->to_stride);
+  CUdeviceptr from = (CUdeviceptr)(uintptr_t)(m->from + i * m->from_stride);
+  if (!copy_is_across(m))
+    return c->driver->cuMemcpyAsync(to, from, m->block, stream);
+  const struct cuda *there = m->to_memory->own, *here = m->from_memory->own;
+  return c->driver->cuMemcpyPeerAsync(to, there->context, from, here->context,
+                                      m->block, stream);
+}
+
 static CUresult copy_blocks(struct cuda *c, const struct memory_copy *m,
                             CUstream stream) {
   CUresult result = CUDA_SUCCESS;
   for (uint64_t i = 0; i < m->count && result == CUDA_SUCCESS; i++)
-    result = c->driver->cuMemcpyAsync(
-        (CUdeviceptr)(uintptr_t)(m->to + i * m->to_stride),
-        (CUdeviceptr)(uintptr_t)(m->from + i * m->from_stride), m->block,
-        stream);
+    result = copy_block(c, m, i, stream);
   return result;
 }
 
@@ -452,17 +486,27 @@ static struct copying *copying_free(struct cuda *c, bool waited_for) {
 }
 
 /* A copy that could not be asked for as a whole may have begun: its slot is
- * used again only behind it, in the same stream. */
+ * free once the stream is at rest. */
+static CUresult copy_ask_whole(struct cuda *c, const struct memory_copy *m,
+                               struct stream *s) {
+  CUresult result = cuda_enter(c);
+  if (result != CUDA_SUCCESS)
+    return result;
+  result = copy_ask(c, m, s);
+  if (result != CUDA_SUCCESS)
+    c->driver->cuStreamSynchronize(s->handle);
+  cuda_leave(c);
+  return result;
+}
+
 static int copy_begin(struct cuda *c, struct copying *k) {
+  if (c->streams[k->way].failed)
+    return PERIGEE_CLOSED;
   struct memory_copy m =
       copy_by_slot(&k->copy, k->way, k->slot < 0 ? NULL : slot_at(c, k->slot));
   if (k->way == WAY_TO)
     slot_gather(slot_at(c, k->slot), &k->copy);
-  cuda_enter(c);
-  CUresult result = copy_ask(c, &m, &c->streams[k->way]);
-  if (result != CUDA_SUCCESS)
-    c->driver->cuStreamSynchronize(c->streams[k->way].handle);
-  cuda_leave(c);
+  CUresult result = copy_ask_whole(c, &m, &c->streams[k->way]);
   return result == CUDA_SUCCESS
              ? PERIGEE_OK
              : cuda_fails(c, PERIGEE_CLOSED, "copying", result);
@@ -493,16 +537,27 @@ static bool copy_is_over(const struct cuda *c, const struct copying *k) {
          k->number;
 }
 
+/* Asks the driver for a stream's state: by cuStreamQuery, or at rest by
+ * cuStreamSynchronize. */
+static void stream_look(struct cuda *c, struct stream *s,
+                        CUresult (*ask)(CUstream)) {
+  CUresult result = cuda_enter(c);
+  if (result == CUDA_SUCCESS) {
+    result = ask(s->handle);
+    cuda_leave(c);
+  }
+  if (result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY)
+    return;
+  s->failed = true;
+  cuda_fails(c, PERIGEE_CLOSED, "copying", result);
+}
+
 /* Has the stream failed? Not each time: the driver takes a microsecond. */
 static int copy_look(struct cuda *c, struct copying *k) {
-  if (++k->looks % LOOK != 0)
-    return 0;
-  cuda_enter(c);
-  CUresult result = c->driver->cuStreamQuery(c->streams[k->way].handle);
-  cuda_leave(c);
-  return result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY
-             ? 0
-             : cuda_fails(c, PERIGEE_CLOSED, "copying", result);
+  struct stream *s = &c->streams[k->way];
+  if (!s->failed && ++k->looks % LOOK == 0)
+    stream_look(c, s, c->driver->cuStreamQuery);
+  return s->failed ? PERIGEE_CLOSED : 0;
 }
 
 static int cuda_finished(const struct memory_context *context,
@@ -521,11 +576,9 @@ static int cuda_finished(const struct memory_context *context,
 }
 
 static void cuda_drain(const struct memory_context *context) {
-  const struct cuda *c = context->own;
-  cuda_enter(c);
+  struct cuda *c = context->own;
   for (int i = 0; i < WAYS; i++)
-    c->driver->cuStreamSynchronize(c->streams[i].handle);
-  cuda_leave(c);
+    stream_look(c, &c->streams[i], c->driver->cuStreamSynchronize);
 }
 
 static const struct memory_copies cuda_copies = {

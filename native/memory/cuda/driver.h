@@ -152,6 +152,9 @@ _Static_assert(sizeof(CUmemAllocationProp) == 32 &&
      size_t count))                                                            \
   F(cuMemcpyAsync, 4000, "cuMemcpyAsync",                                      \
     (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream))         \
+  F(cuMemcpyPeerAsync, 4000, "cuMemcpyPeerAsync",                              \
+    (CUdeviceptr to, CUcontext to_context, CUdeviceptr from,                   \
+     CUcontext from_context, size_t bytes, CUstream stream))                   \
   F(cuMemcpy2DAsync, 3020, "cuMemcpy2DAsync_v2",                               \
     (const CUDA_MEMCPY2D *copy, CUstream stream))                              \
   F(cuMemsetD8Async, 3020, "cuMemsetD8Async",                                  \
