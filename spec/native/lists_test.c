@@ -728,6 +728,44 @@ static void transfers_may_end_at_any_time(void **state) {
   }
 }
 
+/* Memory that peers only write is written by its owner, who gets the places of
+ * one move: at its ends, these are more than the list has. */
+static void a_move_has_more_places_than_its_list(void **state) {
+  enum { SLICES = PERIGEE_LIST_MOST, BYTES = 100, STEP = 256 };
+  const uint64_t total = 2 * BYTES * SLICES;
+  struct pair p;
+  pair_open(&p, *state);
+  struct perigee_region *near = region_of(&p, 0, NULL, 2 * STEP * SLICES, 0);
+  struct perigee_region *far =
+      region_of(&p, 1, "far", total + 2 * KIB, PERIGEE_WRITE);
+  struct perigee_remote *remote = look_up(&p, "far");
+  struct perigee_slice *list = calloc(SLICES, sizeof *list),
+                       ends[3] = {{{NULL}, 0, 50, 1, 50},
+                                  {{NULL}, KIB, total - 100, 1, total - 100},
+                                  {{NULL}, KIB + total, 50, 1, 50}};
+  uint8_t *bytes = pattern(2 * STEP * SLICES, 23), *want = malloc(total);
+  fill(near, 0, bytes, 2 * STEP * SLICES);
+  for (uint64_t i = 0; i < SLICES; i++)
+    list[i] = (struct perigee_slice){{near}, 2 * STEP * i, BYTES, 2, STEP};
+  for (uint64_t i = 0; i < 2 * SLICES; i++)
+    memcpy(want + i * BYTES, bytes + i * STEP, BYTES);
+  for (int i = 0; i < 3; i++)
+    ends[i].remote = remote;
+  struct perigee_transfer t = {perigee_list(list, SLICES),
+                               perigee_list(ends, 3)};
+  finish(&p, perigee_transfer(p.session[0], PERIGEE_OP_WRITE, &t, 1, 0, -1), 0);
+  same(far, 0, want, 50);
+  same(far, KIB, want + 50, total - 100);
+  same(far, KIB + total, want + total - 50, 50);
+  free(bytes);
+  free(want);
+  free(list);
+  settle(&p);
+  region_end(near);
+  region_end(far);
+  pair_close(&p);
+}
+
 static void bad_transfers_move_nothing(void **state) {
   struct far f;
   far_open(&f, *state);
@@ -781,6 +819,7 @@ int main(void) {
       cmocka_unit_test(prepared_ones_are_posted_again),
       cmocka_unit_test(blocks_are_posted_by_number),
       cmocka_unit_test(transfers_may_end_at_any_time),
+      cmocka_unit_test(a_move_has_more_places_than_its_list),
       cmocka_unit_test(bad_transfers_move_nothing),
   };
   int failed = cmocka_run_group_tests_name("lists", alone, NULL, NULL);

@@ -117,7 +117,7 @@ enum source_kind {
   SOURCE_PRIVATE = 2, /* address: in the owner's process */
   SOURCE_STAGED = 3,  /* address: of a staging block */
   SOURCE_PLACES = 4   /* address: of a list of places, in the owner's process;
-                         block: bytes, count 1; stride: number of places */
+                         block: bytes, count: 1; stride: number of places */
 };
 
 enum { SHM_PAGE = 4096 };

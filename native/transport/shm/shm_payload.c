@@ -6,9 +6,9 @@
  * The receiver always pulls. It pulls from a loan (a block of the owner's
  * arena, mapped here), from private memory of the owner (process_vm_readv, if a
  * probe during the handshake succeeded), from several places there, whose list
- * it reads in the same way, or from a staging block, which the
- * owner fills while the receiver empties it, so that both cores copy at the same
- * time. way_of (shm_stage.c) chooses.
+ * it reads in the same way, or from a staging block, which the owner fills while
+ * the receiver empties it, so that both cores copy at the same time. way_of
+ * (shm_stage.c) chooses.
  *
  *   staging block: u64 bytes staged so far; at 4096: an area that the payload
  *   passes through, from its begin to its end and again from its begin. It is as
@@ -198,7 +198,9 @@ static uint64_t place_end(const struct extent *place) {
 }
 
 /* Reads the places of a list from the one with byte `at` on. Returns how many
- * are sound. The owner may change them meanwhile, so these copies are used. */
+ * are sound. The owner may change them meanwhile, so these copies are used. Their
+ * number, the source's stride, is the owner's claim as well: no more of them are
+ * read than the payload has bytes, as none is empty. */
 static int64_t places_read(struct lane *lane, struct fetch *f, uint64_t at,
                            struct extent *list) {
   uint64_t first = pulled_of(f)->place, n = 0;
@@ -294,15 +296,9 @@ static int64_t pull_private(struct lane *lane, struct fetch *f, uint64_t at,
   return got;
 }
 
-/* Is the number of places, which `stride` tells, one that a list may have? */
-static bool places_may_be(const struct source *s) {
-  return s->count == 1 && s->stride > 0 && s->stride <= PERIGEE_LIST_MOST;
-}
-
 static int64_t fetch_private(struct lane *lane, struct fetch *f, uint64_t at,
                              struct payload *into) {
-  if (!lane->pulls ||
-      (f->source.kind == SOURCE_PLACES && !places_may_be(&f->source)))
+  if (!lane->pulls)
     return PERIGEE_PROTOCOL;
   return pull_private(lane, f, at, into,
                       least(f->total - at, *lane->options.piece));
