@@ -4,6 +4,7 @@
  * byte; which lists are refused; calls, replies, landings and messages whose
  * memory is a list.
  */
+#include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -473,6 +474,31 @@ static void messages_may_be_lists(void **state) {
   pair_close(&p);
 }
 
+/* A peer that ends has its list no more, which breaks no protocol. What was freed
+ * is written over, so that none is found there by chance. */
+static void lists_may_go_at_any_time(void **state) {
+  struct pair p;
+  struct pieces from;
+  pair_open(&p, *state);
+  pieces_open(&p, &from, 1, 8 * MIB, 100);
+  struct perigee_message m = {.flags = PERIGEE_TYPED | PERIGEE_POOLED,
+                              .head = seven,
+                              .length = sizeof seven,
+                              .timeout = -1};
+  int call = perigee_call(p.session[0], &m);
+  struct perigee_event e = until(&p, 1, PERIGEE_EVENT_REQUEST);
+  m.slice = all(&from);
+  assert_true(perigee_reply(p.engine[1], e.operation, &m) >= 0);
+  mallopt(M_PERTURB, 0x5a);
+  perigee_session_free(p.session[1]);
+  p.session[1] = NULL;
+  for (int i = 0; i < 2; i++)
+    perigee_poll(p.engine[1], &e, 1);
+  mallopt(M_PERTURB, 0);
+  ended(&p, 0, call, PERIGEE_PEER_LOST);
+  pair_drop(&p);
+}
+
 /* A list is refused before anything is sent, and its memory is not in use. */
 static void bad_lists_are_refused_at_once(void **state) {
   struct pair p;
@@ -814,6 +840,7 @@ int main(void) {
       cmocka_unit_test(slices_of_calls_may_be_lists),
       cmocka_unit_test(so_may_those_of_raw_calls),
       cmocka_unit_test(messages_may_be_lists),
+      cmocka_unit_test(lists_may_go_at_any_time),
       cmocka_unit_test(bad_lists_are_refused_at_once),
       cmocka_unit_test(transfers_are_paired_by_bytes),
       cmocka_unit_test(prepared_ones_are_posted_again),

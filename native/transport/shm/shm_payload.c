@@ -367,6 +367,9 @@ int64_t shm_fetch(struct lane *lane, struct fetch *f) {
                            : shm_fetch_bounced(lane, f);
   if (moved > 0)
     f->done += (uint64_t)moved;
+  /* The owner has used the memory of its list again, or unmapped its bytes. */
+  if (moved == PERIGEE_PROTOCOL && !shm_live(lane, f->operation, f->generation))
+    return PERIGEE_CANCELLED;
   return moved;
 }
 
