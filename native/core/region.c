@@ -205,10 +205,10 @@ static int region_back(struct perigee_region *region) {
   return status;
 }
 
-/* Populates allocated memory. */
+/* Populates allocated memory. A device has all of its own from the start. */
 static int region_populate(struct perigee_region *region) {
   if (!region->memory->direct)
-    return PERIGEE_UNSUPPORTED;
+    return PERIGEE_OK;
   errno = ENOMEM;
   return backing_populate(region->pointer, region_pages(region->length))
              ? PERIGEE_OK

@@ -58,12 +58,22 @@ describe("memory of kind cuda", function()
       child.say(slice:slice(10, 5):string(), region:slice(0, 4):string() ==
         "\0\0\0\0")
       region:close()
+      child.say(region.address, slice.address)
       child.say(engine:alloc(4096).kind)
     end)
     child:expect "cuda:1 cuda:1 nil nil"
     child:expect "100 true"
     child:expect "hello true"
+    child:expect "nil nil"
     child:expect "host"
+  end)
+
+  it("has all pages once it is allocated, so it may be populated", function()
+    local child = with("", function(child, perigee)
+      child.say(perigee.engine {}:alloc(100, { kind = "cuda:0",
+                                               populate = true }).kind)
+    end)
+    child:expect "cuda:0"
   end)
 
   it("is the first device without a number", function()

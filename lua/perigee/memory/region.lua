@@ -270,7 +270,8 @@ end
 -- Forgets the handle, which the core has freed.
 function Region:ended()
   if self.closing then ffi.gc(self.closing, nil) end
-  self.handle, self.closing, self.base, self.pointer = false, false, nil, nil
+  self.handle, self.closing = false, false
+  self.base, self.pointer, self.address = nil, nil, nil
   self.engine.memory[self] = nil
   self.keep = nil
 end
