@@ -10,6 +10,7 @@
 
 #include "kinds.h"
 #include "operation/operations.h"
+#include "support_inside.h"
 
 enum { SIZE = 16 * KIB, MOST = 40, ROUNDS = 600 };
 
@@ -474,6 +475,39 @@ static void messages_may_be_lists(void **state) {
   pair_close(&p);
 }
 
+/* A message that is a list, of a side with these features; `lent`: is a block in
+ * use for it? */
+static void sent_to_a_side_with(const char *features, bool lent) {
+  struct perigee_options o;
+  struct pair p;
+  struct pieces from, to;
+  uint8_t *bytes = pattern(3 * MIB, 37);
+  variant_options((void *)(uintptr_t)&variant_default, &o);
+  o.features = features;
+  pair_open_with(&p, (void *)(uintptr_t)&variant_default, &o);
+  pieces_open(&p, &from, 0, 3 * MIB, 7);
+  pieces_open(&p, &to, 1, 3 * MIB, 5);
+  pieces_fill(&from, bytes);
+  struct perigee_slice out = all(&from), in = all(&to);
+  int send = perigee_send(p.session[0], &out, -1);
+  assert_int_equal(lent_bytes(p.session[0]) > 0, lent);
+  assert_true(perigee_recv(p.session[1], &in, -1) >= 0);
+  until(&p, 1, PERIGEE_EVENT_DONE);
+  ended(&p, 0, send, 0);
+  pieces_same(&to, bytes);
+  settle(&p);
+  region_end(from.region);
+  region_end(to.region);
+  free(bytes);
+  pair_close(&p);
+}
+
+static void older_peers_get_lists_in_a_block(void **state) {
+  (void)state;
+  sent_to_a_side_with(NULL, false);
+  sent_to_a_side_with("-places", true);
+}
+
 /* A peer that ends has its list no more, which breaks no protocol. What was freed
  * is written over, so that none is found there by chance. */
 static void lists_may_go_at_any_time(void **state) {
@@ -835,6 +869,7 @@ int main(void) {
       WITH_ENGINE(overlaps_are_found),
       WITH_ENGINE(what_is_wrong_is_told_by_number),
       WITH_ENGINE(a_list_of_too_many_bytes_is_refused),
+      cmocka_unit_test(older_peers_get_lists_in_a_block),
   };
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(slices_of_calls_may_be_lists),
