@@ -176,14 +176,15 @@ _Static_assert(offsetof(struct extent, base) == 0 &&
                "the form of places is that of the wire");
 
 /* Reads from the peer's memory. Addresses are the peer's claim: this side treats
- * them as numbers, and the kernel checks them. */
+ * them as numbers, and the kernel checks them. The bytes are the peer's only if
+ * it lives afterwards. */
 static int64_t pull_read(struct lane *lane, const struct iovec *to, int n,
                          const struct iovec *from, int m) {
   ssize_t got = process_vm_readv(lane->options.peer_pid, to, (unsigned)n, from,
                                  (unsigned)m, 0);
   if (got <= 0)
     return got < 0 && errno == ESRCH ? PERIGEE_PEER_LOST : PERIGEE_PROTOCOL;
-  return owner_is_alive(&lane->options) ? got : PERIGEE_PEER_LOST;
+  return got;
 }
 
 /* Is it blocks that go on with byte `begin`? */
@@ -291,6 +292,8 @@ static int64_t pull_private(struct lane *lane, struct fetch *f, uint64_t at,
   int64_t got = pull_read(lane, to, m, from, n);
   if (got < 0)
     return got;
+  if (!owner_is_alive(&lane->options))
+    return PERIGEE_PEER_LOST;
   into->done += (uint64_t)got;
   places_pass(f, at + (uint64_t)got, list, count);
   return got;

@@ -407,6 +407,15 @@ static void stage_in_turn(struct lane *lane, struct exposure *e,
   staging_begin(lane, e, p, offset);
 }
 
+/* Does the peer read a list where it lies? One that is older does not. Places
+ * that are shorter than PLACE_LEAST on average are sooner gathered and copied,
+ * as each costs the kernel half a microsecond. */
+enum { PLACE_LEAST = 4096 };
+
+static bool reads_places(const struct lane *lane, const struct payload *p) {
+  return lane->options.places && p->block >= PLACE_LEAST;
+}
+
 /* The places of a list stay as long as the payload: the peer reads them from
  * here. */
 static struct source source_of_private(const struct payload *p) {
@@ -426,8 +435,8 @@ static struct source source_of_private(const struct payload *p) {
 int shm_expose(struct lane *lane, struct exposure *e, struct payload *p) {
   int64_t at = -1;
   enum way way = way_of(lane, p->total, p->count == 1, p->memory->direct, &at);
-  if (way == WAY_PULL && p->extents && !lane->options.places)
-    way = WAY_SLOTS; /* a source tells of one shape to an older peer */
+  if (way == WAY_PULL && p->extents && !reads_places(lane, p))
+    way = WAY_SLOTS;
   *staging_of(e) = (struct staging){0};
   e->payload = NULL;
   e->at_once = false;
