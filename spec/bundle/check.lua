@@ -212,6 +212,29 @@ local function bench(word, program, ...)
   note_failure(word, "bench/" .. program, text)
 end
 
+-- What is loaded of the host, such as CUDA's driver, lies in folders that it
+-- names, and wants these parts of glibc.
+local LOAD = [[
+  local ffi, RTLD_LAZY = require "ffi", 1
+  ffi.cdef "void *dlopen(const char *, int);"
+  local names = "libdl.so.2 libpthread.so.0 librt.so.1 core.so"
+  for name in names:gmatch "%S+" do
+    if ffi.C.dlopen(name, RTLD_LAZY) == nil then print(name) end
+  end]]
+
+local function check_libraries()
+  local before = os.getenv "LD_LIBRARY_PATH"
+  C.check_setenv("LD_LIBRARY_PATH", root .. "/lib/lua/system", 1)
+  local text, job = output({ "luajit", "-e", LOAD }, 30)
+  C.check_setenv("LD_LIBRARY_PATH", before or "", 1)
+  if job.how == "exit" and text == "" then
+    passed = passed + 1
+  else
+    failed = failed + 1
+    note_failure("bundle", "spec/bundle/launch.c", "not found: " .. text)
+  end
+end
+
 local function usage(why)
   io.stderr:write(why, "\ncheck [shm|tcp|rdma|gpu ...]\n")
   os.exit(2)
@@ -258,6 +281,7 @@ assert(C.check_chdir(root) == 0)
 C.check_setenv("CMOCKA_MESSAGE_OUTPUT", "TAP", 1)
 C.check_setenv("PERIGEE_SPEC_SLOW", os.getenv "PERIGEE_SPEC_SLOW" or "3", 1)
 local doctor, benches = output({ "perigee", "doctor", "--json" }, 30), {}
+check_libraries()
 for _, word in ipairs(words) do check(word, benches) end
 
 local cjson = require "cjson"

@@ -106,9 +106,12 @@ static bool host_has_verbs(void) {
   return false;
 }
 
+/* The host's folders come last: CUDA's driver is often in one of these. */
 static char *library_path(void) {
-  return host_has_verbs() ? below("lib")
-                          : text_of("%s/lib:%s/lib/rdma", root, root);
+  const char *host = getenv("LD_LIBRARY_PATH");
+  char *path = host_has_verbs() ? below("lib")
+                                : text_of("%s/lib:%s/lib/rdma", root, root);
+  return host && *host ? text_of("%s:%s", path, host) : path;
 }
 
 /* The name of the link by which this program was called. */
