@@ -350,7 +350,7 @@ describe("a C agent", function()
 
   -- Runs `perigee WORDS` in this run's scope.
   local function command(words)
-    local pipe = io.popen(("env -u PERIGEE_TRANSPORT PERIGEE_SCOPE=%s "
+    local pipe = io.popen(("env -u PERIGEE_TRANSPORT PERIGEE_SCOPE=%s luajit "
       .. "lua/perigee/cli/perigee %s 2>&1"):format(cases.scope, words))
     local told = pipe:read "*a"
     pipe:close()
