@@ -6,7 +6,9 @@ Mode     protocol "tcp", the one of its protocols for memory that needs neither
          a network card nor a GPU; engines find each other by P2PHANDSHAKE,
          without a metadata server. One transfer: transfer_sync_write and
          transfer_sync_read; more: transfer_submit_write; a list:
-         batch_transfer_sync_write and batch_transfer_sync_read
+         batch_transfer_async_write and _read, which is waited for by
+         get_batch_transfer_status. Its queue takes 1024 blocks by default;
+         the description lets it take BATCH
 Copies   to the kernel and out of it, into the registered memory
 Sleeps   the server's thread, in epoll; the caller polls the transfer's status
 Source   kvcache-ai.github.io/Mooncake: Transfer Engine, Python API reference
@@ -16,7 +18,7 @@ import onesided
 import peer
 
 HOST = "127.0.0.1"
-BATCH = 1024  # blocks; its TCP queue refuses some of 4000 ("queue-full")
+BATCH = 65535  # blocks, the most that its TCP queue can be set to
 
 
 def open_engine(memory):
@@ -66,18 +68,24 @@ class Client(onesided.Client):
             slot.size))
 
     def prepare_list(self, mode, pieces):
-        move = (self.engine.batch_transfer_sync_write if mode == "put"
-                else self.engine.batch_transfer_sync_read)
+        move = (self.engine.batch_transfer_async_write if mode == "put"
+                else self.engine.batch_transfer_async_read)
         here, blocks = self.here(mode), self.blocks(pieces)
         parts = [blocks[i:i + BATCH] for i in range(0, len(blocks), BATCH)]
         return move, [([here + at for at, _ in part],
                        [self.far + at for at, _ in part],
                        [length for _, length in part]) for part in parts]
 
-    def move_list(self, mode, job):
+    def post_list(self, job):
         move, parts = job
-        for lists in parts:
-            check(move(self.details, *lists))
+        for lists in parts[:-1]:
+            self.end_list(move(self.details, *lists))
+        return move(self.details, *parts[-1])
+
+    def end_list(self, batch):
+        if batch == 0:
+            raise RuntimeError("the batch was not taken")
+        check(self.engine.get_batch_transfer_status([batch]))
 
     def finished(self, tokens):
         while True:

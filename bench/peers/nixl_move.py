@@ -99,24 +99,25 @@ class Client(onesided.Client):
                                         len(self.blocks(pieces)))
         return lambda: request
 
-    def move_list(self, mode, job):
-        self.post(job())
+    def post_list(self, job):
+        request = job()
+        return request, self.agent.transfer(request)
+
+    def end_list(self, posted):
+        agent, (request, state) = self.agent, posted
+        while state == "PROC":
+            state = agent.check_xfer_state(request)
+        if state != "DONE":
+            raise RuntimeError(f"the transfer's state is {state}")
 
     def stage(self, mode, slot):
         super().stage(mode, slot)
         if self.prepared:
             self.request(mode, slot)
 
-    def post(self, request):
-        agent = self.agent
-        state = agent.transfer(request)
-        while state == "PROC":
-            state = agent.check_xfer_state(request)
-        if state != "DONE":
-            raise RuntimeError(f"the transfer's state is {state}")
-
     def move(self, mode, slot):
-        self.post(self.request(mode, slot))
+        request = self.request(mode, slot)
+        self.end_list((request, self.agent.transfer(request)))
 
     def put(self, slot):
         self.move("put", slot)

@@ -13,6 +13,7 @@ import ctypes
 import mmap
 import os
 from time import monotonic_ns as clock
+from time import thread_time_ns as spent
 
 import peer
 
@@ -66,7 +67,8 @@ class Client:
 
     def fill(self, mode, size):
         """New bytes where they come from; returns what they are."""
-        fresh = os.urandom(size)
+        some = os.urandom(2**20 + 1)  # odd, so that no two blocks are alike
+        fresh = (some * (size // len(some) + 1))[:size]
         if mode == "put":
             self.memory.map[:size] = fresh
         else:
@@ -87,14 +89,17 @@ class Client:
 
     def pieces(self, mode, size, burst):
         """Calls that move all pieces, by the subclass's prepare_list(mode,
-        pieces) and move_list(mode, what that returned). Every byte is new in
-        each burst and compared behind it."""
+        pieces), post_list(what that returned) and end_list(what that
+        returned). Every byte is new in each burst and compared behind it."""
         pieces, wanted = self.listed(), self.fill(mode, size)
         job = self.prepare_list(mode, pieces)
         while burst.goes_on():
-            start = clock()
-            self.move_list(mode, job)
+            start, begin = clock(), spent()
+            posted = self.post_list(job)
+            post = spent() - begin
+            self.end_list(posted)
             burst.add(clock() - start)
+            burst.caller(post, spent() - begin)
         there = memoryview(
             self.far_read(size) if mode == "put" else
             self.memory.map[self.half:self.half + size])

@@ -111,6 +111,7 @@ class Burst:
         self.times, self.checked, self.calls = {}, 0, 0
         self.sum = self.span = 0
         self.until = clock() + int(seconds * 1e9)
+        self.least = None
 
     def goes_on(self):
         return self.calls < FEWEST or clock() < self.until
@@ -120,6 +121,12 @@ class Burst:
         self.sum += ns * count
         self.times[ns] = self.times.get(ns, 0) + count
 
+    def caller(self, post, whole):
+        """Processor time of the calling thread, in ns: until a call was
+        posted, and until it had ended. The least is told."""
+        post_before, whole_before = self.least or (post, whole)
+        self.least = min(post, post_before), min(whole, whole_before)
+
     def answer(self, cpu):
         rounded = {}
         for ns, count in self.times.items():
@@ -128,6 +135,9 @@ class Burst:
             rounded[ns] = rounded.get(ns, 0) + count
         pairs = ",".join(f"{ns}:{rounded[ns]}" for ns in sorted(rounded))
         more = "" if cpu is None else f" cpu={cpu:.6f}"
+        if self.least:
+            post, whole = self.least
+            more += f" post={post / 1e9:.9f} caller={whole / 1e9:.9f}"
         return (f"ok calls={self.calls} "
                 f"seconds={(self.span or self.sum) / 1e9:.9f} "
                 f"checked={self.checked}{more} ns={pairs}")

@@ -38,11 +38,12 @@ local function decode(words)
   if answer.histogram.count ~= answer.calls then return nil, "calls" end
   if answer.seconds <= 0 then return nil, "seconds" end
   answer.cpu = number(words.cpu) or 0
+  answer.post, answer.caller = number(words.post), number(words.caller)
   return answer
 end
 
--- Returns { calls, seconds, checked, cpu, histogram } of an answer, or nil and
--- why there is none.
+-- Returns { calls, seconds, checked, cpu, post, caller, histogram } of an
+-- answer, or nil and why there is none.
 function M.parse(line)
   local kind, rest = line:match "^(%a+) (.*)$"
   if kind == "wrong" then return nil, "wrong bytes: " .. rest end
