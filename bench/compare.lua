@@ -15,13 +15,16 @@ local options = require "bench.lib.options"
 local peers = require "bench.lib.compare.peers"
 local process = require "bench.lib.process"
 local report = require "bench.lib.compare.report"
+local shapes = require "bench.lib.ranks.shape"
 local turns = require "bench.lib.compare.turns"
 
 local ROOT = here .. "../"
-local MODES = { "echo", "pipelined", "paced", "put", "get", "fanout", "loan" }
+local MODES = { "echo", "pipelined", "paced", "put", "get", "fanout", "loan",
+                "put-pieces", "get-pieces" }
 -- Options that tell how many calls are at once, or each second.
 local UNDER = { pipelined = "under", paced = "rate", fanout = "fan" }
-local SHORT = { oneside = { "put", "get" } } -- other names of several modes
+-- Other names of modes.
+local SHORT = { oneside = { "put", "get" }, pages = { "put-pieces" } }
 local SMALL = 64 -- bytes, of the modes that are about calls
 
 local function words(text)
@@ -43,7 +46,8 @@ local function modes(text)
   for _, word in ipairs(words(text) or {}) do
     local meant = SHORT[word] or known[word]
     if not meant then
-      return nil, ("there is no mode %s; there are: %s, oneside")
+      return nil, ("there is no mode %s; there are: %s, oneside, "
+                   .. "pages")
                   :format(word, table.concat(MODES, ", "))
     end
     for _, mode in ipairs(meant) do all[#all + 1] = mode end
@@ -61,7 +65,8 @@ local function command_line()
     :convert(options.sizes):default "1K,4K,16K,64K,256K,1M,4M,16M"
   parser:option("--modes", "echo, pipelined (64 B, many under way), paced "
                 .. "(64 B, so many a second), oneside (put and get), fanout "
-                .. "(one payload to many servers), loan (nothing is copied).")
+                .. "(one payload to many servers), loan (nothing is copied), "
+                .. "pages (put-pieces: the blocks of --shape in one write).")
     :convert(modes):default "echo,pipelined,paced"
   parser:option("--seconds", "Time of each peer in each row.")
     :convert(options.positive):default "0.5"
@@ -76,6 +81,9 @@ local function command_line()
     :convert(options.whole):default "8"
   parser:option("--rate", "Calls each second in mode paced.")
     :convert(options.whole):default "1000"
+  parser:option("--shape", "What put-pieces and get-pieces move.")
+    :convert(function(text) return shapes.parse(text, options.size) end)
+    :default "kv:layers=61,blocks=256,block=16K"
   parser:option("--pin", "Cores of clients and servers.")
     :convert(options.cores)
   parser:flag("--one-core", "Both sides on one core: every row is marked.")
@@ -154,15 +162,26 @@ local function modes_of(chosen)
   return known
 end
 
+-- Returns the sizes of a mode's rows, and the plan of blocks that it moves, of
+-- which the size is the span in memory.
+local function sizes_of(mode)
+  if mode:find "%-pieces$" then
+    local plan = shapes.paged(given.shape)
+    return { plan.span }, plan
+  end
+  local calls = mode == "pipelined" or mode == "paced"
+  return calls and { SMALL } or given.sizes
+end
+
 -- Returns what is measured, in the order of the tables.
 local function works()
   local all = {}
   for _, mode in ipairs(given.modes) do
-    local calls = mode == "pipelined" or mode == "paced"
-    for _, size in ipairs(calls and { SMALL } or given.sizes) do
+    local sizes, plan = sizes_of(mode)
+    for _, size in ipairs(sizes) do
       all[#all + 1] = {
-        mode = mode, size = size, seconds = given.seconds,
-        under = given[UNDER[mode]] or 1,
+        mode = mode, size = size, seconds = given.seconds, plan = plan,
+        shape = plan and given.shape, under = given[UNDER[mode]] or 1,
       }
     end
   end
@@ -184,7 +203,7 @@ local function head(versions)
   return { machine = what, options = {
     sizes = given.sizes, modes = given.modes, seconds = given.seconds,
     rounds = given.rounds, attempts = given.attempts, under = given.under,
-    fan = given.fan, rate = given.rate, pin = given.pin,
+    fan = given.fan, rate = given.rate, pin = given.pin, shape = given.shape,
     one_core = given.one_core or false,
   } }
 end

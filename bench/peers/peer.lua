@@ -53,13 +53,13 @@ function M.serve(agent)
 end
 
 --- Answers bursts until standard input ends. burst(line) returns a histogram,
--- the ns, and the number of bytes that were compared.
+-- the ns, the number of bytes that were compared, and more words or nil.
 function M.answer(burst)
   M.say "ready"
   for line in io.lines() do
-    local taken, ns, checked = burst(line)
-    M.say("ok calls=%d seconds=%.9f checked=%d ns=%s", taken.count, ns / 1e9,
-          checked, taken:text())
+    local taken, ns, checked, more = burst(line)
+    M.say("ok calls=%d seconds=%.9f checked=%d%s ns=%s", taken.count, ns / 1e9,
+          checked, more or "", taken:text())
   end
 end
 

@@ -26,7 +26,8 @@ table.insert(ours.modes, "loan")
 
 local function mover(name, kind, path)
   local one = peer(name, "perigee_move.lua", path)
-  one.words, one.modes = { path, kind }, { "put", "get" }
+  one.words, one.prepared = { path, kind }, kind == "prepared"
+  one.modes = { "put", "get", "put-pieces", "get-pieces" }
   return one
 end
 

@@ -1,7 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- Perigee from Lua: one-sided writes and reads between a region of the server's
 -- and private memory of the client's. Words: shm or tcp; prepared (one transfer
--- is posted again and again) or fresh (a table of slices for each).
+-- is posted again and again) or fresh (a table of slices for each). Pieces are
+-- a layout of each memory.
 --
 -- Version: this tree's.
 -- Mode: one session; session:write and session:read, or prepared transfers.
@@ -14,6 +15,7 @@
 local here = debug.getinfo(1, "S").source:match "^@(.*/)" or "./"
 local peer = dofile(here .. "peer.lua")
 local ffi = require "ffi"
+local bit = require "bit"
 local histogram = require "perigee.bench.histogram"
 local moves = require "bench.lib.moves"
 local payload = require "bench.lib.payload"
@@ -30,7 +32,7 @@ int perigee_peer_prctl(int option, unsigned long value, unsigned long, \
                        unsigned long, unsigned long) __asm__("prctl");
 ]]
 
-local C, now = ffi.C, process.now
+local C, now, spent = ffi.C, process.now, process.spent
 local O_RDWR, O_CLOEXEC, PR_SET_PTRACER = 2, 0x80000, 0x59616d61
 local FEWEST, ATTEMPTS = 3, 8
 local way, kind, role, folder, size, under, address = unpack(arg)
@@ -137,6 +139,94 @@ local function move(mode, length, seconds)
   return taken, taken.sum, samples * pages + length
 end
 
+-- ---- Pieces ----------------------------------------------------------------
+
+-- Returns the pieces of a call, each { offset, length, count, stride }.
+local function listed()
+  local pieces = {}
+  for line in io.lines(folder .. "/pieces") do
+    local piece = {}
+    for number in line:gmatch "%d+" do piece[#piece + 1] = tonumber(number) end
+    pieces[#pieces + 1] = piece
+  end
+  return pieces
+end
+
+-- Returns the options of a layout of pieces that are alike and as far apart,
+-- and where it begins.
+local function laid_out(pieces)
+  local first, second = pieces[1], pieces[2] or pieces[1]
+  local step = second[1] - first[1]
+  for i, piece in ipairs(pieces) do
+    if piece[1] ~= first[1] + (i - 1) * step or piece[2] ~= first[2]
+       or piece[3] ~= first[3] or piece[4] ~= first[4] then
+      error("these pieces are no layout", 0)
+    end
+  end
+  local dims = { { #pieces, step } }
+  if first[3] > 1 then dims[2] = { first[3], first[4] } end
+  return { block = first[2], dims = dims }, first[1]
+end
+
+-- Words that follow from the round and where they are, so that all are new.
+local function fill(length)
+  local words = ffi.cast("int32_t *", from.pointer)
+  for i = 0, length / 4 - 1 do words[i] = bit.bxor(i, round * 0x1010101) end
+end
+
+local function same_pieces(pieces)
+  local checked = 0
+  for _, piece in ipairs(pieces) do
+    for i = 0, piece[3] - 1 do
+      local at = piece[1] + i * piece[4]
+      if not payload.same(from.pointer + at, into.pointer + at, piece[2]) then
+        error(("wrong bytes: %d of them at %d"):format(piece[2], at), 0)
+      end
+      checked = checked + piece[2]
+    end
+  end
+  return checked
+end
+
+local function post_of_pieces(mode, pieces, length)
+  local options, at = laid_out(pieces)
+  local function layout(memory_of)
+    options.base = memory_of:slice(at, length - at)
+    return perigee.layout(options)
+  end
+  return POSTS[kind .. " " .. mode](layout(mode == "put" and from or into),
+                                    layout(remote))
+end
+
+-- Calls until the time is over. Returns their times, and in words of the answer
+-- the least processor time of this thread until a call was posted, and until it
+-- had ended.
+local function timed_pieces(post, until_ns)
+  local taken, posted, whole = histogram.new(), math.huge, math.huge
+  repeat
+    local start, begin = now(), spent()
+    local future = post()
+    local after = spent()
+    check(future:wait())
+    taken:add(now() - start)
+    posted = math.min(posted, after - begin)
+    whole = math.min(whole, spent() - begin)
+  until now() >= until_ns and taken.count >= FEWEST
+  return taken, (" post=%.9f caller=%.9f"):format(posted / 1e9, whole / 1e9)
+end
+
+-- Calls that move all pieces; every byte is new, and is compared behind them.
+local function move_pieces(mode, length, seconds)
+  local pieces = listed()
+  local post = post_of_pieces(mode, pieces, length)
+  round = round + 1
+  fill(length)
+  if mode == "get" then by_proc(C.perigee_peer_pwrite, from.pointer, length) end
+  local taken, more = timed_pieces(post, now() + seconds * 1e9)
+  if mode == "put" then by_proc(C.perigee_peer_pread, into.pointer, length) end
+  return taken, taken.sum, same_pieces(pieces), more
+end
+
 -- There and back, every byte new.
 local function verify(length, calls)
   local taken, put, get = histogram.new(), post_of("put", length),
@@ -155,12 +245,14 @@ local function verify(length, calls)
 end
 
 local function burst(line)
-  local mode, length, number, limit = line:match "^(%a+) (%d+) (%d+) (%S+)$"
+  local mode, length, number, limit = line:match "^(%S+) (%d+) (%d+) (%S+)$"
   length, number, limit = tonumber(length), tonumber(number), tonumber(limit)
   if mode == "verify" then
     return verify(length, math.ceil(limit / number) * number)
   elseif mode == "put" or mode == "get" then
     return move(mode, length, limit)
+  elseif mode == "put-pieces" or mode == "get-pieces" then
+    return move_pieces(mode:sub(1, 3), length, limit)
   end
   error("no such burst: " .. line, 0)
 end
@@ -184,7 +276,7 @@ function roles.client()
   memory = C.perigee_peer_open("/proc/" .. pid .. "/mem",
                                ffi.cast("int", O_RDWR + O_CLOEXEC))
   if memory < 0 then error("the server's memory cannot be opened", 0) end
-  verify(size, 1)
+  verify(math.min(size, 64), 1)
   peer.answer(burst)
   agent:close()
 end

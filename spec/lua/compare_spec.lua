@@ -18,6 +18,7 @@ local pictures = require "bench.lib.compare.pictures"
 local process = require "spec.support.process"
 local report = require "bench.lib.compare.report"
 local sessions = require "bench.lib.compare.sessions"
+local shapes = require "bench.lib.ranks.shape"
 
 local PATIENCE = 60 * process.slow
 local PIN = bench_process.cores() > 1 and { 0, 1 } or { 0, 0 }
@@ -172,6 +173,37 @@ describe("the table of a comparison", function()
                                  "put")
     assert.equal(1, #able)
     assert.equal("b", able[1].name)
+  end)
+
+  it("compares the least times of pieces, and the least processor time of \z
+      their posts", function()
+    local function row(name, more)
+      local text = near:gsub(" ns=", more .. " ns=")
+      local entry = { peer = { name = name }, memory = 0, repeated = 0,
+                      bursts = { recorded(text, 100, 100, 1, 1),
+                                 recorded(near, 100, 100, 1, 1) } }
+      local work = { mode = "put-pieces", size = 9000, under = 1,
+                     plan = { bytes = 1000 } }
+      return figures.row(entry, work, { 100 })
+    end
+    local rows = { row("ours", " post=0.000002 caller=0.000004"),
+                   row("theirs", " post=0.000006 caller=0.000008"),
+                   row("silent", "") }
+    rows[2].least_us = 24
+    figures.compare(rows)
+    assert.same({ 1000, 2, 4, 1, 1 }, { rows[1].size, rows[1].post_us,
+      rows[1].caller_us, rows[1].ratio, rows[1].post_ratio })
+    assert.near(8, rows[1].least_us, 0.05)
+    assert.near(0.1, rows[1].gb_per_s, 1e-9)
+    assert.near(3, rows[2].ratio, 0.02)
+    assert.near(3, rows[2].post_ratio, 1e-9)
+    assert.is_nil(rows[1].cpu_client_us)
+    assert.is_nil(rows[3].post_us or rows[3].post_ratio)
+    assert.matches("least time over that of ours",
+                   report.ratios(rows, "put-pieces")[1], 1, true)
+    assert.matches("put%-pieces, 2 x 4 of 4K +least", report.header {
+      mode = "put-pieces", size = 9000,
+      shape = { layers = 2, blocks = 4, block = 4096 } })
   end)
 
   it("takes no answer that means nothing", function()
@@ -436,6 +468,17 @@ describe("bench/compare.lua", function()
     assert.is_true(eventually(nothing_left))
   end)
 
+  it("has the blocks of a shape moved in one write", function()
+    local status, text = finished(compare("--peers", "perigee-prepared",
+      "--modes", "pages", "--shape", "kv:layers=2,blocks=3,block=4K"))
+    assert.equal(0, status, text)
+    local row = rows_of()["perigee-prepared"]
+    assert.equal(cjson.null, row.why)
+    assert.same({ "put-pieces", 6 * 4096 }, { row.mode, row.size })
+    assert.equal(0, row.checked % row.size)
+    assert.is_true(row.least_us > 0 and row.post_us <= row.caller_us)
+  end)
+
   it("measures the other modes where no peer has one of them", function()
     local status, text = finished(compare("--peers", "planted-slow", "--modes",
                                           "paced,echo"))
@@ -556,6 +599,27 @@ describe("an adapter", function()
         assert.is_true(told.calls >= 3)
         assert.is_true(told.checked >= told.calls)
         assert.equal(size, assert(one:burst("verify", size, 1, 1)).checked)
+      end
+      one:close()
+    end)
+  end
+
+  -- Blocks of several layers, which lie apart; the same as a list; and one.
+  local KVS = { { 3, 4, 8192 }, { 5, 1, 4096 }, { 1, 1, 4096 } }
+
+  for _, peer in ipairs(installed "put-pieces") do
+    it(("(%s) moves pieces"):format(peer.name), function()
+      local one = assert(pair.start(peer, PIN, "put-pieces", 2 ^ 17, 1))
+      one:go_on()
+      for _, kv in ipairs(KVS) do
+        local plan = shapes.paged { layers = kv[1], blocks = kv[2],
+                                    block = 4096, stride = kv[3] }
+        shapes.write(plan, one.folder)
+        for _, mode in ipairs { "put-pieces", "get-pieces" } do
+          local told = assert(one:burst(mode, plan.span, 1, 0.001))
+          assert.is_true(told.calls >= 3)
+          assert.equal(kv[1] * kv[2] * 4096, told.checked)
+        end
       end
       one:close()
     end)

@@ -15,6 +15,15 @@ local COLUMNS = {
   { "cpu c", "cpu_client_us", 8 }, { "cpu s", "cpu_server_us", 8 },
   { "MiB", "memory_mib", 7 }, { "ratio", "ratio", 8, 2 },
 }
+local OF_PIECES = {
+  { "least", "least_us", 9 }, { "p50", "p50_us", 9 }, { "GB/s", "gb_per_s", 7 },
+  { "caller", "caller_us", 9 }, { "post", "post_us", 9 },
+  { "ratio", "ratio", 8, 2 }, { "of post", "post_ratio", 8, 2 },
+}
+
+local function columns_of(mode)
+  return mode:find "%-pieces$" and OF_PIECES or COLUMNS
+end
 
 local function cell(value, width) return ("%" .. width .. "s"):format(value) end
 
@@ -27,13 +36,17 @@ function M.title(work)
     return ("paced, %s, %d calls/s"):format(size, work.under)
   elseif work.mode == "fanout" then
     return ("fanout, %s, to %d"):format(size, work.under)
+  elseif work.shape then
+    local kv = work.shape
+    return ("%s, %d x %d of %s"):format(work.mode, kv.layers, kv.blocks,
+                                        text.size(kv.block))
   end
   return ("%s, %s"):format(work.mode, size)
 end
 
 function M.header(work)
   local line = { ("%-" .. WIDTH .. "s"):format(M.title(work)) }
-  for _, column in ipairs(COLUMNS) do
+  for _, column in ipairs(columns_of(work.mode)) do
     line[#line + 1] = cell(column[1], column[3])
   end
   return table.concat(line, " ")
@@ -63,7 +76,7 @@ function M.line(row)
            .. (row.install and ("; to install: " .. row.install) or "")
   end
   local line = { name }
-  for _, column in ipairs(COLUMNS) do
+  for _, column in ipairs(columns_of(row.mode)) do
     line[#line + 1] = cell(text.number(row[column[2]], column[4]), column[3])
   end
   return table.concat(line, " ") .. marks(row)

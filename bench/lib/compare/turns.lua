@@ -5,6 +5,7 @@
 
 local floor = require "bench.lib.floor"
 local pairs_of = require "bench.lib.compare.pair"
+local shapes = require "bench.lib.ranks.shape"
 local statistics = require "bench.lib.statistics"
 
 local M = {}
@@ -52,8 +53,9 @@ local function fail(entry, why)
   entry.pair, entry.why = nil, why
 end
 
+-- Bursts of pieces compare every byte themselves.
 local function verify(entry, work)
-  if entry.peer.floor then return true end
+  if entry.peer.floor or work.plan then return true end
   local _, why = entry.pair:burst("verify", work.size, under_of(work),
                                   math.max(VERIFIED, under_of(work)))
   return why == nil, why
@@ -70,6 +72,7 @@ local function open(entry, work, given)
     entry.pair, why = pairs_of.start(peer, given.pin, work.mode, size, under)
     if not entry.pair then return fail(entry, why) end
   end
+  if work.plan then shapes.write(work.plan, entry.pair.folder) end
   peer.pair = peer.lasting and entry.pair
   entry.pair:go_on()
   local fine, reason = verify(entry, work)
@@ -80,13 +83,19 @@ local function open(entry, work, given)
   entry.pair:rest()
 end
 
+-- A short burst before one that counts. Of pieces the least time counts, and
+-- each burst makes and compares all bytes, so there is none.
+local function warm(pair, work, seconds)
+  if work.plan then return true end
+  return pair:burst(work.mode, work.size, work.under, seconds * WARM)
+end
+
 -- A burst with all that is told of it; nil and why not.
 local function burst(entry, work, given, seconds)
   local pair, peer = entry.pair, entry.peer
   local before = M.distance(given)
   pair:go_on()
-  local told, why = pair:burst(work.mode, work.size, work.under,
-                               seconds * WARM)
+  local told, why = warm(pair, work, seconds)
   if told then
     told, why = pair:measure(work.mode, work.size, work.under, seconds)
   end
@@ -100,14 +109,15 @@ local function burst(entry, work, given, seconds)
   return told
 end
 
--- A turn: a burst, again while the cores' distance moves.
+-- A turn: a burst, again while the cores' distance moves, which is nothing
+-- beside the time of pieces.
 local function turn(entry, work, given)
   local seconds = work.seconds / given.rounds
   for _ = 1, given.attempts do
     local told, why = burst(entry, work, given, seconds)
     if not told then return fail(entry, why) end
     entry.bursts[#entry.bursts + 1] = told
-    if settled(told) then return end
+    if work.plan or settled(told) then return end
     entry.repeated = entry.repeated + 1
   end
 end

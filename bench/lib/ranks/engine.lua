@@ -34,15 +34,6 @@ local function peer_of(root, engine, prepared)
   fail("%s moves no %s lists", engine, prepared and "prepared" or "fresh")
 end
 
-local function write_pieces(pair, plan)
-  local file = assert(io.open(pair.folder .. "/pieces", "w"))
-  for _, piece in ipairs(plan.of(0)) do
-    file:write(("%d %d %d %d\n"):format(piece[1], piece[2], piece[3] or 1,
-                                        piece[4] or piece[2]))
-  end
-  file:close()
-end
-
 -- Runs a plan for --seconds, or --num-iteration times.
 local function bursts(pair, plan, mode, given)
   local list, calls = {}, 0
@@ -66,7 +57,7 @@ local function rows_of_mode(self, mode, peer)
   pair:go_on()
   self.report:carried_by(peer.path)
   for _, plan in ipairs(self.plans) do
-    write_pieces(pair, plan)
+    shapes.write(plan, pair.folder)
     local row = statistics.row({
       operation = mode .. " " .. plan.name, size = plan.bytes, window = 1,
       batch = plan.batch, prepared = is_prepared(mode), engine = peer.name,

@@ -147,6 +147,23 @@ function M.parse(text, size_of)
   return kv
 end
 
+--- The plan of strided transfers alone: blocks that lie apart.
+function M.paged(kv)
+  for _, plan in ipairs(M.kv(kv)) do
+    if plan.name == "kv strided" then return plan end
+  end
+end
+
+--- Writes what a plan moves for an adapter of bench/peers, into its folder.
+function M.write(plan, folder)
+  local file = assert(io.open(folder .. "/pieces", "w"))
+  for _, piece in ipairs(plan.of(0)) do
+    file:write(("%d %d %d %d\n"):format(piece[1], piece[2], piece[3] or 1,
+                                        piece[4] or piece[2]))
+  end
+  file:close()
+end
+
 --- Compares a row with that of the contiguous plan, which comes first and whose
 -- p50 the table keeps.
 function M.compare(kept, plan, row)
