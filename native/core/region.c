@@ -215,6 +215,7 @@ static int region_populate(struct perigee_region *region) {
              : PERIGEE_NO_MEMORY;
 }
 
+/* Why its kind of memory has failed. */
 static const char *region_trouble(const struct perigee_region *region) {
   const struct memory_context *m = region->memory;
   return m->kind->why ? m->kind->why(m) : system_text(errno);
@@ -443,8 +444,10 @@ static int region_access_here(struct perigee_region *region, uint64_t offset,
   there.copies = &copies;
   int status =
       in ? region_move_all(&there, &here) : region_move_all(&here, &there);
-  return status < 0 ? fail(region->engine, status, "the memory's copy failed")
-                    : PERIGEE_OK;
+  return status < 0
+             ? fail(region->engine, status, "the memory's copy failed: %s",
+                    region_trouble(region))
+             : PERIGEE_OK;
 }
 
 int perigee_region_read(struct perigee_region *region, uint64_t offset,

@@ -538,7 +538,8 @@ static bool copy_is_over(const struct cuda *c, const struct copying *k) {
 }
 
 /* Asks the driver for a stream's state: by cuStreamQuery, or at rest by
- * cuStreamSynchronize. */
+ * cuStreamSynchronize. While another library of the program captures a graph the
+ * driver may not say. */
 static void stream_look(struct cuda *c, struct stream *s,
                         CUresult (*ask)(CUstream)) {
   CUresult result = cuda_enter(c);
@@ -546,7 +547,8 @@ static void stream_look(struct cuda *c, struct stream *s,
     result = ask(s->handle);
     cuda_leave(c);
   }
-  if (result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY)
+  if (result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY ||
+      result == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)
     return;
   s->failed = true;
   cuda_fails(c, PERIGEE_CLOSED, "copying", result);

@@ -19,6 +19,7 @@
   N(CUDA_ERROR_OUT_OF_MEMORY, 2)                                               \
   N(CUDA_ERROR_NO_DEVICE, 100)                                                 \
   N(CUDA_ERROR_NOT_READY, 600)                                                 \
+  N(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, 900)                                \
   N(CU_DEVICE_ATTRIBUTE_MAX_PITCH, 11)                                         \
   N(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 102)              \
   N(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, 110)          \
