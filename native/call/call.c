@@ -750,7 +750,7 @@ static int call_new(struct perigee_session *session,
     return call_beyond_all(session);
   if (typed_is_due(message) &&
       (status =
-           incoming_typed(session->engine, message->head, message->length)) < 0)
+           outgoing_typed(session->engine, message->head, message->length)) < 0)
     return status;
   const struct perigee_slice *s = &message->into;
   if (s->region && !region_has(s->region, s)) {

@@ -556,7 +556,7 @@ static bool reply_affordable(struct perigee_engine *engine,
     return true;
   *status = m->status != PERIGEE_OK
                 ? reply_check_failure(engine, m)
-                : incoming_typed(engine, m->head, m->length);
+                : outgoing_typed(engine, m->head, m->length);
   return *status >= 0;
 }
 

@@ -94,6 +94,8 @@ int part_step(struct operation *op, int place);
 /* Checks a typed payload, before it goes to the peer or to the program. If it
  * is too expensive: a status, and engine->detail tells why. */
 int incoming_typed(struct perigee_engine *, const void *data, uint64_t length);
+/* The same of one that the program sends: it is told of any failure. */
+int outgoing_typed(struct perigee_engine *, const void *data, uint64_t length);
 /* The same for an operation's typed head that has arrived. A long head must be
  * in the operation's block, and is scanned in portions, one at each call: 1 if
  * it is sound, 0 if the scan has to continue. */

@@ -292,6 +292,17 @@ int incoming_typed(struct perigee_engine *engine, const void *data,
   return incoming_verdict(engine, length, status, &costs);
 }
 
+int outgoing_typed(struct perigee_engine *engine, const void *data,
+                   uint64_t length) {
+  int status = incoming_typed(engine, data, length);
+  if (status != PERIGEE_PROTOCOL)
+    return status;
+  return fail(engine, status,
+              "the head of a message, of %llu bytes, is no typed data that "
+              "Perigee sends (perigee_typed_scan)",
+              (unsigned long long)length);
+}
+
 /* Scans a portion. A byte takes up to 10 ns, as much as copying SCAN_WEIGHT. */
 static void incoming_scan_some(struct operation *op) {
   enum { SCAN_WEIGHT = 64 };

@@ -6,6 +6,7 @@
  */
 #include "support.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -115,6 +116,27 @@ static void a_call_without_values_is_typed_too(void **state) {
   e = ended(&p, 0, call, PERIGEE_OK);
   assert_int_equal(perigee_decode_event(&d, &e), PERIGEE_OK);
   assert_int_equal(perigee_decode(&d, &v), 0);
+  pair_close(&p);
+}
+
+/* The result of a failed encoder is among what programs send unseen. */
+static void data_that_are_none_are_named(void **state) {
+  struct pair p;
+  struct perigee_encoder failed;
+  uint8_t bytes[8] = {0xff};
+  pair_open(&p, *state);
+  perigee_encode_begin(&failed, bytes + 1, 7);
+  perigee_encode_table(&failed, 1, 0);
+  const uint64_t lengths[] = {1, (uint64_t)perigee_encode_end(&failed)};
+  for (int i = 0; i < 2; i++) {
+    struct perigee_message m = {.flags = PERIGEE_TYPED | PERIGEE_CHECKED * i,
+                                .head = bytes,
+                                .length = lengths[i]};
+    char said[32];
+    snprintf(said, sizeof said, " %llu bytes", (unsigned long long)lengths[i]);
+    assert_int_equal(perigee_call(p.session[0], &m), PERIGEE_PROTOCOL);
+    assert_non_null(strstr(perigee_detail(p.engine[0]), said));
+  }
   pair_close(&p);
 }
 
@@ -388,6 +410,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(values_and_a_slice_go_to_and_fro),
       cmocka_unit_test(a_call_without_values_is_typed_too),
+      cmocka_unit_test(data_that_are_none_are_named),
       cmocka_unit_test(failures_arrive_as_they_were_told),
       cmocka_unit_test(statuses_without_a_kind_are_remote),
       cmocka_unit_test(wrong_failures_leave_the_call_unanswered),
