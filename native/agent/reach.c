@@ -8,6 +8,7 @@
 
 #include "base/status.h"
 #include "core/lock.h"
+#include "engine/polling.h"
 #include "perigee.h"
 
 enum { ENTRY_DIALLED = 16 };
@@ -110,9 +111,11 @@ int perigee_entry_connect(struct perigee_engine *engine,
   *session = NULL;
   for (uint32_t i = 0; i < order.count; i++) {
     struct perigee_event event = {0};
-    int status =
-        perigee_connect_to(engine, order.addresses[i], entry->name, transport,
-                           entry_share(engine, deadline, order.count - i));
+    int status = engine_keep_found(engine);
+    if (status == PERIGEE_OK)
+      status =
+          perigee_connect_to(engine, order.addresses[i], entry->name, transport,
+                             entry_share(engine, deadline, order.count - i));
     status = perigee_join(engine, status, &event);
     *session = status < 0 ? NULL : perigee_session(engine, event.session);
     if (*session)

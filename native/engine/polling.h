@@ -22,6 +22,10 @@ int engine_poll(struct perigee_engine *engine, struct perigee_event *events,
 void engine_give(struct perigee_engine *engine, struct operation *op,
                  struct perigee_event *event);
 void engine_end_given(struct perigee_engine *engine);
+/* Keeps the event that a wait has found, for the joins that follow. Functions
+ * that submit an operation and join it ask this first: a join that fails for it
+ * leaves the operation under way, whose number they alone know. NO_MEMORY. */
+int engine_keep_found(struct perigee_engine *engine);
 /* A poll by the engine's thread: events wait for the program, and what the
  * program was handed stays valid. Returns whether anything happened. */
 bool engine_progress(struct perigee_engine *engine);

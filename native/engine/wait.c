@@ -457,6 +457,12 @@ pending_keep(struct perigee_engine *engine) {
   return PERIGEE_OK;
 }
 
+int engine_keep_found(struct perigee_engine *engine) {
+  ENTER(engine);
+  bool found = engine->event_pending && engine_alive(engine);
+  return found ? pending_keep(engine) : PERIGEE_OK;
+}
+
 /* Returns the own operation of that number, of which no poll has given the
  * event; NULL: there is none. A call whose event is over may still wait for the
  * peer to let go of its loan. */
@@ -585,5 +591,10 @@ int perigee_call_wait(struct perigee_session *session,
                       const struct perigee_message *message,
                       struct perigee_event *reply) {
   struct perigee_engine *engine = session->engine;
-  return perigee_join(engine, perigee_call(session, message), reply);
+  int status = PERIGEE_OK;
+  if (UNLIKELY(engine->event_pending))
+    status = engine_keep_found(engine);
+  if (status == PERIGEE_OK)
+    status = perigee_call(session, message);
+  return perigee_join(engine, status, reply);
 }

@@ -485,6 +485,49 @@ static void a_found_request_stays(void **state) {
   play_close(&t);
 }
 
+/* Takes all that a peer may have of the pool; returns how many blocks. */
+static int take_pool(struct play *t, uint8_t **blocks, int most) {
+  int count = 0;
+  for (uint64_t length = UINT64_C(1) << 30; length > 0; length /= 2)
+    while (count < most && (blocks[count] = take_block(t->session, length)))
+      count++;
+  assert_in_range(count, 1, most - 1);
+  return count;
+}
+
+/* An operation that nobody could join would go on, and its number be lost. */
+static void nothing_begins_if_what_was_found_cannot_be_kept(void **state) {
+  static const struct perigee_event zeros;
+  uint8_t *blocks[1000];
+  struct play t;
+  struct perigee_event e;
+  play_open(&t, *state);
+  call_back_alike(&t.partner, 1, 64);
+  struct perigee_message m = message(LATER, t.bytes, 1);
+  int op = perigee_call(t.session, &m), count;
+  find(&t);
+  const char *address = "unix:/nowhere";
+  struct perigee_entry entry = {
+      .name = "one", .addresses = &address, .address_count = 1};
+  struct perigee_session *session;
+  uint64_t before = operations(&t.pair, 0);
+  m.method = ECHO;
+  memset(&e, 7, sizeof e);
+  count = take_pool(&t, blocks, 1000);
+  assert_int_equal(perigee_call_wait(t.session, &m, &e), PERIGEE_NO_MEMORY);
+  assert_memory_equal(&e, &zeros, sizeof e);
+  assert_int_equal(
+      perigee_entry_connect(t.engine, &entry, NULL, SECOND, &session),
+      PERIGEE_NO_MEMORY);
+  assert_int_equal(operations(&t.pair, 0), before);
+  while (count > 0)
+    perigee_pool_free(t.engine, blocks[--count]);
+  echo(&t, ECHO, 3000);
+  serve_all(&t, 1);
+  assert_int_equal(perigee_join(t.engine, op, &e), 0);
+  play_close(&t);
+}
+
 static void a_found_end_stays(void **state) {
   struct play t;
   struct perigee_event e;
@@ -894,6 +937,7 @@ int main(void) {
       cmocka_unit_test(ends_of_others_are_kept),
       cmocka_unit_test(a_kept_end_is_polled_in_order),
       cmocka_unit_test(a_found_request_stays),
+      cmocka_unit_test(nothing_begins_if_what_was_found_cannot_be_kept),
       cmocka_unit_test(a_found_end_stays),
       cmocka_unit_test(a_found_end_goes_with_its_session),
       cmocka_unit_test(a_ready_descriptor_is_told_of_afterwards),

@@ -57,6 +57,10 @@ void lie_of_taking(struct perigee_session *liar, int operation,
                shm_ack_tag(generation) | bytes);
 }
 
+uint8_t *take_block(struct perigee_session *session, uint64_t length) {
+  return pool_take(session, length);
+}
+
 void limit_staging(struct perigee_engine *engine, uint64_t most) {
   engine->shares.quota[SHARE_STAGED].limit = most;
 }

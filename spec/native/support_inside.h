@@ -25,6 +25,8 @@ uint64_t ring_left(const struct perigee_session *session);
 /* Says that so much of the head of the peer's operation was taken. */
 void lie_of_taking(struct perigee_session *liar, int operation,
                    uint32_t generation, uint64_t bytes);
+/* Takes a pooled block for the session's peer; NULL: it may have no more. */
+uint8_t *take_block(struct perigee_session *session, uint64_t length);
 void limit_staging(struct perigee_engine *engine, uint64_t most);
 /* Bytes that the session's lane keeps for later, though nobody has them. */
 uint64_t kept_bytes(const struct perigee_session *session);
