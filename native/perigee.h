@@ -390,9 +390,10 @@ PERIGEE_API int perigee_wait(struct perigee_engine *const *engines, int count,
                              int64_t timeout);
 /* For programs that do one thing after another: waits until an own operation
  * has ended, and gives its event. operation: the number that a submitting
- * function returned. Returns the status of the event. If that number is a
- * negative status, it is returned, and for PERIGEE_INLINE 0; the event is then
- * all zeros. INVALID: no own operation of that number is under way, or its event
+ * function returned. Returns the status of the event, of whose text
+ * perigee_detail(engine) then has the first 255 bytes, as the peer may have said
+ * them. If that number is a negative status, it is returned, and for
+ * PERIGEE_INLINE 0; the event is then all zeros. INVALID: no own operation of that number is under way, or its event
  * was given before. NO_MEMORY: an event that perigee_wait has found could not be
  * kept; poll, then try again. FORKED. With these three there is no event
  * (PERIGEE_EVENT_NONE), and the operation is as it was.
@@ -906,10 +907,11 @@ struct perigee_trace {
   uint8_t span[8];          /* zeros: a new one is made for the call */
   uint8_t flags;
 };
-/* What is sent: a head (raw bytes, or typed data) and at most one slice. The
- * slice, and a head longer than the eager limit, stay the caller's, unchanged
- * until the operation has ended. So does a shorter head if the submitting
- * function says so. A structure may be kept and used again. */
+/* What is sent: typed data as the head and at most one slice; or raw bytes, as
+ * the head or as a slice, which is sent in place of a head. The slice, and a head
+ * longer than the eager limit, stay the caller's, unchanged until the operation
+ * has ended. So does a shorter head if the submitting function says so. A
+ * structure may be kept and used again. */
 struct perigee_message {
   uint16_t method;          /* of a call */
   uint16_t flags;           /* PERIGEE_TYPED, CHECKED, CARRIED */
@@ -936,7 +938,9 @@ PERIGEE_API int perigee_call(struct perigee_session *session,
                              const struct perigee_message *message);
 /* Calls, and waits for the reply: perigee_call and perigee_join in one. Returns
  * the status of the reply, or why there was no call (the event is then all
- * zeros). */
+ * zeros): that of perigee_call, or NO_MEMORY as for perigee_join. The text of a
+ * failure is in perigee_detail(engine), and all of it in the reply
+ * (perigee_failure_read). */
 PERIGEE_API int perigee_call_wait(struct perigee_session *session,
                                   const struct perigee_message *message,
                                   struct perigee_event *reply);

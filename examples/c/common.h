@@ -35,11 +35,6 @@ static inline struct perigee_event ended(struct perigee_engine *engine,
                                          const char *what, int operation) {
   struct perigee_event event;
   int status = perigee_join(engine, operation, &event);
-  if (status != PERIGEE_OK && event.pointer && event.length > 0) {
-    fprintf(stderr, "%s: %s: %.*s\n", what, perigee_status_name(status),
-            (int)event.length, (const char *)event.pointer);
-    exit(1);
-  }
   if (status != PERIGEE_OK)
     fail(engine, what, status);
   return event;

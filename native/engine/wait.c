@@ -47,8 +47,10 @@
 #include <limits.h>
 #include <poll.h>
 #include <sched.h>
+#include <stdio.h>
 #include <string.h>
 
+#include "base/status.h"
 #include "call/calls.h"
 #include "core/pool.h"
 #include "core/watch.h"
@@ -537,6 +539,24 @@ static inline void join_wait(struct perigee_engine *engine,
   join_end(engine);
 }
 
+/* The engine's sentence is that of the event: of an earlier failure it would
+ * mislead. */
+static __attribute__((noinline, cold)) int
+join_failed(struct perigee_engine *engine, const struct perigee_event *e) {
+  char why[DETAIL];
+  bool told = e->pointer && e->length > 0;
+  int length = told && e->length < DETAIL ? (int)e->length : DETAIL - 1;
+  snprintf(why, sizeof why, "%.*s", length,
+           told ? (const char *)e->pointer : perigee_status_text(e->status));
+  return fail(engine, e->status, "%s", why);
+}
+
+static inline int join_result(struct perigee_engine *engine,
+                              const struct perigee_event *event) {
+  return UNLIKELY(event->status < 0) ? join_failed(engine, event)
+                                     : event->status;
+}
+
 static inline int join_owned(struct perigee_engine *engine, int operation,
                              struct perigee_event *event) {
   int status;
@@ -549,7 +569,7 @@ static inline int join_owned(struct perigee_engine *engine, int operation,
     const struct perigee_event *e = &engine->pending_event;
     if (event_is_end(e) && e->operation == operation) {
       wait_take_pending(engine, event);
-      return event->status;
+      return join_result(engine, event);
     }
     if ((status = pending_keep(engine)) < 0)
       return status;
@@ -561,7 +581,7 @@ static inline int join_owned(struct perigee_engine *engine, int operation,
                 operation);
   join_wait(engine, op);
   engine_give(engine, op, event);
-  return event->status;
+  return join_result(engine, event);
 }
 
 static __attribute__((noinline, cold)) int

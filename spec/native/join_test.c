@@ -245,7 +245,13 @@ static void a_failure_has_its_text(void **state) {
   perigee_drain(t.pair.engine[1]);
   partner_begin(&t.partner, &t.pair);
   struct perigee_message m = message(ECHO, t.bytes, 10);
+  struct perigee_failure f;
+  struct perigee_listener *none;
+  assert_true(perigee_listen(t.engine, "nowhere", &none) < 0);
   assert_int_equal(perigee_call_wait(t.session, &m, &e), PERIGEE_DRAINING);
+  assert_int_equal(perigee_failure_read(&e, &f, sizeof f), 0);
+  assert_int_equal(strlen(perigee_detail(t.engine)), f.text_length);
+  assert_memory_equal(perigee_detail(t.engine), f.text, f.text_length);
   play_close(&t);
 }
 
