@@ -1454,7 +1454,8 @@ struct perigee_agent_options {
  * that time. The engine goes by the name from then on (perigee_go_by). options
  * may be NULL. *agent is the program's until perigee_agent_close, which comes
  * before the engine's close; NULL after a failure, when everything is as it was.
- * The name is free as soon as the process has ended, however it ended.
+ * The name is free as soon as the process has ended, however it ended, and all
+ * that it has forked since which run no other program.
  *
  * NAME_TAKEN: a live agent has the name, or something else an address. INVALID:
  * a name, a kind or an address is wrong, or the engine goes by a name already.
@@ -1472,8 +1473,8 @@ PERIGEE_API const char *perigee_agent_name(const struct perigee_agent *agent);
  * methods: sizeof(struct perigee_method) is `each`. INVALID: a name, a kind, a
  * capacity or a flag is wrong, a name is there twice, or the agent has such a
  * service; more than 1,024 methods, or 65,534 in all. TOO_LARGE: the entry would
- * be too long. perigee_detail(engine) tells more. After a failure nothing has
- * changed. */
+ * be too long. FORKED: the agent is the parent's. perigee_detail(engine) tells
+ * more. After a failure nothing has changed. */
 PERIGEE_API int perigee_agent_serve(struct perigee_agent *agent,
                                     const char *service, uint64_t version,
                                     struct perigee_method *methods,

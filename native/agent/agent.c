@@ -357,7 +357,7 @@ static int agent_read(const struct perigee_agent_options *theirs,
   *ours = (struct perigee_agent_options){.size = sizeof *ours};
   if (!theirs)
     return PERIGEE_OK;
-  if (!version_size_is_right("struct perigee_agent_options", theirs->size))
+  if (!version_size_is_right("perigee_agent_options", theirs->size))
     return PERIGEE_INVALID;
   if (version_take(ours, sizeof *ours, theirs, theirs->size))
     return PERIGEE_OK;

@@ -123,6 +123,9 @@ static int serve_check(const struct perigee_agent *agent, const char *service,
                        uint64_t version, const void *methods, uint64_t each,
                        uint32_t count) {
   const struct serving *serving = agent->serving;
+  if (!engine_alive(agent->engine)) /* the entry is the parent's */
+    return detail_fail(PERIGEE_FORKED, "%s",
+                       perigee_status_text(PERIGEE_FORKED));
   if (!service_name_is_valid(service))
     return detail_fail(PERIGEE_INVALID, "a service needs a name of 1 to 255 "
                                         "bytes in UTF-8");

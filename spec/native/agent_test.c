@@ -335,7 +335,9 @@ static void what_fails_leaves_nothing(void **state) {
     options.listen_count = i == 5 ? 2 : i > 5;
     assert_int_equal(try(engine, &options), PERIGEE_INVALID);
     assert_null(agent);
+    const char *why = i == 4 ? "a struct perigee_agent_options of 7 " : "";
     assert_true(perigee_detail(engine)[0] != '\0');
+    assert_non_null(strstr(perigee_detail(engine), why));
     assert_int_equal(files(), -1);
   }
   taken(&good);

@@ -10,6 +10,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -135,6 +137,21 @@ static void wrong_services_are_refused(void **state) {
   assert_int_equal(perigee_agent_serve(agent, "s", 1, &good, EACH, 1), 0);
   assert_int_equal(good.id, 1); /* what was refused took no number */
   refused("s", 1, good, "serves s already");
+}
+
+/* The child's copy of an agent changes nothing of what its parent published. */
+static void a_child_serves_nothing(void **state) {
+  (void)state;
+  struct perigee_method m = method("m", 0);
+  int status = 0;
+  assert_int_equal(perigee_agent_serve(agent, "s", 1, &m, EACH, 1), 0);
+  pid_t child = fork();
+  if (child == 0)
+    _exit(-perigee_agent_serve(agent, "other", 2, &m, EACH, 1));
+  assert_int_equal(waitpid(child, &status, 0), child);
+  assert_int_equal(status, -PERIGEE_FORKED << 8);
+  assert_int_equal(version_in_the_registry("other"), 0);
+  assert_int_equal(version_in_the_registry("s"), 1);
 }
 
 static void there_is_a_most_of_methods(void **state) {
@@ -297,6 +314,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(methods_are_numbered_by_their_sorted_names),
       TEST(wrong_services_are_refused),
+      TEST(a_child_serves_nothing),
       TEST(there_is_a_most_of_methods),
       TEST(an_entry_that_is_full_takes_no_service),
       TEST(methods_may_grow),
