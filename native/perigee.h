@@ -35,10 +35,11 @@
  * header it was built with, and with an older one:
  *  - No function changes its meaning; what has to change gets a new name.
  *  - perigee_options, perigee_session_info, perigee_shares, perigee_failure,
- *    perigee_method, perigee_device and perigee_gid grow at their end. The program says how many
- *    bytes its structure has. Nothing is written beyond that; fields that one
- *    side does not have are zero, and options that the program does not have are
- *    at their defaults. perigee_counters grows, too, and has its own size.
+ *    perigee_method, perigee_agent_options, perigee_device and perigee_gid grow
+ *    at their end. The program says how many bytes its structure has. Nothing is
+ *    written beyond that; fields that one side does not have are zero, and
+ *    options that the program does not have are at their defaults.
+ *    perigee_counters and perigee_entry grow, too, and have their own size.
  *  - All other structures stay as they are. A new field of perigee_message
  *    would be read only with a flag that older programs do not set.
  *  - A program that uses a function of a newer version needs that version.
@@ -252,10 +253,11 @@ PERIGEE_API int perigee_options_init(struct perigee_options *options,
 /* Makes an engine; options may be NULL. The engine is the caller's until
  * perigee_engine_close. PERIGEE_INVALID: an option is wrong, or PERIGEE_FAULTS
  * or PERIGEE_RDMA of the environment. PERIGEE_UNSUPPORTED: the program is of a
- * newer version, and has set an option that this one does not have. For the secret's file: NOT_FOUND, DENIED
- * (open to others, not this user's, no regular file, too short or too long,
- * with CR LF or a byte order mark) or SYSTEM. NO_MEMORY. perigee_detail(NULL) tells which and why. Stretching a
- * secret takes some 0.1 s, once in a process. */
+ * newer version, and has set an option that this one does not have. For the
+ * secret's file: NOT_FOUND, DENIED (open to others, not this user's, no regular
+ * file, too short or too long, with CR LF or a byte order mark) or SYSTEM.
+ * NO_MEMORY. perigee_detail(NULL) tells which and why. Stretching a secret
+ * takes some 0.1 s, once in a process. */
 PERIGEE_API int perigee_engine_open(const struct perigee_options *options,
                                     struct perigee_engine **engine);
 /* Closes every session, listener and region, and frees the engine with all
@@ -391,12 +393,13 @@ PERIGEE_API int perigee_wait(struct perigee_engine *const *engines, int count,
 /* For programs that do one thing after another: waits until an own operation
  * has ended, and gives its event. operation: the number that a submitting
  * function returned. Returns the status of the event, of whose text
- * perigee_detail(engine) then has the first 255 bytes, as the peer may have said
- * them. If that number is a negative status, it is returned, and for
- * PERIGEE_INLINE 0; the event is then all zeros. INVALID: no own operation of that number is under way, or its event
- * was given before. NO_MEMORY: an event that perigee_wait has found could not be
- * kept; poll, then try again. FORKED. With these three there is no event
- * (PERIGEE_EVENT_NONE), and the operation is as it was.
+ * perigee_detail(engine) then has the first 255 bytes, as the peer may have
+ * said them. If that number is a negative status, it is returned, and for
+ * PERIGEE_INLINE 0; the event is then all zeros. INVALID: no own operation of
+ * that number is under way, or its event was given before. NO_MEMORY: an event
+ * that perigee_wait has found could not be kept; poll, then try again. FORKED.
+ * With these three there is no event (PERIGEE_EVENT_NONE), and the operation is
+ * as it was.
  *
  * Blocks: it polls by options.spin, then sleeps, and a sleep uses no CPU. It has
  * no limit of its own beside the operation's timeout. A signal does not end it;
@@ -948,7 +951,8 @@ PERIGEE_API int perigee_call_wait(struct perigee_session *session,
  * copied and the served operation is over. 1: head and slice are referenced
  * until SENT comes for the served operation. Negative: the message could not be
  * sent; the operation is over all the same, and the caller was told if
- * possible. */
+ * possible. The head may be the request's, where it lies: that stays as long as
+ * it is referenced. */
 PERIGEE_API int perigee_reply(struct perigee_engine *engine, int served,
                               const struct perigee_message *message);
 /* Names where the slice of a LANDING goes; slice->region NULL: a pooled block.

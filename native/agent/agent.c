@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * agent.c - has an engine be an agent: it holds a name in the folder of a scope,
- * listens at the name's socket, and publishes an entry. Lua's agents do the same
- * (lua/perigee/agent/place.lua, lease.lua), and find this one as they find each
- * other.
+ * agent.c - has an engine be an agent: it holds a name in the folder of a
+ * scope, listens at the name's socket, and publishes an entry. Lua's agents do
+ * the same (lua/perigee/agent/place.lua, lease.lua), and find this one as they
+ * find each other.
  *
  *   step                                 what undoes it
  *   the folder of the scope is made      rmdir, if it is empty
- *   the name is held in it               perigee_name_release: removes the socket
+ *   the name is held in it               perigee_name_release: the socket goes
  *   the engine goes by the name          it goes by none
  *   it listens at the name's socket,     perigee_listener_close
  *   and at further addresses

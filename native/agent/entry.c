@@ -4,11 +4,11 @@
  * folder of names or from a text of `perigee lookup NAME --entry`.
  *
  * Another process has written an entry, so all of it is checked, as Lua does
- * (lua/perigee/registry/entry.lua): it is one table of typed data, with the name
- * and the scope that were asked for, and at least one address. Fields of another
- * type than theirs count as unknown, and fields that are not known here are
- * passed over. So do texts with a zero in them, which no C text can have. The
- * memory of an entry is bounded by its data, of which there are
+ * (lua/perigee/registry/entry.lua): it is one table of typed data, with the
+ * name and the scope that were asked for, and at least one address. Fields of
+ * another type than theirs count as unknown, and fields that are not known here
+ * are passed over. So do texts with a zero in them, which no C text can have.
+ * The memory of an entry is bounded by its data, of which there are
  * PERIGEE_ENTRY_MAX bytes at most.
  *
  * The text for C programs is

@@ -122,7 +122,8 @@ int perigee_failure_read(const struct perigee_event *event,
  * it was sent. CODE: the longest code. VALUES: what travels behind the text. */
 enum { FAILURE_ROOM = 8 << 10, CODE = 1 << 10, VALUES = CODE + 64 };
 
-/* Returns how many bytes a failure may have that goes into the caller's ring. */
+/* Returns how many bytes a failure may have that goes into the caller's
+ * ring. */
 static uint64_t failure_room(struct perigee_engine *engine, int served) {
   struct operation *op = operation_find(engine, served);
   uint64_t room = FAILURE_ROOM;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * service.c - services of peers. Method 0 of an agent describes a service by its
- * name: its version, and its methods with their numbers and kinds
+ * service.c - services of peers. Method 0 of an agent describes a service by
+ * its name: its version, and its methods with their numbers and kinds
  * (lua/perigee/agent/serving.lua, lua/perigee/serving/service.lua). A peer may
- * answer with any values; what is no description is PERIGEE_PROTOCOL. A method of
- * a kind that this version does not know is left out.
+ * answer with any values; what is no description is PERIGEE_PROTOCOL. A method
+ * of a kind that this version does not know is left out.
  */
 #include "service.h"
 
@@ -281,7 +281,7 @@ int perigee_service_open(struct perigee_session *session, const char *service,
   return status;
 }
 
-/* ---- A service ------------------------------------------------------------ */
+/* ---- A service ----------------------------------------------------------- */
 
 uint64_t perigee_service_version(const struct perigee_service *service) {
   return service->version;

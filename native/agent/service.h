@@ -26,8 +26,8 @@ extern const char *const method_kinds[METHOD_KINDS];
  * with, async and close. */
 bool method_name_is_valid(const char *name, uint64_t length);
 
-/* Writes "a, b and c" of structures whose first field is a name, sorted already;
- * "none" without any. A text that does not fit is cut off. */
+/* Writes "a, b and c" of structures whose first field is a name, sorted
+ * already; "none" without any. A text that does not fit is cut off. */
 void names_said(const void *list, size_t each, uint32_t count, char *text,
                 size_t room);
 

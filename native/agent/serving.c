@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * serving.c - the services of an agent of a C program. Methods are numbered from
- * 1, a service's in the order of their sorted names; method 0 describes a service
- * by its name. Numbers, descriptions and the texts of refusals are those of Lua's
- * agents (lua/perigee/agent/serving.lua, lua/perigee/serving/). The program serves
- * the calls itself; it asks perigee_agent_answer first, which answers those that
- * are for no method of its.
+ * serving.c - the services of an agent of a C program. Methods are numbered
+ * from 1, a service's in the order of their sorted names; method 0 describes a
+ * service by its name. Numbers, descriptions and the texts of refusals are
+ * those of Lua's agents (lua/perigee/agent/serving.lua, lua/perigee/serving/).
+ * The program serves the calls itself; it asks perigee_agent_answer first,
+ * which answers those that are for no method of its.
  *
- * A description may be longer than what a reply copies. So it goes into the block
- * of its call, which lives until the caller has it.
+ * A description may be longer than what a reply copies. So it goes into the
+ * block of its call, which lives until the caller has it.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -53,7 +53,7 @@ static struct served_service *agent_find(const struct perigee_agent *agent,
   return NULL;
 }
 
-/* ---- Checking a service --------------------------------------------------- */
+/* ---- Checking a service -------------------------------------------------- */
 
 static bool utf8_follows(const unsigned char *at, int more) {
   for (int i = 1; i <= more; i++)
@@ -149,7 +149,7 @@ static int serve_check(const struct perigee_agent *agent, const char *service,
                                                        : PERIGEE_INVALID;
 }
 
-/* ---- Making a service ------------------------------------------------------ */
+/* ---- Making a service ---------------------------------------------------- */
 
 static void *method_at(void *methods, uint64_t each, uint32_t i) {
   return (uint8_t *)methods + i * each;
@@ -237,7 +237,7 @@ static void served_tell_numbers(const struct served_service *s, void *methods,
   }
 }
 
-/* ---- An agent's services --------------------------------------------------- */
+/* ---- An agent's services ------------------------------------------------- */
 
 static int agent_told(struct perigee_agent *agent, int status) {
   ENTER(agent->engine);
@@ -326,7 +326,7 @@ int perigee_agent_serve(struct perigee_agent *agent, const char *service,
   return status;
 }
 
-/* ---- Describing ------------------------------------------------------------- */
+/* ---- Describing ---------------------------------------------------------- */
 
 static void describe_flag(struct perigee_encoder *out, const char *key,
                           bool on) {
@@ -461,7 +461,7 @@ static int answer_describe(struct perigee_agent *agent,
   return perigee_reply(agent->engine, e->operation, &m);
 }
 
-/* ---- Answering -------------------------------------------------------------- */
+/* ---- Answering ----------------------------------------------------------- */
 
 /* Refuses a call; a slice that came with it goes back to the pool. */
 static int answer_refuse(struct perigee_agent *agent,

@@ -291,8 +291,8 @@ static inline uint64_t decode_left(const struct perigee_decoder *d) {
   return d->length - d->at;
 }
 
-/* Reads a number of 1, 2 or 5 bytes; false: it is cut off, or longer than it has
- * to be. */
+/* Reads a number of 1, 2 or 5 bytes; false: it is cut off, or longer than it
+ * has to be. */
 static inline bool decode_count(struct perigee_decoder *d, uint32_t *value) {
   const uint8_t *at = d->data + d->at;
   uint64_t left = decode_left(d);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * polling.h - what an engine does in a poll, and before a sleep (poll.c); its own
- * thread (progress.c); and descriptors that the program watches (watched.c).
+ * polling.h - what an engine does in a poll, and before a sleep (poll.c); its
+ * own thread (progress.c); and descriptors that the program watches
+ * (watched.c).
  */
 #ifndef POLLING_H
 #define POLLING_H
@@ -15,10 +16,10 @@
 /* keep: what earlier polls handed out stays valid. */
 int engine_poll(struct perigee_engine *engine, struct perigee_event *events,
                 int capacity, bool keep);
-/* While engine->keeps_events is set, polls give no events (and get none to fill):
- * events wait in the engine's lists. engine_give gives that of one operation
- * which has one. engine_end_given ends the life of what earlier polls handed
- * out, as a poll that does not keep it. */
+/* While engine->keeps_events is set, polls give no events (and get none to
+ * fill): events wait in the engine's lists. engine_give gives that of one
+ * operation which has one. engine_end_given ends the life of what earlier polls
+ * handed out, as a poll that does not keep it. */
 void engine_give(struct perigee_engine *engine, struct operation *op,
                  struct perigee_event *event);
 void engine_end_given(struct perigee_engine *engine);

@@ -21,27 +21,27 @@
  *
  * A join waits for one operation. Its polls are like those of an engine's own
  * thread (progress.c): they do all the work, and give no events. Events wait in
- * the engine's lists for the program's next poll, in the order in which they came.
- * Meanwhile rings are read on and their room is given back, so heads are copied
- * out of the rings into blocks, which go with their operations. The reply that is
- * joined is not copied: a join returns from the poll that has read it, and the
- * next poll, wait or join gives its room back. The options operations, serving
- * and pool bound what is kept, as with a thread.
+ * the engine's lists for the program's next poll, in the order in which they
+ * came. Meanwhile rings are read on and their room is given back, so heads are
+ * copied out of the rings into blocks, which go with their operations. The
+ * reply that is joined is not copied: a join returns from the poll that has
+ * read it, and the next poll, wait or join gives its room back. The options
+ * operations, serving and pool bound what is kept, as with a thread.
  *
  * An event that a wait has found before a join stays pending. What it points to
  * is copied, and its operation is kept from being used again (engine->awaited),
  * until the poll that gives it. A READY is not kept: the descriptor is watched
  * again, and found again while it is ready.
  *
- * A join loses no wake-up, for the reason that a wait loses none: it arms, polls,
- * and sleeps only if that poll found nothing. Whatever the peer does before that
- * poll is found by it, and whatever the peer does later wakes the sleep. Polls
- * that give no events change nothing of that, as nothing that they look at
- * depends on whether an event was given. A kept event keeps no sleep away: the
- * poll before the sleep asks for the operation, and whether anything happened
- * since the arming (engine->progress), not whether there are events. So a sleep
- * ends once for each thing that happens. Watched descriptors that were found are
- * out of epoll until a poll has given their READY.
+ * A join loses no wake-up, for the reason that a wait loses none: it arms,
+ * polls, and sleeps only if that poll found nothing. Whatever the peer does
+ * before that poll is found by it, and whatever the peer does later wakes the
+ * sleep. Polls that give no events change nothing of that, as nothing that they
+ * look at depends on whether an event was given. A kept event keeps no sleep
+ * away: the poll before the sleep asks for the operation, and whether anything
+ * happened since the arming (engine->progress), not whether there are events.
+ * So a sleep ends once for each thing that happens. Watched descriptors that
+ * were found are out of epoll until a poll has given their READY.
  */
 #include <errno.h>
 #include <limits.h>
@@ -390,7 +390,7 @@ int perigee_wait(struct perigee_engine *const *engines, int count,
   return status;
 }
 
-/* ---- Joining an operation ------------------------------------------------- */
+/* ---- Joining an operation ------------------------------------------------ */
 
 /* Is it the event of the end of an own operation? */
 static bool event_is_end(const struct perigee_event *e) {

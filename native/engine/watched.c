@@ -19,9 +19,9 @@
  *
  * A descriptor that the program has not handled wakes nobody, as epoll does not
  * watch it in states found, told and quiet (one that was armed may wake once
- * when it is quiet, by its end). So an engine's thread, whose polls neither give
- * nor rearm, keeps sleeping while a descriptor stays readable and the program
- * computes.
+ * when it is quiet, by its end). So an engine's thread, whose polls neither
+ * give nor rearm, keeps sleeping while a descriptor stays readable and the
+ * program computes.
  *
  * No wake-up is lost. EPOLL_CTL_MOD checks the descriptor itself, so the rearm
  * reports what came after READY. perigee_wait and perigee_arm poll before they

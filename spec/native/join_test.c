@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * join_test.c - perigee_join and perigee_call_wait: the wait for one operation,
- * and what comes meanwhile, which waits for the program's next poll. The peer is
- * an engine in a thread of its own.
+ * and what comes meanwhile, which waits for the program's next poll. The peer
+ * is an engine in a thread of its own.
  */
 #include "support.h"
 #include "support_inside.h"
@@ -19,7 +19,7 @@
 enum { LONG = 300 * KIB, MANY = 2000, BACK_MOST = 64, RW = 3 };
 static const int64_t SECOND = 1000000000;
 
-/* ---- The peer ------------------------------------------------------------- */
+/* ---- The peer ------------------------------------------------------------ */
 
 /* What a call asks of the peer, by its method. */
 enum asked {
@@ -215,7 +215,7 @@ static uint64_t polls(struct play *t) {
   return perigee_counters(t->engine, NULL)->polls;
 }
 
-/* ---- One after the other ---------------------------------------------------- */
+/* ---- One after the other ------------------------------------------------- */
 
 static void calls_of_every_length_are_waited_for(void **state) {
   static const uint64_t lengths[] = {0, 1, 64, 5000, 8 * KIB, 9 * KIB, LONG};
@@ -311,7 +311,7 @@ static void a_connect_is_joined(void **state) {
   free(t.bytes);
 }
 
-/* ---- What comes meanwhile ----------------------------------------------------- */
+/* ---- What comes meanwhile ------------------------------------------------ */
 
 /* Lengths in the ring, of one block, beyond the eager limit. */
 static void call_back_in_all_lengths(struct partner *w, int count) {
@@ -608,7 +608,7 @@ static void a_ready_descriptor_is_told_of_afterwards(void **state) {
   free(t.bytes);
 }
 
-/* ---- Ends that are no success -------------------------------------------------- */
+/* ---- Ends that are no success -------------------------------------------- */
 
 static void a_timeout_ends_it(void **state) {
   struct play t;
@@ -732,7 +732,7 @@ static void a_child_is_refused(void **state) {
   free(t.bytes);
 }
 
-/* ---- Sleeping ------------------------------------------------------------------ */
+/* ---- Sleeping ------------------------------------------------------------ */
 
 /* Each sleep takes a few polls; a wait that does not sleep takes thousands in a
  * moment. */
@@ -796,7 +796,7 @@ static void a_signal_does_not_end_it(void **state) {
   free(t.bytes);
 }
 
-/* ---- Two that wait for each other ----------------------------------------------- */
+/* ---- Two that wait for each other ---------------------------------------- */
 
 /* Calls and is called in turns. Returns how many calls went wrong. */
 static int take_turns(struct perigee_engine *engine,

@@ -71,7 +71,7 @@ static struct perigee_method method(const char *name, int kind) {
   return (struct perigee_method){.name = name, .kind = (uint16_t)kind};
 }
 
-/* ---- What they may be ------------------------------------------------------ */
+/* ---- What they may be ---------------------------------------------------- */
 
 static void methods_are_numbered_by_their_sorted_names(void **state) {
   (void)state;
@@ -214,7 +214,7 @@ static void methods_may_grow(void **state) {
       PERIGEE_UNSUPPORTED);
 }
 
-/* ---- Those who ask ---------------------------------------------------------- */
+/* ---- Those who ask ------------------------------------------------------- */
 
 /* The next event of one side, while both are polled. */
 static struct perigee_event next(struct perigee_engine *of) {
