@@ -203,7 +203,9 @@ struct perigee_options {
                                references. What is read is in no core dump; a
                                text that is given here stays the program's,
                                and is */
-  const char *scope;        /* proofs are valid in this scope only; NULL: "" */
+  const char *scope;        /* proofs are valid in this scope only: both sides
+                               have the same one. Lua's agents have theirs here
+                               ("default" if they were given none). NULL: "" */
   int32_t insecure;         /* 1: may listen without a secret beyond loopback:
                                0 */
   int32_t encrypt;          /* enum perigee_encrypt. With ALL or AUTH, sessions
@@ -1376,7 +1378,8 @@ PERIGEE_API void perigee_entry_free(struct perigee_entry *entry);
  * events of other operations that come meanwhile are kept. transport: as for
  * perigee_connect. Returns PERIGEE_OK and the session; or the failure of the
  * first address, or of the first that may pass (NOT_FOUND, PEER_LOST, TIMEOUT),
- * of which perigee_detail(engine) tells. */
+ * of which perigee_detail(engine) tells. DENIED over TCP with a secret: mostly
+ * the engine's options.scope is not entry->scope. */
 PERIGEE_API int perigee_entry_connect(struct perigee_engine *engine,
                                       const struct perigee_entry *entry,
                                       const char *transport, int64_t timeout,

@@ -21,9 +21,15 @@ static inline void fail(const struct perigee_engine *engine, const char *what,
   exit(1);
 }
 
+/* Where there is a secret (the environment's PERIGEE_SECRET), peers over TCP
+ * prove it in the scope of the agents. */
 static inline struct perigee_engine *open_engine(void) {
   struct perigee_engine *engine = NULL;
-  int status = perigee_engine_open(NULL, &engine);
+  struct perigee_options options;
+  const char *scope = getenv("PERIGEE_SCOPE");
+  perigee_options_init(&options, sizeof options);
+  options.scope = scope && scope[0] ? scope : "default";
+  int status = perigee_engine_open(&options, &engine);
   if (status != PERIGEE_OK)
     fail(NULL, "opening an engine", status);
   return engine;

@@ -10,6 +10,7 @@
 #include "core/lock.h"
 #include "engine/polling.h"
 #include "perigee.h"
+#include "security/secret.h"
 
 enum { ENTRY_DIALLED = 16 };
 
@@ -91,11 +92,25 @@ static void entry_note(struct entry_failure *failure, int status,
              (const char *)event->pointer);
 }
 
-static int entry_failed(struct perigee_engine *engine, const char *name,
+/* Has the agent, or this side, refused a proof? It may be of another scope:
+ * mostly a program has left out that option of its engine. */
+static bool entry_is_unproven(const struct perigee_engine *engine,
+                              const struct perigee_entry *entry,
+                              const struct entry_failure *failure) {
+  return failure->status == PERIGEE_DENIED && engine->secret->set &&
+         strncmp(failure->address, "tcp://", 6) == 0 && entry->scope;
+}
+
+static int entry_failed(struct perigee_engine *engine,
+                        const struct perigee_entry *entry,
                         const struct entry_failure *failure) {
   ENTER(engine);
-  return fail(engine, failure->status, "connecting to %s at %.110s: %s", name,
-              failure->address, failure->why);
+  if (entry_is_unproven(engine, entry, failure))
+    return fail(engine, failure->status,
+                "connecting to %s, of scope %s, at %.60s: %s", entry->name,
+                entry->scope, failure->address, failure->why);
+  return fail(engine, failure->status, "connecting to %s at %.110s: %s",
+              entry->name, failure->address, failure->why);
 }
 
 /* One address after the other: unlike Lua's race of addresses, an address that
@@ -123,5 +138,5 @@ int perigee_entry_connect(struct perigee_engine *engine,
     entry_note(&failure, status < 0 ? status : PERIGEE_PEER_LOST,
                order.addresses[i], &event, engine);
   }
-  return entry_failed(engine, entry->name, &failure);
+  return entry_failed(engine, entry, &failure);
 }

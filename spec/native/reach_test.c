@@ -218,6 +218,62 @@ static void what_may_pass_is_told_first(void **state) {
             "127.0.0.1:1");
 }
 
+static struct perigee_engine *engine_in(const char *scope) {
+  struct perigee_engine *made;
+  struct perigee_options options;
+  perigee_options_init(&options, sizeof options);
+  options.secret = "a secret of all these engines";
+  options.scope = scope;
+  assert_int_equal(perigee_engine_open(&options, &made), PERIGEE_OK);
+  return made;
+}
+
+/* Holds "two", as an agent with a secret, until it is killed. */
+static void serve_in(const char *scope) {
+  struct perigee_agent *agent;
+  struct perigee_engine *own = engine_in(scope);
+  const char *listen[] = {"tcp://127.0.0.1:0"};
+  struct perigee_agent_options options = {.size = sizeof options,
+                                          .name = "two",
+                                          .scope = "s",
+                                          .listen = listen,
+                                          .listen_count = 1};
+  struct perigee_event events[8];
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (perigee_agent_open(own, &options, &agent) != PERIGEE_OK)
+    _exit(1);
+  for (;;)
+    if (perigee_poll(own, events, 8) == 0)
+      perigee_wait(&own, 1, -1);
+}
+
+static void another_scope_is_told(void **state) {
+  (void)state;
+  struct perigee_entry *two = NULL;
+  pid_t secretive = fork();
+  if (secretive == 0)
+    serve_in("s");
+  while (perigee_entry_find("s", "two", &two) < 0 || two->address_count < 2) {
+    perigee_entry_free(two);
+    usleep(1000);
+  }
+  const char *list[] = {two->addresses[1]};
+  struct perigee_engine *first = engine;
+  for (int i = 0; i < 2; i++) {
+    engine = engine_in(i == 0 ? NULL : "s");
+    int status = REACH("two", 30 * seconds, list);
+    if (i == 0)
+      refused(status, PERIGEE_DENIED, ", of scope s, at ");
+    else
+      assert_int_equal(status, PERIGEE_OK);
+    perigee_engine_close(engine);
+  }
+  engine = first;
+  perigee_entry_free(two);
+  kill(secretive, SIGKILL);
+  waitpid(secretive, NULL, 0);
+}
+
 static void wrong_addresses_are_told(void **state) {
   (void)state;
   const char *list[] = {"", "x", "tcp://", "tcp://127.0.0.1:1x", tcp};
@@ -243,6 +299,7 @@ int main(void) {
       TEST(an_address_has_its_share_of_the_time),
       TEST(only_the_entrys_agent_counts),
       TEST(what_may_pass_is_told_first),
+      TEST(another_scope_is_told),
       TEST(wrong_addresses_are_told),
   };
   return cmocka_run_group_tests_name("reaching agents", tests, NULL, NULL);
