@@ -36,7 +36,7 @@
  * them are told of them. */
 static const char anonymous[] = "anonymous-";
 
-static int agent_failed(struct perigee_engine *engine, int status) {
+int agent_failed(struct perigee_engine *engine, int status) {
   ENTER(engine);
   return fail(engine, status, "%s", detail_here());
 }

@@ -40,5 +40,7 @@ struct perigee_agent {
  * entry would have more than PERIGEE_ENTRY_MAX bytes; the one before stays. The
  * engine keeps the sentence of a failure. */
 int agent_publish(struct perigee_agent *agent);
+/* Has the engine keep the sentence of a failure, which was the thread's. */
+int agent_failed(struct perigee_engine *engine, int status);
 
 #endif

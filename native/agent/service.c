@@ -134,7 +134,7 @@ static bool service_take(struct perigee_service *s,
   return true;
 }
 
-static int method_compare(const void *a, const void *b) {
+int method_order(const void *a, const void *b) {
   return strcmp(((const struct perigee_method *)a)->name,
                 ((const struct perigee_method *)b)->name);
 }
@@ -149,7 +149,7 @@ static bool service_read_methods(struct perigee_service *s,
         !service_take(s, &at, &name, &table) ||
         perigee_decode_skip(&at, &table) < 0)
       return false;
-  qsort(s->methods, s->count, sizeof *s->methods, method_compare);
+  qsort(s->methods, s->count, sizeof *s->methods, method_order);
   for (uint32_t i = 1; i < s->count; i++)
     if (strcmp(s->methods[i - 1].name, s->methods[i].name) == 0)
       return false;
@@ -305,7 +305,7 @@ int perigee_service_method(const struct perigee_service *service,
   const struct perigee_method key = {.name = name};
   const struct perigee_method *found =
       service->count ? bsearch(&key, service->methods, service->count,
-                               sizeof key, method_compare)
+                               sizeof key, method_order)
                      : NULL;
   if (!found)
     return service_lacks(service, name);

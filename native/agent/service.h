@@ -25,6 +25,8 @@ extern const char *const method_kinds[METHOD_KINDS];
 /* May a method have this name? Every proxy of Lua's has methods that are called
  * with, async and close. */
 bool method_name_is_valid(const char *name, uint64_t length);
+/* The order of methods by their names, for qsort and bsearch. */
+int method_order(const void *a, const void *b);
 
 /* Writes "a, b and c" of structures whose first field is a name, sorted
  * already; "none" without any. A text that does not fit is cut off. */

@@ -167,11 +167,6 @@ static int method_read(void *methods, uint64_t each, uint32_t i,
   return method_wrong(m, service);
 }
 
-static int method_order(const void *a, const void *b) {
-  return strcmp(((const struct perigee_method *)a)->name,
-                ((const struct perigee_method *)b)->name);
-}
-
 /* Copies a text behind the methods. */
 static const char *served_keep(struct served_service *s, const char *text) {
   size_t length = strlen(text) + 1;
@@ -239,11 +234,6 @@ static void served_tell_numbers(const struct served_service *s, void *methods,
 
 /* ---- An agent's services ------------------------------------------------- */
 
-static int agent_told(struct perigee_agent *agent, int status) {
-  ENTER(agent->engine);
-  return fail(agent->engine, status, "%s", detail_here());
-}
-
 static void services_free(struct perigee_agent *agent) {
   struct serving *serving = agent->serving;
   for (struct agent_service *s = agent->services, *next; s; s = next) {
@@ -289,8 +279,9 @@ static int serving_add(struct perigee_agent *agent, struct served_service *s) {
   uint32_t before = serving->last;
   struct served_method *list = serving_grow(serving, s->count);
   if (!list)
-    return agent_told(agent, detail_fail(PERIGEE_NO_MEMORY,
-                                         "there is no memory for a service"));
+    return agent_failed(
+        agent->engine,
+        detail_fail(PERIGEE_NO_MEMORY, "there is no memory for a service"));
   serving_number(serving, list, s);
   s->head.next = agent->services;
   agent->services = &s->head;
@@ -315,7 +306,7 @@ int perigee_agent_serve(struct perigee_agent *agent, const char *service,
     status = serving_open(agent);
   if (status != PERIGEE_OK || !s) {
     free(s);
-    return agent_told(agent, status);
+    return agent_failed(agent->engine, status);
   }
   s->head.version = version;
   status = serving_add(agent, s);
