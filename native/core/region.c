@@ -446,7 +446,9 @@ static int region_access_here(struct perigee_region *region, uint64_t offset,
       in ? region_move_all(&there, &here) : region_move_all(&here, &there);
   return status < 0
              ? fail(region->engine, status, "the memory's copy failed: %s",
-                    region_trouble(region))
+                    region->memory->kind->why
+                        ? region->memory->kind->why(region->memory)
+                        : perigee_status_text(status))
              : PERIGEE_OK;
 }
 

@@ -35,10 +35,11 @@
  * header it was built with, and with an older one:
  *  - No function changes its meaning; what has to change gets a new name.
  *  - perigee_options, perigee_session_info, perigee_shares, perigee_failure,
- *    perigee_method, perigee_device and perigee_gid grow at their end. The program says how many
- *    bytes its structure has. Nothing is written beyond that; fields that one
- *    side does not have are zero, and options that the program does not have are
- *    at their defaults. perigee_counters grows, too, and has its own size.
+ *    perigee_method, perigee_agent_options, perigee_device and perigee_gid grow
+ *    at their end. The program says how many bytes its structure has. Nothing is
+ *    written beyond that; fields that one side does not have are zero, and
+ *    options that the program does not have are at their defaults.
+ *    perigee_counters and perigee_entry grow, too, and have their own size.
  *  - All other structures stay as they are. A new field of perigee_message
  *    would be read only with a flag that older programs do not set.
  *  - A program that uses a function of a newer version needs that version.
@@ -202,7 +203,9 @@ struct perigee_options {
                                references. What is read is in no core dump; a
                                text that is given here stays the program's,
                                and is */
-  const char *scope;        /* proofs are valid in this scope only; NULL: "" */
+  const char *scope;        /* proofs are valid in this scope only: both sides
+                               have the same one. Lua's agents have theirs here
+                               ("default" if they were given none). NULL: "" */
   int32_t insecure;         /* 1: may listen without a secret beyond loopback:
                                0 */
   int32_t encrypt;          /* enum perigee_encrypt. With ALL or AUTH, sessions
@@ -252,10 +255,11 @@ PERIGEE_API int perigee_options_init(struct perigee_options *options,
 /* Makes an engine; options may be NULL. The engine is the caller's until
  * perigee_engine_close. PERIGEE_INVALID: an option is wrong, or PERIGEE_FAULTS
  * or PERIGEE_RDMA of the environment. PERIGEE_UNSUPPORTED: the program is of a
- * newer version, and has set an option that this one does not have. For the secret's file: NOT_FOUND, DENIED
- * (open to others, not this user's, no regular file, too short or too long,
- * with CR LF or a byte order mark) or SYSTEM. NO_MEMORY. perigee_detail(NULL) tells which and why. Stretching a
- * secret takes some 0.1 s, once in a process. */
+ * newer version, and has set an option that this one does not have. For the
+ * secret's file: NOT_FOUND, DENIED (open to others, not this user's, no regular
+ * file, too short or too long, with CR LF or a byte order mark) or SYSTEM.
+ * NO_MEMORY. perigee_detail(NULL) tells which and why. Stretching a secret
+ * takes some 0.1 s, once in a process. */
 PERIGEE_API int perigee_engine_open(const struct perigee_options *options,
                                     struct perigee_engine **engine);
 /* Closes every session, listener and region, and frees the engine with all
@@ -390,12 +394,14 @@ PERIGEE_API int perigee_wait(struct perigee_engine *const *engines, int count,
                              int64_t timeout);
 /* For programs that do one thing after another: waits until an own operation
  * has ended, and gives its event. operation: the number that a submitting
- * function returned. Returns the status of the event. If that number is a
- * negative status, it is returned, and for PERIGEE_INLINE 0; the event is then
- * all zeros. INVALID: no own operation of that number is under way, or its event
- * was given before. NO_MEMORY: an event that perigee_wait has found could not be
- * kept; poll, then try again. FORKED. With these three there is no event
- * (PERIGEE_EVENT_NONE), and the operation is as it was.
+ * function returned. Returns the status of the event, of whose text
+ * perigee_detail(engine) then has the first 255 bytes, as the peer may have
+ * said them. If that number is a negative status, it is returned, and for
+ * PERIGEE_INLINE 0; the event is then all zeros. INVALID: no own operation of
+ * that number is under way, or its event was given before. NO_MEMORY: an event
+ * that perigee_wait has found could not be kept; poll, then try again. FORKED.
+ * With these three there is no event (PERIGEE_EVENT_NONE), and the operation is
+ * as it was.
  *
  * Blocks: it polls by options.spin, then sleeps, and a sleep uses no CPU. It has
  * no limit of its own beside the operation's timeout. A signal does not end it;
@@ -906,10 +912,11 @@ struct perigee_trace {
   uint8_t span[8];          /* zeros: a new one is made for the call */
   uint8_t flags;
 };
-/* What is sent: a head (raw bytes, or typed data) and at most one slice. The
- * slice, and a head longer than the eager limit, stay the caller's, unchanged
- * until the operation has ended. So does a shorter head if the submitting
- * function says so. A structure may be kept and used again. */
+/* What is sent: typed data as the head and at most one slice; or raw bytes, as
+ * the head or as a slice, which is sent in place of a head. The slice, and a head
+ * longer than the eager limit, stay the caller's, unchanged until the operation
+ * has ended. So does a shorter head if the submitting function says so. A
+ * structure may be kept and used again. */
 struct perigee_message {
   uint16_t method;          /* of a call */
   uint16_t flags;           /* PERIGEE_TYPED, CHECKED, CARRIED */
@@ -936,7 +943,9 @@ PERIGEE_API int perigee_call(struct perigee_session *session,
                              const struct perigee_message *message);
 /* Calls, and waits for the reply: perigee_call and perigee_join in one. Returns
  * the status of the reply, or why there was no call (the event is then all
- * zeros). */
+ * zeros): that of perigee_call, or NO_MEMORY as for perigee_join. The text of a
+ * failure is in perigee_detail(engine), and all of it in the reply
+ * (perigee_failure_read). */
 PERIGEE_API int perigee_call_wait(struct perigee_session *session,
                                   const struct perigee_message *message,
                                   struct perigee_event *reply);
@@ -944,7 +953,8 @@ PERIGEE_API int perigee_call_wait(struct perigee_session *session,
  * copied and the served operation is over. 1: head and slice are referenced
  * until SENT comes for the served operation. Negative: the message could not be
  * sent; the operation is over all the same, and the caller was told if
- * possible. */
+ * possible. The head may be the request's, where it lies: that stays as long as
+ * it is referenced. */
 PERIGEE_API int perigee_reply(struct perigee_engine *engine, int served,
                               const struct perigee_message *message);
 /* Names where the slice of a LANDING goes; slice->region NULL: a pooled block.
@@ -1368,7 +1378,8 @@ PERIGEE_API void perigee_entry_free(struct perigee_entry *entry);
  * events of other operations that come meanwhile are kept. transport: as for
  * perigee_connect. Returns PERIGEE_OK and the session; or the failure of the
  * first address, or of the first that may pass (NOT_FOUND, PEER_LOST, TIMEOUT),
- * of which perigee_detail(engine) tells. */
+ * of which perigee_detail(engine) tells. DENIED over TCP with a secret: mostly
+ * the engine's options.scope is not entry->scope. */
 PERIGEE_API int perigee_entry_connect(struct perigee_engine *engine,
                                       const struct perigee_entry *entry,
                                       const char *transport, int64_t timeout,
@@ -1450,7 +1461,8 @@ struct perigee_agent_options {
  * that time. The engine goes by the name from then on (perigee_go_by). options
  * may be NULL. *agent is the program's until perigee_agent_close, which comes
  * before the engine's close; NULL after a failure, when everything is as it was.
- * The name is free as soon as the process has ended, however it ended.
+ * The name is free as soon as the process has ended, however it ended, and all
+ * that it has forked since which run no other program.
  *
  * NAME_TAKEN: a live agent has the name, or something else an address. INVALID:
  * a name, a kind or an address is wrong, or the engine goes by a name already.
@@ -1468,8 +1480,8 @@ PERIGEE_API const char *perigee_agent_name(const struct perigee_agent *agent);
  * methods: sizeof(struct perigee_method) is `each`. INVALID: a name, a kind, a
  * capacity or a flag is wrong, a name is there twice, or the agent has such a
  * service; more than 1,024 methods, or 65,534 in all. TOO_LARGE: the entry would
- * be too long. perigee_detail(engine) tells more. After a failure nothing has
- * changed. */
+ * be too long. FORKED: the agent is the parent's. perigee_detail(engine) tells
+ * more. After a failure nothing has changed. */
 PERIGEE_API int perigee_agent_serve(struct perigee_agent *agent,
                                     const char *service, uint64_t version,
                                     struct perigee_method *methods,
