@@ -172,6 +172,7 @@ static void begin_side(struct world *w, int index, uint64_t kind) {
   o.faults = side->faults;
   HOLDS(side, perigee_engine_open(&o, &side->engine) == PERIGEE_OK);
   ground_make(side, &side->mine, "mine", PERIGEE_LOCAL, 0);
+  ground_make(side, &side->more, "more", PERIGEE_LOCAL, 0);
   ground_make(side, &side->open, "open",
               PERIGEE_WRITE | (below(w, 2) ? PERIGEE_READ : 0), 0);
   ground_make(side, &side->fixed, "fixed", PERIGEE_READ,
@@ -356,7 +357,7 @@ static void until_idle(struct world *w) {
 
 static bool idle(struct side *side, bool sessions) {
   const struct perigee_counters *c = perigee_counters(side->engine, NULL);
-  return c->operations == 0 && c->pooled == 0 && c->regions == 3 &&
+  return c->operations == 0 && c->pooled == 0 && c->regions == 4 &&
          (sessions || c->sessions == 0);
 }
 
@@ -388,6 +389,7 @@ static void end_sessions(struct world *w) {
 
 static void end_side(struct side *side) {
   ground_end(side, &side->mine);
+  ground_end(side, &side->more);
   ground_end(side, &side->open);
   ground_end(side, &side->fixed);
   HOLDS(side, perigee_counters(side->engine, NULL)->regions == 0);

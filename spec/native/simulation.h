@@ -12,6 +12,7 @@
  * end within a bound, and nothing is left at the end.
  *
  * simulation.c runs a world, simulation_ground.c holds its memory,
+ * simulation_shape.c shapes it into slices and lists of slices,
  * simulation_begin.c begins operations, simulation_end.c checks how they end,
  * simulation_serve.c answers the peer, simulation_wire.c is the network between
  * sides that talk over TCP.
@@ -46,17 +47,84 @@ struct ground {
   int64_t closed_at;
 };
 
-/* A part of a ground that an operation uses, in some shape. */
-struct spot {
-  struct ground *ground; /* NULL: none */
-  uint64_t life;
-  int cell;
-  uint64_t offset, block, count, stride;
-};
-
 struct world;
 struct side;
 struct variant;
+
+/* ---- Shapes (simulation_shape.c) ----------------------------------------- */
+
+enum { PLACES = 40 };
+
+/* A slice without its region. */
+struct place {
+  uint64_t offset, block, count, stride;
+  bool also; /* it is in the second region */
+};
+
+/* Bytes that fill places in order. */
+struct shape {
+  bool listed; /* it is told by a list, else by one slice */
+  uint32_t count;
+  struct place places[PLACES];
+};
+
+/* A shape whose slices have the same number of blocks of one length. */
+struct comb {
+  uint32_t slices, most; /* most: blocks of a slice */
+  uint64_t block;
+  bool listed;
+};
+
+/* Bytes of a shape that lie in one piece. */
+struct run {
+  uint64_t offset, length, begin; /* begin: the shape's byte */
+  bool also;
+};
+struct walk {
+  const struct shape *shape;
+  uint32_t place;
+  uint64_t block, done;
+};
+
+/* Makes a shape of that length from offset 0 on, whose places do not overlap.
+ * two: there are two regions. */
+void shape_make(struct world *w, struct shape *shape, uint64_t room,
+                uint64_t length, bool two);
+void shape_comb(struct world *w, struct shape *shape, uint64_t room,
+                const struct comb *comb, bool two);
+/* The same of memory that is only read: places may overlap. */
+void shape_lay(struct world *w, struct shape *shape, uint64_t room,
+               uint64_t length);
+/* Leaves these blocks of each slice of a comb: number by number, or slice by
+ * slice. */
+void shape_pick(struct shape *shape, const uint32_t *numbers, uint32_t count,
+                bool by_number);
+void shape_shift(struct shape *shape, uint64_t offset);
+uint64_t shape_length(const struct shape *shape);
+/* Returns where the last byte of all ends. */
+uint64_t shape_end(const struct shape *shape);
+bool shape_uses_two(const struct shape *shape);
+/* Names the next run that is not empty; false: there is none. */
+bool walk_next(struct walk *walk, struct run *run);
+/* Tells of a shape by a slice or a list. The list's slices stay until
+ * slices_forget, which overwrites them: the core has read them by then. */
+struct perigee_slice shape_slice(const struct shape *shape,
+                                 struct perigee_region *region,
+                                 struct perigee_region *also);
+struct perigee_slice shape_remote(const struct shape *shape,
+                                  struct perigee_remote *remote);
+void slices_forget(void);
+
+/* ---- Spots (simulation_ground.c) ------------------------------------------ */
+
+/* A part of a ground, or of two, that an operation uses, in some shape. */
+struct spot {
+  struct ground *ground, *also; /* NULL: none */
+  uint64_t life;
+  int cell;
+  uint64_t end; /* where it ends in its cell */
+  struct shape shape;
+};
 
 void ground_make(struct side *side, struct ground *ground, const char *name,
                  int access, uint64_t pattern);
@@ -64,6 +132,9 @@ void ground_end(struct side *side, struct ground *ground);
 /* Takes a clean spot of about length bytes; false if none is free. */
 bool spot_take(struct side *side, struct ground *ground, uint64_t length,
                struct spot *spot);
+/* The same for a comb. */
+bool spot_take_comb(struct side *side, struct ground *ground,
+                    const struct comb *comb, struct spot *spot);
 uint64_t spot_length(const struct spot *spot);
 struct perigee_slice spot_slice(const struct spot *spot);
 /* Writes, or checks, the first bytes of the pattern. */
@@ -82,7 +153,7 @@ void pattern_expect(struct side *side, const uint8_t *from, uint64_t pattern,
                     uint64_t length);
 /* Checks what a transfer read from a ground that holds one pattern. */
 void spot_expect_from(struct side *side, const struct spot *spot,
-                      const struct perigee_slice *from, uint64_t pattern);
+                      const struct shape *from, uint64_t pattern);
 /* Typed data of about length bytes that holds the pattern; the caller frees
  * it. */
 uint8_t *typed_make(uint64_t pattern, uint64_t *length);
@@ -120,6 +191,7 @@ struct own {
   bool landing;
   const char *name; /* of a lookup */
   struct spot into, from[ITEMS], to[ITEMS];
+  struct shape there[ITEMS]; /* what is read of the peer's */
   struct perigee_transfer items[ITEMS];
   uint32_t count;
   struct perigee_prepared *prepared;
@@ -161,7 +233,7 @@ struct side {
   int index;
   struct perigee_engine *engine;
   struct perigee_listener *listener;
-  struct ground mine, open, fixed;
+  struct ground mine, more, open, fixed;
   struct link links[LINKS];
   struct own own[OWN];
   struct answer answers[ANSWERS];

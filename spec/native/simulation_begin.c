@@ -66,6 +66,7 @@ static uint64_t new_number(struct side *side, struct own *own) {
 /* What submitting may return: under way, done, or the reason why not. */
 static void submitted(struct side *side, struct own *own, int operation,
                       int64_t timeout) {
+  slices_forget();
   tell(side, "begins %d: %d (%llu)", own->kind, operation,
        (unsigned long long)own->number);
   if (operation >= 0 && operation != PERIGEE_INLINE) {
@@ -193,20 +194,12 @@ static bool read_item(struct side *side, struct link *l, struct own *own,
                       int i) {
   struct world *w = side->world;
   uint64_t length = some_length(w) + 1;
-  if (!spot_take(side, &side->mine, length, &own->into) && i == 0)
+  if (!spot_take(side, &side->mine, length, &own->to[i]))
     return false;
-  own->to[i] = own->into;
-  own->into = (struct spot){0};
-  if (!own->to[i].ground)
-    return false;
-  length = spot_length(&own->to[i]);
-  own->items[i] =
-      (struct perigee_transfer){.local = spot_slice(&own->to[i]),
-                                .remote = {{.remote = l->fixed},
-                                           below(w, FIXED_BYTES - length),
-                                           length,
-                                           1,
-                                           length}};
+  shape_lay(w, &own->there[i], FIXED_BYTES, length);
+  own->items[i] = (struct perigee_transfer){
+      .local = spot_slice(&own->to[i]),
+      .remote = shape_remote(&own->there[i], l->fixed)};
   return true;
 }
 
@@ -223,10 +216,14 @@ static bool write_item(struct side *side, struct link *l, struct own *own,
     return false;
   }
   spot_write(side, &own->from[i], own->number + (uint64_t)i);
-  own->items[i] = (struct perigee_transfer){.local = spot_slice(&own->from[i]),
-                                            .remote = spot_slice(&own->to[i])};
-  own->items[i].remote.remote = l->open;
+  own->items[i] = (struct perigee_transfer){
+      .local = spot_slice(&own->from[i]),
+      .remote = shape_remote(&own->to[i].shape, l->open)};
   return true;
+}
+
+static int operation_of(enum own_kind kind) {
+  return kind - OWN_READ + PERIGEE_OP_READ;
 }
 
 static void transfer(struct side *side, struct link *l, enum own_kind kind) {
@@ -246,7 +243,7 @@ static void transfer(struct side *side, struct link *l, enum own_kind kind) {
     own_forget(side, own);
     return;
   }
-  int operation = kind - OWN_READ + PERIGEE_OP_READ, status;
+  int operation = operation_of(kind), status;
   int64_t timeout = some_timeout(w);
   if (happens(w, 0.2)) {
     status = perigee_prepare(l->session, operation, own->items, own->count,
@@ -258,6 +255,129 @@ static void transfer(struct side *side, struct link *l, enum own_kind kind) {
                               own->number, timeout);
   }
   submitted(side, own, status, timeout);
+}
+
+/* ---- Posts of some blocks ------------------------------------------------ */
+
+enum { BLOCKS = PLACES / 8 }; /* of a slice; a side has at most 8 slices */
+
+/* Both sides have as many slices of the same blocks, or one has twice as many of
+ * blocks half as long. At least one is a list. */
+static void some_combs(struct world *w, struct comb *local,
+                       struct comb *remote) {
+  uint32_t slices = 1 + (uint32_t)below(w, 4),
+           most = 1 + (uint32_t)below(w, BLOCKS);
+  uint64_t block = 1 + below(w, happens(w, 0.2) ? 900 : 150);
+  *local = *remote = (struct comb){slices, most, block, slices > 1};
+  struct comb *halved = happens(w, 0.5) ? local : remote;
+  if (happens(w, 0.4)) {
+    *halved = (struct comb){2 * slices, most, block, true};
+    (halved == local ? remote : local)->block = 2 * block;
+  }
+  if (!local->listed)
+    local->listed = !remote->listed || happens(w, 0.5);
+  if (!remote->listed)
+    remote->listed = happens(w, 0.5);
+}
+
+/* Chooses `count` of the numbers below `most`, each once. */
+static void some_numbers(struct world *w, uint32_t *numbers, uint32_t count,
+                         uint32_t most) {
+  uint32_t all[BLOCKS];
+  for (uint32_t i = 0; i < most; i++)
+    all[i] = i;
+  for (uint32_t i = 0; i < count; i++) {
+    uint32_t at = i + (uint32_t)below(w, most - i), chosen = all[at];
+    all[at] = all[i];
+    numbers[i] = chosen;
+  }
+}
+
+static bool read_combs(struct side *side, struct link *l, struct own *own,
+                       const struct comb *local, const struct comb *remote) {
+  struct world *w = side->world;
+  if (!spot_take_comb(side, &side->mine, local, &own->to[0]))
+    return false;
+  shape_comb(w, &own->there[0], FIXED_BYTES / 2, remote, false);
+  shape_shift(&own->there[0], below(w, FIXED_BYTES / 2));
+  own->items[0] = (struct perigee_transfer){
+      .local = spot_slice(&own->to[0]),
+      .remote = shape_remote(&own->there[0], l->fixed)};
+  return true;
+}
+
+static bool write_combs(struct side *side, struct link *l, struct own *own,
+                        const struct comb *local, const struct comb *remote) {
+  struct side *peer = &side->world->sides[!side->index];
+  if (peer->open.life != l->open_life ||
+      !spot_take_comb(side, &side->mine, local, &own->from[0]))
+    return false;
+  if (!spot_take_comb(peer, &peer->open, remote, &own->to[0])) {
+    spot_give(side, &own->from[0]);
+    return false;
+  }
+  own->items[0] = (struct perigee_transfer){
+      .local = spot_slice(&own->from[0]),
+      .remote = shape_remote(&own->to[0].shape, l->open)};
+  return true;
+}
+
+/* From here on the spots are the blocks of these numbers alone. What is only
+ * read may be named twice. */
+static int post_blocks(struct side *side, struct own *own,
+                       const struct comb *local, const struct comb *remote,
+                       int64_t timeout) {
+  struct world *w = side->world;
+  uint32_t most = local->most, count = 1 + (uint32_t)below(w, most);
+  uint32_t here[BLOCKS], there[BLOCKS];
+  bool read = own->kind == OWN_READ;
+  bool by_number =
+      local->slices == remote->slices && local->block == remote->block;
+  some_numbers(w, here, count, most);
+  some_numbers(w, there, count, most);
+  if (read && happens(w, 0.3))
+    there[below(w, count)] = there[0];
+  shape_pick(read ? &own->to[0].shape : &own->from[0].shape, here, count,
+             by_number);
+  shape_pick(read ? &own->there[0] : &own->to[0].shape, there, count,
+             by_number);
+  if (!read)
+    spot_write(side, &own->from[0], own->number);
+  int status = perigee_post_blocks(own->prepared, here, there, count, timeout);
+  memset(here, 0xee, sizeof here);
+  memset(there, 0xee, sizeof there);
+  return status;
+}
+
+static void transfer_blocks(struct side *side, struct link *l,
+                            enum own_kind kind) {
+  struct comb local, remote;
+  bool read = kind == OWN_READ;
+  struct own *own = (read ? l->fixed : l->open) ? own_new(side, kind, l) : NULL;
+  if (!own)
+    return;
+  new_number(side, own);
+  some_combs(side->world, &local, &remote);
+  if (!(read ? read_combs : write_combs)(side, l, own, &local, &remote)) {
+    own_forget(side, own);
+    return;
+  }
+  own->count = 1;
+  int64_t timeout = some_timeout(side->world);
+  int status = perigee_prepare(l->session, operation_of(kind), own->items, 1,
+                               own->number, &own->prepared);
+  slices_forget();
+  if (status == PERIGEE_OK)
+    status = post_blocks(side, own, &local, &remote, timeout);
+  submitted(side, own, status, timeout);
+}
+
+static void transfer_somehow(struct side *side, struct link *l,
+                             enum own_kind kind) {
+  if (happens(side->world, 0.2))
+    transfer_blocks(side, l, kind);
+  else
+    transfer(side, l, kind);
 }
 
 /* ---- Sessions ------------------------------------------------------------ */
@@ -349,11 +469,11 @@ void begin_something(struct side *side) {
   else if (what < 680)
     receive_immediate(side, l);
   else if (what < 780)
-    transfer(side, l, OWN_READ);
+    transfer_somehow(side, l, OWN_READ);
   else if (what < 900)
-    transfer(side, l, OWN_WRITE);
+    transfer_somehow(side, l, OWN_WRITE);
   else if (what < 960)
-    transfer(side, l, OWN_WRITE_IMM);
+    transfer_somehow(side, l, OWN_WRITE_IMM);
   else if (what < 995)
     look_up_some(side, l);
   else if (what < 997)

@@ -185,8 +185,7 @@ static void transfer_ended(struct side *side, struct own *own) {
   for (uint32_t i = 0; i < own->count; i++) {
     struct spot *to = &own->to[i];
     if (own->kind == OWN_READ)
-      spot_expect_from(side, to, &own->items[i].remote,
-                       FIXED + (uint64_t)peer->index);
+      spot_expect_from(side, to, &own->there[i], FIXED + (uint64_t)peer->index);
     else if (to->life == to->ground->life)
       spot_expect(peer, to, own->number + i, spot_length(to));
   }

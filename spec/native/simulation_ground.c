@@ -160,70 +160,113 @@ void ground_end(struct side *side, struct ground *ground) {
 /* ---- Spots --------------------------------------------------------------- */
 
 uint64_t spot_length(const struct spot *spot) {
-  return spot->block * spot->count;
+  return shape_length(&spot->shape);
 }
 
 struct perigee_slice spot_slice(const struct spot *spot) {
-  return (struct perigee_slice){{spot->ground->region},
-                                spot->offset,
-                                spot->block,
-                                spot->count,
-                                spot->stride};
+  return shape_slice(&spot->shape, spot->ground->region,
+                     spot->also ? spot->also->region : NULL);
 }
 
-static uint64_t extent(const struct spot *spot) {
-  return spot->count ? (spot->count - 1) * spot->stride + spot->block : 0;
+static const struct ground *ground_of(const struct spot *spot,
+                                      const struct run *run) {
+  return run->also ? spot->also : spot->ground;
 }
 
-static void shape(struct world *w, struct spot *spot, uint64_t length) {
-  spot->count = happens(w, 0.3) ? 1 + below(w, 4) : 1;
-  if (length % spot->count != 0)
-    spot->count = 1;
-  spot->block = length / spot->count;
-  spot->stride = spot->block + (spot->count > 1 ? below(w, EDGE) : 0);
+static void expect_clean_around(struct side *side, const struct spot *spot) {
+  uint64_t offset, room;
+  cell_range(spot->cell, &offset, &room);
+  expect_clean(side, spot->ground, offset, spot->end + 3 * EDGE);
+  if (spot->also)
+    expect_clean(side, spot->also, offset, spot->end + 3 * EDGE);
 }
 
-bool spot_take(struct side *side, struct ground *ground, uint64_t length,
-               struct spot *spot) {
+/* Finds a clean cell; returns how many bytes a spot there may take, or 0. */
+static uint64_t cell_find(struct side *side, struct ground *ground,
+                          uint64_t length, struct spot *spot) {
   struct world *w = side->world;
   int cell = (int)below(w, LITTLE);
   *spot = (struct spot){0};
   if (length + 8 * EDGE > CELL_LITTLE)
     cell = LITTLE + (int)below(w, CELLS - LITTLE);
   if (ground->cells[cell] != FREE_CELL || ground->closing)
-    return false;
+    return 0;
   uint64_t offset, room;
   cell_range(cell, &offset, &room);
   *spot = (struct spot){.ground = ground, .life = ground->life, .cell = cell};
-  shape(w, spot, length);
-  spot->offset = offset + EDGE + below(w, EDGE);
-  tell(side, "cell %d of %c is taken", cell, *ground->name);
-  expect_clean(side, ground, offset, extent(spot) + 3 * EDGE);
-  ground->cells[cell] = USED_CELL;
+  return room - 5 * EDGE;
+}
+
+/* Only slices of a list may be in two regions. */
+static bool cell_has_two(struct side *side, const struct spot *spot) {
+  return spot->ground == &side->mine &&
+         side->more.cells[spot->cell] == FREE_CELL && happens(side->world, 0.5);
+}
+
+static void cell_use(struct side *side, struct spot *spot) {
+  uint64_t offset, room, margin = EDGE + below(side->world, EDGE);
+  cell_range(spot->cell, &offset, &room);
+  spot->also = shape_uses_two(&spot->shape) ? &side->more : NULL;
+  spot->end = margin + shape_end(&spot->shape);
+  shape_shift(&spot->shape, offset + margin);
+  tell(side, "cell %d of %c is taken%s", spot->cell, *spot->ground->name,
+       spot->also           ? " for a list in two regions"
+       : spot->shape.listed ? " for a list"
+                            : "");
+  HOLDS(side, spot->end + 3 * EDGE <= room);
+  expect_clean_around(side, spot);
+  spot->ground->cells[spot->cell] = USED_CELL;
+  if (spot->also)
+    spot->also->cells[spot->cell] = USED_CELL;
+}
+
+bool spot_take(struct side *side, struct ground *ground, uint64_t length,
+               struct spot *spot) {
+  uint64_t room = cell_find(side, ground, length, spot);
+  if (room == 0)
+    return false;
+  bool two = cell_has_two(side, spot);
+  shape_make(side->world, &spot->shape, room, length, two);
+  cell_use(side, spot);
+  return true;
+}
+
+bool spot_take_comb(struct side *side, struct ground *ground,
+                    const struct comb *comb, struct spot *spot) {
+  uint64_t length = comb->slices * comb->most * comb->block;
+  uint64_t room = cell_find(side, ground, length, spot);
+  if (room == 0)
+    return false;
+  bool two = cell_has_two(side, spot);
+  shape_comb(side->world, &spot->shape, room, comb, two);
+  cell_use(side, spot);
   return true;
 }
 
 void spot_write(struct side *side, const struct spot *spot, uint64_t pattern) {
   uint64_t length = spot_length(spot);
   uint8_t *bytes = malloc(length + 1);
+  struct walk walk = {.shape = &spot->shape};
+  struct run run;
   if (pattern)
     pattern_write(bytes, pattern, length);
   else
     memset(bytes, CLEAN, length);
-  for (uint64_t i = 0; i < spot->count && spot->block; i++)
-    HOLDS(side, perigee_region_write(
-                    spot->ground->region, spot->offset + i * spot->stride,
-                    bytes + i * spot->block, spot->block) == PERIGEE_OK);
+  while (walk_next(&walk, &run))
+    HOLDS(side,
+          perigee_region_write(ground_of(spot, &run)->region, run.offset,
+                               bytes + run.begin, run.length) == PERIGEE_OK);
   free(bytes);
 }
 
 static uint8_t *gather(struct side *side, const struct spot *spot) {
   uint8_t *bytes = malloc(spot_length(spot) + 1);
-  for (uint64_t i = 0; i < spot->count && spot->block; i++)
-    memcpy(
-        bytes + i * spot->block,
-        look(side, spot->ground, spot->offset + i * spot->stride, spot->block),
-        spot->block);
+  struct walk walk = {.shape = &spot->shape};
+  struct run run;
+  while (walk_next(&walk, &run))
+    memcpy(bytes + run.begin,
+           look(side, ground_of(spot, &run), run.offset, run.length),
+           run.length);
   return bytes;
 }
 
@@ -235,14 +278,15 @@ void spot_expect(struct side *side, const struct spot *spot, uint64_t pattern,
 }
 
 void spot_expect_from(struct side *side, const struct spot *spot,
-                      const struct perigee_slice *from, uint64_t pattern) {
+                      const struct shape *from, uint64_t pattern) {
   uint8_t *bytes = gather(side, spot);
-  for (uint64_t i = 0; i < spot_length(spot); i++) {
-    uint64_t at = from->offset + i / from->length * from->stride;
-    if (bytes[i] != byte_at(pattern, at + i % from->length))
-      wrong(side, "byte %llu of a read is not what lies there",
-            (unsigned long long)i);
-  }
+  struct walk walk = {.shape = from};
+  struct run run;
+  while (walk_next(&walk, &run))
+    for (uint64_t i = 0; i < run.length; i++)
+      if (bytes[run.begin + i] != byte_at(pattern, run.offset + i))
+        wrong(side, "byte %llu of a read is not what lies there",
+              (unsigned long long)(run.begin + i));
   free(bytes);
 }
 
@@ -258,20 +302,20 @@ uint64_t spot_word(struct side *side, const struct spot *spot) {
 void spot_give(struct side *side, struct spot *spot) {
   struct ground *ground = spot->ground;
   if (!ground || ground->life != spot->life) {
-    *spot = (struct spot){0}; /* its region is gone */
+    spot->ground = NULL; /* its region is gone */
     return;
   }
-  uint64_t offset, length;
-  cell_range(spot->cell, &offset, &length);
   tell(side, "cell %d of %c is given back", spot->cell, *ground->name);
   spot_write(side, spot, 0);
-  expect_clean(side, ground, offset, extent(spot) + 3 * EDGE);
+  expect_clean_around(side, spot);
   ground->cells[spot->cell] = FREE_CELL;
-  *spot = (struct spot){0};
+  if (spot->also)
+    spot->also->cells[spot->cell] = FREE_CELL;
+  spot->ground = NULL;
 }
 
 void spot_retire(struct spot *spot) {
   if (spot->ground && spot->ground->life == spot->life)
     spot->ground->cells[spot->cell] = RETIRED_CELL;
-  *spot = (struct spot){0};
+  spot->ground = NULL;
 }

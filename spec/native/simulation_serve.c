@@ -118,6 +118,14 @@ void serve_event(struct side *side, const struct perigee_event *e) {
 
 /* ---- Landing ------------------------------------------------------------- */
 
+static void land_too_short(struct side *side, struct answer *a) {
+  struct perigee_slice none = {{side->mine.region}, 0, 0, 1, 0};
+  struct perigee_slice list = perigee_list(&none, 1);
+  bool listed = a->into.shape.listed;
+  HOLDS(side,
+        perigee_land(side->engine, a->served, listed ? &list : &none) < 0);
+}
+
 static void land(struct side *side, struct answer *a) {
   struct world *w = side->world;
   uint64_t length = message_of(side, a)->slice;
@@ -126,12 +134,11 @@ static void land(struct side *side, struct answer *a) {
       happens(w, 0.8) && spot_take(side, &side->mine, length, &a->into);
   if (named)
     slice = spot_slice(&a->into);
-  if (named && length > 0 && happens(w, 0.1)) { /* one that is too short */
-    struct perigee_slice little = {{slice.region}, slice.offset, 0, 1, 0};
-    HOLDS(side, perigee_land(side->engine, a->served, &little) < 0);
-  }
+  if (named && length > 0 && happens(w, 0.1))
+    land_too_short(side, a);
   tell(side, "lands %d", a->served);
   int status = perigee_land(side->engine, a->served, named ? &slice : NULL);
+  slices_forget();
   /* The session may have ended: ABANDONED comes. */
   HOLDS(side, status == PERIGEE_OK || status == PERIGEE_PEER_LOST ||
                   status == PERIGEE_INVALID);
@@ -242,6 +249,7 @@ static void reply(struct side *side, struct answer *a) {
   else
     fill_reply(side, a, &m);
   int status = perigee_reply(side->engine, a->served, &m);
+  slices_forget();
   if (status == PERIGEE_INVALID && a->state == LANDING_ASKED) {
     message_of(side, a)->replied = false; /* ABANDONED is on its way */
     free(a->head);
