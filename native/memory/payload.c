@@ -345,17 +345,19 @@ uint8_t *payload_run(const struct payload *p, uint64_t *length) {
 
 /* ---- By the CPU ----------------------------------------------------------- */
 
-/* A place in a payload: the bytes left in its block, and the gap to the
- * next. */
+/* A place in a payload: the bytes left in its block, and the gap to the next,
+ * which is less than 0 where blocks overlap. */
 struct place {
   uint8_t *at;
-  uint64_t left, block, gap;
+  uint64_t left, block;
+  int64_t gap;
 };
 
 static struct place payload_place(const struct payload *p, uint64_t at) {
   uint64_t left;
   uint8_t *run = payload_run_at(p, at, &left);
-  return (struct place){run, left, p->block, p->stride - p->block};
+  uint64_t stride = p->count > 1 ? p->stride : p->block; /* else it is any */
+  return (struct place){run, left, p->block, (int64_t)(stride - p->block)};
 }
 
 static bool place_at_block(const struct place *p, uint64_t n) {
@@ -367,7 +369,7 @@ static bool place_at_block(const struct place *p, uint64_t n) {
 static uint64_t place_ahead(const struct place *p, uint64_t n, uint64_t rest,
                             uint64_t *step) {
   bool blocks = place_at_block(p, n);
-  *step = blocks ? n + p->gap : n;
+  *step = blocks ? n + (uint64_t)p->gap : n;
   return (blocks || rest < p->left ? rest : p->left) / n;
 }
 
