@@ -5,11 +5,16 @@
  * memory is a list.
  */
 #include <malloc.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <unistd.h>
 
 #include "kinds.h"
 #include "operation/operations.h"
+#include "transport/shm/shm.h"
 #include "support_inside.h"
 
 enum { SIZE = 16 * KIB, MOST = 40, ROUNDS = 600 };
@@ -541,6 +546,31 @@ static void lists_may_go_at_any_time(void **state) {
   pair_drop(&p);
 }
 
+static void ticks(int signal) {
+  (void)signal;
+}
+
+/* Looks at the process that is read, while signals come all the time. */
+static void signals_are_no_end_of_a_process(void **state) {
+  (void)state;
+  static const uint64_t probe[2] = {17, 19};
+  struct lane_options o = {.probe = {17, 19},
+                           .peer_pid = getpid(),
+                           .peer_pidfd =
+                               (int)syscall(SYS_pidfd_open, getpid(), 0)};
+  struct sigaction old, action = {.sa_handler = ticks};
+  struct itimerval often = {{0, 20}, {0, 20}}, never = {{0, 0}, {0, 0}};
+  int lost = 0;
+  sigaction(SIGALRM, &action, &old);
+  setitimer(ITIMER_REAL, &often, NULL);
+  for (int i = 0; i < 100000; i++)
+    lost += !shm_probe(&o, (uintptr_t)probe);
+  setitimer(ITIMER_REAL, &never, NULL);
+  sigaction(SIGALRM, &old, NULL);
+  close(o.peer_pidfd);
+  assert_int_equal(lost, 0);
+}
+
 /* A list is refused before anything is sent, and its memory is not in use. */
 static void bad_lists_are_refused_at_once(void **state) {
   struct pair p;
@@ -879,6 +909,7 @@ int main(void) {
       WITH_ENGINE(overlaps_are_found),
       WITH_ENGINE(what_is_wrong_is_told_by_number),
       WITH_ENGINE(a_list_of_too_many_bytes_is_refused),
+      cmocka_unit_test(signals_are_no_end_of_a_process),
       cmocka_unit_test(older_peers_get_lists_in_a_block),
       cmocka_unit_test(short_places_travel_in_a_block),
       OVER(variant_default, a_move_has_more_places_than_its_list),

@@ -55,10 +55,15 @@ bool shm_live(struct lane *lane, uint16_t operation, uint32_t generation) {
 /* ---- The process of the peer --------------------------------------------- */
 
 /* A pid is valid only while its process lives, so bytes that were read count
- * only if that process still runs afterwards. */
+ * only if that process still runs afterwards. A signal that comes meanwhile has
+ * poll fail, which tells nothing of that process. */
 static bool owner_is_alive(const struct lane_options *o) {
   struct pollfd p = {.fd = o->peer_pidfd, .events = POLLIN};
-  return poll(&p, 1, 0) == 0;
+  int n;
+  do
+    n = poll(&p, 1, 0);
+  while (n < 0 && errno == EINTR);
+  return n == 0;
 }
 
 /* Reads random bytes of ours from the process's memory. Only the peer was told
