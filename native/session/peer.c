@@ -43,9 +43,14 @@
 
 /* ---- The process: finding it --------------------------------------------- */
 
+/* A signal that comes meanwhile has poll fail, which tells nothing of fd. */
 static bool peer_tells(int fd, short what) {
   struct pollfd p = {.fd = fd, .events = what};
-  return poll(&p, 1, 0) != 0;
+  int n;
+  do
+    n = poll(&p, 1, 0);
+  while (n < 0 && errno == EINTR);
+  return n != 0;
 }
 
 /* Is the process with this pid of the recorded user, and the socket still
