@@ -561,12 +561,12 @@ static void signals_are_no_end_of_a_process(void **state) {
   struct sigaction old, action = {.sa_handler = ticks};
   struct itimerval often = {{0, 20}, {0, 20}}, never = {{0, 0}, {0, 0}};
   int lost = 0;
-  sigaction(SIGALRM, &action, &old);
+  assert_int_equal(sigaction(SIGALRM, &action, &old), 0);
   setitimer(ITIMER_REAL, &often, NULL);
   for (int i = 0; i < 100000; i++)
     lost += !shm_probe(&o, (uintptr_t)probe);
   setitimer(ITIMER_REAL, &never, NULL);
-  sigaction(SIGALRM, &old, NULL);
+  assert_int_equal(sigaction(SIGALRM, &old, NULL), 0);
   close(o.peer_pidfd);
   assert_int_equal(lost, 0);
 }

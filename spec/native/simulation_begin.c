@@ -283,7 +283,7 @@ static void some_combs(struct world *w, struct comb *local,
 /* Chooses `count` of the numbers below `most`, each once. */
 static void some_numbers(struct world *w, uint32_t *numbers, uint32_t count,
                          uint32_t most) {
-  uint32_t all[BLOCKS];
+  uint32_t all[BLOCKS] = {0};
   for (uint32_t i = 0; i < most; i++)
     all[i] = i;
   for (uint32_t i = 0; i < count; i++) {
@@ -329,7 +329,7 @@ static int post_blocks(struct side *side, struct own *own,
                        int64_t timeout) {
   struct world *w = side->world;
   uint32_t most = local->most, count = 1 + (uint32_t)below(w, most);
-  uint32_t here[BLOCKS], there[BLOCKS];
+  uint32_t here[BLOCKS] = {0}, there[BLOCKS] = {0};
   bool read = own->kind == OWN_READ;
   bool by_number =
       local->slices == remote->slices && local->block == remote->block;

@@ -95,6 +95,7 @@ static void some_order(struct world *w, uint32_t *order, uint32_t count) {
   bool as_they_are = happens(w, 0.3);
   for (uint32_t i = 0; i < count; i++) {
     uint32_t at = as_they_are ? i : (uint32_t)below(w, i + 1);
+    order[i] = i; /* at may be i */
     order[i] = order[at];
     order[at] = i;
   }
