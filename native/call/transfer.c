@@ -399,37 +399,23 @@ static void transfer_step(struct operation *op) {
     operation_unqueue(op); /* its last child will end it */
 }
 
-static const struct operation_class transfer_class = {
-    .name = "transfer",
-    .kind = OP_TRANSFER,
-    .event = PERIGEE_EVENT_DONE,
-    .step = transfer_step,
-    .late = operation_late,
-    .stop = operation_finish,
-    .given = operation_given,
-    .told = transfer_told,
-    .publish = transfer_publish,
-    .child = transfer_child,
-    .untold = transfer_untold,
-    .recall = transfer_recall,
-    .still = transfer_still,
-    .over = transfer_over};
+/* The classes differ in their names and in how they end. */
+#define TRANSFER_CLASS(title, on_untold, on_over)                              \
+  {                                                                            \
+    .name = (title), .kind = OP_TRANSFER, .event = PERIGEE_EVENT_DONE,         \
+    .step = transfer_step, .late = operation_late, .stop = operation_finish,   \
+    .given = operation_given, .told = transfer_told,                           \
+    .publish = transfer_publish, .child = transfer_child,                      \
+    .untold = (on_untold), .recall = transfer_recall, .still = transfer_still, \
+    .over = (on_over)                                                          \
+  }
+
+static const struct operation_class transfer_class =
+    TRANSFER_CLASS("transfer", transfer_untold, transfer_over);
 
 /* A batch of BULK_VAST bytes and more. */
-static const struct operation_class vast_class = {.name = "long transfer",
-                                                  .kind = OP_TRANSFER,
-                                                  .event = PERIGEE_EVENT_DONE,
-                                                  .step = transfer_step,
-                                                  .late = operation_late,
-                                                  .stop = operation_finish,
-                                                  .given = operation_given,
-                                                  .told = transfer_told,
-                                                  .publish = transfer_publish,
-                                                  .child = transfer_child,
-                                                  .untold = transfer_untold,
-                                                  .recall = transfer_recall,
-                                                  .still = transfer_still,
-                                                  .over = transfer_over};
+static const struct operation_class vast_class =
+    TRANSFER_CLASS("long transfer", transfer_untold, transfer_over);
 
 /* ---- Submitting --------------------------------------------------------- */
 
@@ -612,20 +598,8 @@ static void listed_untold(struct operation *op) {
   op->prepared = NULL;
 }
 
-static const struct operation_class listed_class = {.name = "transfer of lists",
-                                                    .kind = OP_TRANSFER,
-                                                    .event = PERIGEE_EVENT_DONE,
-                                                    .step = transfer_step,
-                                                    .late = operation_late,
-                                                    .stop = operation_finish,
-                                                    .given = operation_given,
-                                                    .told = transfer_told,
-                                                    .publish = transfer_publish,
-                                                    .child = transfer_child,
-                                                    .untold = listed_untold,
-                                                    .recall = transfer_recall,
-                                                    .still = transfer_still,
-                                                    .over = listed_over};
+static const struct operation_class listed_class =
+    TRANSFER_CLASS("transfer of lists", listed_untold, listed_over);
 
 /* Copies all moves now, if they are short and within reach: their number, 0 or a
  * status. */

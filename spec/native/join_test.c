@@ -168,6 +168,13 @@ static void play_settle(struct play *t) {
   assert_int_equal(lent_bytes(t->session), 0);
 }
 
+/* Closes what may have events left. */
+static void play_drop(struct play *t) {
+  partner_end(&t->partner, &t->pair);
+  pair_drop(&t->pair);
+  free(t->bytes);
+}
+
 static void play_close(struct play *t) {
   partner_end(&t->partner, &t->pair);
   play_settle(t);
@@ -306,9 +313,7 @@ static void a_connect_is_joined(void **state) {
   perigee_session_free(second);
   op = perigee_connect(t.engine, "unix:/nowhere/at-all", NULL, SECOND);
   assert_int_equal(perigee_join(t.engine, op, &e), PERIGEE_NOT_FOUND);
-  partner_end(&t.partner, &t.pair);
-  pair_drop(&t.pair);
-  free(t.bytes);
+  play_drop(&t);
 }
 
 /* ---- What comes meanwhile ------------------------------------------------ */
@@ -575,9 +580,7 @@ static void a_found_end_goes_with_its_session(void **state) {
   echo(&t, ECHO, 1);
   assert_int_equal(perigee_counters(t.engine, NULL)->dropped, dropped + 1);
   none_waits(&t);
-  partner_end(&t.partner, &t.pair);
-  pair_drop(&t.pair);
-  free(t.bytes);
+  play_drop(&t);
 }
 
 static void a_ready_descriptor_is_told_of_afterwards(void **state) {
@@ -603,9 +606,7 @@ static void a_ready_descriptor_is_told_of_afterwards(void **state) {
   }
   close(fds[0]);
   close(fds[1]);
-  partner_end(&t.partner, &t.pair);
-  pair_drop(&t.pair);
-  free(t.bytes);
+  play_drop(&t);
 }
 
 /* ---- Ends that are no success -------------------------------------------- */
@@ -649,9 +650,7 @@ static void a_session_that_ends_ends_it(void **state) {
   assert_int_equal(next(&t).kind, PERIGEE_EVENT_LOST);
   assert_true(perigee_call_wait(t.session, &m, &e) < 0);
   assert_int_equal(e.kind, PERIGEE_EVENT_NONE);
-  partner_end(&t.partner, &t.pair);
-  pair_drop(&t.pair);
-  free(t.bytes);
+  play_drop(&t);
 }
 
 static void what_is_not_under_way_is_refused(void **state) {
@@ -698,9 +697,7 @@ static void a_call_whose_loan_is_left_is_refused(void **state) {
   int op = perigee_call_commit(t.session, &m, LONG);
   assert_int_equal(perigee_join(t.engine, op, &e), PERIGEE_TIMEOUT);
   assert_int_equal(perigee_join(t.engine, op, &e), PERIGEE_INVALID);
-  partner_end(&t.partner, &t.pair);
-  pair_drop(&t.pair);
-  free(t.bytes);
+  play_drop(&t);
 }
 
 static void numbers_that_are_none_come_back(void **state) {

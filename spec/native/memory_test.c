@@ -8,45 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kinds.h"
+#include "gathered.h"
 
 extern _Atomic uint64_t perigee_opaque_copies;
 
-enum { BLOCKS = 1000, BLOCK = 64, STRIDE = 256, HANDFUL = 8 };
-enum { GATHERED = BLOCKS * BLOCK, SIZE = BLOCKS * STRIDE };
-
-static struct perigee_region *of_kind(struct perigee_engine *engine,
-                                      const char *kind, uint64_t length) {
-  struct perigee_region *region = NULL;
-  assert_int_equal(perigee_region_alloc(engine, NULL, length, 0, kind, &region),
-                   0);
-  return region;
-}
-
-/* A whole region, or BLOCKS parts of it with gaps. */
-static struct payload walk(struct perigee_region *r, struct copies *copies,
-                           bool blocks) {
-  *copies = (struct copies){0};
-  uint64_t block = blocks ? BLOCK : GATHERED, count = blocks ? BLOCKS : 1;
-  return (struct payload){.memory = r->memory,
-                          .base = perigee_region_pointer(r),
-                          .block = block,
-                          .count = count,
-                          .stride = blocks ? STRIDE : GATHERED,
-                          .total = block * count,
-                          .copies = copies};
-}
-
-static void move_all(struct payload *to, struct payload *from) {
-  while (to->done < to->total)
-    assert_true(payload_move(to, from, to->total - to->done) >= 0);
-  assert_true(payload_quiet(to) && payload_quiet(from));
-}
-
-static void gather(uint8_t *to, const uint8_t *from) {
-  for (int i = 0; i < BLOCKS; i++)
-    memcpy(to + i * BLOCK, from + i * STRIDE, BLOCK);
-}
+enum { HANDFUL = 8 };
 
 /* ---- Shapes ---------------------------------------------------------------- */
 

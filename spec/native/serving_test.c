@@ -16,6 +16,7 @@
 #include <cmocka.h>
 
 #include "agent/agent.h"
+#include "agents.h"
 #include "perigee.h"
 
 enum { EACH = sizeof(struct perigee_method) };
@@ -23,15 +24,6 @@ enum { EACH = sizeof(struct perigee_method) };
 static char root[64];
 static struct perigee_engine *engine, *other;
 static struct perigee_agent *agent;
-
-static struct perigee_engine *engine_of(void) {
-  struct perigee_engine *made;
-  struct perigee_options options;
-  perigee_options_init(&options, sizeof options);
-  options.secret = "";
-  assert_int_equal(perigee_engine_open(&options, &made), PERIGEE_OK);
-  return made;
-}
 
 static int setup(void **state) {
   (void)state;
