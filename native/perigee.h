@@ -1416,6 +1416,7 @@ struct perigee_method {
 PERIGEE_API int perigee_service_open(struct perigee_session *session,
                                      const char *service, int64_t timeout,
                                      struct perigee_service **out);
+/* Returns the service's version, as the peer has told it. */
 PERIGEE_API uint64_t
 perigee_service_version(const struct perigee_service *service);
 /* Finds a method by its name. size: sizeof(struct perigee_method). NO_METHOD:
