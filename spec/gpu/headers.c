@@ -9,6 +9,11 @@
 #include <cudaTypedefs.h>
 #include <string.h>
 
+/* Headers of 12 declare its newest export, and give it no macro. */
+#if CUDA_VERSION < 13000
+#define cuDeviceGetUuid cuDeviceGetUuid_v2
+#endif
+
 #include "memory/cuda/driver.h"
 
 #define SAME_NUMBER(name, value) _Static_assert(name == value, #name);
@@ -30,4 +35,7 @@ static struct cuda_driver driver;
 void compare(void);
 void compare(void) {
   CUDA_FUNCTIONS(SAME_FUNCTION)
+#if CUDA_VERSION >= 12080 && CUDA_VERSION < 13000
+  CUDA_LATER(SAME_FUNCTION)
+#endif
 }

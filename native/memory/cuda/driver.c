@@ -17,13 +17,16 @@
 #include "driver.h"
 
 #define CUDA_FUNCTION_ROW(name, version, exported, arguments)                  \
-  {#name, exported, version, offsetof(struct cuda_driver, name)},
+  {#name, exported, version, offsetof(struct cuda_driver, name), false},
+#define CUDA_LATER_ROW(name, version, exported, arguments)                     \
+  {#name, exported, version, offsetof(struct cuda_driver, name), true},
 
 static const struct wanted {
   const char *name, *exported;
   int version;
   size_t at;
-} functions[] = {CUDA_FUNCTIONS(CUDA_FUNCTION_ROW)};
+  bool later; /* it may be missing */
+} functions[] = {CUDA_FUNCTIONS(CUDA_FUNCTION_ROW) CUDA_LATER(CUDA_LATER_ROW)};
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct cuda_driver opened;
@@ -57,7 +60,7 @@ static bool library_resolve(void *library) {
   for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
     const struct wanted *w = &functions[i];
     void *f = library_ask(library, w);
-    if (!f) {
+    if (!f && !w->later) {
       snprintf(trouble, sizeof trouble,
                "CUDA's driver is too old: it has no %s", w->name);
       return false;

@@ -18,23 +18,34 @@
   N(CUDA_SUCCESS, 0)                                                           \
   N(CUDA_ERROR_OUT_OF_MEMORY, 2)                                               \
   N(CUDA_ERROR_NO_DEVICE, 100)                                                 \
+  N(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED, 217)                                   \
+  N(CUDA_ERROR_INVALID_HANDLE, 400)                                            \
   N(CUDA_ERROR_NOT_READY, 600)                                                 \
   N(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, 900)                                \
   N(CU_DEVICE_ATTRIBUTE_MAX_PITCH, 11)                                         \
+  N(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 75)                          \
+  N(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, 76)                          \
   N(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 102)              \
+  N(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, 103)      \
   N(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, 110)          \
   N(CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, 122)                    \
   N(CU_POINTER_ATTRIBUTE_MEMORY_TYPE, 2)                                       \
+  N(CU_POINTER_ATTRIBUTE_BUFFER_ID, 7)                                         \
   N(CU_POINTER_ATTRIBUTE_IS_MANAGED, 8)                                        \
   N(CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, 9)                                    \
+  N(CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, 10)                       \
+  N(CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES, 14)                             \
   N(CU_MEMORYTYPE_DEVICE, 2)                                                   \
   N(CU_MEMORYTYPE_UNIFIED, 4)                                                  \
   N(CU_STREAM_NON_BLOCKING, 1)                                                 \
   N(CU_STREAM_WRITE_VALUE_DEFAULT, 0)                                          \
   N(CU_MEM_ALLOCATION_TYPE_PINNED, 1)                                          \
+  N(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 1)                               \
   N(CU_MEM_LOCATION_TYPE_DEVICE, 1)                                            \
+  N(CU_MEM_ACCESS_FLAGS_PROT_READ, 1)                                          \
   N(CU_MEM_ACCESS_FLAGS_PROT_READWRITE, 3)                                     \
-  N(CU_MEM_ALLOC_GRANULARITY_MINIMUM, 0)
+  N(CU_MEM_ALLOC_GRANULARITY_MINIMUM, 0)                                       \
+  N(CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS, 1)
 
 /* CUDA_HEADERS: those of CUDA are included, to be compared. */
 #ifndef CUDA_HEADERS
@@ -46,11 +57,19 @@ enum { CUDA_NUMBERS(CUDA_NUMBER) };
 #define CU_MEMHOSTALLOC_DEVICEMAP 2
 
 typedef int CUresult, CUdevice, CUdevice_attribute, CUpointer_attribute,
-    CUmemAllocationGranularity_flags;
+    CUmemAllocationGranularity_flags, CUmemAllocationHandleType;
 typedef unsigned long long CUdeviceptr, CUmemGenericAllocationHandle;
 typedef uint64_t cuuint64_t;
 typedef struct CUctx_st *CUcontext;
 typedef struct CUstream_st *CUstream;
+
+typedef struct {
+  char bytes[16];
+} CUuuid;
+
+typedef struct {
+  char reserved[64];
+} CUipcMemHandle;
 
 typedef struct {
   int type, id;
@@ -90,12 +109,24 @@ typedef struct {
 
 #endif
 
+/* Of CUDA 12.8 and later. */
+#if !defined(CUDA_HEADERS) || CUDA_VERSION < 12080
+typedef struct {
+  int srcAccessOrder;
+  CUmemLocation srcLocHint, dstLocHint;
+  unsigned flags;
+} CUmemcpyAttributes;
+enum { CU_MEMCPY_SRC_ACCESS_ORDER_STREAM = 1 };
+#endif
+
 /* The places of fields that are used. */
 _Static_assert(sizeof(CUmemAllocationProp) == 32 &&
                    offsetof(CUmemAllocationProp, location) == 8 &&
                    offsetof(CUmemAllocationProp, allocFlags) == 24 &&
                    sizeof(CUmemAccessDesc) == 12 &&
                    offsetof(CUmemAccessDesc, flags) == 8 &&
+                   sizeof(CUuuid) == 16 && sizeof(CUipcMemHandle) == 64 &&
+                   sizeof(CUmemcpyAttributes) == 24 &&
                    sizeof(CUDA_MEMCPY2D) == 128 &&
                    offsetof(CUDA_MEMCPY2D, srcDevice) == 32 &&
                    offsetof(CUDA_MEMCPY2D, srcPitch) == 48 &&
@@ -118,6 +149,16 @@ _Static_assert(sizeof(CUmemAllocationProp) == 32 &&
   F(cuDeviceGet, 2000, "cuDeviceGet", (CUdevice * device, int ordinal))        \
   F(cuDeviceGetAttribute, 2000, "cuDeviceGetAttribute",                        \
     (int *value, CUdevice_attribute attribute, CUdevice device))               \
+  F(cuDeviceGetName, 2000, "cuDeviceGetName",                                  \
+    (char *name, int length, CUdevice device))                                 \
+  F(cuDeviceGetUuid, 11040, "cuDeviceGetUuid_v2",                              \
+    (CUuuid * uuid, CUdevice device))                                          \
+  F(cuDeviceTotalMem, 3020, "cuDeviceTotalMem_v2",                             \
+    (size_t * bytes, CUdevice device))                                         \
+  F(cuDeviceGetPCIBusId, 4010, "cuDeviceGetPCIBusId",                          \
+    (char *id, int length, CUdevice device))                                   \
+  F(cuDeviceCanAccessPeer, 4000, "cuDeviceCanAccessPeer",                      \
+    (int *can, CUdevice device, CUdevice peer))                                \
   F(cuDevicePrimaryCtxRetain, 7000, "cuDevicePrimaryCtxRetain",                \
     (CUcontext * context, CUdevice device))                                    \
   F(cuDevicePrimaryCtxRelease, 11000, "cuDevicePrimaryCtxRelease_v2",          \
@@ -131,6 +172,16 @@ _Static_assert(sizeof(CUmemAllocationProp) == 32 &&
   F(cuMemFreeHost, 2000, "cuMemFreeHost", (void *pointer))                     \
   F(cuMemHostGetDevicePointer, 3020, "cuMemHostGetDevicePointer_v2",           \
     (CUdeviceptr * device, void *pointer, unsigned flags))                     \
+  F(cuMemHostRegister, 6050, "cuMemHostRegister_v2",                           \
+    (void *pointer, size_t bytes, unsigned flags))                             \
+  F(cuMemHostUnregister, 4000, "cuMemHostUnregister", (void *pointer))         \
+  F(cuMemGetAddressRange, 3020, "cuMemGetAddressRange_v2",                     \
+    (CUdeviceptr * base, size_t * bytes, CUdeviceptr pointer))                 \
+  F(cuIpcGetMemHandle, 4010, "cuIpcGetMemHandle",                              \
+    (CUipcMemHandle * handle, CUdeviceptr pointer))                            \
+  F(cuIpcOpenMemHandle, 11000, "cuIpcOpenMemHandle_v2",                        \
+    (CUdeviceptr * pointer, CUipcMemHandle handle, unsigned flags))            \
+  F(cuIpcCloseMemHandle, 4010, "cuIpcCloseMemHandle", (CUdeviceptr pointer))   \
   F(cuMemGetAllocationGranularity, 10020, "cuMemGetAllocationGranularity",     \
     (size_t * granularity, const CUmemAllocationProp *prop,                    \
      CUmemAllocationGranularity_flags option))                                 \
@@ -151,6 +202,14 @@ _Static_assert(sizeof(CUmemAllocationProp) == 32 &&
   F(cuMemSetAccess, 10020, "cuMemSetAccess",                                   \
     (CUdeviceptr pointer, size_t size, const CUmemAccessDesc *list,            \
      size_t count))                                                            \
+  F(cuMemExportToShareableHandle, 10020, "cuMemExportToShareableHandle",       \
+    (void *shareable, CUmemGenericAllocationHandle handle,                     \
+     CUmemAllocationHandleType type, unsigned long long flags))                \
+  F(cuMemImportFromShareableHandle, 10020, "cuMemImportFromShareableHandle",   \
+    (CUmemGenericAllocationHandle * handle, void *shareable,                   \
+     CUmemAllocationHandleType type))                                          \
+  F(cuMemRetainAllocationHandle, 11000, "cuMemRetainAllocationHandle",         \
+    (CUmemGenericAllocationHandle * handle, void *address))                    \
   F(cuMemcpyAsync, 4000, "cuMemcpyAsync",                                      \
     (CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream))         \
   F(cuMemcpyPeerAsync, 4000, "cuMemcpyPeerAsync",                              \
@@ -171,11 +230,19 @@ _Static_assert(sizeof(CUmemAllocationProp) == 32 &&
   F(cuStreamWriteValue64, 11070, "cuStreamWriteValue64_v2",                    \
     (CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags))
 
+/* NULL where the driver is older. */
+#define CUDA_LATER(F)                                                          \
+  F(cuMemcpyBatchAsync, 12080, "cuMemcpyBatchAsync",                           \
+    (CUdeviceptr * to, CUdeviceptr * from, size_t * bytes, size_t count,       \
+     CUmemcpyAttributes * attributes, size_t * firsts, size_t attribute_count, \
+     size_t * failed, CUstream stream))
+
 #define CUDA_FUNCTION_FIELD(name, version, exported, arguments)                \
   CUresult(*name) arguments; /* NOLINT(bugprone-macro-parentheses) */
 
 struct cuda_driver {
   CUDA_FUNCTIONS(CUDA_FUNCTION_FIELD)
+  CUDA_LATER(CUDA_FUNCTION_FIELD)
 };
 
 enum { CUDA_REASON = 200 };
