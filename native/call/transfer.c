@@ -376,6 +376,13 @@ static int transfer_move_items(struct operation *op) {
   return status;
 }
 
+static void transfer_look(struct operation *op) {
+  struct lane *lane = session_lane(op->session, op->lane);
+  const struct transport_jobs *jobs = lane_table(lane)->jobs;
+  if (op->job.pending > 0 && jobs->look)
+    jobs->look(lane);
+}
+
 static void transfer_step(struct operation *op) {
   if (op->quiet_wait) {
     operation_settle(op);
@@ -385,6 +392,8 @@ static void transfer_step(struct operation *op) {
   if (op->lane > 0) {
     int lost = transfer_lane_lost(op);
     status = lost < 0 ? lost : status;
+    transfer_look(op);
+    status = op->job.status < 0 ? op->job.status : status;
     op->engine->poll_soon = true; /* it may wake nobody */
   }
   if (status > 0 && op->next < op->count)

@@ -56,7 +56,7 @@
  *
  * Cost. A session with one lane pays nothing: session_poll() tests `attends` in
  * place of the socket, and the rest is asked only for payloads that do not fit
- * into a ring. A session with more lanes pays a call of poll and one of broken
+ * into a ring. A session with a lane that has poll or broken pays a call of each
  * for each open lane in each of its polls.
  */
 #ifndef LANES_H
@@ -140,6 +140,8 @@ struct lane *lanes_to_export(const struct perigee_session *, uint32_t number,
                              const struct area *);
 struct lane *lanes_to_attach(const struct perigee_session *, uint32_t number);
 void lanes_revoke(struct perigee_session *, uint32_t slot);
+/* The memory of an area that a lane told a peer of goes. */
+void lanes_forget(struct perigee_engine *engine, const struct area *area);
 bool lanes_inside(struct perigee_session *, uint32_t slot);
 
 /* Called for every lane that was just opened: puts faults in front of its

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 enum { PAGE = 4096, HUGE_PAGE = 2 << 20 };
+enum { RIGHTS = PERIGEE_READ | PERIGEE_WRITE };
 
 bool shape_fits(uint64_t length, uint64_t offset, uint64_t block,
                 uint64_t count, uint64_t stride) {
@@ -65,7 +66,7 @@ static int region_check(struct perigee_engine *engine, const char *name,
     return fail(engine, PERIGEE_INVALID,
                 "a region has 1 to 2^40 bytes, not %llu",
                 (unsigned long long)length);
-  if (access & ~(PERIGEE_READ | PERIGEE_WRITE | PERIGEE_POPULATE))
+  if (access & ~(RIGHTS | PERIGEE_POPULATE | PERIGEE_SHARED))
     return fail(engine, PERIGEE_INVALID, "unknown access rights %d", access);
   if (!name)
     return PERIGEE_OK;
@@ -98,7 +99,7 @@ static int region_make(struct perigee_engine *engine, const char *name,
                        const struct memory_context *memory,
                        struct perigee_region **out) {
   struct regions *r = &engine->regions;
-  bool shown = name || access & (PERIGEE_READ | PERIGEE_WRITE);
+  bool shown = name || access & RIGHTS;
   uint32_t slot = shown ? region_slot_free(r) : REGION_PRIVATE;
   if (shown && slot == r->limit)
     return fail(engine, PERIGEE_NO_MEMORY,
@@ -111,7 +112,7 @@ static int region_make(struct perigee_engine *engine, const char *name,
   *region = (struct perigee_region){.engine = engine,
                                     .slot = slot,
                                     .length = length,
-                                    .access = access & ~PERIGEE_POPULATE,
+                                    .access = access & RIGHTS,
                                     .memory = memory,
                                     .fd = -1,
                                     .generation = r->generation++};
@@ -134,6 +135,8 @@ static uint64_t region_pages(uint64_t length) {
 static void region_free(struct perigee_region *region) {
   struct regions *r = &region->engine->regions;
   fabrics_forget(region->engine, &region->area, 0, region->length);
+  if (region->area.told)
+    lanes_forget(region->engine, &region->area);
   list_remove(&region->node);
   list_remove(&region->among);
   if (region->slot != REGION_PRIVATE)
@@ -142,7 +145,8 @@ static void region_free(struct perigee_region *region) {
   region->engine->counters.regions = r->count;
   if (region->allocated && region->pointer)
     region->memory->kind->release(region->memory, region->pointer,
-                                  region_pages(region->length), region->handle);
+                                  region_pages(region->length),
+                                  region->area.handle);
   region->closed = region->freed = true;
   if (region->prepared == 0)
     free(region);
@@ -158,9 +162,9 @@ void region_drop(struct perigee_region *region) {
 }
 
 static void region_describe_area(struct perigee_region *region) {
-  region->area = (struct area){.memory = region->memory,
-                               .base = region->pointer,
-                               .length = region->length};
+  region->area.memory = region->memory;
+  region->area.base = region->pointer;
+  region->area.length = region->length;
 }
 
 static void region_advise(const struct perigee_region *region) {
@@ -186,20 +190,38 @@ void regions_use_small_pages(struct perigee_engine *engine) {
 }
 
 /* Peers may map what they may read. Memory that they may only write, which no
- * mapping can express, and memory that only this side uses, stays private. */
-static int region_back(struct perigee_region *region) {
+ * mapping can express, and memory that only this side uses, stays private. A
+ * kind that does not bind who has a key gives keys only of what is open to
+ * everything, or if the program says so. */
+static bool region_is_shared(const struct perigee_region *region, int asked) {
+  const struct memory_sharing *sharing = region->memory->kind->sharing;
+  if (!sharing)
+    return false;
+  return sharing->binds ? region->access & PERIGEE_READ
+                        : region->access == RIGHTS || asked & PERIGEE_SHARED;
+}
+
+/* The first lanes hand over the memfd as it is. */
+static int region_back_file(struct perigee_region *region) {
   const struct memory_context *m = region->memory;
-  bool shared = m == &memory_host && region->access & PERIGEE_READ;
   struct memory_key key;
+  int status =
+      m->kind->sharing->share(m, region->pointer, region_pages(region->length),
+                              region->area.handle, region->access, &key);
+  region->fd = status == PERIGEE_OK ? key.fds[0] : -1;
+  return status;
+}
+
+static int region_back(struct perigee_region *region, int asked) {
+  const struct memory_context *m = region->memory;
+  bool shared = region_is_shared(region, asked);
   region->allocated = true;
   int status = m->kind->allocate(m, region_pages(region->length), shared,
-                                 &region->pointer, &region->handle);
-  if (status == PERIGEE_OK && shared) {
-    status = m->kind->sharing->share(m, region->pointer,
-                                     region_pages(region->length),
-                                     region->handle, region->access, &key);
-    region->fd = status == PERIGEE_OK ? key.fds[0] : -1;
-  }
+                                 &region->pointer, &region->area.handle);
+  region->area.shared = status == PERIGEE_OK && shared;
+  region->area.rights = PERIGEE_READ | (region->access & PERIGEE_WRITE);
+  if (status == PERIGEE_OK && shared && m == &memory_host)
+    status = region_back_file(region);
   if (status == PERIGEE_OK)
     region_advise(region);
   return status;
@@ -246,7 +268,7 @@ int perigee_region_alloc(struct perigee_engine *engine, const char *name,
     region_free(region);
     return region_too_much(engine, length);
   }
-  status = region_back(region);
+  status = region_back(region, access);
   if (status == PERIGEE_OK && access & PERIGEE_POPULATE)
     status = region_populate(region);
   if (status < 0) {

@@ -42,7 +42,6 @@ struct perigee_region {
   uint8_t *pointer;
   const struct memory_context *memory;
   struct area area; /* the memory, for devices */
-  void *handle;     /* of the memory, if allocated */
   int access;
   int fd; /* the memory's memfd, which peers may map; or -1 */
   bool allocated, closed, forced, freed;

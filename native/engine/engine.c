@@ -266,13 +266,6 @@ static int options_check_rdma(const char *text) {
   return status < 0 ? fail(NULL, status, "rdma: %s", reason) : PERIGEE_OK;
 }
 
-static bool
-options_have_additional(const struct perigee_transport *const *all) {
-  while (all && *all && !(*all)->additional)
-    all++;
-  return all && *all;
-}
-
 /* It has no use for what no transport of its does. */
 static int engine_open_features(struct perigee_engine *engine) {
   char reason[REASON];
@@ -281,7 +274,7 @@ static int engine_open_features(struct perigee_engine *engine) {
   engine->options.features = NULL;
   if (engine->faults) /* lanes may lose requests and double them then */
     engine->features &= ~(uint64_t)FEATURE_DRAIN;
-  if (!options_have_additional(engine->options.transports))
+  if (!additional_any(engine))
     engine->features &= ~(uint64_t)FEATURE_LANES;
   return status < 0 ? fail(NULL, status, "%s", reason) : PERIGEE_OK;
 }

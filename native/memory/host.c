@@ -116,6 +116,7 @@ static void host_leave(const struct memory_context *context, uint8_t *pointer,
 }
 
 static const struct memory_sharing host_sharing = {
+    .binds = true,
     .share = host_share,
     .adopt = host_adopt,
     .leave = host_leave,

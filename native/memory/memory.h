@@ -26,7 +26,7 @@
 
 #include "perigee.h"
 
-enum { MEMORY_REASON = 240, MEMORY_KEY = 80, MEMORY_FDS = 2 };
+enum { MEMORY_REASON = 240, MEMORY_KEY = 120, MEMORY_FDS = 2 };
 
 /* The memory of one device, as one engine uses it. contexts.c makes it when a
  * region of that memory is first made; it is closed with the engine, after all
@@ -88,6 +88,11 @@ struct memory_key {
  * releases either memory. The memory_copy itself belongs to the caller again
  * when copy returns.
  *
+ * copy_all asks for several copies at once, with one ticket. Both sides of each
+ * are memory of this kind, and of this context's device by its addresses: own,
+ * or adopted. They are done in any order. One that fails may have begun; then
+ * the status comes from finished. NULL: the kind has no such way.
+ *
  * finished tells the state of an open ticket. 0: still under way. 1: all bytes
  * have arrived, visible to the CPU and to devices. A status: the copy has
  * failed; it touches no byte any more, and the bytes that it should have
@@ -100,6 +105,9 @@ struct memory_key {
 struct memory_copies {
   int (*copy)(const struct memory_context *context,
               const struct memory_copy *copy, uint64_t *ticket);
+  int (*copy_all)(const struct memory_context *context,
+                  const struct memory_copy *copies, uint32_t count,
+                  uint64_t *ticket);
   int (*finished)(const struct memory_context *context, uint64_t ticket);
   void (*drain)(const struct memory_context *context);
 };
@@ -112,7 +120,15 @@ struct memory_copies {
  * owns the descriptors, which stay open until release; sending them makes the
  * kernel duplicate them.
  *
- * adopt makes the memory of a key usable in another process. It gives the
+ * binds tells whether a key that does not grant writing withholds it from
+ * processes that do not keep to that.
+ *
+ * whose returns the number of the device, as this process counts them, that the
+ * memory of a key is of; or -1: the key is invalid, or the device is hidden from
+ * this process. NULL: there is one device.
+ *
+ * adopt makes the memory of a key usable in another process, for the device of
+ * the context, which may be another one than the memory's. It gives the
  * address by which copies name the memory (of direct memory: the CPU's address)
  * and a handle for leave. The key comes from another process, so adopt checks
  * its bytes, and its descriptors may be anything. The caller keeps the
@@ -121,6 +137,8 @@ struct memory_copies {
  * adopt returns PERIGEE_PROTOCOL. The memory lives at least until leave, whatever its owner
  * does, and the owner's release does not wait for that. */
 struct memory_sharing {
+  bool binds;
+  int (*whose)(const struct memory_key *key);
   int (*share)(const struct memory_context *context, uint8_t *pointer,
                uint64_t length, void *handle, int access,
                struct memory_key *key);
@@ -187,6 +205,10 @@ struct area {
   uint8_t *base;
   uint64_t length;
   uint64_t chunk; /* size of parts to register; 0: as a whole */
+  void *handle;   /* of the kind */
+  bool shared;    /* the kind's share gives keys of it */
+  int rights;     /* PERIGEE_READ, and PERIGEE_WRITE if such a key grants it */
+  bool told;      /* a lane told a peer of it (lanes_forget) */
   bool read_only; /* neither the CPU nor a device may write to it */
   struct keys *keys;
 };
@@ -222,10 +244,11 @@ static inline void bulk_copy(uint8_t *to, const uint8_t *from, uint64_t n,
 
 /* ---- Payloads -------------------------------------------------------------- */
 
-/* COPIES_MOST copies may be under way for one payload, each of at most
- * COPY_PIECE bytes or of part of one block. So one end of a staging block is
- * filled while the other is emptied. */
-enum { COPIES_MOST = 8, COPY_PIECE = 128 << 10 };
+/* COPIES_MOST copies may be under way for one payload. One to or from direct
+ * memory has at most COPY_PIECE bytes, so that one end of a staging block is
+ * filled while the other is emptied; one inside of a kind has COPY_LONG, as it
+ * cannot be called back. */
+enum { COPIES_MOST = 8, COPY_PIECE = 128 << 10, COPY_LONG = 64 << 20 };
 
 /* Copies under way between a payload that is not direct and other memory, in
  * the order of the payload's bytes. All zero: none. */
@@ -300,6 +323,11 @@ int64_t payload_stream(struct payload *payload, uint8_t *to, uint64_t length);
  * those of `to` if both are of one kind of memory that is not direct. Returns
  * PERIGEE_UNSUPPORTED for two different kinds that are both not direct. */
 int64_t payload_move(struct payload *to, struct payload *from, uint64_t limit);
+/* Makes the next copy between two payloads, of which one at least is not direct:
+ * of at most limit bytes, `on` bytes past their positions. Returns its bytes. */
+uint64_t payload_copy_ahead(const struct payload *to,
+                            const struct payload *from, uint64_t on,
+                            uint64_t limit, struct memory_copy *copy);
 /* Copies at most limit bytes between two payloads that the CPU may touch;
  * returns their number. */
 uint64_t payload_copy(struct payload *to, struct payload *from, uint64_t limit);
@@ -352,6 +380,11 @@ int contexts_find(struct contexts *contexts, const char *name,
 int contexts_owner(struct contexts *contexts, const void *pointer,
                    const struct memory_context **out,
                    char reason[MEMORY_REASON]);
+/* Finds a context of the kind that is open: that of the device that the memory of
+ * the key is of, else any one; NULL: none is. */
+const struct memory_context *contexts_opened(const struct contexts *contexts,
+                                             const char *kind,
+                                             const struct memory_key *key);
 /* Blocks until no context has a copy under way. */
 void contexts_drain(struct contexts *contexts);
 /* Call it after all memory of the contexts was released. */

@@ -498,7 +498,8 @@ uint64_t payload_copy(struct payload *to, struct payload *from,
  * at most, whatever the shape of either side. */
 static uint64_t copies_cut(const struct place *to, const struct place *from,
                            uint64_t rest, struct memory_copy *copy) {
-  rest = least(rest, COPY_PIECE);
+  bool inside = !copy->to_memory->direct && !copy->from_memory->direct;
+  rest = least(rest, inside ? COPY_LONG : COPY_PIECE);
   uint64_t n = least(least(to->left, from->left), rest);
   if (n == 0)
     return 0;
@@ -511,9 +512,7 @@ static uint64_t copies_cut(const struct place *to, const struct place *from,
   return copy->block * copy->count;
 }
 
-/* Makes the next copy of at most limit bytes, `on` bytes past the positions, and
- * returns its bytes. */
-static uint64_t copies_make(const struct payload *to,
+uint64_t payload_copy_ahead(const struct payload *to,
                             const struct payload *from, uint64_t on,
                             uint64_t limit, struct memory_copy *copy) {
   struct cursor a, b;
@@ -533,7 +532,7 @@ static int64_t copies_ask_one(struct copies *c, const struct payload *to,
                               const struct payload *from, uint64_t on,
                               uint64_t limit) {
   struct memory_copy copy;
-  uint64_t length = copies_make(to, from, on, limit, &copy);
+  uint64_t length = payload_copy_ahead(to, from, on, limit, &copy);
   if (length == 0)
     return 0;
   copy.waited_for = c->waited_for;

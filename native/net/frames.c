@@ -134,8 +134,10 @@ static bool extra_decode(const uint8_t *body, uint32_t length,
   extra->offer.length = length - (uint32_t)sizeof head;
   memcpy(extra->offer.bytes, body + sizeof head, extra->offer.length);
   return head.lane > 0 && head.word > 0 && head.word < EXTRA_WORDS &&
-         head.fds <= (offer ? OFFER_FDS : 0) && lost == (head.status < 0) &&
-         head.status <= 0;
+         head.fds <= (offer  ? OFFER_FDS
+                      : lost ? 0
+                             : 1) &&
+         lost == (head.status < 0) && head.status <= 0;
 }
 
 static uint32_t extra_encode(const struct extra *extra, uint8_t *body) {

@@ -113,14 +113,11 @@ static void part_unmark(const struct operation *op, const struct part *failed) {
   part_mark(op, failed, 0);
 }
 
-int part_expose(struct operation *op, int place, const struct payload *from,
-                struct source *source) {
-  struct part *part = part_take(op->engine);
-  if (!part)
-    return PERIGEE_NO_MEMORY;
-  part->lane = (uint8_t)lanes_for(op->session, from);
+static int part_expose_by(struct operation *op, int place, struct part *part,
+                          uint32_t number, const struct payload *from) {
+  struct lane *lane = session_lane(op->session, number);
+  part->lane = (uint8_t)number;
   part_mark(op, part, op->generation);
-  struct lane *lane = session_lane(op->session, part->lane);
   part_begin(part, from);
   part->exposure.operation = op->index;
   part->exposure.part = place == OUT_SLICE;
@@ -130,8 +127,21 @@ int part_expose(struct operation *op, int place, const struct payload *from,
   if (status == PERIGEE_OK &&
       (status = part_count_blocks(op, &part->exposure)) < 0)
     lane_payloads(lane)->conceal(lane, &part->exposure);
-  if (status < 0) {
+  if (status < 0)
     part_unmark(op, part);
+  return status;
+}
+
+int part_expose(struct operation *op, int place, const struct payload *from,
+                struct source *source) {
+  struct part *part = part_take(op->engine);
+  if (!part)
+    return PERIGEE_NO_MEMORY;
+  uint32_t number = lanes_for(op->session, from);
+  int status = part_expose_by(op, place, part, number, from);
+  if (number > 0 && status == PERIGEE_UNSUPPORTED)
+    status = part_expose_by(op, place, part, 0, from);
+  if (status < 0) {
     part_give(op->engine, part);
     const char *why = lane_trouble(op->session);
     return status == PERIGEE_NO_MEMORY && *why

@@ -23,22 +23,56 @@ enum { MARK = '+' };
 
 /* ---- Which there are ----------------------------------------------------- */
 
+static const struct perigee_transport *const additional_built_in[] = {
+    &transport_cuda, NULL};
+
+static bool additional_could_be(const struct perigee_transport *t) {
+  return t->additional && (!t->additional->could || t->additional->could());
+}
+
+/* Returns transport number i of those that could be beside a first lane, the
+ * program's before the built-in ones; NULL: there are no more. */
+static const struct perigee_transport *
+additional_at(const struct perigee_engine *engine, uint32_t i) {
+  const struct perigee_transport *const *t = engine->options.transports;
+  for (; t && *t; t++)
+    if (additional_could_be(*t) && i-- == 0)
+      return *t;
+  for (t = additional_built_in; *t; t++)
+    if (additional_could_be(*t) && i-- == 0)
+      return *t;
+  return NULL;
+}
+
+bool additional_any(const struct perigee_engine *engine) {
+  return additional_at(engine, 0) != NULL;
+}
+
+/* Descriptors need a Unix socket. */
+static bool additional_suits(const struct perigee_session *s,
+                             const struct perigee_transport *t) {
+  return t->socket != SOCKET_UNIX || !s->tcp;
+}
+
 void lanes_list(const struct perigee_session *s, struct terms *terms) {
-  const struct perigee_transport *const *t = s->engine->options.transports;
+  const struct perigee_transport *t;
   if (s->alone || !(s->engine->features & FEATURE_LANES))
     return;
-  for (; t && *t && terms->transports < TRANSPORTS_MAX; t++)
-    if ((*t)->additional)
+  for (uint32_t i = 0;
+       terms->transports < TRANSPORTS_MAX && (t = additional_at(s->engine, i));
+       i++)
+    if (additional_suits(s, t))
       snprintf(terms->transport[terms->transports++], TRANSPORT_NAME, "%c%s",
-               MARK, (*t)->name);
+               MARK, t->name);
 }
 
 static const struct perigee_transport *
 additional_named(const struct perigee_session *s, const char *name) {
-  const struct perigee_transport *const *t = s->engine->options.transports;
-  while (t && *t && !((*t)->additional && strcmp((*t)->name, name) == 0))
-    t++;
-  return t ? *t : NULL;
+  const struct perigee_transport *t;
+  for (uint32_t i = 0; (t = additional_at(s->engine, i)); i++)
+    if (strcmp(t->name, name) == 0)
+      return t;
+  return NULL;
 }
 
 bool terms_offer(const struct terms *terms, const char *name) {
@@ -48,21 +82,21 @@ bool terms_offer(const struct terms *terms, const char *name) {
   return false;
 }
 
-static bool session_has_additional(const struct perigee_session *s) {
-  const struct perigee_transport *const *t = s->engine->options.transports;
-  while (t && *t && !(*t)->additional)
-    t++;
-  return t && *t;
-}
-
 static bool lanes_may_be(const struct perigee_session *s) {
   return (s->peer.features & FEATURE_LANES) && !s->security.intact && !s->alone;
+}
+
+static bool lanes_want_polls(const struct lane_list *l) {
+  for (uint32_t i = 0; i < l->count; i++)
+    if (l->extra[i].transport->poll || l->extra[i].transport->broken)
+      return true;
+  return false;
 }
 
 bool lanes_agree(struct perigee_session *s, const struct terms *own) {
   const struct terms *order = s->dialed ? own : &s->peer.terms;
   const struct terms *other = s->dialed ? &s->peer.terms : own;
-  if (!session_has_additional(s))
+  if (!additional_any(s->engine))
     return true;
   struct lane_list *l = s->lanes = calloc(1, sizeof *s->lanes);
   if (!l)
@@ -74,7 +108,7 @@ bool lanes_agree(struct perigee_session *s, const struct terms *own) {
     if (t && terms_offer(other, name) && l->count < LANES - 1)
       l->extra[l->count++].transport = t;
   }
-  s->attends = s->alone || l->count > 0;
+  s->attends = s->alone || lanes_want_polls(l);
   return true;
 }
 
@@ -84,35 +118,58 @@ bool lanes_complete(const struct perigee_session *s) {
 
 /* ---- This side's halves -------------------------------------------------- */
 
-static void extra_tell(struct perigee_session *s, uint32_t number,
-                       const void *bytes, uint32_t length) {
+static struct frame extra_word(uint32_t number, const void *bytes,
+                               uint32_t length) {
   struct frame f = {
       .type = FRAME_EXTRA,
       .extra = {.lane = (uint8_t)number, .word = EXTRA_WORD_LANE}};
   f.extra.offer.length = length;
   memcpy(f.extra.offer.bytes, bytes, length);
+  return f;
+}
+
+static void extra_tell(struct perigee_session *s, uint32_t number,
+                       const void *bytes, uint32_t length) {
+  struct frame f = extra_word(number, bytes, length);
   if (s->state != PERIGEE_SESSION_ENDED)
     s->up->send(s, &f, NULL, 0);
 }
 
+/* A session whose socket was given away hands over no descriptors. */
+static int extra_hand(struct perigee_session *s, uint32_t number,
+                      const void *bytes, uint32_t length, int fd) {
+  struct frame f = extra_word(number, bytes, length);
+  if (s->state == PERIGEE_SESSION_ENDED || s->tcp ||
+      s->streams.state != STREAMS_SOCKET)
+    return PERIGEE_AGAIN;
+  f.extra.offer.fd_count = 1;
+  return s->up->tell(s, &f, &fd, 1);
+}
+
 /* Transports do not know their lane's number, so each number has its own
- * function. */
-static void extra_tell_1(struct perigee_session *s, const void *bytes,
-                         uint32_t n) {
-  extra_tell(s, 1, bytes, n);
-}
-static void extra_tell_2(struct perigee_session *s, const void *bytes,
-                         uint32_t n) {
-  extra_tell(s, 2, bytes, n);
-}
-static void extra_tell_3(struct perigee_session *s, const void *bytes,
-                         uint32_t n) {
-  extra_tell(s, 3, bytes, n);
-}
-static void (*const tells[])(struct perigee_session *, const void *,
-                             uint32_t) = {extra_tell_1, extra_tell_2,
-                                          extra_tell_3};
-_Static_assert(sizeof tells / sizeof *tells == LANES - 1, "one for each");
+ * functions. */
+#define EXTRA_BY_NUMBER(n)                                                     \
+  static void extra_tell_##n(struct perigee_session *s, const void *bytes,     \
+                             uint32_t length) {                                \
+    extra_tell(s, n, bytes, length);                                           \
+  }                                                                            \
+  static int extra_hand_##n(struct perigee_session *s, const void *bytes,      \
+                            uint32_t length, int fd, const char **why) {       \
+    *why = "the peer's socket is full";                                        \
+    return extra_hand(s, n, bytes, length, fd);                                \
+  }
+EXTRA_BY_NUMBER(1)
+EXTRA_BY_NUMBER(2)
+EXTRA_BY_NUMBER(3)
+
+static const struct {
+  void (*tell)(struct perigee_session *, const void *, uint32_t);
+  int (*hand)(struct perigee_session *, const void *, uint32_t, int,
+              const char **);
+} words[] = {{extra_tell_1, extra_hand_1},
+             {extra_tell_2, extra_hand_2},
+             {extra_tell_3, extra_hand_3}};
+_Static_assert(sizeof words / sizeof *words == LANES - 1, "one for each");
 
 static struct lane_options extra_options(struct perigee_session *s,
                                          uint32_t number) {
@@ -125,7 +182,9 @@ static struct lane_options extra_options(struct perigee_session *s,
       .share = s->account.share,
       .session = s,
       .activate = hot_activate,
-      .tell = tells[number - 1],
+      .tell = words[number - 1].tell,
+      .hand = words[number - 1].hand,
+      .memories = &s->engine->memories,
       .now = &s->engine->now};
 }
 
@@ -220,11 +279,15 @@ static void extra_lost_there(struct perigee_session *s, const struct extra *e) {
  * half is open by then, or lost: nobody listens to a lost one. */
 static void extra_lane_word(struct perigee_session *s, const struct extra *e) {
   struct extra_lane *x = &s->lanes->extra[e->lane - 1];
+  int fd = e->offer.fd_count > 0 ? wire_take_fd(&s->socket.wire) : -1;
+  int status = PERIGEE_PROTOCOL;
+  bool whole = (fd >= 0) == (e->offer.fd_count > 0);
+  if (x->state == EXTRA_OPEN && whole && x->transport->heard)
+    status = x->transport->heard(x->lane, e->offer.bytes, e->offer.length, fd);
+  else if (fd >= 0)
+    adopted_close(fd);
   if (x->state != EXTRA_OPEN)
     return;
-  int status = PERIGEE_PROTOCOL;
-  if (x->transport->heard)
-    status = x->transport->heard(x->lane, e->offer.bytes, e->offer.length, -1);
   if (status < 0)
     lanes_lose(s, e->lane, status, "the peer's half said what is no word of it",
                true);
@@ -251,9 +314,12 @@ int lanes_heard(struct perigee_session *s, const struct extra *e,
 
 /* ---- For people ---------------------------------------------------------- */
 
-static const char *extra_why_none(const struct perigee_session *s) {
+static const char *extra_why_none(const struct perigee_session *s,
+                                  const struct perigee_transport *t) {
   if (s->alone)
     return "the session has no socket";
+  if (!additional_suits(s, t))
+    return "it needs a Unix socket between the two processes";
   if (!(s->engine->features & FEATURE_LANES))
     return "the feature \"lanes\" is turned off here (option features)";
   if ((s->peer.features & FEATURE_LANES) && s->security.intact)
@@ -288,34 +354,35 @@ static int extra_line(const struct perigee_session *s,
   char of[64];
   if (!x || x->state != EXTRA_OPEN)
     return snprintf(text, size, "%s: %s", t->name,
-                    !x                       ? extra_why_none(s)
+                    !x                       ? extra_why_none(s, t)
                     : x->state == EXTRA_LOST ? x->why
                                              : "not yet");
   extra_kinds(t->additional, of, sizeof of);
+  const char *trouble = t->trouble ? t->trouble(x->lane) : "";
   return snprintf(
       text, size,
       "%s: %s%s%s of %s memory, from %llu bytes on; %llu payloads and %llu "
-      "items, %llu bytes so far",
+      "items, %llu bytes so far%s%s",
       t->name, t->payloads ? "payloads" : "",
       t->payloads && t->jobs ? " and " : "", t->jobs ? "one-sided copies" : "",
       of, (unsigned long long)t->additional->least,
       (unsigned long long)x->payloads, (unsigned long long)x->transfers,
-      (unsigned long long)x->bytes);
+      (unsigned long long)x->bytes, *trouble ? "; lately " : "", trouble);
 }
 
 const char *lanes_told(const struct perigee_session *s) {
-  const struct perigee_transport *const *t = s->engine->options.transports;
+  const struct perigee_transport *t;
   struct lane_list *l = s->lanes;
   size_t length = 0;
   if (!l)
     return "";
-  for (*l->told = 0; *t && length + 1 < sizeof l->told; t++) {
-    if (!(*t)->additional)
-      continue;
+  *l->told = 0;
+  for (uint32_t i = 0;
+       length + 1 < sizeof l->told && (t = additional_at(s->engine, i)); i++) {
     if (length > 0)
       l->told[length++] = '\n';
     length +=
-        (size_t)extra_line(s, *t, l->told + length, sizeof l->told - length);
+        (size_t)extra_line(s, t, l->told + length, sizeof l->told - length);
   }
   return l->told;
 }

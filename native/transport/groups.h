@@ -146,6 +146,10 @@ struct transport_kept {
  * it, here or in the peer's share, where all that attach takes counts. The
  * descriptors are the caller's to close. detach, before the lane is closed, lets
  * go of all that attach took (NULL: that is nothing).
+ *
+ * forget: the memory of an area of ours that the lane told the peer of (area.told)
+ * goes. No copy of ours is under way there, and its region was revoked. (NULL:
+ * the lane tells of none.)
  * Absent: this side reads and writes for the peer, on request. */
 struct transport_access {
   int (*export)(struct lane *lane, const struct grant *grant,
@@ -155,6 +159,7 @@ struct transport_access {
   int (*attach)(struct lane *lane, struct window *window,
                 const struct region_key *key);
   void (*detach)(struct lane *lane, struct window *window);
+  void (*forget)(struct lane *lane, const struct area *area);
 };
 
 /* Copies: the CPU copies between local memory and a window, over which `remote`
@@ -175,7 +180,9 @@ struct transport_copies {
  * job, 0 if some of it is (call again with the same payloads), or a status;
  * remote's base is an offset. Once post has returned 1, both payloads are the
  * caller's again, which posts the next item with them while this one is under
- * way; so the transport copies what it still needs of them. flush starts what was posted. A job has ended when its pending is 0.
+ * way; so the transport copies what it still needs of them. flush starts what
+ * was posted. look finds out what has ended, if neither poll nor turn do (NULL:
+ * they do). A job has ended when its pending is 0.
  * quiesce ends one early: it returns true once nothing of the job is in
  * progress; call it again until then, which takes a bounded time.
  * Absent: no device copies. */
@@ -185,6 +192,7 @@ struct transport_jobs {
   int (*post)(struct lane *lane, struct job *job, const struct window *window,
               struct payload *remote, struct payload *local, bool write);
   void (*flush)(struct lane *lane);
+  void (*look)(struct lane *lane);
   bool (*quiesce)(struct lane *lane, struct job *job);
 };
 
@@ -249,26 +257,32 @@ struct transport_alone {
  * records, but payloads and one-sided copies of kinds of memory that the first
  * lane cannot reach by itself (lanes.h tells who chooses, and when).
  * memories: the names of these kinds, and NULL. least: bytes of a payload, or of
- * one item of a transfer, from which on the lane is used.
+ * one item of a transfer, from which on the lane is used. could: might this
+ * process have such memory? It is asked in each handshake, and opens nothing.
+ * (NULL: yes.)
  *
  * The transport has payloads, or access and jobs, or all three; and a name of at
  * most 14 bytes. All is as for a first lane, but:
  * - lane_options: fabric, operations, key, dialed, share, session, activate,
- *   tell, now
+ *   tell, hand, memories, now
  *   and what is said of the peer's process are there; the rest is 0, or NULL.
+ *   hand is there if the session has a Unix socket.
  * - payloads: mark and live have to be there, pushes is false. mark is called
  *   before an operation's payload is exposed here, and before it is concealed. A
  *   fetch brings bytes into memory of any kind. A source's kind fits in
- *   56 bits.
+ *   56 bits. expose may return PERIGEE_UNSUPPORTED: the first lane has the
+ *   payload then.
  * - access: grant is called for regions of these kinds, before the peer hears of
  *   the region; what is told to the peer's half there arrives before that.
  * - jobs: of a window pointer is NULL, and remote's base an offset.
  * - tell is called once open has returned, not earlier.
- * - broken ends no session: cut is called, and the lane is used no more.
+ * - broken ends no session: cut is called, and the lane is used no more. A lane
+ *   with neither poll nor broken costs a session's polls nothing.
  * Absent: its lane is one that a session begins with. */
 struct transport_additional {
   const char *const *memories;
   uint64_t least;
+  bool (*could)(void);
 };
 
 #endif

@@ -21,6 +21,7 @@ struct fault_lane;
 struct transport_records;
 struct transport_payloads;
 struct transport_sleep;
+struct contexts;
 /* Filled in by lane_by(). It holds what each record needs, to save a step
  * through the table. */
 struct lane_head {
@@ -110,6 +111,7 @@ struct lane_options {
   const int64_t *now;              /* the engine's clock, as it was last read */
   int64_t (*clock)(void *context); /* reads it */
   void *context;
+  struct contexts *memories; /* the engine's, by kind and device */
   /* keeps: tells that the lane keeps memory for later, which trim may give
    * back. *look is the number of the last look; looks are a quarter of a second
    * apart. */

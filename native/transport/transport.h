@@ -102,7 +102,7 @@ struct perigee_transport {
 };
 
 extern const struct perigee_transport transport_shm, transport_verbs,
-    transport_tcp;
+    transport_tcp, transport_cuda;
 
 /* Gives a lane its table: its transport's, or one that wraps it. */
 void lane_by(struct lane *lane, const struct perigee_transport *transport);

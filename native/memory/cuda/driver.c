@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "driver.h"
 
@@ -83,6 +84,15 @@ static bool library_open(void) {
   if (result != CUDA_SUCCESS)
     cuda_explain(&opened, "CUDA cannot be initialized", result, trouble);
   return result == CUDA_SUCCESS;
+}
+
+/* Devices' files: of Linux, of its subsystem on Windows, of boards with Tegra. */
+bool cuda_driver_could(void) {
+  const char *name = getenv("PERIGEE_CUDA_LIBRARY");
+  if (name && *name)
+    return access(name, F_OK) == 0;
+  return access("/dev/nvidiactl", F_OK) == 0 || access("/dev/dxg", F_OK) == 0 ||
+         access("/dev/nvhost-ctrl", F_OK) == 0;
 }
 
 const struct cuda_driver *cuda_driver(char reason[CUDA_REASON]) {

@@ -10,12 +10,14 @@
 #ifndef CUDA_DRIVER_H
 #define CUDA_DRIVER_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 /* Numbers by their names. */
 #define CUDA_NUMBERS(N)                                                        \
   N(CUDA_SUCCESS, 0)                                                           \
+  N(CUDA_ERROR_INVALID_VALUE, 1)                                               \
   N(CUDA_ERROR_OUT_OF_MEMORY, 2)                                               \
   N(CUDA_ERROR_NO_DEVICE, 100)                                                 \
   N(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED, 217)                                   \
@@ -254,6 +256,8 @@ const struct cuda_driver *cuda_driver(char reason[CUDA_REASON]);
 /* The same if the process has opened the library by now, whoever did; else
  * NULL: no pointer is of its memory then. */
 const struct cuda_driver *cuda_driver_there(void);
+/* Might there be a driver? Opens nothing. */
+bool cuda_driver_could(void);
 /* Writes "WHAT: CUDA_ERROR_NAME, text". */
 void cuda_explain(const struct cuda_driver *cuda, const char *what,
                   CUresult result, char reason[CUDA_REASON]);

@@ -1,0 +1,354 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * copies.c - copies of memory of GPUs.
+ *
+ * The host's side of a copy lies in pageable memory, of which the
+ * driver would make a copy of its own while the caller waits. So it passes
+ * through a slot of pinned memory, of this context:
+ *
+ *   to the device      copy() gathers the bytes in a slot, for the stream
+ *   from the device    the stream copies to a slot; finished() scatters them
+ *   inside, to another the stream copies
+ *
+ * Tickets. Behind each copy the stream writes the copy's number to a word of
+ * pinned memory. Copies of one stream end in order, so finished() compares two
+ * numbers, and asks the driver nothing. The stream writes the word after the
+ * copied bytes are visible, and the acquire load of the word comes before they
+ * are read. A broken device writes no more words: so each LOOK-th time that a
+ * copy is not over yet, the driver is asked for the stream's state.
+ *
+ *   copy     event                              becomes
+ *   free     copy()                             asked
+ *   asked    finished() after its word came     free; its bytes are there
+ *   asked    the stream has failed              free, and closed
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "cuda.h"
+
+/* ---- Slots ----------------------------------------------------------------- */
+
+/* The last slot is for a copy that is waited for; so is the last ticket. */
+static int slot_take(struct cuda *c, bool waited_for) {
+  uint32_t free = waited_for ? ~c->used : ~c->used & (UINT32_MAX >> 1);
+  if (free == 0)
+    return -1;
+  int slot = __builtin_ctz(free);
+  c->used |= 1u << slot;
+  return slot;
+}
+
+static void slot_give(struct cuda *c, int slot) {
+  if (slot >= 0)
+    c->used &= ~(1u << slot);
+}
+
+static uint8_t *slot_at(const struct cuda *c, int slot) {
+  return c->pinned + (uint64_t)slot * COPY_PIECE;
+}
+
+static void slot_gather(uint8_t *slot, const struct memory_copy *m) {
+  for (uint64_t i = 0; i < m->count; i++)
+    memcpy(slot + i * m->block, m->from + i * m->from_stride, m->block);
+}
+
+static void slot_scatter(const uint8_t *slot, const struct memory_copy *m) {
+  for (uint64_t i = 0; i < m->count; i++)
+    memcpy(m->to + i * m->to_stride, slot + i * m->block, m->block);
+}
+
+/* ---- Copies ---------------------------------------------------------------- */
+
+/* Is it from one device to another? */
+static bool copy_is_across(const struct memory_copy *m) {
+  return !m->from_memory->direct && !m->to_memory->direct &&
+         m->from_memory->device != m->to_memory->device;
+}
+
+/* Blocks that a 2D copy takes: pitches are at least a row, and limited. */
+static bool copy_is_flat(const struct cuda *c, const struct memory_copy *m) {
+  uint64_t most = (uint64_t)c->max_pitch;
+  return m->count > 2 && !copy_is_across(m) && m->to_stride >= m->block &&
+         m->from_stride >= m->block && m->to_stride <= most &&
+         m->from_stride <= most;
+}
+
+/* Addresses of all memories are unified, so the driver finds the sides. */
+static CUresult copy_flat(struct cuda *c, const struct memory_copy *m,
+                          CUstream stream) {
+  CUDA_MEMCPY2D d;
+  memset(&d, 0, sizeof d);
+  d.srcMemoryType = d.dstMemoryType = CU_MEMORYTYPE_UNIFIED;
+  d.srcDevice = (CUdeviceptr)(uintptr_t)m->from;
+  d.dstDevice = (CUdeviceptr)(uintptr_t)m->to;
+  d.srcPitch = m->from_stride;
+  d.dstPitch = m->to_stride;
+  d.WidthInBytes = m->block;
+  d.Height = m->count;
+  return c->driver->cuMemcpy2DAsync(&d, stream);
+}
+
+/* Memory that cuMemMap has mapped for one device takes no part in another one's
+ * cuMemcpyAsync. */
+static CUresult copy_block(struct cuda *c, const struct memory_copy *m,
+                           uint64_t i, CUstream stream) {
+  CUdeviceptr to = (CUdeviceptr)(uintptr_t)(m->to + i * m->to_stride);
+  CUdeviceptr from = (CUdeviceptr)(uintptr_t)(m->from + i * m->from_stride);
+  if (!copy_is_across(m))
+    return c->driver->cuMemcpyAsync(to, from, m->block, stream);
+  const struct cuda *there = m->to_memory->own, *here = m->from_memory->own;
+  return c->driver->cuMemcpyPeerAsync(to, there->context, from, here->context,
+                                      m->block, stream);
+}
+
+static CUresult copy_blocks(struct cuda *c, const struct memory_copy *m,
+                            CUstream stream) {
+  CUresult result = CUDA_SUCCESS;
+  for (uint64_t i = 0; i < m->count && result == CUDA_SUCCESS; i++)
+    result = copy_block(c, m, i, stream);
+  return result;
+}
+
+/* The copy that the stream does: the host's side is the slot. */
+static struct memory_copy copy_by_slot(const struct memory_copy *m,
+                                       enum way way, uint8_t *slot) {
+  struct memory_copy of = *m;
+  if (way == WAY_TO) {
+    of.from = slot;
+    of.from_stride = m->block;
+  }
+  if (way == WAY_FROM) {
+    of.to = slot;
+    of.to_stride = m->block;
+  }
+  return of;
+}
+
+/* Has the stream tell when it is through with what it was asked for. */
+static CUresult stream_number(struct cuda *c, struct stream *s) {
+  CUresult result =
+      c->driver->cuStreamWriteValue64(s->handle, s->word, s->asked + 1, 0);
+  s->asked += result == CUDA_SUCCESS;
+  return result;
+}
+
+static CUresult copy_ask(struct cuda *c, const struct memory_copy *m,
+                         struct stream *s) {
+  CUresult result = copy_is_flat(c, m) ? copy_flat(c, m, s->handle)
+                                       : copy_blocks(c, m, s->handle);
+  return result == CUDA_SUCCESS ? stream_number(c, s) : result;
+}
+
+static enum way copy_way(const struct memory_copy *m) {
+  if (m->from_memory->direct)
+    return WAY_TO;
+  return m->to_memory->direct ? WAY_FROM : WAY_INSIDE;
+}
+
+static struct copying *copying_free(struct cuda *c, bool waited_for) {
+  for (int i = 0; i < COPIES - !waited_for; i++)
+    if (!c->copies[i].open)
+      return &c->copies[i];
+  return NULL;
+}
+
+/* A copy that could not be asked for as a whole may have begun: its slot is
+ * free once the stream is at rest. */
+static CUresult copy_ask_whole(struct cuda *c, const struct memory_copy *m,
+                               struct stream *s) {
+  CUresult result = cuda_enter(c);
+  if (result != CUDA_SUCCESS)
+    return result;
+  result = copy_ask(c, m, s);
+  if (result != CUDA_SUCCESS)
+    c->driver->cuStreamSynchronize(s->handle);
+  cuda_leave(c);
+  return result;
+}
+
+static int copy_begin(struct cuda *c, struct copying *k) {
+  if (c->streams[k->way].failed)
+    return PERIGEE_CLOSED;
+  struct memory_copy m =
+      copy_by_slot(&k->copy, k->way, k->slot < 0 ? NULL : slot_at(c, k->slot));
+  if (k->way == WAY_TO)
+    slot_gather(slot_at(c, k->slot), &k->copy);
+  CUresult result = copy_ask_whole(c, &m, &c->streams[k->way]);
+  return result == CUDA_SUCCESS
+             ? PERIGEE_OK
+             : cuda_fails(c, PERIGEE_CLOSED, "copying", result);
+}
+
+static int cuda_copy(const struct memory_context *context,
+                     const struct memory_copy *copy, uint64_t *ticket) {
+  struct cuda *c = context->own;
+  struct copying *k = copying_free(c, copy->waited_for);
+  enum way way = copy_way(copy);
+  int slot = k && way != WAY_INSIDE ? slot_take(c, copy->waited_for) : -1;
+  if (!k || (way != WAY_INSIDE && slot < 0))
+    return PERIGEE_AGAIN;
+  *k = (struct copying){.copy = *copy, .slot = slot, .way = (uint8_t)way};
+  int status = copy_begin(c, k);
+  if (status < 0) {
+    slot_give(c, slot);
+    return status;
+  }
+  k->number = c->streams[way].asked;
+  k->open = true;
+  *ticket = (uint64_t)(k - c->copies) + 1;
+  return PERIGEE_OK;
+}
+
+static bool copy_is_over(const struct cuda *c, const struct copying *k) {
+  return atomic_load_explicit(c->streams[k->way].done, memory_order_acquire) >=
+         k->number;
+}
+
+/* Asks the driver for a stream's state: by cuStreamQuery, or at rest by
+ * cuStreamSynchronize. While another library of the program captures a graph the
+ * driver may not say. */
+static void stream_look(struct cuda *c, struct stream *s,
+                        CUresult (*ask)(CUstream)) {
+  CUresult result = cuda_enter(c);
+  if (result == CUDA_SUCCESS) {
+    result = ask(s->handle);
+    cuda_leave(c);
+  }
+  if (result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY ||
+      result == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)
+    return;
+  s->failed = true;
+  cuda_fails(c, PERIGEE_CLOSED, "copying", result);
+}
+
+/* Has the stream failed? Not each time: the driver takes a microsecond. */
+static int copy_look(struct cuda *c, struct copying *k) {
+  struct stream *s = &c->streams[k->way];
+  if (!s->failed && ++k->looks % LOOK == 0)
+    stream_look(c, s, c->driver->cuStreamQuery);
+  return s->failed ? PERIGEE_CLOSED : 0;
+}
+
+static int cuda_finished(const struct memory_context *context,
+                         uint64_t ticket) {
+  struct cuda *c = context->own;
+  struct copying *k = &c->copies[ticket - 1];
+  bool over = copy_is_over(c, k);
+  int status = over ? 1 : copy_look(c, k);
+  if (status == 0)
+    return 0;
+  if (over && k->way == WAY_FROM)
+    slot_scatter(slot_at(c, k->slot), &k->copy);
+  slot_give(c, k->slot);
+  k->open = false;
+  return status;
+}
+
+static void cuda_drain(const struct memory_context *context) {
+  struct cuda *c = context->own;
+  for (int i = 0; i < WAYS; i++)
+    stream_look(c, &c->streams[i], c->driver->cuStreamSynchronize);
+}
+
+/* ---- Many at once --------------------------------------------------------- */
+
+/* The driver merges nothing, and breaks on tens of thousands of entries. */
+enum { ENTRIES = 2048 };
+struct entries {
+  CUdeviceptr to[ENTRIES], from[ENTRIES];
+  size_t bytes[ENTRIES];
+  uint32_t count;
+};
+
+static CUresult entries_ask(struct cuda *c, CUstream stream) {
+  struct entries *e = c->entries;
+  CUmemcpyAttributes how = {.srcAccessOrder =
+                                CU_MEMCPY_SRC_ACCESS_ORDER_STREAM};
+  size_t first = 0, failed;
+  if (e->count == 0)
+    return CUDA_SUCCESS;
+  CUresult result = c->driver->cuMemcpyBatchAsync(
+      e->to, e->from, e->bytes, e->count, &how, &first, 1, &failed, stream);
+  e->count = 0;
+  return result;
+}
+
+static CUresult entries_add(struct cuda *c, const struct memory_copy *m,
+                            CUstream stream) {
+  struct entries *e = c->entries;
+  CUresult result = CUDA_SUCCESS;
+  for (uint64_t i = 0; i < m->count && result == CUDA_SUCCESS; i++) {
+    e->to[e->count] = (CUdeviceptr)(uintptr_t)(m->to + i * m->to_stride);
+    e->from[e->count] = (CUdeviceptr)(uintptr_t)(m->from + i * m->from_stride);
+    e->bytes[e->count] = m->block;
+    if (++e->count == ENTRIES)
+      result = entries_ask(c, stream);
+  }
+  return result;
+}
+
+/* Few copies are asked for one by one, and so are all where the driver is older
+ * than batches. */
+static bool copies_batched(struct cuda *c, uint32_t count) {
+  if (count <= 2 || !c->driver->cuMemcpyBatchAsync)
+    return false;
+  if (!c->entries)
+    c->entries = calloc(1, sizeof *c->entries);
+  return c->entries;
+}
+
+static CUresult copies_ask_all(struct cuda *c, const struct memory_copy *list,
+                               uint32_t count, CUstream stream) {
+  bool batched = copies_batched(c, count);
+  CUresult result = CUDA_SUCCESS;
+  for (uint32_t i = 0; i < count && result == CUDA_SUCCESS; i++)
+    result = copy_is_flat(c, &list[i]) ? copy_flat(c, &list[i], stream)
+             : batched                 ? entries_add(c, &list[i], stream)
+                                       : copy_blocks(c, &list[i], stream);
+  if (batched && result == CUDA_SUCCESS)
+    result = entries_ask(c, stream);
+  if (batched)
+    c->entries->count = 0;
+  return result;
+}
+
+static CUresult copies_enter(struct cuda *c, const struct memory_copy *list,
+                             uint32_t count, struct stream *s) {
+  CUresult result = cuda_enter(c);
+  if (result != CUDA_SUCCESS)
+    return result;
+  result = copies_ask_all(c, list, count, s->handle);
+  if (result == CUDA_SUCCESS)
+    result = stream_number(c, s);
+  if (result != CUDA_SUCCESS)
+    c->driver->cuStreamSynchronize(s->handle);
+  cuda_leave(c);
+  return result;
+}
+
+static int cuda_copy_all(const struct memory_context *context,
+                         const struct memory_copy *list, uint32_t count,
+                         uint64_t *ticket) {
+  struct cuda *c = context->own;
+  struct stream *s = &c->streams[WAY_INSIDE];
+  struct copying *k = copying_free(c, false);
+  if (!k)
+    return PERIGEE_AGAIN;
+  if (s->failed)
+    return PERIGEE_CLOSED;
+  CUresult result = copies_enter(c, list, count, s);
+  if (result != CUDA_SUCCESS)
+    return cuda_fails(c, PERIGEE_CLOSED, "copying", result);
+  *k = (struct copying){
+      .number = s->asked, .slot = -1, .way = WAY_INSIDE, .open = true};
+  *ticket = (uint64_t)(k - c->copies) + 1;
+  return PERIGEE_OK;
+}
+
+const struct memory_copies cuda_copies = {
+    .copy = cuda_copy,
+    .copy_all = cuda_copy_all,
+    .finished = cuda_finished,
+    .drain = cuda_drain,
+};

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * cuda.h - what the files of the kind of memory "cuda" share: context.c has the
+ * contexts of devices and their memory, copies.c the copies, sharing.c what
+ * other processes get of the memory.
+ */
+#ifndef MEMORY_CUDA_H
+#define MEMORY_CUDA_H
+
+#include <stdatomic.h>
+
+#include "driver.h"
+#include "memory/memory.h"
+
+enum { COPIES = 64, SLOTS = 32, LOOK = 256 };
+
+enum way { WAY_TO, WAY_FROM, WAY_INSIDE, WAYS };
+
+struct stream {
+  CUstream handle;
+  uint64_t asked;         /* number of its last copy */
+  _Atomic uint64_t *done; /* that of the last one that has ended */
+  CUdeviceptr word;       /* the same word, for the device */
+  bool failed;            /* it does no more: what it had not done has ended */
+};
+
+struct copying {
+  struct memory_copy copy; /* of WAY_FROM, to be scattered */
+  uint64_t number;
+  uint32_t looks;
+  int slot; /* -1: none */
+  uint8_t way;
+  bool open;
+};
+
+struct entries;
+
+struct cuda {
+  const struct cuda_driver *driver;
+  CUdevice device;
+  CUcontext context;
+  int max_pitch;
+  bool virtual_memory, shares, rdma;
+  struct stream streams[WAYS];
+  uint8_t *pinned; /* the slots, and behind them the words */
+  uint32_t used;   /* bits of slots */
+  struct copying copies[COPIES];
+  struct entries *entries; /* of the driver's batches; made at the first */
+  char why[CUDA_REASON];   /* the last failure */
+};
+
+_Static_assert(SLOTS == 32, "a bit of `used` for each");
+
+/* Memory of allocate. */
+struct allocation {
+  uint64_t size; /* mapped: a multiple of the granularity; 0: by cuMemAlloc */
+  int file;      /* its key for others; -1: not made yet */
+};
+
+/* Keeps what failed for `why`, and returns the status. */
+int cuda_fails(struct cuda *c, int status, const char *what, CUresult result);
+/* Makes the device's context the thread's current one until cuda_leave, which
+ * is called only if this succeeds: else it would take away the program's. */
+CUresult cuda_enter(const struct cuda *c);
+void cuda_leave(const struct cuda *c);
+/* Maps memory at an address that is reserved for it, for the context's
+ * device, with those rights (CU_MEM_ACCESS_...). */
+CUresult cuda_map(struct cuda *c, CUmemGenericAllocationHandle handle,
+                  uint64_t size, int rights, CUdeviceptr *out);
+void cuda_unmap(const struct cuda *c, CUdeviceptr at, uint64_t size);
+
+extern const struct memory_copies cuda_copies;
+extern const struct memory_sharing cuda_sharing;
+
+#endif

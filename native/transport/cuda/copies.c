@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * copies.c - copies between local memory and memory that was imported. Those
+ * that stay inside of GPUs are gathered: neighbours become one copy, and what
+ * one job asks for until it is flushed is one batch, with one ticket. Copies
+ * from and to host memory go one by one.
+ *
+ * A batch that is gathered counts as pending, as a copy under way does.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "cuda_lane.h"
+
+/* ---- Tickets ------------------------------------------------------------- */
+
+static bool ticket_room(const struct lane *lane) {
+  return lane->ticket_count < LINK_TICKETS;
+}
+
+static void ticket_add(struct lane *lane, const struct ticket *t) {
+  lane->tickets[lane->ticket_count++] = *t;
+}
+
+static void job_ended(struct lane *lane, struct job *job, struct imported *from,
+                      uint64_t bytes, int status) {
+  job->pending--;
+  if (status < 0 && job->status == PERIGEE_OK)
+    job->status = status;
+  else if (status >= 0)
+    job->done += bytes;
+  imported_unuse(lane, from);
+}
+
+/* The last ticket takes the place of one that has ended. */
+void link_look(struct lane *lane) {
+  for (uint32_t i = 0; i < lane->ticket_count;) {
+    const struct ticket t = lane->tickets[i];
+    int status = t.by->kind->copies->finished(t.by, t.number);
+    if (status == 0) {
+      i++;
+      continue;
+    }
+    lane->tickets[i] = lane->tickets[--lane->ticket_count];
+    job_ended(lane, t.job, t.imported, t.bytes, status);
+  }
+  if (lane->batch && lane->batch->job)
+    link_flush(lane);
+}
+
+/* ---- Gathering ----------------------------------------------------------- */
+
+static void batch_end(struct lane *lane, int status) {
+  struct batch *b = lane->batch;
+  struct job *job = b->job;
+  b->job = NULL;
+  job_ended(lane, job, b->imported, 0, status);
+}
+
+/* What is one copy needs no batch of the kind, which may have none. */
+static int batch_ask(const struct batch *b, uint64_t *number) {
+  const struct memory_copies *of = b->by->kind->copies;
+  return b->count == 1 || !of->copy_all
+             ? of->copy(b->by, b->copies, number)
+             : of->copy_all(b->by, b->copies, b->count, number);
+}
+
+void link_flush(struct lane *lane) {
+  struct batch *b = lane->batch;
+  uint64_t number;
+  if (!b || !b->job || !ticket_room(lane))
+    return;
+  int status = batch_ask(b, &number);
+  if (status == PERIGEE_AGAIN)
+    return;
+  if (status < 0) {
+    batch_end(lane, status);
+    return;
+  }
+  ticket_add(lane,
+             &(struct ticket){b->by, b->job, b->imported, number, b->bytes});
+  b->job = NULL;
+}
+
+static bool batch_joins(struct memory_copy *last,
+                        const struct memory_copy *next) {
+  if (last->count != 1 || next->count != 1 ||
+      last->to + last->block != next->to ||
+      last->from + last->block != next->from ||
+      last->block + next->block > COPY_LONG)
+    return false;
+  last->block += next->block;
+  return true;
+}
+
+/* Is there room for one more copy of this job? */
+static bool batch_takes(struct lane *lane, const struct job *job,
+                        const struct memory_context *by) {
+  struct batch *b = lane->batch;
+  uint32_t most = by->kind->copies->copy_all ? LINK_GATHERED : 1;
+  if (b->job && (b->job != job || b->by != by || b->count == most))
+    link_flush(lane);
+  return !b->job || (b->job == job && b->by == by && b->count < most);
+}
+
+static void batch_begin(struct lane *lane, struct job *job,
+                        struct imported *imported,
+                        const struct memory_context *by) {
+  struct batch *b = lane->batch;
+  b->by = by;
+  b->job = job;
+  b->imported = imported;
+  b->bytes = 0;
+  b->count = 0;
+  job->pending++;
+  imported_use(imported);
+}
+
+/* 1, or 0: not now. */
+static int link_gather(struct lane *lane, struct job *job,
+                       struct imported *imported,
+                       const struct memory_context *by,
+                       const struct memory_copy *copy) {
+  struct batch *b = lane->batch;
+  if (!batch_takes(lane, job, by))
+    return 0;
+  if (!b->job)
+    batch_begin(lane, job, imported, by);
+  b->bytes += copy->block * copy->count;
+  if (b->count == 0 || !batch_joins(&b->copies[b->count - 1], copy))
+    b->copies[b->count++] = *copy;
+  return 1;
+}
+
+/* ---- One by one ---------------------------------------------------------- */
+
+/* 1; 0: not now; or a status. */
+static int link_ask(struct lane *lane, struct job *job,
+                    struct imported *imported, const struct memory_context *by,
+                    const struct memory_copy *copy) {
+  uint64_t number;
+  if (!ticket_room(lane))
+    return 0;
+  int status = by->kind->copies->copy(by, copy, &number);
+  if (status < 0)
+    return status == PERIGEE_AGAIN ? 0 : status;
+  ticket_add(lane, &(struct ticket){by, job, imported, number,
+                                    copy->block * copy->count});
+  job->pending++;
+  imported_use(imported);
+  return 1;
+}
+
+/* ---- Both ---------------------------------------------------------------- */
+
+/* A copy between two devices is by no batch: either may be the local one. */
+static bool copy_is_batched(const struct memory_copy *copy) {
+  return copy->to_memory == copy->from_memory;
+}
+
+static int link_copy_next(struct lane *lane, struct job *job,
+                          struct imported *imported,
+                          const struct memory_context *by, struct payload *to,
+                          struct payload *from) {
+  struct memory_copy copy = {.to_memory = to->memory,
+                             .from_memory = from->memory};
+  uint64_t length = payload_copy_ahead(to, from, 0, UINT64_MAX, &copy);
+  int status = copy_is_batched(&copy)
+                   ? link_gather(lane, job, imported, by, &copy)
+                   : link_ask(lane, job, imported, by, &copy);
+  if (status == 1) {
+    to->done += length;
+    from->done += length;
+    job->posted += length;
+  }
+  return status;
+}
+
+int link_copies(struct lane *lane, struct job *job, struct imported *imported,
+                const struct opening *opening, struct payload *remote,
+                struct payload *local, bool write) {
+  struct payload there = *remote;
+  int status = 1;
+  if (!lane->batch && !(lane->batch = calloc(1, sizeof *lane->batch)))
+    return PERIGEE_NO_MEMORY;
+  there.memory = opening->by;
+  there.base = opening->pointer + (uintptr_t)remote->base;
+  while (status == 1 && local->done < local->total)
+    status = link_copy_next(lane, job, imported, opening->by,
+                            write ? &there : local, write ? local : &there);
+  remote->done = there.done;
+  return status;
+}
+
+bool link_quiesce(struct lane *lane, struct job *job) {
+  if (lane->batch && lane->batch->job == job)
+    batch_end(lane, PERIGEE_CANCELLED);
+  if (job->pending > 0)
+    link_look(lane);
+  return job->pending == 0;
+}
+
+void link_drain(struct lane *lane) {
+  if (lane->forked)
+    return;
+  if (lane->batch && lane->batch->job)
+    batch_end(lane, PERIGEE_PEER_LOST);
+  for (uint32_t i = 0; i < lane->ticket_count; i++)
+    lane->tickets[i].by->kind->copies->drain(lane->tickets[i].by);
+  link_look(lane);
+}
+
+/* ---- One-sided access ---------------------------------------------------- */
+
+/* Numbers are used again, but not while the owner grants the window
+ * (link_refuses). The owner may lie about the length. */
+static struct imported *window_memory(struct lane *lane,
+                                      const struct window *window) {
+  uint32_t id;
+  memcpy(&id, window->own, sizeof id);
+  struct imported *m = imported_of(lane, id);
+  return m && window->length <= m->length ? m : NULL;
+}
+
+/* Returns the memory as it is opened for copies with local memory. What is in
+ * host memory here goes by a device that this process uses already. */
+static const struct opening *window_open(struct lane *lane, struct imported *m,
+                                         const struct payload *local) {
+  const struct memory_context *by =
+      local->memory->direct
+          ? contexts_opened(lane->options.memories, link_kind, &m->key)
+          : local->memory;
+  bool same = by && strcmp(by->kind->name, link_kind) == 0;
+  return same ? imported_open(lane, m, by) : NULL;
+}
+
+static bool link_reaches(struct lane *lane, const struct window *window,
+                         const struct payload *local) {
+  struct imported *m = window_memory(lane, window);
+  return m && window_open(lane, m, local);
+}
+
+/* Does the peer still grant it? 0, or why not. */
+static int link_refuses(const struct lane *lane, const struct window *window) {
+  if (lane->over)
+    return PERIGEE_PEER_LOST;
+  if (atomic_load_explicit(&lane->peer->regions[window->slot],
+                           memory_order_acquire) == window->generation)
+    return PERIGEE_OK;
+  return atomic_load_explicit(&lane->peer->over, memory_order_relaxed)
+             ? PERIGEE_PEER_LOST
+             : PERIGEE_STALE;
+}
+
+static int link_post(struct lane *lane, struct job *job,
+                     const struct window *window, struct payload *remote,
+                     struct payload *local, bool write) {
+  int status = link_refuses(lane, window);
+  if (status < 0)
+    return status;
+  struct imported *m = window_memory(lane, window);
+  const struct opening *o = m ? window_open(lane, m, local) : NULL;
+  return o ? link_copies(lane, job, m, o, remote, local, write) : PERIGEE_STALE;
+}
+
+const struct transport_jobs link_jobs = {
+    .reaches = link_reaches,
+    .post = link_post,
+    .flush = link_flush,
+    .look = link_look,
+    .quiesce = link_quiesce,
+};

@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * cuda_lane.h - what the files of the lane "cuda" share: links between two
+ * processes of one host, for memory of their GPUs. It is an additional lane
+ * (core/lanes.h). memories.c tells the peer of memory and opens the peer's,
+ * copies.c has one-sided copies, fetch.c the payloads of messages, link.c the
+ * lane itself and what the two halves tell each other.
+ *
+ * Nothing here calls CUDA. A kind of memory is used through its tables
+ * (memory.h): keys of its memory by `sharing`, copies by `copies`.
+ *
+ * Memory. The owner of memory tells the peer's half of it once, in the word
+ * MEMORY: a number, and a key with a descriptor. The peer's half opens the key
+ * when it first needs it, once for each device that it copies with, and keeps it
+ * until the word GONE, or the lane's end. The driver keeps the memory for as
+ * long as anybody has it open, whatever its owner does, so an owner waits for
+ * nobody.
+ *
+ *   exported  event                                       becomes
+ *   free      a region is exported, or a payload exposed  told: MEMORY
+ *   told      OPENED                                      opened
+ *   told      REFUSED                                     refused
+ *   any       the memory goes                             free: GONE
+ *
+ *   imported  event                                       becomes
+ *   unknown   MEMORY                                      known, or refused: the
+ *                                                         peer's share is used up
+ *   known     it is opened for a device                   known, OPENED is told
+ *   known     GONE, no copy is under way                  unknown
+ *   known     GONE, copies are under way                  going: it has no
+ *                                                         number any more
+ *   going     its last copy has ended                     unknown
+ *
+ * A payload is exposed only in memory that the peer has opened. Until then the
+ * first lane carries such payloads, through host memory; a process that has no
+ * GPU of its own never opens any. ASK has the peer try again.
+ *
+ * Board. A page of each half that the peer reads: the generation of each region
+ * that is exported, 0 when it was revoked, and the mark of each operation whose
+ * payload is exposed. It is made when either is first needed.
+ *
+ * Ordering. Revoking stores 0 (release), and a copier loads the generation
+ * (acquire) before each copy. A copy that it had begun before may still end
+ * after that: in memory that the driver keeps, and that nobody else sees, so
+ * the owner need not wait.
+ */
+#ifndef CUDA_LANE_H
+#define CUDA_LANE_H
+
+#include <stdatomic.h>
+
+#include "transport/transport.h"
+
+enum {
+  LINK_REGIONS = 4096,
+  LINK_MEMORIES = 1024, /* told to the peer at a time */
+  LINK_OPENINGS = 8,    /* devices that one memory is opened for */
+  LINK_GATHERED = 512,  /* copies of one batch */
+  LINK_TICKETS = 128    /* copies and batches under way */
+};
+
+/* The name of the lane, and of the kind of memory that it is for. */
+extern const char link_kind[];
+
+struct board {
+  _Atomic uint32_t over; /* the lane was cut: nothing is granted any more */
+  uint32_t zero;
+  _Atomic uint64_t regions[LINK_REGIONS];
+  _Atomic uint32_t marks[]; /* by operation of its owner */
+};
+
+/* What the halves tell each other. */
+enum link_word { BOARD = 1, MEMORY, GONE, OPENED, REFUSED, ASK };
+struct word {
+  uint32_t word, id;
+  uint64_t serial; /* of the memory with this id; ids are used again */
+  uint64_t length;
+  int32_t access;
+  uint32_t key_length;
+  uint8_t key[MEMORY_KEY];
+};
+_Static_assert(sizeof(struct word) <= LANE_FRAME_MAX, "a word fits in a frame");
+
+/* Memory of ours that the peer was told of. */
+enum exported_state {
+  EXPORTED_FREE,
+  EXPORTED_TOLD,
+  EXPORTED_OPENED,
+  EXPORTED_REFUSED
+};
+struct exported {
+  const struct area *area;
+  uint64_t serial;
+  uint32_t exposed; /* how often a payload of it was to be exposed */
+  uint8_t state;
+};
+
+/* Memory of the peer. */
+enum imported_state { IMPORTED_KNOWN, IMPORTED_REFUSED, IMPORTED_GOING };
+struct opening {
+  const struct memory_context *by; /* NULL: free */
+  uint8_t *pointer;                /* NULL: it failed */
+  void *handle;
+};
+struct imported {
+  struct memory_key key;
+  uint64_t serial, length;
+  int access;
+  uint8_t state;
+  uint32_t busy; /* copies under way */
+  uint64_t mapped;
+  struct opening openings[LINK_OPENINGS];
+};
+
+struct ticket {
+  const struct memory_context *by;
+  struct job *job;
+  struct imported *imported;
+  uint64_t number, bytes;
+};
+
+/* Copies of one job that are asked for together. */
+struct batch {
+  const struct memory_context *by;
+  struct job *job; /* NULL: there is no batch */
+  struct imported *imported;
+  uint64_t bytes;
+  uint32_t count;
+  struct memory_copy copies[LINK_GATHERED];
+};
+
+struct lane {
+  struct lane_head head;
+  struct lane_options options;
+  struct board *own;
+  const struct board *peer;
+  void *own_handle;
+  int own_file;
+  uint64_t own_length, peer_length;
+  uint32_t peer_operations;
+  struct exported *exported; /* LINK_MEMORIES, or NULL */
+  struct imported **imported; /* LINK_MEMORIES by number, or NULL */
+  uint64_t serial;
+  struct batch *batch;
+  struct ticket tickets[LINK_TICKETS];
+  uint32_t ticket_count;
+  uint64_t opened; /* memories of the peer, ever */
+  bool over, forked;
+  char why[REASON]; /* what failed last */
+};
+
+/* link.c */
+/* Makes this half's board and tells the peer of it. PERIGEE_OK, AGAIN, or a
+ * status. */
+int link_board(struct lane *lane);
+/* Tells the peer; with a descriptor, which may fail with AGAIN. */
+void link_say(struct lane *lane, uint32_t word, uint32_t id, uint64_t serial);
+int link_hand(struct lane *lane, const struct word *word, int fd);
+
+/* memories.c */
+/* Tells the peer of the memory of an area, if it is not told yet. */
+int exported_tell(struct lane *lane, struct area *area, uint32_t *id);
+/* Has the peer opened it? Otherwise it is asked to, now and then. */
+bool exported_is_open(struct lane *lane, uint32_t id);
+void exported_forget(struct lane *lane, const struct area *area);
+int exported_heard(struct lane *lane, const struct word *word);
+/* Returns the peer's memory of that number, or NULL. */
+struct imported *imported_of(struct lane *lane, uint32_t id);
+int imported_learn(struct lane *lane, const struct word *word, int fd);
+int imported_heard(struct lane *lane, const struct word *word);
+/* Returns the memory as it is opened for copies with local memory, and opens it
+ * at first. NULL: it cannot be, and lane->why tells why. */
+const struct opening *imported_open(struct lane *lane,
+                                    struct imported *imported,
+                                    const struct memory_context *local);
+/* A copy begins, or has ended. */
+void imported_use(struct imported *imported);
+void imported_unuse(struct lane *lane, struct imported *imported);
+void imported_close_all(struct lane *lane);
+void imported_forked(struct lane *lane);
+
+/* copies.c */
+/* Asks for copies between memory of the peer and local memory, behind what was
+ * asked for: of those bytes that follow the payloads' positions, which it moves.
+ * 1: all of them; 0: not all, now; or a status. */
+int link_copies(struct lane *lane, struct job *job, struct imported *imported,
+                const struct opening *opening, struct payload *remote,
+                struct payload *local, bool write);
+/* Starts what was gathered. */
+void link_flush(struct lane *lane);
+void link_look(struct lane *lane);
+/* True once no copy of the job is under way; none is begun any more. */
+bool link_quiesce(struct lane *lane, struct job *job);
+/* Ends all jobs, once their copies have ended. */
+void link_drain(struct lane *lane);
+extern const struct transport_jobs link_jobs;
+
+/* fetch.c */
+extern const struct transport_payloads link_payloads;
+
+#endif

@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * fetch.c - payloads of messages: the owner names the memory and where in it the
+ * bytes lie, and the receiver copies them from there to where they belong.
+ *
+ * A destination that others can see gets a byte only after the operation was
+ * found live behind the copy of it, so such bytes pass through a block of host
+ * memory. Other destinations are written directly: bytes of an operation that
+ * has ended meanwhile are dropped when all have come.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "cuda_lane.h"
+
+/* A source: kind, and address = number of the memory, and offset in it. */
+enum { SOURCE_KIND = 1, SOURCE_ID = 40 };
+static const uint64_t SOURCE_OFFSET = (UINT64_C(1) << SOURCE_ID) - 1;
+
+/* ---- Marks --------------------------------------------------------------- */
+
+static void link_mark(struct lane *lane, uint16_t operation,
+                      uint32_t generation) {
+  if (lane->own && operation < lane->options.operations)
+    atomic_store_explicit(&lane->own->marks[operation], generation,
+                          memory_order_release);
+}
+
+static bool link_live(struct lane *lane, uint16_t operation,
+                      uint32_t generation) {
+  return lane->peer && operation < lane->peer_operations &&
+         atomic_load_explicit(&lane->peer->marks[operation],
+                              memory_order_acquire) == generation;
+}
+
+/* ---- The owner ----------------------------------------------------------- */
+
+/* The first lane has what cannot be named, or what the peer has not opened. */
+static int link_expose(struct lane *lane, struct exposure *e,
+                       struct payload *payload) {
+  struct area *area = payload->area;
+  uint32_t id;
+  if (!area || payload->extents || exported_tell(lane, area, &id) < 0 ||
+      !exported_is_open(lane, id))
+    return PERIGEE_UNSUPPORTED;
+  link_mark(lane, e->operation, e->generation);
+  uint64_t offset = (uint64_t)(payload->base - area->base);
+  e->source = (struct source){SOURCE_KIND, (uint64_t)id << SOURCE_ID | offset,
+                              payload->block, payload->count, payload->stride};
+  e->payload = NULL;
+  return PERIGEE_OK;
+}
+
+static int64_t link_feed(struct lane *lane, struct exposure *exposure) {
+  (void)lane, (void)exposure;
+  return 0;
+}
+
+static void link_conceal(struct lane *lane, struct exposure *exposure) {
+  (void)lane, (void)exposure;
+}
+
+/* ---- The receiver -------------------------------------------------------- */
+
+enum { BOUNCE = 1 << 20 };
+
+/* A fetch, in its own bytes. */
+struct pulling {
+  struct job job;
+  uint64_t asked;
+  uint8_t *bounce;    /* of a careful one */
+  uint64_t held, put; /* bytes that the block has, or will; that left it */
+};
+_Static_assert(sizeof(struct pulling) <= FETCH_OWN, "there is room for it");
+
+static struct pulling *pulling_of(struct fetch *f) {
+  return (struct pulling *)(void *)f->own;
+}
+
+/* Do the blocks lie within length bytes, and are they `total` in all? */
+static bool source_fits(const struct source *s, uint64_t offset,
+                        uint64_t length, uint64_t total) {
+  uint64_t all, last, end;
+  return s->block > 0 && s->count > 0 &&
+         !__builtin_mul_overflow(s->block, s->count, &all) && all == total &&
+         !__builtin_mul_overflow(s->count - 1, s->stride, &last) &&
+         !__builtin_add_overflow(last, s->block, &end) && offset <= length &&
+         end <= length - offset;
+}
+
+/* Makes the payload of what the source names, from its byte `at`; NULL: no memory
+ * has such bytes. */
+static struct imported *source_payload(struct lane *lane, const struct fetch *f,
+                                       uint64_t at, struct payload *p) {
+  const struct source *s = &f->source;
+  uint64_t offset = s->address & SOURCE_OFFSET;
+  uint64_t id = s->address >> SOURCE_ID;
+  struct imported *m = imported_of(lane, (uint32_t)id);
+  if (s->kind != SOURCE_KIND || !m ||
+      !source_fits(s, offset, m->length, f->total))
+    return NULL;
+  *p = (struct payload){.base = (uint8_t *)(uintptr_t)offset,
+                        .block = s->block,
+                        .count = s->count,
+                        .stride = s->stride,
+                        .total = f->total,
+                        .done = at};
+  return m;
+}
+
+/* Returns the memory as it is opened for the destination's device, else for any
+ * other: a copy between two devices goes by either. */
+static const struct opening *source_open(struct lane *lane, struct imported *m,
+                                         const struct memory_context *into) {
+  const struct memory_context *by =
+      contexts_opened(lane->options.memories, link_kind, &m->key);
+  const struct opening *o = into->direct ? NULL : imported_open(lane, m, into);
+  return o || !by ? o : imported_open(lane, m, by);
+}
+
+/* Asks for copies of what follows, into that payload. */
+static int pulling_ask(struct lane *lane, struct fetch *f,
+                       struct payload *into) {
+  struct pulling *p = pulling_of(f);
+  struct payload from;
+  struct imported *m = source_payload(lane, f, p->asked, &from);
+  if (!m)
+    return PERIGEE_PROTOCOL;
+  const struct opening *o = source_open(lane, m, into->memory);
+  if (!o)
+    return PERIGEE_UNSUPPORTED;
+  int status = link_copies(lane, &p->job, m, o, &from, into, false);
+  link_flush(lane);
+  p->asked = from.done;
+  return status;
+}
+
+/* Returns the status of a fetch that cannot go on, else what was moved. */
+static int64_t pulling_moved(struct lane *lane, struct fetch *f, int status) {
+  struct pulling *p = pulling_of(f);
+  bool live = link_live(lane, f->operation, f->generation);
+  if (p->job.status < 0)
+    status = p->job.status;
+  return status < 0 ? (live ? status : PERIGEE_CANCELLED) : 0;
+}
+
+static int64_t fetch_straight(struct lane *lane, struct fetch *f) {
+  struct pulling *p = pulling_of(f);
+  struct payload into = *f->into;
+  int status = 1;
+  into.done = p->asked;
+  if (p->asked < f->total)
+    status = pulling_ask(lane, f, &into);
+  link_look(lane);
+  int64_t failed = pulling_moved(lane, f, status);
+  if (failed < 0)
+    return failed;
+  uint64_t moved = p->job.done - f->done;
+  f->done = p->job.done;
+  payload_seek(f->into, f->done);
+  return (int64_t)moved;
+}
+
+/* Fills the block once it is empty: 1, 0 (not yet), or a status. */
+static int64_t bounce_fill_up(struct lane *lane, struct fetch *f) {
+  struct pulling *p = pulling_of(f);
+  if (p->put == p->held && p->job.pending == 0) {
+    p->put = 0;
+    p->held = f->total - f->done < BOUNCE ? f->total - f->done : BOUNCE;
+  }
+  struct payload block;
+  payload_bytes(&block, p->bounce, p->held);
+  block.done = p->asked - (f->done - p->put);
+  int status = 1;
+  if (block.done < block.total)
+    status = pulling_ask(lane, f, &block);
+  link_look(lane);
+  int64_t failed = pulling_moved(lane, f, status);
+  if (failed < 0)
+    return failed;
+  return status == 1 && p->job.pending == 0;
+}
+
+static int64_t fetch_bounced(struct lane *lane, struct fetch *f) {
+  struct pulling *p = pulling_of(f);
+  if (!p->bounce && !(p->bounce = malloc(BOUNCE)))
+    return PERIGEE_NO_MEMORY;
+  int64_t status = bounce_fill_up(lane, f);
+  if (status <= 0)
+    return status;
+  if (!link_live(lane, f->operation, f->generation))
+    return PERIGEE_CANCELLED;
+  int64_t moved = payload_put(f->into, p->bounce + p->put, p->held - p->put);
+  if (moved > 0) {
+    p->put += (uint64_t)moved;
+    f->done += (uint64_t)moved;
+  }
+  return moved;
+}
+
+static int64_t link_fetch(struct lane *lane, struct fetch *f) {
+  if (lane->over)
+    return PERIGEE_PEER_LOST;
+  return f->careful ? fetch_bounced(lane, f) : fetch_straight(lane, f);
+}
+
+static bool link_fetch_end(struct lane *lane, struct fetch *f) {
+  struct pulling *p = pulling_of(f);
+  if (!link_quiesce(lane, &p->job) || !payload_quiet(f->into))
+    return false;
+  free(p->bounce);
+  p->bounce = NULL;
+  return true;
+}
+
+const struct transport_payloads link_payloads = {
+    .mark = link_mark,
+    .live = link_live,
+    .expose = link_expose,
+    .feed = link_feed,
+    .conceal = link_conceal,
+    .fetch = link_fetch,
+    .fetch_end = link_fetch_end,
+};

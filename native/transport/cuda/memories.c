@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * memories.c - memory that the two halves of a lane know of: exported, which the
+ * peer was told of, and imported, which the peer has told of (cuda_lane.h has
+ * their states). Words about memory that is gone are ignored: the other half may
+ * have said them before it heard of that.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cuda_lane.h"
+#include "host/adopted.h"
+
+/* ---- Exported ------------------------------------------------------------ */
+
+static bool exported_ready(struct lane *lane) {
+  if (!lane->exported)
+    lane->exported = calloc(LINK_MEMORIES, sizeof *lane->exported);
+  return lane->exported;
+}
+
+/* Returns the number under which the peer knows the area, or else a free one, or
+ * LINK_MEMORIES. */
+static uint32_t exported_place(const struct lane *lane,
+                               const struct area *area) {
+  uint32_t place = LINK_MEMORIES;
+  for (uint32_t i = 0; i < LINK_MEMORIES; i++)
+    if (lane->exported[i].area == area)
+      return i;
+    else if (place == LINK_MEMORIES && !lane->exported[i].area)
+      place = i;
+  return place;
+}
+
+static int exported_hand(struct lane *lane, const struct area *area,
+                         uint32_t id) {
+  struct memory_key key;
+  int status = area->memory->kind->sharing->share(
+      area->memory, area->base, area->length, area->handle, area->rights, &key);
+  if (status < 0)
+    return status;
+  struct word word = {.word = MEMORY,
+                      .id = id,
+                      .serial = lane->serial + 1,
+                      .length = area->length,
+                      .access = area->rights,
+                      .key_length = key.length};
+  memcpy(word.key, key.bytes, key.length);
+  return key.fd_count == 1 ? link_hand(lane, &word, key.fds[0])
+                           : PERIGEE_UNSUPPORTED;
+}
+
+int exported_tell(struct lane *lane, struct area *area, uint32_t *id) {
+  if (!area->shared)
+    return PERIGEE_UNSUPPORTED;
+  if (!exported_ready(lane))
+    return PERIGEE_NO_MEMORY;
+  *id = exported_place(lane, area);
+  if (*id == LINK_MEMORIES)
+    return PERIGEE_UNSUPPORTED;
+  if (lane->exported[*id].area)
+    return PERIGEE_OK;
+  int status = link_board(lane);
+  if (status == PERIGEE_OK)
+    status = exported_hand(lane, area, *id);
+  if (status < 0)
+    return status;
+  lane->exported[*id] = (struct exported){
+      .area = area, .serial = ++lane->serial, .state = EXPORTED_TOLD};
+  area->told = true;
+  return PERIGEE_OK;
+}
+
+/* It is asked after 1, 2, 4, 8 and so on payloads: a peer that has no device yet
+ * may get one later. */
+bool exported_is_open(struct lane *lane, uint32_t id) {
+  struct exported *e = &lane->exported[id];
+  if (e->state == EXPORTED_TOLD) {
+    uint32_t n = ++e->exposed;
+    if (n > 1 && (n & (n - 1)) == 0)
+      link_say(lane, ASK, id, e->serial);
+  }
+  return e->state == EXPORTED_OPENED;
+}
+
+void exported_forget(struct lane *lane, const struct area *area) {
+  uint32_t id = lane->exported ? exported_place(lane, area) : LINK_MEMORIES;
+  if (id == LINK_MEMORIES || !lane->exported[id].area)
+    return;
+  link_say(lane, GONE, id, lane->exported[id].serial);
+  lane->exported[id] = (struct exported){.state = EXPORTED_FREE};
+}
+
+int exported_heard(struct lane *lane, const struct word *word) {
+  if (!lane->exported || word->id >= LINK_MEMORIES)
+    return PERIGEE_PROTOCOL;
+  struct exported *e = &lane->exported[word->id];
+  if (e->area && e->serial == word->serial)
+    e->state = word->word == OPENED ? EXPORTED_OPENED : EXPORTED_REFUSED;
+  return PERIGEE_OK;
+}
+
+/* ---- Imported ------------------------------------------------------------ */
+
+struct imported *imported_of(struct lane *lane, uint32_t id) {
+  return lane->imported && id < LINK_MEMORIES ? lane->imported[id] : NULL;
+}
+
+static void imported_leave(struct lane *lane, struct imported *m) {
+  for (int i = 0; i < LINK_OPENINGS && m->openings[i].by; i++) {
+    const struct opening *o = &m->openings[i];
+    if (o->pointer && !lane->forked)
+      o->by->kind->sharing->leave(o->by, o->pointer, m->length, o->handle);
+  }
+  if (m->mapped > 0)
+    share_back(lane->options.share, SHARE_MAPPED, m->mapped);
+  if (m->key.fd_count > 0) {
+    adopted_close(m->key.fds[0]);
+    share_back(lane->options.share, SHARE_DESCRIPTORS, 1);
+  }
+  free(m);
+}
+
+/* At once, if this process uses such devices already. */
+static bool imported_open_early(struct lane *lane, struct imported *m) {
+  const struct memory_context *by =
+      contexts_opened(lane->options.memories, link_kind, &m->key);
+  return by && imported_open(lane, m, by);
+}
+
+static void imported_answer(struct lane *lane, struct imported *m,
+                            uint32_t id) {
+  if (m->state == IMPORTED_REFUSED)
+    link_say(lane, REFUSED, id, m->serial);
+  else if (imported_open_early(lane, m))
+    link_say(lane, OPENED, id, m->serial);
+}
+
+static bool word_is_sound(const struct word *word) {
+  return word->id < LINK_MEMORIES && word->key_length <= MEMORY_KEY &&
+         word->length > 0 && word->length <= UINT64_C(1) << 40 &&
+         word->access & PERIGEE_READ &&
+         !(word->access & ~(PERIGEE_READ | PERIGEE_WRITE));
+}
+
+static void imported_fill(struct lane *lane, struct imported *m,
+                          const struct word *word, int fd) {
+  bool may = share_take(lane->options.share, SHARE_DESCRIPTORS, 1);
+  *m = (struct imported){.serial = word->serial,
+                         .length = word->length,
+                         .access = word->access,
+                         .state = may ? IMPORTED_KNOWN : IMPORTED_REFUSED};
+  if (!may) {
+    adopted_close(fd);
+    return;
+  }
+  m->key.length = word->key_length;
+  memcpy(m->key.bytes, word->key, word->key_length);
+  m->key.fds[0] = fd;
+  m->key.fd_count = 1;
+}
+
+static bool imported_ready(struct lane *lane) {
+  if (!lane->imported)
+    lane->imported = calloc(LINK_MEMORIES, sizeof *lane->imported);
+  return lane->imported;
+}
+
+int imported_learn(struct lane *lane, const struct word *word, int fd) {
+  bool sound = fd >= 0 && lane->peer && word_is_sound(word) &&
+               !imported_of(lane, word->id);
+  struct imported *m = sound && imported_ready(lane) ? malloc(sizeof *m) : NULL;
+  if (!m) {
+    if (fd >= 0)
+      adopted_close(fd);
+    return sound ? PERIGEE_NO_MEMORY : PERIGEE_PROTOCOL;
+  }
+  imported_fill(lane, m, word, fd);
+  lane->imported[word->id] = m;
+  imported_answer(lane, m, word->id);
+  return PERIGEE_OK;
+}
+
+int imported_heard(struct lane *lane, const struct word *word) {
+  struct imported *m = imported_of(lane, word->id);
+  if (!m || m->serial != word->serial)
+    return PERIGEE_PROTOCOL;
+  if (word->word == ASK) {
+    imported_answer(lane, m, word->id);
+    return PERIGEE_OK;
+  }
+  lane->imported[word->id] = NULL;
+  m->state = IMPORTED_GOING;
+  if (m->busy == 0)
+    imported_leave(lane, m);
+  return PERIGEE_OK;
+}
+
+/* ---- Opening ------------------------------------------------------------- */
+
+static void imported_adopt(struct lane *lane, struct imported *m,
+                           struct opening *o) {
+  const struct memory_sharing *sharing = o->by->kind->sharing;
+  const char *(*why)(const struct memory_context *) = o->by->kind->why;
+  if (!share_take(lane->options.share, SHARE_MAPPED, m->length)) {
+    snprintf(lane->why, sizeof lane->why,
+             "memory of the peer is not opened: it has its share of what is "
+             "mapped (option mapped)");
+    return;
+  }
+  int status = sharing->adopt(o->by, &m->key, m->length, m->access, &o->pointer,
+                              &o->handle);
+  if (status == PERIGEE_OK) {
+    m->mapped += m->length;
+    lane->opened++;
+    return;
+  }
+  share_back(lane->options.share, SHARE_MAPPED, m->length);
+  o->pointer = NULL;
+  snprintf(lane->why, sizeof lane->why,
+           "memory of the peer cannot be opened: %s", why ? why(o->by) : "");
+}
+
+/* A failure is remembered: what failed costs milliseconds each time. */
+const struct opening *imported_open(struct lane *lane, struct imported *m,
+                                    const struct memory_context *by) {
+  int i = 0;
+  if (m->state != IMPORTED_KNOWN)
+    return NULL;
+  while (i < LINK_OPENINGS && m->openings[i].by && m->openings[i].by != by)
+    i++;
+  if (i == LINK_OPENINGS)
+    return NULL;
+  struct opening *o = &m->openings[i];
+  if (!o->by) {
+    o->by = by;
+    imported_adopt(lane, m, o);
+  }
+  return o->pointer ? o : NULL;
+}
+
+void imported_use(struct imported *m) {
+  m->busy++;
+}
+
+void imported_unuse(struct lane *lane, struct imported *m) {
+  if (--m->busy == 0 && m->state == IMPORTED_GOING)
+    imported_leave(lane, m);
+}
+
+void imported_close_all(struct lane *lane) {
+  for (uint32_t i = 0; lane->imported && i < LINK_MEMORIES; i++)
+    if (lane->imported[i])
+      imported_leave(lane, lane->imported[i]);
+  free(lane->imported);
+  free(lane->exported);
+  lane->imported = NULL;
+  lane->exported = NULL;
+}
+
+void imported_forked(struct lane *lane) {
+  for (uint32_t i = 0; lane->imported && i < LINK_MEMORIES; i++) {
+    struct imported *m = lane->imported[i];
+    if (m && m->key.fd_count > 0)
+      close(m->key.fds[0]);
+    if (m)
+      m->key.fd_count = 0;
+  }
+}
