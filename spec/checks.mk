@@ -215,10 +215,13 @@ control-stores: ## the control server's and names' specs over a Redis and an etc
 	  spec/lua/topology_spec.lua \
 	  $(NAMES:%=spec/contract/%_spec.lua) || exit 1; done
 
-build/spec/libcuda_fake.so: spec/gpu/libcuda_fake.c native/memory/cuda/driver.h
+FAKE_CUDA := $(wildcard spec/gpu/libcuda_fake*.c)
+build/spec/libcuda_fake.so: $(FAKE_CUDA) spec/gpu/libcuda_fake.h \
+  native/memory/cuda/driver.h
 	$(call say,CC)
 	mkdir -p $(@D)
-	$(CC) $(filter-out -MMD -MP,$(FLAGS)) -O2 -shared -o $@ $<
+	$(CC) $(filter-out -MMD -MP,$(FLAGS)) -O2 -shared -Wl,-z,defs -o $@ \
+	  $(FAKE_CUDA)
 
 # DRIVER= (empty) takes the real one.
 check-gpu: ## the contract's specs on a GPU's memory, by a fake driver (DRIVER=)

@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * libcuda_fake_sharing.c - memory of the fake of CUDA's driver that several
+ * processes use: by descriptors of cuMemExportToShareableHandle, and by the
+ * older handles of 64 bytes, which name a file of a process (/proc/PID/fd/N).
+ *
+ * Each memory is a memfd whose size is sealed. A page behind the memory, the
+ * card, says how large it is and of which device. Whatever a program gives here
+ * may come from anybody: all of it is checked, and refused with an error.
+ *
+ * A process that has opened a handle holds a read lock of the file, until it
+ * closes the handle or ends. The owner takes a write lock before it frees the
+ * memory, so the kernel tells whether somebody has it open.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "libcuda_fake.h"
+
+#define NAME "fake cuda"
+
+enum { CARD_PAGE = 4096, SEALS = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW };
+
+/* ---- Files ----------------------------------------------------------------
+ * */
+
+static const char card_magic[16] = "fake CUDA's card";
+
+int fake_file_new(uint64_t size, CUdevice device, bool legacy, int types,
+                  struct card *card) {
+  *card = (struct card){.size = size,
+                        .legacy = legacy,
+                        .types = (uint32_t)types,
+                        .uuid = fake_uuid(device)};
+  memcpy(card->magic, card_magic, sizeof card_magic);
+  int fd = memfd_create(NAME, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  if (fd < 0 || getrandom(card->id, sizeof card->id, 0) != sizeof card->id ||
+      ftruncate(fd, (off_t)(size + CARD_PAGE)) != 0 ||
+      pwrite(fd, card, sizeof *card, (off_t)size) != sizeof *card ||
+      fcntl(fd, F_ADD_SEALS, SEALS) != 0)
+    fake_fatal("no memory: %s", strerror(errno));
+  return fd;
+}
+
+/* Can streams use it? A descriptor may be one that only reads. */
+static bool file_maps(int fd, uint64_t size) {
+  void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (p == MAP_FAILED)
+    return false;
+  munmap(p, size);
+  return true;
+}
+
+/* Reads the card of a file that may be anything. The seals keep its size as it
+ * is, so no access to its memory fails later. */
+static bool card_read(int fd, bool legacy, struct card *card) {
+  struct stat is;
+  if (fstat(fd, &is) != 0 || !S_ISREG(is.st_mode) || is.st_size <= CARD_PAGE ||
+      fcntl(fd, F_GET_SEALS) != SEALS)
+    return false;
+  uint64_t size = (uint64_t)is.st_size - CARD_PAGE;
+  return pread(fd, card, sizeof *card, (off_t)size) == sizeof *card &&
+         memcmp(card->magic, card_magic, sizeof card_magic) == 0 &&
+         card->size == size && size % (legacy ? CARD_PAGE : UNIT) == 0 &&
+         card->legacy == legacy && file_maps(fd, size);
+}
+
+static bool file_lock(int fd, short type) {
+  struct flock all = {.l_type = type, .l_whence = SEEK_SET};
+  return fcntl(fd, F_OFD_SETLK, &all) == 0;
+}
+
+bool fake_file_is_open(int fd) {
+  return !file_lock(fd, F_WRLCK);
+}
+
+/* ---- Descriptors ----------------------------------------------------------
+ * */
+
+CUresult cuMemExportToShareableHandle(void *shareable,
+                                      CUmemGenericAllocationHandle handle,
+                                      CUmemAllocationHandleType type,
+                                      unsigned long long flags) {
+  BEGIN("cuMemExportToShareableHandle");
+  pthread_mutex_lock(&fake_lock);
+  const struct made *m = fake_made(handle, "cuMemExportToShareableHandle");
+  int fd = -1;
+  if (type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR && m->types & type &&
+      flags == 0)
+    fd = fcntl(m->fd, F_DUPFD_CLOEXEC, 0);
+  pthread_mutex_unlock(&fake_lock);
+  if (fd < 0)
+    return INVALID_VALUE;
+  *(int *)shareable = fd;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle,
+                                        void *shareable,
+                                        CUmemAllocationHandleType type) {
+  BEGIN("cuMemImportFromShareableHandle");
+  struct card card;
+  uintptr_t given = (uintptr_t)shareable;
+  if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+    return INVALID_VALUE;
+  if (given > INT_MAX || !card_read((int)given, false, &card) ||
+      card.types != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+    return CUDA_ERROR_INVALID_HANDLE;
+  CUdevice device = fake_device_of(&card.uuid);
+  if (device < 0)
+    return NOT_SUPPORTED;
+  int fd = fcntl((int)given, F_DUPFD_CLOEXEC, 0);
+  if (fd < 0)
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  pthread_mutex_lock(&fake_lock);
+  *handle = fake_made_new(fd, card.size, device, (int)card.types);
+  pthread_mutex_unlock(&fake_lock);
+  return CUDA_SUCCESS;
+}
+
+/* ---- Handles of 64 bytes --------------------------------------------------
+ * */
+
+struct ticket {
+  char magic[16];
+  int64_t process, fd;
+  uint8_t id[16];
+  uint8_t zeros[16];
+};
+_Static_assert(sizeof(struct ticket) == sizeof(CUipcMemHandle),
+               "a ticket is a handle");
+
+static const char ticket_magic[16] = "fake CUDA's memo";
+
+CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr pointer) {
+  fake_current("cuIpcGetMemHandle");
+  BEGIN("cuIpcGetMemHandle");
+  struct ticket t = {.process = getpid()};
+  pthread_mutex_lock(&fake_lock);
+  const struct range *r = fake_range_of(pointer);
+  bool is = r && r->kind == ALLOCATED;
+  if (is) {
+    t.fd = r->fd;
+    memcpy(t.id, r->id, sizeof t.id);
+  }
+  pthread_mutex_unlock(&fake_lock);
+  memcpy(t.magic, ticket_magic, sizeof t.magic);
+  if (is)
+    memcpy(handle, &t, sizeof t);
+  return is ? CUDA_SUCCESS : INVALID_VALUE;
+}
+
+static bool ticket_is_good(const struct ticket *t) {
+  static const uint8_t zeros[sizeof t->zeros];
+  return memcmp(t->magic, ticket_magic, sizeof t->magic) == 0 &&
+         t->process > 0 && t->process <= INT_MAX && t->fd >= 0 &&
+         t->fd <= INT_MAX && memcmp(t->zeros, zeros, sizeof zeros) == 0;
+}
+
+/* Opens the file that a ticket names. What is no memfd of the fake is not
+ * opened: a device, say, could do something then. Returns -1: there is none. */
+static int ticket_open(const struct ticket *t, struct card *card) {
+  char path[64], is[64] = "";
+  snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)t->process, (int)t->fd);
+  if (readlink(path, is, sizeof is - 1) < 0 ||
+      strcmp(is, "/memfd:" NAME " (deleted)") != 0)
+    return -1;
+  int fd = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0)
+    return -1;
+  if (card_read(fd, true, card) && memcmp(card->id, t->id, sizeof t->id) == 0 &&
+      file_lock(fd, F_RDLCK))
+    return fd;
+  close(fd);
+  return -1;
+}
+
+struct opened {
+  const uint8_t *id;
+  CUdevice device;
+};
+
+static bool is_own(const struct range *r, const void *with) {
+  const struct opened *o = with;
+  return r->kind == ALLOCATED && memcmp(r->id, o->id, sizeof r->id) == 0;
+}
+
+static bool is_opened(const struct range *r, const void *with) {
+  const struct opened *o = with;
+  return r->kind == OPENED && r->opened_for == o->device &&
+         memcmp(r->id, o->id, sizeof r->id) == 0;
+}
+
+static CUresult ticket_map(CUdeviceptr *pointer, int fd,
+                           const struct card *card, CUdevice device) {
+  CUdevice of = fake_device_of(&card->uuid);
+  if (of < 0 || (of != device && !fake_set.peers)) {
+    close(fd);
+    return of < 0 ? MAP_FAILED_THERE : CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
+  }
+  struct range *r = fake_range_open(fd, card->size, OPENED, of);
+  memset(r->access, 0, sizeof r->access);
+  r->access[device] = READS | WRITES;
+  memcpy(r->id, card->id, sizeof r->id);
+  r->opened_for = device;
+  r->opens = 1;
+  *pointer = (uintptr_t)r->base;
+  return CUDA_SUCCESS;
+}
+
+static CUresult ticket_use(CUdeviceptr *pointer, const struct ticket *t,
+                           CUdevice device) {
+  struct opened o = {t->id, device};
+  struct card card;
+  if (fake_range_find(is_own, &o))
+    fake_fatal("cuIpcOpenMemHandle of memory of this process");
+  struct range *r = fake_range_find(is_opened, &o);
+  if (r) {
+    r->opens++;
+    *pointer = (uintptr_t)r->base;
+    return CUDA_SUCCESS;
+  }
+  int fd = ticket_open(t, &card);
+  return fd < 0 ? INVALID_VALUE : ticket_map(pointer, fd, &card, device);
+}
+
+CUresult cuIpcOpenMemHandle(CUdeviceptr *pointer, CUipcMemHandle handle,
+                            unsigned flags) {
+  CUcontext c = fake_current("cuIpcOpenMemHandle");
+  BEGIN("cuIpcOpenMemHandle");
+  struct ticket t;
+  memcpy(&t, &handle, sizeof t);
+  if (flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS || !ticket_is_good(&t))
+    return INVALID_VALUE;
+  pthread_mutex_lock(&fake_lock);
+  CUresult result = ticket_use(pointer, &t, c->device);
+  pthread_mutex_unlock(&fake_lock);
+  return result;
+}
+
+CUresult cuIpcCloseMemHandle(CUdeviceptr pointer) {
+  CUcontext c = fake_current("cuIpcCloseMemHandle");
+  COUNT("cuIpcCloseMemHandle", 1);
+  pthread_mutex_lock(&fake_lock);
+  struct range *r = fake_range_of(pointer);
+  if (!r || r->kind != OPENED || (uintptr_t)r->base != pointer ||
+      r->opened_for != c->device)
+    fake_fatal("cuIpcCloseMemHandle of what this context has not open");
+  if (--r->opens == 0)
+    fake_range_close(r, "cuIpcCloseMemHandle");
+  pthread_mutex_unlock(&fake_lock);
+  return CUDA_SUCCESS;
+}
