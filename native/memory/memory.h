@@ -105,11 +105,11 @@ struct memory_key {
 struct memory_copies {
   int (*copy)(const struct memory_context *context,
               const struct memory_copy *copy, uint64_t *ticket);
+  int (*finished)(const struct memory_context *context, uint64_t ticket);
+  void (*drain)(const struct memory_context *context);
   int (*copy_all)(const struct memory_context *context,
                   const struct memory_copy *copies, uint32_t count,
                   uint64_t *ticket);
-  int (*finished)(const struct memory_context *context, uint64_t ticket);
-  void (*drain)(const struct memory_context *context);
 };
 
 /* Sharing with processes of this host.

@@ -491,8 +491,11 @@ enum perigee_access {
   PERIGEE_LOCAL = 0,        /* peers get nothing ("denied") */
   PERIGEE_READ = 1,         /* peers may read */
   PERIGEE_WRITE = 2,        /* peers may write */
-  PERIGEE_POPULATE = 4      /* for perigee_region_alloc: all pages exist when it
+  PERIGEE_POPULATE = 4,     /* for perigee_region_alloc: all pages exist when it
                                returns, or it returns NO_MEMORY */
+  PERIGEE_SHARED = 8        /* for perigee_region_alloc: memory of a device may be
+                               mapped by processes of this host that are told of
+                               it, also if they may not read or write it */
 };
 
 /* Makes a region of new memory: page aligned, zeroed, and memfd-backed if kind
@@ -503,7 +506,18 @@ enum perigee_access {
  * more than the machine, or the process's control group, could have. Pages are
  * taken at their first use, and a system that has promised more memory than it
  * has kills the process that then touches them; PERIGEE_POPULATE takes all
- * pages at once, which takes time, and finds out. name: NULL or 1 to 255 bytes,
+ * pages at once, which takes time, and finds out.
+ *
+ * Memory of a device that grants PERIGEE_READ and PERIGEE_WRITE is shared: a
+ * process of this host, of a session over a Unix socket, maps it, and copies
+ * without this one. A driver cannot withhold the right to write from who maps
+ * it, nor a part of the region, so other regions are shared only if access has
+ * PERIGEE_SHARED, which says that peers are trusted to keep to their rights: for
+ * one-sided access, and for slices that are sent to them. What is not shared is
+ * copied through host memory by the owner. Host memory is shared as its rights
+ * allow, and PERIGEE_SHARED changes nothing.
+ *
+ * name: NULL or 1 to 255 bytes,
  * unique in the engine (PERIGEE_NAME_TAKEN); peers find the region by it until
  * it is closed. */
 PERIGEE_API int perigee_region_alloc(struct perigee_engine *engine,

@@ -68,8 +68,8 @@ static void slow_drain(const struct memory_context *c) {
   may_end = true;
 }
 
-static const struct memory_copies copies = {slow_copy, slow_finished,
-                                            slow_drain};
+static const struct memory_copies copies = {
+    .copy = slow_copy, .finished = slow_finished, .drain = slow_drain};
 static const struct perigee_memory slow = {.name = "slow",
                                            .allocate = slow_allocate,
                                            .release = slow_release,

@@ -142,8 +142,9 @@ static void drain_nothing(const struct memory_context *c) {
 
 static void a_failure_is_told_and_the_rest_is_waited_for(void **state) {
   (void)state;
-  static const struct memory_copies table = {failing_copy, failing_finished,
-                                             drain_nothing};
+  static const struct memory_copies table = {.copy = failing_copy,
+                                             .finished = failing_finished,
+                                             .drain = drain_nothing};
   static const struct perigee_memory kind = {.name = "failing",
                                              .copies = &table};
   static const struct memory_context memory = {.kind = &kind};
@@ -190,8 +191,8 @@ static void open_drain(const struct memory_context *c) {
 
 static void a_failed_access_leaves_no_ticket_open(void **state) {
   (void)state;
-  static const struct memory_copies table = {open_copy, open_finished,
-                                             open_drain};
+  static const struct memory_copies table = {
+      .copy = open_copy, .finished = open_finished, .drain = open_drain};
   static const struct perigee_memory kind = {.name = "open", .copies = &table};
   static const struct perigee_memory *const kinds[] = {&kind, NULL};
   static uint8_t there[2 * COPY_PIECE], here[2 * COPY_PIECE];
