@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * context.c - the kind of memory "cuda": that of NVIDIA's GPUs, by their driver.
- * "cuda:1" is the second device that CUDA shows this process.
+ * context.c - contexts of GPUs, and what is mapped for them.
  *
  * A context of an engine uses the device's primary context, as the CUDA
  * runtime, torch and CuPy do, so their memory can be registered. It has three
@@ -11,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "cuda.h"
 
@@ -29,7 +27,7 @@ void cuda_leave(const struct cuda *c) {
   c->driver->cuCtxPopCurrent(&before);
 }
 
-/* ---- Contexts -------------------------------------------------------------- */
+/* ---- Contexts ------------------------------------------------------------ */
 
 static int cuda_attribute(const struct cuda *c, int attribute) {
   int value = 0;
@@ -83,7 +81,7 @@ static void cuda_unpin(struct cuda *c) {
     c->driver->cuMemFreeHost(c->pinned);
 }
 
-static void cuda_close(void *own) {
+void cuda_close(void *own) {
   struct cuda *c = own;
   if (cuda_enter(c) == CUDA_SUCCESS) {
     cuda_unpin(c);
@@ -132,7 +130,7 @@ static int cuda_retain(struct cuda *c, uint32_t device) {
              : cuda_fails(c, PERIGEE_SYSTEM, "opening the device", result);
 }
 
-static int cuda_open(uint32_t device, void **own, char reason[MEMORY_REASON]) {
+int cuda_open(uint32_t device, void **own, char reason[MEMORY_REASON]) {
   const struct cuda_driver *driver = cuda_driver(reason);
   if (!driver)
     return PERIGEE_UNSUPPORTED;
@@ -155,22 +153,11 @@ static int cuda_open(uint32_t device, void **own, char reason[MEMORY_REASON]) {
   return status;
 }
 
-static const char *cuda_why(const struct memory_context *context) {
+const char *cuda_why(const struct memory_context *context) {
   return ((const struct cuda *)context->own)->why;
 }
 
-/* ---- Memory ---------------------------------------------------------------- */
-
-static CUmemAllocationProp cuda_properties(const struct cuda *c, bool shared) {
-  CUmemAllocationProp p;
-  memset(&p, 0, sizeof p);
-  p.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  if (shared && c->shares)
-    p.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-  p.location = (CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, c->device};
-  p.allocFlags.gpuDirectRDMACapable = c->rdma;
-  return p;
-}
+/* ---- Mapping ------------------------------------------------------------- */
 
 CUresult cuda_map(struct cuda *c, CUmemGenericAllocationHandle handle,
                   uint64_t size, int rights, CUdeviceptr *out) {
@@ -194,124 +181,3 @@ void cuda_unmap(const struct cuda *c, CUdeviceptr at, uint64_t size) {
   c->driver->cuMemUnmap(at, size);
   c->driver->cuMemAddressFree(at, size);
 }
-
-static CUresult cuda_make_virtual(struct cuda *c, uint64_t length, bool shared,
-                                  uint64_t *size, CUdeviceptr *out) {
-  CUmemAllocationProp p = cuda_properties(c, shared);
-  CUmemGenericAllocationHandle handle;
-  size_t unit = 0;
-  CUresult result = c->driver->cuMemGetAllocationGranularity(
-      &unit, &p, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
-  if (result != CUDA_SUCCESS)
-    return result;
-  *size = (length + unit - 1) / unit * unit;
-  result = c->driver->cuMemCreate(&handle, *size, &p, 0);
-  if (result != CUDA_SUCCESS)
-    return result;
-  result = cuda_map(c, handle, *size, CU_MEM_ACCESS_FLAGS_PROT_READWRITE, out);
-  c->driver->cuMemRelease(handle); /* the mapping keeps the memory */
-  return result;
-}
-
-static void cuda_drop(const struct cuda *c, CUdeviceptr at, uint64_t size) {
-  if (size == 0)
-    c->driver->cuMemFree(at);
-  else
-    cuda_unmap(c, at, size);
-}
-
-static CUresult cuda_zero(struct cuda *c, CUdeviceptr at, uint64_t length) {
-  CUstream stream = c->streams[WAY_INSIDE].handle;
-  CUresult result = c->driver->cuMemsetD8Async(at, 0, length, stream);
-  return result == CUDA_SUCCESS ? c->driver->cuStreamSynchronize(stream)
-                                : result;
-}
-
-static CUresult cuda_make_here(struct cuda *c, uint64_t length, bool shared,
-                               uint64_t *size, CUdeviceptr *at) {
-  CUresult result = c->virtual_memory
-                        ? cuda_make_virtual(c, length, shared, size, at)
-                        : c->driver->cuMemAlloc(at, length);
-  if (result != CUDA_SUCCESS)
-    return result;
-  result = cuda_zero(c, *at, length);
-  if (result != CUDA_SUCCESS)
-    cuda_drop(c, *at, *size);
-  return result;
-}
-
-static CUresult cuda_make(struct cuda *c, uint64_t length, bool shared,
-                          uint64_t *size, CUdeviceptr *at) {
-  CUresult result = cuda_enter(c);
-  if (result != CUDA_SUCCESS)
-    return result;
-  result = cuda_make_here(c, length, shared, size, at);
-  cuda_leave(c);
-  return result;
-}
-
-static int cuda_allocate(const struct memory_context *context, uint64_t length,
-                         bool shared, uint8_t **pointer, void **handle) {
-  struct cuda *c = context->own;
-  struct allocation *a = calloc(1, sizeof *a);
-  CUdeviceptr at = 0;
-  if (!a)
-    return PERIGEE_NO_MEMORY;
-  a->file = -1;
-  CUresult result = cuda_make(c, length, shared, &a->size, &at);
-  if (result != CUDA_SUCCESS) {
-    free(a);
-    return cuda_fails(c,
-                      result == CUDA_ERROR_OUT_OF_MEMORY ? PERIGEE_NO_MEMORY
-                                                         : PERIGEE_SYSTEM,
-                      "allocating memory of the device", result);
-  }
-  *pointer = (uint8_t *)(uintptr_t)at;
-  *handle = a;
-  return PERIGEE_OK;
-}
-
-static void cuda_release(const struct memory_context *context, uint8_t *pointer,
-                         uint64_t length, void *handle) {
-  (void)length;
-  const struct cuda *c = context->own;
-  struct allocation *a = handle;
-  if (cuda_enter(c) == CUDA_SUCCESS) {
-    cuda_drop(c, (CUdeviceptr)(uintptr_t)pointer, a->size);
-    cuda_leave(c);
-  }
-  if (a->file >= 0)
-    close(a->file);
-  free(a);
-}
-
-/* Managed memory is the host's, too: the CPU may touch it, and so it is treated
- * as host memory. No driver is loaded to find out. */
-static int cuda_owner_of(const void *pointer) {
-  const struct cuda_driver *d = cuda_driver_there();
-  /* A cell of 8 zeroed bytes for each, whatever the attribute's width. */
-  uint64_t type = 0, managed = 0, device = 0;
-  CUpointer_attribute asked[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
-                                 CU_POINTER_ATTRIBUTE_IS_MANAGED,
-                                 CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL};
-  void *answers[] = {&type, &managed, &device};
-  if (!d || d->cuPointerGetAttributes(3, asked, answers,
-                                      (CUdeviceptr)(uintptr_t)pointer) !=
-                CUDA_SUCCESS)
-    return -1;
-  return (uint32_t)type == CU_MEMORYTYPE_DEVICE && !(managed & 0xff)
-             ? (int)(uint32_t)device
-             : -1;
-}
-
-const struct perigee_memory memory_cuda_kind = {
-    .name = "cuda",
-    .open = cuda_open,
-    .close = cuda_close,
-    .owner_of = cuda_owner_of,
-    .allocate = cuda_allocate,
-    .release = cuda_release,
-    .why = cuda_why,
-    .copies = &cuda_copies,
-    .sharing = &cuda_sharing,
-};

@@ -27,7 +27,7 @@
 
 #include "cuda.h"
 
-/* ---- Slots ----------------------------------------------------------------- */
+/* ---- Slots --------------------------------------------------------------- */
 
 /* The last slot is for a copy that is waited for; so is the last ticket. */
 static int slot_take(struct cuda *c, bool waited_for) {
@@ -58,7 +58,7 @@ static void slot_scatter(const uint8_t *slot, const struct memory_copy *m) {
     memcpy(m->to + i * m->to_stride, slot + i * m->block, m->block);
 }
 
-/* ---- Copies ---------------------------------------------------------------- */
+/* ---- Copies -------------------------------------------------------------- */
 
 /* Is it from one device to another? */
 static bool copy_is_across(const struct memory_copy *m) {
@@ -206,8 +206,8 @@ static bool copy_is_over(const struct cuda *c, const struct copying *k) {
 }
 
 /* Asks the driver for a stream's state: by cuStreamQuery, or at rest by
- * cuStreamSynchronize. While another library of the program captures a graph the
- * driver may not say. */
+ * cuStreamSynchronize. While another library of the program captures a graph
+ * the driver may not say. */
 static void stream_look(struct cuda *c, struct stream *s,
                         CUresult (*ask)(CUstream)) {
   CUresult result = cuda_enter(c);
@@ -251,7 +251,7 @@ static void cuda_drain(const struct memory_context *context) {
     stream_look(c, &c->streams[i], c->driver->cuStreamSynchronize);
 }
 
-/* ---- Many at once --------------------------------------------------------- */
+/* ---- Many at once -------------------------------------------------------- */
 
 /* The driver merges nothing, and breaks on tens of thousands of entries. */
 enum { ENTRIES = 2048 };

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * cuda.h - what the files of the kind of memory "cuda" share: context.c has the
- * contexts of devices and their memory, copies.c the copies, sharing.c what
- * other processes get of the memory.
+ * contexts of devices, copies.c the copies, sharing.c what other processes get
+ * of the memory, cuda.c the rest of the kind.
  */
 #ifndef MEMORY_CUDA_H
 #define MEMORY_CUDA_H
@@ -57,6 +57,10 @@ struct allocation {
   int file;      /* its key for others; -1: not made yet */
 };
 
+/* As of perigee_memory. */
+int cuda_open(uint32_t device, void **own, char reason[MEMORY_REASON]);
+void cuda_close(void *own);
+const char *cuda_why(const struct memory_context *context);
 /* Keeps what failed for `why`, and returns the status. */
 int cuda_fails(struct cuda *c, int status, const char *what, CUresult result);
 /* Makes the device's context the thread's current one until cuda_leave, which

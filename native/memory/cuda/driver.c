@@ -86,7 +86,8 @@ static bool library_open(void) {
   return result == CUDA_SUCCESS;
 }
 
-/* Devices' files: of Linux, of its subsystem on Windows, of boards with Tegra. */
+/* Devices' files: of Linux, of its subsystem on Windows, of boards with
+ * Tegra. */
 bool cuda_driver_could(void) {
   const char *name = getenv("PERIGEE_CUDA_LIBRARY");
   if (name && *name)

@@ -2,17 +2,17 @@
  *
  * cuda_lane.h - what the files of the lane "cuda" share: links between two
  * processes of one host, for memory of their GPUs. It is an additional lane
- * (core/lanes.h). memories.c tells the peer of memory and opens the peer's,
- * copies.c has one-sided copies, fetch.c the payloads of messages, link.c the
- * lane itself and what the two halves tell each other.
+ * (core/lanes.h). words.c has what the two halves tell each other, memories.c
+ * the memory that they know of, copies.c one-sided copies, fetch.c the payloads
+ * of messages, link.c the lane itself.
  *
  * Nothing here calls CUDA. A kind of memory is used through its tables
  * (memory.h): keys of its memory by `sharing`, copies by `copies`.
  *
  * Memory. The owner of memory tells the peer's half of it once, in the word
  * MEMORY: a number, and a key with a descriptor. The peer's half opens the key
- * when it first needs it, once for each device that it copies with, and keeps it
- * until the word GONE, or the lane's end. The driver keeps the memory for as
+ * when it first needs it, once for each device that it copies with, and keeps
+ * it until the word GONE, or the lane's end. The driver keeps the memory for as
  * long as anybody has it open, whatever its owner does, so an owner waits for
  * nobody.
  *
@@ -23,8 +23,8 @@
  *   any       the memory goes                             free: GONE
  *
  *   imported  event                                       becomes
- *   unknown   MEMORY                                      known, or refused: the
- *                                                         peer's share is used up
+ *   unknown   MEMORY                                      known, or refused if
+ *                                                         the peer's share is used
  *   known     it is opened for a device                   known, OPENED is told
  *   known     GONE, no copy is under way                  unknown
  *   known     GONE, copies are under way                  going: it has no
@@ -138,7 +138,7 @@ struct lane {
   int own_file;
   uint64_t own_length, peer_length;
   uint32_t peer_operations;
-  struct exported *exported; /* LINK_MEMORIES, or NULL */
+  struct exported *exported;  /* LINK_MEMORIES, or NULL */
   struct imported **imported; /* LINK_MEMORIES by number, or NULL */
   uint64_t serial;
   struct batch *batch;
@@ -149,13 +149,18 @@ struct lane {
   char why[REASON]; /* what failed last */
 };
 
-/* link.c */
+/* words.c */
 /* Makes this half's board and tells the peer of it. PERIGEE_OK, AGAIN, or a
  * status. */
 int link_board(struct lane *lane);
 /* Tells the peer; with a descriptor, which may fail with AGAIN. */
 void link_say(struct lane *lane, uint32_t word, uint32_t id, uint64_t serial);
 int link_hand(struct lane *lane, const struct word *word, int fd);
+/* Takes the board of the peer, with marks for so many operations. The caller
+ * closes the descriptor. */
+int board_adopt(struct lane *lane, uint32_t operations, int fd);
+void board_leave(struct lane *lane);
+void board_drop(struct lane *lane);
 
 /* memories.c */
 /* Tells the peer of the memory of an area, if it is not told yet. */
@@ -181,8 +186,8 @@ void imported_forked(struct lane *lane);
 
 /* copies.c */
 /* Asks for copies between memory of the peer and local memory, behind what was
- * asked for: of those bytes that follow the payloads' positions, which it moves.
- * 1: all of them; 0: not all, now; or a status. */
+ * asked for: of those bytes that follow the payloads' positions, which it
+ * moves. 1: all of them; 0: not all, now; or a status. */
 int link_copies(struct lane *lane, struct job *job, struct imported *imported,
                 const struct opening *opening, struct payload *remote,
                 struct payload *local, bool write);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * fetch.c - payloads of messages: the owner names the memory and where in it the
- * bytes lie, and the receiver copies them from there to where they belong.
+ * fetch.c - payloads of messages: the owner names the memory and where in it
+ * the bytes lie, and the receiver copies them from there to where they belong.
  *
  * A destination that others can see gets a byte only after the operation was
  * found live behind the copy of it, so such bytes pass through a block of host
@@ -88,8 +88,8 @@ static bool source_fits(const struct source *s, uint64_t offset,
          end <= length - offset;
 }
 
-/* Makes the payload of what the source names, from its byte `at`; NULL: no memory
- * has such bytes. */
+/* Makes the payload of what the source names, from its byte `at`; NULL: no
+ * memory has such bytes. */
 static struct imported *source_payload(struct lane *lane, const struct fetch *f,
                                        uint64_t at, struct payload *p) {
   const struct source *s = &f->source;
@@ -144,7 +144,7 @@ static int64_t pulling_moved(struct lane *lane, struct fetch *f, int status) {
   return status < 0 ? (live ? status : PERIGEE_CANCELLED) : 0;
 }
 
-static int64_t fetch_straight(struct lane *lane, struct fetch *f) {
+static int64_t fetch_whole(struct lane *lane, struct fetch *f) {
   struct pulling *p = pulling_of(f);
   struct payload into = *f->into;
   int status = 1;
@@ -181,7 +181,7 @@ static int64_t bounce_fill_up(struct lane *lane, struct fetch *f) {
   return status == 1 && p->job.pending == 0;
 }
 
-static int64_t fetch_bounced(struct lane *lane, struct fetch *f) {
+static int64_t fetch_by_blocks(struct lane *lane, struct fetch *f) {
   struct pulling *p = pulling_of(f);
   if (!p->bounce && !(p->bounce = malloc(BOUNCE)))
     return PERIGEE_NO_MEMORY;
@@ -201,7 +201,7 @@ static int64_t fetch_bounced(struct lane *lane, struct fetch *f) {
 static int64_t link_fetch(struct lane *lane, struct fetch *f) {
   if (lane->over)
     return PERIGEE_PEER_LOST;
-  return f->careful ? fetch_bounced(lane, f) : fetch_straight(lane, f);
+  return f->careful ? fetch_by_blocks(lane, f) : fetch_whole(lane, f);
 }
 
 static bool link_fetch_end(struct lane *lane, struct fetch *f) {

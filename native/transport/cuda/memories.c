@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * memories.c - memory that the two halves of a lane know of: exported, which the
- * peer was told of, and imported, which the peer has told of (cuda_lane.h has
- * their states). Words about memory that is gone are ignored: the other half may
- * have said them before it heard of that.
+ * memories.c - memory that the two halves of a lane know of: exported, which
+ * the peer was told of, and imported, which the peer has told of (cuda_lane.h
+ * has their states). Words about memory that is gone are ignored: the other
+ * half may have said them before it heard of that.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,8 +21,8 @@ static bool exported_ready(struct lane *lane) {
   return lane->exported;
 }
 
-/* Returns the number under which the peer knows the area, or else a free one, or
- * LINK_MEMORIES. */
+/* Returns the number under which the peer knows the area, or else a free one,
+ * or LINK_MEMORIES. */
 static uint32_t exported_place(const struct lane *lane,
                                const struct area *area) {
   uint32_t place = LINK_MEMORIES;
@@ -73,8 +73,8 @@ int exported_tell(struct lane *lane, struct area *area, uint32_t *id) {
   return PERIGEE_OK;
 }
 
-/* It is asked after 1, 2, 4, 8 and so on payloads: a peer that has no device yet
- * may get one later. */
+/* It is asked after 1, 2, 4, 8 and so on payloads: a peer that has no device
+ * yet may get one later. */
 bool exported_is_open(struct lane *lane, uint32_t id) {
   struct exported *e = &lane->exported[id];
   if (e->state == EXPORTED_TOLD) {
