@@ -465,7 +465,7 @@ static int access_payload(struct operation *op, struct access *a,
   struct perigee_region *region =
       region_by_slot(op->engine, a->slot, a->generation);
   int right = op->record == RECORD_READ ? PERIGEE_READ : PERIGEE_WRITE;
-  if (!region)
+  if (!region || !region_valid(region))
     return PERIGEE_STALE;
   if (!(region->access & right))
     return PERIGEE_DENIED;

@@ -143,6 +143,9 @@ static void region_free(struct perigee_region *region) {
     r->slots[region->slot] = NULL;
   r->count--;
   region->engine->counters.regions = r->count;
+  if (region->admitted)
+    region->memory->kind->admission->dismiss(region->memory,
+                                             region->area.handle);
   if (region->allocated && region->pointer)
     region->memory->kind->release(region->memory, region->pointer,
                                   region_pages(region->length),
@@ -302,6 +305,29 @@ static int region_memory_of(struct perigee_engine *engine, const void *pointer,
   return PERIGEE_OK;
 }
 
+/* Asks the kind what memory that is, if it has a say in it. */
+static int region_admit(struct perigee_region *region, int asked) {
+  const struct memory_context *m = region->memory;
+  const struct memory_admission *admission = m->kind->admission;
+  char reason[MEMORY_REASON] = "";
+  if (!admission)
+    return PERIGEE_OK;
+  int status = admission->admit(m, region->pointer, region->length,
+                                &region->area.handle, reason);
+  if (status < 0)
+    return fail(region->engine, status, "%s", reason);
+  region->admitted = true;
+  region->area.shared = asked & PERIGEE_SHARED && m->kind->sharing;
+  region->area.rights = PERIGEE_READ | (region->access & PERIGEE_WRITE);
+  return PERIGEE_OK;
+}
+
+bool region_valid(const struct perigee_region *region) {
+  const struct memory_context *m = region->memory;
+  return !region->admitted ||
+         m->kind->admission->valid(m, region->pointer, region->area.handle);
+}
+
 int perigee_region_register(struct perigee_engine *engine, const char *name,
                             void *pointer, uint64_t length, int access,
                             const char *kind, struct perigee_region **out) {
@@ -320,6 +346,11 @@ int perigee_region_register(struct perigee_engine *engine, const char *name,
     return status;
   region->pointer = pointer;
   region_describe_area(region);
+  status = region_admit(region, access);
+  if (status < 0) {
+    region_free(region);
+    return status;
+  }
   *out = region;
   return PERIGEE_OK;
 }
@@ -359,8 +390,21 @@ static void region_withdraw(struct perigee_region *region) {
   }
 }
 
+/* Peers that know the memory are told that it goes once this side sends none of
+ * it any more. */
+static bool region_is_held(struct perigee_region *region) {
+  const struct memory_sharing *sharing = region->memory->kind->sharing;
+  if (region->area.told)
+    lanes_forget(region->engine, &region->area);
+  region->area.told = false;
+  return region->admitted && region->area.shared && sharing->held &&
+         sharing->held(region->memory, region->area.handle);
+}
+
 static bool region_is_occupied(struct perigee_region *region) {
   if (region->users > 0)
+    return true;
+  if (region_is_held(region))
     return true;
   if (!region->granted)
     return false;
@@ -406,12 +450,23 @@ void regions_sweep(struct perigee_engine *engine) {
   }
 }
 
+static void region_close_in_child(struct perigee_region *region) {
+  const struct memory_context *m = region->memory;
+  if (region->fd >= 0)
+    close(region->fd);
+  if (region->admitted)
+    m->kind->admission->dismiss(m, region->area.handle);
+  region->admitted = false;
+}
+
 /* A child process has copies of the descriptors, but not the memory. */
 void regions_close_in_child(struct perigee_engine *engine) {
   struct regions *r = &engine->regions;
   for (uint32_t i = 0; i < r->limit; i++)
-    if (r->slots[i] && r->slots[i]->fd >= 0)
-      close(r->slots[i]->fd);
+    if (r->slots[i])
+      region_close_in_child(r->slots[i]);
+  for (struct node *n = r->privates.next; n != &r->privates; n = n->next)
+    region_close_in_child(CONTAINER(n, struct perigee_region, among));
 }
 
 void regions_close(struct perigee_engine *engine) {
@@ -450,6 +505,8 @@ static int region_access_here(struct perigee_region *region, uint64_t offset,
   LOOK(region->engine);
   if (!engine_alive(region->engine))
     return PERIGEE_FORKED;
+  if (!region_valid(region))
+    return fail(region->engine, PERIGEE_STALE, "%s", REGION_INVALID);
   if (!host && length > 0)
     return fail_missing(region->engine, "host memory of a copy");
   if (!shape_fits(region->length, offset, length, 1, length))

@@ -44,7 +44,7 @@ struct perigee_region {
   struct area area; /* the memory, for devices */
   int access;
   int fd; /* the memory's memfd, which peers may map; or -1 */
-  bool allocated, closed, forced, freed;
+  bool allocated, admitted, closed, forced, freed;
   uint64_t granted; /* how many sessions were ever told of it */
   char name[REGION_NAME + 1];
 };
@@ -83,6 +83,10 @@ struct perigee_region *region_by_name(struct perigee_engine *engine,
 /* Returns the live region of a slot if the generation fits, else NULL. */
 struct perigee_region *region_by_slot(struct perigee_engine *engine,
                                       uint64_t slot, uint64_t generation);
+/* Returns whether the region's memory is still what it was when it was
+ * registered; the sentence is for when it is not. */
+bool region_valid(const struct perigee_region *region);
+#define REGION_INVALID "the program has freed the memory of a registered region"
 /* A prepared transfer keeps the handle, until each has dropped it. */
 void region_keep(struct perigee_region *region);
 void region_drop(struct perigee_region *region);

@@ -65,8 +65,8 @@ struct memory_key {
  *
  * Threads. The functions of a context are called by one thread at a time, the
  * one that has its engine. Other threads may use contexts of other engines
- * meanwhile, so a kind locks what its contexts share. No function is called in
- * a child process after fork.
+ * meanwhile, so a kind locks what its contexts share. No function but dismiss is
+ * called in a child process after fork.
  *
  * Statuses are those of perigee.h and negative. A function that returns one has
  * begun nothing and keeps nothing of its arguments. */
@@ -114,7 +114,8 @@ struct memory_copies {
 
 /* Sharing with processes of this host.
  *
- * share fills a key for memory that allocate made with shared true. It may be
+ * share fills a key for memory that allocate made with shared true, or that was
+ * admitted; PERIGEE_UNSUPPORTED: such memory has none. It may be
  * called any number of times until release, with the same access each time:
  * PERIGEE_READ, and PERIGEE_WRITE if a process with the key may write. The kind
  * owns the descriptors, which stay open until release; sending them makes the
@@ -134,8 +135,13 @@ struct memory_copies {
  * its bytes, and its descriptors may be anything. The caller keeps the
  * descriptors and may close them at once. The memory has to have at least
  * `length` bytes and to allow that access; otherwise, or if the key is invalid,
- * adopt returns PERIGEE_PROTOCOL. The memory lives at least until leave, whatever its owner
- * does, and the owner's release does not wait for that. */
+ * adopt returns PERIGEE_PROTOCOL. The memory lives at least until leave, whatever
+ * its owner does, and the owner's release does not wait for that.
+ *
+ * Admitted memory may not live as long. Then each process that has a key keeps
+ * its descriptors open for as long as it uses the memory, and held, from its
+ * first call on, tells whether any still does. No key is given after that call.
+ * (NULL: all memory lives on.) */
 struct memory_sharing {
   bool binds;
   int (*whose)(const struct memory_key *key);
@@ -147,6 +153,23 @@ struct memory_sharing {
                uint8_t **pointer, void **handle);
   void (*leave)(const struct memory_context *context, uint8_t *pointer,
                 uint64_t length, void *handle);
+  bool (*held)(const struct memory_context *context, void *handle);
+};
+
+/* Memory that the program allocated, and registers.
+ *
+ * admit looks what it is, and gives a handle of it; or a status, with a reason.
+ * The bytes are one device's, as owner_of has told of the first. valid tells
+ * whether the memory is still the one that was admitted, not one that was
+ * allocated later at its address; it may be called before each use. dismiss
+ * ends the handle; it asks no device for anything, and may be called in a child
+ * process. */
+struct memory_admission {
+  int (*admit)(const struct memory_context *context, uint8_t *pointer,
+               uint64_t length, void **handle, char reason[MEMORY_REASON]);
+  bool (*valid)(const struct memory_context *context, const uint8_t *pointer,
+                const void *handle);
+  void (*dismiss)(const struct memory_context *context, void *handle);
 };
 
 struct perigee_memory {
@@ -192,6 +215,7 @@ struct perigee_memory {
 
   const struct memory_copies *copies;
   const struct memory_sharing *sharing;
+  const struct memory_admission *admission; /* NULL: nothing is asked */
 };
 
 extern const struct perigee_memory memory_host_kind, memory_cuda_kind;

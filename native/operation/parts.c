@@ -24,6 +24,8 @@ slice_payload_apart(struct perigee_engine *engine,
     return fail(engine, PERIGEE_INVALID, "a list of slices may not stand here");
   if (region->closed)
     return fail(engine, PERIGEE_STALE, "the local region was closed");
+  if (!region_valid(region))
+    return fail(engine, PERIGEE_STALE, "%s", REGION_INVALID);
   if (!shape_fits(region->length, slice->offset, slice->length, slice->count,
                   slice->stride) ||
       shape_total(slice->length, slice->count) == UINT64_MAX)

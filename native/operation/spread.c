@@ -225,6 +225,9 @@ static int entry_check(struct perigee_engine *engine,
   if (r->closed)
     return fail(engine, PERIGEE_STALE,
                 "slice %u of a list: the local region was closed", i + 1);
+  if (!region_valid(r))
+    return fail(engine, PERIGEE_STALE, "slice %u of a list: %s", i + 1,
+                REGION_INVALID);
   if (r->memory != list[0].region->memory)
     return fail(
         engine, PERIGEE_INVALID,

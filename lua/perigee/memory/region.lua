@@ -28,7 +28,7 @@ local M = {}
 
 local ACCESS = { [""] = 0, r = C.PERIGEE_READ, w = C.PERIGEE_WRITE,
                  rw = C.PERIGEE_READ + C.PERIGEE_WRITE }
-local POPULATE = C.PERIGEE_POPULATE
+local POPULATE, SHARED = C.PERIGEE_POPULATE, C.PERIGEE_SHARED
 local LARGEST, UNSEEN = 2 ^ 40, 2 ^ 31
 -- PRESSURE: bytes of pooled blocks before the collector is stepped. STEP: the
 -- size of a step in KiB.
@@ -47,9 +47,10 @@ local function region_name(value)
   end
 end
 
-local OPTIONS = { name = region_name, access = access, kind = check.string }
+local OPTIONS = { name = region_name, access = access, kind = check.string,
+                  share = check.boolean }
 local ALLOC = { name = region_name, access = access, kind = check.string,
-                populate = check.boolean }
+                share = check.boolean, populate = check.boolean }
 
 -- ---- Regions ---------------------------------------------------------------
 
@@ -132,10 +133,14 @@ local function collect_unseen(engine, length)
   end
 end
 
+local function core_access(options)
+  return ACCESS[options.access or ""] + (options.share and SHARED or 0)
+    + (options.populate and POPULATE or 0)
+end
+
 local function core_alloc(engine, length, options, out)
   return C.perigee_region_alloc(engine.handle, options.name, length,
-    ACCESS[options.access or ""] + (options.populate and POPULATE or 0),
-    options.kind, out)
+    core_access(options), options.kind, out)
 end
 
 --- Allocates page-aligned, zeroed memory that peers on this host can map. A
@@ -157,6 +162,11 @@ end
 -- @tparam[opt="host"] string options.kind the kind of memory: "host", "cuda"
 --   (an NVIDIA GPU's), or one that the engine was given. A device's number may
 --   follow a colon ("cuda:1"), otherwise it is the first device
+-- @tparam[opt=false] boolean options.share true: memory of a GPU may be mapped
+--   by processes of this host that are told of it, or are sent a slice of it.
+--   Memory with access "rw" always is. A driver cannot hold a process that maps
+--   it to less than reading and writing all of it, so this trusts them to keep
+--   to `access`. What is not shared goes through host memory
 -- @treturn Region the region; or nil and an error
 -- @errors `name_taken`; `no_memory`: more than the machine or the process's
 --   control group has, or, to populate, than is free now; `too_large`: also
@@ -198,12 +208,16 @@ end
 -- @function Engine:register
 -- @tparam cdata pointer kept alive by the region
 -- @tparam number length bytes
--- @tparam[opt] table options name, access and kind, as for `Engine:alloc`, but
---   without a kind it is found out
+-- @tparam[opt] table options name, access, kind and share, as for
+--   `Engine:alloc`, but without a kind it is found out. Memory of a GPU is
+--   mapped by others only with `share`, whatever its access; that shows them
+--   the whole allocation that it is of, and the region closes once they have
+--   let go of it
 -- @treturn Region the region; or nil and an error
 -- @errors `name_taken`, `no_memory`, `closed`; of the kind `unsupported`,
 --   `not_found`; `too_large`, as of `Engine:alloc`.
---   Raises if the memory is known to be of another kind
+--   Raises if the memory is known to be of another kind, ends before `length`,
+--   or is managed by CUDA
 -- @waits no
 -- @usage
 -- local ffi = require "ffi"
@@ -223,8 +237,8 @@ function M.register(engine, pointer, length, options)
     or refusal(engine, length, options)
   if gone then return nil, gone end
   local status = C.perigee_region_register(engine.handle, options.name,
-    ffi.cast("void *", pointer), length, ACCESS[options.access or ""],
-    options.kind, out)
+    ffi.cast("void *", pointer), length, core_access(options), options.kind,
+    out)
   if status < 0 then
     return nil, errors.from(status, ("registering a region of %d bytes")
       :format(length), engine.handle)

@@ -157,6 +157,18 @@ const char *cuda_why(const struct memory_context *context) {
   return ((const struct cuda *)context->own)->why;
 }
 
+uint64_t cuda_pointer_has(const struct cuda_driver *d,
+                          CUpointer_attribute attribute,
+                          const uint8_t *pointer) {
+  uint64_t answer = 0; /* 8 zeroed bytes, whatever the attribute's width */
+  void *answers[] = {&answer};
+  return d->cuPointerGetAttributes(1, &attribute, answers,
+                                   (CUdeviceptr)(uintptr_t)pointer) ==
+                 CUDA_SUCCESS
+             ? answer
+             : 0;
+}
+
 /* ---- Mapping ------------------------------------------------------------- */
 
 CUresult cuda_map(struct cuda *c, CUmemGenericAllocationHandle handle,

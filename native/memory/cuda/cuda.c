@@ -83,7 +83,7 @@ static int cuda_allocate(const struct memory_context *context, uint64_t length,
   CUdeviceptr at = 0;
   if (!a)
     return PERIGEE_NO_MEMORY;
-  a->file = -1;
+  a->file = a->lease = -1;
   CUresult result = cuda_make(c, length, shared, &a->size, &at);
   if (result != CUDA_SUCCESS) {
     free(a);
@@ -106,13 +106,12 @@ static void cuda_release(const struct memory_context *context, uint8_t *pointer,
     cuda_drop(c, (CUdeviceptr)(uintptr_t)pointer, a->size);
     cuda_leave(c);
   }
-  if (a->file >= 0)
-    close(a->file);
+  cuda_forget_files(a);
   free(a);
 }
 
-/* Managed memory is the host's, too: the CPU may touch it, and so it is treated
- * as host memory. No driver is loaded to find out. */
+/* Managed memory is a device's, too, to be refused by that. No driver is loaded
+ * to find out. */
 static int cuda_owner_of(const void *pointer) {
   const struct cuda_driver *d = cuda_driver_there();
   /* A cell of 8 zeroed bytes for each, whatever the attribute's width. */
@@ -125,9 +124,9 @@ static int cuda_owner_of(const void *pointer) {
                                       (CUdeviceptr)(uintptr_t)pointer) !=
                 CUDA_SUCCESS)
     return -1;
-  return (uint32_t)type == CU_MEMORYTYPE_DEVICE && !(managed & 0xff)
-             ? (int)(uint32_t)device
-             : -1;
+  if (managed & 0xff)
+    return (int32_t)device < 0 ? 0 : (int32_t)device;
+  return (uint32_t)type == CU_MEMORYTYPE_DEVICE ? (int32_t)device : -1;
 }
 
 const struct perigee_memory memory_cuda_kind = {
@@ -140,4 +139,5 @@ const struct perigee_memory memory_cuda_kind = {
     .why = cuda_why,
     .copies = &cuda_copies,
     .sharing = &cuda_sharing,
+    .admission = &cuda_admission,
 };

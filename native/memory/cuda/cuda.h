@@ -51,10 +51,16 @@ struct cuda {
 
 _Static_assert(SLOTS == 32, "a bit of `used` for each");
 
-/* Memory of allocate. */
+/* Memory of allocate, or that was admitted. */
 struct allocation {
-  uint64_t size; /* mapped: a multiple of the granularity; 0: by cuMemAlloc */
+  uint64_t size; /* of the whole; 0: of allocate, by cuMemAlloc */
   int file;      /* its key for others; -1: not made yet */
+  /* Of admitted memory only. */
+  bool admitted;
+  bool whole;      /* all of it lies in one allocation */
+  uint64_t offset; /* in that allocation */
+  uint64_t number; /* of that allocation, for ever */
+  int lease;       /* tells when nobody has `file` any more; -1: none needed */
 };
 
 /* As of perigee_memory. */
@@ -67,6 +73,12 @@ int cuda_fails(struct cuda *c, int status, const char *what, CUresult result);
  * is called only if this succeeds: else it would take away the program's. */
 CUresult cuda_enter(const struct cuda *c);
 void cuda_leave(const struct cuda *c);
+/* Returns an attribute of an address; 0: it has none. */
+uint64_t cuda_pointer_has(const struct cuda_driver *,
+                          CUpointer_attribute attribute,
+                          const uint8_t *pointer);
+/* Closes the descriptors of an allocation. */
+void cuda_forget_files(struct allocation *a);
 /* Maps memory at an address that is reserved for it, for the context's
  * device, with those rights (CU_MEM_ACCESS_...). */
 CUresult cuda_map(struct cuda *c, CUmemGenericAllocationHandle handle,
@@ -75,5 +87,6 @@ void cuda_unmap(const struct cuda *c, CUdeviceptr at, uint64_t size);
 
 extern const struct memory_copies cuda_copies;
 extern const struct memory_sharing cuda_sharing;
+extern const struct memory_admission cuda_admission;
 
 #endif

@@ -20,6 +20,7 @@
   N(CUDA_ERROR_INVALID_VALUE, 1)                                               \
   N(CUDA_ERROR_OUT_OF_MEMORY, 2)                                               \
   N(CUDA_ERROR_NO_DEVICE, 100)                                                 \
+  N(CUDA_ERROR_INVALID_CONTEXT, 201)                                           \
   N(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED, 217)                                   \
   N(CUDA_ERROR_INVALID_HANDLE, 400)                                            \
   N(CUDA_ERROR_NOT_READY, 600)                                                 \

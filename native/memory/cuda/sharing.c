@@ -1,43 +1,105 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * sharing.c - memory of GPUs in several processes of one host. A key is the
- * descriptor of an allocation, which the driver makes, and which says nothing
- * by itself: length and device go beside it. The driver keeps the memory while
- * anybody has a descriptor or a mapping of it.
+ * sharing.c - memory of GPUs in several processes of one host. Whoever maps it
+ * may read and write all of it: cuMemSetAccess binds only the process that calls
+ * it. There are two kinds of keys.
  *
- * Whoever maps it may read and write all of it: cuMemSetAccess binds only the
- * process that calls it.
+ * A file is the descriptor that the driver makes of memory that cuMemCreate
+ * made for it. It says nothing by itself: length and device go beside it. The
+ * driver keeps the memory while anybody has a descriptor or a mapping of it.
+ *
+ * A legacy key is a text of the driver for a whole allocation of cuMemAlloc. The
+ * driver does not keep that: an owner who frees it while another process has it
+ * open corrupts memory. So a descriptor goes with the key, one end of a pipe,
+ * which that process keeps for as long as it has the memory open. The owner
+ * keeps the other end (lease), and finds nobody there when all have let go, or
+ * have died.
  */
+#include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cuda.h"
 
+enum key_way { KEY_FILE = 1, KEY_LEGACY };
+
 /* The bytes of a key. */
 struct cuda_key {
-  uint64_t version, size;
+  uint32_t way, process; /* legacy: whose it is; 0: any one's */
+  uint64_t size, offset;
   CUuuid device;
+  CUipcMemHandle legacy;
 };
-enum { KEY_VERSION = 1 };
 _Static_assert(sizeof(struct cuda_key) <= MEMORY_KEY, "it fits in a key");
 
 /* ---- Giving -------------------------------------------------------------- */
 
+void cuda_forget_files(struct allocation *a) {
+  if (a->file >= 0)
+    close(a->file);
+  if (a->lease >= 0)
+    close(a->lease);
+  a->file = a->lease = -1;
+}
+
 /* The handle is asked for by address, as the mapping alone keeps the memory. */
-static CUresult cuda_export(struct cuda *c, const uint8_t *pointer, int *file) {
+static CUresult cuda_export_file(struct cuda *c, const uint8_t *pointer,
+                                 struct allocation *a) {
   CUmemGenericAllocationHandle handle;
   const struct cuda_driver *d = c->driver;
-  CUresult result = cuda_enter(c);
+  CUresult result =
+      d->cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)pointer);
   if (result != CUDA_SUCCESS)
     return result;
-  result = d->cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)pointer);
-  if (result == CUDA_SUCCESS) {
-    result = d->cuMemExportToShareableHandle(
-        file, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
-    d->cuMemRelease(handle);
-  }
+  result = d->cuMemExportToShareableHandle(
+      &a->file, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+  d->cuMemRelease(handle);
+  if (result == CUDA_SUCCESS)
+    fcntl(a->file, F_SETFD, FD_CLOEXEC);
+  return result;
+}
+
+static CUresult cuda_export_legacy(struct cuda *c, const uint8_t *pointer,
+                                   struct allocation *a, struct cuda_key *k) {
+  int ends[2];
+  CUresult result = c->driver->cuIpcGetMemHandle(
+      &k->legacy, (CUdeviceptr)(uintptr_t)pointer - a->offset);
+  k->way = KEY_LEGACY;
+  k->process = (uint32_t)getpid();
+  if (result != CUDA_SUCCESS || a->file >= 0)
+    return result;
+  if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0)
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  a->lease = ends[0];
+  a->file = ends[1];
+  return CUDA_SUCCESS;
+}
+
+static CUresult cuda_export(struct cuda *c, const uint8_t *pointer,
+                            struct allocation *a, struct cuda_key *k) {
+  CUresult result = c->driver->cuDeviceGetUuid(&k->device, c->device);
+  if (result == CUDA_SUCCESS)
+    result = cuda_enter(c);
+  if (result != CUDA_SUCCESS)
+    return result;
+  if (a->admitted &&
+      cuda_pointer_has(
+          c->driver, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, pointer) &
+          0xff)
+    result = cuda_export_legacy(c, pointer, a, k);
+  else if (a->file < 0)
+    result = cuda_export_file(c, pointer, a);
   cuda_leave(c);
   return result;
+}
+
+/* Can the driver give a key of it? Admitted memory that has none says so when it
+ * is asked for one. */
+static bool cuda_has_keys(const struct cuda *c, const struct allocation *a) {
+  return a->admitted ? a->whole : c->shares && a->size > 0;
 }
 
 static int cuda_share(const struct memory_context *context, uint8_t *pointer,
@@ -46,21 +108,29 @@ static int cuda_share(const struct memory_context *context, uint8_t *pointer,
   (void)length, (void)access;
   struct cuda *c = context->own;
   struct allocation *a = handle;
-  struct cuda_key k = {.version = KEY_VERSION, .size = a->size};
-  if (!c->shares || a->size == 0)
+  struct cuda_key k = {.way = KEY_FILE, .size = a->size, .offset = a->offset};
+  if (!cuda_has_keys(c, a))
     return PERIGEE_UNSUPPORTED;
-  CUresult result = c->driver->cuDeviceGetUuid(&k.device, c->device);
-  if (result == CUDA_SUCCESS && a->file < 0) {
-    result = cuda_export(c, pointer, &a->file);
-    if (result == CUDA_SUCCESS)
-      fcntl(a->file, F_SETFD, FD_CLOEXEC);
-  }
+  CUresult result = cuda_export(c, pointer, a, &k);
   if (result != CUDA_SUCCESS)
-    return cuda_fails(c, PERIGEE_SYSTEM, "exporting memory", result);
+    return cuda_fails(c, PERIGEE_UNSUPPORTED, "exporting memory", result);
   *key =
       (struct memory_key){.length = sizeof k, .fd_count = 1, .fds = {a->file}};
   memcpy(key->bytes, &k, sizeof k);
   return PERIGEE_OK;
+}
+
+/* This side's end of the pipe for others is closed first. */
+static bool cuda_held(const struct memory_context *context, void *handle) {
+  (void)context;
+  struct allocation *a = handle;
+  struct pollfd lease = {.fd = a->lease};
+  if (a->lease < 0)
+    return false;
+  if (a->file >= 0)
+    close(a->file);
+  a->file = -1;
+  return poll(&lease, 1, 0) == 0;
 }
 
 /* ---- Taking -------------------------------------------------------------- */
@@ -69,8 +139,8 @@ static bool cuda_key_read(const struct memory_key *key, struct cuda_key *k) {
   if (key->length != sizeof *k || key->fd_count != 1)
     return false;
   memcpy(k, key->bytes, sizeof *k);
-  return k->version == KEY_VERSION && k->size > 0 &&
-         k->size <= UINT64_C(1) << 41;
+  return (k->way == KEY_FILE || k->way == KEY_LEGACY) && k->size > 0 &&
+         k->size <= UINT64_C(1) << 41 && k->offset < k->size;
 }
 
 static int cuda_whose(const struct memory_key *key) {
@@ -90,19 +160,40 @@ static int cuda_whose(const struct memory_key *key) {
   return -1;
 }
 
-static CUresult cuda_import(struct cuda *c, int file, uint64_t size, int rights,
-                            CUdeviceptr *at) {
+/* What was adopted, for leave. */
+struct adopted {
+  CUdeviceptr base;
+  uint64_t size;
+  bool legacy;
+};
+
+static CUresult cuda_import_file(struct cuda *c, int file, int rights,
+                                 struct adopted *m) {
   CUmemGenericAllocationHandle handle;
+  CUresult result = c->driver->cuMemImportFromShareableHandle(
+      &handle, (void *)(uintptr_t)file,
+      CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+  if (result != CUDA_SUCCESS)
+    return result;
+  result = cuda_map(c, handle, m->size, rights, &m->base);
+  c->driver->cuMemRelease(handle); /* the mapping keeps the memory */
+  return result;
+}
+
+/* The driver opens no key of its own process. */
+static CUresult cuda_import(struct cuda *c, const struct cuda_key *k, int file,
+                            int rights, struct adopted *m) {
+  m->size = k->size;
+  m->legacy = k->way == KEY_LEGACY;
+  if (m->legacy && k->process == (uint32_t)getpid())
+    return CUDA_ERROR_INVALID_CONTEXT;
   CUresult result = cuda_enter(c);
   if (result != CUDA_SUCCESS)
     return result;
-  result = c->driver->cuMemImportFromShareableHandle(
-      &handle, (void *)(uintptr_t)file,
-      CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
-  if (result == CUDA_SUCCESS) {
-    result = cuda_map(c, handle, size, rights, at);
-    c->driver->cuMemRelease(handle); /* the mapping keeps the memory */
-  }
+  result = m->legacy
+               ? c->driver->cuIpcOpenMemHandle(
+                     &m->base, k->legacy, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)
+               : cuda_import_file(c, file, rights, m);
   cuda_leave(c);
   return result;
 }
@@ -116,34 +207,57 @@ static int cuda_import_status(CUresult result) {
              : PERIGEE_UNSUPPORTED;
 }
 
-/* The driver refuses descriptors that are not its own, and sizes that are not
- * the allocation's. */
+/* The driver refuses descriptors and texts that are not its own, and sizes that
+ * are not the allocation's. That of a legacy one is asked for. */
+static bool adopted_is_whole(const struct cuda *c, const struct adopted *m) {
+  CUdeviceptr base;
+  size_t size;
+  return !m->legacy || (c->driver->cuMemGetAddressRange(
+                            &base, &size, m->base) == CUDA_SUCCESS &&
+                        base == m->base && size == m->size);
+}
+
+static void adopted_end(const struct cuda *c, struct adopted *m) {
+  if (cuda_enter(c) == CUDA_SUCCESS) {
+    if (m->legacy)
+      c->driver->cuIpcCloseMemHandle(m->base);
+    else
+      cuda_unmap(c, m->base, m->size);
+    cuda_leave(c);
+  }
+  free(m);
+}
+
 static int cuda_adopt(const struct memory_context *context,
                       const struct memory_key *key, uint64_t length, int access,
                       uint8_t **pointer, void **handle) {
   struct cuda *c = context->own;
   struct cuda_key k;
-  CUdeviceptr at;
   int rights = access & PERIGEE_WRITE ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
                                       : CU_MEM_ACCESS_FLAGS_PROT_READ;
-  if (!cuda_key_read(key, &k) || k.size < length)
+  if (!cuda_key_read(key, &k) || k.size - k.offset < length)
     return PERIGEE_PROTOCOL;
-  CUresult result = cuda_import(c, key->fds[0], k.size, rights, &at);
-  if (result != CUDA_SUCCESS)
+  struct adopted *m = calloc(1, sizeof *m);
+  if (!m)
+    return PERIGEE_NO_MEMORY;
+  CUresult result = cuda_import(c, &k, key->fds[0], rights, m);
+  if (result != CUDA_SUCCESS) {
+    free(m);
     return cuda_fails(c, cuda_import_status(result), "opening memory", result);
-  *pointer = (uint8_t *)(uintptr_t)at;
-  *handle = (void *)(uintptr_t)k.size;
+  }
+  if (!adopted_is_whole(c, m)) {
+    adopted_end(c, m);
+    return PERIGEE_PROTOCOL;
+  }
+  *pointer = (uint8_t *)(uintptr_t)(m->base + k.offset);
+  *handle = m;
   return PERIGEE_OK;
 }
 
 static void cuda_part(const struct memory_context *context, uint8_t *pointer,
                       uint64_t length, void *handle) {
-  (void)length;
-  const struct cuda *c = context->own;
-  if (cuda_enter(c) != CUDA_SUCCESS)
-    return;
-  cuda_unmap(c, (CUdeviceptr)(uintptr_t)pointer, (uintptr_t)handle);
-  cuda_leave(c);
+  (void)pointer, (void)length;
+  adopted_end(context->own, handle);
 }
 
 const struct memory_sharing cuda_sharing = {
@@ -151,4 +265,5 @@ const struct memory_sharing cuda_sharing = {
     .share = cuda_share,
     .adopt = cuda_adopt,
     .leave = cuda_part,
+    .held = cuda_held,
 };
