@@ -285,7 +285,7 @@ CUresult cuDeviceGetPCIBusId(char *id, int length, CUdevice d) {
     return INVALID_DEVICE;
   if (length < 13)
     return INVALID_VALUE;
-  snprintf(id, (size_t)length, "0000:%02x:00.0", 0x17 + fake_set.machines[d]);
+  snprintf(id, (size_t)length, "0000:%02X:00.0", 0x17 + fake_set.machines[d]);
   return CUDA_SUCCESS;
 }
 
