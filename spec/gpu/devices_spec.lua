@@ -127,6 +127,9 @@ describe("perigee.devices of kind gpu", function()
       sys:nic("b", "0000:50:00.0", "pci0000:50", 0)
       sys:nic("c", "0000:60:00.0", "pci0000:60")
       assert.equal("2 b a", (told("", "nics")))
+      -- A bridge that is shared says more than a node.
+      sys:nic("d", "0000:16:00.0", ROOT)
+      assert.equal("2 d a", (told("", "nics")))
     end)
 
   it("tells four of those that are equally near, each of them once", function()
@@ -237,11 +240,56 @@ describe("perigee.devices of kind gpu", function()
     child:expect "1 0 0"
   end)
 
+  -- Those of other versions of the header have other sizes.
+  it("fills a C program's list as far as it goes", function()
+    local child = with("devices=3", function(child, _, ffi_)
+      local C = require "perigee.native".C
+      local size = ffi_.sizeof "struct perigee_gpu"
+      local function at(from, offset) return ffi_.string(from + offset) end
+      for _, each in ipairs { size + 16, 96 } do
+        local bytes = ffi_.new("char[?]", 3 * each, ("x"):rep(3 * each))
+        local typed = ffi_.cast("struct perigee_gpu *", bytes)
+        child.say(C.perigee_gpus(nil, typed, each, 2), at(bytes, 0),
+                  at(bytes, each), bytes[2 * each] == ("x"):byte())
+        child.say(each < size or at(bytes, size) == "")
+      end
+      child.say(C.perigee_gpus(nil, nil, size, 0),
+                C.perigee_gpus(nil, nil, size, 1) == C.PERIGEE_INVALID,
+                C.perigee_gpus(nil, nil, 0, 0) == C.PERIGEE_INVALID)
+    end)
+    for _ = 1, 2 do
+      child:expect "3 Fake GPU Fake GPU true"
+      child:expect "true"
+    end
+    child:expect "3 true true"
+  end)
+
   it("changes nothing for kind rdma", function()
     sys:nic("mlx5_0", "0000:19:00.0", SWITCH, 1)
     local ports = assert(perigee.devices { sysfs = sys.root })
     assert.equal(1, #ports)
     assert.same(ports, perigee.devices { sysfs = sys.root, kind = "rdma" })
     assert.is_nil(ports[1].kind)
+  end)
+end)
+
+-- By the driver that PERIGEE_CUDA_LIBRARY names; "": the real one.
+describe("the GPUs of this machine", function()
+  after_each(cases.cleanup)
+
+  it("are told in full", function()
+    local child = process.start(function(child, perigee_)
+      local gpus = assert(perigee_.devices { kind = "gpu" })
+      child.say(#gpus)
+      for i, gpu in ipairs(gpus) do
+        child.say(gpu.index == i - 1 and gpu.name ~= "",
+          #gpu.uuid == 40 and gpu.memory > 2 ^ 28,
+          gpu.capability:match "^%d+%.%d$" ~= nil,
+          gpu.pci:match "^%x%x%x%x:%x%x:%x%x%.0$" ~= nil)
+      end
+    end)
+    local count = tonumber(child:read())
+    if count == 0 then return pending("there is no GPU") end
+    for _ = 1, count do child:expect "true true true true" end
   end)
 end)
