@@ -192,9 +192,7 @@ return {
   { name = "access", look = access,
     why = "A process opens the GPU's files itself" },
   { name = "devices", look = devices,
-    why = "A process has the GPUs that CUDA shows it (perigee.devices), and "
-      .. "copies between GPUs that reach each other pass through no host "
-      .. "memory" },
+    why = "A process has the GPUs that CUDA shows it, and no others" },
   { name = "NICs", look = peers,
     why = "A NIC that reaches a GPU's memory itself spares the way through the "
       .. "host's" },
