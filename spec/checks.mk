@@ -335,7 +335,7 @@ fuzz-planted: ## each fuzzer must find the bug planted for it
 # perigee.h is a manual: its comments are laid out by hand.
 C_FILES := $(wildcard native/*.[ch] native/*/*.[ch] native/*/*/*.[ch] \
              spec/native/*.[ch] spec/fuzz/*.[ch] spec/hostile/*.[ch] \
-             spec/support/*.[ch] bench/*.[ch] \
+             spec/support/*.[ch] spec/gpu/libcuda_fake*.[ch] bench/*.[ch] \
              bench/peers/*.[ch] spec/rdma/*.c)
 FORMATTED := $(filter-out native/perigee.h,$(C_FILES)) \
              $(wildcard bench/peers/*.cc)

@@ -284,7 +284,6 @@ int rdma_options_parse(const char *text, struct rdma_options *out, char *reason,
   return status;
 }
 
-#define SYSFS "/sys"
 enum { LISTED = 256 };
 
 /* ---- What the environment hides ------------------------------------------ */
@@ -330,10 +329,8 @@ static bool device_is_visible(const struct visible *visible,
   return !visible->hiding;
 }
 
-/* Lists all ports that the environment does not hide; the caller frees the
- * list. Returns their number, or a status with its sentence. */
-static int rdma_ports(const char *sysfs, struct perigee_device **list,
-                      char *reason, size_t size) {
+int rdma_ports(const char *sysfs, struct perigee_device **list, char *reason,
+               size_t size) {
   struct visible visible;
   *list = NULL;
   int status = visible_read(&visible, reason, size);
@@ -354,8 +351,7 @@ static int rdma_ports(const char *sysfs, struct perigee_device **list,
 
 /* ---- For programs -------------------------------------------------------- */
 
-/* Returns where an entry of the program's list is. */
-static void *entry_of(void *list, uint64_t each, int index) {
+void *devices_entry(void *list, uint64_t each, int index) {
   return (uint8_t *)list + each * (uint64_t)index;
 }
 
@@ -374,7 +370,7 @@ int perigee_devices(const char *sysfs, struct perigee_device *list,
   if (!sysfs)
     verbs_measure(all, kept);
   for (int i = 0; i < kept; i++)
-    version_give(entry_of(list, each, i), each, &all[i], sizeof all[i]);
+    version_give(devices_entry(list, each, i), each, &all[i], sizeof all[i]);
   free(all);
   return count;
 }
@@ -406,7 +402,7 @@ int perigee_device_gids(const char *sysfs, const char *name, uint32_t port,
     return 0;
   for (uint32_t index = 0; index < RDMA_GIDS; index++)
     if (sysfs_gid(sysfs, &device, index, &gid) && found++ < capacity)
-      gid_tell(&gid, entry_of(list, each, found - 1), each);
+      gid_tell(&gid, devices_entry(list, each, found - 1), each);
   return found;
 }
 
@@ -605,7 +601,7 @@ int rdma_choose_in(const char *sysfs, const struct rdma_options *options,
 
 int rdma_choose(const struct rdma_options *options, struct rdma_port *out,
                 int capacity, char *reason, size_t size) {
-  int chosen = rdma_choose_in("/sys", options, out, capacity, reason, size);
+  int chosen = rdma_choose_in(SYSFS, options, out, capacity, reason, size);
   for (int i = 0; i < chosen; i++)
     if (verbs_obstacle(out[i].device, reason, size))
       return PERIGEE_UNSUPPORTED;

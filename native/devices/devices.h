@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * devices.h - RDMA devices: libibverbs, the user's options, and which ports are
- * used.
+ * used; and which of them are near a GPU (devices_gpus.c).
  *
  * Nothing here knows of engines. Devices are described by sysfs, so that this
  * can be told where the library is missing, and tested where no device is.
@@ -146,6 +146,8 @@ int rdma_choose(const struct rdma_options *options, struct rdma_port *out,
 
 /* ---- For the files of this folder, and for tests ------------------------- */
 
+#define SYSFS "/sys"
+
 /* As rdma_choose, on another sysfs, without looking at the library. */
 int rdma_choose_in(const char *sysfs, const struct rdma_options *options,
                    struct rdma_port *out, int capacity, char *reason,
@@ -168,6 +170,23 @@ bool sysfs_port(const char *sysfs, const char *name, uint32_t port,
 /* False: the entry is empty or does not exist. */
 bool sysfs_gid(const char *sysfs, const struct perigee_device *port,
                uint32_t index, struct device_gid *gid);
+
+/* A folder's path without links; 4096 is PATH_MAX. */
+enum { SYSFS_PLACE = 4096 };
+/* Finds where a device of the PCI bus is, by its address ("0000:3b:00.0"): its
+ * bridges are folders on the way ("/sys/devices/pci0000:3a/0000:3a:00.0/..."),
+ * outermost first. False: it is not there, and out is "". */
+bool sysfs_pci_place(const char *sysfs, const char *address,
+                     char out[SYSFS_PLACE]);
+/* Returns the NUMA node of such a device, -1 if unknown. */
+int32_t sysfs_pci_numa(const char *sysfs, const char *address);
+
+/* Lists all ports that PERIGEE_NICS does not hide; the caller frees the list.
+ * Returns their number, or a status with its sentence. */
+int rdma_ports(const char *sysfs, struct perigee_device **list, char *reason,
+               size_t size);
+/* Returns where an entry of a program's list is. */
+void *devices_entry(void *list, uint64_t each, int index);
 
 /* Returns why this process cannot use the device that sysfs shows, as a
  * sentence in reason; NULL if it can. */

@@ -71,6 +71,30 @@ link_read(char *out, size_t size, const char *format, ...) {
   return out[0];
 }
 
+bool sysfs_pci_place(const char *sysfs, const char *address,
+                     char out[SYSFS_PLACE]) {
+  char path[PATH];
+  int length =
+      snprintf(path, sizeof path, "%s/bus/pci/devices/%s", sysfs, address);
+  out[0] = 0;
+  if (length >= (int)sizeof path || !*address || strchr(address, '/'))
+    return false;
+  return realpath(path, out);
+}
+
+static int32_t numa_read(const char *folder, const char *file) {
+  char line[LINE];
+  return line_read(line, sizeof line, "%s/%s", folder, file)
+             ? (int32_t)strtol(line, NULL, 10)
+             : -1;
+}
+
+int32_t sysfs_pci_numa(const char *sysfs, const char *address) {
+  char place[SYSFS_PLACE];
+  return sysfs_pci_place(sysfs, address, place) ? numa_read(place, "numa_node")
+                                                : -1;
+}
+
 static void text_lower(char *text) {
   for (; *text; text++)
     *text = (char)tolower((uint8_t)*text);
@@ -96,16 +120,13 @@ static bool name_is_pci(const char *name) {
 }
 
 static void device_read(const char *folder, struct perigee_device *out) {
-  char line[LINE];
   if (link_read(out->pci, sizeof out->pci, "%s/device", folder) &&
       !name_is_pci(out->pci))
     out->pci[0] = 0;
   if (!link_read(out->driver, sizeof out->driver, "%s/device/driver", folder))
     line_read(out->driver, sizeof out->driver, "%s/node_desc", folder);
   line_read(out->firmware, sizeof out->firmware, "%s/fw_ver", folder);
-  out->numa = -1;
-  if (line_read(line, sizeof line, "%s/device/numa_node", folder))
-    out->numa = (int32_t)strtol(line, NULL, 10);
+  out->numa = numa_read(folder, "device/numa_node");
 }
 
 static int sysfs_best_gid(const char *sysfs, const struct perigee_device *port);

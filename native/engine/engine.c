@@ -452,6 +452,7 @@ static const struct {
     SIZE_OF(perigee_decoder),       SIZE_OF(perigee_failure),
     SIZE_OF(perigee_entry),         SIZE_OF(perigee_entry_service),
     SIZE_OF(perigee_agent_options), SIZE_OF(perigee_method),
+    SIZE_OF(perigee_gpu),
 };
 
 int perigee_abi(void) {

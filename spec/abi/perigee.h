@@ -35,8 +35,8 @@
  * header it was built with, and with an older one:
  *  - No function changes its meaning; what has to change gets a new name.
  *  - perigee_options, perigee_session_info, perigee_shares, perigee_failure,
- *    perigee_method, perigee_agent_options, perigee_device and perigee_gid grow
- *    at their end. The program says how many bytes its structure has. Nothing is
+ *    perigee_method, perigee_agent_options, perigee_device, perigee_gid and
+ *    perigee_gpu grow at their end. The program says how many bytes its structure has. Nothing is
  *    written beyond that; fields that one side does not have are zero, and
  *    options that the program does not have are at their defaults.
  *    perigee_counters and perigee_entry grow, too, and have their own size.
@@ -1568,6 +1568,40 @@ PERIGEE_API int perigee_devices(const char *sysfs, struct perigee_device *list,
 PERIGEE_API int perigee_device_gids(const char *sysfs, const char *name,
                                     uint32_t port, struct perigee_gid *list,
                                     uint64_t each, int capacity);
+
+/* ---- GPUs -------------------------------------------------------------- */
+
+/* One device that CUDA shows this process. Texts end in NUL, "" where unknown. */
+struct perigee_gpu {
+  char name[96];            /* "NVIDIA H100 80GB HBM3" */
+  char uuid[48];            /* "GPU-8f2b0c1d-...", by which CUDA_VISIBLE_DEVICES
+                               can name it */
+  char pci[24];             /* "0000:3b:00.0" */
+  char nics[4][64];         /* the RDMA devices that are nearest to it, by name;
+                               "" behind the last */
+  uint32_t index;           /* 3: its memory is of kind "cuda:3" */
+  uint32_t major, minor;    /* its compute capability, 9 and 0 of 9.0; 0: unknown */
+  int32_t numa;             /* node, -1: unknown */
+  uint64_t memory;          /* bytes, all of them; 0: unknown */
+  uint64_t reaches;         /* bit N: it can access memory of the device with
+                               index N by itself (N below 64, never its own) */
+};
+
+/* Fills at most capacity entries, one for each GPU, by index. each:
+ * sizeof(struct perigee_gpu). sysfs: NULL, or the path of a /sys, which tells the
+ * NUMA nodes, the NICs, and how near these are: those are nearest that share most
+ * of their way on the PCI bus with the GPU, and among equals those of its NUMA
+ * node; the first four by name. PERIGEE_NICS hides NICs, as of perigee_devices.
+ *
+ * Returns how many there are; 0 without CUDA's driver, and without a GPU that the
+ * driver shows: perigee_detail(NULL) then has the reason. UNSUPPORTED: there is a
+ * driver, and it does not work. SYSTEM: the driver has failed since.
+ *
+ * The first call in a process opens and initializes the driver, which may take
+ * seconds; a child process that is forked afterwards cannot use CUDA. No context
+ * is made, so no memory of a GPU is taken. */
+PERIGEE_API int perigee_gpus(const char *sysfs, struct perigee_gpu *list,
+                             uint64_t each, int capacity);
 
 /* ---- For the specs: sizes as C sees them ------------------------------- */
 PERIGEE_API uint64_t perigee_sizeof(const char *structure);

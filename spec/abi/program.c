@@ -94,6 +94,11 @@ static int program_looks(struct perigee_engine *engine, uint32_t id) {
   HOLDS(c->size >= 16 && c->calls == 1);
   struct perigee_device devices[2];
   HOLDS(perigee_devices("/nowhere", devices, sizeof *devices, 2) == 0);
+  GUARDED(perigee_gpu) gpu;
+  GUARD(gpu);
+  HOLDS(perigee_gpus("/nowhere", &gpu.it, sizeof gpu.it, 1) !=
+        PERIGEE_INVALID);
+  HOLDS(KEPT(gpu));
   return 0;
 }
 

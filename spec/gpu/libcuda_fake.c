@@ -2,9 +2,10 @@
  *
  * libcuda_fake.c - a library with the names of CUDA's driver, for machines
  * without a GPU (PERIGEE_CUDA_LIBRARY). It shows two devices. Their memory is
- * in memfds whose pages the CPU must not touch; streams are threads, which copy
- * late and in order. What real CUDA leaves undefined ends the process with a
- * sentence.
+ * in memfds whose pages the CPU must not touch, and which several processes can
+ * map; streams are threads, which copy late and in order. What real CUDA leaves
+ * undefined ends the process with a sentence. This file has settings, counters
+ * and devices; memory, sharing and streams have a file each.
  *
  * It cannot tell whether our declarations are those of the real driver: make
  * check-cuda-headers does that, and `./check gpu` of a bundle on a real one.
@@ -17,10 +18,15 @@
  *   fail=NAME@N:E   call number N of a function, from 1, returns error E (2).
  *                   NAME is that of the base; stream@N:E: operation number N of
  *                   any stream breaks the device: all later calls return E
- *   visible=A,B     shows the devices A and B, as CUDA_VISIBLE_DEVICES does
+ *   visible=A,B     shows the devices A and B, as CUDA_VISIBLE_DEVICES does. A
+ *                   device has the same UUID in all processes
  *   peers=0         no device reaches another one's memory
  *   no=NAME         the driver has no such function
  *   without=N       devices have attribute N not
+ *
+ * Specs can make managed memory by cuMemAllocManaged, and addresses without
+ * memory by cuMemAddressReserve. fake_cuda_set() takes a word of FAKE_CUDA while
+ * the program runs; fake_cuda_count() tells how often a function was called.
  */
 #include <errno.h>
 #include <stdarg.h>
@@ -138,8 +144,8 @@ void fake_counter_add(struct fake_counter *c, uint64_t n) {
     ;
 }
 
-/* How often this process has called the function of that base name; "entries":
- * of its batches. */
+/* How often this process has called the function of that base name. "entries"
+ * are those of its batches. */
 EXPORT uint64_t fake_cuda_count(const char *name);
 EXPORT uint64_t fake_cuda_count(const char *name) {
   uint64_t count = 0;
@@ -285,7 +291,7 @@ CUresult cuDeviceGetPCIBusId(char *id, int length, CUdevice d) {
     return INVALID_DEVICE;
   if (length < 13)
     return INVALID_VALUE;
-  snprintf(id, (size_t)length, "0000:%02x:00.0", 0x17 + fake_set.machines[d]);
+  snprintf(id, (size_t)length, "0000:%02X:00.0", 0x17 + fake_set.machines[d]);
   return CUDA_SUCCESS;
 }
 

@@ -151,6 +151,8 @@ struct span {
 /* Takes it for a device; returns where streams find it. */
 uint8_t *fake_span_take(struct span span, CUdevice device, int access);
 void fake_span_give(struct span span);
+/* Is called before the stream uses it: host memory may have gone. */
+void fake_span_look(struct span span);
 
 /* Memory of cuMemCreate: its handles, and the places where it is mapped. */
 struct made {
@@ -170,6 +172,7 @@ CUmemGenericAllocationHandle fake_made_new(int fd, uint64_t size, int device,
 struct card {
   char magic[16];
   uint64_t size;
+  int64_t process; /* that made it */
   uint32_t legacy, types;
   CUuuid uuid;
   uint8_t id[16];
@@ -177,7 +180,7 @@ struct card {
 /* Makes a file of that size; fills in the card. Returns its descriptor. */
 int fake_file_new(uint64_t size, CUdevice device, bool legacy, int types,
                   struct card *card);
-/* Has another process opened it by a handle? If not, none can from now on. */
-bool fake_file_is_open(int fd);
+/* From now on no process can open it by a handle; nor may one have it open. */
+void fake_file_retire(int fd);
 
 #endif

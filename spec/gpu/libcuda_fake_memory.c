@@ -135,7 +135,8 @@ static struct range *range_behind(const struct range *r) {
              : NULL;
 }
 
-/* Calls f for each range of the span, which lies in memory as a whole. */
+/* Adds to `busy` of each range of the span, which must lie in memory as a whole.
+ * Returns the first one. */
 static struct range *span_walk(struct span span, CUdevice device, int access,
                                int busy) {
   struct range *first = fake_range_of(span.at), *r = first;
@@ -143,12 +144,14 @@ static struct range *span_walk(struct span span, CUdevice device, int access,
     fake_fatal("a stream is given %llu bytes at %#llx, which is neither memory "
                "of a device nor pinned",
                (unsigned long long)span.bytes, span.at);
-  for (CUdeviceptr end = span.at + span.bytes;;) {
+  for (uint64_t before = span.at - address_of(r->base), done = 0;;) {
     if (busy > 0)
       span_check(r, device, access);
     r->busy += busy;
-    if (end <= address_of(r->base) + r->size)
+    done += r->size - before;
+    if (done >= span.bytes)
       return first;
+    before = 0;
     struct range *next = range_behind(r);
     if (!next)
       fake_fatal("%llu bytes at %#llx go beyond an allocation of %llu",
@@ -168,6 +171,23 @@ uint8_t *fake_span_take(struct span span, CUdevice device, int access) {
 void fake_span_give(struct span span) {
   if (span.at)
     span_walk(span, 0, 0, -1);
+}
+
+/* Are all the pages mapped? */
+static bool host_is_mapped(CUdeviceptr at, uint64_t size) {
+  unsigned char seen[1024];
+  uint64_t most = sizeof seen * PAGE;
+  CUdeviceptr end = at + size;
+  for (at &= ~(CUdeviceptr)(PAGE - 1); at < end; at += most)
+    if (mincore(pointer_of(at), end - at < most ? end - at : most, seen) != 0)
+      return false;
+  return true;
+}
+
+void fake_span_look(struct span span) {
+  const struct range *r = span.at ? fake_range_of(span.at) : NULL;
+  if (r && r->kind == REGISTERED && !host_is_mapped(span.at, span.bytes))
+    fake_fatal("a stream copies registered memory that was unmapped");
 }
 
 /* ---- Allocations ----------------------------------------------------------
@@ -220,8 +240,8 @@ CUresult cuMemFree(CUdeviceptr pointer) {
   if (!r || (r->kind != ALLOCATED && r->kind != MANAGED) ||
       address_of(r->base) != pointer)
     fake_fatal("cuMemFree of what cuMemAlloc did not give");
-  if (r->kind == ALLOCATED && fake_file_is_open(r->fd))
-    fake_fatal("cuMemFree of memory that another process has open");
+  if (r->kind == ALLOCATED)
+    fake_file_retire(r->fd);
   fake_range_close(r, "cuMemFree");
   pthread_mutex_unlock(&fake_lock);
   return CUDA_SUCCESS;
@@ -286,21 +306,11 @@ CUresult cuMemHostGetDevicePointer(CUdeviceptr *device, void *pointer,
   return is && flags == 0 ? CUDA_SUCCESS : INVALID_VALUE;
 }
 
-/* Are all of its pages mapped? */
-static bool host_is_mapped(const uint8_t *base, uint64_t size) {
-  unsigned char seen;
-  uintptr_t at = (uintptr_t)base & ~(uintptr_t)(PAGE - 1);
-  for (; at < (uintptr_t)base + size; at += PAGE)
-    if (mincore((void *)at, PAGE, &seen) != 0)
-      return false;
-  return true;
-}
-
 CUresult cuMemHostRegister(void *pointer, size_t bytes, unsigned flags) {
   fake_current("cuMemHostRegister");
   BEGIN("cuMemHostRegister");
   if (!pointer || bytes == 0 || bytes > UINTPTR_MAX - (uintptr_t)pointer ||
-      flags & ~15u || !host_is_mapped(pointer, bytes))
+      flags & ~15u || !host_is_mapped(address_of(pointer), bytes))
     return INVALID_VALUE;
   pthread_mutex_lock(&fake_lock);
   struct span span = {address_of(pointer), bytes};
@@ -323,7 +333,7 @@ CUresult cuMemHostUnregister(void *pointer) {
   pthread_mutex_lock(&fake_lock);
   struct range *r = fake_range_of(address_of(pointer));
   bool is = r && r->kind == REGISTERED && r->base == pointer;
-  if (is && !host_is_mapped(r->base, r->size))
+  if (is && !host_is_mapped(address_of(pointer), r->size))
     fake_fatal("cuMemHostUnregister of memory that was unmapped before");
   if (is)
     range_end(r, "cuMemHostUnregister");

@@ -8,9 +8,10 @@
  * card, says how large it is and of which device. Whatever a program gives here
  * may come from anybody: all of it is checked, and refused with an error.
  *
- * A process that has opened a handle holds a read lock of the file, until it
- * closes the handle or ends. The owner takes a write lock before it frees the
- * memory, so the kernel tells whether somebody has it open.
+ * A process that has opened a handle holds a read lock of one byte of the file,
+ * whose place is the process's number, until it closes the handle or ends. The
+ * owner takes a write lock of all bytes before it frees the memory, so the kernel
+ * tells whether somebody has it open.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -21,6 +22,7 @@
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "libcuda_fake.h"
@@ -39,6 +41,7 @@ int fake_file_new(uint64_t size, CUdevice device, bool legacy, int types,
   *card = (struct card){.size = size,
                         .legacy = legacy,
                         .types = (uint32_t)types,
+                        .process = getpid(),
                         .uuid = fake_uuid(device)};
   memcpy(card->magic, card_magic, sizeof card_magic);
   int fd = memfd_create(NAME, MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -73,13 +76,40 @@ static bool card_read(int fd, bool legacy, struct card *card) {
          card->legacy == legacy && file_maps(fd, size);
 }
 
-static bool file_lock(int fd, short type) {
-  struct flock all = {.l_type = type, .l_whence = SEEK_SET};
-  return fcntl(fd, F_OFD_SETLK, &all) == 0;
+/* No bytes: all of them. */
+static bool file_lock(int fd, short type, off_t at, off_t bytes) {
+  struct flock lock = {
+      .l_type = type, .l_whence = SEEK_SET, .l_start = at, .l_len = bytes};
+  return fcntl(fd, F_OFD_SETLK, &lock) == 0;
 }
 
-bool fake_file_is_open(int fd) {
-  return !file_lock(fd, F_WRLCK);
+/* Has the process ended, or does it end? In the kernel's list of states the
+ * sixth number behind the name has the bit PF_EXITING then. */
+static bool process_ends(int process) {
+  char path[64], line[1024] = "", state = 'X';
+  unsigned long flags = 0;
+  snprintf(path, sizeof path, "/proc/%d/stat", process);
+  FILE *file = fopen(path, "re");
+  const char *name_end =
+      file && fgets(line, sizeof line, file) ? strrchr(line, ')') : NULL;
+  if (file)
+    fclose(file);
+  return !name_end ||
+         sscanf(name_end, ") %c %*d %*d %*d %*d %*d %lu", &state, &flags) < 2 ||
+         state == 'Z' || state == 'X' || flags & 4;
+}
+
+/* A process that ends closes its files one after the other, so somebody may know
+ * of its end before this file is closed. */
+void fake_file_retire(int fd) {
+  for (int tries = 0; !file_lock(fd, F_WRLCK, 0, 0); tries++) {
+    struct flock other = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    bool held = fcntl(fd, F_OFD_GETLK, &other) == 0 && other.l_type != F_UNLCK;
+    if (held && (tries == 10000 || !process_ends((int)other.l_start)))
+      fake_fatal("cuMemFree of memory that another process has open, %d",
+                 (int)other.l_start);
+    nanosleep(&(struct timespec){0, 1000000}, NULL);
+  }
 }
 
 /* ---- Descriptors ----------------------------------------------------------
@@ -176,8 +206,10 @@ static int ticket_open(const struct ticket *t, struct card *card) {
   int fd = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0)
     return -1;
-  if (card_read(fd, true, card) && memcmp(card->id, t->id, sizeof t->id) == 0 &&
-      file_lock(fd, F_RDLCK))
+  /* A thread's number is good for /proc, too. */
+  if (card_read(fd, true, card) && card->process == t->process &&
+      memcmp(card->id, t->id, sizeof t->id) == 0 &&
+      file_lock(fd, F_RDLCK, getpid(), 1))
     return fd;
   close(fd);
   return -1;
@@ -254,8 +286,11 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr pointer) {
   if (!r || r->kind != OPENED || (uintptr_t)r->base != pointer ||
       r->opened_for != c->device)
     fake_fatal("cuIpcCloseMemHandle of what this context has not open");
-  if (--r->opens == 0)
+  if (--r->opens == 0) {
+    /* A forked child may have the descriptor, too. */
+    file_lock(r->fd, F_UNLCK, 0, 0);
     fake_range_close(r, "cuIpcCloseMemHandle");
+  }
   pthread_mutex_unlock(&fake_lock);
   return CUDA_SUCCESS;
 }

@@ -13,14 +13,14 @@
 /* ---- Streams --------------------------------------------------------------
  * */
 
-/* Rows of bytes that are copied; or set, without a `from`; or a word. */
+/* Rows of bytes that are copied; or set to a value; or a word. */
 struct work {
   struct work *next;
   uint8_t *to;
   const uint8_t *from;
   uint64_t width, height, to_pitch, from_pitch, word;
   uint8_t value;
-  bool is_word;
+  bool is_set, is_word;
   bool is_early;        /* the source is read before the call returns */
   bool is_quick;        /* it takes no time, as one of a batch */
   void *early;          /* the bytes of such a source */
@@ -39,16 +39,20 @@ struct CUstream_st {
 };
 static CUstream streams;
 
-/* Somebody who takes a function for one with other arguments gives anything. */
-static CUstream stream_is(CUstream s, const char *what) {
+static bool is_stream(const void *s) {
   pthread_mutex_lock(&fake_lock);
   CUstream known = streams;
   while (known && known != s)
     known = known->next;
   pthread_mutex_unlock(&fake_lock);
-  if (!known)
-    fake_fatal("%s of a stream that there is not", what);
   return known;
+}
+
+/* A function that is taken for one with other arguments is given anything. */
+static CUstream stream_is(CUstream s, const char *what) {
+  if (!is_stream(s))
+    fake_fatal("%s of a stream that there is not", what);
+  return s;
 }
 
 static void stream_list(CUstream s) {
@@ -69,7 +73,7 @@ static void stream_unlist(CUstream s) {
 
 static void work_do(const struct work *w) {
   for (uint64_t i = 0; i < w->height && !w->is_word; i++)
-    if (w->from)
+    if (!w->is_set)
       memcpy(w->to + i * w->to_pitch, w->from + i * w->from_pitch, w->width);
     else
       memset(w->to + i * w->to_pitch, w->value, w->width);
@@ -78,12 +82,14 @@ static void work_do(const struct work *w) {
                           memory_order_release);
 }
 
-static bool work_breaks(void) {
+static bool work_breaks(const struct work *w) {
   pthread_mutex_lock(&fake_lock);
   if (strcmp(fake_set.fail, "stream") == 0 && fake_set.fail_at > 0 &&
       --fake_set.fail_at == 0)
     fake_broken = fake_set.fail_with;
   bool is = fake_broken != CUDA_SUCCESS;
+  fake_span_look(w->spans[0]);
+  fake_span_look(w->spans[1]);
   pthread_mutex_unlock(&fake_lock);
   return is;
 }
@@ -114,7 +120,7 @@ static void *stream_run(void *given) {
     pthread_mutex_unlock(&s->lock);
     if (!w->is_word && !w->is_quick)
       nanosleep(&pause, NULL);
-    if (!work_breaks())
+    if (!work_breaks(w))
       work_do(w);
     work_end(w);
     pthread_mutex_lock(&s->lock);
@@ -194,7 +200,7 @@ static uint64_t work_span(uint64_t width, uint64_t height, uint64_t pitch) {
 static void work_place(struct work *w, CUdeviceptr to, CUdeviceptr from) {
   w->spans[0] = (struct span){to, work_span(w->width, w->height, w->to_pitch)};
   w->to = fake_span_take(w->spans[0], w->devices[0], WRITES);
-  if (from == 0)
+  if (w->is_set || w->is_word)
     return;
   w->spans[1] =
       (struct span){from, work_span(w->width, w->height, w->from_pitch)};
@@ -219,7 +225,7 @@ static struct work *work_new(const struct work *of, CUdeviceptr to,
   pthread_mutex_lock(&fake_lock);
   work_place(w, to, from);
   pthread_mutex_unlock(&fake_lock);
-  if (w->is_early)
+  if (w->is_early && w->from)
     work_read_early(w);
   return w;
 }
@@ -294,7 +300,10 @@ CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t bytes,
                          CUstream s) {
   BEGIN("cuMemsetD8Async");
   return work_give(
-      s, (struct work){.width = bytes, .height = 1, .value = value}, to, 0);
+      s,
+      (struct work){
+          .width = bytes, .height = 1, .value = value, .is_set = true},
+      to, 0);
 }
 
 CUresult cuStreamWriteValue64(CUstream s, CUdeviceptr at, uint64_t value,
@@ -408,6 +417,8 @@ CUresult cuMemcpyBatchAsync(CUdeviceptr *to, CUdeviceptr *from, size_t *bytes,
                             size_t *failed, CUstream s) {
   struct batch b = {to,         from,   bytes,          count,
                     attributes, firsts, attribute_count};
+  if (is_stream(failed))
+    fake_fatal("cuMemcpyBatchAsync with the arguments of the newer one");
   if (!failed)
     return INVALID_VALUE;
   *failed = SIZE_MAX;

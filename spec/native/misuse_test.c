@@ -56,6 +56,9 @@ static void names_and_lists_are_there(void **state) {
   assert_int_equal(
       perigee_devices(NULL, NULL, sizeof(struct perigee_device), 1),
       PERIGEE_INVALID);
+  assert_int_equal(perigee_gpus(NULL, NULL, sizeof(struct perigee_gpu), 1),
+                   PERIGEE_INVALID);
+  assert_int_equal(perigee_gpus(NULL, NULL, 0, 0), PERIGEE_INVALID);
   assert_int_equal(
       perigee_device_gids(NULL, NULL, 1, NULL, sizeof(struct perigee_gid), 0),
       PERIGEE_INVALID);

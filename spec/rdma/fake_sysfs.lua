@@ -1,24 +1,33 @@
 -- SPDX-License-Identifier: Apache-2.0
--- A made-up /sys with RDMA devices, in a folder that remove() deletes.
+-- A made-up /sys with RDMA devices, and devices of the PCI bus, in a folder
+-- that remove() deletes.
 local ffi = require "ffi"
 
 pcall(ffi.cdef, [[
   char *spec_mkdtemp(char *) __asm__("mkdtemp");
   int spec_make_folder(const char *, unsigned) __asm__("mkdir");
 ]])
+pcall(ffi.cdef, [[
+  int spec_make_link(const char *, const char *) __asm__("symlink");
+]])
 
 local Tree = {}
 Tree.__index = Tree
 
--- Writes one line to a file, and creates the folders above it.
-function Tree:put(path, line)
-  path = self.root .. "/class/infiniband/" .. path
+-- Creates the folders above a path, which it returns below the root.
+local function place(tree, path)
+  path = tree.root .. path
   for slash in path:gmatch("()/") do
-    if slash > #self.root then
+    if slash > #tree.root then
       ffi.C.spec_make_folder(path:sub(1, slash - 1), 448)
     end
   end
-  local file = assert(io.open(path, "w"))
+  return path
+end
+
+-- Writes one line to a file of an RDMA device.
+function Tree:put(path, line)
+  local file = assert(io.open(place(self, "/class/infiniband/" .. path), "w"))
   file:write(tostring(line), "\n")
   file:close()
 end
@@ -38,6 +47,25 @@ function Tree:gid(name, port, index, gid, kind)
   self:put(folder .. "gids/" .. index, gid)
   self:put(folder .. "gid_attrs/types/" .. index, kind)
   self:put(folder .. "gid_attrs/ndevs/" .. index, "eth7")
+end
+
+-- A device of the PCI bus, below these bridges ("pci0000:15/0000:15:01.0").
+function Tree:pci(address, bridges, numa)
+  local way = ("/devices/%s/%s"):format(bridges, address)
+  local file = assert(io.open(place(self, way .. "/numa_node"), "w"))
+  file:write(numa or -1, "\n")
+  file:close()
+  assert(ffi.C.spec_make_link("../../.." .. way,
+    place(self, "/bus/pci/devices/" .. address)) == 0)
+end
+
+-- A port of an RDMA device of the PCI bus.
+function Tree:nic(name, address, bridges, numa)
+  self:port(name, 1)
+  self:pci(address, bridges, numa)
+  assert(ffi.C.spec_make_link(
+    ("../../../devices/%s/%s"):format(bridges, address),
+    place(self, "/class/infiniband/" .. name .. "/device")) == 0)
 end
 
 function Tree:count(name, port, counter, value)

@@ -66,6 +66,7 @@ return function(fields)
     end,
     can_pull = function() return true end,
     try = function() return true end,
+    gpus = function() return {}, "CUDA's driver cannot be loaded" end,
   }
   for name, value in pairs(fields or {}) do given[name] = value end
   fake.machine = Machine.new(given)

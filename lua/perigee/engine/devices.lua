@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- The RDMA devices of this machine, one entry for each port, as
--- `perigee.devices` lists them. Texts are "" where nothing is known.
+-- `perigee.devices` lists them (for GPUs see `Gpu`). Texts are "" where nothing
+-- is known.
 --
 -- * `name`: "mlx5_0"; `port`: from 1
 -- * `state`: "active", "down", "init", "armed"
@@ -21,6 +22,7 @@
 -- @classmod Device
 local check = require "perigee.runtime.check"
 local errors = require "perigee.runtime.errors"
+local gpus = require "perigee.engine.gpus"
 local native = require "perigee.native"
 
 local ffi = require "ffi"
@@ -39,7 +41,12 @@ local NUMBERS = { "port", "lid", "mtu", "max_mtu", "gid", "numa", "rate" }
 local STATES = { active = true, down = true, init = true, armed = true }
 local LINKS = { ethernet = true, infiniband = true }
 
+local function kind(value)
+  if value ~= "rdma" and value ~= "gpu" then return '"rdma" or "gpu"' end
+end
+
 local schema = {
+  kind = kind,
   name = check.string,
   port = check.count,
   sysfs = check.string,
@@ -52,6 +59,8 @@ local schema = {
     if not LINKS[value] then return '"ethernet" or "infiniband"' end
   end,
 }
+
+local gpu_schema = { kind = kind, sysfs = check.string }
 
 -- Returns all entries of a list and their number, and asks again with more room
 -- if they did not fit; or nil and a status.
@@ -104,25 +113,40 @@ function M.ports(sysfs)
   return ports
 end
 
---- Lists the ports of RDMA devices, except those that PERIGEE_NICS hides. All
--- options but the last are filters.
+--- Lists the ports of RDMA devices, except those that PERIGEE_NICS hides; or,
+-- of kind "gpu", the GPUs that CUDA shows this process.
+--
+-- `name`, `port`, `state` and `link` choose among RDMA ports. A list of GPUs
+-- takes `kind` and `sysfs` alone. It opens and initializes CUDA's driver, which
+-- may take seconds at the first time in a process. Children that are forked
+-- afterwards cannot use CUDA.
 -- @function perigee.devices
 -- @tparam[opt] table options
+-- @tparam[opt] string options.kind "rdma" (default) or "gpu"
 -- @tparam[opt] string options.name of a device
 -- @tparam[opt] number options.port
 -- @tparam[opt] string options.state "active", "down", "init" or "armed"
 -- @tparam[opt] string options.link "ethernet" or "infiniband"
 -- @tparam[opt] string options.sysfs the path of another /sys ("/host/sys" in a
---   container); no device is opened then, and MTUs stay 0
--- @treturn table a list of `Device`, sorted by name and port, {} where there is
---   none; or nil and an error
--- @errors `no_memory`; a malformed PERIGEE_NICS is misuse
+--   container); no RDMA device is opened then, and MTUs stay 0
+-- @treturn table a list of `Device`, sorted by name and port, or of `Gpu`, by
+--   index; {} where there is none; or nil and an error
+-- @treturn[opt] string of kind "gpu", where there is none: why
+-- @errors `no_memory`; `unsupported` (CUDA's driver does not work, and says
+--   why); a malformed PERIGEE_NICS is misuse
 -- @waits no
 -- @usage
 -- for _, port in ipairs(assert(perigee.devices { state = "active" })) do
 --   print(port.name, port.port, port.rate)
 -- end
+-- for _, gpu in ipairs(assert(perigee.devices { kind = "gpu" })) do
+--   print(gpu.device, gpu.name, gpu.memory, gpu.nics[1], gpu.reaches[1])
+-- end
 function M.list(options)
+  if type(options) == "table" and options.kind == "gpu" then
+    check.options(options, gpu_schema, "perigee.devices of GPUs", 2)
+    return gpus.list(options.sysfs)
+  end
   options = check.options(options, schema, "perigee.devices", 2)
   local ports, err = M.ports(options.sysfs)
   if not ports then return nil, err end

@@ -32,7 +32,7 @@ static const struct wanted {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct cuda_driver opened;
 static char trouble[CUDA_REASON];
-static enum { NOT_TRIED, WORKS, WORKS_NOT } state;
+static enum driver_state { NOT_TRIED, WORKS, WORKS_NOT, MISSING } state;
 
 typedef CUresult (*ask_v2)(const char *, void **, int, uint64_t, int *);
 typedef CUresult (*ask_v1)(const char *, void **, int, uint64_t);
@@ -71,19 +71,20 @@ static bool library_resolve(void *library) {
   return true;
 }
 
-static bool library_open(void) {
+static enum driver_state library_open(void) {
   void *library = dlopen(library_name(), RTLD_NOW | RTLD_LOCAL);
   if (!library) {
     snprintf(trouble, sizeof trouble, "CUDA's driver cannot be loaded: %s",
              dlerror());
-    return false;
+    return MISSING;
   }
   if (!library_resolve(library))
-    return false;
+    return WORKS_NOT;
   CUresult result = opened.cuInit(0);
-  if (result != CUDA_SUCCESS)
-    cuda_explain(&opened, "CUDA cannot be initialized", result, trouble);
-  return result == CUDA_SUCCESS;
+  if (result == CUDA_SUCCESS)
+    return WORKS;
+  cuda_explain(&opened, "CUDA cannot be initialized", result, trouble);
+  return result == CUDA_ERROR_NO_DEVICE ? MISSING : WORKS_NOT;
 }
 
 /* Devices' files: of Linux, of its subsystem on Windows, of boards with
@@ -99,12 +100,19 @@ bool cuda_driver_could(void) {
 const struct cuda_driver *cuda_driver(char reason[CUDA_REASON]) {
   pthread_mutex_lock(&lock);
   if (state == NOT_TRIED)
-    state = library_open() ? WORKS : WORKS_NOT;
+    state = library_open();
   bool works = state == WORKS;
   if (!works)
     memcpy(reason, trouble, CUDA_REASON);
   pthread_mutex_unlock(&lock);
   return works ? &opened : NULL;
+}
+
+bool cuda_driver_is_missing(void) {
+  pthread_mutex_lock(&lock);
+  bool missing = state == MISSING;
+  pthread_mutex_unlock(&lock);
+  return missing;
 }
 
 const struct cuda_driver *cuda_driver_there(void) {

@@ -254,7 +254,10 @@ enum { CUDA_REASON = 200 };
  * first call; NULL and a reason: there is none, or it does not work. Safe in
  * any thread. */
 const struct cuda_driver *cuda_driver(char reason[CUDA_REASON]);
-/* The same if the process has opened the library by now, whoever did; else
+/* After cuda_driver has failed: is there no driver, or none of its devices that
+ * this process may see? False: there is a driver, and it does not work. */
+bool cuda_driver_is_missing(void);
+/* As cuda_driver if the process has opened the library by now, whoever did; else
  * NULL: no pointer is of its memory then. */
 const struct cuda_driver *cuda_driver_there(void);
 /* Might there be a driver? Opens nothing. */

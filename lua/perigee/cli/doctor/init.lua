@@ -1,7 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- `perigee doctor`: what usually goes wrong on a machine, and what to do about
 -- each. It changes nothing, needs no root, and takes milliseconds; a registry
--- that is a server is asked, for two seconds at most.
+-- that is a server is asked, for two seconds at most, and CUDA's driver, if
+-- there is one, is started.
 local Machine = require "perigee.cli.doctor.machine"
 local address = require "perigee.cli.doctor.address"
 local json = require "perigee.cli.doctor.json"

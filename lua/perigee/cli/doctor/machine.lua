@@ -195,7 +195,7 @@ function Machine:library(name)
   return nil, tostring(library)
 end
 
---- Returns "12.4" of libcuda.so.1, as library() gives it.
+--- Returns "12.4" of CUDA's driver, as library() gives it.
 function Machine:cuda_version(library)
   local number = ffi.new "int[1]"
   if library.perigee_cli_cuda(number) ~= 0 then return nil end
@@ -260,13 +260,21 @@ function Machine:ask_registry(address, scope, seconds)
   return nil, why, kind
 end
 
---- Returns what perigee.devices does; nil and why if that fails.
-function Machine:ports()
-  local devices, why = self:module "perigee.engine.devices"
+-- What perigee.devices does, of a kind; nil and why if that fails.
+local function devices_of(machine, kind)
+  local devices, why = machine:module "perigee.engine.devices"
   if not devices then return nil, why end
-  local sysfs = self.root ~= "" and self.root .. "/sys" or nil
-  local ports, err = devices.list { sysfs = sysfs }
-  return ports, err and err.message
+  local sysfs = machine.root ~= "" and machine.root .. "/sys" or nil
+  local fine, list, err = pcall(devices.list, { kind = kind, sysfs = sysfs })
+  if not fine then return nil, tostring(list) end
+  return list, type(err) == "table" and err.message or err
 end
+
+--- Returns the RDMA ports; nil and why if that fails.
+function Machine:ports() return devices_of(self, "rdma") end
+
+--- Returns the GPUs that CUDA shows this process, and where there is none, why;
+-- nil and why if that fails. CUDA's driver is initialized.
+function Machine:gpus() return devices_of(self, "gpu") end
 
 return Machine

@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- GPUs and their driver, as moves of GPU memory need them.
+local units = require "perigee.runtime.units"
 local verdict = require "perigee.cli.doctor.verdict"
 
 local ok, note, warning = verdict.ok, verdict.note, verdict.warning
@@ -54,23 +55,44 @@ local function let_in(machine)
   return "install the driver's library", "sudo apt-get install libcuda1"
 end
 
--- Asking for CUDA's version needs no initialization, so it wakes no GPU.
+-- The name of CUDA's driver library that the environment gives, or nil.
+local function named(machine)
+  local name = machine:getenv "PERIGEE_CUDA_LIBRARY"
+  return name ~= "" and name or nil
+end
+
+-- Returns whether a process may expect CUDA here.
+local function expected(machine)
+  return version(machine) ~= nil or named(machine) ~= nil
+end
+
 local function library(machine)
-  local found, why = machine:library "libcuda.so.1"
+  local name = named(machine) or "libcuda.so.1"
+  local found, why = machine:library(name)
   if found then
     local cuda = machine:cuda_version(found)
-    return ok("libcuda.so.1" .. (cuda and ", CUDA " .. cuda or ""))
+    return ok(name .. (cuda and ", CUDA " .. cuda or ""))
+  end
+  if named(machine) then
+    return warning(("PERIGEE_CUDA_LIBRARY: %s cannot be loaded: %s"):format(
+      name, why), "correct it, or do without", "unset PERIGEE_CUDA_LIBRARY")
   end
   if not version(machine) then return ok(NOTHING) end
   return warning("libcuda.so.1 cannot be loaded: " .. why, let_in(machine))
 end
 
-local function access(machine)
-  if not version(machine) then return ok(NOTHING) end
-  local verdicts, files = {}, { "/dev/nvidiactl", "/dev/nvidia-uvm" }
+-- The files that a process opens to use a GPU.
+local function device_files(machine)
+  local files = { "/dev/nvidiactl", "/dev/nvidia-uvm" }
   for _, path in ipairs(machine:glob "/dev/nvidia[0-9]*") do
     files[#files + 1] = path
   end
+  return files
+end
+
+local function access(machine)
+  if not version(machine) then return ok(NOTHING) end
+  local verdicts, files = {}, device_files(machine)
   for _, path in ipairs(files) do
     if not machine:may(path, "") then
       verdicts[#verdicts + 1] = warning(path .. " is not there", "make it",
@@ -81,6 +103,63 @@ local function access(machine)
     end
   end
   return #verdicts > 0 and verdicts or ok(table.concat(files, ", "))
+end
+
+-- ---- What CUDA shows -------------------------------------------------------
+
+-- Returns the first file of a GPU that may not be opened.
+local function forbidden(machine)
+  for _, path in ipairs(device_files(machine)) do
+    if not machine:may(path, "rw") then return path end
+  end
+end
+
+local function described(gpu, alone)
+  local text = ("%s: %s, %s"):format(gpu.device,
+    gpu.name ~= "" and gpu.name or "without a name",
+    units.format_size(gpu.memory))
+  if #gpu.nics > 0 then
+    text = text .. ", near " .. table.concat(gpu.nics, " and ")
+  end
+  if alone then return text end
+  return text .. (#gpu.reaches > 0
+    and ", reaches " .. table.concat(gpu.reaches, ", ")
+    or ", reaches no other GPU itself")
+end
+
+-- A variable hides all GPUs from a driver that works; a file that may not be
+-- opened, also in another way.
+local function none(machine, works, why)
+  local visible = works and machine:getenv "CUDA_VISIBLE_DEVICES"
+  if visible then
+    return warning(("CUDA shows no GPU, and CUDA_VISIBLE_DEVICES is %q"):format(
+      visible), "name a GPU that is there, or do without",
+      "unset CUDA_VISIBLE_DEVICES")
+  end
+  local path = version(machine) and forbidden(machine)
+  if path then
+    return warning(("CUDA shows no GPU (%s); %s is not there, or may not be "
+      .. "opened"):format(why, path), "see what is said of access")
+  end
+  return warning("CUDA shows no GPU: " .. why,
+    "see whether nvidia-smi shows one: it tells why the driver does not work",
+    "nvidia-smi")
+end
+
+local function devices(machine)
+  if not expected(machine) then return ok(NOTHING) end
+  if not machine:library(named(machine) or "libcuda.so.1") then
+    return verdict.unknown "CUDA's driver library cannot be loaded"
+  end
+  local list, why = machine:gpus()
+  if not list or #list == 0 then
+    return none(machine, list, tostring(why):match "^[^\n]*")
+  end
+  local verdicts = {}
+  for i, gpu in ipairs(list) do
+    verdicts[i] = ok(described(gpu, #list == 1))
+  end
+  return verdicts
 end
 
 -- A NIC reaches a GPU's memory by nvidia-peermem, or by dma-buf, which takes
@@ -112,6 +191,8 @@ return {
       .. "without a GPU" },
   { name = "access", look = access,
     why = "A process opens the GPU's files itself" },
+  { name = "devices", look = devices,
+    why = "A process has the GPUs that CUDA shows it, and no others" },
   { name = "NICs", look = peers,
     why = "A NIC that reaches a GPU's memory itself spares the way through the "
       .. "host's" },

@@ -79,8 +79,9 @@ end
 
 local CHECKS = { TRANSPORT = check_transport, SCOPE = check_scope,
                  RDMA = check_rdma, NICS = check_nics,
-                 REGISTRY = check_registry,
-                 FAULTS = check_faults, SECRET = function() end }
+                 REGISTRY = check_registry, FAULTS = check_faults,
+                 -- Other checks look at these (GPU, and below).
+                 CUDA_LIBRARY = function() end, SECRET = function() end }
 
 local function is_internal(name)
   for _, prefix in ipairs(INTERNAL_PREFIXES) do
