@@ -493,9 +493,9 @@ enum perigee_access {
   PERIGEE_WRITE = 2,        /* peers may write */
   PERIGEE_POPULATE = 4,     /* for perigee_region_alloc: all pages exist when it
                                returns, or it returns NO_MEMORY */
-  PERIGEE_SHARED = 8        /* for perigee_region_alloc: memory of a device may be
-                               mapped by processes of this host that are told of
-                               it, also if they may not read or write it */
+  PERIGEE_SHARED = 8        /* memory of a device may be mapped by processes of
+                               this host that are told of it, also if they may
+                               not read or write it */
 };
 
 /* Makes a region of new memory: page aligned, zeroed, and memfd-backed if kind
@@ -525,9 +525,14 @@ PERIGEE_API int perigee_region_alloc(struct perigee_engine *engine,
                                      int access, const char *kind,
                                      struct perigee_region **region);
 /* Makes a region of memory that the program allocated and keeps until the
- * region is closed. Only this process accesses it, on requests of peers. kind
+ * region is closed. Only this process accesses it, on requests of peers; but
+ * memory of a device may be shared by PERIGEE_SHARED, which shows processes of
+ * this host the whole allocation that it is of. Such a region closes once they
+ * have let go of it. Memory that the program frees before the close, and what
+ * is allocated at its address then, is PERIGEE_STALE. kind
  * NULL: the kind that recognizes the pointer, else host memory. INVALID: the
- * memory is not of the kind named. */
+ * memory is not of the kind named, ends before `length` bytes, or is managed by
+ * CUDA (cudaMallocManaged). */
 PERIGEE_API int perigee_region_register(struct perigee_engine *engine,
                                         const char *name, void *pointer,
                                         uint64_t length, int access,

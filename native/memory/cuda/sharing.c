@@ -180,7 +180,24 @@ static CUresult cuda_import_file(struct cuda *c, int file, int rights,
   return result;
 }
 
-/* The driver opens no key of its own process. */
+/* The driver refuses descriptors and texts that are not its own, and sizes of
+ * files that are not the allocation's. The size of a legacy one is asked for. */
+static CUresult cuda_import_legacy(struct cuda *c, const struct cuda_key *k,
+                                   struct adopted *m) {
+  CUdeviceptr base = 0;
+  size_t size = 0;
+  CUresult result = c->driver->cuIpcOpenMemHandle(
+      &m->base, k->legacy, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+  if (result != CUDA_SUCCESS)
+    return result;
+  result = c->driver->cuMemGetAddressRange(&base, &size, m->base);
+  if (result == CUDA_SUCCESS && base == m->base && size == m->size)
+    return CUDA_SUCCESS;
+  c->driver->cuIpcCloseMemHandle(m->base);
+  return result == CUDA_SUCCESS ? CUDA_ERROR_INVALID_VALUE : result;
+}
+
+/* The driver opens no legacy key of its own process. */
 static CUresult cuda_import(struct cuda *c, const struct cuda_key *k, int file,
                             int rights, struct adopted *m) {
   m->size = k->size;
@@ -190,10 +207,8 @@ static CUresult cuda_import(struct cuda *c, const struct cuda_key *k, int file,
   CUresult result = cuda_enter(c);
   if (result != CUDA_SUCCESS)
     return result;
-  result = m->legacy
-               ? c->driver->cuIpcOpenMemHandle(
-                     &m->base, k->legacy, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS)
-               : cuda_import_file(c, file, rights, m);
+  result = m->legacy ? cuda_import_legacy(c, k, m)
+                     : cuda_import_file(c, file, rights, m);
   cuda_leave(c);
   return result;
 }
@@ -205,16 +220,6 @@ static int cuda_import_status(CUresult result) {
                  result == CUDA_ERROR_INVALID_HANDLE
              ? PERIGEE_PROTOCOL
              : PERIGEE_UNSUPPORTED;
-}
-
-/* The driver refuses descriptors and texts that are not its own, and sizes that
- * are not the allocation's. That of a legacy one is asked for. */
-static bool adopted_is_whole(const struct cuda *c, const struct adopted *m) {
-  CUdeviceptr base;
-  size_t size;
-  return !m->legacy || (c->driver->cuMemGetAddressRange(
-                            &base, &size, m->base) == CUDA_SUCCESS &&
-                        base == m->base && size == m->size);
 }
 
 static void adopted_end(const struct cuda *c, struct adopted *m) {
@@ -244,10 +249,6 @@ static int cuda_adopt(const struct memory_context *context,
   if (result != CUDA_SUCCESS) {
     free(m);
     return cuda_fails(c, cuda_import_status(result), "opening memory", result);
-  }
-  if (!adopted_is_whole(c, m)) {
-    adopted_end(c, m);
-    return PERIGEE_PROTOCOL;
   }
   *pointer = (uint8_t *)(uintptr_t)(m->base + k.offset);
   *handle = m;

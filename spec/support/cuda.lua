@@ -1,0 +1,73 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- CUDA's driver, as a program of this process would use it, and what the fake
+-- driver tells of itself: counts of calls. The library is that of
+-- PERIGEE_CUDA_LIBRARY, so counts are those of Perigee's calls, too.
+local ffi = require "ffi"
+
+ffi.cdef [[
+  uint64_t fake_cuda_count(const char *name);
+  void fake_cuda_set(const char *word);
+  int cuInit(unsigned);
+  int cuDevicePrimaryCtxRetain(void **, int);
+  int cuCtxPushCurrent_v2(void *);
+  int cuCtxPopCurrent_v2(void **);
+  int cuMemAlloc_v2(unsigned long long *, size_t);
+  int cuMemFree_v2(unsigned long long);
+  int cuMemAllocManaged(unsigned long long *, size_t, unsigned);
+]]
+
+local driver = ffi.load(os.getenv "PERIGEE_CUDA_LIBRARY")
+local M = {}
+local address = ffi.typeof "unsigned long long[1]"
+local context
+
+local function enter()
+  if not context then
+    context = ffi.new "void *[1]"
+    assert(driver.cuInit(0) == 0)
+    assert(driver.cuDevicePrimaryCtxRetain(context, 0) == 0)
+  end
+  assert(driver.cuCtxPushCurrent_v2(context[0]) == 0)
+end
+
+local function leave()
+  driver.cuCtxPopCurrent_v2(ffi.new "void *[1]")
+end
+
+local function pointer(number)
+  return ffi.cast("uint8_t *", number)
+end
+
+-- Memory of the program's own on device 0, as a pointer.
+function M.malloc(bytes)
+  enter()
+  local at = address()
+  assert(driver.cuMemAlloc_v2(at, bytes) == 0)
+  leave()
+  return pointer(at[0])
+end
+
+function M.managed(bytes)
+  enter()
+  local at = address()
+  assert(driver.cuMemAllocManaged(at, bytes, 1) == 0)
+  leave()
+  return pointer(at[0])
+end
+
+function M.free(memory)
+  enter()
+  assert(driver.cuMemFree_v2(ffi.cast("uintptr_t", memory)) == 0)
+  leave()
+end
+
+-- How often the driver's function was called in this process.
+function M.count(name)
+  return tonumber(driver.fake_cuda_count(name))
+end
+
+function M.set(word)
+  driver.fake_cuda_set(word)
+end
+
+return M
