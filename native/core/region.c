@@ -335,7 +335,7 @@ int perigee_region_register(struct perigee_engine *engine, const char *name,
   if (!pointer)
     return fail(engine, PERIGEE_INVALID, "cannot register a NULL pointer");
   struct perigee_region *region = NULL;
-  const struct memory_context *memory = NULL;
+  const struct memory_context *memory = &memory_host;
   int status = region_check(engine, name, length, access);
   if (status == PERIGEE_OK)
     status = region_memory_of(engine, pointer, kind, &memory);

@@ -8,15 +8,15 @@ local process = require "spec.support.process"
 local ffi = require "ffi"
 
 -- Registers 1 MiB in the midst of an allocation of 4 MiB, and accepts.
-local function owner(child, perigee, _, options)
+local function owner(child, its, _, options)
   local cuda = require "spec.support.cuda"
   local memory = cuda.malloc(2 ^ 22)
-  local engine = perigee.engine {}
+  local engine = its.engine {}
   local listener = assert(engine:listen(child.cases.address()))
   local region = assert(engine:register(memory + 2 ^ 20, 2 ^ 20, {
     name = "tensor", access = "rw", share = options == "share" }))
   region:slice(0, 5):write "first"
-  perigee.spawn(function()
+  its.spawn(function()
     while listener:accept(100) do end
   end)
   child.say("ready", region.kind)
