@@ -114,6 +114,23 @@ static void one_device_is_shown(void) {
   uuid_is_of(0, 1);
 }
 
+static int shown(const char *word) {
+  void (*set)(const char *);
+  int count = -1;
+  *(void **)&set = fake_function("fake_cuda_set");
+  set(word);
+  WORKS(gpu.d->cuDeviceGetCount(&count));
+  return count;
+}
+
+static void devices_that_are_listed_badly(void) {
+  EQUAL(shown("visible=0,1"), 2);
+  EQUAL(shown("visible=1,1"), 0);
+  EQUAL(shown("visible=1,-1,0"), 1);
+  EQUAL(shown("visible=x,0"), 0);
+  EQUAL(shown("visible="), 0);
+}
+
 static void devices_that_are_no_peers(void) {
   struct virtual v = virtual_new(UNIT, 0);
   int can = -1;
@@ -191,6 +208,7 @@ static void mappings_fit_their_memory(void) {
   CUdeviceptr at = 0;
   WORKS(gpu.d->cuMemAddressReserve(&at, 4 * UNIT, 0, 0, 0));
   EQUAL(gpu.d->cuMemMap(at, UNIT, 0, v.handle, 0), INVALID_VALUE);
+  EQUAL(gpu.d->cuMemMap(at, 4 * UNIT, 0, v.handle, 0), INVALID_VALUE);
   EQUAL(gpu.d->cuMemMap(at + 3 * UNIT, 2 * UNIT, 0, v.handle, 0),
         INVALID_VALUE);
   EQUAL(gpu.d->cuMemMap(address_of(&at), 2 * UNIT, 0, v.handle, 0),
@@ -659,6 +677,7 @@ int main(void) {
       CHILD("", all_devices_are_shown, NULL),
       CHILD("visible=1,0", devices_are_shown_in_another_order, NULL),
       CHILD("visible=1,7,0", one_device_is_shown, NULL),
+      CHILD("", devices_that_are_listed_badly, NULL),
       CHILD("peers=0", devices_that_are_no_peers, NULL),
       CHILD("", calls_are_counted, NULL),
       CHILD("", memory_has_attributes, NULL),
