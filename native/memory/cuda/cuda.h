@@ -61,6 +61,8 @@ struct allocation {
   uint64_t offset; /* in that allocation */
   uint64_t number; /* of that allocation, for ever */
   int lease;       /* tells when nobody has `file` any more; -1: none needed */
+  CUipcMemHandle legacy;
+  struct allocation *next; /* in the process's list of those with legacy keys */
 };
 
 /* As of perigee_memory. */

@@ -18,6 +18,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -28,8 +29,7 @@ enum key_way { KEY_FILE = 1, KEY_LEGACY };
 
 /* The bytes of a key. */
 struct cuda_key {
-  uint32_t way, process; /* legacy: whose it is; 0: any one's */
-  uint64_t size, offset;
+  uint64_t way, size, offset;
   CUuuid device;
   CUipcMemHandle legacy;
 };
@@ -37,7 +37,40 @@ _Static_assert(sizeof(struct cuda_key) <= MEMORY_KEY, "it fits in a key");
 
 /* ---- Giving -------------------------------------------------------------- */
 
+/* What this process gave legacy keys of: the driver opens none of its own, and a
+ * peer may send ours back. */
+static pthread_mutex_t own_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct allocation *own_first;
+
+static void own_add(struct allocation *a) {
+  pthread_mutex_lock(&own_lock);
+  a->next = own_first;
+  own_first = a;
+  pthread_mutex_unlock(&own_lock);
+}
+
+static void own_remove(const struct allocation *a) {
+  pthread_mutex_lock(&own_lock);
+  struct allocation **at = &own_first;
+  while (*at && *at != a)
+    at = &(*at)->next;
+  if (*at)
+    *at = a->next;
+  pthread_mutex_unlock(&own_lock);
+}
+
+static bool own_has(const CUipcMemHandle *legacy) {
+  pthread_mutex_lock(&own_lock);
+  const struct allocation *a = own_first;
+  while (a && memcmp(&a->legacy, legacy, sizeof *legacy) != 0)
+    a = a->next;
+  pthread_mutex_unlock(&own_lock);
+  return a;
+}
+
 void cuda_forget_files(struct allocation *a) {
+  if (a->lease >= 0)
+    own_remove(a);
   if (a->file >= 0)
     close(a->file);
   if (a->lease >= 0)
@@ -68,13 +101,14 @@ static CUresult cuda_export_legacy(struct cuda *c, const uint8_t *pointer,
   CUresult result = c->driver->cuIpcGetMemHandle(
       &k->legacy, (CUdeviceptr)(uintptr_t)pointer - a->offset);
   k->way = KEY_LEGACY;
-  k->process = (uint32_t)getpid();
   if (result != CUDA_SUCCESS || a->file >= 0)
     return result;
   if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0)
     return CUDA_ERROR_OUT_OF_MEMORY;
   a->lease = ends[0];
   a->file = ends[1];
+  a->legacy = k->legacy;
+  own_add(a);
   return CUDA_SUCCESS;
 }
 
@@ -197,12 +231,11 @@ static CUresult cuda_import_legacy(struct cuda *c, const struct cuda_key *k,
   return result == CUDA_SUCCESS ? CUDA_ERROR_INVALID_VALUE : result;
 }
 
-/* The driver opens no legacy key of its own process. */
 static CUresult cuda_import(struct cuda *c, const struct cuda_key *k, int file,
                             int rights, struct adopted *m) {
   m->size = k->size;
   m->legacy = k->way == KEY_LEGACY;
-  if (m->legacy && k->process == (uint32_t)getpid())
+  if (m->legacy && own_has(&k->legacy))
     return CUDA_ERROR_INVALID_CONTEXT;
   CUresult result = cuda_enter(c);
   if (result != CUDA_SUCCESS)
