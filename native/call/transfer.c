@@ -199,14 +199,34 @@ static void transfer_child(struct operation *op, int status) {
 
 /* ---- Moving items ------------------------------------------------------- */
 
+static const struct window *
+transfer_window(const struct operation *op,
+                const struct perigee_transfer *item) {
+  return op->lane > 0 ? lanes_window(item->remote.remote, op->lane)
+                      : &item->remote.remote->window;
+}
+
+/* Only the first lane knows whether what it has mapped is granted still: by a
+ * copy of no bytes. */
+static int transfer_granted(struct operation *op, const struct window *window) {
+  struct lane *first = op->session->lane;
+  struct payload none = {.memory = &memory_host};
+  if (op->lane == 0 || !window->pointer)
+    return PERIGEE_OK;
+  return (int)lane_table(first)->copies->copy(first, window, &none, &none, 0,
+                                              true);
+}
+
 /* Returns 1 if all of the item is posted, 0 not yet, or a status. */
 static int transfer_post_item(struct operation *op,
                               const struct perigee_transfer *item) {
   struct lane *lane = session_lane(op->session, op->lane);
-  const struct window *window = remote_window(item->remote.remote, op->lane);
-  int status = lane_table(lane)->jobs->post(lane, &op->job, window, &op->remote,
-                                            &op->local,
-                                            op->operation != PERIGEE_OP_READ);
+  const struct window *window = transfer_window(op, item);
+  int status = transfer_granted(op, window);
+  if (status == PERIGEE_OK)
+    status = lane_table(lane)->jobs->post(lane, &op->job, window, &op->remote,
+                                          &op->local,
+                                          op->operation != PERIGEE_OP_READ);
   if (status < 0)
     return transfer_refused(op->session, item, status);
   if (status == 0)
@@ -236,7 +256,8 @@ static bool transfer_choose_lane(struct operation *op,
   *number = 0;
   if (transfer_reaches(op->session, item, &op->local))
     return true;
-  *number = lanes_reach(op->session, item->remote.remote, &op->local);
+  *number = lanes_reach(op->session, item->remote.remote, &op->local,
+                        op->operation != PERIGEE_OP_READ);
   return *number > 0;
 }
 

@@ -105,13 +105,21 @@ uint32_t lanes_for(const struct perigee_session *s, const struct payload *p) {
   return 0;
 }
 
+const struct window *lanes_window(const struct perigee_remote *remote,
+                                  uint32_t number) {
+  const struct window *window = &remote->extra[number - 1];
+  return window->attached || !remote->window.pointer ? window
+                                                     : &remote->window;
+}
+
 uint32_t lanes_reach(const struct perigee_session *s,
                      const struct perigee_remote *remote,
-                     const struct payload *local) {
+                     const struct payload *local, bool write) {
   for (uint32_t n = 1; n <= lanes_count_of(s); n++) {
     const struct extra_lane *x = lanes_extra(s, n);
-    const struct window *window = &remote->extra[n - 1];
-    if (window->attached && extra_is_usable(x) && x->transport->jobs &&
+    const struct window *window = lanes_window(remote, n);
+    bool known = window->attached && (write || !window->pointer);
+    if (known && extra_is_usable(x) && x->transport->jobs &&
         local->total - local->done >= x->transport->additional->least &&
         x->transport->jobs->reaches(x->lane, window, local))
       return n;

@@ -34,7 +34,10 @@
  * item; else a lane whose transport has attached a key of the region, if that
  * lane reaches the local memory and the item is long enough; else it asks the
  * region's owner over the first lane. A region has a key for each lane of its
- * owner that serves the region's kind of memory.
+ * owner that serves the region's kind of memory. An additional lane also writes
+ * from its memory to host memory that the first lane has mapped; the owner is
+ * asked to be the one who reads, since pages that are not there would be made by
+ * this process.
  *
  * Ends. An operation ends once, by its own step: part_step() and
  * transfer_step() ask lanes_status(). A payload that was exposed to the peer
@@ -112,11 +115,15 @@ int lanes_status(const struct perigee_session *, uint32_t number,
 const char *lanes_trouble(const struct perigee_session *session);
 /* Returns the lane that exposes a payload; 0: the first. */
 uint32_t lanes_for(const struct perigee_session *, const struct payload *);
-/* Returns the lane that moves bytes between local memory and a window that the
- * first lane does not reach; 0: none. */
+/* Returns the lane that moves bytes between local memory and the region of the
+ * peer, which the first lane does not reach from there; 0: none. */
 uint32_t lanes_reach(const struct perigee_session *,
                      const struct perigee_remote *,
-                     const struct payload *local);
+                     const struct payload *local, bool write);
+/* Returns the window by which a lane reaches the region: its own, or, for memory
+ * of the host that is mapped here, that of the first lane. */
+const struct window *lanes_window(const struct perigee_remote *,
+                                  uint32_t number);
 /* Counts the use of a lane, for a payload that this side takes or for an item
  * of a transfer. */
 void lanes_count(struct perigee_session *, uint32_t number, bool payload,

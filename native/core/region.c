@@ -143,6 +143,8 @@ static void region_free(struct perigee_region *region) {
     r->slots[region->slot] = NULL;
   r->count--;
   region->engine->counters.regions = r->count;
+  if (region->area.pinned)
+    contexts_unpin(&region->engine->memories, &region->area);
   if (region->admitted)
     region->memory->kind->admission->dismiss(region->memory,
                                              region->area.handle);

@@ -134,6 +134,14 @@ const struct memory_context *contexts_opened(const struct contexts *all,
   return found;
 }
 
+void contexts_unpin(struct contexts *all, const struct area *area) {
+  for (const struct context *c = all->first; c; c = c->next) {
+    const struct memory_copies *copies = c->memory.kind->copies;
+    if (copies && copies->unpin)
+      copies->unpin(&c->memory, area);
+  }
+}
+
 void contexts_drain(struct contexts *all) {
   for (struct context *c = all->first; c; c = c->next)
     if (c->memory.kind->copies)

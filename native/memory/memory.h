@@ -73,7 +73,8 @@ struct memory_key {
 
 /* Copies of memory that is not direct.
  *
- * copy asks for one. One side or both are memory of this kind: of this
+ * copy asks for one, of at most COPY_PIECE bytes if one side is direct, or of as
+ * many as most has told. One side or both are memory of this kind: of this
  * context's device, or one of them of another device. Both sides have the same
  * blocks. It returns 0 and a ticket, which is not 0 and which no other copy of
  * the context has until finished has ended it; PERIGEE_AGAIN if no more copies
@@ -100,8 +101,16 @@ struct memory_key {
  * block. It may be called seldom, or not again until drain, so copies must make
  * progress without it.
  *
+ * most tells how many bytes a copy may have that begins at a byte of direct memory,
+ * which is of that area. The kind may pin memory of the area then, and sets
+ * area.pinned, until unpin; the core calls that before the area goes, when no
+ * copy is under way there. (Both NULL: COPY_PIECE, and there is nothing to
+ * undo.)
+ *
  * drain blocks until no copy of the context is under way: finished then returns
  * no 0. Tickets stay open. */
+struct area;
+
 struct memory_copies {
   int (*copy)(const struct memory_context *context,
               const struct memory_copy *copy, uint64_t *ticket);
@@ -110,6 +119,9 @@ struct memory_copies {
   int (*copy_all)(const struct memory_context *context,
                   const struct memory_copy *copies, uint32_t count,
                   uint64_t *ticket);
+  uint64_t (*most)(const struct memory_context *context, struct area *area,
+                   const uint8_t *at);
+  void (*unpin)(const struct memory_context *context, const struct area *area);
 };
 
 /* Sharing with processes of this host.
@@ -233,6 +245,7 @@ struct area {
   bool shared;    /* the kind's share gives keys of it */
   int rights;     /* PERIGEE_READ, and PERIGEE_WRITE if such a key grants it */
   bool told;      /* a lane told a peer of it (lanes_forget) */
+  bool pinned;    /* some of it may be (contexts_unpin) */
   bool read_only; /* neither the CPU nor a device may write to it */
   struct keys *keys;
 };
@@ -409,6 +422,8 @@ int contexts_owner(struct contexts *contexts, const void *pointer,
 const struct memory_context *contexts_opened(const struct contexts *contexts,
                                              const char *kind,
                                              const struct memory_key *key);
+/* The area goes: undoes what contexts have pinned of it. */
+void contexts_unpin(struct contexts *contexts, const struct area *area);
 /* Blocks until no context has a copy under way. */
 void contexts_drain(struct contexts *contexts);
 /* Call it after all memory of the contexts was released. */

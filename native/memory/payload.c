@@ -498,8 +498,6 @@ uint64_t payload_copy(struct payload *to, struct payload *from,
  * at most, whatever the shape of either side. */
 static uint64_t copies_cut(const struct place *to, const struct place *from,
                            uint64_t rest, struct memory_copy *copy) {
-  bool inside = !copy->to_memory->direct && !copy->from_memory->direct;
-  rest = least(rest, inside ? COPY_LONG : COPY_PIECE);
   uint64_t n = least(least(to->left, from->left), rest);
   if (n == 0)
     return 0;
@@ -510,6 +508,18 @@ static uint64_t copies_cut(const struct place *to, const struct place *from,
   copy->block = n;
   copy->count = least(k, l);
   return copy->block * copy->count;
+}
+
+/* Returns how many bytes the kind takes in one copy from or to there. Only what
+ * is in one piece can be more than usual. */
+static uint64_t copies_most(const struct memory_context *by,
+                            const struct cursor *host, uint64_t on,
+                            const uint8_t *at) {
+  uint64_t end;
+  struct area *area = payload_area(host->of, host->of->done + on, &end);
+  return area && host->here.count == 1 && by->kind->copies->most
+             ? by->kind->copies->most(by, area, at)
+             : COPY_PIECE;
 }
 
 uint64_t payload_copy_ahead(const struct payload *to,
@@ -523,6 +533,11 @@ uint64_t payload_copy_ahead(const struct payload *to,
                from_place = payload_place(&b.here, b.here.done);
   copy->to_memory = to->memory;
   copy->from_memory = from->memory;
+  limit = least(limit, to->memory->direct
+                           ? copies_most(from->memory, &a, on, to_place.at)
+                       : from->memory->direct
+                           ? copies_most(to->memory, &b, on, from_place.at)
+                           : COPY_LONG);
   return copies_cut(&to_place, &from_place, limit, copy);
 }
 

@@ -274,7 +274,9 @@ struct transport_alone {
  *   payload then.
  * - access: grant is called for regions of these kinds, before the peer hears of
  *   the region; what is told to the peer's half there arrives before that.
- * - jobs: of a window pointer is NULL, and remote's base an offset.
+ * - jobs: remote's base is an offset. A window whose pointer is not NULL is one
+ *   of the first lane, of host memory, which is mapped there: it is only written
+ *   to, and the core has asked whether it is granted still.
  * - tell is called once open has returned, not earlier.
  * - broken ends no session: cut is called, and the lane is used no more. A lane
  *   with neither poll nor broken costs a session's polls nothing.

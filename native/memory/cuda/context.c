@@ -73,7 +73,7 @@ static CUresult cuda_pin(struct cuda *c) {
   return result;
 }
 
-static void cuda_unpin(struct cuda *c) {
+static void cuda_end_streams(struct cuda *c) {
   for (int i = 0; i < WAYS; i++)
     if (c->streams[i].handle)
       c->driver->cuStreamDestroy(c->streams[i].handle);
@@ -84,7 +84,7 @@ static void cuda_unpin(struct cuda *c) {
 void cuda_close(void *own) {
   struct cuda *c = own;
   if (cuda_enter(c) == CUDA_SUCCESS) {
-    cuda_unpin(c);
+    cuda_end_streams(c);
     cuda_leave(c);
   }
   c->driver->cuDevicePrimaryCtxRelease(c->device);
@@ -99,6 +99,8 @@ static int cuda_prepare(struct cuda *c) {
              "(cuStreamWriteValue64)");
     return PERIGEE_UNSUPPORTED;
   }
+  c->pins_work = cuda_attribute(
+      c, CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM);
   c->max_pitch = cuda_attribute(c, CU_DEVICE_ATTRIBUTE_MAX_PITCH);
   c->virtual_memory = cuda_attribute(
       c, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED);

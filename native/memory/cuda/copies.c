@@ -4,7 +4,8 @@
  *
  * The host's side of a copy lies in pageable memory, of which the
  * driver would make a copy of its own while the caller waits. So it passes
- * through a slot of pinned memory, of this context:
+ * through a slot of pinned memory, of this context, unless the driver has
+ * registered it (pins.c):
  *
  *   to the device      copy() gathers the bytes in a slot, for the stream
  *   from the device    the stream copies to a slot; finished() scatters them
@@ -140,7 +141,7 @@ static CUresult copy_ask(struct cuda *c, const struct memory_copy *m,
   return result == CUDA_SUCCESS ? stream_number(c, s) : result;
 }
 
-static enum way copy_way(const struct memory_copy *m) {
+static uint8_t copy_way(const struct memory_copy *m) {
   if (m->from_memory->direct)
     return WAY_TO;
   return m->to_memory->direct ? WAY_FROM : WAY_INSIDE;
@@ -170,9 +171,10 @@ static CUresult copy_ask_whole(struct cuda *c, const struct memory_copy *m,
 static int copy_begin(struct cuda *c, struct copying *k) {
   if (c->streams[k->way].failed)
     return PERIGEE_CLOSED;
-  struct memory_copy m =
-      copy_by_slot(&k->copy, k->way, k->slot < 0 ? NULL : slot_at(c, k->slot));
-  if (k->way == WAY_TO)
+  struct memory_copy m = k->copy;
+  if (k->slot >= 0)
+    m = copy_by_slot(&k->copy, k->way, slot_at(c, k->slot));
+  if (k->slot >= 0 && k->way == WAY_TO)
     slot_gather(slot_at(c, k->slot), &k->copy);
   CUresult result = copy_ask_whole(c, &m, &c->streams[k->way]);
   return result == CUDA_SUCCESS
@@ -180,21 +182,42 @@ static int copy_begin(struct cuda *c, struct copying *k) {
              : cuda_fails(c, PERIGEE_CLOSED, "copying", result);
 }
 
+/* Takes what the host's side of a copy needs: a pin that has it, or a slot. False:
+ * no slot is free. */
+static bool copying_prepare(struct cuda *c, struct copying *k) {
+  const struct memory_copy *m = &k->copy;
+  if (k->way == WAY_INSIDE)
+    return true;
+  bool to = k->way == WAY_TO;
+  uint64_t stride = to ? m->from_stride : m->to_stride;
+  k->pin =
+      pin_take(c, to ? m->from : m->to, (m->count - 1) * stride + m->block);
+  if (!k->pin)
+    k->slot = slot_take(c, m->waited_for);
+  return k->pin || k->slot >= 0;
+}
+
+static void copying_release(struct cuda *c, struct copying *k) {
+  slot_give(c, k->slot);
+  if (k->pin)
+    k->pin->busy--;
+}
+
 static int cuda_copy(const struct memory_context *context,
                      const struct memory_copy *copy, uint64_t *ticket) {
   struct cuda *c = context->own;
   struct copying *k = copying_free(c, copy->waited_for);
-  enum way way = copy_way(copy);
-  int slot = k && way != WAY_INSIDE ? slot_take(c, copy->waited_for) : -1;
-  if (!k || (way != WAY_INSIDE && slot < 0))
+  if (!k)
     return PERIGEE_AGAIN;
-  *k = (struct copying){.copy = *copy, .slot = slot, .way = (uint8_t)way};
+  *k = (struct copying){.copy = *copy, .slot = -1, .way = copy_way(copy)};
+  if (!copying_prepare(c, k))
+    return PERIGEE_AGAIN;
   int status = copy_begin(c, k);
   if (status < 0) {
-    slot_give(c, slot);
+    copying_release(c, k);
     return status;
   }
-  k->number = c->streams[way].asked;
+  k->number = c->streams[k->way].asked;
   k->open = true;
   *ticket = (uint64_t)(k - c->copies) + 1;
   return PERIGEE_OK;
@@ -238,9 +261,9 @@ static int cuda_finished(const struct memory_context *context,
   int status = over ? 1 : copy_look(c, k);
   if (status == 0)
     return 0;
-  if (over && k->way == WAY_FROM)
+  if (over && k->way == WAY_FROM && k->slot >= 0)
     slot_scatter(slot_at(c, k->slot), &k->copy);
-  slot_give(c, k->slot);
+  copying_release(c, k);
   k->open = false;
   return status;
 }
@@ -349,6 +372,8 @@ static int cuda_copy_all(const struct memory_context *context,
 const struct memory_copies cuda_copies = {
     .copy = cuda_copy,
     .copy_all = cuda_copy_all,
+    .most = cuda_most,
+    .unpin = cuda_unpin,
     .finished = cuda_finished,
     .drain = cuda_drain,
 };

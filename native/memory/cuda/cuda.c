@@ -129,10 +129,15 @@ static int cuda_owner_of(const void *pointer) {
   return (uint32_t)type == CU_MEMORYTYPE_DEVICE ? (int32_t)device : -1;
 }
 
+static void cuda_end(void *own) {
+  pins_close(own);
+  cuda_close(own);
+}
+
 const struct perigee_memory memory_cuda_kind = {
     .name = "cuda",
     .open = cuda_open,
-    .close = cuda_close,
+    .close = cuda_end,
     .owner_of = cuda_owner_of,
     .allocate = cuda_allocate,
     .release = cuda_release,

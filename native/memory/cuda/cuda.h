@@ -28,12 +28,25 @@ struct copying {
   struct memory_copy copy; /* of WAY_FROM, to be scattered */
   uint64_t number;
   uint32_t looks;
-  int slot; /* -1: none */
+  int slot;        /* -1: none */
+  struct pin *pin; /* NULL: none */
   uint8_t way;
   bool open;
 };
 
 struct entries;
+
+/* A piece of host memory of a region (pins.c). */
+enum pin_state { PIN_FREE, PIN_SEEN, PIN_REGISTERED, PIN_REFUSED };
+enum { PIN_SETS = 64, PIN_WAYS = 4 };
+struct pin {
+  const struct area *area;
+  uint8_t *base;
+  uint64_t length, used;
+  const uint8_t *last; /* where the last copy began */
+  uint32_t busy;       /* copies under way */
+  uint8_t state;
+};
 
 struct cuda {
   const struct cuda_driver *driver;
@@ -45,6 +58,9 @@ struct cuda {
   uint8_t *pinned; /* the slots, and behind them the words */
   uint32_t used;   /* bits of slots */
   struct copying copies[COPIES];
+  struct pin pins[PIN_SETS][PIN_WAYS];
+  uint64_t pin_clock;
+  bool pins_work;          /* devices use host memory by the host's address */
   struct entries *entries; /* of the driver's batches; made at the first */
   char why[CUDA_REASON];   /* the last failure */
 };
@@ -86,6 +102,15 @@ void cuda_forget_files(struct allocation *a);
 CUresult cuda_map(struct cuda *c, CUmemGenericAllocationHandle handle,
                   uint64_t size, int rights, CUdeviceptr *out);
 void cuda_unmap(const struct cuda *c, CUdeviceptr at, uint64_t size);
+
+/* As memory_copies. */
+uint64_t cuda_most(const struct memory_context *context, struct area *area,
+                   const uint8_t *at);
+void cuda_unpin(const struct memory_context *context, const struct area *area);
+/* Returns the pin that these bytes of the host lie in, which stays until busy is
+ * 0 again; NULL: there is none. */
+struct pin *pin_take(struct cuda *c, const uint8_t *at, uint64_t length);
+void pins_close(struct cuda *c);
 
 extern const struct memory_copies cuda_copies;
 extern const struct memory_sharing cuda_sharing;

@@ -29,7 +29,8 @@ static void job_ended(struct lane *lane, struct job *job, struct imported *from,
     job->status = status;
   else if (status >= 0)
     job->done += bytes;
-  imported_unuse(lane, from);
+  if (from)
+    imported_unuse(lane, from);
 }
 
 /* The last ticket takes the place of one that has ended. */
@@ -147,7 +148,8 @@ static int link_ask(struct lane *lane, struct job *job,
   ticket_add(lane, &(struct ticket){by, job, imported, number,
                                     copy->block * copy->count});
   job->pending++;
-  imported_use(imported);
+  if (imported)
+    imported_use(imported);
   return 1;
 }
 
@@ -222,6 +224,10 @@ static struct imported *window_memory(struct lane *lane,
   return m && window->length <= m->length ? m : NULL;
 }
 
+static bool link_is_kind(const struct memory_context *memory) {
+  return strcmp(memory->kind->name, link_kind) == 0;
+}
+
 /* Returns the memory as it is opened for copies with local memory. What is in
  * host memory here goes by a device that this process uses already. */
 static const struct opening *window_open(struct lane *lane, struct imported *m,
@@ -230,12 +236,13 @@ static const struct opening *window_open(struct lane *lane, struct imported *m,
       local->memory->direct
           ? contexts_opened(lane->options.memories, link_kind, &m->key)
           : local->memory;
-  bool same = by && strcmp(by->kind->name, link_kind) == 0;
-  return same ? imported_open(lane, m, by) : NULL;
+  return by && link_is_kind(by) ? imported_open(lane, m, by) : NULL;
 }
 
 static bool link_reaches(struct lane *lane, const struct window *window,
                          const struct payload *local) {
+  if (window->pointer)
+    return link_is_kind(local->memory);
   struct imported *m = window_memory(lane, window);
   return m && window_open(lane, m, local);
 }
@@ -252,9 +259,24 @@ static int link_refuses(const struct lane *lane, const struct window *window) {
              : PERIGEE_STALE;
 }
 
+/* From here to memory of the host that is mapped. */
+static int link_post_out(struct lane *lane, struct job *job,
+                         const struct window *window, struct payload *remote,
+                         struct payload *local) {
+  struct payload there = *remote;
+  int status = 1;
+  there.base = window->pointer + (uintptr_t)remote->base;
+  while (status == 1 && local->done < local->total)
+    status = link_copy_next(lane, job, NULL, local->memory, &there, local);
+  remote->done = there.done;
+  return status;
+}
+
 static int link_post(struct lane *lane, struct job *job,
                      const struct window *window, struct payload *remote,
                      struct payload *local, bool write) {
+  if (window->pointer)
+    return link_post_out(lane, job, window, remote, local);
   int status = link_refuses(lane, window);
   if (status < 0)
     return status;

@@ -1,0 +1,107 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- Copies between a GPU and host memory: by slots at first, then directly, once
+-- the driver has registered the host memory of a region that is used again.
+local cases = require "spec.support.cases"
+local cuda = require "spec.support.cuda"
+local process = require "spec.support.process"
+
+local MIB = 2 ^ 20
+
+local function owner(child, its)
+  local engine = its.engine {}
+  local listener = assert(engine:listen(child.cases.address()))
+  local gpu = assert(engine:alloc(2 ^ 23, { name = "gpu", access = "rw",
+                                            kind = "cuda:0" }))
+  local host = assert(engine:alloc(2 ^ 23, { name = "host", access = "rw" }))
+  its.spawn(function()
+    while listener:accept(100) do end
+  end)
+  child.say "ready"
+  for order in child.attend do
+    child.say((order == "gpu" and gpu or host):slice(3 * 2 ^ 20, 5):string())
+  end
+end
+
+describe("a copy between a GPU and host memory", function()
+  after_each(cases.cleanup)
+
+  local child, engine, session
+
+  before_each(function()
+    child = process.start(owner)
+    child:expect "ready"
+    engine, session = cases.connect()
+    assert(engine:alloc(4096, { kind = "cuda:0" }))   -- uses the GPU
+  end)
+
+  -- Copies, registrations and what they undo while f runs.
+  local function counted(f)
+    local names, before = { "cuMemcpyAsync", "cuMemHostRegister",
+                            "cuMemHostUnregister" }, {}
+    for i, name in ipairs(names) do before[i] = cuda.count(name) end
+    f()
+    for i, name in ipairs(names) do before[i] = cuda.count(name) - before[i] end
+    return unpack(before)
+  end
+
+  local function writes(from, to)
+    return function()
+      assert(session:write { from = from, to = to }:wait(10))
+    end
+  end
+
+  it("goes through slots once, and directly when it is made again", function()
+    local gpu = assert(session:region "gpu")
+    local here = engine:alloc(8 * MIB)
+    here:slice(3 * MIB, 5):write "bytes"
+    local write = writes(here:slice(0, 8 * MIB), gpu:slice(0, 8 * MIB))
+    assert.same({ 64, 0, 0 }, { counted(write) })
+    local copies, registered = counted(write)
+    assert.is_true(registered == 2 or registered == 3)  -- pieces of 4 MiB
+    assert.is_true(copies <= 3)
+    assert.same({ copies, 0, 0 }, { counted(write) })
+    child:tell "gpu"
+    child:expect "bytes"
+    assert.same({ 0, 0, registered }, { counted(function() here:close() end) })
+  end)
+
+  it("is not registered if it is short, or lies in short memory", function()
+    local gpu = assert(session:region "gpu")
+    local short = engine:alloc(MIB / 2)
+    local write = writes(short:slice(0, MIB / 2), gpu:slice(0, MIB / 2))
+    for _ = 1, 3 do assert.same({ 4, 0, 0 }, { counted(write) }) end
+  end)
+
+  it("is refused where the driver does, and goes through slots", function()
+    cuda.set "fail=cuMemHostRegister@1:801"
+    local gpu = assert(session:region "gpu")
+    local here = engine:alloc(2 * MIB)
+    local write = writes(here:slice(0, 2 * MIB), gpu:slice(0, 2 * MIB))
+    for _ = 1, 3 do assert.equal(16, (counted(write))) end
+    cuda.set "fail=none@0:0"
+  end)
+
+  it("is made from strided memory, too", function()
+    local gpu = assert(session:region "gpu")
+    local here, back = engine:alloc(4 * MIB), engine:alloc(MIB)
+    for i = 0, 7 do here:slice(i * MIB / 2, 5):write("row " .. i) end
+    local rows = here:slice(0, MIB / 8, { count = 8, stride = MIB / 2 })
+    for _ = 1, 3 do writes(rows, gpu:slice(0, MIB))() end
+    assert(session:read { from = gpu:slice(0, MIB), to = back:slice(0, MIB) }
+      :wait(10))
+    for i = 0, 7 do
+      assert.equal("row " .. i, back:slice(i * MIB / 8, 5):string())
+    end
+  end)
+
+  it("is made to a peer's host memory without the peer's help", function()
+    local host = assert(session:region "host")
+    local here = engine:alloc(4 * MIB, { kind = "cuda:0" })
+    here:slice(3 * MIB, 5):write "bytes"
+    child:signal "STOP"
+    writes(here:slice(0, 4 * MIB), host:slice(0, 4 * MIB))()
+    child:signal "CONT"
+    child:tell "host"
+    child:expect "bytes"
+  end)
+end)
