@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * cuda_lane_test.c - two halves of the lane "cuda" that keep to its rules:
+ * memory that goes while copies are under way, numbers that are used again, what
+ * a share allows, how much is asked for at a time, and full sockets.
+ * cuda_lane_lies_test.c has a half that does not keep to them. Tests are skipped
+ * unless PERIGEE_CUDA_LIBRARY names the fake, as make check-gpu does.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "halves.h"
+
+enum { FAST = 20, SLOW = 5000 };
+
+/* New memory of the peer, which it grants in that slot. */
+static struct window window_new(struct halves *h, struct area *area,
+                                uint32_t slot) {
+  area_new(h->peer, area, AREA);
+  return peer_grants(h, area, slot);
+}
+
+/* ---- Copies -------------------------------------------------------------- */
+
+static void one_import_and_one_copy_each(void **state) {
+  (void)state;
+  struct halves h;
+  struct area there;
+  halves_open(&h, FAST);
+  uint64_t imports = fake_counts("cuMemImportFromShareableHandle");
+  struct window w = window_new(&h, &there, 3);
+  area_fill(&h.here, 7);
+  uint64_t copies = fake_counts("cuMemcpyAsync");
+  assert_int_equal(ours_write(&h, &w), 1);
+  assert_int_equal(fake_counts("cuMemcpyAsync"), copies + 1);
+  area_same(&there, 0, AREA, 7);
+  area_fill(&there, 9);
+  assert_int_equal(ours_move(&h, &w, 0, area_payload(&h.here), false), 1);
+  area_same(&h.here, 0, AREA, 9);
+  assert_int_equal(fake_counts("cuMemImportFromShareableHandle"), imports + 1);
+  area_end(h.peer, &there);
+  halves_close(&h);
+}
+
+/* ---- Memory that goes ------------------------------------------------------ */
+
+/* The number of memory that goes under copies is used again at once. */
+static void numbers_are_used_again_under_copies(void **state) {
+  (void)state;
+  struct halves h;
+  struct area first, second;
+  struct job job = {0};
+  halves_open(&h, SLOW);
+  area_fill(&h.here, 1);
+  struct window old = window_new(&h, &first, 0);
+  assert_int_equal(ours_post(&h, &job, &old, 0, area_payload(&h.here), true),
+                   1);
+  transport_cuda.jobs->flush(h.ours->lane);
+  transport_cuda.access->revoke(h.peer->lane, 0);
+  area_end(h.peer, &first);
+  struct window new = window_new(&h, &second, 0);
+  assert_memory_equal(old.own, new.own, sizeof old.own);
+  assert_int_equal(ours_write(&h, &old), PERIGEE_STALE);
+  assert_int_equal(ours_write(&h, &new), 1);
+  ours_await(&h, &job);
+  assert_int_equal(job.status, 0);
+  area_same(&second, 0, AREA, 1);
+  area_end(h.peer, &second);
+  halves_close(&h);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(one_import_and_one_copy_each),
+      cmocka_unit_test(numbers_are_used_again_under_copies),
+  };
+  return cmocka_run_group_tests_name("cuda_lane", tests, NULL, NULL);
+}
