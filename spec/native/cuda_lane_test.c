@@ -70,10 +70,35 @@ static void numbers_are_used_again_under_copies(void **state) {
   halves_close(&h);
 }
 
+/* A job of two items, in two memories, which go while it is under way. */
+static void memories_of_one_job_stay_for_their_copies(void **state) {
+  (void)state;
+  struct halves h;
+  struct area there[2];
+  struct job job = {0};
+  halves_open(&h, SLOW);
+  for (uint32_t i = 0; i < 2; i++) {
+    struct window w = window_new(&h, &there[i], i);
+    struct payload local = area_payload(&h.here);
+    assert_int_equal(ours_post(&h, &job, &w, 0, local, true), 1);
+  }
+  transport_cuda.jobs->flush(h.ours->lane);
+  for (int i = 0; i < 2; i++)
+    area_end(h.peer, &there[i]);
+  uint64_t left = fake_counts("cuMemUnmap");
+  halves_talk(&h);
+  ours_await(&h, &job);
+  assert_int_equal(job.status, 0);
+  assert_int_equal(job.done, 2 * AREA);
+  assert_int_equal(fake_counts("cuMemUnmap"), left + 2);
+  halves_close(&h);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(one_import_and_one_copy_each),
       cmocka_unit_test(numbers_are_used_again_under_copies),
+      cmocka_unit_test(memories_of_one_job_stay_for_their_copies),
   };
   return cmocka_run_group_tests_name("cuda_lane", tests, NULL, NULL);
 }

@@ -93,14 +93,23 @@ static bool batch_joins(struct memory_copy *last,
   return true;
 }
 
-/* Is there room for one more copy of this job? */
-static bool batch_takes(struct lane *lane, const struct job *job,
-                        const struct memory_context *by) {
-  struct batch *b = lane->batch;
+/* Is there room for one more copy of this job, and of this memory? A job may
+ * have items in several memories, and each of these stays until its own copies
+ * have ended. */
+static bool batch_has_room(const struct batch *b, const struct job *job,
+                           const struct imported *imported,
+                           const struct memory_context *by) {
   uint32_t most = by->kind->copies->copy_all ? LINK_GATHERED : 1;
-  if (b->job && (b->job != job || b->by != by || b->count == most))
+  return !b->job || (b->job == job && b->imported == imported && b->by == by &&
+                     b->count < most);
+}
+
+static bool batch_takes(struct lane *lane, const struct job *job,
+                        const struct imported *imported,
+                        const struct memory_context *by) {
+  if (!batch_has_room(lane->batch, job, imported, by))
     link_flush(lane);
-  return !b->job || (b->job == job && b->by == by && b->count < most);
+  return batch_has_room(lane->batch, job, imported, by);
 }
 
 static void batch_begin(struct lane *lane, struct job *job,
@@ -122,7 +131,7 @@ static int link_gather(struct lane *lane, struct job *job,
                        const struct memory_context *by,
                        const struct memory_copy *copy) {
   struct batch *b = lane->batch;
-  if (!batch_takes(lane, job, by))
+  if (!batch_takes(lane, job, imported, by))
     return 0;
   if (!b->job)
     batch_begin(lane, job, imported, by);
