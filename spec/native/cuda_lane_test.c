@@ -43,6 +43,101 @@ static void one_import_and_one_copy_each(void **state) {
   halves_close(&h);
 }
 
+/* Local memory in pieces of PIECE bytes, of which each has its number. */
+enum { ITEMS = 8, PIECE = AREA / ITEMS };
+static struct payload piece(struct halves *h, int i) {
+  return payload_of(h->here.memory, h->here.base + i * PIECE, PIECE);
+}
+
+static void pieces_fill(struct halves *h) {
+  for (int i = 0; i < ITEMS; i++) {
+    struct area part = h->here;
+    part.base += i * PIECE;
+    part.length = PIECE;
+    area_fill(&part, i + 1);
+  }
+}
+
+/* Writes each piece to an offset that is i times that many bytes, in one job. */
+static void pieces_write(struct halves *h, const struct window *w,
+                         uint64_t apart) {
+  struct job job = {0};
+  for (int i = 0; i < ITEMS; i++)
+    assert_int_equal(
+        ours_post(h, &job, w, (uint64_t)i * apart, piece(h, i), true), 1);
+  transport_cuda.jobs->flush(h->ours->lane);
+  ours_await(h, &job);
+  assert_int_equal(job.status, 0);
+  assert_int_equal(job.done, AREA);
+}
+
+/* The driver does the copies of a batch in any order. */
+static void items_that_overlap_are_of_several_batches(void **state) {
+  (void)state;
+  struct halves h;
+  struct area there;
+  halves_open(&h, FAST);
+  pieces_fill(&h);
+  struct window w = window_new(&h, &there, 0);
+  pieces_write(&h, &w, 4096);
+  for (uint64_t i = 0; i < ITEMS; i++)
+    area_same(&there, i * 4096, 4096, (int)i + 1);
+  area_same(&there, ITEMS * 4096, PIECE - 4096, ITEMS);
+  area_end(h.peer, &there);
+  halves_close(&h);
+}
+
+/* Blocks of the remote side that overlap, in three copies: a batch. */
+static void blocks_that_overlap_are_of_no_batch(void **state) {
+  (void)state;
+  struct halves h;
+  struct area there;
+  struct job job = {0};
+  halves_open(&h, FAST);
+  pieces_fill(&h);
+  struct window w = window_new(&h, &there, 0);
+  for (int i = 0; i < 3; i++) {
+    struct payload local = piece(&h, i), remote = local;
+    remote.memory = &memory_host;
+    remote.base = (uint8_t *)(uintptr_t)((uint64_t)i * PIECE);
+    remote.block = PIECE / 8;
+    remote.count = 8;
+    remote.stride = PIECE / 16;
+    assert_int_equal(transport_cuda.jobs->post(h.ours->lane, &job, &w, &remote,
+                                               &local, true),
+                     1);
+  }
+  transport_cuda.jobs->flush(h.ours->lane);
+  ours_await(&h, &job);
+  assert_int_equal(job.done, 3 * PIECE);
+  for (uint64_t i = 0; i < 3; i++)
+    area_same(&there, i * PIECE, PIECE / 16 * 9, (int)i + 1);
+  area_end(h.peer, &there);
+  halves_close(&h);
+}
+
+/* From the last one to the first, so that none goes on where another ends. */
+static void items_that_lie_apart_are_of_one_batch(void **state) {
+  (void)state;
+  struct halves h;
+  struct area there;
+  struct job job = {0};
+  halves_open(&h, FAST);
+  pieces_fill(&h);
+  struct window w = window_new(&h, &there, 0);
+  uint64_t batches = fake_counts("cuMemcpyBatchAsync");
+  for (int i = ITEMS - 1; i >= 0; i--)
+    assert_int_equal(
+        ours_post(&h, &job, &w, (uint64_t)i * PIECE, piece(&h, i), true), 1);
+  transport_cuda.jobs->flush(h.ours->lane);
+  ours_await(&h, &job);
+  assert_int_equal(fake_counts("cuMemcpyBatchAsync"), batches + 1);
+  for (int i = 0; i < ITEMS; i++)
+    area_same(&there, (uint64_t)i * PIECE, PIECE, i + 1);
+  area_end(h.peer, &there);
+  halves_close(&h);
+}
+
 /* ---- Memory that goes ------------------------------------------------------ */
 
 /* The number of memory that goes under copies is used again at once. */
@@ -97,6 +192,9 @@ static void memories_of_one_job_stay_for_their_copies(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(one_import_and_one_copy_each),
+      cmocka_unit_test(items_that_overlap_are_of_several_batches),
+      cmocka_unit_test(blocks_that_overlap_are_of_no_batch),
+      cmocka_unit_test(items_that_lie_apart_are_of_one_batch),
       cmocka_unit_test(numbers_are_used_again_under_copies),
       cmocka_unit_test(memories_of_one_job_stay_for_their_copies),
   };

@@ -82,6 +82,37 @@ void link_flush(struct lane *lane) {
   b->job = NULL;
 }
 
+static const uint8_t *copy_end(const struct memory_copy *c) {
+  return c->to + (c->count - 1) * c->to_stride + c->block;
+}
+
+/* Do two copies write to places that lie apart? Those of one stride may
+ * interlace. */
+static bool copies_lie_apart(const struct memory_copy *a,
+                             const struct memory_copy *b) {
+  uint64_t stride = a->to_stride;
+  if (a->to >= copy_end(b) || b->to >= copy_end(a))
+    return true;
+  if (stride == 0 || b->to_stride != stride)
+    return false;
+  uint64_t behind = a->to >= b->to
+                        ? (uint64_t)(a->to - b->to) % stride
+                        : stride - (uint64_t)(b->to - a->to) % stride;
+  return behind >= b->block && behind + a->block <= stride;
+}
+
+/* Might the copy write where another one of the batch does? Items of a job may
+ * overlap, but copies of a batch are done in any order. */
+static bool batch_overlaps(const struct batch *b,
+                           const struct memory_copy *copy) {
+  if (copy->to >= b->high || copy_end(copy) <= b->low)
+    return false;
+  for (uint32_t i = 0; i < b->count; i++)
+    if (!copies_lie_apart(&b->copies[i], copy))
+      return true;
+  return false;
+}
+
 static bool batch_joins(struct memory_copy *last,
                         const struct memory_copy *next) {
   if (last->count != 1 || next->count != 1 ||
@@ -93,23 +124,35 @@ static bool batch_joins(struct memory_copy *last,
   return true;
 }
 
+static void batch_add(struct batch *b, const struct memory_copy *copy) {
+  const uint8_t *end = copy_end(copy);
+  b->bytes += copy->block * copy->count;
+  if (b->count == 0 || copy->to < b->low)
+    b->low = copy->to;
+  if (b->count == 0 || end > b->high)
+    b->high = end;
+  if (b->count == 0 || !batch_joins(&b->copies[b->count - 1], copy))
+    b->copies[b->count++] = *copy;
+}
+
 /* Is there room for one more copy of this job, and of this memory? A job may
  * have items in several memories, and each of these stays until its own copies
  * have ended. */
 static bool batch_has_room(const struct batch *b, const struct job *job,
                            const struct imported *imported,
-                           const struct memory_context *by) {
+                           const struct memory_copy *copy) {
+  const struct memory_context *by = copy->to_memory;
   uint32_t most = by->kind->copies->copy_all ? LINK_GATHERED : 1;
   return !b->job || (b->job == job && b->imported == imported && b->by == by &&
-                     b->count < most);
+                     b->count < most && !batch_overlaps(b, copy));
 }
 
 static bool batch_takes(struct lane *lane, const struct job *job,
                         const struct imported *imported,
-                        const struct memory_context *by) {
-  if (!batch_has_room(lane->batch, job, imported, by))
+                        const struct memory_copy *copy) {
+  if (!batch_has_room(lane->batch, job, imported, copy))
     link_flush(lane);
-  return batch_has_room(lane->batch, job, imported, by);
+  return batch_has_room(lane->batch, job, imported, copy);
 }
 
 static void batch_begin(struct lane *lane, struct job *job,
@@ -128,16 +171,13 @@ static void batch_begin(struct lane *lane, struct job *job,
 /* 1, or 0: not now. */
 static int link_gather(struct lane *lane, struct job *job,
                        struct imported *imported,
-                       const struct memory_context *by,
                        const struct memory_copy *copy) {
   struct batch *b = lane->batch;
-  if (!batch_takes(lane, job, imported, by))
+  if (!batch_takes(lane, job, imported, copy))
     return 0;
   if (!b->job)
-    batch_begin(lane, job, imported, by);
-  b->bytes += copy->block * copy->count;
-  if (b->count == 0 || !batch_joins(&b->copies[b->count - 1], copy))
-    b->copies[b->count++] = *copy;
+    batch_begin(lane, job, imported, copy->to_memory);
+  batch_add(b, copy);
   return 1;
 }
 
@@ -175,7 +215,7 @@ static int link_copy_next(struct lane *lane, struct job *job,
                              .from_memory = from->memory};
   uint64_t length = payload_copy_ahead(to, from, 0, UINT64_MAX, &copy);
   int status = copy_is_batched(&copy)
-                   ? link_gather(lane, job, imported, by, &copy)
+                   ? link_gather(lane, job, imported, &copy)
                    : link_ask(lane, job, imported, by, &copy);
   if (status == 1) {
     to->done += length;

@@ -125,6 +125,7 @@ struct batch {
   struct job *job; /* NULL: there is no batch */
   struct imported *imported;
   uint64_t bytes;
+  const uint8_t *low, *high; /* between which it writes */
   uint32_t count;
   struct memory_copy copies[LINK_GATHERED];
 };
