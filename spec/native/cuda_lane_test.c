@@ -43,6 +43,25 @@ static void one_import_and_one_copy_each(void **state) {
   halves_close(&h);
 }
 
+/* The driver is asked once whose memory it is, and not for each copy. */
+static void a_copy_asks_nothing_of_devices(void **state) {
+  (void)state;
+  struct halves h;
+  struct area there;
+  uint8_t bytes[4096];
+  halves_open(&h, FAST);
+  struct window w = window_new(&h, &there, 0);
+  memset(bytes, 5, sizeof bytes);
+  struct payload local = payload_of(NULL, bytes, sizeof bytes);
+  uint64_t asked = fake_counts("cuDeviceGetUuid");
+  for (uint64_t i = 0; i < 4; i++)
+    assert_int_equal(ours_move(&h, &w, i * 4096, local, true), 1);
+  assert_int_equal(fake_counts("cuDeviceGetUuid"), asked);
+  area_same(&there, 0, sizeof bytes * 4, 5);
+  area_end(h.peer, &there);
+  halves_close(&h);
+}
+
 /* Local memory in pieces of PIECE bytes, of which each has its number. */
 enum { ITEMS = 8, PIECE = AREA / ITEMS };
 static struct payload piece(struct halves *h, int i) {
@@ -192,6 +211,7 @@ static void memories_of_one_job_stay_for_their_copies(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(one_import_and_one_copy_each),
+      cmocka_unit_test(a_copy_asks_nothing_of_devices),
       cmocka_unit_test(items_that_overlap_are_of_several_batches),
       cmocka_unit_test(blocks_that_overlap_are_of_no_batch),
       cmocka_unit_test(items_that_lie_apart_are_of_one_batch),

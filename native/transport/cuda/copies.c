@@ -276,9 +276,7 @@ static struct imported *window_memory(struct lane *lane,
 static const struct opening *window_open(struct lane *lane, struct imported *m,
                                          const struct payload *local) {
   const struct memory_context *by =
-      local->memory->direct
-          ? contexts_opened(lane->options.memories, link_kind, &m->key)
-          : local->memory;
+      local->memory->direct ? imported_home(lane, m) : local->memory;
   bool same = by && strcmp(by->kind->name, link_kind) == 0;
   return same ? imported_open(lane, m, by) : NULL;
 }

@@ -106,6 +106,7 @@ struct imported {
   struct memory_key key;
   uint64_t serial, length;
   int access;
+  int device; /* that it is of, as contexts_opened() tells */
   uint8_t state;
   uint32_t busy; /* copies under way */
   uint64_t mapped;
@@ -174,6 +175,10 @@ int exported_heard(struct lane *lane, const struct word *word);
 struct imported *imported_of(struct lane *lane, uint32_t id);
 int imported_learn(struct lane *lane, const struct word *word, int fd);
 int imported_heard(struct lane *lane, const struct word *word);
+/* Returns a context of this process that is for the memory's device, else any
+ * one; NULL: it has none. */
+const struct memory_context *imported_home(const struct lane *lane,
+                                           struct imported *imported);
 /* Returns the memory as it is opened for copies with local memory, and opens it
  * at first. NULL: it cannot be, and lane->why tells why. */
 const struct opening *imported_open(struct lane *lane,

@@ -112,8 +112,7 @@ static struct imported *source_payload(struct lane *lane, const struct fetch *f,
  * other: a copy between two devices goes by either. */
 static const struct opening *source_open(struct lane *lane, struct imported *m,
                                          const struct memory_context *into) {
-  const struct memory_context *by =
-      contexts_opened(lane->options.memories, link_kind, &m->key);
+  const struct memory_context *by = imported_home(lane, m);
   const struct opening *o = into->direct ? NULL : imported_open(lane, m, into);
   return o || !by ? o : imported_open(lane, m, by);
 }

@@ -123,10 +123,15 @@ static void imported_leave(struct lane *lane, struct imported *m) {
   free(m);
 }
 
+const struct memory_context *imported_home(const struct lane *lane,
+                                           struct imported *m) {
+  return contexts_opened(lane->options.memories, link_kind, &m->key,
+                         &m->device);
+}
+
 /* At once, if this process uses such devices already. */
 static bool imported_open_early(struct lane *lane, struct imported *m) {
-  const struct memory_context *by =
-      contexts_opened(lane->options.memories, link_kind, &m->key);
+  const struct memory_context *by = imported_home(lane, m);
   return by && imported_open(lane, m, by);
 }
 
@@ -151,6 +156,7 @@ static void imported_fill(struct lane *lane, struct imported *m,
   *m = (struct imported){.serial = word->serial,
                          .length = word->length,
                          .access = word->access,
+                         .device = DEVICE_UNASKED,
                          .state = may ? IMPORTED_KNOWN : IMPORTED_REFUSED};
   if (!may) {
     adopted_close(fd);
