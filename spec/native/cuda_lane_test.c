@@ -208,6 +208,26 @@ static void memories_of_one_job_stay_for_their_copies(void **state) {
   halves_close(&h);
 }
 
+/* ---- Shares -------------------------------------------------------------- */
+
+static void memory_beyond_the_share_is_opened_once_there_is_room(void **state) {
+  (void)state;
+  struct halves h;
+  struct area there;
+  halves_open(&h, FAST);
+  area_fill(&h.here, 6);
+  struct quota *mapped = &h.ours->shares.quota[SHARE_MAPPED], all = *mapped;
+  *mapped = (struct quota){.limit = AREA, .least = AREA, .factor = 1};
+  struct window w = window_new(&h, &there, 0); /* the board has some, too */
+  assert_int_equal(ours_write(&h, &w), PERIGEE_UNSUPPORTED);
+  assert_non_null(strstr(transport_cuda.trouble(h.ours->lane), "its share"));
+  *mapped = all;
+  assert_int_equal(ours_write(&h, &w), 1);
+  area_same(&there, 0, AREA, 6);
+  area_end(h.peer, &there);
+  halves_close(&h);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(one_import_and_one_copy_each),
@@ -217,6 +237,7 @@ int main(void) {
       cmocka_unit_test(items_that_lie_apart_are_of_one_batch),
       cmocka_unit_test(numbers_are_used_again_under_copies),
       cmocka_unit_test(memories_of_one_job_stay_for_their_copies),
+      cmocka_unit_test(memory_beyond_the_share_is_opened_once_there_is_room),
   };
   return cmocka_run_group_tests_name("cuda_lane", tests, NULL, NULL);
 }

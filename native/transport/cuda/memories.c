@@ -206,18 +206,20 @@ int imported_heard(struct lane *lane, const struct word *word) {
 
 /* ---- Opening ------------------------------------------------------------- */
 
+/* Without a share it is tried again, as that costs nothing. What the driver
+ * refused costs milliseconds each time, and is remembered: *by. */
 static void imported_adopt(struct lane *lane, struct imported *m,
-                           struct opening *o) {
-  const struct memory_sharing *sharing = o->by->kind->sharing;
-  const char *(*why)(const struct memory_context *) = o->by->kind->why;
+                           const struct memory_context *by, struct opening *o) {
+  const char *(*why)(const struct memory_context *) = by->kind->why;
   if (!share_take(lane->options.share, SHARE_MAPPED, m->length)) {
     snprintf(lane->why, sizeof lane->why,
              "memory of the peer is not opened: it has its share of what is "
              "mapped (option mapped)");
     return;
   }
-  int status = sharing->adopt(o->by, &m->key, m->length, m->access, &o->pointer,
-                              &o->handle);
+  o->by = by;
+  int status = by->kind->sharing->adopt(by, &m->key, m->length, m->access,
+                                        &o->pointer, &o->handle);
   if (status == PERIGEE_OK) {
     m->mapped += m->length;
     lane->opened++;
@@ -226,10 +228,9 @@ static void imported_adopt(struct lane *lane, struct imported *m,
   share_back(lane->options.share, SHARE_MAPPED, m->length);
   o->pointer = NULL;
   snprintf(lane->why, sizeof lane->why,
-           "memory of the peer cannot be opened: %s", why ? why(o->by) : "");
+           "memory of the peer cannot be opened: %s", why ? why(by) : "");
 }
 
-/* A failure is remembered: what failed costs milliseconds each time. */
 const struct opening *imported_open(struct lane *lane, struct imported *m,
                                     const struct memory_context *by) {
   int i = 0;
@@ -240,10 +241,8 @@ const struct opening *imported_open(struct lane *lane, struct imported *m,
   if (i == LINK_OPENINGS)
     return NULL;
   struct opening *o = &m->openings[i];
-  if (!o->by) {
-    o->by = by;
-    imported_adopt(lane, m, o);
-  }
+  if (!o->by)
+    imported_adopt(lane, m, by, o);
   return o->pointer ? o : NULL;
 }
 
