@@ -157,6 +157,70 @@ static void items_that_lie_apart_are_of_one_batch(void **state) {
   halves_close(&h);
 }
 
+/* ---- Payloads ------------------------------------------------------------ */
+
+/* Fetches what the peer exposes into memory of one of our kinds; NULL: the
+ * host's. */
+static void fetched_into(struct halves *h, struct area *there, const char *kind,
+                         bool careful) {
+  struct half *ours = h->ours;
+  const struct memory_context *before = ours->device;
+  struct area into;
+  struct copies copies = {0};
+  struct fetch f;
+  ours->device = kind ? half_device(ours, kind) : &memory_host;
+  area_new(ours, &into, AREA);
+  struct payload p = area_payload(&into);
+  p.copies = kind ? &copies : NULL;
+  assert_int_equal(peer_exposes(h, there, &f, &p), 0);
+  f.careful = careful;
+  assert_int_equal(ours_fetch(h, &f), 1);
+  area_same(&into, 0, AREA, 4);
+  area_end(ours, &into);
+  ours->device = before;
+}
+
+/* Memory of the peer that our half has opened for cuda:0. */
+static void opened_new(struct halves *h, struct area *there) {
+  struct fetch f;
+  area_new(h->peer, there, AREA);
+  area_fill(there, 4);
+  assert_int_equal(peer_exposes(h, there, &f, NULL), PERIGEE_UNSUPPORTED);
+}
+
+static void payloads_come_into_memory_of_any_kind(void **state) {
+  (void)state;
+  struct halves h;
+  struct area there;
+  halves_open(&h, FAST);
+  opened_new(&h, &there);
+  for (int careful = 0; careful < 2; careful++) {
+    fetched_into(&h, &there, NULL, careful);
+    fetched_into(&h, &there, "cuda:0", careful);
+    fetched_into(&h, &there, "cuda:1", careful);
+    fetched_into(&h, &there, "opaque", careful);
+  }
+  area_end(h.peer, &there);
+  halves_close(&h);
+}
+
+/* It cannot be opened for cuda:1, too, as the share is used. */
+static void what_another_device_has_open_is_fetched_by_that(void **state) {
+  (void)state;
+  struct halves h;
+  struct area there;
+  halves_open(&h, FAST);
+  struct quota *mapped = &h.ours->shares.quota[SHARE_MAPPED];
+  *mapped = (struct quota){.limit = AREA * 3 / 2, .factor = 64};
+  h.peer->device = half_device(h.peer, "cuda:1");
+  opened_new(&h, &there);
+  half_device(h.ours, "cuda:1");
+  fetched_into(&h, &there, NULL, false);
+  fetched_into(&h, &there, "cuda:1", false);
+  area_end(h.peer, &there);
+  halves_close(&h);
+}
+
 /* ---- Memory that goes ------------------------------------------------------ */
 
 /* The number of memory that goes under copies is used again at once. */
@@ -235,6 +299,8 @@ int main(void) {
       cmocka_unit_test(items_that_overlap_are_of_several_batches),
       cmocka_unit_test(blocks_that_overlap_are_of_no_batch),
       cmocka_unit_test(items_that_lie_apart_are_of_one_batch),
+      cmocka_unit_test(payloads_come_into_memory_of_any_kind),
+      cmocka_unit_test(what_another_device_has_open_is_fetched_by_that),
       cmocka_unit_test(numbers_are_used_again_under_copies),
       cmocka_unit_test(memories_of_one_job_stay_for_their_copies),
       cmocka_unit_test(memory_beyond_the_share_is_opened_once_there_is_room),

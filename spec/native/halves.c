@@ -86,12 +86,15 @@ const struct memory_context *half_device(struct half *h, const char *name) {
 
 static void half_open(struct half *h, struct half *other, bool device) {
   static const uint64_t who[2] = {1, 1};
+  static const struct perigee_memory *const kinds[] = {&perigee_memory_opaque,
+                                                       NULL};
   char reason[REASON];
   struct offer offer;
   *h = (struct half){.other = other};
   perigee_options_init(&h->options, sizeof h->options);
   assert_int_equal(shares_open(&h->shares, &h->options), 0);
   h->share = share_join(&h->shares, who);
+  h->memories.kinds = kinds;
   if (device)
     h->device = half_device(h, "cuda:0");
   struct lane_options o = {.operations = WHOLE,
@@ -271,6 +274,21 @@ int ours_move(struct halves *h, const struct window *w, uint64_t offset,
 
 int ours_write(struct halves *h, const struct window *w) {
   return ours_move(h, w, 0, area_payload(&h->here), true);
+}
+
+int peer_exposes(struct halves *h, struct area *area, struct fetch *f,
+                 struct payload *into) {
+  struct payload from = area_payload(area);
+  struct exposure e = {.operation = EXPOSED_AS, .generation = 9};
+  from.area = area;
+  int status = transport_cuda.payloads->expose(h->peer->lane, &e, &from);
+  halves_talk(h);
+  *f = (struct fetch){.source = e.source,
+                      .into = into,
+                      .operation = EXPOSED_AS,
+                      .generation = 9,
+                      .total = from.total};
+  return status;
 }
 
 int ours_fetch(struct halves *h, struct fetch *f) {

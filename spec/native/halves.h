@@ -79,6 +79,11 @@ int ours_move(struct halves *h, const struct window *w, uint64_t offset,
               struct payload local, bool write);
 /* Of all of our memory. */
 int ours_write(struct halves *h, const struct window *w);
+/* The peer exposes a payload of that memory, as part of operation 5. Returns what
+ * expose does. */
+enum { EXPOSED_AS = 5 };
+int peer_exposes(struct halves *h, struct area *area, struct fetch *f,
+                 struct payload *into);
 /* Fetches all of it: 1, or up to the first status. */
 int ours_fetch(struct halves *h, struct fetch *f);
 

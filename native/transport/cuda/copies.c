@@ -277,8 +277,7 @@ static const struct opening *window_open(struct lane *lane, struct imported *m,
                                          const struct payload *local) {
   const struct memory_context *by =
       local->memory->direct ? imported_home(lane, m) : local->memory;
-  bool same = by && strcmp(by->kind->name, link_kind) == 0;
-  return same ? imported_open(lane, m, by) : NULL;
+  return by ? imported_open(lane, m, by) : NULL;
 }
 
 static bool link_reaches(struct lane *lane, const struct window *window,

@@ -151,6 +151,9 @@ struct lane {
   char why[REASON]; /* what failed last */
 };
 
+/* Is it memory of the kind? */
+bool link_is_for(const struct memory_context *memory);
+
 /* words.c */
 /* Makes this half's board and tells the peer of it. PERIGEE_OK, AGAIN, or a
  * status. */
@@ -179,11 +182,13 @@ int imported_heard(struct lane *lane, const struct word *word);
  * one; NULL: it has none. */
 const struct memory_context *imported_home(const struct lane *lane,
                                            struct imported *imported);
-/* Returns the memory as it is opened for copies with local memory, and opens it
- * at first. NULL: it cannot be, and lane->why tells why. */
+/* Returns the memory as it is opened for copies with local memory of the kind,
+ * and opens it at first. NULL: it cannot be, and lane->why tells why. */
 const struct opening *imported_open(struct lane *lane,
                                     struct imported *imported,
                                     const struct memory_context *local);
+/* Returns an opening that there is, or NULL. */
+const struct opening *imported_opened(const struct imported *imported);
 /* A copy begins, or has ended. */
 void imported_use(struct imported *imported);
 void imported_unuse(struct lane *lane, struct imported *imported);

@@ -234,7 +234,7 @@ static void imported_adopt(struct lane *lane, struct imported *m,
 const struct opening *imported_open(struct lane *lane, struct imported *m,
                                     const struct memory_context *by) {
   int i = 0;
-  if (m->state != IMPORTED_KNOWN)
+  if (m->state != IMPORTED_KNOWN || !link_is_for(by))
     return NULL;
   while (i < LINK_OPENINGS && m->openings[i].by && m->openings[i].by != by)
     i++;
@@ -244,6 +244,13 @@ const struct opening *imported_open(struct lane *lane, struct imported *m,
   if (!o->by)
     imported_adopt(lane, m, by, o);
   return o->pointer ? o : NULL;
+}
+
+const struct opening *imported_opened(const struct imported *m) {
+  for (int i = 0; i < LINK_OPENINGS && m->openings[i].by; i++)
+    if (m->openings[i].pointer)
+      return &m->openings[i];
+  return NULL;
 }
 
 void imported_use(struct imported *m) {
