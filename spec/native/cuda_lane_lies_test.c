@@ -296,6 +296,24 @@ static void devices_of_nobody(void **state) {
 
 /* ---- Windows ------------------------------------------------------------- */
 
+static void windows_that_grant_more_than_the_memory(void **state) {
+  (void)state;
+  struct scene s;
+  scene_open(&s);
+  s.memory.access = PERIGEE_READ;
+  assert_int_equal(hears(&s, &s.memory), 0);
+  halves_talk(&s.h);
+  struct window w = window_of(&s);
+  assert_int_equal(ours_write(&s.h, &w), PERIGEE_UNSUPPORTED);
+  w.access = PERIGEE_READ;
+  w.length++;
+  struct payload local = area_payload(&s.h.here);
+  assert_int_equal(ours_move(&s.h, &w, 0, local, false), PERIGEE_UNSUPPORTED);
+  w.length--;
+  assert_int_equal(ours_move(&s.h, &w, 0, local, false), 1);
+  scene_close(&s);
+}
+
 static void attached(struct scene *s, struct window w, struct region_key key,
                      int status) {
   assert_int_equal(transport_cuda.access->attach(s->h.ours->lane, &w, &key),
@@ -323,6 +341,9 @@ static void keys_of_windows(void **state) {
   attached(&s, w, key, PERIGEE_PROTOCOL);
   key.fd_count = 0;
   bad.slot = LINK_REGIONS;
+  attached(&s, bad, key, PERIGEE_PROTOCOL);
+  bad = w;
+  bad.length++;
   attached(&s, bad, key, PERIGEE_PROTOCOL);
   scene_close(&s);
 }
@@ -449,6 +470,7 @@ int main(void) {
       cmocka_unit_test(descriptors_of_anything),
       cmocka_unit_test(memory_of_the_host),
       cmocka_unit_test(devices_of_nobody),
+      cmocka_unit_test(windows_that_grant_more_than_the_memory),
       cmocka_unit_test(keys_of_windows),
       cmocka_unit_test(boards_that_do_not_fit),
       cmocka_unit_test(sources_outside_of_the_memory),

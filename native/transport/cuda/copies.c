@@ -261,16 +261,6 @@ void link_drain(struct lane *lane) {
 
 /* ---- One-sided access ---------------------------------------------------- */
 
-/* Numbers are used again, but not while the owner grants the window
- * (link_refuses). The owner may lie about the length. */
-static struct imported *window_memory(struct lane *lane,
-                                      const struct window *window) {
-  uint32_t id;
-  memcpy(&id, window->own, sizeof id);
-  struct imported *m = imported_of(lane, id);
-  return m && window->length <= m->length ? m : NULL;
-}
-
 /* Returns the memory as it is opened for copies with local memory. What is in
  * host memory here goes by a device that this process uses already. */
 static const struct opening *window_open(struct lane *lane, struct imported *m,
@@ -282,7 +272,7 @@ static const struct opening *window_open(struct lane *lane, struct imported *m,
 
 static bool link_reaches(struct lane *lane, const struct window *window,
                          const struct payload *local) {
-  struct imported *m = window_memory(lane, window);
+  struct imported *m = imported_for(lane, window);
   return m && window_open(lane, m, local);
 }
 
@@ -304,7 +294,7 @@ static int link_post(struct lane *lane, struct job *job,
   int status = link_refuses(lane, window);
   if (status < 0)
     return status;
-  struct imported *m = window_memory(lane, window);
+  struct imported *m = imported_for(lane, window);
   const struct opening *o = m ? window_open(lane, m, local) : NULL;
   return o ? link_copies(lane, job, m, o, remote, local, write) : PERIGEE_STALE;
 }

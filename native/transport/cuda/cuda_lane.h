@@ -176,6 +176,8 @@ void exported_forget(struct lane *lane, const struct area *area);
 int exported_heard(struct lane *lane, const struct word *word);
 /* Returns the peer's memory of that number, or NULL. */
 struct imported *imported_of(struct lane *lane, uint32_t id);
+/* Returns the memory in which the window lies, or NULL. */
+struct imported *imported_for(struct lane *lane, const struct window *window);
 int imported_learn(struct lane *lane, const struct word *word, int fd);
 int imported_heard(struct lane *lane, const struct word *word);
 /* Returns a context of this process that is for the memory's device, else any

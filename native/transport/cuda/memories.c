@@ -108,6 +108,18 @@ struct imported *imported_of(struct lane *lane, uint32_t id) {
   return lane->imported && id < LINK_MEMORIES ? lane->imported[id] : NULL;
 }
 
+/* Numbers are used again, but not while the owner grants the window. The owner
+ * may lie about length and rights; a device that writes what it may only read is
+ * lost for the whole process. */
+struct imported *imported_for(struct lane *lane, const struct window *window) {
+  uint32_t id;
+  memcpy(&id, window->own, sizeof id);
+  struct imported *m = imported_of(lane, id);
+  bool within = m && window->length <= m->length &&
+                (window->access & ~m->access & PERIGEE_WRITE) == 0;
+  return within ? m : NULL;
+}
+
 static void imported_leave(struct lane *lane, struct imported *m) {
   for (int i = 0; i < LINK_OPENINGS && m->openings[i].by; i++) {
     const struct opening *o = &m->openings[i];
