@@ -167,6 +167,23 @@ static void answers_of_an_old_serial_are_ignored(void **state) {
   scene_close(&s);
 }
 
+static void words_after_the_end(void **state) {
+  (void)state;
+  struct scene s;
+  scene_open(&s);
+  transport_cuda.cut(s.h.ours->lane);
+  uint64_t imports = fake_counts("cuMemImportFromShareableHandle");
+  assert_true(hears(&s, &s.memory) < 0);
+  assert_int_equal(fake_counts("cuMemImportFromShareableHandle"), imports);
+  for (uint32_t word = BOARD; word <= ASK; word++) {
+    struct word w = {
+        .word = word, .id = s.memory.id, .serial = s.memory.serial};
+    assert_true(half_hears(s.h.ours, &w, -1) < 0);
+  }
+  assert_int_equal(s.h.ours->said_count, 0);
+  scene_close(&s);
+}
+
 /* ---- Memory -------------------------------------------------------------- */
 
 static void memory_of_impossible_forms(void **state) {
@@ -464,6 +481,7 @@ int main(void) {
       cmocka_unit_test(descriptors_of_the_wrong_words),
       cmocka_unit_test(numbers_of_nothing),
       cmocka_unit_test(answers_of_an_old_serial_are_ignored),
+      cmocka_unit_test(words_after_the_end),
       cmocka_unit_test(memory_of_impossible_forms),
       cmocka_unit_test(keys_of_other_forms),
       cmocka_unit_test(sizes_of_other_memory),

@@ -27,7 +27,7 @@ static int link_heard_board(struct lane *lane, const struct word *word,
 static int link_heard(struct lane *lane, const void *bytes, uint32_t length,
                       int fd) {
   struct word word = {0};
-  if (length == sizeof word)
+  if (length == sizeof word && !lane->over)
     memcpy(&word, bytes, sizeof word);
   if (word.word == BOARD)
     return link_heard_board(lane, &word, fd);
