@@ -35,6 +35,7 @@ struct perigee_prepared {
   struct payload remote, local; /* if it is a single item within reach */
   bool simple;
   bool once;               /* made for one post, with whose end it goes */
+  bool apart;              /* its places do not overlap: they are of one list */
   struct moves *moves;     /* of items with lists: theirs is the list then */
   struct numbered *blocks; /* of an only item with lists, or NULL */
   struct perigee_transfer list[];
@@ -243,7 +244,7 @@ static bool transfer_take_lane(struct operation *op, uint32_t number) {
     return true;
   if (op->job.pending > 0)
     return false;
-  op->job = (struct job){0};
+  op->job = (struct job){.apart = op->job.apart};
   op->lane = (uint8_t)number;
   return true;
 }
@@ -486,7 +487,7 @@ transfer_queue(struct perigee_session *s, const struct operation_class *class,
   op->local.copies = NULL;
   op->immediate = immediate;
   op->prepared = prepared;
-  op->job = (struct job){0};
+  op->job = (struct job){.apart = prepared && prepared->apart};
   transfer_use_regions(op, 1);
   operation_start(op, timeout);
   operation_move(op);
@@ -563,13 +564,15 @@ static int prepared_make(struct perigee_session *s, int operation,
 
 /* Makes a prepared transfer of moves, which go with it. */
 static int listed_of_moves(struct perigee_session *s, int operation,
-                           struct moves *m, struct perigee_prepared **out) {
+                           struct moves *m, bool apart,
+                           struct perigee_prepared **out) {
   int status = prepared_make(s, operation, NULL, 0, out);
   if (status < 0) {
     moves_free(m);
     return status;
   }
   (*out)->moves = m;
+  (*out)->apart = apart;
   for (uint32_t i = 0; i < m->count; i++)
     (*out)->total += m->move[i].end - m->move[i].begin;
   return PERIGEE_OK;
@@ -581,7 +584,8 @@ static int listed_make(struct perigee_session *s, int operation,
                        struct perigee_prepared **out) {
   struct moves *m;
   int status = moves_make(s, operation, list, count, &m);
-  return status < 0 ? status : listed_of_moves(s, operation, m, out);
+  return status < 0 ? status
+                    : listed_of_moves(s, operation, m, count == 1, out);
 }
 
 /* The same to be posted again and again. */
@@ -837,7 +841,7 @@ int perigee_post_blocks(struct perigee_prepared *p, const uint32_t *local,
                 "slices have blocks of one length");
   status = moves_of_blocks(s, p->operation, p->blocks, numbers, count, &m);
   if (status == PERIGEE_OK)
-    status = listed_of_moves(s, p->operation, m, &once);
+    status = listed_of_moves(s, p->operation, m, true, &once);
   return status != PERIGEE_OK ? status
                               : listed_start_once(once, p->immediate, timeout);
 }

@@ -119,16 +119,16 @@ int contexts_owner(struct contexts *all, const void *pointer,
 
 const struct memory_context *contexts_opened(const struct contexts *all,
                                              const char *kind,
-                                             const struct memory_key *key) {
+                                             const struct memory_key *key,
+                                             int *device) {
   const struct memory_context *found = NULL;
-  int device = -1;
   for (const struct context *c = all->first; c; c = c->next) {
     const struct memory_sharing *sharing = c->memory.kind->sharing;
     if (!sharing || strcmp(c->memory.kind->name, kind) != 0)
       continue;
-    if (!found)
-      device = sharing->whose ? sharing->whose(key) : -1;
-    if (!found || (int)c->memory.device == device)
+    if (*device == DEVICE_UNASKED)
+      *device = sharing->whose ? sharing->whose(key) : -1;
+    if (!found || (int)c->memory.device == *device)
       found = &c->memory;
   }
   return found;

@@ -418,10 +418,13 @@ int contexts_owner(struct contexts *contexts, const void *pointer,
                    const struct memory_context **out,
                    char reason[MEMORY_REASON]);
 /* Finds a context of the kind that is open: that of the device that the memory of
- * the key is of, else any one; NULL: none is. */
+ * the key is of, else any one; NULL: none is. *device is the number of that
+ * device (sharing.whose), which is asked for once. */
+enum { DEVICE_UNASKED = -2 };
 const struct memory_context *contexts_opened(const struct contexts *contexts,
                                              const char *kind,
-                                             const struct memory_key *key);
+                                             const struct memory_key *key,
+                                             int *device);
 /* The area goes: undoes what contexts have pinned of it. */
 void contexts_unpin(struct contexts *contexts, const struct area *area);
 /* Blocks until no context has a copy under way. */

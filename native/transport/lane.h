@@ -164,6 +164,7 @@ struct job {
   uint16_t operation;    /* of the peer: its mark is read after the bytes */
   uint32_t generation;   /* of that operation; 0: no mark is read */
   uint32_t marks;        /* marks that were read and live */
+  bool apart;            /* no two of its items write to the same place */
 };
 
 /* A payload of the peer that is being brought here. */

@@ -311,6 +311,11 @@ static CUresult entries_add(struct cuda *c, const struct memory_copy *m,
   return result;
 }
 
+/* Entries have no order, which blocks that overlap need. */
+static bool blocks_lie_apart(const struct memory_copy *m) {
+  return m->count == 1 || m->to_stride >= m->block;
+}
+
 /* Few copies are asked for one by one, and so are all where the driver is older
  * than batches. */
 static bool copies_batched(struct cuda *c, uint32_t count) {
@@ -327,8 +332,9 @@ static CUresult copies_ask_all(struct cuda *c, const struct memory_copy *list,
   CUresult result = CUDA_SUCCESS;
   for (uint32_t i = 0; i < count && result == CUDA_SUCCESS; i++)
     result = copy_is_flat(c, &list[i]) ? copy_flat(c, &list[i], stream)
-             : batched                 ? entries_add(c, &list[i], stream)
-                                       : copy_blocks(c, &list[i], stream);
+             : batched && blocks_lie_apart(&list[i])
+                 ? entries_add(c, &list[i], stream)
+                 : copy_blocks(c, &list[i], stream);
   if (batched && result == CUDA_SUCCESS)
     result = entries_ask(c, stream);
   if (batched)

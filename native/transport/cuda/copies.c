@@ -83,6 +83,37 @@ void link_flush(struct lane *lane) {
   b->job = NULL;
 }
 
+static const uint8_t *copy_end(const struct memory_copy *c) {
+  return c->to + (c->count - 1) * c->to_stride + c->block;
+}
+
+/* Do two copies write to places that lie apart? Those of one stride may
+ * interlace. */
+static bool copies_lie_apart(const struct memory_copy *a,
+                             const struct memory_copy *b) {
+  uint64_t stride = a->to_stride;
+  if (a->to >= copy_end(b) || b->to >= copy_end(a))
+    return true;
+  if (stride == 0 || b->to_stride != stride)
+    return false;
+  uint64_t behind = a->to >= b->to
+                        ? (uint64_t)(a->to - b->to) % stride
+                        : stride - (uint64_t)(b->to - a->to) % stride;
+  return behind >= b->block && behind + a->block <= stride;
+}
+
+/* Might the copy write where another one of the batch does? Items of a job may
+ * overlap, but copies of a batch are done in any order. */
+static bool batch_overlaps(const struct batch *b,
+                           const struct memory_copy *copy) {
+  if (copy->to >= b->high || copy_end(copy) <= b->low)
+    return false;
+  for (uint32_t i = 0; i < b->count; i++)
+    if (!copies_lie_apart(&b->copies[i], copy))
+      return true;
+  return false;
+}
+
 static bool batch_joins(struct memory_copy *last,
                         const struct memory_copy *next) {
   if (last->count != 1 || next->count != 1 ||
@@ -94,14 +125,36 @@ static bool batch_joins(struct memory_copy *last,
   return true;
 }
 
-/* Is there room for one more copy of this job? */
-static bool batch_takes(struct lane *lane, const struct job *job,
-                        const struct memory_context *by) {
-  struct batch *b = lane->batch;
+static void batch_add(struct batch *b, const struct memory_copy *copy) {
+  const uint8_t *end = copy_end(copy);
+  b->bytes += copy->block * copy->count;
+  if (b->count == 0 || copy->to < b->low)
+    b->low = copy->to;
+  if (b->count == 0 || end > b->high)
+    b->high = end;
+  if (b->count == 0 || !batch_joins(&b->copies[b->count - 1], copy))
+    b->copies[b->count++] = *copy;
+}
+
+/* Is there room for one more copy of this job, and of this memory? A job may
+ * have items in several memories, and each of these stays until its own copies
+ * have ended. */
+static bool batch_has_room(const struct batch *b, const struct job *job,
+                           const struct imported *imported,
+                           const struct memory_copy *copy) {
+  const struct memory_context *by = copy->to_memory;
   uint32_t most = by->kind->copies->copy_all ? LINK_GATHERED : 1;
-  if (b->job && (b->job != job || b->by != by || b->count == most))
+  return !b->job ||
+         (b->job == job && b->imported == imported && b->by == by &&
+          b->count < most && (job->apart || !batch_overlaps(b, copy)));
+}
+
+static bool batch_takes(struct lane *lane, const struct job *job,
+                        const struct imported *imported,
+                        const struct memory_copy *copy) {
+  if (!batch_has_room(lane->batch, job, imported, copy))
     link_flush(lane);
-  return !b->job || (b->job == job && b->by == by && b->count < most);
+  return batch_has_room(lane->batch, job, imported, copy);
 }
 
 static void batch_begin(struct lane *lane, struct job *job,
@@ -120,16 +173,13 @@ static void batch_begin(struct lane *lane, struct job *job,
 /* 1, or 0: not now. */
 static int link_gather(struct lane *lane, struct job *job,
                        struct imported *imported,
-                       const struct memory_context *by,
                        const struct memory_copy *copy) {
   struct batch *b = lane->batch;
-  if (!batch_takes(lane, job, by))
+  if (!batch_takes(lane, job, imported, copy))
     return 0;
   if (!b->job)
-    batch_begin(lane, job, imported, by);
-  b->bytes += copy->block * copy->count;
-  if (b->count == 0 || !batch_joins(&b->copies[b->count - 1], copy))
-    b->copies[b->count++] = *copy;
+    batch_begin(lane, job, imported, copy->to_memory);
+  batch_add(b, copy);
   return 1;
 }
 
@@ -168,7 +218,7 @@ static int link_copy_next(struct lane *lane, struct job *job,
                              .from_memory = from->memory};
   uint64_t length = payload_copy_ahead(to, from, 0, UINT64_MAX, &copy);
   int status = copy_is_batched(&copy)
-                   ? link_gather(lane, job, imported, by, &copy)
+                   ? link_gather(lane, job, imported, &copy)
                    : link_ask(lane, job, imported, by, &copy);
   if (status == 1) {
     to->done += length;
@@ -214,36 +264,20 @@ void link_drain(struct lane *lane) {
 
 /* ---- One-sided access ---------------------------------------------------- */
 
-/* Numbers are used again, but not while the owner grants the window
- * (link_refuses). The owner may lie about the length. */
-static struct imported *window_memory(struct lane *lane,
-                                      const struct window *window) {
-  uint32_t id;
-  memcpy(&id, window->own, sizeof id);
-  struct imported *m = imported_of(lane, id);
-  return m && window->length <= m->length ? m : NULL;
-}
-
-static bool link_is_kind(const struct memory_context *memory) {
-  return strcmp(memory->kind->name, link_kind) == 0;
-}
-
 /* Returns the memory as it is opened for copies with local memory. What is in
  * host memory here goes by a device that this process uses already. */
 static const struct opening *window_open(struct lane *lane, struct imported *m,
                                          const struct payload *local) {
   const struct memory_context *by =
-      local->memory->direct
-          ? contexts_opened(lane->options.memories, link_kind, &m->key)
-          : local->memory;
-  return by && link_is_kind(by) ? imported_open(lane, m, by) : NULL;
+      local->memory->direct ? imported_home(lane, m) : local->memory;
+  return by ? imported_open(lane, m, by) : NULL;
 }
 
 static bool link_reaches(struct lane *lane, const struct window *window,
                          const struct payload *local) {
   if (window->pointer)
-    return link_is_kind(local->memory);
-  struct imported *m = window_memory(lane, window);
+    return strcmp(local->memory->kind->name, link_kind) == 0;
+  struct imported *m = imported_for(lane, window);
   return m && window_open(lane, m, local);
 }
 
@@ -280,7 +314,7 @@ static int link_post(struct lane *lane, struct job *job,
   int status = link_refuses(lane, window);
   if (status < 0)
     return status;
-  struct imported *m = window_memory(lane, window);
+  struct imported *m = imported_for(lane, window);
   const struct opening *o = m ? window_open(lane, m, local) : NULL;
   return o ? link_copies(lane, job, m, o, remote, local, write) : PERIGEE_STALE;
 }

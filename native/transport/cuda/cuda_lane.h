@@ -106,6 +106,7 @@ struct imported {
   struct memory_key key;
   uint64_t serial, length;
   int access;
+  int device; /* that it is of, as contexts_opened() tells */
   uint8_t state;
   uint32_t busy; /* copies under way */
   uint64_t mapped;
@@ -125,6 +126,7 @@ struct batch {
   struct job *job; /* NULL: there is no batch */
   struct imported *imported;
   uint64_t bytes;
+  const uint8_t *low, *high; /* between which it writes */
   uint32_t count;
   struct memory_copy copies[LINK_GATHERED];
 };
@@ -149,6 +151,9 @@ struct lane {
   char why[REASON]; /* what failed last */
 };
 
+/* Is it memory of the kind? */
+bool link_is_for(const struct memory_context *memory);
+
 /* words.c */
 /* Makes this half's board and tells the peer of it. PERIGEE_OK, AGAIN, or a
  * status. */
@@ -171,13 +176,21 @@ void exported_forget(struct lane *lane, const struct area *area);
 int exported_heard(struct lane *lane, const struct word *word);
 /* Returns the peer's memory of that number, or NULL. */
 struct imported *imported_of(struct lane *lane, uint32_t id);
+/* Returns the memory in which the window lies, or NULL. */
+struct imported *imported_for(struct lane *lane, const struct window *window);
 int imported_learn(struct lane *lane, const struct word *word, int fd);
 int imported_heard(struct lane *lane, const struct word *word);
-/* Returns the memory as it is opened for copies with local memory, and opens it
- * at first. NULL: it cannot be, and lane->why tells why. */
+/* Returns a context of this process that is for the memory's device, else any
+ * one; NULL: it has none. */
+const struct memory_context *imported_home(const struct lane *lane,
+                                           struct imported *imported);
+/* Returns the memory as it is opened for copies with local memory of the kind,
+ * and opens it at first. NULL: it cannot be, and lane->why tells why. */
 const struct opening *imported_open(struct lane *lane,
                                     struct imported *imported,
                                     const struct memory_context *local);
+/* Returns an opening that there is, or NULL. */
+const struct opening *imported_opened(const struct imported *imported);
 /* A copy begins, or has ended. */
 void imported_use(struct imported *imported);
 void imported_unuse(struct lane *lane, struct imported *imported);

@@ -5,8 +5,10 @@
  *
  * A destination that others can see gets a byte only after the operation was
  * found live behind the copy of it, so such bytes pass through a block of host
- * memory. Other destinations are written directly: bytes of an operation that
- * has ended meanwhile are dropped when all have come.
+ * memory. So do those for memory that no device copies to: of another kind, or
+ * of a device that the peer's memory cannot be opened for. Other destinations are
+ * written directly: bytes of an operation that has ended meanwhile are dropped
+ * when all have come.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -68,7 +70,8 @@ enum { BOUNCE = 1 << 20 };
 struct pulling {
   struct job job;
   uint64_t asked;
-  uint8_t *bounce;    /* of a careful one */
+  enum pulls { UNDECIDED, DIRECTLY, BY_BLOCKS } how;
+  uint8_t *bounce;
   uint64_t held, put; /* bytes that the block has, or will; that left it */
 };
 _Static_assert(sizeof(struct pulling) <= FETCH_OWN, "there is room for it");
@@ -108,14 +111,26 @@ static struct imported *source_payload(struct lane *lane, const struct fetch *f,
   return m;
 }
 
-/* Returns the memory as it is opened for the destination's device, else for any
- * other: a copy between two devices goes by either. */
+/* Returns the memory as it is opened for its own device, or for another one. */
+static const struct opening *source_home(struct lane *lane,
+                                         struct imported *m) {
+  const struct memory_context *home = imported_home(lane, m);
+  return home ? imported_open(lane, m, home) : NULL;
+}
+
+/* Returns the memory as it is opened for that destination. A copy from device to
+ * device by both names the memory's own. Host memory is reached by any. */
 static const struct opening *source_open(struct lane *lane, struct imported *m,
                                          const struct memory_context *into) {
-  const struct memory_context *by =
-      contexts_opened(lane->options.memories, link_kind, &m->key);
-  const struct opening *o = into->direct ? NULL : imported_open(lane, m, into);
-  return o || !by ? o : imported_open(lane, m, by);
+  const struct opening *o;
+  if (into->direct)
+    return (o = source_home(lane, m)) ? o : imported_opened(m);
+  if (!link_is_for(into))
+    return NULL;
+  if ((o = imported_open(lane, m, into)))
+    return o;
+  o = source_home(lane, m);
+  return o && (int)o->by->device == m->device ? o : NULL;
 }
 
 /* Asks for copies of what follows, into that payload. */
@@ -198,10 +213,23 @@ static int64_t fetch_by_blocks(struct lane *lane, struct fetch *f) {
   return moved;
 }
 
+/* What does not exist is found out by the first copy. */
+static enum pulls fetch_choose(struct lane *lane, const struct fetch *f) {
+  struct payload from;
+  struct imported *m = source_payload(lane, f, 0, &from);
+  bool blocks = f->careful || (m && !source_open(lane, m, f->into->memory));
+  return blocks ? BY_BLOCKS : DIRECTLY;
+}
+
+/* What is written to is one place, or a list whose places do not overlap. */
 static int64_t link_fetch(struct lane *lane, struct fetch *f) {
+  pulling_of(f)->job.apart = true;
+  struct pulling *p = pulling_of(f);
   if (lane->over)
     return PERIGEE_PEER_LOST;
-  return f->careful ? fetch_by_blocks(lane, f) : fetch_whole(lane, f);
+  if (p->how == UNDECIDED)
+    p->how = fetch_choose(lane, f);
+  return p->how == BY_BLOCKS ? fetch_by_blocks(lane, f) : fetch_whole(lane, f);
 }
 
 static bool link_fetch_end(struct lane *lane, struct fetch *f) {

@@ -27,7 +27,7 @@ static int link_heard_board(struct lane *lane, const struct word *word,
 static int link_heard(struct lane *lane, const void *bytes, uint32_t length,
                       int fd) {
   struct word word = {0};
-  if (length == sizeof word)
+  if (length == sizeof word && !lane->over)
     memcpy(&word, bytes, sizeof word);
   if (word.word == BOARD)
     return link_heard_board(lane, &word, fd);
@@ -73,15 +73,11 @@ static bool link_inside(struct lane *lane, uint32_t slot) {
 
 static int link_attach(struct lane *lane, struct window *window,
                        const struct region_key *key) {
-  uint32_t id;
-  if (key->length != sizeof id || key->fd_count != 0 ||
+  if (key->length != sizeof(uint32_t) || key->fd_count != 0 ||
       window->slot >= LINK_REGIONS)
     return PERIGEE_PROTOCOL;
-  memcpy(&id, key->bytes, sizeof id);
-  if (!imported_of(lane, id))
-    return PERIGEE_PROTOCOL;
-  memcpy(window->own, &id, sizeof id);
-  return PERIGEE_OK;
+  memcpy(window->own, key->bytes, sizeof(uint32_t));
+  return imported_for(lane, window) ? PERIGEE_OK : PERIGEE_PROTOCOL;
 }
 
 static const struct transport_access link_access = {

@@ -108,6 +108,18 @@ struct imported *imported_of(struct lane *lane, uint32_t id) {
   return lane->imported && id < LINK_MEMORIES ? lane->imported[id] : NULL;
 }
 
+/* Numbers are used again, but not while the owner grants the window. The owner
+ * may lie about length and rights; a device that writes what it may only read is
+ * lost for the whole process. */
+struct imported *imported_for(struct lane *lane, const struct window *window) {
+  uint32_t id;
+  memcpy(&id, window->own, sizeof id);
+  struct imported *m = imported_of(lane, id);
+  bool within = m && window->length <= m->length &&
+                (window->access & ~m->access & PERIGEE_WRITE) == 0;
+  return within ? m : NULL;
+}
+
 static void imported_leave(struct lane *lane, struct imported *m) {
   for (int i = 0; i < LINK_OPENINGS && m->openings[i].by; i++) {
     const struct opening *o = &m->openings[i];
@@ -123,10 +135,15 @@ static void imported_leave(struct lane *lane, struct imported *m) {
   free(m);
 }
 
+const struct memory_context *imported_home(const struct lane *lane,
+                                           struct imported *m) {
+  return contexts_opened(lane->options.memories, link_kind, &m->key,
+                         &m->device);
+}
+
 /* At once, if this process uses such devices already. */
 static bool imported_open_early(struct lane *lane, struct imported *m) {
-  const struct memory_context *by =
-      contexts_opened(lane->options.memories, link_kind, &m->key);
+  const struct memory_context *by = imported_home(lane, m);
   return by && imported_open(lane, m, by);
 }
 
@@ -151,6 +168,7 @@ static void imported_fill(struct lane *lane, struct imported *m,
   *m = (struct imported){.serial = word->serial,
                          .length = word->length,
                          .access = word->access,
+                         .device = DEVICE_UNASKED,
                          .state = may ? IMPORTED_KNOWN : IMPORTED_REFUSED};
   if (!may) {
     adopted_close(fd);
@@ -200,18 +218,20 @@ int imported_heard(struct lane *lane, const struct word *word) {
 
 /* ---- Opening ------------------------------------------------------------- */
 
+/* Without a share it is tried again, as that costs nothing. What the driver
+ * refused costs milliseconds each time, and is remembered: *by. */
 static void imported_adopt(struct lane *lane, struct imported *m,
-                           struct opening *o) {
-  const struct memory_sharing *sharing = o->by->kind->sharing;
-  const char *(*why)(const struct memory_context *) = o->by->kind->why;
+                           const struct memory_context *by, struct opening *o) {
+  const char *(*why)(const struct memory_context *) = by->kind->why;
   if (!share_take(lane->options.share, SHARE_MAPPED, m->length)) {
     snprintf(lane->why, sizeof lane->why,
              "memory of the peer is not opened: it has its share of what is "
              "mapped (option mapped)");
     return;
   }
-  int status = sharing->adopt(o->by, &m->key, m->length, m->access, &o->pointer,
-                              &o->handle);
+  o->by = by;
+  int status = by->kind->sharing->adopt(by, &m->key, m->length, m->access,
+                                        &o->pointer, &o->handle);
   if (status == PERIGEE_OK) {
     m->mapped += m->length;
     lane->opened++;
@@ -220,25 +240,29 @@ static void imported_adopt(struct lane *lane, struct imported *m,
   share_back(lane->options.share, SHARE_MAPPED, m->length);
   o->pointer = NULL;
   snprintf(lane->why, sizeof lane->why,
-           "memory of the peer cannot be opened: %s", why ? why(o->by) : "");
+           "memory of the peer cannot be opened: %s", why ? why(by) : "");
 }
 
-/* A failure is remembered: what failed costs milliseconds each time. */
 const struct opening *imported_open(struct lane *lane, struct imported *m,
                                     const struct memory_context *by) {
   int i = 0;
-  if (m->state != IMPORTED_KNOWN)
+  if (m->state != IMPORTED_KNOWN || !link_is_for(by))
     return NULL;
   while (i < LINK_OPENINGS && m->openings[i].by && m->openings[i].by != by)
     i++;
   if (i == LINK_OPENINGS)
     return NULL;
   struct opening *o = &m->openings[i];
-  if (!o->by) {
-    o->by = by;
-    imported_adopt(lane, m, o);
-  }
+  if (!o->by)
+    imported_adopt(lane, m, by, o);
   return o->pointer ? o : NULL;
+}
+
+const struct opening *imported_opened(const struct imported *m) {
+  for (int i = 0; i < LINK_OPENINGS && m->openings[i].by; i++)
+    if (m->openings[i].pointer)
+      return &m->openings[i];
+  return NULL;
 }
 
 void imported_use(struct imported *m) {

@@ -3,9 +3,15 @@
  * words.c - what the halves of a lane tell each other, and their boards
  * (cuda_lane.h).
  */
+#include <string.h>
+
 #include "cuda_lane.h"
 
 const char link_kind[] = "cuda";
+
+bool link_is_for(const struct memory_context *memory) {
+  return strcmp(memory->kind->name, link_kind) == 0 && memory->kind->sharing;
+}
 
 /* ---- Words --------------------------------------------------------------- */
 

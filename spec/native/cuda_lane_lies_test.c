@@ -1,0 +1,498 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * cuda_lane_lies_test.c - a half of the lane "cuda" whose peer says what it
+ * likes: words of no form, numbers and keys of nothing, descriptors that are
+ * anything, boards and sources that do not fit. Each ends in PROTOCOL or in a
+ * refusal, and nothing of it is left. Tests are skipped unless
+ * PERIGEE_CUDA_LIBRARY names the fake, as make check-gpu does.
+ */
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "halves.h"
+
+enum { SEALS = F_SEAL_SHRINK | F_SEAL_GROW };
+
+/* Memory of the peer, and the word that would tell ours of it: it was told of the
+ * board only. */
+struct scene {
+  struct halves h;
+  struct area there;
+  struct word memory;
+  int fd;
+};
+
+static void scene_open(struct scene *s) {
+  halves_open(&s->h, 20);
+  area_new(s->h.peer, &s->there, AREA);
+  uint32_t id;
+  assert_int_equal(exported_tell(s->h.peer->lane, &s->there, &id), 0);
+  struct said board = half_said(s->h.peer), memory = half_said(s->h.peer);
+  assert_int_equal(half_hears(s->h.ours, &board.word, board.fd), 0);
+  s->memory = memory.word;
+  s->fd = memory.fd;
+}
+
+static void scene_close(struct scene *s) {
+  close(s->fd);
+  area_end(s->h.peer, &s->there);
+  halves_close(&s->h);
+}
+
+static int copy_of(int fd) {
+  int copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+  assert_true(copy >= 0);
+  return copy;
+}
+
+static bool is_closed(int fd) {
+  return fcntl(fd, F_GETFD) < 0;
+}
+
+/* What ours hears of the word with a copy of the memory's descriptor. */
+static int hears(struct scene *s, const struct word *word) {
+  return half_hears(s->h.ours, word, copy_of(s->fd));
+}
+
+static struct window window_of(const struct scene *s) {
+  struct window w = {.slot = 1,
+                     .generation = 77,
+                     .access = PERIGEE_READ | PERIGEE_WRITE,
+                     .length = s->there.length};
+  atomic_store(&s->h.peer->lane->own->regions[1], 77);
+  memcpy(w.own, &s->memory.id, sizeof s->memory.id);
+  return w;
+}
+
+/* Is it known, but cannot be used? */
+static void is_not_opened(struct scene *s) {
+  struct window w = window_of(s);
+  assert_int_equal(s->h.ours->said_count, 0); /* no OPENED */
+  assert_int_equal(ours_write(&s->h, &w), PERIGEE_UNSUPPORTED);
+  assert_non_null(
+      strstr(transport_cuda.trouble(s->h.ours->lane), "cannot be opened"));
+}
+
+/* ---- Words --------------------------------------------------------------- */
+
+static void words_of_another_length(void **state) {
+  (void)state;
+  struct scene s;
+  scene_open(&s);
+  uint8_t bytes[sizeof(struct word) + 1] = {0};
+  const uint32_t lengths[] = {0, 1, sizeof(struct word) - 1,
+                              sizeof(struct word) + 1};
+  memcpy(bytes, &s.memory, sizeof s.memory);
+  for (int i = 0; i < 4; i++) {
+    int fd = copy_of(s.fd);
+    assert_int_equal(
+        transport_cuda.heard(s.h.ours->lane, bytes, lengths[i], fd),
+        PERIGEE_PROTOCOL);
+    assert_true(is_closed(fd));
+    assert_int_equal(
+        transport_cuda.heard(s.h.ours->lane, bytes, lengths[i], -1),
+        PERIGEE_PROTOCOL);
+  }
+  scene_close(&s);
+}
+
+static void words_that_there_are_not(void **state) {
+  (void)state;
+  struct scene s;
+  scene_open(&s);
+  const uint32_t words[] = {0, ASK + 1, 1000, UINT32_MAX};
+  for (int i = 0; i < 4; i++) {
+    struct word w = {.word = words[i]};
+    int fd = copy_of(s.fd);
+    assert_int_equal(half_hears(s.h.ours, &w, fd), PERIGEE_PROTOCOL);
+    assert_true(is_closed(fd));
+    assert_int_equal(half_hears(s.h.ours, &w, -1), PERIGEE_PROTOCOL);
+  }
+  scene_close(&s);
+}
+
+/* A descriptor comes with BOARD and MEMORY, and with no other word. */
+static void descriptors_of_the_wrong_words(void **state) {
+  (void)state;
+  struct scene s;
+  scene_open(&s);
+  assert_int_equal(half_hears(s.h.ours, &s.memory, -1), PERIGEE_PROTOCOL);
+  assert_int_equal(hears(&s, &s.memory), 0);
+  for (uint32_t word = GONE; word <= ASK; word++) {
+    struct word w = {
+        .word = word, .id = s.memory.id, .serial = s.memory.serial};
+    int fd = copy_of(s.fd);
+    assert_int_equal(half_hears(s.h.ours, &w, fd), PERIGEE_PROTOCOL);
+    assert_true(is_closed(fd));
+  }
+  scene_close(&s);
+}
+
+static void numbers_of_nothing(void **state) {
+  (void)state;
+  struct scene s;
+  scene_open(&s);
+  struct word w = s.memory;
+  w.id = LINK_MEMORIES;
+  assert_int_equal(hears(&s, &w), PERIGEE_PROTOCOL);
+  for (uint32_t word = GONE; word <= ASK; word++) {
+    w = (struct word){.word = word, .id = 5};
+    assert_int_equal(half_hears(s.h.ours, &w, -1), PERIGEE_PROTOCOL);
+    w.id = UINT32_MAX;
+    assert_int_equal(half_hears(s.h.ours, &w, -1), PERIGEE_PROTOCOL);
+  }
+  assert_int_equal(hears(&s, &s.memory), 0);
+  assert_int_equal(hears(&s, &s.memory), PERIGEE_PROTOCOL); /* again */
+  w = (struct word){GONE, s.memory.id, s.memory.serial + 1, 0, 0, 0, {0}};
+  assert_int_equal(half_hears(s.h.ours, &w, -1), PERIGEE_PROTOCOL);
+  scene_close(&s);
+}
+
+/* It may have been said before GONE was heard. */
+static void answers_of_an_old_serial_are_ignored(void **state) {
+  (void)state;
+  struct scene s;
+  scene_open(&s);
+  struct word w = {OPENED, s.memory.id, s.memory.serial + 1, 0, 0, 0, {0}};
+  assert_int_equal(half_hears(s.h.peer, &w, -1), 0);
+  assert_false(exported_is_open(s.h.peer->lane, s.memory.id));
+  w.serial = s.memory.serial;
+  assert_int_equal(half_hears(s.h.peer, &w, -1), 0);
+  assert_true(exported_is_open(s.h.peer->lane, s.memory.id));
+  w.id = LINK_MEMORIES;
+  assert_int_equal(half_hears(s.h.peer, &w, -1), PERIGEE_PROTOCOL);
+  scene_close(&s);
+}
+
+static void words_after_the_end(void **state) {
+  (void)state;
+  struct scene s;
+  scene_open(&s);
+  transport_cuda.cut(s.h.ours->lane);
+  uint64_t imports = fake_counts("cuMemImportFromShareableHandle");
+  assert_true(hears(&s, &s.memory) < 0);
+  assert_int_equal(fake_counts("cuMemImportFromShareableHandle"), imports);
+  for (uint32_t word = BOARD; word <= ASK; word++) {
+    struct word w = {
+        .word = word, .id = s.memory.id, .serial = s.memory.serial};
+    assert_true(half_hears(s.h.ours, &w, -1) < 0);
+  }
+  assert_int_equal(s.h.ours->said_count, 0);
+  scene_close(&s);
+}
+
+/* ---- Memory -------------------------------------------------------------- */
+
+static void memory_of_impossible_forms(void **state) {
+  (void)state;
+  struct scene s;
+  scene_open(&s);
+  struct word w[8];
+  for (int i = 0; i < 8; i++)
+    w[i] = s.memory;
+  w[0].length = 0;
+  w[1].length = (UINT64_C(1) << 40) + 1;
+  w[2].length = UINT64_MAX;
+  w[3].access = 0;
+  w[4].access = PERIGEE_WRITE;
+  w[5].access = PERIGEE_READ | 4;
+  w[6].key_length = MEMORY_KEY + 1;
+  w[7].key_length = UINT32_MAX;
+  for (int i = 0; i < 8; i++)
+    assert_int_equal(hears(&s, &w[i]), PERIGEE_PROTOCOL);
+  scene_close(&s);
+}
+
+/* No driver is asked, or it refuses. */
+static void keys_are(struct word w, int fd) {
+  struct scene s;
+  scene_open(&s);
+  w.serial = s.memory.serial;
+  w.access = s.memory.access;
+  assert_int_equal(
+      half_hears(s.h.ours, &w, fd >= 0 ? copy_of(fd) : copy_of(s.fd)), 0);
+  is_not_opened(&s);
+  scene_close(&s);
+}
+
+/* The word of an honest peer. */
+static struct word word_sound(void) {
+  struct scene s;
+  scene_open(&s);
+  struct word w = s.memory;
+  scene_close(&s);
+  return w;
+}
+
+static void keys_of_other_forms(void **state) {
+  (void)state;
+  struct word w = word_sound(), bad;
+  const uint32_t lengths[] = {0, 1, w.key_length - 1, w.key_length + 1,
+                              MEMORY_KEY};
+  for (int i = 0; i < 5; i++) {
+    bad = w;
+    bad.key_length = lengths[i];
+    keys_are(bad, -1);
+  }
+  bad = w;
+  bad.key[0]++; /* its version */
+  keys_are(bad, -1);
+}
+
+/* The size stands behind the version. */
+static struct word word_of_size(struct word w, uint64_t length, uint64_t size) {
+  w.length = length;
+  memcpy(w.key + sizeof size, &size, sizeof size);
+  return w;
+}
+
+/* Addresses that were reserved are given back. */
+static void sizes_of_other_memory(void **state) {
+  (void)state;
+  const uint64_t vast = UINT64_C(1) << 40;
+  struct word w = word_sound();
+  uint64_t reserved = fake_counts("cuMemAddressReserve");
+  uint64_t freed = fake_counts("cuMemAddressFree");
+  keys_are(word_of_size(w, vast, AREA), -1);
+  keys_are(word_of_size(w, vast, vast), -1);
+  keys_are(word_of_size(w, AREA, vast), -1);
+  keys_are(word_of_size(w, AREA, 4 * vast), -1);
+  keys_are(word_of_size(w, AREA, 0), -1);
+  keys_are(word_of_size(w, AREA, 2 * AREA), -1);
+  assert_int_equal(fake_counts("cuMemAddressReserve") - reserved,
+                   fake_counts("cuMemAddressFree") - freed);
+  keys_are(word_of_size(w, AREA, AREA + 1), -1);
+  keys_are(word_of_size(w, AREA / 2, AREA / 2), -1);
+}
+
+static void descriptors_of_anything(void **state) {
+  (void)state;
+  struct word w = word_sound();
+  int pipes[2], null = open("/dev/null", O_RDWR | O_CLOEXEC);
+  int plain = memfd_create("plain", MFD_CLOEXEC);
+  int sealed = memfd_create("sealed", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  assert_int_equal(pipe(pipes), 0);
+  assert_int_equal(ftruncate(plain, AREA), 0);
+  assert_int_equal(ftruncate(sealed, AREA + 4096), 0);
+  assert_int_equal(fcntl(sealed, F_ADD_SEALS, SEALS | F_SEAL_SEAL), 0);
+  int fds[] = {pipes[0], pipes[1], null, plain, sealed};
+  for (int i = 0; i < 5; i++) {
+    keys_are(w, fds[i]);
+    close(fds[i]);
+  }
+}
+
+static void memory_of_the_host(void **state) {
+  (void)state;
+  const struct memory_context *host = &memory_host;
+  struct memory_key key;
+  uint8_t *at;
+  void *handle;
+  assert_int_equal(host->kind->allocate(host, AREA, true, &at, &handle), 0);
+  assert_int_equal(host->kind->sharing->share(host, at, AREA, handle, 3, &key),
+                   0);
+  keys_are(word_sound(), key.fds[0]);
+  host->kind->release(host, at, AREA, handle);
+}
+
+/* A device that this process does not have: any one is tried. */
+static void devices_of_nobody(void **state) {
+  (void)state;
+  struct scene s;
+  scene_open(&s);
+  s.memory.key[sizeof(uint64_t) * 2] ^= 0xff;
+  assert_int_equal(hears(&s, &s.memory), 0);
+  struct window w = window_of(&s);
+  assert_int_equal(ours_write(&s.h, &w), 1);
+  halves_talk(&s.h);
+  scene_close(&s);
+}
+
+/* ---- Windows ------------------------------------------------------------- */
+
+static void windows_that_grant_more_than_the_memory(void **state) {
+  (void)state;
+  struct scene s;
+  scene_open(&s);
+  s.memory.access = PERIGEE_READ;
+  assert_int_equal(hears(&s, &s.memory), 0);
+  halves_talk(&s.h);
+  struct window w = window_of(&s);
+  assert_int_equal(ours_write(&s.h, &w), PERIGEE_UNSUPPORTED);
+  w.access = PERIGEE_READ;
+  w.length++;
+  struct payload local = area_payload(&s.h.here);
+  assert_int_equal(ours_move(&s.h, &w, 0, local, false), PERIGEE_UNSUPPORTED);
+  w.length--;
+  assert_int_equal(ours_move(&s.h, &w, 0, local, false), 1);
+  scene_close(&s);
+}
+
+static void attached(struct scene *s, struct window w, struct region_key key,
+                     int status) {
+  assert_int_equal(transport_cuda.access->attach(s->h.ours->lane, &w, &key),
+                   status);
+}
+
+static void keys_of_windows(void **state) {
+  (void)state;
+  struct scene s;
+  scene_open(&s);
+  struct window w = window_of(&s), bad = w;
+  struct region_key key = {.length = sizeof(uint32_t)}, none = key;
+  memcpy(key.bytes, &s.memory.id, sizeof s.memory.id);
+  attached(&s, w, key, PERIGEE_PROTOCOL); /* it is not told yet */
+  assert_int_equal(hears(&s, &s.memory), 0);
+  halves_talk(&s.h);
+  attached(&s, w, key, 0);
+  memset(none.bytes, 0xff, sizeof none.bytes);
+  attached(&s, w, none, PERIGEE_PROTOCOL);
+  key.length = 0;
+  attached(&s, w, key, PERIGEE_PROTOCOL);
+  key.length = KEY_MAX;
+  attached(&s, w, key, PERIGEE_PROTOCOL);
+  key = (struct region_key){.length = sizeof(uint32_t), .fd_count = 1};
+  attached(&s, w, key, PERIGEE_PROTOCOL);
+  key.fd_count = 0;
+  bad.slot = LINK_REGIONS;
+  attached(&s, bad, key, PERIGEE_PROTOCOL);
+  bad = w;
+  bad.length++;
+  attached(&s, bad, key, PERIGEE_PROTOCOL);
+  scene_close(&s);
+}
+
+/* ---- Boards -------------------------------------------------------------- */
+
+static int board_said(struct scene *s, uint32_t operations, int fd) {
+  struct word w = {.word = BOARD, .id = operations};
+  return half_hears(s->h.ours, &w, fd);
+}
+
+static int board_file(uint64_t length, int seals) {
+  int fd = memfd_create("board", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  assert_true(fd >= 0);
+  assert_int_equal(ftruncate(fd, (off_t)length), 0);
+  assert_int_equal(fcntl(fd, F_ADD_SEALS, seals), 0);
+  return fd;
+}
+
+static void boards_that_do_not_fit(void **state) {
+  (void)state;
+  struct scene s;
+  halves_open(&s.h, 20);
+  uint64_t length = sizeof(struct board) + 4096;
+  int zero = open("/dev/zero", O_RDWR | O_CLOEXEC);
+  assert_int_equal(board_said(&s, 16, -1), PERIGEE_PROTOCOL);
+  assert_int_equal(board_said(&s, 16, zero), PERIGEE_PROTOCOL);
+  assert_int_equal(board_said(&s, 16, board_file(4096, SEALS)),
+                   PERIGEE_PROTOCOL);
+  assert_int_equal(board_said(&s, 65536, board_file(length, SEALS)),
+                   PERIGEE_PROTOCOL);
+  assert_int_equal(board_said(&s, 65537, board_file(1 << 20, SEALS)),
+                   PERIGEE_PROTOCOL);
+  assert_int_equal(board_said(&s, UINT32_MAX, board_file(1 << 20, SEALS)),
+                   PERIGEE_PROTOCOL);
+  assert_int_equal(board_said(&s, 16, board_file(length, F_SEAL_GROW)),
+                   PERIGEE_PROTOCOL);
+  assert_int_equal(board_said(&s, 16, board_file(length, SEALS)), 0);
+  assert_int_equal(board_said(&s, 16, board_file(length, SEALS)),
+                   PERIGEE_PROTOCOL);
+  halves_close(&s.h);
+}
+
+/* ---- Sources ------------------------------------------------------------- */
+
+static const uint64_t ADDRESS = UINT64_C(1) << 40; /* of memory 1 */
+
+/* What a fetch of that source ends in. */
+static int64_t source_is(struct scene *s, struct source source,
+                         uint64_t total) {
+  static uint8_t bytes[AREA];
+  struct payload into = payload_of(NULL, bytes, AREA);
+  struct fetch f = {.source = source,
+                    .into = &into,
+                    .operation = EXPOSED_AS,
+                    .generation = 9,
+                    .total = total};
+  atomic_store(&s->h.peer->lane->own->marks[EXPOSED_AS], 9);
+  return ours_fetch(&s->h, &f);
+}
+
+static void sources_outside_of_the_memory(void **state) {
+  (void)state;
+  struct scene s;
+  scene_open(&s);
+  assert_int_equal(s.memory.id, 0);
+  assert_int_equal(hears(&s, &s.memory), 0);
+  halves_talk(&s.h);
+  const struct {
+    struct source source;
+    uint64_t total;
+  } wrong[] = {
+      {{0, 0, 64, 1, 64}, 64},       /* of another kind */
+      {{2, 0, 64, 1, 64}, 64},       /* likewise */
+      {{1, ADDRESS, 64, 1, 64}, 64}, /* no such memory */
+      {{1, ADDRESS * LINK_MEMORIES, 64, 1, 64}, 64},
+      {{1, UINT64_MAX, 64, 1, 64}, 64},
+      {{1, AREA, 64, 1, 64}, 64}, /* behind its end */
+      {{1, AREA - 63, 64, 1, 64}, 64},
+      {{1, ADDRESS - 1, 64, 1, 64}, 64},
+      {{1, 0, 64, 0, 64}, 64}, /* nothing */
+      {{1, 0, 0, 64, 64}, 64},
+      {{1, 0, 64, 2, 64}, 64}, /* of another total */
+      {{1, 0, 64, 2, UINT64_MAX / 2}, 128},
+      {{1, 0, 64, 3, UINT64_MAX / 2 + 1}, 192},
+      {{1, 0, UINT64_C(1) << 63, 2, 0}, 64},
+      {{1, 0, 64, 2, AREA - 63}, 128},
+      {{1, 0, 64, 2, (uint64_t)-64}, 128},
+      {{1, 64, 1, AREA, 1}, AREA},
+  };
+  for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+    assert_int_equal(source_is(&s, wrong[i].source, wrong[i].total),
+                     PERIGEE_PROTOCOL);
+  assert_int_equal(source_is(&s, (struct source){1, AREA - 64, 64, 1, 0}, 64),
+                   1);
+  scene_close(&s);
+}
+
+/* Of an operation that there is not, or that is not live. */
+static void marks_of_nothing(void **state) {
+  (void)state;
+  struct scene s;
+  scene_open(&s);
+  const struct transport_payloads *p = transport_cuda.payloads;
+  assert_false(p->live(s.h.ours->lane, 0, 9));
+  atomic_store(&s.h.peer->lane->own->marks[3], 9);
+  assert_true(p->live(s.h.ours->lane, 3, 9));
+  assert_false(p->live(s.h.ours->lane, 3, 8));
+  assert_false(p->live(s.h.ours->lane, UINT16_MAX, 9));
+  assert_false(p->live(s.h.ours->lane, 16384, 0));
+  scene_close(&s);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(words_of_another_length),
+      cmocka_unit_test(words_that_there_are_not),
+      cmocka_unit_test(descriptors_of_the_wrong_words),
+      cmocka_unit_test(numbers_of_nothing),
+      cmocka_unit_test(answers_of_an_old_serial_are_ignored),
+      cmocka_unit_test(words_after_the_end),
+      cmocka_unit_test(memory_of_impossible_forms),
+      cmocka_unit_test(keys_of_other_forms),
+      cmocka_unit_test(sizes_of_other_memory),
+      cmocka_unit_test(descriptors_of_anything),
+      cmocka_unit_test(memory_of_the_host),
+      cmocka_unit_test(devices_of_nobody),
+      cmocka_unit_test(windows_that_grant_more_than_the_memory),
+      cmocka_unit_test(keys_of_windows),
+      cmocka_unit_test(boards_that_do_not_fit),
+      cmocka_unit_test(sources_outside_of_the_memory),
+      cmocka_unit_test(marks_of_nothing),
+  };
+  return cmocka_run_group_tests_name("cuda_lane_lies", tests, NULL, NULL);
+}
