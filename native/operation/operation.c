@@ -121,6 +121,7 @@ void operation_event(struct operation *op, int kind) {
 }
 
 void operation_move(struct operation *op) {
+  op->engine->soon = 0; /* it is waited for from now on */
   if (!op->queue.next)
     list_append(&op->engine->moving, &op->queue);
 }
