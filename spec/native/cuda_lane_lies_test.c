@@ -298,6 +298,25 @@ static void memory_of_the_host(void **state) {
   host->kind->release(host, at, AREA, handle);
 }
 
+/* The share counts the length that is told. */
+static void memory_of_which_a_little_is_told(void **state) {
+  (void)state;
+  struct scene s;
+  struct area vast;
+  uint32_t id;
+  scene_open(&s);
+  area_new(s.h.peer, &vast, 64 << 20);
+  assert_int_equal(exported_tell(s.h.peer->lane, &vast, &id), 0);
+  struct said memory = half_said(s.h.peer);
+  memory.word.length = 4096;
+  assert_int_equal(half_hears(s.h.ours, &memory.word, memory.fd), 0);
+  assert_int_equal(s.h.ours->said_count, 0);
+  assert_non_null(strstr(transport_cuda.trouble(s.h.ours->lane),
+                         "opened: the key is of no such memory"));
+  area_end(s.h.peer, &vast);
+  scene_close(&s);
+}
+
 /* A device that this process does not have: any one is tried. */
 static void devices_of_nobody(void **state) {
   (void)state;
@@ -487,6 +506,7 @@ int main(void) {
       cmocka_unit_test(sizes_of_other_memory),
       cmocka_unit_test(descriptors_of_anything),
       cmocka_unit_test(memory_of_the_host),
+      cmocka_unit_test(memory_of_which_a_little_is_told),
       cmocka_unit_test(devices_of_nobody),
       cmocka_unit_test(windows_that_grant_more_than_the_memory),
       cmocka_unit_test(keys_of_windows),

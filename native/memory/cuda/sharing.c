@@ -9,6 +9,7 @@
  * process that calls it.
  */
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "cuda.h"
@@ -18,7 +19,7 @@ struct cuda_key {
   uint64_t version, size;
   CUuuid device;
 };
-enum { KEY_VERSION = 1 };
+enum { KEY_VERSION = 1, UNIT_MOST = 32 << 20 };
 _Static_assert(sizeof(struct cuda_key) <= MEMORY_KEY, "it fits in a key");
 
 /* ---- Giving -------------------------------------------------------------- */
@@ -116,6 +117,17 @@ static int cuda_import_status(CUresult result) {
              : PERIGEE_UNSUPPORTED;
 }
 
+/* An allocation is as long as its memory, rounded up to the device's unit. More
+ * would take addresses that nobody counts. */
+static bool cuda_key_fits(const struct cuda_key *k, uint64_t length) {
+  return k->size >= length && k->size - length < UNIT_MOST;
+}
+
+static int cuda_refuses(struct cuda *c) {
+  snprintf(c->why, sizeof c->why, "the key is of no such memory");
+  return PERIGEE_PROTOCOL;
+}
+
 /* The driver refuses descriptors that are not its own, and sizes that are not
  * the allocation's. */
 static int cuda_adopt(const struct memory_context *context,
@@ -126,8 +138,8 @@ static int cuda_adopt(const struct memory_context *context,
   CUdeviceptr at;
   int rights = access & PERIGEE_WRITE ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
                                       : CU_MEM_ACCESS_FLAGS_PROT_READ;
-  if (!cuda_key_read(key, &k) || k.size < length)
-    return PERIGEE_PROTOCOL;
+  if (!cuda_key_read(key, &k) || !cuda_key_fits(&k, length))
+    return cuda_refuses(c);
   CUresult result = cuda_import(c, key->fds[0], k.size, rights, &at);
   if (result != CUDA_SUCCESS)
     return cuda_fails(c, cuda_import_status(result), "opening memory", result);
