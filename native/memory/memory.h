@@ -246,9 +246,11 @@ static inline void bulk_copy(uint8_t *to, const uint8_t *from, uint64_t n,
 
 /* COPIES_MOST copies may be under way for one payload. One to or from direct
  * memory has at most COPY_PIECE bytes, so that one end of a staging block is
- * filled while the other is emptied; one inside of a kind has COPY_LONG, as it
- * cannot be called back. */
+ * filled while the other is emptied. One inside of a kind has COPY_LONG, as it
+ * cannot be called back, and COPY_BLOCKS blocks: the kind may have to ask for
+ * each. */
 enum { COPIES_MOST = 8, COPY_PIECE = 128 << 10, COPY_LONG = 64 << 20 };
+enum { COPY_BLOCKS = 2048 };
 
 /* Copies under way between a payload that is not direct and other memory, in
  * the order of the payload's bytes. All zero: none. */

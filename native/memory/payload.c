@@ -508,7 +508,7 @@ static uint64_t copies_cut(const struct place *to, const struct place *from,
   copy->to = to->at;
   copy->from = from->at;
   copy->block = n;
-  copy->count = least(k, l);
+  copy->count = least(least(k, l), inside ? COPY_BLOCKS : k);
   return copy->block * copy->count;
 }
 

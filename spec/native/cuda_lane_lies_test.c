@@ -478,6 +478,33 @@ static void sources_outside_of_the_memory(void **state) {
   scene_close(&s);
 }
 
+/* The driver is asked for each byte here, so a step asks for a part of them. */
+static void sources_of_very_many_blocks(void **state) {
+  (void)state;
+  struct scene s;
+  scene_open(&s);
+  assert_int_equal(hears(&s, &s.memory), 0);
+  halves_talk(&s.h);
+  area_fill(&s.there, 8);
+  struct payload into = area_payload(&s.h.here);
+  struct fetch f = {.source = {1, 0, 1, AREA, 0},
+                    .into = &into,
+                    .operation = EXPOSED_AS,
+                    .generation = 9,
+                    .total = AREA};
+  atomic_store(&s.h.peer->lane->own->marks[EXPOSED_AS], 9);
+  uint64_t entries = fake_counts("entries");
+  uint64_t copies = fake_counts("cuMemcpyAsync");
+  int64_t n = transport_cuda.payloads->fetch(s.h.ours->lane, &f);
+  entries = fake_counts("entries") - entries;
+  copies = fake_counts("cuMemcpyAsync") - copies;
+  assert_true(n >= 0 && n < AREA);
+  assert_in_range(entries + copies, 1, 2 * LINK_BLOCKS);
+  while (!transport_cuda.payloads->fetch_end(s.h.ours->lane, &f))
+    ;
+  scene_close(&s);
+}
+
 /* Of an operation that there is not, or that is not live. */
 static void marks_of_nothing(void **state) {
   (void)state;
@@ -512,6 +539,7 @@ int main(void) {
       cmocka_unit_test(keys_of_windows),
       cmocka_unit_test(boards_that_do_not_fit),
       cmocka_unit_test(sources_outside_of_the_memory),
+      cmocka_unit_test(sources_of_very_many_blocks),
       cmocka_unit_test(marks_of_nothing),
   };
   return cmocka_run_group_tests_name("cuda_lane_lies", tests, NULL, NULL);

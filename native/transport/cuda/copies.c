@@ -207,10 +207,11 @@ static bool copy_is_batched(const struct memory_copy *copy) {
   return copy->to_memory == copy->from_memory;
 }
 
+/* Adds the blocks that it asks for to *blocks. */
 static int link_copy_next(struct lane *lane, struct job *job,
                           struct imported *imported,
                           const struct memory_context *by, struct payload *to,
-                          struct payload *from) {
+                          struct payload *from, uint64_t *blocks) {
   struct memory_copy copy = {.to_memory = to->memory,
                              .from_memory = from->memory};
   uint64_t length = payload_copy_ahead(to, from, 0, UINT64_MAX, &copy);
@@ -221,24 +222,28 @@ static int link_copy_next(struct lane *lane, struct job *job,
     to->done += length;
     from->done += length;
     job->posted += length;
+    *blocks += copy.count;
   }
   return status;
 }
 
+/* The peer may have chosen a shape of many blocks, so each call asks for some. */
 int link_copies(struct lane *lane, struct job *job, struct imported *imported,
                 const struct opening *opening, struct payload *remote,
                 struct payload *local, bool write) {
   struct payload there = *remote;
+  uint64_t blocks = 0;
   int status = 1;
   if (!lane->batch && !(lane->batch = calloc(1, sizeof *lane->batch)))
     return PERIGEE_NO_MEMORY;
   there.memory = opening->by;
   there.base = opening->pointer + (uintptr_t)remote->base;
-  while (status == 1 && local->done < local->total)
-    status = link_copy_next(lane, job, imported, opening->by,
-                            write ? &there : local, write ? local : &there);
+  while (status == 1 && local->done < local->total && blocks < LINK_BLOCKS)
+    status =
+        link_copy_next(lane, job, imported, opening->by, write ? &there : local,
+                       write ? local : &there, &blocks);
   remote->done = there.done;
-  return status;
+  return status == 1 && local->done < local->total ? 0 : status;
 }
 
 bool link_quiesce(struct lane *lane, struct job *job) {

@@ -56,6 +56,7 @@ enum {
   LINK_MEMORIES = 1024, /* told to the peer at a time */
   LINK_OPENINGS = 8,    /* devices that one memory is opened for */
   LINK_GATHERED = 512,  /* copies of one batch */
+  LINK_BLOCKS = 2048,   /* asked for at a time */
   LINK_TICKETS = 128    /* copies and batches under way */
 };
 
