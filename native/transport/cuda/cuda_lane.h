@@ -159,8 +159,9 @@ bool link_is_for(const struct memory_context *memory);
 /* Makes this half's board and tells the peer of it. PERIGEE_OK, AGAIN, or a
  * status. */
 int link_board(struct lane *lane);
-/* Tells the peer; with a descriptor, which may fail with AGAIN. */
-void link_say(struct lane *lane, uint32_t word, uint32_t id, uint64_t serial);
+/* Tells the peer, maybe with a descriptor (else -1). AGAIN: its socket is
+ * full. */
+int link_say(struct lane *lane, uint32_t word, uint32_t id, uint64_t serial);
 int link_hand(struct lane *lane, const struct word *word, int fd);
 /* Takes the board of the peer, with marks for so many operations. The caller
  * closes the descriptor. */
@@ -173,7 +174,8 @@ void board_drop(struct lane *lane);
 int exported_tell(struct lane *lane, struct area *area, uint32_t *id);
 /* Has the peer opened it? Otherwise it is asked to, now and then. */
 bool exported_is_open(struct lane *lane, uint32_t id);
-void exported_forget(struct lane *lane, const struct area *area);
+/* False: the peer does not know yet. */
+bool exported_forget(struct lane *lane, const struct area *area);
 int exported_heard(struct lane *lane, const struct word *word);
 /* Returns the peer's memory of that number, or NULL. */
 struct imported *imported_of(struct lane *lane, uint32_t id);

@@ -4,6 +4,9 @@
  * the peer was told of, and imported, which the peer has told of (cuda_lane.h
  * has their states). Words about memory that is gone are ignored: the other
  * half may have said them before it heard of that.
+ *
+ * A word that finds the socket full does not end the session. GONE is said again
+ * until it is told. OPENED, REFUSED and ASK are lost: the owner asks later.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -85,12 +88,15 @@ bool exported_is_open(struct lane *lane, uint32_t id) {
   return e->state == EXPORTED_OPENED;
 }
 
-void exported_forget(struct lane *lane, const struct area *area) {
+bool exported_forget(struct lane *lane, const struct area *area) {
   uint32_t id = lane->exported ? exported_place(lane, area) : LINK_MEMORIES;
   if (id == LINK_MEMORIES || !lane->exported[id].area)
-    return;
-  link_say(lane, GONE, id, lane->exported[id].serial);
+    return true;
+  int status = link_say(lane, GONE, id, lane->exported[id].serial);
+  if (status < 0 && status != PERIGEE_PEER_LOST)
+    return false;
   lane->exported[id] = (struct exported){.state = EXPORTED_FREE};
+  return true;
 }
 
 int exported_heard(struct lane *lane, const struct word *word) {
