@@ -262,16 +262,18 @@ bool lanes_inside(struct perigee_session *s, uint32_t slot) {
   return inside;
 }
 
-void lanes_forget(struct perigee_engine *engine, const struct area *area) {
+bool lanes_forget(struct perigee_engine *engine, const struct area *area) {
   struct node *n, *head = &engine->sessions;
+  bool all = true;
   for (n = head->next; n != head; n = n->next) {
     struct perigee_session *s = CONTAINER(n, struct perigee_session, node);
     for (uint32_t i = 1; i <= lanes_count_of(s); i++) {
       const struct extra_lane *x = lanes_extra(s, i);
       if (extra_has_regions(x) && x->transport->access->forget)
-        x->transport->access->forget(x->lane, area);
+        all = x->transport->access->forget(x->lane, area) && all;
     }
   }
+  return all;
 }
 
 /* ---- Faults -------------------------------------------------------------- */

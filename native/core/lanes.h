@@ -147,8 +147,9 @@ struct lane *lanes_to_export(const struct perigee_session *, uint32_t number,
                              const struct area *);
 struct lane *lanes_to_attach(const struct perigee_session *, uint32_t number);
 void lanes_revoke(struct perigee_session *, uint32_t slot);
-/* The memory of an area that a lane told a peer of goes. */
-void lanes_forget(struct perigee_engine *engine, const struct area *area);
+/* The memory of an area that a lane told a peer of goes. False: one of these
+ * peers could not be told, and it is to be called again. */
+bool lanes_forget(struct perigee_engine *engine, const struct area *area);
 bool lanes_inside(struct perigee_session *, uint32_t slot);
 
 /* Called for every lane that was just opened: puts faults in front of its

@@ -135,8 +135,6 @@ static uint64_t region_pages(uint64_t length) {
 static void region_free(struct perigee_region *region) {
   struct regions *r = &region->engine->regions;
   fabrics_forget(region->engine, &region->area, 0, region->length);
-  if (region->area.told)
-    lanes_forget(region->engine, &region->area);
   list_remove(&region->node);
   list_remove(&region->among);
   if (region->slot != REGION_PRIVATE)
@@ -422,6 +420,21 @@ static bool region_is_occupied(struct perigee_region *region) {
   return false;
 }
 
+static void region_await(struct perigee_region *region) {
+  region->forced = true;
+  if (!region->node.next)
+    list_append(&region->engine->regions.closing, &region->node);
+}
+
+/* Nobody is inside any more. A peer that was told of its memory, and maps it, is
+ * told that it goes; that may have to wait for room in the peer's socket. */
+static void region_let_go(struct perigee_region *region) {
+  if (!region->area.told || lanes_forget(region->engine, &region->area))
+    region_free(region);
+  else
+    region_await(region);
+}
+
 int perigee_region_close(struct perigee_region *region, bool force) {
   ENTER(region->engine);
   struct perigee_engine *engine = region->engine;
@@ -429,16 +442,13 @@ int perigee_region_close(struct perigee_region *region, bool force) {
     return PERIGEE_FORKED;
   if (!region->closed)
     region_withdraw(region);
-  if (!region_is_occupied(region)) {
-    region_free(region);
-    return PERIGEE_OK;
-  }
-  if (!force)
+  if (region_is_occupied(region) && !force)
     return fail(engine, PERIGEE_AGAIN,
                 "an operation or a peer is still inside of the region");
-  region->forced = true;
-  if (!region->node.next)
-    list_append(&engine->regions.closing, &region->node);
+  if (region_is_occupied(region))
+    region_await(region);
+  else
+    region_let_go(region);
   return PERIGEE_OK;
 }
 
@@ -448,7 +458,7 @@ void regions_sweep(struct perigee_engine *engine) {
     next = n->next;
     struct perigee_region *region = CONTAINER(n, struct perigee_region, node);
     if (!region_is_occupied(region))
-      region_free(region);
+      region_let_go(region);
   }
 }
 

@@ -140,6 +140,9 @@ struct memory_copies {
  * memory of a key is of; or -1: the key is invalid, or the device is hidden from
  * this process. NULL: there is one device.
  *
+ * spans returns how many bytes of addresses adopt takes for a key, or 0 if it is
+ * invalid. (NULL: as many as the memory has.)
+ *
  * adopt makes the memory of a key usable in another process, for the device of
  * the context, which may be another one than the memory's. It gives the
  * address by which copies name the memory (of direct memory: the CPU's address)
@@ -157,6 +160,7 @@ struct memory_copies {
 struct memory_sharing {
   bool binds;
   int (*whose)(const struct memory_key *key);
+  uint64_t (*spans)(const struct memory_key *key);
   int (*share)(const struct memory_context *context, uint8_t *pointer,
                uint64_t length, void *handle, int access,
                struct memory_key *key);
@@ -283,9 +287,11 @@ static inline void bulk_copy(uint8_t *to, const uint8_t *from, uint64_t n,
 
 /* COPIES_MOST copies may be under way for one payload. One to or from direct
  * memory has at most COPY_PIECE bytes, so that one end of a staging block is
- * filled while the other is emptied; one inside of a kind has COPY_LONG, as it
- * cannot be called back. */
+ * filled while the other is emptied. One inside of a kind has COPY_LONG, as it
+ * cannot be called back, and COPY_BLOCKS blocks: the kind may have to ask for
+ * each. */
 enum { COPIES_MOST = 8, COPY_PIECE = 128 << 10, COPY_LONG = 64 << 20 };
+enum { COPY_BLOCKS = 2048 };
 
 /* Copies under way between a payload that is not direct and other memory, in
  * the order of the payload's bytes. All zero: none. */

@@ -498,6 +498,7 @@ uint64_t payload_copy(struct payload *to, struct payload *from,
  * at most, whatever the shape of either side. */
 static uint64_t copies_cut(const struct place *to, const struct place *from,
                            uint64_t rest, struct memory_copy *copy) {
+  bool inside = !copy->to_memory->direct && !copy->from_memory->direct;
   uint64_t n = least(least(to->left, from->left), rest);
   if (n == 0)
     return 0;
@@ -506,7 +507,7 @@ static uint64_t copies_cut(const struct place *to, const struct place *from,
   copy->to = to->at;
   copy->from = from->at;
   copy->block = n;
-  copy->count = least(k, l);
+  copy->count = least(least(k, l), inside ? COPY_BLOCKS : k);
   return copy->block * copy->count;
 }
 

@@ -135,15 +135,19 @@ static void extra_tell(struct perigee_session *s, uint32_t number,
     s->up->send(s, &f, NULL, 0);
 }
 
-/* A session whose socket was given away hands over no descriptors. */
+/* A session whose socket was given away hands over no descriptors. Room in the
+ * socket ends the engine's sleep, as the lane will try again. */
 static int extra_hand(struct perigee_session *s, uint32_t number,
                       const void *bytes, uint32_t length, int fd) {
   struct frame f = extra_word(number, bytes, length);
-  if (s->state == PERIGEE_SESSION_ENDED || s->tcp ||
-      s->streams.state != STREAMS_SOCKET)
+  bool socket = !s->tcp && s->streams.state == STREAMS_SOCKET;
+  if (s->state == PERIGEE_SESSION_ENDED || (fd >= 0 && !socket))
     return PERIGEE_AGAIN;
-  f.extra.offer.fd_count = 1;
-  return s->up->tell(s, &f, &fd, 1);
+  f.extra.offer.fd_count = fd >= 0;
+  int status = s->up->tell(s, &f, &fd, f.extra.offer.fd_count);
+  if (status == PERIGEE_AGAIN && socket)
+    s->up->await_room(s);
+  return status;
 }
 
 /* Transports do not know their lane's number, so each number has its own

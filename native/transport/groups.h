@@ -148,8 +148,9 @@ struct transport_kept {
  * go of all that attach took (NULL: that is nothing).
  *
  * forget: the memory of an area of ours that the lane told the peer of (area.told)
- * goes. No copy of ours is under way there, and its region was revoked. (NULL:
- * the lane tells of none.)
+ * goes. No copy of ours is under way there, and its region was revoked. False:
+ * the peer cannot be told now; it is called again in a later poll, and the memory
+ * stays until then. (NULL: the lane tells of none.)
  * Absent: this side reads and writes for the peer, on request. */
 struct transport_access {
   int (*export)(struct lane *lane, const struct grant *grant,
@@ -159,7 +160,7 @@ struct transport_access {
   int (*attach)(struct lane *lane, struct window *window,
                 const struct region_key *key);
   void (*detach)(struct lane *lane, struct window *window);
-  void (*forget)(struct lane *lane, const struct area *area);
+  bool (*forget)(struct lane *lane, const struct area *area);
 };
 
 /* Copies: the CPU copies between local memory and a window, over which `remote`
@@ -266,7 +267,9 @@ struct transport_alone {
  * - lane_options: fabric, operations, key, dialed, share, session, activate,
  *   tell, hand, memories, now
  *   and what is said of the peer's process are there; the rest is 0, or NULL.
- *   hand is there if the session has a Unix socket.
+ *   hand does what tell does, but for a full socket, which ends a session if
+ *   tell finds it so. The descriptor stays the lane's. A session without a Unix
+ *   socket takes none.
  * - payloads: mark and live have to be there, pushes is false. mark is called
  *   before an operation's payload is exposed here, and before it is concealed. A
  *   fetch brings bytes into memory of any kind. A source's kind fits in

@@ -298,6 +298,24 @@ static void memory_of_the_host(void **state) {
   host->kind->release(host, at, AREA, handle);
 }
 
+/* The share counts all that is mapped, whatever length is told. */
+static void memory_of_which_a_little_is_told(void **state) {
+  (void)state;
+  struct scene s;
+  struct area vast;
+  uint32_t id;
+  scene_open(&s);
+  area_new(s.h.peer, &vast, 64 << 20);
+  assert_int_equal(exported_tell(s.h.peer->lane, &vast, &id), 0);
+  struct said memory = half_said(s.h.peer);
+  memory.word.length = 4096;
+  uint64_t before = s.h.ours->share->used[SHARE_MAPPED];
+  assert_int_equal(half_hears(s.h.ours, &memory.word, memory.fd), 0);
+  assert_int_equal(s.h.ours->share->used[SHARE_MAPPED] - before, 64 << 20);
+  area_end(s.h.peer, &vast);
+  scene_close(&s);
+}
+
 /* A device that this process does not have: any one is tried. */
 static void devices_of_nobody(void **state) {
   (void)state;
@@ -459,6 +477,33 @@ static void sources_outside_of_the_memory(void **state) {
   scene_close(&s);
 }
 
+/* The driver is asked for each byte here, so a step asks for a part of them. */
+static void sources_of_very_many_blocks(void **state) {
+  (void)state;
+  struct scene s;
+  scene_open(&s);
+  assert_int_equal(hears(&s, &s.memory), 0);
+  halves_talk(&s.h);
+  area_fill(&s.there, 8);
+  struct payload into = area_payload(&s.h.here);
+  struct fetch f = {.source = {1, 0, 1, AREA, 0},
+                    .into = &into,
+                    .operation = EXPOSED_AS,
+                    .generation = 9,
+                    .total = AREA};
+  atomic_store(&s.h.peer->lane->own->marks[EXPOSED_AS], 9);
+  uint64_t entries = fake_counts("entries");
+  uint64_t copies = fake_counts("cuMemcpyAsync");
+  int64_t n = transport_cuda.payloads->fetch(s.h.ours->lane, &f);
+  entries = fake_counts("entries") - entries;
+  copies = fake_counts("cuMemcpyAsync") - copies;
+  assert_true(n >= 0 && n < AREA);
+  assert_in_range(entries + copies, 1, 2 * LINK_BLOCKS);
+  while (!transport_cuda.payloads->fetch_end(s.h.ours->lane, &f))
+    ;
+  scene_close(&s);
+}
+
 /* Of an operation that there is not, or that is not live. */
 static void marks_of_nothing(void **state) {
   (void)state;
@@ -487,11 +532,13 @@ int main(void) {
       cmocka_unit_test(sizes_of_other_memory),
       cmocka_unit_test(descriptors_of_anything),
       cmocka_unit_test(memory_of_the_host),
+      cmocka_unit_test(memory_of_which_a_little_is_told),
       cmocka_unit_test(devices_of_nobody),
       cmocka_unit_test(windows_that_grant_more_than_the_memory),
       cmocka_unit_test(keys_of_windows),
       cmocka_unit_test(boards_that_do_not_fit),
       cmocka_unit_test(sources_outside_of_the_memory),
+      cmocka_unit_test(sources_of_very_many_blocks),
       cmocka_unit_test(marks_of_nothing),
   };
   return cmocka_run_group_tests_name("cuda_lane_lies", tests, NULL, NULL);

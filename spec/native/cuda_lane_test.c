@@ -272,6 +272,52 @@ static void memories_of_one_job_stay_for_their_copies(void **state) {
   halves_close(&h);
 }
 
+/* ---- A full socket -------------------------------------------------------- */
+
+static void a_full_socket_delays_what_is_said(void **state) {
+  (void)state;
+  struct halves h;
+  struct area first, second;
+  uint32_t id;
+  halves_open(&h, FAST);
+  area_new(h.peer, &first, AREA);
+  area_new(h.peer, &second, AREA);
+  h.peer->full = true;
+  assert_true(exported_tell(h.peer->lane, &first, &id) < 0);
+  h.peer->full = false;
+  peer_grants(&h, &first, 0);
+  h.peer->full = true;
+  assert_false(exported_forget(h.peer->lane, &first));
+  /* Nothing else gets its number. */
+  h.peer->full = false;
+  assert_int_equal(exported_tell(h.peer->lane, &second, &id), 0);
+  assert_int_equal(id, 1);
+  assert_true(exported_forget(h.peer->lane, &first));
+  halves_talk(&h);
+  assert_null(imported_of(h.ours->lane, 0));
+  assert_non_null(imported_of(h.ours->lane, 1));
+  area_end(h.peer, &first);
+  area_end(h.peer, &second);
+  halves_close(&h);
+}
+
+/* OPENED was lost, so the owner asks. */
+static void a_lost_answer_is_asked_for(void **state) {
+  (void)state;
+  struct halves h;
+  struct area there;
+  struct fetch f;
+  halves_open(&h, FAST);
+  area_new(h.peer, &there, AREA);
+  h.ours->full = true;
+  assert_int_equal(peer_exposes(&h, &there, &f, NULL), PERIGEE_UNSUPPORTED);
+  h.ours->full = false;
+  assert_int_equal(peer_exposes(&h, &there, &f, NULL), PERIGEE_UNSUPPORTED);
+  assert_int_equal(peer_exposes(&h, &there, &f, NULL), 0);
+  area_end(h.peer, &there);
+  halves_close(&h);
+}
+
 /* ---- Shares -------------------------------------------------------------- */
 
 static void memory_beyond_the_share_is_opened_once_there_is_room(void **state) {
@@ -303,6 +349,8 @@ int main(void) {
       cmocka_unit_test(what_another_device_has_open_is_fetched_by_that),
       cmocka_unit_test(numbers_are_used_again_under_copies),
       cmocka_unit_test(memories_of_one_job_stay_for_their_copies),
+      cmocka_unit_test(a_full_socket_delays_what_is_said),
+      cmocka_unit_test(a_lost_answer_is_asked_for),
       cmocka_unit_test(memory_beyond_the_share_is_opened_once_there_is_room),
   };
   return cmocka_run_group_tests_name("cuda_lane", tests, NULL, NULL);

@@ -19,6 +19,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -194,6 +195,11 @@ static int cuda_whose(const struct memory_key *key) {
   return -1;
 }
 
+static uint64_t cuda_spans(const struct memory_key *key) {
+  struct cuda_key k;
+  return cuda_key_read(key, &k) ? k.size : 0;
+}
+
 /* What was adopted, for leave. */
 struct adopted {
   CUdeviceptr base;
@@ -266,6 +272,13 @@ static void adopted_end(const struct cuda *c, struct adopted *m) {
   free(m);
 }
 
+static int cuda_refuses(struct cuda *c) {
+  snprintf(c->why, sizeof c->why, "the key is of no such memory");
+  return PERIGEE_PROTOCOL;
+}
+
+/* The driver refuses descriptors and texts that are not its own, and sizes that
+ * are not the allocation's. */
 static int cuda_adopt(const struct memory_context *context,
                       const struct memory_key *key, uint64_t length, int access,
                       uint8_t **pointer, void **handle) {
@@ -274,7 +287,7 @@ static int cuda_adopt(const struct memory_context *context,
   int rights = access & PERIGEE_WRITE ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE
                                       : CU_MEM_ACCESS_FLAGS_PROT_READ;
   if (!cuda_key_read(key, &k) || k.size - k.offset < length)
-    return PERIGEE_PROTOCOL;
+    return cuda_refuses(c);
   struct adopted *m = calloc(1, sizeof *m);
   if (!m)
     return PERIGEE_NO_MEMORY;
@@ -296,6 +309,7 @@ static void cuda_part(const struct memory_context *context, uint8_t *pointer,
 
 const struct memory_sharing cuda_sharing = {
     .whose = cuda_whose,
+    .spans = cuda_spans,
     .share = cuda_share,
     .adopt = cuda_adopt,
     .leave = cuda_part,

@@ -14,12 +14,14 @@
 
 /* ---- Tickets ------------------------------------------------------------- */
 
+/* A lane that is cut waits for what is under way, so that is bounded. */
 static bool ticket_room(const struct lane *lane) {
-  return lane->ticket_count < LINK_TICKETS;
+  return lane->ticket_count < LINK_TICKETS && lane->flying < LINK_FLIGHT;
 }
 
 static void ticket_add(struct lane *lane, const struct ticket *t) {
   lane->tickets[lane->ticket_count++] = *t;
+  lane->flying += t->bytes;
 }
 
 static void job_ended(struct lane *lane, struct job *job, struct imported *from,
@@ -43,6 +45,7 @@ void link_look(struct lane *lane) {
       continue;
     }
     lane->tickets[i] = lane->tickets[--lane->ticket_count];
+    lane->flying -= t.bytes;
     job_ended(lane, t.job, t.imported, t.bytes, status);
   }
   if (lane->batch && lane->batch->job)
@@ -144,9 +147,9 @@ static bool batch_has_room(const struct batch *b, const struct job *job,
                            const struct memory_copy *copy) {
   const struct memory_context *by = copy->to_memory;
   uint32_t most = by->kind->copies->copy_all ? LINK_GATHERED : 1;
-  return !b->job ||
-         (b->job == job && b->imported == imported && b->by == by &&
-          b->count < most && (job->apart || !batch_overlaps(b, copy)));
+  return !b->job || (b->job == job && b->imported == imported && b->by == by &&
+                     b->count < most && b->bytes < COPY_LONG &&
+                     (job->apart || !batch_overlaps(b, copy)));
 }
 
 static bool batch_takes(struct lane *lane, const struct job *job,
@@ -210,10 +213,11 @@ static bool copy_is_batched(const struct memory_copy *copy) {
   return copy->to_memory == copy->from_memory;
 }
 
+/* Adds the blocks that it asks for to *blocks. */
 static int link_copy_next(struct lane *lane, struct job *job,
                           struct imported *imported,
                           const struct memory_context *by, struct payload *to,
-                          struct payload *from) {
+                          struct payload *from, uint64_t *blocks) {
   struct memory_copy copy = {.to_memory = to->memory,
                              .from_memory = from->memory};
   uint64_t length = payload_copy_ahead(to, from, 0, UINT64_MAX, &copy);
@@ -224,22 +228,39 @@ static int link_copy_next(struct lane *lane, struct job *job,
     to->done += length;
     from->done += length;
     job->posted += length;
+    *blocks += copy.count;
   }
   return status;
+}
+
+/* A landing may be longer than what comes. */
+static bool left_to_copy(const struct payload *to, const struct payload *from) {
+  return to->done < to->total && from->done < from->total;
+}
+
+/* The peer may have chosen a shape of many blocks, so each call asks for some. */
+static int link_copy_some(struct lane *lane, struct job *job,
+                          struct imported *imported,
+                          const struct memory_context *by, struct payload *to,
+                          struct payload *from) {
+  uint64_t blocks = 0;
+  int status = 1;
+  while (status == 1 && left_to_copy(to, from) && blocks < LINK_BLOCKS)
+    status = link_copy_next(lane, job, imported, by, to, from, &blocks);
+  return status == 1 && left_to_copy(to, from) ? 0 : status;
 }
 
 int link_copies(struct lane *lane, struct job *job, struct imported *imported,
                 const struct opening *opening, struct payload *remote,
                 struct payload *local, bool write) {
   struct payload there = *remote;
-  int status = 1;
   if (!lane->batch && !(lane->batch = calloc(1, sizeof *lane->batch)))
     return PERIGEE_NO_MEMORY;
   there.memory = opening->by;
   there.base = opening->pointer + (uintptr_t)remote->base;
-  while (status == 1 && local->done < local->total)
-    status = link_copy_next(lane, job, imported, opening->by,
-                            write ? &there : local, write ? local : &there);
+  int status =
+      write ? link_copy_some(lane, job, imported, opening->by, &there, local)
+            : link_copy_some(lane, job, imported, opening->by, local, &there);
   remote->done = there.done;
   return status;
 }
@@ -298,10 +319,8 @@ static int link_post_out(struct lane *lane, struct job *job,
                          const struct window *window, struct payload *remote,
                          struct payload *local) {
   struct payload there = *remote;
-  int status = 1;
   there.base = window->pointer + (uintptr_t)remote->base;
-  while (status == 1 && local->done < local->total)
-    status = link_copy_next(lane, job, NULL, local->memory, &there, local);
+  int status = link_copy_some(lane, job, NULL, local->memory, &there, local);
   remote->done = there.done;
   return status;
 }

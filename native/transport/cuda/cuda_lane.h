@@ -53,10 +53,12 @@
 
 enum {
   LINK_REGIONS = 4096,
-  LINK_MEMORIES = 1024, /* told to the peer at a time */
-  LINK_OPENINGS = 8,    /* devices that one memory is opened for */
-  LINK_GATHERED = 512,  /* copies of one batch */
-  LINK_TICKETS = 128    /* copies and batches under way */
+  LINK_MEMORIES = 1024,       /* told to the peer at a time */
+  LINK_OPENINGS = 8,          /* devices that one memory is opened for */
+  LINK_GATHERED = 512,        /* copies of one batch */
+  LINK_BLOCKS = 2048,         /* asked for at a time */
+  LINK_TICKETS = 128,         /* copies and batches under way */
+  LINK_FLIGHT = 4 * COPY_LONG /* their bytes, but for the last one's */
 };
 
 /* The name of the lane, and of the kind of memory that it is for. */
@@ -146,6 +148,7 @@ struct lane {
   struct batch *batch;
   struct ticket tickets[LINK_TICKETS];
   uint32_t ticket_count;
+  uint64_t flying; /* bytes of copies under way */
   uint64_t opened; /* memories of the peer, ever */
   bool over, forked;
   char why[REASON]; /* what failed last */
@@ -158,8 +161,9 @@ bool link_is_for(const struct memory_context *memory);
 /* Makes this half's board and tells the peer of it. PERIGEE_OK, AGAIN, or a
  * status. */
 int link_board(struct lane *lane);
-/* Tells the peer; with a descriptor, which may fail with AGAIN. */
-void link_say(struct lane *lane, uint32_t word, uint32_t id, uint64_t serial);
+/* Tells the peer, maybe with a descriptor (else -1). AGAIN: its socket is
+ * full. */
+int link_say(struct lane *lane, uint32_t word, uint32_t id, uint64_t serial);
 int link_hand(struct lane *lane, const struct word *word, int fd);
 /* Takes the board of the peer, with marks for so many operations. The caller
  * closes the descriptor. */
@@ -172,7 +176,8 @@ void board_drop(struct lane *lane);
 int exported_tell(struct lane *lane, struct area *area, uint32_t *id);
 /* Has the peer opened it? Otherwise it is asked to, now and then. */
 bool exported_is_open(struct lane *lane, uint32_t id);
-void exported_forget(struct lane *lane, const struct area *area);
+/* False: the peer does not know yet. */
+bool exported_forget(struct lane *lane, const struct area *area);
 int exported_heard(struct lane *lane, const struct word *word);
 /* Returns the peer's memory of that number, or NULL. */
 struct imported *imported_of(struct lane *lane, uint32_t id);

@@ -4,6 +4,9 @@
  * the peer was told of, and imported, which the peer has told of (cuda_lane.h
  * has their states). Words about memory that is gone are ignored: the other
  * half may have said them before it heard of that.
+ *
+ * A word that finds the socket full does not end the session. GONE is said again
+ * until it is told. OPENED, REFUSED and ASK are lost: the owner asks later.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -85,12 +88,15 @@ bool exported_is_open(struct lane *lane, uint32_t id) {
   return e->state == EXPORTED_OPENED;
 }
 
-void exported_forget(struct lane *lane, const struct area *area) {
+bool exported_forget(struct lane *lane, const struct area *area) {
   uint32_t id = lane->exported ? exported_place(lane, area) : LINK_MEMORIES;
   if (id == LINK_MEMORIES || !lane->exported[id].area)
-    return;
-  link_say(lane, GONE, id, lane->exported[id].serial);
+    return true;
+  int status = link_say(lane, GONE, id, lane->exported[id].serial);
+  if (status < 0 && status != PERIGEE_PEER_LOST)
+    return false;
   lane->exported[id] = (struct exported){.state = EXPORTED_FREE};
+  return true;
 }
 
 int exported_heard(struct lane *lane, const struct word *word) {
@@ -223,21 +229,23 @@ int imported_heard(struct lane *lane, const struct word *word) {
 static void imported_adopt(struct lane *lane, struct imported *m,
                            const struct memory_context *by, struct opening *o) {
   const char *(*why)(const struct memory_context *) = by->kind->why;
-  if (!share_take(lane->options.share, SHARE_MAPPED, m->length)) {
+  const struct memory_sharing *sharing = by->kind->sharing;
+  uint64_t span = sharing->spans ? sharing->spans(&m->key) : m->length;
+  if (!share_take(lane->options.share, SHARE_MAPPED, span)) {
     snprintf(lane->why, sizeof lane->why,
              "memory of the peer is not opened: it has its share of what is "
              "mapped (option mapped)");
     return;
   }
   o->by = by;
-  int status = by->kind->sharing->adopt(by, &m->key, m->length, m->access,
-                                        &o->pointer, &o->handle);
+  int status = sharing->adopt(by, &m->key, m->length, m->access, &o->pointer,
+                              &o->handle);
   if (status == PERIGEE_OK) {
-    m->mapped += m->length;
+    m->mapped += span;
     lane->opened++;
     return;
   }
-  share_back(lane->options.share, SHARE_MAPPED, m->length);
+  share_back(lane->options.share, SHARE_MAPPED, span);
   o->pointer = NULL;
   snprintf(lane->why, sizeof lane->why,
            "memory of the peer cannot be opened: %s", why ? why(by) : "");

@@ -15,10 +15,9 @@ bool link_is_for(const struct memory_context *memory) {
 
 /* ---- Words --------------------------------------------------------------- */
 
-void link_say(struct lane *lane, uint32_t what, uint32_t id, uint64_t serial) {
+int link_say(struct lane *lane, uint32_t what, uint32_t id, uint64_t serial) {
   struct word word = {.word = what, .id = id, .serial = serial};
-  if (!lane->over)
-    lane->options.tell(lane->options.session, &word, sizeof word);
+  return lane->over ? PERIGEE_OK : link_hand(lane, &word, -1);
 }
 
 int link_hand(struct lane *lane, const struct word *word, int fd) {
