@@ -339,6 +339,19 @@ static __attribute__((noinline)) void transfer_widen(struct operation *op) {
   op->next = m->move[op->next].last;
 }
 
+/* A device may pin what is mapped. */
+static void transfer_place(struct operation *op,
+                           const struct perigee_transfer *item) {
+  struct perigee_remote *remote = item->remote.remote;
+  op->remote.base = (uint8_t *)(uintptr_t)item->remote.offset;
+  if (!lanes_window(remote, op->lane)->pointer)
+    return;
+  remote->area.memory = &memory_host;
+  remote->area.base = remote->window.pointer;
+  remote->area.length = remote->window.length;
+  op->remote.area = &remote->area;
+}
+
 /* Returns 1 if the item's owner does it, 0 if it has to wait or has begun
  * (phase 1), or a status. The payloads of the item before are used again while
  * its job may be under way: a job keeps nothing of them (transport.h), and the
@@ -358,7 +371,7 @@ static int transfer_begin_item(struct operation *op,
   if (!transfer_take_lane(op, number))
     return 0;
   if (number > 0)
-    op->remote.base = (uint8_t *)(uintptr_t)item->remote.offset;
+    transfer_place(op, item);
   else if (UNLIKELY(op->class == &listed_class))
     transfer_widen(op);
   op->phase = 1;

@@ -62,6 +62,7 @@ struct perigee_remote {
   struct perigee_session *session;
   struct window window;                /* for the first lane */
   struct window extra[FOUND_KEYS - 1]; /* for the additional lanes */
+  struct area area; /* what the first window has mapped, for devices */
   char name[REGION_NAME + 1];
 };
 

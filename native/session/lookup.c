@@ -184,6 +184,8 @@ static int attach_all(struct perigee_session *s, struct perigee_remote *r,
 }
 
 static void remote_free(struct perigee_remote *r) {
+  if (r && r->area.pinned && engine_alive(r->session->engine))
+    contexts_unpin(&r->session->engine->memories, &r->area);
   for (uint32_t n = 0; r && n < LANES; n++) {
     struct window *window = remote_window(r, n);
     if (!window->attached)

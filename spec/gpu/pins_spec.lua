@@ -99,10 +99,19 @@ describe("a copy between a GPU and host memory", function()
     local here = engine:alloc(4 * MIB, { kind = "cuda:0" })
     here:slice(3 * MIB, 5):write "bytes"
     child:signal "STOP"
-    writes(here:slice(0, 4 * MIB), host:slice(0, 4 * MIB))()
+    local write = writes(here:slice(0, 4 * MIB), host:slice(0, 4 * MIB))
+    assert.same({ 32, 0, 0 }, { counted(write) })
+    local copies, registered = counted(write)
+    assert.is_true(registered > 0 and copies <= 2)
+    assert.same({ copies, 0, 0 }, { counted(write) })
     child:signal "CONT"
     child:tell "host"
     child:expect "bytes"
+    local before = cuda.count "cuMemHostUnregister"
+    session:close()
+    assert.is_true(cases.eventually(function()
+      return cuda.count "cuMemHostUnregister" - before == registered
+    end))
   end)
 
   it("is looked at seldom if it takes long", function()
