@@ -443,8 +443,11 @@ int perigee_region_close(struct perigee_region *region, bool force) {
   if (!region->closed)
     region_withdraw(region);
   if (region_is_occupied(region) && !force)
-    return fail(engine, PERIGEE_AGAIN,
-                "an operation or a peer is still inside of the region");
+    return fail(engine, PERIGEE_AGAIN, "%s",
+                region->users == 0 && region_is_held(region)
+                    ? "a process that opened the region's memory has not let "
+                      "go of it yet"
+                    : "an operation or a peer is still inside of the region");
   if (region_is_occupied(region))
     region_await(region);
   else
