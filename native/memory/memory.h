@@ -390,6 +390,8 @@ const struct memory_context *contexts_opened(const struct contexts *contexts,
                                              const char *kind,
                                              const struct memory_key *key,
                                              int *device);
+/* Returns what failed last in some context, or "". */
+const char *contexts_trouble(const struct contexts *contexts);
 /* Blocks until no context has a copy under way. */
 void contexts_drain(struct contexts *contexts);
 /* Call it after all memory of the contexts was released. */

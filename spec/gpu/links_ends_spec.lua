@@ -228,6 +228,8 @@ describe("a device that breaks", function()
       end
     ]]
     says(b, "err.kind", "closed")
+    assert.matches("CUDA_ERROR_ILLEGAL_ADDRESS", b:run "return err.message")
+    assert.matches("CUDA_ERROR_ILLEGAL_ADDRESS", b:run "return lane()")
     says(b, "write()", "nil closed")
     -- What is in host memory goes on, and so does the owner.
     b:run 'host = assert(session:region "host") own = engine:alloc(4096)'
