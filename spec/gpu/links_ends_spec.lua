@@ -210,6 +210,18 @@ describe("a child of a process with shared memory of GPUs", function()
     says(b, "write()", "true")
     says(a, "kv:slice():string() == bytes(kv.length, 2)", "true")
   end)
+
+  it("keeps none of what has gone, and is copied still", function()
+    local a, b = links.pair("", slow(300000))
+    links.regions(a, b)
+    b:run(FORK)
+    b:run "future = session:write { from = here:slice(), to = remote:slice() }"
+    says(a, "kv:close()", "true")
+    b:run "cases.pump()" -- it has heard of that
+    says(b, "forked()", "1")
+    says(b, "wait(future)", "true")
+    comes(b, MAPPED .. " == 1")
+  end)
 end)
 
 describe("a device that breaks", function()
