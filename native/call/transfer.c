@@ -174,11 +174,14 @@ static bool transfer_immediate_out(struct perigee_session *s,
          transfer_publish_immediate(s, immediate);
 }
 
-/* All data has been moved: sends the immediate, if there is one, and ends. */
+/* All data has been moved: sends the immediate, if there is one, and ends. A
+ * device may have refused the last of it when it was started. */
 static void transfer_moved(struct operation *op) {
   struct perigee_session *s = op->session;
-  if (op->operation != PERIGEE_OP_WRITE_IMM ||
-      transfer_immediate_out(s, op->immediate))
+  if (op->job.status < 0)
+    operation_finish(op, op->job.status);
+  else if (op->operation != PERIGEE_OP_WRITE_IMM ||
+           transfer_immediate_out(s, op->immediate))
     operation_finish(op, PERIGEE_OK);
   else
     operation_await_room(op);

@@ -288,9 +288,9 @@ poll_give_news(struct perigee_engine *engine, struct node *list, int kind) {
   }
 }
 
-/* With a thread the text is copied, as the lane may change it meanwhile. */
-static const char *event_trouble(const struct operation *op) {
-  const char *why = lane_trouble(op->session), *copy = NULL;
+/* With a thread the text is copied, as its owner may change it meanwhile. */
+static const char *event_text(const struct operation *op, const char *why) {
+  const char *copy = NULL;
   if (engine_copies(op->engine))
     copy =
         (const char *)scratch_copy(op, (const uint8_t *)why, strlen(why) + 1);
@@ -306,8 +306,8 @@ static bool event_ended_with(const struct perigee_session *s,
                                             : e->status == PERIGEE_PEER_LOST;
 }
 
-/* Adds to an event without a text why the session is lost or never opened, or
- * why there was no memory. */
+/* Adds to an event without a text why the session is lost or never opened, why
+ * there was no memory, or why a device does no more. */
 static void event_tell_why(const struct operation *op,
                            struct perigee_event *e) {
   const struct perigee_session *s = op->session;
@@ -319,7 +319,9 @@ static void event_tell_why(const struct operation *op,
   if (event_ended_with(s, e))
     why = s->ended.reason;
   else if (e->status == PERIGEE_NO_MEMORY)
-    why = event_trouble(op);
+    why = event_text(op, lane_trouble(s));
+  else if (e->status == PERIGEE_CLOSED && s->state == PERIGEE_SESSION_OPEN)
+    why = event_text(op, contexts_trouble(&s->engine->memories));
   else if (e->status == PERIGEE_PEER_LOST) /* but its session goes on */
     why = lanes_trouble(s);
   if (!*why)

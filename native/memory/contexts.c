@@ -142,6 +142,14 @@ void contexts_unpin(struct contexts *all, const struct area *area) {
   }
 }
 
+const char *contexts_trouble(const struct contexts *all) {
+  const char *why = "";
+  for (const struct context *c = all->first; c && !*why; c = c->next)
+    if (c->memory.kind->why)
+      why = c->memory.kind->why(&c->memory);
+  return why;
+}
+
 void contexts_drain(struct contexts *all) {
   for (struct context *c = all->first; c; c = c->next)
     if (c->memory.kind->copies)

@@ -433,6 +433,8 @@ const struct memory_context *contexts_opened(const struct contexts *contexts,
                                              int *device);
 /* The area goes: undoes what contexts have pinned of it. */
 void contexts_unpin(struct contexts *contexts, const struct area *area);
+/* Returns what failed last in some context, or "". */
+const char *contexts_trouble(const struct contexts *contexts);
 /* Blocks until no context has a copy under way. */
 void contexts_drain(struct contexts *contexts);
 /* Call it after all memory of the contexts was released. */

@@ -5,7 +5,8 @@
 --
 -- * perigee, ffi, cases, child: as in any child
 -- * engine, and session, if it has a peer (M.pair)
--- * count(name): calls of that function of the driver since the last one
+-- * count(name): calls of that function of the driver since the last one.
+--   total(name): all calls
 -- * lane(): what session:explain() tells of the lane "cuda"
 -- * bytes(size, seed): as of cases.lua
 -- * wait(future): what it gives, as words: "true", or "nil KIND"
@@ -27,9 +28,9 @@ local function run(child, perigee, ffi_)
   local own = { child = child, perigee = perigee, ffi = ffi_,
                 cases = child.cases, bytes = child.cases.bytes }
   setmetatable(own, { __index = _G })
+  function own.total(name) return tonumber(fake.fake_cuda_count(name)) end
   function own.count(name)
-    local now = tonumber(fake.fake_cuda_count(name))
-    local before = at[name] or 0
+    local now, before = own.total(name), at[name] or 0
     at[name] = now
     return now - before
   end

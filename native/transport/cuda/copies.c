@@ -7,6 +7,7 @@
  *
  * A batch that is gathered counts as pending, as a copy under way does.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,6 +23,12 @@ static bool ticket_room(const struct lane *lane) {
 static void ticket_add(struct lane *lane, const struct ticket *t) {
   lane->tickets[lane->ticket_count++] = *t;
   lane->flying += t->bytes;
+}
+
+/* Keeps the kind's sentence on a copy that has failed. */
+static void link_told(struct lane *lane, const struct memory_context *by) {
+  if (by->kind->why)
+    snprintf(lane->why, sizeof lane->why, "%s", by->kind->why(by));
 }
 
 static void job_ended(struct lane *lane, struct job *job, struct imported *from,
@@ -46,6 +53,8 @@ void link_look(struct lane *lane) {
     }
     lane->tickets[i] = lane->tickets[--lane->ticket_count];
     lane->flying -= t.bytes;
+    if (status < 0)
+      link_told(lane, t.by);
     job_ended(lane, t.job, t.imported, t.bytes, status);
   }
   if (lane->batch && lane->batch->job)
@@ -78,6 +87,7 @@ void link_flush(struct lane *lane) {
   if (status == PERIGEE_AGAIN)
     return;
   if (status < 0) {
+    link_told(lane, b->by);
     batch_end(lane, status);
     return;
   }
@@ -196,8 +206,12 @@ static int link_ask(struct lane *lane, struct job *job,
   if (!ticket_room(lane))
     return 0;
   int status = by->kind->copies->copy(by, copy, &number);
-  if (status < 0)
-    return status == PERIGEE_AGAIN ? 0 : status;
+  if (status == PERIGEE_AGAIN)
+    return 0;
+  if (status < 0) {
+    link_told(lane, by);
+    return status;
+  }
   ticket_add(lane, &(struct ticket){by, job, imported, number,
                                     copy->block * copy->count});
   job->pending++;

@@ -292,12 +292,19 @@ void imported_close_all(struct lane *lane) {
   lane->exported = NULL;
 }
 
+static void imported_close_file(struct imported *m) {
+  if (m->key.fd_count > 0)
+    close(m->key.fds[0]);
+  m->key.fd_count = 0;
+}
+
+/* Memory that is going is found by its copies alone. */
 void imported_forked(struct lane *lane) {
-  for (uint32_t i = 0; lane->imported && i < LINK_MEMORIES; i++) {
-    struct imported *m = lane->imported[i];
-    if (m && m->key.fd_count > 0)
-      close(m->key.fds[0]);
-    if (m)
-      m->key.fd_count = 0;
-  }
+  for (uint32_t i = 0; lane->imported && i < LINK_MEMORIES; i++)
+    if (lane->imported[i])
+      imported_close_file(lane->imported[i]);
+  for (uint32_t i = 0; i < lane->ticket_count; i++)
+    imported_close_file(lane->tickets[i].imported);
+  if (lane->batch && lane->batch->job)
+    imported_close_file(lane->batch->imported);
 }
