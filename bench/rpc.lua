@@ -85,6 +85,11 @@ local function echo_floor(run, program, size, window)
   return floor.of(program, given, words, size)
 end
 
+-- The session of the proxy.
+local function session_of(run)
+  return run.side.session or assert(run.side.agent:session "worker")
+end
+
 local function measure_echo(run, mode, size)
   local given, window = run.given, run.given.window or 1
   local one = mode == "inplace" and given.into and calls.inplace_into
@@ -101,8 +106,8 @@ local function measure_echo(run, mode, size)
   local row = { mode = mode, size = size, window = window,
                 sessions = given.sessions }
   if given.kind and (mode == "raw" or one == calls.inplace_into) then
-    return rounds.measure(kinds.mark(row, given), given, step, nil,
-                          not given.no_floor and "none for such memory" or nil)
+    rounds.measure(row, given, step, nil, "none for such memory")
+    return kinds.mark(row, given, session_of(run))
   end
   return rounds.measure(row, given, step,
                         echo_floor(run, MODES[mode].floor, size, window))
@@ -137,12 +142,12 @@ local function measure_landings(run, size)
   local one = calls.landed(run.proxy, size, 1, run.engine, kind)
   local row = { mode = "landings", size = size, window = 1,
                 places = given.landings, sessions = given.sessions }
-  kinds.mark(row, given)
   local function one_round(seconds)
     return { ["one landing"] = rounds.round(one, seconds).histogram }
   end
-  return rounds.measure(row, given, calls.landed(run.proxy, size,
-    given.landings, run.engine, kind), not given.no_floor and one_round or nil)
+  rounds.measure(row, given, calls.landed(run.proxy, size, given.landings,
+    run.engine, kind), not given.no_floor and one_round or nil)
+  return kinds.mark(row, given, session_of(run))
 end
 
 -- Its floor is a write of as many bytes and a call of 64 B.
@@ -153,7 +158,8 @@ local function measure_put(run, size)
     run.transfers = run.transfers or side:connect "transfer.sock"
     session = run.transfers
   end
-  local from = assert(run.engine:alloc(size, { kind = kind })):slice():fill(1)
+  local from = assert(run.engine:alloc(size, { kind = kind,
+                                               share = true })):slice():fill(1)
   local to = assert(session:region "bench"):slice(0, size)
   local least = calls.write_and_echo(run.proxy, session, to, from)
   local row = { mode = "put", size = size, window = 1,
@@ -161,10 +167,10 @@ local function measure_put(run, size)
   local function one_round(seconds)
     return { ["write and echo"] = rounds.round(least, seconds).histogram }
   end
-  return rounds.measure(kinds.mark(row, given), given,
-    calls.put(run.proxy, size, run.engine, kind,
-              kinds.mirrored(given) and kinds.EVERY or 1),
+  rounds.measure(row, given, calls.put(run.proxy, size, run.engine, kind,
+    kinds.mirrored(given) and kinds.EVERY or 1),
     not given.no_floor and one_round or nil)
+  return kinds.mark(row, given, session_of(run))
 end
 
 local function fits(given, mode, size)

@@ -220,9 +220,9 @@ local function measure(run, mode, size, stride)
                 by_rate = window > 1 or nil,
                 prepared = mode:find "^prepared" ~= nil }
   if mode == "send" or window > 1 then row.repeats = 1 end
-  kinds.mark(row, run.given)
-  return rounds.measure(row, run.given, loop_of(mode, jobs),
-                        floor_of(run, mode, size * batch, stride, window))
+  rounds.measure(row, run.given, loop_of(mode, jobs),
+                 floor_of(run, mode, size * batch, stride, window))
+  return kinds.mark(row, run.given, run.session)
 end
 
 -- Opens a session for each row, because messages and immediates are counted
@@ -256,7 +256,7 @@ local function run_own(run, mode)
     jit.flush()
     run.report:progress(mode, size)
     fresh_session(run)
-    run.report:row(kinds.mark(OWN[mode](run, size), run.given))
+    run.report:row(kinds.mark(OWN[mode](run, size), run.given, run.session))
   end
 end
 
@@ -273,7 +273,8 @@ local function run_mode(run, mode)
 end
 
 local function private(side, length, kind)
-  local region = assert(side.engine:alloc(length, { access = "", kind = kind }))
+  local region = assert(side.engine:alloc(length, { access = "", kind = kind,
+                                                    share = true }))
   return region:slice():fill(1)
 end
 

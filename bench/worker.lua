@@ -57,7 +57,8 @@ end
 -- is as long.
 local function private(old, length)
   if old and old.slice.length == length then return old end
-  local region = assert(engines[1]:alloc(length, { kind = given.kind }))
+  local region = assert(engines[1]:alloc(length, { kind = given.kind,
+                                                   share = true }))
   local slice = region:slice():fill(1)
   return { slice = slice, view = kinds.view(slice) }
 end
@@ -120,7 +121,8 @@ local service = {
 -- --every-th does. It posts as many receives as messages may be under way, each
 -- with its part of the inbox.
 local function receive(session, engine)
-  local memory = assert(engine:alloc(bytes, { kind = given.kind }))
+  local memory = assert(engine:alloc(bytes, { kind = given.kind,
+                                              share = true }))
   local inbox, part = memory:slice():fill(1), bytes / given.window
   local slices, views, futures = {}, {}, {}
   for i = 0, given.window - 1 do
@@ -134,7 +136,7 @@ local function receive(session, engine)
     if not length then return memory:close() end
     k = k + 1
     if (k - 1) % given.every == 0 then
-      views[i].pull()
+      views[i].pull(length)
       if payload.check(views[i].pointer, length, k) ~= 0 then
         wrong = wrong + 1
       end

@@ -2,6 +2,8 @@
 -- Calls with GPU memory: a slice of a GPU as the argument of a call lands in
 -- memory of the server's GPU, and one that a handler returns lands in the
 -- caller's. Calls of bytes and of Lua values are as ever.
+-- Others may open memory with `share`, and a GPU copies it to their place;
+-- without, it passes through memory of the host.
 local gpu = dofile((arg[0]:match(".*/") or "./") .. "gpu.lua")
 local common, perigee = gpu.common, require "perigee"
 
@@ -10,7 +12,8 @@ local KEYS = { "layer.0", "layer.1", "layer.2", "layer.3" }
 
 local function worker(kind)
   local agent = assert(perigee.agent { name = "store", scope = common.scope })
-  local cache = assert(agent.engine:alloc(#KEYS * BLOCK, { kind = kind }))
+  local cache = assert(agent.engine:alloc(#KEYS * BLOCK, { kind = kind,
+                                                           share = true }))
   local places, full = {}, {}
   for i, key in ipairs(KEYS) do
     places[key] = cache:slice((i - 1) * BLOCK, BLOCK)
@@ -35,7 +38,8 @@ end
 local function driver(kind)
   local agent = assert(perigee.agent { scope = common.scope })
   local store = assert(agent:proxy("store", "store", { timeout = 30 }))
-  local here = assert(agent.engine:alloc(2 * BLOCK, { kind = kind }))
+  local here = assert(agent.engine:alloc(2 * BLOCK, { kind = kind,
+                                                      share = true }))
   local out, back = here:slice(0, BLOCK), here:slice(BLOCK, BLOCK)
 
   for n, key in ipairs(KEYS) do

@@ -1,6 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- Messages from and into GPU memory: the receiver says where a message lands,
 -- be it in one place of a GPU or in several.
+-- Others may open memory with `share`, and a GPU copies it to their place;
+-- without, it passes through memory of the host.
 local gpu = dofile((arg[0]:match(".*/") or "./") .. "gpu.lua")
 local common, perigee = gpu.common, require "perigee"
 
@@ -10,7 +12,7 @@ local LARGEST, LONG = 2 ^ 22, 30
 -- Sends every message back as it came.
 local function worker(kind)
   local engine = perigee.engine {}
-  local region = assert(engine:alloc(LARGEST, { kind = kind }))
+  local region = assert(engine:alloc(LARGEST, { kind = kind, share = true }))
   local listener = assert(engine:listen(common.address()))
   common.ready()
   local session = assert(listener:accept(10))
@@ -23,7 +25,7 @@ end
 local function driver(kind)
   local engine = perigee.engine {}
   local session = assert(engine:connect(common.address(), { timeout = 5 }))
-  local out = assert(engine:alloc(LARGEST, { kind = kind }))
+  local out = assert(engine:alloc(LARGEST, { kind = kind, share = true }))
   local back = assert(engine:alloc(LARGEST, { kind = kind }))
 
   for n, size in ipairs(SIZES) do

@@ -122,7 +122,8 @@ local function every(view) return view.mirrors and kinds.EVERY or 1 end
 local function is_checked(round, between) return (round - 1) % between == 0 end
 
 local function private(engine, length, kind)
-  return assert(engine:alloc(length, { access = "", kind = kind }))
+  return assert(engine:alloc(length, { access = "", kind = kind,
+                                       share = true }))
 end
 
 -- `into` adds a third copy, out of the reply's loan.

@@ -29,10 +29,12 @@ local HOST = { "host", "host" }
 --- The kinds of a bench: those given, or the host's.
 function M.of(given) return given.kind or HOST end
 
---- Marks a row whose memory is of these kinds.
-function M.mark(row, given)
+--- Marks a row whose memory is of these kinds, and tells of the lane for such
+-- memory that the session has beside its transport, or why it has none.
+function M.mark(row, given, session)
   if given.kind then
     row.kind, row.peer_kind = given.kind[1], given.kind[2]
+    row.lane = (session:explain().lanes.cuda or "none"):match "^[^;]*"
   end
   return row
 end
@@ -56,17 +58,17 @@ end
 
 -- ---- Memory that the CPU cannot touch --------------------------------------
 
-local function move(f, slice, pointer)
+local function move(f, slice, pointer, length)
   local owner = slice.owner
-  if f(owner.handle, slice.offset, pointer, slice.length) < 0 then
+  if f(owner.handle, slice.offset, pointer, length or slice.length) < 0 then
     error(native.detail(owner.engine.handle), 0)
   end
 end
 
 --- Returns what a bench writes to and reads from in place of a slice's memory:
 -- `pointer`, of the memory itself, or of a mirror in host memory (`mirrors` is
--- true then). push() brings the mirror's bytes into the memory, pull() the
--- memory's into the mirror.
+-- true then). push() brings the mirror's bytes into the memory, pull(length) the
+-- first bytes of the memory (all of them) into the mirror.
 function M.view(slice)
   if slice.pointer then
     return { pointer = slice.pointer, push = function() end,
@@ -76,7 +78,9 @@ function M.view(slice)
   return {
     pointer = mirror, mirrors = true,
     push = function() move(C.perigee_region_write, slice, mirror) end,
-    pull = function() move(C.perigee_region_read, slice, mirror) end,
+    pull = function(length)
+      move(C.perigee_region_read, slice, mirror, length)
+    end,
   }
 end
 

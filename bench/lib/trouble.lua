@@ -27,7 +27,7 @@ local function beside(run, step)
   local session = run.side.session
   local remote = assert(session:region "bench"):slice(0, bytes)
   local here = assert(run.engine:alloc(bytes, {
-    access = "", kind = kinds.of(run.given)[1] })):slice():fill(1)
+    access = "", kind = kinds.of(run.given)[1], share = true })):slice():fill(1)
   local transfers = { count = 0 }
   local function start()
     transfers.count = transfers.count + 1
@@ -70,7 +70,7 @@ function M.loaded(run)
   row.p99_ratio = row.p99_us / row.floor_p50_us
   row.transfers, row.load = transfers.count, run.given.load
   row.load_gb_per_s = transfers.count * run.given.load / (now() - begin)
-  run.report:row(kinds.mark(row, run.given))
+  run.report:row(kinds.mark(row, run.given, run.side.session))
 end
 
 -- ---- A cut cable -----------------------------------------------------------

@@ -159,7 +159,7 @@ function M.measure(self, plan, mode, given, ready)
     size = plan.bytes, window = given.window, batch = plan.batch,
     qps = given.qps, offsets = given.offsets, seconds = one.seconds,
     prepared = mode:find "^prepared" ~= nil }, { one })
-  return kinds.mark(row, given)
+  return kinds.mark(row, given, self.session)
 end
 
 return M
