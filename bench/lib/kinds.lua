@@ -67,8 +67,8 @@ end
 
 --- Returns what a bench writes to and reads from in place of a slice's memory:
 -- `pointer`, of the memory itself, or of a mirror in host memory (`mirrors` is
--- true then). push() brings the mirror's bytes into the memory, pull(length) the
--- first bytes of the memory (all of them) into the mirror.
+-- true then). push() brings the mirror's bytes into the memory, pull(length)
+-- the first bytes of the memory (all of them) into the mirror.
 function M.view(slice)
   if slice.pointer then
     return { pointer = slice.pointer, push = function() end,
