@@ -6,9 +6,9 @@
  * waiting.
  *
  * All floors take   [--pin A,B] [--seconds S] [--samples] ... SIZE...
- * and print one line for each size: what, size, p50, mean, p99 in ns, count.
- * With --samples they print "sample WHAT SIZE NS COUNT" lines instead, which
- * the Lua driver merges over several bursts.
+ * and print one line for each size: what, size, p50, mean, p99 in ns, count;
+ * with --json as an object. With --samples they print "sample WHAT SIZE NS
+ * COUNT" lines instead, which the Lua driver merges over several bursts.
  */
 #ifndef BENCH_FLOOR_H
 #define BENCH_FLOOR_H
@@ -38,12 +38,13 @@ enum { PAGE = 4096, HUGE = 2 << 20, LINE = 64, SAMPLES = 1 << 20 };
 struct options {
   int pins[2];
   double seconds; /* for each size */
-  bool samples;
+  bool samples, json;
   int copies; /* echo: 2, or 3 with a copy into the caller's buffer */
   int window; /* echo: messages under way at once */
-  long count; /* memcpy: blocks, and the distance between their starts */
+  long count; /* memcpy, cuda: blocks, and the distance of their starts */
   long stride;
-  const char *how;   /* tcp: which of its floors */
+  int devices[2];    /* cuda: of this side and of the other */
+  const char *how;   /* tcp, cuda: which of their floors */
   const char *at;    /* tcp: where the server listens */
   const char *netns; /* tcp: and in which network namespace */
   long chunk;        /* tcp, seal: bytes of a send, or sealed at once */
@@ -173,28 +174,39 @@ static inline void report_samples(const char *what, const char *size,
   }
 }
 
-static inline void report(const struct options *options, const char *what,
-                          const char *size, struct samples *samples) {
+static inline void report_line(const struct options *options, const char *what,
+                               const char *size,
+                               const struct samples *samples) {
+  static const char *const forms[] = {
+      "%-8s %12s  p50 %12.2f  mean %12.2f  p99 %12.2f ns  %ld rounds\n",
+      "{\"floor\":\"%s\",\"size\":%s,\"p50_ns\":%.2f,\"mean_ns\":%.2f,"
+      "\"p99_ns\":%.2f,\"count\":%ld}\n"};
   double sum = 0;
-  qsort(samples->ns, (size_t)samples->count, sizeof(double), compare);
   for (long i = 0; i < samples->count; i++)
     sum += samples->ns[i];
+  printf(forms[options->json], what, size, samples->ns[samples->count / 2],
+         sum / (double)samples->count,
+         samples->ns[samples->count - 1 - samples->count / 100],
+         samples->count);
+}
+
+static inline void report(const struct options *options, const char *what,
+                          const char *size, struct samples *samples) {
+  qsort(samples->ns, (size_t)samples->count, sizeof(double), compare);
   if (options->samples)
     report_samples(what, size, samples);
   else if (samples->count)
-    printf(
-        "%-8s %12s  p50 %12.2f  mean %12.2f  p99 %12.2f ns  %ld rounds\n", what,
-        size, samples->ns[samples->count / 2], sum / (double)samples->count,
-        samples->ns[samples->count - 1 - samples->count / 100], samples->count);
+    report_line(options, what, size, samples);
   fflush(stdout);
   samples->count = 0;
 }
 
 static inline void usage(const char *program) {
   fprintf(stderr,
-          "usage: %s [--pin A,B] [--seconds S] [--samples] [--copies 2|3] "
-          "[--window N] [--count N] [--stride N] [--how WORD] [--at ADDRESS] "
-          "[--netns FILE] [--chunk N] SIZE...\n",
+          "usage: %s [--pin A,B] [--seconds S] [--samples] [--json] "
+          "[--copies 2|3] [--window N] [--count N] [--stride N] "
+          "[--devices A,B] [--how WORD] [--at ADDRESS] [--netns FILE] "
+          "[--chunk N] SIZE...\n",
           program);
   exit(2);
 }
@@ -204,10 +216,12 @@ static inline struct options options_parse(int argc, char **argv) {
       {"pin", required_argument, NULL, 'p'},
       {"seconds", required_argument, NULL, 's'},
       {"samples", no_argument, NULL, 'm'},
+      {"json", no_argument, NULL, 'j'},
       {"copies", required_argument, NULL, 'c'},
       {"window", required_argument, NULL, 'w'},
       {"count", required_argument, NULL, 'n'},
       {"stride", required_argument, NULL, 't'},
+      {"devices", required_argument, NULL, 'd'},
       {"how", required_argument, NULL, 'h'},
       {"at", required_argument, NULL, 'a'},
       {"netns", required_argument, NULL, 'N'},
@@ -226,6 +240,14 @@ static inline struct options options_parse(int argc, char **argv) {
       break;
     case 'm':
       options.samples = true;
+      break;
+    case 'j':
+      options.json = true;
+      break;
+    case 'd':
+      if (sscanf(optarg, "%d,%d", &options.devices[0], &options.devices[1]) !=
+          2)
+        usage(argv[0]);
       break;
     case 'c':
       options.copies = atoi(optarg);

@@ -6,8 +6,9 @@
  */
 #include "floor.h"
 
-#include <sys/socket.h>
 #include <sys/un.h>
+
+#include "descriptors.h"
 
 struct door {
   struct sockaddr_un address;
@@ -15,43 +16,11 @@ struct door {
   int listener;
 };
 
-union control {
-  struct cmsghdr header;
-  char room[CMSG_SPACE(sizeof(int))];
-};
-
 static void *map(int file, size_t size) {
   void *at = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   if (at == MAP_FAILED)
     die("mmap");
   return at;
-}
-
-static void send_descriptor(int to, int file, size_t size) {
-  union control control = {{.cmsg_len = CMSG_LEN(sizeof(int)),
-                            .cmsg_level = SOL_SOCKET,
-                            .cmsg_type = SCM_RIGHTS}};
-  struct iovec bytes = {&size, sizeof size};
-  struct msghdr message = {.msg_iov = &bytes,
-                           .msg_iovlen = 1,
-                           .msg_control = &control,
-                           .msg_controllen = sizeof control};
-  memcpy(CMSG_DATA(&control.header), &file, sizeof file);
-  if (sendmsg(to, &message, 0) != sizeof size)
-    die("sendmsg");
-}
-
-static int receive_descriptor(int from, size_t *size) {
-  union control control;
-  struct iovec bytes = {size, sizeof *size};
-  struct msghdr message = {.msg_iov = &bytes,
-                           .msg_iovlen = 1,
-                           .msg_control = &control,
-                           .msg_controllen = sizeof control};
-  int file = -1;
-  if (recvmsg(from, &message, 0) == sizeof *size && message.msg_controllen)
-    memcpy(&file, CMSG_DATA(&control.header), sizeof file);
-  return file;
 }
 
 static bool serve_one(int listener) {

@@ -7,6 +7,7 @@ local calls = require "bench.lib.calls"
 local extras = require "bench.lib.extras"
 local driver = require "bench.lib.driver"
 local floor = require "bench.lib.floor"
+local kinds = require "bench.lib.kinds"
 local main = require "bench.lib.main"
 local options = require "bench.lib.options"
 local perftest = require "bench.lib.perftest"
@@ -26,7 +27,7 @@ local function command_line()
     description = "Latency and bandwidth of calls, next to their floor.",
     modes = { "typed", "raw", "inplace", "loan", "pipelined", "connect",
               "sleeping", "beside", "idle", "memory", "allocations", "loaded",
-              "cut", "restart", "landings" },
+              "cut", "restart", "landings", "put" },
     default = { "typed", "raw", "inplace", "loan", "pipelined", "connect",
                 "sleeping", "beside", "idle" },
   }
@@ -84,19 +85,30 @@ local function echo_floor(run, program, size, window)
   return floor.of(program, given, words, size)
 end
 
+-- The session of the proxy.
+local function session_of(run)
+  return run.side.session or assert(run.side.agent:session "worker")
+end
+
 local function measure_echo(run, mode, size)
   local given, window = run.given, run.given.window or 1
   local one = mode == "inplace" and given.into and calls.inplace_into
               or MODES[mode].one
   local step
   if window == 1 then
-    step = one(run.proxy, size, run.engine)
+    step = one(run.proxy, size, run.engine, kinds.of(given)[1])
+  elseif mode == "raw" and given.kind then
+    error("raw calls with --window have host memory only", 0)
   else
     step = calls.windowed(window, MODES[mode].slots(run.proxy, size, window,
                                                     run.engine))
   end
   local row = { mode = mode, size = size, window = window,
                 sessions = given.sessions }
+  if given.kind and (mode == "raw" or one == calls.inplace_into) then
+    rounds.measure(row, given, step, nil, "none for such memory")
+    return kinds.mark(row, given, session_of(run))
+  end
   return rounds.measure(row, given, step,
                         echo_floor(run, MODES[mode].floor, size, window))
 end
@@ -126,14 +138,39 @@ end
 -- Its floor is the same reply in one place.
 local function measure_landings(run, size)
   local given = run.given
-  local one = calls.landed(run.proxy, size, 1, run.engine)
+  local kind = kinds.of(given)[1]
+  local one = calls.landed(run.proxy, size, 1, run.engine, kind)
   local row = { mode = "landings", size = size, window = 1,
                 places = given.landings, sessions = given.sessions }
   local function one_round(seconds)
     return { ["one landing"] = rounds.round(one, seconds).histogram }
   end
-  return rounds.measure(row, given, calls.landed(run.proxy, size,
-    given.landings, run.engine), not given.no_floor and one_round or nil)
+  rounds.measure(row, given, calls.landed(run.proxy, size, given.landings,
+    run.engine, kind), not given.no_floor and one_round or nil)
+  return kinds.mark(row, given, session_of(run))
+end
+
+-- Its floor is a write of as many bytes and a call of 64 B.
+local function measure_put(run, size)
+  local given, side = run.given, run.side
+  local kind, session = kinds.of(given)[1], side.session
+  if not session then
+    run.transfers = run.transfers or side:connect "transfer.sock"
+    session = run.transfers
+  end
+  local from = assert(run.engine:alloc(size, { kind = kind,
+                                               share = true })):slice():fill(1)
+  local to = assert(session:region "bench"):slice(0, size)
+  local least = calls.write_and_echo(run.proxy, session, to, from)
+  local row = { mode = "put", size = size, window = 1,
+                sessions = given.sessions }
+  local function one_round(seconds)
+    return { ["write and echo"] = rounds.round(least, seconds).histogram }
+  end
+  rounds.measure(row, given, calls.put(run.proxy, size, run.engine, kind,
+    kinds.mirrored(given) and kinds.EVERY or 1),
+    not given.no_floor and one_round or nil)
+  return kinds.mark(row, given, session_of(run))
 end
 
 local function fits(given, mode, size)
@@ -154,6 +191,7 @@ local function measure(run, mode, size)
   if mode == "pipelined" then return measure_pipelined(run, size) end
   if mode == "loan" then return measure_loan(run, size) end
   if mode == "landings" then return measure_landings(run, size) end
+  if mode == "put" then return measure_put(run, size) end
   return measure_echo(run, mode, size)
 end
 
@@ -171,9 +209,10 @@ local function run_mode(run, mode)
 end
 
 main.run("rpc", "mode", command_line(), function(given, out)
-  local loads = given.mode[1] == "loaded"
-  given.no_inbox = loads
-  local side = driver.start(given, tree.worker, loads and given.load or 0)
+  local bytes = given.mode[1] == "loaded" and given.load
+                or given.mode[1] == "put" and given.largest or 0
+  given.no_inbox = bytes > 0
+  local side = driver.start(given, tree.worker, bytes)
   local fine, message = pcall(function()
     local run = { given = given, side = side, proxy = side.proxy,
                   engine = side.engine, report = out }

@@ -1,15 +1,18 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- One-sided transfers and messages between two processes, measured in the same
--- run as a floor: memcpy on the same core, bare sockets over TCP, or perftest
--- on the same device over RDMA. See bench/running.md.
+-- run as a floor: memcpy on the same core, bare sockets over TCP, perftest on
+-- the same device over RDMA, or copies by CUDA's driver. See bench/running.md.
 
 local folder = arg[0]:match ".*/" or "./"
 local tree = dofile(folder .. "tree.lua")
 local driver = require "bench.lib.driver"
+local first = require "bench.lib.first"
 local floor = require "bench.lib.floor"
+local kinds = require "bench.lib.kinds"
 local moves = require "bench.lib.moves"
 local main = require "bench.lib.main"
 local options = require "bench.lib.options"
+local pages = require "bench.lib.pages"
 local payload = require "bench.lib.payload"
 local perftest = require "bench.lib.perftest"
 local rank_options = require "bench.lib.ranks.options"
@@ -20,15 +23,17 @@ local tcp = require "bench.lib.tcp"
 local SIZES = "8,64,1K,4K,64K,256K,1M,4M,16M"
 local BLOCK, BLOCKS, STRIDES = 64, 1000, { 256, 4096 }
 local BLOCKS_DEEP = 64 -- blocks that perftest has under way
-local EVERY = 16 -- samples between two checks, if checks take long
+local DEFAULT = { "write", "read", "write_imm", "send", "prepared_write",
+                  "prepared_read", "strided_write", "strided_read" }
 local ALL = { "write", "read", "write_imm", "send", "prepared_write",
-              "prepared_read", "strided_write", "strided_read" }
+              "prepared_read", "strided_write", "strided_read", "pages",
+              "pages_post", "first_write" }
 
 local function command_line()
   local parser = options.parser {
     name = "luajit bench/transfer.lua",
     description = "One-sided transfers and messages, next to memcpy.",
-    modes = ALL, default = ALL,
+    modes = ALL, default = DEFAULT,
   }
   parser:option("--batch --batch-size",
                 "Transfers in one list (write and read).")
@@ -51,7 +56,8 @@ local function command_line()
   given.strides = given.stride and { given.stride } or STRIDES
   local strided = table.concat(given.mode, ","):find "strided"
   local span = strided and given.count * math.max(unpack(given.strides)) or 0
-  given.largest = math.max(given.largest * given.batch * given.window, span)
+  given.largest = math.max(given.largest * given.batch * given.window, span,
+                           pages.span(given))
   if given.qps then
     local qps = "qps=" .. given.qps
     given.rdma = given.rdma and given.rdma .. " " .. qps or qps
@@ -126,10 +132,16 @@ local function job_of(run, mode, size, stride, at)
   local there = run.remote:slice(at, total)
   local here = run.memory:slice(at, total)
   local rdma = run.transport == "verbs"
-  local job = { session = run.session, remote = remote,
-                check = run.check, pointer = here.pointer,
-                repeats = rdma and 1 or moves.repeats(total),
-                every = rdma and EVERY or 1 }
+  local seldom = kinds.mirrored(run.given)
+  local job = { session = run.session, remote = remote, check = run.check,
+                repeats = rdma and 1 or moves.repeats(total), seldom = seldom,
+                every = (rdma or seldom) and kinds.EVERY or 1,
+                settle = seldom and function() run.side.proxy:wrong() end }
+  if stride and not reads then
+    job.view = kinds.view(run.memory:slice(0, count * stride))
+  else
+    job.view = kinds.view(here)
+  end
   if stride then
     local scattered = (reads and run.remote or run.memory)
                       :slice(0, block, { count = count, stride = stride })
@@ -168,6 +180,11 @@ local function floor_of(run, mode, size, stride, window)
   if tcp.concerns(run) then
     return tcp.transfer(run, size, window)
   end
+  if kinds.concerns(run) then
+    if stride then return nil, "none for blocks of a GPU's memory" end
+    if window > 1 then return nil, "none for several under way" end
+    return kinds.transfer(run, size, is_read(mode))
+  end
   if window > 1 then return nil, "none for several under way" end
   local words = {}
   if stride then
@@ -203,8 +220,9 @@ local function measure(run, mode, size, stride)
                 by_rate = window > 1 or nil,
                 prepared = mode:find "^prepared" ~= nil }
   if mode == "send" or window > 1 then row.repeats = 1 end
-  return rounds.measure(row, run.given, loop_of(mode, jobs),
-                        floor_of(run, mode, size * batch, stride, window))
+  rounds.measure(row, run.given, loop_of(mode, jobs),
+                 floor_of(run, mode, size * batch, stride, window))
+  return kinds.mark(row, run.given, run.session)
 end
 
 -- Opens a session for each row, because messages and immediates are counted
@@ -229,8 +247,23 @@ local function one_row(run, mode, size, stride)
   if wrong > 0 then payload.wrong(mode, wrong .. " wrong messages") end
 end
 
+-- Modes that have loops of their own.
+local OWN = { pages = pages.measure, pages_post = pages.measure_post,
+              first_write = first.measure }
+
+local function run_own(run, mode)
+  for _, size in ipairs(mode == "first_write" and run.given.sizes or { 0 }) do
+    jit.flush()
+    run.report:progress(mode, size)
+    fresh_session(run)
+    run.report:row(kinds.mark(OWN[mode](run, size), run.given, run.session))
+  end
+end
+
 local function run_mode(run, mode)
-  if mode:find "^strided" then
+  if OWN[mode] then
+    run_own(run, mode)
+  elseif mode:find "^strided" then
     for _, stride in ipairs(run.given.strides) do
       one_row(run, mode, BLOCK * run.given.count, stride)
     end
@@ -239,19 +272,22 @@ local function run_mode(run, mode)
   end
 end
 
-local function private(side, length)
-  local slice = assert(side.engine:alloc(length, { access = "" })):slice()
-  return slice:fill(1)
+local function private(side, length, kind)
+  local region = assert(side.engine:alloc(length, { access = "", kind = kind,
+                                                    share = true }))
+  return region:slice():fill(1)
 end
 
 local given_here = command_line()
-ranks.run(given_here, #given_here.mode < #ALL, folder .. "../")
+if not OWN[given_here.mode[1]] then
+  ranks.run(given_here, #given_here.mode < #DEFAULT, folder .. "../")
+end
 
 main.run("transfer", "operation", given_here, function(given, out)
   local side = driver.start(given, tree.worker, given.largest)
   local fine, message = pcall(function()
     local run = { given = given, side = side, report = out, proxy = side.proxy,
-                  memory = private(side, given.largest),
+                  memory = private(side, given.largest, kinds.of(given)[1]),
                   check = private(side, given.largest) }
     run.transport = side:transport()
     out:carried_by(run.transport)

@@ -13,6 +13,7 @@
 local tree = (arg[0]:match ".*/" or "./") .. "tree.lua"
 dofile(tree)
 local calls = require "bench.lib.calls"
+local kinds = require "bench.lib.kinds"
 local options = require "bench.lib.options"
 local payload = require "bench.lib.payload"
 local perftest = require "bench.lib.perftest"
@@ -52,15 +53,46 @@ local function posts()
   return { made, found }
 end
 
--- Replies of mode landings: private memory, whose stamps are of a round.
-local pages
+-- Returns private memory of --kind as { slice, view }: the one in `old`, if it
+-- is as long.
+local function private(old, length)
+  if old and old.slice.length == length then return old end
+  local region = assert(engines[1]:alloc(length, { kind = given.kind,
+                                                   share = true }))
+  local slice = region:slice():fill(1)
+  return { slice = slice, view = kinds.view(slice) }
+end
+
+-- Replies of mode landings, whose stamps are of a round; and the place of what
+-- mode put brings.
+local pages, landed
 
 local function renew(length, round)
-  if not pages or pages.length ~= length then
-    pages = assert(engines[1]:alloc(length, { access = "" })):slice():fill(1)
-  end
-  payload.stamp(pages.pointer, length, round)
+  pages = private(pages, length)
+  payload.stamp(pages.view.pointer, length, round)
+  pages.view.push()
   return true
+end
+
+local function landing(length)
+  landed = private(landed, length)
+  return landed.slice
+end
+
+-- Returns whether other stamps than those of the round have landed.
+local function landed_wrong(round)
+  landed.view.pull()
+  return payload.check(landed.view.pointer, landed.slice.length, round) ~= 0
+end
+
+-- Makes a region that no peer has seen, in place of the one before (mode
+-- first_write). Returns its name.
+local newest
+local function renew_region(length)
+  if newest then newest:close(math.huge) end
+  newest = assert(engines[#engines]:alloc(length, {
+    name = "newest", access = "rw", kind = given.kind, populate = true }))
+  return newest.name
 end
 
 local service = {
@@ -70,7 +102,10 @@ local service = {
     echo = { raw = true, stamped(function(request) return request end) },
     copy = { raw = true, inplace = true, stamped(copy) },
     renew = renew,
-    pages = { raw = true, function() return pages end },
+    pages = { raw = true, function() return pages.slice end },
+    put = { landing = landing, function(slice) return slice.length end },
+    landed_wrong = landed_wrong,
+    renew_region = renew_region,
     timed = { raw = true, inplace = true, calls.timed },
     wrong = function() return wrong + missing end,
     posts = posts,
@@ -82,14 +117,17 @@ local service = {
   },
 }
 
--- Message k of a session carries the stamps of round k. It posts as many
--- receives as messages may be under way, each with its part of the inbox.
+-- Message k of a session carries the stamps of round k, unless only each
+-- --every-th does. It posts as many receives as messages may be under way, each
+-- with its part of the inbox.
 local function receive(session, engine)
-  local memory = assert(engine:alloc(bytes))
+  local memory = assert(engine:alloc(bytes, { kind = given.kind,
+                                              share = true }))
   local inbox, part = memory:slice():fill(1), bytes / given.window
-  local slices, futures = {}, {}
+  local slices, views, futures = {}, {}, {}
   for i = 0, given.window - 1 do
     slices[i] = inbox:slice(i * part, part)
+    views[i] = kinds.view(slices[i])
     futures[i] = session:recv(slices[i], NO_LIMIT)
   end
   local k, i = 0, 0
@@ -97,8 +135,11 @@ local function receive(session, engine)
     local length = futures[i]:wait()
     if not length then return memory:close() end
     k = k + 1
-    if payload.check(slices[i].pointer, length, k) ~= 0 then
-      wrong = wrong + 1
+    if (k - 1) % given.every == 0 then
+      views[i].pull(length)
+      if payload.check(views[i].pointer, length, k) ~= 0 then
+        wrong = wrong + 1
+      end
     end
     futures[i] = session:recv(slices[i], NO_LIMIT)
     i = (i + 1) % given.window
@@ -136,8 +177,8 @@ engines[1] = agent.engine
 local function serve_transfers(engine, address)
   if engine ~= agent.engine then engines[2] = engine end
   if bytes > 0 then
-    local region = assert(engine:alloc(bytes, { name = "bench",
-                                                access = "rw" }))
+    local region = assert(engine:alloc(bytes, {
+      name = "bench", access = "rw", kind = given.kind }))
     region:slice():fill(1)
   end
   local listener = assert(engine:listen(address))

@@ -27,8 +27,11 @@ local SIGTERM, PR_SET_PDEATHSIG, CLOCK_MONOTONIC = 15, 1, 1
 local time = ffi.new("int64_t[2]")
 local M = { here = here }
 
+-- A worker is started with its role and the driver's id, a driver with options.
+M.role = arg[1] and not arg[1]:find("^%-%-") and arg[1] or nil
+
 -- Unique to a run, and the same in its driver and workers.
-M.id = arg[2] or tostring(ffi.C.getpid())
+M.id = M.role and arg[2] or tostring(ffi.C.getpid())
 M.scope = "example-" .. M.id
 
 -- The address at which the worker of this run listens.
@@ -95,12 +98,14 @@ end
 
 -- Runs driver() with one worker process for each role that start names, in
 -- this order. roles is a table from role to function, which the worker process
--- runs.
-function M.main(driver, roles, start)
-  if arg[1] then return work(roles[arg[1]]) end
-  local workers = {}
+-- runs with the words that follow here.
+function M.main(driver, roles, start, ...)
+  if M.role then return work(roles[M.role]) end
+  local workers, words = {}, { ... }
   local fine, message = xpcall(function()
-    for i, role in ipairs(start) do workers[i] = M.start(arg[0], role) end
+    for i, role in ipairs(start) do
+      workers[i] = M.start(arg[0], role, unpack(words))
+    end
     driver(workers)
   end, debug.traceback)
   for i = #workers, 1, -1 do M.stop(workers[i]) end

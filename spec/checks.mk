@@ -74,6 +74,10 @@ build/anatomy/bench/echo: bench/echo.c build/anatomy/$(SONAME)
 
 build/bench/floor_http: LINKED = -lmicrohttpd
 
+# CUDA's driver is opened as the core does, so it is not needed to build.
+build/bench/floor_cuda: build/obj/native/memory/cuda/driver.o
+build/bench/floor_cuda: LINKED = build/obj/native/memory/cuda/driver.o
+
 build/bench/ucx_echo: LINKED = -isystem $(UCX)/include -L$(UCX)/lib \
   -lucp -lucs -Wl,-rpath,$(abspath $(UCX)/lib)
 

@@ -6,11 +6,14 @@
 
 local bit = require "bit"
 local ffi = require "ffi"
+local kinds = require "bench.lib.kinds"
 local payload = require "bench.lib.payload"
 local process = require "bench.lib.process"
 
 local stamp, check, same = payload.stamp, payload.check, payload.same
 local wrong, now, PAGE = payload.wrong, process.now, payload.PAGE
+
+local LEAST = 64 -- bytes of the least call
 
 local M = {}
 
@@ -112,11 +115,23 @@ function M.inplace(proxy, size)
   end
 end
 
+-- How many rounds are between two checks of memory with views: as the mirrors
+-- of memory that the CPU cannot touch are copied whole, not each round.
+local function every(view) return view.mirrors and kinds.EVERY or 1 end
+
+local function is_checked(round, between) return (round - 1) % between == 0 end
+
+local function private(engine, length, kind)
+  return assert(engine:alloc(length, { access = "", kind = kind,
+                                       share = true }))
+end
+
 -- `into` adds a third copy, out of the reply's loan.
-function M.inplace_into(proxy, size, engine)
+function M.inplace_into(proxy, size, engine, kind)
   local buffer = payload.private(size)
-  local into = assert(engine:alloc(size, { access = "" })):slice(0, size)
-  local pointer, round = into.pointer, 0
+  local into = private(engine, size, kind):slice()
+  local view, round = kinds.view(into), 0
+  local between = every(view)
   local function writer(loan)
     ffi.copy(loan.pointer, buffer, size)
     return size
@@ -130,13 +145,16 @@ function M.inplace_into(proxy, size, engine)
       local begin = now()
       local filled, err = fast:copy(writer)
       ended = now()
-      if not filled or check(pointer, size, round) ~= 0 then
-        wrong("inplace", err)
+      if not filled then wrong("inplace", err) end
+      if is_checked(round, between) then
+        view.pull()
+        if check(view.pointer, size, round) ~= 0 then wrong "inplace" end
       end
       samples[n] = ended - begin
       n = n + 1
     until n >= capacity or ended >= until_ns
-    if not same(pointer, buffer, size) then wrong "inplace" end
+    view.pull()
+    if not same(view.pointer, buffer, size) then wrong "inplace" end
     return n
   end
 end
@@ -171,41 +189,103 @@ function M.inplace_slots(proxy, size, window)
 end
 
 -- raw: a slice is sent and `into` received, both in private memory.
-local function raw_memory(engine, size)
-  local region = assert(engine:alloc(2 * size, { access = "" }))
-  ffi.fill(region:slice(0, 2 * size).pointer, 2 * size, 1)
+local function raw_memory(engine, size, kind)
+  local region = private(engine, 2 * size, kind)
+  region:slice():fill(1)
   return region:slice(0, size), region:slice(size, size)
 end
 
-function M.raw(proxy, size, engine)
-  local from, into = raw_memory(engine, size)
-  local source, target, round = from.pointer, into.pointer, 0
-  local fast = proxy:with { into = into }
+function M.raw(proxy, size, engine, kind)
+  local from, into = raw_memory(engine, size, kind)
+  local out, back, round = kinds.view(from), kinds.view(into), 0
+  local source, target, between = out.pointer, back.pointer, every(out)
+  local fast, stamped = proxy:with { into = into }, 0
   return function(samples, capacity, until_ns)
     local n, ended = 0
     repeat
       round = round + 1
-      stamp(source, size, round)
+      if is_checked(round, between) then
+        stamped = round
+        stamp(source, size, round)
+        out.push()
+      end
       local begin = now()
       local filled, err = fast:echo(from)
       ended = now()
-      if not filled or check(target, size, round) ~= 0 then
-        wrong("raw", err)
+      if not filled then wrong("raw", err) end
+      if stamped == round then
+        back.pull()
+        if check(target, size, round) ~= 0 then wrong "raw" end
       end
       samples[n] = ended - begin
       n = n + 1
     until n >= capacity or ended >= until_ns
+    back.pull()
     if not same(target, source, size) then wrong "raw" end
+    return n
+  end
+end
+
+-- put: a typed call with a slice of private memory, which lands in the worker's
+-- and is looked at there after the call.
+function M.put(proxy, size, engine, kind, between)
+  local from = private(engine, size, kind):slice():fill(1)
+  local view, round = kinds.view(from), 0
+  return function(samples, capacity, until_ns)
+    local n, ended = 0
+    repeat
+      round = round + 1
+      local checked = is_checked(round, between)
+      if checked then
+        stamp(view.pointer, size, round)
+        view.push()
+      end
+      local begin = now()
+      local length, err = proxy:put(from)
+      ended = now()
+      if length ~= size then wrong("put", err) end
+      samples[n] = ended - begin
+      n = n + 1
+      if checked and proxy:landed_wrong(round) ~= false then wrong "put" end
+    until n >= capacity or ended >= until_ns
+    return n
+  end
+end
+
+-- The same bytes by a write to a region of the worker's, and an inplace call of
+-- 64 B.
+function M.write_and_echo(proxy, session, to, from)
+  local round = 0
+  local function writer(loan)
+    loan.pointer[0] = bit.band(round, 255)
+    return LEAST
+  end
+  local fast = proxy:with {
+    capacity = LEAST, reader = function(reply) return reply.pointer[0] end }
+  return function(samples, capacity, until_ns)
+    local n, ended = 0
+    repeat
+      round = round + 1
+      local begin = now()
+      local fine, err = session:write { from = from, to = to }:wait()
+      if not fine then wrong("write", err) end
+      local got = fast:copy(writer)
+      ended = now()
+      if got ~= bit.band(round, 255) then wrong "echo" end
+      samples[n] = ended - begin
+      n = n + 1
+    until n >= capacity or ended >= until_ns
     return n
   end
 end
 
 -- landings: a short request whose reply lands in private memory: in so many
 -- places, each as far from the next as it is long, or in one.
-function M.landed(proxy, size, places, engine)
+function M.landed(proxy, size, places, engine, kind)
   local part, list = size / places, {}
-  local region = assert(engine:alloc(2 * size, { access = "" }))
-  ffi.fill(region.pointer, region.length, 1)
+  local region = private(engine, 2 * size, kind)
+  local view = kinds.view(region:slice():fill(1))
+  local between = every(view)
   for i = 1, places do
     list[i] = region:slice(2 * (i - 1) * part, part)
   end
@@ -215,7 +295,7 @@ function M.landed(proxy, size, places, engine)
     for i = 0, size / PAGE - 1 do
       local at = i * PAGE + offset
       local place = math.floor(at / part)
-      wrongs = wrongs + bit.bxor(list[place + 1].pointer[at - place * part],
+      wrongs = wrongs + bit.bxor(view.pointer[at + place * part],
                                  bit.band(round + i, 255))
     end
     return wrongs ~= 0
@@ -225,14 +305,18 @@ function M.landed(proxy, size, places, engine)
     local n, ended = 0
     repeat
       round = round + 1
-      local fine, err = proxy:renew(size, round)
-      if not fine then wrong("landings", err) end
+      local checked = is_checked(round, between)
+      if checked then
+        local fine, err = proxy:renew(size, round)
+        if not fine then wrong("landings", err) end
+      end
       local begin = now()
-      local filled
-      filled, err = fast:pages "x"
+      local filled, err = fast:pages "x"
       ended = now()
-      if not filled or filled.length ~= size or bad(round) then
-        wrong("landings", err)
+      if not filled or filled.length ~= size then wrong("landings", err) end
+      if checked then
+        view.pull()
+        if bad(round) then wrong "landings" end
       end
       samples[n] = ended - begin
       n = n + 1

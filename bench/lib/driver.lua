@@ -6,6 +6,7 @@
 
 local engine_options = require "bench.lib.options".engine
 local folders = require "bench.lib.folders"
+local kinds = require "bench.lib.kinds"
 local process = require "bench.lib.process"
 
 local LONG = { timeout = 60 }
@@ -46,7 +47,8 @@ local function command_of(self, worker, bytes)
       ("%d"):format(bytes or 0), "--window", options.window or 1, "--core",
       options.pin[2], "--parent", process.pid(), "--spin",
       options.spin or "own",
-      "--rdma", options.worker_rdma or "")
+      "--rdma", options.worker_rdma or "", "--kind", kinds.of(options)[2],
+      "--every", kinds.mirrored(options) and kinds.EVERY or 1)
   if options.at then add("--listen", options.at) end
   if options.no_inbox then add "--no-inbox" end
   if options.streams then add("--streams", options.streams) end

@@ -6,6 +6,8 @@ local process = require "bench.lib.process"
 
 local M = {}
 
+local NOT_RUN = 77
+
 -- The folder into which `make` puts the floors; the bench sets it from its own
 -- place.
 M.folder = "build/bench"
@@ -20,8 +22,9 @@ local function parse(text)
   return variants
 end
 
--- Runs one burst and returns { what = histogram }. The arguments are words
--- before the size.
+-- Runs one burst and returns { what = histogram }; or nil and why, if the floor
+-- says that this machine cannot run it. The arguments are words before the
+-- size.
 function M.burst(program, options, arguments, seconds, size)
   local path = M.folder .. "/" .. program
   local command = { path, "--samples", "--seconds", seconds,
@@ -29,8 +32,9 @@ function M.burst(program, options, arguments, seconds, size)
   for _, word in ipairs(arguments) do command[#command + 1] = word end
   command[#command + 1] = ("%d"):format(size)
   local child = assert(process.spawn(command))
-  local variants = parse(child:rest())
-  local status = child:wait()
+  local text = child:rest()
+  local variants, status = parse(text), child:wait()
+  if status == NOT_RUN then return nil, text:match "not run: [^\n]*" end
   if status ~= 0 or not next(variants) then
     error(("%s failed with status %d; has `make` been run?")
           :format(path, status), 0)

@@ -6,6 +6,7 @@
 -- processes begin together.
 
 local cjson = require "cjson"
+local kinds = require "bench.lib.kinds"
 local process = require "bench.lib.process"
 local report = require "bench.lib.report"
 local statistics = require "bench.lib.statistics"
@@ -84,7 +85,16 @@ local function meet()
   io.read()
 end
 
+-- Ends a bench whose memory this machine does not have.
+local function check_kinds(bench, key, given)
+  local why = given.kind and not given.child_of and kinds.missing(given)
+  if not why then return end
+  report.new(bench, key, given):not_run(why)
+  os.exit(kinds.NOT_RUN)
+end
+
 local function run(bench, key, given, measure)
+  check_kinds(bench, key, given)
   if given.child_of then
     process.die_with_parent(given.child_of)
     if given.processes > 1 then given.meet = meet end

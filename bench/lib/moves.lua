@@ -6,12 +6,13 @@
 --
 -- A job says what moves:
 --   session, from, to     the two slices
---   pointer               of the local one
+--   view                  of the local one (kinds.lua)
 --   remote, check         the peer's region, and private memory as large
 --   place(round)          offset and count of the round's stamps
 --   source, target        how far apart they lie at the two ends
 --   repeats               posts in one sample
 --   every                 how many samples are between two checks
+--   seldom                the bytes are changed for checks only
 --   post()                one transfer's future
 
 local calls = require "bench.lib.calls"
@@ -54,6 +55,23 @@ local function write_ahead(job, round)
   if not fine then wrong("transfer", err) end
 end
 
+-- Is this a round whose bytes are checked?
+local function is_checked(job, round) return (round - 1) % job.every == 0 end
+
+local function stamp_local(job, round)
+  local offset, count = job.place(round)
+  stamp_each(job.view.pointer, offset, count, job.source, round)
+  job.view.push()
+end
+
+local function check_local(job, round)
+  local offset, count = job.place(round)
+  job.view.pull()
+  if check_each(job.view.pointer, offset, count, job.target, round) ~= 0 then
+    wrong "transfer"
+  end
+end
+
 -- Measures transfers to the peer.
 function M.write(job)
   local round, repeats, post = 0, job.repeats, job.post
@@ -61,8 +79,8 @@ function M.write(job)
     local n, ended = 0
     repeat
       round = round + 1
-      local offset, count = job.place(round)
-      stamp_each(job.pointer, offset, count, job.source, round)
+      local checked = is_checked(job, round)
+      if checked or not job.seldom then stamp_local(job, round) end
       local begin = now()
       for _ = 1, repeats do
         local fine, err = post():wait()
@@ -71,7 +89,7 @@ function M.write(job)
       ended = now()
       samples[n] = (ended - begin) / repeats
       n = n + 1
-      if round % job.every == 0 then read_back(job, round) end
+      if checked then read_back(job, round) end
     until n >= capacity or ended >= until_ns
     return n
   end
@@ -84,8 +102,8 @@ function M.read(job)
     local n, ended = 0
     repeat
       round = round + 1
-      local fresh = round % job.every == 0
-      if fresh then write_ahead(job, round) end
+      local checked = is_checked(job, round)
+      if checked then write_ahead(job, round) end
       local begin = now()
       for _ = 1, repeats do
         local fine, err = post():wait()
@@ -94,31 +112,29 @@ function M.read(job)
       ended = now()
       samples[n] = (ended - begin) / repeats
       n = n + 1
-      local offset, count = job.place(round)
-      if fresh and check_each(job.pointer, offset, count, job.target,
-                              round) ~= 0 then
-        wrong "transfer"
-      end
+      if checked then check_local(job, round) end
     until n >= capacity or ended >= until_ns
     return n
   end
 end
 
--- Message k carries the stamps of round k, which the worker checks.
+-- Message k carries the stamps of round k, which the worker checks. Where it
+-- looks only at each so many, it is waited for (job.settle).
 function M.send(job)
   local round, post = 0, job.post
   return function(samples, capacity, until_ns)
     local n, ended = 0
     repeat
       round = round + 1
-      local offset, count = job.place(round)
-      stamp_each(job.pointer, offset, count, job.source, round)
+      local checked = is_checked(job, round)
+      if checked or not job.seldom then stamp_local(job, round) end
       local begin = now()
       local fine, err = post():wait()
       ended = now()
       if not fine then wrong("message", err) end
       samples[n] = ended - begin
       n = n + 1
+      if checked and job.settle then job.settle() end
     until n >= capacity or ended >= until_ns
     return n
   end
@@ -135,16 +151,10 @@ function M.many(jobs, reads)
   end
   local run = calls.windowed(window, submit, settle)
   local function before(job)
-    if reads then return write_ahead(job, round) end
-    local offset, count = job.place(round)
-    stamp_each(job.pointer, offset, count, job.source, round)
+    return (reads and write_ahead or stamp_local)(job, round)
   end
   local function after(job)
-    if not reads then return read_back(job, round) end
-    local offset, count = job.place(round)
-    if check_each(job.pointer, offset, count, job.target, round) ~= 0 then
-      wrong "transfer"
-    end
+    return (reads and check_local or read_back)(job, round)
   end
   return function(samples, capacity, until_ns)
     round = round + 1
@@ -161,8 +171,7 @@ function M.many_sends(jobs)
   local function submit(i)
     local job = jobs[i + 1]
     round = round + 1
-    local offset, count = job.place(round)
-    stamp_each(job.pointer, offset, count, job.source, round)
+    if is_checked(job, round) or not job.seldom then stamp_local(job, round) end
     return job.post()
   end
   local function settle(_, future)

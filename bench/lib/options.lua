@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- The command line of both benches.
 
+local kinds = require "bench.lib.kinds"
 local process = require "bench.lib.process"
 
 local M = {}
@@ -125,6 +126,9 @@ function M.parser(spec)
     :convert(whole):default "1"
   parser:option("--transport", "What carries the sessions: shm, verbs, tcp, "
                 .. "auto.")
+  parser:option("--kind", "Kind of memory of this side and of the peer, as in "
+                .. "cuda:0 (both) or cuda:0,host (host).")
+    :argname "KIND[,KIND]":convert(kinds.parse)
   parser:option("--rdma", "Option `rdma` of both engines, as in "
                 .. "\"qps=4 gid=1\".")
   parser:option("--worker-rdma", "The worker's, where it has another.")
@@ -184,6 +188,11 @@ function M.worker()
   parser:option("--spin", "Seconds without events before it sleeps; own: "
                 .. "Perigee's."):convert(spin):default "0.02"
   parser:flag("--no-inbox", "Receives no messages.")
+  parser:option("--kind", "Kind of the memory for transfers, as in cuda:0.")
+    :default "host"
+  parser:option("--every", "Each N-th message is checked (16 if a bench has "
+                .. "--kind).")
+    :argname "N":convert(whole):default "1"
   tcp_options(parser)
   parser:option("--rdma", "Option `rdma` of its engines."):default ""
   parser:option("--scope"):hidden(true)

@@ -12,6 +12,7 @@ local process = require "bench.lib.process"
 local text = require "perigee.bench.table"
 
 local WIDTH_OF_SHAPES = 42 -- "prepared_write kv contiguous nixl-prepared"
+local WIDTH_OF_MODES = 18 -- "strided_write/4096"
 
 local M = {}
 local Report = {}
@@ -25,6 +26,10 @@ function M.new(bench, key, options)
                               terminal = process.is_terminal(2) }, Report)
   self.silent = options.json or options.child_of
   self.width = options.shape and WIDTH_OF_SHAPES or nil
+  if options.kind then
+    self.width = (self.width or WIDTH_OF_MODES)
+                 + #table.concat(options.kind, " ,")
+  end
   if not self.silent then print(text.header(key, self.width)) end
   return self
 end
@@ -68,6 +73,16 @@ function Report:row(row)
     self.told[why] = true
   end
   io.flush()
+end
+
+-- Reports why nothing was measured.
+function Report:not_run(why)
+  self:clear()
+  if not self.options.json then return print("not run: " .. why) end
+  print(json.document({
+    bench = self.bench, transport = self.transport, rows = {}, not_run = why,
+    machine = machine.describe(self.options), figures = {},
+  }, self.key))
 end
 
 -- Reports a single number under a name, with a line about it.

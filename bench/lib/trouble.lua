@@ -4,6 +4,7 @@
 -- killed and started again.
 
 local calls = require "bench.lib.calls"
+local kinds = require "bench.lib.kinds"
 local payload = require "bench.lib.payload"
 local process = require "bench.lib.process"
 local rounds = require "bench.lib.rounds"
@@ -25,7 +26,8 @@ local function beside(run, step)
   local bytes = run.given.load
   local session = run.side.session
   local remote = assert(session:region "bench"):slice(0, bytes)
-  local here = assert(run.engine:alloc(bytes, { access = "" })):slice():fill(1)
+  local here = assert(run.engine:alloc(bytes, {
+    access = "", kind = kinds.of(run.given)[1], share = true })):slice():fill(1)
   local transfers = { count = 0 }
   local function start()
     transfers.count = transfers.count + 1
@@ -68,7 +70,7 @@ function M.loaded(run)
   row.p99_ratio = row.p99_us / row.floor_p50_us
   row.transfers, row.load = transfers.count, run.given.load
   row.load_gb_per_s = transfers.count * run.given.load / (now() - begin)
-  run.report:row(row)
+  run.report:row(kinds.mark(row, run.given, run.side.session))
 end
 
 -- ---- A cut cable -----------------------------------------------------------
@@ -91,17 +93,17 @@ function M.cut(run)
   local waiting = { call = async:nap(LONG), echo = async:echo(big),
                     message = session:recv(inbox, { timeout = LONG }) }
   perigee.sleep(0.0005)
-  local kinds, begin = {}, now()
+  local ends, begin = {}, now()
   link(device, "down")
   for what, future in pairs(waiting) do
     local _, err = future:wait()
-    kinds[#kinds + 1] = what .. " " .. (err and err.kind or "came through")
+    ends[#ends + 1] = what .. " " .. (err and err.kind or "came through")
   end
   local seconds = (now() - begin) / 1e9
   link(device, "up")
-  table.sort(kinds)
+  table.sort(ends)
   run.report:figure("cut_seconds", seconds, "a cut cable: the last of what "
-    .. "waited ended after %.3f s (" .. table.concat(kinds, ", ") .. ")")
+    .. "waited ended after %.3f s (" .. table.concat(ends, ", ") .. ")")
 end
 
 -- ---- A worker that comes back ----------------------------------------------

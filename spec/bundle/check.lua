@@ -177,7 +177,7 @@ end
 -- The files to be run over a transport, the first last.
 local function files_of(word)
   local list = {}
-  for _, kind in ipairs { "contract", word ~= "gpu" and "native" or nil } do
+  for _, kind in ipairs { "contract", word == "gpu" and "gpu" or "native" } do
     for _, file in ipairs(listed(kind)) do
       if word == "tcp" or not NAMES[name_of(file)] then
         table.insert(list, 1, file)
@@ -268,7 +268,7 @@ local function has_rdma()
   note_failure("rdma", "perigee devices", "no active RDMA port: " .. text)
 end
 
--- The specs run with memory of the first GPU.
+-- The specs run with memory of the first GPU, and so do examples and benches.
 local function check_gpu()
   local file = io.open "/dev/nvidiactl"
   if not file then

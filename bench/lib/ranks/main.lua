@@ -4,6 +4,7 @@
 -- bytes over the longest time of any rank.
 
 local engines = require "bench.lib.ranks.engine"
+local kinds = require "bench.lib.kinds"
 local options = require "bench.lib.options"
 local meetings = require "bench.lib.ranks.meeting"
 local moves = require "bench.lib.ranks.moves"
@@ -49,6 +50,7 @@ local function key_of(given)
   local parts = { given.batch, given.window, given.offsets, given.seconds,
                   given.num_iteration or 0, table.concat(modes_of(given), "+"),
                   table.concat(given.sizes, "+"),
+                  table.concat(kinds.of(given), "+"),
                   given.shape and table.concat({ given.shape.layers,
                     given.shape.blocks, given.shape.block,
                     given.shape.stride }, "x") or "none" }
@@ -128,16 +130,17 @@ end
 
 -- An initiator has two slices of its own, the others a region.
 local function take_memory(self, span)
-  local engine = self.agent.engine
-  local function alloc(name, access)
-    return assert(engine:alloc(span, { name = name, access = access,
+  local engine, both = self.agent.engine, kinds.of(self.given)
+  local function alloc(kind, name, access)
+    return assert(engine:alloc(span, { kind = kind, name = name,
+                                       access = access,
                                        populate = true })):slice()
   end
   if not self.partner then
-    self.region = alloc("ranks", "rw")
+    self.region = alloc(both[2], "ranks", "rw")
     return
   end
-  self.here, self.check = alloc(), alloc()
+  self.here, self.check = alloc(both[1]), alloc "host"
 end
 
 local function join(self, span)
@@ -231,6 +234,21 @@ local function give_up(self, why)
   end
 end
 
+local function is_one_of_several(given)
+  local place = places.of(given)
+  return place and place.size > 1 or not place and (given.ranks or given.shape)
+end
+
+-- Ends a rank whose memory this host does not have.
+local function check_kinds(given)
+  if not given.kind or not is_one_of_several(given) then return end
+  if given.engine then error("--engine moves host memory only", 0) end
+  local why = kinds.missing(given)
+  if not why then return end
+  report.new("transfer", "operation", given):not_run(why)
+  os.exit(kinds.NOT_RUN)
+end
+
 local function as_rank(given)
   local place = places.of(given)
   if place and place.size == 1 then return end
@@ -264,6 +282,7 @@ function M.run(given, modes_given, root)
   if given.child_of or given.ranks == 1 then return end
   given.modes_given = modes_given
   local fine, why = pcall(function()
+    check_kinds(given)
     if given.engine then engines.run(given, modes_of(given), root) end
     as_rank(given)
   end)

@@ -5,6 +5,7 @@
 local bit = require "bit"
 local calls = require "bench.lib.calls"
 local ffi = require "ffi"
+local kinds = require "bench.lib.kinds"
 local payload = require "bench.lib.payload"
 local perigee = require "perigee"
 local process = require "bench.lib.process"
@@ -17,10 +18,10 @@ local LONG = 600 -- seconds that one operation may take
 local now = process.now
 local words_t = ffi.typeof "int32_t *"
 
--- Fills a slice with words that follow from the seed and where they are.
-local function pattern(slice, seed)
-  local words = ffi.cast(words_t, slice.pointer)
-  for i = 0, slice.length / 4 - 1 do words[i] = bit.bxor(i, seed) end
+-- Fills memory with words that follow from the seed and where they are.
+local function pattern(pointer, length, seed)
+  local words = ffi.cast(words_t, pointer)
+  for i = 0, length / 4 - 1 do words[i] = bit.bxor(i, seed) end
 end
 
 local function laid_out(region, span, layout)
@@ -97,13 +98,15 @@ local function whole(self, kind, span)
   wait(self.session[kind](self.session, spec))
 end
 
--- Compares the pieces of the lists that have moved.
-local function compare(self, plan)
+-- Compares the pieces of the lists that have moved. here: the view of this
+-- rank's memory.
+local function compare(self, plan, here)
+  here.pull()
   for k = 0, self.moved - 1 do
     for _, piece in ipairs(plan.of(k)) do
       for i = 0, (piece[3] or 1) - 1 do
         local at = piece[1] + i * (piece[4] or 0)
-        if not payload.same(self.here.pointer + at, self.check.pointer + at,
+        if not payload.same(here.pointer + at, self.check.pointer + at,
                             piece[2]) then
           payload.wrong("transfer")
         end
@@ -128,18 +131,20 @@ local function timed(given, step)
 end
 
 --- Measures one row. self: session, remote (the partner's region), here and
--- check (own slices of as many bytes), seed; ready() is called when all is
--- prepared, so that all ranks begin together.
+-- check (own slices of as many bytes, the latter of host memory), seed. ready()
+-- is called when all is prepared, so that all ranks begin together.
 function M.measure(self, plan, mode, given, ready)
   local reads = mode:find "read" ~= nil
+  local here = kinds.view(self.here:slice(0, plan.span))
   self.moved, self.seed = 0, self.seed + 1
   if reads then
-    pattern(self.check:slice(0, plan.span), self.seed)
+    pattern(self.check.pointer, plan.span, self.seed)
     whole(self, "write", plan.span)
-    ffi.fill(self.here.pointer, plan.span)
+    ffi.fill(here.pointer, plan.span)
   else
-    pattern(self.here:slice(0, plan.span), self.seed)
+    pattern(here.pointer, plan.span, self.seed)
   end
+  here.push()
   local submit = submitter(self, plan, mode)
   local step = plan.posts and post_by_post(submit)
     or calls.windowed(given.window, submit, function(_, future)
@@ -148,13 +153,13 @@ function M.measure(self, plan, mode, given, ready)
   ready()
   local one = timed(given, step)
   if not reads then whole(self, "read", plan.span) end
-  compare(self, plan)
+  compare(self, plan, here)
   local row = statistics.row({
     operation = plan.name and mode .. " " .. plan.name or mode,
     size = plan.bytes, window = given.window, batch = plan.batch,
     qps = given.qps, offsets = given.offsets, seconds = one.seconds,
     prepared = mode:find "^prepared" ~= nil }, { one })
-  return row
+  return kinds.mark(row, given, self.session)
 end
 
 return M

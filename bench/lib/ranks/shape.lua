@@ -88,8 +88,9 @@ local PLANS = {
   { "kv numbers post", strided, own = true, numbers = true, posts = true },
 }
 local MOST_NUMBERS = 4096 -- of one post
+M.MOST_NUMBERS = MOST_NUMBERS
 
--- All numbers below n, in the same order in each run.
+--- All numbers below n, in the same order in each run.
 local function shuffled(n)
   local list, state = {}, 1
   for i = 1, n do
@@ -100,6 +101,8 @@ local function shuffled(n)
   end
   return list
 end
+
+M.shuffled = shuffled
 
 local function is_there(one, kv, own)
   return not one.own or own and (not one.numbers or kv.blocks <= MOST_NUMBERS)

@@ -27,18 +27,20 @@ function M.object(values, first)
   return "{" .. table.concat(parts, ",") .. "}"
 end
 
--- Encodes a document with bench, transport, machine, figures (may be empty)
--- and rows.
+-- Encodes a document with bench, transport, machine, figures (may be empty),
+-- rows, and not_run: why there are none (else nil).
 function M.document(document, key)
   local rows = {}
   local cjson = require "cjson"
   for i, row in ipairs(document.rows) do
     rows[i] = M.object(row, { key, unpack(M.FIELDS) })
   end
-  return ('{"bench":%s,"transport":%s,"machine":%s,"figures":%s,"rows":[%s]}')
+  local why = document.not_run
+  return ('{"bench":%s,"transport":%s,"machine":%s,%s"figures":%s,"rows":[%s]}')
          :format(cjson.encode(document.bench),
                  cjson.encode(document.transport),
                  M.object(document.machine, { "cpu", "cores", "kernel" }),
+                 why and '"not_run":' .. cjson.encode(why) .. "," or "",
                  M.object(document.figures, {}), table.concat(rows, ","))
 end
 

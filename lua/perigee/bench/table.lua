@@ -47,6 +47,10 @@ end
 function M.line(key, row, width)
   local name = row.stride and row[key] .. "/" .. row.stride or row[key]
   if row.rank then name = name .. " " .. row.rank end
+  if row.kind then
+    name = name .. " " .. (row.kind == row.peer_kind and row.kind
+                           or row.kind .. "," .. row.peer_kind)
+  end
   local line = { first(name, M.size(row.size), width) }
   for _, column in ipairs(COLUMNS) do
     line[#line + 1] = ("%" .. column[3] .. "s")
