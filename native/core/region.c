@@ -394,9 +394,8 @@ static void region_withdraw(struct perigee_region *region) {
  * it any more. */
 static bool region_is_held(struct perigee_region *region) {
   const struct memory_sharing *sharing = region->memory->kind->sharing;
-  if (region->area.told)
-    lanes_forget(region->engine, &region->area);
-  region->area.told = false;
+  if (region->area.told && lanes_forget(region->engine, &region->area))
+    region->area.told = false;
   return region->admitted && region->area.shared && sharing->held &&
          sharing->held(region->memory, region->area.handle);
 }
