@@ -86,9 +86,12 @@ static bool lanes_may_be(const struct perigee_session *s) {
   return (s->peer.features & FEATURE_LANES) && !s->security.intact && !s->alone;
 }
 
-static bool lanes_want_polls(const struct lane_list *l) {
+/* Faults break any lane. */
+static bool lanes_want_polls(const struct perigee_engine *engine,
+                             const struct lane_list *l) {
   for (uint32_t i = 0; i < l->count; i++)
-    if (l->extra[i].transport->poll || l->extra[i].transport->broken)
+    if (l->extra[i].transport->poll || l->extra[i].transport->broken ||
+        engine->faults)
       return true;
   return false;
 }
@@ -108,7 +111,7 @@ bool lanes_agree(struct perigee_session *s, const struct terms *own) {
     if (t && terms_offer(other, name) && l->count < LANES - 1)
       l->extra[l->count++].transport = t;
   }
-  s->attends = s->alone || lanes_want_polls(l);
+  s->attends = s->alone || lanes_want_polls(s->engine, l);
   return true;
 }
 

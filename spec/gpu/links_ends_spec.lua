@@ -23,14 +23,14 @@ end
 -- Copies that take so many microseconds.
 local function slow(us) return "slow=" .. us end
 
+-- Of so many regions: its own ones and the other process's.
+local function is_mapped(child, regions)
+  comes(child, ("%s == %d"):format(MAPPED, regions))
+  comes(child, ("%s == %d"):format(RESERVED, regions))
+end
+
 describe("the end of shared memory of GPUs", function()
   after_each(cases.cleanup)
-
-  -- The peer has its own memory, and the owner's.
-  local function is_mapped(b, regions)
-    comes(b, ("%s == %d"):format(MAPPED, regions))
-    comes(b, ("%s == %d"):format(RESERVED, regions))
-  end
 
   it("comes with the region's: who writes there is told `stale`", function()
     local a, b = links.pair("", "")
@@ -75,9 +75,8 @@ describe("the end of shared memory of GPUs", function()
       local said = b:run(("return wait(writes[%d])"):format(i))
       assert.is_true(said == "true" or said == "nil peer_lost", said)
     end
-    says(b, "write()", "nil peer_lost")
-    b:run "session:close()"
     is_mapped(b, 1)
+    says(b, "write()", "nil peer_lost")
     says(b, "here:slice(0, 1):string()", "\0")
   end)
 
@@ -166,6 +165,38 @@ describe("the end of shared memory of GPUs", function()
     says(b, "({ future:wait(0.05) })[2].kind", "timeout")
     says(a, "kv:close(1)", "true")
     is_mapped(b, 1)
+    is_mapped(a, 0)
+  end)
+end)
+
+describe("faults on purpose", function()
+  after_each(cases.cleanup)
+
+  it("delay what goes between GPUs", function()
+    local a, b = links.pair("", "", 'faults = "seed=3 delay=2ms"')
+    links.regions(a, b, { length = 65536 })
+    a:run "kv:slice():fill(3)"
+    for _ = 1, 3 do
+      b:run "message = session:recv(here:slice())"
+      says(a, "wait(session:send(kv:slice()))", "true")
+      says(b, "message:wait(20)", "65536")
+      says(b, "here:slice():string() == ('\\3'):rep(65536)", "true")
+      says(b, "write()", "true")
+    end
+  end)
+
+  it("cut the lane, and nothing else", function()
+    local a, b = links.pair("", "", 'faults = "seed=3 cut=0.05"')
+    links.regions(a, b, { length = 65536 })
+    b:run [[ repeat result = write() until result ~= "true" ]]
+    says(b, "result", "nil peer_lost")
+    local LOST = 'lane():find("is lost", 1, true)'
+    comes(b, LOST)
+    comes(a, LOST)
+    says(b, "session:explain().state", "open")
+    says(b, "write()", "true")
+    is_mapped(b, 1)
+    says(a, "kv:close()", "true")
     is_mapped(a, 0)
   end)
 end)

@@ -272,6 +272,26 @@ static void memories_of_one_job_stay_for_their_copies(void **state) {
   halves_close(&h);
 }
 
+static void what_uses_no_device_opens_nothing_until_it_does(void **state) {
+  (void)state;
+  struct halves h;
+  struct area there;
+  struct fetch f;
+  halves_open_bare(&h);
+  area_new(h.peer, &there, AREA);
+  uint64_t imports = fake_counts("cuMemImportFromShareableHandle");
+  for (int i = 0; i < 5; i++)
+    assert_int_equal(peer_exposes(&h, &there, &f, NULL), PERIGEE_UNSUPPORTED);
+  assert_int_equal(fake_counts("cuMemImportFromShareableHandle"), imports);
+  half_device(h.ours, "cuda:0");
+  for (int i = 5; i < 8; i++) /* it asks at the 8th */
+    assert_int_equal(peer_exposes(&h, &there, &f, NULL), PERIGEE_UNSUPPORTED);
+  assert_int_equal(peer_exposes(&h, &there, &f, NULL), 0);
+  assert_int_equal(fake_counts("cuMemImportFromShareableHandle"), imports + 1);
+  area_end(h.peer, &there);
+  halves_close(&h);
+}
+
 /* ---- A full socket -------------------------------------------------------- */
 
 static void a_full_socket_delays_what_is_said(void **state) {
@@ -349,6 +369,7 @@ int main(void) {
       cmocka_unit_test(what_another_device_has_open_is_fetched_by_that),
       cmocka_unit_test(numbers_are_used_again_under_copies),
       cmocka_unit_test(memories_of_one_job_stay_for_their_copies),
+      cmocka_unit_test(what_uses_no_device_opens_nothing_until_it_does),
       cmocka_unit_test(a_full_socket_delays_what_is_said),
       cmocka_unit_test(a_lost_answer_is_asked_for),
       cmocka_unit_test(memory_beyond_the_share_is_opened_once_there_is_room),

@@ -115,6 +115,7 @@ static void halves_set(long slow) {
 }
 
 static void halves_open_both(struct halves *h, bool devices) {
+  h->files = descriptors();
   half_open(&h->of[0], &h->of[1], true);
   half_open(&h->of[1], &h->of[0], devices);
   h->peer = &h->of[0];
@@ -152,6 +153,10 @@ void halves_close(struct halves *h) {
     area_end(h->ours, &h->here);
   half_close(h->ours);
   half_close(h->peer);
+  /* A thread closes what is long (adopted.h). */
+  for (int i = 0; i < 10000 && descriptors() != h->files; i++)
+    usleep(1000);
+  assert_int_equal(descriptors(), h->files);
 }
 
 /* ---- Memory ---------------------------------------------------------------- */

@@ -36,6 +36,7 @@ struct halves {
   struct half of[2];
   struct half *peer, *ours;
   struct area here; /* ours */
+  int files;        /* that were open before */
 };
 
 /* Sets the fake; skips the test if there is none. */
@@ -47,7 +48,7 @@ uint64_t fake_counts(const char *name);
 void halves_open(struct halves *h, long slow);
 /* The same, but our half has neither a context nor memory. */
 void halves_open_bare(struct halves *h);
-/* Fails if a half holds anything. */
+/* Fails if a half holds anything, or a descriptor is left. */
 void halves_close(struct halves *h);
 /* Each half hears all that the other one says, and finds it right. */
 void halves_talk(struct halves *h);

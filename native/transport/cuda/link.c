@@ -118,7 +118,8 @@ static int link_join(struct lane *lane, const struct offer *offer,
 
 /* Copies that are under way cannot be called back; each is bounded. A copier
  * that does not find its generation (acquire) because of a store here (release)
- * finds `over`, which was stored before. */
+ * finds `over`, which was stored before. The lane may stay for long, and the
+ * driver keeps the peer's memory until it is left. */
 static void link_cut(struct lane *lane) {
   lane->over = true;
   if (lane->own)
@@ -126,6 +127,8 @@ static void link_cut(struct lane *lane) {
   for (uint32_t slot = 0; lane->own && slot < LINK_REGIONS; slot++)
     link_revoke(lane, slot);
   link_drain(lane);
+  if (lane->ticket_count == 0)
+    imported_close_all(lane);
 }
 
 static void link_close(struct lane *lane) {
