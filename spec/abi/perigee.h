@@ -36,8 +36,8 @@
  *  - No function changes its meaning; what has to change gets a new name.
  *  - perigee_options, perigee_session_info, perigee_shares, perigee_failure,
  *    perigee_method, perigee_agent_options, perigee_device, perigee_gid and
- *    perigee_gpu grow at their end. The program says how many bytes its structure has. Nothing is
- *    written beyond that; fields that one side does not have are zero, and
+ *    perigee_gpu grow at their end. The program says how many bytes its
+ *    structure has. Nothing is written beyond that; fields that one side does not have are zero, and
  *    options that the program does not have are at their defaults.
  *    perigee_counters and perigee_entry grow, too, and have their own size.
  *  - All other structures stay as they are. A new field of perigee_message
@@ -74,7 +74,7 @@ extern "C" {
 
 /* Raised when a declaration below changes; Lua refuses a core with another
  * number. */
-enum { PERIGEE_ABI = 11 };
+enum { PERIGEE_ABI = 12 };
 PERIGEE_API int perigee_abi(void);
 
 /* ---- Statuses ---------------------------------------------------------- */
