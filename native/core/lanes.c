@@ -108,8 +108,7 @@ uint32_t lanes_for(const struct perigee_session *s, const struct payload *p) {
 const struct window *lanes_window(const struct perigee_remote *remote,
                                   uint32_t number) {
   const struct window *window = &remote->extra[number - 1];
-  return window->attached || !remote->window.pointer ? window
-                                                     : &remote->window;
+  return window->attached || !remote->window.pointer ? window : &remote->window;
 }
 
 uint32_t lanes_reach(const struct perigee_session *s,
