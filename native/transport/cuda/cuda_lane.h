@@ -21,6 +21,8 @@
  *   told      OPENED                                      opened
  *   told      REFUSED                                     refused
  *   any       the memory goes                             free: GONE
+ *   any       it goes, but the peer's socket is full      as it was; it goes
+ *                                                         again in a later poll
  *
  *   imported  event                                       becomes
  *   unknown   MEMORY                                      known, or refused if
