@@ -44,7 +44,7 @@ NAMES := registries listing finding rendezvous
 .PHONY: test-jit count-check anatomy
 .PHONY: check-gpu check-cuda-headers test-interpreter asan tsan hostile hostile-names control-stores
 .PHONY: check-openapi test-opaque check-rdma rdma-shell fuzz fuzz-agents fuzz-planted lint
-.PHONY: format check-abi check-install bundle check-bundle
+.PHONY: format check-abi check-install bundle check-bundle check-cuda-kernel
 
 deps: ## install every Debian package needed (or, not as root, tell how)
 	.ci/deps --all
@@ -236,6 +236,9 @@ check-gpu: ## the contract's specs on a GPU's memory, by a fake driver (DRIVER=)
 
 check-cuda-headers: ## our declarations of CUDA beside CUDA's headers (PyPI)
 	spec/gpu/headers
+
+check-cuda-kernel: ## NVIDIA's assemblers take the copy kernel's text (PyPI)
+	spec/gpu/assemble
 
 test-opaque: ## the contract's specs on memory that the CPU must not touch
 	.ci/deps build test

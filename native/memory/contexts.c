@@ -150,6 +150,20 @@ const char *contexts_trouble(const struct contexts *all) {
   return why;
 }
 
+/* A context that comes first was made last. */
+void contexts_describe(const struct contexts *all, const char *kind, char *text,
+                       size_t size) {
+  char told[MEMORY_REASON];
+  size_t length = 0;
+  *text = 0;
+  for (const struct context *c = all->first; c && length < size; c = c->next) {
+    const struct memory_context *m = &c->memory;
+    if (m->kind->describe && strcmp(m->kind->name, kind) == 0 &&
+        m->kind->describe(m, told, sizeof told) > 0)
+      length += (size_t)snprintf(text + length, size - length, "; %s", told);
+  }
+}
+
 void contexts_drain(struct contexts *all) {
   for (struct context *c = all->first; c; c = c->next)
     if (c->memory.kind->copies)

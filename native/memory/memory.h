@@ -228,6 +228,10 @@ struct perigee_memory {
   /* Returns a sentence on what failed last in the context, or "". NULL: the
    * kind tells nothing. */
   const char *(*why)(const struct memory_context *context);
+  /* Writes a sentence for users: the device, and how it copies. It returns as
+   * snprintf does. NULL: the kind tells nothing. */
+  int (*describe)(const struct memory_context *context, char *text,
+                  size_t size);
 
   const struct memory_copies *copies;
   const struct memory_sharing *sharing;
@@ -435,6 +439,10 @@ const struct memory_context *contexts_opened(const struct contexts *contexts,
 void contexts_unpin(struct contexts *contexts, const struct area *area);
 /* Returns what failed last in some context, or "". */
 const char *contexts_trouble(const struct contexts *contexts);
+/* Writes what the open contexts of that kind tell of themselves, each behind
+ * "; ", as far as there is room. */
+void contexts_describe(const struct contexts *contexts, const char *kind,
+                       char *text, size_t size);
 /* Blocks until no context has a copy under way. */
 void contexts_drain(struct contexts *contexts);
 /* Call it after all memory of the contexts was released. */

@@ -354,27 +354,41 @@ static void extra_kinds(const struct transport_additional *a, char *text,
                                length ? ", " : "", *m);
 }
 
+/* What the devices whose memory it carries tell of themselves. */
+static void extra_devices(const struct perigee_session *s,
+                          const struct transport_additional *a, char *text,
+                          size_t size) {
+  size_t length = 0;
+  *text = 0;
+  for (const char *const *m = a->memories; *m && length + 1 < size; m++) {
+    contexts_describe(&s->engine->memories, *m, text + length, size - length);
+    length += strlen(text + length);
+  }
+}
+
 static int extra_line(const struct perigee_session *s,
                       const struct perigee_transport *t, char *text,
                       size_t size) {
   const struct extra_lane *x = extra_named(s, t->name);
-  char of[64];
+  char of[64], devices[REASON];
   if (!x || x->state != EXTRA_OPEN)
     return snprintf(text, size, "%s: %s", t->name,
                     !x                       ? extra_why_none(s, t)
                     : x->state == EXTRA_LOST ? x->why
                                              : "not yet");
   extra_kinds(t->additional, of, sizeof of);
+  extra_devices(s, t->additional, devices, sizeof devices);
   const char *trouble = t->trouble ? t->trouble(x->lane) : "";
   return snprintf(
       text, size,
       "%s: %s%s%s of %s memory, from %llu bytes on; %llu payloads and %llu "
-      "items, %llu bytes so far%s%s",
+      "items, %llu bytes so far%s%s%s",
       t->name, t->payloads ? "payloads" : "",
       t->payloads && t->jobs ? " and " : "", t->jobs ? "one-sided copies" : "",
       of, (unsigned long long)t->additional->least,
       (unsigned long long)x->payloads, (unsigned long long)x->transfers,
-      (unsigned long long)x->bytes, *trouble ? "; lately " : "", trouble);
+      (unsigned long long)x->bytes, devices, *trouble ? "; lately " : "",
+      trouble);
 }
 
 const char *lanes_told(const struct perigee_session *s) {

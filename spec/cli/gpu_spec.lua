@@ -71,6 +71,15 @@ describe("the check of GPUs", function()
     assert.equal("libcuda.so.1", asked[#asked])
   end)
 
+  it("knows the words of PERIGEE_CUDA_COPIES", function()
+    case.fake:set("PERIGEE_CUDA_COPIES", "kernel")
+    case.expect("settings", "environment", "ok", "PERIGEE_CUDA_COPIES set")
+    case.fake:set("PERIGEE_CUDA_COPIES", "kernels")
+    case.expect("settings", "environment", "problem",
+      'PERIGEE_CUDA_COPIES: "kernels" is none of kernel, batch, loop',
+      "unset PERIGEE_CUDA_COPIES")
+  end)
+
   -- A machine with a driver that loads, and what it shows.
   local function shows(list, why)
     case.fake:put(file, CLOSED)

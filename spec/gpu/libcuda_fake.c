@@ -5,7 +5,7 @@
  * in memfds whose pages the CPU must not touch, and which several processes can
  * map; streams are threads, which copy late and in order. What real CUDA leaves
  * undefined ends the process with a sentence. This file has settings, counters
- * and devices; memory, sharing and streams have a file each.
+ * and devices; memory, sharing, streams and modules have a file each.
  *
  * It cannot tell whether our declarations are those of the real driver: make
  * check-cuda-headers does that, and `./check gpu` of a bundle on a real one.
@@ -15,6 +15,8 @@
  *   devices=N       the machine has N devices (2)
  *   version=N       is driver N, as in 12040
  *   slow=US         each copy of a stream takes so long, and its time (20)
+ *   kernel=US       a kernel takes so much longer (0)
+ *   compile=US      loading a module takes so long (0)
  *   fail=NAME@N:E   call number N of a function, from 1, returns error E (2).
  *                   NAME is that of the base; stream@N:E: operation number N of
  *                   any stream breaks the device: all later calls return E
@@ -89,6 +91,8 @@ static void setting(const char *word) {
   sscanf(word, "devices=%d", &fake_set.devices);
   sscanf(word, "version=%d", &fake_set.version);
   sscanf(word, "slow=%ld", &fake_set.slow);
+  sscanf(word, "kernel=%ld", &fake_set.kernel);
+  sscanf(word, "compile=%ld", &fake_set.compile);
   sscanf(word, "without=%d", &fake_set.without);
   sscanf(word, "no=%63s", fake_set.no);
   sscanf(word, "peers=%d", &fake_set.peers);
@@ -145,7 +149,7 @@ void fake_counter_add(struct fake_counter *c, uint64_t n) {
 }
 
 /* How often this process has called the function of that base name. "entries"
- * are those of its batches. */
+ * are those of its batches, "pieces" those of its kernels. */
 EXPORT uint64_t fake_cuda_count(const char *name);
 EXPORT uint64_t fake_cuda_count(const char *name) {
   uint64_t count = 0;
@@ -436,6 +440,12 @@ static const struct named *all_named(void) {
       {NAMED(cuStreamSynchronize, 2000, cuStreamSynchronize)},
       {NAMED(cuStreamQuery, 2000, cuStreamQuery)},
       {NAMED(cuStreamWriteValue64, 11070, cuStreamWriteValue64)},
+      {NAMED(cuThreadExchangeStreamCaptureMode, 10010,
+             cuThreadExchangeStreamCaptureMode)},
+      {NAMED(cuModuleLoadData, 2000, cuModuleLoadData)},
+      {NAMED(cuModuleGetFunction, 2000, cuModuleGetFunction)},
+      {NAMED(cuModuleUnload, 2000, cuModuleUnload)},
+      {NAMED(cuLaunchKernel, 4000, cuLaunchKernel)},
       {0}};
   return list;
 }

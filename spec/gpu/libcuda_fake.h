@@ -56,7 +56,7 @@ fake_fatal(const char *format, ...);
 struct fake_settings {
   bool read;
   int devices, version, without, peers;
-  long slow;
+  long slow, kernel, compile;
   char fail[64], no[64];
   int fail_at, fail_with;
   /* Which of the machine's devices the process sees, by its numbers. */
@@ -164,6 +164,24 @@ struct made {
 struct made *fake_made(CUmemGenericAllocationHandle handle, const char *what);
 CUmemGenericAllocationHandle fake_made_new(int fd, uint64_t size, int device,
                                            int types);
+
+/* ---- Streams (libcuda_fake_streams.c) ---------------------------------------
+ * */
+
+/* Work of a stream that another file does, in the stream's thread. */
+struct task {
+  void (*run)(
+      struct task *); /* without the lock, unless the device is broken */
+  void (*end)(struct task *); /* with it; the last call */
+};
+/* The stream must be one of the current context. */
+void fake_stream_check(CUstream stream);
+void fake_stream_give(CUstream stream, struct task *task);
+/* Sleeps for as long as a setting says meanwhile. */
+void fake_pause(const long *microseconds);
+/* Ends the process if an entry writes what another one reads or writes. */
+void fake_check_overlaps(const CUdeviceptr *to, const CUdeviceptr *from,
+                         const size_t *bytes, size_t count);
 
 /* ---- Files that processes share (libcuda_fake_sharing.c) -------------------
  * */

@@ -13,9 +13,10 @@
 /* ---- Streams --------------------------------------------------------------
  * */
 
-/* Rows of bytes that are copied; or set to a value; or a word. */
+/* Rows of bytes that are copied; or set to a value; or a word; or a task. */
 struct work {
   struct work *next;
+  struct task *task;
   uint8_t *to;
   const uint8_t *from;
   uint64_t width, height, to_pitch, from_pitch, word;
@@ -72,6 +73,8 @@ static void stream_unlist(CUstream s) {
 }
 
 static void work_do(const struct work *w) {
+  if (w->task)
+    w->task->run(w->task);
   for (uint64_t i = 0; i < w->height && !w->is_word; i++)
     if (!w->is_set)
       memcpy(w->to + i * w->to_pitch, w->from + i * w->from_pitch, w->width);
@@ -98,14 +101,31 @@ static void work_end(struct work *w) {
   pthread_mutex_lock(&fake_lock);
   fake_span_give(w->spans[0]);
   fake_span_give(w->spans[1]);
+  if (w->task)
+    w->task->end(w->task);
   pthread_mutex_unlock(&fake_lock);
   free(w->early);
   free(w);
 }
 
+static long setting_now(const long *setting) {
+  pthread_mutex_lock(&fake_lock);
+  long value = *setting;
+  pthread_mutex_unlock(&fake_lock);
+  return value;
+}
+
+void fake_pause(const long *microseconds) {
+  const long step = 10000;
+  for (long slept = 0, left; (left = setting_now(microseconds) - slept) > 0;) {
+    left = left < step ? left : step;
+    nanosleep(&(struct timespec){0, left * 1000}, NULL);
+    slept += left;
+  }
+}
+
 static void *stream_run(void *given) {
   CUstream s = given;
-  struct timespec pause = {0, fake_set.slow * 1000};
   prctl(PR_SET_TIMERSLACK, 1);
   pthread_mutex_lock(&s->lock);
   for (;;) {
@@ -119,7 +139,7 @@ static void *stream_run(void *given) {
     s->working = true;
     pthread_mutex_unlock(&s->lock);
     if (!w->is_word && !w->is_quick)
-      nanosleep(&pause, NULL);
+      fake_pause(&fake_set.slow);
     if (!work_breaks(w))
       work_do(w);
     work_end(w);
@@ -189,6 +209,18 @@ CUresult cuStreamQuery(CUstream s) {
   return busy ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
 }
 
+/* Nothing is captured here. */
+CUresult cuThreadExchangeStreamCaptureMode(int *mode) {
+  static __thread int own;
+  int before = own;
+  BEGIN("cuThreadExchangeStreamCaptureMode");
+  if (*mode < 0 || *mode > 2)
+    return INVALID_VALUE;
+  own = *mode;
+  *mode = before;
+  return CUDA_SUCCESS;
+}
+
 /* ---- Work -----------------------------------------------------------------
  * */
 
@@ -230,7 +262,7 @@ static struct work *work_new(const struct work *of, CUdeviceptr to,
   return w;
 }
 
-static void stream_check(CUstream s) {
+void fake_stream_check(CUstream s) {
   if (!s || fake_current("work of a stream") != stream_is(s, "work")->context)
     fake_fatal("a stream of another context than the current one, or of none");
 }
@@ -243,9 +275,17 @@ static void stream_push(CUstream s, struct work *w) {
   pthread_mutex_unlock(&s->lock);
 }
 
+void fake_stream_give(CUstream s, struct task *task) {
+  struct work *w = calloc(1, sizeof *w);
+  if (!w)
+    fake_fatal("no memory");
+  w->task = task;
+  stream_push(s, w);
+}
+
 static CUresult work_give(CUstream s, struct work of, CUdeviceptr to,
                           CUdeviceptr from) {
-  stream_check(s);
+  fake_stream_check(s);
   of.devices[0] = of.devices[1] = s->context->device;
   stream_push(s, work_new(&of, to, from));
   return CUDA_SUCCESS;
@@ -271,7 +311,7 @@ CUresult cuMemcpyPeerAsync(CUdeviceptr to, CUcontext to_context,
   struct work w = {.width = bytes,
                    .height = 1,
                    .devices = {to_context->device, from_context->device}};
-  stream_check(s);
+  fake_stream_check(s);
   pthread_mutex_lock(&fake_lock);
   if (!is_at_home(to, to_context) || !is_at_home(from, from_context))
     fake_fatal("cuMemcpyPeerAsync of memory of another device than it names");
@@ -350,17 +390,18 @@ static int side_compare(const void *a, const void *b) {
 }
 
 /* Entries have no order among each other. */
-static void batch_check_overlaps(const struct batch *b) {
-  struct side *all = calloc(b->count, 2 * sizeof *all);
+void fake_check_overlaps(const CUdeviceptr *to, const CUdeviceptr *from,
+                         const size_t *bytes, size_t count) {
+  struct side *all = calloc(count, 2 * sizeof *all);
   CUdeviceptr end = 0, end_to = 0; /* of all, and of destinations, so far */
   if (!all)
     fake_fatal("no memory");
-  for (size_t i = 0; i < b->count; i++) {
-    all[2 * i] = (struct side){b->to[i], b->to[i] + b->bytes[i], true};
-    all[2 * i + 1] = (struct side){b->from[i], b->from[i] + b->bytes[i], false};
+  for (size_t i = 0; i < count; i++) {
+    all[2 * i] = (struct side){to[i], to[i] + bytes[i], true};
+    all[2 * i + 1] = (struct side){from[i], from[i] + bytes[i], false};
   }
-  qsort(all, 2 * b->count, sizeof *all, side_compare);
-  for (size_t i = 0; i < 2 * b->count; i++) {
+  qsort(all, 2 * count, sizeof *all, side_compare);
+  for (size_t i = 0; i < 2 * count; i++) {
     if (all[i].at < (all[i].is_to ? end : end_to))
       fake_fatal("a batch whose entries overlap");
     end = all[i].end > end ? all[i].end : end;
@@ -397,7 +438,7 @@ static CUresult batch_ask(CUstream s, const struct batch *b, size_t *failed) {
   *failed = SIZE_MAX;
   if ((uintptr_t)s <= 1)
     return INVALID_VALUE;
-  stream_check(s);
+  fake_stream_check(s);
   if (b->count == 0 || !attributes_are_good(b))
     return INVALID_VALUE;
   for (size_t i = 0; i < b->count; i++)
@@ -406,7 +447,7 @@ static CUresult batch_ask(CUstream s, const struct batch *b, size_t *failed) {
       return INVALID_VALUE;
     }
   COUNT("entries", b->count);
-  batch_check_overlaps(b);
+  fake_check_overlaps(b->to, b->from, b->bytes, b->count);
   batch_give(s, b);
   return CUDA_SUCCESS;
 }

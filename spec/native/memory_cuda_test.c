@@ -10,18 +10,28 @@
 #include <string.h>
 
 #include "gathered.h"
+#include "memory/cuda/cuda.h"
+
+static void *fake_named(const char *function) {
+  const char *name = getenv("PERIGEE_CUDA_LIBRARY");
+  void *library = name && *name ? dlopen(name, RTLD_NOW) : NULL;
+  return library ? dlsym(library, function) : NULL;
+}
 
 /* Sets the fake; skips the test if there is none. */
 static void fake_set(const char *word) {
-  const char *name = getenv("PERIGEE_CUDA_LIBRARY");
-  void *library = name && *name ? dlopen(name, RTLD_NOW) : NULL;
-  void (*set)(const char *) = NULL;
-  if (library)
-    *(void **)&set = dlsym(library, "fake_cuda_set");
+  void (*set)(const char *);
+  *(void **)&set = fake_named("fake_cuda_set");
   if (set)
     set(word);
   else
     skip();
+}
+
+static uint64_t fake_counted(const char *name) {
+  uint64_t (*count)(const char *);
+  *(void **)&count = fake_named("fake_cuda_count");
+  return count(name);
 }
 
 /* What cuMemMap has mapped is for one device: by cuMemcpyPeerAsync alone. */
@@ -75,10 +85,137 @@ static void a_drained_copy_of_a_broken_device_has_ended(void **state) {
   region_end(r);
 }
 
+/* ---- Many at once --------------------------------------------------------- */
+
+enum { PIECES = TABLE_PIECES, PIECE = 24, APART = 32 };
+
+/* Regions for tables full of pieces, and what is asked for. */
+static struct many_pieces {
+  struct perigee_region *from, *to;
+  const struct memory_copies *copies;
+  struct memory_copy list[PIECES];
+} pieces;
+
+static void pieces_open(struct perigee_engine *engine, const char *by) {
+  setenv("PERIGEE_CUDA_COPIES", by, 1);
+  fake_set("slow=20");
+  pieces.from = of_kind(engine, "cuda:0", PIECES * APART);
+  pieces.to = of_kind(engine, "cuda:0", PIECES * APART);
+  unsetenv("PERIGEE_CUDA_COPIES");
+  pieces.copies = pieces.to->memory->kind->copies;
+  for (uint32_t i = 0; i < PIECES; i++)
+    pieces.list[i] = (struct memory_copy){pieces.to->memory,
+                                          pieces.to->memory,
+                                          pieces.to->pointer + i * APART,
+                                          pieces.from->pointer + i * APART,
+                                          PIECE,
+                                          1,
+                                          PIECE,
+                                          PIECE,
+                                          false};
+}
+
+static void pieces_close(void) {
+  region_end(pieces.from);
+  region_end(pieces.to);
+}
+
+static int pieces_ask(uint32_t count, uint64_t *ticket) {
+  return pieces.copies->copy_all(pieces.to->memory, pieces.list, count, ticket);
+}
+
+static void pieces_await(uint64_t ticket) {
+  int status;
+  while ((status = pieces.copies->finished(pieces.to->memory, ticket)) == 0)
+    ;
+  assert_int_equal(status, 1);
+}
+
+/* Each table is read by a kernel until that ends. */
+static void more_than_all_tables_is_asked_again(void **state) {
+  uint64_t tickets[TABLES + 1], launched, n = 0;
+  uint8_t *bytes = pattern(PIECES * APART, 3);
+  pieces_open(*state, "kernel");
+  fill(pieces.from, 0, bytes, PIECES * APART);
+  launched = fake_counted("cuLaunchKernel");
+  fake_set("kernel=100000000");
+  for (; n < TABLES; n++)
+    assert_int_equal(pieces_ask(PIECES, &tickets[n]), 0);
+  int more = pieces_ask(3, &tickets[n]);
+  fake_set("kernel=0");
+  assert_int_equal(more, PERIGEE_AGAIN);
+  pieces_await(tickets[0]);
+  assert_int_equal(pieces_ask(PIECES, &tickets[n]), 0);
+  while (n > 0)
+    pieces_await(tickets[n--]);
+  assert_int_equal(fake_counted("cuLaunchKernel"), launched + TABLES + 1);
+  for (uint32_t i = 0; i < PIECES; i++)
+    same(pieces.to, i * APART, bytes + i * APART, PIECE);
+  free(bytes);
+  pieces_close();
+}
+
+/* No number was written that frees the tables of failed batches, so the next one
+ * goes another way, and writes it. */
+static void tables_of_failed_batches_are_free_again(void **state) {
+  uint64_t ticket, launched;
+  pieces_open(*state, "kernel");
+  for (int i = 0; i < TABLES; i++) {
+    fake_set("fail=cuStreamWriteValue64@1:999");
+    assert_int_equal(pieces_ask(3, &ticket), PERIGEE_CLOSED);
+  }
+  launched = fake_counted("cuLaunchKernel");
+  assert_int_equal(pieces_ask(3, &ticket), 0);
+  pieces_await(ticket);
+  assert_int_equal(fake_counted("cuLaunchKernel"), launched);
+  assert_int_equal(pieces_ask(3, &ticket), 0);
+  pieces_await(ticket);
+  assert_int_equal(fake_counted("cuLaunchKernel"), launched + 1);
+  pieces_close();
+}
+
+/* A copy of more pieces than all tables have goes by cuMemcpy2DAsync, and the
+ * others of its batch by the kernel; those that take two tables, by two. */
+static void a_copy_beyond_all_tables_goes_another_way(void **state) {
+  enum { ROWS = TABLES * TABLE_PIECES + 1, COLUMN = 16 };
+  uint64_t ticket, launched, flat;
+  uint8_t *bytes = pattern(ROWS * COLUMN, 4);
+  pieces_open(*state, "kernel");
+  struct perigee_region *from = of_kind(*state, "cuda:0", ROWS * COLUMN);
+  struct perigee_region *to = of_kind(*state, "cuda:0", ROWS * COLUMN);
+  struct memory_copy rows = {to->memory,    to->memory, to->pointer,
+                             from->pointer, 8,          ROWS,
+                             COLUMN,        COLUMN,     false};
+  fill(from, 0, bytes, ROWS * COLUMN);
+  struct memory_copy kept = pieces.list[1];
+  pieces.list[1] = rows;
+  launched = fake_counted("cuLaunchKernel");
+  flat = fake_counted("cuMemcpy2DAsync");
+  assert_int_equal(pieces_ask(PIECES, &ticket), 0);
+  pieces_await(ticket);
+  assert_int_equal(fake_counted("cuMemcpy2DAsync"), flat + 1);
+  assert_int_equal(fake_counted("cuLaunchKernel"), launched + 1);
+  pieces.list[1].count = TABLE_PIECES;
+  assert_int_equal(pieces_ask(PIECES, &ticket), 0);
+  pieces_await(ticket);
+  assert_int_equal(fake_counted("cuMemcpy2DAsync"), flat + 1);
+  assert_int_equal(fake_counted("cuLaunchKernel"), launched + 3);
+  for (uint32_t i = 0; i < ROWS; i += 1000)
+    same(to, i * COLUMN, bytes + i * COLUMN, 8);
+  pieces.list[1] = kept;
+  free(bytes);
+  region_end(from);
+  region_end(to);
+  pieces_close();
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       WITH_ENGINE(one_device_copies_from_the_other),
       WITH_ENGINE(a_context_that_cannot_be_entered_is_not_left),
+      WITH_ENGINE(more_than_all_tables_is_asked_again),
+      WITH_ENGINE(tables_of_failed_batches_are_free_again),
+      WITH_ENGINE(a_copy_beyond_all_tables_goes_another_way),
       /* The last one, as the fake stays broken. */
       WITH_ENGINE(a_drained_copy_of_a_broken_device_has_ended),
   };

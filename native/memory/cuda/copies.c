@@ -22,6 +22,13 @@
  *   free     copy()                             asked
  *   asked    finished() after its word came     free; its bytes are there
  *   asked    the stream has failed              free, and closed
+ *
+ * Many at once, with one ticket, go these ways (trial.c finds out which is the
+ * best one where):
+ *
+ *   small pieces, if they are many      the kernel (kernel.c)
+ *   blocks of a regular shape           one cuMemcpy2DAsync
+ *   other pieces                        cuMemcpyBatchAsync, or one by one
  */
 #include <stdlib.h>
 #include <string.h>
@@ -274,7 +281,7 @@ static void cuda_drain(const struct memory_context *context) {
     stream_look(c, &c->streams[i], c->driver->cuStreamSynchronize);
 }
 
-/* ---- Many at once -------------------------------------------------------- */
+/* ---- Many at once: the driver's batches ---------------------------------- */
 
 /* The driver merges nothing, and breaks on tens of thousands of entries. */
 enum { ENTRIES = 2048 };
@@ -316,38 +323,150 @@ static bool blocks_lie_apart(const struct memory_copy *m) {
   return m->count == 1 || m->to_stride >= m->block;
 }
 
-/* Few copies are asked for one by one, and so are all where the driver is older
- * than batches. */
-static bool copies_batched(struct cuda *c, uint32_t count) {
-  if (count <= 2 || !c->driver->cuMemcpyBatchAsync)
+/* Few copies are asked for one by one. */
+static bool entries_ready(struct cuda *c, const struct rule *rule,
+                          uint32_t count) {
+  if (count <= 2 || !rule->batches)
     return false;
   if (!c->entries)
     c->entries = calloc(1, sizeof *c->entries);
   return c->entries;
 }
 
-static CUresult copies_ask_all(struct cuda *c, const struct memory_copy *list,
-                               uint32_t count, CUstream stream) {
-  bool batched = copies_batched(c, count);
+/* ---- Many at once: the kernel -------------------------------------------- */
+
+/* Copies that are asked for together. */
+struct many {
+  const struct memory_copy *list;
+  uint32_t count;
+  uint64_t most;   /* bytes of a piece that goes by the kernel */
+  uint64_t pieces; /* that still go by it */
+  bool batched, launch_failed;
+  CUstream stream;
+  int table; /* that is filled with pieces, of so many bytes in all */
+  uint32_t filled;
+  uint64_t bytes;
+};
+
+/* Pieces of the kernel have no order either. */
+static bool many_is_small(const struct many *a, const struct memory_copy *m) {
+  return m->block <= a->most && blocks_lie_apart(m);
+}
+
+/* Returns how many calls of the driver the copies take without the kernel, or
+ * those of small pieces. */
+static uint64_t many_calls(const struct cuda *c, const struct many *a,
+                           bool small) {
+  uint64_t calls = 0;
+  for (uint32_t i = 0; i < a->count; i++)
+    if (!small || many_is_small(a, &a->list[i]))
+      calls += copy_is_flat(c, &a->list[i]) ? 1 : a->list[i].count;
+  return calls;
+}
+
+/* Returns how many of the pieces go by the kernel: at most what all tables
+ * take. */
+static uint64_t many_pieces(const struct many *a) {
+  uint64_t pieces = 0, most = TABLES * TABLE_PIECES;
+  for (uint32_t i = 0; i < a->count; i++)
+    if (many_is_small(a, &a->list[i]) && a->list[i].count <= most - pieces)
+      pieces += a->list[i].count;
+  return pieces;
+}
+
+/* Finds out what goes by the kernel. PERIGEE_AGAIN: its tables are in use until
+ * the stream tells numbers that it was asked for. If it was not, as after a
+ * failure, the pieces go the other ways. */
+static int many_plan(struct cuda *c, struct many *a) {
+  const struct stream *s = &c->streams[WAY_INSIDE];
+  const struct kernel *k = &c->trial.kernel;
+  const struct rule *rule = trial_rule(c, many_calls(c, a, false));
+  a->stream = s->handle;
+  a->most = rule->kernel_most;
+  a->batched = entries_ready(c, rule, a->count);
+  if (a->most == 0 || many_calls(c, a, true) < rule->kernel_least)
+    return PERIGEE_OK;
+  uint64_t pieces = many_pieces(a);
+  uint64_t tables = (pieces + TABLE_PIECES - 1) / TABLE_PIECES;
+  uint64_t done = atomic_load_explicit(s->done, memory_order_acquire);
+  if (tables <= kernel_free(k, done))
+    a->pieces = pieces;
+  else if (tables <= kernel_free(k, s->asked))
+    return PERIGEE_AGAIN;
+  return PERIGEE_OK;
+}
+
+static CUresult table_ask(struct cuda *c, struct many *a) {
+  if (a->filled == 0)
+    return CUDA_SUCCESS;
+  CUresult result = kernel_launch(c, &c->trial.kernel, a->table, a->filled,
+                                  a->bytes, a->stream);
+  a->launch_failed = result != CUDA_SUCCESS;
+  a->filled = 0;
+  a->bytes = 0;
+  return result;
+}
+
+static CUresult table_add(struct cuda *c, struct many *a,
+                          const struct memory_copy *m) {
+  struct kernel *k = &c->trial.kernel;
   CUresult result = CUDA_SUCCESS;
-  for (uint32_t i = 0; i < count && result == CUDA_SUCCESS; i++)
-    result = copy_is_flat(c, &list[i]) ? copy_flat(c, &list[i], stream)
-             : batched && blocks_lie_apart(&list[i])
-                 ? entries_add(c, &list[i], stream)
-                 : copy_blocks(c, &list[i], stream);
-  if (batched && result == CUDA_SUCCESS)
-    result = entries_ask(c, stream);
-  if (batched)
+  for (uint64_t i = 0; i < m->count && result == CUDA_SUCCESS; i++) {
+    if (a->filled == 0)
+      a->table = kernel_take(k, &c->streams[WAY_INSIDE]);
+    kernel_table(k, a->table)[a->filled++] = (struct piece){
+        (CUdeviceptr)(uintptr_t)(m->to + i * m->to_stride),
+        (CUdeviceptr)(uintptr_t)(m->from + i * m->from_stride), m->block};
+    a->bytes += m->block;
+    if (a->filled == TABLE_PIECES)
+      result = table_ask(c, a);
+  }
+  return result;
+}
+
+/* ---- Many at once -------------------------------------------------------- */
+
+static CUresult many_add(struct cuda *c, struct many *a,
+                         const struct memory_copy *m) {
+  if (many_is_small(a, m) && m->count <= a->pieces) {
+    a->pieces -= m->count;
+    return table_add(c, a, m);
+  }
+  if (copy_is_flat(c, m))
+    return copy_flat(c, m, a->stream);
+  return a->batched && blocks_lie_apart(m) ? entries_add(c, m, a->stream)
+                                           : copy_blocks(c, m, a->stream);
+}
+
+static CUresult many_ask(struct cuda *c, struct many *a) {
+  CUresult result = CUDA_SUCCESS;
+  for (uint32_t i = 0; i < a->count && result == CUDA_SUCCESS; i++)
+    result = many_add(c, a, &a->list[i]);
+  if (result == CUDA_SUCCESS)
+    result = table_ask(c, a);
+  if (a->batched && result == CUDA_SUCCESS)
+    result = entries_ask(c, a->stream);
+  if (a->batched)
     c->entries->count = 0;
   return result;
 }
 
-static CUresult copies_enter(struct cuda *c, const struct memory_copy *list,
-                             uint32_t count, struct stream *s) {
+/* Where the kernel is not launched, all is asked for once more without it: to
+ * copy something twice changes nothing. */
+static CUresult many_ask_whole(struct cuda *c, struct many *a) {
+  CUresult result = many_ask(c, a);
+  if (!a->launch_failed)
+    return result;
+  trial_give_up(c, result);
+  a->most = a->pieces = 0;
+  return many_ask(c, a);
+}
+
+static CUresult many_enter(struct cuda *c, struct many *a, struct stream *s) {
   CUresult result = cuda_enter(c);
   if (result != CUDA_SUCCESS)
     return result;
-  result = copies_ask_all(c, list, count, s->handle);
+  result = many_ask_whole(c, a);
   if (result == CUDA_SUCCESS)
     result = stream_number(c, s);
   if (result != CUDA_SUCCESS)
@@ -362,11 +481,12 @@ static int cuda_copy_all(const struct memory_context *context,
   struct cuda *c = context->own;
   struct stream *s = &c->streams[WAY_INSIDE];
   struct copying *k = copying_free(c, false);
-  if (!k)
-    return PERIGEE_AGAIN;
+  struct many many = {.list = list, .count = count};
   if (s->failed)
     return PERIGEE_CLOSED;
-  CUresult result = copies_enter(c, list, count, s);
+  if (!k || many_plan(c, &many) == PERIGEE_AGAIN)
+    return PERIGEE_AGAIN;
+  CUresult result = many_enter(c, &many, s);
   if (result != CUDA_SUCCESS)
     return cuda_fails(c, PERIGEE_CLOSED, "copying", result);
   *k = (struct copying){

@@ -4,6 +4,7 @@
  * "cuda:1" is the second device that CUDA shows this process. Here is how it is
  * allocated, and told from other memory.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -129,19 +130,33 @@ static int cuda_owner_of(const void *pointer) {
   return (uint32_t)type == CU_MEMORYTYPE_DEVICE ? (int32_t)device : -1;
 }
 
+static int cuda_begin(uint32_t device, void **own, char reason[MEMORY_REASON]) {
+  int status = cuda_open(device, own, reason);
+  if (status < 0)
+    return status;
+  status = trial_open(*own);
+  if (status == PERIGEE_OK)
+    return PERIGEE_OK;
+  snprintf(reason, MEMORY_REASON, "%s", ((struct cuda *)*own)->why);
+  cuda_close(*own);
+  return status;
+}
+
 static void cuda_end(void *own) {
+  trial_close(own);
   pins_close(own);
   cuda_close(own);
 }
 
 const struct perigee_memory memory_cuda_kind = {
     .name = "cuda",
-    .open = cuda_open,
+    .open = cuda_begin,
     .close = cuda_end,
     .owner_of = cuda_owner_of,
     .allocate = cuda_allocate,
     .release = cuda_release,
     .why = cuda_why,
+    .describe = cuda_describe,
     .copies = &cuda_copies,
     .sharing = &cuda_sharing,
     .admission = &cuda_admission,

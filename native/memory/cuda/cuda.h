@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * cuda.h - what the files of the kind of memory "cuda" share: context.c has the
- * contexts of devices, copies.c the copies, sharing.c what other processes get
- * of the memory, cuda.c the rest of the kind.
+ * contexts of devices, copies.c the copies, kernel.c the kernel that does some,
+ * trial.c what is found out about that, sharing.c what other processes get of
+ * the memory, cuda.c the rest of the kind.
  */
 #ifndef MEMORY_CUDA_H
 #define MEMORY_CUDA_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 
 #include "driver.h"
@@ -48,6 +50,49 @@ struct pin {
   uint8_t state;
 };
 
+/* A piece, as the kernel reads it. */
+struct piece {
+  CUdeviceptr to, from;
+  uint64_t bytes;
+};
+
+enum { TABLES = 8, TABLE_PIECES = 4096 };
+
+/* The copy kernel, and tables of pieces for it (kernel.c). */
+struct kernel {
+  CUmodule module;
+  CUfunction function;
+  struct piece *tables;     /* pinned; a word lies behind them */
+  CUdeviceptr device;       /* the same, for the device */
+  uint64_t numbers[TABLES]; /* each is free once the stream has told this */
+};
+
+/* How the pieces of a batch go. */
+struct rule {
+  uint64_t kernel_most;  /* bytes of a piece that goes by the kernel; 0: none */
+  uint64_t kernel_least; /* calls of the driver that it has to be in place of */
+  bool batches;          /* others go by the driver's batches */
+};
+
+enum trial_state { TRIAL_NOT, TRIAL_RUNS, TRIAL_DONE, TRIAL_OVER };
+enum trial_force { FORCE_NONE, FORCE_LOOP, FORCE_BATCH, FORCE_KERNEL };
+
+/* What is found out about the kernel (trial.c). */
+struct trial {
+  _Atomic uint32_t state;
+  _Atomic bool ends; /* the context closes */
+  uint8_t force;     /* what the environment asks for */
+  bool thread_runs;
+  pthread_t thread;
+  struct rule rule; /* that holds */
+  /* The thread's, until it is done. */
+  struct rule found;
+  struct kernel kernel;
+  CUdeviceptr scratch;
+  bool stuck;            /* the device did not end what was tried */
+  char why[CUDA_REASON]; /* why there is no kernel; "": it is not faster */
+};
+
 struct cuda {
   const struct cuda_driver *driver;
   CUdevice device;
@@ -62,7 +107,8 @@ struct cuda {
   uint64_t pin_clock;
   bool pins_work;          /* devices use host memory by the host's address */
   struct entries *entries; /* of the driver's batches; made at the first */
-  char why[CUDA_REASON];   /* the last failure */
+  struct trial trial;
+  char why[CUDA_REASON]; /* the last failure */
 };
 
 _Static_assert(SLOTS == 32, "a bit of `used` for each");
@@ -111,6 +157,47 @@ void cuda_unpin(const struct memory_context *context, const struct area *area);
  * 0 again; NULL: there is none. */
 struct pin *pin_take(struct cuda *c, const uint8_t *at, uint64_t length);
 void pins_close(struct cuda *c);
+
+/* As of perigee_memory. */
+int cuda_describe(const struct memory_context *context, char *text,
+                  size_t size);
+
+/* trial.c */
+/* Reads the environment. */
+int trial_open(struct cuda *c);
+/* Returns how the pieces of a batch of so many calls go. Begins the trial at the
+ * first one of more than a few. */
+const struct rule *trial_rule(struct cuda *c, uint64_t calls);
+/* The kernel was not launched: no more pieces go by it. */
+void trial_give_up(struct cuda *c, CUresult result);
+/* Waits for the thread. */
+void trial_close(struct cuda *c);
+
+/* Times in ns of the samples of a trial, by each way. */
+enum pieces_by { BY_LOOP, BY_BATCH, BY_KERNEL, BYS };
+enum { SAMPLES = 5 };
+struct trial_times {
+  int64_t of[SAMPLES][BYS];
+};
+struct rule trial_judge(const struct trial_times *times);
+
+/* kernel.c. The context has been entered. */
+extern const char kernel_text[];
+/* Pins the tables. */
+CUresult kernel_pin(const struct cuda *c, struct kernel *k);
+/* Has the driver compile the kernel, which takes it milliseconds. */
+CUresult kernel_compile(const struct cuda *c, struct kernel *k);
+void kernel_drop(const struct cuda *c, struct kernel *k);
+/* Has the stream copy the first pieces of a table, which have so many bytes in
+ * all. */
+CUresult kernel_launch(const struct cuda *c, const struct kernel *k, int table,
+                       uint32_t count, uint64_t bytes, CUstream stream);
+/* How many tables are free once the stream has told this number? */
+uint32_t kernel_free(const struct kernel *k, uint64_t number);
+/* Takes a free table, of which there is one, until what the stream is asked for
+ * next has ended. */
+int kernel_take(struct kernel *k, const struct stream *s);
+struct piece *kernel_table(const struct kernel *k, int table);
 
 extern const struct memory_copies cuda_copies;
 extern const struct memory_sharing cuda_sharing;

@@ -42,6 +42,7 @@
   N(CU_MEMORYTYPE_DEVICE, 2)                                                   \
   N(CU_MEMORYTYPE_UNIFIED, 4)                                                  \
   N(CU_STREAM_NON_BLOCKING, 1)                                                 \
+  N(CU_STREAM_CAPTURE_MODE_RELAXED, 2)                                         \
   N(CU_STREAM_WRITE_VALUE_DEFAULT, 0)                                          \
   N(CU_MEM_ALLOCATION_TYPE_PINNED, 1)                                          \
   N(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 1)                               \
@@ -62,11 +63,14 @@ enum { CUDA_NUMBERS(CUDA_NUMBER) };
 #define CU_MEMHOSTREGISTER_PORTABLE 1
 
 typedef int CUresult, CUdevice, CUdevice_attribute, CUpointer_attribute,
-    CUmemAllocationGranularity_flags, CUmemAllocationHandleType;
+    CUmemAllocationGranularity_flags, CUmemAllocationHandleType,
+    CUstreamCaptureMode;
 typedef unsigned long long CUdeviceptr, CUmemGenericAllocationHandle;
 typedef uint64_t cuuint64_t;
 typedef struct CUctx_st *CUcontext;
 typedef struct CUstream_st *CUstream;
+typedef struct CUmod_st *CUmodule;
+typedef struct CUfunc_st *CUfunction;
 
 typedef struct {
   char bytes[16];
@@ -233,7 +237,19 @@ _Static_assert(sizeof(CUmemAllocationProp) == 32 &&
   F(cuStreamSynchronize, 2000, "cuStreamSynchronize", (CUstream stream))       \
   F(cuStreamQuery, 2000, "cuStreamQuery", (CUstream stream))                   \
   F(cuStreamWriteValue64, 11070, "cuStreamWriteValue64_v2",                    \
-    (CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags))
+    (CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags))  \
+  F(cuThreadExchangeStreamCaptureMode, 10010,                                  \
+    "cuThreadExchangeStreamCaptureMode", (CUstreamCaptureMode * mode))         \
+  F(cuModuleLoadData, 2000, "cuModuleLoadData",                                \
+    (CUmodule * module, const void *text))                                     \
+  F(cuModuleGetFunction, 2000, "cuModuleGetFunction",                          \
+    (CUfunction * function, CUmodule module, const char *name))                \
+  F(cuModuleUnload, 2000, "cuModuleUnload", (CUmodule module))                 \
+  F(cuLaunchKernel, 4000, "cuLaunchKernel",                                    \
+    (CUfunction function, unsigned blocks, unsigned blocks_y,                  \
+     unsigned blocks_z, unsigned threads, unsigned threads_y,                  \
+     unsigned threads_z, unsigned shared, CUstream stream, void **arguments,   \
+     void **extra))
 
 /* NULL where the driver is older. */
 #define CUDA_LATER(F)                                                          \

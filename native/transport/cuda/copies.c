@@ -145,8 +145,10 @@ static void batch_add(struct batch *b, const struct memory_copy *copy) {
     b->low = copy->to;
   if (b->count == 0 || end > b->high)
     b->high = end;
-  if (b->count == 0 || !batch_joins(&b->copies[b->count - 1], copy))
-    b->copies[b->count++] = *copy;
+  if (b->count > 0 && batch_joins(&b->copies[b->count - 1], copy))
+    return;
+  b->copies[b->count++] = *copy;
+  b->pieces += copy->count;
 }
 
 /* Is there room for one more copy of this job, and of this memory? A job may
@@ -159,6 +161,7 @@ static bool batch_has_room(const struct batch *b, const struct job *job,
   uint32_t most = by->kind->copies->copy_all ? LINK_GATHERED : 1;
   return !b->job || (b->job == job && b->imported == imported && b->by == by &&
                      b->count < most && b->bytes < COPY_LONG &&
+                     b->pieces + copy->count <= LINK_PIECES &&
                      (job->apart || !batch_overlaps(b, copy)));
 }
 
@@ -177,7 +180,7 @@ static void batch_begin(struct lane *lane, struct job *job,
   b->by = by;
   b->job = job;
   b->imported = imported;
-  b->bytes = 0;
+  b->bytes = b->pieces = 0;
   b->count = 0;
   job->pending++;
   imported_use(imported);

@@ -57,7 +57,8 @@ enum {
   LINK_REGIONS = 4096,
   LINK_MEMORIES = 1024,       /* told to the peer at a time */
   LINK_OPENINGS = 8,          /* devices that one memory is opened for */
-  LINK_GATHERED = 512,        /* copies of one batch */
+  LINK_GATHERED = 512,        /* copies of one batch, */
+  LINK_PIECES = 4096,         /* and their pieces */
   LINK_BLOCKS = 2048,         /* asked for at a time */
   LINK_TICKETS = 128,         /* copies and batches under way */
   LINK_FLIGHT = 4 * COPY_LONG /* their bytes, but for the last one's */
@@ -129,7 +130,7 @@ struct batch {
   const struct memory_context *by;
   struct job *job; /* NULL: there is no batch */
   struct imported *imported;
-  uint64_t bytes;
+  uint64_t bytes, pieces;
   const uint8_t *low, *high; /* between which it writes */
   uint32_t count;
   struct memory_copy copies[LINK_GATHERED];

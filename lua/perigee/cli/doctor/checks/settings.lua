@@ -77,9 +77,16 @@ local function check_registry(_, value)
   if wanted then return "it has to be " .. wanted end
 end
 
+local function check_copies(_, value)
+  if value ~= "kernel" and value ~= "batch" and value ~= "loop" then
+    return ("%q is none of kernel, batch, loop"):format(value)
+  end
+end
+
 local CHECKS = { TRANSPORT = check_transport, SCOPE = check_scope,
                  RDMA = check_rdma, NICS = check_nics,
                  REGISTRY = check_registry, FAULTS = check_faults,
+                 CUDA_COPIES = check_copies,
                  -- Other checks look at these (GPU, and below).
                  CUDA_LIBRARY = function() end, SECRET = function() end }
 
