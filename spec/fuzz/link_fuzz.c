@@ -26,6 +26,8 @@ enum {
   STEPS = 64
 };
 
+static const int64_t long_ago = -1;
+
 /* ---- A kind of memory ---------------------------------------------------- */
 
 /* A copy or a batch that was asked for; count 0: none. */
@@ -216,7 +218,8 @@ static void lane_begin(struct scene *s) {
                            .session = (struct perigee_session *)(void *)s,
                            .share = s->share,
                            .hand = scene_hand,
-                           .memories = &s->memories};
+                           .memories = &s->memories,
+                           .now = &long_ago};
   require(transport_cuda.open(&o, &s->lane, &offer, reason) == PERIGEE_OK);
   memset(s->windows, 0, sizeof s->windows);
   memset(s->items, 0, sizeof s->items);

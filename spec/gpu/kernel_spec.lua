@@ -142,7 +142,7 @@ describe("many pieces of a GPU's memory", function()
       require "spec.support.cuda".set "fail=stream@1:700"
       local fine, why = pcall(many.write, session, here, there,
                               many.rows(2, 64, 100))
-      child.say(fine, (tostring(why):match "closed"))
+      child.say(fine, why.kind)
     end)
     child:expect "false closed"
   end)

@@ -298,6 +298,30 @@ static void memory_of_the_host(void **state) {
   host->kind->release(host, at, AREA, handle);
 }
 
+/* Opening takes time, and the peer says how often. */
+static void much_memory_at_a_time(void **state) {
+  (void)state;
+  struct scene s;
+  struct area other;
+  uint32_t id;
+  scene_open(&s);
+  struct half *ours = s.h.ours;
+  area_new(s.h.peer, &other, AREA);
+  assert_int_equal(exported_tell(s.h.peer->lane, &other, &id), 0);
+  struct said memory = half_said(s.h.peer);
+  assert_int_equal(hears(&s, &s.memory), 0);
+  ours->now -= 1000000000;
+  assert_int_equal(half_hears(ours, &memory.word, memory.fd), 0);
+  assert_int_equal(ours->said_count, 1); /* OPENED, of the first */
+  struct word again = {
+      .word = ASK, .id = memory.word.id, .serial = memory.word.serial};
+  assert_int_equal(half_hears(ours, &again, -1), 0);
+  assert_int_equal(ours->said_count, 2);
+  halves_talk(&s.h);
+  area_end(s.h.peer, &other);
+  scene_close(&s);
+}
+
 /* The share counts all that is mapped, whatever length is told. */
 static void memory_of_which_a_little_is_told(void **state) {
   (void)state;
@@ -532,6 +556,7 @@ int main(void) {
       cmocka_unit_test(sizes_of_other_memory),
       cmocka_unit_test(descriptors_of_anything),
       cmocka_unit_test(memory_of_the_host),
+      cmocka_unit_test(much_memory_at_a_time),
       cmocka_unit_test(memory_of_which_a_little_is_told),
       cmocka_unit_test(devices_of_nobody),
       cmocka_unit_test(windows_that_grant_more_than_the_memory),

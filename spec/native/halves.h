@@ -28,7 +28,8 @@ struct half {
   struct share *share;
   struct said said[SAID]; /* the other half has not heard it */
   uint32_t said_count;
-  bool full; /* its socket takes nothing */
+  bool full;   /* its socket takes nothing */
+  int64_t now; /* each word is heard a second after the last one */
 };
 
 /* 0 is the peer; 1 is our half, which may have memory. */

@@ -151,8 +151,10 @@ struct lane {
   struct batch *batch;
   struct ticket tickets[LINK_TICKETS];
   uint32_t ticket_count;
-  uint64_t flying; /* bytes of copies under way */
-  uint64_t opened; /* memories of the peer, ever */
+  uint64_t flying;    /* bytes of copies under way */
+  uint64_t opened;    /* memories of the peer, ever */
+  int64_t early_from; /* when memory may be opened again before it is used */
+  uint8_t *spare;     /* block of a fetch that has ended, or NULL */
   bool over, forked;
   char why[REASON]; /* what failed last */
 };

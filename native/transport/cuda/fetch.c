@@ -198,7 +198,11 @@ static int64_t bounce_fill_up(struct lane *lane, struct fetch *f) {
 
 static int64_t fetch_by_blocks(struct lane *lane, struct fetch *f) {
   struct pulling *p = pulling_of(f);
-  if (!p->bounce && !(p->bounce = malloc(BOUNCE)))
+  if (!p->bounce) {
+    p->bounce = lane->spare ? lane->spare : malloc(BOUNCE);
+    lane->spare = NULL;
+  }
+  if (!p->bounce)
     return PERIGEE_NO_MEMORY;
   int64_t status = bounce_fill_up(lane, f);
   if (status <= 0)
@@ -236,7 +240,10 @@ static bool link_fetch_end(struct lane *lane, struct fetch *f) {
   struct pulling *p = pulling_of(f);
   if (!link_quiesce(lane, &p->job) || !payload_quiet(f->into))
     return false;
-  free(p->bounce);
+  if (lane->spare)
+    free(p->bounce);
+  else
+    lane->spare = p->bounce;
   p->bounce = NULL;
   return true;
 }

@@ -137,6 +137,7 @@ static void link_close(struct lane *lane) {
   board_leave(lane);
   board_drop(lane);
   free(lane->batch);
+  free(lane->spare);
   free(lane);
 }
 
