@@ -126,6 +126,7 @@ void fake_pause(const long *microseconds) {
 
 static void *stream_run(void *given) {
   CUstream s = given;
+  const long slow = fake_set.slow;
   prctl(PR_SET_TIMERSLACK, 1);
   pthread_mutex_lock(&s->lock);
   for (;;) {
@@ -139,7 +140,7 @@ static void *stream_run(void *given) {
     s->working = true;
     pthread_mutex_unlock(&s->lock);
     if (!w->is_word && !w->is_quick)
-      fake_pause(&fake_set.slow);
+      fake_pause(&slow);
     if (!work_breaks(w))
       work_do(w);
     work_end(w);

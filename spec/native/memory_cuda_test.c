@@ -131,6 +131,30 @@ static void pieces_await(uint64_t ticket) {
   assert_int_equal(status, 1);
 }
 
+/* Has batches copied until the kind tells that pieces go by the kernel. */
+static void a_trial_goes_on_beside_batches(void **state) {
+  const struct perigee_memory *kind;
+  uint64_t ticket, launched;
+  char told[MEMORY_REASON] = "";
+  uint8_t *bytes = pattern(PIECES * APART, 5);
+  pieces_open(*state, "");
+  kind = pieces.to->memory->kind;
+  fill(pieces.from, 0, bytes, PIECES * APART);
+  while (!strstr(told, "by a kernel where")) {
+    assert_int_equal(pieces_ask(100, &ticket), 0);
+    pieces_await(ticket);
+    kind->describe(pieces.to->memory, told, sizeof told);
+  }
+  launched = fake_counted("cuLaunchKernel");
+  assert_int_equal(pieces_ask(PIECES, &ticket), 0);
+  pieces_await(ticket);
+  assert_int_equal(fake_counted("cuLaunchKernel"), launched + 1);
+  for (uint32_t i = 0; i < PIECES; i++)
+    same(pieces.to, i * APART, bytes + i * APART, PIECE);
+  free(bytes);
+  pieces_close();
+}
+
 /* Each table is read by a kernel until that ends. */
 static void more_than_all_tables_is_asked_again(void **state) {
   uint64_t tickets[TABLES + 1], launched, n = 0;
@@ -209,12 +233,37 @@ static void a_copy_beyond_all_tables_goes_another_way(void **state) {
   pieces_close();
 }
 
+/* Nothing that has no order may do them, and the fake's kernel refuses. */
+static void blocks_that_overlap_go_in_their_order(void **state) {
+  uint64_t ticket, copied;
+  uint8_t *bytes = pattern(4 * APART, 6);
+  pieces_open(*state, "kernel");
+  fill(pieces.from, 0, bytes, 4 * APART);
+  struct memory_copy kept = pieces.list[1];
+  pieces.list[1].count = 3;
+  pieces.list[1].to_stride = 4;
+  pieces.list[1].from_stride = PIECE;
+  copied = fake_counted("cuMemcpyAsync");
+  assert_int_equal(pieces_ask(3, &ticket), 0);
+  pieces_await(ticket);
+  assert_int_equal(fake_counted("cuMemcpyAsync"), copied + 3);
+  for (uint32_t i = 0; i < 3; i++)
+    same(pieces.to, APART + 4 * i, bytes + APART + PIECE * i,
+         i == 2 ? PIECE : 4);
+  same(pieces.to, 0, bytes, PIECE);
+  pieces.list[1] = kept;
+  free(bytes);
+  pieces_close();
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       WITH_ENGINE(one_device_copies_from_the_other),
       WITH_ENGINE(a_context_that_cannot_be_entered_is_not_left),
+      WITH_ENGINE(a_trial_goes_on_beside_batches),
       WITH_ENGINE(more_than_all_tables_is_asked_again),
       WITH_ENGINE(tables_of_failed_batches_are_free_again),
+      WITH_ENGINE(blocks_that_overlap_go_in_their_order),
       WITH_ENGINE(a_copy_beyond_all_tables_goes_another_way),
       /* The last one, as the fake stays broken. */
       WITH_ENGINE(a_drained_copy_of_a_broken_device_has_ended),

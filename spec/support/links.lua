@@ -53,8 +53,8 @@ local Child = {}
 Child.__index = Child
 
 -- Starts a process with a driver that is set so (FAKE_CUDA). false: it finds
--- no driver. Pieces go by the driver's batches where it has them, and nothing is
--- tried out first (PERIGEE_CUDA_COPIES).
+-- no driver. No trial of ways to copy asks the driver for anything beside what
+-- it is told to do.
 function M.start(settings)
   local library = os.getenv "PERIGEE_CUDA_LIBRARY"
   local set = ffi.C.spec_links_setenv
@@ -62,9 +62,9 @@ function M.start(settings)
   set("FAKE_CUDA", settings or "", 1)
   set("PERIGEE_CUDA_COPIES", "batch", 1)
   local child = process.start(run)
+  set("PERIGEE_CUDA_COPIES", "", 1)
   set("PERIGEE_CUDA_LIBRARY", library or "", 1)
   set("FAKE_CUDA", "", 1)
-  set("PERIGEE_CUDA_COPIES", "", 1)
   return setmetatable({ process = child }, Child)
 end
 

@@ -94,7 +94,7 @@ function M.write(session, here, there, list)
     to[i] = there:slice(piece[1], piece[3])
     from[i] = here:slice(piece[2], piece[3])
   end
-  assert(session:write { from = from, to = to }:wait(30))
+  return session:write { from = from, to = to }:wait(30)
 end
 
 return M

@@ -14,8 +14,9 @@
 --   "PERIGEE_TRANSPORT"), or false
 -- * `considered`: by name, why each other transport does not carry the session
 -- * `lanes`: by name, what each additional lane carries beside that transport
---   and how much it has carried, or why it carries nothing: "cuda" where there
---   is a driver of GPUs, and those that the engine was given transports for
+--   and how much it has carried, and how devices copy for it, or why it carries
+--   nothing: "cuda" where there is a driver of GPUs, and those that the engine
+--   was given transports for
 -- * `same_host`: true if the peer is known to be on this host
 -- * `authenticated`: true if both sides have proved to have the same secret
 -- * `encrypted`: the cipher that encrypts all that the session carries, or

@@ -452,14 +452,17 @@ static CUresult many_ask(struct cuda *c, struct many *a) {
 }
 
 /* Where the kernel is not launched, all is asked for once more without it: to
- * copy something twice changes nothing. */
+ * copy something twice changes nothing. If nothing else works either, it is not
+ * the kernel's fault. */
 static CUresult many_ask_whole(struct cuda *c, struct many *a) {
   CUresult result = many_ask(c, a);
   if (!a->launch_failed)
     return result;
-  trial_give_up(c, result);
   a->most = a->pieces = 0;
-  return many_ask(c, a);
+  CUresult without = many_ask(c, a);
+  if (without == CUDA_SUCCESS)
+    trial_give_up(c, result);
+  return without;
 }
 
 static CUresult many_enter(struct cuda *c, struct many *a, struct stream *s) {
