@@ -379,16 +379,17 @@ static int extra_line(const struct perigee_session *s,
   extra_kinds(t->additional, of, sizeof of);
   extra_devices(s, t->additional, devices, sizeof devices);
   const char *trouble = t->trouble ? t->trouble(x->lane) : "";
+  const char *note = t->additional->note ? t->additional->note : "";
   return snprintf(
       text, size,
       "%s: %s%s%s of %s memory, from %llu bytes on; %llu payloads and %llu "
-      "items, %llu bytes so far%s%s%s",
+      "items, %llu bytes so far%s%s%s%s%s",
       t->name, t->payloads ? "payloads" : "",
       t->payloads && t->jobs ? " and " : "", t->jobs ? "one-sided copies" : "",
       of, (unsigned long long)t->additional->least,
       (unsigned long long)x->payloads, (unsigned long long)x->transfers,
-      (unsigned long long)x->bytes, devices, *trouble ? "; lately " : "",
-      trouble);
+      (unsigned long long)x->bytes, *note ? "; " : "", note, devices,
+      *trouble ? "; lately " : "", trouble);
 }
 
 const char *lanes_told(const struct perigee_session *s) {

@@ -260,7 +260,7 @@ struct transport_alone {
  * memories: the names of these kinds, and NULL. least: bytes of a payload, or of
  * one item of a transfer, from which on the lane is used. could: might this
  * process have such memory? It is asked in each handshake, and opens nothing.
- * (NULL: yes.)
+ * (NULL: yes.) note: what users have to know of it, or "".
  *
  * The transport has payloads, or access and jobs, or all three; and a name of at
  * most 14 bytes. All is as for a first lane, but:
@@ -288,6 +288,7 @@ struct transport_additional {
   const char *const *memories;
   uint64_t least;
   bool (*could)(void);
+  const char *note;
 };
 
 #endif

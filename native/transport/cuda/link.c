@@ -165,7 +165,10 @@ static const char *link_trouble(const struct lane *lane) {
 
 /* From the first byte on: the driver has no least. */
 static const struct transport_additional link_additional = {
-    .memories = link_kinds, .least = 1, .could = cuda_driver_could};
+    .memories = link_kinds,
+    .least = 1,
+    .could = cuda_driver_could,
+    .note = "access \"r\" of shared memory binds honest peers only"};
 
 const struct perigee_transport transport_cuda = {
     .name = "cuda",
