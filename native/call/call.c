@@ -9,7 +9,12 @@
  *   queued     stop      ended      timeout, cancel, session lost
  *   sent       reply     ended      all of it was in the record
  *   sent       bulk      fetching   some of it has to be pulled
+ *   sent       ask       asked      REPLY_LANDING is given, or a pooled block
+ *                                   is taken at once
  *   sent       stop      ended
+ *   asked      land      fetching   a place was named
+ *   asked      stop      ended
+ *   fetching   ask       asked      the head is complete, as above
  *   fetching   fetched   ended
  *   fetching   stop      ended
  *   ended      given     free       its event was polled, and a poll followed
@@ -21,7 +26,10 @@
  * in the session's backlog if there is no room in the ring. A request that the
  * program fills in place (loan.h) is a stage, if it is short, of which commit
  * copies into the ring; a long one is a block that the peer reads. The reply is
- * brought to where the caller wants it.
+ * brought to where the caller wants it. A caller that asked for it (PERIGEE_ASKS)
+ * says so only now, and may take its time, as timeouts, cancels and the session's
+ * end reach the operation as ever. Its head lies in a block of the operation, and
+ * the peer keeps a long slice, until then.
  *
  * An operation that ends while asynchronous copies of its memory are in
  * progress has quiet_wait set, and its event comes when the copies are done.
@@ -36,13 +44,15 @@
 #include "operation/loan.h"
 #include "outcome.h"
 
-enum call_state { FREE, QUEUED, SENT, FETCHING, ENDED, ORPHANED };
+enum call_state { FREE, QUEUED, SENT, ASKED, FETCHING, ENDED, ORPHANED };
 enum call_event {
   SUBMIT,
   PUBLISH,
   STOP,
   REPLY,
   BULK,
+  ASK,
+  LAND,
   FETCHED,
   GIVEN,
   LEND,
@@ -52,15 +62,20 @@ enum call_event {
 const struct machine call_machine = {
     .name = "call",
     .taken = MACHINE_STEPS,
-    .states = {"free", "queued", "sent", "fetching", "ended", "orphaned"},
-    .events = {"submit", "publish", "stop", "reply", "bulk", "fetched", "given",
-               "lend", "let_go"},
+    .states = {"free", "queued", "sent", "asked", "fetching", "ended",
+               "orphaned"},
+    .events = {"submit", "publish", "stop", "reply", "bulk", "ask", "land",
+               "fetched", "given", "lend", "let_go"},
     .next = {
         [FREE] = {[SUBMIT] = TO(QUEUED)},
         [QUEUED] = {[PUBLISH] = TO(SENT), [STOP] = TO(ENDED)},
-        [SENT] =
-            {[REPLY] = TO(ENDED), [BULK] = TO(FETCHING), [STOP] = TO(ENDED)},
-        [FETCHING] = {[FETCHED] = TO(ENDED), [STOP] = TO(ENDED)},
+        [SENT] = {[REPLY] = TO(ENDED),
+                  [BULK] = TO(FETCHING),
+                  [ASK] = TO(ASKED),
+                  [STOP] = TO(ENDED)},
+        [ASKED] = {[LAND] = TO(FETCHING), [STOP] = TO(ENDED)},
+        [FETCHING] =
+            {[ASK] = TO(ASKED), [FETCHED] = TO(ENDED), [STOP] = TO(ENDED)},
         [ENDED] = {[GIVEN] = TO(FREE), [LEND] = TO(ORPHANED)},
         [ORPHANED] = {[LET_GO] = TO(FREE)},
     }};
@@ -311,6 +326,104 @@ static bool call_publish_waiting(struct operation *op) {
   return true;
 }
 
+/* ---- Landings of replies ------------------------------------------------- */
+
+static const struct operation_class asked_class;
+static void call_fetch(struct operation *op);
+static void call_land_pooled(struct operation *op);
+
+/* The head of the reply is there, and the rest has a length: the program says
+ * where it goes, unless it waits for the reply alone. */
+static void call_ask(struct operation *op) {
+  call_advance(op, ASK);
+  if (op->message.flags & PERIGEE_ASKS) {
+    op->class = &asked_class;
+    op->flags |= OPERATION_ASKS;
+    op->value = (uint64_t)outcome_due(op);
+    operation_ask(op, PERIGEE_EVENT_REPLY_LANDING);
+  } else {
+    call_land_pooled(op);
+  }
+}
+
+/* The program was told where it is asked, and has polled since. That ends
+ * nothing. */
+static void call_asked_given(struct operation *op) {
+  if (op->state != ASKED)
+    call_given(op);
+}
+
+/* Makes the payload of a landing. A list's uses its regions. */
+static int call_place(struct operation *op, const struct perigee_slice *slice,
+                      struct spread **spread, struct payload *into) {
+  if (!slice_is_list(slice))
+    return slice_payload(op->engine, slice, into);
+  int status = spread_make(op->engine, slice, true, spread);
+  if (status == PERIGEE_OK)
+    *into = (*spread)->payload;
+  return status;
+}
+
+/* The memory is in use only if the landing is accepted: the program may try
+ * again, and names another one then. */
+static int call_land(struct operation *op, const struct perigee_slice *slice) {
+  struct spread *spread = NULL;
+  struct payload into;
+  bool named = slice && slice->region;
+  int status = named ? call_place(op, slice, &spread, &into) : PERIGEE_OK;
+  if (status == PERIGEE_OK)
+    status = outcome_land(op, named ? &into : NULL);
+  if (status < 0 && spread)
+    spread_free(spread);
+  if (status < 0)
+    return status;
+  if (spread)
+    spread_give(op, spread);
+  else if (named)
+    operation_ref(op, slice->region);
+  operation_unqueue(op);
+  call_advance(op, LAND);
+  operation_move(op);
+  budget_forget_own(&op->engine->budget);
+  call_fetch(op);
+  return PERIGEE_OK;
+}
+
+static void call_land_pooled(struct operation *op) {
+  int status = call_land(op, NULL);
+  if (status < 0)
+    call_stop(op, status);
+}
+
+bool call_join(struct operation *op) {
+  if (op->event == PERIGEE_EVENT_NONE && !call_pending(op))
+    return false;
+  if (UNLIKELY(op->message.flags & PERIGEE_ASKS)) {
+    op->message.flags &= (uint16_t)~PERIGEE_ASKS;
+    if (op->state == ASKED)
+      call_land_pooled(op);
+  }
+  return true;
+}
+
+int perigee_land_reply(struct perigee_engine *engine, int operation,
+                       const struct perigee_slice *slice) {
+  ENTER(engine);
+  struct operation *op = operation_find(engine, operation);
+  if (!engine_alive(engine))
+    return PERIGEE_FORKED;
+  if (!op || op->kind != OP_CALL)
+    return fail(engine, PERIGEE_INVALID, "operation %d is no call of this side",
+                operation);
+  if (op->state == ENDED && op->status < 0)
+    return fail(engine, op->status, "call %d has ended (%s)", operation,
+                perigee_status_text(op->status));
+  if (op->state != ASKED)
+    return fail(engine, PERIGEE_INVALID, "call %d waits for no landing",
+                operation);
+  return call_land(op, slice);
+}
+
 /* ---- The reply ---------------------------------------------------------- */
 
 static void call_finish(struct operation *op) {
@@ -354,10 +467,12 @@ void call_reply(struct perigee_session *session, const struct record *r) {
       call_end(op, slice);
     else
       call_finish(op);
-    return;
+  } else if (op->landed && head > 0) {
+    call_ask(op);
+  } else {
+    call_advance(op, BULK);
+    operation_move(op);
   }
-  call_advance(op, BULK);
-  operation_move(op);
 }
 
 static void call_fetch(struct operation *op) {
@@ -366,6 +481,10 @@ static void call_fetch(struct operation *op) {
     return;
   if (status < 0) {
     call_stop(op, status);
+    return;
+  }
+  if (status == OUTCOME_OFFERED) {
+    call_ask(op);
     return;
   }
   call_advance(op, FETCHED);
@@ -402,6 +521,13 @@ static void call_step(struct operation *op) {
 
 static const struct operation_class call_class =
     CALL_CLASS(OP_CALL, "call", PERIGEE_EVENT_REPLY);
+static const struct operation_class asked_class = {.name = "call",
+                                                   .kind = OP_CALL,
+                                                   .event = PERIGEE_EVENT_REPLY,
+                                                   .step = call_step,
+                                                   .late = operation_late,
+                                                   .stop = call_stop,
+                                                   .given = call_asked_given};
 static const struct operation_class read_class =
     CALL_CLASS(OP_READ, "read", PERIGEE_EVENT_DONE);
 static const struct operation_class write_class =
@@ -743,7 +869,7 @@ static int call_commit(struct perigee_session *session,
   if (UNLIKELY(message->trace != NULL))
     trace_keep(op, message);
   call_keep(op, message, true);
-  op->message.flags = 0;
+  op->message.flags &= PERIGEE_ASKS;
   op->message.slice.region = NULL;
   session->counters.calls++;
   status = loan->stage ? call_submit_stage(op, loan, length)

@@ -1,15 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * outcome.c - what the reply to an own operation brings, from its record to
- * memory: its head is copied or pulled, and scanned if it is typed; its slice
- * goes to the place that was named for it, or to a pooled block; the text of a
- * failure goes to neither. call.c has the states of the operation, and its end.
+ * memory: its head is copied or pulled, and scanned if it is typed; its slice,
+ * or its raw bytes, go to the place that was named for them, or to a pooled
+ * block; the text of a failure goes to neither. call.c has the states of the
+ * operation, and its end.
+ *
+ * If the program wants to be asked for the place (PERIGEE_ASKS), what is to land
+ * is offered to it once the head has come. Until then a short slice waits in a
+ * pooled block, as the ring is read on; any other one waits with the peer, by the
+ * source that its record has.
  */
 #include "outcome.h"
 
 #include <string.h>
 
 #include "core/lanes.h"
+#include "core/lock.h"
 #include "core/pool.h"
 #include "operation/loan.h"
 
@@ -53,6 +60,8 @@ static bool outcome_head_stays(const struct operation *op,
 static bool outcome_may_wait(const struct operation *op,
                              const struct record *r) {
   bool waits = r->flags & RECORD_SLICE;
+  if (!op->has_parts)
+    return waits;
   for (int i = OUT_HEAD; i <= OUT_SLICE; i++)
     waits |= op->parts[i] && !op->parts[i]->payload.memory->direct;
   return waits;
@@ -88,6 +97,30 @@ static int outcome_read_failure(struct operation *op) {
   op->slice = op->length - text - 1;
   op->length = text;
   return 1;
+}
+
+/* Keeps what is to land until the program has named its place. In a reply,
+ * `method` and `remaining` are those of outcome_bring(). */
+static int outcome_offer(struct operation *op, const struct record *r,
+                         int place) {
+  bool head = place == IN_HEAD;
+  bool bulk = r->flags & (head ? RECORD_HEAD_BULK : RECORD_SLICE_BULK);
+  op->landed = true;
+  op->by_reference |= bulk;
+  op->replier = r->method;
+  op->replier_generation = r->remaining;
+  op->offered =
+      (struct record_rest){.length = head ? r->head_length : r->slice_length,
+                           .bulk = bulk,
+                           .present = !head};
+  if (bulk) {
+    op->offered.source = head ? r->head_source : r->slice_source;
+    return OUTCOME_OFFERED;
+  }
+  int status =
+      incoming_bytes(op, place, head ? r->head : r->slice, op->offered.length,
+                     NULL, head ? &op->block : &op->slice_block);
+  return status < 0 ? status : OUTCOME_OFFERED;
 }
 
 /* The text of a failure never goes into memory that was named for a reply. */
@@ -135,6 +168,10 @@ int outcome_head(struct operation *op, const struct record *r) {
       return outcome_typed_inline(op, r);
   } else if (op->message.into.region && op->kind == OP_CALL) {
     return outcome_raw_into(op, r);
+  } else if (UNLIKELY(op->message.flags & PERIGEE_ASKS)) {
+    op->length = 0;
+    op->slice = r->head_length;
+    return outcome_offer(op, r, IN_HEAD);
   } else if (!bulk) {
     op->pointer = r->head;
     /* A head is copied if the ring is read on before the event is given. */
@@ -156,7 +193,9 @@ int outcome_slice(struct operation *op, const struct record *r) {
   op->flags |= PERIGEE_SLICE;
   op->slice = r->slice_length;
   if (!op->message.into.region)
-    return outcome_bring(op, r, IN_SLICE, NULL, &op->slice_block);
+    return op->message.flags & PERIGEE_ASKS
+               ? outcome_offer(op, r, IN_SLICE)
+               : outcome_bring(op, r, IN_SLICE, NULL, &op->slice_block);
   struct payload into;
   int status = message_payload(op, &op->message.into, true, &into);
   return status < 0 ? status : outcome_bring(op, r, IN_SLICE, &into, NULL);
@@ -185,6 +224,49 @@ bool outcome_fits(const struct operation *op, const struct record *r) {
   return r->head_length == 0 && slice && r->slice_length == outcome_room(op);
 }
 
+/* ---- What the program names a place for ------------------------------------ */
+
+/* Begins to bring what was offered. A block that held it is not needed once the
+ * bytes are on their way elsewhere. */
+static int outcome_bring_offered(struct operation *op,
+                                 const struct payload *into, uint8_t **block) {
+  const struct record_rest *o = &op->offered;
+  int place = o->present ? IN_SLICE : IN_HEAD;
+  bool held = !o->bulk && into;
+  if (!o->bulk && !into)
+    return 1; /* the block has it already */
+  int status =
+      held ? incoming_bytes(op, place, *block, o->length, into, NULL)
+           : incoming_bulk(op, place, &o->source, o->length, op->replier,
+                           op->replier_generation, into, block);
+  if (*block && (held ? status >= 0 : status < 0)) {
+    pool_give(op->engine, *block);
+    *block = NULL;
+  }
+  return status;
+}
+
+int outcome_land(struct operation *op, const struct payload *into) {
+  const struct record_rest *o = &op->offered;
+  if (into && into->total < o->length)
+    return fail(op->engine, PERIGEE_TOO_LARGE,
+                "%llu bytes of a reply do not fit into a landing of %llu",
+                (unsigned long long)o->length, (unsigned long long)into->total);
+  int status = outcome_bring_offered(
+      op, into, o->present ? &op->slice_block : &op->block);
+  if (status < 0)
+    return status;
+  op->landed = false;
+  op->value = 0;
+  op->flags &= (uint8_t)~OPERATION_ASKS;
+  if (!o->present && !into) {
+    op->pointer = op->block;
+    op->length = o->length;
+    op->slice = 0;
+  }
+  return PERIGEE_OK;
+}
+
 /* ---- What is brought step by step --------------------------------------- */
 
 /* Was the payload still offered when its last bytes were taken? */
@@ -211,5 +293,5 @@ int outcome_step(struct operation *op) {
       (status >= 0 &&
        !(outcome_is_offered(op, IN_HEAD) && outcome_is_offered(op, IN_SLICE))))
     return PERIGEE_PEER_LOST;
-  return status;
+  return status == 1 && op->landed ? OUTCOME_OFFERED : status;
 }
