@@ -176,6 +176,8 @@ static void land_in_place(struct talk *t, bool raw, uint64_t length) {
   if (length > 0)
     assert_int_equal(land(t, all_of(t->to, length - 1)), PERIGEE_TOO_LARGE);
   assert_int_equal(land(t, all_of(t->to, length + 16)), 0);
+  if (strcmp(state_of(t->p.engine[0], t->call), "fetching") == 0)
+    assert_int_equal(t->to->users, 1);
   talk_expect_landed(t);
   same(t->to, length, "\xaa\xaa\xaa\xaa", 4);
 }
