@@ -543,6 +543,7 @@ static int decode_find_place(struct perigee_decoder *d) {
 
 static bool decode_has_head(const struct perigee_event *e) {
   return e->kind == PERIGEE_EVENT_REQUEST || e->kind == PERIGEE_EVENT_LANDING ||
+         e->kind == PERIGEE_EVENT_REPLY_LANDING ||
          e->kind == PERIGEE_EVENT_REPLY;
 }
 

@@ -9,7 +9,12 @@
  *   queued     stop      ended      timeout, cancel, session lost
  *   sent       reply     ended      all of it was in the record
  *   sent       bulk      fetching   some of it has to be pulled
+ *   sent       ask       asked      REPLY_LANDING is given, or a pooled block
+ *                                   is taken at once
  *   sent       stop      ended
+ *   asked      land      fetching   a place was named
+ *   asked      stop      ended
+ *   fetching   ask       asked      the head is complete, as above
  *   fetching   fetched   ended
  *   fetching   stop      ended
  *   ended      given     free       its event was polled, and a poll followed
@@ -21,7 +26,10 @@
  * in the session's backlog if there is no room in the ring. A request that the
  * program fills in place (loan.h) is a stage, if it is short, of which commit
  * copies into the ring; a long one is a block that the peer reads. The reply is
- * brought to where the caller wants it.
+ * brought to where the caller wants it. A caller that asked for it (PERIGEE_ASKS)
+ * says so only now, and may take its time, as timeouts, cancels and the session's
+ * end reach the operation as ever. Its head lies in a block of the operation, and
+ * the peer keeps a long slice, until then.
  *
  * An operation that ends while asynchronous copies of its memory are in
  * progress has quiet_wait set, and its event comes when the copies are done.
@@ -30,20 +38,21 @@
 
 #include "base/stamp.h"
 #include "base/typed.h"
-#include "calls.h"
 #include "core/lanes.h"
 #include "core/lock.h"
 #include "core/pool.h"
-#include "operation/operations.h"
 #include "operation/loan.h"
+#include "outcome.h"
 
-enum call_state { FREE, QUEUED, SENT, FETCHING, ENDED, ORPHANED };
+enum call_state { FREE, QUEUED, SENT, ASKED, FETCHING, ENDED, ORPHANED };
 enum call_event {
   SUBMIT,
   PUBLISH,
   STOP,
   REPLY,
   BULK,
+  ASK,
+  LAND,
   FETCHED,
   GIVEN,
   LEND,
@@ -53,15 +62,20 @@ enum call_event {
 const struct machine call_machine = {
     .name = "call",
     .taken = MACHINE_STEPS,
-    .states = {"free", "queued", "sent", "fetching", "ended", "orphaned"},
-    .events = {"submit", "publish", "stop", "reply", "bulk", "fetched", "given",
-               "lend", "let_go"},
+    .states = {"free", "queued", "sent", "asked", "fetching", "ended",
+               "orphaned"},
+    .events = {"submit", "publish", "stop", "reply", "bulk", "ask", "land",
+               "fetched", "given", "lend", "let_go"},
     .next = {
         [FREE] = {[SUBMIT] = TO(QUEUED)},
         [QUEUED] = {[PUBLISH] = TO(SENT), [STOP] = TO(ENDED)},
-        [SENT] =
-            {[REPLY] = TO(ENDED), [BULK] = TO(FETCHING), [STOP] = TO(ENDED)},
-        [FETCHING] = {[FETCHED] = TO(ENDED), [STOP] = TO(ENDED)},
+        [SENT] = {[REPLY] = TO(ENDED),
+                  [BULK] = TO(FETCHING),
+                  [ASK] = TO(ASKED),
+                  [STOP] = TO(ENDED)},
+        [ASKED] = {[LAND] = TO(FETCHING), [STOP] = TO(ENDED)},
+        [FETCHING] =
+            {[ASK] = TO(ASKED), [FETCHED] = TO(ENDED), [STOP] = TO(ENDED)},
         [ENDED] = {[GIVEN] = TO(FREE), [LEND] = TO(ORPHANED)},
         [ORPHANED] = {[LET_GO] = TO(FREE)},
     }};
@@ -131,13 +145,6 @@ static bool call_mark_lingers(const struct operation *op, int status) {
   return status == PERIGEE_OK && (op->in_place || alone);
 }
 
-/* Returns the time at which it times out; negative: never. */
-static int64_t call_due(const struct operation *op) {
-  if (op->timeout < 0)
-    return -1;
-  return op->fresh.next ? op->engine->now + op->timeout : op->timer.due;
-}
-
 /* Tells what can be done for a reply that has come and has no place here. */
 static void call_say_no_place(struct operation *op, int status) {
   static const char full[] =
@@ -162,7 +169,7 @@ static void call_end(struct operation *op, int status) {
     call_say_no_place(op, status);
     op->status = status;
     if (op->kind == OP_CALL)
-      op->value = (uint64_t)call_due(op);
+      op->value = (uint64_t)outcome_due(op);
   }
   operation_unqueue(op);
   list_remove(&op->fresh);
@@ -319,154 +326,111 @@ static bool call_publish_waiting(struct operation *op) {
   return true;
 }
 
-/* ---- The reply ---------------------------------------------------------- */
+/* ---- Landings of replies ------------------------------------------------- */
 
-/* Brings one part of a reply to its place: 1, 0 (in progress) or a status. */
-static int outcome_bring(struct operation *op, const struct record *r,
-                         int place, const struct payload *into,
-                         uint8_t **block) {
-  bool head = place == IN_HEAD;
-  uint64_t length = head ? r->head_length : r->slice_length;
-  bool bulk = r->flags & (head ? RECORD_HEAD_BULK : RECORD_SLICE_BULK);
-  op->by_reference |= bulk;
-  if (!bulk)
-    return incoming_bytes(op, place, head ? r->head : r->slice, length, into,
-                          block);
-  /* In a reply, `method` and `remaining` carry the replier's own operation
-   * number and generation, whose mark tells whether the payload is still
-   * offered. */
-  return incoming_bulk(op, place, head ? &r->head_source : &r->slice_source,
-                       length, r->method, r->remaining, into, block);
-}
+static const struct operation_class asked_class;
+static void call_fetch(struct operation *op);
+static void call_land_pooled(struct operation *op);
 
-/* Must the head stay for longer than the next poll? A long one is scanned in
- * portions, and the program may decode it in portions. */
-static bool outcome_head_stays(const struct operation *op,
-                               const struct record *r) {
-  return r->flags & RECORD_TYPED &&
-         (r->head_length > SCANNED_AT_ONCE || op->flags & PERIGEE_HELD);
-}
-
-/* May the event come in a later poll than the record? Then the head must not
- * stay in the ring or the scratch: a slice may take several polls, and so may
- * memory of the request that is still being read asynchronously. */
-static bool outcome_may_wait(const struct operation *op,
-                             const struct record *r) {
-  bool waits = r->flags & RECORD_SLICE;
-  for (int i = OUT_HEAD; i <= OUT_SLICE; i++)
-    waits |= op->parts[i] && !op->parts[i]->payload.memory->direct;
-  return waits;
-}
-
-static int outcome_copy_head(struct operation *op, const struct record *r) {
-  op->pointer = outcome_may_wait(op, r) || outcome_head_stays(op, r)
-                    ? NULL
-                    : scratch_copy(op, r->head, r->head_length);
-  if (!op->pointer) {
-    op->pointer = op->block = pool_take(op->session, r->head_length);
-    if (!op->block)
-      return PERIGEE_NO_MEMORY;
-    memcpy(op->block, r->head, r->head_length);
+/* The head of the reply is there, and the rest has a length: the program says
+ * where it goes, unless it waits for the reply alone. */
+static void call_ask(struct operation *op) {
+  call_advance(op, ASK);
+  if (op->message.flags & PERIGEE_ASKS) {
+    op->class = &asked_class;
+    op->flags |= OPERATION_ASKS;
+    op->value = (uint64_t)outcome_due(op);
+    operation_ask(op, PERIGEE_EVENT_REPLY_LANDING);
+  } else {
+    call_land_pooled(op);
   }
-  return 1;
 }
 
-static int outcome_typed_inline(struct operation *op, const struct record *r) {
-  int status = outcome_copy_head(op, r);
-  return status < 0 ? status : incoming_scan(op);
+/* The program was told where it is asked, and has polled since. That ends
+ * nothing. */
+static void call_asked_given(struct operation *op) {
+  if (op->state != ASKED)
+    call_given(op);
 }
 
-/* Finds the text in a failure's head, which is complete. */
-static int outcome_read_failure(struct operation *op) {
-  uint64_t text;
-  if (!(op->flags & PERIGEE_TYPED))
-    return 1;
-  int status = failure_split(op->pointer, op->length, &text);
-  if (status < 0)
-    return status;
-  op->flags = 0;
-  op->slice = op->length - text - 1;
-  op->length = text;
-  return 1;
-}
-
-/* The text of a failure never goes into memory that was named for a reply. */
-static int outcome_failure(struct operation *op, const struct record *r) {
-  op->length = r->head_length;
-  op->value = (uint64_t)call_due(op);
-  if (r->head_length > FAILURE_MOST)
-    return PERIGEE_TOO_LARGE;
-  if (r->head_length == 0)
-    return 1;
-  op->flags |= r->flags & RECORD_TYPED ? PERIGEE_TYPED : 0;
-  bool bulk = r->flags & RECORD_HEAD_BULK;
-  int status = bulk ? outcome_bring(op, r, IN_HEAD, NULL, &op->block)
-                    : outcome_copy_head(op, r);
-  if (bulk)
-    op->pointer = op->block;
-  return status == 1 ? outcome_read_failure(op) : status;
-}
-
-/* Brings raw bytes. Short ones go to one piece of memory mostly. */
-static int outcome_raw_into(struct operation *op, const struct record *r) {
-  const struct perigee_slice *s = &op->message.into;
-  struct payload into;
-  op->slice = r->head_length;
-  if (r->head && r->head_length <= s->length && region_has(s->region, s)) {
-    memcpy(s->region->pointer + s->offset, r->head, r->head_length);
-    return 1;
-  }
-  int status = message_payload(op, s, true, &into);
-  return status < 0 ? status : outcome_bring(op, r, IN_HEAD, &into, NULL);
-}
-
-static int outcome_head(struct operation *op, const struct record *r) {
-  if (r->status != PERIGEE_OK)
-    return outcome_failure(op, r);
-  bool bulk = r->flags & RECORD_HEAD_BULK;
-  op->length = r->head_length;
-  if (r->flags & RECORD_TYPED) {
-    op->flags |= PERIGEE_TYPED;
-    if (r->head_length > op->engine->options.typed)
-      return PERIGEE_TOO_LARGE;
-    if (r->head_length > op->engine->options.hold)
-      op->flags |= PERIGEE_HELD;
-    if (!bulk)
-      return outcome_typed_inline(op, r);
-  } else if (op->message.into.region && op->kind == OP_CALL) {
-    return outcome_raw_into(op, r);
-  } else if (!bulk) {
-    op->pointer = r->head;
-    /* A head is copied if the ring is read on before the event is given. */
-    bool stays = !engine_copies(op->engine) || op->engine->joined == op;
-    bool there = stays && !outcome_may_wait(op, r);
-    return there || r->head_length == 0 ? 1 : outcome_copy_head(op, r);
-  } else if ((op->pointer = room_view(op, &r->head_source))) {
-    op->by_reference = op->in_place = true;
-    return 1;
-  }
-  int status = outcome_bring(op, r, IN_HEAD, NULL, &op->block);
-  op->pointer = op->block;
+/* Makes the payload of a landing. A list's uses its regions. */
+static int call_place(struct operation *op, const struct perigee_slice *slice,
+                      struct spread **spread, struct payload *into) {
+  if (!slice_is_list(slice))
+    return slice_payload(op->engine, slice, into);
+  int status = spread_make(op->engine, slice, true, spread);
+  if (status == PERIGEE_OK)
+    *into = (*spread)->payload;
   return status;
 }
 
-static int outcome_slice(struct operation *op, const struct record *r) {
-  if (!(r->flags & RECORD_SLICE))
-    return 1;
-  op->flags |= PERIGEE_SLICE;
-  op->slice = r->slice_length;
-  if (!op->message.into.region)
-    return outcome_bring(op, r, IN_SLICE, NULL, &op->slice_block);
+/* The memory is in use only if the landing is accepted: the program may try
+ * again, and names another one then. */
+static int call_land(struct operation *op, const struct perigee_slice *slice) {
+  struct spread *spread = NULL;
   struct payload into;
-  int status = message_payload(op, &op->message.into, true, &into);
-  return status < 0 ? status : outcome_bring(op, r, IN_SLICE, &into, NULL);
+  bool named = slice && slice->region;
+  int status = named ? call_place(op, slice, &spread, &into) : PERIGEE_OK;
+  if (status == PERIGEE_OK)
+    status = outcome_land(op, named ? &into : NULL);
+  if (status < 0 && spread)
+    spread_free(spread);
+  if (status < 0)
+    return status;
+  if (spread)
+    spread_give(op, spread);
+  else if (named)
+    operation_ref(op, slice->region);
+  operation_unqueue(op);
+  call_advance(op, LAND);
+  operation_move(op);
+  budget_forget_own(&op->engine->budget);
+  call_fetch(op);
+  return PERIGEE_OK;
 }
 
-static void outcome_finish(struct operation *op) {
+static void call_land_pooled(struct operation *op) {
+  int status = call_land(op, NULL);
+  if (status < 0)
+    call_stop(op, status);
+}
+
+bool call_join(struct operation *op) {
+  if (op->event == PERIGEE_EVENT_NONE && !call_pending(op))
+    return false;
+  if (UNLIKELY(op->message.flags & PERIGEE_ASKS)) {
+    op->message.flags &= (uint16_t)~PERIGEE_ASKS;
+    if (op->state == ASKED)
+      call_land_pooled(op);
+  }
+  return true;
+}
+
+int perigee_land_reply(struct perigee_engine *engine, int operation,
+                       const struct perigee_slice *slice) {
+  ENTER(engine);
+  struct operation *op = operation_find(engine, operation);
+  if (!engine_alive(engine))
+    return PERIGEE_FORKED;
+  if (!op || op->kind != OP_CALL)
+    return fail(engine, PERIGEE_INVALID, "operation %d is no call of this side",
+                operation);
+  if (op->state == ENDED && op->status < 0)
+    return fail(engine, op->status, "call %d has ended (%s)", operation,
+                perigee_status_text(op->status));
+  if (op->state != ASKED)
+    return fail(engine, PERIGEE_INVALID, "call %d waits for no landing",
+                operation);
+  return call_land(op, slice);
+}
+
+/* ---- The reply ---------------------------------------------------------- */
+
+static void call_finish(struct operation *op) {
   if (op->slice_block)
     op->flags |= PERIGEE_POOLED;
   if (op->flags & PERIGEE_HELD)
-    op->value = (uint64_t)call_due(op);
+    op->value = (uint64_t)outcome_due(op);
   if (op->kind == OP_CALL)
     op->session->counters.bytes_received += op->length + op->slice;
   call_end(op, PERIGEE_OK);
@@ -474,7 +438,7 @@ static void outcome_finish(struct operation *op) {
 
 /* A reply to a call that has already ended for its caller: the loan that the
  * request was is free again. */
-static void outcome_late(struct operation *op) {
+static void call_late(struct operation *op) {
   op->replied = true;
   if (op->state != ORPHANED)
     return;
@@ -483,36 +447,13 @@ static void outcome_late(struct operation *op) {
   operation_free(op);
 }
 
-/* Returns the bytes of the place that a read has. */
-static uint64_t outcome_room(const struct operation *op) {
-  const struct perigee_slice *into = &op->message.into;
-  return slice_is_list(into) ? spread_of(op, true)->payload.total
-                             : into->length * into->count;
-}
-
-/* Checks that a reply has only parts that its operation can take. Messages and
- * one-sided access are answered with a status and the bytes read; nobody would
- * free anything else. A failure or raw bytes come without a slice. A caller
- * that gave a capacity relies on it. */
-static bool outcome_fits(const struct operation *op, const struct record *r) {
-  bool slice = r->flags & RECORD_SLICE;
-  if (op->kind == OP_CALL && r->status != PERIGEE_OK)
-    return !slice;
-  if (op->kind == OP_CALL)
-    return (!slice || r->flags & RECORD_TYPED) &&
-           (!op->message.capacity || r->head_length <= op->message.capacity);
-  if (op->kind != OP_READ || r->status != PERIGEE_OK)
-    return r->head_length == 0 && !slice;
-  return r->head_length == 0 && slice && r->slice_length == outcome_room(op);
-}
-
 void call_reply(struct perigee_session *session, const struct record *r) {
   struct operation *op = operation_find(session->engine, r->operation);
   if (!op || op->session != session || op->generation != r->generation ||
       op->kind > OP_SEND)
     return;
   if (op->state != SENT) {
-    outcome_late(op);
+    call_late(op);
     return;
   }
   op->replied = true;
@@ -525,45 +466,29 @@ void call_reply(struct perigee_session *session, const struct record *r) {
     if (slice < 0)
       call_end(op, slice);
     else
-      outcome_finish(op);
-    return;
+      call_finish(op);
+  } else if (op->landed && head > 0) {
+    call_ask(op);
+  } else {
+    call_advance(op, BULK);
+    operation_move(op);
   }
-  call_advance(op, BULK);
-  operation_move(op);
 }
 
-/* Was the payload still offered when its last bytes were taken? */
-static bool outcome_is_offered(struct operation *op, int place) {
-  struct part *part = op->parts[place];
-  struct lane *lane = op->session->lane;
-  return !part || !part->fetching ||
-         (lane_payloads(lane)->live(lane, part->fetch.operation,
-                                    part->fetch.generation) &&
-          part_live(op, place));
-}
-
-static void outcome_fetch(struct operation *op) {
-  int head = part_step(op, IN_HEAD);
-  if (head == 1 && !outcome_is_offered(op, IN_HEAD))
-    head = PERIGEE_PEER_LOST; /* what was pulled must not be used */
-  if (head == 1 && op->flags & PERIGEE_TYPED)
-    head =
-        op->status != PERIGEE_OK ? outcome_read_failure(op) : incoming_scan(op);
-  int slice = head == 1 ? part_step(op, IN_SLICE) : head;
-  int status = head < 0 ? head : slice;
-  /* A device may also have found that it is not offered any more. */
-  if (status == PERIGEE_CANCELLED ||
-      (status >= 0 &&
-       !(outcome_is_offered(op, IN_HEAD) && outcome_is_offered(op, IN_SLICE))))
-    status = PERIGEE_PEER_LOST;
+static void call_fetch(struct operation *op) {
+  int status = outcome_step(op);
   if (status == 0)
     return;
   if (status < 0) {
     call_stop(op, status);
     return;
   }
+  if (status == OUTCOME_OFFERED) {
+    call_ask(op);
+    return;
+  }
   call_advance(op, FETCHED);
-  outcome_finish(op);
+  call_finish(op);
 }
 
 static void call_step(struct operation *op) {
@@ -575,7 +500,7 @@ static void call_step(struct operation *op) {
     list_remove(&op->queue);
     call_tell(op);
   } else if (op->state == FETCHING) {
-    outcome_fetch(op);
+    call_fetch(op);
   } else {
     int status = part_step(op, OUT_HEAD);
     if (status >= 0)
@@ -596,6 +521,13 @@ static void call_step(struct operation *op) {
 
 static const struct operation_class call_class =
     CALL_CLASS(OP_CALL, "call", PERIGEE_EVENT_REPLY);
+static const struct operation_class asked_class = {.name = "call",
+                                                   .kind = OP_CALL,
+                                                   .event = PERIGEE_EVENT_REPLY,
+                                                   .step = call_step,
+                                                   .late = operation_late,
+                                                   .stop = call_stop,
+                                                   .given = call_asked_given};
 static const struct operation_class read_class =
     CALL_CLASS(OP_READ, "read", PERIGEE_EVENT_DONE);
 static const struct operation_class write_class =
@@ -937,7 +869,7 @@ static int call_commit(struct perigee_session *session,
   if (UNLIKELY(message->trace != NULL))
     trace_keep(op, message);
   call_keep(op, message, true);
-  op->message.flags = 0;
+  op->message.flags &= PERIGEE_ASKS;
   op->message.slice.region = NULL;
   session->counters.calls++;
   status = loan->stage ? call_submit_stage(op, loan, length)

@@ -31,6 +31,8 @@
 extern const struct machine call_machine;
 void call_reply(struct perigee_session *, const struct record *);
 void call_stop(struct operation *op, int status);
+/* Does its event come yet? It asks for no landing from then on. */
+bool call_join(struct operation *op);
 /* Is the call not answered yet? Is it not among the first so many requests that
  * were sent? */
 bool call_pending(const struct operation *op);

@@ -419,7 +419,7 @@ static void serve_request(struct operation *op) {
     served_let_on(op);
   op->session->counters.served++;
   op->session->counters.bytes_received += op->length + op->slice;
-  operation_event(op, PERIGEE_EVENT_REQUEST);
+  operation_ask(op, PERIGEE_EVENT_REQUEST);
 }
 
 /* Returns true if the part has arrived and the call is still live. For a call
@@ -540,7 +540,7 @@ static void serve_headed(struct operation *op, int status) {
     op->landed = true;
     served_hold_back(op);
     served_advance(op, ASK);
-    operation_event(op, PERIGEE_EVENT_LANDING);
+    operation_ask(op, PERIGEE_EVENT_LANDING);
   } else {
     served_advance(op, SERVE);
     serve_request(op);

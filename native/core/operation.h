@@ -42,6 +42,13 @@ static inline void part_begin(struct part *part,
   part->payload.copies = &part->copies;
 }
 
+/* A slice, or a raw head, whose landing is not known yet. */
+struct record_rest {
+  struct source source; /* if bulk */
+  uint64_t length;
+  bool bulk, present;
+};
+
 /* A block of the lane that was taken ahead, to be lent. */
 struct room {
   uint8_t *pointer;
@@ -61,6 +68,10 @@ enum operation_kind {
   OP_LOOKUP,
   OP_CONNECT /* lookup.c, dial.c */
 };
+
+/* A bit of an operation's flags that no event has: its event asks for a landing of
+ * its reply (REPLY_LANDING). */
+enum { OPERATION_ASKS = 128 };
 
 struct operation;
 
@@ -134,7 +145,8 @@ struct operation {
   bool by_reference; /* its reply refers to memory of the peer, which waits for
                         our mark to go */
   bool in_place;     /* its reply is read in place until its event has ended */
-  bool landed;       /* the program was asked for a landing */
+  bool landed;       /* the program was asked for a landing; of an own call: is
+                        to be asked, and has not named it */
   bool unseen;       /* the program has not got it as a request */
   bool head_lent;    /* its head is in a block of our own arena */
   bool counted;      /* it counts as one of its peer's operations (shares.h) */
@@ -163,18 +175,18 @@ struct operation {
       struct operation *parent; /* of a READ or WRITE of a batch */
       uint64_t ordinal; /* of a call that was sent: which of the session's */
       struct access access;
-      struct perigee_trace trace; /* if its message named one */
+      struct perigee_trace trace;  /* if its message named one */
+      struct record_rest offered;  /* if landed: what is to land, a slice if one
+                                     is present, else the head */
+      uint32_t replier_generation; /* if landed: of the peer's operation */
+      uint16_t replier;
     };
     struct { /* served */
       uint16_t peer_operation, method;
       uint32_t peer_generation;
       uint64_t capacity;
-      int64_t deadline; /* negative: none */
-      struct record_rest {
-        struct source source;
-        uint64_t length;
-        bool bulk, present;
-      } rest;                        /* the slice, until it is brought */
+      int64_t deadline;              /* negative: none */
+      struct record_rest rest;       /* the slice, until it is brought */
       struct room room;              /* if roomy: the block for the reply */
       struct perigee_region *region; /* of a READ or WRITE */
       struct perigee_message reply;  /* while it waits for room */

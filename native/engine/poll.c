@@ -331,7 +331,7 @@ static void event_tell_why(const struct operation *op,
   e->length = strlen(why);
 }
 
-/* Tells how much of a call's timeout is left. */
+/* Tells how much of a call's timeout is left, by op->value. */
 static void event_tell_left(const struct operation *op,
                             struct perigee_event *e) {
   int64_t due = (int64_t)op->value, now = op->engine->now;
@@ -340,8 +340,13 @@ static void event_tell_left(const struct operation *op,
 }
 
 /* Gives the program what it owns from now on: a slice, the head of a long
- * reply. */
+ * reply. While it is asked where a reply lands, it owns nothing yet. */
 static void event_hand_over(struct operation *op, struct perigee_event *e) {
+  if (op->event == PERIGEE_EVENT_REPLY_LANDING) {
+    e->flags &= (uint8_t)~OPERATION_ASKS;
+    event_tell_left(op, e);
+    return;
+  }
   if (op->kind == OP_CALL && op->flags & PERIGEE_HELD) {
     event_tell_left(op, e);
     op->block = NULL;
@@ -368,7 +373,7 @@ event_give(struct perigee_engine *engine, struct operation *op) {
                               .slice = op->slice,
                               .capacity = op->value,
                               .code = op->code};
-  if (op->flags & (PERIGEE_POOLED | PERIGEE_HELD))
+  if (op->flags & (PERIGEE_POOLED | PERIGEE_HELD | OPERATION_ASKS))
     event_hand_over(op, e);
   op->event = PERIGEE_EVENT_NONE;
   if (!asks) {

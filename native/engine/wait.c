@@ -399,7 +399,8 @@ static bool event_is_end(const struct perigee_event *e) {
 }
 
 static bool event_asks(const struct perigee_event *e) {
-  return e->kind == PERIGEE_EVENT_REQUEST || e->kind == PERIGEE_EVENT_LANDING;
+  return e->kind == PERIGEE_EVENT_REQUEST || e->kind == PERIGEE_EVENT_LANDING ||
+         e->kind == PERIGEE_EVENT_REPLY_LANDING;
 }
 
 /* Returns the operation of the pending event, or NULL. */
@@ -470,13 +471,22 @@ int engine_keep_found(struct perigee_engine *engine) {
  * peer to let go of its loan. */
 static struct operation *join_find(struct perigee_engine *engine,
                                    int operation) {
+  enum { NOT_JOINED = 1 << OP_SERVED | 1 << OP_READ | 1 << OP_WRITE };
   struct operation *op = operation_find(engine, operation);
-  if (!op || op->kind == OP_SERVED || op->kind == OP_READ ||
-      op->kind == OP_WRITE)
+  if (!op || NOT_JOINED >> op->kind & 1)
     return NULL;
-  bool over = op->kind == OP_CALL && op->event == PERIGEE_EVENT_NONE &&
-              !call_pending(op);
-  return over ? NULL : op;
+  return op->kind != OP_CALL || call_join(op) ? op : NULL;
+}
+
+/* Keeps the event that a wait has found. A call that is joined asks for no landing
+ * any more, as it may have ended before that event could be polled. */
+static __attribute__((noinline, cold)) int
+join_keep(struct perigee_engine *engine, int operation) {
+  const struct perigee_event *e = &engine->pending_event;
+  if (e->kind != PERIGEE_EVENT_REPLY_LANDING || e->operation != operation)
+    return pending_keep(engine);
+  engine->event_pending = engine->event_awaited = false;
+  return PERIGEE_OK;
 }
 
 /* With a thread the bytes of every reply are copied. */
@@ -571,7 +581,7 @@ static inline int join_owned(struct perigee_engine *engine, int operation,
       wait_take_pending(engine, event);
       return join_result(engine, event);
     }
-    if ((status = pending_keep(engine)) < 0)
+    if ((status = join_keep(engine, operation)) < 0)
       return status;
   }
   engine_end_given(engine);

@@ -111,13 +111,16 @@ static void operation_untime(struct operation *op) {
   timers_remove(&op->engine->timers, &op->timer);
 }
 
-void operation_event(struct operation *op, int kind) {
+void operation_ask(struct operation *op, int kind) {
   operation_unqueue(op);
   op->event = (uint8_t)kind;
   list_append(&op->engine->ready, &op->queue);
   op->engine->ready_count++;
-  if (kind != PERIGEE_EVENT_REQUEST && kind != PERIGEE_EVENT_LANDING)
-    operation_untime(op);
+}
+
+void operation_event(struct operation *op, int kind) {
+  operation_ask(op, kind);
+  operation_untime(op);
 }
 
 void operation_move(struct operation *op) {

@@ -18,8 +18,10 @@ struct operation *operation_take(struct perigee_session *,
                                  const struct operation_class *);
 /* Starts the operation's timeout. */
 void operation_time(struct operation *op, int64_t timeout);
-/* Queues its event, to be given when a poll has room. */
+/* Queues its event, to be given when a poll has room. event: it has ended. ask: it
+ * goes on, and so does its timeout. */
 void operation_event(struct operation *op, int kind);
+void operation_ask(struct operation *op, int kind);
 void operation_move(struct operation *op); /* each poll steps it */
 /* Removes it from any list in which it waits; an event not yet given is
  * withdrawn. */

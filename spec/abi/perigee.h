@@ -300,7 +300,11 @@ enum perigee_kind {
                                   pointer: why one of them was (the last that
                                   did not merely hang up, if any). Only after
                                   perigee_tell_refused */
-  PERIGEE_EVENT_READY = 11     /* a descriptor that is watched is ready */
+  PERIGEE_EVENT_READY = 11,    /* a descriptor that is watched is ready */
+  PERIGEE_EVENT_REPLY_LANDING = 12 /* the reply to a call with PERIGEE_ASKS has
+                                  come: perigee_land_reply says where its slice,
+                                  or its raw bytes, land; REPLY follows. It is
+                                  not given if the call ends before */
 };
 
 enum perigee_flag {
@@ -319,17 +323,24 @@ enum perigee_flag {
                                decoded in portions, and no request overtakes
                                them. REPLY: .pointer is a pooled block that is
                                now the caller's (perigee_pool_free), and
-                               .remaining is the time left of the call */
+                               .remaining is the time left of the call.
+                               REPLY_LANDING: REPLY will be so */
   PERIGEE_TRACED = 16,      /* REQUEST, LANDING: a trace context came with it:
                                perigee_served_trace */
   PERIGEE_CARRIED = 32,     /* of a call's perigee_message: its trace is that of
                                the call being served. The call gets a new span.
                                If the peer does not have the feature, the call
                                goes without a trace */
-  PERIGEE_CHECKED = 64      /* of a perigee_message that is TYPED: the program
+  PERIGEE_CHECKED = 64,     /* of a perigee_message that is TYPED: the program
                                has made sure of its form (perigee_typed_scan,
                                or LuaJIT's own encoder), which is not checked
                                again if it is short */
+  PERIGEE_ASKS = 256        /* of a call's perigee_message without `into`: when
+                               a reply with a slice, or with raw bytes, has come,
+                               the program is asked where they land
+                               (REPLY_LANDING). Other replies, and failures, are
+                               given at once. Without effect if `into` is
+                               named */
 };
 
 /* 64 bytes. Fields not named for a kind are 0. */
@@ -346,15 +357,19 @@ struct perigee_event {
                                REQUEST, LANDING: the served call, for
                                perigee_reply */
   const uint8_t *pointer;   /* REQUEST, LANDING, REPLY: the head (raw bytes or
-                               typed data). REPLY with a status: a text of what
+                               typed data). REPLY_LANDING: the typed head, which
+                               stays there until REPLY; NULL: the reply is raw
+                               bytes. REPLY with a status: a text of what
                                failed (not NUL-terminated), or NULL. DONE of a
                                lookup: the struct perigee_remote. LOST, and
                                CONNECTED and DONE with a status: a text of why,
                                or NULL */
   uint64_t length;          /* bytes at pointer; DONE of recv and transfers:
                                bytes moved */
-  uint64_t slice;           /* length of the slice part that came. REPLY into a
-                               named slice: bytes filled. REPLY with a status:
+  uint64_t slice;           /* length of the slice part that came.
+                               REPLY_LANDING: of that, or of the raw bytes.
+                               REPLY into a named slice: bytes filled. REPLY with
+                               a status:
                                nothing is in `into`, and this is the length of
                                typed data at pointer + length + 1 that came with
                                the text (perigee_failure_read) */
@@ -365,12 +380,13 @@ struct perigee_event {
     uint8_t *landed;        /* where a pooled slice part is (PERIGEE_POOLED) */
   };
   union {
-    int64_t remaining;      /* REQUEST, LANDING, REPLY that is HELD or has a
-                               status: time left; negative: no limit */
+    int64_t remaining;      /* REQUEST, LANDING, REPLY_LANDING, REPLY that is
+                               HELD or has a status: time left; negative: no
+                               limit */
     int64_t descriptor;     /* READY */
   };
-  uint64_t code;            /* REPLY, REQUEST: 64 bits of the application;
-                               READY: the token */
+  uint64_t code;            /* REPLY, REPLY_LANDING, REQUEST: 64 bits of the
+                               application; READY: the token */
 };
 
 /* Moves operations on and fills at most capacity events; returns their number.
@@ -380,9 +396,10 @@ struct perigee_event {
 PERIGEE_API int perigee_poll(struct perigee_engine *engine,
                              struct perigee_event *events, int capacity);
 /* Polls for up to spin ns (-1: as options.spin says), but only for the one
- * operation. Returns 1 and its event; or 0 when the time is over, when polling
- * does not pay now (options.spin; then use perigee_wait), or as soon as there
- * is any other event (perigee_poll gives it). */
+ * operation. Returns 1 and its event, which of a call with PERIGEE_ASKS may be
+ * REPLY_LANDING; or 0 when the time is over, when polling does not pay now
+ * (options.spin; then use perigee_wait), or as soon as there is any other event
+ * (perigee_poll gives it). */
 PERIGEE_API int perigee_await(struct perigee_engine *engine, int operation,
                               struct perigee_event *event, int64_t spin);
 /* Returns 1 as soon as perigee_poll may have an event on one of the engines; 0
@@ -416,6 +433,9 @@ PERIGEE_API int perigee_wait(struct perigee_engine *const *engines, int count,
  * two programs that call each other and only wait for the replies both time
  * out, and a message behind a call with a slice waits until the program has
  * named that call's landing.
+ *
+ * A join asks nothing. What comes for a joined call with PERIGEE_ASKS goes to a
+ * pooled block, as without that flag, also if the program was asked already.
  *
  * What earlier polls and joins gave is over with it, as with a poll: a program
  * that joins while it handles a batch of events takes one event at a time, or
@@ -938,7 +958,7 @@ struct perigee_trace {
  * structure may be kept and used again. */
 struct perigee_message {
   uint16_t method;          /* of a call */
-  uint16_t flags;           /* PERIGEE_TYPED, CHECKED, CARRIED */
+  uint16_t flags;           /* PERIGEE_TYPED, CHECKED, CARRIED, ASKS */
   int32_t status;           /* of a reply: PERIGEE_OK, or the status for the
                                caller, with a text as the head (at most 128 KiB,
                                else TOO_LARGE) and no slice */
@@ -946,7 +966,8 @@ struct perigee_message {
   uint64_t length;
   struct perigee_slice slice; /* region NULL: none */
   struct perigee_slice into;  /* of a call: where the reply's slice part (typed)
-                               or head (raw) lands; region NULL: pooled */
+                               or head (raw) lands; region NULL: pooled, or as
+                               the program says then (PERIGEE_ASKS) */
   uint64_t capacity;        /* of a call: the largest reply to an inplace
                                method; at most 2^40 */
   int64_t timeout;          /* of a call */
@@ -981,6 +1002,20 @@ PERIGEE_API int perigee_reply(struct perigee_engine *engine, int served,
  * answered. */
 PERIGEE_API int perigee_land(struct perigee_engine *engine, int served,
                              const struct perigee_slice *slice);
+/* Names where the slice, or the raw bytes, of a REPLY_LANDING go: a slice or a
+ * list; NULL, or region NULL: a pooled block. REPLY follows, as if the place had
+ * been the call's `into`. Until the place is named the bytes wait: short ones in
+ * a pooled block, others with the peer, which keeps the memory of its reply. The
+ * call's timeout goes on meanwhile. Nothing is written to the place from REPLY
+ * on.
+ *
+ * TOO_LARGE: the place is too short. RANGE, STALE, INVALID: it is none.
+ * NO_MEMORY. PEER_LOST: the lane of the bytes is lost. After each of these the
+ * call still waits, for another place or for perigee_cancel. INVALID, too: no own
+ * call of that number waits for this. A call that has ended meanwhile, of which
+ * REPLY was not polled yet: the status with which it ended. Does not block. */
+PERIGEE_API int perigee_land_reply(struct perigee_engine *engine, int operation,
+                                   const struct perigee_slice *slice);
 /* Tells that the work of a HELD request has begun: later requests of its
  * session are delivered again. Does nothing for other requests, and for one
  * that is over. */
@@ -1211,11 +1246,11 @@ struct perigee_decoder {
  * of a slice is a number like any other here. */
 PERIGEE_API int perigee_decode_begin(struct perigee_decoder *decoder,
                                      const void *data, uint64_t length);
-/* Begins to read the head of a REQUEST, LANDING or REPLY, which the engine has
- * scanned. If a slice came, walks over the data once, to find its place.
- * PROTOCOL: the head is not typed, or does not tell the place of the slice. The
- * status of a REPLY that has one (perigee_failure_read reads that). INVALID: an
- * event of another kind. */
+/* Begins to read the head of a REQUEST, LANDING, REPLY_LANDING or REPLY, which
+ * the engine has scanned. If a slice came, walks over the data once, to find its
+ * place. PROTOCOL: the head is not typed, or does not tell the place of the
+ * slice. The status of a REPLY that has one (perigee_failure_read reads that).
+ * INVALID: an event of another kind. */
 PERIGEE_API int perigee_decode_event(struct perigee_decoder *decoder,
                                      const struct perigee_event *event);
 /* Returns 1 and the next value; 0 at the end; or a status, PROTOCOL for data

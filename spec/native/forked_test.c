@@ -68,6 +68,7 @@ static void serving_refuses(struct scene *s) {
   int served = s->served >= 0 ? s->served : 0;
   FORKED(perigee_reply(e, served, &m));
   FORKED(perigee_land(e, served, &none));
+  FORKED(perigee_land_reply(e, served, &none));
   FORKED(perigee_reply_begin(e, served, 64, &loan));
   FORKED(perigee_reply_commit(e, served, 0));
   perigee_reply_abort(e, served);

@@ -134,6 +134,7 @@ struct play {
   struct perigee_engine *engine;
   struct perigee_session *session;
   uint8_t *bytes;
+  uint16_t flags; /* of the calls of echo() */
 };
 
 static void play_open_with(struct play *t, void *state, uint64_t most) {
@@ -193,6 +194,7 @@ static struct perigee_message message(enum asked method, const uint8_t *bytes,
 static void echo(struct play *t, enum asked method, uint64_t length) {
   struct perigee_message m = message(method, t->bytes, length);
   struct perigee_event e;
+  m.flags = t->flags;
   assert_int_equal(perigee_call_wait(t->session, &m, &e), 0);
   assert_int_equal(e.kind, PERIGEE_EVENT_REPLY);
   assert_int_equal(e.length, length);
@@ -228,8 +230,10 @@ static void calls_of_every_length_are_waited_for(void **state) {
   static const uint64_t lengths[] = {0, 1, 64, 5000, 8 * KIB, 9 * KIB, LONG};
   struct play t;
   play_open(&t, *state);
-  for (int i = 0; i < 7; i++)
-    echo(&t, ECHO, lengths[i]);
+  for (int i = 0; i < 14; i++) { /* also if they ask for a landing */
+    t.flags = i / 7 ? PERIGEE_ASKS : 0;
+    echo(&t, ECHO, lengths[i % 7]);
+  }
   none_waits(&t);
   play_close(&t);
 }

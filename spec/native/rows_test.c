@@ -273,6 +273,7 @@ static void every_step_is_taken(void **state) {
   int n = 0;
   all_ends(variant);
   run_out(variant, "fetching");
+  run_out(variant, "asked later");
   run_out(variant, "immediate queued");
   nobody_listens(variant);
   sessions_move(variant);

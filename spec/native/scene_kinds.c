@@ -7,7 +7,7 @@
 #include "scenes.h"
 #include "support_inside.h"
 
-enum { PULLED = 3 * MIB, STAGED = 5 * MIB };
+enum { PULLED = 3 * MIB, STAGED = 5 * MIB, LONG_HEAD = MIB };
 
 /* {7} as string.buffer writes it. */
 static const uint8_t seven[] = {7, 0, 0, 0, 0, 0, 0, 28, 64};
@@ -122,6 +122,62 @@ static void fetching_pooled(struct scene *s) {
                               .slice = all_of(s->theirs, PULLED)};
   assert_int_equal(perigee_reply(s->p.engine[1], s->served, &r), 1);
   s->served = -1;
+  by_device(s);
+  reach(s, "fetching");
+}
+
+/* Side 1 replies with a slice, and side 0 is asked where it lands. long_head: the
+ * head has to be pulled first. */
+static void asked_for(struct scene *s, uint64_t length, bool long_head) {
+  static uint8_t head[LONG_HEAD];
+  struct perigee_message m = {.flags = PERIGEE_TYPED | PERIGEE_ASKS};
+  struct perigee_message r = {.flags = PERIGEE_TYPED,
+                              .slice = all_of(s->theirs, length)};
+  request(s, &m);
+  if (long_head) { /* one string */
+    uint32_t tag = LONG_HEAD - 5 + 0x20;
+    head[0] = 0xff;
+    memcpy(head + 1, &tag, sizeof tag);
+    r.head = head;
+    r.length = LONG_HEAD;
+  }
+  assert_true(perigee_reply(s->p.engine[1], s->served, &r) >= 0);
+  s->served = -1;
+}
+
+static void asked(struct scene *s) {
+  asked_for(s, STAGED, false);
+  reach(s, "asked"); /* and the event waits */
+}
+
+static void asked_and_told(struct scene *s) {
+  asked_for(s, PULLED, false);
+  until(&s->p, 0, PERIGEE_EVENT_REPLY_LANDING);
+}
+
+static void asked_short(struct scene *s) {
+  asked_for(s, 100, false);
+  until(&s->p, 0, PERIGEE_EVENT_REPLY_LANDING);
+}
+
+static void asked_raw(struct scene *s) {
+  struct perigee_message m = {.flags = PERIGEE_ASKS};
+  struct perigee_message r = {.slice = all_of(s->theirs, PULLED)};
+  request(s, &m);
+  assert_int_equal(perigee_reply(s->p.engine[1], s->served, &r), 1);
+  s->served = -1;
+  until(&s->p, 0, PERIGEE_EVENT_REPLY_LANDING);
+}
+
+static void asked_later(struct scene *s) {
+  asked_for(s, PULLED, true);
+  reach(s, "fetching");
+}
+
+static void asked_fetching(struct scene *s) {
+  struct perigee_slice place = all_of(s->mine, ROOM);
+  asked_and_told(s);
+  assert_int_equal(perigee_land_reply(s->p.engine[0], s->operation, &place), 0);
   by_device(s);
   reach(s, "fetching");
 }
@@ -276,6 +332,12 @@ const struct scene_kind scene_kinds[] = {
     {"fetching", fetching_pulled, false},
     {"fetching, staged", fetching_staged, false},
     {"fetching, pooled", fetching_pooled, false},
+    {"asked", asked, false},
+    {"asked, told", asked_and_told, false},
+    {"asked, short", asked_short, false},
+    {"asked, raw", asked_raw, false},
+    {"asked later", asked_later, false},
+    {"asked, fetching", asked_fetching, false},
     {"lent", lent, false},
     {"lent, unread", lent_unread, false},
     {"lent, queued", lent_queued, false},

@@ -43,6 +43,8 @@ static void own_event(struct scene *s, const struct perigee_event *e) {
     return;
   if (e->kind == PERIGEE_EVENT_SENT || e->operation != s->operation)
     return;
+  if (e->kind == PERIGEE_EVENT_REPLY_LANDING)
+    return;
   s->ends++;
   s->status = e->status;
 }
@@ -56,6 +58,8 @@ void scene_answer(struct scene *s, int side, const struct perigee_event *e) {
     perigee_pool_free(s->p.engine[side], e->landed);
   if (e->kind == PERIGEE_EVENT_LANDING)
     perigee_land(s->p.engine[side], e->operation, &none);
+  else if (e->kind == PERIGEE_EVENT_REPLY_LANDING)
+    perigee_land_reply(s->p.engine[side], e->operation, &none);
   else if (e->kind == PERIGEE_EVENT_REQUEST)
     perigee_reply(s->p.engine[side], e->operation, &r);
   else if (e->kind == PERIGEE_EVENT_ABANDONED && e->operation == s->served)
@@ -67,6 +71,7 @@ static void answer_kept(struct scene *s) {
   if (s->served >= 0)
     perigee_reply(s->p.engine[1], s->served, &r);
   s->served = -1;
+  perigee_land_reply(s->p.engine[0], s->operation, NULL); /* if it asks */
 }
 
 void scene_wind_up(struct scene *s) {

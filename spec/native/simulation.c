@@ -244,6 +244,8 @@ static void happened(struct side *side, const struct perigee_event *e) {
     serve_event(side, e);
   else if (e->kind == PERIGEE_EVENT_SENT)
     serve_event(side, e);
+  else if (e->kind == PERIGEE_EVENT_REPLY_LANDING)
+    own_asked(side, e);
   else
     own_ended(side, e);
 }
@@ -306,6 +308,7 @@ static void turn(struct side *side) {
   poll_side(side);
   look_for_hangs(side);
   serve_due(side);
+  land_due(side);
   tidy(side);
   for (uint64_t n = w->winding_up ? 0 : below(w, 3); n > 0; n--)
     begin_something(side);

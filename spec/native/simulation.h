@@ -13,8 +13,9 @@
  *
  * simulation.c runs a world, simulation_ground.c holds its memory,
  * simulation_shape.c shapes it into slices and lists of slices,
- * simulation_begin.c begins operations, simulation_end.c checks how they end,
- * simulation_serve.c answers the peer, simulation_wire.c is the network between
+ * simulation_begin.c begins operations, simulation_end.c names landings of replies
+ * that ask for them, and checks how operations end, simulation_serve.c answers
+ * the peer, simulation_wire.c is the network between
  * sides that talk over TCP.
  */
 #ifndef SIMULATION_H
@@ -189,6 +190,12 @@ struct own {
   uint8_t *head;   /* must stay as it is until the end */
   uint64_t room;   /* length of the landing */
   bool landing;
+  /* Of a call: it asks for a landing; it was asked for one, and names it at that
+   * time; that was too late, as it ends in this status. */
+  enum { ASKS_NOTHING, ASKS, WAS_ASKED, HAS_LANDED } asks;
+  int64_t at;
+  uint64_t coming; /* bytes to land */
+  int ends_in;
   const char *name; /* of a lookup */
   struct spot into, from[ITEMS], to[ITEMS];
   struct shape there[ITEMS]; /* what is read of the peer's */
@@ -286,6 +293,8 @@ struct own *own_of(struct side *side, int operation);
 /* simulation_end.c */
 void own_ended(struct side *side, const struct perigee_event *event);
 void own_forget(struct side *side, struct own *own);
+void own_asked(struct side *side, const struct perigee_event *event);
+void land_due(struct side *side);
 struct link *link_of(struct side *side, uint32_t id);
 void link_free(struct side *side, struct link *link);
 

@@ -87,6 +87,14 @@ static void submitted(struct side *side, struct own *own, int operation,
 
 /* ---- Calls --------------------------------------------------------------- */
 
+static void may_ask(struct side *side, struct own *own,
+                    struct perigee_message *m) {
+  if (!happens(side->world, 0.5))
+    return;
+  own->asks = ASKS;
+  m->flags |= PERIGEE_ASKS;
+}
+
 static void call(struct side *side, struct link *l) {
   struct world *w = side->world;
   struct own *own = own_new(side, OWN_CALL, l);
@@ -120,6 +128,8 @@ static void call(struct side *side, struct link *l) {
     own->landing = true;
     own->room = spot_length(&own->into);
     m.into = spot_slice(&own->into);
+  } else {
+    may_ask(side, own, &m);
   }
   submitted(side, own, perigee_call(l->session, &m), m.timeout);
 }
@@ -140,6 +150,7 @@ static void call_by_loan(struct side *side, struct link *l) {
   struct message *known = &w->messages[new_number(side, own)];
   struct perigee_message m = {.code = own->number, .timeout = some_timeout(w)};
   known->lent = true;
+  may_ask(side, own, &m);
   known->head = below(w, capacity + 1);
   pattern_write(loan.pointer, own->number, known->head);
   submitted(side, own, perigee_call_commit(l->session, &m, known->head),

@@ -100,7 +100,8 @@ static bool fits(const struct side *side, const struct own *own, int status) {
   case PERIGEE_STALE:
     return one_sided;
   case PERIGEE_TOO_LARGE:
-    return own->landing || own->kind == OWN_SEND || own->kind == OWN_RECV;
+    return (own->landing && !own->asks) || own->kind == OWN_SEND ||
+           own->kind == OWN_RECV;
   case PERIGEE_NOT_FOUND:
     return own->name && strcmp(own->name, "fixed") != 0;
   case PERIGEE_DENIED:
@@ -110,6 +111,78 @@ static bool fits(const struct side *side, const struct own *own, int status) {
   default:
     return own->kind == OWN_CALL && m->replied && m->reply_status == status;
   }
+}
+
+/* ---- Landings of replies -------------------------------------------------- */
+
+void own_asked(struct side *side, const struct perigee_event *e) {
+  struct own *own = own_of(side, e->operation);
+  HOLDS(side, own && own->kind == OWN_CALL && own->asks == ASKS);
+  struct message *m = &side->world->messages[own->number];
+  bool typed = e->flags & PERIGEE_TYPED;
+  HOLDS(side, m->replied && m->reply_status == PERIGEE_OK);
+  HOLDS(side, typed == m->reply_typed && e->status == PERIGEE_OK);
+  HOLDS(side, typed == ((e->flags & PERIGEE_SLICE) != 0));
+  HOLDS(side, e->slice == (typed ? m->reply_slice : m->reply_head));
+  HOLDS(side, e->length == (typed ? m->reply_head : 0));
+  if (typed)
+    typed_expect(side, e->pointer, e->length, own->number + MESSAGES);
+  own->asks = WAS_ASKED;
+  own->coming = e->slice;
+  own->at = side->world->now + (int64_t)below(side->world, 30000000);
+}
+
+/* Other places are refused, and change nothing. */
+static void land_badly(struct side *side, const struct own *own) {
+  struct perigee_slice none = {{side->mine.region}, 0, 0, 1, 0};
+  struct perigee_slice list = perigee_list(&none, 1);
+  struct perigee_slice outside = {{side->mine.region}, UINT32_MAX, 8, 1, 8};
+  HOLDS(side, perigee_land_reply(side->engine, own->operation, &outside) < 0);
+  if (own->coming == 0)
+    return;
+  HOLDS(side, perigee_land_reply(side->engine, own->operation, &none) < 0);
+  HOLDS(side, perigee_land_reply(side->engine, own->operation, &list) < 0);
+}
+
+/* A call that has ended says how; REPLY is on its way. */
+static void land(struct side *side, struct own *own) {
+  struct world *w = side->world;
+  struct perigee_slice slice = {0};
+  bool named =
+      happens(w, 0.8) && spot_take(side, &side->mine, own->coming, &own->into);
+  if (named)
+    slice = spot_slice(&own->into);
+  if (happens(w, 0.1))
+    land_badly(side, own);
+  int status =
+      perigee_land_reply(side->engine, own->operation, named ? &slice : NULL);
+  tell(side, "lands the reply to %d: %d", own->operation, status);
+  slices_forget();
+  own->asks = HAS_LANDED;
+  own->ends_in = status;
+  if (named && status == PERIGEE_OK) {
+    own->landing = true;
+    own->room = spot_length(&own->into);
+  }
+  if (happens(w, 0.1))
+    HOLDS(side, perigee_land_reply(side->engine, own->operation, NULL) < 0);
+}
+
+void land_due(struct side *side) {
+  for (int i = 0; i < OWN; i++) {
+    struct own *own = &side->own[i];
+    if (own->kind == OWN_CALL && own->asks == WAS_ASKED &&
+        own->at <= side->world->now)
+      land(side, own);
+  }
+}
+
+/* Whoever wants to be asked is, if there is something to land. */
+static void asked_expect(struct side *side, const struct own *own,
+                         const struct perigee_event *e) {
+  bool lands = e->flags & PERIGEE_SLICE || !(e->flags & PERIGEE_TYPED);
+  if (own->asks)
+    HOLDS(side, own->asks == (lands ? HAS_LANDED : ASKS));
 }
 
 /* ---- Ends of each kind ---------------------------------------------------- */
@@ -140,6 +213,7 @@ static void call_ended(struct side *side, struct own *own,
     return;
   }
   HOLDS(side, m->reply_typed == ((e->flags & PERIGEE_TYPED) != 0));
+  asked_expect(side, own, e);
   if (m->reply_typed) {
     HOLDS(side, e->length == m->reply_head);
     typed_expect(side, e->pointer, e->length, pattern);
@@ -255,6 +329,7 @@ void own_ended(struct side *side, const struct perigee_event *e) {
     wrong(side, "operation %d of kind %d ends in %s: %s", e->operation,
           own->kind, perigee_status_name(e->status),
           perigee_detail(side->engine));
+  HOLDS(side, own->ends_in == PERIGEE_OK || own->ends_in == e->status);
   side->world->ended[own->kind]++;
   side->world->fine[own->kind] += e->status == PERIGEE_OK;
   if (e->status == PERIGEE_OK || answered)

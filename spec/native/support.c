@@ -57,7 +57,8 @@ void variant_options(const struct variant *v, struct perigee_options *o) {
 /* Events of these kinds hold pointers, which are valid until the next poll. */
 static bool points(const struct perigee_event *e) {
   return e->kind == PERIGEE_EVENT_REQUEST || e->kind == PERIGEE_EVENT_LANDING ||
-         e->kind == PERIGEE_EVENT_REPLY;
+         e->kind == PERIGEE_EVENT_REPLY ||
+         e->kind == PERIGEE_EVENT_REPLY_LANDING;
 }
 
 void poll_side(struct pair *p, int side) {

@@ -137,9 +137,10 @@ local function going_on(root, session, patience, deadline, sent)
     session = session, engine = root.engine, message = native.message_t(),
     class = root.class, link = root.link, version = root.version,
     reconnect = root.reconnect, timeout = root.timeout, into = root.into,
-    reader = root.reader, capacity = root.capacity, request = root.request,
-    sliced = root.into, root = root, deadline = deadline, patience = patience,
-    sent = sent, trace = root.trace,
+    landing = root.landing, placed = root.placed, reader = root.reader,
+    capacity = root.capacity, request = root.request, sliced = root.placed,
+    root = root, deadline = deadline, patience = patience, sent = sent,
+    trace = root.trace,
   }
   binding.message.timeout = check.nanoseconds(left(deadline))
   return { binding }

@@ -3,11 +3,11 @@
 -- `Session:proxy` and `Context:proxy`.
 --
 -- Results of a call: a typed method gives what its handler returned. A raw or
--- inplace method gives the reply as a Lua string; with option `into`, the
--- filled part of that slice; with option `reader`, what the reader returned. A
--- slice among the results of a typed method is the filled part of `into`, or,
--- without that option, a pooled slice, which `Slice:close` or the collector
--- frees.
+-- inplace method gives the reply as a Lua string; with option `into` or
+-- `landing`, the filled part of that slice; with option `reader`, what the
+-- reader returned. A slice among the results of a typed method is the filled
+-- part of `into` or of what `landing` gave, or, without these options, a pooled
+-- slice, which `Slice:close` or the collector frees.
 --
 -- Arguments of a call: a typed method takes Lua values: nil, booleans, numbers,
 -- strings, int64, uint64, tables of these, and at most one slice; 250 in all.
@@ -19,8 +19,9 @@
 --
 -- Errors of every call: `timeout`, `cancelled`, `peer_lost`; `remote` (the
 -- handler raised; `err.traceback` is its traceback), `denied` (a landing
--- refused), `too_large`, `no_method`, `no_memory`, `protocol`. `err.sent ==
--- false` guarantees that the handler did not run.
+-- refused: the method's, or the caller's own), `too_large`, `no_method`,
+-- `no_memory`, `protocol`. `err.sent == false` guarantees that the handler did
+-- not run.
 -- @classmod Proxy
 
 -- A service's description, which gives the methods' ids, is fetched once for
@@ -54,7 +55,8 @@ local function version(value)
 end
 
 local WITH = { timeout = check.seconds, into = slices.check,
-               reader = check.callable, capacity = check.count,
+               landing = check.callable, reader = check.callable,
+               capacity = check.count,
                request_capacity = check.count, reconnect = check.seconds,
                epoch = check.string, term = check.count,
                trace = traces.check }
@@ -90,20 +92,33 @@ end
 
 -- `into` as the object that stands for a slice or a list of slices.
 local function placed(into, level)
-  if not into then return nil end
   local place, why = slices.place(into)
   if not place then error("into: " .. why, level + 1) end
   return place
 end
 
+-- Where replies go, by the one of these options that was given, else as before.
+-- Returns into, landing and reader: one of them, or none.
+local function ways(options, before, level)
+  local into, landing, reader = options.into, options.landing, options.reader
+  if (into and landing) or (into and reader) or (landing and reader) then
+    error("a reply goes into a slice, to a landing or to a reader, not to "
+      .. "several of them", level + 1)
+  end
+  if into then return placed(into, level + 1), false, false end
+  if landing or reader then return false, landing or false, reader or false end
+  return before.into, before.landing, before.reader
+end
+
 local function bind(session, options, before, level)
   local timeout = options.timeout or before.timeout or 30
+  local into, landing, reader = ways(options, before, level + 1)
   local binding = {
     session = session, engine = session.engine, message = native.message_t(),
     class = before.class, link = before.link, version = before.version,
     reconnect = options.reconnect or before.reconnect or RECONNECT,
-    timeout = timeout, into = placed(options.into, level + 1) or before.into,
-    reader = options.reader or before.reader,
+    timeout = timeout, into = into, landing = landing,
+    placed = into or landing, reader = reader,
     capacity = options.capacity or before.capacity,
     request = options.request_capacity or before.request, sliced = false,
     epoch = options.epoch or before.epoch or false,
@@ -111,26 +126,21 @@ local function bind(session, options, before, level)
     trace = options.trace and traces.parse(options.trace) or before.trace
       or false,
   }
-  if options.into then binding.reader = options.reader or false end
-  if options.reader and not options.into then binding.into = false end
-  if binding.into and binding.reader then
-    error("a reply goes into a slice or to a reader, not to both", level + 1)
-  end
   if binding.epoch and binding.epoch ~= session.epoch then
     binding.link = false
     binding.session = nowhere(session, "stale", again.RESTARTED, true)
   elseif again.is_older(binding, session) then
     binding.session = nowhere(session, "stale", again.OLDER, false)
   end
-  binding.sliced = binding.into
+  binding.sliced = binding.placed
   binding.bytes = binding.reader and "reader" or binding.capacity and "capacity"
     or binding.request and "request_capacity" or false
   binding.message.timeout = check.nanoseconds(timeout)
   return binding
 end
 
-local NOTHING = { into = false, reader = false, capacity = false,
-                  request = false }
+local NOTHING = { into = false, landing = false, reader = false,
+                  capacity = false, request = false }
 
 local function open(class, binding)
   return setmetatable({ binding,
@@ -221,6 +231,15 @@ end
 -- @tparam[opt] Slice options.into where the reply is stored: the bytes of a raw
 --   or inplace method, the slice among the results of a typed one. A slice, or
 --   a list of slices, of which the call then gives the filled parts as a list
+-- @tparam[opt] function options.landing says where the reply is stored when its
+--   length is known. It gets the results of a typed method, with the length in
+--   place of the slice, or the length of a raw or inplace method's reply, and
+--   returns a slice or a list of slices; or nil and a reason, which end the
+--   call in `denied`. A reply without a slice asks nothing. It runs on the loop
+--   and must not wait. What it raises is raised to whoever waits for the call;
+--   a place that is too short is `too_large`. It is asked again when an
+--   idempotent call is made again. One of into, landing and reader is in force,
+--   the one that was given last
 -- @tparam[opt] function options.reader for raw and inplace methods: gets the
 --   reply as a `View`, without a copy, and its results are the call's results
 -- @tparam[opt] number options.capacity bytes that an inplace method's reply
@@ -248,6 +267,10 @@ end
 -- store:put(region:slice(0, 100), "key")
 -- local landed = store:with { into = region:slice(4096, 4096) }:get "key"
 -- print(landed.offset, landed.length)                       --> 4096 100
+-- local own = store:with { landing = function(length)
+--   return engine:alloc(length):slice(0, length)
+-- end }:get "key"
+-- print(own.length)                                            --> 100
 -- local first = calc:with { timeout = 5, capacity = 2 ^ 20,
 --                           reader = function(reply) return reply.length end }
 -- print(first:copy(function(loan) return loan:write "12345" end))   --> 5

@@ -7,6 +7,7 @@ local again = require "perigee.call.again"
 local check = require "perigee.runtime.check"
 local errors = require "perigee.runtime.errors"
 local futures = require "perigee.runtime.future"
+local landings = require "perigee.call.landing"
 local loop = require "perigee.runtime.loop"
 local native = require "perigee.native"
 local outcome = require "perigee.call.outcome"
@@ -20,18 +21,19 @@ local ffi = require "ffi"
 local C = native.C
 local await, event, settle = outcome.await, outcome.event, futures.settle
 local binding_of = outcome.binding
-local band, open, close, state = bit.band, views.open, views.close, loop.state
+local band, bor = bit.band, bit.bor
+local open, close, state = views.open, views.close, loop.state
 local string, tonumber, type, pcall = ffi.string, tonumber, type, pcall
 local now, start, put_trace = loop.now, futures.start, traces.put
 local is_slice, store_own, first = slices.is_slice, slices.store_own,
                                    slices.first
 local OWNER = futures.OWNER
 
-local M = {}
+local M = { TYPED = false }
 
 local PEER_LOST, RANGE = C.PERIGEE_PEER_LOST, C.PERIGEE_RANGE
 local CLOSED, DRAINING = C.PERIGEE_CLOSED, C.PERIGEE_DRAINING
-local TYPED, HELD = C.PERIGEE_TYPED, C.PERIGEE_HELD
+local TYPED, HELD, ASKS = C.PERIGEE_TYPED, C.PERIGEE_HELD, C.PERIGEE_ASKS
 local SMALL = 8192                      -- least default capacity
 local LONG = 2 ^ 20                     -- longer strings may not fit in memory
 local loan = native.loan_t()
@@ -113,29 +115,37 @@ local function default_capacity(binding, length)
   return length > SMALL and length or SMALL
 end
 
+-- Returns the message, and the function that it asks for a landing, if it does.
 local function prepare(binding, method, length)
-  local message = binding.message
+  local message, asks = binding.message, nil
   message.method, message.flags = method.id, 0
   message.slice.region = nil
   put_trace(message, binding)
-  if binding.into then fill_into(binding, method, 4) end
+  if binding.placed then
+    asks = binding.landing
+    if asks then
+      message.flags = bor(message.flags, ASKS)
+    else
+      fill_into(binding, method, 4)
+    end
+  end
   message.capacity = method.inplace
     and (binding.capacity or default_capacity(binding, length)) or 0
-  return message
+  return message, asks
 end
 
 local function submit_bytes(binding, method, handle, bytes, length)
-  local message = prepare(binding, method, length)
+  local message, asks = prepare(binding, method, length)
   message.head, message.length = bytes, length
   local operation = C.perigee_call(handle, message)
   if operation < 0 then
     return nil, outcome.refused(binding, method, operation, 4)
   end
-  return operation, bytes
+  return operation, bytes, asks
 end
 
 local function submit_slice(binding, method, handle, slice)
-  local message = prepare(binding, method, slice.length)
+  local message, asks = prepare(binding, method, slice.length)
   message.head, message.length = nil, 0
   local why = store_own(message.slice, slice, binding.engine)
   if why then misuse(method, why, 3) end
@@ -143,7 +153,7 @@ local function submit_slice(binding, method, handle, slice)
   if operation < 0 then
     return nil, outcome.refused(binding, method, operation, 4)
   end
-  return operation, slice
+  return operation, slice, asks
 end
 
 -- ---- Writers ---------------------------------------------------------------
@@ -217,19 +227,19 @@ local function submit_writer(binding, method, handle, writer, deadline)
     if is_filled(n, length) then return nil, outcome.gone(binding, method) end
     bad_count(method, n, length)
   end
-  local message = prepare(binding, method, n)
+  local message, asks = prepare(binding, method, n)
   local operation = commit(handle, message, n, deadline)
   if operation < 0 then
     if operation == RANGE then beyond(method, length) end
     return nil, outcome.refused(binding, method, operation, 4), true
   end
-  return operation, writer
+  return operation, writer, asks
 end
 
--- Submits a call. Returns the operation and what must stay alive for it; or
--- nil, an error, and true if the writer has filled a loan already. A writer
--- fills one loan for each session. deadline is that of a call that has waited
--- for room, else nil.
+-- Submits a call. Returns the operation, what must stay alive for it, and the
+-- function that it asks for a landing, if any; or nil, an error, and true if
+-- the writer has filled a loan already. A writer fills one loan for each
+-- session. deadline is that of a call that has waited for room, else nil.
 local function submit(binding, method, payload, deadline)
   local handle = binding.session.handle
   if not handle then return nil, outcome.gone(binding, method) end
@@ -294,7 +304,8 @@ local function go_on(future, self, method, payload, place)
                                  n = 1, payload },
                        method, kept)
   end
-  futures.begin(future, operation, kept, M.finish(method))
+  futures.begin(future, operation, kept,
+                binding.landing and M.asked(method) or M.finish(method))
   if method.idempotent then
     again.guard(future, self, payload).again.began = began
   else
@@ -347,23 +358,29 @@ end
 
 M.finish = finish_by
 
-local function call_of(method, finish, self, payload)
+local function free() end
+
+-- The finish of a call that asks for a landing.
+function M.asked(method)
+  return landings.finish_by(method, finish_by(method), free)
+end
+
+local function call_of(method, finish, asked, self, payload)
   local binding = binding_of(self, method)
   if state.pinned then loop.check_wait(2) end
   local began, session = method.idempotent and now(), binding.session
-  local operation, kept, written = submit(binding, method, payload)
+  local operation, kept, more = submit(binding, method, payload)
   local err, place, due
-  while waits(payload, place, operation, kept, written) do
+  while waits(payload, place, operation, kept, more) do
     place = place or room.enter(binding)
     if room.wait(place) then
       session = binding.session
-      operation, kept, written = submit(binding, method, payload,
-                                        place.deadline)
+      operation, kept, more = submit(binding, method, payload, place.deadline)
     end
   end
   if not operation then
     err = kept
-  elseif await(binding.engine, operation) then
+  elseif not more and await(binding.engine, operation) then
     local status = event.status
     if status == 0 or status ~= CLOSED and status ~= DRAINING
       and (not began or status ~= PEER_LOST) then
@@ -372,7 +389,8 @@ local function call_of(method, finish, self, payload)
     err, due = outcome.failure(binding, method, event), outcome.deadline(event)
   else
     local future
-    future, err = outcome.wait(binding, operation, kept, finish)
+    future, err = outcome.wait(binding, operation, kept,
+                               more and asked or finish)
     if not future then return nil, err end
     err = began and futures.lost(future)
     if not err then return futures.results(future) end
@@ -386,21 +404,21 @@ end
 
 --- Returns a proxy's function for a method: it calls and waits.
 function M.call(method)
-  local finish = finish_by(method)
+  local finish, asked = finish_by(method), M.asked(method)
   return function(self, payload, more)
     if more ~= nil then too_many(method) end
-    return call_of(method, finish, self, payload)
+    return call_of(method, finish, asked, self, payload)
   end
 end
 
-local function start_of(method, finish, self, payload)
+local function start_of(method, finish, asked, self, payload)
   local binding = binding_of(self, method)
-  local operation, kept, written = submit(binding, method, payload)
-  if waits(payload, nil, operation, kept, written) then
+  local operation, kept, more = submit(binding, method, payload)
+  if waits(payload, nil, operation, kept, more) then
     return later(self, method, payload)
   end
   if not operation then return again.later(self, method, kept, payload) end
-  local future = start(binding, operation, kept, finish)
+  local future = start(binding, operation, kept, more and asked or finish)
   if method.idempotent then
     again.guard(future, self, payload)
   else
@@ -412,10 +430,10 @@ end
 --- Returns the function of a proxy's async for a method: it calls, and returns
 -- the future of the results.
 function M.start(method)
-  local finish = finish_by(method)
+  local finish, asked = finish_by(method), M.asked(method)
   return function(self, payload, more)
     if more ~= nil then too_many(method) end
-    return start_of(method, finish, self, payload)
+    return start_of(method, finish, asked, self, payload)
   end
 end
 

@@ -6,6 +6,7 @@ local again = require "perigee.call.again"
 local codec = require "perigee.typed.codec"
 local errors = require "perigee.runtime.errors"
 local futures = require "perigee.runtime.future"
+local landings = require "perigee.call.landing"
 local large = require "perigee.call.large"
 local loop = require "perigee.runtime.loop"
 local native = require "perigee.native"
@@ -15,7 +16,7 @@ local slices = require "perigee.memory.slice"
 local traces = require "perigee.serving.trace"
 
 local C = native.C
-local band, tonumber = bit.band, tonumber
+local band, bor, tonumber = bit.band, bit.bor, tonumber
 local acquire, release, pack = codec.acquire, codec.release, codec.pack
 local unpack_values, unpack_slice = codec.unpack, codec.unpack_slice
 local await, event, settle = outcome.await, outcome.event, futures.settle
@@ -24,10 +25,11 @@ local store_local, state = slices.store_local, loop.state
 local now, start = loop.now, futures.start
 local OWNER, VALUE = futures.OWNER, futures.VALUE
 
-local M = {}
+local M = { TYPED = true }
 
 local TYPED, SLICE, HELD = C.PERIGEE_TYPED, C.PERIGEE_SLICE, C.PERIGEE_HELD
 local ENCODED = TYPED + C.PERIGEE_CHECKED -- by codec.lua
+local ASKS = C.PERIGEE_ASKS
 local POOLED, PEER_LOST = C.PERIGEE_POOLED, C.PERIGEE_PEER_LOST
 local CLOSED, DRAINING = C.PERIGEE_CLOSED, C.PERIGEE_DRAINING
 
@@ -113,15 +115,18 @@ local function fill_slices(binding, method, slice, level)
   end
   if binding.into then
     why = why or store_local(message.into, binding.into, engine)
+  elseif binding.landing then
+    message.flags = bor(message.flags, ASKS)
   end
   if why then misuse(method, why, level + 1) end
   return slice
 end
 
--- Submits a call. Returns its operation, its buffer and the slice among its
--- arguments; or nil and an error.
+-- Submits a call. Returns its operation, its buffer, the slice among its
+-- arguments, and the function that it asks for a landing, if any; or nil and an
+-- error.
 local function submit(binding, method, ...)
-  local handle = binding.session.handle
+  local handle, asks = binding.session.handle, nil
   if binding.bytes then
     misuse(method, ("it is typed, and option %s of with is for raw and inplace "
       .. "methods"):format(binding.bytes), 3)
@@ -130,14 +135,14 @@ local function submit(binding, method, ...)
   local out, slice = fill(binding, method, ...)
   if slice or binding.sliced then
     slice = fill_slices(binding, method, slice, 3)
-    binding.sliced = slice or binding.into
+    binding.sliced, asks = slice or binding.placed, binding.landing
   end
   local operation = C.perigee_call(handle, binding.message)
   if operation < 0 then
     release(out)
     return nil, outcome.refused(binding, method, operation, 4)
   end
-  return operation, out, slice
+  return operation, out, slice, asks
 end
 
 -- The arguments that a call was sent with, of what its future keeps: the buffer
@@ -169,18 +174,21 @@ local function finish_by(method)
   return function(future, told) return finish_of(method, future, told) end
 end
 
+local function free(kept) release(kept[1]) end
+
 --- Returns a proxy's function for a method: it calls and waits.
 function M.call(method)
   local finish = finish_by(method)
+  local asked = landings.finish_by(method, finish, free)
   return function(self, ...)
     local binding = binding_of(self, method)
     if state.pinned then loop.check_wait(2) end
     local began, session = method.idempotent and now(), binding.session
-    local operation, out, slice = submit(binding, method, ...)
+    local operation, out, slice, asks = submit(binding, method, ...)
     local err, due
     if not operation then
       err = out
-    elseif await(binding.engine, operation) then
+    elseif not asks and await(binding.engine, operation) then
       release(out)
       if band(event.flags, HELD) ~= 0 then
         return large.wait(binding, method, event, large_results)
@@ -195,7 +203,8 @@ function M.call(method)
     else
       local future
       future, err = outcome.wait(binding, operation,
-                                 { out, slice, binding.into }, finish)
+                                 { out, slice, binding.into },
+                                 asks and asked or finish)
       if not future then return nil, err end
       err = began and futures.lost(future)
       if not err then return futures.results(future) end
@@ -211,12 +220,13 @@ end
 -- the future of the results.
 function M.start(method)
   local finish = finish_by(method)
+  local asked = landings.finish_by(method, finish, free)
   return function(self, ...)
     local binding = binding_of(self, method)
-    local operation, out, slice = submit(binding, method, ...)
+    local operation, out, slice, asks = submit(binding, method, ...)
     if not operation then return again.later(self, method, out, ...) end
     local future = start(binding, operation, { out, slice, binding.into },
-                         finish)
+                         asks and asked or finish)
     if method.idempotent then
       again.guard(future, self, ...)
     else

@@ -353,6 +353,7 @@ local DONE = C.PERIGEE_EVENT_DONE
 loop.on[DONE] = futures.finish
 loop.on[C.PERIGEE_EVENT_CONNECTED] = futures.finish
 loop.on[C.PERIGEE_EVENT_REPLY] = futures.finish
+loop.on[C.PERIGEE_EVENT_REPLY_LANDING] = futures.finish -- call/landing.lua
 
 check.colons(Session, "session", "close ended explain region")
 
