@@ -41,11 +41,16 @@ CONTROL_NEEDS := hiredis/hiredis.h microhttpd.h sqlite3.h
 CONTROLLED := $(if $(filter $(words $(CONTROL_NEEDS)),$(words $(wildcard \
                 $(CONTROL_NEEDS:%=/usr/include/%)))),\
                 $(if $(CURL),perigee/control.so))
-CORE := $(filter-out $(CONTROL),$(wildcard native/*/*.c native/*/*/*.c))
+# A third object, with a cache's directory and space. Of libraries it needs
+# libsodium alone, as the core does.
+CACHE := $(wildcard native/cache/*.c)
+CORE := $(filter-out $(CONTROL) $(CACHE),$(wildcard native/*/*.c native/*/*/*.c))
 HEADERS := $(wildcard native/*.h native/*/*.h native/*/*/*.h)
 LUA := $(shell find lua/perigee -name '*.lua' ! -name cdef.lua 2>/dev/null)
 CDEF := lua/perigee/cdef.lua
 CONTROL_CDEF := lua/perigee/net/cdef.lua
+CACHE_CDEF := lua/perigee/cache/cdef.lua
+CDEFS := $(CDEF) $(CONTROL_CDEF) $(CACHE_CDEF)
 COMMAND := lua/perigee/cli/perigee
 MANPAGE := lua/perigee/cli/perigee.1
 
@@ -75,6 +80,8 @@ VERSION := $(shell sed -n 's/^return "\(.*\)"$$/\1/p' lua/perigee/version.lua)
 # one has more than one file.
 INPROC := $(wildcard spec/native/inproc_*.c)
 SUPPORT := $(filter-out %_test.c,$(wildcard spec/native/*.c))
+# These see the hidden symbols of the cache's object as well.
+CACHE_TESTS := $(patsubst %.c,%,$(wildcard spec/native/*cache_*_test.c))
 
 # Each function that the core calls is looked up when it is loaded: a look-up at
 # the first call saves registers on the stack, and with them a secret that was
@@ -115,6 +122,14 @@ $(1)/perigee/control.so: $(CONTROL:%.c=$(1)/obj/%.o)
 	$$(CC) -shared $(2) -pthread -Wl,-z,nodelete -Wl,-z,defs \
 	  $$(LDFLAGS) -o $$@ $$^ $(CONTROL_LIBS)
 
+$(1)/perigee/cache.so: $(CACHE:%.c=$(1)/obj/%.o)
+	$$(call say,LINK)
+	mkdir -p $$(@D)
+	$$(CC) -shared $(2) -pthread -Wl,-z,nodelete -Wl,-z,defs $(NOW) $(OWN) \
+	  $$(LDFLAGS) -o $$@ $$^ -lsodium
+
+$(CACHE_TESTS:%=$(1)/%): $(CACHE:%.c=$(1)/obj/%.o)
+
 $(1)/spec/native/%_test: $(1)/obj/spec/native/%_test.o \
   $(SUPPORT:%.c=$(1)/obj/%.o) $(1)/libperigee.a
 	$$(call say,LINK)
@@ -142,7 +157,8 @@ $(eval $(call flavour,build/anatomy,$(RELEASE) -DPERIGEE_ANATOMY))
 # LuaJIT's declarations are the public headers themselves, so they cannot part.
 $(CDEF): native/perigee.h
 $(CONTROL_CDEF): native/control/control.h
-$(CDEF) $(CONTROL_CDEF):
+$(CACHE_CDEF): native/cache/cache.h
+$(CDEFS):
 	$(call say,CDEF)
 	mkdir -p $(@D)
 	{ echo '-- Made from $< by make; not to be edited.' && \
@@ -152,16 +168,16 @@ $(CDEF) $(CONTROL_CDEF):
 .PHONY: all core install install-lua install-c uninstall rock clean help
 all: core floors ## build the core and the floors of the benches
 
-core: build/$(SONAME) build/perigee/core.so $(CDEF) $(CONTROLLED:%=build/%) $(CONTROL_CDEF) ## build what install installs
+core: build/$(SONAME) build/perigee/core.so build/perigee/cache.so $(CONTROLLED:%=build/%) $(CDEFS) ## build what install installs
 
 install: install-lua install-c ## install below PREFIX (BINDIR, LUADIR, LIBDIR, MANDIR, CLIBDIR, INCLUDEDIR, DESTDIR)
 
 # A module of an earlier version that is a folder now would be found first.
 install-lua: core
 	rm -rf "$(DESTDIR)$(LUADIR)/perigee"
-	for f in $(LUA) $(CDEF) $(CONTROL_CDEF); do install -D -m 644 "$$f" \
+	for f in $(LUA) $(CDEFS); do install -D -m 644 "$$f" \
 	  "$(DESTDIR)$(LUADIR)/$${f#lua/}" || exit; done
-	for f in core.so $(notdir $(CONTROLLED)); do install -D -m 755 \
+	for f in core.so cache.so $(notdir $(CONTROLLED)); do install -D -m 755 \
 	  build/perigee/$$f "$(DESTDIR)$(LIBDIR)/perigee/$$f" || exit; done
 	install -D -m 755 $(COMMAND) "$(DESTDIR)$(BINDIR)/perigee"
 	install -D -m 644 $(MANPAGE) "$(DESTDIR)$(MANDIR)/man1/perigee.1"
@@ -201,13 +217,12 @@ SOURCES := native lua examples bench spec Makefile LICENSE README.md \
 
 rock: ## pack perigee-scm-1.src.rock for luarocks install
 	rm -rf build/rock *.src.rock && mkdir -p build/rock/perigee
-	cp -R $(SOURCES) build/rock/perigee && rm -f $(CDEF:%=build/rock/perigee/%) \
-	  $(CONTROL_CDEF:%=build/rock/perigee/%)
+	cp -R $(SOURCES) build/rock/perigee && rm -f $(CDEFS:%=build/rock/perigee/%)
 	cp perigee-scm-1.rockspec build/rock
 	cd build/rock && zip -qr ../../perigee-scm-1.src.rock *
 
 clean: ## remove everything that make made
-	rm -rf build $(CDEF) $(CONTROL_CDEF) *.rock
+	rm -rf build $(CDEFS) *.rock
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sort | \

@@ -180,8 +180,8 @@ $(NAMED): spec/support/named.c native/perigee.h build/$(SONAME)
 .PHONY: tests tests-asan tests-tsan
 tests: all peers $(TESTS:%=build/debug/%) $(PLUGINS:%=build/%) build/$(LIAR) \
   $(SPARSE) $(NAMED)
-tests-asan: $(CDEF) build/asan/perigee/core.so $(TESTS:%=build/asan/%) \
-  $(PLUGINS:%=build/asan/%) build/asan/$(LIAR) $(CONTROL_CDEF) \
+tests-asan: $(CDEFS) build/asan/perigee/core.so $(TESTS:%=build/asan/%) \
+  $(PLUGINS:%=build/asan/%) build/asan/$(LIAR) build/asan/perigee/cache.so \
   $(CONTROLLED:%=build/asan/%) $(NAMED)
 tests-tsan: $(STRESS:%=build/tsan/%)
 
@@ -278,8 +278,9 @@ FUZZ := -O1 -fsanitize=fuzzer-no-link,address,undefined \
         -fno-sanitize-recover=all -fprofile-instr-generate -fcoverage-mapping
 
 FUZZ_WITH := spec/native/hand spec/native/plugin_opaque
-# The core, and what is fuzzed of the object that speaks with other servers.
-FUZZED := $(CORE) native/control/json.c native/control/bytes.c
+# The core, the cache, and what is fuzzed of the object that speaks with other
+# servers.
+FUZZED := $(CORE) $(CACHE) native/control/json.c native/control/bytes.c
 
 fuzz_cc = $(CLANG) $(filter-out -Werror,$(FLAGS)) $(FUZZ)
 fuzz_link = $(CLANG) $(FUZZ) -fsanitize=fuzzer -pthread
@@ -360,7 +361,7 @@ lint: ## house, luacheck, clang-format, clang-tidy, cppcheck, shellcheck
 	  lint-shell lint-planted
 
 # Uses the debug flavour: with LTO the objects have other symbols.
-house: build/debug/libperigee.a $(CONTROL:%.c=build/debug/obj/%.o) ## which folder of native/ uses which
+house: build/debug/libperigee.a $(CONTROL:%.c=build/debug/obj/%.o) $(CACHE:%.c=build/debug/obj/%.o) ## which folder of native/ uses which
 	spec/support/house build/debug/obj
 
 lint-lua:

@@ -1,0 +1,389 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * answer.c - requests of clients, as cache.h lays them out. A request is bytes
+ * of a stranger within the scope: each length is checked before it is followed.
+ * An item is answered only if there is room for its longest answer, so no item
+ * has an effect that its client is not told of. A request that turns out to be
+ * none in its midst is refused; what its first items did is done.
+ */
+#include "store.h"
+
+enum {
+  VERSION = 1,
+  HEAD = 8,
+  PLACE = 56,
+  EVENT = 27,
+  LIST_BUCKETS = 1024,
+  PLACES = BUCKET_SLOTS * CHAIN,
+  KIB = 1024
+};
+
+struct asked {
+  struct perigee_cache *c;
+  const uint8_t *in, *in_end;
+  uint8_t *out, *out_end;
+  int64_t now;
+  uint32_t client, count, done;
+  uint16_t flags;
+};
+
+/* ---- Numbers ------------------------------------------------------------------ */
+
+static uint64_t room_of(const struct asked *a) {
+  return (uint64_t)(a->out_end - a->out);
+}
+
+static bool asked_number(struct asked *a, uint64_t *value, unsigned bytes) {
+  *value = 0;
+  if ((uint64_t)(a->in_end - a->in) < bytes)
+    return false;
+  for (unsigned i = 0; i < bytes; i++)
+    *value |= (uint64_t)*a->in++ << (8 * i);
+  return true;
+}
+
+static void put_number(struct asked *a, uint64_t value, unsigned bytes) {
+  for (unsigned i = 0; i < bytes; i++)
+    *a->out++ = (uint8_t)(value >> (8 * i));
+}
+
+static void put_bytes(struct asked *a, const void *bytes, uint64_t length) {
+  if (length)
+    memcpy(a->out, bytes, length);
+  a->out += length;
+}
+
+static void put_status(struct asked *a, int status) {
+  put_number(a, (uint32_t)status, 4);
+}
+
+/* empty: a key of no bytes will do. */
+static bool take_key(struct asked *a, const char **key, uint32_t *length,
+                     bool empty) {
+  uint64_t n;
+  if (!asked_number(a, &n, 2) || n > PERIGEE_CACHE_KEY || (n == 0 && !empty) ||
+      n > (uint64_t)(a->in_end - a->in))
+    return false;
+  *key = (const char *)a->in;
+  *length = (uint32_t)n;
+  a->in += n;
+  return true;
+}
+
+static void put_place(struct asked *a, const struct perigee_cache_place *p) {
+  put_number(a, p->slab, 4);
+  put_number(a, 0, 4);
+  put_number(a, p->offset, 8);
+  put_number(a, p->length, 8);
+  put_number(a, p->version, 8);
+  put_number(a, p->checksum, 8);
+  put_number(a, p->lease, 8);
+  put_number(a, p->lease ? (uint64_t)a->c->o.lease : 0, 8);
+}
+
+/* ---- Items: true, false: there is no room; or a status -------------------------- */
+
+static int answer_has(struct asked *a) {
+  const char *key;
+  uint32_t length;
+  if (room_of(a) < 1)
+    return 0;
+  if (!take_key(a, &key, &length, false))
+    return PERIGEE_PROTOCOL;
+  put_number(a, entry_find(a->c, key, length, a->now) != 0, 1);
+  return 1;
+}
+
+/* The entries of a chain that is asked for are used. */
+static int answer_match(struct asked *a) {
+  const char *key;
+  uint32_t length;
+  if (!take_key(a, &key, &length, false))
+    return PERIGEE_PROTOCOL;
+  uint32_t ref = entry_find(a->c, key, length, a->now);
+  if (ref)
+    entry_use(a->c, ref);
+  return ref != 0;
+}
+
+/* Returns the bytes of an entry if they are short enough to be sent along. */
+static const uint8_t *small_value(struct asked *a, const char *key,
+                                  uint32_t length,
+                                  struct perigee_cache_place *place) {
+  struct perigee_cache *c = a->c;
+  uint32_t ref = a->flags ? entry_find(c, key, length, a->now) : 0;
+  if (!ref)
+    return NULL;
+  entry_place(c, ref, place);
+  const uint8_t *slab = c->slabs[place->slab].pointer;
+  if (!slab || place->length > (uint64_t)a->flags * KIB)
+    return NULL;
+  c->n.hits++;
+  entry_use(c, ref);
+  return slab + place->offset;
+}
+
+static int answer_locate(struct asked *a) {
+  const uint8_t *from = a->in;
+  struct perigee_cache_place place;
+  const char *key;
+  uint32_t length;
+  if (!take_key(a, &key, &length, false))
+    return PERIGEE_PROTOCOL;
+  const uint8_t *bytes = small_value(a, key, length, &place);
+  if (room_of(a) < 4 + PLACE + 4 + (bytes ? place.length : 0)) {
+    a->in = from;
+    return 0;
+  }
+  int status = bytes ? PERIGEE_OK
+                     : perigee_cache_locate(a->c, a->client, key, length,
+                                            a->now, &place);
+  put_status(a, status);
+  if (status < 0)
+    return 1;
+  put_place(a, &place);
+  put_number(a, bytes ? place.length : 0, 4);
+  put_bytes(a, bytes, bytes ? place.length : 0);
+  return 1;
+}
+
+static int answer_release(struct asked *a) {
+  uint64_t lease;
+  if (room_of(a) < 4)
+    return 0;
+  if (!asked_number(a, &lease, 8))
+    return PERIGEE_PROTOCOL;
+  put_status(a, perigee_cache_release(a->c, a->client, lease));
+  return 1;
+}
+
+static int answer_delete(struct asked *a) {
+  const char *key;
+  uint32_t length;
+  if (room_of(a) < 4)
+    return 0;
+  if (!take_key(a, &key, &length, false))
+    return PERIGEE_PROTOCOL;
+  put_status(a, perigee_cache_delete(a->c, key, length));
+  return 1;
+}
+
+static int answer_touch(struct asked *a) {
+  const char *key;
+  uint32_t length;
+  if (room_of(a) < 4)
+    return 0;
+  if (!take_key(a, &key, &length, false))
+    return PERIGEE_PROTOCOL;
+  put_status(a, perigee_cache_touch(a->c, key, length, a->now));
+  return 1;
+}
+
+static int answer_pin(struct asked *a) {
+  const char *key;
+  uint32_t length;
+  if (room_of(a) < 4)
+    return 0;
+  if (!take_key(a, &key, &length, false))
+    return PERIGEE_PROTOCOL;
+  put_status(a, perigee_cache_pin(a->c, key, length, a->flags));
+  return 1;
+}
+
+static int answer_stat(struct asked *a) {
+  struct perigee_cache_place place;
+  const char *key;
+  uint32_t length;
+  if (room_of(a) < 4 + PLACE)
+    return 0;
+  if (!take_key(a, &key, &length, false))
+    return PERIGEE_PROTOCOL;
+  int status = perigee_cache_stat(a->c, key, length, a->now, &place);
+  put_status(a, status);
+  if (status == 0)
+    put_place(a, &place);
+  return 1;
+}
+
+/* ---- Counters, lists, events ------------------------------------------------------ */
+
+static int answer_counters(struct asked *a) {
+  struct perigee_cache_counters n;
+  if (room_of(a) < sizeof n)
+    return PERIGEE_TOO_LARGE;
+  perigee_cache_count(a->c, &n);
+  const uint64_t *each = (const uint64_t *)&n;
+  for (size_t i = 0; i < sizeof n / sizeof *each; i++)
+    put_number(a, each[i], 8);
+  return 0;
+}
+
+static uint32_t most_of(const struct asked *a) {
+  return a->flags ? a->flags : UINT32_MAX;
+}
+
+/* Puts a sealed entry's key if it begins as asked; false: there is no room. */
+static bool list_put(struct asked *a, uint32_t ref, const char *prefix,
+                     uint32_t length) {
+  const struct record *r = record(a->c, ref);
+  uint32_t n = what_length(word(&r->what));
+  uint8_t key[PERIGEE_CACHE_KEY];
+  if (r->state != SEALED || n < length)
+    return true;
+  key_copy(r, key);
+  if (length && memcmp(key, prefix, length) != 0)
+    return true;
+  if (room_of(a) < 2 + n || a->done == most_of(a))
+    return false;
+  put_number(a, n, 2);
+  put_bytes(a, key, n);
+  a->done++;
+  return true;
+}
+
+/* A cursor is a bucket, and a place in its chain. An entry stays where it is
+ * until its bucket is split, and then comes to a bucket with a higher number; so
+ * no entry is left out. */
+static uint64_t list_from(struct asked *a, uint64_t cursor, const char *prefix,
+                          uint32_t length) {
+  uint64_t bucket = cursor / PLACES;
+  uint32_t place = (uint32_t)(cursor % PLACES);
+  for (int n = 0; n < LIST_BUCKETS && bucket < directory_buckets(a->c); n++) {
+    for (bool end = false; place < PLACES && !end; place++) {
+      uint32_t ref = directory_at(a->c, (uint32_t)bucket, place, &end);
+      if (ref && !list_put(a, ref, prefix, length))
+        return bucket * PLACES + place;
+    }
+    place = 0;
+    bucket++;
+  }
+  return bucket < directory_buckets(a->c) ? bucket * PLACES : UINT64_MAX;
+}
+
+static int answer_list(struct asked *a) {
+  uint8_t *at = a->out;
+  const char *prefix;
+  uint32_t length;
+  uint64_t cursor;
+  if (a->count != 1 || !asked_number(a, &cursor, 8) ||
+      !take_key(a, &prefix, &length, true))
+    return PERIGEE_PROTOCOL;
+  if (room_of(a) < 8 + 2 + PERIGEE_CACHE_KEY)
+    return PERIGEE_TOO_LARGE;
+  a->out += 8;
+  cursor = list_from(a, cursor, prefix, length);
+  uint8_t *end = a->out;
+  a->out = at;
+  put_number(a, cursor, 8);
+  a->out = end;
+  return 0;
+}
+
+static bool event_put(struct asked *a, uint64_t number) {
+  uint8_t key[PERIGEE_CACHE_KEY];
+  const struct event *e = event_of(a->c, number, key);
+  if (!e || room_of(a) < EVENT + (uint64_t)e->key_length ||
+      a->done == most_of(a))
+    return false;
+  put_number(a, e->what, 1);
+  put_number(a, number, 8);
+  put_number(a, e->version, 8);
+  put_number(a, e->length, 8);
+  put_number(a, e->key_length, 2);
+  put_bytes(a, key, e->key_length);
+  a->done++;
+  return true;
+}
+
+static int answer_events(struct asked *a) {
+  uint8_t *at = a->out;
+  uint64_t from, oldest = event_oldest(a->c);
+  if (a->count != 1 || !asked_number(a, &from, 8))
+    return PERIGEE_PROTOCOL;
+  if (room_of(a) < 16 + EVENT + PERIGEE_CACHE_KEY)
+    return PERIGEE_TOO_LARGE;
+  a->out += 16;
+  uint64_t number = from < oldest             ? oldest
+                    : from > a->c->event_next ? a->c->event_next
+                                              : from;
+  while (event_put(a, number))
+    number++;
+  uint8_t *end = a->out;
+  a->out = at;
+  put_number(a, number, 8);
+  put_number(a, (from > 0 && from < oldest) || from > a->c->event_next, 8);
+  a->out = end;
+  return 0;
+}
+
+/* ---- A request ---------------------------------------------------------------------- */
+
+static int (*const answers[])(struct asked *) = {
+    [PERIGEE_CACHE_HAS] = answer_has,
+    [PERIGEE_CACHE_MATCH] = answer_match,
+    [PERIGEE_CACHE_LOCATE] = answer_locate,
+    [PERIGEE_CACHE_RELEASE] = answer_release,
+    [PERIGEE_CACHE_DELETE] = answer_delete,
+    [PERIGEE_CACHE_TOUCH] = answer_touch,
+    [PERIGEE_CACHE_PIN] = answer_pin,
+    [PERIGEE_CACHE_STAT] = answer_stat,
+};
+
+static int answer_items(struct asked *a, uint64_t what) {
+  if (what == PERIGEE_CACHE_LIST)
+    return answer_list(a);
+  if (what == PERIGEE_CACHE_EVENTS)
+    return answer_events(a);
+  if (what == PERIGEE_CACHE_STAT && a->count == 0)
+    return answer_counters(a);
+  if (what < PERIGEE_CACHE_HAS || what > PERIGEE_CACHE_STAT)
+    return PERIGEE_PROTOCOL;
+  for (; a->done < a->count; a->done++) {
+    int status = answers[what](a);
+    if (status <= 0)
+      return status;
+  }
+  return 0;
+}
+
+static bool take_head(struct asked *a, uint64_t *what) {
+  uint64_t version, flags, count;
+  if (!asked_number(a, &version, 1) || !asked_number(a, what, 1) ||
+      !asked_number(a, &flags, 2) || !asked_number(a, &count, 4))
+    return false;
+  a->flags = (uint16_t)flags;
+  a->count = (uint32_t)count;
+  return version == VERSION && count <= PERIGEE_CACHE_MANY;
+}
+
+int64_t perigee_cache_answer(struct perigee_cache *c, uint32_t client,
+                             const void *request, uint64_t length, void *reply,
+                             uint64_t room, int64_t now) {
+  struct asked a = {.c = c,
+                    .in = request,
+                    .in_end = (const uint8_t *)request + length,
+                    .out = reply,
+                    .out_end = (uint8_t *)reply + room,
+                    .now = now,
+                    .client = client};
+  uint8_t *start = reply;
+  uint64_t what;
+  if (!client_of(c, client))
+    return PERIGEE_INVALID;
+  if (!c->head || !take_head(&a, &what))
+    return PERIGEE_PROTOCOL;
+  if (room < HEAD)
+    return PERIGEE_TOO_LARGE;
+  c->now = now;
+  a.out += HEAD;
+  int status = answer_items(&a, what);
+  if (status < 0)
+    return status;
+  uint8_t *end = a.out;
+  a.out = start;
+  put_number(&a, VERSION, 1);
+  put_number(&a, what, 1);
+  put_number(&a, 0, 2);
+  put_number(&a, a.done, 4);
+  return end - start;
+}

@@ -1,0 +1,301 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * cache.h - the whole interface of perigee/cache.so: one tenant's store of
+ * blocks that are found by key. It is a shared object of its own, loaded where a
+ * cache runs, and where a client looks into a cache of its host. Its ffi.cdef is
+ * made of this file.
+ *
+ * A store belongs to one thread. It starts no thread, makes no system call, and
+ * reads no clock: `now` is the caller's, in ns, and never goes back. It never
+ * touches the bytes of values, but to answer with small ones. The caller makes
+ * all memory that clients see, and owns it:
+ *
+ *   slabs    have the values. A client sees a slab's number and an offset.
+ *   pieces   have the directory. Clients of the host may map them, but only for
+ *            reading: the store believes what it finds there.
+ *
+ * Results are >= 0, or a negative perigee_status, or one of these: */
+#ifndef PERIGEE_CACHE_H
+#define PERIGEE_CACHE_H
+
+#ifdef PERIGEE_CDEF
+#define PERIGEE_API
+#else
+#include <stdint.h>
+#define PERIGEE_API __attribute__((visibility("default")))
+#endif
+
+enum perigee_cache_status {
+  PERIGEE_CACHE_EXISTS = -101, /* the key is there, and if_absent was asked */
+  PERIGEE_CACHE_BUSY = -102,   /* another writer has reserved the key */
+  PERIGEE_CACHE_WANTS = -103   /* memory is wanted (perigee_cache_wants): give
+                                * it, and try again */
+};
+
+/* Raised when a declaration below changes; Lua refuses an object with another
+ * number. */
+enum { PERIGEE_CACHE_ABI = 1 };
+PERIGEE_API int perigee_cache_abi(void);
+
+enum {
+  PERIGEE_CACHE_KEY = 512,           /* bytes of a key at most; 1 at least */
+  PERIGEE_CACHE_PIECE = 16777216,    /* bytes of a piece of the directory */
+  PERIGEE_CACHE_PIECES = 1024,       /* at most */
+  PERIGEE_CACHE_LARGEST = 1073741824 /* bytes of a value at most */
+};
+/* Soft pins are evicted last, hard pins never. */
+enum { PERIGEE_CACHE_UNPINNED, PERIGEE_CACHE_SOFT, PERIGEE_CACHE_HARD };
+
+/* ---- A store --------------------------------------------------------------- */
+
+struct perigee_cache;
+
+/* 0 stands for the value in brackets. */
+struct perigee_cache_options {
+  uint64_t quota;         /* bytes of slabs, together; may change */
+  uint64_t slab;          /* bytes of an ordinary slab (64 MiB) */
+  uint64_t hard;          /* bytes of hard pins at most (half of the quota) */
+  int64_t lease;          /* ns for which a client may read (10 s) */
+  int64_t margin;         /* ns for which the store waits longer (lease / 8) */
+  int64_t decay;          /* ns after which LFU forgets one use (60 s) */
+  uint32_t clients;       /* at a time (1024; at most 65535) */
+  uint32_t leases;        /* of all clients (65536) */
+  uint32_t leases_each;   /* of one client (leases / 8) */
+  uint32_t reserved_each; /* reservations of one client (256) */
+  uint32_t groups;        /* at a time (4096) */
+  uint32_t events;        /* that are kept, a power of two (16384) */
+  uint32_t event_bytes;   /* of their keys, a power of two (1 MiB) */
+  uint8_t high, low;      /* percent of the quota: eviction begins (95), and
+                            * ends (90) */
+  uint8_t lfu;            /* 1: the least often used of some old ones goes; 0:
+                            * the least recently used one */
+  uint8_t seed[16];       /* of the hash of keys; zeros: random */
+};
+
+/* Returns PERIGEE_INVALID: options contradict each other; PERIGEE_NO_MEMORY. A
+ * store is of use when it has its first piece. */
+PERIGEE_API int perigee_cache_open(const struct perigee_cache_options *options,
+                                   int64_t now, struct perigee_cache **cache);
+/* Slabs and pieces stay the caller's. */
+PERIGEE_API void perigee_cache_close(struct perigee_cache *cache);
+PERIGEE_API void perigee_cache_quota(struct perigee_cache *cache,
+                                     uint64_t quota);
+
+/* ---- Memory ---------------------------------------------------------------- */
+
+/* Memory that the store would use: bytes of a slab (0: none), pieces. `idle` is
+ * the number of a slab that has nothing in it and is of no use now, or -1: the
+ * caller removes these first, so that the new slab is within the quota. */
+struct perigee_cache_want {
+  uint64_t slab;
+  int64_t idle;
+  uint32_t pieces;
+};
+PERIGEE_API void perigee_cache_wants(struct perigee_cache *cache,
+                                     struct perigee_cache_want *want);
+/* Gives a slab, of which pointer is NULL if this process cannot read it. Returns
+ * its number, which is not given to another slab while the store has this one. */
+PERIGEE_API int64_t perigee_cache_add(struct perigee_cache *cache,
+                                      void *pointer, uint64_t length);
+/* Takes a slab back; PERIGEE_AGAIN: there is something in it. */
+PERIGEE_API int perigee_cache_remove(struct perigee_cache *cache,
+                                     uint32_t slab);
+/* Gives a piece of PERIGEE_CACHE_PIECE bytes, all zeros and aligned to a page,
+ * for the store's whole life. Returns its number: 0, 1, ... */
+PERIGEE_API int64_t perigee_cache_grow(struct perigee_cache *cache,
+                                       void *piece);
+
+/* ---- Clients --------------------------------------------------------------- */
+
+/* Returns the number of a new client; PERIGEE_NO_MEMORY: there are too many. */
+PERIGEE_API int64_t perigee_cache_client(struct perigee_cache *cache);
+/* Aborts the client's reservations, gives its leases back, and frees its
+ * number. Call it when nothing of the client can read or write any more: its
+ * session has ended, and its lane is fenced. */
+PERIGEE_API int perigee_cache_client_gone(struct perigee_cache *cache,
+                                          uint32_t client);
+
+/* ---- Entries --------------------------------------------------------------- */
+
+/* A place in a slab. entry: of a reservation. lease: 0 without one. bucket,
+ * sequence: of a look into the directory. */
+struct perigee_cache_place {
+  uint64_t entry, lease, offset, length, version, checksum;
+  uint32_t slab, bucket, sequence;
+};
+
+/* parent: the key of the entry before this one in a chain; it is not evicted
+ * while this one is there. NULL: none. group: entries of one group are evicted
+ * together; 0: none. ttl in ns, 0: none. if_absent: EXISTS for a key that is
+ * there; else its entry is replaced at the seal. */
+struct perigee_cache_put {
+  uint64_t length, group;
+  int64_t ttl;
+  const char *parent;
+  uint32_t parent_length, client;
+  uint8_t if_absent, pin;
+};
+
+/* Reserves a place for a value, which nobody sees before the seal. PERIGEE_AGAIN:
+ * the client has too many reservations; PERIGEE_NO_MEMORY: the store is full
+ * now; PERIGEE_NOT_FOUND: the parent is not there; PERIGEE_TOO_LARGE; EXISTS,
+ * BUSY, WANTS. May evict some entries. */
+PERIGEE_API int perigee_cache_reserve(struct perigee_cache *cache,
+                                      const char *key, uint32_t key_length,
+                                      const struct perigee_cache_put *put,
+                                      int64_t now,
+                                      struct perigee_cache_place *place);
+/* The value is complete. The entry has a version then, larger than all before
+ * it in this store. PERIGEE_STALE: it is no reservation, or no more. */
+PERIGEE_API int64_t perigee_cache_seal(struct perigee_cache *cache,
+                                       uint64_t entry, uint64_t checksum,
+                                       int64_t now);
+/* Nobody may write to the place any more. */
+PERIGEE_API int perigee_cache_abort(struct perigee_cache *cache,
+                                    uint64_t entry);
+/* These are about sealed entries: PERIGEE_NOT_FOUND. */
+PERIGEE_API int perigee_cache_delete(struct perigee_cache *cache,
+                                     const char *key, uint32_t key_length);
+PERIGEE_API int perigee_cache_touch(struct perigee_cache *cache,
+                                    const char *key, uint32_t key_length,
+                                    int64_t now);
+PERIGEE_API int perigee_cache_pin(struct perigee_cache *cache, const char *key,
+                                  uint32_t key_length, int pin);
+PERIGEE_API int perigee_cache_stat(struct perigee_cache *cache, const char *key,
+                                   uint32_t key_length, int64_t now,
+                                   struct perigee_cache_place *place);
+
+/* ---- Leases ---------------------------------------------------------------- */
+
+/* Grants a client a lease of an entry. No clocks are compared. The client may
+ * read for `options.lease` from when it sent its request, by its own clock, and
+ * looks at its clock again when it has read. The store waits for lease plus
+ * margin from now, by its own clock, before it uses the space for another value.
+ * Both begin in this order, so the margin only has to be more than the client's
+ * clock is slower in that time. PERIGEE_AGAIN: the client, or all clients,
+ * have too many leases. */
+PERIGEE_API int perigee_cache_locate(struct perigee_cache *cache,
+                                     uint32_t client, const char *key,
+                                     uint32_t key_length, int64_t now,
+                                     struct perigee_cache_place *place);
+/* PERIGEE_STALE: it is no lease of this client's, or no more. */
+PERIGEE_API int perigee_cache_release(struct perigee_cache *cache,
+                                      uint32_t client, uint64_t lease);
+
+/* ---- Its turn -------------------------------------------------------------- */
+
+/* Ends what is over: leases, entries with a TTL; evicts; empties slabs that
+ * other sizes need. Takes at most `budget` steps of less than a microsecond or
+ * two each (one that evicts a group: as many as it has members). Returns 1 if
+ * there is more to do now, else 0. Call it some times a second at least, and
+ * after PERIGEE_NO_MEMORY. */
+PERIGEE_API int perigee_cache_turn(struct perigee_cache *cache, int64_t now,
+                                   uint32_t budget);
+
+struct perigee_cache_counters {
+  uint64_t entries, reserved, held; /* held: gone, but leased */
+  uint64_t quota, slabs, used;      /* bytes: allowed, given, in entries */
+  uint64_t values;                  /* bytes of the values themselves */
+  uint64_t hard;                    /* bytes of hard pins */
+  uint64_t directory;               /* bytes of the directory that were used */
+  uint64_t buckets, leases, clients, version;
+  uint64_t hits, misses, sealed, evicted, expired, deleted;
+};
+PERIGEE_API void perigee_cache_count(const struct perigee_cache *cache,
+                                     struct perigee_cache_counters *counters);
+
+/* ---- Requests of clients ----------------------------------------------------- */
+
+/* Answers one request; all of it is checked. Returns the length of the answer;
+ * PERIGEE_PROTOCOL: it is no request; PERIGEE_TOO_LARGE: `room` is too small
+ * even for an answer without any item. An answer that has fewer items than
+ * were asked for had no room for more: the rest is to be asked for again.
+ *
+ * All numbers are little endian, without gaps. A key is u16 length, bytes.
+ *
+ *   request   u8 1, u8 what, u16 flags, u32 count, then count items
+ *   answer    u8 1, u8 what, u16 0, u32 count, then count items
+ *
+ *   what      item asked              item answered
+ *   HAS       key                     u8: 1 or 0
+ *   MATCH     key                     none; count: how many of the keys, from the
+ *                                     first, are there
+ *   LOCATE    key                     i32 status, and if it is 0: place, and u32
+ *                                     n, n bytes of the value
+ *   RELEASE   u64 lease               i32 status
+ *   DELETE    key                     i32 status
+ *   TOUCH     key                     i32 status
+ *   PIN       key                     i32 status
+ *   STAT      key                     i32 status, and if it is 0: place
+ *   STAT      nothing (count 0)       u64 of each of perigee_cache_counters
+ *   LIST      u64 cursor, key         u64 cursor, then count times key (the
+ *             (may be empty): prefix  cursor ends with all ones)
+ *   EVENTS    u64 number              u64 next number, u64 1 if some before the
+ *                                     first are lost, else 0, then count events
+ *
+ *   place     u32 slab, u32 0, u64 offset, length, version, checksum, lease, and
+ *             lease's ns (of STAT: both 0)
+ *   event     u8 what (perigee_cache_event), u64 number, u64 version, u64 length
+ *             of the value, key
+ *
+ * flags: of LOCATE, the KiB of a value up to which its bytes come along, and no
+ * lease (0: never); of PIN, the pin; of LIST and EVENTS, how many at most (0: as
+ * many as there is room for). Count is at most PERIGEE_CACHE_MANY, and 1 for LIST
+ * and EVENTS. A list has each key that was there throughout at least once.
+ * Numbers of events count up from 1; a client that begins asks from 0, which is
+ * the oldest one kept. */
+enum perigee_cache_request {
+  PERIGEE_CACHE_HAS = 1,
+  PERIGEE_CACHE_MATCH,
+  PERIGEE_CACHE_LOCATE,
+  PERIGEE_CACHE_RELEASE,
+  PERIGEE_CACHE_DELETE,
+  PERIGEE_CACHE_TOUCH,
+  PERIGEE_CACHE_PIN,
+  PERIGEE_CACHE_STAT,
+  PERIGEE_CACHE_LIST,
+  PERIGEE_CACHE_EVENTS
+};
+enum { PERIGEE_CACHE_MANY = 4096 };
+enum perigee_cache_event {
+  PERIGEE_CACHE_SEALED = 1,
+  PERIGEE_CACHE_EVICTED,
+  PERIGEE_CACHE_DELETED,
+  PERIGEE_CACHE_EXPIRED,
+  PERIGEE_CACHE_REPLACED
+};
+PERIGEE_API int64_t perigee_cache_answer(struct perigee_cache *cache,
+                                         uint32_t client, const void *request,
+                                         uint64_t length, void *reply,
+                                         uint64_t room, int64_t now);
+
+/* ---- A client's view of the directory ---------------------------------------- */
+
+/* The mapped directory of a store of this host, whose process may write to it at
+ * any time, or be dead in the midst of that. Nothing that is read there is
+ * believed. A view belongs to one thread. */
+struct perigee_cache_view;
+PERIGEE_API struct perigee_cache_view *perigee_cache_view_open(void);
+/* The pieces stay mapped; they are the caller's. */
+PERIGEE_API void perigee_cache_view_close(struct perigee_cache_view *view);
+/* Tells where a piece is mapped: PERIGEE_CACHE_PIECE readable bytes. */
+PERIGEE_API int perigee_cache_view_piece(struct perigee_cache_view *view,
+                                         uint32_t number, const void *piece);
+/* Returns how many pieces the directory has now. */
+PERIGEE_API int64_t
+perigee_cache_view_pieces(const struct perigee_cache_view *view);
+/* Looks a key up. PERIGEE_OK: it is sealed, at `place`, without a lease.
+ * PERIGEE_NOT_FOUND: it is not there. PERIGEE_AGAIN: this cannot tell: pieces
+ * are not mapped, or the store is writing, or died at it; ask by a request.
+ * An entry whose TTL is over may be seen until the store's next turn. */
+PERIGEE_API int perigee_cache_seen(const struct perigee_cache_view *view,
+                                   const char *key, uint32_t key_length,
+                                   struct perigee_cache_place *place);
+/* Is a place that was seen still the key's? After a copy without a lease: 1:
+ * the copy has the entry's bytes, if the slab is mapped, too (a fence comes
+ * first). 0: drop it. */
+PERIGEE_API int perigee_cache_same(const struct perigee_cache_view *view,
+                                   const char *key, uint32_t key_length,
+                                   const struct perigee_cache_place *place);
+
+#endif

@@ -1,0 +1,470 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * entries.c - the life of an entry. Its record is its identity; its place in a
+ * slab is freed before it, if need be.
+ *
+ *   state      step      becomes
+ *   none       reserve   reserved   in the table, but not seen
+ *   reserved   seal      sealed
+ *   reserved   husk      husk       aborted, but other entries are chained to it
+ *   reserved   free      none       aborted
+ *   sealed     hold      held       out of the table; somebody may read it still
+ *   sealed     husk      husk       out of the table; its place is free
+ *   sealed     free      none
+ *   held       husk      husk       the last lease has ended
+ *   held       free      none
+ *   husk       free      none       the last entry chained to it has gone
+ */
+#include <stdlib.h>
+
+#include "store.h"
+
+enum { EVICTIONS = 16 };
+
+#define TO(state) ((state) + 1)
+const uint8_t entry_next[STATES][STEPS] = {
+    [STATE_NONE] = {[STEP_RESERVE] = TO(RESERVED)},
+    [RESERVED] = {[STEP_SEAL] = TO(SEALED),
+                  [STEP_HUSK] = TO(HUSK),
+                  [STEP_FREE] = TO(STATE_NONE)},
+    [SEALED] = {[STEP_HOLD] = TO(HELD),
+                [STEP_HUSK] = TO(HUSK),
+                [STEP_FREE] = TO(STATE_NONE)},
+    [HELD] = {[STEP_HUSK] = TO(HUSK), [STEP_FREE] = TO(STATE_NONE)},
+    [HUSK] = {[STEP_FREE] = TO(STATE_NONE)},
+};
+uint64_t entry_taken[STATES][STEPS];
+
+static void entry_step(struct record *r, enum step step) {
+  uint8_t to = entry_next[r->state][step];
+#ifdef PERIGEE_DEBUG
+  if (!to)
+    abort();
+  entry_taken[r->state][step]++;
+#endif
+  r->state = (uint8_t)(to - 1) & 15;
+}
+
+static uint64_t entry_bytes(const struct record *r) {
+  return size_bytes(size_of((uint32_t)word(&r->where)));
+}
+
+void entry_fix(struct perigee_cache *c, uint32_t ref, int by) {
+  c->slabs[what_slab(word(&record(c, ref)->what))].fixed += (uint32_t)by;
+}
+
+void entry_place(const struct perigee_cache *c, uint32_t ref,
+                 struct perigee_cache_place *place) {
+  const struct record *r = record(c, ref);
+  uint64_t where = word(&r->where);
+  *place = (struct perigee_cache_place){.offset = (where >> 32) * PLACE_UNIT,
+                                        .length = (uint32_t)where,
+                                        .version = word(&r->version),
+                                        .checksum = word(&r->checksum),
+                                        .slab = what_slab(word(&r->what))};
+}
+
+/* ---- The lists of what can be evicted ---------------------------------------- */
+
+static struct ends *list_of(struct perigee_cache *c, const struct record *r) {
+  return &c->lists[size_of((uint32_t)word(&r->where))]
+                  [r->pin == PERIGEE_CACHE_SOFT];
+}
+
+static void evictable_remove(struct perigee_cache *c, struct record *r) {
+  struct ends *l = list_of(c, r);
+  *(r->before ? &record(c, r->before)->after : &l->first) = r->after;
+  *(r->after ? &record(c, r->after)->before : &l->last) = r->before;
+  r->listed = 0;
+}
+
+static void evictable_add(struct perigee_cache *c, uint32_t ref, bool first) {
+  struct record *r = record(c, ref);
+  struct ends *l = list_of(c, r);
+  r->before = first ? 0 : l->last;
+  r->after = first ? l->first : 0;
+  *(r->before ? &record(c, r->before)->after : &l->first) = ref;
+  *(r->after ? &record(c, r->after)->before : &l->last) = ref;
+  r->listed = 1;
+}
+
+/* An entry that comes to a list later than it was used last goes to the end
+ * that is nearer. */
+static bool is_recent(struct perigee_cache *c, const struct record *r) {
+  const struct ends *l = list_of(c, r);
+  if (!l->first)
+    return true;
+  uint64_t both =
+      (uint64_t)record(c, l->first)->used + record(c, l->last)->used;
+  return 2 * (uint64_t)r->used >= both;
+}
+
+void entry_list(struct perigee_cache *c, uint32_t ref, bool first) {
+  struct record *r = record(c, ref);
+  bool should = r->state == SEALED && r->pin != PERIGEE_CACHE_HARD &&
+                children(c, ref) == 0;
+  if (r->listed && should && first && !r->before)
+    return;
+  if (r->listed)
+    evictable_remove(c, r);
+  if (should)
+    evictable_add(c, ref, first || is_recent(c, r));
+}
+
+/* A use counts with a chance of one in 2^(uses / 8), so that a byte is enough. */
+void entry_use(struct perigee_cache *c, uint32_t ref) {
+  struct record *r = record(c, ref);
+  uint64_t dice = c->n.hits * UINT64_C(0x9e3779b97f4a7c15);
+  r->used = tick_of(c, c->now);
+  if (r->uses < UINT8_MAX && dice >> (64 - r->uses / 8 - 1) <= 1)
+    r->uses++;
+  entry_list(c, ref, true);
+}
+
+/* ---- Reserving ----------------------------------------------------------------- */
+
+static int put_check(struct perigee_cache *c, const struct sought *s,
+                     const struct perigee_cache_put *put, int64_t now) {
+  const struct client *k = client_of(c, put->client);
+  if (!k || put->pin > PERIGEE_CACHE_HARD)
+    return PERIGEE_INVALID;
+  if (put->length > PERIGEE_CACHE_LARGEST)
+    return PERIGEE_TOO_LARGE;
+  if (directory_find(c, s, false))
+    return PERIGEE_CACHE_BUSY;
+  if (put->if_absent && entry_find(c, s->words, s->length, now))
+    return PERIGEE_CACHE_EXISTS;
+  if (k->reserved >= c->o.reserved_each)
+    return PERIGEE_AGAIN;
+  if (put->pin == PERIGEE_CACHE_HARD &&
+      c->n.hard + size_bytes(size_of(put->length)) > c->o.hard)
+    return PERIGEE_NO_MEMORY;
+  return PERIGEE_OK;
+}
+
+static int parent_find(struct perigee_cache *c,
+                       const struct perigee_cache_put *put, uint32_t *parent) {
+  struct sought s;
+  *parent = 0;
+  if (!put->parent)
+    return PERIGEE_OK;
+  if (!sought_key(&s, c->o.seed, put->parent, put->parent_length))
+    return PERIGEE_INVALID;
+  *parent = directory_find(c, &s, true);
+  if (!*parent)
+    *parent = directory_find(c, &s, false);
+  return *parent ? PERIGEE_OK : PERIGEE_NOT_FOUND;
+}
+
+static uint32_t record_new(struct perigee_cache *c, const struct sought *s,
+                           const struct perigee_cache_put *put) {
+  uint32_t ref = record_take(c, RECORD + s->count * 8);
+  if (!ref)
+    return 0;
+  struct record *r = record(c, ref);
+  set_word(&r->what, what_of(s->hash, 0, s->length));
+  set_word(&r->where, put->length);
+  for (uint32_t i = 0; i < s->count; i++)
+    set_word(&r->key[i], s->words[i]);
+  r->before = r->after = r->expires = r->extra = 0;
+  r->used = put->client;
+  r->leases = r->uses = 0;
+  r->state = STATE_NONE;
+  r->pin = put->pin & 3;
+  r->listed = r->wheeled = 0;
+  return ref;
+}
+
+/* Has a place for a value, for which others of its size may have to go. */
+static int place_take(struct perigee_cache *c, uint32_t ref, uint64_t length) {
+  struct record *r = record(c, ref);
+  int size = size_of(length), status = PERIGEE_NO_MEMORY;
+  uint32_t slab = 0, place = 0;
+  for (int i = 0; i < EVICTIONS; i++) {
+    status = space_take(c, size, ref, &slab, &place);
+    if (status != PERIGEE_NO_MEMORY ||
+        !(evict_one(c, size, false) || evict_one(c, size, true)))
+      break;
+  }
+  if (status == PERIGEE_NO_MEMORY)
+    c->starved = size;
+  if (status < 0)
+    return status;
+  uint64_t what = word(&r->what);
+  set_word(&r->what, what_of(what_hash(what), slab, what_length(what)));
+  set_word(&r->where, (uint64_t)place << 32 | length);
+  return PERIGEE_OK;
+}
+
+static void reservation_add(struct perigee_cache *c, uint32_t ref) {
+  struct record *r = record(c, ref);
+  struct client *k = client_of(c, r->used);
+  r->before = 0;
+  r->after = k->reservation;
+  if (r->after)
+    record(c, r->after)->before = ref;
+  k->reservation = ref;
+  k->reserved++;
+  c->n.reserved++;
+  entry_fix(c, ref, 1);
+}
+
+static void reservation_end(struct perigee_cache *c, uint32_t ref) {
+  struct record *r = record(c, ref);
+  struct client *k = client_of(c, r->used);
+  *(r->before ? &record(c, r->before)->after : &k->reservation) = r->after;
+  if (r->after)
+    record(c, r->after)->before = r->before;
+  k->reserved--;
+  c->n.reserved--;
+  entry_fix(c, ref, -1);
+}
+
+static void record_end(struct perigee_cache *c, uint32_t ref) {
+  if (record(c, ref)->extra)
+    record_give(c, record(c, ref)->extra);
+  record_give(c, ref);
+}
+
+static void place_give(struct perigee_cache *c, const struct record *r) {
+  space_give(c, what_slab(word(&r->what)), (uint32_t)(word(&r->where) >> 32));
+}
+
+/* Hard pins count from the reservation on. */
+static void pin_count(struct perigee_cache *c, uint32_t ref, int by) {
+  const struct record *r = record(c, ref);
+  ties_pinned(c, ref, r->pin, by);
+  if (r->pin != PERIGEE_CACHE_HARD)
+    return;
+  c->n.hard += (uint64_t)(by * (int64_t)entry_bytes(r));
+  entry_fix(c, ref, by);
+}
+
+static int reserve(struct perigee_cache *c, const struct sought *s,
+                   const struct perigee_cache_put *put, uint32_t parent,
+                   uint32_t *ref) {
+  *ref = record_new(c, s, put);
+  if (!*ref)
+    return PERIGEE_CACHE_WANTS;
+  int status = ties_make(c, *ref, parent, put->group, put->ttl > 0);
+  if (status == 0)
+    status = place_take(c, *ref, put->length);
+  if (status == 0) {
+    status = directory_add(c, *ref, s->tag);
+    if (status < 0)
+      place_give(c, record(c, *ref));
+  }
+  if (status < 0) {
+    ties_cut(c, *ref);
+    record_end(c, *ref);
+  }
+  return status;
+}
+
+/* Until its seal an entry's version is the reservation's number, and `expires`
+ * the ticks that it will live. */
+int perigee_cache_reserve(struct perigee_cache *c, const char *key,
+                          uint32_t key_length,
+                          const struct perigee_cache_put *put, int64_t now,
+                          struct perigee_cache_place *place) {
+  struct sought s;
+  uint32_t parent, ref;
+  c->now = now;
+  if (!c->head)
+    return PERIGEE_CACHE_WANTS;
+  if (!sought_key(&s, c->o.seed, key, key_length))
+    return PERIGEE_INVALID;
+  int status = put_check(c, &s, put, now);
+  if (status == 0)
+    status = parent_find(c, put, &parent);
+  if (status == 0)
+    status = reserve(c, &s, put, parent, &ref);
+  if (status < 0)
+    return status;
+  struct record *r = record(c, ref);
+  entry_step(r, STEP_RESERVE);
+  reservation_add(c, ref);
+  pin_count(c, ref, 1);
+  r->expires = put->ttl > 0 ? tick_of(c, c->began + put->ttl) + 1 : 0;
+  uint32_t number = (uint32_t)++c->reservations;
+  set_word(&r->version, number);
+  set_word(&r->checksum, 0);
+  entry_place(c, ref, place);
+  place->version = 0;
+  place->entry = (uint64_t)number << 32 | ref;
+  return PERIGEE_OK;
+}
+
+/* ---- Sealing, aborting ----------------------------------------------------------- */
+
+/* Returns the ref of a reservation, or 0. */
+static uint32_t reserved_of(const struct perigee_cache *c, uint64_t entry) {
+  uint32_t ref = (uint32_t)entry;
+  if (!record_may_be(c, ref, RECORD / 8 + 1))
+    return 0;
+  const struct record *r = record(c, ref);
+  return r->state == RESERVED && word(&r->version) == entry >> 32 ? ref : 0;
+}
+
+static void record_key(const struct perigee_cache *c, const struct record *r,
+                       struct sought *s) {
+  uint8_t key[PERIGEE_CACHE_KEY];
+  key_copy(r, key);
+  sought_key(s, c->o.seed, key, what_length(word(&r->what)));
+}
+
+/* Takes apart what a removed entry was part of. */
+static void entry_out(struct perigee_cache *c, uint32_t ref, int why) {
+  struct record *r = record(c, ref);
+  pin_count(c, ref, -1);
+  if (children(c, ref))
+    entry_fix(c, ref, -1);
+  if (r->state == RESERVED) {
+    reservation_end(c, ref);
+  } else {
+    if (r->listed)
+      evictable_remove(c, r);
+    if (r->wheeled)
+      wheel_remove(c, ref);
+    c->n.entries--;
+    c->n.values -= (uint32_t)word(&r->where);
+    event_note(c, ref, why);
+  }
+  ties_cut(c, ref);
+  if (r->leases) {
+    entry_step(r, STEP_HOLD);
+    c->n.held++;
+    c->held_bytes += entry_bytes(r);
+  } else {
+    place_give(c, r);
+    entry_step(r, children(c, ref) ? STEP_HUSK : STEP_FREE);
+    if (r->state == STATE_NONE)
+      record_end(c, ref);
+  }
+}
+
+void entry_settle(struct perigee_cache *c, uint32_t ref) {
+  struct record *r = record(c, ref);
+  if (r->state == HELD && r->leases == 0) {
+    c->n.held--;
+    c->held_bytes -= entry_bytes(r);
+    place_give(c, r);
+    entry_step(r, children(c, ref) ? STEP_HUSK : STEP_FREE);
+  } else if (r->state == HUSK && children(c, ref) == 0) {
+    entry_step(r, STEP_FREE);
+  } else {
+    return;
+  }
+  if (r->state == STATE_NONE)
+    record_end(c, ref);
+}
+
+void entry_remove(struct perigee_cache *c, uint32_t ref, int why) {
+  directory_remove(c, ref);
+  entry_out(c, ref, why);
+}
+
+int64_t perigee_cache_seal(struct perigee_cache *c, uint64_t entry,
+                           uint64_t checksum, int64_t now) {
+  struct sought s;
+  uint32_t ref = reserved_of(c, entry);
+  c->now = now;
+  if (!ref)
+    return PERIGEE_STALE;
+  struct record *r = record(c, ref);
+  record_key(c, r, &s);
+  reservation_end(c, ref);
+  uint32_t old = directory_find(c, &s, true);
+  set_word(&r->version, ++c->n.version);
+  set_word(&r->checksum, checksum);
+  directory_show(c, ref, old);
+  if (old)
+    entry_out(c, old, PERIGEE_CACHE_REPLACED);
+  entry_step(r, STEP_SEAL);
+  r->used = tick_of(c, now);
+  if (r->expires) {
+    r->expires += r->used;
+    wheel_add(c, ref);
+  }
+  entry_list(c, ref, true);
+  c->n.entries++;
+  c->n.sealed++;
+  c->n.values += (uint32_t)word(&r->where);
+  event_note(c, ref, PERIGEE_CACHE_SEALED);
+  return (int64_t)c->n.version;
+}
+
+int perigee_cache_abort(struct perigee_cache *c, uint64_t entry) {
+  uint32_t ref = reserved_of(c, entry);
+  if (!ref)
+    return PERIGEE_STALE;
+  entry_remove(c, ref, 0);
+  return PERIGEE_OK;
+}
+
+/* ---- Sealed entries ---------------------------------------------------------------- */
+
+uint32_t entry_find(struct perigee_cache *c, const void *key, uint64_t length,
+                    int64_t now) {
+  struct sought s;
+  if (!c->head || !sought_key(&s, c->o.seed, key, length))
+    return 0;
+  uint32_t ref = directory_find(c, &s, true);
+  if (ref && record(c, ref)->expires &&
+      record(c, ref)->expires <= tick_of(c, now)) {
+    entry_remove(c, ref, PERIGEE_CACHE_EXPIRED);
+    return 0;
+  }
+  return ref;
+}
+
+int perigee_cache_delete(struct perigee_cache *c, const char *key,
+                         uint32_t key_length) {
+  uint32_t ref = entry_find(c, key, key_length, c->now);
+  if (!ref)
+    return PERIGEE_NOT_FOUND;
+  entry_remove(c, ref, PERIGEE_CACHE_DELETED);
+  return PERIGEE_OK;
+}
+
+int perigee_cache_touch(struct perigee_cache *c, const char *key,
+                        uint32_t key_length, int64_t now) {
+  c->now = now;
+  uint32_t ref = entry_find(c, key, key_length, now);
+  if (!ref)
+    return PERIGEE_NOT_FOUND;
+  entry_use(c, ref);
+  return PERIGEE_OK;
+}
+
+int perigee_cache_pin(struct perigee_cache *c, const char *key,
+                      uint32_t key_length, int pin) {
+  uint32_t ref = entry_find(c, key, key_length, c->now);
+  if (pin < 0 || pin > PERIGEE_CACHE_HARD)
+    return PERIGEE_INVALID;
+  if (!ref)
+    return PERIGEE_NOT_FOUND;
+  struct record *r = record(c, ref);
+  if (pin == r->pin)
+    return PERIGEE_OK;
+  if (pin == PERIGEE_CACHE_HARD && c->n.hard + entry_bytes(r) > c->o.hard)
+    return PERIGEE_NO_MEMORY;
+  pin_count(c, ref, -1);
+  if (r->listed)
+    evictable_remove(c, r);
+  r->pin = (uint8_t)pin & 3;
+  pin_count(c, ref, 1);
+  entry_list(c, ref, true);
+  return PERIGEE_OK;
+}
+
+int perigee_cache_stat(struct perigee_cache *c, const char *key,
+                       uint32_t key_length, int64_t now,
+                       struct perigee_cache_place *place) {
+  c->now = now;
+  uint32_t ref = entry_find(c, key, key_length, now);
+  if (!ref)
+    return PERIGEE_NOT_FOUND;
+  entry_place(c, ref, place);
+  return PERIGEE_OK;
+}

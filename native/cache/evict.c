@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * evict.c - which entries go, and the store's turn. Each size has two lists of
+ * entries in the order of their last use: those with soft pins apart. Entries
+ * that cannot go (pinned hard, reserved, with children) are in no list. The
+ * lists' ends are looked at, at most LOOKS entries at a time:
+ *
+ *   LRU   the last one goes
+ *   LFU   of those looked at, the one with the fewest uses goes; a use is
+ *         forgotten for each `decay` since the last one
+ *
+ * Above the high watermark the size whose last entry is the oldest gives one,
+ * again and again, down to the low one. Leased entries that are removed do not
+ * count as used there, since evicting more would not free their places.
+ *
+ * A size that finds neither a place nor an entry of its own to evict is starved:
+ * a slab of another size is drained for it.
+ */
+#include "store.h"
+
+enum { LOOKS = 16 };
+
+static bool group_may_go(const struct group *g, bool soft) {
+  return !g || (g->hard == 0 && g->outside == 0 && (soft || g->soft == 0));
+}
+
+/* Returns how often it was used, less what is forgotten. */
+static uint32_t uses_of(const struct perigee_cache *c, const struct record *r) {
+  uint32_t forgets = (uint32_t)(c->o.decay >> TICK_SHIFT) + 1;
+  uint32_t lost = (tick_of(c, c->now) - r->used) / forgets;
+  return r->uses > lost ? r->uses - lost : 0;
+}
+
+static void entry_evict(struct perigee_cache *c, uint32_t ref) {
+  c->n.evicted++;
+  entry_remove(c, ref, PERIGEE_CACHE_EVICTED);
+}
+
+static void evict_all(struct perigee_cache *c, uint32_t ref) {
+  const struct group *g = group_of(c, ref);
+  if (!g) {
+    entry_evict(c, ref);
+    return;
+  }
+  for (uint32_t at = g->first, next; at; at = next) {
+    next = extra(c, at)->after;
+    if (record(c, at)->state == SEALED)
+      entry_evict(c, at);
+  }
+}
+
+/* Of the entries at a list's end, returns the one to go, or 0. One whose group
+ * cannot go is put first, so that others are looked at the next time. */
+static uint32_t evict_pick(struct perigee_cache *c, int size, bool soft) {
+  const struct ends *l = &c->lists[size][soft];
+  uint32_t best = 0, least = UINT32_MAX;
+  uint32_t at = l->last;
+  for (int i = 0; at && i < LOOKS; i++) {
+    uint32_t ref = at;
+    const struct record *r = record(c, ref);
+    at = r->before;
+    if (!group_may_go(group_of(c, ref), soft)) {
+      entry_list(c, ref, true);
+      continue;
+    }
+    uint32_t uses = c->o.lfu ? uses_of(c, r) : 0;
+    if (uses < least) {
+      least = uses;
+      best = ref;
+    }
+    if (uses == 0)
+      break;
+  }
+  return best;
+}
+
+bool evict_one(struct perigee_cache *c, int size, bool soft) {
+  uint32_t ref = evict_pick(c, size, soft);
+  if (ref)
+    evict_all(c, ref);
+  return ref != 0;
+}
+
+/* ---- Watermarks --------------------------------------------------------------- */
+
+/* Returns the size whose last entry was used the longest ago, or NONE. */
+static int size_oldest(const struct perigee_cache *c, bool soft) {
+  int best = NONE;
+  uint32_t oldest = UINT32_MAX;
+  for (int i = 0; i < SIZES; i++) {
+    uint32_t last = c->lists[i][soft].last;
+    if (last && record(c, last)->used < oldest) {
+      oldest = record(c, last)->used;
+      best = i;
+    }
+  }
+  return best;
+}
+
+static bool evict_oldest(struct perigee_cache *c) {
+  for (int soft = 0; soft < 2; soft++) {
+    int size = size_oldest(c, soft);
+    if (size != NONE && evict_one(c, size, soft))
+      return true;
+  }
+  return false;
+}
+
+static bool is_above(const struct perigee_cache *c, uint8_t percent) {
+  return c->n.used - c->held_bytes > c->o.quota / 100 * percent;
+}
+
+static void watermark_turn(struct perigee_cache *c, uint32_t *budget) {
+  if (is_above(c, c->o.high))
+    c->evicting = true;
+  for (; c->evicting && *budget > 0; (*budget)--)
+    if (!is_above(c, c->o.low) || !evict_oldest(c))
+      c->evicting = false;
+}
+
+/* ---- Draining a slab ------------------------------------------------------------ */
+
+static void drain_stop(struct perigee_cache *c) {
+  space_drained(c, c->drained - 1);
+  c->drained = 0;
+  c->starved = NONE;
+}
+
+/* Has what is in a place go; false: it cannot. */
+static bool drain_place(struct perigee_cache *c, uint32_t owner) {
+  const struct record *r = record(c, owner);
+  if (r->state == HELD)
+    return true; /* it goes when its leases end */
+  if (r->state != SEALED || !r->listed ||
+      !group_may_go(group_of(c, owner), true))
+    return false;
+  evict_all(c, owner);
+  return true;
+}
+
+/* Returns whether anything is left to do now. */
+static bool drain_step(struct perigee_cache *c, uint32_t *budget) {
+  uint32_t number = c->drained - 1;
+  while (*budget > 0 && c->drained) {
+    const struct slab *s = &c->slabs[number];
+    (*budget)--;
+    if (c->drain_at == s->fresh) {
+      c->drain_at = 0; /* leases are left */
+      return false;
+    }
+    uint32_t owner = s->owners[c->drain_at++];
+    if (!(owner & EMPTY) && !drain_place(c, owner))
+      drain_stop(c);
+  }
+  return true;
+}
+
+static bool drain_wanted(struct perigee_cache *c) {
+  if (c->starved != NONE && space_has(c, c->starved))
+    c->starved = NONE;
+  return c->starved != NONE || c->slab_bytes - c->empty_bytes > c->o.quota;
+}
+
+static bool drain_turn(struct perigee_cache *c, uint32_t *budget) {
+  bool more = true;
+  while (more && *budget > 0 && (c->drained || drain_wanted(c))) {
+    if (!c->drained) {
+      c->drain_at = 0;
+      c->drained = space_drain(c, c->starved);
+    }
+    if (!c->drained)
+      c->starved = NONE;
+    more = c->drained && drain_step(c, budget);
+  }
+  return more && *budget == 0;
+}
+
+/* ---- The turn --------------------------------------------------------------------- */
+
+int perigee_cache_turn(struct perigee_cache *c, int64_t now, uint32_t budget) {
+  c->now = now;
+  if (!c->head)
+    return 0;
+  leases_turn(c, now, &budget);
+  wheel_turn(c, now, &budget);
+  watermark_turn(c, &budget);
+  bool more = drain_turn(c, &budget);
+  return more || budget == 0;
+}

@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * seen.c - a client's view of a directory that another process writes. Each
+ * offset is checked before it is followed, and each number of steps is bounded:
+ * a chain has CHAIN buckets, and a look is tried TRIES times. A store that died
+ * at a write leaves a sequence odd, which ends in PERIGEE_AGAIN. layout.h has
+ * the arguments about order.
+ */
+#include <stdlib.h>
+
+#include "layout.h"
+
+enum { TRIES = 64 };
+
+struct perigee_cache_view {
+  const uint8_t *pieces[PERIGEE_CACHE_PIECES];
+};
+
+static inline void pause_moment(void) {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#endif
+}
+
+struct perigee_cache_view *perigee_cache_view_open(void) {
+  return calloc(1, sizeof(struct perigee_cache_view));
+}
+
+void perigee_cache_view_close(struct perigee_cache_view *view) {
+  free(view);
+}
+
+int perigee_cache_view_piece(struct perigee_cache_view *view, uint32_t number,
+                             const void *piece) {
+  const struct head *head = piece;
+  if (number >= PERIGEE_CACHE_PIECES || !piece || (uintptr_t)piece % 8 != 0)
+    return PERIGEE_INVALID;
+  if (number == 0 && head->magic != LAYOUT_MAGIC)
+    return PERIGEE_PROTOCOL;
+  if (number == 0 && head->abi != PERIGEE_CACHE_ABI)
+    return PERIGEE_VERSION;
+  view->pieces[number] = piece;
+  return PERIGEE_OK;
+}
+
+static const struct head *view_head(const struct perigee_cache_view *view) {
+  return (const struct head *)view->pieces[0];
+}
+
+int64_t perigee_cache_view_pieces(const struct perigee_cache_view *view) {
+  if (!view->pieces[0])
+    return PERIGEE_INVALID;
+  uint32_t n =
+      atomic_load_explicit(&view_head(view)->pieces, memory_order_acquire);
+  return n <= PERIGEE_CACHE_PIECES ? (int64_t)n : PERIGEE_PROTOCOL;
+}
+
+/* ---- Offsets ----------------------------------------------------------------- */
+
+/* Returns where a thing of so many bytes lies, or NULL: not in a mapped piece. */
+static const void *view_thing(const struct perigee_cache_view *view,
+                              uint32_t ref, uint64_t bytes) {
+  uint32_t piece = ref / REFS_A_PIECE;
+  uint64_t offset = (uint64_t)(ref % REFS_A_PIECE) * 8;
+  if (piece >= PERIGEE_CACHE_PIECES || !view->pieces[piece] ||
+      offset + bytes > PERIGEE_CACHE_PIECE)
+    return NULL;
+  return view->pieces[piece] + offset;
+}
+
+static const struct bucket *view_bucket(const struct perigee_cache_view *view,
+                                        uint32_t at) {
+  const _Atomic uint32_t *table =
+      (const _Atomic uint32_t *)(view->pieces[0] + TABLE_AT);
+  if (at >= MOST_BUCKETS)
+    return NULL;
+  uint32_t chunk =
+      atomic_load_explicit(&table[at / BUCKETS_A_CHUNK], memory_order_acquire);
+  if (chunk >= CHUNKS)
+    return NULL; /* a ref would not fit */
+  return view_thing(view, chunk * (CHUNK / 8) + at % BUCKETS_A_CHUNK * 8,
+                    BUCKET);
+}
+
+/* ---- One look ------------------------------------------------------------------ */
+
+/* Copies what a record tells, if it is this key's and sealed. PERIGEE_AGAIN: it
+ * lies nowhere. */
+static int look_record(const struct perigee_cache_view *view, uint32_t ref,
+                       const struct sought *s,
+                       struct perigee_cache_place *place) {
+  const struct record *r =
+      view_thing(view, ref, RECORD + (uint64_t)s->count * 8);
+  if (!r)
+    return PERIGEE_AGAIN;
+  uint64_t what = word(&r->what), where = word(&r->where);
+  if ((what & (2 * SEEN_BIT - 1)) != (s->length | SEEN_BIT) ||
+      what_hash(what) != s->hash || !is_key(s, r))
+    return PERIGEE_NOT_FOUND;
+  *place = (struct perigee_cache_place){.offset = (where >> 32) * PLACE_UNIT,
+                                        .length = (uint32_t)where,
+                                        .version = word(&r->version),
+                                        .checksum = word(&r->checksum),
+                                        .slab = what_slab(what)};
+  return PERIGEE_OK;
+}
+
+static int look_bucket(const struct perigee_cache_view *view,
+                       const struct bucket *b, const struct sought *s,
+                       struct perigee_cache_place *place) {
+  for (int i = 0; i < BUCKET_SLOTS; i++) {
+    if (atomic_load_explicit(&b->tags[i], memory_order_acquire) != s->tag)
+      continue;
+    uint32_t ref = atomic_load_explicit(&b->refs[i], memory_order_acquire);
+    int status = ref ? look_record(view, ref, s, place) : PERIGEE_NOT_FOUND;
+    if (status != PERIGEE_NOT_FOUND)
+      return status;
+  }
+  return PERIGEE_NOT_FOUND;
+}
+
+static int look_chain(const struct perigee_cache_view *view,
+                      const struct bucket *b, const struct sought *s,
+                      struct perigee_cache_place *place) {
+  for (int n = 0; n < CHAIN; n++) {
+    int status = look_bucket(view, b, s, place);
+    if (status != PERIGEE_NOT_FOUND)
+      return status;
+    uint32_t next = atomic_load_explicit(&b->next, memory_order_acquire);
+    if (!next)
+      return PERIGEE_NOT_FOUND;
+    b = view_thing(view, next, BUCKET);
+    if (!b)
+      return PERIGEE_AGAIN;
+  }
+  return PERIGEE_AGAIN; /* longer than the store makes one */
+}
+
+/* Returns 1: try again. */
+static int look_up(const struct perigee_cache_view *view,
+                   const struct sought *s, struct perigee_cache_place *place) {
+  const _Atomic uint64_t *buckets = &view_head(view)->buckets;
+  uint64_t n = word(buckets);
+  if (n == 0 || n > MOST_BUCKETS)
+    return PERIGEE_AGAIN;
+  uint32_t at = bucket_of(n, s->hash);
+  const struct bucket *b = view_bucket(view, at);
+  if (!b)
+    return PERIGEE_AGAIN;
+  uint32_t sequence = atomic_load_explicit(&b->sequence, memory_order_acquire);
+  if (sequence & 1)
+    return 1;
+  int status = look_chain(view, b, s, place);
+  if (atomic_load_explicit(&b->sequence, memory_order_acquire) != sequence)
+    return 1;
+  if (status == PERIGEE_NOT_FOUND && word(buckets) != n)
+    return 1; /* it may have moved */
+  place->bucket = at;
+  place->sequence = sequence;
+  return status;
+}
+
+int perigee_cache_seen(const struct perigee_cache_view *view, const char *key,
+                       uint32_t key_length, struct perigee_cache_place *place) {
+  struct perigee_cache_place found;
+  struct sought s;
+  int status = 1;
+  if (!view->pieces[0] ||
+      !sought_key(&s, view_head(view)->seed, key, key_length))
+    return PERIGEE_INVALID;
+  for (int i = 0; i < TRIES && status == 1; i++) {
+    status = look_up(view, &s, &found);
+    if (status == 1)
+      pause_moment();
+  }
+  if (status == PERIGEE_OK)
+    *place = found;
+  return status == 1 ? PERIGEE_AGAIN : status;
+}
+
+/* The fence: the copy's loads come before the looks. */
+int perigee_cache_same(const struct perigee_cache_view *view, const char *key,
+                       uint32_t key_length,
+                       const struct perigee_cache_place *place) {
+  struct perigee_cache_place now;
+  if (!view->pieces[0])
+    return 0;
+  atomic_thread_fence(memory_order_acquire);
+  const struct bucket *b = view_bucket(view, place->bucket);
+  if (b && atomic_load_explicit(&b->sequence, memory_order_acquire) ==
+               place->sequence)
+    return 1;
+  return perigee_cache_seen(view, key, key_length, &now) == PERIGEE_OK &&
+         now.version == place->version;
+}

@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * space.c - slabs, and places in them. A slab has places of one size; sizes go
+ * from 4 KiB to 1 GiB by four steps a power of two, so of a place at most a fifth
+ * is waste. A slab is used for a size only if at most an eighth of it is left
+ * over behind its last place.
+ *
+ *   a slab is      event                       becomes
+ *   empty          a size takes it             with room
+ *   with room      its last place is taken     full
+ *   full           a place is given            with room
+ *   with room      its last entry has gone     empty
+ *   any            another size needs it       draining: no place is taken
+ *   draining       its last entry has gone     empty
+ *   draining       an entry in it cannot go    with room, or full
+ *   empty          the caller takes it back    gone
+ */
+#include <stdlib.h>
+
+#include "store.h"
+
+enum { LEAST_SHIFT = 12, LOOKS = 64 };
+
+int size_of(uint64_t length) {
+  if (length <= UINT64_C(1) << LEAST_SHIFT)
+    return 0;
+  unsigned power = 63 - (unsigned)__builtin_clzll(length - 1);
+  uint64_t step = ((length - 1) - (UINT64_C(1) << power)) >> (power - 2);
+  return (int)((power - LEAST_SHIFT) * 4 + step + 1);
+}
+
+uint64_t size_bytes(int size) {
+  if (size == 0)
+    return UINT64_C(1) << LEAST_SHIFT;
+  unsigned power = LEAST_SHIFT + (unsigned)(size - 1) / 4;
+  uint64_t steps = (unsigned)(size - 1) % 4 + 1;
+  return (UINT64_C(1) << power) + (steps << (power - 2));
+}
+
+/* ---- Lists of slabs, by number + 1 ------------------------------------------ */
+
+static uint32_t *slab_list(struct perigee_cache *c, const struct slab *s) {
+  return s->size == NONE ? &c->empty : &c->with_room[s->size];
+}
+
+static void slab_link(struct perigee_cache *c, uint32_t number) {
+  struct slab *s = &c->slabs[number];
+  uint32_t *list = slab_list(c, s);
+  s->listed = true;
+  s->before = 0;
+  s->after = *list;
+  if (s->after)
+    c->slabs[s->after - 1].before = number + 1;
+  *list = number + 1;
+}
+
+static void slab_unlink(struct perigee_cache *c, uint32_t number) {
+  struct slab *s = &c->slabs[number];
+  if (!s->listed)
+    return;
+  s->listed = false;
+  if (s->before)
+    c->slabs[s->before - 1].after = s->after;
+  else
+    *slab_list(c, s) = s->after;
+  if (s->after)
+    c->slabs[s->after - 1].before = s->before;
+}
+
+/* ---- Sizes and slabs ------------------------------------------------------- */
+
+static bool slab_fits(const struct slab *s, int size) {
+  uint64_t bytes = size_bytes(size);
+  return s->length >= bytes && s->length % bytes <= s->length / 8;
+}
+
+/* Returns how long a slab for this size should be: an ordinary one, if that
+ * fits; else one with just as many places as go into an ordinary one, or one. */
+static uint64_t slab_wanted(const struct perigee_cache *c, int size) {
+  struct slab s = {.length = c->o.slab};
+  uint64_t bytes = size_bytes(size), places = c->o.slab / bytes;
+  return slab_fits(&s, size) ? c->o.slab : bytes * (places ? places : 1);
+}
+
+static uint32_t empty_slab(const struct perigee_cache *c, int size) {
+  uint32_t at = c->empty;
+  for (int i = 0; at && i < LOOKS; i++, at = c->slabs[at - 1].after)
+    if (slab_fits(&c->slabs[at - 1], size))
+      return at;
+  return 0;
+}
+
+bool space_has(const struct perigee_cache *c, int size) {
+  return c->with_room[size] || empty_slab(c, size) ||
+         c->slab_bytes - c->empty_bytes + slab_wanted(c, size) <= c->o.quota;
+}
+
+static int slab_begin(struct perigee_cache *c, uint32_t number, int size) {
+  struct slab *s = &c->slabs[number];
+  uint64_t places = s->length / size_bytes(size);
+  uint32_t *owners = calloc(places, sizeof *owners);
+  if (!owners)
+    return PERIGEE_NO_MEMORY;
+  slab_unlink(c, number);
+  c->empty_bytes -= s->length;
+  s->owners = owners;
+  s->places = (uint32_t)places;
+  s->size = (int16_t)size;
+  s->fresh = s->free = s->live = s->fixed = 0;
+  slab_link(c, number);
+  return PERIGEE_OK;
+}
+
+static void slab_end(struct perigee_cache *c, uint32_t number) {
+  struct slab *s = &c->slabs[number];
+  slab_unlink(c, number);
+  free(s->owners);
+  s->owners = NULL;
+  s->size = NONE;
+  s->draining = false;
+  if (c->drained == number + 1)
+    c->drained = 0;
+  c->empty_bytes += s->length;
+  slab_link(c, number);
+}
+
+/* Has a slab with room, or says what is wanted. */
+static int slab_for(struct perigee_cache *c, int size) {
+  uint32_t at = empty_slab(c, size);
+  uint64_t wanted = slab_wanted(c, size);
+  if (at)
+    return slab_begin(c, at - 1, size);
+  if (c->slab_bytes - c->empty_bytes + wanted > c->o.quota)
+    return PERIGEE_NO_MEMORY;
+  c->wanted = wanted;
+  return PERIGEE_CACHE_WANTS;
+}
+
+/* ---- Places ---------------------------------------------------------------- */
+
+/* The fence: bytes that are written to the place are not seen before the former
+ * entry's removal from the directory (perigee_cache_same). */
+int space_take(struct perigee_cache *c, int size, uint32_t entry,
+               uint32_t *slab, uint32_t *place) {
+  int status = c->with_room[size] ? PERIGEE_OK : slab_for(c, size);
+  if (status < 0)
+    return status;
+  uint32_t number = c->with_room[size] - 1;
+  struct slab *s = &c->slabs[number];
+  uint32_t at = s->free ? s->free - 1 : s->fresh++;
+  if (s->free)
+    s->free = s->owners[at] & ~EMPTY;
+  s->owners[at] = entry;
+  if (++s->live == s->places)
+    slab_unlink(c, number);
+  c->n.used += size_bytes(size);
+  *slab = number;
+  *place = (uint32_t)(at * (size_bytes(size) / PLACE_UNIT));
+  atomic_thread_fence(memory_order_release);
+  return PERIGEE_OK;
+}
+
+void space_give(struct perigee_cache *c, uint32_t number, uint32_t offset) {
+  struct slab *s = &c->slabs[number];
+  uint64_t bytes = size_bytes(s->size);
+  uint32_t at = (uint32_t)(offset / (bytes / PLACE_UNIT));
+  s->owners[at] = EMPTY | s->free;
+  s->free = at + 1;
+  s->live--;
+  c->n.used -= bytes;
+  if (s->live == 0)
+    slab_end(c, number);
+  else if (!s->listed && !s->draining)
+    slab_link(c, number);
+}
+
+/* ---- Draining --------------------------------------------------------------- */
+
+/* The one with the fewest bytes in use is emptied. */
+uint32_t space_drain(struct perigee_cache *c, int size) {
+  uint32_t best = 0;
+  uint64_t least = UINT64_MAX;
+  for (uint32_t i = 0; i < c->slab_end; i++) {
+    const struct slab *s = &c->slabs[i];
+    if (!s->there || s->size == NONE || s->size == size || s->fixed > 0)
+      continue;
+    uint64_t live = s->live * size_bytes(s->size);
+    if (live < least) {
+      least = live;
+      best = i + 1;
+    }
+  }
+  if (best) {
+    slab_unlink(c, best - 1);
+    c->slabs[best - 1].draining = true;
+  }
+  return best;
+}
+
+void space_drained(struct perigee_cache *c, uint32_t number) {
+  struct slab *s = &c->slabs[number];
+  s->draining = false;
+  if (!s->listed && s->live < s->places)
+    slab_link(c, number);
+}
+
+/* ---- The caller's side ------------------------------------------------------ */
+
+int64_t perigee_cache_add(struct perigee_cache *c, void *pointer,
+                          uint64_t length) {
+  uint32_t at = 0;
+  if (length < size_bytes(0) || length > UINT64_C(1) << 40)
+    return PERIGEE_INVALID;
+  while (at < c->slab_end && c->slabs[at].there)
+    at++;
+  if (at == SLABS)
+    return PERIGEE_TOO_LARGE;
+  c->slab_end += at == c->slab_end;
+  c->slabs[at] = (struct slab){
+      .pointer = pointer, .length = length, .size = NONE, .there = true};
+  c->slab_bytes += length;
+  c->empty_bytes += length;
+  c->wanted = 0;
+  slab_link(c, at);
+  return at;
+}
+
+int perigee_cache_remove(struct perigee_cache *c, uint32_t number) {
+  if (number >= c->slab_end || !c->slabs[number].there)
+    return PERIGEE_INVALID;
+  struct slab *s = &c->slabs[number];
+  if (s->size != NONE)
+    return PERIGEE_AGAIN;
+  slab_unlink(c, number);
+  c->slab_bytes -= s->length;
+  c->empty_bytes -= s->length;
+  s->there = false;
+  return PERIGEE_OK;
+}
+
+/* An empty slab is of no use beyond the quota, or with what is wanted. */
+void perigee_cache_wants(struct perigee_cache *c,
+                         struct perigee_cache_want *want) {
+  enum { SPARE_CHUNKS = 8 };
+  bool beyond = c->slab_bytes + c->wanted > c->o.quota;
+  want->idle = beyond && c->empty ? (int64_t)c->empty - 1 : -1;
+  want->slab = c->wanted;
+  want->pieces = c->free_chunks < SPARE_CHUNKS;
+}

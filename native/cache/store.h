@@ -1,0 +1,278 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * store.h - what a store consists of, and what its files do for each other.
+ *
+ *   records.c     memory of the directory: chunks, and things in them
+ *   space.c       slabs, sizes, places
+ *   directory.c   the hash table, as its writer sees it
+ *   entries.c     life of an entry: reserved, sealed, removed
+ *   ties.c        what ties entries together: chains, groups; TTLs
+ *   leases.c      clients and their leases
+ *   evict.c       which entries go, and the store's turn
+ *   events.c      what has happened, for those who ask
+ *   answer.c      requests of clients
+ *   store.c       opening and closing, counters
+ *   seen.c        a client's view of the directory
+ */
+#ifndef STORE_H
+#define STORE_H
+
+#include "cache/layout.h"
+
+enum {
+  SIZES = 73, /* 4 KiB to 1 GiB */
+  SLABS = 65535,
+  TICK_SHIFT = 24, /* a tick is 2^24 ns: 17 ms */
+  WHEEL_LEVELS = 4,
+  WHEEL_SLOTS = 256,
+  NONE = -1
+};
+
+/* Chunks of the directory with things of one size; a list has those that have
+ * room. free: number + 1 of the first free thing. */
+struct chunk {
+  uint16_t words, live, fresh, free;
+  uint32_t before, after;
+};
+
+/* A place's word in `owners` is the ref of its entry, or EMPTY plus the next
+ * free place's number + 1. fixed: entries that cannot be evicted. */
+#define EMPTY UINT32_C(0x80000000)
+struct slab {
+  uint8_t *pointer;
+  uint64_t length;
+  uint32_t *owners;
+  uint32_t places, live, fresh, free, fixed;
+  uint32_t before, after; /* with room, of a size; or empty: number + 1 */
+  int16_t size;           /* NONE: nothing is in it */
+  bool there, draining, listed;
+};
+
+struct ends {
+  uint32_t first, last; /* refs; 0: the list is empty */
+};
+
+/* What few entries have: ties, and a place in the wheel of TTLs. */
+struct extra {
+  uint32_t parent, children, outside; /* outside: not of its group */
+  uint32_t group, before, after;      /* index + 1; members */
+  uint32_t earlier, later;            /* in a slot of the wheel */
+  uint32_t slot;
+};
+
+/* hard, soft: pins of its members. outside: children of members, who are not
+ * members themselves. */
+struct group {
+  uint64_t id;
+  uint32_t first, next; /* member; group of the same hash, or free: index + 1 */
+  uint32_t members, hard, soft, outside;
+};
+
+struct lease {
+  int64_t until;
+  uint32_t entry, client; /* entry 0: free */
+  uint32_t generation;
+  uint32_t before, after;  /* by time: index + 1 */
+  uint32_t earlier, later; /* of the client */
+};
+
+struct client {
+  struct ends leases;   /* index + 1 */
+  uint32_t reservation; /* the first */
+  uint32_t leased, reserved;
+  uint32_t next; /* free: number + 1 */
+  bool there;
+};
+
+struct event {
+  uint64_t at, version; /* where its key is, of all bytes that ever were */
+  uint32_t length;
+  uint16_t key_length;
+  uint8_t what;
+};
+
+struct perigee_cache {
+  struct perigee_cache_options o;
+  int64_t began, now; /* now: the last that was told */
+  /* records.c */
+  struct head *head;
+  uint8_t *pieces[PERIGEE_CACHE_PIECES];
+  struct chunk *chunks;
+  uint32_t next_chunk, free_chunk; /* free: number + 1 */
+  uint32_t free_chunks;
+  uint32_t room[RECORD / 8 + KEY_WORDS + 1]; /* by words: chunk */
+  /* space.c */
+  struct slab *slabs;
+  uint32_t slab_end, with_room[SIZES], empty;
+  uint64_t slab_bytes, empty_bytes, wanted;
+  /* directory.c */
+  uint64_t linked; /* refs in the table */
+  /* entries.c */
+  struct perigee_cache_counters n;
+  uint64_t reservations, held_bytes;
+  /* ties.c */
+  struct group *groups;
+  uint32_t *group_heads, group_mask, free_group;
+  uint32_t wheel[WHEEL_LEVELS][WHEEL_SLOTS], tick, wheeled;
+  /* leases.c */
+  struct lease *leases;
+  struct client *clients;
+  struct ends granted;
+  uint32_t free_lease, lease_end, free_client, client_end;
+  /* evict.c */
+  struct ends lists[SIZES][2]; /* last used first; soft pins apart */
+  int starved;                 /* the size that found no place, or NONE */
+  uint32_t drained, drain_at;  /* the slab that is emptied: number + 1; up to
+                                * which of its places */
+  bool evicting;
+  /* events.c */
+  struct event *events;
+  uint8_t *event_keys;
+  uint64_t event_next, event_at;
+};
+
+/* ---- records.c ----------------------------------------------------------- */
+
+static inline void *thing(const struct perigee_cache *c, uint32_t ref) {
+  return c->pieces[ref / REFS_A_PIECE] + (uint64_t)(ref % REFS_A_PIECE) * 8;
+}
+static inline struct record *record(const struct perigee_cache *c,
+                                    uint32_t ref) {
+  return thing(c, ref);
+}
+/* Returns the ref of a thing of so many bytes (RECORD + PERIGEE_CACHE_KEY at
+ * most), or 0. */
+uint32_t record_take(struct perigee_cache *c, uint32_t bytes);
+void record_give(struct perigee_cache *c, uint32_t ref);
+/* Is there a thing of words or more at this ref, used or not? */
+bool record_may_be(const struct perigee_cache *c, uint32_t ref, uint32_t words);
+/* Returns a chunk of no size, or 0. */
+uint32_t chunk_take(struct perigee_cache *c);
+
+/* ---- space.c ------------------------------------------------------------- */
+
+int size_of(uint64_t length);
+uint64_t size_bytes(int size);
+/* Finds a place for an entry. PERIGEE_CACHE_WANTS; PERIGEE_NO_MEMORY. */
+int space_take(struct perigee_cache *c, int size, uint32_t entry,
+               uint32_t *slab, uint32_t *place);
+/* offset: of the place, in units. */
+void space_give(struct perigee_cache *c, uint32_t slab, uint32_t offset);
+/* Chooses a slab to be emptied for a size, or, NONE, for the quota; returns its
+ * number + 1, or 0. */
+uint32_t space_drain(struct perigee_cache *c, int size);
+void space_drained(struct perigee_cache *c, uint32_t slab);
+/* Would a slab of nothing do for this size? */
+bool space_has(const struct perigee_cache *c, int size);
+
+/* ---- directory.c --------------------------------------------------------- */
+
+int directory_open(struct perigee_cache *c);
+/* Returns the ref of the key's entry that is sealed, or reserved, or 0. */
+uint32_t directory_find(const struct perigee_cache *c, const struct sought *s,
+                        bool sealed);
+/* PERIGEE_CACHE_WANTS; PERIGEE_NO_MEMORY: its chain is too long. */
+int directory_add(struct perigee_cache *c, uint32_t ref, uint16_t tag);
+void directory_remove(struct perigee_cache *c, uint32_t ref);
+/* Makes a record seen, and takes `old` (or 0) out of the table, at once. */
+void directory_show(struct perigee_cache *c, uint32_t ref, uint32_t old);
+/* Returns the ref in a place of a bucket's chain, 0: nothing is there; sets
+ * *end if the chain has no such place. */
+uint32_t directory_at(const struct perigee_cache *c, uint32_t bucket,
+                      uint32_t place, bool *end);
+static inline uint64_t directory_buckets(const struct perigee_cache *c) {
+  return c->head ? atomic_load_explicit(&c->head->buckets, memory_order_relaxed)
+                 : 0;
+}
+
+/* ---- entries.c ----------------------------------------------------------- */
+
+/* A record that is HELD or a HUSK is in no table and in no list. */
+enum state { STATE_NONE, RESERVED, SEALED, HELD, HUSK, STATES };
+enum step { STEP_RESERVE, STEP_SEAL, STEP_HOLD, STEP_HUSK, STEP_FREE, STEPS };
+/* The state after a step, plus 1; 0: no such step. */
+extern const uint8_t entry_next[STATES][STEPS];
+/* How often each step was taken, in debug builds. */
+extern uint64_t entry_taken[STATES][STEPS];
+
+/* Takes an entry out of the table, for this reason (perigee_cache_event; 0: an
+ * abort); its space is free when its leases are. */
+void entry_remove(struct perigee_cache *c, uint32_t ref, int why);
+/* An entry has a lease less, or a child less. */
+void entry_settle(struct perigee_cache *c, uint32_t ref);
+/* Puts an entry in the list that it belongs to, or takes it out; first: as one
+ * that was just used. */
+void entry_list(struct perigee_cache *c, uint32_t ref, bool first);
+void entry_fix(struct perigee_cache *c, uint32_t ref, int by);
+void entry_use(struct perigee_cache *c, uint32_t ref);
+void entry_place(const struct perigee_cache *c, uint32_t ref,
+                 struct perigee_cache_place *place);
+/* Returns the ref of a sealed entry whose TTL is not over, or 0. */
+uint32_t entry_find(struct perigee_cache *c, const void *key, uint64_t length,
+                    int64_t now);
+
+/* ---- ties.c -------------------------------------------------------------- */
+
+static inline struct extra *extra(const struct perigee_cache *c, uint32_t ref) {
+  uint32_t at = record(c, ref)->extra;
+  return at ? thing(c, at) : NULL;
+}
+static inline uint32_t children(const struct perigee_cache *c, uint32_t ref) {
+  const struct extra *x = extra(c, ref);
+  return x ? x->children : 0;
+}
+static inline struct group *group_of(const struct perigee_cache *c,
+                                     uint32_t ref) {
+  const struct extra *x = extra(c, ref);
+  return x && x->group ? &c->groups[x->group - 1] : NULL;
+}
+int ties_open(struct perigee_cache *c);
+/* Ties a new record to its parent (or 0) and its group (or 0), and has the parent
+ * have room for that. */
+int ties_make(struct perigee_cache *c, uint32_t ref, uint32_t parent,
+              uint64_t group, bool ttl);
+void ties_cut(struct perigee_cache *c, uint32_t ref);
+void ties_pinned(struct perigee_cache *c, uint32_t ref, int pin, int by);
+void wheel_add(struct perigee_cache *c, uint32_t ref);
+void wheel_remove(struct perigee_cache *c, uint32_t ref);
+/* Goes on to now, by at most *budget steps. */
+void wheel_turn(struct perigee_cache *c, int64_t now, uint32_t *budget);
+static inline uint32_t tick_of(const struct perigee_cache *c, int64_t now) {
+  int64_t ticks = (now - c->began) >> TICK_SHIFT;
+  return ticks > UINT32_MAX / 2 ? UINT32_MAX / 2 : (uint32_t)ticks;
+}
+
+/* ---- leases.c ------------------------------------------------------------ */
+
+int leases_open(struct perigee_cache *c);
+struct client *client_of(struct perigee_cache *c, uint32_t client);
+/* Returns the lease's number, or 0. */
+uint64_t lease_grant(struct perigee_cache *c, uint32_t client, uint32_t ref,
+                     int64_t now);
+void leases_turn(struct perigee_cache *c, int64_t now, uint32_t *budget);
+
+/* ---- evict.c ------------------------------------------------------------- */
+
+/* Evicts an entry of this size, with its group; false: there is none. soft: of
+ * those that are pinned soft, else of the others. */
+bool evict_one(struct perigee_cache *c, int size, bool soft);
+
+/* ---- events.c ------------------------------------------------------------ */
+
+int events_open(struct perigee_cache *c);
+void event_note(struct perigee_cache *c, uint32_t ref, int what);
+/* Returns an event, and its key's bytes copied to `key`; NULL: it is not kept. */
+const struct event *event_of(const struct perigee_cache *c, uint64_t number,
+                             uint8_t *key);
+uint64_t event_oldest(const struct perigee_cache *c);
+
+/* Copies a key's bytes. */
+static inline void key_copy(const struct record *r, uint8_t *to) {
+  uint32_t length = what_length(word(&r->what));
+  for (uint32_t i = 0; i * 8 < length; i++) {
+    uint64_t value = word(&r->key[i]);
+    memcpy(to + (size_t)i * 8, &value, length - i * 8 < 8 ? length - i * 8 : 8);
+  }
+}
+
+#endif
