@@ -1,0 +1,354 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * cache_answer_test.c - requests of clients, byte by byte: what each is answered,
+ * what is refused, and what an answer that has little room leaves to be asked
+ * again.
+ */
+#include "cached.h"
+
+static const struct perigee_cache_options few = {
+    .quota = 16 * MB, .slab = MB, .events = 8, .event_bytes = 1024};
+
+struct talk {
+  struct cached k;
+  uint8_t request[1 << 16], reply[1 << 16];
+  uint64_t length, room, at;
+  int64_t answer;
+};
+
+static struct talk talk_open(void) {
+  struct talk t = {.k = cached_open(&few), .room = sizeof t.reply};
+  return t;
+}
+
+static void say(struct talk *t, uint64_t value, int bytes) {
+  for (int i = 0; i < bytes; i++)
+    t->request[t->length++] = (uint8_t)(value >> (8 * i));
+}
+
+static void begin(struct talk *t, int what, uint16_t flags, uint32_t count) {
+  t->length = 0;
+  say(t, 1, 1);
+  say(t, (uint64_t)what, 1);
+  say(t, flags, 2);
+  say(t, count, 4);
+}
+
+static void say_key(struct talk *t, const char *key) {
+  say(t, strlen(key), 2);
+  memcpy(t->request + t->length, key, strlen(key));
+  t->length += strlen(key);
+}
+
+static uint64_t hear(struct talk *t, int bytes) {
+  uint64_t value = 0;
+  assert_true(t->at + (uint64_t)bytes <= (uint64_t)t->answer);
+  for (int i = 0; i < bytes; i++)
+    value |= (uint64_t)t->reply[t->at++] << (8 * i);
+  return value;
+}
+
+/* Sends the request in memory of just its length; returns the answer's count. */
+static int64_t ask(struct talk *t) {
+  uint8_t *exact = malloc(t->length ? t->length : 1);
+  memcpy(exact, t->request, t->length);
+  t->answer = perigee_cache_answer(t->k.cache, t->k.client, exact, t->length,
+                                   t->reply, t->room, t->k.now);
+  free(exact);
+  t->at = 0;
+  if (t->answer < 0)
+    return t->answer;
+  assert_int_equal(hear(t, 1), 1);
+  assert_int_equal(hear(t, 1), t->request[1]);
+  assert_int_equal(hear(t, 2), 0);
+  return (int64_t)hear(t, 4);
+}
+
+static void hear_key(struct talk *t, const char *key) {
+  assert_int_equal(hear(t, 2), strlen(key));
+  assert_memory_equal(t->reply + t->at, key, strlen(key));
+  t->at += strlen(key);
+}
+
+static void assert_done(struct talk *t) {
+  assert_int_equal(t->at, t->answer);
+}
+
+/* ---- Each request ---------------------------------------------------------------- */
+
+static void has_and_match_tell_what_is_there(void **state) {
+  struct talk t = talk_open();
+  (void)state;
+  cached_put(&t.k, "a", 1);
+  cached_put(&t.k, "b", 1);
+  cached_put(&t.k, "d", 1);
+  for (int what = PERIGEE_CACHE_HAS; what <= PERIGEE_CACHE_MATCH; what++) {
+    begin(&t, what, 0, 4);
+    say_key(&t, "a"), say_key(&t, "b"), say_key(&t, "c"), say_key(&t, "d");
+    assert_int_equal(ask(&t), what == PERIGEE_CACHE_HAS ? 4 : 2);
+    if (what == PERIGEE_CACHE_HAS)
+      assert_int_equal(hear(&t, 4), 0x01000101);
+    assert_done(&t);
+  }
+  cached_close(&t.k);
+}
+
+static uint64_t hear_place(struct talk *t, uint64_t length, uint64_t version,
+                           bool leased) {
+  assert_int_equal(hear(t, 4), 0);
+  assert_int_equal(hear(t, 4), 0);
+  assert_int_equal(hear(t, 8) % 4096, 0);
+  assert_int_equal(hear(t, 8), length);
+  assert_int_equal(hear(t, 8), version);
+  assert_int_equal(hear(t, 8), 0);
+  uint64_t lease = hear(t, 8);
+  assert_int_equal(lease != 0, leased);
+  assert_int_equal(hear(t, 8), leased ? 10 * SECONDS : 0);
+  return lease;
+}
+
+static void locate_grants_leases_and_release_ends_them(void **state) {
+  struct talk t = talk_open();
+  (void)state;
+  cached_put(&t.k, "a", 3000);
+  begin(&t, PERIGEE_CACHE_LOCATE, 0, 2);
+  say_key(&t, "none"), say_key(&t, "a");
+  assert_int_equal(ask(&t), 2);
+  assert_int_equal((int32_t)hear(&t, 4), PERIGEE_NOT_FOUND);
+  assert_int_equal(hear(&t, 4), 0);
+  uint64_t lease = hear_place(&t, 3000, 1, true);
+  assert_int_equal(hear(&t, 4), 0);
+  assert_done(&t);
+  assert_int_equal(cached_count(&t.k).leases, 1);
+  begin(&t, PERIGEE_CACHE_RELEASE, 0, 2);
+  say(&t, lease, 8), say(&t, lease, 8);
+  assert_int_equal(ask(&t), 2);
+  assert_int_equal(hear(&t, 4), 0);
+  assert_int_equal((int32_t)hear(&t, 4), PERIGEE_STALE);
+  assert_done(&t);
+  cached_close(&t.k);
+}
+
+static void small_values_come_along_without_a_lease(void **state) {
+  struct talk t = talk_open();
+  struct perigee_cache_place place;
+  struct perigee_cache_put put = {.length = 1024};
+  (void)state;
+  assert_int_equal(cached_reserve(&t.k, "a", &put, &place), 0);
+  memset((char *)t.k.slabs[place.slab] + place.offset, 'x', 1024);
+  perigee_cache_seal(t.k.cache, place.entry, 0, t.k.now);
+  cached_put(&t.k, "b", 1025);
+  begin(&t, PERIGEE_CACHE_LOCATE, 1, 2);
+  say_key(&t, "a"), say_key(&t, "b");
+  assert_int_equal(ask(&t), 2);
+  assert_int_equal(hear(&t, 4), 0);
+  hear_place(&t, 1024, 1, false);
+  assert_int_equal(hear(&t, 4), 1024);
+  for (int i = 0; i < 1024; i++)
+    assert_int_equal(hear(&t, 1), 'x');
+  assert_int_equal(hear(&t, 4), 0);
+  hear_place(&t, 1025, 2, true);
+  assert_int_equal(hear(&t, 4), 0);
+  assert_done(&t);
+  cached_close(&t.k);
+}
+
+static void touch_pin_stat_and_delete_are_of_many_keys(void **state) {
+  static const int whats[] = {PERIGEE_CACHE_TOUCH, PERIGEE_CACHE_PIN,
+                              PERIGEE_CACHE_STAT, PERIGEE_CACHE_DELETE};
+  struct talk t = talk_open();
+  (void)state;
+  cached_put(&t.k, "a", 77);
+  for (int i = 0; i < 4; i++) {
+    begin(&t, whats[i], 0, 2);
+    say_key(&t, "a"), say_key(&t, "none");
+    assert_int_equal(ask(&t), 2);
+    assert_int_equal(hear(&t, 4), 0);
+    if (whats[i] == PERIGEE_CACHE_STAT)
+      hear_place(&t, 77, 1, false);
+    assert_int_equal((int32_t)hear(&t, 4), PERIGEE_NOT_FOUND);
+    assert_done(&t);
+  }
+  begin(&t, PERIGEE_CACHE_STAT, 0, 0);
+  assert_int_equal(ask(&t), 0);
+  assert_int_equal(t.answer, 8 + sizeof(struct perigee_cache_counters));
+  assert_int_equal(hear(&t, 8), 0);
+  cached_close(&t.k);
+}
+
+/* ---- Lists ---------------------------------------------------------------------------- */
+
+static void a_list_goes_on_from_its_cursor_while_the_table_grows(void **state) {
+  enum { THERE = 300, AT_ONCE = 7 };
+  struct talk t = talk_open();
+  char key[64];
+  uint8_t heard[THERE] = {0};
+  uint64_t cursor = 0;
+  (void)state;
+  for (int i = 0; i < THERE; i++) {
+    snprintf(key, sizeof key, "in/%d", i);
+    cached_put(&t.k, key, 0);
+    snprintf(key, sizeof key, "out/%d", i);
+    cached_put(&t.k, key, 0);
+  }
+  for (int n = 0; cursor != UINT64_MAX; n++) {
+    begin(&t, PERIGEE_CACHE_LIST, AT_ONCE, 1);
+    say(&t, cursor, 8);
+    say_key(&t, "in/");
+    int64_t count = ask(&t);
+    assert_in_range(count, 0, AT_ONCE);
+    cursor = hear(&t, 8);
+    for (; count > 0; count--) {
+      uint64_t length = hear(&t, 2);
+      heard[atoi(memcpy(memset(key, 0, sizeof key), t.reply + t.at + 3,
+                        length - 3))] = 1;
+      t.at += length;
+    }
+    assert_done(&t);
+    snprintf(key, sizeof key, "new/%d", n);
+    for (int i = 0; i < 30 && n < 60; i++) {
+      snprintf(key, sizeof key, "new/%d/%d", n, i);
+      cached_put(&t.k, key, 0);
+    }
+  }
+  for (int i = 0; i < THERE; i++)
+    assert_int_equal(heard[i], 1);
+  cached_close(&t.k);
+}
+
+/* ---- Events ------------------------------------------------------------------------------ */
+
+static uint64_t ask_events(struct talk *t, uint64_t from, int64_t count,
+                           bool lost) {
+  begin(t, PERIGEE_CACHE_EVENTS, 0, 1);
+  say(t, from, 8);
+  assert_int_equal(ask(t), count);
+  uint64_t next = hear(t, 8);
+  assert_int_equal(hear(t, 8), lost);
+  return next;
+}
+
+static void hear_event(struct talk *t, int what, uint64_t number,
+                       uint64_t version, uint64_t length, const char *key) {
+  assert_int_equal(hear(t, 1), what);
+  assert_int_equal(hear(t, 8), number);
+  assert_int_equal(hear(t, 8), version);
+  assert_int_equal(hear(t, 8), length);
+  hear_key(t, key);
+}
+
+static void events_come_in_order_and_are_lost_when_old(void **state) {
+  struct talk t = talk_open();
+  (void)state;
+  assert_int_equal(ask_events(&t, 0, 0, false), 1);
+  cached_put(&t.k, "a", 5);
+  cached_put(&t.k, "a", 6);
+  cached_delete(&t.k, "a");
+  cached_put(&t.k, "b", 0);
+  evict_one(t.k.cache, 0, false);
+  assert_int_equal(ask_events(&t, 0, 6, false), 7);
+  hear_event(&t, PERIGEE_CACHE_SEALED, 1, 1, 5, "a");
+  hear_event(&t, PERIGEE_CACHE_REPLACED, 2, 1, 5, "a");
+  hear_event(&t, PERIGEE_CACHE_SEALED, 3, 2, 6, "a");
+  hear_event(&t, PERIGEE_CACHE_DELETED, 4, 2, 6, "a");
+  hear_event(&t, PERIGEE_CACHE_SEALED, 5, 3, 0, "b");
+  hear_event(&t, PERIGEE_CACHE_EVICTED, 6, 3, 0, "b");
+  assert_done(&t);
+  assert_int_equal(ask_events(&t, 7, 0, false), 7);
+  for (int i = 0; i < 4; i++)
+    cached_put(&t.k, i % 2 ? "y" : "z", 0);
+  assert_int_equal(cached_count(&t.k).entries, 2);
+  assert_int_equal(ask_events(&t, 7, 6, false), 13);
+  assert_int_equal(ask_events(&t, 1, 8, true), 13);
+  hear_event(&t, PERIGEE_CACHE_SEALED, 5, 3, 0, "b");
+  assert_int_equal(ask_events(&t, 99, 0, true), 13);
+  cached_close(&t.k);
+}
+
+static void events_with_long_keys_are_lost_by_their_bytes(void **state) {
+  struct talk t = talk_open();
+  char key[513] = {0};
+  (void)state;
+  for (int i = 0; i < 3; i++) {
+    memset(key, 'a' + i, 512);
+    cached_put(&t.k, key, 0);
+  }
+  assert_int_equal(ask_events(&t, 1, 2, true), 4);
+  memset(key, 'b', 512);
+  hear_event(&t, PERIGEE_CACHE_SEALED, 2, 2, 0, key);
+  cached_close(&t.k);
+}
+
+/* ---- Bad requests --------------------------------------------------------------------------- */
+
+static void requests_that_are_none_are_refused(void **state) {
+  struct talk t = talk_open();
+  (void)state;
+  cached_put(&t.k, "a", 1);
+  for (int what = 0; what < 256; what++) {
+    bool empty_list =
+        what == PERIGEE_CACHE_LIST || what == PERIGEE_CACHE_EVENTS;
+    begin(&t, what, 0, 1);
+    assert_int_equal(ask(&t), PERIGEE_PROTOCOL);
+    begin(&t, what, 0, 0);
+    bool known = what >= PERIGEE_CACHE_HAS && what <= PERIGEE_CACHE_STAT;
+    assert_int_equal(ask(&t), known && !empty_list ? 0 : PERIGEE_PROTOCOL);
+    begin(&t, what, 0, PERIGEE_CACHE_MANY + 1);
+    assert_int_equal(ask(&t), PERIGEE_PROTOCOL);
+  }
+  begin(&t, PERIGEE_CACHE_HAS, 0, 1);
+  say_key(&t, "a");
+  for (uint64_t length = t.length; t.length > 0;) {
+    t.length--;
+    assert_int_equal(ask(&t), PERIGEE_PROTOCOL);
+    assert_true(t.length < length);
+  }
+  begin(&t, PERIGEE_CACHE_HAS, 0, 1);
+  say(&t, 513, 2);
+  t.length += 513;
+  assert_int_equal(ask(&t), PERIGEE_PROTOCOL);
+  begin(&t, PERIGEE_CACHE_PIN, 3, 1);
+  say_key(&t, "a");
+  assert_int_equal(ask(&t), 1);
+  assert_int_equal((int32_t)hear(&t, 4), PERIGEE_INVALID);
+  cached_close(&t.k);
+}
+
+static void what_has_no_room_is_not_done(void **state) {
+  struct talk t = talk_open();
+  (void)state;
+  cached_put(&t.k, "a", 1);
+  cached_put(&t.k, "b", 1);
+  t.room = 7;
+  begin(&t, PERIGEE_CACHE_DELETE, 0, 2);
+  say_key(&t, "a"), say_key(&t, "b");
+  assert_int_equal(ask(&t), PERIGEE_TOO_LARGE);
+  t.room = 8 + 4 + 3;
+  assert_int_equal(ask(&t), 1);
+  assert_false(cached_has(&t.k, "a"));
+  assert_true(cached_has(&t.k, "b"));
+  begin(&t, PERIGEE_CACHE_LOCATE, 0, 1);
+  say_key(&t, "b");
+  t.room = 8 + 4 + 56 + 3;
+  assert_int_equal(ask(&t), 0);
+  assert_int_equal(cached_count(&t.k).leases, 0);
+  t.room++;
+  assert_int_equal(ask(&t), 1);
+  assert_int_equal(cached_count(&t.k).leases, 1);
+  cached_close(&t.k);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(has_and_match_tell_what_is_there),
+      cmocka_unit_test(locate_grants_leases_and_release_ends_them),
+      cmocka_unit_test(small_values_come_along_without_a_lease),
+      cmocka_unit_test(touch_pin_stat_and_delete_are_of_many_keys),
+      cmocka_unit_test(a_list_goes_on_from_its_cursor_while_the_table_grows),
+      cmocka_unit_test(events_come_in_order_and_are_lost_when_old),
+      cmocka_unit_test(events_with_long_keys_are_lost_by_their_bytes),
+      cmocka_unit_test(requests_that_are_none_are_refused),
+      cmocka_unit_test(what_has_no_room_is_not_done),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
