@@ -57,12 +57,16 @@ build/bench/%: bench/%.c $(firstword $(MAKEFILE_LIST))
 	$(CC) -std=c17 -D_GNU_SOURCE -Inative -Ibench -O3 -g -Wall -Wextra \
 	  $(WERROR) -pthread -MMD -MP -o $@ $< $(LINKED) -lsodium -lcrypto -lrt
 
-# The only C programs that are not floors: the two ends of an echo, and of what
-# count.lua counts.
+# The only C programs that are not floors: the two ends of an echo, those of what
+# count.lua counts, and the cache's core by itself.
 ON_CORE := build/bench/echo build/bench/counted build/bench/c_caller
 $(ON_CORE): build/$(SONAME)
 $(ON_CORE): LINKED = -Lbuild -l:$(SONAME) \
   -Wl,-rpath,'$$ORIGIN/..'
+
+build/bench/cache_core: build/perigee/cache.so
+build/bench/cache_core: LINKED = build/perigee/cache.so \
+  -Wl,-rpath,'$$ORIGIN/../perigee'
 
 # The same echo with time stamps.
 build/anatomy/bench/echo: bench/echo.c build/anatomy/$(SONAME)

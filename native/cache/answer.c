@@ -228,7 +228,7 @@ static bool list_put(struct asked *a, uint32_t ref, const char *prefix,
   const struct record *r = record(a->c, ref);
   uint32_t n = what_length(word(&r->what));
   uint8_t key[PERIGEE_CACHE_KEY];
-  if (r->state != SEALED || n < length)
+  if (own(a->c, ref)->state != SEALED || n < length)
     return true;
   key_copy(r, key);
   if (length && memcmp(key, prefix, length) != 0)

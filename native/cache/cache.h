@@ -197,7 +197,8 @@ struct perigee_cache_counters {
   uint64_t quota, slabs, used;      /* bytes: allowed, given, in entries */
   uint64_t values;                  /* bytes of the values themselves */
   uint64_t hard;                    /* bytes of hard pins */
-  uint64_t directory;               /* bytes of the directory that were used */
+  uint64_t directory;               /* bytes of the directory in use, in pieces
+                                     * and beside them */
   uint64_t buckets, leases, clients, version;
   uint64_t hits, misses, sealed, evicted, expired, deleted;
 };

@@ -112,7 +112,7 @@ static int chain_room(struct perigee_cache *c, struct bucket *first,
   }
   uint32_t ref = record_take(c, BUCKET);
   if (!ref)
-    return PERIGEE_CACHE_WANTS;
+    return record_status(c);
   bucket_clear(thing(c, ref));
   chain_lock(first);
   store32(&b->next, ref);

@@ -35,14 +35,14 @@ const uint8_t entry_next[STATES][STEPS] = {
 };
 uint64_t entry_taken[STATES][STEPS];
 
-static void entry_step(struct record *r, enum step step) {
-  uint8_t to = entry_next[r->state][step];
+static void entry_step(struct own *e, enum step step) {
+  uint8_t to = entry_next[e->state][step];
 #ifdef PERIGEE_DEBUG
   if (!to)
     abort();
-  entry_taken[r->state][step]++;
+  entry_taken[e->state][step]++;
 #endif
-  r->state = (uint8_t)(to - 1) & 15;
+  e->state = (uint8_t)(to - 1) & 15;
 }
 
 static uint64_t entry_bytes(const struct record *r) {
@@ -66,58 +66,58 @@ void entry_place(const struct perigee_cache *c, uint32_t ref,
 
 /* ---- The lists of what can be evicted ---------------------------------------- */
 
-static struct ends *list_of(struct perigee_cache *c, const struct record *r) {
-  return &c->lists[size_of((uint32_t)word(&r->where))]
-                  [r->pin == PERIGEE_CACHE_SOFT];
+static struct ends *list_of(struct perigee_cache *c, uint32_t ref) {
+  return &c->lists[size_of((uint32_t)word(&record(c, ref)->where))]
+                  [own(c, ref)->pin == PERIGEE_CACHE_SOFT];
 }
 
-static void evictable_remove(struct perigee_cache *c, struct record *r) {
-  struct ends *l = list_of(c, r);
-  *(r->before ? &record(c, r->before)->after : &l->first) = r->after;
-  *(r->after ? &record(c, r->after)->before : &l->last) = r->before;
-  r->listed = 0;
+static void evictable_remove(struct perigee_cache *c, uint32_t ref) {
+  struct own *e = own(c, ref);
+  struct ends *l = list_of(c, ref);
+  *(e->before ? &own(c, e->before)->after : &l->first) = e->after;
+  *(e->after ? &own(c, e->after)->before : &l->last) = e->before;
+  e->listed = 0;
 }
 
 static void evictable_add(struct perigee_cache *c, uint32_t ref, bool first) {
-  struct record *r = record(c, ref);
-  struct ends *l = list_of(c, r);
-  r->before = first ? 0 : l->last;
-  r->after = first ? l->first : 0;
-  *(r->before ? &record(c, r->before)->after : &l->first) = ref;
-  *(r->after ? &record(c, r->after)->before : &l->last) = ref;
-  r->listed = 1;
+  struct own *e = own(c, ref);
+  struct ends *l = list_of(c, ref);
+  e->before = first ? 0 : l->last;
+  e->after = first ? l->first : 0;
+  *(e->before ? &own(c, e->before)->after : &l->first) = ref;
+  *(e->after ? &own(c, e->after)->before : &l->last) = ref;
+  e->listed = 1;
 }
 
 /* An entry that comes to a list later than it was used last goes to the end
  * that is nearer. */
-static bool is_recent(struct perigee_cache *c, const struct record *r) {
-  const struct ends *l = list_of(c, r);
+static bool is_recent(struct perigee_cache *c, uint32_t ref) {
+  const struct ends *l = list_of(c, ref);
   if (!l->first)
     return true;
-  uint64_t both =
-      (uint64_t)record(c, l->first)->used + record(c, l->last)->used;
-  return 2 * (uint64_t)r->used >= both;
+  uint64_t both = (uint64_t)own(c, l->first)->used + own(c, l->last)->used;
+  return 2 * (uint64_t)own(c, ref)->used >= both;
 }
 
 void entry_list(struct perigee_cache *c, uint32_t ref, bool first) {
-  struct record *r = record(c, ref);
-  bool should = r->state == SEALED && r->pin != PERIGEE_CACHE_HARD &&
+  struct own *e = own(c, ref);
+  bool should = e->state == SEALED && e->pin != PERIGEE_CACHE_HARD &&
                 children(c, ref) == 0;
-  if (r->listed && should && first && !r->before)
+  if (e->listed && should && first && !e->before)
     return;
-  if (r->listed)
-    evictable_remove(c, r);
+  if (e->listed)
+    evictable_remove(c, ref);
   if (should)
-    evictable_add(c, ref, first || is_recent(c, r));
+    evictable_add(c, ref, first || is_recent(c, ref));
 }
 
 /* A use counts with a chance of one in 2^(uses / 8), so that a byte is enough. */
 void entry_use(struct perigee_cache *c, uint32_t ref) {
-  struct record *r = record(c, ref);
+  struct own *e = own(c, ref);
   uint64_t dice = c->n.hits * UINT64_C(0x9e3779b97f4a7c15);
-  r->used = tick_of(c, c->now);
-  if (r->uses < UINT8_MAX && dice >> (64 - r->uses / 8 - 1) <= 1)
-    r->uses++;
+  e->used = tick_of(c, c->now);
+  if (e->uses < UINT8_MAX && dice >> (64 - e->uses / 8 - 1) <= 1)
+    e->uses++;
   entry_list(c, ref, true);
 }
 
@@ -166,12 +166,8 @@ static uint32_t record_new(struct perigee_cache *c, const struct sought *s,
   set_word(&r->where, put->length);
   for (uint32_t i = 0; i < s->count; i++)
     set_word(&r->key[i], s->words[i]);
-  r->before = r->after = r->expires = r->extra = 0;
-  r->used = put->client;
-  r->leases = r->uses = 0;
-  r->state = STATE_NONE;
-  r->pin = put->pin & 3;
-  r->listed = r->wheeled = 0;
+  *own(c, ref) = (struct own){
+      .used = put->client, .state = STATE_NONE, .pin = put->pin & 3};
   return ref;
 }
 
@@ -197,12 +193,12 @@ static int place_take(struct perigee_cache *c, uint32_t ref, uint64_t length) {
 }
 
 static void reservation_add(struct perigee_cache *c, uint32_t ref) {
-  struct record *r = record(c, ref);
-  struct client *k = client_of(c, r->used);
-  r->before = 0;
-  r->after = k->reservation;
-  if (r->after)
-    record(c, r->after)->before = ref;
+  struct own *e = own(c, ref);
+  struct client *k = client_of(c, e->used);
+  e->before = 0;
+  e->after = k->reservation;
+  if (e->after)
+    own(c, e->after)->before = ref;
   k->reservation = ref;
   k->reserved++;
   c->n.reserved++;
@@ -210,19 +206,18 @@ static void reservation_add(struct perigee_cache *c, uint32_t ref) {
 }
 
 static void reservation_end(struct perigee_cache *c, uint32_t ref) {
-  struct record *r = record(c, ref);
-  struct client *k = client_of(c, r->used);
-  *(r->before ? &record(c, r->before)->after : &k->reservation) = r->after;
-  if (r->after)
-    record(c, r->after)->before = r->before;
+  struct own *e = own(c, ref);
+  struct client *k = client_of(c, e->used);
+  *(e->before ? &own(c, e->before)->after : &k->reservation) = e->after;
+  if (e->after)
+    own(c, e->after)->before = e->before;
   k->reserved--;
   c->n.reserved--;
   entry_fix(c, ref, -1);
 }
 
 static void record_end(struct perigee_cache *c, uint32_t ref) {
-  if (record(c, ref)->extra)
-    record_give(c, record(c, ref)->extra);
+  ties_end(c, ref);
   record_give(c, ref);
 }
 
@@ -232,11 +227,11 @@ static void place_give(struct perigee_cache *c, const struct record *r) {
 
 /* Hard pins count from the reservation on. */
 static void pin_count(struct perigee_cache *c, uint32_t ref, int by) {
-  const struct record *r = record(c, ref);
-  ties_pinned(c, ref, r->pin, by);
-  if (r->pin != PERIGEE_CACHE_HARD)
+  uint8_t pin = own(c, ref)->pin;
+  ties_pinned(c, ref, pin, by);
+  if (pin != PERIGEE_CACHE_HARD)
     return;
-  c->n.hard += (uint64_t)(by * (int64_t)entry_bytes(r));
+  c->n.hard += (uint64_t)(by * (int64_t)entry_bytes(record(c, ref)));
   entry_fix(c, ref, by);
 }
 
@@ -245,7 +240,7 @@ static int reserve(struct perigee_cache *c, const struct sought *s,
                    uint32_t *ref) {
   *ref = record_new(c, s, put);
   if (!*ref)
-    return PERIGEE_CACHE_WANTS;
+    return record_status(c);
   int status = ties_make(c, *ref, parent, put->group, put->ttl > 0);
   if (status == 0)
     status = place_take(c, *ref, put->length);
@@ -282,10 +277,10 @@ int perigee_cache_reserve(struct perigee_cache *c, const char *key,
   if (status < 0)
     return status;
   struct record *r = record(c, ref);
-  entry_step(r, STEP_RESERVE);
+  entry_step(own(c, ref), STEP_RESERVE);
   reservation_add(c, ref);
   pin_count(c, ref, 1);
-  r->expires = put->ttl > 0 ? tick_of(c, c->began + put->ttl) + 1 : 0;
+  own(c, ref)->expires = put->ttl > 0 ? tick_of(c, c->began + put->ttl) + 1 : 0;
   uint32_t number = (uint32_t)++c->reservations;
   set_word(&r->version, number);
   set_word(&r->checksum, 0);
@@ -302,8 +297,10 @@ static uint32_t reserved_of(const struct perigee_cache *c, uint64_t entry) {
   uint32_t ref = (uint32_t)entry;
   if (!record_may_be(c, ref, RECORD / 8 + 1))
     return 0;
-  const struct record *r = record(c, ref);
-  return r->state == RESERVED && word(&r->version) == entry >> 32 ? ref : 0;
+  return own(c, ref)->state == RESERVED &&
+                 word(&record(c, ref)->version) == entry >> 32
+             ? ref
+             : 0;
 }
 
 static void record_key(const struct perigee_cache *c, const struct record *r,
@@ -315,47 +312,49 @@ static void record_key(const struct perigee_cache *c, const struct record *r,
 
 /* Takes apart what a removed entry was part of. */
 static void entry_out(struct perigee_cache *c, uint32_t ref, int why) {
-  struct record *r = record(c, ref);
+  const struct record *r = record(c, ref);
+  struct own *e = own(c, ref);
   pin_count(c, ref, -1);
   if (children(c, ref))
     entry_fix(c, ref, -1);
-  if (r->state == RESERVED) {
+  if (e->state == RESERVED) {
     reservation_end(c, ref);
   } else {
-    if (r->listed)
-      evictable_remove(c, r);
-    if (r->wheeled)
+    if (e->listed)
+      evictable_remove(c, ref);
+    if (e->wheeled)
       wheel_remove(c, ref);
     c->n.entries--;
     c->n.values -= (uint32_t)word(&r->where);
     event_note(c, ref, why);
   }
   ties_cut(c, ref);
-  if (r->leases) {
-    entry_step(r, STEP_HOLD);
+  if (e->leases) {
+    entry_step(e, STEP_HOLD);
     c->n.held++;
     c->held_bytes += entry_bytes(r);
   } else {
     place_give(c, r);
-    entry_step(r, children(c, ref) ? STEP_HUSK : STEP_FREE);
-    if (r->state == STATE_NONE)
+    entry_step(e, children(c, ref) ? STEP_HUSK : STEP_FREE);
+    if (e->state == STATE_NONE)
       record_end(c, ref);
   }
 }
 
 void entry_settle(struct perigee_cache *c, uint32_t ref) {
-  struct record *r = record(c, ref);
-  if (r->state == HELD && r->leases == 0) {
+  const struct record *r = record(c, ref);
+  struct own *e = own(c, ref);
+  if (e->state == HELD && e->leases == 0) {
     c->n.held--;
     c->held_bytes -= entry_bytes(r);
     place_give(c, r);
-    entry_step(r, children(c, ref) ? STEP_HUSK : STEP_FREE);
-  } else if (r->state == HUSK && children(c, ref) == 0) {
-    entry_step(r, STEP_FREE);
+    entry_step(e, children(c, ref) ? STEP_HUSK : STEP_FREE);
+  } else if (e->state == HUSK && children(c, ref) == 0) {
+    entry_step(e, STEP_FREE);
   } else {
     return;
   }
-  if (r->state == STATE_NONE)
+  if (e->state == STATE_NONE)
     record_end(c, ref);
 }
 
@@ -372,6 +371,7 @@ int64_t perigee_cache_seal(struct perigee_cache *c, uint64_t entry,
   if (!ref)
     return PERIGEE_STALE;
   struct record *r = record(c, ref);
+  struct own *e = own(c, ref);
   record_key(c, r, &s);
   reservation_end(c, ref);
   uint32_t old = directory_find(c, &s, true);
@@ -380,10 +380,10 @@ int64_t perigee_cache_seal(struct perigee_cache *c, uint64_t entry,
   directory_show(c, ref, old);
   if (old)
     entry_out(c, old, PERIGEE_CACHE_REPLACED);
-  entry_step(r, STEP_SEAL);
-  r->used = tick_of(c, now);
-  if (r->expires) {
-    r->expires += r->used;
+  entry_step(e, STEP_SEAL);
+  e->used = tick_of(c, now);
+  if (e->expires) {
+    e->expires += e->used;
     wheel_add(c, ref);
   }
   entry_list(c, ref, true);
@@ -410,8 +410,7 @@ uint32_t entry_find(struct perigee_cache *c, const void *key, uint64_t length,
   if (!c->head || !sought_key(&s, c->o.seed, key, length))
     return 0;
   uint32_t ref = directory_find(c, &s, true);
-  if (ref && record(c, ref)->expires &&
-      record(c, ref)->expires <= tick_of(c, now)) {
+  if (ref && own(c, ref)->expires && own(c, ref)->expires <= tick_of(c, now)) {
     entry_remove(c, ref, PERIGEE_CACHE_EXPIRED);
     return 0;
   }
@@ -444,15 +443,16 @@ int perigee_cache_pin(struct perigee_cache *c, const char *key,
     return PERIGEE_INVALID;
   if (!ref)
     return PERIGEE_NOT_FOUND;
-  struct record *r = record(c, ref);
-  if (pin == r->pin)
+  struct own *e = own(c, ref);
+  if (pin == e->pin)
     return PERIGEE_OK;
-  if (pin == PERIGEE_CACHE_HARD && c->n.hard + entry_bytes(r) > c->o.hard)
+  if (pin == PERIGEE_CACHE_HARD &&
+      c->n.hard + entry_bytes(record(c, ref)) > c->o.hard)
     return PERIGEE_NO_MEMORY;
   pin_count(c, ref, -1);
-  if (r->listed)
-    evictable_remove(c, r);
-  r->pin = (uint8_t)pin & 3;
+  if (e->listed)
+    evictable_remove(c, ref);
+  e->pin = (uint8_t)pin & 3;
   pin_count(c, ref, 1);
   entry_list(c, ref, true);
   return PERIGEE_OK;

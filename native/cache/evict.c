@@ -25,10 +25,10 @@ static bool group_may_go(const struct group *g, bool soft) {
 }
 
 /* Returns how often it was used, less what is forgotten. */
-static uint32_t uses_of(const struct perigee_cache *c, const struct record *r) {
+static uint32_t uses_of(const struct perigee_cache *c, const struct own *e) {
   uint32_t forgets = (uint32_t)(c->o.decay >> TICK_SHIFT) + 1;
-  uint32_t lost = (tick_of(c, c->now) - r->used) / forgets;
-  return r->uses > lost ? r->uses - lost : 0;
+  uint32_t lost = (tick_of(c, c->now) - e->used) / forgets;
+  return e->uses > lost ? e->uses - lost : 0;
 }
 
 static void entry_evict(struct perigee_cache *c, uint32_t ref) {
@@ -44,7 +44,7 @@ static void evict_all(struct perigee_cache *c, uint32_t ref) {
   }
   for (uint32_t at = g->first, next; at; at = next) {
     next = extra(c, at)->after;
-    if (record(c, at)->state == SEALED)
+    if (own(c, at)->state == SEALED)
       entry_evict(c, at);
   }
 }
@@ -57,13 +57,13 @@ static uint32_t evict_pick(struct perigee_cache *c, int size, bool soft) {
   uint32_t at = l->last;
   for (int i = 0; at && i < LOOKS; i++) {
     uint32_t ref = at;
-    const struct record *r = record(c, ref);
-    at = r->before;
+    const struct own *e = own(c, ref);
+    at = e->before;
     if (!group_may_go(group_of(c, ref), soft)) {
       entry_list(c, ref, true);
       continue;
     }
-    uint32_t uses = c->o.lfu ? uses_of(c, r) : 0;
+    uint32_t uses = c->o.lfu ? uses_of(c, e) : 0;
     if (uses < least) {
       least = uses;
       best = ref;
@@ -89,8 +89,8 @@ static int size_oldest(const struct perigee_cache *c, bool soft) {
   uint32_t oldest = UINT32_MAX;
   for (int i = 0; i < SIZES; i++) {
     uint32_t last = c->lists[i][soft].last;
-    if (last && record(c, last)->used < oldest) {
-      oldest = record(c, last)->used;
+    if (last && own(c, last)->used < oldest) {
+      oldest = own(c, last)->used;
       best = i;
     }
   }
@@ -128,10 +128,10 @@ static void drain_stop(struct perigee_cache *c) {
 
 /* Has what is in a place go; false: it cannot. */
 static bool drain_place(struct perigee_cache *c, uint32_t owner) {
-  const struct record *r = record(c, owner);
-  if (r->state == HELD)
+  const struct own *e = own(c, owner);
+  if (e->state == HELD)
     return true; /* it goes when its leases end */
-  if (r->state != SEALED || !r->listed ||
+  if (e->state != SEALED || !e->listed ||
       !group_may_go(group_of(c, owner), true))
     return false;
   evict_all(c, owner);

@@ -74,21 +74,12 @@ struct bucket {
 _Static_assert(sizeof(struct bucket) == BUCKET, "a bucket is a cache line");
 
 /* what: hash, slab, seen or not, length of the key. where: place in the slab in
- * units, length of the value. The other fields are the store's own, and no
- * reader loads them. */
+ * units, length of the value. All that the store alone needs to know of an entry
+ * lies elsewhere, so all words of the directory are atomic. */
 struct record {
-  _Atomic uint64_t what, where, version, checksum;
-  uint32_t before, after; /* in a list of evictable entries, or of a client's
-                           * reservations */
-  uint32_t expires;       /* tick; 0: never */
-  uint32_t extra;         /* ref of what few entries have, or 0 */
-  uint32_t used;          /* tick of the last use; if reserved: the client */
-  uint16_t leases;
-  uint8_t uses;
-  uint8_t state : 4, pin : 2, listed : 1, wheeled : 1;
-  _Atomic uint64_t key[];
+  _Atomic uint64_t what, where, version, checksum, key[];
 };
-enum { RECORD = 56 };
+enum { RECORD = 32 };
 _Static_assert(offsetof(struct record, key) == RECORD, "no gaps in a record");
 
 static inline uint64_t word(const _Atomic uint64_t *at) {

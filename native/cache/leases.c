@@ -64,8 +64,8 @@ static uint32_t lease_free(struct perigee_cache *c) {
 uint64_t lease_grant(struct perigee_cache *c, uint32_t client, uint32_t ref,
                      int64_t now) {
   struct client *k = &c->clients[client];
-  struct record *r = record(c, ref);
-  if (k->leased >= c->o.leases_each || r->leases == UINT16_MAX)
+  struct own *e = own(c, ref);
+  if (k->leased >= c->o.leases_each || e->leases == UINT16_MAX)
     return 0;
   uint32_t at = lease_free(c);
   if (!at)
@@ -76,7 +76,7 @@ uint64_t lease_grant(struct perigee_cache *c, uint32_t client, uint32_t ref,
   l->client = client;
   l->generation++;
   lease_link(c, at);
-  r->leases++;
+  e->leases++;
   k->leased++;
   c->n.leases++;
   return (uint64_t)l->generation << 32 | at;
@@ -91,7 +91,7 @@ static void lease_over(struct perigee_cache *c, uint32_t at) {
   l->entry = 0;
   l->after = c->free_lease;
   c->free_lease = at;
-  record(c, ref)->leases--;
+  own(c, ref)->leases--;
   entry_settle(c, ref);
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * records.c - memory of the directory. A chunk has things of one size in words,
- * and goes back when it has none. What the store needs to know of a chunk is in a
- * table of its own; only a free thing's first word is used, for the next one's
+ * and goes back when it has none. What the store alone knows of a chunk and its
+ * things is elsewhere; only a free thing's first word is used, for the next one's
  * number. Readers may still look at that word, so it is stored like theirs.
  *
  *   a chunk is    event                      becomes
@@ -12,6 +12,8 @@
  *   with room     its last thing is given    free: of any size again
  */
 #include "store.h"
+
+#include <stdlib.h>
 
 static uint32_t chunk_things(const struct chunk *k) {
   return CHUNK / 8 / k->words;
@@ -51,7 +53,13 @@ uint32_t chunk_take(struct perigee_cache *c) {
   return number;
 }
 
+static uint64_t own_bytes(uint32_t words) {
+  return CHUNK / 8 / words * sizeof(struct own);
+}
+
 static void chunk_give(struct perigee_cache *c, uint32_t number) {
+  c->n.directory -= own_bytes(c->chunks[number].words);
+  free(c->chunks[number].own);
   c->chunks[number] = (struct chunk){.after = c->free_chunk};
   c->free_chunk = number;
   c->free_chunks++;
@@ -72,17 +80,30 @@ static uint32_t thing_first(struct perigee_cache *c, uint32_t number) {
   return ref;
 }
 
+/* Has a chunk of things of so many words; returns it, or 0. */
+static uint32_t chunk_of(struct perigee_cache *c, uint16_t words) {
+  struct own *own = malloc(own_bytes(words));
+  uint32_t number = own ? chunk_take(c) : 0;
+  if (!number) {
+    free(own);
+    return 0;
+  }
+  c->chunks[number].words = words;
+  c->chunks[number].own = own;
+  c->n.directory += own_bytes(words);
+  chunk_link(c, number);
+  return number;
+}
+
 uint32_t record_take(struct perigee_cache *c, uint32_t bytes) {
   uint16_t words = (uint16_t)((bytes + 7) / 8);
   uint32_t number = c->room[words];
-  if (!number) {
-    number = chunk_take(c);
-    if (!number)
-      return 0;
-    c->chunks[number].words = words;
-    chunk_link(c, number);
-  }
+  if (!number)
+    number = chunk_of(c, words);
+  if (!number)
+    return 0;
   uint32_t ref = thing_first(c, number);
+  own(c, ref)->state = STATE_NONE;
   if (++c->chunks[number].live == chunk_things(&c->chunks[number]))
     chunk_unlink(c, number);
   return ref;
@@ -99,6 +120,10 @@ void record_give(struct perigee_cache *c, uint32_t ref) {
     chunk_unlink(c, number);
     chunk_give(c, number);
   }
+}
+
+int record_status(const struct perigee_cache *c) {
+  return c->free_chunks ? PERIGEE_NO_MEMORY : PERIGEE_CACHE_WANTS;
 }
 
 bool record_may_be(const struct perigee_cache *c, uint32_t ref,

@@ -112,6 +112,11 @@ int perigee_cache_open(const struct perigee_cache_options *options, int64_t now,
 void perigee_cache_close(struct perigee_cache *c) {
   for (uint32_t i = 0; c->slabs && i < c->slab_end; i++)
     free(c->slabs[i].owners);
+  for (uint32_t i = 0; c->chunks && i < c->next_chunk; i++)
+    free(c->chunks[i].own);
+  for (uint32_t i = 0; c->extras && i <= c->extra_end >> EXTRA_SHIFT; i++)
+    free(c->extras[i]);
+  free(c->extras);
   free(c->chunks);
   free(c->slabs);
   free(c->groups);

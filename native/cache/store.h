@@ -28,9 +28,22 @@ enum {
   NONE = -1
 };
 
+/* What the store alone knows of an entry. */
+struct own {
+  uint32_t before, after; /* in a list of evictable entries, or of a client's
+                           * reservations */
+  uint32_t expires;       /* tick; 0: never */
+  uint32_t extra;         /* number of what few entries have, or 0 */
+  uint32_t used;          /* tick of the last use; if reserved: the client */
+  uint16_t leases;
+  uint8_t uses;
+  uint8_t state : 4, pin : 2, listed : 1, wheeled : 1;
+};
+
 /* Chunks of the directory with things of one size; a list has those that have
- * room. free: number + 1 of the first free thing. */
+ * room. free: number + 1 of the first free thing. own: of each thing. */
 struct chunk {
+  struct own *own;
   uint16_t words, live, fresh, free;
   uint32_t before, after;
 };
@@ -52,7 +65,9 @@ struct ends {
   uint32_t first, last; /* refs; 0: the list is empty */
 };
 
-/* What few entries have: ties, and a place in the wheel of TTLs. */
+/* What few entries have: ties, and a place in the wheel of TTLs. A free one has
+ * the next one's number in `parent`. */
+enum { EXTRA_SHIFT = 10, EXTRA_BLOCKS = 1 << 17 };
 struct extra {
   uint32_t parent, children, outside; /* outside: not of its group */
   uint32_t group, before, after;      /* index + 1; members */
@@ -111,6 +126,8 @@ struct perigee_cache {
   struct perigee_cache_counters n;
   uint64_t reservations, held_bytes;
   /* ties.c */
+  struct extra **extras; /* blocks of 2^EXTRA_SHIFT */
+  uint32_t free_extra, extra_end;
   struct group *groups;
   uint32_t *group_heads, group_mask, free_group;
   uint32_t wheel[WHEEL_LEVELS][WHEEL_SLOTS], tick, wheeled;
@@ -140,12 +157,18 @@ static inline struct record *record(const struct perigee_cache *c,
                                     uint32_t ref) {
   return thing(c, ref);
 }
+static inline struct own *own(const struct perigee_cache *c, uint32_t ref) {
+  const struct chunk *k = &c->chunks[ref / (CHUNK / 8)];
+  return &k->own[ref % (CHUNK / 8) / k->words];
+}
 /* Returns the ref of a thing of so many bytes (RECORD + PERIGEE_CACHE_KEY at
- * most), or 0. */
+ * most), or 0 (record_status). */
 uint32_t record_take(struct perigee_cache *c, uint32_t bytes);
 void record_give(struct perigee_cache *c, uint32_t ref);
 /* Is there a thing of words or more at this ref, used or not? */
 bool record_may_be(const struct perigee_cache *c, uint32_t ref, uint32_t words);
+/* Returns why there is no thing: PERIGEE_CACHE_WANTS, or PERIGEE_NO_MEMORY. */
+int record_status(const struct perigee_cache *c);
 /* Returns a chunk of no size, or 0. */
 uint32_t chunk_take(struct perigee_cache *c);
 
@@ -214,8 +237,9 @@ uint32_t entry_find(struct perigee_cache *c, const void *key, uint64_t length,
 /* ---- ties.c -------------------------------------------------------------- */
 
 static inline struct extra *extra(const struct perigee_cache *c, uint32_t ref) {
-  uint32_t at = record(c, ref)->extra;
-  return at ? thing(c, at) : NULL;
+  uint32_t at = own(c, ref)->extra;
+  return at ? &c->extras[at >> EXTRA_SHIFT][at & ((1 << EXTRA_SHIFT) - 1)]
+            : NULL;
 }
 static inline uint32_t children(const struct perigee_cache *c, uint32_t ref) {
   const struct extra *x = extra(c, ref);
@@ -232,6 +256,8 @@ int ties_open(struct perigee_cache *c);
 int ties_make(struct perigee_cache *c, uint32_t ref, uint32_t parent,
               uint64_t group, bool ttl);
 void ties_cut(struct perigee_cache *c, uint32_t ref);
+/* The record is gone for good. */
+void ties_end(struct perigee_cache *c, uint32_t ref);
 void ties_pinned(struct perigee_cache *c, uint32_t ref, int pin, int by);
 void wheel_add(struct perigee_cache *c, uint32_t ref);
 void wheel_remove(struct perigee_cache *c, uint32_t ref);

@@ -28,7 +28,8 @@ int ties_open(struct perigee_cache *c) {
   c->groups = calloc(c->o.groups, sizeof *c->groups);
   c->group_heads = calloc(heads, sizeof *c->group_heads);
   c->group_mask = heads - 1;
-  if (!c->groups || !c->group_heads)
+  c->extras = calloc(EXTRA_BLOCKS, sizeof(struct extra *));
+  if (!c->groups || !c->group_heads || !c->extras)
     return PERIGEE_NO_MEMORY;
   for (uint32_t i = 0; i < c->o.groups; i++)
     c->groups[i].next = i + 1 < c->o.groups ? i + 2 : 0;
@@ -130,12 +131,12 @@ static void child_add(struct perigee_cache *c, uint32_t ref, uint32_t parent) {
 
 static void child_remove(struct perigee_cache *c, uint32_t ref) {
   uint32_t parent = extra(c, ref)->parent;
-  const struct record *r = record(c, parent);
+  const struct own *e = own(c, parent);
   extra(c, ref)->parent = 0;
   child_count(c, ref, parent, -1);
   if (children(c, parent) > 0)
     return;
-  if (r->state == HELD || r->state == HUSK) {
+  if (e->state == HELD || e->state == HUSK) {
     entry_settle(c, parent);
     return;
   }
@@ -145,15 +146,39 @@ static void child_remove(struct perigee_cache *c, uint32_t ref) {
 
 /* ---- Both ---------------------------------------------------------------------- */
 
+/* Returns the number of an extra that was never used, or 0. */
+static uint32_t extra_fresh(struct perigee_cache *c) {
+  uint32_t at = c->extra_end ? c->extra_end : 1, block = at >> EXTRA_SHIFT;
+  if (block == EXTRA_BLOCKS)
+    return 0;
+  if (!c->extras[block])
+    c->extras[block] = malloc(sizeof(struct extra) << EXTRA_SHIFT);
+  if (!c->extras[block])
+    return 0;
+  c->extra_end = at + 1;
+  return at;
+}
+
 static bool extra_have(struct perigee_cache *c, uint32_t ref) {
-  struct record *r = record(c, ref);
-  if (!r->extra)
-    r->extra = record_take(c, sizeof(struct extra));
-  else
+  struct own *e = own(c, ref);
+  if (e->extra)
     return true;
-  if (r->extra)
-    memset(thing(c, r->extra), 0, sizeof(struct extra));
-  return r->extra != 0;
+  e->extra = c->free_extra ? c->free_extra : extra_fresh(c);
+  if (!e->extra)
+    return false;
+  struct extra *x = extra(c, ref);
+  if (e->extra == c->free_extra)
+    c->free_extra = x->parent;
+  *x = (struct extra){0};
+  return true;
+}
+
+void ties_end(struct perigee_cache *c, uint32_t ref) {
+  struct extra *x = extra(c, ref);
+  if (!x)
+    return;
+  x->parent = c->free_extra;
+  c->free_extra = own(c, ref)->extra;
 }
 
 int ties_make(struct perigee_cache *c, uint32_t ref, uint32_t parent,
@@ -161,7 +186,7 @@ int ties_make(struct perigee_cache *c, uint32_t ref, uint32_t parent,
   if (!parent && !group && !ttl)
     return PERIGEE_OK;
   if (!extra_have(c, ref) || (parent && !extra_have(c, parent)))
-    return PERIGEE_CACHE_WANTS;
+    return PERIGEE_NO_MEMORY;
   uint32_t at = group ? group_have(c, group) : 0;
   if (group && !at)
     return PERIGEE_NO_MEMORY;
@@ -184,7 +209,7 @@ void ties_cut(struct perigee_cache *c, uint32_t ref) {
 
 static void wheel_put(struct perigee_cache *c, uint32_t ref, uint32_t tick) {
   struct extra *x = extra(c, ref);
-  uint32_t at = record(c, ref)->expires, differ = at ^ tick;
+  uint32_t at = own(c, ref)->expires, differ = at ^ tick;
   uint32_t level = differ ? (31 - (uint32_t)__builtin_clz(differ)) / 8 : 0;
   x->slot = level * WHEEL_SLOTS + (at >> (8 * level)) % WHEEL_SLOTS;
   uint32_t *slot = &c->wheel[0][0] + x->slot;
@@ -196,10 +221,10 @@ static void wheel_put(struct perigee_cache *c, uint32_t ref, uint32_t tick) {
 }
 
 void wheel_add(struct perigee_cache *c, uint32_t ref) {
-  struct record *r = record(c, ref);
-  if (r->expires <= c->tick)
-    r->expires = c->tick + 1;
-  r->wheeled = 1;
+  struct own *e = own(c, ref);
+  if (e->expires <= c->tick)
+    e->expires = c->tick + 1;
+  e->wheeled = 1;
   c->wheeled++;
   wheel_put(c, ref, c->tick);
 }
@@ -214,7 +239,7 @@ static void wheel_take(struct perigee_cache *c, uint32_t ref) {
 
 void wheel_remove(struct perigee_cache *c, uint32_t ref) {
   wheel_take(c, ref);
-  record(c, ref)->wheeled = 0;
+  own(c, ref)->wheeled = 0;
   c->wheeled--;
 }
 

@@ -108,7 +108,7 @@ static void a_client_has_so_many_reservations_and_loses_them(void **state) {
   struct cached k = cached_open(&o);
   struct perigee_cache_place place;
   struct perigee_cache_put put = put_of(1);
-  char key[8];
+  char key[32];
   for (int i = 0; i < 10; i++) {
     snprintf(key, sizeof key, "k%d", i);
     assert_int_equal(cached_reserve(&k, key, &put, &place), 0);
@@ -292,7 +292,7 @@ static void entries_end_when_their_time_is_over(void **state) {
   static const int64_t ttls[] = {1, SECONDS, 70 * SECONDS, 10000 * SECONDS,
                                  4000000 * SECONDS};
   struct cached k = cached_open(&small);
-  char key[8];
+  char key[32];
   for (int i = 0; i < 5; i++) {
     struct perigee_cache_put put = {.length = 1, .ttl = ttls[i]};
     snprintf(key, sizeof key, "k%d", i);
