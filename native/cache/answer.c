@@ -225,7 +225,7 @@ static uint32_t most_of(const struct asked *a) {
 /* Puts a sealed entry's key if it begins as asked; false: there is no room. */
 static bool list_put(struct asked *a, uint32_t ref, const char *prefix,
                      uint32_t length) {
-  const struct record *r = record(a->c, ref);
+  const struct entry *r = record(a->c, ref);
   uint32_t n = what_length(word(&r->what));
   uint8_t key[PERIGEE_CACHE_KEY];
   if (own(a->c, ref)->state != SEALED || n < length)

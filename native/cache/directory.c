@@ -11,7 +11,7 @@
  */
 #include "store.h"
 
-enum { FIRST_BUCKETS = 64, LOAD = 6, SPLITS = 2 };
+enum { FIRST_BUCKETS = 64, LOAD = 8, SPLITS = 2 };
 
 static uint32_t load32(const _Atomic uint32_t *at) {
   return atomic_load_explicit(at, memory_order_relaxed);
@@ -83,7 +83,7 @@ uint32_t directory_find(const struct perigee_cache *c, const struct sought *s,
       if (!ref ||
           atomic_load_explicit(&b->tags[i], memory_order_relaxed) != s->tag)
         continue;
-      const struct record *r = record(c, ref);
+      const struct entry *r = record(c, ref);
       if ((word(&r->what) & (2 * SEEN_BIT - 1)) == what && is_key(s, r))
         return ref;
     }
@@ -245,7 +245,7 @@ void directory_remove(struct perigee_cache *c, uint32_t ref) {
 
 /* Both are of one key, so of one chain. */
 void directory_show(struct perigee_cache *c, uint32_t ref, uint32_t old) {
-  struct record *r = record(c, ref);
+  struct entry *r = record(c, ref);
   struct bucket *first = chain_of(c, what_hash(word(&r->what)));
   chain_lock(first);
   set_word(&r->what, word(&r->what) | SEEN_BIT);

@@ -45,7 +45,7 @@ static void entry_step(struct own *e, enum step step) {
   e->state = (uint8_t)(to - 1) & 15;
 }
 
-static uint64_t entry_bytes(const struct record *r) {
+static uint64_t entry_bytes(const struct entry *r) {
   return size_bytes(size_of((uint32_t)word(&r->where)));
 }
 
@@ -55,7 +55,7 @@ void entry_fix(struct perigee_cache *c, uint32_t ref, int by) {
 
 void entry_place(const struct perigee_cache *c, uint32_t ref,
                  struct perigee_cache_place *place) {
-  const struct record *r = record(c, ref);
+  const struct entry *r = record(c, ref);
   uint64_t where = word(&r->where);
   *place = (struct perigee_cache_place){.offset = (where >> 32) * PLACE_UNIT,
                                         .length = (uint32_t)where,
@@ -161,7 +161,7 @@ static uint32_t record_new(struct perigee_cache *c, const struct sought *s,
   uint32_t ref = record_take(c, RECORD + s->count * 8);
   if (!ref)
     return 0;
-  struct record *r = record(c, ref);
+  struct entry *r = record(c, ref);
   set_word(&r->what, what_of(s->hash, 0, s->length));
   set_word(&r->where, put->length);
   for (uint32_t i = 0; i < s->count; i++)
@@ -173,7 +173,7 @@ static uint32_t record_new(struct perigee_cache *c, const struct sought *s,
 
 /* Has a place for a value, for which others of its size may have to go. */
 static int place_take(struct perigee_cache *c, uint32_t ref, uint64_t length) {
-  struct record *r = record(c, ref);
+  struct entry *r = record(c, ref);
   int size = size_of(length), status = PERIGEE_NO_MEMORY;
   uint32_t slab = 0, place = 0;
   for (int i = 0; i < EVICTIONS; i++) {
@@ -221,7 +221,7 @@ static void record_end(struct perigee_cache *c, uint32_t ref) {
   record_give(c, ref);
 }
 
-static void place_give(struct perigee_cache *c, const struct record *r) {
+static void place_give(struct perigee_cache *c, const struct entry *r) {
   space_give(c, what_slab(word(&r->what)), (uint32_t)(word(&r->where) >> 32));
 }
 
@@ -276,11 +276,12 @@ int perigee_cache_reserve(struct perigee_cache *c, const char *key,
     status = reserve(c, &s, put, parent, &ref);
   if (status < 0)
     return status;
-  struct record *r = record(c, ref);
+  struct entry *r = record(c, ref);
   entry_step(own(c, ref), STEP_RESERVE);
   reservation_add(c, ref);
   pin_count(c, ref, 1);
-  own(c, ref)->expires = put->ttl > 0 ? tick_of(c, c->began + put->ttl) + 1 : 0;
+  if (put->ttl > 0)
+    extra(c, ref)->expires = tick_of(c, c->began + put->ttl) + 1;
   uint32_t number = (uint32_t)++c->reservations;
   set_word(&r->version, number);
   set_word(&r->checksum, 0);
@@ -303,7 +304,7 @@ static uint32_t reserved_of(const struct perigee_cache *c, uint64_t entry) {
              : 0;
 }
 
-static void record_key(const struct perigee_cache *c, const struct record *r,
+static void record_key(const struct perigee_cache *c, const struct entry *r,
                        struct sought *s) {
   uint8_t key[PERIGEE_CACHE_KEY];
   key_copy(r, key);
@@ -312,7 +313,7 @@ static void record_key(const struct perigee_cache *c, const struct record *r,
 
 /* Takes apart what a removed entry was part of. */
 static void entry_out(struct perigee_cache *c, uint32_t ref, int why) {
-  const struct record *r = record(c, ref);
+  const struct entry *r = record(c, ref);
   struct own *e = own(c, ref);
   pin_count(c, ref, -1);
   if (children(c, ref))
@@ -342,7 +343,7 @@ static void entry_out(struct perigee_cache *c, uint32_t ref, int why) {
 }
 
 void entry_settle(struct perigee_cache *c, uint32_t ref) {
-  const struct record *r = record(c, ref);
+  const struct entry *r = record(c, ref);
   struct own *e = own(c, ref);
   if (e->state == HELD && e->leases == 0) {
     c->n.held--;
@@ -370,7 +371,7 @@ int64_t perigee_cache_seal(struct perigee_cache *c, uint64_t entry,
   c->now = now;
   if (!ref)
     return PERIGEE_STALE;
-  struct record *r = record(c, ref);
+  struct entry *r = record(c, ref);
   struct own *e = own(c, ref);
   record_key(c, r, &s);
   reservation_end(c, ref);
@@ -382,8 +383,9 @@ int64_t perigee_cache_seal(struct perigee_cache *c, uint64_t entry,
     entry_out(c, old, PERIGEE_CACHE_REPLACED);
   entry_step(e, STEP_SEAL);
   e->used = tick_of(c, now);
-  if (e->expires) {
-    e->expires += e->used;
+  struct extra *x = extra(c, ref);
+  if (x && x->expires) {
+    x->expires += e->used;
     wheel_add(c, ref);
   }
   entry_list(c, ref, true);
@@ -410,7 +412,8 @@ uint32_t entry_find(struct perigee_cache *c, const void *key, uint64_t length,
   if (!c->head || !sought_key(&s, c->o.seed, key, length))
     return 0;
   uint32_t ref = directory_find(c, &s, true);
-  if (ref && own(c, ref)->expires && own(c, ref)->expires <= tick_of(c, now)) {
+  const struct extra *x = ref ? extra(c, ref) : NULL;
+  if (x && x->expires && x->expires <= tick_of(c, now)) {
     entry_remove(c, ref, PERIGEE_CACHE_EXPIRED);
     return 0;
   }

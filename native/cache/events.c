@@ -37,7 +37,7 @@ static void event_copy(const struct perigee_cache *c, uint64_t at,
 }
 
 void event_note(struct perigee_cache *c, uint32_t ref, int what) {
-  const struct record *r = record(c, ref);
+  const struct entry *r = record(c, ref);
   uint32_t length = what_length(word(&r->what));
   uint8_t key[PERIGEE_CACHE_KEY];
   key_copy(r, key);

@@ -76,11 +76,11 @@ _Static_assert(sizeof(struct bucket) == BUCKET, "a bucket is a cache line");
 /* what: hash, slab, seen or not, length of the key. where: place in the slab in
  * units, length of the value. All that the store alone needs to know of an entry
  * lies elsewhere, so all words of the directory are atomic. */
-struct record {
+struct entry {
   _Atomic uint64_t what, where, version, checksum, key[];
 };
 enum { RECORD = 32 };
-_Static_assert(offsetof(struct record, key) == RECORD, "no gaps in a record");
+_Static_assert(offsetof(struct entry, key) == RECORD, "no gaps in a record");
 
 static inline uint64_t word(const _Atomic uint64_t *at) {
   return atomic_load_explicit(at, memory_order_acquire);
@@ -129,7 +129,7 @@ static inline bool sought_key(struct sought *s, const uint8_t seed[16],
   return true;
 }
 
-static inline bool is_key(const struct sought *s, const struct record *record) {
+static inline bool is_key(const struct sought *s, const struct entry *record) {
   uint64_t differ = 0;
   for (uint32_t i = 0; i < s->count; i++)
     differ |= s->words[i] ^ word(&record->key[i]);

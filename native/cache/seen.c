@@ -89,7 +89,7 @@ static const struct bucket *view_bucket(const struct perigee_cache_view *view,
 static int look_record(const struct perigee_cache_view *view, uint32_t ref,
                        const struct sought *s,
                        struct perigee_cache_place *place) {
-  const struct record *r =
+  const struct entry *r =
       view_thing(view, ref, RECORD + (uint64_t)s->count * 8);
   if (!r)
     return PERIGEE_AGAIN;

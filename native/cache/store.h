@@ -32,7 +32,6 @@ enum {
 struct own {
   uint32_t before, after; /* in a list of evictable entries, or of a client's
                            * reservations */
-  uint32_t expires;       /* tick; 0: never */
   uint32_t extra;         /* number of what few entries have, or 0 */
   uint32_t used;          /* tick of the last use; if reserved: the client */
   uint16_t leases;
@@ -71,6 +70,7 @@ enum { EXTRA_SHIFT = 10, EXTRA_BLOCKS = 1 << 17 };
 struct extra {
   uint32_t parent, children, outside; /* outside: not of its group */
   uint32_t group, before, after;      /* index + 1; members */
+  uint32_t expires;                   /* tick; 0: never */
   uint32_t earlier, later;            /* in a slot of the wheel */
   uint32_t slot;
 };
@@ -153,8 +153,8 @@ struct perigee_cache {
 static inline void *thing(const struct perigee_cache *c, uint32_t ref) {
   return c->pieces[ref / REFS_A_PIECE] + (uint64_t)(ref % REFS_A_PIECE) * 8;
 }
-static inline struct record *record(const struct perigee_cache *c,
-                                    uint32_t ref) {
+static inline struct entry *record(const struct perigee_cache *c,
+                                   uint32_t ref) {
   return thing(c, ref);
 }
 static inline struct own *own(const struct perigee_cache *c, uint32_t ref) {
@@ -293,7 +293,7 @@ const struct event *event_of(const struct perigee_cache *c, uint64_t number,
 uint64_t event_oldest(const struct perigee_cache *c);
 
 /* Copies a key's bytes. */
-static inline void key_copy(const struct record *r, uint8_t *to) {
+static inline void key_copy(const struct entry *r, uint8_t *to) {
   uint32_t length = what_length(word(&r->what));
   for (uint32_t i = 0; i * 8 < length; i++) {
     uint64_t value = word(&r->key[i]);

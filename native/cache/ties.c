@@ -209,7 +209,7 @@ void ties_cut(struct perigee_cache *c, uint32_t ref) {
 
 static void wheel_put(struct perigee_cache *c, uint32_t ref, uint32_t tick) {
   struct extra *x = extra(c, ref);
-  uint32_t at = own(c, ref)->expires, differ = at ^ tick;
+  uint32_t at = x->expires, differ = at ^ tick;
   uint32_t level = differ ? (31 - (uint32_t)__builtin_clz(differ)) / 8 : 0;
   x->slot = level * WHEEL_SLOTS + (at >> (8 * level)) % WHEEL_SLOTS;
   uint32_t *slot = &c->wheel[0][0] + x->slot;
@@ -221,10 +221,10 @@ static void wheel_put(struct perigee_cache *c, uint32_t ref, uint32_t tick) {
 }
 
 void wheel_add(struct perigee_cache *c, uint32_t ref) {
-  struct own *e = own(c, ref);
-  if (e->expires <= c->tick)
-    e->expires = c->tick + 1;
-  e->wheeled = 1;
+  struct extra *x = extra(c, ref);
+  if (x->expires <= c->tick)
+    x->expires = c->tick + 1;
+  own(c, ref)->wheeled = 1;
   c->wheeled++;
   wheel_put(c, ref, c->tick);
 }
