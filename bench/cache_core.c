@@ -89,12 +89,12 @@ static void put(uint64_t number) {
  * processes do not count. Memory is given before it is asked for, and outside of
  * these times, as a service would. */
 static void fill(uint64_t entries) {
-  uint64_t before = resident();
+  uint64_t before = resident(), half = entries / 2;
   int64_t worst = 0, long_ones = 0, began = now_of(CLOCK_THREAD_CPUTIME_ID);
-  for (uint64_t i = 0; i < entries / 2; i++)
+  for (uint64_t i = 0; i < half; i++)
     put(i);
   int64_t took = now_of(CLOCK_THREAD_CPUTIME_ID) - began;
-  for (uint64_t i = entries / 2; i < entries; i++) {
+  for (uint64_t i = half; i < entries; i++) {
     feed();
     began = now_of(CLOCK_THREAD_CPUTIME_ID);
     put(i);
@@ -112,8 +112,8 @@ static void fill(uint64_t entries) {
          (double)(resident() - before) / (double)entries,
          (double)(resident() - before) / 1e9);
   printf("reserve and seal           %.0f ns, %.2f M/s\n",
-         (double)took / (double)(entries / 2),
-         (double)(entries / 2) / (double)took * 1e3);
+         (double)took / (double)half,
+         (double)half / (double)took * 1e3);
   printf("the longest one            %.1f us; longer than 1 ms: %d\n",
          (double)worst / 1e3, (int)long_ones);
 }

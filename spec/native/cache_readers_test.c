@@ -4,6 +4,7 @@
  * which are killed, and whose writer is killed; and a directory of lies.
  */
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -23,8 +24,16 @@ static void room_close(struct readers_room *room) {
   cached_close(&k);
 }
 
-static pid_t reader_start(struct readers_room *room, int number) {
+/* A child does not outlive a test that has failed. */
+static pid_t child_start(void) {
   pid_t child = fork();
+  if (child == 0)
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+  return child;
+}
+
+static pid_t reader_start(struct readers_room *room, int number) {
+  pid_t child = child_start();
   if (child == 0) {
     readers_run(room, number);
     _exit(0);
@@ -78,7 +87,7 @@ static void readers_get_whole_values_or_none(void **state) {
 /* ---- A writer that is killed ----------------------------------------------------- */
 
 static pid_t writer_start(struct readers_room *room, uint64_t seed) {
-  pid_t child = fork();
+  pid_t child = child_start();
   if (child == 0)
     for (uint64_t step = 1;; step++)
       readers_write(&room->k, step, &seed);
