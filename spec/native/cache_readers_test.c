@@ -84,6 +84,46 @@ static void readers_get_whole_values_or_none(void **state) {
   room_close(room);
 }
 
+/* ---- Growth ----------------------------------------------------------------- */
+
+/* Looks for the key that is there all the time. */
+static pid_t steady_start(struct readers_room *room) {
+  pid_t child = child_start();
+  if (child != 0)
+    return child;
+  struct perigee_cache_view *view = readers_view(&room->k);
+  struct perigee_cache_place place;
+  while (!atomic_load_explicit(&room->stop, memory_order_relaxed)) {
+    int status = perigee_cache_seen(view, "steady", 6, &place);
+    atomic_fetch_add(status == PERIGEE_NOT_FOUND ? &room->bad : &room->good[0],
+                     1);
+  }
+  _exit(0);
+}
+
+static void a_growing_table_hides_nothing(void **state) {
+  enum { GROWTHS = 40, ENTRIES = 12000 };
+  struct perigee_cache_options o = {.quota = 64 * (uint64_t)MB};
+  char key[32];
+  (void)state;
+  for (int i = 0; i < GROWTHS; i++) {
+    struct readers_room *room = cached_map(sizeof *room);
+    room->k = cached_open(&o);
+    cached_put(&room->k, "steady", 0);
+    pid_t child = steady_start(room);
+    while (atomic_load(&room->good[0]) == 0)
+      ;
+    for (int n = 0; n < ENTRIES; n++) {
+      snprintf(key, sizeof key, "growth %d", n);
+      assert_true(cached_put(&room->k, key, 0) > 0);
+    }
+    atomic_store(&room->stop, 1);
+    waitpid(child, NULL, 0);
+    assert_int_equal(atomic_load(&room->bad), 0);
+    room_close(room);
+  }
+}
+
 /* ---- A writer that is killed ----------------------------------------------------- */
 
 static pid_t writer_start(struct readers_room *room, uint64_t seed) {
@@ -176,6 +216,7 @@ static void a_view_takes_only_a_directory(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(readers_get_whole_values_or_none),
+      cmocka_unit_test(a_growing_table_hides_nothing),
       cmocka_unit_test(a_dead_writer_misleads_nobody),
       cmocka_unit_test(a_directory_of_lies_is_survived),
       cmocka_unit_test(a_view_takes_only_a_directory),
