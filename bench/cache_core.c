@@ -112,8 +112,7 @@ static void fill(uint64_t entries) {
          (double)(resident() - before) / (double)entries,
          (double)(resident() - before) / 1e9);
   printf("reserve and seal           %.0f ns, %.2f M/s\n",
-         (double)took / (double)half,
-         (double)half / (double)took * 1e3);
+         (double)took / (double)half, (double)half / (double)took * 1e3);
   printf("the longest one            %.1f us; longer than 1 ms: %d\n",
          (double)worst / 1e3, (int)long_ones);
 }

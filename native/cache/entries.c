@@ -19,7 +19,7 @@
 
 #include "store.h"
 
-enum { EVICTIONS = 16 };
+enum { EVICTIONS = 16, LONGEST_TTL = 1 << 30 };
 
 #define TO(state) ((state) + 1)
 const uint8_t entry_next[STATES][STEPS] = {
@@ -281,7 +281,7 @@ int perigee_cache_reserve(struct perigee_cache *c, const char *key,
   reservation_add(c, ref);
   pin_count(c, ref, 1);
   if (put->ttl > 0)
-    extra(c, ref)->expires = tick_of(c, c->began + put->ttl) + 1;
+    extra(c, ref)->expires = ticks_of(put->ttl, LONGEST_TTL) + 1;
   uint32_t number = (uint32_t)++c->reservations;
   set_word(&r->version, number);
   set_word(&r->checksum, 0);

@@ -22,7 +22,7 @@
 enum {
   SIZES = 73, /* 4 KiB to 1 GiB */
   SLABS = 65535,
-  TICK_SHIFT = 24, /* a tick is 2^24 ns: 17 ms */
+  TICK_SHIFT = 26, /* a tick is 2^26 ns: 67 ms, of which there are 9 years */
   WHEEL_LEVELS = 4,
   WHEEL_SLOTS = 256,
   NONE = -1
@@ -263,9 +263,12 @@ void wheel_add(struct perigee_cache *c, uint32_t ref);
 void wheel_remove(struct perigee_cache *c, uint32_t ref);
 /* Goes on to now, by at most *budget steps. */
 void wheel_turn(struct perigee_cache *c, int64_t now, uint32_t *budget);
+static inline uint32_t ticks_of(int64_t time, uint32_t most) {
+  int64_t ticks = time >> TICK_SHIFT;
+  return ticks > most ? most : (uint32_t)ticks;
+}
 static inline uint32_t tick_of(const struct perigee_cache *c, int64_t now) {
-  int64_t ticks = (now - c->began) >> TICK_SHIFT;
-  return ticks > UINT32_MAX / 2 ? UINT32_MAX / 2 : (uint32_t)ticks;
+  return ticks_of(now - c->began, UINT32_MAX);
 }
 
 /* ---- leases.c ------------------------------------------------------------ */

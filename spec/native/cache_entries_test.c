@@ -303,13 +303,25 @@ static void entries_end_when_their_time_is_over(void **state) {
     snprintf(key, sizeof key, "k%d", i);
     k.now = began + ttls[i] - 1;
     assert_true(cached_has(&k, key));
-    k.now = began + ttls[i] + SECONDS / 10;
+    k.now = began + ttls[i] + SECONDS / 5;
     while (perigee_cache_turn(k.cache, k.now, 1000000))
       ;
     assert_int_equal(cached_count(&k).entries, 4 - i);
     assert_int_equal(cached_count(&k).expired, i + 1);
   }
   assert_empty(&k);
+  cached_close(&k);
+}
+
+static void the_longest_ttl_is_two_years(void **state) {
+  (void)state;
+  struct cached k = cached_open(&small);
+  struct perigee_cache_put put = {.length = 1, .ttl = INT64_MAX};
+  assert_true(cached_put_as(&k, "a", &put) > 0);
+  k.now += 731 * 86400 * SECONDS;
+  assert_true(cached_has(&k, "a"));
+  k.now += 366 * 86400 * SECONDS;
+  assert_false(cached_has(&k, "a"));
   cached_close(&k);
 }
 
@@ -515,6 +527,7 @@ int main(void) {
       cmocka_unit_test(a_group_goes_together),
       cmocka_unit_test(a_group_stays_with_a_hard_pin_or_a_child_outside),
       cmocka_unit_test(entries_end_when_their_time_is_over),
+      cmocka_unit_test(the_longest_ttl_is_two_years),
       cmocka_unit_test(a_ttl_that_is_over_is_not_found_before_the_turn),
       cmocka_unit_test(the_least_recently_used_one_goes),
       cmocka_unit_test(the_least_often_used_one_goes_with_lfu),
