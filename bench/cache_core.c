@@ -70,7 +70,7 @@ static uint64_t resident(void) {
   return pages * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
-/* ---- Filling ------------------------------------------------------------------ */
+/* ---- Filling ----------------------------------------------------------- */
 
 static void put(uint64_t number) {
   struct perigee_cache_put p = {.length = 0};
@@ -86,8 +86,8 @@ static void put(uint64_t number) {
 }
 
 /* Half of them are timed one by one, by the thread's own clock, so that other
- * processes do not count. Memory is given before it is asked for, and outside of
- * these times, as a service would. */
+ * processes do not count. Memory is given before it is asked for, and outside
+ * of these times, as a service would. */
 static void fill(uint64_t entries) {
   uint64_t before = resident(), half = entries / 2;
   int64_t worst = 0, long_ones = 0, began = now_of(CLOCK_THREAD_CPUTIME_ID);
@@ -117,7 +117,7 @@ static void fill(uint64_t entries) {
          (double)worst / 1e3, (int)long_ones);
 }
 
-/* ---- Looking up ----------------------------------------------------------------- */
+/* ---- Looking up -------------------------------------------------------- */
 
 static uint64_t roll(uint64_t *dice) {
   *dice = *dice * UINT64_C(6364136223846793005) + 1442695040888963407;

@@ -27,7 +27,7 @@ struct asked {
   uint16_t flags;
 };
 
-/* ---- Numbers ------------------------------------------------------------------ */
+/* ---- Numbers ----------------------------------------------------------- */
 
 static uint64_t room_of(const struct asked *a) {
   return (uint64_t)(a->out_end - a->out);
@@ -81,7 +81,7 @@ static void put_place(struct asked *a, const struct perigee_cache_place *p) {
   put_number(a, p->lease ? (uint64_t)a->c->o.lease : 0, 8);
 }
 
-/* ---- Items: true, false: there is no room; or a status -------------------------- */
+/* ---- Items: true, false: there is no room; or a status ----------------- */
 
 static int answer_has(struct asked *a) {
   const char *key;
@@ -205,7 +205,7 @@ static int answer_stat(struct asked *a) {
   return 1;
 }
 
-/* ---- Counters, lists, events ------------------------------------------------------ */
+/* ---- Counters, lists, events ------------------------------------------- */
 
 static int answer_counters(struct asked *a) {
   struct perigee_cache_counters n;
@@ -242,8 +242,8 @@ static bool list_put(struct asked *a, uint32_t ref, const char *prefix,
 }
 
 /* A cursor is a bucket, and a place in its chain. An entry stays where it is
- * until its bucket is split, and then comes to a bucket with a higher number; so
- * no entry is left out. */
+ * until its bucket is split, and then comes to a bucket with a higher number;
+ * so no entry is left out. */
 static uint64_t list_from(struct asked *a, uint64_t cursor, const char *prefix,
                           uint32_t length) {
   uint64_t bucket = cursor / PLACES;
@@ -316,7 +316,7 @@ static int answer_events(struct asked *a) {
   return 0;
 }
 
-/* ---- A request ---------------------------------------------------------------------- */
+/* ---- A request --------------------------------------------------------- */
 
 static int (*const answers[])(struct asked *) = {
     [PERIGEE_CACHE_HAS] = answer_has,

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * cache.h - the whole interface of perigee/cache.so: one tenant's store of
- * blocks that are found by key. It is a shared object of its own, loaded where a
- * cache runs, and where a client looks into a cache of its host. Its ffi.cdef is
- * made of this file.
+ * blocks that are found by key. It is a shared object of its own, loaded where
+ * a cache runs, and where a client looks into a cache of its host. Its ffi.cdef
+ * is made of this file.
  *
  * A store belongs to one thread. It starts no thread, makes no system call, and
  * reads no clock: `now` is the caller's, in ns, and never goes back. It never
@@ -46,7 +46,7 @@ enum {
 /* Soft pins are evicted last, hard pins never. */
 enum { PERIGEE_CACHE_UNPINNED, PERIGEE_CACHE_SOFT, PERIGEE_CACHE_HARD };
 
-/* ---- A store --------------------------------------------------------------- */
+/* ---- A store ----------------------------------------------------------- */
 
 struct perigee_cache;
 
@@ -81,7 +81,7 @@ PERIGEE_API void perigee_cache_close(struct perigee_cache *cache);
 PERIGEE_API void perigee_cache_quota(struct perigee_cache *cache,
                                      uint64_t quota);
 
-/* ---- Memory ---------------------------------------------------------------- */
+/* ---- Memory ------------------------------------------------------------ */
 
 /* Memory that the store would use: bytes of a slab (0: none), pieces. `idle` is
  * the number of a slab that has nothing in it and is of no use now, or -1: the
@@ -93,8 +93,9 @@ struct perigee_cache_want {
 };
 PERIGEE_API void perigee_cache_wants(struct perigee_cache *cache,
                                      struct perigee_cache_want *want);
-/* Gives a slab, of which pointer is NULL if this process cannot read it. Returns
- * its number, which is not given to another slab while the store has this one. */
+/* Gives a slab, of which pointer is NULL if this process cannot read it.
+ * Returns its number, which is not given to another slab while the store has
+ * this one. */
 PERIGEE_API int64_t perigee_cache_add(struct perigee_cache *cache,
                                       void *pointer, uint64_t length);
 /* Takes a slab back; PERIGEE_AGAIN: there is something in it. */
@@ -105,7 +106,7 @@ PERIGEE_API int perigee_cache_remove(struct perigee_cache *cache,
 PERIGEE_API int64_t perigee_cache_grow(struct perigee_cache *cache,
                                        void *piece);
 
-/* ---- Clients --------------------------------------------------------------- */
+/* ---- Clients ----------------------------------------------------------- */
 
 /* Returns the number of a new client; PERIGEE_NO_MEMORY: there are too many. */
 PERIGEE_API int64_t perigee_cache_client(struct perigee_cache *cache);
@@ -115,7 +116,7 @@ PERIGEE_API int64_t perigee_cache_client(struct perigee_cache *cache);
 PERIGEE_API int perigee_cache_client_gone(struct perigee_cache *cache,
                                           uint32_t client);
 
-/* ---- Entries --------------------------------------------------------------- */
+/* ---- Entries ----------------------------------------------------------- */
 
 /* A place in a slab. entry: of a reservation. lease: 0 without one. bucket,
  * sequence: of a look into the directory. */
@@ -138,10 +139,10 @@ struct perigee_cache_put {
   uint8_t if_absent, pin;
 };
 
-/* Reserves a place for a value, which nobody sees before the seal. PERIGEE_AGAIN:
- * the client has too many reservations; PERIGEE_NO_MEMORY: the store is full
- * now; PERIGEE_NOT_FOUND: the parent is not there; PERIGEE_TOO_LARGE; EXISTS,
- * BUSY, WANTS. May evict some entries. */
+/* Reserves a place for a value, which nobody sees before the seal.
+ * PERIGEE_AGAIN: the client has too many reservations; PERIGEE_NO_MEMORY: the
+ * store is full now; PERIGEE_NOT_FOUND: the parent is not there;
+ * PERIGEE_TOO_LARGE; EXISTS, BUSY, WANTS. May evict some entries. */
 PERIGEE_API int perigee_cache_reserve(struct perigee_cache *cache,
                                       const char *key, uint32_t key_length,
                                       const struct perigee_cache_put *put,
@@ -167,15 +168,15 @@ PERIGEE_API int perigee_cache_stat(struct perigee_cache *cache, const char *key,
                                    uint32_t key_length, int64_t now,
                                    struct perigee_cache_place *place);
 
-/* ---- Leases ---------------------------------------------------------------- */
+/* ---- Leases ------------------------------------------------------------ */
 
 /* Grants a client a lease of an entry. No clocks are compared. The client may
  * read for `options.lease` from when it sent its request, by its own clock, and
  * looks at its clock again when it has read. The store waits for lease plus
- * margin from now, by its own clock, before it uses the space for another value.
- * Both begin in this order, so the margin only has to be more than the client's
- * clock is slower in that time. PERIGEE_AGAIN: the client, or all clients,
- * have too many leases. */
+ * margin from now, by its own clock, before it uses the space for another
+ * value. Both begin in this order, so the margin only has to be more than the
+ * client's clock is slower in that time. PERIGEE_AGAIN: the client, or all
+ * clients, have too many leases. */
 PERIGEE_API int perigee_cache_locate(struct perigee_cache *cache,
                                      uint32_t client, const char *key,
                                      uint32_t key_length, int64_t now,
@@ -184,7 +185,7 @@ PERIGEE_API int perigee_cache_locate(struct perigee_cache *cache,
 PERIGEE_API int perigee_cache_release(struct perigee_cache *cache,
                                       uint32_t client, uint64_t lease);
 
-/* ---- Its turn -------------------------------------------------------------- */
+/* ---- Its turn ---------------------------------------------------------- */
 
 /* Ends what is over: leases, entries with a TTL; evicts; empties slabs that
  * other sizes need. Takes at most `budget` steps of less than a microsecond or
@@ -207,7 +208,7 @@ struct perigee_cache_counters {
 PERIGEE_API void perigee_cache_count(const struct perigee_cache *cache,
                                      struct perigee_cache_counters *counters);
 
-/* ---- Requests of clients ----------------------------------------------------- */
+/* ---- Requests of clients ----------------------------------------------- */
 
 /* Answers one request; all of it is checked. Returns the length of the answer;
  * PERIGEE_PROTOCOL: it is no request; PERIGEE_TOO_LARGE: `room` is too small
@@ -221,10 +222,10 @@ PERIGEE_API void perigee_cache_count(const struct perigee_cache *cache,
  *
  *   what      item asked              item answered
  *   HAS       key                     u8: 1 or 0
- *   MATCH     key                     none; count: how many of the keys, from the
- *                                     first, are there
- *   LOCATE    key                     i32 status, and if it is 0: place, and u32
- *                                     n, n bytes of the value
+ *   MATCH     key                     none; count: how many of the keys, from
+ *                                     the first, are there
+ *   LOCATE    key                     i32 status, and if it is 0: place, and
+ *                                     u32 n, n bytes of the value
  *   RELEASE   u64 lease               i32 status
  *   DELETE    key                     i32 status
  *   TOUCH     key                     i32 status
@@ -236,17 +237,17 @@ PERIGEE_API void perigee_cache_count(const struct perigee_cache *cache,
  *   EVENTS    u64 number              u64 next number, u64 1 if some before the
  *                                     first are lost, else 0, then count events
  *
- *   place     u32 slab, u32 0, u64 offset, length, version, checksum, lease, and
- *             lease's ns (of STAT: both 0)
- *   event     u8 what (perigee_cache_event), u64 number, u64 version, u64 length
- *             of the value, key
+ *   place     u32 slab, u32 0, u64 offset, length, version, checksum, lease,
+ *             and lease's ns (of STAT: both 0)
+ *   event     u8 what (perigee_cache_event), u64 number, u64 version, u64
+ *             length of the value, key
  *
  * flags: of LOCATE, the KiB of a value up to which its bytes come along, and no
- * lease (0: never); of PIN, the pin; of LIST and EVENTS, how many at most (0: as
- * many as there is room for). Count is at most PERIGEE_CACHE_MANY, and 1 for LIST
- * and EVENTS, whose answers want room for the longest key. A list has each key that was there throughout at least once.
- * Numbers of events count up from 1; a client that begins asks from 0, which is
- * the oldest one kept. */
+ * lease (0: never); of PIN, the pin; of LIST and EVENTS, how many at most (0:
+ * as many as there is room for). Count is at most PERIGEE_CACHE_MANY, and 1 for
+ * LIST and EVENTS, whose answers want room for the longest key. A list has each
+ * key that was there throughout at least once. Numbers of events count up from
+ * 1; a client that begins asks from 0, which is the oldest one kept. */
 enum perigee_cache_request {
   PERIGEE_CACHE_HAS = 1,
   PERIGEE_CACHE_MATCH,
@@ -272,10 +273,10 @@ PERIGEE_API int64_t perigee_cache_answer(struct perigee_cache *cache,
                                          uint64_t length, void *reply,
                                          uint64_t room, int64_t now);
 
-/* ---- A client's view of the directory ---------------------------------------- */
+/* ---- A client's view of the directory ---------------------------------- */
 
-/* The mapped directory of a store of this host, whose process may write to it at
- * any time, or be dead in the midst of that. Nothing that is read there is
+/* The mapped directory of a store of this host, whose process may write to it
+ * at any time, or be dead in the midst of that. Nothing that is read there is
  * believed. A view belongs to one thread. */
 struct perigee_cache_view;
 PERIGEE_API struct perigee_cache_view *perigee_cache_view_open(void);

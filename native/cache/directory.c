@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * directory.c - the hash table as its writer sees it: layout.h tells how it lies
- * and in which order its words change. Each entry that is added splits up to two
- * buckets, so the table keeps pace with its entries, and no step has to do with
- * more than one chain. A chain has at most CHAIN buckets: keys that strangers
- * choose cannot make longer ones, since they do not know the seed. A client of
- * the host does; its keys are refused beyond that.
+ * directory.c - the hash table as its writer sees it: layout.h tells how it
+ * lies and in which order its words change. Each entry that is added splits up
+ * to two buckets, so the table keeps pace with its entries, and no step has to
+ * do with more than one chain. A chain has at most CHAIN buckets: keys that
+ * strangers choose cannot make longer ones, since they do not know the seed. A
+ * client of the host does; its keys are refused beyond that.
  *
  * The table does not shrink.
  */
@@ -90,7 +90,7 @@ uint32_t directory_find(const struct perigee_cache *c, const struct sought *s,
   return 0;
 }
 
-/* ---- Adding ----------------------------------------------------------------- */
+/* ---- Adding ------------------------------------------------------------ */
 
 /* Finds a free slot in a chain, which gets one more bucket if it has none. */
 static int chain_room(struct perigee_cache *c, struct bucket *first,
@@ -145,7 +145,7 @@ static void chain_trim(struct perigee_cache *c, struct bucket *first) {
   }
 }
 
-/* ---- Splitting -------------------------------------------------------------- */
+/* ---- Splitting --------------------------------------------------------- */
 
 /* Copies to the new bucket what belongs there; take: or takes it from the old
  * one. */
@@ -207,7 +207,7 @@ static void split_one(struct perigee_cache *c) {
   chain_trim(c, from);
 }
 
-/* ---- What entries ask for ----------------------------------------------------- */
+/* ---- What entries ask for ---------------------------------------------- */
 
 int directory_add(struct perigee_cache *c, uint32_t ref, uint16_t tag) {
   struct bucket *first = chain_of(c, what_hash(word(&record(c, ref)->what)));

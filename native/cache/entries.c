@@ -6,9 +6,9 @@
  *   state      step      becomes
  *   none       reserve   reserved   in the table, but not seen
  *   reserved   seal      sealed
- *   reserved   husk      husk       aborted, but other entries are chained to it
+ *   reserved   husk      husk       aborted, but others are chained to it
  *   reserved   free      none       aborted
- *   sealed     hold      held       out of the table; somebody may read it still
+ *   sealed     hold      held       out of the table; it may be read still
  *   sealed     husk      husk       out of the table; its place is free
  *   sealed     free      none
  *   held       husk      husk       the last lease has ended
@@ -64,7 +64,7 @@ void entry_place(const struct perigee_cache *c, uint32_t ref,
                                         .slab = what_slab(word(&r->what))};
 }
 
-/* ---- The lists of what can be evicted ---------------------------------------- */
+/* ---- The lists of what can be evicted ---------------------------------- */
 
 static struct ends *list_of(struct perigee_cache *c, uint32_t ref) {
   return &c->lists[size_of((uint32_t)word(&record(c, ref)->where))]
@@ -111,7 +111,8 @@ void entry_list(struct perigee_cache *c, uint32_t ref, bool first) {
     evictable_add(c, ref, first || is_recent(c, ref));
 }
 
-/* A use counts with a chance of one in 2^(uses / 8), so that a byte is enough. */
+/* A use counts with a chance of one in 2^(uses / 8), so that a byte is
+ * enough. */
 void entry_use(struct perigee_cache *c, uint32_t ref) {
   struct own *e = own(c, ref);
   uint64_t dice = c->n.hits * UINT64_C(0x9e3779b97f4a7c15);
@@ -121,7 +122,7 @@ void entry_use(struct perigee_cache *c, uint32_t ref) {
   entry_list(c, ref, true);
 }
 
-/* ---- Reserving ----------------------------------------------------------------- */
+/* ---- Reserving --------------------------------------------------------- */
 
 static int put_check(struct perigee_cache *c, const struct sought *s,
                      const struct perigee_cache_put *put, int64_t now) {
@@ -291,7 +292,7 @@ int perigee_cache_reserve(struct perigee_cache *c, const char *key,
   return PERIGEE_OK;
 }
 
-/* ---- Sealing, aborting ----------------------------------------------------------- */
+/* ---- Sealing, aborting ------------------------------------------------- */
 
 /* Returns the ref of a reservation, or 0. */
 static uint32_t reserved_of(const struct perigee_cache *c, uint64_t entry) {
@@ -404,7 +405,7 @@ int perigee_cache_abort(struct perigee_cache *c, uint64_t entry) {
   return PERIGEE_OK;
 }
 
-/* ---- Sealed entries ---------------------------------------------------------------- */
+/* ---- Sealed entries ---------------------------------------------------- */
 
 uint32_t entry_find(struct perigee_cache *c, const void *key, uint64_t length,
                     int64_t now) {

@@ -13,8 +13,8 @@
  * again and again, down to the low one. Leased entries that are removed do not
  * count as used there, since evicting more would not free their places.
  *
- * A size that finds neither a place nor an entry of its own to evict is starved:
- * a slab of another size is drained for it.
+ * A size that finds neither a place nor an entry of its own to evict is
+ * starved: a slab of another size is drained for it.
  */
 #include "store.h"
 
@@ -81,7 +81,7 @@ bool evict_one(struct perigee_cache *c, int size, bool soft) {
   return ref != 0;
 }
 
-/* ---- Watermarks --------------------------------------------------------------- */
+/* ---- Watermarks -------------------------------------------------------- */
 
 /* Returns the size whose last entry was used the longest ago, or NONE. */
 static int size_oldest(const struct perigee_cache *c, bool soft) {
@@ -118,7 +118,7 @@ static void watermark_turn(struct perigee_cache *c, uint32_t *budget) {
       c->evicting = false;
 }
 
-/* ---- Draining a slab ------------------------------------------------------------ */
+/* ---- Draining a slab --------------------------------------------------- */
 
 static void drain_stop(struct perigee_cache *c) {
   space_drained(c, c->drained - 1);
@@ -175,7 +175,7 @@ static bool drain_turn(struct perigee_cache *c, uint32_t *budget) {
   return more && *budget == 0;
 }
 
-/* ---- The turn --------------------------------------------------------------------- */
+/* ---- The turn ---------------------------------------------------------- */
 
 int perigee_cache_turn(struct perigee_cache *c, int64_t now, uint32_t budget) {
   c->now = now;

@@ -4,25 +4,25 @@
  * read it: a linear hash table of 64-byte buckets, and a record for each entry.
  *
  * Pieces make one space of offsets, and are cut into chunks of 64 KiB. A chunk
- * has buckets, or things of one size. Chunk 0 is the head; the 16 after it are a
- * table that says which chunks have the buckets. A thing is named by its ref: its
- * offset over 8.
+ * has buckets, or things of one size. Chunk 0 is the head; the 16 after it are
+ * a table that says which chunks have the buckets. A thing is named by its ref:
+ * its offset over 8.
  *
  * The table grows by one bucket at a time: bucket n of a table of n takes over
- * half of an older bucket, so nothing ever pauses. Overflow buckets are things of
- * 64 bytes.
+ * half of an older bucket, so nothing ever pauses. Overflow buckets are things
+ * of 64 bytes.
  *
  * Order. Each word that readers see is stored with release and loaded with
- * acquire, which on x86-64 costs nothing. A writer makes `sequence` of a chain's
- * first bucket odd, stores, and makes it even. A reader loads the sequence,
- * words, and the sequence again. If it loaded a word that was stored after the
- * sequence became odd, then that load acquires what precedes the store: the
- * second load of the sequence finds it changed. The same holds for a record that
- * was freed and used again: its new words are stored after the sequence of its
- * former chain was raised. A bucket that splits is copied first, then `buckets`
- * is raised, then the copies are taken from the old one. A reader that misses an
- * entry for that reason has acquired the taking, so it finds `buckets` changed
- * when it loads it again.
+ * acquire, which on x86-64 costs nothing. A writer makes `sequence` of a
+ * chain's first bucket odd, stores, and makes it even. A reader loads the
+ * sequence, words, and the sequence again. If it loaded a word that was stored
+ * after the sequence became odd, then that load acquires what precedes the
+ * store: the second load of the sequence finds it changed. The same holds for a
+ * record that was freed and used again: its new words are stored after the
+ * sequence of its former chain was raised. A bucket that splits is copied
+ * first, then `buckets` is raised, then the copies are taken from the old one.
+ * A reader that misses an entry for that reason has acquired the taking, so it
+ * finds `buckets` changed when it loads it again.
  */
 #ifndef LAYOUT_H
 #define LAYOUT_H
@@ -64,7 +64,8 @@ struct head {
   _Atomic uint32_t pieces;
 };
 
-/* next: the ref of the chain's next bucket, or 0; a slot without a ref is free. */
+/* next: the ref of the chain's next bucket, or 0; a slot without a ref is
+ * free. */
 struct bucket {
   _Atomic uint32_t sequence, next;
   _Atomic uint32_t refs[BUCKET_SLOTS];
@@ -74,8 +75,8 @@ struct bucket {
 _Static_assert(sizeof(struct bucket) == BUCKET, "a bucket is a cache line");
 
 /* what: hash, slab, seen or not, length of the key. where: place in the slab in
- * units, length of the value. All that the store alone needs to know of an entry
- * lies elsewhere, so all words of the directory are atomic. */
+ * units, length of the value. All that the store alone needs to know of an
+ * entry lies elsewhere, so all words of the directory are atomic. */
 struct entry {
   _Atomic uint64_t what, where, version, checksum, key[];
 };
@@ -106,8 +107,8 @@ static inline uint32_t what_length(uint64_t what) {
 }
 
 /* A key as words, filled up with zeros; its hash, of which the lower half picks
- * the bucket and the upper 16 bits are the tag. The seed is the store's own, and
- * the hash is SipHash, so strangers cannot choose keys of one bucket. */
+ * the bucket and the upper 16 bits are the tag. The seed is the store's own,
+ * and the hash is SipHash, so strangers cannot choose keys of one bucket. */
 struct sought {
   uint64_t words[KEY_WORDS];
   uint32_t length, count, hash;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * leases.c - clients, and who may read what until when. All leases last equally
- * long, so they end in the order in which they were granted. A lease's number has
- * its index + 1 and its generation, so that an old number is none.
+ * long, so they end in the order in which they were granted. A lease's number
+ * has its index + 1 and its generation, so that an old number is none.
  *
  * The place of an entry that was removed stays taken while it has leases. One
  * ends when it is given back, when `lease` plus `margin` are over, or when its
@@ -24,7 +24,7 @@ struct client *client_of(struct perigee_cache *c, uint32_t client) {
   return &c->clients[client];
 }
 
-/* ---- Lists: by time, and of a client ------------------------------------------- */
+/* ---- Lists: by time, and of a client ----------------------------------- */
 
 static struct lease *lease_at(struct perigee_cache *c, uint32_t at) {
   return &c->leases[at - 1];
@@ -50,7 +50,7 @@ static void lease_unlink(struct perigee_cache *c, uint32_t at) {
   *(l->later ? &lease_at(c, l->later)->earlier : &own->last) = l->earlier;
 }
 
-/* ---- Granting and ending ------------------------------------------------------- */
+/* ---- Granting and ending ----------------------------------------------- */
 
 static uint32_t lease_free(struct perigee_cache *c) {
   uint32_t at = c->free_lease;
@@ -103,7 +103,7 @@ void leases_turn(struct perigee_cache *c, int64_t now, uint32_t *budget) {
   }
 }
 
-/* ---- What clients ask for -------------------------------------------------------- */
+/* ---- What clients ask for ---------------------------------------------- */
 
 int64_t perigee_cache_client(struct perigee_cache *c) {
   uint32_t number = c->free_client ? c->free_client - 1 : c->client_end;

@@ -2,8 +2,9 @@
  *
  * records.c - memory of the directory. A chunk has things of one size in words,
  * and goes back when it has none. What the store alone knows of a chunk and its
- * things is elsewhere; only a free thing's first word is used, for the next one's
- * number. Readers may still look at that word, so it is stored like theirs.
+ * things is elsewhere; only a free thing's first word is used, for the next
+ * one's number. Readers may still look at that word, so it is stored like
+ * theirs.
  *
  *   a chunk is    event                      becomes
  *   fresh         taken for a size           with room

@@ -55,9 +55,10 @@ int64_t perigee_cache_view_pieces(const struct perigee_cache_view *view) {
   return n <= PERIGEE_CACHE_PIECES ? (int64_t)n : PERIGEE_PROTOCOL;
 }
 
-/* ---- Offsets ----------------------------------------------------------------- */
+/* ---- Offsets ----------------------------------------------------------- */
 
-/* Returns where a thing of so many bytes lies, or NULL: not in a mapped piece. */
+/* Returns where a thing of so many bytes lies, or NULL: not in a mapped
+ * piece. */
 static const void *view_thing(const struct perigee_cache_view *view,
                               uint32_t ref, uint64_t bytes) {
   uint32_t piece = ref / REFS_A_PIECE;
@@ -82,7 +83,7 @@ static const struct bucket *view_bucket(const struct perigee_cache_view *view,
                     BUCKET);
 }
 
-/* ---- One look ------------------------------------------------------------------ */
+/* ---- One look ---------------------------------------------------------- */
 
 /* Copies what a record tells, if it is this key's and sealed. PERIGEE_AGAIN: it
  * lies nowhere. */

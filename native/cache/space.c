@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * space.c - slabs, and places in them. A slab has places of one size; sizes go
- * from 4 KiB to 1 GiB by four steps a power of two, so of a place at most a fifth
- * is waste. A slab is used for a size only if at most an eighth of it is left
- * over behind its last place.
+ * from 4 KiB to 1 GiB by four steps a power of two, so of a place at most a
+ * fifth is waste. A slab is used for a size only if at most an eighth of it is
+ * left over behind its last place.
  *
  *   a slab is      event                       becomes
  *   empty          a size takes it             with room
@@ -37,7 +37,7 @@ uint64_t size_bytes(int size) {
   return (UINT64_C(1) << power) + (steps << (power - 2));
 }
 
-/* ---- Lists of slabs, by number + 1 ------------------------------------------ */
+/* ---- Lists of slabs, by number + 1 ------------------------------------- */
 
 static uint32_t *slab_list(struct perigee_cache *c, const struct slab *s) {
   return s->size == NONE ? &c->empty : &c->with_room[s->size];
@@ -67,7 +67,7 @@ static void slab_unlink(struct perigee_cache *c, uint32_t number) {
     c->slabs[s->after - 1].before = s->before;
 }
 
-/* ---- Sizes and slabs ------------------------------------------------------- */
+/* ---- Sizes and slabs --------------------------------------------------- */
 
 static bool slab_fits(const struct slab *s, int size) {
   uint64_t bytes = size_bytes(size);
@@ -75,7 +75,8 @@ static bool slab_fits(const struct slab *s, int size) {
 }
 
 /* Returns how long a slab for this size should be: an ordinary one, if that
- * fits; else one with just as many places as go into an ordinary one, or one. */
+ * fits; else one with just as many places as go into an ordinary one, or
+ * one. */
 static uint64_t slab_wanted(const struct perigee_cache *c, int size) {
   struct slab s = {.length = c->o.slab};
   uint64_t bytes = size_bytes(size), places = c->o.slab / bytes;
@@ -136,7 +137,7 @@ static int slab_for(struct perigee_cache *c, int size) {
   return PERIGEE_CACHE_WANTS;
 }
 
-/* ---- Places ---------------------------------------------------------------- */
+/* ---- Places ------------------------------------------------------------ */
 
 /* The fence: bytes that are written to the place are not seen before the former
  * entry's removal from the directory (perigee_cache_same). */
@@ -174,7 +175,7 @@ void space_give(struct perigee_cache *c, uint32_t number, uint32_t offset) {
     slab_link(c, number);
 }
 
-/* ---- Draining --------------------------------------------------------------- */
+/* ---- Draining ---------------------------------------------------------- */
 
 /* The one with the fewest bytes in use is emptied. */
 uint32_t space_drain(struct perigee_cache *c, int size) {
@@ -204,7 +205,7 @@ void space_drained(struct perigee_cache *c, uint32_t number) {
     slab_link(c, number);
 }
 
-/* ---- The caller's side ------------------------------------------------------ */
+/* ---- The caller's side ------------------------------------------------- */
 
 int64_t perigee_cache_add(struct perigee_cache *c, void *pointer,
                           uint64_t length) {

@@ -251,8 +251,8 @@ static inline struct group *group_of(const struct perigee_cache *c,
   return x && x->group ? &c->groups[x->group - 1] : NULL;
 }
 int ties_open(struct perigee_cache *c);
-/* Ties a new record to its parent (or 0) and its group (or 0), and has the parent
- * have room for that. */
+/* Ties a new record to its parent (or 0) and its group (or 0), and has the
+ * parent have room for that. */
 int ties_make(struct perigee_cache *c, uint32_t ref, uint32_t parent,
               uint64_t group, bool ttl);
 void ties_cut(struct perigee_cache *c, uint32_t ref);
@@ -290,7 +290,8 @@ bool evict_one(struct perigee_cache *c, int size, bool soft);
 
 int events_open(struct perigee_cache *c);
 void event_note(struct perigee_cache *c, uint32_t ref, int what);
-/* Returns an event, and its key's bytes copied to `key`; NULL: it is not kept. */
+/* Returns an event, and its key's bytes copied to `key`; NULL: it is not
+ * kept. */
 const struct event *event_of(const struct perigee_cache *c, uint64_t number,
                              uint8_t *key);
 uint64_t event_oldest(const struct perigee_cache *c);

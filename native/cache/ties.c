@@ -37,7 +37,7 @@ int ties_open(struct perigee_cache *c) {
   return PERIGEE_OK;
 }
 
-/* ---- Groups ------------------------------------------------------------------ */
+/* ---- Groups ------------------------------------------------------------ */
 
 static uint32_t *group_head(struct perigee_cache *c, uint64_t id) {
   uint64_t hash;
@@ -106,7 +106,7 @@ void ties_pinned(struct perigee_cache *c, uint32_t ref, int pin, int by) {
     g->soft += (uint32_t)by;
 }
 
-/* ---- Chains -------------------------------------------------------------------- */
+/* ---- Chains ------------------------------------------------------------ */
 
 /* Counts a child of an entry, or one less. */
 static void child_count(struct perigee_cache *c, uint32_t ref, uint32_t parent,
@@ -144,7 +144,7 @@ static void child_remove(struct perigee_cache *c, uint32_t ref) {
   entry_list(c, parent, false);
 }
 
-/* ---- Both ---------------------------------------------------------------------- */
+/* ---- Both -------------------------------------------------------------- */
 
 /* Returns the number of an extra that was never used, or 0. */
 static uint32_t extra_fresh(struct perigee_cache *c) {
@@ -205,7 +205,7 @@ void ties_cut(struct perigee_cache *c, uint32_t ref) {
     group_leave(c, ref);
 }
 
-/* ---- The wheel ------------------------------------------------------------------- */
+/* ---- The wheel --------------------------------------------------------- */
 
 static void wheel_put(struct perigee_cache *c, uint32_t ref, uint32_t tick) {
   struct extra *x = extra(c, ref);

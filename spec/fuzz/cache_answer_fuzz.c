@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cache_answer_fuzz.c - requests of a client of a cache, in memory of just their
- * length, between puts, turns and time that passes. An answer stays within its
- * room, and is as long as it says. At the end nothing is left of anything.
+ * cache_answer_fuzz.c - requests of a client of a cache, in memory of just
+ * their length, between puts, turns and time that passes. An answer stays
+ * within its room, and is as long as it says. At the end nothing is left of
+ * anything.
  *
  * Decoders: native/cache/answer.c
  */

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * lease.pml - a client of a cache reads an entry under a lease, and the cache
- * uses the entry's space again. No bytes of another entry may be taken for those
- * of the entry. Time goes by in ticks, and each side has a clock of its own. The
- * client's is slower by up to SLOWER ticks within a lease; the cache's is right.
- * The client's lease runs from when it sent its request, the cache's from when it
- * granted the lease. A message, and a client that is stopped, may take any time.
+ * uses the entry's space again. No bytes of another entry may be taken for
+ * those of the entry. Time goes by in ticks, and each side has a clock of its
+ * own. The client's is slower by up to SLOWER ticks within a lease; the cache's
+ * is right. The client's lease runs from when it sent its request, the cache's
+ * from when it granted the lease. A message, and a client that is stopped, may
+ * take any time.
  *
  * Bytes are taken that are none: without the margin of the cache, which is as
  * long as the clock may be slower; if the client does not look at its clock

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cache_answer_test.c - requests of clients, byte by byte: what each is answered,
- * what is refused, and what an answer that has little room leaves to be asked
- * again.
+ * cache_answer_test.c - requests of clients, byte by byte: what each is
+ * answered, what is refused, and what an answer that has little room leaves to
+ * be asked again.
  */
 #include "cached.h"
 
@@ -48,7 +48,8 @@ static uint64_t hear(struct talk *t, int bytes) {
   return value;
 }
 
-/* Sends the request in memory of just its length; returns the answer's count. */
+/* Sends the request in memory of just its length; returns the answer's
+ * count. */
 static int64_t ask(struct talk *t) {
   uint8_t *exact = malloc(t->length ? t->length : 1);
   memcpy(exact, t->request, t->length);
@@ -74,7 +75,7 @@ static void assert_done(struct talk *t) {
   assert_int_equal(t->at, t->answer);
 }
 
-/* ---- Each request ---------------------------------------------------------------- */
+/* ---- Each request ------------------------------------------------------ */
 
 static void has_and_match_tell_what_is_there(void **state) {
   struct talk t = talk_open();
@@ -176,7 +177,7 @@ static void touch_pin_stat_and_delete_are_of_many_keys(void **state) {
   cached_close(&t.k);
 }
 
-/* ---- Lists ---------------------------------------------------------------------------- */
+/* ---- Lists ------------------------------------------------------------- */
 
 static void a_list_goes_on_from_its_cursor_while_the_table_grows(void **state) {
   enum { THERE = 300, AT_ONCE = 7 };
@@ -216,7 +217,7 @@ static void a_list_goes_on_from_its_cursor_while_the_table_grows(void **state) {
   cached_close(&t.k);
 }
 
-/* ---- Events ------------------------------------------------------------------------------ */
+/* ---- Events ------------------------------------------------------------ */
 
 static uint64_t ask_events(struct talk *t, uint64_t from, int64_t count,
                            bool lost) {
@@ -279,7 +280,7 @@ static void events_with_long_keys_are_lost_by_their_bytes(void **state) {
   cached_close(&t.k);
 }
 
-/* ---- Bad requests --------------------------------------------------------------------------- */
+/* ---- Bad requests ------------------------------------------------------ */
 
 static void requests_that_are_none_are_refused(void **state) {
   struct talk t = talk_open();

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cache_entries_test.c - the life of an entry of a cache: each step of its table,
- * writers, leases, pins, chains, groups, TTLs, and what is evicted when.
+ * cache_entries_test.c - the life of an entry of a cache: each step of its
+ * table, writers, leases, pins, chains, groups, TTLs, and what is evicted when.
  */
 #include "cached.h"
 
@@ -34,7 +34,7 @@ static void assert_empty(struct cached *k) {
   assert_int_equal(k->cache->empty_bytes, k->cache->slab_bytes);
 }
 
-/* ---- Reserving and sealing ------------------------------------------------------ */
+/* ---- Reserving and sealing --------------------------------------------- */
 
 static void a_reserved_entry_is_not_seen(void **state) {
   (void)state;
@@ -123,7 +123,7 @@ static void a_client_has_so_many_reservations_and_loses_them(void **state) {
   cached_close(&k);
 }
 
-/* ---- Leases ------------------------------------------------------------------------ */
+/* ---- Leases ------------------------------------------------------------ */
 
 /* Returns whether the place of "a" is taken while the value `b` is put. */
 static bool is_kept(struct cached *k, const struct perigee_cache_place *a) {
@@ -190,7 +190,7 @@ static void a_client_has_a_share_of_leases_which_end_with_it(void **state) {
   cached_close(&k);
 }
 
-/* ---- Ties --------------------------------------------------------------------------- */
+/* ---- Ties -------------------------------------------------------------- */
 
 static void a_parent_outlives_its_children(void **state) {
   (void)state;
@@ -336,7 +336,7 @@ static void a_ttl_that_is_over_is_not_found_before_the_turn(void **state) {
   cached_close(&k);
 }
 
-/* ---- Eviction ------------------------------------------------------------------------ */
+/* ---- Eviction ---------------------------------------------------------- */
 
 static void the_least_recently_used_one_goes(void **state) {
   (void)state;
@@ -480,7 +480,7 @@ static void a_smaller_quota_empties_slabs(void **state) {
   cached_close(&k);
 }
 
-/* ---- Sizes ------------------------------------------------------------------------------ */
+/* ---- Sizes ------------------------------------------------------------- */
 
 static void at_most_a_quarter_of_what_is_used_is_waste(void **state) {
   (void)state;
@@ -496,7 +496,7 @@ static void at_most_a_quarter_of_what_is_used_is_waste(void **state) {
   assert_int_equal(before, PERIGEE_CACHE_LARGEST);
 }
 
-/* ---- The table ---------------------------------------------------------------------------- */
+/* ---- The table --------------------------------------------------------- */
 
 /* Runs last: the tests above take each step that the table has. */
 static void each_step_of_the_table_was_taken(void **state) {

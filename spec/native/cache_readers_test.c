@@ -48,7 +48,7 @@ static uint64_t good_of(struct readers_room *room) {
   return sum;
 }
 
-/* ---- Readers that are killed --------------------------------------------------- */
+/* ---- Readers that are killed ------------------------------------------- */
 
 static void writes(struct readers_room *room, uint64_t *step, uint64_t *dice,
                    int count) {
@@ -84,7 +84,7 @@ static void readers_get_whole_values_or_none(void **state) {
   room_close(room);
 }
 
-/* ---- Growth ----------------------------------------------------------------- */
+/* ---- Growth ------------------------------------------------------------ */
 
 /* Looks for the key that is there all the time. */
 static pid_t steady_start(struct readers_room *room) {
@@ -124,7 +124,7 @@ static void a_growing_table_hides_nothing(void **state) {
   }
 }
 
-/* ---- A writer that is killed ----------------------------------------------------- */
+/* ---- A writer that is killed ------------------------------------------- */
 
 static pid_t writer_start(struct readers_room *room, uint64_t seed) {
   pid_t child = child_start();
@@ -159,7 +159,7 @@ static void a_dead_writer_misleads_nobody(void **state) {
   }
 }
 
-/* ---- Lies -------------------------------------------------------------------------- */
+/* ---- Lies -------------------------------------------------------------- */
 
 /* Any word of the directory may be anything. A copy of what was read is not
  * asked for; no look may leave the pieces, or never end. */

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cache_traces_test.c - random traces of a cache beside a simple model. The model
- * has, of each key, what may be there: eviction may take it away, but only where
- * events say so. Each place that a reservation gets is checked against all places
- * that are in use or under a lease. What is left at the end is nothing.
+ * cache_traces_test.c - random traces of a cache beside a simple model. The
+ * model has, of each key, what may be there: eviction may take it away, but
+ * only where events say so. Each place that a reservation gets is checked
+ * against all places that are in use or under a lease. What is left at the end
+ * is nothing.
  */
 #include "cached.h"
 
@@ -49,7 +50,7 @@ static int key_of(const uint8_t *name, uint32_t length) {
   return (int)strtol(text, NULL, 10);
 }
 
-/* ---- What the model knows ------------------------------------------------------ */
+/* ---- What the model knows ---------------------------------------------- */
 
 static bool overlaps(const struct perigee_cache_place *a,
                      const struct perigee_cache_place *b) {
@@ -90,7 +91,7 @@ static void check_place(struct trace *t,
                  overlaps(&t->reservations[i].place, place));
 }
 
-/* ---- Steps ---------------------------------------------------------------------- */
+/* ---- Steps ------------------------------------------------------------- */
 
 static uint64_t some_length(struct trace *t) {
   static const uint32_t most[] = {1,     4096,  4096,   20000,
@@ -207,7 +208,7 @@ static void (*const steps[])(struct trace *) = {
     step_reserve, step_reserve, step_end, step_end, step_locate,
     step_release, step_delete,  step_pin, step_turn};
 
-/* ---- The whole -------------------------------------------------------------------- */
+/* ---- The whole --------------------------------------------------------- */
 
 static void check_counters(struct trace *t) {
   struct perigee_cache_counters n = cached_count(&t->k);
@@ -265,7 +266,7 @@ static void random_traces_go_as_the_model(void **state) {
     run_trace(seed);
 }
 
-/* ---- Growth --------------------------------------------------------------------------- */
+/* ---- Growth ------------------------------------------------------------ */
 
 /* Keys of all lengths come and go, more than once, so that chunks change their
  * size. All that is there is found, by the store and by a view. */

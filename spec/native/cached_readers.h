@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cached_readers.h - a writer that puts, deletes and replaces entries of a store
- * as fast as it can, and readers that look them up in the mapped directory, copy
- * their bytes without a lease, and look again. A value says throughout whose it
- * is, so a copy that the second look lets pass is checked whole. Values are
- * stored and loaded as relaxed words: the order is the store's, not theirs.
+ * cached_readers.h - a writer that puts, deletes and replaces entries of a
+ * store as fast as it can, and readers that look them up in the mapped
+ * directory, copy their bytes without a lease, and look again. A value says
+ * throughout whose it is, so a copy that the second look lets pass is checked
+ * whole. Values are stored and loaded as relaxed words: the order is the
+ * store's, not theirs.
  */
 #ifndef CACHED_READERS_H
 #define CACHED_READERS_H
@@ -31,7 +32,7 @@ static inline uint32_t readers_key(uint64_t key, char name[128]) {
   return (uint32_t)snprintf(name, 128, "%0*d", 4 + (int)key % 90, (int)key);
 }
 
-/* ---- Writing ------------------------------------------------------------------ */
+/* ---- Writing ----------------------------------------------------------- */
 
 static inline void readers_put(struct cached *k, uint64_t key, uint64_t stamp,
                                uint64_t words) {
@@ -77,7 +78,7 @@ static inline struct cached readers_open(void) {
   return k;
 }
 
-/* ---- Reading --------------------------------------------------------------------- */
+/* ---- Reading ----------------------------------------------------------- */
 
 static inline struct perigee_cache_view *readers_view(const struct cached *k) {
   struct perigee_cache_view *view = perigee_cache_view_open();
