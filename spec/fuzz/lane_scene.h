@@ -136,6 +136,8 @@ static inline void calls(struct scene *s, uint8_t how) {
   bool lands = how & 128;
   if (lands)
     m.into = l;
+  else if (how & 1)
+    m.flags |= PERIGEE_ASKS;
   begun(s, perigee_call(s->hand.session, &m), lands ? &l : NULL);
 }
 
@@ -234,6 +236,28 @@ static inline void lands(struct scene *s, const struct perigee_event *e) {
   perigee_reply(s->engine, e->operation, &no);
 }
 
+/* Where the reply to an own call lands; or the call is given up. */
+static inline void lands_reply(struct scene *s, const struct perigee_event *e) {
+  struct perigee_slice l = somewhere(s, s->mood);
+  bool named = s->mood & 16;
+  int i = 0;
+  for (uint64_t at = 0; at < e->length; at++)
+    s->seen ^= e->pointer[at];
+  while (i < OWN && s->own[i].operation != e->operation)
+    i++;
+  require(i < OWN && !s->own[i].landing.region);
+  if (named) { /* bytes may arrive before this returns */
+    s->own[i].landing = l;
+    name(s, &l, 1);
+  }
+  if (perigee_land_reply(s->engine, e->operation, named ? &l : NULL) == 0)
+    return;
+  if (named)
+    name(s, &l, -1);
+  s->own[i].landing.region = NULL;
+  perigee_cancel(s->engine, e->operation);
+}
+
 static inline void arrived(struct scene *s, const struct perigee_event *e) {
   for (uint64_t i = 0; i < e->length; i++)
     s->seen ^= e->pointer[i]; /* all of it can be read */
@@ -258,6 +282,9 @@ static inline void handle(struct scene *s, const struct perigee_event *e) {
     break;
   case PERIGEE_EVENT_LANDING:
     lands(s, e);
+    break;
+  case PERIGEE_EVENT_REPLY_LANDING:
+    lands_reply(s, e);
     break;
   case PERIGEE_EVENT_REQUEST:
   case PERIGEE_EVENT_ABANDONED:

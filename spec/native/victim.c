@@ -32,6 +32,8 @@ static void call(struct victim *v, struct perigee_session *s) {
     m.slice = all_of(v->own, length);
   if (rand() % 2)
     m.into = all_of(v->own, SIZE);
+  else if (rand() % 2)
+    m.flags |= PERIGEE_ASKS;
   began(v, s, perigee_call(s, &m));
 }
 
@@ -126,6 +128,19 @@ static void land(struct victim *v, const struct perigee_event *e) {
   perigee_reply(v->p.engine[1], e->operation, &r);
 }
 
+/* Where the reply to its own call lands; or it gives up. */
+static void land_reply(struct victim *v, const struct perigee_event *e) {
+  struct perigee_slice all = all_of(v->own, SIZE);
+  volatile uint8_t sum = 0;
+  for (uint64_t i = 0; i < e->length; i += 512)
+    sum ^= e->pointer[i];
+  assert_int_equal(v->pending[e->operation], 1);
+  if (perigee_land_reply(v->p.engine[1], e->operation,
+                         rand() % 2 ? &all : NULL) != PERIGEE_OK ||
+      rand() % 4 == 0)
+    perigee_cancel(v->p.engine[1], e->operation);
+}
+
 /* After a session's loss it asks nothing of it, except for earlier requests. */
 static void let_go(struct victim *v, uint32_t id) {
   if (v->over[id % SESSIONS] && v->open[id % SESSIONS] == 0)
@@ -171,6 +186,9 @@ void victim_handle(struct victim *v, const struct perigee_event *e) {
     break;
   case PERIGEE_EVENT_LANDING:
     land(v, e);
+    break;
+  case PERIGEE_EVENT_REPLY_LANDING:
+    land_reply(v, e);
     break;
   case PERIGEE_EVENT_REPLY:
   case PERIGEE_EVENT_DONE:
