@@ -19,11 +19,13 @@
  * polled. Every operation has exactly one event, with event.operation equal to
  * its number, within its timeout. From that event on the caller owns every byte
  * of memory named in the operation again. Submitting may instead return
- * PERIGEE_INLINE: the operation succeeded at once and no event follows.
+ * PERIGEE_INLINE: the operation succeeded at once and no event follows. Only a
+ * call with PERIGEE_ASKS may have one event more, REPLY_LANDING, which ends
+ * nothing.
  *
  * Pointers in events are valid until the next perigee_poll, perigee_await,
  * perigee_wait, perigee_join or perigee_call_wait on the same engine (of
- * requests that are HELD: until the reply).
+ * requests that are HELD: until the reply; of a REPLY_LANDING: until REPLY).
  *
  * NULL. A text, list, slice, region of a slice, or head that is NULL where its
  * comment does not allow that is PERIGEE_INVALID. Handles, messages, and places
@@ -324,7 +326,8 @@ enum perigee_flag {
                                them. REPLY: .pointer is a pooled block that is
                                now the caller's (perigee_pool_free), and
                                .remaining is the time left of the call.
-                               REPLY_LANDING: REPLY will be so */
+                               REPLY_LANDING: .pointer is the library's until a
+                               REPLY that is OK, which is HELD */
   PERIGEE_TRACED = 16,      /* REQUEST, LANDING: a trace context came with it:
                                perigee_served_trace */
   PERIGEE_CARRIED = 32,     /* of a call's perigee_message: its trace is that of
@@ -1005,9 +1008,9 @@ PERIGEE_API int perigee_land(struct perigee_engine *engine, int served,
 /* Names where the slice, or the raw bytes, of a REPLY_LANDING go: a slice or a
  * list; NULL, or region NULL: a pooled block. REPLY follows, as if the place had
  * been the call's `into`. Until the place is named the bytes wait: short ones in
- * a pooled block, others with the peer, which keeps the memory of its reply. The
- * call's timeout goes on meanwhile. Nothing is written to the place from REPLY
- * on.
+ * a pooled block, others with the peer, which keeps the memory of its reply:
+ * beyond its options.untaken it serves no more requests of the session. The call's
+ * timeout goes on meanwhile. Nothing is written to the place from REPLY on.
  *
  * TOO_LARGE: the place is too short. RANGE, STALE, INVALID: it is none.
  * NO_MEMORY. PEER_LOST: the lane of the bytes is lost. After each of these the

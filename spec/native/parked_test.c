@@ -365,6 +365,39 @@ static void what_waits_for_a_landing_is_not_left_lying(void **state) {
   assert_int_equal(perigee_region_close(region, false), 0);
 }
 
+/* The caller takes long to say where a reply lands; both sides are idle. */
+static void an_idle_session_brings_a_reply_that_lands_late(void **state) {
+  (void)state;
+  static const uint64_t lengths[] = {64, 3 * MIB};
+  struct perigee_region *from, *to;
+  dial(FEW);
+  assert_int_equal(
+      perigee_region_alloc(server.engine, NULL, 3 * MIB, 0, NULL, &from), 0);
+  assert_int_equal(
+      perigee_region_alloc(caller.engine, NULL, 3 * MIB, 0, NULL, &to), 0);
+  memset(perigee_region_pointer(from), 0x5a, 3 * MIB);
+  for (int i = 0; i < 2; i++) {
+    struct perigee_message m = {.flags = PERIGEE_ASKS, .timeout = -1};
+    struct perigee_message r = {.slice = all_of(from, lengths[i])};
+    struct perigee_slice place = all_of(to, lengths[i]);
+    int operation = perigee_call(caller.session[0], &m);
+    struct perigee_event e = next_of(&server, PERIGEE_EVENT_REQUEST);
+    int sent = perigee_reply(server.engine, e.operation, &r);
+    next_of(&caller, PERIGEE_EVENT_REPLY_LANDING);
+    echo(&caller, 1, 8);
+    let_idle();
+    assert_int_equal(perigee_land_reply(caller.engine, operation, &place), 0);
+    e = next_of(&caller, PERIGEE_EVENT_REPLY);
+    assert_int_equal(e.status, 0);
+    same(to, 0, perigee_region_pointer(from), lengths[i]);
+    if (sent == 1)
+      next_of(&server, PERIGEE_EVENT_SENT);
+  }
+  pass(10);
+  assert_int_equal(perigee_region_close(from, false), 0);
+  assert_int_equal(perigee_region_close(to, false), 0);
+}
+
 /* What an event points to stays as it is until the next poll. */
 static void a_late_reply_is_not_released_before_it_is_given(void **state) {
   (void)state;
@@ -400,6 +433,7 @@ int main(void) {
       BOTH(both_sides_sleep_and_wake),
       BOTH(what_waits_for_room_is_not_left_lying),
       BOTH(what_waits_for_a_landing_is_not_left_lying),
+      BOTH(an_idle_session_brings_a_reply_that_lands_late),
       BOTH(a_late_reply_is_not_released_before_it_is_given),
   };
   return cmocka_run_group_tests_name("parked", tests, NULL, NULL);
