@@ -157,47 +157,49 @@ static int answer_release(struct asked *a) {
   return 1;
 }
 
+/* Takes a key, if there is room for so long an answer: 1, 0 (no room), or a
+ * status. */
+static int asked_key(struct asked *a, uint64_t answer, const char **key,
+                     uint32_t *length) {
+  if (room_of(a) < answer)
+    return 0;
+  return take_key(a, key, length, false) ? 1 : PERIGEE_PROTOCOL;
+}
+
 static int answer_delete(struct asked *a) {
   const char *key;
   uint32_t length;
-  if (room_of(a) < 4)
-    return 0;
-  if (!take_key(a, &key, &length, false))
-    return PERIGEE_PROTOCOL;
-  put_status(a, perigee_cache_delete(a->c, key, length));
-  return 1;
+  int status = asked_key(a, 4, &key, &length);
+  if (status == 1)
+    put_status(a, perigee_cache_delete(a->c, key, length));
+  return status;
 }
 
 static int answer_touch(struct asked *a) {
   const char *key;
   uint32_t length;
-  if (room_of(a) < 4)
-    return 0;
-  if (!take_key(a, &key, &length, false))
-    return PERIGEE_PROTOCOL;
-  put_status(a, perigee_cache_touch(a->c, key, length, a->now));
-  return 1;
+  int status = asked_key(a, 4, &key, &length);
+  if (status == 1)
+    put_status(a, perigee_cache_touch(a->c, key, length, a->now));
+  return status;
 }
 
 static int answer_pin(struct asked *a) {
   const char *key;
   uint32_t length;
-  if (room_of(a) < 4)
-    return 0;
-  if (!take_key(a, &key, &length, false))
-    return PERIGEE_PROTOCOL;
-  put_status(a, perigee_cache_pin(a->c, key, length, a->flags));
-  return 1;
+  int status = asked_key(a, 4, &key, &length);
+  if (status == 1)
+    put_status(a, perigee_cache_pin(a->c, key, length, a->flags));
+  return status;
 }
 
 static int answer_stat(struct asked *a) {
   struct perigee_cache_place place;
   const char *key;
   uint32_t length;
-  if (room_of(a) < 4 + PLACE)
-    return 0;
-  if (!take_key(a, &key, &length, false))
-    return PERIGEE_PROTOCOL;
+  int asked = asked_key(a, 4 + PLACE, &key, &length);
+  if (asked != 1)
+    return asked;
   int status = perigee_cache_stat(a->c, key, length, a->now, &place);
   put_status(a, status);
   if (status == 0)

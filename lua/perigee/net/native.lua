@@ -1,8 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
---- Loads perigee/control.so, which connects to servers such as Redis: finds it
--- along package.cpath, declares its header (net/cdef, made by make) and
--- checks that both have the same ABI. Modules require this only when they need
--- it, since the library is optional.
+--- Loads perigee/control.so, which connects to servers such as Redis. Modules
+-- require this only when they need it, since the library is optional.
 local ffi = require "ffi"
 
 local MISSING = "perigee/control.so is not on package.cpath: install "
@@ -13,21 +11,14 @@ local MISSING = "perigee/control.so is not on package.cpath: install "
 local UNLOADED = "%s cannot be loaded: %s; it takes libcurl4, libhiredis0.14, "
   .. "libmicrohttpd12 and libsqlite3-0, as Debian calls them"
 
-local function declare()
-  if pcall(ffi.sizeof, "struct perigee_stream_to") then return true end
-  local fine, text = pcall(require, "perigee.net.cdef")
-  if fine then ffi.cdef(text) end
-  return fine
-end
-
-local path = package.searchpath("perigee.control", package.cpath)
-if not path or not declare() then error(MISSING, 0) end
-local loaded, C = pcall(ffi.load, path)
-if not loaded then error(UNLOADED:format(path, C), 0) end
-if C.perigee_control_abi() ~= C.PERIGEE_CONTROL_ABI then
-  error(("%s is of another version than these Lua modules; install both from "
-    .. "one version"):format(path), 0)
-end
+local C = require "perigee.object" {
+  name = "perigee.control",
+  header = "perigee.net.cdef",
+  declared = "struct perigee_stream_to",
+  abi = { "perigee_control_abi", "PERIGEE_CONTROL_ABI" },
+  missing = MISSING,
+  unloaded = UNLOADED,
+}
 
 return {
   C = C,
