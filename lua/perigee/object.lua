@@ -14,15 +14,15 @@ end
 
 -- Raises a sentence if it cannot be had.
 -- @tparam table object name ("perigee.control"), header (module of its
---   declarations), declared (a type of those), abi (names of the function and
---   of the number that tell its version); missing and unloaded: what to do
+--   declarations), declared (a type of those); missing and unloaded: what to do
 -- @return the object, as ffi.load gives it
 return function(object)
   local path = package.searchpath(object.name, package.cpath)
   if not path or not declare(object) then error(object.missing, 0) end
   local loaded, C = pcall(ffi.load, path)
   if not loaded then error(object.unloaded:format(path, C), 0) end
-  if C[object.abi[1]]() ~= C[object.abi[2]] then
+  local abi = (object.name .. ".abi"):gsub("%.", "_")
+  if C[abi]() ~= C[abi:upper()] then
     error(("%s is of another version than these Lua modules; install both from "
       .. "one version"):format(path), 0)
   end

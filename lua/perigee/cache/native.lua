@@ -7,7 +7,6 @@ local C = require "perigee.object" {
   name = "perigee.cache",
   header = "perigee.cache.cdef",
   declared = "struct perigee_cache_options",
-  abi = { "perigee_cache_abi", "PERIGEE_CACHE_ABI" },
   missing = "perigee/cache.so is not on package.cpath: run make",
   unloaded = "%s cannot be loaded: %s",
 }

@@ -15,7 +15,6 @@ local C = require "perigee.object" {
   name = "perigee.control",
   header = "perigee.net.cdef",
   declared = "struct perigee_stream_to",
-  abi = { "perigee_control_abi", "PERIGEE_CONTROL_ABI" },
   missing = MISSING,
   unloaded = UNLOADED,
 }
