@@ -139,6 +139,8 @@ struct perigee_engine {
   struct faults *faults; /* injected faults; NULL: none */
   uint64_t epoch;
   uint64_t features;     /* of this engine (wire.h) */
+  uint64_t additional;   /* bits: which transports could be beside a first lane
+                          * (session/lane_offers.c) */
   uint64_t spans;        /* last span made, from a random start; 0: none yet */
   char name[TERMS_NAME]; /* of the agent, or "" */
   uint32_t hellos;       /* handshakes of unauthenticated peers in progress */

@@ -274,7 +274,8 @@ static int engine_open_features(struct perigee_engine *engine) {
   engine->options.features = NULL;
   if (engine->faults) /* lanes may lose requests and double them then */
     engine->features &= ~(uint64_t)FEATURE_DRAIN;
-  if (!additional_any(engine))
+  additional_look(engine);
+  if (!engine->additional)
     engine->features &= ~(uint64_t)FEATURE_LANES;
   return status < 0 ? fail(NULL, status, "%s", reason) : PERIGEE_OK;
 }

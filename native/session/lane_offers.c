@@ -24,28 +24,37 @@ enum { MARK = '+' };
 /* ---- Which there are ----------------------------------------------------- */
 
 static const struct perigee_transport *const additional_built_in[] = {
-    &transport_cuda, NULL};
+    &transport_cuda};
 
-static bool additional_could_be(const struct perigee_transport *t) {
-  return t->additional && (!t->additional->could || t->additional->could());
-}
-
-/* Returns transport number i of those that could be beside a first lane, the
- * program's before the built-in ones; NULL: there are no more. */
+/* Returns transport number i, the program's before the built-in ones; NULL:
+ * there are no more. */
 static const struct perigee_transport *
-additional_at(const struct perigee_engine *engine, uint32_t i) {
+additional_known(const struct perigee_engine *engine, uint32_t i) {
   const struct perigee_transport *const *t = engine->options.transports;
   for (; t && *t; t++)
-    if (additional_could_be(*t) && i-- == 0)
+    if (i-- == 0)
       return *t;
-  for (t = additional_built_in; *t; t++)
-    if (additional_could_be(*t) && i-- == 0)
-      return *t;
-  return NULL;
+  return i < sizeof additional_built_in / sizeof *additional_built_in
+             ? additional_built_in[i]
+             : NULL;
 }
 
-bool additional_any(const struct perigee_engine *engine) {
-  return additional_at(engine, 0) != NULL;
+void additional_look(struct perigee_engine *engine) {
+  const struct perigee_transport *t;
+  for (uint32_t i = 0; i < 64 && (t = additional_known(engine, i)); i++)
+    if (t->additional && (!t->additional->could || t->additional->could()))
+      engine->additional |= UINT64_C(1) << i;
+}
+
+/* Returns transport number i of those that could be beside a first lane; NULL:
+ * there are no more. */
+static const struct perigee_transport *
+additional_at(const struct perigee_engine *engine, uint32_t i) {
+  uint64_t left = engine->additional;
+  while (left && i--)
+    left &= left - 1;
+  return left ? additional_known(engine, (uint32_t)__builtin_ctzll(left))
+              : NULL;
 }
 
 /* Descriptors need a Unix socket. */
@@ -99,7 +108,7 @@ static bool lanes_want_polls(const struct perigee_engine *engine,
 bool lanes_agree(struct perigee_session *s, const struct terms *own) {
   const struct terms *order = s->dialed ? own : &s->peer.terms;
   const struct terms *other = s->dialed ? &s->peer.terms : own;
-  if (!additional_any(s->engine))
+  if (!s->engine->additional)
     return true;
   struct lane_list *l = s->lanes = calloc(1, sizeof *s->lanes);
   if (!l)

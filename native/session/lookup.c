@@ -126,6 +126,8 @@ int lookup_asked(struct perigee_session *s, const struct lookup *asked) {
     f.found.status = PERIGEE_NOT_FOUND;
   else if (region->access == PERIGEE_LOCAL)
     f.found.status = PERIGEE_DENIED;
+  else if (!region_valid(region)) /* a key of it would be of other memory */
+    f.found.status = PERIGEE_STALE;
   else
     describe(s, region, &f.found);
   tell_found(s, &f);

@@ -113,9 +113,10 @@ void refusals_add(struct perigee_engine *, const char *peer,
 bool refusals_give(struct perigee_engine *, struct perigee_event *);
 
 /* ---- lane_offers.c ------------------------------------------------------- */
+/* Looks which transports could be beside a first lane. */
+void additional_look(struct perigee_engine *engine);
 /* Adds the additional lanes that this side has a transport for; by both sides'
  * terms: which of them the session has (false: no memory). */
-bool additional_any(const struct perigee_engine *engine);
 void lanes_list(const struct perigee_session *session, struct terms *terms);
 bool lanes_agree(struct perigee_session *session, const struct terms *own);
 /* offer says this side's halves. complete: has the peer said all of its? */

@@ -259,7 +259,7 @@ struct transport_alone {
  * lane cannot reach by itself (lanes.h tells who chooses, and when).
  * memories: the names of these kinds, and NULL. least: bytes of a payload, or of
  * one item of a transfer, from which on the lane is used. could: might this
- * process have such memory? It is asked in each handshake, and opens nothing.
+ * process have such memory? It is asked when an engine opens, and opens nothing.
  * (NULL: yes.) note: what users have to know of it, or "".
  *
  * The transport has payloads, or access and jobs, or all three; and a name of at

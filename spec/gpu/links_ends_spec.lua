@@ -204,7 +204,7 @@ describe("a child of a process with shared memory of GPUs", function()
   after_each(cases.cleanup)
 
   -- Defines forked(): how many files of memory a child lets go when it closes
-  -- its engine, which it tells as its status.
+  -- its engine, which it tells as its status; or that it was killed.
   local FORK = [[
     ffi.cdef "int fork(void); int waitpid(int, int *, int); void _exit(int);"
     ffi.cdef "long readlink(const char *, char *, size_t);"
@@ -226,6 +226,7 @@ describe("a child of a process with shared memory of GPUs", function()
         ffi.C._exit(before - files())
       end
       ffi.C.waitpid(pid, status, 0)
+      if status[0] % 128 ~= 0 then return "killed" end
       return bit.rshift(status[0], 8)
     end
   ]]
@@ -251,6 +252,20 @@ describe("a child of a process with shared memory of GPUs", function()
     says(b, "forked()", "1")
     says(b, "wait(future)", "true")
     comes(b, MAPPED .. " == 1")
+  end)
+
+  it("lives, if it was made amid a copy to the peer's host memory", function()
+    local a, b = links.pair("", slow(300000))
+    links.regions(a, b)
+    a:run 'plain = engine:alloc(65536, { name = "host", access = "rw" })'
+    b:run(FORK)
+    b:run [[
+      plain = assert(session:region "host")
+      future = session:write { from = here:slice(0, 65536),
+                               to = plain:slice() }
+    ]]
+    says(b, "forked()", "1")
+    says(b, "wait(future)", "true")
   end)
 end)
 

@@ -23,6 +23,9 @@ local function owner(child, its, _, options)
   for order in child.attend do
     if order == "read" then
       child.say(region:slice(0, 5):string())
+    elseif order == "free" then
+      cuda.free(memory)
+      child.say "freed"
     else
       region:close()
       cuda.free(memory)           -- the fake aborts if it is open elsewhere
@@ -123,6 +126,16 @@ describe("memory of a GPU that a program allocated", function()
     local _, text = pcall(engine.register, engine, managed, 4096)
     assert.matches("cudaMallocManaged", tostring(text))
     cuda.free(memory)
+  end)
+
+  it("is not shown to others once the program has freed it", function()
+    local child, _, session = starts "share"
+    child:tell "free"
+    child:expect "freed"
+    local other = assert(cases.engine():connect(cases.address()))
+    local region, err = other:region "tensor"
+    assert.is_nil(region)
+    assert.equal("stale", err.kind)
   end)
 
   it("is told from memory of the host by its address", function()

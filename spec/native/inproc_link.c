@@ -17,8 +17,8 @@ void inproc_link_gone(const struct lane *lane) {
 
 static bool inproc_reaches(struct lane *lane, const struct window *window,
                            const struct payload *local) {
-  (void)lane, (void)window;
-  return !local->memory->direct;
+  (void)lane;
+  return !window->pointer && !local->memory->direct;
 }
 
 /* Posts the whole item at once. */

@@ -124,6 +124,7 @@ struct allocation {
   uint64_t number; /* of that allocation, for ever */
   int lease;       /* tells when nobody has `file` any more; -1: none needed */
   CUipcMemHandle legacy;
+  pid_t giver;             /* the process that gave that key */
   struct allocation *next; /* in the process's list of those with legacy keys */
 };
 

@@ -15,7 +15,6 @@
  * keeps the other end (lease), and finds nobody there when all have let go, or
  * have died.
  */
-#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
@@ -69,8 +68,10 @@ static bool own_has(const CUipcMemHandle *legacy) {
   return a;
 }
 
+/* A child of a fork leaves its copy of the list: the lock may be held in it by a
+ * thread that the child does not have. */
 void cuda_forget_files(struct allocation *a) {
-  if (a->lease >= 0)
+  if (a->lease >= 0 && a->giver == getpid())
     own_remove(a);
   if (a->file >= 0)
     close(a->file);
@@ -109,6 +110,7 @@ static CUresult cuda_export_legacy(struct cuda *c, const uint8_t *pointer,
   a->lease = ends[0];
   a->file = ends[1];
   a->legacy = k->legacy;
+  a->giver = getpid();
   own_add(a);
   return CUDA_SUCCESS;
 }

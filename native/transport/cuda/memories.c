@@ -302,7 +302,10 @@ void imported_close_all(struct lane *lane) {
   lane->exported = NULL;
 }
 
+/* A copy to the peer's host memory has none. */
 static void imported_close_file(struct imported *m) {
+  if (!m)
+    return;
   if (m->key.fd_count > 0)
     close(m->key.fds[0]);
   m->key.fd_count = 0;
