@@ -115,7 +115,7 @@ static const uint8_t *small_value(struct asked *a, const char *key,
   if (!ref)
     return NULL;
   entry_place(c, ref, place);
-  const uint8_t *slab = c->slabs[place->slab].pointer;
+  const uint8_t *slab = c->slabs[slab_index(place->slab)].pointer;
   if (!slab || place->length > (uint64_t)a->flags * KIB)
     return NULL;
   c->n.hits++;
@@ -204,6 +204,72 @@ static int answer_stat(struct asked *a) {
   put_status(a, status);
   if (status == 0)
     put_place(a, &place);
+  return 1;
+}
+
+/* ---- Values that come along -------------------------------------------- */
+
+/* What a PUT asks for. */
+struct asked_put {
+  struct perigee_cache_put put;
+  const char *key;
+  const uint8_t *bytes;
+  uint64_t checksum;
+  uint32_t key_length;
+};
+
+static bool take_put(struct asked *a, struct asked_put *p) {
+  uint64_t group, ttl, pin, if_absent, length;
+  if (!take_key(a, &p->key, &p->key_length, false) ||
+      !asked_number(a, &group, 8) || !asked_number(a, &ttl, 8) ||
+      !asked_number(a, &pin, 1) || !asked_number(a, &if_absent, 1) ||
+      !take_key(a, &p->put.parent, &p->put.parent_length, true) ||
+      !asked_number(a, &p->checksum, 8) || !asked_number(a, &length, 4) ||
+      length > (uint64_t)(a->in_end - a->in))
+    return false;
+  p->put.length = length;
+  p->put.group = group;
+  p->put.ttl = (int64_t)ttl;
+  p->put.client = a->client;
+  p->put.pin = (uint8_t)pin;
+  p->put.if_absent = if_absent != 0;
+  if (p->put.parent_length == 0)
+    p->put.parent = NULL;
+  p->bytes = a->in;
+  a->in += length;
+  return true;
+}
+
+static int64_t put_value(struct asked *a, const struct asked_put *p) {
+  struct perigee_cache_place place;
+  int status = perigee_cache_reserve(a->c, p->key, p->key_length, &p->put,
+                                     a->now, &place);
+  if (status < 0)
+    return status;
+  uint8_t *slab = a->c->slabs[slab_index(place.slab)].pointer;
+  if (!slab) {
+    perigee_cache_abort(a->c, place.entry);
+    return PERIGEE_UNSUPPORTED;
+  }
+  if (p->put.length)
+    memcpy(slab + place.offset, p->bytes, p->put.length);
+  return perigee_cache_seal(a->c, place.entry, p->checksum, a->now);
+}
+
+static int answer_put(struct asked *a) {
+  const uint8_t *from = a->in;
+  struct asked_put p = {.key = NULL};
+  if (room_of(a) < 12)
+    return 0;
+  if (!take_put(a, &p))
+    return PERIGEE_PROTOCOL;
+  int64_t version = put_value(a, &p);
+  if (version == PERIGEE_CACHE_WANTS) {
+    a->in = from;
+    return a->done ? 0 : PERIGEE_CACHE_WANTS;
+  }
+  put_status(a, version < 0 ? (int)version : 0);
+  put_number(a, version < 0 ? 0 : (uint64_t)version, 8);
   return 1;
 }
 
@@ -329,6 +395,7 @@ static int (*const answers[])(struct asked *) = {
     [PERIGEE_CACHE_TOUCH] = answer_touch,
     [PERIGEE_CACHE_PIN] = answer_pin,
     [PERIGEE_CACHE_STAT] = answer_stat,
+    [PERIGEE_CACHE_PUT] = answer_put,
 };
 
 static int answer_items(struct asked *a, uint64_t what) {
@@ -338,7 +405,7 @@ static int answer_items(struct asked *a, uint64_t what) {
     return answer_events(a);
   if (what == PERIGEE_CACHE_STAT && a->count == 0)
     return answer_counters(a);
-  if (what < PERIGEE_CACHE_HAS || what > PERIGEE_CACHE_STAT)
+  if (what >= sizeof answers / sizeof *answers || !answers[what])
     return PERIGEE_PROTOCOL;
   for (; a->done < a->count; a->done++) {
     int status = answers[what](a);

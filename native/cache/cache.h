@@ -7,8 +7,8 @@
  *
  * A store belongs to one thread. It starts no thread, makes no system call, and
  * reads no clock: `now` is the caller's, in ns, and never goes back. It never
- * touches the bytes of values, but to answer with small ones. The caller makes
- * all memory that clients see, and owns it:
+ * touches the bytes of values, but of small ones that come or go with a request.
+ * The caller makes all memory that clients see, and owns it:
  *
  *   slabs    have the values. A client sees a slab's number and an offset.
  *   pieces   have the directory. Clients of the host may map them, but only for
@@ -52,15 +52,15 @@ struct perigee_cache;
 
 /* 0 stands for the value in brackets. */
 struct perigee_cache_options {
-  uint64_t quota;         /* bytes of slabs, together; may change */
-  uint64_t slab;          /* bytes of an ordinary slab (64 MiB) */
-  uint64_t hard;          /* bytes of hard pins at most (half of the quota) */
-  int64_t lease;          /* ns for which a client may read (10 s) */
-  int64_t margin;         /* ns for which the store waits longer (lease / 8) */
-  int64_t decay;          /* ns after which LFU forgets one use (60 s) */
-  uint32_t clients;       /* at a time (1024; at most 65535) */
-  uint32_t leases;        /* of all clients (65536) */
-  uint32_t leases_each;   /* of one client (leases / 8) */
+  uint64_t quota;       /* bytes of slabs, together; may change */
+  uint64_t slab;        /* bytes of an ordinary slab (64 MiB; 1 GiB at most) */
+  uint64_t hard;        /* bytes of hard pins at most (half of the quota) */
+  int64_t lease;        /* ns for which a client may read (10 s) */
+  int64_t margin;       /* ns for which the store waits longer (lease / 8) */
+  int64_t decay;        /* ns after which LFU forgets one use (60 s) */
+  uint32_t clients;     /* at a time (1024; at most 65535) */
+  uint32_t leases;      /* of all clients (65536) */
+  uint32_t leases_each; /* of one client (leases / 8) */
   uint32_t reserved_each; /* reservations of one client (256) */
   uint32_t groups;        /* at a time (4096) */
   uint32_t events;        /* that are kept, a power of two (16384) */
@@ -93,9 +93,11 @@ struct perigee_cache_want {
 };
 PERIGEE_API void perigee_cache_wants(struct perigee_cache *cache,
                                      struct perigee_cache_want *want);
-/* Gives a slab, of which pointer is NULL if this process cannot read it.
- * Returns its number, which is not given to another slab while the store has
- * this one. */
+/* Gives a slab of PERIGEE_CACHE_LARGEST bytes at most, of which pointer is NULL
+ * if this process cannot read it. Returns its number: the lowest that is free
+ * of 65,535, and, above these 16 bits, how often that was used before. So a
+ * client that knows a slab does not take another one for it, before 4096 have
+ * come and gone. */
 PERIGEE_API int64_t perigee_cache_add(struct perigee_cache *cache,
                                       void *pointer, uint64_t length);
 /* Takes a slab back; PERIGEE_AGAIN: there is something in it. */
@@ -211,6 +213,7 @@ PERIGEE_API void perigee_cache_count(const struct perigee_cache *cache,
 /* ---- Requests of clients ----------------------------------------------- */
 
 /* Answers one request; all of it is checked. Returns the length of the answer;
+ * PERIGEE_CACHE_WANTS: nothing was done, for memory is wanted;
  * PERIGEE_PROTOCOL: it is no request; PERIGEE_TOO_LARGE: `room` is too small
  * even for an answer without any item. An answer that has fewer items than
  * were asked for had no room for more: the rest is to be asked for again.
@@ -236,6 +239,10 @@ PERIGEE_API void perigee_cache_count(const struct perigee_cache *cache,
  *             (may be empty): prefix  cursor ends with all ones)
  *   EVENTS    u64 number              u64 next number, u64 1 if some before the
  *                                     first are lost, else 0, then count events
+ *   PUT       key, u64 group, i64 ttl,  i32 status, u64 version
+ *             u8 pin, u8 if_absent,
+ *             parent's key (may be empty),
+ *             u64 checksum, u32 n, n bytes
  *
  *   place     u32 slab, u32 0, u64 offset, length, version, checksum, lease,
  *             and lease's ns (of STAT: both 0)
@@ -258,7 +265,8 @@ enum perigee_cache_request {
   PERIGEE_CACHE_PIN,
   PERIGEE_CACHE_STAT,
   PERIGEE_CACHE_LIST,
-  PERIGEE_CACHE_EVENTS
+  PERIGEE_CACHE_EVENTS,
+  PERIGEE_CACHE_PUT
 };
 enum { PERIGEE_CACHE_MANY = 4096 };
 enum perigee_cache_event {

@@ -46,7 +46,7 @@ static void entry_step(struct own *e, enum step step) {
 }
 
 static uint64_t entry_bytes(const struct entry *r) {
-  return size_bytes(size_of((uint32_t)word(&r->where)));
+  return size_bytes(size_of(where_length(word(&r->where))));
 }
 
 void entry_fix(struct perigee_cache *c, uint32_t ref, int by) {
@@ -56,18 +56,13 @@ void entry_fix(struct perigee_cache *c, uint32_t ref, int by) {
 void entry_place(const struct perigee_cache *c, uint32_t ref,
                  struct perigee_cache_place *place) {
   const struct entry *r = record(c, ref);
-  uint64_t where = word(&r->where);
-  *place = (struct perigee_cache_place){.offset = (where >> 32) * PLACE_UNIT,
-                                        .length = (uint32_t)where,
-                                        .version = word(&r->version),
-                                        .checksum = word(&r->checksum),
-                                        .slab = what_slab(word(&r->what))};
+  *place = place_of(r, word(&r->what));
 }
 
 /* ---- The lists of what can be evicted ---------------------------------- */
 
 static struct ends *list_of(struct perigee_cache *c, uint32_t ref) {
-  return &c->lists[size_of((uint32_t)word(&record(c, ref)->where))]
+  return &c->lists[size_of(where_length(word(&record(c, ref)->where)))]
                   [own(c, ref)->pin == PERIGEE_CACHE_SOFT];
 }
 
@@ -188,8 +183,9 @@ static int place_take(struct perigee_cache *c, uint32_t ref, uint64_t length) {
   if (status < 0)
     return status;
   uint64_t what = word(&r->what);
-  set_word(&r->what, what_of(what_hash(what), slab, what_length(what)));
-  set_word(&r->where, (uint64_t)place << 32 | length);
+  set_word(&r->what,
+           what_of(what_hash(what), slab_index(slab), what_length(what)));
+  set_word(&r->where, where_of(slab, place, length));
   return PERIGEE_OK;
 }
 
@@ -223,7 +219,7 @@ static void record_end(struct perigee_cache *c, uint32_t ref) {
 }
 
 static void place_give(struct perigee_cache *c, const struct entry *r) {
-  space_give(c, what_slab(word(&r->what)), (uint32_t)(word(&r->where) >> 32));
+  space_give(c, what_slab(word(&r->what)), where_place(word(&r->where)));
 }
 
 /* Hard pins count from the reservation on. */
@@ -327,7 +323,7 @@ static void entry_out(struct perigee_cache *c, uint32_t ref, int why) {
     if (e->wheeled)
       wheel_remove(c, ref);
     c->n.entries--;
-    c->n.values -= (uint32_t)word(&r->where);
+    c->n.values -= where_length(word(&r->where));
     event_note(c, ref, why);
   }
   ties_cut(c, ref);
@@ -392,7 +388,7 @@ int64_t perigee_cache_seal(struct perigee_cache *c, uint64_t entry,
   entry_list(c, ref, true);
   c->n.entries++;
   c->n.sealed++;
-  c->n.values += (uint32_t)word(&r->where);
+  c->n.values += where_length(word(&r->where));
   event_note(c, ref, PERIGEE_CACHE_SEALED);
   return (int64_t)c->n.version;
 }

@@ -44,7 +44,7 @@ void event_note(struct perigee_cache *c, uint32_t ref, int what) {
   *event_slot(c, c->event_next) =
       (struct event){.at = c->event_at,
                      .version = word(&r->version),
-                     .length = (uint32_t)word(&r->where),
+                     .length = where_length(word(&r->where)),
                      .key_length = (uint16_t)length,
                      .what = (uint8_t)what};
   event_copy(c, c->event_at, key, length, true);

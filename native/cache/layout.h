@@ -74,9 +74,10 @@ struct bucket {
 };
 _Static_assert(sizeof(struct bucket) == BUCKET, "a bucket is a cache line");
 
-/* what: hash, slab, seen or not, length of the key. where: place in the slab in
- * units, length of the value. All that the store alone needs to know of an
- * entry lies elsewhere, so all words of the directory are atomic. */
+/* what: hash, index of the slab, seen or not, length of the key. where: how
+ * often that index was used before, place in the slab in units, length of the
+ * value. All that the store alone needs to know of an entry lies elsewhere, so
+ * all words of the directory are atomic. */
 struct entry {
   _Atomic uint64_t what, where, version, checksum, key[];
 };
@@ -104,6 +105,37 @@ static inline uint32_t what_slab(uint64_t what) {
 }
 static inline uint32_t what_length(uint64_t what) {
   return what & (SEEN_BIT - 1);
+}
+
+/* A slab's number: how often its index was used before, and its index. */
+enum { INDEX_BITS = 16, PLACE_BITS = 20, GENERATIONS = 1 << 12 };
+
+static inline uint32_t slab_index(uint32_t number) {
+  return number & ((1 << INDEX_BITS) - 1);
+}
+static inline uint64_t where_of(uint32_t slab, uint32_t place,
+                                uint64_t length) {
+  return (uint64_t)(slab >> INDEX_BITS) << (32 + PLACE_BITS) |
+         (uint64_t)place << 32 | length;
+}
+static inline uint32_t where_place(uint64_t where) {
+  return (where >> 32) & ((1 << PLACE_BITS) - 1);
+}
+static inline uint32_t where_length(uint64_t where) {
+  return (uint32_t)where;
+}
+static inline uint32_t slab_number(uint64_t what, uint64_t where) {
+  return (uint32_t)(where >> (32 + PLACE_BITS)) << INDEX_BITS | what_slab(what);
+}
+static inline struct perigee_cache_place place_of(const struct entry *r,
+                                                  uint64_t what) {
+  uint64_t where = word(&r->where);
+  return (struct perigee_cache_place){.offset = (uint64_t)where_place(where) *
+                                                PLACE_UNIT,
+                                      .length = where_length(where),
+                                      .version = word(&r->version),
+                                      .checksum = word(&r->checksum),
+                                      .slab = slab_number(what, where)};
 }
 
 /* A key as words, filled up with zeros; its hash, of which the lower half picks

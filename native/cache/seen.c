@@ -94,15 +94,11 @@ static int look_record(const struct perigee_cache_view *view, uint32_t ref,
       view_thing(view, ref, RECORD + (uint64_t)s->count * 8);
   if (!r)
     return PERIGEE_AGAIN;
-  uint64_t what = word(&r->what), where = word(&r->where);
+  uint64_t what = word(&r->what);
   if ((what & (2 * SEEN_BIT - 1)) != (s->length | SEEN_BIT) ||
       what_hash(what) != s->hash || !is_key(s, r))
     return PERIGEE_NOT_FOUND;
-  *place = (struct perigee_cache_place){.offset = (where >> 32) * PLACE_UNIT,
-                                        .length = (uint32_t)where,
-                                        .version = word(&r->version),
-                                        .checksum = word(&r->checksum),
-                                        .slab = what_slab(what)};
+  *place = place_of(r, what);
   return PERIGEE_OK;
 }
 

@@ -37,7 +37,11 @@ uint64_t size_bytes(int size) {
   return (UINT64_C(1) << power) + (steps << (power - 2));
 }
 
-/* ---- Lists of slabs, by number + 1 ------------------------------------- */
+/* ---- Lists of slabs, by index + 1 -------------------------------------- */
+
+static uint32_t slab_number_at(const struct perigee_cache *c, uint32_t index) {
+  return c->slabs[index].generation << INDEX_BITS | index;
+}
 
 static uint32_t *slab_list(struct perigee_cache *c, const struct slab *s) {
   return s->size == NONE ? &c->empty : &c->with_room[s->size];
@@ -155,7 +159,7 @@ int space_take(struct perigee_cache *c, int size, uint32_t entry,
   if (++s->live == s->places)
     slab_unlink(c, number);
   c->n.used += size_bytes(size);
-  *slab = number;
+  *slab = slab_number_at(c, number);
   *place = (uint32_t)(at * (size_bytes(size) / PLACE_UNIT));
   atomic_thread_fence(memory_order_release);
   return PERIGEE_OK;
@@ -210,32 +214,38 @@ void space_drained(struct perigee_cache *c, uint32_t number) {
 int64_t perigee_cache_add(struct perigee_cache *c, void *pointer,
                           uint64_t length) {
   uint32_t at = 0;
-  if (length < size_bytes(0) || length > UINT64_C(1) << 40)
+  if (length < size_bytes(0) || length > PERIGEE_CACHE_LARGEST)
     return PERIGEE_INVALID;
   while (at < c->slab_end && c->slabs[at].there)
     at++;
   if (at == SLABS)
     return PERIGEE_TOO_LARGE;
   c->slab_end += at == c->slab_end;
-  c->slabs[at] = (struct slab){
-      .pointer = pointer, .length = length, .size = NONE, .there = true};
+  c->slabs[at] = (struct slab){.pointer = pointer,
+                               .length = length,
+                               .generation = c->slabs[at].generation,
+                               .size = NONE,
+                               .there = true};
   c->slab_bytes += length;
   c->empty_bytes += length;
   c->wanted = 0;
   slab_link(c, at);
-  return at;
+  return slab_number_at(c, at);
 }
 
 int perigee_cache_remove(struct perigee_cache *c, uint32_t number) {
-  if (number >= c->slab_end || !c->slabs[number].there)
+  uint32_t at = slab_index(number);
+  if (at >= c->slab_end || !c->slabs[at].there ||
+      slab_number_at(c, at) != number)
     return PERIGEE_INVALID;
-  struct slab *s = &c->slabs[number];
+  struct slab *s = &c->slabs[at];
   if (s->size != NONE)
     return PERIGEE_AGAIN;
-  slab_unlink(c, number);
+  slab_unlink(c, at);
   c->slab_bytes -= s->length;
   c->empty_bytes -= s->length;
   s->there = false;
+  s->generation = (s->generation + 1) % GENERATIONS;
   return PERIGEE_OK;
 }
 
@@ -244,7 +254,8 @@ void perigee_cache_wants(struct perigee_cache *c,
                          struct perigee_cache_want *want) {
   enum { SPARE_CHUNKS = 8 };
   bool beyond = c->slab_bytes + c->wanted > c->o.quota;
-  want->idle = beyond && c->empty ? (int64_t)c->empty - 1 : -1;
+  want->idle =
+      beyond && c->empty ? (int64_t)slab_number_at(c, c->empty - 1) : -1;
   want->slab = c->wanted;
   want->pieces = c->free_chunks < SPARE_CHUNKS;
 }

@@ -65,7 +65,7 @@ static bool is_power(uint32_t n) {
 }
 
 static bool options_are_sound(const struct perigee_cache_options *o) {
-  return o->slab >= 4096 && o->slab <= UINT64_C(1) << 40 && o->lease > 0 &&
+  return o->slab >= 4096 && o->slab <= PERIGEE_CACHE_LARGEST && o->lease > 0 &&
          o->lease < LONGEST && o->margin > 0 && o->margin < LONGEST &&
          o->decay > 0 && o->decay < LONGEST && o->clients <= MOST_CLIENTS &&
          o->leases <= MOST_LEASES && o->leases_each > 0 &&

@@ -55,7 +55,8 @@ struct slab {
   uint64_t length;
   uint32_t *owners;
   uint32_t places, live, fresh, free, fixed;
-  uint32_t before, after; /* with room, of a size; or empty: number + 1 */
+  uint32_t before, after; /* with room, of a size; or empty: index + 1 */
+  uint32_t generation;    /* how often the index was used before */
   int16_t size;           /* NONE: nothing is in it */
   bool there, draining, listed;
 };
@@ -176,10 +177,11 @@ uint32_t chunk_take(struct perigee_cache *c);
 
 int size_of(uint64_t length);
 uint64_t size_bytes(int size);
-/* Finds a place for an entry. PERIGEE_CACHE_WANTS; PERIGEE_NO_MEMORY. */
+/* Finds a place for an entry: the slab's number, and the place in it, in units.
+ * PERIGEE_CACHE_WANTS; PERIGEE_NO_MEMORY. */
 int space_take(struct perigee_cache *c, int size, uint32_t entry,
                uint32_t *slab, uint32_t *place);
-/* offset: of the place, in units. */
+/* slab: its index. offset: of the place, in units. */
 void space_give(struct perigee_cache *c, uint32_t slab, uint32_t offset);
 /* Chooses a slab to be emptied for a size, or, NONE, for the quota; returns its
  * number + 1, or 0. */

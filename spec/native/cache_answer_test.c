@@ -136,7 +136,7 @@ static void small_values_come_along_without_a_lease(void **state) {
   struct perigee_cache_put put = {.length = 1024};
   (void)state;
   assert_int_equal(cached_reserve(&t.k, "a", &put, &place), 0);
-  memset((char *)t.k.slabs[place.slab] + place.offset, 'x', 1024);
+  memset(cached_slab(&t.k, place.slab) + place.offset, 'x', 1024);
   perigee_cache_seal(t.k.cache, place.entry, 0, t.k.now);
   cached_put(&t.k, "b", 1025);
   begin(&t, PERIGEE_CACHE_LOCATE, 1, 2);
@@ -151,6 +151,56 @@ static void small_values_come_along_without_a_lease(void **state) {
   hear_place(&t, 1025, 2, true);
   assert_int_equal(hear(&t, 4), 0);
   assert_done(&t);
+  cached_close(&t.k);
+}
+
+static void say_put(struct talk *t, const char *key, const char *parent,
+                    int if_absent, uint32_t length) {
+  say_key(t, key);
+  say(t, 0, 8), say(t, 0, 8), say(t, 0, 1), say(t, (uint64_t)if_absent, 1);
+  say_key(t, parent);
+  say(t, 77, 8);
+  say(t, length, 4);
+  memset(t->request + t->length, 'v', length);
+  t->length += length;
+}
+
+static void values_that_come_along_are_sealed_at_once(void **state) {
+  struct talk t = talk_open();
+  struct perigee_cache_place place;
+  (void)state;
+  begin(&t, PERIGEE_CACHE_PUT, 0, 3);
+  say_put(&t, "a", "", 1, 5000);
+  say_put(&t, "a", "", 1, 1);
+  say_put(&t, "b", "none", 0, 1);
+  assert_int_equal(ask(&t), PERIGEE_CACHE_WANTS);
+  cached_feed(&t.k);
+  assert_int_equal(ask(&t), 3);
+  assert_int_equal(hear(&t, 4), 0);
+  assert_int_equal(hear(&t, 8), 1);
+  assert_int_equal((int32_t)hear(&t, 4), PERIGEE_CACHE_EXISTS);
+  assert_int_equal(hear(&t, 8), 0);
+  assert_int_equal((int32_t)hear(&t, 4), PERIGEE_NOT_FOUND);
+  assert_int_equal(hear(&t, 8), 0);
+  assert_done(&t);
+  assert_int_equal(perigee_cache_stat(t.k.cache, "a", 1, t.k.now, &place), 0);
+  assert_int_equal(place.checksum, 77);
+  assert_int_equal(place.length, 5000);
+  const char *bytes = cached_slab(&t.k, place.slab) + place.offset;
+  for (int i = 0; i < 5000; i++)
+    assert_int_equal(bytes[i], 'v');
+  cached_close(&t.k);
+}
+
+static void a_put_that_is_cut_is_refused(void **state) {
+  struct talk t = talk_open();
+  (void)state;
+  cached_feed(&t.k);
+  begin(&t, PERIGEE_CACHE_PUT, 0, 1);
+  say_put(&t, "a", "", 0, 9);
+  while (--t.length >= 8)
+    assert_int_equal(ask(&t), PERIGEE_PROTOCOL);
+  assert_false(cached_has(&t.k, "a"));
   cached_close(&t.k);
 }
 
@@ -292,7 +342,7 @@ static void requests_that_are_none_are_refused(void **state) {
     begin(&t, what, 0, 1);
     assert_int_equal(ask(&t), PERIGEE_PROTOCOL);
     begin(&t, what, 0, 0);
-    bool known = what >= PERIGEE_CACHE_HAS && what <= PERIGEE_CACHE_STAT;
+    bool known = what >= PERIGEE_CACHE_HAS && what <= PERIGEE_CACHE_PUT;
     assert_int_equal(ask(&t), known && !empty_list ? 0 : PERIGEE_PROTOCOL);
     begin(&t, what, 0, PERIGEE_CACHE_MANY + 1);
     assert_int_equal(ask(&t), PERIGEE_PROTOCOL);
@@ -344,6 +394,8 @@ int main(void) {
       cmocka_unit_test(has_and_match_tell_what_is_there),
       cmocka_unit_test(locate_grants_leases_and_release_ends_them),
       cmocka_unit_test(small_values_come_along_without_a_lease),
+      cmocka_unit_test(values_that_come_along_are_sealed_at_once),
+      cmocka_unit_test(a_put_that_is_cut_is_refused),
       cmocka_unit_test(touch_pin_stat_and_delete_are_of_many_keys),
       cmocka_unit_test(a_list_goes_on_from_its_cursor_while_the_table_grows),
       cmocka_unit_test(events_come_in_order_and_are_lost_when_old),

@@ -512,6 +512,20 @@ static void each_step_of_the_table_was_taken(void **state) {
   assert_int_equal(steps, 10);
 }
 
+static void a_slab_at_an_old_index_has_a_new_number(void **state) {
+  struct cached k = cached_open(&small);
+  (void)state;
+  int64_t first = perigee_cache_add(k.cache, NULL, MB);
+  assert_int_equal(perigee_cache_remove(k.cache, (uint32_t)first), 0);
+  int64_t second = perigee_cache_add(k.cache, NULL, MB);
+  assert_int_equal(second & 0xffff, first & 0xffff);
+  assert_int_not_equal(second, first);
+  assert_int_equal(perigee_cache_remove(k.cache, (uint32_t)first),
+                   PERIGEE_INVALID);
+  assert_int_equal(perigee_cache_remove(k.cache, (uint32_t)second), 0);
+  cached_close(&k);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_reserved_entry_is_not_seen),
@@ -539,6 +553,7 @@ int main(void) {
       cmocka_unit_test(a_smaller_quota_empties_slabs),
       cmocka_unit_test(at_most_a_quarter_of_what_is_used_is_waste),
       cmocka_unit_test(each_step_of_the_table_was_taken),
+      cmocka_unit_test(a_slab_at_an_old_index_has_a_new_number),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -79,8 +79,9 @@ static void follow_events(struct trace *t) {
 
 static void check_place(struct trace *t,
                         const struct perigee_cache_place *place) {
-  assert_true(place->offset + place->length <= t->k.lengths[place->slab]);
-  assert_non_null(t->k.slabs[place->slab]);
+  assert_true(place->offset + place->length <=
+              t->k.lengths[place->slab & 0xffff]);
+  assert_non_null(cached_slab(&t->k, place->slab));
   for (int i = 0; i < KEYS; i++)
     assert_false(t->keys[i].version && overlaps(&t->keys[i].place, place));
   for (int i = 0; i < LEASES; i++)
@@ -122,7 +123,7 @@ static void step_reserve(struct trace *t) {
   if (status < 0)
     return;
   check_place(t, &r->place);
-  memset((char *)t->k.slabs[r->place.slab] + r->place.offset, r->key,
+  memset(cached_slab(&t->k, r->place.slab) + r->place.offset, r->key,
          r->place.length);
   r->open = true;
   r->hard = put.pin == PERIGEE_CACHE_HARD;
@@ -174,7 +175,7 @@ static void step_release(struct trace *t) {
   l->open = false;
   if (l->until <= t->k.now)
     return;
-  const char *bytes = (char *)t->k.slabs[l->place.slab] + l->place.offset;
+  const char *bytes = cached_slab(&t->k, l->place.slab) + l->place.offset;
   for (uint64_t i = 0; i < l->place.length; i += 997)
     assert_int_equal(bytes[i], (char)l->place.checksum);
   assert_int_equal(

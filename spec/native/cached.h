@@ -60,14 +60,19 @@ static inline void cached_close(struct cached *k) {
       munmap(k->slabs[i], k->lengths[i]);
 }
 
+/* Returns where the slab of this number lies. */
+static inline char *cached_slab(const struct cached *k, uint32_t number) {
+  return k->slabs[number & 0xffff];
+}
+
 /* Gives what is wanted, and takes back what is of no use. */
 static inline void cached_feed(struct cached *k) {
   struct perigee_cache_want want;
   perigee_cache_wants(k->cache, &want);
   for (; want.idle >= 0; perigee_cache_wants(k->cache, &want)) {
     assert_int_equal(perigee_cache_remove(k->cache, (uint32_t)want.idle), 0);
-    munmap(k->slabs[want.idle], k->lengths[want.idle]);
-    k->slabs[want.idle] = NULL;
+    munmap(cached_slab(k, (uint32_t)want.idle), k->lengths[want.idle & 0xffff]);
+    k->slabs[want.idle & 0xffff] = NULL;
   }
   if (want.pieces)
     cached_grow(k);
@@ -75,9 +80,9 @@ static inline void cached_feed(struct cached *k) {
     return;
   void *slab = cached_map(want.slab);
   int64_t number = perigee_cache_add(k->cache, slab, want.slab);
-  assert_in_range(number, 0, CACHED_SLABS - 1);
-  k->slabs[number] = slab;
-  k->lengths[number] = want.slab;
+  assert_in_range(number & 0xffff, 0, CACHED_SLABS - 1);
+  k->slabs[number & 0xffff] = slab;
+  k->lengths[number & 0xffff] = want.slab;
 }
 
 static inline int cached_reserve_as(struct cached *k, const char *key,

@@ -42,7 +42,7 @@ static inline void readers_put(struct cached *k, uint64_t key, uint64_t stamp,
   readers_key(key, name);
   if (cached_reserve(k, name, &put, &place) < 0)
     return;
-  _Atomic uint64_t *to = (void *)((char *)k->slabs[place.slab] + place.offset);
+  _Atomic uint64_t *to = (void *)(cached_slab(k, place.slab) + place.offset);
   for (uint64_t i = 0; i < words; i++)
     atomic_store_explicit(&to[i], readers_word(key, stamp, i),
                           memory_order_relaxed);
