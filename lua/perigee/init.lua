@@ -125,6 +125,7 @@ end
 local LATER = {
   agent = agent_maker,
   serve = of "perigee.agent.serve",
+  cache = of("perigee.cache", "new"),
   engine = engine_maker,
   run = of("perigee.runtime.task", "run"),
   stop = of("perigee.runtime.task", "stop"),

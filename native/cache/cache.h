@@ -85,11 +85,12 @@ PERIGEE_API void perigee_cache_quota(struct perigee_cache *cache,
 
 /* Memory that the store would use: bytes of a slab (0: none), pieces. `idle` is
  * the number of a slab that has nothing in it and is of no use now, or -1: the
- * caller removes these first, so that the new slab is within the quota. */
+ * caller removes these first, so that the new slab is within the quota. `next`
+ * is the number that the next slab will have. */
 struct perigee_cache_want {
   uint64_t slab;
   int64_t idle;
-  uint32_t pieces;
+  uint32_t pieces, next;
 };
 PERIGEE_API void perigee_cache_wants(struct perigee_cache *cache,
                                      struct perigee_cache_want *want);
@@ -280,6 +281,15 @@ PERIGEE_API int64_t perigee_cache_answer(struct perigee_cache *cache,
                                          uint32_t client, const void *request,
                                          uint64_t length, void *reply,
                                          uint64_t room, int64_t now);
+
+/* ---- Which of several caches ------------------------------------------- */
+
+/* Returns the SipHash of bytes, keyed by a seed. Clients choose among caches by
+ * it: the cache with the highest of the numbers -weight / ln(h) has a key, where
+ * h is perigee_cache_hash(key, of the cache's name with the seed 0), as a
+ * fraction of 2^64. */
+PERIGEE_API uint64_t perigee_cache_hash(const char *bytes, uint64_t length,
+                                        uint64_t seed);
 
 /* ---- A client's view of the directory ---------------------------------- */
 

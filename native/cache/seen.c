@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * seen.c - a client's view of a directory that another process writes. Each
- * offset is checked before it is followed, and each number of steps is bounded:
- * a chain has CHAIN buckets, and a look is tried TRIES times. A store that died
- * at a write leaves a sequence odd, which ends in PERIGEE_AGAIN. layout.h has
- * the arguments about order.
+ * seen.c - the client's side: which cache has a key, and a view of a directory
+ * that another process writes. Each offset is checked before it is followed, and
+ * each number of steps is bounded: a chain has CHAIN buckets, and a look is tried
+ * TRIES times. A store that died at a write leaves a sequence odd, which ends in
+ * PERIGEE_AGAIN. layout.h has the arguments about order.
  */
 #include <stdlib.h>
 
@@ -20,6 +20,13 @@ static inline void pause_moment(void) {
 #if defined(__x86_64__) || defined(__i386__)
   __builtin_ia32_pause();
 #endif
+}
+
+uint64_t perigee_cache_hash(const char *bytes, uint64_t length, uint64_t seed) {
+  uint64_t key[2] = {seed}, hash;
+  crypto_shorthash((unsigned char *)&hash, (const unsigned char *)bytes, length,
+                   (const unsigned char *)key);
+  return hash;
 }
 
 struct perigee_cache_view *perigee_cache_view_open(void) {

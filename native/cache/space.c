@@ -211,13 +211,18 @@ void space_drained(struct perigee_cache *c, uint32_t number) {
 
 /* ---- The caller's side ------------------------------------------------- */
 
-int64_t perigee_cache_add(struct perigee_cache *c, void *pointer,
-                          uint64_t length) {
+static uint32_t slab_free_index(const struct perigee_cache *c) {
   uint32_t at = 0;
-  if (length < size_bytes(0) || length > PERIGEE_CACHE_LARGEST)
-    return PERIGEE_INVALID;
   while (at < c->slab_end && c->slabs[at].there)
     at++;
+  return at;
+}
+
+int64_t perigee_cache_add(struct perigee_cache *c, void *pointer,
+                          uint64_t length) {
+  uint32_t at = slab_free_index(c);
+  if (length < size_bytes(0) || length > PERIGEE_CACHE_LARGEST)
+    return PERIGEE_INVALID;
   if (at == SLABS)
     return PERIGEE_TOO_LARGE;
   c->slab_end += at == c->slab_end;
@@ -258,4 +263,6 @@ void perigee_cache_wants(struct perigee_cache *c,
       beyond && c->empty ? (int64_t)slab_number_at(c, c->empty - 1) : -1;
   want->slab = c->wanted;
   want->pieces = c->free_chunks < SPARE_CHUNKS;
+  uint32_t at = slab_free_index(c);
+  want->next = at < SLABS ? slab_number_at(c, at) : 0;
 }

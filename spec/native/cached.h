@@ -80,6 +80,7 @@ static inline void cached_feed(struct cached *k) {
     return;
   void *slab = cached_map(want.slab);
   int64_t number = perigee_cache_add(k->cache, slab, want.slab);
+  assert_int_equal(number, want.next);
   assert_in_range(number & 0xffff, 0, CACHED_SLABS - 1);
   k->slabs[number & 0xffff] = slab;
   k->lengths[number & 0xffff] = want.slab;

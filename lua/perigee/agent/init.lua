@@ -182,6 +182,12 @@ function Agent:changed()
   if self.lease then self.lease:changed() end
 end
 
+-- Agent:cache is in cache/client.lua, which is loaded when it is first used.
+function Agent:cache(which, options)
+  local client, err = require "perigee.cache.client".new(self, which, options)
+  return client, err
+end
+
 --- Closes the agent: its services, sessions, memory and engine; its name is
 -- free again. Pending operations end with `closed`. Idempotent.
 -- @function Agent:close
@@ -209,8 +215,8 @@ function Agent:__tostring()
   return ("agent %s in scope %s"):format(self.name, self.scope)
 end
 
-check.colons(Agent, "agent", "close drain list lookup mesh on_lost on_session "
-  .. "proxy read regions rendezvous serve serve_once session sessions watch "
-  .. "write")
+check.colons(Agent, "agent", "cache close drain list lookup mesh on_lost "
+  .. "on_session proxy read regions rendezvous serve serve_once session "
+  .. "sessions watch write")
 
 return M

@@ -176,13 +176,14 @@ function M.too_large(engine, served, record, capacity)
     record.method.text, capacity) }, true)
 end
 
---- Replies that a raw handler has returned nil and err.
-function M.returned(engine, served, record, err)
+--- Replies that a raw handler, or (before) a landing, has returned nil and err.
+function M.returned(engine, served, record, err, before)
   return M.failed(engine, served, record,
                   { message = errors.shown(err.message),
                     kind = errors.status(err.kind) and err.kind,
                     code = errors.code(err),
-                    logged = true })    -- a result, no failure of the handler
+                    logged = true },    -- a result, no failure of the handler
+                  before)
 end
 
 local function bad_result(engine, served, record, text)

@@ -1,0 +1,564 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- A client of one cache, or of several that share the keys. Made by
+-- `Agent:cache`.
+--
+-- A key is a string of 1 to 512 bytes; a value has 0 bytes to 1 GiB. A value is
+-- seen when all of it is there, and as long as the cache has room: a key that
+-- is gone is `not_found`. What a client gets is the bytes that were put under
+-- that key, whole, or an error.
+--
+-- On the cache's host a get is a look into mapped memory and a copy, without a
+-- request. Elsewhere a small value comes with the answer; for others the cache
+-- grants a lease, under which the client reads by itself. A lease is kept until
+-- it is over (10 s by default): until then this client may get the value that
+-- the key had when it was leased. It never gets an older one than it has put.
+--
+-- Several caches have their own parts of the keys (by rendezvous hashing), and
+-- with `replicas` each key is kept by several. The keys of a cache that is lost
+-- are missed until it is there again.
+--
+-- Errors of all functions that ask a cache: `peer_lost`, `timeout`, `closed`,
+-- `denied`; of one cache by its name `not_found`, too: nobody has that name.
+-- @classmod CacheClient
+local check = require "perigee.runtime.check"
+local loop = require "perigee.runtime.loop"
+local native = require "perigee.cache.native"
+local places = require "perigee.cache.place"
+local sets = require "perigee.cache.set"
+local slices = require "perigee.memory.slice"
+local tasks = require "perigee.runtime.task"
+
+local C = native.C
+
+local M = {}
+
+local Client = {}
+Client.__index = Client
+
+-- AT_ONCE: puts of put_many that are under way together. PAUSE: seconds
+-- between tries while a key's cache cannot be asked. MANY: keys or events of
+-- one answer.
+local AT_ONCE, PAUSE, MANY, KEY = 32, 0.05, 1000, C.PERIGEE_CACHE_KEY
+
+-- ---- Checks ----------------------------------------------------------------
+
+local function a_key(value)
+  if type(value) ~= "string" or #value < 1 or #value > KEY then
+    return ("a key, a string of 1 to %d bytes"):format(KEY)
+  end
+end
+
+local function check_key(key, what) check.value(key, a_key, what, 3) end
+
+local function check_keys(keys, what)
+  check.value(keys, check.table, what .. "'s keys", 3)
+  for _, key in ipairs(keys) do check.value(key, a_key, what, 3) end
+end
+
+local function pin(value)
+  if value ~= "soft" and value ~= "hard" and value ~= false then
+    return "\"soft\", \"hard\" or false"
+  end
+end
+
+local PUT = { ttl = check.seconds, pin = pin, group = check.count,
+              if_absent = check.boolean, parent = a_key,
+              wait = check.seconds }
+local GET = { into = slices.check, wait = check.seconds }
+local NEW = { timeout = check.seconds, map = check.boolean,
+              replicas = check.count, reconnect = check.seconds }
+
+-- ---- Getting ---------------------------------------------------------------
+
+-- Waits for a key, where a cache has it, until deadline.
+local function wait_for(self, key, deadline)
+  local one = self.set:owner(key, 1)
+  local fine = one and self.set:reach(one)
+  if fine and one:wait(key, loop.left(deadline)) ~= nil then return end
+  tasks.sleep(math.min(loop.left(deadline), PAUSE))
+end
+
+local function is_missed(err) return err.kind == "not_found" end
+
+-- Calls f(self, key, ...) until it does not end in an error that `passes` is
+-- true of, or the time is over.
+local function patiently(self, key, seconds, passes, f, ...)
+  local deadline = seconds and loop.deadline(seconds)
+  while true do
+    local result, err = f(self, key, ...)
+    if result then return result end
+    if not deadline or not passes(err) or loop.left(deadline) == 0 then
+      return nil, err
+    end
+    wait_for(self, key, deadline)
+  end
+end
+
+local function get(self, key, into)
+  local only = self.only
+  if only then return only:get(key, into) end
+  return self.set:first(key, "get", into)
+end
+
+--- Gets a value.
+-- @function CacheClient:get
+-- @tparam string key
+-- @tparam[opt] table options
+-- @tparam[opt] Slice options.into where the value goes: a slice of own memory,
+--   or a list of slices, of any kind of memory. Its bytes are undefined if this
+--   fails
+-- @tparam[opt] number options.wait seconds that this waits until somebody has
+--   put the key
+-- @treturn string|Slice the value; with `into`, its filled part; or nil and an
+--   error
+-- @errors `not_found`: the key is not there; `too_large`: longer than `into`
+-- @waits yes, unless the cache's directory is mapped
+-- @usage
+-- local cache = assert(perigee.cache { name = "cache:8", memory = 2 ^ 24 })
+-- local blocks = assert(agent:cache "cache:8")
+-- assert(blocks:put("layer.0", region:slice(0, 4096)))
+-- local part = assert(blocks:get("layer.0", { into = region:slice(8192) }))
+-- print(part.length)                                           --> 4096
+-- print(select(2, blocks:get "layer.1").kind)                  --> not_found
+-- cache:close()
+function Client:get(key, options)
+  check_key(key, "cache:get's key")
+  if options == nil then return get(self, key) end
+  options = check.options(options, GET, "cache:get")
+  local into = options.into and slices.place(options.into)
+  if not options.wait then return get(self, key, into) end
+  return patiently(self, key, options.wait, is_missed, get, into)
+end
+
+-- The items of a list at some indexes; and results put back to these.
+local function picked(list, of)
+  local own = {}
+  for n, i in ipairs(of) do own[n] = list[i] end
+  return own
+end
+
+local function spread(own, of, results)
+  for n, i in ipairs(of) do results[i] = own[n] end
+end
+
+--- Gets many values, by few requests and one transfer from each cache.
+-- @function CacheClient:get_many
+-- @tparam table list of { key = a key, into = a slice or a list of slices }
+-- @treturn table for each: its length, or an error; or nil and an error
+-- @waits yes
+function Client:get_many(list)
+  check.value(list, check.table, "cache:get_many's list", 2)
+  local items, keys, results = {}, {}, {}
+  for i, each in ipairs(list) do
+    check.value(each, check.table, "cache:get_many's items", 2)
+    check_key(each.key, "cache:get_many's key")
+    check.value(each.into, slices.check, "cache:get_many's into", 2)
+    keys[i] = each.key
+    items[i] = { key = each.key, into = slices.place(each.into) }
+  end
+  for one, of in pairs(self.set:split(keys)) do
+    spread(one:get_many(picked(items, of)), of, results)
+  end
+  for i, item in ipairs(items) do
+    if type(results[i]) ~= "number" and not self.only then
+      local part, err = get(self, item.key, item.into) -- maybe another has it
+      results[i] = part and part.length or err
+    end
+  end
+  return results
+end
+jit.off(Client.get_many)
+
+--- Tells which keys are there.
+-- @function CacheClient:has
+-- @tparam {string,...} keys
+-- @treturn {boolean,...} for each; or nil and an error, of one cache
+-- @waits yes, unless the cache's directory is mapped
+function Client:has(keys)
+  check_keys(keys, "cache:has")
+  if self.only then return self.only:has(keys) end
+  local results = {}
+  for i = 1, #keys do results[i] = false end
+  for one, of in pairs(self.set:split(keys)) do
+    local there, err = one:has(picked(keys, of))
+    if there then
+      spread(there, of, results)
+    else
+      self.set:leave(one, err)
+    end
+  end
+  return results
+end
+jit.off(Client.has)
+
+--- Tells how much of a chain is there: hashes of a text's blocks, for example,
+-- each of all before it.
+-- @function CacheClient:match
+-- @tparam {string,...} keys
+-- @treturn number how many are there, up to the first that is not; or nil and
+--   an error
+-- @waits yes
+function Client:match(keys)
+  check_keys(keys, "cache:match")
+  if self.only then return self.only:match(keys) end
+  local there, err = self:has(keys)
+  if not there then return nil, err end
+  for i = 1, #keys do
+    if not there[i] then return i - 1 end
+  end
+  return #keys
+end
+
+-- ---- Putting ---------------------------------------------------------------
+
+local function asked_of(options)
+  return { ttl = options.ttl and options.ttl > 0
+             and math.max(options.ttl * 1e9, 1) or 0,
+           group = options.group, pin = options.pin or nil,
+           if_absent = options.if_absent, parent = options.parent }
+end
+
+local function is_busy(err) return err.code == "busy" end
+
+local NONE = asked_of {}
+
+local function put(self, key, value, asked)
+  local only, version, err = self.only
+  if only then
+    version, err = only:put(key, value, asked)
+  else
+    version, err = self.set:all(key, "put", value, asked)
+  end
+  if version then return true end
+  return nil, err
+end
+
+--- Puts a value. The cache fetches it: the memory is the caller's again when
+-- this returns. Nobody sees the entry before all of it is there. What the key
+-- had before is replaced.
+-- @function CacheClient:put
+-- @tparam string key
+-- @tparam string|Slice value bytes: a string, a slice of own memory, or a list
+--   of slices
+-- @tparam[opt] table options
+-- @tparam[opt] number options.ttl seconds that it lives at most
+-- @tparam[opt] string options.pin "soft": it is evicted after all that are not
+--   pinned; "hard": never
+-- @tparam[opt] number options.group entries of a group (1 to 2^53) are evicted
+--   together, 1024 at most
+-- @tparam[opt] string options.parent the key before it in a chain, which is not
+--   evicted while this one is there
+-- @tparam[opt=false] boolean options.if_absent true: not if the key is there
+-- @tparam[opt] number options.wait seconds that this waits while another writer
+--   has the key reserved
+-- @treturn boolean true; or nil and an error
+-- @errors `exists`: the key is there, or (`err.code` is "busy") another writer
+--   is putting it; `no_memory`: the cache is full of what may not go;
+--   `not_found`: the parent is not there; `too_large`
+-- @waits yes
+-- @usage
+-- local cache = assert(perigee.cache { name = "cache:9", memory = 2 ^ 24 })
+-- local blocks = assert(agent:cache "cache:9")
+-- print(blocks:put("k", "v", { ttl = 60 }))                    --> true
+-- print(select(2, blocks:put("k", "w", { if_absent = true })).kind) --> exists
+-- cache:close()
+function Client:put(key, value, options)
+  check_key(key, "cache:put's key")
+  value = places.value(value, "cache:put", 2)
+  if options == nil then return put(self, key, value, NONE) end
+  options = check.options(options, PUT, "cache:put")
+  return patiently(self, key, options.wait, is_busy, put, value,
+                   asked_of(options))
+end
+
+--- Puts many values, several at a time.
+-- @function CacheClient:put_many
+-- @tparam table list of { key =, value = }, which may have the options of
+--   `CacheClient:put`, too
+-- @treturn table for each: true, or an error
+-- @waits yes
+function Client:put_many(list)
+  check.value(list, check.table, "cache:put_many's list", 2)
+  local results, next_one, workers = {}, 0, {}
+  for _, each in ipairs(list) do
+    check.value(each, check.table, "cache:put_many's items", 2)
+    check_key(each.key, "cache:put_many's key")
+    places.value(each.value, "cache:put_many", 2)
+  end
+  for n = 1, math.min(AT_ONCE, #list) do
+    workers[n] = tasks.spawn(function()
+      while next_one < #list do
+        next_one = next_one + 1
+        local i, options = next_one, {}
+        for name in pairs(PUT) do options[name] = list[i][name] end
+        local fine, err = self:put(list[i].key, list[i].value, options)
+        results[i] = fine or err
+      end
+    end)
+  end
+  for _, each in ipairs(workers) do each:wait() end
+  return results
+end
+jit.off(Client.put_many)
+
+-- ---- Places, views ---------------------------------------------------------
+
+local function reserve(self, key, length, asked)
+  return self.set:first(key, "reserve", length, asked)
+end
+
+--- Reserves a place for a value that is written piece by piece. Of several
+-- caches one keeps it, whatever `replicas` is.
+-- @function CacheClient:reserve
+-- @tparam string key
+-- @tparam number length of the value
+-- @tparam[opt] table options as of `CacheClient:put`
+-- @treturn Place the place; or nil and an error
+-- @errors as of `CacheClient:put`
+-- @waits yes
+-- @usage
+-- local cache = assert(perigee.cache { name = "cache:9", memory = 2 ^ 24 })
+-- local blocks = assert(agent:cache "cache:9")
+-- local place = assert(blocks:reserve("k", 8))
+-- assert(place:write("half", 0))
+-- assert(place:write("half", 4))
+-- print(place:seal(), blocks:get "k")                      --> true halfhalf
+-- cache:close()
+function Client:reserve(key, length, options)
+  check_key(key, "cache:reserve's key")
+  check.value(length, check.count, "cache:reserve's length", 2)
+  options = check.options(options, PUT, "cache:reserve")
+  return patiently(self, key, options.wait, is_busy, reserve, length,
+                   asked_of(options))
+end
+
+--- Leases a value where it lies, on the cache's host: no byte is moved.
+-- @function CacheClient:view
+-- @tparam string key
+-- @treturn CacheView the view; or nil and an error
+-- @errors `not_found`; `unsupported`: the cache is not of this host, or keeps
+--   values in memory that the CPU cannot touch; `no_memory`: too many leases
+-- @waits yes
+-- @usage
+-- local cache = assert(perigee.cache { name = "cache:9", memory = 2 ^ 24 })
+-- local blocks = assert(agent:cache "cache:9")
+-- assert(blocks:put("k", "value"))
+-- local view, why = blocks:view "k"
+-- print(view and view:string() or why.kind == "unsupported" and "value")
+-- --> value
+-- if view then view:close() end
+-- cache:close()
+function Client:view(key)
+  check_key(key, "cache:view's key")
+  return self.set:first(key, "view")
+end
+
+-- ---- Entries ---------------------------------------------------------------
+
+--- Deletes an entry. Who has leased it may read it still.
+-- @function CacheClient:delete
+-- @tparam string key
+-- @treturn boolean true; or nil and an error
+-- @errors `not_found`
+-- @waits yes
+function Client:delete(key)
+  check_key(key, "cache:delete's key")
+  return self.set:all(key, "change", C.PERIGEE_CACHE_DELETE, 0, "deleting")
+end
+
+--- Counts as a use of an entry, so that it is evicted later.
+-- @function CacheClient:touch
+-- @tparam string key
+-- @treturn boolean true; or nil and an error
+-- @errors `not_found`
+-- @waits yes
+function Client:touch(key)
+  check_key(key, "cache:touch's key")
+  return self.set:all(key, "change", C.PERIGEE_CACHE_TOUCH, 0, "touching")
+end
+
+local PINS = { soft = C.PERIGEE_CACHE_SOFT, hard = C.PERIGEE_CACHE_HARD,
+               [false] = C.PERIGEE_CACHE_UNPINNED }
+
+--- Pins an entry, or lets it go.
+-- @function CacheClient:pin
+-- @tparam string key
+-- @tparam[opt="soft"] string|boolean how "soft": it is evicted after all that
+--   are not pinned; "hard": never; false: it is not pinned any more
+-- @treturn boolean true; or nil and an error
+-- @errors `not_found`; `no_memory`: hard pins have all that they may have
+-- @waits yes
+function Client:pin(key, how)
+  check_key(key, "cache:pin's key")
+  if how == nil then how = "soft" end
+  check.value(how, pin, "cache:pin's pin", 2)
+  return self.set:all(key, "change", C.PERIGEE_CACHE_PIN, PINS[how], "pinning")
+end
+
+--- Tells of an entry.
+-- @function CacheClient:stat
+-- @tparam string key
+-- @treturn table `length`; `version`, a number that is larger than that of all
+--   entries which its cache sealed before; `cache`, the name of that cache; or
+--   nil and an error
+-- @errors `not_found`
+-- @waits yes
+function Client:stat(key)
+  check_key(key, "cache:stat's key")
+  return self.set:first(key, "stat")
+end
+
+--- Tells the counters of the caches: `Cache:counters`, of this scope.
+-- @function CacheClient:stats
+-- @treturn table by the caches' names; or nil and an error
+-- @waits yes
+function Client:stats()
+  local all = {}
+  local fine, err = self.set:each(function(one)
+    local counters, why = one:counters()
+    all[one.name] = counters
+    return counters, why
+  end)
+  if fine then return all end
+  return nil, err
+end
+
+local LIST = { prefix = check.string, limit = check.count }
+
+--- Lists keys, in no order. A key that was there throughout is listed.
+-- @function CacheClient:list
+-- @tparam[opt] table options
+-- @tparam[opt=""] string options.prefix only keys that begin with it
+-- @tparam[opt] number options.limit keys at most
+-- @treturn {string,...} the keys, each once; or nil and an error
+-- @waits yes
+function Client:list(options)
+  options = check.options(options, LIST, "cache:list")
+  local prefix, limit = options.prefix or "", options.limit or math.huge
+  if #prefix > KEY then
+    error(("cache:list's prefix has at most %d bytes"):format(KEY), 2)
+  end
+  local list, known = {}, {}
+  local fine, err = self.set:each(function(one)
+    return one:list(prefix, MANY, function(key)
+      if not known[key] and #list < limit then
+        known[key] = true
+        list[#list + 1] = key
+      end
+      return #list < limit
+    end)
+  end)
+  if fine then return list end
+  return nil, err
+end
+
+-- The number that events of a cache are wanted from.
+local function number_of(from, one)
+  if type(from) == "table" then from = from[one.name] end
+  return check.is_count(from) and from or 0
+end
+
+local function from_of(value)
+  if not check.is_count(value) and type(value) ~= "table" then
+    return "what `next` was of the last events"
+  end
+end
+
+local EVENTS = { from = from_of, limit = check.count }
+
+--- Tells what has happened to entries, in the order in which it did in each
+-- cache: for routers, which know thereby who has what.
+-- @function CacheClient:events
+-- @tparam[opt] table options
+-- @tparam[opt] table options.from the `next` of the events before; default: the
+--   oldest events that are kept
+-- @tparam[opt=1000] number options.limit events of a cache at most
+-- @treturn table a list of events, each with `kind` ("sealed", "evicted",
+--   "deleted", "expired", "replaced"), `key`, `length`, `version`, `number` and
+--   `cache`; `next`, to go on from; `lost`, true if some before these are not
+--   kept any more; or nil and an error
+-- @waits yes
+-- @usage
+-- local cache = assert(perigee.cache { name = "cache:9", memory = 2 ^ 24 })
+-- local blocks = assert(agent:cache "cache:9")
+-- local before = assert(blocks:events())
+-- assert(blocks:put("k", "value"))
+-- local after = assert(blocks:events { from = before.next })
+-- print(#after, after[1].kind, after[1].key)                   --> 1 sealed k
+-- cache:close()
+function Client:events(options)
+  options = check.options(options, EVENTS, "cache:events")
+  local all = { next = {}, lost = false }
+  local fine, err = self.set:each(function(one)
+    local list, why = one:events(number_of(options.from, one),
+                                 math.min(options.limit or MANY, 65535))
+    if not list then return nil, why end
+    for _, event in ipairs(list) do
+      event.cache = one.name
+      all[#all + 1] = event
+    end
+    all.next[one.name], all.lost = list.next, all.lost or list.lost
+    return true
+  end)
+  if fine then return all end
+  return nil, err
+end
+
+--- Ends the use of the caches: what was leased is given back. Idempotent. The
+-- agent's sessions stay.
+-- @function CacheClient:close
+-- @waits no
+function Client:close()
+  self.set:close()
+  self.only = false
+end
+
+function Client:__tostring()
+  return ("client of %s"):format(self.text)
+end
+
+-- ---- Making ----------------------------------------------------------------
+
+local function which_of(which)
+  if type(which) == "string" then return which end
+  if type(which) ~= "table" then
+    error("agent:cache takes a cache's name, a list of names, or a filter as "
+      .. "{ kind = \"cache\" }", 3)
+  end
+  return table.concat(which, ", ")
+end
+
+--- Makes a client of caches, which `perigee.cache` or `perigee cache` serve.
+-- @function Agent:cache
+-- @tparam string|table which the name of a cache; a list of names; or a filter
+--   as of `Agent:list` ({ kind = "cache" }): all that the registry lists, as
+--   they come and go
+-- @tparam[opt] table options
+-- @tparam[opt=30] number options.timeout seconds of each request
+-- @tparam[opt=1] number options.replicas how many caches have each key
+-- @tparam[opt=true] boolean options.map false: asks the cache even on its host
+-- @tparam[opt] number options.reconnect seconds that a request waits for a
+--   cache that is away; default 3 for one cache, 0 for several
+-- @treturn CacheClient the client; or nil and an error. A cache that is not
+--   there is not found out here
+-- @errors with a filter those of `Agent:list`
+-- @waits with a filter
+-- @usage
+-- local cache = assert(perigee.cache { name = "cache:9", memory = 2 ^ 24 })
+-- local blocks = assert(agent:cache "cache:9")
+-- assert(blocks:put("k", "value"))
+-- print(blocks:get "k")                                        --> value
+-- cache:close()
+function M.new(agent, which, options)
+  local text = which_of(which)
+  options = check.options(options, NEW, "agent:cache", 2)
+  if options.replicas == 0 then error("replicas are at least 1", 2) end
+  local set, only = sets.new(agent, which, options)
+  if not set then return nil, only end
+  return setmetatable({ set = set, only = only, text = text }, Client)
+end
+
+check.colons(Client, "cache", "close delete events get get_many has list match "
+  .. "pin put put_many reserve stat stats touch view")
+
+return M

@@ -1,0 +1,229 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- A cache: an agent of kind "cache" that keeps blocks of bytes by keys, for
+-- clients that read them by themselves (`Agent:cache`). Made by
+-- `perigee.cache`. One agent serves one scope, which is one tenant: clients of
+-- another scope cannot reach its memory. Several scopes have an agent each.
+--
+-- * `agents`: a list of its agents
+-- @classmod Cache
+local agents = require "perigee.agent"
+local check = require "perigee.runtime.check"
+local loop = require "perigee.runtime.loop"
+local service = require "perigee.cache.service"
+local stores = require "perigee.cache.store"
+local tasks = require "perigee.runtime.task"
+
+local M = {}
+
+local Cache = {}
+Cache.__index = Cache
+
+local MEMORY, DRAIN, LEASE = 2 ^ 30, 10, 10 -- bytes, seconds, seconds
+local LEAST = 2 ^ 20
+
+-- ---- Options ---------------------------------------------------------------
+
+local function memory(value)
+  if not check.is_count(value) or value < LEAST then
+    return "bytes, 1 MiB at least"
+  end
+end
+
+local function evict(value)
+  if value ~= "lru" and value ~= "lfu" then return "\"lru\" or \"lfu\"" end
+end
+
+local function percent(value)
+  if not check.is_count(value) or value > 100 then return "percent" end
+end
+
+-- A list of names, or a table of bytes by name.
+local function scopes(value)
+  if type(value) ~= "table" or next(value) == nil then
+    return "a list of scopes, or a table of bytes by scope"
+  end
+  for key, each in pairs(value) do
+    local name = type(key) == "number" and each or key
+    if check.name(name) or name == key and memory(each) then
+      return "a list of scopes, or a table of bytes by scope"
+    end
+  end
+end
+
+local STORE = {
+  memory = memory, slab = memory, hard = check.count, kind = check.string,
+  lease = check.seconds, margin = check.seconds, decay = check.seconds,
+  evict = evict, high = percent, low = percent, populate = check.boolean,
+  clients = check.count, leases = check.count, reservations = check.count,
+}
+local OWN = { scopes = scopes }
+for name, each in pairs(STORE) do OWN[name] = each end
+
+-- Takes the cache's own options apart from those of its agents.
+local function apart(options, level)
+  local own, agent = {}, { kind = "cache" }
+  check.value(options or {}, check.table, "perigee.cache's options", level + 1)
+  for key, value in pairs(options or {}) do
+    if OWN[key] then own[key] = value else agent[key] = value end
+  end
+  check.options(own, OWN, "perigee.cache", level + 1)
+  if own.scopes and agent.scope then
+    error("perigee.cache takes scope or scopes, not both", level + 1)
+  end
+  own.memory = own.memory or MEMORY
+  own.lease = own.lease or LEASE
+  agent.name = agent.name or "cache:0"
+  agent.services = agent.services or {}
+  return own, agent
+end
+
+-- The memory of each scope: as told, or equal parts.
+local function shares(own, agent)
+  local list = {}
+  if not own.scopes then
+    return { { scope = agent.scope, memory = own.memory } }
+  end
+  for key, value in pairs(own.scopes) do
+    local named = type(key) == "number"
+    list[#list + 1] = { scope = named and value or key,
+                        memory = not named and value }
+  end
+  for _, each in ipairs(list) do
+    each.memory = each.memory or math.floor(own.memory / #list)
+  end
+  return list
+end
+
+-- ---- Its life --------------------------------------------------------------
+
+local function with(options, more)
+  local all = {}
+  for key, value in pairs(options) do all[key] = value end
+  for key, value in pairs(more) do all[key] = value end
+  return all
+end
+
+local function open_one(self, own, options, share, level)
+  local agent, err = agents.new(with(options, { scope = share.scope }),
+                                level + 1)
+  if not agent then return nil, err end
+  self.agents[#self.agents + 1] = agent
+  local store
+  store, err = stores.open(agent, with(own, { memory = share.memory }))
+  if not store then return nil, err end
+  self.stores[agent] = store
+  agent:serve(service.of(store))
+  return true
+end
+
+--- Makes a cache, which serves whenever the loop runs.
+-- @function perigee.cache
+-- @tparam[opt] table options those of `perigee.agent` (name: default "cache:0";
+--   kind is "cache"), and
+-- @tparam[opt=2^30] number options.memory bytes of values, together
+-- @tparam[opt] table options.scopes in place of `scope`: a list of scopes,
+--   which have equal parts of the memory, or a table of bytes by scope
+-- @tparam[opt] number options.slab bytes of a slab, in which values of one size
+--   lie: a power of two, 1 GiB at most; default: a 64th of the memory, 1 MiB at
+--   least and 256 MiB at most
+-- @tparam[opt=10] number options.lease seconds for which a client may read what
+--   it has located; the space of what is deleted is used again a lease and a
+--   margin later at most
+-- @tparam[opt] number options.margin seconds that the cache waits longer than a
+--   client reads: by how much a client's clock may be slower in that time;
+--   default: an eighth of the lease
+-- @tparam[opt="lru"] string options.evict what goes first if the cache is full:
+--   "lru", the least recently used; "lfu", the least often used of some old
+--   ones
+-- @tparam[opt=60] number options.decay seconds after which "lfu" forgets a use
+-- @tparam[opt=95] number options.high percent of the memory at which eviction
+--   begins; options.low (90): at which it ends
+-- @tparam[opt] number options.hard bytes that hard pins may take; default: half
+--   of the memory
+-- @tparam[opt=false] boolean options.populate true: a slab has all its pages
+--   when it is made, so that no put waits for pages
+-- @tparam[opt="host"] string options.kind the memory of slabs: "host", "cuda:0"
+-- @tparam[opt=1024] number options.clients sessions at a time;
+--   options.leases (65536) of all of them, and options.reservations (256) of
+--   one of them
+-- @treturn Cache the cache; or nil and an error
+-- @errors those of `perigee.agent`, `no_memory`
+-- @waits as `perigee.agent`
+-- @usage
+-- local cache = assert(perigee.cache { name = "cache:7", memory = 2 ^ 24 })
+-- local blocks = assert(agent:cache "cache:7")
+-- assert(blocks:put("greeting", "hello"))
+-- print(blocks:get "greeting", cache:counters().entries)       --> hello 1
+-- cache:close()
+function M.new(options, level)
+  level = level or 2
+  local own, agent = apart(options, level)
+  local self = setmetatable({ agents = {}, stores = {} }, Cache)
+  for _, share in ipairs(shares(own, agent)) do
+    local fine, err = open_one(self, own, agent, share, level)
+    if not fine then
+      self:close()
+      return nil, err
+    end
+  end
+  return self
+end
+jit.off(M.new)
+
+--- Tells what it has: the sums of all scopes.
+-- @function Cache:counters
+-- @treturn table numbers: `entries`, `reserved`, `held` (gone, but leased);
+--   bytes: `quota`, `slabs`, `used` (with what sizes waste), `values`, `hard`,
+--   `directory`; `leases`, `clients`; since it began: `hits` and `misses` of
+--   requests (a client of this host that reads the directory makes none),
+--   `sealed`, `evicted`, `expired`, `deleted`
+-- @waits no
+-- @usage
+-- print(cache:counters().evicted)                              --> 0
+function Cache:counters()
+  local sums = {}
+  for _, store in pairs(self.stores) do
+    for name, value in pairs(store:counters()) do
+      sums[name] = (sums[name] or 0) + value
+    end
+  end
+  return sums
+end
+
+-- Do clients hold leases or reservations?
+local function is_held(self)
+  local counters = self:counters()
+  return (counters.leases or 0) + (counters.reserved or 0) > 0
+end
+
+--- Stops it in order: its agents drain (`Agent:drain`), and what was leased
+-- stays where it is until the leases are over.
+-- @function Cache:drain
+-- @tparam[opt=10] number timeout seconds
+-- @treturn boolean true: nobody reads any more; else nil and an error
+-- @errors `timeout`
+-- @waits yes
+function Cache:drain(timeout)
+  check.value(timeout or DRAIN, check.seconds, "cache:drain's timeout")
+  local deadline = loop.deadline(timeout or DRAIN)
+  local fine, err = true, nil
+  for _, agent in ipairs(self.agents) do
+    local drained, why = agent:drain(loop.left(deadline))
+    if not drained then fine, err = nil, why end
+  end
+  while is_held(self) and loop.left(deadline) > 0 do tasks.sleep(0.01) end
+  return fine, err
+end
+
+--- Closes its agents; what they kept is gone. Idempotent.
+-- @function Cache:close
+-- @waits as `Agent:close`
+function Cache:close()
+  for _, store in pairs(self.stores) do store:close() end
+  for _, agent in ipairs(self.agents) do agent:close() end
+  self.stores, self.agents = {}, {}
+end
+
+check.colons(Cache, "cache", "close counters drain")
+
+return M

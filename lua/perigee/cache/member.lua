@@ -1,0 +1,667 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- One cache, as a client sees it: a proxy of its service, and what belongs to
+-- the session that the proxy has now: slabs, leases, the map of the directory.
+-- A later session begins with none of these.
+--
+-- A value comes by the first of these ways that can tell:
+--
+-- 1. the map (mapped.lua), without a request;
+-- 2. a lease that is kept from before: one transfer;
+-- 3. a request, with which a small value comes along; a larger one is leased,
+--    and is a transfer more.
+--
+-- A lease runs from when its request was sent, by the clock here, and the clock
+-- is looked at again when the bytes are there: if the lease is over, they are
+-- dropped. It is kept until then, so a value that was read by a lease may be as
+-- old as a lease is long, but is never older than one that this client has put.
+local errors = require "perigee.runtime.errors"
+local failure = require "perigee.cache.failure"
+local loop = require "perigee.runtime.loop"
+local maps = require "perigee.cache.mapped"
+local native = require "perigee.cache.native"
+local places = require "perigee.cache.place"
+local ring = require "perigee.cache.ring"
+local slices = require "perigee.memory.slice"
+local views = require "perigee.cache.view"
+local wire = require "perigee.cache.wire"
+
+local C = native.C
+local core = require "perigee.native".C
+local now = loop.now
+
+local M = {}
+
+local Member = {}
+Member.__index = Member
+
+local OK, NOT_FOUND, AGAIN = core.PERIGEE_OK, core.PERIGEE_NOT_FOUND,
+                             core.PERIGEE_AGAIN
+local TOO_LARGE = core.PERIGEE_TOO_LARGE
+local SMALL_KIB = wire.SMALL / 1024
+-- KEPT: leases at most, then all are given back. USED: keys that were used
+-- without a request, after which the cache is told, and ns until it is.
+-- TRIES: of a value whose lease was over when it was there.
+local KEPT, USED, USED_FOR, TRIES, TIMEOUT = 4096, 128, 5e8, 3, 30
+
+--- Makes the member of a cache by its name. Nothing is asked of it yet.
+function M.new(agent, name, options)
+  return setmetatable({
+    agent = agent, name = name, hash = ring.hash(name),
+    weight = options.weight or 1, timeout = options.timeout or TIMEOUT,
+    reconnect = options.reconnect,
+    maps = options.map ~= false, text = ("cache %s"):format(name),
+    proxy = false, by = {}, session = false, map = false, slabs = {},
+    kept = {}, keeps = 0, used = {}, uses = 0, used_at = 0,
+    refuses_small = false,
+  }, Member)
+end
+
+-- ---- Its session -----------------------------------------------------------
+
+-- Readers of answers (wire.lua), and how long an answer may be.
+local READERS = { located = wire.ONE, places = wire.ROOM, stats = wire.ROOM,
+                  flags = 8 + wire.KEYS, count = 8, status = 64,
+                  statuses = wire.ROOM, sealed = 64, listed = wire.ROOM,
+                  told = wire.ROOM, counted = 1024 }
+
+-- Begins with the session that the proxy has.
+local function begin(self)
+  local session = self.proxy[1].session
+  self.session, self.slabs, self.kept, self.keeps = session, {}, {}, 0
+  self.map = false
+  if self.maps then
+    local map = maps.open(session)
+    if self.session == session then self.map = map or false end
+  end
+end
+
+local function open(self)
+  local proxy, err = self.agent:proxy(self.name, "cache",
+                                      { version = 1, timeout = self.timeout,
+                                        reconnect = self.reconnect })
+  if not proxy then return nil, err end
+  self.proxy = proxy
+  for name, capacity in pairs(READERS) do
+    self.by[name] = proxy:with { capacity = capacity, reader = wire[name] }
+  end
+  return true
+end
+jit.off(open)
+
+--- Has a session with the cache. Returns true; or nil and an error.
+function Member:ready()
+  local session = self.session
+  if session and session.handle then return true end
+  if not self.proxy then
+    local fine, err = open(self)
+    if not fine then return nil, err end
+  end
+  session = self.proxy[1].session
+  if not (session and session.handle) then
+    local told, err = self.proxy:about()
+    if not told then return nil, err end
+  end
+  if self.session ~= self.proxy[1].session then begin(self) end
+  return true
+end
+
+--- What was being done, for messages.
+function Member:doing(what, key)
+  return ("%s %q of %s"):format(what, #key > 64 and key:sub(1, 61) .. "..."
+    or key, self.text)
+end
+
+function Member:fails(status, what, key)
+  if errors.is_error(status) then return nil, failure.came(status) end
+  return nil, failure.of(status, self:doing(what, key))
+end
+
+--- Asks a request, and reads the answer by the reader of that name. Returns
+-- what that returns; or nil and an error.
+function Member:ask(reader, request)
+  local fine, err = self:ready()
+  if not fine then return nil, err end
+  return self.by[reader]:ask(request)
+end
+
+-- ---- Uses ------------------------------------------------------------------
+
+-- Tells the cache which keys were used; nobody waits for that.
+local function tell_used(self)
+  local list = {}
+  for key in pairs(self.used) do list[#list + 1] = key end
+  self.used, self.uses, self.used_at = {}, 0, now()
+  if #list > 0 then
+    self.by.statuses.async:ask(wire.keys(C.PERIGEE_CACHE_TOUCH, 0, list, 1,
+                                         #list))
+  end
+end
+jit.off(tell_used)
+
+-- Notes that a key was used without a request.
+local function use(self, key)
+  if self.used[key] then return end
+  self.used[key], self.uses = true, self.uses + 1
+  if self.uses == 1 then self.used_at = now() end
+  if self.uses >= USED or now() - self.used_at > USED_FOR then
+    tell_used(self)
+  end
+end
+
+-- ---- Leases ----------------------------------------------------------------
+
+-- Gives back all leases that are kept, if they are not over.
+local function give_back(self)
+  local list, time = {}, now()
+  for _, lease in pairs(self.kept) do
+    if lease.till > time then list[#list + 1] = lease end
+  end
+  self.kept, self.keeps = {}, 0
+  for first = 1, #list, wire.KEYS do
+    self.by.statuses.async:ask(wire.release(list, first,
+      math.min(first + wire.KEYS - 1, #list)))
+  end
+end
+jit.off(give_back)
+
+-- Keeps a lease of a key.
+local function keep(self, key, lease)
+  if self.keeps >= KEPT then give_back(self) end
+  if not self.kept[key] then self.keeps = self.keeps + 1 end
+  self.kept[key] = lease
+  return lease
+end
+
+-- Returns a lease of the key that is not over; nil: there is none.
+local function kept(self, key)
+  local lease = self.kept[key]
+  if lease and lease.till > now() then return lease end
+  return nil
+end
+
+-- Forgets where a key was: it has another value now, or none.
+local function forget(self, key)
+  local lease = self.kept[key]
+  if lease then lease.till = 0 end
+end
+
+--- Locates a key. Returns a lease; false and a small value; or nil and a status
+-- or an error. along: may a value come along?
+function Member:locate(key, along)
+  local sent = now()
+  local status, value, slab, offset, length, version, low, high, ns =
+    self:ask("located", wire.key(C.PERIGEE_CACHE_LOCATE,
+                                 along and SMALL_KIB or 0, key))
+  if status == nil then return nil, value end
+  if status ~= OK then return nil, status end
+  if value then return false, value end
+  return { slab = slab, offset = offset, length = length, version = version,
+           low = low, high = high, till = sent + ns }
+end
+
+-- Returns the slice of the cache's memory that a lease is of; or nil and an
+-- error.
+local function leased(self, lease)
+  local slab, err = maps.slab(self.slabs, self.session, lease.slab)
+  if not slab then return nil, err end
+  if lease.offset + lease.length > slab.remote.length then
+    return nil, errors.new("protocol", self.text
+      .. " told of a place outside of its memory", true)
+  end
+  return slab.remote:slice(lease.offset, lease.length), slab
+end
+
+-- ---- Getting ---------------------------------------------------------------
+
+-- Reads what is leased. Returns the filled part; or nil and a status or an
+-- error.
+local function read(self, lease, into)
+  if into.length < lease.length then return nil, TOO_LARGE, lease.length end
+  local part = slices.first(into, lease.length)
+  local from, err = leased(self, lease)
+  local fine = true
+  if from and lease.length > 0 then
+    fine, err = self.session:read { from = from, to = part }:wait()
+  end
+  if from and fine and lease.till > now() then return part end
+  if from and fine or err.kind == "stale" or err.kind == "not_found" then
+    lease.till = 0
+    return nil, AGAIN
+  end
+  return nil, err
+end
+
+-- Puts a small value, which came as a string, where it is wanted.
+local function place(value, into)
+  if not into then return value end
+  if into.length < #value then return nil, TOO_LARGE, #value end
+  local part = slices.first(into, #value)
+  if slices.is_slice(part) then
+    part:write(value)
+  else
+    local at = 1
+    for _, each in ipairs(part) do
+      each:write(value:sub(at, at + each.length - 1))
+      at = at + each.length
+    end
+  end
+  return part
+end
+
+-- Reads what is leased as a string.
+local function read_text(self, lease)
+  local region, err = self.agent.engine:alloc(math.max(lease.length, 1))
+  if not region then return nil, err end
+  local part, why, length = read(self, lease, region:slice())
+  local value = part and part:string()
+  region:close()
+  if value then return value end
+  return nil, why, length
+end
+
+local function by_request(self, key, into)
+  for _ = 1, TRIES do
+    local lease = kept(self, key)
+    if not lease then
+      local value
+      lease, value = self:locate(key, true)
+      if lease == false then return place(value, into) end
+      if not lease then return nil, value end
+      keep(self, key, lease)
+    else
+      use(self, key)
+    end
+    local part, why, length
+    if into then
+      part, why, length = read(self, lease, into)
+    else
+      part, why, length = read_text(self, lease)
+    end
+    if part or why ~= AGAIN then return part, why, length end
+  end
+  return nil, errors.new("timeout", ("%s: its lease was over each time that "
+    .. "the bytes were there"):format(self:doing("getting", key)), true)
+end
+
+local function no_room(self, key, length, into)
+  return nil, errors.new("too_large", ("%s: it has %.0f bytes, and into %.0f")
+    :format(self:doing("getting", key), length, into.length), true)
+end
+
+--- Gets a value into a slice or a List, or as a string without one. Returns the
+-- filled part, or the string; or nil and an error.
+function Member:get(key, into)
+  local fine, err = self:ready()
+  if not fine then return nil, err end
+  local map, part, why, length = self.map, nil, AGAIN, nil
+  if map then part, why, length = map:get(key, into) end
+  if part then
+    use(self, key)
+    return part
+  end
+  if why == AGAIN then part, why, length = by_request(self, key, into) end
+  if part then return part end
+  if why == TOO_LARGE and into then return no_room(self, key, length, into) end
+  return self:fails(why, "getting", key)
+end
+
+-- ---- Many ------------------------------------------------------------------
+
+-- Asks about list[first] to list[last] as often as answers are short of room,
+-- and calls f(i, item) for each.
+function Member:each(what, flags, reader, list, f)
+  local first = 1
+  while first <= #list do
+    local last = math.min(first + wire.KEYS - 1, #list)
+    local items, err = self:ask(reader, wire.keys(what, flags, list, first,
+                                                  last))
+    if not items then
+      return nil, errors.is_error(err) and err or failure.of(err, self.text)
+    end
+    if #items == 0 or #items > last - first + 1 then
+      return nil, failure.of(core.PERIGEE_PROTOCOL, self.text)
+    end
+    for i = 1, #items do f(first + i - 1, items[i]) end
+    first = first + #items
+  end
+  return true
+end
+
+-- Locates the keys of items whose result is not known yet. Returns a list of
+-- leases by the items' indexes.
+local function locate_many(self, items, results)
+  local keys, of, leases = {}, {}, {}
+  for i, item in ipairs(items) do
+    local lease = results[i] == nil and kept(self, item.key)
+    if lease then
+      leases[i] = lease
+    elseif results[i] == nil then
+      keys[#keys + 1], of[#of + 1] = item.key, i
+    end
+  end
+  local sent = now()
+  local fine, err = self:each(C.PERIGEE_CACHE_LOCATE, 0, "places", keys,
+    function(n, place_of)
+      local i = of[n]
+      if type(place_of) == "table" then
+        place_of.till = sent + place_of.ns
+        leases[i] = keep(self, keys[n], place_of)
+      else
+        results[i] = select(2, self:fails(place_of, "getting", keys[n]))
+      end
+    end)
+  if not fine then return nil, err end
+  return leases
+end
+
+-- The transfers of what is leased. Errors become results.
+local function transfers(self, items, leases, results)
+  local list, of = {}, {}
+  for i, lease in pairs(leases) do
+    local into = items[i].into
+    local from, err = leased(self, lease)
+    if into.length < lease.length then
+      results[i] = select(2, no_room(self, items[i].key, lease.length, into))
+    elseif not from then
+      results[i] = err
+    elseif lease.length == 0 then
+      results[i] = 0
+    else
+      list[#list + 1] = { from = from, to = slices.first(into, lease.length) }
+      of[#of + 1] = i
+    end
+  end
+  return list, of
+end
+
+-- Reads all that is leased by one operation.
+local function read_many(self, items, leases, results)
+  local list, of = transfers(self, items, leases, results)
+  if #list == 0 then return end
+  local fine, err = self.session:read(list):wait()
+  local time = now()
+  for n, i in ipairs(of) do
+    if fine and leases[i].till > time then
+      results[i] = list[n].to.length
+    else
+      leases[i].till = 0                -- by itself, it is tried again
+      if not fine and err.kind ~= "stale" then results[i] = err end
+    end
+  end
+end
+
+-- What the map can tell at once.
+local function map_many(self, items, results)
+  for i, item in ipairs(items) do
+    local part, why = self.map:get(item.key, item.into)
+    if part then
+      results[i] = part.length
+      use(self, item.key)
+    elseif why == NOT_FOUND then
+      results[i] = select(2, self:fails(why, "getting", item.key))
+    end
+  end
+end
+
+--- Gets values by few requests and one transfer. items: a list of { key =, into
+-- = (a slice or a List) }. Returns a list of lengths and errors.
+function Member:get_many(items)
+  local fine, err = self:ready()
+  local results, leases = {}, nil
+  if fine and self.map then map_many(self, items, results) end
+  if fine then leases, err = locate_many(self, items, results) end
+  if leases then read_many(self, items, leases, results) end
+  for i, item in ipairs(items) do
+    if results[i] == nil and leases then
+      local part
+      part, err = self:get(item.key, item.into)
+      results[i] = part and part.length or err
+    elseif results[i] == nil then
+      results[i] = err
+    end
+  end
+  return results
+end
+jit.off(Member.get_many)
+
+--- Tells which keys are there: a list of booleans; or nil and an error.
+function Member:has(keys)
+  local fine, err = self:ready()
+  if not fine then return nil, err end
+  local results, rest, of = {}, {}, {}
+  for i, key in ipairs(keys) do
+    if self.map then results[i] = self.map:has(key) end
+    if results[i] == nil then rest[#rest + 1], of[#of + 1] = key, i end
+  end
+  local first = 1
+  while first <= #rest do
+    local last = math.min(first + wire.KEYS - 1, #rest)
+    local flags
+    flags, err = self:ask("flags", wire.keys(C.PERIGEE_CACHE_HAS, 0, rest,
+                                             first, last))
+    if not flags or #flags == 0 then
+      return self:fails(err or core.PERIGEE_PROTOCOL, "looking for", rest[1])
+    end
+    for i = 1, math.min(#flags, last - first + 1) do
+      results[of[first + i - 1]] = flags:byte(i) == 1
+    end
+    first = first + #flags
+  end
+  return results
+end
+
+--- Tells how many keys of a chain are there, from the first on.
+function Member:match(keys)
+  local found, first = 0, 1
+  while first <= #keys do
+    local last = math.min(first + wire.KEYS - 1, #keys)
+    local count, err = self:ask("count", wire.keys(C.PERIGEE_CACHE_MATCH, 0,
+                                                   keys, first, last))
+    if not count then return self:fails(err, "matching", keys[first]) end
+    found = found + math.min(count, last - first + 1)
+    if count < last - first + 1 then break end
+    first = last + 1
+  end
+  return found
+end
+
+-- ---- Putting ---------------------------------------------------------------
+
+-- The pointer to a value that is one block of host memory, or a string; nil: it
+-- is something else.
+local function bytes_of(value)
+  if type(value) == "string" then return value, #value end
+  if slices.is_slice(value) and value.count == 1 then
+    return value.pointer, value.length
+  end
+end
+
+local PINS = { soft = C.PERIGEE_CACHE_SOFT, hard = C.PERIGEE_CACHE_HARD }
+local coded = {}
+
+local function put_small(self, key, from, length, asked)
+  coded.group, coded.ttl = asked.group or 0, asked.ttl or 0
+  coded.pin, coded.parent = PINS[asked.pin] or 0, asked.parent
+  coded.if_absent = asked.if_absent
+  local status, version = self:ask("sealed", wire.put(key, from, length, coded,
+                                                      asked.checksum or 0))
+  if status == nil then return nil, version end
+  if status == core.PERIGEE_UNSUPPORTED then self.refuses_small = true end
+  if status ~= OK then return nil, status end
+  return version
+end
+
+-- Calls a method of the service with a slice of a value, which the cache pulls.
+local function pulled(self, method, value, ...)
+  local region, err
+  if type(value) == "string" then
+    region, err = self.agent.engine:alloc(math.max(#value, 1))
+    if not region then return nil, err end
+    region:slice(0, #value):write(value)
+  end
+  local result
+  result, err = self.proxy[method](self.proxy, region
+    and region:slice(0, #value) or value, ...)
+  if region then region:close() end
+  if result then return result end
+  return nil, failure.came(err)
+end
+
+--- Puts a value: a string, a slice or a List. asked: as the service's `put`
+-- takes it. Returns the entry's version; or nil and an error.
+function Member:put(key, value, asked)
+  local fine, err = self:ready()
+  if not fine then return nil, err end
+  local from, length = bytes_of(value)
+  local version
+  if from and length <= wire.SMALL and not self.refuses_small then
+    version, err = put_small(self, key, from, length, asked)
+    if not version and err == core.PERIGEE_UNSUPPORTED then from = nil end
+  end
+  if not (from and length <= wire.SMALL) or self.refuses_small then
+    version, err = pulled(self, "put", value, key, asked)
+  end
+  forget(self, key)
+  if version then return version end
+  return self:fails(err, "putting", key)
+end
+
+--- Reserves a place. Returns it (place.lua); or nil and an error.
+function Member:reserve(key, length, asked)
+  local token, err = self.proxy:reserve(key, length, asked)
+  if token then return places.new(self, key, length, token) end
+  return nil, failure.came(err)
+end
+
+function Member:write(token, value, offset)
+  return pulled(self, "write", value, token, offset)
+end
+
+function Member:seal(key, token)
+  local version, err = self.proxy:seal(token)
+  forget(self, key)
+  if version then return version end
+  return nil, failure.came(err)
+end
+
+--- Aborts a reservation, if it is one still.
+function Member:abort(key, token)
+  local fine, err = self.proxy:abort(token)
+  if fine or err.kind == "stale" then return true end
+  return self:fails(err, "aborting", key)
+end
+
+--- Changes an entry by a request whose answer is a status. Returns true; or nil
+-- and an error.
+function Member:change(key, what, flags, doing)
+  local status, err = self:ask("status", wire.key(what, flags, key))
+  if what == C.PERIGEE_CACHE_DELETE then forget(self, key) end
+  if status == OK then return true end
+  return self:fails(status == nil and err or status, doing, key)
+end
+
+--- Tells of an entry; or nil and an error.
+function Member:stat(key)
+  local list, err = self:ask("stats", wire.key(C.PERIGEE_CACHE_STAT, 0, key))
+  local found = list and list[1]
+  if type(found) == "table" then
+    return { length = found.length, version = found.version,
+             checksum = found.checksum, cache = self.name }
+  end
+  return self:fails(found or err or core.PERIGEE_PROTOCOL, "looking up", key)
+end
+
+-- ---- All of it -------------------------------------------------------------
+
+-- The result of an answer; or nil and an error.
+local function told(self, result, err)
+  if result then return result end
+  return nil, errors.is_error(err) and err or failure.of(err, "asking "
+    .. self.text)
+end
+
+--- Tells the counters of the cache.
+function Member:counters()
+  return told(self, self:ask("counted", wire.counters()))
+end
+
+--- Tells of events from a number on.
+function Member:events(from, most)
+  return told(self, self:ask("told", wire.events(from, most)))
+end
+
+--- Calls f(key) for each key that begins with a prefix, while that returns
+-- true. Returns true; or nil and an error.
+function Member:list(prefix, most, f)
+  local cursor = ("\0"):rep(8)
+  while cursor do
+    local list, more = self:ask("listed", wire.list(cursor, prefix, most))
+    if not list then return told(self, nil, more) end
+    for _, key in ipairs(list) do
+      if not f(key) then return true end
+    end
+    cursor = more
+  end
+  return true
+end
+
+--- Waits at the cache until a key is there, at most `seconds`; returns whether
+-- it is; or nil and an error.
+function Member:wait(key, seconds)
+  local patient = self.proxy:with { timeout = seconds + self.timeout }
+  return patient:wait(key, seconds)
+end
+
+-- ---- Views -----------------------------------------------------------------
+
+--- Leases an entry where it lies in this host's memory. Returns a view
+-- (view.lua); or nil and an error.
+function Member:view(key)
+  local fine, err = self:ready()
+  if not fine then return nil, err end
+  local lease
+  for _ = 1, TRIES do
+    lease, err = self:locate(key, false)
+    if not lease then return self:fails(err, "viewing", key) end
+    local from, slab = leased(self, lease)
+    if from and not slab.pointer then
+      return nil, errors.new("unsupported", self:doing("viewing", key)
+        .. ": it is not in memory that this process has mapped", true)
+    elseif from then
+      lease.session = self.session
+      return views.new(self, lease, slab.pointer + lease.offset)
+    elseif slab.kind ~= "stale" and slab.kind ~= "not_found" then
+      return nil, slab
+    end
+  end
+  return self:fails(AGAIN, "viewing", key)
+end
+
+--- Is the session that a view's lease is of there still?
+function Member:has_session(lease)
+  return self.session == lease.session and lease.session.handle
+end
+
+--- The error of a view whose lease (false: it was closed) is over.
+function Member:over(lease)
+  return errors.new(lease and "stale" or "closed", ("reading a view of %s: %s")
+    :format(self.text, lease and "its lease is over" or "it was closed"), true)
+end
+
+--- Gives a view's lease back.
+function Member:release(lease)
+  if self:has_session(lease) and lease.till > now() then
+    self.by.statuses.async:ask(wire.release({ lease }, 1, 1))
+  end
+  lease.till = 0
+end
+
+--- Gives back all that is kept, and tells what was used.
+function Member:close()
+  if self.session and self.session.handle then
+    tell_used(self)
+    give_back(self)
+  end
+end
+
+return M

@@ -1,0 +1,156 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- The service "cache" of an agent that has a store. Its methods are for
+-- clients of any language:
+--
+-- * `about()`: a table that tells of the cache: `version` (of this list),
+--   `small` (bytes of values that come along with `ask`), `largest` (of a
+--   value)
+-- * `ask`: raw and inplace; requests that native/cache/cache.h lays out
+-- * `put(slice, key, options)`: pulls the slice to a place of its own, and
+--   seals it. Returns the entry's version. options: `ttl` (ns), `group`,
+--   `parent`, `if_absent`, `pin` ("soft", "hard"), `checksum`
+-- * `reserve(key, length, options)`: returns a token of a place that nobody
+--   sees; `write(slice, token, offset)` pulls bytes into it; `seal(token,
+--   checksum)` returns the entry's version; `abort(token)`
+-- * `wait(key, seconds)`: returns whether the key is there, or has come
+--   meanwhile
+--
+-- Errors have the codes "exists" and "busy" (another writer has reserved the
+-- key), or a kind: `no_memory` (it is full), `not_found` (the parent), `stale`
+-- (no reservation), `too_large`. What a client sends is checked here or in the
+-- core; a lie is its own error.
+local check = require "perigee.runtime.check"
+local contexts = require "perigee.serving.context"
+local failure = require "perigee.cache.failure"
+local native = require "perigee.native"
+local wire = require "perigee.cache.wire"
+
+local cache = require "perigee.cache.native".C
+local C = native.C
+
+local M = {}
+
+local LONGEST_WAIT = 3600               -- seconds
+
+-- The session of the call that a typed handler serves.
+local function session() return contexts.current().session end
+
+local function id_of(of) return of and of.id or 0 end
+
+local function refusal(status, key)
+  return failure.of(status, ("putting %s"):format(type(key) == "string"
+    and ("%q"):format(key:sub(1, 64)) or "a value"))
+end
+
+-- ---- put -------------------------------------------------------------------
+
+-- Reservations of puts under way, by the session and where their bytes go.
+local function where(slice)
+  return slice.owner.name .. "/" .. slice.offset
+end
+
+local function put_landing(store)
+  return function(length, key, asked)
+    local one, status = store:reserve(contexts.raw.session, key, length, asked)
+    if not one then return nil, refusal(status, key) end
+    one.filling = 1                     -- its token may be guessed
+    store.putting[where(one.slice)] = one
+    return one.slice
+  end
+end
+
+local function taken(store, slice)
+  local at = where(slice)
+  local one = store.putting[at]
+  store.putting[at] = nil
+  one.filling = 0
+  return one
+end
+
+local function checksum_of(value)
+  local kind = type(value)
+  return (kind == "number" or kind == "cdata") and value or 0
+end
+
+local function put(store)
+  return function(slice, key, asked)
+    local one = taken(store, slice)
+    local sum = checksum_of(type(asked) == "table" and asked.checksum)
+    local version, status = store:seal(one, sum)
+    if not version then return nil, refusal(status, key) end
+    return version
+  end
+end
+
+-- ---- Reservations ----------------------------------------------------------
+
+local function token_of(store, token)
+  local one = store:reservation(id_of(session()), token)
+  if one then return one end
+  return nil, refusal(C.PERIGEE_STALE)
+end
+
+local function write_landing(store)
+  return function(length, token, offset)
+    local one = store:reservation(contexts.raw.session, token)
+    if not one then return nil, refusal(C.PERIGEE_STALE) end
+    if not check.is_count(offset) or offset + length > one.length then
+      return nil, refusal(C.PERIGEE_RANGE)
+    end
+    one.filling = one.filling + 1
+    return one.slice:slice(offset, length)
+  end
+end
+
+local function filled(store)
+  return function(_, token)
+    local one = store.reserved[token]
+    if one then one.filling = one.filling - 1 end
+    return true
+  end
+end
+
+--- Returns the definition of the service of a store.
+function M.of(store)
+  local about = { version = 1, small = wire.SMALL,
+                  largest = cache.PERIGEE_CACHE_LARGEST }
+  return { name = "cache", version = 1, methods = {
+    about = { idempotent = true, function() return about end },
+    ask = { raw = true, inplace = true, capacity = 8,
+            function(request, reply)
+              return store:answer(contexts.raw.session, request, reply)
+            end },
+    put = { landing = put_landing(store), abandoned = function(slice)
+              store:abort(taken(store, slice))
+            end, put(store) },
+    reserve = function(key, length, asked)
+      local one, status = store:reserve(id_of(session()), key, length, asked)
+      if not one then return nil, refusal(status, key) end
+      return one.token
+    end,
+    write = { landing = write_landing(store), abandoned = filled(store),
+              filled(store) },
+    seal = function(token, checksum)
+      local one, err = token_of(store, token)
+      if not one then return nil, err end
+      local version, status = store:seal(one, checksum_of(checksum))
+      if not version then return nil, refusal(status) end
+      return version
+    end,
+    abort = function(token)
+      local one, err = token_of(store, token)
+      if not one then return nil, err end
+      local status = store:abort(one)
+      if status < 0 then return nil, refusal(status) end
+      return true
+    end,
+    wait = { idempotent = true, function(key, seconds)
+      if type(key) ~= "string" or check.seconds(seconds) then
+        return nil, refusal(C.PERIGEE_PROTOCOL)
+      end
+      return store:wait(key, math.min(seconds, LONGEST_WAIT))
+    end },
+  } }
+end
+
+return M

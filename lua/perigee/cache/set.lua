@@ -1,0 +1,204 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- The caches that a client uses together: one by its name, several by their
+-- names, or all that the registry lists, as they come and go. A cache that
+-- cannot be asked is left alone for a while; its keys are then the others', and
+-- are missed there.
+local errors = require "perigee.runtime.errors"
+local loop = require "perigee.runtime.loop"
+local members = require "perigee.cache.member"
+local ring = require "perigee.cache.ring"
+
+local now = loop.now
+
+local M = {}
+
+local Set = {}
+Set.__index = Set
+
+local AWAY = 1e9                        -- ns for which a lost one is left alone
+M.AWAY = AWAY
+-- Kinds of errors that mean that a cache cannot be asked now.
+local LOST = { peer_lost = true, timeout = true, closed = true, denied = true }
+
+-- Chooses those that can be asked, and until when that holds.
+local function choose(self)
+  local live, time = {}, now()
+  self.till = math.huge
+  for _, each in pairs(self.members) do
+    if each.away <= time then
+      live[#live + 1] = each
+    else
+      self.till = math.min(self.till, each.away)
+    end
+  end
+  self.live = live
+end
+jit.off(choose)
+
+local function add(self, name, weight)
+  if self.members[name] then return end
+  local options = self.options
+  local one = members.new(self.agent, name, {
+    weight = weight, timeout = options.timeout, map = options.map,
+    reconnect = options.reconnect or not self.alone and 0 or nil })
+  one.away = 0
+  self.members[name] = one
+end
+
+local function remove(self, name)
+  local one = self.members[name]
+  self.members[name] = nil
+  if one then one:close() end
+end
+
+-- Follows the caches that the registry lists.
+local function follow(self, change)
+  local entry = change.entry
+  if change.kind == "down" or entry.state == "draining" then
+    remove(self, entry.name)
+  else
+    add(self, entry.name, entry.weight)
+  end
+  choose(self)
+end
+
+local function all_of(self, filter)
+  local entries, err = self.agent:list(filter)
+  if not entries then return nil, err end
+  for _, each in ipairs(entries) do add(self, each.name, each.weight) end
+  self.watch, err = self.agent:watch(filter, function(change)
+    follow(self, change)
+  end)
+  if self.watch then return true end
+  return nil, err
+end
+
+--- Makes the set of `which`: a name, a list of names, or a filter of
+-- `Agent:list`. Returns it; or nil and an error, of a filter. Waits then.
+function M.new(agent, which, options)
+  local alone = type(which) == "string"
+  local self = setmetatable({
+    agent = agent, options = options, members = {}, live = {}, watch = false,
+    alone = alone, till = 0, replicas = options.replicas or 1 }, Set)
+  local fine, err = true, nil
+  if alone then
+    add(self, which)
+  elseif which[1] then
+    for _, name in ipairs(which) do add(self, name) end
+  else
+    fine, err = all_of(self, which)
+  end
+  if not fine then return nil, err end
+  choose(self)
+  return self, alone and self.members[which]
+end
+jit.off(M.new)
+
+--- Leaves a cache alone for a while, if err means that it cannot be asked.
+-- Returns whether it does. A cache that is alone is never left.
+function Set:leave(one, err)
+  if self.alone or not LOST[err.kind] then return false end
+  one.away = now() + AWAY
+  choose(self)
+  return true
+end
+
+--- Returns cache number n of those that have a key; nil: there is none.
+function Set:owner(key, n)
+  if now() >= self.till then choose(self) end
+  return ring.owner(self.live, key, n)
+end
+
+--- Has a session with a cache. Returns true; or nil and an error, and leaves it
+-- then: nobody may have its name.
+function Set:reach(one)
+  local fine, err = one:ready()
+  if fine then return true end
+  if not self.alone then
+    one.away = now() + AWAY
+    choose(self)
+  end
+  return nil, err
+end
+
+-- All that have a key, before any of them is left.
+local function owners(self, key)
+  local list = {}
+  for n = 1, self.replicas do list[n] = self:owner(key, n) end
+  return list
+end
+
+local function none(self, key, err)
+  if self.alone and err then return err end
+  return errors.new("not_found", ("%q is not there: its cache is not there")
+    :format(key:sub(1, 64)), false)
+end
+
+-- Calls a method of the caches that have a key. all: of each; else until one
+-- has a result. Returns the first result; or nil and an error, of a cache that
+-- could be asked if there is one.
+local function call(self, all, key, method, ...)
+  local result, missed, lost
+  for _, one in ipairs(owners(self, key)) do
+    local own, err = self:reach(one)
+    if own then
+      own, err = one[method](one, key, ...)
+      result = result or own
+      if result and not all then return result end
+    end
+    if own == nil and (one.away > now() or self:leave(one, err)) then
+      lost = err
+    elseif not own then
+      missed = missed or err
+    end
+  end
+  if result then return result end
+  return nil, missed or none(self, key, lost)
+end
+
+function Set:first(key, method, ...)
+  return call(self, false, key, method, ...)
+end
+
+function Set:all(key, method, ...)
+  return call(self, true, key, method, ...)
+end
+
+--- Returns the indexes of keys by the cache that has each first.
+function Set:split(keys)
+  local lists = {}
+  for i, key in ipairs(keys) do
+    local one = self:owner(key, 1)
+    local list = one and lists[one] or {}
+    list[#list + 1] = i
+    if one then lists[one] = list end
+  end
+  return lists
+end
+jit.off(Set.split)
+
+--- Calls f(member) of all that can be asked, in the order of their names, until
+-- it returns nil and an error of a cache that is not left for that.
+function Set:each(f)
+  local list = {}
+  for i, each in ipairs(self.live) do list[i] = each end
+  table.sort(list, function(a, b) return a.name < b.name end)
+  for _, one in ipairs(list) do
+    local fine, err = self:reach(one)
+    if fine then fine, err = f(one) end
+    if not fine and (self.alone or one.away <= now()
+                     and not self:leave(one, err)) then
+      return nil, err
+    end
+  end
+  return true
+end
+jit.off(Set.each)
+
+function Set:close()
+  if self.watch then self.watch:close() end
+  for _, each in pairs(self.members) do each:close() end
+  self.members, self.live = {}, {}
+end
+
+return M

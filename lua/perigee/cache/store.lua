@@ -1,0 +1,378 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- A tenant's store, where a cache runs: perigee/cache.so with its memory and
+-- its clients. Slabs and pieces of the directory are named regions of the
+-- tenant's agent, which peers may only read. What the core cannot decide is
+-- here: when memory is given and taken back, which session is which client, who
+-- waits for a key.
+--
+--   a session   event                          becomes
+--   unknown     its first request              a client
+--   client      it has ended, and its pulls    unknown: reservations are
+--                                              aborted, leases given back
+--
+-- A reservation has a token, and belongs to the session that made it.
+--
+--   a reservation   event                           becomes
+--   reserved        bytes for it come               filling (a count)
+--   filling         they are there, or never come   reserved
+--   reserved        seal, abort                     over
+--   filling         seal, abort                     filling: refused
+--   any             its session has ended           over
+local check = require "perigee.runtime.check"
+local failure = require "perigee.cache.failure"
+local futures = require "perigee.runtime.future"
+local log = require "perigee.runtime.log"
+local loop = require "perigee.runtime.loop"
+local native = require "perigee.cache.native"
+local signals = require "perigee.runtime.signal"
+local tasks = require "perigee.runtime.task"
+local wire = require "perigee.cache.wire"
+
+local ffi = require "ffi"
+local C = native.C
+local core = require "perigee.native".C
+local now, tonumber = loop.now, tonumber
+
+local M = {}
+
+local Store = {}
+Store.__index = Store
+M.Store = Store
+
+-- TURN: seconds between turns of a store that has nothing more to do. STEPS: of
+-- a turn, of a microsecond or two each. FEEDS: times that memory is given for
+-- one request.
+local TURN, STEPS, FEEDS = 0.1, 256, 3
+local WANTS = native.C.PERIGEE_CACHE_WANTS
+local OK, NO_MEMORY, STALE = core.PERIGEE_OK, core.PERIGEE_NO_MEMORY,
+                             core.PERIGEE_STALE
+local PUT = C.PERIGEE_CACHE_PUT
+local want, place, put = native.want_t(), native.place_t(), native.put_t()
+
+-- ---- Memory ----------------------------------------------------------------
+
+--- Names of regions, which clients look up.
+function M.slab_name(number) return ("cache.slab.%.0f"):format(number) end
+function M.piece_name(number) return ("cache.directory.%.0f"):format(number) end
+
+-- A region of a slab that is of no use closes when nobody is inside.
+local function remove_slab(self, number)
+  if C.perigee_cache_remove(self.cache, number) < 0 then return false end
+  local region = self.slabs[number]
+  self.slabs[number] = nil
+  tasks.spawn(function() region:close(1e9) end)
+  return true
+end
+
+local function add_slab(self, length, number)
+  local region, err = self.engine:alloc(length, {
+    name = M.slab_name(number), access = "r", kind = self.kind,
+    populate = self.populate })
+  if not region then return nil, err end
+  local added = C.perigee_cache_add(self.cache, region.pointer, length)
+  if added ~= number then
+    region:close(0)
+    return nil, failure.of(added, "adding a slab")
+  end
+  self.slabs[number] = region
+  return true
+end
+
+-- Pieces are there at once, so that a put never waits for pages.
+local function add_piece(self)
+  local number = #self.pieces
+  local region, err = self.engine:alloc(C.PERIGEE_CACHE_PIECE, {
+    name = M.piece_name(number), access = "r", populate = true })
+  if not region then return nil, err end
+  local added = C.perigee_cache_grow(self.cache, region.pointer)
+  if added ~= number then
+    region:close(0)
+    return nil, failure.of(added, "growing the directory")
+  end
+  self.pieces[number + 1] = region
+  return true
+end
+
+-- Tells once for each reason that the system gives no memory.
+local function starve(self, err)
+  if self.starved ~= err.message then
+    self.starved = err.message
+    log.write("warning", ("%s: %s"):format(self.text, err.message))
+  end
+  return false
+end
+
+--- Gives the memory that the store wants, and takes back what it does not.
+-- Returns false if there is none to be had.
+function Store:feed()
+  local fine, err = true, nil
+  C.perigee_cache_wants(self.cache, want)
+  while want.idle >= 0 and remove_slab(self, tonumber(want.idle)) do
+    C.perigee_cache_wants(self.cache, want)
+  end
+  local length, number, pieces = tonumber(want.slab), want.next, want.pieces
+  if pieces > 0 then fine, err = add_piece(self) end
+  if fine and length > 0 then fine, err = add_slab(self, length, number) end
+  if not fine then return starve(self, err) end
+  self.starved = false
+  return true
+end
+
+-- ---- Clients ---------------------------------------------------------------
+
+local function client_gone(self, id, client)
+  self.clients[id] = nil
+  if not self.cache then return end
+  for token, each in pairs(self.reserved) do
+    if each.session == id then self.reserved[token] = nil end
+  end
+  C.perigee_cache_client_gone(self.cache, client)
+  self:changed()
+end
+
+--- Returns the number of a session's client; or nil and a status.
+function Store:client(id)
+  local client = self.clients[id]
+  if client then return client end
+  local session = self.engine.sessions[id]
+  if not session or not session.handle then return nil, STALE end
+  client = tonumber(C.perigee_cache_client(self.cache))
+  if client < 0 then return nil, client end
+  self.clients[id] = client
+  signals.attach(session:ended(), signals.new(1, function()
+    client_gone(self, id, client)
+  end))
+  return client
+end
+
+-- ---- Reservations ----------------------------------------------------------
+
+local PINS = { soft = C.PERIGEE_CACHE_SOFT, hard = C.PERIGEE_CACHE_HARD }
+
+-- Fills `put` from what a client sent, which may be anything. Returns what must
+-- stay alive, or nil and a status.
+local function put_of(client, length, asked)
+  asked = type(asked) == "table" and asked or {}
+  local parent = asked.parent
+  local group, ttl = tonumber(asked.group) or 0, tonumber(asked.ttl) or 0
+  if not (check.is_count(length) and check.is_count(group)
+          and check.is_count(ttl)) or ttl > 2 ^ 62
+    or parent ~= nil and type(parent) ~= "string" then
+    return nil, core.PERIGEE_INVALID
+  end
+  put.length, put.group, put.ttl, put.client = length, group, ttl, client
+  put.parent, put.parent_length = parent, parent and #parent or 0
+  put.if_absent = asked.if_absent and 1 or 0
+  put.pin = PINS[asked.pin] or C.PERIGEE_CACHE_UNPINNED
+  return true
+end
+
+-- Has f(self, ...) tried again, which returned status, after memory was given.
+local function feed_for(self, status, f, ...)
+  for _ = 1, FEEDS do
+    if status ~= WANTS or not self:feed() then break end
+    status = f(self, ...)
+  end
+  return status
+end
+
+-- Makes room that the next try may find.
+local function make_room(self)
+  C.perigee_cache_turn(self.cache, now(), STEPS)
+  self:feed()
+end
+
+local function reserve_once(self, key)
+  return C.perigee_cache_reserve(self.cache, key, #key, put, now(), place)
+end
+
+--- Reserves a place for a session. Returns the reservation: token, entry, slice
+-- (the place); or nil and a status.
+function Store:reserve(id, key, length, asked)
+  local client, status = self:client(id)
+  if not client then return nil, status end
+  if type(key) ~= "string" then return nil, core.PERIGEE_INVALID end
+  local fine
+  fine, status = put_of(client, length, asked)
+  if not fine then return nil, status end
+  status = feed_for(self, reserve_once(self, key), reserve_once, key)
+  if status == NO_MEMORY then
+    make_room(self)
+    status = reserve_once(self, key)
+  end
+  if status < 0 then return nil, status end
+  local region = self.slabs[tonumber(place.slab)]
+  self.tokens = self.tokens + 1
+  local one = { token = self.tokens, session = id, entry = place.entry,
+                filling = 0, length = length,
+                slice = region:slice(tonumber(place.offset), length) }
+  self.reserved[one.token] = one
+  return one
+end
+
+--- Returns a session's reservation; nil: it has none of that token.
+function Store:reservation(id, token)
+  local one = self.reserved[token]
+  return one and one.session == id and one or nil
+end
+
+--- Seals a reservation. Returns the version; or nil and a status.
+function Store:seal(one, checksum)
+  if one.filling > 0 then return nil, core.PERIGEE_AGAIN end
+  if self.reserved[one.token] ~= one then return nil, STALE end
+  self.reserved[one.token] = nil
+  local version = C.perigee_cache_seal(self.cache, one.entry, checksum or 0,
+                                       now())
+  if version < 0 then return nil, tonumber(version) end
+  self:changed()
+  return tonumber(version)
+end
+
+--- Aborts a reservation, if it is one still. Returns a status.
+function Store:abort(one)
+  if one.filling > 0 then return core.PERIGEE_AGAIN end
+  if self.reserved[one.token] ~= one then return STALE end
+  self.reserved[one.token] = nil
+  C.perigee_cache_abort(self.cache, one.entry)
+  self:changed()
+  return OK
+end
+
+-- ---- Requests --------------------------------------------------------------
+
+local function answer(self, client, request, reply)
+  return tonumber(C.perigee_cache_answer(self.cache, client, request.pointer,
+    request.length, reply.pointer, reply.length, now()))
+end
+
+-- What a PUT has found no memory for may be put after a turn.
+local function is_full(reply)
+  return ffi.cast("int32_t *", reply.pointer + 8)[0] == NO_MEMORY
+end
+
+-- Answers a PUT, for which memory may have to be given.
+local function answer_put(self, client, request, reply, n)
+  n = feed_for(self, n, answer, client, request, reply)
+  if n >= 12 and is_full(reply) then
+    make_room(self)
+    n = answer(self, client, request, reply)
+  end
+  self:changed()
+  return n
+end
+
+--- Answers a raw request of a session into a reply's loan; returns the length.
+function Store:answer(id, request, reply)
+  local client = self.clients[id]
+  if not client then
+    local status
+    client, status = self:client(id)
+    if not client then return wire.refuse(reply, status) end
+  end
+  local n = answer(self, client, request, reply)
+  if n == WANTS or n >= 12 and reply.pointer[1] == PUT then
+    n = answer_put(self, client, request, reply, n)
+  end
+  if n < 0 then return wire.refuse(reply, n) end
+  return n
+end
+
+--- Is a key there?
+function Store:has(key)
+  return C.perigee_cache_stat(self.cache, key, #key, now(), place) == OK
+end
+
+-- ---- Waiting for keys ------------------------------------------------------
+
+--- Something was sealed or aborted: who waits for a key looks again.
+function Store:changed()
+  local waiting = self.waiting
+  if not waiting then return end
+  self.waiting = false
+  futures.settle(waiting, true)
+end
+
+--- Waits until a key is there, at most `seconds`; returns whether it is.
+function Store:wait(key, seconds)
+  local deadline = loop.deadline(seconds)
+  while self.cache and not self:has(key) do
+    local left = loop.left(deadline)
+    if left == 0 then return false end
+    self.waiting = self.waiting or futures.shared(self, "waiting for a key")
+    self.waiting:wait(left)
+  end
+  return self.cache ~= false
+end
+
+-- ---- Its life --------------------------------------------------------------
+
+local function turn(self)
+  while self.cache do
+    local more = C.perigee_cache_turn(self.cache, now(), STEPS) == 1
+    self:feed()
+    tasks.sleep(more and 0 or TURN)
+  end
+end
+
+-- The size of an ordinary slab: there are 64 of them, but none is longer than
+-- 256 MiB, unless there were more than 1024 then.
+local function slab_of(memory)
+  local slab = math.min(math.max(memory / 64, 2 ^ 20), 2 ^ 28)
+  slab = math.min(math.max(slab, memory / 1024), C.PERIGEE_CACHE_LARGEST)
+  return 2 ^ math.floor(math.log(slab) / math.log(2) + 1e-9)
+end
+
+local function nanoseconds(seconds) return seconds and seconds * 1e9 or 0 end
+
+local function core_options(options)
+  return native.options_t {
+    quota = options.memory, slab = options.slab or slab_of(options.memory),
+    hard = options.hard or 0, lease = nanoseconds(options.lease),
+    margin = nanoseconds(options.margin), decay = nanoseconds(options.decay),
+    clients = options.clients or 0, leases = options.leases or 0,
+    reserved_each = options.reservations or 0,
+    high = options.high or 0, low = options.low or 0,
+    lfu = options.evict == "lfu" and 1 or 0,
+  }
+end
+
+--- Opens the store of an agent. options as of `perigee.cache`. Returns it; or
+-- nil and an error.
+function M.open(agent, options)
+  local out = native.cache_out_t()
+  local text = ("the cache of %s"):format(tostring(agent))
+  local status = C.perigee_cache_open(core_options(options), now(), out)
+  if status < 0 then
+    return nil, failure.of(status, "opening " .. text)
+  end
+  local self = setmetatable({
+    cache = out[0], engine = agent.engine, text = text, kind = options.kind,
+    populate = options.populate or nil, slabs = {}, pieces = {}, clients = {},
+    reserved = {}, putting = {}, tokens = 0, waiting = false, starved = false,
+  }, Store)
+  local fine, err = add_piece(self)
+  if not fine then
+    self:close()
+    return nil, err
+  end
+  tasks.spawn(turn, self)
+  return self
+end
+
+--- Tells its counters, a table of numbers.
+function Store:counters()
+  local n = native.counters_t()
+  C.perigee_cache_count(self.cache, n)
+  return wire.named_counters(n)
+end
+
+--- Closes it; its memory goes with the agent's engine.
+function Store:close()
+  local cache = self.cache
+  if not cache then return end
+  self.cache = false
+  self:changed()
+  C.perigee_cache_close(cache)
+end
+
+return M

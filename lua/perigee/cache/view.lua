@@ -1,0 +1,58 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- A value where it lies in a cache of this host (`CacheClient:view`): its
+-- bytes stay what they are while the view's lease lasts.
+--
+-- * `pointer`: const uint8_t * to the bytes, which this process may only read;
+--   it keeps nothing alive
+-- * `length`: bytes
+-- @classmod CacheView
+local check = require "perigee.runtime.check"
+local loop = require "perigee.runtime.loop"
+
+local ffi = require "ffi"
+
+local M = {}
+
+local View = {}
+View.__index = View
+
+function M.new(member, lease, pointer)
+  return setmetatable({ member = member, lease = lease, length = lease.length,
+                        pointer = pointer }, View)
+end
+
+--- Tells for how long the bytes are still sure to be the value's. Ask after the
+-- bytes were used, too: a process may be stopped in between.
+-- @function CacheView:left
+-- @treturn number seconds; 0: what was read since the last look may be
+--   something else
+-- @waits no
+function View:left()
+  local lease = self.lease
+  if not lease or not self.member:has_session(lease) then return 0 end
+  return math.max(0, lease.till - loop.now()) * 1e-9
+end
+
+--- Copies the bytes.
+-- @function CacheView:string
+-- @treturn string the value; or nil and an error
+-- @errors `stale`: the lease was over
+-- @waits no
+function View:string()
+  local text = self:left() > 0 and ffi.string(self.pointer, self.length)
+  if text and self:left() > 0 then return text end
+  return nil, self.member:over(self.lease)
+end
+
+--- Gives the lease back. Idempotent.
+-- @function CacheView:close
+-- @waits no
+function View:close()
+  local lease = self.lease
+  self.lease, self.pointer = false, nil
+  if lease then self.member:release(lease) end
+end
+
+check.colons(View, "view", "close left string")
+
+return M
