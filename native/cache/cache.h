@@ -68,7 +68,7 @@ struct perigee_cache_options {
   uint8_t high, low;      /* percent of the quota: eviction begins (95), and
                             * ends (90) */
   uint8_t lfu;            /* 1: the least often used of some old ones goes; 0:
-                            * the least recently used one */
+                            * the least recently used one, to 67 ms */
   uint8_t seed[16];       /* of the hash of keys; zeros: random */
 };
 

@@ -111,10 +111,13 @@ void entry_list(struct perigee_cache *c, uint32_t ref, bool first) {
 void entry_use(struct perigee_cache *c, uint32_t ref) {
   struct own *e = own(c, ref);
   uint64_t dice = c->n.hits * UINT64_C(0x9e3779b97f4a7c15);
-  e->used = tick_of(c, c->now);
+  uint32_t tick = tick_of(c, c->now);
+  bool again = e->used == tick && e->listed; /* near the front already */
+  e->used = tick;
   if (e->uses < UINT8_MAX && dice >> (64 - e->uses / 8 - 1) <= 1)
     e->uses++;
-  entry_list(c, ref, true);
+  if (!again)
+    entry_list(c, ref, true);
 }
 
 /* ---- Reserving --------------------------------------------------------- */

@@ -16,6 +16,7 @@
 -- old as a lease is long, but is never older than one that this client has put.
 local errors = require "perigee.runtime.errors"
 local failure = require "perigee.cache.failure"
+local futures = require "perigee.runtime.future"
 local loop = require "perigee.runtime.loop"
 local maps = require "perigee.cache.mapped"
 local native = require "perigee.cache.native"
@@ -124,16 +125,20 @@ function Member:ask(reader, request)
   return self.by[reader]:ask(request)
 end
 
+-- Makes a request that nobody waits for.
+local function tell(self, request)
+  futures.leave(self.by.statuses.async:ask(request))
+end
+
 -- ---- Uses ------------------------------------------------------------------
 
--- Tells the cache which keys were used; nobody waits for that.
+-- Tells the cache which keys were used.
 local function tell_used(self)
   local list = {}
   for key in pairs(self.used) do list[#list + 1] = key end
   self.used, self.uses, self.used_at = {}, 0, now()
   if #list > 0 then
-    self.by.statuses.async:ask(wire.keys(C.PERIGEE_CACHE_TOUCH, 0, list, 1,
-                                         #list))
+    tell(self, wire.keys(C.PERIGEE_CACHE_TOUCH, 0, list, 1, #list))
   end
 end
 jit.off(tell_used)
@@ -158,8 +163,8 @@ local function give_back(self)
   end
   self.kept, self.keeps = {}, 0
   for first = 1, #list, wire.KEYS do
-    self.by.statuses.async:ask(wire.release(list, first,
-      math.min(first + wire.KEYS - 1, #list)))
+    tell(self, wire.release(list, first,
+                            math.min(first + wire.KEYS - 1, #list)))
   end
 end
 jit.off(give_back)
@@ -651,7 +656,7 @@ end
 --- Gives a view's lease back.
 function Member:release(lease)
   if self:has_session(lease) and lease.till > now() then
-    self.by.statuses.async:ask(wire.release({ lease }, 1, 1))
+    tell(self, wire.release({ lease }, 1, 1))
   end
   lease.till = 0
 end

@@ -201,12 +201,15 @@ end
 --- By the finish of operations that a program may well leave pending: receives.
 M.may_stay = {}
 
+--- Says of a future that nobody will ever wait for it.
+function M.leave(future) future.left = true end
+
 --- Returns what engine's operations are doing that are pending and that nobody
 -- waits for: a list of texts.
 function M.forgotten(engine)
   local list = {}
   for _, future in pairs(engine.inflight) do
-    if not future.waiter and not M.may_stay[future.finish] then
+    if not (future.waiter or future.left or M.may_stay[future.finish]) then
       list[#list + 1] = M.doing(future)
     end
   end
