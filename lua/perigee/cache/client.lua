@@ -220,7 +220,6 @@ end
 
 local function is_busy(err) return err.code == "busy" end
 
-local NONE = asked_of {}
 
 local function put(self, key, value, asked)
   local only, version, err = self.only
@@ -265,7 +264,7 @@ end
 function Client:put(key, value, options)
   check_key(key, "cache:put's key")
   value = places.value(value, "cache:put", 2)
-  if options == nil then return put(self, key, value, NONE) end
+  if options == nil then return put(self, key, value) end
   options = check.options(options, PUT, "cache:put")
   return patiently(self, key, options.wait, is_busy, put, value,
                    asked_of(options))

@@ -103,6 +103,13 @@ function Map:has(key)
   return nil
 end
 
+--- Returns the version of a key's value; nil: it is not there, or ask the
+-- cache.
+function Map:version(key)
+  if not self.session.handle or look(self, key) ~= OK then return nil end
+  return tonumber(place.version)
+end
+
 -- Is a value's place what it was when it was looked up?
 local function same(self, key, at)
   return self.session.handle

@@ -17,6 +17,7 @@
 local errors = require "perigee.runtime.errors"
 local failure = require "perigee.cache.failure"
 local futures = require "perigee.runtime.future"
+local leases = require "perigee.cache.leases"
 local loop = require "perigee.runtime.loop"
 local maps = require "perigee.cache.mapped"
 local native = require "perigee.cache.native"
@@ -39,10 +40,12 @@ local OK, NOT_FOUND, AGAIN = core.PERIGEE_OK, core.PERIGEE_NOT_FOUND,
                              core.PERIGEE_AGAIN
 local TOO_LARGE = core.PERIGEE_TOO_LARGE
 local SMALL_KIB = wire.SMALL / 1024
--- KEPT: leases at most, then all are given back. USED: keys that were used
+-- USED: keys that were used
 -- without a request, after which the cache is told, and ns until it is.
--- TRIES: of a value whose lease was over when it was there.
-local KEPT, USED, USED_FOR, TRIES, TIMEOUT = 4096, 128, 5e8, 3, 30
+-- TRIES: of a value whose lease was over when it was there. LASTS: ns for
+-- which a lease has to last for a new view.
+local USED, USED_FOR, TRIES, TIMEOUT, LASTS = 128, 5e8, 3, 30,
+                                                           2e9
 
 --- Makes the member of a cache by its name. Nothing is asked of it yet.
 function M.new(agent, name, options)
@@ -52,8 +55,7 @@ function M.new(agent, name, options)
     reconnect = options.reconnect,
     maps = options.map ~= false, text = ("cache %s"):format(name),
     proxy = false, by = {}, session = false, map = false, slabs = {},
-    kept = {}, keeps = 0, used = {}, uses = 0, used_at = 0,
-    refuses_small = false,
+    leases = false, used = {}, uses = 0, used_at = 0, refuses_small = false,
   }, Member)
 end
 
@@ -65,11 +67,16 @@ local READERS = { located = wire.ONE, places = wire.ROOM, stats = wire.ROOM,
                   statuses = wire.ROOM, sealed = 64, listed = wire.ROOM,
                   told = wire.ROOM, counted = 1024 }
 
+-- Makes a request that nobody waits for.
+local function tell(self, request)
+  futures.leave(self.by.statuses.async:ask(request))
+end
+
 -- Begins with the session that the proxy has.
 local function begin(self)
   local session = self.proxy[1].session
-  self.session, self.slabs, self.kept, self.keeps = session, {}, {}, 0
-  self.map = false
+  self.session, self.slabs, self.map = session, {}, false
+  self.leases = leases.new(session, function(request) tell(self, request) end)
   if self.maps then
     local map = maps.open(session)
     if self.session == session then self.map = map or false end
@@ -125,11 +132,6 @@ function Member:ask(reader, request)
   return self.by[reader]:ask(request)
 end
 
--- Makes a request that nobody waits for.
-local function tell(self, request)
-  futures.leave(self.by.statuses.async:ask(request))
-end
-
 -- ---- Uses ------------------------------------------------------------------
 
 -- Tells the cache which keys were used.
@@ -154,41 +156,6 @@ local function use(self, key)
 end
 
 -- ---- Leases ----------------------------------------------------------------
-
--- Gives back all leases that are kept, if they are not over.
-local function give_back(self)
-  local list, time = {}, now()
-  for _, lease in pairs(self.kept) do
-    if lease.till > time then list[#list + 1] = lease end
-  end
-  self.kept, self.keeps = {}, 0
-  for first = 1, #list, wire.KEYS do
-    tell(self, wire.release(list, first,
-                            math.min(first + wire.KEYS - 1, #list)))
-  end
-end
-jit.off(give_back)
-
--- Keeps a lease of a key.
-local function keep(self, key, lease)
-  if self.keeps >= KEPT then give_back(self) end
-  if not self.kept[key] then self.keeps = self.keeps + 1 end
-  self.kept[key] = lease
-  return lease
-end
-
--- Returns a lease of the key that is not over; nil: there is none.
-local function kept(self, key)
-  local lease = self.kept[key]
-  if lease and lease.till > now() then return lease end
-  return nil
-end
-
--- Forgets where a key was: it has another value now, or none.
-local function forget(self, key)
-  local lease = self.kept[key]
-  if lease then lease.till = 0 end
-end
 
 --- Locates a key. Returns a lease; false and a small value; or nil and a status
 -- or an error. along: may a value come along?
@@ -266,13 +233,13 @@ end
 
 local function by_request(self, key, into)
   for _ = 1, TRIES do
-    local lease = kept(self, key)
+    local lease = self.leases:find(key, 0)
     if not lease then
       local value
       lease, value = self:locate(key, true)
       if lease == false then return place(value, into) end
       if not lease then return nil, value end
-      keep(self, key, lease)
+      self.leases:keep(key, lease)
     else
       use(self, key)
     end
@@ -335,11 +302,11 @@ end
 -- Locates the keys of items whose result is not known yet. Returns a list of
 -- leases by the items' indexes.
 local function locate_many(self, items, results)
-  local keys, of, leases = {}, {}, {}
+  local keys, of, leased_of = {}, {}, {}
   for i, item in ipairs(items) do
-    local lease = results[i] == nil and kept(self, item.key)
+    local lease = results[i] == nil and self.leases:find(item.key, 0)
     if lease then
-      leases[i] = lease
+      leased_of[i] = lease
     elseif results[i] == nil then
       keys[#keys + 1], of[#of + 1] = item.key, i
     end
@@ -350,19 +317,19 @@ local function locate_many(self, items, results)
       local i = of[n]
       if type(place_of) == "table" then
         place_of.till = sent + place_of.ns
-        leases[i] = keep(self, keys[n], place_of)
+        leased_of[i] = self.leases:keep(keys[n], place_of)
       else
         results[i] = select(2, self:fails(place_of, "getting", keys[n]))
       end
     end)
   if not fine then return nil, err end
-  return leases
+  return leased_of
 end
 
 -- The transfers of what is leased. Errors become results.
-local function transfers(self, items, leases, results)
+local function transfers(self, items, leased_of, results)
   local list, of = {}, {}
-  for i, lease in pairs(leases) do
+  for i, lease in pairs(leased_of) do
     local into = items[i].into
     local from, err = leased(self, lease)
     if into.length < lease.length then
@@ -380,16 +347,16 @@ local function transfers(self, items, leases, results)
 end
 
 -- Reads all that is leased by one operation.
-local function read_many(self, items, leases, results)
-  local list, of = transfers(self, items, leases, results)
+local function read_many(self, items, leased_of, results)
+  local list, of = transfers(self, items, leased_of, results)
   if #list == 0 then return end
   local fine, err = self.session:read(list):wait()
   local time = now()
   for n, i in ipairs(of) do
-    if fine and leases[i].till > time then
+    if fine and leased_of[i].till > time then
       results[i] = list[n].to.length
     else
-      leases[i].till = 0                -- by itself, it is tried again
+      leased_of[i].till = 0             -- by itself, it is tried again
       if not fine and err.kind ~= "stale" then results[i] = err end
     end
   end
@@ -412,12 +379,12 @@ end
 -- = (a slice or a List) }. Returns a list of lengths and errors.
 function Member:get_many(items)
   local fine, err = self:ready()
-  local results, leases = {}, nil
+  local results, leased_of = {}, nil
   if fine and self.map then map_many(self, items, results) end
-  if fine then leases, err = locate_many(self, items, results) end
-  if leases then read_many(self, items, leases, results) end
+  if fine then leased_of, err = locate_many(self, items, results) end
+  if leased_of then read_many(self, items, leased_of, results) end
   for i, item in ipairs(items) do
-    if results[i] == nil and leases then
+    if results[i] == nil and leased_of then
       local part
       part, err = self:get(item.key, item.into)
       results[i] = part and part.length or err
@@ -482,9 +449,10 @@ local function bytes_of(value)
 end
 
 local PINS = { soft = C.PERIGEE_CACHE_SOFT, hard = C.PERIGEE_CACHE_HARD }
-local coded = {}
+local NONE, coded = {}, {}
 
 local function put_small(self, key, from, length, asked)
+  asked = asked or NONE
   coded.group, coded.ttl = asked.group or 0, asked.ttl or 0
   coded.pin, coded.parent = PINS[asked.pin] or 0, asked.parent
   coded.if_absent = asked.if_absent
@@ -513,7 +481,7 @@ local function pulled(self, method, value, ...)
 end
 
 --- Puts a value: a string, a slice or a List. asked: as the service's `put`
--- takes it. Returns the entry's version; or nil and an error.
+-- takes it, or nil. Returns the entry's version; or nil and an error.
 function Member:put(key, value, asked)
   local fine, err = self:ready()
   if not fine then return nil, err end
@@ -526,7 +494,7 @@ function Member:put(key, value, asked)
   if not (from and length <= wire.SMALL) or self.refuses_small then
     version, err = pulled(self, "put", value, key, asked)
   end
-  forget(self, key)
+  self.leases:forget(key)
   if version then return version end
   return self:fails(err, "putting", key)
 end
@@ -544,7 +512,7 @@ end
 
 function Member:seal(key, token)
   local version, err = self.proxy:seal(token)
-  forget(self, key)
+  self.leases:forget(key)
   if version then return version end
   return nil, failure.came(err)
 end
@@ -560,7 +528,7 @@ end
 -- and an error.
 function Member:change(key, what, flags, doing)
   local status, err = self:ask("status", wire.key(what, flags, key))
-  if what == C.PERIGEE_CACHE_DELETE then forget(self, key) end
+  if what == C.PERIGEE_CACHE_DELETE then self.leases:forget(key) end
   if status == OK then return true end
   return self:fails(status == nil and err or status, doing, key)
 end
@@ -619,53 +587,51 @@ end
 
 -- ---- Views -----------------------------------------------------------------
 
+-- Returns a lease of a key for a view: one that is kept, if it is of the value
+-- that the key has now and lasts for a while.
+local function lease_for_view(self, key)
+  local lease = self.leases:find(key, LASTS)
+  if lease and self.map and self.map:version(key) ~= lease.version then
+    lease = nil
+  end
+  if lease then
+    use(self, key)
+    return lease
+  end
+  local err
+  lease, err = self:locate(key, false)
+  if lease then return self.leases:keep(key, lease) end
+  return nil, err
+end
+
 --- Leases an entry where it lies in this host's memory. Returns a view
 -- (view.lua); or nil and an error.
 function Member:view(key)
   local fine, err = self:ready()
   if not fine then return nil, err end
-  local lease
   for _ = 1, TRIES do
-    lease, err = self:locate(key, false)
+    local lease
+    lease, err = lease_for_view(self, key)
     if not lease then return self:fails(err, "viewing", key) end
     local from, slab = leased(self, lease)
-    if from and not slab.pointer then
+    if from and slab.pointer then
+      return views.new(self.leases, lease, slab.pointer + lease.offset)
+    elseif from then
       return nil, errors.new("unsupported", self:doing("viewing", key)
         .. ": it is not in memory that this process has mapped", true)
-    elseif from then
-      lease.session = self.session
-      return views.new(self, lease, slab.pointer + lease.offset)
     elseif slab.kind ~= "stale" and slab.kind ~= "not_found" then
       return nil, slab
     end
+    lease.till = 0
   end
   return self:fails(AGAIN, "viewing", key)
-end
-
---- Is the session that a view's lease is of there still?
-function Member:has_session(lease)
-  return self.session == lease.session and lease.session.handle
-end
-
---- The error of a view whose lease (false: it was closed) is over.
-function Member:over(lease)
-  return errors.new(lease and "stale" or "closed", ("reading a view of %s: %s")
-    :format(self.text, lease and "its lease is over" or "it was closed"), true)
-end
-
---- Gives a view's lease back.
-function Member:release(lease)
-  if self:has_session(lease) and lease.till > now() then
-    tell(self, wire.release({ lease }, 1, 1))
-  end
-  lease.till = 0
 end
 
 --- Gives back all that is kept, and tells what was used.
 function Member:close()
   if self.session and self.session.handle then
     tell_used(self)
-    give_back(self)
+    self.leases:clear()
   end
 end
 

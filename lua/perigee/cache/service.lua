@@ -44,25 +44,23 @@ end
 
 -- ---- put -------------------------------------------------------------------
 
--- Reservations of puts under way, by the session and where their bytes go.
-local function where(slice)
-  return slice.owner.name .. "/" .. slice.offset
-end
-
+-- Reservations of puts under way are found by where their bytes go: store.
+-- putting has a table for each slab, by offset.
 local function put_landing(store)
   return function(length, key, asked)
     local one, status = store:reserve(contexts.raw.session, key, length, asked)
     if not one then return nil, refusal(status, key) end
     one.filling = 1                     -- its token may be guessed
-    store.putting[where(one.slice)] = one
-    return one.slice
+    local slice = one.slice
+    store.putting[slice.owner][slice.offset] = one
+    return slice
   end
 end
 
 local function taken(store, slice)
-  local at = where(slice)
-  local one = store.putting[at]
-  store.putting[at] = nil
+  local putting = store.putting[slice.owner]
+  local one = putting[slice.offset]
+  putting[slice.offset] = nil
   one.filling = 0
   return one
 end

@@ -31,7 +31,7 @@ local wire = require "perigee.cache.wire"
 local ffi = require "ffi"
 local C = native.C
 local core = require "perigee.native".C
-local now, tonumber = loop.now, tonumber
+local tonumber = tonumber
 
 local M = {}
 
@@ -49,6 +49,9 @@ local OK, NO_MEMORY, STALE = core.PERIGEE_OK, core.PERIGEE_NO_MEMORY,
 local PUT = C.PERIGEE_CACHE_PUT
 local want, place, put = native.want_t(), native.place_t(), native.put_t()
 
+-- The time in ns.
+local function time(self) return core.perigee_now(self.engine.handle) end
+
 -- ---- Memory ----------------------------------------------------------------
 
 --- Names of regions, which clients look up.
@@ -59,7 +62,7 @@ function M.piece_name(number) return ("cache.directory.%.0f"):format(number) end
 local function remove_slab(self, number)
   if C.perigee_cache_remove(self.cache, number) < 0 then return false end
   local region = self.slabs[number]
-  self.slabs[number] = nil
+  self.slabs[number], self.putting[region] = nil, nil
   tasks.spawn(function() region:close(1e9) end)
   return true
 end
@@ -74,7 +77,7 @@ local function add_slab(self, length, number)
     region:close(0)
     return nil, failure.of(added, "adding a slab")
   end
-  self.slabs[number] = region
+  self.slabs[number], self.putting[region] = region, {}
   return true
 end
 
@@ -130,13 +133,10 @@ local function client_gone(self, id, client)
   self:changed()
 end
 
---- Returns the number of a session's client; or nil and a status.
-function Store:client(id)
-  local client = self.clients[id]
-  if client then return client end
+local function new_client(self, id)
   local session = self.engine.sessions[id]
   if not session or not session.handle then return nil, STALE end
-  client = tonumber(C.perigee_cache_client(self.cache))
+  local client = tonumber(C.perigee_cache_client(self.cache))
   if client < 0 then return nil, client end
   self.clients[id] = client
   signals.attach(session:ended(), signals.new(1, function()
@@ -145,14 +145,23 @@ function Store:client(id)
   return client
 end
 
+--- Returns the number of a session's client; or nil and a status. (A function
+-- that makes a closure is not compiled.)
+function Store:client(id)
+  local client = self.clients[id]
+  if client then return client end
+  return new_client(self, id)
+end
+
 -- ---- Reservations ----------------------------------------------------------
 
+local NONE = {}
 local PINS = { soft = C.PERIGEE_CACHE_SOFT, hard = C.PERIGEE_CACHE_HARD }
 
 -- Fills `put` from what a client sent, which may be anything. Returns what must
 -- stay alive, or nil and a status.
 local function put_of(client, length, asked)
-  asked = type(asked) == "table" and asked or {}
+  asked = type(asked) == "table" and asked or NONE
   local parent = asked.parent
   local group, ttl = tonumber(asked.group) or 0, tonumber(asked.ttl) or 0
   if not (check.is_count(length) and check.is_count(group)
@@ -178,12 +187,12 @@ end
 
 -- Makes room that the next try may find.
 local function make_room(self)
-  C.perigee_cache_turn(self.cache, now(), STEPS)
+  C.perigee_cache_turn(self.cache, time(self), STEPS)
   self:feed()
 end
 
 local function reserve_once(self, key)
-  return C.perigee_cache_reserve(self.cache, key, #key, put, now(), place)
+  return C.perigee_cache_reserve(self.cache, key, #key, put, time(self), place)
 end
 
 --- Reserves a place for a session. Returns the reservation: token, entry, slice
@@ -222,7 +231,7 @@ function Store:seal(one, checksum)
   if self.reserved[one.token] ~= one then return nil, STALE end
   self.reserved[one.token] = nil
   local version = C.perigee_cache_seal(self.cache, one.entry, checksum or 0,
-                                       now())
+                                       time(self))
   if version < 0 then return nil, tonumber(version) end
   self:changed()
   return tonumber(version)
@@ -242,7 +251,7 @@ end
 
 local function answer(self, client, request, reply)
   return tonumber(C.perigee_cache_answer(self.cache, client, request.pointer,
-    request.length, reply.pointer, reply.length, now()))
+    request.length, reply.pointer, reply.length, time(self)))
 end
 
 -- What a PUT has found no memory for may be put after a turn.
@@ -263,12 +272,8 @@ end
 
 --- Answers a raw request of a session into a reply's loan; returns the length.
 function Store:answer(id, request, reply)
-  local client = self.clients[id]
-  if not client then
-    local status
-    client, status = self:client(id)
-    if not client then return wire.refuse(reply, status) end
-  end
+  local client, status = self:client(id)
+  if not client then return wire.refuse(reply, status) end
   local n = answer(self, client, request, reply)
   if n == WANTS or n >= 12 and reply.pointer[1] == PUT then
     n = answer_put(self, client, request, reply, n)
@@ -279,7 +284,7 @@ end
 
 --- Is a key there?
 function Store:has(key)
-  return C.perigee_cache_stat(self.cache, key, #key, now(), place) == OK
+  return C.perigee_cache_stat(self.cache, key, #key, time(self), place) == OK
 end
 
 -- ---- Waiting for keys ------------------------------------------------------
@@ -308,7 +313,7 @@ end
 
 local function turn(self)
   while self.cache do
-    local more = C.perigee_cache_turn(self.cache, now(), STEPS) == 1
+    local more = C.perigee_cache_turn(self.cache, time(self), STEPS) == 1
     self:feed()
     tasks.sleep(more and 0 or TURN)
   end
@@ -341,7 +346,7 @@ end
 function M.open(agent, options)
   local out = native.cache_out_t()
   local text = ("the cache of %s"):format(tostring(agent))
-  local status = C.perigee_cache_open(core_options(options), now(), out)
+  local status = C.perigee_cache_open(core_options(options), loop.now(), out)
   if status < 0 then
     return nil, failure.of(status, "opening " .. text)
   end

@@ -7,6 +7,7 @@
 -- * `length`: bytes
 -- @classmod CacheView
 local check = require "perigee.runtime.check"
+local errors = require "perigee.runtime.errors"
 local loop = require "perigee.runtime.loop"
 
 local ffi = require "ffi"
@@ -16,8 +17,10 @@ local M = {}
 local View = {}
 View.__index = View
 
-function M.new(member, lease, pointer)
-  return setmetatable({ member = member, lease = lease, length = lease.length,
+--- Makes a view of a lease among a client's (leases.lua).
+function M.new(leases, lease, pointer)
+  lease.views = lease.views + 1
+  return setmetatable({ leases = leases, lease = lease, length = lease.length,
                         pointer = pointer }, View)
 end
 
@@ -29,19 +32,20 @@ end
 -- @waits no
 function View:left()
   local lease = self.lease
-  if not lease or not self.member:has_session(lease) then return 0 end
-  return math.max(0, lease.till - loop.now()) * 1e-9
+  if not (lease and self.leases:holds(lease)) then return 0 end
+  return loop.left(lease.till)
 end
 
 --- Copies the bytes.
 -- @function CacheView:string
 -- @treturn string the value; or nil and an error
--- @errors `stale`: the lease was over
+-- @errors `stale`: the lease is over
 -- @waits no
 function View:string()
   local text = self:left() > 0 and ffi.string(self.pointer, self.length)
   if text and self:left() > 0 then return text end
-  return nil, self.member:over(self.lease)
+  return nil, errors.new(self.lease and "stale" or "closed", "reading a view: "
+    .. (self.lease and "its lease is over" or "it was closed"), true)
 end
 
 --- Gives the lease back. Idempotent.
@@ -50,7 +54,7 @@ end
 function View:close()
   local lease = self.lease
   self.lease, self.pointer = false, nil
-  if lease then self.member:release(lease) end
+  if lease then self.leases:leave(lease) end
 end
 
 check.colons(View, "view", "close left string")
