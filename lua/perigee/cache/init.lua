@@ -207,6 +207,7 @@ function Cache:drain(timeout)
   check.value(timeout or DRAIN, check.seconds, "cache:drain's timeout")
   local deadline = loop.deadline(timeout or DRAIN)
   local fine, err = true, nil
+  for _, store in pairs(self.stores) do store:end_waits() end
   for _, agent in ipairs(self.agents) do
     local drained, why = agent:drain(loop.left(deadline))
     if not drained then fine, err = nil, why end

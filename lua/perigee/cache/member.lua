@@ -171,11 +171,19 @@ function Member:locate(key, along)
            low = low, high = high, till = sent + ns }
 end
 
--- Returns the slice of the cache's memory that a lease is of; or nil and an
--- error.
+-- What an error means for a lease: if its place has gone, the key is to be
+-- located again.
+local function place_lost(lease, err)
+  if err.kind ~= "stale" and err.kind ~= "not_found" then return nil, err end
+  lease.till = 0
+  return nil, AGAIN
+end
+
+-- Returns the slice of the cache's memory that a lease is of, and its slab; or
+-- nil and a status or an error.
 local function leased(self, lease)
   local slab, err = maps.slab(self.slabs, self.session, lease.slab)
-  if not slab then return nil, err end
+  if not slab then return place_lost(lease, err) end
   if lease.offset + lease.length > slab.remote.length then
     return nil, errors.new("protocol", self.text
       .. " told of a place outside of its memory", true)
@@ -191,16 +199,14 @@ local function read(self, lease, into)
   if into.length < lease.length then return nil, TOO_LARGE, lease.length end
   local part = slices.first(into, lease.length)
   local from, err = leased(self, lease)
-  local fine = true
-  if from and lease.length > 0 then
+  if not from then return nil, err end
+  if lease.length > 0 then
+    local fine
     fine, err = self.session:read { from = from, to = part }:wait()
+    if not fine then return place_lost(lease, err) end
   end
-  if from and fine and lease.till > now() then return part end
-  if from and fine or err.kind == "stale" or err.kind == "not_found" then
-    lease.till = 0
-    return nil, AGAIN
-  end
-  return nil, err
+  if lease.till > now() then return part end
+  return nil, AGAIN
 end
 
 -- Puts a small value, which came as a string, where it is wanted.
@@ -222,7 +228,10 @@ end
 
 -- Reads what is leased as a string.
 local function read_text(self, lease)
-  local region, err = self.agent.engine:alloc(math.max(lease.length, 1))
+  local from, err = leased(self, lease)
+  if not from then return nil, err end
+  local region
+  region, err = self.agent.engine:alloc(math.max(lease.length, 1))
   if not region then return nil, err end
   local part, why, length = read(self, lease, region:slice())
   local value = part and part:string()
@@ -334,8 +343,10 @@ local function transfers(self, items, leased_of, results)
     local from, err = leased(self, lease)
     if into.length < lease.length then
       results[i] = select(2, no_room(self, items[i].key, lease.length, into))
-    elseif not from then
+    elseif not from and err ~= AGAIN then
       results[i] = err
+    elseif not from then
+      results[i] = nil                  -- by itself, it is tried again
     elseif lease.length == 0 then
       results[i] = 0
     else
@@ -619,10 +630,9 @@ function Member:view(key)
     elseif from then
       return nil, errors.new("unsupported", self:doing("viewing", key)
         .. ": it is not in memory that this process has mapped", true)
-    elseif slab.kind ~= "stale" and slab.kind ~= "not_found" then
+    elseif slab ~= AGAIN then
       return nil, slab
     end
-    lease.till = 0
   end
   return self:fails(AGAIN, "viewing", key)
 end

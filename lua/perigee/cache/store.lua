@@ -25,7 +25,7 @@ local log = require "perigee.runtime.log"
 local loop = require "perigee.runtime.loop"
 local native = require "perigee.cache.native"
 local signals = require "perigee.runtime.signal"
-local tasks = require "perigee.runtime.task"
+local timers = require "perigee.runtime.timers"
 local wire = require "perigee.cache.wire"
 
 local ffi = require "ffi"
@@ -58,12 +58,12 @@ local function time(self) return core.perigee_now(self.engine.handle) end
 function M.slab_name(number) return ("cache.slab.%.0f"):format(number) end
 function M.piece_name(number) return ("cache.directory.%.0f"):format(number) end
 
--- A region of a slab that is of no use closes when nobody is inside.
+-- The region of a slab that is of no use closes when nobody is inside.
 local function remove_slab(self, number)
   if C.perigee_cache_remove(self.cache, number) < 0 then return false end
   local region = self.slabs[number]
   self.slabs[number], self.putting[region] = nil, nil
-  tasks.spawn(function() region:close(1e9) end)
+  self.closing[region] = true
   return true
 end
 
@@ -302,22 +302,39 @@ function Store:wait(key, seconds)
   local deadline = loop.deadline(seconds)
   while self.cache and not self:has(key) do
     local left = loop.left(deadline)
-    if left == 0 then return false end
+    if left == 0 or self.ending then return false end
     self.waiting = self.waiting or futures.shared(self, "waiting for a key")
     self.waiting:wait(left)
   end
   return self.cache ~= false
 end
 
+--- Nobody waits for keys any more.
+function Store:end_waits()
+  self.ending = true
+  self:changed()
+end
+
 -- ---- Its life --------------------------------------------------------------
 
-local function turn(self)
-  while self.cache do
-    local more = C.perigee_cache_turn(self.cache, time(self), STEPS) == 1
-    self:feed()
-    tasks.sleep(more and 0 or TURN)
-  end
+-- A timer rather than a task: it outlives a stop of the loop.
+local function turn_in(self, seconds)
+  self.timer = signals.new(1, function() self:turn() end)
+  self.timer.at = loop.now() + seconds * 1e9
+  timers.add(self.timer)
 end
+
+--- Does what is to be done now, and again soon.
+function Store:turn()
+  if not (self.cache and self.engine.handle) then return end
+  local more = C.perigee_cache_turn(self.cache, time(self), STEPS) == 1
+  self:feed()
+  for region in pairs(self.closing) do
+    if region:close(0) then self.closing[region] = nil end
+  end
+  turn_in(self, more and 0 or TURN)
+end
+jit.off(Store.turn)
 
 -- The size of an ordinary slab: there are 64 of them, but none is longer than
 -- 256 MiB, unless there were more than 1024 then.
@@ -354,13 +371,14 @@ function M.open(agent, options)
     cache = out[0], engine = agent.engine, text = text, kind = options.kind,
     populate = options.populate or nil, slabs = {}, pieces = {}, clients = {},
     reserved = {}, putting = {}, tokens = 0, waiting = false, starved = false,
+    closing = {}, timer = false, ending = false,
   }, Store)
   local fine, err = add_piece(self)
   if not fine then
     self:close()
     return nil, err
   end
-  tasks.spawn(turn, self)
+  turn_in(self, TURN)
   return self
 end
 
@@ -376,6 +394,7 @@ function Store:close()
   local cache = self.cache
   if not cache then return end
   self.cache = false
+  if self.timer then timers.remove(self.timer) end
   self:changed()
   C.perigee_cache_close(cache)
 end
