@@ -355,6 +355,42 @@ int perigee_region_register(struct perigee_engine *engine, const char *name,
   return PERIGEE_OK;
 }
 
+int perigee_region_adopt(struct perigee_engine *engine, const char *name,
+                         int fd, uint64_t length, int access,
+                         struct perigee_region **out) {
+  LOOK(engine);
+  struct perigee_region *region = NULL;
+  int status = region_check(engine, name, length, access);
+  if (status == PERIGEE_OK && access & ~PERIGEE_READ)
+    status = fail(engine, PERIGEE_INVALID,
+                  "peers may only read a file that is adopted");
+  if (status < 0)
+    return status;
+  status = region_make(engine, name, length, access, &memory_host, &region);
+  if (!region)
+    return status;
+  status = memory_host_of_file(fd, region_pages(length), &region->pointer,
+                               &region->area.handle);
+  region->allocated = status == PERIGEE_OK;
+  if (status == PERIGEE_OK && access)
+    status = region_back_file(region);
+  if (status < 0) {
+    region_free(region);
+    return fail(engine, status,
+                "descriptor %d is no memory of %llu bytes whose size is sealed",
+                fd, (unsigned long long)length);
+  }
+  region->area.shared = access != 0;
+  region->area.rights = PERIGEE_READ;
+  region_describe_area(region);
+  *out = region;
+  return PERIGEE_OK;
+}
+
+int perigee_region_file(const struct perigee_region *region) {
+  return region->fd >= 0 ? region->fd : PERIGEE_UNSUPPORTED;
+}
+
 uint8_t *perigee_region_pointer(const struct perigee_region *region) {
   return region->pointer;
 }

@@ -58,6 +58,28 @@ static int host_allocate(const struct memory_context *context, uint64_t length,
                 : host_map(-1, length, pointer);
 }
 
+/* A private mapping has the file's pages for as long as they are only read, and
+ * is possible whatever the file is sealed against. */
+int memory_host_of_file(int fd, uint64_t length, uint8_t **pointer,
+                        void **handle) {
+  uint64_t is;
+  if (!adopted_memory(fd, SIZE_SEALS, &is) || is < length)
+    return PERIGEE_INVALID;
+  int own = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+  if (own < 0)
+    return system_status(errno);
+  void *p = mmap(NULL, length, PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_NORESERVE, own, 0);
+  if (p == MAP_FAILED) {
+    close(own);
+    return PERIGEE_NO_MEMORY;
+  }
+  madvise(p, length, MADV_DONTFORK);
+  *pointer = p;
+  *handle = host_handle(own);
+  return PERIGEE_OK;
+}
+
 static void host_release(const struct memory_context *context, uint8_t *pointer,
                          uint64_t length, void *handle) {
   (void)context;

@@ -240,6 +240,11 @@ struct perigee_memory {
 
 extern const struct perigee_memory memory_host_kind, memory_cuda_kind;
 extern const struct memory_context memory_host;
+/* Maps a memfd of sealed size, which stays the caller's, as memory that
+ * memory_host_kind.release takes back. What is written to it here stays here.
+ * PERIGEE_INVALID: it is no such file, or is shorter. */
+int memory_host_of_file(int fd, uint64_t length, uint8_t **pointer,
+                        void **handle);
 
 /* Memory that devices register once and then use often: a region, the pool, an
  * arena. The transports that have registered it keep `keys`. The owner of the

@@ -561,6 +561,20 @@ PERIGEE_API int perigee_region_register(struct perigee_engine *engine,
                                         uint64_t length, int access,
                                         const char *kind,
                                         struct perigee_region **region);
+/* Makes a region of a memfd whose size is sealed (F_SEAL_SHRINK, F_SEAL_GROW),
+ * as perigee_region_file gives of another region, maybe of a process that has
+ * ended: its bytes are there as they were. access: PERIGEE_READ or 0; peers map
+ * the same pages, and from now on nobody else can begin to write to them. It is
+ * for reading: what this process writes to the region only this process sees.
+ * The descriptor stays the caller's. INVALID: it is no such file, or shorter. */
+PERIGEE_API int perigee_region_adopt(struct perigee_engine *engine,
+                                     const char *name, int fd, uint64_t length,
+                                     int access,
+                                     struct perigee_region **region);
+/* Returns the descriptor of the memfd that peers of this host map, which is the
+ * region's; UNSUPPORTED: it has none (peers may not read it, or its memory is
+ * not the host's, or the program's own). */
+PERIGEE_API int perigee_region_file(const struct perigee_region *region);
 /* Return the region's first byte, valid until the close, and its length as
  * given when it was made. Of memory that is not the host's it is an address of
  * its device: the CPU must not touch it. */

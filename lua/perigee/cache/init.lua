@@ -179,7 +179,9 @@ jit.off(M.new)
 --   `sealed`, `evicted`, `expired`, `deleted`
 -- @waits no
 -- @usage
+-- local cache = assert(perigee.cache { name = "cache:6", memory = 2 ^ 24 })
 -- print(cache:counters().evicted)                              --> 0
+-- cache:close()
 function Cache:counters()
   local sums = {}
   for _, store in pairs(self.stores) do
@@ -213,7 +215,8 @@ function Cache:drain(timeout)
     if not drained then fine, err = nil, why end
   end
   while is_held(self) and loop.left(deadline) > 0 do tasks.sleep(0.01) end
-  return fine, err
+  if fine then return true end
+  return nil, err
 end
 
 --- Closes its agents; what they kept is gone. Idempotent.

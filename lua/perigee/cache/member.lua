@@ -343,10 +343,8 @@ local function transfers(self, items, leased_of, results)
     local from, err = leased(self, lease)
     if into.length < lease.length then
       results[i] = select(2, no_room(self, items[i].key, lease.length, into))
-    elseif not from and err ~= AGAIN then
-      results[i] = err
-    elseif not from then
-      results[i] = nil                  -- by itself, it is tried again
+    elseif not from then                -- AGAIN: it is tried again by itself
+      results[i] = err ~= AGAIN and err or nil
     elseif lease.length == 0 then
       results[i] = 0
     else

@@ -220,6 +220,7 @@ end
 
 Engine.alloc = regions.alloc
 Engine.register = regions.register
+Engine.adopt = regions.adopt
 
 --- Listens for sessions; `Listener:accept` returns them. Sessions that come to
 -- an agent's own addresses belong to the agent.

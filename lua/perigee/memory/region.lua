@@ -49,6 +49,9 @@ end
 
 local OPTIONS = { name = region_name, access = access, kind = check.string,
                   share = check.boolean }
+local ADOPT = { name = region_name, access = function(value)
+  if value ~= "" and value ~= "r" then return "\"\" or \"r\"" end
+end }
 local ALLOC = { name = region_name, access = access, kind = check.string,
                 share = check.boolean, populate = check.boolean }
 
@@ -244,6 +247,59 @@ function M.register(engine, pointer, length, options)
       :format(length), engine.handle)
   end
   return adopt(engine, out[0], options, pointer)
+end
+
+--- Makes a region of memory that another region has or had, maybe one of a
+-- process that has ended: of the descriptor that `Region:file` gives. Its bytes
+-- are there as they were. Peers of this host map the same pages. The region is
+-- for reading: what is written to it here nobody else sees.
+-- @function Engine:adopt
+-- @tparam number descriptor of a memfd whose size is sealed; it stays the
+--   caller's
+-- @tparam number length bytes
+-- @tparam[opt] table options name, and access: "" or "r"
+-- @treturn Region the region; or nil and an error. Raises if the descriptor is
+--   no such memory, or is shorter
+-- @errors `name_taken`, `no_memory`, `closed`, `too_large`
+-- @waits no
+-- @usage
+-- local first = assert(engine:alloc(4096, { name = "first", access = "r" }))
+-- first:slice(0, 5):write "hello"
+-- local again = assert(engine:adopt(first:file(), 4096))
+-- first:close()
+-- print(again:slice(0, 5):string())                            --> hello
+function M.adopt(engine, descriptor, length, options)
+  check.value(descriptor, check.count, "engine:adopt's descriptor", 2)
+  check.value(length, check.count, "a region's length", 2)
+  options = check.options(options, ADOPT, "engine:adopt", 2)
+  check_told(engine, options, "option name of engine:adopt", 2)
+  local doing = ("adopting a region of %d bytes"):format(length)
+  local gone = engine:gone(doing) or refusal(engine, length, options)
+  if gone then return nil, gone end
+  local out = region_out()
+  local status = C.perigee_region_adopt(engine.handle, options.name, descriptor,
+    length, ACCESS[options.access or ""], out)
+  if status < 0 then return nil, errors.from(status, doing, engine.handle) end
+  return adopt(engine, out[0], options)
+end
+
+--- Returns the descriptor of the region's memory, for `Engine:adopt` in this
+-- process or another. It is the region's, and ends with it.
+-- @function Region:file
+-- @treturn number the descriptor; or nil and an error
+-- @errors `unsupported`: it has none: peers may not read it, or its memory is
+--   not the host's, or was registered; `closed`
+-- @waits no
+-- @usage
+-- print(engine:alloc(4096, { access = "r" }):file() > 2)       --> true
+-- print(select(2, engine:alloc(4096):file()).kind)             --> unsupported
+function Region:file()
+  if not self.handle then
+    return nil, errors.new("closed", self:text() .. " has been closed")
+  end
+  local fd = C.perigee_region_file(self.handle)
+  if fd >= 0 then return fd end
+  return nil, errors.from(fd, "the file of " .. self:text(), nil)
 end
 
 --- A part of it. A slice outside of the region is misuse.
