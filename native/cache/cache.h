@@ -282,6 +282,28 @@ PERIGEE_API int64_t perigee_cache_answer(struct perigee_cache *cache,
                                          uint64_t length, void *reply,
                                          uint64_t room, int64_t now);
 
+/* ---- Memory that outlives the process ---------------------------------- */
+
+enum { PERIGEE_CACHE_HELD_NAME = 64 }; /* bytes, with the zero at the end */
+/* Connects to the holder at a path, a process of this user that keeps
+ * descriptors by names; starts one if there is none, as a fork that runs nothing
+ * of this program. It serves one process at a time, and ends when none has come
+ * for `stay` ns. Returns a descriptor, which the caller closes; PERIGEE_INVALID:
+ * the path is too long; PERIGEE_NAME_TAKEN: another process has the holder;
+ * PERIGEE_SYSTEM. Blocks for a second at most, as all of these do. */
+PERIGEE_API int perigee_cache_hold(const char *path, int64_t stay);
+/* Keeps a descriptor, which stays the caller's; drops one. PERIGEE_INVALID: the
+ * name; PERIGEE_NO_MEMORY: it has 4096; PERIGEE_NOT_FOUND; PERIGEE_PEER_LOST: the
+ * holder is gone, or does not answer. */
+PERIGEE_API int perigee_cache_hold_put(int holder, const char *name, int fd);
+PERIGEE_API int perigee_cache_hold_drop(int holder, const char *name);
+/* Gives what is kept: number 0, 1, ... until PERIGEE_NOT_FOUND. name has room
+ * for PERIGEE_CACHE_HELD_NAME bytes. The caller closes *fd. */
+PERIGEE_API int perigee_cache_hold_take(int holder, uint32_t number, char *name,
+                                        int *fd);
+/* Ends the holder, and drops all. */
+PERIGEE_API int perigee_cache_hold_end(int holder);
+
 /* ---- Which of several caches ------------------------------------------- */
 
 /* Returns the SipHash of bytes, keyed by a seed. Clients choose among caches by

@@ -13,6 +13,7 @@
  *   answer.c      requests of clients
  *   store.c       opening and closing, counters
  *   seen.c        a client's view of the directory
+ *   hold.c        memory that outlives the process
  */
 #ifndef STORE_H
 #define STORE_H
