@@ -121,9 +121,8 @@ static void watermark_turn(struct perigee_cache *c, uint32_t *budget) {
 /* ---- Draining a slab --------------------------------------------------- */
 
 static void drain_stop(struct perigee_cache *c) {
-  space_drained(c, c->drained - 1);
+  space_stuck(c, c->drained - 1);
   c->drained = 0;
-  c->starved = NONE;
 }
 
 /* Has what is in a place go; false: it cannot. */

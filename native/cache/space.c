@@ -12,7 +12,7 @@
  *   with room      its last entry has gone     empty
  *   any            another size needs it       draining: no place is taken
  *   draining       its last entry has gone     empty
- *   draining       an entry in it cannot go    with room, or full
+ *   draining       an entry in it cannot go    with room, or full (stuck)
  *   empty          the caller takes it back    gone
  */
 #include <stdlib.h>
@@ -181,13 +181,16 @@ void space_give(struct perigee_cache *c, uint32_t number, uint32_t offset) {
 
 /* ---- Draining ---------------------------------------------------------- */
 
-/* The one with the fewest bytes in use is emptied. */
+/* The one with the fewest bytes in use is emptied. One of which an entry cannot
+ * go is left out until the next tick, so that others have their turn and a turn
+ * of the store ends. */
 uint32_t space_drain(struct perigee_cache *c, int size) {
-  uint32_t best = 0;
+  uint32_t best = 0, now = tick_of(c, c->now) + 1;
   uint64_t least = UINT64_MAX;
   for (uint32_t i = 0; i < c->slab_end; i++) {
     const struct slab *s = &c->slabs[i];
-    if (!s->there || s->size == NONE || s->size == size || s->fixed > 0)
+    if (!s->there || s->size == NONE || s->size == size || s->fixed > 0 ||
+        s->stuck == now)
       continue;
     uint64_t live = s->live * size_bytes(s->size);
     if (live < least) {
@@ -202,9 +205,10 @@ uint32_t space_drain(struct perigee_cache *c, int size) {
   return best;
 }
 
-void space_drained(struct perigee_cache *c, uint32_t number) {
+void space_stuck(struct perigee_cache *c, uint32_t number) {
   struct slab *s = &c->slabs[number];
   s->draining = false;
+  s->stuck = tick_of(c, c->now) + 1;
   if (!s->listed && s->live < s->places)
     slab_link(c, number);
 }

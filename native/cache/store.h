@@ -58,6 +58,8 @@ struct slab {
   uint32_t places, live, fresh, free, fixed;
   uint32_t before, after; /* with room, of a size; or empty: index + 1 */
   uint32_t generation;    /* how often the index was used before */
+  uint32_t stuck;         /* the tick, plus 1, in which an entry in it could not
+                           * go; 0: none */
   int16_t size;           /* NONE: nothing is in it */
   bool there, draining, listed;
 };
@@ -185,9 +187,10 @@ int space_take(struct perigee_cache *c, int size, uint32_t entry,
 /* slab: its index. offset: of the place, in units. */
 void space_give(struct perigee_cache *c, uint32_t slab, uint32_t offset);
 /* Chooses a slab to be emptied for a size, or, NONE, for the quota; returns its
- * number + 1, or 0. */
+ * number + 1, or 0. Not one that was found stuck in this tick. */
 uint32_t space_drain(struct perigee_cache *c, int size);
-void space_drained(struct perigee_cache *c, uint32_t slab);
+/* An entry in it cannot go. */
+void space_stuck(struct perigee_cache *c, uint32_t slab);
 /* Would a slab of nothing do for this size? */
 bool space_has(const struct perigee_cache *c, int size);
 

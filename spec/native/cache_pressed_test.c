@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * cache_pressed_test.c - a store that lacks something: slabs, records, groups,
+ * entries that may go. Whoever asks again is served in the end, and nothing goes
+ * that does not help.
+ */
+#include "cached.h"
+
+static const struct perigee_cache_options small = {
+    .quota = 16 * MB, .slab = MB, .lease = SECONDS, .margin = SECONDS / 4};
+
+static struct perigee_cache_put member_of(uint64_t group, uint64_t length) {
+  return (struct perigee_cache_put){.length = length, .group = group};
+}
+
+/* Calls turn until it says that nothing is left to do now. */
+static void turn_ends(struct cached *k) {
+  for (int i = 0; i < 1000; i++)
+    if (!perigee_cache_turn(k->cache, k->now, 100))
+      return;
+  fail_msg("there is always more to do");
+}
+
+/* ---- Slabs that cannot be emptied ---------------------------------------- */
+
+/* The slab with the fewest bytes has a member of a group that cannot go. */
+static struct cached with_a_slab_that_stays(uint64_t quota) {
+  struct perigee_cache_options o = small;
+  o.quota = quota;
+  struct cached k = cached_open(&o);
+  struct perigee_cache_put put = member_of(9, 4096);
+  assert_true(cached_put_as(&k, "member", &put) > 0);
+  put = member_of(9, 9000);
+  put.pin = PERIGEE_CACHE_HARD;
+  assert_true(cached_put_as(&k, "pinned", &put) > 0);
+  assert_true(cached_put(&k, "other", 20000) > 0);
+  assert_int_equal(cached_count(&k).slabs, 3 * MB);
+  return k;
+}
+
+static void a_slab_that_stays_keeps_no_other_from_the_quota(void **state) {
+  (void)state;
+  struct cached k = with_a_slab_that_stays(16 * MB);
+  perigee_cache_quota(k.cache, 2 * MB);
+  turn_ends(&k);
+  cached_feed(&k);
+  assert_int_equal(cached_count(&k).slabs, 2 * MB);
+  assert_true(cached_has(&k, "member") && cached_has(&k, "pinned"));
+  assert_false(cached_has(&k, "other"));
+  cached_close(&k);
+}
+
+static void a_slab_that_stays_keeps_no_other_from_a_size(void **state) {
+  (void)state;
+  struct cached k = with_a_slab_that_stays(3 * MB);
+  struct perigee_cache_place place;
+  struct perigee_cache_put put = {.length = 300000};
+  assert_int_equal(cached_reserve(&k, "large", &put, &place),
+                   PERIGEE_NO_MEMORY);
+  turn_ends(&k);
+  assert_int_equal(cached_reserve(&k, "large", &put, &place), 0);
+  assert_true(cached_has(&k, "member"));
+  cached_close(&k);
+}
+
+/* It is looked at again later, as its pin may be gone. */
+static void a_slab_that_stayed_goes_when_it_can(void **state) {
+  (void)state;
+  struct cached k = with_a_slab_that_stays(16 * MB);
+  perigee_cache_quota(k.cache, 0);
+  turn_ends(&k);
+  assert_true(cached_has(&k, "member"));
+  perigee_cache_pin(k.cache, "pinned", 6, PERIGEE_CACHE_UNPINNED);
+  k.now += SECONDS;
+  turn_ends(&k);
+  assert_int_equal(cached_count(&k).entries, 0);
+  cached_close(&k);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(a_slab_that_stays_keeps_no_other_from_the_quota),
+      cmocka_unit_test(a_slab_that_stays_keeps_no_other_from_a_size),
+      cmocka_unit_test(a_slab_that_stayed_goes_when_it_can),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
