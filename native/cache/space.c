@@ -258,10 +258,13 @@ int perigee_cache_remove(struct perigee_cache *c, uint32_t number) {
   return PERIGEE_OK;
 }
 
-/* An empty slab is of no use beyond the quota, or with what is wanted. */
+/* An empty slab is of no use beyond the quota, or with what is wanted. That is
+ * not wanted any more if slabs that were empty are in use meanwhile. */
 void perigee_cache_wants(struct perigee_cache *c,
                          struct perigee_cache_want *want) {
   enum { SPARE_CHUNKS = 8 };
+  if (c->slab_bytes - c->empty_bytes + c->wanted > c->o.quota)
+    c->wanted = 0;
   bool beyond = c->slab_bytes + c->wanted > c->o.quota;
   want->idle =
       beyond && c->empty ? (int64_t)slab_number_at(c, c->empty - 1) : -1;

@@ -13,6 +13,20 @@ static struct perigee_cache_put member_of(uint64_t group, uint64_t length) {
   return (struct perigee_cache_put){.length = length, .group = group};
 }
 
+static int64_t put_numbered(struct cached *k, int i,
+                            const struct perigee_cache_put *put) {
+  char key[32];
+  snprintf(key, sizeof key, "k%d", i);
+  return cached_put_as(k, key, put);
+}
+
+/* Puts so many values, each of which finds room. */
+static void put_many(struct cached *k, int from, int to, uint64_t length) {
+  struct perigee_cache_put put = {.length = length};
+  for (int i = from; i < to; i++)
+    assert_true(put_numbered(k, i, &put) > 0);
+}
+
 /* Calls turn until it says that nothing is left to do now. */
 static void turn_ends(struct cached *k) {
   for (int i = 0; i < 1000; i++)
@@ -77,11 +91,39 @@ static void a_slab_that_stayed_goes_when_it_can(void **state) {
   cached_close(&k);
 }
 
+/* A slab that was wanted is not any more if others took its share meanwhile. */
+static void no_slab_is_wanted_beyond_the_quota(void **state) {
+  (void)state;
+  struct perigee_cache_options o = small;
+  o.quota = 2 * MB;
+  struct cached k = cached_open(&o);
+  struct perigee_cache_place place;
+  struct perigee_cache_put put = {.length = 700000, .client = k.client};
+  struct perigee_cache_want want;
+  put_many(&k, 0, 257, 4096);
+  for (int i = 0; i < 257; i++) {
+    char key[32];
+    snprintf(key, sizeof key, "k%d", i);
+    if (i < 256)
+      assert_int_equal(cached_delete(&k, key), 0);
+  }
+  assert_int_equal(k.cache->empty_bytes, MB);
+  assert_int_equal(perigee_cache_reserve(k.cache, "a", 1, &put, k.now, &place),
+                   PERIGEE_CACHE_WANTS);
+  put_many(&k, 1000, 1256, 4096); /* takes the empty one */
+  perigee_cache_wants(k.cache, &want);
+  assert_int_equal(want.slab, 0);
+  cached_feed(&k);
+  assert_true(cached_count(&k).slabs <= 2 * MB);
+  cached_close(&k);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_slab_that_stays_keeps_no_other_from_the_quota),
       cmocka_unit_test(a_slab_that_stays_keeps_no_other_from_a_size),
       cmocka_unit_test(a_slab_that_stayed_goes_when_it_can),
+      cmocka_unit_test(no_slab_is_wanted_beyond_the_quota),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
