@@ -311,6 +311,13 @@ static void record_key(const struct perigee_cache *c, const struct entry *r,
   sought_key(s, c->o.seed, key, what_length(word(&r->what)));
 }
 
+/* A removed entry has leases, or has lost the last one. */
+static void hold_count(struct perigee_cache *c, const struct entry *r, int by) {
+  c->n.held += (uint64_t)by;
+  c->held_of[size_of((uint32_t)word(&r->where))] += (uint32_t)by;
+  c->held_bytes += (uint64_t)(by * (int64_t)entry_bytes(r));
+}
+
 /* Takes apart what a removed entry was part of. */
 static void entry_out(struct perigee_cache *c, uint32_t ref, int why) {
   const struct entry *r = record(c, ref);
@@ -332,8 +339,7 @@ static void entry_out(struct perigee_cache *c, uint32_t ref, int why) {
   ties_cut(c, ref);
   if (e->leases) {
     entry_step(e, STEP_HOLD);
-    c->n.held++;
-    c->held_bytes += entry_bytes(r);
+    hold_count(c, r, 1);
   } else {
     place_give(c, r);
     entry_step(e, children(c, ref) ? STEP_HUSK : STEP_FREE);
@@ -346,8 +352,7 @@ void entry_settle(struct perigee_cache *c, uint32_t ref) {
   const struct entry *r = record(c, ref);
   struct own *e = own(c, ref);
   if (e->state == HELD && e->leases == 0) {
-    c->n.held--;
-    c->held_bytes -= entry_bytes(r);
+    hold_count(c, r, -1);
     place_give(c, r);
     entry_step(e, children(c, ref) ? STEP_HUSK : STEP_FREE);
   } else if (e->state == HUSK && children(c, ref) == 0) {

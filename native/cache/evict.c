@@ -11,14 +11,16 @@
  *
  * Above the high watermark the size whose last entry is the oldest gives one,
  * again and again, down to the low one. Leased entries that are removed do not
- * count as used there, since evicting more would not free their places.
+ * count as used there, since evicting more would not free their places. For the
+ * same reason no leased entry goes while HELD_MOST of its size have gone and are
+ * leased still.
  *
  * A size that finds neither a place nor an entry of its own to evict is
  * starved: a slab of another size is drained for it.
  */
 #include "store.h"
 
-enum { LOOKS = 16 };
+enum { LOOKS = 16, HELD_MOST = 16 };
 
 static bool group_may_go(const struct group *g, bool soft) {
   return !g || (g->hard == 0 && g->outside == 0 && (soft || g->soft == 0));
@@ -49,8 +51,15 @@ static void evict_all(struct perigee_cache *c, uint32_t ref) {
   }
 }
 
-/* Of the entries at a list's end, returns the one to go, or 0. One whose group
- * cannot go is put first, so that others are looked at the next time. */
+/* May it go, and with it its group? A leased one gives no place soon. */
+static bool may_go(const struct perigee_cache *c, uint32_t ref, int size,
+                   bool soft) {
+  bool waits = own(c, ref)->leases > 0 && c->held_of[size] >= HELD_MOST;
+  return !waits && group_may_go(group_of(c, ref), soft);
+}
+
+/* Of the entries at a list's end, returns the one to go, or 0. One that may not
+ * go is put first, so that others are looked at the next time. */
 static uint32_t evict_pick(struct perigee_cache *c, int size, bool soft) {
   const struct ends *l = &c->lists[size][soft];
   uint32_t best = 0, least = UINT32_MAX;
@@ -59,7 +68,7 @@ static uint32_t evict_pick(struct perigee_cache *c, int size, bool soft) {
     uint32_t ref = at;
     const struct own *e = own(c, ref);
     at = e->before;
-    if (!group_may_go(group_of(c, ref), soft)) {
+    if (!may_go(c, ref, size, soft)) {
       entry_list(c, ref, true);
       continue;
     }

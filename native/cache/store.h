@@ -129,6 +129,7 @@ struct perigee_cache {
   /* entries.c */
   struct perigee_cache_counters n;
   uint64_t reservations, held_bytes;
+  uint32_t held_of[SIZES]; /* how many are held, by size */
   /* ties.c */
   struct extra **extras; /* blocks of 2^EXTRA_SHIFT */
   uint32_t free_extra, extra_end;

@@ -118,12 +118,36 @@ static void no_slab_is_wanted_beyond_the_quota(void **state) {
   cached_close(&k);
 }
 
+/* ---- Entries that may not go ---------------------------------------------- */
+
+static void reservations_that_fail_waste_no_leased_entries(void **state) {
+  (void)state;
+  struct cached k = cached_open(&small);
+  struct perigee_cache_place place;
+  struct perigee_cache_put put = {.length = 4096};
+  char key[32];
+  put_many(&k, 0, 4096, 4096);
+  for (int i = 0; i < 4096; i++) {
+    snprintf(key, sizeof key, "k%d", i);
+    assert_int_equal(cached_locate(&k, key, &place), 0);
+  }
+  for (int i = 0; i < 100; i++)
+    assert_int_equal(cached_reserve(&k, "new", &put, &place),
+                     PERIGEE_NO_MEMORY);
+  assert_in_range(cached_count(&k).entries, 4096 - 16, 4095);
+  k.now += 2 * SECONDS;
+  cached_turn(&k);
+  assert_int_equal(cached_reserve(&k, "new", &put, &place), 0);
+  cached_close(&k);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_slab_that_stays_keeps_no_other_from_the_quota),
       cmocka_unit_test(a_slab_that_stays_keeps_no_other_from_a_size),
       cmocka_unit_test(a_slab_that_stayed_goes_when_it_can),
       cmocka_unit_test(no_slab_is_wanted_beyond_the_quota),
+      cmocka_unit_test(reservations_that_fail_waste_no_leased_entries),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
