@@ -170,7 +170,12 @@ static uint32_t record_new(struct perigee_cache *c, const struct sought *s,
   return ref;
 }
 
-/* Has a place for a value, for which others of its size may have to go. */
+static bool has_evictable(const struct perigee_cache *c, int size) {
+  return c->lists[size][0].last || c->lists[size][1].last;
+}
+
+/* Has a place for a value, for which others of its size may have to go. Some that
+ * were looked at may not go; then others are looked at. */
 static int place_take(struct perigee_cache *c, uint32_t ref, uint64_t length) {
   struct entry *r = record(c, ref);
   int size = size_of(length), status = PERIGEE_NO_MEMORY;
@@ -178,7 +183,8 @@ static int place_take(struct perigee_cache *c, uint32_t ref, uint64_t length) {
   for (int i = 0; i < EVICTIONS; i++) {
     status = space_take(c, size, ref, &slab, &place);
     if (status != PERIGEE_NO_MEMORY ||
-        !(evict_one(c, size, false) || evict_one(c, size, true)))
+        !(evict_one(c, size, false) || evict_one(c, size, true) ||
+          has_evictable(c, size)))
       break;
   }
   if (status == PERIGEE_NO_MEMORY)

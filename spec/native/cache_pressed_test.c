@@ -141,6 +141,20 @@ static void reservations_that_fail_waste_no_leased_entries(void **state) {
   cached_close(&k);
 }
 
+/* Behind 200 old members of a group that stays others are found. */
+static void a_group_that_stays_is_passed_over(void **state) {
+  (void)state;
+  struct cached k = cached_open(&small);
+  struct perigee_cache_put put = member_of(9, 4096);
+  for (int i = 0; i < 200; i++)
+    assert_true(put_numbered(&k, i, &put) > 0);
+  perigee_cache_pin(k.cache, "k7", 2, PERIGEE_CACHE_HARD);
+  put_many(&k, 200, 10000, 4096);
+  assert_int_equal(cached_count(&k).entries, 4096);
+  assert_true(cached_has(&k, "k0"));
+  cached_close(&k);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_slab_that_stays_keeps_no_other_from_the_quota),
@@ -148,6 +162,7 @@ int main(void) {
       cmocka_unit_test(a_slab_that_stayed_goes_when_it_can),
       cmocka_unit_test(no_slab_is_wanted_beyond_the_quota),
       cmocka_unit_test(reservations_that_fail_waste_no_leased_entries),
+      cmocka_unit_test(a_group_that_stays_is_passed_over),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
