@@ -130,10 +130,10 @@ struct perigee_cache_place {
 
 /* parent: the key of the entry before this one in a chain; it is not evicted
  * while this one is there. NULL: none. group: entries of one group are evicted
- * together, 1024 at most; 0: none. ttl in ns, 0: none; an entry lives for up to
- * 134 ms longer, and for 2 years at most. A value takes 4 KiB at least.
- * if_absent: EXISTS for a key that is there; else its entry is replaced at the
- * seal. */
+ * together, 1024 at most, and not while one of them is reserved; 0: none. ttl in
+ * ns, 0: none; an entry lives for up to 134 ms longer, and for 2 years at most. A
+ * value takes 4 KiB at least. if_absent: EXISTS for a key that is there; else its
+ * entry is replaced at the seal. */
 struct perigee_cache_put {
   uint64_t length, group;
   int64_t ttl;

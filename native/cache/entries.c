@@ -393,6 +393,7 @@ int64_t perigee_cache_seal(struct perigee_cache *c, uint64_t entry,
   if (old)
     entry_out(c, old, PERIGEE_CACHE_REPLACED);
   entry_step(e, STEP_SEAL);
+  ties_sealed(c, ref);
   e->used = tick_of(c, now);
   struct extra *x = extra(c, ref);
   if (x && x->expires) {

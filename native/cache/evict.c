@@ -23,7 +23,8 @@
 enum { LOOKS = 16, HELD_MOST = 16 };
 
 static bool group_may_go(const struct group *g, bool soft) {
-  return !g || (g->hard == 0 && g->outside == 0 && (soft || g->soft == 0));
+  return !g || (g->hard == 0 && g->reserved == 0 && g->outside == 0 &&
+                (soft || g->soft == 0));
 }
 
 /* Returns how often it was used, less what is forgotten. */
@@ -46,8 +47,7 @@ static void evict_all(struct perigee_cache *c, uint32_t ref) {
   }
   for (uint32_t at = g->first, next; at; at = next) {
     next = extra(c, at)->after;
-    if (own(c, at)->state == SEALED)
-      entry_evict(c, at);
+    entry_evict(c, at);
   }
 }
 

@@ -79,12 +79,12 @@ struct extra {
   uint32_t slot;
 };
 
-/* hard, soft: pins of its members. outside: children of members, who are not
- * members themselves. */
+/* hard, soft: pins of its members. reserved: members that are not sealed yet.
+ * outside: children of members, who are not members themselves. */
 struct group {
   uint64_t id;
   uint32_t first, next; /* member; group of the same hash, or free: index + 1 */
-  uint32_t members, hard, soft, outside;
+  uint32_t members, hard, soft, reserved, outside;
 };
 
 struct lease {
@@ -266,6 +266,8 @@ void ties_cut(struct perigee_cache *c, uint32_t ref);
 /* The record is gone for good. */
 void ties_end(struct perigee_cache *c, uint32_t ref);
 void ties_pinned(struct perigee_cache *c, uint32_t ref, int pin, int by);
+/* A reservation is being sealed. */
+void ties_sealed(struct perigee_cache *c, uint32_t ref);
 void wheel_add(struct perigee_cache *c, uint32_t ref);
 void wheel_remove(struct perigee_cache *c, uint32_t ref);
 /* Goes on to now, by at most *budget steps. */

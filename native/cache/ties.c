@@ -7,8 +7,8 @@
  * A chain: an entry counts its children, and is not evicted while it has some.
  * It may be deleted; then its record stays as a husk.
  *
- * A group is evicted as a whole, or not at all: not while a member is pinned
- * hard, or is the parent of an entry outside. It has at most MEMBERS, which
+ * A group is evicted as a whole, or not at all: not while a member is reserved or
+ * pinned hard, or is the parent of an entry outside. It has at most MEMBERS, which
  * bounds that step.
  *
  * The wheel: four levels of 256 slots. An entry is in the level of the highest
@@ -83,6 +83,7 @@ static void group_join(struct perigee_cache *c, uint32_t ref, uint32_t at) {
     extra(c, x->after)->before = ref;
   g->first = ref;
   g->members++;
+  g->reserved++;
 }
 
 static void group_leave(struct perigee_cache *c, uint32_t ref) {
@@ -93,6 +94,7 @@ static void group_leave(struct perigee_cache *c, uint32_t ref) {
     extra(c, x->after)->before = x->before;
   g->outside -= x->outside;
   x->outside = 0;
+  g->reserved -= own(c, ref)->state != SEALED;
   if (--g->members == 0)
     group_end(c, x->group);
   x->group = 0;
@@ -104,6 +106,12 @@ void ties_pinned(struct perigee_cache *c, uint32_t ref, int pin, int by) {
     g->hard += (uint32_t)by;
   if (g && pin == PERIGEE_CACHE_SOFT)
     g->soft += (uint32_t)by;
+}
+
+void ties_sealed(struct perigee_cache *c, uint32_t ref) {
+  struct group *g = group_of(c, ref);
+  if (g)
+    g->reserved--;
 }
 
 /* ---- Chains ------------------------------------------------------------ */

@@ -155,6 +155,26 @@ static void a_group_that_stays_is_passed_over(void **state) {
   cached_close(&k);
 }
 
+/* Its parent is there when it is sealed, and so are the others of its group. */
+static void a_group_stays_while_it_is_being_written(void **state) {
+  (void)state;
+  struct cached k = cached_open(&small);
+  struct perigee_cache_put put = member_of(9, 1);
+  struct perigee_cache_place place;
+  cached_put_as(&k, "a", &put);
+  put.parent = "a", put.parent_length = 1;
+  assert_int_equal(cached_reserve(&k, "b", &put, &place), 0);
+  assert_false(evict_one(k.cache, 0, false) || evict_one(k.cache, 0, true));
+  assert_true(perigee_cache_seal(k.cache, place.entry, 0, k.now) > 0);
+  assert_true(cached_has(&k, "a"));
+  assert_int_equal(cached_reserve(&k, "c", &put, &place), 0);
+  assert_false(evict_one(k.cache, 0, false));
+  assert_int_equal(perigee_cache_abort(k.cache, place.entry), 0);
+  assert_true(evict_one(k.cache, 0, false));
+  assert_int_equal(cached_count(&k).entries, 0);
+  cached_close(&k);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_slab_that_stays_keeps_no_other_from_the_quota),
@@ -163,6 +183,7 @@ int main(void) {
       cmocka_unit_test(no_slab_is_wanted_beyond_the_quota),
       cmocka_unit_test(reservations_that_fail_waste_no_leased_entries),
       cmocka_unit_test(a_group_that_stays_is_passed_over),
+      cmocka_unit_test(a_group_stays_while_it_is_being_written),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
