@@ -62,7 +62,7 @@ struct perigee_cache_options {
   uint32_t leases;      /* of all clients (65536) */
   uint32_t leases_each; /* of one client (leases / 8) */
   uint32_t reserved_each; /* reservations of one client (256) */
-  uint32_t groups;        /* at a time (4096) */
+  uint32_t groups;        /* at a time (4096): a new one has an old one go */
   uint32_t events;        /* that are kept, a power of two (16384) */
   uint32_t event_bytes;   /* of their keys, a power of two (1 MiB) */
   uint8_t high, low;      /* percent of the quota: eviction begins (95), and

@@ -241,13 +241,22 @@ static void pin_count(struct perigee_cache *c, uint32_t ref, int by) {
   entry_fix(c, ref, by);
 }
 
+/* Its group may have others go, so its parent is looked up after that. */
+static int ties_make(struct perigee_cache *c, uint32_t ref,
+                     const struct perigee_cache_put *put) {
+  uint32_t parent = 0;
+  int status = ties_group(c, ref, put->group, put->parent || put->ttl > 0);
+  if (status == 0)
+    status = parent_find(c, put, &parent);
+  return parent ? ties_parent(c, ref, parent) : status;
+}
+
 static int reserve(struct perigee_cache *c, const struct sought *s,
-                   const struct perigee_cache_put *put, uint32_t parent,
-                   uint32_t *ref) {
+                   const struct perigee_cache_put *put, uint32_t *ref) {
   *ref = record_new(c, s, put);
   if (!*ref)
     return record_status(c);
-  int status = ties_make(c, *ref, parent, put->group, put->ttl > 0);
+  int status = ties_make(c, *ref, put);
   if (status == 0)
     status = place_take(c, *ref, put->length);
   if (status == 0) {
@@ -279,7 +288,7 @@ int perigee_cache_reserve(struct perigee_cache *c, const char *key,
   if (status == 0)
     status = parent_find(c, put, &parent);
   if (status == 0)
-    status = reserve(c, &s, put, parent, &ref);
+    status = reserve(c, &s, put, &ref);
   if (status < 0)
     return status;
   struct entry *r = record(c, ref);

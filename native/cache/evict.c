@@ -15,6 +15,9 @@
  * same reason no leased entry goes while HELD_MOST of its size have gone and are
  * leased still.
  *
+ * A new group that finds none of `groups` free has another one go, of some that it
+ * looks at in turn.
+ *
  * A size that finds neither a place nor an entry of its own to evict is
  * starved: a slab of another size is drained for it.
  */
@@ -85,6 +88,30 @@ static uint32_t evict_pick(struct perigee_cache *c, int size, bool soft) {
 
 bool evict_one(struct perigee_cache *c, int size, bool soft) {
   uint32_t ref = evict_pick(c, size, soft);
+  if (ref)
+    evict_all(c, ref);
+  return ref != 0;
+}
+
+/* Of those looked at, the one whose newest member was used the longest ago. */
+static uint32_t group_oldest(struct perigee_cache *c, bool soft) {
+  enum { GROUP_LOOKS = 64 };
+  uint32_t best = 0, oldest = UINT32_MAX;
+  for (int i = 0; i < GROUP_LOOKS; i++) {
+    const struct group *g = &c->groups[c->group_hand];
+    c->group_hand = (c->group_hand + 1) % c->o.groups;
+    if (!group_may_go(g, soft) || own(c, g->first)->used >= oldest)
+      continue;
+    oldest = own(c, g->first)->used;
+    best = g->first;
+  }
+  return best;
+}
+
+bool evict_group(struct perigee_cache *c) {
+  uint32_t ref = group_oldest(c, false);
+  if (!ref)
+    ref = group_oldest(c, true);
   if (ref)
     evict_all(c, ref);
   return ref != 0;

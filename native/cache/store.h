@@ -134,7 +134,7 @@ struct perigee_cache {
   struct extra **extras; /* blocks of 2^EXTRA_SHIFT */
   uint32_t free_extra, extra_end;
   struct group *groups;
-  uint32_t *group_heads, group_mask, free_group;
+  uint32_t *group_heads, group_mask, free_group, group_hand;
   uint32_t wheel[WHEEL_LEVELS][WHEEL_SLOTS], tick, wheeled;
   /* leases.c */
   struct lease *leases;
@@ -258,10 +258,12 @@ static inline struct group *group_of(const struct perigee_cache *c,
   return x && x->group ? &c->groups[x->group - 1] : NULL;
 }
 int ties_open(struct perigee_cache *c);
-/* Ties a new record to its parent (or 0) and its group (or 0), and has the
- * parent have room for that. */
-int ties_make(struct perigee_cache *c, uint32_t ref, uint32_t parent,
-              uint64_t group, bool ttl);
+/* Puts a new record into its group (or 0), for which another one may go. more: it
+ * has a parent, or a TTL. */
+int ties_group(struct perigee_cache *c, uint32_t ref, uint64_t group,
+               bool more);
+/* Ties it to its parent then. */
+int ties_parent(struct perigee_cache *c, uint32_t ref, uint32_t parent);
 void ties_cut(struct perigee_cache *c, uint32_t ref);
 /* The record is gone for good. */
 void ties_end(struct perigee_cache *c, uint32_t ref);
@@ -294,6 +296,8 @@ void leases_turn(struct perigee_cache *c, int64_t now, uint32_t *budget);
 /* Evicts an entry of this size, with its group; false: there is none. soft: of
  * those that are pinned soft, else of the others. */
 bool evict_one(struct perigee_cache *c, int size, bool soft);
+/* The same of some group, of which all there may be are in use. */
+bool evict_group(struct perigee_cache *c);
 
 /* ---- events.c ------------------------------------------------------------ */
 

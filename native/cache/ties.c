@@ -53,9 +53,9 @@ static uint32_t group_have(struct perigee_cache *c, uint64_t id) {
     at = c->groups[at - 1].next;
   if (at)
     return c->groups[at - 1].members < MEMBERS ? at : 0;
-  at = c->free_group;
-  if (!at)
+  if (!c->free_group && !evict_group(c))
     return 0;
+  at = c->free_group;
   struct group *g = &c->groups[at - 1];
   c->free_group = g->next;
   *g = (struct group){.id = id, .next = *head};
@@ -189,19 +189,24 @@ void ties_end(struct perigee_cache *c, uint32_t ref) {
   c->free_extra = own(c, ref)->extra;
 }
 
-int ties_make(struct perigee_cache *c, uint32_t ref, uint32_t parent,
-              uint64_t group, bool ttl) {
-  if (!parent && !group && !ttl)
+int ties_group(struct perigee_cache *c, uint32_t ref, uint64_t group,
+               bool more) {
+  if (!group && !more)
     return PERIGEE_OK;
-  if (!extra_have(c, ref) || (parent && !extra_have(c, parent)))
+  if (!extra_have(c, ref))
     return PERIGEE_NO_MEMORY;
   uint32_t at = group ? group_have(c, group) : 0;
   if (group && !at)
     return PERIGEE_NO_MEMORY;
   if (at)
     group_join(c, ref, at);
-  if (parent)
-    child_add(c, ref, parent);
+  return PERIGEE_OK;
+}
+
+int ties_parent(struct perigee_cache *c, uint32_t ref, uint32_t parent) {
+  if (!extra_have(c, parent))
+    return PERIGEE_NO_MEMORY;
+  child_add(c, ref, parent);
   return PERIGEE_OK;
 }
 

@@ -175,6 +175,50 @@ static void a_group_stays_while_it_is_being_written(void **state) {
   cached_close(&k);
 }
 
+/* ---- Tables that are full -------------------------------------------------- */
+
+/* A group goes if there is none left; not one that may not. */
+static void groups_make_room_for_others(void **state) {
+  (void)state;
+  struct perigee_cache_options o = small;
+  o.groups = 8;
+  struct cached k = cached_open(&o);
+  struct perigee_cache_put put;
+  for (int i = 0; i < 100; i++) {
+    put = member_of((uint64_t)i + 1, 1);
+    put.pin = i == 3 ? PERIGEE_CACHE_HARD : PERIGEE_CACHE_UNPINNED;
+    assert_true(put_numbered(&k, i, &put) > 0);
+  }
+  assert_int_equal(cached_count(&k).entries, 8);
+  assert_true(cached_has(&k, "k3") && cached_has(&k, "k99"));
+  for (int i = 0; i < 7; i++) {
+    put = member_of((uint64_t)i + 200, 1);
+    put.pin = PERIGEE_CACHE_HARD;
+    assert_true(put_numbered(&k, i + 200, &put) > 0);
+  }
+  put = member_of(300, 1);
+  assert_int_equal(put_numbered(&k, 300, &put), PERIGEE_NO_MEMORY);
+  cached_close(&k);
+}
+
+/* A parent of the new entry does not go for its group. */
+static void a_parent_may_be_in_the_group_that_goes(void **state) {
+  (void)state;
+  struct perigee_cache_options o = small;
+  o.groups = 1;
+  struct cached k = cached_open(&o);
+  struct perigee_cache_put put = member_of(1, 1);
+  assert_true(cached_put_as(&k, "a", &put) > 0);
+  put = member_of(2, 1);
+  put.parent = "a", put.parent_length = 1;
+  int64_t version = cached_put_as(&k, "b", &put);
+  assert_true(version > 0 ? cached_has(&k, "a") : version == PERIGEE_NOT_FOUND);
+  cached_delete(&k, "a");
+  cached_delete(&k, "b");
+  assert_int_equal(cached_count(&k).used, 0);
+  cached_close(&k);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_slab_that_stays_keeps_no_other_from_the_quota),
@@ -184,6 +228,8 @@ int main(void) {
       cmocka_unit_test(reservations_that_fail_waste_no_leased_entries),
       cmocka_unit_test(a_group_that_stays_is_passed_over),
       cmocka_unit_test(a_group_stays_while_it_is_being_written),
+      cmocka_unit_test(groups_make_room_for_others),
+      cmocka_unit_test(a_parent_may_be_in_the_group_that_goes),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
