@@ -73,24 +73,40 @@ static void slab_unlink(struct perigee_cache *c, uint32_t number) {
 
 /* ---- Sizes and slabs --------------------------------------------------- */
 
-static bool slab_fits(const struct slab *s, int size) {
-  uint64_t bytes = size_bytes(size);
-  return s->length >= bytes && s->length % bytes <= s->length / 8;
+static uint64_t places_bytes(const struct perigee_cache *c, uint64_t places,
+                             int size) {
+  return places * size_bytes(size) + (c->file ? table_bytes(places) : 0);
+}
+
+uint64_t slab_places(const struct perigee_cache *c, uint64_t length, int size) {
+  uint64_t places = length / size_bytes(size);
+  if (c->file)
+    places = length * RECORDS / (size_bytes(size) * RECORDS + BLOCK) + 1;
+  while (places > 0 && places_bytes(c, places, size) > length)
+    places--;
+  return places;
+}
+
+static bool slab_fits(const struct perigee_cache *c, uint64_t length,
+                      int size) {
+  uint64_t places = slab_places(c, length, size);
+  return places > 0 && length - places_bytes(c, places, size) <= length / 8;
 }
 
 /* Returns how long a slab for this size should be: an ordinary one, if that
  * fits; else one with just as many places as go into an ordinary one, or
  * one. */
 static uint64_t slab_wanted(const struct perigee_cache *c, int size) {
-  struct slab s = {.length = c->o.slab};
-  uint64_t bytes = size_bytes(size), places = c->o.slab / bytes;
-  return slab_fits(&s, size) ? c->o.slab : bytes * (places ? places : 1);
+  uint64_t places = c->o.slab / size_bytes(size);
+  return slab_fits(c, c->o.slab, size)
+             ? c->o.slab
+             : places_bytes(c, places ? places : 1, size);
 }
 
 static uint32_t empty_slab(const struct perigee_cache *c, int size) {
   uint32_t at = c->empty;
   for (int i = 0; at && i < LOOKS; i++, at = c->slabs[at - 1].after)
-    if (slab_fits(&c->slabs[at - 1], size))
+    if (slab_fits(c, c->slabs[at - 1].length, size))
       return at;
   return 0;
 }
@@ -102,7 +118,7 @@ bool space_has(const struct perigee_cache *c, int size) {
 
 static int slab_begin(struct perigee_cache *c, uint32_t number, int size) {
   struct slab *s = &c->slabs[number];
-  uint64_t places = s->length / size_bytes(size);
+  uint64_t places = slab_places(c, s->length, size);
   uint32_t *owners = calloc(places, sizeof *owners);
   if (!owners)
     return PERIGEE_NO_MEMORY;
@@ -127,6 +143,15 @@ static void slab_end(struct perigee_cache *c, uint32_t number) {
     c->drained = 0;
   c->empty_bytes += s->length;
   slab_link(c, number);
+  if (c->changed)
+    c->changed(c->file, CHANGE_ENDED, number);
+}
+
+static int slab_use(struct perigee_cache *c, uint32_t number, int size) {
+  int status = slab_begin(c, number, size);
+  if (status == 0 && c->changed)
+    c->changed(c->file, CHANGE_BEGUN, number);
+  return status;
 }
 
 /* Has a slab with room, or says what is wanted. */
@@ -134,7 +159,7 @@ static int slab_for(struct perigee_cache *c, int size) {
   uint32_t at = empty_slab(c, size);
   uint64_t wanted = slab_wanted(c, size);
   if (at)
-    return slab_begin(c, at - 1, size);
+    return slab_use(c, at - 1, size);
   if (c->slab_bytes - c->empty_bytes + wanted > c->o.quota)
     return PERIGEE_NO_MEMORY;
   c->wanted = wanted;
@@ -163,6 +188,38 @@ int space_take(struct perigee_cache *c, int size, uint32_t entry,
   *place = (uint32_t)(at * (size_bytes(size) / PLACE_UNIT));
   atomic_thread_fence(memory_order_release);
   return PERIGEE_OK;
+}
+
+/* Places that are left out are free. */
+static void place_restore(struct perigee_cache *c, uint32_t number, uint32_t at,
+                          uint32_t entry) {
+  struct slab *s = &c->slabs[number];
+  for (; s->fresh < at; s->fresh++) {
+    s->owners[s->fresh] = EMPTY | s->free;
+    s->free = s->fresh + 1;
+  }
+  s->owners[s->fresh++] = entry;
+  if (++s->live == s->places)
+    slab_unlink(c, number);
+  c->n.used += size_bytes(s->size);
+}
+
+int space_restore(struct perigee_cache *c, int size, uint32_t entry,
+                  const struct perigee_cache_place *place) {
+  uint32_t number = slab_index(place->slab);
+  uint64_t bytes = size_bytes(size), at = place->offset / bytes;
+  if (number >= c->slab_end || !c->slabs[number].there ||
+      slab_number_at(c, number) != place->slab)
+    return PERIGEE_RANGE;
+  const struct slab *s = &c->slabs[number];
+  bool begun = s->size != NONE;
+  if (place->offset % bytes != 0 || at >= slab_places(c, s->length, size) ||
+      (begun && (s->size != size || s->draining || at < s->fresh)))
+    return PERIGEE_RANGE;
+  int status = begun ? PERIGEE_OK : slab_begin(c, number, size);
+  if (status == 0)
+    place_restore(c, number, (uint32_t)at, entry);
+  return status;
 }
 
 void space_give(struct perigee_cache *c, uint32_t number, uint32_t offset) {
@@ -225,7 +282,8 @@ static uint32_t slab_free_index(const struct perigee_cache *c) {
 int64_t perigee_cache_add(struct perigee_cache *c, void *pointer,
                           uint64_t length) {
   uint32_t at = slab_free_index(c);
-  if (length < size_bytes(0) || length > PERIGEE_CACHE_LARGEST)
+  if (length < size_bytes(0) ||
+      length > PERIGEE_CACHE_LARGEST + (c->file ? table_bytes(1) : 0))
     return PERIGEE_INVALID;
   if (at == SLABS)
     return PERIGEE_TOO_LARGE;
