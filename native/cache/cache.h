@@ -75,7 +75,8 @@ struct perigee_cache_options {
                             * ends (90) */
   uint8_t lfu;            /* 1: the least often used of some old ones goes; 0:
                             * the least recently used one, to 67 ms */
-  uint8_t seed[16];       /* of the hash of keys; zeros: random */
+  uint8_t sums;         /* 1: values that come with a PUT get a checksum */
+  uint8_t seed[16];     /* of the hash of keys; zeros: random */
 };
 
 /* Returns PERIGEE_INVALID: options contradict each other; PERIGEE_NO_MEMORY. A
@@ -190,6 +191,11 @@ PERIGEE_API int perigee_cache_locate(struct perigee_cache *cache,
                                      uint32_t client, const char *key,
                                      uint32_t key_length, int64_t now,
                                      struct perigee_cache_place *place);
+/* As perigee_cache_locate, but does not count as a use: for who moves entries. */
+PERIGEE_API int perigee_cache_lease(struct perigee_cache *cache,
+                                    uint32_t client, const char *key,
+                                    uint32_t key_length, int64_t now,
+                                    struct perigee_cache_place *place);
 /* PERIGEE_STALE: it is no lease of this client's, or no more. */
 PERIGEE_API int perigee_cache_release(struct perigee_cache *cache,
                                       uint32_t client, uint64_t lease);
@@ -262,7 +268,8 @@ PERIGEE_API uint64_t perigee_cache_sum(const void *value, uint64_t length,
  *   PUT       key, u64 group, i64 ttl,  i32 status, u64 version
  *             u8 pin, u8 if_absent,
  *             parent's key (may be empty),
- *             u64 checksum, u32 n, n bytes
+ *             u64 checksum (`sums`: not
+ *             looked at), u32 n, n bytes
  *
  *   place     u32 slab, u32 0, u64 offset, length, version, checksum, lease,
  *             and lease's ns (of STAT: both 0)
@@ -289,6 +296,10 @@ enum perigee_cache_request {
   PERIGEE_CACHE_PUT
 };
 enum { PERIGEE_CACHE_MANY = 4096 };
+/* HAS, MATCH and STAT find what is in a store below, too (NULL: there is none),
+ * from which the caller brings it. */
+PERIGEE_API void perigee_cache_below(struct perigee_cache *cache,
+                                     struct perigee_cache *below);
 enum perigee_cache_event {
   PERIGEE_CACHE_SEALED = 1,
   PERIGEE_CACHE_EVICTED,

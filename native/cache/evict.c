@@ -148,7 +148,7 @@ static uint32_t coldest_of(struct perigee_cache *c, bool soft,
   int size;
   for (int i = 0; i < SIZES; i++)
     cursors[i] = c->lists[i][soft].last;
-  while (n < most && *looks > 0 && (size = cursor_oldest(c, cursors)) != NONE) {
+  while (n<most && * looks> 0 && (size = cursor_oldest(c, cursors)) != NONE) {
     uint32_t ref = cursors[size];
     (*looks)--;
     cursors[size] = own(c, ref)->before;

@@ -154,6 +154,7 @@ struct perigee_cache {
   uint32_t drained, drain_at;  /* the slab that is emptied: number + 1; up to
                                 * which of its places */
   bool evicting;
+  struct perigee_cache *below; /* answer.c; or NULL */
   /* file.c; NULL: slabs are memory */
   struct perigee_cache_file *file;
   void (*changed)(struct perigee_cache_file *file, enum change change,
