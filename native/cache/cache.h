@@ -111,6 +111,10 @@ PERIGEE_API int64_t perigee_cache_add(struct perigee_cache *cache,
 /* Takes a slab back; PERIGEE_AGAIN: there is something in it. */
 PERIGEE_API int perigee_cache_remove(struct perigee_cache *cache,
                                      uint32_t slab);
+/* No place in this slab is taken any more: it can only be read. When nothing is
+ * in it, it is idle. */
+PERIGEE_API int perigee_cache_retire(struct perigee_cache *cache,
+                                     uint32_t slab);
 /* Gives a piece of PERIGEE_CACHE_PIECE bytes, all zeros and aligned to a page,
  * for the store's whole life. Returns its number: 0, 1, ... */
 PERIGEE_API int64_t perigee_cache_grow(struct perigee_cache *cache,
@@ -333,6 +337,19 @@ PERIGEE_API int perigee_cache_hold_take(int holder, uint32_t number, char *name,
                                         int *fd);
 /* Ends the holder, and drops all. */
 PERIGEE_API int perigee_cache_hold_end(int holder);
+
+struct perigee_cache_view;
+/* Puts the entries back that a store had whose process has ended. `view` sees
+ * its directory; slab from[i] of it was added here as slab to[i], in which
+ * nothing is yet. Entries with a TTL, and of slabs that are not named, are left
+ * out; chains and groups are not known any more, pins are. Enough pieces were
+ * given before: as many as that store had, and one. Returns how many entries
+ * have come; PERIGEE_NO_MEMORY. Takes some 300 ns an entry. */
+PERIGEE_API int64_t perigee_cache_revive(struct perigee_cache *cache,
+                                         const struct perigee_cache_view *view,
+                                         const uint32_t *from,
+                                         const uint32_t *to, uint32_t count,
+                                         int64_t now);
 
 /* ---- Which of several caches ------------------------------------------- */
 

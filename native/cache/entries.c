@@ -163,7 +163,8 @@ static uint32_t record_new(struct perigee_cache *c, const struct sought *s,
   if (!ref)
     return 0;
   struct entry *r = record(c, ref);
-  set_word(&r->what, what_of(s->hash, 0, s->length));
+  uint64_t what = what_pinned(what_of(s->hash, s->length), put->pin);
+  set_word(&r->what, what | (put->ttl > 0 ? MORTAL_BIT : 0));
   set_word(&r->where, put->length);
   for (uint32_t i = 0; i < s->count; i++)
     set_word(&r->key[i], s->words[i]);
@@ -175,9 +176,7 @@ static uint32_t record_new(struct perigee_cache *c, const struct sought *s,
 static void place_set(struct perigee_cache *c, uint32_t ref, uint32_t slab,
                       uint32_t place, uint64_t length) {
   struct entry *r = record(c, ref);
-  uint64_t what = word(&r->what);
-  set_word(&r->what,
-           what_of(what_hash(what), slab_index(slab), what_length(what)));
+  set_word(&r->what, what_at(word(&r->what), slab_index(slab)));
   set_word(&r->where, where_of(slab, place, length));
 }
 
@@ -558,6 +557,8 @@ int perigee_cache_pin(struct perigee_cache *c, const char *key,
   if (e->listed)
     evictable_remove(c, ref);
   e->pin = (uint8_t)pin & 3;
+  set_word(&record(c, ref)->what,
+           what_pinned(word(&record(c, ref)->what), (uint32_t)pin));
   pin_count(c, ref, 1);
   entry_list(c, ref, true);
   return PERIGEE_OK;

@@ -14,6 +14,9 @@
  *   draining       its last entry has gone     empty
  *   draining       an entry in it cannot go    with room, or full (stuck)
  *   empty          the caller takes it back    gone
+ *
+ * A slab that is retired is in no list: nothing new comes to it, and when it is
+ * empty the caller takes it back.
  */
 #include <stdlib.h>
 
@@ -50,6 +53,8 @@ static uint32_t *slab_list(struct perigee_cache *c, const struct slab *s) {
 static void slab_link(struct perigee_cache *c, uint32_t number) {
   struct slab *s = &c->slabs[number];
   uint32_t *list = slab_list(c, s);
+  if (s->retired)
+    return;
   s->listed = true;
   s->before = 0;
   s->after = *list;
@@ -246,8 +251,8 @@ uint32_t space_drain(struct perigee_cache *c, int size) {
   uint64_t least = UINT64_MAX;
   for (uint32_t i = 0; i < c->slab_end; i++) {
     const struct slab *s = &c->slabs[i];
-    if (!s->there || s->size == NONE || s->size == size || s->fixed > 0 ||
-        s->stuck == now)
+    if (!s->there || s->size == NONE || (s->size == size && !s->retired) ||
+        s->fixed > 0 || s->stuck == now)
       continue;
     uint64_t live = s->live * size_bytes(s->size);
     if (live < least) {
@@ -312,20 +317,40 @@ int perigee_cache_remove(struct perigee_cache *c, uint32_t number) {
   c->slab_bytes -= s->length;
   c->empty_bytes -= s->length;
   s->there = false;
+  c->retired -= s->retired;
   s->generation = (s->generation + 1) % GENERATIONS;
   return PERIGEE_OK;
 }
 
 /* An empty slab is of no use beyond the quota, or with what is wanted. That is
  * not wanted any more if slabs that were empty are in use meanwhile. */
+int perigee_cache_retire(struct perigee_cache *c, uint32_t number) {
+  uint32_t at = slab_index(number);
+  if (at >= c->slab_end || !c->slabs[at].there ||
+      slab_number_at(c, at) != number)
+    return PERIGEE_INVALID;
+  struct slab *s = &c->slabs[at];
+  c->retired += !s->retired;
+  slab_unlink(c, at);
+  s->retired = true;
+  return PERIGEE_OK;
+}
+
+/* Returns the number of an empty slab that is of no use, or -1. */
+static int64_t slab_idle(const struct perigee_cache *c) {
+  for (uint32_t i = 0; c->retired > 0 && i < c->slab_end; i++)
+    if (c->slabs[i].there && c->slabs[i].retired && c->slabs[i].size == NONE)
+      return slab_number_at(c, i);
+  bool beyond = c->slab_bytes + c->wanted > c->o.quota;
+  return beyond && c->empty ? (int64_t)slab_number_at(c, c->empty - 1) : -1;
+}
+
 void perigee_cache_wants(struct perigee_cache *c,
                          struct perigee_cache_want *want) {
   enum { SPARE_CHUNKS = 8 };
   if (c->slab_bytes - c->empty_bytes + c->wanted > c->o.quota)
     c->wanted = 0;
-  bool beyond = c->slab_bytes + c->wanted > c->o.quota;
-  want->idle =
-      beyond && c->empty ? (int64_t)slab_number_at(c, c->empty - 1) : -1;
+  want->idle = slab_idle(c);
   want->slab = c->wanted;
   want->pieces = c->free_chunks < SPARE_CHUNKS;
   uint32_t at = slab_free_index(c);

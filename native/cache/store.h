@@ -14,7 +14,8 @@
  *   sum.c         checksums of values
  *   answer.c      requests of clients
  *   store.c       opening and closing, counters
- *   seen.c        a client's view of the directory
+ *   view.h, seen.c  a client's view of the directory
+ *   revive.c      entries of a store whose process has ended
  *   hold.c        memory that outlives the process
  */
 #ifndef STORE_H
@@ -64,6 +65,7 @@ struct slab {
                            * go; 0: none */
   int16_t size;           /* NONE: nothing is in it */
   bool there, draining, listed;
+  bool retired; /* no place in it is taken any more */
 };
 
 struct ends {
@@ -131,6 +133,7 @@ struct perigee_cache {
   struct slab *slabs;
   uint32_t slab_end, with_room[SIZES], empty;
   uint64_t slab_bytes, empty_bytes, wanted;
+  uint32_t retired;
   /* directory.c */
   uint64_t linked; /* refs in the table */
   /* entries.c */
