@@ -247,7 +247,19 @@ function Cache:drain(timeout)
   return nil, err
 end
 
---- Closes its agents; what they kept is gone. Idempotent.
+--- Ends the process that keeps its memory (option `keep`): the next cache of
+-- this name begins empty, unless it has a file.
+-- @function Cache:forget
+-- @waits no
+function Cache:forget()
+  for _, store in pairs(self.stores) do
+    if store.keep then store.keep:forget() end
+    store.keep = false
+  end
+end
+
+--- Closes its agents; what they had is gone, but for what its options `keep`
+-- and `file` keep. Idempotent.
 -- @function Cache:close
 -- @waits as `Agent:close`
 function Cache:close()
@@ -256,6 +268,6 @@ function Cache:close()
   self.stores, self.agents = {}, {}
 end
 
-check.colons(Cache, "cache", "close counters drain")
+check.colons(Cache, "cache", "close counters drain forget")
 
 return M

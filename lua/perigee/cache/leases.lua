@@ -48,15 +48,20 @@ local function stays(lease)
   return lease.views > 0 or lease.till <= now()
 end
 
+--- Gives back what waits for that; returns whether there was any.
+function Leases:flush()
+  local leases = self.back
+  self.back, self.bytes = {}, 0
+  give_back(self, leases)
+  return #leases > 0
+end
+
 -- Gives a lease back with others.
 local function give_back_soon(self, lease)
   if stays(lease) then return end
   self.back[#self.back + 1] = lease
   self.bytes = self.bytes + lease.length
-  if self.bytes < BACK and #self.back < BACK_COUNT then return end
-  local leases = self.back
-  self.back, self.bytes = {}, 0
-  give_back(self, leases)
+  if self.bytes >= BACK or #self.back >= BACK_COUNT then self:flush() end
 end
 
 --- Lets all go.

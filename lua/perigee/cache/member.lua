@@ -307,11 +307,19 @@ local function find(self, key, into)
   return nil, why, length
 end
 
+-- Has a cache no room? Leases that wait to be given back may take it.
+local function is_full(result, err)
+  return result == nil and err.kind == "no_memory"
+end
+
 --- Has a value be in memory that a file of the cache's has. Returns whether it
 -- is; or nil and an error.
 function Member:fetch(key)
   if not self.about.file then return false end
   local there, err = self.proxy:fetch(key)
+  if is_full(there, err) and self.leases:flush() then
+    there, err = self.proxy:fetch(key)
+  end
   if there == nil then return nil, failure.came(err) end
   return there
 end
@@ -527,9 +535,11 @@ local function pulled(self, method, value, ...)
     if not region then return nil, err end
     region:slice(0, #value):write(value)
   end
-  local result
-  result, err = self.proxy[method](self.proxy, region
-    and region:slice(0, #value) or value, ...)
+  local slice, result = region and region:slice(0, #value) or value
+  result, err = self.proxy[method](self.proxy, slice, ...)
+  if is_full(result, err) and self.leases:flush() then
+    result, err = self.proxy[method](self.proxy, slice, ...)
+  end
   if region then region:close() end
   if result then return result end
   return nil, failure.came(err)

@@ -251,17 +251,17 @@ function Store:reserve(id, key, length, asked)
   return one
 end
 
---- Puts a value that is at a pointer, for a client of this process. Returns its
--- version, or a status.
-function Store:put(client, key, pointer, length, asked, checksum)
+--- Puts a value back that was here before, from a pointer, for a client of this
+-- process. Returns a status.
+function Store:put_again(client, key, pointer, length, asked, checksum, version)
   local status = reserve(self, client, key, length, asked)
   if status < 0 then return status end
   local region = self.slabs[tonumber(place.slab)]
   ffi.copy(region.pointer + place.offset, pointer, length)
-  local version = C.perigee_cache_seal(self.cache, place.entry, checksum,
-                                       time(self))
+  status = C.perigee_cache_seal_again(self.cache, place.entry, checksum,
+                                      version, time(self))
   self:changed()
-  return tonumber(version)
+  return status < 0 and tonumber(status) or OK
 end
 
 --- Returns a session's reservation; nil: it has none of that token.
