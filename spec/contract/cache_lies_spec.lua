@@ -103,7 +103,9 @@ describe("answers that are none", function()
       lies.ask = function() return "\1\0\0\0" .. number(status % 2 ^ 32, 4) end
       for name, got in pairs(all(blocks)) do
         is_typed(name, got)
-        assert.is_true(got[1] == nil or type(got[1]) == "table", name)
+        if not name:find "^put" then
+          assert.is_true(got[1] == nil or type(got[1]) == "table", name)
+        end
       end
       local got, err = blocks:get "k"
       assert.is_nil(got)
@@ -249,7 +251,6 @@ describe("a directory of a liar", function()
     ffi.fill(slab.pointer, slab.length, 0x5a)
     ffi.copy(piece.pointer, head, #head)
     local words = ffi.cast("uint32_t *", piece.pointer)
-    assert(blocks:has { "k" })
     for i = 1, math.max(50, 5000 * cases.scale) do
       for _ = 1, 64 do                  -- the head stays, but for its numbers
         local at = 8 + chance.next(2 ^ 16) - 1
@@ -258,7 +259,7 @@ describe("a directory of a liar", function()
                                   bit.band(chance.next(2 ^ 30), 0xffff) }
       end
       all_typed(blocks)
-      assert(blocks:has { "key " .. i })
+      is_typed("has", { blocks:has { "key " .. i } })
     end
   end)
 end)

@@ -47,6 +47,9 @@ local SMALL_KIB = wire.SMALL / 1024
 local USED, USED_FOR, TRIES, TIMEOUT, LASTS = 128, 5e8, 3, 30,
                                                            2e9
 
+-- Answers without a key that a list may take: of 2^28 buckets, 1024 a time.
+local EMPTY = 2 ^ 18
+
 --- Makes the member of a cache by its name. Nothing is asked of it yet.
 function M.new(agent, name, options)
   return setmetatable({
@@ -166,7 +169,8 @@ function Member:locate(key, along)
                                  along and SMALL_KIB or 0, key))
   if status == nil then return nil, value end
   if status ~= OK then return nil, status end
-  if value then return false, value end
+  if value and along then return false, value end
+  if value then return nil, core.PERIGEE_PROTOCOL end
   return { slab = slab, offset = offset, length = length, version = version,
            low = low, high = high, till = sent + ns }
 end
@@ -282,7 +286,7 @@ function Member:get(key, into)
   end
   if why == AGAIN then part, why, length = by_request(self, key, into) end
   if part then return part end
-  if why == TOO_LARGE and into then return no_room(self, key, length, into) end
+  if why == TOO_LARGE and length then return no_room(self, key, length, into) end
   return self:fails(why, "getting", key)
 end
 
@@ -573,14 +577,19 @@ function Member:events(from, most)
 end
 
 --- Calls f(key) for each key that begins with a prefix, while that returns
--- true. Returns true; or nil and an error.
+-- true. Returns true; or nil and an error. A cache that goes back, or gives
+-- nothing more often than any has to, lies.
 function Member:list(prefix, most, f)
-  local cursor = ("\0"):rep(8)
+  local cursor, empty = 0, 0
   while cursor do
     local list, more = self:ask("listed", wire.list(cursor, prefix, most))
     if not list then return told(self, nil, more) end
     for _, key in ipairs(list) do
       if not f(key) then return true end
+    end
+    if #list == 0 then empty = empty + 1 end
+    if more and more <= cursor or empty > EMPTY then
+      return told(self, nil, core.PERIGEE_PROTOCOL)
     end
     cursor = more
   end
