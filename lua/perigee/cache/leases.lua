@@ -30,7 +30,9 @@ function M.new(session, tell)
                       Leases)
 end
 
+-- What is given back is over: a read that is under way finds it so.
 local function give_back(self, leases)
+  for _, lease in ipairs(leases) do lease.till = 0 end
   if not self.session.handle then return end
   for first = 1, #leases, wire.KEYS do
     self.tell(wire.release(leases, first,
