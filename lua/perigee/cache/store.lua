@@ -213,16 +213,17 @@ function Store:reserve(id, key, length, asked)
   local region = self.slabs[tonumber(place.slab)]
   self.tokens = self.tokens + 1
   local one = { token = self.tokens, session = id, entry = place.entry,
-                filling = 0, length = length,
+                filling = 0, put = false, length = length,
                 slice = region:slice(tonumber(place.offset), length) }
   self.reserved[one.token] = one
   return one
 end
 
---- Returns a session's reservation; nil: it has none of that token.
+--- Returns a session's reservation; nil: it has none of that token. The place
+-- of a put that is under way is none: a write to it could end after the seal.
 function Store:reservation(id, token)
   local one = self.reserved[token]
-  return one and one.session == id and one or nil
+  return one and one.session == id and not one.put and one or nil
 end
 
 --- Seals a reservation. Returns the version; or nil and a status.
