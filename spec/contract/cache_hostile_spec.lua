@@ -32,6 +32,7 @@ local function all_is_well()
   assert.is_true(assert(honest:get "honest") == TEXT)
   assert.is_true(honest:put("other", "value"))
   assert.equal("value", honest:get "other")
+  honest.only.leases:clear()
 end
 
 before_each(function()

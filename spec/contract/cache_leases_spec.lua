@@ -58,6 +58,29 @@ local function is_whole(text)
   return text == ("\17"):rep(SIZE)
 end
 
+describe("leases", function()
+  after_each(cases.cleanup)
+
+  it("that a client has too many of are given back for others", function()
+    caches.open { leases = 16 }         -- two for a client
+    local blocks, agent = caches.client { map = false }
+    local region = cases.alloc(agent.engine, 10 * SIZE)
+    local items = {}
+    for i = 1, 10 do
+      assert(blocks:put("k" .. i, cases.bytes(SIZE, i)))
+      items[i] = { key = "k" .. i, into = region:slice((i - 1) * SIZE, SIZE) }
+    end
+    for i = 1, 10 do
+      assert.is_true(assert(blocks:get("k" .. i)) == cases.bytes(SIZE, i))
+    end
+    local got = assert(blocks:get_many(items))
+    for i = 1, 10 do
+      assert.equal(SIZE, got[i], tostring(got[i]))
+      assert.is_true(items[i].into:string() == cases.bytes(SIZE, i))
+    end
+  end)
+end)
+
 describe("a lease that was given back", function()
   after_each(cases.cleanup)
 

@@ -168,6 +168,10 @@ function Member:locate(key, along)
     self:ask("located", wire.key(C.PERIGEE_CACHE_LOCATE,
                                  along and SMALL_KIB or 0, key))
   if status == nil then return nil, value end
+  if status == AGAIN and self.leases.count > 0 then -- it may be this client's
+    self.leases:clear()
+    return self:locate(key, along)
+  end
   if status ~= OK then return nil, status end
   if value and along then return false, value end
   if value then return nil, core.PERIGEE_PROTOCOL end
@@ -331,7 +335,7 @@ local function locate_many(self, items, results)
       if type(place_of) == "table" then
         place_of.till = sent + place_of.ns
         leased_of[i] = self.leases:keep(keys[n], place_of)
-      else
+      elseif place_of ~= AGAIN then     -- else it is tried again by itself
         results[i] = select(2, self:fails(place_of, "getting", keys[n]))
       end
     end)
