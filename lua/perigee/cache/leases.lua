@@ -35,7 +35,9 @@ function M.new(session, tell)
                         once = {}, onces = 0, back = {}, bytes = 0 }, Leases)
 end
 
+-- What is given back is over: a read that is under way finds it so.
 local function give_back(self, leases)
+  for _, lease in ipairs(leases) do lease.till = 0 end
   if not self.session.handle then return end
   for first = 1, #leases, wire.KEYS do
     self.tell(wire.release(leases, first,
@@ -64,7 +66,7 @@ local function give_back_soon(self, lease)
   if self.bytes >= BACK or #self.back >= BACK_COUNT then self:flush() end
 end
 
---- Lets all go.
+--- Lets all go; returns whether there were any.
 function Leases:clear()
   local leases = self.back
   self.back, self.bytes = {}, 0
@@ -74,6 +76,7 @@ function Leases:clear()
   end
   self.list, self.count = {}, 0
   give_back(self, leases)
+  return #leases > 0
 end
 jit.off(Leases.clear)
 

@@ -47,6 +47,9 @@ local SMALL_KIB = wire.SMALL / 1024
 local USED, USED_FOR, TRIES, TIMEOUT, LASTS = 128, 5e8, 3, 30,
                                                            2e9
 
+-- Answers without a key that a list may take: of 2^28 buckets, 1024 a time.
+local EMPTY = 2 ^ 18
+
 --- Makes the member of a cache by its name. Nothing is asked of it yet.
 function M.new(agent, name, options)
   return setmetatable({
@@ -165,8 +168,12 @@ function Member:locate(key, along)
     self:ask("located", wire.key(C.PERIGEE_CACHE_LOCATE,
                                  along and SMALL_KIB or 0, key))
   if status == nil then return nil, value end
+  if status == AGAIN and self.leases:clear() then -- they may be this client's
+    return self:locate(key, along)
+  end
   if status ~= OK then return nil, status end
-  if value then return false, value, sum end
+  if value and along then return false, value, sum end
+  if value then return nil, core.PERIGEE_PROTOCOL end
   return self.leases:add { slab = slab, offset = offset, length = length,
                            version = version, checksum = sum, low = low,
                            high = high, till = sent + ns }
@@ -386,7 +393,9 @@ local function locate_many(self, items, results)
       if type(place_of) == "table" then
         place_of.till = sent + place_of.ns
         leased_of[i] = self.leases:add(place_of)
-      elseif place_of ~= NOT_FOUND or not self.about.file then
+      elseif place_of ~= AGAIN and not (place_of == NOT_FOUND
+                                        and self.about.file) then
+        -- else it is tried again by itself
         results[i] = select(2, self:fails(place_of, "getting", keys[n]))
       end
     end)
@@ -429,7 +438,9 @@ local function read_many(self, items, leased_of, results)
       lease.till = 0                    -- by itself, it is tried again
       if not fine and err.kind ~= "stale" then results[i] = err end
     end
-    self.leases:was_read(items[i].key, lease)
+  end
+  for _, i in ipairs(of) do
+    self.leases:was_read(items[i].key, leased_of[i])
   end
 end
 
@@ -629,14 +640,19 @@ function Member:events(from, most)
 end
 
 --- Calls f(key) for each key that begins with a prefix, while that returns
--- true. Returns true; or nil and an error.
+-- true. Returns true; or nil and an error. A cache that goes back, or gives
+-- nothing more often than any has to, lies.
 function Member:list(prefix, most, f)
-  local cursor = ("\0"):rep(8)
+  local cursor, empty = 0, 0
   while cursor do
     local list, more = self:ask("listed", wire.list(cursor, prefix, most))
     if not list then return told(self, nil, more) end
     for _, key in ipairs(list) do
       if not f(key) then return true end
+    end
+    if #list == 0 then empty = empty + 1 end
+    if more and more <= cursor or empty > EMPTY then
+      return told(self, nil, core.PERIGEE_PROTOCOL)
     end
     cursor = more
   end

@@ -245,7 +245,7 @@ function Store:reserve(id, key, length, asked)
   local region = self.slabs[tonumber(place.slab)]
   self.tokens = self.tokens + 1
   local one = { token = self.tokens, session = id, entry = place.entry,
-                filling = 0, key = key, length = length,
+                filling = 0, put = false, key = key, length = length,
                 slice = region:slice(tonumber(place.offset), length) }
   self.reserved[one.token] = one
   return one
@@ -264,10 +264,11 @@ function Store:put_again(client, key, pointer, length, asked, checksum, version)
   return status < 0 and tonumber(status) or OK
 end
 
---- Returns a session's reservation; nil: it has none of that token.
+--- Returns a session's reservation; nil: it has none of that token. The place
+-- of a put that is under way is none: a write to it could end after the seal.
 function Store:reservation(id, token)
   local one = self.reserved[token]
-  return one and one.session == id and one or nil
+  return one and one.session == id and not one.put and one or nil
 end
 
 --- Seals a reservation. Returns the version; or nil and a status.
