@@ -58,7 +58,7 @@ function M.new(agent, name, options)
     reconnect = options.reconnect,
     checks = options.checksum or false, maps = options.map ~= false,
     text = ("cache %s"):format(name),
-    proxy = false, by = {}, about = {}, session = false, map = false,
+    proxy = false, by = {}, below = false, session = false, map = false,
     slabs = {}, leases = false, used = {}, uses = 0, used_at = 0,
     refuses_small = false,
   }, Member)
@@ -111,7 +111,7 @@ function Member:ready()
   end
   local told, err = self.proxy:about()
   if not told then return nil, err end
-  self.about = told
+  self.below = type(told) == "table" and told.file == true
   if self.session ~= self.proxy[1].session then begin(self) end
   return true
 end
@@ -322,7 +322,7 @@ end
 --- Has a value be in memory that a file of the cache's has. Returns whether it
 -- is; or nil and an error.
 function Member:fetch(key)
-  if not self.about.file then return false end
+  if not self.below then return false end
   local there, err = self.proxy:fetch(key)
   if is_full(there, err) and self.leases:flush() then
     there, err = self.proxy:fetch(key)
@@ -337,7 +337,7 @@ function Member:get(key, into)
   local fine, err = self:ready()
   if not fine then return nil, err end
   local part, why, length = find(self, key, into)
-  if why == NOT_FOUND and self.about.file then
+  if why == NOT_FOUND and self.below then
     fine, err = self:fetch(key)
     if fine == nil then return nil, err end
     if fine then part, why, length = find(self, key, into) end
@@ -346,7 +346,7 @@ function Member:get(key, into)
     return broken(self, key)
   elseif part then
     return part
-  elseif why == TOO_LARGE and into then
+  elseif why == TOO_LARGE and length and into then
     return no_room(self, key, length, into)
   end
   return self:fails(why, "getting", key)
@@ -394,7 +394,7 @@ local function locate_many(self, items, results)
         place_of.till = sent + place_of.ns
         leased_of[i] = self.leases:add(place_of)
       elseif place_of ~= AGAIN and not (place_of == NOT_FOUND
-                                        and self.about.file) then
+                                        and self.below) then
         -- else it is tried again by itself
         results[i] = select(2, self:fails(place_of, "getting", keys[n]))
       end
@@ -451,7 +451,7 @@ local function map_many(self, items, results)
     if part and not (self.checks and not is_whole(part, why)) then
       results[i] = part.length
       use(self, item.key)
-    elseif why == NOT_FOUND and not self.about.file then
+    elseif why == NOT_FOUND and not self.below then
       results[i] = select(2, self:fails(why, "getting", item.key))
     end
   end
@@ -485,7 +485,7 @@ function Member:has(keys)
   local results, rest, of = {}, {}, {}
   for i, key in ipairs(keys) do
     if self.map then results[i] = self.map:has(key) end
-    if self.about.file and not results[i] then results[i] = nil end
+    if self.below and not results[i] then results[i] = nil end
     if results[i] == nil then rest[#rest + 1], of[#of + 1] = key, i end
   end
   local first = 1
