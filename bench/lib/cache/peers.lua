@@ -1,0 +1,3 @@
+local M = {}
+function M.measure() end
+return M
