@@ -58,9 +58,11 @@ local function keys_of(length)
   return keys
 end
 
--- A step that gets values of keys[1], ... in turns into memory.
-local function getting(run, way, length, into)
-  local keys = keys_of(length)
+--- Returns a step that gets values of that length in turns into memory, after
+-- they were put.
+function M.getting(run, way, length)
+  local keys, into = keys_of(length), run.memory:slice(run.room, length)
+  loops.put_all(run.side:client(true), run.memory, length)
   local client, before = ways.client(run.side, way, keys, length)
   local after, whole = checks("get", into.pointer, length)
   local options, turn = { into = into }, loops.turn
@@ -75,7 +77,8 @@ local function getting(run, way, length, into)
 end
 
 -- A step of one-sided reads of as much.
-local function reading(run, length, into)
+local function reading(run, length)
+  local into = run.memory:slice(run.room, length)
   local region, session, turn = run.side:region(), run.side.session, loops.turn
   loops.write_all(session, region, run.memory, length)
   local from = {}
@@ -96,17 +99,15 @@ end
 -- A short value comes along with the answer to a request, so its floor is an
 -- echo.
 local function get(run, mode, way, length)
-  loops.put_all(run.side:client(true), run.memory, length)
-  local into = run.memory:slice(run.room, length)
   local floors
   if way == "new" and length <= wire.SMALL then
     floors = floor_of(run, "raw echo",
                       calls.raw(run.side.proxy, length, run.side.engine))
   else
-    floors = floor_of(run, "one-sided read", reading(run, length, into))
+    floors = floor_of(run, "one-sided read", reading(run, length))
   end
   return measure(run, { mode = mode, size = length },
-                 getting(run, way, length, into), floors)
+                 M.getting(run, way, length), floors)
 end
 
 function M.get(run, size) return get(run, "get", "map", size) end

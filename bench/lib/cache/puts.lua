@@ -58,7 +58,10 @@ local function landing(run, length, count)
   }
 end
 
-local function putting(run, client, length)
+--- Returns a step that puts values of that length in turns.
+function M.putting(run, client, length)
+  assert(client:has { "none" })         -- a session, and the map
+  run.memory:slice(0, length):fill(1)
   local from = run.memory:slice(0, length)
   local into = run.memory:slice(run.room, length)
   local options, keys, turn = { into = into }, {}, loops.turn
@@ -84,8 +87,7 @@ end
 
 function M.put(run, length)
   local client = run.side:client(true)
-  assert(client:has { "none" })
-  run.memory:slice(0, length):fill(1)
+  local step = M.putting(run, client, length)
   local count = places_of(client, run.memory, length)
   local floors
   if not run.given.no_floor then
@@ -95,8 +97,7 @@ function M.put(run, length)
     end
   end
   return rounds.measure({ mode = "put", size = length, window = 1,
-                          places = count }, run.given,
-                        putting(run, client, length), floors)
+                          places = count }, run.given, step, floors)
 end
 
 -- ---- memory ----------------------------------------------------------------
