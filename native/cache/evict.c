@@ -117,6 +117,54 @@ bool evict_group(struct perigee_cache *c) {
   return ref != 0;
 }
 
+/* ---- What goes next ---------------------------------------------------- */
+
+/* Returns which of the sizes has, at its cursor, the entry that was used the
+ * longest ago, or NONE. */
+static int cursor_oldest(const struct perigee_cache *c,
+                         const uint32_t cursors[SIZES]) {
+  int best = NONE;
+  uint32_t oldest = UINT32_MAX;
+  for (int i = 0; i < SIZES; i++)
+    if (cursors[i] && own(c, cursors[i])->used < oldest) {
+      oldest = own(c, cursors[i])->used;
+      best = i;
+    }
+  return best;
+}
+
+static void cold_fill(const struct perigee_cache *c, uint32_t ref,
+                      struct perigee_cache_cold *cold) {
+  entry_place(c, ref, &cold->place);
+  cold->left = entry_left(c, ref);
+  cold->key_length = what_length(word(&record(c, ref)->what));
+  key_copy(record(c, ref), (uint8_t *)cold->key);
+}
+
+static uint32_t coldest_of(struct perigee_cache *c, bool soft,
+                           struct perigee_cache_cold *cold, uint32_t most,
+                           uint32_t *looks) {
+  uint32_t cursors[SIZES], n = 0;
+  int size;
+  for (int i = 0; i < SIZES; i++)
+    cursors[i] = c->lists[i][soft].last;
+  while (n<most && * looks> 0 && (size = cursor_oldest(c, cursors)) != NONE) {
+    uint32_t ref = cursors[size];
+    (*looks)--;
+    cursors[size] = own(c, ref)->before;
+    if (!own(c, ref)->marked)
+      cold_fill(c, ref, &cold[n++]);
+  }
+  return n;
+}
+
+uint32_t perigee_cache_coldest(struct perigee_cache *c,
+                               struct perigee_cache_cold *cold, uint32_t most,
+                               uint32_t looks) {
+  uint32_t n = coldest_of(c, false, cold, most, &looks);
+  return n + coldest_of(c, true, cold + n, most - n, &looks);
+}
+
 /* ---- Watermarks -------------------------------------------------------- */
 
 /* Returns the size whose last entry was used the longest ago, or NONE. */

@@ -10,9 +10,12 @@
  *   leases.c      clients and their leases
  *   evict.c       which entries go, and the store's turn
  *   events.c      what has happened, for those who ask
+ *   file.h        values in a file, of which a store is the directory
+ *   sum.c         checksums of values
  *   answer.c      requests of clients
  *   store.c       opening and closing, counters
- *   seen.c        a client's view of the directory
+ *   view.h, seen.c  a client's view of the directory
+ *   revive.c      entries of a store whose process has ended
  *   hold.c        memory that outlives the process
  */
 #ifndef STORE_H
@@ -37,7 +40,7 @@ struct own {
   uint32_t used;          /* tick of the last use; if reserved: the client */
   uint16_t leases;
   uint8_t uses;
-  uint8_t state : 4, pin : 2, listed : 1, wheeled : 1;
+  uint8_t state : 3, pin : 2, listed : 1, wheeled : 1, marked : 1;
 };
 
 /* Chunks of the directory with things of one size; a list has those that have
@@ -62,6 +65,7 @@ struct slab {
                            * go; 0: none */
   int16_t size;           /* NONE: nothing is in it */
   bool there, draining, listed;
+  bool retired; /* no place in it is taken any more */
 };
 
 struct ends {
@@ -86,6 +90,11 @@ struct group {
   uint32_t first, next; /* member; group of the same hash, or free: index + 1 */
   uint32_t members, hard, soft, reserved, outside;
 };
+
+/* What a file is told of the store that is its directory: an entry that is
+ * sealed, or was and is removed (by ref); a slab that a size takes, or that is
+ * empty again (by index). */
+enum change { CHANGE_SHOWN, CHANGE_GONE, CHANGE_BEGUN, CHANGE_ENDED };
 
 struct lease {
   int64_t until;
@@ -124,6 +133,7 @@ struct perigee_cache {
   struct slab *slabs;
   uint32_t slab_end, with_room[SIZES], empty;
   uint64_t slab_bytes, empty_bytes, wanted;
+  uint32_t retired;
   /* directory.c */
   uint64_t linked; /* refs in the table */
   /* entries.c */
@@ -147,6 +157,11 @@ struct perigee_cache {
   uint32_t drained, drain_at;  /* the slab that is emptied: number + 1; up to
                                 * which of its places */
   bool evicting;
+  struct perigee_cache *below; /* answer.c; or NULL */
+  /* file.c; NULL: slabs are memory */
+  struct perigee_cache_file *file;
+  void (*changed)(struct perigee_cache_file *file, enum change change,
+                  uint32_t at);
   /* events.c */
   struct event *events;
   uint8_t *event_keys;
@@ -181,10 +196,24 @@ uint32_t chunk_take(struct perigee_cache *c);
 
 int size_of(uint64_t length);
 uint64_t size_bytes(int size);
+/* A file has whole blocks, and behind the places of a slab records of them. */
+enum { BLOCK = 4096, RECORDS = 7 };
+static inline int class_of(const struct perigee_cache *c, uint64_t length) {
+  return size_of(c->file ? (length + BLOCK - 1) / BLOCK * BLOCK : length);
+}
+static inline uint64_t table_bytes(uint64_t places) {
+  return (places + RECORDS - 1) / RECORDS * BLOCK;
+}
+/* Returns how many places of a size a slab of this length has. */
+uint64_t slab_places(const struct perigee_cache *c, uint64_t length, int size);
 /* Finds a place for an entry: the slab's number, and the place in it, in units.
  * PERIGEE_CACHE_WANTS; PERIGEE_NO_MEMORY. */
 int space_take(struct perigee_cache *c, int size, uint32_t entry,
                uint32_t *slab, uint32_t *place);
+/* Takes this place; those of a slab come in order. PERIGEE_RANGE: there is none;
+ * PERIGEE_NO_MEMORY. */
+int space_restore(struct perigee_cache *c, int size, uint32_t entry,
+                  const struct perigee_cache_place *place);
 /* slab: its index. offset: of the place, in units. */
 void space_give(struct perigee_cache *c, uint32_t slab, uint32_t offset);
 /* Chooses a slab to be emptied for a size, or, NONE, for the quota; returns its
@@ -235,6 +264,10 @@ void entry_settle(struct perigee_cache *c, uint32_t ref);
 void entry_list(struct perigee_cache *c, uint32_t ref, bool first);
 void entry_fix(struct perigee_cache *c, uint32_t ref, int by);
 void entry_use(struct perigee_cache *c, uint32_t ref);
+/* As perigee_cache_seal, with a version. */
+int64_t entry_seal(struct perigee_cache *c, uint64_t entry, uint64_t checksum,
+                   uint64_t version, int64_t now);
+int64_t entry_left(const struct perigee_cache *c, uint32_t ref);
 void entry_place(const struct perigee_cache *c, uint32_t ref,
                  struct perigee_cache_place *place);
 /* Returns the ref of a sealed entry whose TTL is not over, or 0. */

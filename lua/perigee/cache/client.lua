@@ -66,6 +66,7 @@ local PUT = { ttl = check.seconds, pin = pin, group = check.count,
               wait = check.seconds }
 local GET = { into = slices.check, wait = check.seconds }
 local NEW = { timeout = check.seconds, map = check.boolean,
+              checksum = check.boolean,
               replicas = check.count, reconnect = check.seconds }
 
 -- ---- Getting ---------------------------------------------------------------
@@ -536,6 +537,9 @@ end
 -- @tparam[opt=30] number options.timeout seconds of each request
 -- @tparam[opt=1] number options.replicas how many caches have each key
 -- @tparam[opt=true] boolean options.map false: asks the cache even on its host
+-- @tparam[opt=false] boolean options.checksum true: compares what it gets with
+--   the checksum that the cache has made, if it makes some (`perigee.cache`);
+--   what differs is `protocol`
 -- @tparam[opt] number options.reconnect seconds that a request waits for a
 --   cache that is away; default 3 for one cache, 0 for several
 -- @treturn CacheClient the client; or nil and an error. A cache that is not

@@ -18,7 +18,8 @@ local M = {}
 local Cache = {}
 Cache.__index = Cache
 
-local MEMORY, DRAIN, LEASE = 2 ^ 30, 10, 10 -- bytes, seconds, seconds
+-- FILE: of the file, times the memory.
+local MEMORY, FILE, DRAIN, LEASE = 2 ^ 30, 8, 10, 10 -- bytes, seconds
 local LEAST = 2 ^ 20
 
 -- ---- Options ---------------------------------------------------------------
@@ -53,7 +54,9 @@ end
 local STORE = {
   memory = memory, slab = memory, hard = check.count, kind = check.string,
   lease = check.seconds, margin = check.seconds, decay = check.seconds,
-  evict = evict, high = percent, low = percent, populate = check.boolean,
+  evict = evict, checksum = check.boolean, high = percent, low = percent,
+  populate = check.boolean,
+  file = check.string, file_size = memory,
   clients = check.count, leases = check.count, reservations = check.count,
 }
 local OWN = { scopes = scopes }
@@ -109,7 +112,11 @@ local function open_one(self, own, options, share, level)
   if not agent then return nil, err end
   self.agents[#self.agents + 1] = agent
   local store
-  store, err = stores.open(agent, with(own, { memory = share.memory }))
+  local file = own.file
+  if file and own.scopes then file = file .. "." .. share.scope end
+  store, err = stores.open(agent, with(own, {
+    memory = share.memory, file = file,
+    file_size = own.file_size or FILE * share.memory }))
   if not store then return nil, err end
   self.stores[agent] = store
   agent:serve(service.of(store))
@@ -142,7 +149,15 @@ end
 --   of the memory
 -- @tparam[opt=false] boolean options.populate true: a slab has all its pages
 --   when it is made, so that no put waits for pages
+-- @tparam[opt] string options.file the path of a file to which what memory
+--   evicts goes, and from which it comes back when it is asked for, also after
+--   a restart. Each of several scopes has one of its own, with the scope's name
+--   behind a dot at the end
+-- @tparam[opt] number options.file_size bytes of that file, which are taken at
+--   once; default: eight times the memory
 -- @tparam[opt="host"] string options.kind the memory of slabs: "host", "cuda:0"
+-- @tparam[opt=false] boolean options.checksum true: makes a checksum of each
+--   value when it is sealed (about 40 us for 1 MiB), for clients that check
 -- @tparam[opt=1024] number options.clients sessions at a time;
 --   options.leases (65536) of all of them, and options.reservations (256) of
 --   one of them

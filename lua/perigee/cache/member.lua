@@ -53,9 +53,11 @@ function M.new(agent, name, options)
     agent = agent, name = name, hash = ring.hash(name),
     weight = options.weight or 1, timeout = options.timeout or TIMEOUT,
     reconnect = options.reconnect,
-    maps = options.map ~= false, text = ("cache %s"):format(name),
-    proxy = false, by = {}, session = false, map = false, slabs = {},
-    leases = false, used = {}, uses = 0, used_at = 0, refuses_small = false,
+    checks = options.checksum or false, maps = options.map ~= false,
+    text = ("cache %s"):format(name),
+    proxy = false, by = {}, about = {}, session = false, map = false,
+    slabs = {}, leases = false, used = {}, uses = 0, used_at = 0,
+    refuses_small = false,
   }, Member)
 end
 
@@ -104,11 +106,9 @@ function Member:ready()
     local fine, err = open(self)
     if not fine then return nil, err end
   end
-  session = self.proxy[1].session
-  if not (session and session.handle) then
-    local told, err = self.proxy:about()
-    if not told then return nil, err end
-  end
+  local told, err = self.proxy:about()
+  if not told then return nil, err end
+  self.about = told
   if self.session ~= self.proxy[1].session then begin(self) end
   return true
 end
@@ -157,18 +157,19 @@ end
 
 -- ---- Leases ----------------------------------------------------------------
 
---- Locates a key. Returns a lease; false and a small value; or nil and a status
--- or an error. along: may a value come along?
+--- Locates a key. Returns a lease; false, a small value and its checksum; or
+-- nil and a status or an error. along: may a value come along?
 function Member:locate(key, along)
   local sent = now()
-  local status, value, slab, offset, length, version, low, high, ns =
+  local status, value, sum, slab, offset, length, version, low, high, ns =
     self:ask("located", wire.key(C.PERIGEE_CACHE_LOCATE,
                                  along and SMALL_KIB or 0, key))
   if status == nil then return nil, value end
   if status ~= OK then return nil, status end
-  if value then return false, value end
-  return { slab = slab, offset = offset, length = length, version = version,
-           low = low, high = high, till = sent + ns }
+  if value then return false, value, sum end
+  return self.leases:add { slab = slab, offset = offset, length = length,
+                           version = version, checksum = sum, low = low,
+                           high = high, till = sent + ns }
 end
 
 -- What an error means for a lease: if its place has gone, the key is to be
@@ -210,8 +211,8 @@ local function read(self, lease, into)
 end
 
 -- Puts a small value, which came as a string, where it is wanted.
-local function place(value, into)
-  if not into then return value end
+local function placed(value, into, sum)
+  if not into then return value, sum end
   if into.length < #value then return nil, TOO_LARGE, #value end
   local part = slices.first(into, #value)
   if slices.is_slice(part) then
@@ -223,7 +224,7 @@ local function place(value, into)
       at = at + each.length
     end
   end
-  return part
+  return part, sum
 end
 
 -- Reads what is leased as a string.
@@ -244,11 +245,10 @@ local function by_request(self, key, into)
   for _ = 1, TRIES do
     local lease = self.leases:find(key, 0)
     if not lease then
-      local value
-      lease, value = self:locate(key, true)
-      if lease == false then return place(value, into) end
+      local value, sum
+      lease, value, sum = self:locate(key, true)
+      if lease == false then return placed(value, into, sum) end
       if not lease then return nil, value end
-      self.leases:keep(key, lease)
     else
       use(self, key)
     end
@@ -258,7 +258,9 @@ local function by_request(self, key, into)
     else
       part, why, length = read_text(self, lease)
     end
-    if part or why ~= AGAIN then return part, why, length end
+    self.leases:was_read(key, lease)
+    if part then return part, lease.checksum end
+    if why ~= AGAIN then return nil, why, length end
   end
   return nil, errors.new("timeout", ("%s: its lease was over each time that "
     .. "the bytes were there"):format(self:doing("getting", key)), true)
@@ -269,20 +271,69 @@ local function no_room(self, key, length, into)
     :format(self:doing("getting", key), length, into.length), true)
 end
 
+-- The pointer to a value that is one block of host memory, or a string; nil: it
+-- is something else.
+local function bytes_of(value)
+  if type(value) == "string" then return value, #value end
+  if slices.is_slice(value) and value.count == 1 then
+    return value.pointer, value.length
+  end
+end
+
+-- Are the bytes of a value what the cache has sealed? sum 0: it does not tell.
+local function is_whole(part, sum)
+  if sum == 0 then return true end
+  local bytes, length = bytes_of(part)
+  if not bytes then bytes, length = part:string(), part.length end
+  return C.perigee_cache_sum(bytes, length, 0) == sum
+end
+
+local function broken(self, key)
+  return nil, errors.new("protocol", self:doing("getting", key)
+    .. ": its bytes are not those that were put", true)
+end
+
+-- Gets a value by the first way that can tell. Returns it and its checksum; or
+-- nil, a status or an error, and maybe a length.
+local function find(self, key, into)
+  local map, part, why, length = self.map, nil, AGAIN, nil
+  if map then part, why, length = map:get(key, into) end
+  if part then
+    use(self, key)
+    return part, why
+  elseif why == AGAIN then
+    return by_request(self, key, into)
+  end
+  return nil, why, length
+end
+
+--- Has a value be in memory that a file of the cache's has. Returns whether it
+-- is; or nil and an error.
+function Member:fetch(key)
+  if not self.about.file then return false end
+  local there, err = self.proxy:fetch(key)
+  if there == nil then return nil, failure.came(err) end
+  return there
+end
+
 --- Gets a value into a slice or a List, or as a string without one. Returns the
 -- filled part, or the string; or nil and an error.
 function Member:get(key, into)
   local fine, err = self:ready()
   if not fine then return nil, err end
-  local map, part, why, length = self.map, nil, AGAIN, nil
-  if map then part, why, length = map:get(key, into) end
-  if part then
-    use(self, key)
-    return part
+  local part, why, length = find(self, key, into)
+  if why == NOT_FOUND and self.about.file then
+    fine, err = self:fetch(key)
+    if fine == nil then return nil, err end
+    if fine then part, why, length = find(self, key, into) end
   end
-  if why == AGAIN then part, why, length = by_request(self, key, into) end
-  if part then return part end
-  if why == TOO_LARGE and into then return no_room(self, key, length, into) end
+  if part and self.checks and not is_whole(part, why) then
+    return broken(self, key)
+  elseif part then
+    return part
+  elseif why == TOO_LARGE and into then
+    return no_room(self, key, length, into)
+  end
   return self:fails(why, "getting", key)
 end
 
@@ -326,8 +377,8 @@ local function locate_many(self, items, results)
       local i = of[n]
       if type(place_of) == "table" then
         place_of.till = sent + place_of.ns
-        leased_of[i] = self.leases:keep(keys[n], place_of)
-      else
+        leased_of[i] = self.leases:add(place_of)
+      elseif place_of ~= NOT_FOUND or not self.about.file then
         results[i] = select(2, self:fails(place_of, "getting", keys[n]))
       end
     end)
@@ -362,12 +413,15 @@ local function read_many(self, items, leased_of, results)
   local fine, err = self.session:read(list):wait()
   local time = now()
   for n, i in ipairs(of) do
-    if fine and leased_of[i].till > time then
+    local lease = leased_of[i]
+    if fine and lease.till > time
+      and (not self.checks or is_whole(list[n].to, lease.checksum)) then
       results[i] = list[n].to.length
     else
-      leased_of[i].till = 0             -- by itself, it is tried again
+      lease.till = 0                    -- by itself, it is tried again
       if not fine and err.kind ~= "stale" then results[i] = err end
     end
+    self.leases:was_read(items[i].key, lease)
   end
 end
 
@@ -375,10 +429,10 @@ end
 local function map_many(self, items, results)
   for i, item in ipairs(items) do
     local part, why = self.map:get(item.key, item.into)
-    if part then
+    if part and not (self.checks and not is_whole(part, why)) then
       results[i] = part.length
       use(self, item.key)
-    elseif why == NOT_FOUND then
+    elseif why == NOT_FOUND and not self.about.file then
       results[i] = select(2, self:fails(why, "getting", item.key))
     end
   end
@@ -412,6 +466,7 @@ function Member:has(keys)
   local results, rest, of = {}, {}, {}
   for i, key in ipairs(keys) do
     if self.map then results[i] = self.map:has(key) end
+    if self.about.file and not results[i] then results[i] = nil end
     if results[i] == nil then rest[#rest + 1], of[#of + 1] = key, i end
   end
   local first = 1
@@ -447,15 +502,6 @@ function Member:match(keys)
 end
 
 -- ---- Putting ---------------------------------------------------------------
-
--- The pointer to a value that is one block of host memory, or a string; nil: it
--- is something else.
-local function bytes_of(value)
-  if type(value) == "string" then return value, #value end
-  if slices.is_slice(value) and value.count == 1 then
-    return value.pointer, value.length
-  end
-end
 
 local PINS = { soft = C.PERIGEE_CACHE_SOFT, hard = C.PERIGEE_CACHE_HARD }
 local NONE, coded = {}, {}
@@ -609,8 +655,9 @@ local function lease_for_view(self, key)
   end
   local err
   lease, err = self:locate(key, false)
-  if lease then return self.leases:keep(key, lease) end
-  return nil, err
+  if not lease then return nil, err end
+  self.leases:keep(key, lease)
+  return lease
 end
 
 --- Leases an entry where it lies in this host's memory. Returns a view
@@ -621,6 +668,9 @@ function Member:view(key)
   for _ = 1, TRIES do
     local lease
     lease, err = lease_for_view(self, key)
+    if err == NOT_FOUND and self:fetch(key) then
+      lease, err = lease_for_view(self, key)
+    end
     if not lease then return self:fails(err, "viewing", key) end
     local from, slab = leased(self, lease)
     if from and slab.pointer then

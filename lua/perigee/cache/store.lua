@@ -25,6 +25,7 @@ local log = require "perigee.runtime.log"
 local loop = require "perigee.runtime.loop"
 local native = require "perigee.cache.native"
 local signals = require "perigee.runtime.signal"
+local tiers = require "perigee.cache.tier"
 local timers = require "perigee.runtime.timers"
 local wire = require "perigee.cache.wire"
 
@@ -195,28 +196,44 @@ local function reserve_once(self, key)
   return C.perigee_cache_reserve(self.cache, key, #key, put, time(self), place)
 end
 
+-- Reserves a place for a client; returns a status.
+local function reserve(self, client, key, length, asked)
+  local fine, status = put_of(client, length, asked)
+  if not fine then return status end
+  status = feed_for(self, reserve_once(self, key), reserve_once, key)
+  if status ~= NO_MEMORY then return status end
+  make_room(self)
+  return reserve_once(self, key)
+end
+
 --- Reserves a place for a session. Returns the reservation: token, entry, slice
 -- (the place); or nil and a status.
 function Store:reserve(id, key, length, asked)
   local client, status = self:client(id)
   if not client then return nil, status end
   if type(key) ~= "string" then return nil, core.PERIGEE_INVALID end
-  local fine
-  fine, status = put_of(client, length, asked)
-  if not fine then return nil, status end
-  status = feed_for(self, reserve_once(self, key), reserve_once, key)
-  if status == NO_MEMORY then
-    make_room(self)
-    status = reserve_once(self, key)
-  end
+  status = reserve(self, client, key, length, asked)
   if status < 0 then return nil, status end
   local region = self.slabs[tonumber(place.slab)]
   self.tokens = self.tokens + 1
   local one = { token = self.tokens, session = id, entry = place.entry,
-                filling = 0, length = length,
+                filling = 0, key = key, length = length,
                 slice = region:slice(tonumber(place.offset), length) }
   self.reserved[one.token] = one
   return one
+end
+
+--- Puts a value that is at a pointer, for a client of this process. Returns its
+-- version, or a status.
+function Store:put(client, key, pointer, length, asked, checksum)
+  local status = reserve(self, client, key, length, asked)
+  if status < 0 then return status end
+  local region = self.slabs[tonumber(place.slab)]
+  ffi.copy(region.pointer + place.offset, pointer, length)
+  local version = C.perigee_cache_seal(self.cache, place.entry, checksum,
+                                       time(self))
+  self:changed()
+  return tonumber(version)
 end
 
 --- Returns a session's reservation; nil: it has none of that token.
@@ -230,6 +247,7 @@ function Store:seal(one, checksum)
   if one.filling > 0 then return nil, core.PERIGEE_AGAIN end
   if self.reserved[one.token] ~= one then return nil, STALE end
   self.reserved[one.token] = nil
+  if self.tier then self.tier:forget(one.key) end
   local version = C.perigee_cache_seal(self.cache, one.entry, checksum or 0,
                                        time(self))
   if version < 0 then return nil, tonumber(version) end
@@ -270,10 +288,18 @@ local function answer_put(self, client, request, reply, n)
   return n
 end
 
+-- What a request puts or deletes is void in the file.
+function Store:void(request)
+  local what = request.length > 8 and request.pointer[1]
+  if what ~= PUT and what ~= C.PERIGEE_CACHE_DELETE then return end
+  for _, key in ipairs(wire.asked(request)) do self.tier:forget(key) end
+end
+
 --- Answers a raw request of a session into a reply's loan; returns the length.
 function Store:answer(id, request, reply)
   local client, status = self:client(id)
   if not client then return wire.refuse(reply, status) end
+  if self.tier then self:void(request) end
   local n = answer(self, client, request, reply)
   if n == WANTS or n >= 12 and reply.pointer[1] == PUT then
     n = answer_put(self, client, request, reply, n)
@@ -329,6 +355,7 @@ function Store:turn()
   if not (self.cache and self.engine.handle) then return end
   local more = C.perigee_cache_turn(self.cache, time(self), STEPS) == 1
   self:feed()
+  if self.tier then self.tier:turn() end
   for region in pairs(self.closing) do
     if region:close(0) then self.closing[region] = nil end
   end
@@ -354,6 +381,7 @@ local function core_options(options)
     clients = options.clients or 0, leases = options.leases or 0,
     reserved_each = options.reservations or 0,
     high = options.high or 0, low = options.low or 0,
+    sums = options.checksum and 1 or 0,
     lfu = options.evict == "lfu" and 1 or 0,
   }
 end
@@ -369,11 +397,16 @@ function M.open(agent, options)
   end
   local self = setmetatable({
     cache = out[0], engine = agent.engine, text = text, kind = options.kind,
-    populate = options.populate or nil, slabs = {}, pieces = {}, clients = {},
+    populate = options.populate or nil, sums = options.checksum or false,
+    slabs = {}, pieces = {}, clients = {},
     reserved = {}, putting = {}, tokens = 0, waiting = false, starved = false,
-    closing = {}, timer = false, ending = false,
+    closing = {}, timer = false, ending = false, tier = false,
   }, Store)
   local fine, err = add_piece(self)
+  if fine and options.file then
+    self.tier, err = tiers.open(self, options)
+    fine = self.tier
+  end
   if not fine then
     self:close()
     return nil, err
@@ -393,6 +426,7 @@ end
 function Store:close()
   local cache = self.cache
   if not cache then return end
+  if self.tier then self.tier:close() end
   self.cache = false
   if self.timer then timers.remove(self.timer) end
   self:changed()
