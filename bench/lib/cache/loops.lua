@@ -21,7 +21,8 @@ function M.repeats(length)
 end
 
 -- Each step has this text compiled anew, so that no loop runs on the traces of
--- another.
+-- another. CALLS is what is measured: one call has no loop, as LuaJIT cannot
+-- compile a loop that has a single turn, nor what is around it.
 local LOOP = [[
   local one, before, after, whole, repeats, now = ...
   local round = 0
@@ -30,7 +31,7 @@ local LOOP = [[
     repeat
       if before then before(round + 1) end
       local begin = now()
-      for i = 1, repeats do one(round + i) end
+      CALLS
       ended = now()
       round = round + repeats
       samples[n] = (ended - begin) / repeats
@@ -42,14 +43,17 @@ local LOOP = [[
   end
 ]]
 
+local ONCE, MANY = "one(round + 1)", "for i = 1, repeats do one(round + i) end"
+
 --- Makes a step, as rounds.lua calls it. call.one(round) is what is measured, so
 -- many times (call.repeats, 1) between two readings of the clock. Not measured:
 -- call.before(round) with the first of them, call.after(round) with the last
 -- one, and call.whole(round) at the end of each turn. All but `one` may be nil.
 function M.step(call)
-  return assert(loadstring(LOOP, "=loop"))(call.one, call.before, call.after,
-                                           call.whole, call.repeats or 1,
-                                           process.now)
+  local repeats = call.repeats or 1
+  local text = LOOP:gsub("CALLS", repeats == 1 and ONCE or MANY)
+  return assert(loadstring(text, "=loop"))(call.one, call.before, call.after,
+                                           call.whole, repeats, process.now)
 end
 
 --- Which of the keys has its turn in a round: 0 to KEYS - 1.

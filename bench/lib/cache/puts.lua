@@ -73,11 +73,13 @@ function M.putting(run, client, length)
       if not fine then wrong("put", err) end
     end,
     after = function(round)
+      if run.side.proxy:put_wrong(keys[turn(round)], round) ~= false then
+        wrong "put"
+      end
+    end,
+    whole = function(round)
       local part, err = client:get(keys[turn(round)], options)
       if not part then wrong("put", err) end
-      if payload.check(into.pointer, length, round) ~= 0 then wrong "put" end
-    end,
-    whole = function()
       if not payload.same(into.pointer, from.pointer, length) then
         wrong "put"
       end

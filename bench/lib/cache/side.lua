@@ -1,9 +1,10 @@
 -- SPDX-License-Identifier: Apache-2.0
--- The two processes of bench/cache.lua: the cache's, which also has what the
--- floors need (a service "bench", a region "bench"), on the second core, and the
--- bench's own side, on the first one. One engine of the cache's process serves
+-- The two processes of bench/cache.lua: the cache's, on the second core, which
+-- also has what the floors need (a service "bench", a region "bench"); and the
+-- bench's own side, on the first core. One engine of the cache's process serves
 -- both, so the cache and its floors are waited for in the same way.
 
+local loop = require "perigee.runtime.loop"
 local payload = require "bench.lib.payload"
 local process = require "bench.lib.process"
 local resources = require "bench.lib.resources"
@@ -51,6 +52,21 @@ local function landings(engine_of)
   return service
 end
 
+-- Tells whether a key has a value with other stamps than those of the round. The
+-- cache's process looks itself, as it does for the floor: a client that looked
+-- would move the bytes to its core.
+local function put_wrong(cache, agent)
+  local native = require "perigee.cache.native"
+  local place, store = native.place_t(), cache.stores[agent]
+  return function(key, round)
+    local status = native.C.perigee_cache_stat(store.cache, key, #key,
+                                               loop.now(), place)
+    if status < 0 then return true end
+    local pointer = store.slabs[tonumber(place.slab)].pointer + place.offset
+    return payload.check(pointer, tonumber(place.length), round) ~= 0
+  end
+end
+
 --- Serves until the bench ends.
 function M.serve(given)
   process.die_with_parent(given.parent)
@@ -67,6 +83,7 @@ function M.serve(given)
   local methods = landings(agent.engine)
   methods.add = function(a, b) return a + b end
   methods.echo = { raw = true, function(request) return request end }
+  methods.put_wrong = put_wrong(cache, agent)
   methods.used = resources.used
   agent:serve { name = "bench", version = 1, methods = methods }
   turns.tell "ready"
@@ -80,8 +97,8 @@ local Side = {}
 Side.__index = Side
 
 --- Starts the cache's process and an agent. options: memory (bytes of the
--- cache), region (bytes of the region), populate (false: its pages are made when
--- they are used), evict.
+-- cache), region (bytes of the region), populate (false: its pages are made
+-- when they are used), evict.
 function M.start(given, options)
   local perigee = require "perigee"
   local self = setmetatable({ given = given,
