@@ -125,7 +125,7 @@ end
 function Client:get(key, options)
   check_key(key, "cache:get's key")
   if options == nil then return get(self, key) end
-  options = check.options(options, GET, "cache:get")
+  options = check.few(options, GET, "cache:get")
   local into = options.into and slices.place(options.into)
   if not options.wait then return get(self, key, into) end
   return patiently(self, key, options.wait, is_missed, get, into)
@@ -266,7 +266,7 @@ function Client:put(key, value, options)
   check_key(key, "cache:put's key")
   value = places.value(value, "cache:put", 2)
   if options == nil then return put(self, key, value) end
-  options = check.options(options, PUT, "cache:put")
+  options = check.few(options, PUT, "cache:put")
   return patiently(self, key, options.wait, is_busy, put, value,
                    asked_of(options))
 end

@@ -190,16 +190,21 @@ end
 -- Returns the slice of the cache's memory that a lease is of, and its slab; or
 -- nil and a status or an error.
 local function leased(self, lease)
+  if lease.from then return lease.from, lease.of end
   local slab, err = maps.slab(self.slabs, self.session, lease.slab)
   if not slab then return place_lost(lease, err) end
   if lease.offset + lease.length > slab.remote.length then
     return nil, errors.new("protocol", self.text
       .. " told of a place outside of its memory", true)
   end
-  return slab.remote:slice(lease.offset, lease.length), slab
+  lease.from, lease.of = slab.remote:slice(lease.offset, lease.length), slab
+  return lease.from, slab
 end
 
 -- ---- Getting ---------------------------------------------------------------
+
+-- Of all transfers: nobody has it once the session has begun to read.
+local transfer = { from = false, to = false }
 
 -- Reads what is leased. Returns the filled part; or nil and a status or an
 -- error.
@@ -210,10 +215,12 @@ local function read(self, lease, into)
   if not from then return nil, err end
   if lease.length > 0 then
     local fine
-    fine, err = self.session:read { from = from, to = part }:wait()
+    transfer.from, transfer.to = from, part
+    fine, err = self.session:read(transfer):wait()
     if not fine then return place_lost(lease, err) end
   end
   if lease.till > now() then return part end
+  lease.till = 0
   return nil, AGAIN
 end
 
@@ -250,7 +257,7 @@ end
 
 local function by_request(self, key, into)
   for _ = 1, TRIES do
-    local lease = self.leases:find(key, 0)
+    local lease = self.leases:kept(key)
     if not lease then
       local value, sum
       lease, value, sum = self:locate(key, true)

@@ -51,8 +51,9 @@ local OK, NO_MEMORY, STALE = core.PERIGEE_OK, core.PERIGEE_NO_MEMORY,
 local PUT = C.PERIGEE_CACHE_PUT
 local want, place, put = native.want_t(), native.place_t(), native.put_t()
 
--- The time in ns.
-local function time(self) return core.perigee_now(self.engine.handle) end
+-- The time in ns. A function that ends in a call of C or of tonumber is not
+-- compiled by itself, unless brackets make it an ordinary call.
+local function time(self) return (core.perigee_now(self.engine.handle)) end
 
 -- ---- Memory ----------------------------------------------------------------
 
@@ -221,7 +222,8 @@ local function make_room(self)
 end
 
 local function reserve_once(self, key)
-  return C.perigee_cache_reserve(self.cache, key, #key, put, time(self), place)
+  return (C.perigee_cache_reserve(self.cache, key, #key, put, time(self),
+                                  place))
 end
 
 -- Reserves a place for a client; returns a status.
@@ -279,9 +281,9 @@ function Store:seal(one, checksum)
   if self.tier then self.tier:forget(one.key) end
   local version = C.perigee_cache_seal(self.cache, one.entry, checksum or 0,
                                        time(self))
-  if version < 0 then return nil, tonumber(version) end
+  if version < 0 then return nil, (tonumber(version)) end
   self:changed()
-  return tonumber(version)
+  return (tonumber(version))
 end
 
 --- Aborts a reservation, if it is one still. Returns a status.
@@ -297,8 +299,8 @@ end
 -- ---- Requests --------------------------------------------------------------
 
 local function answer(self, client, request, reply)
-  return tonumber(C.perigee_cache_answer(self.cache, client, request.pointer,
-    request.length, reply.pointer, reply.length, time(self)))
+  return (tonumber(C.perigee_cache_answer(self.cache, client, request.pointer,
+    request.length, reply.pointer, reply.length, time(self))))
 end
 
 -- What a PUT has found no memory for may be put after a turn.
