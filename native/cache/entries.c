@@ -157,6 +157,7 @@ static int parent_find(struct perigee_cache *c,
   return *parent ? PERIGEE_OK : PERIGEE_NOT_FOUND;
 }
 
+/* Returns the ref of a record, or 0. */
 static uint32_t record_new(struct perigee_cache *c, const struct sought *s,
                            const struct perigee_cache_put *put) {
   uint32_t ref = record_take(c, RECORD + s->count * 8);
@@ -178,6 +179,18 @@ static void place_set(struct perigee_cache *c, uint32_t ref, uint32_t slab,
   struct entry *r = record(c, ref);
   set_word(&r->what, what_at(word(&r->what), slab_index(slab)));
   set_word(&r->where, where_of(slab, place, length));
+}
+
+/* The same. Of a directory that cannot grow others go. */
+static uint32_t record_have(struct perigee_cache *c, const struct sought *s,
+                            const struct perigee_cache_put *put) {
+  uint32_t ref = record_new(c, s, put);
+  for (int i = 0; !ref && i < EVICTIONS && records_complete(c); i++) {
+    if (!evict_oldest(c))
+      break;
+    ref = record_new(c, s, put);
+  }
+  return ref;
 }
 
 static bool has_evictable(const struct perigee_cache *c, int size) {
@@ -256,7 +269,19 @@ static void pin_count(struct perigee_cache *c, uint32_t ref, int by) {
   entry_fix(c, ref, by);
 }
 
-/* Its group may have others go, so its parent is looked up after that. */
+/* If its chain has no room, and the directory none for one more bucket, another
+ * entry of the chain goes. */
+static int table_add(struct perigee_cache *c, uint32_t ref,
+                     const struct sought *s) {
+  int status = directory_add(c, ref, s->tag);
+  if (status == PERIGEE_NO_MEMORY && records_complete(c) &&
+      evict_near(c, bucket_of(directory_buckets(c), s->hash)))
+    status = directory_add(c, ref, s->tag);
+  return status;
+}
+
+/* Its parent is looked up when nothing goes for its record or its group any
+ * more. */
 static int ties_make(struct perigee_cache *c, uint32_t ref,
                      const struct perigee_cache_put *put) {
   uint32_t parent = 0;
@@ -270,7 +295,7 @@ static int ties_make(struct perigee_cache *c, uint32_t ref,
 static int reserve(struct perigee_cache *c, const struct sought *s,
                    const struct perigee_cache_put *put,
                    const struct perigee_cache_place *place, uint32_t *ref) {
-  *ref = record_new(c, s, put);
+  *ref = record_have(c, s, put);
   if (!*ref)
     return record_status(c);
   int status = ties_make(c, *ref, put);
@@ -278,7 +303,7 @@ static int reserve(struct perigee_cache *c, const struct sought *s,
     status = place ? place_restore_of(c, *ref, place)
                    : place_take(c, *ref, put->length);
   if (status == 0) {
-    status = directory_add(c, *ref, s->tag);
+    status = table_add(c, *ref, s);
     if (status < 0)
       place_give(c, record(c, *ref));
   }

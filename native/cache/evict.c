@@ -108,6 +108,23 @@ static uint32_t group_oldest(struct perigee_cache *c, bool soft) {
   return best;
 }
 
+bool evict_near(struct perigee_cache *c, uint32_t bucket) {
+  uint32_t best = 0, oldest = UINT32_MAX;
+  bool end = false;
+  for (uint32_t place = 0; !end; place++) {
+    uint32_t ref = directory_at(c, bucket, place, &end);
+    const struct own *e = ref ? own(c, ref) : NULL;
+    if (!e || !e->listed || e->used >= oldest ||
+        !group_may_go(group_of(c, ref), true))
+      continue;
+    oldest = e->used;
+    best = ref;
+  }
+  if (best)
+    evict_all(c, best);
+  return best != 0;
+}
+
 bool evict_group(struct perigee_cache *c) {
   uint32_t ref = group_oldest(c, false);
   if (!ref)
@@ -181,7 +198,7 @@ static int size_oldest(const struct perigee_cache *c, bool soft) {
   return best;
 }
 
-static bool evict_oldest(struct perigee_cache *c) {
+bool evict_oldest(struct perigee_cache *c) {
   for (int soft = 0; soft < 2; soft++) {
     int size = size_oldest(c, soft);
     if (size != NONE && evict_one(c, size, soft))

@@ -352,7 +352,7 @@ void perigee_cache_wants(struct perigee_cache *c,
     c->wanted = 0;
   want->idle = slab_idle(c);
   want->slab = c->wanted;
-  want->pieces = c->free_chunks < SPARE_CHUNKS;
+  want->pieces = c->free_chunks < SPARE_CHUNKS && !records_complete(c);
   uint32_t at = slab_free_index(c);
   want->next = at < SLABS ? slab_number_at(c, at) : 0;
 }

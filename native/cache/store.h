@@ -189,6 +189,8 @@ void record_give(struct perigee_cache *c, uint32_t ref);
 bool record_may_be(const struct perigee_cache *c, uint32_t ref, uint32_t words);
 /* Returns why there is no thing: PERIGEE_CACHE_WANTS, or PERIGEE_NO_MEMORY. */
 int record_status(const struct perigee_cache *c);
+/* Has the directory all the pieces that it may have? */
+bool records_complete(const struct perigee_cache *c);
 /* Returns a chunk of no size, or 0. */
 uint32_t chunk_take(struct perigee_cache *c);
 
@@ -329,6 +331,10 @@ void leases_turn(struct perigee_cache *c, int64_t now, uint32_t *budget);
 /* Evicts an entry of this size, with its group; false: there is none. soft: of
  * those that are pinned soft, else of the others. */
 bool evict_one(struct perigee_cache *c, int size, bool soft);
+/* The same of the entries of any size, by their last use. */
+bool evict_oldest(struct perigee_cache *c);
+/* The same of those in one bucket's chain. */
+bool evict_near(struct perigee_cache *c, uint32_t bucket);
 /* The same of some group, of which all there may be are in use. */
 bool evict_group(struct perigee_cache *c);
 

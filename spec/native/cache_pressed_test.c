@@ -219,6 +219,33 @@ static void a_parent_may_be_in_the_group_that_goes(void **state) {
   cached_close(&k);
 }
 
+/* The directory has as many pieces as it may: the oldest entries go. */
+static void a_full_directory_takes_new_entries(void **state) {
+  (void)state;
+  struct perigee_cache_options o = small;
+  o.quota = 512 * MB;
+  o.slab = 16 * MB;
+  struct cached k = cached_open(&o);
+  struct perigee_cache_place place;
+  struct perigee_cache_put put = {.length = 1, .client = k.client};
+  char key[PERIGEE_CACHE_KEY] = {0};
+  atomic_store(&k.cache->head->pieces, PERIGEE_CACHE_PIECES);
+  for (int i = 0; i < 40000; i++) {
+    memcpy(key, &i, sizeof i);
+    assert_int_equal(cached_reserve_as(&k, key, sizeof key, &put, &place), 0);
+    assert_true(perigee_cache_seal(k.cache, place.entry, 0, k.now) > 0);
+  }
+  assert_in_range(cached_count(&k).entries, 20000, 39999);
+  int last = 39999, first = 0;
+  memcpy(key, &last, sizeof last);
+  assert_int_equal(perigee_cache_stat(k.cache, key, sizeof key, k.now, &place),
+                   0);
+  memcpy(key, &first, sizeof first);
+  assert_int_equal(perigee_cache_stat(k.cache, key, sizeof key, k.now, &place),
+                   PERIGEE_NOT_FOUND);
+  cached_close(&k);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_slab_that_stays_keeps_no_other_from_the_quota),
@@ -230,6 +257,7 @@ int main(void) {
       cmocka_unit_test(a_group_stays_while_it_is_being_written),
       cmocka_unit_test(groups_make_room_for_others),
       cmocka_unit_test(a_parent_may_be_in_the_group_that_goes),
+      cmocka_unit_test(a_full_directory_takes_new_entries),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
