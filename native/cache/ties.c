@@ -282,7 +282,6 @@ static bool wheel_tick(struct perigee_cache *c, uint32_t tick,
   for (; *slot; (*budget)--) {
     if (*budget == 0)
       return false;
-    c->n.expired++;
     entry_remove(c, *slot, PERIGEE_CACHE_EXPIRED);
   }
   c->tick = tick;

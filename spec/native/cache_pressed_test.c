@@ -246,6 +246,21 @@ static void a_full_directory_takes_new_entries(void **state) {
   cached_close(&k);
 }
 
+/* ---- Counters and times ----------------------------------------------------- */
+
+static void an_entry_that_is_found_too_late_counts_as_expired(void **state) {
+  (void)state;
+  struct cached k = cached_open(&small);
+  struct perigee_cache_put put = {.length = 1, .ttl = SECONDS};
+  cached_put_as(&k, "a", &put);
+  cached_put_as(&k, "b", &put);
+  k.now += 2 * SECONDS;
+  assert_false(cached_has(&k, "a"));
+  cached_turn(&k);
+  assert_int_equal(cached_count(&k).expired, 2);
+  cached_close(&k);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_slab_that_stays_keeps_no_other_from_the_quota),
@@ -258,6 +273,7 @@ int main(void) {
       cmocka_unit_test(groups_make_room_for_others),
       cmocka_unit_test(a_parent_may_be_in_the_group_that_goes),
       cmocka_unit_test(a_full_directory_takes_new_entries),
+      cmocka_unit_test(an_entry_that_is_found_too_late_counts_as_expired),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
