@@ -32,9 +32,9 @@ static bool group_may_go(const struct group *g, bool soft) {
 
 /* Returns how often it was used, less what is forgotten. */
 static uint32_t uses_of(const struct perigee_cache *c, const struct own *e) {
-  uint32_t forgets = (uint32_t)(c->o.decay >> TICK_SHIFT) + 1;
-  uint32_t lost = (tick_of(c, c->now) - e->used) / forgets;
-  return e->uses > lost ? e->uses - lost : 0;
+  uint64_t forgets = ((uint64_t)c->o.decay >> TICK_SHIFT) + 1;
+  uint64_t lost = (tick_of(c, c->now) - e->used) / forgets;
+  return e->uses > lost ? e->uses - (uint32_t)lost : 0;
 }
 
 static void entry_evict(struct perigee_cache *c, uint32_t ref) {

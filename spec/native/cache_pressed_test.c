@@ -261,6 +261,17 @@ static void an_entry_that_is_found_too_late_counts_as_expired(void **state) {
   cached_close(&k);
 }
 
+static void the_longest_decay_is_none(void **state) {
+  (void)state;
+  struct perigee_cache_options o = small;
+  o.lfu = 1;
+  o.decay = (INT64_C(1) << 58) - 1;
+  struct cached k = cached_open(&o);
+  cached_put(&k, "a", 1);
+  assert_true(evict_one(k.cache, 0, false));
+  cached_close(&k);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_slab_that_stays_keeps_no_other_from_the_quota),
@@ -274,6 +285,7 @@ int main(void) {
       cmocka_unit_test(a_parent_may_be_in_the_group_that_goes),
       cmocka_unit_test(a_full_directory_takes_new_entries),
       cmocka_unit_test(an_entry_that_is_found_too_late_counts_as_expired),
+      cmocka_unit_test(the_longest_decay_is_none),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
