@@ -446,7 +446,8 @@ static void entry_show(struct perigee_cache *c, uint32_t ref, uint32_t old,
   e->used = tick_of(c, c->now);
   struct extra *x = extra(c, ref);
   if (x && x->expires) {
-    x->expires += e->used;
+    uint32_t left = UINT32_MAX - e->used; /* of the store's ticks */
+    x->expires = e->used + (x->expires < left ? x->expires : left);
     wheel_add(c, ref);
   }
   entry_list(c, ref, true);

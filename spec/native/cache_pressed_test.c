@@ -272,6 +272,20 @@ static void the_longest_decay_is_none(void **state) {
   cached_close(&k);
 }
 
+/* Ticks end after 9 years; a time to live does not begin anew there. */
+static void an_old_store_keeps_what_lives_long(void **state) {
+  (void)state;
+  struct cached k = cached_open(&small);
+  struct perigee_cache_put put = {.length = 1, .ttl = INT64_MAX};
+  k.now += 8 * 366 * 86400 * SECONDS;
+  turn_ends(&k);
+  assert_true(cached_put_as(&k, "a", &put) > 0);
+  k.now += SECONDS;
+  turn_ends(&k);
+  assert_true(cached_has(&k, "a"));
+  cached_close(&k);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_slab_that_stays_keeps_no_other_from_the_quota),
@@ -286,6 +300,7 @@ int main(void) {
       cmocka_unit_test(a_full_directory_takes_new_entries),
       cmocka_unit_test(an_entry_that_is_found_too_late_counts_as_expired),
       cmocka_unit_test(the_longest_decay_is_none),
+      cmocka_unit_test(an_old_store_keeps_what_lives_long),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
