@@ -320,8 +320,8 @@ static bool list_put(struct asked *a, uint32_t ref, const char *prefix,
 }
 
 /* A cursor is a bucket, and a place in its chain. An entry stays where it is
- * until its bucket is split, and then comes to a bucket with a higher number;
- * so no entry is left out. */
+ * until its bucket is split, and then comes to a bucket with a higher number; one
+ * that replaces another has that one's place. So no key is left out. */
 static uint64_t list_from(struct asked *a, uint64_t cursor, const char *prefix,
                           uint32_t length) {
   uint64_t bucket = cursor / PLACES;
