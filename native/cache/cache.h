@@ -286,10 +286,11 @@ PERIGEE_API uint64_t perigee_cache_sum(const void *value, uint64_t length,
  *             length of the value, key
  *
  * flags: of LOCATE, the KiB of a value up to which its bytes come along, and no
- * lease (0: never); of PIN, the pin; of LIST and EVENTS, how many at most (0:
- * as many as there is room for). Count is at most PERIGEE_CACHE_MANY, and 1 for
- * LIST and EVENTS, whose answers want room for the longest key. A list has each
- * key that was there throughout at least once. Numbers of events count up from
+ * lease (0: never; nor do those of the first value if they have no room); of PIN,
+ * the pin; of LIST and EVENTS, how many at most (0: as many as there is room for).
+ * Count is at most PERIGEE_CACHE_MANY, and 1 for LIST and EVENTS, whose answers
+ * want room for the longest key. A list has each key that was there throughout at
+ * least once. Numbers of events count up from
  * 1; a client that begins asks from 0, which is the oldest one kept. */
 enum perigee_cache_request {
   PERIGEE_CACHE_HAS = 1,

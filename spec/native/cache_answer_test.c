@@ -204,6 +204,28 @@ static void a_put_that_is_cut_is_refused(void **state) {
   cached_close(&t.k);
 }
 
+/* The first value is longer than the answer has room for: its place is told, so
+ * that the client gets on. */
+static void a_value_without_room_is_told_by_its_place(void **state) {
+  struct talk t = talk_open();
+  (void)state;
+  cached_put(&t.k, "a", 3000);
+  cached_put(&t.k, "b", 3000);
+  begin(&t, PERIGEE_CACHE_LOCATE, 4, 2);
+  say_key(&t, "a"), say_key(&t, "b");
+  t.room = 1000;
+  assert_int_equal(ask(&t), 1);
+  assert_int_equal(hear(&t, 4), 0);
+  hear_place(&t, 3000, 1, true);
+  assert_int_equal(hear(&t, 4), 0);
+  assert_done(&t);
+  assert_int_equal(cached_count(&t.k).hits, 1);
+  t.room = 4000;
+  assert_int_equal(ask(&t), 1);
+  assert_int_equal(cached_count(&t.k).hits, 2);
+  cached_close(&t.k);
+}
+
 static void touch_pin_stat_and_delete_are_of_many_keys(void **state) {
   static const int whats[] = {PERIGEE_CACHE_TOUCH, PERIGEE_CACHE_PIN,
                               PERIGEE_CACHE_STAT, PERIGEE_CACHE_DELETE};
@@ -432,6 +454,7 @@ int main(void) {
       cmocka_unit_test(small_values_come_along_without_a_lease),
       cmocka_unit_test(values_that_come_along_are_sealed_at_once),
       cmocka_unit_test(a_put_that_is_cut_is_refused),
+      cmocka_unit_test(a_value_without_room_is_told_by_its_place),
       cmocka_unit_test(touch_pin_stat_and_delete_are_of_many_keys),
       cmocka_unit_test(a_list_goes_on_from_its_cursor_while_the_table_grows),
       cmocka_unit_test(a_list_has_keys_whose_values_are_replaced),
