@@ -116,8 +116,8 @@ static bool located_fits(const struct asked *a, uint64_t bytes) {
   return room_of(a) >= 4 + PLACE + 4 + bytes;
 }
 
-/* Returns the ref of an entry, with its place, whose bytes are short enough to be
- * sent along, or 0. Those of the first item are not if there is no room: its
+/* Returns the ref of an entry, with its place, whose bytes are short enough to
+ * be sent along, or 0. Those of the first item are not if there is no room: its
  * client would ask again for ever. */
 static uint32_t small_value(struct asked *a, const char *key, uint32_t length,
                             struct perigee_cache_place *place) {
@@ -330,8 +330,8 @@ static bool list_put(struct asked *a, uint32_t ref, const char *prefix,
 }
 
 /* A cursor is a bucket, and a place in its chain. An entry stays where it is
- * until its bucket is split, and then comes to a bucket with a higher number; one
- * that replaces another has that one's place. So no key is left out. */
+ * until its bucket is split, and then comes to a bucket with a higher number;
+ * one that replaces another has that one's place. So no key is left out. */
 static uint64_t list_from(struct asked *a, uint64_t cursor, const char *prefix,
                           uint32_t length) {
   uint64_t bucket = cursor / PLACES;

@@ -141,10 +141,10 @@ struct perigee_cache_place {
 
 /* parent: the key of the entry before this one in a chain; it is not evicted
  * while this one is there. NULL: none. group: entries of one group are evicted
- * together, 1024 at most, and not while one of them is reserved; 0: none. ttl in
- * ns, 0: none; an entry lives for up to 134 ms longer, and for 2 years at most. A
- * value takes 4 KiB at least. if_absent: EXISTS for a key that is there; else its
- * entry is replaced at the seal. */
+ * together, 1024 at most, and not while one of them is reserved; 0: none. ttl
+ * in ns, 0: none; an entry lives for up to 134 ms longer, and for 2 years at
+ * most. A value takes 4 KiB at least. if_absent: EXISTS for a key that is
+ * there; else its entry is replaced at the seal. */
 struct perigee_cache_put {
   uint64_t length, group;
   int64_t ttl;
@@ -286,12 +286,12 @@ PERIGEE_API uint64_t perigee_cache_sum(const void *value, uint64_t length,
  *             length of the value, key
  *
  * flags: of LOCATE, the KiB of a value up to which its bytes come along, and no
- * lease (0: never; nor do those of the first value if they have no room); of PIN,
- * the pin; of LIST and EVENTS, how many at most (0: as many as there is room for).
- * Count is at most PERIGEE_CACHE_MANY, and 1 for LIST and EVENTS, whose answers
- * want room for the longest key. A list has each key that was there throughout at
- * least once. Numbers of events count up from
- * 1; a client that begins asks from 0, which is the oldest one kept. */
+ * lease (0: never; nor do those of the first value if they have no room); of
+ * PIN, the pin; of LIST and EVENTS, how many at most (0: as many as there is
+ * room for). Count is at most PERIGEE_CACHE_MANY, and 1 for LIST and EVENTS,
+ * whose answers want room for the longest key. A list has each key that was
+ * there throughout at least once. Numbers of events count up from 1; a client
+ * that begins asks from 0, which is the oldest one kept. */
 enum perigee_cache_request {
   PERIGEE_CACHE_HAS = 1,
   PERIGEE_CACHE_MATCH,

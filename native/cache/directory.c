@@ -243,8 +243,8 @@ void directory_remove(struct perigee_cache *c, uint32_t ref) {
   chain_trim(c, first);
 }
 
-/* An entry takes another one's slot, so that lists with a cursor miss no key that
- * stays (answer.c). */
+/* An entry takes another one's slot, so that lists with a cursor miss no key
+ * that stays (answer.c). */
 static void chain_replace(struct perigee_cache *c, struct bucket *first,
                           uint32_t ref, uint32_t old) {
   for (struct bucket *b = first; b; b = bucket_next(c, b))

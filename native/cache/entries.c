@@ -197,8 +197,8 @@ static bool has_evictable(const struct perigee_cache *c, int size) {
   return c->lists[size][0].last || c->lists[size][1].last;
 }
 
-/* Has a place for a value, for which others of its size may have to go. Some that
- * were looked at may not go; then others are looked at. */
+/* Has a place for a value, for which others of its size may have to go. Some
+ * that were looked at may not go; then others are looked at. */
 static int place_take(struct perigee_cache *c, uint32_t ref, uint64_t length) {
   int size = class_of(c, length), status = PERIGEE_NO_MEMORY;
   uint32_t slab = 0, place = 0;
@@ -271,8 +271,8 @@ static void pin_count(struct perigee_cache *c, uint32_t ref, int by) {
 
 /* If its chain has no room, and the directory none for one more bucket, another
  * entry of the chain goes. */
-static int table_add(struct perigee_cache *c, uint32_t ref,
-                     const struct sought *s) {
+static int chain_enter(struct perigee_cache *c, uint32_t ref,
+                       const struct sought *s) {
   int status = directory_add(c, ref, s->tag);
   if (status == PERIGEE_NO_MEMORY && records_complete(c) &&
       evict_near(c, bucket_of(directory_buckets(c), s->hash)))
@@ -303,7 +303,7 @@ static int reserve(struct perigee_cache *c, const struct sought *s,
     status = place ? place_restore_of(c, *ref, place)
                    : place_take(c, *ref, put->length);
   if (status == 0) {
-    status = table_add(c, *ref, s);
+    status = chain_enter(c, *ref, s);
     if (status < 0)
       place_give(c, record(c, *ref));
   }

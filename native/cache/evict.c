@@ -12,11 +12,11 @@
  * Above the high watermark the size whose last entry is the oldest gives one,
  * again and again, down to the low one. Leased entries that are removed do not
  * count as used there, since evicting more would not free their places. For the
- * same reason no leased entry goes while HELD_MOST of its size have gone and are
- * leased still.
+ * same reason no leased entry goes while HELD_MOST of its size have gone and
+ * are leased still.
  *
- * A new group that finds none of `groups` free has another one go, of some that it
- * looks at in turn.
+ * A new group that finds none of `groups` free has another one go, of some that
+ * it looks at in turn.
  *
  * A size that finds neither a place nor an entry of its own to evict is
  * starved: a slab of another size is drained for it.

@@ -293,8 +293,8 @@ static inline struct group *group_of(const struct perigee_cache *c,
   return x && x->group ? &c->groups[x->group - 1] : NULL;
 }
 int ties_open(struct perigee_cache *c);
-/* Puts a new record into its group (or 0), for which another one may go. more: it
- * has a parent, or a TTL. */
+/* Puts a new record into its group (or 0), for which another one may go. more:
+ * it has a parent, or a TTL. */
 int ties_group(struct perigee_cache *c, uint32_t ref, uint64_t group,
                bool more);
 /* Ties it to its parent then. */

@@ -7,9 +7,9 @@
  * A chain: an entry counts its children, and is not evicted while it has some.
  * It may be deleted; then its record stays as a husk.
  *
- * A group is evicted as a whole, or not at all: not while a member is reserved or
- * pinned hard, or is the parent of an entry outside. It has at most MEMBERS, which
- * bounds that step.
+ * A group is evicted as a whole, or not at all: not while a member is reserved
+ * or pinned hard, or is the parent of an entry outside. It has at most MEMBERS,
+ * which bounds that step.
  *
  * The wheel: four levels of 256 slots. An entry is in the level of the highest
  * byte in which its tick differs from the wheel's, and comes to a lower level

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * cache_pressed_test.c - a store that lacks something: slabs, records, groups,
- * entries that may go. Whoever asks again is served in the end, and nothing goes
- * that does not help.
+ * entries that may go. Whoever asks again is served in the end, and nothing
+ * goes that does not help.
  */
 #include "cached.h"
 
@@ -118,7 +118,7 @@ static void no_slab_is_wanted_beyond_the_quota(void **state) {
   cached_close(&k);
 }
 
-/* ---- Entries that may not go ---------------------------------------------- */
+/* ---- Entries that may not go --------------------------------------------- */
 
 static void reservations_that_fail_waste_no_leased_entries(void **state) {
   (void)state;
@@ -175,7 +175,7 @@ static void a_group_stays_while_it_is_being_written(void **state) {
   cached_close(&k);
 }
 
-/* ---- Tables that are full -------------------------------------------------- */
+/* ---- Tables that are full ------------------------------------------------ */
 
 /* A group goes if there is none left; not one that may not. */
 static void groups_make_room_for_others(void **state) {
@@ -246,7 +246,7 @@ static void a_full_directory_takes_new_entries(void **state) {
   cached_close(&k);
 }
 
-/* ---- Counters and times ----------------------------------------------------- */
+/* ---- Counters and times -------------------------------------------------- */
 
 static void an_entry_that_is_found_too_late_counts_as_expired(void **state) {
   (void)state;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * nap_test.c - how soon an engine looks again at work that no event tells of, as
- * a copy by a GPU. The clock is made up.
+ * nap_test.c - how soon an engine looks again at work that no event tells of,
+ * as a copy by a GPU. The clock is made up.
  */
 #include "engine/polling.h"
 #include "support.h"
