@@ -156,7 +156,7 @@ struct perigee_cache_put {
 /* Reserves a place for a value, which nobody sees before the seal.
  * PERIGEE_AGAIN: the client has too many reservations; PERIGEE_NO_MEMORY: the
  * store is full now; PERIGEE_NOT_FOUND: the parent is not there;
- * PERIGEE_TOO_LARGE; EXISTS, BUSY, WANTS. May evict some entries. */
+ * PERIGEE_TOO_LARGE: it is, also for the quota; EXISTS, BUSY, WANTS. May evict some entries. */
 PERIGEE_API int perigee_cache_reserve(struct perigee_cache *cache,
                                       const char *key, uint32_t key_length,
                                       const struct perigee_cache_put *put,

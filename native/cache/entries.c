@@ -129,7 +129,8 @@ static int put_check(struct perigee_cache *c, const struct sought *s,
   const struct client *k = client_of(c, put->client);
   if (!k || put->pin > PERIGEE_CACHE_HARD)
     return PERIGEE_INVALID;
-  if (put->length > PERIGEE_CACHE_LARGEST)
+  if (put->length > PERIGEE_CACHE_LARGEST ||
+      size_bytes(size_of(put->length)) > c->o.quota)
     return PERIGEE_TOO_LARGE;
   if (directory_find(c, s, false))
     return PERIGEE_CACHE_BUSY;

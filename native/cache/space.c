@@ -243,16 +243,34 @@ void space_give(struct perigee_cache *c, uint32_t number, uint32_t offset) {
 
 /* ---- Draining ---------------------------------------------------------- */
 
+static bool slab_stays(const struct slab *s, int size, uint32_t now) {
+  return (s->size == size && !s->retired) || s->fixed > 0 || s->stuck == now;
+}
+
+/* Would a slab for this size have room within the quota if all went that can?
+ * Else nothing has to go for it. */
+static bool space_may_have(const struct perigee_cache *c, int size,
+                           uint32_t now) {
+  uint64_t bytes = slab_wanted(c, size);
+  for (uint32_t i = 0; i < c->slab_end; i++) {
+    const struct slab *s = &c->slabs[i];
+    if (s->there && s->size != NONE && slab_stays(s, size, now))
+      bytes += s->length;
+  }
+  return bytes <= c->o.quota;
+}
+
 /* The one with the fewest bytes in use is emptied. One of which an entry cannot
  * go is left out until the next tick, so that others have their turn and a turn
  * of the store ends. */
 uint32_t space_drain(struct perigee_cache *c, int size) {
   uint32_t best = 0, now = tick_of(c, c->now) + 1;
   uint64_t least = UINT64_MAX;
+  if (size != NONE && !space_may_have(c, size, now))
+    return 0;
   for (uint32_t i = 0; i < c->slab_end; i++) {
     const struct slab *s = &c->slabs[i];
-    if (!s->there || s->size == NONE || (s->size == size && !s->retired) ||
-        s->fixed > 0 || s->stuck == now)
+    if (!s->there || s->size == NONE || slab_stays(s, size, now))
       continue;
     uint64_t live = s->live * size_bytes(s->size);
     if (live < least) {

@@ -91,6 +91,49 @@ static void a_slab_that_stayed_goes_when_it_can(void **state) {
   cached_close(&k);
 }
 
+/* What can never have a place drives nothing out. */
+static void a_value_beyond_the_quota_is_refused(void **state) {
+  (void)state;
+  struct cached k = cached_open(&small);
+  struct perigee_cache_place place;
+  struct perigee_cache_put put = {.length = 100 * MB};
+  put_many(&k, 0, 1000, 4096);
+  assert_int_equal(cached_reserve(&k, "large", &put, &place),
+                   PERIGEE_TOO_LARGE);
+  turn_ends(&k);
+  assert_int_equal(cached_count(&k).entries, 1000);
+  cached_close(&k);
+}
+
+static void a_size_for_which_pins_leave_no_room_drives_nothing_out(void **s) {
+  (void)s;
+  struct cached k = cached_open(&small);
+  struct perigee_cache_place place;
+  struct perigee_cache_put put = {.length = 10 * MB};
+  put_many(&k, 0, 4096, 4096);
+  for (int i = 0; i < 8; i++) {
+    char key[32];
+    snprintf(key, sizeof key, "k%d", i * 256);
+    perigee_cache_pin(k.cache, key, (uint32_t)strlen(key), PERIGEE_CACHE_HARD);
+  }
+  assert_int_equal(cached_reserve(&k, "large", &put, &place),
+                   PERIGEE_NO_MEMORY);
+  uint64_t used = 0;
+  for (int i = 0; i < 4096; i += 16) { /* below the mark, so that all stay */
+    char key[32];
+    snprintf(key, sizeof key, "k%d", i + 1);
+    cached_delete(&k, key);
+  }
+  used = cached_count(&k).used;
+  turn_ends(&k);
+  assert_int_equal(cached_count(&k).used, used);
+  put.length = 7 * MB;
+  assert_int_equal(cached_reserve(&k, "less", &put, &place), PERIGEE_NO_MEMORY);
+  turn_ends(&k);
+  assert_int_equal(cached_reserve(&k, "less", &put, &place), 0);
+  cached_close(&k);
+}
+
 /* A slab that was wanted is not any more if others took its share meanwhile. */
 static void no_slab_is_wanted_beyond_the_quota(void **state) {
   (void)state;
@@ -291,6 +334,8 @@ int main(void) {
       cmocka_unit_test(a_slab_that_stays_keeps_no_other_from_the_quota),
       cmocka_unit_test(a_slab_that_stays_keeps_no_other_from_a_size),
       cmocka_unit_test(a_slab_that_stayed_goes_when_it_can),
+      cmocka_unit_test(a_value_beyond_the_quota_is_refused),
+      cmocka_unit_test(a_size_for_which_pins_leave_no_room_drives_nothing_out),
       cmocka_unit_test(no_slab_is_wanted_beyond_the_quota),
       cmocka_unit_test(reservations_that_fail_waste_no_leased_entries),
       cmocka_unit_test(a_group_that_stays_is_passed_over),
