@@ -51,8 +51,16 @@ static uint64_t entry_bytes(const struct perigee_cache *c,
   return size_bytes(class_of(c, where_length(word(&r->where))));
 }
 
-void entry_fix(struct perigee_cache *c, uint32_t ref, int by) {
-  c->slabs[what_slab(word(&record(c, ref)->what))].fixed += (uint32_t)by;
+static struct slab *slab_of(const struct perigee_cache *c, uint32_t ref) {
+  return &c->slabs[what_slab(word(&record(c, ref)->what))];
+}
+
+static void entry_fix(struct perigee_cache *c, uint32_t ref, int by) {
+  slab_of(c, ref)->fixed += (uint32_t)by;
+}
+
+void entry_parent(struct perigee_cache *c, uint32_t ref, int by) {
+  slab_of(c, ref)->parents += (uint32_t)by;
 }
 
 void entry_place(const struct perigee_cache *c, uint32_t ref,
@@ -383,7 +391,7 @@ static void entry_out(struct perigee_cache *c, uint32_t ref, int why) {
   struct own *e = own(c, ref);
   pin_count(c, ref, -1);
   if (children(c, ref))
-    entry_fix(c, ref, -1);
+    entry_parent(c, ref, -1);
   if (e->state == RESERVED) {
     reservation_end(c, ref);
   } else {

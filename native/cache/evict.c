@@ -19,7 +19,7 @@
  * it looks at in turn.
  *
  * A size that finds neither a place nor an entry of its own to evict is
- * starved: a slab of another size is drained for it.
+ * starved: a slab of another size is drained for it, one without parents.
  */
 #include "store.h"
 
@@ -261,17 +261,27 @@ static bool drain_wanted(struct perigee_cache *c) {
   return c->starved != NONE || c->slab_bytes - c->empty_bytes > c->o.quota;
 }
 
+/* Has a slab to be emptied. If all have parents, the oldest entries go first, in
+ * the order of any eviction: so chains that nobody uses go from their ends.
+ * Returns whether anything is left to do now. */
+static bool drain_begin(struct perigee_cache *c, uint32_t *budget) {
+  enum { LEAVES = 64 };
+  c->drain_at = 0;
+  c->drained = space_drain(c, c->starved);
+  if (c->drained)
+    return true;
+  bool more = space_has_parents(c, c->starved);
+  for (int i = 0; more && i<LEAVES && * budget> 0; i++, (*budget)--)
+    more = evict_oldest(c);
+  if (!more)
+    c->starved = NONE;
+  return more;
+}
+
 static bool drain_turn(struct perigee_cache *c, uint32_t *budget) {
   bool more = true;
-  while (more && *budget > 0 && (c->drained || drain_wanted(c))) {
-    if (!c->drained) {
-      c->drain_at = 0;
-      c->drained = space_drain(c, c->starved);
-    }
-    if (!c->drained)
-      c->starved = NONE;
-    more = c->drained && drain_step(c, budget);
-  }
+  while (more && *budget > 0 && (c->drained || drain_wanted(c)))
+    more = c->drained ? drain_step(c, budget) : drain_begin(c, budget);
   return more && *budget == 0;
 }
 

@@ -132,7 +132,7 @@ static int slab_begin(struct perigee_cache *c, uint32_t number, int size) {
   s->owners = owners;
   s->places = (uint32_t)places;
   s->size = (int16_t)size;
-  s->fresh = s->free = s->live = s->fixed = 0;
+  s->fresh = s->free = s->live = s->fixed = s->parents = 0;
   slab_link(c, number);
   return PERIGEE_OK;
 }
@@ -260,6 +260,17 @@ static bool space_may_have(const struct perigee_cache *c, int size,
   return bytes <= c->o.quota;
 }
 
+bool space_has_parents(const struct perigee_cache *c, int size) {
+  uint32_t now = tick_of(c, c->now) + 1;
+  for (uint32_t i = 0; i < c->slab_end; i++) {
+    const struct slab *s = &c->slabs[i];
+    if (s->there && s->size != NONE && s->parents > 0 &&
+        !slab_stays(s, size, now))
+      return size == NONE || space_may_have(c, size, now);
+  }
+  return false;
+}
+
 /* The one with the fewest bytes in use is emptied. One of which an entry cannot
  * go is left out until the next tick, so that others have their turn and a turn
  * of the store ends. */
@@ -270,7 +281,8 @@ uint32_t space_drain(struct perigee_cache *c, int size) {
     return 0;
   for (uint32_t i = 0; i < c->slab_end; i++) {
     const struct slab *s = &c->slabs[i];
-    if (!s->there || s->size == NONE || slab_stays(s, size, now))
+    if (!s->there || s->size == NONE || s->parents > 0 ||
+        slab_stays(s, size, now))
       continue;
     uint64_t live = s->live * size_bytes(s->size);
     if (live < least) {

@@ -52,13 +52,14 @@ struct chunk {
 };
 
 /* A place's word in `owners` is the ref of its entry, or EMPTY plus the next
- * free place's number + 1. fixed: entries that cannot be evicted. */
+ * free place's number + 1. fixed: reservations and hard pins in it. parents:
+ * entries with children, which go after these. */
 #define EMPTY UINT32_C(0x80000000)
 struct slab {
   uint8_t *pointer;
   uint64_t length;
   uint32_t *owners;
-  uint32_t places, live, fresh, free, fixed;
+  uint32_t places, live, fresh, free, fixed, parents;
   uint32_t before, after; /* with room, of a size; or empty: index + 1 */
   uint32_t generation;    /* how often the index was used before */
   uint32_t stuck;         /* the tick, plus 1, in which an entry in it could not
@@ -221,6 +222,8 @@ void space_give(struct perigee_cache *c, uint32_t slab, uint32_t offset);
 /* Chooses a slab to be emptied for a size, or, NONE, for the quota; returns its
  * number + 1, or 0. Not one that was found stuck in this tick. */
 uint32_t space_drain(struct perigee_cache *c, int size);
+/* Is there none but for parents, whose children would have to go first? */
+bool space_has_parents(const struct perigee_cache *c, int size);
 /* An entry in it cannot go. */
 void space_stuck(struct perigee_cache *c, uint32_t slab);
 /* Would a slab of nothing do for this size? */
@@ -264,7 +267,8 @@ void entry_settle(struct perigee_cache *c, uint32_t ref);
 /* Puts an entry in the list that it belongs to, or takes it out; first: as one
  * that was just used. */
 void entry_list(struct perigee_cache *c, uint32_t ref, bool first);
-void entry_fix(struct perigee_cache *c, uint32_t ref, int by);
+/* An entry has its first child, or has lost the last one. */
+void entry_parent(struct perigee_cache *c, uint32_t ref, int by);
 void entry_use(struct perigee_cache *c, uint32_t ref);
 /* As perigee_cache_seal, with a version. */
 int64_t entry_seal(struct perigee_cache *c, uint64_t entry, uint64_t checksum,

@@ -133,7 +133,7 @@ static void child_add(struct perigee_cache *c, uint32_t ref, uint32_t parent) {
   child_count(c, ref, parent, 1);
   if (children(c, parent) > 1)
     return;
-  entry_fix(c, parent, 1);
+  entry_parent(c, parent, 1);
   entry_list(c, parent, false);
 }
 
@@ -148,7 +148,7 @@ static void child_remove(struct perigee_cache *c, uint32_t ref) {
     entry_settle(c, parent);
     return;
   }
-  entry_fix(c, parent, -1);
+  entry_parent(c, parent, -1);
   entry_list(c, parent, false);
 }
 

@@ -91,6 +91,38 @@ static void a_slab_that_stayed_goes_when_it_can(void **state) {
   cached_close(&k);
 }
 
+/* All but the last entry of each chain are parents. The oldest chain goes. */
+static void slabs_with_chains_come_from_other_sizes(void **state) {
+  (void)state;
+  struct perigee_cache_options o = small;
+  o.high = o.low = 100;
+  struct cached k = cached_open(&o);
+  struct perigee_cache_place place;
+  struct perigee_cache_put put = {.length = 4096};
+  char key[32], before[32] = {0};
+  for (int i = 0; i < 4096; i++) {
+    k.now += SECONDS / 10;
+    snprintf(key, sizeof key, "k%d", i);
+    put.parent = i % 100 ? before : NULL;
+    put.parent_length = (uint32_t)strlen(before);
+    assert_true(cached_put_as(&k, key, &put) > 0);
+    memcpy(before, key, sizeof key);
+  }
+  put = (struct perigee_cache_put){.length = 300000};
+  assert_int_equal(cached_reserve(&k, "large", &put, &place),
+                   PERIGEE_NO_MEMORY);
+  turn_ends(&k);
+  assert_int_equal(cached_reserve(&k, "large", &put, &place), 0);
+  assert_false(cached_has(&k, "k0"));
+  assert_true(cached_has(&k, "k500"));
+  perigee_cache_quota(k.cache, 8 * MB);
+  turn_ends(&k);
+  cached_feed(&k);
+  assert_true(cached_count(&k).slabs <= 8 * MB);
+  assert_true(cached_has(&k, "k4095"));
+  cached_close(&k);
+}
+
 /* What can never have a place drives nothing out. */
 static void a_value_beyond_the_quota_is_refused(void **state) {
   (void)state;
@@ -334,6 +366,7 @@ int main(void) {
       cmocka_unit_test(a_slab_that_stays_keeps_no_other_from_the_quota),
       cmocka_unit_test(a_slab_that_stays_keeps_no_other_from_a_size),
       cmocka_unit_test(a_slab_that_stayed_goes_when_it_can),
+      cmocka_unit_test(slabs_with_chains_come_from_other_sizes),
       cmocka_unit_test(a_value_beyond_the_quota_is_refused),
       cmocka_unit_test(a_size_for_which_pins_leave_no_room_drives_nothing_out),
       cmocka_unit_test(no_slab_is_wanted_beyond_the_quota),
