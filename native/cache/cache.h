@@ -141,10 +141,11 @@ struct perigee_cache_place {
 
 /* parent: the key of the entry before this one in a chain; it is not evicted
  * while this one is there. NULL: none. group: entries of one group are evicted
- * together, 1024 at most, and not while one of them is reserved; 0: none. ttl
- * in ns, 0: none; an entry lives for up to 134 ms longer, and for 2 years at
- * most. A value takes 4 KiB at least. if_absent: EXISTS for a key that is
- * there; else its entry is replaced at the seal. */
+ * together, 1024 at most, and not while one of them is reserved, or the parent
+ * of one outside (two groups with parents in each other stay for ever); 0:
+ * none. ttl in ns, 0: none; an entry lives for up to 134 ms longer, and for 2
+ * years at most. A value takes 4 KiB at least. if_absent: EXISTS for a key that
+ * is there; else its entry is replaced at the seal. */
 struct perigee_cache_put {
   uint64_t length, group;
   int64_t ttl;
@@ -156,7 +157,8 @@ struct perigee_cache_put {
 /* Reserves a place for a value, which nobody sees before the seal.
  * PERIGEE_AGAIN: the client has too many reservations; PERIGEE_NO_MEMORY: the
  * store is full now; PERIGEE_NOT_FOUND: the parent is not there;
- * PERIGEE_TOO_LARGE: it is, also for the quota; EXISTS, BUSY, WANTS. May evict some entries. */
+ * PERIGEE_TOO_LARGE: it is, also for the quota; EXISTS, BUSY, WANTS. May evict
+ * some entries. */
 PERIGEE_API int perigee_cache_reserve(struct perigee_cache *cache,
                                       const char *key, uint32_t key_length,
                                       const struct perigee_cache_put *put,

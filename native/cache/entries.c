@@ -59,8 +59,8 @@ static void entry_fix(struct perigee_cache *c, uint32_t ref, int by) {
   slab_of(c, ref)->fixed += (uint32_t)by;
 }
 
-void entry_parent(struct perigee_cache *c, uint32_t ref, int by) {
-  slab_of(c, ref)->parents += (uint32_t)by;
+static void entry_moves(struct perigee_cache *c, uint32_t ref, int by) {
+  slab_of(c, ref)->mobile += (uint32_t)by;
 }
 
 void entry_place(const struct perigee_cache *c, uint32_t ref,
@@ -82,6 +82,7 @@ static void evictable_remove(struct perigee_cache *c, uint32_t ref) {
   *(e->before ? &own(c, e->before)->after : &l->first) = e->after;
   *(e->after ? &own(c, e->after)->before : &l->last) = e->before;
   e->listed = 0;
+  entry_moves(c, ref, -1);
 }
 
 static void evictable_add(struct perigee_cache *c, uint32_t ref, bool first) {
@@ -92,6 +93,7 @@ static void evictable_add(struct perigee_cache *c, uint32_t ref, bool first) {
   *(e->before ? &own(c, e->before)->after : &l->first) = ref;
   *(e->after ? &own(c, e->after)->before : &l->last) = ref;
   e->listed = 1;
+  entry_moves(c, ref, 1);
 }
 
 /* An entry that comes to a list later than it was used last goes to the end
@@ -106,8 +108,9 @@ static bool is_recent(struct perigee_cache *c, uint32_t ref) {
 
 void entry_list(struct perigee_cache *c, uint32_t ref, bool first) {
   struct own *e = own(c, ref);
+  const struct group *g = group_of(c, ref);
   bool should = e->state == SEALED && e->pin != PERIGEE_CACHE_HARD &&
-                children(c, ref) == 0;
+                children(c, ref) == 0 && (!g || group_is_free(g));
   if (e->listed && should && first && !e->before)
     return;
   if (e->listed)
@@ -390,8 +393,6 @@ static void entry_out(struct perigee_cache *c, uint32_t ref, int why) {
   const struct entry *r = record(c, ref);
   struct own *e = own(c, ref);
   pin_count(c, ref, -1);
-  if (children(c, ref))
-    entry_parent(c, ref, -1);
   if (e->state == RESERVED) {
     reservation_end(c, ref);
   } else {
@@ -409,6 +410,7 @@ static void entry_out(struct perigee_cache *c, uint32_t ref, int why) {
   if (e->leases) {
     entry_step(e, STEP_HOLD);
     hold_count(c, r, 1);
+    entry_moves(c, ref, 1);
   } else {
     place_give(c, r);
     entry_step(e, children(c, ref) ? STEP_HUSK : STEP_FREE);
@@ -422,6 +424,7 @@ void entry_settle(struct perigee_cache *c, uint32_t ref) {
   struct own *e = own(c, ref);
   if (e->state == HELD && e->leases == 0) {
     hold_count(c, r, -1);
+    entry_moves(c, ref, -1);
     place_give(c, r);
     entry_step(e, children(c, ref) ? STEP_HUSK : STEP_FREE);
   } else if (e->state == HUSK && children(c, ref) == 0) {
@@ -451,8 +454,8 @@ static void entry_show(struct perigee_cache *c, uint32_t ref, uint32_t old,
   if (old)
     entry_out(c, old, PERIGEE_CACHE_REPLACED);
   entry_step(e, STEP_SEAL);
-  ties_sealed(c, ref);
   e->used = tick_of(c, c->now);
+  ties_sealed(c, ref);
   struct extra *x = extra(c, ref);
   if (x && x->expires) {
     uint32_t left = UINT32_MAX - e->used; /* of the store's ticks */

@@ -2,8 +2,9 @@
  *
  * evict.c - which entries go, and the store's turn. Each size has two lists of
  * entries in the order of their last use: those with soft pins apart. Entries
- * that cannot go (pinned hard, reserved, with children) are in no list. The
- * lists' ends are looked at, at most LOOKS entries at a time:
+ * that cannot go (pinned hard, reserved, with children, or of a group that one
+ * of these keeps) are in no list. The lists' ends are looked at, at most LOOKS
+ * entries at a time:
  *
  *   LRU   the last one goes
  *   LFU   of those looked at, the one with the fewest uses goes; a use is
@@ -19,15 +20,14 @@
  * it looks at in turn.
  *
  * A size that finds neither a place nor an entry of its own to evict is
- * starved: a slab of another size is drained for it, one without parents.
+ * starved: a slab of another size is drained for it, one of which all may go.
  */
 #include "store.h"
 
 enum { LOOKS = 16, HELD_MOST = 16 };
 
 static bool group_may_go(const struct group *g, bool soft) {
-  return !g || (g->hard == 0 && g->reserved == 0 && g->outside == 0 &&
-                (soft || g->soft == 0));
+  return !g || (group_is_free(g) && (soft || g->soft == 0));
 }
 
 /* Returns how often it was used, less what is forgotten. */
@@ -261,16 +261,16 @@ static bool drain_wanted(struct perigee_cache *c) {
   return c->starved != NONE || c->slab_bytes - c->empty_bytes > c->o.quota;
 }
 
-/* Has a slab to be emptied. If all have parents, the oldest entries go first, in
- * the order of any eviction: so chains that nobody uses go from their ends.
- * Returns whether anything is left to do now. */
+/* Has a slab to be emptied. If each has entries that wait for children, the
+ * oldest entries go first, in the order of any eviction: so chains that nobody
+ * uses go from their ends. Returns whether anything is left to do now. */
 static bool drain_begin(struct perigee_cache *c, uint32_t *budget) {
   enum { LEAVES = 64 };
   c->drain_at = 0;
   c->drained = space_drain(c, c->starved);
   if (c->drained)
     return true;
-  bool more = space_has_parents(c, c->starved);
+  bool more = space_waits(c, c->starved);
   for (int i = 0; more && i<LEAVES && * budget> 0; i++, (*budget)--)
     more = evict_oldest(c);
   if (!more)

@@ -132,7 +132,7 @@ static int slab_begin(struct perigee_cache *c, uint32_t number, int size) {
   s->owners = owners;
   s->places = (uint32_t)places;
   s->size = (int16_t)size;
-  s->fresh = s->free = s->live = s->fixed = s->parents = 0;
+  s->fresh = s->free = s->live = s->fixed = s->mobile = 0;
   slab_link(c, number);
   return PERIGEE_OK;
 }
@@ -260,11 +260,11 @@ static bool space_may_have(const struct perigee_cache *c, int size,
   return bytes <= c->o.quota;
 }
 
-bool space_has_parents(const struct perigee_cache *c, int size) {
+bool space_waits(const struct perigee_cache *c, int size) {
   uint32_t now = tick_of(c, c->now) + 1;
   for (uint32_t i = 0; i < c->slab_end; i++) {
     const struct slab *s = &c->slabs[i];
-    if (s->there && s->size != NONE && s->parents > 0 &&
+    if (s->there && s->size != NONE && s->mobile < s->live &&
         !slab_stays(s, size, now))
       return size == NONE || space_may_have(c, size, now);
   }
@@ -281,7 +281,7 @@ uint32_t space_drain(struct perigee_cache *c, int size) {
     return 0;
   for (uint32_t i = 0; i < c->slab_end; i++) {
     const struct slab *s = &c->slabs[i];
-    if (!s->there || s->size == NONE || s->parents > 0 ||
+    if (!s->there || s->size == NONE || s->mobile < s->live ||
         slab_stays(s, size, now))
       continue;
     uint64_t live = s->live * size_bytes(s->size);

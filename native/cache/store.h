@@ -52,14 +52,15 @@ struct chunk {
 };
 
 /* A place's word in `owners` is the ref of its entry, or EMPTY plus the next
- * free place's number + 1. fixed: reservations and hard pins in it. parents:
- * entries with children, which go after these. */
+ * free place's number + 1. fixed: reservations and hard pins in it. mobile:
+ * entries that can be evicted, and such as are held; others go after their
+ * children, or those of their groups. */
 #define EMPTY UINT32_C(0x80000000)
 struct slab {
   uint8_t *pointer;
   uint64_t length;
   uint32_t *owners;
-  uint32_t places, live, fresh, free, fixed, parents;
+  uint32_t places, live, fresh, free, fixed, mobile;
   uint32_t before, after; /* with room, of a size; or empty: index + 1 */
   uint32_t generation;    /* how often the index was used before */
   uint32_t stuck;         /* the tick, plus 1, in which an entry in it could not
@@ -222,8 +223,8 @@ void space_give(struct perigee_cache *c, uint32_t slab, uint32_t offset);
 /* Chooses a slab to be emptied for a size, or, NONE, for the quota; returns its
  * number + 1, or 0. Not one that was found stuck in this tick. */
 uint32_t space_drain(struct perigee_cache *c, int size);
-/* Is there none but for parents, whose children would have to go first? */
-bool space_has_parents(const struct perigee_cache *c, int size);
+/* Would there be one if children of what is in it had gone? */
+bool space_waits(const struct perigee_cache *c, int size);
 /* An entry in it cannot go. */
 void space_stuck(struct perigee_cache *c, uint32_t slab);
 /* Would a slab of nothing do for this size? */
@@ -267,8 +268,6 @@ void entry_settle(struct perigee_cache *c, uint32_t ref);
 /* Puts an entry in the list that it belongs to, or takes it out; first: as one
  * that was just used. */
 void entry_list(struct perigee_cache *c, uint32_t ref, bool first);
-/* An entry has its first child, or has lost the last one. */
-void entry_parent(struct perigee_cache *c, uint32_t ref, int by);
 void entry_use(struct perigee_cache *c, uint32_t ref);
 /* As perigee_cache_seal, with a version. */
 int64_t entry_seal(struct perigee_cache *c, uint64_t entry, uint64_t checksum,
@@ -295,6 +294,10 @@ static inline struct group *group_of(const struct perigee_cache *c,
                                      uint32_t ref) {
   const struct extra *x = extra(c, ref);
   return x && x->group ? &c->groups[x->group - 1] : NULL;
+}
+/* May its members go, but for soft pins? */
+static inline bool group_is_free(const struct group *g) {
+  return g->hard == 0 && g->reserved == 0 && g->outside == 0;
 }
 int ties_open(struct perigee_cache *c);
 /* Puts a new record into its group (or 0), for which another one may go. more:

@@ -123,6 +123,55 @@ static void slabs_with_chains_come_from_other_sizes(void **state) {
   cached_close(&k);
 }
 
+/* Chains of groups: the first member of each has a parent, which is the first
+ * one of the group before. Of each chain only the last group may go, which was
+ * used last. */
+static void put_chains(struct cached *k, int groups, int of_one) {
+  struct perigee_cache_put put = {.length = 4096};
+  char parent[32];
+  for (int i = 0; i < groups * 4; i++) {
+    int group = i / 4;
+    snprintf(parent, sizeof parent, "k%d", i - 4);
+    put.group = (uint64_t)group + 1;
+    put.parent = i % 4 == 0 && group % of_one ? parent : NULL;
+    put.parent_length = (uint32_t)strlen(parent);
+    k->now += SECONDS / 10;
+    assert_true(put_numbered(k, i, &put) > 0);
+  }
+}
+
+static void groups_in_chains_go_from_their_ends(void **state) {
+  (void)state;
+  struct cached k = cached_open(&small);
+  put_chains(&k, 1024, 512);
+  struct perigee_cache_put put = {.length = 4096};
+  for (int i = 5000; i < 7000; i++)
+    assert_true(put_numbered(&k, i, &put) > 0);
+  assert_true(cached_has(&k, "k0"));
+  cached_close(&k);
+}
+
+static void slabs_with_groups_in_chains_are_emptied(void **state) {
+  (void)state;
+  struct perigee_cache_options o = small;
+  o.high = o.low = 100;
+  struct cached k = cached_open(&o);
+  struct perigee_cache_place place;
+  struct perigee_cache_put put = {.length = 300000};
+  put_chains(&k, 1024, 25);
+  assert_int_equal(cached_reserve(&k, "large", &put, &place),
+                   PERIGEE_NO_MEMORY);
+  turn_ends(&k);
+  assert_int_equal(cached_reserve(&k, "large", &put, &place), 0);
+  assert_true(cached_has(&k, "k1000"));
+  perigee_cache_quota(k.cache, 8 * MB);
+  turn_ends(&k);
+  cached_feed(&k);
+  assert_true(cached_count(&k).slabs <= 8 * MB);
+  assert_true(cached_count(&k).entries > 1000);
+  cached_close(&k);
+}
+
 /* What can never have a place drives nothing out. */
 static void a_value_beyond_the_quota_is_refused(void **state) {
   (void)state;
@@ -367,6 +416,8 @@ int main(void) {
       cmocka_unit_test(a_slab_that_stays_keeps_no_other_from_a_size),
       cmocka_unit_test(a_slab_that_stayed_goes_when_it_can),
       cmocka_unit_test(slabs_with_chains_come_from_other_sizes),
+      cmocka_unit_test(groups_in_chains_go_from_their_ends),
+      cmocka_unit_test(slabs_with_groups_in_chains_are_emptied),
       cmocka_unit_test(a_value_beyond_the_quota_is_refused),
       cmocka_unit_test(a_size_for_which_pins_leave_no_room_drives_nothing_out),
       cmocka_unit_test(no_slab_is_wanted_beyond_the_quota),
