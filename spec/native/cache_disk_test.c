@@ -15,6 +15,15 @@
 
 static _Atomic uint64_t piece_most; /* bytes of one read or write; 0: all */
 static _Atomic int write_error, read_error;
+/* Writes in the order in which they began; those of a block of a table or a map
+ * wait while this is set. */
+enum { LOG = 4096 };
+static struct {
+  off_t at;
+  uint64_t length;
+} writes[LOG];
+static _Atomic uint32_t write_count;
+static _Atomic bool hold_blocks, holding;
 
 static ssize_t some(long number, int file, const struct iovec *parts, int count,
                     off_t at) {
@@ -33,6 +42,14 @@ ssize_t preadv(int file, const struct iovec *parts, int count, off_t at) {
 }
 
 ssize_t pwritev(int file, const struct iovec *parts, int count, off_t at) {
+  uint32_t number = write_count++ % LOG;
+  writes[number].at = at;
+  writes[number].length =
+      parts[0].iov_len + (count > 1 ? parts[1].iov_len : 0);
+  while (hold_blocks && writes[number].length == BLOCK) {
+    holding = true;
+    usleep(100);
+  }
   errno = write_error;
   return errno ? -1 : some(SYS_pwritev, file, parts, count, at);
 }
@@ -42,6 +59,7 @@ static int set_up(void **state) {
   filed_begin(&k, true);
   piece_most = 0;
   write_error = read_error = 0;
+  hold_blocks = holding = false;
   *state = &k;
   return 0;
 }
@@ -321,6 +339,73 @@ static void a_file_that_is_cut_under_us_says_so(void **state) {
   }
 }
 
+/* ---- The order of writes ----------------------------------------------- */
+
+static uint64_t place_offset(struct filed *k, const char *key) {
+  struct perigee_cache_place place;
+  assert_int_equal(perigee_cache_stat(k->file->store, key,
+                                      (uint32_t)strlen(key), k->now, &place),
+                   0);
+  return part_offset(k->file, slab_index(place.slab)) + place.offset;
+}
+
+/* In a full file, a value goes to the place of another one. */
+static void a_record_goes_before_its_place_is_written(void **state) {
+  struct filed *k = *state;
+  char key[16];
+  k->options.size = 1 << 20;
+  k->options.threads = 1;
+  filed_open_ready(k);
+  for (uint32_t i = 0; i < 200; i++) {
+    snprintf(key, sizeof key, "key %u", i);
+    k->now += SECONDS;
+    uint32_t before = write_count;
+    assert_int_equal(filed_write(k, key, 30000, i + 1), 0);
+    filed_settle(k);
+    if (i < 100)
+      continue;
+    uint64_t at = place_offset(k, key);
+    /* A block, and then the value. */
+    assert_int_equal(writes[before % LOG].length, BLOCK);
+    assert_int_equal(writes[(before + 1) % LOG].at, at);
+  }
+}
+
+static void a_part_waits_for_its_last_block_before_it_is_used_anew(
+    void **state) {
+  struct filed *k = *state;
+  struct perigee_cache_file_end end;
+  uint8_t *value = filed_memory(70000);
+  k->options.size = 1 << 20;
+  filed_open_ready(k);
+  assert_int_equal(filed_write(k, "a", 5000, 1), 0);
+  filed_settle(k);
+  hold_blocks = true;
+  assert_int_equal(filed_write(k, "b", 5000, 2), 0);
+  while (!holding)
+    filed_poll(k, NULL, 0);
+  uint32_t before = write_count;
+  assert_int_equal(perigee_cache_file_forget(k->file, "a", 1, 1), 1);
+  assert_int_equal(perigee_cache_file_forget(k->file, "b", 1, 2), 1);
+  filed_value(value, 28000, "c", 3);
+  assert_int_equal(filed_start(k, "c", value, 28000, 3, 0, 3), 0);
+  assert_int_equal(k->file->part_end, 1);
+  for (int i = 0; i < 50; i++) {
+    assert_int_equal(filed_poll(k, &end, 1), 0);
+    usleep(1000);
+  }
+  assert_int_equal(write_count, before);
+  hold_blocks = false;
+  for (int i = 0; i < 3;) {
+    if (filed_poll(k, &end, 1) == 1) {
+      assert_int_equal(end.status, 0);
+      i++;
+    }
+  }
+  assert_int_equal(filed_read(k, "c"), 3);
+  free(value);
+}
+
 /* ---- Sums -------------------------------------------------------------- */
 
 static void sums_can_be_cut(void **state) {
@@ -363,6 +448,8 @@ int main(void) {
       EACH(a_table_that_cannot_be_written_ends_writing),
       EACH(a_read_that_fails_says_so),
       EACH(a_file_that_is_cut_under_us_says_so),
+      EACH(a_record_goes_before_its_place_is_written),
+      EACH(a_part_waits_for_its_last_block_before_it_is_used_anew),
       cmocka_unit_test(sums_can_be_cut),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -222,6 +222,26 @@ static void the_last_one_of_a_part_does_not_come_back_either(void **state) {
   free(bytes);
 }
 
+/* Its table is not written anew, but is of another epoch. */
+static void what_a_part_had_before_does_not_come_back(void **state) {
+  enum { MANY = 40 };
+  struct filed *k = *state;
+  char key[16];
+  for (uint32_t i = 0; i < MANY; i++) {
+    snprintf(key, sizeof key, "key %u", i);
+    assert_int_equal(filed_write(k, key, 5000, i + 1), 0);
+  }
+  filed_settle(k);
+  for (uint32_t i = 0; i < MANY; i++) {
+    snprintf(key, sizeof key, "key %u", i);
+    filed_forget(k, key);
+  }
+  assert_int_equal(filed_write(k, "last", 5000, 100), 0);
+  reopen(k);
+  assert_int_equal(filed_entries(k), 1);
+  assert_int_equal(filed_read(k, "last"), 100);
+}
+
 static void times_to_live_go_on(void **state) {
   struct filed *k = *state;
   assert_int_equal(filed_write_ttl(k, "short", 100, 1, 10 * SECONDS), 0);
@@ -357,6 +377,7 @@ int main(void) {
       BOTH(a_key_that_is_forgotten_while_it_is_written_is_not_there),
       BOTH(what_was_forgotten_does_not_come_back),
       BOTH(the_last_one_of_a_part_does_not_come_back_either),
+      BOTH(what_a_part_had_before_does_not_come_back),
       BOTH(times_to_live_go_on),
       BOTH(a_full_file_goes_on),
       BOTH(long_values_find_room_in_a_full_file),
