@@ -67,6 +67,7 @@ static int set_up(void **state) {
 static int tear_down(void **state) {
   struct filed *k = *state;
   write_error = read_error = 0;
+  hold_blocks = false;
   if (k->file)
     filed_close(k);
   filed_end(k);
