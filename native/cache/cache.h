@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * cache.h - the whole interface of perigee/cache.so: one tenant's store of
- * blocks that are found by key. It is a shared object of its own, loaded where
+ * blocks that are found by key, and files for what memory evicts. It is a shared object of its own, loaded where
  * a cache runs, and where a client looks into a cache of its host. Its ffi.cdef
  * is made of this file.
  *

@@ -157,7 +157,8 @@ static int file_fill(const struct opening *w, struct perigee_cache_disk *d,
   int status = space_check(w, d, s);
   if (status < 0)
     return status;
-  if (ftruncate(d->file, (off_t)w->o->size) < 0)
+  if (fchmod(d->file, S_IRUSR | S_IWUSR) < 0 ||
+      ftruncate(d->file, (off_t)w->o->size) < 0)
     return refuse_errno(w, "cannot be made as long");
   if (fallocate(d->file, 0, 0, (off_t)w->o->size) == 0 || errno == EOPNOTSUPP)
     return PERIGEE_OK;

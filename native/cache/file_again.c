@@ -75,7 +75,8 @@ static int record_restore(struct perigee_cache_file *f, uint32_t number,
                           const struct table_record *r) {
   int size = f->sizes[f->at];
   int64_t ttl = r->expires ? r->expires - f->wall : 0;
-  struct perigee_cache_place place = {.slab = f->at,
+  uint32_t generation = f->store->slabs[f->at].generation;
+  struct perigee_cache_place place = {.slab = generation << INDEX_BITS | f->at,
                                       .offset = number * size_bytes(size),
                                       .length = r->length,
                                       .version = r->version,

@@ -44,8 +44,7 @@ ssize_t preadv(int file, const struct iovec *parts, int count, off_t at) {
 ssize_t pwritev(int file, const struct iovec *parts, int count, off_t at) {
   uint32_t number = write_count++ % LOG;
   writes[number].at = at;
-  writes[number].length =
-      parts[0].iov_len + (count > 1 ? parts[1].iov_len : 0);
+  writes[number].length = parts[0].iov_len + (count > 1 ? parts[1].iov_len : 0);
   while (hold_blocks && writes[number].length == BLOCK) {
     holding = true;
     usleep(100);
@@ -116,7 +115,7 @@ static void a_file_that_others_may_write_is_refused(void **state) {
 static void an_empty_file_or_zeros_will_do(void **state) {
   struct filed *k = *state;
   struct stat s;
-  make(k, "", 0600);
+  make(k, "", 0644);
   filed_open_ready(k);
   filed_close(k);
   assert_int_equal(truncate(k->path, 0) + truncate(k->path, 12345), 0);
@@ -372,8 +371,8 @@ static void a_record_goes_before_its_place_is_written(void **state) {
   }
 }
 
-static void a_part_waits_for_its_last_block_before_it_is_used_anew(
-    void **state) {
+static void
+a_part_waits_for_its_last_block_before_it_is_used_anew(void **state) {
   struct filed *k = *state;
   struct perigee_cache_file_end end;
   uint8_t *value = filed_memory(70000);
