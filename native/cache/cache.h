@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * cache.h - the whole interface of perigee/cache.so: one tenant's store of
- * blocks that are found by key, and files for what memory evicts. It is a shared object of its own, loaded where
- * a cache runs, and where a client looks into a cache of its host. Its ffi.cdef
- * is made of this file.
+ * blocks that are found by key, and files for what memory evicts. It is an
+ * object of its own, loaded where a cache runs, and where a client looks into a
+ * cache of its host. Its ffi.cdef is made of this file.
  *
  * A store belongs to one thread. It starts no thread, makes no system call, and
  * reads no clock: `now` is the caller's, in ns, and never goes back. It never

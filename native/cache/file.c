@@ -220,7 +220,7 @@ static void map_block(const struct perigee_cache_file *f, uint32_t part,
 
 /* ---- Writing blocks ---------------------------------------------------- */
 
-static uint64_t block_offset(const struct perigee_cache_file *f, uint32_t part,
+static uint64_t flush_offset(const struct perigee_cache_file *f, uint32_t part,
                              uint32_t block) {
   uint32_t places, blocks;
   if (block == 0)
@@ -240,7 +240,7 @@ static bool block_write(struct perigee_cache_file *f, uint32_t part,
     map_block(f, part, flush->bytes);
   else
     table_block(f, part, block, flush->bytes);
-  if (disk_write(f->disk, flush->bytes, BLOCK, block_offset(f, part, block),
+  if (disk_write(f->disk, flush->bytes, BLOCK, flush_offset(f, part, block),
                  token_of(OF_FLUSH, i)) < 0)
     return false;
   flush->part = part;
@@ -385,8 +385,8 @@ int file_piece(struct perigee_cache_file *f) {
   return PERIGEE_OK;
 }
 
-/* Without a run for it the store gets no more than it has now, so that it evicts
- * and empties parts. */
+/* Without a run for it the store gets no more than it has now, so that it
+ * evicts, and empties parts. */
 static int file_run(struct perigee_cache_file *f, uint64_t length) {
   uint32_t unit = units_find(f, units_of(f, length));
   if (unit == f->units) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * file_errands.c - opening and closing a file of values, and what its caller asks
- * for.
+ * file_errands.c - opening and closing a file of values, and what its caller
+ * asks for.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -385,7 +385,7 @@ int perigee_cache_file_forget(struct perigee_cache_file *f, const char *key,
   struct errand *k;
   struct sought s;
   int status = errand_take(f, ERRAND_FORGET, token, &k);
-  if (status < 0)
+  if (status != 0)
     return status;
   if (!sought_key(&s, f->store->o.seed, key, key_length))
     return PERIGEE_INVALID;

@@ -124,7 +124,7 @@ bool space_has(const struct perigee_cache *c, int size) {
 static int slab_begin(struct perigee_cache *c, uint32_t number, int size) {
   struct slab *s = &c->slabs[number];
   uint64_t places = slab_places(c, s->length, size);
-  uint32_t *owners = calloc(places, sizeof *owners);
+  uint32_t *owners = places ? calloc(places, sizeof *owners) : NULL;
   if (!owners)
     return PERIGEE_NO_MEMORY;
   slab_unlink(c, number);
@@ -206,7 +206,6 @@ static void place_restore(struct perigee_cache *c, uint32_t number, uint32_t at,
   s->owners[s->fresh++] = entry;
   if (++s->live == s->places)
     slab_unlink(c, number);
-  c->n.used += size_bytes(s->size);
 }
 
 int space_restore(struct perigee_cache *c, int size, uint32_t entry,
@@ -222,9 +221,11 @@ int space_restore(struct perigee_cache *c, int size, uint32_t entry,
       (begun && (s->size != size || s->draining || at < s->fresh)))
     return PERIGEE_RANGE;
   int status = begun ? PERIGEE_OK : slab_begin(c, number, size);
-  if (status == 0)
-    place_restore(c, number, (uint32_t)at, entry);
-  return status;
+  if (status < 0)
+    return status;
+  place_restore(c, number, (uint32_t)at, entry);
+  c->n.used += bytes;
+  return PERIGEE_OK;
 }
 
 void space_give(struct perigee_cache *c, uint32_t number, uint32_t offset) {

@@ -214,8 +214,8 @@ uint64_t slab_places(const struct perigee_cache *c, uint64_t length, int size);
  * PERIGEE_CACHE_WANTS; PERIGEE_NO_MEMORY. */
 int space_take(struct perigee_cache *c, int size, uint32_t entry,
                uint32_t *slab, uint32_t *place);
-/* Takes this place; those of a slab come in order. PERIGEE_RANGE: there is none;
- * PERIGEE_NO_MEMORY. */
+/* Takes this place; those of a slab come in order. PERIGEE_RANGE: there is
+ * none; PERIGEE_NO_MEMORY. */
 int space_restore(struct perigee_cache *c, int size, uint32_t entry,
                   const struct perigee_cache_place *place);
 /* slab: its index. offset: of the place, in units. */

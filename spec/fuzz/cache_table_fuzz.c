@@ -122,7 +122,7 @@ static void poke(struct input *in, uint8_t *record) {
   record[at] = take8(in);
 }
 
-/* As it should be: of the bytes that the key's length says, if it can be one. */
+/* As it should be, of as many bytes as the length of the key says. */
 static void seal(uint8_t *record, const struct table_of *of, uint32_t number) {
   uint32_t length;
   memcpy(&length, record + 36, sizeof length);

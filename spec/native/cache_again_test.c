@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cache_again_test.c - what a file shows after a restart: when it was damaged in
- * any way, and when its process was killed at any time. A value that is shown is
- * the key's, whole, and of the version that the record says (filed_read).
+ * cache_again_test.c - what a file shows after a restart: when it was damaged
+ * in any way, and when its process was killed at any time. A value that is
+ * shown is the key's, whole, and of the version that its record says.
  */
 #include <signal.h>
 
