@@ -156,6 +156,8 @@ int perigee_cache_file_open(const struct perigee_cache_file_options *o,
     file_free(f);
     return status;
   }
+  if (room > 0)
+    *reason = 0;
   again_go(f);
   disk_go(f->disk);
   *file = f;
