@@ -75,8 +75,8 @@ struct perigee_cache_options {
                             * ends (90) */
   uint8_t lfu;            /* 1: the least often used of some old ones goes; 0:
                             * the least recently used one, to 67 ms */
-  uint8_t sums;         /* 1: values that come with a PUT get a checksum */
-  uint8_t seed[16];     /* of the hash of keys; zeros: random */
+  uint8_t sums;           /* 1: values that come with a PUT get a checksum */
+  uint8_t seed[16];       /* of the hash of keys; zeros: random */
 };
 
 /* Returns PERIGEE_INVALID: options contradict each other; PERIGEE_NO_MEMORY. A
@@ -480,8 +480,9 @@ perigee_cache_file_store(struct perigee_cache_file *file);
  * Writes a value; others may go for it. version: the one that the value has in
  * memory; checksum: perigee_cache_sum of it; ttl: what is left, 0: none.
  * PERIGEE_NO_MEMORY, PERIGEE_TOO_LARGE: there is no place for it now;
- * PERIGEE_CACHE_BUSY: the key is being written; PERIGEE_CACHE_EXISTS: it has
- * this version, or a later one. */
+ * PERIGEE_CACHE_BUSY: the key is being written, or is reserved in memory;
+ * PERIGEE_CACHE_EXISTS: the file has this version, or a later one;
+ * PERIGEE_STALE: memory does not have this version of the key any more. */
 PERIGEE_API int perigee_cache_file_write(struct perigee_cache_file *file,
                                          const char *key, uint32_t key_length,
                                          const void *value, uint64_t length,
@@ -493,9 +494,12 @@ PERIGEE_API int perigee_cache_file_read(struct perigee_cache_file *file,
                                         const char *key, uint32_t key_length,
                                         void *to, uint64_t room, uint64_t token,
                                         struct perigee_cache_place *place);
-/* Forgets a key's value, here and after a restart: before a key is replaced or
+/* Forgets a key's value, here and after a restart: when a key is replaced or
  * deleted in memory, and after a read whose checksum was wrong. Returns 0: that
- * is so now; 1: from the end with this token on. */
+ * is so now; 1: it is so here now, and after a restart from the end with this
+ * token on. Who seals or deletes a key in memory only then, while it is
+ * reserved there, never shows an older value after a newer one, even if the
+ * process is killed in between. */
 PERIGEE_API int perigee_cache_file_forget(struct perigee_cache_file *file,
                                           const char *key, uint32_t key_length,
                                           uint64_t token);

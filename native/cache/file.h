@@ -18,7 +18,7 @@ enum {
   FLUSHES = 16, /* blocks that are written at a time */
   REMOVALS = 4096,
   TURN = 64, /* entries that go in one turn */
-  SCAN_BYTES = 1 << 20,
+  SCAN_BYTES = 1 << 18,
   MAP_NUMBER = -1
 };
 

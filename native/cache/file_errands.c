@@ -164,9 +164,19 @@ int perigee_cache_file_open(const struct perigee_cache_file_options *o,
   return PERIGEE_OK;
 }
 
+/* What is asked for begins at once. */
+static void file_go(struct perigee_cache_file *f) {
+  file_flush(f);
+  disk_go(f->disk);
+  if (f->ended)
+    disk_tell(f->disk);
+}
+
 int perigee_cache_file_close(struct perigee_cache_file *f) {
   bool writes = f->again == AGAIN_DONE && !f->failed && f->queued > 0;
   f->closing = true;
+  if (writes)
+    file_go(f);
   if (f->disk->busy || f->waiting || writes)
     return PERIGEE_AGAIN;
   file_free(f);
@@ -282,14 +292,6 @@ static bool memory_is_sound(const void *memory, uint64_t length) {
   return length <= DISK_BOUNCE || (uintptr_t)memory % DISK_BLOCK == 0;
 }
 
-/* What is asked for begins at once. */
-static void file_go(struct perigee_cache_file *f) {
-  file_flush(f);
-  disk_go(f->disk);
-  if (f->ended)
-    disk_tell(f->disk);
-}
-
 /* ---- Writing ----------------------------------------------------------- */
 
 static int file_reserve(struct perigee_cache_file *f, const char *key,
@@ -307,9 +309,27 @@ static int file_reserve(struct perigee_cache_file *f, const char *key,
   return status == PERIGEE_CACHE_WANTS ? PERIGEE_NO_MEMORY : status;
 }
 
+/* Nothing is written that memory has replaced or deleted, or is about to: the
+ * key was forgotten for that, and would be there again. */
+static int memory_check(const struct perigee_cache_file *f, const char *key,
+                        uint32_t key_length, uint64_t version) {
+  struct sought s;
+  if (!f->memory || !sought_key(&s, f->memory->o.seed, key, key_length))
+    return PERIGEE_OK;
+  if (directory_find(f->memory, &s, false))
+    return PERIGEE_CACHE_BUSY;
+  uint32_t ref = directory_find(f->memory, &s, true);
+  return ref && word(&record(f->memory, ref)->version) == version
+             ? PERIGEE_OK
+             : PERIGEE_STALE;
+}
+
 static int write_check(struct perigee_cache_file *f, const char *key,
                        uint32_t key_length, uint64_t version) {
+  int status = memory_check(f, key, key_length, version);
   uint32_t ref = entry_find(f->store, key, key_length, f->now);
+  if (status < 0)
+    return status;
   return ref && word(&record(f->store, ref)->version) >= version
              ? PERIGEE_CACHE_EXISTS
              : PERIGEE_OK;

@@ -355,8 +355,14 @@ static void what_the_file_has_is_marked_in_memory(void **state) {
   assert_int_equal(coldest(&m, cold, 4), 1);
   assert_int_equal(cold[0].key[0], 'b');
   assert_int_equal(cold[0].place.version, 2);
-  assert_int_equal(filed_write(k, "b", 50000, 1), 0);
-  assert_int_equal(coldest(&m, cold, 4), 1); /* another version */
+  assert_int_equal(filed_write(k, "b", 50000, 1), PERIGEE_STALE);
+  assert_int_equal(filed_write(k, "c", 50000, 1), PERIGEE_STALE);
+  struct perigee_cache_put put = {.length = 1};
+  struct perigee_cache_place place;
+  assert_int_equal(cached_reserve(&m, "b", &put, &place), 0);
+  assert_int_equal(filed_write(k, "b", 50000, 2), PERIGEE_CACHE_BUSY);
+  assert_int_equal(perigee_cache_abort(m.cache, place.entry), 0);
+  assert_int_equal(coldest(&m, cold, 4), 1);
   filed_forget(k, "a");
   assert_int_equal(coldest(&m, cold, 4), 2);
   filed_close(k);
