@@ -8,7 +8,7 @@
 
 #include "filed.h"
 
-enum { KEYS = 60 };
+enum { KEYS = 60, SIZE = 4 << 20 };
 
 static uint64_t roll(uint64_t *dice, uint64_t below) {
   *dice = *dice * UINT64_C(6364136223846793005) + 1442695040888963407;
@@ -28,6 +28,7 @@ static int set_up(void **state) {
   static struct filed k;
   char key[16];
   filed_begin(&k, false);
+  k.options.size = SIZE;
   filed_open_ready(&k);
   for (uint32_t i = 0; i < KEYS; i++) {
     key_name(i, key);
@@ -135,7 +136,7 @@ static void without_its_head_a_file_is_empty(void **state) {
 
 static void damage(struct filed *k, const uint8_t *bytes, uint64_t *dice) {
   static const uint8_t zeros[BLOCK];
-  uint64_t blocks = FILED_SIZE / BLOCK, block = 1 + roll(dice, blocks - 1),
+  uint64_t blocks = SIZE / BLOCK, block = 1 + roll(dice, blocks - 1),
            other = 1 + roll(dice, blocks - 1);
   uint64_t at = block * BLOCK + roll(dice, BLOCK);
   switch (roll(dice, 5)) {
@@ -160,13 +161,13 @@ static void damage(struct filed *k, const uint8_t *bytes, uint64_t *dice) {
 /* Most damage is done where nothing is, so it is done to the used blocks many
  * times, and each once by itself in the first rounds. */
 static void no_damage_shows_what_is_not_so(void **state) {
-  enum { ROUNDS = 100 };
+  enum { ROUNDS = 40 };
   struct filed *k = *state;
   uint8_t *bytes = filed_bytes(k);
   uint64_t dice = 1, lost = 0;
   filed_close(k);
   for (uint32_t i = 0; i < ROUNDS; i++) {
-    filed_poke(k, 0, bytes, FILED_SIZE);
+    filed_poke(k, 0, bytes, SIZE);
     for (uint64_t times = 1 + roll(&dice, i + 1); times > 0; times--)
       damage(k, bytes, &dice);
     filed_open_ready(k);
@@ -322,7 +323,7 @@ static uint64_t kill_at_work(struct filed *k, uint64_t seed,
     child_run(k, ends[1], seed);
   }
   close(ends[1]);
-  for (uint64_t most = 20 + roll(&seed, 400);
+  for (uint64_t most = 20 + roll(&seed, 200);
        count < most && read(ends[0], &t, sizeof t) == sizeof t; count++)
     if (t.forgotten)
       forgotten[t.key] = t.version;
@@ -338,7 +339,7 @@ static uint64_t kill_at_work(struct filed *k, uint64_t seed,
 static void nothing_older_is_there_after_a_kill(void **state) {
   struct filed *k = *state;
   filed_close(k);
-  for (uint64_t round = 0; round < 12; round++) {
+  for (uint64_t round = 0; round < 8; round++) {
     uint64_t forgotten[KEYS] = {0}, found = 0;
     char key[16];
     unlink(k->path);

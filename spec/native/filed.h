@@ -199,9 +199,10 @@ static inline void filed_poke(const struct filed *k, uint64_t at,
 }
 
 static inline uint8_t *filed_bytes(const struct filed *k) {
-  uint8_t *bytes = malloc(FILED_SIZE);
+  uint64_t size = k->options.size;
+  uint8_t *bytes = malloc(size);
   int file = open(k->path, O_RDONLY);
-  assert_int_equal(read(file, bytes, FILED_SIZE), FILED_SIZE);
+  assert_int_equal(read(file, bytes, size), size);
   close(file);
   return bytes;
 }
