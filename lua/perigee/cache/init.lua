@@ -238,6 +238,7 @@ function Cache:drain(timeout)
   local deadline = loop.deadline(timeout or DRAIN)
   local fine, err = true, nil
   for _, store in pairs(self.stores) do store:end_waits() end
+  for _, agent in ipairs(self.agents) do agent:drain() end   -- all at once
   for _, agent in ipairs(self.agents) do
     local drained, why = agent:drain(loop.left(deadline))
     if not drained then fine, err = nil, why end
