@@ -125,7 +125,7 @@ function M.of(store)
                   largest = cache.PERIGEE_CACHE_LARGEST,
                   file = store.tier ~= false }
   return { name = "cache", version = 1, methods = {
-    about = { idempotent = true, function() return about end },
+    about = function() return about end,
     ask = { raw = true, inplace = true, capacity = 8,
             function(request, reply)
               return store:answer(contexts.raw.session, request, reply)
