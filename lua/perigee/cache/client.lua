@@ -19,7 +19,10 @@
 --
 -- Errors of all functions that ask a cache: `peer_lost`, `timeout`, `closed`,
 -- `denied`; of one cache by its name `not_found`, too: nobody has that name.
+--
+-- * `assignments`: values that belong together, by numbers (`CacheAssignments`)
 -- @classmod CacheClient
+local assignments = require "perigee.cache.assignments"
 local check = require "perigee.runtime.check"
 local loop = require "perigee.runtime.loop"
 local native = require "perigee.cache.native"
@@ -558,7 +561,9 @@ function M.new(agent, which, options)
   if options.replicas == 0 then error("replicas are at least 1", 2) end
   local set, only = sets.new(agent, which, options)
   if not set then return nil, only end
-  return setmetatable({ set = set, only = only, text = text }, Client)
+  local self = setmetatable({ set = set, only = only, text = text }, Client)
+  self.assignments = assignments.new(self, agent)
+  return self
 end
 
 check.colons(Client, "cache", "close delete events get get_many has list match "
