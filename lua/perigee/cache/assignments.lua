@@ -74,13 +74,9 @@ end
 -- @waits yes
 -- @usage
 -- local cache = assert(perigee.cache { name = "cache:9", memory = 2 ^ 26 })
--- local blocks = assert(agent:cache "cache:9")
--- local owner, version = assert(blocks.assignments:store { "one", "three" })
--- print(#blocks.assignments:query(owner, version))             --> 2
--- local lengths = assert(blocks.assignments:load(owner, version,
---   { region:slice(0, 8), region:slice(8, 8) }))
--- print(lengths[2], region:slice(8, 5):string())               --> 5 three
--- print(blocks.assignments:delete(owner, version))             --> true
+-- local stored = assert(agent:cache "cache:9").assignments
+-- local owner, version, places = assert(stored:store { "one", "three" })
+-- print(owner == agent.name, version > 0, places[2].length)    --> true true 5
 -- cache:close()
 function Assignments:store(list, options)
   check.value(list, check.table, "assignments:store's list", 2)
@@ -138,6 +134,12 @@ end
 -- @treturn table the places: for each { key, length }; or nil and an error
 -- @errors `not_found`: they were not stored, or are gone
 -- @waits yes
+-- @usage
+-- local cache = assert(perigee.cache { name = "cache:9", memory = 2 ^ 26 })
+-- local stored = assert(agent:cache "cache:9").assignments
+-- local owner, version = assert(stored:store { "one", "three" })
+-- print(#stored:query(owner, version))                         --> 2
+-- cache:close()
 function Assignments:query(owner, version)
   check_names(owner, version, "assignments:query")
   return query(self, owner, version)
@@ -152,6 +154,14 @@ end
 -- @errors `not_found`: they were not stored, or are gone, or one of them is;
 --   `too_large`: `into` has too few places, or too short ones
 -- @waits yes
+-- @usage
+-- local cache = assert(perigee.cache { name = "cache:9", memory = 2 ^ 26 })
+-- local stored = assert(agent:cache "cache:9").assignments
+-- local owner, version = assert(stored:store { "one", "three" })
+-- local lengths = assert(stored:load(owner, version, {
+--   region:slice(0, 8), region:slice(8, 8) }))
+-- print(lengths[2], region:slice(8, 5):string())               --> 5 three
+-- cache:close()
 function Assignments:load(owner, version, into)
   check_names(owner, version, "assignments:load")
   check.value(into, check.table, "assignments:load's into", 2)
@@ -179,6 +189,13 @@ end
 -- @treturn boolean true; or nil and an error
 -- @errors `not_found`: they were not stored, or are gone
 -- @waits yes
+-- @usage
+-- local cache = assert(perigee.cache { name = "cache:9", memory = 2 ^ 26 })
+-- local stored = assert(agent:cache "cache:9").assignments
+-- local owner, version = assert(stored:store { "one", "three" })
+-- print(stored:delete(owner, version))                         --> true
+-- print(select(2, stored:query(owner, version)).kind)          --> not_found
+-- cache:close()
 function Assignments:delete(owner, version)
   check_names(owner, version, "assignments:delete")
   local told, err = query(self, owner, version)
@@ -186,7 +203,8 @@ function Assignments:delete(owner, version)
   local fine
   fine, err = self.client:delete(key_of(owner, version))
   remove(self, told)
-  return fine, err
+  if not fine then return nil, err end
+  return true
 end
 
 check.colons(Assignments, "assignments", "delete load query store")
