@@ -233,6 +233,10 @@ end
 -- @treturn boolean true: nobody reads any more; else nil and an error
 -- @errors `timeout`
 -- @waits yes
+-- @usage
+-- local cache = assert(perigee.cache { name = "cache:9", memory = 2 ^ 24 })
+-- print(cache:drain(5))                                        --> true
+-- cache:close()
 function Cache:drain(timeout)
   check.value(timeout or DRAIN, check.seconds, "cache:drain's timeout")
   local deadline = loop.deadline(timeout or DRAIN)
@@ -263,6 +267,10 @@ end
 -- and `file` keep. Idempotent.
 -- @function Cache:close
 -- @waits as `Agent:close`
+-- @usage
+-- local cache = assert(perigee.cache { name = "cache:9", memory = 2 ^ 24 })
+-- cache:close()
+-- cache:close()
 function Cache:close()
   for _, store in pairs(self.stores) do store:close() end
   for _, agent in ipairs(self.agents) do agent:close() end
