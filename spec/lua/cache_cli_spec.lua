@@ -181,6 +181,30 @@ describe("perigee cache", function()
     assert.equal(2 ^ 22, cjson.decode(text)["cache:0"].quota)
   end)
 
+  it("keeps scopes apart over TCP by a secret each", function()
+    local secrets, words = {}, {}
+    for i, scope in ipairs { "one", "two" } do
+      secrets[i] = ("%s4bQgYhMfWWaL+qgxVrQFaO/TxsrC4Is0V1sFbDwCgg="):format(
+        i == 1 and "n" or "m")
+      local file = command.file(scope .. ".secret", secrets[i] .. "\n")
+      os.execute("chmod 600 '" .. file .. "'")
+      words[#words + 1] = "--scope=" .. scope
+      words[#words + 1] = ("--secret=%s=%s"):format(scope, file)
+    end
+    local _, line = serve("--listen", "tcp://127.0.0.1:0", unpack(words))
+    local address = line:match "in scope one at .*(tcp://%S+)$"
+    local function of(scope, secret)
+      return command.shell(("PERIGEE_SECRET='%s' perigee cache put k --name %s "
+        .. "--scope %s </dev/null"):format(secret, address, scope))
+    end
+    assert.equal(0, (of("one", secrets[1])))
+    for _, each in ipairs { { "one", secrets[2] }, { "two", secrets[2] } } do
+      local status, _, why = of(unpack(each))
+      assert.equal(1, status)
+      assert.matches("the secret, or the scope, is another", why)
+    end
+  end)
+
   it("takes its options from a file, but the command line goes first",
      function()
     local file = command.file("cache.conf", "# a cache\nname cache:7\n"
@@ -205,6 +229,7 @@ describe("perigee cache", function()
       ["serve --memory 4K"] = "memory of perigee.cache must be "
         .. "bytes, 1 MiB at least",
       ["serve --scope a/b"] = "%-%-scope a/b: its name must be",
+      ["serve --secret x"] = "%-%-secret x: it has to be SCOPE=FILE",
       ["serve --scope a=x"] = '%-%-scope a=x: "x" is no size',
       ["serve --scope a --scope b --listen tcp://127.0.0.1:7999"] =
         "several scopes cannot share a port",

@@ -36,6 +36,9 @@ local VALUES = {
   { "scope", files.all, "SCOPE[=SIZE]", "A scope of names that it serves, with "
     .. "so much of the memory; else scopes have equal parts. May be given "
     .. "again. Default: $PERIGEE_SCOPE, or default." },
+  { "secret", files.all, "SCOPE=FILE", "The secret of a scope, in a file that "
+    .. "others cannot read; default: PERIGEE_SECRET, for all of them. May be "
+    .. "given again." },
   { "registry", files.text, "URL", "The registry that holds its name; "
     .. "default: $PERIGEE_REGISTRY, or this host's folder." },
   { "drain", options.seconds, "TIME", "How long leases and calls may go on "
@@ -114,6 +117,21 @@ local function scopes_of(given)
   return n > 0 and all or nil, n
 end
 
+-- The secrets of scopes, as perigee.cache takes them; nil: that of the
+-- environment.
+local function secrets_of(given)
+  local all
+  for _, text in ipairs(given.secret or {}) do
+    local scope, path = text:match "^(.-)=(.+)$"
+    if not scope then
+      failure.misuse("--secret %s: it has to be SCOPE=FILE", text)
+    end
+    all = all or {}
+    all[scope] = "file:" .. files.absolute(path)
+  end
+  return all
+end
+
 local function check_ports(given, count)
   for _, address in ipairs(count > 1 and given.listen or {}) do
     local port = address:match "^tcp://.*:(%d+)$"
@@ -152,7 +170,7 @@ function M.of_cache(given)
     name = given.name, listen = some(given.listen),
     advertise = some(given.advertise), memory = given.memory,
     slab = given.slab, lease = given.lease, evict = given.evict,
-    populate = given.populate, scopes = scopes,
+    populate = given.populate, scopes = scopes, secret = secrets_of(given),
   }
 end
 
