@@ -215,7 +215,7 @@ local function read(self, lease, into)
   if not from then return nil, err end
   if lease.length > 0 then
     local fine
-    transfer.from, transfer.to = from, part
+    transfer.from, transfer.to = from, slices.cut(part)
     fine, err = self.session:read(transfer):wait()
     if not fine then return place_lost(lease, err) end
   end
@@ -229,15 +229,7 @@ local function placed(value, into, sum)
   if not into then return value, sum end
   if into.length < #value then return nil, TOO_LARGE, #value end
   local part = slices.first(into, #value)
-  if slices.is_slice(part) then
-    part:write(value)
-  else
-    local at = 1
-    for _, each in ipairs(part) do
-      each:write(value:sub(at, at + each.length - 1))
-      at = at + each.length
-    end
-  end
+  slices.copy_from(part, value)
   return part, sum
 end
 
@@ -423,7 +415,8 @@ local function transfers(self, items, leased_of, results)
     elseif lease.length == 0 then
       results[i] = 0
     else
-      list[#list + 1] = { from = from, to = slices.first(into, lease.length) }
+      list[#list + 1] = { from = from, to = slices.cut(
+        slices.first(into, lease.length)) }
       of[#of + 1] = i
     end
   end
