@@ -256,6 +256,11 @@ end
 -- this name begins empty, unless it has a file.
 -- @function Cache:forget
 -- @waits no
+-- @usage
+-- local cache = assert(perigee.cache { name = "cache:5", memory = 2 ^ 24,
+--                                      keep = 60 })
+-- cache:forget()
+-- cache:close()
 function Cache:forget()
   for _, store in pairs(self.stores) do
     if store.keep then store.keep:forget() end

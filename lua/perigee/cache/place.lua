@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- A value that is put piece by piece (`CacheClient:reserve`). It is the
--- client's until it is sealed or aborted, or the session with the cache ends.
+-- client's until it is sealed or aborted, the session with the cache ends, or
+-- nothing was written for a minute.
 --
 -- * `key`, `length`: as they were reserved
 -- @classmod Place

@@ -25,6 +25,7 @@
 local check = require "perigee.runtime.check"
 local contexts = require "perigee.serving.context"
 local failure = require "perigee.cache.failure"
+local loop = require "perigee.runtime.loop"
 local native = require "perigee.native"
 local tasks = require "perigee.runtime.task"
 local wire = require "perigee.cache.wire"
@@ -114,7 +115,7 @@ end
 local function filled(store)
   return function(_, token)
     local one = store.reserved[token]
-    if one then one.filling = one.filling - 1 end
+    if one then one.filling, one.at = one.filling - 1, loop.now() end
     return true
   end
 end

@@ -33,6 +33,12 @@ local VALUES = {
     .. "has located; default: " .. LEASE .. "." },
   { "evict", evict, "lru|lfu", "What goes first if it is full: the least "
     .. "recently, or the least often used; default: lru." },
+  { "file", files.text, "PATH", "A file for what memory evicts, from which it "
+    .. "comes back; of several scopes each has one, PATH.SCOPE." },
+  { "file-size", options.size, "SIZE", "Its size, which is taken at once; "
+    .. "default: eight times the memory." },
+  { "keep", options.positive, "TIME", "How long its memory stays after its "
+    .. "process has ended, for the next one of that name." },
   { "scope", files.all, "SCOPE[=SIZE]", "A scope of names that it serves, with "
     .. "so much of the memory; else scopes have equal parts. May be given "
     .. "again. Default: $PERIGEE_SCOPE, or default." },
@@ -54,6 +60,7 @@ local VALUES = {
     .. "ctrl token new --store FILE has made." },
 }
 local FLAGS = {
+  { "checksum", "Make a checksum of each value, for clients that check it." },
   { "populate", "Its memory has all pages at once, so that no put waits." },
   { "insecure", "Serve others than this host by HTTP without TLS and tokens." },
 }
@@ -170,6 +177,8 @@ function M.of_cache(given)
     name = given.name, listen = some(given.listen),
     advertise = some(given.advertise), memory = given.memory,
     slab = given.slab, lease = given.lease, evict = given.evict,
+    file = given.file and files.absolute(given.file),
+    file_size = given.file_size, keep = given.keep, checksum = given.checksum,
     populate = given.populate, scopes = scopes, secret = secrets_of(given),
   }
 end
