@@ -64,12 +64,18 @@ local function pin(value)
   end
 end
 
+local function near(value)
+  if not check.is_count(value) or value < 2 ^ 20 then
+    return "bytes, 1 MiB at least"
+  end
+end
+
 local PUT = { ttl = check.seconds, pin = pin, group = check.count,
               if_absent = check.boolean, parent = a_key,
               wait = check.seconds }
 local GET = { into = slices.check, wait = check.seconds }
 local NEW = { timeout = check.seconds, map = check.boolean,
-              checksum = check.boolean,
+              checksum = check.boolean, near = near,
               replicas = check.count, reconnect = check.seconds }
 
 -- ---- Getting ---------------------------------------------------------------
@@ -589,6 +595,10 @@ end
 -- @tparam[opt=false] boolean options.checksum true: compares what it gets with
 --   the checksum that the cache has made, if it makes some (`perigee.cache`);
 --   what differs is `protocol`
+-- @tparam[opt] number options.near bytes of own memory for copies of what is
+--   got again and again from a cache that is not mapped; for each cache. A copy
+--   is given without a request while the lease lasts by which it was got, and
+--   then for a second each time that the cache has said that it is right
 -- @tparam[opt] number options.reconnect seconds that a request waits for a
 --   cache that is away; default 3 for one cache, 0 for several
 -- @treturn CacheClient the client; or nil and an error. A cache that is not

@@ -5,7 +5,8 @@
 --
 -- A value comes by the first of these ways that can tell:
 --
--- 1. the map (mapped.lua), without a request;
+-- 1. the map (mapped.lua), without a request; or else a copy here (near.lua),
+--    without one mostly;
 -- 2. a lease that is kept from before: one transfer;
 -- 3. a request, with which a small value comes along; a larger one is leased,
 --    and is a transfer more.
@@ -60,7 +61,8 @@ function M.new(agent, name, options)
     text = ("cache %s"):format(name),
     proxy = false, by = {}, below = false, session = false, map = false,
     slabs = {}, leases = false, used = {}, uses = 0, used_at = 0,
-    refuses_small = false,
+    refuses_small = false, nears = options.near or false, near = false,
+    epoch = false,
   }, Member)
 end
 
@@ -77,9 +79,19 @@ local function tell(self, request)
   futures.leave(self.by.statuses.async:ask(request))
 end
 
+-- Copies of another life of the cache are not of its versions.
+local function begin_near(self, epoch)
+  if not self.nears or self.epoch == epoch then return end
+  if self.near then self.near:close() end
+  self.near = require "perigee.cache.near".new(self.agent.engine, self.nears)
+    or false
+end
+
 -- Begins with the session that the proxy has.
 local function begin(self)
   local session = self.proxy[1].session
+  begin_near(self, session.epoch)
+  self.epoch = session.epoch
   self.session, self.slabs, self.map = session, {}, false
   self.leases = leases.new(session, function(request) tell(self, request) end)
   if self.maps then
@@ -133,6 +145,12 @@ function Member:ask(reader, request)
   local fine, err = self:ready()
   if not fine then return nil, err end
   return self.by[reader]:ask(request)
+end
+
+-- A key has another value, or none, by what this client has done.
+local function changed(self, key)
+  self.leases:forget(key)
+  if self.near then self.near:forget(key) end
 end
 
 -- ---- Uses ------------------------------------------------------------------
@@ -265,7 +283,12 @@ local function by_request(self, key, into)
       part, why, length = read_text(self, lease)
     end
     self.leases:was_read(key, lease)
-    if part then return part, lease.checksum end
+    if part then
+      if self.near and lease.kept then
+        self.near:put(key, part, lease.version, lease.till)
+      end
+      return part, lease.checksum
+    end
     if why ~= AGAIN then return nil, why, length end
   end
   return nil, errors.new("timeout", ("%s: its lease was over each time that "
@@ -299,9 +322,27 @@ local function broken(self, key)
     .. ": its bytes are not those that were put", true)
 end
 
+-- Gets the copy that this client has of a value, if it is that of the cache
+-- still; nil: there is none, or not for this place.
+local function find_near(self, key, into)
+  local near, sent = self.near, now()
+  local version, fresh = near:version(key)
+  if version and not fresh then
+    local there = self:stat(key)
+    if not there or there.version ~= version then
+      return near:forget(key)
+    end
+    near:refresh(key, sent)
+    version = near:version(key)         -- it may have gone meanwhile
+  end
+  return version and near:get(key, into)
+end
+
 -- Gets a value by the first way that can tell. Returns it and its checksum; or
 -- nil, a status or an error, and maybe a length.
 local function find(self, key, into)
+  local copy = self.near and not self.map and find_near(self, key, into)
+  if copy then return copy, 0 end
   local map, part, why, length = self.map, nil, AGAIN, nil
   if map then part, why, length = map:get(key, into) end
   if part then
@@ -570,7 +611,7 @@ function Member:put(key, value, asked)
   if not (from and length <= wire.SMALL) or self.refuses_small then
     version, err = pulled(self, "put", value, key, asked)
   end
-  self.leases:forget(key)
+  changed(self, key)
   if version then return version end
   return self:fails(err, "putting", key)
 end
@@ -588,7 +629,7 @@ end
 
 function Member:seal(key, token)
   local version, err = self.proxy:seal(token)
-  self.leases:forget(key)
+  changed(self, key)
   if version then return version end
   return nil, failure.came(err)
 end
@@ -604,7 +645,7 @@ end
 -- and an error.
 function Member:change(key, what, flags, doing)
   local status, err = self:ask("status", wire.key(what, flags, key))
-  if what == C.PERIGEE_CACHE_DELETE then self.leases:forget(key) end
+  if what == C.PERIGEE_CACHE_DELETE then changed(self, key) end
   if status == OK then return true end
   return self:fails(status == nil and err or status, doing, key)
 end
@@ -717,6 +758,8 @@ function Member:close()
     tell_used(self)
     self.leases:clear()
   end
+  if self.near then self.near:close() end
+  self.near, self.epoch = false, false
 end
 
 return M
