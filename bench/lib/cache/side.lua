@@ -93,7 +93,7 @@ end
 
 -- ---- The bench's side ------------------------------------------------------
 
-local Side = {}
+local Side = { NAME = NAME }
 Side.__index = Side
 
 --- Starts the cache's process and an agent. options: memory (bytes of the
