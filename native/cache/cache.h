@@ -167,6 +167,11 @@ PERIGEE_API int perigee_cache_reserve(struct perigee_cache *cache,
 PERIGEE_API int64_t perigee_cache_seal(struct perigee_cache *cache,
                                        uint64_t entry, uint64_t checksum,
                                        int64_t now);
+/* The same for a value that was here before and comes back: with the version that
+ * it had then. */
+PERIGEE_API int64_t perigee_cache_seal_again(struct perigee_cache *cache,
+                                             uint64_t entry, uint64_t checksum,
+                                             uint64_t version, int64_t now);
 /* Nobody may write to the place any more. */
 PERIGEE_API int perigee_cache_abort(struct perigee_cache *cache,
                                     uint64_t entry);

@@ -459,6 +459,14 @@ int perigee_cache_abort(struct perigee_cache *c, uint64_t entry) {
   return PERIGEE_OK;
 }
 
+int64_t perigee_cache_seal_again(struct perigee_cache *c, uint64_t entry,
+                                 uint64_t checksum, uint64_t version,
+                                 int64_t now) {
+  if (version == 0 || version > MOST_VERSION)
+    return PERIGEE_INVALID;
+  return entry_seal(c, entry, checksum, version, now);
+}
+
 /* ---- Entries that were there before ------------------------------------ */
 
 void perigee_cache_versions(struct perigee_cache *c, uint64_t above) {

@@ -18,7 +18,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -32,6 +32,7 @@
 #include "perigee.h"
 
 enum { HELD = 4096, NAME = PERIGEE_CACHE_HELD_NAME, PATIENCE = 1 };
+#define TITLE "perigee-hold"
 enum held_kind { HELD_PUT = 1, HELD_DROP, HELD_TAKE, HELD_END };
 
 /* fd: -1, none. */
@@ -190,13 +191,41 @@ static void holder_leave_all(int listener) {
   }
 }
 
+/* Returns field number n of /proc/self/stat from its 3rd on, behind the name. */
+static unsigned long holder_stat(const char *stat, int n) {
+  const char *at = strrchr(stat, ')');
+  for (int i = 2; at && i < n; i++)
+    at = strchr(at + 1, ' ');
+  return at ? strtoul(at + 1, NULL, 10) : 0;
+}
+
+/* Takes the place of the program's arguments, so that who kills processes by
+ * these does not mean the holder. */
+static void holder_rename(void) {
+  enum { ARGUMENTS = 48, ARGUMENTS_END = 49 };
+  char stat[2048] = "";
+  int fd = open("/proc/self/stat", O_RDONLY | O_CLOEXEC);
+  if (fd < 0)
+    return;
+  ssize_t n = read(fd, stat, sizeof stat - 1);
+  close(fd);
+  unsigned long from = n > 0 ? holder_stat(stat, ARGUMENTS) : 0,
+                end = n > 0 ? holder_stat(stat, ARGUMENTS_END) : 0;
+  prctl(PR_SET_NAME, TITLE);
+  if (from == 0 || end - from < sizeof TITLE || end < from)
+    return;
+  char *arguments = (char *)from; // NOLINT(performance-no-int-to-ptr)
+  memset(arguments, 0, end - from);
+  memcpy(arguments, TITLE, sizeof TITLE);
+}
+
 static _Noreturn void holder_main(int listener, const char *path,
                                   int milliseconds) {
   sigset_t none;
   setsid();
   if (fork() != 0) /* nobody's child waits to be waited for */
     _exit(0);
-  prctl(PR_SET_NAME, "perigee-hold");
+  holder_rename();
   for (int number = 1; number < NSIG; number++)
     signal(number, SIG_DFL);
   signal(SIGINT, SIG_IGN);

@@ -84,8 +84,8 @@ local given = memories()
 -- A secret of this form is not stretched; stretching costs each child 0.1 s.
 local SECRET = "n4bQgYhMfWWaL+qgxVrQFaO/TxsrC4Is0V1sFbDwCgg="
 
--- Options for engines. On a slow machine setting up a session takes longer.
-local function engine_options(options)
+--- Options for engines. On a slow machine setting up a session takes longer.
+function M.engine_options(options)
   local all = { memories = given,
                 hello_timeout = M.slow > 1 and 3 * M.slow or nil,
                 progress = os.getenv("PERIGEE_SPEC_PROGRESS") }
@@ -98,7 +98,7 @@ end
 function M.agent(name, options)
   local all = { name = name, scope = scope }
   for key, value in pairs(options or {}) do all[key] = value end
-  all.engine = engine_options(all.engine)
+  all.engine = M.engine_options(all.engine)
   local agent, err = perigee.agent(all)
   return opened(agent), err
 end
@@ -110,7 +110,7 @@ function M.proxy(service, options)
 end
 
 function M.engine(options)
-  return opened(assert(perigee.engine(engine_options(options))))
+  return opened(assert(perigee.engine(M.engine_options(options))))
 end
 
 -- An engine and its session to a child that accepts.

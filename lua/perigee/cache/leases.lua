@@ -35,7 +35,9 @@ function M.new(session, tell)
                         once = {}, onces = 0, back = {}, bytes = 0 }, Leases)
 end
 
+-- What is given back is over: a read that is under way finds it so.
 local function give_back(self, leases)
+  for _, lease in ipairs(leases) do lease.till = 0 end
   if not self.session.handle then return end
   for first = 1, #leases, wire.KEYS do
     self.tell(wire.release(leases, first,
@@ -48,18 +50,23 @@ local function stays(lease)
   return lease.views > 0 or lease.till <= now()
 end
 
+--- Gives back what waits for that; returns whether there was any.
+function Leases:flush()
+  local leases = self.back
+  self.back, self.bytes = {}, 0
+  give_back(self, leases)
+  return #leases > 0
+end
+
 -- Gives a lease back with others.
 local function give_back_soon(self, lease)
   if stays(lease) then return end
   self.back[#self.back + 1] = lease
   self.bytes = self.bytes + lease.length
-  if self.bytes < BACK and #self.back < BACK_COUNT then return end
-  local leases = self.back
-  self.back, self.bytes = {}, 0
-  give_back(self, leases)
+  if self.bytes >= BACK or #self.back >= BACK_COUNT then self:flush() end
 end
 
---- Lets all go.
+--- Lets all go; returns whether there were any.
 function Leases:clear()
   local leases = self.back
   self.back, self.bytes = {}, 0
@@ -69,6 +76,7 @@ function Leases:clear()
   end
   self.list, self.count = {}, 0
   give_back(self, leases)
+  return #leases > 0
 end
 jit.off(Leases.clear)
 

@@ -40,11 +40,19 @@ local function mapped(session, name)
   return remote, pointer
 end
 
+-- Returns where a piece of the directory is mapped; nil: it is not, or it is
+-- shorter than what is read there: the cache may lie.
+local function mapped_piece(session, number)
+  local remote, pointer = mapped(session, stores.piece_name(number))
+  if remote and type(pointer) == "cdata"
+    and remote.length >= C.PERIGEE_CACHE_PIECE then return pointer end
+end
+
 --- Returns the map of a session's cache; nil: the cache is not of this host.
 -- Waits.
 function M.open(session)
-  local remote, pointer = mapped(session, stores.piece_name(0))
-  if not remote or type(pointer) ~= "cdata" then return nil end
+  local pointer = mapped_piece(session, 0)
+  if not pointer then return nil end
   local view = ffi.gc(C.perigee_cache_view_open(), C.perigee_cache_view_close)
   if C.perigee_cache_view_piece(view, 0, pointer) < 0 then return nil end
   return setmetatable({ session = session, view = view, pieces = 1,
@@ -55,9 +63,9 @@ end
 local function grow(self)
   while self.session.handle
     and self.pieces < tonumber(C.perigee_cache_view_pieces(self.view)) do
-    local remote, pointer = mapped(self.session, stores.piece_name(self.pieces))
-    if not remote or type(pointer) ~= "cdata" or C.perigee_cache_view_piece(
-      self.view, self.pieces, pointer) < 0 then return end
+    local pointer = mapped_piece(self.session, self.pieces)
+    if not pointer or C.perigee_cache_view_piece(self.view, self.pieces,
+                                                 pointer) < 0 then return end
     self.pieces = self.pieces + 1
   end
 end

@@ -47,6 +47,9 @@ local SMALL_KIB = wire.SMALL / 1024
 local USED, USED_FOR, TRIES, TIMEOUT, LASTS = 128, 5e8, 3, 30,
                                                            2e9
 
+-- Answers without a key that a list may take: of 2^28 buckets, 1024 a time.
+local EMPTY = 2 ^ 18
+
 --- Makes the member of a cache by its name. Nothing is asked of it yet.
 function M.new(agent, name, options)
   return setmetatable({
@@ -55,7 +58,7 @@ function M.new(agent, name, options)
     reconnect = options.reconnect,
     checks = options.checksum or false, maps = options.map ~= false,
     text = ("cache %s"):format(name),
-    proxy = false, by = {}, about = {}, session = false, map = false,
+    proxy = false, by = {}, below = false, session = false, map = false,
     slabs = {}, leases = false, used = {}, uses = 0, used_at = 0,
     refuses_small = false,
   }, Member)
@@ -108,7 +111,7 @@ function Member:ready()
   end
   local told, err = self.proxy:about()
   if not told then return nil, err end
-  self.about = told
+  self.below = type(told) == "table" and told.file == true
   if self.session ~= self.proxy[1].session then begin(self) end
   return true
 end
@@ -165,8 +168,12 @@ function Member:locate(key, along)
     self:ask("located", wire.key(C.PERIGEE_CACHE_LOCATE,
                                  along and SMALL_KIB or 0, key))
   if status == nil then return nil, value end
+  if status == AGAIN and self.leases:clear() then -- they may be this client's
+    return self:locate(key, along)
+  end
   if status ~= OK then return nil, status end
-  if value then return false, value, sum end
+  if value and along then return false, value, sum end
+  if value then return nil, core.PERIGEE_PROTOCOL end
   return self.leases:add { slab = slab, offset = offset, length = length,
                            version = version, checksum = sum, low = low,
                            high = high, till = sent + ns }
@@ -314,11 +321,19 @@ local function find(self, key, into)
   return nil, why, length
 end
 
+-- Has a cache no room? Leases that wait to be given back may take it.
+local function is_full(result, err)
+  return result == nil and err.kind == "no_memory"
+end
+
 --- Has a value be in memory that a file of the cache's has. Returns whether it
 -- is; or nil and an error.
 function Member:fetch(key)
-  if not self.about.file then return false end
+  if not self.below then return false end
   local there, err = self.proxy:fetch(key)
+  if is_full(there, err) and self.leases:flush() then
+    there, err = self.proxy:fetch(key)
+  end
   if there == nil then return nil, failure.came(err) end
   return there
 end
@@ -329,7 +344,7 @@ function Member:get(key, into)
   local fine, err = self:ready()
   if not fine then return nil, err end
   local part, why, length = find(self, key, into)
-  if why == NOT_FOUND and self.about.file then
+  if why == NOT_FOUND and self.below then
     fine, err = self:fetch(key)
     if fine == nil then return nil, err end
     if fine then part, why, length = find(self, key, into) end
@@ -338,7 +353,7 @@ function Member:get(key, into)
     return broken(self, key)
   elseif part then
     return part
-  elseif why == TOO_LARGE and into then
+  elseif why == TOO_LARGE and length and into then
     return no_room(self, key, length, into)
   end
   return self:fails(why, "getting", key)
@@ -385,7 +400,9 @@ local function locate_many(self, items, results)
       if type(place_of) == "table" then
         place_of.till = sent + place_of.ns
         leased_of[i] = self.leases:add(place_of)
-      elseif place_of ~= NOT_FOUND or not self.about.file then
+      elseif place_of ~= AGAIN and not (place_of == NOT_FOUND
+                                        and self.below) then
+        -- else it is tried again by itself
         results[i] = select(2, self:fails(place_of, "getting", keys[n]))
       end
     end)
@@ -428,7 +445,9 @@ local function read_many(self, items, leased_of, results)
       lease.till = 0                    -- by itself, it is tried again
       if not fine and err.kind ~= "stale" then results[i] = err end
     end
-    self.leases:was_read(items[i].key, lease)
+  end
+  for _, i in ipairs(of) do
+    self.leases:was_read(items[i].key, leased_of[i])
   end
 end
 
@@ -439,7 +458,7 @@ local function map_many(self, items, results)
     if part and not (self.checks and not is_whole(part, why)) then
       results[i] = part.length
       use(self, item.key)
-    elseif why == NOT_FOUND and not self.about.file then
+    elseif why == NOT_FOUND and not self.below then
       results[i] = select(2, self:fails(why, "getting", item.key))
     end
   end
@@ -473,7 +492,7 @@ function Member:has(keys)
   local results, rest, of = {}, {}, {}
   for i, key in ipairs(keys) do
     if self.map then results[i] = self.map:has(key) end
-    if self.about.file and not results[i] then results[i] = nil end
+    if self.below and not results[i] then results[i] = nil end
     if results[i] == nil then rest[#rest + 1], of[#of + 1] = key, i end
   end
   local first = 1
@@ -534,9 +553,11 @@ local function pulled(self, method, value, ...)
     if not region then return nil, err end
     region:slice(0, #value):write(value)
   end
-  local result
-  result, err = self.proxy[method](self.proxy, region
-    and region:slice(0, #value) or value, ...)
+  local slice, result = region and region:slice(0, #value) or value
+  result, err = self.proxy[method](self.proxy, slice, ...)
+  if is_full(result, err) and self.leases:flush() then
+    result, err = self.proxy[method](self.proxy, slice, ...)
+  end
   if region then region:close() end
   if result then return result end
   return nil, failure.came(err)
@@ -626,14 +647,19 @@ function Member:events(from, most)
 end
 
 --- Calls f(key) for each key that begins with a prefix, while that returns
--- true. Returns true; or nil and an error.
+-- true. Returns true; or nil and an error. A cache that goes back, or gives
+-- nothing more often than any has to, lies.
 function Member:list(prefix, most, f)
-  local cursor = ("\0"):rep(8)
+  local cursor, empty = 0, 0
   while cursor do
     local list, more = self:ask("listed", wire.list(cursor, prefix, most))
     if not list then return told(self, nil, more) end
     for _, key in ipairs(list) do
       if not f(key) then return true end
+    end
+    if #list == 0 then empty = empty + 1 end
+    if more and more <= cursor or empty > EMPTY then
+      return told(self, nil, core.PERIGEE_PROTOCOL)
     end
     cursor = more
   end

@@ -55,7 +55,7 @@ local function put_landing(store)
   return function(length, key, asked)
     local one, status = store:reserve(contexts.raw.session, key, length, asked)
     if not one then return nil, refusal(status, key) end
-    one.filling = 1                     -- its token may be guessed
+    one.put = true
     local slice = one.slice
     store.putting[slice.owner][slice.offset] = one
     return slice
@@ -66,7 +66,6 @@ local function taken(store, slice)
   local putting = store.putting[slice.owner]
   local one = putting[slice.offset]
   putting[slice.offset] = nil
-  one.filling = 0
   return one
 end
 

@@ -21,6 +21,7 @@
 local check = require "perigee.runtime.check"
 local failure = require "perigee.cache.failure"
 local futures = require "perigee.runtime.future"
+local keeps = require "perigee.cache.keep"
 local log = require "perigee.runtime.log"
 local loop = require "perigee.runtime.loop"
 local native = require "perigee.cache.native"
@@ -66,7 +67,20 @@ local function remove_slab(self, number)
   local region = self.slabs[number]
   self.slabs[number], self.putting[region] = nil, nil
   self.closing[region] = true
+  if self.keep then self.keep:drop(number, region.length) end
   return true
+end
+
+-- Gives the store a region as its slab of this number, which is the next one's.
+local function use_as_slab(self, region, number)
+  local added = C.perigee_cache_add(self.cache, region.pointer, region.length)
+  if added ~= number then
+    region:close(0)
+    return nil, failure.of(added, "adding a slab")
+  end
+  self.slabs[number], self.putting[region] = region, {}
+  if self.keep then self.keep:slab(number, region) end
+  return number
 end
 
 local function add_slab(self, length, number)
@@ -74,20 +88,24 @@ local function add_slab(self, length, number)
     name = M.slab_name(number), access = "r", kind = self.kind,
     populate = self.populate })
   if not region then return nil, err end
-  local added = C.perigee_cache_add(self.cache, region.pointer, length)
-  if added ~= number then
-    region:close(0)
-    return nil, failure.of(added, "adding a slab")
-  end
-  self.slabs[number], self.putting[region] = region, {}
-  return true
+  return use_as_slab(self, region, number)
 end
 
--- Pieces are there at once, so that a put never waits for pages.
+--- Gives the store a slab of another life (keep.lua). Returns its number; or
+-- nil and an error.
+function Store:adopt(fd, length)
+  C.perigee_cache_wants(self.cache, want)
+  local number = want.next
+  local region, err = self.engine:adopt(fd, length, {
+    name = M.slab_name(number), access = "r" })
+  if not region then return nil, err end
+  return use_as_slab(self, region, number)
+end
+
 local function add_piece(self)
   local number = #self.pieces
   local region, err = self.engine:alloc(C.PERIGEE_CACHE_PIECE, {
-    name = M.piece_name(number), access = "r", populate = true })
+    name = M.piece_name(number), access = "r", populate = self.populate })
   if not region then return nil, err end
   local added = C.perigee_cache_grow(self.cache, region.pointer)
   if added ~= number then
@@ -95,7 +113,17 @@ local function add_piece(self)
     return nil, failure.of(added, "growing the directory")
   end
   self.pieces[number + 1] = region
+  if self.keep then self.keep:piece(number, region) end
   return true
+end
+
+--- Gives the directory more pieces. Returns true; or nil and an error.
+function Store:grow(pieces)
+  local fine, err = true, nil
+  for _ = 1, pieces do
+    if fine then fine, err = add_piece(self) end
+  end
+  return fine, err
 end
 
 -- Tells once for each reason that the system gives no memory.
@@ -205,7 +233,7 @@ local function reserve(self, client, key, length, asked)
   status = feed_for(self, reserve_once(self, key), reserve_once, key)
   if status ~= NO_MEMORY then return status end
   make_room(self)
-  return reserve_once(self, key)
+  return feed_for(self, reserve_once(self, key), reserve_once, key)
 end
 
 --- Reserves a place for a session. Returns the reservation: token, entry, slice
@@ -219,29 +247,30 @@ function Store:reserve(id, key, length, asked)
   local region = self.slabs[tonumber(place.slab)]
   self.tokens = self.tokens + 1
   local one = { token = self.tokens, session = id, entry = place.entry,
-                filling = 0, key = key, length = length,
+                filling = 0, put = false, key = key, length = length,
                 slice = region:slice(tonumber(place.offset), length) }
   self.reserved[one.token] = one
   return one
 end
 
---- Puts a value that is at a pointer, for a client of this process. Returns its
--- version, or a status.
-function Store:put(client, key, pointer, length, asked, checksum)
+--- Puts a value back that was here before, from a pointer, for a client of this
+-- process. Returns a status.
+function Store:put_again(client, key, pointer, length, asked, checksum, version)
   local status = reserve(self, client, key, length, asked)
   if status < 0 then return status end
   local region = self.slabs[tonumber(place.slab)]
   ffi.copy(region.pointer + place.offset, pointer, length)
-  local version = C.perigee_cache_seal(self.cache, place.entry, checksum,
-                                       time(self))
+  status = C.perigee_cache_seal_again(self.cache, place.entry, checksum,
+                                      version, time(self))
   self:changed()
-  return tonumber(version)
+  return status < 0 and tonumber(status) or OK
 end
 
---- Returns a session's reservation; nil: it has none of that token.
+--- Returns a session's reservation; nil: it has none of that token. The place
+-- of a put that is under way is none: a write to it could end after the seal.
 function Store:reservation(id, token)
   local one = self.reserved[token]
-  return one and one.session == id and one or nil
+  return one and one.session == id and not one.put and one or nil
 end
 
 --- Seals a reservation. Returns the version; or nil and a status.
@@ -284,7 +313,8 @@ local function answer_put(self, client, request, reply, n)
   n = feed_for(self, n, answer, client, request, reply)
   if n >= 12 and is_full(reply) then
     make_room(self)
-    n = answer(self, client, request, reply)
+    n = feed_for(self, answer(self, client, request, reply), answer, client,
+                 request, reply)
   end
   self:changed()
   return n
@@ -388,6 +418,20 @@ local function core_options(options)
   }
 end
 
+-- Has what the store consists of. Returns true; or nil and an error.
+local function open_all(self, options)
+  local fine, err = add_piece(self)
+  if fine and options.keep then
+    self.keep, self.revived = keeps.open(self, options.hold, options.keep)
+    fine, err = self.keep, self.revived
+  end
+  if fine and options.file then
+    self.tier, err = tiers.open(self, options)
+    fine = self.tier
+  end
+  return fine, err
+end
+
 --- Opens the store of an agent. options as of `perigee.cache`. Returns it; or
 -- nil and an error.
 function M.open(agent, options)
@@ -402,13 +446,10 @@ function M.open(agent, options)
     populate = options.populate or nil, sums = options.checksum or false,
     slabs = {}, pieces = {}, clients = {},
     reserved = {}, putting = {}, tokens = 0, waiting = false, starved = false,
-    closing = {}, timer = false, ending = false, tier = false,
+    closing = {}, timer = false, ending = false, tier = false, keep = false,
+    revived = 0,
   }, Store)
-  local fine, err = add_piece(self)
-  if fine and options.file then
-    self.tier, err = tiers.open(self, options)
-    fine = self.tier
-  end
+  local fine, err = open_all(self, options)
   if not fine then
     self:close()
     return nil, err
@@ -429,6 +470,7 @@ function Store:close()
   local cache = self.cache
   if not cache then return end
   if self.tier then self.tier:close() end
+  if self.keep then self.keep:close() end
   self.cache = false
   if self.timer then timers.remove(self.timer) end
   self:changed()

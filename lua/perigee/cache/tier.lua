@@ -36,9 +36,10 @@ Tier.__index = Tier
 -- WRITES: at a time. COLD: the part of the memory beyond which cold values are
 -- written. LOOKS: entries that are looked at for that. ENDS: of one poll.
 -- PAUSE: seconds between polls if the descriptor tells nothing. MEMORY: regions
--- that are kept for values on their way, of LARGE bytes at most.
+-- that are kept for values on their way, of LARGE bytes at most. UNDER_WAY: the
+-- part of memory that may be being written, which holds its space.
 local WRITES, COLD, LOOKS, ENDS, PAUSE = 16, 0.7, 256, 64, 0.25
-local MEMORY, LARGE = 8, 2 ^ 23
+local MEMORY, LARGE, UNDER_WAY = 8, 2 ^ 23, 1 / 8
 local OK = core.PERIGEE_OK
 local cold_t = ffi.typeof("struct perigee_cache_cold[?]")
 local ends_t = ffi.typeof("struct perigee_cache_file_end[?]")
@@ -84,20 +85,6 @@ local function is_busy(self)
   return state.ready == 0 or state.under_way > 0
 end
 
--- Polls while something is under way. A task, which a stop of the loop drops;
--- the next operation, or turn, starts another.
-function Tier:drive()
-  if self.driver == loop.state.generation then return end
-  self.driver = loop.state.generation
-  tasks.spawn(function()
-    while is_busy(self) do
-      descriptor.readable(self.descriptor, PAUSE, true)
-      if self.file then poll(self) end
-    end
-    self.driver = false
-  end)
-end
-
 -- ---- What is void ----------------------------------------------------------
 
 -- Has the file forget a key. Returns a status: AGAIN, not now.
@@ -140,7 +127,7 @@ local function write_one(self, one)
   local status = C.perigee_cache_lease(store.cache, self.client, one.key,
                                        length, loop.now(), place)
   if status < 0 then return status end
-  local lease = place.lease
+  local lease, bytes = place.lease, tonumber(place.length)
   local value = store.slabs[tonumber(place.slab)].pointer
     + tonumber(place.offset)
   local sum = place.checksum
@@ -149,39 +136,67 @@ local function write_one(self, one)
     if store.cache then
       C.perigee_cache_release(store.cache, self.client, lease)
     end
-    self.writes = self.writes - 1
+    self.writes, self.bytes = self.writes - 1, self.bytes - bytes
   end
   status = begin(self, done, write, one.key, length, value, place, sum,
                  one.left)
   if status == OK then
-    self.writes = self.writes + 1
+    self.writes, self.bytes = self.writes + 1, self.bytes + bytes
   else
     C.perigee_cache_release(store.cache, self.client, lease)
   end
   return status
 end
 
-local function is_full(self)
+-- Is memory nearly full, and not too much of it being written?
+local function should_write(self)
   local counters = self.counters
   C.perigee_cache_count(self.store.cache, counters)
-  return tonumber(counters.used) > COLD * tonumber(counters.quota)
+  local quota = tonumber(counters.quota)
+  return tonumber(counters.used) > COLD * quota
+    and self.bytes < quota * UNDER_WAY
 end
 
---- Writes some of what is cold, if memory is nearly full.
-function Tier:turn()
-  if not self.file then return end
-  poll(self)
-  if is_busy(self) then self:drive() end
-  forget_more(self)
-  if self.writes >= WRITES or not is_full(self) then return end
+-- Writes some of what is cold, if memory is nearly full.
+local function write_cold(self)
+  if self.writes >= WRITES or not should_write(self) then return end
   local n = C.perigee_cache_coldest(self.store.cache, cold,
                                     WRITES - self.writes, LOOKS)
   for i = 0, n - 1 do
     local status = write_one(self, cold[i])
-    if status == core.PERIGEE_AGAIN then break end
+    if status == core.PERIGEE_AGAIN or not should_write(self) then break end
   end
 end
-jit.off(Tier.turn)
+jit.off(write_cold)
+
+-- Goes on with what has ended, and begins what is to follow.
+local function go_on(self)
+  poll(self)
+  if not self.file then return end
+  forget_more(self)
+  write_cold(self)
+end
+
+-- Goes on while something is under way. A task, which a stop of the loop drops;
+-- the next operation, or turn, starts another.
+function Tier:drive()
+  if self.driver == loop.state.generation then return end
+  self.driver = loop.state.generation
+  tasks.spawn(function()
+    while is_busy(self) do
+      descriptor.readable(self.descriptor, PAUSE, true)
+      if self.file then go_on(self) end
+    end
+    self.driver = false
+  end)
+end
+
+--- Does what is to be done now; called again and again.
+function Tier:turn()
+  if not self.file then return end
+  go_on(self)
+  if is_busy(self) then self:drive() end
+end
 
 -- ---- From the file to memory -----------------------------------------------
 
@@ -243,9 +258,10 @@ local function keep(self, key, pointer, length, sum, version)
   local below = find(self, key)
   if not below or place.version ~= version then return false end
   local left = C.perigee_cache_left(below, key, #key, loop.now())
-  local status = store:put(self.client, key, pointer, length,
-                           { ttl = tonumber(left) }, sum)
+  local status = store:put_again(self.client, key, pointer, length,
+                                 { ttl = tonumber(left) }, sum, version)
   if status < 0 then return nil, status end
+  C.perigee_cache_mark(store.cache, key, #key, version, 1)
   return true
 end
 
@@ -311,6 +327,7 @@ function M.open(store, options)
     store = store, file = out[0], tokens = 0, done = {}, driver = false,
     descriptor = C.perigee_cache_file_descriptor(out[0]), fetching = {},
     client = tonumber(C.perigee_cache_client(store.cache)), writes = 0,
+    bytes = 0,
     counters = native.counters_t(), void = {}, memory = {},
   }, Tier)
   self:drive()

@@ -73,10 +73,10 @@ function M.release(list, first, last)
   return text(buffer, at)
 end
 
---- LIST from a cursor, a text of 8 bytes.
+--- LIST from a cursor, a number.
 function M.list(cursor, prefix, most)
   local at = begin(C.PERIGEE_CACHE_LIST, most, 1)
-  copy(buffer + at, cursor, 8)
+  cast(u64, buffer + at)[0] = cursor
   return text(buffer, put_key(at + 8, prefix))
 end
 
@@ -109,12 +109,13 @@ end
 -- ---- Answers ---------------------------------------------------------------
 
 -- Returns the bytes, the length and the count of an answer; or nil and the
--- status of a refusal.
+-- status of a refusal, which is negative.
 local function open(view)
   local p, n = view.pointer, view.length
   if n < HEAD or p[0] ~= 1 then return nil, PROTOCOL end
-  if p[1] == 0 then return nil, cast(i32, p + 4)[0] end
-  return p, n, cast(u32, p + 4)[0]
+  if p[1] ~= 0 then return p, n, cast(u32, p + 4)[0] end
+  local status = cast(i32, p + 4)[0]
+  return nil, status < 0 and status or PROTOCOL
 end
 
 --- Reads the count of an answer alone: of MATCH.
@@ -226,7 +227,8 @@ local function key_at(p, n, at)
   return text(p + at + 2, length), at + 2 + length
 end
 
---- Reads the answer to LIST: a list of keys, and the next cursor; nil: the end.
+--- Reads the answer to LIST: a list of keys, and the next cursor, a number;
+-- nil: the end.
 function M.listed(view)
   local p, n, count = open(view)
   if not p then return nil, n end
@@ -236,8 +238,8 @@ function M.listed(view)
     list[i], at = key_at(p, n, at)
     if not at then return nil, PROTOCOL end
   end
-  local cursor = text(p + HEAD, 8)
-  return list, cursor ~= ("\255"):rep(8) and cursor or nil
+  local cursor = tonumber(cast(u64, p + HEAD)[0])
+  return list, cursor < 2 ^ 64 and cursor or nil
 end
 
 local KINDS = {

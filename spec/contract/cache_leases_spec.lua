@@ -1,0 +1,115 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- What a client may read, and until when. Some tests have a cache that is made
+-- by hand and scribbles over a place as soon as its lease was given back, as
+-- another value would.
+local caches = require "spec.support.caches"
+local cases = require "spec.support.cases"
+local ffi = require "ffi"
+local perigee = require "perigee"
+
+local answer, place, number = caches.answer, caches.place, caches.number
+local SIZE = 16384                      -- too long to come along
+
+-- ---- A cache by hand -------------------------------------------------------
+
+local LOCATE, RELEASE = 3, 4
+
+-- Keys are numbers: key n lies at place n.
+local function scribbler(count, lease)
+  local lies = { released = 0, located = 0, gone = {}, again = {} }
+  local liar = caches.liar(lies)
+  local slab = liar.engine:alloc(count * SIZE, { name = "cache.slab.0",
+                                                 access = "r" })
+  ffi.fill(slab.pointer, slab.length, 0x11)
+  function lies.ask(request)
+    local what, at, items = request:byte(2), 9, {}
+    local asked = request:byte(5) + 256 * request:byte(6)
+    for i = 1, asked do
+      if what == RELEASE then
+        local n = request:byte(at) + 256 * request:byte(at + 1)
+        ffi.fill(slab.pointer + n * SIZE, SIZE, 0xee)
+        lies.released, lies.gone[n] = lies.released + 1, true
+        at, items[i] = at + 8, number(0, 4)
+      elseif what == LOCATE then
+        local length = request:byte(at)
+        lies.located = lies.located + 1
+        local n = tonumber(request:sub(at + 2, at + 1 + length))
+        lies.again[n] = lies.gone[n]
+        items[i] = number(0, 4) .. place { offset = n * SIZE, length = SIZE,
+          lease = n + 2 ^ 20, ns = (lease or 30) * 1e9 } .. number(0, 4)
+        at = at + 2 + length
+      else
+        items[i] = number(0, 4) .. number(1, 8)
+      end
+    end
+    return answer(what, asked, table.concat(items))
+  end
+  return lies, liar
+end
+
+local function is_whole(text)
+  return text == ("\17"):rep(SIZE)
+end
+
+describe("leases", function()
+  after_each(cases.cleanup)
+
+  it("that a client has too many of are given back for others", function()
+    caches.open { leases = 16 }         -- two for a client
+    local blocks, agent = caches.client { map = false }
+    local region = cases.alloc(agent.engine, 10 * SIZE)
+    local items = {}
+    for i = 1, 10 do
+      assert(blocks:put("k" .. i, cases.bytes(SIZE, i)))
+      items[i] = { key = "k" .. i, into = region:slice((i - 1) * SIZE, SIZE) }
+    end
+    for i = 1, 10 do
+      assert.is_true(assert(blocks:get("k" .. i)) == cases.bytes(SIZE, i))
+    end
+    local got = assert(blocks:get_many(items))
+    for i = 1, 10 do
+      assert.equal(SIZE, got[i], tostring(got[i]))
+      assert.is_true(items[i].into:string() == cases.bytes(SIZE, i))
+    end
+  end)
+end)
+
+describe("a lease that was given back", function()
+  after_each(cases.cleanup)
+
+  it("is read by nobody any more, of more keys than leases are kept", function()
+    local MANY = 4300
+    local lies = scribbler(MANY)
+    local blocks, agent = caches.client { map = false }
+    local region = cases.alloc(agent.engine, MANY * SIZE)
+    local items = {}
+    for n = 1, MANY do
+      items[n] = { key = tostring(n - 1), into = region:slice((n - 1) * SIZE,
+                                                              SIZE) }
+    end
+    local got = assert(blocks:get_many(items))
+    cases.await(function() return lies.released > 0 end)
+    for n = 1, MANY do
+      assert.equal(SIZE, got[n], tostring(got[n]))
+      if not is_whole(items[n].into:string()) then
+        assert.is_true(lies.again[n - 1], "read when given back")
+      end
+    end
+  end)
+
+  it("is not what a get that waits meanwhile returns", function()
+    local lies = scribbler(4)
+    local blocks = caches.client { map = false }
+    assert(blocks:has { "0" })
+    function lies.put()                 -- ends when the get has its lease
+      repeat perigee.sleep(0) until lies.located > 0
+      return 1
+    end
+    local value = ("v"):rep(SIZE)
+    local put = perigee.spawn(function() return blocks:put("1", value) end)
+    local got = perigee.spawn(function() return blocks:get "1" end)
+    assert(put:wait(10))
+    local text = assert(got:wait(10))
+    assert.is_true(lies.located == 2 or is_whole(text), "read when given back")
+  end)
+end)
