@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- A cache and its client on two cores of one host, each figure beside a floor of
--- the same run. See bench/running.md.
+-- A cache and its client on two cores of one host, each figure beside a floor
+-- of the same run. See bench/running.md.
 
 local tree = (arg[0]:match ".*/" or "./") .. "tree.lua"
 dofile(tree)

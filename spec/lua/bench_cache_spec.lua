@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- bench/cache.lua: each mode in short, with its bytes checked, and what its JSON
--- has. Times mean nothing here.
+-- bench/cache.lua: each mode in short, with its bytes checked, and what its
+-- JSON has. Times mean nothing here.
 local cases = require "spec.support.cases"
 local cjson = require "cjson"
 local crowd = require "bench.lib.cache.crowd"

@@ -1,7 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Many clients, each with a session of its own, ask one full cache for keys that
--- are as often asked for as Zipf's law says. Who misses a key puts it. The floor
--- is the rate of typed calls that the same clients make of the same process.
+-- Many clients, each with a session of its own, ask one full cache for keys
+-- that are as often asked for as Zipf's law says. Who misses a key puts it. The
+-- floor is the rate of typed calls that the same clients make of the same
+-- process.
 --
 -- Clients in C (bench/cache_clients.c) cost their core less than the cache's
 -- process has to do, so their rates are the cache's. Clients in Lua are agents
