@@ -75,6 +75,9 @@ local function tell(self, request)
   futures.leave(self.by.statuses.async:ask(request))
 end
 
+-- A request about no key.
+local NOTHING = wire.keys(C.PERIGEE_CACHE_MATCH, 0, {}, 1, 0)
+
 -- Begins with the session that the proxy has.
 local function begin(self)
   local session = self.proxy[1].session
@@ -109,7 +112,8 @@ function Member:ready()
   end
   session = self.proxy[1].session
   if not (session and session.handle) then
-    local told, err = self.proxy:about()
+    -- Not by about(), which is idempotent, and so waits all of its timeout.
+    local told, err = self.proxy:ask(NOTHING)
     if not told then return nil, err end
   end
   if self.session ~= self.proxy[1].session then begin(self) end
