@@ -41,9 +41,11 @@ CONTROL_NEEDS := hiredis/hiredis.h microhttpd.h sqlite3.h
 CONTROLLED := $(if $(filter $(words $(CONTROL_NEEDS)),$(words $(wildcard \
                 $(CONTROL_NEEDS:%=/usr/include/%)))),\
                 $(if $(CURL),perigee/control.so))
-# A third object, with a cache's directory and space. Of libraries it needs
-# libsodium alone, as the core does.
+# A third object, with a cache's directory, space and files. It needs libsodium,
+# as the core does, and xxhash's header; files are read by liburing, or by threads
+# if that is missing.
 CACHE := $(wildcard native/cache/*.c)
+URING := $(if $(wildcard /usr/include/liburing.h),-luring)
 CORE := $(filter-out $(CONTROL) $(CACHE),$(wildcard native/*/*.c native/*/*/*.c))
 HEADERS := $(wildcard native/*.h native/*/*.h native/*/*/*.h)
 LUA := $(shell find lua/perigee -name '*.lua' ! -name cdef.lua 2>/dev/null)
@@ -54,7 +56,7 @@ CDEFS := $(CDEF) $(CONTROL_CDEF) $(CACHE_CDEF)
 COMMAND := lua/perigee/cli/perigee
 MANPAGE := lua/perigee/cli/perigee.1
 
-FLAGS := -std=c17 -D_GNU_SOURCE -Inative -g -Wall -Wextra $(WERROR) \
+FLAGS := -std=c17 -D_GNU_SOURCE $(URING:%=-DPERIGEE_URING) -Inative -g -Wall -Wextra $(WERROR) \
          -fvisibility=hidden -fPIC -pthread -MMD -MP
 # Structures of some hundred bytes are zeroed for each call; tuned for generic
 # x86-64, GCC does that by "rep stos", whose start alone costs 30 cycles.
@@ -126,15 +128,16 @@ $(1)/perigee/cache.so: $(CACHE:%.c=$(1)/obj/%.o)
 	$$(call say,LINK)
 	mkdir -p $$(@D)
 	$$(CC) -shared $(2) -pthread -Wl,-z,nodelete -Wl,-z,defs $(NOW) $(OWN) \
-	  $$(LDFLAGS) -o $$@ $$^ -lsodium
+	  $$(LDFLAGS) -o $$@ $$^ -lsodium $(URING)
 
 $(CACHE_TESTS:%=$(1)/%): $(CACHE:%.c=$(1)/obj/%.o)
+$(CACHE_TESTS:%=$(1)/%): LINKED := $(URING)
 
 $(1)/spec/native/%_test: $(1)/obj/spec/native/%_test.o \
   $(SUPPORT:%.c=$(1)/obj/%.o) $(1)/libperigee.a
 	$$(call say,LINK)
 	mkdir -p $$(@D)
-	$$(CC) $(2) -pthread -o $$@ $$^ -lcmocka $(LIBS)
+	$$(CC) $(2) -pthread -o $$@ $$^ -lcmocka $(LIBS) $$(LINKED)
 
 $(1)/spec/plugin_%.so: $(1)/obj/spec/native/plugin_%.o $(1)/libperigee.a
 	$$(call say,LINK)

@@ -24,6 +24,7 @@ external_dependencies = {
   CARES = { header = "ares.h", library = "cares" },
   CRYPTO = { header = "openssl/evp.h", library = "crypto" },
   SODIUM = { header = "sodium.h", library = "sodium" },
+  XXHASH = { header = "xxhash.h" },
 }
 
 build = {

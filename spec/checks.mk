@@ -299,7 +299,7 @@ FUZZ_OBJECTS := $(FUZZ_WITH:%=build/fuzz/obj/%.o) \
 
 build/fuzz/%_fuzz: build/fuzz/obj/spec/fuzz/%_fuzz.o $(FUZZ_OBJECTS)
 	$(call say,LINK)
-	$(fuzz_link) -o $@ $^ $(LIBS)
+	$(fuzz_link) -o $@ $^ $(LIBS) $(URING)
 
 # spec/fuzz/x_fuzz.patch plants a bug for x_fuzz in a copy of one file of the
 # core, which is found by its name alone. A patch that no longer fits the file
@@ -319,7 +319,7 @@ build/planted/%_fuzz: build/planted/%_fuzz.o \
   build/fuzz/obj/spec/fuzz/%_fuzz.o $(FUZZ_OBJECTS)
 	$(call say,LINK)
 	$(fuzz_link) -o $@ \
-	  $(filter-out $(planted:%.c=build/fuzz/obj/%.o),$^) $(LIBS)
+	  $(filter-out $(planted:%.c=build/fuzz/obj/%.o),$^) $(LIBS) $(URING)
 
 .PHONY: fuzzers fuzzers-planted
 fuzzers: $(FUZZERS:%=build/fuzz/%)
@@ -354,7 +354,8 @@ FORMATTED := $(filter-out native/perigee.h,$(C_FILES)) \
 TIDIED := $(filter-out $(NEEDS_UCX) $(filter-out $(PEER_SOURCES),\
             $(wildcard bench/peers/*.c)),$(filter %.c,$(C_FILES)))
 TIDY_FLAGS := -std=c17 -D_GNU_SOURCE -Inative -Ibench -isystem $(UCX)/include \
-              $(addprefix -isystem ,$(OPENMPI) $(MPICH)) -DPERIGEE_DEBUG
+              $(addprefix -isystem ,$(OPENMPI) $(MPICH)) -DPERIGEE_DEBUG \
+              $(URING:%=-DPERIGEE_URING)
 
 .PHONY: house lint-lua lint-format lint-tidy lint-cppcheck lint-shell
 .PHONY: lint-planted

@@ -68,6 +68,7 @@ local function cores(text)
   return { tonumber(a), tonumber(b) }
 end
 
+-- Converts a list of modes; known: a list of all, which are keys of it, too.
 local function modes_of(known)
   return function(text)
     local chosen = {}
@@ -215,5 +216,6 @@ function M.engine(given, rdma)
 end
 
 M.whole, M.positive, M.sizes, M.cores = whole, positive, sizes, cores
+M.modes_of = modes_of
 
 return M

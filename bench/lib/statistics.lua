@@ -90,6 +90,7 @@ function M.row(row, rounds, bursts)
   if bursts then
     local floor = floor_pool(bursts, kept)
     row.floor_p50_us = floor:quantile(0.5) / 1e3
+    row.floor_p99_us = floor:quantile(0.99) / 1e3
     row.floor_calls_per_s = (row.window or 1) * 1e9 / floor:mean()
     row.ratio = row.p50_us / row.floor_p50_us
     if row.by_rate then by_rate(row, rounds, kept) end
@@ -117,7 +118,7 @@ function M.together(all, k)
   for _, name in ipairs { "mean_us", "p50_us", "floor_p50_us", "ratio" } do
     row[name] = combined(name, "mean")
   end
-  for _, name in ipairs { "p99_us", "p999_us" } do
+  for _, name in ipairs { "p99_us", "p999_us", "floor_p99_us" } do
     row[name] = combined(name, "most")
   end
   for _, name in ipairs { "calls", "calls_per_s", "gb_per_s", "floor_gb_per_s",

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# The adapters of bench/compare.lua that are programs in C or C++. Each is built
-# where the headers of its system are; "make peers" builds those and leaves out
-# the rest.
+# The adapters of bench/compare.lua, and of bench/cache.lua's mode peers, that
+# are programs in C or C++. Each is built where the headers of its system are;
+# "make peers" builds those and leaves out the rest.
 # $(call peer,NAME,SOURCE,HEADER,FLAGS)
 # $(call peer++,NAME,HEADER,SOURCES GENERATED,FLAGS)
 
@@ -48,6 +48,12 @@ $(eval $(call peer,ucx-move-debian,ucx_move.c,/usr/include/ucp/api/ucp.h,\
 $(eval $(call peer,libfabric,libfabric.c,/usr/include/rdma/fi_tagged.h,-lfabric))
 $(eval $(call peer,zeromq,zeromq.c,/usr/include/zmq.h,-lzmq))
 $(eval $(call peer,nng,nng.c,/usr/include/nng/nng.h,-lnng))
+
+# Other caches, of bench/cache.lua --peers.
+$(eval $(call peer,cache_redis,cache_redis.c,/usr/include/hiredis/hiredis.h,\
+  -lhiredis))
+$(eval $(call peer,cache_memcached,cache_memcached.c,\
+  /usr/include/libmemcached/memcached.h,-lmemcached))
 
 OPENMPI := $(wildcard /usr/lib/*/openmpi/include)
 MPICH := $(wildcard /usr/include/*/mpich)

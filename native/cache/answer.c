@@ -83,6 +83,11 @@ static void put_place(struct asked *a, const struct perigee_cache_place *p) {
 
 /* ---- Items: true, false: there is no room; or a status ----------------- */
 
+static bool is_below(const struct asked *a, const char *key, uint32_t length) {
+  struct perigee_cache *below = a->c->below;
+  return below && entry_find(below, key, length, a->now);
+}
+
 static int answer_has(struct asked *a) {
   const char *key;
   uint32_t length;
@@ -90,7 +95,8 @@ static int answer_has(struct asked *a) {
     return 0;
   if (!take_key(a, &key, &length, false))
     return PERIGEE_PROTOCOL;
-  put_number(a, entry_find(a->c, key, length, a->now) != 0, 1);
+  put_number(
+      a, entry_find(a->c, key, length, a->now) || is_below(a, key, length), 1);
   return 1;
 }
 
@@ -103,7 +109,7 @@ static int answer_match(struct asked *a) {
   uint32_t ref = entry_find(a->c, key, length, a->now);
   if (ref)
     entry_use(a->c, ref);
-  return ref != 0;
+  return ref != 0 || is_below(a, key, length);
 }
 
 /* Returns the bytes of an entry if they are short enough to be sent along. */
@@ -201,6 +207,8 @@ static int answer_stat(struct asked *a) {
   if (asked != 1)
     return asked;
   int status = perigee_cache_stat(a->c, key, length, a->now, &place);
+  if (status == PERIGEE_NOT_FOUND && a->c->below)
+    status = perigee_cache_stat(a->c->below, key, length, a->now, &place);
   put_status(a, status);
   if (status == 0)
     put_place(a, &place);
@@ -253,7 +261,9 @@ static int64_t put_value(struct asked *a, const struct asked_put *p) {
   }
   if (p->put.length)
     memcpy(slab + place.offset, p->bytes, p->put.length);
-  return perigee_cache_seal(a->c, place.entry, p->checksum, a->now);
+  uint64_t sum = a->c->o.sums ? perigee_cache_sum(p->bytes, p->put.length, 0)
+                              : p->checksum;
+  return perigee_cache_seal(a->c, place.entry, sum, a->now);
 }
 
 static int answer_put(struct asked *a) {
@@ -423,6 +433,10 @@ static bool take_head(struct asked *a, uint64_t *what) {
   a->flags = (uint16_t)flags;
   a->count = (uint32_t)count;
   return version == VERSION && count <= PERIGEE_CACHE_MANY;
+}
+
+void perigee_cache_below(struct perigee_cache *c, struct perigee_cache *below) {
+  c->below = below;
 }
 
 int64_t perigee_cache_answer(struct perigee_cache *c, uint32_t client,

@@ -28,8 +28,14 @@
 enum perigee_cache_status {
   PERIGEE_CACHE_EXISTS = -101, /* the key is there, and if_absent was asked */
   PERIGEE_CACHE_BUSY = -102,   /* another writer has reserved the key */
-  PERIGEE_CACHE_WANTS = -103   /* memory is wanted (perigee_cache_wants): give
+  PERIGEE_CACHE_WANTS = -103,  /* memory is wanted (perigee_cache_wants): give
                                 * it, and try again */
+  /* Of files: */
+  PERIGEE_CACHE_NO_SPACE = -111,  /* the file system is full */
+  PERIGEE_CACHE_READ_ONLY = -112, /* nobody may write there, or we may not */
+  PERIGEE_CACHE_FOREIGN = -113,   /* the file is not ours */
+  PERIGEE_CACHE_IN_USE = -114,    /* another cache has it */
+  PERIGEE_CACHE_IO = -115         /* the device failed, or the file was cut */
 };
 
 /* Raised when a declaration below changes; Lua refuses an object with another
@@ -62,14 +68,15 @@ struct perigee_cache_options {
   uint32_t leases;      /* of all clients (65536) */
   uint32_t leases_each; /* of one client (leases / 8) */
   uint32_t reserved_each; /* reservations of one client (256) */
-  uint32_t groups;        /* at a time (4096) */
+  uint32_t groups;        /* at a time (4096): a new one has an old one go */
   uint32_t events;        /* that are kept, a power of two (16384) */
   uint32_t event_bytes;   /* of their keys, a power of two (1 MiB) */
   uint8_t high, low;      /* percent of the quota: eviction begins (95), and
                             * ends (90) */
   uint8_t lfu;            /* 1: the least often used of some old ones goes; 0:
                             * the least recently used one, to 67 ms */
-  uint8_t seed[16];       /* of the hash of keys; zeros: random */
+  uint8_t sums;         /* 1: values that come with a PUT get a checksum */
+  uint8_t seed[16];     /* of the hash of keys; zeros: random */
 };
 
 /* Returns PERIGEE_INVALID: options contradict each other; PERIGEE_NO_MEMORY. A
@@ -104,6 +111,10 @@ PERIGEE_API int64_t perigee_cache_add(struct perigee_cache *cache,
 /* Takes a slab back; PERIGEE_AGAIN: there is something in it. */
 PERIGEE_API int perigee_cache_remove(struct perigee_cache *cache,
                                      uint32_t slab);
+/* No place in this slab is taken any more: it can only be read. When nothing is
+ * in it, it is idle. */
+PERIGEE_API int perigee_cache_retire(struct perigee_cache *cache,
+                                     uint32_t slab);
 /* Gives a piece of PERIGEE_CACHE_PIECE bytes, all zeros and aligned to a page,
  * for the store's whole life. Returns its number: 0, 1, ... */
 PERIGEE_API int64_t perigee_cache_grow(struct perigee_cache *cache,
@@ -130,10 +141,10 @@ struct perigee_cache_place {
 
 /* parent: the key of the entry before this one in a chain; it is not evicted
  * while this one is there. NULL: none. group: entries of one group are evicted
- * together, 1024 at most; 0: none. ttl in ns, 0: none; an entry lives for up to
- * 134 ms longer, and for 2 years at most. A value takes 4 KiB at least.
- * if_absent: EXISTS for a key that is there; else its entry is replaced at the
- * seal. */
+ * together, 1024 at most, and not while one of them is reserved; 0: none. ttl in
+ * ns, 0: none; an entry lives for up to 134 ms longer, and for 2 years at most. A
+ * value takes 4 KiB at least. if_absent: EXISTS for a key that is there; else its
+ * entry is replaced at the seal. */
 struct perigee_cache_put {
   uint64_t length, group;
   int64_t ttl;
@@ -156,6 +167,11 @@ PERIGEE_API int perigee_cache_reserve(struct perigee_cache *cache,
 PERIGEE_API int64_t perigee_cache_seal(struct perigee_cache *cache,
                                        uint64_t entry, uint64_t checksum,
                                        int64_t now);
+/* The same for a value that was here before and comes back: with the version that
+ * it had then. */
+PERIGEE_API int64_t perigee_cache_seal_again(struct perigee_cache *cache,
+                                             uint64_t entry, uint64_t checksum,
+                                             uint64_t version, int64_t now);
 /* Nobody may write to the place any more. */
 PERIGEE_API int perigee_cache_abort(struct perigee_cache *cache,
                                     uint64_t entry);
@@ -184,6 +200,11 @@ PERIGEE_API int perigee_cache_locate(struct perigee_cache *cache,
                                      uint32_t client, const char *key,
                                      uint32_t key_length, int64_t now,
                                      struct perigee_cache_place *place);
+/* As perigee_cache_locate, but does not count as a use: for who moves entries. */
+PERIGEE_API int perigee_cache_lease(struct perigee_cache *cache,
+                                    uint32_t client, const char *key,
+                                    uint32_t key_length, int64_t now,
+                                    struct perigee_cache_place *place);
 /* PERIGEE_STALE: it is no lease of this client's, or no more. */
 PERIGEE_API int perigee_cache_release(struct perigee_cache *cache,
                                       uint32_t client, uint64_t lease);
@@ -210,6 +231,19 @@ struct perigee_cache_counters {
 };
 PERIGEE_API void perigee_cache_count(const struct perigee_cache *cache,
                                      struct perigee_cache_counters *counters);
+
+/* ---- Sums --------------------------------------------------------------- */
+
+/* Returns the checksum of a value, for perigee_cache_seal and for who reads it.
+ * It is made of pieces of PERIGEE_CACHE_SUM_PIECE bytes, of which the last one
+ * may be shorter: the sum of a piece is its XXH3 of 64 bits with the sum before
+ * it as the seed, 1 in place of 0; `before` the first one it is 0. So the work
+ * can be cut at multiples of that many bytes: sum(a and b, before) is
+ * sum(b, sum(a, before)). The sum of no bytes is `before`. A piece takes about
+ * 30 us, or 80 without AVX2. */
+enum { PERIGEE_CACHE_SUM_PIECE = 1048576 };
+PERIGEE_API uint64_t perigee_cache_sum(const void *value, uint64_t length,
+                                       uint64_t before);
 
 /* ---- Requests of clients ----------------------------------------------- */
 
@@ -243,7 +277,8 @@ PERIGEE_API void perigee_cache_count(const struct perigee_cache *cache,
  *   PUT       key, u64 group, i64 ttl,  i32 status, u64 version
  *             u8 pin, u8 if_absent,
  *             parent's key (may be empty),
- *             u64 checksum, u32 n, n bytes
+ *             u64 checksum (`sums`: not
+ *             looked at), u32 n, n bytes
  *
  *   place     u32 slab, u32 0, u64 offset, length, version, checksum, lease,
  *             and lease's ns (of STAT: both 0)
@@ -270,6 +305,10 @@ enum perigee_cache_request {
   PERIGEE_CACHE_PUT
 };
 enum { PERIGEE_CACHE_MANY = 4096 };
+/* HAS, MATCH and STAT find what is in a store below, too (NULL: there is none),
+ * from which the caller brings it. */
+PERIGEE_API void perigee_cache_below(struct perigee_cache *cache,
+                                     struct perigee_cache *below);
 enum perigee_cache_event {
   PERIGEE_CACHE_SEALED = 1,
   PERIGEE_CACHE_EVICTED,
@@ -282,6 +321,41 @@ PERIGEE_API int64_t perigee_cache_answer(struct perigee_cache *cache,
                                          uint64_t length, void *reply,
                                          uint64_t room, int64_t now);
 
+/* ---- Memory that outlives the process ---------------------------------- */
+
+enum { PERIGEE_CACHE_HELD_NAME = 64 }; /* bytes, with the zero at the end */
+/* Connects to the holder at a path, a process of this user that keeps
+ * descriptors by names; starts one if there is none, as a fork that runs nothing
+ * of this program. It serves one process at a time, and ends when none has come
+ * for `stay` ns. Returns a descriptor, which the caller closes; PERIGEE_INVALID:
+ * the path is too long; PERIGEE_NAME_TAKEN: another process has the holder;
+ * PERIGEE_SYSTEM. Blocks for a second at most, as all of these do. */
+PERIGEE_API int perigee_cache_hold(const char *path, int64_t stay);
+/* Keeps a descriptor, which stays the caller's; drops one. PERIGEE_INVALID: the
+ * name; PERIGEE_NO_MEMORY: it has 4096; PERIGEE_NOT_FOUND; PERIGEE_PEER_LOST: the
+ * holder is gone, or does not answer. */
+PERIGEE_API int perigee_cache_hold_put(int holder, const char *name, int fd);
+PERIGEE_API int perigee_cache_hold_drop(int holder, const char *name);
+/* Gives what is kept: number 0, 1, ... until PERIGEE_NOT_FOUND. name has room
+ * for PERIGEE_CACHE_HELD_NAME bytes. The caller closes *fd. */
+PERIGEE_API int perigee_cache_hold_take(int holder, uint32_t number, char *name,
+                                        int *fd);
+/* Ends the holder, and drops all. */
+PERIGEE_API int perigee_cache_hold_end(int holder);
+
+struct perigee_cache_view;
+/* Puts the entries back that a store had whose process has ended. `view` sees
+ * its directory; slab from[i] of it was added here as slab to[i], in which
+ * nothing is yet. Entries with a TTL, and of slabs that are not named, are left
+ * out; chains and groups are not known any more, pins are. Enough pieces were
+ * given before: as many as that store had, and one. Returns how many entries
+ * have come; PERIGEE_NO_MEMORY. Takes some 300 ns an entry. */
+PERIGEE_API int64_t perigee_cache_revive(struct perigee_cache *cache,
+                                         const struct perigee_cache_view *view,
+                                         const uint32_t *from,
+                                         const uint32_t *to, uint32_t count,
+                                         int64_t now);
+
 /* ---- Which of several caches ------------------------------------------- */
 
 /* Returns the SipHash of bytes, keyed by a seed. Clients choose among caches by
@@ -290,6 +364,145 @@ PERIGEE_API int64_t perigee_cache_answer(struct perigee_cache *cache,
  * fraction of 2^64. */
 PERIGEE_API uint64_t perigee_cache_hash(const char *bytes, uint64_t length,
                                         uint64_t seed);
+/* ---- What is written out before it is evicted ---------------------------- */
+
+/* An entry near its eviction. left: ns of its TTL, 0: it has none. */
+struct perigee_cache_cold {
+  struct perigee_cache_place place;
+  int64_t left;
+  uint32_t key_length;
+  char key[PERIGEE_CACHE_KEY];
+};
+/* Names up to `most` entries that go next, the coldest first, but for those
+ * that are marked; looks at `looks` entries at most. Returns how many. */
+PERIGEE_API uint32_t perigee_cache_coldest(struct perigee_cache *cache,
+                                           struct perigee_cache_cold *cold,
+                                           uint32_t most, uint32_t looks);
+/* Marks a key's entry of this version: its value is elsewhere, too; or takes
+ * the mark away (marked 0). An entry that replaces it has no mark.
+ * PERIGEE_STALE: it has another version. */
+PERIGEE_API int perigee_cache_mark(struct perigee_cache *cache, const char *key,
+                                   uint32_t key_length, uint64_t version,
+                                   int marked);
+/* Returns how many ns of its TTL a key's entry has left, 0: it has no TTL. */
+PERIGEE_API int64_t perigee_cache_left(struct perigee_cache *cache,
+                                       const char *key, uint32_t key_length,
+                                       int64_t now);
+
+/* ---- What was there before --------------------------------------------- */
+
+/* Puts a sealed entry back where it was: the slab, offset, length, version and
+ * checksum of `place`; ttl in ns, 0: none. Those of a slab come in the order of
+ * their offsets, before anything is reserved in it. PERIGEE_RANGE: no place of
+ * that size is there, or one further on has come; PERIGEE_CACHE_EXISTS: the key
+ * has an entry of the same or a later version (one of an earlier version is
+ * replaced); BUSY, WANTS, PERIGEE_INVALID, PERIGEE_NO_MEMORY. Later versions
+ * are larger than this one. */
+PERIGEE_API int perigee_cache_restore(struct perigee_cache *cache,
+                                      const char *key, uint32_t key_length,
+                                      const struct perigee_cache_place *place,
+                                      int64_t ttl, int64_t now);
+/* Has all later versions be larger than this. */
+PERIGEE_API void perigee_cache_versions(struct perigee_cache *cache,
+                                        uint64_t above);
+
+/* ---- Values in a file -------------------------------------------------- */
+
+/* A file with values, and a store that is its directory: what the store calls
+ * slabs are parts of the file. It belongs to the thread that opened it, as its
+ * store does. Only opening may block. What is asked for ends in a later poll,
+ * in any order; the caller's memory stays until then. What a read brings is to
+ * be checked by its checksum: the device may have lost or mixed up anything.
+ *
+ * When the process ends in any way, and opens the same file again, all is there
+ * of which the write had ended a moment before, but what was forgotten. */
+struct perigee_cache_file;
+
+/* 0 stands for the value in brackets. A file that has another size or slab is
+ * begun anew. */
+struct perigee_cache_file_options {
+  const char *path;
+  uint64_t size;      /* bytes of the file: 1 MiB at least, a multiple of 4096
+                        */
+  uint64_t slab;      /* bytes of a part of it (64 MiB, or a 16th of the file)
+                        */
+  uint32_t depth;     /* reads, writes, forgets at a time (64; 1000 at most) */
+  uint32_t threads;   /* if the kernel has no io_uring (4; 64 at most) */
+  uint8_t by_threads; /* 1: not by io_uring */
+  uint8_t buffered;   /* 1: by the page cache, not by O_DIRECT */
+};
+
+/* status: PERIGEE_OK; PERIGEE_CACHE_IO; PERIGEE_CACHE_NO_SPACE;
+ * PERIGEE_CANCELLED: the key was forgotten while it was written. */
+struct perigee_cache_file_end {
+  uint64_t token;
+  int64_t status;
+};
+
+/* ready: 0 while what was in the file is looked for. ring: by io_uring; direct:
+ * by O_DIRECT. failed: 0, or the status that ended all writing: the device may
+ * show forgotten values again, so the caller removes the file. */
+struct perigee_cache_file_state {
+  int32_t failed;
+  uint32_t under_way; /* of the caller's: their ends are still to come */
+  uint8_t ready, ring, direct;
+};
+
+/* Opens a file, or makes it, with mode 0600. `wall` is the time of day in ns,
+ * for TTLs. memory: a store whose entries are marked while the file has their
+ * values, or NULL; it stays open until the file is closed. PERIGEE_CACHE_...,
+ * PERIGEE_INVALID, PERIGEE_SYSTEM, PERIGEE_NO_MEMORY: `reason` says why. */
+PERIGEE_API int
+perigee_cache_file_open(const struct perigee_cache_file_options *options,
+                        struct perigee_cache *memory, int64_t now, int64_t wall,
+                        struct perigee_cache_file **file, char *reason,
+                        uint64_t room);
+/* PERIGEE_AGAIN: something is under way; poll. The file's space stays. */
+PERIGEE_API int perigee_cache_file_close(struct perigee_cache_file *file);
+/* A descriptor that is readable when a poll has something to do. */
+PERIGEE_API int
+perigee_cache_file_descriptor(const struct perigee_cache_file *file);
+PERIGEE_API void
+perigee_cache_file_state(const struct perigee_cache_file *file,
+                         struct perigee_cache_file_state *state);
+/* The directory, for perigee_cache_stat, _touch, _left, _count, and requests
+ * HAS, MATCH, STAT, LIST. All else is the file's own. */
+PERIGEE_API struct perigee_cache *
+perigee_cache_file_store(struct perigee_cache_file *file);
+
+/* What all three return: PERIGEE_AGAIN: too much is under way, or the file is
+ * not ready; the status of a file that failed; PERIGEE_INVALID. Values of more
+ * than 16 KiB begin at a multiple of 4096 in memory.
+ *
+ * Writes a value; others may go for it. version: the one that the value has in
+ * memory; checksum: perigee_cache_sum of it; ttl: what is left, 0: none.
+ * PERIGEE_NO_MEMORY, PERIGEE_TOO_LARGE: there is no place for it now;
+ * PERIGEE_CACHE_BUSY: the key is being written; PERIGEE_CACHE_EXISTS: it has
+ * this version, or a later one. */
+PERIGEE_API int perigee_cache_file_write(struct perigee_cache_file *file,
+                                         const char *key, uint32_t key_length,
+                                         const void *value, uint64_t length,
+                                         uint64_t version, uint64_t checksum,
+                                         int64_t ttl, uint64_t token);
+/* Reads a value to memory of `room` bytes. Says at once what comes: length,
+ * version, checksum of `place`. PERIGEE_NOT_FOUND, PERIGEE_TOO_LARGE. */
+PERIGEE_API int perigee_cache_file_read(struct perigee_cache_file *file,
+                                        const char *key, uint32_t key_length,
+                                        void *to, uint64_t room, uint64_t token,
+                                        struct perigee_cache_place *place);
+/* Forgets a key's value, here and after a restart: before a key is replaced or
+ * deleted in memory, and after a read whose checksum was wrong. Returns 0: that
+ * is so now; 1: from the end with this token on. */
+PERIGEE_API int perigee_cache_file_forget(struct perigee_cache_file *file,
+                                          const char *key, uint32_t key_length,
+                                          uint64_t token);
+/* Goes on, and returns how many ends there are, at most `most`; if that many,
+ * there may be more. Call it when the descriptor is readable, and some times a
+ * second for what is over in time. */
+PERIGEE_API int64_t perigee_cache_file_poll(struct perigee_cache_file *file,
+                                            int64_t now, int64_t wall,
+                                            struct perigee_cache_file_end *ends,
+                                            uint64_t most);
 
 /* ---- A client's view of the directory ---------------------------------- */
 

@@ -20,6 +20,7 @@
 #include "store.h"
 
 enum { EVICTIONS = 16, LONGEST_TTL = 1 << 30 };
+#define MOST_VERSION (UINT64_C(1) << 62)
 
 #define TO(state) ((state) + 1)
 const uint8_t entry_next[STATES][STEPS] = {
@@ -45,8 +46,9 @@ static void entry_step(struct own *e, enum step step) {
   e->state = (uint8_t)(to - 1) & 15;
 }
 
-static uint64_t entry_bytes(const struct entry *r) {
-  return size_bytes(size_of(where_length(word(&r->where))));
+static uint64_t entry_bytes(const struct perigee_cache *c,
+                            const struct entry *r) {
+  return size_bytes(class_of(c, where_length(word(&r->where))));
 }
 
 void entry_fix(struct perigee_cache *c, uint32_t ref, int by) {
@@ -62,7 +64,7 @@ void entry_place(const struct perigee_cache *c, uint32_t ref,
 /* ---- The lists of what can be evicted ---------------------------------- */
 
 static struct ends *list_of(struct perigee_cache *c, uint32_t ref) {
-  return &c->lists[size_of(where_length(word(&record(c, ref)->where)))]
+  return &c->lists[class_of(c, where_length(word(&record(c, ref)->where)))]
                   [own(c, ref)->pin == PERIGEE_CACHE_SOFT];
 }
 
@@ -136,7 +138,7 @@ static int put_check(struct perigee_cache *c, const struct sought *s,
   if (k->reserved >= c->o.reserved_each)
     return PERIGEE_AGAIN;
   if (put->pin == PERIGEE_CACHE_HARD &&
-      c->n.hard + size_bytes(size_of(put->length)) > c->o.hard)
+      c->n.hard + size_bytes(class_of(c, put->length)) > c->o.hard)
     return PERIGEE_NO_MEMORY;
   return PERIGEE_OK;
 }
@@ -161,7 +163,8 @@ static uint32_t record_new(struct perigee_cache *c, const struct sought *s,
   if (!ref)
     return 0;
   struct entry *r = record(c, ref);
-  set_word(&r->what, what_of(s->hash, 0, s->length));
+  uint64_t what = what_pinned(what_of(s->hash, s->length), put->pin);
+  set_word(&r->what, what | (put->ttl > 0 ? MORTAL_BIT : 0));
   set_word(&r->where, put->length);
   for (uint32_t i = 0; i < s->count; i++)
     set_word(&r->key[i], s->words[i]);
@@ -170,26 +173,44 @@ static uint32_t record_new(struct perigee_cache *c, const struct sought *s,
   return ref;
 }
 
-/* Has a place for a value, for which others of its size may have to go. */
-static int place_take(struct perigee_cache *c, uint32_t ref, uint64_t length) {
+static void place_set(struct perigee_cache *c, uint32_t ref, uint32_t slab,
+                      uint32_t place, uint64_t length) {
   struct entry *r = record(c, ref);
-  int size = size_of(length), status = PERIGEE_NO_MEMORY;
+  set_word(&r->what, what_at(word(&r->what), slab_index(slab)));
+  set_word(&r->where, where_of(slab, place, length));
+}
+
+static bool has_evictable(const struct perigee_cache *c, int size) {
+  return c->lists[size][0].last || c->lists[size][1].last;
+}
+
+/* Has a place for a value, for which others of its size may have to go. Some that
+ * were looked at may not go; then others are looked at. */
+static int place_take(struct perigee_cache *c, uint32_t ref, uint64_t length) {
+  int size = class_of(c, length), status = PERIGEE_NO_MEMORY;
   uint32_t slab = 0, place = 0;
   for (int i = 0; i < EVICTIONS; i++) {
     status = space_take(c, size, ref, &slab, &place);
     if (status != PERIGEE_NO_MEMORY ||
-        !(evict_one(c, size, false) || evict_one(c, size, true)))
+        !(evict_one(c, size, false) || evict_one(c, size, true) ||
+          has_evictable(c, size)))
       break;
   }
   if (status == PERIGEE_NO_MEMORY)
     c->starved = size;
   if (status < 0)
     return status;
-  uint64_t what = word(&r->what);
-  set_word(&r->what,
-           what_of(what_hash(what), slab_index(slab), what_length(what)));
-  set_word(&r->where, where_of(slab, place, length));
+  place_set(c, ref, slab, place, length);
   return PERIGEE_OK;
+}
+
+static int place_restore_of(struct perigee_cache *c, uint32_t ref,
+                            const struct perigee_cache_place *place) {
+  int status = space_restore(c, class_of(c, place->length), ref, place);
+  if (status == 0)
+    place_set(c, ref, place->slab, (uint32_t)(place->offset / PLACE_UNIT),
+              place->length);
+  return status;
 }
 
 static void reservation_add(struct perigee_cache *c, uint32_t ref) {
@@ -231,19 +252,31 @@ static void pin_count(struct perigee_cache *c, uint32_t ref, int by) {
   ties_pinned(c, ref, pin, by);
   if (pin != PERIGEE_CACHE_HARD)
     return;
-  c->n.hard += (uint64_t)(by * (int64_t)entry_bytes(record(c, ref)));
+  c->n.hard += (uint64_t)(by * (int64_t)entry_bytes(c, record(c, ref)));
   entry_fix(c, ref, by);
 }
 
+/* Its group may have others go, so its parent is looked up after that. */
+static int ties_make(struct perigee_cache *c, uint32_t ref,
+                     const struct perigee_cache_put *put) {
+  uint32_t parent = 0;
+  int status = ties_group(c, ref, put->group, put->parent || put->ttl > 0);
+  if (status == 0)
+    status = parent_find(c, put, &parent);
+  return parent ? ties_parent(c, ref, parent) : status;
+}
+
+/* place: where it was before, or NULL. */
 static int reserve(struct perigee_cache *c, const struct sought *s,
-                   const struct perigee_cache_put *put, uint32_t parent,
-                   uint32_t *ref) {
+                   const struct perigee_cache_put *put,
+                   const struct perigee_cache_place *place, uint32_t *ref) {
   *ref = record_new(c, s, put);
   if (!*ref)
     return record_status(c);
-  int status = ties_make(c, *ref, parent, put->group, put->ttl > 0);
+  int status = ties_make(c, *ref, put);
   if (status == 0)
-    status = place_take(c, *ref, put->length);
+    status = place ? place_restore_of(c, *ref, place)
+                   : place_take(c, *ref, put->length);
   if (status == 0) {
     status = directory_add(c, *ref, s->tag);
     if (status < 0)
@@ -273,7 +306,7 @@ int perigee_cache_reserve(struct perigee_cache *c, const char *key,
   if (status == 0)
     status = parent_find(c, put, &parent);
   if (status == 0)
-    status = reserve(c, &s, put, parent, &ref);
+    status = reserve(c, &s, put, NULL, &ref);
   if (status < 0)
     return status;
   struct entry *r = record(c, ref);
@@ -311,6 +344,13 @@ static void record_key(const struct perigee_cache *c, const struct entry *r,
   sought_key(s, c->o.seed, key, what_length(word(&r->what)));
 }
 
+/* A removed entry has leases, or has lost the last one. */
+static void hold_count(struct perigee_cache *c, const struct entry *r, int by) {
+  c->n.held += (uint64_t)by;
+  c->held_of[class_of(c, where_length(word(&r->where)))] += (uint32_t)by;
+  c->held_bytes += (uint64_t)(by * (int64_t)entry_bytes(c, r));
+}
+
 /* Takes apart what a removed entry was part of. */
 static void entry_out(struct perigee_cache *c, uint32_t ref, int why) {
   const struct entry *r = record(c, ref);
@@ -328,12 +368,13 @@ static void entry_out(struct perigee_cache *c, uint32_t ref, int why) {
     c->n.entries--;
     c->n.values -= where_length(word(&r->where));
     event_note(c, ref, why);
+    if (c->changed)
+      c->changed(c->file, CHANGE_GONE, ref);
   }
   ties_cut(c, ref);
   if (e->leases) {
     entry_step(e, STEP_HOLD);
-    c->n.held++;
-    c->held_bytes += entry_bytes(r);
+    hold_count(c, r, 1);
   } else {
     place_give(c, r);
     entry_step(e, children(c, ref) ? STEP_HUSK : STEP_FREE);
@@ -346,8 +387,7 @@ void entry_settle(struct perigee_cache *c, uint32_t ref) {
   const struct entry *r = record(c, ref);
   struct own *e = own(c, ref);
   if (e->state == HELD && e->leases == 0) {
-    c->n.held--;
-    c->held_bytes -= entry_bytes(r);
+    hold_count(c, r, -1);
     place_give(c, r);
     entry_step(e, children(c, ref) ? STEP_HUSK : STEP_FREE);
   } else if (e->state == HUSK && children(c, ref) == 0) {
@@ -364,25 +404,21 @@ void entry_remove(struct perigee_cache *c, uint32_t ref, int why) {
   entry_out(c, ref, why);
 }
 
-int64_t perigee_cache_seal(struct perigee_cache *c, uint64_t entry,
-                           uint64_t checksum, int64_t now) {
-  struct sought s;
-  uint32_t ref = reserved_of(c, entry);
-  c->now = now;
-  if (!ref)
-    return PERIGEE_STALE;
+/* Has an entry be seen, in place of `old` (or 0). */
+static void entry_show(struct perigee_cache *c, uint32_t ref, uint32_t old,
+                       uint64_t version, uint64_t checksum) {
   struct entry *r = record(c, ref);
   struct own *e = own(c, ref);
-  record_key(c, r, &s);
-  reservation_end(c, ref);
-  uint32_t old = directory_find(c, &s, true);
-  set_word(&r->version, ++c->n.version);
+  if (c->n.version < version)
+    c->n.version = version;
+  set_word(&r->version, version);
   set_word(&r->checksum, checksum);
   directory_show(c, ref, old);
   if (old)
     entry_out(c, old, PERIGEE_CACHE_REPLACED);
   entry_step(e, STEP_SEAL);
-  e->used = tick_of(c, now);
+  ties_sealed(c, ref);
+  e->used = tick_of(c, c->now);
   struct extra *x = extra(c, ref);
   if (x && x->expires) {
     x->expires += e->used;
@@ -393,7 +429,26 @@ int64_t perigee_cache_seal(struct perigee_cache *c, uint64_t entry,
   c->n.sealed++;
   c->n.values += where_length(word(&r->where));
   event_note(c, ref, PERIGEE_CACHE_SEALED);
-  return (int64_t)c->n.version;
+}
+
+int64_t entry_seal(struct perigee_cache *c, uint64_t entry, uint64_t checksum,
+                   uint64_t version, int64_t now) {
+  struct sought s;
+  uint32_t ref = reserved_of(c, entry);
+  c->now = now;
+  if (!ref)
+    return PERIGEE_STALE;
+  record_key(c, record(c, ref), &s);
+  reservation_end(c, ref);
+  entry_show(c, ref, directory_find(c, &s, true), version, checksum);
+  if (c->changed)
+    c->changed(c->file, CHANGE_SHOWN, ref);
+  return (int64_t)version;
+}
+
+int64_t perigee_cache_seal(struct perigee_cache *c, uint64_t entry,
+                           uint64_t checksum, int64_t now) {
+  return entry_seal(c, entry, checksum, c->n.version + 1, now);
 }
 
 int perigee_cache_abort(struct perigee_cache *c, uint64_t entry) {
@@ -401,6 +456,60 @@ int perigee_cache_abort(struct perigee_cache *c, uint64_t entry) {
   if (!ref)
     return PERIGEE_STALE;
   entry_remove(c, ref, 0);
+  return PERIGEE_OK;
+}
+
+int64_t perigee_cache_seal_again(struct perigee_cache *c, uint64_t entry,
+                                 uint64_t checksum, uint64_t version,
+                                 int64_t now) {
+  if (version == 0 || version > MOST_VERSION)
+    return PERIGEE_INVALID;
+  return entry_seal(c, entry, checksum, version, now);
+}
+
+/* ---- Entries that were there before ------------------------------------ */
+
+void perigee_cache_versions(struct perigee_cache *c, uint64_t above) {
+  if (c->n.version < above && above <= MOST_VERSION)
+    c->n.version = above;
+}
+
+static int restore_check(struct perigee_cache *c, const struct sought *s,
+                         const struct perigee_cache_place *place,
+                         uint32_t *old) {
+  if (place->version == 0 || place->version > MOST_VERSION)
+    return PERIGEE_INVALID;
+  if (place->length > PERIGEE_CACHE_LARGEST)
+    return PERIGEE_RANGE;
+  if (directory_find(c, s, false))
+    return PERIGEE_CACHE_BUSY;
+  *old = directory_find(c, s, true);
+  return *old && word(&record(c, *old)->version) >= place->version
+             ? PERIGEE_CACHE_EXISTS
+             : PERIGEE_OK;
+}
+
+int perigee_cache_restore(struct perigee_cache *c, const char *key,
+                          uint32_t key_length,
+                          const struct perigee_cache_place *place, int64_t ttl,
+                          int64_t now) {
+  struct perigee_cache_put put = {.length = place->length, .ttl = ttl};
+  struct sought s;
+  uint32_t ref, old;
+  c->now = now;
+  if (!c->head)
+    return PERIGEE_CACHE_WANTS;
+  if (!sought_key(&s, c->o.seed, key, key_length) || ttl < 0)
+    return PERIGEE_INVALID;
+  int status = restore_check(c, &s, place, &old);
+  if (status == 0)
+    status = reserve(c, &s, &put, place, &ref);
+  if (status < 0)
+    return status;
+  entry_step(own(c, ref), STEP_RESERVE);
+  if (ttl > 0)
+    extra(c, ref)->expires = ticks_of(ttl, LONGEST_TTL) + 1;
+  entry_show(c, ref, old, place->version, place->checksum);
   return PERIGEE_OK;
 }
 
@@ -450,12 +559,14 @@ int perigee_cache_pin(struct perigee_cache *c, const char *key,
   if (pin == e->pin)
     return PERIGEE_OK;
   if (pin == PERIGEE_CACHE_HARD &&
-      c->n.hard + entry_bytes(record(c, ref)) > c->o.hard)
+      c->n.hard + entry_bytes(c, record(c, ref)) > c->o.hard)
     return PERIGEE_NO_MEMORY;
   pin_count(c, ref, -1);
   if (e->listed)
     evictable_remove(c, ref);
   e->pin = (uint8_t)pin & 3;
+  set_word(&record(c, ref)->what,
+           what_pinned(word(&record(c, ref)->what), (uint32_t)pin));
   pin_count(c, ref, 1);
   entry_list(c, ref, true);
   return PERIGEE_OK;
@@ -470,4 +581,30 @@ int perigee_cache_stat(struct perigee_cache *c, const char *key,
     return PERIGEE_NOT_FOUND;
   entry_place(c, ref, place);
   return PERIGEE_OK;
+}
+
+int perigee_cache_mark(struct perigee_cache *c, const char *key,
+                       uint32_t key_length, uint64_t version, int marked) {
+  uint32_t ref = entry_find(c, key, key_length, c->now);
+  if (!ref)
+    return PERIGEE_NOT_FOUND;
+  if (word(&record(c, ref)->version) != version)
+    return PERIGEE_STALE;
+  own(c, ref)->marked = marked != 0;
+  return PERIGEE_OK;
+}
+
+int64_t entry_left(const struct perigee_cache *c, uint32_t ref) {
+  const struct extra *x = extra(c, ref);
+  if (!x || !x->expires)
+    return 0;
+  int64_t left = (int64_t)x->expires - tick_of(c, c->now);
+  return (left > 0 ? left : 1) << TICK_SHIFT;
+}
+
+int64_t perigee_cache_left(struct perigee_cache *c, const char *key,
+                           uint32_t key_length, int64_t now) {
+  c->now = now;
+  uint32_t ref = entry_find(c, key, key_length, now);
+  return ref ? entry_left(c, ref) : PERIGEE_NOT_FOUND;
 }

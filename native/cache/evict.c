@@ -11,17 +11,23 @@
  *
  * Above the high watermark the size whose last entry is the oldest gives one,
  * again and again, down to the low one. Leased entries that are removed do not
- * count as used there, since evicting more would not free their places.
+ * count as used there, since evicting more would not free their places. For the
+ * same reason no leased entry goes while HELD_MOST of its size have gone and are
+ * leased still.
+ *
+ * A new group that finds none of `groups` free has another one go, of some that it
+ * looks at in turn.
  *
  * A size that finds neither a place nor an entry of its own to evict is
  * starved: a slab of another size is drained for it.
  */
 #include "store.h"
 
-enum { LOOKS = 16 };
+enum { LOOKS = 16, HELD_MOST = 16 };
 
 static bool group_may_go(const struct group *g, bool soft) {
-  return !g || (g->hard == 0 && g->outside == 0 && (soft || g->soft == 0));
+  return !g || (g->hard == 0 && g->reserved == 0 && g->outside == 0 &&
+                (soft || g->soft == 0));
 }
 
 /* Returns how often it was used, less what is forgotten. */
@@ -44,13 +50,19 @@ static void evict_all(struct perigee_cache *c, uint32_t ref) {
   }
   for (uint32_t at = g->first, next; at; at = next) {
     next = extra(c, at)->after;
-    if (own(c, at)->state == SEALED)
-      entry_evict(c, at);
+    entry_evict(c, at);
   }
 }
 
-/* Of the entries at a list's end, returns the one to go, or 0. One whose group
- * cannot go is put first, so that others are looked at the next time. */
+/* May it go, and with it its group? A leased one gives no place soon. */
+static bool may_go(const struct perigee_cache *c, uint32_t ref, int size,
+                   bool soft) {
+  bool waits = own(c, ref)->leases > 0 && c->held_of[size] >= HELD_MOST;
+  return !waits && group_may_go(group_of(c, ref), soft);
+}
+
+/* Of the entries at a list's end, returns the one to go, or 0. One that may not
+ * go is put first, so that others are looked at the next time. */
 static uint32_t evict_pick(struct perigee_cache *c, int size, bool soft) {
   const struct ends *l = &c->lists[size][soft];
   uint32_t best = 0, least = UINT32_MAX;
@@ -59,7 +71,7 @@ static uint32_t evict_pick(struct perigee_cache *c, int size, bool soft) {
     uint32_t ref = at;
     const struct own *e = own(c, ref);
     at = e->before;
-    if (!group_may_go(group_of(c, ref), soft)) {
+    if (!may_go(c, ref, size, soft)) {
       entry_list(c, ref, true);
       continue;
     }
@@ -79,6 +91,78 @@ bool evict_one(struct perigee_cache *c, int size, bool soft) {
   if (ref)
     evict_all(c, ref);
   return ref != 0;
+}
+
+/* Of those looked at, the one whose newest member was used the longest ago. */
+static uint32_t group_oldest(struct perigee_cache *c, bool soft) {
+  enum { GROUP_LOOKS = 64 };
+  uint32_t best = 0, oldest = UINT32_MAX;
+  for (int i = 0; i < GROUP_LOOKS; i++) {
+    const struct group *g = &c->groups[c->group_hand];
+    c->group_hand = (c->group_hand + 1) % c->o.groups;
+    if (!group_may_go(g, soft) || own(c, g->first)->used >= oldest)
+      continue;
+    oldest = own(c, g->first)->used;
+    best = g->first;
+  }
+  return best;
+}
+
+bool evict_group(struct perigee_cache *c) {
+  uint32_t ref = group_oldest(c, false);
+  if (!ref)
+    ref = group_oldest(c, true);
+  if (ref)
+    evict_all(c, ref);
+  return ref != 0;
+}
+
+/* ---- What goes next ---------------------------------------------------- */
+
+/* Returns which of the sizes has, at its cursor, the entry that was used the
+ * longest ago, or NONE. */
+static int cursor_oldest(const struct perigee_cache *c,
+                         const uint32_t cursors[SIZES]) {
+  int best = NONE;
+  uint32_t oldest = UINT32_MAX;
+  for (int i = 0; i < SIZES; i++)
+    if (cursors[i] && own(c, cursors[i])->used < oldest) {
+      oldest = own(c, cursors[i])->used;
+      best = i;
+    }
+  return best;
+}
+
+static void cold_fill(const struct perigee_cache *c, uint32_t ref,
+                      struct perigee_cache_cold *cold) {
+  entry_place(c, ref, &cold->place);
+  cold->left = entry_left(c, ref);
+  cold->key_length = what_length(word(&record(c, ref)->what));
+  key_copy(record(c, ref), (uint8_t *)cold->key);
+}
+
+static uint32_t coldest_of(struct perigee_cache *c, bool soft,
+                           struct perigee_cache_cold *cold, uint32_t most,
+                           uint32_t *looks) {
+  uint32_t cursors[SIZES], n = 0;
+  int size;
+  for (int i = 0; i < SIZES; i++)
+    cursors[i] = c->lists[i][soft].last;
+  while (n<most && * looks> 0 && (size = cursor_oldest(c, cursors)) != NONE) {
+    uint32_t ref = cursors[size];
+    (*looks)--;
+    cursors[size] = own(c, ref)->before;
+    if (!own(c, ref)->marked)
+      cold_fill(c, ref, &cold[n++]);
+  }
+  return n;
+}
+
+uint32_t perigee_cache_coldest(struct perigee_cache *c,
+                               struct perigee_cache_cold *cold, uint32_t most,
+                               uint32_t looks) {
+  uint32_t n = coldest_of(c, false, cold, most, &looks);
+  return n + coldest_of(c, true, cold + n, most - n, &looks);
 }
 
 /* ---- Watermarks -------------------------------------------------------- */
@@ -121,9 +205,8 @@ static void watermark_turn(struct perigee_cache *c, uint32_t *budget) {
 /* ---- Draining a slab --------------------------------------------------- */
 
 static void drain_stop(struct perigee_cache *c) {
-  space_drained(c, c->drained - 1);
+  space_stuck(c, c->drained - 1);
   c->drained = 0;
-  c->starved = NONE;
 }
 
 /* Has what is in a place go; false: it cannot. */

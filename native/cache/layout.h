@@ -74,7 +74,7 @@ struct bucket {
 };
 _Static_assert(sizeof(struct bucket) == BUCKET, "a bucket is a cache line");
 
-/* what: hash, index of the slab, seen or not, length of the key. where: how
+/* what: hash, index of the slab, marks, length of the key. where: how
  * often that index was used before, place in the slab in units, length of the
  * value. All that the store alone needs to know of an entry lies elsewhere, so
  * all words of the directory are atomic. */
@@ -92,10 +92,21 @@ static inline void set_word(_Atomic uint64_t *at, uint64_t value) {
   atomic_store_explicit(at, value, memory_order_release);
 }
 
+/* SEEN: readers see it. For who puts entries back when the store's process has
+ * ended: MORTAL, it has a TTL; its pin. */
 #define SEEN_BIT (UINT64_C(1) << 10)
+#define MORTAL_BIT (UINT64_C(1) << 11)
+enum { PIN_SHIFT = 12 };
+#define PIN_BITS (UINT64_C(3) << PIN_SHIFT)
 
-static inline uint64_t what_of(uint32_t hash, uint32_t slab, uint32_t length) {
-  return (uint64_t)hash << 32 | (uint64_t)slab << 16 | length;
+static inline uint64_t what_of(uint32_t hash, uint32_t length) {
+  return (uint64_t)hash << 32 | length;
+}
+static inline uint64_t what_at(uint64_t what, uint32_t slab) {
+  return (what & ~(UINT64_C(0xffff) << 16)) | (uint64_t)slab << 16;
+}
+static inline uint64_t what_pinned(uint64_t what, uint32_t pin) {
+  return (what & ~PIN_BITS) | (uint64_t)pin << PIN_SHIFT;
 }
 static inline uint32_t what_hash(uint64_t what) {
   return (uint32_t)(what >> 32);

@@ -133,25 +133,41 @@ int perigee_cache_client_gone(struct perigee_cache *c, uint32_t client) {
   return PERIGEE_OK;
 }
 
-int perigee_cache_locate(struct perigee_cache *c, uint32_t client,
-                         const char *key, uint32_t key_length, int64_t now,
-                         struct perigee_cache_place *place) {
+/* Grants a lease of the entry that is found; *ref: it, or 0. */
+static int lease_found(struct perigee_cache *c, uint32_t client,
+                       const char *key, uint32_t key_length, int64_t now,
+                       struct perigee_cache_place *place, uint32_t *ref) {
+  *ref = 0;
   if (!client_of(c, client))
     return PERIGEE_INVALID;
   c->now = now;
-  uint32_t ref = entry_find(c, key, key_length, now);
-  if (!ref) {
-    c->n.misses++;
-    return PERIGEE_NOT_FOUND;
-  }
-  uint64_t lease = lease_grant(c, client, ref, now);
+  *ref = entry_find(c, key, key_length, now);
+  uint64_t lease = *ref ? lease_grant(c, client, *ref, now) : 0;
   if (!lease)
-    return PERIGEE_AGAIN;
-  c->n.hits++;
-  entry_use(c, ref);
-  entry_place(c, ref, place);
+    return *ref ? PERIGEE_AGAIN : PERIGEE_NOT_FOUND;
+  entry_place(c, *ref, place);
   place->lease = lease;
   return PERIGEE_OK;
+}
+
+int perigee_cache_locate(struct perigee_cache *c, uint32_t client,
+                         const char *key, uint32_t key_length, int64_t now,
+                         struct perigee_cache_place *place) {
+  uint32_t ref;
+  int status = lease_found(c, client, key, key_length, now, place, &ref);
+  c->n.misses += status == PERIGEE_NOT_FOUND;
+  if (status < 0)
+    return status;
+  c->n.hits++;
+  entry_use(c, ref);
+  return PERIGEE_OK;
+}
+
+int perigee_cache_lease(struct perigee_cache *c, uint32_t client,
+                        const char *key, uint32_t key_length, int64_t now,
+                        struct perigee_cache_place *place) {
+  uint32_t ref;
+  return lease_found(c, client, key, key_length, now, place, &ref);
 }
 
 int perigee_cache_release(struct perigee_cache *c, uint32_t client,

@@ -8,13 +8,9 @@
  */
 #include <stdlib.h>
 
-#include "layout.h"
+#include "view.h"
 
 enum { TRIES = 64 };
-
-struct perigee_cache_view {
-  const uint8_t *pieces[PERIGEE_CACHE_PIECES];
-};
 
 static inline void pause_moment(void) {
 #if defined(__x86_64__) || defined(__i386__)
@@ -50,44 +46,12 @@ int perigee_cache_view_piece(struct perigee_cache_view *view, uint32_t number,
   return PERIGEE_OK;
 }
 
-static const struct head *view_head(const struct perigee_cache_view *view) {
-  return (const struct head *)view->pieces[0];
-}
-
 int64_t perigee_cache_view_pieces(const struct perigee_cache_view *view) {
   if (!view->pieces[0])
     return PERIGEE_INVALID;
   uint32_t n =
       atomic_load_explicit(&view_head(view)->pieces, memory_order_acquire);
   return n <= PERIGEE_CACHE_PIECES ? (int64_t)n : PERIGEE_PROTOCOL;
-}
-
-/* ---- Offsets ----------------------------------------------------------- */
-
-/* Returns where a thing of so many bytes lies, or NULL: not in a mapped
- * piece. */
-static const void *view_thing(const struct perigee_cache_view *view,
-                              uint32_t ref, uint64_t bytes) {
-  uint32_t piece = ref / REFS_A_PIECE;
-  uint64_t offset = (uint64_t)(ref % REFS_A_PIECE) * 8;
-  if (piece >= PERIGEE_CACHE_PIECES || !view->pieces[piece] ||
-      offset + bytes > PERIGEE_CACHE_PIECE)
-    return NULL;
-  return view->pieces[piece] + offset;
-}
-
-static const struct bucket *view_bucket(const struct perigee_cache_view *view,
-                                        uint32_t at) {
-  const _Atomic uint32_t *table =
-      (const _Atomic uint32_t *)(view->pieces[0] + TABLE_AT);
-  if (at >= MOST_BUCKETS)
-    return NULL;
-  uint32_t chunk =
-      atomic_load_explicit(&table[at / BUCKETS_A_CHUNK], memory_order_acquire);
-  if (chunk >= CHUNKS)
-    return NULL; /* a ref would not fit */
-  return view_thing(view, chunk * (CHUNK / 8) + at % BUCKETS_A_CHUNK * 8,
-                    BUCKET);
 }
 
 /* ---- One look ---------------------------------------------------------- */

@@ -12,8 +12,11 @@
  *   with room      its last entry has gone     empty
  *   any            another size needs it       draining: no place is taken
  *   draining       its last entry has gone     empty
- *   draining       an entry in it cannot go    with room, or full
+ *   draining       an entry in it cannot go    with room, or full (stuck)
  *   empty          the caller takes it back    gone
+ *
+ * A slab that is retired is in no list: nothing new comes to it, and when it is
+ * empty the caller takes it back.
  */
 #include <stdlib.h>
 
@@ -50,6 +53,8 @@ static uint32_t *slab_list(struct perigee_cache *c, const struct slab *s) {
 static void slab_link(struct perigee_cache *c, uint32_t number) {
   struct slab *s = &c->slabs[number];
   uint32_t *list = slab_list(c, s);
+  if (s->retired)
+    return;
   s->listed = true;
   s->before = 0;
   s->after = *list;
@@ -73,24 +78,40 @@ static void slab_unlink(struct perigee_cache *c, uint32_t number) {
 
 /* ---- Sizes and slabs --------------------------------------------------- */
 
-static bool slab_fits(const struct slab *s, int size) {
-  uint64_t bytes = size_bytes(size);
-  return s->length >= bytes && s->length % bytes <= s->length / 8;
+static uint64_t places_bytes(const struct perigee_cache *c, uint64_t places,
+                             int size) {
+  return places * size_bytes(size) + (c->file ? table_bytes(places) : 0);
+}
+
+uint64_t slab_places(const struct perigee_cache *c, uint64_t length, int size) {
+  uint64_t places = length / size_bytes(size);
+  if (c->file)
+    places = length * RECORDS / (size_bytes(size) * RECORDS + BLOCK) + 1;
+  while (places > 0 && places_bytes(c, places, size) > length)
+    places--;
+  return places;
+}
+
+static bool slab_fits(const struct perigee_cache *c, uint64_t length,
+                      int size) {
+  uint64_t places = slab_places(c, length, size);
+  return places > 0 && length - places_bytes(c, places, size) <= length / 8;
 }
 
 /* Returns how long a slab for this size should be: an ordinary one, if that
  * fits; else one with just as many places as go into an ordinary one, or
  * one. */
 static uint64_t slab_wanted(const struct perigee_cache *c, int size) {
-  struct slab s = {.length = c->o.slab};
-  uint64_t bytes = size_bytes(size), places = c->o.slab / bytes;
-  return slab_fits(&s, size) ? c->o.slab : bytes * (places ? places : 1);
+  uint64_t places = c->o.slab / size_bytes(size);
+  return slab_fits(c, c->o.slab, size)
+             ? c->o.slab
+             : places_bytes(c, places ? places : 1, size);
 }
 
 static uint32_t empty_slab(const struct perigee_cache *c, int size) {
   uint32_t at = c->empty;
   for (int i = 0; at && i < LOOKS; i++, at = c->slabs[at - 1].after)
-    if (slab_fits(&c->slabs[at - 1], size))
+    if (slab_fits(c, c->slabs[at - 1].length, size))
       return at;
   return 0;
 }
@@ -102,7 +123,7 @@ bool space_has(const struct perigee_cache *c, int size) {
 
 static int slab_begin(struct perigee_cache *c, uint32_t number, int size) {
   struct slab *s = &c->slabs[number];
-  uint64_t places = s->length / size_bytes(size);
+  uint64_t places = slab_places(c, s->length, size);
   uint32_t *owners = calloc(places, sizeof *owners);
   if (!owners)
     return PERIGEE_NO_MEMORY;
@@ -127,6 +148,15 @@ static void slab_end(struct perigee_cache *c, uint32_t number) {
     c->drained = 0;
   c->empty_bytes += s->length;
   slab_link(c, number);
+  if (c->changed)
+    c->changed(c->file, CHANGE_ENDED, number);
+}
+
+static int slab_use(struct perigee_cache *c, uint32_t number, int size) {
+  int status = slab_begin(c, number, size);
+  if (status == 0 && c->changed)
+    c->changed(c->file, CHANGE_BEGUN, number);
+  return status;
 }
 
 /* Has a slab with room, or says what is wanted. */
@@ -134,7 +164,7 @@ static int slab_for(struct perigee_cache *c, int size) {
   uint32_t at = empty_slab(c, size);
   uint64_t wanted = slab_wanted(c, size);
   if (at)
-    return slab_begin(c, at - 1, size);
+    return slab_use(c, at - 1, size);
   if (c->slab_bytes - c->empty_bytes + wanted > c->o.quota)
     return PERIGEE_NO_MEMORY;
   c->wanted = wanted;
@@ -165,6 +195,38 @@ int space_take(struct perigee_cache *c, int size, uint32_t entry,
   return PERIGEE_OK;
 }
 
+/* Places that are left out are free. */
+static void place_restore(struct perigee_cache *c, uint32_t number, uint32_t at,
+                          uint32_t entry) {
+  struct slab *s = &c->slabs[number];
+  for (; s->fresh < at; s->fresh++) {
+    s->owners[s->fresh] = EMPTY | s->free;
+    s->free = s->fresh + 1;
+  }
+  s->owners[s->fresh++] = entry;
+  if (++s->live == s->places)
+    slab_unlink(c, number);
+  c->n.used += size_bytes(s->size);
+}
+
+int space_restore(struct perigee_cache *c, int size, uint32_t entry,
+                  const struct perigee_cache_place *place) {
+  uint32_t number = slab_index(place->slab);
+  uint64_t bytes = size_bytes(size), at = place->offset / bytes;
+  if (number >= c->slab_end || !c->slabs[number].there ||
+      slab_number_at(c, number) != place->slab)
+    return PERIGEE_RANGE;
+  const struct slab *s = &c->slabs[number];
+  bool begun = s->size != NONE;
+  if (place->offset % bytes != 0 || at >= slab_places(c, s->length, size) ||
+      (begun && (s->size != size || s->draining || at < s->fresh)))
+    return PERIGEE_RANGE;
+  int status = begun ? PERIGEE_OK : slab_begin(c, number, size);
+  if (status == 0)
+    place_restore(c, number, (uint32_t)at, entry);
+  return status;
+}
+
 void space_give(struct perigee_cache *c, uint32_t number, uint32_t offset) {
   struct slab *s = &c->slabs[number];
   uint64_t bytes = size_bytes(s->size);
@@ -181,13 +243,16 @@ void space_give(struct perigee_cache *c, uint32_t number, uint32_t offset) {
 
 /* ---- Draining ---------------------------------------------------------- */
 
-/* The one with the fewest bytes in use is emptied. */
+/* The one with the fewest bytes in use is emptied. One of which an entry cannot
+ * go is left out until the next tick, so that others have their turn and a turn
+ * of the store ends. */
 uint32_t space_drain(struct perigee_cache *c, int size) {
-  uint32_t best = 0;
+  uint32_t best = 0, now = tick_of(c, c->now) + 1;
   uint64_t least = UINT64_MAX;
   for (uint32_t i = 0; i < c->slab_end; i++) {
     const struct slab *s = &c->slabs[i];
-    if (!s->there || s->size == NONE || s->size == size || s->fixed > 0)
+    if (!s->there || s->size == NONE || (s->size == size && !s->retired) ||
+        s->fixed > 0 || s->stuck == now)
       continue;
     uint64_t live = s->live * size_bytes(s->size);
     if (live < least) {
@@ -202,9 +267,10 @@ uint32_t space_drain(struct perigee_cache *c, int size) {
   return best;
 }
 
-void space_drained(struct perigee_cache *c, uint32_t number) {
+void space_stuck(struct perigee_cache *c, uint32_t number) {
   struct slab *s = &c->slabs[number];
   s->draining = false;
+  s->stuck = tick_of(c, c->now) + 1;
   if (!s->listed && s->live < s->places)
     slab_link(c, number);
 }
@@ -221,7 +287,8 @@ static uint32_t slab_free_index(const struct perigee_cache *c) {
 int64_t perigee_cache_add(struct perigee_cache *c, void *pointer,
                           uint64_t length) {
   uint32_t at = slab_free_index(c);
-  if (length < size_bytes(0) || length > PERIGEE_CACHE_LARGEST)
+  if (length < size_bytes(0) ||
+      length > PERIGEE_CACHE_LARGEST + (c->file ? table_bytes(1) : 0))
     return PERIGEE_INVALID;
   if (at == SLABS)
     return PERIGEE_TOO_LARGE;
@@ -250,17 +317,40 @@ int perigee_cache_remove(struct perigee_cache *c, uint32_t number) {
   c->slab_bytes -= s->length;
   c->empty_bytes -= s->length;
   s->there = false;
+  c->retired -= s->retired;
   s->generation = (s->generation + 1) % GENERATIONS;
   return PERIGEE_OK;
 }
 
-/* An empty slab is of no use beyond the quota, or with what is wanted. */
+/* An empty slab is of no use beyond the quota, or with what is wanted. That is
+ * not wanted any more if slabs that were empty are in use meanwhile. */
+int perigee_cache_retire(struct perigee_cache *c, uint32_t number) {
+  uint32_t at = slab_index(number);
+  if (at >= c->slab_end || !c->slabs[at].there ||
+      slab_number_at(c, at) != number)
+    return PERIGEE_INVALID;
+  struct slab *s = &c->slabs[at];
+  c->retired += !s->retired;
+  slab_unlink(c, at);
+  s->retired = true;
+  return PERIGEE_OK;
+}
+
+/* Returns the number of an empty slab that is of no use, or -1. */
+static int64_t slab_idle(const struct perigee_cache *c) {
+  for (uint32_t i = 0; c->retired > 0 && i < c->slab_end; i++)
+    if (c->slabs[i].there && c->slabs[i].retired && c->slabs[i].size == NONE)
+      return slab_number_at(c, i);
+  bool beyond = c->slab_bytes + c->wanted > c->o.quota;
+  return beyond && c->empty ? (int64_t)slab_number_at(c, c->empty - 1) : -1;
+}
+
 void perigee_cache_wants(struct perigee_cache *c,
                          struct perigee_cache_want *want) {
   enum { SPARE_CHUNKS = 8 };
-  bool beyond = c->slab_bytes + c->wanted > c->o.quota;
-  want->idle =
-      beyond && c->empty ? (int64_t)slab_number_at(c, c->empty - 1) : -1;
+  if (c->slab_bytes - c->empty_bytes + c->wanted > c->o.quota)
+    c->wanted = 0;
+  want->idle = slab_idle(c);
   want->slab = c->wanted;
   want->pieces = c->free_chunks < SPARE_CHUNKS;
   uint32_t at = slab_free_index(c);

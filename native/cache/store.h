@@ -10,9 +10,13 @@
  *   leases.c      clients and their leases
  *   evict.c       which entries go, and the store's turn
  *   events.c      what has happened, for those who ask
+ *   file.h        values in a file, of which a store is the directory
+ *   sum.c         checksums of values
  *   answer.c      requests of clients
  *   store.c       opening and closing, counters
- *   seen.c        a client's view of the directory
+ *   view.h, seen.c  a client's view of the directory
+ *   revive.c      entries of a store whose process has ended
+ *   hold.c        memory that outlives the process
  */
 #ifndef STORE_H
 #define STORE_H
@@ -36,7 +40,7 @@ struct own {
   uint32_t used;          /* tick of the last use; if reserved: the client */
   uint16_t leases;
   uint8_t uses;
-  uint8_t state : 4, pin : 2, listed : 1, wheeled : 1;
+  uint8_t state : 3, pin : 2, listed : 1, wheeled : 1, marked : 1;
 };
 
 /* Chunks of the directory with things of one size; a list has those that have
@@ -57,8 +61,11 @@ struct slab {
   uint32_t places, live, fresh, free, fixed;
   uint32_t before, after; /* with room, of a size; or empty: index + 1 */
   uint32_t generation;    /* how often the index was used before */
+  uint32_t stuck;         /* the tick, plus 1, in which an entry in it could not
+                           * go; 0: none */
   int16_t size;           /* NONE: nothing is in it */
   bool there, draining, listed;
+  bool retired; /* no place in it is taken any more */
 };
 
 struct ends {
@@ -76,13 +83,18 @@ struct extra {
   uint32_t slot;
 };
 
-/* hard, soft: pins of its members. outside: children of members, who are not
- * members themselves. */
+/* hard, soft: pins of its members. reserved: members that are not sealed yet.
+ * outside: children of members, who are not members themselves. */
 struct group {
   uint64_t id;
   uint32_t first, next; /* member; group of the same hash, or free: index + 1 */
-  uint32_t members, hard, soft, outside;
+  uint32_t members, hard, soft, reserved, outside;
 };
+
+/* What a file is told of the store that is its directory: an entry that is
+ * sealed, or was and is removed (by ref); a slab that a size takes, or that is
+ * empty again (by index). */
+enum change { CHANGE_SHOWN, CHANGE_GONE, CHANGE_BEGUN, CHANGE_ENDED };
 
 struct lease {
   int64_t until;
@@ -121,16 +133,18 @@ struct perigee_cache {
   struct slab *slabs;
   uint32_t slab_end, with_room[SIZES], empty;
   uint64_t slab_bytes, empty_bytes, wanted;
+  uint32_t retired;
   /* directory.c */
   uint64_t linked; /* refs in the table */
   /* entries.c */
   struct perigee_cache_counters n;
   uint64_t reservations, held_bytes;
+  uint32_t held_of[SIZES]; /* how many are held, by size */
   /* ties.c */
   struct extra **extras; /* blocks of 2^EXTRA_SHIFT */
   uint32_t free_extra, extra_end;
   struct group *groups;
-  uint32_t *group_heads, group_mask, free_group;
+  uint32_t *group_heads, group_mask, free_group, group_hand;
   uint32_t wheel[WHEEL_LEVELS][WHEEL_SLOTS], tick, wheeled;
   /* leases.c */
   struct lease *leases;
@@ -143,6 +157,11 @@ struct perigee_cache {
   uint32_t drained, drain_at;  /* the slab that is emptied: number + 1; up to
                                 * which of its places */
   bool evicting;
+  struct perigee_cache *below; /* answer.c; or NULL */
+  /* file.c; NULL: slabs are memory */
+  struct perigee_cache_file *file;
+  void (*changed)(struct perigee_cache_file *file, enum change change,
+                  uint32_t at);
   /* events.c */
   struct event *events;
   uint8_t *event_keys;
@@ -177,16 +196,31 @@ uint32_t chunk_take(struct perigee_cache *c);
 
 int size_of(uint64_t length);
 uint64_t size_bytes(int size);
+/* A file has whole blocks, and behind the places of a slab records of them. */
+enum { BLOCK = 4096, RECORDS = 7 };
+static inline int class_of(const struct perigee_cache *c, uint64_t length) {
+  return size_of(c->file ? (length + BLOCK - 1) / BLOCK * BLOCK : length);
+}
+static inline uint64_t table_bytes(uint64_t places) {
+  return (places + RECORDS - 1) / RECORDS * BLOCK;
+}
+/* Returns how many places of a size a slab of this length has. */
+uint64_t slab_places(const struct perigee_cache *c, uint64_t length, int size);
 /* Finds a place for an entry: the slab's number, and the place in it, in units.
  * PERIGEE_CACHE_WANTS; PERIGEE_NO_MEMORY. */
 int space_take(struct perigee_cache *c, int size, uint32_t entry,
                uint32_t *slab, uint32_t *place);
+/* Takes this place; those of a slab come in order. PERIGEE_RANGE: there is none;
+ * PERIGEE_NO_MEMORY. */
+int space_restore(struct perigee_cache *c, int size, uint32_t entry,
+                  const struct perigee_cache_place *place);
 /* slab: its index. offset: of the place, in units. */
 void space_give(struct perigee_cache *c, uint32_t slab, uint32_t offset);
 /* Chooses a slab to be emptied for a size, or, NONE, for the quota; returns its
- * number + 1, or 0. */
+ * number + 1, or 0. Not one that was found stuck in this tick. */
 uint32_t space_drain(struct perigee_cache *c, int size);
-void space_drained(struct perigee_cache *c, uint32_t slab);
+/* An entry in it cannot go. */
+void space_stuck(struct perigee_cache *c, uint32_t slab);
 /* Would a slab of nothing do for this size? */
 bool space_has(const struct perigee_cache *c, int size);
 
@@ -230,6 +264,10 @@ void entry_settle(struct perigee_cache *c, uint32_t ref);
 void entry_list(struct perigee_cache *c, uint32_t ref, bool first);
 void entry_fix(struct perigee_cache *c, uint32_t ref, int by);
 void entry_use(struct perigee_cache *c, uint32_t ref);
+/* As perigee_cache_seal, with a version. */
+int64_t entry_seal(struct perigee_cache *c, uint64_t entry, uint64_t checksum,
+                   uint64_t version, int64_t now);
+int64_t entry_left(const struct perigee_cache *c, uint32_t ref);
 void entry_place(const struct perigee_cache *c, uint32_t ref,
                  struct perigee_cache_place *place);
 /* Returns the ref of a sealed entry whose TTL is not over, or 0. */
@@ -253,14 +291,18 @@ static inline struct group *group_of(const struct perigee_cache *c,
   return x && x->group ? &c->groups[x->group - 1] : NULL;
 }
 int ties_open(struct perigee_cache *c);
-/* Ties a new record to its parent (or 0) and its group (or 0), and has the
- * parent have room for that. */
-int ties_make(struct perigee_cache *c, uint32_t ref, uint32_t parent,
-              uint64_t group, bool ttl);
+/* Puts a new record into its group (or 0), for which another one may go. more: it
+ * has a parent, or a TTL. */
+int ties_group(struct perigee_cache *c, uint32_t ref, uint64_t group,
+               bool more);
+/* Ties it to its parent then. */
+int ties_parent(struct perigee_cache *c, uint32_t ref, uint32_t parent);
 void ties_cut(struct perigee_cache *c, uint32_t ref);
 /* The record is gone for good. */
 void ties_end(struct perigee_cache *c, uint32_t ref);
 void ties_pinned(struct perigee_cache *c, uint32_t ref, int pin, int by);
+/* A reservation is being sealed. */
+void ties_sealed(struct perigee_cache *c, uint32_t ref);
 void wheel_add(struct perigee_cache *c, uint32_t ref);
 void wheel_remove(struct perigee_cache *c, uint32_t ref);
 /* Goes on to now, by at most *budget steps. */
@@ -287,6 +329,8 @@ void leases_turn(struct perigee_cache *c, int64_t now, uint32_t *budget);
 /* Evicts an entry of this size, with its group; false: there is none. soft: of
  * those that are pinned soft, else of the others. */
 bool evict_one(struct perigee_cache *c, int size, bool soft);
+/* The same of some group, of which all there may be are in use. */
+bool evict_group(struct perigee_cache *c);
 
 /* ---- events.c ------------------------------------------------------------ */
 

@@ -7,8 +7,8 @@
  * A chain: an entry counts its children, and is not evicted while it has some.
  * It may be deleted; then its record stays as a husk.
  *
- * A group is evicted as a whole, or not at all: not while a member is pinned
- * hard, or is the parent of an entry outside. It has at most MEMBERS, which
+ * A group is evicted as a whole, or not at all: not while a member is reserved or
+ * pinned hard, or is the parent of an entry outside. It has at most MEMBERS, which
  * bounds that step.
  *
  * The wheel: four levels of 256 slots. An entry is in the level of the highest
@@ -53,9 +53,9 @@ static uint32_t group_have(struct perigee_cache *c, uint64_t id) {
     at = c->groups[at - 1].next;
   if (at)
     return c->groups[at - 1].members < MEMBERS ? at : 0;
-  at = c->free_group;
-  if (!at)
+  if (!c->free_group && !evict_group(c))
     return 0;
+  at = c->free_group;
   struct group *g = &c->groups[at - 1];
   c->free_group = g->next;
   *g = (struct group){.id = id, .next = *head};
@@ -83,6 +83,7 @@ static void group_join(struct perigee_cache *c, uint32_t ref, uint32_t at) {
     extra(c, x->after)->before = ref;
   g->first = ref;
   g->members++;
+  g->reserved++;
 }
 
 static void group_leave(struct perigee_cache *c, uint32_t ref) {
@@ -93,6 +94,7 @@ static void group_leave(struct perigee_cache *c, uint32_t ref) {
     extra(c, x->after)->before = x->before;
   g->outside -= x->outside;
   x->outside = 0;
+  g->reserved -= own(c, ref)->state != SEALED;
   if (--g->members == 0)
     group_end(c, x->group);
   x->group = 0;
@@ -104,6 +106,12 @@ void ties_pinned(struct perigee_cache *c, uint32_t ref, int pin, int by) {
     g->hard += (uint32_t)by;
   if (g && pin == PERIGEE_CACHE_SOFT)
     g->soft += (uint32_t)by;
+}
+
+void ties_sealed(struct perigee_cache *c, uint32_t ref) {
+  struct group *g = group_of(c, ref);
+  if (g)
+    g->reserved--;
 }
 
 /* ---- Chains ------------------------------------------------------------ */
@@ -181,19 +189,24 @@ void ties_end(struct perigee_cache *c, uint32_t ref) {
   c->free_extra = own(c, ref)->extra;
 }
 
-int ties_make(struct perigee_cache *c, uint32_t ref, uint32_t parent,
-              uint64_t group, bool ttl) {
-  if (!parent && !group && !ttl)
+int ties_group(struct perigee_cache *c, uint32_t ref, uint64_t group,
+               bool more) {
+  if (!group && !more)
     return PERIGEE_OK;
-  if (!extra_have(c, ref) || (parent && !extra_have(c, parent)))
+  if (!extra_have(c, ref))
     return PERIGEE_NO_MEMORY;
   uint32_t at = group ? group_have(c, group) : 0;
   if (group && !at)
     return PERIGEE_NO_MEMORY;
   if (at)
     group_join(c, ref, at);
-  if (parent)
-    child_add(c, ref, parent);
+  return PERIGEE_OK;
+}
+
+int ties_parent(struct perigee_cache *c, uint32_t ref, uint32_t parent) {
+  if (!extra_have(c, parent))
+    return PERIGEE_NO_MEMORY;
+  child_add(c, ref, parent);
   return PERIGEE_OK;
 }
 

@@ -36,7 +36,8 @@ local function all_is_well()
 end
 
 before_each(function()
-  cache = caches.open { memory = 2 ^ 26, leases = 64, reservations = 16, clients = 16 }
+  cache = caches.open { memory = 2 ^ 26, leases = 64, reservations = 16,
+                        clients = 16 }
   honest = caches.client()
   assert(honest:put("honest", TEXT, { pin = "hard" }))
   local agent = assert(cases.agent())
@@ -94,7 +95,8 @@ describe("a raw request", function()
     assert.is_true(counters().leases <= 64)
     local other = caches.client { map = false }
     local got, err = other:get "honest"
-    if got then assert.is_true(got == TEXT) else wrong("no_memory", got, err) end
+    if got then return assert.is_true(got == TEXT) end
+    wrong("no_memory", got, err)
   end)
 
   it("releases leases of others", function()

@@ -271,13 +271,13 @@ describe("a region", function()
       assert(listener:accept(10))
       child.attend()
     end):expect("ready hello")
-    local session = assert(engine:connect(cases.address("again")))
-    local remote = assert(session:region("again"))
-    assert(session:read { from = remote:slice(4096, 5),
-                          to = here:slice(0, 5) }:wait(5))
+    local other = assert(engine:connect(cases.address("again")))
+    local remote = assert(other:region("again"))
+    assert(other:read { from = remote:slice(4096, 5),
+                        to = here:slice(0, 5) }:wait(5))
     assert.equal("hello", here:slice(0, 5):string())
-    local _, err = session:write { from = here:slice(0, 5),
-                                   to = remote:slice(0, 5) }:wait(5)
+    local _, err = other:write { from = here:slice(0, 5),
+                                 to = remote:slice(0, 5) }:wait(5)
     assert.equal("denied", err.kind)
     child:close()
   end)

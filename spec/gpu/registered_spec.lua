@@ -129,7 +129,7 @@ describe("memory of a GPU that a program allocated", function()
   end)
 
   it("is not shown to others once the program has freed it", function()
-    local child, _, session = starts "share"
+    local child = starts "share"
     child:tell "free"
     child:expect "freed"
     local other = assert(cases.engine():connect(cases.address()))

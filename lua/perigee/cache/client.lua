@@ -66,6 +66,7 @@ local PUT = { ttl = check.seconds, pin = pin, group = check.count,
               wait = check.seconds }
 local GET = { into = slices.check, wait = check.seconds }
 local NEW = { timeout = check.seconds, map = check.boolean,
+              checksum = check.boolean,
               replicas = check.count, reconnect = check.seconds }
 
 -- ---- Getting ---------------------------------------------------------------
@@ -124,7 +125,7 @@ end
 function Client:get(key, options)
   check_key(key, "cache:get's key")
   if options == nil then return get(self, key) end
-  options = check.options(options, GET, "cache:get")
+  options = check.few(options, GET, "cache:get")
   local into = options.into and slices.place(options.into)
   if not options.wait then return get(self, key, into) end
   return patiently(self, key, options.wait, is_missed, get, into)
@@ -265,7 +266,7 @@ function Client:put(key, value, options)
   check_key(key, "cache:put's key")
   value = places.value(value, "cache:put", 2)
   if options == nil then return put(self, key, value) end
-  options = check.options(options, PUT, "cache:put")
+  options = check.few(options, PUT, "cache:put")
   return patiently(self, key, options.wait, is_busy, put, value,
                    asked_of(options))
 end
@@ -536,6 +537,9 @@ end
 -- @tparam[opt=30] number options.timeout seconds of each request
 -- @tparam[opt=1] number options.replicas how many caches have each key
 -- @tparam[opt=true] boolean options.map false: asks the cache even on its host
+-- @tparam[opt=false] boolean options.checksum true: compares what it gets with
+--   the checksum that the cache has made, if it makes some (`perigee.cache`);
+--   what differs is `protocol`
 -- @tparam[opt] number options.reconnect seconds that a request waits for a
 --   cache that is away; default 3 for one cache, 0 for several
 -- @treturn CacheClient the client; or nil and an error. A cache that is not

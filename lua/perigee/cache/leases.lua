@@ -4,14 +4,17 @@
 -- there (`till`, ns of this host's clock).
 --
 --   a lease is   event                                     becomes
+--   new          its key was leased before, or is viewed   kept
+--   new          it was read                               let go
 --   kept         its key is asked for, or viewed           kept
 --   kept         its key has another value, there are      let go
 --                too many leases, the client closes
 --   let go       it has no view, or its last one closes    given back
 --   any          its time is over                          over
 --
--- Leases are given back by requests that nobody waits for; one that is over is
--- not.
+-- So who reads much that is new holds none of the cache's space by that. Leases
+-- are given back some at a time, by requests that nobody waits for; one that is
+-- over is not.
 local loop = require "perigee.runtime.loop"
 local wire = require "perigee.cache.wire"
 
@@ -22,12 +25,14 @@ local M = {}
 local Leases = {}
 Leases.__index = Leases
 
-local MOST = 4096                       -- that are kept
+-- MOST: leases that are kept, and keys that are known to have been leased.
+-- BACK: bytes, and number, of leases that wait to be given back.
+local MOST, BACK, BACK_COUNT = 4096, 2 ^ 22, 32
 
 --- tell(request) makes a request that nobody waits for.
 function M.new(session, tell)
-  return setmetatable({ session = session, tell = tell, list = {}, count = 0 },
-                      Leases)
+  return setmetatable({ session = session, tell = tell, list = {}, count = 0,
+                        once = {}, onces = 0, back = {}, bytes = 0 }, Leases)
 end
 
 -- What is given back is over: a read that is under way finds it so.
@@ -45,25 +50,66 @@ local function stays(lease)
   return lease.views > 0 or lease.till <= now()
 end
 
---- Lets all go.
+--- Gives back what waits for that; returns whether there was any.
+function Leases:flush()
+  local leases = self.back
+  self.back, self.bytes = {}, 0
+  give_back(self, leases)
+  return #leases > 0
+end
+
+-- Gives a lease back with others.
+local function give_back_soon(self, lease)
+  if stays(lease) then return end
+  self.back[#self.back + 1] = lease
+  self.bytes = self.bytes + lease.length
+  if self.bytes >= BACK or #self.back >= BACK_COUNT then self:flush() end
+end
+
+--- Lets all go; returns whether there were any.
 function Leases:clear()
-  local leases = {}
+  local leases = self.back
+  self.back, self.bytes = {}, 0
   for _, lease in pairs(self.list) do
     lease.kept = false
     if not stays(lease) then leases[#leases + 1] = lease end
   end
   self.list, self.count = {}, 0
   give_back(self, leases)
+  return #leases > 0
 end
 jit.off(Leases.clear)
 
+--- Takes a lease that was granted.
+function Leases:add(lease)
+  lease.kept, lease.views = false, 0
+  return lease
+end
+
 --- Keeps a lease of a key.
 function Leases:keep(key, lease)
+  if lease.kept then return end
   if self.count >= MOST then self:clear() end
   self:forget(key)
-  lease.kept, lease.views = true, 0
+  lease.kept = true
   self.list[key], self.count = lease, self.count + 1
-  return lease
+end
+
+--- A lease of a key was read. It is kept, if it is not the first one.
+function Leases:was_read(key, lease)
+  if lease.kept then return end
+  if self.once[key] then return self:keep(key, lease) end
+  if self.onces >= MOST then self.once, self.onces = {}, 0 end
+  self.once[key], self.onces = true, self.onces + 1
+  give_back_soon(self, lease)
+end
+
+--- Returns the lease of a key that is kept, or nil. Whether it is over is looked
+-- at when what was leased has been read, once.
+function Leases:kept(key)
+  local lease = self.list[key]
+  if lease and lease.till > 0 then return lease end
+  return nil
 end
 
 --- Returns the lease of a key that lasts for ns more at least, or nil.
@@ -79,7 +125,7 @@ function Leases:forget(key)
   if not lease then return end
   self.list[key], self.count = nil, self.count - 1
   lease.kept = false
-  if not stays(lease) then give_back(self, { lease }) end
+  give_back_soon(self, lease)
 end
 
 --- May what was leased be read?
@@ -90,7 +136,7 @@ end
 --- A view of a lease has closed.
 function Leases:leave(lease)
   lease.views = lease.views - 1
-  if not lease.kept and not stays(lease) then give_back(self, { lease }) end
+  if not lease.kept then give_back_soon(self, lease) end
 end
 
 return M

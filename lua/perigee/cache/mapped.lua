@@ -138,7 +138,7 @@ local function read(self, key, slab, into, length)
     from = slab.remote:slice(tonumber(at.offset), length), to = part }:wait()
   if not fine then return nil, err.kind == "stale" and AGAIN or err end
   if not same(self, key, at) then return nil, AGAIN end
-  return part
+  return part, at.checksum
 end
 
 -- Copies what was looked up; returns the filled part of into, or a string; or
@@ -171,12 +171,12 @@ local function take(self, key, into)
     part = text(from, length)
   end
   if not same(self, key, place) then return nil, AGAIN end
-  return part
+  return part, place.checksum
 end
 
---- Gets a value into a slice, or as a string without one. Returns it; or nil
--- and a status (NOT_FOUND; TOO_LARGE and the value's length; AGAIN: ask the
--- cache) or an error.
+--- Gets a value into a slice, or as a string without one. Returns it and its
+-- checksum; or nil and a status (NOT_FOUND; TOO_LARGE and the value's length;
+-- AGAIN: ask the cache) or an error.
 function Map:get(key, into)
   for _ = 1, TRIES do
     if not self.session.handle then return nil, AGAIN end

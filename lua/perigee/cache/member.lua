@@ -56,9 +56,11 @@ function M.new(agent, name, options)
     agent = agent, name = name, hash = ring.hash(name),
     weight = options.weight or 1, timeout = options.timeout or TIMEOUT,
     reconnect = options.reconnect,
-    maps = options.map ~= false, text = ("cache %s"):format(name),
-    proxy = false, by = {}, session = false, map = false, slabs = {},
-    leases = false, used = {}, uses = 0, used_at = 0, refuses_small = false,
+    checks = options.checksum or false, maps = options.map ~= false,
+    text = ("cache %s"):format(name),
+    proxy = false, by = {}, below = false, session = false, map = false,
+    slabs = {}, leases = false, used = {}, uses = 0, used_at = 0,
+    refuses_small = false,
   }, Member)
 end
 
@@ -110,12 +112,11 @@ function Member:ready()
     local fine, err = open(self)
     if not fine then return nil, err end
   end
-  session = self.proxy[1].session
-  if not (session and session.handle) then
-    -- Not by about(), which is idempotent, and so waits all of its timeout.
-    local told, err = self.proxy:ask(NOTHING)
-    if not told then return nil, err end
-  end
+  -- about() is idempotent, and so waits all of its timeout; this does not.
+  local told, err = self.proxy:ask(NOTHING)
+  if told then told, err = self.proxy:about() end
+  if not told then return nil, err end
+  self.below = type(told) == "table" and told.file == true
   if self.session ~= self.proxy[1].session then begin(self) end
   return true
 end
@@ -164,23 +165,23 @@ end
 
 -- ---- Leases ----------------------------------------------------------------
 
---- Locates a key. Returns a lease; false and a small value; or nil and a status
--- or an error. along: may a value come along?
+--- Locates a key. Returns a lease; false, a small value and its checksum; or
+-- nil and a status or an error. along: may a value come along?
 function Member:locate(key, along)
   local sent = now()
-  local status, value, slab, offset, length, version, low, high, ns =
+  local status, value, sum, slab, offset, length, version, low, high, ns =
     self:ask("located", wire.key(C.PERIGEE_CACHE_LOCATE,
                                  along and SMALL_KIB or 0, key))
   if status == nil then return nil, value end
-  if status == AGAIN and self.leases.count > 0 then -- it may be this client's
-    self.leases:clear()
+  if status == AGAIN and self.leases:clear() then -- they may be this client's
     return self:locate(key, along)
   end
   if status ~= OK then return nil, status end
-  if value and along then return false, value end
+  if value and along then return false, value, sum end
   if value then return nil, core.PERIGEE_PROTOCOL end
-  return { slab = slab, offset = offset, length = length, version = version,
-           low = low, high = high, till = sent + ns }
+  return self.leases:add { slab = slab, offset = offset, length = length,
+                           version = version, checksum = sum, low = low,
+                           high = high, till = sent + ns }
 end
 
 -- What an error means for a lease: if its place has gone, the key is to be
@@ -194,16 +195,21 @@ end
 -- Returns the slice of the cache's memory that a lease is of, and its slab; or
 -- nil and a status or an error.
 local function leased(self, lease)
+  if lease.from then return lease.from, lease.of end
   local slab, err = maps.slab(self.slabs, self.session, lease.slab)
   if not slab then return place_lost(lease, err) end
   if lease.offset + lease.length > slab.remote.length then
     return nil, errors.new("protocol", self.text
       .. " told of a place outside of its memory", true)
   end
-  return slab.remote:slice(lease.offset, lease.length), slab
+  lease.from, lease.of = slab.remote:slice(lease.offset, lease.length), slab
+  return lease.from, slab
 end
 
 -- ---- Getting ---------------------------------------------------------------
+
+-- Of all transfers: nobody has it once the session has begun to read.
+local transfer = { from = false, to = false }
 
 -- Reads what is leased. Returns the filled part; or nil and a status or an
 -- error.
@@ -214,16 +220,18 @@ local function read(self, lease, into)
   if not from then return nil, err end
   if lease.length > 0 then
     local fine
-    fine, err = self.session:read { from = from, to = part }:wait()
+    transfer.from, transfer.to = from, part
+    fine, err = self.session:read(transfer):wait()
     if not fine then return place_lost(lease, err) end
   end
   if lease.till > now() then return part end
+  lease.till = 0
   return nil, AGAIN
 end
 
 -- Puts a small value, which came as a string, where it is wanted.
-local function place(value, into)
-  if not into then return value end
+local function placed(value, into, sum)
+  if not into then return value, sum end
   if into.length < #value then return nil, TOO_LARGE, #value end
   local part = slices.first(into, #value)
   if slices.is_slice(part) then
@@ -235,7 +243,7 @@ local function place(value, into)
       at = at + each.length
     end
   end
-  return part
+  return part, sum
 end
 
 -- Reads what is leased as a string.
@@ -254,13 +262,12 @@ end
 
 local function by_request(self, key, into)
   for _ = 1, TRIES do
-    local lease = self.leases:find(key, 0)
+    local lease = self.leases:kept(key)
     if not lease then
-      local value
-      lease, value = self:locate(key, true)
-      if lease == false then return place(value, into) end
+      local value, sum
+      lease, value, sum = self:locate(key, true)
+      if lease == false then return placed(value, into, sum) end
       if not lease then return nil, value end
-      self.leases:keep(key, lease)
     else
       use(self, key)
     end
@@ -270,7 +277,9 @@ local function by_request(self, key, into)
     else
       part, why, length = read_text(self, lease)
     end
-    if part or why ~= AGAIN then return part, why, length end
+    self.leases:was_read(key, lease)
+    if part then return part, lease.checksum end
+    if why ~= AGAIN then return nil, why, length end
   end
   return nil, errors.new("timeout", ("%s: its lease was over each time that "
     .. "the bytes were there"):format(self:doing("getting", key)), true)
@@ -281,20 +290,77 @@ local function no_room(self, key, length, into)
     :format(self:doing("getting", key), length, into.length), true)
 end
 
+-- The pointer to a value that is one block of host memory, or a string; nil: it
+-- is something else.
+local function bytes_of(value)
+  if type(value) == "string" then return value, #value end
+  if slices.is_slice(value) and value.count == 1 then
+    return value.pointer, value.length
+  end
+end
+
+-- Are the bytes of a value what the cache has sealed? sum 0: it does not tell.
+local function is_whole(part, sum)
+  if sum == 0 then return true end
+  local bytes, length = bytes_of(part)
+  if not bytes then bytes, length = part:string(), part.length end
+  return C.perigee_cache_sum(bytes, length, 0) == sum
+end
+
+local function broken(self, key)
+  return nil, errors.new("protocol", self:doing("getting", key)
+    .. ": its bytes are not those that were put", true)
+end
+
+-- Gets a value by the first way that can tell. Returns it and its checksum; or
+-- nil, a status or an error, and maybe a length.
+local function find(self, key, into)
+  local map, part, why, length = self.map, nil, AGAIN, nil
+  if map then part, why, length = map:get(key, into) end
+  if part then
+    use(self, key)
+    return part, why
+  elseif why == AGAIN then
+    return by_request(self, key, into)
+  end
+  return nil, why, length
+end
+
+-- Has a cache no room? Leases that wait to be given back may take it.
+local function is_full(result, err)
+  return result == nil and err.kind == "no_memory"
+end
+
+--- Has a value be in memory that a file of the cache's has. Returns whether it
+-- is; or nil and an error.
+function Member:fetch(key)
+  if not self.below then return false end
+  local there, err = self.proxy:fetch(key)
+  if is_full(there, err) and self.leases:flush() then
+    there, err = self.proxy:fetch(key)
+  end
+  if there == nil then return nil, failure.came(err) end
+  return there
+end
+
 --- Gets a value into a slice or a List, or as a string without one. Returns the
 -- filled part, or the string; or nil and an error.
 function Member:get(key, into)
   local fine, err = self:ready()
   if not fine then return nil, err end
-  local map, part, why, length = self.map, nil, AGAIN, nil
-  if map then part, why, length = map:get(key, into) end
-  if part then
-    use(self, key)
-    return part
+  local part, why, length = find(self, key, into)
+  if why == NOT_FOUND and self.below then
+    fine, err = self:fetch(key)
+    if fine == nil then return nil, err end
+    if fine then part, why, length = find(self, key, into) end
   end
-  if why == AGAIN then part, why, length = by_request(self, key, into) end
-  if part then return part end
-  if why == TOO_LARGE and length then return no_room(self, key, length, into) end
+  if part and self.checks and not is_whole(part, why) then
+    return broken(self, key)
+  elseif part then
+    return part
+  elseif why == TOO_LARGE and length and into then
+    return no_room(self, key, length, into)
+  end
   return self:fails(why, "getting", key)
 end
 
@@ -338,8 +404,10 @@ local function locate_many(self, items, results)
       local i = of[n]
       if type(place_of) == "table" then
         place_of.till = sent + place_of.ns
-        leased_of[i] = self.leases:keep(keys[n], place_of)
-      elseif place_of ~= AGAIN then     -- else it is tried again by itself
+        leased_of[i] = self.leases:add(place_of)
+      elseif place_of ~= AGAIN and not (place_of == NOT_FOUND
+                                        and self.below) then
+        -- else it is tried again by itself
         results[i] = select(2, self:fails(place_of, "getting", keys[n]))
       end
     end)
@@ -374,12 +442,17 @@ local function read_many(self, items, leased_of, results)
   local fine, err = self.session:read(list):wait()
   local time = now()
   for n, i in ipairs(of) do
-    if fine and leased_of[i].till > time then
+    local lease = leased_of[i]
+    if fine and lease.till > time
+      and (not self.checks or is_whole(list[n].to, lease.checksum)) then
       results[i] = list[n].to.length
     else
-      leased_of[i].till = 0             -- by itself, it is tried again
+      lease.till = 0                    -- by itself, it is tried again
       if not fine and err.kind ~= "stale" then results[i] = err end
     end
+  end
+  for _, i in ipairs(of) do
+    self.leases:was_read(items[i].key, leased_of[i])
   end
 end
 
@@ -387,10 +460,10 @@ end
 local function map_many(self, items, results)
   for i, item in ipairs(items) do
     local part, why = self.map:get(item.key, item.into)
-    if part then
+    if part and not (self.checks and not is_whole(part, why)) then
       results[i] = part.length
       use(self, item.key)
-    elseif why == NOT_FOUND then
+    elseif why == NOT_FOUND and not self.below then
       results[i] = select(2, self:fails(why, "getting", item.key))
     end
   end
@@ -424,6 +497,7 @@ function Member:has(keys)
   local results, rest, of = {}, {}, {}
   for i, key in ipairs(keys) do
     if self.map then results[i] = self.map:has(key) end
+    if self.below and not results[i] then results[i] = nil end
     if results[i] == nil then rest[#rest + 1], of[#of + 1] = key, i end
   end
   local first = 1
@@ -460,15 +534,6 @@ end
 
 -- ---- Putting ---------------------------------------------------------------
 
--- The pointer to a value that is one block of host memory, or a string; nil: it
--- is something else.
-local function bytes_of(value)
-  if type(value) == "string" then return value, #value end
-  if slices.is_slice(value) and value.count == 1 then
-    return value.pointer, value.length
-  end
-end
-
 local PINS = { soft = C.PERIGEE_CACHE_SOFT, hard = C.PERIGEE_CACHE_HARD }
 local NONE, coded = {}, {}
 
@@ -493,9 +558,11 @@ local function pulled(self, method, value, ...)
     if not region then return nil, err end
     region:slice(0, #value):write(value)
   end
-  local result
-  result, err = self.proxy[method](self.proxy, region
-    and region:slice(0, #value) or value, ...)
+  local slice, result = region and region:slice(0, #value) or value
+  result, err = self.proxy[method](self.proxy, slice, ...)
+  if is_full(result, err) and self.leases:flush() then
+    result, err = self.proxy[method](self.proxy, slice, ...)
+  end
   if region then region:close() end
   if result then return result end
   return nil, failure.came(err)
@@ -626,8 +693,9 @@ local function lease_for_view(self, key)
   end
   local err
   lease, err = self:locate(key, false)
-  if lease then return self.leases:keep(key, lease) end
-  return nil, err
+  if not lease then return nil, err end
+  self.leases:keep(key, lease)
+  return lease
 end
 
 --- Leases an entry where it lies in this host's memory. Returns a view
@@ -638,6 +706,9 @@ function Member:view(key)
   for _ = 1, TRIES do
     local lease
     lease, err = lease_for_view(self, key)
+    if err == NOT_FOUND and self:fetch(key) then
+      lease, err = lease_for_view(self, key)
+    end
     if not lease then return self:fails(err, "viewing", key) end
     local from, slab = leased(self, lease)
     if from and slab.pointer then

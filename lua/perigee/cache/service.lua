@@ -4,14 +4,17 @@
 --
 -- * `about()`: a table that tells of the cache: `version` (of this list),
 --   `small` (bytes of values that come along with `ask`), `largest` (of a
---   value)
+--   value), `file` (whether there is one below: what is not in memory may be
+--   there)
 -- * `ask`: raw and inplace; requests that native/cache/cache.h lays out
 -- * `put(slice, key, options)`: pulls the slice to a place of its own, and
 --   seals it. Returns the entry's version. options: `ttl` (ns), `group`,
---   `parent`, `if_absent`, `pin` ("soft", "hard"), `checksum`
+--   `parent`, `if_absent`, `pin` ("soft", "hard")
 -- * `reserve(key, length, options)`: returns a token of a place that nobody
---   sees; `write(slice, token, offset)` pulls bytes into it; `seal(token,
---   checksum)` returns the entry's version; `abort(token)`
+--   sees; `write(slice, token, offset)` pulls bytes into it; `seal(token)`
+--   returns the entry's version; `abort(token)`
+-- * `fetch(key)`: returns whether the key is in memory, or was in the file
+--   below and has been brought to memory now
 -- * `wait(key, seconds)`: returns whether the key is there, or has come
 --   meanwhile
 --
@@ -23,6 +26,7 @@ local check = require "perigee.runtime.check"
 local contexts = require "perigee.serving.context"
 local failure = require "perigee.cache.failure"
 local native = require "perigee.native"
+local tasks = require "perigee.runtime.task"
 local wire = require "perigee.cache.wire"
 
 local cache = require "perigee.cache.native".C
@@ -31,6 +35,7 @@ local C = native.C
 local M = {}
 
 local LONGEST_WAIT = 3600               -- seconds
+local SUMMED = 16 * cache.PERIGEE_CACHE_SUM_PIECE -- bytes at a time
 
 -- The session of the call that a typed handler serves.
 local function session() return contexts.current().session end
@@ -64,16 +69,23 @@ local function taken(store, slice)
   return one
 end
 
-local function checksum_of(value)
-  local kind = type(value)
-  return (kind == "number" or kind == "cdata") and value or 0
+-- Makes the checksum of a value that has come, if the store makes some; others
+-- run meanwhile.
+local function sum_of(store, slice)
+  local sum, at = 0, 0
+  if not store.sums or not slice.pointer then return 0 end
+  while at < slice.length do
+    if at > 0 then tasks.sleep(0) end
+    local n = math.min(SUMMED, slice.length - at)
+    sum, at = cache.perigee_cache_sum(slice.pointer + at, n, sum), at + n
+  end
+  return sum
 end
 
 local function put(store)
-  return function(slice, key, asked)
-    local one = taken(store, slice)
-    local sum = checksum_of(type(asked) == "table" and asked.checksum)
-    local version, status = store:seal(one, sum)
+  return function(slice, key)
+    local sum = sum_of(store, slice)
+    local version, status = store:seal(taken(store, slice), sum)
     if not version then return nil, refusal(status, key) end
     return version
   end
@@ -110,7 +122,8 @@ end
 --- Returns the definition of the service of a store.
 function M.of(store)
   local about = { version = 1, small = wire.SMALL,
-                  largest = cache.PERIGEE_CACHE_LARGEST }
+                  largest = cache.PERIGEE_CACHE_LARGEST,
+                  file = store.tier ~= false }
   return { name = "cache", version = 1, methods = {
     about = { idempotent = true, function() return about end },
     ask = { raw = true, inplace = true, capacity = 8,
@@ -127,10 +140,13 @@ function M.of(store)
     end,
     write = { landing = write_landing(store), abandoned = filled(store),
               filled(store) },
-    seal = function(token, checksum)
+    seal = function(token)
       local one, err = token_of(store, token)
       if not one then return nil, err end
-      local version, status = store:seal(one, checksum_of(checksum))
+      one.filling = one.filling + 1     -- nobody aborts it meanwhile
+      local sum = sum_of(store, one.slice)
+      one.filling = one.filling - 1
+      local version, status = store:seal(one, sum)
       if not version then return nil, refusal(status) end
       return version
     end,
@@ -141,6 +157,13 @@ function M.of(store)
       if status < 0 then return nil, refusal(status) end
       return true
     end,
+    fetch = { idempotent = true, function(key)
+      if type(key) ~= "string" then return nil, refusal(C.PERIGEE_PROTOCOL) end
+      if not store.tier then return store:has(key) end
+      local there, status = store.tier:fetch(key)
+      if there == nil then return nil, refusal(status, key) end
+      return there
+    end },
     wait = { idempotent = true, function(key, seconds)
       if type(key) ~= "string" or check.seconds(seconds) then
         return nil, refusal(C.PERIGEE_PROTOCOL)

@@ -21,10 +21,12 @@
 local check = require "perigee.runtime.check"
 local failure = require "perigee.cache.failure"
 local futures = require "perigee.runtime.future"
+local keeps = require "perigee.cache.keep"
 local log = require "perigee.runtime.log"
 local loop = require "perigee.runtime.loop"
 local native = require "perigee.cache.native"
 local signals = require "perigee.runtime.signal"
+local tiers = require "perigee.cache.tier"
 local timers = require "perigee.runtime.timers"
 local wire = require "perigee.cache.wire"
 
@@ -49,8 +51,9 @@ local OK, NO_MEMORY, STALE = core.PERIGEE_OK, core.PERIGEE_NO_MEMORY,
 local PUT = C.PERIGEE_CACHE_PUT
 local want, place, put = native.want_t(), native.place_t(), native.put_t()
 
--- The time in ns.
-local function time(self) return core.perigee_now(self.engine.handle) end
+-- The time in ns. A function that ends in a call of C or of tonumber is not
+-- compiled by itself, unless brackets make it an ordinary call.
+local function time(self) return (core.perigee_now(self.engine.handle)) end
 
 -- ---- Memory ----------------------------------------------------------------
 
@@ -64,7 +67,20 @@ local function remove_slab(self, number)
   local region = self.slabs[number]
   self.slabs[number], self.putting[region] = nil, nil
   self.closing[region] = true
+  if self.keep then self.keep:drop(number, region.length) end
   return true
+end
+
+-- Gives the store a region as its slab of this number, which is the next one's.
+local function use_as_slab(self, region, number)
+  local added = C.perigee_cache_add(self.cache, region.pointer, region.length)
+  if added ~= number then
+    region:close(0)
+    return nil, failure.of(added, "adding a slab")
+  end
+  self.slabs[number], self.putting[region] = region, {}
+  if self.keep then self.keep:slab(number, region) end
+  return number
 end
 
 local function add_slab(self, length, number)
@@ -72,20 +88,24 @@ local function add_slab(self, length, number)
     name = M.slab_name(number), access = "r", kind = self.kind,
     populate = self.populate })
   if not region then return nil, err end
-  local added = C.perigee_cache_add(self.cache, region.pointer, length)
-  if added ~= number then
-    region:close(0)
-    return nil, failure.of(added, "adding a slab")
-  end
-  self.slabs[number], self.putting[region] = region, {}
-  return true
+  return use_as_slab(self, region, number)
 end
 
--- Pieces are there at once, so that a put never waits for pages.
+--- Gives the store a slab of another life (keep.lua). Returns its number; or
+-- nil and an error.
+function Store:adopt(fd, length)
+  C.perigee_cache_wants(self.cache, want)
+  local number = want.next
+  local region, err = self.engine:adopt(fd, length, {
+    name = M.slab_name(number), access = "r" })
+  if not region then return nil, err end
+  return use_as_slab(self, region, number)
+end
+
 local function add_piece(self)
   local number = #self.pieces
   local region, err = self.engine:alloc(C.PERIGEE_CACHE_PIECE, {
-    name = M.piece_name(number), access = "r", populate = true })
+    name = M.piece_name(number), access = "r", populate = self.populate })
   if not region then return nil, err end
   local added = C.perigee_cache_grow(self.cache, region.pointer)
   if added ~= number then
@@ -93,7 +113,17 @@ local function add_piece(self)
     return nil, failure.of(added, "growing the directory")
   end
   self.pieces[number + 1] = region
+  if self.keep then self.keep:piece(number, region) end
   return true
+end
+
+--- Gives the directory more pieces. Returns true; or nil and an error.
+function Store:grow(pieces)
+  local fine, err = true, nil
+  for _ = 1, pieces do
+    if fine then fine, err = add_piece(self) end
+  end
+  return fine, err
 end
 
 -- Tells once for each reason that the system gives no memory.
@@ -192,7 +222,18 @@ local function make_room(self)
 end
 
 local function reserve_once(self, key)
-  return C.perigee_cache_reserve(self.cache, key, #key, put, time(self), place)
+  return (C.perigee_cache_reserve(self.cache, key, #key, put, time(self),
+                                  place))
+end
+
+-- Reserves a place for a client; returns a status.
+local function reserve(self, client, key, length, asked)
+  local fine, status = put_of(client, length, asked)
+  if not fine then return status end
+  status = feed_for(self, reserve_once(self, key), reserve_once, key)
+  if status ~= NO_MEMORY then return status end
+  make_room(self)
+  return feed_for(self, reserve_once(self, key), reserve_once, key)
 end
 
 --- Reserves a place for a session. Returns the reservation: token, entry, slice
@@ -201,22 +242,28 @@ function Store:reserve(id, key, length, asked)
   local client, status = self:client(id)
   if not client then return nil, status end
   if type(key) ~= "string" then return nil, core.PERIGEE_INVALID end
-  local fine
-  fine, status = put_of(client, length, asked)
-  if not fine then return nil, status end
-  status = feed_for(self, reserve_once(self, key), reserve_once, key)
-  if status == NO_MEMORY then
-    make_room(self)
-    status = reserve_once(self, key)
-  end
+  status = reserve(self, client, key, length, asked)
   if status < 0 then return nil, status end
   local region = self.slabs[tonumber(place.slab)]
   self.tokens = self.tokens + 1
   local one = { token = self.tokens, session = id, entry = place.entry,
-                filling = 0, put = false, length = length,
+                filling = 0, put = false, key = key, length = length,
                 slice = region:slice(tonumber(place.offset), length) }
   self.reserved[one.token] = one
   return one
+end
+
+--- Puts a value back that was here before, from a pointer, for a client of this
+-- process. Returns a status.
+function Store:put_again(client, key, pointer, length, asked, checksum, version)
+  local status = reserve(self, client, key, length, asked)
+  if status < 0 then return status end
+  local region = self.slabs[tonumber(place.slab)]
+  ffi.copy(region.pointer + place.offset, pointer, length)
+  status = C.perigee_cache_seal_again(self.cache, place.entry, checksum,
+                                      version, time(self))
+  self:changed()
+  return status < 0 and tonumber(status) or OK
 end
 
 --- Returns a session's reservation; nil: it has none of that token. The place
@@ -231,11 +278,12 @@ function Store:seal(one, checksum)
   if one.filling > 0 then return nil, core.PERIGEE_AGAIN end
   if self.reserved[one.token] ~= one then return nil, STALE end
   self.reserved[one.token] = nil
+  if self.tier then self.tier:forget(one.key) end
   local version = C.perigee_cache_seal(self.cache, one.entry, checksum or 0,
                                        time(self))
-  if version < 0 then return nil, tonumber(version) end
+  if version < 0 then return nil, (tonumber(version)) end
   self:changed()
-  return tonumber(version)
+  return (tonumber(version))
 end
 
 --- Aborts a reservation, if it is one still. Returns a status.
@@ -251,8 +299,8 @@ end
 -- ---- Requests --------------------------------------------------------------
 
 local function answer(self, client, request, reply)
-  return tonumber(C.perigee_cache_answer(self.cache, client, request.pointer,
-    request.length, reply.pointer, reply.length, time(self)))
+  return (tonumber(C.perigee_cache_answer(self.cache, client, request.pointer,
+    request.length, reply.pointer, reply.length, time(self))))
 end
 
 -- What a PUT has found no memory for may be put after a turn.
@@ -265,16 +313,25 @@ local function answer_put(self, client, request, reply, n)
   n = feed_for(self, n, answer, client, request, reply)
   if n >= 12 and is_full(reply) then
     make_room(self)
-    n = answer(self, client, request, reply)
+    n = feed_for(self, answer(self, client, request, reply), answer, client,
+                 request, reply)
   end
   self:changed()
   return n
+end
+
+-- What a request puts or deletes is void in the file.
+function Store:void(request)
+  local what = request.length > 8 and request.pointer[1]
+  if what ~= PUT and what ~= C.PERIGEE_CACHE_DELETE then return end
+  for _, key in ipairs(wire.asked(request)) do self.tier:forget(key) end
 end
 
 --- Answers a raw request of a session into a reply's loan; returns the length.
 function Store:answer(id, request, reply)
   local client, status = self:client(id)
   if not client then return wire.refuse(reply, status) end
+  if self.tier then self:void(request) end
   local n = answer(self, client, request, reply)
   if n == WANTS or n >= 12 and reply.pointer[1] == PUT then
     n = answer_put(self, client, request, reply, n)
@@ -330,6 +387,7 @@ function Store:turn()
   if not (self.cache and self.engine.handle) then return end
   local more = C.perigee_cache_turn(self.cache, time(self), STEPS) == 1
   self:feed()
+  if self.tier then self.tier:turn() end
   for region in pairs(self.closing) do
     if region:close(0) then self.closing[region] = nil end
   end
@@ -355,8 +413,23 @@ local function core_options(options)
     clients = options.clients or 0, leases = options.leases or 0,
     reserved_each = options.reservations or 0,
     high = options.high or 0, low = options.low or 0,
+    sums = options.checksum and 1 or 0,
     lfu = options.evict == "lfu" and 1 or 0,
   }
+end
+
+-- Has what the store consists of. Returns true; or nil and an error.
+local function open_all(self, options)
+  local fine, err = add_piece(self)
+  if fine and options.keep then
+    self.keep, self.revived = keeps.open(self, options.hold, options.keep)
+    fine, err = self.keep, self.revived
+  end
+  if fine and options.file then
+    self.tier, err = tiers.open(self, options)
+    fine = self.tier
+  end
+  return fine, err
 end
 
 --- Opens the store of an agent. options as of `perigee.cache`. Returns it; or
@@ -370,11 +443,13 @@ function M.open(agent, options)
   end
   local self = setmetatable({
     cache = out[0], engine = agent.engine, text = text, kind = options.kind,
-    populate = options.populate or nil, slabs = {}, pieces = {}, clients = {},
+    populate = options.populate or nil, sums = options.checksum or false,
+    slabs = {}, pieces = {}, clients = {},
     reserved = {}, putting = {}, tokens = 0, waiting = false, starved = false,
-    closing = {}, timer = false, ending = false,
+    closing = {}, timer = false, ending = false, tier = false, keep = false,
+    revived = 0,
   }, Store)
-  local fine, err = add_piece(self)
+  local fine, err = open_all(self, options)
   if not fine then
     self:close()
     return nil, err
@@ -394,6 +469,8 @@ end
 function Store:close()
   local cache = self.cache
   if not cache then return end
+  if self.tier then self.tier:close() end
+  if self.keep then self.keep:close() end
   self.cache = false
   if self.timer then timers.remove(self.timer) end
   self:changed()

@@ -151,16 +151,17 @@ function M.status(view)
   return cast(i32, p + HEAD)[0]
 end
 
--- Reads the place at p: slab, offset, length, version, the two halves of its
--- lease, ns of the lease.
+-- Reads the place at p: checksum, slab, offset, length, version, the two halves
+-- of its lease, ns of the lease.
 local function place(p)
   local w = cast(u64, p)
-  return cast(u32, p)[0], tonumber(w[1]), tonumber(w[2]), tonumber(w[3]),
+  return w[4], cast(u32, p)[0], tonumber(w[1]), tonumber(w[2]), tonumber(w[3]),
          cast(u32, p + 40)[0], cast(u32, p + 40)[1], tonumber(w[6])
 end
 
 --- Reads the answer to LOCATE of one key: a status, and if it is 0 either the
--- value, or false, slab, offset, length, version, the lease's halves, its ns.
+-- value and its checksum, or false, checksum, slab, offset, length, version,
+-- the lease's halves, its ns.
 function M.located(view)
   local p, n, count = open(view)
   if not p then return n end
@@ -174,13 +175,13 @@ function M.located(view)
   if along ~= length or n < HEAD + 4 + PLACE + 4 + along then
     return PROTOCOL
   end
-  return 0, text(p + PLACE + 4, along)
+  return 0, text(p + PLACE + 4, along), cast(u64, p)[4]
 end
 
 local function item_of(p)
-  local slab, offset, length, version, low, high, ns = place(p)
+  local sum, slab, offset, length, version, low, high, ns = place(p)
   return { slab = slab, offset = offset, length = length, version = version,
-           checksum = cast(u64, p)[4], low = low, high = high, ns = ns }
+           checksum = sum, low = low, high = high, ns = ns }
 end
 
 --- Reads the answer to LOCATE or STAT of several keys (along: of LOCATE): a
@@ -288,6 +289,30 @@ function M.counted(view)
   if n < HEAD + 8 * #COUNTERS then return nil, PROTOCOL end
   return M.named_counters(cast(bytes, p + HEAD))
 end
+
+-- Bytes of a PUT's item between its key and its parent's, and behind that.
+local PUT_MIDDLE, PUT_END = 18, 12
+
+-- Returns what is behind the rest of a PUT's item at offset at, or nil.
+local function behind_put(p, n, at)
+  local parent
+  parent, at = key_at(p, n, at + PUT_MIDDLE)
+  if not parent or at + PUT_END > n then return nil end
+  return at + PUT_END + cast(u32, p + at + 8)[0]
+end
+
+--- Returns the keys that a request puts or deletes: as far as it is one.
+function M.asked(view)
+  local p, n, list, at = view.pointer, view.length, {}, HEAD
+  local count = math.min(cast(u32, p + 4)[0], C.PERIGEE_CACHE_MANY)
+  for i = 1, count do
+    list[i], at = key_at(p, n, at)
+    if at and p[1] == C.PERIGEE_CACHE_PUT then at = behind_put(p, n, at) end
+    if not at then break end
+  end
+  return list
+end
+jit.off(M.asked)
 
 --- Makes a refusal of an inplace handler's reply; returns its length.
 function M.refuse(reply, status)

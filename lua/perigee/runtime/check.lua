@@ -109,6 +109,27 @@ end
 -- such a loop is on a hot path, so none of them is compiled.
 jit.off(M.options)
 
+-- Is the option after `last` (nil: the first) right? Returns its name, too; nil:
+-- there is none.
+local function next_is_right(options, schema, last)
+  local name, value = next(options, last)
+  if name == nil then return true end
+  local check = schema[name]
+  return check ~= nil and not check(value), name
+end
+
+--- The same for calls on hot paths: what has two options at most is checked
+-- without a loop over pairs, by code that is compiled.
+function M.few(options, schema, what, level)
+  if type(options) == "table" then
+    local right, name = next_is_right(options, schema)
+    if right and name then right, name = next_is_right(options, schema, name) end
+    if right and name then right = next(options, name) == nil end
+    if right then return options end
+  end
+  return M.options(options, schema, what, level) -- a tail call, no level more
+end
+
 local function bare(raised)
   return (tostring(raised):gsub("^[^:]*:%d+: ", ""))
 end

@@ -1,0 +1,363 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- The file below a store. What is near its eviction from memory is written to
+-- the file, and read back when it is asked for. The core has the file
+-- (native/cache/file.h); here is what is moved, and when. Nothing waits on the
+-- loop for the disk.
+--
+--   a value is     event                                      becomes
+--   in memory      memory is nearly full, and it is cold      being written
+--   being written  it is in the file                          in both
+--   in both        it is evicted from memory                  in the file
+--   in the file    it is asked for                            being read
+--   being read     its bytes are there, and their sum is      in both
+--                  right
+--   being read     the sum is wrong                           gone
+--   any            its key is put or deleted                  not in the file
+--
+-- A value that is evicted before it is written is gone, as without a file.
+local errors = require "perigee.runtime.errors"
+local failure = require "perigee.cache.failure"
+local futures = require "perigee.runtime.future"
+local log = require "perigee.runtime.log"
+local loop = require "perigee.runtime.loop"
+local descriptor = require "perigee.descriptor"
+local native = require "perigee.cache.native"
+local tasks = require "perigee.runtime.task"
+
+local ffi = require "ffi"
+local C = native.C
+local core = require "perigee.native".C
+
+local M = {}
+
+local Tier = {}
+Tier.__index = Tier
+
+-- WRITES: at a time. COLD: the part of the memory beyond which cold values are
+-- written. LOOKS: entries that are looked at for that. ENDS: of one poll.
+-- PAUSE: seconds between polls if the descriptor tells nothing. MEMORY: regions
+-- that are kept for values on their way, of LARGE bytes at most. UNDER_WAY: the
+-- part of memory that may be being written, which holds its space.
+local WRITES, COLD, LOOKS, ENDS, PAUSE = 16, 0.7, 256, 64, 0.25
+local MEMORY, LARGE, UNDER_WAY = 8, 2 ^ 23, 1 / 8
+local OK = core.PERIGEE_OK
+local cold_t = ffi.typeof("struct perigee_cache_cold[?]")
+local ends_t = ffi.typeof("struct perigee_cache_file_end[?]")
+local cold, ends, place = cold_t(WRITES), ends_t(ENDS), native.place_t()
+local state = ffi.new "struct perigee_cache_file_state"
+
+-- The time of day in ns, for TTLs that outlive this process.
+local function wall() return os.time() * 1e9 end
+
+-- ---- Ends ------------------------------------------------------------------
+
+-- Begins what has an end: f(file, token) returns a status. done(status) is told
+-- of the end. Returns the status.
+local function begin(self, done, f, ...)
+  local token = self.tokens + 1
+  local status = f(self, token, ...)
+  if status == OK then
+    self.tokens, self.done[token] = token, done
+    self:drive()
+  end
+  return status
+end
+
+local function poll(self)
+  local n
+  repeat
+    n = tonumber(C.perigee_cache_file_poll(self.file, loop.now(), wall(), ends,
+                                           ENDS))
+    for i = 0, n - 1 do
+      local token = tonumber(ends[i].token)
+      local done = self.done[token]
+      self.done[token] = nil
+      if done then done(tonumber(ends[i].status)) end
+    end
+  until n < ENDS or not self.file
+end
+jit.off(poll)
+
+-- Is there anything to poll for: ends, or what was in the file before?
+local function is_busy(self)
+  if not self.file then return false end
+  C.perigee_cache_file_state(self.file, state)
+  return state.ready == 0 or state.under_way > 0
+end
+
+-- ---- What is void ----------------------------------------------------------
+
+-- Has the file forget a key. Returns a status: AGAIN, not now.
+local function forget(self, key)
+  local token = self.tokens + 1
+  local status = C.perigee_cache_file_forget(self.file, key, #key, token)
+  if status == 1 then                   -- it is durable at its end
+    self.tokens, self.done[token] = token, function() end
+    self:drive()
+  end
+  return status
+end
+
+--- A key has another value, or none: the file's is void.
+function Tier:forget(key)
+  if not self.file or self.void[key] then return end
+  if forget(self, key) == core.PERIGEE_AGAIN then self.void[key] = true end
+end
+
+-- Tries again what could not be forgotten.
+local function forget_more(self)
+  for key in pairs(self.void) do
+    if forget(self, key) == core.PERIGEE_AGAIN then return end
+    self.void[key] = nil
+  end
+end
+jit.off(forget_more)
+
+-- ---- From memory to the file -----------------------------------------------
+
+local function write(self, token, key, length, value, at, sum, left)
+  return C.perigee_cache_file_write(self.file, key, length, value, at.length,
+                                    at.version, sum, left, token)
+end
+
+-- Writes a value that is cold. Its lease keeps it where it is meanwhile; if
+-- that should end before, the sum tells.
+local function write_one(self, one)
+  local store, length = self.store, one.key_length
+  local status = C.perigee_cache_lease(store.cache, self.client, one.key,
+                                       length, loop.now(), place)
+  if status < 0 then return status end
+  local lease, bytes = place.lease, tonumber(place.length)
+  local value = store.slabs[tonumber(place.slab)].pointer
+    + tonumber(place.offset)
+  local sum = place.checksum
+  if sum == 0 then sum = C.perigee_cache_sum(value, place.length, 0) end
+  local function done()
+    if store.cache then
+      C.perigee_cache_release(store.cache, self.client, lease)
+    end
+    self.writes, self.bytes = self.writes - 1, self.bytes - bytes
+  end
+  status = begin(self, done, write, one.key, length, value, place, sum,
+                 one.left)
+  if status == OK then
+    self.writes, self.bytes = self.writes + 1, self.bytes + bytes
+  else
+    C.perigee_cache_release(store.cache, self.client, lease)
+  end
+  return status
+end
+
+-- Is memory nearly full, and not too much of it being written?
+local function should_write(self)
+  local counters = self.counters
+  C.perigee_cache_count(self.store.cache, counters)
+  local quota = tonumber(counters.quota)
+  return tonumber(counters.used) > COLD * quota
+    and self.bytes < quota * UNDER_WAY
+end
+
+-- Writes some of what is cold, if memory is nearly full.
+local function write_cold(self)
+  if self.writes >= WRITES or not should_write(self) then return end
+  local n = C.perigee_cache_coldest(self.store.cache, cold,
+                                    WRITES - self.writes, LOOKS)
+  for i = 0, n - 1 do
+    local status = write_one(self, cold[i])
+    if status == core.PERIGEE_AGAIN or not should_write(self) then break end
+  end
+end
+jit.off(write_cold)
+
+-- Goes on with what has ended, and begins what is to follow.
+local function go_on(self)
+  poll(self)
+  if not self.file then return end
+  forget_more(self)
+  write_cold(self)
+end
+
+-- Goes on while something is under way. A task, which a stop of the loop drops;
+-- the next operation, or turn, starts another.
+function Tier:drive()
+  if self.driver == loop.state.generation then return end
+  self.driver = loop.state.generation
+  tasks.spawn(function()
+    while is_busy(self) do
+      descriptor.readable(self.descriptor, PAUSE, true)
+      if self.file then go_on(self) end
+    end
+    self.driver = false
+  end)
+end
+
+--- Does what is to be done now; called again and again.
+function Tier:turn()
+  if not self.file then return end
+  go_on(self)
+  if is_busy(self) then self:drive() end
+end
+
+-- ---- From the file to memory -----------------------------------------------
+
+local function read(self, token, key, pointer, room)
+  return C.perigee_cache_file_read(self.file, key, #key, pointer, room, token,
+                                   place)
+end
+
+-- Returns the place of what a file has of a key, or nil.
+local function find(self, key)
+  local below = C.perigee_cache_file_store(self.file)
+  if self.void[key]
+    or C.perigee_cache_stat(below, key, #key, loop.now(), place) < 0 then
+    return nil
+  end
+  return below
+end
+
+-- Memory for a value on its way, which is kept for the next ones.
+local function take_memory(self, length)
+  for i, region in ipairs(self.memory) do
+    if region.length >= length then return table.remove(self.memory, i) end
+  end
+  return self.store.engine:alloc(2 ^ math.ceil(math.log(math.max(length, 4096))
+                                               / math.log(2)))
+end
+
+local function give_memory(self, region)
+  if #self.memory < MEMORY and region.length <= LARGE then
+    self.memory[#self.memory + 1] = region
+  else
+    region:close()
+  end
+end
+
+-- Reads a value; waits. Returns its length, sum and version; or nil and a
+-- status.
+local function read_to(self, key, pointer, room)
+  local arrived = futures.shared(self, "reading from a file")
+  local status = begin(self, function(ended)
+    futures.settle(arrived, ended)
+  end, read, key, pointer, room)
+  if status < 0 then return nil, status end
+  local length, sum, version = place.length, place.checksum, place.version
+  status = arrived:wait()
+  if status ~= OK then return nil, status or core.PERIGEE_CLOSED end
+  if C.perigee_cache_sum(pointer, length, 0) ~= sum then
+    return nil, core.PERIGEE_PROTOCOL
+  end
+  return tonumber(length), sum, version
+end
+
+-- Puts into memory what was read, if it is the key's value still: what was put
+-- meanwhile had the file's be forgotten.
+local function keep(self, key, pointer, length, sum, version)
+  local store = self.store
+  if not (self.file and store.cache) then return nil, core.PERIGEE_CLOSED end
+  if store:has(key) then return true end
+  local below = find(self, key)
+  if not below or place.version ~= version then return false end
+  local left = C.perigee_cache_left(below, key, #key, loop.now())
+  local status = store:put_again(self.client, key, pointer, length,
+                                 { ttl = tonumber(left) }, sum, version)
+  if status < 0 then return nil, status end
+  C.perigee_cache_mark(store.cache, key, #key, version, 1)
+  return true
+end
+
+-- Brings a value to memory; waits. Returns whether it is there; or nil and a
+-- status.
+local function bring(self, key)
+  if not find(self, key) then return false end
+  local region = take_memory(self, tonumber(place.length))
+  if not region then return nil, core.PERIGEE_NO_MEMORY end
+  local length, sum, version = read_to(self, key, region.pointer,
+                                       region.length)
+  local there, status = false, nil
+  if length then
+    there, status = keep(self, key, region.pointer, length, sum, version)
+  elseif sum == core.PERIGEE_PROTOCOL then
+    self:forget(key)                    -- the disk has lost it
+  elseif sum ~= core.PERIGEE_NOT_FOUND then
+    there, status = nil, sum
+  end
+  give_memory(self, region)
+  return there, status
+end
+
+--- Has a key's value be in memory, if the file has it; waits. Returns whether
+-- it is there; or nil and a status.
+function Tier:fetch(key)
+  local under_way = self.fetching[key]
+  if under_way then
+    under_way:wait()
+    return self.store.cache and self.store:has(key)
+  end
+  under_way = futures.shared(self, "fetching from a file")
+  self.fetching[key] = under_way
+  local fine, result, status = pcall(bring, self, key)
+  self.fetching[key] = nil
+  futures.settle(under_way, true)
+  if not fine then error(result, 0) end
+  return result, status
+end
+
+-- ---- Its life --------------------------------------------------------------
+
+--- Opens the file of a store. options: file (a path), file_size (bytes).
+-- Returns it; or nil and an error.
+function M.open(store, options)
+  local out = ffi.new "struct perigee_cache_file *[1]"
+  local reason = ffi.new("char[256]")
+  local status = C.perigee_cache_file_open(
+    ffi.new("struct perigee_cache_file_options", {
+      path = options.file, size = options.file_size }),
+    store.cache, loop.now(), wall(), out, reason, 256)
+  if status < 0 then
+    local err = failure.of(status, ("opening %s for %s"):format(options.file,
+                                                                store.text))
+    if reason[0] ~= 0 then
+      err = errors.new(err.kind, ("opening %s for %s: %s"):format(options.file,
+        store.text, ffi.string(reason)))
+    end
+    return nil, err
+  end
+  C.perigee_cache_below(store.cache, C.perigee_cache_file_store(out[0]))
+  local self = setmetatable({
+    store = store, file = out[0], tokens = 0, done = {}, driver = false,
+    descriptor = C.perigee_cache_file_descriptor(out[0]), fetching = {},
+    client = tonumber(C.perigee_cache_client(store.cache)), writes = 0,
+    bytes = 0,
+    counters = native.counters_t(), void = {}, memory = {},
+  }, Tier)
+  self:drive()
+  return self
+end
+
+--- Tells the counters of the file: those of its directory, and its state.
+function Tier:state()
+  C.perigee_cache_file_state(self.file, state)
+  return { failed = state.failed, ready = state.ready == 1,
+           ring = state.ring == 1, direct = state.direct == 1 }
+end
+
+--- Closes it, once nothing is under way. Blocks for the disk, at most some
+-- milliseconds of what it was asked for.
+function Tier:close()
+  local file = self.file
+  if not file then return end
+  descriptor.forget(self.descriptor)
+  C.perigee_cache_below(self.store.cache, nil)
+  local deadline = loop.now() + 5e9
+  while C.perigee_cache_file_close(file) == core.PERIGEE_AGAIN do
+    poll(self)
+    if loop.now() > deadline then
+      log.write("error", self.store.text .. ": its file does not answer, and "
+        .. "is left open")
+      break
+    end
+  end
+  self.file = false
+end
+
+return M
