@@ -15,9 +15,11 @@ local function wrong(kind, got, err)
   return err
 end
 
--- Restarts a cache in a child; its client may get peer_lost once.
-local function restarted(child)
+-- Restarts a cache in a child, and waits until its client has noticed.
+local function restarted(child, blocks)
+  local session = blocks.only.session
   child:kill()
+  cases.await(function() return not session.handle end)
   return caches.start()
 end
 
@@ -45,7 +47,7 @@ for _, map in ipairs { true, false } do
           assert.equal(short, blocks:get "s")
           assert.is_true(assert(blocks:get("l" .. life)) == long)
         end
-        child = restarted(child)
+        child = restarted(child, blocks)
         for _, key in ipairs { "s", "l" .. life } do
           local got, err
           cases.await(function()
@@ -64,7 +66,7 @@ for _, map in ipairs { true, false } do
       assert(place:write("old old "))
       local seals = assert(blocks:reserve("old 2", 8))
       local aborts = assert(blocks:reserve("old 3", 8))
-      child = restarted(child)
+      child = restarted(child, blocks)
       put(blocks, "x", "y")
       local news = {}
       for i = 1, 5 do news[i] = assert(blocks:reserve("new " .. i, 8)) end
@@ -89,7 +91,7 @@ for _, map in ipairs { true, false } do
         wrong("unsupported", view, err)
         return
       end
-      child = restarted(child)
+      child = restarted(child, blocks)
       put(blocks, "v", cases.bytes(SIZE, 2))
       assert.equal(0, view:left())
       wrong("stale", view:string())
@@ -104,7 +106,7 @@ for _, map in ipairs { true, false } do
       local before = assert(blocks:events())
       assert.equal(5, #before)
       assert.is_false(before.lost)
-      child = restarted(child)
+      child = restarted(child, blocks)
       for i = 1, 9 do put(blocks, "f" .. i, "x") end
       local after = assert(blocks:events { from = before.next })
       assert.is_true(after.lost)
@@ -117,6 +119,8 @@ for _, map in ipairs { true, false } do
     it("waits for the next life", function()
       put(blocks, "w", "1")
       child:kill()
+      local session = blocks.only.session
+      cases.await(function() return not session.handle end)
       local got = perigee.spawn(function()
         return blocks:get("w", { wait = 30 * cases.slow })
       end)

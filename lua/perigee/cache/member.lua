@@ -40,12 +40,11 @@ local OK, NOT_FOUND, AGAIN = core.PERIGEE_OK, core.PERIGEE_NOT_FOUND,
                              core.PERIGEE_AGAIN
 local TOO_LARGE = core.PERIGEE_TOO_LARGE
 local SMALL_KIB = wire.SMALL / 1024
--- USED: keys that were used
--- without a request, after which the cache is told, and ns until it is.
+-- USED: keys that were used without a request, after which the cache is told,
+-- and ns until it is. LOOKS: uses between two looks at the clock for that.
 -- TRIES: of a value whose lease was over when it was there. LASTS: ns for
 -- which a lease has to last for a new view.
-local USED, USED_FOR, TRIES, TIMEOUT, LASTS = 128, 5e8, 3, 30,
-                                                           2e9
+local USED, USED_FOR, LOOKS, TRIES, TIMEOUT, LASTS = 128, 5e8, 32, 3, 30, 2e9
 
 -- Answers without a key that a list may take: of 2^28 buckets, 1024 a time.
 local EMPTY = 2 ^ 18
@@ -59,7 +58,7 @@ function M.new(agent, name, options)
     checks = options.checksum or false, maps = options.map ~= false,
     text = ("cache %s"):format(name),
     proxy = false, by = {}, below = false, session = false, map = false,
-    slabs = {}, leases = false, used = {}, uses = 0, used_at = 0,
+    slabs = {}, leases = false, used = {}, uses = 0, used_at = 0, looks = 0,
     refuses_small = false,
   }, Member)
 end
@@ -80,9 +79,8 @@ end
 -- A request about no key.
 local NOTHING = wire.keys(C.PERIGEE_CACHE_MATCH, 0, {}, 1, 0)
 
--- Begins with the session that the proxy has.
-local function begin(self)
-  local session = self.proxy[1].session
+-- Begins with a session of the proxy's.
+local function begin(self, session)
   self.session, self.slabs, self.map = session, {}, false
   self.leases = leases.new(session, function(request) tell(self, request) end)
   if self.maps then
@@ -117,7 +115,18 @@ function Member:ready()
   if told then told, err = self.proxy:about() end
   if not told then return nil, err end
   self.below = type(told) == "table" and told.file == true
-  if self.session ~= self.proxy[1].session then begin(self) end
+  session = self.proxy[1].session
+  if self.session ~= session then begin(self, session) end
+  return true
+end
+
+-- A call of a proxy goes on with another session if the cache drains, while the
+-- session before is there still. Returns true if it has: what it told is not of
+-- the session before, whose values are those of before, too.
+local function moved(self, proxy)
+  local session = proxy[1].session
+  if session == self.session or not session.handle then return false end
+  begin(self, session)
   return true
 end
 
@@ -155,9 +164,14 @@ jit.off(tell_used)
 
 -- Notes that a key was used without a request.
 local function use(self, key)
-  if self.used[key] then return end
-  self.used[key], self.uses = true, self.uses + 1
-  if self.uses == 1 then self.used_at = now() end
+  if not self.used[key] then
+    self.used[key], self.uses = true, self.uses + 1
+    if self.uses == 1 then self.used_at = now() end
+  elseif self.looks > 0 then            -- the clock is looked at now and then
+    self.looks = self.looks - 1
+    return
+  end
+  self.looks = LOOKS
   if self.uses >= USED or now() - self.used_at > USED_FOR then
     tell_used(self)
   end
@@ -173,6 +187,7 @@ function Member:locate(key, along)
     self:ask("located", wire.key(C.PERIGEE_CACHE_LOCATE,
                                  along and SMALL_KIB or 0, key))
   if status == nil then return nil, value end
+  if moved(self, self.by.located) then return self:locate(key, along) end
   if status == AGAIN and self.leases:clear() then -- they may be this client's
     return self:locate(key, along)
   end
@@ -262,7 +277,8 @@ end
 
 local function by_request(self, key, into)
   for _ = 1, TRIES do
-    local lease = self.leases:kept(key)
+    -- One that is kept may be older than what was found in the map.
+    local lease = not self.map and self.leases:kept(key)
     if not lease then
       local value, sum
       lease, value, sum = self:locate(key, true)
@@ -391,14 +407,15 @@ end
 local function locate_many(self, items, results)
   local keys, of, leased_of = {}, {}, {}
   for i, item in ipairs(items) do
-    local lease = results[i] == nil and self.leases:find(item.key, 0)
+    local lease = results[i] == nil and not self.map
+      and self.leases:find(item.key, 0)
     if lease then
       leased_of[i] = lease
     elseif results[i] == nil then
       keys[#keys + 1], of[#of + 1] = item.key, i
     end
   end
-  local sent = now()
+  local sent, session = now(), self.session
   local fine, err = self:each(C.PERIGEE_CACHE_LOCATE, 0, "places", keys,
     function(n, place_of)
       local i = of[n]
@@ -412,6 +429,7 @@ local function locate_many(self, items, results)
       end
     end)
   if not fine then return nil, err end
+  if moved(self, self.by.places) or self.session ~= session then return {} end
   return leased_of
 end
 
@@ -551,7 +569,7 @@ local function put_small(self, key, from, length, asked)
 end
 
 -- Calls a method of the service with a slice of a value, which the cache pulls.
-local function pulled(self, method, value, ...)
+local function pulled(self, proxy, method, value, ...)
   local region, err
   if type(value) == "string" then
     region, err = self.agent.engine:alloc(math.max(#value, 1))
@@ -559,9 +577,9 @@ local function pulled(self, method, value, ...)
     region:slice(0, #value):write(value)
   end
   local slice, result = region and region:slice(0, #value) or value
-  result, err = self.proxy[method](self.proxy, slice, ...)
+  result, err = proxy[method](proxy, slice, ...)
   if is_full(result, err) and self.leases:flush() then
-    result, err = self.proxy[method](self.proxy, slice, ...)
+    result, err = proxy[method](proxy, slice, ...)
   end
   if region then region:close() end
   if result then return result end
@@ -574,40 +592,49 @@ function Member:put(key, value, asked)
   local fine, err = self:ready()
   if not fine then return nil, err end
   local from, length = bytes_of(value)
-  local version
+  local version, by = nil, self.by.sealed
   if from and length <= wire.SMALL and not self.refuses_small then
     version, err = put_small(self, key, from, length, asked)
     if not version and err == core.PERIGEE_UNSUPPORTED then from = nil end
   end
   if not (from and length <= wire.SMALL) or self.refuses_small then
-    version, err = pulled(self, "put", value, key, asked)
+    by = self.proxy
+    version, err = pulled(self, by, "put", value, key, asked)
   end
   self.leases:forget(key)
+  moved(self, by)
   if version then return version end
   return self:fails(err, "putting", key)
 end
 
---- Reserves a place. Returns it (place.lua); or nil and an error.
+--- Reserves a place. Returns it (place.lua); or nil and an error. The place has
+-- a proxy of its own, which reaches this life of the cache alone: the next one
+-- gives the same tokens to others.
 function Member:reserve(key, length, asked)
-  local token, err = self.proxy:reserve(key, length, asked)
-  if token then return places.new(self, key, length, token) end
+  local proxy = self.proxy:with { epoch = self.session.epoch }
+  local token, err = proxy:reserve(key, length, asked)
+  if token then return places.new(self, proxy, key, length, token) end
+  if err.kind == "stale" and self.proxy:ask(NOTHING)
+    and moved(self, self.proxy) then
+    return self:reserve(key, length, asked)
+  end
   return nil, failure.came(err)
 end
 
-function Member:write(token, value, offset)
-  return pulled(self, "write", value, token, offset)
+function Member:write(proxy, token, value, offset)
+  return pulled(self, proxy, "write", value, token, offset)
 end
 
-function Member:seal(key, token)
-  local version, err = self.proxy:seal(token)
+function Member:seal(proxy, key, token)
+  local version, err = proxy:seal(token)
   self.leases:forget(key)
   if version then return version end
   return nil, failure.came(err)
 end
 
 --- Aborts a reservation, if it is one still.
-function Member:abort(key, token)
-  local fine, err = self.proxy:abort(token)
+function Member:abort(proxy, key, token)
+  local fine, err = proxy:abort(token)
   if fine or err.kind == "stale" then return true end
   return self:fails(err, "aborting", key)
 end
@@ -617,6 +644,7 @@ end
 function Member:change(key, what, flags, doing)
   local status, err = self:ask("status", wire.key(what, flags, key))
   if what == C.PERIGEE_CACHE_DELETE then self.leases:forget(key) end
+  if status then moved(self, self.by.status) end
   if status == OK then return true end
   return self:fails(status == nil and err or status, doing, key)
 end
@@ -646,9 +674,21 @@ function Member:counters()
   return told(self, self:ask("counted", wire.counters()))
 end
 
---- Tells of events from a number on.
+--- Tells of events from where the last ones have ended, { number, epoch }, or
+-- from a number on. Numbers of another life of the cache are none.
 function Member:events(from, most)
-  return told(self, self:ask("told", wire.events(from, most)))
+  local number, epoch = from, nil
+  if type(from) == "table" then number, epoch = from.number, from.epoch end
+  local list, err = self:ask("told", wire.events(number, most))
+  local now_of = self.by.told and self.by.told[1].session.epoch
+  local other = epoch and epoch ~= now_of
+  if list and other then
+    list, err = self:ask("told", wire.events(0, most))
+  end
+  if not list then return told(self, nil, err) end
+  list.lost = list.lost or other or false
+  list.next = { number = list.next, epoch = now_of }
+  return list
 end
 
 --- Calls f(key) for each key that begins with a prefix, while that returns
