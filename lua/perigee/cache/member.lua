@@ -275,13 +275,23 @@ local function read_text(self, lease)
   return nil, why, length
 end
 
+-- May a value come as a string for a place of this shape?
+local function takes_text(into)
+  if not into then return true end
+  if slices.is_slice(into) then return into.count == 1 end
+  for _, each in ipairs(into) do
+    if each.count > 1 then return false end
+  end
+  return true
+end
+
 local function by_request(self, key, into)
   for _ = 1, TRIES do
     -- One that is kept may be older than what was found in the map.
     local lease = not self.map and self.leases:kept(key)
     if not lease then
       local value, sum
-      lease, value, sum = self:locate(key, true)
+      lease, value, sum = self:locate(key, takes_text(into))
       if lease == false then return placed(value, into, sum) end
       if not lease then return nil, value end
     else
