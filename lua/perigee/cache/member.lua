@@ -192,11 +192,14 @@ function Member:locate(key, along)
     return self:locate(key, along)
   end
   if status ~= OK then return nil, status end
-  if value and along then return false, value, sum end
+  if value and along then
+    self.leases:answered(key)
+    return false, value, sum
+  end
   if value then return nil, core.PERIGEE_PROTOCOL end
-  return self.leases:add { slab = slab, offset = offset, length = length,
+  return self.leases:add(key, { slab = slab, offset = offset, length = length,
                            version = version, checksum = sum, low = low,
-                           high = high, till = sent + ns }
+                           high = high, till = sent + ns })
 end
 
 -- What an error means for a lease: if its place has gone, the key is to be
@@ -431,7 +434,7 @@ local function locate_many(self, items, results)
       local i = of[n]
       if type(place_of) == "table" then
         place_of.till = sent + place_of.ns
-        leased_of[i] = self.leases:add(place_of)
+        leased_of[i] = self.leases:add(keys[n], place_of)
       elseif place_of ~= AGAIN and not (place_of == NOT_FOUND
                                         and self.below) then
         -- else it is tried again by itself
@@ -611,7 +614,7 @@ function Member:put(key, value, asked)
     by = self.proxy
     version, err = pulled(self, by, "put", value, key, asked)
   end
-  self.leases:forget(key)
+  self.leases:answered(key)
   moved(self, by)
   if version then return version end
   return self:fails(err, "putting", key)
@@ -637,7 +640,7 @@ end
 
 function Member:seal(proxy, key, token)
   local version, err = proxy:seal(token)
-  self.leases:forget(key)
+  self.leases:answered(key)
   if version then return version end
   return nil, failure.came(err)
 end
@@ -653,7 +656,7 @@ end
 -- and an error.
 function Member:change(key, what, flags, doing)
   local status, err = self:ask("status", wire.key(what, flags, key))
-  if what == C.PERIGEE_CACHE_DELETE then self.leases:forget(key) end
+  if what == C.PERIGEE_CACHE_DELETE then self.leases:answered(key) end
   if status then moved(self, self.by.status) end
   if status == OK then return true end
   return self:fails(status == nil and err or status, doing, key)
