@@ -41,6 +41,8 @@ Client.__index = Client
 -- AT_ONCE: puts of put_many that are under way together. PAUSE: seconds
 -- between tries while a key's cache cannot be asked. MANY: keys or events of
 -- one answer.
+-- LONGEST: seconds that an entry can live (native/cache/cache.h).
+local LONGEST = 2 * 366 * 86400
 local AT_ONCE, PAUSE, MANY, KEY = 32, 0.05, 1000, C.PERIGEE_CACHE_KEY
 
 -- ---- Checks ----------------------------------------------------------------
@@ -90,17 +92,24 @@ end
 
 local function is_missed(err) return err.kind == "not_found" end
 
+-- Nobody tells when a key is not reserved any more.
+local function pause_for(_, _, deadline, pause)
+  tasks.sleep(math.min(loop.left(deadline), pause))
+end
+
 -- Calls f(self, key, ...) until it does not end in an error that `passes` is
--- true of, or the time is over.
-local function patiently(self, key, seconds, passes, f, ...)
+-- true of, or the time is over; waits by `pass` in between.
+local function patiently(self, key, seconds, passes, pass, f, ...)
   local deadline = seconds and loop.deadline(seconds)
+  local pause = 0.001
   while true do
     local result, err = f(self, key, ...)
     if result then return result end
     if not deadline or not passes(err) or loop.left(deadline) == 0 then
       return nil, err
     end
-    wait_for(self, key, deadline)
+    pass(self, key, deadline, pause)
+    pause = math.min(2 * pause, PAUSE)
   end
 end
 
@@ -137,7 +146,7 @@ function Client:get(key, options)
   options = check.few(options, GET, "cache:get")
   local into = options.into and slices.place(options.into)
   if not options.wait then return get(self, key, into) end
-  return patiently(self, key, options.wait, is_missed, get, into)
+  return patiently(self, key, options.wait, is_missed, wait_for, get, into)
 end
 
 -- The items of a list at some indexes; and results put back to these.
@@ -237,8 +246,9 @@ end
 -- ---- Putting ---------------------------------------------------------------
 
 local function asked_of(options)
-  return { ttl = options.ttl and options.ttl > 0
-             and math.max(options.ttl * 1e9, 1) or 0,
+  local ttl = options.ttl or 0
+  return { ttl = ttl > 0 and math.max(math.floor(math.min(ttl, LONGEST) * 1e9),
+                                      1) or 0,
            group = options.group, pin = options.pin or nil,
            if_absent = options.if_absent, parent = options.parent }
 end
@@ -291,7 +301,7 @@ function Client:put(key, value, options)
   value = places.value(value, "cache:put", 2)
   if options == nil then return put(self, key, value) end
   options = check.few(options, PUT, "cache:put")
-  return patiently(self, key, options.wait, is_busy, put, value,
+  return patiently(self, key, options.wait, is_busy, pause_for, put, value,
                    asked_of(options))
 end
 
@@ -356,7 +366,7 @@ function Client:reserve(key, length, options)
   check_key(key, "cache:reserve's key")
   check.value(length, check.count, "cache:reserve's length", 2)
   options = check.options(options, PUT, "cache:reserve")
-  return patiently(self, key, options.wait, is_busy, reserve, length,
+  return patiently(self, key, options.wait, is_busy, pause_for, reserve, length,
                    asked_of(options))
 end
 
@@ -502,10 +512,11 @@ function Client:list(options)
   return nil, err
 end
 
--- The number that events of a cache are wanted from.
+-- Where events of a cache are wanted from: a number, or { number, epoch }.
 local function number_of(from, one)
   if type(from) == "table" then from = from[one.name] end
-  return check.is_count(from) and from or 0
+  local number = type(from) == "table" and from.number or from
+  return check.is_count(number) and from or 0
 end
 
 local function from_of(value)

@@ -35,6 +35,9 @@ local place = native.place_t()
 local function mapped(session, name)
   local remote, err = session:region(name)
   if not remote then return nil, err end
+  if not remote.handle then             -- it has ended since it was looked up
+    return nil, session:gone("looking up " .. remote:text())
+  end
   local pointer = core.perigee_remote_pointer(remote.handle)
   if pointer == nil then return remote end
   return remote, pointer

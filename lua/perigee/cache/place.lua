@@ -13,10 +13,10 @@ local M = {}
 local Place = {}
 Place.__index = Place
 
---- Makes the place that a member (member.lua) has reserved.
-function M.new(member, key, length, token)
-  return setmetatable({ member = member, key = key, length = length,
-                        token = token }, Place)
+--- Makes the place that a member (member.lua) has reserved by a proxy.
+function M.new(member, proxy, key, length, token)
+  return setmetatable({ member = member, proxy = proxy, key = key,
+                        length = length, token = token }, Place)
 end
 
 local function over(place, what)
@@ -55,7 +55,7 @@ function Place:write(bytes, offset)
     error(("place:write: %.0f bytes at %.0f do not fit into %.0f"):format(
       length, offset, self.length), 2)
   end
-  local fine, err = self.member:write(self.token, value, offset)
+  local fine, err = self.member:write(self.proxy, self.token, value, offset)
   return fine, err
 end
 
@@ -72,7 +72,7 @@ end
 -- print(place:seal(), blocks:get "seal.1")                     --> true one
 function Place:seal()
   over(self, "seal")
-  local fine, err = self.member:seal(self.key, self.token)
+  local fine, err = self.member:seal(self.proxy, self.key, self.token)
   if not fine then return nil, err end
   self.token = false
   return true
@@ -88,7 +88,7 @@ end
 -- print(place:abort(), blocks:has { "abort.1" }[1])            --> true false
 function Place:abort()
   if not self.token then return true end
-  local fine, err = self.member:abort(self.key, self.token)
+  local fine, err = self.member:abort(self.proxy, self.key, self.token)
   if not fine then return nil, err end
   self.token = false
   return true

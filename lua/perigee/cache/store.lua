@@ -197,7 +197,7 @@ local function put_of(client, length, asked)
   local parent = asked.parent
   local group, ttl = tonumber(asked.group) or 0, tonumber(asked.ttl) or 0
   if not (check.is_count(length) and check.is_count(group)
-          and check.is_count(ttl)) or ttl > 2 ^ 62
+          and ttl >= 0 and ttl < 2 ^ 62)
     or parent ~= nil and type(parent) ~= "string" then
     return nil, core.PERIGEE_INVALID
   end
