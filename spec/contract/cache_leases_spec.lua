@@ -11,6 +11,13 @@ local perigee = require "perigee"
 local answer, place, number = caches.answer, caches.place, caches.number
 local SIZE = 16384                      -- too long to come along
 
+local function wrong(kind, got, err)
+  assert.is_nil(got)
+  assert.is_true(perigee.is_error(err), tostring(err))
+  assert.equal(kind, err.kind, tostring(err))
+  return err
+end
+
 -- ---- A cache by hand -------------------------------------------------------
 
 local LOCATE, RELEASE = 3, 4
