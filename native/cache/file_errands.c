@@ -318,7 +318,7 @@ static int memory_check(const struct perigee_cache_file *f, const char *key,
     return PERIGEE_OK;
   if (directory_find(f->memory, &s, false))
     return PERIGEE_CACHE_BUSY;
-  uint32_t ref = directory_find(f->memory, &s, true);
+  uint32_t ref = memory_find(f, key, key_length);
   return ref && word(&record(f->memory, ref)->version) == version
              ? PERIGEE_OK
              : PERIGEE_STALE;

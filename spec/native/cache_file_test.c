@@ -377,17 +377,21 @@ static void the_coldest_are_named_in_order(void **state) {
   cached_close(&m);
 }
 
+static void open_over(struct filed *k, struct cached *m) {
+  assert_int_equal(perigee_cache_file_open(&k->options, m->cache, k->now, 1,
+                                           &k->file, k->reason,
+                                           sizeof k->reason),
+                   0);
+  filed_ready(k);
+}
+
 static void what_the_file_has_is_marked_in_memory(void **state) {
   struct filed *k = *state;
   struct perigee_cache_options o = {.quota = 64 * MB, .slab = MB};
   struct cached m = cached_open(&o);
   struct perigee_cache_cold cold[4];
   filed_close(k);
-  assert_int_equal(perigee_cache_file_open(&k->options, m.cache, k->now, 1,
-                                           &k->file, k->reason,
-                                           sizeof k->reason),
-                   0);
-  filed_ready(k);
+  open_over(k, &m);
   assert_int_equal(cached_put(&m, "a", 5000), 1);
   m.now += SECONDS;
   assert_int_equal(cached_put(&m, "b", 50000), 2);
@@ -412,6 +416,30 @@ static void what_the_file_has_is_marked_in_memory(void **state) {
   cached_close(&m);
 }
 
+/* Memory was kept while the file was closed. */
+static void a_value_that_memory_has_a_newer_one_of_is_not_there(void **state) {
+  struct filed *k = *state;
+  struct perigee_cache_options o = {.quota = 64 * MB, .slab = MB};
+  struct cached m = cached_open(&o);
+  struct perigee_cache_cold cold[4];
+  assert_int_equal(cached_put(&m, "old", 5000), 1);
+  assert_int_equal(cached_put(&m, "same", 5000), 2);
+  assert_int_equal(filed_write(k, "old", 5000, 1), 0);
+  assert_int_equal(filed_write(k, "same", 5000, 2), 0);
+  assert_int_equal(filed_write(k, "alone", 5000, 1), 0);
+  filed_close(k);
+  assert_int_equal(cached_put(&m, "old", 5000), 3);
+  open_over(k, &m);
+  assert_int_equal(filed_entries(k), 2);
+  assert_int_equal(filed_read(k, "old"), 0);
+  assert_int_equal(coldest(&m, cold, 4), 1);
+  assert_memory_equal(cold[0].key, "old", 3);
+  filed_close(k);
+  filed_open_ready(k);
+  assert_int_equal(filed_entries(k), 2);
+  cached_close(&m);
+}
+
 #define BOTH(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
 
 int main(void) {
@@ -432,6 +460,7 @@ int main(void) {
       BOTH(long_values_find_room_in_a_full_file),
       BOTH(the_coldest_are_named_in_order),
       BOTH(what_the_file_has_is_marked_in_memory),
+      BOTH(a_value_that_memory_has_a_newer_one_of_is_not_there),
   };
   int failed = cmocka_run_group_tests_name("ring", tests, NULL, NULL);
   by_threads = true;
