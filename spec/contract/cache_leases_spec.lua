@@ -3,6 +3,7 @@
 -- by hand and scribbles over a place as soon as its lease was given back, as
 -- another value would.
 local caches = require "spec.support.caches"
+local maps = require "perigee.cache.mapped"
 local cases = require "spec.support.cases"
 local ffi = require "ffi"
 local perigee = require "perigee"
@@ -71,6 +72,23 @@ describe("leases", function()
       assert.equal(SIZE, got[i], tostring(got[i]))
       assert.is_true(items[i].into:string() == cases.bytes(SIZE, i))
     end
+  end)
+end)
+
+describe("a slab that was looked up", function()
+  after_each(cases.cleanup)
+
+  -- A task that waited for the look-up may go on when the session has ended.
+  it("is lost with its session", function()
+    scribbler(1)
+    local blocks = caches.client { map = false }
+    assert.is_true(is_whole(blocks:get "0"))
+    local session, remote = blocks.only.session, nil
+    remote = assert(session:region "cache.slab.0")
+    session:close()
+    local late = setmetatable({ region = function() return remote end },
+                              { __index = session })
+    wrong("closed", maps.slab({}, late, 0))
   end)
 end)
 

@@ -25,14 +25,14 @@ local M = {}
 local Leases = {}
 Leases.__index = Leases
 
--- MOST: leases that are kept, and keys that are known to have been leased.
+-- MOST: leases that are kept, and keys of which the last answer is known.
 -- BACK: bytes, and number, of leases that wait to be given back.
 local MOST, BACK, BACK_COUNT = 4096, 2 ^ 22, 32
 
 --- tell(request) makes a request that nobody waits for.
 function M.new(session, tell)
   return setmetatable({ session = session, tell = tell, list = {}, count = 0,
-                        once = {}, onces = 0, back = {}, bytes = 0 }, Leases)
+                        once = {}, onces = 0, answers = 0, back = {}, bytes = 0 }, Leases)
 end
 
 -- What is given back is over: a read that is under way finds it so.
@@ -80,8 +80,23 @@ function Leases:clear()
 end
 jit.off(Leases.clear)
 
---- Takes a lease that was granted.
-function Leases:add(lease)
+--- The cache has answered where a key is, or that it has another value: what it
+-- told of the key before may be older. Returns the number of this answer.
+function Leases:answered(key)
+  self:forget(key)
+  self.answers = self.answers + 1
+  if not self.once[key] then
+    if self.onces >= MOST then self.once, self.onces = {}, 0 end
+    self.onces = self.onces + 1
+  end
+  self.once[key] = self.answers
+  return self.answers
+end
+
+--- Takes a lease of a key that was granted.
+function Leases:add(key, lease)
+  lease.again = self.once[key] ~= nil
+  lease.answer = self:answered(key)
   lease.kept, lease.views = false, 0
   return lease
 end
@@ -95,12 +110,13 @@ function Leases:keep(key, lease)
   self.list[key], self.count = lease, self.count + 1
 end
 
---- A lease of a key was read. It is kept, if it is not the first one.
+--- A lease of a key was read. It is kept, if it is not the first one, and the
+-- cache has told nothing newer of the key: who has got that gets nothing older.
 function Leases:was_read(key, lease)
   if lease.kept then return end
-  if self.once[key] then return self:keep(key, lease) end
-  if self.onces >= MOST then self.once, self.onces = {}, 0 end
-  self.once[key], self.onces = true, self.onces + 1
+  if lease.again and self.once[key] == lease.answer then
+    return self:keep(key, lease)
+  end
   give_back_soon(self, lease)
 end
 

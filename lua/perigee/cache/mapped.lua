@@ -35,6 +35,9 @@ local place = native.place_t()
 local function mapped(session, name)
   local remote, err = session:region(name)
   if not remote then return nil, err end
+  if not remote.handle then             -- it has ended since it was looked up
+    return nil, session:gone("looking up " .. remote:text())
+  end
   local pointer = core.perigee_remote_pointer(remote.handle)
   if pointer == nil then return remote end
   return remote, pointer
@@ -135,7 +138,8 @@ local function read(self, key, slab, into, length)
   local at = native.place_t(place)
   local part = slices.first(into, length)
   local fine, err = self.session:read {
-    from = slab.remote:slice(tonumber(at.offset), length), to = part }:wait()
+    from = slab.remote:slice(tonumber(at.offset), length),
+    to = slices.cut(part) }:wait()
   if not fine then return nil, err.kind == "stale" and AGAIN or err end
   if not same(self, key, at) then return nil, AGAIN end
   return part, at.checksum

@@ -5,7 +5,8 @@
 --
 -- A value comes by the first of these ways that can tell:
 --
--- 1. the map (mapped.lua), without a request;
+-- 1. the map (mapped.lua), without a request; or else a copy here (near.lua),
+--    without one mostly;
 -- 2. a lease that is kept from before: one transfer;
 -- 3. a request, with which a small value comes along; a larger one is leased,
 --    and is a transfer more.
@@ -40,12 +41,11 @@ local OK, NOT_FOUND, AGAIN = core.PERIGEE_OK, core.PERIGEE_NOT_FOUND,
                              core.PERIGEE_AGAIN
 local TOO_LARGE = core.PERIGEE_TOO_LARGE
 local SMALL_KIB = wire.SMALL / 1024
--- USED: keys that were used
--- without a request, after which the cache is told, and ns until it is.
+-- USED: keys that were used without a request, after which the cache is told,
+-- and ns until it is. LOOKS: uses between two looks at the clock for that.
 -- TRIES: of a value whose lease was over when it was there. LASTS: ns for
 -- which a lease has to last for a new view.
-local USED, USED_FOR, TRIES, TIMEOUT, LASTS = 128, 5e8, 3, 30,
-                                                           2e9
+local USED, USED_FOR, LOOKS, TRIES, TIMEOUT, LASTS = 128, 5e8, 32, 3, 30, 2e9
 
 -- Answers without a key that a list may take: of 2^28 buckets, 1024 a time.
 local EMPTY = 2 ^ 18
@@ -59,8 +59,9 @@ function M.new(agent, name, options)
     checks = options.checksum or false, maps = options.map ~= false,
     text = ("cache %s"):format(name),
     proxy = false, by = {}, below = false, session = false, map = false,
-    slabs = {}, leases = false, used = {}, uses = 0, used_at = 0,
-    refuses_small = false,
+    slabs = {}, leases = false, used = {}, uses = 0, used_at = 0, looks = 0,
+    refuses_small = false, nears = options.near or false, near = false,
+    epoch = false,
   }, Member)
 end
 
@@ -77,9 +78,21 @@ local function tell(self, request)
   futures.leave(self.by.statuses.async:ask(request))
 end
 
--- Begins with the session that the proxy has.
-local function begin(self)
-  local session = self.proxy[1].session
+-- Copies of another life of the cache are not of its versions.
+local function begin_near(self, epoch)
+  if not self.nears or self.epoch == epoch then return end
+  if self.near then self.near:close() end
+  self.near = require "perigee.cache.near".new(self.agent.engine, self.nears)
+    or false
+end
+
+-- A request about no key.
+local NOTHING = wire.keys(C.PERIGEE_CACHE_MATCH, 0, {}, 1, 0)
+
+-- Begins with a session of the proxy's.
+local function begin(self, session)
+  begin_near(self, session.epoch)
+  self.epoch = session.epoch
   self.session, self.slabs, self.map = session, {}, false
   self.leases = leases.new(session, function(request) tell(self, request) end)
   if self.maps then
@@ -109,10 +122,23 @@ function Member:ready()
     local fine, err = open(self)
     if not fine then return nil, err end
   end
-  local told, err = self.proxy:about()
+  -- about() is idempotent, and so waits all of its timeout; this does not.
+  local told, err = self.proxy:ask(NOTHING)
+  if told then told, err = self.proxy:about() end
   if not told then return nil, err end
   self.below = type(told) == "table" and told.file == true
-  if self.session ~= self.proxy[1].session then begin(self) end
+  session = self.proxy[1].session
+  if self.session ~= session then begin(self, session) end
+  return true
+end
+
+-- A call of a proxy goes on with another session if the cache drains, while the
+-- session before is there still. Returns true if it has: what it told is not of
+-- the session before, whose values are those of before, too.
+local function moved(self, proxy)
+  local session = proxy[1].session
+  if session == self.session or not session.handle then return false end
+  begin(self, session)
   return true
 end
 
@@ -135,6 +161,12 @@ function Member:ask(reader, request)
   return self.by[reader]:ask(request)
 end
 
+-- A key has another value, or none, by what this client has done.
+local function changed(self, key)
+  self.leases:answered(key)
+  if self.near then self.near:forget(key) end
+end
+
 -- ---- Uses ------------------------------------------------------------------
 
 -- Tells the cache which keys were used.
@@ -150,9 +182,14 @@ jit.off(tell_used)
 
 -- Notes that a key was used without a request.
 local function use(self, key)
-  if self.used[key] then return end
-  self.used[key], self.uses = true, self.uses + 1
-  if self.uses == 1 then self.used_at = now() end
+  if not self.used[key] then
+    self.used[key], self.uses = true, self.uses + 1
+    if self.uses == 1 then self.used_at = now() end
+  elseif self.looks > 0 then            -- the clock is looked at now and then
+    self.looks = self.looks - 1
+    return
+  end
+  self.looks = LOOKS
   if self.uses >= USED or now() - self.used_at > USED_FOR then
     tell_used(self)
   end
@@ -168,15 +205,19 @@ function Member:locate(key, along)
     self:ask("located", wire.key(C.PERIGEE_CACHE_LOCATE,
                                  along and SMALL_KIB or 0, key))
   if status == nil then return nil, value end
+  if moved(self, self.by.located) then return self:locate(key, along) end
   if status == AGAIN and self.leases:clear() then -- they may be this client's
     return self:locate(key, along)
   end
   if status ~= OK then return nil, status end
-  if value and along then return false, value, sum end
+  if value and along then
+    self.leases:answered(key)
+    return false, value, sum
+  end
   if value then return nil, core.PERIGEE_PROTOCOL end
-  return self.leases:add { slab = slab, offset = offset, length = length,
+  return self.leases:add(key, { slab = slab, offset = offset, length = length,
                            version = version, checksum = sum, low = low,
-                           high = high, till = sent + ns }
+                           high = high, till = sent + ns })
 end
 
 -- What an error means for a lease: if its place has gone, the key is to be
@@ -215,7 +256,7 @@ local function read(self, lease, into)
   if not from then return nil, err end
   if lease.length > 0 then
     local fine
-    transfer.from, transfer.to = from, part
+    transfer.from, transfer.to = from, slices.cut(part)
     fine, err = self.session:read(transfer):wait()
     if not fine then return place_lost(lease, err) end
   end
@@ -229,15 +270,7 @@ local function placed(value, into, sum)
   if not into then return value, sum end
   if into.length < #value then return nil, TOO_LARGE, #value end
   local part = slices.first(into, #value)
-  if slices.is_slice(part) then
-    part:write(value)
-  else
-    local at = 1
-    for _, each in ipairs(part) do
-      each:write(value:sub(at, at + each.length - 1))
-      at = at + each.length
-    end
-  end
+  slices.copy_from(part, value)
   return part, sum
 end
 
@@ -255,12 +288,23 @@ local function read_text(self, lease)
   return nil, why, length
 end
 
+-- May a value come as a string for a place of this shape?
+local function takes_text(into)
+  if not into then return true end
+  if slices.is_slice(into) then return into.count == 1 end
+  for _, each in ipairs(into) do
+    if each.count > 1 then return false end
+  end
+  return true
+end
+
 local function by_request(self, key, into)
   for _ = 1, TRIES do
-    local lease = self.leases:kept(key)
+    -- One that is kept may be older than what was found in the map.
+    local lease = not self.map and self.leases:kept(key)
     if not lease then
       local value, sum
-      lease, value, sum = self:locate(key, true)
+      lease, value, sum = self:locate(key, takes_text(into))
       if lease == false then return placed(value, into, sum) end
       if not lease then return nil, value end
     else
@@ -273,7 +317,12 @@ local function by_request(self, key, into)
       part, why, length = read_text(self, lease)
     end
     self.leases:was_read(key, lease)
-    if part then return part, lease.checksum end
+    if part then
+      if self.near and lease.kept then
+        self.near:put(key, part, lease.version, lease.till)
+      end
+      return part, lease.checksum
+    end
     if why ~= AGAIN then return nil, why, length end
   end
   return nil, errors.new("timeout", ("%s: its lease was over each time that "
@@ -307,9 +356,27 @@ local function broken(self, key)
     .. ": its bytes are not those that were put", true)
 end
 
+-- Gets the copy that this client has of a value, if it is that of the cache
+-- still; nil: there is none, or not for this place.
+local function find_near(self, key, into)
+  local near, sent = self.near, now()
+  local version, fresh = near:version(key)
+  if version and not fresh then
+    local there = self:stat(key)
+    if not there or there.version ~= version then
+      return near:forget(key)
+    end
+    near:refresh(key, sent)
+    version = near:version(key)         -- it may have gone meanwhile
+  end
+  return version and near:get(key, into)
+end
+
 -- Gets a value by the first way that can tell. Returns it and its checksum; or
 -- nil, a status or an error, and maybe a length.
 local function find(self, key, into)
+  local copy = self.near and not self.map and find_near(self, key, into)
+  if copy then return copy, 0 end
   local map, part, why, length = self.map, nil, AGAIN, nil
   if map then part, why, length = map:get(key, into) end
   if part then
@@ -386,20 +453,21 @@ end
 local function locate_many(self, items, results)
   local keys, of, leased_of = {}, {}, {}
   for i, item in ipairs(items) do
-    local lease = results[i] == nil and self.leases:find(item.key, 0)
+    local lease = results[i] == nil and not self.map
+      and self.leases:find(item.key, 0)
     if lease then
       leased_of[i] = lease
     elseif results[i] == nil then
       keys[#keys + 1], of[#of + 1] = item.key, i
     end
   end
-  local sent = now()
+  local sent, session = now(), self.session
   local fine, err = self:each(C.PERIGEE_CACHE_LOCATE, 0, "places", keys,
     function(n, place_of)
       local i = of[n]
       if type(place_of) == "table" then
         place_of.till = sent + place_of.ns
-        leased_of[i] = self.leases:add(place_of)
+        leased_of[i] = self.leases:add(keys[n], place_of)
       elseif place_of ~= AGAIN and not (place_of == NOT_FOUND
                                         and self.below) then
         -- else it is tried again by itself
@@ -407,6 +475,7 @@ local function locate_many(self, items, results)
       end
     end)
   if not fine then return nil, err end
+  if moved(self, self.by.places) or self.session ~= session then return {} end
   return leased_of
 end
 
@@ -423,7 +492,8 @@ local function transfers(self, items, leased_of, results)
     elseif lease.length == 0 then
       results[i] = 0
     else
-      list[#list + 1] = { from = from, to = slices.first(into, lease.length) }
+      list[#list + 1] = { from = from, to = slices.cut(
+        slices.first(into, lease.length)) }
       of[#of + 1] = i
     end
   end
@@ -546,7 +616,7 @@ local function put_small(self, key, from, length, asked)
 end
 
 -- Calls a method of the service with a slice of a value, which the cache pulls.
-local function pulled(self, method, value, ...)
+local function pulled(self, proxy, method, value, ...)
   local region, err
   if type(value) == "string" then
     region, err = self.agent.engine:alloc(math.max(#value, 1))
@@ -554,9 +624,9 @@ local function pulled(self, method, value, ...)
     region:slice(0, #value):write(value)
   end
   local slice, result = region and region:slice(0, #value) or value
-  result, err = self.proxy[method](self.proxy, slice, ...)
+  result, err = proxy[method](proxy, slice, ...)
   if is_full(result, err) and self.leases:flush() then
-    result, err = self.proxy[method](self.proxy, slice, ...)
+    result, err = proxy[method](proxy, slice, ...)
   end
   if region then region:close() end
   if result then return result end
@@ -569,40 +639,49 @@ function Member:put(key, value, asked)
   local fine, err = self:ready()
   if not fine then return nil, err end
   local from, length = bytes_of(value)
-  local version
+  local version, by = nil, self.by.sealed
   if from and length <= wire.SMALL and not self.refuses_small then
     version, err = put_small(self, key, from, length, asked)
     if not version and err == core.PERIGEE_UNSUPPORTED then from = nil end
   end
   if not (from and length <= wire.SMALL) or self.refuses_small then
-    version, err = pulled(self, "put", value, key, asked)
+    by = self.proxy
+    version, err = pulled(self, by, "put", value, key, asked)
   end
-  self.leases:forget(key)
+  changed(self, key)
+  moved(self, by)
   if version then return version end
   return self:fails(err, "putting", key)
 end
 
---- Reserves a place. Returns it (place.lua); or nil and an error.
+--- Reserves a place. Returns it (place.lua); or nil and an error. The place has
+-- a proxy of its own, which reaches this life of the cache alone: the next one
+-- gives the same tokens to others.
 function Member:reserve(key, length, asked)
-  local token, err = self.proxy:reserve(key, length, asked)
-  if token then return places.new(self, key, length, token) end
+  local proxy = self.proxy:with { epoch = self.session.epoch }
+  local token, err = proxy:reserve(key, length, asked)
+  if token then return places.new(self, proxy, key, length, token) end
+  if err.kind == "stale" and self.proxy:ask(NOTHING)
+    and moved(self, self.proxy) then
+    return self:reserve(key, length, asked)
+  end
   return nil, failure.came(err)
 end
 
-function Member:write(token, value, offset)
-  return pulled(self, "write", value, token, offset)
+function Member:write(proxy, token, value, offset)
+  return pulled(self, proxy, "write", value, token, offset)
 end
 
-function Member:seal(key, token)
-  local version, err = self.proxy:seal(token)
-  self.leases:forget(key)
+function Member:seal(proxy, key, token)
+  local version, err = proxy:seal(token)
+  changed(self, key)
   if version then return version end
   return nil, failure.came(err)
 end
 
 --- Aborts a reservation, if it is one still.
-function Member:abort(key, token)
-  local fine, err = self.proxy:abort(token)
+function Member:abort(proxy, key, token)
+  local fine, err = proxy:abort(token)
   if fine or err.kind == "stale" then return true end
   return self:fails(err, "aborting", key)
 end
@@ -611,7 +690,8 @@ end
 -- and an error.
 function Member:change(key, what, flags, doing)
   local status, err = self:ask("status", wire.key(what, flags, key))
-  if what == C.PERIGEE_CACHE_DELETE then self.leases:forget(key) end
+  if what == C.PERIGEE_CACHE_DELETE then changed(self, key) end
+  if status then moved(self, self.by.status) end
   if status == OK then return true end
   return self:fails(status == nil and err or status, doing, key)
 end
@@ -641,9 +721,21 @@ function Member:counters()
   return told(self, self:ask("counted", wire.counters()))
 end
 
---- Tells of events from a number on.
+--- Tells of events from where the last ones have ended, { number, epoch }, or
+-- from a number on. Numbers of another life of the cache are none.
 function Member:events(from, most)
-  return told(self, self:ask("told", wire.events(from, most)))
+  local number, epoch = from, nil
+  if type(from) == "table" then number, epoch = from.number, from.epoch end
+  local list, err = self:ask("told", wire.events(number, most))
+  local now_of = self.by.told and self.by.told[1].session.epoch
+  local other = epoch and epoch ~= now_of
+  if list and other then
+    list, err = self:ask("told", wire.events(0, most))
+  end
+  if not list then return told(self, nil, err) end
+  list.lost = list.lost or other or false
+  list.next = { number = list.next, epoch = now_of }
+  return list
 end
 
 --- Calls f(key) for each key that begins with a prefix, while that returns
@@ -724,6 +816,8 @@ function Member:close()
     tell_used(self)
     self.leases:clear()
   end
+  if self.near then self.near:close() end
+  self.near, self.epoch = false, false
 end
 
 return M

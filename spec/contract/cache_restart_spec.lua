@@ -1,0 +1,192 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- A cache that is killed and started again, or replaced by another that takes
+-- its name while it drains: its clients go on, and believe nothing of the
+-- former life.
+local caches = require "spec.support.caches"
+local cases = require "spec.support.cases"
+local perigee = require "perigee"
+
+local SIZE = 20000
+
+local function wrong(kind, got, err)
+  assert.is_nil(got)
+  assert.is_true(perigee.is_error(err), tostring(err))
+  if kind then assert.equal(kind, err.kind, tostring(err)) end
+  return err
+end
+
+-- Restarts a cache in a child, and waits until its client has noticed.
+local function restarted(child, blocks)
+  local session = blocks.only.session
+  child:kill()
+  cases.await(function() return not session.handle end)
+  return caches.start()
+end
+
+local function put(blocks, key, value, options)
+  cases.await(function() return (blocks:put(key, value, options)) end)
+end
+
+for _, map in ipairs { true, false } do
+  describe("a client whose cache was restarted, map = " .. tostring(map),
+           function()
+    local child, blocks
+
+    before_each(function()
+      child = caches.start()
+      blocks = caches.client { map = map, reconnect = 20 * cases.slow }
+    end)
+    after_each(cases.cleanup)
+
+    it("gets no value of the former life", function()
+      for life = 1, 3 do
+        local short, long = "short " .. life, cases.bytes(SIZE, life)
+        put(blocks, "s", short)
+        put(blocks, "l" .. life, long)
+        for _ = 1, 3 do
+          assert.equal(short, blocks:get "s")
+          assert.is_true(assert(blocks:get("l" .. life)) == long)
+        end
+        child = restarted(child, blocks)
+        for _, key in ipairs { "s", "l" .. life } do
+          local got, err
+          cases.await(function()
+            got, err = blocks:get(key)
+            return got or err.kind ~= "peer_lost"
+          end)
+          wrong("not_found", got, err)
+        end
+        assert.same({ false, false }, blocks:has { "s", "l" .. life })
+        assert.equal(0, blocks:match { "s" })
+      end
+    end)
+
+    it("has no place of the former life", function()
+      local place = assert(blocks:reserve("old", 8))
+      assert(place:write("old old "))
+      local seals = assert(blocks:reserve("old 2", 8))
+      local aborts = assert(blocks:reserve("old 3", 8))
+      child = restarted(child, blocks)
+      put(blocks, "x", "y")
+      local news = {}
+      for i = 1, 5 do news[i] = assert(blocks:reserve("new " .. i, 8)) end
+      for _ = 1, 2 do
+        wrong("stale", place:write("12345678"))
+        wrong("stale", place:seal())
+        wrong("stale", seals:seal())
+      end
+      assert.is_true(aborts:abort())
+      for i = 1, 5 do
+        assert(news[i]:write "new new ")
+        assert.is_true(news[i]:seal())
+        assert.equal("new new ", blocks:get("new " .. i))
+      end
+      wrong("not_found", blocks:get "old")
+    end)
+
+    it("has no view of the former life", function()
+      put(blocks, "v", cases.bytes(SIZE, 1))
+      local view, err = blocks:view "v"
+      if not view then
+        wrong("unsupported", view, err)
+        return
+      end
+      child = restarted(child, blocks)
+      put(blocks, "v", cases.bytes(SIZE, 2))
+      assert.equal(0, view:left())
+      wrong("stale", view:string())
+      view:close()
+      local now = assert(blocks:view "v")
+      assert.is_true(now:string() == cases.bytes(SIZE, 2))
+      now:close()
+    end)
+
+    it("is told that events are lost", function()
+      for i = 1, 5 do put(blocks, "e" .. i, "x") end
+      local before = assert(blocks:events())
+      assert.equal(5, #before)
+      assert.is_false(before.lost)
+      child = restarted(child, blocks)
+      for i = 1, 9 do put(blocks, "f" .. i, "x") end
+      local after = assert(blocks:events { from = before.next })
+      assert.is_true(after.lost)
+      assert.equal(9, #after)
+      local none = assert(blocks:events { from = after.next })
+      assert.is_false(none.lost)
+      assert.equal(0, #none)
+    end)
+
+    it("waits for the next life", function()
+      put(blocks, "w", "1")
+      child:kill()
+      local session = blocks.only.session
+      cases.await(function() return not session.handle end)
+      local got = perigee.spawn(function()
+        return blocks:get("w", { wait = 30 * cases.slow })
+      end)
+      perigee.sleep(0.05)
+      child = caches.start()
+      local other = caches.client()
+      put(other, "w", "2")
+      assert.equal("2", assert(got:wait(30 * cases.slow)))
+    end)
+
+    it("has errors with a kind while it is away", function()
+      put(blocks, "k", "v")
+      local quick = caches.client { map = map, reconnect = 0, timeout = 5 }
+      assert.equal("v", quick:get "k")
+      child:kill()
+      cases.await(function() return not quick.only.session.handle end)
+      wrong(nil, quick:get "k")
+      wrong(nil, quick:put("k", "v"))
+      wrong(nil, quick:put("k", ("v"):rep(SIZE)))
+      wrong(nil, quick:has { "k" })
+      wrong(nil, quick:match { "k" })
+      wrong(nil, quick:view "k")
+      wrong(nil, quick:reserve("k", 8))
+      wrong(nil, quick:delete "k")
+      wrong(nil, quick:stat "k")
+      wrong(nil, quick:stats())
+      wrong(nil, quick:list())
+      wrong(nil, quick:events())
+      wrong(nil, quick:get("k", { wait = 0.01 }))
+    end)
+  end)
+
+  describe("a client whose cache drains and is replaced, map = "
+           .. tostring(map), function()
+    after_each(cases.cleanup)
+
+    it("gets what the successor has", function()
+      local former = caches.open { lease = 2 }
+      local blocks = caches.client { map = map, reconnect = 20 }
+      local keeper, agent = caches.client { map = false }
+      local region = cases.alloc(agent.engine, SIZE):slice()
+      assert(blocks:put("s", "one"))
+      assert(blocks:put("l", cases.bytes(SIZE, 1)))
+      assert(blocks:put("m", cases.bytes(SIZE, 11)))
+      assert.equal("one", blocks:get "s")
+      assert.is_true(blocks:get "l" == cases.bytes(SIZE, 1))
+      assert(keeper:get("l", { into = region })) -- leases, so the drain lasts
+      local drained = perigee.spawn(function() return former:drain(10) end)
+      perigee.sleep(0.01)
+      local successor = caches.open()
+      local other = caches.client()
+      cases.await(function() return (other:put("first", "x")) end)
+      assert(blocks:put("s", "two"))
+      assert(blocks:put("l", cases.bytes(SIZE, 2)))
+      for _ = 1, 3 do
+        assert.equal("two", blocks:get "s")
+        assert.is_true(blocks:get "l" == cases.bytes(SIZE, 2))
+        local got, err = blocks:get "m"
+        if got then
+          assert.is_true(got == cases.bytes(SIZE, 11))
+        else
+          wrong("not_found", got, err)
+        end
+      end
+      assert.equal(3, successor:counters().sealed)
+      drained:wait(20)
+    end)
+  end)
+end
