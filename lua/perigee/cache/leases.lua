@@ -19,6 +19,7 @@ local loop = require "perigee.runtime.loop"
 local wire = require "perigee.cache.wire"
 
 local now = loop.now
+local max, huge = math.max, math.huge
 
 local M = {}
 
@@ -32,7 +33,7 @@ local MOST, BACK, BACK_COUNT = 4096, 2 ^ 22, 32
 --- tell(request) makes a request that nobody waits for.
 function M.new(session, tell)
   return setmetatable({ session = session, tell = tell, list = {}, count = 0,
-                        once = {}, onces = 0, answers = 0, back = {}, bytes = 0 }, Leases)
+                        once = {}, onces = 0, back = {}, bytes = 0 }, Leases)
 end
 
 -- What is given back is over: a read that is under way finds it so.
@@ -80,23 +81,25 @@ function Leases:clear()
 end
 jit.off(Leases.clear)
 
---- The cache has answered where a key is, or that it has another value: what it
--- told of the key before may be older. Returns the number of this answer.
-function Leases:answered(key)
-  self:forget(key)
-  self.answers = self.answers + 1
-  if not self.once[key] then
+--- The cache has told of a version of a key (nil: that there is none, or one
+-- that is not known), or has sealed it. A lease of an older one is let go, and
+-- none is kept later: answers may come in another order than they were made in.
+function Leases:answered(key, version)
+  local lease, before = self.list[key], self.once[key]
+  if lease and not (version and version <= lease.version) then
+    self:forget(key)
+  end
+  if not before then
     if self.onces >= MOST then self.once, self.onces = {}, 0 end
     self.onces = self.onces + 1
   end
-  self.once[key] = self.answers
-  return self.answers
+  self.once[key] = version and max(version, before or 0) or huge
 end
 
 --- Takes a lease of a key that was granted.
 function Leases:add(key, lease)
   lease.again = self.once[key] ~= nil
-  lease.answer = self:answered(key)
+  self:answered(key, lease.version)
   lease.kept, lease.views = false, 0
   return lease
 end
@@ -114,7 +117,7 @@ end
 -- cache has told nothing newer of the key: who has got that gets nothing older.
 function Leases:was_read(key, lease)
   if lease.kept then return end
-  if lease.again and self.once[key] == lease.answer then
+  if lease.again and lease.version >= (self.once[key] or huge) then
     return self:keep(key, lease)
   end
   give_back_soon(self, lease)

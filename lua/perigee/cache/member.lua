@@ -193,13 +193,13 @@ function Member:locate(key, along)
   end
   if status ~= OK then return nil, status end
   if value and along then
-    self.leases:answered(key)
+    self.leases:answered(key, slab)     -- in whose place its version stands
     return false, value, sum
   end
   if value then return nil, core.PERIGEE_PROTOCOL end
-  return self.leases:add(key, { slab = slab, offset = offset, length = length,
-                           version = version, checksum = sum, low = low,
-                           high = high, till = sent + ns })
+  return self.leases:add(key, {
+    slab = slab, offset = offset, length = length, version = version,
+    checksum = sum, low = low, high = high, till = sent + ns })
 end
 
 -- What an error means for a lease: if its place has gone, the key is to be
@@ -599,6 +599,14 @@ local function pulled(self, proxy, method, value, ...)
   return nil, failure.came(err)
 end
 
+-- What a put or a seal means for the leases of its key. One that the cache has
+-- refused has changed nothing; of one that was not heard of it is not known.
+local function changed(self, key, version, err)
+  if version or errors.is_error(err) and not err.remote then
+    self.leases:answered(key, version or nil)
+  end
+end
+
 --- Puts a value: a string, a slice or a List. asked: as the service's `put`
 -- takes it, or nil. Returns the entry's version; or nil and an error.
 function Member:put(key, value, asked)
@@ -614,7 +622,7 @@ function Member:put(key, value, asked)
     by = self.proxy
     version, err = pulled(self, by, "put", value, key, asked)
   end
-  self.leases:answered(key)
+  changed(self, key, version, err)
   moved(self, by)
   if version then return version end
   return self:fails(err, "putting", key)
@@ -640,7 +648,7 @@ end
 
 function Member:seal(proxy, key, token)
   local version, err = proxy:seal(token)
-  self.leases:answered(key)
+  changed(self, key, version, err)
   if version then return version end
   return nil, failure.came(err)
 end
