@@ -58,14 +58,18 @@ build/bench/%: bench/%.c $(firstword $(MAKEFILE_LIST))
 	  $(WERROR) -pthread -MMD -MP -o $@ $< $(LINKED) -lsodium -lcrypto -lrt
 
 # The only C programs that are not floors: the two ends of an echo, those of what
-# count.lua counts, and the cache's core by itself.
-ON_CORE := build/bench/echo build/bench/counted build/bench/c_caller
+# count.lua counts, a caller and clients of a cache, and a cache's core and files
+# by themselves.
+ON_CORE := build/bench/echo build/bench/counted build/bench/c_caller \
+  build/bench/cache_clients
 $(ON_CORE): build/$(SONAME)
 $(ON_CORE): LINKED = -Lbuild -l:$(SONAME) \
   -Wl,-rpath,'$$ORIGIN/..'
+build/bench/cache_clients: LINKED += -lm
 
-build/bench/cache_core: build/perigee/cache.so
-build/bench/cache_core: LINKED = build/perigee/cache.so \
+ON_CACHE := build/bench/cache_core build/bench/cache_file
+$(ON_CACHE): build/perigee/cache.so
+$(ON_CACHE): LINKED = build/perigee/cache.so \
   -Wl,-rpath,'$$ORIGIN/../perigee'
 
 # The same echo with time stamps.

@@ -67,7 +67,7 @@ static inline void kv_whole(const struct kv *kv, size_t size, uint64_t round) {
 
 static inline void kv_burst(const struct kv *kv, bool puts, double seconds,
                             size_t size, struct samples *samples) {
-  int64_t span = (int64_t)(seconds * 1e9), begin = now(), end = begin + span;
+  int64_t span = (int64_t)(seconds * 1e9);
   const uint8_t *value;
   uint64_t round = 0;
   for (int i = 0; !puts && i < KV_KEYS; i++) {
@@ -76,7 +76,7 @@ static inline void kv_burst(const struct kv *kv, bool puts, double seconds,
   }
   for (int64_t warm = now() + span / 8; now() < warm; round++)
     puts ? kv_put(kv, size, round) : kv_get(kv, size, round, &value);
-  end = now() + span;
+  int64_t end = now() + span;
   for (; samples->count < 3 || (now() < end && samples->count < SAMPLES);
        round++)
     samples->ns[samples->count++] =
@@ -95,7 +95,7 @@ static inline int kv_main(int argc, char **argv,
   struct samples samples = samples_new();
   char line[64], what[8];
   double seconds;
-  if (!options.at)
+  if (!options.at || !size)
     usage(argv[0]);
   pin(options.pins[0]);
   prctl(PR_SET_PDEATHSIG, SIGKILL);

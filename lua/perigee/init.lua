@@ -32,6 +32,7 @@
 -- local session = assert(agent:session "worker:0")
 -- local remote = assert(session:region "kv")        -- the worker's memory
 -- local region = engine:alloc(2 ^ 16, { access = "rw" })
+-- local blocks = assert(agent:cache "cache:0")      -- the worker's, too
 -- -- Both ends of a session, in one process:
 -- local path = os.tmpname()
 -- os.remove(path)
@@ -87,6 +88,7 @@
 --     end,
 --   },
 -- }
+-- assert(perigee.cache { name = "cache:0", memory = 2 ^ 26 })
 -- perigee.run()
 if not jit then
   error(("Perigee is for LuaJIT 2.1, and this is %s: run the script with "
@@ -114,6 +116,14 @@ local function agent_maker()
   end
 end
 
+local function cache_maker()
+  local caches = require "perigee.cache"
+  return function(options)
+    local cache, err = caches.new(options, 3)
+    return cache, err
+  end
+end
+
 -- An engine serves calls, and its sessions make them, by the modules of agents.
 local function engine_maker()
   require "perigee.agent"
@@ -125,7 +135,7 @@ end
 local LATER = {
   agent = agent_maker,
   serve = of "perigee.agent.serve",
-  cache = of("perigee.cache", "new"),
+  cache = cache_maker,
   engine = engine_maker,
   run = of("perigee.runtime.task", "run"),
   stop = of("perigee.runtime.task", "stop"),

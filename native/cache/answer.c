@@ -112,21 +112,30 @@ static int answer_match(struct asked *a) {
   return ref != 0 || is_below(a, key, length);
 }
 
-/* Returns the bytes of an entry if they are short enough to be sent along. */
-static const uint8_t *small_value(struct asked *a, const char *key,
-                                  uint32_t length,
-                                  struct perigee_cache_place *place) {
+static bool located_fits(const struct asked *a, uint64_t bytes) {
+  return room_of(a) >= 4 + PLACE + 4 + bytes;
+}
+
+/* Returns the ref of an entry, with its place, whose bytes are short enough to
+ * be sent along, or 0. Those of the first item are not if there is no room: its
+ * client would ask again for ever. */
+static uint32_t small_value(struct asked *a, const char *key, uint32_t length,
+                            struct perigee_cache_place *place) {
   struct perigee_cache *c = a->c;
   uint32_t ref = a->flags ? entry_find(c, key, length, a->now) : 0;
   if (!ref)
-    return NULL;
+    return 0;
   entry_place(c, ref, place);
-  const uint8_t *slab = c->slabs[slab_index(place->slab)].pointer;
-  if (!slab || place->length > (uint64_t)a->flags * KIB)
-    return NULL;
-  c->n.hits++;
-  entry_use(c, ref);
-  return slab + place->offset;
+  bool small = place->length <= (uint64_t)a->flags * KIB &&
+               (a->done > 0 || located_fits(a, place->length));
+  return small && c->slabs[slab_index(place->slab)].pointer ? ref : 0;
+}
+
+static const uint8_t *small_bytes(struct asked *a, uint32_t ref,
+                                  const struct perigee_cache_place *place) {
+  a->c->n.hits++;
+  entry_use(a->c, ref);
+  return a->c->slabs[slab_index(place->slab)].pointer + place->offset;
 }
 
 static int answer_locate(struct asked *a) {
@@ -136,20 +145,21 @@ static int answer_locate(struct asked *a) {
   uint32_t length;
   if (!take_key(a, &key, &length, false))
     return PERIGEE_PROTOCOL;
-  const uint8_t *bytes = small_value(a, key, length, &place);
-  if (room_of(a) < 4 + PLACE + 4 + (bytes ? place.length : 0)) {
+  uint32_t small = small_value(a, key, length, &place);
+  if (!located_fits(a, small ? place.length : 0)) {
     a->in = from;
     return 0;
   }
-  int status = bytes ? PERIGEE_OK
+  int status = small ? PERIGEE_OK
                      : perigee_cache_locate(a->c, a->client, key, length,
                                             a->now, &place);
   put_status(a, status);
   if (status < 0)
     return 1;
   put_place(a, &place);
-  put_number(a, bytes ? place.length : 0, 4);
-  put_bytes(a, bytes, bytes ? place.length : 0);
+  put_number(a, small ? place.length : 0, 4);
+  if (small)
+    put_bytes(a, small_bytes(a, small, &place), place.length);
   return 1;
 }
 
@@ -321,7 +331,7 @@ static bool list_put(struct asked *a, uint32_t ref, const char *prefix,
 
 /* A cursor is a bucket, and a place in its chain. An entry stays where it is
  * until its bucket is split, and then comes to a bucket with a higher number;
- * so no entry is left out. */
+ * one that replaces another has that one's place. So no key is left out. */
 static uint64_t list_from(struct asked *a, uint64_t cursor, const char *prefix,
                           uint32_t length) {
   uint64_t bucket = cursor / PLACES;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * cache.h - the whole interface of perigee/cache.so: one tenant's store of
- * blocks that are found by key. It is a shared object of its own, loaded where
- * a cache runs, and where a client looks into a cache of its host. Its ffi.cdef
- * is made of this file.
+ * blocks that are found by key, and files for what memory evicts. It is an
+ * object of its own, loaded where a cache runs, and where a client looks into a
+ * cache of its host. Its ffi.cdef is made of this file.
  *
  * A store belongs to one thread. It starts no thread, makes no system call, and
  * reads no clock: `now` is the caller's, in ns, and never goes back. It never
@@ -75,8 +75,8 @@ struct perigee_cache_options {
                             * ends (90) */
   uint8_t lfu;            /* 1: the least often used of some old ones goes; 0:
                             * the least recently used one, to 67 ms */
-  uint8_t sums;         /* 1: values that come with a PUT get a checksum */
-  uint8_t seed[16];     /* of the hash of keys; zeros: random */
+  uint8_t sums;           /* 1: values that come with a PUT get a checksum */
+  uint8_t seed[16];       /* of the hash of keys; zeros: random */
 };
 
 /* Returns PERIGEE_INVALID: options contradict each other; PERIGEE_NO_MEMORY. A
@@ -141,10 +141,11 @@ struct perigee_cache_place {
 
 /* parent: the key of the entry before this one in a chain; it is not evicted
  * while this one is there. NULL: none. group: entries of one group are evicted
- * together, 1024 at most, and not while one of them is reserved; 0: none. ttl in
- * ns, 0: none; an entry lives for up to 134 ms longer, and for 2 years at most. A
- * value takes 4 KiB at least. if_absent: EXISTS for a key that is there; else its
- * entry is replaced at the seal. */
+ * together, 1024 at most, and not while one of them is reserved, or the parent
+ * of one outside (two groups with parents in each other stay for ever); 0:
+ * none. ttl in ns, 0: none; an entry lives for up to 134 ms longer, and for 2
+ * years at most. A value takes 4 KiB at least. if_absent: EXISTS for a key that
+ * is there; else its entry is replaced at the seal. */
 struct perigee_cache_put {
   uint64_t length, group;
   int64_t ttl;
@@ -156,7 +157,8 @@ struct perigee_cache_put {
 /* Reserves a place for a value, which nobody sees before the seal.
  * PERIGEE_AGAIN: the client has too many reservations; PERIGEE_NO_MEMORY: the
  * store is full now; PERIGEE_NOT_FOUND: the parent is not there;
- * PERIGEE_TOO_LARGE; EXISTS, BUSY, WANTS. May evict some entries. */
+ * PERIGEE_TOO_LARGE: it is, also for the quota; EXISTS, BUSY, WANTS. May evict
+ * some entries. */
 PERIGEE_API int perigee_cache_reserve(struct perigee_cache *cache,
                                       const char *key, uint32_t key_length,
                                       const struct perigee_cache_put *put,
@@ -286,11 +288,12 @@ PERIGEE_API uint64_t perigee_cache_sum(const void *value, uint64_t length,
  *             length of the value, key
  *
  * flags: of LOCATE, the KiB of a value up to which its bytes come along, and no
- * lease (0: never); of PIN, the pin; of LIST and EVENTS, how many at most (0:
- * as many as there is room for). Count is at most PERIGEE_CACHE_MANY, and 1 for
- * LIST and EVENTS, whose answers want room for the longest key. A list has each
- * key that was there throughout at least once. Numbers of events count up from
- * 1; a client that begins asks from 0, which is the oldest one kept. */
+ * lease (0: never; nor do those of the first value if they have no room); of
+ * PIN, the pin; of LIST and EVENTS, how many at most (0: as many as there is
+ * room for). Count is at most PERIGEE_CACHE_MANY, and 1 for LIST and EVENTS,
+ * whose answers want room for the longest key. A list has each key that was
+ * there throughout at least once. Numbers of events count up from 1; a client
+ * that begins asks from 0, which is the oldest one kept. */
 enum perigee_cache_request {
   PERIGEE_CACHE_HAS = 1,
   PERIGEE_CACHE_MATCH,
@@ -477,8 +480,9 @@ perigee_cache_file_store(struct perigee_cache_file *file);
  * Writes a value; others may go for it. version: the one that the value has in
  * memory; checksum: perigee_cache_sum of it; ttl: what is left, 0: none.
  * PERIGEE_NO_MEMORY, PERIGEE_TOO_LARGE: there is no place for it now;
- * PERIGEE_CACHE_BUSY: the key is being written; PERIGEE_CACHE_EXISTS: it has
- * this version, or a later one. */
+ * PERIGEE_CACHE_BUSY: the key is being written, or is reserved in memory;
+ * PERIGEE_CACHE_EXISTS: the file has this version, or a later one;
+ * PERIGEE_STALE: memory does not have this version of the key any more. */
 PERIGEE_API int perigee_cache_file_write(struct perigee_cache_file *file,
                                          const char *key, uint32_t key_length,
                                          const void *value, uint64_t length,
@@ -490,9 +494,12 @@ PERIGEE_API int perigee_cache_file_read(struct perigee_cache_file *file,
                                         const char *key, uint32_t key_length,
                                         void *to, uint64_t room, uint64_t token,
                                         struct perigee_cache_place *place);
-/* Forgets a key's value, here and after a restart: before a key is replaced or
+/* Forgets a key's value, here and after a restart: when a key is replaced or
  * deleted in memory, and after a read whose checksum was wrong. Returns 0: that
- * is so now; 1: from the end with this token on. */
+ * is so now; 1: it is so here now, and after a restart from the end with this
+ * token on. Who seals or deletes a key in memory only then, while it is
+ * reserved there, never shows an older value after a newer one, even if the
+ * process is killed in between. */
 PERIGEE_API int perigee_cache_file_forget(struct perigee_cache_file *file,
                                           const char *key, uint32_t key_length,
                                           uint64_t token);

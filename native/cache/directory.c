@@ -243,14 +243,27 @@ void directory_remove(struct perigee_cache *c, uint32_t ref) {
   chain_trim(c, first);
 }
 
-/* Both are of one key, so of one chain. */
+/* An entry takes another one's slot, so that lists with a cursor miss no key
+ * that stays (answer.c). */
+static void chain_replace(struct perigee_cache *c, struct bucket *first,
+                          uint32_t ref, uint32_t old) {
+  for (struct bucket *b = first; b; b = bucket_next(c, b))
+    for (int i = 0; i < BUCKET_SLOTS; i++) {
+      uint32_t is = load32(&b->refs[i]);
+      if (is == ref || is == old)
+        store32(&b->refs[i], is == old ? ref : 0);
+    }
+  c->linked--;
+}
+
+/* Both are of one key, so of one chain, and have one tag. */
 void directory_show(struct perigee_cache *c, uint32_t ref, uint32_t old) {
   struct entry *r = record(c, ref);
   struct bucket *first = chain_of(c, what_hash(word(&r->what)));
   chain_lock(first);
   set_word(&r->what, word(&r->what) | SEEN_BIT);
   if (old)
-    chain_drop(c, first, old);
+    chain_replace(c, first, ref, old);
   chain_unlock(first);
   if (old)
     chain_trim(c, first);

@@ -23,7 +23,14 @@
 #include "cache/disk.h"
 #include "perigee.h"
 
-enum { DEPTH = 64, MOST_DEPTH = 1024, THREADS = 4, MOST_THREADS = 64 };
+enum {
+  DEPTH = 64,
+  MOST_DEPTH = 1024,
+  THREADS = 4,
+  MOST_THREADS = 64,
+  LOCK_TRIES = 50, /* together a second */
+  LOCK_PAUSE = 20000
+};
 
 int disk_status(int error) {
   switch (error) {
@@ -98,10 +105,18 @@ static int file_judge(const struct opening *w, const struct stat *s) {
   return PERIGEE_OK;
 }
 
+/* The kernel closes the file of a process that was killed when the last of its
+ * reads and writes has ended, which may be a while after the process is gone.
+ * Only then is the lock free. */
 static int file_lock(const struct opening *w,
                      const struct perigee_cache_disk *d) {
-  if (flock(d->file, LOCK_EX | LOCK_NB) == 0)
-    return PERIGEE_OK;
+  for (int i = 0; i < LOCK_TRIES; i++) {
+    if (flock(d->file, LOCK_EX | LOCK_NB) == 0)
+      return PERIGEE_OK;
+    if (errno != EWOULDBLOCK)
+      break;
+    usleep(LOCK_PAUSE);
+  }
   if (errno == EWOULDBLOCK)
     return refuse(w, PERIGEE_CACHE_IN_USE, "another cache uses %s", w->o->path);
   return refuse_errno(w, "cannot be locked");
@@ -142,7 +157,8 @@ static int file_fill(const struct opening *w, struct perigee_cache_disk *d,
   int status = space_check(w, d, s);
   if (status < 0)
     return status;
-  if (ftruncate(d->file, (off_t)w->o->size) < 0)
+  if (fchmod(d->file, S_IRUSR | S_IWUSR) < 0 ||
+      ftruncate(d->file, (off_t)w->o->size) < 0)
     return refuse_errno(w, "cannot be made as long");
   if (fallocate(d->file, 0, 0, (off_t)w->o->size) == 0 || errno == EOPNOTSUPP)
     return PERIGEE_OK;

@@ -51,8 +51,16 @@ static uint64_t entry_bytes(const struct perigee_cache *c,
   return size_bytes(class_of(c, where_length(word(&r->where))));
 }
 
-void entry_fix(struct perigee_cache *c, uint32_t ref, int by) {
-  c->slabs[what_slab(word(&record(c, ref)->what))].fixed += (uint32_t)by;
+static struct slab *slab_of(const struct perigee_cache *c, uint32_t ref) {
+  return &c->slabs[what_slab(word(&record(c, ref)->what))];
+}
+
+static void entry_fix(struct perigee_cache *c, uint32_t ref, int by) {
+  slab_of(c, ref)->fixed += (uint32_t)by;
+}
+
+static void entry_moves(struct perigee_cache *c, uint32_t ref, int by) {
+  slab_of(c, ref)->mobile += (uint32_t)by;
 }
 
 void entry_place(const struct perigee_cache *c, uint32_t ref,
@@ -74,6 +82,7 @@ static void evictable_remove(struct perigee_cache *c, uint32_t ref) {
   *(e->before ? &own(c, e->before)->after : &l->first) = e->after;
   *(e->after ? &own(c, e->after)->before : &l->last) = e->before;
   e->listed = 0;
+  entry_moves(c, ref, -1);
 }
 
 static void evictable_add(struct perigee_cache *c, uint32_t ref, bool first) {
@@ -84,6 +93,7 @@ static void evictable_add(struct perigee_cache *c, uint32_t ref, bool first) {
   *(e->before ? &own(c, e->before)->after : &l->first) = ref;
   *(e->after ? &own(c, e->after)->before : &l->last) = ref;
   e->listed = 1;
+  entry_moves(c, ref, 1);
 }
 
 /* An entry that comes to a list later than it was used last goes to the end
@@ -98,8 +108,9 @@ static bool is_recent(struct perigee_cache *c, uint32_t ref) {
 
 void entry_list(struct perigee_cache *c, uint32_t ref, bool first) {
   struct own *e = own(c, ref);
+  const struct group *g = group_of(c, ref);
   bool should = e->state == SEALED && e->pin != PERIGEE_CACHE_HARD &&
-                children(c, ref) == 0;
+                children(c, ref) == 0 && (!g || group_is_free(g));
   if (e->listed && should && first && !e->before)
     return;
   if (e->listed)
@@ -129,7 +140,8 @@ static int put_check(struct perigee_cache *c, const struct sought *s,
   const struct client *k = client_of(c, put->client);
   if (!k || put->pin > PERIGEE_CACHE_HARD)
     return PERIGEE_INVALID;
-  if (put->length > PERIGEE_CACHE_LARGEST)
+  if (put->length > PERIGEE_CACHE_LARGEST ||
+      size_bytes(size_of(put->length)) > c->o.quota)
     return PERIGEE_TOO_LARGE;
   if (directory_find(c, s, false))
     return PERIGEE_CACHE_BUSY;
@@ -157,6 +169,7 @@ static int parent_find(struct perigee_cache *c,
   return *parent ? PERIGEE_OK : PERIGEE_NOT_FOUND;
 }
 
+/* Returns the ref of a record, or 0. */
 static uint32_t record_new(struct perigee_cache *c, const struct sought *s,
                            const struct perigee_cache_put *put) {
   uint32_t ref = record_take(c, RECORD + s->count * 8);
@@ -180,12 +193,24 @@ static void place_set(struct perigee_cache *c, uint32_t ref, uint32_t slab,
   set_word(&r->where, where_of(slab, place, length));
 }
 
+/* The same. Of a directory that cannot grow others go. */
+static uint32_t record_have(struct perigee_cache *c, const struct sought *s,
+                            const struct perigee_cache_put *put) {
+  uint32_t ref = record_new(c, s, put);
+  for (int i = 0; !ref && i < EVICTIONS && records_complete(c); i++) {
+    if (!evict_oldest(c))
+      break;
+    ref = record_new(c, s, put);
+  }
+  return ref;
+}
+
 static bool has_evictable(const struct perigee_cache *c, int size) {
   return c->lists[size][0].last || c->lists[size][1].last;
 }
 
-/* Has a place for a value, for which others of its size may have to go. Some that
- * were looked at may not go; then others are looked at. */
+/* Has a place for a value, for which others of its size may have to go. Some
+ * that were looked at may not go; then others are looked at. */
 static int place_take(struct perigee_cache *c, uint32_t ref, uint64_t length) {
   int size = class_of(c, length), status = PERIGEE_NO_MEMORY;
   uint32_t slab = 0, place = 0;
@@ -256,7 +281,19 @@ static void pin_count(struct perigee_cache *c, uint32_t ref, int by) {
   entry_fix(c, ref, by);
 }
 
-/* Its group may have others go, so its parent is looked up after that. */
+/* If its chain has no room, and the directory none for one more bucket, another
+ * entry of the chain goes. */
+static int chain_enter(struct perigee_cache *c, uint32_t ref,
+                       const struct sought *s) {
+  int status = directory_add(c, ref, s->tag);
+  if (status == PERIGEE_NO_MEMORY && records_complete(c) &&
+      evict_near(c, bucket_of(directory_buckets(c), s->hash)))
+    status = directory_add(c, ref, s->tag);
+  return status;
+}
+
+/* Its parent is looked up when nothing goes for its record or its group any
+ * more. */
 static int ties_make(struct perigee_cache *c, uint32_t ref,
                      const struct perigee_cache_put *put) {
   uint32_t parent = 0;
@@ -270,7 +307,7 @@ static int ties_make(struct perigee_cache *c, uint32_t ref,
 static int reserve(struct perigee_cache *c, const struct sought *s,
                    const struct perigee_cache_put *put,
                    const struct perigee_cache_place *place, uint32_t *ref) {
-  *ref = record_new(c, s, put);
+  *ref = record_have(c, s, put);
   if (!*ref)
     return record_status(c);
   int status = ties_make(c, *ref, put);
@@ -278,7 +315,7 @@ static int reserve(struct perigee_cache *c, const struct sought *s,
     status = place ? place_restore_of(c, *ref, place)
                    : place_take(c, *ref, put->length);
   if (status == 0) {
-    status = directory_add(c, *ref, s->tag);
+    status = chain_enter(c, *ref, s);
     if (status < 0)
       place_give(c, record(c, *ref));
   }
@@ -356,8 +393,6 @@ static void entry_out(struct perigee_cache *c, uint32_t ref, int why) {
   const struct entry *r = record(c, ref);
   struct own *e = own(c, ref);
   pin_count(c, ref, -1);
-  if (children(c, ref))
-    entry_fix(c, ref, -1);
   if (e->state == RESERVED) {
     reservation_end(c, ref);
   } else {
@@ -375,6 +410,7 @@ static void entry_out(struct perigee_cache *c, uint32_t ref, int why) {
   if (e->leases) {
     entry_step(e, STEP_HOLD);
     hold_count(c, r, 1);
+    entry_moves(c, ref, 1);
   } else {
     place_give(c, r);
     entry_step(e, children(c, ref) ? STEP_HUSK : STEP_FREE);
@@ -388,6 +424,7 @@ void entry_settle(struct perigee_cache *c, uint32_t ref) {
   struct own *e = own(c, ref);
   if (e->state == HELD && e->leases == 0) {
     hold_count(c, r, -1);
+    entry_moves(c, ref, -1);
     place_give(c, r);
     entry_step(e, children(c, ref) ? STEP_HUSK : STEP_FREE);
   } else if (e->state == HUSK && children(c, ref) == 0) {
@@ -417,11 +454,12 @@ static void entry_show(struct perigee_cache *c, uint32_t ref, uint32_t old,
   if (old)
     entry_out(c, old, PERIGEE_CACHE_REPLACED);
   entry_step(e, STEP_SEAL);
-  ties_sealed(c, ref);
   e->used = tick_of(c, c->now);
+  ties_sealed(c, ref);
   struct extra *x = extra(c, ref);
   if (x && x->expires) {
-    x->expires += e->used;
+    uint32_t left = UINT32_MAX - e->used; /* of the store's ticks */
+    x->expires = e->used + (x->expires < left ? x->expires : left);
     wheel_add(c, ref);
   }
   entry_list(c, ref, true);
@@ -523,7 +561,6 @@ uint32_t entry_find(struct perigee_cache *c, const void *key, uint64_t length,
   uint32_t ref = directory_find(c, &s, true);
   const struct extra *x = ref ? extra(c, ref) : NULL;
   if (x && x->expires && x->expires <= tick_of(c, now)) {
-    c->n.expired++;
     entry_remove(c, ref, PERIGEE_CACHE_EXPIRED);
     return 0;
   }

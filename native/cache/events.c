@@ -51,6 +51,7 @@ void event_note(struct perigee_cache *c, uint32_t ref, int what) {
   c->event_at += length;
   c->event_next++;
   c->n.deleted += what == PERIGEE_CACHE_DELETED;
+  c->n.expired += what == PERIGEE_CACHE_EXPIRED;
 }
 
 static bool event_kept(const struct perigee_cache *c, uint64_t number) {

@@ -2,8 +2,9 @@
  *
  * evict.c - which entries go, and the store's turn. Each size has two lists of
  * entries in the order of their last use: those with soft pins apart. Entries
- * that cannot go (pinned hard, reserved, with children) are in no list. The
- * lists' ends are looked at, at most LOOKS entries at a time:
+ * that cannot go (pinned hard, reserved, with children, or of a group that one
+ * of these keeps) are in no list. The lists' ends are looked at, at most LOOKS
+ * entries at a time:
  *
  *   LRU   the last one goes
  *   LFU   of those looked at, the one with the fewest uses goes; a use is
@@ -12,29 +13,28 @@
  * Above the high watermark the size whose last entry is the oldest gives one,
  * again and again, down to the low one. Leased entries that are removed do not
  * count as used there, since evicting more would not free their places. For the
- * same reason no leased entry goes while HELD_MOST of its size have gone and are
- * leased still.
+ * same reason no leased entry goes while HELD_MOST of its size have gone and
+ * are leased still.
  *
- * A new group that finds none of `groups` free has another one go, of some that it
- * looks at in turn.
+ * A new group that finds none of `groups` free has another one go, of some that
+ * it looks at in turn.
  *
  * A size that finds neither a place nor an entry of its own to evict is
- * starved: a slab of another size is drained for it.
+ * starved: a slab of another size is drained for it, one of which all may go.
  */
 #include "store.h"
 
 enum { LOOKS = 16, HELD_MOST = 16 };
 
 static bool group_may_go(const struct group *g, bool soft) {
-  return !g || (g->hard == 0 && g->reserved == 0 && g->outside == 0 &&
-                (soft || g->soft == 0));
+  return !g || (group_is_free(g) && (soft || g->soft == 0));
 }
 
 /* Returns how often it was used, less what is forgotten. */
 static uint32_t uses_of(const struct perigee_cache *c, const struct own *e) {
-  uint32_t forgets = (uint32_t)(c->o.decay >> TICK_SHIFT) + 1;
-  uint32_t lost = (tick_of(c, c->now) - e->used) / forgets;
-  return e->uses > lost ? e->uses - lost : 0;
+  uint64_t forgets = ((uint64_t)c->o.decay >> TICK_SHIFT) + 1;
+  uint64_t lost = (tick_of(c, c->now) - e->used) / forgets;
+  return e->uses > lost ? e->uses - (uint32_t)lost : 0;
 }
 
 static void entry_evict(struct perigee_cache *c, uint32_t ref) {
@@ -106,6 +106,23 @@ static uint32_t group_oldest(struct perigee_cache *c, bool soft) {
     best = g->first;
   }
   return best;
+}
+
+bool evict_near(struct perigee_cache *c, uint32_t bucket) {
+  uint32_t best = 0, oldest = UINT32_MAX;
+  bool end = false;
+  for (uint32_t place = 0; !end; place++) {
+    uint32_t ref = directory_at(c, bucket, place, &end);
+    const struct own *e = ref ? own(c, ref) : NULL;
+    if (!e || !e->listed || e->used >= oldest ||
+        !group_may_go(group_of(c, ref), true))
+      continue;
+    oldest = e->used;
+    best = ref;
+  }
+  if (best)
+    evict_all(c, best);
+  return best != 0;
 }
 
 bool evict_group(struct perigee_cache *c) {
@@ -181,7 +198,7 @@ static int size_oldest(const struct perigee_cache *c, bool soft) {
   return best;
 }
 
-static bool evict_oldest(struct perigee_cache *c) {
+bool evict_oldest(struct perigee_cache *c) {
   for (int soft = 0; soft < 2; soft++) {
     int size = size_oldest(c, soft);
     if (size != NONE && evict_one(c, size, soft))
@@ -244,17 +261,27 @@ static bool drain_wanted(struct perigee_cache *c) {
   return c->starved != NONE || c->slab_bytes - c->empty_bytes > c->o.quota;
 }
 
+/* Has a slab to be emptied. If each has entries that wait for children, the
+ * oldest entries go first, in the order of any eviction: so chains that nobody
+ * uses go from their ends. Returns whether anything is left to do now. */
+static bool drain_begin(struct perigee_cache *c, uint32_t *budget) {
+  enum { LEAVES = 64 };
+  c->drain_at = 0;
+  c->drained = space_drain(c, c->starved);
+  if (c->drained)
+    return true;
+  bool more = space_waits(c, c->starved);
+  for (int i = 0; more && i<LEAVES && * budget> 0; i++, (*budget)--)
+    more = evict_oldest(c);
+  if (!more)
+    c->starved = NONE;
+  return more;
+}
+
 static bool drain_turn(struct perigee_cache *c, uint32_t *budget) {
   bool more = true;
-  while (more && *budget > 0 && (c->drained || drain_wanted(c))) {
-    if (!c->drained) {
-      c->drain_at = 0;
-      c->drained = space_drain(c, c->starved);
-    }
-    if (!c->drained)
-      c->starved = NONE;
-    more = c->drained && drain_step(c, budget);
-  }
+  while (more && *budget > 0 && (c->drained || drain_wanted(c)))
+    more = c->drained ? drain_step(c, budget) : drain_begin(c, budget);
   return more && *budget == 0;
 }
 

@@ -61,7 +61,7 @@ void block_dirty(struct perigee_cache_file *f, uint32_t part, uint32_t block) {
 static void removal_set(struct perigee_cache_file *f, struct removal *r,
                         int64_t number) {
   r->number = number;
-  r->writes = f->parts[r->part].blocks[block_of(number)] & WRITING ? 2 : 1;
+  r->writes = f->parts[r->part].blocks[block_number(number)] & WRITING ? 2 : 1;
 }
 
 static void removal_add(struct perigee_cache_file *f, uint32_t hash,
@@ -80,7 +80,7 @@ static void removals_written(struct perigee_cache_file *f, uint32_t part,
                              uint32_t block) {
   for (uint32_t i = 0; i < f->removal_count;) {
     struct removal *r = &f->removals[i];
-    if (r->part == part && block_of(r->number) == block && --r->writes == 0)
+    if (r->part == part && block_number(r->number) == block && --r->writes == 0)
       *r = f->removals[--f->removal_count];
     else
       i++;
@@ -134,7 +134,7 @@ static void memory_unmark(const struct perigee_cache_file *f,
 
 static void entry_is_gone(struct perigee_cache_file *f, const struct entry *r) {
   uint32_t part = entry_part(r), number = entry_number(f, r);
-  block_dirty(f, part, block_of(number));
+  block_dirty(f, part, block_number(number));
   removal_add(f, what_hash(word(&r->what)), part, number);
   memory_unmark(f, r);
 }
@@ -156,7 +156,7 @@ void file_changed(struct perigee_cache_file *f, enum change change,
   if (change == CHANGE_SHOWN || change == CHANGE_GONE)
     r = record(f->store, at);
   if (change == CHANGE_SHOWN)
-    block_dirty(f, entry_part(r), block_of(entry_number(f, r)));
+    block_dirty(f, entry_part(r), block_number(entry_number(f, r)));
   else if (change == CHANGE_GONE)
     entry_is_gone(f, r);
   else if (change == CHANGE_ENDED)
@@ -220,12 +220,12 @@ static void map_block(const struct perigee_cache_file *f, uint32_t part,
 
 /* ---- Writing blocks ---------------------------------------------------- */
 
-static uint64_t block_at(const struct perigee_cache_file *f, uint32_t part,
-                         uint32_t block) {
+static uint64_t flush_offset(const struct perigee_cache_file *f, uint32_t part,
+                             uint32_t block) {
   uint32_t places, blocks;
   if (block == 0)
     return (uint64_t)BLOCK * (1 + f->parts[part].unit);
-  return part_at(f, part) + (uint64_t)(block - 1) * BLOCK +
+  return part_offset(f, part) + (uint64_t)(block - 1) * BLOCK +
          part_table(f, part, f->store->slabs[part].size, &places, &blocks);
 }
 
@@ -240,7 +240,7 @@ static bool block_write(struct perigee_cache_file *f, uint32_t part,
     map_block(f, part, flush->bytes);
   else
     table_block(f, part, block, flush->bytes);
-  if (disk_write(f->disk, flush->bytes, BLOCK, block_at(f, part, block),
+  if (disk_write(f->disk, flush->bytes, BLOCK, flush_offset(f, part, block),
                  token_of(OF_FLUSH, i)) < 0)
     return false;
   flush->part = part;
@@ -385,8 +385,8 @@ int file_piece(struct perigee_cache_file *f) {
   return PERIGEE_OK;
 }
 
-/* Without a run for it the store gets no more than it has now, so that it evicts
- * and empties parts. */
+/* Without a run for it the store gets no more than it has now, so that it
+ * evicts, and empties parts. */
 static int file_run(struct perigee_cache_file *f, uint64_t length) {
   uint32_t unit = units_find(f, units_of(f, length));
   if (unit == f->units) {

@@ -2,11 +2,11 @@
  *
  * file.h - values in a file, of which a store is the directory.
  *
- *   disk.h         reads and writes
- *   table.c        what is written beside the values, as bytes
- *   file.c         parts of the file, and the blocks that are written for them
- *   file_calls.c   opening and closing; what the caller asks for
- *   file_again.c   making the directory again
+ *   disk.h           reads and writes
+ *   table.c          what is written beside the values, as bytes
+ *   file.c           parts of the file, and the blocks written for them
+ *   file_errands.c   opening and closing; what the caller asks for
+ *   file_again.c     making the directory again
  */
 #ifndef FILE_H
 #define FILE_H
@@ -18,7 +18,7 @@ enum {
   FLUSHES = 16, /* blocks that are written at a time */
   REMOVALS = 4096,
   TURN = 64, /* entries that go in one turn */
-  SCAN_BYTES = 1 << 20,
+  SCAN_BYTES = 1 << 18,
   MAP_NUMBER = -1
 };
 
@@ -50,7 +50,7 @@ struct flush {
 
 /* What the caller asked for.
  *
- *   a call is   event                                       becomes
+ *   an errand is  event                                       becomes
  *   none        write: its place's record may be there      waiting
  *   none        write, read                                 moving
  *   none        forget: the key's record may be there       waiting
@@ -59,11 +59,11 @@ struct flush {
  *   moving      all bytes are there                         ended
  *   ended       the caller polled                           none
  */
-enum call_state { CALL_NONE, WAITING, MOVING, ENDED };
-enum call_kind { CALL_WRITE, CALL_READ, CALL_FORGET };
-struct call {
-  enum call_state state;
-  enum call_kind kind;
+enum errand_state { ERRAND_NONE, WAITING, MOVING, ENDED };
+enum errand_kind { ERRAND_WRITE, ERRAND_READ, ERRAND_FORGET };
+struct errand {
+  enum errand_state state;
+  enum errand_kind kind;
   bool doomed; /* the key was forgotten meanwhile */
   uint8_t *memory;
   uint64_t token, entry, lease, version, checksum;
@@ -99,8 +99,8 @@ struct perigee_cache_file {
   struct removal removals[REMOVALS];
   uint32_t removal_count;
   bool untold; /* some removals had no room */
-  /* calls */
-  struct call *calls;
+  /* file_errands.c */
+  struct errand *errands;
   uint32_t depth, waiting, moving, ended;
   /* file_again.c */
   enum again again;
@@ -112,7 +112,7 @@ struct perigee_cache_file {
 };
 
 /* Tokens of the disk. */
-enum { OF_CALL = 0, OF_FLUSH = 1, OF_SCAN = 2 };
+enum { OF_ERRAND = 0, OF_FLUSH = 1, OF_SCAN = 2 };
 static inline uint64_t token_of(int of, uint32_t index) {
   return (uint64_t)of << 32 | index;
 }
@@ -129,7 +129,7 @@ int file_piece(struct perigee_cache_file *f);
 void file_quota(struct perigee_cache_file *f, bool lowered);
 /* Adds a part of the file as a slab; returns its index, or a status. */
 int64_t part_add(struct perigee_cache_file *f, uint32_t unit, uint64_t length);
-static inline uint32_t block_of(int64_t number) {
+static inline uint32_t block_number(int64_t number) {
   return number == MAP_NUMBER ? 0 : (uint32_t)number / RECORDS + 1;
 }
 /* Of an unused part the map block alone says that nothing is there. */
@@ -142,8 +142,8 @@ void flush_ended(struct perigee_cache_file *f, uint32_t index, int64_t status);
 bool key_is_left(const struct perigee_cache_file *f, uint32_t hash);
 bool place_is_left(const struct perigee_cache_file *f, uint32_t part,
                    uint32_t number);
-static inline uint64_t part_at(const struct perigee_cache_file *f,
-                               uint32_t part) {
+static inline uint64_t part_offset(const struct perigee_cache_file *f,
+                                   uint32_t part) {
   return f->data + (uint64_t)f->parts[part].unit * f->unit;
 }
 /* Returns where a part's table begins in it, and its places and blocks. */

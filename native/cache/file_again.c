@@ -75,7 +75,8 @@ static int record_restore(struct perigee_cache_file *f, uint32_t number,
                           const struct table_record *r) {
   int size = f->sizes[f->at];
   int64_t ttl = r->expires ? r->expires - f->wall : 0;
-  struct perigee_cache_place place = {.slab = f->at,
+  uint32_t generation = f->store->slabs[f->at].generation;
+  struct perigee_cache_place place = {.slab = generation << INDEX_BITS | f->at,
                                       .offset = number * size_bytes(size),
                                       .length = r->length,
                                       .version = r->version,
@@ -95,7 +96,7 @@ static void record_found(void *with, uint32_t number,
                          const struct table_record *r) {
   struct perigee_cache_file *f = with;
   if (record_restore(f, number, r) < 0)
-    block_dirty(f, f->at, block_of(number));
+    block_dirty(f, f->at, block_number(number));
 }
 
 static void tables_scan(struct perigee_cache_file *f) {
@@ -121,7 +122,7 @@ static void tables_go(struct perigee_cache_file *f) {
     return;
   }
   uint64_t at = part_table(f, f->at, f->sizes[f->at], &places, &blocks) +
-                part_at(f, f->at) + (uint64_t)f->blocks * BLOCK;
+                part_offset(f, f->at) + (uint64_t)f->blocks * BLOCK;
   if (f->blocks == blocks) {
     part_next(f);
     return;

@@ -123,8 +123,15 @@ void record_give(struct perigee_cache *c, uint32_t ref) {
   }
 }
 
+bool records_complete(const struct perigee_cache *c) {
+  return c->head &&
+         atomic_load_explicit(&c->head->pieces, memory_order_relaxed) ==
+             PERIGEE_CACHE_PIECES;
+}
+
 int record_status(const struct perigee_cache *c) {
-  return c->free_chunks ? PERIGEE_NO_MEMORY : PERIGEE_CACHE_WANTS;
+  return c->free_chunks || records_complete(c) ? PERIGEE_NO_MEMORY
+                                               : PERIGEE_CACHE_WANTS;
 }
 
 bool record_may_be(const struct perigee_cache *c, uint32_t ref,

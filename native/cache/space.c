@@ -124,7 +124,7 @@ bool space_has(const struct perigee_cache *c, int size) {
 static int slab_begin(struct perigee_cache *c, uint32_t number, int size) {
   struct slab *s = &c->slabs[number];
   uint64_t places = slab_places(c, s->length, size);
-  uint32_t *owners = calloc(places, sizeof *owners);
+  uint32_t *owners = places ? calloc(places, sizeof *owners) : NULL;
   if (!owners)
     return PERIGEE_NO_MEMORY;
   slab_unlink(c, number);
@@ -132,7 +132,7 @@ static int slab_begin(struct perigee_cache *c, uint32_t number, int size) {
   s->owners = owners;
   s->places = (uint32_t)places;
   s->size = (int16_t)size;
-  s->fresh = s->free = s->live = s->fixed = 0;
+  s->fresh = s->free = s->live = s->fixed = s->mobile = 0;
   slab_link(c, number);
   return PERIGEE_OK;
 }
@@ -206,7 +206,6 @@ static void place_restore(struct perigee_cache *c, uint32_t number, uint32_t at,
   s->owners[s->fresh++] = entry;
   if (++s->live == s->places)
     slab_unlink(c, number);
-  c->n.used += size_bytes(s->size);
 }
 
 int space_restore(struct perigee_cache *c, int size, uint32_t entry,
@@ -222,9 +221,11 @@ int space_restore(struct perigee_cache *c, int size, uint32_t entry,
       (begun && (s->size != size || s->draining || at < s->fresh)))
     return PERIGEE_RANGE;
   int status = begun ? PERIGEE_OK : slab_begin(c, number, size);
-  if (status == 0)
-    place_restore(c, number, (uint32_t)at, entry);
-  return status;
+  if (status < 0)
+    return status;
+  place_restore(c, number, (uint32_t)at, entry);
+  c->n.used += bytes;
+  return PERIGEE_OK;
 }
 
 void space_give(struct perigee_cache *c, uint32_t number, uint32_t offset) {
@@ -243,16 +244,46 @@ void space_give(struct perigee_cache *c, uint32_t number, uint32_t offset) {
 
 /* ---- Draining ---------------------------------------------------------- */
 
+static bool slab_stays(const struct slab *s, int size, uint32_t now) {
+  return (s->size == size && !s->retired) || s->fixed > 0 || s->stuck == now;
+}
+
+/* Would a slab for this size have room within the quota if all went that can?
+ * Else nothing has to go for it. */
+static bool space_may_have(const struct perigee_cache *c, int size,
+                           uint32_t now) {
+  uint64_t bytes = slab_wanted(c, size);
+  for (uint32_t i = 0; i < c->slab_end; i++) {
+    const struct slab *s = &c->slabs[i];
+    if (s->there && s->size != NONE && slab_stays(s, size, now))
+      bytes += s->length;
+  }
+  return bytes <= c->o.quota;
+}
+
+bool space_waits(const struct perigee_cache *c, int size) {
+  uint32_t now = tick_of(c, c->now) + 1;
+  for (uint32_t i = 0; i < c->slab_end; i++) {
+    const struct slab *s = &c->slabs[i];
+    if (s->there && s->size != NONE && s->mobile < s->live &&
+        !slab_stays(s, size, now))
+      return size == NONE || space_may_have(c, size, now);
+  }
+  return false;
+}
+
 /* The one with the fewest bytes in use is emptied. One of which an entry cannot
  * go is left out until the next tick, so that others have their turn and a turn
  * of the store ends. */
 uint32_t space_drain(struct perigee_cache *c, int size) {
   uint32_t best = 0, now = tick_of(c, c->now) + 1;
   uint64_t least = UINT64_MAX;
+  if (size != NONE && !space_may_have(c, size, now))
+    return 0;
   for (uint32_t i = 0; i < c->slab_end; i++) {
     const struct slab *s = &c->slabs[i];
-    if (!s->there || s->size == NONE || (s->size == size && !s->retired) ||
-        s->fixed > 0 || s->stuck == now)
+    if (!s->there || s->size == NONE || s->mobile < s->live ||
+        slab_stays(s, size, now))
       continue;
     uint64_t live = s->live * size_bytes(s->size);
     if (live < least) {
@@ -352,7 +383,7 @@ void perigee_cache_wants(struct perigee_cache *c,
     c->wanted = 0;
   want->idle = slab_idle(c);
   want->slab = c->wanted;
-  want->pieces = c->free_chunks < SPARE_CHUNKS;
+  want->pieces = c->free_chunks < SPARE_CHUNKS && !records_complete(c);
   uint32_t at = slab_free_index(c);
   want->next = at < SLABS ? slab_number_at(c, at) : 0;
 }

@@ -52,13 +52,15 @@ struct chunk {
 };
 
 /* A place's word in `owners` is the ref of its entry, or EMPTY plus the next
- * free place's number + 1. fixed: entries that cannot be evicted. */
+ * free place's number + 1. fixed: reservations and hard pins in it. mobile:
+ * entries that can be evicted, and such as are held; others go after their
+ * children, or those of their groups. */
 #define EMPTY UINT32_C(0x80000000)
 struct slab {
   uint8_t *pointer;
   uint64_t length;
   uint32_t *owners;
-  uint32_t places, live, fresh, free, fixed;
+  uint32_t places, live, fresh, free, fixed, mobile;
   uint32_t before, after; /* with room, of a size; or empty: index + 1 */
   uint32_t generation;    /* how often the index was used before */
   uint32_t stuck;         /* the tick, plus 1, in which an entry in it could not
@@ -189,6 +191,8 @@ void record_give(struct perigee_cache *c, uint32_t ref);
 bool record_may_be(const struct perigee_cache *c, uint32_t ref, uint32_t words);
 /* Returns why there is no thing: PERIGEE_CACHE_WANTS, or PERIGEE_NO_MEMORY. */
 int record_status(const struct perigee_cache *c);
+/* Has the directory all the pieces that it may have? */
+bool records_complete(const struct perigee_cache *c);
 /* Returns a chunk of no size, or 0. */
 uint32_t chunk_take(struct perigee_cache *c);
 
@@ -210,8 +214,8 @@ uint64_t slab_places(const struct perigee_cache *c, uint64_t length, int size);
  * PERIGEE_CACHE_WANTS; PERIGEE_NO_MEMORY. */
 int space_take(struct perigee_cache *c, int size, uint32_t entry,
                uint32_t *slab, uint32_t *place);
-/* Takes this place; those of a slab come in order. PERIGEE_RANGE: there is none;
- * PERIGEE_NO_MEMORY. */
+/* Takes this place; those of a slab come in order. PERIGEE_RANGE: there is
+ * none; PERIGEE_NO_MEMORY. */
 int space_restore(struct perigee_cache *c, int size, uint32_t entry,
                   const struct perigee_cache_place *place);
 /* slab: its index. offset: of the place, in units. */
@@ -219,6 +223,8 @@ void space_give(struct perigee_cache *c, uint32_t slab, uint32_t offset);
 /* Chooses a slab to be emptied for a size, or, NONE, for the quota; returns its
  * number + 1, or 0. Not one that was found stuck in this tick. */
 uint32_t space_drain(struct perigee_cache *c, int size);
+/* Would there be one if children of what is in it had gone? */
+bool space_waits(const struct perigee_cache *c, int size);
 /* An entry in it cannot go. */
 void space_stuck(struct perigee_cache *c, uint32_t slab);
 /* Would a slab of nothing do for this size? */
@@ -262,7 +268,6 @@ void entry_settle(struct perigee_cache *c, uint32_t ref);
 /* Puts an entry in the list that it belongs to, or takes it out; first: as one
  * that was just used. */
 void entry_list(struct perigee_cache *c, uint32_t ref, bool first);
-void entry_fix(struct perigee_cache *c, uint32_t ref, int by);
 void entry_use(struct perigee_cache *c, uint32_t ref);
 /* As perigee_cache_seal, with a version. */
 int64_t entry_seal(struct perigee_cache *c, uint64_t entry, uint64_t checksum,
@@ -290,9 +295,13 @@ static inline struct group *group_of(const struct perigee_cache *c,
   const struct extra *x = extra(c, ref);
   return x && x->group ? &c->groups[x->group - 1] : NULL;
 }
+/* May its members go, but for soft pins? */
+static inline bool group_is_free(const struct group *g) {
+  return g->hard == 0 && g->reserved == 0 && g->outside == 0;
+}
 int ties_open(struct perigee_cache *c);
-/* Puts a new record into its group (or 0), for which another one may go. more: it
- * has a parent, or a TTL. */
+/* Puts a new record into its group (or 0), for which another one may go. more:
+ * it has a parent, or a TTL. */
 int ties_group(struct perigee_cache *c, uint32_t ref, uint64_t group,
                bool more);
 /* Ties it to its parent then. */
@@ -329,6 +338,10 @@ void leases_turn(struct perigee_cache *c, int64_t now, uint32_t *budget);
 /* Evicts an entry of this size, with its group; false: there is none. soft: of
  * those that are pinned soft, else of the others. */
 bool evict_one(struct perigee_cache *c, int size, bool soft);
+/* The same of the entries of any size, by their last use. */
+bool evict_oldest(struct perigee_cache *c);
+/* The same of those in one bucket's chain. */
+bool evict_near(struct perigee_cache *c, uint32_t bucket);
 /* The same of some group, of which all there may be are in use. */
 bool evict_group(struct perigee_cache *c);
 

@@ -7,9 +7,9 @@
  * A chain: an entry counts its children, and is not evicted while it has some.
  * It may be deleted; then its record stays as a husk.
  *
- * A group is evicted as a whole, or not at all: not while a member is reserved or
- * pinned hard, or is the parent of an entry outside. It has at most MEMBERS, which
- * bounds that step.
+ * A group is evicted as a whole, or not at all: not while a member is reserved
+ * or pinned hard, or is the parent of an entry outside. It has at most MEMBERS,
+ * which bounds that step.
  *
  * The wheel: four levels of 256 slots. An entry is in the level of the highest
  * byte in which its tick differs from the wheel's, and comes to a lower level
@@ -73,6 +73,18 @@ static void group_end(struct perigee_cache *c, uint32_t at) {
   c->free_group = at;
 }
 
+/* Counts what may keep a group: if its members may go now, or no more, they
+ * come to the lists of what can be evicted, or leave these. */
+static void group_count(struct perigee_cache *c, struct group *g,
+                        uint32_t *counter, int64_t by) {
+  bool was = group_is_free(g);
+  *counter += (uint32_t)by;
+  if (was == group_is_free(g))
+    return;
+  for (uint32_t at = g->first; at; at = extra(c, at)->after)
+    entry_list(c, at, false);
+}
+
 static void group_join(struct perigee_cache *c, uint32_t ref, uint32_t at) {
   struct group *g = &c->groups[at - 1];
   struct extra *x = extra(c, ref);
@@ -83,7 +95,7 @@ static void group_join(struct perigee_cache *c, uint32_t ref, uint32_t at) {
     extra(c, x->after)->before = ref;
   g->first = ref;
   g->members++;
-  g->reserved++;
+  group_count(c, g, &g->reserved, 1);
 }
 
 static void group_leave(struct perigee_cache *c, uint32_t ref) {
@@ -92,9 +104,9 @@ static void group_leave(struct perigee_cache *c, uint32_t ref) {
   *(x->before ? &extra(c, x->before)->after : &g->first) = x->after;
   if (x->after)
     extra(c, x->after)->before = x->before;
-  g->outside -= x->outside;
+  group_count(c, g, &g->outside, -(int64_t)x->outside);
   x->outside = 0;
-  g->reserved -= own(c, ref)->state != SEALED;
+  group_count(c, g, &g->reserved, -(own(c, ref)->state != SEALED));
   if (--g->members == 0)
     group_end(c, x->group);
   x->group = 0;
@@ -103,7 +115,7 @@ static void group_leave(struct perigee_cache *c, uint32_t ref) {
 void ties_pinned(struct perigee_cache *c, uint32_t ref, int pin, int by) {
   struct group *g = group_of(c, ref);
   if (g && pin == PERIGEE_CACHE_HARD)
-    g->hard += (uint32_t)by;
+    group_count(c, g, &g->hard, by);
   if (g && pin == PERIGEE_CACHE_SOFT)
     g->soft += (uint32_t)by;
 }
@@ -111,7 +123,7 @@ void ties_pinned(struct perigee_cache *c, uint32_t ref, int pin, int by) {
 void ties_sealed(struct perigee_cache *c, uint32_t ref) {
   struct group *g = group_of(c, ref);
   if (g)
-    g->reserved--;
+    group_count(c, g, &g->reserved, -1);
 }
 
 /* ---- Chains ------------------------------------------------------------ */
@@ -124,7 +136,7 @@ static void child_count(struct perigee_cache *c, uint32_t ref, uint32_t parent,
   x->children += (uint32_t)by;
   if (g && g != group_of(c, ref)) {
     x->outside += (uint32_t)by;
-    g->outside += (uint32_t)by;
+    group_count(c, g, &g->outside, by);
   }
 }
 
@@ -133,7 +145,6 @@ static void child_add(struct perigee_cache *c, uint32_t ref, uint32_t parent) {
   child_count(c, ref, parent, 1);
   if (children(c, parent) > 1)
     return;
-  entry_fix(c, parent, 1);
   entry_list(c, parent, false);
 }
 
@@ -148,7 +159,6 @@ static void child_remove(struct perigee_cache *c, uint32_t ref) {
     entry_settle(c, parent);
     return;
   }
-  entry_fix(c, parent, -1);
   entry_list(c, parent, false);
 }
 
@@ -282,7 +292,6 @@ static bool wheel_tick(struct perigee_cache *c, uint32_t tick,
   for (; *slot; (*budget)--) {
     if (*budget == 0)
       return false;
-    c->n.expired++;
     entry_remove(c, *slot, PERIGEE_CACHE_EXPIRED);
   }
   c->tick = tick;

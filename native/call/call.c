@@ -207,6 +207,10 @@ bool call_pending(const struct operation *op) {
   return op->quiet_wait || (op->state != ENDED && op->state != ORPHANED);
 }
 
+bool call_asks(const struct operation *op) {
+  return op->state == ASKED;
+}
+
 bool call_beyond(const struct operation *op, uint64_t sent) {
   return op->state == QUEUED || (op->state == SENT && op->ordinal > sent);
 }

@@ -36,6 +36,8 @@ bool call_join(struct operation *op);
 /* Is the call not answered yet? Is it not among the first so many requests that
  * were sent? */
 bool call_pending(const struct operation *op);
+/* Is the program asked for a landing of its reply, which it has not named? */
+bool call_asks(const struct operation *op);
 bool call_beyond(const struct operation *op, uint64_t sent);
 /* Has a region's owner read or write one item of a transfer, its parent. local:
  * NULL, or the local memory in place of the item's, which goes with the call. */

@@ -142,7 +142,8 @@ static const struct refusal
              "a header has characters that none has, or several lines"},
     FOREIGN = {403, "Forbidden", "denied",
                "this server was not told that it goes by the host that the "
-               "request names (perigee ctrl, option --name)"},
+               "request names (options --name of perigee ctrl, "
+               "--http-names of perigee cache)"},
     ORIGIN = {403, "Forbidden", "denied",
               "a page of another origin may ask nothing here"},
     NO_LENGTH = {400, "Bad Request", "protocol",

@@ -146,8 +146,8 @@ struct perigee_engine {
   uint32_t hellos;       /* handshakes of unauthenticated peers in progress */
   struct unauth *unauth; /* unauthenticated peers (unauth.c) */
   int64_t worked_at;     /* when a session last had work */
-  int64_t soon;          /* ns of the last nap with poll_soon; 0: none yet */
-  uint64_t soon_after;   /* the progress before it */
+  int64_t soon;          /* when naps with poll_soon began; 0: not yet */
+  uint64_t soon_after;   /* the progress until then */
   struct spin spin;
   char detail[512];
   struct lane_facts

@@ -181,11 +181,12 @@ __attribute__((noinline)) void engine_disarm(struct perigee_engine *engine) {
 }
 
 static int64_t nap_soon(struct perigee_engine *engine) {
-  bool first = engine->soon == 0 || engine->soon_after != engine->progress;
-  engine->soon = first ? SOON : engine->soon + engine->soon / SOON_PART;
-  engine->soon = engine->soon < SOON_MOST ? engine->soon : SOON_MOST;
-  engine->soon_after = engine->progress;
-  return engine->soon;
+  if (engine->soon == 0 || engine->soon_after != engine->progress) {
+    engine->soon = engine->now;
+    engine->soon_after = engine->progress;
+  }
+  int64_t part = (engine->now - engine->soon) / SOON_PART;
+  return part < SOON ? SOON : part < SOON_MOST ? part : SOON_MOST;
 }
 
 /* Returns the time to the nearest timer: a longer sleep would be late. */

@@ -68,12 +68,25 @@ static void wait_take_pending(struct perigee_engine *engine,
   *event = engine->pending_event;
 }
 
+/* Is the pending event that of a call which asks no more? The call may have
+ * ended since the wait that found it, and be gone with its session. */
+static bool pending_is_over(const struct perigee_engine *engine,
+                            const struct perigee_event *e) {
+  if (e->kind != PERIGEE_EVENT_REPLY_LANDING)
+    return false;
+  const struct operation *op = &engine->table[e->operation];
+  return op->kind != OP_CALL || !op->session || op->session->id != e->session ||
+         !call_asks(op);
+}
+
 /* Gives the event that a wait has found, first. */
 static __attribute__((noinline)) int
 wait_poll_pending(struct perigee_engine *engine, struct perigee_event *events,
                   int capacity) {
   bool awaited = engine->event_awaited;
   wait_take_pending(engine, events);
+  if (UNLIKELY(pending_is_over(engine, events)))
+    return engine_poll(engine, events, capacity, false);
   if (awaited || capacity == 1)
     return 1;
   return 1 + engine_poll(engine, events + 1, capacity - 1, true);

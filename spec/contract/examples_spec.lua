@@ -7,7 +7,8 @@ local process = require "spec.support.process"
 
 local NAMES = { "read", "write", "write_imm", "send_recv", "strided",
                 "prepared", "bulk_landing", "inplace",
-                "services_calling_services", "fan_in", "sweep", "call" }
+                "services_calling_services", "fan_in", "sweep", "call",
+                "cache", "prefill_decode", "cache_cluster" }
 
 local RDMA = { "rdma_read", "rdma_write", "rdma_write_imm", "rdma_send_recv" }
 local NO_DEVICE = 77

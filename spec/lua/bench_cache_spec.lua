@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- bench/cache.lua: each mode in short, with its bytes checked, and what its JSON
--- has. Times mean nothing here.
+-- bench/cache.lua: each mode in short, with its bytes checked, and what its
+-- JSON has. Times mean nothing here.
 local cases = require "spec.support.cases"
 local cjson = require "cjson"
 local crowd = require "bench.lib.cache.crowd"
@@ -46,6 +46,7 @@ describe("bench/cache.lua", function()
     { "prefix", "memcpy", { 2 ^ 26 } },
     { "prefix_new", "memcpy", { 2 ^ 26 } },
     { "clients", "typed calls", { 64, 4096 } },
+    { "clients_lua", "typed calls", { 64, 4096 } },
     { "clients_map", "typed calls", { 64, 4096 } },
   }
   for _, case in ipairs(MODES) do
@@ -61,7 +62,8 @@ describe("bench/cache.lua", function()
         assert.is_true(0 < row.p50_us and row.p50_us <= row.p99_us)
         assert.is_true(0 < row.floor_p50_us
                        and row.floor_p50_us <= row.floor_p99_us)
-        assert.is_true(row.ratio > 0 and row.reach > row.beyond)
+        assert.is_true(row.ratio > 0)
+        assert.is_true(not row.reach or row.reach > row.beyond)
       end
     end)
   end

@@ -1,4 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
+local caches = require "spec.support.caches"
 local cases = require "spec.support.cases"
 local jutil = require "jit.util"
 local vmdef = require "jit.vmdef"
@@ -60,6 +61,41 @@ describe("calls of an agent alone", function()
       futures[i % 64 + 1] = async:copy "bytes"
     end
     for i = 1, 64 do assert.equal(5, futures[i]:wait()) end
+    assert.is_true(tries.n < given_up, tries.n)
+  end)
+end)
+
+describe("calls of a cache", function()
+  local blocks, region
+
+  before_each(function()
+    local agent
+    caches.open { memory = 2 ^ 22, lease = 0.5 }
+    blocks, agent = caches.client()
+    region = assert(agent.engine:alloc(2 ^ 15))
+  end)
+  after_each(function()
+    jit.attach(attached)
+    cases.cleanup()
+  end)
+
+  it("are compiled where they have options", function()
+    local into = region:slice(0, 64)
+    assert(blocks:put("k", "value"))
+    local tries = count("perigee.runtime.check", "^blacklisted")
+    for _ = 1, 5000 do
+      assert(blocks:get("k", { into = into }))
+      assert(blocks:put("k", "value", { ttl = 60, pin = "soft" }))
+    end
+    assert.equal(0, tries.n)
+  end)
+
+  it("are compiled where a value is sealed that the cache has fetched",
+     function()
+    local given_up = 4                  -- tries; normally 0, else 5 and more
+    local value = region:slice(0, 2 ^ 14)
+    local tries = count("perigee.cache.store", "^leaving loop")
+    for _ = 1, 20000 do assert(blocks:put("k", value)) end
     assert.is_true(tries.n < given_up, tries.n)
   end)
 end)

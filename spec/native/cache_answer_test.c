@@ -204,6 +204,28 @@ static void a_put_that_is_cut_is_refused(void **state) {
   cached_close(&t.k);
 }
 
+/* The first value is longer than the answer has room for: its place is told, so
+ * that the client gets on. */
+static void a_value_without_room_is_told_by_its_place(void **state) {
+  struct talk t = talk_open();
+  (void)state;
+  cached_put(&t.k, "a", 3000);
+  cached_put(&t.k, "b", 3000);
+  begin(&t, PERIGEE_CACHE_LOCATE, 4, 2);
+  say_key(&t, "a"), say_key(&t, "b");
+  t.room = 1000;
+  assert_int_equal(ask(&t), 1);
+  assert_int_equal(hear(&t, 4), 0);
+  hear_place(&t, 3000, 1, true);
+  assert_int_equal(hear(&t, 4), 0);
+  assert_done(&t);
+  assert_int_equal(cached_count(&t.k).hits, 1);
+  t.room = 4000;
+  assert_int_equal(ask(&t), 1);
+  assert_int_equal(cached_count(&t.k).hits, 2);
+  cached_close(&t.k);
+}
+
 static void touch_pin_stat_and_delete_are_of_many_keys(void **state) {
   static const int whats[] = {PERIGEE_CACHE_TOUCH, PERIGEE_CACHE_PIN,
                               PERIGEE_CACHE_STAT, PERIGEE_CACHE_DELETE};
@@ -265,6 +287,42 @@ static void a_list_goes_on_from_its_cursor_while_the_table_grows(void **state) {
   for (int i = 0; i < THERE; i++)
     assert_int_equal(heard[i], 1);
   cached_close(&t.k);
+}
+
+/* Returns how many of the keys are in the list from there, one at a time; with
+ * each, every key's value is replaced. */
+static uint32_t list_and_replace(struct talk *t, int keys) {
+  uint64_t cursor = 0;
+  uint32_t heard = 0;
+  char key[64];
+  while (cursor != UINT64_MAX) {
+    begin(t, PERIGEE_CACHE_LIST, 1, 1);
+    say(t, cursor, 8), say_key(t, "");
+    int64_t count = ask(t);
+    cursor = hear(t, 8);
+    if (count)
+      heard |= 1U << (t->reply[t->at + 2] - 'a');
+    for (int i = 0; i < keys; i++) {
+      snprintf(key, sizeof key, "%c", 'a' + i);
+      assert_true(cached_put(&t->k, key, 0) > 0);
+    }
+  }
+  return heard;
+}
+
+/* Stores have their own seeds, so other keys share a bucket in each. */
+static void a_list_has_keys_whose_values_are_replaced(void **state) {
+  (void)state;
+  for (int n = 0; n < 20; n++) {
+    struct talk t = talk_open();
+    char key[64];
+    for (int i = 0; i < 26; i++) {
+      snprintf(key, sizeof key, "%c", 'a' + i);
+      assert_true(cached_put(&t.k, key, 0) > 0);
+    }
+    assert_int_equal(list_and_replace(&t, 26), (1 << 26) - 1);
+    cached_close(&t.k);
+  }
 }
 
 /* ---- Events ------------------------------------------------------------ */
@@ -396,8 +454,10 @@ int main(void) {
       cmocka_unit_test(small_values_come_along_without_a_lease),
       cmocka_unit_test(values_that_come_along_are_sealed_at_once),
       cmocka_unit_test(a_put_that_is_cut_is_refused),
+      cmocka_unit_test(a_value_without_room_is_told_by_its_place),
       cmocka_unit_test(touch_pin_stat_and_delete_are_of_many_keys),
       cmocka_unit_test(a_list_goes_on_from_its_cursor_while_the_table_grows),
+      cmocka_unit_test(a_list_has_keys_whose_values_are_replaced),
       cmocka_unit_test(events_come_in_order_and_are_lost_when_old),
       cmocka_unit_test(events_with_long_keys_are_lost_by_their_bytes),
       cmocka_unit_test(requests_that_are_none_are_refused),

@@ -253,7 +253,9 @@ static void a_group_goes_together(void **state) {
   struct cached k = cached_open(&small);
   struct perigee_cache_put put = member_of(9, 1);
   cached_put_as(&k, "a", &put);
+  k.now += SECONDS;
   cached_put(&k, "single", 1);
+  k.now += SECONDS;
   put = member_of(9, 9000);
   cached_put_as(&k, "b", &put);
   put = member_of(9, 1);

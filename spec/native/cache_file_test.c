@@ -222,6 +222,26 @@ static void the_last_one_of_a_part_does_not_come_back_either(void **state) {
   free(bytes);
 }
 
+/* Its table is not written anew, but is of another epoch. */
+static void what_a_part_had_before_does_not_come_back(void **state) {
+  enum { MANY = 40 };
+  struct filed *k = *state;
+  char key[16];
+  for (uint32_t i = 0; i < MANY; i++) {
+    snprintf(key, sizeof key, "key %u", i);
+    assert_int_equal(filed_write(k, key, 5000, i + 1), 0);
+  }
+  filed_settle(k);
+  for (uint32_t i = 0; i < MANY; i++) {
+    snprintf(key, sizeof key, "key %u", i);
+    filed_forget(k, key);
+  }
+  assert_int_equal(filed_write(k, "last", 5000, 100), 0);
+  reopen(k);
+  assert_int_equal(filed_entries(k), 1);
+  assert_int_equal(filed_read(k, "last"), 100);
+}
+
 static void times_to_live_go_on(void **state) {
   struct filed *k = *state;
   assert_int_equal(filed_write_ttl(k, "short", 100, 1, 10 * SECONDS), 0);
@@ -335,8 +355,14 @@ static void what_the_file_has_is_marked_in_memory(void **state) {
   assert_int_equal(coldest(&m, cold, 4), 1);
   assert_int_equal(cold[0].key[0], 'b');
   assert_int_equal(cold[0].place.version, 2);
-  assert_int_equal(filed_write(k, "b", 50000, 1), 0);
-  assert_int_equal(coldest(&m, cold, 4), 1); /* another version */
+  assert_int_equal(filed_write(k, "b", 50000, 1), PERIGEE_STALE);
+  assert_int_equal(filed_write(k, "c", 50000, 1), PERIGEE_STALE);
+  struct perigee_cache_put put = {.length = 1};
+  struct perigee_cache_place place;
+  assert_int_equal(cached_reserve(&m, "b", &put, &place), 0);
+  assert_int_equal(filed_write(k, "b", 50000, 2), PERIGEE_CACHE_BUSY);
+  assert_int_equal(perigee_cache_abort(m.cache, place.entry), 0);
+  assert_int_equal(coldest(&m, cold, 4), 1);
   filed_forget(k, "a");
   assert_int_equal(coldest(&m, cold, 4), 2);
   filed_close(k);
@@ -357,6 +383,7 @@ int main(void) {
       BOTH(a_key_that_is_forgotten_while_it_is_written_is_not_there),
       BOTH(what_was_forgotten_does_not_come_back),
       BOTH(the_last_one_of_a_part_does_not_come_back_either),
+      BOTH(what_a_part_had_before_does_not_come_back),
       BOTH(times_to_live_go_on),
       BOTH(a_full_file_goes_on),
       BOTH(long_values_find_room_in_a_full_file),

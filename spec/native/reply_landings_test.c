@@ -471,6 +471,50 @@ static void a_call_may_end_while_it_asks(void **state) {
   talk_close(&t);
 }
 
+/* A wait has found that the call asks, which no poll has told yet. */
+static void found(struct talk *t, int i, uint64_t length) {
+  t->raw = i % 2;
+  t->length = length;
+  talk_reply(t, talk_call(t, 0));
+  while (strcmp(state_of(t->p.engine[0], t->call), "asked") != 0) {
+    perigee_wait(&t->p.engine[0], 1, MS);
+    poll_side(&t->p, 1);
+  }
+}
+
+static void a_call_that_ended_asks_nothing_that_a_wait_found(void **state) {
+  struct talk t;
+  talk_open(&t, *state, ROOM);
+  for (int i = 0; i < 8; i++) {
+    found(&t, i, i / 4 ? ROOM : 100);
+    perigee_cancel(t.p.engine[0], t.call);
+    if (i / 2 % 2)
+      join_other(&t);
+    ended(&t.p, 0, t.call, PERIGEE_CANCELLED);
+    talk_expect_sent(&t);
+  }
+  talk_close(&t);
+}
+
+static void a_freed_session_asks_nothing_that_a_wait_found(void **state) {
+  for (int i = 0; i < 4; i++) {
+    struct talk t;
+    struct perigee_event e;
+    talk_open(&t, *state, ROOM);
+    found(&t, i, i / 2 ? ROOM : 100);
+    perigee_session_free(t.p.session[0]);
+    t.p.session[0] = NULL;
+    for (int n = 0; n < 10; n++)
+      assert_int_equal(perigee_poll(t.p.engine[0], &e, 1), 0);
+    if (t.sent == 1)
+      until(&t.p, 1, PERIGEE_EVENT_SENT);
+    region_end(t.from);
+    region_end(t.to);
+    free(t.bytes);
+    pair_drop(&t.p);
+  }
+}
+
 /* A pool without room for a short slice ends the call, as without the flag; a
  * long one needs none before its place is named. */
 static void a_full_pool_is_told(void **state) {
@@ -596,6 +640,8 @@ int main(void) {
       cmocka_unit_test(places_that_are_none_are_refused),
       cmocka_unit_test(only_what_asks_is_answered),
       cmocka_unit_test(a_call_may_end_while_it_asks),
+      cmocka_unit_test(a_call_that_ended_asks_nothing_that_a_wait_found),
+      cmocka_unit_test(a_freed_session_asks_nothing_that_a_wait_found),
       cmocka_unit_test(a_full_pool_is_told),
       cmocka_unit_test(joins_ask_nothing),
       cmocka_unit_test(joins_of_others_keep_what_asks),

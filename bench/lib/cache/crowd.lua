@@ -1,12 +1,18 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Mode `clients` of bench/cache.lua: many clients, each an agent with a session
--- of its own, ask one full cache for keys that are as often asked for as Zipf's
--- law says. Who misses a key puts it. The floor is the rate at which the cache's
--- process serves typed calls of the same clients.
+-- Many clients, each with a session of its own, ask one full cache for keys
+-- that are as often asked for as Zipf's law says. Who misses a key puts it. The
+-- floor is the rate of typed calls that the same clients make of the same
+-- process.
+--
+-- Clients in C (bench/cache_clients.c) cost their core less than the cache's
+-- process has to do, so their rates are the cache's. Clients in Lua are agents
+-- and tasks of the bench's own process, whose core they fill.
 local ffi = require "ffi"
 local payload = require "bench.lib.payload"
+local floor = require "bench.lib.floor"
 local process = require "bench.lib.process"
 local rounds = require "bench.lib.rounds"
+local statistics = require "bench.lib.statistics"
 local tasks = require "perigee.runtime.task"
 
 local wrong, now = payload.wrong, process.now
@@ -16,7 +22,7 @@ local M = {}
 
 -- EXPONENT of Zipf's law; DRAWS that are made before. A key is SPREAD times
 -- what fits into the cache.
-local EXPONENT, DRAWS, SPREAD, BLOCK = 0.99, 2 ^ 16, 2, 4096
+local EXPONENT, DRAWS, SPREAD, BLOCK = 0.99, 2 ^ 18, 2, 4096
 
 --- Returns numbers from 1 to count by chance: n comes as often as 1 / n ^ 0.99.
 function M.zipf(count, draws)
@@ -77,16 +83,24 @@ local function numbered(slice, n)
   return slice
 end
 
+-- Puts the keys; returns them.
+local function filled(client, slice, count)
+  local keys = {}
+  slice:fill(1)
+  for n = 1, count do
+    keys[n] = ("zipf.%d.%d"):format(slice.length, n)
+    assert(client:put(keys[n], numbered(slice, n)))
+  end
+  return keys
+end
+
 local function asking(run, others, length, count, told)
-  local order, keys, slices, options = M.zipf(count, DRAWS), {}, {}, {}
-  for n = 1, count do keys[n] = ("zipf.%d.%d"):format(length, n) end
+  local order, slices, options = M.zipf(count, DRAWS), {}, {}
   for i = 1, #others do
     slices[i] = run.memory:slice(run.room + (i - 1) * length, length)
     options[i] = { into = slices[i] }
   end
-  for n = 1, count do
-    assert(others[1].client:put(keys[n], numbered(slices[1], n)))
-  end
+  local keys = filled(others[1].client, slices[1], count)
   return crowd(#others, function(i, round)
     local n = order[round * 7919 % DRAWS + 1]
     told.asked = told.asked + 1
@@ -101,12 +115,24 @@ local function asking(run, others, length, count, told)
   end)
 end
 
-local function clients(run, mode, map, length)
+-- How many keys there are.
+local function count_of(run, length)
+  return math.ceil(SPREAD * run.cache_bytes / math.max(length, BLOCK))
+end
+
+-- Completes a row by the share of requests that were hits.
+local function told_of(row, share)
+  row.hit_share, row.hits_per_s = share, row.calls_per_s * share
+  row.ratio = row.floor_calls_per_s
+              and row.floor_calls_per_s / row.hits_per_s
+  return row
+end
+
+local function in_lua(run, mode, map, length)
   local given = run.given
   local others = run.side:others(given.clients, map)
-  local count = math.ceil(SPREAD * run.cache_bytes / math.max(length, BLOCK))
   local told = { hits = 0, asked = 0 }
-  local step = asking(run, others, length, count, told)
+  local step = asking(run, others, length, count_of(run, length), told)
   local least = typed(others)
   local row = { mode = mode, size = length, window = given.clients }
   local function floors(seconds)
@@ -114,17 +140,37 @@ local function clients(run, mode, map, length)
   end
   told.hits, told.asked = 0, 0
   rounds.measure(row, given, step, not given.no_floor and floors or nil)
-  row.hit_share = told.hits / told.asked
-  row.hits_per_s = row.calls_per_s * row.hit_share
-  row.ratio = row.floor_calls_per_s
-              and row.floor_calls_per_s / row.hits_per_s
   for _, each in ipairs(others) do each.agent:close() end
-  return row
+  return told_of(row, told.hits / told.asked)
 end
 
-function M.clients(run, size) return clients(run, "clients", false, size) end
-function M.clients_map(run, size)
-  return clients(run, "clients_map", true, size)
+function M.in_lua(run, size) return in_lua(run, "clients_lua", false, size) end
+function M.by_map(run, size) return in_lua(run, "clients_map", true, size) end
+
+--- The same from C.
+function M.in_c(run, length)
+  local given, count = run.given, count_of(run, length)
+  filled(run.side:client(true), run.memory:slice(0, length), count)
+  local words = { "--at", run.side.scope .. "/" .. run.side.NAME, "--window",
+                  given.clients, "--count", count }
+  local function burst(how)
+    process.sleep(given.spin)           -- the cache's process sleeps by then
+    return floor.burst("cache_clients", given, { "--how", how, unpack(words) },
+                       given.seconds / given.turns, length)
+  end
+  local turns, bursts, shares = {}, {}, 0
+  for turn = 1, given.turns do
+    if not given.no_floor then bursts[turn] = burst("typed").typed end
+    local pools = burst "hits"
+    shares = shares + pools.share:mean()
+    turns[turn] = { histogram = pools.hits, calls = pools.hits.count,
+                    seconds = pools.hits.sum / given.clients / 1e9 }
+  end
+  if not given.no_floor then bursts[given.turns + 1] = burst("typed").typed end
+  local row = { mode = "clients", size = length, window = given.clients,
+                floor = not given.no_floor and "typed calls" or nil }
+  statistics.row(row, turns, not given.no_floor and bursts or nil)
+  return told_of(row, shares / given.turns)
 end
 
 return M

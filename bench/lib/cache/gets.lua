@@ -187,11 +187,10 @@ end
 -- A step of get_many of these items, whose places (a list of pointers each) are
 -- looked at after it. before: a function, or nil.
 local function getting_many(client, items, places, before, first)
-  local pages, marks = #places[1], {}
-  for i = 1, #items do marks[i] = places[i][1] end
+  local pages = #places[1]
   return loops.step {
     before = function(round)
-      for i = 1, #items do marks[i][i] = 0 end -- a stamp
+      for i = 1, #items do places[i][1][i] = 0 end -- a stamp
       if before then before(round) end
     end,
     one = function()

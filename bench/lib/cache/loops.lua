@@ -45,8 +45,8 @@ local LOOP = [[
 
 local ONCE, MANY = "one(round + 1)", "for i = 1, repeats do one(round + i) end"
 
---- Makes a step, as rounds.lua calls it. call.one(round) is what is measured, so
--- many times (call.repeats, 1) between two readings of the clock. Not measured:
+--- Makes a step, as rounds.lua calls it. call.one(round) is what is measured,
+-- so many times (call.repeats, 1) between two readings of the clock. Untimed:
 -- call.before(round) with the first of them, call.after(round) with the last
 -- one, and call.whole(round) at the end of each turn. All but `one` may be nil.
 function M.step(call)

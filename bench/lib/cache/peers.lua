@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- Mode peers of bench/cache.lua: get and put beside other caches, each in its
 -- best documented mode (the heads of bench/peers/cache_* say which). The bench
--- starts their servers on the cache's core and their clients on its own, in turns
--- with Perigee, and ends them. A row's floor is the peer's time.
+-- starts their servers on the cache's core and their clients on its own, in
+-- turns with Perigee, and ends them. A row's floor is the peer's time.
 local folders = require "bench.lib.folders"
 local floor = require "bench.lib.floor"
 local gets = require "bench.lib.cache.gets"
@@ -41,8 +41,8 @@ end
 local function unix_server(program, words_of)
   return function(self, given, folder)
     if not process.installed(program) then
-      return nil, ("%s is not there; install the package %s"):format(program,
-                                                                     self.package)
+      return nil, ("%s is not there; install the package %s"):format(
+        program, self.package)
     end
     self.at = folder .. "/" .. self.name
     self.children = { assert(process.spawn(on(given.pin[2], self.at .. ".log",

@@ -15,8 +15,9 @@ local M = {}
 
 -- put: puts that are looked at for the places that they use.
 local WATCHED = 64
--- memory: keys, and the bytes of a value at most.
-local NAMES, LONGEST = 4096, 2 ^ 18
+-- memory: keys, the bytes of a value at most, and how many entries have been
+-- evicted when the cache counts as full.
+local NAMES, LONGEST, FULL = 4096, 2 ^ 18, 4096
 
 -- ---- put -------------------------------------------------------------------
 
@@ -111,7 +112,8 @@ local function stir(client, memory, room, until_ns)
   local options = { into = memory:slice(room, LONGEST) }
   repeat
     local key = ("stir.%d"):format(math.random(NAMES))
-    local kind, fine, err = math.random(10)
+    local kind = math.random(10)
+    local fine, err
     if kind <= 7 then
       local length = math.floor(LONGEST ^ math.random())
       fine, err = client:put(key, memory:slice(0, length),
@@ -136,15 +138,17 @@ end
 local MIB = 2 ^ 20
 
 --- Tells the resident memory of the cache's process when it has been full, and
--- a while of puts later. The first tenth of the time fills it.
+-- a while of puts later.
 function M.memory(run)
   local given, out = run.given, run.report
   local client = run.side:client(false)
-  local function used() return assert(run.side.proxy:used()).memory end
+  local function used() return assert(run.side.proxy:resident()) end
   local function counters()
     return select(2, next(assert(client:stats())))
   end
-  stir(client, run.memory, run.room, process.now() + given.stir * 1e8)
+  repeat
+    stir(client, run.memory, run.room, process.now() + 1e8)
+  until counters().evicted >= FULL
   local first, before = used(), counters()
   local count = stir(client, run.memory, run.room,
                      process.now() + given.stir * 1e9)

@@ -7,7 +7,6 @@
 local loop = require "perigee.runtime.loop"
 local payload = require "bench.lib.payload"
 local process = require "bench.lib.process"
-local resources = require "bench.lib.resources"
 local turns = require "bench.lib.turns"
 
 local M = {}
@@ -52,9 +51,18 @@ local function landings(engine_of)
   return service
 end
 
--- Tells whether a key has a value with other stamps than those of the round. The
--- cache's process looks itself, as it does for the floor: a client that looked
--- would move the bytes to its core.
+-- The resident memory of this process, pages of others that it has mapped
+-- included.
+local function resident()
+  local file = assert(io.open "/proc/self/statm")
+  local pages = file:read "*a":match "^%d+ (%d+)"
+  file:close()
+  return tonumber(pages) * payload.PAGE
+end
+
+-- Tells whether a key has a value with other stamps than those of the round.
+-- The cache's process looks itself, as it does for the floor: a client that
+-- looked would move the bytes to its core.
 local function put_wrong(cache, agent)
   local native = require "perigee.cache.native"
   local place, store = native.place_t(), cache.stores[agent]
@@ -84,7 +92,7 @@ function M.serve(given)
   methods.add = function(a, b) return a + b end
   methods.echo = { raw = true, function(request) return request end }
   methods.put_wrong = put_wrong(cache, agent)
-  methods.used = resources.used
+  methods.resident = resident
   agent:serve { name = "bench", version = 1, methods = methods }
   turns.tell "ready"
   perigee.run()
@@ -93,7 +101,7 @@ end
 
 -- ---- The bench's side ------------------------------------------------------
 
-local Side = {}
+local Side = { NAME = NAME }
 Side.__index = Side
 
 --- Starts the cache's process and an agent. options: memory (bytes of the

@@ -118,8 +118,8 @@ local function begin(agent)
   agent:changed()
 end
 
--- Runs in a task: drains those agents that are open, then stops the loop.
-local function drain_and_stop(agents, limit)
+-- Drains those agents that are open.
+local function drain_all(agents, limit)
   local draining = {}
   for _, agent in ipairs(agents) do
     if agent.engine.handle then
@@ -127,21 +127,24 @@ local function drain_and_stop(agents, limit)
     end
   end
   tasks.wait_all(draining)
-  tasks.stop()
 end
-jit.off(drain_and_stop)
+jit.off(drain_all)
 
 --- Has the next signal drain agents before it stops the loop, limit seconds at
 -- most; so does another agent that takes the name of one of them. begun, if
--- given, is called first. Returns a function that ends that, and returns the
--- error of a name that was taken, or nil.
-function M.at_end(agents, limit, begun)
+-- given, is called first. drain(agents, limit) drains them, by default as
+-- Agent:drain does. Returns a function that ends that, and returns the error of
+-- a name that was taken, or nil.
+function M.at_end(agents, limit, begun, drain)
   local over, taken = false, nil
   local function finish()
     if over then return end
     over = true
     if begun then begun() end
-    tasks.spawn(drain_and_stop, agents, limit)
+    tasks.spawn(function()
+      (drain or drain_all)(agents, limit)
+      tasks.stop()
+    end)
   end
   for _, agent in ipairs(agents) do
     signals.attach(agent.taken, signals.new(1, function()

@@ -19,7 +19,10 @@
 --
 -- Errors of all functions that ask a cache: `peer_lost`, `timeout`, `closed`,
 -- `denied`; of one cache by its name `not_found`, too: nobody has that name.
+--
+-- * `assignments`: values that belong together, by numbers (`CacheAssignments`)
 -- @classmod CacheClient
+local assignments = require "perigee.cache.assignments"
 local check = require "perigee.runtime.check"
 local loop = require "perigee.runtime.loop"
 local native = require "perigee.cache.native"
@@ -63,12 +66,18 @@ local function pin(value)
   end
 end
 
+local function near(value)
+  if not check.is_count(value) or value < 2 ^ 20 then
+    return "bytes, 1 MiB at least"
+  end
+end
+
 local PUT = { ttl = check.seconds, pin = pin, group = check.count,
               if_absent = check.boolean, parent = a_key,
               wait = check.seconds }
 local GET = { into = slices.check, wait = check.seconds }
 local NEW = { timeout = check.seconds, map = check.boolean,
-              checksum = check.boolean,
+              checksum = check.boolean, near = near,
               replicas = check.count, reconnect = check.seconds }
 
 -- ---- Getting ---------------------------------------------------------------
@@ -155,7 +164,14 @@ end
 -- @function CacheClient:get_many
 -- @tparam table list of { key = a key, into = a slice or a list of slices }
 -- @treturn table for each: its length, or an error; or nil and an error
+-- @errors of each item those of `CacheClient:get`
 -- @waits yes
+-- @usage
+-- assert(blocks:put("many.1", "one"))
+-- local lengths = blocks:get_many {
+--   { key = "many.1", into = region:slice(0, 8) },
+--   { key = "many.none", into = region:slice(8, 8) } }
+-- print(lengths[1], lengths[2].kind)                           --> 3 not_found
 function Client:get_many(list)
   check.value(list, check.table, "cache:get_many's list", 2)
   local items, keys, results = {}, {}, {}
@@ -183,7 +199,12 @@ jit.off(Client.get_many)
 -- @function CacheClient:has
 -- @tparam {string,...} keys
 -- @treturn {boolean,...} for each; or nil and an error, of one cache
+-- @errors of one cache those of all functions that ask it
 -- @waits yes, unless the cache's directory is mapped
+-- @usage
+-- assert(blocks:put("has.1", "one"))
+-- local there = assert(blocks:has { "has.1", "has.2" })
+-- print(there[1], there[2])                                    --> true false
 function Client:has(keys)
   check_keys(keys, "cache:has")
   if self.only then return self.only:has(keys) end
@@ -208,6 +229,9 @@ jit.off(Client.has)
 -- @treturn number how many are there, up to the first that is not; or nil and
 --   an error
 -- @waits yes
+-- @usage
+-- assert(blocks:put("match.1", "one"))
+-- print(blocks:match { "match.1", "match.2", "match.3" })      --> 1
 function Client:match(keys)
   check_keys(keys, "cache:match")
   if self.only then return self.only:match(keys) end
@@ -287,6 +311,10 @@ end
 --   `CacheClient:put`, too
 -- @treturn table for each: true, or an error
 -- @waits yes
+-- @usage
+-- local results = blocks:put_many { { key = "a.1", value = "one" },
+--   { key = "a.2", value = "two", ttl = 60 } }
+-- print(results[1], results[2], blocks:get "a.2") --> true true two
 function Client:put_many(list)
   check.value(list, check.table, "cache:put_many's list", 2)
   local results, next_one, workers = {}, 0, {}
@@ -371,6 +399,10 @@ end
 -- @treturn boolean true; or nil and an error
 -- @errors `not_found`
 -- @waits yes
+-- @usage
+-- assert(blocks:put("delete.1", "one"))
+-- print(blocks:delete "delete.1")                              --> true
+-- print(select(2, blocks:delete "delete.1").kind)              --> not_found
 function Client:delete(key)
   check_key(key, "cache:delete's key")
   return self.set:all(key, "change", C.PERIGEE_CACHE_DELETE, 0, "deleting")
@@ -382,6 +414,9 @@ end
 -- @treturn boolean true; or nil and an error
 -- @errors `not_found`
 -- @waits yes
+-- @usage
+-- assert(blocks:put("touch.1", "one"))
+-- print(blocks:touch "touch.1")                                --> true
 function Client:touch(key)
   check_key(key, "cache:touch's key")
   return self.set:all(key, "change", C.PERIGEE_CACHE_TOUCH, 0, "touching")
@@ -398,6 +433,9 @@ local PINS = { soft = C.PERIGEE_CACHE_SOFT, hard = C.PERIGEE_CACHE_HARD,
 -- @treturn boolean true; or nil and an error
 -- @errors `not_found`; `no_memory`: hard pins have all that they may have
 -- @waits yes
+-- @usage
+-- assert(blocks:put("pin.1", "one"))
+-- print(blocks:pin("pin.1", "hard"), blocks:pin("pin.1", false)) --> true true
 function Client:pin(key, how)
   check_key(key, "cache:pin's key")
   if how == nil then how = "soft" end
@@ -413,6 +451,10 @@ end
 --   nil and an error
 -- @errors `not_found`
 -- @waits yes
+-- @usage
+-- assert(blocks:put("stat.1", "one"))
+-- local entry = assert(blocks:stat "stat.1")
+-- print(entry.length, entry.cache)                             --> 3 cache:0
 function Client:stat(key)
   check_key(key, "cache:stat's key")
   return self.set:first(key, "stat")
@@ -421,7 +463,11 @@ end
 --- Tells the counters of the caches: `Cache:counters`, of this scope.
 -- @function CacheClient:stats
 -- @treturn table by the caches' names; or nil and an error
+-- @errors those of all functions that ask a cache
 -- @waits yes
+-- @usage
+-- assert(blocks:put("stats.1", "one"))
+-- print(blocks:stats()["cache:0"].entries > 0)                 --> true
 function Client:stats()
   local all = {}
   local fine, err = self.set:each(function(one)
@@ -441,7 +487,11 @@ local LIST = { prefix = check.string, limit = check.count }
 -- @tparam[opt=""] string options.prefix only keys that begin with it
 -- @tparam[opt] number options.limit keys at most
 -- @treturn {string,...} the keys, each once; or nil and an error
+-- @errors those of all functions that ask a cache
 -- @waits yes
+-- @usage
+-- assert(blocks:put("list.1", "one"))
+-- print(table.concat(blocks:list { prefix = "list." }, " "))   --> list.1
 function Client:list(options)
   options = check.options(options, LIST, "cache:list")
   local prefix, limit = options.prefix or "", options.limit or math.huge
@@ -488,6 +538,7 @@ local EVENTS = { from = from_of, limit = check.count }
 --   "deleted", "expired", "replaced"), `key`, `length`, `version`, `number` and
 --   `cache`; `next`, to go on from; `lost`, true if some before these are not
 --   kept any more; or nil and an error
+-- @errors those of all functions that ask a cache
 -- @waits yes
 -- @usage
 -- local cache = assert(perigee.cache { name = "cache:9", memory = 2 ^ 24 })
@@ -519,6 +570,10 @@ end
 -- agent's sessions stay.
 -- @function CacheClient:close
 -- @waits no
+-- @usage
+-- local other = assert(agent:cache "cache:0")
+-- assert(other:put("close.1", "one"))
+-- other:close()
 function Client:close()
   self.set:close()
   self.only = false
@@ -551,6 +606,10 @@ end
 -- @tparam[opt=false] boolean options.checksum true: compares what it gets with
 --   the checksum that the cache has made, if it makes some (`perigee.cache`);
 --   what differs is `protocol`
+-- @tparam[opt] number options.near bytes of own memory for copies of what is
+--   got again and again from a cache that is not mapped; for each cache. A copy
+--   is given without a request while the lease lasts by which it was got, and
+--   then for a second each time that the cache has said that it is right
 -- @tparam[opt] number options.reconnect seconds that a request waits for a
 --   cache that is away; default 3 for one cache, 0 for several
 -- @treturn CacheClient the client; or nil and an error. A cache that is not
@@ -569,7 +628,9 @@ function M.new(agent, which, options)
   if options.replicas == 0 then error("replicas are at least 1", 2) end
   local set, only = sets.new(agent, which, options)
   if not set then return nil, only end
-  return setmetatable({ set = set, only = only, text = text }, Client)
+  local self = setmetatable({ set = set, only = only, text = text }, Client)
+  self.assignments = assignments.new(self, agent)
+  return self
 end
 
 check.colons(Client, "cache", "close delete events get get_many has list match "

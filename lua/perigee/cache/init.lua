@@ -233,11 +233,16 @@ end
 -- @treturn boolean true: nobody reads any more; else nil and an error
 -- @errors `timeout`
 -- @waits yes
+-- @usage
+-- local cache = assert(perigee.cache { name = "cache:9", memory = 2 ^ 24 })
+-- print(cache:drain(5))                                        --> true
+-- cache:close()
 function Cache:drain(timeout)
   check.value(timeout or DRAIN, check.seconds, "cache:drain's timeout")
   local deadline = loop.deadline(timeout or DRAIN)
   local fine, err = true, nil
   for _, store in pairs(self.stores) do store:end_waits() end
+  for _, agent in ipairs(self.agents) do agent:drain() end   -- all at once
   for _, agent in ipairs(self.agents) do
     local drained, why = agent:drain(loop.left(deadline))
     if not drained then fine, err = nil, why end
@@ -251,6 +256,11 @@ end
 -- this name begins empty, unless it has a file.
 -- @function Cache:forget
 -- @waits no
+-- @usage
+-- local cache = assert(perigee.cache { name = "cache:5", memory = 2 ^ 24,
+--                                      keep = 60 })
+-- cache:forget()
+-- cache:close()
 function Cache:forget()
   for _, store in pairs(self.stores) do
     if store.keep then store.keep:forget() end
@@ -262,6 +272,10 @@ end
 -- and `file` keep. Idempotent.
 -- @function Cache:close
 -- @waits as `Agent:close`
+-- @usage
+-- local cache = assert(perigee.cache { name = "cache:9", memory = 2 ^ 24 })
+-- cache:close()
+-- cache:close()
 function Cache:close()
   for _, store in pairs(self.stores) do store:close() end
   for _, agent in ipairs(self.agents) do agent:close() end

@@ -123,8 +123,8 @@ function Leases:was_read(key, lease)
   give_back_soon(self, lease)
 end
 
---- Returns the lease of a key that is kept, or nil. Whether it is over is looked
--- at when what was leased has been read, once.
+--- Returns the lease of a key that is kept, or nil. Whether it is over is
+-- looked at when what was leased has been read, once.
 function Leases:kept(key)
   local lease = self.list[key]
   if lease and lease.till > 0 then return lease end

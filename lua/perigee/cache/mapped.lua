@@ -138,7 +138,8 @@ local function read(self, key, slab, into, length)
   local at = native.place_t(place)
   local part = slices.first(into, length)
   local fine, err = self.session:read {
-    from = slab.remote:slice(tonumber(at.offset), length), to = part }:wait()
+    from = slab.remote:slice(tonumber(at.offset), length),
+    to = slices.cut(part) }:wait()
   if not fine then return nil, err.kind == "stale" and AGAIN or err end
   if not same(self, key, at) then return nil, AGAIN end
   return part, at.checksum

@@ -5,7 +5,8 @@
 --
 -- A value comes by the first of these ways that can tell:
 --
--- 1. the map (mapped.lua), without a request;
+-- 1. the map (mapped.lua), without a request; or else a copy here (near.lua),
+--    without one mostly;
 -- 2. a lease that is kept from before: one transfer;
 -- 3. a request, with which a small value comes along; a larger one is leased,
 --    and is a transfer more.
@@ -59,7 +60,8 @@ function M.new(agent, name, options)
     text = ("cache %s"):format(name),
     proxy = false, by = {}, below = false, session = false, map = false,
     slabs = {}, leases = false, used = {}, uses = 0, used_at = 0, looks = 0,
-    refuses_small = false,
+    refuses_small = false, nears = options.near or false, near = false,
+    epoch = false,
   }, Member)
 end
 
@@ -76,11 +78,21 @@ local function tell(self, request)
   futures.leave(self.by.statuses.async:ask(request))
 end
 
+-- Copies of another life of the cache are not of its versions.
+local function begin_near(self, epoch)
+  if not self.nears or self.epoch == epoch then return end
+  if self.near then self.near:close() end
+  self.near = require "perigee.cache.near".new(self.agent.engine, self.nears)
+    or false
+end
+
 -- A request about no key.
 local NOTHING = wire.keys(C.PERIGEE_CACHE_MATCH, 0, {}, 1, 0)
 
 -- Begins with a session of the proxy's.
 local function begin(self, session)
+  begin_near(self, session.epoch)
+  self.epoch = session.epoch
   self.session, self.slabs, self.map = session, {}, false
   self.leases = leases.new(session, function(request) tell(self, request) end)
   if self.maps then
@@ -110,9 +122,7 @@ function Member:ready()
     local fine, err = open(self)
     if not fine then return nil, err end
   end
-  -- about() is idempotent, and so waits all of its timeout; this does not.
-  local told, err = self.proxy:ask(NOTHING)
-  if told then told, err = self.proxy:about() end
+  local told, err = self.proxy:about()
   if not told then return nil, err end
   self.below = type(told) == "table" and told.file == true
   session = self.proxy[1].session
@@ -147,6 +157,22 @@ function Member:ask(reader, request)
   local fine, err = self:ready()
   if not fine then return nil, err end
   return self.by[reader]:ask(request)
+end
+
+-- What a put, a seal or a deletion by this client means for its key. One that
+-- the cache has refused has changed nothing; of one that was not heard of that is
+-- not known.
+local function changed(self, key, version, err)
+  if err and not version
+    and not (errors.is_error(err) and not err.remote) then return end
+  self.leases:answered(key, version or nil)
+  if self.near then self.near:forget(key) end
+end
+
+-- The cache has told of a version of a key: a copy of an older one goes.
+local function told_of(self, key, version)
+  local near = self.near
+  if near and (near:version(key) or version) < version then near:forget(key) end
 end
 
 -- ---- Uses ------------------------------------------------------------------
@@ -193,10 +219,13 @@ function Member:locate(key, along)
   end
   if status ~= OK then return nil, status end
   if value and along then
-    self.leases:answered(key, slab)     -- in whose place its version stands
+    version = slab                      -- in whose place it stands
+    self.leases:answered(key, version)
+    told_of(self, key, version)
     return false, value, sum
   end
   if value then return nil, core.PERIGEE_PROTOCOL end
+  told_of(self, key, version)
   return self.leases:add(key, {
     slab = slab, offset = offset, length = length, version = version,
     checksum = sum, low = low, high = high, till = sent + ns })
@@ -238,7 +267,7 @@ local function read(self, lease, into)
   if not from then return nil, err end
   if lease.length > 0 then
     local fine
-    transfer.from, transfer.to = from, part
+    transfer.from, transfer.to = from, slices.cut(part)
     fine, err = self.session:read(transfer):wait()
     if not fine then return place_lost(lease, err) end
   end
@@ -252,15 +281,7 @@ local function placed(value, into, sum)
   if not into then return value, sum end
   if into.length < #value then return nil, TOO_LARGE, #value end
   local part = slices.first(into, #value)
-  if slices.is_slice(part) then
-    part:write(value)
-  else
-    local at = 1
-    for _, each in ipairs(part) do
-      each:write(value:sub(at, at + each.length - 1))
-      at = at + each.length
-    end
-  end
+  slices.copy_from(part, value)
   return part, sum
 end
 
@@ -278,23 +299,13 @@ local function read_text(self, lease)
   return nil, why, length
 end
 
--- May a value come as a string for a place of this shape?
-local function takes_text(into)
-  if not into then return true end
-  if slices.is_slice(into) then return into.count == 1 end
-  for _, each in ipairs(into) do
-    if each.count > 1 then return false end
-  end
-  return true
-end
-
 local function by_request(self, key, into)
   for _ = 1, TRIES do
     -- One that is kept may be older than what was found in the map.
     local lease = not self.map and self.leases:kept(key)
     if not lease then
       local value, sum
-      lease, value, sum = self:locate(key, takes_text(into))
+      lease, value, sum = self:locate(key, true)
       if lease == false then return placed(value, into, sum) end
       if not lease then return nil, value end
     else
@@ -307,7 +318,12 @@ local function by_request(self, key, into)
       part, why, length = read_text(self, lease)
     end
     self.leases:was_read(key, lease)
-    if part then return part, lease.checksum end
+    if part then
+      if self.near and lease.kept then
+        self.near:put(key, part, lease.version, lease.till)
+      end
+      return part, lease.checksum
+    end
     if why ~= AGAIN then return nil, why, length end
   end
   return nil, errors.new("timeout", ("%s: its lease was over each time that "
@@ -341,9 +357,27 @@ local function broken(self, key)
     .. ": its bytes are not those that were put", true)
 end
 
+-- Gets the copy that this client has of a value, if it is that of the cache
+-- still; nil: there is none, or not for this place.
+local function find_near(self, key, into)
+  local near, sent = self.near, now()
+  local version, fresh = near:version(key)
+  if version and not fresh then
+    local there = self:stat(key)
+    if not there or there.version ~= version then
+      return near:forget(key)
+    end
+    near:refresh(key, sent)
+    version = near:version(key)         -- it may have gone meanwhile
+  end
+  return version and near:get(key, into)
+end
+
 -- Gets a value by the first way that can tell. Returns it and its checksum; or
 -- nil, a status or an error, and maybe a length.
 local function find(self, key, into)
+  local copy = self.near and not self.map and find_near(self, key, into)
+  if copy then return copy, 0 end
   local map, part, why, length = self.map, nil, AGAIN, nil
   if map then part, why, length = map:get(key, into) end
   if part then
@@ -434,6 +468,7 @@ local function locate_many(self, items, results)
       local i = of[n]
       if type(place_of) == "table" then
         place_of.till = sent + place_of.ns
+        told_of(self, keys[n], place_of.version)
         leased_of[i] = self.leases:add(keys[n], place_of)
       elseif place_of ~= AGAIN and not (place_of == NOT_FOUND
                                         and self.below) then
@@ -459,7 +494,8 @@ local function transfers(self, items, leased_of, results)
     elseif lease.length == 0 then
       results[i] = 0
     else
-      list[#list + 1] = { from = from, to = slices.first(into, lease.length) }
+      list[#list + 1] = { from = from, to = slices.cut(
+        slices.first(into, lease.length)) }
       of[#of + 1] = i
     end
   end
@@ -599,12 +635,10 @@ local function pulled(self, proxy, method, value, ...)
   return nil, failure.came(err)
 end
 
--- What a put or a seal means for the leases of its key. One that the cache has
--- refused has changed nothing; of one that was not heard of it is not known.
-local function changed(self, key, version, err)
-  if version or errors.is_error(err) and not err.remote then
-    self.leases:answered(key, version or nil)
-  end
+-- A version that the cache has told of, if it is one.
+local function a_version(version, err)
+  if not version or type(version) == "number" then return version, err end
+  return nil, core.PERIGEE_PROTOCOL
 end
 
 --- Puts a value: a string, a slice or a List. asked: as the service's `put`
@@ -622,6 +656,7 @@ function Member:put(key, value, asked)
     by = self.proxy
     version, err = pulled(self, by, "put", value, key, asked)
   end
+  version, err = a_version(version, err)
   changed(self, key, version, err)
   moved(self, by)
   if version then return version end
@@ -647,10 +682,10 @@ function Member:write(proxy, token, value, offset)
 end
 
 function Member:seal(proxy, key, token)
-  local version, err = proxy:seal(token)
+  local version, err = a_version(proxy:seal(token))
   changed(self, key, version, err)
   if version then return version end
-  return nil, failure.came(err)
+  return self:fails(err, "sealing", key)
 end
 
 --- Aborts a reservation, if it is one still.
@@ -664,7 +699,7 @@ end
 -- and an error.
 function Member:change(key, what, flags, doing)
   local status, err = self:ask("status", wire.key(what, flags, key))
-  if what == C.PERIGEE_CACHE_DELETE then self.leases:answered(key) end
+  if what == C.PERIGEE_CACHE_DELETE then changed(self, key) end
   if status then moved(self, self.by.status) end
   if status == OK then return true end
   return self:fails(status == nil and err or status, doing, key)
@@ -790,6 +825,8 @@ function Member:close()
     tell_used(self)
     self.leases:clear()
   end
+  if self.near then self.near:close() end
+  self.near, self.epoch = false, false
 end
 
 return M

@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- A value that is put piece by piece (`CacheClient:reserve`). It is the
--- client's until it is sealed or aborted, or the session with the cache ends.
+-- client's until it is sealed or aborted, the session with the cache ends, or
+-- nothing was written for a minute.
 --
 -- * `key`, `length`: as they were reserved
 -- @classmod Place
@@ -40,6 +41,11 @@ end
 -- @treturn boolean true; or nil and an error
 -- @errors `stale`: the session with the cache has ended
 -- @waits yes
+-- @usage
+-- local place = assert(blocks:reserve("write.1", 8))
+-- assert(place:write("half", 4))
+-- assert(place:write(region:slice(0, 4):write "one,", 0))
+-- print(place:seal(), blocks:get "write.1")                --> true one,half
 function Place:write(bytes, offset)
   over(self, "write")
   local value, length = M.value(bytes, "place:write", 2)
@@ -59,6 +65,11 @@ end
 -- @errors `stale`: the session with the cache has ended; `no_memory`: a write
 --   is under way
 -- @waits yes
+-- @usage
+-- local place = assert(blocks:reserve("seal.1", 3))
+-- assert(place:write "one")
+-- print(blocks:has { "seal.1" }[1])                            --> false
+-- print(place:seal(), blocks:get "seal.1")                     --> true one
 function Place:seal()
   over(self, "seal")
   local fine, err = self.member:seal(self.proxy, self.key, self.token)
@@ -70,7 +81,11 @@ end
 --- Gives the place up. Idempotent.
 -- @function Place:abort
 -- @treturn boolean true; or nil and an error
+-- @errors those of all functions that ask a cache
 -- @waits yes
+-- @usage
+-- local place = assert(blocks:reserve("abort.1", 3))
+-- print(place:abort(), blocks:has { "abort.1" }[1])            --> true false
 function Place:abort()
   if not self.token then return true end
   local fine, err = self.member:abort(self.proxy, self.key, self.token)

@@ -25,6 +25,7 @@
 local check = require "perigee.runtime.check"
 local contexts = require "perigee.serving.context"
 local failure = require "perigee.cache.failure"
+local loop = require "perigee.runtime.loop"
 local native = require "perigee.native"
 local tasks = require "perigee.runtime.task"
 local wire = require "perigee.cache.wire"
@@ -114,7 +115,7 @@ end
 local function filled(store)
   return function(_, token)
     local one = store.reserved[token]
-    if one then one.filling = one.filling - 1 end
+    if one then one.filling, one.at = one.filling - 1, loop.now() end
     return true
   end
 end
@@ -125,7 +126,7 @@ function M.of(store)
                   largest = cache.PERIGEE_CACHE_LARGEST,
                   file = store.tier ~= false }
   return { name = "cache", version = 1, methods = {
-    about = { idempotent = true, function() return about end },
+    about = function() return about end,
     ask = { raw = true, inplace = true, capacity = 8,
             function(request, reply)
               return store:answer(contexts.raw.session, request, reply)

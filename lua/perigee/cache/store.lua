@@ -45,6 +45,8 @@ M.Store = Store
 -- a turn, of a microsecond or two each. FEEDS: times that memory is given for
 -- one request.
 local TURN, STEPS, FEEDS = 0.1, 256, 3
+-- ns for which a reservation stays that nobody writes to or seals.
+local UNUSED = 60e9
 local WANTS = native.C.PERIGEE_CACHE_WANTS
 local OK, NO_MEMORY, STALE = core.PERIGEE_OK, core.PERIGEE_NO_MEMORY,
                              core.PERIGEE_STALE
@@ -248,6 +250,7 @@ function Store:reserve(id, key, length, asked)
   self.tokens = self.tokens + 1
   local one = { token = self.tokens, session = id, entry = place.entry,
                 filling = 0, put = false, key = key, length = length,
+                at = loop.now(),
                 slice = region:slice(tonumber(place.offset), length) }
   self.reserved[one.token] = one
   return one
@@ -382,12 +385,23 @@ local function turn_in(self, seconds)
   timers.add(self.timer)
 end
 
+-- Aborts reservations that were left: their keys are others' to put.
+local function abort_unused(self)
+  local before = loop.now() - UNUSED
+  for _, one in pairs(self.reserved) do
+    local left = one.at < before and one.filling == 0 and not one.put
+    if left then self:abort(one) end
+  end
+end
+jit.off(abort_unused)
+
 --- Does what is to be done now, and again soon.
 function Store:turn()
   if not (self.cache and self.engine.handle) then return end
   local more = C.perigee_cache_turn(self.cache, time(self), STEPS) == 1
   self:feed()
   if self.tier then self.tier:turn() end
+  abort_unused(self)
   for region in pairs(self.closing) do
     if region:close(0) then self.closing[region] = nil end
   end

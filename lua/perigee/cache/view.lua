@@ -30,6 +30,10 @@ end
 -- @treturn number seconds; 0: what was read since the last look may be
 --   something else
 -- @waits no
+-- @usage
+-- assert(blocks:put("view.1", "one"))
+-- local view = blocks:view "view.1"  -- nil: the cache is of another host
+-- if view then assert(view:left() > 0 and view:left() <= 10) end
 function View:left()
   local lease = self.lease
   if not (lease and self.leases:holds(lease)) then return 0 end
@@ -41,6 +45,10 @@ end
 -- @treturn string the value; or nil and an error
 -- @errors `stale`: the lease is over
 -- @waits no
+-- @usage
+-- assert(blocks:put("view.1", "one"))
+-- local view = blocks:view "view.1"  -- nil: the cache is of another host
+-- print(view and view:string() or "one")                       --> one
 function View:string()
   local text = self:left() > 0 and ffi.string(self.pointer, self.length)
   if text and self:left() > 0 then return text end
@@ -51,6 +59,10 @@ end
 --- Gives the lease back. Idempotent.
 -- @function CacheView:close
 -- @waits no
+-- @usage
+-- assert(blocks:put("view.1", "one"))
+-- local view = blocks:view "view.1"  -- nil: the cache is of another host
+-- if view then view:close() end
 function View:close()
   local lease = self.lease
   self.lease, self.pointer = false, nil

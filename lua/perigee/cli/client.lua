@@ -105,7 +105,8 @@ local function check_place(given)
   local registries = require "perigee.registry"
   local wrong = given.registry and registries.check(given.registry)
   if wrong then failure.misuse("--registry must be %s", wrong) end
-  wrong = given.scope and check.name(given.scope)
+  local scope = given.scope           -- a list where several are served
+  wrong = type(scope) == "string" and check.name(scope)
   if wrong then failure.misuse("--scope must be %s", wrong) end
 end
 
@@ -132,18 +133,25 @@ local function reach_registry(agent, given)
   fail_registry(err)
 end
 
---- Makes an agent with options, those of --registry and --scope among them.
-function M.agent(given, options)
-  local perigee = M.library()
+--- Has make(options) make what is in the registry of --registry. What it
+-- raises is misuse.
+function M.made(given, make, options)
   check_place(given)
-  options.registry, options.scope = given.registry, given.scope
+  options.registry = given.registry
   require "perigee.registry".patience = given.timeout or 30
-  local fine, agent, err = pcall(perigee.agent, options)
-  if not fine then failure.misuse("%s", M.bare(agent)) end
-  if agent then return agent end
+  local fine, made, err = pcall(make, options)
+  if not fine then failure.misuse("%s", M.bare(made)) end
+  if made then return made end
   local where = given.registry or os.getenv "PERIGEE_REGISTRY" or ""
   if where == "" or err.kind == "name_taken" then M.fail(err) end
   fail_registry(err)
+end
+
+--- Makes an agent with options, those of --registry and --scope among them.
+function M.agent(given, options)
+  local perigee = M.library()
+  options.scope = given.scope
+  return M.made(given, perigee.agent, options)
 end
 
 --- Checks the name of an agent, or its address.

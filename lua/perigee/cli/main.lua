@@ -34,6 +34,7 @@ local COMMANDS = {
   require "perigee.cli.doctor",
   require "perigee.cli.completion",
   require "perigee.cli.ctrl",
+  require "perigee.cli.cache",
 }
 
 local ffi = require "ffi"

@@ -71,6 +71,7 @@ function M.name(value, what)
                                                                    wanted))
 end
 
+--- The number that a parameter of the query is; default if it is not there.
 local function number(call, name, least, most, default)
   local text = call.query[name]
   if not text then return default end
@@ -80,6 +81,8 @@ local function number(call, name, least, most, default)
   return nil, problem(400, "protocol", ("%s must be a number from %g to %g")
     :format(name, least, most))
 end
+
+M.number = number
 
 --- The limit of a page.
 function M.limit(call)
@@ -140,8 +143,8 @@ local function is_coded(call)
   return coding ~= nil and coding:lower() ~= "identity"
 end
 
---- The object that the body is, as a table.
-function M.object(call)
+--- The body, as it came.
+function M.bytes(call)
   local request = call.request
   if request.excess == 2 then
     return nil, problem(503, "no_memory", "as many long bodies are being read "
@@ -149,10 +152,19 @@ function M.object(call)
   elseif request.excess then
     return nil, problem(413, "too_large", "the body is larger than this server "
       .. "takes")
-  elseif not is_json(call) or is_coded(call) then
+  elseif is_coded(call) then
+    return nil, problem(415, "protocol", "the body must be plain")
+  end
+  return request.body
+end
+
+--- The object that the body is, as a table.
+function M.object(call)
+  local text, status, body, headers = M.bytes(call)
+  if not text then return nil, status, body, headers end
+  if not is_json(call) then
     return nil, problem(415, "protocol", "the body must be JSON, and plain")
   end
-  local text = request.body
   local value = is_utf8(text) and text:find "^%s*{" and json.decode(text)
   if type(value) == "table" then return value end
   return nil, problem(400, "protocol", "the body must be an object in JSON")

@@ -1,23 +1,22 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- The server's document in OpenAPI 3.0, as JSON, by what who has no token may:
 -- nothing (false), `read`, or all (`admin`).
-local json = require "cjson"
+local described = require "perigee.control.described"
 
-local VERSION = require "perigee.version"
+local answer, content, open = described.answer, described.content,
+                              described.open
+local operation, parameter = described.operation, described.parameter
+local ref, id_of = described.ref, described.id_of
 
 local NAME = { type = "string", minLength = 1, maxLength = 64,
                pattern = "^[A-Za-z0-9_:-][A-Za-z0-9._:-]*$" }
-local TEXT, COUNT = { type = "string" }, { type = "number" }
+local TEXT, COUNT = described.TEXT, { type = "number" }
 local OBJECT = { type = "object" }
 local SECONDS = { type = "number", minimum = 0, maximum = 2 ^ 31,
                   description = "For how many seconds it has been so." }
 
 -- Names that the path has; a body that has them has the same.
 local OWN = { readOnly = true, type = NAME.type, pattern = NAME.pattern }
-
-local function ref(name)
-  return { ["$ref"] = "#/components/schemas/" .. name }
-end
 
 local function list_of(schema) return { type = "array", items = schema } end
 
@@ -92,11 +91,6 @@ local SCHEMAS = {
 
 -- ---- Operations ------------------------------------------------------------
 
-local function parameter(where, name, schema, text)
-  return { name = name, ["in"] = where, schema = schema, description = text,
-           required = where == "path" or nil }
-end
-
 local SCOPE = parameter("path", "scope", NAME)
 local ONE = parameter("path", "name", NAME)
 local TTL = parameter("query", "ttl", { type = "number", minimum = 0.1,
@@ -117,36 +111,10 @@ local PAGE = {
   parameter("query", "limit", { type = "integer", minimum = 1,
                                 maximum = 1000 }) }
 
-local function content(kind, schema) return { [kind] = { schema = schema } } end
-
 local ETAG = { ETag = { schema = TEXT, description =
   "A strong tag. It says nothing of `since`, which always grows." } }
 
-local function answer(text, schema, headers, links)
-  return { description = text, headers = headers, links = links,
-           content = schema and content("application/json", schema) or nil }
-end
-
-local PROBLEM = { description = "A problem (RFC 9457)",
-                  content = content("application/problem+json",
-                                    ref "Problem") }
-
--- "Read an agent's entry" is readAnAgentsEntry.
-local function id_of(summary)
-  local words = summary:gsub("[^%a%s].*$", ""):gsub("%s+(%a)", string.upper)
-  return words:sub(1, 1):lower() .. words:sub(2)
-end
-
--- READS is put in place of by what documents say of those who only read.
-local READS = "READS"
-
-local function operation(summary, parameters, answers, body)
-  answers.default = PROBLEM
-  return { summary = summary, parameters = parameters, responses = answers,
-           operationId = id_of(summary),
-           requestBody = body and {
-             required = true, content = content("application/json", body) } }
-end
+local function taken(schema) return content("application/json", schema) end
 
 local function all(what, schema)
   return { get = operation("List " .. what, PAGE,
@@ -174,7 +142,7 @@ local function one(what, schema, put)
       ["304"] = answer "It is the same" }),
     put = operation("Write " .. what, put, {
       ["200"] = answer("It was there", schema, ETAG, links),
-      ["201"] = answer("It is new", schema, ETAG, links) }, schema),
+      ["201"] = answer("It is new", schema, ETAG, links) }, taken(schema)),
     delete = operation("Remove " .. what, { SCOPE, ONE, EPOCH, SAME },
                        { ["204"] = answer "It is gone" }),
   }
@@ -183,11 +151,6 @@ end
 local function renewal(what)
   return { post = operation("Begin the lease of " .. what .. " anew",
     { SCOPE, ONE, EPOCH }, { ["204"] = answer "It lives" }) }
-end
-
-local function open(summary, schema)
-  return { get = { summary = summary, security = {}, responses = {
-    ["200"] = answer("It is", schema), default = PROBLEM } } }
 end
 
 local WATCH = operation("Watch by server-sent events",
@@ -228,34 +191,15 @@ local PATHS = {
       { SCOPE, SAME, OTHER }, {
         ["200"] = answer("It was there", ref "Connections"),
         ["201"] = answer("It is new", ref "Connections") },
-      ref "Topology") },
+      taken(ref "Topology")) },
   [SCOPED .. "topology/{name}"] = {
     patch = operation("Report whom an agent is connected to",
                       { SCOPE, ONE, EPOCH }, { ["204"] = answer "Taken" },
-                      ref "Report") },
+                      taken(ref "Report")) },
 }
 
--- The tokens that a GET takes, unless it says so itself.
-for _, path in pairs(PATHS) do
-  if path.get and not path.get.security then path.get.security = READS end
-end
-
-local NEEDS, MAY = '[{"token":[]}]', '[{},{"token":[]}]'
-
--- reads, writes: JSON of the list of what a request may have; cjson writes an
--- empty list as an object.
-local function document(reads, writes)
-  return (json.encode {
-    openapi = "3.0.3",
-    info = { title = "Perigee's control server", version = VERSION,
-             description = "Names of agents and other things, in scopes." },
-    paths = PATHS, security = "WRITES",
-    components = {
-      schemas = SCHEMAS,
-      securitySchemes = { token = { type = "http", scheme = "bearer" } } },
-  }:gsub('"WRITES"', writes):gsub('"READS"', reads)
-    :gsub('"security":{}', '"security":[]'))
-end
-
-return { [false] = document(NEEDS, NEEDS), read = document(MAY, NEEDS),
-         admin = document(MAY, MAY) }
+return described.documents {
+  title = "Perigee's control server",
+  description = "Names of agents and other things, in scopes.",
+  paths = PATHS, schemas = SCHEMAS,
+}

@@ -1,15 +1,16 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- Finds the handler of a request, and checks that the request may call it.
 local about = require "perigee.control.about"
+local asked = require "perigee.control.asked"
 local calls = require "perigee.control.call"
-local errors = require "perigee.runtime.errors"
 local lines = require "perigee.control.lines"
-local log = require "perigee.runtime.log"
 local loop = require "perigee.runtime.loop"
 local parts = require "perigee.control.parts"
 local problem = require "perigee.control.problem"
 
 local M = {}
+
+local step = asked.step
 
 -- The collections below /v1/scopes/{scope}/. Each has the routes of all
 -- records, of one, and of its lease, each by method.
@@ -23,61 +24,13 @@ local RESOURCES = {
 }
 
 local SCOPES = "/v1/scopes/"
-local NONE = {}
 local SLASH = 47
 local LARGEST = 2 ^ 20                  -- bytes of room that are waited for
-
-local function no_path(path)
-  return problem(404, "not_found", ("there is no path %s here"):format(path))
-end
-
-local function allowed(methods)
-  local list = { "OPTIONS" }
-  for name in pairs(methods) do
-    list[#list + 1] = name
-    if name == "GET" then list[#list + 1] = "HEAD" end
-  end
-  table.sort(list)
-  return table.concat(list, ", ")
-end
-jit.off(allowed)
-
-local function no_method(methods)
-  return problem(405, "no_method", "this path does not know this method", nil,
-                 { "Allow", allowed(methods) })
-end
-
-local function route_of(methods, method)
-  return methods[method] or method == "HEAD" and methods.GET
-end
 
 local function methods_of(resource, name, last)
   if name == "" and last == "" then return resource.all end
   if last == "" then return resource.one end
   return last == "renew" and resource.renew
-end
-
--- The answer to OPTIONS: the methods of a path, or of the server at all.
-local function options(methods)
-  return 204, "", { "Allow", methods and allowed(methods)
-    or "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT" }
-end
-
-local JSON = "application/json"
-
-local function not_taken(kind)
-  return problem(406, "unsupported", "what is here is " .. kind)
-end
-
--- The path and the query of a target, which may be a whole URL.
-local function parts_of(target)
-  if target:byte() ~= SLASH then
-    target = target:match "^%a[%w+.-]*://[^/?]*(.*)$" or target
-    if target:byte() ~= SLASH then target = "/" .. target end
-  end
-  local mark = target:find("?", 1, true)
-  if not mark then return calls.path(target) end
-  return calls.path(target:sub(1, mark - 1)), target:sub(mark + 1)
 end
 
 -- The segment of a path that begins at a place, and where the next one does;
@@ -121,28 +74,12 @@ local function place(call, scope, kind, name)
   if not fine then return status, body, headers end
 end
 
--- Sets a call's query. Nil if it can be answered; or an answer.
-local function ask(call, query, gives)
-  local status, body, headers
-  call.query = NONE
-  if query then call.query, status, body, headers = calls.query(query) end
-  if not call.query then return status, body, headers end
-  if gives and not calls.takes(call, gives) then return not_taken(gives) end
-end
-
 -- Finds the route. Nil; or an answer.
 local function find(call, server)
-  local method, target = call.request.method, call.request.target
-  if target == "*" and method == "OPTIONS" then return options() end
-  local path, query = parts_of(target)
+  local path, query = asked.parts(call.request.target)
   local methods, scope, kind, name = methods_at(path)
-  if not methods then return no_path(path) end
-  local route = route_of(methods, method)
-  if not route and method == "OPTIONS" then return options(methods) end
-  if not route then return no_method(methods) end
-  call.route, call.method, call.state = route, method, server.state
-  local status, body, headers = ask(call, query,
-    route == methods.GET and (route.gives or JSON))
+  call.state = server.state
+  local status, body, headers = asked.choose(call, path, methods, query)
   if status or not scope then return status, body, headers end
   return place(call, scope, kind, name)
 end
@@ -160,28 +97,7 @@ end
 
 local function run(call, server) return call.route.run(call, server) end
 
---- The answer of a server that has failed itself.
-function M.failure()
-  return problem(500, "remote", "this server has failed; its log tells how")
-end
-
-local function raised(failure)
-  return debug.traceback(errors.shown(failure), 2)
-end
-
-local function noted(call, fine, status, body, headers)
-  if fine then
-    call.status, call.body, call.headers = status or false, body, headers
-    return
-  end
-  log.write("error", "answering a request failed: " .. tostring(status))
-  call.status, call.body, call.headers = M.failure()
-end
-
-local function step(call, f, server)
-  if call.status then return end
-  noted(call, xpcall(f, raised, call, server))
-end
+M.failure = asked.failure
 
 --- The call of a request: its status is false if it is for a handler, with a
 -- `scope` unless it asks of the server itself. Else it is answered.

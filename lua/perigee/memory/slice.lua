@@ -213,6 +213,21 @@ function M.first(slice, length)
   return slice:slice(0, length)
 end
 
+--- The same bytes as those of a place (a slice or a List) that M.first made,
+-- for a transfer: the blocks of its slices are equally long, so a last one that
+-- was cut off becomes a slice of its own.
+function M.cut(place)
+  local is_list = getmetatable(place) == List
+  local last = is_list and place[#place] or place
+  if last.count == 1 or last.length % last.block == 0 then return place end
+  local list, n = { last }, 1
+  if is_list then list, n = { unpack(place) }, #place end
+  local whole = (last.count - 1) * last.block
+  list[n] = last:slice(0, whole)
+  list[n + 1] = last:slice(whole, last.length - whole)
+  return listed(list) or place
+end
+
 --- A slice, or the first one of a List, which stands for all in messages.
 function M.sample(place)
   return getmetatable(place) == List and place[1] or place
@@ -360,6 +375,26 @@ function M.copy_to(slice, to, level)
 end
 
 -- A program may have changed the List since its `length` was found out.
+-- Copies bytes into a slice; returns the pointer behind them.
+local function fill_from(slice, from)
+  local owner, left = own(slice, "copying to a slice", 3), slice.length
+  for i = 0, slice.count - 1 do
+    local length = math.min(slice.block, left)
+    copy_in(owner, slice.offset + i * slice.stride, from, length)
+    from, left = from + length, left - length
+  end
+  return from
+end
+
+--- Copies a string into a place (a slice or a List) of own memory, of any
+-- shape, that has as many bytes.
+function M.copy_from(place, text)
+  local from = ffi.cast("const char *", text)
+  if getmetatable(place) ~= List then return fill_from(place, from) end
+  for i = 1, #place do from = fill_from(place[i], from) end
+  return from
+end
+
 function List:string()
   local length, at = 0, 0
   for i = 1, #self do length = length + self[i].length end

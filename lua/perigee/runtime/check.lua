@@ -109,8 +109,8 @@ end
 -- such a loop is on a hot path, so none of them is compiled.
 jit.off(M.options)
 
--- Is the option after `last` (nil: the first) right? Returns its name, too; nil:
--- there is none.
+-- Is the option after `last` (nil: the first) right? Returns its name, too;
+-- nil: there is none.
 local function next_is_right(options, schema, last)
   local name, value = next(options, last)
   if name == nil then return true end
@@ -123,7 +123,9 @@ end
 function M.few(options, schema, what, level)
   if type(options) == "table" then
     local right, name = next_is_right(options, schema)
-    if right and name then right, name = next_is_right(options, schema, name) end
+    if right and name then
+      right, name = next_is_right(options, schema, name)
+    end
     if right and name then right = next(options, name) == nil end
     if right then return options end
   end

@@ -1,6 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- `perigee ctrl serve`: a server in this process, until SIGTERM or SIGINT.
 local failure = require "perigee.cli.failure"
+local life = require "perigee.cli.server.life"
+local listen = require "perigee.cli.server.listen"
 local options = require "perigee.cli.ctrl.options"
 local token = require "perigee.cli.ctrl.token"
 
@@ -17,41 +19,6 @@ local M = {
   configure = options.server,
 }
 
-local function text_of(path, option)
-  if not path then return nil end
-  local file, why = io.open(path)
-  local text = file and file:read "*a"
-  if file then file:close() end
-  if not text then failure.misuse("reading %s: %s", option, why) end
-  return text
-end
-
-local function key_of(path)
-  if not path then return nil end
-  local text, _, why = require "perigee.net.private".read(path, true)
-  if not text then failure.misuse("reading --tls-key: %s", why) end
-  return text
-end
-
-local function check_tls(given, address)
-  local all = given.tls_cert and given.tls_key
-  if (given.tls_cert or given.tls_key) and not all then
-    failure.misuse "--tls-cert and --tls-key belong together"
-  elseif all and not address.tls then
-    failure.misuse "--listen must be https:// with --tls-cert"
-  elseif address.tls and not all then
-    failure.misuse "https:// takes --tls-cert and --tls-key"
-  end
-end
-
-local function check_open(given, address)
-  if address.loopback or given.insecure then return end
-  if address.tls and token.list(given)[1] then return end
-  failure.misuse("others than this host are served over https:// and with "
-    .. "tokens (perigee ctrl token new --store %s), or with --insecure",
-    given.shown)
-end
-
 -- A server whose store has lost its tokens would let in who needed one.
 local function check_kept(given)
   local marks = require "perigee.control.mark"
@@ -64,27 +31,11 @@ local function check_kept(given)
     given.shown, given.shown, given.mark)
 end
 
-local function log_to(path)
-  local perigee = require "perigee"
-  local file, why = io.stderr, nil
-  if path then file, why = io.open(path, "a") end
-  if not file then failure.misuse("opening --log: %s", why) end
-  file:setvbuf "line"
-  perigee.log = function(level, message)
-    if level ~= "debug" then
-      file:write(os.date "!%Y-%m-%dT%H:%M:%SZ ", level, ": ", message, "\n")
-    end
-  end
-end
-
 local function open(given, address)
   local servers = require "perigee.control"
-  local to = options.limits(given)
-  to.host, to.port, to.store = address.host, address.port, given.store
-  to.certificate = text_of(given.tls_cert, "--tls-cert")
-  to.key = key_of(given.tls_key)
-  to.names = options.names(given)
-  to.wanted = not address.loopback and not given.insecure
+  local to = listen.target(given, address)
+  options.set_limits(given, to)
+  to.store, to.names = given.store, options.names(given)
   to.strangers = given.insecure and "admin" or "read"
   to.mark = given.mark
   to.own = assert(require "perigee.control.tokens".new_text())
@@ -104,27 +55,20 @@ local function give_token(server, text)
   return function() end
 end
 
-local function url_of(address, port)
-  return ("%s://%s:%d"):format(address.tls and "https" or "http",
-    address.host:find ":" and "[" .. address.host .. "]" or address.host, port)
-end
-
 --- Serves as the options say; these are complete.
 function M.serve(given)
-  local address = options.address(given.listen)
+  local address = listen.address(given.listen, "--listen", options.LISTEN)
   local perigee = require "perigee"
   local log = require "perigee.runtime.log"
-  local process = require "perigee.cli.ctrl.process"
-  check_tls(given, address)
-  check_open(given, address)
+  listen.check(given, address, function() return token.list(given)[1] end,
+               "perigee ctrl token new --store " .. given.shown)
   check_kept(given)
-  log_to(given.log)
+  life.log_to(given.log)
   local engine, err = perigee.engine {}
   if not engine then failure.failed("%s", tostring(err)) end
   local server, text = open(given, address)
-  local url = url_of(address, server.port)
-  local told, why = process.tell(given.pid, url)
-  if not told then failure.failed("writing --pid: %s", why) end
+  local url = listen.url_of(address, server.port)
+  life.tell(given, url)
   local take_token = give_token(server, text)
   log.write("info", ("serving at %s from %s"):format(url, given.shown))
   print(url)
@@ -133,13 +77,13 @@ function M.serve(given)
   server:close()
   engine:close()
   take_token()
-  process.forget(given.pid)
+  require "perigee.cli.server.process".forget(given.pid)
   log.write("info", "it has ended")
   return stopped and 0 or 1
 end
 
 function M.run(given)
-  options.check_libraries()
+  listen.check_libraries()
   return M.serve(options.complete(given))
 end
 

@@ -1,9 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- `perigee ctrl stop`: ends the server.
-local failure = require "perigee.cli.failure"
+local life = require "perigee.cli.server.life"
 local options = require "perigee.cli.ctrl.options"
-
-local PATIENCE = 30                     -- seconds
 
 local M = {
   name = "stop",
@@ -14,21 +12,12 @@ local M = {
 
 function M.configure(parser)
   options.store(parser)
-  parser:option("--pid", "The file that start was given."):argname "FILE"
+  life.which(parser)
 end
 
 function M.run(given)
-  local process = require "perigee.cli.ctrl.process"
   options.complete(given)
-  local found = process.find(given.pid)
-  if not found then failure.failed("no server runs from %s", given.shown) end
-  process.stop(found)
-  local gone = process.eventually(PATIENCE, function()
-    return not process.runs(found)
-  end)
-  if not gone then
-    failure.failed("process %d does not end", found.pid)
-  end
+  return life.stop(given, given.shown)
 end
 
 return M

@@ -36,7 +36,7 @@ local function with_tokens(given, f)
 end
 
 local function with_storage(given, f)
-  options.check_libraries()
+  require "perigee.cli.server.listen".check_libraries()
   return with_tokens(options.complete(given), f)
 end
 

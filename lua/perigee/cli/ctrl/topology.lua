@@ -26,7 +26,7 @@ local function address(given)
     failure.misuse "--registry must be a control server, http(s)://HOST:PORT"
   end
   server.complete(given)
-  local found = require "perigee.cli.ctrl.process".find(given.pid)
+  local found = require "perigee.cli.server.process".find(given.pid)
   if found then return found.url end
   failure.failed("no server runs from %s; give --registry, or begin one by "
     .. "perigee ctrl start", given.shown)
@@ -114,7 +114,7 @@ local function tell(value, given)
 end
 
 local function run(given, method, body)
-  server.check_libraries()
+  require "perigee.cli.server.listen".check_libraries()
   given.registry = address(given)
   return client.run(given, function(agent)
     tell(ask(agent, given.timeout, method, body), given)

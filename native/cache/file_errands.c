@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * file_calls.c - opening and closing a file of values, and what its caller asks
- * for.
+ * file_errands.c - opening and closing a file of values, and what its caller
+ * asks for.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,9 +16,9 @@ enum {
   MOST_UNIT = 4 << 20,
   UNITS = 1024,
   ORDINARY = 64 << 20,
-  CALLS = 64,
-  MOST_CALLS = 1000,
-  ROOM = 256, /* removals that one call may make, and more */
+  ERRANDS = 64,
+  MOST_ERRANDS = 1000,
+  ROOM = 256, /* removals of one errand at most */
   TRIES = 8
 };
 /* Leases are the reads' own, which give them back. */
@@ -33,7 +33,7 @@ static uint64_t unit_of(uint64_t size) {
   return unit;
 }
 
-static uint64_t slab_of(const struct perigee_cache_file *f, uint64_t slab) {
+static uint64_t file_slab_bytes(const struct perigee_cache_file *f, uint64_t slab) {
   uint64_t wanted = slab ? slab : f->size / 16;
   if (!slab && wanted > ORDINARY)
     wanted = ORDINARY;
@@ -60,7 +60,7 @@ static int head_take(struct perigee_cache_file *f) {
 
 static int store_of_file(struct perigee_cache_file *f, uint64_t slab) {
   struct perigee_cache_options o = {.quota = f->units * f->unit,
-                                    .slab = slab_of(f, slab),
+                                    .slab = file_slab_bytes(f, slab),
                                     .lease = LEASE,
                                     .margin = 1,
                                     .clients = 1,
@@ -88,9 +88,9 @@ static int file_parts(struct perigee_cache_file *f) {
   f->units = (uint32_t)((f->size - BLOCK) / (f->unit + BLOCK));
   f->data = (uint64_t)BLOCK * (1 + f->units);
   f->used = calloc(f->units, 1);
-  f->calls = calloc(f->depth, sizeof *f->calls);
+  f->errands = calloc(f->depth, sizeof *f->errands);
   f->flush_bytes = aligned_alloc(BLOCK, (size_t)FLUSHES * BLOCK);
-  if (!f->used || !f->calls || !f->flush_bytes)
+  if (!f->used || !f->errands || !f->flush_bytes)
     return PERIGEE_NO_MEMORY;
   for (uint32_t i = 0; i < FLUSHES; i++)
     f->flushes[i].bytes = f->flush_bytes + (size_t)i * BLOCK;
@@ -109,7 +109,7 @@ static void file_free(struct perigee_cache_file *f) {
   again_close(f);
   free(f->parts);
   free(f->used);
-  free(f->calls);
+  free(f->errands);
   free(f->flush_bytes);
   free(f);
 }
@@ -138,7 +138,7 @@ int perigee_cache_file_open(const struct perigee_cache_file_options *o,
                             struct perigee_cache *memory, int64_t now,
                             int64_t wall, struct perigee_cache_file **file,
                             char *reason, uint64_t room) {
-  bool sound = o->size >= LEAST_FILE && o->depth <= MOST_CALLS &&
+  bool sound = o->size >= LEAST_FILE && o->depth <= MOST_ERRANDS &&
                o->slab <= PERIGEE_CACHE_LARGEST && sodium_init() >= 0;
   struct perigee_cache_file *f = sound ? calloc(1, sizeof *f) : NULL;
   if (room > 0)
@@ -150,21 +150,33 @@ int perigee_cache_file_open(const struct perigee_cache_file_options *o,
   f->now = now;
   f->wall = wall;
   f->size = o->size;
-  f->depth = o->depth ? o->depth : CALLS;
+  f->depth = o->depth ? o->depth : ERRANDS;
   int status = file_begin(f, o, reason, room);
   if (status < 0) {
     file_free(f);
     return status;
   }
+  if (room > 0)
+    *reason = 0;
   again_go(f);
   disk_go(f->disk);
   *file = f;
   return PERIGEE_OK;
 }
 
+/* What is asked for begins at once. */
+static void file_go(struct perigee_cache_file *f) {
+  file_flush(f);
+  disk_go(f->disk);
+  if (f->ended)
+    disk_tell(f->disk);
+}
+
 int perigee_cache_file_close(struct perigee_cache_file *f) {
   bool writes = f->again == AGAIN_DONE && !f->failed && f->queued > 0;
   f->closing = true;
+  if (writes)
+    file_go(f);
   if (f->disk->busy || f->waiting || writes)
     return PERIGEE_AGAIN;
   file_free(f);
@@ -189,10 +201,10 @@ void perigee_cache_file_state(const struct perigee_cache_file *f,
                                              .direct = f->disk->align > 1};
 }
 
-/* ---- Calls ------------------------------------------------------------- */
+/* ---- Errands ------------------------------------------------------------- */
 
-static void call_end(struct perigee_cache_file *f, struct call *k,
-                     int64_t status) {
+static void errand_end(struct perigee_cache_file *f, struct errand *k,
+                       int64_t status) {
   if (k->state == WAITING)
     f->waiting--;
   if (k->state == MOVING)
@@ -204,7 +216,7 @@ static void call_end(struct perigee_cache_file *f, struct call *k,
 
 /* The key of a reservation that is sealed now. */
 static void memory_mark(const struct perigee_cache_file *f,
-                        const struct call *k) {
+                        const struct errand *k) {
   uint8_t key[PERIGEE_CACHE_KEY];
   const struct entry *r = record(f->store, (uint32_t)k->entry);
   if (!f->memory)
@@ -214,7 +226,7 @@ static void memory_mark(const struct perigee_cache_file *f,
                      k->version, 1);
 }
 
-static int64_t write_end(struct perigee_cache_file *f, const struct call *k,
+static int64_t write_end(struct perigee_cache_file *f, const struct errand *k,
                          int64_t status) {
   if (status < 0 || k->doomed) {
     perigee_cache_abort(f->store, k->entry);
@@ -228,18 +240,18 @@ static int64_t write_end(struct perigee_cache_file *f, const struct call *k,
   return PERIGEE_OK;
 }
 
-static void call_done(struct perigee_cache_file *f, struct call *k,
-                      int64_t status) {
-  if (k->kind == CALL_WRITE)
+static void errand_done(struct perigee_cache_file *f, struct errand *k,
+                        int64_t status) {
+  if (k->kind == ERRAND_WRITE)
     status = write_end(f, k, status);
-  if (k->kind == CALL_READ)
+  if (k->kind == ERRAND_READ)
     perigee_cache_release(f->store, f->client, k->lease);
-  call_end(f, k, status);
+  errand_end(f, k, status);
 }
 
-static void call_move(struct perigee_cache_file *f, struct call *k) {
-  uint64_t offset = part_at(f, slab_index(k->place.slab)) + k->place.offset;
-  uint64_t token = token_of(OF_CALL, (uint32_t)(k - f->calls));
+static void errand_move(struct perigee_cache_file *f, struct errand *k) {
+  uint64_t offset = part_offset(f, slab_index(k->place.slab)) + k->place.offset;
+  uint64_t token = token_of(OF_ERRAND, (uint32_t)(k - f->errands));
   int status = PERIGEE_OK;
   if (k->state == WAITING)
     f->waiting--;
@@ -247,21 +259,21 @@ static void call_move(struct perigee_cache_file *f, struct call *k) {
   f->moving++;
   if (k->place.length > 0)
     status =
-        k->kind == CALL_READ
+        k->kind == ERRAND_READ
             ? disk_read(f->disk, k->memory, k->place.length, offset, token)
             : disk_write(f->disk, k->memory, k->place.length, offset, token);
   if (status < 0 || k->place.length == 0)
-    call_done(f, k, status);
+    errand_done(f, k, status);
 }
 
-static void call_wait(struct perigee_cache_file *f, struct call *k) {
+static void errand_wait(struct perigee_cache_file *f, struct errand *k) {
   k->state = WAITING;
   f->waiting++;
 }
 
-/* Returns a call for an answer, or a status. */
-static int call_take(struct perigee_cache_file *f, enum call_kind kind,
-                     uint64_t token, struct call **call) {
+/* Has an errand that is not begun yet. */
+static int errand_take(struct perigee_cache_file *f, enum errand_kind kind,
+                       uint64_t token, struct errand **errand) {
   uint32_t i = 0;
   if (f->failed)
     return f->failed;
@@ -269,23 +281,15 @@ static int call_take(struct perigee_cache_file *f, enum call_kind kind,
       f->waiting + f->moving + f->ended == f->depth ||
       f->removal_count > REMOVALS - ROOM)
     return PERIGEE_AGAIN;
-  while (f->calls[i].state != CALL_NONE)
+  while (f->errands[i].state != ERRAND_NONE)
     i++;
-  f->calls[i] = (struct call){.kind = kind, .token = token};
-  *call = &f->calls[i];
+  f->errands[i] = (struct errand){.kind = kind, .token = token};
+  *errand = &f->errands[i];
   return PERIGEE_OK;
 }
 
 static bool memory_is_sound(const void *memory, uint64_t length) {
   return length <= DISK_BOUNCE || (uintptr_t)memory % DISK_BLOCK == 0;
-}
-
-/* What is asked for begins at once. */
-static void file_go(struct perigee_cache_file *f) {
-  file_flush(f);
-  disk_go(f->disk);
-  if (f->ended)
-    disk_tell(f->disk);
 }
 
 /* ---- Writing ----------------------------------------------------------- */
@@ -305,9 +309,27 @@ static int file_reserve(struct perigee_cache_file *f, const char *key,
   return status == PERIGEE_CACHE_WANTS ? PERIGEE_NO_MEMORY : status;
 }
 
+/* Nothing is written that memory has replaced or deleted, or is about to: the
+ * key was forgotten for that, and would be there again. */
+static int memory_check(const struct perigee_cache_file *f, const char *key,
+                        uint32_t key_length, uint64_t version) {
+  struct sought s;
+  if (!f->memory || !sought_key(&s, f->memory->o.seed, key, key_length))
+    return PERIGEE_OK;
+  if (directory_find(f->memory, &s, false))
+    return PERIGEE_CACHE_BUSY;
+  uint32_t ref = directory_find(f->memory, &s, true);
+  return ref && word(&record(f->memory, ref)->version) == version
+             ? PERIGEE_OK
+             : PERIGEE_STALE;
+}
+
 static int write_check(struct perigee_cache_file *f, const char *key,
                        uint32_t key_length, uint64_t version) {
+  int status = memory_check(f, key, key_length, version);
   uint32_t ref = entry_find(f->store, key, key_length, f->now);
+  if (status < 0)
+    return status;
   return ref && word(&record(f->store, ref)->version) >= version
              ? PERIGEE_CACHE_EXISTS
              : PERIGEE_OK;
@@ -317,8 +339,8 @@ int perigee_cache_file_write(struct perigee_cache_file *f, const char *key,
                              uint32_t key_length, const void *value,
                              uint64_t length, uint64_t version,
                              uint64_t checksum, int64_t ttl, uint64_t token) {
-  struct call *k;
-  int status = call_take(f, CALL_WRITE, token, &k);
+  struct errand *k;
+  int status = errand_take(f, ERRAND_WRITE, token, &k);
   if (status == 0 && (!memory_is_sound(value, length) || version == 0))
     status = PERIGEE_INVALID;
   if (status == 0)
@@ -335,9 +357,9 @@ int perigee_cache_file_write(struct perigee_cache_file *f, const char *key,
   k->number =
       (uint32_t)(k->place.offset / size_bytes(f->store->slabs[k->part].size));
   if (place_is_left(f, k->part, k->number))
-    call_wait(f, k);
+    errand_wait(f, k);
   else
-    call_move(f, k);
+    errand_move(f, k);
   file_go(f);
   return PERIGEE_OK;
 }
@@ -347,8 +369,8 @@ int perigee_cache_file_write(struct perigee_cache_file *f, const char *key,
 int perigee_cache_file_read(struct perigee_cache_file *f, const char *key,
                             uint32_t key_length, void *to, uint64_t room,
                             uint64_t token, struct perigee_cache_place *place) {
-  struct call *k;
-  int status = call_take(f, CALL_READ, token, &k);
+  struct errand *k;
+  int status = errand_take(f, ERRAND_READ, token, &k);
   if (status == 0)
     status = perigee_cache_locate(f->store, f->client, key, key_length, f->now,
                                   place);
@@ -361,7 +383,7 @@ int perigee_cache_file_read(struct perigee_cache_file *f, const char *key,
   k->memory = to;
   k->place = *place;
   k->lease = place->lease;
-  call_move(f, k);
+  errand_move(f, k);
   file_go(f);
   return PERIGEE_OK;
 }
@@ -369,23 +391,23 @@ int perigee_cache_file_read(struct perigee_cache_file *f, const char *key,
 /* The key of a write that is under way never gets a record. */
 static void write_doom(struct perigee_cache_file *f, uint32_t ref) {
   for (uint32_t i = 0; ref && i < f->depth; i++) {
-    struct call *k = &f->calls[i];
-    if (k->kind != CALL_WRITE || (uint32_t)k->entry != ref ||
+    struct errand *k = &f->errands[i];
+    if (k->kind != ERRAND_WRITE || (uint32_t)k->entry != ref ||
         (k->state != WAITING && k->state != MOVING))
       continue;
     k->doomed = true;
     if (k->state == WAITING)
-      call_done(f, k, PERIGEE_OK);
+      errand_done(f, k, PERIGEE_OK);
     return;
   }
 }
 
 int perigee_cache_file_forget(struct perigee_cache_file *f, const char *key,
                               uint32_t key_length, uint64_t token) {
-  struct call *k;
+  struct errand *k;
   struct sought s;
-  int status = call_take(f, CALL_FORGET, token, &k);
-  if (status < 0)
+  int status = errand_take(f, ERRAND_FORGET, token, &k);
+  if (status != 0)
     return status;
   if (!sought_key(&s, f->store->o.seed, key, key_length))
     return PERIGEE_INVALID;
@@ -394,7 +416,7 @@ int perigee_cache_file_forget(struct perigee_cache_file *f, const char *key,
   if (!key_is_left(f, s.hash))
     return 0;
   k->hash = s.hash;
-  call_wait(f, k);
+  errand_wait(f, k);
   file_go(f);
   return 1;
 }
@@ -403,22 +425,22 @@ int perigee_cache_file_forget(struct perigee_cache_file *f, const char *key,
 
 static void waiting_go(struct perigee_cache_file *f) {
   for (uint32_t i = 0; f->waiting > 0 && i < f->depth; i++) {
-    struct call *k = &f->calls[i];
+    struct errand *k = &f->errands[i];
     if (k->state != WAITING)
       continue;
     if (f->failed)
-      call_done(f, k, f->failed);
-    else if (k->kind == CALL_WRITE && !place_is_left(f, k->part, k->number))
-      call_move(f, k);
-    else if (k->kind == CALL_FORGET && !key_is_left(f, k->hash))
-      call_done(f, k, PERIGEE_OK);
+      errand_done(f, k, f->failed);
+    else if (k->kind == ERRAND_WRITE && !place_is_left(f, k->part, k->number))
+      errand_move(f, k);
+    else if (k->kind == ERRAND_FORGET && !key_is_left(f, k->hash))
+      errand_done(f, k, PERIGEE_OK);
   }
 }
 
 static void disk_ended(struct perigee_cache_file *f, const struct disk_end *e) {
   uint32_t index = (uint32_t)e->token;
-  if (e->token >> 32 == OF_CALL)
-    call_done(f, &f->calls[index], e->status);
+  if (e->token >> 32 == OF_ERRAND)
+    errand_done(f, &f->errands[index], e->status);
   else if (e->token >> 32 == OF_FLUSH)
     flush_ended(f, index, e->status);
   else
@@ -455,12 +477,12 @@ int64_t perigee_cache_file_poll(struct perigee_cache_file *f, int64_t now,
   store_turn(f);
   waiting_go(f);
   for (uint32_t i = 0; f->ended > 0 && n < most && i < f->depth; i++) {
-    struct call *k = &f->calls[i];
+    struct errand *k = &f->errands[i];
     if (k->state != ENDED)
       continue;
     ends[n++] =
         (struct perigee_cache_file_end){.token = k->token, .status = k->status};
-    k->state = CALL_NONE;
+    k->state = ERRAND_NONE;
     f->ended--;
   }
   file_go(f);

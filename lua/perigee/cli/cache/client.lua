@@ -1,0 +1,99 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- Shared by the commands that ask caches.
+local client = require "perigee.cli.client"
+local failure = require "perigee.cli.failure"
+local options = require "perigee.cli.options"
+
+local M = {}
+
+local NAME = "cache:0"
+
+--- Adds the options of all of them: which caches, and for how long.
+function M.configure(parser, timeout)
+  parser:option("--name", "The cache's name, or its address; default: " .. NAME
+    .. ". Given again: caches that share the keys.")
+    :argname "NAME":count "*"
+  parser:option("--replicas", "How many of several caches have each key; "
+    .. "default: 1."):argname "NUMBER":convert(options.count)
+  options.place(parser)
+  options.timeout(parser, timeout or 10)
+end
+
+--- Adds --hex, of those that take or print keys.
+function M.hex(parser)
+  parser:flag("--hex", "Keys are written in hexadecimal.")
+end
+
+--- A key as its bytes.
+function M.key(given, text)
+  local key = text
+  if given.hex then
+    key = #text % 2 == 0 and not text:find "%X" and text:gsub("%x%x",
+      function(digits) return string.char(tonumber(digits, 16)) end)
+    if not key then
+      failure.misuse("%q is not in hexadecimal", client.cut(text))
+    end
+  end
+  if #key < 1 or #key > 512 then
+    failure.misuse("a key has 1 to 512 bytes, not %d", #key)
+  end
+  return key
+end
+
+--- A list of keys as their bytes.
+function M.keys(given, texts)
+  local list = {}
+  for i, text in ipairs(texts) do list[i] = M.key(given, text) end
+  return list
+end
+
+--- A key as it is written: in hexadecimal with --hex.
+function M.shown(given, key)
+  if not given.hex then return key end
+  return (key:gsub(".", function(byte)
+    return ("%02x"):format(byte:byte())
+  end))
+end
+
+-- Advice to the user, by the kind of an error.
+local TO_DO = {
+  no_memory = "perigee cache stat tells how full it is; what is pinned hard "
+    .. "stays",
+  peer_lost = "perigee agents --kind cache tells which caches there are",
+  no_service = "is it a cache? perigee agents --kind cache lists them",
+}
+
+--- Ends the command by an error of a cache's.
+function M.fail(err)
+  if err.kind == "not_found" and err.message:find("the key is not there", 1,
+                                                  true) then
+    failure.by(err, tostring(err))
+  elseif TO_DO[err.kind] then
+    failure.by(err, ("%s; %s"):format(tostring(err), TO_DO[err.kind]))
+  end
+  client.fail(err)
+end
+
+--- value, or the end of the command by err.
+function M.check(value, err)
+  if value == nil then M.fail(err) end
+  return value
+end
+
+--- Runs f(client of the caches, agent) in a task; returns what f returned.
+-- interrupted: as of cli/client.
+function M.run(given, f, interrupted)
+  local names = {}
+  for i, name in ipairs(given.name) do names[i] = client.peer(name) end
+  local one = #names < 2 and (names[1] or NAME)
+  local wanted = { timeout = given.timeout, replicas = given.replicas }
+  given.name = one                      -- whom reach_registry looks at
+  return client.run(given, function(agent)
+    local cache = M.check(agent:cache(one or names, wanted))
+    local status, message = f(cache, agent)
+    cache:close()
+    return status, message
+  end, interrupted)
+end
+
+return M

@@ -1,0 +1,62 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- The documents in OpenAPI 3.0 of a cache by HTTP, as JSON, by what who has no
+-- token may (control/described).
+local described = require "perigee.control.described"
+
+local answer, parameter, ref = described.answer, described.parameter,
+                               described.ref
+local operation = described.operation
+
+local TEXT, COUNT = described.TEXT, { type = "integer", minimum = 0 }
+local BYTES = described.content("application/octet-stream",
+                                { type = "string", format = "binary" })
+
+local KEY = parameter("path", "key", { type = "string", minLength = 1 },
+  "A key of 1 to 512 bytes. What is no letter or digit is written as %XX, a "
+  .. "slash as %2F.")
+local SCOPE = parameter("query", "scope", TEXT,
+  "The scope; it has to be given where the cache has several.")
+local TTL = parameter("query", "ttl", { type = "number", minimum = 0.001,
+                                        maximum = 2 ^ 31 },
+                      "Seconds that the entry lives at most.")
+local ABSENT = parameter("header", "If-None-Match", TEXT,
+                         "*: fails with 412 if the key is there.")
+
+local COUNTERS = { type = "object", additionalProperties = COUNT, properties = {
+  entries = COUNT, reserved = COUNT, held = COUNT, leases = COUNT,
+  clients = COUNT, hits = COUNT, misses = COUNT, sealed = COUNT,
+  evicted = COUNT, expired = COUNT, deleted = COUNT,
+  quota = COUNT, slabs = COUNT, used = COUNT, values = COUNT, hard = COUNT,
+  directory = COUNT },
+  description = "Numbers of what there is and has been; bytes: quota, slabs, "
+    .. "used, values, hard, directory." }
+
+local SCHEMAS = {
+  Stats = { type = "object", required = { "name", "scopes" },
+            properties = { name = TEXT, scopes = {
+              type = "object", additionalProperties = COUNTERS } } },
+}
+
+local VALUE = { description = "Its value", content = BYTES }
+
+local PATHS = {
+  ["/healthz"] = described.open("Does it run?", { type = "object" }),
+  ["/openapi.json"] = described.open("This document", { type = "object" }),
+  ["/stats"] = { get = operation("Tell how full it is",
+    { parameter("query", "scope", TEXT, "This scope alone.") },
+    { ["200"] = answer("Counters by scope", ref "Stats") }) },
+  ["/v1/entries/{key}"] = {
+    get = operation("Get a value", { KEY, SCOPE }, { ["200"] = VALUE }),
+    put = operation("Put a value", { KEY, SCOPE, TTL, ABSENT },
+                    { ["204"] = answer "It is there" }, BYTES),
+    delete = operation("Delete an entry", { KEY, SCOPE },
+                       { ["204"] = answer "It is gone" }),
+  },
+}
+
+return described.documents {
+  title = "A cache of Perigee's",
+  description = "Small values by their keys. Programs with Perigee read and "
+    .. "write the same entries, of any length, by themselves.",
+  paths = PATHS, schemas = SCHEMAS,
+}

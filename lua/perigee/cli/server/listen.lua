@@ -1,0 +1,95 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- Where a command listens for HTTP, and whom it serves there: this host's
+-- programs without further ado; others over TLS and with tokens, or as
+-- --insecure says. The control server and a cache decide it alike.
+local failure = require "perigee.cli.failure"
+
+local M = {}
+
+--- Adds the options of TLS.
+function M.tls(parser)
+  parser:option("--tls-cert", "Its certificate, a file in PEM.")
+    :argname "FILE"
+  parser:option("--tls-key", "Its key, a file in PEM that others cannot read.")
+    :argname "FILE"
+end
+
+--- Ends the command in one sentence where the libraries are missing.
+function M.check_libraries()
+  for _, name in ipairs { "perigee.net.native", "cjson.safe" } do
+    local fine, why = pcall(require, name)
+    if not fine then
+      failure.misuse("%s", name ~= "cjson.safe" and why
+        or "this needs lua-cjson: apt-get install lua-cjson")
+    end
+  end
+end
+
+--- The parts of a URL: { tls, host, port, loopback }. option: what it is of.
+-- example: one that is right.
+function M.address(url, option, example)
+  local scheme, rest = url:match "^(https?)://([^/]+)/?$"
+  local host, port = (rest or ""):match "^%[([%x:.]+)%]:?(%d*)$"
+  if not host then host, port = (rest or ""):match "^([%w._-]+):?(%d*)$" end
+  port = port == "" and tonumber(example:match "%d+$") or tonumber(port)
+  if not host or not port or port > 65535 then
+    failure.misuse("%s must be a URL as %s, not %s", option, example, url)
+  end
+  return { tls = scheme == "https", host = host, port = port, option = option,
+           loopback = host:find "^127%." ~= nil or host == "::1"
+             or host == "localhost" }
+end
+
+--- The URL of an address, at the port where it listens.
+function M.url_of(address, port)
+  return ("%s://%s:%d"):format(address.tls and "https" or "http",
+    address.host:find ":" and "[" .. address.host .. "]" or address.host, port)
+end
+
+local function check_tls(given, address)
+  local all = given.tls_cert and given.tls_key
+  if (given.tls_cert or given.tls_key) and not all then
+    failure.misuse "--tls-cert and --tls-key belong together"
+  elseif all and not address.tls then
+    failure.misuse("%s must be https:// with --tls-cert", address.option)
+  elseif address.tls and not all then
+    failure.misuse "https:// takes --tls-cert and --tls-key"
+  end
+end
+
+--- Checks that it may be listened there. has_tokens() tells whether there are
+-- tokens; token_new: the command that makes one.
+function M.check(given, address, has_tokens, token_new)
+  check_tls(given, address)
+  if address.loopback or given.insecure then return end
+  if address.tls and has_tokens() then return end
+  failure.misuse("others than this host are served over https:// and with "
+    .. "tokens (%s), or with --insecure", token_new)
+end
+
+local function certificate_of(path)
+  if not path then return nil end
+  local file, why = io.open(path)
+  local text = file and file:read "*a"
+  if file then file:close() end
+  if not text then failure.misuse("reading --tls-cert: %s", why) end
+  return text
+end
+
+local function key_of(path)
+  if not path then return nil end
+  local text, _, why = require "perigee.net.private".read(path, true)
+  if not text then failure.misuse("reading --tls-key: %s", why) end
+  return text
+end
+
+--- What a server is opened with (control, cache/web): host, port, certificate,
+-- key; wanted, if requests need a token even if there are none.
+function M.target(given, address)
+  return { host = address.host, port = address.port,
+           certificate = certificate_of(given.tls_cert),
+           key = key_of(given.tls_key),
+           wanted = not address.loopback and not given.insecure }
+end
+
+return M

@@ -1,0 +1,58 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- One of two caches is killed: its keys are missed at once, not after the
+-- timeout of a request.
+local cases = require "spec.support.cases"
+local perigee = require "perigee"
+local process = require "spec.support.process"
+
+local LONG = 30 * cases.slow
+
+local function cache(child, _, _, name)
+  child.cases.opened[1] = assert(require "perigee".cache {
+    name = name, scope = child.cases.scope, memory = 2 ^ 24,
+    engine = { encrypt = child.cases.sealed or nil } })
+  child.say "ready"
+  require "perigee".run()
+end
+
+-- Gets all keys; how many are there, and how many are missed.
+local function got(blocks, keys)
+  local found, missed = 0, 0
+  for _, key in ipairs(keys) do
+    local value, err = blocks:get(key)
+    if value then
+      assert.equal(key, value)
+      found = found + 1
+    else
+      assert.equal("not_found", err.kind, err.message)
+      missed = missed + 1
+    end
+  end
+  return found, missed
+end
+
+describe("a cache that is killed", function()
+  after_each(cases.cleanup)
+
+  it("is misses, though its requests have much time", function()
+    local lost = process.start(cache, "cache:1"):expect "ready"
+    process.start(cache, "cache:2"):expect "ready"
+    local agent = assert(cases.agent())
+    local blocks = assert(agent:cache({ "cache:1", "cache:2" },
+                                      { timeout = 100 * LONG, map = false }))
+    local keys = {}
+    for i = 1, 50 do
+      keys[i] = "key." .. i
+      assert(blocks:put(keys[i], keys[i]))
+    end
+    lost:kill()
+    -- At first it is asked; later, again and again, whether it is back.
+    for _ = 1, 2 do
+      local found, missed = perigee.spawn(got, blocks, keys):wait(LONG)
+      assert.is_number(found, tostring(missed))
+      assert.is_true(found > 0 and missed > 0)
+      perigee.sleep(1.2)
+    end
+    blocks:close()
+  end)
+end)

@@ -1,0 +1,91 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- Copies of values in a client's own memory.
+local cases = require "spec.support.cases"
+local perigee = require "perigee"
+
+local LENGTH = 50000
+
+describe("a copy in a client's memory", function()
+  local agent, region, cache, near, far
+
+  local function opens()
+    cache = assert(perigee.cache { name = "far", scope = cases.scope,
+                                   memory = 2 ^ 24, lease = 0.3 })
+    assert(cases.eventually(function() return far:stats() end))
+    assert(near:stats())
+  end
+
+  before_each(function()
+    agent = assert(cases.agent())
+    region = agent.engine:alloc(2 ^ 20)
+    near = assert(agent:cache("far", { map = false, near = 2 ^ 20,
+                                       reconnect = 20 }))
+    far = assert(agent:cache("far", { map = false, reconnect = 20 }))
+    opens()
+  end)
+
+  after_each(function()
+    near:close()
+    far:close()
+    cache:close()
+    cases.cleanup()
+  end)
+
+  local function put(key, seed)
+    region:slice(0, LENGTH):write(cases.bytes(LENGTH, seed))
+    assert(far:put(key, region:slice(0, LENGTH)))
+  end
+
+  local function is(key, seed)
+    return assert(near:get(key)) == cases.bytes(LENGTH, seed)
+  end
+
+  local function hits() return cache:counters().hits end
+
+  it("is given without a request, once its key was got twice", function()
+    put("k", 1)
+    assert.is_true(is("k", 1) and is("k", 1))
+    local before = hits()
+    assert.is_true(is("k", 1) and is("k", 1))
+    local into = region:slice(LENGTH, LENGTH)
+    assert.equal(LENGTH, assert(near:get("k", { into = into })).length)
+    assert.is_true(into:string() == cases.bytes(LENGTH, 1))
+    assert.equal(before, hits())
+  end)
+
+  it("is not given for long after another has put the key", function()
+    put("k", 1)
+    for _ = 1, 3 do assert.is_true(is("k", 1)) end
+    put("k", 2)
+    assert(cases.eventually(function() return is("k", 2) end))
+    assert(far:delete "k")
+    assert(cases.eventually(function() return near:get "k" == nil end))
+  end)
+
+  it("is not given once this client has put or deleted the key", function()
+    put("k", 1)
+    for _ = 1, 3 do assert.is_true(is("k", 1)) end
+    assert(near:put("k", "own"))
+    assert.equal("own", near:get "k")
+    put("k", 1)
+    for _ = 1, 3 do near:get "k" end
+    assert(near:delete "k")
+    assert.is_nil((near:get "k"))
+  end)
+
+  it("is not given to clients of another life of the cache", function()
+    put("k", 1)
+    for _ = 1, 3 do assert.is_true(is("k", 1)) end
+    cache:close()
+    opens()
+    put("k", 2)                         -- the same version as before
+    assert.is_true(is("k", 2))
+  end)
+
+  it("goes for others, in as much memory as was given", function()
+    for i = 1, 60 do put("k" .. i, i) end
+    for _ = 1, 3 do
+      for i = 1, 60 do assert.is_true(is("k" .. i, i)) end
+    end
+  end)
+end)
