@@ -561,7 +561,6 @@ uint32_t entry_find(struct perigee_cache *c, const void *key, uint64_t length,
   uint32_t ref = directory_find(c, &s, true);
   const struct extra *x = ref ? extra(c, ref) : NULL;
   if (x && x->expires && x->expires <= tick_of(c, now)) {
-    c->n.expired++;
     entry_remove(c, ref, PERIGEE_CACHE_EXPIRED);
     return 0;
   }

@@ -236,8 +236,8 @@ end
 function M.reader(child, who, seed, map, plant)
   M.plant(plant)
   local chance, agent = liars.chance(tonumber(seed)), assert(cases.agent())
-  local blocks = assert(agent:cache("cache:0", { timeout = 2,
-                                                 map = map == "true" }))
+  local blocks = assert(agent:cache("cache:0", {
+    timeout = 2, map = map == "true", near = who == "4" and 2 ^ 22 or nil }))
   local region, self = cases.alloc(agent.engine, TASKS * ROOM), reader(who)
   self.ways = map == "true" and { "text", "slice", "list", "many", "view" }
     or { "text", "slice", "list", "many" }

@@ -21,6 +21,7 @@ local loop = require "perigee.runtime.loop"
 local wire = require "perigee.cache.wire"
 
 local now = loop.now
+local max, huge = math.max, math.huge
 
 local M = {}
 
@@ -36,7 +37,7 @@ local MOST, BACK, BACK_COUNT = 4096, 2 ^ 22, 32
 function M.new(session, tell, stale)
   return setmetatable({ session = session, tell = tell, stale = stale,
                         list = {}, count = 0, once = {}, onces = 0,
-                        answers = 0, back = {}, bytes = 0 }, Leases)
+                        back = {}, bytes = 0 }, Leases)
 end
 
 -- What is given back is over: a read that is under way finds it so.
@@ -84,23 +85,25 @@ function Leases:clear()
 end
 jit.off(Leases.clear)
 
---- The cache has answered where a key is, or that it has another value: what it
--- told of the key before may be older. Returns the number of this answer.
-function Leases:answered(key)
-  self:forget(key)
-  self.answers = self.answers + 1
-  if not self.once[key] then
+--- The cache has told of a version of a key (nil: that there is none, or one
+-- that is not known), or has sealed it. A lease of an older one is let go, and
+-- none is kept later: answers may come in another order than they were made in.
+function Leases:answered(key, version)
+  local lease, before = self.list[key], self.once[key]
+  if lease and not (version and version <= lease.version) then
+    self:forget(key)
+  end
+  if not before then
     if self.onces >= MOST then self.once, self.onces = {}, 0 end
     self.onces = self.onces + 1
   end
-  self.once[key] = self.answers
-  return self.answers
+  self.once[key] = version and max(version, before or 0) or huge
 end
 
 --- Takes a lease of a key that was granted.
 function Leases:add(key, lease)
   lease.again = self.once[key] ~= nil
-  lease.answer = self:answered(key)
+  self:answered(key, lease.version)
   lease.kept, lease.views = false, 0
   return lease
 end
@@ -119,7 +122,8 @@ end
 -- that gets nothing older.
 function Leases:was_read(key, lease)
   if lease.kept then return end
-  if self.stale > 0 and lease.again and self.once[key] == lease.answer then
+  if self.stale > 0 and lease.again
+    and lease.version >= (self.once[key] or huge) then
     lease.till = math.min(lease.till, lease.sent + self.stale)
     return self:keep(key, lease)
   end

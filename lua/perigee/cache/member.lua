@@ -124,9 +124,7 @@ function Member:ready()
     local fine, err = open(self)
     if not fine then return nil, err end
   end
-  -- about() is idempotent, and so waits all of its timeout; this does not.
-  local told, err = self.proxy:ask(NOTHING)
-  if told then told, err = self.proxy:about() end
+  local told, err = self.proxy:about()
   if not told then return nil, err end
   self.below = type(told) == "table" and told.file == true
   session = self.proxy[1].session
@@ -163,10 +161,20 @@ function Member:ask(reader, request)
   return self.by[reader]:ask(request)
 end
 
--- A key has another value, or none, by what this client has done.
-local function changed(self, key)
-  self.leases:answered(key)
+-- What a put, a seal or a deletion by this client means for its key. One that
+-- the cache has refused has changed nothing; of one that was not heard of that is
+-- not known.
+local function changed(self, key, version, err)
+  if err and not version
+    and not (errors.is_error(err) and not err.remote) then return end
+  self.leases:answered(key, version or nil)
   if self.near then self.near:forget(key) end
+end
+
+-- The cache has told of a version of a key: a copy of an older one goes.
+local function told_of(self, key, version)
+  local near = self.near
+  if near and (near:version(key) or version) < version then near:forget(key) end
 end
 
 -- ---- Uses ------------------------------------------------------------------
@@ -213,13 +221,17 @@ function Member:locate(key, along)
   end
   if status ~= OK then return nil, status end
   if value and along then
-    self.leases:answered(key)
+    version = slab                      -- in whose place it stands
+    self.leases:answered(key, version)
+    told_of(self, key, version)
     return false, value, sum
   end
   if value then return nil, core.PERIGEE_PROTOCOL end
-  return self.leases:add(key, { slab = slab, offset = offset, length = length,
-                                version = version, checksum = sum, low = low,
-                                high = high, sent = sent, till = sent + ns })
+  told_of(self, key, version)
+  return self.leases:add(key, {
+    slab = slab, offset = offset, length = length, version = version,
+    checksum = sum, low = low, high = high, sent = sent,
+    till = sent + ns })
 end
 
 -- What an error means for a lease: if its place has gone, the key is to be
@@ -290,23 +302,13 @@ local function read_text(self, lease)
   return nil, why, length
 end
 
--- May a value come as a string for a place of this shape?
-local function takes_text(into)
-  if not into then return true end
-  if slices.is_slice(into) then return into.count == 1 end
-  for _, each in ipairs(into) do
-    if each.count > 1 then return false end
-  end
-  return true
-end
-
 local function by_request(self, key, into)
   for _ = 1, TRIES do
     -- One that is kept may be older than what was found in the map.
     local lease = not self.map and self.leases:kept(key)
     if not lease then
       local value, sum
-      lease, value, sum = self:locate(key, takes_text(into))
+      lease, value, sum = self:locate(key, true)
       if lease == false then return placed(value, into, sum) end
       if not lease then return nil, value end
     else
@@ -469,6 +471,7 @@ local function locate_many(self, items, results)
       local i = of[n]
       if type(place_of) == "table" then
         place_of.sent, place_of.till = sent, sent + place_of.ns
+        told_of(self, keys[n], place_of.version)
         leased_of[i] = self.leases:add(keys[n], place_of)
       elseif place_of ~= AGAIN and not (place_of == NOT_FOUND
                                         and self.below) then
@@ -635,6 +638,12 @@ local function pulled(self, proxy, method, value, ...)
   return nil, failure.came(err)
 end
 
+-- A version that the cache has told of, if it is one.
+local function a_version(version, err)
+  if not version or type(version) == "number" then return version, err end
+  return nil, core.PERIGEE_PROTOCOL
+end
+
 --- Puts a value: a string, a slice or a List. asked: as the service's `put`
 -- takes it, or nil. Returns the entry's version; or nil and an error.
 function Member:put(key, value, asked)
@@ -650,7 +659,8 @@ function Member:put(key, value, asked)
     by = self.proxy
     version, err = pulled(self, by, "put", value, key, asked)
   end
-  changed(self, key)
+  version, err = a_version(version, err)
+  changed(self, key, version, err)
   moved(self, by)
   if version then return version end
   return self:fails(err, "putting", key)
@@ -675,10 +685,10 @@ function Member:write(proxy, token, value, offset)
 end
 
 function Member:seal(proxy, key, token)
-  local version, err = proxy:seal(token)
-  changed(self, key)
+  local version, err = a_version(proxy:seal(token))
+  changed(self, key, version, err)
   if version then return version end
-  return nil, failure.came(err)
+  return self:fails(err, "sealing", key)
 end
 
 --- Aborts a reservation, if it is one still.

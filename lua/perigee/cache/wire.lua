@@ -175,7 +175,8 @@ function M.located(view)
   if along ~= length or n < HEAD + 4 + PLACE + 4 + along then
     return PROTOCOL
   end
-  return 0, text(p + PLACE + 4, along), cast(u64, p)[4]
+  return 0, text(p + PLACE + 4, along), cast(u64, p)[4],
+         tonumber(cast(u64, p)[3])
 end
 
 local function item_of(p)
