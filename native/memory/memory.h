@@ -104,8 +104,8 @@ struct memory_key {
  * most tells how many bytes a copy may have that begins at a byte of direct memory,
  * which is of that area. The kind may pin memory of the area then, and sets
  * area.pinned, until unpin; the core calls that before the area goes, when no
- * copy is under way there. (Both NULL: COPY_PIECE, and there is nothing to
- * undo.)
+ * copy is under way there, but perhaps one of another area with the same bytes,
+ * for which unpin waits. (Both NULL: COPY_PIECE, and there is nothing to undo.)
  *
  * drain blocks until no copy of the context is under way: finished then returns
  * no 0. Tickets stay open. */

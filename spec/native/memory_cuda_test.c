@@ -85,6 +85,47 @@ static void a_drained_copy_of_a_broken_device_has_ended(void **state) {
   region_end(r);
 }
 
+/* ---- Pins ----------------------------------------------------------------- */
+
+/* Memory that one pin has as a whole. */
+enum { PINNED = 1 << 20, PIN_ALIGNED = 4 << 20 };
+
+static struct perigee_region *registered(struct perigee_engine *engine,
+                                         uint8_t *bytes) {
+  struct perigee_region *r = NULL;
+  assert_int_equal(
+      perigee_region_register(engine, NULL, bytes, PINNED, 0, NULL, &r), 0);
+  return r;
+}
+
+/* The bytes of one region may be those of another one, too. */
+static void a_pin_stays_while_another_region_uses_it(void **state) {
+  uint8_t *bytes = aligned_alloc(PIN_ALIGNED, PINNED);
+  uint64_t ticket;
+  fake_set("slow=100000");
+  uint64_t undone = fake_counted("cuMemHostUnregister");
+  struct perigee_region *gpu = of_kind(*state, "cuda:0", PINNED);
+  struct perigee_region *a = registered(*state, bytes);
+  struct perigee_region *b = registered(*state, bytes);
+  const struct memory_copies *copies = gpu->memory->kind->copies;
+  struct memory_copy one = {gpu->memory, &memory_host, gpu->pointer,
+                            bytes,       PINNED,       1,
+                            PINNED,      PINNED,       false};
+  memset(bytes, 7, PINNED);
+  copies->most(gpu->memory, &a->area, bytes + PINNED / 2);
+  assert_int_equal(copies->most(gpu->memory, &a->area, bytes), PINNED);
+  assert_int_equal(copies->most(gpu->memory, &b->area, bytes), PINNED);
+  assert_int_equal(copies->copy(gpu->memory, &one, &ticket), 0);
+  region_end(a);
+  while (copies->finished(gpu->memory, ticket) == 0)
+    ;
+  same(gpu, 0, bytes, PINNED);
+  region_end(b);
+  assert_int_equal(fake_counted("cuMemHostUnregister"), undone + 1);
+  region_end(gpu);
+  free(bytes);
+}
+
 /* ---- Many at once --------------------------------------------------------- */
 
 enum { PIECES = TABLE_PIECES, PIECE = 24, APART = 32 };
@@ -260,6 +301,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       WITH_ENGINE(one_device_copies_from_the_other),
       WITH_ENGINE(a_context_that_cannot_be_entered_is_not_left),
+      WITH_ENGINE(a_pin_stays_while_another_region_uses_it),
       WITH_ENGINE(a_trial_goes_on_beside_batches),
       WITH_ENGINE(more_than_all_tables_is_asked_again),
       WITH_ENGINE(tables_of_failed_batches_are_free_again),

@@ -275,10 +275,21 @@ static int cuda_finished(const struct memory_context *context,
   return status;
 }
 
-static void cuda_drain(const struct memory_context *context) {
-  struct cuda *c = context->own;
+static void streams_rest(struct cuda *c) {
   for (int i = 0; i < WAYS; i++)
     stream_look(c, &c->streams[i], c->driver->cuStreamSynchronize);
+}
+
+static void cuda_drain(const struct memory_context *context) {
+  streams_rest(context->own);
+}
+
+void copies_unpin(struct cuda *c, struct pin *pin) {
+  streams_rest(c);
+  for (int i = 0; i < COPIES; i++)
+    if (c->copies[i].open && c->copies[i].pin == pin)
+      c->copies[i].pin = NULL;
+  pin->busy = 0;
 }
 
 /* ---- Many at once: the driver's batches ---------------------------------- */
