@@ -236,8 +236,7 @@ static bool copy_is_over(const struct cuda *c, const struct copying *k) {
 }
 
 /* Asks the driver for a stream's state: by cuStreamQuery, or at rest by
- * cuStreamSynchronize. While another library of the program captures a graph
- * the driver may not say. */
+ * cuStreamSynchronize. While a graph is captured the driver may not say. */
 static void stream_look(struct cuda *c, struct stream *s,
                         CUresult (*ask)(CUstream)) {
   CUresult result = cuda_enter(c);

@@ -133,8 +133,9 @@ void cuda_close(void *own);
 const char *cuda_why(const struct memory_context *context);
 /* Keeps what failed for `why`, and returns the status. */
 int cuda_fails(struct cuda *c, int status, const char *what, CUresult result);
-/* Makes the device's context the thread's current one until cuda_leave, which
- * is called only if this succeeds: else it would take away the program's. */
+/* Makes the device's context the thread's current one, and has the thread's calls
+ * leave captures of graphs alone, until cuda_leave, which is called only if this
+ * succeeds: else it would take away the program's. */
 CUresult cuda_enter(const struct cuda *c);
 void cuda_leave(const struct cuda *c);
 /* Returns an attribute of an address; 0: it has none. */

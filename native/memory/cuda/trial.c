@@ -234,11 +234,8 @@ static void trial_do(struct cuda *c) {
   t->found.batches &= t->rule.batches;
 }
 
-/* While the program captures a graph, calls of this thread do not end that. */
 static void *trial_run(void *given) {
   struct cuda *c = given;
-  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-  c->driver->cuThreadExchangeStreamCaptureMode(&mode);
   if (trial_works(c, "entering the device", cuda_enter(c))) {
     trial_do(c);
     cuda_leave(c);
