@@ -68,6 +68,26 @@ static void a_context_that_cannot_be_entered_is_not_left(void **state) {
   region_end(r);
 }
 
+/* What the driver says of a stream may be about something else, and the stream
+ * goes on: no copy is told of before it has ended. */
+static void a_question_that_fails_ends_no_copy(void **state) {
+  fake_set("slow=100000");
+  struct perigee_region *r = of_kind(*state, "cuda:0", SIZE);
+  const struct memory_copies *copies = r->memory->kind->copies;
+  uint8_t bytes[8] = "1234567";
+  struct memory_copy one = {r->memory, &memory_host, r->pointer, bytes, 8, 1, 8,
+                            8,         false};
+  uint64_t ticket;
+  int status;
+  fake_set("fail=cuStreamQuery@1:999");
+  assert_int_equal(copies->copy(r->memory, &one, &ticket), 0);
+  while ((status = copies->finished(r->memory, ticket)) == 0)
+    ;
+  assert_int_equal(status, 1);
+  same(r, 0, bytes, sizeof bytes);
+  region_end(r);
+}
+
 /* After drain no ticket is still under way (memory.h), whatever the device. */
 static void a_drained_copy_of_a_broken_device_has_ended(void **state) {
   fake_set("slow=100000"); /* it breaks once all was asked for */
@@ -349,6 +369,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       WITH_ENGINE(one_device_copies_from_the_other),
       WITH_ENGINE(a_context_that_cannot_be_entered_is_not_left),
+      WITH_ENGINE(a_question_that_fails_ends_no_copy),
       WITH_ENGINE(a_capture_goes_on_beside_copies),
       WITH_ENGINE(a_pin_stays_while_another_region_uses_it),
       WITH_ENGINE(a_trial_goes_on_beside_batches),

@@ -235,17 +235,25 @@ static bool copy_is_over(const struct cuda *c, const struct copying *k) {
          k->number;
 }
 
+static bool stream_works(CUresult result) {
+  return result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY ||
+         result == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+}
+
 /* Asks the driver for a stream's state: by cuStreamQuery, or at rest by
- * cuStreamSynchronize. While a graph is captured the driver may not say. */
+ * cuStreamSynchronize. While a graph is captured the driver may not say. What it
+ * says may be about something else, but a stream that cannot be brought to rest
+ * has failed. */
 static void stream_look(struct cuda *c, struct stream *s,
                         CUresult (*ask)(CUstream)) {
   CUresult result = cuda_enter(c);
   if (result == CUDA_SUCCESS) {
     result = ask(s->handle);
+    if (!stream_works(result))
+      result = c->driver->cuStreamSynchronize(s->handle);
     cuda_leave(c);
   }
-  if (result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY ||
-      result == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)
+  if (stream_works(result))
     return;
   s->failed = true;
   cuda_fails(c, PERIGEE_CLOSED, "copying", result);
