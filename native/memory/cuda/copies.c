@@ -307,6 +307,7 @@ struct entries {
   CUdeviceptr to[ENTRIES], from[ENTRIES];
   size_t bytes[ENTRIES];
   uint32_t count;
+  bool refused;
 };
 
 static CUresult entries_ask(struct cuda *c, CUstream stream) {
@@ -319,6 +320,7 @@ static CUresult entries_ask(struct cuda *c, CUstream stream) {
   CUresult result = c->driver->cuMemcpyBatchAsync(
       e->to, e->from, e->bytes, e->count, &how, &first, 1, &failed, stream);
   e->count = 0;
+  e->refused = result != CUDA_SUCCESS;
   return result;
 }
 
@@ -348,6 +350,8 @@ static bool entries_ready(struct cuda *c, const struct rule *rule,
     return false;
   if (!c->entries)
     c->entries = calloc(1, sizeof *c->entries);
+  if (c->entries)
+    c->entries->refused = false;
   return c->entries;
 }
 
@@ -469,17 +473,22 @@ static CUresult many_ask(struct cuda *c, struct many *a) {
   return result;
 }
 
-/* Where the kernel is not launched, all is asked for once more without it: to
- * copy something twice changes nothing. If nothing else works either, it is not
- * the kernel's fault. */
+/* Where the kernel is not launched, or a batch refused, all is asked for once more
+ * without either: to copy something twice changes nothing. If nothing else works
+ * either, it is not their fault. */
 static CUresult many_ask_whole(struct cuda *c, struct many *a) {
   CUresult result = many_ask(c, a);
-  if (!a->launch_failed)
+  bool batch_failed = a->batched && c->entries->refused;
+  if (!a->launch_failed && !batch_failed)
     return result;
-  a->most = a->pieces = 0;
+  a->most = a->pieces = a->bytes = 0;
+  a->filled = 0;
+  a->batched = false;
   CUresult without = many_ask(c, a);
-  if (without == CUDA_SUCCESS)
+  if (without == CUDA_SUCCESS && a->launch_failed)
     trial_give_up(c, result);
+  if (without == CUDA_SUCCESS && batch_failed)
+    trial_give_up_batches(c, result);
   return without;
 }
 

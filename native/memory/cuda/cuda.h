@@ -173,6 +173,8 @@ int trial_open(struct cuda *c);
 const struct rule *trial_rule(struct cuda *c, uint64_t calls);
 /* The kernel was not launched: no more pieces go by it. */
 void trial_give_up(struct cuda *c, CUresult result);
+/* A batch was refused: no more pieces go by those. */
+void trial_give_up_batches(struct cuda *c, CUresult result);
 /* Waits for the thread. */
 void trial_close(struct cuda *c);
 
