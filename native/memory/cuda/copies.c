@@ -291,12 +291,20 @@ static void cuda_drain(const struct memory_context *context) {
   streams_rest(context->own);
 }
 
-void copies_unpin(struct cuda *c, struct pin *pin) {
-  streams_rest(c);
-  for (int i = 0; i < COPIES; i++)
-    if (c->copies[i].open && c->copies[i].pin == pin)
-      c->copies[i].pin = NULL;
-  pin->busy = 0;
+/* Where areas overlap, a copy of another one may use a pin. It is waited for, and
+ * no longer keeps the pin. */
+static void copies_unpin(const struct memory_context *context,
+                         const struct area *area) {
+  struct cuda *c = context->own;
+  for (int i = 0; i < COPIES; i++) {
+    struct copying *k = &c->copies[i];
+    if (!k->open || !k->pin || k->pin->area != area)
+      continue;
+    streams_rest(c);
+    k->pin->busy--;
+    k->pin = NULL;
+  }
+  cuda_unpin(context, area);
 }
 
 /* ---- Many at once: the driver's batches ---------------------------------- */
@@ -529,7 +537,7 @@ const struct memory_copies cuda_copies = {
     .copy = cuda_copy,
     .copy_all = cuda_copy_all,
     .most = cuda_most,
-    .unpin = cuda_unpin,
+    .unpin = copies_unpin,
     .finished = cuda_finished,
     .drain = cuda_drain,
 };

@@ -153,9 +153,8 @@ void cuda_unmap(const struct cuda *c, CUdeviceptr at, uint64_t size);
 /* As memory_copies. */
 uint64_t cuda_most(const struct memory_context *context, struct area *area,
                    const uint8_t *at);
+/* No copy uses its pins. */
 void cuda_unpin(const struct memory_context *context, const struct area *area);
-/* Waits for the copies under way, of which none keeps the pin any longer. */
-void copies_unpin(struct cuda *c, struct pin *pin);
 /* Returns the pin that these bytes of the host lie in, which stays until busy is
  * 0 again; NULL: there is none. */
 struct pin *pin_take(struct cuda *c, const uint8_t *at, uint64_t length);

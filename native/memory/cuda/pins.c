@@ -19,10 +19,7 @@
 
 enum { PIN_PIECE = 4 << 20, PIN_LEAST = 1 << 20, PAGE = 4096 };
 
-/* Where areas overlap, a copy of another one may use the pin. */
 static void pin_drop(struct cuda *c, struct pin *pin) {
-  if (pin->busy > 0)
-    copies_unpin(c, pin);
   if (pin->state == PIN_REGISTERED && cuda_enter(c) == CUDA_SUCCESS) {
     c->driver->cuMemHostUnregister(pin->base);
     cuda_leave(c);
