@@ -352,6 +352,7 @@ static void transfer_place(struct operation *op,
   remote->area.memory = &memory_host;
   remote->area.base = remote->window.pointer;
   remote->area.length = remote->window.length;
+  remote->area.pins = true;
   op->remote.area = &remote->area;
 }
 

@@ -101,11 +101,12 @@ struct memory_key {
  * block. It may be called seldom, or not again until drain, so copies must make
  * progress without it.
  *
- * most tells how many bytes a copy may have that begins at a byte of direct memory,
- * which is of that area. The kind may pin memory of the area then, and sets
- * area.pinned, until unpin; the core calls that before the area goes, when no
- * copy is under way there. (Both NULL: COPY_PIECE, and there is nothing to
- * undo.)
+ * most tells how many bytes a copy may have that begins at a byte of direct
+ * memory, which is of that area; it is asked only if area.pins. The kind may pin
+ * memory of the area then, and sets area.pinned, until unpin; the core calls that
+ * before the area goes, when no copy is under way there, but perhaps one of
+ * another area with the same bytes, for which unpin waits. (Both NULL:
+ * COPY_PIECE, and there is nothing to undo.)
  *
  * drain blocks until no copy of the context is under way: finished then returns
  * no 0. Tickets stay open. */
@@ -258,7 +259,8 @@ struct area {
   bool shared;    /* the kind's share gives keys of it */
   int rights;     /* PERIGEE_READ, and PERIGEE_WRITE if such a key grants it */
   bool told;      /* a lane told a peer of it (lanes_forget) */
-  bool pinned;    /* some of it may be (contexts_unpin) */
+  bool pins;      /* its owner calls contexts_unpin before any of it goes */
+  bool pinned;    /* some of it may be */
   bool read_only; /* neither the CPU nor a device may write to it */
   struct keys *keys;
 };

@@ -22,6 +22,9 @@
  *                   any stream breaks the device: all later calls return E
  *   visible=A,B     shows the devices A and B, as CUDA_VISIBLE_DEVICES does. A
  *                   device has the same UUID in all processes
+ *   captures=1      the program captures a graph in some thread, which unsafe
+ *                   calls of any thread end (counted as "captures ended"),
+ *                   but those of a thread that has relaxed that
  *   peers=0         no device reaches another one's memory
  *   no=NAME         the driver has no such function
  *   without=N       devices have attribute N not
@@ -96,6 +99,7 @@ static void setting(const char *word) {
   sscanf(word, "without=%d", &fake_set.without);
   sscanf(word, "no=%63s", fake_set.no);
   sscanf(word, "peers=%d", &fake_set.peers);
+  sscanf(word, "captures=%d", &fake_set.captures);
   if (strncmp(word, "visible=", 8) == 0)
     snprintf(visible, sizeof visible, "%s", word + 8);
   sscanf(word, "fail=%63[^@]@%d:%d", fake_set.fail, &fake_set.fail_at,

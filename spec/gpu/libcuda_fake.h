@@ -55,7 +55,7 @@ fake_fatal(const char *format, ...);
 
 struct fake_settings {
   bool read;
-  int devices, version, without, peers;
+  int devices, version, without, peers, captures;
   long slow, kernel, compile;
   char fail[64], no[64];
   int fail_at, fail_with;
@@ -89,6 +89,20 @@ CUresult fake_failing(const char *name);
     CUresult scripted = fake_failing(name);                                    \
     if (scripted != CUDA_SUCCESS)                                              \
       return scripted;                                                         \
+  } while (0)
+
+/* Does the program capture a graph, which this call of the thread would end?
+ * (cuThreadExchangeStreamCaptureMode) */
+bool fake_captured(void);
+
+/* Of what may wait for a device, or may do anything else that a graph has not. */
+#define BEGIN_UNSAFE(name)                                                     \
+  do {                                                                         \
+    if (fake_captured()) {                                                     \
+      COUNT("captures ended", 1);                                              \
+      return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;                            \
+    }                                                                          \
+    BEGIN(name);                                                               \
   } while (0)
 
 /* ---- Devices and contexts (libcuda_fake.c) ---------------------------------

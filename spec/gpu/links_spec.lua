@@ -231,6 +231,7 @@ describe("calls with memory of GPUs", function()
         get = function(key, length)
           return landings[key]:slice(0, length)
         end,
+        tell = function(slice) return slice:string() == bytes(2 ^ 20, 3) end,
       } }
     ]]
     b:run [[
@@ -305,6 +306,15 @@ describe("calls with memory of GPUs", function()
       for i = 1, 3 do put("gpu", nil, tostring(i == 1)) end
       cases.cleanup()
     end
+  end)
+
+  -- The pool gives memory back to the system, which a pin would not notice.
+  it("land in the pool, of which nothing is registered", function()
+    serve()
+    count_anew(a)
+    for _ = 1, 5 do says(b, "store:tell(own:slice())", "true") end
+    says(a, COPIES .. " >= 32", "true") -- by slots
+    says(a, 'total "cuMemHostRegister"', "0")
   end)
 
   it("have lists of slices, which pass through host memory", function()

@@ -68,9 +68,29 @@ static void a_context_that_cannot_be_entered_is_not_left(void **state) {
   region_end(r);
 }
 
+/* What the driver says of a stream may be about something else, and the stream
+ * goes on: no copy is told of before it has ended. */
+static void a_question_that_fails_ends_no_copy(void **state) {
+  fake_set("slow=100000");
+  struct perigee_region *r = of_kind(*state, "cuda:0", SIZE);
+  const struct memory_copies *copies = r->memory->kind->copies;
+  uint8_t bytes[8] = "1234567";
+  struct memory_copy one = {r->memory, &memory_host, r->pointer, bytes, 8, 1, 8,
+                            8,         false};
+  uint64_t ticket;
+  int status;
+  fake_set("fail=cuStreamQuery@1:999");
+  assert_int_equal(copies->copy(r->memory, &one, &ticket), 0);
+  while ((status = copies->finished(r->memory, ticket)) == 0)
+    ;
+  assert_int_equal(status, 1);
+  same(r, 0, bytes, sizeof bytes);
+  region_end(r);
+}
+
 /* After drain no ticket is still under way (memory.h), whatever the device. */
 static void a_drained_copy_of_a_broken_device_has_ended(void **state) {
-  fake_set("slow=20");
+  fake_set("slow=100000"); /* it breaks once all was asked for */
   struct perigee_region *r = of_kind(*state, "cuda:0", SIZE);
   const struct memory_copies *copies = r->memory->kind->copies;
   uint8_t bytes[8] = {0};
@@ -83,6 +103,95 @@ static void a_drained_copy_of_a_broken_device_has_ended(void **state) {
   assert_int_equal(copies->finished(r->memory, tickets[0]), PERIGEE_CLOSED);
   assert_int_equal(copies->copy(r->memory, &one, &tickets[1]), PERIGEE_CLOSED);
   region_end(r);
+}
+
+/* ---- Graphs --------------------------------------------------------------- */
+
+static int capture_mode(void) {
+  CUresult (*exchange)(CUstreamCaptureMode *);
+  CUstreamCaptureMode mode = 0, now = 0;
+  *(void **)&exchange = fake_named("cuThreadExchangeStreamCaptureMode");
+  assert_int_equal(exchange(&mode), 0);
+  now = mode;
+  assert_int_equal(exchange(&mode), 0);
+  return now;
+}
+
+/* The program captures a graph, which Perigee's calls neither end nor feel. */
+static void a_capture_goes_on_beside_copies(void **state) {
+  enum { PASSES = 2, BYTES = 1 << 20, LENGTH = 4096 };
+  uint8_t *bytes = pattern(BYTES, 8);
+  uint64_t tickets[2];
+  int status = 0;
+  fake_set("slow=50000");
+  struct perigee_region *gpu = of_kind(*state, "cuda:0", BYTES), *host = NULL;
+  assert_int_equal(
+      perigee_region_register(*state, NULL, bytes, BYTES, 0, NULL, &host), 0);
+  const struct memory_copies *copies = gpu->memory->kind->copies;
+  struct memory_copy one = {gpu->memory, &memory_host, gpu->pointer,
+                            bytes,       LENGTH,       1,
+                            LENGTH,      LENGTH,       false};
+  fake_set("captures=1");
+  struct perigee_region *other = of_kind(*state, "cuda:0", LENGTH);
+  assert_int_equal(copies->copy(gpu->memory, &one, &tickets[0]), 0);
+  for (int i = 0; i < 2 * LOOK && status == 0; i++)
+    status = copies->finished(gpu->memory, tickets[0]);
+  for (int i = PASSES; i-- > 0;)
+    copies->most(gpu->memory, &host->area, bytes + (uint64_t)i * BYTES / 2);
+  assert_int_equal(copies->copy(gpu->memory, &one, &tickets[1]), 0);
+  copies->drain(gpu->memory);
+  if (status == 0)
+    status = copies->finished(gpu->memory, tickets[0]);
+  assert_int_equal(status, 1);
+  assert_int_equal(copies->finished(gpu->memory, tickets[1]), 1);
+  region_end(host);
+  region_end(other);
+  fake_set("captures=0");
+  assert_int_equal(fake_counted("captures ended"), 0);
+  assert_int_equal(capture_mode(), 0);
+  region_end(gpu);
+  free(bytes);
+}
+
+/* ---- Pins ----------------------------------------------------------------- */
+
+/* Memory that one pin has as a whole. */
+enum { PINNED = 1 << 20, PIN_ALIGNED = 4 << 20 };
+
+static struct perigee_region *registered(struct perigee_engine *engine,
+                                         uint8_t *bytes) {
+  struct perigee_region *r = NULL;
+  assert_int_equal(
+      perigee_region_register(engine, NULL, bytes, PINNED, 0, NULL, &r), 0);
+  return r;
+}
+
+/* The bytes of one region may be those of another one, too. */
+static void a_pin_stays_while_another_region_uses_it(void **state) {
+  uint8_t *bytes = aligned_alloc(PIN_ALIGNED, PINNED);
+  uint64_t ticket;
+  fake_set("slow=100000");
+  uint64_t undone = fake_counted("cuMemHostUnregister");
+  struct perigee_region *gpu = of_kind(*state, "cuda:0", PINNED);
+  struct perigee_region *a = registered(*state, bytes);
+  struct perigee_region *b = registered(*state, bytes);
+  const struct memory_copies *copies = gpu->memory->kind->copies;
+  struct memory_copy one = {gpu->memory, &memory_host, gpu->pointer,
+                            bytes,       PINNED,       1,
+                            PINNED,      PINNED,       false};
+  memset(bytes, 7, PINNED);
+  copies->most(gpu->memory, &a->area, bytes + PINNED / 2);
+  assert_int_equal(copies->most(gpu->memory, &a->area, bytes), PINNED);
+  assert_int_equal(copies->most(gpu->memory, &b->area, bytes), PINNED);
+  assert_int_equal(copies->copy(gpu->memory, &one, &ticket), 0);
+  region_end(a);
+  while (copies->finished(gpu->memory, ticket) == 0)
+    ;
+  same(gpu, 0, bytes, PINNED);
+  region_end(b);
+  assert_int_equal(fake_counted("cuMemHostUnregister"), undone + 1);
+  region_end(gpu);
+  free(bytes);
 }
 
 /* ---- Many at once --------------------------------------------------------- */
@@ -260,6 +369,9 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       WITH_ENGINE(one_device_copies_from_the_other),
       WITH_ENGINE(a_context_that_cannot_be_entered_is_not_left),
+      WITH_ENGINE(a_question_that_fails_ends_no_copy),
+      WITH_ENGINE(a_capture_goes_on_beside_copies),
+      WITH_ENGINE(a_pin_stays_while_another_region_uses_it),
       WITH_ENGINE(a_trial_goes_on_beside_batches),
       WITH_ENGINE(more_than_all_tables_is_asked_again),
       WITH_ENGINE(tables_of_failed_batches_are_free_again),

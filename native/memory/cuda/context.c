@@ -18,12 +18,23 @@ int cuda_fails(struct cuda *c, int status, const char *what, CUresult result) {
   return status;
 }
 
+/* While some thread of the program captures a graph, other calls than those that
+ * give work to a stream fail and end that, unless their thread has said that it
+ * knows what it does. */
+static _Thread_local CUstreamCaptureMode mode_before;
+
 CUresult cuda_enter(const struct cuda *c) {
-  return c->driver->cuCtxPushCurrent(c->context);
+  CUresult result = c->driver->cuCtxPushCurrent(c->context);
+  if (result != CUDA_SUCCESS)
+    return result;
+  mode_before = CU_STREAM_CAPTURE_MODE_RELAXED;
+  c->driver->cuThreadExchangeStreamCaptureMode(&mode_before);
+  return CUDA_SUCCESS;
 }
 
 void cuda_leave(const struct cuda *c) {
   CUcontext before;
+  c->driver->cuThreadExchangeStreamCaptureMode(&mode_before);
   c->driver->cuCtxPopCurrent(&before);
 }
 

@@ -134,8 +134,9 @@ void cuda_close(void *own);
 const char *cuda_why(const struct memory_context *context);
 /* Keeps what failed for `why`, and returns the status. */
 int cuda_fails(struct cuda *c, int status, const char *what, CUresult result);
-/* Makes the device's context the thread's current one until cuda_leave, which
- * is called only if this succeeds: else it would take away the program's. */
+/* Makes the device's context the thread's current one, and has the thread's calls
+ * leave captures of graphs alone, until cuda_leave, which is called only if this
+ * succeeds: else it would take away the program's. */
 CUresult cuda_enter(const struct cuda *c);
 void cuda_leave(const struct cuda *c);
 /* Returns an attribute of an address; 0: it has none. */
@@ -153,6 +154,7 @@ void cuda_unmap(const struct cuda *c, CUdeviceptr at, uint64_t size);
 /* As memory_copies. */
 uint64_t cuda_most(const struct memory_context *context, struct area *area,
                    const uint8_t *at);
+/* No copy uses its pins. */
 void cuda_unpin(const struct memory_context *context, const struct area *area);
 /* Returns the pin that these bytes of the host lie in, which stays until busy is
  * 0 again; NULL: there is none. */
@@ -171,6 +173,8 @@ int trial_open(struct cuda *c);
 const struct rule *trial_rule(struct cuda *c, uint64_t calls);
 /* The kernel was not launched: no more pieces go by it. */
 void trial_give_up(struct cuda *c, CUresult result);
+/* A batch was refused: no more pieces go by those. */
+void trial_give_up_batches(struct cuda *c, CUresult result);
 /* Waits for the thread. */
 void trial_close(struct cuda *c);
 
