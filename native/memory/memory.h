@@ -107,6 +107,15 @@ struct memory_key {
  * copy is under way there. (Both NULL: COPY_PIECE, and there is nothing to
  * undo.)
  *
+ * tell has a descriptor of the context become readable once copies that are under
+ * way now have ended: all of them, or all of one of the kind's queues. It is called
+ * by an engine that goes to sleep, any number of times for the same copies, and
+ * returns 1 and the descriptor, which is the same each time, belongs to the
+ * kind, and is nobody's to read; 0: no ticket is open; or a status: the kind
+ * cannot tell, or a copy has ended by now. Each time it tells, the descriptor has a new edge (EPOLLET). It
+ * may tell late, or not at all: who waits looks now and then. It does not block.
+ * (NULL: it never tells.)
+ *
  * drain blocks until no copy of the context is under way: finished then returns
  * no 0. Tickets stay open. */
 struct area;
@@ -115,6 +124,7 @@ struct memory_copies {
   int (*copy)(const struct memory_context *context,
               const struct memory_copy *copy, uint64_t *ticket);
   int (*finished)(const struct memory_context *context, uint64_t ticket);
+  int (*tell)(const struct memory_context *context, int *fd);
   void (*drain)(const struct memory_context *context);
   int (*copy_all)(const struct memory_context *context,
                   const struct memory_copy *copies, uint32_t count,
@@ -439,6 +449,11 @@ const struct memory_context *contexts_opened(const struct contexts *contexts,
 void contexts_unpin(struct contexts *contexts, const struct area *area);
 /* Returns what failed last in some context, or "". */
 const char *contexts_trouble(const struct contexts *contexts);
+/* Has the contexts tell by descriptors when copies that are under way have ended.
+ * watch is called with each descriptor once; false: it cannot be watched. Returns
+ * whether there are such copies, and all that there may be are told of. */
+bool contexts_tell(struct contexts *contexts, bool (*watch)(void *of, int fd),
+                   void *of);
 /* Writes what the open contexts of that kind tell of themselves, each behind
  * "; ", as far as there is room. */
 void contexts_describe(const struct contexts *contexts, const char *kind,

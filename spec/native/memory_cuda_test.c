@@ -6,8 +6,11 @@
  * PERIGEE_CUDA_LIBRARY names the fake, as make check-gpu does.
  */
 #include <dlfcn.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 #include "gathered.h"
 #include "memory/cuda/cuda.h"
@@ -83,6 +86,71 @@ static void a_drained_copy_of_a_broken_device_has_ended(void **state) {
   assert_int_equal(copies->finished(r->memory, tickets[0]), PERIGEE_CLOSED);
   assert_int_equal(copies->copy(r->memory, &one, &tickets[1]), PERIGEE_CLOSED);
   region_end(r);
+}
+
+/* ---- Being told -------------------------------------------------------------
+ */
+
+/* A copy of 8 bytes to the region. */
+static uint64_t telling_copy(const struct perigee_region *r) {
+  static uint8_t bytes[8] = {1};
+  struct memory_copy one = {r->memory, &memory_host, r->pointer, bytes, 8, 1, 8,
+                            8,         false};
+  uint64_t ticket = 0;
+  assert_int_equal(r->memory->kind->copies->copy(r->memory, &one, &ticket), 0);
+  return ticket;
+}
+
+static void telling_end(const struct perigee_region *r, uint64_t ticket) {
+  while (r->memory->kind->copies->finished(r->memory, ticket) == 0)
+    ;
+}
+
+static void the_end_of_a_copy_is_told_once_for_each(void **state) {
+  fake_set("slow=100000");
+  struct perigee_region *r = of_kind(*state, "cuda:0", SIZE);
+  const struct memory_copies *copies = r->memory->kind->copies;
+  uint64_t asked = fake_counted("cuLaunchHostFunc");
+  int fd = -1, again = -1;
+  assert_int_equal(copies->tell(r->memory, &fd), 0);
+  uint64_t ticket = telling_copy(r);
+  assert_int_equal(copies->tell(r->memory, &fd), 1);
+  assert_int_equal(copies->tell(r->memory, &again), 1);
+  assert_int_equal(fd, again);
+  assert_int_equal(fake_counted("cuLaunchHostFunc"), asked + 1);
+  struct pollfd told = {.fd = fd, .events = POLLIN};
+  assert_int_equal(poll(&told, 1, 0), 0);
+  assert_int_equal(poll(&told, 1, -1), 1);
+  assert_int_equal(copies->tell(r->memory, &again), PERIGEE_AGAIN);
+  telling_end(r, ticket);
+  assert_int_equal(copies->tell(r->memory, &fd), 0);
+  ticket = telling_copy(r);
+  assert_int_equal(copies->tell(r->memory, &fd), 1);
+  assert_int_equal(fake_counted("cuLaunchHostFunc"), asked + 2);
+  telling_end(r, ticket);
+  region_end(r);
+}
+
+/* Whoever has the number of a descriptor after its context is not written to. */
+static void a_closed_context_tells_nobody(void **state) {
+  (void)state;
+  fake_set("slow=20000");
+  struct perigee_engine *engine = NULL;
+  assert_int_equal(perigee_engine_open(NULL, &engine), 0);
+  struct perigee_region *r = of_kind(engine, "cuda:0", SIZE);
+  int fd = -1;
+  uint64_t ticket = telling_copy(r);
+  assert_int_equal(r->memory->kind->copies->tell(r->memory, &fd), 1);
+  telling_end(r, ticket);
+  region_end(r);
+  perigee_engine_close(engine);
+  int other = eventfd(0, EFD_NONBLOCK);
+  assert_int_equal(dup2(other, fd), fd);
+  struct pollfd told = {.fd = fd, .events = POLLIN};
+  assert_int_equal(poll(&told, 1, 50), 0);
+  close(other);
+  if (other != fd)
+    close(fd);
 }
 
 /* ---- Many at once --------------------------------------------------------- */
@@ -260,6 +328,8 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       WITH_ENGINE(one_device_copies_from_the_other),
       WITH_ENGINE(a_context_that_cannot_be_entered_is_not_left),
+      WITH_ENGINE(the_end_of_a_copy_is_told_once_for_each),
+      WITH_ENGINE(a_closed_context_tells_nobody),
       WITH_ENGINE(a_trial_goes_on_beside_batches),
       WITH_ENGINE(more_than_all_tables_is_asked_again),
       WITH_ENGINE(tables_of_failed_batches_are_free_again),

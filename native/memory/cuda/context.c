@@ -74,6 +74,7 @@ static CUresult cuda_pin(struct cuda *c) {
 }
 
 static void cuda_end_streams(struct cuda *c) {
+  bell_close(c);
   for (int i = 0; i < WAYS; i++)
     if (c->streams[i].handle)
       c->driver->cuStreamDestroy(c->streams[i].handle);

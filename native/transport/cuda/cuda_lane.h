@@ -155,6 +155,7 @@ struct lane {
   uint64_t opened;    /* memories of the peer, ever */
   int64_t early_from; /* when memory may be opened again before it is used */
   uint8_t *spare;     /* block of a fetch that has ended, or NULL */
+  bool refused;       /* the kind took no copy when it was last asked */
   bool over, forked;
   char why[REASON]; /* what failed last */
 };
