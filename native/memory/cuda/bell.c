@@ -13,6 +13,7 @@
  *   asked    it goes to sleep again, before these        asked: the driver is
  *            copies have ended                           asked for failures
  *   asked    these copies have ended                     quiet: it rings
+ *   quiet    the driver refuses, and no device broke     quiet for ever
  *
  * The bell is held by the context, and by each call of the function that is to
  * come: the last one closes the descriptor. A call that never comes, as of a
@@ -99,8 +100,11 @@ static bool stream_tell(struct cuda *c, struct stream *s) {
     result = ringer_ask(c, s);
     cuda_leave(c);
   }
-  c->mute = result != CUDA_SUCCESS;
-  return !c->mute;
+  if (result == CUDA_SUCCESS)
+    return true;
+  stream_check(c, s);
+  c->mute = !s->failed;
+  return false;
 }
 
 /* Finds the ways of copies under way. False: some copy has ended already. */
