@@ -67,6 +67,7 @@ static int context_make(struct contexts *all, const struct perigee_memory *kind,
   c->memory.kind = kind;
   c->memory.device = device;
   c->memory.direct = kind->direct;
+  c->memory.pinnable = kind->pinnable && kind->pinnable(c->memory.own);
   c->next = all->first;
   *out = all->first = c;
   return PERIGEE_OK;

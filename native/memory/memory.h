@@ -36,7 +36,8 @@ struct memory_context {
   const struct perigee_memory *kind;
   void *own;
   uint32_t device;
-  bool direct; /* copied from the kind */
+  bool direct;   /* copied from the kind */
+  bool pinnable; /* as the kind has told when the context was made */
 };
 
 /* One copy: count blocks of block bytes. The starts of two blocks lie to_stride
@@ -202,9 +203,6 @@ struct perigee_memory {
   const char *name; /* the kind= of a region, without a colon */
   /* True if the CPU may load and store there; copies is NULL then. */
   bool direct;
-  /* True if a kernel module lets RDMA devices pin such addresses as if they
-   * were host memory (nvidia-peermem). */
-  bool pinnable;
 
   /* open makes the kind's part of a context, for one of its devices (numbers
    * start at 0). It returns 0, PERIGEE_NOT_FOUND if there is no such device, or
@@ -212,6 +210,9 @@ struct perigee_memory {
    * way and all memory of the context was released. Both NULL: there is one
    * device, and `own` is not used. */
   int (*open)(uint32_t device, void **own, char reason[MEMORY_REASON]);
+  /* Asked once, after open: does a kernel module let RDMA devices pin addresses
+   * of that device as if they were host memory (nvidia-peermem)? NULL: no. */
+  bool (*pinnable)(const void *own);
   void (*close)(void *own);
 
   /* Returns the number of the device that a pointer's memory belongs to, or -1

@@ -110,7 +110,7 @@ struct cuda {
   struct copying copies[COPIES];
   struct pin pins[PIN_SETS][PIN_WAYS];
   uint64_t pin_clock;
-  bool pins_work;          /* devices use host memory by the host's address */
+  bool pins_work; /* host memory is registered, and used by its address there */
   struct bell *bell;       /* NULL: not made yet */
   bool mute;               /* the driver has refused to ring it */
   struct entries *entries; /* of the driver's batches; made at the first */
