@@ -153,6 +153,56 @@ static void a_closed_context_tells_nobody(void **state) {
     close(fd);
 }
 
+/* A program that polls by itself sleeps by the engine's descriptor alone, until a
+ * copy of 0.1 s has ended: not by the time that perigee_arm tells. */
+static void told_by_the_descriptor(int64_t progress) {
+  static const struct variant over = {"cuda", "shm", "cuda:0", 1, NULL};
+  struct perigee_options o;
+  struct pair p;
+  variant_options(&over, &o);
+  o.progress = (int)progress;
+  fake_set("slow=100000");
+  pair_open_with(&p, (void *)(uintptr_t)&over, &o);
+  struct perigee_region *into = region_of(&p, 1, NULL, SIZE, 0), *from = NULL;
+  assert_int_equal(
+      perigee_region_alloc(p.engine[0], NULL, SIZE, 0, NULL, &from), 0);
+  fill_byte(from, 3);
+  struct perigee_slice all = all_of(into, 4096), sent = all_of(from, 4096);
+  uint64_t copies = fake_counted("cuMemcpyAsync");
+  uint64_t asked = fake_counted("cuLaunchHostFunc");
+  assert_true(perigee_recv(p.session[1], &all, -1) >= 0);
+  int op = perigee_send(p.session[0], &sent, -1);
+  while (fake_counted("cuMemcpyAsync") == copies) {
+    poll_side(&p, 0);
+    poll_side(&p, 1);
+  }
+  struct perigee_event e = {0};
+  struct pollfd news = {.fd = perigee_fd(p.engine[1]), .events = POLLIN};
+  int64_t nap;
+  int wakes = 0;
+  for (; perigee_poll(p.engine[1], &e, 1) == 0; wakes++)
+    if (perigee_arm(p.engine[1], &nap) == 0)
+      assert_int_equal(poll(&news, 1, 20000), 1);
+  assert_int_equal(e.kind, PERIGEE_EVENT_DONE);
+  assert_in_range(wakes, 1, 20);
+  assert_in_range(fake_counted("cuLaunchHostFunc"), asked + 1, asked + 3);
+  finish(&p, op, 0);
+  settle(&p);
+  region_end(into);
+  region_end(from);
+  pair_close(&p);
+}
+
+static void an_engines_descriptor_tells(void **state) {
+  (void)state;
+  told_by_the_descriptor(0);
+}
+
+static void an_engines_descriptor_tells_beside_its_thread(void **state) {
+  (void)state;
+  told_by_the_descriptor(1);
+}
+
 /* ---- Many at once --------------------------------------------------------- */
 
 enum { PIECES = TABLE_PIECES, PIECE = 24, APART = 32 };
@@ -329,6 +379,8 @@ int main(void) {
       WITH_ENGINE(one_device_copies_from_the_other),
       WITH_ENGINE(a_context_that_cannot_be_entered_is_not_left),
       WITH_ENGINE(the_end_of_a_copy_is_told_once_for_each),
+      cmocka_unit_test(an_engines_descriptor_tells),
+      cmocka_unit_test(an_engines_descriptor_tells_beside_its_thread),
       WITH_ENGINE(a_closed_context_tells_nobody),
       WITH_ENGINE(a_trial_goes_on_beside_batches),
       WITH_ENGINE(more_than_all_tables_is_asked_again),
