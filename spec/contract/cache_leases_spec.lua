@@ -11,13 +11,6 @@ local perigee = require "perigee"
 local answer, place, number = caches.answer, caches.place, caches.number
 local SIZE = 16384                      -- too long to come along
 
-local function wrong(kind, got, err)
-  assert.is_nil(got)
-  assert.is_true(perigee.is_error(err), tostring(err))
-  assert.equal(kind, err.kind, tostring(err))
-  return err
-end
-
 -- ---- A cache by hand -------------------------------------------------------
 
 local LOCATE, RELEASE = 3, 4
@@ -90,8 +83,8 @@ describe("a slab that was looked up", function()
     scribbler(1)
     local blocks = caches.client { map = false }
     assert.is_true(is_whole(blocks:get "0"))
-    local session, remote = blocks.only.session, nil
-    remote = assert(session:region "cache.slab.0")
+    local session = blocks.only.session
+    local remote = assert(session:region "cache.slab.0")
     session:close()
     local late = setmetatable({ region = function() return remote end },
                               { __index = session })

@@ -55,7 +55,7 @@ fake_fatal(const char *format, ...);
 
 struct fake_settings {
   bool read;
-  int devices, version, without, peers, captures;
+  int devices, version, without, peers, captures, deaf;
   long slow, kernel, compile;
   char fail[64], no[64];
   int fail_at, fail_with;
@@ -80,6 +80,8 @@ void fake_counter_add(struct fake_counter *c, uint64_t n);
     fake_counter_add(&counter, n);                                             \
   } while (0)
 
+/* Is the thread in a host function? It must not call the driver then. */
+extern __thread bool fake_in_host_function;
 /* Returns the error that this call is to have, by the script. */
 CUresult fake_failing(const char *name);
 
@@ -187,7 +189,9 @@ struct task {
   void (*run)(
       struct task *); /* without the lock, unless the device is broken */
   void (*end)(struct task *); /* with it; the last call */
+  bool quick;                 /* it takes no time */
 };
+CUcontext fake_stream_context(CUstream stream);
 /* The stream must be one of the current context. */
 void fake_stream_check(CUstream stream);
 void fake_stream_give(CUstream stream, struct task *task);

@@ -309,6 +309,8 @@ CUresult cuMemHostGetDevicePointer(CUdeviceptr *device, void *pointer,
 CUresult cuMemHostRegister(void *pointer, size_t bytes, unsigned flags) {
   fake_current("cuMemHostRegister");
   BEGIN_UNSAFE("cuMemHostRegister");
+  if (!fake_has(CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED))
+    return NOT_SUPPORTED;
   if (!pointer || bytes == 0 || bytes > UINTPTR_MAX - (uintptr_t)pointer ||
       flags & ~15u || !host_is_mapped(address_of(pointer), bytes))
     return INVALID_VALUE;

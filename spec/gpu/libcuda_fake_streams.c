@@ -278,6 +278,10 @@ void fake_stream_check(CUstream s) {
     fake_fatal("a stream of another context than the current one, or of none");
 }
 
+CUcontext fake_stream_context(CUstream s) {
+  return s->context;
+}
+
 static void stream_push(CUstream s, struct work *w) {
   pthread_mutex_lock(&s->lock);
   *s->last = w;
@@ -291,6 +295,7 @@ void fake_stream_give(CUstream s, struct task *task) {
   if (!w)
     fake_fatal("no memory");
   w->task = task;
+  w->is_quick = task->quick;
   stream_push(s, w);
 }
 

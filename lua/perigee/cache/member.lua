@@ -162,8 +162,8 @@ function Member:ask(reader, request)
 end
 
 -- What a put, a seal or a deletion by this client means for its key. One that
--- the cache has refused has changed nothing; of one that was not heard of that is
--- not known.
+-- the cache has refused has changed nothing; of one that was not heard of that
+-- is not known.
 local function changed(self, key, version, err)
   if err and not version
     and not (errors.is_error(err) and not err.remote) then return end

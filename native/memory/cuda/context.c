@@ -85,6 +85,7 @@ static CUresult cuda_pin(struct cuda *c) {
 }
 
 static void cuda_end_streams(struct cuda *c) {
+  bell_close(c);
   for (int i = 0; i < WAYS; i++)
     if (c->streams[i].handle)
       c->driver->cuStreamDestroy(c->streams[i].handle);
@@ -110,8 +111,10 @@ static int cuda_prepare(struct cuda *c) {
              "(cuStreamWriteValue64)");
     return PERIGEE_UNSUPPORTED;
   }
-  c->pins_work = cuda_attribute(
-      c, CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM);
+  c->pins_work =
+      cuda_attribute(c, CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED) &&
+      cuda_attribute(
+          c, CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM);
   c->max_pitch = cuda_attribute(c, CU_DEVICE_ATTRIBUTE_MAX_PITCH);
   c->virtual_memory = cuda_attribute(
       c, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED);

@@ -230,7 +230,7 @@ static int cuda_copy(const struct memory_context *context,
   return PERIGEE_OK;
 }
 
-static bool copy_is_over(const struct cuda *c, const struct copying *k) {
+bool copy_is_over(const struct cuda *c, const struct copying *k) {
   return atomic_load_explicit(c->streams[k->way].done, memory_order_acquire) >=
          k->number;
 }
@@ -259,11 +259,15 @@ static void stream_look(struct cuda *c, struct stream *s,
   cuda_fails(c, PERIGEE_CLOSED, "copying", result);
 }
 
+void stream_check(struct cuda *c, struct stream *s) {
+  stream_look(c, s, c->driver->cuStreamQuery);
+}
+
 /* Has the stream failed? Not each time: the driver takes a microsecond. */
 static int copy_look(struct cuda *c, struct copying *k) {
   struct stream *s = &c->streams[k->way];
   if (!s->failed && ++k->looks % LOOK == 0)
-    stream_look(c, s, c->driver->cuStreamQuery);
+    stream_check(c, s);
   return s->failed ? PERIGEE_CLOSED : 0;
 }
 
@@ -539,5 +543,6 @@ const struct memory_copies cuda_copies = {
     .most = cuda_most,
     .unpin = copies_unpin,
     .finished = cuda_finished,
+    .tell = cuda_tell,
     .drain = cuda_drain,
 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * cuda.h - what the files of the kind of memory "cuda" share: context.c has the
- * contexts of devices, copies.c the copies, kernel.c the kernel that does some,
+ * contexts of devices, copies.c the copies, bell.c what tells of their end, kernel.c the kernel that does some,
  * trial.c what is found out about that, sharing.c what other processes get of
  * the memory, cuda.c the rest of the kind.
  */
@@ -24,6 +24,10 @@ struct stream {
   _Atomic uint64_t *done; /* that of the last one that has ended */
   CUdeviceptr word;       /* the same word, for the device */
   bool failed;            /* it does no more: what it had not done has ended */
+  /* Of bell.c: */
+  CUstream ringer; /* NULL: not made yet */
+  CUevent passed;  /* the copies before */
+  uint64_t rings;  /* number of the last copy that it rings for */
 };
 
 struct copying {
@@ -37,6 +41,7 @@ struct copying {
 };
 
 struct entries;
+struct bell;
 
 /* A piece of host memory of a region (pins.c). */
 enum pin_state { PIN_FREE, PIN_SEEN, PIN_REGISTERED, PIN_REFUSED };
@@ -105,7 +110,9 @@ struct cuda {
   struct copying copies[COPIES];
   struct pin pins[PIN_SETS][PIN_WAYS];
   uint64_t pin_clock;
-  bool pins_work;          /* devices use host memory by the host's address */
+  bool pins_work; /* host memory is registered, and used by its address there */
+  struct bell *bell;       /* NULL: not made yet */
+  bool mute;               /* the driver has refused to ring it */
   struct entries *entries; /* of the driver's batches; made at the first */
   struct trial trial;
   char why[CUDA_REASON]; /* the last failure */
@@ -150,6 +157,15 @@ void cuda_forget_files(struct allocation *a);
 CUresult cuda_map(struct cuda *c, CUmemGenericAllocationHandle handle,
                   uint64_t size, int rights, CUdeviceptr *out);
 void cuda_unmap(const struct cuda *c, CUdeviceptr at, uint64_t size);
+
+/* copies.c */
+bool copy_is_over(const struct cuda *c, const struct copying *k);
+/* Asks the driver whether the stream has failed. */
+void stream_check(struct cuda *c, struct stream *s);
+/* bell.c. The context has been entered for bell_close, and no copy is under
+ * way. */
+int cuda_tell(const struct memory_context *context, int *fd);
+void bell_close(struct cuda *c);
 
 /* As memory_copies. */
 uint64_t cuda_most(const struct memory_context *context, struct area *area,
