@@ -4,6 +4,7 @@
 -- caches that share the keys.
 local caches = require "spec.support.caches"
 local cases = require "spec.support.cases"
+local errors = require "perigee.runtime.errors"
 local perigee = require "perigee"
 local process = require "spec.support.process"
 
@@ -89,7 +90,8 @@ describe("an entry", function()
       local some = assert(blocks:events { from = from, limit = 1 })
       assert.is_false(some.lost)
       for _, event in ipairs(some) do
-        kinds[#kinds + 1] = event.kind .. " " .. event.key .. " " .. event.length
+        kinds[#kinds + 1] = ("%s %s %d"):format(event.kind, event.key,
+                                                event.length)
         assert.equal(caches.name, event.cache)
         assert.is_true(event.number > last)
         last = event.number
@@ -154,7 +156,8 @@ describe("a cache that is full", function()
     local _, blocks = full { hard = 8 * MIB }
     local n, err = 0, nil
     for i = 1, 100 do
-      local fine, why = blocks:put("h" .. i, ("h"):rep(200000), { pin = "hard" })
+      local fine, why = blocks:put("h" .. i, ("h"):rep(200000),
+                                   { pin = "hard" })
       if fine then n = n + 1 else err = why end
     end
     wrong("no_memory", nil, err)
@@ -200,7 +203,7 @@ describe("a cache that gets no memory of the system", function()
     local alloc, refused = engine.alloc, 0
     function engine.alloc()             -- as if the system had no more
       refused = refused + 1
-      return nil, require "perigee.runtime.errors".new("no_memory", "none", false)
+      return nil, errors.new("no_memory", "none", false)
     end
     local err
     for i = 1, 100 do

@@ -83,8 +83,8 @@ describe("a slab that was looked up", function()
     scribbler(1)
     local blocks = caches.client { map = false }
     assert.is_true(is_whole(blocks:get "0"))
-    local session, remote = blocks.only.session, nil
-    remote = assert(session:region "cache.slab.0")
+    local session = blocks.only.session
+    local remote = assert(session:region "cache.slab.0")
     session:close()
     local late = setmetatable({ region = function() return remote end },
                               { __index = session })

@@ -96,7 +96,7 @@ local function begin(self, session)
   self.session, self.slabs, self.map = session, {}, false
   self.leases = leases.new(session, function(request) tell(self, request) end)
   if self.maps then
-    local map = maps.open(session)
+    local map = maps.open(session, self.timeout)
     if self.session == session then self.map = map or false end
   end
 end
@@ -160,8 +160,8 @@ function Member:ask(reader, request)
 end
 
 -- What a put, a seal or a deletion by this client means for its key. One that
--- the cache has refused has changed nothing; of one that was not heard of that is
--- not known.
+-- the cache has refused has changed nothing; of one that was not heard of that
+-- is not known.
 local function changed(self, key, version, err)
   if err and not version
     and not (errors.is_error(err) and not err.remote) then return end
@@ -243,7 +243,8 @@ end
 -- nil and a status or an error.
 local function leased(self, lease)
   if lease.from then return lease.from, lease.of end
-  local slab, err = maps.slab(self.slabs, self.session, lease.slab)
+  local slab, err = maps.slab(self.slabs, self.session, lease.slab,
+                              self.timeout)
   if not slab then return place_lost(lease, err) end
   if lease.offset + lease.length > slab.remote.length then
     return nil, errors.new("protocol", self.text
@@ -256,7 +257,7 @@ end
 -- ---- Getting ---------------------------------------------------------------
 
 -- Of all transfers: nobody has it once the session has begun to read.
-local transfer = { from = false, to = false }
+local transfer = { from = false, to = false, timeout = 30 }
 
 -- Reads what is leased. Returns the filled part; or nil and a status or an
 -- error.
@@ -268,6 +269,7 @@ local function read(self, lease, into)
   if lease.length > 0 then
     local fine
     transfer.from, transfer.to = from, slices.cut(part)
+    transfer.timeout = self.timeout
     fine, err = self.session:read(transfer):wait()
     if not fine then return place_lost(lease, err) end
   end
@@ -506,6 +508,7 @@ end
 local function read_many(self, items, leased_of, results)
   local list, of = transfers(self, items, leased_of, results)
   if #list == 0 then return end
+  list.timeout = self.timeout
   local fine, err = self.session:read(list):wait()
   local time = now()
   for n, i in ipairs(of) do
