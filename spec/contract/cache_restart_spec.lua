@@ -5,6 +5,7 @@
 local caches = require "spec.support.caches"
 local cases = require "spec.support.cases"
 local perigee = require "perigee"
+local process = require "spec.support.process"
 
 local SIZE = 20000
 
@@ -26,6 +27,31 @@ end
 local function put(blocks, key, value, options)
   cases.await(function() return (blocks:put(key, value, options)) end)
 end
+
+describe("a client whose cache is stopped", function()
+  after_each(cases.cleanup)
+
+  it("waits no longer than its timeout", function()
+    local child = caches.start()
+    local blocks, agent = caches.client { map = false, timeout = 0.5 }
+    local into = cases.alloc(agent.engine, 2 ^ 22):slice()
+    put(blocks, "k", cases.bytes(2 ^ 22, 1))
+    for _ = 1, 3 do assert(blocks:get("k", { into = into })) end -- leased
+    child:signal "STOP"
+    local begun = process.now()
+    for _, got in ipairs {
+      { blocks:get("k", { into = into }) }, { blocks:put("k", "v") },
+      { blocks:put("k", ("v"):rep(SIZE)) }, { blocks:stats() },
+      { blocks:get_many { { key = "k", into = into } } },
+      { blocks:get("none", { wait = 0.1 }) } } do
+      assert.is_true(got[1] ~= nil or got[2].kind == "timeout",
+                     tostring(got[2]))
+    end
+    assert.is_true(process.now() - begun < 15 * cases.slow) -- not 30 s each
+    child:signal "CONT"
+    cases.await(function() return (blocks:get("k", { into = into })) end)
+  end)
+end)
 
 for _, map in ipairs { true, false } do
   describe("a client whose cache was restarted, map = " .. tostring(map),

@@ -3,13 +3,13 @@
 -- made, and a checksum throughout; readers get them in all ways, while readers,
 -- writers and the cache are killed, stopped and started at random. Each value
 -- that a reader gets has to be its key's, whole, and not older than what it had
--- got for that key before from this life of the cache. Else it is a fault, a line
--- in a file, which M.run returns.
+-- got for that key before from this life of the cache. Else it is a fault, a
+-- line in a file, which M.run returns.
 --
 -- A key belongs to one life of one writer, and to one session of it with the
--- cache: a put of an earlier session may be done later than one of this session,
--- if nobody has waited for its end. So the order of a key's values is that of
--- their times, which all processes of a host share.
+-- cache: a put of an earlier session may be done later than one of this
+-- session, if nobody has waited for its end. So the order of a key's values is
+-- that of their times, which all processes of a host share.
 --
 -- PLANTS are rules that a reader breaks, to see that the checker finds it: they
 -- patch the source of the client's modules.
@@ -159,7 +159,9 @@ local ways = {}
 
 function ways.text(blocks, key) return blocks:get(key) end
 
-function ways.slice(blocks, key, into) return blocks:get(key, { into = into }) end
+function ways.slice(blocks, key, into)
+  return blocks:get(key, { into = into })
+end
 
 function ways.list(blocks, key, into)
   return blocks:get(key, { into = { into:slice(0, 4096), into:slice(4096) } })
@@ -179,7 +181,8 @@ end
 
 -- What a reader has got; ns of the time of each key's newest value.
 local function reader(who)
-  return { who = who, seen = {}, epoch = false, gets = 0, hits = 0, errors = {} }
+  return { who = who, seen = {}, epoch = false, gets = 0, hits = 0,
+           errors = {} }
 end
 
 -- Checks what was got by one way; floor: of the key, before.
@@ -258,7 +261,8 @@ end
 --- Rules that a reader may break: a module, a line of it, and what stands there
 -- instead.
 M.PLANTS = {
-  clock = { "perigee.cache.member", "if lease.till > now() then return part end",
+  clock = { "perigee.cache.member",
+            "if lease.till > now() then return part end",
             "do return part end" },
   same = { "perigee.cache.mapped",
            "if not same(self, key, place) then return nil, AGAIN end", "" },

@@ -32,8 +32,8 @@ local place = native.place_t()
 
 -- Returns a region of the cache's and where it is mapped; or nil and whether it
 -- is there, but cannot be mapped.
-local function mapped(session, name)
-  local remote, err = session:region(name)
+local function mapped(session, name, timeout)
+  local remote, err = session:region(name, { timeout = timeout })
   if not remote then return nil, err end
   if not remote.handle then             -- it has ended since it was looked up
     return nil, session:gone("looking up " .. remote:text())
@@ -45,28 +45,28 @@ end
 
 -- Returns where a piece of the directory is mapped; nil: it is not, or it is
 -- shorter than what is read there: the cache may lie.
-local function mapped_piece(session, number)
-  local remote, pointer = mapped(session, stores.piece_name(number))
+local function mapped_piece(session, number, timeout)
+  local remote, pointer = mapped(session, stores.piece_name(number), timeout)
   if remote and type(pointer) == "cdata"
     and remote.length >= C.PERIGEE_CACHE_PIECE then return pointer end
 end
 
 --- Returns the map of a session's cache; nil: the cache is not of this host.
 -- Waits.
-function M.open(session)
-  local pointer = mapped_piece(session, 0)
+function M.open(session, timeout)
+  local pointer = mapped_piece(session, 0, timeout)
   if not pointer then return nil end
   local view = ffi.gc(C.perigee_cache_view_open(), C.perigee_cache_view_close)
   if C.perigee_cache_view_piece(view, 0, pointer) < 0 then return nil end
   return setmetatable({ session = session, view = view, pieces = 1,
-                        slabs = {}, growing = false }, Map)
+                        timeout = timeout, slabs = {}, growing = false }, Map)
 end
 
 -- Maps the pieces that the directory has meanwhile.
 local function grow(self)
   while self.session.handle
     and self.pieces < tonumber(C.perigee_cache_view_pieces(self.view)) do
-    local pointer = mapped_piece(self.session, self.pieces)
+    local pointer = mapped_piece(self.session, self.pieces, self.timeout)
     if not pointer or C.perigee_cache_view_piece(self.view, self.pieces,
                                                  pointer) < 0 then return end
     self.pieces = self.pieces + 1
@@ -95,10 +95,10 @@ end
 
 --- Returns a slab, { remote, pointer }; or nil and an error. Waits if it is not
 -- known.
-function M.slab(slabs, session, number)
+function M.slab(slabs, session, number, timeout)
   local slab = slabs[number]
   if slab then return slab end
-  local remote, pointer = mapped(session, stores.slab_name(number))
+  local remote, pointer = mapped(session, stores.slab_name(number), timeout)
   if not remote then return nil, pointer end
   slab = { remote = remote, pointer = pointer or false }
   slabs[number] = slab
@@ -139,7 +139,7 @@ local function read(self, key, slab, into, length)
   local part = slices.first(into, length)
   local fine, err = self.session:read {
     from = slab.remote:slice(tonumber(at.offset), length),
-    to = slices.cut(part) }:wait()
+    to = slices.cut(part), timeout = self.timeout }:wait()
   if not fine then return nil, err.kind == "stale" and AGAIN or err end
   if not same(self, key, at) then return nil, AGAIN end
   return part, at.checksum
@@ -155,7 +155,7 @@ local function take(self, key, into)
   local slab = self.slabs[number]
   if not slab then
     local err
-    slab, err = M.slab(self.slabs, self.session, number)
+    slab, err = M.slab(self.slabs, self.session, number, self.timeout)
     if not slab then return nil, err.kind == "not_found" and AGAIN or err end
     return nil, AGAIN                   -- it may have changed meanwhile
   end

@@ -98,7 +98,7 @@ local function begin(self, session)
   self.leases = leases.new(session, function(request) tell(self, request) end,
                            self.stale)
   if self.maps then
-    local map = maps.open(session)
+    local map = maps.open(session, self.timeout)
     if self.session == session then self.map = map or false end
   end
 end
@@ -246,7 +246,8 @@ end
 -- nil and a status or an error.
 local function leased(self, lease)
   if lease.from then return lease.from, lease.of end
-  local slab, err = maps.slab(self.slabs, self.session, lease.slab)
+  local slab, err = maps.slab(self.slabs, self.session, lease.slab,
+                              self.timeout)
   if not slab then return place_lost(lease, err) end
   if lease.offset + lease.length > slab.remote.length then
     return nil, errors.new("protocol", self.text
@@ -259,7 +260,7 @@ end
 -- ---- Getting ---------------------------------------------------------------
 
 -- Of all transfers: nobody has it once the session has begun to read.
-local transfer = { from = false, to = false }
+local transfer = { from = false, to = false, timeout = 30 }
 
 -- Reads what is leased. Returns the filled part; or nil and a status or an
 -- error.
@@ -271,6 +272,7 @@ local function read(self, lease, into)
   if lease.length > 0 then
     local fine
     transfer.from, transfer.to = from, slices.cut(part)
+    transfer.timeout = self.timeout
     fine, err = self.session:read(transfer):wait()
     if not fine then return place_lost(lease, err) end
   end
@@ -509,6 +511,7 @@ end
 local function read_many(self, items, leased_of, results)
   local list, of = transfers(self, items, leased_of, results)
   if #list == 0 then return end
+  list.timeout = self.timeout
   local fine, err = self.session:read(list):wait()
   local time = now()
   for n, i in ipairs(of) do

@@ -47,6 +47,8 @@ M.Store = Store
 local TURN, STEPS, FEEDS = 0.1, 256, 3
 -- ns for which a reservation stays that nobody writes to or seals.
 local UNUSED = 60e9
+-- ns for which the system is not asked again for memory that it has not given.
+local SHORT = 2e9
 local WANTS = native.C.PERIGEE_CACHE_WANTS
 local OK, NO_MEMORY, STALE = core.PERIGEE_OK, core.PERIGEE_NO_MEMORY,
                              core.PERIGEE_STALE
@@ -128,8 +130,14 @@ function Store:grow(pieces)
   return fine, err
 end
 
--- Tells once for each reason that the system gives no memory.
+-- Tells once for each reason that the system gives no memory. For a while the
+-- store has to do with the slabs that it has, so that old entries go.
 local function starve(self, err)
+  local slabs = self:counters().slabs
+  if slabs > 0 then
+    C.perigee_cache_quota(self.cache, slabs)
+    self.short_till = loop.now() + SHORT
+  end
   if self.starved ~= err.message then
     self.starved = err.message
     log.write("warning", ("%s: %s"):format(self.text, err.message))
@@ -233,7 +241,7 @@ local function reserve(self, client, key, length, asked)
   local fine, status = put_of(client, length, asked)
   if not fine then return status end
   status = feed_for(self, reserve_once(self, key), reserve_once, key)
-  if status ~= NO_MEMORY then return status end
+  if status ~= NO_MEMORY and status ~= WANTS then return status end
   make_room(self)
   return feed_for(self, reserve_once(self, key), reserve_once, key)
 end
@@ -314,7 +322,7 @@ end
 -- Answers a PUT, for which memory may have to be given.
 local function answer_put(self, client, request, reply, n)
   n = feed_for(self, n, answer, client, request, reply)
-  if n >= 12 and is_full(reply) then
+  if n == WANTS or n >= 12 and is_full(reply) then
     make_room(self)
     n = feed_for(self, answer(self, client, request, reply), answer, client,
                  request, reply)
@@ -398,6 +406,10 @@ jit.off(abort_unused)
 --- Does what is to be done now, and again soon.
 function Store:turn()
   if not (self.cache and self.engine.handle) then return end
+  if self.short_till and self.short_till <= loop.now() then
+    self.short_till = false
+    C.perigee_cache_quota(self.cache, self.memory)
+  end
   local more = C.perigee_cache_turn(self.cache, time(self), STEPS) == 1
   self:feed()
   if self.tier then self.tier:turn() end
@@ -461,7 +473,7 @@ function M.open(agent, options)
     slabs = {}, pieces = {}, clients = {},
     reserved = {}, putting = {}, tokens = 0, waiting = false, starved = false,
     closing = {}, timer = false, ending = false, tier = false, keep = false,
-    revived = 0,
+    revived = 0, memory = options.memory, short_till = false,
   }, Store)
   local fine, err = open_all(self, options)
   if not fine then
