@@ -21,7 +21,8 @@
 -- Errors have the codes "exists" and "busy" (another writer has reserved the
 -- key), or a kind: `no_memory` (it is full), `not_found` (the parent), `stale`
 -- (no reservation), `too_large`. What a client sends is checked here or in the
--- core; a lie is its own error.
+-- core; a lie is its own error. No method is idempotent: a client of several
+-- caches asks another one, rather than wait for one that is lost.
 local check = require "perigee.runtime.check"
 local contexts = require "perigee.serving.context"
 local failure = require "perigee.cache.failure"
@@ -158,19 +159,19 @@ function M.of(store)
       if status < 0 then return nil, refusal(status) end
       return true
     end,
-    fetch = { idempotent = true, function(key)
+    fetch = function(key)
       if type(key) ~= "string" then return nil, refusal(C.PERIGEE_PROTOCOL) end
       if not store.tier then return store:has(key) end
       local there, status = store.tier:fetch(key)
       if there == nil then return nil, refusal(status, key) end
       return there
-    end },
-    wait = { idempotent = true, function(key, seconds)
+    end,
+    wait = function(key, seconds)
       if type(key) ~= "string" or check.seconds(seconds) then
         return nil, refusal(C.PERIGEE_PROTOCOL)
       end
       return store:wait(key, math.min(seconds, LONGEST_WAIT))
-    end },
+    end,
   } }
 end
 
