@@ -8,7 +8,7 @@
  * peer's memory, or after it was left; and nothing is held when the lane is
  * closed.
  *
- * decoders: native/transport/cuda/link.c native/transport/cuda/words.c native/transport/cuda/memories.c native/transport/cuda/copies.c native/transport/cuda/fetch.c
+ * decoders: native/transport/cuda/link.c native/transport/cuda/words.c native/transport/cuda/memories.c native/transport/cuda/copies.c native/transport/cuda/fetch.c native/transport/cuda/lists.c
  */
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -23,6 +23,7 @@ enum {
   WINDOWS = 4,
   ASKED = 6,
   WHOLE = 16,
+  PLACES = 8,
   STEPS = 64
 };
 
@@ -155,6 +156,9 @@ struct scene {
   void *handles[4];
   struct area area;    /* of cuda:0 */
   struct board *board; /* the peer's, as the peer has it */
+  struct place {
+    uint64_t id, offset, block, count, stride;
+  } * places; /* its lists, as in lists.c */
   int board_file, other_file;
   struct lane *lane;
   struct window windows[WINDOWS];
@@ -195,7 +199,8 @@ static void scene_open(struct scene *s) {
       &toy, &perigee_memory_opaque, NULL};
   static const char *const names[] = {"host", "cuda:0", "cuda:1", "opaque"};
   static const uint64_t who[2] = {1, 1};
-  uint64_t length = (sizeof(struct board) + WHOLE * 4 + 4095) & ~4095ull;
+  uint64_t lists = (sizeof(struct board) + WHOLE * 4 + 4095) & ~4095ull;
+  uint64_t length = lists + LINK_LISTS;
   perigee_options_init(&s->options, sizeof s->options);
   s->options.mapped = 1 << 30;
   require(shares_open(&s->shares, &s->options) == PERIGEE_OK);
@@ -209,6 +214,7 @@ static void scene_open(struct scene *s) {
   s->board =
       mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, s->board_file, 0);
   require(s->board != MAP_FAILED);
+  s->places = (struct place *)(void *)((uint8_t *)s->board + lists);
 }
 
 static void lane_begin(struct scene *s) {
@@ -224,6 +230,7 @@ static void lane_begin(struct scene *s) {
   memset(s->windows, 0, sizeof s->windows);
   memset(s->items, 0, sizeof s->items);
   memset(s->board, 0, sizeof *s->board);
+  memset(s->places, 0, PLACES * sizeof *s->places);
   s->area = (struct area){.memory = s->memory[1],
                           .base = s->bytes[1],
                           .length = LOCAL,
@@ -260,6 +267,8 @@ static void says(struct scene *s) {
   w.id = w.word == BOARD ? WHOLE : (uint32_t)number(s, 4);
   w.serial = number(s, 3);
   w.length = how & 1 ? 1 + number(s, LOCAL) : 1 << how % 13;
+  if (w.word == BOARD)
+    w.length = how & 1 ? LINK_LISTS : number(s, LINK_LISTS);
   w.access = how & 2 ? 3 : take8(s->in) % 4;
   w.key_length = how > 8 ? 2 : (uint32_t)number(s, 4);
   take(s->in, w.key, 2);
@@ -269,8 +278,17 @@ static void says(struct scene *s) {
   require(status <= 0 && (fd < 0 || status == 0 || fcntl(fd, F_GETFD) < 0));
 }
 
+static void place_is(struct scene *s, uint64_t i, uint64_t total) {
+  uint64_t count = 1 + take8(s->in) % 3;
+  s->places[i] = (struct place){number(s, 4), number(s, LOCAL),
+                                total % count ? total : total / count,
+                                total % count ? 1 : count, number(s, 128)};
+}
+
 static void scribbles(struct scene *s) {
   uint8_t how = take8(s->in);
+  if (how % 8 == 7)
+    place_is(s, how / 8 % PLACES, number(s, 256));
   atomic_store(&s->board->regions[how % WINDOWS], how / WINDOWS % 3);
   atomic_store(&s->board->marks[how % 4], how / 4 % 3);
   if (how == 255)
@@ -361,6 +379,23 @@ static void posts(struct scene *s) {
   item_post(s, it);
 }
 
+/* A list of places of so many bytes in all, mostly. */
+static struct source list_source(struct scene *s, uint64_t total) {
+  uint8_t how = take8(s->in);
+  uint64_t count = 1 + how % PLACES, left = total;
+  for (uint64_t i = 0; i < count && how < 200; i++) {
+    uint64_t bytes = i + 1 < count ? left / 2 : left;
+    place_is(s, i, bytes);
+    left -= bytes;
+  }
+  struct source source = {SOURCE_LIST, 0, total, 1, count};
+  if (how > 240) {
+    source.address = take_edge(s->in);
+    source.stride = take_edge(s->in);
+  }
+  return source;
+}
+
 static void fetch_begins(struct scene *s) {
   struct item *it = item_free(s);
   uint8_t how = take8(s->in);
@@ -377,6 +412,8 @@ static void fetch_begins(struct scene *s) {
                              take_edge(s->in), take_edge(s->in)};
   if (total == 0)
     return;
+  if (how % 8 == 7)
+    source = list_source(s, total);
   it->local = local_shape(s, it, total, how / 64);
   it->fetch = (struct fetch){.source = source,
                              .into = &it->local,
@@ -414,13 +451,21 @@ static void exports(struct scene *s) {
   struct payload p = shape(s, s->bytes[1], LOCAL, 64);
   p.memory = s->memory[1];
   p.area = &s->area;
+  struct extent places[2] = {{s->bytes[1], 64, 1, 64, 0, &s->area},
+                             {s->bytes[1] + 64, 8, 2, 64, 64, &s->area}};
+  struct payload list = {.memory = s->memory[1],
+                         .block = 40,
+                         .count = 2,
+                         .total = 80,
+                         .extents = places};
   s->full = how & 16;
   if (how & 32)
     transport_cuda.access->export(s->lane, &grant, &key);
   else if (how & 64)
-    transport_cuda.payloads->expose(s->lane, &e, &p);
+    transport_cuda.payloads->expose(s->lane, &e, how & 128 ? &list : &p);
   else if (s->area.told)
     transport_cuda.access->forget(s->lane, &s->area);
+  transport_cuda.payloads->conceal(s->lane, &e);
 }
 
 static void acts(struct scene *s) {

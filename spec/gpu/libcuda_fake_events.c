@@ -78,7 +78,7 @@ static void event_await(struct task *task) {
     passed = t->event->passed >= t->number;
     pthread_mutex_unlock(&fake_lock);
     if (!passed)
-      nanosleep(&(struct timespec){0, 20000}, NULL);
+      nanosleep(&(struct timespec){0, 100000}, NULL);
   }
 }
 

@@ -92,7 +92,8 @@ describe("an engine that waits for a copy of a GPU", function()
     start ""
     b:run [[
       ffi.cdef "void fake_cuda_set(const char *);"
-      ffi.load(os.getenv "PERIGEE_CUDA_LIBRARY").fake_cuda_set "fail=stream@1:700"
+      fake = ffi.load(os.getenv "PERIGEE_CUDA_LIBRARY")
+      fake.fake_cuda_set "fail=stream@1:700"
       before = engine:stats().sleeps
     ]]
     says(b, "write()", "nil closed")

@@ -103,7 +103,7 @@ static bool stream_tell(struct cuda *c, struct stream *s) {
   if (result == CUDA_SUCCESS)
     return true;
   stream_check(c, s);
-  c->mute = !s->failed;
+  c->mute = !s->failed && result != CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   return false;
 }
 

@@ -42,6 +42,9 @@
  * payload is exposed, and the lists of such payloads. It is made when one of these
  * is first needed.
  *
+ * So the lane needs a Unix socket, which passes descriptors: of boards, and of
+ * memory.
+ *
  * Ordering. Revoking stores 0 (release), and a copier loads the generation
  * (acquire) before each copy. A copy that it had begun before may still end
  * after that: in memory that the driver keeps, and that nobody else sees, so
