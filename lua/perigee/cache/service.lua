@@ -165,12 +165,15 @@ function M.of(store)
       if there == nil then return nil, refusal(status, key) end
       return there
     end },
-    wait = { idempotent = true, function(key, seconds)
+    wait = function(key, seconds)
       if type(key) ~= "string" or check.seconds(seconds) then
         return nil, refusal(C.PERIGEE_PROTOCOL)
       end
-      return store:wait(key, math.min(seconds, LONGEST_WAIT))
-    end },
+      local there, status = store:wait(id_of(session()), key,
+                                       math.min(seconds, LONGEST_WAIT))
+      if there == nil then return nil, refusal(status, key) end
+      return there
+    end,
   } }
 end
 
