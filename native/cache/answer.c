@@ -70,7 +70,9 @@ static bool take_key(struct asked *a, const char **key, uint32_t *length,
   return true;
 }
 
-static void put_place(struct asked *a, const struct perigee_cache_place *p) {
+/* lease: its ns. */
+static void put_place(struct asked *a, const struct perigee_cache_place *p,
+                      int64_t lease) {
   put_number(a, p->slab, 4);
   put_number(a, 0, 4);
   put_number(a, p->offset, 8);
@@ -78,7 +80,15 @@ static void put_place(struct asked *a, const struct perigee_cache_place *p) {
   put_number(a, p->version, 8);
   put_number(a, p->checksum, 8);
   put_number(a, p->lease, 8);
-  put_number(a, p->lease ? (uint64_t)a->c->o.lease : 0, 8);
+  put_number(a, (uint64_t)lease, 8);
+}
+
+/* A lease is told to be no longer than its entry lives. */
+static int64_t lease_told(struct asked *a, const char *key, uint32_t length) {
+  int64_t lease = a->c->o.lease, left = 0;
+  if (a->c->wheeled > 0)
+    left = perigee_cache_left(a->c, key, length, a->now);
+  return left > 0 && left < lease ? left : lease;
 }
 
 /* ---- Items: true, false: there is no room; or a status ----------------- */
@@ -156,7 +166,7 @@ static int answer_locate(struct asked *a) {
   put_status(a, status);
   if (status < 0)
     return 1;
-  put_place(a, &place);
+  put_place(a, &place, place.lease ? lease_told(a, key, length) : 0);
   put_number(a, small ? place.length : 0, 4);
   if (small)
     put_bytes(a, small_bytes(a, small, &place), place.length);
@@ -221,7 +231,7 @@ static int answer_stat(struct asked *a) {
     status = perigee_cache_stat(a->c->below, key, length, a->now, &place);
   put_status(a, status);
   if (status == 0)
-    put_place(a, &place);
+    put_place(a, &place, 0);
   return 1;
 }
 

@@ -283,7 +283,7 @@ PERIGEE_API uint64_t perigee_cache_sum(const void *value, uint64_t length,
  *             looked at), u32 n, n bytes
  *
  *   place     u32 slab, u32 0, u64 offset, length, version, checksum, lease,
- *             and lease's ns (of STAT: both 0)
+ *             and lease's ns, no more than its TTL leaves (of STAT: both 0)
  *   event     u8 what (perigee_cache_event), u64 number, u64 version, u64
  *             length of the value, key
  *

@@ -136,18 +136,31 @@ bool evict_group(struct perigee_cache *c) {
 
 /* ---- What goes next ---------------------------------------------------- */
 
-/* Returns which of the sizes has, at its cursor, the entry that was used the
- * longest ago, or NONE. */
-static int cursor_oldest(const struct perigee_cache *c,
-                         const uint32_t cursors[SIZES]) {
-  int best = NONE;
-  uint32_t oldest = UINT32_MAX;
+/* The cursors of the sizes that have entries left. */
+struct cursors {
+  uint32_t count, refs[SIZES];
+};
+
+static struct cursors cursors_of(const struct perigee_cache *c, bool soft) {
+  struct cursors all = {.count = 0};
   for (int i = 0; i < SIZES; i++)
-    if (cursors[i] && own(c, cursors[i])->used < oldest) {
-      oldest = own(c, cursors[i])->used;
+    if (c->lists[i][soft].last)
+      all.refs[all.count++] = c->lists[i][soft].last;
+  return all;
+}
+
+/* Returns the entry that was used the longest ago, and moves on its cursor. */
+static uint32_t cursors_next(const struct perigee_cache *c,
+                             struct cursors *all) {
+  uint32_t best = 0;
+  for (uint32_t i = 1; i < all->count; i++)
+    if (own(c, all->refs[i])->used < own(c, all->refs[best])->used)
       best = i;
-    }
-  return best;
+  uint32_t ref = all->refs[best];
+  all->refs[best] = own(c, ref)->before;
+  if (!all->refs[best])
+    all->refs[best] = all->refs[--all->count];
+  return ref;
 }
 
 static void cold_fill(const struct perigee_cache *c, uint32_t ref,
@@ -161,14 +174,10 @@ static void cold_fill(const struct perigee_cache *c, uint32_t ref,
 static uint32_t coldest_of(struct perigee_cache *c, bool soft,
                            struct perigee_cache_cold *cold, uint32_t most,
                            uint32_t *looks) {
-  uint32_t cursors[SIZES], n = 0;
-  int size;
-  for (int i = 0; i < SIZES; i++)
-    cursors[i] = c->lists[i][soft].last;
-  while (n<most && * looks> 0 && (size = cursor_oldest(c, cursors)) != NONE) {
-    uint32_t ref = cursors[size];
-    (*looks)--;
-    cursors[size] = own(c, ref)->before;
+  struct cursors all = cursors_of(c, soft);
+  uint32_t n = 0;
+  for (; n < most && all.count > 0 && *looks > 0; (*looks)--) {
+    uint32_t ref = cursors_next(c, &all);
     if (!own(c, ref)->marked)
       cold_fill(c, ref, &cold[n++]);
   }

@@ -117,17 +117,21 @@ static uint32_t entry_number(const struct perigee_cache_file *f,
          (uint32_t)(size_bytes(s->size) / PLACE_UNIT);
 }
 
+uint32_t memory_find(const struct perigee_cache_file *f, const void *key,
+                     uint64_t length) {
+  struct sought s;
+  return f->memory && sought_key(&s, f->memory->o.seed, key, length)
+             ? directory_find(f->memory, &s, true)
+             : 0;
+}
+
 /* The file does not have the value any more. Its version in memory is the same
  * or, if it came from here, a later one: by the key alone. */
 static void memory_unmark(const struct perigee_cache_file *f,
                           const struct entry *r) {
   uint8_t key[PERIGEE_CACHE_KEY];
-  struct sought s;
-  if (!f->memory)
-    return;
   key_copy(r, key);
-  sought_key(&s, f->memory->o.seed, key, what_length(word(&r->what)));
-  uint32_t ref = directory_find(f->memory, &s, true);
+  uint32_t ref = memory_find(f, key, what_length(word(&r->what)));
   if (ref)
     own(f->memory, ref)->marked = 0;
 }

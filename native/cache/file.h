@@ -135,6 +135,9 @@ static inline uint32_t block_number(int64_t number) {
 /* Of an unused part the map block alone says that nothing is there. */
 void part_is_unused(struct perigee_cache_file *f, uint32_t part);
 void block_dirty(struct perigee_cache_file *f, uint32_t part, uint32_t block);
+/* Returns the ref of the key's sealed entry in memory, or 0. */
+uint32_t memory_find(const struct perigee_cache_file *f, const void *key,
+                     uint64_t length);
 /* Begins to write blocks. */
 void file_flush(struct perigee_cache_file *f);
 void flush_ended(struct perigee_cache_file *f, uint32_t index, int64_t status);

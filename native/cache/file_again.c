@@ -71,6 +71,17 @@ static void maps_go(struct perigee_cache_file *f) {
 
 /* ---- Tables ------------------------------------------------------------ */
 
+/* Memory may have been kept, or have got the key's next value meanwhile. What it
+ * has of the same version is marked. */
+static bool is_newer_in_memory(const struct perigee_cache_file *f,
+                               const struct table_record *r) {
+  uint32_t ref = memory_find(f, r->key, r->key_length);
+  uint64_t version = ref ? word(&record(f->memory, ref)->version) : 0;
+  if (ref && version == r->version)
+    own(f->memory, ref)->marked = 1;
+  return version > r->version;
+}
+
 static int record_restore(struct perigee_cache_file *f, uint32_t number,
                           const struct table_record *r) {
   int size = f->sizes[f->at];
@@ -82,7 +93,7 @@ static int record_restore(struct perigee_cache_file *f, uint32_t number,
                                       .version = r->version,
                                       .checksum = r->checksum};
   if ((r->expires && ttl <= 0) || r->length > PERIGEE_CACHE_LARGEST ||
-      class_of(f->store, r->length) != size)
+      class_of(f->store, r->length) != size || is_newer_in_memory(f, r))
     return PERIGEE_RANGE;
   int status;
   do

@@ -33,7 +33,8 @@ static uint64_t unit_of(uint64_t size) {
   return unit;
 }
 
-static uint64_t file_slab_bytes(const struct perigee_cache_file *f, uint64_t slab) {
+static uint64_t slab_ordinary(const struct perigee_cache_file *f,
+                              uint64_t slab) {
   uint64_t wanted = slab ? slab : f->size / 16;
   if (!slab && wanted > ORDINARY)
     wanted = ORDINARY;
@@ -60,7 +61,7 @@ static int head_take(struct perigee_cache_file *f) {
 
 static int store_of_file(struct perigee_cache_file *f, uint64_t slab) {
   struct perigee_cache_options o = {.quota = f->units * f->unit,
-                                    .slab = file_slab_bytes(f, slab),
+                                    .slab = slab_ordinary(f, slab),
                                     .lease = LEASE,
                                     .margin = 1,
                                     .clients = 1,
@@ -318,7 +319,7 @@ static int memory_check(const struct perigee_cache_file *f, const char *key,
     return PERIGEE_OK;
   if (directory_find(f->memory, &s, false))
     return PERIGEE_CACHE_BUSY;
-  uint32_t ref = directory_find(f->memory, &s, true);
+  uint32_t ref = memory_find(f, key, key_length);
   return ref && word(&record(f->memory, ref)->version) == version
              ? PERIGEE_OK
              : PERIGEE_STALE;

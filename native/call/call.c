@@ -497,7 +497,7 @@ static void call_fetch(struct operation *op) {
 
 static void call_step(struct operation *op) {
   if (op->quiet_wait) {
-    op->engine->poll_soon = true;
+    op->engine->poll_soon |= SOON_LOOK;
     if (!parts_end(op))
       return;
     op->quiet_wait = false;

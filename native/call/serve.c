@@ -715,7 +715,7 @@ static void serve_replied(struct operation *op) {
 
 static void serve_step(struct operation *op) {
   if (op->quiet_wait) {
-    op->engine->poll_soon = true;
+    op->engine->poll_soon |= SOON_LOOK;
     list_remove(&op->queue);
     if (op->state == FETCHING)
       serve_give_up(op);

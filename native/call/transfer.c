@@ -352,6 +352,7 @@ static void transfer_place(struct operation *op,
   remote->area.memory = &memory_host;
   remote->area.base = remote->window.pointer;
   remote->area.length = remote->window.length;
+  remote->area.pins = true;
   op->remote.area = &remote->area;
 }
 
@@ -432,7 +433,7 @@ static void transfer_step(struct operation *op) {
     status = lost < 0 ? lost : status;
     transfer_look(op);
     status = op->job.status < 0 ? op->job.status : status;
-    op->engine->poll_soon = true; /* it may wake nobody */
+    op->engine->poll_soon |= lanes_soon(op->session, op->lane);
   }
   if (status > 0 && op->next < op->count)
     status = transfer_move_items(op);

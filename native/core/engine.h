@@ -43,6 +43,10 @@ struct trim {
   bool heap_due;        /* the heap is to be trimmed */
 };
 
+/* What goes on that no event will tell of: something, or copies by kinds of memory,
+ * which may tell of their end by a descriptor (memory_copies.tell). */
+enum soon { SOON_LOOK = 1, SOON_COPIES = 2 };
+
 struct perigee_engine {
   const uint8_t *alive;    /* a page that is zeroed in a forked child */
   struct progress *thread; /* its own thread (progress.c); NULL: none */
@@ -74,8 +78,8 @@ struct perigee_engine {
   /* Written by each poll. They are apart from those above, which GCC reads
    * several at a time: such a load waits for a store to a part of it. */
   bool keep;
-  bool poll_soon; /* something goes on that no event will tell of */
-  bool away;      /* the program was elsewhere since the clock was read */
+  uint8_t poll_soon; /* bits of enum soon */
+  bool away;         /* the program was elsewhere since the clock was read */
   int64_t now, sockets_at;
   struct budget budget; /* of what this poll copies */
   uint64_t asked; /* bytes of long replies asked for by this poll's requests */
@@ -111,7 +115,8 @@ struct perigee_engine {
   struct timers timers;
   struct watched_set *watched; /* watched.c: NULL until needed */
   struct regions regions;
-  struct contexts memories; /* devices whose memory it uses */
+  struct contexts memories;      /* devices whose memory it uses */
+  struct watcher copies_watcher; /* of their descriptors (memory.h, tell) */
   struct shares shares;
   struct blocks pool;
   uint8_t *pool_memory;

@@ -126,6 +126,13 @@ uint32_t lanes_reach(const struct perigee_session *s,
   return 0;
 }
 
+uint8_t lanes_soon(const struct perigee_session *s, uint32_t number) {
+  const struct extra_lane *x = lanes_extra(s, number);
+  const struct transport_jobs *jobs = x->transport->jobs;
+  return jobs && jobs->only_copies && jobs->only_copies(x->lane) ? SOON_COPIES
+                                                                 : SOON_LOOK;
+}
+
 void lanes_count(struct perigee_session *s, uint32_t number, bool payload,
                  uint64_t bytes) {
   if (number == 0)

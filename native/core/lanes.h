@@ -124,6 +124,8 @@ uint32_t lanes_reach(const struct perigee_session *,
  * of the host that is mapped here, that of the first lane. */
 const struct window *lanes_window(const struct perigee_remote *,
                                   uint32_t number);
+/* Returns what may end on an additional lane without an event (enum soon). */
+uint8_t lanes_soon(const struct perigee_session *, uint32_t number);
 /* Counts the use of a lane, for a payload that this side takes or for an item
  * of a transfer. */
 void lanes_count(struct perigee_session *, uint32_t number, bool payload,

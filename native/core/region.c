@@ -168,6 +168,7 @@ static void region_describe_area(struct perigee_region *region) {
   region->area.memory = region->memory;
   region->area.base = region->pointer;
   region->area.length = region->length;
+  region->area.pins = true;
 }
 
 static void region_advise(const struct perigee_region *region) {

@@ -14,6 +14,7 @@ enum { DEVICES = 1 << 16 };
 struct context {
   struct context *next;
   struct memory_context memory;
+  bool watched; /* its descriptor is (contexts_tell) */
 };
 
 static const struct perigee_memory *const builtin[] = {&memory_cuda_kind, NULL};
@@ -66,6 +67,7 @@ static int context_make(struct contexts *all, const struct perigee_memory *kind,
   c->memory.kind = kind;
   c->memory.device = device;
   c->memory.direct = kind->direct;
+  c->memory.pinnable = kind->pinnable && kind->pinnable(c->memory.own);
   c->next = all->first;
   *out = all->first = c;
   return PERIGEE_OK;
@@ -162,6 +164,34 @@ void contexts_describe(const struct contexts *all, const char *kind, char *text,
         m->kind->describe(m, told, sizeof told) > 0)
       length += (size_t)snprintf(text + length, size - length, "; %s", told);
   }
+}
+
+/* 1: it tells; 0: it has nothing to tell of; or a status. */
+static int context_tells(struct context *c, bool (*watch)(void *of, int fd),
+                         void *of) {
+  const struct memory_copies *copies = c->memory.kind->copies;
+  int fd = -1;
+  if (!copies)
+    return 0;
+  int status =
+      copies->tell ? copies->tell(&c->memory, &fd) : PERIGEE_UNSUPPORTED;
+  if (status == 1 && !c->watched) {
+    c->watched = watch(of, fd);
+    return c->watched ? 1 : PERIGEE_SYSTEM;
+  }
+  return status;
+}
+
+bool contexts_tell(struct contexts *all, bool (*watch)(void *of, int fd),
+                   void *of) {
+  bool some = false;
+  for (struct context *c = all->first; c; c = c->next) {
+    int status = context_tells(c, watch, of);
+    if (status < 0)
+      return false;
+    some = some || status == 1;
+  }
+  return some;
 }
 
 void contexts_drain(struct contexts *all) {

@@ -36,7 +36,8 @@ struct memory_context {
   const struct perigee_memory *kind;
   void *own;
   uint32_t device;
-  bool direct; /* copied from the kind */
+  bool direct;   /* copied from the kind */
+  bool pinnable; /* as the kind has told when the context was made */
 };
 
 /* One copy: count blocks of block bytes. The starts of two blocks lie to_stride
@@ -101,11 +102,21 @@ struct memory_key {
  * block. It may be called seldom, or not again until drain, so copies must make
  * progress without it.
  *
- * most tells how many bytes a copy may have that begins at a byte of direct memory,
- * which is of that area. The kind may pin memory of the area then, and sets
- * area.pinned, until unpin; the core calls that before the area goes, when no
- * copy is under way there. (Both NULL: COPY_PIECE, and there is nothing to
- * undo.)
+ * most tells how many bytes a copy may have that begins at a byte of direct
+ * memory, which is of that area; it is asked only if area.pins. The kind may pin
+ * memory of the area then, and sets area.pinned, until unpin; the core calls that
+ * before the area goes, when no copy is under way there, but perhaps one of
+ * another area with the same bytes, for which unpin waits. (Both NULL:
+ * COPY_PIECE, and there is nothing to undo.)
+ *
+ * tell has a descriptor of the context become readable once copies that are under
+ * way now have ended: all of them, or all of one of the kind's queues. It is called
+ * by an engine that goes to sleep, any number of times for the same copies, and
+ * returns 1 and the descriptor, which is the same each time, belongs to the
+ * kind, and is nobody's to read; 0: no ticket is open; or a status: the kind
+ * cannot tell, or a copy has ended by now. Each time it tells, the descriptor has a new edge (EPOLLET). It
+ * may tell late, or not at all: who waits looks now and then. It does not block.
+ * (NULL: it never tells.)
  *
  * drain blocks until no copy of the context is under way: finished then returns
  * no 0. Tickets stay open. */
@@ -115,6 +126,7 @@ struct memory_copies {
   int (*copy)(const struct memory_context *context,
               const struct memory_copy *copy, uint64_t *ticket);
   int (*finished)(const struct memory_context *context, uint64_t ticket);
+  int (*tell)(const struct memory_context *context, int *fd);
   void (*drain)(const struct memory_context *context);
   int (*copy_all)(const struct memory_context *context,
                   const struct memory_copy *copies, uint32_t count,
@@ -192,9 +204,6 @@ struct perigee_memory {
   const char *name; /* the kind= of a region, without a colon */
   /* True if the CPU may load and store there; copies is NULL then. */
   bool direct;
-  /* True if a kernel module lets RDMA devices pin such addresses as if they
-   * were host memory (nvidia-peermem). */
-  bool pinnable;
 
   /* open makes the kind's part of a context, for one of its devices (numbers
    * start at 0). It returns 0, PERIGEE_NOT_FOUND if there is no such device, or
@@ -202,6 +211,9 @@ struct perigee_memory {
    * way and all memory of the context was released. Both NULL: there is one
    * device, and `own` is not used. */
   int (*open)(uint32_t device, void **own, char reason[MEMORY_REASON]);
+  /* Asked once, after open: does a kernel module let RDMA devices pin addresses
+   * of that device as if they were host memory (nvidia-peermem)? NULL: no. */
+  bool (*pinnable)(const void *own);
   void (*close)(void *own);
 
   /* Returns the number of the device that a pointer's memory belongs to, or -1
@@ -258,7 +270,8 @@ struct area {
   bool shared;    /* the kind's share gives keys of it */
   int rights;     /* PERIGEE_READ, and PERIGEE_WRITE if such a key grants it */
   bool told;      /* a lane told a peer of it (lanes_forget) */
-  bool pinned;    /* some of it may be (contexts_unpin) */
+  bool pins;      /* its owner calls contexts_unpin before any of it goes */
+  bool pinned;    /* some of it may be */
   bool read_only; /* neither the CPU nor a device may write to it */
   struct keys *keys;
 };
@@ -444,6 +457,11 @@ const struct memory_context *contexts_opened(const struct contexts *contexts,
 void contexts_unpin(struct contexts *contexts, const struct area *area);
 /* Returns what failed last in some context, or "". */
 const char *contexts_trouble(const struct contexts *contexts);
+/* Has the contexts tell by descriptors when copies that are under way have ended.
+ * watch is called with each descriptor once; false: it cannot be watched. Returns
+ * whether there are such copies, and all that there may be are told of. */
+bool contexts_tell(struct contexts *contexts, bool (*watch)(void *of, int fd),
+                   void *of);
 /* Writes what the open contexts of that kind tell of themselves, each behind
  * "; ", as far as there is room. */
 void contexts_describe(const struct contexts *contexts, const char *kind,

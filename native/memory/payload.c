@@ -518,7 +518,7 @@ static uint64_t copies_most(const struct memory_context *by,
                             const uint8_t *at) {
   uint64_t end;
   struct area *area = payload_area(host->of, host->of->done + on, &end);
-  return area && host->here.count == 1 && by->kind->copies->most
+  return area && area->pins && host->here.count == 1 && by->kind->copies->most
              ? by->kind->copies->most(by, area, at)
              : COPY_PIECE;
 }

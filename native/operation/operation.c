@@ -354,7 +354,7 @@ void operation_finish(struct operation *op, int status) {
 }
 
 void operation_settle(struct operation *op) {
-  op->engine->poll_soon = true;
+  op->engine->poll_soon |= SOON_LOOK;
   if (operation_still(op) != STILL_NOTHING)
     return;
   operation_unqueue(op);

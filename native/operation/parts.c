@@ -218,6 +218,18 @@ static bool part_is_complete(const struct part *part, int place) {
                         : part->payload.done == part->payload.total;
 }
 
+/* Returns what goes on that wakes nobody (enum soon): what an additional lane
+ * does by itself, and copies. */
+static uint8_t part_soon(const struct operation *op, const struct part *part,
+                         int place) {
+  uint8_t soon = 0;
+  if (payload_waits(&part->payload))
+    soon = part->payload.copies->again ? SOON_LOOK : SOON_COPIES;
+  if (part->lane && !part_is_complete(part, place))
+    soon |= lanes_soon(op->session, part->lane);
+  return soon;
+}
+
 int part_step(struct operation *op, int place) {
   struct part *part = op->parts[place];
   struct perigee_engine *engine = op->engine;
@@ -237,10 +249,8 @@ int part_step(struct operation *op, int place) {
   engine->progress += moved;
   if (moved > 0)
     hot_use(op->session);
-  /* Nobody is woken for what an additional lane does by itself. */
-  if (part && (payload_waits(&part->payload) ||
-               (part->lane && !part_is_complete(part, place))))
-    engine->poll_soon = true;
+  if (part)
+    engine->poll_soon |= part_soon(op, part, place);
   if (n < 0)
     return (int)n;
   return !part || part_is_complete(part, place);

@@ -415,7 +415,7 @@ void dial_later(struct perigee_session *s, struct dial *d) {
 }
 
 void dial_again(struct perigee_session *s) {
-  s->engine->poll_soon = true;
+  s->engine->poll_soon |= SOON_LOOK;
   if (s->dial)
     dial_unix(s);
 }

@@ -214,7 +214,8 @@ void unauth_turn(struct perigee_engine *engine) {
     engine->wireup->turn(s);
     unauth_pay(engine, begin);
   }
-  engine->poll_soon |= all->waiting > 0;
+  if (all->waiting > 0)
+    engine->poll_soon |= SOON_LOOK;
 }
 
 bool unauth_crowded(const struct perigee_engine *engine) {

@@ -186,6 +186,8 @@ struct transport_copies {
  * they do). A job has ended when its pending is 0.
  * quiesce ends one early: it returns true once nothing of the job is in
  * progress; call it again until then, which takes a bounded time.
+ * only_copies: does all that goes on wait for copies that kinds of memory have
+ * under way, and that they may tell the end of (memory_copies.tell)? NULL: no.
  * Absent: no device copies. */
 struct transport_jobs {
   bool (*reaches)(struct lane *lane, const struct window *window,
@@ -195,6 +197,7 @@ struct transport_jobs {
   void (*flush)(struct lane *lane);
   void (*look)(struct lane *lane);
   bool (*quiesce)(struct lane *lane, struct job *job);
+  bool (*only_copies)(const struct lane *lane);
 };
 
 /* Sleeping. After arm the peer wakes this side, over the session's socket, for

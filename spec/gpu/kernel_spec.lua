@@ -176,6 +176,9 @@ describe("many pieces of a GPU's memory", function()
     ["the driver's batches"] = { "batch", "version=12080", "0 700 0",
                                  "0 40 0" },
     ["batches that the driver has not"] = { "batch", "", "0 0 700", "0 0 40" },
+    ["batches that the driver refuses"] =
+      { "batch", "version=12080 fail=cuMemcpyBatchAsync@1:801", "0 0 700",
+        "0 0 40" },
     ["single copies"] = { "loop", "version=12080", "0 0 700", "0 0 40" } } do
     it("goes by " .. name .. " if it is asked for that", function()
       local child = with(case[1], case[2], lists)

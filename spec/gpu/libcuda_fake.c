@@ -22,7 +22,11 @@
  *                   any stream breaks the device: all later calls return E
  *   visible=A,B     shows the devices A and B, as CUDA_VISIBLE_DEVICES does. A
  *                   device has the same UUID in all processes
+ *   captures=1      the program captures a graph in some thread, which unsafe
+ *                   calls of any thread end (counted as "captures ended"),
+ *                   but those of a thread that has relaxed that
  *   peers=0         no device reaches another one's memory
+ *   deaf=1          host functions are never called
  *   no=NAME         the driver has no such function
  *   without=N       devices have attribute N not
  *
@@ -96,6 +100,8 @@ static void setting(const char *word) {
   sscanf(word, "without=%d", &fake_set.without);
   sscanf(word, "no=%63s", fake_set.no);
   sscanf(word, "peers=%d", &fake_set.peers);
+  sscanf(word, "captures=%d", &fake_set.captures);
+  sscanf(word, "deaf=%d", &fake_set.deaf);
   if (strncmp(word, "visible=", 8) == 0)
     snprintf(visible, sizeof visible, "%s", word + 8);
   sscanf(word, "fail=%63[^@]@%d:%d", fake_set.fail, &fake_set.fail_at,
@@ -139,8 +145,12 @@ CUresult fake_failing(const char *name) {
 
 static struct fake_counter *_Atomic counters;
 
+__thread bool fake_in_host_function;
+
 /* A counter enters the list when it first counts. */
 void fake_counter_add(struct fake_counter *c, uint64_t n) {
+  if (fake_in_host_function)
+    fake_fatal("%s in a host function", c->name);
   if (n == 0 || atomic_fetch_add(&c->count, n) != 0)
     return;
   c->next = counters;
@@ -440,6 +450,11 @@ static const struct named *all_named(void) {
       {NAMED(cuStreamSynchronize, 2000, cuStreamSynchronize)},
       {NAMED(cuStreamQuery, 2000, cuStreamQuery)},
       {NAMED(cuStreamWriteValue64, 11070, cuStreamWriteValue64)},
+      {NAMED(cuStreamWaitEvent, 3020, cuStreamWaitEvent)},
+      {NAMED(cuEventCreate, 2000, cuEventCreate)},
+      {NAMED(cuEventDestroy, 4000, cuEventDestroy)},
+      {NAMED(cuEventRecord, 2000, cuEventRecord)},
+      {NAMED(cuLaunchHostFunc, 10000, cuLaunchHostFunc)},
       {NAMED(cuThreadExchangeStreamCaptureMode, 10010,
              cuThreadExchangeStreamCaptureMode)},
       {NAMED(cuModuleLoadData, 2000, cuModuleLoadData)},

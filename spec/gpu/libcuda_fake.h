@@ -55,7 +55,7 @@ fake_fatal(const char *format, ...);
 
 struct fake_settings {
   bool read;
-  int devices, version, without, peers;
+  int devices, version, without, peers, captures, deaf;
   long slow, kernel, compile;
   char fail[64], no[64];
   int fail_at, fail_with;
@@ -80,6 +80,8 @@ void fake_counter_add(struct fake_counter *c, uint64_t n);
     fake_counter_add(&counter, n);                                             \
   } while (0)
 
+/* Is the thread in a host function? It must not call the driver then. */
+extern __thread bool fake_in_host_function;
 /* Returns the error that this call is to have, by the script. */
 CUresult fake_failing(const char *name);
 
@@ -89,6 +91,20 @@ CUresult fake_failing(const char *name);
     CUresult scripted = fake_failing(name);                                    \
     if (scripted != CUDA_SUCCESS)                                              \
       return scripted;                                                         \
+  } while (0)
+
+/* Does the program capture a graph, which this call of the thread would end?
+ * (cuThreadExchangeStreamCaptureMode) */
+bool fake_captured(void);
+
+/* Of what may wait for a device, or may do anything else that a graph has not. */
+#define BEGIN_UNSAFE(name)                                                     \
+  do {                                                                         \
+    if (fake_captured()) {                                                     \
+      COUNT("captures ended", 1);                                              \
+      return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;                            \
+    }                                                                          \
+    BEGIN(name);                                                               \
   } while (0)
 
 /* ---- Devices and contexts (libcuda_fake.c) ---------------------------------
@@ -173,7 +189,9 @@ struct task {
   void (*run)(
       struct task *); /* without the lock, unless the device is broken */
   void (*end)(struct task *); /* with it; the last call */
+  bool quick;                 /* it takes no time */
 };
+CUcontext fake_stream_context(CUstream stream);
 /* The stream must be one of the current context. */
 void fake_stream_check(CUstream stream);
 void fake_stream_give(CUstream stream, struct task *task);

@@ -195,7 +195,7 @@ void fake_span_look(struct span span) {
 
 CUresult cuMemAlloc(CUdeviceptr *pointer, size_t bytes) {
   CUcontext c = fake_current("cuMemAlloc");
-  BEGIN("cuMemAlloc");
+  BEGIN_UNSAFE("cuMemAlloc");
   uint64_t size = (bytes + PAGE - 1) & ~(uint64_t)(PAGE - 1);
   struct card card;
   if (bytes == 0 || bytes > TOTAL)
@@ -268,7 +268,7 @@ CUresult cuMemGetAddressRange(CUdeviceptr *base, size_t *bytes,
 
 CUresult cuMemHostAlloc(void **pointer, size_t bytes, unsigned flags) {
   fake_current("cuMemHostAlloc");
-  BEGIN("cuMemHostAlloc");
+  BEGIN_UNSAFE("cuMemHostAlloc");
   if (flags & ~7u)
     return INVALID_VALUE;
   uint8_t *at = host_map(bytes);
@@ -308,7 +308,9 @@ CUresult cuMemHostGetDevicePointer(CUdeviceptr *device, void *pointer,
 
 CUresult cuMemHostRegister(void *pointer, size_t bytes, unsigned flags) {
   fake_current("cuMemHostRegister");
-  BEGIN("cuMemHostRegister");
+  BEGIN_UNSAFE("cuMemHostRegister");
+  if (!fake_has(CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED))
+    return NOT_SUPPORTED;
   if (!pointer || bytes == 0 || bytes > UINTPTR_MAX - (uintptr_t)pointer ||
       flags & ~15u || !host_is_mapped(address_of(pointer), bytes))
     return INVALID_VALUE;
@@ -329,7 +331,7 @@ CUresult cuMemHostRegister(void *pointer, size_t bytes, unsigned flags) {
 
 CUresult cuMemHostUnregister(void *pointer) {
   fake_current("cuMemHostUnregister");
-  BEGIN("cuMemHostUnregister");
+  BEGIN_UNSAFE("cuMemHostUnregister");
   pthread_mutex_lock(&fake_lock);
   struct range *r = fake_range_of(address_of(pointer));
   bool is = r && r->kind == REGISTERED && r->base == pointer;

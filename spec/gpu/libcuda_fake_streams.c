@@ -195,14 +195,17 @@ CUresult cuStreamDestroy(CUstream s) {
   return CUDA_SUCCESS;
 }
 
+/* A broken device tells that only when it is at rest. */
 CUresult cuStreamSynchronize(CUstream s) {
-  stream_await(stream_is(s, "cuStreamSynchronize"));
-  BEGIN("cuStreamSynchronize");
+  stream_is(s, "cuStreamSynchronize");
+  if (!fake_captured())
+    stream_await(s);
+  BEGIN_UNSAFE("cuStreamSynchronize");
   return CUDA_SUCCESS;
 }
 
 CUresult cuStreamQuery(CUstream s) {
-  BEGIN("cuStreamQuery");
+  BEGIN_UNSAFE("cuStreamQuery");
   stream_is(s, "cuStreamQuery");
   pthread_mutex_lock(&s->lock);
   bool busy = s->first || s->working;
@@ -210,14 +213,21 @@ CUresult cuStreamQuery(CUstream s) {
   return busy ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
 }
 
-/* Nothing is captured here. */
+static __thread int capture_mode;
+
+bool fake_captured(void) {
+  pthread_mutex_lock(&fake_lock);
+  bool captures = fake_set.captures;
+  pthread_mutex_unlock(&fake_lock);
+  return captures && capture_mode != CU_STREAM_CAPTURE_MODE_RELAXED;
+}
+
 CUresult cuThreadExchangeStreamCaptureMode(int *mode) {
-  static __thread int own;
-  int before = own;
+  int before = capture_mode;
   BEGIN("cuThreadExchangeStreamCaptureMode");
   if (*mode < 0 || *mode > 2)
     return INVALID_VALUE;
-  own = *mode;
+  capture_mode = *mode;
   *mode = before;
   return CUDA_SUCCESS;
 }
@@ -268,6 +278,10 @@ void fake_stream_check(CUstream s) {
     fake_fatal("a stream of another context than the current one, or of none");
 }
 
+CUcontext fake_stream_context(CUstream s) {
+  return s->context;
+}
+
 static void stream_push(CUstream s, struct work *w) {
   pthread_mutex_lock(&s->lock);
   *s->last = w;
@@ -281,6 +295,7 @@ void fake_stream_give(CUstream s, struct task *task) {
   if (!w)
     fake_fatal("no memory");
   w->task = task;
+  w->is_quick = task->quick;
   stream_push(s, w);
 }
 

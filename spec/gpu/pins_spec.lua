@@ -114,6 +114,18 @@ describe("a copy between a GPU and host memory", function()
     end))
   end)
 
+  it("goes through slots where the device registers none", function()
+    for _, attribute in ipairs { 99, 91 } do
+      cuda.set("without=" .. attribute)
+      engine, session = cases.connect()
+      assert(engine:alloc(4096, { kind = "cuda:0" }))
+      local gpu, here = assert(session:region "gpu"), engine:alloc(4 * MIB)
+      local write = writes(here:slice(0, 4 * MIB), gpu:slice(0, 4 * MIB))
+      for _ = 1, 3 do assert.same({ 32, 0, 0 }, { counted(write) }) end
+      cuda.set "without=0"
+    end
+  end)
+
   it("is looked at seldom if it takes long", function()
     cuda.set "slow=300000"                    -- of streams made from now on
     engine, session = cases.connect()

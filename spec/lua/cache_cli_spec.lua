@@ -169,6 +169,32 @@ describe("perigee cache", function()
     assert.same({ "exit", 0 }, { lines:wait() })
   end)
 
+  it("goes on with its memory after it was killed, with --keep", function()
+    output("start --memory 16M --keep " .. 10 * process.slow)
+    shell("echo kept | " .. here "put k")
+    local told = cjson.decode(output "status --json")
+    process.signal(told.pid, "KILL")
+    assert.is_true(command.eventually(function()
+      return command.is_gone(told.pid)
+    end))
+    assert.equal(1, (cache "status"))
+    output "start --memory 16M --keep 1s"
+    assert.equal("kept\n", output "get k")
+  end)
+
+  it("has a file for what its memory has no room for", function()
+    local file = command.folder() .. "/cache.file"
+    local start = ("start --memory 4M --slab 1M --file '%s' --file-size 64M")
+      :format(file)
+    output(start)
+    local part = command.file("part", ("x"):rep(2 ^ 20 - 4096))
+    for i = 1, 12 do output(("put %d '%s'"):format(i, part)) end
+    for i = 1, 12 do assert.equal(2 ^ 20 - 4096, #output("get " .. i)) end
+    output "stop"
+    output(start)
+    assert.equal(2 ^ 20 - 4096, #output "get 1")
+  end)
+
   it("serves several scopes, and keeps them apart", function()
     serve("--scope", "one=4M", "--scope", "two")
     local function of(scope, words)

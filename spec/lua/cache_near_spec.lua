@@ -18,7 +18,7 @@ describe("a copy in a client's memory", function()
   before_each(function()
     agent = assert(cases.agent())
     region = agent.engine:alloc(2 ^ 20)
-    near = assert(agent:cache("far", { map = false, near = 2 ^ 20,
+    near = assert(agent:cache("far", { map = false, near = 2 ^ 20, stale = 0.5,
                                        reconnect = 20 }))
     far = assert(agent:cache("far", { map = false, reconnect = 20 }))
     opens()

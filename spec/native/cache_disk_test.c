@@ -5,8 +5,11 @@
  * for, or fail, when a test wants that; io_uring is the kernel's.
  */
 #include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <sched.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 
 #include "filed.h"
@@ -230,6 +233,50 @@ static void a_small_and_a_read_only_file_system_say_so(void **state) {
   }
 }
 
+/* ---- Kernels that refuse io_uring -------------------------------------- */
+
+/* As a container's filter does. */
+static int refuse_rings(int error) {
+  struct sock_filter steps[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_io_uring_setup, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | (unsigned)error),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+  struct sock_fprog program = {.len = 4, .filter = steps};
+  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) |
+         prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0);
+}
+
+static int without_rings(struct filed *k, int error) {
+  struct perigee_cache_file_state s;
+  if (refuse_rings(error) < 0)
+    return 77;
+  filed_open_ready(k);
+  perigee_cache_file_state(k->file, &s);
+  assert_int_equal(s.ring, 0);
+  assert_int_equal(filed_write(k, "k", 100000, 1), 0);
+  assert_int_equal(filed_read(k, "k"), 1);
+  filed_close(k);
+  return 0;
+}
+
+static void threads_do_the_same_where_rings_are_refused(void **state) {
+  static const int errors[] = {EPERM, ENOSYS, EINVAL, ENOMEM};
+  struct filed *k = *state;
+  int status;
+  k->options.by_threads = 0;
+  for (int i = 0; i < 4; i++) {
+    pid_t child = fork();
+    if (child == 0)
+      _exit(without_rings(k, errors[i]));
+    assert_int_equal(waitpid(child, &status, 0), child);
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 77)
+      skip();
+    assert_int_equal(status, 0);
+    unlink(k->path);
+  }
+}
+
 /* ---- Devices that fail ------------------------------------------------- */
 
 static void what_is_done_in_pieces_is_done_in_the_end(void **state) {
@@ -443,6 +490,7 @@ int main(void) {
       EACH(a_file_of_another_size_is_begun_anew),
       EACH(more_than_the_file_system_has_is_refused),
       EACH(a_small_and_a_read_only_file_system_say_so),
+      EACH(threads_do_the_same_where_rings_are_refused),
       EACH(what_is_done_in_pieces_is_done_in_the_end),
       EACH(a_value_that_cannot_be_written_is_not_there),
       EACH(a_table_that_cannot_be_written_ends_writing),

@@ -334,17 +334,64 @@ static uint32_t coldest(struct cached *m, struct perigee_cache_cold *cold,
   return perigee_cache_coldest(m->cache, cold, most, 1000);
 }
 
+static void the_coldest_are_named_in_order(void **state) {
+  enum { MANY = 60, LOOKS = 25 };
+  static const uint64_t sizes[] = {100, 9000, 50000, 200000};
+  struct perigee_cache_options o = {.quota = 64 * MB, .slab = MB};
+  struct cached m = cached_open(&o);
+  struct perigee_cache_cold cold[MANY + 1];
+  char key[16];
+  (void)state;
+  for (uint32_t i = 0; i < MANY; i++) {
+    struct perigee_cache_put put = {.length = sizes[i * 7 % 4],
+                                    .ttl = i == 5 ? 90 * SECONDS : 0,
+                                    .pin = i % 10 == 9};
+    snprintf(key, sizeof key, "key %02u", i);
+    m.now += SECONDS;
+    assert_true(cached_put_as(&m, key, &put) > 0);
+  }
+  assert_int_equal(perigee_cache_coldest(m.cache, cold, MANY + 1, 1000), MANY);
+  for (uint32_t i = 0; i < MANY; i++) { /* soft pins are the last ones */
+    uint32_t wanted = i < 54 ? i / 9 * 10 + i % 9 : (i - 54) * 10 + 9;
+    snprintf(key, sizeof key, "key %02u", wanted);
+    assert_int_equal(cold[i].key_length, 6);
+    assert_memory_equal(cold[i].key, key, 6);
+    assert_int_equal(cold[i].place.version, wanted + 1);
+    assert_int_equal(cold[i].place.length, sizes[wanted * 7 % 4]);
+    assert_int_equal(cold[i].left > 0, wanted == 5);
+  }
+  for (uint32_t i = 0; i < 20; i++)
+    assert_int_equal(
+        perigee_cache_mark(m.cache, cold[i].key, 6, cold[i].place.version, 1),
+        0);
+  assert_int_equal(perigee_cache_coldest(m.cache, cold, 3, LOOKS), 3);
+  assert_memory_equal(cold[0].key, "key 22", 6);
+  assert_int_equal(perigee_cache_coldest(m.cache, cold, MANY, LOOKS), 5);
+  assert_int_equal(perigee_cache_mark(m.cache, "key 00", 6, 1, 0), 0);
+  assert_int_equal(perigee_cache_mark(m.cache, "key 00", 6, 2, 0),
+                   PERIGEE_STALE);
+  assert_int_equal(perigee_cache_mark(m.cache, "none", 4, 2, 0),
+                   PERIGEE_NOT_FOUND);
+  assert_int_equal(perigee_cache_coldest(m.cache, cold, 1, LOOKS), 1);
+  assert_memory_equal(cold[0].key, "key 00", 6);
+  cached_close(&m);
+}
+
+static void open_over(struct filed *k, struct cached *m) {
+  assert_int_equal(perigee_cache_file_open(&k->options, m->cache, k->now, 1,
+                                           &k->file, k->reason,
+                                           sizeof k->reason),
+                   0);
+  filed_ready(k);
+}
+
 static void what_the_file_has_is_marked_in_memory(void **state) {
   struct filed *k = *state;
   struct perigee_cache_options o = {.quota = 64 * MB, .slab = MB};
   struct cached m = cached_open(&o);
   struct perigee_cache_cold cold[4];
   filed_close(k);
-  assert_int_equal(perigee_cache_file_open(&k->options, m.cache, k->now, 1,
-                                           &k->file, k->reason,
-                                           sizeof k->reason),
-                   0);
-  filed_ready(k);
+  open_over(k, &m);
   assert_int_equal(cached_put(&m, "a", 5000), 1);
   m.now += SECONDS;
   assert_int_equal(cached_put(&m, "b", 50000), 2);
@@ -369,6 +416,30 @@ static void what_the_file_has_is_marked_in_memory(void **state) {
   cached_close(&m);
 }
 
+/* Memory was kept while the file was closed. */
+static void a_value_that_memory_has_a_newer_one_of_is_not_there(void **state) {
+  struct filed *k = *state;
+  struct perigee_cache_options o = {.quota = 64 * MB, .slab = MB};
+  struct cached m = cached_open(&o);
+  struct perigee_cache_cold cold[4];
+  assert_int_equal(cached_put(&m, "old", 5000), 1);
+  assert_int_equal(cached_put(&m, "same", 5000), 2);
+  assert_int_equal(filed_write(k, "old", 5000, 1), 0);
+  assert_int_equal(filed_write(k, "same", 5000, 2), 0);
+  assert_int_equal(filed_write(k, "alone", 5000, 1), 0);
+  filed_close(k);
+  assert_int_equal(cached_put(&m, "old", 5000), 3);
+  open_over(k, &m);
+  assert_int_equal(filed_entries(k), 2);
+  assert_int_equal(filed_read(k, "old"), 0);
+  assert_int_equal(coldest(&m, cold, 4), 1);
+  assert_memory_equal(cold[0].key, "old", 3);
+  filed_close(k);
+  filed_open_ready(k);
+  assert_int_equal(filed_entries(k), 2);
+  cached_close(&m);
+}
+
 #define BOTH(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
 
 int main(void) {
@@ -387,7 +458,9 @@ int main(void) {
       BOTH(times_to_live_go_on),
       BOTH(a_full_file_goes_on),
       BOTH(long_values_find_room_in_a_full_file),
+      BOTH(the_coldest_are_named_in_order),
       BOTH(what_the_file_has_is_marked_in_memory),
+      BOTH(a_value_that_memory_has_a_newer_one_of_is_not_there),
   };
   int failed = cmocka_run_group_tests_name("ring", tests, NULL, NULL);
   by_threads = true;

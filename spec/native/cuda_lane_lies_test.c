@@ -476,7 +476,7 @@ static void sources_outside_of_the_memory(void **state) {
     uint64_t total;
   } wrong[] = {
       {{0, 0, 64, 1, 64}, 64},       /* of another kind */
-      {{2, 0, 64, 1, 64}, 64},       /* likewise */
+      {{3, 0, 64, 1, 64}, 64},       /* likewise */
       {{1, ADDRESS, 64, 1, 64}, 64}, /* no such memory */
       {{1, ADDRESS * LINK_MEMORIES, 64, 1, 64}, 64},
       {{1, UINT64_MAX, 64, 1, 64}, 64},
@@ -498,6 +498,108 @@ static void sources_outside_of_the_memory(void **state) {
                      PERIGEE_PROTOCOL);
   assert_int_equal(source_is(&s, (struct source){1, AREA - 64, 64, 1, 0}, 64),
                    1);
+  scene_close(&s);
+}
+
+/* A place, as in lists.c. */
+struct place {
+  uint64_t id, offset, block, count, stride;
+};
+
+/* What a fetch ends in of a list that lies at the begin of the peer's lists. */
+static int64_t list_is(struct scene *s, const struct place *places,
+                       uint64_t count, uint64_t total) {
+  memcpy(board_lists(s->h.peer->lane), places, count * sizeof *places);
+  return source_is(s, (struct source){SOURCE_LIST, 0, total, 1, count}, total);
+}
+
+static void lists_outside_of_all_lists(void **state) {
+  (void)state;
+  struct scene s;
+  scene_open(&s);
+  assert_int_equal(hears(&s, &s.memory), 0);
+  halves_talk(&s.h);
+  const uint64_t places[][2] = {{0, 0},
+                                {0, PERIGEE_LIST_MOST + 1},
+                                {0, UINT64_MAX},
+                                {0, UINT64_MAX / 40 + 1},
+                                {1, 2},
+                                {LINK_LISTS, 1},
+                                {LINK_LISTS - 40, 2},
+                                {UINT64_MAX - 7, 1},
+                                {UINT64_C(1) << 63, 1}};
+  for (size_t i = 0; i < sizeof places / sizeof *places; i++)
+    assert_int_equal(source_is(&s,
+                               (struct source){SOURCE_LIST, places[i][0], 64, 1,
+                                               places[i][1]},
+                               64),
+                     PERIGEE_PROTOCOL);
+  scene_close(&s);
+}
+
+static void lists_of_places_that_there_are_not(void **state) {
+  (void)state;
+  struct scene s;
+  scene_open(&s);
+  assert_int_equal(hears(&s, &s.memory), 0);
+  halves_talk(&s.h);
+  area_fill(&s.there, 4);
+  const struct place fine = {0, 128, 32, 1, 32},
+                     wrong[] = {
+                         {1, 0, 32, 1, 32},
+                         {LINK_MEMORIES, 0, 32, 1, 32},
+                         {UINT64_C(1) << 32, 0, 32, 1, 32},
+                         {0, AREA - 31, 32, 1, 32},
+                         {0, UINT64_MAX, 32, 1, 32},
+                         {0, 0, 0, 1, 32},
+                         {0, 0, 32, 0, 32},
+                         {0, 0, 33, 1, 33},
+                         {0, 0, 16, 2, AREA},
+                         {0, 0, UINT64_C(1) << 63, 2, 0},
+                         {0, 0, UINT64_MAX - 31 + 32, 1, 0},
+                     };
+  for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+    for (int first = 0; first < 2; first++) {
+      struct place list[2] = {fine, fine};
+      list[!first] = wrong[i];
+      assert_int_equal(list_is(&s, list, 2, 64), PERIGEE_PROTOCOL);
+    }
+  struct place list[2] = {fine, fine};
+  assert_int_equal(list_is(&s, list, 2, 63), PERIGEE_PROTOCOL);
+  assert_int_equal(list_is(&s, list, 2, 64), 1);
+  scene_close(&s);
+}
+
+/* The block may be another operation's by now. */
+static void a_list_whose_operation_is_over_is_no_lie(void **state) {
+  (void)state;
+  struct scene s;
+  scene_open(&s);
+  assert_int_equal(hears(&s, &s.memory), 0);
+  halves_talk(&s.h);
+  struct payload into = area_payload(&s.h.here);
+  struct fetch f = {.source = {SOURCE_LIST, 0, 64, 1, 2},
+                    .into = &into,
+                    .operation = EXPOSED_AS,
+                    .generation = 9,
+                    .total = 64};
+  memset(board_lists(s.h.peer->lane), 0xff, 80);
+  assert_int_equal(ours_fetch(&s.h, &f), PERIGEE_CANCELLED);
+  atomic_store(&s.h.peer->lane->own->marks[EXPOSED_AS], 9);
+  assert_int_equal(ours_fetch(&s.h, &f), PERIGEE_PROTOCOL);
+  scene_close(&s);
+}
+
+/* A board without lists, as an older peer has it. */
+static void lists_of_who_has_none(void **state) {
+  (void)state;
+  struct scene s;
+  scene_open(&s);
+  s.h.ours->lane->peer_lists = 0;
+  assert_int_equal(hears(&s, &s.memory), 0);
+  halves_talk(&s.h);
+  assert_int_equal(source_is(&s, (struct source){SOURCE_LIST, 0, 64, 1, 1}, 64),
+                   PERIGEE_PROTOCOL);
   scene_close(&s);
 }
 
@@ -563,6 +665,10 @@ int main(void) {
       cmocka_unit_test(keys_of_windows),
       cmocka_unit_test(boards_that_do_not_fit),
       cmocka_unit_test(sources_outside_of_the_memory),
+      cmocka_unit_test(lists_outside_of_all_lists),
+      cmocka_unit_test(lists_of_places_that_there_are_not),
+      cmocka_unit_test(a_list_whose_operation_is_over_is_no_lie),
+      cmocka_unit_test(lists_of_who_has_none),
       cmocka_unit_test(sources_of_very_many_blocks),
       cmocka_unit_test(marks_of_nothing),
   };

@@ -204,6 +204,128 @@ static void payloads_come_into_memory_of_any_kind(void **state) {
   halves_close(&h);
 }
 
+/* ---- Lists ---------------------------------------------------------------- */
+
+/* Two regions of the peer, which our half has opened, and places in both: the end
+ * of the second one, and blocks of the first one. */
+struct listed_areas {
+  struct area first, second;
+  struct extent places[2];
+};
+enum { LISTED = 4096 + 3 * 64 };
+
+static void listed_open(struct halves *h, struct listed_areas *l) {
+  opened_new(h, &l->first);
+  opened_new(h, &l->second);
+  area_fill(&l->second, 5);
+  l->places[0] = (struct extent){
+      l->second.base + AREA - 4096, 4096, 1, 4096, 0, &l->second};
+  l->places[1] =
+      (struct extent){l->first.base + 32, 64, 3, 1024, 4096, &l->first};
+}
+
+static void listed_close(struct halves *h, struct listed_areas *l) {
+  area_end(h->peer, &l->first);
+  area_end(h->peer, &l->second);
+  halves_close(h);
+}
+
+static int list_exposes(struct halves *h, const struct listed_areas *l,
+                        struct exposure *e) {
+  struct payload from = {.memory = l->first.memory,
+                         .block = 1024,
+                         .count = 2,
+                         .total = LISTED,
+                         .extents = l->places};
+  *e = (struct exposure){.operation = EXPOSED_AS, .generation = 9};
+  int status = transport_cuda.payloads->expose(h->peer->lane, e, &from);
+  halves_talk(h);
+  return status;
+}
+
+static void list_fetched(struct halves *h, const struct exposure *e,
+                         const char *kind, bool careful) {
+  struct half *ours = h->ours;
+  const struct memory_context *before = ours->device;
+  struct area into;
+  struct copies copies = {0};
+  ours->device = kind ? half_device(ours, kind) : &memory_host;
+  area_new(ours, &into, AREA);
+  struct payload p = area_payload(&into);
+  p.copies = kind ? &copies : NULL;
+  struct fetch f = {.source = e->source,
+                    .into = &p,
+                    .operation = EXPOSED_AS,
+                    .generation = 9,
+                    .total = LISTED,
+                    .careful = careful};
+  assert_int_equal(ours_fetch(h, &f), 1);
+  area_same(&into, 0, 4096, 5);
+  area_same(&into, 4096, 3 * 64, 4);
+  area_end(ours, &into);
+  ours->device = before;
+}
+
+static void lists_come_into_memory_of_any_kind(void **state) {
+  (void)state;
+  struct halves h;
+  struct listed_areas l;
+  struct exposure e;
+  halves_open(&h, FAST);
+  listed_open(&h, &l);
+  assert_int_equal(list_exposes(&h, &l, &e), 0);
+  for (int careful = 0; careful < 2; careful++) {
+    list_fetched(&h, &e, NULL, careful);
+    list_fetched(&h, &e, "cuda:0", careful);
+    list_fetched(&h, &e, "cuda:1", careful);
+    list_fetched(&h, &e, "opaque", careful);
+  }
+  transport_cuda.payloads->conceal(h.peer->lane, &e);
+  listed_close(&h, &l);
+}
+
+/* What has no block, and what the peer takes no list of, is the first lane's. */
+static void a_list_has_a_block_until_it_is_concealed(void **state) {
+  (void)state;
+  struct halves h;
+  struct listed_areas l;
+  enum { MOST = LINK_LISTS / 4096 };
+  static struct exposure e[MOST + 1];
+  halves_open(&h, FAST);
+  listed_open(&h, &l);
+  for (int turn = 0; turn < 2; turn++) {
+    for (int i = 0; i < MOST; i++)
+      assert_int_equal(list_exposes(&h, &l, &e[i]), 0);
+    assert_int_equal(list_exposes(&h, &l, &e[MOST]), PERIGEE_UNSUPPORTED);
+    list_fetched(&h, &e[MOST - 1], "cuda:0", false);
+    for (int i = 0; i < MOST; i++)
+      transport_cuda.payloads->conceal(h.peer->lane, &e[i]);
+  }
+  h.peer->lane->exported[1].lists = false;
+  assert_int_equal(list_exposes(&h, &l, &e[0]), PERIGEE_UNSUPPORTED);
+  assert_int_equal(h.peer->lane->lists.live, 0);
+  listed_close(&h, &l);
+}
+
+/* All are told of at once. */
+static void a_list_tells_of_all_its_memories(void **state) {
+  (void)state;
+  struct halves h;
+  struct listed_areas l;
+  struct exposure e;
+  halves_open(&h, FAST);
+  area_new(h.peer, &l.first, AREA);
+  area_new(h.peer, &l.second, AREA);
+  l.places[0] = (struct extent){l.second.base, 4096, 1, 4096, 0, &l.second};
+  l.places[1] = (struct extent){l.first.base, 64, 3, 64, 4096, &l.first};
+  uint64_t opened = h.ours->lane->opened;
+  assert_int_equal(list_exposes(&h, &l, &e), PERIGEE_UNSUPPORTED);
+  assert_int_equal(h.ours->lane->opened, opened + 2);
+  assert_int_equal(list_exposes(&h, &l, &e), 0);
+  transport_cuda.payloads->conceal(h.peer->lane, &e);
+  listed_close(&h, &l);
+}
+
 /* It cannot be opened for cuda:1, too, as the share is used. */
 static void what_another_device_has_open_is_fetched_by_that(void **state) {
   (void)state;
@@ -211,7 +333,7 @@ static void what_another_device_has_open_is_fetched_by_that(void **state) {
   struct area there;
   halves_open(&h, FAST);
   struct quota *mapped = &h.ours->shares.quota[SHARE_MAPPED];
-  *mapped = (struct quota){.limit = AREA * 3 / 2, .factor = 64};
+  *mapped = (struct quota){.limit = AREA * 3 / 2 + LINK_LISTS, .factor = 64};
   h.peer->device = half_device(h.peer, "cuda:1");
   opened_new(&h, &there);
   half_device(h.ours, "cuda:1");
@@ -347,7 +469,8 @@ static void memory_beyond_the_share_is_opened_once_there_is_room(void **state) {
   halves_open(&h, FAST);
   area_fill(&h.here, 6);
   struct quota *mapped = &h.ours->shares.quota[SHARE_MAPPED], all = *mapped;
-  *mapped = (struct quota){.limit = AREA, .least = AREA, .factor = 1};
+  *mapped =
+      (struct quota){.limit = AREA + LINK_LISTS, .least = AREA, .factor = 1};
   struct window w = window_new(&h, &there, 0); /* the board has some, too */
   assert_int_equal(ours_write(&h, &w), PERIGEE_UNSUPPORTED);
   assert_non_null(strstr(transport_cuda.trouble(h.ours->lane), "its share"));
@@ -366,6 +489,9 @@ int main(void) {
       cmocka_unit_test(blocks_that_overlap_are_of_no_batch),
       cmocka_unit_test(items_that_lie_apart_are_of_one_batch),
       cmocka_unit_test(payloads_come_into_memory_of_any_kind),
+      cmocka_unit_test(lists_come_into_memory_of_any_kind),
+      cmocka_unit_test(a_list_has_a_block_until_it_is_concealed),
+      cmocka_unit_test(a_list_tells_of_all_its_memories),
       cmocka_unit_test(what_another_device_has_open_is_fetched_by_that),
       cmocka_unit_test(numbers_are_used_again_under_copies),
       cmocka_unit_test(memories_of_one_job_stay_for_their_copies),

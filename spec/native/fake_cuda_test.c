@@ -520,6 +520,70 @@ static void a_peer_copy_of_memory_without_access(void) {
                            gpu.contexts[1], 100, gpu.stream);
 }
 
+/* ---- Events and host functions --------------------------------------------
+ */
+
+static CUevent event_new(void) {
+  CUevent event = NULL;
+  WORKS(gpu.d->cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+  return event;
+}
+
+static _Atomic int host_called;
+
+static void host_counts(void *with) {
+  atomic_fetch_add(&host_called, *(int *)with);
+}
+
+/* A stream waits for the records that there were, and calls in its order. */
+static void a_stream_waits_for_an_event(void) {
+  CUstream other = NULL;
+  CUevent event = event_new();
+  static int one = 1;
+  struct virtual from = virtual_new(UNIT, 0), to = virtual_new(UNIT, 0);
+  WORKS(virtual_allow(&from, 0, 3));
+  WORKS(virtual_allow(&to, 0, 3));
+  WORKS(gpu.d->cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+  WORKS(gpu.d->cuStreamWaitEvent(other, event, 0)); /* for none */
+  WORKS(gpu.d->cuLaunchHostFunc(other, host_counts, &one));
+  WORKS(gpu.d->cuStreamSynchronize(other));
+  EQUAL(host_called, 1);
+  WORKS(gpu.d->cuMemcpyAsync(to.at, from.at, UNIT, gpu.stream));
+  WORKS(gpu.d->cuEventRecord(event, gpu.stream));
+  WORKS(gpu.d->cuStreamWaitEvent(other, event, 0));
+  WORKS(gpu.d->cuLaunchHostFunc(other, host_counts, &one));
+  WORKS(gpu.d->cuEventDestroy(event));
+  EQUAL(gpu.d->cuStreamQuery(other), CUDA_ERROR_NOT_READY);
+  EQUAL(host_called, 1);
+  WORKS(gpu.d->cuStreamSynchronize(other));
+  EQUAL(gpu.d->cuStreamQuery(gpu.stream), CUDA_SUCCESS);
+  EQUAL(host_called, 2);
+  EQUAL(gpu.d->cuLaunchHostFunc(other, NULL, NULL), INVALID_VALUE);
+}
+
+static void host_asks(void *with) {
+  gpu.d->cuStreamQuery(with);
+}
+
+static void a_host_function_calls_the_driver(void) {
+  WORKS(gpu.d->cuLaunchHostFunc(gpu.stream, host_asks, gpu.stream));
+  WORKS(gpu.d->cuStreamSynchronize(gpu.stream));
+}
+
+static void an_event_of_another_context(void) {
+  CUevent event = event_new();
+  CUstream other = NULL;
+  WORKS(gpu.d->cuCtxPushCurrent(gpu.contexts[1]));
+  WORKS(gpu.d->cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+  gpu.d->cuEventRecord(event, other);
+}
+
+static void an_event_that_was_destroyed(void) {
+  CUevent event = event_new();
+  WORKS(gpu.d->cuEventDestroy(event));
+  gpu.d->cuEventRecord(event, gpu.stream);
+}
+
 static void a_stream_of_another_context(void) {
   WORKS(gpu.d->cuCtxPushCurrent(gpu.contexts[1]));
   copy(allocated(PAGE), address_of(pinned_new(PAGE)), PAGE);
@@ -713,6 +777,10 @@ int main(void) {
       CHILD("", a_write_of_pins_that_are_only_read, "may only read"),
       CHILD("", a_peer_copy_that_names_another_device, "than it names"),
       CHILD("", a_peer_copy_of_memory_without_access, "has not allowed"),
+      CHILD(SLOW, a_stream_waits_for_an_event, NULL),
+      CHILD("", a_host_function_calls_the_driver, "in a host function"),
+      CHILD("", an_event_of_another_context, "another context than the"),
+      CHILD("", an_event_that_was_destroyed, "an event that there is not"),
       CHILD("", a_stream_of_another_context, "another context"),
       CHILD("", a_stream_that_was_destroyed, "that there is not"),
       CHILD(SLOW, a_stream_is_destroyed_at_work, "that is at work"),

@@ -6,8 +6,11 @@
  * PERIGEE_CUDA_LIBRARY names the fake, as make check-gpu does.
  */
 #include <dlfcn.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 #include "gathered.h"
 #include "memory/cuda/cuda.h"
@@ -68,9 +71,29 @@ static void a_context_that_cannot_be_entered_is_not_left(void **state) {
   region_end(r);
 }
 
+/* What the driver says of a stream may be about something else, and the stream
+ * goes on: no copy is told of before it has ended. */
+static void a_question_that_fails_ends_no_copy(void **state) {
+  fake_set("slow=100000");
+  struct perigee_region *r = of_kind(*state, "cuda:0", SIZE);
+  const struct memory_copies *copies = r->memory->kind->copies;
+  uint8_t bytes[8] = "1234567";
+  struct memory_copy one = {r->memory, &memory_host, r->pointer, bytes, 8, 1, 8,
+                            8,         false};
+  uint64_t ticket;
+  int status;
+  fake_set("fail=cuStreamQuery@1:999");
+  assert_int_equal(copies->copy(r->memory, &one, &ticket), 0);
+  while ((status = copies->finished(r->memory, ticket)) == 0)
+    ;
+  assert_int_equal(status, 1);
+  same(r, 0, bytes, sizeof bytes);
+  region_end(r);
+}
+
 /* After drain no ticket is still under way (memory.h), whatever the device. */
 static void a_drained_copy_of_a_broken_device_has_ended(void **state) {
-  fake_set("slow=20");
+  fake_set("slow=100000"); /* it breaks once all was asked for */
   struct perigee_region *r = of_kind(*state, "cuda:0", SIZE);
   const struct memory_copies *copies = r->memory->kind->copies;
   uint8_t bytes[8] = {0};
@@ -83,6 +106,210 @@ static void a_drained_copy_of_a_broken_device_has_ended(void **state) {
   assert_int_equal(copies->finished(r->memory, tickets[0]), PERIGEE_CLOSED);
   assert_int_equal(copies->copy(r->memory, &one, &tickets[1]), PERIGEE_CLOSED);
   region_end(r);
+}
+
+/* ---- Graphs --------------------------------------------------------------- */
+
+static int capture_mode(void) {
+  CUresult (*exchange)(CUstreamCaptureMode *);
+  CUstreamCaptureMode mode = 0, now = 0;
+  *(void **)&exchange = fake_named("cuThreadExchangeStreamCaptureMode");
+  assert_int_equal(exchange(&mode), 0);
+  now = mode;
+  assert_int_equal(exchange(&mode), 0);
+  return now;
+}
+
+/* The program captures a graph, which Perigee's calls neither end nor feel. */
+static void a_capture_goes_on_beside_copies(void **state) {
+  enum { PASSES = 2, BYTES = 1 << 20, LENGTH = 4096 };
+  uint8_t *bytes = pattern(BYTES, 8);
+  uint64_t tickets[2];
+  int status = 0;
+  fake_set("slow=50000");
+  struct perigee_region *gpu = of_kind(*state, "cuda:0", BYTES), *host = NULL;
+  assert_int_equal(
+      perigee_region_register(*state, NULL, bytes, BYTES, 0, NULL, &host), 0);
+  const struct memory_copies *copies = gpu->memory->kind->copies;
+  struct memory_copy one = {gpu->memory, &memory_host, gpu->pointer,
+                            bytes,       LENGTH,       1,
+                            LENGTH,      LENGTH,       false};
+  fake_set("captures=1");
+  struct perigee_region *other = of_kind(*state, "cuda:0", LENGTH);
+  assert_int_equal(copies->copy(gpu->memory, &one, &tickets[0]), 0);
+  for (int i = 0; i < 2 * LOOK && status == 0; i++)
+    status = copies->finished(gpu->memory, tickets[0]);
+  for (int i = PASSES; i-- > 0;)
+    copies->most(gpu->memory, &host->area, bytes + (uint64_t)i * BYTES / 2);
+  assert_int_equal(copies->copy(gpu->memory, &one, &tickets[1]), 0);
+  copies->drain(gpu->memory);
+  if (status == 0)
+    status = copies->finished(gpu->memory, tickets[0]);
+  assert_int_equal(status, 1);
+  assert_int_equal(copies->finished(gpu->memory, tickets[1]), 1);
+  region_end(host);
+  region_end(other);
+  fake_set("captures=0");
+  assert_int_equal(fake_counted("captures ended"), 0);
+  assert_int_equal(capture_mode(), 0);
+  region_end(gpu);
+  free(bytes);
+}
+
+/* ---- Pins ----------------------------------------------------------------- */
+
+/* Memory that one pin has as a whole. */
+enum { PINNED = 1 << 20, PIN_ALIGNED = 4 << 20 };
+
+static struct perigee_region *registered(struct perigee_engine *engine,
+                                         uint8_t *bytes) {
+  struct perigee_region *r = NULL;
+  assert_int_equal(
+      perigee_region_register(engine, NULL, bytes, PINNED, 0, NULL, &r), 0);
+  return r;
+}
+
+/* The bytes of one region may be those of another one, too. */
+static void a_pin_stays_while_another_region_uses_it(void **state) {
+  uint8_t *bytes = aligned_alloc(PIN_ALIGNED, PINNED);
+  uint64_t ticket;
+  fake_set("slow=100000");
+  uint64_t undone = fake_counted("cuMemHostUnregister");
+  struct perigee_region *gpu = of_kind(*state, "cuda:0", PINNED);
+  struct perigee_region *a = registered(*state, bytes);
+  struct perigee_region *b = registered(*state, bytes);
+  const struct memory_copies *copies = gpu->memory->kind->copies;
+  struct memory_copy one = {gpu->memory, &memory_host, gpu->pointer,
+                            bytes,       PINNED,       1,
+                            PINNED,      PINNED,       false};
+  memset(bytes, 7, PINNED);
+  copies->most(gpu->memory, &a->area, bytes + PINNED / 2);
+  assert_int_equal(copies->most(gpu->memory, &a->area, bytes), PINNED);
+  assert_int_equal(copies->most(gpu->memory, &b->area, bytes), PINNED);
+  assert_int_equal(copies->copy(gpu->memory, &one, &ticket), 0);
+  region_end(a);
+  while (copies->finished(gpu->memory, ticket) == 0)
+    ;
+  same(gpu, 0, bytes, PINNED);
+  region_end(b);
+  assert_int_equal(fake_counted("cuMemHostUnregister"), undone + 1);
+  region_end(gpu);
+  free(bytes);
+}
+
+/* ---- Being told -------------------------------------------------------------
+ */
+
+/* A copy of 8 bytes to the region. */
+static uint64_t telling_copy(const struct perigee_region *r) {
+  static uint8_t bytes[8] = {1};
+  struct memory_copy one = {r->memory, &memory_host, r->pointer, bytes, 8, 1, 8,
+                            8,         false};
+  uint64_t ticket = 0;
+  assert_int_equal(r->memory->kind->copies->copy(r->memory, &one, &ticket), 0);
+  return ticket;
+}
+
+static void telling_end(const struct perigee_region *r, uint64_t ticket) {
+  while (r->memory->kind->copies->finished(r->memory, ticket) == 0)
+    ;
+}
+
+static void the_end_of_a_copy_is_told_once_for_each(void **state) {
+  fake_set("slow=100000");
+  struct perigee_region *r = of_kind(*state, "cuda:0", SIZE);
+  const struct memory_copies *copies = r->memory->kind->copies;
+  uint64_t asked = fake_counted("cuLaunchHostFunc");
+  int fd = -1, again = -1;
+  assert_int_equal(copies->tell(r->memory, &fd), 0);
+  uint64_t ticket = telling_copy(r);
+  assert_int_equal(copies->tell(r->memory, &fd), 1);
+  assert_int_equal(copies->tell(r->memory, &again), 1);
+  assert_int_equal(fd, again);
+  assert_int_equal(fake_counted("cuLaunchHostFunc"), asked + 1);
+  struct pollfd told = {.fd = fd, .events = POLLIN};
+  assert_int_equal(poll(&told, 1, 0), 0);
+  assert_int_equal(poll(&told, 1, -1), 1);
+  assert_int_equal(copies->tell(r->memory, &again), PERIGEE_AGAIN);
+  telling_end(r, ticket);
+  assert_int_equal(copies->tell(r->memory, &fd), 0);
+  ticket = telling_copy(r);
+  assert_int_equal(copies->tell(r->memory, &fd), 1);
+  assert_int_equal(fake_counted("cuLaunchHostFunc"), asked + 2);
+  telling_end(r, ticket);
+  region_end(r);
+}
+
+/* Whoever has the number of a descriptor after its context is not written to. */
+static void a_closed_context_tells_nobody(void **state) {
+  (void)state;
+  fake_set("slow=20000");
+  struct perigee_engine *engine = NULL;
+  assert_int_equal(perigee_engine_open(NULL, &engine), 0);
+  struct perigee_region *r = of_kind(engine, "cuda:0", SIZE);
+  int fd = -1;
+  uint64_t ticket = telling_copy(r);
+  assert_int_equal(r->memory->kind->copies->tell(r->memory, &fd), 1);
+  telling_end(r, ticket);
+  region_end(r);
+  perigee_engine_close(engine);
+  int other = eventfd(0, EFD_NONBLOCK);
+  assert_int_equal(dup2(other, fd), fd);
+  struct pollfd told = {.fd = fd, .events = POLLIN};
+  assert_int_equal(poll(&told, 1, 50), 0);
+  close(other);
+  if (other != fd)
+    close(fd);
+}
+
+/* A program that polls by itself sleeps by the engine's descriptor alone, until a
+ * copy of 0.1 s has ended: not by the time that perigee_arm tells. */
+static void told_by_the_descriptor(int64_t progress) {
+  static const struct variant over = {"cuda", "shm", "cuda:0", 1, NULL};
+  struct perigee_options o;
+  struct pair p;
+  variant_options(&over, &o);
+  o.progress = (int)progress;
+  fake_set("slow=100000");
+  pair_open_with(&p, (void *)(uintptr_t)&over, &o);
+  struct perigee_region *into = region_of(&p, 1, NULL, SIZE, 0), *from = NULL;
+  assert_int_equal(
+      perigee_region_alloc(p.engine[0], NULL, SIZE, 0, NULL, &from), 0);
+  fill_byte(from, 3);
+  struct perigee_slice all = all_of(into, 4096), sent = all_of(from, 4096);
+  uint64_t copies = fake_counted("cuMemcpyAsync");
+  uint64_t asked = fake_counted("cuLaunchHostFunc");
+  assert_true(perigee_recv(p.session[1], &all, -1) >= 0);
+  int op = perigee_send(p.session[0], &sent, -1);
+  while (fake_counted("cuMemcpyAsync") == copies) {
+    poll_side(&p, 0);
+    poll_side(&p, 1);
+  }
+  struct perigee_event e = {0};
+  struct pollfd news = {.fd = perigee_fd(p.engine[1]), .events = POLLIN};
+  int64_t nap;
+  int wakes = 0;
+  for (; perigee_poll(p.engine[1], &e, 1) == 0; wakes++)
+    if (perigee_arm(p.engine[1], &nap) == 0)
+      assert_int_equal(poll(&news, 1, 20000), 1);
+  assert_int_equal(e.kind, PERIGEE_EVENT_DONE);
+  assert_in_range(wakes, 1, 20);
+  assert_in_range(fake_counted("cuLaunchHostFunc"), asked + 1, asked + 3);
+  finish(&p, op, 0);
+  settle(&p);
+  region_end(into);
+  region_end(from);
+  pair_close(&p);
+}
+
+static void an_engines_descriptor_tells(void **state) {
+  (void)state;
+  told_by_the_descriptor(0);
+}
+
+static void an_engines_descriptor_tells_beside_its_thread(void **state) {
+  (void)state;
+  told_by_the_descriptor(1);
 }
 
 /* ---- Many at once --------------------------------------------------------- */
@@ -260,6 +487,13 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       WITH_ENGINE(one_device_copies_from_the_other),
       WITH_ENGINE(a_context_that_cannot_be_entered_is_not_left),
+      WITH_ENGINE(a_question_that_fails_ends_no_copy),
+      WITH_ENGINE(a_capture_goes_on_beside_copies),
+      WITH_ENGINE(a_pin_stays_while_another_region_uses_it),
+      WITH_ENGINE(the_end_of_a_copy_is_told_once_for_each),
+      cmocka_unit_test(an_engines_descriptor_tells),
+      cmocka_unit_test(an_engines_descriptor_tells_beside_its_thread),
+      WITH_ENGINE(a_closed_context_tells_nobody),
       WITH_ENGINE(a_trial_goes_on_beside_batches),
       WITH_ENGINE(more_than_all_tables_is_asked_again),
       WITH_ENGINE(tables_of_failed_batches_are_free_again),

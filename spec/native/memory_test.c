@@ -328,6 +328,43 @@ static void a_pointer_is_registered_as_what_it_is(void **state) {
   region_end(r);
 }
 
+/* ---- What a device may be -------------------------------------------------- */
+
+static int some_open(uint32_t device, void **own, char reason[MEMORY_REASON]) {
+  static bool pinnable[] = {false, true};
+  (void)reason;
+  *own = &pinnable[device];
+  return 0;
+}
+
+static void some_close(void *own) {
+  (void)own;
+}
+
+static bool some_pinnable(const void *own) {
+  return *(const bool *)own;
+}
+
+/* RDMA devices may pin memory of one of its devices, and not of another one. */
+static void each_device_is_pinnable_or_not(void **state) {
+  (void)state;
+  static struct perigee_memory some = {
+      .name = "some", .open = some_open, .close = some_close};
+  static const struct perigee_memory *const kinds[] = {&some, NULL};
+  const struct memory_context *m;
+  char reason[MEMORY_REASON];
+  for (int asked = 0; asked < 2; asked++) {
+    struct contexts all = {.kinds = kinds};
+    some.pinnable = asked ? some_pinnable : NULL;
+    for (int device = 0; device < 2; device++) {
+      assert_int_equal(
+          contexts_find(&all, device ? "some:1" : "some:0", &m, reason), 0);
+      assert_int_equal(m->pinnable, asked && device == 1);
+    }
+    contexts_close(&all);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       WITH_ENGINE(a_thousand_blocks_are_a_handful_of_copies),
@@ -343,6 +380,7 @@ int main(void) {
       WITH_ENGINE(one_device_copies_from_the_other_in_any_shape),
       WITH_ENGINE(two_kinds_do_not_copy_from_each_other),
       WITH_ENGINE(a_pointer_is_registered_as_what_it_is),
+      cmocka_unit_test(each_device_is_pinnable_or_not),
   };
   return cmocka_run_group_tests_name("memory", tests, NULL, NULL);
 }

@@ -132,9 +132,9 @@ end
 --- Returns the region of the cache's process.
 function Side:region() return assert(self.session:region "bench") end
 
---- Returns a new client of the cache. ways: see ways.lua.
-function Side:client(map)
-  return assert(self.agent:cache(NAME, { map = map }))
+--- Returns a new client of the cache. stale: seconds for which leases are kept.
+function Side:client(map, stale)
+  return assert(self.agent:cache(NAME, { map = map, stale = stale }))
 end
 
 --- Opens as many agents more, each with a session, a client and a proxy of its

@@ -10,6 +10,7 @@ local wire = require "perigee.cache.wire"
 local M = {}
 
 local LASTS = 2e9                       -- ns that a held lease has to last
+local HELD = 60                         -- seconds, more than any lease lasts
 
 local function view_all(client, keys)
   for _, key in ipairs(keys) do assert(client:view(key)):close() end
@@ -32,7 +33,7 @@ end
 --- Returns a client, and what is to be done before each sample (nil: nothing),
 -- so that these keys are got in that way. length: of a value.
 function M.client(side, way, keys, length)
-  local client = side:client(way == "map")
+  local client = side:client(way == "map", way == "held" and HELD or nil)
   assert(client:has(keys))              -- a session, and the map
   if way == "held" then
     view_all(client, keys)

@@ -9,9 +9,7 @@
 --
 -- On the cache's host a get is a look into mapped memory and a copy, without a
 -- request. Elsewhere a small value comes with the answer; for others the cache
--- grants a lease, under which the client reads by itself. A lease is kept until
--- it is over (10 s by default): until then this client may get the value that
--- the key had when it was leased. It never gets an older one than it has put.
+-- grants a lease, under which the client reads by itself.
 --
 -- Several caches have their own parts of the keys (by rendezvous hashing), and
 -- with `replicas` each key is kept by several. The keys of a cache that is lost
@@ -77,7 +75,7 @@ local PUT = { ttl = check.seconds, pin = pin, group = check.count,
               wait = check.seconds }
 local GET = { into = slices.check, wait = check.seconds }
 local NEW = { timeout = check.seconds, map = check.boolean,
-              checksum = check.boolean, near = near,
+              checksum = check.boolean, near = near, stale = check.seconds,
               replicas = check.count, reconnect = check.seconds }
 
 -- ---- Getting ---------------------------------------------------------------
@@ -606,10 +604,13 @@ end
 -- @tparam[opt=false] boolean options.checksum true: compares what it gets with
 --   the checksum that the cache has made, if it makes some (`perigee.cache`);
 --   what differs is `protocol`
+-- @tparam[opt=0] number options.stale seconds by which a value that it gets may
+--   be older than what others have put. With some, the places of keys that are
+--   got again and again are kept for as long, at most for as long as a lease:
+--   then a get takes a transfer, but no request
 -- @tparam[opt] number options.near bytes of own memory for copies of what is
---   got again and again from a cache that is not mapped; for each cache. A copy
---   is given without a request while the lease lasts by which it was got, and
---   then for a second each time that the cache has said that it is right
+--   got again and again from a cache that is not mapped; for each cache. A get
+--   takes a request then, but no transfer; within `stale` neither
 -- @tparam[opt] number options.reconnect seconds that a request waits for a
 --   cache that is away; default 3 for one cache, 0 for several
 -- @treturn CacheClient the client; or nil and an error. A cache that is not

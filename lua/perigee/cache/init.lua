@@ -139,8 +139,8 @@ end
 -- @tparam[opt] table options.scopes in place of `scope`: a list of scopes,
 --   which have equal parts of the memory, or a table of bytes by scope
 -- @tparam[opt] number options.slab bytes of a slab, in which values of one size
---   lie: a power of two, 1 GiB at most; default: a 64th of the memory, 1 MiB at
---   least and 256 MiB at most
+--   lie: a power of two, 1 GiB at most; default: a 64th of the memory, 256 KiB
+--   at least and 256 MiB at most
 -- @tparam[opt=10] number options.lease seconds for which a client may read what
 --   it has located; the space of what is deleted is used again a lease and a
 --   margin later at most

@@ -4,7 +4,9 @@
 -- there (`till`, ns of this host's clock).
 --
 --   a lease is   event                                     becomes
---   new          its key was leased before, or is viewed   kept
+--   new          it was read, its key was leased before,   kept
+--                and the client takes what is stale
+--   new          its key is viewed                         kept
 --   new          it was read                               let go
 --   kept         its key is asked for, or viewed           kept
 --   kept         its key has another value, there are      let go
@@ -30,10 +32,12 @@ Leases.__index = Leases
 -- BACK: bytes, and number, of leases that wait to be given back.
 local MOST, BACK, BACK_COUNT = 4096, 2 ^ 22, 32
 
---- tell(request) makes a request that nobody waits for.
-function M.new(session, tell)
-  return setmetatable({ session = session, tell = tell, list = {}, count = 0,
-                        once = {}, onces = 0, back = {}, bytes = 0 }, Leases)
+--- tell(request) makes a request that nobody waits for. stale: ns by which what
+-- is read may be old.
+function M.new(session, tell, stale)
+  return setmetatable({ session = session, tell = tell, stale = stale,
+                        list = {}, count = 0, once = {}, onces = 0,
+                        back = {}, bytes = 0 }, Leases)
 end
 
 -- What is given back is over: a read that is under way finds it so.
@@ -113,20 +117,23 @@ function Leases:keep(key, lease)
   self.list[key], self.count = lease, self.count + 1
 end
 
---- A lease of a key was read. It is kept, if it is not the first one, and the
--- cache has told nothing newer of the key: who has got that gets nothing older.
+--- A lease of a key was read. It is kept, if what is stale will do, it is not
+-- the first one, and the cache has told nothing newer of the key: who has got
+-- that gets nothing older.
 function Leases:was_read(key, lease)
   if lease.kept then return end
-  if lease.again and lease.version >= (self.once[key] or huge) then
+  if self.stale > 0 and lease.again
+    and lease.version >= (self.once[key] or huge) then
+    lease.till = math.min(lease.till, lease.sent + self.stale)
     return self:keep(key, lease)
   end
   give_back_soon(self, lease)
 end
 
---- Returns the lease of a key that is kept, or nil. Whether it is over is
--- looked at when what was leased has been read, once.
+--- Returns the lease of a key that is kept to be read, or nil. Whether it is
+-- over is looked at when what was leased has been read, once.
 function Leases:kept(key)
-  local lease = self.list[key]
+  local lease = self.stale > 0 and self.list[key]
   if lease and lease.till > 0 then return lease end
   return nil
 end

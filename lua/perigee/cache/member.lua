@@ -13,8 +13,8 @@
 --
 -- A lease runs from when its request was sent, by the clock here, and the clock
 -- is looked at again when the bytes are there: if the lease is over, they are
--- dropped. It is kept until then, so a value that was read by a lease may be as
--- old as a lease is long, but is never older than one that this client has put.
+-- dropped. It is kept for later only if what it brings may be stale; then it is
+-- never older than one that this client has put or got.
 local errors = require "perigee.runtime.errors"
 local failure = require "perigee.cache.failure"
 local futures = require "perigee.runtime.future"
@@ -61,6 +61,7 @@ function M.new(agent, name, options)
     proxy = false, by = {}, below = false, session = false, map = false,
     slabs = {}, leases = false, used = {}, uses = 0, used_at = 0, looks = 0,
     refuses_small = false, nears = options.near or false, near = false,
+    stale = (options.stale or 0) * 1e9,
     epoch = false,
   }, Member)
 end
@@ -94,7 +95,8 @@ local function begin(self, session)
   begin_near(self, session.epoch)
   self.epoch = session.epoch
   self.session, self.slabs, self.map = session, {}, false
-  self.leases = leases.new(session, function(request) tell(self, request) end)
+  self.leases = leases.new(session, function(request) tell(self, request) end,
+                           self.stale)
   if self.maps then
     local map = maps.open(session, self.timeout)
     if self.session == session then self.map = map or false end
@@ -228,7 +230,8 @@ function Member:locate(key, along)
   told_of(self, key, version)
   return self.leases:add(key, {
     slab = slab, offset = offset, length = length, version = version,
-    checksum = sum, low = low, high = high, till = sent + ns })
+    checksum = sum, low = low, high = high, sent = sent,
+    till = sent + ns })
 end
 
 -- What an error means for a lease: if its place has gone, the key is to be
@@ -321,8 +324,8 @@ local function by_request(self, key, into)
     end
     self.leases:was_read(key, lease)
     if part then
-      if self.near and lease.kept then
-        self.near:put(key, part, lease.version, lease.till)
+      if self.near and lease.again then
+        self.near:put(key, part, lease.version, lease.sent + self.stale)
       end
       return part, lease.checksum
     end
@@ -369,7 +372,7 @@ local function find_near(self, key, into)
     if not there or there.version ~= version then
       return near:forget(key)
     end
-    near:refresh(key, sent)
+    near:refresh(key, sent + self.stale)
     version = near:version(key)         -- it may have gone meanwhile
   end
   return version and near:get(key, into)
@@ -457,7 +460,7 @@ local function locate_many(self, items, results)
   local keys, of, leased_of = {}, {}, {}
   for i, item in ipairs(items) do
     local lease = results[i] == nil and not self.map
-      and self.leases:find(item.key, 0)
+      and self.leases:kept(item.key)
     if lease then
       leased_of[i] = lease
     elseif results[i] == nil then
@@ -469,7 +472,7 @@ local function locate_many(self, items, results)
     function(n, place_of)
       local i = of[n]
       if type(place_of) == "table" then
-        place_of.till = sent + place_of.ns
+        place_of.sent, place_of.till = sent, sent + place_of.ns
         told_of(self, keys[n], place_of.version)
         leased_of[i] = self.leases:add(keys[n], place_of)
       elseif place_of ~= AGAIN and not (place_of == NOT_FOUND

@@ -3,10 +3,8 @@
 -- of keys that it gets again and again from caches of other hosts. The store of
 -- perigee/cache.so keeps them, as a cache's does; nobody else sees it.
 --
--- A copy may be given for as long as the lease lasts by which it was got, and
--- then for a second from when the cache was asked (`till`). After that the
--- cache is asked whether the key has that version still, which takes a request,
--- but moves no value.
+-- The cache is asked whether the key has that version still, which takes a
+-- request, but moves no value; unless what is stale will do (`till`).
 --
 --   a copy is   event                                 becomes
 --   none        its key was got before, and is now    fresh
@@ -32,9 +30,8 @@ Near.__index = Near
 
 local OK, NO_MEMORY = core.PERIGEE_OK, core.PERIGEE_NO_MEMORY
 local WANTS, PIECE = C.PERIGEE_CACHE_WANTS, C.PERIGEE_CACHE_PIECE
--- TRIES: to find room. STEPS: of a turn. FOR: ns for which a copy is fresh once
--- the cache was asked.
-local TRIES, STEPS, FOR = 4, 256, 1e9
+-- TRIES: to find room. STEPS: of a turn.
+local TRIES, STEPS = 4, 256
 local place, put, want = native.place_t(), native.put_t(), native.want_t()
 
 -- ---- Memory ----------------------------------------------------------------
@@ -111,8 +108,8 @@ function Near:get(key, into)
   return part
 end
 
---- The cache has said, when it was asked at `sent`, that a key's copy is right.
-function Near:refresh(key, sent) self.till[key] = sent + FOR end
+--- The cache has said that a key's copy is right; it is fresh until `till`.
+function Near:refresh(key, till) self.till[key] = till end
 
 local function reserve(self, key, length)
   put.length, put.client = length, self.client

@@ -41,6 +41,7 @@ local function add(self, name, weight)
   local one = members.new(self.agent, name, {
     weight = weight, timeout = options.timeout, map = options.map,
     checksum = options.checksum, near = options.near,
+    stale = options.stale,
     reconnect = options.reconnect or not self.alone and 0 or nil })
   one.away = 0
   self.members[name] = one

@@ -449,7 +449,7 @@ jit.off(Store.turn)
 -- The size of an ordinary slab: there are 64 of them, but none is longer than
 -- 256 MiB, unless there were more than 1024 then.
 local function slab_of(memory)
-  local slab = math.min(math.max(memory / 64, 2 ^ 20), 2 ^ 28)
+  local slab = math.min(math.max(memory / 64, 2 ^ 18), 2 ^ 28)
   slab = math.min(math.max(slab, memory / 1024), C.PERIGEE_CACHE_LARGEST)
   return 2 ^ math.floor(math.log(slab) / math.log(2) + 1e-9)
 end

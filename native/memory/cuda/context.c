@@ -18,12 +18,23 @@ int cuda_fails(struct cuda *c, int status, const char *what, CUresult result) {
   return status;
 }
 
+/* While some thread of the program captures a graph, other calls than those that
+ * give work to a stream fail and end that, unless their thread has said that it
+ * knows what it does. */
+static _Thread_local CUstreamCaptureMode mode_before;
+
 CUresult cuda_enter(const struct cuda *c) {
-  return c->driver->cuCtxPushCurrent(c->context);
+  CUresult result = c->driver->cuCtxPushCurrent(c->context);
+  if (result != CUDA_SUCCESS)
+    return result;
+  mode_before = CU_STREAM_CAPTURE_MODE_RELAXED;
+  c->driver->cuThreadExchangeStreamCaptureMode(&mode_before);
+  return CUDA_SUCCESS;
 }
 
 void cuda_leave(const struct cuda *c) {
   CUcontext before;
+  c->driver->cuThreadExchangeStreamCaptureMode(&mode_before);
   c->driver->cuCtxPopCurrent(&before);
 }
 
@@ -74,6 +85,7 @@ static CUresult cuda_pin(struct cuda *c) {
 }
 
 static void cuda_end_streams(struct cuda *c) {
+  bell_close(c);
   for (int i = 0; i < WAYS; i++)
     if (c->streams[i].handle)
       c->driver->cuStreamDestroy(c->streams[i].handle);
@@ -99,8 +111,10 @@ static int cuda_prepare(struct cuda *c) {
              "(cuStreamWriteValue64)");
     return PERIGEE_UNSUPPORTED;
   }
-  c->pins_work = cuda_attribute(
-      c, CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM);
+  c->pins_work =
+      cuda_attribute(c, CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED) &&
+      cuda_attribute(
+          c, CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM);
   c->max_pitch = cuda_attribute(c, CU_DEVICE_ATTRIBUTE_MAX_PITCH);
   c->virtual_memory = cuda_attribute(
       c, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED);

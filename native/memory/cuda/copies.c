@@ -230,33 +230,44 @@ static int cuda_copy(const struct memory_context *context,
   return PERIGEE_OK;
 }
 
-static bool copy_is_over(const struct cuda *c, const struct copying *k) {
+bool copy_is_over(const struct cuda *c, const struct copying *k) {
   return atomic_load_explicit(c->streams[k->way].done, memory_order_acquire) >=
          k->number;
 }
 
+static bool stream_works(CUresult result) {
+  return result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY ||
+         result == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+}
+
 /* Asks the driver for a stream's state: by cuStreamQuery, or at rest by
- * cuStreamSynchronize. While another library of the program captures a graph
- * the driver may not say. */
+ * cuStreamSynchronize. While a graph is captured the driver may not say. What it
+ * says may be about something else, but a stream that cannot be brought to rest
+ * has failed. */
 static void stream_look(struct cuda *c, struct stream *s,
                         CUresult (*ask)(CUstream)) {
   CUresult result = cuda_enter(c);
   if (result == CUDA_SUCCESS) {
     result = ask(s->handle);
+    if (!stream_works(result))
+      result = c->driver->cuStreamSynchronize(s->handle);
     cuda_leave(c);
   }
-  if (result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY ||
-      result == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)
+  if (stream_works(result))
     return;
   s->failed = true;
   cuda_fails(c, PERIGEE_CLOSED, "copying", result);
+}
+
+void stream_check(struct cuda *c, struct stream *s) {
+  stream_look(c, s, c->driver->cuStreamQuery);
 }
 
 /* Has the stream failed? Not each time: the driver takes a microsecond. */
 static int copy_look(struct cuda *c, struct copying *k) {
   struct stream *s = &c->streams[k->way];
   if (!s->failed && ++k->looks % LOOK == 0)
-    stream_look(c, s, c->driver->cuStreamQuery);
+    stream_check(c, s);
   return s->failed ? PERIGEE_CLOSED : 0;
 }
 
@@ -275,10 +286,29 @@ static int cuda_finished(const struct memory_context *context,
   return status;
 }
 
-static void cuda_drain(const struct memory_context *context) {
-  struct cuda *c = context->own;
+static void streams_rest(struct cuda *c) {
   for (int i = 0; i < WAYS; i++)
     stream_look(c, &c->streams[i], c->driver->cuStreamSynchronize);
+}
+
+static void cuda_drain(const struct memory_context *context) {
+  streams_rest(context->own);
+}
+
+/* Where areas overlap, a copy of another one may use a pin. It is waited for, and
+ * no longer keeps the pin. */
+static void copies_unpin(const struct memory_context *context,
+                         const struct area *area) {
+  struct cuda *c = context->own;
+  for (int i = 0; i < COPIES; i++) {
+    struct copying *k = &c->copies[i];
+    if (!k->open || !k->pin || k->pin->area != area)
+      continue;
+    streams_rest(c);
+    k->pin->busy--;
+    k->pin = NULL;
+  }
+  cuda_unpin(context, area);
 }
 
 /* ---- Many at once: the driver's batches ---------------------------------- */
@@ -289,6 +319,7 @@ struct entries {
   CUdeviceptr to[ENTRIES], from[ENTRIES];
   size_t bytes[ENTRIES];
   uint32_t count;
+  bool refused;
 };
 
 static CUresult entries_ask(struct cuda *c, CUstream stream) {
@@ -301,6 +332,7 @@ static CUresult entries_ask(struct cuda *c, CUstream stream) {
   CUresult result = c->driver->cuMemcpyBatchAsync(
       e->to, e->from, e->bytes, e->count, &how, &first, 1, &failed, stream);
   e->count = 0;
+  e->refused = result != CUDA_SUCCESS;
   return result;
 }
 
@@ -330,6 +362,8 @@ static bool entries_ready(struct cuda *c, const struct rule *rule,
     return false;
   if (!c->entries)
     c->entries = calloc(1, sizeof *c->entries);
+  if (c->entries)
+    c->entries->refused = false;
   return c->entries;
 }
 
@@ -451,17 +485,22 @@ static CUresult many_ask(struct cuda *c, struct many *a) {
   return result;
 }
 
-/* Where the kernel is not launched, all is asked for once more without it: to
- * copy something twice changes nothing. If nothing else works either, it is not
- * the kernel's fault. */
+/* Where the kernel is not launched, or a batch refused, all is asked for once more
+ * without either: to copy something twice changes nothing. If nothing else works
+ * either, it is not their fault. */
 static CUresult many_ask_whole(struct cuda *c, struct many *a) {
   CUresult result = many_ask(c, a);
-  if (!a->launch_failed)
+  bool batch_failed = a->batched && c->entries->refused;
+  if (!a->launch_failed && !batch_failed)
     return result;
-  a->most = a->pieces = 0;
+  a->most = a->pieces = a->bytes = 0;
+  a->filled = 0;
+  a->batched = false;
   CUresult without = many_ask(c, a);
-  if (without == CUDA_SUCCESS)
+  if (without == CUDA_SUCCESS && a->launch_failed)
     trial_give_up(c, result);
+  if (without == CUDA_SUCCESS && batch_failed)
+    trial_give_up_batches(c, result);
   return without;
 }
 
@@ -502,7 +541,8 @@ const struct memory_copies cuda_copies = {
     .copy = cuda_copy,
     .copy_all = cuda_copy_all,
     .most = cuda_most,
-    .unpin = cuda_unpin,
+    .unpin = copies_unpin,
     .finished = cuda_finished,
+    .tell = cuda_tell,
     .drain = cuda_drain,
 };

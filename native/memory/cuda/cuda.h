@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * cuda.h - what the files of the kind of memory "cuda" share: context.c has the
- * contexts of devices, copies.c the copies, kernel.c the kernel that does some,
+ * contexts of devices, copies.c the copies, bell.c what tells of their end, kernel.c the kernel that does some,
  * trial.c what is found out about that, sharing.c what other processes get of
  * the memory, cuda.c the rest of the kind.
  */
@@ -24,6 +24,10 @@ struct stream {
   _Atomic uint64_t *done; /* that of the last one that has ended */
   CUdeviceptr word;       /* the same word, for the device */
   bool failed;            /* it does no more: what it had not done has ended */
+  /* Of bell.c: */
+  CUstream ringer; /* NULL: not made yet */
+  CUevent passed;  /* the copies before */
+  uint64_t rings;  /* number of the last copy that it rings for */
 };
 
 struct copying {
@@ -37,6 +41,7 @@ struct copying {
 };
 
 struct entries;
+struct bell;
 
 /* A piece of host memory of a region (pins.c). */
 enum pin_state { PIN_FREE, PIN_SEEN, PIN_REGISTERED, PIN_REFUSED };
@@ -105,7 +110,9 @@ struct cuda {
   struct copying copies[COPIES];
   struct pin pins[PIN_SETS][PIN_WAYS];
   uint64_t pin_clock;
-  bool pins_work;          /* devices use host memory by the host's address */
+  bool pins_work; /* host memory is registered, and used by its address there */
+  struct bell *bell;       /* NULL: not made yet */
+  bool mute;               /* the driver has refused to ring it */
   struct entries *entries; /* of the driver's batches; made at the first */
   struct trial trial;
   char why[CUDA_REASON]; /* the last failure */
@@ -134,8 +141,9 @@ void cuda_close(void *own);
 const char *cuda_why(const struct memory_context *context);
 /* Keeps what failed for `why`, and returns the status. */
 int cuda_fails(struct cuda *c, int status, const char *what, CUresult result);
-/* Makes the device's context the thread's current one until cuda_leave, which
- * is called only if this succeeds: else it would take away the program's. */
+/* Makes the device's context the thread's current one, and has the thread's calls
+ * leave captures of graphs alone, until cuda_leave, which is called only if this
+ * succeeds: else it would take away the program's. */
 CUresult cuda_enter(const struct cuda *c);
 void cuda_leave(const struct cuda *c);
 /* Returns an attribute of an address; 0: it has none. */
@@ -150,9 +158,19 @@ CUresult cuda_map(struct cuda *c, CUmemGenericAllocationHandle handle,
                   uint64_t size, int rights, CUdeviceptr *out);
 void cuda_unmap(const struct cuda *c, CUdeviceptr at, uint64_t size);
 
+/* copies.c */
+bool copy_is_over(const struct cuda *c, const struct copying *k);
+/* Asks the driver whether the stream has failed. */
+void stream_check(struct cuda *c, struct stream *s);
+/* bell.c. The context has been entered for bell_close, and no copy is under
+ * way. */
+int cuda_tell(const struct memory_context *context, int *fd);
+void bell_close(struct cuda *c);
+
 /* As memory_copies. */
 uint64_t cuda_most(const struct memory_context *context, struct area *area,
                    const uint8_t *at);
+/* No copy uses its pins. */
 void cuda_unpin(const struct memory_context *context, const struct area *area);
 /* Returns the pin that these bytes of the host lie in, which stays until busy is
  * 0 again; NULL: there is none. */
@@ -171,6 +189,8 @@ int trial_open(struct cuda *c);
 const struct rule *trial_rule(struct cuda *c, uint64_t calls);
 /* The kernel was not launched: no more pieces go by it. */
 void trial_give_up(struct cuda *c, CUresult result);
+/* A batch was refused: no more pieces go by those. */
+void trial_give_up_batches(struct cuda *c, CUresult result);
 /* Waits for the thread. */
 void trial_close(struct cuda *c);
 

@@ -29,6 +29,7 @@
   N(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 75)                          \
   N(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, 76)                          \
   N(CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM, 91)           \
+  N(CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED, 99)                           \
   N(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 102)              \
   N(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, 103)      \
   N(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, 110)          \
@@ -41,6 +42,7 @@
   N(CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES, 14)                             \
   N(CU_MEMORYTYPE_DEVICE, 2)                                                   \
   N(CU_MEMORYTYPE_UNIFIED, 4)                                                  \
+  N(CU_EVENT_DISABLE_TIMING, 2)                                                \
   N(CU_STREAM_NON_BLOCKING, 1)                                                 \
   N(CU_STREAM_CAPTURE_MODE_RELAXED, 2)                                         \
   N(CU_STREAM_WRITE_VALUE_DEFAULT, 0)                                          \
@@ -69,8 +71,10 @@ typedef unsigned long long CUdeviceptr, CUmemGenericAllocationHandle;
 typedef uint64_t cuuint64_t;
 typedef struct CUctx_st *CUcontext;
 typedef struct CUstream_st *CUstream;
+typedef struct CUevent_st *CUevent;
 typedef struct CUmod_st *CUmodule;
 typedef struct CUfunc_st *CUfunction;
+typedef void (*CUhostFn)(void *with);
 
 typedef struct {
   char bytes[16];
@@ -236,6 +240,13 @@ _Static_assert(sizeof(CUmemAllocationProp) == 32 &&
   F(cuStreamDestroy, 4000, "cuStreamDestroy_v2", (CUstream stream))            \
   F(cuStreamSynchronize, 2000, "cuStreamSynchronize", (CUstream stream))       \
   F(cuStreamQuery, 2000, "cuStreamQuery", (CUstream stream))                   \
+  F(cuStreamWaitEvent, 3020, "cuStreamWaitEvent",                              \
+    (CUstream stream, CUevent event, unsigned flags))                          \
+  F(cuEventCreate, 2000, "cuEventCreate", (CUevent * event, unsigned flags))   \
+  F(cuEventDestroy, 4000, "cuEventDestroy_v2", (CUevent event))                \
+  F(cuEventRecord, 2000, "cuEventRecord", (CUevent event, CUstream stream))    \
+  F(cuLaunchHostFunc, 10000, "cuLaunchHostFunc",                               \
+    (CUstream stream, CUhostFn function, void *with))                          \
   F(cuStreamWriteValue64, 11070, "cuStreamWriteValue64_v2",                    \
     (CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags))  \
   F(cuThreadExchangeStreamCaptureMode, 10010,                                  \

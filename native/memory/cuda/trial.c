@@ -230,15 +230,13 @@ static void trial_do(struct cuda *c) {
   c->driver->cuStreamDestroy(trying.stream.handle);
   if (atomic_load_explicit(&t->ends, memory_order_relaxed))
     return;
+  bool batches = t->found.batches;
   t->found = trial_judge(&times);
-  t->found.batches &= t->rule.batches;
+  t->found.batches &= batches;
 }
 
-/* While the program captures a graph, calls of this thread do not end that. */
 static void *trial_run(void *given) {
   struct cuda *c = given;
-  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-  c->driver->cuThreadExchangeStreamCaptureMode(&mode);
   if (trial_works(c, "entering the device", cuda_enter(c))) {
     trial_do(c);
     cuda_leave(c);
@@ -311,6 +309,12 @@ const struct rule *trial_rule(struct cuda *c, uint64_t calls) {
 void trial_give_up(struct cuda *c, CUresult result) {
   trial_works(c, "launching it", result);
   c->trial.rule.kernel_most = 0;
+}
+
+/* A trial that still runs finds out as much. */
+void trial_give_up_batches(struct cuda *c, CUresult result) {
+  cuda_fails(c, PERIGEE_UNSUPPORTED, "cuMemcpyBatchAsync", result);
+  c->trial.rule.batches = false;
 }
 
 static const char trial_variable[] = "PERIGEE_CUDA_COPIES";

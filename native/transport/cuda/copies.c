@@ -84,7 +84,8 @@ void link_flush(struct lane *lane) {
   if (!b || !b->job || !ticket_room(lane))
     return;
   int status = batch_ask(b, &number);
-  if (status == PERIGEE_AGAIN)
+  lane->refused = status == PERIGEE_AGAIN;
+  if (lane->refused)
     return;
   if (status < 0) {
     link_told(lane, b->by);
@@ -209,7 +210,8 @@ static int link_ask(struct lane *lane, struct job *job,
   if (!ticket_room(lane))
     return 0;
   int status = by->kind->copies->copy(by, copy, &number);
-  if (status == PERIGEE_AGAIN)
+  lane->refused = status == PERIGEE_AGAIN;
+  if (lane->refused)
     return 0;
   if (status < 0) {
     link_told(lane, by);
@@ -355,10 +357,17 @@ static int link_post(struct lane *lane, struct job *job,
   return o ? link_copies(lane, job, m, o, remote, local, write) : PERIGEE_STALE;
 }
 
+/* What has no room waits for those that have some. What the kind has refused may
+ * wait for copies of others, which may have ended by now. */
+static bool link_only_copies(const struct lane *lane) {
+  return !lane->refused;
+}
+
 const struct transport_jobs link_jobs = {
     .reaches = link_reaches,
     .post = link_post,
     .flush = link_flush,
     .look = link_look,
     .quiesce = link_quiesce,
+    .only_copies = link_only_copies,
 };

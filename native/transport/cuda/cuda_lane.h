@@ -4,7 +4,7 @@
  * processes of one host, for memory of their GPUs. It is an additional lane
  * (core/lanes.h). words.c has what the two halves tell each other, memories.c
  * the memory that they know of, copies.c one-sided copies, fetch.c the payloads
- * of messages, link.c the lane itself.
+ * of messages, lists.c those that are lists, link.c the lane itself.
  *
  * Nothing here calls CUDA. A kind of memory is used through its tables
  * (memory.h): keys of its memory by `sharing`, copies by `copies`.
@@ -37,9 +37,10 @@
  * first lane carries such payloads, through host memory; a process that has no
  * GPU of its own never opens any. ASK has the peer try again.
  *
- * Board. A page of each half that the peer reads: the generation of each region
- * that is exported, 0 when it was revoked, and the mark of each operation whose
- * payload is exposed. It is made when either is first needed.
+ * Board. Memory of each half that the peer reads: the generation of each region
+ * that is exported, 0 when it was revoked, the mark of each operation whose
+ * payload is exposed, and the lists of such payloads. It is made when one of these
+ * is first needed.
  *
  * Ordering. Revoking stores 0 (release), and a copier loads the generation
  * (acquire) before each copy. A copy that it had begun before may still end
@@ -51,17 +52,19 @@
 
 #include <stdatomic.h>
 
+#include "base/blocks.h"
 #include "transport/transport.h"
 
 enum {
   LINK_REGIONS = 4096,
-  LINK_MEMORIES = 1024,       /* told to the peer at a time */
-  LINK_OPENINGS = 8,          /* devices that one memory is opened for */
-  LINK_GATHERED = 512,        /* copies of one batch, */
-  LINK_PIECES = 4096,         /* and their pieces */
-  LINK_BLOCKS = 2048,         /* asked for at a time */
-  LINK_TICKETS = 128,         /* copies and batches under way */
-  LINK_FLIGHT = 4 * COPY_LONG /* their bytes, but for the last one's */
+  LINK_MEMORIES = 1024,        /* told to the peer at a time */
+  LINK_OPENINGS = 8,           /* devices that one memory is opened for */
+  LINK_GATHERED = 512,         /* copies of one batch, */
+  LINK_PIECES = 4096,          /* and their pieces */
+  LINK_BLOCKS = 2048,          /* asked for at a time */
+  LINK_TICKETS = 128,          /* copies and batches under way */
+  LINK_FLIGHT = 4 * COPY_LONG, /* their bytes, but for the last one's */
+  LINK_LISTS = 1 << 20         /* bytes for lists, behind a board */
 };
 
 /* The name of the lane, and of the kind of memory that it is for. */
@@ -74,8 +77,11 @@ struct board {
   _Atomic uint32_t marks[]; /* by operation of its owner */
 };
 
-/* What the halves tell each other. */
+/* What the halves tell each other. BOARD has the number of marks as its id, and as
+ * its length the bytes for lists that follow. OPENED has as its access whether
+ * this half takes lists. */
 enum link_word { BOARD = 1, MEMORY, GONE, OPENED, REFUSED, ASK };
+enum { TAKES_LISTS = 1 };
 struct word {
   uint32_t word, id;
   uint64_t serial; /* of the memory with this id; ids are used again */
@@ -98,6 +104,7 @@ struct exported {
   uint64_t serial;
   uint32_t exposed; /* how often a payload of it was to be exposed */
   uint8_t state;
+  bool lists; /* the peer takes them */
 };
 
 /* Memory of the peer. */
@@ -136,13 +143,15 @@ struct batch {
   struct memory_copy copies[LINK_GATHERED];
 };
 
+struct listing;
+
 struct lane {
   struct lane_head head;
   struct lane_options options;
   struct board *own;
   const struct board *peer;
   void *own_handle;
-  int own_file;
+  int own_file, peer_file;
   uint64_t own_length, peer_length;
   uint32_t peer_operations;
   struct exported *exported;  /* LINK_MEMORIES, or NULL */
@@ -151,10 +160,14 @@ struct lane {
   struct batch *batch;
   struct ticket tickets[LINK_TICKETS];
   uint32_t ticket_count;
-  uint64_t flying;    /* bytes of copies under way */
-  uint64_t opened;    /* memories of the peer, ever */
-  int64_t early_from; /* when memory may be opened again before it is used */
-  uint8_t *spare;     /* block of a fetch that has ended, or NULL */
+  uint64_t flying;     /* bytes of copies under way */
+  uint64_t opened;     /* memories of the peer, ever */
+  int64_t early_from;  /* when memory may be opened again before it is used */
+  struct blocks lists; /* in use, of our own */
+  uint64_t peer_lists; /* bytes behind the peer's board */
+  uint8_t *spare;      /* block of a fetch that has ended, or NULL */
+  struct listing *spare_list; /* likewise */
+  bool refused;               /* the kind took no copy when it was last asked */
   bool over, forked;
   char why[REASON]; /* what failed last */
 };
@@ -170,9 +183,14 @@ int link_board(struct lane *lane);
  * full. */
 int link_say(struct lane *lane, uint32_t word, uint32_t id, uint64_t serial);
 int link_hand(struct lane *lane, const struct word *word, int fd);
-/* Takes the board of the peer, with marks for so many operations. The caller
- * closes the descriptor. */
-int board_adopt(struct lane *lane, uint32_t operations, int fd);
+/* Takes the board of the peer, with marks for so many operations, and so many
+ * bytes for lists. The descriptor is the caller's unless it returns OK. */
+int board_adopt(struct lane *lane, uint32_t operations, uint64_t lists, int fd);
+/* Where the lists of this half are, once it has a board. */
+uint8_t *board_lists(const struct lane *lane);
+/* Copies some of those that the peer has. False: they are not there. */
+bool board_read_lists(const struct lane *lane, uint64_t at, uint64_t bytes,
+                      void *to);
 void board_leave(struct lane *lane);
 void board_drop(struct lane *lane);
 
@@ -222,6 +240,30 @@ bool link_quiesce(struct lane *lane, struct job *job);
 /* Ends all jobs, once their copies have ended. */
 void link_drain(struct lane *lane);
 extern const struct transport_jobs link_jobs;
+
+/* What sources name: the number of a memory and an offset in it, as an address; or
+ * a list of such places, by its offset and, as the stride, their number. */
+enum source_kind { SOURCE_KIND = 1, SOURCE_LIST };
+
+/* lists.c */
+/* As transport_payloads, for a payload with extents. */
+int list_expose(struct lane *lane, struct exposure *e,
+                const struct payload *payload);
+void list_conceal(struct lane *lane, struct exposure *e);
+/* Takes the list that a source of so many bytes names. It is the caller's, also
+ * if it is bad (PROTOCOL), until listing_give. */
+int listing_take(struct lane *lane, const struct source *source, uint64_t total,
+                 struct listing **out);
+void listing_give(struct lane *lane, struct listing *listing);
+uint32_t listing_count(const struct listing *listing);
+/* Returns a place by its number, as a source whose address is the offset, and the
+ * number of its memory. */
+struct source listing_place(const struct listing *listing, uint32_t i,
+                            uint64_t *id);
+/* Returns the place with byte `at`, which never decreases, and the byte that it
+ * begins with. */
+struct source listing_at(struct listing *listing, uint64_t at, uint64_t *id,
+                         uint64_t *begin);
 
 /* fetch.c */
 extern const struct transport_payloads link_payloads;

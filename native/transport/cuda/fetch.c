@@ -15,8 +15,8 @@
 
 #include "cuda_lane.h"
 
-/* A source: kind, and address = number of the memory, and offset in it. */
-enum { SOURCE_KIND = 1, SOURCE_ID = 40 };
+/* The address of a place: number of the memory, and offset in it. */
+enum { SOURCE_ID = 40 };
 static const uint64_t SOURCE_OFFSET = (UINT64_C(1) << SOURCE_ID) - 1;
 
 /* ---- Marks --------------------------------------------------------------- */
@@ -42,7 +42,14 @@ static int link_expose(struct lane *lane, struct exposure *e,
                        struct payload *payload) {
   struct area *area = payload->area;
   uint32_t id;
-  if (!area || payload->extents || exported_tell(lane, area, &id) < 0 ||
+  if (payload->extents) {
+    int status = list_expose(lane, e, payload);
+    if (status == PERIGEE_OK)
+      link_mark(lane, e->operation, e->generation);
+    e->payload = NULL;
+    return status;
+  }
+  if (!area || exported_tell(lane, area, &id) < 0 ||
       !exported_is_open(lane, id))
     return PERIGEE_UNSUPPORTED;
   link_mark(lane, e->operation, e->generation);
@@ -59,7 +66,7 @@ static int64_t link_feed(struct lane *lane, struct exposure *exposure) {
 }
 
 static void link_conceal(struct lane *lane, struct exposure *exposure) {
-  (void)lane, (void)exposure;
+  list_conceal(lane, exposure);
 }
 
 /* ---- The receiver -------------------------------------------------------- */
@@ -73,6 +80,7 @@ struct pulling {
   enum pulls { UNDECIDED, DIRECTLY, BY_BLOCKS } how;
   uint8_t *bounce;
   uint64_t held, put; /* bytes that the block has, or will; that left it */
+  struct listing *list;
 };
 _Static_assert(sizeof(struct pulling) <= FETCH_OWN, "there is room for it");
 
@@ -91,23 +99,39 @@ static bool source_fits(const struct source *s, uint64_t offset,
          end <= length - offset;
 }
 
-/* Makes the payload of what the source names, from its byte `at`; NULL: no
- * memory has such bytes. */
-static struct imported *source_payload(struct lane *lane, const struct fetch *f,
-                                       uint64_t at, struct payload *p) {
-  const struct source *s = &f->source;
-  uint64_t offset = s->address & SOURCE_OFFSET;
-  uint64_t id = s->address >> SOURCE_ID;
+/* Finds the place with byte `at`, and the byte that it begins with. Returns the
+ * place's number of bytes. */
+static uint64_t source_place(struct fetch *f, uint64_t at, struct source *s,
+                             uint64_t *id, uint64_t *begin) {
+  struct listing *list = pulling_of(f)->list;
+  *begin = 0;
+  if (list) {
+    *s = listing_at(list, at, id, begin);
+    return s->block * s->count;
+  }
+  *s = f->source;
+  *id = s->address >> SOURCE_ID;
+  s->address &= SOURCE_OFFSET;
+  return f->total;
+}
+
+/* Makes the payload of the place with byte `at` of what the source names, from
+ * that byte on; NULL: no memory has such bytes. */
+static struct imported *source_payload(struct lane *lane, struct fetch *f,
+                                       uint64_t at, struct payload *p,
+                                       uint64_t *begin) {
+  struct source s;
+  uint64_t id, total = source_place(f, at, &s, &id, begin);
   struct imported *m = imported_of(lane, (uint32_t)id);
-  if (s->kind != SOURCE_KIND || !m ||
-      !source_fits(s, offset, m->length, f->total))
+  if (s.kind != SOURCE_KIND || !m ||
+      !source_fits(&s, s.address, m->length, total))
     return NULL;
-  *p = (struct payload){.base = (uint8_t *)(uintptr_t)offset,
-                        .block = s->block,
-                        .count = s->count,
-                        .stride = s->stride,
-                        .total = f->total,
-                        .done = at};
+  *p = (struct payload){.base = (uint8_t *)(uintptr_t)s.address,
+                        .block = s.block,
+                        .count = s.count,
+                        .stride = s.stride,
+                        .total = total,
+                        .done = at - *begin};
   return m;
 }
 
@@ -133,20 +157,35 @@ static const struct opening *source_open(struct lane *lane, struct imported *m,
   return o && (int)o->by->device == m->device ? o : NULL;
 }
 
-/* Asks for copies of what follows, into that payload. */
-static int pulling_ask(struct lane *lane, struct fetch *f,
-                       struct payload *into) {
+/* Asks for copies of what follows in one place, into that payload. Adds the
+ * blocks of the place to *blocks. */
+static int pulling_ask_place(struct lane *lane, struct fetch *f,
+                             struct payload *into, uint64_t *blocks) {
   struct pulling *p = pulling_of(f);
   struct payload from;
-  struct imported *m = source_payload(lane, f, p->asked, &from);
+  uint64_t begin;
+  struct imported *m = source_payload(lane, f, p->asked, &from, &begin);
   if (!m)
     return PERIGEE_PROTOCOL;
   const struct opening *o = source_open(lane, m, into->memory);
   if (!o)
     return PERIGEE_UNSUPPORTED;
   int status = link_copies(lane, &p->job, m, o, &from, into, false);
+  p->asked = begin + from.done;
+  *blocks += from.count;
+  return status;
+}
+
+/* Asks for copies into that payload: 1, 0 (not for all now), or a status. */
+static int pulling_ask(struct lane *lane, struct fetch *f,
+                       struct payload *into) {
+  const struct pulling *p = pulling_of(f);
+  uint64_t blocks = 0;
+  int status = 1;
+  while (status == 1 && p->asked < f->total && into->done < into->total)
+    status =
+        blocks < LINK_BLOCKS ? pulling_ask_place(lane, f, into, &blocks) : 0;
   link_flush(lane);
-  p->asked = from.done;
   return status;
 }
 
@@ -218,21 +257,43 @@ static int64_t fetch_by_blocks(struct lane *lane, struct fetch *f) {
 }
 
 /* What does not exist is found out by the first copy. */
-static enum pulls fetch_choose(struct lane *lane, const struct fetch *f) {
-  struct payload from;
-  struct imported *m = source_payload(lane, f, 0, &from);
-  bool blocks = f->careful || (m && !source_open(lane, m, f->into->memory));
-  return blocks ? BY_BLOCKS : DIRECTLY;
+static bool fetch_is_far(struct lane *lane, const struct fetch *f,
+                         uint64_t id) {
+  struct imported *m = imported_of(lane, (uint32_t)id);
+  return m && !source_open(lane, m, f->into->memory);
 }
 
-/* What is written to is one place, or a list whose places do not overlap. */
-static int64_t link_fetch(struct lane *lane, struct fetch *f) {
-  pulling_of(f)->job.apart = true;
+static bool fetch_is_far_somewhere(struct lane *lane, struct fetch *f) {
+  const struct listing *list = pulling_of(f)->list;
+  uint64_t id, last = LINK_MEMORIES;
+  bool far = !list && fetch_is_far(lane, f, f->source.address >> SOURCE_ID);
+  for (uint32_t i = 0; list && i < listing_count(list) && !far; i++) {
+    listing_place(list, i, &id);
+    far = id != last && fetch_is_far(lane, f, id);
+    last = id;
+  }
+  return far;
+}
+
+static int fetch_begin(struct lane *lane, struct fetch *f) {
   struct pulling *p = pulling_of(f);
+  int status = PERIGEE_OK;
+  p->job.apart = true; /* one place, or a list whose places do not overlap */
+  if (f->source.kind == SOURCE_LIST)
+    status = listing_take(lane, &f->source, f->total, &p->list);
+  if (status < 0)
+    return status;
+  p->how = f->careful || fetch_is_far_somewhere(lane, f) ? BY_BLOCKS : DIRECTLY;
+  return PERIGEE_OK;
+}
+
+static int64_t link_fetch(struct lane *lane, struct fetch *f) {
+  const struct pulling *p = pulling_of(f);
   if (lane->over)
     return PERIGEE_PEER_LOST;
-  if (p->how == UNDECIDED)
-    p->how = fetch_choose(lane, f);
+  int status = p->how == UNDECIDED ? fetch_begin(lane, f) : PERIGEE_OK;
+  if (status < 0)
+    return pulling_moved(lane, f, status);
   return p->how == BY_BLOCKS ? fetch_by_blocks(lane, f) : fetch_whole(lane, f);
 }
 
@@ -245,6 +306,9 @@ static bool link_fetch_end(struct lane *lane, struct fetch *f) {
   else
     lane->spare = p->bounce;
   p->bounce = NULL;
+  if (p->list)
+    listing_give(lane, p->list);
+  p->list = NULL;
   return true;
 }
 

@@ -18,8 +18,9 @@ static const char *const link_kinds[] = {link_kind, NULL};
 
 static int link_heard_board(struct lane *lane, const struct word *word,
                             int fd) {
-  int status = fd < 0 ? PERIGEE_PROTOCOL : board_adopt(lane, word->id, fd);
-  if (fd >= 0)
+  int status =
+      fd < 0 ? PERIGEE_PROTOCOL : board_adopt(lane, word->id, word->length, fd);
+  if (fd >= 0 && status < 0)
     adopted_close(fd);
   return status;
 }
@@ -99,7 +100,7 @@ static int link_open(const struct lane_options *options, struct lane **out,
   }
   lane_by(lane, &transport_cuda);
   lane->options = *options;
-  lane->own_file = -1;
+  lane->own_file = lane->peer_file = -1;
   offer->length = offer->fd_count = 0;
   *out = lane;
   return PERIGEE_OK;
@@ -138,6 +139,7 @@ static void link_close(struct lane *lane) {
   board_drop(lane);
   free(lane->batch);
   free(lane->spare);
+  free(lane->spare_list);
   free(lane);
 }
 
@@ -147,7 +149,9 @@ static void link_forked(struct lane *lane) {
   imported_forked(lane);
   if (lane->own_file >= 0)
     close(lane->own_file);
-  lane->own_file = -1;
+  if (lane->peer_file >= 0)
+    close(lane->peer_file);
+  lane->own_file = lane->peer_file = -1;
   lane->own = NULL;
   lane->peer = NULL;
   lane->over = lane->forked = true;

@@ -103,8 +103,10 @@ int exported_heard(struct lane *lane, const struct word *word) {
   if (!lane->exported || word->id >= LINK_MEMORIES)
     return PERIGEE_PROTOCOL;
   struct exported *e = &lane->exported[word->id];
-  if (e->area && e->serial == word->serial)
-    e->state = word->word == OPENED ? EXPORTED_OPENED : EXPORTED_REFUSED;
+  if (!e->area || e->serial != word->serial)
+    return PERIGEE_OK;
+  e->state = word->word == OPENED ? EXPORTED_OPENED : EXPORTED_REFUSED;
+  e->lists = word->access & TAKES_LISTS;
   return PERIGEE_OK;
 }
 

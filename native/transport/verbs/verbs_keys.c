@@ -154,7 +154,7 @@ static struct ibv_mr *keys_register(struct rail *rail,
   struct ibv_mr *mr = NULL;
   if (!memory->direct)
     mr = register_by_dmabuf(rail, memory, address, length, access);
-  if (!mr && (memory->direct || memory->kind->pinnable))
+  if (!mr && (memory->direct || memory->pinnable))
     mr = fabric->lib->reg_mr(rail->pd, address, length, access);
   if (!mr) {
     int error = errno;

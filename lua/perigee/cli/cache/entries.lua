@@ -169,7 +169,8 @@ local function stats(call, server)
 end
 
 local function document(_, server)
-  return 200, openapi[server.tokens:is_open() and "admin"], JSON
+  local documents = openapi[not server.only]
+  return 200, documents[server.tokens:is_open() and "admin"], JSON
 end
 
 -- ---- Paths -----------------------------------------------------------------

@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
---- The documents in OpenAPI 3.0 of a cache by HTTP, as JSON, by what who has no
--- token may (control/described).
+--- The documents in OpenAPI 3.0 of a cache by HTTP, as JSON
+-- (control/described): of one that has several scopes, or not, by what who has
+-- no token may.
 local described = require "perigee.control.described"
 
 local answer, parameter, ref = described.answer, described.parameter,
@@ -14,8 +15,6 @@ local BYTES = described.content("application/octet-stream",
 local KEY = parameter("path", "key", { type = "string", minLength = 1 },
   "A key of 1 to 512 bytes. What is no letter or digit is written as %XX, a "
   .. "slash as %2F.")
-local SCOPE = parameter("query", "scope", TEXT,
-  "The scope; it has to be given where the cache has several.")
 local TTL = parameter("query", "ttl", { type = "number", minimum = 0.001,
                                         maximum = 2 ^ 31 },
                       "Seconds that the entry lives at most.")
@@ -39,24 +38,32 @@ local SCHEMAS = {
 
 local VALUE = { description = "Its value", content = BYTES }
 
-local PATHS = {
-  ["/healthz"] = described.open("Does it run?", { type = "object" }),
-  ["/openapi.json"] = described.open("This document", { type = "object" }),
-  ["/stats"] = { get = operation("Tell how full it is",
-    { parameter("query", "scope", TEXT, "This scope alone.") },
-    { ["200"] = answer("Counters by scope", ref "Stats") }) },
-  ["/v1/entries/{key}"] = {
-    get = operation("Get a value", { KEY, SCOPE }, { ["200"] = VALUE }),
-    put = operation("Put a value", { KEY, SCOPE, TTL, ABSENT },
-                    { ["204"] = answer "It is there" }, BYTES),
-    delete = operation("Delete an entry", { KEY, SCOPE },
-                       { ["204"] = answer "It is gone" }),
-  },
-}
+local function paths(several)
+  local scope = parameter("query", "scope", TEXT, "The scope.")
+  scope.required = several
+  return {
+    ["/healthz"] = described.open("Does it run?", { type = "object" }),
+    ["/openapi.json"] = described.open("This document", { type = "object" }),
+    ["/stats"] = { get = operation("Tell how full it is",
+      { parameter("query", "scope", TEXT, "This scope alone.") },
+      { ["200"] = answer("Counters by scope", ref "Stats") }) },
+    ["/v1/entries/{key}"] = {
+      get = operation("Get a value", { KEY, scope }, { ["200"] = VALUE }),
+      put = operation("Put a value", { KEY, scope, TTL, ABSENT },
+                      { ["204"] = answer "It is there" }, BYTES),
+      delete = operation("Delete an entry", { KEY, scope },
+                         { ["204"] = answer "It is gone" }),
+    },
+  }
+end
 
-return described.documents {
-  title = "A cache of Perigee's",
-  description = "Small values by their keys. Programs with Perigee read and "
-    .. "write the same entries, of any length, by themselves.",
-  paths = PATHS, schemas = SCHEMAS,
-}
+local function documents(several)
+  return described.documents {
+    title = "A cache of Perigee's",
+    description = "Small values by their keys. Programs with Perigee read and "
+      .. "write the same entries, of any length, by themselves.",
+    paths = paths(several), schemas = SCHEMAS,
+  }
+end
+
+return { [true] = documents(true), [false] = documents(false) }

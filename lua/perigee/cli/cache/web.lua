@@ -52,6 +52,9 @@ local function answer(server, request)
   local call = { request = request, status = false }
   asked.step(call, find, server)
   asked.step(call, run, server)
+  if not call.status then
+    call.status, call.body, call.headers = asked.failure()
+  end
   if not server.web then return end     -- its requests went with it
   if #call.body > server.web:room() then
     call.status, call.body, call.headers = entries.no_room()
