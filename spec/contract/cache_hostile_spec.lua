@@ -150,11 +150,19 @@ describe("a method of the service", function()
     for _, each in ipairs(ANY) do
       local got, err = attacker:wait(each, 0)
       if got == nil then wrong(nil, got, err) else assert.is_false(got) end
+      assert.is_nil(next(caches.store(cache).waiting))
       if not (type(each) == "number" and each > 1) then
         got, err = attacker:wait("none", each)
         if got == nil then wrong(nil, got, err) else assert.is_false(got) end
       end
     end
+  end)
+
+  it("waits, and leaves nothing of that", function()
+    for i = 1, 100 do
+      assert.is_false(attacker:wait("none " .. i % 7, 0.001))
+    end
+    assert.is_nil(next(caches.store(cache).waiting))
   end)
 
   it("reserves no more than there may be", function()
@@ -277,8 +285,7 @@ local function victim(child, perigee_, _, step)
   elseif step == "leased" then
     child.lease = blocks:view "honest" or blocks:get "honest"
   elseif step == "waits" then
-    proxy.async:wait("never", 3000)
-    proxy.async:wait("never", 3000)
+    for i = 1, 500 do proxy.async:wait("never " .. i, 3000) end
   elseif step == "reading" then
     agent.engine:alloc(64)
     perigee_.spawn(function()
@@ -304,6 +311,10 @@ describe("a client that is killed", function()
           return now.reserved == 0 and now.leases == before.leases
             and now.clients == before.clients
         end)
+        if step == "waits" then         -- nobody waits any more
+          cases.await(function() return next(caches.store(cache).waiting) == nil
+          end)
+        end
         local got, err = honest:get "dead"
         if got then                     -- its put was complete
           assert.equal("put", step)

@@ -170,7 +170,10 @@ function M.of(store)
       if type(key) ~= "string" or check.seconds(seconds) then
         return nil, refusal(C.PERIGEE_PROTOCOL)
       end
-      return store:wait(key, math.min(seconds, LONGEST_WAIT))
+      local there, status = store:wait(id_of(session()), key,
+                                       math.min(seconds, LONGEST_WAIT))
+      if there == nil then return nil, refusal(status, key) end
+      return there
     end,
   } }
 end

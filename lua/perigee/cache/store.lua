@@ -170,7 +170,7 @@ local function client_gone(self, id, client)
     if each.session == id then self.reserved[token] = nil end
   end
   C.perigee_cache_client_gone(self.cache, client)
-  self:changed()
+  self:changed_all()
 end
 
 local function new_client(self, id)
@@ -273,7 +273,7 @@ function Store:put_again(client, key, pointer, length, asked, checksum, version)
   ffi.copy(region.pointer + place.offset, pointer, length)
   status = C.perigee_cache_seal_again(self.cache, place.entry, checksum,
                                       version, time(self))
-  self:changed()
+  self:changed(key)
   return status < 0 and tonumber(status) or OK
 end
 
@@ -293,7 +293,7 @@ function Store:seal(one, checksum)
   local version = C.perigee_cache_seal(self.cache, one.entry, checksum or 0,
                                        time(self))
   if version < 0 then return nil, (tonumber(version)) end
-  self:changed()
+  self:changed(one.key)
   return (tonumber(version))
 end
 
@@ -303,7 +303,6 @@ function Store:abort(one)
   if self.reserved[one.token] ~= one then return STALE end
   self.reserved[one.token] = nil
   C.perigee_cache_abort(self.cache, one.entry)
-  self:changed()
   return OK
 end
 
@@ -327,7 +326,9 @@ local function answer_put(self, client, request, reply, n)
     n = feed_for(self, answer(self, client, request, reply), answer, client,
                  request, reply)
   end
-  self:changed()
+  if n >= 12 and next(self.waiting) ~= nil then
+    for _, key in ipairs(wire.asked(request)) do self:changed(key) end
+  end
   return n
 end
 
@@ -358,22 +359,46 @@ end
 
 -- ---- Waiting for keys ------------------------------------------------------
 
---- Something was sealed or aborted: who waits for a key looks again.
-function Store:changed()
-  local waiting = self.waiting
+--- A key was sealed: who waits for it looks again.
+function Store:changed(key)
+  local waiting = self.waiting[key]
   if not waiting then return end
-  self.waiting = false
-  futures.settle(waiting, true)
+  self.waiting[key] = nil
+  futures.settle(waiting.future, true)
 end
 
---- Waits until a key is there, at most `seconds`; returns whether it is.
-function Store:wait(key, seconds)
+--- All that wait look again.
+function Store:changed_all()
+  local waiting = self.waiting
+  self.waiting = {}
+  for _, each in pairs(waiting) do futures.settle(each.future, true) end
+end
+jit.off(Store.changed_all)
+
+-- Waits for a change of a key, at most `seconds`.
+local function wait_for(self, key, seconds)
+  local waiting = self.waiting[key]
+    or { future = futures.shared(self, "waiting for a key"), waits = 0 }
+  self.waiting[key], waiting.waits = waiting, waiting.waits + 1
+  waiting.future:wait(seconds)
+  waiting.waits = waiting.waits - 1
+  if waiting.waits == 0 and self.waiting[key] == waiting then
+    self.waiting[key] = nil
+  end
+end
+
+--- Waits until a key is there, at most `seconds`, or a session has ended;
+-- returns whether it is. Returns nil and a status if the session may not.
+function Store:wait(id, key, seconds)
+  local client, status = self:client(id)
+  if not client then return nil, status end
   local deadline = loop.deadline(seconds)
   while self.cache and not self:has(key) do
     local left = loop.left(deadline)
-    if left == 0 or self.ending then return false end
-    self.waiting = self.waiting or futures.shared(self, "waiting for a key")
-    self.waiting:wait(left)
+    if left == 0 or self.ending or self.clients[id] ~= client then
+      return false
+    end
+    wait_for(self, key, left)
   end
   return self.cache ~= false
 end
@@ -381,7 +406,7 @@ end
 --- Nobody waits for keys any more.
 function Store:end_waits()
   self.ending = true
-  self:changed()
+  self:changed_all()
 end
 
 -- ---- Its life --------------------------------------------------------------
@@ -471,7 +496,7 @@ function M.open(agent, options)
     cache = out[0], engine = agent.engine, text = text, kind = options.kind,
     populate = options.populate or nil, sums = options.checksum or false,
     slabs = {}, pieces = {}, clients = {},
-    reserved = {}, putting = {}, tokens = 0, waiting = false, starved = false,
+    reserved = {}, putting = {}, tokens = 0, waiting = {}, starved = false,
     closing = {}, timer = false, ending = false, tier = false, keep = false,
     revived = 0, memory = options.memory, short_till = false,
   }, Store)
@@ -499,7 +524,7 @@ function Store:close()
   if self.keep then self.keep:close() end
   self.cache = false
   if self.timer then timers.remove(self.timer) end
-  self:changed()
+  self:changed_all()
   C.perigee_cache_close(cache)
 end
 
