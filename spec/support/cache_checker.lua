@@ -240,7 +240,8 @@ function M.reader(child, who, seed, map, plant)
   M.plant(plant)
   local chance, agent = liars.chance(tonumber(seed)), assert(cases.agent())
   local blocks = assert(agent:cache("cache:0", {
-    timeout = 2, map = map == "true", near = who == "4" and 2 ^ 22 or nil }))
+    timeout = 2, map = map == "true", near = who == "4" and 2 ^ 22 or nil,
+    stale = chance.one_in(2) and 0.2 or nil }))
   local region, self = cases.alloc(agent.engine, TASKS * ROOM), reader(who)
   self.ways = map == "true" and { "text", "slice", "list", "many", "view" }
     or { "text", "slice", "list", "many" }
