@@ -42,7 +42,8 @@ NAMES := registries listing finding rendezvous
 .PHONY: deps demo bench bench-control figures compare compare-rdma compare-deps
 .PHONY: soak floors test
 .PHONY: test-jit count-check anatomy
-.PHONY: check-gpu check-cuda-headers test-interpreter asan tsan hostile hostile-names control-stores
+.PHONY: check-gpu check-cuda-headers test-interpreter asan tsan hostile hostile-names hostile-caches
+.PHONY: control-stores
 .PHONY: check-openapi test-opaque check-rdma rdma-shell fuzz fuzz-agents fuzz-planted lint
 .PHONY: format check-abi check-install bundle check-bundle check-cuda-kernel
 
@@ -217,6 +218,11 @@ hostile-names: ## holders of names in trouble for MINUTES=10 (SEED= repeats)
 	.ci/deps build test
 	$(MAKE) tests
 	spec/support/with luajit spec/hostile/names_soak.lua $(MINUTES) $(SEED)
+
+hostile-caches: ## caches, writers and readers in trouble for MINUTES=10 (SEED=)
+	.ci/deps build test
+	$(MAKE) tests
+	spec/support/with luajit spec/hostile/caches_soak.lua $(MINUTES) $(SEED)
 
 STORES := redis etcd
 control-stores: ## the control server's and names' specs over a Redis and an etcd

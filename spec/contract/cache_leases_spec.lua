@@ -57,7 +57,7 @@ describe("leases", function()
 
   it("that a client has too many of are given back for others", function()
     caches.open { leases = 16 }         -- two for a client
-    local blocks, agent = caches.client { map = false }
+    local blocks, agent = caches.client { map = false, stale = 30 }
     local region = cases.alloc(agent.engine, 10 * SIZE)
     local items = {}
     for i = 1, 10 do
@@ -81,7 +81,7 @@ describe("a slab that was looked up", function()
   -- A task that waited for the look-up may go on when the session has ended.
   it("is lost with its session", function()
     scribbler(1)
-    local blocks = caches.client { map = false }
+    local blocks = caches.client { map = false, stale = 30 }
     assert.is_true(is_whole(blocks:get "0"))
     local session = blocks.only.session
     local remote = assert(session:region "cache.slab.0")
@@ -100,7 +100,7 @@ describe("a lease that was given back", function()
   it("is read by nobody any more, of more keys than leases are kept", function()
     local MANY = 4300
     local lies = scribbler(MANY)
-    local blocks, agent = caches.client { map = false }
+    local blocks, agent = caches.client { map = false, stale = 30 }
     local region = cases.alloc(agent.engine, MANY * SIZE)
     local items = {}
     for n = 1, MANY do
@@ -119,7 +119,7 @@ describe("a lease that was given back", function()
 
   it("is not what a get that waits meanwhile returns", function()
     local lies = scribbler(4)
-    local blocks = caches.client { map = false }
+    local blocks = caches.client { map = false, stale = 30 }
     assert(blocks:has { "0" })
     function lies.put()                 -- ends when the get has its lease
       repeat perigee.sleep(0) until lies.located > 0

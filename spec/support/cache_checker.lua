@@ -130,7 +130,7 @@ end
 function M.writer(child, who, seed, first)
   local chance, agent = liars.chance(tonumber(seed)), assert(cases.agent())
   local blocks = assert(agent:cache("cache:0", { timeout = 2 }))
-  local region = cases.alloc(agent.engine, TASKS * ROOM)
+  local region = assert(agent.engine:alloc(TASKS * ROOM))
   local session, key = false, tonumber(first) - KEYS
   child.say("ready")
   forever(TASKS, function(n)
@@ -240,8 +240,9 @@ function M.reader(child, who, seed, map, plant)
   M.plant(plant)
   local chance, agent = liars.chance(tonumber(seed)), assert(cases.agent())
   local blocks = assert(agent:cache("cache:0", {
-    timeout = 2, map = map == "true", near = who == "4" and 2 ^ 22 or nil }))
-  local region, self = cases.alloc(agent.engine, TASKS * ROOM), reader(who)
+    timeout = 2, map = map == "true", near = who == "4" and 2 ^ 22 or nil,
+    stale = chance.one_in(2) and 0.2 or nil }))
+  local region, self = assert(agent.engine:alloc(TASKS * ROOM)), reader(who)
   self.ways = map == "true" and { "text", "slice", "list", "many", "view" }
     or { "text", "slice", "list", "many" }
   child.say("ready")

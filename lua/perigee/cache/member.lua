@@ -324,7 +324,8 @@ local function by_request(self, key, into)
     end
     self.leases:was_read(key, lease)
     if part then
-      if self.near and lease.again then
+      if self.near and lease.again
+        and (lease.kept or self.stale == 0) then -- nothing newer is known
         self.near:put(key, part, lease.version, lease.sent + self.stale)
       end
       return part, lease.checksum

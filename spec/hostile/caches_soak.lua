@@ -1,0 +1,33 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- caches_soak.lua MINUTES [SEED]: the checker of caches
+-- (spec/support/cache_checker.lua) for a time over each transport of
+-- PERIGEE_HOSTILE ("shm tcp"). Ends with a non-zero status if it has found a
+-- fault.
+local minutes, seed = tonumber(arg[1]), tonumber(arg[2])
+if not minutes then
+  io.stderr:write "caches_soak.lua MINUTES [SEED]\n"
+  os.exit(2)
+end
+seed = seed or os.time() % 2 ^ 30 + 1
+
+-- Engines of this process and of all that it starts read the transport here.
+local ffi = require "ffi"
+local cases = require "spec.support.cases"
+local checker = require "spec.support.cache_checker"
+
+local transports = {}
+for name in (os.getenv "PERIGEE_HOSTILE" or "shm tcp"):gmatch "%S+" do
+  transports[#transports + 1] = name
+end
+
+local wrong = 0
+for _, name in ipairs(transports) do
+  ffi.C.spec_setenv("PERIGEE_TRANSPORT", name, 1)
+  local faults, told = checker.run(minutes * 60 / #transports, seed)
+  print(("%s, seed %d: %d faults; gets, hits and errors of each reader: %s")
+    :format(name, seed, #faults, told))
+  for i = 1, math.min(#faults, 20) do print("  " .. faults[i]) end
+  wrong = wrong + #faults
+  cases.cleanup()
+end
+os.exit(wrong == 0 and 0 or 1)
