@@ -116,7 +116,7 @@ local function arrive(engine, event, method, values)
     return fine and came_too_late(method, values, slice)
   end
   if not fine then return reply.failed(engine, served, raw, slice, true) end
-  if slice == nil and errors.is_error(reason) then
+  if slice == nil and errors.is_error(reason) and errors.code(reason) then
     return reply.returned(engine, served, raw, reason, true)
   elseif slice == nil then
     return reply.refuse(engine, served, DENIED,

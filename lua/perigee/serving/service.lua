@@ -19,9 +19,9 @@
 -- * `landing = function(length, ...)`, for typed methods: chooses where the
 --   slice among the arguments is stored. It gets the slice's length and the
 --   other arguments, and returns a slice, or nil and a reason (`denied` to the
---   caller; an `Error` keeps its kind and code). If it returns a list of
---   slices, the handler gets the list of their filled parts. Without a landing
---   the slice is stored in a pooled block
+--   caller; an `Error` that has a `code` keeps its kind and code). If it
+--   returns a list of slices, the handler gets the list of their filled parts.
+--   Without a landing the slice is stored in a pooled block
 -- * `abandoned = function(slice, ...)`: called once if the landing returned a
 --   slice and the handler will never run
 --
