@@ -2,12 +2,15 @@
 -- What a client may read, and until when. Some tests have a cache that is made
 -- by hand and scribbles over a place as soon as its lease was given back, as
 -- another value would.
+local loop = require "perigee.runtime.loop"
+local native = require "perigee.cache.native"
 local caches = require "spec.support.caches"
 local maps = require "perigee.cache.mapped"
 local cases = require "spec.support.cases"
 local ffi = require "ffi"
 local perigee = require "perigee"
 
+local C = native.C
 local answer, place, number = caches.answer, caches.place, caches.number
 local SIZE = 16384                      -- too long to come along
 
@@ -72,6 +75,41 @@ describe("leases", function()
       assert.equal(SIZE, got[i], tostring(got[i]))
       assert.is_true(items[i].into:string() == cases.bytes(SIZE, i))
     end
+  end)
+end)
+
+-- An entry that comes back to memory, as from a file, has the version that it
+-- had. What was copied from its former place may be another value's.
+describe("a look into the directory", function()
+  after_each(cases.cleanup)
+
+  it("does not take an entry that has come back for the one before", function()
+    local store = caches.store(caches.open())
+    local put = native.put_t { length = 8,
+                               client = C.perigee_cache_client(store.cache) }
+    local view, at = C.perigee_cache_view_open(), native.place_t()
+    assert.equal(0, C.perigee_cache_view_piece(view, 0,
+                                               store.pieces[1].pointer))
+    local function place_of(key)
+      local place_, reserved = native.place_t(), nil
+      cases.await(function()
+        store:feed()
+        reserved = C.perigee_cache_reserve(store.cache, key, 1, put, loop.now(),
+                                           place_) == 0
+        return reserved
+      end)
+      return place_.entry
+    end
+    local entry = place_of "k"
+    local version = C.perigee_cache_seal(store.cache, entry, 0, loop.now())
+    assert.equal(0, C.perigee_cache_seen(view, "k", 1, at))
+    assert.equal(1, C.perigee_cache_same(view, "k", 1, at))
+    assert.equal(0, C.perigee_cache_delete(store.cache, "k", 1))
+    C.perigee_cache_seal(store.cache, place_of "l", 0, loop.now())
+    assert.is_true(version == C.perigee_cache_seal_again(
+      store.cache, place_of "k", 0, version, loop.now()))
+    assert.equal(0, C.perigee_cache_same(view, "k", 1, at))
+    C.perigee_cache_view_close(view)
   end)
 end)
 

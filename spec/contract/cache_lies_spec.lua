@@ -8,6 +8,8 @@ local ffi = require "ffi"
 local liars = require "spec.support.liar"
 local perigee = require "perigee"
 
+local failure = require "perigee.cache.failure"
+local missing = require "perigee.native".C.PERIGEE_NOT_FOUND
 local own = require "perigee.cache.native".C
 local PIECE = own.PERIGEE_CACHE_PIECE
 
@@ -151,6 +153,24 @@ describe("answers that are none", function()
         or answer(request:byte(2), chance.pick { 0, 1, 2, 3 }, text)
     end
     for _ = 1, math.max(20, 2000 * cases.scale) do all_typed(blocks) end
+  end)
+end)
+
+describe("a value in a cache's file", function()
+  after_each(cases.cleanup)
+
+  it("is a miss while another writer has its key reserved", function()
+    begin { map = false }
+    lies.about = function() return { version = 1, file = true } end
+    lies.ask = function(request)
+      return answer(request:byte(2), 1, number(2 ^ 32 + missing, 4))
+    end
+    lies.fetch = function() return nil, failure.of(own.PERIGEE_CACHE_BUSY, "x")
+    end
+    wrong("not_found", blocks:get "k")
+    wrong("not_found", blocks:get("k", { into = region:slice() }))
+    lies.fetch = function() return "what" end
+    wrong("not_found", blocks:get "k")
   end)
 end)
 

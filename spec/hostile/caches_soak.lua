@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- caches_soak.lua MINUTES [SEED]: the checker of caches
--- (spec/support/cache_checker.lua) for a time over each transport of
--- PERIGEE_HOSTILE ("shm tcp"). Ends with a non-zero status if it has found a
--- fault.
+-- (spec/support/cache_checker.lua) over each transport of PERIGEE_HOSTILE ("shm
+-- tcp"), with memory alone, and with a file and memory that outlives the cache;
+-- for as long each. Ends with a non-zero status if it has found a fault.
 local minutes, seed = tonumber(arg[1]), tonumber(arg[2])
 if not minutes then
   io.stderr:write "caches_soak.lua MINUTES [SEED]\n"
@@ -21,13 +21,20 @@ for name in (os.getenv "PERIGEE_HOSTILE" or "shm tcp"):gmatch "%S+" do
 end
 
 local wrong = 0
-for _, name in ipairs(transports) do
+
+local function run(name, below)
   ffi.C.spec_setenv("PERIGEE_TRANSPORT", name, 1)
-  local faults, told = checker.run(minutes * 60 / #transports, seed)
-  print(("%s, seed %d: %d faults; gets, hits and errors of each reader: %s")
-    :format(name, seed, #faults, told))
+  local faults, told = checker.run(minutes * 30 / #transports, seed, nil, below)
+  print(("%s%s, seed %d: %d faults; gets, hits and errors of each reader: %s")
+    :format(name, below and ", file" or "", seed, #faults, told))
+  io.stdout:flush()
   for i = 1, math.min(#faults, 20) do print("  " .. faults[i]) end
   wrong = wrong + #faults
   cases.cleanup()
+end
+
+for _, name in ipairs(transports) do
+  run(name, false)
+  run(name, true)
 end
 os.exit(wrong == 0 and 0 or 1)

@@ -50,13 +50,13 @@ local function check(pointer, length, key)
   if words[0] ~= key or words[2] ~= length then
     return nil, ("it has %s bytes of key %s"):format(words[2], words[0])
   end
-  local base = base_of(u64(key), stamp)
+  local base, from, to = base_of(u64(key), stamp), nil, nil
   for i = 3, length / 8 - 1 do
-    if words[i] ~= base + i * GOLDEN then
-      return nil, ("byte %d of %d is another value's"):format(i * 8, length)
-    end
+    if words[i] ~= base + i * GOLDEN then from, to = from or i, i end
   end
-  return tonumber(stamp)
+  if not from then return tonumber(stamp) end
+  return nil, ("from byte %d to %d of %d it is another value's: %s ... %s")
+    :format(from * 8, to * 8 + 7, length, words[from], words[to])
 end
 
 local function name_of(key) return "key " .. key end
@@ -291,21 +291,27 @@ local function start(role, ...)
   return child
 end
 
---- A cache's process.
-function M.cache(child)
+--- A cache's process. below: with a file, and memory that outlives it.
+function M.cache(child, below)
   local caches = require "spec.support.caches"
-  caches.open { memory = 2 ^ 23, slab = 2 ^ 20, lease = 0.25, margin = 0.05 }
+  local options = { memory = 2 ^ 23, slab = 2 ^ 20, lease = 0.25,
+                    margin = 0.05 }
+  if below == "true" then
+    options.file, options.file_size = path "file", 2 ^ 25
+    options.keep, options.checksum = 20, true
+  end
+  caches.open(options)
   child.say("ready")
   perigee.run()
 end
 
 -- The processes: of each what starts it again.
-local function cast(chance, plant)
+local function cast(chance, plant, below)
   local key, all = 0, {}
   local function add(kind, again)
     all[#all + 1] = { kind = kind, start = again, child = again() }
   end
-  add("cache", function() return start("cache") end)
+  add("cache", function() return start("cache", below or false) end)
   for n = 1, WRITERS do
     add("writer", function()
       key = key + 2 ^ 20
@@ -363,11 +369,12 @@ local function go_on()
 end
 
 --- Runs for so many seconds, or until there is a fault. plant: of all readers.
--- Returns a list of faults, and what readers have done, as text.
-function M.run(seconds, seed, plant)
+-- below: the cache has a file, and memory that outlives it. Returns a list of
+-- faults, and what readers have done, as text.
+function M.run(seconds, seed, plant, below)
   os.execute(("mkdir -p '%s'"):format(cases.folder))
   local chance = liars.chance(seed)
-  local all = cast(chance, plant)
+  local all = cast(chance, plant, below)
   for _, one in ipairs(all) do one.child:expect("ready", 60 * cases.slow) end
   local limit = process.now() + seconds
   while process.now() < limit and #lines "faults" == 0 do

@@ -50,7 +50,8 @@ end
 
 -- ---- A liar ----------------------------------------------------------------
 
-local METHODS = { "about", "put", "reserve", "write", "seal", "abort", "wait" }
+local METHODS = { "about", "put", "reserve", "write", "seal", "abort", "wait",
+                  "fetch" }
 
 --- An agent that serves "cache" as `lies` tells: a function for each method,
 -- which may be set later (ask: of the request's bytes; it returns the

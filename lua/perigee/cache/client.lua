@@ -13,7 +13,10 @@
 --
 -- Several caches have their own parts of the keys (by rendezvous hashing), and
 -- with `replicas` each key is kept by several. The keys of a cache that is lost
--- are missed until it is there again.
+-- are missed until it is there again. What is put meanwhile goes to the others.
+-- A cache that was not restarted, but stopped or not reached, comes back with
+-- the values of before: of several caches, a client may get an older value than
+-- it has put.
 --
 -- Errors of all functions that ask a cache: `peer_lost`, `timeout`, `closed`,
 -- `denied`; of one cache by its name `not_found`, too: nobody has that name.

@@ -408,8 +408,10 @@ function Member:fetch(key)
   if is_full(there, err) and self.leases:flush() then
     there, err = self.proxy:fetch(key)
   end
-  if there == nil then return nil, failure.came(err) end
-  return there
+  if there ~= nil then return there end
+  err = failure.came(err)
+  if err.kind == "exists" then return false end -- another is putting the key
+  return nil, err
 end
 
 --- Gets a value into a slice or a List, or as a string without one. Returns the

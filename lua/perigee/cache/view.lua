@@ -3,7 +3,8 @@
 -- bytes stay what they are while the view's lease lasts.
 --
 -- * `pointer`: const uint8_t * to the bytes, which this process may only read;
---   it keeps nothing alive
+--   it keeps nothing alive. When the session with the cache has ended (`left`
+--   is 0), there may be no memory there any more
 -- * `length`: bytes
 -- @classmod CacheView
 local check = require "perigee.runtime.check"
