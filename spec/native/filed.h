@@ -185,7 +185,7 @@ static inline void filed_forget(struct filed *k, const char *key) {
 
 static inline uint64_t filed_entries(const struct filed *k) {
   struct perigee_cache_counters n;
-  perigee_cache_count(k->file->store, &n);
+  perigee_cache_count(perigee_cache_file_store(k->file), &n);
   return n.entries;
 }
 
