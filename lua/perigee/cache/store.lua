@@ -293,6 +293,7 @@ function Store:seal(one, checksum)
   local version = C.perigee_cache_seal(self.cache, one.entry, checksum or 0,
                                        time(self))
   if version < 0 then return nil, (tonumber(version)) end
+  if self.tier then self.tier:sealed() end
   self:changed(one.key)
   return (tonumber(version))
 end

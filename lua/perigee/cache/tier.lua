@@ -191,6 +191,11 @@ function Tier:drive()
   end)
 end
 
+--- Something was sealed: others may have to go soon.
+function Tier:sealed()
+  if self.file then write_cold(self) end
+end
+
 --- Does what is to be done now; called again and again.
 function Tier:turn()
   if not self.file then return end
