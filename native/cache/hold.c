@@ -153,7 +153,7 @@ static bool holder_knows(int client) {
 }
 
 static bool holder_serve(int client) {
-  struct hold_message m;
+  struct hold_message m = {.kind = 0};
   int fd;
   bool on = holder_knows(client);
   while (on && hold_receive(client, &m, &fd)) {
