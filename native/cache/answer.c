@@ -196,8 +196,11 @@ static int answer_delete(struct asked *a) {
   const char *key;
   uint32_t length;
   int status = asked_key(a, 4, &key, &length);
-  if (status == 1)
-    put_status(a, perigee_cache_delete(a->c, key, length));
+  if (status == 1) {
+    int deleted = perigee_cache_delete(a->c, key, length);
+    bool below = deleted == PERIGEE_NOT_FOUND && is_below(a, key, length);
+    put_status(a, below ? PERIGEE_OK : deleted);
+  }
   return status;
 }
 

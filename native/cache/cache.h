@@ -309,7 +309,8 @@ enum perigee_cache_request {
 };
 enum { PERIGEE_CACHE_MANY = 4096 };
 /* HAS, MATCH and STAT find what is in a store below, too (NULL: there is none),
- * from which the caller brings it. */
+ * from which the caller brings it; DELETE finds it, and the caller deletes it
+ * there; what is there EXISTS for if_absent. */
 PERIGEE_API void perigee_cache_below(struct perigee_cache *cache,
                                      struct perigee_cache *below);
 enum perigee_cache_event {

@@ -145,7 +145,9 @@ static int put_check(struct perigee_cache *c, const struct sought *s,
     return PERIGEE_TOO_LARGE;
   if (directory_find(c, s, false))
     return PERIGEE_CACHE_BUSY;
-  if (put->if_absent && entry_find(c, s->words, s->length, now))
+  if (put->if_absent &&
+      (entry_find(c, s->words, s->length, now) ||
+       (c->below && entry_find(c->below, s->words, s->length, now))))
     return PERIGEE_CACHE_EXISTS;
   if (k->reserved >= c->o.reserved_each)
     return PERIGEE_AGAIN;

@@ -109,8 +109,11 @@ describe("a cache with a file, map = " .. tostring(map), function()
   it("never gives what was replaced or deleted", function()
     fill()
     assert(blocks:put("1", "new"))
-    assert(blocks:delete "2" or true)
-    blocks:delete "3"
+    local _, err = blocks:put("2", "x", { if_absent = true })
+    assert.equal("exists", err.kind)
+    assert(blocks:delete "2")
+    assert(blocks:delete "3")
+    assert.equal("not_found", select(2, blocks:delete "3").kind)
     assert.equal("new", blocks:get "1")
     assert.is_nil((blocks:get "2"))
     perigee.sleep(0.3 * process.slow)     -- until the file has forgotten them

@@ -67,10 +67,13 @@ local function newest(list)
   return life
 end
 
+-- A holder that has failed once is not asked again: each question may take a
+-- second then.
 local function hold(self, name, fd)
+  if self.lost then return false end
   local status = C.perigee_cache_hold_put(self.fd,
     ("%.0f.%s"):format(self.life, name), fd)
-  if status < 0 and not self.lost then
+  if status < 0 then
     self.lost = true
     log.write("error", ("%s: what it keeps for its next process is not "
       .. "complete any more: %s"):format(self.store.text,
@@ -93,6 +96,7 @@ function Keep:piece(number, region)
 end
 
 function Keep:drop(number, length)
+  if self.lost then return end
   C.perigee_cache_hold_drop(self.fd, ("%.0f.%s"):format(self.life,
     slab_name(number, length)))
 end

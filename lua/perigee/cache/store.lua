@@ -333,23 +333,32 @@ local function answer_put(self, client, request, reply, n)
   return n
 end
 
--- What a request puts or deletes is void in the file.
-function Store:void(request)
-  local what = request.length > 8 and request.pointer[1]
-  if what ~= PUT and what ~= C.PERIGEE_CACHE_DELETE then return end
-  for _, key in ipairs(wire.asked(request)) do self.tier:forget(key) end
+-- What a request has put or deleted is void in the file. n: bytes of its
+-- answer, which has so many for each item, the first of them a status.
+local ITEM = { [PUT] = 12, [C.PERIGEE_CACHE_DELETE] = 4 }
+
+local function void(self, request, reply, n)
+  local item = ITEM[reply.pointer[1]]
+  if not item then return end
+  for i, key in ipairs(wire.asked(request)) do
+    local at = 8 + (i - 1) * item
+    if at + item > n then return end
+    local status = ffi.cast("int32_t *", reply.pointer + at)[0]
+    if status == OK then self.tier:forget(key) end
+  end
 end
+jit.off(void)
 
 --- Answers a raw request of a session into a reply's loan; returns the length.
 function Store:answer(id, request, reply)
   local client, status = self:client(id)
   if not client then return wire.refuse(reply, status) end
-  if self.tier then self:void(request) end
   local n = answer(self, client, request, reply)
   if n == WANTS or n >= 12 and reply.pointer[1] == PUT then
     n = answer_put(self, client, request, reply, n)
   end
   if n < 0 then return wire.refuse(reply, n) end
+  if self.tier then void(self, request, reply, n) end
   return n
 end
 
