@@ -237,13 +237,15 @@ local function give_memory(self, region)
   end
 end
 
--- Reads a value; waits. Returns its length, sum and version; or nil and a
--- status.
-local function read_to(self, key, pointer, room)
+-- Reads a value to a region; waits. Returns its length, sum and version; or nil
+-- and a status. What is under way keeps the region: a stop may drop the task
+-- that waits.
+local function read_to(self, key, region)
   local arrived = futures.shared(self, "reading from a file")
+  local pointer = region.pointer
   local status = begin(self, function(ended)
-    futures.settle(arrived, ended)
-  end, read, key, pointer, room)
+    futures.settle(arrived, ended, region)
+  end, read, key, pointer, region.length)
   if status < 0 then return nil, status end
   local length, sum, version = place.length, place.checksum, place.version
   status = arrived:wait()
@@ -276,8 +278,7 @@ local function bring(self, key)
   if not find(self, key) then return false end
   local region = take_memory(self, tonumber(place.length))
   if not region then return nil, core.PERIGEE_NO_MEMORY end
-  local length, sum, version = read_to(self, key, region.pointer,
-                                       region.length)
+  local length, sum, version = read_to(self, key, region)
   local there, status = false, nil
   if length then
     there, status = keep(self, key, region.pointer, length, sum, version)
@@ -293,6 +294,9 @@ end
 --- Has a key's value be in memory, if the file has it; waits. Returns whether
 -- it is there; or nil and a status.
 function Tier:fetch(key)
+  if self.fetched_in ~= loop.state.generation then -- a stop has dropped others
+    self.fetched_in, self.fetching = loop.state.generation, {}
+  end
   local under_way = self.fetching[key]
   if under_way then
     under_way:wait()
@@ -331,6 +335,7 @@ function M.open(store, options)
   local self = setmetatable({
     store = store, file = out[0], tokens = 0, done = {}, driver = false,
     descriptor = C.perigee_cache_file_descriptor(out[0]), fetching = {},
+    fetched_in = false,
     client = tonumber(C.perigee_cache_client(store.cache)), writes = 0,
     bytes = 0,
     counters = native.counters_t(), void = {}, memory = {},
