@@ -11,6 +11,7 @@ local process = require "spec.support.process"
 
 local contexts = require "perigee.serving.context"
 local service = require "perigee.cache.service"
+local tasks = require "perigee.runtime.task"
 
 local number = caches.number
 local seed = tonumber(os.getenv "PERIGEE_SEED") or 17
@@ -229,6 +230,41 @@ describe("a token", function()
     slice:write "12345678"
     assert(methods.put[1](slice, "k"))
     assert.equal("12345678", honest:get "k")
+  end)
+
+  -- The sum of a large value is made in parts, and meanwhile others run: the
+  -- client's session ends, and another's put gets the place.
+  it("of a put that has ended is not another put's in its place", function()
+    local length = 2 ^ 25
+    local summing = caches.open { name = "summing", memory = length,
+                                  slab = length, checksum = true }
+    local store = caches.store(summing)
+    local methods = service.of(store).methods
+    local function put_of_new_client(key)
+      local before = {}
+      for id in pairs(store.clients) do before[id] = true end
+      assert(caches.client({ map = false }, "summing"):has { key })
+      for id in pairs(store.clients) do
+        if not before[id] then contexts.raw.session = id end
+      end
+      return assert(methods.put.landing(length, key)), contexts.raw.session
+    end
+    local first, id = put_of_new_client "first"
+    local sleep, second = tasks.sleep, nil
+    tasks.sleep = function()            -- luacheck: ignore
+      tasks.sleep = sleep               -- luacheck: ignore
+      store.engine.sessions[id]:close()
+      cases.await(function() return not store.clients[id] end)
+      second = put_of_new_client "second"
+    end
+    local version, err = methods.put[1](first, "first")
+    wrong("stale", version, err)
+    assert.equal(first.owner, second.owner)
+    assert.equal(first.offset, second.offset)
+    assert.equal(1, summing:counters().reserved)
+    second:fill(7)
+    assert(methods.put[1](second, "second"))
+    assert.is_nil(next(store.putting))
   end)
 
   it("is not sealed or aborted while bytes for it come", function()

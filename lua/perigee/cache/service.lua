@@ -55,43 +55,41 @@ end
 
 -- ---- put -------------------------------------------------------------------
 
--- Reservations of puts under way are found by where their bytes go: store.
--- putting has a table for each slab, by offset.
+-- Reservations of puts under way are found by the slices that their landings
+-- gave: a place may be another put's when the session has ended.
 local function put_landing(store)
   return function(length, key, asked)
     local one, status = store:reserve(contexts.raw.session, key, length, asked)
     if not one then return nil, refusal(status, key) end
     one.put = true
     local slice = one.slice
-    store.putting[slice.owner][slice.offset] = one
+    store.putting[slice] = one
     return slice
   end
 end
 
 local function taken(store, slice)
-  local putting = store.putting[slice.owner]
-  local one = putting[slice.offset]
-  putting[slice.offset] = nil
+  local one = store.putting[slice]
+  store.putting[slice] = nil
   return one
 end
 
 -- Makes the checksum of a value that has come, if the store makes some; others
--- run meanwhile.
+-- run meanwhile, and its slab may go if the session ends.
 local function sum_of(store, slice)
   local sum, at = 0, 0
-  if not store.sums or not slice.pointer then return 0 end
-  while at < slice.length do
-    if at > 0 then tasks.sleep(0) end
+  while store.sums and slice.pointer and at < slice.length do
     local n = math.min(SUMMED, slice.length - at)
     sum, at = cache.perigee_cache_sum(slice.pointer + at, n, sum), at + n
+    if at < slice.length then tasks.sleep(0) end
   end
   return sum
 end
 
 local function put(store)
   return function(slice, key)
-    local sum = sum_of(store, slice)
-    local version, status = store:seal(taken(store, slice), sum)
+    local one = taken(store, slice)
+    local version, status = store:seal(one, sum_of(store, slice))
     if not version then return nil, refusal(status, key) end
     return version
   end

@@ -69,7 +69,7 @@ function M.piece_name(number) return ("cache.directory.%.0f"):format(number) end
 local function remove_slab(self, number)
   if C.perigee_cache_remove(self.cache, number) < 0 then return false end
   local region = self.slabs[number]
-  self.slabs[number], self.putting[region] = nil, nil
+  self.slabs[number] = nil
   self.closing[region] = true
   if self.keep then self.keep:drop(number, region.length) end
   return true
@@ -82,7 +82,7 @@ local function use_as_slab(self, region, number)
     region:close(0)
     return nil, failure.of(added, "adding a slab")
   end
-  self.slabs[number], self.putting[region] = region, {}
+  self.slabs[number] = region
   if self.keep then self.keep:slab(number, region) end
   return number
 end
