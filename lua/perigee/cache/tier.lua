@@ -249,6 +249,7 @@ local function read_to(self, key, region)
   if status < 0 then return nil, status end
   local length, sum, version = place.length, place.checksum, place.version
   status = arrived:wait()
+  if not self.file then return nil, core.PERIGEE_CLOSED end -- nor the memory
   if status ~= OK then return nil, status or core.PERIGEE_CLOSED end
   if C.perigee_cache_sum(pointer, length, 0) ~= sum then
     return nil, core.PERIGEE_PROTOCOL
