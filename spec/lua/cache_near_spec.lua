@@ -82,6 +82,16 @@ describe("a copy in a client's memory", function()
     assert.is_true(is("k", 2))
   end)
 
+  it("is not looked at once the client has been closed meanwhile", function()
+    put("k", 1)
+    for _ = 1, 3 do assert.is_true(is("k", 1)) end
+    perigee.sleep(0.6)                  -- it is old: the cache is asked
+    local got = perigee.spawn(function() return near:get "k" end)
+    perigee.sleep(0)
+    near:close()
+    assert.is_true(got:wait(5) == cases.bytes(LENGTH, 1))
+  end)
+
   it("goes for others, in as much memory as was given", function()
     for i = 1, 60 do put("k" .. i, i) end
     for _ = 1, 3 do
