@@ -92,6 +92,22 @@ describe("a copy in a client's memory", function()
     assert.is_true(got:wait(5) == cases.bytes(LENGTH, 1))
   end)
 
+  it("is not taken for a value of the cache that takes the name", function()
+    put("k", 1)
+    for _ = 1, 3 do assert.is_true(is("k", 1)) end
+    local keeper = assert(agent:cache("far", { map = false }))
+    assert(keeper:get("k", { into = region:slice() })) -- the drain lasts
+    local drained = perigee.spawn(function() return cache:drain(10) end)
+    perigee.sleep(0.01)
+    local successor = assert(perigee.cache { name = "far", scope = cases.scope,
+                                             memory = 2 ^ 24 })
+    cases.await(function() return (far:put("k", "other")) end) -- version 1, too
+    perigee.sleep(0.6)                  -- the copy is old
+    assert.is_true(near:get "k" == "other")
+    drained:wait(20)
+    successor:close()
+  end)
+
   it("goes for others, in as much memory as was given", function()
     for i = 1, 60 do put("k" .. i, i) end
     for _ = 1, 3 do

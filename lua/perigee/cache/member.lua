@@ -370,6 +370,7 @@ local function find_near(self, key, into)
   local version, fresh = near:version(key)
   if version and not fresh then
     local there = self:stat(key)
+    if there then moved(self, self.by.stats) end
     if self.near ~= near then return nil end -- it was closed meanwhile
     if not there or there.version ~= version then
       return near:forget(key)
