@@ -216,3 +216,60 @@ for _, map in ipairs { true, false } do
     end)
   end)
 end
+
+-- A client's tasks run while others wait: one finds the successor while another
+-- is still about to use what the former has answered.
+describe("a client that finds the successor while another task waits",
+         function()
+  local former, blocks, drained
+
+  before_each(function()
+    former = caches.open { lease = 20 }
+    blocks = caches.client { map = false, reconnect = 20 }
+    put(blocks, "l", cases.bytes(SIZE, 1))
+  end)
+
+  after_each(cases.cleanup)
+
+  local function succeed()
+    drained = perigee.spawn(function() return former:drain(0.5) end)
+    perigee.sleep(0.01)
+    caches.open()
+    local other = caches.client()
+    put(other, "other", cases.bytes(SIZE, 2)) -- where "l" was
+    wrong("not_found", blocks:get "none")
+  end
+
+  it("views nothing of the former once its session has ended", function()
+    local session = blocks.only.session
+    function session:region(...)
+      self.region = nil
+      local remote, err = self:region(...)
+      succeed()
+      return remote, err
+    end
+    local view = blocks:view "l"
+    drained:wait(20)
+    former:close()
+    cases.await(function() return not session.handle end)
+    if view then                        -- nil: it is not mapped
+      assert.equal(0, view:left())
+      wrong("stale", view:string())
+    end
+  end)
+
+  it("reads nothing of the successor where the former's value was", function()
+    local by = blocks.only.by
+    local located = by.located
+    by.located = { ask = function(_, request)
+      by.located = located
+      local answer = { located:ask(request) }
+      succeed()
+      return unpack(answer, 1, 10)
+    end }
+    local got, err = blocks:get "l"
+    assert.is_true(got == nil, "another value")
+    wrong("not_found", got, err)
+    drained:wait(20)
+  end)
+end)

@@ -1,7 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- The leases that a client has of a cache in one session: where entries lie
 -- (`slab`, `offset`, `length`, `version`), and until when they may be read
--- there (`till`, ns of this host's clock).
+-- there (`till`, ns of this host's clock). A lease is used with what it is
+-- `among`: the client may have another session by then.
 --
 --   a lease is   event                                     becomes
 --   new          it was read, its key was leased before,   kept
@@ -36,7 +37,7 @@ local MOST, BACK, BACK_COUNT = 4096, 2 ^ 22, 32
 -- is read may be old.
 function M.new(session, tell, stale)
   return setmetatable({ session = session, tell = tell, stale = stale,
-                        list = {}, count = 0, once = {}, onces = 0,
+                        slabs = {}, list = {}, count = 0, once = {}, onces = 0,
                         back = {}, bytes = 0 }, Leases)
 end
 
@@ -104,7 +105,7 @@ end
 function Leases:add(key, lease)
   lease.again = self.once[key] ~= nil
   self:answered(key, lease.version)
-  lease.kept, lease.views = false, 0
+  lease.kept, lease.views, lease.among = false, 0, self
   return lease
 end
 

@@ -59,7 +59,7 @@ function M.new(agent, name, options)
     checks = options.checksum or false, maps = options.map ~= false,
     text = ("cache %s"):format(name),
     proxy = false, by = {}, below = false, session = false, map = false,
-    slabs = {}, leases = false, used = {}, uses = 0, used_at = 0, looks = 0,
+    leases = false, used = {}, uses = 0, used_at = 0, looks = 0,
     refuses_small = false, nears = options.near or false, near = false,
     stale = (options.stale or 0) * 1e9,
     epoch = false,
@@ -94,7 +94,7 @@ local NOTHING = wire.keys(C.PERIGEE_CACHE_MATCH, 0, {}, 1, 0)
 local function begin(self, session)
   begin_near(self, session.epoch)
   self.epoch = session.epoch
-  self.session, self.slabs, self.map = session, {}, false
+  self.session, self.map = session, false
   self.leases = leases.new(session, function(request) tell(self, request) end,
                            self.stale)
   if self.maps then
@@ -210,12 +210,14 @@ end
 --- Locates a key. Returns a lease; false, a small value and its checksum; or
 -- nil and a status or an error. along: may a value come along?
 function Member:locate(key, along)
-  local sent = now()
+  local sent, session = now(), self.session
   local status, value, sum, slab, offset, length, version, low, high, ns =
     self:ask("located", wire.key(C.PERIGEE_CACHE_LOCATE,
                                  along and SMALL_KIB or 0, key))
   if status == nil then return nil, value end
-  if moved(self, self.by.located) then return self:locate(key, along) end
+  if moved(self, self.by.located) or self.session ~= session then
+    return self:locate(key, along)      -- whose answer it is is not known
+  end
   if status == AGAIN and self.leases:clear() then -- they may be this client's
     return self:locate(key, along)
   end
@@ -246,7 +248,8 @@ end
 -- nil and a status or an error.
 local function leased(self, lease)
   if lease.from then return lease.from, lease.of end
-  local slab, err = maps.slab(self.slabs, self.session, lease.slab,
+  local among = lease.among
+  local slab, err = maps.slab(among.slabs, among.session, lease.slab,
                               self.timeout)
   if not slab then return place_lost(lease, err) end
   if lease.offset + lease.length > slab.remote.length then
@@ -273,7 +276,7 @@ local function read(self, lease, into)
     local fine
     transfer.from, transfer.to = from, slices.cut(part)
     transfer.timeout = self.timeout
-    fine, err = self.session:read(transfer):wait()
+    fine, err = lease.among.session:read(transfer):wait()
     if not fine then return place_lost(lease, err) end
   end
   if lease.till > now() then return part end
@@ -322,9 +325,9 @@ local function by_request(self, key, into)
     else
       part, why, length = read_text(self, lease)
     end
-    self.leases:was_read(key, lease)
+    lease.among:was_read(key, lease)
     if part then
-      if self.near and lease.again
+      if self.near and lease.among == self.leases and lease.again
         and (lease.kept or self.stale == 0) then -- nothing newer is known
         self.near:put(key, part, lease.version, lease.sent + self.stale)
       end
@@ -517,7 +520,8 @@ local function read_many(self, items, leased_of, results)
   local list, of = transfers(self, items, leased_of, results)
   if #list == 0 then return end
   list.timeout = self.timeout
-  local fine, err = self.session:read(list):wait()
+  local among = leased_of[of[1]].among
+  local fine, err = among.session:read(list):wait()
   local time = now()
   for n, i in ipairs(of) do
     local lease = leased_of[i]
@@ -530,7 +534,7 @@ local function read_many(self, items, leased_of, results)
     end
   end
   for _, i in ipairs(of) do
-    self.leases:was_read(items[i].key, leased_of[i])
+    among:was_read(items[i].key, leased_of[i])
   end
 end
 
@@ -819,7 +823,7 @@ function Member:view(key)
     if not lease then return self:fails(err, "viewing", key) end
     local from, slab = leased(self, lease)
     if from and slab.pointer then
-      return views.new(self.leases, lease, slab.pointer + lease.offset)
+      return views.new(lease, slab.pointer + lease.offset)
     elseif from then
       return nil, errors.new("unsupported", self:doing("viewing", key)
         .. ": it is not in memory that this process has mapped", true)

@@ -18,10 +18,10 @@ local M = {}
 local View = {}
 View.__index = View
 
---- Makes a view of a lease among a client's (leases.lua).
-function M.new(leases, lease, pointer)
+--- Makes a view of a client's lease (leases.lua).
+function M.new(lease, pointer)
   lease.views = lease.views + 1
-  return setmetatable({ leases = leases, lease = lease, length = lease.length,
+  return setmetatable({ lease = lease, length = lease.length,
                         pointer = pointer }, View)
 end
 
@@ -37,7 +37,7 @@ end
 -- if view then assert(view:left() > 0 and view:left() <= 10) end
 function View:left()
   local lease = self.lease
-  if not (lease and self.leases:holds(lease)) then return 0 end
+  if not (lease and lease.among:holds(lease)) then return 0 end
   return loop.left(lease.till)
 end
 
@@ -67,7 +67,7 @@ end
 function View:close()
   local lease = self.lease
   self.lease, self.pointer = false, nil
-  if lease then self.leases:leave(lease) end
+  if lease then lease.among:leave(lease) end
 end
 
 check.colons(View, "view", "close left string")
