@@ -258,6 +258,19 @@ describe("a client that finds the successor while another task waits",
     end
   end)
 
+  it("gives nothing of the former's back to the successor", function()
+    local lease = assert(blocks.only:locate("l"))
+    succeed()
+    put(blocks, "own", cases.bytes(SIZE, 3))
+    assert(blocks.only:locate("own"))
+    lease.among:was_read("l", lease)
+    assert.is_true(lease.among:flush())
+    local before = blocks:stats()["cache:0"].leases
+    assert.equal(1, before)
+    perigee.sleep(0.1)
+    assert.equal(before, blocks:stats()["cache:0"].leases)
+  end)
+
   it("reads nothing of the successor where the former's value was", function()
     local by = blocks.only.by
     local located = by.located

@@ -75,8 +75,14 @@ local READERS = { located = wire.ONE, places = wire.ROOM, stats = wire.ROOM,
                   told = wire.ROOM, counted = 1024 }
 
 -- Makes a request that nobody waits for.
-local function tell(self, request)
-  futures.leave(self.by.statuses.async:ask(request))
+local function tell(proxy, request) futures.leave(proxy.async:ask(request)) end
+
+-- A function that makes them of this life of the cache alone: the next one
+-- gives the same numbers to other leases.
+local function teller(proxy, session)
+  local of_life = proxy:with { epoch = session.epoch, reader = wire.statuses,
+                               capacity = READERS.statuses }
+  return function(request) tell(of_life, request) end
 end
 
 -- Copies of another life of the cache are not of its versions.
@@ -90,13 +96,13 @@ end
 -- A request about no key.
 local NOTHING = wire.keys(C.PERIGEE_CACHE_MATCH, 0, {}, 1, 0)
 
--- Begins with a session of the proxy's.
-local function begin(self, session)
+-- Begins with the session that a proxy has.
+local function begin(self, proxy)
+  local session = proxy[1].session
   begin_near(self, session.epoch)
   self.epoch = session.epoch
   self.session, self.map = session, false
-  self.leases = leases.new(session, function(request) tell(self, request) end,
-                           self.stale)
+  self.leases = leases.new(session, teller(proxy, session), self.stale)
   if self.maps then
     local map = maps.open(session, self.timeout)
     if self.session == session then self.map = map or false end
@@ -128,7 +134,7 @@ function Member:ready()
   if not told then return nil, err end
   self.below = type(told) == "table" and told.file == true
   session = self.proxy[1].session
-  if self.session ~= session then begin(self, session) end
+  if self.session ~= session then begin(self, self.proxy) end
   return true
 end
 
@@ -138,7 +144,7 @@ end
 local function moved(self, proxy)
   local session = proxy[1].session
   if session == self.session or not session.handle then return false end
-  begin(self, session)
+  begin(self, proxy)
   return true
 end
 
@@ -185,7 +191,7 @@ local function tell_used(self)
   for key in pairs(self.used) do list[#list + 1] = key end
   self.used, self.uses, self.used_at = {}, 0, now()
   if #list > 0 then
-    tell(self, wire.keys(C.PERIGEE_CACHE_TOUCH, 0, list, 1, #list))
+    tell(self.by.statuses, wire.keys(C.PERIGEE_CACHE_TOUCH, 0, list, 1, #list))
   end
 end
 jit.off(tell_used)
