@@ -271,6 +271,14 @@ describe("a client that finds the successor while another task waits",
     assert.equal(before, blocks:stats()["cache:0"].leases)
   end)
 
+  it("reserves places of the successor", function()
+    succeed()
+    local place = assert(blocks:reserve("r", 3))
+    assert(place:write "one")
+    assert.is_true(place:seal())
+    assert.equal("one", blocks:get "r")
+  end)
+
   it("reads nothing of the successor where the former's value was", function()
     local by = blocks.only.by
     local located = by.located

@@ -691,8 +691,9 @@ function Member:reserve(key, length, asked)
   local proxy = self.proxy:with { epoch = self.session.epoch }
   local token, err = proxy:reserve(key, length, asked)
   if token then return places.new(self, proxy, key, length, token) end
+  local session = self.proxy[1].session
   if err.kind == "stale" and self.proxy:ask(NOTHING)
-    and moved(self, self.proxy) then
+    and (moved(self, self.proxy) or self.proxy[1].session ~= session) then
     return self:reserve(key, length, asked)
   end
   return nil, failure.came(err)
