@@ -299,6 +299,26 @@ describe("a put", function()
     assert.has_error(function() blocks:reserve("k", -1) end)
     assert.has_error(function() blocks:list { prefix = ("x"):rep(513) } end)
   end)
+
+  it("raises at the line that is wrong", function()
+    local agent = cases.agent()
+    local mixed = { cases.alloc(agent.engine, 8):slice(), 5 }
+    assert(blocks:put("k", "v"))
+    for i, f in ipairs {
+      function() blocks:get("k", { into = mixed }) end,
+      function() blocks:get_many { { key = "k", into = mixed } } end,
+      function() blocks:put_many { { key = "k", value = "v", ttl = -1 } } end,
+      function() blocks.assignments:load("a", 1, { 5 }) end,
+      function() blocks.assignments:load("a", 1, { mixed }) end,
+      function() local _ = agent:cache(5) end,
+      function() local _ = agent:cache { "a", 5 } end,
+      function() local _ = agent:cache("a", { near = 5 }) end,
+      function() local _ = agent:cache("a", { replicas = 0 }) end } do
+      local fine, why = pcall(f)
+      assert.is_false(fine, i)
+      assert.is_truthy(tostring(why):find("cache_spec.lua:", 1, true), why)
+    end
+  end)
 end)
 
 describe("a place", function()

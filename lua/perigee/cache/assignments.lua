@@ -13,6 +13,7 @@
 local check = require "perigee.runtime.check"
 local errors = require "perigee.runtime.errors"
 local places = require "perigee.cache.place"
+local slices = require "perigee.memory.slice"
 
 local C = require "perigee.native".C
 
@@ -165,15 +166,21 @@ end
 function Assignments:load(owner, version, into)
   check_names(owner, version, "assignments:load")
   check.value(into, check.table, "assignments:load's into", 2)
+  local list = {}
+  for n, each in ipairs(into) do
+    local place, why = slices.place(each)
+    if not place then error("assignments:load's into: " .. why, 2) end
+    list[n] = place
+  end
   local told, err = query(self, owner, version)
   if not told then return nil, err end
-  if #into < #told then
+  if #list < #told then
     return nil, errors.new("too_large", ("loading %d values into %d places")
-      :format(#told, #into), true)
+      :format(#told, #list), true)
   end
   local items = {}
   for n, place in ipairs(told) do
-    items[n] = { key = place.key, into = into[n] }
+    items[n] = { key = place.key, into = list[n] }
   end
   local lengths = self.client:get_many(items)
   for _, length in ipairs(lengths) do

@@ -61,6 +61,13 @@ local function check_keys(keys, what)
   for _, key in ipairs(keys) do check.value(key, a_key, what, 3) end
 end
 
+-- The place of an option `into`, which slices.check has passed.
+local function place_of(into, what)
+  local place, why = slices.place(into)
+  if not place then error(("%s's into: %s"):format(what, why), 3) end
+  return place
+end
+
 local function pin(value)
   if value ~= "soft" and value ~= "hard" and value ~= false then
     return "\"soft\", \"hard\" or false"
@@ -145,7 +152,7 @@ function Client:get(key, options)
   check_key(key, "cache:get's key")
   if options == nil then return get(self, key) end
   options = check.few(options, GET, "cache:get")
-  local into = options.into and slices.place(options.into)
+  local into = options.into and place_of(options.into, "cache:get")
   if not options.wait then return get(self, key, into) end
   return patiently(self, key, options.wait, is_missed, wait_for, get, into)
 end
@@ -181,7 +188,8 @@ function Client:get_many(list)
     check_key(each.key, "cache:get_many's key")
     check.value(each.into, slices.check, "cache:get_many's into", 2)
     keys[i] = each.key
-    items[i] = { key = each.key, into = slices.place(each.into) }
+    items[i] = { key = each.key,
+                 into = place_of(each.into, "cache:get_many") }
   end
   for one, of in pairs(self.set:split(keys)) do
     spread(one:get_many(picked(items, of)), of, results)
@@ -306,6 +314,13 @@ function Client:put(key, value, options)
                    asked_of(options))
 end
 
+-- The options of an item of put_many.
+local function options_of(item)
+  local options = {}
+  for name in pairs(PUT) do options[name] = item[name] end
+  return options
+end
+
 --- Puts many values, several at a time.
 -- @function CacheClient:put_many
 -- @tparam table list of { key =, value = }, which may have the options of
@@ -318,19 +333,20 @@ end
 -- print(results[1], results[2], blocks:get "a.2") --> true true two
 function Client:put_many(list)
   check.value(list, check.table, "cache:put_many's list", 2)
-  local results, next_one, workers = {}, 0, {}
-  for _, each in ipairs(list) do
+  local items, results, next_one, workers = {}, {}, 0, {}
+  for i, each in ipairs(list) do
     check.value(each, check.table, "cache:put_many's items", 2)
     check_key(each.key, "cache:put_many's key")
-    places.value(each.value, "cache:put_many", 2)
+    items[i] = { key = each.key, options = options_of(each),
+                 value = places.value(each.value, "cache:put_many", 2) }
+    check.options(items[i].options, PUT, "cache:put_many", 2)
   end
-  for n = 1, math.min(AT_ONCE, #list) do
+  for n = 1, math.min(AT_ONCE, #items) do
     workers[n] = tasks.spawn(function()
-      while next_one < #list do
+      while next_one < #items do
         next_one = next_one + 1
-        local i, options = next_one, {}
-        for name in pairs(PUT) do options[name] = list[i][name] end
-        local fine, err = self:put(list[i].key, list[i].value, options)
+        local i, item = next_one, items[next_one]
+        local fine, err = self:put(item.key, item.value, item.options)
         results[i] = fine or err
       end
     end)
@@ -590,7 +606,10 @@ local function which_of(which)
   if type(which) == "string" then return which end
   if type(which) ~= "table" then
     error("agent:cache takes a cache's name, a list of names, or a filter as "
-      .. "{ kind = \"cache\" }", 3)
+      .. "{ kind = \"cache\" }", 4)
+  end
+  for _, name in ipairs(which) do
+    check.value(name, check.string, "a cache's name", 4)
   end
   return table.concat(which, ", ")
 end
@@ -628,8 +647,8 @@ end
 -- cache:close()
 function M.new(agent, which, options)
   local text = which_of(which)
-  options = check.options(options, NEW, "agent:cache", 2)
-  if options.replicas == 0 then error("replicas are at least 1", 2) end
+  options = check.options(options, NEW, "agent:cache", 3)
+  if options.replicas == 0 then error("replicas are at least 1", 3) end
   local set, only = sets.new(agent, which, options)
   if not set then return nil, only end
   local self = setmetatable({ set = set, only = only, text = text }, Client)
