@@ -82,6 +82,15 @@ describe("a copy in a client's memory", function()
     assert.is_true(is("k", 2))
   end)
 
+  it("leaves no key behind when it goes for others", function()
+    local value = region:slice(0, 8000)
+    for i = 1, 600 do assert(far:put("n" .. i, value)) end
+    for i = 1, 1200 do assert(near:get("n" .. math.ceil(i / 2))) end
+    local keys = 0
+    for _ in pairs(near.only.near.till) do keys = keys + 1 end
+    assert.is_true(keys <= 260, keys)   -- of 131 copies
+  end)
+
   it("is not looked at once the client has been closed meanwhile", function()
     put("k", 1)
     for _ = 1, 3 do assert.is_true(is("k", 1)) end

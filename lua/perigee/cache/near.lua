@@ -30,8 +30,9 @@ Near.__index = Near
 
 local OK, NO_MEMORY = core.PERIGEE_OK, core.PERIGEE_NO_MEMORY
 local WANTS, PIECE = C.PERIGEE_CACHE_WANTS, C.PERIGEE_CACHE_PIECE
--- TRIES: to find room. STEPS: of a turn.
-local TRIES, STEPS = 4, 256
+-- TRIES: to find room. STEPS: of a turn. KEYS: that are known, at least, before
+-- it is looked which copies have gone for others.
+local TRIES, STEPS, KEYS = 4, 256, 256
 local place, put, want = native.place_t(), native.put_t(), native.want_t()
 
 -- ---- Memory ----------------------------------------------------------------
@@ -71,7 +72,7 @@ function M.new(engine, bytes)
   if C.perigee_cache_open(options, now(), out) < 0 then return nil end
   local self = setmetatable({
     engine = engine, cache = ffi.gc(out[0], C.perigee_cache_close),
-    regions = {}, slabs = {}, till = {} }, Near)
+    regions = {}, slabs = {}, till = {}, count = 0, most = KEYS }, Near)
   if not feed(self) then return nil end
   self.client = tonumber(C.perigee_cache_client(self.cache))
   return self
@@ -109,7 +110,23 @@ function Near:get(key, into)
 end
 
 --- The cache has said that a key's copy is right; it is fresh until `till`.
-function Near:refresh(key, till) self.till[key] = till end
+function Near:refresh(key, till)
+  if self.till[key] then self.till[key] = till end
+end
+
+-- Forgets the keys of copies that have gone for others.
+local function sweep(self)
+  self.count = 0
+  for key in pairs(self.till) do
+    if self:version(key) then
+      self.count = self.count + 1
+    else
+      self.till[key] = nil
+    end
+  end
+  self.most = math.max(2 * self.count, KEYS)
+end
+jit.off(sweep)
 
 local function reserve(self, key, length)
   put.length, put.client = length, self.client
@@ -137,12 +154,13 @@ function Near:put(key, value, version, till)
   if from == nil or reserve(self, key, length) ~= OK then return end
   copy(self.slabs[tonumber(place.slab)] + tonumber(place.offset), from, length)
   C.perigee_cache_seal_again(self.cache, place.entry, 0, version, now())
-  self.till[key] = till
+  self.till[key], self.count = till, self.count + 1
+  if self.count > self.most then sweep(self) end
 end
 
 function Near:forget(key)
   if not self.till[key] then return end
-  self.till[key] = nil
+  self.till[key], self.count = nil, self.count - 1
   C.perigee_cache_delete(self.cache, key, #key)
 end
 
