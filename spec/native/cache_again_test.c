@@ -39,14 +39,6 @@ static int set_up(void **state) {
   return 0;
 }
 
-static int tear_down(void **state) {
-  struct filed *k = *state;
-  if (k->file)
-    filed_close(k);
-  filed_end(k);
-  return 0;
-}
-
 /* Returns how many keys have their values. */
 static uint32_t count_good(struct filed *k) {
   uint32_t good = 0;
@@ -360,7 +352,8 @@ static void nothing_older_is_there_after_a_kill(void **state) {
   }
 }
 
-#define EACH(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+#define EACH(test)                                                             \
+  cmocka_unit_test_setup_teardown(test, set_up, filed_tear_down)
 
 int main(void) {
   const struct CMUnitTest tests[] = {

@@ -67,13 +67,9 @@ static int set_up(void **state) {
 }
 
 static int tear_down(void **state) {
-  struct filed *k = *state;
   write_error = read_error = 0;
   hold_blocks = false;
-  if (k->file)
-    filed_close(k);
-  filed_end(k);
-  return 0;
+  return filed_tear_down(state);
 }
 
 /* ---- Whose file it is -------------------------------------------------- */

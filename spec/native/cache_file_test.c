@@ -15,14 +15,6 @@ static int set_up(void **state) {
   return 0;
 }
 
-static int tear_down(void **state) {
-  struct filed *k = *state;
-  if (k->file)
-    filed_close(k);
-  filed_end(k);
-  return 0;
-}
-
 static void reopen(struct filed *k) {
   filed_close(k);
   filed_open_ready(k);
@@ -440,7 +432,8 @@ static void a_value_that_memory_has_a_newer_one_of_is_not_there(void **state) {
   cached_close(&m);
 }
 
-#define BOTH(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+#define BOTH(test)                                                             \
+  cmocka_unit_test_setup_teardown(test, set_up, filed_tear_down)
 
 int main(void) {
   const struct CMUnitTest tests[] = {

@@ -97,6 +97,14 @@ static inline void filed_close(struct filed *k) {
   k->file = NULL;
 }
 
+static inline int filed_tear_down(void **state) {
+  struct filed *k = *state;
+  if (k->file)
+    filed_close(k);
+  filed_end(k);
+  return 0;
+}
+
 /* Until all blocks are written. */
 static inline void filed_settle(struct filed *k) {
   filed_poll(k, NULL, 0);
