@@ -39,6 +39,32 @@ local function serve(...)
   return started, line
 end
 
+-- Once it is told anything, it puts until it is refused, and says how it was.
+local function holds_a_lease(child, perigee, _, folder)
+  local agent = assert(perigee.agent {
+    name = false, scope = "cli", registry = "folder:" .. folder,
+    transport = "shm" })
+  local blocks = assert(agent:cache("cache:0", { reconnect = 0 }))
+  assert(blocks:put("k", "value"))
+  local view = assert(blocks:view "k")
+  child.say "leased"
+  child.hear()
+  local fine, err
+  repeat
+    fine, err = blocks:put("j", "later", { wait = 0 })
+    perigee.sleep(0.01)
+  until not fine
+  child.say(err.kind, (view:string()))
+  child.hear()
+  agent:close()
+end
+
+-- A process that has a lease of the cache's.
+local function leaseholder()
+  return process.start(holds_a_lease, command.folder() .. "/perigee")
+    :expect "leased"
+end
+
 describe("perigee cache", function()
   after_each(function()
     shell(here "stop >/dev/null 2>&1")
@@ -276,25 +302,7 @@ describe("perigee cache", function()
 
   it("ends at SIGTERM when nobody has a lease any more", function()
     local serving = serve("--lease", "60s", "--drain", "60s")
-    local child = process.start(function(child, perigee, _, folder)
-      local agent = assert(perigee.agent {
-        name = false, scope = "cli", registry = "folder:" .. folder,
-        transport = "shm" })
-      local blocks = assert(agent:cache("cache:0", { reconnect = 0 }))
-      assert(blocks:put("k", "value"))
-      local view = assert(blocks:view "k")
-      child.say "leased"
-      child.hear()
-      local fine, err
-      repeat
-        fine, err = blocks:put("j", "later", { wait = 0 })
-        perigee.sleep(0.01)
-      until not fine
-      child.say(err.kind, (view:string()))
-      child.hear()
-      agent:close()
-    end, command.folder() .. "/perigee")
-    child:expect "leased"
+    local child = leaseholder()
     serving:signal "TERM"
     child:tell "ask"
     child:expect "closed value"
@@ -305,17 +313,7 @@ describe("perigee cache", function()
 
   it("ends at once at the second SIGTERM", function()
     local serving = serve("--lease", "60s", "--drain", "60s")
-    local child = process.start(function(child, perigee, _, folder)
-      local agent = assert(perigee.agent {
-        name = false, scope = "cli", registry = "folder:" .. folder,
-        transport = "shm" })
-      local blocks = assert(agent:cache("cache:0", { reconnect = 0 }))
-      assert(blocks:put("k", "value"))
-      assert(blocks:view "k")
-      child.say "leased"
-      child.attend()
-    end, command.folder() .. "/perigee")
-    child:expect "leased"
+    leaseholder()
     serving:signal "TERM"
     assert.is_true(command.eventually(function()
       local status, text = shell "perigee lookup cache:0 --json"
