@@ -6,14 +6,12 @@
  * and how long a look-up by the mapped directory is beside a read of one cache
  * line, both of random ones that depend on the one before.
  */
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "cache/cache.h"
+#include "core.h"
 
 enum { KEY = 64, LOOKS = 2000000, LINE = 64 };
 
@@ -21,19 +19,6 @@ static struct perigee_cache *cache;
 static struct perigee_cache_view *view;
 static char *pieces[PERIGEE_CACHE_PIECES];
 static uint32_t piece_count;
-
-static int64_t now_of(clockid_t clock) {
-  struct timespec t;
-  clock_gettime(clock, &t);
-  return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
-}
-
-static void check(int64_t status, const char *what) {
-  if (status < 0) {
-    fprintf(stderr, "cache_core: %s: %d\n", what, (int)status);
-    exit(1);
-  }
-}
 
 static void grow(void) {
   char *p = mmap(NULL, PERIGEE_CACHE_PIECE, PROT_READ | PROT_WRITE,

@@ -6,35 +6,18 @@
  * O_DIRECT; a read by io_uring, and by threads, until its end was polled, the
  * thread asleep meanwhile; each of these with the check of its checksum.
  */
-#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "cache/cache.h"
+#include "core.h"
 
 enum { MIB = 1 << 20, FILE_MIB = 512, VALUES = 400, WAYS = 3 };
 
 static struct perigee_cache_file *file;
 static uint8_t *memory;
-
-static int64_t now_of(clockid_t clock) {
-  struct timespec t;
-  clock_gettime(clock, &t);
-  return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
-}
-
-static int64_t check(int64_t status, const char *what) {
-  if (status < 0) {
-    fprintf(stderr, "cache_file: %s: %d\n", what, (int)status);
-    exit(1);
-  }
-  return status;
-}
 
 static int64_t next_end(void) {
   struct perigee_cache_file_end end;
