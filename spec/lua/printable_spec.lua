@@ -39,4 +39,9 @@ describe("a printable text", function()
                    printable.utf8("a" .. bytes))
     end
   end)
+
+  it("has two digits for each byte, in hexadecimal", function()
+    assert.equal("00ff0a61", printable.hex "\0\255\na")
+    assert.equal("", printable.hex "")
+  end)
 end)

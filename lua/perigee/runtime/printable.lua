@@ -5,11 +5,13 @@ local M = {}
 
 local byte, find, sub = string.byte, string.find, string.sub
 
--- The escape for each byte that is not to be shown.
-local ESCAPES, MARKS = {}, {}
+-- For each byte its two digits, and its escape if it is not to be shown.
+local DIGITS, ESCAPES, MARKS = {}, {}, {}
 for i = 0, 255 do
-  ESCAPES[string.char(i)] = ("\\x%02x"):format(i)
-  MARKS[string.char(i)] = "\239\191\189"        -- U+FFFD
+  local each = string.char(i)
+  DIGITS[each] = ("%02x"):format(i)
+  ESCAPES[each] = "\\x" .. DIGITS[each]
+  MARKS[each] = "\239\191\189"                 -- U+FFFD
 end
 ESCAPES["\n"], ESCAPES["\r"], ESCAPES["\t"] = "\\n", "\\r", "\\t"
 
@@ -107,5 +109,8 @@ end
 function M.utf8(text)
   return replace_others(text, MARKS)
 end
+
+--- Bytes in hexadecimal.
+function M.hex(bytes) return (bytes:gsub(".", DIGITS)) end
 
 return M

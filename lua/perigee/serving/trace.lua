@@ -6,6 +6,7 @@
 local contexts = require "perigee.serving.context"
 local loop = require "perigee.runtime.loop"
 local native = require "perigee.native"
+local printable = require "perigee.runtime.printable"
 
 local ffi = require "ffi"
 local C = native.C
@@ -56,9 +57,7 @@ function M.parse(text)
 end
 
 local function hex(bytes, n)
-  return (ffi.string(bytes, n):gsub(".", function(byte)
-    return ("%02x"):format(byte:byte())
-  end))
+  return printable.hex(ffi.string(bytes, n))
 end
 
 --- A struct perigee_trace as a traceparent.

@@ -3,6 +3,7 @@
 local client = require "perigee.cli.client"
 local failure = require "perigee.cli.failure"
 local options = require "perigee.cli.options"
+local printable = require "perigee.runtime.printable"
 
 local M = {}
 
@@ -49,10 +50,7 @@ end
 
 --- A key as it is written: in hexadecimal with --hex.
 function M.shown(given, key)
-  if not given.hex then return key end
-  return (key:gsub(".", function(byte)
-    return ("%02x"):format(byte:byte())
-  end))
+  return given.hex and printable.hex(key) or key
 end
 
 -- Advice to the user, by the kind of an error.

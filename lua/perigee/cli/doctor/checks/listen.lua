@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- Checks that a program can listen at the addresses given by --listen.
 local addresses = require "perigee.cli.doctor.address"
+local printable = require "perigee.runtime.printable"
 local verdict = require "perigee.cli.doctor.verdict"
 
 local ok, note, warning, problem =
@@ -52,10 +53,8 @@ end
 
 local function is_ipv6_here(machine, address)
   local text = machine:read "/proc/net/if_inet6"
-  local digits = address.bytes:gsub(".", function(byte)
-    return ("%02x"):format(byte:byte())
-  end)
-  return text == nil or ("\n" .. text):find("\n" .. digits, 1, true) ~= nil
+  local line = "\n" .. printable.hex(address.bytes)
+  return text == nil or ("\n" .. text):find(line, 1, true) ~= nil
 end
 
 -- Returns whether it is an address of this machine; true also if that cannot
