@@ -28,6 +28,7 @@ local function declare()
     unsigned int getuid(void);
     int perigee_clock(int clock, int64_t *time) __asm__("clock_gettime");
     int perigee_nap(void *, unsigned long, int) __asm__("poll");
+    int perigee_close_file(int) __asm__("close");
     long perigee_read_link(const char *, char *, size_t) __asm__("readlink");
   ]]
 end
@@ -93,6 +94,9 @@ function M.link(at)
   local length = tonumber(ffi.C.perigee_read_link(at, link, 256))
   return length >= 0 and ffi.string(link, length) or nil
 end
+
+--- Closes a descriptor.
+function M.close(fd) ffi.C.perigee_close_file(fd) end
 
 --- This process's id, and its user's.
 function M.pid() return ffi.C.getpid() end

@@ -25,8 +25,8 @@ local native = require "perigee.cache.native"
 
 local ffi = require "ffi"
 local C = native.C
-local core = require "perigee.native".C
-local uptime = require "perigee.native".uptime
+local system = require "perigee.native"
+local core, close, uptime = system.C, system.close, system.uptime
 
 local M = {}
 
@@ -35,9 +35,6 @@ Keep.__index = Keep
 
 local PIECE = C.PERIGEE_CACHE_PIECE
 local name_t = ffi.typeof(("char[%d]"):format(C.PERIGEE_CACHE_HELD_NAME))
-
-ffi.cdef "int perigee_keep_close(int) __asm__(\"close\");"
-local function close(fd) ffi.C.perigee_keep_close(fd) end
 
 -- ---- What is held ----------------------------------------------------------
 

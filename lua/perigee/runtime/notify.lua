@@ -20,7 +20,6 @@ if not pcall(ffi.typeof, "struct perigee_notify_path") then ffi.cdef [[
   int perigee_notify_socket(int, int, int) __asm__("socket");
   long perigee_notify_send(int, const void *, size_t, int, const void *,
                            unsigned) __asm__("sendto");
-  int perigee_notify_close(int) __asm__("close");
 ]] end
 
 local C = ffi.C
@@ -48,7 +47,7 @@ function M.send(text)
   local sent = fd >= 0 and C.perigee_notify_send(fd, text, #text,
     MSG_DONTWAIT + MSG_NOSIGNAL, address, length)
   local number = ffi.errno()
-  if fd >= 0 then C.perigee_notify_close(fd) end
+  if fd >= 0 then native.close(fd) end
   if sent == #text then return true end
   return nil, errors.new("unsupported", ("telling the service manager at %s: "
     .. "the system's error %d"):format(os.getenv "NOTIFY_SOCKET", number))
