@@ -11,8 +11,15 @@ local C = require "perigee.object" {
   unloaded = "%s cannot be loaded: %s",
 }
 
+-- The largest power of two that is no more than n: slabs are such.
+local function power_of_two(n)
+  local _, exponent = math.frexp(n)
+  return 2 ^ (exponent - 1)
+end
+
 return {
   C = C,
+  power_of_two = power_of_two,
   options_t = ffi.typeof "struct perigee_cache_options",
   cache_out_t = ffi.typeof "struct perigee_cache *[1]",
   want_t = ffi.typeof "struct perigee_cache_want",

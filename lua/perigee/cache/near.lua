@@ -38,8 +38,7 @@ local place, put, want = native.place_t(), native.put_t(), native.want_t()
 -- ---- Memory ----------------------------------------------------------------
 
 local function slab_of(bytes)
-  local slab = math.max(2 ^ 16, math.min(bytes / 16, 2 ^ 26))
-  return 2 ^ math.floor(math.log(slab) / math.log(2) + 1e-9)
+  return native.power_of_two(math.max(2 ^ 16, math.min(bytes / 16, 2 ^ 26)))
 end
 
 -- Private memory of the engine's; returns its pointer.

@@ -461,7 +461,7 @@ jit.off(Store.turn)
 local function slab_of(memory)
   local slab = math.min(math.max(memory / 64, 2 ^ 18), 2 ^ 28)
   slab = math.min(math.max(slab, memory / 1024), C.PERIGEE_CACHE_LARGEST)
-  return 2 ^ math.floor(math.log(slab) / math.log(2) + 1e-9)
+  return native.power_of_two(slab)
 end
 
 local function nanoseconds(seconds) return seconds and seconds * 1e9 or 0 end
