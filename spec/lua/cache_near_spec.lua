@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- Copies of values in a client's own memory.
+local caches = require "spec.support.caches"
 local cases = require "spec.support.cases"
 local perigee = require "perigee"
 
@@ -10,7 +11,8 @@ describe("a copy in a client's memory", function()
 
   local function opens()
     cache = assert(perigee.cache { name = "far", scope = cases.scope,
-                                   memory = 2 ^ 24, lease = 0.3 })
+                                   memory = 2 ^ 24, lease = 0.3,
+                                   checksum = true })
     assert(cases.eventually(function() return far:stats() end))
     assert(near:stats())
   end
@@ -115,6 +117,21 @@ describe("a copy in a client's memory", function()
     assert.is_true(near:get "k" == "other")
     drained:wait(20)
     successor:close()
+  end)
+
+  it("is none of bytes that are not those that were put", function()
+    local checks = assert(agent:cache("far", { map = false, near = 2 ^ 20,
+                                               stale = 5, checksum = true }))
+    put("k", 1)
+    for _, slab in pairs(caches.store(cache).slabs) do
+      slab.pointer[100] = slab.pointer[100] + 1
+    end
+    for _ = 1, 5 do
+      local value, err = checks:get "k"
+      assert.is_true(value == nil)
+      assert.equal("protocol", err.kind)
+    end
+    checks:close()
   end)
 
   it("goes for others, in as much memory as was given", function()
