@@ -5,6 +5,7 @@ local cases = require "spec.support.cases"
 local perigee = require "perigee"
 
 local LENGTH = 50000
+local PIECE = require "perigee.cache.native".C.PERIGEE_CACHE_PIECE
 
 describe("a copy in a client's memory", function()
   local agent, region, cache, near, far
@@ -139,5 +140,10 @@ describe("a copy in a client's memory", function()
     for _ = 1, 3 do
       for i = 1, 60 do assert.is_true(is("k" .. i, i)) end
     end
+    local bytes = 0
+    for _, each in ipairs(near.only.near.regions) do
+      bytes = bytes + each.length
+    end
+    assert.is_true(bytes > PIECE and bytes <= PIECE + 2 ^ 20, bytes)
   end)
 end)
