@@ -356,6 +356,22 @@ int perigee_region_register(struct perigee_engine *engine, const char *name,
   return PERIGEE_OK;
 }
 
+/* errno says why, unless it is no such file. */
+static int region_not_adopted(struct perigee_region *region, int fd,
+                              int status) {
+  struct perigee_engine *engine = region->engine;
+  unsigned long long length = region->length;
+  const char *why = system_text(errno);
+  region_free(region);
+  return status == PERIGEE_INVALID
+             ? fail(engine, status,
+                    "descriptor %d is no memory of %llu bytes whose size is "
+                    "sealed",
+                    fd, length)
+             : fail(engine, status, "descriptor %d was not mapped: %s", fd,
+                    why);
+}
+
 int perigee_region_adopt(struct perigee_engine *engine, const char *name,
                          int fd, uint64_t length, int access,
                          struct perigee_region **out) {
@@ -375,12 +391,8 @@ int perigee_region_adopt(struct perigee_engine *engine, const char *name,
   region->allocated = status == PERIGEE_OK;
   if (status == PERIGEE_OK && access)
     status = region_back_file(region);
-  if (status < 0) {
-    region_free(region);
-    return fail(engine, status,
-                "descriptor %d is no memory of %llu bytes whose size is sealed",
-                fd, (unsigned long long)length);
-  }
+  if (status < 0)
+    return region_not_adopted(region, fd, status);
   region->area.shared = access != 0;
   region->area.rights = PERIGEE_READ;
   region_describe_area(region);

@@ -20,6 +20,7 @@ local function worker(child, perigee, ffi)
   local agent = assert(child.cases.agent "one")
   assert(child.cases.agent "other")
   local here = assert(engine:listen "tcp://127.0.0.1:0")
+  local shared = assert(engine:alloc(4096, { access = "r" }))
   local open = {}
 
   local function fill()
@@ -41,6 +42,7 @@ local function worker(child, perigee, ffi)
     { "region", function()
       return engine:alloc(4096, { name = "r", access = "r" })
     end },
+    { "adopt", function() return engine:adopt(shared:file(), 4096) end },
     { "session", function() return agent:session "other" end },
     { "list", function() return agent:list() end },
     { "lookup", function() return agent:lookup "other" end },
@@ -73,7 +75,7 @@ describe("a process without a descriptor left", function()
       assert.matches("ulimit -n", message, 1, true, line)
       told = told + 1
     end
-    assert.equal(11, told)
+    assert.equal(12, told)
   end)
 end)
 

@@ -252,7 +252,8 @@ end
 --- Makes a region of memory that another region has or had, maybe one of a
 -- process that has ended: of the descriptor that `Region:file` gives. Its bytes
 -- are there as they were. Peers of this host map the same pages. The region is
--- for reading: what is written to it here nobody else sees.
+-- for reading: what is written to it here nobody else sees. With access "r",
+-- nobody else can begin to write to the memory from now on.
 -- @function Engine:adopt
 -- @tparam number descriptor of a memfd whose size is sealed; it stays the
 --   caller's
