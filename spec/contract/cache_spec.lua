@@ -303,8 +303,18 @@ describe("a put", function()
   it("raises at the line that is wrong", function()
     local agent = cases.agent()
     local mixed = { cases.alloc(agent.engine, 8):slice(), 5 }
+    local region = assert(agent.engine:alloc(8))
+    local closed = region:slice()
+    region:close()
     assert(blocks:put("k", "v"))
     for i, f in ipairs {
+      function() blocks:get("k", { into = closed }) end,
+      function() blocks:get("k", { into = { mixed[1], closed } }) end,
+      function() blocks:get_many { { key = "k", into = closed } } end,
+      function() blocks:put("k", closed) end,
+      function() blocks:put_many { { key = "k", value = closed } } end,
+      function() blocks.assignments:load("a", 1, { closed }) end,
+      function() blocks.assignments:store { closed } end,
       function() blocks:get("k", { into = mixed }) end,
       function() blocks:get_many { { key = "k", into = mixed } } end,
       function() blocks:put_many { { key = "k", value = "v", ttl = -1 } } end,

@@ -170,6 +170,7 @@ function Assignments:load(owner, version, into)
   for n, each in ipairs(into) do
     local place, why = slices.place(each)
     if not place then error("assignments:load's into: " .. why, 2) end
+    slices.check_own(place, "assignments:load", 2)
     list[n] = place
   end
   local told, err = query(self, owner, version)

@@ -65,6 +65,7 @@ end
 local function place_of(into, what)
   local place, why = slices.place(into)
   if not place then error(("%s's into: %s"):format(what, why), 3) end
+  slices.check_own(place, what, 3)
   return place
 end
 

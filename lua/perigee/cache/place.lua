@@ -29,7 +29,10 @@ end
 function M.value(value, what, level)
   if type(value) == "string" then return value, #value end
   local place, why = slices.place(value)
-  if place then return place, place.length end
+  if place then
+    slices.check_own(place, what, level + 1)
+    return place, place.length
+  end
   error(("%s: a value is a string, a slice or a list of slices: %s"):format(
     what, why), level + 1)
 end

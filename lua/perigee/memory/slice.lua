@@ -344,6 +344,15 @@ local function own(slice, what, level)
   return owner
 end
 
+--- Raises at level unless a place is of own memory that is there.
+function M.check_own(place, what, level)
+  if is_slice(place) then
+    own(place, what, level + 1)
+    return
+  end
+  for i = 1, #place do own(place[i], what, level + 1) end
+end
+
 -- Host memory is copied directly, other kinds of memory through the core.
 local function copy_out(owner, offset, to, length)
   if not owner.memory then
