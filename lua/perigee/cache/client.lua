@@ -238,6 +238,7 @@ jit.off(Client.has)
 -- @tparam {string,...} keys
 -- @treturn number how many are there, up to the first that is not; or nil and
 --   an error
+-- @errors of one cache those of all functions that ask it
 -- @waits yes
 -- @usage
 -- assert(blocks:put("match.1", "one"))
@@ -327,6 +328,7 @@ end
 -- @tparam table list of { key =, value = }, which may have the options of
 --   `CacheClient:put`, too
 -- @treturn table for each: true, or an error
+-- @errors of each item those of `CacheClient:put`
 -- @waits yes
 -- @usage
 -- local results = blocks:put_many { { key = "a.1", value = "one" },
