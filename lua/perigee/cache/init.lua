@@ -20,7 +20,7 @@ Cache.__index = Cache
 
 -- FILE: of the file, times the memory.
 local MEMORY, FILE, DRAIN, LEASE, KEEP = 2 ^ 30, 8, 10, 10, 600
-local LEAST = 2 ^ 20
+local LEAST, BLOCK = 2 ^ 20, 4096
 
 -- ---- Options ---------------------------------------------------------------
 
@@ -112,6 +112,9 @@ local function with(options, more)
   return all
 end
 
+-- A file has whole blocks.
+local function blocks(bytes) return math.floor(bytes / BLOCK) * BLOCK end
+
 local function open_one(self, own, options, share, level)
   local agent, err = agents.new(with(options, { scope = share.scope }),
                                 level + 1)
@@ -122,7 +125,7 @@ local function open_one(self, own, options, share, level)
   if file and own.scopes then file = file .. "." .. share.scope end
   store, err = stores.open(agent, with(own, {
     memory = share.memory, file = file,
-    file_size = own.file_size or FILE * share.memory,
+    file_size = blocks(own.file_size or FILE * share.memory),
     keep = own.keep == true and KEEP or own.keep,
     hold = agent.address:gsub("^unix:", ""):gsub("%.sock$", "") .. ".hold" }))
   if not store then return nil, err end
