@@ -62,4 +62,35 @@ describe("the file of a cache", function()
     cache:close()
     assert.is_nil((fetch:wait(10)))
   end)
+
+  it("can be asked for after a stop has dropped who asked", function()
+    local key = fill()
+    perigee.spawn(function()
+      perigee.spawn(function() store.tier:fetch(key) end)
+      repeat perigee.sleep(0) until store.tier.fetching[key]
+      perigee.stop()
+    end)
+    perigee.run()
+    assert.is_true(store.tier:fetch(key))
+  end)
+end)
+
+describe("the files of several scopes", function()
+  local path
+
+  before_each(function()
+    path = os.tmpname()
+    os.remove(path)
+  end)
+
+  after_each(function()
+    cases.cleanup()
+    for i = 1, 3 do os.remove(path .. "." .. cases.scope .. i) end
+  end)
+
+  it("are made whatever parts of the memory they have", function()
+    local scopes = { cases.scope .. 1, cases.scope .. 2, cases.scope .. 3 }
+    cases.opened[1] = assert(perigee.cache { name = "scoped", scopes = scopes,
+                                             memory = 2 ^ 22, file = path })
+  end)
 end)

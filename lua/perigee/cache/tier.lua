@@ -237,14 +237,24 @@ local function give_memory(self, region)
   end
 end
 
--- Reads a value to a region; waits. Returns its length, sum and version; or nil
--- and a status. What is under way keeps the region: a stop may drop the task
--- that waits.
+-- Was the task that is to settle a future dropped by a stop of the loop?
+local function is_dropped(future)
+  return future.generation ~= loop.state.generation
+end
+
+local function promise(self, doing)
+  local future = futures.shared(self, doing)
+  future.generation = loop.state.generation
+  return future
+end
+
+-- Reads a value; waits. Returns its length, sum and version; or nil and a
+-- status. The region stays alive until the disk has done with it.
 local function read_to(self, key, region)
-  local arrived = futures.shared(self, "reading from a file")
-  local pointer = region.pointer
+  local pointer, arrived = region.pointer, promise(self, "reading from a file")
   local status = begin(self, function(ended)
-    futures.settle(arrived, ended, region)
+    if is_dropped(arrived) then give_memory(self, region) end
+    futures.settle(arrived, ended)
   end, read, key, pointer, region.length)
   if status < 0 then return nil, status end
   local length, sum, version = place.length, place.checksum, place.version
@@ -295,15 +305,12 @@ end
 --- Has a key's value be in memory, if the file has it; waits. Returns whether
 -- it is there; or nil and a status.
 function Tier:fetch(key)
-  if self.fetched_in ~= loop.state.generation then -- a stop has dropped others
-    self.fetched_in, self.fetching = loop.state.generation, {}
-  end
   local under_way = self.fetching[key]
-  if under_way then
+  if under_way and not is_dropped(under_way) then
     under_way:wait()
     return self.store.cache and self.store:has(key)
   end
-  under_way = futures.shared(self, "fetching from a file")
+  under_way = promise(self, "fetching from a file")
   self.fetching[key] = under_way
   local fine, result, status = pcall(bring, self, key)
   self.fetching[key] = nil
@@ -336,7 +343,6 @@ function M.open(store, options)
   local self = setmetatable({
     store = store, file = out[0], tokens = 0, done = {}, driver = false,
     descriptor = C.perigee_cache_file_descriptor(out[0]), fetching = {},
-    fetched_in = false,
     client = tonumber(C.perigee_cache_client(store.cache)), writes = 0,
     bytes = 0,
     counters = native.counters_t(), void = {}, memory = {},
