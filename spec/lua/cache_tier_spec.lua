@@ -5,10 +5,33 @@ local cases = require "spec.support.cases"
 local perigee = require "perigee"
 local process = require "spec.support.process"
 
+local ffi = require "ffi"
 local C = require "perigee.cache.native".C
 local native = require "perigee.cache.native"
 
 local COUNT, LENGTH = 40, 200000
+local FSIZE, XFSZ, IGNORE = 1, 25, 1    -- of Linux
+
+ffi.cdef [[
+struct spec_limit { uint64_t soft, hard; };
+int spec_getrlimit(int, struct spec_limit *) __asm__("getrlimit");
+int spec_setrlimit(int, const struct spec_limit *) __asm__("setrlimit");
+intptr_t spec_signal(int, intptr_t) __asm__("signal");
+]]
+
+-- Runs f while no file may be written to: the disk fails.
+local function without_disk(f)
+  local limit = ffi.new "struct spec_limit"
+  ffi.C.spec_signal(XFSZ, IGNORE)
+  ffi.C.spec_getrlimit(FSIZE, limit)
+  local soft = limit.soft
+  limit.soft = 0
+  ffi.C.spec_setrlimit(FSIZE, limit)
+  local fine, why = pcall(f)
+  limit.soft = soft
+  ffi.C.spec_setrlimit(FSIZE, limit)
+  assert(fine, why)
+end
 
 describe("the file of a cache", function()
   local path, cache, store, blocks
@@ -61,6 +84,23 @@ describe("the file of a cache", function()
     repeat perigee.sleep(0) until tier.fetching[key]
     cache:close()
     assert.is_nil((fetch:wait(10)))
+  end)
+
+  -- It may show forgotten values again, when it is opened again.
+  it("is removed when it cannot be written to", function()
+    local key = fill()
+    local was
+    without_disk(function()
+      store.tier:forget(key)
+      was = cases.eventually(function() return not store.tier.file end, 5)
+    end)
+    assert.is_true(was)
+    assert.is_nil((io.open(path)))
+    assert.same({ false }, blocks:has { key })
+    assert.is_false(store.tier:fetch(key))
+    assert(blocks:put(key, "new"))
+    assert.equal("new", blocks:get(key))
+    assert.is_false(store.tier:fetch "none")
   end)
 
   it("can be asked for after a stop has dropped who asked", function()

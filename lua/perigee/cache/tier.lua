@@ -13,6 +13,7 @@
 --                  right
 --   being read     the sum is wrong                           gone
 --   any            its key is put or deleted                  not in the file
+--   any            the file fails                             not in the file
 --
 -- A value that is evicted before it is written is gone, as without a file.
 local errors = require "perigee.runtime.errors"
@@ -169,9 +170,24 @@ local function write_cold(self)
 end
 jit.off(write_cold)
 
+-- A file that cannot be written to any more may show forgotten values again, so
+-- it is removed, and the cache goes on without it.
+local function give_up(self)
+  log.write("error", ("%s: its file %s cannot be written to any more, and is "
+    .. "removed"):format(self.store.text, self.path))
+  os.remove(self.path)
+  self:close()
+end
+
+local function has_failed(self)
+  C.perigee_cache_file_state(self.file, state)
+  return state.failed ~= 0
+end
+
 -- Goes on with what has ended, and begins what is to follow.
 local function go_on(self)
   poll(self)
+  if self.file and has_failed(self) then give_up(self) end
   if not self.file then return end
   forget_more(self)
   write_cold(self)
@@ -305,6 +321,7 @@ end
 --- Has a key's value be in memory, if the file has it; waits. Returns whether
 -- it is there; or nil and a status.
 function Tier:fetch(key)
+  if not self.file then return self.store:has(key) end
   local under_way = self.fetching[key]
   if under_way and not is_dropped(under_way) then
     under_way:wait()
@@ -341,7 +358,8 @@ function M.open(store, options)
   end
   C.perigee_cache_below(store.cache, C.perigee_cache_file_store(out[0]))
   local self = setmetatable({
-    store = store, file = out[0], tokens = 0, done = {}, driver = false,
+    store = store, file = out[0], path = options.file, tokens = 0, done = {},
+    driver = false,
     descriptor = C.perigee_cache_file_descriptor(out[0]), fetching = {},
     client = tonumber(C.perigee_cache_client(store.cache)), writes = 0,
     bytes = 0,
