@@ -333,21 +333,20 @@ local function answer_put(self, client, request, reply, n)
   return n
 end
 
--- What a request has put or deleted is void in the file. n: bytes of its
--- answer, which has so many for each item, the first of them a status.
-local ITEM = { [PUT] = 12, [C.PERIGEE_CACHE_DELETE] = 4 }
-
-local function void(self, request, reply, n)
-  local item = ITEM[reply.pointer[1]]
-  if not item then return end
+-- What a request has put or deleted is void in the file. n: the length of its
+-- answer, or a status: of a request that is none in its midst nobody knows what
+-- it has done.
+function Store:void(request, reply, n)
+  local what = request.length > 8 and request.pointer[1]
+  local changes = what == PUT or what == C.PERIGEE_CACHE_DELETE
+  if not changes or n == WANTS then return end
   for i, key in ipairs(wire.asked(request)) do
-    local at = 8 + (i - 1) * item
-    if at + item > n then return end
-    local status = ffi.cast("int32_t *", reply.pointer + at)[0]
-    if status == OK then self.tier:forget(key) end
+    if n < 0 or what ~= PUT or wire.has_put(reply, i) then
+      self.tier:forget(key)
+    end
   end
 end
-jit.off(void)
+jit.off(Store.void)
 
 --- Answers a raw request of a session into a reply's loan; returns the length.
 function Store:answer(id, request, reply)
@@ -357,8 +356,8 @@ function Store:answer(id, request, reply)
   if n == WANTS or n >= 12 and reply.pointer[1] == PUT then
     n = answer_put(self, client, request, reply, n)
   end
+  if self.tier then self:void(request, reply, n) end
   if n < 0 then return wire.refuse(reply, n) end
-  if self.tier then void(self, request, reply, n) end
   return n
 end
 

@@ -315,6 +315,13 @@ function M.asked(view)
 end
 jit.off(M.asked)
 
+--- Has the answer to a PUT been that item number i was put?
+function M.has_put(reply, i)
+  local p = reply.pointer
+  return i <= cast(u32, p + 4)[0]
+    and cast(i32, p + HEAD + 12 * (i - 1))[0] == 0
+end
+
 --- Makes a refusal of an inplace handler's reply; returns its length.
 function M.refuse(reply, status)
   local p = reply.pointer
