@@ -267,6 +267,19 @@ describe("a token", function()
     assert.is_nil(next(store.putting))
   end)
 
+  it("of a put is none when the cache is closed", function()
+    local store = caches.store(cache)
+    local methods = service.of(store).methods
+    contexts.raw.session = next(store.clients)
+    local slice = assert(methods.put.landing(8, "k"))
+    local other = assert(methods.put.landing(8, "l"))
+    cache:close()
+    wrong("stale", methods.put[1](slice, "k"))
+    methods.put.abandoned(other)
+    cache = caches.open()
+    cases.await(function() return honest:put("honest", TEXT) end)
+  end)
+
   it("is not sealed or aborted while bytes for it come", function()
     local size = 2 ^ 21
     local slice = region:slice(0, size)

@@ -531,7 +531,7 @@ function Store:close()
   if not cache then return end
   if self.tier then self.tier:close() end
   if self.keep then self.keep:close() end
-  self.cache = false
+  self.cache, self.reserved = false, {}
   if self.timer then timers.remove(self.timer) end
   self:changed_all()
   C.perigee_cache_close(cache)
