@@ -3,7 +3,8 @@
  * hold.c - memory that outlives the process of a cache. A holder is a process
  * that keeps descriptors by names, for one process of its user at a time. It is
  * a fork that runs nothing of the program's: it closes all that it inherited,
- * allocates nothing, and ends by itself if nobody came for long.
+ * and unmaps what is shared, allocates nothing, and ends by itself if nobody
+ * came for long.
  *
  * A request is one message: its kind, and a name or a number; the answer is a
  * status, and maybe a name. A descriptor goes beside either.
@@ -20,6 +21,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -219,6 +221,42 @@ static void holder_rename(void) {
   memcpy(arguments, TITLE, sizeof TITLE);
 }
 
+/* A line of /proc/self/maps: "from-to rwxs ...", of which field 2 ends in s if
+ * it is shared. */
+struct map_line {
+  uintptr_t at[2];
+  int field;
+};
+
+static void map_character(struct map_line *line, char c) {
+  if (c == '\n') {
+    *line = (struct map_line){.field = 0};
+  } else if (c == (line->field == 0 ? '-' : ' ')) {
+    line->field++;
+  } else if (line->field < 2) {
+    uintptr_t digit = (uintptr_t)(c <= '9' ? c - '0' : c - 'a' + 10);
+    line->at[line->field] = line->at[line->field] * 16 + digit;
+  } else if (line->field == 2 && c == 's') {
+    void *from = (void *)line->at[0]; // NOLINT(performance-no-int-to-ptr)
+    munmap(from, line->at[1] - line->at[0]);
+  }
+}
+
+/* Memory that the program shares, as that of slabs, ends when others have done
+ * with it. */
+static void holder_unmap(void) {
+  struct map_line line = {.field = 0};
+  char bytes[4096];
+  ssize_t n;
+  int fd = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
+  if (fd < 0)
+    return;
+  while ((n = read(fd, bytes, sizeof bytes)) > 0)
+    for (ssize_t i = 0; i < n; i++)
+      map_character(&line, bytes[i]);
+  close(fd);
+}
+
 static _Noreturn void holder_main(int listener, const char *path,
                                   int milliseconds) {
   sigset_t none;
@@ -232,6 +270,7 @@ static _Noreturn void holder_main(int listener, const char *path,
   signal(SIGHUP, SIG_IGN);
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, NULL);
+  holder_unmap();
   holder_leave_all(listener);
   holder_run(3, milliseconds);
   unlink(path);

@@ -98,6 +98,22 @@ static void a_holder_has_nothing_of_who_started_it(void **state) {
   scene_close(&s, holder);
 }
 
+/* Memory is sealed only if nobody has it mapped. */
+static void a_holder_has_no_memory_that_is_shared(void **state) {
+  struct scene s = scene_open();
+  (void)state;
+  int fd = memfd_create("shared", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  assert_int_equal(ftruncate(fd, 4096), 0);
+  void *memory = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  assert_true(memory != MAP_FAILED);
+  int holder = perigee_cache_hold(s.path, 60 * SECONDS);
+  assert_true(holder >= 0);
+  assert_int_equal(munmap(memory, 4096), 0);
+  assert_int_equal(fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE), 0);
+  close(fd);
+  scene_close(&s, holder);
+}
+
 static void one_process_at_a_time_has_a_holder(void **state) {
   struct scene s = scene_open();
   (void)state;
@@ -139,6 +155,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(what_is_held_outlives_who_put_it),
       cmocka_unit_test(a_holder_has_nothing_of_who_started_it),
+      cmocka_unit_test(a_holder_has_no_memory_that_is_shared),
       cmocka_unit_test(one_process_at_a_time_has_a_holder),
       cmocka_unit_test(a_holder_ends_if_nobody_comes),
       cmocka_unit_test(names_and_paths_are_checked),
