@@ -5,7 +5,12 @@ local cases = require "spec.support.cases"
 local perigee = require "perigee"
 local process = require "spec.support.process"
 
-local M = { name = "cache:0" }
+-- mapped: does a client map the memory of a cache of this run?
+local M = {
+  name = "cache:0",
+  mapped = (os.getenv "PERIGEE_TRANSPORT" or "shm") == "shm"
+    and cases.memory == "host",
+}
 
 --- Options of a cache of this run: its scope, transport and kind of memory.
 function M.options(options)
