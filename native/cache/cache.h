@@ -5,9 +5,11 @@
  * object of its own, loaded where a cache runs, and where a client looks into a
  * cache of its host. Its ffi.cdef is made of this file.
  *
- * A store belongs to one thread. It starts no thread, makes no system call, and
- * reads no clock: `now` is the caller's, in ns, and never goes back. It never
- * touches the bytes of values, but of small ones that come or go with a request.
+ * A store belongs to one thread. It starts no thread, asks the system for no more
+ * than its own memory and a random seed, and reads no clock: `now` is the
+ * caller's, in ns, and never goes back. It never touches the bytes of values, but
+ * of small ones that come or go with a request. Files and holders, which are at
+ * the end, do call the system; files may start threads, holders are processes.
  * The caller makes all memory that clients see, and owns it:
  *
  *   slabs    have the values. A client sees a slab's number and an offset.
