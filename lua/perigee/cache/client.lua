@@ -630,12 +630,14 @@ end
 --   the checksum that the cache has made, if it makes some (`perigee.cache`);
 --   what differs is `protocol`
 -- @tparam[opt=0] number options.stale seconds by which a value that it gets may
---   be older than what others have put. With some, the places of keys that are
---   got again and again are kept for as long, at most for as long as a lease:
---   then a get takes a transfer, but no request
+--   be older than what others have put. With some, the places of values that
+--   are got again and again are kept for as long, at most for as long as a
+--   lease: then a get takes a transfer, but no request. Not those of values of
+--   up to 7 KiB, which come with the answer to a request
 -- @tparam[opt] number options.near bytes of own memory for copies of what is
---   got again and again from a cache that is not mapped; for each cache. A get
---   takes a request then, but no transfer; within `stale` neither
+--   got again and again, is longer than 7 KiB, and comes from a cache that is
+--   not mapped; for each cache. A get takes a request then, but no transfer;
+--   within `stale` neither. `get_many` does not look for copies
 -- @tparam[opt] number options.reconnect seconds that a request waits for a
 --   cache that is away; default 3 for one cache, 0 for several
 -- @treturn CacheClient the client; or nil and an error. A cache that is not
