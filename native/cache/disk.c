@@ -152,6 +152,15 @@ static int space_check(const struct opening *w,
   return PERIGEE_OK;
 }
 
+/* What a ring has left to do for this thread interrupts fallocate on tmpfs. */
+static bool file_allocate(int file, uint64_t size) {
+  int failed;
+  do
+    failed = fallocate(file, 0, 0, (off_t)size);
+  while (failed && errno == EINTR);
+  return !failed || errno == EOPNOTSUPP;
+}
+
 static int file_fill(const struct opening *w, struct perigee_cache_disk *d,
                      const struct stat *s) {
   int status = space_check(w, d, s);
@@ -160,7 +169,7 @@ static int file_fill(const struct opening *w, struct perigee_cache_disk *d,
   if (fchmod(d->file, S_IRUSR | S_IWUSR) < 0 ||
       ftruncate(d->file, (off_t)w->o->size) < 0)
     return refuse_errno(w, "cannot be made as long");
-  if (fallocate(d->file, 0, 0, (off_t)w->o->size) == 0 || errno == EOPNOTSUPP)
+  if (file_allocate(d->file, w->o->size))
     return PERIGEE_OK;
   status = refuse_errno(w, "has no space");
   return ftruncate(d->file, s->st_size) < 0 ? PERIGEE_SYSTEM : status;

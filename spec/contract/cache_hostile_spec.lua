@@ -236,8 +236,9 @@ describe("a token", function()
   -- client's session ends, and another's put gets the place.
   it("of a put that has ended is not another put's in its place", function()
     local length = 2 ^ 25
-    local summing = caches.open { name = "summing", memory = length,
-                                  slab = length, checksum = true }
+    local summing = caches.open { name = "summing", kind = "host",
+                                  memory = length, slab = length,
+                                  checksum = true }
     local store = caches.store(summing)
     local methods = service.of(store).methods
     local function put_of_new_client(key)

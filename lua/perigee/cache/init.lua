@@ -173,7 +173,8 @@ end
 --   groups are not
 -- @tparam[opt="host"] string options.kind the memory of slabs: "host", "cuda:0"
 -- @tparam[opt=false] boolean options.checksum true: makes a checksum of each
---   value when it is sealed (about 40 us for 1 MiB), for clients that check
+--   value in host memory when it is sealed (about 40 us for 1 MiB), for clients
+--   that check
 -- @tparam[opt=1024] number options.clients sessions at a time;
 --   options.leases (65536) of all of them, and options.reservations (256) of
 --   one of them
