@@ -169,6 +169,23 @@ local function spread(own, of, results)
   for n, i in ipairs(of) do results[i] = own[n] end
 end
 
+-- Gets items of several caches.
+local function get_of_several(self, items)
+  local keys, results = {}, {}
+  for i, item in ipairs(items) do keys[i] = item.key end
+  for one, of in pairs(self.set:split(keys)) do
+    spread(one:get_many(picked(items, of)), of, results)
+  end
+  for i, item in ipairs(items) do
+    if type(results[i]) ~= "number" then
+      local part, err = get(self, item.key, item.into) -- maybe another has it
+      results[i] = part and part.length or err
+    end
+  end
+  return results
+end
+jit.off(get_of_several)
+
 --- Gets many values, by few requests and one transfer from each cache.
 -- @function CacheClient:get_many
 -- @tparam table list of { key = a key, into = a slice or a list of slices }
@@ -183,27 +200,17 @@ end
 -- print(lengths[1], lengths[2].kind)                           --> 3 not_found
 function Client:get_many(list)
   check.value(list, check.table, "cache:get_many's list", 2)
-  local items, keys, results = {}, {}, {}
+  local items = {}
   for i, each in ipairs(list) do
     check.value(each, check.table, "cache:get_many's items", 2)
     check_key(each.key, "cache:get_many's key")
     check.value(each.into, slices.check, "cache:get_many's into", 2)
-    keys[i] = each.key
     items[i] = { key = each.key,
                  into = place_of(each.into, "cache:get_many") }
   end
-  for one, of in pairs(self.set:split(keys)) do
-    spread(one:get_many(picked(items, of)), of, results)
-  end
-  for i, item in ipairs(items) do
-    if type(results[i]) ~= "number" and not self.only then
-      local part, err = get(self, item.key, item.into) -- maybe another has it
-      results[i] = part and part.length or err
-    end
-  end
-  return results
+  if self.only then return self.only:get_many(items) end
+  return get_of_several(self, items)
 end
-jit.off(Client.get_many)
 
 --- Tells which keys are there.
 -- @function CacheClient:has

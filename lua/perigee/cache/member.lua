@@ -15,6 +15,7 @@
 -- is looked at again when the bytes are there: if the lease is over, they are
 -- dropped. It is kept for later only if what it brings may be stale; then it is
 -- never older than one that this client has put or got.
+local check = require "perigee.runtime.check"
 local errors = require "perigee.runtime.errors"
 local failure = require "perigee.cache.failure"
 local futures = require "perigee.runtime.future"
@@ -25,6 +26,7 @@ local native = require "perigee.cache.native"
 local places = require "perigee.cache.place"
 local ring = require "perigee.cache.ring"
 local slices = require "perigee.memory.slice"
+local transfer = require "perigee.transfer"
 local views = require "perigee.cache.view"
 local wire = require "perigee.cache.wire"
 
@@ -55,6 +57,7 @@ function M.new(agent, name, options)
   return setmetatable({
     agent = agent, name = name, hash = ring.hash(name),
     weight = options.weight or 1, timeout = options.timeout or TIMEOUT,
+    nanoseconds = check.nanoseconds(options.timeout or TIMEOUT),
     reconnect = options.reconnect,
     checks = options.checksum or false, maps = options.map ~= false,
     text = ("cache %s"):format(name),
@@ -268,9 +271,6 @@ end
 
 -- ---- Getting ---------------------------------------------------------------
 
--- Of all transfers: nobody has it once the session has begun to read.
-local transfer = { from = false, to = false, timeout = 30 }
-
 -- Reads what is leased. Returns the filled part; or nil and a status or an
 -- error.
 local function read(self, lease, into)
@@ -280,9 +280,8 @@ local function read(self, lease, into)
   if not from then return nil, err end
   if lease.length > 0 then
     local fine
-    transfer.from, transfer.to = from, slices.cut(part)
-    transfer.timeout = self.timeout
-    fine, err = lease.among.session:read(transfer):wait()
+    fine, err = transfer.read(lease.among.session, from, slices.cut(part),
+                               self.nanoseconds):wait()
     if not fine then return place_lost(lease, err) end
   end
   if lease.till > now() then return part end
@@ -502,40 +501,50 @@ local function locate_many(self, items, results)
   return leased_of
 end
 
--- The transfers of what is leased. Errors become results.
-local function transfers(self, items, leased_of, results)
-  local list, of = {}, {}
-  for i, lease in pairs(leased_of) do
-    local into = items[i].into
-    local from, err = leased(self, lease)
-    if into.length < lease.length then
-      results[i] = select(2, no_room(self, items[i].key, lease.length, into))
-    elseif not from then                -- AGAIN: it is tried again by itself
-      results[i] = err ~= AGAIN and err or nil
-    elseif lease.length == 0 then
-      results[i] = 0
-    else
-      list[#list + 1] = { from = from, to = slices.cut(
-        slices.first(into, lease.length)) }
-      of[#of + 1] = i
+-- Returns both sides of an item that is leased: from and to. Or nil, and its
+-- result; nil: it is tried again by itself.
+local function both_sides(self, item, lease)
+  local into, from, err = item.into, leased(self, lease)
+  if into.length < lease.length then
+    return nil, select(2, no_room(self, item.key, lease.length, into))
+  elseif not from then
+    return nil, err ~= AGAIN and err or nil
+  elseif lease.length == 0 then
+    return nil, 0
+  end
+  return from, slices.cut(slices.first(into, lease.length))
+end
+
+-- Which items can be read, by their indexes, and the sides of all of them.
+local function readable(self, items, leased_of, results)
+  local of, both = {}, {}
+  for i = 1, #items do
+    local lease, n = leased_of[i], #of + 1
+    if lease then
+      local from, to = both_sides(self, items[i], lease)
+      if from then
+        of[n], both[2 * n - 1], both[2 * n] = i, from, to
+      else
+        results[i] = to
+      end
     end
   end
-  return list, of
+  return of, both
 end
 
 -- Reads all that is leased by one operation.
 local function read_many(self, items, leased_of, results)
-  local list, of = transfers(self, items, leased_of, results)
-  if #list == 0 then return end
-  list.timeout = self.timeout
+  local of, both = readable(self, items, leased_of, results)
+  if #of == 0 then return end
   local among = leased_of[of[1]].among
-  local fine, err = among.session:read(list):wait()
+  local fine, err = transfer.read_all(among.session, both,
+                                      self.nanoseconds):wait()
   local time = now()
   for n, i in ipairs(of) do
-    local lease = leased_of[i]
+    local lease, to = leased_of[i], both[2 * n]
     if fine and lease.till > time
-      and (not self.checks or is_whole(list[n].to, lease.checksum)) then
-      results[i] = list[n].to.length
+      and (not self.checks or is_whole(to, lease.checksum)) then
+      results[i] = to.length
     else
       lease.till = 0                    -- by itself, it is tried again
       if not fine and err.kind ~= "stale" then results[i] = err end
@@ -578,7 +587,6 @@ function Member:get_many(items)
   end
   return results
 end
-jit.off(Member.get_many)
 
 --- Tells which keys are there: a list of booleans; or nil and an error.
 function Member:has(keys)

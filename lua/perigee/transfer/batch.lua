@@ -135,20 +135,25 @@ function M.stale(session, kind, from, to)
     remote.owner.name, other:text()), false)
 end
 
--- Fills item by spec. Returns what is wrong, or nil and both sides, which have
--- to be kept.
+-- Fills item by two sides, of which each may be a list of slices. Returns what
+-- is wrong, or nil and both sides, which have to be kept.
+local function sides(item, session, kind, from, to)
+  local why = fill(item, session, kind, from, to)
+  if not why then return nil, from, to end
+  from, to = M.places(from, to)
+  if not from then return to or why end
+  return fill(item, session, kind, from, to), from, to
+end
+M.sides = sides
+
+-- The same by a spec.
 local function problem(item, session, kind, spec)
   if type(spec) ~= "table" then return "a transfer is a table" end
   if not (spec.from and spec.to) then return explain(spec) end
   if spec.timeout then return "timeout is of the list, not of one of it" end
   local why = unknown(spec)
   if why then return why end
-  local from, to = spec.from, spec.to
-  why = fill(item, session, kind, from, to)
-  if not why then return nil, from, to end
-  from, to = M.places(from, to)
-  if not from then return to or why end
-  return fill(item, session, kind, from, to), from, to
+  return sides(item, session, kind, spec.from, spec.to)
 end
 
 --- Converts a list of specs: returns the core's list, its length, and the

@@ -14,10 +14,12 @@ local sessions = require "perigee.engine.session"
 local slices = require "perigee.memory.slice"
 local units = require "perigee.runtime.units"
 
+local M = {}
+
 local C = native.C
 local Session = sessions.Session
-local fill, misuse, explain = batch.fill, batch.misuse, batch.explain
-local unknown = batch.unknown
+local misuse, explain = batch.misuse, batch.explain
+local sides, unknown = batch.sides, batch.unknown
 local timeout_of, only_timeout = batch.timeout, batch.only_timeout
 local store_local, is_count = slices.store_local, check.is_count
 local start, settle, SUCCESS = futures.start, futures.settle, futures.SUCCESS
@@ -66,6 +68,19 @@ local function submit(session, kind, list, n, immediate, timeout, a, b)
                transferred)
 end
 
+-- One transfer between two sides.
+local function move(session, kind, from, to, immediate, timeout)
+  local list = session.scratch or native.transfers_t(1)
+  session.scratch = list
+  local why, a, b = sides(list[0], session, kind, from, to)
+  if why then
+    local err = batch.stale(session, kind, from, to)
+    if err then return futures.done(nil, err) end
+    misuse(kind, why, 3)
+  end
+  return submit(session, kind, list, 1, immediate, timeout, a, b)
+end
+
 local function transfer(session, kind, spec, immediate)
   if type(spec) ~= "table" then misuse(kind, explain {}, 3) end
   if not session.handle then return gone(session, NAMES[kind]) end
@@ -76,23 +91,35 @@ local function transfer(session, kind, spec, immediate)
     return submit(session, kind, list, n, immediate, timeout, kept)
   end
   if unknown(spec) then misuse(kind, explain(spec), 3) end
-  local list = session.scratch or native.transfers_t(1)
-  session.scratch = list
-  local why = fill(list[0], session, kind, from, to)
-  if why then
-    local a, b = batch.places(from, to)
-    if a then
-      from, to, why = a, b, fill(list[0], session, kind, a, b)
-    else
-      why = b or why
+  return move(session, kind, from, to, immediate, timeout)
+end
+
+-- For use inside the library: reads as `Session:read` does, without a spec that
+-- would be checked. timeout is in nanoseconds.
+
+--- Reads from one side into another.
+function M.read(session, from, to, timeout)
+  if not session.handle then return gone(session, "read") end
+  return move(session, READ, from, to, 0, timeout)
+end
+
+--- Reads several at once. both: a list of the first one's from and to, the
+-- second one's, and so on, which has to stay as it is until the end.
+function M.read_all(session, both, timeout)
+  if not session.handle then return gone(session, "read") end
+  local n = #both / 2
+  local list = native.transfers_t(n)
+  for i = 1, n do
+    local why, from, to = sides(list[i - 1], session, READ, both[2 * i - 1],
+                                both[2 * i])
+    if why then
+      local err = batch.stale(session, READ, both[2 * i - 1], both[2 * i])
+      if err then return futures.done(nil, err) end
+      misuse(READ, why, 2)
     end
+    both[2 * i - 1], both[2 * i] = from, to
   end
-  if why then
-    local err = batch.stale(session, kind, from, to)
-    if err then return futures.done(nil, err) end
-    misuse(kind, why, 3)
-  end
-  return submit(session, kind, list, 1, immediate, timeout, from, to)
+  return submit(session, READ, list, n, 0, timeout, both)
 end
 
 --- Writes own memory to the peer's. Both slices have the same total length;
@@ -268,3 +295,5 @@ function Session:recv_imm(options)
 end
 
 check.colons(Session, "session", "read recv recv_imm send write write_imm")
+
+return M
