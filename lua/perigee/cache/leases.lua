@@ -31,7 +31,7 @@ Leases.__index = Leases
 
 -- MOST: leases that are kept, and keys of which the last answer is known.
 -- BACK: bytes, and number, of leases that wait to be given back.
-local MOST, BACK, BACK_COUNT = 4096, 2 ^ 22, 32
+local MOST, BACK, BACK_COUNT = 4096, 2 ^ 22, 64
 
 --- tell(request) makes a request that nobody waits for. stale: ns by which what
 -- is read may be old.
@@ -64,12 +64,18 @@ function Leases:flush()
   return #leases > 0
 end
 
+--- Gives back what waits for that, if it is much. Others of these functions
+-- leave that to their callers, who do it after a loop: LuaJIT does not compile
+-- loops in which requests are made.
+function Leases:tidy()
+  if self.bytes >= BACK or #self.back >= BACK_COUNT then self:flush() end
+end
+
 -- Gives a lease back with others.
 local function give_back_soon(self, lease)
   if stays(lease) then return end
   self.back[#self.back + 1] = lease
   self.bytes = self.bytes + lease.length
-  if self.bytes >= BACK or #self.back >= BACK_COUNT then self:flush() end
 end
 
 --- Lets all go; returns whether there were any.
@@ -164,6 +170,7 @@ end
 function Leases:leave(lease)
   lease.views = lease.views - 1
   if not lease.kept then give_back_soon(self, lease) end
+  self:tidy()
 end
 
 return M

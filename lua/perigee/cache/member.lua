@@ -177,6 +177,7 @@ local function changed(self, key, version, err)
   if err and not version
     and not (errors.is_error(err) and not err.remote) then return end
   self.leases:answered(key, version or nil)
+  self.leases:tidy()
   if self.near then self.near:forget(key) end
 end
 
@@ -331,6 +332,7 @@ local function by_request(self, key, into)
       part, why, length = read_text(self, lease)
     end
     lease.among:was_read(key, lease)
+    lease.among:tidy()
     if part then
       if self.near and lease.among == self.leases and lease.again
         and (lease.kept or self.stale == 0) then -- nothing newer is known
@@ -553,6 +555,7 @@ local function read_many(self, items, leased_of, results)
   for _, i in ipairs(of) do
     among:was_read(items[i].key, leased_of[i])
   end
+  among:tidy()
 end
 
 -- What the map can tell at once.

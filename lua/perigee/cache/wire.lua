@@ -179,10 +179,13 @@ function M.located(view)
          tonumber(cast(u64, p)[3])
 end
 
+-- With all that a lease will have (leases.lua): a table that grows is slow.
 local function item_of(p)
   local sum, slab, offset, length, version, low, high, ns = place(p)
   return { slab = slab, offset = offset, length = length, version = version,
-           checksum = sum, low = low, high = high, ns = ns }
+           checksum = sum, low = low, high = high, ns = ns,
+           sent = 0, till = 0, again = false, kept = false, views = 0,
+           among = false, from = false, of = false }
 end
 
 --- Reads the answer to LOCATE or STAT of several keys (along: of LOCATE): a
