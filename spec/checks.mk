@@ -188,7 +188,7 @@ $(NAMED): spec/support/named.c native/perigee.h build/$(SONAME)
 # Specs run with the core as it is installed, C tests with one that has checks.
 .PHONY: tests tests-asan tests-tsan
 tests: all peers $(TESTS:%=build/debug/%) $(PLUGINS:%=build/%) build/$(LIAR) \
-  $(SPARSE) $(NAMED)
+  $(SPARSE) $(NAMED) build/spec/libcuda_fake.so
 tests-asan: $(CDEFS) build/asan/perigee/core.so $(TESTS:%=build/asan/%) \
   $(PLUGINS:%=build/asan/%) build/asan/$(LIAR) build/asan/perigee/cache.so \
   $(CONTROLLED:%=build/asan/%) $(NAMED)
@@ -244,7 +244,7 @@ build/spec/libcuda_fake.so: $(FAKE_CUDA) spec/gpu/libcuda_fake.h \
 # DRIVER= (empty) takes the real one.
 check-gpu: ## the contract's specs on a GPU's memory, by a fake driver (DRIVER=)
 	.ci/deps build test
-	$(MAKE) tests build/spec/libcuda_fake.so
+	$(MAKE) tests
 	$(if $(filter undefined,$(origin DRIVER)),,PERIGEE_CUDA_LIBRARY=$(DRIVER)) \
 	  $(RUN) gpu
 

@@ -385,8 +385,8 @@ enum perigee_known_part {
 };
 
 /* A record, outside of Lua's heap: a server has many, for long, and memory that
- * Lua's heap has had it does not give back. The numbers are the program's. at: where a part is in `bytes`; length: its bytes, or -1:
- * there is none. */
+ * Lua's heap has had it does not give back. The numbers are the program's. at:
+ * where a part is in `bytes`; length: its bytes, or -1: there is none. */
 struct perigee_known {
   double revision, ttl, began, deadline, slot, taken;
   uint32_t of; /* the number of its collection */

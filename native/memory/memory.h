@@ -114,9 +114,9 @@ struct memory_key {
  * by an engine that goes to sleep, any number of times for the same copies, and
  * returns 1 and the descriptor, which is the same each time, belongs to the
  * kind, and is nobody's to read; 0: no ticket is open; or a status: the kind
- * cannot tell, or a copy has ended by now. Each time it tells, the descriptor has a new edge (EPOLLET). It
- * may tell late, or not at all: who waits looks now and then. It does not block.
- * (NULL: it never tells.)
+ * cannot tell, or a copy has ended by now. Each time it tells, the descriptor has
+ * a new edge (EPOLLET). It may tell late, or not at all: who waits looks now and
+ * then. It does not block. (NULL: it never tells.)
  *
  * drain blocks until no copy of the context is under way: finished then returns
  * no 0. Tickets stay open. */
