@@ -302,6 +302,8 @@ describe("a put", function()
 
   it("raises at the line that is wrong", function()
     local agent = cases.agent()
+    local other = cases.alloc(agent.engine, 2 ^ 20):slice()
+    local place = assert(blocks:reserve("l", 8))
     local mixed = { cases.alloc(agent.engine, 8):slice(), 5 }
     local region = assert(agent.engine:alloc(8))
     local closed = region:slice()
@@ -315,6 +317,15 @@ describe("a put", function()
       function() blocks:put_many { { key = "k", value = closed } } end,
       function() blocks.assignments:load("a", 1, { closed }) end,
       function() blocks.assignments:store { closed } end,
+      function() blocks:get("k", { into = other }) end,
+      function() blocks:get("k", { into = { other, other } }) end,
+      function() blocks:get_many { { key = "k", into = other } } end,
+      function() blocks:put("k", other) end,
+      function() blocks:put("k", other:slice(0, 8)) end,
+      function() blocks:put_many { { key = "k", value = other } } end,
+      function() place:write(other:slice(0, 8)) end,
+      function() blocks.assignments:load("a", 1, { other }) end,
+      function() blocks.assignments:store { other } end,
       function() blocks:get("k", { into = mixed }) end,
       function() blocks:get_many { { key = "k", into = mixed } } end,
       function() blocks:put_many { { key = "k", value = "v", ttl = -1 } } end,

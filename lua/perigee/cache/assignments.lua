@@ -87,7 +87,8 @@ function Assignments:store(list, options)
   end
   local lengths = {}
   for n, value in ipairs(list) do
-    lengths[n] = select(2, places.value(value, "assignments:store", 2))
+    lengths[n] = select(2, places.value(value, "assignments:store", 2,
+                                        self.agent.engine))
   end
   local owner, version = self.agent.name, next_version(self.agent)
   local told, items = places_of(owner, version, lengths), {}
@@ -170,7 +171,7 @@ function Assignments:load(owner, version, into)
   for n, each in ipairs(into) do
     local place, why = slices.place(each)
     if not place then error("assignments:load's into: " .. why, 2) end
-    slices.check_own(place, "assignments:load", 2)
+    slices.check_own(place, "assignments:load", 2, self.agent.engine)
     list[n] = place
   end
   local told, err = query(self, owner, version)

@@ -62,10 +62,10 @@ local function check_keys(keys, what)
 end
 
 -- The place of an option `into`, which slices.check has passed.
-local function place_of(into, what)
+local function place_of(self, into, what)
   local place, why = slices.place(into)
   if not place then error(("%s's into: %s"):format(what, why), 3) end
-  slices.check_own(place, what, 3)
+  slices.check_own(place, what, 3, self.engine)
   return place
 end
 
@@ -153,7 +153,7 @@ function Client:get(key, options)
   check_key(key, "cache:get's key")
   if options == nil then return get(self, key) end
   options = check.few(options, GET, "cache:get")
-  local into = options.into and place_of(options.into, "cache:get")
+  local into = options.into and place_of(self, options.into, "cache:get")
   if not options.wait then return get(self, key, into) end
   return patiently(self, key, options.wait, is_missed, wait_for, get, into)
 end
@@ -206,7 +206,7 @@ function Client:get_many(list)
     check_key(each.key, "cache:get_many's key")
     check.value(each.into, slices.check, "cache:get_many's into", 2)
     items[i] = { key = each.key,
-                 into = place_of(each.into, "cache:get_many") }
+                 into = place_of(self, each.into, "cache:get_many") }
   end
   if self.only then return self.only:get_many(items) end
   return get_of_several(self, items)
@@ -316,7 +316,7 @@ end
 -- cache:close()
 function Client:put(key, value, options)
   check_key(key, "cache:put's key")
-  value = places.value(value, "cache:put", 2)
+  value = places.value(value, "cache:put", 2, self.engine)
   if options == nil then return put(self, key, value) end
   options = check.few(options, PUT, "cache:put")
   return patiently(self, key, options.wait, is_busy, pause_for, put, value,
@@ -348,7 +348,8 @@ function Client:put_many(list)
     check.value(each, check.table, "cache:put_many's items", 2)
     check_key(each.key, "cache:put_many's key")
     items[i] = { key = each.key, options = options_of(each),
-                 value = places.value(each.value, "cache:put_many", 2) }
+                 value = places.value(each.value, "cache:put_many", 2,
+                                      self.engine) }
     check.options(items[i].options, PUT, "cache:put_many", 2)
   end
   for n = 1, math.min(AT_ONCE, #items) do
@@ -663,7 +664,8 @@ function M.new(agent, which, options)
   if options.replicas == 0 then error("replicas are at least 1", 3) end
   local set, only = sets.new(agent, which, options)
   if not set then return nil, only end
-  local self = setmetatable({ set = set, only = only, text = text }, Client)
+  local self = setmetatable({ set = set, only = only, text = text,
+                              engine = agent.engine }, Client)
   self.assignments = assignments.new(self, agent)
   return self
 end

@@ -25,12 +25,13 @@ local function over(place, what)
   end
 end
 
---- Returns what stands for a value: a string, a slice, a List; raises at level.
-function M.value(value, what, level)
+--- Returns what stands for a value: a string, or a slice or a List of an
+-- engine's memory; raises at level.
+function M.value(value, what, level, engine)
   if type(value) == "string" then return value, #value end
   local place, why = slices.place(value)
   if place then
-    slices.check_own(place, what, level + 1)
+    slices.check_own(place, what, level + 1, engine)
     return place, place.length
   end
   error(("%s: a value is a string, a slice or a list of slices: %s"):format(
@@ -51,7 +52,8 @@ end
 -- print(place:seal(), blocks:get "write.1")                --> true one,half
 function Place:write(bytes, offset)
   over(self, "write")
-  local value, length = M.value(bytes, "place:write", 2)
+  local value, length = M.value(bytes, "place:write", 2,
+                                self.member.agent.engine)
   offset = offset or 0
   check.value(offset, check.count, "place:write's offset", 2)
   if offset + length > self.length then

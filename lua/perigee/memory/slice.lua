@@ -331,7 +331,8 @@ end
 
 -- ---- For users -------------------------------------------------------------
 
-local function own(slice, what, level)
+-- engine: whose memory it has to be; nil: of any of this process.
+local function own(slice, what, level, engine)
   local owner = slice.owner
   level = (level or 2) + 1
   if owner.session then
@@ -341,16 +342,20 @@ local function own(slice, what, level)
   if not owner.base then
     error(("%s: %s has been closed"):format(what, owner:text()), level)
   end
+  if engine and owner.engine ~= engine then
+    error(("%s: %s is another engine's memory"):format(what, owner:text()),
+          level)
+  end
   return owner
 end
 
---- Raises at level unless a place is of own memory that is there.
-function M.check_own(place, what, level)
+--- Raises at level unless a place is of an engine's own memory that is there.
+function M.check_own(place, what, level, engine)
   if is_slice(place) then
-    own(place, what, level + 1)
+    own(place, what, level + 1, engine)
     return
   end
-  for i = 1, #place do own(place[i], what, level + 1) end
+  for i = 1, #place do own(place[i], what, level + 1, engine) end
 end
 
 -- Host memory is copied directly, other kinds of memory through the core.
