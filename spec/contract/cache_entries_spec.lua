@@ -85,7 +85,9 @@ describe("an entry", function()
     cases.await(function()
       return #assert(blocks:events { from = before.next }) == 6
     end)
-    local kinds, from, last = {}, before.next, 0
+    local none = assert(blocks:events { from = before.next, limit = 0 })
+    assert.equal(0, #none)
+    local kinds, from, last = {}, none.next, 0
     repeat                              -- one by one
       local some = assert(blocks:events { from = from, limit = 1 })
       assert.is_false(some.lost)

@@ -148,6 +148,10 @@ describe("a method of the service", function()
   end)
 
   it("waits for nothing that is no key", function()
+    for _, key in ipairs { "", ("k"):rep(513), ("k"):rep(2 ^ 19) } do
+      wrong("protocol", attacker:wait(key, 0))
+      wrong("protocol", attacker:fetch(key))
+    end
     for _, each in ipairs(ANY) do
       local got, err = attacker:wait(each, 0)
       if got == nil then wrong(nil, got, err) else assert.is_false(got) end

@@ -613,12 +613,16 @@ end
 
 -- ---- Making ----------------------------------------------------------------
 
+local FILTER = { kind = check.string, prefix = check.string,
+                 service = check.string }
+
 local function which_of(which)
   if type(which) == "string" then return which end
   if type(which) ~= "table" then
     error("agent:cache takes a cache's name, a list of names, or a filter as "
       .. "{ kind = \"cache\" }", 4)
   end
+  if which[1] == nil then check.options(which, FILTER, "agent:cache", 4) end
   for _, name in ipairs(which) do
     check.value(name, check.string, "a cache's name", 4)
   end
@@ -628,7 +632,7 @@ end
 --- Makes a client of caches, which `perigee.cache` or `perigee cache` serve.
 -- @function Agent:cache
 -- @tparam string|table which the name of a cache; a list of names; or a filter
---   as of `Agent:list` ({ kind = "cache" }): all that the registry lists, as
+--   as of `Agent:watch` ({ kind = "cache" }): all that the registry lists, as
 --   they come and go
 -- @tparam[opt] table options
 -- @tparam[opt=30] number options.timeout seconds of each request

@@ -765,9 +765,16 @@ function Member:counters()
   return told(self, self:ask("counted", wire.counters()))
 end
 
+-- No events, but where those begin that were told.
+local function before(list)
+  return { next = list[1] and list[1].number or list.next, lost = list.lost }
+end
+
 --- Tells of events from where the last ones have ended, { number, epoch }, or
 -- from a number on. Numbers of another life of the cache are none.
 function Member:events(from, most)
+  local none = most == 0               -- in a request 0 is as many as fit
+  if none then most = 1 end
   local number, epoch = from, nil
   if type(from) == "table" then number, epoch = from.number, from.epoch end
   local list, err = self:ask("told", wire.events(number, most))
@@ -777,6 +784,7 @@ function Member:events(from, most)
     list, err = self:ask("told", wire.events(0, most))
   end
   if not list then return told(self, nil, err) end
+  if none then list = before(list) end
   list.lost = list.lost or other or false
   list.next = { number = list.next, epoch = now_of }
   return list

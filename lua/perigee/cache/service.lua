@@ -42,6 +42,12 @@ local SUMMED = 16 * cache.PERIGEE_CACHE_SUM_PIECE -- bytes at a time
 -- The session of the call that a typed handler serves.
 local function session() return contexts.current().session end
 
+-- The core checks those of places; these are looked up, and waited for, here.
+local function is_key(value)
+  return type(value) == "string" and #value >= 1
+    and #value <= cache.PERIGEE_CACHE_KEY
+end
+
 local function id_of(of) return of and of.id or 0 end
 
 -- An error of a put. It has a code, so that it keeps its kind where a landing
@@ -162,14 +168,14 @@ function M.of(store)
       return true
     end,
     fetch = function(key)
-      if type(key) ~= "string" then return nil, refusal(C.PERIGEE_PROTOCOL) end
+      if not is_key(key) then return nil, refusal(C.PERIGEE_PROTOCOL) end
       if not store.tier then return store:has(key) end
       local there, status = store.tier:fetch(key)
       if there == nil then return nil, refusal(status, key) end
       return there
     end,
     wait = function(key, seconds)
-      if type(key) ~= "string" or check.seconds(seconds) then
+      if not is_key(key) or check.seconds(seconds) then
         return nil, refusal(C.PERIGEE_PROTOCOL)
       end
       local there, status = store:wait(id_of(session()), key,
