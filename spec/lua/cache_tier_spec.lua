@@ -2,6 +2,7 @@
 -- The file below a cache of this process: what happens to it when the cache is
 -- closed, the loop is stopped, or the file fails.
 local cases = require "spec.support.cases"
+local failure = require "perigee.cache.failure"
 local perigee = require "perigee"
 local process = require "spec.support.process"
 
@@ -145,5 +146,51 @@ describe("the files of several scopes", function()
     local scopes = { cases.scope .. 1, cases.scope .. 2, cases.scope .. 3 }
     cases.opened[1] = assert(perigee.cache { name = "scoped", scopes = scopes,
                                              memory = 2 ^ 22, file = path })
+  end)
+end)
+
+describe("a file that a cache cannot have", function()
+  local path
+
+  before_each(function() path = os.tmpname() end)
+  after_each(function()
+    cases.cleanup()
+    os.remove(path)
+  end)
+
+  -- Why is there no cache with that file?
+  local function refused(file, size)
+    local cache, err = perigee.cache { name = "refused", scope = cases.scope,
+      memory = 2 ^ 22, file = file, file_size = size or 2 ^ 22 }
+    assert.is_nil(cache)
+    return ("%s %s"):format(err.kind, err.code), err.message
+  end
+
+  it("is an error that says why", function()
+    local text, message = refused(path, 2 ^ 45)
+    assert.equal("no_memory no_space", text)
+    assert.is_truthy(message:find("are wanted", 1, true), message)
+    assert.equal("denied read_only", (refused "/sys/perigee"))
+    assert.equal("denied foreign", (refused "/dev/null"))
+    local file = assert(io.open(path, "w"))
+    file:write "what is no cache's"
+    file:close()
+    assert.equal("denied foreign", (refused(path)))
+    os.remove(path)
+    cases.opened[1] = assert(perigee.cache { name = "first",
+      scope = cases.scope, memory = 2 ^ 22, file = path, file_size = 2 ^ 22 })
+    assert.equal("name_taken in_use", (refused(path)))
+  end)
+
+  it("fails in a way of its own", function()
+    local known = {}
+    for _, name in ipairs { "NO_SPACE", "READ_ONLY", "FOREIGN", "IN_USE", "IO" }
+    do
+      local err = failure.of(C["PERIGEE_CACHE_" .. name], "opening")
+      assert.equal(name:lower(), err.code)
+      assert.not_equal("protocol", err.kind)
+      assert.is_nil(known[err.message])
+      known[err.message] = true
+    end
   end)
 end)

@@ -1,9 +1,15 @@
 -- SPDX-License-Identifier: Apache-2.0
---- Statuses of perigee/cache.so as errors. Two of them have no kind among those
--- of all errors: they travel as a code, and are a kind of their own at the
--- client.
+--- Statuses of perigee/cache.so as errors. Those of its own have codes, by
+-- which a program tells apart what has one kind:
 --
--- * `exists`: the key is there, or another writer has reserved it (code "busy")
+-- * `exists`, which is no kind of other errors: the key is there, or (code
+--   "busy") another writer has reserved it. It travels as a code, and is a kind
+--   at the client
+-- * of the file below: `no_memory` (code "no_space": its file system is full),
+--   `denied` ("read_only": nobody may write there, or this process may not;
+--   "foreign": it is not a cache's file, or not this user's alone),
+--   `name_taken` ("in_use": another cache has it), `unsupported` ("io": the
+--   device failed, or the file was cut)
 local errors = require "perigee.runtime.errors"
 local native = require "perigee.native"
 local cache = require "perigee.cache.native"
@@ -12,27 +18,40 @@ local C, own = native.C, cache.C
 
 local M = {}
 
-local TEXTS = {
-  [own.PERIGEE_CACHE_EXISTS] = "the key is there already",
-  [own.PERIGEE_CACHE_BUSY] = "another writer has reserved the key",
-  [own.PERIGEE_CACHE_WANTS] = "the cache got no memory of the system",
-  [C.PERIGEE_NOT_FOUND] = "the key is not there",
-  [C.PERIGEE_NO_MEMORY] = "the cache is full: nothing that is there may go",
-  [C.PERIGEE_AGAIN] = "this client has too much open: leases, or reservations",
-  [C.PERIGEE_STALE] = "it is no reservation, or no more",
-  [C.PERIGEE_TOO_LARGE] = "more than a value may have",
+-- Of each status: the sentence, and, if they are not the core's, kind and code.
+local FAILURES = {
+  [own.PERIGEE_CACHE_EXISTS] = { "the key is there already", "exists",
+                                 "exists" },
+  [own.PERIGEE_CACHE_BUSY] = { "another writer has reserved the key", "exists",
+                               "busy" },
+  [own.PERIGEE_CACHE_WANTS] = { "the cache got no memory of the system",
+                                "no_memory" },
+  [own.PERIGEE_CACHE_NO_SPACE] = { "the file system is full", "no_memory",
+                                   "no_space" },
+  [own.PERIGEE_CACHE_READ_ONLY] = { "the file cannot be written to", "denied",
+                                    "read_only" },
+  [own.PERIGEE_CACHE_FOREIGN] = { "the file is not a cache's of this user",
+                                  "denied", "foreign" },
+  [own.PERIGEE_CACHE_IN_USE] = { "another cache has the file", "name_taken",
+                                 "in_use" },
+  [own.PERIGEE_CACHE_IO] = { "the device failed, or the file was cut",
+                             "unsupported", "io" },
+  [C.PERIGEE_NOT_FOUND] = { "the key is not there" },
+  [C.PERIGEE_NO_MEMORY] = { "the cache is full: nothing that is there may go" },
+  [C.PERIGEE_AGAIN] = { "this client has too much open: leases, or "
+                        .. "reservations" },
+  [C.PERIGEE_STALE] = { "it is no reservation, or no more" },
+  [C.PERIGEE_TOO_LARGE] = { "more than a value may have" },
 }
-local CODES = { [own.PERIGEE_CACHE_EXISTS] = "exists",
-                [own.PERIGEE_CACHE_BUSY] = "busy" }
+local NONE = {}
 
---- The error of a status. doing: what was being done, and to whom.
-function M.of(status, doing)
-  local code = CODES[status]
-  local kind = code and "exists" or status == own.PERIGEE_CACHE_WANTS
-    and "no_memory" or errors.kind(status)
-  local err = errors.new(kind, ("%s: %s"):format(doing, TEXTS[status]
-    or errors.text(status)), true)
-  err.code = code
+--- The error of a status. doing: what was being done, and to whom; why: a
+-- sentence in place of the status's.
+function M.of(status, doing, why)
+  local told = FAILURES[status] or NONE
+  local err = errors.new(told[2] or errors.kind(status), ("%s: %s"):format(
+    doing, why or told[1] or errors.text(status)), true)
+  err.code = told[3]
   return err
 end
 

@@ -179,7 +179,10 @@ end
 --   options.leases (65536) of all of them, and options.reservations (256) of
 --   one of them
 -- @treturn Cache the cache; or nil and an error
--- @errors those of `perigee.agent`, `no_memory`
+-- @errors those of `perigee.agent`; `no_memory`; of the file `no_memory`
+--   (`err.code` "no_space"), `denied` ("read_only"; "foreign": it is not a
+--   cache's, or not this user's alone), `name_taken` ("in_use"), `unsupported`
+--   ("io")
 -- @waits as `perigee.agent`
 -- @usage
 -- local cache = assert(perigee.cache { name = "cache:7", memory = 2 ^ 24 })

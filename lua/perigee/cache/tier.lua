@@ -16,7 +16,6 @@
 --   any            the file fails                             not in the file
 --
 -- A value that is evicted before it is written is gone, as without a file.
-local errors = require "perigee.runtime.errors"
 local failure = require "perigee.cache.failure"
 local futures = require "perigee.runtime.future"
 local log = require "perigee.runtime.log"
@@ -348,13 +347,8 @@ function M.open(store, options)
       path = options.file, size = options.file_size }),
     store.cache, loop.now(), wall(), out, reason, 256)
   if status < 0 then
-    local err = failure.of(status, ("opening %s for %s"):format(options.file,
-                                                                store.text))
-    if reason[0] ~= 0 then
-      err = errors.new(err.kind, ("opening %s for %s: %s"):format(options.file,
-        store.text, ffi.string(reason)))
-    end
-    return nil, err
+    return nil, failure.of(status, ("opening %s for %s"):format(options.file,
+      store.text), reason[0] ~= 0 and ffi.string(reason) or nil)
   end
   C.perigee_cache_below(store.cache, C.perigee_cache_file_store(out[0]))
   local self = setmetatable({
