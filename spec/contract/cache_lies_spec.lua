@@ -226,12 +226,27 @@ describe("places that a cache tells of", function()
       told { length = 8, lease = 1, ns = ns }
       local got, err = blocks:get("k" .. ns)
       if ns < 2 then
-        wrong("timeout", got, err)
+        wrong("stale", got, err)
       else
         assert.equal(8, #assert(got, tostring(err)))
       end
       all_typed(blocks)
     end
+  end)
+end)
+
+describe("a lease that is over when the bytes are there", function()
+  after_each(cases.cleanup)
+
+  it("does not count against the cache", function()
+    begin { map = false }
+    liar.engine:alloc(4096, { name = "cache.slab.0", access = "r" })
+    lies.ask = function()
+      return answer(3, 1, number(0, 4) .. place { length = 8, lease = 1 }
+                          .. number(0, 4))
+    end
+    local several = caches.client({ map = false }, { caches.name })
+    for _ = 1, 2 do wrong("stale", several:get "k") end
   end)
 end)
 

@@ -139,7 +139,8 @@ end
 --   put the key
 -- @treturn string|Slice the value; with `into`, its filled part; or nil and an
 --   error
--- @errors `not_found`: the key is not there; `too_large`: longer than `into`
+-- @errors `not_found`: the key is not there; `too_large`: longer than `into`;
+--   `stale`: each time that the bytes were there, the lease was over
 -- @waits yes, unless the cache's directory is mapped
 -- @usage
 -- local cache = assert(perigee.cache { name = "cache:8", memory = 2 ^ 24 })

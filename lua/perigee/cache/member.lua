@@ -342,7 +342,7 @@ local function by_request(self, key, into)
     end
     if why ~= AGAIN then return nil, why, length end
   end
-  return nil, errors.new("timeout", ("%s: its lease was over each time that "
+  return nil, errors.new("stale", ("%s: its lease was over each time that "
     .. "the bytes were there"):format(self:doing("getting", key)), true)
 end
 
