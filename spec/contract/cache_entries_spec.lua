@@ -350,6 +350,33 @@ describe("several caches", function()
     wrong("not_found", blocks:get "k1")
   end)
 
+  it("tell how many of them have taken what was put", function()
+    caches.open { name = "cache:0" }
+    caches.open { name = "cache:1", memory = MIB }
+    local names = { "cache:0", "cache:1" }
+    local blocks = caches.client({ replicas = 2 }, names)
+    local function all(...) return { n = select("#", ...), ... } end
+    assert.same({ true, 2, n = 3 }, all(blocks:put("k", "v")))
+    assert.same({ true, 2, n = 3 }, all(blocks:put("k", "w", { ttl = 60 })))
+    assert.same({ true, 2, n = 3 }, all(blocks:touch "k"))
+    local fine, count, err = blocks:put("long", ("v"):rep(2 * MIB))
+    assert.is_true(fine)
+    assert.equal(1, count)
+    wrong("too_large", nil, err)
+    fine, count, err = blocks:delete "long"
+    assert.is_true(fine)
+    assert.equal(1, count)
+    wrong("not_found", nil, err)
+    assert.same({ true }, blocks:put_many { { key = "k", value = "x" } })
+    assert.same({ true, n = 1 }, all(caches.client(nil, names):put("k", "v")))
+    names[2] = "no:1"
+    blocks = caches.client({ replicas = 2 }, names)
+    fine, count, err = blocks:put("k", "v")
+    assert.is_true(fine)
+    assert.equal(1, count)
+    wrong("not_found", nil, err)
+  end)
+
   it("of which none is there are misses", function()
     local blocks = caches.client({ timeout = 2 }, { "no:1", "no:2" })
     wrong("not_found", blocks:get "k")

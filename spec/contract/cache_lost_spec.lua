@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- One of two caches is killed: its keys are missed at once, not after the
--- timeout of a request.
+-- timeout of a request. One is stopped: one request finds that out.
 local cases = require "spec.support.cases"
 local perigee = require "perigee"
 local process = require "spec.support.process"
@@ -54,5 +54,35 @@ describe("a cache that is killed", function()
       perigee.sleep(1.2)
     end
     blocks:close()
+  end)
+end)
+
+describe("a cache that is stopped", function()
+  after_each(cases.cleanup)
+
+  it("costs gets of many keys no more timeouts than one get", function()
+    local stopped = process.start(cache, "cache:1"):expect "ready"
+    local agent = assert(cases.agent())
+    local list, into = {}, cases.alloc(agent.engine, 64):slice()
+    for i = 1, 3 do list[i] = { key = "key." .. i, into = into } end
+    local function client()
+      local blocks = assert(agent:cache({ "cache:1" },
+                                        { timeout = 0.3, map = false }))
+      assert(blocks:put("key.1", "value"))
+      return blocks
+    end
+    local first, second = client(), client()
+    stopped:signal "STOP"
+    local before = agent.engine:stats().timeouts
+    first:get "key.1"
+    local between = agent.engine:stats().timeouts
+    local results = second:get_many(list)
+    local after = agent.engine:stats().timeouts
+    stopped:signal "CONT"
+    for i = 1, 3 do assert.equal("not_found", results[i].kind) end
+    assert.is_true(between > before)
+    assert.equal(between - before, after - between)
+    first:close()
+    second:close()
   end)
 end)

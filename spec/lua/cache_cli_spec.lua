@@ -126,6 +126,14 @@ describe("perigee cache", function()
     fails(1, "reading the value: Is a directory", "put k /tmp")
   end)
 
+  it("tells how many of several caches have taken a value", function()
+    output "start --memory 16M"
+    local put = "put key --name cache:0 --name cache:1 --replicas 2"
+    fails(0, "1 of 2 caches have it now: .*cache:1", put .. " </dev/null")
+    assert.equal("", output "get key")
+    fails(1, "the key is there already", put .. " --if-absent </dev/null")
+  end)
+
   it("waits for a key", function()
     output "start --memory 16M"
     local waiting = process.spawn { "sh", "-c", ("export PERIGEE_SCOPE=cli "

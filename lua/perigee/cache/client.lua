@@ -106,14 +106,20 @@ local function pause_for(_, _, deadline, pause)
   tasks.sleep(math.min(loop.left(deadline), pause))
 end
 
+-- A result, and what is told beside it of several caches.
+local function passed(result, count, err)
+  if count then return result, count, err end
+  return result
+end
+
 -- Calls f(self, key, ...) until it does not end in an error that `passes` is
 -- true of, or the time is over; waits by `pass` in between.
 local function patiently(self, key, seconds, passes, pass, f, ...)
   local deadline = seconds and loop.deadline(seconds)
   local pause = 0.001
   while true do
-    local result, err = f(self, key, ...)
-    if result then return result end
+    local result, err, why = f(self, key, ...)
+    if result then return passed(result, err, why) end
     if not deadline or not passes(err) or loop.left(deadline) == 0 then
       return nil, err
     end
@@ -175,7 +181,11 @@ local function get_of_several(self, items)
   local keys, results = {}, {}
   for i, item in ipairs(items) do keys[i] = item.key end
   for one, of in pairs(self.set:split(keys)) do
-    spread(one:get_many(picked(items, of)), of, results)
+    local own = one:get_many(picked(items, of))
+    for n = 1, #of do
+      if type(own[n]) ~= "number" then self.set:leave(one, own[n]) end
+    end
+    spread(own, of, results)
   end
   for i, item in ipairs(items) do
     if type(results[i]) ~= "number" then
@@ -274,16 +284,15 @@ end
 
 local function is_busy(err) return err.code == "busy" end
 
-
 local function put(self, key, value, asked)
-  local only, version, err = self.only
+  local only, version, err, why = self.only
   if only then
     version, err = only:put(key, value, asked)
   else
-    version, err = self.set:all(key, "put", value, asked)
+    version, err, why = self.set:all(key, "put", value, asked)
   end
-  if version then return true end
-  return nil, err
+  if not version then return nil, err end
+  return passed(true, err, why)
 end
 
 --- Puts a value. The cache fetches it: the memory is the caller's again when
@@ -304,7 +313,10 @@ end
 -- @tparam[opt=false] boolean options.if_absent true: not if the key is there
 -- @tparam[opt] number options.wait seconds that this waits while another writer
 --   has the key reserved
--- @treturn boolean true; or nil and an error
+-- @treturn boolean true; or nil and an error, if no cache has taken it
+-- @treturn number with `replicas`, how many caches have taken it: the others
+--   may have an older value
+-- @treturn Error of one that has not, if there is one
 -- @errors `exists`: the key is there, or (`err.code` is "busy") another writer
 --   is putting it; `no_memory`: the cache is full of what may not go;
 --   `not_found`: the parent is not there; `too_large`
@@ -335,7 +347,7 @@ end
 -- @function CacheClient:put_many
 -- @tparam table list of { key =, value = }, which may have the options of
 --   `CacheClient:put`, too
--- @treturn table for each: true, or an error
+-- @treturn table for each: true, if a cache has taken it, or an error
 -- @errors of each item those of `CacheClient:put`
 -- @waits yes
 -- @usage
@@ -637,7 +649,9 @@ end
 --   they come and go
 -- @tparam[opt] table options
 -- @tparam[opt=30] number options.timeout seconds of each request
--- @tparam[opt=1] number options.replicas how many caches have each key
+-- @tparam[opt=1] number options.replicas how many caches have each key: `put`,
+--   `delete`, `touch` and `pin` are done if one has done it, and tell behind
+--   true how many have, and an error of one that has not
 -- @tparam[opt=true] boolean options.map false: asks the cache even on its host
 -- @tparam[opt=false] boolean options.checksum true: compares what it gets with
 --   the checksum that the cache has made, if it makes some (`perigee.cache`);

@@ -246,10 +246,14 @@ function Member:locate(key, along)
     till = sent + ns })
 end
 
--- What an error means for a lease: if its place has gone, the key is to be
--- located again.
+-- Does an error mean that a place has gone: that its key is to be located
+-- again?
+local function has_moved(err)
+  return err.kind == "stale" or err.kind == "not_found"
+end
+
 local function place_lost(lease, err)
-  if err.kind ~= "stale" and err.kind ~= "not_found" then return nil, err end
+  if not has_moved(err) then return nil, err end
   lease.till = 0
   return nil, AGAIN
 end
@@ -549,7 +553,7 @@ local function read_many(self, items, leased_of, results)
       results[i] = to.length
     else
       lease.till = 0                    -- by itself, it is tried again
-      if not fine and err.kind ~= "stale" then results[i] = err end
+      if not fine and not has_moved(err) then results[i] = err end
     end
   end
   for _, i in ipairs(of) do

@@ -137,15 +137,18 @@ local function none(self, key, err)
 end
 
 -- Calls a method of the caches that have a key. all: of each; else until one
--- has a result. Returns the first result; or nil and an error, of a cache that
--- could be asked if there is one.
+-- has a result. Returns the first result, an error of one that has none (nil
+-- without any), how many have results; or nil and an error. The error is of a
+-- cache that could be asked if there is one.
 local function call(self, all, key, method, ...)
   local result, missed, lost
+  local count = 0
   for _, one in ipairs(owners(self, key)) do
     local own, err = self:reach(one)
     if own then
       own, err = one[method](one, key, ...)
       result = result or own
+      if own then count = count + 1 end
       if result and not all then return result end
     end
     if own == nil and (one.away > now() or self:leave(one, err)) then
@@ -154,16 +157,26 @@ local function call(self, all, key, method, ...)
       missed = missed or err
     end
   end
-  if result then return result end
+  if result then return result, missed or lost, count end
   return nil, missed or none(self, key, lost)
 end
 
+--- Calls a method of the caches that have a key until one has a result. Returns
+-- it; or nil and an error.
 function Set:first(key, method, ...)
-  return call(self, false, key, method, ...)
+  local result, err = call(self, false, key, method, ...)
+  if result then return result end
+  return nil, err
 end
 
+--- Calls a method of all caches that have a key. Returns the first result, and,
+-- if several are to have each key, how many have one, and an error of one that
+-- has none; or nil and an error.
 function Set:all(key, method, ...)
-  return call(self, true, key, method, ...)
+  local result, err, count = call(self, true, key, method, ...)
+  if not result then return nil, err end
+  if self.replicas == 1 then return result end
+  return result, count, err
 end
 
 --- Returns the indexes of keys by the cache that has each first.

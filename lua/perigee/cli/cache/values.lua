@@ -100,9 +100,14 @@ function put.run(given)
   local parent = given.parent and caches.key(given, given.parent)
   local parts, length = parts_of(given.file)
   return caches.run(given, function(cache, agent)
-    caches.check(cache:put(key, placed(agent, parts, length), {
+    local fine, count, err = cache:put(key, placed(agent, parts, length), {
       ttl = given.ttl, pin = given.pin, group = given.group, parent = parent,
-      if_absent = given.if_absent }))
+      if_absent = given.if_absent })
+    caches.check(fine, count)
+    if err then
+      io.stderr:write(("%s: %d of %d caches have it now: %s\n"):format(
+        given.path, count, given.replicas, tostring(err)))
+    end
   end)
 end
 
