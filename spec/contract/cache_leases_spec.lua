@@ -78,6 +78,74 @@ describe("leases", function()
   end)
 end)
 
+describe("a cache whose leases are long", function()
+  local cache, blocks
+
+  before_each(function()
+    cache = caches.open { lease = 600 }
+  end)
+
+  after_each(cases.cleanup)
+
+  local function begin(options)
+    blocks = caches.client(options)
+    assert(blocks:put("k", cases.bytes(SIZE, 1)))
+  end
+
+  local function await_none()
+    cases.await(function() return cache:counters().leases == 0 end)
+  end
+
+  it("has them back a while after what was read", function()
+    begin { map = false }
+    assert(blocks:get "k")
+    await_none()
+  end)
+
+  it("has those back that are kept, but not used again", function()
+    for _, stale in ipairs { 0.01, 300 } do
+      begin { map = false, stale = stale }
+      for _ = 1, 3 do assert(blocks:get "k") end
+      await_none()
+    end
+    begin()
+    local view = blocks:view "k"        -- nil: it is not mapped
+    if view then
+      view:close()
+      await_none()
+    end
+  end)
+
+  it("has them back while it drains", function()
+    begin { map = false, reconnect = 0 }
+    assert(blocks:stat "k")
+    local lease = assert(blocks.only:locate "k")
+    local reserved = assert(blocks:reserve("p", 3))
+    local drained = perigee.spawn(function() return cache:drain(100) end)
+    cases.await(function()
+      local fine, err = blocks:put("l", "value", { wait = 0 })
+      return not fine and err.code == "draining"
+    end)
+    perigee.sleep(0.05)
+    assert.is_false(drained:done())
+    assert.is_true(reserved:write "one")
+    assert.is_true(reserved:seal())
+    lease.among:was_read("k", lease)
+    lease.among:tidy()
+    assert.is_true(drained:wait(60 * cases.slow))
+    assert.equal(0, cache:counters().leases)
+  end)
+
+  it("tells of those that it did not get back", function()
+    begin { map = false }
+    assert(blocks:stat "k")
+    assert(blocks.only:locate "k")
+    local fine, err = cache:drain(0.1)
+    assert.is_nil(fine)
+    assert.equal("timeout", err.kind)
+  end)
+end)
+
 -- An entry that comes back to memory, as from a file, has the version that it
 -- had. What was copied from its former place may be another value's.
 describe("a look into the directory", function()

@@ -72,6 +72,9 @@ function M.liar(lies, options)
   methods.ask = { raw = true, function(request)
     return lies.ask(request:string())
   end }
+  methods.release = { raw = true, function(request)
+    return (lies.release or lies.ask)(request:string())
+  end }
   local agent = assert(cases.agent(M.name, options))
   agent:serve { name = "cache", version = 1, methods = methods }
   return agent

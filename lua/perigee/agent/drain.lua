@@ -19,7 +19,7 @@
 -- An agent whose name may be another's is suspended (agent/tenure.lua): it
 -- drains until it has the name again, and then serves in new sessions.
 -- agent.leaving says that the program has had the agent drain, which is for
--- good.
+-- good; "last calls", that it still serves some methods (M.begin).
 local check = require "perigee.runtime.check"
 local errors = require "perigee.runtime.errors"
 local futures = require "perigee.runtime.future"
@@ -32,6 +32,7 @@ local C = native.C
 
 local M = {}
 
+local NONE = {}
 local AGAIN = "calls of the peer are served in new ones again"
 local CLOSING = 20e6                    -- ns between looks at told sessions
 local PAUSE = 1e6                       -- ns between looks at what is served
@@ -66,13 +67,22 @@ local function check_caller(engine)
   end
 end
 
+-- Has an agent refuse calls but those of its description, and of these methods
+-- of a service.
+local function refuse(agent, service, last)
+  local engine = agent.engine
+  engine.draining = engine.draining or engine.methods
+  engine.methods = { [0] = engine.draining[0] }
+  for _, name in ipairs(last) do
+    local method = agent.services[service].methods[name]
+    engine.methods[method.id] = method
+  end
+end
+
 --- Has an agent take no new calls.
 function M.suspend(agent)
-  local engine = agent.engine
-  if engine.draining then return end
-  engine.draining = engine.methods
-  engine.methods = { [0] = engine.methods[0] }
-  C.perigee_drain(engine.handle)
+  refuse(agent, nil, NONE)
+  C.perigee_drain(agent.engine.handle)
 end
 
 -- The sessions in which peers were told.
@@ -112,10 +122,21 @@ function M.resume(agent)
   tasks.spawn(close_drained, told(engine))
 end
 
+--- Has an agent begin to drain, but still serve some methods of a service (a
+-- list of names): it refuses other calls by itself, as if its peers were of an
+-- old build. Agent:drain ends that.
+function M.begin(agent, service, last)
+  if agent.leaving or not agent.engine.handle then return end
+  agent.leaving = "last calls"
+  refuse(agent, service, last)
+  agent:changed()
+end
+
 local function begin(agent)
+  local listed = agent.leaving
   agent.leaving = true
   M.suspend(agent)
-  agent:changed()
+  if not listed then agent:changed() end
 end
 
 -- Drains those agents that are open.
@@ -212,7 +233,7 @@ function Agent:drain(timeout)
     loop.check_wait(2)
     check_caller(engine)
   end
-  if not self.leaving then begin(self) end
+  if self.leaving ~= true then begin(self) end
   if not timeout then return true end
   local deadline = loop.deadline(timeout)
   if not wait(engine, is_idle, deadline) then

@@ -8,6 +8,8 @@
 -- @classmod Cache
 local agents = require "perigee.agent"
 local check = require "perigee.runtime.check"
+local drains = require "perigee.agent.drain"
+local errors = require "perigee.runtime.errors"
 local loop = require "perigee.runtime.loop"
 local service = require "perigee.cache.service"
 local stores = require "perigee.cache.store"
@@ -18,7 +20,10 @@ local M = {}
 local Cache = {}
 Cache.__index = Cache
 
--- FILE: of the file, times the memory.
+-- FILE: of the file, times the memory. LAST: methods by which clients end what
+-- they have begun, which are served while it drains; SPARE: seconds of that in
+-- which they are not.
+local LAST, SPARE = { "release", "write", "seal", "abort" }, 1
 local MEMORY, FILE, DRAIN, LEASE, KEEP = 2 ^ 30, 8, 10, 10, 600
 local LEAST, BLOCK = 2 ^ 20, 4096
 
@@ -227,18 +232,24 @@ function Cache:counters()
   return sums
 end
 
--- Do clients hold leases or reservations?
-local function is_held(self)
-  local counters = self:counters()
-  return (counters.leases or 0) + (counters.reserved or 0) > 0
+-- Waits while clients hold leases or reservations; returns whether they do
+-- still when less than `spare` seconds are left.
+local function is_held(self, deadline, spare)
+  while true do
+    local counters = self:counters()
+    local held = (counters.leases or 0) + (counters.reserved or 0) > 0
+    if not held or loop.left(deadline) <= spare then return held end
+    tasks.sleep(0.01)
+  end
 end
 
---- Stops it in order: its agents drain (`Agent:drain`), and what was leased
--- stays where it is until the leases are over.
+--- Stops it in order. It takes no new requests; what was leased stays where
+-- it is until it is given back, or the leases are over; what was reserved may
+-- be sealed or aborted. Then its agents drain (`Agent:drain`).
 -- @function Cache:drain
 -- @tparam[opt=10] number timeout seconds
 -- @treturn boolean true: nobody reads any more; else nil and an error
--- @errors `timeout`
+-- @errors `timeout`: calls are under way, or leases are not given back
 -- @waits yes
 -- @usage
 -- local cache = assert(perigee.cache { name = "cache:9", memory = 2 ^ 24 })
@@ -249,12 +260,17 @@ function Cache:drain(timeout)
   local deadline = loop.deadline(timeout or DRAIN)
   local fine, err = true, nil
   for _, store in pairs(self.stores) do store:end_waits() end
+  for _, agent in ipairs(self.agents) do drains.begin(agent, "cache", LAST) end
+  is_held(self, deadline, math.min(SPARE, loop.left(deadline) / 2))
   for _, agent in ipairs(self.agents) do agent:drain() end   -- all at once
   for _, agent in ipairs(self.agents) do
     local drained, why = agent:drain(loop.left(deadline))
     if not drained then fine, err = nil, why end
   end
-  while is_held(self) and loop.left(deadline) > 0 do tasks.sleep(0.01) end
+  if is_held(self, deadline, 0) and fine then
+    fine, err = nil, errors.new("timeout", "draining a cache: leases are not "
+      .. "given back, or what is reserved is not sealed")
+  end
   if fine then return true end
   return nil, err
 end

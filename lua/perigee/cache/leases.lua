@@ -11,14 +11,17 @@
 --   new          it was read                               let go
 --   kept         its key is asked for, or viewed           kept
 --   kept         its key has another value, there are      let go
---                too many leases, the client closes
+--                too many leases, the client closes, or
+--                nobody has asked for its key for a while
 --   let go       it has no view, or its last one closes    given back
 --   any          its time is over                          over
 --
 -- So who reads much that is new holds none of the cache's space by that. Leases
--- are given back some at a time, by requests that nobody waits for; one that is
--- over is not.
+-- are given back some at a time, or after a while (TURN), by requests that
+-- nobody waits for; one that is over at the cache, too, is not (`over`).
 local loop = require "perigee.runtime.loop"
+local signals = require "perigee.runtime.signal"
+local timers = require "perigee.runtime.timers"
 local wire = require "perigee.cache.wire"
 
 local now = loop.now
@@ -30,15 +33,17 @@ local Leases = {}
 Leases.__index = Leases
 
 -- MOST: leases that are kept, and keys of which the last answer is known.
--- BACK: bytes, and number, of leases that wait to be given back.
-local MOST, BACK, BACK_COUNT = 4096, 2 ^ 22, 64
+-- BACK: bytes, and number, of leases that wait to be given back. TURN: ns until
+-- these are given back, and for which nobody asks for the key of one that is
+-- kept.
+local MOST, BACK, BACK_COUNT, TURN = 4096, 2 ^ 22, 64, 2.5e8
 
 --- tell(request) makes a request that nobody waits for. stale: ns by which what
 -- is read may be old.
 function M.new(session, tell, stale)
   return setmetatable({ session = session, tell = tell, stale = stale,
                         slabs = {}, list = {}, count = 0, once = {}, onces = 0,
-                        back = {}, bytes = 0 }, Leases)
+                        back = {}, bytes = 0, timer = false }, Leases)
 end
 
 -- What is given back is over: a read that is under way finds it so.
@@ -53,7 +58,7 @@ end
 
 -- Is there nothing to give back: because views are open, or its time is over?
 local function stays(lease)
-  return lease.views > 0 or lease.till <= now()
+  return lease.views > 0 or lease.over <= now()
 end
 
 --- Gives back what waits for that; returns whether there was any.
@@ -64,11 +69,38 @@ function Leases:flush()
   return #leases > 0
 end
 
---- Gives back what waits for that, if it is much. Others of these functions
--- leave that to their callers, who do it after a loop: LuaJIT does not compile
--- loops in which requests are made.
+-- Lets go what nobody has asked for since the turn before, and gives back what
+-- was let go.
+local function turn(self)
+  for key, lease in pairs(self.list) do
+    if not lease.asked and lease.views == 0 then self:forget(key) end
+    lease.asked = false
+  end
+  self:flush()
+  return next(self.list) ~= nil
+end
+jit.off(turn)
+
+-- Has a turn come. A timer rather than a task: it outlives a stop of the loop.
+local function turn_soon(self)
+  self.timer = signals.new(1, function()
+    local more = turn(self)
+    self.timer = false
+    if more then turn_soon(self) end
+  end)
+  self.timer.at = now() + TURN
+  timers.add(self.timer)
+end
+jit.off(turn_soon)
+
+--- Gives back what waits for that, if it is much; the rest has its turn soon.
+-- Others of these functions leave that to their callers, who do it after a
+-- loop: LuaJIT does not compile loops in which requests are made.
 function Leases:tidy()
   if self.bytes >= BACK or #self.back >= BACK_COUNT then self:flush() end
+  if not self.timer and (self.count > 0 or #self.back > 0) then
+    turn_soon(self)
+  end
 end
 
 -- Gives a lease back with others.
@@ -112,6 +144,7 @@ function Leases:add(key, lease)
   lease.again = self.once[key] ~= nil
   self:answered(key, lease.version)
   lease.kept, lease.views, lease.among = false, 0, self
+  lease.over, lease.asked = lease.till, false
   return lease
 end
 
@@ -120,7 +153,7 @@ function Leases:keep(key, lease)
   if lease.kept then return end
   if self.count >= MOST then self:clear() end
   self:forget(key)
-  lease.kept = true
+  lease.kept, lease.asked = true, true
   self.list[key], self.count = lease, self.count + 1
 end
 
@@ -141,15 +174,17 @@ end
 -- over is looked at when what was leased has been read, once.
 function Leases:kept(key)
   local lease = self.stale > 0 and self.list[key]
-  if lease and lease.till > 0 then return lease end
-  return nil
+  if not (lease and lease.till > 0) then return nil end
+  lease.asked = true
+  return lease
 end
 
 --- Returns the lease of a key that lasts for ns more at least, or nil.
 function Leases:find(key, ns)
   local lease = self.list[key]
-  if lease and lease.till > now() + ns then return lease end
-  return nil
+  if not (lease and lease.till > now() + ns) then return nil end
+  lease.asked = true
+  return lease
 end
 
 --- The key has another value, or none: its lease is let go.

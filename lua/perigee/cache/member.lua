@@ -77,15 +77,12 @@ local READERS = { located = wire.ONE, places = wire.ROOM, stats = wire.ROOM,
                   statuses = wire.ROOM, sealed = 64, listed = wire.ROOM,
                   told = wire.ROOM, counted = 1024 }
 
--- Makes a request that nobody waits for.
-local function tell(proxy, request) futures.leave(proxy.async:ask(request)) end
-
--- A function that makes them of this life of the cache alone: the next one
--- gives the same numbers to other leases.
-local function teller(proxy, session)
+-- A function that gives leases back to this life of the cache alone: the next
+-- one gives the same numbers to others. Nobody waits for that.
+local function giver(proxy, session)
   local of_life = proxy:with { epoch = session.epoch, reader = wire.statuses,
                                capacity = READERS.statuses }
-  return function(request) tell(of_life, request) end
+  return function(request) futures.leave(of_life.async:release(request)) end
 end
 
 -- Copies of another life of the cache are not of its versions.
@@ -105,7 +102,7 @@ local function begin(self, proxy)
   begin_near(self, session.epoch)
   self.epoch = session.epoch
   self.session, self.map = session, false
-  self.leases = leases.new(session, teller(proxy, session), self.stale)
+  self.leases = leases.new(session, giver(proxy, session), self.stale)
   if self.maps then
     local map = maps.open(session, self.timeout)
     if self.session == session then self.map = map or false end
@@ -195,7 +192,8 @@ local function tell_used(self)
   for key in pairs(self.used) do list[#list + 1] = key end
   self.used, self.uses, self.used_at = {}, 0, now()
   if #list > 0 then
-    tell(self.by.statuses, wire.keys(C.PERIGEE_CACHE_TOUCH, 0, list, 1, #list))
+    futures.leave(self.by.statuses.async:ask(wire.keys(C.PERIGEE_CACHE_TOUCH, 0,
+                                                       list, 1, #list)))
   end
 end
 jit.off(tell_used)

@@ -7,6 +7,8 @@
 --   value), `file` (whether there is one below: what is not in memory may be
 --   there)
 -- * `ask`: raw and inplace; requests that native/cache/cache.h lays out
+-- * `release`: the same for RELEASE alone, which is answered while the cache
+--   drains (`Cache:drain`), as are `write`, `seal` and `abort`
 -- * `put(slice, key, options)`: pulls the slice to a place of its own, and
 --   seals it. Returns the entry's version. options: `ttl` (ns), `group`,
 --   `parent`, `if_absent`, `pin` ("soft", "hard")
@@ -140,6 +142,10 @@ function M.of(store)
             function(request, reply)
               return store:answer(contexts.raw.session, request, reply)
             end },
+    release = { raw = true, inplace = true, capacity = 8,
+                function(request, reply)
+                  return store:release(contexts.raw.session, request, reply)
+                end },
     put = { landing = put_landing(store), abandoned = function(slice)
               store:abort(taken(store, slice))
             end, put(store) },

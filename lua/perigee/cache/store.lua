@@ -361,6 +361,15 @@ function Store:answer(id, request, reply)
   return n
 end
 
+--- The same for a RELEASE alone; who is no client has nothing to release.
+function Store:release(id, request, reply)
+  if not self.clients[id] then return wire.refuse(reply, STALE) end
+  if request.length < 2 or request.pointer[1] ~= C.PERIGEE_CACHE_RELEASE then
+    return wire.refuse(reply, core.PERIGEE_PROTOCOL)
+  end
+  return self:answer(id, request, reply)
+end
+
 --- Is a key there?
 function Store:has(key)
   return C.perigee_cache_stat(self.cache, key, #key, time(self), place) == OK

@@ -184,8 +184,9 @@ local function item_of(p)
   local sum, slab, offset, length, version, low, high, ns = place(p)
   return { slab = slab, offset = offset, length = length, version = version,
            checksum = sum, low = low, high = high, ns = ns,
-           sent = 0, till = 0, again = false, kept = false, views = 0,
-           among = false, from = false, of = false }
+           sent = 0, till = 0, over = 0, asked = false, again = false,
+           kept = false, views = 0, among = false, from = false,
+           of = false }
 end
 
 --- Reads the answer to LOCATE or STAT of several keys (along: of LOCATE): a
