@@ -811,6 +811,13 @@ struct perigee_session_info {
 PERIGEE_API int perigee_session_describe(const struct perigee_session *session,
                                          struct perigee_session_info *info,
                                          uint64_t size);
+/* Returns 1 if an open session's peer is there still, as the system says now: its
+ * process lives, and has not closed the session's socket; else 0, and a later
+ * poll tells of the end. One system call; nothing is polled. For programs that
+ * read a peer's memory for long and do not poll meanwhile. A process that is
+ * stopped is there; so is a host that has fallen silent. */
+PERIGEE_API int
+perigee_session_alive(const struct perigee_session *session);
 /* Returns the name of a bit of info.features, 0 to 63; NULL: this build has no
  * such feature. Static. An operation that needs a feature which the session
  * does not have is UNSUPPORTED, and nothing is sent. */

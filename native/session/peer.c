@@ -35,6 +35,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "core/lock.h"
 #include "sessions.h"
 
 #ifndef SO_PEERPIDFD
@@ -162,6 +163,14 @@ void peer_keep(struct perigee_session *s, int pid, int pidfd) {
   s->process.pid = pid;
   s->process.pidfd = pidfd;
   peer_watch(s); /* if it fails, the socket will tell the end in most cases */
+}
+
+/* poll passes over descriptors that are -1. If it cannot tell, a poll will. */
+int perigee_session_alive(const struct perigee_session *s) {
+  LOOK(s->engine);
+  struct pollfd ends[] = {{.fd = s->socket.fd, .events = POLLRDHUP},
+                          {.fd = s->process.pidfd, .events = POLLIN}};
+  return s->state == PERIGEE_SESSION_OPEN && poll(ends, 2, 0) <= 0;
 }
 
 /* ---- The proof ----------------------------------------------------------- */

@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- One of two caches is killed: its keys are missed at once, not after the
--- timeout of a request. One is stopped: one request finds that out.
+-- timeout of a request. One is stopped: one request finds that out. One goes
+-- away from a client that reads its memory and makes no requests.
 local cases = require "spec.support.cases"
 local perigee = require "perigee"
 local process = require "spec.support.process"
@@ -12,7 +13,10 @@ local function cache(child, _, _, name)
     name = name, scope = child.cases.scope, memory = 2 ^ 24,
     engine = { encrypt = child.cases.sealed or nil } })
   child.say "ready"
-  require "perigee".run()
+  for _ in child.attend do              -- told to close
+    child.cases.opened[1]:close()
+    child.say "closed"
+  end
 end
 
 -- Gets all keys; how many are there, and how many are missed.
@@ -54,6 +58,45 @@ describe("a cache that is killed", function()
       perigee.sleep(1.2)
     end
     blocks:close()
+  end)
+end)
+
+-- Gets of mapped memory do not run the loop, which would tell.
+describe("a cache that goes away while its client does not run the loop",
+         function()
+  after_each(cases.cleanup)
+
+  -- Asks again and again, with pauses in between, while the cache goes away.
+  local function is_missed(asks, pause, go_away)
+    local child = process.start(cache, "cache:1"):expect "ready"
+    local agent = assert(cases.agent())
+    local blocks = assert(agent:cache("cache:1", { reconnect = 0 }))
+    assert(blocks:put("k", "value"))
+    for _ = 1, 1000 do assert(asks(blocks)) end
+    go_away(child)
+    local limit, result, err = process.now() + LONG
+    repeat
+      process.usleep(pause)
+      result, err = asks(blocks)
+    until not result or process.now() > limit
+    assert.is_nil(result)
+    assert.is_true(err.kind == "peer_lost" or err.kind == "not_found",
+                   tostring(err))
+  end
+
+  it("is missed by gets when it was killed", function()
+    for _, pause in ipairs { 0, 0.01 } do
+      is_missed(function(blocks) return blocks:get "k" end, pause,
+                function(child) child:kill() end)
+    end
+  end)
+
+  it("is missed by has when it has closed", function()
+    is_missed(function(blocks) return blocks:has { "k" } end, 0,
+              function(child)
+                child:tell "close"
+                child:expect "closed"
+              end)
   end)
 end)
 

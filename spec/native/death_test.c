@@ -207,6 +207,23 @@ static void all_times_out_when_the_peer_is_stopped(void **state) {
   work_close(&k);
 }
 
+/* The system knows it, without a poll. */
+static void who_does_not_poll_can_ask_for_the_peer(void **state) {
+  struct worker w;
+  worker_start(&w, *state);
+  assert_int_equal(perigee_session_alive(w.session), 1);
+  kill(w.pid, SIGSTOP);
+  waitpid(w.pid, NULL, WUNTRACED);
+  assert_int_equal(perigee_session_alive(w.session), 1);
+  kill(w.pid, SIGKILL);
+  while (perigee_session_alive(w.session))
+    usleep(1000);
+  struct perigee_session_info info;
+  assert_int_equal(perigee_session_describe(w.session, &info, sizeof info), 0);
+  assert_int_equal(info.state, PERIGEE_SESSION_OPEN);
+  worker_end(&w);
+}
+
 int main(void) {
   static const struct variant staged = {"staged", "shm", "host", 0, NULL};
   static const struct variant opaque = {"opaque", "shm", "opaque", 1, NULL};
@@ -217,6 +234,7 @@ int main(void) {
       OVER(variant_default, all_times_out_when_the_peer_is_stopped),
       OVER(staged, all_times_out_when_the_peer_is_stopped),
       OVER(opaque, all_times_out_when_the_peer_is_stopped),
+      OVER(variant_default, who_does_not_poll_can_ask_for_the_peer),
   };
   return cmocka_run_group_tests_name("death", tests, NULL, NULL);
 }

@@ -9,7 +9,9 @@
 --
 -- On the cache's host a get is a look into mapped memory and a copy, without a
 -- request. Elsewhere a small value comes with the answer; for others the cache
--- grants a lease, under which the client reads by itself.
+-- grants a lease, under which the client reads by itself. A program that makes
+-- gets of mapped memory alone, and never runs the loop, finds within half a
+-- second, or at the 33rd get after that, that its cache is gone.
 --
 -- Several caches have their own parts of the keys (by rendezvous hashing), and
 -- with `replicas` each key is kept by several. The keys of a cache that is lost

@@ -44,10 +44,13 @@ local OK, NOT_FOUND, AGAIN = core.PERIGEE_OK, core.PERIGEE_NOT_FOUND,
 local TOO_LARGE = core.PERIGEE_TOO_LARGE
 local SMALL_KIB = wire.SMALL / 1024
 -- USED: keys that were used without a request, after which the cache is told,
--- and ns until it is. LOOKS: uses between two looks at the clock for that.
+-- and ns until it is. LOOKS: uses between two looks at the clock, if these are
+-- less than OFTEN ns apart. THERE: ns between two looks whether the cache whose
+-- memory is read is still there.
 -- TRIES: of a value whose lease was over when it was there. LASTS: ns for
 -- which a lease has to last for a new view.
 local USED, USED_FOR, LOOKS, TRIES, TIMEOUT, LASTS = 128, 5e8, 32, 3, 30, 2e9
+local OFTEN, THERE = 1e8, 2.5e8
 
 -- Answers without a key that a list may take: of 2^28 buckets, 1024 a time.
 local EMPTY = 2 ^ 18
@@ -63,6 +66,7 @@ function M.new(agent, name, options)
     text = ("cache %s"):format(name),
     proxy = false, by = {}, below = false, session = false, map = false,
     leases = false, used = {}, uses = 0, used_at = 0, looks = 0,
+    looked_at = 0, there_at = 0,
     refuses_small = false, nears = options.near or false, near = false,
     stale = (options.stale or 0) * 1e9,
     epoch = false,
@@ -190,7 +194,7 @@ end
 local function tell_used(self)
   local list = {}
   for key in pairs(self.used) do list[#list + 1] = key end
-  self.used, self.uses, self.used_at = {}, 0, now()
+  self.used, self.uses = {}, 0
   if #list > 0 then
     futures.leave(self.by.statuses.async:ask(wire.keys(C.PERIGEE_CACHE_TOUCH, 0,
                                                        list, 1, #list)))
@@ -198,17 +202,39 @@ local function tell_used(self)
 end
 jit.off(tell_used)
 
+-- The loop tells of the end of a session; but gets that it does not run for
+-- would go on in the memory of a cache that is gone.
+local function look_there(self, time)
+  self.there_at = time
+  local session = self.session
+  if session.handle and core.perigee_session_alive(session.handle) == 0 then
+    self.map = false
+  end
+end
+
+-- Does what is to be done now and then while no requests are made. Only after
+-- some uses is the clock looked at, unless they are far apart.
+local function look_around(self)
+  local time = now()
+  self.looks = time - self.looked_at < OFTEN and LOOKS or 0
+  self.looked_at = time
+  if time - self.there_at > THERE then look_there(self, time) end
+  return time
+end
+
 -- Notes that a key was used without a request.
 local function use(self, key)
-  if not self.used[key] then
-    self.used[key], self.uses = true, self.uses + 1
-    if self.uses == 1 then self.used_at = now() end
-  elseif self.looks > 0 then            -- the clock is looked at now and then
+  local is_new = not self.used[key]
+  if not is_new and self.looks > 0 then
     self.looks = self.looks - 1
     return
   end
-  self.looks = LOOKS
-  if self.uses >= USED or now() - self.used_at > USED_FOR then
+  local time = look_around(self)
+  if is_new then
+    self.used[key], self.uses = true, self.uses + 1
+    if self.uses == 1 then self.used_at = time end
+  end
+  if self.uses >= USED or time - self.used_at > USED_FOR then
     tell_used(self)
   end
 end
@@ -597,6 +623,7 @@ end
 function Member:has(keys)
   local fine, err = self:ready()
   if not fine then return nil, err end
+  if self.looks > 0 then self.looks = self.looks - 1 else look_around(self) end
   local results, rest, of = {}, {}, {}
   for i, key in ipairs(keys) do
     if self.map then results[i] = self.map:has(key) end
