@@ -45,8 +45,12 @@ CONTROLLED := $(if $(filter $(words $(CONTROL_NEEDS)),$(words $(wildcard \
 # as the core does, and xxhash's header; files are read by liburing, or by threads
 # if that is missing.
 CACHE := $(wildcard native/cache/*.c)
+# A program that cache.so has in it, as a list of bytes. It is linked with
+# nothing, and built for processors whose system calls it knows.
+HOLDER := native/cache/holder/holder.c
+HOLDS := $(filter x86_64 aarch64,$(shell uname -m))
 URING := $(if $(wildcard /usr/include/liburing.h),-luring)
-CORE := $(filter-out $(CONTROL) $(CACHE),$(wildcard native/*/*.c native/*/*/*.c))
+CORE := $(filter-out $(CONTROL) $(CACHE) $(HOLDER),$(wildcard native/*/*.c native/*/*/*.c))
 HEADERS := $(wildcard native/*.h native/*/*.h native/*/*/*.h)
 LUA := $(shell find lua/perigee -name '*.lua' ! -name cdef.lua 2>/dev/null)
 CDEF := lua/perigee/cdef.lua
@@ -56,7 +60,7 @@ CDEFS := $(CDEF) $(CONTROL_CDEF) $(CACHE_CDEF)
 COMMAND := lua/perigee/cli/perigee
 MANPAGE := lua/perigee/cli/perigee.1
 
-FLAGS := -std=c17 -D_GNU_SOURCE $(URING:%=-DPERIGEE_URING) -Inative -g -Wall -Wextra $(WERROR) \
+FLAGS := -std=c17 -D_GNU_SOURCE $(URING:%=-DPERIGEE_URING) -Inative -Ibuild -g -Wall -Wextra $(WERROR) \
          -fvisibility=hidden -fPIC -pthread -MMD -MP
 # Structures of some hundred bytes are zeroed for each call; tuned for generic
 # x86-64, GCC does that by "rep stos", whose start alone costs 30 cycles.
@@ -113,6 +117,8 @@ $(1)/$(SONAME): $(CORE:%.c=$(1)/obj/%.o) $(EXPORTS)
 	  $(OWN) -Wl,-soname,$(SONAME) -Wl,--version-script=$(EXPORTS) $$(LDFLAGS) \
 	  -o $$@ $$(filter %.o,$$^) $(LIBS)
 
+$(1)/obj/native/cache/hold.o: build/holder.inc
+
 # A new file: a process that has the old one mapped keeps that.
 $(1)/perigee/core.so: $(1)/$(SONAME)
 	mkdir -p $$(@D)
@@ -147,6 +153,18 @@ $(1)/spec/plugin_%.so: $(1)/obj/spec/native/plugin_%.o $(1)/libperigee.a
 
 $(1)/spec/plugin_inproc.so: $(INPROC:%.c=$(1)/obj/%.o)
 endef
+
+build/holder: $(HOLDER) native/cache/hold.h native/cache/cache.h
+	$(call say,LINK)
+	mkdir -p $(@D)
+	$(CC) -std=c17 -D_GNU_SOURCE -Inative -Os -Wall -Wextra $(WERROR) \
+	  -ffreestanding -fno-stack-protector -fno-tree-loop-distribute-patterns \
+	  -fno-asynchronous-unwind-tables -fno-pie -no-pie -static -nostdlib -s \
+	  -Wl,--build-id=none -Wl,-z,noexecstack -Wl,-z,noseparate-code -o $@ $<
+
+build/holder.inc: $(if $(HOLDS),build/holder)
+	mkdir -p $(@D)
+	cat $^ /dev/null | od -An -v -tu1 | sed -E 's/ +([0-9]+)/\1,/g' > $@
 
 $(eval $(call flavour,build,$(RELEASE)))
 $(eval $(call flavour,build/debug,$(DEBUG)))

@@ -304,6 +304,7 @@ build/fuzz/obj/%.o: %.c $(firstword $(MAKEFILE_LIST)) spec/checks.mk
 	mkdir -p $(@D)
 	$(fuzz_cc) -c -o $@ $<
 
+build/fuzz/obj/native/cache/hold.o: build/holder.inc
 FUZZ_OBJECTS := $(FUZZ_WITH:%=build/fuzz/obj/%.o) \
                 $(FUZZED:%.c=build/fuzz/obj/%.o)
 
@@ -363,7 +364,7 @@ FORMATTED := $(filter-out native/perigee.h,$(C_FILES)) \
              $(wildcard bench/peers/*.cc)
 TIDIED := $(filter-out $(NEEDS_UCX) $(filter-out $(PEER_SOURCES),\
             $(wildcard bench/peers/*.c)),$(filter %.c,$(C_FILES)))
-TIDY_FLAGS := -std=c17 -D_GNU_SOURCE -Inative -Ibench -isystem $(UCX)/include \
+TIDY_FLAGS := -std=c17 -D_GNU_SOURCE -Inative -Ibuild -Ibench -isystem $(UCX)/include \
               $(addprefix -isystem ,$(OPENMPI) $(MPICH)) -DPERIGEE_DEBUG \
               $(URING:%=-DPERIGEE_URING)
 
@@ -391,6 +392,7 @@ format: ## set every C file in the house style
 
 lint-tidy: $(TIDIED:%=build/lint/%.tidied)
 
+build/lint/native/cache/hold.c.tidied: build/holder.inc
 build/lint/%.tidied: % $(HEADERS) .clang-tidy
 	$(call say,TIDY)
 	mkdir -p $(@D)

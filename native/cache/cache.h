@@ -331,23 +331,33 @@ PERIGEE_API int64_t perigee_cache_answer(struct perigee_cache *cache,
 
 enum { PERIGEE_CACHE_HELD_NAME = 64 }; /* bytes, with the zero at the end */
 /* Connects to the holder at a path, a process of this user that keeps
- * descriptors by names; starts one if there is none, as a fork that runs nothing
- * of this program. It serves one process at a time, and ends when none has come
- * for `stay` ns. Returns a descriptor, which the caller closes; PERIGEE_INVALID:
- * the path is too long; PERIGEE_NAME_TAKEN: another process has the holder;
- * PERIGEE_SYSTEM. Blocks for a second at most, as all of these do. */
+ * descriptors by names; starts one if there is none: a program of its own, which
+ * this object has, with its socket alone and no environment. It serves one
+ * process at a time, and ends when none has come for `stay` ns. Returns a
+ * descriptor, which the caller closes; PERIGEE_INVALID: the path is too long;
+ * PERIGEE_NAME_TAKEN: other processes wait for it; PERIGEE_UNSUPPORTED: not on
+ * this processor; PERIGEE_SYSTEM: or memory may not be executed here
+ * (vm.memfd_noexec). Who is told nothing by the holder within a second, ask what
+ * he may, is not served: another process has it, or it is stopped. */
 PERIGEE_API int perigee_cache_hold(const char *path, int64_t stay);
-/* Keeps a descriptor, which stays the caller's; drops one. PERIGEE_INVALID: the
- * name; PERIGEE_NO_MEMORY: it has 4096; PERIGEE_NOT_FOUND; PERIGEE_PEER_LOST: the
- * holder is gone, or does not answer. */
+/* These ask, and do not wait for the answer; at most 5 ms if the holder has left
+ * many requests unread. What was asked is done also if this process ends before
+ * it is answered. PERIGEE_PEER_LOST: the holder is gone, or reads nothing;
+ * PERIGEE_INVALID: the name.
+ *
+ * put keeps a descriptor, which stays the caller's; drop drops one. take asks
+ * for what is kept: number 0, 1, ... end ends the holder, and drops all. */
 PERIGEE_API int perigee_cache_hold_put(int holder, const char *name, int fd);
 PERIGEE_API int perigee_cache_hold_drop(int holder, const char *name);
-/* Gives what is kept: number 0, 1, ... until PERIGEE_NOT_FOUND. name has room
- * for PERIGEE_CACHE_HELD_NAME bytes. The caller closes *fd. */
-PERIGEE_API int perigee_cache_hold_take(int holder, uint32_t number, char *name,
-                                        int *fd);
-/* Ends the holder, and drops all. */
+PERIGEE_API int perigee_cache_hold_take(int holder, uint32_t number);
 PERIGEE_API int perigee_cache_hold_end(int holder);
+/* Returns the next answer, in the order of the requests; waits for it for so
+ * many milliseconds at most. name has room for PERIGEE_CACHE_HELD_NAME bytes; the
+ * caller closes *fd, which is -1 but for what was taken. PERIGEE_AGAIN: there is
+ * none yet; PERIGEE_NO_MEMORY: it has 4096; PERIGEE_NOT_FOUND;
+ * PERIGEE_PEER_LOST. */
+PERIGEE_API int perigee_cache_hold_answer(int holder, int milliseconds,
+                                          char *name, int *fd);
 
 struct perigee_cache_view;
 /* Puts the entries back that a store had whose process has ended. `view` sees

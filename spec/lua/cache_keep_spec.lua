@@ -18,7 +18,23 @@ local function server(child, its, _, scope)
       cache:forget()
       cache:close()
       child.say("forgotten")
+    elseif order == "lost" then
+      child.say("lost", select(2, next(cache.stores)).keep.lost)
     end
+  end
+end
+
+-- Returns a function that sends a signal to the holder of this scope's cache.
+local function holder()
+  local pipe = io.popen([[for p in /proc/[0-9]*; do
+    if [ "$(cat $p/comm 2>/dev/null)" = perigee-hold ] &&
+      tr '\0' ' ' <$p/cmdline | grep -q '/]] .. cases.scope .. [[/'
+    then basename $p; fi; done]])
+  local told = pipe:read "*a"
+  local pid = assert(tonumber(told), told)
+  pipe:close()
+  return function(signal)
+    assert(os.execute(("kill -%s %d"):format(signal, pid)) == 0)
   end
 end
 
@@ -110,6 +126,20 @@ describe("a cache whose memory is kept", function()
     writer:wait()
   end)
 
+  it("goes on without a holder that does not answer", function()
+    starts()
+    put("1", 100)
+    local stopped = holder()
+    stopped "STOP"
+    for i = 2, 40 do put(tostring(i), 200000) end
+    cases.await(function()
+      child:tell "lost"
+      return child:read() == "lost true"
+    end)
+    for i = 2, 40 do assert.not_equal(false, right(tostring(i), 200000)) end
+    stopped "CONT"
+  end)
+
   it("is begun anew once it was forgotten", function()
     starts()
     put("1", 100)
@@ -117,5 +147,37 @@ describe("a cache whose memory is kept", function()
     child:expect "forgotten"
     child:kill()
     assert.equal(0, starts())
+  end)
+end)
+
+describe("a cache whose holder is stopped", function()
+  after_each(cases.cleanup)
+
+  it("is refused, and others run meanwhile", function()
+    local options = { name = "kept", scope = cases.scope, memory = 2 ^ 22,
+                      keep = 60 }
+    assert(perigee.cache(options)):close()
+    local send = holder()
+    send "STOP"
+    local ended, turns = false, 0
+    local ticker = perigee.spawn(function()
+      while not ended do
+        perigee.sleep(0.001)
+        turns = turns + 1
+      end
+    end)
+    local cache, err = perigee.cache(options)
+    ended = true
+    send "CONT"
+    ticker:wait()
+    assert.is_nil(cache)
+    assert.equal("name_taken", err.kind)
+    assert.is_true(turns > 10, turns)
+    cases.await(function()
+      cache = perigee.cache(options)
+      return cache
+    end)
+    cache:forget()
+    cache:close()
   end)
 end)

@@ -187,7 +187,8 @@ end
 -- @errors those of `perigee.agent`; `no_memory`; of the file `no_memory`
 --   (`err.code` "no_space"), `denied` ("read_only"; "foreign": it is not a
 --   cache's, or not this user's alone), `name_taken` ("in_use"), `unsupported`
---   ("io")
+--   ("io"); of `keep` `name_taken`: the process that keeps the memory does not
+--   answer, or serves another cache; `unsupported`: none can be started
 -- @waits as `perigee.agent`
 -- @usage
 -- local cache = assert(perigee.cache { name = "cache:7", memory = 2 ^ 24 })

@@ -18,6 +18,11 @@
 --   one that is whole  its entries are in the new life,     both are whole
 --                      all of whose memory is held
 --   both are whole     what is of older lives is dropped    one that is whole
+--
+-- The holder's answers are waited for only while all this happens, without
+-- blocking the loop. Later it is told of what comes and goes, and its answers
+-- are looked at now and then: one that owes an answer for long is given up.
+local descriptor = require "perigee.descriptor"
 local failure = require "perigee.cache.failure"
 local log = require "perigee.runtime.log"
 local loop = require "perigee.runtime.loop"
@@ -33,16 +38,72 @@ local M = {}
 local Keep = {}
 Keep.__index = Keep
 
+-- PATIENCE: seconds until an answer of the holder's. SHORT: ms of these for
+-- which the thread waits by itself: mostly it takes some microseconds. NONE: a
+-- number that is never held.
+local PATIENCE, SHORT, NONE = 1, 5, 2 ^ 32 - 1
+local OK, AGAIN, NOT_FOUND = core.PERIGEE_OK, core.PERIGEE_AGAIN,
+                             core.PERIGEE_NOT_FOUND
 local PIECE = C.PERIGEE_CACHE_PIECE
-local name_t = ffi.typeof(("char[%d]"):format(C.PERIGEE_CACHE_HELD_NAME))
+local name = ffi.new("char[?]", C.PERIGEE_CACHE_HELD_NAME)
+local fd = ffi.new "int[1]"
+
+-- ---- The holder ------------------------------------------------------------
+
+-- Waits for the answer to what was asked, of which `asked` is the status.
+-- Returns its status, and leaves what it has in `name` and `fd`.
+local function answer(self, asked)
+  if asked < 0 then return asked end
+  local deadline = loop.deadline(PATIENCE)
+  local status = C.perigee_cache_hold_answer(self.fd, SHORT, name, fd)
+  while status == AGAIN
+    and descriptor.readable(self.fd, loop.left(deadline)) do
+    status = C.perigee_cache_hold_answer(self.fd, 0, name, fd)
+  end
+  return status
+end
+
+-- A holder that has failed once is not asked again.
+local function lose(self, status)
+  self.lost = true
+  log.write("error", ("%s: what it keeps for its next process is not complete "
+    .. "any more: %s"):format(self.store.text,
+                              failure.of(status, "its holder").message))
+end
+
+-- Looks at the answers that have come to what nobody waited for.
+local function collect(self)
+  while self.owed > 0 and not self.lost do
+    local status = C.perigee_cache_hold_answer(self.fd, 0, name, fd)
+    if status == AGAIN then return end
+    self.owed, self.since = self.owed - 1, loop.now()
+    if status < 0 and status ~= NOT_FOUND then lose(self, status) end
+  end
+end
+
+-- Something was asked, of which `asked` is the status, and nobody waits.
+local function owe(self, asked)
+  if asked < 0 then return lose(self, asked) end
+  if self.owed == 0 then self.since = loop.now() end
+  self.owed = self.owed + 1
+  collect(self)
+end
+
+--- Looks whether the holder answers; called again and again.
+function Keep:turn()
+  collect(self)
+  if self.owed > 0 and not self.lost
+    and loop.now() - self.since > PATIENCE * 1e9 then
+    lose(self, core.PERIGEE_PEER_LOST)
+  end
+end
 
 -- ---- What is held ----------------------------------------------------------
 
 -- Takes all that is held: a list of { life, kind, number, length, fd, name }.
 local function take_all(self)
-  local name, fd = name_t(), ffi.new "int[1]"
   local list, take = {}, C.perigee_cache_hold_take
-  while take(self.fd, #list, name, fd) == core.PERIGEE_OK do
+  while answer(self, take(self.fd, #list)) == OK do
     local text = ffi.string(name)
     local life, kind, number, length =
       text:match "^(%d+)%.(%a+)%.?(%d*)%.?(%d*)$"
@@ -64,38 +125,32 @@ local function newest(list)
   return life
 end
 
--- A holder that has failed once is not asked again: each question may take a
--- second then.
-local function hold(self, name, fd)
-  if self.lost then return false end
-  local status = C.perigee_cache_hold_put(self.fd,
-    ("%.0f.%s"):format(self.life, name), fd)
-  if status < 0 then
-    self.lost = true
-    log.write("error", ("%s: what it keeps for its next process is not "
-      .. "complete any more: %s"):format(self.store.text,
-      failure.of(status, "keeping " .. name).message))
-  end
-  return status >= 0
+-- Names of this life.
+local function slab_name(self, number, length)
+  return ("%.0f.slab.%.0f.%.0f"):format(self.life, number, length)
 end
 
-local function slab_name(number, length)
-  return ("slab.%.0f.%.0f"):format(number, length)
+local function piece_name(self, number)
+  return ("%.0f.piece.%.0f"):format(self.life, number)
 end
 
 --- Keeps a slab, a piece of the directory; or drops a slab.
 function Keep:slab(number, region)
-  return hold(self, slab_name(number, region.length), region:file())
+  if self.lost then return end
+  owe(self, C.perigee_cache_hold_put(self.fd,
+    slab_name(self, number, region.length), region:file()))
 end
 
 function Keep:piece(number, region)
-  return hold(self, ("piece.%.0f"):format(number), region:file())
+  if self.lost then return end
+  owe(self, C.perigee_cache_hold_put(self.fd, piece_name(self, number),
+                                     region:file()))
 end
 
 function Keep:drop(number, length)
   if self.lost then return end
-  C.perigee_cache_hold_drop(self.fd, ("%.0f.%s"):format(self.life,
-    slab_name(number, length)))
+  owe(self, C.perigee_cache_hold_drop(self.fd,
+                                      slab_name(self, number, length)))
 end
 
 -- ---- Going on --------------------------------------------------------------
@@ -163,34 +218,52 @@ local function drop_others(self, list)
   for _, each in ipairs(list) do
     close(each.fd)
     if each.life ~= self.life then
-      C.perigee_cache_hold_drop(self.fd, each.name)
+      answer(self, C.perigee_cache_hold_drop(self.fd, each.name))
     end
   end
 end
 
--- Has all memory of the store held.
+local function hold(self, text, region)
+  return answer(self, C.perigee_cache_hold_put(self.fd, text, region:file()))
+    == OK
+end
+
+-- Has all memory of the store held. Returns whether it is.
 local function hold_all(self)
-  local fine = true
-  for number, region in pairs(self.store.slabs) do
-    fine = self:slab(number, region) and fine
+  local slabs, pieces, fine = self.store.slabs, self.store.pieces, true
+  for number, region in pairs(slabs) do
+    fine = fine and hold(self, slab_name(self, number, region.length), region)
   end
-  for i, region in ipairs(self.store.pieces) do
-    fine = self:piece(i - 1, region) and fine
+  for i, region in ipairs(pieces) do
+    fine = fine and hold(self, piece_name(self, i - 1), region)
   end
-  return fine and hold(self, "whole", self.store.pieces[1]:file())
+  return fine and hold(self, ("%.0f.whole"):format(self.life), pieces[1])
 end
 jit.off(hold_all)
+
+-- Connects to a holder that serves this process. Returns a descriptor or a
+-- status.
+local function connect(path, seconds)
+  local holder = C.perigee_cache_hold(path, seconds * 1e9)
+  if holder < 0 then return holder end
+  local status = answer({ fd = holder },
+                        C.perigee_cache_hold_take(holder, NONE))
+  if status == NOT_FOUND then return holder end
+  close(holder)
+  return core.PERIGEE_NAME_TAKEN
+end
 
 --- Goes on with what the holder at a path has, and has it keep what the store
 -- has from now on, for `seconds` after the end of this process. Returns it, and
 -- how many entries are there; or nil and an error.
 function M.open(store, path, seconds)
-  local fd = C.perigee_cache_hold(path, seconds * 1e9)
-  if fd < 0 then
-    return nil, failure.of(fd, ("keeping %s: the holder at %s"):format(
+  local holder = connect(path, seconds)
+  if holder < 0 then
+    return nil, failure.of(holder, ("keeping %s: the holder at %s"):format(
       store.text, path))
   end
-  local self = setmetatable({ store = store, fd = fd, lost = false,
+  local self = setmetatable({ store = store, fd = holder, lost = false,
+                              owed = 0, since = 0,
                               life = math.floor(uptime() * 1e-3) }, Keep)
   local list = take_all(self)
   local life, came = newest(list), 0

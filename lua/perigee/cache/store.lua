@@ -456,6 +456,7 @@ function Store:turn()
   local more = C.perigee_cache_turn(self.cache, time(self), STEPS) == 1
   self:feed()
   if self.tier then self.tier:turn() end
+  if self.keep then self.keep:turn() end
   abort_unused(self)
   for region in pairs(self.closing) do
     if region:close(0) then self.closing[region] = nil end
