@@ -119,7 +119,8 @@ describe("perigee cache", function()
     assert.is_true(command.eventually(function()
       return (cache "has k") == 1
     end))
-    fails(1, "%S", "put child --parent gone </dev/null")
+    fails(1, "the parent is not there\n$",
+          "put child --parent gone </dev/null")
     output "put first --pin hard --group 3 </dev/null"
     output "put child --parent first </dev/null"
     fails(2, "No such file", "put k /none/such")
@@ -290,6 +291,15 @@ describe("perigee cache", function()
         .. "bytes, 1 MiB at least",
       ["serve --scope a/b"] = "%-%-scope a/b: its name must be",
       ["serve --secret x"] = "%-%-secret x: it has to be SCOPE=FILE",
+      ["serve --slab 3M"] = "slab of perigee.cache must be a power of two",
+      ["serve --slab 2G"] = "slab of perigee.cache must be a power of two",
+      ["serve --memory 4M --slab 8M"] = "slab of perigee.cache, 8388608 bytes, "
+        .. "is more than the 4194304 bytes",
+      ["serve --memory 4M --slab 4M --scope a --scope b"] =
+        "is more than the 2097152 bytes",
+      ["serve --scope a --scope b --scope a"] =
+        "%-%-scope a: it is there twice",
+      ["serve --scope a=1K"] = "%-%-scope a=1K: it needs 1M at least",
       ["serve --scope a=x"] = '%-%-scope a=x: "x" is no size',
       ["serve --scope a --scope b --listen tcp://127.0.0.1:7999"] =
         "several scopes cannot share a port",

@@ -84,6 +84,10 @@ needing("a cache by HTTP", { control }, function()
     assert.equal("v", ask("GET", "/v1/entries/" .. longest).body)
     refused(400, "protocol", "PUT", "/v1/entries/" .. longest .. "x", "v")
     refused(400, "protocol", "GET", "/v1/entries/")
+    for _, key in ipairs { "%", "a%zz", "a%2", "%%41" } do
+      assert.matches("two hexadecimal digits", refused(400, "protocol", "PUT",
+        "/v1/entries/" .. key, "v").detail)
+    end
     assert.matches("%%2F", refused(404, "not_found", "GET",
                                    "/v1/entries/a/b").detail)
     for _, path in ipairs { "/v1/entries", "/v1", "/", "/stats/" } do
@@ -104,7 +108,8 @@ needing("a cache by HTTP", { control }, function()
             { 'If-Match: "1"' })
     assert.equal("v", ask("GET", "/v1/entries/k").body)
     for _, ttl in ipairs { "0", "-1", "x", "1e99", "" } do
-      refused(400, "protocol", "PUT", "/v1/entries/k?ttl=" .. ttl, "w")
+      assert.matches("from 0.001 to 2147483648$", refused(400, "protocol",
+        "PUT", "/v1/entries/k?ttl=" .. ttl, "w").detail)
     end
     refused(400, "protocol", "PUT", "/v1/entries/k?ttl=1&ttl=2", "w")
     refused(415, "protocol", "PUT", "/v1/entries/k", "w",

@@ -305,7 +305,8 @@ end
 -- @tparam string|Slice value bytes: a string, a slice of own memory, or a list
 --   of slices
 -- @tparam[opt] table options
--- @tparam[opt] number options.ttl seconds that it lives at most
+-- @tparam[opt] number options.ttl seconds that it lives, and up to 0.14 s more:
+--   the cache counts in such steps
 -- @tparam[opt] string options.pin "soft": it is evicted after all that are not
 --   pinned; "hard": never
 -- @tparam[opt] number options.group entries of a group (1 to 2^53) are evicted

@@ -55,6 +55,12 @@ function M.of(status, doing, why)
   return err
 end
 
+--- The same of a put, which misses no key but its parent's.
+function M.of_put(status, doing)
+  return M.of(status, doing, status == C.PERIGEE_NOT_FOUND
+    and "the parent is not there" or nil)
+end
+
 --- An error that came from the service, by its code.
 function M.came(err)
   if err and (err.code == "exists" or err.code == "busy") then

@@ -11,6 +11,7 @@ local check = require "perigee.runtime.check"
 local drains = require "perigee.agent.drain"
 local errors = require "perigee.runtime.errors"
 local loop = require "perigee.runtime.loop"
+local native = require "perigee.cache.native"
 local service = require "perigee.cache.service"
 local stores = require "perigee.cache.store"
 local tasks = require "perigee.runtime.task"
@@ -32,6 +33,13 @@ local LEAST, BLOCK = 2 ^ 20, 4096
 local function memory(value)
   if not check.is_count(value) or value < LEAST then
     return "bytes, 1 MiB at least"
+  end
+end
+
+local function slab(value)
+  if memory(value) or native.power_of_two(value) ~= value
+     or value > native.C.PERIGEE_CACHE_LARGEST then
+    return "a power of two of bytes, from 1 MiB to 1 GiB"
   end
 end
 
@@ -63,7 +71,7 @@ local function scopes(value)
 end
 
 local STORE = {
-  memory = memory, slab = memory, hard = check.count, kind = check.string,
+  memory = memory, slab = slab, hard = check.count, kind = check.string,
   lease = check.seconds, margin = check.seconds, decay = check.seconds,
   evict = evict, checksum = check.boolean, high = percent, low = percent,
   populate = check.boolean,
@@ -89,6 +97,18 @@ local function apart(options, level)
   agent.name = agent.name or "cache:0"
   agent.services = agent.services or {}
   return own, agent
+end
+
+-- Each scope has room for a slab, or nothing could be put.
+local function check_slab(own, list, level)
+  for _, each in ipairs(list) do
+    if (own.slab or 0) > each.memory then
+      error(("option slab of perigee.cache, %.0f bytes, is more than the %.0f "
+        .. "bytes of memory that it is of"):format(own.slab, each.memory),
+        level + 1)
+    end
+  end
+  return list
 end
 
 -- The memory of each scope: as told, or equal parts.
@@ -200,7 +220,7 @@ function M.new(options, level)
   level = level or 2
   local own, agent = apart(options, level)
   local self = setmetatable({ agents = {}, stores = {} }, Cache)
-  for _, share in ipairs(shares(own, agent)) do
+  for _, share in ipairs(check_slab(own, shares(own, agent), level)) do
     local fine, err = open_one(self, own, agent, share, level)
     if not fine then
       self:close()

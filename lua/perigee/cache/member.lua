@@ -158,9 +158,9 @@ function Member:doing(what, key)
     or key, self.text)
 end
 
-function Member:fails(status, what, key)
+function Member:fails(status, what, key, of)
   if errors.is_error(status) then return nil, failure.came(status) end
-  return nil, failure.of(status, self:doing(what, key))
+  return nil, (of or failure.of)(status, self:doing(what, key))
 end
 
 --- Asks a request, and reads the answer by the reader of that name. Returns
@@ -723,7 +723,7 @@ function Member:put(key, value, asked)
   changed(self, key, version, err)
   moved(self, by)
   if version then return version end
-  return self:fails(err, "putting", key)
+  return self:fails(err, "putting", key, failure.of_put)
 end
 
 --- Reserves a place. Returns it (place.lua); or nil and an error. The place has

@@ -55,7 +55,7 @@ local function id_of(of) return of and of.id or 0 end
 -- An error of a put. It has a code, so that it keeps its kind where a landing
 -- gives it, too.
 local function refusal(status, key)
-  local err = failure.of(status, ("putting %s"):format(type(key) == "string"
+  local err = failure.of_put(status, ("putting %s"):format(type(key) == "string"
     and ("%q"):format(key:sub(1, 64)) or "a value"))
   err.code = err.code or err.kind
   return err

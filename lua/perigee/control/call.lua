@@ -78,8 +78,8 @@ local function number(call, name, least, most, default)
   local value = #text <= DIGITS and text:find "^%d[%d.eE+-]*$"
     and tonumber(text)
   if value and value >= least and value <= most then return value end
-  return nil, problem(400, "protocol", ("%s must be a number from %g to %g")
-    :format(name, least, most))
+  return nil, problem(400, "protocol", ("%s must be a number from %.10g to "
+    .. "%.10g"):format(name, least, most))
 end
 
 M.number = number

@@ -22,4 +22,9 @@ function M.decode(text)
   return (text:gsub("%%(%x%x)", plain))
 end
 
+--- Does each % of a text stand before two hexadecimal digits?
+function M.is_encoded(text)
+  return not text:gsub("%%%x%x", ""):find("%", 1, true)
+end
+
 return M

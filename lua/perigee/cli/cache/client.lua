@@ -63,8 +63,7 @@ local TO_DO = {
 
 --- Ends the command by an error of a cache's.
 function M.fail(err)
-  if err.kind == "not_found" and err.message:find("the key is not there", 1,
-                                                  true) then
+  if err.kind == "not_found" and err.message:find "the %a+ is not there$" then
     failure.by(err, tostring(err))
   elseif TO_DO[err.kind] then
     failure.by(err, ("%s; %s"):format(tostring(err), TO_DO[err.kind]))

@@ -72,6 +72,9 @@ local function client_of(call, server)
   if not client then return nil, no_scope() end
   if call.slashed then
     return nil, problem(404, "not_found", "a slash in a key is written %2F")
+  elseif not call.key then
+    return nil, problem(400, "protocol", "in a key %% is followed by two "
+      .. "hexadecimal digits; %% itself is written %%25")
   elseif #call.key < 1 or #call.key > KEY then
     return nil, problem(400, "protocol", ("a key has 1 to %d bytes"):format(
       KEY))
@@ -187,11 +190,12 @@ local ENTRY = {
   DELETE = { run = delete, role = "register" },
 }
 
---- The methods of a path, and the key that is in it. Nothing is encoded in it
--- that need not be.
+--- The methods of a path, and the key that is in it, or false: it is none. Is
+-- there a slash, too? Nothing is encoded in it that need not be.
 function M.methods_at(path)
   if path:sub(1, #ENTRIES) ~= ENTRIES then return PATHS[path] end
-  local key = percent.decode(path:sub(#ENTRIES + 1))
+  local key = path:sub(#ENTRIES + 1)
+  key = percent.is_encoded(key) and percent.decode(key)
   return ENTRY, key, path:find("/", #ENTRIES + 1, true) ~= nil
 end
 

@@ -17,7 +17,7 @@ local KEY = parameter("path", "key", { type = "string", minLength = 1 },
   .. "slash as %2F.")
 local TTL = parameter("query", "ttl", { type = "number", minimum = 0.001,
                                         maximum = 2 ^ 31 },
-                      "Seconds that the entry lives at most.")
+                      "Seconds that the entry lives, and up to 0.14 more.")
 local ABSENT = parameter("header", "If-None-Match", TEXT,
                          "*: fails with 412 if the key is there.")
 

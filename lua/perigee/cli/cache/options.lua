@@ -11,6 +11,7 @@ local M = {}
 
 M.HTTP = "http://127.0.0.1:8765"
 local NAME, MEMORY, LEASE, DRAIN, BODY = "cache:0", "1G", "10s", 10, 2 ^ 20
+local LEAST = 2 ^ 20                    -- bytes of a scope
 
 local function evict(text)
   if text == "lru" or text == "lfu" then return text end
@@ -109,16 +110,18 @@ end
 
 -- Has `scope` as perigee.cache takes it: scope, or scopes.
 local function scopes_of(given)
-  local all, n = {}, 0
+  local all, seen, n = {}, {}, 0
   for _, text in ipairs(given.scope or {}) do
     local name, size = text:match "^(.-)=(.*)$"
     local bytes, why = nil, nil
     if size then bytes, why = options.size(size) end
+    if bytes and bytes < LEAST then why = "it needs 1M at least" end
     local check = require "perigee.runtime.check"
     why = why or check.name(name or text) and "its name must be "
       .. check.name(name or text)
+    if seen[name or text] then why = "it is there twice" end
     if why then failure.misuse("--scope %s: %s", text, why) end
-    n = n + 1
+    n, seen[name or text] = n + 1, true
     if size then all[name] = bytes else all[#all + 1] = text end
   end
   return n > 0 and all or nil, n

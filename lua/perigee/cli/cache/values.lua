@@ -53,7 +53,7 @@ function put.configure(parser)
   parser:argument("key", "The key."):argname "KEY"
   parser:argument("file", "The file that has the value; default: stdin (-).")
     :argname "FILE":args "?"
-  parser:option("--ttl", "How long it lives at most.")
+  parser:option("--ttl", "How long it lives, and up to 0.14 s more.")
     :argname "TIME":convert(options.positive)
   parser:option("--pin", "soft: it is evicted after all that are not pinned; "
     .. "hard: never."):argname "HOW":choices { "soft", "hard" }
