@@ -105,7 +105,7 @@ describe("the command perigee", function()
     for arguments, message in pairs {
       [""] = "a command is required", nurse = "unknown command 'nurse'",
       ["doctor --jsn"] = "unknown option '%-%-jsn'",
-      ["doctor --listen here"] = "'here' is no address",
+      ["doctor --listen here"] = "%-%-listen: 'here' is no address",
     } do
       local status, output = run(arguments)
       assert.equal(2, status, arguments)

@@ -186,6 +186,20 @@ describe("perigee cache", function()
     assert.same({ "deleted", "k", 2 }, { event.kind, event.key, event.number })
   end)
 
+  it("tells how long puts and gets take, and leaves nothing", function()
+    output "start --memory 16M"
+    local text = output "bench --size 4K --count 20"
+    assert.matches("^20 values of 4 KiB\n  put  20, p50 .+, p99 .+, .+B/s\n"
+      .. "  get  20, p50 .+, p99 .+, .+B/s\n$", text)
+    local told = cjson.decode(output "bench --json -s 0 -c 3")
+    assert.same({ 3, 3, 0 }, { told.put.count, told.get.count, told.size })
+    assert.equal("", output "list")
+    told = cjson.decode(output "bench --json -s 8M -c 3")   -- more than it has
+    assert.is_true(told.get.count < told.put.count)
+    fails(1, "more than a value may have", "bench -s 1000M -c 1")
+    fails(1, "no agent of that name", "bench --name none")
+  end)
+
   it("follows what happens, until nobody reads it", function()
     output "start --memory 16M"
     local function follow(rest)
@@ -311,6 +325,8 @@ describe("perigee cache", function()
       ["serve --http 127.0.0.1:0 --tls-cert x"] =
         "%-%-tls%-cert and %-%-tls%-key belong together",
       ["get"] = "missing argument 'key'",
+      ["put k --ttl 0"] = '^perigee cache put: %-%-ttl: "0" is no time above 0;'
+        .. " perigee cache put %-%-help",
       ["has k --name a/b"] = '"a/b" is no agent\'s name',
     } do
       fails(2, why, words)

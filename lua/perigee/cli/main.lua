@@ -57,6 +57,20 @@ end
 
 -- ---- The commands' parsers -------------------------------------------------
 
+-- What is wrong with the value of an option is told with the option's name.
+local function name_values(parser)
+  for _, option in ipairs(parser._options) do
+    local convert, name = option._convert, option._aliases[#option._aliases]
+    if type(convert) == "function" then
+      option:convert(function(text)
+        local value, why = convert(text)
+        if value ~= nil then return value end
+        return nil, why and ("%s: %s"):format(name, why)
+      end)
+    end
+  end
+end
+
 local function add(parser, command, path)
   local own = parser:command(command.name):summary(command.summary)
     :description(command.description or command.summary)
@@ -66,6 +80,7 @@ local function add(parser, command, path)
     given.path = given.path or path
   end)
   if command.configure then command.configure(own) end
+  name_values(own)
   for _, each in ipairs(command.commands or {}) do add(own, each, path) end
   command.parser = own
 end
@@ -123,17 +138,27 @@ end
 
 -- ---- Running ---------------------------------------------------------------
 
--- The command that was asked for, as far as it can be told.
-local function asked(first)
-  for _, command in ipairs(COMMANDS) do
-    if command.name == first then return "perigee " .. first end
+-- The command of a list that has a name.
+local function named(list, name)
+  for _, command in ipairs(list or {}) do
+    if command.name == name then return command end
   end
-  return "perigee"
 end
 
-local function misused(message, first)
-  local command = asked(first)
-  message = message:gsub('^" (%-%.?%d)', '"%1')         -- see words()
+-- The command that was asked for, as far as it can be told.
+local function asked(arguments)
+  local path, command = "perigee", { commands = COMMANDS }
+  for _, word in ipairs(arguments) do
+    command = named(command.commands, word)
+    if not command then break end
+    path = path .. " " .. word
+  end
+  return path
+end
+
+local function misused(message, arguments)
+  local command = asked(arguments)
+  message = message:gsub('" (%-%.?%d)', '"%1', 1)         -- see words()
   io.stderr:write(command, ": ", printable.lines(message), "; ", command,
                   " --help tells what there is\n")
   return failure.MISUSE
@@ -159,7 +184,7 @@ return function(arguments)
   end
   local parser = parser_of(argparse)
   local fine, given = parser:pparse(words(arguments))
-  if not fine then return misused(given, arguments[1]) end
+  if not fine then return misused(given, arguments) end
   given.root = parser
   return failure.caught(given.path, given.chosen.run, given)
 end

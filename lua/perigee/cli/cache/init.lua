@@ -17,5 +17,6 @@ return {
     values.get, values.put,
     keys.has, keys.match, keys.list, keys.delete, keys.stat,
     require "perigee.cli.cache.events",
+    require "perigee.cli.cache.bench",
   },
 }
