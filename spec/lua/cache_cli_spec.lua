@@ -124,7 +124,9 @@ describe("perigee cache", function()
     output "put first --pin hard --group 3 </dev/null"
     output "put child --parent first </dev/null"
     fails(2, "No such file", "put k /none/such")
-    fails(1, "reading the value: Is a directory", "put k /tmp")
+    fails(1, "reading /tmp: Is a directory", "put k /tmp")
+    fails(1, "^perigee cache get: writing /none/x: No such file[^:]*\n$",
+          "get first -o /none/x")
   end)
 
   it("tells how many of several caches have taken a value", function()
@@ -332,6 +334,11 @@ describe("perigee cache", function()
       fails(2, why, words)
     end
     fails(1, "no agent of that name.*perigee agents lists", "get k")
+    fails(1, "^perigee cache start: opening %-%-log: /none/l: No such file"
+      .. "[^:]*\n$", "start --log /none/l")
+    local _, _, why = shell "XDG_STATE_HOME=/dev/null perigee cache start"
+    assert.matches("^perigee cache start: opening %-%-log: /dev/null/[^\n]*\n$",
+                   why)
   end)
 
   it("ends at SIGTERM when nobody has a lease any more", function()

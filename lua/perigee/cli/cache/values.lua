@@ -25,12 +25,13 @@ end
 
 local function save(path, value)
   local file, why = io.open(path, "wb")
-  local fine = file and file:write(value)
-  if file then
-    local closed, late = file:close()
-    fine, why = fine and closed, why or late
+  if not file then failure.failed("writing %s", why) end
+  local fine, late, closed
+  fine, why = file:write(value)
+  closed, late = file:close()
+  if not (fine and closed) then
+    failure.failed("writing %s: %s", path, why or late)
   end
-  if not fine then failure.failed("writing %s: %s", path, why or "no space") end
 end
 
 function get.run(given)
@@ -78,7 +79,7 @@ local function parts_of(path)
     parts[#parts + 1], length = part, length + #(part or "")
     if length > MOST then failure.failed "a value has at most 1 GiB" end
   until not part
-  if why then failure.failed("reading the value: %s", why) end
+  if why then failure.failed("reading %s: %s", path or "stdin", why) end
   if file ~= io.stdin then file:close() end
   return parts, length
 end

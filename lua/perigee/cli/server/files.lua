@@ -28,7 +28,7 @@ function M.made_folder(instead)
   if not folder then
     failure.misuse("there is no home folder; give %s PATH", instead)
   end
-  os.execute("mkdir -p -m 700 " .. M.quoted(folder))
+  os.execute("mkdir -p -m 700 " .. M.quoted(folder) .. " 2>/dev/null")
   return folder
 end
 

@@ -89,6 +89,9 @@ function M.start(given, names)
     failure.failed("it runs already, as process %d at %s", found.pid,
                    found.url)
   end
+  local log, why = io.open(given.log, "a")
+  if not log then failure.failed("opening --log: %s", why) end
+  log:close()
   local pipe = io.popen(("%s </dev/null >/dev/null 2>>%s & echo $!"):format(
     command(given, names), files.quoted(given.log)))
   local pid = tonumber(pipe:read "*l")
