@@ -32,7 +32,7 @@ enum {
   LOCK_PAUSE = 20000
 };
 
-int disk_status(int error) {
+static int disk_status(int error) {
   switch (error) {
   case ENOSPC:
   case EDQUOT:

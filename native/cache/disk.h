@@ -80,6 +80,5 @@ int disk_close(struct perigee_cache_disk *d);
 
 int disk_begin(struct perigee_cache_disk *d, bool by_threads, uint32_t threads);
 void disk_stop(struct perigee_cache_disk *d);
-int disk_status(int error);
 
 #endif

@@ -61,8 +61,9 @@ static uint32_t lease_free(struct perigee_cache *c) {
   return at;
 }
 
-uint64_t lease_grant(struct perigee_cache *c, uint32_t client, uint32_t ref,
-                     int64_t now) {
+/* Returns the lease's number, or 0. */
+static uint64_t lease_grant(struct perigee_cache *c, uint32_t client,
+                            uint32_t ref, int64_t now) {
   struct client *k = &c->clients[client];
   struct own *e = own(c, ref);
   if (k->leased >= c->o.leases_each || e->leases == UINT16_MAX)

@@ -328,9 +328,6 @@ static inline uint32_t tick_of(const struct perigee_cache *c, int64_t now) {
 
 int leases_open(struct perigee_cache *c);
 struct client *client_of(struct perigee_cache *c, uint32_t client);
-/* Returns the lease's number, or 0. */
-uint64_t lease_grant(struct perigee_cache *c, uint32_t client, uint32_t ref,
-                     int64_t now);
 void leases_turn(struct perigee_cache *c, int64_t now, uint32_t *budget);
 
 /* ---- evict.c ------------------------------------------------------------- */

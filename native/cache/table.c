@@ -101,8 +101,8 @@ void table_record_write(uint8_t *at, const struct table_of *of, uint32_t number,
   number_put(at, table_record_sum(at, of, number, RECORD_HEAD + r->key_length));
 }
 
-bool table_record_read(const uint8_t *at, const struct table_of *of,
-                       uint32_t number, struct table_record *r) {
+static bool table_record_read(const uint8_t *at, const struct table_of *of,
+                              uint32_t number, struct table_record *r) {
   r->version = number_at(at + 8);
   r->checksum = number_at(at + 16);
   r->expires = (int64_t)number_at(at + 24);

@@ -84,8 +84,6 @@ void table_record_write(uint8_t *at, const struct table_of *of, uint32_t number,
 bool table_head_read(const uint8_t *block, struct table_head *head);
 bool table_map_read(const uint8_t *block, const uint8_t *key, uint32_t unit,
                     struct table_map *map);
-bool table_record_read(const uint8_t *at, const struct table_of *of,
-                       uint32_t number, struct table_record *record);
 /* Returns the sum of a record of this many bytes, as it should be. */
 uint64_t table_record_sum(const uint8_t *at, const struct table_of *of,
                           uint32_t number, uint32_t bytes);
