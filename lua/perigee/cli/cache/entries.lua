@@ -73,8 +73,8 @@ local function client_of(call, server)
   if call.slashed then
     return nil, problem(404, "not_found", "a slash in a key is written %2F")
   elseif not call.key then
-    return nil, problem(400, "protocol", "in a key %% is followed by two "
-      .. "hexadecimal digits; %% itself is written %%25")
+    return nil, problem(400, "protocol", "in a key % is followed by two "
+      .. "hexadecimal digits; % itself is written %25")
   elseif #call.key < 1 or #call.key > KEY then
     return nil, problem(400, "protocol", ("a key has 1 to %d bytes"):format(
       KEY))
