@@ -323,13 +323,16 @@ static uint32_t most_of(const struct asked *a) {
   return a->flags ? a->flags : UINT32_MAX;
 }
 
+/* Beyond all cursors of one store, and exact in a double. */
+static const uint64_t LIST_BELOW = (uint64_t)1 << 52;
+
 /* Puts a sealed entry's key if it begins as asked; false: there is no room. */
-static bool list_put(struct asked *a, uint32_t ref, const char *prefix,
-                     uint32_t length) {
-  const struct entry *r = record(a->c, ref);
+static bool list_put(struct asked *a, const struct perigee_cache *c,
+                     uint32_t ref, const char *prefix, uint32_t length) {
+  const struct entry *r = record(c, ref);
   uint32_t n = what_length(word(&r->what));
   uint8_t key[PERIGEE_CACHE_KEY];
-  if (own(a->c, ref)->state != SEALED || n < length)
+  if (own(c, ref)->state != SEALED || n < length)
     return true;
   key_copy(r, key);
   if (length && memcmp(key, prefix, length) != 0)
@@ -344,21 +347,39 @@ static bool list_put(struct asked *a, uint32_t ref, const char *prefix,
 
 /* A cursor is a bucket, and a place in its chain. An entry stays where it is
  * until its bucket is split, and then comes to a bucket with a higher number;
- * one that replaces another has that one's place. So no key is left out. */
-static uint64_t list_from(struct asked *a, uint64_t cursor, const char *prefix,
+ * one that replaces another has that one's place. So no key of a store is left
+ * out. UINT64_MAX: the end of the store. */
+static uint64_t list_from(struct asked *a, const struct perigee_cache *c,
+                          uint64_t cursor, const char *prefix,
                           uint32_t length) {
   uint64_t bucket = cursor / PLACES;
   uint32_t place = (uint32_t)(cursor % PLACES);
-  for (int n = 0; n < LIST_BUCKETS && bucket < directory_buckets(a->c); n++) {
+  for (int n = 0; n < LIST_BUCKETS && bucket < directory_buckets(c); n++) {
     for (bool end = false; place < PLACES && !end; place++) {
-      uint32_t ref = directory_at(a->c, (uint32_t)bucket, place, &end);
-      if (ref && !list_put(a, ref, prefix, length))
+      uint32_t ref = directory_at(c, (uint32_t)bucket, place, &end);
+      if (ref && !list_put(a, c, ref, prefix, length))
         return bucket * PLACES + place;
     }
     place = 0;
     bucket++;
   }
-  return bucket < directory_buckets(a->c) ? bucket * PLACES : UINT64_MAX;
+  return bucket < directory_buckets(c) ? bucket * PLACES : UINT64_MAX;
+}
+
+/* The store below comes after the store, with cursors from LIST_BELOW. A key
+ * that both have is listed twice: one that was brought to memory since may be
+ * where the list has been already. */
+static uint64_t list_both(struct asked *a, uint64_t cursor, const char *prefix,
+                          uint32_t length) {
+  const struct perigee_cache *below = a->c->below;
+  if (cursor < LIST_BELOW) {
+    cursor = list_from(a, a->c, cursor, prefix, length);
+    return cursor == UINT64_MAX && below ? LIST_BELOW : cursor;
+  }
+  if (!below)
+    return UINT64_MAX;
+  cursor = list_from(a, below, cursor - LIST_BELOW, prefix, length);
+  return cursor == UINT64_MAX ? cursor : LIST_BELOW + cursor;
 }
 
 static int answer_list(struct asked *a) {
@@ -372,7 +393,7 @@ static int answer_list(struct asked *a) {
   if (room_of(a) < 8 + 2 + PERIGEE_CACHE_KEY)
     return PERIGEE_TOO_LARGE;
   a->out += 8;
-  cursor = list_from(a, cursor, prefix, length);
+  cursor = list_both(a, cursor, prefix, length);
   uint8_t *end = a->out;
   a->out = at;
   put_number(a, cursor, 8);

@@ -294,7 +294,8 @@ PERIGEE_API uint64_t perigee_cache_sum(const void *value, uint64_t length,
  * PIN, the pin; of LIST and EVENTS, how many at most (0: as many as there is
  * room for). Count is at most PERIGEE_CACHE_MANY, and 1 for LIST and EVENTS,
  * whose answers want room for the longest key. A list has each key that was
- * there throughout at least once. Numbers of events count up from 1; a client
+ * there throughout at least once, those of the store below after the others; but
+ * one that was below only, and is put again meanwhile, may be left out. Numbers of events count up from 1; a client
  * that begins asks from 0, which is the oldest one kept. */
 enum perigee_cache_request {
   PERIGEE_CACHE_HAS = 1,
@@ -310,7 +311,7 @@ enum perigee_cache_request {
   PERIGEE_CACHE_PUT
 };
 enum { PERIGEE_CACHE_MANY = 4096 };
-/* HAS, MATCH and STAT find what is in a store below, too (NULL: there is none),
+/* HAS, MATCH, STAT and LIST find what is in a store below, too (NULL: there is none),
  * from which the caller brings it; DELETE finds it, and the caller deletes it
  * there; what is there EXISTS for if_absent. */
 PERIGEE_API void perigee_cache_below(struct perigee_cache *cache,

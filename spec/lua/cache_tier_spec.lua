@@ -100,6 +100,39 @@ describe("the file of a cache", function()
     assert.is_false(is_below(other))
   end)
 
+  it("lists what only it has, each key once", function()
+    local key = fill()
+    local seen = {}
+    for _, each in ipairs(assert(blocks:list())) do
+      assert.is_nil(seen[each])
+      seen[each] = true
+    end
+    assert.is_true(seen[key])
+    local by_one = {}
+    assert(blocks.set.live[1]:list("", 1, function(each)
+      by_one[each] = true
+      return true
+    end))
+    assert.is_true(by_one[key])
+    assert.same({ true }, blocks:has { key })
+    assert.equal(1, blocks:match { key })
+    assert.equal(LENGTH, assert(blocks:stat(key)).length)
+    assert(blocks:delete(key))
+    for _, each in ipairs(assert(blocks:list { prefix = key })) do
+      assert.are_not.equal(key, each)
+    end
+  end)
+
+  it("gives memory what is touched or pinned", function()
+    local key = fill()
+    assert.is_true(blocks:touch(key))
+    assert.is_true(store:has(key))
+    key = fill()
+    assert.is_true(blocks:pin(key, "hard"))
+    assert.is_true(store:has(key))
+    assert.equal("not_found", select(2, blocks:pin "none").kind)
+  end)
+
   -- It may show forgotten values again, when it is opened again.
   it("is removed when it cannot be written to", function()
     local key = fill()
@@ -115,6 +148,9 @@ describe("the file of a cache", function()
     assert(blocks:put(key, "new"))
     assert.equal("new", blocks:get(key))
     assert.is_false(store.tier:fetch "none")
+    local late = assert(assert(cases.agent()):cache("tiered", { map = false }))
+    assert.same({ false }, late:has { "none" })
+    assert.is_false(late.set.live[1].below)
   end)
 
   it("can be asked for after a stop has dropped who asked", function()

@@ -525,7 +525,9 @@ end
 
 local LIST = { prefix = check.string, limit = check.count }
 
---- Lists keys, in no order. A key that was there throughout is listed.
+--- Lists keys, in no order: those in memory, and those that only a cache's file
+-- has. A key that was there throughout is listed; but one that only the file
+-- had, and that is put again meanwhile, may be left out.
 -- @function CacheClient:list
 -- @tparam[opt] table options
 -- @tparam[opt=""] string options.prefix only keys that begin with it

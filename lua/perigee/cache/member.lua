@@ -52,8 +52,9 @@ local SMALL_KIB = wire.SMALL / 1024
 local USED, USED_FOR, LOOKS, TRIES, TIMEOUT, LASTS = 128, 5e8, 32, 3, 30, 2e9
 local OFTEN, THERE = 1e8, 2.5e8
 
--- Answers without a key that a list may take: of 2^28 buckets, 1024 a time.
-local EMPTY = 2 ^ 18
+-- Answers without a key that a list may take: of 2^28 buckets, 1024 a time,
+-- in memory and in the file.
+local EMPTY = 2 ^ 19
 
 --- Makes the member of a cache by its name. Nothing is asked of it yet.
 function M.new(agent, name, options)
@@ -760,9 +761,16 @@ function Member:abort(proxy, key, token)
 end
 
 --- Changes an entry by a request whose answer is a status. Returns true; or nil
--- and an error.
+-- and an error. A value that is to be used or pinned comes to memory.
 function Member:change(key, what, flags, doing)
   local status, err = self:ask("status", wire.key(what, flags, key))
+  if status == NOT_FOUND and what ~= C.PERIGEE_CACHE_DELETE then
+    local there, why = self:fetch(key)
+    if there == nil then return nil, why end
+    if there then
+      status, err = self:ask("status", wire.key(what, flags, key))
+    end
+  end
   if what == C.PERIGEE_CACHE_DELETE then changed(self, key) end
   if status then moved(self, self.by.status) end
   if status == OK then return true end

@@ -134,10 +134,12 @@ end
 --- Returns the definition of the service of a store.
 function M.of(store)
   local about = { version = 1, small = wire.SMALL,
-                  largest = cache.PERIGEE_CACHE_LARGEST,
-                  file = store.tier ~= false }
+                  largest = cache.PERIGEE_CACHE_LARGEST }
   return { name = "cache", version = 1, methods = {
-    about = function() return about end,
+    about = function()
+      about.file = store.tier and store.tier.file ~= false
+      return about
+    end,
     ask = { raw = true, inplace = true, capacity = 8,
             function(request, reply)
               return store:answer(contexts.raw.session, request, reply)
