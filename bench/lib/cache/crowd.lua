@@ -94,10 +94,10 @@ local function filled(client, slice, count)
   return keys
 end
 
-local function asking(run, others, length, count, told)
+local function asking(others, length, count, told)
   local order, slices, options = M.zipf(count, DRAWS), {}, {}
   for i = 1, #others do
-    slices[i] = run.memory:slice(run.room + (i - 1) * length, length)
+    slices[i] = assert(others[i].agent.engine:alloc(length)):slice()
     options[i] = { into = slices[i] }
   end
   local keys = filled(others[1].client, slices[1], count)
@@ -132,7 +132,7 @@ local function in_lua(run, mode, map, length)
   local given = run.given
   local others = run.side:others(given.clients, map)
   local told = { hits = 0, asked = 0 }
-  local step = asking(run, others, length, count_of(run, length), told)
+  local step = asking(others, length, count_of(run, length), told)
   local least = typed(others)
   local row = { mode = mode, size = length, window = given.clients }
   local function floors(seconds)
