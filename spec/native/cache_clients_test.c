@@ -2,10 +2,10 @@
  *
  * cache_clients_test.c - a store and several clients over a made-up clock. Each
  * client has a clock of its own, which is slower than the store's. Requests and
- * answers are late or lost; clients copy and write piece by piece, are stopped
- * beyond their leases in between, and die. A seed determines all of it. A value
- * that a client takes is its key's, whole, and not older than what it has
- * seen. Nothing is left at the end. Two broken rules have to be found.
+ * answers are late, and answers may be lost; clients copy and write piece by
+ * piece, are stopped beyond their leases in between, and die. A seed determines
+ * all of it. A value that a client takes is its key's, whole, and not older than
+ * what it has seen. Nothing is left at the end. Two broken rules have to be found.
  */
 #include "cached.h"
 
@@ -248,9 +248,9 @@ static struct world run(uint64_t seed, enum rule rule) {
   return w;
 }
 
-/* PERIGEE_SEEDS=n: so many worlds. */
+/* PERIGEE_WORLDS=n: so many worlds. */
 static uint64_t worlds(void) {
-  const char *text = getenv("PERIGEE_SEEDS");
+  const char *text = getenv("PERIGEE_WORLDS");
   return text ? strtoull(text, NULL, 10) : WORLDS;
 }
 
