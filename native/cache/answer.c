@@ -332,7 +332,8 @@ static bool list_put(struct asked *a, const struct perigee_cache *c,
   const struct entry *r = record(c, ref);
   uint32_t n = what_length(word(&r->what));
   uint8_t key[PERIGEE_CACHE_KEY];
-  if (own(c, ref)->state != SEALED || n < length)
+  const struct own *e = own(c, ref);
+  if (e->state != SEALED || e->pin == PERIGEE_CACHE_COPY || n < length)
     return true;
   key_copy(r, key);
   if (length && memcmp(key, prefix, length) != 0)

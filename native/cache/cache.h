@@ -42,7 +42,7 @@ enum perigee_cache_status {
 
 /* Raised when a declaration below changes; Lua refuses an object with another
  * number. */
-enum { PERIGEE_CACHE_ABI = 1 };
+enum { PERIGEE_CACHE_ABI = 2 };
 PERIGEE_API int perigee_cache_abi(void);
 
 enum {
@@ -51,8 +51,15 @@ enum {
   PERIGEE_CACHE_PIECES = 1024,       /* at most */
   PERIGEE_CACHE_LARGEST = 1073741824 /* bytes of a value at most */
 };
-/* Soft pins are evicted last, hard pins never. */
-enum { PERIGEE_CACHE_UNPINNED, PERIGEE_CACHE_SOFT, PERIGEE_CACHE_HARD };
+/* Soft pins are evicted last, hard pins never. A copy of what another cache has
+ * (see "Hot keys") is evicted first. It is found by its key alone: LIST and EVENTS
+ * do not tell of it. */
+enum {
+  PERIGEE_CACHE_UNPINNED,
+  PERIGEE_CACHE_SOFT,
+  PERIGEE_CACHE_HARD,
+  PERIGEE_CACHE_COPY
+};
 
 /* ---- A store ----------------------------------------------------------- */
 
@@ -147,7 +154,8 @@ struct perigee_cache_place {
  * of one outside (two groups with parents in each other stay for ever); 0:
  * none. ttl in ns, 0: none; an entry lives for up to 134 ms longer, and for 2
  * years at most. A value takes 4 KiB at least. if_absent: EXISTS for a key that
- * is there; else its entry is replaced at the seal. */
+ * is there; else its entry is replaced at the seal. A copy has a ttl, and neither
+ * group nor parent. */
 struct perigee_cache_put {
   uint64_t length, group;
   int64_t ttl;
@@ -232,6 +240,7 @@ struct perigee_cache_counters {
                                      * and beside them */
   uint64_t buckets, leases, clients, version;
   uint64_t hits, misses, sealed, evicted, expired, deleted;
+  uint64_t copies; /* of `entries` */
 };
 PERIGEE_API void perigee_cache_count(const struct perigee_cache *cache,
                                      struct perigee_cache_counters *counters);
@@ -381,6 +390,20 @@ PERIGEE_API int64_t perigee_cache_revive(struct perigee_cache *cache,
  * fraction of 2^64. */
 PERIGEE_API uint64_t perigee_cache_hash(const char *bytes, uint64_t length,
                                         uint64_t seed);
+
+/* ---- Hot keys ------------------------------------------------------------ */
+
+/* A client may read a key that is asked for often from other caches than the
+ * one that has it, as copies (PERIGEE_CACHE_COPY). A copy's key is
+ *
+ *   0 'c' 'o' 'p' 'y' 0, epoch, version, key
+ *
+ * the epoch of the session with the cache that has the key, and the version of
+ * its entry there: 16 hexadecimal digits each. So a copy is of one life of one
+ * cache, and never changes: who asks for it knows that this version is the
+ * key's, or was a moment ago. */
+enum { PERIGEE_CACHE_COPY_PREFIX = 38 }; /* bytes before the key */
+
 /* ---- What is written out before it is evicted ---------------------------- */
 
 /* An entry near its eviction. left: ns of its TTL, 0: it has none. */

@@ -72,8 +72,12 @@ void entry_place(const struct perigee_cache *c, uint32_t ref,
 /* ---- The lists of what can be evicted ---------------------------------- */
 
 static struct ends *list_of(struct perigee_cache *c, uint32_t ref) {
+  int pin = own(c, ref)->pin;
+  int kind = pin == PERIGEE_CACHE_COPY   ? COPIES
+             : pin == PERIGEE_CACHE_SOFT ? SOFT
+                                         : USUAL;
   return &c->lists[class_of(c, where_length(word(&record(c, ref)->where)))]
-                  [own(c, ref)->pin == PERIGEE_CACHE_SOFT];
+                  [kind];
 }
 
 static void evictable_remove(struct perigee_cache *c, uint32_t ref) {
@@ -138,7 +142,9 @@ void entry_use(struct perigee_cache *c, uint32_t ref) {
 static int put_check(struct perigee_cache *c, const struct sought *s,
                      const struct perigee_cache_put *put, int64_t now) {
   const struct client *k = client_of(c, put->client);
-  if (!k || put->pin > PERIGEE_CACHE_HARD)
+  bool copy = put->pin == PERIGEE_CACHE_COPY;
+  if (!k || put->pin > PERIGEE_CACHE_COPY ||
+      (copy && (put->ttl <= 0 || put->group || put->parent)))
     return PERIGEE_INVALID;
   if (put->length > PERIGEE_CACHE_LARGEST ||
       size_bytes(size_of(put->length)) > c->o.quota)
@@ -208,7 +214,8 @@ static uint32_t record_have(struct perigee_cache *c, const struct sought *s,
 }
 
 static bool has_evictable(const struct perigee_cache *c, int size) {
-  return c->lists[size][0].last || c->lists[size][1].last;
+  const struct ends *l = c->lists[size];
+  return l[COPIES].last || l[USUAL].last || l[SOFT].last;
 }
 
 /* Has a place for a value, for which others of its size may have to go. Some
@@ -219,8 +226,8 @@ static int place_take(struct perigee_cache *c, uint32_t ref, uint64_t length) {
   for (int i = 0; i < EVICTIONS; i++) {
     status = space_take(c, size, ref, &slab, &place);
     if (status != PERIGEE_NO_MEMORY ||
-        !(evict_one(c, size, false) || evict_one(c, size, true) ||
-          has_evictable(c, size)))
+        !(evict_one(c, size, COPIES) || evict_one(c, size, USUAL) ||
+          evict_one(c, size, SOFT) || has_evictable(c, size)))
       break;
   }
   if (status == PERIGEE_NO_MEMORY)
@@ -403,6 +410,7 @@ static void entry_out(struct perigee_cache *c, uint32_t ref, int why) {
     if (e->wheeled)
       wheel_remove(c, ref);
     c->n.entries--;
+    c->n.copies -= e->pin == PERIGEE_CACHE_COPY;
     c->n.values -= where_length(word(&r->where));
     event_note(c, ref, why);
     if (c->changed)
@@ -466,6 +474,7 @@ static void entry_show(struct perigee_cache *c, uint32_t ref, uint32_t old,
   }
   entry_list(c, ref, true);
   c->n.entries++;
+  c->n.copies += e->pin == PERIGEE_CACHE_COPY;
   c->n.sealed++;
   c->n.values += where_length(word(&r->where));
   event_note(c, ref, PERIGEE_CACHE_SEALED);
@@ -593,7 +602,7 @@ int perigee_cache_pin(struct perigee_cache *c, const char *key,
   uint32_t ref = entry_find(c, key, key_length, c->now);
   if (pin < 0 || pin > PERIGEE_CACHE_HARD)
     return PERIGEE_INVALID;
-  if (!ref)
+  if (!ref || own(c, ref)->pin == PERIGEE_CACHE_COPY)
     return PERIGEE_NOT_FOUND;
   struct own *e = own(c, ref);
   if (pin == e->pin)

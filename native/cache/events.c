@@ -3,7 +3,7 @@
  * events.c - what has happened to entries, in order, as far as it is kept: the
  * last `events` of them, and of their keys the last `event_bytes` bytes. Events
  * are numbered from 1. An event is lost when its number, or its key, was
- * overwritten.
+ * overwritten. Nobody is told of copies of what other caches have.
  */
 #include <stdlib.h>
 
@@ -40,6 +40,10 @@ void event_note(struct perigee_cache *c, uint32_t ref, int what) {
   const struct entry *r = record(c, ref);
   uint32_t length = what_length(word(&r->what));
   uint8_t key[PERIGEE_CACHE_KEY];
+  c->n.deleted += what == PERIGEE_CACHE_DELETED;
+  c->n.expired += what == PERIGEE_CACHE_EXPIRED;
+  if (own(c, ref)->pin == PERIGEE_CACHE_COPY)
+    return;
   key_copy(r, key);
   *event_slot(c, c->event_next) =
       (struct event){.at = c->event_at,
@@ -50,8 +54,6 @@ void event_note(struct perigee_cache *c, uint32_t ref, int what) {
   event_copy(c, c->event_at, key, length, true);
   c->event_at += length;
   c->event_next++;
-  c->n.deleted += what == PERIGEE_CACHE_DELETED;
-  c->n.expired += what == PERIGEE_CACHE_EXPIRED;
 }
 
 static bool event_kept(const struct perigee_cache *c, uint64_t number) {

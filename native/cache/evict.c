@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * evict.c - which entries go, and the store's turn. Each size has two lists of
- * entries in the order of their last use: those with soft pins apart. Entries
- * that cannot go (pinned hard, reserved, with children, or of a group that one
- * of these keeps) are in no list. The lists' ends are looked at, at most LOOKS
- * entries at a time:
+ * evict.c - which entries go, and the store's turn. Each size has three lists
+ * of entries in the order of their last use: copies, which go first, those with
+ * soft pins, which go last, and the others. Entries that cannot go (pinned
+ * hard, reserved, with children, or of a group that one of these keeps) are in
+ * no list. The lists' ends are looked at, at most LOOKS entries at a time:
  *
  *   LRU   the last one goes
  *   LFU   of those looked at, the one with the fewest uses goes; a use is
@@ -26,8 +26,8 @@
 
 enum { LOOKS = 16, HELD_MOST = 16 };
 
-static bool group_may_go(const struct group *g, bool soft) {
-  return !g || (group_is_free(g) && (soft || g->soft == 0));
+static bool group_may_go(const struct group *g, int kind) {
+  return !g || (group_is_free(g) && (kind == SOFT || g->soft == 0));
 }
 
 /* Returns how often it was used, less what is forgotten. */
@@ -56,22 +56,22 @@ static void evict_all(struct perigee_cache *c, uint32_t ref) {
 
 /* May it go, and with it its group? A leased one gives no place soon. */
 static bool may_go(const struct perigee_cache *c, uint32_t ref, int size,
-                   bool soft) {
+                   int kind) {
   bool waits = own(c, ref)->leases > 0 && c->held_of[size] >= HELD_MOST;
-  return !waits && group_may_go(group_of(c, ref), soft);
+  return !waits && group_may_go(group_of(c, ref), kind);
 }
 
 /* Of the entries at a list's end, returns the one to go, or 0. One that may not
  * go is put first, so that others are looked at the next time. */
-static uint32_t evict_pick(struct perigee_cache *c, int size, bool soft) {
-  const struct ends *l = &c->lists[size][soft];
+static uint32_t evict_pick(struct perigee_cache *c, int size, int kind) {
+  const struct ends *l = &c->lists[size][kind];
   uint32_t best = 0, least = UINT32_MAX;
   uint32_t at = l->last;
   for (int i = 0; at && i < LOOKS; i++) {
     uint32_t ref = at;
     const struct own *e = own(c, ref);
     at = e->before;
-    if (!may_go(c, ref, size, soft)) {
+    if (!may_go(c, ref, size, kind)) {
       entry_list(c, ref, true);
       continue;
     }
@@ -86,21 +86,21 @@ static uint32_t evict_pick(struct perigee_cache *c, int size, bool soft) {
   return best;
 }
 
-bool evict_one(struct perigee_cache *c, int size, bool soft) {
-  uint32_t ref = evict_pick(c, size, soft);
+bool evict_one(struct perigee_cache *c, int size, int kind) {
+  uint32_t ref = evict_pick(c, size, kind);
   if (ref)
     evict_all(c, ref);
   return ref != 0;
 }
 
 /* Of those looked at, the one whose newest member was used the longest ago. */
-static uint32_t group_oldest(struct perigee_cache *c, bool soft) {
+static uint32_t group_oldest(struct perigee_cache *c, int kind) {
   enum { GROUP_LOOKS = 64 };
   uint32_t best = 0, oldest = UINT32_MAX;
   for (int i = 0; i < GROUP_LOOKS; i++) {
     const struct group *g = &c->groups[c->group_hand];
     c->group_hand = (c->group_hand + 1) % c->o.groups;
-    if (!group_may_go(g, soft) || own(c, g->first)->used >= oldest)
+    if (!group_may_go(g, kind) || own(c, g->first)->used >= oldest)
       continue;
     oldest = own(c, g->first)->used;
     best = g->first;
@@ -115,7 +115,7 @@ bool evict_near(struct perigee_cache *c, uint32_t bucket) {
     uint32_t ref = directory_at(c, bucket, place, &end);
     const struct own *e = ref ? own(c, ref) : NULL;
     if (!e || !e->listed || e->used >= oldest ||
-        !group_may_go(group_of(c, ref), true))
+        !group_may_go(group_of(c, ref), SOFT))
       continue;
     oldest = e->used;
     best = ref;
@@ -126,26 +126,26 @@ bool evict_near(struct perigee_cache *c, uint32_t bucket) {
 }
 
 bool evict_group(struct perigee_cache *c) {
-  uint32_t ref = group_oldest(c, false);
+  uint32_t ref = group_oldest(c, USUAL);
   if (!ref)
-    ref = group_oldest(c, true);
+    ref = group_oldest(c, SOFT);
   if (ref)
     evict_all(c, ref);
   return ref != 0;
 }
 
-/* ---- What goes next ---------------------------------------------------- */
+/* ---- What goes next: copies are not written out ------------------------ */
 
 /* The cursors of the sizes that have entries left. */
 struct cursors {
   uint32_t count, refs[SIZES];
 };
 
-static struct cursors cursors_of(const struct perigee_cache *c, bool soft) {
+static struct cursors cursors_of(const struct perigee_cache *c, int kind) {
   struct cursors all = {.count = 0};
   for (int i = 0; i < SIZES; i++)
-    if (c->lists[i][soft].last)
-      all.refs[all.count++] = c->lists[i][soft].last;
+    if (c->lists[i][kind].last)
+      all.refs[all.count++] = c->lists[i][kind].last;
   return all;
 }
 
@@ -171,10 +171,10 @@ static void cold_fill(const struct perigee_cache *c, uint32_t ref,
   key_copy(record(c, ref), (uint8_t *)cold->key);
 }
 
-static uint32_t coldest_of(struct perigee_cache *c, bool soft,
+static uint32_t coldest_of(struct perigee_cache *c, int kind,
                            struct perigee_cache_cold *cold, uint32_t most,
                            uint32_t *looks) {
-  struct cursors all = cursors_of(c, soft);
+  struct cursors all = cursors_of(c, kind);
   uint32_t n = 0;
   for (; n < most && all.count > 0 && *looks > 0; (*looks)--) {
     uint32_t ref = cursors_next(c, &all);
@@ -187,18 +187,18 @@ static uint32_t coldest_of(struct perigee_cache *c, bool soft,
 uint32_t perigee_cache_coldest(struct perigee_cache *c,
                                struct perigee_cache_cold *cold, uint32_t most,
                                uint32_t looks) {
-  uint32_t n = coldest_of(c, false, cold, most, &looks);
-  return n + coldest_of(c, true, cold + n, most - n, &looks);
+  uint32_t n = coldest_of(c, USUAL, cold, most, &looks);
+  return n + coldest_of(c, SOFT, cold + n, most - n, &looks);
 }
 
 /* ---- Watermarks -------------------------------------------------------- */
 
 /* Returns the size whose last entry was used the longest ago, or NONE. */
-static int size_oldest(const struct perigee_cache *c, bool soft) {
+static int size_oldest(const struct perigee_cache *c, int kind) {
   int best = NONE;
   uint32_t oldest = UINT32_MAX;
   for (int i = 0; i < SIZES; i++) {
-    uint32_t last = c->lists[i][soft].last;
+    uint32_t last = c->lists[i][kind].last;
     if (last && own(c, last)->used < oldest) {
       oldest = own(c, last)->used;
       best = i;
@@ -208,9 +208,10 @@ static int size_oldest(const struct perigee_cache *c, bool soft) {
 }
 
 bool evict_oldest(struct perigee_cache *c) {
-  for (int soft = 0; soft < 2; soft++) {
-    int size = size_oldest(c, soft);
-    if (size != NONE && evict_one(c, size, soft))
+  static const int order[] = {COPIES, USUAL, SOFT};
+  for (int i = 0; i < KINDS; i++) {
+    int size = size_oldest(c, order[i]);
+    if (size != NONE && evict_one(c, size, order[i]))
       return true;
   }
   return false;
@@ -241,7 +242,7 @@ static bool drain_place(struct perigee_cache *c, uint32_t owner) {
   if (e->state == HELD)
     return true; /* it goes when its leases end */
   if (e->state != SEALED || !e->listed ||
-      !group_may_go(group_of(c, owner), true))
+      !group_may_go(group_of(c, owner), SOFT))
     return false;
   evict_all(c, owner);
   return true;

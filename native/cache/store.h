@@ -70,6 +70,9 @@ struct slab {
   bool retired; /* no place in it is taken any more */
 };
 
+/* Kinds of entries that may be evicted. */
+enum { USUAL, SOFT, COPIES, KINDS };
+
 struct ends {
   uint32_t first, last; /* refs; 0: the list is empty */
 };
@@ -154,9 +157,9 @@ struct perigee_cache {
   struct ends granted;
   uint32_t free_lease, lease_end, free_client, client_end;
   /* evict.c */
-  struct ends lists[SIZES][2]; /* last used first; soft pins apart */
-  int starved;                 /* the size that found no place, or NONE */
-  uint32_t drained, drain_at;  /* the slab that is emptied: number + 1; up to
+  struct ends lists[SIZES][KINDS]; /* last used first */
+  int starved;                     /* the size that found no place, or NONE */
+  uint32_t drained, drain_at; /* the slab that is emptied: number + 1; up to
                                 * which of its places */
   bool evicting;
   struct perigee_cache *below; /* answer.c; or NULL */
@@ -332,9 +335,8 @@ void leases_turn(struct perigee_cache *c, int64_t now, uint32_t *budget);
 
 /* ---- evict.c ------------------------------------------------------------- */
 
-/* Evicts an entry of this size, with its group; false: there is none. soft: of
- * those that are pinned soft, else of the others. */
-bool evict_one(struct perigee_cache *c, int size, bool soft);
+/* Evicts an entry of this size and kind, with its group; false: there is none. */
+bool evict_one(struct perigee_cache *c, int size, int kind);
 /* The same of the entries of any size, by their last use. */
 bool evict_oldest(struct perigee_cache *c);
 /* The same of those in one bucket's chain. */

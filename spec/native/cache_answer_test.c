@@ -374,6 +374,29 @@ static void events_come_in_order_and_are_lost_when_old(void **state) {
   cached_close(&t.k);
 }
 
+static void copies_are_found_by_their_keys_alone(void **state) {
+  struct talk t = talk_open();
+  struct perigee_cache_put copy = {
+      .length = 7, .ttl = SECONDS, .pin = PERIGEE_CACHE_COPY};
+  (void)state;
+  assert_true(cached_put_as(&t.k, "copy", &copy) > 0);
+  assert_true(cached_put(&t.k, "k", 5) > 0);
+  assert_true(cached_has(&t.k, "copy"));
+  cached_delete(&t.k, "copy");
+  assert_int_equal(ask_events(&t, 0, 1, false), 2);
+  hear_event(&t, PERIGEE_CACHE_SEALED, 1, 2, 5, "k");
+  assert_done(&t);
+  assert_true(cached_put_as(&t.k, "copy", &copy) > 0);
+  begin(&t, PERIGEE_CACHE_LIST, 0, 1);
+  say(&t, 0, 8);
+  say_key(&t, "");
+  assert_int_equal(ask(&t), 1);
+  hear(&t, 8);
+  hear_key(&t, "k");
+  assert_done(&t);
+  cached_close(&t.k);
+}
+
 static void events_with_long_keys_are_lost_by_their_bytes(void **state) {
   struct talk t = talk_open();
   char key[513] = {0};
@@ -459,6 +482,7 @@ int main(void) {
       cmocka_unit_test(a_list_goes_on_from_its_cursor_while_the_table_grows),
       cmocka_unit_test(a_list_has_keys_whose_values_are_replaced),
       cmocka_unit_test(events_come_in_order_and_are_lost_when_old),
+      cmocka_unit_test(copies_are_found_by_their_keys_alone),
       cmocka_unit_test(events_with_long_keys_are_lost_by_their_bytes),
       cmocka_unit_test(requests_that_are_none_are_refused),
       cmocka_unit_test(what_has_no_room_is_not_done),

@@ -444,6 +444,56 @@ static void soft_pins_go_last(void **state) {
   cached_close(&k);
 }
 
+static const struct perigee_cache_put copy = {
+    .length = 4096, .ttl = 3600 * SECONDS, .pin = PERIGEE_CACHE_COPY};
+
+static void copies_go_first_though_they_were_used_last(void **state) {
+  (void)state;
+  struct cached k = cached_open(&small);
+  struct perigee_cache_cold cold[2];
+  put_many(&k, "k", 0, 2000, 4096);
+  assert_true(cached_put_as(&k, "copy", &copy) > 0);
+  assert_int_equal(cached_count(&k).copies, 1);
+  assert_int_equal(cached_count(&k).entries, 2001);
+  k.now += SECONDS;
+  assert_int_equal(perigee_cache_touch(k.cache, "copy", 4, k.now), 0);
+  assert_int_equal(perigee_cache_coldest(k.cache, cold, 2, 1000), 2);
+  assert_true(cold[0].key[0] == 'k' && cold[1].key[0] == 'k');
+  assert_true(evict_oldest(k.cache));
+  assert_false(cached_has(&k, "copy"));
+  assert_int_equal(cached_count(&k).copies, 0);
+  assert_true(cached_put_as(&k, "copy", &copy) > 0);
+  put_many(&k, "more", 0, 2096, 4096); /* all that have room */
+  assert_false(cached_has(&k, "copy"));
+  assert_int_equal(cached_count(&k).entries, 4096);
+  cached_close(&k);
+}
+
+static void copies_have_a_ttl_and_no_ties_or_other_pins(void **state) {
+  (void)state;
+  struct cached k = cached_open(&small);
+  struct perigee_cache_put put = copy;
+  assert_true(cached_put(&k, "parent", 1) > 0);
+  put.ttl = 0;
+  assert_int_equal(cached_put_as(&k, "copy", &put), PERIGEE_INVALID);
+  put = copy;
+  put.group = 7;
+  assert_int_equal(cached_put_as(&k, "copy", &put), PERIGEE_INVALID);
+  put = copy;
+  put.parent = "parent";
+  put.parent_length = 6;
+  assert_int_equal(cached_put_as(&k, "copy", &put), PERIGEE_INVALID);
+  put = copy;
+  put.pin = PERIGEE_CACHE_COPY + 1;
+  assert_int_equal(cached_put_as(&k, "copy", &put), PERIGEE_INVALID);
+  assert_true(cached_put_as(&k, "copy", &copy) > 0);
+  assert_int_equal(perigee_cache_pin(k.cache, "copy", 4, PERIGEE_CACHE_HARD),
+                   PERIGEE_NOT_FOUND);
+  assert_int_equal(perigee_cache_pin(k.cache, "parent", 6, PERIGEE_CACHE_COPY),
+                   PERIGEE_INVALID);
+  cached_close(&k);
+}
+
 static void slabs_come_from_other_sizes(void **state) {
   (void)state;
   struct cached k = cached_open(&small);
@@ -552,6 +602,8 @@ int main(void) {
       cmocka_unit_test(a_full_store_takes_new_entries),
       cmocka_unit_test(hard_pins_stay_and_have_their_share),
       cmocka_unit_test(soft_pins_go_last),
+      cmocka_unit_test(copies_go_first_though_they_were_used_last),
+      cmocka_unit_test(copies_have_a_ttl_and_no_ties_or_other_pins),
       cmocka_unit_test(slabs_come_from_other_sizes),
       cmocka_unit_test(a_smaller_quota_empties_slabs),
       cmocka_unit_test(at_most_a_quarter_of_what_is_used_is_waste),

@@ -50,6 +50,7 @@ static inline void inside_entry(struct inside *in, struct perigee_cache *c,
   in->linked++;
   in->wheeled += e->wheeled;
   in->n.entries += sealed;
+  in->n.copies += sealed && e->pin == PERIGEE_CACHE_COPY;
   in->n.reserved += !sealed;
   in->n.values += sealed ? (uint32_t)word(&r->where) : 0;
   in->n.used += inside_bytes(r);
@@ -109,6 +110,7 @@ static inline void cached_check(struct perigee_cache *c) {
   assert_int_equal(in.linked, c->linked);
   assert_int_equal(in.wheeled, c->wheeled);
   assert_int_equal(in.n.entries, c->n.entries);
+  assert_int_equal(in.n.copies, c->n.copies);
   assert_int_equal(in.n.reserved, c->n.reserved);
   assert_int_equal(in.n.held, c->n.held);
   assert_int_equal(in.n.values, c->n.values);

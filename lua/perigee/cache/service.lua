@@ -11,7 +11,7 @@
 --   drains (`Cache:drain`), as are `write`, `seal` and `abort`
 -- * `put(slice, key, options)`: pulls the slice to a place of its own, and
 --   seals it. Returns the entry's version. options: `ttl` (ns), `group`,
---   `parent`, `if_absent`, `pin` ("soft", "hard")
+--   `parent`, `if_absent`, `pin` ("soft", "hard", "copy": cache.h)
 -- * `reserve(key, length, options)`: returns a token of a place that nobody
 --   sees; `write(slice, token, offset)` pulls bytes into it; `seal(token)`
 --   returns the entry's version; `abort(token)`

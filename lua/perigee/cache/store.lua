@@ -196,7 +196,8 @@ end
 -- ---- Reservations ----------------------------------------------------------
 
 local NONE = {}
-local PINS = { soft = C.PERIGEE_CACHE_SOFT, hard = C.PERIGEE_CACHE_HARD }
+local PINS = { soft = C.PERIGEE_CACHE_SOFT, hard = C.PERIGEE_CACHE_HARD,
+               copy = C.PERIGEE_CACHE_COPY }
 
 -- Fills `put` from what a client sent, which may be anything. Returns what must
 -- stay alive, or nil and a status.

@@ -24,7 +24,7 @@ local ABSENT = parameter("header", "If-None-Match", TEXT,
 local COUNTERS = { type = "object", additionalProperties = COUNT, properties = {
   entries = COUNT, reserved = COUNT, held = COUNT, leases = COUNT,
   clients = COUNT, hits = COUNT, misses = COUNT, sealed = COUNT,
-  evicted = COUNT, expired = COUNT, deleted = COUNT,
+  evicted = COUNT, expired = COUNT, deleted = COUNT, copies = COUNT,
   quota = COUNT, slabs = COUNT, used = COUNT, values = COUNT, hard = COUNT,
   directory = COUNT },
   description = "Numbers of what there is and has been; bytes: quota, slabs, "
