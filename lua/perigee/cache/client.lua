@@ -27,6 +27,7 @@
 -- @classmod CacheClient
 local assignments = require "perigee.cache.assignments"
 local check = require "perigee.runtime.check"
+local hots = require "perigee.cache.hot"
 local loop = require "perigee.runtime.loop"
 local native = require "perigee.cache.native"
 local places = require "perigee.cache.place"
@@ -83,13 +84,18 @@ local function near(value)
   end
 end
 
+local function several(value)
+  if not check.is_count(value) or value < 2 then return "caches, 2 at least" end
+end
+
 local PUT = { ttl = check.seconds, pin = pin, group = check.count,
               if_absent = check.boolean, parent = a_key,
               wait = check.seconds }
 local GET = { into = slices.check, wait = check.seconds }
 local NEW = { timeout = check.seconds, map = check.boolean,
               checksum = check.boolean, near = near, stale = check.seconds,
-              replicas = check.count, reconnect = check.seconds }
+              replicas = check.count, reconnect = check.seconds,
+              hot = several }
 
 -- ---- Getting ---------------------------------------------------------------
 
@@ -133,6 +139,8 @@ end
 local function get(self, key, into)
   local only = self.only
   if only then return only:get(key, into) end
+  local hot = self.hot
+  if hot then return hot:get(key, into) end
   return self.set:first(key, "get", into)
 end
 
@@ -666,6 +674,18 @@ end
 --   are got again and again are kept for as long, at most for as long as a
 --   lease: then a get takes a transfer, but no request. Not those of values of
 --   up to 7 KiB, which come with the answer to a request
+-- @tparam[opt] number options.hot how many of several caches a key may be read
+--   from, its own included, that this client gets 64 times in a second or two.
+--   It wants `stale`: what comes from another cache is the value that the key's
+--   own had no longer ago than that, and never older than what this client has
+--   put or heard of. The client puts copies there, which whoever asks for such
+--   a key shares. They live for 10 s, or 2 * `stale` if that is longer, and go
+--   before all else if their cache is full; `Cache:counters` tells how many
+--   there are, and nothing else tells of them. There are none of keys of more
+--   than 474 bytes, nor for clients that have mapped the key's cache, and
+--   `get_many` does not look for them. Who may put in this scope could put
+--   wrong copies, too: with `checksum` they are compared with what the key's
+--   own cache says
 -- @tparam[opt] number options.near bytes of own memory for copies of what is
 --   got again and again, is longer than 7 KiB, and comes from a cache that is
 --   not mapped; for each cache. A get takes a request then, but no transfer;
@@ -686,10 +706,15 @@ function M.new(agent, which, options)
   local text = which_of(which)
   options = check.options(options, NEW, "agent:cache", 3)
   if options.replicas == 0 then error("replicas are at least 1", 3) end
+  if options.hot and (options.stale or 0) == 0 then
+    error("option hot wants stale: a copy is not as new as its value", 3)
+  end
   local set, only = sets.new(agent, which, options)
   if not set then return nil, only end
-  local self = setmetatable({ set = set, only = only, text = text,
-                              engine = agent.engine }, Client)
+  local self = setmetatable({
+    set = set, only = only, text = text, engine = agent.engine,
+    hot = not only and options.hot and hots.new(set, options) or false,
+  }, Client)
   self.assignments = assignments.new(self, agent)
   return self
 end

@@ -234,8 +234,9 @@ jit.off(M.new)
 --- Tells what it has: the sums of all scopes.
 -- @function Cache:counters
 -- @treturn table numbers: `entries`, `copies` (of `entries`: of hot keys that
---   other caches have), `reserved`, `held` (gone, but leased); bytes: `quota`, `slabs`, `used` (with what sizes waste), `values`, `hard`,
---   `directory`; `leases`, `clients`; since it began: `hits` and `misses` of
+--   other caches have), `reserved`, `held` (gone, but leased); bytes: `quota`,
+--   `slabs`, `used` (with what sizes waste), `values`, `hard`, `directory`;
+--   `leases`, `clients`; since it began: `hits` and `misses` of
 --   requests (a client of this host that reads the directory makes none),
 --   `sealed`, `evicted`, `expired`, `deleted`
 -- @waits no

@@ -139,6 +139,9 @@ function Leases:answered(key, version)
   self.once[key] = version and max(version, before or 0) or huge
 end
 
+--- Is this version the newest one that the cache has told of?
+function Leases:is_newest(key, version) return self.once[key] == version end
+
 --- Takes a lease of a key that was granted.
 function Leases:add(key, lease)
   lease.again = self.once[key] ~= nil

@@ -242,8 +242,8 @@ end
 
 -- ---- Leases ----------------------------------------------------------------
 
---- Locates a key. Returns a lease; false, a small value and its checksum; or
--- nil and a status or an error. along: may a value come along?
+--- Locates a key. Returns a lease; false, a small value, its checksum and its
+-- version; or nil and a status or an error. along: may a value come along?
 function Member:locate(key, along)
   local sent, session = now(), self.session
   local status, value, sum, slab, offset, length, version, low, high, ns =
@@ -261,7 +261,7 @@ function Member:locate(key, along)
     version = slab                      -- in whose place it stands
     self.leases:answered(key, version)
     told_of(self, key, version)
-    return false, value, sum
+    return false, value, sum, version
   end
   if value then return nil, core.PERIGEE_PROTOCOL end
   told_of(self, key, version)
@@ -320,12 +320,12 @@ local function read(self, lease, into)
 end
 
 -- Puts a small value, which came as a string, where it is wanted.
-local function placed(value, into, sum)
-  if not into then return value, sum end
+local function placed(value, into, sum, version)
+  if not into then return value, sum, version end
   if into.length < #value then return nil, TOO_LARGE, #value end
   local part = slices.first(into, #value)
   slices.copy_from(part, value)
-  return part, sum
+  return part, sum, version
 end
 
 -- Reads what is leased as a string.
@@ -347,9 +347,9 @@ local function by_request(self, key, into)
     -- One that is kept may be older than what was found in the map.
     local lease = not self.map and self.leases:kept(key)
     if not lease then
-      local value, sum
-      lease, value, sum = self:locate(key, true)
-      if lease == false then return placed(value, into, sum) end
+      local value, sum, version
+      lease, value, sum, version = self:locate(key, true)
+      if lease == false then return placed(value, into, sum, version) end
       if not lease then return nil, value end
     else
       use(self, key)
@@ -367,7 +367,7 @@ local function by_request(self, key, into)
         and (lease.kept or self.stale == 0) then -- nothing newer is known
         self.near:put(key, part, lease.version, lease.sent + self.stale)
       end
-      return part, lease.checksum
+      return part, lease.checksum, lease.version
     end
     if why ~= AGAIN then return nil, why, length end
   end
@@ -389,13 +389,15 @@ local function bytes_of(value)
   end
 end
 
--- Are the bytes of a value what the cache has sealed? sum 0: it does not tell.
-local function is_whole(part, sum)
+--- Are the bytes of a value what the cache has sealed? sum 0: it does not tell.
+function M.is_whole(part, sum)
   if sum == 0 then return true end
   local bytes, length = bytes_of(part)
   if not bytes then bytes, length = part:string(), part.length end
   return C.perigee_cache_sum(bytes, length, 0) == sum
 end
+
+local is_whole = M.is_whole
 
 -- by_request may have kept a copy of it, which would not be compared again.
 local function broken(self, key)
@@ -422,8 +424,9 @@ local function find_near(self, key, into)
   return version and near:get(key, into)
 end
 
--- Gets a value by the first way that can tell. Returns it and its checksum; or
--- nil, a status or an error, and maybe a length.
+-- Gets a value by the first way that can tell. Returns it, its checksum, and
+-- its version if a request or a lease has told it; or nil, a status or an
+-- error, and maybe a length.
 local function find(self, key, into)
   local copy = self.near and not self.map and find_near(self, key, into)
   if copy then return copy, 0 end
@@ -457,25 +460,33 @@ function Member:fetch(key)
   return nil, err
 end
 
---- Gets a value into a slice or a List, or as a string without one. Returns the
--- filled part, or the string; or nil and an error.
-function Member:get(key, into)
+--- Gets a value as `Member:get` does. Returns it, and its version if that is
+-- known; or nil and an error.
+function Member:get_version(key, into)
   local fine, err = self:ready()
   if not fine then return nil, err end
-  local part, why, length = find(self, key, into)
+  local part, why, last = find(self, key, into)
   if why == NOT_FOUND and self.below then
     fine, err = self:fetch(key)
     if fine == nil then return nil, err end
-    if fine then part, why, length = find(self, key, into) end
+    if fine then part, why, last = find(self, key, into) end
   end
   if part and self.checks and not is_whole(part, why) then
     return broken(self, key)
   elseif part then
-    return part
-  elseif why == TOO_LARGE and length and into then
-    return no_room(self, key, length, into)
+    return part, last
+  elseif why == TOO_LARGE and last and into then
+    return no_room(self, key, last, into)
   end
   return self:fails(why, "getting", key)
+end
+
+--- Gets a value into a slice or a List, or as a string without one. Returns the
+-- filled part, or the string; or nil and an error.
+function Member:get(key, into)
+  local part, err = self:get_version(key, into)
+  if part then return part end
+  return nil, err
 end
 
 -- ---- Many ------------------------------------------------------------------
@@ -665,7 +676,8 @@ end
 
 -- ---- Putting ---------------------------------------------------------------
 
-local PINS = { soft = C.PERIGEE_CACHE_SOFT, hard = C.PERIGEE_CACHE_HARD }
+local PINS = { soft = C.PERIGEE_CACHE_SOFT, hard = C.PERIGEE_CACHE_HARD,
+               copy = C.PERIGEE_CACHE_COPY }
 local NONE, coded = {}, {}
 
 local function put_small(self, key, from, length, asked)
@@ -786,6 +798,22 @@ function Member:stat(key)
              checksum = found.checksum, cache = self.name }
   end
   return self:fails(found or err or core.PERIGEE_PROTOCOL, "looking up", key)
+end
+
+--- Asks for the version of a key's value. Returns `length`, `version` and
+-- `checksum`, of the session that this has now; or nil, if that is not certain.
+-- Answers come in another order than requests: what was heard meanwhile counts.
+function Member:version(key)
+  local session, once = self.session, self.leases.once
+  local there = self:stat(key)
+  if not there or moved(self, self.by.stats) or self.session ~= session
+    or self.leases.once ~= once then
+    return nil
+  end
+  self.leases:answered(key, there.version)
+  self.leases:tidy()
+  told_of(self, key, there.version)
+  return there
 end
 
 -- ---- All of it -------------------------------------------------------------
