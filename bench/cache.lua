@@ -7,6 +7,7 @@ dofile(tree)
 local argparse = require "argparse"
 local crowd = require "bench.lib.cache.crowd"
 local gets = require "bench.lib.cache.gets"
+local hot = require "bench.lib.cache.hot"
 local main = require "bench.lib.main"
 local options = require "bench.lib.options"
 local peers = require "bench.lib.cache.peers"
@@ -43,6 +44,7 @@ local MODES = {
     memory = 64 * MIB },
   { "clients_map", crowd.by_map, { 64, 4096 }, { 2, 1.25 },
     memory = 64 * MIB },
+  { "hot", hot.measure, { 4096 }, memory = 64 * MIB },
   { "memory", puts.memory, { 0 }, memory = 64 * MIB },
   { "peers", peers.measure, { 4096, 2 ^ 22 } },
 }

@@ -19,12 +19,22 @@ describe("the checker of caches", function()
     print("readers' gets, hits, and errors: " .. told)
   end)
 
-  for plant in pairs(checker.PLANTS) do
+  it("finds nothing wrong of several caches and hot keys, seed " .. seed,
+     function()
+       local faults, told = checker.run(minutes and seconds or 4, seed, nil,
+                                        false, true)
+       assert.same({}, faults, told)
+       print("readers' gets, hits, and errors: " .. told)
+     end)
+
+  for plant, rule in pairs(checker.PLANTS) do
     it("finds that a rule is broken: " .. plant, function()
       if plant == "same" and not caches.mapped then return end
-      local faults, told = checker.run(60 * cases.slow, seed, plant)
+      local faults, told = checker.run(60 * cases.slow, seed, plant, false,
+                                       rule.several)
       assert.is_true(#faults > 0, told)
-      assert.matches("another value.s", table.concat(faults, "\n")
+      assert.matches(rule.several and "older than one before"
+                     or "another value.s", table.concat(faults, "\n")
         :gsub("of key %d+", "another value's"))
     end)
   end

@@ -11,6 +11,11 @@
 -- session, if nobody has waited for its end. So the order of a key's values is
 -- that of their times, which all processes of a host share.
 --
+-- With several caches there are few keys, which are read so much that they are
+-- hot: readers read copies of them (options `stale`, `hot`). A client without
+-- these looks now and then what the value is; STALE seconds later no reader
+-- gets one of before. That holds while a key has the same cache, in one life.
+--
 -- PLANTS are rules that a reader breaks, to see that the checker finds it: they
 -- patch the source of the client's modules.
 local cases = require "spec.support.cases"
@@ -22,6 +27,7 @@ local process = require "spec.support.process"
 local M = {}
 
 local KEYS, WRITERS, TASKS, ROOM = 12, 2, 3, 2 ^ 20
+local NAMES, STALE, HOT_KEYS = { "cache:0", "cache:1", "cache:2" }, 0.2, 2
 local SIZES = { 24, 200, 4096, 7168, 7176, 30000, 100000, 262144, 262152,
                 600000, 1000000 }
 
@@ -101,9 +107,26 @@ local function forever(tasks, f)
   end
 end
 
-local function epoch_of(blocks)
-  local session = blocks.only.session
-  return session and session.epoch
+-- The life of the cache that has a key.
+local function life_of(blocks, key)
+  local one = blocks.only or blocks.set:owner(name_of(key), 1)
+  local session = one and one.session
+  return session and one.name .. session.epoch
+end
+
+-- What a client's sessions are: a text.
+local function sessions_of(blocks)
+  local list = {}
+  for name, one in pairs(blocks.set.members) do
+    list[#list + 1] = name .. tostring(one.session)
+  end
+  table.sort(list)
+  return table.concat(list, " ")
+end
+
+-- The caches of a checker, as `Agent:cache` takes them.
+local function which_of(several)
+  return several == "true" and NAMES or NAMES[1]
 end
 
 -- ---- A writer --------------------------------------------------------------
@@ -127,15 +150,16 @@ local function put_in_parts(blocks, key, slice)
 end
 
 --- A writer's process. seed says what it does, and first is its first key.
-function M.writer(child, who, seed, first)
+function M.writer(child, who, seed, first, several)
   local chance, agent = liars.chance(tonumber(seed)), assert(cases.agent())
-  local blocks = assert(agent:cache("cache:0", { timeout = 2 }))
+  local blocks = assert(agent:cache(which_of(several), { timeout = 2 }))
   local region = assert(agent.engine:alloc(TASKS * ROOM))
   local session, key = false, tonumber(first) - KEYS
   child.say("ready")
   forever(TASKS, function(n)
-    if blocks.only.session ~= session then
-      session, key = blocks.only.session, key + KEYS
+    local sessions = sessions_of(blocks)
+    if sessions ~= session then
+      session, key = sessions, key + KEYS
       note("writer." .. who, "w", key)
     end
     local slice = region:slice((n - 1) * ROOM, chance.pick(SIZES))
@@ -148,7 +172,7 @@ function M.writer(child, who, seed, first)
                  { ttl = chance.one_in(20) and 0.3 or nil })
     end
     if chance.one_in(30) then blocks:delete(name_of(mine)) end
-    perigee.sleep(chance.one_in(3) and 0.002 or 0)
+    perigee.sleep(several == "true" and 0.02 or chance.one_in(3) and 0.002 or 0)
   end)
   perigee.run()
 end
@@ -181,8 +205,39 @@ end
 
 -- What a reader has got; ns of the time of each key's newest value.
 local function reader(who)
-  return { who = who, seen = {}, epoch = false, gets = 0, hits = 0,
-           errors = {} }
+  return { who = who, seen = {}, told = {}, lives = {}, gets = 0, hits = 0,
+           errors = {}, fresh = false, keys = KEYS }
+end
+
+local function stamp_of(got, key)
+  return check(ffi.cast("const uint8_t *", got), #got, key)
+end
+
+-- Looks what a key's value is; nobody may get one of before, STALE later.
+local function look(self, key, life)
+  local told = self.told[key] or { due = 0, next = false, at = 0 }
+  local same = life_of(self.fresh, key) == life
+  local got = self.fresh:get(name_of(key))
+  if got and same and life_of(self.fresh, key) == life and not told.next then
+    told.next, told.at = stamp_of(got, key), process.now()
+    self.told[key] = told
+  end
+end
+
+-- The time of the oldest value that may be got now; nil: any may.
+local function floor_of(self, key)
+  local told, seen = self.told[key], self.seen[key]
+  if not told then return seen end
+  if told.next and process.now() >= told.at + STALE then
+    told.due, told.next = math.max(told.due, told.next), false
+  end
+  return math.max(told.due, seen or 0)
+end
+
+-- What is known of a key is of one life of one cache.
+local function begin_life(self, key, life)
+  if self.lives[key] == life then return end
+  self.lives[key], self.seen[key], self.told[key] = life, nil, nil
 end
 
 -- Checks what was got by one way; floor: of the key, before.
@@ -213,15 +268,18 @@ end
 local function get_once(self, blocks, chance, into)
   local writer = first_key(chance.next(WRITERS))
   if not writer then return perigee.sleep(0.01) end
-  local key = writer + chance.next(KEYS) - 1
+  local key = writer + chance.next(self.keys) - 1
   local way = chance.pick(self.ways)
-  local before = epoch_of(blocks)
-  if before ~= self.epoch then self.epoch, self.seen = before, {} end
-  local floor = self.seen[key]
+  local before = life_of(blocks, key)
+  begin_life(self, key, before)
+  if self.fresh and chance.one_in(8) then look(self, key, before) end
+  if life_of(blocks, key) ~= before then return end
+  local floor = floor_of(self, key)
   local got, err = ways[way](blocks, name_of(key), into)
   self.gets = self.gets + 1
   if got then
-    judge(self, way, key, got, floor, epoch_of(blocks) == before)
+    judge(self, way, key, got, floor, before and self.lives[key] == before
+          and life_of(blocks, key) == before)
   else
     self.errors[err.kind] = (self.errors[err.kind] or 0) + 1
     if err.kind ~= "not_found" then perigee.sleep(0.002) end
@@ -229,20 +287,26 @@ local function get_once(self, blocks, chance, into)
 end
 
 -- Tells what a reader has done, so that it is seen to go on.
-local function tell(self)
+local function tell(self, blocks)
   local words = { self.gets, self.hits }
+  if blocks.hot then words[3] = ("(%d of copies)"):format(blocks.hot.reads) end
   for kind, n in pairs(self.errors) do words[#words + 1] = kind .. "=" .. n end
   note("reader." .. self.who, "w", table.concat(words, " "))
 end
 
 --- A reader's process. map: "true" or "false".
-function M.reader(child, who, seed, map, plant)
+function M.reader(child, who, seed, map, plant, several)
   M.plant(plant)
   local chance, agent = liars.chance(tonumber(seed)), assert(cases.agent())
-  local blocks = assert(agent:cache("cache:0", {
+  local hot = several == "true" and 3 or nil
+  local blocks = assert(agent:cache(which_of(several), {
     timeout = 2, map = map == "true", near = who == "4" and 2 ^ 22 or nil,
-    stale = chance.one_in(2) and 0.2 or nil }))
+    stale = (hot or chance.one_in(2)) and STALE or nil, hot = hot }))
   local region, self = assert(agent.engine:alloc(TASKS * ROOM)), reader(who)
+  if hot then
+    self.fresh = assert(agent:cache(NAMES, { timeout = 2, map = false }))
+    self.keys = HOT_KEYS
+  end
   self.ways = map == "true" and { "text", "slice", "list", "many", "view" }
     or { "text", "slice", "list", "many" }
   child.say("ready")
@@ -251,7 +315,7 @@ function M.reader(child, who, seed, map, plant)
     if chance.one_in(10) then perigee.sleep(0) end
   end)
   forever(1, function()
-    tell(self)
+    tell(self, blocks)
     perigee.sleep(0.05)
   end)
   perigee.run()
@@ -265,6 +329,9 @@ M.PLANTS = {
   clock = { "perigee.cache.member",
             "if lease.till > now() then return part end",
             "do return part end" },
+  known = { "perigee.cache.hot",
+            "and owner.leases:is_newest(key, version) and one.till > now()",
+            "", several = true },
   same = { "perigee.cache.mapped",
            "if not same(self, key, place) then return nil, AGAIN end", "" },
 }
@@ -292,12 +359,12 @@ local function start(role, ...)
 end
 
 --- A cache's process. below: with a file, and memory that outlives it.
-function M.cache(child, below)
+function M.cache(child, below, name)
   local caches = require "spec.support.caches"
-  local options = { memory = 2 ^ 23, slab = 2 ^ 20, lease = 0.25,
+  local options = { name = name, memory = 2 ^ 23, slab = 2 ^ 20, lease = 0.25,
                     margin = 0.05 }
   if below == "true" then
-    options.file, options.file_size = path "file", 2 ^ 25
+    options.file, options.file_size = path("file." .. name), 2 ^ 25
     options.keep, options.checksum = 20, true
   end
   caches.open(options)
@@ -306,21 +373,24 @@ function M.cache(child, below)
 end
 
 -- The processes: of each what starts it again.
-local function cast(chance, plant, below)
+local function cast(chance, plant, below, several)
   local key, all = 0, {}
   local function add(kind, again)
     all[#all + 1] = { kind = kind, start = again, child = again() }
   end
-  add("cache", function() return start("cache", below or false) end)
+  for n = 1, several and #NAMES or 1 do
+    add("cache", function() return start("cache", below or false, NAMES[n]) end)
+  end
   for n = 1, WRITERS do
     add("writer", function()
       key = key + 2 ^ 20
-      return start("writer", n, chance.next(2 ^ 30), key)
+      return start("writer", n, chance.next(2 ^ 30), key, several or false)
     end)
   end
   for n, map in ipairs { true, false, true, false } do
     add("reader", function()
-      return start("reader", n, chance.next(2 ^ 30), map, plant or "")
+      return start("reader", n, chance.next(2 ^ 30), map, plant or "",
+                   several or false)
     end)
   end
   return all
@@ -369,12 +439,12 @@ local function go_on()
 end
 
 --- Runs for so many seconds, or until there is a fault. plant: of all readers.
--- below: the cache has a file, and memory that outlives it. Returns a list of
--- faults, and what readers have done, as text.
-function M.run(seconds, seed, plant, below)
+-- below: the cache has a file, and memory that outlives it. several: there are
+-- three caches. Returns a list of faults, and what readers have done, as text.
+function M.run(seconds, seed, plant, below, several)
   os.execute(("mkdir -p '%s'"):format(cases.folder))
   local chance = liars.chance(seed)
-  local all = cast(chance, plant, below)
+  local all = cast(chance, plant, below, several)
   for _, one in ipairs(all) do one.child:expect("ready", 60 * cases.slow) end
   local limit = process.now() + seconds
   while process.now() < limit and #lines "faults" == 0 do

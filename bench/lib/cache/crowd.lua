@@ -42,9 +42,9 @@ function M.zipf(count, draws)
   return list
 end
 
--- Has f(client number, round) called by a task for each client until then.
+--- Has f(client number, round) called by a task for each client until then.
 -- Returns a step.
-local function crowd(count, f)
+function M.of(count, f)
   local round = 0
   return function(samples, capacity, until_ns)
     local n, workers, first, failed = 0, {}, now(), nil
@@ -72,7 +72,7 @@ local function crowd(count, f)
 end
 
 local function typed(others)
-  return crowd(#others, function(i, round)
+  return M.of(#others, function(i, round)
     local sum, err = others[i].proxy:add(round, 0.5)
     return sum == round + 0.5, err
   end)
@@ -101,7 +101,7 @@ local function asking(others, length, count, told)
     options[i] = { into = slices[i] }
   end
   local keys = filled(others[1].client, slices[1], count)
-  return crowd(#others, function(i, round)
+  return M.of(#others, function(i, round)
     local n = order[round * 7919 % DRAWS + 1]
     told.asked = told.asked + 1
     local part, err = others[i].client:get(keys[n], options[i])

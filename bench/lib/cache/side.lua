@@ -75,6 +75,20 @@ local function put_wrong(cache, agent)
   end
 end
 
+-- Opens so many caches more, besides all[1]; returns the names of all.
+local function more(given, all)
+  local names = { NAME }
+  return function(count)
+    for i = #names, count do
+      names[i + 1] = NAME .. "." .. i
+      all[i + 1] = assert(require "perigee".cache {
+        name = names[i + 1], scope = given.scope, memory = given.memory,
+        engine = engine() })
+    end
+    return names
+  end
+end
+
 --- Serves until the bench ends.
 function M.serve(given)
   process.die_with_parent(given.parent)
@@ -92,11 +106,12 @@ function M.serve(given)
   methods.add = function(a, b) return a + b end
   methods.echo = { raw = true, function(request) return request end }
   methods.put_wrong = put_wrong(cache, agent)
-  methods.resident = resident
+  local all = { cache }
+  methods.resident, methods.more = resident, more(given, all)
   agent:serve { name = "bench", version = 1, methods = methods }
   turns.tell "ready"
   perigee.run()
-  cache:close()
+  for _, each in ipairs(all) do each:close() end
 end
 
 -- ---- The bench's side ------------------------------------------------------

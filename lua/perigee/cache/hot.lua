@@ -59,6 +59,7 @@ function M.new(set, options)
     set = set, caches = options.hot, stale = stale,
     checks = options.checksum or false, counts = counts_t(COUNTS), at = now(),
     known = {}, keys = 0, swept = 0,
+    reads = 0, made = 0,                -- copies that were read, and put
     asked = { ttl = max(2 * stale, LASTS), if_absent = true, pin = "copy" },
   }, Hot)
 end
@@ -173,6 +174,7 @@ local function make_copy(self, one, key, into, owner, n)
   if not part or got ~= version or owner.session ~= session then return part end
   local fine, err = from:put(name, part, self.asked)
   if fine or err.code == "exists" then
+    self.made = self.made + (fine and 1 or 0)
     leave(one, from, n, 0)
   elseif err.code ~= "busy" then
     self.set:leave(from, err)
@@ -194,7 +196,10 @@ local function read(self, one, key, into, owner, n)
   if not self.set:reach(from) then return leave(one, from, n, LONG) end
   local part, err = from:get(one.name, into)
   if part and holds(one, key, owner, version) then
-    if is_right(self, one, part) then return part end
+    if is_right(self, one, part) then
+      self.reads = self.reads + 1
+      return part
+    end
     leave(one, from, n, LONG)
   elseif not part and err.kind == "not_found" then
     if is_asked(one, from, n) then
