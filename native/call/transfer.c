@@ -70,6 +70,17 @@ static int transfer_refused(struct perigee_session *s,
   return status;
 }
 
+/* Only the first lane knows whether what it has mapped is granted still: by a
+ * copy of no bytes. */
+static int window_is_granted(struct perigee_session *s,
+                             const struct window *window) {
+  struct payload none = {.memory = &memory_host};
+  if (!window->pointer)
+    return PERIGEE_OK;
+  return (int)lane_table(s->lane)->copies->copy(s->lane, window, &none, &none,
+                                                0, true);
+}
+
 static int64_t transfer_copy(struct perigee_session *s,
                              const struct perigee_transfer *item,
                              struct payload *remote, struct payload *local,
@@ -174,11 +185,32 @@ static bool transfer_immediate_out(struct perigee_session *s,
          transfer_publish_immediate(s, immediate);
 }
 
+/* Are all regions granted still that a device has read where they are mapped?
+ * Their owner does not wait for devices, and may have had other bytes there
+ * since. It withdraws the region before that, so a region that is granted after
+ * the copies had the right bytes in them. 0, or a status. */
+static int transfer_was_granted(struct operation *op) {
+  int status = PERIGEE_OK;
+  if (op->operation != PERIGEE_OP_READ || !op->session->lanes)
+    return status;
+  for (uint32_t i = 0; i < op->count && status == PERIGEE_OK; i++) {
+    const struct perigee_transfer *item = &op->list[i];
+    if (item->local.region->memory->direct)
+      continue;
+    status = window_is_granted(op->session, &item->remote.remote->window);
+    status = transfer_refused(op->session, item, status);
+  }
+  return status;
+}
+
 /* All data has been moved: sends the immediate, if there is one, and ends. A
  * device may have refused the last of it when it was started. */
 static void transfer_moved(struct operation *op) {
   struct perigee_session *s = op->session;
-  if (op->job.status < 0)
+  int granted = transfer_was_granted(op);
+  if (granted < 0)
+    operation_finish(op, granted);
+  else if (op->job.status < 0)
     operation_finish(op, op->job.status);
   else if (op->operation != PERIGEE_OP_WRITE_IMM ||
            transfer_immediate_out(s, op->immediate))
@@ -210,23 +242,13 @@ transfer_window(const struct operation *op,
                       : &item->remote.remote->window;
 }
 
-/* Only the first lane knows whether what it has mapped is granted still: by a
- * copy of no bytes. */
-static int transfer_granted(struct operation *op, const struct window *window) {
-  struct lane *first = op->session->lane;
-  struct payload none = {.memory = &memory_host};
-  if (op->lane == 0 || !window->pointer)
-    return PERIGEE_OK;
-  return (int)lane_table(first)->copies->copy(first, window, &none, &none, 0,
-                                              true);
-}
-
 /* Returns 1 if all of the item is posted, 0 not yet, or a status. */
 static int transfer_post_item(struct operation *op,
                               const struct perigee_transfer *item) {
   struct lane *lane = session_lane(op->session, op->lane);
   const struct window *window = transfer_window(op, item);
-  int status = transfer_granted(op, window);
+  int status =
+      op->lane > 0 ? window_is_granted(op->session, window) : PERIGEE_OK;
   if (status == PERIGEE_OK)
     status = lane_table(lane)->jobs->post(lane, &op->job, window, &op->remote,
                                           &op->local,
@@ -252,17 +274,34 @@ static bool transfer_take_lane(struct operation *op, uint32_t number) {
   return true;
 }
 
+/* May the lane read what is mapped, where it is? Only the first lane knows: 1, 0
+ * or PERIGEE_AGAIN. *pins: what is read may be pinned, with pages around it. A
+ * write makes pages anyway. */
+static int transfer_there(struct operation *op,
+                          const struct perigee_transfer *item, uint32_t number,
+                          bool *pins) {
+  struct lane *first = op->session->lane;
+  const struct window *window = lanes_window(item->remote.remote, number);
+  *pins = true;
+  if (op->operation != PERIGEE_OP_READ || !window->pointer)
+    return 1;
+  return lane_table(first)->copies->there
+             ? lane_table(first)->copies->there(first, window, &op->remote,
+                                                pins)
+             : 0;
+}
+
 /* Chooses the lane that moves an item: the first one, if it reaches the item.
- * False: none does, and the item's owner has to move it. */
-static bool transfer_choose_lane(struct operation *op,
-                                 const struct perigee_transfer *item,
-                                 uint32_t *number) {
+ * 1; 0: none does, and the item's owner has to move it; or PERIGEE_AGAIN: that
+ * is not known yet. */
+static int transfer_choose_lane(struct operation *op,
+                                const struct perigee_transfer *item,
+                                uint32_t *number, bool *pins) {
   *number = 0;
   if (transfer_reaches(op->session, item, &op->local))
-    return true;
-  *number = lanes_reach(op->session, item->remote.remote, &op->local,
-                        op->operation != PERIGEE_OP_READ);
-  return *number > 0;
+    return 1;
+  *number = lanes_reach(op->session, item->remote.remote, &op->local);
+  return *number > 0 ? transfer_there(op, item, *number, pins) : 0;
 }
 
 /* Returns the status of the lane that works for it, if that lane is lost. */
@@ -342,9 +381,9 @@ static __attribute__((noinline)) void transfer_widen(struct operation *op) {
   op->next = m->move[op->next].last;
 }
 
-/* A device may pin what is mapped. */
+/* A device may pin what is mapped, if so told. */
 static void transfer_place(struct operation *op,
-                           const struct perigee_transfer *item) {
+                           const struct perigee_transfer *item, bool pins) {
   struct perigee_remote *remote = item->remote.remote;
   op->remote.base = (uint8_t *)(uintptr_t)item->remote.offset;
   if (!lanes_window(remote, op->lane)->pointer)
@@ -352,7 +391,8 @@ static void transfer_place(struct operation *op,
   remote->area.memory = &memory_host;
   remote->area.base = remote->window.pointer;
   remote->area.length = remote->window.length;
-  remote->area.pins = true;
+  remote->area.pins = pins;
+  remote->area.read_only = !(remote->window.access & PERIGEE_WRITE);
   op->remote.area = &remote->area;
 }
 
@@ -370,12 +410,18 @@ static int transfer_begin_item(struct operation *op,
   if (!op->local.memory->direct && !transfer_take_copies(op))
     return PERIGEE_NO_MEMORY;
   uint32_t number;
-  if (!transfer_choose_lane(op, item, &number))
+  bool pins;
+  status = transfer_choose_lane(op, item, &number, &pins);
+  if (status == 0)
     return transfer_leave_to_owner(op, item);
+  if (status == PERIGEE_AGAIN) {
+    op->engine->progress++;
+    return 0;
+  }
   if (!transfer_take_lane(op, number))
     return 0;
   if (number > 0)
-    transfer_place(op, item);
+    transfer_place(op, item, pins);
   else if (UNLIKELY(op->class == &listed_class))
     transfer_widen(op);
   op->phase = 1;

@@ -113,12 +113,11 @@ const struct window *lanes_window(const struct perigee_remote *remote,
 
 uint32_t lanes_reach(const struct perigee_session *s,
                      const struct perigee_remote *remote,
-                     const struct payload *local, bool write) {
+                     const struct payload *local) {
   for (uint32_t n = 1; n <= lanes_count_of(s); n++) {
     const struct extra_lane *x = lanes_extra(s, n);
     const struct window *window = lanes_window(remote, n);
-    bool known = window->attached && (write || !window->pointer);
-    if (known && extra_is_usable(x) && x->transport->jobs &&
+    if (window->attached && extra_is_usable(x) && x->transport->jobs &&
         local->total - local->done >= x->transport->additional->least &&
         x->transport->jobs->reaches(x->lane, window, local))
       return n;

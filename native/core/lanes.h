@@ -118,8 +118,8 @@ uint32_t lanes_for(const struct perigee_session *, const struct payload *);
 /* Returns the lane that moves bytes between local memory and the region of the
  * peer, which the first lane does not reach from there; 0: none. */
 uint32_t lanes_reach(const struct perigee_session *,
-                     const struct perigee_remote *, const struct payload *local,
-                     bool write);
+                     const struct perigee_remote *,
+                     const struct payload *local);
 /* Returns the window by which a lane reaches the region: its own, or, for memory
  * of the host that is mapped here, that of the first lane. */
 const struct window *lanes_window(const struct perigee_remote *,

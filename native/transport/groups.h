@@ -168,12 +168,18 @@ struct transport_access {
  * progress (call again with the same arguments); or a status, such as
  * PERIGEE_STALE. immediate: a step moves all that it is asked for, up to 64
  * KiB.
+ * there: may a device of this side read what `remote`, of one shape and not
+ * empty, walks over, where the window is mapped? 1; 0: not all of it is there,
+ * and reading would make it; or PERIGEE_AGAIN: a part was looked at, ask
+ * again. *whole: so is the whole window. NULL: no device may read there.
  * Absent: windows are reached by jobs, or by the peer on request. */
 struct transport_copies {
   bool immediate;
   int64_t (*copy)(struct lane *lane, const struct window *window,
                   struct payload *remote, struct payload *local, uint64_t limit,
                   bool write);
+  int (*there)(struct lane *lane, const struct window *window,
+               const struct payload *remote, bool *whole);
 };
 
 /* Jobs: a device copies between local memory and a window. reaches: can it, for

@@ -184,6 +184,14 @@ static bool host_is_mapped(CUdeviceptr at, uint64_t size) {
   return true;
 }
 
+/* Makes all the pages, as who pins them does. They must be of memory that the
+ * process may write, or that devices only read. */
+static bool host_is_made(void *pointer, uint64_t size, bool read_only) {
+  uintptr_t begin = (uintptr_t)pointer & ~(uintptr_t)(PAGE - 1);
+  return madvise(pointer_of(begin), (uintptr_t)pointer + size - begin,
+                 read_only ? MADV_POPULATE_READ : MADV_POPULATE_WRITE) == 0;
+}
+
 void fake_span_look(struct span span) {
   const struct range *r = span.at ? fake_range_of(span.at) : NULL;
   if (r && r->kind == REGISTERED && !host_is_mapped(span.at, span.bytes))
@@ -312,7 +320,8 @@ CUresult cuMemHostRegister(void *pointer, size_t bytes, unsigned flags) {
   if (!fake_has(CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED))
     return NOT_SUPPORTED;
   if (!pointer || bytes == 0 || bytes > UINTPTR_MAX - (uintptr_t)pointer ||
-      flags & ~15u || !host_is_mapped(address_of(pointer), bytes))
+      flags & ~15u || !host_is_mapped(address_of(pointer), bytes) ||
+      !host_is_made(pointer, bytes, flags & 8))
     return INVALID_VALUE;
   pthread_mutex_lock(&fake_lock);
   struct span span = {address_of(pointer), bytes};

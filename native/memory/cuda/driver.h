@@ -63,6 +63,7 @@ enum { CUDA_NUMBERS(CUDA_NUMBER) };
 #define CU_MEMHOSTALLOC_PORTABLE 1
 #define CU_MEMHOSTALLOC_DEVICEMAP 2
 #define CU_MEMHOSTREGISTER_PORTABLE 1
+#define CU_MEMHOSTREGISTER_READ_ONLY 8
 
 typedef int CUresult, CUdevice, CUdevice_attribute, CUpointer_attribute,
     CUmemAllocationGranularity_flags, CUmemAllocationHandleType,

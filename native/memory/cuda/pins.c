@@ -12,6 +12,9 @@
  *   registered   its place is wanted, no copy there  free: unregistered
  *   any          its area goes, or the context       free: unregistered
  *
+ * Registering makes all pages of a piece. So areas of a peer's memory say when
+ * they may be (area.pins).
+ *
  * A context has PINS of them, in sets of a few, in which the one that was not
  * used for the longest time gives way.
  */
@@ -69,10 +72,11 @@ static struct pin *pin_place(struct cuda *c, const uint8_t *at) {
 }
 
 static void pin_register(struct cuda *c, struct pin *pin) {
+  unsigned flags = CU_MEMHOSTREGISTER_PORTABLE |
+                   (pin->area->read_only ? CU_MEMHOSTREGISTER_READ_ONLY : 0);
   CUresult result = cuda_enter(c);
   if (result == CUDA_SUCCESS) {
-    result = c->driver->cuMemHostRegister(pin->base, pin->length,
-                                          CU_MEMHOSTREGISTER_PORTABLE);
+    result = c->driver->cuMemHostRegister(pin->base, pin->length, flags);
     cuda_leave(c);
   }
   pin->state = result == CUDA_SUCCESS ? PIN_REGISTERED : PIN_REFUSED;

@@ -333,13 +333,15 @@ static int link_refuses(const struct lane *lane, const struct window *window) {
              : PERIGEE_STALE;
 }
 
-/* From here to memory of the host that is mapped. */
-static int link_post_out(struct lane *lane, struct job *job,
-                         const struct window *window, struct payload *remote,
-                         struct payload *local) {
+/* Between here and memory of the host that is mapped. */
+static int link_post_mapped(struct lane *lane, struct job *job,
+                            const struct window *window, struct payload *remote,
+                            struct payload *local, bool write) {
   struct payload there = *remote;
   there.base = window->pointer + (uintptr_t)remote->base;
-  int status = link_copy_some(lane, job, NULL, local->memory, &there, local);
+  int status =
+      write ? link_copy_some(lane, job, NULL, local->memory, &there, local)
+            : link_copy_some(lane, job, NULL, local->memory, local, &there);
   remote->done = there.done;
   return status;
 }
@@ -348,7 +350,7 @@ static int link_post(struct lane *lane, struct job *job,
                      const struct window *window, struct payload *remote,
                      struct payload *local, bool write) {
   if (window->pointer)
-    return link_post_out(lane, job, window, remote, local);
+    return link_post_mapped(lane, job, window, remote, local, write);
   int status = link_refuses(lane, window);
   if (status < 0)
     return status;

@@ -42,6 +42,13 @@
  * payload is exposed, and the lists of such payloads. It is made when one of these
  * is first needed.
  *
+ * Host memory of the peer that the first lane has mapped is copied to and from,
+ * too: by slots, or once the driver has registered it. A read takes what the first
+ * lane finds there (transport_copies.there), since a slot or the driver would
+ * make pages of what is not; the owner does the others. The owner waits for no
+ * copy in a region that it closes, so a read succeeds only if the region is
+ * granted behind its copies.
+ *
  * So the lane needs a Unix socket, which passes descriptors: of boards, and of
  * memory.
  *

@@ -408,6 +408,7 @@ static const struct transport_access shm_access_table = {
 static const struct transport_copies shm_copies_table = {
     .immediate = true,
     .copy = shm_copy,
+    .there = shm_there,
 };
 
 static const struct transport_sleep shm_sleep_table = {

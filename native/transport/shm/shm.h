@@ -191,6 +191,8 @@ void shm_detach(struct lane *, struct window *);
 void shm_regions_forked(struct lane *);
 int64_t shm_copy(struct lane *, const struct window *, struct payload *remote,
                  struct payload *local, uint64_t limit, bool write);
+int shm_there(struct lane *, const struct window *,
+              const struct payload *remote, bool *whole);
 
 /* ---- shm_there.c -------------------------------------------------------- */
 /* Is all of [from, to) known to be there, by the bits of its pages? Says no of

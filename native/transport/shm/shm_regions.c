@@ -19,7 +19,8 @@
  * pages are kept, so that a read of what was read before needs no call; bytes
  * that are not there are read by a call, from the region's file, which is kept
  * until all of it was seen. Only the owner of a region that its peers may write
- * could punch holes later, where a peer that writes makes pages anyway.
+ * could punch holes later, where a peer that writes makes pages anyway. The same
+ * holds for what a device reads in place (shm_there).
  */
 #include <stdlib.h>
 #include <string.h>
@@ -73,6 +74,7 @@ struct sight {
   int file;         /* or -1 */
   uint32_t known;
   uint64_t pages;
+  uint64_t ahead; /* bytes from the first on, that shm_there found there */
   uint64_t bits[];
 };
 
@@ -294,4 +296,32 @@ int64_t shm_copy(struct lane *lane, const struct window *window,
     moved = region_refusal(lane);
   atomic_store_explicit(&lane->own->inside, 0, memory_order_release);
   return moved;
+}
+
+/* A read of some bytes looks at as many more, until the whole region is known:
+ * so what is read in place costs a little more while it is new. */
+static void sight_look_ahead(const struct window *window, struct sight *s,
+                             uint64_t bytes, uint32_t looks) {
+  uint64_t end = least(window->length, s->ahead + (bytes | (STRETCH - 1)) + 1);
+  if (s->known < s->pages && there_range(window->pointer, s->bits, s->ahead,
+                                         end, &looks, &s->known) == THERE)
+    s->ahead = end;
+}
+
+/* What a device reads in place has to be there, as what the CPU reads. What lies
+ * between the blocks counts, too. */
+int shm_there(struct lane *lane, const struct window *window,
+              const struct payload *remote, bool *whole) {
+  struct sight *s = sight_of(window);
+  uint64_t from = (uint64_t)(remote->base - window->pointer);
+  uint64_t bytes = (remote->count - 1) * remote->stride + remote->block;
+  uint32_t looks = THERE_LOOKS;
+  enum there there = there_range(window->pointer, s->bits, from, from + bytes,
+                                 &looks, &s->known);
+  if (there == THERE)
+    sight_look_ahead(window, s, bytes, looks);
+  *whole = s->known == s->pages;
+  if (*whole)
+    sight_close_file(lane, s);
+  return there == THERE ? 1 : there == THERE_LATER ? PERIGEE_AGAIN : 0;
 }
