@@ -319,6 +319,7 @@ describe("perigee cache", function()
       ["serve --scope a=x"] = '%-%-scope a=x: "x" is no size',
       ["serve --scope a --scope b --listen tcp://127.0.0.1:7999"] =
         "several scopes cannot share a port",
+      ["serve --kind cuda:0 --keep 5s"] = 'kind "host", and not of kind "cuda',
       ["serve --evict mru"] = '"mru" is not lru or lfu',
       ["serve --name a/b"] = "%-%-name must be",
       ["serve --http here:1:2"] = "%-%-http must be a URL as http://127",
@@ -339,6 +340,10 @@ describe("perigee cache", function()
     local _, _, why = shell "XDG_STATE_HOME=/dev/null perigee cache start"
     assert.matches("^perigee cache start: opening %-%-log: /dev/null/[^\n]*\n$",
                    why)
+  end)
+
+  it("does not serve without memory of its kind", function()
+    fails(1, "no kind of memory \"nonsense\"", "serve --kind nonsense")
   end)
 
   it("ends at SIGTERM when nobody has a lease any more", function()

@@ -667,8 +667,8 @@ end
 --   true how many have, and an error of one that has not
 -- @tparam[opt=true] boolean options.map false: asks the cache even on its host
 -- @tparam[opt=false] boolean options.checksum true: compares what it gets with
---   the checksum that the cache has made, if it makes some (`perigee.cache`);
---   what differs is `protocol`
+--   the checksum that the cache has made, if it makes some (`perigee.cache`:
+--   of values in memory of a GPU it does not); what differs is `protocol`
 -- @tparam[opt=0] number options.stale seconds by which a value that it gets may
 --   be older than what others have put. With some, the places of values that
 --   are got again and again are kept for as long, at most for as long as a

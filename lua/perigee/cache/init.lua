@@ -74,7 +74,7 @@ local STORE = {
   memory = memory, slab = slab, hard = check.count, kind = check.string,
   lease = check.seconds, margin = check.seconds, decay = check.seconds,
   evict = evict, checksum = check.boolean, high = percent, low = percent,
-  populate = check.boolean,
+  populate = check.boolean, share = check.boolean,
   file = check.string, file_size = memory, keep = keep,
   clients = check.count, leases = check.count, reservations = check.count,
 }
@@ -109,6 +109,17 @@ local function check_slab(own, list, level)
     end
   end
   return list
+end
+
+-- What goes to a file, or is kept, is read from memory by its address.
+local function check_kind(own, level)
+  if not own.kind or own.kind == "host" then return end
+  for _, name in ipairs { "file", "keep" } do
+    if own[name] then
+      error(("option %s of perigee.cache is for memory of kind \"host\", and "
+        .. "not of kind %q"):format(name, own.kind), level + 1)
+    end
+  end
 end
 
 -- The memory of each scope: as told, or equal parts.
@@ -196,19 +207,28 @@ end
 --   one has ended, and a cache of the same name goes on with it: what was
 --   sealed is there, but for entries with a TTL; pins are kept, chains and
 --   groups are not
--- @tparam[opt="host"] string options.kind the memory of slabs: "host", "cuda:0"
+-- @tparam[opt="host"] string options.kind the memory of slabs: "host", or that
+--   of a GPU, as in "cuda:0". What is evicted from a GPU's memory is gone:
+--   `file` and `keep` are misuse with it. It has no views. Each slab takes
+--   whole units of the device's memory, of 2 MiB mostly
+-- @tparam[opt=false] boolean options.share true: processes of this host map a
+--   GPU's slabs, so that a get to memory of a GPU is one copy. The driver lets
+--   them write there, too: only for clients that are trusted with all values.
+--   false: gets from slabs of a GPU go through host memory
 -- @tparam[opt=false] boolean options.checksum true: makes a checksum of each
 --   value in host memory when it is sealed (about 40 us for 1 MiB), for clients
---   that check
+--   that check. Values in memory of a GPU have none, and are not checked
 -- @tparam[opt=1024] number options.clients sessions at a time;
 --   options.leases (65536) of all of them, and options.reservations (256) of
 --   one of them
 -- @treturn Cache the cache; or nil and an error
--- @errors those of `perigee.agent`; `no_memory`; of the file `no_memory`
---   (`err.code` "no_space"), `denied` ("read_only"; "foreign": it is not a
---   cache's, or not this user's alone), `name_taken` ("in_use"), `unsupported`
---   ("io"); of `keep` `name_taken`: the process that keeps the memory does not
---   answer, or serves another cache; `unsupported`: none can be started
+-- @errors those of `perigee.agent`; `no_memory`; of `kind` `unsupported`: no
+--   such kind of memory, and `not_found`: no such device; of the file
+--   `no_memory` (`err.code` "no_space"), `denied` ("read_only"; "foreign": it
+--   is not a cache's, or not this user's alone), `name_taken` ("in_use"),
+--   `unsupported` ("io"); of `keep` `name_taken`: the process that keeps the
+--   memory does not answer, or serves another cache; `unsupported`: none can be
+--   started
 -- @waits as `perigee.agent`
 -- @usage
 -- local cache = assert(perigee.cache { name = "cache:7", memory = 2 ^ 24 })
@@ -219,6 +239,7 @@ end
 function M.new(options, level)
   level = level or 2
   local own, agent = apart(options, level)
+  check_kind(own, level)
   local self = setmetatable({ agents = {}, stores = {} }, Cache)
   for _, share in ipairs(check_slab(own, shares(own, agent), level)) do
     local fine, err = open_one(self, own, agent, share, level)

@@ -90,7 +90,7 @@ end
 local function add_slab(self, length, number)
   local region, err = self.engine:alloc(length, {
     name = M.slab_name(number), access = "r", kind = self.kind,
-    populate = self.populate })
+    populate = self.populate, share = self.share })
   if not region then return nil, err end
   return use_as_slab(self, region, number)
 end
@@ -489,9 +489,20 @@ local function core_options(options)
   }
 end
 
+-- Is there memory of the kind that slabs are to have? Returns true; or nil and
+-- an error. A GPU is in use from here on, before there is any peer: then puts
+-- from shared memory of a GPU are one copy, but for the first of a region.
+local function try_kind(self)
+  local region, err = self.engine:alloc(1, { kind = self.kind })
+  if not region then return nil, err end
+  region:close(0)
+  return true
+end
+
 -- Has what the store consists of. Returns true; or nil and an error.
 local function open_all(self, options)
-  local fine, err = add_piece(self)
+  local fine, err = try_kind(self)
+  if fine then fine, err = add_piece(self) end
   if fine and options.keep then
     self.keep, self.revived = keeps.open(self, options.hold, options.keep)
     fine, err = self.keep, self.revived
@@ -514,7 +525,8 @@ function M.open(agent, options)
   end
   local self = setmetatable({
     cache = out[0], engine = agent.engine, text = text, kind = options.kind,
-    populate = options.populate or nil, sums = options.checksum or false,
+    populate = options.populate or nil, share = options.share or nil,
+    sums = options.checksum or false,
     slabs = {}, pieces = {}, clients = {},
     reserved = {}, putting = {}, tokens = 0, waiting = {}, starved = false,
     closing = {}, timer = false, ending = false, tier = false, keep = false,

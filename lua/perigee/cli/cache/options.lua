@@ -30,6 +30,8 @@ local VALUES = {
     .. "." },
   { "slab", options.size, "SIZE", "Memory that values of one size share, a "
     .. "power of two; default: a 64th of the memory." },
+  { "kind", files.text, "KIND", "The kind of that memory: host, or a GPU's, "
+    .. "as in cuda:0; default: host." },
   { "lease", options.positive, "TIME", "How long a client may read what it "
     .. "has located; default: " .. LEASE .. "." },
   { "evict", evict, "lru|lfu", "What goes first if it is full: the least "
@@ -63,6 +65,8 @@ local VALUES = {
 local FLAGS = {
   { "checksum", "Make a checksum of each value, for clients that check it." },
   { "populate", "Its memory has all pages at once, so that no put waits." },
+  { "share", "Processes of this host map memory of --kind cuda, and could "
+    .. "write to it." },
   { "insecure", "Serve others than this host by HTTP without TLS and tokens." },
 }
 
@@ -182,7 +186,8 @@ function M.of_cache(given)
     slab = given.slab, lease = given.lease, evict = given.evict,
     file = given.file and files.absolute(given.file),
     file_size = given.file_size, keep = given.keep, checksum = given.checksum,
-    populate = given.populate, scopes = scopes, secret = secrets_of(given),
+    kind = given.kind, share = given.share, populate = given.populate,
+    scopes = scopes, secret = secrets_of(given),
   }
 end
 

@@ -1,0 +1,284 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- A cache whose slabs are memory of a GPU, by the fake driver, and a client in
+-- another process: what comes and goes whole, with how many copies, and what is
+-- left when either is killed.
+local cases = require "spec.support.cases"
+local links = require "spec.support.links"
+local perigee = require "perigee"
+
+local COPIES = 'return count "cuMemcpyAsync" + count "cuMemcpy2DAsync"'
+  .. ' + count "cuMemcpyPeerAsync" + count "cuMemcpyBatchAsync"'
+
+-- A cache in a process of its own, which serves. It says how many copies it has
+-- made since it last said so when it is asked through a service.
+local function cache_of(options)
+  local cache = links.start ""
+  cache:run(([[
+    cache = require "spec.support.caches".open { kind = "cuda:0", %s }
+  ]]):format(options or ""))
+  cache:tell(([[
+    function copies() %s end
+    cache.agents[1]:serve { name = "spec", version = 1, methods = {
+      copies = function() return copies() end } }
+    child.say "serving"
+    perigee.run()
+  ]]):format(COPIES))
+  assert.equal("serving", cache:said())
+  return cache
+end
+
+-- A client in a process of its own, with memory of the host and of a GPU, and
+-- got(key, slice): "true" if the slice got the bytes of that seed.
+local function client_of(options)
+  local client = links.start ""
+  client:run(([[
+    blocks, agent = require "spec.support.caches".client { %s }
+    theirs = agent:proxy("cache:0", "spec")
+    host = agent.engine:alloc(2 ^ 22)
+    gpu = agent.engine:alloc(2 ^ 22, { kind = "cuda:0", share = true })
+    function put(key, slice, seed)
+      slice:write(bytes(slice.length, seed))
+      return tostring(select(2, blocks:put(key, slice)) or true)
+    end
+    function got(key, slice, seed)
+      slice:fill(0xaa)
+      local part, err = blocks:get(key, { into = slice })
+      if not part then return err.kind end
+      return tostring(part:string() == bytes(part.length, seed))
+    end
+  ]]):format(options or ""))
+  return client
+end
+
+local function says(child, text, expected)
+  assert.equal(expected, child:run("return " .. text), nil, 2)
+end
+
+local KINDS = { "host", "gpu" }
+
+for _, map in ipairs { true, false } do
+  describe("a cache in memory of a GPU, map = " .. tostring(map) .. ",",
+           function()
+    local client
+
+    before_each(function()
+      cache_of()
+      client = client_of("map = " .. tostring(map))
+    end)
+    after_each(cases.cleanup)
+
+    it("takes and gives values of the host and of GPUs", function()
+      local seed = 0
+      for _, size in ipairs { 1, 4096, 7168, 65537, 2 ^ 20 + 3 } do
+        for _, from in ipairs(KINDS) do
+          seed = seed + 1
+          local key = ("k%d"):format(seed)
+          says(client, ("put(%q, %s:slice(0, %d), %d)"):format(key, from, size,
+                                                               seed), "true")
+          for _, to in ipairs(KINDS) do
+            says(client, ("got(%q, %s:slice(2 ^ 21, %d), %d)"):format(
+              key, to, size, seed), "true")
+          end
+          says(client, ("blocks:get(%q) == bytes(%d, %d)"):format(key, size,
+                                                               seed), "true")
+        end
+      end
+    end)
+
+    it("takes small values and empty ones as strings", function()
+      says(client, 'blocks:put("small", "value") and blocks:put("none", "")',
+           "true")
+      says(client, 'blocks:get "small"', "value")
+      says(client, 'blocks:get("small", { into = gpu:slice() }):string()',
+           "value")
+      says(client, '#blocks:get "none"', "0")
+      says(client, 'blocks:get("none", { into = gpu:slice() }).length', "0")
+    end)
+
+    it("brings many values to pages of a GPU", function()
+      client:run [[
+        items = {}
+        for i = 1, 8 do
+          put("page" .. i, gpu:slice(0, 65536), i)
+          items[i] = { key = "page" .. i,
+            into = gpu:slice(2 ^ 20 + i * 4096, 4096,
+                             { count = 16, stride = 65536 }) }
+        end
+        items[9] = { key = "none", into = host:slice() }
+        lengths = blocks:get_many(items)
+      ]]
+      for i = 1, 8 do
+        says(client, ("lengths[%d]"):format(i), "65536")
+        says(client, ("items[%d].into:string() == bytes(65536, %d)"):format(
+          i, i), "true")
+      end
+      says(client, "lengths[9].kind", "not_found")
+    end)
+
+    it("is written piece by piece from both kinds of memory", function()
+      client:run [[
+        place = assert(blocks:reserve("pieces", 2 ^ 17))
+        host:slice(0, 2 ^ 16):write(bytes(2 ^ 17, 5):sub(1, 2 ^ 16))
+        gpu:slice(0, 2 ^ 16):write(bytes(2 ^ 17, 5):sub(2 ^ 16 + 1))
+        assert(place:write(gpu:slice(0, 2 ^ 16), 2 ^ 16))
+        assert(place:write(host:slice(0, 2 ^ 16), 0))
+      ]]
+      says(client, 'got("pieces", gpu:slice(2 ^ 21, 2 ^ 17), 5)', "not_found")
+      says(client, "place:seal()", "true")
+      says(client, 'got("pieces", gpu:slice(2 ^ 21, 2 ^ 17), 5)', "true")
+      client:run [[ place = assert(blocks:reserve("aborted", 2 ^ 17)) ]]
+      says(client, 'place:write(gpu:slice(0, 2 ^ 17)) and place:abort()',
+           "true")
+      says(client, 'blocks:has({ "aborted" })[1]', "false")
+    end)
+
+    it("has no views", function()
+      says(client, 'put("k", gpu:slice(0, 65536), 1)', "true")
+      says(client, 'select(2, blocks:view "k").kind', "unsupported")
+    end)
+
+    it("forgets what it evicts", function()
+      client:run [[
+        for i = 1, 40 do
+          assert(put("k" .. i, gpu:slice(0, 2 ^ 20), i) == "true")
+        end
+      ]]
+      says(client, 'got("k1", gpu:slice(2 ^ 21, 2 ^ 20), 1)', "not_found")
+      says(client, 'got("k40", gpu:slice(2 ^ 21, 2 ^ 20), 40)', "true")
+      client:run [[ n = 0; for i = 1, 39 do
+        local found = got("k" .. i, gpu:slice(2 ^ 21, 2 ^ 20), i)
+        if found == "true" then n = n + 1 end
+        assert(found == "true" or found == "not_found", found)
+      end ]]
+      says(client, "n > 0", "true")
+    end)
+  end)
+end
+
+describe("a get from memory of a GPU to memory of a GPU", function()
+  after_each(cases.cleanup)
+
+  local GET = 'got("k", gpu:slice(2 ^ 21, 2 ^ 20), 7)'
+  -- The bytes of a get alone: filling and reading the slice copies, too.
+  local BARE = 'blocks:get("k", { into = gpu:slice(2 ^ 21, 2 ^ 20) }).length'
+
+  local function counted(options, map)
+    cache_of(options)
+    local client = client_of("map = " .. tostring(map))
+    says(client, 'put("k", gpu:slice(0, 2 ^ 20), 7)', "true")
+    says(client, GET, "true")           -- all is mapped that will be
+    client:run("theirs:copies() " .. COPIES)
+    says(client, BARE, tostring(2 ^ 20))
+    return tonumber(client:run(COPIES)),
+      tonumber(client:run "return theirs:copies()")
+  end
+
+  it("is one copy, which the client makes, if slabs are shared", function()
+    for _, map in ipairs { true, false } do
+      local by_client, by_cache = counted("share = true", map)
+      assert.equal(1, by_client)
+      assert.equal(0, by_cache)
+      cases.cleanup()
+    end
+  end)
+
+  it("is by the cache and through the host otherwise", function()
+    local by_client, by_cache = counted()
+    assert.is_true(by_client > 1)
+    assert.is_true(by_cache > 1)
+  end)
+end)
+
+describe("a put from shared memory of a GPU", function()
+  after_each(cases.cleanup)
+
+  it("is one copy, which the cache makes", function()
+    cache_of()
+    local client = client_of()
+    client:run 'put("first", gpu:slice(0, 2 ^ 20), 1)'
+    client:run("theirs:copies() " .. COPIES)
+    says(client, 'blocks:put("k", gpu:slice(0, 2 ^ 20))', "true")
+    says(client, "theirs:copies()", "1")
+    assert.equal("0", client:run(COPIES))
+  end)
+end)
+
+describe("checksums of a cache in memory of a GPU", function()
+  after_each(cases.cleanup)
+
+  it("are not made, and clients that check them get values", function()
+    cache_of "checksum = true"
+    local client = client_of "checksum = true"
+    says(client, 'put("k", gpu:slice(0, 65536), 1)', "true")
+    says(client, 'blocks:stat("k").checksum == 0', "true")
+    says(client, 'got("k", gpu:slice(2 ^ 21, 65536), 1)', "true")
+    says(client, 'got("k", host:slice(0, 65536), 1)', "true")
+  end)
+end)
+
+describe("a cache in memory of a GPU", function()
+  after_each(cases.cleanup)
+
+  for _, share in ipairs { "", "share = true" } do
+    it("goes on when a client is killed " .. share, function()
+      cache_of(share)
+      local first, second = client_of(), client_of()
+      says(first, 'put("k", gpu:slice(0, 2 ^ 20), 3)', "true")
+      says(second, 'got("k", gpu:slice(2 ^ 21, 2 ^ 20), 3)', "true")
+      first:run [[ place = assert(blocks:reserve("half", 2 ^ 20))
+                   assert(place:write(gpu:slice(0, 4096), 0)) ]]
+      first:tell [[ child.say "putting"
+                    while true do blocks:put("own", gpu:slice(0, 2 ^ 20)) end ]]
+      assert.equal("putting", first:said())
+      first:kill()
+      says(second, 'got("k", gpu:slice(2 ^ 21, 2 ^ 20), 3)', "true")
+      says(second, 'blocks:has({ "half" })[1]', "false")
+      -- The cache learns that the first has gone, and what it reserved goes.
+      second:run [[ repeat
+        result = put("half", gpu:slice(0, 2 ^ 20), 4)
+        perigee.sleep(0.002)
+      until result == "true" ]]
+      says(second, 'got("half", gpu:slice(2 ^ 21, 2 ^ 20), 4)', "true")
+    end)
+
+    it("leaves its clients misses when it is killed " .. share, function()
+      local cache = cache_of(share)
+      local client = client_of "timeout = 20"
+      says(client, 'put("k", gpu:slice(0, 2 ^ 20), 3)', "true")
+      says(client, 'got("k", gpu:slice(2 ^ 21, 2 ^ 20), 3)', "true")
+      cache:kill()
+      client:run [[ session = blocks.only.session
+                    while session.handle do perigee.sleep(0.01) end ]]
+      cache_of(share)
+      client:run [[ repeat
+        found = got("k", gpu:slice(2 ^ 21, 2 ^ 20), 3)
+      until found ~= "peer_lost" ]]
+      says(client, "found", "not_found")
+      says(client, 'put("k", gpu:slice(0, 2 ^ 20), 5)', "true")
+      says(client, 'got("k", gpu:slice(2 ^ 21, 2 ^ 20), 5)', "true")
+    end)
+  end
+end)
+
+describe("a cache that is to have memory of a GPU", function()
+  after_each(cases.cleanup)
+
+  local caches = require "spec.support.caches"
+
+  it("is refused if there is none of that kind", function()
+    for kind, why in pairs { ["cuda:99"] = "not_found",
+                             nonsense = "unsupported" } do
+      local cache, err = perigee.cache(caches.options { kind = kind })
+      assert.is_nil(cache)
+      assert.equal(why, err.kind)
+    end
+  end)
+
+  it("takes no file, and is not kept", function()
+    for _, more in ipairs { { file = cases.folder .. "/file" },
+                            { keep = 5 } } do
+      more.kind = "cuda:0"
+      assert.has_error(function() perigee.cache(caches.options(more)) end)
+    end
+  end)
+end)
