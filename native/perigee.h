@@ -516,16 +516,27 @@ enum perigee_access {
   PERIGEE_WRITE = 2,        /* peers may write */
   PERIGEE_POPULATE = 4,     /* for perigee_region_alloc: all pages exist when it
                                returns, or it returns NO_MEMORY */
-  PERIGEE_SHARED = 8        /* memory of a device may be mapped by processes of
+  PERIGEE_SHARED = 8,       /* memory of a device may be mapped by processes of
                                this host that are told of it, also if they may
                                not read or write it */
+  PERIGEE_HUGE = 16,        /* for perigee_region_alloc: the same as POPULATE, and
+                               all pages are huge ones of 2 MiB (what the length
+                               leaves beyond is in small ones), or it returns
+                               UNSUPPORTED */
+  PERIGEE_NODE = 65536      /* for perigee_region_alloc, times 1 + n: pages are of
+                               NUMA node n, at most 1023, while it has some, or
+                               it returns NOT_FOUND */
 };
 
 /* Makes a region of new memory: page aligned, zeroed, and memfd-backed if kind
  * is NULL or "host" (with huge pages if possible). kind names a memory of
  * options.memories, or "cuda" (of NVIDIA's GPUs, by their driver), and maybe one
  * of its devices: "cuda" is the first, "cuda:3" the fourth. UNSUPPORTED: no such
- * kind, or no driver for it. NOT_FOUND: no such device. NO_MEMORY:
+ * kind, or no driver for it; or, with PERIGEE_HUGE, the system makes no huge
+ * pages of it: that takes Linux 6.1 and free memory in one piece, maybe some ms
+ * a page, and a region of less than 2 MiB has none. NOT_FOUND: no such device;
+ * or this process can have no memory of the NUMA node. Neither PERIGEE_HUGE nor
+ * PERIGEE_NODE means anything to a device's memory. NO_MEMORY:
  * more than the machine, or the process's control group, could have. Pages are
  * taken at their first use, and a system that has promised more memory than it
  * has kills the process that then touches them; PERIGEE_POPULATE takes all

@@ -241,7 +241,11 @@ struct perigee_cache_counters {
   uint64_t buckets, leases, clients, version;
   uint64_t hits, misses, sealed, evicted, expired, deleted;
   uint64_t copies; /* of `entries` */
+  uint64_t
+      huge; /* bytes of `slabs` in huge pages, as perigee_cache_huge tells */
 };
+/* Tells how many bytes of the slabs that it has are in huge pages. */
+PERIGEE_API void perigee_cache_huge(struct perigee_cache *cache, uint64_t huge);
 PERIGEE_API void perigee_cache_count(const struct perigee_cache *cache,
                                      struct perigee_cache_counters *counters);
 

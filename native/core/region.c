@@ -13,8 +13,12 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { PAGE = 4096, HUGE_PAGE = 2 << 20 };
+enum { PAGE = 4096 };
 enum { RIGHTS = PERIGEE_READ | PERIGEE_WRITE };
+enum {
+  ACCESS = RIGHTS | PERIGEE_POPULATE | PERIGEE_SHARED | PERIGEE_HUGE |
+           (2 * NODES - 1) * PERIGEE_NODE
+};
 
 bool shape_fits(uint64_t length, uint64_t offset, uint64_t block,
                 uint64_t count, uint64_t stride) {
@@ -66,7 +70,7 @@ static int region_check(struct perigee_engine *engine, const char *name,
     return fail(engine, PERIGEE_INVALID,
                 "a region has 1 to 2^40 bytes, not %llu",
                 (unsigned long long)length);
-  if (access & ~(RIGHTS | PERIGEE_POPULATE | PERIGEE_SHARED))
+  if (access & ~ACCESS || access / PERIGEE_NODE > NODES)
     return fail(engine, PERIGEE_INVALID, "unknown access rights %d", access);
   if (!name)
     return PERIGEE_OK;
@@ -231,19 +235,33 @@ static int region_back(struct perigee_region *region, int asked) {
   return status;
 }
 
-/* Populates allocated memory. A device has all of its own from the start. */
-static int region_populate(struct perigee_region *region) {
+/* Has the pages of allocated memory as asked. A device has all of its own from
+ * the start. */
+static int region_fill(struct perigee_region *region, int asked) {
+  uint8_t *at = region->pointer;
+  uint64_t length = region_pages(region->length);
+  int node = asked / PERIGEE_NODE - 1;
   if (!region->memory->direct)
     return PERIGEE_OK;
+  if (node >= 0 && !backing_place(at, length, (uint32_t)node))
+    return PERIGEE_NOT_FOUND;
   errno = ENOMEM;
-  return backing_populate(region->pointer, region_pages(region->length))
-             ? PERIGEE_OK
-             : PERIGEE_NO_MEMORY;
+  if (asked & (PERIGEE_POPULATE | PERIGEE_HUGE) &&
+      !backing_populate(at, length))
+    return PERIGEE_NO_MEMORY;
+  if (asked & PERIGEE_HUGE && !backing_make_huge(at, length))
+    return PERIGEE_UNSUPPORTED;
+  return PERIGEE_OK;
 }
 
-/* Why its kind of memory has failed. */
-static const char *region_trouble(const struct perigee_region *region) {
+/* Why its kind of memory, or the system, has failed. */
+static const char *region_trouble(const struct perigee_region *region,
+                                  int status) {
   const struct memory_context *m = region->memory;
+  if (m->direct && status == PERIGEE_NOT_FOUND)
+    return "this process can have no memory of that NUMA node";
+  if (m->direct && status == PERIGEE_UNSUPPORTED)
+    return "the system does not put all of it in huge pages of 2 MiB";
   return m->kind->why ? m->kind->why(m) : system_text(errno);
 }
 
@@ -273,11 +291,11 @@ int perigee_region_alloc(struct perigee_engine *engine, const char *name,
     return region_too_much(engine, length);
   }
   status = region_back(region, access);
-  if (status == PERIGEE_OK && access & PERIGEE_POPULATE)
-    status = region_populate(region);
+  if (status == PERIGEE_OK)
+    status = region_fill(region, access);
   if (status < 0) {
     status = fail(engine, status, "cannot allocate a region of %llu bytes: %s",
-                  (unsigned long long)length, region_trouble(region));
+                  (unsigned long long)length, region_trouble(region, status));
     region_free(region);
     return status;
   }

@@ -7,17 +7,23 @@
  */
 #include <errno.h>
 #include <limits.h>
+#include <linux/mempolicy.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/sysinfo.h>
+#include <unistd.h>
 
 #include "backing.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23 /* Linux 5.14 */
+#endif
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25 /* Linux 6.1 */
 #endif
 
 enum { PAGE = 4096 };
@@ -158,6 +164,23 @@ bool backing_populate(uint8_t *memory, uint64_t length) {
   for (uint64_t at = 0; at < length; at += PAGE) /* an older kernel */
     *(volatile uint8_t *)(memory + at) = 0;
   return true;
+}
+
+/* Collapsing needs no leave of the system's settings, but the pages have to be
+ * there, and the mapping must not be advised against it. */
+bool backing_make_huge(uint8_t *memory, uint64_t length) {
+  return length >= HUGE_PAGE && madvise(memory, length, MADV_HUGEPAGE) == 0 &&
+         madvise(memory, length, MADV_COLLAPSE) == 0;
+}
+
+/* A node that is full is no reason to end the process, so it is preferred only.
+ */
+bool backing_place(uint8_t *memory, uint64_t length, uint32_t node) {
+  enum { BITS = 8 * sizeof(unsigned long) };
+  unsigned long nodes[NODES / BITS] = {0};
+  nodes[node / BITS] = 1UL << node % BITS;
+  return syscall(SYS_mbind, memory, length, MPOL_PREFERRED, nodes, NODES + 1,
+                 0) == 0;
 }
 
 /* ---- Guard pages --------------------------------------------------------- */

@@ -16,6 +16,14 @@ bool backing_possible(uint64_t length);
 /* Populates the memory now; returns false if there is not enough. */
 bool backing_populate(uint8_t *memory, uint64_t length);
 
+enum { HUGE_PAGE = 2 << 20, NODES = 1024 };
+/* Puts populated memory, which begins at a multiple of HUGE_PAGE, in huge pages
+ * now; returns false if some of it stays in small ones. */
+bool backing_make_huge(uint8_t *memory, uint64_t length);
+/* Has pages that are not there yet come from that NUMA node (below NODES), while
+ * it has some; returns false if this process can have none of it. */
+bool backing_place(uint8_t *memory, uint64_t length, uint32_t node);
+
 /* ---- Guard pages --------------------------------------------------------- */
 
 /* Mappings followed by guard pages. Memory that is lent to programs

@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "host/adopted.h"
 #include "host/sized.h"
+#include "backing.h"
 #include "memory.h"
 
 enum { SIZE_SEALS = F_SEAL_SHRINK | F_SEAL_GROW };
@@ -23,9 +24,27 @@ static void *host_handle(int fd) {
   return (void *)(intptr_t)(fd + 1); // NOLINT(performance-no-int-to-ptr)
 }
 
+/* Maps at a multiple of a huge page what is as long as one: elsewhere the
+ * processor has small ones. A free address that somebody else takes meanwhile
+ * costs no more than that. */
+static void *host_mmap(uint64_t length, int rights, int flags, int fd) {
+  void *at = NULL;
+  uint64_t room = length + HUGE_PAGE;
+  if (length >= HUGE_PAGE)
+    at = mmap(NULL, room, PROT_NONE,
+              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (at == MAP_FAILED)
+    at = NULL;
+  if (at) {
+    munmap(at, room);
+    at = (uint8_t *)at + (-(uintptr_t)at & (HUGE_PAGE - 1));
+  }
+  return mmap(at, length, rights, flags, fd, 0);
+}
+
 static int host_map(int fd, uint64_t length, uint8_t **pointer) {
   int flags = fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE : MAP_SHARED;
-  void *p = mmap(NULL, length, PROT_READ | PROT_WRITE, flags, fd, 0);
+  void *p = host_mmap(length, PROT_READ | PROT_WRITE, flags, fd);
   if (p == MAP_FAILED)
     return PERIGEE_NO_MEMORY;
   *pointer = p;
@@ -68,8 +87,8 @@ int memory_host_of_file(int fd, uint64_t length, uint8_t **pointer,
   int own = fcntl(fd, F_DUPFD_CLOEXEC, 0);
   if (own < 0)
     return system_status(errno);
-  void *p = mmap(NULL, length, PROT_READ | PROT_WRITE,
-                 MAP_PRIVATE | MAP_NORESERVE, own, 0);
+  void *p = host_mmap(length, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_NORESERVE, own);
   if (p == MAP_FAILED) {
     close(own);
     return PERIGEE_NO_MEMORY;
@@ -120,8 +139,7 @@ static int host_adopt(const struct memory_context *context,
   int rights = access & PERIGEE_WRITE ? PROT_READ | PROT_WRITE : PROT_READ;
   if (!host_key_is_sound(key, length))
     return PERIGEE_PROTOCOL;
-  void *p =
-      mmap(NULL, length, rights, MAP_SHARED | MAP_NORESERVE, key->fds[0], 0);
+  void *p = host_mmap(length, rights, MAP_SHARED | MAP_NORESERVE, key->fds[0]);
   if (p == MAP_FAILED) /* sealed against these rights, or there is no room */
     return errno == EPERM || errno == EACCES ? PERIGEE_PROTOCOL
                                              : PERIGEE_NO_MEMORY;

@@ -225,6 +225,52 @@ describe("a cache that gets no memory of the system", function()
   end)
 end)
 
+describe("a cache with huge pages", function()
+  local before, warnings
+
+  before_each(function()
+    before, warnings = perigee.log, {}
+    perigee.log = function(_, text) warnings[#warnings + 1] = text end
+  end)
+
+  after_each(function() perigee.log = before end)
+
+  it("has them, or says that it has not", function()
+    local cache = caches.open { huge = true, node = 0, slab = 2 * MIB }
+    local blocks = caches.client()
+    for i = 1, 3 do assert(blocks:put("k" .. i, ("v"):rep(MIB * 3 / 2))) end
+    local told = assert(blocks:stats())[caches.name]
+    assert.equal(cache:counters().huge, told.huge)
+    if #warnings == 0 and cases.memory == "host" then
+      assert.equal(6 * MIB, told.slabs)
+      assert.equal(told.slabs, told.huge)
+      for i = 1, 3 do assert(blocks:delete("k" .. i)) end
+      cases.await(function()
+        local now = cache:counters()
+        return now.slabs < 6 * MIB and now.huge == now.slabs
+      end)
+    else
+      assert.equal(0, told.huge)
+    end
+  end)
+
+  it("says once that its slabs are too small for one", function()
+    if cases.memory ~= "host" then return end
+    local cache = caches.open { huge = true, slab = MIB }
+    local blocks = caches.client()
+    for i = 1, 3 do assert(blocks:put("k" .. i, ("v"):rep(MIB / 2 + i))) end
+    assert.equal("v", assert(blocks:get "k1"):sub(1, 1))
+    assert.equal(0, cache:counters().huge)
+    assert.equal(1, #warnings)
+  end)
+
+  it("is not made of a NUMA node that is not there", function()
+    local err = wrong("not_found",
+                      perigee.cache(caches.options { node = 999 }))
+    assert.matches("no memory of that NUMA node", tostring(err))
+  end)
+end)
+
 describe("scopes", function()
   it("do not see each other's entries", function()
     local one, two = "s1" .. cases.scope, "s2" .. cases.scope

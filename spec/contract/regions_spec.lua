@@ -258,6 +258,58 @@ describe("a region", function()
     assert.has_error(function() engine:alloc(1, { populate = 1 }) end)
   end)
 
+  it("is in huge pages, if that is asked for, or is not made", function()
+    if cases.memory ~= "host" then return end
+    local function huge_pages()
+      local kib = 0
+      for line in io.lines "/proc/self/smaps" do
+        local n = line:match "^AnonHugePages: +(%d+)"
+          or line:match "^ShmemPmdMapped: +(%d+)"
+        kib = kib + (n or 0)
+      end
+      return kib / 2048
+    end
+    for _, access in ipairs { "", "r", "rw" } do
+      local before = huge_pages()
+      local region, err = engine:alloc(2 ^ 22 + 1, { access = access,
+                                                     huge = true })
+      if not region then
+        assert.equal("unsupported", err.kind)
+        return pending("this system makes no huge pages")
+      end
+      assert.equal(2, huge_pages() - before)
+      assert.is_true(region.huge)
+      region:close()
+    end
+    local none, err = engine:alloc(2 ^ 20, { huge = true })
+    assert.is_nil(none)
+    assert.equal("unsupported", err.kind)
+    assert.matches("does not put all of it in huge pages", tostring(err))
+    assert.is_false(assert(engine:alloc(2 ^ 22)).huge)
+  end)
+
+  it("is of a NUMA node, if there is such a one", function()
+    if cases.memory ~= "host" then return end
+    local policies = io.open "/proc/self/numa_maps"
+    for _, access in ipairs(policies and { "", "r" } or {}) do
+      local region = assert(engine:alloc(2 ^ 20, { access = access, node = 0 }))
+      policies:seek "set"
+      local line = ("\n%x prefer:0"):format(region.address)
+      assert.is_truthy(policies:read "*a":find(line, 1, true))
+      region:close()
+    end
+    if policies then policies:close() end
+    for _, node in ipairs { 999, 1023 } do
+      local none, err = engine:alloc(2 ^ 20, { node = node })
+      assert.is_nil(none)
+      assert.equal("not_found", err.kind)
+      assert.matches("can have no memory of that NUMA node", tostring(err))
+    end
+    for _, node in ipairs { -1, 1024, 0.5, "0" } do
+      assert.has_error(function() engine:alloc(1, { node = node }) end)
+    end
+  end)
+
   it("is made of another one's memory, which outlives that one", function()
     local child = process.start(function(child)
       local own = child.cases.engine()

@@ -285,7 +285,8 @@ describe("perigee cache", function()
   it("takes its options from a file, but the command line goes first",
      function()
     local file = command.file("cache.conf", "# a cache\nname cache:7\n"
-      .. "memory 8M\nscope one\nscope = two\nevict lfu\npopulate no\n")
+      .. "memory 8M\nscope one\nscope = two\nevict lfu\npopulate no\nnode 0\n"
+      .. "huge no\n")
     output(("start --config '%s' --memory 4M"):format(file))
     local status, text = shell("perigee cache stat --json --name cache:7 "
       .. "--scope two")
@@ -320,6 +321,7 @@ describe("perigee cache", function()
       ["serve --scope a --scope b --listen tcp://127.0.0.1:7999"] =
         "several scopes cannot share a port",
       ["serve --kind cuda:0 --keep 5s"] = 'kind "host", and not of kind "cuda',
+      ["serve --node 1024"] = '"1024" is no number of a NUMA node, 0 to 1023',
       ["serve --evict mru"] = '"mru" is not lru or lfu',
       ["serve --name a/b"] = "%-%-name must be",
       ["serve --http here:1:2"] = "%-%-http must be a URL as http://127",

@@ -65,11 +65,36 @@ local function time(self) return (core.perigee_now(self.engine.handle)) end
 function M.slab_name(number) return ("cache.slab.%.0f"):format(number) end
 function M.piece_name(number) return ("cache.directory.%.0f"):format(number) end
 
+-- Allocates in huge pages, if they are asked for. When the system does not give
+-- them, all that follows is in small ones, which is told.
+local function alloc(self, length, name, kind)
+  local options = { name = name, access = "r", kind = kind, node = self.node,
+                    populate = self.populate, huge = self.huge,
+                    share = self.share }
+  local region, err = self.engine:alloc(length, options)
+  if region or not self.huge then return region, err end
+  options.huge = nil
+  local small, why = self.engine:alloc(length, options)
+  if not small then return nil, why end
+  self.huge = nil
+  log.write("warning", ("%s: its memory is in small pages from now on: %s")
+    :format(self.text, err.message))
+  return small
+end
+
+-- A slab has come (1) or gone (-1).
+local function count_huge(self, region, sign)
+  if not region.huge then return end
+  self.in_huge = self.in_huge + sign * region.length
+  C.perigee_cache_huge(self.cache, self.in_huge)
+end
+
 -- The region of a slab that is of no use closes when nobody is inside.
 local function remove_slab(self, number)
   if C.perigee_cache_remove(self.cache, number) < 0 then return false end
   local region = self.slabs[number]
   self.slabs[number] = nil
+  count_huge(self, region, -1)
   self.closing[region] = true
   if self.keep then self.keep:drop(number, region.length) end
   return true
@@ -83,14 +108,13 @@ local function use_as_slab(self, region, number)
     return nil, failure.of(added, "adding a slab")
   end
   self.slabs[number] = region
+  count_huge(self, region, 1)
   if self.keep then self.keep:slab(number, region) end
   return number
 end
 
 local function add_slab(self, length, number)
-  local region, err = self.engine:alloc(length, {
-    name = M.slab_name(number), access = "r", kind = self.kind,
-    populate = self.populate, share = self.share })
+  local region, err = alloc(self, length, M.slab_name(number), self.kind)
   if not region then return nil, err end
   return use_as_slab(self, region, number)
 end
@@ -108,8 +132,7 @@ end
 
 local function add_piece(self)
   local number = #self.pieces
-  local region, err = self.engine:alloc(C.PERIGEE_CACHE_PIECE, {
-    name = M.piece_name(number), access = "r", populate = self.populate })
+  local region, err = alloc(self, C.PERIGEE_CACHE_PIECE, M.piece_name(number))
   if not region then return nil, err end
   local added = C.perigee_cache_grow(self.cache, region.pointer)
   if added ~= number then
@@ -526,6 +549,7 @@ function M.open(agent, options)
   local self = setmetatable({
     cache = out[0], engine = agent.engine, text = text, kind = options.kind,
     populate = options.populate or nil, share = options.share or nil,
+    huge = options.huge or nil, in_huge = 0, node = options.node,
     sums = options.checksum or false,
     slabs = {}, pieces = {}, clients = {},
     reserved = {}, putting = {}, tokens = 0, waiting = {}, starved = false,

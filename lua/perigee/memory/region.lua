@@ -9,6 +9,7 @@
 --   memory is not the host's, for the CPU cannot touch it
 -- * `address`: the same as a number, for other libraries of its device
 -- * `name`, `access`: the options that it was made with
+-- * `huge`: were all its pages huge ones when it was made (option `huge`)?
 -- @classmod Region
 
 -- Regions, peers' regions and pooled blocks are owners of slices; slice.lua
@@ -28,7 +29,8 @@ local M = {}
 
 local ACCESS = { [""] = 0, r = C.PERIGEE_READ, w = C.PERIGEE_WRITE,
                  rw = C.PERIGEE_READ + C.PERIGEE_WRITE }
-local POPULATE, SHARED = C.PERIGEE_POPULATE, C.PERIGEE_SHARED
+local POPULATE, SHARED, HUGE, NODE = C.PERIGEE_POPULATE, C.PERIGEE_SHARED,
+                                     C.PERIGEE_HUGE, C.PERIGEE_NODE
 local LARGEST, UNSEEN = 2 ^ 40, 2 ^ 31
 -- PRESSURE: bytes of pooled blocks before the collector is stepped. STEP: the
 -- size of a step in KiB.
@@ -47,13 +49,21 @@ local function region_name(value)
   end
 end
 
+--- Of an option: a NUMA node's number.
+function M.node(value)
+  if not check.is_count(value) or value > 1023 then
+    return "the number of a NUMA node, 0 to 1023"
+  end
+end
+
 local OPTIONS = { name = region_name, access = access, kind = check.string,
                   share = check.boolean }
 local ADOPT = { name = region_name, access = function(value)
   if value ~= "" and value ~= "r" then return "\"\" or \"r\"" end
 end }
 local ALLOC = { name = region_name, access = access, kind = check.string,
-                share = check.boolean, populate = check.boolean }
+                share = check.boolean, populate = check.boolean,
+                huge = check.boolean, node = M.node }
 
 -- ---- Regions ---------------------------------------------------------------
 
@@ -117,7 +127,7 @@ local function adopt(engine, handle, options, keep)
     length = tonumber(C.perigee_region_length(handle)),
     base = C.perigee_region_pointer(handle), name = options.name,
     access = options.access or "", kind = kind, memory = memory,
-    keep = keep, allocated = false,
+    keep = keep, allocated = false, huge = not memory and options.huge or false,
   }, Region)
   region.address = tonumber(ffi.cast("uintptr_t", region.base))
   if not memory then region.pointer = region.base end
@@ -138,7 +148,8 @@ end
 
 local function core_access(options)
   return ACCESS[options.access or ""] + (options.share and SHARED or 0)
-    + (options.populate and POPULATE or 0)
+    + (options.populate and POPULATE or 0) + (options.huge and HUGE or 0)
+    + (options.node and NODE * (options.node + 1) or 0)
 end
 
 local function core_alloc(engine, length, options, out)
@@ -162,6 +173,12 @@ end
 --   before this returns. Otherwise each page is allocated when it is first
 --   used, and a system that has overcommitted its memory may then kill the
 --   program
+-- @tparam[opt=false] boolean options.huge true: the same, and all pages are
+--   huge ones of 2 MiB (Linux 6.1 or newer), whatever the system's settings for
+--   transparent huge pages say; it may take some ms each. Otherwise regions of
+--   2 MiB and more have such pages where the settings let them
+-- @tparam[opt] number options.node the NUMA node that pages come from while it
+--   has some
 -- @tparam[opt="host"] string options.kind the kind of memory: "host", "cuda"
 --   (an NVIDIA GPU's), or one that the engine was given. A device's number may
 --   follow a colon ("cuda:1"), otherwise it is the first device
@@ -174,8 +191,8 @@ end
 -- @errors `name_taken`; `no_memory`: more than the machine or the process's
 --   control group has, or, to populate, than is free now; `too_large`: also
 --   an agent's entry, if its registry takes none that tells of this name, too;
---   `unsupported`: no such kind of memory; `not_found`: no such device;
---   `closed`: the engine was closed
+--   `unsupported`: no such kind of memory, or no huge pages; `not_found`: no
+--   such device, or no memory of that node; `closed`: the engine was closed
 -- @waits no; populating takes time
 -- @usage
 -- local cache = assert(engine:alloc(2 ^ 20, { name = "cache", access = "r" }))

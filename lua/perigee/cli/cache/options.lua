@@ -18,6 +18,12 @@ local function evict(text)
   return nil, ("%q is not lru or lfu"):format(text)
 end
 
+local function node(text)
+  local value = text:match "^%d+$" and tonumber(text)
+  if value and value <= 1023 then return value end
+  return nil, ("%q is no number of a NUMA node, 0 to 1023"):format(text)
+end
+
 -- Options with a value: name, kind, what the value is called, what it is.
 local VALUES = {
   { "name", files.text, "NAME", "Its name; default: " .. NAME .. "." },
@@ -32,6 +38,7 @@ local VALUES = {
     .. "power of two; default: a 64th of the memory." },
   { "kind", files.text, "KIND", "The kind of that memory: host, or a GPU's, "
     .. "as in cuda:0; default: host." },
+  { "node", node, "N", "The NUMA node that its memory comes from." },
   { "lease", options.positive, "TIME", "How long a client may read what it "
     .. "has located; default: " .. LEASE .. "." },
   { "evict", evict, "lru|lfu", "What goes first if it is full: the least "
@@ -65,6 +72,7 @@ local VALUES = {
 local FLAGS = {
   { "checksum", "Make a checksum of each value, for clients that check it." },
   { "populate", "Its memory has all pages at once, so that no put waits." },
+  { "huge", "The same, in huge pages of 2M, if the system gives them." },
   { "share", "Processes of this host map memory of --kind cuda, and could "
     .. "write to it." },
   { "insecure", "Serve others than this host by HTTP without TLS and tokens." },
@@ -187,6 +195,7 @@ function M.of_cache(given)
     file = given.file and files.absolute(given.file),
     file_size = given.file_size, keep = given.keep, checksum = given.checksum,
     kind = given.kind, share = given.share, populate = given.populate,
+    huge = given.huge, node = given.node,
     scopes = scopes, secret = secrets_of(given),
   }
 end
