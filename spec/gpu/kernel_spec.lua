@@ -189,6 +189,23 @@ describe("many pieces of a GPU's memory", function()
     end)
   end
 
+  -- The trial's own batches come once the kernel is compiled.
+  it("goes by no more batches once one was refused beside a trial", function()
+    local child = with("", "version=12080 kernel=20000 compile=100000 "
+      .. "fail=cuMemcpyBatchAsync@1:801", function(child)
+        local many = require "spec.support.pieces"
+        local session, here, there = many.connect()
+        local told
+        repeat
+          assert(many.write(session, here, there, many.random(700, 5000, 1)))
+          told = session:explain().lanes.cuda:match "; (cuda:0.*)$"
+        until not told:match "is tried"
+        child.say(told)
+      end)
+    child:expect("cuda:0 (Fake GPU): pieces go by cuMemcpyAsync, as a kernel "
+      .. "is slower")
+  end)
+
   it("is asked for by no other word", function()
     set("PERIGEE_CUDA_COPIES", "kernels")
     local engine = cases.engine()

@@ -17,9 +17,11 @@
  *   slow=US         each copy of a stream takes so long, and its time (20)
  *   kernel=US       a kernel takes so much longer (0)
  *   compile=US      loading a module takes so long (0)
- *   fail=NAME@N:E   call number N of a function, from 1, returns error E (2).
- *                   NAME is that of the base; stream@N:E: operation number N of
- *                   any stream breaks the device: all later calls return E
+ *   fail=NAME@N:E:M call number N of a function, from 1, and M - 1 later ones (0)
+ *                   return error E (2). NAME is that of the base;
+ *                   stream@N:E: operation number N of any stream breaks the
+ *                   device: all later calls return E
+ *   also=NAME@N:E:M the same, of another function than that of fail
  *   visible=A,B     shows the devices A and B, as CUDA_VISIBLE_DEVICES does. A
  *                   device has the same UUID in all processes
  *   captures=1      the program captures a graph in some thread, which unsafe
@@ -62,7 +64,7 @@ struct fake_settings fake_set = {.devices = 2,
                                  .version = 12040,
                                  .peers = 1,
                                  .slow = 20,
-                                 .fail_with = 2,
+                                 .fails = {{.with = 2}, {.with = 2}},
                                  .shown = 2,
                                  .machines = {0, 1, 2, 3, 4, 5, 6, 7}};
 pthread_mutex_t fake_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -91,6 +93,12 @@ static void show_devices(void) {
   }
 }
 
+/* A script that says no more keeps the error of the last one. */
+static void setting_fail(struct fake_fail *f, const char *script) {
+  f->times = 1;
+  sscanf(script, "%63[^@]@%d:%d:%d", f->name, &f->at, &f->with, &f->times);
+}
+
 static void setting(const char *word) {
   sscanf(word, "devices=%d", &fake_set.devices);
   sscanf(word, "version=%d", &fake_set.version);
@@ -104,8 +112,10 @@ static void setting(const char *word) {
   sscanf(word, "deaf=%d", &fake_set.deaf);
   if (strncmp(word, "visible=", 8) == 0)
     snprintf(visible, sizeof visible, "%s", word + 8);
-  sscanf(word, "fail=%63[^@]@%d:%d", fake_set.fail, &fake_set.fail_at,
-         &fake_set.fail_with);
+  if (strncmp(word, "fail=", 5) == 0)
+    setting_fail(&fake_set.fails[0], word + 5);
+  if (strncmp(word, "also=", 5) == 0)
+    setting_fail(&fake_set.fails[1], word + 5);
   show_devices();
 }
 
@@ -128,14 +138,23 @@ static void settings_read(void) {
     setting(word);
 }
 
-/* Returns the error that this call is to have, by the script. */
+CUresult fake_scripted(const char *name) {
+  for (int i = 0; i < FAILS; i++) {
+    struct fake_fail *f = &fake_set.fails[i];
+    if (strcmp(f->name, name) == 0 && f->at > 0 && --f->at == 0) {
+      f->at = --f->times > 0; /* the next call, too */
+      return f->with;
+    }
+  }
+  return CUDA_SUCCESS;
+}
+
 CUresult fake_failing(const char *name) {
   pthread_mutex_lock(&fake_lock);
   settings_read();
-  CUresult result = fake_broken;
-  if (strcmp(fake_set.fail, name) == 0 && fake_set.fail_at > 0 &&
-      --fake_set.fail_at == 0)
-    result = fake_set.fail_with;
+  CUresult result = fake_scripted(name);
+  if (result == CUDA_SUCCESS)
+    result = fake_broken;
   pthread_mutex_unlock(&fake_lock);
   return result;
 }

@@ -32,7 +32,7 @@ EXPORT CUresult cuMemcpyBatchAsync_v2(CUdeviceptr *to, CUdeviceptr *from,
                                       size_t *firsts, size_t attribute_count,
                                       CUstream stream);
 
-enum { DEVICES = 8, UNIT = 2 << 20 };
+enum { DEVICES = 8, UNIT = 2 << 20, FAILS = 2 };
 enum { READS = 1, WRITES = 2 }; /* bits of CUmemAccess_flags */
 /* Errors that the core has no names for. */
 enum {
@@ -57,8 +57,11 @@ struct fake_settings {
   bool read;
   int devices, version, without, peers, captures, deaf;
   long slow, kernel, compile;
-  char fail[64], no[64];
-  int fail_at, fail_with;
+  char no[64];
+  struct fake_fail {
+    char name[64];
+    int at, with, times;
+  } fails[FAILS];
   /* Which of the machine's devices the process sees, by its numbers. */
   int shown, machines[DEVICES];
 };
@@ -82,7 +85,10 @@ void fake_counter_add(struct fake_counter *c, uint64_t n);
 
 /* Is the thread in a host function? It must not call the driver then. */
 extern __thread bool fake_in_host_function;
-/* Returns the error that this call is to have, by the script. */
+/* Returns the error that this call is to have, by the script alone. The caller
+ * has fake_lock. */
+CUresult fake_scripted(const char *name);
+/* Returns that, or the error of the broken device. */
 CUresult fake_failing(const char *name);
 
 #define BEGIN(name)                                                            \
@@ -98,12 +104,17 @@ CUresult fake_failing(const char *name);
 bool fake_captured(void);
 
 /* Of what may wait for a device, or may do anything else that a graph has not. */
-#define BEGIN_UNSAFE(name)                                                     \
+#define END_CAPTURES                                                           \
   do {                                                                         \
     if (fake_captured()) {                                                     \
       COUNT("captures ended", 1);                                              \
       return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;                            \
     }                                                                          \
+  } while (0)
+
+#define BEGIN_UNSAFE(name)                                                     \
+  do {                                                                         \
+    END_CAPTURES;                                                              \
     BEGIN(name);                                                               \
   } while (0)
 

@@ -87,9 +87,9 @@ static void work_do(const struct work *w) {
 
 static bool work_breaks(const struct work *w) {
   pthread_mutex_lock(&fake_lock);
-  if (strcmp(fake_set.fail, "stream") == 0 && fake_set.fail_at > 0 &&
-      --fake_set.fail_at == 0)
-    fake_broken = fake_set.fail_with;
+  CUresult scripted = fake_scripted("stream");
+  if (scripted != CUDA_SUCCESS)
+    fake_broken = scripted;
   bool is = fake_broken != CUDA_SUCCESS;
   fake_span_look(w->spans[0]);
   fake_span_look(w->spans[1]);
@@ -195,13 +195,19 @@ CUresult cuStreamDestroy(CUstream s) {
   return CUDA_SUCCESS;
 }
 
-/* A broken device tells that only when it is at rest. */
+/* A broken device tells that only when it is at rest. A call that fails by the
+ * script has waited for nothing. */
 CUresult cuStreamSynchronize(CUstream s) {
   stream_is(s, "cuStreamSynchronize");
-  if (!fake_captured())
-    stream_await(s);
-  BEGIN_UNSAFE("cuStreamSynchronize");
-  return CUDA_SUCCESS;
+  END_CAPTURES;
+  COUNT("cuStreamSynchronize", 1);
+  pthread_mutex_lock(&fake_lock);
+  CUresult scripted = fake_scripted("cuStreamSynchronize");
+  pthread_mutex_unlock(&fake_lock);
+  if (scripted != CUDA_SUCCESS)
+    return scripted;
+  stream_await(s);
+  return fake_failing("a stream at rest");
 }
 
 CUresult cuStreamQuery(CUstream s) {

@@ -197,6 +197,138 @@ static void a_pin_stays_while_another_region_uses_it(void **state) {
   free(bytes);
 }
 
+/* ---- Pieces --------------------------------------------------------------- */
+
+enum { PIECES = TABLE_PIECES, PIECE = 24, APART = 32 };
+
+/* Regions for tables full of pieces, and what is asked for. */
+static struct many_pieces {
+  struct perigee_region *from, *to;
+  const struct memory_copies *copies;
+  struct memory_copy list[PIECES];
+} pieces;
+
+static void pieces_open(struct perigee_engine *engine, const char *by) {
+  setenv("PERIGEE_CUDA_COPIES", by, 1);
+  fake_set("slow=20");
+  pieces.from = of_kind(engine, "cuda:0", PIECES * APART);
+  pieces.to = of_kind(engine, "cuda:0", PIECES * APART);
+  unsetenv("PERIGEE_CUDA_COPIES");
+  pieces.copies = pieces.to->memory->kind->copies;
+  for (uint32_t i = 0; i < PIECES; i++)
+    pieces.list[i] = (struct memory_copy){pieces.to->memory,
+                                          pieces.to->memory,
+                                          pieces.to->pointer + i * APART,
+                                          pieces.from->pointer + i * APART,
+                                          PIECE,
+                                          1,
+                                          PIECE,
+                                          PIECE,
+                                          false};
+}
+
+static void pieces_close(void) {
+  region_end(pieces.from);
+  region_end(pieces.to);
+}
+
+static int pieces_ask(uint32_t count, uint64_t *ticket) {
+  return pieces.copies->copy_all(pieces.to->memory, pieces.list, count, ticket);
+}
+
+static void pieces_await(uint64_t ticket) {
+  int status;
+  while ((status = pieces.copies->finished(pieces.to->memory, ticket)) == 0)
+    ;
+  assert_int_equal(status, 1);
+}
+
+/* Returns what the driver says of the stream of pieces: 0, it is at rest. */
+static CUresult pieces_stream_state(void) {
+  const struct cuda *c = pieces.to->memory->own;
+  return c->driver->cuStreamQuery(c->streams[WAY_INSIDE].handle);
+}
+
+/* ---- Drivers that do not wait -------------------------------------------- */
+
+/* While a graph is captured the driver may refuse to wait. */
+static const char waits_not[] = "fail=cuStreamSynchronize@1:900:1000000";
+
+static void a_drained_copy_has_ended_though_the_driver_waits_not(void **state) {
+  fake_set("slow=100000");
+  struct perigee_region *r = of_kind(*state, "cuda:0", SIZE);
+  const struct memory_copies *copies = r->memory->kind->copies;
+  uint8_t bytes[8] = "1234567";
+  struct memory_copy one = {r->memory, &memory_host, r->pointer, bytes, 8, 1, 8,
+                            8,         false};
+  uint64_t ticket;
+  assert_int_equal(copies->copy(r->memory, &one, &ticket), 0);
+  fake_set(waits_not);
+  copies->drain(r->memory);
+  fake_set("fail=none@0");
+  assert_int_equal(copies->finished(r->memory, ticket), 1);
+  same(r, 0, bytes, sizeof bytes);
+  region_end(r);
+}
+
+static void a_pin_stays_under_a_copy_though_the_driver_waits_not(void **state) {
+  uint8_t *bytes = aligned_alloc(PIN_ALIGNED, PINNED);
+  uint64_t ticket;
+  memset(bytes, 7, PINNED);
+  fake_set("slow=100000");
+  struct perigee_region *gpu = of_kind(*state, "cuda:0", PINNED);
+  struct perigee_region *a = registered(*state, bytes);
+  const struct memory_copies *copies = gpu->memory->kind->copies;
+  struct memory_copy one = {gpu->memory, &memory_host, gpu->pointer,
+                            bytes,       PINNED,       1,
+                            PINNED,      PINNED,       false};
+  copies->most(gpu->memory, &a->area, bytes + PINNED / 2);
+  assert_int_equal(copies->most(gpu->memory, &a->area, bytes), PINNED);
+  assert_int_equal(copies->copy(gpu->memory, &one, &ticket), 0);
+  fake_set(waits_not);
+  region_end(a);
+  fake_set("fail=none@0");
+  assert_int_equal(copies->finished(gpu->memory, ticket), 1);
+  same(gpu, 0, bytes, PINNED);
+  region_end(gpu);
+  free(bytes);
+}
+
+/* The copies were asked for, but not their number: they have ended, too. */
+static void a_failed_batch_has_ended_though_the_driver_waits_not(void **state) {
+  uint64_t ticket;
+  pieces_open(*state, "batch");
+  fake_set(waits_not);
+  fake_set("also=cuStreamWriteValue64@1:999");
+  assert_int_equal(pieces_ask(3, &ticket), PERIGEE_CLOSED);
+  assert_int_equal(pieces_stream_state(), 0);
+  fake_set("fail=none@0");
+  assert_int_equal(pieces_ask(3, &ticket), 0);
+  pieces_await(ticket);
+  pieces_close();
+}
+
+/* What it was asked for may go on for all that is known: it gets no more. */
+static void a_stream_that_is_not_brought_to_rest_has_failed(void **state) {
+  uint64_t ticket;
+  pieces_open(*state, "batch");
+  fake_set("fail=cuStreamSynchronize@1:999");
+  fake_set("also=cuStreamWriteValue64@1:999");
+  assert_int_equal(pieces_ask(3, &ticket), PERIGEE_CLOSED);
+  assert_int_equal(pieces_ask(3, &ticket), PERIGEE_CLOSED);
+  while (pieces_stream_state() != 0)
+    ;
+  pieces_close();
+}
+
+/* The program's thread captures in the mode that it has chosen. */
+static void the_mode_of_captures_is_left_as_it_was(void **state) {
+  fake_set("fail=cuThreadExchangeStreamCaptureMode@1:999");
+  struct perigee_region *r = of_kind(*state, "cuda:0", SIZE);
+  assert_int_equal(capture_mode(), 0);
+  region_end(r);
+}
+
 /* ---- Being told -------------------------------------------------------------
  */
 
@@ -314,50 +446,6 @@ static void an_engines_descriptor_tells_beside_its_thread(void **state) {
 
 /* ---- Many at once --------------------------------------------------------- */
 
-enum { PIECES = TABLE_PIECES, PIECE = 24, APART = 32 };
-
-/* Regions for tables full of pieces, and what is asked for. */
-static struct many_pieces {
-  struct perigee_region *from, *to;
-  const struct memory_copies *copies;
-  struct memory_copy list[PIECES];
-} pieces;
-
-static void pieces_open(struct perigee_engine *engine, const char *by) {
-  setenv("PERIGEE_CUDA_COPIES", by, 1);
-  fake_set("slow=20");
-  pieces.from = of_kind(engine, "cuda:0", PIECES * APART);
-  pieces.to = of_kind(engine, "cuda:0", PIECES * APART);
-  unsetenv("PERIGEE_CUDA_COPIES");
-  pieces.copies = pieces.to->memory->kind->copies;
-  for (uint32_t i = 0; i < PIECES; i++)
-    pieces.list[i] = (struct memory_copy){pieces.to->memory,
-                                          pieces.to->memory,
-                                          pieces.to->pointer + i * APART,
-                                          pieces.from->pointer + i * APART,
-                                          PIECE,
-                                          1,
-                                          PIECE,
-                                          PIECE,
-                                          false};
-}
-
-static void pieces_close(void) {
-  region_end(pieces.from);
-  region_end(pieces.to);
-}
-
-static int pieces_ask(uint32_t count, uint64_t *ticket) {
-  return pieces.copies->copy_all(pieces.to->memory, pieces.list, count, ticket);
-}
-
-static void pieces_await(uint64_t ticket) {
-  int status;
-  while ((status = pieces.copies->finished(pieces.to->memory, ticket)) == 0)
-    ;
-  assert_int_equal(status, 1);
-}
-
 /* Has batches copied until the kind tells that pieces go by the kernel. */
 static void a_trial_goes_on_beside_batches(void **state) {
   const struct perigee_memory *kind;
@@ -380,6 +468,45 @@ static void a_trial_goes_on_beside_batches(void **state) {
     same(pieces.to, i * APART, bytes + i * APART, PIECE);
   free(bytes);
   pieces_close();
+}
+
+/* Has a trial begin, which is to fail so, and keeps what the kind tells of it. */
+static void trial_fails(const char *script, char told[MEMORY_REASON]) {
+  const struct memory_context *by = pieces.to->memory;
+  uint64_t ticket;
+  fake_set("compile=100000");
+  assert_int_equal(pieces_ask(100, &ticket), 0);
+  pieces_await(ticket);
+  fake_set(script);
+  do
+    by->kind->describe(by, told, MEMORY_REASON);
+  while (strstr(told, "is tried"));
+  fake_set("compile=0");
+}
+
+static uint64_t fake_left(const char *made, const char *freed) {
+  return fake_counted(made) - fake_counted(freed);
+}
+
+/* Once the device has ended that after all. */
+static void what_a_trial_gave_up_goes_with_the_context(void **state) {
+  (void)state;
+  char told[MEMORY_REASON];
+  struct perigee_engine *engine = NULL;
+  uint64_t allocated = fake_left("cuMemAlloc", "cuMemFree");
+  uint64_t pinned = fake_left("cuMemHostAlloc", "cuMemFreeHost");
+  uint64_t streams = fake_left("cuStreamCreate", "cuStreamDestroy");
+  uint64_t modules = fake_left("cuModuleLoadData", "cuModuleUnload");
+  assert_int_equal(perigee_engine_open(NULL, &engine), 0);
+  pieces_open(engine, "");
+  trial_fails("fail=cuStreamWriteValue64@1:999", told);
+  assert_non_null(strstr(told, "did not end what was tried"));
+  pieces_close();
+  perigee_engine_close(engine);
+  assert_int_equal(fake_left("cuMemAlloc", "cuMemFree"), allocated);
+  assert_int_equal(fake_left("cuMemHostAlloc", "cuMemFreeHost"), pinned);
+  assert_int_equal(fake_left("cuStreamCreate", "cuStreamDestroy"), streams);
+  assert_int_equal(fake_left("cuModuleLoadData", "cuModuleUnload"), modules);
 }
 
 /* Each table is read by a kernel until that ends. */
@@ -490,11 +617,17 @@ int main(void) {
       WITH_ENGINE(a_question_that_fails_ends_no_copy),
       WITH_ENGINE(a_capture_goes_on_beside_copies),
       WITH_ENGINE(a_pin_stays_while_another_region_uses_it),
+      WITH_ENGINE(a_drained_copy_has_ended_though_the_driver_waits_not),
+      WITH_ENGINE(a_pin_stays_under_a_copy_though_the_driver_waits_not),
+      WITH_ENGINE(a_failed_batch_has_ended_though_the_driver_waits_not),
+      WITH_ENGINE(a_stream_that_is_not_brought_to_rest_has_failed),
+      WITH_ENGINE(the_mode_of_captures_is_left_as_it_was),
       WITH_ENGINE(the_end_of_a_copy_is_told_once_for_each),
       cmocka_unit_test(an_engines_descriptor_tells),
       cmocka_unit_test(an_engines_descriptor_tells_beside_its_thread),
       WITH_ENGINE(a_closed_context_tells_nobody),
       WITH_ENGINE(a_trial_goes_on_beside_batches),
+      cmocka_unit_test(what_a_trial_gave_up_goes_with_the_context),
       WITH_ENGINE(more_than_all_tables_is_asked_again),
       WITH_ENGINE(tables_of_failed_batches_are_free_again),
       WITH_ENGINE(blocks_that_overlap_go_in_their_order),

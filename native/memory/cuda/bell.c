@@ -147,6 +147,9 @@ void bell_close(struct cuda *c) {
     if (s->passed)
       c->driver->cuEventDestroy(s->passed);
   }
+}
+
+void bell_free(struct cuda *c) {
   if (c->bell)
     bell_drop(c->bell);
   c->bell = NULL;

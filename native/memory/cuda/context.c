@@ -22,19 +22,22 @@ int cuda_fails(struct cuda *c, int status, const char *what, CUresult result) {
  * give work to a stream fail and end that, unless their thread has said that it
  * knows what it does. */
 static _Thread_local CUstreamCaptureMode mode_before;
+static _Thread_local bool relaxed; /* mode_before is what the driver said */
 
 CUresult cuda_enter(const struct cuda *c) {
   CUresult result = c->driver->cuCtxPushCurrent(c->context);
   if (result != CUDA_SUCCESS)
     return result;
   mode_before = CU_STREAM_CAPTURE_MODE_RELAXED;
-  c->driver->cuThreadExchangeStreamCaptureMode(&mode_before);
+  relaxed = c->driver->cuThreadExchangeStreamCaptureMode(&mode_before) ==
+            CUDA_SUCCESS;
   return CUDA_SUCCESS;
 }
 
 void cuda_leave(const struct cuda *c) {
   CUcontext before;
-  c->driver->cuThreadExchangeStreamCaptureMode(&mode_before);
+  if (relaxed)
+    c->driver->cuThreadExchangeStreamCaptureMode(&mode_before);
   c->driver->cuCtxPopCurrent(&before);
 }
 
@@ -100,6 +103,7 @@ void cuda_close(void *own) {
     cuda_leave(c);
   }
   c->driver->cuDevicePrimaryCtxRelease(c->device);
+  bell_free(c);
   free(c->entries);
   free(c);
 }

@@ -32,6 +32,7 @@
  */
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "cuda.h"
 
@@ -141,6 +142,36 @@ static CUresult stream_number(struct cuda *c, struct stream *s) {
   return result;
 }
 
+static bool stream_has_told(const struct stream *s, uint64_t number) {
+  return atomic_load_explicit(s->done, memory_order_acquire) >= number;
+}
+
+/* The driver may refuse to wait while a graph is captured, but not to copy: then
+ * a number behind all that was asked for tells, unless the driver waits after all,
+ * or the device breaks. */
+CUresult stream_rest(struct cuda *c, struct stream *s) {
+  const struct timespec nap = {.tv_nsec = 50000};
+  CUresult result = c->driver->cuStreamSynchronize(s->handle);
+  if (result != CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)
+    return result;
+  CUresult asked = stream_number(c, s);
+  if (asked != CUDA_SUCCESS)
+    return asked;
+  while (result == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED &&
+         !stream_has_told(s, s->asked)) {
+    nanosleep(&nap, NULL);
+    result = c->driver->cuStreamSynchronize(s->handle);
+  }
+  return stream_has_told(s, s->asked) ? CUDA_SUCCESS : result;
+}
+
+/* What could not be asked for as a whole may have begun. A stream that cannot be
+ * brought to rest then has failed: it gets no more. */
+static void stream_settle(struct cuda *c, struct stream *s) {
+  if (stream_rest(c, s) != CUDA_SUCCESS)
+    s->failed = true;
+}
+
 static CUresult copy_ask(struct cuda *c, const struct memory_copy *m,
                          struct stream *s) {
   CUresult result = copy_is_flat(c, m) ? copy_flat(c, m, s->handle)
@@ -161,8 +192,6 @@ static struct copying *copying_free(struct cuda *c, bool waited_for) {
   return NULL;
 }
 
-/* A copy that could not be asked for as a whole may have begun: its slot is
- * free once the stream is at rest. */
 static CUresult copy_ask_whole(struct cuda *c, const struct memory_copy *m,
                                struct stream *s) {
   CUresult result = cuda_enter(c);
@@ -170,7 +199,7 @@ static CUresult copy_ask_whole(struct cuda *c, const struct memory_copy *m,
     return result;
   result = copy_ask(c, m, s);
   if (result != CUDA_SUCCESS)
-    c->driver->cuStreamSynchronize(s->handle);
+    stream_settle(c, s);
   cuda_leave(c);
   return result;
 }
@@ -231,36 +260,35 @@ static int cuda_copy(const struct memory_context *context,
 }
 
 bool copy_is_over(const struct cuda *c, const struct copying *k) {
-  return atomic_load_explicit(c->streams[k->way].done, memory_order_acquire) >=
-         k->number;
+  return stream_has_told(&c->streams[k->way], k->number);
 }
 
-static bool stream_works(CUresult result) {
-  return result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY ||
-         result == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+/* While a graph is captured the driver may not say. What it says may be about
+ * something else. */
+static CUresult stream_query(struct cuda *c, struct stream *s) {
+  CUresult result = c->driver->cuStreamQuery(s->handle);
+  bool works = result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY ||
+               result == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  return works ? CUDA_SUCCESS : stream_rest(c, s);
 }
 
-/* Asks the driver for a stream's state: by cuStreamQuery, or at rest by
- * cuStreamSynchronize. While a graph is captured the driver may not say. What it
- * says may be about something else, but a stream that cannot be brought to rest
- * has failed. */
+/* Keeps whether the stream has failed, by stream_query, or once it is at rest by
+ * stream_rest. One that cannot be brought to rest has. */
 static void stream_look(struct cuda *c, struct stream *s,
-                        CUresult (*ask)(CUstream)) {
+                        CUresult (*ask)(struct cuda *, struct stream *)) {
   CUresult result = cuda_enter(c);
   if (result == CUDA_SUCCESS) {
-    result = ask(s->handle);
-    if (!stream_works(result))
-      result = c->driver->cuStreamSynchronize(s->handle);
+    result = ask(c, s);
     cuda_leave(c);
   }
-  if (stream_works(result))
+  if (result == CUDA_SUCCESS)
     return;
   s->failed = true;
   cuda_fails(c, PERIGEE_CLOSED, "copying", result);
 }
 
 void stream_check(struct cuda *c, struct stream *s) {
-  stream_look(c, s, c->driver->cuStreamQuery);
+  stream_look(c, s, stream_query);
 }
 
 /* Has the stream failed? Not each time: the driver takes a microsecond. */
@@ -288,7 +316,7 @@ static int cuda_finished(const struct memory_context *context,
 
 static void streams_rest(struct cuda *c) {
   for (int i = 0; i < WAYS; i++)
-    stream_look(c, &c->streams[i], c->driver->cuStreamSynchronize);
+    stream_look(c, &c->streams[i], stream_rest);
 }
 
 static void cuda_drain(const struct memory_context *context) {
@@ -512,7 +540,7 @@ static CUresult many_enter(struct cuda *c, struct many *a, struct stream *s) {
   if (result == CUDA_SUCCESS)
     result = stream_number(c, s);
   if (result != CUDA_SUCCESS)
-    c->driver->cuStreamSynchronize(s->handle);
+    stream_settle(c, s);
   cuda_leave(c);
   return result;
 }

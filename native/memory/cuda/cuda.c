@@ -48,10 +48,9 @@ static void cuda_drop(const struct cuda *c, CUdeviceptr at, uint64_t size) {
 }
 
 static CUresult cuda_zero(struct cuda *c, CUdeviceptr at, uint64_t length) {
-  CUstream stream = c->streams[WAY_INSIDE].handle;
-  CUresult result = c->driver->cuMemsetD8Async(at, 0, length, stream);
-  return result == CUDA_SUCCESS ? c->driver->cuStreamSynchronize(stream)
-                                : result;
+  struct stream *s = &c->streams[WAY_INSIDE];
+  CUresult result = c->driver->cuMemsetD8Async(at, 0, length, s->handle);
+  return result == CUDA_SUCCESS ? stream_rest(c, s) : result;
 }
 
 static CUresult cuda_make_here(struct cuda *c, uint64_t length, bool shared,

@@ -94,6 +94,7 @@ struct trial {
   struct rule found;
   struct kernel kernel;
   CUdeviceptr scratch;
+  struct stream stream;  /* that does what is tried */
   bool stuck;            /* the device did not end what was tried */
   char why[CUDA_REASON]; /* why there is no kernel; "": it is not faster */
 };
@@ -162,10 +163,15 @@ void cuda_unmap(const struct cuda *c, CUdeviceptr at, uint64_t size);
 bool copy_is_over(const struct cuda *c, const struct copying *k);
 /* Asks the driver whether the stream has failed. */
 void stream_check(struct cuda *c, struct stream *s);
+/* Waits until the stream has done all that it was asked for. The context has been
+ * entered. */
+CUresult stream_rest(struct cuda *c, struct stream *s);
 /* bell.c. The context has been entered for bell_close, and no copy is under
  * way. */
 int cuda_tell(const struct memory_context *context, int *fd);
 void bell_close(struct cuda *c);
+/* Lets go of the bell, without the driver. */
+void bell_free(struct cuda *c);
 
 /* As memory_copies. */
 uint64_t cuda_most(const struct memory_context *context, struct area *area,

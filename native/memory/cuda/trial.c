@@ -85,7 +85,7 @@ struct rule trial_judge(const struct trial_times *t) {
 
 struct trying {
   struct cuda *c;
-  struct stream stream;
+  struct stream *stream; /* that of the trial */
   size_t bytes[PIECES_MOST];
   CUdeviceptr to[PIECES_MOST], from[PIECES_MOST];
 };
@@ -111,7 +111,7 @@ static CUresult trial_loop(struct trying *t, uint32_t count) {
   CUresult result = CUDA_SUCCESS;
   for (uint32_t i = 0; i < count && result == CUDA_SUCCESS; i++)
     result = t->c->driver->cuMemcpyAsync(t->to[i], t->from[i], t->bytes[i],
-                                         t->stream.handle);
+                                         t->stream->handle);
   return result;
 }
 
@@ -122,7 +122,8 @@ static CUresult trial_batch(struct trying *t, uint32_t count) {
   if (!t->c->driver->cuMemcpyBatchAsync)
     return CUDA_ERROR_INVALID_VALUE;
   return t->c->driver->cuMemcpyBatchAsync(t->to, t->from, t->bytes, count, &how,
-                                          &first, 1, &failed, t->stream.handle);
+                                          &first, 1, &failed,
+                                          t->stream->handle);
 }
 
 static CUresult trial_kernel(const struct trying *t,
@@ -131,7 +132,7 @@ static CUresult trial_kernel(const struct trying *t,
   if (!trial->kernel.function)
     return CUDA_ERROR_INVALID_VALUE;
   return kernel_launch(t->c, &trial->kernel, 0, sample->count,
-                       sample->count * sample->bytes, t->stream.handle);
+                       sample->count * sample->bytes, t->stream->handle);
 }
 
 static CUresult trial_ask(struct trying *t, const struct sample *sample,
@@ -143,7 +144,7 @@ static CUresult trial_ask(struct trying *t, const struct sample *sample,
 
 /* Waits for the stream's word; false: it does not come. */
 static bool trial_wait(struct trying *t, int64_t limit) {
-  struct stream *s = &t->stream;
+  struct stream *s = t->stream;
   CUresult result =
       t->c->driver->cuStreamWriteValue64(s->handle, s->word, ++s->asked, 0);
   while (result == CUDA_SUCCESS &&
@@ -198,7 +199,7 @@ static bool trial_works(struct cuda *c, const char *what, CUresult result) {
 static bool trial_prepare(struct trying *t) {
   struct cuda *c = t->c;
   struct kernel *k = &c->trial.kernel;
-  struct stream *s = &t->stream;
+  struct stream *s = t->stream;
   uint64_t scratch = (uint64_t)PIECES_MOST * PIECE_MOST * 2;
   if (!trial_works(c, "pinning its tables", kernel_pin(c, k)))
     return false;
@@ -215,9 +216,8 @@ static bool trial_prepare(struct trying *t) {
              c->driver->cuStreamCreate(&s->handle, CU_STREAM_NON_BLOCKING));
 }
 
-/* A device that does not end what it was asked for keeps what that uses. */
 static void trial_do(struct cuda *c) {
-  struct trying trying = {.c = c};
+  struct trying trying = {.c = c, .stream = &c->trial.stream};
   struct trial_times times = {0};
   struct trial *t = &c->trial;
   if (!trial_prepare(&trying))
@@ -227,12 +227,9 @@ static void trial_do(struct cuda *c) {
     snprintf(t->why, sizeof t->why, "the device did not end what was tried");
     return;
   }
-  c->driver->cuStreamDestroy(trying.stream.handle);
   if (atomic_load_explicit(&t->ends, memory_order_relaxed))
     return;
-  bool batches = t->found.batches;
   t->found = trial_judge(&times);
-  t->found.batches &= batches;
 }
 
 static void *trial_run(void *given) {
@@ -286,10 +283,12 @@ static void trial_begin(struct cuda *c) {
   snprintf(t->why, sizeof t->why, "no thread to try it");
 }
 
-/* Takes over what the thread has found. */
+/* Takes over what the thread has found. No batches: the driver has none, or one
+ * was refused meanwhile. */
 static void trial_look(struct trial *t) {
   if (atomic_load_explicit(&t->state, memory_order_acquire) != TRIAL_DONE)
     return;
+  t->found.batches &= t->rule.batches;
   t->rule = t->found;
   trial_set(t, TRIAL_OVER);
 }
@@ -311,7 +310,6 @@ void trial_give_up(struct cuda *c, CUresult result) {
   c->trial.rule.kernel_most = 0;
 }
 
-/* A trial that still runs finds out as much. */
 void trial_give_up_batches(struct cuda *c, CUresult result) {
   cuda_fails(c, PERIGEE_UNSUPPORTED, "cuMemcpyBatchAsync", result);
   c->trial.rule.batches = false;
@@ -342,16 +340,27 @@ int trial_open(struct cuda *c) {
   return PERIGEE_INVALID;
 }
 
+/* A device that does not end what it was asked for keeps what that uses. */
+static void trial_free(struct cuda *c) {
+  struct trial *t = &c->trial;
+  CUstream stream = t->stream.handle;
+  if (stream && c->driver->cuStreamQuery(stream) != CUDA_SUCCESS)
+    return;
+  if (stream)
+    c->driver->cuStreamDestroy(stream);
+  if (t->scratch)
+    c->driver->cuMemFree(t->scratch);
+  kernel_drop(c, &t->kernel);
+}
+
 void trial_close(struct cuda *c) {
   struct trial *t = &c->trial;
   atomic_store_explicit(&t->ends, true, memory_order_relaxed);
   if (t->thread_runs)
     pthread_join(t->thread, NULL);
-  if (t->stuck || cuda_enter(c) != CUDA_SUCCESS)
-    return;
-  if (t->scratch)
-    c->driver->cuMemFree(t->scratch);
-  kernel_drop(c, &t->kernel);
+  if (cuda_enter(c) != CUDA_SUCCESS)
+    return; /* the context is gone, and all of that with it */
+  trial_free(c);
   cuda_leave(c);
 }
 
