@@ -321,6 +321,38 @@ static void a_stream_that_is_not_brought_to_rest_has_failed(void **state) {
   pieces_close();
 }
 
+/* Its zeroes may still come for all that is known. */
+static void memory_that_is_still_zeroed_is_not_freed(void **state) {
+  struct perigee_region *r = NULL;
+  fake_set("slow=20000");
+  region_end(of_kind(*state, "cuda:0", SIZE));
+  uint64_t unmapped = fake_counted("cuMemUnmap");
+  fake_set("fail=cuStreamSynchronize@1:999");
+  assert_int_equal(perigee_region_alloc(*state, NULL, SIZE, 0, "cuda:0", &r),
+                   PERIGEE_SYSTEM);
+  assert_int_equal(fake_counted("cuMemUnmap"), unmapped);
+  region_end(of_kind(*state, "cuda:0", SIZE));
+}
+
+/* A driver whose device broke does not answer, and programs go on. */
+static void memory_is_told_apart_though_the_driver_says_nothing(void **state) {
+  struct perigee_region *again = NULL;
+  uint8_t byte = 0;
+  fake_set("slow=20");
+  struct perigee_region *r = of_kind(*state, "cuda:0", SIZE);
+  fake_set("fail=cuPointerGetAttributes@1:999");
+  assert_int_equal(
+      perigee_region_register(*state, NULL, r->pointer, 8, 0, NULL, &again), 0);
+  assert_ptr_equal(again->memory, r->memory);
+  region_end(again);
+  fake_set("fail=cuPointerGetAttributes@1:999");
+  assert_int_equal(
+      perigee_region_register(*state, NULL, &byte, 1, 0, NULL, &again), 0);
+  assert_ptr_equal(again->memory, &memory_host);
+  region_end(again);
+  region_end(r);
+}
+
 /* The program's thread captures in the mode that it has chosen. */
 static void the_mode_of_captures_is_left_as_it_was(void **state) {
   fake_set("fail=cuThreadExchangeStreamCaptureMode@1:999");
@@ -621,6 +653,8 @@ int main(void) {
       WITH_ENGINE(a_pin_stays_under_a_copy_though_the_driver_waits_not),
       WITH_ENGINE(a_failed_batch_has_ended_though_the_driver_waits_not),
       WITH_ENGINE(a_stream_that_is_not_brought_to_rest_has_failed),
+      WITH_ENGINE(memory_that_is_still_zeroed_is_not_freed),
+      WITH_ENGINE(memory_is_told_apart_though_the_driver_says_nothing),
       WITH_ENGINE(the_mode_of_captures_is_left_as_it_was),
       WITH_ENGINE(the_end_of_a_copy_is_told_once_for_each),
       cmocka_unit_test(an_engines_descriptor_tells),

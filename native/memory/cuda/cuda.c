@@ -4,9 +4,11 @@
  * "cuda:1" is the second device that CUDA shows this process. Here is how it is
  * allocated, and told from other memory.
  */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include "cuda.h"
@@ -47,10 +49,16 @@ static void cuda_drop(const struct cuda *c, CUdeviceptr at, uint64_t size) {
     cuda_unmap(c, at, size);
 }
 
-static CUresult cuda_zero(struct cuda *c, CUdeviceptr at, uint64_t length) {
+/* A stream that cannot be brought to rest may still write there for all that is
+ * known: then the memory stays. */
+static CUresult cuda_zero(struct cuda *c, CUdeviceptr at, uint64_t length,
+                          uint64_t size) {
   struct stream *s = &c->streams[WAY_INSIDE];
   CUresult result = c->driver->cuMemsetD8Async(at, 0, length, s->handle);
-  return result == CUDA_SUCCESS ? stream_rest(c, s) : result;
+  if (result == CUDA_SUCCESS)
+    return stream_rest(c, s);
+  cuda_drop(c, at, size);
+  return result;
 }
 
 static CUresult cuda_make_here(struct cuda *c, uint64_t length, bool shared,
@@ -58,12 +66,7 @@ static CUresult cuda_make_here(struct cuda *c, uint64_t length, bool shared,
   CUresult result = c->virtual_memory
                         ? cuda_make_virtual(c, length, shared, size, at)
                         : c->driver->cuMemAlloc(at, length);
-  if (result != CUDA_SUCCESS)
-    return result;
-  result = cuda_zero(c, *at, length);
-  if (result != CUDA_SUCCESS)
-    cuda_drop(c, *at, *size);
-  return result;
+  return result == CUDA_SUCCESS ? cuda_zero(c, *at, length, *size) : result;
 }
 
 static CUresult cuda_make(struct cuda *c, uint64_t length, bool shared,
@@ -110,8 +113,16 @@ static void cuda_release(const struct memory_context *context, uint8_t *pointer,
   free(a);
 }
 
+/* Can the CPU not read it? Nobody knows where a sandbox forbids to ask. */
+static bool cuda_hides(const void *pointer) {
+  uint8_t byte;
+  struct iovec to = {&byte, 1}, from = {(void *)(uintptr_t)pointer, 1};
+  return process_vm_readv(getpid(), &to, 1, &from, 1, 0) < 0 && errno == EFAULT;
+}
+
 /* Managed memory is a device's, too, to be refused by that. No driver is loaded
- * to find out. */
+ * to find out. One that does not answer, as after its device broke, must not have
+ * a device's memory taken for the host's. */
 static int cuda_owner_of(const void *pointer) {
   const struct cuda_driver *d = cuda_driver_there();
   /* A cell of 8 zeroed bytes for each, whatever the attribute's width. */
@@ -120,10 +131,11 @@ static int cuda_owner_of(const void *pointer) {
                                  CU_POINTER_ATTRIBUTE_IS_MANAGED,
                                  CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL};
   void *answers[] = {&type, &managed, &device};
-  if (!d || d->cuPointerGetAttributes(3, asked, answers,
-                                      (CUdeviceptr)(uintptr_t)pointer) !=
-                CUDA_SUCCESS)
+  if (!d)
     return -1;
+  if (d->cuPointerGetAttributes(
+          3, asked, answers, (CUdeviceptr)(uintptr_t)pointer) != CUDA_SUCCESS)
+    return cuda_hides(pointer) ? 0 : -1;
   if (managed & 0xff)
     return (int32_t)device < 0 ? 0 : (int32_t)device;
   return (uint32_t)type == CU_MEMORYTYPE_DEVICE ? (int32_t)device : -1;
