@@ -533,6 +533,9 @@ static void what_a_trial_gave_up_goes_with_the_context(void **state) {
   pieces_open(engine, "");
   trial_fails("fail=cuStreamWriteValue64@1:999", told);
   assert_non_null(strstr(told, "did not end what was tried"));
+  const struct cuda *c = pieces.to->memory->own;
+  while (c->driver->cuStreamQuery(c->trial.stream.handle) != CUDA_SUCCESS)
+    ;
   pieces_close();
   perigee_engine_close(engine);
   assert_int_equal(fake_left("cuMemAlloc", "cuMemFree"), allocated);
