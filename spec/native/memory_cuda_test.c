@@ -171,7 +171,7 @@ static struct perigee_region *registered(struct perigee_engine *engine,
 
 /* The bytes of one region may be those of another one, too. */
 static void a_pin_stays_while_another_region_uses_it(void **state) {
-  uint8_t *bytes = aligned_alloc(PIN_ALIGNED, PINNED);
+  uint8_t *bytes = aligned_alloc(PIN_ALIGNED, PIN_ALIGNED);
   uint64_t ticket;
   fake_set("slow=100000");
   uint64_t undone = fake_counted("cuMemHostUnregister");
@@ -272,7 +272,7 @@ static void a_drained_copy_has_ended_though_the_driver_waits_not(void **state) {
 }
 
 static void a_pin_stays_under_a_copy_though_the_driver_waits_not(void **state) {
-  uint8_t *bytes = aligned_alloc(PIN_ALIGNED, PINNED);
+  uint8_t *bytes = aligned_alloc(PIN_ALIGNED, PIN_ALIGNED);
   uint64_t ticket;
   memset(bytes, 7, PINNED);
   fake_set("slow=100000");

@@ -344,7 +344,7 @@ int trial_open(struct cuda *c) {
 static void trial_free(struct cuda *c) {
   struct trial *t = &c->trial;
   CUstream stream = t->stream.handle;
-  if (stream && c->driver->cuStreamQuery(stream) != CUDA_SUCCESS)
+  if (t->stuck && c->driver->cuStreamQuery(stream) != CUDA_SUCCESS)
     return;
   if (stream)
     c->driver->cuStreamDestroy(stream);
