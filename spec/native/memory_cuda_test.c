@@ -426,6 +426,29 @@ static void a_closed_context_tells_nobody(void **state) {
     close(fd);
 }
 
+/* The program has reset the device. */
+static void a_context_that_is_gone_leaves_no_descriptor(void **state) {
+  (void)state;
+  fake_set("slow=20000");
+  struct perigee_engine *engine = NULL;
+  assert_int_equal(perigee_engine_open(NULL, &engine), 0);
+  struct perigee_region *r = of_kind(engine, "cuda:0", SIZE);
+  struct pollfd told = {.fd = -1, .events = POLLIN};
+  uint64_t ticket = telling_copy(r);
+  assert_int_equal(r->memory->kind->copies->tell(r->memory, &told.fd), 1);
+  assert_int_equal(poll(&told, 1, -1), 1);
+  telling_end(r, ticket);
+  region_end(r);
+  fake_set("fail=cuCtxPushCurrent@1:201:1000000");
+  perigee_engine_close(engine);
+  fake_set("fail=none@0");
+  for (int i = 0; i < 1000 && told.revents != POLLNVAL; i++) {
+    usleep(1000); /* the driver's thread may still be in its call */
+    assert_int_equal(poll(&told, 1, 0), 1);
+  }
+  assert_int_equal(told.revents, POLLNVAL);
+}
+
 /* A program that polls by itself sleeps by the engine's descriptor alone, until a
  * copy of 0.1 s has ended: not by the time that perigee_arm tells. */
 static void told_by_the_descriptor(int64_t progress) {
@@ -663,6 +686,7 @@ int main(void) {
       cmocka_unit_test(an_engines_descriptor_tells),
       cmocka_unit_test(an_engines_descriptor_tells_beside_its_thread),
       WITH_ENGINE(a_closed_context_tells_nobody),
+      cmocka_unit_test(a_context_that_is_gone_leaves_no_descriptor),
       WITH_ENGINE(a_trial_goes_on_beside_batches),
       cmocka_unit_test(what_a_trial_gave_up_goes_with_the_context),
       WITH_ENGINE(more_than_all_tables_is_asked_again),
