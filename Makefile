@@ -56,7 +56,8 @@ LUA := $(shell find lua/perigee -name '*.lua' ! -name cdef.lua 2>/dev/null)
 CDEF := lua/perigee/cdef.lua
 CONTROL_CDEF := lua/perigee/net/cdef.lua
 CACHE_CDEF := lua/perigee/cache/cdef.lua
-CDEFS := $(CDEF) $(CONTROL_CDEF) $(CACHE_CDEF)
+STATS_CDEF := lua/perigee/stats/cdef.lua
+CDEFS := $(CDEF) $(CONTROL_CDEF) $(CACHE_CDEF) $(STATS_CDEF)
 COMMAND := lua/perigee/cli/perigee
 MANPAGE := lua/perigee/cli/perigee.1
 
@@ -179,6 +180,7 @@ $(eval $(call flavour,build/anatomy,$(RELEASE) -DPERIGEE_ANATOMY))
 $(CDEF): native/perigee.h
 $(CONTROL_CDEF): native/control/control.h
 $(CACHE_CDEF): native/cache/cache.h
+$(STATS_CDEF): native/stats.h
 $(CDEFS):
 	$(call say,CDEF)
 	mkdir -p $(@D)
@@ -209,6 +211,7 @@ install-c: core build/perigee.pc
 	install -D -m 755 build/$(SONAME) "$(DESTDIR)$(CLIBDIR)/$(SONAME)"
 	ln -sf $(SONAME) "$(DESTDIR)$(CLIBDIR)/libperigee.so"
 	install -D -m 644 native/perigee.h "$(DESTDIR)$(INCLUDEDIR)/perigee.h"
+	install -D -m 644 native/stats.h "$(DESTDIR)$(INCLUDEDIR)/perigee_stats.h"
 	install -D -m 644 build/perigee.pc \
 	  "$(DESTDIR)$(CLIBDIR)/pkgconfig/perigee.pc"
 	[ -n "$(DESTDIR)" ] || [ $$(id -u) != 0 ] || ldconfig 2>/dev/null || true
@@ -229,7 +232,7 @@ uninstall: ## remove what install put there
 	rm -rf "$(DESTDIR)$(LUADIR)/perigee" "$(DESTDIR)$(LIBDIR)/perigee" \
 	  "$(DESTDIR)$(BINDIR)/perigee" "$(DESTDIR)$(MANDIR)/man1/perigee.1" \
 	  "$(DESTDIR)$(CLIBDIR)/"{$(SONAME),libperigee.so,pkgconfig/perigee.pc} \
-	  "$(DESTDIR)$(INCLUDEDIR)/perigee.h"
+	  "$(DESTDIR)$(INCLUDEDIR)/"{perigee.h,perigee_stats.h}
 
 # The input of "luarocks install": the rockspec and the folder that it names.
 # Packed from this checkout, so that nothing has to be fetched.

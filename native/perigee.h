@@ -869,6 +869,29 @@ PERIGEE_API const struct perigee_counters *
 perigee_counters(struct perigee_engine *engine,
                  const struct perigee_session *session);
 
+/* Has the engine write what it counts, its sessions, what is under way and its
+ * last events to a file that other processes of the user read at any time, also
+ * after this one was killed: stats.h. The engine always keeps all of that; the
+ * file costs it nothing more. path: of the file, which is made for this user
+ * alone (mode 0600), in a folder in which nobody else may write. What a former
+ * owner left there becomes PATH.last, in place of what that was. scope: where
+ * others find the engine's name (perigee_go_by), or NULL. The engine removes the
+ * file when it closes, or path is NULL. INVALID: it has one already. TOO_LARGE:
+ * this process may make no file that long (RLIMIT_FSIZE). After a failure, such as a
+ * full disk, it goes on without. The process gets a handler of SIGBUS, so that it
+ * does not end if somebody cuts the file short: the handler passes on what is not
+ * its own. */
+PERIGEE_API int perigee_stats_publish(struct perigee_engine *engine,
+                                      const char *path, const char *scope);
+/* Names a method, so that its calls are counted by themselves (stats.h): the
+ * number of a method of a session's peer, or (session NULL) of an own one. Others
+ * count together. Texts are copied. NO_MEMORY; otherwise PERIGEE_OK, also if there
+ * is no row left for it. */
+PERIGEE_API int perigee_stats_method(struct perigee_engine *engine,
+                                     struct perigee_session *session,
+                                     uint16_t number, const char *service,
+                                     const char *method);
+
 /* What the engine holds for peers now, of each kind: used by this session, by
  * all sessions of its peer, and the most that the peer may have at present. For
  * session NULL: used by all, and the limit. */
@@ -1378,6 +1401,10 @@ PERIGEE_API int perigee_name_yield(int descriptor);
  * looking at 256 names; returns how many. A process that takes such a name at
  * that moment may find it taken. */
 PERIGEE_API int perigee_names_sweep(const char *folder, const char *prefix);
+/* Removes a folder in which nobody has a name, with the stats files of processes
+ * that were killed (perigee_stats_publish). Nothing happens while somebody has
+ * one, or there are other files. */
+PERIGEE_API void perigee_names_end(const char *folder);
 
 enum { PERIGEE_ENTRY_MAX = 1 << 20, PERIGEE_CHANGED_MIN = 4096 };
 

@@ -6,7 +6,7 @@
  * find each other.
  *
  *   step                                 what undoes it
- *   the folder of the scope is made      rmdir, if it is empty
+ *   the folder of the scope is made      perigee_names_end
  *   the name is held in it               perigee_name_release: the socket goes
  *   the engine goes by the name          it goes by none
  *   it listens at the name's socket,     perigee_listener_close
@@ -337,6 +337,15 @@ static int agent_check_engine(struct perigee_engine *engine) {
                      engine->name);
 }
 
+/* Without a stats file it goes on. */
+static void agent_open_stats(struct perigee_agent *agent) {
+  char path[PATH_MAX];
+  int n =
+      snprintf(path, sizeof path, "%s/%s.stats", agent->folder, agent->name);
+  if (n > 0 && n < (int)sizeof path)
+    perigee_stats_publish(agent->engine, path, agent->scope);
+}
+
 /* The sentence of a failure is the thread's until it listens. */
 static int agent_take(struct perigee_agent *agent,
                       const struct perigee_agent_options *given) {
@@ -348,6 +357,7 @@ static int agent_take(struct perigee_agent *agent,
   if (status != PERIGEE_OK)
     return agent_failed(agent->engine, status);
   perigee_go_by(agent->engine, agent->name);
+  agent_open_stats(agent);
   status = agent_listen_everywhere(agent, given);
   return status == PERIGEE_OK ? agent_publish(agent) : status;
 }
@@ -399,10 +409,11 @@ void perigee_agent_close(struct perigee_agent *agent) {
     perigee_listener_close(agent->listeners[i]);
   if (agent->descriptor >= 0) {
     perigee_go_by(agent->engine, NULL);
+    perigee_stats_publish(agent->engine, NULL, NULL);
     perigee_name_release(agent->descriptor);
   }
   if (agent->folder)
-    rmdir(agent->folder);
+    perigee_names_end(agent->folder);
   if (agent->services_free)
     agent->services_free(agent);
   free(agent->listeners);

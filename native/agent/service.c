@@ -254,6 +254,14 @@ static void service_forget(struct perigee_engine *engine,
     perigee_pool_free(engine, (uint8_t *)(uintptr_t)e->pointer);
 }
 
+/* Has the calls of each method be counted by themselves (stats.h). */
+static void service_count_apart(struct perigee_session *session,
+                                const struct perigee_service *s) {
+  for (uint32_t i = 0; i < s->count; i++)
+    perigee_stats_method(session->engine, session, s->methods[i].id, s->name,
+                         s->methods[i].name);
+}
+
 int perigee_service_open(struct perigee_session *session, const char *service,
                          int64_t timeout, struct perigee_service **out) {
   uint8_t head[SERVICE_NAME_MOST + TERMS_NAME + 16];
@@ -277,6 +285,8 @@ int perigee_service_open(struct perigee_session *session, const char *service,
     return status < 0 ? status : PERIGEE_PROTOCOL;
   status = status < 0 ? service_refused(session, service, &e)
                       : service_answered(session, service, &e, out);
+  if (*out)
+    service_count_apart(session, *out);
   service_forget(engine, &e);
   return status;
 }

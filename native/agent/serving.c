@@ -264,12 +264,16 @@ static int serving_open(struct perigee_agent *agent) {
                                       "there is no memory for a service");
 }
 
-static void serving_number(struct serving *serving, struct served_method *list,
+static void serving_number(struct perigee_agent *agent,
+                           struct served_method *list,
                            struct served_service *s) {
+  struct serving *serving = agent->serving;
   for (uint32_t i = 0; i < s->count; i++) {
     list[++serving->last] =
         (struct served_method){&s->methods[i], s->head.name};
     s->methods[i].id = (uint16_t)serving->last;
+    perigee_stats_method(agent->engine, NULL, s->methods[i].id, s->head.name,
+                         s->methods[i].name);
   }
 }
 
@@ -282,7 +286,7 @@ static int serving_add(struct perigee_agent *agent, struct served_service *s) {
     return agent_failed(
         agent->engine,
         detail_fail(PERIGEE_NO_MEMORY, "there is no memory for a service"));
-  serving_number(serving, list, s);
+  serving_number(agent, list, s);
   s->head.next = agent->services;
   agent->services = &s->head;
   agent->service_count++;

@@ -41,6 +41,7 @@
 #include "core/lanes.h"
 #include "core/lock.h"
 #include "core/pool.h"
+#include "core/stats_file.h"
 #include "operation/loan.h"
 #include "outcome.h"
 
@@ -130,9 +131,13 @@ static void call_tell(struct operation *op) {
     parent->class->child(parent, status);
     return;
   }
-  struct perigee_counters *c = &op->session->counters;
+  struct perigee_counters *c = op->session->counters;
   c->failures += op->status != PERIGEE_OK;
-  c->replies += op->kind == OP_CALL;
+  if (op->kind == OP_CALL) {
+    c->replies++;
+    op->session->drain.calls--;
+    stats_time(op, op->engine->stats.at);
+  }
   operation_event(op, op->class->event);
 }
 
@@ -215,7 +220,11 @@ bool call_beyond(const struct operation *op, uint64_t sent) {
   return op->state == QUEUED || (op->state == SENT && op->ordinal > sent);
 }
 
+/* What the event does not wait for. */
 static void call_given(struct operation *op) {
+  if (op->kind == OP_CALL)
+    stats_count(op, op->status, 0,
+                op->status == PERIGEE_OK ? op->length + op->slice : 0);
   call_unmark(op);
   if (call_peer_is_done(op))
     call_let_go(op);
@@ -273,8 +282,10 @@ static int call_publish_planned(struct operation *op,
                   : outgoing_publish(op->session, RING_REQUEST, &out);
   if (!sent)
     return 0;
-  if (op->record == RECORD_REQUEST)
+  if (op->record == RECORD_REQUEST) {
     op->ordinal = ++op->session->drain.sent;
+    stats_sent(op, r->head_length + r->slice_length);
+  }
   call_advance(op, PUBLISH);
   /* From now on each poll feeds staged payloads. */
   if (op->parts[OUT_HEAD] || op->parts[OUT_SLICE]) {
@@ -301,6 +312,7 @@ static int call_publish_bytes(struct operation *op,
   if (!outgoing_bytes(op->session, RING_REQUEST, &r, bytes))
     return 0;
   op->ordinal = ++op->session->drain.sent;
+  stats_sent(op, length);
   call_advance(op, PUBLISH);
   return 1;
 }
@@ -436,7 +448,7 @@ static void call_finish(struct operation *op) {
   if (op->flags & PERIGEE_HELD)
     op->value = (uint64_t)outcome_due(op);
   if (op->kind == OP_CALL)
-    op->session->counters.bytes_received += op->length + op->slice;
+    op->session->counters->bytes_received += op->length + op->slice;
   call_end(op, PERIGEE_OK);
 }
 
@@ -543,7 +555,8 @@ static const struct operation_class send_class =
 
 /* Undoes an operation that neither the peer nor the program knows of. */
 static int call_withdraw(struct operation *op, int status) {
-  op->session->counters.calls -= op->kind == OP_CALL;
+  op->session->counters->calls -= op->kind == OP_CALL;
+  op->session->drain.calls -= op->kind == OP_CALL;
   call_unmark(op);
   call_let_go(op);
   parts_end(op);
@@ -573,6 +586,7 @@ call_try(struct operation *op, const struct perigee_message *m) {
 /* It waits for room. The program's list may change meanwhile. Returns 0 or a
  * status. */
 static __attribute__((noinline)) int call_wait(struct operation *op) {
+  stats_begin(op);
   const struct perigee_slice *slice = &op->message.slice;
   int status = slice->region && slice_is_list(slice)
                    ? spread_keep(op, slice, false)
@@ -636,13 +650,22 @@ static int call_draining(const struct perigee_session *session) {
               perigee_status_text(PERIGEE_DRAINING));
 }
 
+/* Counts a call that begins. */
+static inline __attribute__((always_inline)) void
+call_note(struct operation *op, const struct perigee_message *message) {
+  struct perigee_session *s = op->session;
+  s->counters->calls++;
+  s->drain.calls++;
+  stats_call(op, stats_row(&s->methods, message->method));
+}
+
 /* Submits a call that was checked. */
 static inline __attribute__((always_inline)) int
 call_begin(struct operation *op, const struct perigee_message *message,
            bool kept) {
   if (UNLIKELY(message->trace != NULL))
     trace_keep(op, message);
-  op->session->counters.calls++;
+  call_note(op, message);
   return call_submit(op, message, message->timeout, kept);
 }
 
@@ -728,7 +751,7 @@ int perigee_send(struct perigee_session *session,
   struct operation *op = call_take(session, &send_class, RECORD_SEND);
   if (!op)
     return PERIGEE_NO_MEMORY;
-  session->counters.messages++;
+  session->counters->messages++;
   return call_submit(op, &message, timeout, false);
 }
 
@@ -875,7 +898,7 @@ static int call_commit(struct perigee_session *session,
   call_keep(op, message, true);
   op->message.flags &= PERIGEE_ASKS;
   op->message.slice.region = NULL;
-  session->counters.calls++;
+  call_note(op, message);
   status = loan->stage ? call_submit_stage(op, loan, length)
                        : call_submit_block(op, loan, length);
   loan_close(session, RING_REQUEST);

@@ -21,6 +21,7 @@
 #include "core/lanes.h"
 #include "core/lock.h"
 #include "core/pool.h"
+#include "core/stats_file.h"
 #include "operation/loan.h"
 #include "served.h"
 
@@ -87,7 +88,7 @@ static int immediate_arrived(struct perigee_session *s, uint64_t immediate) {
   }
   s->messages.immediates[(s->messages.imm_first + s->messages.imm_count++) &
                          (s->messages.imm_room - 1)] = immediate;
-  s->counters.messages++;
+  s->counters->messages++;
   hot_use(s);
   immediates_match(s);
   return PERIGEE_OK;
@@ -203,8 +204,8 @@ static void message_done(struct operation *served) {
   served->receiver = NULL;
   recv->arriving = 0;
   recv->length = served->rest.length;
-  recv->session->counters.messages++;
-  recv->session->counters.bytes_received += recv->length;
+  recv->session->counters->messages++;
+  recv->session->counters->bytes_received += recv->length;
   operation_finish(recv, PERIGEE_OK);
 }
 
@@ -417,8 +418,11 @@ static void serve_request(struct operation *op) {
     served_hold_back(op);
   else
     served_let_on(op);
-  op->session->counters.served++;
-  op->session->counters.bytes_received += op->length + op->slice;
+  op->session->counters->served++;
+  op->session->counters->bytes_received += op->length + op->slice;
+  stats_call(op, stats_row(&op->engine->stats.rows, op->method));
+  op->shown_at = op->engine->now;
+  stats_begin(op);
   operation_ask(op, PERIGEE_EVENT_REQUEST);
 }
 

@@ -47,6 +47,7 @@
 #include "core/lanes.h"
 #include "core/lock.h"
 #include "core/pool.h"
+#include "core/stats_file.h"
 #include "operation/loan.h"
 #include "operation/operations.h"
 #include "served.h"
@@ -420,6 +421,20 @@ void reply_never(struct operation *op, int status) {
   backlog_add(op, RING_REPLY);
 }
 
+static inline uint64_t reply_bytes(const struct perigee_message *m) {
+  return m->length + (m->slice.region ? slice_bytes(&m->slice) : 0);
+}
+
+/* The program has answered a call that it has got. */
+static inline void reply_count(struct operation *op, int status,
+                               uint64_t bytes) {
+  if (op->shown_at == 0)
+    return;
+  stats_time(op, op->engine->stats.at);
+  stats_count(op, status, bytes, op->length + op->slice);
+  op->shown_at = 0;
+}
+
 static int reply_over(struct operation *op, int status) {
   served_tell(op); /* ends it, unless a copy of its memory is in progress */
   return status < 0 ? status : 0;
@@ -497,6 +512,7 @@ static int reply_refuse_more(struct operation *op) {
   op->session->account.share->all->refused++;
   if (reply_publish_or_wait(op, &none) == NO_ROOM)
     return reply_count_unread(op, 0);
+  reply_count(op, PERIGEE_NO_MEMORY, 0);
   reply_over(op, 1);
   return fail(op->engine, PERIGEE_NO_MEMORY,
               "the caller has left too many replies lie (option pool)");
@@ -516,6 +532,7 @@ reply_to(struct operation *op, const struct perigee_message *m) {
       return reply_refuse_more(op);
   }
   int status = reply_publish_or_wait(op, m);
+  reply_count(op, m->status, reply_bytes(m));
   if (status == NO_ROOM || status == REFERS)
     return reply_count_unread(op, length);
   return reply_over(op, status);
@@ -681,6 +698,7 @@ static int reply_stage(struct operation *op, const uint8_t *bytes,
       reply_publish_bytes(op, 0, bytes, length)) {
     if (reply_costs(s, length))
       reply_learn_size(s, length);
+    reply_count(op, PERIGEE_OK, length);
     return reply_over(op, 1);
   }
   return reply_message(

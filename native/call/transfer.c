@@ -102,9 +102,9 @@ static void transfer_use_regions(struct operation *op, int by) {
 static void transfer_count(struct perigee_session *s, int operation,
                            const struct perigee_transfer *list,
                            uint32_t count) {
-  uint64_t *bytes = operation == PERIGEE_OP_READ ? &s->counters.bytes_received
-                                                 : &s->counters.bytes_sent;
-  s->counters.transfers++;
+  uint64_t *bytes = operation == PERIGEE_OP_READ ? &s->counters->bytes_received
+                                                 : &s->counters->bytes_sent;
+  s->counters->transfers++;
   for (uint32_t i = 0; i < count; i++)
     *bytes += list[i].local.length * list[i].local.count;
 }

@@ -13,6 +13,7 @@
 #include "base/status.h"
 #include "engine.h"
 #include "lock.h"
+#include "stats_file.h"
 
 /* ---- Time and randomness ------------------------------------------------- */
 
@@ -36,6 +37,7 @@ bool engine_alive(const struct perigee_engine *engine) {
 int64_t engine_clock(struct perigee_engine *engine) {
   engine->away = false;
   engine->now = engine->options.clock(engine->options.context);
+  stats_looked(engine);
   return engine->now;
 }
 
@@ -48,7 +50,7 @@ static int64_t thread_time(void) {
 void engine_begin_pieces(struct perigee_engine *engine) {
   struct budget *b = &engine->budget;
   if (b->looks > 0)
-    budget_begin_own(b, thread_time(), engine->counters.polls);
+    budget_begin_own(b, thread_time(), engine->counters->polls);
 }
 
 bool engine_overdue(struct perigee_engine *engine, uint64_t bytes) {
@@ -56,7 +58,7 @@ bool engine_overdue(struct perigee_engine *engine, uint64_t bytes) {
   if (!budget_counts(b, bytes))
     return false;
   if (UNLIKELY(b->looks > 0))
-    budget_look(b, thread_time(), engine->counters.polls);
+    budget_look(b, thread_time(), engine->counters->polls);
   return budget_is_over(b, engine_clock(engine));
 }
 

@@ -43,6 +43,16 @@ struct trim {
   bool heap_due;        /* the heap is to be trimmed */
 };
 
+/* What the engine writes into its stats file, and keeps of it (stats_file.h). */
+struct stats_file {
+  struct stats *at;
+  uint32_t methods;       /* rows in use, with row 0 */
+  struct stats_rows rows; /* of own methods */
+  char *path;             /* of the file; NULL: there is none */
+  uint64_t device, inode; /* of the file */
+  uint8_t sessions[256];  /* is the row a session's now? */
+};
+
 /* What goes on that no event will tell of: something, or copies by kinds of memory,
  * which may tell of their end by a descriptor (memory_copies.tell). */
 enum soon { SOON_LOOK = 1, SOON_COPIES = 2 };
@@ -157,7 +167,9 @@ struct perigee_engine {
   char detail[512];
   struct lane_facts
       facts; /* perigee_session_info's, until it is called again */
-  struct perigee_counters counters; /* of the engine, and of ended sessions */
+  struct stats_file stats;
+  struct perigee_counters *counters; /* of the engine, and of ended sessions: in
+                                        stats */
   struct perigee_counters totals;
 };
 

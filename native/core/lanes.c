@@ -61,7 +61,7 @@ void session_wake(struct perigee_session *s) {
   if (!lane_sleep(s->lane)->wanted(s->lane))
     return;
   struct frame wake = {.type = FRAME_WAKE};
-  s->counters.wakes++;
+  s->counters->wakes++;
   /* A full socket wakes its reader anyway; a dead one is noticed by the next
    * look at the sockets. */
   s->up->tell(s, &wake, NULL, 0);

@@ -157,6 +157,11 @@ struct operation {
   bool untaken;      /* its reply was not read by the caller yet */
   bool roomy;        /* a block was taken for its reply */
   bool traced;       /* its record carries `trace` */
+  uint16_t row;      /* of its method, in the stats file; 0: none */
+  int64_t measured;  /* when it began, if it is measured */
+  int64_t shown_at;  /* of a served call: when the program got it, until it has
+                        answered; 0: not so. (A flag among those above would be
+                        read with its neighbours: served_sends.) */
   uint64_t reserved; /* bytes counted until the answer, for that block and the
                         pulled head's */
   uint64_t exposed;  /* bytes that it exposes, counted for its peer */

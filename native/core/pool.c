@@ -56,7 +56,7 @@ uint8_t *pool_take(struct perigee_session *session, uint64_t length) {
   blocks_note(
       &engine->pool, (uint64_t)offset,
       (struct blocks_note){session->account.share->index, (uint32_t)count});
-  engine->counters.pooled += bytes;
+  engine->counters->pooled += bytes;
   return engine->pool_memory + offset;
 }
 
@@ -83,7 +83,7 @@ void pool_give(struct perigee_engine *engine, uint8_t *block) {
     return;
   uint64_t bytes = (uint64_t)note.pages << BLOCKS_SHIFT;
   shares_unpool(&engine->shares, note.owner, bytes);
-  engine->counters.pooled -= bytes;
+  engine->counters->pooled -= bytes;
   pool_shrink(engine, POOL_KEEP, INT_MAX, UINT64_MAX);
   if (engine->pool.warm > POOL_LOW)
     trim_begin(engine);

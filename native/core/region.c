@@ -127,7 +127,7 @@ static int region_make(struct perigee_engine *engine, const char *name,
   else
     list_append(&r->privates, &region->among);
   r->count++;
-  engine->counters.regions = r->count;
+  engine->counters->regions = r->count;
   *out = region;
   return PERIGEE_OK;
 }
@@ -144,7 +144,7 @@ static void region_free(struct perigee_region *region) {
   if (region->slot != REGION_PRIVATE)
     r->slots[region->slot] = NULL;
   r->count--;
-  region->engine->counters.regions = r->count;
+  region->engine->counters->regions = r->count;
   if (region->area.pinned)
     contexts_unpin(&region->engine->memories, &region->area);
   if (region->admitted)

@@ -15,6 +15,12 @@
 
 enum { STREAMS_MAX = 16 };
 
+/* Rows of the stats file (stats_file.h), by numbers of methods. */
+struct stats_rows {
+  uint16_t *of;   /* 0: none */
+  uint32_t count; /* of numbers */
+};
+
 /* The progress of the handshake. The table of this machine is in
  * wireup/wireup.c. */
 enum wireup_step {
@@ -120,6 +126,7 @@ struct session_inbox {
 struct session_drain {
   uint8_t ours, theirs; /* states of drain_machine; 0: takes calls */
   uint64_t sent, read;  /* requests put into the ring, and read */
+  uint32_t calls;       /* own ones that have not ended */
 };
 
 /* operation/loan.c, operation.c: replies that the peer has not read yet. */
@@ -283,7 +290,7 @@ struct perigee_session {
   struct session_replies replies;
   struct session_messages messages;
   struct session_operations operations;
-  struct perigee_counters counters;
+  struct perigee_counters *counters; /* own_counters, or in its row of stats */
   struct node news; /* accepted: in engine->news; lost: in engine->losses */
   struct session_socket socket;
   struct session_streams streams;
@@ -301,6 +308,8 @@ struct perigee_session {
   struct session_regions regions;
   struct session_ended ended;
   struct session_texts texts;
+  struct stats_rows methods; /* rows of the peer's methods, by their numbers */
+  struct perigee_counters own_counters;
   struct lane_list *lanes; /* NULL: it cannot have more than one */
 };
 

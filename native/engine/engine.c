@@ -15,6 +15,7 @@
 #include "call/calls.h"
 #include "core/fabrics.h"
 #include "core/pool.h"
+#include "core/stats_file.h"
 #include "core/region.h"
 #include "devices/devices.h"
 #include "net/wire.h"
@@ -222,6 +223,9 @@ static int engine_open_all(struct perigee_engine *engine) {
                          sizeof engine->mark);
   engine->epoch =
       engine->options.epoch ? engine->options.epoch : engine_random(engine);
+  status = stats_open(engine);
+  if (status < 0)
+    return status;
   engine->memories.kinds = engine->options.memories;
   return regions_open(engine);
 }
@@ -385,6 +389,7 @@ void perigee_engine_close(struct perigee_engine *engine) {
     munmap(engine->pool_memory, engine_pool_bytes(engine));
   if (engine->table)
     munmap(engine->table, engine_table_bytes(engine));
+  stats_close(engine);
   if (engine->alive)
     munmap((void *)(uintptr_t)engine->alive, PAGE);
   if (engine->epoll >= 0)
@@ -406,10 +411,10 @@ void perigee_engine_close(struct perigee_engine *engine) {
 static const struct perigee_counters *
 session_counters(struct perigee_session *s) {
   bool open = s->state == PERIGEE_SESSION_OPEN;
-  s->counters.kept =
-      open && s->transport->kept ? s->transport->kept->bytes(s->lane) : 0;
-  s->counters.size = sizeof s->counters;
-  return &s->counters;
+  struct perigee_counters *c = s->counters;
+  c->kept = open && s->transport->kept ? s->transport->kept->bytes(s->lane) : 0;
+  c->size = sizeof *c;
+  return c;
 }
 
 const struct perigee_counters *
@@ -419,7 +424,7 @@ perigee_counters(struct perigee_engine *engine,
   if (session)
     return session_counters((struct perigee_session *)(uintptr_t)session);
   struct node *n, *head = &engine->sessions;
-  engine->totals = engine->counters;
+  engine->totals = *engine->counters;
   engine->totals.operations = engine->live;
   engine->totals.kept = engine->pool.warm;
   for (n = engine->given.next; n != &engine->given; n = n->next)

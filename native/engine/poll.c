@@ -61,6 +61,7 @@
 #include "core/lanes.h"
 #include "core/lock.h"
 #include "core/pool.h"
+#include "core/stats_file.h"
 #include "core/watch.h"
 #include "polling.h"
 #include "session/sessions.h"
@@ -302,6 +303,7 @@ poll_give_news(struct perigee_engine *engine, struct node *list, int kind) {
     e->kind = (uint8_t)kind;
     e->session = s->id;
     e->status = s->ended.status;
+    stats_event(engine, e, 0);
     if (kind == PERIGEE_EVENT_LOST) {
       e->pointer = (const uint8_t *)s->ended.reason;
       e->length = strlen(s->ended.reason);
@@ -396,6 +398,7 @@ event_give(struct perigee_engine *engine, struct operation *op) {
                               .slice = op->slice,
                               .capacity = op->value,
                               .code = op->code};
+  stats_event(engine, e, op->row);
   if (op->flags & (PERIGEE_POOLED | PERIGEE_HELD | OPERATION_ASKS))
     event_hand_over(op, e);
   op->event = PERIGEE_EVENT_NONE;
@@ -554,7 +557,7 @@ int engine_poll(struct perigee_engine *engine, struct perigee_event *events,
   engine->asked = 0;
   engine->keep = keep;
   engine->poll_soon = 0;
-  engine->counters.polls++;
+  engine->counters->polls++;
   if (!keep)
     poll_end_given(engine);
   bool all = poll_begin(engine);

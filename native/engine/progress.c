@@ -208,12 +208,12 @@ static enum state progress_look(struct progress *p, int64_t *nap) {
     *nap = -1;
     return RESTING;
   }
-  if (p->polls != engine->counters.polls) {
-    p->polls = engine->counters.polls;
+  if (p->polls != engine->counters->polls) {
+    p->polls = engine->counters->polls;
     return ASIDE;
   }
   bool moved = progress_act(p);
-  p->polls = engine->counters.polls; /* includes those of this thread */
+  p->polls = engine->counters->polls; /* includes those of this thread */
   if (moved)
     return ACTING;
   *nap = engine_nap(engine, -1);

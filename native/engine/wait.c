@@ -53,6 +53,7 @@
 #include "base/status.h"
 #include "call/calls.h"
 #include "core/pool.h"
+#include "core/stats_file.h"
 #include "core/watch.h"
 #include "host/signals.h"
 #include "polling.h"
@@ -156,7 +157,7 @@ static inline void wait_end_spin(struct perigee_engine *engine,
                                  const struct spinning *s) {
   if (!s->timed || s->limit == 0)
     return;
-  engine->counters.spins += s->looked;
+  engine->counters->spins += s->looked;
   spin_paid(&engine->spin);
 }
 
@@ -164,7 +165,7 @@ static void wait_give_up_spin(struct perigee_engine *engine,
                               const struct spinning *s) {
   if (s->limit == 0)
     return;
-  engine->counters.spins++;
+  engine->counters->spins++;
   if (!s->cut)
     spin_wasted(&engine->spin, engine->now, engine->progress);
 }
@@ -328,7 +329,8 @@ static int wait_sleep_on_all(struct perigee_engine *const *engines, int count,
 }
 
 static void wait_falls_asleep(struct perigee_engine *engine) {
-  engine->counters.sleeps++;
+  engine->counters->sleeps++;
+  engine->stats.at->head.asleep = (uint64_t)engine->now;
   trim_sleeps(engine);
 }
 
@@ -460,7 +462,7 @@ static __attribute__((noinline, cold)) int
 pending_keep(struct perigee_engine *engine) {
   const struct perigee_event *e = &engine->pending_event;
   bool dropped = pending_is_dropped(engine);
-  engine->counters.dropped += dropped;
+  engine->counters->dropped += dropped;
   engine->event_awaited = false;
   engine->event_pending = !dropped && e->kind != PERIGEE_EVENT_READY;
   struct operation *op =

@@ -464,6 +464,13 @@ fail:
 
 /* ---- What dead owners left ----------------------------------------------- */
 
+static void names_remove(const char *folder, const char *name,
+                         const char *end) {
+  char path[PATH_MAX];
+  if (name_path(path, folder, name, end))
+    unlink(path);
+}
+
 /* Removes the files of a name whose lock is free: its owner is dead. A process
  * that takes the name meanwhile finds it taken, for a moment. */
 static bool name_sweep(const char *folder, const char *name) {
@@ -476,11 +483,37 @@ static bool name_sweep(const char *folder, const char *name) {
               name_is_current(descriptor, path);
   if (dead) {
     unlink(socket);
+    names_remove(folder, name, ".stats");
     unlink(path);
   }
   if (descriptor >= 0)
     close(descriptor);
   return dead;
+}
+
+static bool name_ends_in(const char *name, const char *end) {
+  size_t length = strlen(name);
+  return length > strlen(end) && strcmp(name + length - strlen(end), end) == 0;
+}
+
+/* A process that takes a name meanwhile makes the folder again, or finds it. */
+void perigee_names_end(const char *folder) {
+  static const char LAST[] = ".stats.last";
+  DIR *all = folder ? opendir(folder) : NULL;
+  struct dirent *entry;
+  bool held = false;
+  while (all && !held && (entry = readdir(all)))
+    held = name_ends_in(entry->d_name, suffix);
+  if (all && !held) {
+    rewinddir(all);
+    while ((entry = readdir(all)))
+      if (name_ends_in(entry->d_name, LAST))
+        names_remove(folder, entry->d_name, "");
+  }
+  if (all)
+    closedir(all);
+  if (folder && !held)
+    rmdir(folder);
 }
 
 /* Cuts ".lock" off a name that begins with the prefix; false for other

@@ -25,6 +25,7 @@
 #include "core/lanes.h"
 #include "core/lock.h"
 #include "core/pool.h"
+#include "core/stats_file.h"
 #include "operations.h"
 
 enum state { FREE, MOVING, QUEUED, ENDED };
@@ -56,8 +57,8 @@ static void operation_expired(struct timer *timer) {
 }
 
 void operation_late(struct operation *op) {
-  op->engine->counters.timeouts++;
-  op->session->counters.timeouts++;
+  op->engine->counters->timeouts++;
+  op->session->counters->timeouts++;
   op->class->stop(op, PERIGEE_TIMEOUT);
 }
 
@@ -92,10 +93,13 @@ struct operation *operation_take(struct perigee_session *session,
   op->class = class;
   op->kind = class->kind;
   op->timeout = -1;
+  op->timer.due = 0;
   op->session = session;
   list_append(&session->operations.all, &op->all);
   hot_use(session);
   engine->live++;
+  if (class->event != PERIGEE_EVENT_REPLY && class->kind != OP_SERVED)
+    stats_begin(op); /* of calls that is not in the way of the message */
   return op;
 }
 
@@ -276,6 +280,7 @@ void operation_free(struct operation *op) {
     pool_give(engine, op->slice_block);
   op->kind = 0;
   engine->live--;
+  stats_end(op);
   if (kept)
     return;
   operation_spare(op);
@@ -329,7 +334,7 @@ static void operation_over(struct operation *op) {
   if (op->class->over)
     op->class->over(op);
   operation_unref(op);
-  op->session->counters.failures += op->status != PERIGEE_OK;
+  op->session->counters->failures += op->status != PERIGEE_OK;
   operation_event(op, op->class->event);
 }
 

@@ -132,6 +132,16 @@ static inline bool slice_is_list(const struct perigee_slice *slice) {
   return slice->count >= PERIGEE_LIST;
 }
 
+/* Bytes of a slice, or of a list that was checked. */
+static inline uint64_t slice_bytes(const struct perigee_slice *s) {
+  uint64_t bytes = 0;
+  if (!slice_is_list(s))
+    return s->length * s->count;
+  for (uint64_t i = 0; i < s->count - PERIGEE_LIST; i++)
+    bytes += s->list[i].length * s->list[i].count;
+  return bytes;
+}
+
 /* Returns the slices of a list, or NULL and a status. */
 const struct perigee_slice *list_slices(struct perigee_engine *engine,
                                         const struct perigee_slice *list,
@@ -204,14 +214,14 @@ outgoing_bytes(struct perigee_session *session, enum ring ring,
   uint64_t size = before + record_padded(r->head_length);
   uint8_t *to = lane_reserve(lane, ring, size);
   if (!to) {
-    session->counters.stalls++;
+    session->counters->stalls++;
     return false;
   }
   outgoing_put_head(to, before, bytes, r->head_length);
   record_encode_words(r, to);
   STAMP(STAMP_PUBLISHED);
   lane_publish(lane, ring, size);
-  session->counters.bytes_sent += r->head_length;
+  session->counters->bytes_sent += r->head_length;
   session_wake_soon(session);
   return true;
 }

@@ -162,7 +162,7 @@ outgoing_write(struct perigee_session *session, enum ring ring,
   uint64_t more = trace ? RECORD_TRACED : 0, size = record_size(r) + more;
   uint8_t *bytes = lane_reserve(lane, ring, size);
   if (!bytes) {
-    session->counters.stalls++;
+    session->counters->stalls++;
     return false;
   }
   uint8_t *head = record_head(r, bytes + more);
@@ -178,7 +178,7 @@ outgoing_write(struct perigee_session *session, enum ring ring,
   STAMP(STAMP_PUBLISHED);
   lane_publish(lane, ring, size);
   if (!out->access)
-    session->counters.bytes_sent += r->head_length + r->slice_length;
+    session->counters->bytes_sent += r->head_length + r->slice_length;
   session_wake_soon(session);
   return true;
 }

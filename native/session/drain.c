@@ -114,9 +114,9 @@ static void drain_end_calls(struct perigee_session *s, uint64_t taken) {
   }
 }
 
-/* Is a call under way? Counters tell: a poll looks at no operation. */
+/* Is a call under way? A poll looks at no operation. */
 static bool drain_has_calls(const struct perigee_session *s) {
-  return s->counters.calls != s->counters.replies;
+  return s->drain.calls > 0;
 }
 
 int perigee_session_drained(const struct perigee_session *s) {

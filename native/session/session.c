@@ -34,6 +34,7 @@
 #include "core/lanes.h"
 #include "core/lock.h"
 #include "core/pool.h"
+#include "core/stats_file.h"
 #include "host/adopted.h"
 #include "host/name.h"
 #include "net/address.h"
@@ -98,6 +99,7 @@ struct perigee_session *session_new(struct perigee_engine *engine, int fd) {
   s->socket.fd = fd;
   s->process.pidfd = -1;
   s->up = &upward;
+  s->counters = &s->own_counters;
   s->socket.watcher.ready = session_ready;
   s->socket.watcher.patient = true; /* mostly a wake-up: its record is first */
   s->socket.on_lane.ready = lane_ready;
@@ -114,7 +116,7 @@ struct perigee_session *session_new(struct perigee_engine *engine, int fd) {
     list_open(lists[i]);
   engine->by_id[id & (engine->id_slots - 1)] = s;
   list_append(&engine->sessions, &s->node);
-  engine->counters.sessions++;
+  engine->counters->sessions++;
   return s;
 }
 
@@ -126,6 +128,7 @@ void session_opened(struct perigee_session *s) {
   machine_step(&session_machine, &s->state, SESSION_OPEN);
   unauth_leave(s);
   s->engine->progress++;
+  stats_session_begin(s);
   timers_remove(&s->engine->timers, &s->handshake.deadline);
   secret_wipe(&s->security.keys->ticket); /* it is valid once */
   hot_enter(s);
@@ -280,6 +283,7 @@ void session_named(struct perigee_session *s, const char *name,
   snprintf(text, sizeof text, "%.*s", (int)length, name);
   if (strlen(text) == length && name_is_valid(text))
     memcpy(s->peer.name, text, sizeof text);
+  stats_session_tell(s);
 }
 
 static void session_describe(const struct perigee_session *s,
@@ -442,6 +446,7 @@ void session_end(struct perigee_session *s, int status, const char *reason) {
   if (reason != s->ended.reason)
     snprintf(s->ended.reason, sizeof s->ended.reason, "%s", reason);
   fail(engine, status, "%s", s->ended.reason);
+  stats_session_tell(s);
   session_close_socket(s);
   peer_unwatch(s); /* keeps the pidfd, as the lane may still need it */
   proof_forget(s);
@@ -545,7 +550,7 @@ static void session_drop_operation(struct operation *op) {
 }
 
 static void session_drop_untold(struct operation *op) {
-  op->engine->counters.dropped++;
+  op->engine->counters->dropped++;
   session_drop_operation(op);
 }
 
@@ -656,9 +661,10 @@ void session_destroy(struct perigee_session *s) {
   peer_forget(s);
   wire_close(&s->socket.wire);
   engine->by_id[s->id & (engine->id_slots - 1)] = NULL;
-  engine->counters.sessions--;
-  s->counters.kept = 0;
-  counters_add(&engine->counters, &s->counters);
+  engine->counters->sessions--;
+  s->counters->kept = 0;
+  counters_add(engine->counters, s->counters);
+  stats_session_end(s);
   free(s->inbox.seen);
   proof_forget(s);
   vault_give(&engine->vault, s->security.keys, sizeof *s->security.keys);

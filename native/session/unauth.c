@@ -268,7 +268,7 @@ void perigee_tell_refused(struct perigee_engine *engine, int64_t every) {
 void refusals_add(struct perigee_engine *engine, const char *peer,
                   const char *address, int status, const char *reason) {
   struct refusals *r = &engine->refusals;
-  engine->counters.refused++;
+  engine->counters->refused++;
   if (!r->on)
     return;
   if (r->count++ == 0 || status != PERIGEE_PEER_LOST ||

@@ -93,7 +93,7 @@ describe("a name", function()
     assert.matches("anonymous%-.*%.lock", listed())
     local agent = assert(cases.agent("next"))
     local names, count = listed():gsub("/anonymous%-", "%0")
-    assert.equal(2, count, names)       -- lock and socket of the one that lives
+    assert.equal(3, count, names)       -- the files of the one that lives
     assert.matches("anonymous%-" .. living.pid .. "%-", names)
     agent:close()
   end)

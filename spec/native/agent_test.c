@@ -257,7 +257,7 @@ static void a_close_leaves_nothing(void **state) {
   (void)state;
   struct perigee_agent_options options = named("one");
   taken(&options);
-  assert_int_equal(files(), 2);
+  assert_int_equal(files(), 3);
   closed();
   assert_int_equal(files(), -1);
   perigee_agent_close(NULL);
@@ -266,7 +266,7 @@ static void a_close_leaves_nothing(void **state) {
   struct perigee_agent_options more = named("two");
   assert_int_equal(perigee_agent_open(other, &more, &second), PERIGEE_OK);
   closed();
-  assert_int_equal(files(), 2);
+  assert_int_equal(files(), 3);
   assert_int_equal(look("two"), PERIGEE_OK);
   perigee_agent_close(second);
 }
@@ -292,14 +292,14 @@ static void a_killed_holder_loses_its_name(void **state) {
   assert_int_equal(try(engine, &options), PERIGEE_NAME_TAKEN);
   assert_int_equal(look("one"), PERIGEE_OK);
   assert_int_equal(entry->pid, child);
-  assert_int_equal(files(), 4);
+  assert_int_equal(files(), 6);
   kill(child, SIGKILL);
   waitpid(child, NULL, 0);
   assert_int_equal(look("one"), PERIGEE_NOT_FOUND);
   taken(&options); /* and sweeps the generated name */
   assert_int_equal(look("one"), PERIGEE_OK);
   assert_int_equal(entry->pid, getpid());
-  assert_int_equal(files(), 2);
+  assert_int_equal(files(), 4);
   close(ends[0]);
   close(ends[1]);
 }
@@ -397,7 +397,7 @@ static void a_child_is_no_agent(void **state) {
   waitpid(child, &status, 0);
   assert_int_equal(status, 0);
   assert_int_equal(look("one"), PERIGEE_OK);
-  assert_int_equal(files(), 2);
+  assert_int_equal(files(), 3);
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)

@@ -150,9 +150,9 @@ static void a_wait_looks_at_its_time_behind_each_piece(void **state) {
   assert_true(perigee_transfer(p.session[0], PERIGEE_OP_READ, &t, 1, 0, -1) >=
               0);
   step = BUDGET_TIME;
-  uint64_t before = p.engine[0]->counters.polls;
+  uint64_t before = p.engine[0]->counters->polls;
   assert_int_equal(perigee_wait(&p.engine[0], 1, BUDGET_TIME / 2), 0);
-  assert_int_equal(p.engine[0]->counters.polls - before, 1);
+  assert_int_equal(p.engine[0]->counters->polls - before, 1);
   step = 0;
   struct perigee_event e;
   while (!taken(&p, 0, &e))

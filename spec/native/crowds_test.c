@@ -244,7 +244,7 @@ static void who_proves_itself_and_no_more_is_a_stranger_still(void **state) {
     assert_true(hand_proves(&hands[i], p.engine[1]->secret));
     quiet(&p, 10); /* the engine reads it */
   }
-  assert_true(p.engine[1]->counters.sessions <= FEW + 1);
+  assert_true(p.engine[1]->counters->sessions <= FEW + 1);
   perigee_tell_refused(p.engine[1], -1);
   pair_dial(&p, p.session);
   friend_served(&p);

@@ -80,6 +80,8 @@ end
 --   texts: such tables, lists, booleans, finite numbers and texts in UTF-8; 24
 --   tables deep and 4 KiB long at most
 -- @tparam[opt=1] number options.weight a number that the registry lists with it
+-- @tparam[opt=true] boolean options.stats false: no file beside its socket from
+--   which `perigee stats` and others read what it does, and has done
 -- @tparam[opt=true] boolean options.topology false: does not connect to those
 --   to whom a control server's topology joins it
 -- @tparam[opt] string options.transport the transport of sessions that it
@@ -143,6 +145,7 @@ function M.new(options, level)
     weight = options.weight or 1,
     awaited = {},                       -- kept sessions whose end is awaited
     follows = options.topology ~= false, topology = false,
+    stats = options.stats ~= false,
   }, Agent)
   agent.taken = futures.new(agent)      -- ends when another has the name
   agent.arrivals = arrivals.new(agent)

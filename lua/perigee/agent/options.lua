@@ -67,7 +67,7 @@ local OPTIONS = { name = name_or_none, scope = check.name,
                   advertise = advertised, secret = secret,
                   registry = registries.check, kind = check.name,
                   metadata = entries.wrong_metadata, weight = weight,
-                  topology = check.boolean }
+                  topology = check.boolean, stats = check.boolean }
 for _, name in ipairs(OF_ENGINE) do
   OPTIONS[name] = engine_settings.CHECKS[name]
 end

@@ -8,6 +8,7 @@
 local fitting = require "perigee.agent.fitting"
 local folder = require "perigee.registry.folder"
 local leases = require "perigee.agent.lease"
+local log = require "perigee.runtime.log"
 local loop = require "perigee.runtime.loop"
 local native = require "perigee.native"
 local probe = require "perigee.agent.probe"
@@ -142,6 +143,21 @@ local function take_elsewhere(agent)
   return true
 end
 
+-- Has the agent's stats be in a file beside its socket (perigee.stats). An
+-- agent whose file cannot be made goes on without, and says so once; where files
+-- may not be that long, its engine has said so.
+local function publish(agent)
+  local place = agent.address:match "^unix:(.*)%.sock$"
+  if not agent.stats or not place then return end
+  local handle = agent.engine.handle
+  local status = C.perigee_stats_publish(handle, place .. ".stats",
+                                         agent.scope)
+  if status < 0 and status ~= C.PERIGEE_TOO_LARGE then
+    log.write("warning", ("%s goes on without a stats file: %s"):format(
+      agent.name, native.detail(handle)))
+  end
+end
+
 --- Takes agent's name and has it listen in its place and at the addresses of
 -- list. Returns true; or nil, an error and the text of the caller's mistake.
 -- Waits if the registry is not a folder.
@@ -151,6 +167,7 @@ function M.take(agent, list)
   C.perigee_withhold(handle, elsewhere)
   local name, claim, misuse = settle_in(agent, list, elsewhere)
   if not name then return nil, claim, misuse end
+  publish(agent)
   if not elsewhere then return told_at_once(agent, claim) end
   local fine, err = true, nil
   if agent.named ~= false then fine, err = take_elsewhere(agent) end

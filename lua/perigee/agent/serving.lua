@@ -6,6 +6,7 @@ local contexts = require "perigee.serving.context"
 local fitting = require "perigee.agent.fitting"
 local futures = require "perigee.runtime.future"
 local loop = require "perigee.runtime.loop"
+local native = require "perigee.native"
 local services = require "perigee.serving.service"
 
 local M = {}
@@ -72,6 +73,8 @@ function Agent:add(definition, level)
     self.last_id = self.last_id + 1
     service.methods[name].id = self.last_id
     methods[self.last_id] = service.methods[name]
+    native.C.perigee_stats_method(self.engine.handle, nil, self.last_id,
+                                  service.name, name)
   end
   self.services[service.name] = service
   fitting.count(self, 1, service.name, service.version)

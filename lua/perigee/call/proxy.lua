@@ -333,6 +333,19 @@ end
 jit.off(forget_methods)
 jit.off(fit)
 
+-- Has the calls of each method be counted by themselves (perigee.stats).
+local function count_apart(class, session)
+  if not session.handle then return end
+  for key in pairs(class.methods) do
+    local id = class.known[key].id
+    if id < NOWHERE then
+      native.C.perigee_stats_method(session.engine.handle, session.handle, id,
+                                    class.name, key)
+    end
+  end
+end
+jit.off(count_apart)
+
 -- ---- Opening ---------------------------------------------------------------
 
 local describe = typed.call { id = 0, name = "describe", service = "",
@@ -397,6 +410,7 @@ local function fit_to(class, session, timeout)
   if not told then return nil, err end
   fit(class, told)
   class.session = session
+  count_apart(class, session)
   return true
 end
 

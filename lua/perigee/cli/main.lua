@@ -16,6 +16,7 @@
 -- requires when it runs. So --help and `perigee doctor` work where the core
 -- does not load.
 local lists = require "perigee.cli.lists"
+local stats = require "perigee.cli.stats"
 
 local COMMANDS = {
   require "perigee.cli.serve",
@@ -28,6 +29,8 @@ local COMMANDS = {
   lists.regions,
   require "perigee.cli.watch",
   require "perigee.cli.explain",
+  stats.stats,
+  stats.autopsy,
   require "perigee.cli.ping",
   require "perigee.cli.devices",
   require "perigee.cli.registry",

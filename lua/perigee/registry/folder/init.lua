@@ -151,7 +151,7 @@ end
 -- name.
 function M:release(descriptor)
   C.perigee_name_release(descriptor)
-  os.remove(held[descriptor].path)      -- fails unless the folder is empty
+  C.perigee_names_end(held[descriptor].path)
   held[descriptor] = nil
 end
 

@@ -1,0 +1,237 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- `perigee stats NAME` and `perigee autopsy NAME`: what an agent of this host
+-- counts, and what it does or did last, from its stats file. The agent is not
+-- asked, so it may be busy, stopped or dead.
+jit.off(true, true)             -- its loops over pairs(), see check.lua
+
+local failure = require "perigee.cli.failure"
+local options = require "perigee.cli.options"
+local units = require "perigee.runtime.units"
+
+local M = {}
+
+-- ---- Finding the file -------------------------------------------------------
+
+local function scope_of(given)
+  local scope = given.scope or os.getenv "PERIGEE_SCOPE"
+  return scope and scope ~= "" and scope or "default"
+end
+
+-- The folder that has the sockets of a scope's agents on this host, also of
+-- those whose names are elsewhere.
+local function folder_of(given)
+  local url = given.registry or os.getenv "PERIGEE_REGISTRY" or ""
+  local root = url:match "^folder:(/.*)"
+  local folder = require "perigee.registry.folder"
+  if root then folder = folder.at(root) end
+  return folder:path(scope_of(given))
+end
+
+-- The stats of an agent whose place in this folder has another name, since its
+-- own is in another registry.
+local function among_places(folder, name)
+  local stats = require "perigee.stats"
+  for place in require "perigee.registry.folder.entries".names(folder) do
+    local told = stats.read(("%s/%s.stats"):format(folder, place))
+    if told and told.name == name then return told end
+  end
+end
+
+local function read(given)
+  local stats = require "perigee.stats"
+  local folder = folder_of(given)
+  local path = ("%s/%s.stats"):format(folder, given.name)
+  if given.last then path = path .. ".last" end
+  local told, why = stats.read(path)
+  if not told and not given.last then
+    told = among_places(folder, given.name)
+  end
+  if told then return told end
+  failure.failed("%s has no stats here: %s (perigee agents lists who is there, "
+    .. "--scope and --registry look elsewhere)", given.name, why)
+end
+
+-- ---- Words ------------------------------------------------------------------
+
+local STATES = {
+  dead = "dead", stopped = "stopped (by a signal, or a debugger)",
+  asleep = "waiting for events", busy = "busy: its program does not poll",
+  running = "running",
+}
+
+local function time(ns)
+  return ns and units.format_time(ns / 1e9) or nil
+end
+
+local function ago(told, at) return time(math.max(told.now - at, 0)) end
+
+local function called(one)
+  if not one.method or one.method == "" then return nil end
+  return ("%s.%s"):format(one.service, one.method)
+end
+
+local function wall(told, at)
+  local seconds = told.began_at + (at - told.began) / 1e9
+  return os.date("%Y-%m-%d %H:%M:%S", seconds)
+end
+
+local function head(told, out)
+  out.line("%s in scope %s: %s", told.name, told.scope,
+           STATES[told.state] or told.state)
+  out.line("  process %d on %s: %s", told.pid, told.host, told.program)
+  out.line("  began %s; last looked at its clock %s ago (%s)",
+           wall(told, told.began), ago(told, told.looked),
+           wall(told, told.looked))
+end
+
+local function columns(out, title, headings, rows)
+  if #rows == 0 then return end
+  out.line("%s", title)
+  out.columns(headings, rows)
+end
+
+-- ---- perigee stats ----------------------------------------------------------
+
+local function methods(told, out)
+  local rows = {}
+  for _, each in ipairs(told.methods) do
+    if each.calls > 0 then
+      rows[#rows + 1] = {
+        each.whose, called(each) or "(others)", ("%d"):format(each.calls),
+        ("%d"):format(each.failures), time(each.p50), time(each.p99),
+        time(each.longest > 0 and each.longest or nil),
+        units.format_size(each.bytes_out), units.format_size(each.bytes_in),
+      }
+    end
+  end
+  columns(out, "methods (own: served here; peer: called here)",
+          { "whose", "method", "calls", "failed", "p50", "p99", "longest",
+            "out", "in" }, rows)
+end
+
+local function sessions(told, out)
+  local rows = {}
+  for _, each in ipairs(told.sessions) do
+    local c = each.counters
+    rows[#rows + 1] = {
+      ("%d"):format(each.id), each.peer ~= "" and each.peer or nil,
+      each.transport, each.status or each.state,
+      ago(told, each.ended or each.opened),
+      ("%d"):format(c.calls or 0), ("%d"):format(c.served or 0),
+      ("%d"):format(c.failures or 0), ("%d"):format(c.stalls or 0),
+      units.format_size(c.bytes_sent or 0),
+      units.format_size(c.bytes_received or 0),
+    }
+  end
+  columns(out, "sessions", { "id", "peer", "transport", "state", "for", "calls",
+                             "served", "failed", "stalls", "sent", "received" },
+          rows)
+end
+
+local function counters(told, out)
+  local rows, names = {}, {}
+  for name in pairs(told.counters) do names[#names + 1] = name end
+  table.sort(names)
+  for i, name in ipairs(names) do
+    rows[i] = { name, ("%.0f"):format(told.counters[name]) }
+  end
+  columns(out, "counters", { "what", "number" }, rows)
+end
+
+local function configure(parser)
+  parser:argument("name", "The agent's name."):argname "NAME"
+  parser:flag("--last", "Of the former owner of the name, if it was killed.")
+  options.json(parser)
+  options.place(parser)
+end
+
+M.stats = {
+  name = "stats",
+  summary = "Tell what an agent of this host counts, without asking it.",
+  description = "Tells what an agent of this host counts: its methods with "
+    .. "times and failures, its sessions, its counters. That is read from its "
+    .. "stats file, so the agent may be busy, stopped or dead.",
+  configure = configure,
+  run = function(given)
+    local out, told = require "perigee.cli.out", read(given)
+    if given.json then return out.json(told) end
+    head(told, out)
+    methods(told, out)
+    sessions(told, out)
+    counters(told, out)
+  end,
+}
+
+-- ---- perigee autopsy --------------------------------------------------------
+
+-- The name of a session's peer, or its number.
+local function peers_of(told)
+  local names = {}
+  for _, each in ipairs(told.sessions) do
+    names[each.id] = each.peer ~= "" and each.peer or each.address
+  end
+  return function(id)
+    return names[id] ~= "" and names[id] or ("session %d"):format(id)
+  end
+end
+
+local function under_way(told, out, peer)
+  local rows = {}
+  for i, each in ipairs(told.under_way) do
+    rows[i] = { each.kind, called(each), peer(each.session),
+                time(math.max((told.state == "dead" and told.looked or told.now)
+                              - each.began, 0)) }
+  end
+  if #rows == 0 then return out.line("nothing was under way") end
+  columns(out, "under way", { "what", "method", "with", "for" }, rows)
+end
+
+local function events(told, out, peer, most)
+  local rows, all = {}, told.events
+  for i = math.max(#all - most + 1, 1), #all do
+    local each = all[i]
+    rows[#rows + 1] = { ago(told, each.time), each.kind, called(each),
+                        peer(each.session), each.status,
+                        units.format_size(each.bytes) }
+  end
+  columns(out, ("the last %d events"):format(#rows),
+          { "ago", "event", "method", "with", "status", "bytes" }, rows)
+end
+
+local function failures(told, out, peer)
+  local rows = {}
+  for _, each in ipairs(told.events) do
+    if each.status then
+      rows[#rows + 1] = { ago(told, each.time), each.kind, called(each),
+                          peer(each.session), each.status }
+    end
+  end
+  while #rows > 10 do table.remove(rows, 1) end
+  columns(out, "the last failures among them",
+          { "ago", "event", "method", "with", "status" }, rows)
+end
+
+M.autopsy = {
+  name = "autopsy",
+  summary = "Tell what an agent that died, or hangs, did last.",
+  description = "Tells what an agent of this host, dead or alive, did last: "
+    .. "what is under way, for how long and with whom, its last events and "
+    .. "failures. That is read from its stats file; the agent is not asked.",
+  configure = function(parser)
+    configure(parser)
+    parser:option("-n --number", "So many events; default: 20.")
+      :argname "NUMBER":convert(options.count):default(20)
+  end,
+  run = function(given)
+    local out, told = require "perigee.cli.out", read(given)
+    if given.json then return out.json(told) end
+    local peer = peers_of(told)
+    head(told, out)
+    under_way(told, out, peer)
+    sessions(told, out)
+    events(told, out, peer, given.number)
+    failures(told, out, peer)
+  end,
+}
+
+return M

@@ -1,0 +1,281 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- Reads stats files of engines (native/stats.h): what an agent of this host
+-- counts, who it has sessions with, what is under way, and what it did last,
+-- also if it is busy, stopped or dead. The agent is not asked. Its file is
+-- NAME.stats in its scope's folder; NAME.stats.last is that of the former owner
+-- of the name, if that was killed.
+local ffi = require "ffi"
+local native = require "perigee.native"
+
+if not pcall(ffi.sizeof, "struct perigee_stats_head") then
+  ffi.cdef(require "perigee.stats.cdef")
+end
+
+local C = native.C
+
+local M = {}
+
+local MAGIC = "perigee\1"
+-- MOST: bytes of a table that are read. BUSY: ns without a look at the clock
+-- after which a process that does not sleep is busy with something else.
+local MOST, BUSY = 2 ^ 24, 1e9
+
+-- Texts of peers and programs, which have any bytes.
+local function text(field) return ffi.string(field) end
+
+local number = tonumber
+
+-- ---- The process ------------------------------------------------------------
+
+-- The state of a process, a letter, and when it started; nil: there is none.
+local function process(pid)
+  local file = io.open(("/proc/%d/stat"):format(pid))
+  local line = file and file:read "*a" or ""
+  if file then file:close() end
+  local rest = line:match "^.*%) (.*)$"
+  if not rest then return nil end
+  local fields = {}
+  for field in rest:gmatch "%S+" do fields[#fields + 1] = field end
+  return fields[1], number(fields[20])
+end
+
+-- "dead", "stopped", "asleep" (it waits for events), "busy" (the program has
+-- not polled for a second) or "running".
+local function state_of(head)
+  local letter, started = process(number(head.pid))
+  if not letter or letter == "Z" or started ~= number(head.pid_started) then
+    return "dead"
+  end
+  if letter == "T" or letter == "t" then return "stopped" end
+  if head.asleep ~= 0 then return "asleep" end
+  return native.clock() - number(head.looked) > BUSY and "busy" or "running"
+end
+
+-- ---- Tables of the file -----------------------------------------------------
+
+-- Calls f(row, i) for each row of a table, which is copied to a struct of that
+-- type: rows of another version are longer or shorter.
+local function each(file, at, ctype, f, most)
+  local row, rows = at.row, math.min(at.rows, most or at.rows)
+  if row == 0 or row * rows > MOST then return end
+  file:seek("set", number(at.offset))
+  local bytes = file:read(row * rows) or ""
+  local one = ffi.new(ctype)
+  local size = math.min(row, ffi.sizeof(one))
+  local from = ffi.cast("const uint8_t *", bytes)
+  for i = 0, math.floor(#bytes / row) - 1 do
+    ffi.copy(one, from + i * row, size)
+    f(one, i)
+  end
+end
+
+local function counter_names(file, at)
+  local names = {}
+  each(file, at, "struct { char name[24]; }", function(row, i)
+    names[i] = text(row.name)
+  end)
+  return names
+end
+
+local function counters_of(names, counters)
+  local words, all = ffi.cast("const uint64_t *", counters), {}
+  local n = math.min(ffi.sizeof "struct perigee_counters", number(words[0]))
+  for i = 1, n / 8 - 1 do
+    if names[i] and names[i] ~= "" then all[names[i]] = number(words[i]) end
+  end
+  return all
+end
+
+local STATES = { [0] = "connecting", "hello", "open", "ended" }
+
+local function sessions_of(file, head, names)
+  local list = {}
+  each(file, head.sessions, "struct perigee_stats_session", function(row)
+    if row.id == 0 then return end
+    local ended = number(row.ended)
+    list[#list + 1] = {
+      id = number(row.id), peer = text(row.peer), address = text(row.address),
+      transport = text(row.transport), reason = text(row.reason),
+      state = ended > 0 and "ended" or STATES[number(row.state)] or "open",
+      opened = number(row.opened), ended = ended > 0 and ended or nil,
+      status = row.status > 0 and ffi.string(
+        C.perigee_status_name(-number(row.status))) or nil,
+      counters = counters_of(names, row.counters),
+    }
+  end)
+  return list
+end
+
+-- ns below which so much of a histogram is; each bucket stands for its middle.
+local function quantile(h, part)
+  local left = part * number(h.count)
+  for i = 0, C.PERIGEE_STATS_BUCKETS - 1 do
+    left = left - number(h.buckets[i])
+    if left <= 0 then return M.bucket(i + 0.5) end
+  end
+  return M.bucket(C.PERIGEE_STATS_BUCKETS)
+end
+
+--- Returns the least ns of a bucket; halves are between.
+function M.bucket(i)
+  local steps, whole = C.PERIGEE_STATS_STEPS, math.floor(i)
+  local function start(n)
+    return (steps + n % steps) * 2 ^ (math.floor(n / steps) + 2)
+  end
+  return start(whole) + (i - whole) * (start(whole + 1) - start(whole))
+end
+
+local function ends_of(row)
+  local calls, failures, by = 0, 0, {}
+  for i = 0, C.PERIGEE_STATS_STATUSES - 1 do
+    local n = number(row.ends[i])
+    calls = calls + n
+    if i > 0 and n > 0 then
+      failures = failures + n
+      by[ffi.string(C.perigee_status_name(-i))] = n
+    end
+  end
+  return calls, failures, by
+end
+
+local WHOSE = { "peer", "own", "other" }
+
+local function methods_of(file, head)
+  local list, by_row = {}, {}
+  each(file, head.methods, "struct perigee_stats_method", function(row, i)
+    local whose = i == 0 and "other" or WHOSE[number(row.used)]
+    if not whose then return end
+    local calls, failures, by = ends_of(row)
+    by_row[i] = { whose = whose, service = text(row.service),
+                  method = text(row.method), calls = calls,
+                  failures = failures, ends = by,
+                  bytes_out = number(row.bytes_out),
+                  bytes_in = number(row.bytes_in),
+                  longest = number(row.longest) }
+    if i > 0 or calls > 0 then list[#list + 1] = by_row[i] end
+  end)
+  each(file, head.histograms, "struct perigee_stats_histogram",
+    function(h, i)
+      local method = by_row[i]
+      if not method or h.count == 0 then return end
+      method.mean = number(h.sum) / number(h.count)
+      method.p50, method.p99 = quantile(h, 0.5), quantile(h, 0.99)
+    end, #list + 1)
+  return list, by_row
+end
+
+local KINDS = { "call", "read", "write", "send", "served", "transfer", "recv",
+                "recv_imm", "lookup", "connect" }
+
+local function under_way(file, head, by_row)
+  local list = {}
+  each(file, head.operations, "struct perigee_stats_operation",
+    function(row, i)
+      if row.began == 0 then return end
+      local method = by_row[bit.rshift(row.what, 16)]
+      list[#list + 1] = {
+        operation = i, began = number(row.began), session = row.session,
+        kind = KINDS[bit.band(row.what, 0xffff)] or "?",
+        service = method and method.service, method = method and method.method,
+      }
+    end)
+  table.sort(list, function(a, b) return a.began < b.began end)
+  return list
+end
+
+local EVENTS = {
+  [C.PERIGEE_EVENT_ACCEPTED] = "accepted", [C.PERIGEE_EVENT_REPLY] = "reply",
+  [C.PERIGEE_EVENT_CONNECTED] = "connected", [C.PERIGEE_EVENT_LOST] = "lost",
+  [C.PERIGEE_EVENT_REQUEST] = "request", [C.PERIGEE_EVENT_LANDING] = "landing",
+  [C.PERIGEE_EVENT_ABANDONED] = "abandoned", [C.PERIGEE_EVENT_SENT] = "sent",
+  [C.PERIGEE_EVENT_DONE] = "done",
+  [C.PERIGEE_EVENT_REPLY_LANDING] = "reply landing",
+}
+
+local function events_of(file, head, by_row)
+  local all, list, given = {}, {}, number(head.events_given)
+  each(file, head.events, "struct perigee_stats_event", function(row, i)
+    local method = by_row[bit.rshift(row.what, 16)]
+    all[i] = {
+      time = number(row.time), session = row.session,
+      operation = row.operation, bytes = number(row.bytes),
+      kind = EVENTS[bit.band(row.what, 0xffff)] or "?",
+      status = row.status ~= 0
+        and ffi.string(C.perigee_status_name(row.status)) or nil,
+      service = method and method.service, method = method and method.method,
+    }
+  end)
+  local rows = head.events.rows
+  for n = math.max(given - rows, 0), given - 1 do
+    list[#list + 1] = all[n % rows]
+  end
+  return list
+end
+
+-- ---- The file ---------------------------------------------------------------
+
+local function head_of(file, path)
+  local bytes = file:read(4096) or ""
+  if #bytes < ffi.sizeof "struct perigee_stats_head"
+    or bytes:sub(1, #MAGIC) ~= MAGIC then
+    return nil, path .. " is no stats file"
+  end
+  local head = ffi.new "struct perigee_stats_head"
+  ffi.copy(head, bytes, ffi.sizeof(head))
+  if head.version ~= C.PERIGEE_STATS_VERSION then
+    return nil, ("%s is of version %d, and this is %d"):format(path,
+      head.version, tonumber(C.PERIGEE_STATS_VERSION))
+  end
+  return head
+end
+
+-- Counters of the engine with those of its sessions.
+local function total(own, sessions)
+  for _, session in ipairs(sessions) do
+    if session.state ~= "ended" then
+      for name, value in pairs(session.counters) do
+        own[name] = (own[name] or 0) + value
+      end
+    end
+  end
+  return own
+end
+jit.off(total)                  -- its loop over pairs(), see check.lua
+
+--- Reads a stats file. Times are ns of the agent's clock: `now` is this moment
+-- by it, `began_at` seconds since 1970 at `began`.
+-- @treturn table `name`, `scope`, `host`, `program`, `pid`, `state`, `began`,
+--   `began_at`, `now`, `looked`, `asleep`, `counters`, `sessions`, `methods`,
+--   `under_way`, `events`; or nil and a sentence
+function M.read(path)
+  local file, why = io.open(path, "rb")
+  if not file then return nil, why end
+  local head
+  head, why = head_of(file, path)
+  if not head then
+    file:close()
+    return nil, why
+  end
+  local names = counter_names(file, head.names)
+  local sessions = sessions_of(file, head, names)
+  local methods, by_row = methods_of(file, head)
+  local own
+  each(file, head.counters, "struct perigee_counters", function(row)
+    own = total(counters_of(names, row), sessions)
+  end)
+  local told = {
+    name = text(head.name), scope = text(head.scope), host = text(head.host),
+    program = text(head.program), pid = number(head.pid),
+    state = state_of(head), began = number(head.began),
+    began_at = number(head.began_at) / 1e9, now = native.clock(),
+    looked = number(head.looked),
+    asleep = head.asleep ~= 0 and number(head.asleep) or nil,
+    counters = own or {}, sessions = sessions, methods = methods,
+    under_way = under_way(file, head, by_row),
+    events = events_of(file, head, by_row),
+  }
+  file:close()
+  return told
+end
+
+return M

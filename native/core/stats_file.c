@@ -1,0 +1,460 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * stats_file.c - the engine's stats: its memory, the file beneath it, and rows
+ * of sessions and methods (stats.h, stats_file.h).
+ */
+#include "stats_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/status.h"
+#include "host/cut.h"
+#include "host/sized.h"
+#include "lock.h"
+
+/* Numbers of methods that have a row; larger ones count in row 0. */
+enum { NUMBERS = 4096 };
+
+_Static_assert(sizeof(struct perigee_stats_head) <= PERIGEE_STATS_HEAD,
+               "the head has its page");
+_Static_assert(sizeof(struct perigee_counters) <=
+                   PERIGEE_STATS_COUNTERS * sizeof(uint64_t),
+               "each counter has a name");
+_Static_assert(
+    sizeof(struct perigee_stats_event) == 32 &&
+        sizeof(struct perigee_stats_operation) == 16,
+    "rows that are written by each call share no cache line by half");
+
+/* Copies a text, cut to what there is room for. */
+#define PUT(field, text) stats_put((field), sizeof(field), (text))
+
+static void stats_put(char *to, size_t room, const char *text) {
+  size_t length = strnlen(text, room - 1);
+  memcpy(to, text, length);
+  to[length] = '\0';
+}
+
+/* ---- The memory --------------------------------------------------------- */
+
+static const char counter_names[][24] = {
+    "size",     "calls",      "served",   "replies",    "failures",
+    "timeouts", "transfers",  "messages", "bytes_sent", "bytes_received",
+    "wakes",    "sleeps",     "spins",    "stalls",     "sessions",
+    "regions",  "operations", "pooled",   "refused",    "polls",
+    "kept",     "dropped",
+};
+_Static_assert(sizeof counter_names / sizeof *counter_names <=
+                   sizeof(struct perigee_counters) / sizeof(uint64_t),
+               "each name has a counter");
+
+#define TABLE(field)                                                           \
+  {                                                                            \
+    .offset = offsetof(struct stats, field),                                   \
+    .row = sizeof *((struct stats *)0)->field,                                 \
+    .rows =                                                                    \
+        sizeof((struct stats *)0)->field / sizeof *((struct stats *)0)->field  \
+  }
+
+/* Reads the beginning of a file of /proc/self. */
+static void stats_read_own(const char *path, char *text, size_t room) {
+  int fd = open(path, O_RDONLY | O_CLOEXEC);
+  ssize_t n = fd >= 0 ? read(fd, text, room - 1) : -1;
+  text[n > 0 ? n : 0] = '\0';
+  if (fd >= 0)
+    close(fd);
+  for (ssize_t i = 0; i < n - 1; i++)
+    if (text[i] == '\0')
+      text[i] = ' ';
+}
+
+/* Field 22 of /proc/self/stat; the second, in brackets, may have blanks. */
+static uint64_t stats_process_started(void) {
+  char text[1024];
+  stats_read_own("/proc/self/stat", text, sizeof text);
+  char *at = strrchr(text, ')');
+  for (int field = 2; at && field < 22; field++)
+    at = strchr(at + 1, ' ');
+  return at ? strtoull(at, NULL, 10) : 0;
+}
+
+static void stats_fill_process(struct perigee_stats_head *head) {
+  head->pid = (uint64_t)getpid();
+  head->pid_started = stats_process_started();
+  gethostname(head->host, sizeof head->host - 1);
+  stats_read_own("/proc/self/cmdline", head->program, sizeof head->program);
+}
+
+static void stats_fill(struct perigee_engine *engine) {
+  struct stats *at = engine->stats.at;
+  struct timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  at->head = (struct perigee_stats_head){
+      .version = PERIGEE_STATS_VERSION,
+      .head = PERIGEE_STATS_HEAD,
+      .length = sizeof *at,
+      .epoch = engine->epoch,
+      .began = (uint64_t)engine->now,
+      .began_at = (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec,
+      .names = TABLE(names),
+      .counters = {offsetof(struct stats, counters), sizeof at->room, 1},
+      .sessions = TABLE(sessions),
+      .operations = TABLE(operations),
+      .events = TABLE(events),
+      .methods = TABLE(methods),
+      .histograms = TABLE(histograms)};
+  memcpy(at->names, counter_names, sizeof counter_names);
+  at->counters.size = sizeof at->counters;
+}
+
+int stats_open(struct perigee_engine *engine) {
+  struct stats_file *f = &engine->stats;
+  void *memory = mmap(NULL, sizeof *f->at, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED)
+    return PERIGEE_NO_MEMORY;
+  f->at = memory;
+  f->methods = 1;
+  engine->counters = &f->at->counters;
+  stats_fill(engine);
+  return PERIGEE_OK;
+}
+
+/* The file is removed only if it is still this engine's. */
+static void stats_remove(struct stats_file *f) {
+  struct stat s;
+  if (f->path && lstat(f->path, &s) == 0 && s.st_dev == f->device &&
+      s.st_ino == f->inode)
+    unlink(f->path);
+  free(f->path);
+  f->path = NULL;
+}
+
+void stats_close(struct perigee_engine *engine) {
+  struct stats_file *f = &engine->stats;
+  if (!f->at)
+    return;
+  if (engine_alive(engine))
+    stats_remove(f);
+  cut_forget(f->at);
+  munmap(f->at, sizeof *f->at);
+  free(f->rows.of);
+  free(f->path);
+  f->at = NULL;
+}
+
+/* ---- The file beneath it ------------------------------------------------ */
+
+/* A path and what stands behind it, or NULL. */
+static char *stats_path(const char *path, const char *end) {
+  char *text = NULL;
+  return asprintf(&text, "%s%s", path, end) < 0 ? NULL : text;
+}
+
+/* What is written in any case has its blocks; rows of methods get theirs when
+ * they are used. */
+static int stats_size_file(int file) {
+  off_t sure = offsetof(struct stats, methods);
+  if (!sized_may(sizeof(struct stats)))
+    return PERIGEE_TOO_LARGE;
+  if (!sized(file, sizeof(struct stats)))
+    return system_status(errno);
+  int error = posix_fallocate(file, 0, sure);
+  return error && error != EOPNOTSUPP && error != EINVAL ? system_status(error)
+                                                         : PERIGEE_OK;
+}
+
+static void stats_copy(struct stats *to, const struct stats_file *f) {
+  memcpy(to, f->at, offsetof(struct stats, methods));
+  memcpy(to->methods, f->at->methods, f->methods * sizeof *to->methods);
+  for (uint32_t i = 0; i < f->methods; i++)
+    if (f->at->histograms[i].count)
+      to->histograms[i] = f->at->histograms[i];
+}
+
+/* Maps the file in place of the private memory, with all that is there. */
+static int stats_map_file(struct stats_file *f, int file) {
+  void *copy =
+      mmap(NULL, sizeof *f->at, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  if (copy == MAP_FAILED)
+    return system_status(errno);
+  int status = PERIGEE_NO_MEMORY;
+  if (cut_guard(copy, sizeof *f->at)) {
+    stats_copy(copy, f);
+    cut_forget(copy);
+    status = PERIGEE_OK;
+  }
+  munmap(copy, sizeof *f->at);
+  if (status == PERIGEE_OK && !cut_guard(f->at, sizeof *f->at))
+    status = PERIGEE_NO_MEMORY;
+  if (status == PERIGEE_OK &&
+      mmap(f->at, sizeof *f->at, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
+           file, 0) == MAP_FAILED) {
+    status = system_status(errno);
+    cut_forget(f->at);
+  }
+  return status;
+}
+
+/* The file of a former owner of the name becomes that of its last one: a process
+ * that has ended in order has removed its own. */
+static void stats_move_last(const char *path) {
+  struct stat s;
+  char *last = stats_path(path, ".last");
+  if (last && lstat(path, &s) == 0 && S_ISREG(s.st_mode) &&
+      s.st_uid == geteuid())
+    rename(path, last);
+  free(last);
+}
+
+static int stats_give_path(struct stats_file *f, int file, const char *draft,
+                           const char *path) {
+  struct stat s;
+  char *own = strdup(path);
+  if (!own || fstat(file, &s) < 0) {
+    free(own);
+    return PERIGEE_NO_MEMORY;
+  }
+  stats_move_last(path);
+  if (rename(draft, path) < 0) {
+    int status = system_status(errno);
+    free(own);
+    return status;
+  }
+  f->path = own;
+  f->device = s.st_dev;
+  f->inode = s.st_ino;
+  return PERIGEE_OK;
+}
+
+static void stats_name(struct stats_file *f, const char *name,
+                       const char *scope) {
+  struct perigee_stats_head *head = &f->at->head;
+  PUT(head->name, name ? name : "");
+  PUT(head->scope, scope ? scope : "");
+  stats_fill_process(head);
+  memcpy(head->magic, PERIGEE_STATS_MAGIC, sizeof head->magic);
+}
+
+static int stats_publish(struct perigee_engine *engine, const char *path,
+                         const char *scope) {
+  struct stats_file *f = &engine->stats;
+  char *draft = stats_path(path, ".new");
+  int file = -1, status = PERIGEE_NO_MEMORY;
+  if (!draft)
+    return status;
+  unlink(draft); /* of a process that was killed here */
+  file = open(draft, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+  status = file < 0 ? system_status(errno) : stats_size_file(file);
+  if (status == PERIGEE_OK)
+    status = stats_map_file(f, file);
+  if (status == PERIGEE_OK) {
+    stats_name(f, engine->name, scope);
+    status = stats_give_path(f, file, draft, path);
+  }
+  if (status < 0 && file >= 0)
+    unlink(draft);
+  if (file >= 0)
+    close(file);
+  free(draft);
+  return status;
+}
+
+int perigee_stats_publish(struct perigee_engine *engine, const char *path,
+                          const char *scope) {
+  ENTER(engine);
+  if (!engine_alive(engine))
+    return PERIGEE_FORKED;
+  if (!path) {
+    stats_remove(&engine->stats);
+    return PERIGEE_OK;
+  }
+  if (engine->stats.path)
+    return fail(engine, PERIGEE_INVALID, "the engine's stats are in %s",
+                engine->stats.path);
+  int status = stats_publish(engine, path, scope);
+  if (status == PERIGEE_TOO_LARGE)
+    return fail(engine, status, "stats file %s: %s", path, SIZED_NOT);
+  return status < 0 ? fail(engine, status, "stats file %s: %s", path,
+                           system_text(errno))
+                    : status;
+}
+
+/* ---- Sessions ----------------------------------------------------------- */
+
+/* Returns the row of the session that ended first, or a free one; -1: all are
+ * in use. */
+static int stats_session_row(const struct stats_file *f) {
+  int best = -1;
+  for (int i = 0; i < PERIGEE_STATS_SESSIONS; i++) {
+    const struct perigee_stats_session *row = &f->at->sessions[i];
+    if (!f->sessions[i] &&
+        (best < 0 || row->ended < f->at->sessions[best].ended))
+      best = i;
+  }
+  return best;
+}
+
+static void stats_session_take(struct perigee_session *s, int i) {
+  struct stats_file *f = &s->engine->stats;
+  struct perigee_stats_session *row = &f->at->sessions[i];
+  f->sessions[i] = true;
+  row->id = 0;
+  atomic_signal_fence(memory_order_seq_cst);
+  memset((uint8_t *)row + sizeof row->id, 0, sizeof *row - sizeof row->id);
+  row->counters = s->own_counters;
+  row->counters.size = sizeof row->counters;
+  s->counters = &row->counters;
+  row->opened = (uint64_t)s->engine->now;
+  stats_session_tell(s);
+  atomic_signal_fence(memory_order_seq_cst);
+  row->id = s->id;
+}
+
+void stats_session_begin(struct perigee_session *s) {
+  struct stats_file *f = &s->engine->stats;
+  int i = stats_session_row(f);
+  f->at->head.sessions_begun++;
+  if (i >= 0)
+    stats_session_take(s, i);
+  else
+    f->at->head.sessions_without++;
+}
+
+/* The session's row; NULL: it has none. */
+static struct perigee_stats_session *
+stats_row_of(const struct perigee_session *s) {
+  if (s->counters == &s->own_counters)
+    return NULL;
+  return CONTAINER(s->counters, struct perigee_stats_session, counters);
+}
+
+void stats_session_tell(struct perigee_session *s) {
+  struct perigee_stats_session *row = stats_row_of(s);
+  if (!row)
+    return;
+  const char *name = *s->peer.terms.name ? s->peer.terms.name : s->peer.name;
+  row->state = s->state;
+  row->epoch = s->peer.terms.epoch;
+  row->status = (uint64_t)-s->ended.status;
+  PUT(row->peer, name);
+  PUT(row->address, s->target.address);
+  PUT(row->transport, s->transport ? s->transport->name : "");
+  PUT(row->reason, s->ended.reason);
+  if (s->state == PERIGEE_SESSION_ENDED && !row->ended)
+    row->ended = (uint64_t)s->engine->now;
+}
+
+void stats_session_end(struct perigee_session *s) {
+  struct perigee_stats_session *row = stats_row_of(s);
+  if (row) {
+    s->engine->stats.sessions[row - s->engine->stats.at->sessions] = false;
+    s->own_counters = row->counters;
+    s->counters = &s->own_counters;
+  }
+  free(s->methods.of);
+}
+
+/* ---- Methods ------------------------------------------------------------ */
+
+static bool stats_is_method(const struct perigee_stats_method *row, bool own,
+                            const char *service, const char *method) {
+  return (row->used == 2) == own &&
+         strncmp(row->service, service, sizeof row->service - 1) == 0 &&
+         strncmp(row->method, method, sizeof row->method - 1) == 0;
+}
+
+/* The row of a method; a new one, or 0 if there is none left. */
+static uint32_t stats_method_row(struct stats_file *f, bool own,
+                                 const char *service, const char *method) {
+  for (uint32_t i = 1; i < f->methods; i++)
+    if (stats_is_method(&f->at->methods[i], own, service, method))
+      return i;
+  if (f->methods == PERIGEE_STATS_METHODS) {
+    f->at->head.methods_without++;
+    return 0;
+  }
+  struct perigee_stats_method *row = &f->at->methods[f->methods];
+  PUT(row->service, service);
+  PUT(row->method, method);
+  atomic_signal_fence(memory_order_seq_cst);
+  row->used = own ? 2 : 1;
+  return f->methods++;
+}
+
+static int stats_rows_put(struct stats_rows *rows, uint16_t number,
+                          uint32_t row) {
+  if (number >= rows->count) {
+    uint32_t count = rows->count ? rows->count : 16;
+    while (count <= number)
+      count *= 2;
+    uint16_t *more = realloc(rows->of, count * sizeof *more);
+    if (!more)
+      return PERIGEE_NO_MEMORY;
+    memset(more + rows->count, 0, (count - rows->count) * sizeof *more);
+    rows->of = more;
+    rows->count = count;
+  }
+  rows->of[number] = (uint16_t)row;
+  return PERIGEE_OK;
+}
+
+int perigee_stats_method(struct perigee_engine *engine,
+                         struct perigee_session *session, uint16_t number,
+                         const char *service, const char *method) {
+  ENTER(engine);
+  if (!service || !method)
+    return fail_missing(engine, "the name of a method");
+  if (number >= NUMBERS)
+    return PERIGEE_OK;
+  struct stats_file *f = &engine->stats;
+  return stats_rows_put(session ? &session->methods : &f->rows, number,
+                        stats_method_row(f, !session, service, method));
+}
+
+/* ---- Calls -------------------------------------------------------------- */
+
+/* Polls have the engine's time: it is not changed here. */
+static int64_t stats_now(const struct perigee_engine *engine) {
+  return engine->options.clock(engine->options.context);
+}
+
+void stats_measure(struct operation *op) {
+  op->measured = stats_now(op->engine);
+}
+
+/* Bucket n begins at (STEPS + n modulo STEPS) << (n / STEPS + 2). */
+static uint32_t stats_bucket(uint64_t ns) {
+  const uint32_t steps = PERIGEE_STATS_STEPS, least = 6;
+  if (ns < UINT64_C(1) << least)
+    return 0;
+  uint32_t power = 63 - (uint32_t)__builtin_clzll(ns);
+  uint32_t at =
+      (power - least) * steps + (uint32_t)(ns >> (power - 4) & (steps - 1));
+  return at < PERIGEE_STATS_BUCKETS ? at : PERIGEE_STATS_BUCKETS - 1;
+}
+
+void stats_add_time(struct stats *at, uint32_t row, int64_t took,
+                    uint64_t weight) {
+  struct perigee_stats_histogram *h = &at->histograms[row];
+  uint64_t ns = took < 0 ? 0 : (uint64_t)took;
+  h->count += weight;
+  h->sum += weight * ns;
+  h->buckets[stats_bucket(ns)] += weight;
+  if (ns > at->methods[row].longest)
+    at->methods[row].longest = ns;
+}
+
+void stats_add_measured(struct operation *op) {
+  int64_t took = stats_now(op->engine) - op->measured;
+  stats_add_time(op->engine->stats.at, op->row, took,
+                 took < STATS_LONG ? PERIGEE_STATS_SAMPLE : 1);
+}

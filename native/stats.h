@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * stats.h - the stats file of an engine: what it counts, its sessions and
+ * methods, what is under way, and its last events, in memory that other
+ * processes of the same user may read at any time. Nobody asks the engine, and
+ * reading costs it nothing. The file outlives a process that is killed. This
+ * header is installed as perigee_stats.h.
+ *
+ * Everything is little-endian, at fixed offsets, and aligned to its size. A
+ * reader in any language maps the file, or reads it, and looks at
+ *
+ *   0         struct perigee_stats_head, PERIGEE_STATS_HEAD bytes
+ *   offset    of each table that the head has: `rows` rows of `row` bytes
+ *
+ * A later version adds fields at the end of rows, which get longer, and tables
+ * behind those that there are. So a reader takes row lengths and offsets from the
+ * head, and passes over what it does not know. `version` changes if it would read
+ * something wrong.
+ *
+ * One thread at a time writes. Each word of 8 bytes is stored at once, so it is
+ * never torn. Two words are of different moments: a reader must not conclude
+ * anything from a difference of two counters. A row whose first word is 0 is
+ * free. This word is stored last when a row is begun (x86 and a compiler barrier
+ * keep that order), and changes when the row is used for something else. So a
+ * reader copies a row, reads the first word again, and drops the copy if it has
+ * changed.
+ *
+ * Texts end in 0, are cut if they are too long, and come from peers and programs:
+ * they may have any bytes. Times are nanoseconds of the engine's clock, which is
+ * CLOCK_MONOTONIC if the program has given none.
+ */
+#ifndef PERIGEE_STATS_H
+#define PERIGEE_STATS_H
+
+#ifndef PERIGEE_CDEF
+#include "perigee.h"
+#endif
+
+#define PERIGEE_STATS_MAGIC "perigee\1"
+
+enum {
+  PERIGEE_STATS_VERSION = 1,
+  PERIGEE_STATS_HEAD = 4096,
+  PERIGEE_STATS_SESSIONS = 256,    /* rows; other sessions have none */
+  PERIGEE_STATS_OPERATIONS = 1024, /* rows, of operations with lower numbers */
+  PERIGEE_STATS_EVENTS = 256,
+  PERIGEE_STATS_METHODS = 512, /* row 0 has all methods without a row */
+  PERIGEE_STATS_COUNTERS = 32,
+  PERIGEE_STATS_STEPS = 16, /* of a histogram, in a power of two */
+  PERIGEE_STATS_BUCKETS = 504,
+  PERIGEE_STATS_STATUSES = 24
+};
+
+/* One of the tables: its place in the file. */
+struct perigee_stats_table {
+  uint64_t offset;
+  uint32_t row, rows; /* bytes of a row; number of rows */
+};
+
+struct perigee_stats_head {
+  char magic[8];           /* PERIGEE_STATS_MAGIC; zeros: it is being made */
+  uint32_t version, head;  /* PERIGEE_STATS_VERSION, PERIGEE_STATS_HEAD */
+  uint64_t length;         /* of the file, which may be sparse */
+  uint64_t pid;            /* of the process, in its own PID namespace */
+  uint64_t pid_started;    /* field 22 of /proc/PID/stat: tells whether a
+                                process of that number is still this one */
+  uint64_t epoch;          /* differs between two lives of a name */
+  uint64_t began;          /* when the engine opened */
+  uint64_t began_at;       /* the same, in ns since 1970 */
+  uint64_t looked;         /* when the engine last read its clock: it does so in
+                                each poll that does something, and each 64 */
+  uint64_t asleep;         /* since when it waits for events; 0: it runs, or the
+                                program does */
+  uint64_t events_given;   /* so many; the last is in row (events_given - 1)
+                                modulo the rows */
+  uint64_t sessions_begun; /* so many */
+  uint64_t sessions_without; /* so many of them had no row */
+  uint64_t
+      methods_without; /* so many methods were to have a row and have none */
+  uint64_t log_level;  /* reserved: 0 */
+  struct perigee_stats_table names;      /* of counters: char [24] */
+  struct perigee_stats_table counters;   /* one row: struct perigee_counters of
+                                            the engine and of sessions that were
+                                            freed */
+  struct perigee_stats_table sessions;   /* struct perigee_stats_session */
+  struct perigee_stats_table operations; /* struct perigee_stats_operation */
+  struct perigee_stats_table events;     /* struct perigee_stats_event */
+  struct perigee_stats_table methods;    /* struct perigee_stats_method */
+  struct perigee_stats_table
+      histograms;    /* struct perigee_stats_histogram: row n
+                                            is of method n */
+  char name[128];    /* by which others find the engine; "": none */
+  char scope[128];   /* where they do */
+  char host[64];     /* the host's name */
+  char program[256]; /* the first bytes of /proc/self/cmdline, with blanks
+                                in place of zeros */
+};
+
+/* A session, also one that has ended, until its row is used anew. */
+struct perigee_stats_session {
+  uint64_t id;     /* of the session, and 2^32 times its row's use; 0:
+                                free */
+  uint64_t state;  /* enum perigee_session_state */
+  uint64_t status; /* of its end, as a positive number; 0: none yet */
+  uint64_t began, opened, ended; /* when; 0: not yet */
+  uint64_t epoch;                /* of the peer; 0: not known yet */
+  char peer[128];                /* the peer's name, or "" */
+  char address[128];             /* dialed, or the listener's */
+  char transport[16];
+  char reason[128]; /* why it ended */
+  struct perigee_counters
+      counters; /* with `size`, as perigee_counters has it */
+};
+
+/* An operation that is under way. */
+struct perigee_stats_operation {
+  uint64_t began;   /* 0: there is none */
+  uint32_t session; /* its id */
+  uint32_t what;    /* enum perigee_stats_kind, and 2^16 times the row of its
+                       method; 0: none, or one without a row */
+};
+
+enum perigee_stats_kind {
+  PERIGEE_STATS_CALL = 1,
+  PERIGEE_STATS_READ = 2,
+  PERIGEE_STATS_WRITE = 3,
+  PERIGEE_STATS_SEND = 4,
+  PERIGEE_STATS_SERVED = 5, /* the peer's, until it is answered */
+  PERIGEE_STATS_TRANSFER = 6,
+  PERIGEE_STATS_RECV = 7,
+  PERIGEE_STATS_RECV_IMM = 8,
+  PERIGEE_STATS_LOOKUP = 9,
+  PERIGEE_STATS_CONNECT = 10
+};
+
+/* An event that a poll gave to the program. */
+struct perigee_stats_event {
+  uint64_t time;
+  uint32_t session;
+  uint32_t what; /* enum perigee_kind, and 2^16 times the row of its method */
+  int32_t status, operation;
+  uint64_t bytes; /* that came with it */
+};
+
+/* A method of a peer's service as this engine calls it, or of an own service. */
+struct perigee_stats_method {
+  uint64_t used; /* 0: the row is free; 1: of a peer; 2: own; 3: row 0 */
+  uint64_t bytes_out, bytes_in;
+  uint64_t longest; /* ns; of the calls that the histogram has */
+  uint64_t ends[PERIGEE_STATS_STATUSES]; /* calls by status: number n has those
+                                            that ended in -n */
+  char service[64], method[64];
+};
+
+/* How long calls took: own ones from their submission to their reply, the peers'
+ * from REQUEST to the program's answer. One call in PERIGEE_STATS_SAMPLE is
+ * measured, and counts for as many. All that take 100 us or more are measured,
+ * and count for one each. Bucket n has calls of at least perigee_stats_bucket(n)
+ * ns, and less than that of n + 1; bucket 0 those below 64 ns, too, and the last
+ * one all that took longer. Two neighbours differ by a sixteenth at most. */
+struct perigee_stats_histogram {
+  uint64_t count, sum; /* of calls; of their ns */
+  uint64_t buckets[PERIGEE_STATS_BUCKETS];
+};
+
+enum { PERIGEE_STATS_SAMPLE = 16 };
+
+#endif

@@ -1,0 +1,163 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- `perigee stats` and `perigee autopsy` of agents that live, are busy, stopped
+-- or were killed, as somebody sees them who asks none of these.
+local cjson = require "cjson"
+local command = require "spec.support.command"
+local process = require "spec.support.process"
+
+-- An agent that serves and calls itself: 300 calls of add, 3 that fail, one
+-- that does not end. Then it does what it was told by its name.
+local WORKER = [[
+local perigee = require "perigee"
+local name, fate = ...
+local agent = assert(perigee.agent { name = name })
+agent:serve { name = "calc", methods = {
+  add = function(a, b) return a + b end,
+  fail = function() error("told to", 0) end,
+  never = function() perigee.sleep(3600) end,
+} }
+local caller = assert(perigee.agent { name = name .. ":caller" })
+local calc = assert(caller:proxy(name, "calc"))
+for i = 1, 300 do assert(calc:add(i, 1)) end
+for i = 1, 3 do calc:fail() end
+local future = calc.async:never()
+perigee.sleep(0.05)
+print "ready"
+io.stdout:flush()
+while fate == "busy" do end
+perigee.run()
+agent:close()
+caller:close()
+]]
+
+local function start(name, fate)
+  local path = command.file("worker.lua", WORKER)
+  local worker = command.start("run", path, name, fate or "waits")
+  repeat
+    local line = assert(worker:read(30 * process.slow))
+  until line:find "ready$"
+  return worker
+end
+
+local function told(what, ...)
+  local status, text, errors = command.run(what, ...)
+  assert.equal(0, status, errors)
+  return text, errors
+end
+
+local function document(...) return cjson.decode((told(...))) end
+
+local function method(all, whose, name)
+  for _, each in ipairs(all.methods) do
+    if each.whose == whose and each.method == name then return each end
+  end
+  error("no method " .. name)
+end
+
+local function files()
+  local pipe = io.popen(("find '%s' -name '*.stats*'"):format(command.folder()))
+  local text = pipe:read "*a"
+  pipe:close()
+  return text
+end
+
+after_each(command.clean)
+
+describe("an agent's stats", function()
+  it("have its methods, sessions and counters", function()
+    local worker = start "a"
+    local all = document("stats", "a", "--json")
+    assert.equal("asleep", all.state)
+    assert.equal(300, method(all, "own", "add").calls)
+    assert.equal(3, method(all, "own", "fail").ends.remote)
+    assert.equal(1, #all.sessions)
+    assert.equal("a:caller", all.sessions[1].peer)
+    local caller = document("stats", "a:caller", "--json")
+    local add = method(caller, "peer", "add")
+    assert.equal(300, add.calls)
+    assert.is_true(add.p50 > 0 and add.p50 <= add.p99)
+    assert.equal(all.sessions[1].counters.bytes_received,
+                 caller.sessions[1].counters.bytes_sent)
+    local sum = 0
+    for _, each in ipairs(caller.methods) do sum = sum + each.calls end
+    assert.equal(caller.counters.replies, sum)
+    local text = told("stats", "a:caller")
+    assert.matches("\npeer +calc%.add +300 +0 ", text)
+    assert.matches("\npeer +calc%.fail +3 +3 ", text)
+    assert.matches("\n1 +a +shm +open ", text)
+    worker:signal "TERM"
+    worker:wait(30 * process.slow)
+    assert.equal("", files())
+  end)
+
+  it("tell who stopped, who is busy and who is dead", function()
+    local worker = start("a", "busy")
+    local pid = document("stats", "a", "--json").pid
+    local function signal(name)
+      os.execute(("kill -%s %d"):format(name, pid))
+    end
+    assert.is_true(command.eventually(function()
+      return document("stats", "a", "--json").state == "busy"
+    end))
+    signal "STOP"
+    assert.is_true(command.eventually(function()
+      return document("stats", "a", "--json").state == "stopped"
+    end))
+    signal "KILL"
+    worker:wait(30 * process.slow)
+    assert.equal("dead", document("stats", "a", "--json").state)
+    assert.matches("^a in scope cli: dead\n", (told("stats", "a")))
+  end)
+
+  it("are missed with a sentence", function()
+    local status, _, errors = command.run("stats", "nobody")
+    assert.equal(1, status)
+    assert.matches("^perigee stats: nobody has no stats here: [^\n]+\n$",
+                   errors)
+  end)
+
+  it("are not read from a file that is none", function()
+    local worker = start "a"
+    local path = files():match "[^\n]*/a%.stats\n":sub(1, -2)
+    for _, text in ipairs { "", "x", ("x"):rep(10000), "perigee\1" .. ("\255")
+                            :rep(5000) } do
+      local file = assert(io.open(path .. ".last", "wb"))
+      file:write(text)
+      file:close()
+      local status, _, errors = command.run("stats", "a", "--last")
+      assert.equal(1, status)
+      assert.matches("no stats here", errors)
+    end
+    worker:kill()
+  end)
+end)
+
+describe("an autopsy of an agent that was killed", function()
+  it("has what was under way and its last events", function()
+    start("a"):kill()
+    local all = document("autopsy", "a:caller", "--json")
+    assert.equal("dead", all.state)
+    assert.equal(1, #all.under_way)
+    assert.equal("never", all.under_way[1].method)
+    local last = all.events[#all.events]
+    assert.equal("reply", last.kind)
+    assert.equal("fail", last.method)
+    assert.equal("remote", last.status)
+    local text = told("autopsy", "a:caller", "-n", "4")
+    assert.matches("\ncall +calc%.never +a +%d", text)
+    assert.matches("\nthe last 4 events\n", text)
+    assert.matches("reply +calc%.fail +a +remote", text)
+  end)
+
+  it("is that of the last life of a name, when the next has begun", function()
+    start("a"):kill()
+    local dead = document("autopsy", "a", "--json")
+    local worker = start "a"
+    local again = document("autopsy", "a", "--json", "--last")
+    assert.equal(dead.pid, again.pid)
+    assert.not_equal(dead.pid, document("autopsy", "a", "--json").pid)
+    worker:signal "TERM"
+    worker:wait(30 * process.slow)
+    assert.equal("", files())           -- with the last name of its scope
+  end)
+end)
