@@ -57,9 +57,10 @@ static void publish(struct fixture *f, int side) {
 }
 
 static struct reading reading_of(const char *path) {
-  struct stat s;
+  struct stat s = {0};
   int file = open(path, O_RDONLY);
-  assert_true(file >= 0 && fstat(file, &s) == 0);
+  assert_true(file >= 0);
+  assert_int_equal(fstat(file, &s), 0);
   struct reading r = {.length = (size_t)s.st_size};
   r.bytes = mmap(NULL, r.length, PROT_READ, MAP_SHARED, file, 0);
   close(file);
