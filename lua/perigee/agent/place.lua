@@ -144,8 +144,8 @@ local function take_elsewhere(agent)
 end
 
 -- Has the agent's stats be in a file beside its socket (perigee.stats). An
--- agent whose file cannot be made goes on without, and says so once; where files
--- may not be that long, its engine has said so.
+-- agent whose file cannot be made goes on without, and says so once; its engine
+-- has said so where files may not be that long.
 local function publish(agent)
   local place = agent.address:match "^unix:(.*)%.sock$"
   if not agent.stats or not place then return end
