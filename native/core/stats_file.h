@@ -125,6 +125,13 @@ static inline void stats_time(struct operation *op, struct stats *at) {
     stats_add_time(at, op->row, took, 1);
 }
 
+/* A program may reply with any status; those without a name count as PROTOCOL, as
+ * the caller sees them. */
+static inline uint32_t stats_end_of(int status) {
+  uint32_t n = (uint32_t)-status;
+  return n < PERIGEE_STATS_STATUSES ? n : (uint32_t)-PERIGEE_PROTOCOL;
+}
+
 /* Counts it, with so many more bytes that were sent, or have come. Own calls are
  * counted by the poll after their event, which has not to wait for that. */
 static inline void stats_count(struct operation *op, int status, uint64_t out,
@@ -133,7 +140,7 @@ static inline void stats_count(struct operation *op, int status, uint64_t out,
   struct perigee_stats_method *row = &at->methods[op->row];
   row->bytes_out += out;
   row->bytes_in += in;
-  row->ends[-status]++;
+  row->ends[stats_end_of(status)]++;
 }
 
 /* A poll gives an event to the program. */

@@ -177,6 +177,30 @@ static void each_method_has_its_calls_bytes_and_ends(void **state) {
   close_fixture(&f);
 }
 
+/* The caller gets PROTOCOL for it. */
+static void a_status_without_a_name_is_counted_as_protocol(void **state) {
+  struct fixture f;
+  open_fixture(&f, *state);
+  publish(&f, 1);
+  name_methods(&f.pair);
+  struct perigee_message m = {
+      .method = METHOD, .head = "x", .length = 1, .timeout = 60000 * MS};
+  int statuses[] = {-1000, -24, INT32_MIN, 7};
+  for (int i = 0; i < 4; i++) {
+    assert_true(perigee_call(f.pair.session[0], &m) >= 0);
+    struct perigee_event e = until(&f.pair, 1, PERIGEE_EVENT_REQUEST);
+    perigee_reply(f.pair.engine[1], e.operation,
+                  &(struct perigee_message){.status = statuses[i], .head = ""});
+    until(&f.pair, 0, PERIGEE_EVENT_REPLY);
+  }
+  struct reading r = reading_of(f.path);
+  const struct perigee_stats_method *echo = method_named(&r, 2, "echo");
+  assert_int_equal(echo->ends[-PERIGEE_PROTOCOL], 4);
+  assert_int_equal(echo->bytes_out, 0);
+  close_reading(&r);
+  close_fixture(&f);
+}
+
 static void a_session_has_the_counters_that_the_program_sees(void **state) {
   struct fixture f;
   open_fixture(&f, *state);
@@ -474,6 +498,7 @@ static void a_child_leaves_its_parents_file(void **state) {
 int main(void) {
   static const struct CMUnitTest tests[] = {
       OVER(variant_default, each_method_has_its_calls_bytes_and_ends),
+      OVER(variant_default, a_status_without_a_name_is_counted_as_protocol),
       OVER(variant_default, a_session_has_the_counters_that_the_program_sees),
       OVER(variant_default, a_time_is_in_the_bucket_that_it_belongs_to),
       OVER(variant_default, methods_without_a_row_count_together),
