@@ -70,9 +70,11 @@ local function called(one)
   return ("%s.%s"):format(one.service, one.method)
 end
 
+-- os.date raises for years that there are not: of files with any bytes.
 local function wall(told, at)
   local seconds = told.began_at + (at - told.began) / 1e9
-  return os.date("%Y-%m-%d %H:%M:%S", seconds)
+  local fine, text = pcall(os.date, "%Y-%m-%d %H:%M:%S", seconds)
+  return fine and text or "?"
 end
 
 local function head(told, out)

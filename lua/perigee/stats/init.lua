@@ -16,12 +16,15 @@ local C = native.C
 local M = {}
 
 local MAGIC = "perigee\1"
--- MOST: bytes of a table that are read. BUSY: ns without a look at the clock
--- after which a process that does not sleep is busy with something else.
-local MOST, BUSY = 2 ^ 24, 1e9
+-- Anybody of this user may have written the file. MOST: bytes of a table, and
+-- ROWS of it, that are read. BUSY: ns without a look at the clock after which a
+-- process that does not sleep is busy with something else.
+local MOST, ROWS, BUSY = 2 ^ 24, 4096, 1e9
 
--- Texts of peers and programs, which have any bytes.
-local function text(field) return ffi.string(field) end
+-- Texts of peers and programs, which have any bytes; they may have no end.
+local function text(field)
+  return ffi.string(field, ffi.sizeof(field)):match "^%Z*"
+end
 
 local number = tonumber
 
@@ -56,8 +59,8 @@ end
 -- Calls f(row, i) for each row of a table, which is copied to a struct of that
 -- type: rows of another version are longer or shorter.
 local function each(file, at, ctype, f, most)
-  local row, rows = at.row, math.min(at.rows, most or at.rows)
-  if row == 0 or row * rows > MOST then return end
+  local row, rows = at.row, math.min(at.rows, most or ROWS)
+  if row == 0 or row * rows > MOST or at.offset > MOST then return end
   file:seek("set", number(at.offset))
   local bytes = file:read(row * rows) or ""
   local one = ffi.new(ctype)
@@ -205,9 +208,10 @@ local function events_of(file, head, by_row)
       service = method and method.service, method = method and method.method,
     }
   end)
-  local rows = head.events.rows
-  for n = math.max(given - rows, 0), given - 1 do
-    list[#list + 1] = all[n % rows]
+  local rows = #all > 0 and math.min(head.events.rows, ROWS) or 0
+  local first = math.max(given - rows, 0)
+  for i = 0, math.min(rows, given) - 1 do
+    list[#list + 1] = all[(first + i) % rows]
   end
   return list
 end

@@ -1,0 +1,92 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- Files that claim to be stats and were written by somebody else: what reads
+-- them ends in what can be told, soon, and raises nothing.
+local cases = require "spec.support.cases"
+local ffi = require "ffi"
+local stats = require "perigee.stats"
+
+local path, bytes
+
+local function content_of(name)
+  local file = assert(io.open(name, "rb"))
+  local text = file:read "*a"
+  file:close()
+  return text
+end
+
+local function write(text)
+  local file = assert(io.open(path, "wb"))
+  file:write(text)
+  file:close()
+end
+
+setup(function()
+  path = os.tmpname()
+  local agent = assert(cases.agent())
+  agent:serve { name = "s", methods = { f = function() end } }
+  local proxy = assert(assert(cases.agent()):proxy(agent.name, "s"))
+  for _ = 1, 50 do proxy:f() end
+  bytes = content_of((agent.address:match "^unix:(.*)%.sock$") .. ".stats")
+  cases.cleanup()
+end)
+
+teardown(function() os.remove(path) end)
+
+-- Reads it, and looks at each value.
+local function read()
+  local told, why = stats.read(path)
+  if not told then return assert.is_string(why) end
+  for _, list in ipairs { told.methods, told.sessions, told.events,
+                          told.under_way } do
+    assert.is_true(#list <= 4096)
+    for _, each in ipairs(list) do assert.is_table(each) end
+  end
+  return told
+end
+
+describe("a stats file", function()
+  it("that is whole is read", function()
+    write(bytes)
+    assert.is_true(#read().methods >= 1)
+  end)
+
+  it("of any length is read as far as it goes", function()
+    for _, length in ipairs { 0, 7, 8, 100, 1023, 4095, 4096, 5000, 20000,
+                              #bytes - 1 } do
+      write(bytes:sub(1, length))
+      read()
+    end
+  end)
+
+  it("with any bytes in it raises nothing and ends", function()
+    local whole = ffi.new("uint8_t[?]", #bytes)
+    math.randomseed(7)
+    for round = 1, 60 do
+      ffi.copy(whole, bytes, #bytes)
+      for _ = 1, round do              -- most of them in the head
+        local at = math.random(0, round % 3 == 0 and #bytes - 1 or 1100)
+        whole[math.max(at, 8)] = math.random(0, 3) == 0 and 255
+          or math.random(0, 255)
+      end
+      write(ffi.string(whole, #bytes))
+      read()
+    end
+  end)
+
+  it("whose texts do not end has them as long as their fields", function()
+    local whole = ffi.new("uint8_t[?]", #bytes)
+    ffi.copy(whole, bytes, #bytes)
+    ffi.fill(whole + 4096, 32 * 24, 65)         -- names of counters
+    write(ffi.string(whole, #bytes))
+    for name in pairs(read().counters) do assert.equal(24, #name) end
+  end)
+
+  it("that claims more events than it can have gives none of these", function()
+    local head = ffi.new "struct perigee_stats_head"
+    ffi.copy(head, bytes, ffi.sizeof(head))
+    head.events.rows = 0xffffffff
+    head.events_given = 2 ^ 40
+    write(ffi.string(head, ffi.sizeof(head)) .. bytes:sub(ffi.sizeof(head) + 1))
+    assert.is_true(#read().events <= 4096)
+  end)
+end)
