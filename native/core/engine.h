@@ -51,6 +51,8 @@ struct stats_file {
   char *path;             /* of the file; NULL: there is none */
   uint64_t device, inode; /* of the file */
   uint8_t sessions[256];  /* is the row a session's now? */
+  uint32_t next_session;  /* where the next look for a row begins */
+  uint32_t hashes[512];   /* of the methods' names */
 };
 
 /* What goes on that no event will tell of: something, or copies by kinds of memory,

@@ -18,12 +18,18 @@
 
 #include "base/status.h"
 #include "host/cut.h"
+#include "host/name.h"
 #include "host/sized.h"
 #include "lock.h"
 
 /* Numbers of methods that have a row; larger ones count in row 0. */
 enum { NUMBERS = 4096 };
 
+_Static_assert(sizeof((struct stats_file *)0)->sessions ==
+                       PERIGEE_STATS_SESSIONS &&
+                   sizeof((struct stats_file *)0)->hashes ==
+                       PERIGEE_STATS_METHODS * sizeof(uint32_t),
+               "each row has its own");
 _Static_assert(sizeof(struct perigee_stats_head) <= PERIGEE_STATS_HEAD,
                "the head has its page");
 _Static_assert(sizeof(struct perigee_counters) <=
@@ -113,6 +119,7 @@ static void stats_fill(struct perigee_engine *engine) {
       .histograms = TABLE(histograms)};
   memcpy(at->names, counter_names, sizeof counter_names);
   at->counters.size = sizeof at->counters;
+  at->methods[0].used = 3;
 }
 
 int stats_open(struct perigee_engine *engine) {
@@ -168,8 +175,10 @@ static int stats_size_file(int file) {
   if (!sized(file, sizeof(struct stats)))
     return system_status(errno);
   int error = posix_fallocate(file, 0, sure);
-  return error && error != EOPNOTSUPP && error != EINVAL ? system_status(error)
-                                                         : PERIGEE_OK;
+  if (!error || error == EOPNOTSUPP || error == EINVAL)
+    return PERIGEE_OK;
+  errno = error;
+  return system_status(error);
 }
 
 static void stats_copy(struct stats *to, const struct stats_file *f) {
@@ -187,12 +196,14 @@ static int stats_map_file(struct stats_file *f, int file) {
   if (copy == MAP_FAILED)
     return system_status(errno);
   int status = PERIGEE_NO_MEMORY;
+  errno = ENOMEM;
   if (cut_guard(copy, sizeof *f->at)) {
     stats_copy(copy, f);
     cut_forget(copy);
     status = PERIGEE_OK;
   }
   munmap(copy, sizeof *f->at);
+  cut_forget(f->at); /* of a file before */
   if (status == PERIGEE_OK && !cut_guard(f->at, sizeof *f->at))
     status = PERIGEE_NO_MEMORY;
   if (status == PERIGEE_OK &&
@@ -260,11 +271,13 @@ static int stats_publish(struct perigee_engine *engine, const char *path,
     stats_name(f, engine->name, scope);
     status = stats_give_path(f, file, draft, path);
   }
+  int error = errno;
   if (status < 0 && file >= 0)
     unlink(draft);
   if (file >= 0)
     close(file);
   free(draft);
+  errno = error;
   return status;
 }
 
@@ -290,17 +303,15 @@ int perigee_stats_publish(struct perigee_engine *engine, const char *path,
 
 /* ---- Sessions ----------------------------------------------------------- */
 
-/* Returns the row of the session that ended first, or a free one; -1: all are
- * in use. */
-static int stats_session_row(const struct stats_file *f) {
-  int best = -1;
-  for (int i = 0; i < PERIGEE_STATS_SESSIONS; i++) {
-    const struct perigee_stats_session *row = &f->at->sessions[i];
-    if (!f->sessions[i] &&
-        (best < 0 || row->ended < f->at->sessions[best].ended))
-      best = i;
+/* Returns the next row that no session has, so that those of sessions which have
+ * ended stay for long; -1: there is none. */
+static int stats_session_row(struct stats_file *f) {
+  for (uint32_t i = 0; i < PERIGEE_STATS_SESSIONS; i++) {
+    uint32_t row = f->next_session++ % PERIGEE_STATS_SESSIONS;
+    if (!f->sessions[row])
+      return (int)row;
   }
-  return best;
+  return -1;
 }
 
 static void stats_session_take(struct perigee_session *s, int i) {
@@ -365,6 +376,13 @@ void stats_session_end(struct perigee_session *s) {
 
 /* ---- Methods ------------------------------------------------------------ */
 
+static uint32_t stats_hash(bool own, const char *service, const char *method) {
+  uint64_t sum = entry_sum((const uint8_t *)service, strlen(service)) * 31 +
+                 entry_sum((const uint8_t *)method, strlen(method)) +
+                 (own ? 1 : 0);
+  return (uint32_t)(sum ^ sum >> 32);
+}
+
 static bool stats_is_method(const struct perigee_stats_method *row, bool own,
                             const char *service, const char *method) {
   return (row->used == 2) == own &&
@@ -372,11 +390,14 @@ static bool stats_is_method(const struct perigee_stats_method *row, bool own,
          strncmp(row->method, method, sizeof row->method - 1) == 0;
 }
 
-/* The row of a method; a new one, or 0 if there is none left. */
+/* The row of a method; a new one, or 0 if there is none left. A service may have
+ * a thousand methods, so texts are compared where their hashes are equal. */
 static uint32_t stats_method_row(struct stats_file *f, bool own,
                                  const char *service, const char *method) {
+  uint32_t hash = stats_hash(own, service, method);
   for (uint32_t i = 1; i < f->methods; i++)
-    if (stats_is_method(&f->at->methods[i], own, service, method))
+    if (f->hashes[i] == hash &&
+        stats_is_method(&f->at->methods[i], own, service, method))
       return i;
   if (f->methods == PERIGEE_STATS_METHODS) {
     f->at->head.methods_without++;
@@ -387,6 +408,7 @@ static uint32_t stats_method_row(struct stats_file *f, bool own,
   PUT(row->method, method);
   atomic_signal_fence(memory_order_seq_cst);
   row->used = own ? 2 : 1;
+  f->hashes[f->methods] = hash;
   return f->methods++;
 }
 

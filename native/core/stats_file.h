@@ -6,12 +6,13 @@
  * Ownership. An open engine owns the memory (engine->stats.at). At first it is
  * private. stats_publish maps a file at the same address, so that pointers into
  * it stay valid. The file is the engine's to remove. A session has the row that
- * its counters are in from session_new to session_destroy; without a free row it
- * counts in itself (own_counters).
+ * its counters are in from its opening to session_destroy; without a free row,
+ * and before, it counts in itself (own_counters).
  *
- * Other processes of the user may write into the file, so nothing but counters is
- * ever read back from it: positions, rows and times are kept beside it, too. A
- * file that is cut short is no end of the process (host/cut.h).
+ * Other processes of the user may write into the file. What is read back from it
+ * is told, or added to, or finds a row; it decides nothing else. A file that is
+ * cut short is no end of the process, and a child made by fork writes into none
+ * (host/cut.h).
  *
  * Cost. On each side a small call stores three words when it begins and one when
  * it is free, an event of 32 bytes, and four counters of its method. No other

@@ -14,14 +14,16 @@
 #include <stdatomic.h>
 #include <stddef.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
-enum { GUARDS = 64, PAGE = 4096 };
+enum { GUARDS = 1024 };
 
 static struct guard {
   _Atomic uintptr_t start; /* 0: free */
   _Atomic uint64_t length; /* 0: not ready */
 } guards[GUARDS];
 static struct sigaction guard_before;
+static uintptr_t guard_page; /* bytes of a page, a power of two */
 static pthread_mutex_t guard_mutex = PTHREAD_MUTEX_INITIALIZER;
 
 static bool guard_covers(uintptr_t at) {
@@ -36,26 +38,49 @@ static bool guard_covers(uintptr_t at) {
   return false;
 }
 
-/* With the default, the access that is made again ends the process. */
+/* The signal is blocked until the handler has returned. */
+static void guard_end(int number) {
+  signal(number, SIG_DFL);
+  raise(number);
+}
+
 static void guard_pass_on(int number, siginfo_t *info, void *context) {
   if (guard_before.sa_flags & SA_SIGINFO)
     guard_before.sa_sigaction(number, info, context);
-  else if (guard_before.sa_handler == SIG_DFL ||
-           guard_before.sa_handler == SIG_IGN)
-    signal(number, SIG_DFL);
-  else
+  else if (guard_before.sa_handler == SIG_DFL)
+    guard_end(number);
+  else if (guard_before.sa_handler != SIG_IGN)
     guard_before.sa_handler(number);
+  else if (info->si_code > 0) /* the kernel's cannot be ignored */
+    guard_end(number);
 }
 
 static void guard_signal(int number, siginfo_t *info, void *context) {
   uintptr_t at = (uintptr_t)info->si_addr;
-  void *page = (void *)(at & ~(uintptr_t)(PAGE - 1));
+  void *page = (void *)(at & ~(guard_page - 1));
   bool kernel = info->si_code > 0; /* and nobody's kill(2) */
   if (kernel && guard_covers(at) &&
-      mmap(page, PAGE, PROT_READ | PROT_WRITE,
+      mmap(page, guard_page, PROT_READ | PROT_WRITE,
            MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == page)
     return;
   guard_pass_on(number, info, context);
+}
+
+static void guard_lock(void) {
+  pthread_mutex_lock(&guard_mutex);
+}
+
+static void guard_unlock(void) {
+  pthread_mutex_unlock(&guard_mutex);
+}
+
+/* A child writes into none of its parent's files. */
+static void guard_forked(void) {
+  for (int i = 0; i < GUARDS; i++)
+    if (guards[i].length > 0)
+      mmap((void *)guards[i].start, guards[i].length, PROT_READ | PROT_WRITE,
+           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  guard_unlock();
 }
 
 /* Takes the place of whatever handler there is now. */
@@ -63,12 +88,15 @@ static void guard_install(void) {
   struct sigaction now, ours = {.sa_sigaction = guard_signal,
                                 .sa_flags = SA_SIGINFO | SA_ONSTACK};
   sigemptyset(&ours.sa_mask);
-  pthread_mutex_lock(&guard_mutex);
+  guard_lock();
+  if (guard_page == 0)
+    pthread_atfork(guard_lock, guard_unlock, guard_forked);
+  guard_page = (uintptr_t)sysconf(_SC_PAGESIZE);
   if (sigaction(SIGBUS, NULL, &now) == 0 && now.sa_sigaction != guard_signal) {
     guard_before = now;
     (void)sigaction(SIGBUS, &ours, NULL);
   }
-  pthread_mutex_unlock(&guard_mutex);
+  guard_unlock();
 }
 
 bool cut_guard(void *memory, uint64_t length) {

@@ -3,7 +3,8 @@
  * cut.h - files that are mapped, and that somebody may cut short or that find no
  * room on their disk. The kernel tells of both by SIGBUS at the next access,
  * whose default ends the process. Here such a page is replaced by private memory
- * of zeros, and the access goes on.
+ * of zeros, and the access goes on. A child made by fork has private memory of
+ * zeros in place of all of it.
  */
 #ifndef CUT_H
 #define CUT_H

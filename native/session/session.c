@@ -633,7 +633,7 @@ void counters_add(struct perigee_counters *to,
                   const struct perigee_counters *from) {
   const uint64_t *f = (const uint64_t *)from;
   uint64_t *t = (uint64_t *)to;
-  for (size_t i = 0; i < sizeof *to / sizeof *t; i++)
+  for (size_t i = 1; i < sizeof *to / sizeof *t; i++) /* the first is `size` */
     t[i] += f[i];
 }
 

@@ -230,6 +230,7 @@ static void a_session_has_the_counters_that_the_program_sees(void **state) {
   for (uint64_t i = 0; i < sizeof *c / sizeof(uint64_t); i++)
     assert_int_not_equal(*(const char *)row(&r, &r.head->names, i), 0);
   const struct perigee_counters *own = row(&r, &r.head->counters, 0);
+  assert_int_equal(own->size, sizeof *own);
   assert_int_equal(own->calls, 11);
   close_reading(&r);
   pair_drop(&f.pair);
@@ -437,6 +438,7 @@ static int on_a_full_disk(struct fixture *f) {
   pair_open(&f->pair, (void *)(uintptr_t)&variant_default);
   assert_true(perigee_stats_publish(f->pair.engine[0], f->path, NULL) < 0);
   assert_non_null(strstr(perigee_detail(f->pair.engine[0]), f->path));
+  assert_non_null(strstr(perigee_detail(f->pair.engine[0]), "No space"));
   call(&f->pair, METHOD, 0);
   pair_close(&f->pair);
   return umount(f->folder) < 0;
@@ -485,12 +487,14 @@ static void a_child_leaves_its_parents_file(void **state) {
   publish(&f, 0);
   pid_t child = fork();
   if (child == 0) {
+    f.pair.engine[0]->counters->polls = 1 << 30;
     perigee_engine_close(f.pair.engine[0]);
     _exit(0);
   }
   waitpid(child, &status, 0);
   assert_int_equal(status, 0);
   assert_int_equal(access(f.path, F_OK), 0);
+  assert_true(perigee_counters(f.pair.engine[0], NULL)->polls < 1 << 30);
   call(&f.pair, METHOD, 0);
   close_fixture(&f);
 }
