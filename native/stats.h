@@ -58,61 +58,58 @@ struct perigee_stats_table {
 };
 
 struct perigee_stats_head {
-  char magic[8];           /* PERIGEE_STATS_MAGIC; zeros: it is being made */
-  uint32_t version, head;  /* PERIGEE_STATS_VERSION, PERIGEE_STATS_HEAD */
-  uint64_t length;         /* of the file, which may be sparse */
-  uint64_t pid;            /* of the process, in its own PID namespace */
-  uint64_t pid_started;    /* field 22 of /proc/PID/stat: tells whether a
-                                process of that number is still this one */
-  uint64_t epoch;          /* differs between two lives of a name */
-  uint64_t began;          /* when the engine opened */
-  uint64_t began_at;       /* the same, in ns since 1970 */
-  uint64_t looked;         /* when the engine last read its clock: it does so in
-                                each poll that does something, and each 64 */
-  uint64_t asleep;         /* since when it waits for events; 0: it runs, or the
-                                program does */
-  uint64_t events_given;   /* so many; the last is in row (events_given - 1)
-                                modulo the rows */
-  uint64_t sessions_begun; /* so many */
-  uint64_t sessions_without; /* so many of them had no row */
-  uint64_t
-      methods_without; /* so many methods were to have a row and have none */
-  uint64_t log_level;  /* reserved: 0 */
-  struct perigee_stats_table names;      /* of counters: char [24] */
-  struct perigee_stats_table counters;   /* one row: struct perigee_counters of
-                                            the engine and of sessions that were
-                                            freed */
+  char magic[8];          /* PERIGEE_STATS_MAGIC; zeros: it is being made */
+  uint32_t version, head; /* PERIGEE_STATS_VERSION, PERIGEE_STATS_HEAD */
+  uint64_t length;        /* of the file, which may be sparse */
+  uint64_t pid;           /* of the process, in its own PID namespace */
+  /* Field 22 of /proc/PID/stat: is a process of that number still this one? */
+  uint64_t pid_started;
+  uint64_t epoch;    /* differs between two lives of a name */
+  uint64_t began;    /* when the engine opened */
+  uint64_t began_at; /* the same, in ns since 1970 */
+  /* When the engine last read its clock: it does so in polls that do something,
+   * and in each 64th. */
+  uint64_t looked;
+  /* Since when it waits for events; 0: it runs, or the program does. */
+  uint64_t asleep;
+  /* So many; the last is in row (events_given - 1) modulo the rows. */
+  uint64_t events_given;
+  uint64_t sessions_begun, sessions_without; /* so many; without a row */
+  uint64_t methods_without;                  /* named, and without a row */
+  struct perigee_stats_table names;          /* of counters: char [24] */
+  /* One row: struct perigee_counters of the engine, and of sessions that were
+   * freed. `sessions`, `regions` and `pooled` are what there is now. */
+  struct perigee_stats_table counters;
   struct perigee_stats_table sessions;   /* struct perigee_stats_session */
   struct perigee_stats_table operations; /* struct perigee_stats_operation */
   struct perigee_stats_table events;     /* struct perigee_stats_event */
   struct perigee_stats_table methods;    /* struct perigee_stats_method */
-  struct perigee_stats_table
-      histograms;    /* struct perigee_stats_histogram: row n
-                                            is of method n */
-  char name[128];    /* by which others find the engine; "": none */
-  char scope[128];   /* where they do */
-  char host[64];     /* the host's name */
-  char program[256]; /* the first bytes of /proc/self/cmdline, with blanks
-                                in place of zeros */
+  /* struct perigee_stats_histogram: row n is of method n. */
+  struct perigee_stats_table histograms;
+  char name[128];  /* by which others find the engine; "": none */
+  char scope[128]; /* where they do */
+  char host[64];   /* the host's name */
+  /* The first bytes of /proc/self/cmdline, with blanks in place of zeros. */
+  char program[256];
 };
 
-/* A session, also one that has ended, until its row is used anew. */
+/* A session since it opened, also when it has ended, until its row is used
+ * anew. */
 struct perigee_stats_session {
-  uint64_t id;     /* of the session, and 2^32 times its row's use; 0:
-                                free */
-  uint64_t state;  /* enum perigee_session_state */
-  uint64_t status; /* of its end, as a positive number; 0: none yet */
-  uint64_t began, opened, ended; /* when; 0: not yet */
-  uint64_t epoch;                /* of the peer; 0: not known yet */
-  char peer[128];                /* the peer's name, or "" */
-  char address[128];             /* dialed, or the listener's */
+  uint64_t id;            /* perigee_session_id; 0: the row is free */
+  uint64_t state;         /* enum perigee_session_state */
+  uint64_t status;        /* of its end, as a positive number; 0: none yet */
+  uint64_t opened, ended; /* when; 0: not yet */
+  uint64_t epoch;         /* of the peer */
+  char peer[128];         /* the peer's name, or "" */
+  char address[128];      /* dialed, or the listener's */
   char transport[16];
   char reason[128]; /* why it ended */
-  struct perigee_counters
-      counters; /* with `size`, as perigee_counters has it */
+  /* With `size`, as perigee_counters has it. */
+  struct perigee_counters counters;
 };
 
-/* An operation that is under way. */
+/* An operation that is under way, until the poll after its event. */
 struct perigee_stats_operation {
   uint64_t began;   /* 0: there is none */
   uint32_t session; /* its id */
@@ -155,9 +152,10 @@ struct perigee_stats_method {
 /* How long calls took: own ones from their submission to their reply, the peers'
  * from REQUEST to the program's answer. One call in PERIGEE_STATS_SAMPLE is
  * measured, and counts for as many. All that take 100 us or more are measured,
- * and count for one each. Bucket n has calls of at least perigee_stats_bucket(n)
- * ns, and less than that of n + 1; bucket 0 those below 64 ns, too, and the last
- * one all that took longer. Two neighbours differ by a sixteenth at most. */
+ * and count for one each; but a handler that does not let its engine poll is seen
+ * by those which are measured alone. Bucket n begins at (STEPS + n % STEPS) <<
+ * (n / STEPS + 2) ns, and ends where n + 1 begins; bucket 0 has those below 64 ns,
+ * too, and the last one all that took longer. */
 struct perigee_stats_histogram {
   uint64_t count, sum; /* of calls; of their ns */
   uint64_t buckets[PERIGEE_STATS_BUCKETS];
