@@ -181,8 +181,18 @@ static int stats_size_file(int file) {
   return system_status(error);
 }
 
-static void stats_copy(struct stats *to, const struct stats_file *f) {
-  memcpy(to, f->at, offsetof(struct stats, methods));
+/* A page of a new file is slow to write to, so what is all zeros is left out. */
+static void stats_copy(struct stats *to, const struct perigee_engine *engine) {
+  const struct stats_file *f = &engine->stats;
+  uint32_t operations = engine->table_used, sessions = f->next_session;
+  if (operations > PERIGEE_STATS_OPERATIONS)
+    operations = PERIGEE_STATS_OPERATIONS;
+  if (sessions > PERIGEE_STATS_SESSIONS)
+    sessions = PERIGEE_STATS_SESSIONS;
+  memcpy(to, f->at, offsetof(struct stats, operations));
+  memcpy(to->operations, f->at->operations,
+         operations * sizeof *to->operations);
+  memcpy(to->sessions, f->at->sessions, sessions * sizeof *to->sessions);
   memcpy(to->methods, f->at->methods, f->methods * sizeof *to->methods);
   for (uint32_t i = 0; i < f->methods; i++)
     if (f->at->histograms[i].count)
@@ -190,7 +200,8 @@ static void stats_copy(struct stats *to, const struct stats_file *f) {
 }
 
 /* Maps the file in place of the private memory, with all that is there. */
-static int stats_map_file(struct stats_file *f, int file) {
+static int stats_map_file(struct perigee_engine *engine, int file) {
+  struct stats_file *f = &engine->stats;
   void *copy =
       mmap(NULL, sizeof *f->at, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   if (copy == MAP_FAILED)
@@ -198,7 +209,7 @@ static int stats_map_file(struct stats_file *f, int file) {
   int status = PERIGEE_NO_MEMORY;
   errno = ENOMEM;
   if (cut_guard(copy, sizeof *f->at)) {
-    stats_copy(copy, f);
+    stats_copy(copy, engine);
     cut_forget(copy);
     status = PERIGEE_OK;
   }
@@ -266,7 +277,7 @@ static int stats_publish(struct perigee_engine *engine, const char *path,
   file = open(draft, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
   status = file < 0 ? system_status(errno) : stats_size_file(file);
   if (status == PERIGEE_OK)
-    status = stats_map_file(f, file);
+    status = stats_map_file(engine, file);
   if (status == PERIGEE_OK) {
     stats_name(f, engine->name, scope);
     status = stats_give_path(f, file, draft, path);
