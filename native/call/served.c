@@ -510,9 +510,10 @@ reply_publish_or_wait(struct operation *op, const struct perigee_message *m) {
 static int reply_refuse_more(struct operation *op) {
   struct perigee_message none = reply_refusal(op, PERIGEE_NO_MEMORY);
   op->session->account.share->all->refused++;
-  if (reply_publish_or_wait(op, &none) == NO_ROOM)
-    return reply_count_unread(op, 0);
+  int status = reply_publish_or_wait(op, &none);
   reply_count(op, PERIGEE_NO_MEMORY, 0);
+  if (status == NO_ROOM)
+    return reply_count_unread(op, 0);
   reply_over(op, 1);
   return fail(op->engine, PERIGEE_NO_MEMORY,
               "the caller has left too many replies lie (option pool)");

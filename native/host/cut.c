@@ -78,8 +78,9 @@ static void guard_unlock(void) {
 static void guard_forked(void) {
   for (int i = 0; i < GUARDS; i++)
     if (guards[i].length > 0)
-      mmap((void *)guards[i].start, guards[i].length, PROT_READ | PROT_WRITE,
-           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+      (void)mmap(
+          (void *)guards[i].start, guards[i].length, PROT_READ | PROT_WRITE,
+          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
   guard_unlock();
 }
 
