@@ -6,16 +6,18 @@
 local native = require "perigee.cache.native"
 
 local C = native.C
-local log, tonumber = math.log, tonumber
+local log, rshift, tonumber = math.log, require "bit".rshift, tonumber
 
 local M = {}
 
 --- Returns what stands for a cache's name in scores.
 function M.hash(name) return C.perigee_cache_hash(name, #name, 0) end
 
+-- Of numbers from 2^63 on LuaJIT's compiled code makes other doubles than its
+-- interpreter, and a score must not differ from itself: hence a half.
 local function score(member, key)
-  local hash = tonumber(C.perigee_cache_hash(key, #key, member.hash))
-  return -member.weight / log((hash + 0.5) / 2 ^ 64)
+  local half = tonumber(rshift(C.perigee_cache_hash(key, #key, member.hash), 1))
+  return -member.weight / log((half + 0.5) / 2 ^ 63)
 end
 
 -- The one with the highest score below `limit`; nil: there is none.
