@@ -180,4 +180,21 @@ describe("a cache whose holder is stopped", function()
     cache:forget()
     cache:close()
   end)
+
+  it("is begun anew when its holder has ended meanwhile", function()
+    local options = { name = "kept", scope = cases.scope, memory = 2 ^ 22,
+                      keep = 60 }
+    local cache = assert(perigee.cache(options))
+    local send = holder()
+    send "STOP"
+    cache:forget()
+    cache:close()
+    perigee.spawn(function()
+      perigee.sleep(0.1)
+      send "CONT"
+    end)
+    cache = assert(perigee.cache(options))
+    cache:forget()
+    cache:close()
+  end)
 end)

@@ -44,6 +44,7 @@ Keep.__index = Keep
 local PATIENCE, SHORT, NONE = 1, 5, 2 ^ 32 - 1
 local OK, AGAIN, NOT_FOUND = core.PERIGEE_OK, core.PERIGEE_AGAIN,
                              core.PERIGEE_NOT_FOUND
+local PEER_LOST = core.PERIGEE_PEER_LOST
 local PIECE = C.PERIGEE_CACHE_PIECE
 local name = ffi.new("char[?]", C.PERIGEE_CACHE_HELD_NAME)
 local fd = ffi.new "int[1]"
@@ -94,7 +95,7 @@ function Keep:turn()
   collect(self)
   if self.owed > 0 and not self.lost
     and loop.now() - self.since > PATIENCE * 1e9 then
-    lose(self, core.PERIGEE_PEER_LOST)
+    lose(self, PEER_LOST)
   end
 end
 
@@ -242,15 +243,22 @@ end
 jit.off(hold_all)
 
 -- Connects to a holder that serves this process. Returns a descriptor or a
--- status.
-local function connect(path, seconds)
+-- status: PERIGEE_PEER_LOST if the holder has hung up.
+local function try(path, seconds)
   local holder = C.perigee_cache_hold(path, seconds * 1e9)
   if holder < 0 then return holder end
   local status = answer({ fd = holder },
                         C.perigee_cache_hold_take(holder, NONE))
   if status == NOT_FOUND then return holder end
   close(holder)
-  return core.PERIGEE_NAME_TAKEN
+  return status == PEER_LOST and status or core.PERIGEE_NAME_TAKEN
+end
+
+-- The same; a holder that was about to end has another one after it.
+local function connect(path, seconds)
+  local holder = try(path, seconds)
+  if holder == PEER_LOST then holder = try(path, seconds) end
+  return holder == PEER_LOST and core.PERIGEE_NAME_TAKEN or holder
 end
 
 --- Goes on with what the holder at a path has, and has it keep what the store
@@ -271,7 +279,7 @@ function M.open(store, path, seconds)
   if not hold_all(self) then
     for _, each in ipairs(list) do close(each.fd) end
     self:close()
-    return nil, failure.of(core.PERIGEE_PEER_LOST, "keeping " .. store.text)
+    return nil, failure.of(PEER_LOST, "keeping " .. store.text)
   end
   drop_others(self, list)
   return self, came
