@@ -2,6 +2,7 @@
 -- Caches whose memory outlives their process: real processes that are killed,
 -- and real holders.
 local cases = require "spec.support.cases"
+local loop = require "perigee.runtime.loop"
 local perigee = require "perigee"
 local process = require "spec.support.process"
 
@@ -194,6 +195,40 @@ describe("a cache whose holder is stopped", function()
       send "CONT"
     end)
     cache = assert(perigee.cache(options))
+    cache:forget()
+    cache:close()
+  end)
+
+  -- Who goes on with a part drops what that is not whole without.
+  it("for a while amid what it gives loses nothing", function()
+    local options = { name = "kept", scope = cases.scope, memory = 2 ^ 24,
+                      slab = 2 ^ 20, keep = 60 }
+    local cache, agent = assert(perigee.cache(options)), assert(cases.agent())
+    local blocks = assert(agent:cache "kept")
+    for i = 1, 20 do assert(blocks:put("k" .. i, ("v"):rep(200000))) end
+    cache:close()
+    local send, deadline, answers = holder(), loop.deadline, 0
+    loop.deadline = function(seconds)
+      if seconds == 1 then answers = answers + 1 end
+      if seconds == 1 and answers == 3 then
+        send "STOP"
+        perigee.spawn(function()
+          perigee.sleep(1.5)
+          send "CONT"
+        end)
+      end
+      return deadline(seconds)
+    end
+    local err
+    cache, err = perigee.cache(options)
+    loop.deadline = deadline
+    assert.is_nil(cache)
+    assert.equal("peer_lost", err.kind)
+    cases.await(function()
+      cache = perigee.cache(options)
+      return cache
+    end)
+    assert.equal(20, cache:counters().entries)
     cache:forget()
     cache:close()
   end)

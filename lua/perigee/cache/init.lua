@@ -242,7 +242,8 @@ end
 --   `no_memory` (`err.code` "no_space"), `denied` ("read_only"; "foreign": it
 --   is not a cache's, or not this user's alone), `name_taken` ("in_use"),
 --   `unsupported` ("io"); of `keep` `name_taken`: the process that keeps the
---   memory does not answer, or serves another cache; `unsupported`: none can be
+--   memory does not answer, or serves another cache; `peer_lost`: it has
+--   stopped answering, and keeps what it has; `unsupported`: none can be
 --   started
 -- @waits as `perigee.agent`
 -- @usage

@@ -101,18 +101,21 @@ end
 
 -- ---- What is held ----------------------------------------------------------
 
--- Takes all that is held: a list of { life, kind, number, length, fd, name }.
+-- Takes what is held: a list of { life, kind, number, length, fd, name }.
+-- Returns whether that is all, too.
 local function take_all(self)
   local list, take = {}, C.perigee_cache_hold_take
-  while answer(self, take(self.fd, #list)) == OK do
+  local status = answer(self, take(self.fd, 0))
+  while status == OK do
     local text = ffi.string(name)
     local life, kind, number, length =
       text:match "^(%d+)%.(%a+)%.?(%d*)%.?(%d*)$"
     list[#list + 1] = { life = tonumber(life), kind = kind, name = text,
                         number = tonumber(number), length = tonumber(length),
                         fd = fd[0] }
+    status = answer(self, take(self.fd, #list))
   end
-  return list
+  return list, status == NOT_FOUND
 end
 
 -- The newest life that is whole, or nil.
@@ -273,10 +276,10 @@ function M.open(store, path, seconds)
   local self = setmetatable({ store = store, fd = holder, lost = false,
                               owed = 0, since = 0,
                               life = math.floor(uptime() * 1e-3) }, Keep)
-  local list = take_all(self)
+  local list, all = take_all(self)
   local life, came = newest(list), 0
-  if life then came = revive(store, of_life(list, life)) end
-  if not hold_all(self) then
+  if life and all then came = revive(store, of_life(list, life)) end
+  if not (all and hold_all(self)) then
     for _, each in ipairs(list) do close(each.fd) end
     self:close()
     return nil, failure.of(PEER_LOST, "keeping " .. store.text)
