@@ -42,47 +42,25 @@ enum { SHORT = 5 };
 
 /* ---- Messages ------------------------------------------------------------ */
 
-union hold_control {
-  struct cmsghdr head;
-  char room[CMSG_SPACE(sizeof(int))];
-};
-
 static bool hold_send(int holder, struct hold_message *m, int fd) {
-  union hold_control control = {.room = {0}};
-  struct iovec bytes = {m, sizeof *m};
-  struct msghdr message = {.msg_iov = &bytes, .msg_iovlen = 1};
   struct pollfd room = {.fd = holder, .events = POLLOUT};
-  if (fd >= 0) {
-    message.msg_control = &control;
-    message.msg_controllen = sizeof control.room;
-    control.head = (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof fd),
-                                    .cmsg_level = SOL_SOCKET,
-                                    .cmsg_type = SCM_RIGHTS};
-    memcpy(CMSG_DATA(&control.head), &fd, sizeof fd);
-  }
+  struct hold_packet packet;
+  hold_packet_out(&packet, m, fd);
   poll(&room, 1, SHORT);
-  return sendmsg(holder, &message, MSG_NOSIGNAL | MSG_DONTWAIT) ==
+  return sendmsg(holder, &packet.head, MSG_NOSIGNAL | MSG_DONTWAIT) ==
          (ssize_t)sizeof *m;
 }
 
 /* Returns 1: a whole message came; *fd: the descriptor with it, or -1. 0: none
  * has come yet. */
 static int hold_receive(int holder, struct hold_message *m, int *fd) {
-  union hold_control control = {.room = {0}};
-  struct iovec bytes = {m, sizeof *m};
-  struct msghdr message = {.msg_iov = &bytes,
-                           .msg_iovlen = 1,
-                           .msg_control = &control,
-                           .msg_controllen = sizeof control.room};
+  struct hold_packet packet;
+  hold_packet_in(&packet, m);
   *fd = -1;
-  ssize_t n = recvmsg(holder, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+  ssize_t n = recvmsg(holder, &packet.head, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
   if (n < 0 && (errno == EAGAIN || errno == EINTR))
     return 0;
-  struct cmsghdr *head = n > 0 ? CMSG_FIRSTHDR(&message) : NULL;
-  if (head && head->cmsg_type == SCM_RIGHTS &&
-      head->cmsg_len == CMSG_LEN(sizeof *fd))
-    memcpy(fd, CMSG_DATA(head), sizeof *fd);
-  m->name[NAME - 1] = 0;
+  *fd = hold_packet_fd(&packet, m, n);
   if (n == (ssize_t)sizeof *m)
     return 1;
   if (*fd >= 0)

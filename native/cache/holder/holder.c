@@ -140,45 +140,22 @@ static int held_drop(const struct hold_message *m) {
 
 /* ---- Messages ------------------------------------------------------------ */
 
-union control {
-  struct cmsghdr head;
-  char room[CMSG_SPACE(sizeof(int))];
-};
-
 static void answer(int client, struct hold_message *m, int fd) {
-  union control control = {.room = {0}};
-  struct iovec bytes = {m, sizeof *m};
-  struct msghdr message = {.msg_iov = &bytes, .msg_iovlen = 1};
-  if (fd >= 0) {
-    message.msg_control = &control;
-    message.msg_controllen = sizeof control.room;
-    control.head = (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof fd),
-                                    .cmsg_level = SOL_SOCKET,
-                                    .cmsg_type = SCM_RIGHTS};
-    memcpy(CMSG_DATA(&control.head), &fd, sizeof fd);
-  }
-  ASK(sendmsg, client, &message, MSG_NOSIGNAL, 0, 0);
+  struct hold_packet packet;
+  hold_packet_out(&packet, m, fd);
+  ASK(sendmsg, client, &packet.head, MSG_NOSIGNAL, 0, 0);
 }
 
 /* Returns whether a whole message came; *fd: the descriptor with it, or -1. Who
  * has ended with answers unread leaves an error in front of his requests. */
 static bool receive(int client, struct hold_message *m, int *fd) {
-  union control control = {.room = {0}};
-  struct iovec bytes = {m, sizeof *m};
-  struct msghdr message = {.msg_iov = &bytes,
-                           .msg_iovlen = 1,
-                           .msg_control = &control,
-                           .msg_controllen = sizeof control.room};
+  struct hold_packet packet;
   long n;
-  *fd = -1;
+  hold_packet_in(&packet, m);
   do
-    n = ASK(recvmsg, client, &message, MSG_CMSG_CLOEXEC, 0, 0);
+    n = ASK(recvmsg, client, &packet.head, MSG_CMSG_CLOEXEC, 0, 0);
   while (n == -ECONNRESET);
-  struct cmsghdr *head = n > 0 ? CMSG_FIRSTHDR(&message) : NULL;
-  if (head && head->cmsg_type == SCM_RIGHTS &&
-      head->cmsg_len == CMSG_LEN(sizeof *fd))
-    memcpy(fd, CMSG_DATA(head), sizeof *fd);
-  m->name[NAME - 1] = 0;
+  *fd = hold_packet_fd(&packet, m, n);
   if (n == (long)sizeof *m)
     return true;
   if (*fd >= 0)
