@@ -123,10 +123,12 @@ function Set:reach(one)
   return nil, err
 end
 
--- All that have a key, before any of them is left.
+-- All that have a key, before any of them is left. They are of one choice: one
+-- that is asked again from now on would move the others.
 local function owners(self, key)
-  local list = {}
-  for n = 1, self.replicas do list[n] = self:owner(key, n) end
+  if now() >= self.till then choose(self) end
+  local list, live = {}, self.live
+  for n = 1, self.replicas do list[n] = ring.owner(live, key, n) end
   return list
 end
 
