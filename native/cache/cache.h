@@ -241,8 +241,7 @@ struct perigee_cache_counters {
   uint64_t buckets, leases, clients, version;
   uint64_t hits, misses, sealed, evicted, expired, deleted;
   uint64_t copies; /* of `entries` */
-  uint64_t
-      huge; /* bytes of `slabs` in huge pages, as perigee_cache_huge tells */
+  uint64_t huge;   /* bytes of `slabs` in huge pages: perigee_cache_huge */
 };
 /* Tells how many bytes of the slabs that it has are in huge pages. */
 PERIGEE_API void perigee_cache_huge(struct perigee_cache *cache, uint64_t huge);
@@ -307,9 +306,10 @@ PERIGEE_API uint64_t perigee_cache_sum(const void *value, uint64_t length,
  * PIN, the pin; of LIST and EVENTS, how many at most (0: as many as there is
  * room for). Count is at most PERIGEE_CACHE_MANY, and 1 for LIST and EVENTS,
  * whose answers want room for the longest key. A list has each key that was
- * there throughout at least once, those of the store below after the others; but
- * one that was below only, and is put again meanwhile, may be left out. Numbers of events count up from 1; a client
- * that begins asks from 0, which is the oldest one kept. */
+ * there throughout at least once, those of the store below after the others;
+ * but one that was below only, and is put again meanwhile, may be left out.
+ * Numbers of events count up from 1; a client that begins asks from 0, which is
+ * the oldest one kept. */
 enum perigee_cache_request {
   PERIGEE_CACHE_HAS = 1,
   PERIGEE_CACHE_MATCH,
@@ -324,9 +324,9 @@ enum perigee_cache_request {
   PERIGEE_CACHE_PUT
 };
 enum { PERIGEE_CACHE_MANY = 4096 };
-/* HAS, MATCH, STAT and LIST find what is in a store below, too (NULL: there is none),
- * from which the caller brings it; DELETE finds it, and the caller deletes it
- * there; what is there EXISTS for if_absent. */
+/* HAS, MATCH, STAT and LIST find what is in a store below, too (NULL: there is
+ * none), from which the caller brings it; DELETE finds it, and the caller
+ * deletes it there; what is there EXISTS for if_absent. */
 PERIGEE_API void perigee_cache_below(struct perigee_cache *cache,
                                      struct perigee_cache *below);
 enum perigee_cache_event {
