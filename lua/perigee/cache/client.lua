@@ -353,6 +353,7 @@ local function options_of(item)
   for name in pairs(PUT) do options[name] = item[name] end
   return options
 end
+jit.off(options_of)
 
 --- Puts many values, several at a time.
 -- @function CacheClient:put_many

@@ -291,6 +291,7 @@ function Cache:counters()
   end
   return sums
 end
+jit.off(Cache.counters)
 
 -- Waits while clients hold leases or reservations; returns whether they do
 -- still when less than `spare` seconds are left.

@@ -217,5 +217,6 @@ function Set:close()
   for _, each in pairs(self.members) do each:close() end
   self.members, self.live = {}, {}
 end
+jit.off(Set.close)
 
 return M

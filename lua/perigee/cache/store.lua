@@ -195,6 +195,7 @@ local function client_gone(self, id, client)
   C.perigee_cache_client_gone(self.cache, client)
   self:changed_all()
 end
+jit.off(client_gone)
 
 local function new_client(self, id)
   local session = self.engine.sessions[id]
