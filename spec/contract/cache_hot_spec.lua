@@ -288,6 +288,27 @@ describe("a copy of a hot key", function()
     gets(near, "k", "new")
   end)
 
+  it("is not what a get has if the key is put while it is read", function()
+    begin(LONG)
+    assert(far:put("k", "old"))
+    gets(near, "k", "old")
+    local came
+    for n = 2, 3 do
+      local other = near.set:owner("k", n)
+      other.get = function(...)
+        local got = getmetatable(other).get(...)
+        came = came or got
+        assert(near:put("k", "new"))
+        return got
+      end
+    end
+    for _ = 1, 3 do
+      local got = near:get "k"
+      assert.equal(came and "new" or "old", got)
+    end
+    assert.equal("old", came)
+  end)
+
   it("is not read when the key has another cache", function()
     all = {}
     open "cache:1"
