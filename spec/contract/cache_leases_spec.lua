@@ -9,6 +9,7 @@ local maps = require "perigee.cache.mapped"
 local cases = require "spec.support.cases"
 local ffi = require "ffi"
 local perigee = require "perigee"
+local transfer = require "perigee.transfer"
 
 local C = native.C
 local answer, place, number = caches.answer, caches.place, caches.number
@@ -237,5 +238,51 @@ describe("a lease that was given back", function()
     assert(put:wait(10))
     local text = assert(got:wait(10))
     assert.is_true(lies.located == 2 or is_whole(text), "read when given back")
+  end)
+end)
+
+describe("a lease while its value is read", function()
+  local read = transfer.read
+  local lies, blocks
+
+  before_each(function()
+    lies = scribbler(1)
+    blocks = caches.client { map = false, stale = 30 }
+    assert.is_true(is_whole(blocks:get "0"))
+  end)
+
+  after_each(function()
+    transfer.read = read
+    cases.cleanup()
+  end)
+
+  -- Gets the value, and calls f(leases) when its bytes have come, before that
+  -- is known.
+  local function get_amid(f)
+    transfer.read = function(...)
+      local operation = read(...)
+      return { wait = function()
+        local fine, err = operation:wait()
+        transfer.read = read
+        f(blocks.only.leases)
+        return fine, err
+      end }
+    end
+    return assert(blocks:get "0")
+  end
+
+  it("may be given back, and is asked for again then", function()
+    assert.is_true(is_whole(blocks:get "0")) -- and kept
+    assert.equal(2, lies.located)
+    get_amid(function(leases) assert.is_true(leases:clear()) end)
+    assert.equal(3, lies.located)
+  end)
+
+  it("may be of what is old by then, and is not kept then", function()
+    assert.is_true(is_whole(get_amid(function(leases)
+      leases:answered("0", 1000)
+    end)))
+    assert(blocks:get "0")
+    assert.equal(3, lies.located)
   end)
 end)
