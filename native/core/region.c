@@ -245,7 +245,6 @@ static int region_fill(struct perigee_region *region, int asked) {
     return PERIGEE_OK;
   if (node >= 0 && !backing_place(at, length, (uint32_t)node))
     return PERIGEE_NOT_FOUND;
-  errno = ENOMEM;
   if (asked & (PERIGEE_POPULATE | PERIGEE_HUGE) &&
       !backing_populate(at, length))
     return PERIGEE_NO_MEMORY;

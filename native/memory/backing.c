@@ -154,9 +154,12 @@ bool backing_possible(uint64_t length) {
   return length <= LITTLE || length <= backing_most();
 }
 
+/* The files of control groups that are not there leave another errno. */
 bool backing_populate(uint8_t *memory, uint64_t length) {
-  if (length > LITTLE && length > backing_available())
+  if (length > LITTLE && length > backing_available()) {
+    errno = ENOMEM;
     return false;
+  }
   if (madvise(memory, length, MADV_POPULATE_WRITE) == 0)
     return true;
   if (errno != EINVAL)

@@ -13,7 +13,8 @@ uint64_t backing_most(void);
 /* Returns whether the machine and the control group could have that many
  * bytes. */
 bool backing_possible(uint64_t length);
-/* Populates the memory now; returns false if there is not enough. */
+/* Populates the memory now; returns false, and errno says why, if there is not
+ * enough. */
 bool backing_populate(uint8_t *memory, uint64_t length);
 
 enum { HUGE_PAGE = 2 << 20, NODES = 1024 };
