@@ -170,9 +170,11 @@ bool backing_populate(uint8_t *memory, uint64_t length) {
 }
 
 /* Collapsing needs no leave of the system's settings, but the pages have to be
- * there, and the mapping must not be advised against it. */
+ * there, and the mapping must not be advised against it. The system passes over
+ * what comes before the first multiple of a huge page. */
 bool backing_make_huge(uint8_t *memory, uint64_t length) {
-  return length >= HUGE_PAGE && madvise(memory, length, MADV_HUGEPAGE) == 0 &&
+  return (uintptr_t)memory % HUGE_PAGE == 0 && length >= HUGE_PAGE &&
+         madvise(memory, length, MADV_HUGEPAGE) == 0 &&
          madvise(memory, length, MADV_COLLAPSE) == 0;
 }
 

@@ -18,8 +18,9 @@ bool backing_possible(uint64_t length);
 bool backing_populate(uint8_t *memory, uint64_t length);
 
 enum { HUGE_PAGE = 2 << 20, NODES = 1024 };
-/* Puts populated memory, which begins at a multiple of HUGE_PAGE, in huge pages
- * now; returns false if some of it stays in small ones. */
+/* Puts populated memory in huge pages now, but for what the length leaves beyond
+ * them; returns false if more stays in small ones, as what does not begin at a
+ * multiple of HUGE_PAGE does. */
 bool backing_make_huge(uint8_t *memory, uint64_t length);
 /* Has pages that are not there yet come from that NUMA node (below NODES), while
  * it has some; returns false if this process can have none of it. */

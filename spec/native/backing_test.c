@@ -2,7 +2,7 @@
  *
  * backing_test.c - the limit of memory, by the machine and by the control
  * groups of this process, of either version. The groups are made up, in a
- * child's own namespace, if the system permits one.
+ * child's own namespace, if the system permits one. And huge pages.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -116,10 +116,25 @@ static void so_it_is_by_the_older_version(void **state) {
   with_groups("4:hugetlb,memory:/a/b\n0::/\n", of_version_1);
 }
 
+/* Where address space is short, memory lies anywhere. */
+static void what_begins_between_huge_pages_is_not_all_huge(void **state) {
+  (void)state;
+  uint8_t *p = mmap(NULL, 4 * HUGE_PAGE, PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  uint8_t *at = p + (-(uintptr_t)p & (HUGE_PAGE - 1));
+  assert_true(backing_populate(at, 3 * HUGE_PAGE));
+  assert_false(backing_make_huge(at + 4096, 2 * HUGE_PAGE));
+  bool makes = backing_make_huge(at, 2 * HUGE_PAGE + 4096);
+  munmap(p, 4 * HUGE_PAGE);
+  if (!makes)
+    skip(); /* the system makes none */
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(what_a_group_or_one_above_it_has_used_is_not_there),
       cmocka_unit_test(so_it_is_by_the_older_version),
+      cmocka_unit_test(what_begins_between_huge_pages_is_not_all_huge),
   };
   return cmocka_run_group_tests_name("backing", tests, NULL, NULL);
 }
