@@ -37,6 +37,29 @@ static uint64_t fake_counted(const char *name) {
   return count(name);
 }
 
+/* The copy of bytes of the host to the beginning of a device's region. */
+static struct memory_copy one_copy(const struct perigee_region *r,
+                                   const uint8_t *bytes, uint64_t length) {
+  return (struct memory_copy){.to_memory = r->memory,
+                              .from_memory = &memory_host,
+                              .to = r->pointer,
+                              .from = bytes,
+                              .block = length,
+                              .count = 1,
+                              .to_stride = length,
+                              .from_stride = length};
+}
+
+static const uint8_t eight[8] = "1234567";
+
+/* Asks for a copy of eight bytes; returns its ticket. */
+static uint64_t eight_asked(const struct perigee_region *r) {
+  struct memory_copy one = one_copy(r, eight, sizeof eight);
+  uint64_t ticket = 0;
+  assert_int_equal(r->memory->kind->copies->copy(r->memory, &one, &ticket), 0);
+  return ticket;
+}
+
 /* What cuMemMap has mapped is for one device: by cuMemcpyPeerAsync alone. */
 static void one_device_copies_from_the_other(void **state) {
   fake_set("slow=20");
@@ -76,18 +99,13 @@ static void a_context_that_cannot_be_entered_is_not_left(void **state) {
 static void a_question_that_fails_ends_no_copy(void **state) {
   fake_set("slow=100000");
   struct perigee_region *r = of_kind(*state, "cuda:0", SIZE);
-  const struct memory_copies *copies = r->memory->kind->copies;
-  uint8_t bytes[8] = "1234567";
-  struct memory_copy one = {r->memory, &memory_host, r->pointer, bytes, 8, 1, 8,
-                            8,         false};
-  uint64_t ticket;
   int status;
   fake_set("fail=cuStreamQuery@1:999");
-  assert_int_equal(copies->copy(r->memory, &one, &ticket), 0);
-  while ((status = copies->finished(r->memory, ticket)) == 0)
+  uint64_t ticket = eight_asked(r);
+  while ((status = r->memory->kind->copies->finished(r->memory, ticket)) == 0)
     ;
   assert_int_equal(status, 1);
-  same(r, 0, bytes, sizeof bytes);
+  same(r, 0, eight, sizeof eight);
   region_end(r);
 }
 
@@ -96,15 +114,12 @@ static void a_drained_copy_of_a_broken_device_has_ended(void **state) {
   fake_set("slow=100000"); /* it breaks once all was asked for */
   struct perigee_region *r = of_kind(*state, "cuda:0", SIZE);
   const struct memory_copies *copies = r->memory->kind->copies;
-  uint8_t bytes[8] = {0};
-  struct memory_copy one = {r->memory, &memory_host, r->pointer, bytes, 8, 1, 8,
-                            8,         false};
-  uint64_t tickets[2];
+  struct memory_copy one = one_copy(r, eight, sizeof eight);
   fake_set("fail=stream@1:700");
-  assert_int_equal(copies->copy(r->memory, &one, &tickets[0]), 0);
+  uint64_t ticket = eight_asked(r);
   copies->drain(r->memory);
-  assert_int_equal(copies->finished(r->memory, tickets[0]), PERIGEE_CLOSED);
-  assert_int_equal(copies->copy(r->memory, &one, &tickets[1]), PERIGEE_CLOSED);
+  assert_int_equal(copies->finished(r->memory, ticket), PERIGEE_CLOSED);
+  assert_int_equal(copies->copy(r->memory, &one, &ticket), PERIGEE_CLOSED);
   region_end(r);
 }
 
@@ -131,9 +146,7 @@ static void a_capture_goes_on_beside_copies(void **state) {
   assert_int_equal(
       perigee_region_register(*state, NULL, bytes, BYTES, 0, NULL, &host), 0);
   const struct memory_copies *copies = gpu->memory->kind->copies;
-  struct memory_copy one = {gpu->memory, &memory_host, gpu->pointer,
-                            bytes,       LENGTH,       1,
-                            LENGTH,      LENGTH,       false};
+  struct memory_copy one = one_copy(gpu, bytes, LENGTH);
   fake_set("captures=1");
   struct perigee_region *other = of_kind(*state, "cuda:0", LENGTH);
   assert_int_equal(copies->copy(gpu->memory, &one, &tickets[0]), 0);
@@ -179,9 +192,7 @@ static void a_pin_stays_while_another_region_uses_it(void **state) {
   struct perigee_region *a = registered(*state, bytes);
   struct perigee_region *b = registered(*state, bytes);
   const struct memory_copies *copies = gpu->memory->kind->copies;
-  struct memory_copy one = {gpu->memory, &memory_host, gpu->pointer,
-                            bytes,       PINNED,       1,
-                            PINNED,      PINNED,       false};
+  struct memory_copy one = one_copy(gpu, bytes, PINNED);
   memset(bytes, 7, PINNED);
   copies->most(gpu->memory, &a->area, bytes + PINNED / 2);
   assert_int_equal(copies->most(gpu->memory, &a->area, bytes), PINNED);
@@ -258,16 +269,12 @@ static void a_drained_copy_has_ended_though_the_driver_waits_not(void **state) {
   fake_set("slow=100000");
   struct perigee_region *r = of_kind(*state, "cuda:0", SIZE);
   const struct memory_copies *copies = r->memory->kind->copies;
-  uint8_t bytes[8] = "1234567";
-  struct memory_copy one = {r->memory, &memory_host, r->pointer, bytes, 8, 1, 8,
-                            8,         false};
-  uint64_t ticket;
-  assert_int_equal(copies->copy(r->memory, &one, &ticket), 0);
+  uint64_t ticket = eight_asked(r);
   fake_set(waits_not);
   copies->drain(r->memory);
   fake_set("fail=none@0");
   assert_int_equal(copies->finished(r->memory, ticket), 1);
-  same(r, 0, bytes, sizeof bytes);
+  same(r, 0, eight, sizeof eight);
   region_end(r);
 }
 
@@ -279,9 +286,7 @@ static void a_pin_stays_under_a_copy_though_the_driver_waits_not(void **state) {
   struct perigee_region *gpu = of_kind(*state, "cuda:0", PINNED);
   struct perigee_region *a = registered(*state, bytes);
   const struct memory_copies *copies = gpu->memory->kind->copies;
-  struct memory_copy one = {gpu->memory, &memory_host, gpu->pointer,
-                            bytes,       PINNED,       1,
-                            PINNED,      PINNED,       false};
+  struct memory_copy one = one_copy(gpu, bytes, PINNED);
   copies->most(gpu->memory, &a->area, bytes + PINNED / 2);
   assert_int_equal(copies->most(gpu->memory, &a->area, bytes), PINNED);
   assert_int_equal(copies->copy(gpu->memory, &one, &ticket), 0);
@@ -364,16 +369,6 @@ static void the_mode_of_captures_is_left_as_it_was(void **state) {
 /* ---- Being told -------------------------------------------------------------
  */
 
-/* A copy of 8 bytes to the region. */
-static uint64_t telling_copy(const struct perigee_region *r) {
-  static uint8_t bytes[8] = {1};
-  struct memory_copy one = {r->memory, &memory_host, r->pointer, bytes, 8, 1, 8,
-                            8,         false};
-  uint64_t ticket = 0;
-  assert_int_equal(r->memory->kind->copies->copy(r->memory, &one, &ticket), 0);
-  return ticket;
-}
-
 static void telling_end(const struct perigee_region *r, uint64_t ticket) {
   while (r->memory->kind->copies->finished(r->memory, ticket) == 0)
     ;
@@ -386,7 +381,7 @@ static void the_end_of_a_copy_is_told_once_for_each(void **state) {
   uint64_t asked = fake_counted("cuLaunchHostFunc");
   int fd = -1, again = -1;
   assert_int_equal(copies->tell(r->memory, &fd), 0);
-  uint64_t ticket = telling_copy(r);
+  uint64_t ticket = eight_asked(r);
   assert_int_equal(copies->tell(r->memory, &fd), 1);
   assert_int_equal(copies->tell(r->memory, &again), 1);
   assert_int_equal(fd, again);
@@ -397,7 +392,7 @@ static void the_end_of_a_copy_is_told_once_for_each(void **state) {
   assert_int_equal(copies->tell(r->memory, &again), PERIGEE_AGAIN);
   telling_end(r, ticket);
   assert_int_equal(copies->tell(r->memory, &fd), 0);
-  ticket = telling_copy(r);
+  ticket = eight_asked(r);
   assert_int_equal(copies->tell(r->memory, &fd), 1);
   assert_int_equal(fake_counted("cuLaunchHostFunc"), asked + 2);
   telling_end(r, ticket);
@@ -412,7 +407,7 @@ static void a_closed_context_tells_nobody(void **state) {
   assert_int_equal(perigee_engine_open(NULL, &engine), 0);
   struct perigee_region *r = of_kind(engine, "cuda:0", SIZE);
   int fd = -1;
-  uint64_t ticket = telling_copy(r);
+  uint64_t ticket = eight_asked(r);
   assert_int_equal(r->memory->kind->copies->tell(r->memory, &fd), 1);
   telling_end(r, ticket);
   region_end(r);
@@ -434,7 +429,7 @@ static void a_context_that_is_gone_leaves_no_descriptor(void **state) {
   assert_int_equal(perigee_engine_open(NULL, &engine), 0);
   struct perigee_region *r = of_kind(engine, "cuda:0", SIZE);
   struct pollfd told = {.fd = -1, .events = POLLIN};
-  uint64_t ticket = telling_copy(r);
+  uint64_t ticket = eight_asked(r);
   assert_int_equal(r->memory->kind->copies->tell(r->memory, &told.fd), 1);
   assert_int_equal(poll(&told, 1, -1), 1);
   telling_end(r, ticket);
