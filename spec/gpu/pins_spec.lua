@@ -207,20 +207,24 @@ describe("a copy between a GPU and host memory", function()
     child:expect(tostring(pages))
   end)
 
-  it("is not there for who reads what the peer closes meanwhile", function()
-    cuda.set "slow=300000"
-    engine, session = cases.connect()
-    local here = engine:alloc(4096, { kind = "cuda:0" })
-    cuda.set "slow=20"
-    local host = assert(session:region "host")
-    local future = session:read { from = host:slice(0, 4096),
-                                  to = here:slice(0, 4096) }
-    child:tell "close"
-    child:expect "true"
-    local ok, err = future:wait(10)
-    assert.is_nil(ok)
-    assert.equal("stale", err.kind)
-  end)
+  for _, faults in ipairs { false, "seed=1 delay=20ms" } do
+    it("is not there for who reads what the peer closes meanwhile"
+       .. (faults and ", with faults" or ""), function()
+      cuda.set "slow=300000"
+      engine = cases.engine { faults = faults or nil }
+      session = assert(engine:connect(cases.address(), { timeout = 5 }))
+      local here = engine:alloc(4096, { kind = "cuda:0" })
+      cuda.set "slow=20"
+      local host = assert(session:region "host")
+      local future = session:read { from = host:slice(0, 4096),
+                                    to = here:slice(0, 4096) }
+      child:tell "close"
+      child:expect "true"
+      local ok, err = future:wait(10)
+      assert.is_nil(ok)
+      assert.equal("stale", err.kind)
+    end)
+  end
 
   it("goes through slots where the device registers none", function()
     for _, attribute in ipairs { 99, 91 } do

@@ -444,7 +444,8 @@ static int64_t fault_copy(struct lane *lane, const struct window *window,
                           uint64_t limit, bool write) {
   struct fault_lane *f = fault_of(lane);
   bool under_way = payload_busy(remote) || payload_busy(local);
-  int go = under_way ? 1 : fault_copy_goes_on(lane, local);
+  bool asks = limit == 0; /* whether the window is granted: wants an answer */
+  int go = under_way || (asks && !f->cut) ? 1 : fault_copy_goes_on(lane, local);
   if (go <= 0)
     return go;
   if (!under_way && limit > 1 && fault_hit(f, fault_script(f)->reorder))
