@@ -34,10 +34,10 @@
  * item; else a lane whose transport has attached a key of the region, if that
  * lane reaches the local memory and the item is long enough; else it asks the
  * region's owner over the first lane. A region has a key for each lane of its
- * owner that serves the region's kind of memory. An additional lane also writes
- * from its memory to host memory that the first lane has mapped; the owner is
- * asked to be the one who reads, since pages that are not there would be made by
- * this process.
+ * owner that serves the region's kind of memory. An additional lane also copies
+ * between its memory and host memory that the first lane has mapped. It reads
+ * only what the first lane finds there: the owner does the rest, since this
+ * process would make the pages that are not.
  *
  * Ends. An operation ends once, by its own step: part_step() and
  * transfer_step() ask lanes_status(). A payload that was exposed to the peer
