@@ -826,7 +826,8 @@ PERIGEE_API int perigee_session_describe(const struct perigee_session *session,
  * process lives, and has not closed the session's socket; else 0, and a later
  * poll tells of the end. One system call; nothing is polled. For programs that
  * read a peer's memory for long and do not poll meanwhile. A process that is
- * stopped is there; so is a host that has fallen silent. */
+ * stopped is there; so is a host that has fallen silent; and of a process of
+ * another host, over the transport "tcp", only polls tell. */
 PERIGEE_API int
 perigee_session_alive(const struct perigee_session *session);
 /* Returns the name of a bit of info.features, 0 to 63; NULL: this build has no
