@@ -191,7 +191,7 @@ static bool transfer_immediate_out(struct perigee_session *s,
  * the copies had the right bytes in them. 0, or a status. */
 static int transfer_was_granted(struct operation *op) {
   int status = PERIGEE_OK;
-  if (op->operation != PERIGEE_OP_READ || !op->session->lanes)
+  if (!op->reads_mapped)
     return status;
   for (uint32_t i = 0; i < op->count && status == PERIGEE_OK; i++) {
     const struct perigee_transfer *item = &op->list[i];
@@ -388,6 +388,7 @@ static void transfer_place(struct operation *op,
   op->remote.base = (uint8_t *)(uintptr_t)item->remote.offset;
   if (!lanes_window(remote, op->lane)->pointer)
     return;
+  op->reads_mapped |= op->operation == PERIGEE_OP_READ;
   remote->area.memory = &memory_host;
   remote->area.base = remote->window.pointer;
   remote->area.length = remote->window.length;
@@ -546,6 +547,7 @@ transfer_queue(struct perigee_session *s, const struct operation_class *class,
   op->pending = 0;
   op->operation = (uint8_t)operation;
   op->phase = op->lane = 0;
+  op->reads_mapped = false;
   op->local.delayed_until = 0;
   op->local.copies = NULL;
   op->immediate = immediate;

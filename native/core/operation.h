@@ -202,6 +202,7 @@ struct operation {
       const struct perigee_transfer *list;
       uint32_t count, next, pending;
       uint8_t operation, phase, lane; /* the last: that of its job */
+      bool reads_mapped; /* a device reads where a region is mapped */
       uint64_t immediate;
       struct payload remote, local;
       struct job job;

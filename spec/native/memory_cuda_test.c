@@ -494,6 +494,40 @@ static void an_engines_descriptor_tells_beside_its_thread(void **state) {
   told_by_the_descriptor(1);
 }
 
+/* ---- Reads ---------------------------------------------------------------- */
+
+/* Pages that are not there are read by their owner, who may close the region once
+ * it has. */
+static void what_its_owner_has_read_may_be_closed(void **state) {
+  static const struct variant over = {"cuda", "shm", "cuda:0", 1, NULL};
+  static const uint8_t zeros[8] = {0};
+  struct perigee_options o;
+  struct perigee_region *from = NULL;
+  struct pair p;
+  (void)state;
+  fake_set("slow=20");
+  variant_options(&over, &o);
+  pair_open_with(&p, (void *)(uintptr_t)&over, &o);
+  struct perigee_region *into = region_of(&p, 0, NULL, SIZE, 0);
+  fill_byte(into, 3);
+  assert_int_equal(perigee_region_alloc(p.engine[1], "theirs", SIZE,
+                                        PERIGEE_READ, NULL, &from),
+                   0);
+  struct perigee_transfer read = {
+      .local = all_of(into, 8),
+      .remote = {{.remote = look_up(&p, "theirs")}, 0, 8, 1, 8}};
+  int op = perigee_transfer(p.session[0], PERIGEE_OP_READ, &read, 1, 0, -1);
+  poll_side(&p, 0);
+  for (int i = 0; i < 1000; i++)
+    poll_side(&p, 1);
+  region_end(from);
+  finish(&p, op, 0);
+  same(into, 0, zeros, sizeof zeros);
+  settle(&p);
+  region_end(into);
+  pair_close(&p);
+}
+
 /* ---- Many at once --------------------------------------------------------- */
 
 /* Has batches copied until the kind tells that pieces go by the kernel. */
@@ -680,6 +714,7 @@ int main(void) {
       WITH_ENGINE(the_end_of_a_copy_is_told_once_for_each),
       cmocka_unit_test(an_engines_descriptor_tells),
       cmocka_unit_test(an_engines_descriptor_tells_beside_its_thread),
+      cmocka_unit_test(what_its_owner_has_read_may_be_closed),
       WITH_ENGINE(a_closed_context_tells_nobody),
       cmocka_unit_test(a_context_that_is_gone_leaves_no_descriptor),
       WITH_ENGINE(a_trial_goes_on_beside_batches),
