@@ -101,6 +101,17 @@ describe("a raw request", function()
     wrong("no_memory", got, err)
   end)
 
+  it("to release leases does nothing else", function()
+    local room = attacker:with { capacity = 64 }
+    for what = 0, 12 do
+      local asked = "\1" .. string.char(what) .. "\0\0" .. number(1, 4)
+        .. "\6\0honest"
+      assert(room:ask("\1\1" .. asked:sub(3)))
+      local got = assert(room:release(asked))
+      if what ~= 4 then assert.equal(0, got:byte(2)) end -- a refusal
+    end
+  end)
+
   it("releases leases of others", function()
     local other = caches.client { map = false }
     assert(other:stat "honest")
@@ -367,6 +378,7 @@ describe("a client that is killed", function()
           local now = counters()
           return now.reserved == 0 and now.leases == before.leases
             and now.clients == before.clients
+            and next(caches.store(cache).reserved) == nil
         end)
         if step == "waits" then         -- nobody waits any more
           cases.await(function() return next(caches.store(cache).waiting) == nil

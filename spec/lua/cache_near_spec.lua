@@ -76,6 +76,21 @@ describe("a copy in a client's memory", function()
     assert.is_nil((near:get "k"))
   end)
 
+  it("is not given once this client has got a newer value", function()
+    local long = assert(agent:cache("far", { map = false, near = 2 ^ 20,
+                                             stale = 60 }))
+    put("k", 1)
+    for _ = 1, 3 do assert(long:get "k") end
+    assert.is_number(long.only.near:version "k")
+    put("k", 2)
+    long.only.leases:clear()
+    local into = region:slice(LENGTH, LENGTH)
+    assert.same({ LENGTH }, long:get_many { { key = "k", into = into } })
+    assert.is_true(into:string() == cases.bytes(LENGTH, 2))
+    assert.is_true(long:get "k" == cases.bytes(LENGTH, 2))
+    long:close()
+  end)
+
   it("is not given to clients of another life of the cache", function()
     put("k", 1)
     for _ = 1, 3 do assert.is_true(is("k", 1)) end
