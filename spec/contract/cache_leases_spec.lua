@@ -7,6 +7,7 @@ local native = require "perigee.cache.native"
 local caches = require "spec.support.caches"
 local maps = require "perigee.cache.mapped"
 local cases = require "spec.support.cases"
+local errors = require "perigee.runtime.errors"
 local ffi = require "ffi"
 local perigee = require "perigee"
 local transfer = require "perigee.transfer"
@@ -275,6 +276,16 @@ describe("a lease while its value is read", function()
     assert.is_true(is_whole(blocks:get "0")) -- and kept
     assert.equal(2, lies.located)
     get_amid(function(leases) assert.is_true(leases:clear()) end)
+    assert.equal(3, lies.located)
+  end)
+
+  it("may have lost its place, and is asked for again then", function()
+    assert.is_true(is_whole(blocks:get "0")) -- and kept
+    transfer.read = function()
+      transfer.read = read
+      return { wait = function() return nil, errors.new("stale", "gone") end }
+    end
+    assert.is_true(is_whole(blocks:get "0"))
     assert.equal(3, lies.located)
   end)
 
