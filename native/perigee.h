@@ -577,7 +577,9 @@ PERIGEE_API int perigee_region_register(struct perigee_engine *engine,
  * ended: its bytes are there as they were. access: PERIGEE_READ or 0; peers map
  * the same pages, and from now on nobody else can begin to write to them. It is
  * for reading: what this process writes to the region only this process sees.
- * The descriptor stays the caller's. INVALID: it is no such file, or shorter. */
+ * The descriptor stays the caller's. INVALID: it is no such file, or shorter, or
+ * peers are to read one that others may go on to write, as they may that of a
+ * region with PERIGEE_WRITE. */
 PERIGEE_API int perigee_region_adopt(struct perigee_engine *engine,
                                      const char *name, int fd, uint64_t length,
                                      int access,

@@ -383,7 +383,7 @@ static int region_not_adopted(struct perigee_region *region, int fd,
   return status == PERIGEE_INVALID
              ? fail(engine, status,
                     "descriptor %d is no memory of %llu bytes whose size is "
-                    "sealed",
+                    "sealed, or cannot be sealed against writing",
                     fd, length)
              : fail(engine, status, "descriptor %d was not mapped: %s", fd,
                     why);

@@ -110,7 +110,8 @@ static void host_release(const struct memory_context *context, uint8_t *pointer,
 /* ---- Sharing --------------------------------------------------------------- */
 
 /* A peer that may only read cannot get write access by opening the memfd again
- * through /proc, because a seal holds for all descriptors. */
+ * through /proc, because a seal holds for all descriptors. An adopted file may be
+ * sealed against that seal. */
 static int host_share(const struct memory_context *context, uint8_t *pointer,
                       uint64_t length, void *handle, int access,
                       struct memory_key *key) {
@@ -121,6 +122,9 @@ static int host_share(const struct memory_context *context, uint8_t *pointer,
   int fd = host_fd(handle), have = fcntl(fd, F_GET_SEALS);
   if (have < 0 || (!(have & F_SEAL_SEAL) && fcntl(fd, F_ADD_SEALS, seals) != 0))
     return PERIGEE_SYSTEM;
+  if (have & F_SEAL_SEAL && !(access & PERIGEE_WRITE) &&
+      !(have & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE)))
+    return PERIGEE_INVALID;
   *key = (struct memory_key){.fd_count = 1, .fds = {fd}};
   return PERIGEE_OK;
 }
