@@ -141,6 +141,11 @@ void record_encode_traced(const struct record *record, uint8_t *bytes,
 static inline void record_word(uint8_t *at, uint64_t word) {
   memcpy(at, &word, sizeof word);
 }
+/* Those that do not fit have no name either, and are not to arrive as OK. */
+static inline uint64_t record_status_word(int status) {
+  uint32_t word = -(uint32_t)status;
+  return word < UINT16_MAX ? word : UINT16_MAX;
+}
 /* The last part of record_encode, for records that have only an inline head,
  * which is in place already. Each word is composed in a register and stored
  * whole: a header composed in memory by narrow stores would have to wait, when
@@ -156,7 +161,7 @@ static inline void record_encode_words(const struct record *r, uint8_t *bytes) {
   record_word(bytes + 16, r->generation | head << 32);
   record_word(bytes + 8, r->kind | (uint64_t)r->flags << 8 |
                              (uint64_t)r->method << 16 |
-                             (uint64_t)(uint16_t)-r->status << 32 |
+                             record_status_word(r->status) << 32 |
                              (uint64_t)r->operation << 48);
 }
 /* Copies the header once and checks the copy. Returns 0, PERIGEE_PROTOCOL, or

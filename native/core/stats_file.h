@@ -129,7 +129,7 @@ static inline void stats_time(struct operation *op, struct stats *at) {
 /* A program may reply with any status; those without a name count as PROTOCOL, as
  * the caller sees them. */
 static inline uint32_t stats_end_of(int status) {
-  uint32_t n = (uint32_t)-status;
+  uint32_t n = -(uint32_t)status;
   return n < PERIGEE_STATS_STATUSES ? n : (uint32_t)-PERIGEE_PROTOCOL;
 }
 

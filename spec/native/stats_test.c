@@ -191,7 +191,8 @@ static void a_status_without_a_name_is_counted_as_protocol(void **state) {
     struct perigee_event e = until(&f.pair, 1, PERIGEE_EVENT_REQUEST);
     perigee_reply(f.pair.engine[1], e.operation,
                   &(struct perigee_message){.status = statuses[i], .head = ""});
-    until(&f.pair, 0, PERIGEE_EVENT_REPLY);
+    e = until(&f.pair, 0, PERIGEE_EVENT_REPLY);
+    assert_int_equal(e.status, PERIGEE_PROTOCOL);
   }
   struct reading r = reading_of(f.path);
   const struct perigee_stats_method *echo = method_named(&r, 2, "echo");
