@@ -138,6 +138,17 @@ describe("a cache whose leases are long", function()
     assert.equal(0, cache:counters().leases)
   end)
 
+  it("drains although somebody waits for a key", function()
+    begin { map = false, reconnect = 0 }
+    local got = perigee.spawn(function()
+      return blocks:get("none", { wait = 100 })
+    end)
+    cases.await(function() return next(caches.store(cache).waiting) end)
+    assert.is_true(cache:drain(20))
+    assert.is_nil((got:wait(10 * cases.slow)))
+    assert.is_true(got:done())
+  end)
+
   it("tells of those that it did not get back", function()
     begin { map = false }
     assert(blocks:stat "k")
