@@ -1427,6 +1427,10 @@ PERIGEE_API int64_t perigee_entry_read(const char *folder, const char *name,
  * names are left out. NOT_FOUND: there is no such folder; NO_MEMORY as above. */
 PERIGEE_API int64_t perigee_names(const char *folder, char *into,
                                   uint64_t capacity);
+/* Lists the scopes that have a folder in the folder of all (that of any scope
+ * without its last part), in the same form. */
+PERIGEE_API int64_t perigee_scopes(const char *folder, char *into,
+                                   uint64_t capacity);
 /* Returns a descriptor that is readable when something has changed in a folder:
  * a name was taken or released, or its holder published a text or died. */
 PERIGEE_API int perigee_names_watch(const char *folder);

@@ -254,8 +254,7 @@ struct list {
   uint64_t capacity, length;
 };
 
-static void names_append(struct list *list, const char *file) {
-  size_t length = entry_name_length(file);
+static void names_append(struct list *list, const char *file, size_t length) {
   if (length == 0)
     return;
   if (list->into && list->length + length + 1 <= list->capacity) {
@@ -265,7 +264,23 @@ static void names_append(struct list *list, const char *file) {
   list->length += length + 1;
 }
 
-int64_t perigee_names(const char *folder, char *into, uint64_t capacity) {
+static size_t names_of_lock(DIR *all, const struct dirent *entry) {
+  (void)all;
+  return entry_name_length(entry->d_name);
+}
+
+/* A scope is a folder with a name that can be one's. */
+static size_t names_of_scope(DIR *all, const struct dirent *entry) {
+  struct stat there;
+  if (entry->d_name[0] == '.' || strchr(entry->d_name, '\n') ||
+      fstatat(dirfd(all), entry->d_name, &there, AT_SYMLINK_NOFOLLOW) != 0)
+    return 0;
+  return S_ISDIR(there.st_mode) ? strlen(entry->d_name) : 0;
+}
+
+/* Lists what is in a folder, as length_of has it. */
+static int64_t names_list(const char *folder, char *into, uint64_t capacity,
+                          size_t (*length_of)(DIR *, const struct dirent *)) {
   if (!folder || (!into && capacity))
     return PERIGEE_INVALID;
   struct list list = {into, capacity, 0};
@@ -274,9 +289,17 @@ int64_t perigee_names(const char *folder, char *into, uint64_t capacity) {
   if (!all)
     return entry_not_opened();
   while ((entry = readdir(all)))
-    names_append(&list, entry->d_name);
+    names_append(&list, entry->d_name, length_of(all, entry));
   closedir(all);
   return (int64_t)list.length;
+}
+
+int64_t perigee_names(const char *folder, char *into, uint64_t capacity) {
+  return names_list(folder, into, capacity, names_of_lock);
+}
+
+int64_t perigee_scopes(const char *folder, char *into, uint64_t capacity) {
+  return names_list(folder, into, capacity, names_of_scope);
 }
 
 /* ---- News of names ------------------------------------------------------- */
@@ -324,7 +347,7 @@ int64_t perigee_names_changed(int descriptor, char *into, uint64_t capacity) {
     if (names_is_end(event))
       return PERIGEE_CLOSED;
     if (event->len > 0)
-      names_append(&list, event->name);
+      names_append(&list, event->name, entry_name_length(event->name));
   }
   return (int64_t)list.length;
 }

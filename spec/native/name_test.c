@@ -434,6 +434,22 @@ static void names_are_listed_and_what_changes_is_told(void **state) {
   perigee_names_unwatch(news);
 }
 
+static void scopes_are_folders_without_a_dot(void **state) {
+  (void)state;
+  char text[64] = {0};
+  assert_int_equal(perigee_scopes(NULL, text, 1), PERIGEE_INVALID);
+  assert_int_equal(perigee_scopes(path("nowhere"), text, 4), PERIGEE_NOT_FOUND);
+  assert_int_equal(mkdir(path("host"), 0700), 0);
+  assert_int_equal(perigee_scopes(path("host"), text, sizeof text), 0);
+  assert_int_equal(mkdir(path("host/a"), 0700), 0);
+  assert_int_equal(mkdir(path("host/.b"), 0700), 0);
+  assert_int_equal(symlink("a", path("host/c")), 0);
+  close(open(path("host/d"), O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+  assert_int_equal(perigee_scopes(path("host"), text, 1), 2);
+  assert_int_equal(perigee_scopes(path("host"), text, sizeof text), 2);
+  assert_memory_equal(text, "a\n", 2);
+}
+
 /* ---- Names that are yielded ---------------------------------------------- */
 
 static int64_t told_of(const char *name) {
@@ -531,6 +547,7 @@ int main(int argc, char **argv) {
       test(what_is_no_entry_is_refused),
       test(what_is_told_is_told_as_a_whole),
       test(names_are_listed_and_what_changes_is_told),
+      test(scopes_are_folders_without_a_dot),
       test(a_yielded_name_is_its_holders_until_one_takes_it),
       test(a_yielded_name_that_nobody_takes_is_removed),
       test(its_old_holder_may_end_while_one_takes_it),

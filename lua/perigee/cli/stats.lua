@@ -17,35 +17,10 @@ local function scope_of(given)
   return scope and scope ~= "" and scope or "default"
 end
 
--- The folder that has the sockets of a scope's agents on this host, also of
--- those whose names are elsewhere.
-local function folder_of(given)
-  local url = given.registry or os.getenv "PERIGEE_REGISTRY" or ""
-  local root = url:match "^folder:(/.*)"
-  local folder = require "perigee.registry.folder"
-  if root then folder = folder.at(root) end
-  return folder:path(scope_of(given))
-end
-
--- The stats of an agent whose place in this folder has another name, since its
--- own is in another registry.
-local function among_places(folder, name)
-  local stats = require "perigee.stats"
-  for place in require "perigee.registry.folder.entries".names(folder) do
-    local told = stats.read(("%s/%s.stats"):format(folder, place))
-    if told and told.name == name then return told end
-  end
-end
-
 local function read(given)
-  local stats = require "perigee.stats"
-  local folder = folder_of(given)
-  local path = ("%s/%s.stats"):format(folder, given.name)
-  if given.last then path = path .. ".last" end
-  local told, why = stats.read(path)
-  if not told and not given.last then
-    told = among_places(folder, given.name)
-  end
+  local registry = given.registry or os.getenv "PERIGEE_REGISTRY"
+  local told, why = require "perigee.stats.host".read(
+    registry, scope_of(given), given.name, given.last)
   if told then return told end
   failure.failed("%s has no stats here: %s (perigee agents lists who is there, "
     .. "--scope and --registry look elsewhere)", given.name, why)

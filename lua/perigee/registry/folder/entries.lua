@@ -68,17 +68,23 @@ function M.read(path, scope, name)
   return entry
 end
 
---- An iterator over the names in a folder, those of dead processes included; or
--- nil, a kind and why.
-function M.names(path)
-  local length = tonumber(C.perigee_names(path, buffer, bytes))
+local function listed(list, path)
+  local length = tonumber(C[list](path, buffer, bytes))
   if length == C.PERIGEE_NO_MEMORY then return nil, errors.told(length) end
   if length > bytes then
     grow(length)
-    return M.names(path)
+    return listed(list, path)
   end
   return ffi.string(buffer, math.max(0, length)):gmatch "[^\n]+"
 end
+
+--- An iterator over the names in a folder, those of dead processes included; or
+-- nil, a kind and why.
+function M.names(path) return listed("perigee_names", path) end
+
+--- An iterator over the scopes that have a folder in this one; returns as
+-- M.names does.
+function M.scopes(base) return listed("perigee_scopes", base) end
 
 --- The entries of all live holders that have written one; or nil, a kind and
 -- why.

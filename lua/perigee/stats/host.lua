@@ -1,0 +1,60 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- Finds the stats files of this user's agents on this host. An agent's file is
+-- in its scope's folder, also if its name is in a registry elsewhere; then the
+-- file has the name of the agent's place.
+local entries = require "perigee.registry.folder.entries"
+local folder = require "perigee.registry.folder"
+local stats = require "perigee.stats"
+
+local M = {}
+
+local function none() end
+
+-- The folder registry of a registry's URL; of nil, or of one that is elsewhere,
+-- the host's own.
+local function registry_of(url)
+  local root = url and url:match "^folder:(/.*)"
+  return root and folder.at(root) or folder
+end
+
+--- The path of a scope's folder. url: the registry's, or nil.
+function M.folder(url, scope) return registry_of(url):path(scope) end
+
+--- The scopes that have a folder on this host, sorted.
+function M.scopes(url)
+  local list = {}
+  for scope in entries.scopes(registry_of(url):path "") or none do
+    list[#list + 1] = scope
+  end
+  table.sort(list)
+  return list
+end
+
+--- The paths of the stats files that the agents of a scope may have, sorted:
+-- of dead ones, too; `last`: those of their former owners.
+function M.paths(url, scope, last)
+  local list, path = {}, M.folder(url, scope)
+  for place in entries.names(path) or none do
+    list[#list + 1] = ("%s/%s.stats%s"):format(path, place,
+                                               last and ".last" or "")
+  end
+  table.sort(list)
+  return list
+end
+
+--- Reads the stats of the agent with that name.
+-- @treturn table as perigee.stats.read has it; or nil and a sentence
+function M.read(url, scope, name, last)
+  local path = ("%s/%s.stats"):format(M.folder(url, scope), name)
+  local told, why = stats.read(last and path .. ".last" or path)
+  if told then return told end
+  for _, each in ipairs(M.paths(url, scope, last)) do
+    local other = stats.read(each)
+    if other and other.name == name then return other end
+  end
+  return nil, why
+end
+
+jit.off(true, true)             -- its loops over pairs(), see check.lua
+
+return M
