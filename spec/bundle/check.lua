@@ -17,6 +17,7 @@ ffi.cdef [[
   int check_setenv(const char *, const char *, int) __asm__("setenv");
   int check_chdir(const char *) __asm__("chdir");
   long check_sysconf(int) __asm__("sysconf");
+  int check_getpid(void) __asm__("getpid");
 ]]
 
 local root = arg[0]:match "^(.*)/spec/bundle/[^/]*$"
@@ -224,14 +225,37 @@ end
 
 -- ---- All -------------------------------------------------------------------
 
-local function bench(word, program, ...)
-  local text, job = output({ "luajit", "bench/" .. program, "--json",
+-- Rows of a program of bench/ with these words are added to `benches`.
+local function bench(benches, word, words)
+  local text, job = output({ "luajit", "bench/" .. words[1], "--json",
                              "--transport", TRANSPORTS[word], "--seconds",
-                             "0.3", ... }, 60)
-  if job.how == "exit" and job.code == 0 then return text end
-  failed = failed + 1
-  note_failure(word, "bench/" .. program, text)
+                             "0.3", unpack(words, 2) }, 60)
+  if job.how == "exit" and job.code == 0 then
+    benches[#benches + 1] = text
+  else
+    failed = failed + 1
+    note_failure(word, "bench/" .. table.concat(words, " "), text)
+  end
 end
+
+local BENCHES = {
+  { "rpc.lua", "--mode", "typed,raw,inplace,loan", "--sizes", "64,1M" },
+  { "transfer.lua", "--mode", "write,read", "--sizes", "64,1M" },
+}
+
+-- The rows of bench/README.md, "Memory of GPUs".
+local GPU_BENCHES = {
+  { "transfer.lua", "--mode", "write", "--sizes", "8,64K,64M",
+    "--kind", "cuda:0" },
+  { "transfer.lua", "--mode", "write,read", "--sizes", "64M",
+    "--kind", "host,cuda:0" },
+  { "transfer.lua", "--mode", "pages,pages_post", "--kind", "cuda:0" },
+  { "transfer.lua", "--mode", "first_write", "--sizes", "64K,64M",
+    "--kind", "cuda:0" },
+  { "rpc.lua", "--mode", "put", "--sizes", "64M", "--kind", "cuda:0" },
+  { "rpc.lua", "--mode", "loaded", "--load", "1G", "--kind", "cuda:0",
+    "--at", ("unix:/tmp/perigee-check-%d.sock"):format(C.check_getpid()) },
+}
 
 -- What is loaded of the host, such as CUDA's driver, lies in folders that it
 -- names, and wants these parts of glibc.
@@ -268,26 +292,27 @@ local function has_rdma()
   note_failure("rdma", "perigee devices", "no active RDMA port: " .. text)
 end
 
+-- Is there a GPU, or another library in place of CUDA's driver?
+local function has_gpu()
+  local file = io.open(os.getenv "PERIGEE_CUDA_LIBRARY" or "/dev/nvidiactl")
+  if file then return file:close() end
+  failed = failed + 1
+  note_failure("gpu", "/dev/nvidiactl", "no GPU of NVIDIA's is here")
+end
+
 -- The specs run with memory of the first GPU, and so do examples and benches.
-local function check_gpu()
-  local file = io.open "/dev/nvidiactl"
-  if not file then
-    failed = failed + 1
-    return note_failure("gpu", "/dev/nvidiactl", "no GPU of NVIDIA's is here")
-  end
-  file:close()
+local function check_gpu(benches)
+  if not has_gpu() then return end
+  for _, each in ipairs(GPU_BENCHES) do bench(benches, "gpu", each) end
   C.check_setenv("PERIGEE_TEST_MEMORY", "cuda:0", 1)
   check_transport "gpu"
   C.check_setenv("PERIGEE_TEST_MEMORY", "host", 1)
 end
 
 local function check(word, benches)
-  if word == "gpu" then return check_gpu() end
+  if word == "gpu" then return check_gpu(benches) end
   if word == "rdma" and not has_rdma() then return end
-  benches[#benches + 1] = bench(word, "rpc.lua", "--mode",
-                                "typed,raw,inplace,loan", "--sizes", "64,1M")
-  benches[#benches + 1] = bench(word, "transfer.lua", "--mode", "write,read",
-                                "--sizes", "64,1M")
+  for _, each in ipairs(BENCHES) do bench(benches, word, each) end
   check_transport(word)
 end
 
