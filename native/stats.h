@@ -70,7 +70,8 @@ struct perigee_stats_head {
   /* When the engine last read its clock: it does so in polls that do something,
    * and in each 64th. */
   uint64_t looked;
-  /* Since when it waits for events; 0: it runs, or the program does. */
+  /* Since when it waits for events, or may (perigee_arm); 0: it runs, or the
+   * program does. */
   uint64_t asleep;
   /* So many; the last is in row (events_given - 1) modulo the rows. */
   uint64_t events_given;
@@ -91,6 +92,9 @@ struct perigee_stats_head {
   char host[64];   /* the host's name */
   /* The first bytes of /proc/self/cmdline, with blanks in place of zeros. */
   char program[256];
+  /* When the program last polled an engine that has a thread of its own
+   * (`progress`), which looks at the clock, too; 0: it has none. */
+  uint64_t polled;
 };
 
 /* A session since it opened, also when it has ended, until its row is used

@@ -110,6 +110,7 @@ static void stats_fill(struct perigee_engine *engine) {
       .epoch = engine->epoch,
       .began = (uint64_t)engine->now,
       .began_at = (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec,
+      .looked = (uint64_t)engine->now,
       .names = TABLE(names),
       .counters = {offsetof(struct stats, counters), sizeof at->room, 1},
       .sessions = TABLE(sessions),

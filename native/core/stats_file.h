@@ -64,6 +64,11 @@ static inline void stats_looked(struct perigee_engine *engine) {
   at->head.asleep = 0;
 }
 
+/* The program has polled an engine that has a thread of its own. */
+static inline void stats_polled(struct perigee_engine *engine) {
+  engine->stats.at->head.polled = (uint64_t)engine->now;
+}
+
 /* Returns the row of a method's number among `rows`. */
 static inline uint16_t stats_row(const struct stats_rows *rows,
                                  uint16_t number) {

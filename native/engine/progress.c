@@ -72,6 +72,7 @@
 
 #include "base/status.h"
 #include "call/calls.h"
+#include "core/stats_file.h"
 
 static const int64_t GRACE = 1000000; /* ns */
 
@@ -140,6 +141,7 @@ static void progress_polled(struct progress *p) {
   if (p->told)
     eventfd_read(p->news, &count);
   p->told = false;
+  stats_polled(p->engine);
   served_late(p->engine);
 }
 
@@ -311,6 +313,7 @@ int progress_open(struct perigee_engine *engine) {
     pthread_mutex_lock(&all_lock);
     list_append(&all, &p->node);
     pthread_mutex_unlock(&all_lock);
+    stats_polled(engine);
     status = progress_start(p);
   }
   if (status < 0)

@@ -308,6 +308,7 @@ int perigee_arm(struct perigee_engine *engine, int64_t *timeout) {
     progress_promise(engine);
   if (timeout)
     *timeout = engine_nap(engine, -1);
+  engine->stats.at->head.asleep = (uint64_t)engine->now;
   return 0;
 }
 

@@ -136,6 +136,24 @@ static void call(struct pair *p, uint16_t method, int status) {
   quiet(p, 1); /* a poll after its event counts it */
 }
 
+/* ---- Who waits ---------------------------------------------------------- */
+
+static void
+one_that_sleeps_by_its_descriptor_is_told_from_a_busy_one(void **state) {
+  struct fixture f;
+  open_fixture(&f, *state);
+  publish(&f, 1);
+  struct reading r = reading_of(f.path);
+  assert_int_not_equal(r.head->looked, 0);
+  while (perigee_arm(f.pair.engine[1], NULL) == 1)
+    quiet(&f.pair, 1);
+  assert_int_not_equal(r.head->asleep, 0);
+  call(&f.pair, METHOD, 0);
+  assert_int_equal(r.head->asleep, 0);
+  close_reading(&r);
+  close_fixture(&f);
+}
+
 /* ---- What is counted ---------------------------------------------------- */
 
 static void each_method_has_its_calls_bytes_and_ends(void **state) {
@@ -502,6 +520,8 @@ static void a_child_leaves_its_parents_file(void **state) {
 
 int main(void) {
   static const struct CMUnitTest tests[] = {
+      OVER(variant_default,
+           one_that_sleeps_by_its_descriptor_is_told_from_a_busy_one),
       OVER(variant_default, each_method_has_its_calls_bytes_and_ends),
       OVER(variant_default, a_status_without_a_name_is_counted_as_protocol),
       OVER(variant_default, a_session_has_the_counters_that_the_program_sees),

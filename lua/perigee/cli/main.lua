@@ -31,6 +31,7 @@ local COMMANDS = {
   require "perigee.cli.explain",
   stats.stats,
   stats.autopsy,
+  require "perigee.cli.health",
   require "perigee.cli.ping",
   require "perigee.cli.devices",
   require "perigee.cli.registry",

@@ -17,13 +17,26 @@ local function scope_of(given)
   return scope and scope ~= "" and scope or "default"
 end
 
-local function read(given)
+--- Returns what an agent's file tells, read by `look` (`perigee.stats.head`,
+-- or `read`, the default), and the file's path; or nil, and a sentence that
+-- says that there is none.
+function M.find(given, look)
+  local wrong = require "perigee.runtime.check".name(given.name)
+  if wrong then
+    failure.misuse("%q is no agent's name: it has %s", given.name, wrong)
+  end
   local registry = given.registry or os.getenv "PERIGEE_REGISTRY"
   local told, why = require "perigee.stats.host".read(
-    registry, scope_of(given), given.name, given.last)
+    registry, scope_of(given), given.name, given.last, look)
+  if told then return told, why end
+  return nil, ("%s has no stats here: %s (perigee agents lists who is there, "
+    .. "--scope and --registry look elsewhere)"):format(given.name, why)
+end
+
+local function read(given)
+  local told, why = M.find(given)
   if told then return told end
-  failure.failed("%s has no stats here: %s (perigee agents lists who is there, "
-    .. "--scope and --registry look elsewhere)", given.name, why)
+  failure.failed("%s", why)
 end
 
 -- ---- Words ------------------------------------------------------------------

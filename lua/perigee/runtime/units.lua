@@ -84,6 +84,7 @@ end
 -- print(perigee.units.format_time(0.0015))                     --> 1.5 ms
 function M.format_time(seconds)
   if seconds == math.huge then return "no limit" end
+  if seconds >= 1000 then return ("%.0f s"):format(seconds) end
   if seconds >= 1 or seconds == 0 then return ("%.3g s"):format(seconds) end
   if seconds >= 1e-3 then return ("%.3g ms"):format(seconds * 1e3) end
   if seconds >= 1e-6 then return ("%.3g us"):format(seconds * 1e6) end

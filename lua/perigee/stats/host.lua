@@ -42,15 +42,18 @@ function M.paths(url, scope, last)
   return list
 end
 
---- Reads the stats of the agent with that name.
--- @treturn table as perigee.stats.read has it; or nil and a sentence
-function M.read(url, scope, name, last)
+--- Reads the stats of the agent with that name, by `look`: perigee.stats.head,
+-- or read, the default.
+-- @treturn table as that has it, and the file's path; or nil and a sentence
+function M.read(url, scope, name, last, look)
+  look = look or stats.read
   local path = ("%s/%s.stats"):format(M.folder(url, scope), name)
-  local told, why = stats.read(last and path .. ".last" or path)
-  if told then return told end
+  if last then path = path .. ".last" end
+  local told, why = look(path)
+  if told then return told, path end
   for _, each in ipairs(M.paths(url, scope, last)) do
-    local other = stats.read(each)
-    if other and other.name == name then return other end
+    local other = look(each)
+    if other and other.name == name then return other, each end
   end
   return nil, why
 end

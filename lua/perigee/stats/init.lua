@@ -42,6 +42,11 @@ local function process(pid)
   return fields[1], number(fields[20])
 end
 
+-- When the program, and no thread of the engine's, last looked at the clock.
+local function looked(head)
+  return number(head.polled ~= 0 and head.polled or head.looked)
+end
+
 -- "dead", "stopped", "asleep" (it waits for events), "busy" (the program has
 -- not polled for a second) or "running".
 local function state_of(head)
@@ -51,7 +56,7 @@ local function state_of(head)
   end
   if letter == "T" or letter == "t" then return "stopped" end
   if head.asleep ~= 0 then return "asleep" end
-  return native.clock() - number(head.looked) > BUSY and "busy" or "running"
+  return native.clock() - looked(head) > BUSY and "busy" or "running"
 end
 
 -- ---- Tables of the file -----------------------------------------------------
@@ -246,38 +251,56 @@ local function total(own, sessions)
 end
 jit.off(total)                  -- its loop over pairs(), see check.lua
 
---- Reads a stats file. Times are ns of the agent's clock: `now` is this moment
--- by it, `began_at` seconds since 1970 at `began`.
--- @treturn table `name`, `scope`, `host`, `program`, `pid`, `state`, `began`,
---   `began_at`, `now`, `looked`, `asleep`, `counters`, `sessions`, `methods`,
---   `under_way`, `events`; or nil and a sentence
-function M.read(path)
-  local file, why = io.open(path, "rb")
-  if not file then return nil, why end
-  local head
-  head, why = head_of(file, path)
-  if not head then
-    file:close()
-    return nil, why
-  end
-  local names = counter_names(file, head.names)
-  local sessions = sessions_of(file, head, names)
-  local methods, by_row = methods_of(file, head)
-  local own
-  each(file, head.counters, "struct perigee_counters", function(row)
-    own = total(counters_of(names, row), sessions)
-  end)
-  local told = {
+-- What the head tells of the process.
+local function told_of(head)
+  return {
     name = text(head.name), scope = text(head.scope), host = text(head.host),
     program = text(head.program), pid = number(head.pid),
     state = state_of(head), began = number(head.began),
     began_at = number(head.began_at) / 1e9, now = native.clock(),
-    looked = number(head.looked),
+    looked = looked(head),
     asleep = head.asleep ~= 0 and number(head.asleep) or nil,
-    counters = own or {}, sessions = sessions, methods = methods,
-    under_way = under_way(file, head, by_row),
-    events = events_of(file, head, by_row),
   }
+end
+
+-- Opens the file at path; returns it and its head, or nil and a sentence.
+local function open(path)
+  local file, why = io.open(path, "rb")
+  if not file then return nil, why end
+  local head
+  head, why = head_of(file, path)
+  if head then return file, head end
+  file:close()
+  return nil, why
+end
+
+--- Reads of a stats file what it tells of the process: the fields of M.read up
+-- to `asleep`.
+function M.head(path)
+  local file, head = open(path)
+  if not file then return nil, head end
+  file:close()
+  return told_of(head)
+end
+
+--- Reads a stats file. Times are ns of the agent's clock: `now` is this moment
+-- by it, `began_at` seconds since 1970 at `began`.
+-- @treturn table `name`, `scope`, `host`, `program`, `pid`, `state`, `began`,
+--   `began_at`, `now`, `looked`, `asleep`; `counters`, `sessions`, `methods`,
+--   `under_way`, `events`; or nil and a sentence
+function M.read(path)
+  local file, head = open(path)
+  if not file then return nil, head end
+  local told, names = told_of(head), counter_names(file, head.names)
+  local by_row
+  told.sessions = sessions_of(file, head, names)
+  told.methods, by_row = methods_of(file, head)
+  told.counters = {}
+  each(file, head.counters, "struct perigee_counters", function(row)
+    told.counters = total(counters_of(names, row), told.sessions)
+  end)
+  told.under_way = under_way(file, head, by_row)
+  told.events = events_of(file, head, by_row)
   file:close()
   return told
 end
