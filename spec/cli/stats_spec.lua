@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
--- `perigee stats` and `perigee autopsy` of agents that live, are busy, stopped
--- or were killed, as somebody sees them who asks none of these.
+-- `perigee stats`, `sessions` and `autopsy` of agents that live, are busy,
+-- stopped or were killed, as somebody sees them who asks none of these.
 local cjson = require "cjson"
 local command = require "spec.support.command"
 local process = require "spec.support.process"
@@ -128,6 +128,50 @@ describe("an agent's stats", function()
       assert.equal(1, status)
       assert.matches("no stats here", errors)
     end
+    worker:kill()
+  end)
+end)
+
+describe("an agent's sessions", function()
+  it("are told with what each counts, and the ended ones with why", function()
+    local worker = start "a"
+    assert.equal(0, (command.run("ping", "a", "-c", "2")))
+    local function all() return document("sessions", "a", "--json").sessions end
+    assert.is_true(command.eventually(function()
+      local list = all()
+      return list[2] and list[2].ended ~= nil
+    end))
+    local list = all()
+    assert.equal(2, #list)
+    assert.equal("a:caller", list[1].peer)
+    assert.equal("shm", list[1].transport)
+    assert.equal(305, list[1].counters.served)  -- with the description
+    assert.is_true(#list[2].reason > 0)
+    local text = told("sessions", "a")
+    assert.matches("\n1 +a:caller +shm +open +%S+ %l+ +%d+ +305 ", text)
+    local ended = text:match "\nended\n(.*)$"
+    assert.matches("^id [^\n]+ status +reason\n2 ", ended)
+    assert.matches((" %s +%s\n$"):format(list[2].status, list[2].reason), ended)
+    worker:signal "TERM"
+    worker:wait(30 * process.slow)
+  end)
+
+  it("may be none", function()
+    local path = command.file("alone.lua", [[
+local perigee = require "perigee"
+local agent = assert(perigee.agent { name = "alone" })
+print "ready"
+io.stdout:flush()
+perigee.run()
+agent:close()
+]])
+    local worker = command.start("run", path)
+    repeat
+      local line = assert(worker:read(30 * process.slow))
+    until line:find "ready$"
+    assert.equal(0, #document("sessions", "alone", "--json").sessions)
+    assert.matches("%[%]", (told("sessions", "alone", "--json")))
+    assert.matches("\nno session is open\n$", (told("sessions", "alone")))
     worker:kill()
   end)
 end)

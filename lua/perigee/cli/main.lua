@@ -30,6 +30,7 @@ local COMMANDS = {
   require "perigee.cli.watch",
   require "perigee.cli.explain",
   stats.stats,
+  stats.sessions,
   stats.autopsy,
   require "perigee.cli.health",
   require "perigee.cli.ping",

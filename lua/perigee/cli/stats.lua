@@ -1,7 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
---- `perigee stats NAME` and `perigee autopsy NAME`: what an agent of this host
--- counts, and what it does or did last, from its stats file. The agent is not
--- asked, so it may be busy, stopped or dead.
+--- `perigee stats NAME`, `perigee sessions NAME` and `perigee autopsy NAME`:
+-- what an agent of this host counts, whom it has sessions with, and what it
+-- does or did last, from its stats file. The agent is not asked, so it may be
+-- busy, stopped or dead.
 jit.off(true, true)             -- its loops over pairs(), see check.lua
 
 local failure = require "perigee.cli.failure"
@@ -149,6 +150,77 @@ M.stats = {
     methods(told, out)
     sessions(told, out)
     counters(told, out)
+  end,
+}
+
+-- ---- perigee sessions -------------------------------------------------------
+
+-- How long a session has lived, or lived: of what a file says, at least 0.
+local function lived(told, session)
+  return time(math.max((session.ended or told.now) - session.opened, 0))
+end
+
+local function live_sessions(told, out)
+  local rows = {}
+  for _, each in ipairs(told.sessions) do
+    if not each.ended then
+      local c = each.counters
+      rows[#rows + 1] = {
+        ("%d"):format(each.id), each.peer ~= "" and each.peer or nil,
+        each.transport, each.state, lived(told, each),
+        ("%.0f"):format(c.calls or 0), ("%.0f"):format(c.served or 0),
+        ("%.0f"):format((c.transfers or 0) + (c.messages or 0)),
+        ("%.0f"):format(c.failures or 0), ("%.0f"):format(c.timeouts or 0),
+        ("%.0f"):format(c.stalls or 0), units.format_size(c.bytes_sent or 0),
+        units.format_size(c.bytes_received or 0),
+        each.address ~= "" and each.address or nil,
+      }
+    end
+  end
+  if #rows == 0 then return out.line("no session is open") end
+  columns(out, "sessions", { "id", "peer", "transport", "state", "for", "calls",
+                             "served", "others", "failed", "timeouts", "stalls",
+                             "sent", "received", "address" }, rows)
+end
+
+local function ended_sessions(told, out)
+  local rows = {}
+  for _, each in ipairs(told.sessions) do
+    if each.ended then
+      local c = each.counters
+      rows[#rows + 1] = {
+        ("%d"):format(each.id), each.peer ~= "" and each.peer or nil,
+        each.transport, ago(told, each.ended), lived(told, each),
+        ("%.0f"):format(c.calls or 0), ("%.0f"):format(c.served or 0),
+        ("%.0f"):format(c.failures or 0), units.format_size(c.bytes_sent or 0),
+        units.format_size(c.bytes_received or 0), each.status,
+        each.reason ~= "" and each.reason or nil,
+      }
+    end
+  end
+  columns(out, "ended", { "id", "peer", "transport", "ago", "lived", "calls",
+                          "served", "failed", "sent", "received", "status",
+                          "reason" }, rows)
+end
+
+M.sessions = {
+  name = "sessions",
+  summary = "Tell whom an agent of this host has sessions with.",
+  description = "Tells of each session of an agent of this host who the peer "
+    .. "is, what carries it, how old it is and what it counts, and of those "
+    .. "that have ended why. That is read from its stats file; the agent is "
+    .. "not asked.",
+  configure = configure,
+  run = function(given)
+    local out, told = require "perigee.cli.out", read(given)
+    if given.json then
+      local list = require "perigee.cli.json".list(told.sessions)
+      return out.json { name = told.name, scope = told.scope,
+                        state = told.state, now = told.now, sessions = list }
+    end
+    head(told, out)
+    live_sessions(told, out)
+    ended_sessions(told, out)
   end,
 }
 
