@@ -35,6 +35,7 @@ local COMMANDS = {
   require "perigee.cli.health",
   require "perigee.cli.ping",
   require "perigee.cli.devices",
+  require "perigee.cli.nics",
   require "perigee.cli.registry",
   require "perigee.cli.doctor",
   require "perigee.cli.completion",

@@ -29,6 +29,7 @@ if not pcall(ffi.typeof, "struct perigee_cli_statx") then ffi.cdef [[
     __asm__("glob");
   void perigee_cli_globfree(struct perigee_cli_glob *) __asm__("globfree");
   int perigee_cli_access(const char *, int) __asm__("access");
+  long perigee_cli_readlink(const char *, char *, size_t) __asm__("readlink");
   struct perigee_cli_bytes { void *pointer; size_t length; };
   long perigee_cli_pull(int, const struct perigee_cli_bytes *, unsigned long,
                         const struct perigee_cli_bytes *, unsigned long,
@@ -110,6 +111,13 @@ function Machine:stat(path)
   return { kind = KINDS[bit.rshift(entry.mode, 12)] or "other",
            mode = bit.band(entry.mode, 0xfff), uid = entry.uid,
            size = tonumber(entry.size), inode = tonumber(entry.inode) }
+end
+
+--- Returns where a symbolic link leads; nil: it is none.
+function Machine:link(path)
+  local text = ffi.new "char[4096]"
+  local length = C.perigee_cli_readlink(self.root .. path, text, 4096)
+  return length > 0 and ffi.string(text, length) or nil
 end
 
 --- Returns whether this process may do all of `what`, letters of "rwx", with
