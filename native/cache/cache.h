@@ -42,7 +42,7 @@ enum perigee_cache_status {
 
 /* Raised when a declaration below changes; Lua refuses an object with another
  * number. */
-enum { PERIGEE_CACHE_ABI = 2 };
+enum { PERIGEE_CACHE_ABI = 3 };
 PERIGEE_API int perigee_cache_abi(void);
 
 enum {
@@ -242,9 +242,13 @@ struct perigee_cache_counters {
   uint64_t hits, misses, sealed, evicted, expired, deleted;
   uint64_t copies; /* of `entries` */
   uint64_t huge;   /* bytes of `slabs` in huge pages: perigee_cache_huge */
+  uint64_t failed; /* copies to or from a GPU's slabs: perigee_cache_failed */
 };
 /* Tells how many bytes of the slabs that it has are in huge pages. */
 PERIGEE_API void perigee_cache_huge(struct perigee_cache *cache, uint64_t huge);
+/* Counts a copy between its slabs, in memory of a GPU, and what is below that
+ * has failed. */
+PERIGEE_API void perigee_cache_failed(struct perigee_cache *cache);
 PERIGEE_API void perigee_cache_count(const struct perigee_cache *cache,
                                      struct perigee_cache_counters *counters);
 

@@ -137,6 +137,10 @@ void perigee_cache_huge(struct perigee_cache *c, uint64_t huge) {
   c->n.huge = huge;
 }
 
+void perigee_cache_failed(struct perigee_cache *c) {
+  c->n.failed++;
+}
+
 void perigee_cache_count(const struct perigee_cache *c,
                          struct perigee_cache_counters *counters) {
   *counters = c->n;

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- A cache whose slabs are memory of a GPU, by the fake driver, and a client in
--- another process: what comes and goes whole, with how many copies, and what is
--- left when either is killed.
+-- another process: what comes and goes whole, with how many copies, what is
+-- left when either is killed, and what goes to a file and back.
 local cases = require "spec.support.cases"
 local links = require "spec.support.links"
 local perigee = require "perigee"
@@ -9,8 +9,12 @@ local perigee = require "perigee"
 local COPIES = 'return count "cuMemcpyAsync" + count "cuMemcpy2DAsync"'
   .. ' + count "cuMemcpyPeerAsync" + count "cuMemcpyBatchAsync"'
 
--- A cache in a process of its own, which serves. It says how many copies it has
--- made since it last said so when it is asked through a service.
+-- A cache in a process of its own, which serves. It says through a service how
+-- many copies it has made since it last said so, and sets the driver. Of what
+-- is below it tells how many values are on their way there (on_way), and waits
+-- until none is (settled), or until more copies there or back are begun
+-- (moved); it has the driver fail the next copy, and tells how many have
+-- failed.
 local function cache_of(options)
   local cache = links.start ""
   cache:run(([[
@@ -18,8 +22,33 @@ local function cache_of(options)
   ]]):format(options or ""))
   cache:tell(([[
     function copies() %s end
+    local store = select(2, next(cache.stores))
+    local moves, moved, fails = store.moves, 0, false
+    if moves then
+      local copy = moves.copy
+      function moves.copy(...)
+        moved = moved + 1
+        if fails then set "fail=cuMemcpyAsync@1:2" end
+        fails = false
+        return copy(...)
+      end
+    end
     cache.agents[1]:serve { name = "spec", version = 1, methods = {
-      copies = function() return copies() end } }
+      copies = function() return copies() end,
+      set = function(word) set(word) return true end,
+      on_way = function() return store.tier.writes end,
+      settled = function()
+        while store.tier.writes > 0 do perigee.sleep(0.001) end
+        return true
+      end,
+      moved = function(more)
+        local before = moved
+        while moved < before + more do perigee.sleep(0) end
+        return moved
+      end,
+      fail_next = function() fails = true return true end,
+      holds = function(key) return store:has(key) end,
+      failed = function() return cache:counters().failed end } }
     child.say "serving"
     perigee.run()
   ]]):format(COPIES))
@@ -260,6 +289,135 @@ describe("a cache in memory of a GPU", function()
   end
 end)
 
+-- Values of 1 MiB, of which the memory has 16, and what is below all.
+local COUNT = 40
+
+local function fill(client)
+  client:run(([[
+    for i = 1, %d do
+      assert(put("k" .. i, gpu:slice(0, 2 ^ 20), i) == "true")
+      theirs:settled()
+    end
+  ]]):format(COUNT))
+end
+
+-- Returns a key that is below alone.
+local function one_below(client)
+  return client:run(([[
+    for i = 1, %d do
+      if not theirs:holds("k" .. i) then return "k" .. i end
+    end
+    error "memory has all"
+  ]]):format(COUNT))
+end
+
+for _, share in ipairs { "", "share = true," } do
+  describe("a cache in memory of a GPU with a file " .. share, function()
+    local path, client
+
+    local function begin()
+      cache_of(("%s lease = 0.2, file = %q, file_size = 2 ^ 26"):format(
+        share, path))
+      client = client_of "map = false"
+    end
+
+    before_each(function()
+      path = os.tmpname()
+      os.remove(path)
+    end)
+    after_each(function()
+      cases.cleanup()
+      os.remove(path)
+    end)
+
+    it("finds all that was put again, also more than it holds", function()
+      begin()
+      fill(client)
+      one_below(client)
+      for i = 1, COUNT do
+        local to = i % 2 == 0 and "gpu" or "host"
+        says(client, ("got('k%d', %s:slice(2 ^ 21, 2 ^ 20), %d)"):format(i, to,
+                                                                     i), "true")
+      end
+      says(client, "theirs:failed()", "0")
+    end)
+
+    it("forgets what is deleted or replaced", function()
+      begin()
+      fill(client)
+      local key = one_below(client)
+      says(client, ("blocks:delete(%q)"):format(key), "true")
+      says(client, ("got(%q, gpu:slice(2 ^ 21, 2 ^ 20), 0)"):format(key),
+           "not_found")
+      fill(client)
+      key = one_below(client)
+      says(client, ("put(%q, gpu:slice(0, 2 ^ 20), 77)"):format(key), "true")
+      says(client, ("got(%q, host:slice(0, 2 ^ 20), 77)"):format(key), "true")
+    end)
+
+    it("writes nothing that is deleted or replaced on its way", function()
+      begin()
+      client:run [[
+        for i = 1, 11 do put("k" .. i, gpu:slice(0, 2 ^ 20), i) end
+        theirs:set "slow=20000"
+        put("k12", gpu:slice(0, 2 ^ 20), 12)
+      ]]
+      says(client, "theirs:on_way() > 1", "true")
+      says(client, 'blocks:delete "k1"', "true")
+      says(client, 'put("k2", gpu:slice(0, 2 ^ 20), 77)', "true")
+      client:run [[ theirs:settled() theirs:set "slow=20" ]]
+      says(client, 'blocks:has({ "k1" })[1]', "false")
+      client:run [[
+        for i = 13, 40 do
+          put("k" .. i, gpu:slice(0, 2 ^ 20), i)
+          theirs:settled()
+        end
+      ]]
+      says(client, 'theirs:holds "k2"', "false")
+      says(client, 'got("k2", gpu:slice(2 ^ 21, 2 ^ 20), 77)', "true")
+      says(client, 'got("k1", gpu:slice(2 ^ 21, 2 ^ 20), 0)', "not_found")
+    end)
+
+    it("brings nothing back that is deleted on its way", function()
+      begin()
+      fill(client)
+      local key = one_below(client)
+      client:run(([[
+        theirs:set "slow=20000"
+        key = %q
+        found = perigee.spawn(function()
+          return got(key, host:slice(0, 2 ^ 20), 0)
+        end)
+        theirs:moved(1)
+        assert(blocks:delete(key))
+      ]]):format(key))
+      says(client, "found:wait(20)", "not_found")
+      says(client, "blocks:has({ key })[1]", "false")
+      says(client, 'put(key, host:slice(0, 2 ^ 20), 78)', "true")
+      says(client, 'got(key, host:slice(2 ^ 21, 2 ^ 20), 78)', "true")
+    end)
+
+    it("has a miss where a copy fails, and goes on", function()
+      begin()
+      client:run [[
+        for i = 1, 11 do put("k" .. i, gpu:slice(0, 2 ^ 20), i) end
+        theirs:fail_next()
+        put("k12", gpu:slice(0, 2 ^ 20), 12)
+        theirs:settled()
+      ]]
+      says(client, "theirs:failed()", "1")
+      fill(client)
+      local key = one_below(client)
+      local seed = key:match "%d+"
+      says(client, "theirs:fail_next()", "true")
+      local get = ("got(%q, host:slice(0, 2 ^ 20), %s)"):format(key, seed)
+      says(client, get, "not_found")
+      says(client, "theirs:failed()", "2")
+      says(client, get, "true")
+    end)
+  end)
+end
+
 describe("a cache that is to have memory of a GPU", function()
   after_each(cases.cleanup)
 
@@ -274,11 +432,9 @@ describe("a cache that is to have memory of a GPU", function()
     end
   end)
 
-  it("takes no file, and is not kept", function()
-    for _, more in ipairs { { file = cases.folder .. "/file" },
-                            { keep = 5 } } do
-      more.kind = "cuda:0"
-      assert.has_error(function() perigee.cache(caches.options(more)) end)
-    end
+  it("is not kept, for its memory dies with its process", function()
+    local _, why = pcall(perigee.cache, caches.options { kind = "cuda:0",
+                                                         keep = 5 })
+    assert.matches("option keep .* dies with its process", why)
   end)
 end)

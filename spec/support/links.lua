@@ -7,6 +7,7 @@
 -- * engine, and session, if it has a peer (M.pair)
 -- * count(name): calls of that function of the driver since the last one.
 --   total(name): all calls
+-- * set(word): sets the driver, as a word of FAKE_CUDA does
 -- * lane(): what session:explain() tells of the lane "cuda"
 -- * bytes(size, seed): as of cases.lua
 -- * wait(future): what it gives, as words: "true", or "nil KIND"
@@ -22,7 +23,8 @@ local M = { FAKE = os.getenv "PERIGEE_BUILD" .. "/spec/libcuda_fake.so" }
 
 -- The whole program of a child.
 local function run(child, perigee, ffi_)
-  ffi_.cdef "uint64_t fake_cuda_count(const char *);"
+  ffi_.cdef [[uint64_t fake_cuda_count(const char *);
+              void fake_cuda_set(const char *);]]
   local at, driver = {}, os.getenv "PERIGEE_CUDA_LIBRARY"
   local fake = driver:find "fake" and ffi_.load(driver)
   local own = { child = child, perigee = perigee, ffi = ffi_,
@@ -34,6 +36,7 @@ local function run(child, perigee, ffi_)
     at[name] = now
     return now - before
   end
+  function own.set(word) fake.fake_cuda_set(word) end
   function own.lane() return own.session:explain().lanes.cuda end
   function own.wait(future)
     local ok, err = future:wait(20)

@@ -113,15 +113,11 @@ local function check_slab(own, list, level)
   return list
 end
 
--- What goes to a file, or is kept, is read from memory by its address.
+-- Memory of a GPU dies with its process.
 local function check_kind(own, level)
-  if not own.kind or own.kind == "host" then return end
-  for _, name in ipairs { "file", "keep" } do
-    if own[name] then
-      error(("option %s of perigee.cache is for memory of kind \"host\", and "
-        .. "not of kind %q"):format(name, own.kind), level + 1)
-    end
-  end
+  if not own.keep or not own.kind or own.kind == "host" then return end
+  error(("option keep of perigee.cache is for memory of kind \"host\", and not "
+    .. "of kind %q, which dies with its process"):format(own.kind), level + 1)
 end
 
 -- The memory of each scope: as told, or equal parts.
@@ -222,9 +218,12 @@ end
 --   sealed is there, but for entries with a TTL; pins are kept, chains and
 --   groups are not
 -- @tparam[opt="host"] string options.kind the memory of slabs: "host", or that
---   of a GPU, as in "cuda:0". What is evicted from a GPU's memory is gone:
---   `file` and `keep` are misuse with it. It has no views. Each slab takes
---   whole units of the device's memory, of 2 MiB mostly
+--   of a GPU, as in "cuda:0", which dies with its process: `keep` is misuse
+--   with it. It has no views. Each slab takes whole units of the device's
+--   memory, of 2 MiB mostly. What goes to a `file`, or comes from there, is
+--   copied by the engine to host memory on its way, 256 MiB at a time, and
+--   nobody waits for that but who asks for it; a put of a key that is just
+--   coming back is refused as busy
 -- @tparam[opt=false] boolean options.share true: processes of this host map a
 --   GPU's slabs, so that a get to memory of a GPU is one copy. The driver lets
 --   them write there, too: only for clients that are trusted with all values.
@@ -276,7 +275,8 @@ jit.off(M.new)
 --   process), `used` (with what sizes waste), `values`, `hard`, `directory`;
 --   `leases`, `clients`; since it began: `hits` and `misses` of
 --   requests (a client of this host that reads the directory makes none),
---   `sealed`, `evicted`, `expired`, `deleted`
+--   `sealed`, `evicted`, `expired`, `deleted`; `failed`: copies between memory
+--   of a GPU and what is below it, which leave the value where it was
 -- @waits no
 -- @usage
 -- local cache = assert(perigee.cache { name = "cache:6", memory = 2 ^ 24 })

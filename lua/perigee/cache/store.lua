@@ -24,6 +24,7 @@ local futures = require "perigee.runtime.future"
 local keeps = require "perigee.cache.keep"
 local log = require "perigee.runtime.log"
 local loop = require "perigee.runtime.loop"
+local moves = require "perigee.cache.moves"
 local native = require "perigee.cache.native"
 local signals = require "perigee.runtime.signal"
 local tiers = require "perigee.cache.tier"
@@ -94,6 +95,7 @@ local function remove_slab(self, number)
   if C.perigee_cache_remove(self.cache, number) < 0 then return false end
   local region = self.slabs[number]
   self.slabs[number] = nil
+  if self.moves then self.moves:forget(region.name) end
   count_huge(self, region, -1)
   self.closing[region] = true
   if self.keep then self.keep:drop(number, region.length) end
@@ -289,17 +291,26 @@ function Store:reserve(id, key, length, asked)
   return one
 end
 
---- Puts a value back that was here before, from a pointer, for a client of this
--- process. Returns a status.
-function Store:put_again(client, key, pointer, length, asked, checksum, version)
+--- Reserves a place for a value that was here before, for a client of this
+-- process. Returns its entry, and the place as a slice; or nil and a status.
+function Store:place_again(client, key, length, asked)
   local status = reserve(self, client, key, length, asked)
-  if status < 0 then return status end
+  if status < 0 then return nil, status end
   local region = self.slabs[tonumber(place.slab)]
-  ffi.copy(region.pointer + place.offset, pointer, length)
-  status = C.perigee_cache_seal_again(self.cache, place.entry, checksum,
-                                      version, time(self))
+  return place.entry, region:slice(tonumber(place.offset), length)
+end
+
+--- Seals it, when all its bytes are there; returns a status.
+function Store:seal_again(entry, key, checksum, version)
+  local status = C.perigee_cache_seal_again(self.cache, entry, checksum,
+                                            version, time(self))
   self:changed(key)
   return status < 0 and tonumber(status) or OK
+end
+
+--- Gives it up, when nobody writes to it any more.
+function Store:give_up(entry)
+  if self.cache then C.perigee_cache_abort(self.cache, entry) end
 end
 
 --- Returns a session's reservation; nil: it has none of that token. The place
@@ -498,6 +509,9 @@ local function slab_of(memory)
   return native.power_of_two(slab)
 end
 
+-- Is that the memory of the host, which the CPU reads and writes?
+local function is_host(kind) return kind == nil or kind == "host" end
+
 local function nanoseconds(seconds) return seconds and seconds * 1e9 or 0 end
 
 local function core_options(options)
@@ -555,6 +569,7 @@ function M.open(agent, options)
     slabs = {}, pieces = {}, clients = {},
     reserved = {}, putting = {}, tokens = 0, waiting = {}, starved = false,
     closing = {}, timer = false, ending = false, tier = false, keep = false,
+    moves = not is_host(options.kind) and moves.new(agent),
     revived = 0, memory = options.memory, short_till = false,
   }, Store)
   local fine, err = open_all(self, options)
@@ -580,6 +595,7 @@ function Store:close()
   if self.tier then self.tier:close() end
   if self.keep then self.keep:close() end
   self.cache, self.reserved = false, {}
+  if self.moves then self.moves:close() end
   if self.timer then timers.remove(self.timer) end
   self:changed_all()
   C.perigee_cache_close(cache)

@@ -6,16 +6,25 @@
 --
 --   a value is     event                                      becomes
 --   in memory      memory is nearly full, and it is cold      being written
+--   in memory      the same, and memory is a GPU's            on its way
+--   on its way     its bytes are in host memory               being written
+--   on its way     the copy has failed                        in memory, if it
+--                                                             is there still
 --   being written  it is in the file                          in both
 --   in both        it is evicted from memory                  in the file
 --   in the file    it is asked for                            being read
 --   being read     its bytes are there, and their sum is      in both
---                  right
+--                  right; a GPU's memory has got them
 --   being read     the sum is wrong                           gone
 --   any            its key is put or deleted                  not in the file
 --   any            the file fails                             not in the file
 --
 -- A value that is evicted before it is written is gone, as without a file.
+--
+-- Slabs in memory of a GPU are never read or written here: the engine copies
+-- (moves.lua) between them and regions of host memory, on the way to the file
+-- and back. A lease, or a reservation, keeps the place in the slab until the
+-- copy is over. What is evicted, replaced or deleted on its way is not written.
 local failure = require "perigee.cache.failure"
 local futures = require "perigee.runtime.future"
 local log = require "perigee.runtime.log"
@@ -37,9 +46,10 @@ Tier.__index = Tier
 -- written. LOOKS: entries that are looked at for that. ENDS: of one poll.
 -- PAUSE: seconds between polls if the descriptor tells nothing. MEMORY: regions
 -- that are kept for values on their way, of LARGE bytes at most. UNDER_WAY: the
--- part of memory that may be being written, which holds its space.
+-- part of memory that may be being written, which holds its space. WAY: bytes
+-- of a GPU's memory that may be on their way, in as much of the host's.
 local WRITES, COLD, LOOKS, ENDS, PAUSE = 16, 0.7, 256, 64, 0.25
-local MEMORY, LARGE, UNDER_WAY = 8, 2 ^ 23, 1 / 8
+local MEMORY, LARGE, UNDER_WAY, WAY = 8, 2 ^ 23, 1 / 8, 2 ^ 28
 local OK = core.PERIGEE_OK
 local cold_t = ffi.typeof("struct perigee_cache_cold[?]")
 local ends_t = ffi.typeof("struct perigee_cache_file_end[?]")
@@ -113,6 +123,41 @@ local function forget_more(self)
 end
 jit.off(forget_more)
 
+-- ---- Memory for values on their way -----------------------------------------
+
+-- Has memory for a value, which is kept for the next ones. A GPU's engine reads
+-- it by its name.
+local function take_memory(self, length)
+  for i, region in ipairs(self.memory) do
+    if region.length >= length then return table.remove(self.memory, i) end
+  end
+  self.regions = self.regions + 1
+  return self.store.engine:alloc(
+    2 ^ math.ceil(math.log(math.max(length, 4096)) / math.log(2)),
+    self.store.moves and { name = "cache.way." .. self.regions, access = "r" }
+    or nil)
+end
+
+local function give_memory(self, region)
+  if #self.memory < MEMORY and region.length <= LARGE then
+    self.memory[#self.memory + 1] = region
+    return
+  end
+  if self.store.moves then self.store.moves:forget(region.name) end
+  region:close()
+end
+
+-- A copy to or from memory of a GPU has failed: the value is where it was, or
+-- nowhere. Tells it once for each reason.
+local function has_not_come(self, err)
+  if not self.store.cache then return end -- it is being closed
+  C.perigee_cache_failed(self.store.cache)
+  if self.told == err.kind then return end
+  self.told = err.kind
+  log.write("error", ("%s: a value was not copied between its memory and its "
+    .. "file: %s"):format(self.store.text, err.message))
+end
+
 -- ---- From memory to the file -----------------------------------------------
 
 local function write(self, token, key, length, value, at, sum, left)
@@ -120,41 +165,91 @@ local function write(self, token, key, length, value, at, sum, left)
                                     at.version, sum, left, token)
 end
 
--- Writes a value that is cold. Its lease keeps it where it is meanwhile; if
--- that should end before, the sum tells.
-local function write_one(self, one)
-  local store, length = self.store, one.key_length
-  local status = C.perigee_cache_lease(store.cache, self.client, one.key,
-                                       length, loop.now(), place)
-  if status < 0 then return status end
-  local lease, bytes = place.lease, tonumber(place.length)
-  local value = store.slabs[tonumber(place.slab)].pointer
-    + tonumber(place.offset)
-  local sum = place.checksum
-  if sum == 0 then sum = C.perigee_cache_sum(value, place.length, 0) end
-  local function done()
-    if store.cache then
-      C.perigee_cache_release(store.cache, self.client, lease)
-    end
-    self.writes, self.bytes = self.writes - 1, self.bytes - bytes
+-- A value is being written (sign 1), or is not any more (-1).
+local function count(self, sign, at)
+  self.writes = self.writes + sign
+  self.bytes = self.bytes + sign * tonumber(at.length)
+end
+
+local function release(self, lease)
+  local cache = self.store.cache
+  if cache then C.perigee_cache_release(cache, self.client, lease) end
+end
+
+-- Writes a value that is in memory of the host. Its lease keeps it where it is
+-- meanwhile; if that should end before, the sum tells.
+local function write_here(self, one, at, value)
+  at = native.place_t(at)
+  local sum = at.checksum
+  if sum == 0 then sum = C.perigee_cache_sum(value, at.length, 0) end
+  count(self, 1, at)
+  local function over()
+    release(self, at.lease)
+    count(self, -1, at)
   end
-  status = begin(self, done, write, one.key, length, value, place, sum,
-                 one.left)
-  if status == OK then
-    self.writes, self.bytes = self.writes + 1, self.bytes + bytes
-  else
-    C.perigee_cache_release(store.cache, self.client, lease)
-  end
+  local status = begin(self, over, write, one.key, one.key_length, value, at,
+                       sum, one.left)
+  if status ~= OK then over() end
   return status
+end
+
+-- Writes a value that was to be copied to a region, and is there or not. If its
+-- lease was over before, its place may have been another's: then memory does
+-- not have that version any more, and the file refuses it.
+local function write_staged(self, region, key, at, left, there)
+  local function over()
+    give_memory(self, region)
+    count(self, -1, at)
+  end
+  if not (there and self.file) then return over() end
+  local sum = C.perigee_cache_sum(region.pointer, at.length, 0)
+  if begin(self, over, write, key, #key, region.pointer, at, sum, left) ~= OK
+  then over() end
+end
+
+-- Writes a value that is in memory of a GPU, by way of a region of the host's.
+local function write_there(self, one, at, name)
+  local length = tonumber(at.length)
+  local region = take_memory(self, length)
+  if not region then
+    release(self, at.lease)
+    return core.PERIGEE_NO_MEMORY
+  end
+  local key, left = ffi.string(one.key, one.key_length), one.left
+  at = native.place_t(at)
+  count(self, 1, at)
+  self.store.moves:copy(name, tonumber(at.offset), region:slice(0, length),
+    function(fine, err)
+      release(self, at.lease)
+      if not fine then has_not_come(self, err) end
+      write_staged(self, region, key, at, left, fine)
+    end)
+  return OK
+end
+
+-- Writes a value that is cold. Returns a status.
+local function write_one(self, one)
+  local store = self.store
+  local status = C.perigee_cache_lease(store.cache, self.client, one.key,
+                                       one.key_length, loop.now(), place)
+  if status < 0 then return status end
+  local slab = store.slabs[tonumber(place.slab)]
+  if slab.pointer then
+    return write_here(self, one, place, slab.pointer + tonumber(place.offset))
+  end
+  return write_there(self, one, place, slab.name)
 end
 
 -- Is memory nearly full, and not too much of it being written?
 local function should_write(self)
+  C.perigee_cache_file_state(self.file, state)
+  if state.ready == 0 then return false end
   local counters = self.counters
   C.perigee_cache_count(self.store.cache, counters)
   local quota = tonumber(counters.quota)
-  return tonumber(counters.used) > COLD * quota
-    and self.bytes < quota * UNDER_WAY
+  local most = quota * UNDER_WAY
+  if self.store.moves then most = math.min(most, WAY) end
+  return tonumber(counters.used) > COLD * quota and self.bytes < most
 end
 
 -- Writes some of what is cold, if memory is nearly full.
@@ -235,23 +330,6 @@ local function find(self, key)
   return below
 end
 
--- Memory for a value on its way, which is kept for the next ones.
-local function take_memory(self, length)
-  for i, region in ipairs(self.memory) do
-    if region.length >= length then return table.remove(self.memory, i) end
-  end
-  return self.store.engine:alloc(2 ^ math.ceil(math.log(math.max(length, 4096))
-                                               / math.log(2)))
-end
-
-local function give_memory(self, region)
-  if #self.memory < MEMORY and region.length <= LARGE then
-    self.memory[#self.memory + 1] = region
-  else
-    region:close()
-  end
-end
-
 -- Was the task that is to settle a future dropped by a stop of the loop?
 local function is_dropped(future)
   return future.generation ~= loop.state.generation
@@ -282,17 +360,49 @@ local function read_to(self, key, region)
   return tonumber(length), sum, version
 end
 
--- Puts into memory what was read, if it is the key's value still: what was put
--- meanwhile had the file's be forgotten.
-local function keep(self, key, pointer, length, sum, version)
+-- Is a version of a key the file's still? What was put meanwhile had the file's
+-- be forgotten. Returns the store that is the file's directory, or nil.
+local function still(self, key, version)
+  local below = self.file and self.store.cache and find(self, key)
+  return below and place.version == version and below or nil
+end
+
+-- Has the engine copy what was read to a place in memory of a GPU; waits.
+-- Returns whether that is done. Only then is the place given up, which nobody
+-- else may have before; so also if a stop of the loop has dropped the task.
+local function carry(self, region, entry, slice)
+  local there = promise(self, "copying to memory of a GPU")
+  self.store.moves:copy(region.name, 0, slice, function(fine, err)
+    if not fine then has_not_come(self, err) end
+    local dropped = is_dropped(there)
+    if dropped then give_memory(self, region) end
+    if dropped or not fine then self.store:give_up(entry) end
+    futures.settle(there, fine == true)
+  end)
+  return there:wait()
+end
+
+-- Puts into memory what was read, if it is the key's value still. Returns
+-- whether it is there; or nil and a status.
+local function keep(self, key, region, length, sum, version)
   local store = self.store
   if not (self.file and store.cache) then return nil, core.PERIGEE_CLOSED end
   if store:has(key) then return true end
-  local below = find(self, key)
-  if not below or place.version ~= version then return false end
+  local below = still(self, key, version)
+  if not below then return false end
   local left = C.perigee_cache_left(below, key, #key, loop.now())
-  local status = store:put_again(self.client, key, pointer, length,
-                                 { ttl = tonumber(left) }, sum, version)
+  local entry, slice = store:place_again(self.client, key, length,
+                                         { ttl = tonumber(left) })
+  if not entry then return nil, slice end
+  if slice.pointer then
+    ffi.copy(slice.pointer, region.pointer, length)
+  elseif not carry(self, region, entry, slice) then
+    return false
+  elseif not still(self, key, version) then
+    store:give_up(entry)
+    return false
+  end
+  local status = store:seal_again(entry, key, sum, version)
   if status < 0 then return nil, status end
   C.perigee_cache_mark(store.cache, key, #key, version, 1)
   return true
@@ -307,7 +417,7 @@ local function bring(self, key)
   local length, sum, version = read_to(self, key, region)
   local there, status = false, nil
   if length then
-    there, status = keep(self, key, region.pointer, length, sum, version)
+    there, status = keep(self, key, region, length, sum, version)
   elseif sum == core.PERIGEE_PROTOCOL then
     self:forget(key)                    -- the disk has lost it
   elseif sum ~= core.PERIGEE_NOT_FOUND then
@@ -357,7 +467,8 @@ function M.open(store, options)
     descriptor = C.perigee_cache_file_descriptor(out[0]), fetching = {},
     client = tonumber(C.perigee_cache_client(store.cache)), writes = 0,
     bytes = 0,
-    counters = native.counters_t(), void = {}, memory = {},
+    counters = native.counters_t(), void = {}, memory = {}, regions = 0,
+    told = false,
   }, Tier)
   self:drive()
   return self

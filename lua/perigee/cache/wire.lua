@@ -276,7 +276,8 @@ end
 local COUNTERS = { "entries", "reserved", "held", "quota", "slabs", "used",
                    "values", "hard", "directory", "buckets", "leases",
                    "clients", "version", "hits", "misses", "sealed", "evicted",
-                   "expired", "deleted", "copies", "huge" }
+                   "expired", "deleted", "copies", "huge",
+                   "failed" }
 
 --- The counters of a store, by names, of 64-bit numbers at p.
 function M.named_counters(p)

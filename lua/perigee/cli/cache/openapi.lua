@@ -25,6 +25,7 @@ local COUNTERS = { type = "object", additionalProperties = COUNT, properties = {
   entries = COUNT, reserved = COUNT, held = COUNT, leases = COUNT,
   clients = COUNT, hits = COUNT, misses = COUNT, sealed = COUNT,
   evicted = COUNT, expired = COUNT, deleted = COUNT, copies = COUNT,
+  failed = COUNT,
   quota = COUNT, slabs = COUNT, huge = COUNT, used = COUNT, values = COUNT,
   hard = COUNT, directory = COUNT },
   description = "Numbers of what there is and has been; bytes: quota, slabs, "

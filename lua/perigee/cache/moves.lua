@@ -1,0 +1,106 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- Copies between a cache's own regions, of which one may be memory of a GPU:
+-- the engine moves the bytes on its own time, as it does for a peer. So the
+-- cache has a session with itself, by which it reads its regions by their names
+-- into slices of others. The loop waits for none of it.
+--
+--   a copy     event                                     becomes
+--   begun      its region is known in this session       under way
+--   begun      it is to be looked up                     looked up
+--   looked up  it is found                               under way
+--   looked up  it is not, or a stop of the loop          over: it has failed
+--   under way  the engine has ended it, well or not      over
+--
+-- When a copy is over, the engine touches neither side any more, so its owner
+-- may use both again. The session is made with the first copy, and again when
+-- it was lost.
+local errors = require "perigee.runtime.errors"
+local futures = require "perigee.runtime.future"
+local sessions = require "perigee.engine.session"
+local signals = require "perigee.runtime.signal"
+local tasks = require "perigee.runtime.task"
+
+local M = {}
+
+local Moves = {}
+Moves.__index = Moves
+
+-- Seconds for which a copy, and what it needs, is waited for.
+local TIMEOUT = 30
+
+--- Makes the copies of an agent's engine. Nothing is opened yet.
+function M.new(agent)
+  return setmetatable({ engine = agent.engine, address = agent.address,
+                        dialled = false, session = false, remotes = {} }, Moves)
+end
+
+-- ---- The session with itself -----------------------------------------------
+
+-- Returns the session; or nil and an error. Waits; all that come meanwhile wait
+-- for the same one.
+local function connected(self)
+  local gone = self.engine:gone "copying within a cache"
+  if gone then return nil, gone end
+  if self.session and self.session.handle then return self.session end
+  if not self.dialled or self.dialled.ended then
+    self.dialled = sessions.connect(self.engine, self.address, {
+      transport = "auto", timeout = TIMEOUT })
+  end
+  local session, err = self.dialled:wait()
+  if not session then return nil, err end
+  if self.session ~= session then self.session, self.remotes = session, {} end
+  return session
+end
+
+-- Returns a region as the session knows it; or nil and an error. Waits.
+local function find(self, name)
+  local session, err = connected(self)
+  if not session then return nil, err end
+  local remote
+  remote, err = session:region(name, { timeout = TIMEOUT })
+  if not remote then return nil, err end
+  if self.session == session then self.remotes[name] = remote end
+  return remote
+end
+
+-- ---- Copies ----------------------------------------------------------------
+
+-- Calls done with a future's results when it has ended, at once if it has.
+local function after(future, done)
+  signals.attach(future, signals.new(1, function()
+    done(futures.results(future))
+  end))
+end
+
+local function start(remote, offset, to, done)
+  if not remote.handle then
+    return done(nil, errors.new("closed", "copying within a cache", false))
+  end
+  after(remote.session:read { from = remote:slice(offset, to.length), to = to,
+                              timeout = TIMEOUT }, done)
+end
+
+--- Copies the bytes at an offset of an own region, by its name, to a slice of
+-- another one. Does not wait: calls done, which must not wait either, once when
+-- it is over, with true; or with nil and an error.
+function Moves:copy(name, offset, to, done)
+  if to.length == 0 then return done(true) end
+  local remote = self.remotes[name]
+  if remote and remote.handle then return start(remote, offset, to, done) end
+  after(tasks.spawn(find, self, name), function(found, err)
+    if not found then return done(nil, err) end
+    start(found, offset, to, done)
+  end)
+end
+jit.off(Moves.copy)
+
+--- A region is closed, or another is to have its name.
+function Moves:forget(name) self.remotes[name] = nil end
+
+--- Ends the session; copies that are under way fail.
+function Moves:close()
+  if self.session then self.session:close() end
+  self.session, self.remotes = false, {}
+end
+
+return M
