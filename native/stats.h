@@ -48,7 +48,8 @@ enum {
   PERIGEE_STATS_COUNTERS = 32,
   PERIGEE_STATS_STEPS = 16, /* of a histogram, in a power of two */
   PERIGEE_STATS_BUCKETS = 504,
-  PERIGEE_STATS_STATUSES = 24
+  PERIGEE_STATS_STATUSES = 24,
+  PERIGEE_STATS_SPANS = 1024
 };
 
 /* One of the tables: its place in the file. */
@@ -95,6 +96,9 @@ struct perigee_stats_head {
   /* When the program last polled an engine that has a thread of its own
    * (`progress`), which looks at the clock, too; 0: it has none. */
   uint64_t polled;
+  /* Spans begun; the last is in row (spans_given - 1) modulo the rows. */
+  uint64_t spans_given;
+  struct perigee_stats_table spans; /* struct perigee_stats_span */
 };
 
 /* A session since it opened, also when it has ended, until its row is used
@@ -166,5 +170,44 @@ struct perigee_stats_histogram {
 };
 
 enum { PERIGEE_STATS_SAMPLE = 16 };
+
+/* One side of a call of a trace that is sampled (perigee_trace): when each of its
+ * phases began. A span is written while the call goes on, so one without an end is
+ * under way, or was when the process died.
+ *
+ *   caller    start     the program submitted it
+ *             sent      the request was in the ring; 0: not yet
+ *             landing   the reply was there, and its bytes were to be brought;
+ *                       0: they came with it
+ *             end       the reply was complete, or the call has failed
+ *   callee    start     the request was read
+ *             service   the program got it: its head and slice were there;
+ *                       0: not yet, or never
+ *             end       the program answered it, or it was refused
+ *
+ * So a call waits for room from start to sent (queue); goes both ways in what is
+ * left of sent to end without the callee's start to end (wire); lands from start
+ * to service, and from landing to end; and is served from service to end.
+ *
+ * Ids are random bytes, or what a program or peer said. `wire` is the span that
+ * the request took along: zeros, none. The callee has it as its `parent`, and so
+ * have the calls that its handler makes: these are children of the callee's span in
+ * the same file. A caller's `wire` is its `span` unless the program named one,
+ * which is then its `parent`, too. */
+struct perigee_stats_span {
+  uint64_t sequence; /* the n-th of the engine, from 1; 0: the row is free */
+  uint8_t trace[16];
+  uint8_t span[8];
+  uint8_t parent[8]; /* zeros: none, the trace begins here */
+  uint8_t wire[8];
+  uint32_t session; /* its id */
+  uint32_t what; /* PERIGEE_STATS_CALL or SERVED, and 2^16 times the row of its
+                       method */
+  uint64_t start, sent, landing, service;
+  uint64_t end;                 /* 0: not yet; stored behind status and bytes */
+  uint64_t bytes_out, bytes_in; /* as this side sees it */
+  int64_t status;               /* of its end */
+  char peer[72];                /* the peer's name, or "" */
+};
 
 #endif

@@ -41,6 +41,7 @@
 #include "core/lanes.h"
 #include "core/lock.h"
 #include "core/pool.h"
+#include "core/spans.h"
 #include "core/stats_file.h"
 #include "operation/loan.h"
 #include "outcome.h"
@@ -136,7 +137,7 @@ static void call_tell(struct operation *op) {
   if (op->kind == OP_CALL) {
     c->replies++;
     op->session->drain.calls--;
-    stats_time(op, op->engine->stats.at);
+    stats_time(op, op->engine->stats.at, PERIGEE_OK, 0);
   }
   operation_event(op, op->class->event);
 }
@@ -258,6 +259,18 @@ static void call_put_lent_head(struct operation *op, struct outgoing *out) {
   r->head_length = op->loan.block;
 }
 
+/* Publishes a request that has a trace context, whether that travels or not. */
+static __attribute__((noinline)) bool
+call_publish_traced(struct operation *op, struct outgoing *out) {
+  const struct record *r = &out->record;
+  bool sent = op->traced & TRACE_TRAVELS
+                  ? outgoing_traced(op->session, out, &op->trace)
+                  : outgoing_publish(op->session, RING_REQUEST, out);
+  if (sent)
+    span_sent(op, r->head_length + r->slice_length);
+  return sent;
+}
+
 /* Publishes what is not short, or has a trace context. */
 static int call_publish_planned(struct operation *op,
                                 const struct perigee_message *m) {
@@ -278,7 +291,7 @@ static int call_publish_planned(struct operation *op,
     r->capacity = m->capacity;
   }
   bool sent = UNLIKELY(op->traced)
-                  ? outgoing_traced(op->session, &out, &op->trace)
+                  ? call_publish_traced(op, &out)
                   : outgoing_publish(op->session, RING_REQUEST, &out);
   if (!sent)
     return 0;
@@ -353,7 +366,8 @@ static void call_land_pooled(struct operation *op);
 static void call_ask(struct operation *op) {
   call_advance(op, ASK);
   if (op->message.flags & PERIGEE_ASKS) {
-    op->class = &asked_class;
+    if (!span_has(op))
+      op->class = &asked_class;
     op->flags |= OPERATION_ASKS;
     op->value = (uint64_t)outcome_due(op);
     operation_ask(op, PERIGEE_EVENT_REPLY_LANDING);
@@ -526,6 +540,13 @@ static void call_step(struct operation *op) {
   }
 }
 
+/* The same for a call with a span, whose landing is noted. */
+static void call_spanned_step(struct operation *op) {
+  if (op->state == FETCHING)
+    span_landing(op);
+  call_step(op);
+}
+
 /* ---- Classes ------------------------------------------------------------ */
 
 #define CALL_CLASS(kind_, name_, event_)                                       \
@@ -544,6 +565,15 @@ static const struct operation_class asked_class = {.name = "call",
                                                    .late = operation_late,
                                                    .stop = call_stop,
                                                    .given = call_asked_given};
+static const struct operation_class spanned_class = {
+    .name = "call",
+    .kind = OP_CALL,
+    .event = PERIGEE_EVENT_REPLY,
+    .step = call_spanned_step,
+    .late = operation_late,
+    .stop = call_stop,
+    .given = call_asked_given,
+    .publish = call_publish_waiting};
 static const struct operation_class read_class =
     CALL_CLASS(OP_READ, "read", PERIGEE_EVENT_DONE);
 static const struct operation_class write_class =
@@ -555,6 +585,8 @@ static const struct operation_class send_class =
 
 /* Undoes an operation that neither the peer nor the program knows of. */
 static int call_withdraw(struct operation *op, int status) {
+  op->status = status;
+  span_lost(op, status);
   op->session->counters->calls -= op->kind == OP_CALL;
   op->session->drain.calls -= op->kind == OP_CALL;
   call_unmark(op);
@@ -659,12 +691,20 @@ call_note(struct operation *op, const struct perigee_message *message) {
   stats_call(op, stats_row(&s->methods, message->method));
 }
 
+/* The call's message names a trace. */
+static void call_trace(struct operation *op,
+                       const struct perigee_message *message) {
+  trace_keep(op, message);
+  if (span_has(op))
+    op->class = &spanned_class;
+}
+
 /* Submits a call that was checked. */
 static inline __attribute__((always_inline)) int
 call_begin(struct operation *op, const struct perigee_message *message,
            bool kept) {
   if (UNLIKELY(message->trace != NULL))
-    trace_keep(op, message);
+    call_trace(op, message);
   call_note(op, message);
   return call_submit(op, message, message->timeout, kept);
 }
@@ -894,7 +934,7 @@ static int call_commit(struct perigee_session *session,
     return status;
   }
   if (UNLIKELY(message->trace != NULL))
-    trace_keep(op, message);
+    call_trace(op, message);
   call_keep(op, message, true);
   op->message.flags &= PERIGEE_ASKS;
   op->message.slice.region = NULL;

@@ -21,6 +21,7 @@
 #include "core/lanes.h"
 #include "core/lock.h"
 #include "core/pool.h"
+#include "core/spans.h"
 #include "core/stats_file.h"
 #include "operation/loan.h"
 #include "served.h"
@@ -29,6 +30,7 @@ enum { IMMEDIATES = 1 << 16, SWEPT_AT_ONCE = 64 };
 
 static int serve_fetch(struct operation *op, const struct payload *into);
 static void serve_lost(struct operation *op);
+static const struct operation_class spanned_class;
 static void serve_abort(struct operation *op);
 
 /* ---- Immediates --------------------------------------------------------- */
@@ -317,6 +319,7 @@ static void serve_lost(struct operation *op) {
   served_advance(op, LOST);
   if (op->state == SERVING)
     return;
+  span_lost(op, PERIGEE_PEER_LOST);
   operation_unqueue(op);
   served_let_on(op);
   op->status = PERIGEE_PEER_LOST;
@@ -535,11 +538,18 @@ static int serve_head_sound(struct operation *op) {
   return incoming_scan(op);
 }
 
+/* The program never gets the call. */
+static __attribute__((noinline)) void serve_refuse(struct operation *op,
+                                                   int status) {
+  span_lost(op, status);
+  reply_status(op, status);
+}
+
 /* The head has arrived; it is sound unless status is negative. Goes on to the
  * slice, or to the program. */
 static void serve_headed(struct operation *op, int status) {
   if (status < 0) {
-    reply_status(op, status);
+    serve_refuse(op, status);
   } else if (op->rest.present) {
     op->landed = true;
     served_hold_back(op);
@@ -637,13 +647,24 @@ static int serve_stall(struct operation *op, const struct record *r) {
   return PERIGEE_OK;
 }
 
+/* A request with a trace context. One that is whole in its record is given to the
+ * program now; others are noted when they are whole. */
+static void serve_trace(struct operation *op, const struct record *r) {
+  trace_arrived(op, r->trace);
+  if (!span_has(op))
+    return;
+  op->class = &spanned_class;
+  if (!op->bulky && !op->rest.present)
+    span_service(op, op->measured, op->length);
+}
+
 static void serve_head(struct operation *op, const struct record *r) {
   op->bulky = r->flags & RECORD_HEAD_BULK;
   op->length = r->head_length;
   op->flags = (r->flags & RECORD_TYPED ? PERIGEE_TYPED : 0) |
               (r->flags & RECORD_SLICE ? PERIGEE_SLICE : 0);
   if (UNLIKELY(r->trace != NULL))
-    trace_arrived(op, r->trace);
+    serve_trace(op, r);
   if (UNLIKELY(op->length > op->engine->options.hold) &&
       r->flags & RECORD_TYPED)
     op->flags |= PERIGEE_HELD;
@@ -737,6 +758,15 @@ static void serve_step(struct operation *op) {
   }
 }
 
+/* The same for a call with a span. A step may free it. */
+static void serve_spanned_step(struct operation *op) {
+  bool shown = op->shown_at != 0;
+  serve_step(op);
+  if (op->kind == OP_SERVED && !shown && op->shown_at != 0)
+    span_service(op, op->engine->options.clock(op->engine->options.context),
+                 op->length + op->slice);
+}
+
 static void serve_stop(struct operation *op, int status) {
   (void)status;
   serve_lost(op);
@@ -746,6 +776,16 @@ static const struct operation_class served_class = {
     .name = "request of the peer",
     .kind = OP_SERVED,
     .step = serve_step,
+    .late = serve_head_late,
+    .stop = serve_stop,
+    .publish = reply_publish_waiting,
+    .keeps = served_keeps,
+    .given = served_given};
+
+static const struct operation_class spanned_class = {
+    .name = "request of the peer",
+    .kind = OP_SERVED,
+    .step = serve_spanned_step,
     .late = serve_head_late,
     .stop = serve_stop,
     .publish = reply_publish_waiting,

@@ -47,6 +47,7 @@
 #include "core/lanes.h"
 #include "core/lock.h"
 #include "core/pool.h"
+#include "core/spans.h"
 #include "core/stats_file.h"
 #include "operation/loan.h"
 #include "operation/operations.h"
@@ -225,6 +226,18 @@ void served_given(struct operation *op) {
   served_gone(op);
 }
 
+/* Calls in service outlive their session. */
+static __attribute__((noinline)) int
+served_has_no_caller(struct operation *op) {
+  struct perigee_engine *engine = op->engine;
+  span_lost(op, PERIGEE_PEER_LOST);
+  if (op->state == SERVING) {
+    served_advance(op, ANSWER);
+    served_tell(op);
+  }
+  return fail(engine, PERIGEE_PEER_LOST, "the caller is gone");
+}
+
 struct operation *served_find(struct perigee_engine *engine, int index,
                               int *status) {
   struct operation *op = operation_find(engine, index);
@@ -240,12 +253,7 @@ struct operation *served_find(struct perigee_engine *engine, int index,
   }
   if (served_open(op))
     return op;
-  *status = fail(engine, PERIGEE_PEER_LOST, "the caller is gone");
-  /* Calls in service outlive their session. */
-  if (op->state == SERVING) {
-    served_advance(op, ANSWER);
-    served_tell(op);
-  }
+  *status = served_has_no_caller(op);
   return NULL;
 }
 
@@ -410,6 +418,7 @@ reply_publish(struct operation *op, const struct perigee_message *m) {
 }
 
 void reply_never(struct operation *op, int status) {
+  span_lost(op, status);
   op->status = status;
   op->reply = reply_refusal(op, status);
   operation_unqueue(op);
@@ -430,7 +439,7 @@ static inline void reply_count(struct operation *op, int status,
                                uint64_t bytes) {
   if (op->shown_at == 0)
     return;
-  stats_time(op, op->engine->stats.at);
+  stats_time(op, op->engine->stats.at, status, bytes);
   stats_count(op, status, bytes, op->length + op->slice);
   op->shown_at = 0;
 }

@@ -73,6 +73,12 @@ enum operation_kind {
  * its reply (REPLY_LANDING). */
 enum { OPERATION_ASKS = 128 };
 
+/* Bits of an operation's `traced`. */
+enum trace_bits {
+  TRACE_TRAVELS = 1, /* its record carries `trace` */
+  TRACE_SPAN = 2     /* it has a span in the stats file (spans.h) */
+};
+
 struct operation;
 
 /* What still works for an operation that has ended: nothing; copies or a device,
@@ -156,7 +162,7 @@ struct operation {
   bool bulky;        /* its head is not in the ring, but at head_loan */
   bool untaken;      /* its reply was not read by the caller yet */
   bool roomy;        /* a block was taken for its reply */
-  bool traced;       /* its record carries `trace` */
+  uint8_t traced;    /* enum trace_bits */
   uint16_t row;      /* of its method, in the stats file; 0: none */
   int64_t measured;  /* when it began, if it is measured */
   int64_t shown_at;  /* of a served call: when the program got it, until it has
@@ -181,6 +187,7 @@ struct operation {
       uint64_t ordinal; /* of a call that was sent: which of the session's */
       struct access access;
       struct perigee_trace trace;  /* if its message named one */
+      uint32_t span;               /* with TRACE_SPAN: number of its span */
       struct record_rest offered;  /* if landed: what is to land, a slice if one
                                      is present, else the head */
       uint32_t replier_generation; /* if landed: of the peer's operation */
@@ -197,6 +204,7 @@ struct operation {
       struct perigee_message reply;  /* while it waits for room */
       struct operation *receiver;    /* of a SEND: its receive */
       struct perigee_trace came;     /* if TRACED: from the request */
+      uint32_t came_span;            /* with TRACE_SPAN: number of its span */
     };
     struct { /* transfer */
       const struct perigee_transfer *list;

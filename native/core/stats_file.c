@@ -21,6 +21,7 @@
 #include "host/name.h"
 #include "host/sized.h"
 #include "lock.h"
+#include "spans.h"
 
 /* Numbers of methods that have a row; larger ones count in row 0. */
 enum { NUMBERS = 4096 };
@@ -117,7 +118,8 @@ static void stats_fill(struct perigee_engine *engine) {
       .operations = TABLE(operations),
       .events = TABLE(events),
       .methods = TABLE(methods),
-      .histograms = TABLE(histograms)};
+      .histograms = TABLE(histograms),
+      .spans = TABLE(spans)};
   memcpy(at->names, counter_names, sizeof counter_names);
   at->counters.size = sizeof at->counters;
   at->methods[0].used = 3;
@@ -167,8 +169,8 @@ static char *stats_path(const char *path, const char *end) {
   return asprintf(&text, "%s%s", path, end) < 0 ? NULL : text;
 }
 
-/* What is written in any case has its blocks; rows of methods get theirs when
- * they are used. */
+/* What is written in any case has its blocks; rows of methods and spans get
+ * theirs when they are used. */
 static int stats_size_file(int file) {
   off_t sure = offsetof(struct stats, methods);
   if (!sized_may(sizeof(struct stats)))
@@ -198,6 +200,10 @@ static void stats_copy(struct stats *to, const struct perigee_engine *engine) {
   for (uint32_t i = 0; i < f->methods; i++)
     if (f->at->histograms[i].count)
       to->histograms[i] = f->at->histograms[i];
+  uint64_t spans = f->at->head.spans_given;
+  if (spans > PERIGEE_STATS_SPANS)
+    spans = PERIGEE_STATS_SPANS;
+  memcpy(to->spans, f->at->spans, spans * sizeof *to->spans);
 }
 
 /* Maps the file in place of the private memory, with all that is there. */
@@ -476,6 +482,11 @@ static uint32_t stats_bucket(uint64_t ns) {
   return at < PERIGEE_STATS_BUCKETS ? at : PERIGEE_STATS_BUCKETS - 1;
 }
 
+/* How many calls a measured one of the calls stands for. */
+static uint64_t stats_weight(int64_t took) {
+  return took < STATS_LONG ? PERIGEE_STATS_SAMPLE : 1;
+}
+
 void stats_add_time(struct stats *at, uint32_t row, int64_t took,
                     uint64_t weight) {
   struct perigee_stats_histogram *h = &at->histograms[row];
@@ -487,8 +498,24 @@ void stats_add_time(struct stats *at, uint32_t row, int64_t took,
     at->methods[row].longest = ns;
 }
 
-void stats_add_measured(struct operation *op) {
+/* Calls with spans are measured, too, but stand for no others: a program chooses
+ * them. */
+static __attribute__((noinline)) void
+stats_add_spanned(struct operation *op, int status, uint64_t replied) {
+  struct stats *at = op->engine->stats.at;
+  int64_t now = stats_now(op->engine);
+  bool chosen = stats_is_chosen(op);
+  int64_t took = now - (chosen ? op->measured : stats_began(op));
+  if (chosen || took >= STATS_LONG)
+    stats_add_time(at, op->row, took, stats_weight(took));
+  span_end(op, now, status, replied);
+}
+
+void stats_add_measured(struct operation *op, int status, uint64_t replied) {
+  if (span_has(op)) {
+    stats_add_spanned(op, status, replied);
+    return;
+  }
   int64_t took = stats_now(op->engine) - op->measured;
-  stats_add_time(op->engine->stats.at, op->row, took,
-                 took < STATS_LONG ? PERIGEE_STATS_SAMPLE : 1);
+  stats_add_time(op->engine->stats.at, op->row, took, stats_weight(took));
 }

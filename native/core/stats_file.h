@@ -41,6 +41,7 @@ struct stats {
   struct perigee_stats_session sessions[PERIGEE_STATS_SESSIONS];
   struct perigee_stats_method methods[PERIGEE_STATS_METHODS];
   struct perigee_stats_histogram histograms[PERIGEE_STATS_METHODS];
+  struct perigee_stats_span spans[PERIGEE_STATS_SPANS];
 };
 
 int stats_open(struct perigee_engine *engine);
@@ -49,9 +50,10 @@ void stats_session_begin(struct perigee_session *session);
 /* Writes what is known of the session, after each change of that. */
 void stats_session_tell(struct perigee_session *session);
 void stats_session_end(struct perigee_session *session);
-/* Begins to measure a call; adds the time of one that has ended. */
+/* Begins to measure a call; adds the time of one that has ended, and ends its
+ * span, if it has one. */
 void stats_measure(struct operation *op);
-void stats_add_measured(struct operation *op);
+void stats_add_measured(struct operation *op, int status, uint64_t replied);
 void stats_add_time(struct stats *at, uint32_t row, int64_t took,
                     uint64_t weight);
 
@@ -102,11 +104,16 @@ static inline void stats_end(const struct operation *op) {
     op->engine->stats.at->operations[op->index].began = 0;
 }
 
-/* A call of that method begins: an own one, or the program gets the peer's. Each
- * use of an operation's entry has another generation. */
+/* Is the call one in SAMPLE? Each use of an operation's entry has another
+ * generation. */
+static inline bool stats_is_chosen(const struct operation *op) {
+  return op->generation % PERIGEE_STATS_SAMPLE == 0;
+}
+
+/* A call of that method begins: an own one, or the program gets the peer's. */
 static inline void stats_call(struct operation *op, uint16_t row) {
   op->row = row;
-  if (UNLIKELY(op->generation % PERIGEE_STATS_SAMPLE == 0))
+  if (UNLIKELY(stats_is_chosen(op)))
     stats_measure(op);
 }
 
@@ -122,11 +129,13 @@ static inline int64_t stats_began(const struct operation *op) {
   return op->timer.due ? op->timer.due - op->timeout : op->engine->now;
 }
 
-/* A call has ended, or the program has answered it: takes its time. */
-static inline void stats_time(struct operation *op, struct stats *at) {
+/* An own call has ended, with what the operation has; or the program has answered
+ * the peer's, with that status and so many bytes: takes its time. */
+static inline void stats_time(struct operation *op, struct stats *at,
+                              int status, uint64_t replied) {
   int64_t took = op->engine->now - stats_began(op);
   if (UNLIKELY(op->measured != 0))
-    stats_add_measured(op);
+    stats_add_measured(op, status, replied);
   else if (UNLIKELY(took >= STATS_LONG))
     stats_add_time(at, op->row, took, 1);
 }

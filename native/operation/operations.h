@@ -237,9 +237,11 @@ bool outgoing_traced(struct perigee_session *session, struct outgoing *out,
 int trace_check(struct perigee_session *session,
                 const struct perigee_message *message);
 /* Copies the trace context that the message names. It travels with the
- * operation's record, unless the peer does not know it (op->traced). */
+ * operation's record, unless the peer does not know it (op->traced). If it is
+ * sampled, the call has a span. */
 void trace_keep(struct operation *op, const struct perigee_message *message);
-/* Copies what came with a request: RECORD_TRACE_PAYLOAD bytes in the ring. */
+/* Copies what came with a request: RECORD_TRACE_PAYLOAD bytes in the ring; and
+ * begins the span of a sampled one. */
 void trace_arrived(struct operation *op, const uint8_t *bytes);
 
 /* ---- The text of a failed call ------------------------------------------- */

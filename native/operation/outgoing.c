@@ -14,6 +14,8 @@
 #include "base/stamp.h"
 #include "core/lanes.h"
 #include "core/lock.h"
+#include "core/spans.h"
+#include "core/stats_file.h"
 #include "net/wire.h"
 #include "operations.h"
 
@@ -216,34 +218,28 @@ int trace_check(struct perigee_session *session,
   return session_needs(session, FEATURE_TRACE);
 }
 
-/* splitmix64 from a random start: ids must be unique, not secret. */
-static uint64_t trace_next_span(struct perigee_engine *engine) {
-  if (engine->spans == 0)
-    engine->spans = engine_random(engine);
-  uint64_t z = engine->spans += UINT64_C(0x9e3779b97f4a7c15);
-  z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-  z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
-  z ^= z >> 31;
-  return z ? z : 1;
-}
-
 void trace_keep(struct operation *op, const struct perigee_message *m) {
-  op->trace = *m->trace;
-  op->traced = op->session->peer.features & FEATURE_TRACE;
-  if (!(m->flags & PERIGEE_CARRIED) &&
-      !trace_is_zero(op->trace.span, sizeof op->trace.span))
-    return;
-  uint64_t span = trace_next_span(op->engine);
-  memcpy(op->trace.span, &span, sizeof span);
+  struct perigee_trace *t = &op->trace;
+  *t = *m->trace;
+  op->traced = op->session->peer.features & FEATURE_TRACE ? TRACE_TRAVELS : 0;
+  if (m->flags & PERIGEE_CARRIED || trace_is_zero(t->span, sizeof t->span)) {
+    uint64_t span = span_next(op->engine);
+    memcpy(t->span, &span, sizeof span);
+  }
+  if (t->flags & 1)
+    span_begin(op, stats_row(&op->session->methods, m->method), m->trace->span);
 }
 
 /* As in W3C's format, an id of zeros means no trace. */
 void trace_arrived(struct operation *op, const uint8_t *bytes) {
   struct perigee_trace *t = &op->came;
   memcpy(t, bytes, sizeof *t);
-  if (!trace_is_zero(t->id, sizeof t->id) &&
-      !trace_is_zero(t->span, sizeof t->span))
-    op->flags |= PERIGEE_TRACED;
+  if (trace_is_zero(t->id, sizeof t->id) ||
+      trace_is_zero(t->span, sizeof t->span))
+    return;
+  op->flags |= PERIGEE_TRACED;
+  if (t->flags & 1)
+    span_begin(op, stats_row(&op->engine->stats.rows, op->method), NULL);
 }
 
 int perigee_served_trace(const struct perigee_engine *engine, int served,
