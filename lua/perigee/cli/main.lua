@@ -33,6 +33,7 @@ local COMMANDS = {
   stats.sessions,
   stats.autopsy,
   require "perigee.cli.health",
+  require "perigee.cli.metrics",
   require "perigee.cli.ping",
   require "perigee.cli.devices",
   require "perigee.cli.nics",

@@ -2,8 +2,8 @@
 --- What a request asks an HTTP server of Perigee's for: the path and the query
 -- of its target, and the route of a path by the request's method. A route is a
 -- table with `run(call, server)`, `role` (of control/tokens), and `gives`, the
--- media type of its answer, JSON by default. What refuses is an answer: a
--- status, a body and headers (control/problem).
+-- media type of its answer, JSON by default; false: whoever asks takes it. What
+-- refuses is an answer: a status, a body and headers (control/problem).
 local calls = require "perigee.control.call"
 local errors = require "perigee.runtime.errors"
 local log = require "perigee.runtime.log"
@@ -81,7 +81,9 @@ function M.choose(call, path, methods, query)
   if not route and method == "OPTIONS" then return options(methods) end
   if not route then return no_method(methods) end
   call.route, call.method = route, method
-  return ask(call, query, route == methods.GET and (route.gives or JSON))
+  local gives = route == methods.GET and route.gives
+  if gives == nil then gives = JSON end
+  return ask(call, query, gives)
 end
 
 -- ---- Running ---------------------------------------------------------------

@@ -47,8 +47,9 @@ local function looked(head)
   return number(head.polled ~= 0 and head.polled or head.looked)
 end
 
--- "dead", "stopped", "asleep" (it waits for events), "busy" (the program has
--- not polled for a second) or "running".
+--- The state of a file's process, by its head: "dead", "stopped", "asleep" (it
+-- waits for events), "busy" (the program has not polled for a second) or
+-- "running".
 local function state_of(head)
   local letter, started = process(number(head.pid))
   if not letter or letter == "Z" or started ~= number(head.pid_started) then
@@ -58,6 +59,8 @@ local function state_of(head)
   if head.asleep ~= 0 then return "asleep" end
   return native.clock() - looked(head) > BUSY and "busy" or "running"
 end
+
+M.state = state_of
 
 -- ---- Tables of the file -----------------------------------------------------
 

@@ -1,0 +1,117 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- `perigee metrics`: what this user's agents on this host count, for
+-- Prometheus, from their stats files: printed once, or served until SIGTERM or
+-- SIGINT.
+local failure = require "perigee.cli.failure"
+local listen = require "perigee.cli.server.listen"
+local options = require "perigee.cli.options"
+
+local M = {
+  name = "metrics",
+  summary = "Tell Prometheus what the agents of this host count.",
+  description = "Prints what this user's agents on this host count as metrics "
+    .. "for Prometheus, or serves that at /metrics (--listen), as OpenMetrics "
+    .. "to those who want it. It is read from the agents' stats files: none of "
+    .. "them is asked. Beyond loopback it wants TLS and at least one token, or "
+    .. "--insecure.",
+}
+
+local EXAMPLE = "http://127.0.0.1:9470"
+local SERIES = 10000
+
+local function name(text)
+  local wanted = require "perigee.runtime.check".name(text)
+  if not wanted then return text end
+  return nil, ("%q must be %s"):format(text, wanted)
+end
+
+function M.configure(parser)
+  parser:option("--listen", "Serve it, as at 127.0.0.1:9470.")
+    :argname "ADDRESS"
+  parser:flag("--once", "Print it, and serve nothing.")
+  parser:option("--scope", "Only agents of this scope; default: of all. May be "
+    .. "given again."):argname "SCOPE":count "*":convert(name)
+  parser:option("--registry", "The registry that holds their names; default: "
+    .. "$PERIGEE_REGISTRY, or this host's folder."):argname "URL"
+  parser:option("--series", ("Series of agents and methods at most; the rest "
+    .. "is summed as other; default: %d."):format(SERIES)):argname "N"
+    :convert(options.count):default(SERIES)
+  parser:flag("--openmetrics", "Print it as OpenMetrics.")
+  parser:option("--tokens", "It wants the tokens that perigee ctrl token new "
+    .. "--store FILE has made."):argname "FILE"
+  listen.tls(parser)
+  parser:option("--names", "Hosts, joined by commas, that clients' URLs name "
+    .. "it by besides addresses, localhost and those of its certificate.")
+    :argname "HOST,..."
+  parser:flag("--insecure", "Serve others than this host without TLS and "
+    .. "tokens.")
+end
+
+local function metrics_of(given)
+  return require "perigee.stats.metrics".new {
+    registry = given.registry or os.getenv "PERIGEE_REGISTRY",
+    scopes = given.scope[1] and given.scope, series = given.series }
+end
+
+-- ---- Serving ----------------------------------------------------------------
+
+local function address_of(given)
+  local url = given.listen
+  if not url:find "://" then
+    url = (given.tls_cert and "https://" or "http://") .. url
+  end
+  return listen.address(url, "--listen", EXAMPLE)
+end
+
+local function has_tokens(given)
+  if not given.tokens then return false end
+  local storage, _, why = require "perigee.control.file".open(given.tokens)
+  if not storage then failure.failed("opening --tokens: %s", why) end
+  local list = storage:all_tokens()
+  storage:close()
+  return list and list[1]
+end
+
+local function open(given, address)
+  local to = listen.target(given, address)
+  to.tokens, to.scope = given.tokens, "*"
+  if given.scope[1] and not given.scope[2] then to.scope = given.scope[1] end
+  to.names = (given.names or ""):gsub("[,%s]+", " "):match "^ ?(.-) ?$"
+  local server, err = require "perigee.cli.metrics.web".open(metrics_of(given),
+                                                             to)
+  if not server then failure.failed("%s", tostring(err)) end
+  return server
+end
+
+local function announce(url)
+  local out = require "perigee.cli.out"
+  out.line("%s/metrics", url)
+  out.finish()
+  require "perigee.runtime.notify".ready()
+end
+
+local function serve(given)
+  local address = address_of(given)
+  listen.check_libraries()
+  listen.check(given, address, function() return has_tokens(given) end,
+    "perigee ctrl token new --store FILE, and --tokens FILE")
+  local perigee = require "perigee"
+  local engine, err = perigee.engine {}
+  if not engine then failure.failed("%s", tostring(err)) end
+  local server = open(given, address)
+  announce(listen.url_of(address, server.port))
+  local _, stopped = perigee.run(function() server.ended:wait() end)
+  require "perigee.runtime.notify".stopping()
+  server:close()
+  engine:close()
+  return stopped and 0 or 1
+end
+
+function M.run(given)
+  if given.listen and not given.once then return serve(given) end
+  local out = require "perigee.cli.out"
+  out.write(metrics_of(given):text(given.openmetrics and "openmetrics"))
+  out.finish()
+end
+
+return M

@@ -1,0 +1,137 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- Metrics by HTTP: GET /metrics, for who has a token where some are wanted,
+-- and GET /healthz, for anybody. One task answers all requests, one after the
+-- other; those that come while files are read get the same text.
+local asked = require "perigee.control.asked"
+local log = require "perigee.runtime.log"
+local loop = require "perigee.runtime.loop"
+local metrics = require "perigee.stats.metrics"
+local problem = require "perigee.control.problem"
+local tasks = require "perigee.runtime.task"
+local tokens = require "perigee.control.tokens"
+local webs = require "perigee.net.web"
+
+local M = {}
+
+local TICK = 1000                       -- milliseconds between looks at tokens
+-- ANSWERS: bytes of all answers that clients have not taken yet.
+local HEAD, BODY, CONNECTIONS, PATIENCE, ANSWERS = 8192, 1024, 64, 10, 2 ^ 26
+
+local Server = {}
+Server.__index = Server
+
+-- ---- Answering --------------------------------------------------------------
+
+local function tell(call, server)
+  local kind = metrics.wanted(call.request:header "Accept")
+  return 200, server.metrics:text(kind),
+    { "Content-Type", metrics.TYPES[kind], "Cache-Control", "no-store",
+      "Vary", "Accept" }
+end
+
+local function health()
+  return 200, '{"status":"up"}', { "Content-Type", "application/json" }
+end
+
+-- What is there is sent to those who take no such type, too: a scraper's list
+-- of types may have none of these.
+local PATHS = {
+  ["/metrics"] = { GET = { run = tell, role = "read", gives = false } },
+  ["/healthz"] = { GET = { run = health, gives = false } },
+}
+
+local function find(call, server)
+  local path, query = asked.parts(call.request.target)
+  local status, body, headers = asked.choose(call, path, PATHS[path], query)
+  if status or not call.route.role then return status, body, headers end
+  local role
+  role, status, body, headers = server.tokens:admits(call.request,
+    server.scope, call.route.role, loop.now() * 1e-9)
+  if not role then return status, body, headers end
+end
+
+local function run(call, server) return call.route.run(call, server) end
+
+local function answer(server, request)
+  local call = { request = request, status = false }
+  asked.step(call, find, server)
+  asked.step(call, run, server)
+  if not call.status then
+    call.status, call.body, call.headers = asked.failure()
+  end
+  if #call.body > server.web:room() then
+    call.status, call.body, call.headers = problem(503, "no_memory",
+      "so many do not take their answers that there is no room for this one")
+  end
+  request:answer(call.status, call.body, call.headers)
+end
+
+-- ---- Running ----------------------------------------------------------------
+
+local function serve(server)
+  while server.web and not loop.state.stopping do
+    local list = {}
+    local wait = server.web:run(list)
+    for _, request in ipairs(list) do answer(server, request) end
+    server.tokens:refresh()
+    if list[1] then wait = 0 end        -- answers are sent by the next run
+    server.web:wait(wait < 0 and TICK or math.min(wait, TICK))
+  end
+end
+
+local function run_all(server)
+  local fine, why = xpcall(serve, debug.traceback, server)
+  if not fine then log.write("error", "serving metrics failed: " .. why) end
+  server:close()
+end
+
+-- ---- Opening and closing ----------------------------------------------------
+
+-- The storage of who has no tokens.
+local NONE = { written = function() return 0 end,
+               all_tokens = function() return {} end,
+               close = function() end }
+
+local function open_tokens(server, to)
+  if to.tokens then
+    local storage, _, why = require "perigee.control.file".open(to.tokens)
+    if not storage then return nil, "opening --tokens: " .. why end
+    server.storage = storage
+  end
+  server.tokens = tokens.new(server.storage, {
+    wanted = to.wanted or to.tokens ~= nil, strangers = "admin" })
+  return server.tokens, "the tokens of --tokens cannot be read"
+end
+
+--- Serves what `told` (perigee.stats.metrics) tells. An engine must be open.
+-- to: `host`, `port`, `certificate`, `key`, `wanted` (as of control), `names`
+-- (that it goes by), `tokens` (the file that has them), `scope`: a token is for
+-- that one, or for all. Returns the server: `port` is where it listens, and
+-- future `ended` ends with it; or nil and an error.
+function M.open(told, to)
+  local server = setmetatable({ metrics = told, storage = NONE, web = false,
+                                scope = to.scope }, Server)
+  local fine, err = open_tokens(server, to)
+  if fine then
+    fine, err = webs.open { host = to.host, port = to.port, names = to.names,
+      certificate = to.certificate, key = to.key, connections = CONNECTIONS,
+      head = HEAD, body = BODY, patience = PATIENCE, answers = ANSWERS }
+  end
+  if not fine then
+    server:close()
+    return nil, err
+  end
+  server.web, server.port = fine, fine.port
+  server.ended = tasks.spawn(run_all, server)
+  return server
+end
+
+--- Ends it: connections are closed. Idempotent.
+function Server:close()
+  if self.web then self.web:close() end
+  self.web = false
+  self.storage:close()
+  self.storage = NONE
+end
+
+return M

@@ -1,0 +1,354 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- Reads of a stats file (native/stats.h) what metrics are made of, with the
+-- rows that are in use alone, so that many files are read often. Anybody of
+-- this user may have written the file: it is opened only if it is a regular
+-- file of this user and as long as it says, and each number in it is bounded
+-- before it is a place or a length.
+local ffi = require "ffi"
+local native = require "perigee.native"
+local stats = require "perigee.stats"
+
+if not pcall(ffi.typeof, "struct perigee_partial_statx") then ffi.cdef [[
+  struct perigee_partial_statx {
+    uint32_t mask, block_size;
+    uint64_t attributes;
+    uint32_t links, uid, gid;
+    uint16_t mode, spare;
+    uint64_t inode, size;
+    uint8_t rest[208];
+  };
+  int perigee_partial_statx(int, const char *, int, unsigned,
+    struct perigee_partial_statx *) __asm__("statx");
+  int perigee_partial_open(const char *, int) __asm__("open");
+  long perigee_partial_pread(int, void *, size_t, int64_t) __asm__("pread");
+  int perigee_partial_close(int) __asm__("close");
+  unsigned perigee_partial_geteuid(void) __asm__("geteuid");
+  size_t perigee_partial_strnlen(const char *, size_t) __asm__("strnlen");
+]] end
+
+local C, S = ffi.C, native.C
+local min, floor, number = math.min, math.floor, tonumber
+
+local M = {}
+
+-- A link, and a pipe that nobody writes to, are not waited for.
+local FLAGS = 0x20000 + 0x800 + 0x80000  -- O_NOFOLLOW, O_NONBLOCK, O_CLOEXEC
+local AT_EMPTY_PATH, BASIC, ENOENT = 0x1000, 0x7ff, 2
+if jit.arch:find "^arm" then FLAGS = 0x8000 + 0x800 + 0x80000 end
+
+-- ROOM: bytes that are read at a time. MOST: where a table may begin, and ROWS
+-- of it that are read.
+local ROOM, MOST, ROWS = 2 ^ 18, 2 ^ 24, 4096
+
+local bytes, short = ffi.new("uint8_t[?]", ROOM), ffi.new("uint8_t[?]", ROOM)
+local head = ffi.new "struct perigee_stats_head"
+local told_of = ffi.new "struct perigee_partial_statx"
+
+-- ---- The histograms' bounds -------------------------------------------------
+
+-- Powers of two of ns, at each of which a bucket of the file begins: 256 ns,
+-- each from 1.024 us to 1.05 ms, and then each fourfold, to 69 s.
+local POWERS = { 8, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 22, 24, 26, 28,
+                 30, 32, 34, 36 }
+local BINS = #POWERS + 1
+-- Bin n has the buckets from edges[n] on that are before edges[n + 1].
+local edges = ffi.new("int32_t[?]", BINS + 1)
+
+--- The upper bounds of bins, in seconds; the last one has none.
+M.bounds = {}
+
+for i, power in ipairs(POWERS) do
+  M.bounds[i] = 2 ^ power / 1e9
+  edges[i] = (power - 6) * number(S.PERIGEE_STATS_STEPS)
+end
+edges[BINS] = S.PERIGEE_STATS_BUCKETS
+
+-- ---- Numbers of a method ----------------------------------------------------
+
+--- The places of a method's numbers: `calls` that ended, bytes, ns; `ends` is
+-- the first of as many statuses, `bins` the first of as many bins.
+M.at = { calls = 0, out = 1, into = 2, longest = 3, sum = 4, ends = 5,
+         bins = 5 + number(S.PERIGEE_STATS_STATUSES) }
+M.statuses, M.bins = number(S.PERIGEE_STATS_STATUSES), BINS
+
+local AT, ENDS, BIN = M.at, M.at.ends, M.at.bins
+local numbers_t = ffi.typeof("double[$]", BIN + BINS)
+
+--- Zeros.
+function M.numbers() return numbers_t() end
+
+--- Adds numbers to others.
+function M.add(to, more)
+  local longest = math.max(to[AT.longest], more[AT.longest])
+  for i = 0, BIN + BINS - 1 do to[i] = to[i] + more[i] end
+  to[AT.longest] = longest
+end
+
+--- How many statuses calls have failed with.
+function M.failures(numbers)
+  local n = 0
+  for i = ENDS + 1, BIN - 1 do
+    if numbers[i] > 0 then n = n + 1 end
+  end
+  return n
+end
+
+-- ---- Reading ----------------------------------------------------------------
+
+-- Opens it: a descriptor, and its length; or nil and why. nil alone: there is
+-- none.
+local function open(path)
+  local file = C.perigee_partial_open(path, FLAGS)
+  if file < 0 then
+    if ffi.errno() == ENOENT then return nil end
+    return nil, "it cannot be opened"
+  end
+  local fine = C.perigee_partial_statx(file, "", AT_EMPTY_PATH, BASIC,
+                                       told_of) == 0
+  if fine and bit.band(told_of.mode, 0xf000) == 0x8000
+    and told_of.uid == C.perigee_partial_geteuid() then
+    return file, number(told_of.size)
+  end
+  C.perigee_partial_close(file)
+  return nil, "it is no regular file of this user"
+end
+
+local function read(file, offset, length)
+  return number(C.perigee_partial_pread(file, bytes, length, offset))
+end
+
+local MAGIC = "perigee\1"
+
+-- Fills the head; or nil and why.
+local function read_head(file, length)
+  if read(file, 0, 4096) < ffi.sizeof(head) then return nil, "it is cut" end
+  ffi.copy(head, bytes, ffi.sizeof(head))
+  if ffi.string(head.magic, 8) ~= MAGIC then
+    return nil, "it is no stats file, or not whole yet"
+  elseif head.version ~= S.PERIGEE_STATS_VERSION then
+    return nil, ("it is of version %d"):format(head.version)
+  elseif head.length > length then
+    return nil, "it is cut"
+  end
+  return true
+end
+
+-- Rows of an older version are shorter: copies them to where each has `size`
+-- bytes.
+local function spread(row, size, n)
+  ffi.fill(short, n * size)
+  for i = 0, n - 1 do ffi.copy(short + i * size, bytes + i * row, row) end
+  return short, n, size
+end
+
+-- Reads rows of a table from the first one on, as many as there is room for.
+-- Returns where they are, how many, and the bytes of each.
+local function load(file, at, first, count, size)
+  local row = at.row
+  local longest = math.max(row, size)
+  if row == 0 or longest > ROOM or at.offset > MOST then return bytes, 0, 1 end
+  count = min(count, at.rows - first, ROWS - first, floor(ROOM / longest))
+  if count <= 0 then return bytes, 0, 1 end
+  local n = read(file, number(at.offset) + first * row, count * row)
+  n = floor(math.max(n, 0) / row)
+  if row < size then return spread(row, size, n) end
+  return bytes, n, row
+end
+
+-- The bytes of a text that may have no end.
+local function text(field, size)
+  return ffi.string(field, C.perigee_partial_strnlen(field, size))
+end
+
+-- ---- Counters ---------------------------------------------------------------
+
+local COUNTERS = ffi.sizeof "struct perigee_counters" / 8
+local words_t = ffi.typeof "const uint64_t *"
+local sums = ffi.new("double[?]", COUNTERS)
+
+-- Lists of counters' names by the bytes that have them: agents of one version
+-- have the same ones.
+local known, lists = {}, 0
+
+local function names_of(file)
+  local at, n, row = load(file, head.names, 0, COUNTERS, 24)
+  local whole = ffi.string(at, n * row)
+  if known[whole] then return known[whole] end
+  if lists > 16 then known, lists = {}, 0 end
+  local names = {}
+  for i = 1, n - 1 do
+    names[i] = text(ffi.cast("const char *", at) + i * row, 24)
+  end
+  known[whole], lists = names, lists + 1
+  return names
+end
+
+local function add_words(words)
+  local n = min(number(words[0]) / 8, COUNTERS)
+  for i = 1, n - 1 do sums[i] = sums[i] + number(words[i]) end
+end
+
+local session_t = ffi.typeof "const struct perigee_stats_session *"
+local SESSION = ffi.sizeof "struct perigee_stats_session"
+local ROWS_OF_SESSIONS = S.PERIGEE_STATS_SESSIONS
+
+-- Adds the counters of those that have not ended, and counts them by transport.
+local function add_sessions(file, transports)
+  local from, n, size = load(file, head.sessions, 0, ROWS_OF_SESSIONS, SESSION)
+  for i = 0, n - 1 do
+    local row = ffi.cast(session_t, from + i * size)
+    if row.id ~= 0 and row.ended == 0 then
+      local name = text(row.transport, 16)
+      transports[name] = (transports[name] or 0) + 1
+      add_words(ffi.cast(words_t, row.counters))
+    end
+  end
+end
+
+-- The engine's counters by their names. A session that is freed adds its own to
+-- the engine's, so these are read first: then nothing is counted twice.
+local function counters_of(file, transports)
+  local names, counters = names_of(file), {}
+  ffi.fill(sums, ffi.sizeof(sums))
+  local from, n = load(file, head.counters, 0, 1, 8 * COUNTERS)
+  if n == 1 then add_words(ffi.cast(words_t, from)) end
+  add_sessions(file, transports)
+  for i = 1, COUNTERS - 1 do
+    if names[i] then counters[names[i]] = sums[i] end
+  end
+  return counters
+end
+
+-- ---- Methods ----------------------------------------------------------------
+
+local method_t = ffi.typeof "const struct perigee_stats_method *"
+local METHOD = ffi.sizeof "struct perigee_stats_method"
+local TEXTS = 128                       -- bytes of both names
+
+local SIDES = { "client", "server", "other" }
+
+local function copy_method(row, index, side)
+  local to, calls = numbers_t(), 0
+  for i = 0, M.statuses - 1 do
+    local n = number(row.ends[i])
+    to[ENDS + i], calls = n, calls + n
+  end
+  to[0], to[1], to[2] = calls, number(row.bytes_out), number(row.bytes_in)
+  to[3] = number(row.longest)
+  return { index = index, side = side, names = ffi.string(row.service, TEXTS),
+           numbers = to }
+end
+
+-- Adds the methods from a row on to the list; how many rows were looked at.
+local function add_methods(file, list, first)
+  local from, n, size = load(file, head.methods, first, ROWS, METHOD)
+  for i = 0, n - 1 do
+    local row = ffi.cast(method_t, from + i * size)
+    local used = number(row.used)
+    if used >= 1 and used <= 3 then
+      list[#list + 1] = copy_method(row, first + i, SIDES[used])
+    end
+  end
+  return n
+end
+
+local histogram_t = ffi.typeof "const struct perigee_stats_histogram *"
+local HISTOGRAM = ffi.sizeof "struct perigee_stats_histogram"
+
+local function fold(h, to)
+  to[AT.sum] = number(h.sum)
+  for bin = 0, BINS - 1 do
+    local n = 0ULL
+    for i = edges[bin], edges[bin + 1] - 1 do n = n + h.buckets[i] end
+    to[BIN + bin] = number(n)
+  end
+end
+
+-- So many methods of the list, from one on, have rows side by side.
+local function run_of(list, at)
+  local first, n = list[at].index, 1
+  while list[at + n] and list[at + n].index == first + n do n = n + 1 end
+  return n
+end
+
+local function add_histograms(file, list)
+  local at = 1
+  while at <= #list do
+    local from, n, size = load(file, head.histograms, list[at].index,
+                               run_of(list, at), HISTOGRAM)
+    if n == 0 then return end
+    for i = 0, n - 1 do
+      fold(ffi.cast(histogram_t, from + i * size), list[at + i].numbers)
+    end
+    at = at + n
+  end
+end
+
+-- Those that were called at least once.
+local function methods_of(file)
+  local all, list, first = {}, {}, 0
+  repeat
+    local n = add_methods(file, all, first)
+    first = first + n
+  until n == 0
+  for _, each in ipairs(all) do
+    if each.numbers[0] > 0 then list[#list + 1] = each end
+  end
+  add_histograms(file, list)
+  return list
+end
+
+-- ---- What is under way ------------------------------------------------------
+
+local operation_t = ffi.typeof "const struct perigee_stats_operation *"
+local OPERATION = ffi.sizeof "struct perigee_stats_operation"
+local CALL, SERVED = S.PERIGEE_STATS_CALL, S.PERIGEE_STATS_SERVED
+
+-- The age in ns of the oldest own call, and of the peers'; 0: there is none.
+local function oldest_of(file, now)
+  local from, n, size = load(file, head.operations, 0, ROWS, OPERATION)
+  local call, served = now, now
+  for i = 0, n - 1 do
+    local row = ffi.cast(operation_t, from + i * size)
+    local kind, began = bit.band(row.what, 0xffff), number(row.began)
+    if began > 0 and kind == CALL then call = min(call, began) end
+    if began > 0 and kind == SERVED then served = min(served, began) end
+  end
+  return now - call, now - served
+end
+
+-- ---- The file ---------------------------------------------------------------
+
+local function read_rest(file)
+  local told = {
+    name = text(head.name, 128), scope = text(head.scope, 128),
+    host = text(head.host, 64), pid = number(head.pid), epoch = head.epoch,
+    began_at = number(head.began_at) / 1e9, state = stats.state(head),
+    begun = number(head.sessions_begun), transports = {},
+  }
+  local now = told.state == "dead" and number(head.looked) or native.clock()
+  told.counters = counters_of(file, told.transports)
+  told.methods = methods_of(file)
+  told.oldest_call, told.oldest_served = oldest_of(file, now)
+  return told
+end
+
+--- Reads a stats file.
+-- @treturn table `name`, `scope`, `host`, `pid`, `epoch` (a number of 64 bits),
+--   `began_at` (seconds since 1970), `state`, `counters` by their names (with
+--   those of open sessions), `transports` (open sessions by name), `begun`
+--   (sessions, ever), `oldest_call`, `oldest_served` (ns), and `methods`, a
+--   list of { `side`: "client", "server" or "other", `names`: the 64 bytes of
+--   its service's name and those of its own, `numbers`: see at }. Or nil and
+--   why; nil alone if there is no such file
+function M.read(path)
+  local file, length = open(path)
+  if not file then return nil, length end
+  local fine, why = read_head(file, length)
+  local told = fine and read_rest(file)
+  C.perigee_partial_close(file)
+  if not told then return nil, why end
+  return told
+end
+
+return M

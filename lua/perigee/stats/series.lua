@@ -1,0 +1,247 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- Chooses which agents and methods of a host have metrics of their own, so
+-- that no more series are printed than a limit says. The methods of an agent
+-- that have none are summed in its method "other", together with those for
+-- which its stats file has no row. Agents that have none are summed in the
+-- agent "other".
+--
+-- Who was chosen stays so while it is there: a series that came and went would
+-- look like a counter that begins anew. Agents get methods by turns, so that
+-- one with very many leaves some to the others.
+jit.off(true, true)             -- its loops over pairs(), see check.lua
+
+local partial = require "perigee.stats.partial"
+local printable = require "perigee.runtime.printable"
+
+local M = {}
+
+local OTHER = "other"
+local MEMO = 20000                      -- labels that are remembered
+
+local Series = {}
+Series.__index = Series
+
+--- limit: series at most, but those of agent "other". costs: the series of an
+-- `agent` without methods and transports, and of a `method` without failures.
+function M.new(limit, costs)
+  return setmetatable({ limit = limit, costs = costs, kept = {}, memo = {},
+                        remembered = 0 }, Series)
+end
+
+-- ---- Labels -----------------------------------------------------------------
+
+local ESCAPES = { ["\\"] = "\\\\", ['"'] = '\\"', ["\n"] = "\\n" }
+
+--- The value of a label, in quotes. It comes from peers: bytes that are no
+-- UTF-8 are replaced; what would move a terminal's cursor or turn the direction
+-- of text is written as an escape.
+function M.quoted(text)
+  text = printable.lines(printable.utf8(text))
+  return '"' .. text:gsub('[\\"\n]', ESCAPES) .. '"'
+end
+
+local quoted = M.quoted
+
+local function agent_labels(scope, name)
+  return ("scope=%s,agent=%s"):format(quoted(scope), quoted(name))
+end
+
+-- Those of a method, by its side and the bytes of its names.
+local function method_labels(series, agent, method)
+  local key = method.side .. method.names
+  local memo = series.memo[agent.labels] or {}
+  if memo[key] then return memo[key] end
+  if series.remembered >= MEMO then
+    series.memo, series.remembered, memo = {}, 0, {}
+  end
+  series.memo[agent.labels], series.remembered = memo, series.remembered + 1
+  memo[key] = ('%s,side="%s",service=%s,method=%s'):format(agent.labels,
+    method.side, quoted(method.names:sub(1, 64):match "^%Z*"),
+    quoted(method.names:sub(65):match "^%Z*"))
+  return memo[key]
+end
+
+-- ---- Sums -------------------------------------------------------------------
+
+local function add_other(agent, numbers)
+  agent.other = agent.other or partial.numbers()
+  partial.add(agent.other, numbers)
+end
+
+local function add_all(to, more)
+  for name, value in pairs(more) do to[name] = (to[name] or 0) + value end
+end
+
+local function is_before(a, b) return a.labels < b.labels end
+
+-- An agent with its methods by their labels: two names may have the same, once
+-- they are printable.
+local function agent_of(series, told)
+  local agent = { labels = agent_labels(told.scope, told.name), told = told,
+                  states = { [told.state] = 1 }, counters = told.counters,
+                  transports = told.transports, methods = {}, other = nil,
+                  oldest_call = told.oldest_call, begun = told.begun,
+                  oldest_served = told.oldest_served }
+  local by = {}
+  for _, each in ipairs(told.methods) do
+    local labels = each.side ~= OTHER and method_labels(series, agent, each)
+    local method = by[labels]
+    if not labels then
+      add_other(agent, each.numbers)
+    elseif method then
+      partial.add(method.numbers, each.numbers)
+    else
+      method = { labels = labels, numbers = each.numbers }
+      by[labels], agent.methods[#agent.methods + 1] = method, method
+    end
+  end
+  return agent
+end
+
+-- The agent "other", of those that have no series.
+local function sum_of(agents)
+  local sum = { labels = agent_labels(OTHER, OTHER), states = {}, begun = 0,
+                counters = {}, transports = {}, methods = {}, other = nil,
+                oldest_call = 0, oldest_served = 0 }
+  for _, each in ipairs(agents) do
+    add_all(sum.states, each.states)
+    add_all(sum.counters, each.counters)
+    add_all(sum.transports, each.transports)
+    sum.begun = sum.begun + each.begun
+    sum.oldest_call = math.max(sum.oldest_call, each.oldest_call)
+    sum.oldest_served = math.max(sum.oldest_served, each.oldest_served)
+    if each.other then add_other(sum, each.other) end
+    for _, method in ipairs(each.methods) do add_other(sum, method.numbers) end
+  end
+  return sum
+end
+
+-- ---- Choosing ---------------------------------------------------------------
+
+local function method_cost(series, method)
+  return series.costs.method + partial.failures(method.numbers)
+end
+
+-- What an agent costs at most without methods of its own.
+local function agent_cost(series, agent)
+  local n = series.costs.agent
+  for _ in pairs(agent.transports) do n = n + 1 end
+  if not agent.other and not agent.methods[1] then return n end
+  return n + series.costs.method + partial.statuses - 1
+end
+
+-- The methods of the chosen agents by turns: the first ones, then the second
+-- ones.
+local function by_turns(agents)
+  local list, i = {}, 0
+  repeat
+    i = i + 1
+    local before = #list
+    for _, agent in ipairs(agents) do
+      if agent.chosen then list[#list + 1] = agent.methods[i] end
+    end
+  until #list == before
+  return list
+end
+
+-- Chooses of a list as many as there is room for, among those that had been
+-- chosen before, or among the others. Returns what is left.
+local function choose(series, list, cost_of, left, before)
+  for _, each in ipairs(list) do
+    if (series.kept[each.labels] or false) == before then
+      local cost = cost_of(series, each)
+      each.chosen = cost <= left
+      left = each.chosen and left - cost or left
+    end
+  end
+  return left
+end
+
+local function choose_all(series, agents)
+  local left = series.limit
+  for _, before in ipairs { true, false } do
+    left = choose(series, agents, agent_cost, left, before)
+    left = choose(series, by_turns(agents), method_cost, left, before)
+  end
+end
+
+-- Leaves the chosen methods to an agent; how many series the rest would have.
+local function divide(series, agent)
+  local list, dropped = {}, 0
+  for _, method in ipairs(agent.methods) do
+    if method.chosen then
+      list[#list + 1] = method
+    else
+      dropped = dropped + method_cost(series, method)
+      add_other(agent, method.numbers)
+    end
+  end
+  agent.methods = list
+  return dropped
+end
+
+local function keep(series, agents)
+  series.kept = {}
+  for _, agent in ipairs(agents) do
+    series.kept[agent.labels] = true
+    for _, method in ipairs(agent.methods) do
+      series.kept[method.labels] = true
+    end
+  end
+end
+
+-- The series that an agent has none of.
+local function lost(series, agent)
+  local n = agent_cost(series, agent)
+  for _, method in ipairs(agent.methods) do
+    n = n + method_cost(series, method)
+  end
+  return n
+end
+
+-- Of two files for one agent, that of a live process counts, or else the later.
+local function is_better(told, other)
+  if (told.state == "dead") ~= (other.state == "dead") then
+    return told.state ~= "dead"
+  end
+  return told.began_at > other.began_at
+end
+
+-- Agents by their labels, sorted; how many files were another's double.
+local function agents_of(series, list)
+  local by, all, doubled = {}, {}, 0
+  for _, told in ipairs(list) do
+    local agent = agent_of(series, told)
+    local other = by[agent.labels]
+    if other then doubled = doubled + 1 end
+    if not other or is_better(told, other.told) then
+      by[agent.labels] = agent
+    end
+  end
+  for _, agent in pairs(by) do all[#all + 1] = agent end
+  table.sort(all, is_before)
+  return all, doubled
+end
+
+--- Divides what was read of agents (a list of perigee.stats.partial's).
+-- @treturn table a list of { `labels`, `told` (nil: agent "other"), `states`,
+--   `counters`, `transports`, `oldest_call`, `oldest_served`, `begun`,
+--   `methods`: a list of { `labels`, `numbers` }, `other`: numbers, or nil },
+--   sorted
+-- @treturn number how many series are summed in others
+-- @treturn number how many files were doubles
+function Series:divide(list)
+  local all, doubled = agents_of(self, list)
+  choose_all(self, all)
+  local agents, rest, dropped = {}, {}, 0
+  for _, agent in ipairs(all) do
+    local to = agent.chosen and agents or rest
+    to[#to + 1] = agent
+    dropped = dropped + (agent.chosen and divide or lost)(self, agent)
+  end
+  keep(self, agents)
+  if rest[1] then agents[#agents + 1] = sum_of(rest) end
+  return agents, dropped, doubled
+end
+
+return M

@@ -1,0 +1,411 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- Metrics of the agents of a host, from their stats files: what is told of
+-- honest ones, and that files which lie, or are none, spoil nothing else.
+local cases = require "spec.support.cases"
+local exposition = require "spec.support.exposition"
+local ffi = require "ffi"
+local metrics = require "perigee.stats.metrics"
+local partial = require "perigee.stats.partial"
+local perigee = require "perigee"
+local planted = require "spec.support.planted_stats"
+
+local registry = "folder:" .. cases.folder .. "/planted"
+
+local function has(program)
+  return os.execute(("command -v %s >/dev/null"):format(program)) == 0
+end
+
+-- Metrics of what is there now.
+local function told(options, kind)
+  local all = { registry = registry }
+  for name, value in pairs(options or {}) do all[name] = value end
+  local text = metrics.new(all):text(kind)
+  return text, exposition.parse(text, kind == "openmetrics")
+end
+
+local function samples(options) return select(3, told(options)) end
+
+local function plant(name, f)
+  local file = planted.new(name, "s")
+  if f then f(file) end
+  return planted.write(registry, "s", name, planted.bytes(file)), file
+end
+
+-- A planted agent with so many own methods, called once, twice, ...
+local function plant_methods(name, n)
+  return plant(name, function(file)
+    for i = 1, n do planted.method(file, i, 2, "svc", "m" .. i, i) end
+  end)
+end
+
+-- What is logged while f runs.
+local function logged(f)
+  local before, lines = perigee.log, {}
+  perigee.log = function(level, text)
+    lines[#lines + 1] = level .. " " .. text
+  end
+  f()
+  perigee.log = before
+  return table.concat(lines, "\n")
+end
+
+local function outcome(list, result)
+  return exposition.value(list, "perigee_exporter_files", { result = result })
+end
+
+before_each(function() os.execute("mkdir -p -m 700 " .. cases.folder) end)
+after_each(cases.cleanup)
+
+describe("metrics of an agent", function()
+  it("have its calls, failures and times", function()
+    local agent, caller = assert(cases.agent()), assert(cases.agent())
+    agent:serve { name = "calc", methods = {
+      add = function(a, b) return a + b end,
+      fail = function() error("told to", 0) end } }
+    local calc = assert(caller:proxy(agent.name, "calc"))
+    for i = 1, 160 do assert(calc:add(i, 1)) end
+    for _ = 1, 3 do calc:fail() end
+    perigee.sleep(0.01)
+    local base = agent.address:match "^unix:(.*)/[^/]+/[^/]+$"
+    local list = samples { registry = "folder:" .. base,
+                           scopes = { agent.scope } }
+    local own = { agent = agent.name, side = "server", service = "calc",
+                  scope = agent.scope }
+    local function value(name, method, more)
+      own.method, own.kind = method, more
+      return exposition.value(list, name, own)
+    end
+    assert.equal(160, value("perigee_calls_total", "add"))
+    assert.equal(3, value("perigee_calls_total", "fail"))
+    assert.equal(3, value("perigee_call_failures_total", "fail", "remote"))
+    assert.is_nil(value("perigee_call_failures_total", "add"))
+    assert.equal(160, exposition.value(list, "perigee_calls_total",
+      { agent = caller.name, side = "client", method = "add" }))
+    local measured = value("perigee_call_duration_seconds_count", "add")
+    assert.is_true(measured >= 16 and measured <= 160 + 16)
+    assert.is_true(value("perigee_call_duration_seconds_sum", "add") > 0)
+    assert.equal(1, exposition.sum(list, "perigee_up", { agent = agent.name }))
+    assert.equal(1, exposition.value(list, "perigee_sessions",
+                                     { agent = agent.name }))
+  end)
+
+  it("have histograms whose bounds are borders of the file's buckets",
+     function()
+    plant("a", function(file)
+      planted.method(file, 1, 2, "svc", "m", 9)
+      for i = 0, 503 do file.histograms[1].buckets[i] = 1 end
+      file.histograms[1].sum = 2e9
+    end)
+    local list, seen, last = samples(), {}, 0
+    for _, each in ipairs(list) do
+      if each.name == "perigee_call_duration_seconds_bucket" then
+        local bound = each.labels.le == "+Inf" and 504
+          or 16 * (math.log(tonumber(each.labels.le) * 1e9) / math.log(2) - 6)
+        assert.equal(math.floor(bound + 0.5), each.value) -- one in each below
+        assert.is_true(math.abs(bound - each.value) < 1e-6)
+        assert.is_true(each.value > last)
+        last, seen[#seen + 1] = each.value, each.labels.le
+      end
+    end
+    assert.equal(21, #seen)
+    assert.equal("+Inf", seen[21])
+    assert.equal(504, exposition.value(list,
+      "perigee_call_duration_seconds_count", {}))
+    assert.equal(2, exposition.value(list, "perigee_call_duration_seconds_sum",
+                                     {}))
+  end)
+
+  it("have all digits of large counters", function()
+    plant("a", function(file) file.counters.bytes_sent = 2ULL ^ 52 + 1 end)
+    assert.is_truthy(told():find(
+      'perigee_sent_bytes_total{scope="s",agent="a"} 4503599627370497\n', 1,
+      true))
+  end)
+
+  it("never go back while a session ends", function()
+    local all = metrics.new { registry = registry }
+    local function sent(bytes, epoch)
+      plant("a", function(file)
+        file.counters.bytes_sent, file.head.epoch = bytes, epoch
+      end)
+      all.until_ = 0
+      return exposition.value(select(2, exposition.parse(all:text())),
+                              "perigee_sent_bytes_total", {})
+    end
+    assert.equal(1000, sent(1000, 1))
+    assert.equal(1000, sent(900, 1))
+    assert.equal(10, sent(10, 2))               -- another life
+  end)
+
+  it("are those of its living process, if there are two files", function()
+    plant("a", function(file) file.counters.calls = 1 end)
+    local bytes = planted.bytes((function()
+      local file = planted.new("a", "s")
+      file.counters.calls, file.head.began_at = 2, 1e9
+      return file
+    end)())
+    planted.write(registry, "s", "b", bytes)
+    local list = samples()
+    assert.equal(2, exposition.value(list, "perigee_calls_submitted_total", {}))
+    assert.equal(1, outcome(list, "doubled"))
+  end)
+end)
+
+describe("the text of metrics", function()
+  it("is what Prometheus' own checker takes", function()
+    if not has "promtool" then
+      return pending "promtool is missing (Debian's prometheus)"
+    end
+    plant_methods("a", 20)
+    local path = cases.folder .. "/text"
+    local file = assert(io.open(path, "w"))
+    file:write((told()))
+    file:close()
+    local pipe = io.popen(("promtool check metrics < %s 2>&1; echo $?")
+      :format(path))
+    assert.equal("0\n", pipe:read "*a")
+    pipe:close()
+  end)
+
+  it("is the same in both forms, but for what OpenMetrics wants", function()
+    plant_methods("a", 3)
+    local _, families, list = told()
+    local _, others, open = told(nil, "openmetrics")
+    assert.equal(#families, #others)
+    assert.equal(#list, #open)
+    for i, each in ipairs(families) do
+      local name = each.name
+      if each.kind == "counter" then name = name:gsub("_total$", "") end
+      if others[i].kind == "info" then name = name:gsub("_info$", "") end
+      assert.equal(name, others[i].name)
+    end
+  end)
+
+  it("is in the same order each time", function()
+    for _, name in ipairs { "c", "a", "b" } do plant_methods(name, 5) end
+    local function lines()
+      return (told():gsub("perigee_exporter_[^\n]*\n", ""))
+    end
+    local first = lines()
+    assert.equal(first, lines())
+    assert.is_true(first:find '"a"' < first:find '"b"')
+    assert.is_true(first:find '"b"' < first:find '"c"')
+  end)
+
+  it("is kept for a moment, and made anew then", function()
+    local all = metrics.new { registry = registry }
+    plant_methods("a", 1)
+    local first = all:text()
+    plant_methods("b", 1)
+    all.until_ = math.huge                      -- however slow this is
+    assert.equal(first, all:text())
+    all.until_ = 0
+    assert.is_truthy(all:text():find('agent="b"', 1, true))
+  end)
+
+  it("is OpenMetrics for those who name it first", function()
+    for accept, kind in pairs {
+      ["application/openmetrics-text;version=1.0.0,text/plain;q=0.5"]
+        = "openmetrics",
+      ["application/openmetrics-text; version=1.0.0; charset=utf-8"]
+        = "openmetrics",
+      ["text/plain;version=0.0.4,application/openmetrics-text;q=0.5"] = "text",
+      ["application/openmetrics-text;q=0,*/*"] = "text",
+      ["*/*"] = "text", ["application/*"] = "text", [""] = "text",
+      ["text/html"] = "text", [";;q=,,"] = "text",
+    } do
+      assert.equal(kind, metrics.wanted(accept), accept)
+    end
+    assert.equal("text", metrics.wanted(nil))
+  end)
+end)
+
+describe("series beyond the limit", function()
+  local function count(list)
+    local n = 0
+    for _, each in ipairs(list) do
+      if each.labels.agent and each.labels.agent ~= "other" then n = n + 1 end
+    end
+    return n
+  end
+
+  it("are summed as others of their agent, and told", function()
+    for _, name in ipairs { "a", "b", "c" } do plant_methods(name, 40) end
+    local whole, some = samples(), nil
+    local said = logged(function() some = samples { series = 1000 } end)
+    assert.is_truthy(said:find "^warning %d+ series are summed as \"other\"")
+    assert.is_true(count(some) <= 1000)
+    for _, agent in ipairs { "a", "b", "c" } do
+      local labels = { agent = agent }
+      assert.equal(exposition.sum(whole, "perigee_calls_total", labels),
+                   (exposition.sum(some, "perigee_calls_total", labels)))
+      local _, methods = exposition.sum(some, "perigee_calls_total", labels)
+      assert.is_true(methods > 3)               -- some for each of them
+    end
+    assert.equal(0, exposition.value(whole, "perigee_series_dropped", {}))
+    local gone = exposition.value(some, "perigee_series_dropped", {})
+    assert.is_true(gone >= count(whole) - count(some))
+  end)
+
+  it("are summed as another agent if there are very many", function()
+    for i = 1, 30 do plant_methods("a" .. i, 2) end
+    local whole, some = samples(), samples { series = 1000 }
+    assert.is_true(count(some) <= 1000)
+    for _, name in ipairs { "perigee_calls_total", "perigee_up",
+                            "perigee_call_duration_seconds_count" } do
+      assert.equal(exposition.sum(whole, name), (exposition.sum(some, name)))
+    end
+    assert.is_true(exposition.sum(some, "perigee_up", { agent = "other" }) > 5)
+  end)
+
+  it("stay so: who was chosen is not pushed out", function()
+    local all = metrics.new { registry = registry, series = 400 }
+    local function names()
+      all.until_ = 0
+      local set = {}
+      for _, each in ipairs(select(2, exposition.parse(all:text()))) do
+        if each.name == "perigee_calls_total" then
+          set[each.labels.agent .. each.labels.method] = true
+        end
+      end
+      return set
+    end
+    plant_methods("m", 20)
+    local before = names()
+    plant_methods("a", 20)                      -- sorts before it
+    local after = names()
+    for name in pairs(before) do
+      assert.is_true(after[name], name)
+    end
+  end)
+end)
+
+describe("metrics of names that peers chose", function()
+  local RTL = "\226\128\174"
+
+  it("show them as text", function()
+    local names = { '<script>alert("x")</script>', "a\nb", "back\\slash",
+                    'quote"s', "\27[2J", RTL .. "turned", "\255\254no utf-8",
+                    "grüße", "{}=,", "# EOF" }
+    plant("a", function(file)
+      for i, name in ipairs(names) do
+        planted.method(file, i, 1, "svc", name, i)
+      end
+    end)
+    local text, _, list = told()
+    assert.is_nil(text:find("[%z\1-\9\11-\31\127]"))
+    assert.is_nil(text:find(RTL, 1, true))
+    local seen = {}
+    for _, each in ipairs(list) do
+      if each.name == "perigee_calls_total" then
+        seen[each.labels.method] = each.value
+      end
+    end
+    assert.equal(1, seen[names[1]])
+    assert.equal(2, seen[names[2]])
+    assert.equal(3, seen[names[3]])
+    assert.equal(4, seen[names[4]])
+    assert.equal(5, seen["\\x1b[2J"])
+    assert.equal(6, seen["\\xe2\\x80\\xaeturned"])
+    assert.equal(7, seen["\239\191\189\239\191\189no utf-8"])
+    for i = 8, 10 do assert.equal(i, seen[names[i]]) end
+    exposition.parse(metrics.new { registry = registry }:text "openmetrics",
+                     true)
+  end)
+
+  it("are one series where two have the same text", function()
+    plant("a", function(file)
+      planted.method(file, 1, 1, "svc", "\255", 3)
+      planted.method(file, 2, 1, "svc", "\254", 4)
+    end)
+    assert.equal(7, exposition.value(samples(), "perigee_calls_total", {}))
+  end)
+end)
+
+describe("a file that is no whole stats file", function()
+  local bytes
+
+  before_each(function()
+    plant_methods("good", 2)
+    local file = planted.new("bad", "s")
+    planted.method(file, 1, 2, "svc", "m", 1)
+    bytes = planted.bytes(file)
+  end)
+
+  -- The file "bad" is refused, and nothing else is.
+  local function is_refused()
+    local list
+    local said = logged(function() list = samples() end)
+    assert.equal(1, outcome(list, "refused"))
+    assert.equal(1, outcome(list, "read"))
+    assert.is_truthy(said:find "^warning no metrics of [^\n]*/bad%.stats: it")
+    assert.equal(3, (exposition.sum(list, "perigee_calls_total")))
+  end
+
+  it("is refused if it is cut", function()
+    for _, length in ipairs { 0, 7, 100, 4095, 4096, 9000, #bytes - 1 } do
+      planted.write(registry, "s", "bad", bytes:sub(1, length))
+      is_refused()
+    end
+  end)
+
+  it("is refused if it is not whole yet, or of a version to come", function()
+    planted.write(registry, "s", "bad", ("\0"):rep(8) .. bytes:sub(9))
+    is_refused()
+    planted.write(registry, "s", "bad",
+                  bytes:sub(1, 8) .. "\2\0\0\0" .. bytes:sub(13))
+    is_refused()
+  end)
+
+  it("is refused if it is a link, a pipe or a folder", function()
+    local path = planted.write(registry, "s", "bad", "")
+    for _, make in ipairs { "ln -s good.stats", "mkfifo", "mkdir" } do
+      os.execute(("rm -rf '%s'; cd '%s' && %s bad.stats"):format(path,
+        path:match "^(.*)/", make))
+      is_refused()
+    end
+  end)
+
+  it("raises nothing and ends, whatever is in it", function()
+    local whole = ffi.new("uint8_t[?]", #bytes)
+    math.randomseed(7)
+    for round = 1, 60 do
+      ffi.copy(whole, bytes, #bytes)
+      for _ = 1, round do              -- most of them in the head
+        local at = math.random(0, round % 3 == 0 and #bytes - 1 or 1100)
+        whole[math.max(at, 12)] = math.random(0, 3) == 0 and 255
+          or math.random(0, 255)
+      end
+      planted.write(registry, "s", "bad", ffi.string(whole, #bytes))
+      local list
+      logged(function() list = samples() end)
+      assert.equal(3, (exposition.sum(list, "perigee_calls_total",
+                                      { agent = "good" })))
+    end
+  end)
+
+  it("is told once, not each time", function()
+    planted.write(registry, "s", "bad", "x")
+    local all = metrics.new { registry = registry }
+    assert.is_truthy(logged(function() all:text() end):find "bad")
+    all.until_ = 0
+    assert.equal("", logged(function() all:text() end))
+  end)
+
+  it("has rows of an older version read as far as they go", function()
+    local file = planted.new("old", "s")
+    planted.method(file, 1, 2, "svc", "m", 5)
+    file.histograms[1].buckets[40] = 5
+    -- Shorter rows of histograms: those of the last buckets are missing.
+    local row = 16 + 8 * 100
+    local rows = {}
+    for i = 0, 63 do rows[i + 1] = ffi.string(file.histograms[i], row) end
+    file.head.histograms.row = row
+    local text = planted.bytes(file)
+    local at = tonumber(file.head.histograms.offset)
+    text = text:sub(1, at) .. table.concat(rows) .. ("\0"):rep(#text)
+    local path = planted.write(registry, "s", "old", text)
+    local one = assert(partial.read(path)).methods[1]
+    assert.equal(5, one.numbers[partial.at.bins + 1])
+  end)
+end)
