@@ -33,14 +33,16 @@ describe("examples/deploy", function()
     end
     os.execute(("mkdir -p -m 700 '%s'"):format(cases.folder))
     -- It wants the program that a unit starts to be there.
-    for _, name in ipairs { "perigee-worker@.service", "perigee.target" } do
+    for _, name in ipairs { "perigee-worker@.service", "perigee.target",
+                            "perigee-metrics.service" } do
       local file = assert(io.open(cases.folder .. "/" .. name, "w"))
       file:write((read("systemd/" .. name):gsub("/usr/local/bin/perigee",
                                                 "/bin/true")))
       file:close()
     end
     local status, said = output(("cd '%s' && systemd-analyze verify --man=no "
-      .. "./perigee-worker@0.service ./perigee.target"):format(cases.folder))
+      .. "./perigee-worker@0.service ./perigee.target "
+      .. "./perigee-metrics.service"):format(cases.folder))
     local ours = said:match "[^\n]*perigee[^\n]*"
     assert.is_nil(ours)
     assert.equal(0, status, said)

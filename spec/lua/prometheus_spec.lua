@@ -1,0 +1,133 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- A real Prometheus scrapes `perigee metrics` every 100 ms while calls are
+-- made: its rates and quantiles agree with what was called.
+local cases = require "spec.support.cases"
+local control = require "spec.support.control"
+local perigee = require "perigee"
+local process = require "spec.support.process"
+local sockets = require "spec.net.sockets"
+
+local LONG = 30 * process.slow
+
+local CONFIG = [[
+global: {scrape_interval: 100ms, scrape_timeout: 100ms}
+scrape_configs:
+  - job_name: perigee
+    static_configs: [{targets: ["%s"]}]
+]]
+
+local url
+
+local function free_port()
+  local fd, port = sockets.listen "127.0.0.1"
+  sockets.close(fd)
+  return port
+end
+
+-- Starts the exporter of these agents, and Prometheus.
+local function start(agent)
+  local base = agent.address:match "^unix:(.*)/[^/]+/[^/]+$"
+  local exporter = process.spawn { "luajit", "lua/perigee/cli/perigee",
+    "metrics", "--listen", "127.0.0.1:0", "--registry", "folder:" .. base,
+    "--scope", agent.scope }
+  local target = assert(exporter:read(LONG)):match "//(.*)/metrics$"
+  local config = cases.folder .. "/prometheus.yml"
+  local file = assert(io.open(config, "w"))
+  file:write(CONFIG:format(target))
+  file:close()
+  url = "127.0.0.1:" .. free_port()
+  process.spawn { "prometheus", "--config.file=" .. config,
+    "--storage.tsdb.path=" .. cases.folder .. "/tsdb", "--log.level=error",
+    "--web.listen-address=" .. url }
+end
+
+local function ask(path, query)
+  local pipe = io.popen(("curl -s -m 20 -G --data-urlencode 'query=%s' "
+    .. "'http://%s/api/v1/%s'"):format(query or "", url, path))
+  local answer = require "cjson.safe".decode(pipe:read "*a") or {}
+  pipe:close()
+  return answer.data or {}
+end
+
+-- The value of a query that has one; nil: it has none yet.
+local function value(query)
+  local results = ask("query", query).result or {}
+  return results[1] and tonumber(results[1].value[2])
+end
+
+-- How much a series has grown, by its rate. Prometheus takes it to have grown
+-- for half a scrape before its first sample, and after its last one.
+local function growth(series)
+  local samples = ask("query", series .. "[2m]").result[1].values
+  return value(("rate(%s[2m]) * 120"):format(series)) * (1 - 1 / #samples)
+end
+
+local function rank(list, part)
+  return list[math.max(1, math.ceil(part * #list))]
+end
+
+-- The number of the bucket that seconds are in (stats/partial).
+local function bucket_of(seconds)
+  for i, bound in ipairs(require "perigee.stats.partial".bounds) do
+    if seconds <= bound * (1 + 1e-9) then return i end
+  end
+end
+
+describe("Prometheus", function()
+  if os.execute "command -v prometheus >/dev/null" ~= 0 then
+    return it("scrapes", function()
+      pending "prometheus is missing (Debian's prometheus)"
+    end)
+  elseif not control.is_there() then
+    return it("scrapes", function() pending(control.needs .. " is missing") end)
+  end
+
+  after_each(cases.cleanup)
+
+  it("has the rates and quantiles of the calls that were made", function()
+    local server, caller = assert(cases.agent "server"), assert(cases.agent())
+    server:serve { name = "work", methods = {
+      add = function(a, b) return a + b end,
+      nap = function(seconds) perigee.sleep(seconds) return true end,
+      fail = function() error("told to", 0) end } }
+    local work = assert(caller:proxy("server", "work"))
+    -- Series begin with the first call.
+    work:add(1, 1) work:nap(0) work:fail()
+    start(server)
+    local function calls(method)
+      return ('perigee_calls_total{side="client",method="%s"}'):format(method)
+    end
+    cases.await(function() return value(calls "nap") == 1 end)
+    perigee.sleep(0.5)
+
+    local took = {}
+    for i = 1, 300 do
+      local began = process.now()
+      assert(work:nap(i % 10 == 0 and 0.02 or 0.002))
+      took[i] = process.now() - began
+    end
+    for i = 1, 2000 do assert(work:add(i, 1)) end
+    for _ = 1, 50 do work:fail() end
+    table.sort(took)
+    cases.await(function() return value(calls "fail") == 51 end)
+    perigee.sleep(1)
+
+    for method, n in pairs { nap = 300, add = 2000, fail = 50 } do
+      local grown = growth(calls(method))
+      assert.is_true(math.abs(grown / n - 1) < 0.02, method .. " " .. grown)
+    end
+    local failed = growth('perigee_call_failures_total{side="client",'
+      .. 'method="fail",kind="remote"}')
+    assert.is_true(math.abs(failed / 50 - 1) < 0.02)
+    for _, part in ipairs { 0.5, 0.99 } do
+      local told = value(("histogram_quantile(%g, rate("
+        .. "perigee_call_duration_seconds_bucket{side=\"client\","
+        .. "method=\"nap\"}[2m]))"):format(part))
+      local wanted = bucket_of(rank(took, part))
+      assert.is_true(math.abs(bucket_of(told) - wanted) <= 1)
+    end
+    local target = ask "targets".activeTargets[1]
+    assert.equal("up", target.health)
+    assert.equal("", target.lastError)
+  end)
+end)
