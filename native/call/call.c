@@ -565,7 +565,7 @@ static const struct operation_class asked_class = {.name = "call",
                                                    .late = operation_late,
                                                    .stop = call_stop,
                                                    .given = call_asked_given};
-static const struct operation_class spanned_class = {
+static const struct operation_class call_spanned_class = {
     .name = "call",
     .kind = OP_CALL,
     .event = PERIGEE_EVENT_REPLY,
@@ -696,7 +696,7 @@ static void call_trace(struct operation *op,
                        const struct perigee_message *message) {
   trace_keep(op, message);
   if (span_has(op))
-    op->class = &spanned_class;
+    op->class = &call_spanned_class;
 }
 
 /* Submits a call that was checked. */

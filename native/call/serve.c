@@ -30,7 +30,7 @@ enum { IMMEDIATES = 1 << 16, SWEPT_AT_ONCE = 64 };
 
 static int serve_fetch(struct operation *op, const struct payload *into);
 static void serve_lost(struct operation *op);
-static const struct operation_class spanned_class;
+static const struct operation_class serve_spanned_class;
 static void serve_abort(struct operation *op);
 
 /* ---- Immediates --------------------------------------------------------- */
@@ -653,7 +653,7 @@ static void serve_trace(struct operation *op, const struct record *r) {
   trace_arrived(op, r->trace);
   if (!span_has(op))
     return;
-  op->class = &spanned_class;
+  op->class = &serve_spanned_class;
   if (!op->bulky && !op->rest.present)
     span_service(op, op->measured, op->length);
 }
@@ -782,7 +782,7 @@ static const struct operation_class served_class = {
     .keeps = served_keeps,
     .given = served_given};
 
-static const struct operation_class spanned_class = {
+static const struct operation_class serve_spanned_class = {
     .name = "request of the peer",
     .kind = OP_SERVED,
     .step = serve_spanned_step,
