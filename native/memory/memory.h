@@ -62,7 +62,8 @@ struct memory_key {
 /* ---- What a kind of memory may do -----------------------------------------
  *
  * Each group is a table of its own. A kind that does not support a group has
- * NULL in its place; in a group that it supports, all functions are set.
+ * NULL in its place; in a group that it supports, all functions are set, except
+ * those whose comment tells what NULL means.
  *
  * Threads. The functions of a context are called by one thread at a time, the
  * one that has its engine. Other threads may use contexts of other engines
@@ -136,7 +137,7 @@ struct memory_copies {
   void (*unpin)(const struct memory_context *context, const struct area *area);
 };
 
-/* Sharing with processes of this host.
+/* Sharing with other processes, which are of this host but for share_bytes.
  *
  * share fills a key for memory that allocate made with shared true, or that was
  * admitted; PERIGEE_UNSUPPORTED: such memory has none. It may be
@@ -144,6 +145,10 @@ struct memory_copies {
  * PERIGEE_READ, and PERIGEE_WRITE if a process with the key may write. The kind
  * owns the descriptors, which stay open until release; sending them makes the
  * kernel duplicate them.
+ *
+ * share_bytes does the same by a key without descriptors, which may go to a
+ * process that none reaches, such as one of another host; what it grants is
+ * reading and writing. (NULL: there is no such key.)
  *
  * binds tells whether a key that does not grant writing withholds it from
  * processes that do not keep to that.
@@ -176,6 +181,8 @@ struct memory_sharing {
   int (*share)(const struct memory_context *context, uint8_t *pointer,
                uint64_t length, void *handle, int access,
                struct memory_key *key);
+  int (*share_bytes)(const struct memory_context *context, uint8_t *pointer,
+                     void *handle, struct memory_key *key);
   int (*adopt)(const struct memory_context *context,
                const struct memory_key *key, uint64_t length, int access,
                uint8_t **pointer, void **handle);

@@ -28,6 +28,9 @@
  *                   calls of any thread end (counted as "captures ended"),
  *                   but those of a thread that has relaxed that
  *   peers=0         no device reaches another one's memory
+ *   fabric=1        devices have fabric handles (0)
+ *   channel=N       they are of channel N of IMEX, and of no use to processes of
+ *                   other channels (1); 0: the process may use none
  *   deaf=1          host functions are never called
  *   no=NAME         the driver has no such function
  *   without=N       devices have attribute N not
@@ -63,6 +66,7 @@ void fake_fatal(const char *format, ...) {
 struct fake_settings fake_set = {.devices = 2,
                                  .version = 12040,
                                  .peers = 1,
+                                 .channel = 1,
                                  .slow = 20,
                                  .fails = {{.with = 2}, {.with = 2}},
                                  .shown = 2,
@@ -110,6 +114,8 @@ static void setting(const char *word) {
   sscanf(word, "peers=%d", &fake_set.peers);
   sscanf(word, "captures=%d", &fake_set.captures);
   sscanf(word, "deaf=%d", &fake_set.deaf);
+  sscanf(word, "fabric=%d", &fake_set.fabric);
+  sscanf(word, "channel=%d", &fake_set.channel);
   if (strncmp(word, "visible=", 8) == 0)
     snprintf(visible, sizeof visible, "%s", word + 8);
   if (strncmp(word, "fail=", 5) == 0)
@@ -229,6 +235,7 @@ CUresult cuGetErrorName(CUresult error, const char **name) {
           : error == 100    ? "CUDA_ERROR_NO_DEVICE"
           : error == BROKEN ? "CUDA_ERROR_ILLEGAL_ADDRESS"
           : error == 1      ? "CUDA_ERROR_INVALID_VALUE"
+          : error == 800    ? "CUDA_ERROR_NOT_PERMITTED"
           : error < 1000    ? "CUDA_ERROR_OF_THE_FAKE"
                             : NULL;
   return *name ? CUDA_SUCCESS : 1;
@@ -262,9 +269,15 @@ CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice d) {
   if (!device_is(d))
     return INVALID_DEVICE;
   *value = attribute == CU_DEVICE_ATTRIBUTE_MAX_PITCH ? 0x7fffffff : 1;
+  if (attribute == CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED)
+    *value = fake_has_fabric();
   if (!fake_has(attribute))
     *value = 0;
   return CUDA_SUCCESS;
+}
+
+bool fake_has_fabric(void) {
+  return fake_set.fabric && fake_set.version >= 12040;
 }
 
 bool fake_has(int attribute) {

@@ -55,7 +55,7 @@ fake_fatal(const char *format, ...);
 
 struct fake_settings {
   bool read;
-  int devices, version, without, peers, captures, deaf;
+  int devices, version, without, peers, captures, deaf, fabric, channel;
   long slow, kernel, compile;
   char no[64];
   struct fake_fail {
@@ -132,6 +132,8 @@ CUuuid fake_uuid(CUdevice device);
 /* Returns the number of the device in this process; -1: it does not see it. */
 CUdevice fake_device_of(const CUuuid *uuid);
 bool fake_has(int attribute);
+/* Do devices have fabric handles, whoever may use them? */
+bool fake_has_fabric(void);
 
 /* ---- Memory (libcuda_fake_memory.c) ----------------------------------------
  * */
@@ -187,6 +189,7 @@ struct made {
   int fd, handles, mappings;
   uint64_t size;
   int device, types;
+  bool imported; /* by a fabric handle */
 };
 struct made *fake_made(CUmemGenericAllocationHandle handle, const char *what);
 CUmemGenericAllocationHandle fake_made_new(int fd, uint64_t size, int device,
@@ -229,5 +232,7 @@ int fake_file_new(uint64_t size, CUdevice device, bool legacy, int types,
                   struct card *card);
 /* From now on no process can open it by a handle; nor may one have it open. */
 void fake_file_retire(int fd);
+/* Does another process have it open, by a handle of either kind? */
+bool fake_file_is_open_elsewhere(int fd);
 
 #endif

@@ -381,7 +381,7 @@ CUmemGenericAllocationHandle fake_made_new(int fd, uint64_t size, int device,
   struct made *m = malloc(sizeof *m);
   if (!m)
     fake_fatal("no memory");
-  *m = (struct made){all_made, fd, 1, 0, size, device, types};
+  *m = (struct made){all_made, fd, 1, 0, size, device, types, false};
   all_made = m;
   return (uintptr_t)m;
 }
@@ -393,8 +393,27 @@ static void made_drop(struct made *m) {
   while (*at != m)
     at = &(*at)->next;
   *at = m->next;
+  /* The driver keeps the memory for that process. */
+  if (m->types & CU_MEM_HANDLE_TYPE_FABRIC && !m->imported &&
+      fake_file_is_open_elsewhere(m->fd))
+    COUNT("freed while imported", 1);
   close(m->fd);
   free(m);
+}
+
+static CUresult types_refused(int types) {
+  if (types &
+      ~(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR | CU_MEM_HANDLE_TYPE_FABRIC))
+    return NOT_PERMITTED;
+  if (types & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR &&
+      !fake_has(
+          CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED))
+    return NOT_SUPPORTED;
+  if (!(types & CU_MEM_HANDLE_TYPE_FABRIC))
+    return CUDA_SUCCESS;
+  if (!fake_has_fabric())
+    return NOT_SUPPORTED;
+  return fake_set.channel == 0 ? NOT_PERMITTED : CUDA_SUCCESS;
 }
 
 static CUresult made_refused(const CUmemAllocationProp *p, size_t size,
@@ -402,12 +421,9 @@ static CUresult made_refused(const CUmemAllocationProp *p, size_t size,
   if (!whole(size) || flags || p->type != 1 || p->location.type != 1 ||
       p->location.id < 0 || p->location.id >= fake_set.shown)
     return INVALID_VALUE;
-  if (p->requestedHandleTypes & ~CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
-    return NOT_PERMITTED;
-  if (p->requestedHandleTypes &&
-      !fake_has(
-          CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED))
-    return NOT_SUPPORTED;
+  CUresult refused = types_refused(p->requestedHandleTypes);
+  if (refused != CUDA_SUCCESS)
+    return refused;
   return size > TOTAL ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * libcuda_fake_sharing.c - memory of the fake of CUDA's driver that several
- * processes use: by descriptors of cuMemExportToShareableHandle, and by the
- * older handles of 64 bytes, which name a file of a process (/proc/PID/fd/N).
+ * processes use: by descriptors of cuMemExportToShareableHandle, and by handles
+ * of 64 bytes, which name a file of a process (/proc/PID/fd/N): fabric handles,
+ * and the older ones.
  *
  * Each memory is a memfd whose size is sealed. A page behind the memory, the
  * card, says how large it is and of which device. Whatever a program gives here
@@ -10,8 +11,9 @@
  *
  * A process that has opened a handle holds a read lock of one byte of the file,
  * whose place is the process's number, until it closes the handle or ends. The
- * owner takes a write lock of all bytes before it frees the memory, so the kernel
- * tells whether somebody has it open.
+ * owner of memory with an older handle takes a write lock of all bytes before it
+ * frees the memory, so the kernel tells whether somebody has it open. That of
+ * memory with a fabric handle only looks, and counts "freed while imported".
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -99,6 +101,11 @@ static bool process_ends(int process) {
          state == 'Z' || state == 'X' || flags & 4;
 }
 
+bool fake_file_is_open_elsewhere(int fd) {
+  struct flock other = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+  return fcntl(fd, F_OFD_GETLK, &other) == 0 && other.l_type != F_UNLCK;
+}
+
 /* A process that ends closes its files one after the other, so somebody may know
  * of its end before this file is closed. */
 void fake_file_retire(int fd) {
@@ -112,50 +119,6 @@ void fake_file_retire(int fd) {
   }
 }
 
-/* ---- Descriptors ----------------------------------------------------------
- * */
-
-CUresult cuMemExportToShareableHandle(void *shareable,
-                                      CUmemGenericAllocationHandle handle,
-                                      CUmemAllocationHandleType type,
-                                      unsigned long long flags) {
-  BEGIN("cuMemExportToShareableHandle");
-  pthread_mutex_lock(&fake_lock);
-  const struct made *m = fake_made(handle, "cuMemExportToShareableHandle");
-  int fd = -1;
-  if (type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR && m->types & type &&
-      flags == 0)
-    fd = fcntl(m->fd, F_DUPFD_CLOEXEC, 0);
-  pthread_mutex_unlock(&fake_lock);
-  if (fd < 0)
-    return INVALID_VALUE;
-  *(int *)shareable = fd;
-  return CUDA_SUCCESS;
-}
-
-CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle,
-                                        void *shareable,
-                                        CUmemAllocationHandleType type) {
-  BEGIN("cuMemImportFromShareableHandle");
-  struct card card;
-  uintptr_t given = (uintptr_t)shareable;
-  if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
-    return INVALID_VALUE;
-  if (given > INT_MAX || !card_read((int)given, false, &card) ||
-      card.types != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
-    return CUDA_ERROR_INVALID_HANDLE;
-  CUdevice device = fake_device_of(&card.uuid);
-  if (device < 0)
-    return NOT_SUPPORTED;
-  int fd = fcntl((int)given, F_DUPFD_CLOEXEC, 0);
-  if (fd < 0)
-    return CUDA_ERROR_OUT_OF_MEMORY;
-  pthread_mutex_lock(&fake_lock);
-  *handle = fake_made_new(fd, card.size, device, (int)card.types);
-  pthread_mutex_unlock(&fake_lock);
-  return CUDA_SUCCESS;
-}
-
 /* ---- Handles of 64 bytes --------------------------------------------------
  * */
 
@@ -163,12 +126,148 @@ struct ticket {
   char magic[16];
   int64_t process, fd;
   uint8_t id[16];
-  uint8_t zeros[16];
+  int64_t channel; /* of a fabric handle */
+  uint8_t zeros[8];
 };
-_Static_assert(sizeof(struct ticket) == sizeof(CUipcMemHandle),
+_Static_assert(sizeof(struct ticket) == sizeof(CUipcMemHandle) &&
+                   sizeof(struct ticket) == sizeof(CUmemFabricHandle),
                "a ticket is a handle");
 
 static const char ticket_magic[16] = "fake CUDA's memo";
+static const char fabric_magic[16] = "fake CUDA's mesh";
+
+static bool ticket_is_good(const struct ticket *t, const char magic[16]) {
+  static const uint8_t zeros[sizeof t->zeros];
+  return memcmp(t->magic, magic, sizeof t->magic) == 0 && t->process > 0 &&
+         t->process <= INT_MAX && t->fd >= 0 && t->fd <= INT_MAX &&
+         memcmp(t->zeros, zeros, sizeof zeros) == 0;
+}
+
+/* Opens the file that a ticket names. What is no memfd of the fake is not
+ * opened: a device, say, could do something then. Returns -1: there is none. */
+static int ticket_open(const struct ticket *t, bool legacy, struct card *card) {
+  char path[64], is[64] = "";
+  snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)t->process, (int)t->fd);
+  if (readlink(path, is, sizeof is - 1) < 0 ||
+      strcmp(is, "/memfd:" NAME " (deleted)") != 0)
+    return -1;
+  int fd = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0)
+    return -1;
+  /* A thread's number is good for /proc, too. */
+  if (card_read(fd, legacy, card) && card->process == t->process &&
+      memcmp(card->id, t->id, sizeof t->id) == 0 &&
+      file_lock(fd, F_RDLCK, getpid(), 1))
+    return fd;
+  close(fd);
+  return -1;
+}
+
+/* ---- Memory of cuMemCreate ------------------------------------------------
+ * */
+
+static CUresult made_give_file(const struct made *m, void *to) {
+  int fd = fcntl(m->fd, F_DUPFD_CLOEXEC, 0);
+  if (fd < 0)
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  *(int *)to = fd;
+  return CUDA_SUCCESS;
+}
+
+static CUresult made_give_fabric(const struct made *m, void *to) {
+  struct ticket t = {
+      .process = getpid(), .fd = m->fd, .channel = fake_set.channel};
+  struct card card;
+  if (fake_set.channel == 0)
+    return NOT_PERMITTED;
+  if (!card_read(m->fd, false, &card))
+    fake_fatal("the card of memory of this process is not there");
+  memcpy(t.magic, fabric_magic, sizeof t.magic);
+  memcpy(t.id, card.id, sizeof t.id);
+  memcpy(to, &t, sizeof t);
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemExportToShareableHandle(void *shareable,
+                                      CUmemGenericAllocationHandle handle,
+                                      CUmemAllocationHandleType type,
+                                      unsigned long long flags) {
+  BEGIN("cuMemExportToShareableHandle");
+  CUresult result = INVALID_VALUE;
+  pthread_mutex_lock(&fake_lock);
+  const struct made *m = fake_made(handle, "cuMemExportToShareableHandle");
+  if (m->types & type && flags == 0)
+    result = type == CU_MEM_HANDLE_TYPE_FABRIC ? made_give_fabric(m, shareable)
+                                               : made_give_file(m, shareable);
+  pthread_mutex_unlock(&fake_lock);
+  return result;
+}
+
+/* The descriptor is the memory's from now on. That of a device of another host is
+ * as if it were the first one's. */
+static CUresult made_take(CUmemGenericAllocationHandle *handle, int fd,
+                          const struct card *card, bool fabric) {
+  CUdevice device = fake_device_of(&card->uuid);
+  pthread_mutex_lock(&fake_lock);
+  *handle =
+      fake_made_new(fd, card->size, device < 0 ? 0 : device, (int)card->types);
+  fake_made(*handle, "cuMemImportFromShareableHandle")->imported = fabric;
+  pthread_mutex_unlock(&fake_lock);
+  return CUDA_SUCCESS;
+}
+
+static bool types_are_good(uint32_t types, uint32_t type) {
+  return types & type &&
+         !(types & ~(uint32_t)(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR |
+                               CU_MEM_HANDLE_TYPE_FABRIC));
+}
+
+static CUresult made_take_file(CUmemGenericAllocationHandle *handle,
+                               uintptr_t given) {
+  struct card card;
+  if (given > INT_MAX || !card_read((int)given, false, &card) ||
+      !types_are_good(card.types, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR))
+    return CUDA_ERROR_INVALID_HANDLE;
+  if (fake_device_of(&card.uuid) < 0)
+    return NOT_SUPPORTED;
+  int fd = fcntl((int)given, F_DUPFD_CLOEXEC, 0);
+  return fd < 0 ? CUDA_ERROR_OUT_OF_MEMORY
+                : made_take(handle, fd, &card, false);
+}
+
+static CUresult made_take_fabric(CUmemGenericAllocationHandle *handle,
+                                 const struct ticket *t) {
+  struct card card;
+  if (!fake_has_fabric())
+    return NOT_SUPPORTED;
+  if (!ticket_is_good(t, fabric_magic))
+    return CUDA_ERROR_INVALID_HANDLE;
+  if (fake_set.channel == 0 || t->channel != fake_set.channel)
+    return NOT_PERMITTED;
+  int fd = ticket_open(t, false, &card);
+  if (fd < 0)
+    return CUDA_ERROR_INVALID_HANDLE;
+  if (types_are_good(card.types, CU_MEM_HANDLE_TYPE_FABRIC))
+    return made_take(handle, fd, &card, true);
+  close(fd);
+  return CUDA_ERROR_INVALID_HANDLE;
+}
+
+CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle,
+                                        void *shareable,
+                                        CUmemAllocationHandleType type) {
+  BEGIN("cuMemImportFromShareableHandle");
+  struct ticket t;
+  if (type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+    return made_take_file(handle, (uintptr_t)shareable);
+  if (type != CU_MEM_HANDLE_TYPE_FABRIC || !shareable)
+    return INVALID_VALUE;
+  memcpy(&t, shareable, sizeof t);
+  return made_take_fabric(handle, &t);
+}
+
+/* ---- Older handles --------------------------------------------------------
+ * */
 
 CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr pointer) {
   fake_current("cuIpcGetMemHandle");
@@ -186,33 +285,6 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr pointer) {
   if (is)
     memcpy(handle, &t, sizeof t);
   return is ? CUDA_SUCCESS : INVALID_VALUE;
-}
-
-static bool ticket_is_good(const struct ticket *t) {
-  static const uint8_t zeros[sizeof t->zeros];
-  return memcmp(t->magic, ticket_magic, sizeof t->magic) == 0 &&
-         t->process > 0 && t->process <= INT_MAX && t->fd >= 0 &&
-         t->fd <= INT_MAX && memcmp(t->zeros, zeros, sizeof zeros) == 0;
-}
-
-/* Opens the file that a ticket names. What is no memfd of the fake is not
- * opened: a device, say, could do something then. Returns -1: there is none. */
-static int ticket_open(const struct ticket *t, struct card *card) {
-  char path[64], is[64] = "";
-  snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)t->process, (int)t->fd);
-  if (readlink(path, is, sizeof is - 1) < 0 ||
-      strcmp(is, "/memfd:" NAME " (deleted)") != 0)
-    return -1;
-  int fd = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0)
-    return -1;
-  /* A thread's number is good for /proc, too. */
-  if (card_read(fd, true, card) && card->process == t->process &&
-      memcmp(card->id, t->id, sizeof t->id) == 0 &&
-      file_lock(fd, F_RDLCK, getpid(), 1))
-    return fd;
-  close(fd);
-  return -1;
 }
 
 struct opened {
@@ -260,7 +332,7 @@ static CUresult ticket_use(CUdeviceptr *pointer, const struct ticket *t,
     *pointer = (uintptr_t)r->base;
     return CUDA_SUCCESS;
   }
-  int fd = ticket_open(t, &card);
+  int fd = ticket_open(t, true, &card);
   return fd < 0 ? INVALID_VALUE : ticket_map(pointer, fd, &card, device);
 }
 
@@ -270,7 +342,8 @@ CUresult cuIpcOpenMemHandle(CUdeviceptr *pointer, CUipcMemHandle handle,
   BEGIN("cuIpcOpenMemHandle");
   struct ticket t;
   memcpy(&t, &handle, sizeof t);
-  if (flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS || !ticket_is_good(&t))
+  if (flags != CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS ||
+      !ticket_is_good(&t, ticket_magic) || t.channel != 0)
     return INVALID_VALUE;
   pthread_mutex_lock(&fake_lock);
   CUresult result = ticket_use(pointer, &t, c->device);

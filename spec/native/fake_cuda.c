@@ -68,10 +68,13 @@ CUdeviceptr virtual_map(CUmemGenericAllocationHandle handle, size_t size) {
 }
 
 struct virtual virtual_new(size_t size, CUdevice device) {
+  return virtual_typed(size, device, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+}
+
+struct virtual virtual_typed(size_t size, CUdevice device, int types) {
   struct virtual v = {.size = size};
   CUmemAllocationProp p = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-                           .requestedHandleTypes =
-                               CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                           .requestedHandleTypes = types,
                            .location = {CU_MEM_LOCATION_TYPE_DEVICE, device}};
   WORKS(gpu.d->cuMemCreate(&v.handle, size, &p, 0));
   v.at = virtual_map(v.handle, size);

@@ -67,6 +67,8 @@ struct virtual {
   size_t size;
 };
 struct virtual virtual_new(size_t size, CUdevice device);
+/* The same, of those types of handles. */
+struct virtual virtual_typed(size_t size, CUdevice device, int types);
 /* Maps a handle of memory of that size. */
 CUdeviceptr virtual_map(CUmemGenericAllocationHandle handle, size_t size);
 CUresult virtual_allow(const struct virtual *v, CUdevice device, int flags);

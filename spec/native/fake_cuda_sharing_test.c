@@ -2,8 +2,8 @@
  *
  * fake_cuda_sharing_test.c - the fake of CUDA's driver (spec/gpu/) in two
  * processes, of which the first one's memory is used by the second one: by a
- * descriptor over a socket, and by a handle of 64 bytes. What is forged is
- * refused. The tests are skipped unless PERIGEE_CUDA_LIBRARY names the fake.
+ * descriptor over a socket, and by handles of 64 bytes of both kinds. What is
+ * forged is refused. The tests are skipped unless PERIGEE_CUDA_LIBRARY names the fake.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -23,12 +23,20 @@ enum {
   SEALS = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW
 };
 /* Errors that driver.h has no names for. */
-enum { INVALID_VALUE = 1, MAP_FAILED_THERE = 205, NOT_SUPPORTED = 801 };
+enum { INVALID_VALUE = 1, MAP_FAILED_THERE = 205 };
 
 /* The second one's devices have other numbers. */
 static void two(void (*first)(void), const char *sentence, const char *settings,
                 void (*second)(void)) {
   const struct child list[] = {{"", first, sentence}, {settings, second, NULL}};
+  children_run(list, 2);
+}
+
+/* The first one's devices have fabric handles. */
+static void two_fabric(void (*first)(void), const char *settings,
+                       void (*second)(void)) {
+  const struct child list[] = {{"fabric=1", first, NULL},
+                               {settings, second, NULL}};
   children_run(list, 2);
 }
 
@@ -132,7 +140,7 @@ static void gives(void) {
 
 static void takes_of_a_device_that_it_does_not_see(void) {
   CUmemGenericAllocationHandle handle = 0;
-  EQUAL(import(&handle, (uintptr_t)get_descriptor()), NOT_SUPPORTED);
+  EQUAL(import(&handle, (uintptr_t)get_descriptor()), CUDA_ERROR_NOT_SUPPORTED);
 }
 
 static void memory_of_an_unseen_device_is_refused(void **state) {
@@ -217,6 +225,186 @@ static void survives_a_card_that_changes(void) {
     WORKS(gpu.d->cuMemRelease(again.handle));
   }
   EQUAL(refusals >= 16 * 8 + 64 + 64, true); /* magic, size, kinds */
+}
+
+/* ---- Fabric handles ------------------------------------------------------- */
+
+enum {
+  BOTH = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR | CU_MEM_HANDLE_TYPE_FABRIC
+};
+
+static struct virtual fabric_7(void) {
+  struct virtual v = virtual_typed(SIZE, 0, BOTH);
+  WORKS(virtual_allow(&v, 0, READ_WRITE));
+  device_set(v.at, 7, SIZE);
+  return v;
+}
+
+static void give_fabric(const struct virtual *v) {
+  CUmemFabricHandle handle;
+  WORKS(gpu.d->cuMemExportToShareableHandle(&handle, v->handle,
+                                            CU_MEM_HANDLE_TYPE_FABRIC, 0));
+  give(&handle, sizeof handle);
+}
+
+static CUmemFabricHandle get_fabric(void) {
+  CUmemFabricHandle handle;
+  EQUAL(get(&handle, sizeof handle), true);
+  return handle;
+}
+
+static CUresult import_fabric(CUmemGenericAllocationHandle *made,
+                              CUmemFabricHandle handle) {
+  return gpu.d->cuMemImportFromShareableHandle(made, &handle,
+                                               CU_MEM_HANDLE_TYPE_FABRIC);
+}
+
+static struct virtual fabric_taken(void) {
+  struct virtual v = {.size = SIZE};
+  WORKS(import_fabric(&v.handle, get_fabric()));
+  v.at = virtual_map(v.handle, SIZE);
+  WORKS(gpu.d->cuMemRelease(v.handle));
+  WORKS(virtual_allow(&v, 0, READ_WRITE));
+  return v;
+}
+
+static void fabric_free(const struct virtual *v) {
+  WORKS(gpu.d->cuMemUnmap(v->at, SIZE));
+  WORKS(gpu.d->cuMemAddressFree(v->at, SIZE));
+}
+
+static void gives_fabric_and_sees_8(void) {
+  struct virtual v = fabric_7();
+  give_fabric(&v);
+  until_ready();
+  device_same(v.at, 8, SIZE);
+  WORKS(gpu.d->cuMemRelease(v.handle));
+  fabric_free(&v);
+  EQUAL(fake_count("freed while imported"), 0);
+}
+
+static void takes_fabric_and_writes_8(void) {
+  struct virtual v = fabric_taken();
+  device_same(v.at, 7, SIZE);
+  device_set(v.at, 8, SIZE);
+  fabric_free(&v);
+  ready();
+}
+
+/* The second one sees another device only, as a process of another host does. */
+static void memory_is_shared_by_its_fabric_handle(void **state) {
+  (void)state;
+  two_fabric(gives_fabric_and_sees_8, "fabric=1 visible=1",
+             takes_fabric_and_writes_8);
+}
+
+static void gives_fabric_and_frees(void) {
+  struct virtual v = fabric_7();
+  give_fabric(&v);
+  until_ready();
+  WORKS(gpu.d->cuMemRelease(v.handle));
+  fabric_free(&v);
+  EQUAL(fake_count("freed while imported"), 1);
+  give_fabric(&(struct virtual){.handle = fabric_7().handle});
+  ready();
+  until_it_ends();
+}
+
+/* The driver keeps the memory, but nobody can import it any more. */
+static void has_what_was_freed(void) {
+  CUmemFabricHandle handle = get_fabric();
+  struct virtual v = {.size = SIZE}, again;
+  WORKS(import_fabric(&v.handle, handle));
+  v.at = virtual_map(v.handle, SIZE);
+  WORKS(virtual_allow(&v, 0, READ));
+  ready();
+  again = fabric_taken();
+  until_ready();
+  device_same(v.at, 7, SIZE);
+  device_same(again.at, 7, SIZE);
+  EQUAL(import_fabric(&v.handle, handle), CUDA_ERROR_INVALID_HANDLE);
+}
+
+static void imported_memory_stays_when_its_owner_frees_it(void **state) {
+  (void)state;
+  two_fabric(gives_fabric_and_frees, "fabric=1", has_what_was_freed);
+}
+
+static void gives_fabric(void) {
+  struct virtual v = fabric_7();
+  give_fabric(&v);
+  until_it_ends();
+}
+
+static void gives_fabric_and_ends(void) {
+  struct virtual v = fabric_7();
+  give_fabric(&v);
+}
+
+static void imports_of_a_dead_process(void) {
+  CUmemGenericAllocationHandle made;
+  CUmemFabricHandle handle = get_fabric();
+  until_it_ends();
+  EQUAL(import_fabric(&made, handle), CUDA_ERROR_INVALID_HANDLE);
+}
+
+static void a_fabric_handle_of_a_dead_process_is_refused(void **state) {
+  (void)state;
+  two_fabric(gives_fabric_and_ends, "fabric=1", imports_of_a_dead_process);
+}
+
+static void imports_what_is_forged(void) {
+  CUmemFabricHandle handle = get_fabric(), forged = {{0}};
+  CUmemGenericAllocationHandle made;
+  EQUAL(import_fabric(&made, forged), CUDA_ERROR_INVALID_HANDLE);
+  memset(&forged, 0xff, sizeof forged);
+  EQUAL(import_fabric(&made, forged), CUDA_ERROR_INVALID_HANDLE);
+  for (size_t bit = 0; bit < 8 * sizeof handle; bit++) {
+    forged = handle;
+    forged.data[bit / 8] ^= (unsigned char)(1 << bit % 8);
+    EQUAL(import_fabric(&made, forged) != CUDA_SUCCESS, true);
+  }
+  WORKS(import_fabric(&made, handle));
+}
+
+static void a_forged_fabric_handle_is_refused(void **state) {
+  (void)state;
+  two_fabric(gives_fabric, "fabric=1", imports_what_is_forged);
+}
+
+static void imports_without_permission(void) {
+  CUmemGenericAllocationHandle made;
+  EQUAL(import_fabric(&made, get_fabric()), CUDA_ERROR_NOT_PERMITTED);
+}
+
+static void a_fabric_handle_of_another_channel_is_refused(void **state) {
+  (void)state;
+  two_fabric(gives_fabric, "fabric=1 channel=2", imports_without_permission);
+  two_fabric(gives_fabric, "fabric=1 channel=0", imports_without_permission);
+}
+
+static CUresult created_for_fabric(void) {
+  CUmemGenericAllocationHandle made;
+  CUmemAllocationProp p = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                           .requestedHandleTypes = BOTH,
+                           .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+  return gpu.d->cuMemCreate(&made, SIZE, &p, 0);
+}
+
+static void makes_none_without_permission(void) {
+  EQUAL(created_for_fabric(), CUDA_ERROR_NOT_PERMITTED);
+}
+
+static void makes_none(void) {
+  EQUAL(created_for_fabric(), CUDA_ERROR_NOT_SUPPORTED);
+}
+
+static void exports_only_what_was_made_for_it(void) {
+  struct virtual v = virtual_new(SIZE, 0);
+  CUmemFabricHandle handle;
+  EQUAL(gpu.d->cuMemExportToShareableHandle(&handle, v.handle,
+                                            CU_MEM_HANDLE_TYPE_FABRIC, 0),
+        INVALID_VALUE);
 }
 
 /* ---- Handles -------------------------------------------------------------- */
@@ -519,6 +707,15 @@ int main(void) {
       CHILD("", refuses_what_is_no_memory, NULL),
       CHILD("", refuses_what_is_forged, NULL),
       CHILD("", survives_a_card_that_changes, NULL),
+      cmocka_unit_test(memory_is_shared_by_its_fabric_handle),
+      cmocka_unit_test(imported_memory_stays_when_its_owner_frees_it),
+      cmocka_unit_test(a_fabric_handle_of_a_dead_process_is_refused),
+      cmocka_unit_test(a_forged_fabric_handle_is_refused),
+      cmocka_unit_test(a_fabric_handle_of_another_channel_is_refused),
+      CHILD("fabric=1 channel=0", makes_none_without_permission, NULL),
+      CHILD("", makes_none, NULL),
+      CHILD("fabric=1 version=12030", makes_none, NULL),
+      CHILD("fabric=1", exports_only_what_was_made_for_it, NULL),
       cmocka_unit_test(memory_is_shared_by_its_handle),
       cmocka_unit_test(each_context_opens_for_itself),
       cmocka_unit_test(a_device_that_is_no_peer_opens_nothing),

@@ -528,6 +528,118 @@ static void what_its_owner_has_read_may_be_closed(void **state) {
   pair_close(&p);
 }
 
+/* ---- Keys of bytes alone -------------------------------------------------- */
+
+/* A region whose memory peers may open. */
+static struct perigee_region *shared_new(struct perigee_engine *engine,
+                                         uint64_t length) {
+  struct perigee_region *r = NULL;
+  assert_int_equal(perigee_region_alloc(engine, NULL, length,
+                                        PERIGEE_READ | PERIGEE_WRITE, "cuda:0",
+                                        &r),
+                   0);
+  return r;
+}
+
+static int share_bytes(const struct perigee_region *r, struct memory_key *key) {
+  return r->memory->kind->sharing->share_bytes(r->memory, r->pointer,
+                                               r->area.handle, key);
+}
+
+/* They have no descriptor, and lead to the whole region. */
+static void memory_has_a_key_of_bytes(void **state) {
+  fake_set("fabric=1");
+  struct perigee_region *r = shared_new(*state, SIZE);
+  const struct memory_sharing *sharing = r->memory->kind->sharing;
+  const int rights = PERIGEE_READ | PERIGEE_WRITE;
+  struct perigee_region seen = *r;
+  uint8_t *bytes = pattern(SIZE, 4);
+  struct memory_key key;
+  void *handle;
+  assert_int_equal(share_bytes(r, &key), 0);
+  assert_int_equal(key.fd_count, 0);
+  assert_int_equal(sharing->whose(&key), 0);
+  assert_int_equal(
+      sharing->adopt(r->memory, &key, SIZE, rights, &seen.pointer, &handle), 0);
+  assert_ptr_not_equal(seen.pointer, r->pointer);
+  fill(&seen, 0, bytes, SIZE);
+  same(r, 0, bytes, SIZE);
+  sharing->leave(r->memory, seen.pointer, SIZE, handle);
+  free(bytes);
+  region_end(r);
+  fake_set("fabric=0");
+}
+
+static int adopts(const struct perigee_region *r, const struct memory_key *key,
+                  uint64_t length) {
+  uint8_t *pointer;
+  void *handle;
+  return r->memory->kind->sharing->adopt(r->memory, key, length, PERIGEE_READ,
+                                         &pointer, &handle);
+}
+
+/* What a liar sends leaves nothing mapped. */
+static void keys_of_bytes_are_checked(void **state) {
+  struct memory_key key, forged;
+  struct cuda_key {
+    uint64_t way, size, offset;
+    uint8_t device[16], fabric[64];
+  } k;
+  fake_set("fabric=1");
+  struct perigee_region *r = shared_new(*state, SIZE);
+  assert_int_equal(share_bytes(r, &key), 0);
+  uint64_t reserved =
+      fake_counted("cuMemAddressReserve") - fake_counted("cuMemAddressFree");
+  for (int lie = 0; lie < 5; lie++) {
+    forged = key;
+    memcpy(&k, key.bytes, sizeof k);
+    k.way += lie == 0;                              /* of no kind */
+    k.size = lie == 1 ? UINT64_C(1) << 40 : k.size; /* longer than it is */
+    k.offset = lie == 2 ? k.size : 0;
+    k.fabric[20] ^= lie == 3;
+    memcpy(forged.bytes, &k, sizeof k);
+    forged.fd_count = lie == 4; /* with a descriptor, of which none is used */
+    assert_int_equal(adopts(r, &forged, 100), PERIGEE_PROTOCOL);
+  }
+  assert_int_equal(adopts(r, &key, (uint64_t)64 << 20), PERIGEE_PROTOCOL);
+  fake_set("channel=2");
+  assert_int_equal(adopts(r, &key, 100), PERIGEE_UNSUPPORTED);
+  fake_set("channel=1");
+  assert_int_equal(fake_counted("cuMemAddressReserve") -
+                       fake_counted("cuMemAddressFree"),
+                   reserved);
+  struct perigee_region freed = {.memory = r->memory};
+  region_end(r);
+  assert_int_equal(adopts(&freed, &key, 100), PERIGEE_PROTOCOL);
+  fake_set("fabric=0");
+}
+
+/* The driver is asked once. */
+static void without_a_channel_there_is_no_key_of_bytes(void **state) {
+  struct memory_key key;
+  fake_set("fabric=1");
+  fake_set("channel=0");
+  uint64_t made = fake_counted("cuMemCreate");
+  struct perigee_region *r = shared_new(*state, SIZE);
+  struct perigee_region *next = shared_new(*state, SIZE);
+  assert_int_equal(fake_counted("cuMemCreate"), made + 3);
+  for (int i = 0; i < 2; i++) {
+    const struct perigee_region *of = i ? next : r;
+    assert_int_equal(share_bytes(of, &key), PERIGEE_UNSUPPORTED);
+    assert_non_null(strstr(of->memory->kind->why(of->memory),
+                           "memory has no fabric handle: "
+                           "CUDA_ERROR_NOT_PERMITTED"));
+    assert_int_equal(of->memory->kind->sharing->share(
+                         of->memory, of->pointer, SIZE, of->area.handle,
+                         PERIGEE_READ | PERIGEE_WRITE, &key),
+                     0);
+  }
+  region_end(r);
+  region_end(next);
+  fake_set("channel=1");
+  fake_set("fabric=0");
+}
+
 /* ---- Many at once --------------------------------------------------------- */
 
 /* Has batches copied until the kind tells that pieces go by the kernel. */
@@ -717,6 +829,9 @@ int main(void) {
       cmocka_unit_test(what_its_owner_has_read_may_be_closed),
       WITH_ENGINE(a_closed_context_tells_nobody),
       cmocka_unit_test(a_context_that_is_gone_leaves_no_descriptor),
+      WITH_ENGINE(memory_has_a_key_of_bytes),
+      WITH_ENGINE(keys_of_bytes_are_checked),
+      WITH_ENGINE(without_a_channel_there_is_no_key_of_bytes),
       WITH_ENGINE(a_trial_goes_on_beside_batches),
       cmocka_unit_test(what_a_trial_gave_up_goes_with_the_context),
       WITH_ENGINE(more_than_all_tables_is_asked_again),

@@ -126,6 +126,9 @@ static int cuda_prepare(struct cuda *c) {
       c->virtual_memory &&
       cuda_attribute(
           c, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED);
+  c->fabric =
+      c->shares &&
+      cuda_attribute(c, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED);
   c->rdma = cuda_attribute(
       c, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
   CUresult result = cuda_enter(c);

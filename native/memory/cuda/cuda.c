@@ -18,7 +18,8 @@ static CUmemAllocationProp cuda_properties(const struct cuda *c, bool shared) {
   memset(&p, 0, sizeof p);
   p.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   if (shared && c->shares)
-    p.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    p.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR |
+                             (c->fabric ? CU_MEM_HANDLE_TYPE_FABRIC : 0);
   p.location = (CUmemLocation){CU_MEM_LOCATION_TYPE_DEVICE, c->device};
   p.allocFlags.gpuDirectRDMACapable = c->rdma;
   return p;
@@ -42,6 +43,19 @@ static CUresult cuda_make_virtual(struct cuda *c, uint64_t length, bool shared,
   return result;
 }
 
+/* A driver that may use no channel of IMEX refuses memory with fabric handles. It
+ * is not asked again. */
+static CUresult cuda_make_shared(struct cuda *c, uint64_t length,
+                                 uint64_t *size, CUdeviceptr *out) {
+  CUresult result = cuda_make_virtual(c, length, true, size, out);
+  if (!c->fabric || (result != CUDA_ERROR_NOT_PERMITTED &&
+                     result != CUDA_ERROR_NOT_SUPPORTED))
+    return result;
+  c->fabric = false;
+  c->fabric_refused = result;
+  return cuda_make_virtual(c, length, true, size, out);
+}
+
 static void cuda_drop(const struct cuda *c, CUdeviceptr at, uint64_t size) {
   if (size == 0)
     c->driver->cuMemFree(at);
@@ -63,9 +77,9 @@ static CUresult cuda_zero(struct cuda *c, CUdeviceptr at, uint64_t length,
 
 static CUresult cuda_make_here(struct cuda *c, uint64_t length, bool shared,
                                uint64_t *size, CUdeviceptr *at) {
-  CUresult result = c->virtual_memory
-                        ? cuda_make_virtual(c, length, shared, size, at)
-                        : c->driver->cuMemAlloc(at, length);
+  CUresult result = !c->virtual_memory ? c->driver->cuMemAlloc(at, length)
+                    : shared           ? cuda_make_shared(c, length, size, at)
+                             : cuda_make_virtual(c, length, false, size, at);
   return result == CUDA_SUCCESS ? cuda_zero(c, *at, length, *size) : result;
 }
 

@@ -105,6 +105,8 @@ struct cuda {
   CUcontext context;
   int max_pitch;
   bool virtual_memory, shares, rdma;
+  bool fabric;             /* memory is made with fabric handles, too */
+  CUresult fabric_refused; /* or the driver gave none, for this */
   struct stream streams[WAYS];
   uint8_t *pinned; /* the slots, and behind them the words */
   uint32_t used;   /* bits of slots */

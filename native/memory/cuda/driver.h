@@ -24,6 +24,8 @@
   N(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED, 217)                                   \
   N(CUDA_ERROR_INVALID_HANDLE, 400)                                            \
   N(CUDA_ERROR_NOT_READY, 600)                                                 \
+  N(CUDA_ERROR_NOT_PERMITTED, 800)                                             \
+  N(CUDA_ERROR_NOT_SUPPORTED, 801)                                             \
   N(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, 900)                                \
   N(CU_DEVICE_ATTRIBUTE_MAX_PITCH, 11)                                         \
   N(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 75)                          \
@@ -34,6 +36,7 @@
   N(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, 103)      \
   N(CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED, 110)          \
   N(CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, 122)                    \
+  N(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED, 128)                     \
   N(CU_POINTER_ATTRIBUTE_MEMORY_TYPE, 2)                                       \
   N(CU_POINTER_ATTRIBUTE_BUFFER_ID, 7)                                         \
   N(CU_POINTER_ATTRIBUTE_IS_MANAGED, 8)                                        \
@@ -48,6 +51,7 @@
   N(CU_STREAM_WRITE_VALUE_DEFAULT, 0)                                          \
   N(CU_MEM_ALLOCATION_TYPE_PINNED, 1)                                          \
   N(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 1)                               \
+  N(CU_MEM_HANDLE_TYPE_FABRIC, 8)                                              \
   N(CU_MEM_LOCATION_TYPE_DEVICE, 1)                                            \
   N(CU_MEM_ACCESS_FLAGS_PROT_READ, 1)                                          \
   N(CU_MEM_ACCESS_FLAGS_PROT_READWRITE, 3)                                     \
@@ -84,6 +88,10 @@ typedef struct {
 typedef struct {
   char reserved[64];
 } CUipcMemHandle;
+
+typedef struct {
+  unsigned char data[64];
+} CUmemFabricHandle;
 
 typedef struct {
   int type, id;
@@ -140,6 +148,7 @@ _Static_assert(sizeof(CUmemAllocationProp) == 32 &&
                    sizeof(CUmemAccessDesc) == 12 &&
                    offsetof(CUmemAccessDesc, flags) == 8 &&
                    sizeof(CUuuid) == 16 && sizeof(CUipcMemHandle) == 64 &&
+                   sizeof(CUmemFabricHandle) == 64 &&
                    sizeof(CUmemcpyAttributes) == 24 &&
                    sizeof(CUDA_MEMCPY2D) == 128 &&
                    offsetof(CUDA_MEMCPY2D, srcDevice) == 32 &&

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * sharing.c - memory of GPUs in several processes of one host. Whoever maps it
- * may read and write all of it: cuMemSetAccess binds only the process that calls
- * it. There are two kinds of keys.
+ * sharing.c - memory of GPUs in several processes. Whoever maps it may read and
+ * write all of it: cuMemSetAccess binds only the process that calls it. There
+ * are three kinds of keys.
  *
  * A file is the descriptor that the driver makes of memory that cuMemCreate
  * made for it. It says nothing by itself: length and device go beside it. The
@@ -14,6 +14,11 @@
  * which that process keeps for as long as it has the memory open. The owner
  * keeps the other end (lease), and finds nobody there when all have let go, or
  * have died.
+ *
+ * A fabric handle is 64 bytes of the driver for memory that cuMemCreate made for
+ * it. It comes without a descriptor, so it also goes to other hosts of the same
+ * NVLink domain. The driver gives and takes it only where it may use a channel of
+ * IMEX. The driver keeps the memory for processes that have it mapped.
  */
 #include <fcntl.h>
 #include <poll.h>
@@ -25,13 +30,16 @@
 
 #include "cuda.h"
 
-enum key_way { KEY_FILE = 1, KEY_LEGACY };
+enum key_way { KEY_FILE = 1, KEY_LEGACY, KEY_FABRIC };
 
 /* The bytes of a key. */
 struct cuda_key {
   uint64_t way, size, offset;
   CUuuid device;
-  CUipcMemHandle legacy;
+  union {
+    CUipcMemHandle legacy;
+    CUmemFabricHandle fabric;
+  };
 };
 _Static_assert(sizeof(struct cuda_key) <= MEMORY_KEY, "it fits in a key");
 
@@ -81,17 +89,23 @@ void cuda_forget_files(struct allocation *a) {
 }
 
 /* The handle is asked for by address, as the mapping alone keeps the memory. */
-static CUresult cuda_export_file(struct cuda *c, const uint8_t *pointer,
-                                 struct allocation *a) {
+static CUresult cuda_export_as(struct cuda *c, const uint8_t *pointer,
+                               CUmemAllocationHandleType type, void *out) {
   CUmemGenericAllocationHandle handle;
   const struct cuda_driver *d = c->driver;
   CUresult result =
       d->cuMemRetainAllocationHandle(&handle, (void *)(uintptr_t)pointer);
   if (result != CUDA_SUCCESS)
     return result;
-  result = d->cuMemExportToShareableHandle(
-      &a->file, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+  result = d->cuMemExportToShareableHandle(out, handle, type, 0);
   d->cuMemRelease(handle);
+  return result;
+}
+
+static CUresult cuda_export_file(struct cuda *c, const uint8_t *pointer,
+                                 struct allocation *a) {
+  CUresult result = cuda_export_as(
+      c, pointer, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, &a->file);
   if (result == CUDA_SUCCESS)
     fcntl(a->file, F_SETFD, FD_CLOEXEC);
   return result;
@@ -157,6 +171,51 @@ static int cuda_share(const struct memory_context *context, uint8_t *pointer,
   return PERIGEE_OK;
 }
 
+static CUresult cuda_export_fabric(struct cuda *c, const uint8_t *pointer,
+                                   struct cuda_key *k) {
+  CUresult result = c->driver->cuDeviceGetUuid(&k->device, c->device);
+  if (result == CUDA_SUCCESS)
+    result = cuda_enter(c);
+  if (result != CUDA_SUCCESS)
+    return result;
+  result = cuda_export_as(c, pointer, CU_MEM_HANDLE_TYPE_FABRIC, &k->fabric);
+  cuda_leave(c);
+  return result;
+}
+
+/* Was the memory made for it? */
+static bool cuda_has_fabric(const struct cuda *c, const struct allocation *a,
+                            const uint8_t *pointer) {
+  return cuda_has_keys(c, a) &&
+         cuda_pointer_has(c->driver, CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES,
+                          pointer) &
+             CU_MEM_HANDLE_TYPE_FABRIC;
+}
+
+static int cuda_lacks_fabric(struct cuda *c) {
+  static const char what[] = "memory has no fabric handle";
+  if (c->fabric_refused != CUDA_SUCCESS)
+    return cuda_fails(c, PERIGEE_UNSUPPORTED, what, c->fabric_refused);
+  snprintf(c->why, sizeof c->why, "%s: it was not made for one", what);
+  return PERIGEE_UNSUPPORTED;
+}
+
+static int cuda_share_bytes(const struct memory_context *context,
+                            uint8_t *pointer, void *handle,
+                            struct memory_key *key) {
+  struct cuda *c = context->own;
+  const struct allocation *a = handle;
+  struct cuda_key k = {.way = KEY_FABRIC, .size = a->size, .offset = a->offset};
+  if (!cuda_has_fabric(c, a, pointer))
+    return cuda_lacks_fabric(c);
+  CUresult result = cuda_export_fabric(c, pointer, &k);
+  if (result != CUDA_SUCCESS)
+    return cuda_fails(c, PERIGEE_UNSUPPORTED, "exporting memory", result);
+  *key = (struct memory_key){.length = sizeof k};
+  memcpy(key->bytes, &k, sizeof k);
+  return PERIGEE_OK;
+}
+
 /* This side's end of the pipe for others is closed first. */
 static bool cuda_held(const struct memory_context *context, void *handle) {
   (void)context;
@@ -173,10 +232,11 @@ static bool cuda_held(const struct memory_context *context, void *handle) {
 /* ---- Taking -------------------------------------------------------------- */
 
 static bool cuda_key_read(const struct memory_key *key, struct cuda_key *k) {
-  if (key->length != sizeof *k || key->fd_count != 1)
+  if (key->length != sizeof *k)
     return false;
   memcpy(k, key->bytes, sizeof *k);
-  return (k->way == KEY_FILE || k->way == KEY_LEGACY) && k->size > 0 &&
+  return k->way >= KEY_FILE && k->way <= KEY_FABRIC &&
+         key->fd_count == (k->way != KEY_FABRIC) && k->size > 0 &&
          k->size <= UINT64_C(1) << 41 && k->offset < k->size;
 }
 
@@ -209,12 +269,15 @@ struct adopted {
   bool legacy;
 };
 
-static CUresult cuda_import_file(struct cuda *c, int file, int rights,
-                                 struct adopted *m) {
+/* By a descriptor, or by a fabric handle. */
+static CUresult cuda_import_made(struct cuda *c, struct cuda_key k, int file,
+                                 int rights, struct adopted *m) {
   CUmemGenericAllocationHandle handle;
+  bool fabric = k.way == KEY_FABRIC;
   CUresult result = c->driver->cuMemImportFromShareableHandle(
-      &handle, (void *)(uintptr_t)file,
-      CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+      &handle, fabric ? (void *)&k.fabric : (void *)(uintptr_t)file,
+      fabric ? CU_MEM_HANDLE_TYPE_FABRIC
+             : CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
   if (result != CUDA_SUCCESS)
     return result;
   result = cuda_map(c, handle, m->size, rights, &m->base);
@@ -249,7 +312,7 @@ static CUresult cuda_import(struct cuda *c, const struct cuda_key *k, int file,
   if (result != CUDA_SUCCESS)
     return result;
   result = m->legacy ? cuda_import_legacy(c, k, m)
-                     : cuda_import_file(c, file, rights, m);
+                     : cuda_import_made(c, *k, file, rights, m);
   cuda_leave(c);
   return result;
 }
@@ -313,6 +376,7 @@ const struct memory_sharing cuda_sharing = {
     .whose = cuda_whose,
     .spans = cuda_spans,
     .share = cuda_share,
+    .share_bytes = cuda_share_bytes,
     .adopt = cuda_adopt,
     .leave = cuda_part,
     .held = cuda_held,
