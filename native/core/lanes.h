@@ -11,11 +11,12 @@
  * transports, each with a + before its name; older peers ignore such names.
  * Transports that both sides name get the numbers 1 and up, in the dialer's
  * order. A session has no additional lanes if one side lacks the feature
- * "lanes", if the first lane is sealed or has MACs (additional lanes have
- * neither), or if the session has no socket. Each side sends EXTRA once for
- * each number, after its OFFER and before its READY. So when a session opens,
- * both sides know the state of every number, and operations choose lanes from
- * the start.
+ * "lanes", if a side has asked by name that the first lane is sealed or has MACs
+ * (additional lanes have neither), or if the session has no socket. A transport
+ * that hands descriptors to its peer may have another one in its place in a
+ * session over TCP. Each side sends EXTRA once for each number, after its OFFER
+ * and before its READY. So when a session opens, both sides know the state of
+ * every number, and operations choose lanes from the start.
  *
  *   state     event                                            becomes
  *   agreed    this side has made its half and sent OFFER       offered

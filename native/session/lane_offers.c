@@ -57,10 +57,18 @@ additional_at(const struct perigee_engine *engine, uint32_t i) {
               : NULL;
 }
 
-/* Descriptors need a Unix socket. */
+/* Returns the transport by which one is there in this session, or NULL:
+ * descriptors need a Unix socket. */
+static const struct perigee_transport *
+additional_for(const struct perigee_session *s,
+               const struct perigee_transport *t) {
+  return t->socket == SOCKET_UNIX && s->tcp ? t->additional->distant : t;
+}
+
 static bool additional_suits(const struct perigee_session *s,
                              const struct perigee_transport *t) {
-  return t->socket != SOCKET_UNIX || !s->tcp;
+  const struct perigee_transport *by = additional_for(s, t);
+  return by == t || (by && by->additional->could());
 }
 
 void lanes_list(const struct perigee_session *s, struct terms *terms) {
@@ -80,7 +88,7 @@ additional_named(const struct perigee_session *s, const char *name) {
   const struct perigee_transport *t;
   for (uint32_t i = 0; (t = additional_at(s->engine, i)); i++)
     if (strcmp(t->name, name) == 0)
-      return t;
+      return additional_for(s, t);
   return NULL;
 }
 
@@ -91,8 +99,15 @@ bool terms_offer(const struct terms *terms, const char *name) {
   return false;
 }
 
+/* Has neither side asked by name that all is enciphered, or has MACs? */
+static bool lanes_may_be_open(const struct perigee_session *s) {
+  uint32_t flags = s->security.own_flags | s->peer.terms.flags;
+  return !s->security.intact || !(flags & TERMS_STRICT);
+}
+
 static bool lanes_may_be(const struct perigee_session *s) {
-  return (s->peer.features & FEATURE_LANES) && !s->security.intact && !s->alone;
+  return (s->peer.features & FEATURE_LANES) && lanes_may_be_open(s) &&
+         !s->alone;
 }
 
 /* Faults break any lane. */
@@ -334,11 +349,14 @@ static const char *extra_why_none(const struct perigee_session *s,
                                   const struct perigee_transport *t) {
   if (s->alone)
     return "the session has no socket";
-  if (!additional_suits(s, t))
+  const struct perigee_transport *by = additional_for(s, t);
+  if (!by)
     return "it needs a Unix socket between the two processes";
+  if (!additional_suits(s, t))
+    return by->additional->needs;
   if (!(s->engine->features & FEATURE_LANES))
     return "the feature \"lanes\" is turned off here (option features)";
-  if ((s->peer.features & FEATURE_LANES) && s->security.intact)
+  if ((s->peer.features & FEATURE_LANES) && !lanes_may_be_open(s))
     return "what it carries is neither encrypted nor has MACs, and that is "
            "asked for";
   return "the peer does not have it";
@@ -385,6 +403,7 @@ static int extra_line(const struct perigee_session *s,
                     !x                       ? extra_why_none(s, t)
                     : x->state == EXTRA_LOST ? x->why
                                              : "not yet");
+  t = additional_for(s, t);
   extra_kinds(t->additional, of, sizeof of);
   extra_devices(s, t->additional, devices, sizeof devices);
   const char *trouble = t->trouble ? t->trouble(x->lane) : "";

@@ -270,6 +270,10 @@ struct transport_alone {
  * one item of a transfer, from which on the lane is used. could: might this
  * process have such memory? It is asked when an engine opens, and opens nothing.
  * (NULL: yes.) note: what users have to know of it, or "".
+ * distant: the transport that has its place, and its name, in sessions over TCP,
+ * which take no descriptors; `could` of it is asked at each handshake. (NULL:
+ * none; a transport that needs a Unix socket is not there then.) needs: of a
+ * distant one, what lacks if it could not.
  *
  * The transport has payloads, or access and jobs, or all three; and a name of at
  * most 14 bytes. All is as for a first lane, but:
@@ -298,6 +302,8 @@ struct transport_additional {
   uint64_t least;
   bool (*could)(void);
   const char *note;
+  const struct perigee_transport *distant;
+  const char *needs;
 };
 
 #endif

@@ -401,20 +401,6 @@ describe("the lane of GPUs", function()
     says(b, "lane()", "the peer does not have it")
   end)
 
-  it("is not there over TCP, and says why", function()
-    local a, b = links.start "", links.start ""
-    a:run [[
-      engine = perigee.engine {}
-      listener = assert(engine:listen "tcp://127.0.0.1:0")
-    ]]
-    local address = a:run "return listener.address"
-    b:run(([[ engine = perigee.engine {}
-      session = assert(engine:connect(%q, { timeout = 20,
-                                            transport = "tcp" }))
-    ]]):format(address))
-    says(b, "lane()", "it needs a Unix socket between the two processes")
-  end)
-
   it("carries messages", function()
     local a, b = links.pair("", "")
     links.regions(a, b)

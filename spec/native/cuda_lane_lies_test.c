@@ -63,7 +63,8 @@ static struct window window_of(const struct scene *s) {
                      .access = PERIGEE_READ | PERIGEE_WRITE,
                      .length = s->there.length};
   atomic_store(&s->h.peer->lane->own->regions[1], 77);
-  memcpy(w.own, &s->memory.id, sizeof s->memory.id);
+  struct reach at = {s->memory.id, (uint32_t)s->memory.serial};
+  memcpy(w.own, &at, sizeof at);
   return w;
 }
 

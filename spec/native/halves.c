@@ -64,7 +64,7 @@ struct said half_said(struct half *h) {
 
 int half_hears(struct half *h, const struct word *word, int fd) {
   h->now += 1000000000;
-  return transport_cuda.heard(h->lane, word, sizeof *word, fd);
+  return lane_table(h->lane)->heard(h->lane, word, sizeof *word, fd);
 }
 
 void halves_talk(struct halves *h) {
@@ -85,7 +85,8 @@ const struct memory_context *half_device(struct half *h, const char *name) {
   return m;
 }
 
-static void half_open(struct half *h, struct half *other, bool device) {
+static void half_open(struct half *h, struct half *other,
+                      const struct perigee_transport *by, bool device) {
   static const uint64_t who[2] = {1, 1};
   static const struct perigee_memory *const kinds[] = {&perigee_memory_opaque,
                                                        NULL};
@@ -105,23 +106,26 @@ static void half_open(struct half *h, struct half *other, bool device) {
                            .hand = half_hand,
                            .memories = &h->memories,
                            .now = &h->now};
-  assert_int_equal(transport_cuda.open(&o, &h->lane, &offer, reason), 0);
-  assert_int_equal(transport_cuda.join(h->lane, &offer, reason), 0);
+  assert_int_equal(by->open(&o, &h->lane, &offer, reason), 0);
+  assert_int_equal(by->join(h->lane, &offer, reason), 0);
 }
 
 static void halves_set(long slow) {
   char word[32];
   snprintf(word, sizeof word, "slow=%ld", slow);
   fake_set("version=12080"); /* which has batches */
+  fake_set("fabric=0");
+  fake_set("channel=1");
   /* No trial of ways to copy asks the driver for anything, too. */
   setenv("PERIGEE_CUDA_COPIES", "batch", 1);
   fake_set(word);
 }
 
-static void halves_open_both(struct halves *h, bool devices) {
+static void halves_open_both(struct halves *h,
+                             const struct perigee_transport *by, bool devices) {
   h->files = descriptors();
-  half_open(&h->of[0], &h->of[1], true);
-  half_open(&h->of[1], &h->of[0], devices);
+  half_open(&h->of[0], &h->of[1], by, true);
+  half_open(&h->of[1], &h->of[0], by, devices);
   h->peer = &h->of[0];
   h->ours = &h->of[1];
   h->here.base = NULL;
@@ -129,17 +133,24 @@ static void halves_open_both(struct halves *h, bool devices) {
 
 void halves_open(struct halves *h, long slow) {
   halves_set(slow);
-  halves_open_both(h, true);
+  halves_open_both(h, &transport_cuda, true);
+  area_new(h->ours, &h->here, AREA);
+}
+
+void halves_open_distant(struct halves *h, long slow) {
+  halves_set(slow);
+  fake_set("fabric=1");
+  halves_open_both(h, &transport_cuda_distant, true);
   area_new(h->ours, &h->here, AREA);
 }
 
 void halves_open_bare(struct halves *h) {
   halves_set(20);
-  halves_open_both(h, false);
+  halves_open_both(h, &transport_cuda, false);
 }
 
 static void half_close(struct half *h) {
-  transport_cuda.close(h->lane);
+  lane_table(h->lane)->close(h->lane);
   contexts_close(&h->memories);
   while (h->said_count > 0) {
     struct said s = half_said(h);
@@ -177,7 +188,7 @@ void area_new(struct half *h, struct area *area, uint64_t length) {
 
 void area_end(struct half *h, struct area *area) {
   if (area->told)
-    transport_cuda.access->forget(h->lane, area);
+    lane_table(h->lane)->access->forget(h->lane, area);
   area->memory->kind->release(area->memory, area->base, area->length,
                               area->handle);
 }
@@ -189,7 +200,7 @@ struct window peer_grants(struct halves *h, struct area *area, uint32_t slot) {
                      .access = area->rights,
                      .generation = generation,
                      .length = area->length};
-  const struct transport_access *access = transport_cuda.access;
+  const struct transport_access *access = lane_table(h->peer->lane)->access;
   struct region_key key;
   assert_int_equal(access->export(h->peer->lane, &grant, &key), 0);
   halves_talk(h);

@@ -47,7 +47,9 @@ uint64_t fake_counts(const char *name);
 /* Opens both, each with a context of cuda:0, and ours with AREA bytes. Each copy
  * takes so many microseconds. */
 void halves_open(struct halves *h, long slow);
-/* The same, but our half has neither a context nor memory. */
+/* The same, of a session that takes no descriptors. */
+void halves_open_distant(struct halves *h, long slow);
+/* As halves_open, but our half has neither a context nor memory. */
 void halves_open_bare(struct halves *h);
 /* Fails if a half holds anything, or a descriptor is left. */
 void halves_close(struct halves *h);

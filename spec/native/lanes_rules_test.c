@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * lanes_rules_test.c - what a session keeps to towards the transport of a second
- * lane: marks, jobs, words of its half, and descriptors in a forked child. A
+ * lane: marks, jobs, words of its half, descriptors in a forked child, and sessions that take none. A
  * transport between the two notes what it is asked for.
  */
 #include <stdio.h>
@@ -58,6 +58,48 @@ static void noting_begin(void) {
   noting.jobs = &noting_jobs;
   noting.additional = &for_both;
   noting.open = note_open;
+}
+
+/* ---- Sessions without descriptors ------------------------------------------ */
+
+static bool distant_possible;
+static bool distant_could(void) {
+  return distant_possible;
+}
+
+static const struct transport_additional for_distant = {.memories = both_kinds,
+                                                        .least = LEAST,
+                                                        .could = distant_could,
+                                                        .needs =
+                                                            "it lacks a cable"};
+
+static void distant_is(void *state, const char *what) {
+  struct pair p;
+  lanes[0] = lanes[1] = NULL;
+  noting_open(&p, state);
+  link_says(&p, 0, what);
+  link_says(&p, 1, what);
+  pair_close(&p);
+}
+
+/* One that hands descriptors has another one in its place over TCP. */
+static void another_transport_has_its_place(void **state) {
+  struct transport_additional for_unix = for_both;
+  struct perigee_transport distant = *link_of;
+  const struct variant *v = *state;
+  bool tcp = v == &over_tcp;
+  const char *there = "link: payloads and one-sided copies";
+  distant.additional = &for_distant;
+  noting_begin();
+  noting.socket = SOCKET_UNIX;
+  noting.additional = &for_unix;
+  distant_is(*state, tcp ? "it needs a Unix socket" : there);
+  for_unix.distant = &distant;
+  distant_possible = false;
+  distant_is(*state, tcp ? "it lacks a cable" : there);
+  distant_possible = true;
+  distant_is(*state, there);
+  assert_true(tcp == (lanes[0] == NULL)); /* by the other one */
 }
 
 /* ---- Marks ----------------------------------------------------------------- */
@@ -314,6 +356,8 @@ static void a_child_keeps_no_descriptor_of_it(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
+      OVER(over_shm, another_transport_has_its_place),
+      OVER(over_tcp, another_transport_has_its_place),
       OVER_SOME(a_mark_stays_while_another_part_is_exposed),
       OVER_SOME(items_are_posted_while_others_are_under_way),
       OVER_SOME(a_receive_is_not_a_transfer),

@@ -57,14 +57,14 @@ Child.__index = Child
 
 -- Starts a process with a driver that is set so (FAKE_CUDA). false: it finds
 -- no driver. No trial of ways to copy asks the driver for anything beside what
--- it is told to do.
-function M.start(settings)
+-- it is told to do. start: as process.start, which it is if nil.
+function M.start(settings, start)
   local library = os.getenv "PERIGEE_CUDA_LIBRARY"
   local set = ffi.C.spec_links_setenv
   set("PERIGEE_CUDA_LIBRARY", settings and M.FAKE or "/no/such/library.so", 1)
   set("FAKE_CUDA", settings or "", 1)
   set("PERIGEE_CUDA_COPIES", "batch", 1)
-  local child = process.start(run)
+  local child = (start or process.start)(run)
   set("PERIGEE_CUDA_COPIES", "", 1)
   set("PERIGEE_CUDA_LIBRARY", library or "", 1)
   set("FAKE_CUDA", "", 1)
@@ -100,6 +100,23 @@ function M.pair(owner, peer, options)
     session = assert(engine:connect(cases.address "links", { timeout = 20 }))
   ]])
   a:run "session = assert(listener:accept(20))"
+  return a, b
+end
+
+-- Opens a session over TCP between two of them; the first one listens there.
+function M.connect(a, b, address, options)
+  local open = ("engine = perigee.engine { %s }"):format(options or "")
+  a:run(open .. ("listener = assert(engine:listen(%q))"):format(address))
+  b:run(open .. ([[
+    session = assert(engine:connect(%q, { timeout = 20, transport = "tcp" }))
+  ]]):format(a:run "return listener.address"))
+  a:run "session = assert(listener:accept(20))"
+end
+
+-- Starts such a pair.
+function M.distant_pair(owner, peer, options)
+  local a, b = M.start(owner), M.start(peer)
+  M.connect(a, b, "tcp://127.0.0.1:0", options)
   return a, b
 end
 

@@ -97,6 +97,13 @@ bool cuda_driver_could(void) {
          access("/dev/nvhost-ctrl", F_OK) == 0;
 }
 
+/* The driver makes a file for each channel of IMEX. */
+bool cuda_driver_could_fabric(void) {
+  const char *name = getenv("PERIGEE_CUDA_LIBRARY");
+  return name && *name ? access(name, F_OK) == 0
+                       : access("/dev/nvidia-caps-imex-channels", F_OK) == 0;
+}
+
 const struct cuda_driver *cuda_driver(char reason[CUDA_REASON]) {
   pthread_mutex_lock(&lock);
   if (state == NOT_TRIED)

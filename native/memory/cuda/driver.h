@@ -301,6 +301,8 @@ bool cuda_driver_is_missing(void);
 const struct cuda_driver *cuda_driver_there(void);
 /* Might there be a driver? Opens nothing. */
 bool cuda_driver_could(void);
+/* The same, of one that gives this process fabric handles. */
+bool cuda_driver_could_fabric(void);
 /* Writes "WHAT: CUDA_ERROR_NAME, text". */
 void cuda_explain(const struct cuda_driver *cuda, const char *what,
                   CUresult result, char reason[CUDA_REASON]);

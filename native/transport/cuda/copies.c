@@ -321,10 +321,13 @@ static bool link_reaches(struct lane *lane, const struct window *window,
   return m && window_open(lane, m, local);
 }
 
-/* Does the peer still grant it? 0, or why not. */
+/* Does the peer still grant it? 0, or why not. What a distant peer does not grant
+ * is not known any more. */
 static int link_refuses(const struct lane *lane, const struct window *window) {
   if (lane->over)
     return PERIGEE_PEER_LOST;
+  if (lane->distant)
+    return PERIGEE_OK;
   if (atomic_load_explicit(&lane->peer->regions[window->slot],
                            memory_order_acquire) == window->generation)
     return PERIGEE_OK;

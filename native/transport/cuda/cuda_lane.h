@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * cuda_lane.h - what the files of the lane "cuda" share: links between two
- * processes of one host, for memory of their GPUs. It is an additional lane
- * (core/lanes.h). words.c has what the two halves tell each other, memories.c
- * the memory that they know of, copies.c one-sided copies, fetch.c the payloads
- * of messages, lists.c those that are lists, link.c the lane itself.
+ * processes, for memory of their GPUs. It is an additional lane (core/lanes.h).
+ * words.c has what the two halves tell each other, memories.c the memory that
+ * they know of, copies.c one-sided copies, fetch.c the payloads of messages,
+ * lists.c those that are lists, link.c the lane itself. distant.c has the lane of
+ * a session without descriptors, and says how it differs from what follows.
  *
  * Nothing here calls CUDA. A kind of memory is used through its tables
  * (memory.h): keys of its memory by `sharing`, copies by `copies`.
@@ -49,7 +50,7 @@
  * copy in a region that it closes, so a read succeeds only if the region is
  * granted behind its copies.
  *
- * So the lane needs a Unix socket, which passes descriptors: of boards, and of
+ * So all this needs a Unix socket, which passes descriptors: of boards, and of
  * memory.
  *
  * Ordering. Revoking stores 0 (release), and a copier loads the generation
@@ -89,8 +90,8 @@ struct board {
 
 /* What the halves tell each other. BOARD has the number of marks as its id, and as
  * its length the bytes for lists that follow. OPENED has as its access whether
- * this half takes lists. */
-enum link_word { BOARD = 1, MEMORY, GONE, OPENED, REFUSED, ASK };
+ * this half takes lists. CLOSED is said by distant halves alone. */
+enum link_word { BOARD = 1, MEMORY, GONE, OPENED, REFUSED, ASK, CLOSED };
 enum { TAKES_LISTS = 1 };
 struct word {
   uint32_t word, id;
@@ -107,18 +108,26 @@ enum exported_state {
   EXPORTED_FREE,
   EXPORTED_TOLD,
   EXPORTED_OPENED,
-  EXPORTED_REFUSED
+  EXPORTED_REFUSED,
+  EXPORTED_REVOKED, /* distant: GONE is to be said, */
+  EXPORTED_GONE     /* or was, and the peer has not closed it yet */
 };
 struct exported {
   const struct area *area;
   uint64_t serial;
+  uint32_t slot;    /* distant: of its region */
   uint32_t exposed; /* how often a payload of it was to be exposed */
   uint8_t state;
   bool lists; /* the peer takes them */
 };
 
 /* Memory of the peer. */
-enum imported_state { IMPORTED_KNOWN, IMPORTED_REFUSED, IMPORTED_GOING };
+enum imported_state {
+  IMPORTED_KNOWN,
+  IMPORTED_REFUSED,
+  IMPORTED_GOING,
+  IMPORTED_OWES /* distant: it is closed, and CLOSED is to be said */
+};
 struct opening {
   const struct memory_context *by; /* NULL: free */
   uint8_t *pointer;                /* NULL: it failed */
@@ -127,9 +136,11 @@ struct opening {
 struct imported {
   struct memory_key key;
   uint64_t serial, length;
+  uint32_t id;
   int access;
   int device; /* that it is of, as contexts_opened() tells */
   uint8_t state;
+  bool counted;  /* in the peer's share of descriptors */
   uint32_t busy; /* copies under way */
   uint64_t mapped;
   struct opening openings[LINK_OPENINGS];
@@ -177,6 +188,8 @@ struct lane {
   uint64_t peer_lists; /* bytes behind the peer's board */
   uint8_t *spare;      /* block of a fetch that has ended, or NULL */
   struct listing *spare_list; /* likewise */
+  bool distant;               /* the session takes no descriptors */
+  uint32_t owed;              /* distant: words that are to be said yet */
   bool refused;               /* the kind took no copy when it was last asked */
   bool over, forked;
   char why[REASON]; /* what failed last */
@@ -184,6 +197,32 @@ struct lane {
 
 /* Is it memory of the kind? */
 bool link_is_for(const struct memory_context *memory);
+
+/* What a window of the lane has of its own. Numbers are used again, with another
+ * serial. */
+struct reach {
+  uint32_t id, serial;
+};
+_Static_assert(sizeof(struct reach) <= WINDOW_OWN, "there is room for it");
+
+/* link.c */
+int link_begin(const struct lane_options *options, struct lane **out,
+               struct offer *offer, char reason[REASON]);
+int link_join(struct lane *lane, const struct offer *offer,
+              char reason[REASON]);
+void link_cut(struct lane *lane);
+void link_close(struct lane *lane);
+void link_forked(struct lane *lane);
+bool link_rests(struct lane *lane);
+const char *link_trouble(const struct lane *lane);
+int link_attach(struct lane *lane, struct window *window,
+                const struct region_key *key);
+
+/* distant.c */
+/* The lane has closed memory that its owner has said to go: tells the owner, now
+ * or later, and frees it. */
+void distant_closed(struct lane *lane, struct imported *imported);
+extern const struct perigee_transport transport_cuda_distant;
 
 /* words.c */
 /* Makes this half's board and tells the peer of it. PERIGEE_OK, AGAIN, or a
@@ -212,6 +251,9 @@ bool exported_is_open(struct lane *lane, uint32_t id);
 /* False: the peer does not know yet. */
 bool exported_forget(struct lane *lane, const struct area *area);
 int exported_heard(struct lane *lane, const struct word *word);
+/* Returns the number under which the peer knows the area, or else a free one, or
+ * LINK_MEMORIES. There are exported ones. */
+uint32_t exported_place(const struct lane *lane, const struct area *area);
 /* Returns the peer's memory of that number, or NULL. */
 struct imported *imported_of(struct lane *lane, uint32_t id);
 /* Returns the memory in which the window lies, or NULL. */

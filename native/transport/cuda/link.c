@@ -72,12 +72,16 @@ static bool link_inside(struct lane *lane, uint32_t slot) {
   return false;
 }
 
-static int link_attach(struct lane *lane, struct window *window,
-                       const struct region_key *key) {
-  if (key->length != sizeof(uint32_t) || key->fd_count != 0 ||
+int link_attach(struct lane *lane, struct window *window,
+                const struct region_key *key) {
+  struct reach at = {0};
+  if (key->length != sizeof at.id || key->fd_count != 0 ||
       window->slot >= LINK_REGIONS)
     return PERIGEE_PROTOCOL;
-  memcpy(window->own, key->bytes, sizeof(uint32_t));
+  memcpy(&at.id, key->bytes, sizeof at.id);
+  const struct imported *m = imported_of(lane, at.id);
+  at.serial = m ? (uint32_t)m->serial : 0;
+  memcpy(window->own, &at, sizeof at);
   return imported_for(lane, window) ? PERIGEE_OK : PERIGEE_PROTOCOL;
 }
 
@@ -91,8 +95,8 @@ static const struct transport_access link_access = {
 
 /* ---- The lane ------------------------------------------------------------ */
 
-static int link_open(const struct lane_options *options, struct lane **out,
-                     struct offer *offer, char reason[REASON]) {
+int link_begin(const struct lane_options *options, struct lane **out,
+               struct offer *offer, char reason[REASON]) {
   struct lane *lane = calloc(1, sizeof *lane);
   if (!lane) {
     snprintf(reason, REASON, "no memory for it");
@@ -106,8 +110,8 @@ static int link_open(const struct lane_options *options, struct lane **out,
   return PERIGEE_OK;
 }
 
-static int link_join(struct lane *lane, const struct offer *offer,
-                     char reason[REASON]) {
+int link_join(struct lane *lane, const struct offer *offer,
+              char reason[REASON]) {
   (void)lane;
   for (uint32_t i = 0; i < offer->fd_count; i++)
     adopted_close(offer->fds[i]);
@@ -121,7 +125,7 @@ static int link_join(struct lane *lane, const struct offer *offer,
  * that does not find its generation (acquire) because of a store here (release)
  * finds `over`, which was stored before. The lane may stay for long, and the
  * driver keeps the peer's memory until it is left. */
-static void link_cut(struct lane *lane) {
+void link_cut(struct lane *lane) {
   lane->over = true;
   if (lane->own)
     atomic_store_explicit(&lane->own->over, 1, memory_order_relaxed);
@@ -132,7 +136,7 @@ static void link_cut(struct lane *lane) {
     imported_close_all(lane);
 }
 
-static void link_close(struct lane *lane) {
+void link_close(struct lane *lane) {
   link_drain(lane);
   imported_close_all(lane);
   board_leave(lane);
@@ -145,7 +149,7 @@ static void link_close(struct lane *lane) {
 
 /* No kind of memory is asked for anything any more, and the boards are not
  * here. */
-static void link_forked(struct lane *lane) {
+void link_forked(struct lane *lane) {
   imported_forked(lane);
   if (lane->own_file >= 0)
     close(lane->own_file);
@@ -158,12 +162,11 @@ static void link_forked(struct lane *lane) {
 }
 
 /* Nobody has to be woken, and nothing is done unless an operation asks. */
-static bool link_rests(struct lane *lane) {
-  (void)lane;
-  return true;
+bool link_rests(struct lane *lane) {
+  return lane->owed == 0;
 }
 
-static const char *link_trouble(const struct lane *lane) {
+const char *link_trouble(const struct lane *lane) {
   return lane->why;
 }
 
@@ -172,7 +175,8 @@ static const struct transport_additional link_additional = {
     .memories = link_kinds,
     .least = 1,
     .could = cuda_driver_could,
-    .note = "access \"r\" of shared memory binds honest peers only"};
+    .note = "access \"r\" of shared memory binds honest peers only",
+    .distant = &transport_cuda_distant};
 
 const struct perigee_transport transport_cuda = {
     .name = "cuda",
@@ -181,7 +185,7 @@ const struct perigee_transport transport_cuda = {
     .access = &link_access,
     .jobs = &link_jobs,
     .additional = &link_additional,
-    .open = link_open,
+    .open = link_begin,
     .join = link_join,
     .close = link_close,
     .heard = link_heard,

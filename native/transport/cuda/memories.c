@@ -24,10 +24,7 @@ static bool exported_ready(struct lane *lane) {
   return lane->exported;
 }
 
-/* Returns the number under which the peer knows the area, or else a free one,
- * or LINK_MEMORIES. */
-static uint32_t exported_place(const struct lane *lane,
-                               const struct area *area) {
+uint32_t exported_place(const struct lane *lane, const struct area *area) {
   uint32_t place = LINK_MEMORIES;
   for (uint32_t i = 0; i < LINK_MEMORIES; i++)
     if (lane->exported[i].area == area)
@@ -37,11 +34,21 @@ static uint32_t exported_place(const struct lane *lane,
   return place;
 }
 
+static int area_key(const struct lane *lane, const struct area *area,
+                    struct memory_key *key) {
+  const struct memory_sharing *sharing = area->memory->kind->sharing;
+  if (!lane->distant)
+    return sharing->share(area->memory, area->base, area->length, area->handle,
+                          area->rights, key);
+  return sharing->share_bytes
+             ? sharing->share_bytes(area->memory, area->base, area->handle, key)
+             : PERIGEE_UNSUPPORTED;
+}
+
 static int exported_hand(struct lane *lane, const struct area *area,
                          uint32_t id) {
   struct memory_key key;
-  int status = area->memory->kind->sharing->share(
-      area->memory, area->base, area->length, area->handle, area->rights, &key);
+  int status = area_key(lane, area, &key);
   if (status < 0)
     return status;
   struct word word = {.word = MEMORY,
@@ -51,8 +58,9 @@ static int exported_hand(struct lane *lane, const struct area *area,
                       .access = area->rights,
                       .key_length = key.length};
   memcpy(word.key, key.bytes, key.length);
-  return key.fd_count == 1 ? link_hand(lane, &word, key.fds[0])
-                           : PERIGEE_UNSUPPORTED;
+  if (key.fd_count != !lane->distant)
+    return PERIGEE_UNSUPPORTED;
+  return link_hand(lane, &word, lane->distant ? -1 : key.fds[0]);
 }
 
 int exported_tell(struct lane *lane, struct area *area, uint32_t *id) {
@@ -65,7 +73,7 @@ int exported_tell(struct lane *lane, struct area *area, uint32_t *id) {
     return PERIGEE_UNSUPPORTED;
   if (lane->exported[*id].area)
     return PERIGEE_OK;
-  int status = link_board(lane);
+  int status = lane->distant ? PERIGEE_OK : link_board(lane);
   if (status == PERIGEE_OK)
     status = exported_hand(lane, area, *id);
   if (status < 0)
@@ -113,34 +121,53 @@ int exported_heard(struct lane *lane, const struct word *word) {
 /* ---- Imported ------------------------------------------------------------ */
 
 struct imported *imported_of(struct lane *lane, uint32_t id) {
-  return lane->imported && id < LINK_MEMORIES ? lane->imported[id] : NULL;
+  struct imported *m =
+      lane->imported && id < LINK_MEMORIES ? lane->imported[id] : NULL;
+  return m && m->state < IMPORTED_GOING ? m : NULL;
 }
 
-/* Numbers are used again, but not while the owner grants the window. The owner
- * may lie about length and rights; a device that writes what it may only read is
- * lost for the whole process. */
+/* The owner may lie about length and rights; a device that writes what it may only
+ * read is lost for the whole process. */
 struct imported *imported_for(struct lane *lane, const struct window *window) {
-  uint32_t id;
-  memcpy(&id, window->own, sizeof id);
-  struct imported *m = imported_of(lane, id);
-  bool within = m && window->length <= m->length &&
+  struct reach at;
+  memcpy(&at, window->own, sizeof at);
+  struct imported *m = imported_of(lane, at.id);
+  bool within = m && (uint32_t)m->serial == at.serial &&
+                window->length <= m->length &&
                 (window->access & ~m->access & PERIGEE_WRITE) == 0;
   return within ? m : NULL;
 }
 
-static void imported_leave(struct lane *lane, struct imported *m) {
+/* Closes it, and gives back what it has of the peer's share. */
+static void imported_empty(struct lane *lane, struct imported *m) {
   for (int i = 0; i < LINK_OPENINGS && m->openings[i].by; i++) {
     const struct opening *o = &m->openings[i];
     if (o->pointer && !lane->forked)
       o->by->kind->sharing->leave(o->by, o->pointer, m->length, o->handle);
   }
+  m->openings[0].by = NULL;
   if (m->mapped > 0)
     share_back(lane->options.share, SHARE_MAPPED, m->mapped);
-  if (m->key.fd_count > 0) {
+  if (m->key.fd_count > 0)
     adopted_close(m->key.fds[0]);
+  if (m->counted)
     share_back(lane->options.share, SHARE_DESCRIPTORS, 1);
-  }
+  m->mapped = m->key.fd_count = 0;
+  m->counted = false;
+}
+
+static void imported_leave(struct lane *lane, struct imported *m) {
+  imported_empty(lane, m);
   free(m);
+}
+
+/* It goes, and no copy is under way. */
+static void imported_end(struct lane *lane, struct imported *m) {
+  imported_empty(lane, m);
+  if (lane->distant)
+    distant_closed(lane, m);
+  else
+    free(m);
 }
 
 const struct memory_context *imported_home(const struct lane *lane,
@@ -180,22 +207,25 @@ static bool word_is_sound(const struct word *word) {
          !(word->access & ~(PERIGEE_READ | PERIGEE_WRITE));
 }
 
+/* Memory without a descriptor counts as if it had one. */
 static void imported_fill(struct lane *lane, struct imported *m,
                           const struct word *word, int fd) {
   bool may = share_take(lane->options.share, SHARE_DESCRIPTORS, 1);
   *m = (struct imported){.serial = word->serial,
+                         .id = word->id,
+                         .counted = may,
                          .length = word->length,
                          .access = word->access,
                          .device = DEVICE_UNASKED,
                          .state = may ? IMPORTED_KNOWN : IMPORTED_REFUSED};
-  if (!may) {
+  if (!may && fd >= 0)
     adopted_close(fd);
+  if (!may)
     return;
-  }
   m->key.length = word->key_length;
   memcpy(m->key.bytes, word->key, word->key_length);
   m->key.fds[0] = fd;
-  m->key.fd_count = 1;
+  m->key.fd_count = fd >= 0;
 }
 
 static bool imported_ready(struct lane *lane) {
@@ -204,9 +234,15 @@ static bool imported_ready(struct lane *lane) {
   return lane->imported;
 }
 
+/* Distant memory keeps its number until the owner has heard that it is closed. */
+static bool word_is_welcome(const struct lane *lane, const struct word *word,
+                            int fd) {
+  return (lane->distant ? fd < 0 : fd >= 0 && lane->peer) &&
+         word_is_sound(word) && !(lane->imported && lane->imported[word->id]);
+}
+
 int imported_learn(struct lane *lane, const struct word *word, int fd) {
-  bool sound = fd >= 0 && lane->peer && word_is_sound(word) &&
-               !imported_of(lane, word->id);
+  bool sound = word_is_welcome(lane, word, fd);
   struct imported *m = sound && imported_ready(lane) ? malloc(sizeof *m) : NULL;
   if (!m) {
     if (fd >= 0)
@@ -215,7 +251,8 @@ int imported_learn(struct lane *lane, const struct word *word, int fd) {
   }
   imported_fill(lane, m, word, fd);
   lane->imported[word->id] = m;
-  imported_answer(lane, m, word->id);
+  if (!lane->distant) /* opened when it is used */
+    imported_answer(lane, m, word->id);
   return PERIGEE_OK;
 }
 
@@ -227,10 +264,11 @@ int imported_heard(struct lane *lane, const struct word *word) {
     imported_answer(lane, m, word->id);
     return PERIGEE_OK;
   }
-  lane->imported[word->id] = NULL;
+  if (!lane->distant)
+    lane->imported[word->id] = NULL;
   m->state = IMPORTED_GOING;
   if (m->busy == 0)
-    imported_leave(lane, m);
+    imported_end(lane, m);
   return PERIGEE_OK;
 }
 
@@ -291,7 +329,7 @@ void imported_use(struct imported *m) {
 
 void imported_unuse(struct lane *lane, struct imported *m) {
   if (--m->busy == 0 && m->state == IMPORTED_GOING)
-    imported_leave(lane, m);
+    imported_end(lane, m);
 }
 
 void imported_close_all(struct lane *lane) {
