@@ -70,24 +70,29 @@ static bool take_key(struct asked *a, const char **key, uint32_t *length,
   return true;
 }
 
-/* lease: its ns. */
-static void put_place(struct asked *a, const struct perigee_cache_place *p,
-                      int64_t lease) {
-  put_number(a, p->slab, 4);
-  put_number(a, 0, 4);
+/* Is added to numbers of leases of what is below. */
+static const uint64_t LEASE_BELOW = UINT64_C(1) << 31;
+
+/* c: the store that it is of. lease: its ns. */
+static void put_place(struct asked *a, const struct perigee_cache *c,
+                      const struct perigee_cache_place *p, int64_t lease) {
+  bool below = c != a->c;
+  put_number(a, p->slab + (below ? PERIGEE_CACHE_SPILLED : 0), 4);
+  put_number(a, below, 4);
   put_number(a, p->offset, 8);
   put_number(a, p->length, 8);
   put_number(a, p->version, 8);
   put_number(a, p->checksum, 8);
-  put_number(a, p->lease, 8);
+  put_number(a, p->lease | (p->lease && below ? LEASE_BELOW : 0), 8);
   put_number(a, (uint64_t)lease, 8);
 }
 
 /* A lease is told to be no longer than its entry lives. */
-static int64_t lease_told(struct asked *a, const char *key, uint32_t length) {
-  int64_t lease = a->c->o.lease, left = 0;
-  if (a->c->wheeled > 0)
-    left = perigee_cache_left(a->c, key, length, a->now);
+static int64_t lease_told(const struct asked *a, struct perigee_cache *c,
+                          const char *key, uint32_t length) {
+  int64_t lease = c->o.lease, left = 0;
+  if (c->wheeled > 0)
+    left = perigee_cache_left(c, key, length, a->now);
   return left > 0 && left < lease ? left : lease;
 }
 
@@ -96,6 +101,23 @@ static int64_t lease_told(struct asked *a, const char *key, uint32_t length) {
 static bool is_below(const struct asked *a, const char *key, uint32_t length) {
   struct perigee_cache *below = a->c->below;
   return below && entry_find(below, key, length, a->now);
+}
+
+/* Returns the store in which a client reads or uses a key: the one below, if
+ * clients read there and it alone has the key. */
+static struct perigee_cache *store_with(const struct asked *a, const char *key,
+                                        uint32_t length) {
+  struct perigee_cache *c = a->c;
+  return c->spills && !entry_find(c, key, length, a->now) &&
+                 is_below(a, key, length)
+             ? c->below
+             : c;
+}
+
+/* The client's number in one of the stores. */
+static uint32_t client_in(const struct asked *a,
+                          const struct perigee_cache *c) {
+  return c == a->c ? a->client : a->c->clients[a->client].below;
 }
 
 static int answer_has(struct asked *a) {
@@ -116,9 +138,10 @@ static int answer_match(struct asked *a) {
   uint32_t length;
   if (!take_key(a, &key, &length, false))
     return PERIGEE_PROTOCOL;
-  uint32_t ref = entry_find(a->c, key, length, a->now);
+  struct perigee_cache *c = store_with(a, key, length);
+  uint32_t ref = entry_find(c, key, length, a->now);
   if (ref)
-    entry_use(a->c, ref);
+    entry_use(c, ref);
   return ref != 0 || is_below(a, key, length);
 }
 
@@ -129,9 +152,9 @@ static bool located_fits(const struct asked *a, uint64_t bytes) {
 /* Returns the ref of an entry, with its place, whose bytes are short enough to
  * be sent along, or 0. Those of the first item are not if there is no room: its
  * client would ask again for ever. */
-static uint32_t small_value(struct asked *a, const char *key, uint32_t length,
+static uint32_t small_value(const struct asked *a, struct perigee_cache *c,
+                            const char *key, uint32_t length,
                             struct perigee_cache_place *place) {
-  struct perigee_cache *c = a->c;
   uint32_t ref = a->flags ? entry_find(c, key, length, a->now) : 0;
   if (!ref)
     return 0;
@@ -141,11 +164,11 @@ static uint32_t small_value(struct asked *a, const char *key, uint32_t length,
   return small && c->slabs[slab_index(place->slab)].pointer ? ref : 0;
 }
 
-static const uint8_t *small_bytes(struct asked *a, uint32_t ref,
+static const uint8_t *small_bytes(struct perigee_cache *c, uint32_t ref,
                                   const struct perigee_cache_place *place) {
-  a->c->n.hits++;
-  entry_use(a->c, ref);
-  return a->c->slabs[slab_index(place->slab)].pointer + place->offset;
+  c->n.hits++;
+  entry_use(c, ref);
+  return c->slabs[slab_index(place->slab)].pointer + place->offset;
 }
 
 static int answer_locate(struct asked *a) {
@@ -155,21 +178,22 @@ static int answer_locate(struct asked *a) {
   uint32_t length;
   if (!take_key(a, &key, &length, false))
     return PERIGEE_PROTOCOL;
-  uint32_t small = small_value(a, key, length, &place);
+  struct perigee_cache *c = store_with(a, key, length);
+  uint32_t small = small_value(a, c, key, length, &place);
   if (!located_fits(a, small ? place.length : 0)) {
     a->in = from;
     return 0;
   }
   int status = small ? PERIGEE_OK
-                     : perigee_cache_locate(a->c, a->client, key, length,
+                     : perigee_cache_locate(c, client_in(a, c), key, length,
                                             a->now, &place);
   put_status(a, status);
   if (status < 0)
     return 1;
-  put_place(a, &place, place.lease ? lease_told(a, key, length) : 0);
+  put_place(a, c, &place, place.lease ? lease_told(a, c, key, length) : 0);
   put_number(a, small ? place.length : 0, 4);
   if (small)
-    put_bytes(a, small_bytes(a, small, &place), place.length);
+    put_bytes(a, small_bytes(c, small, &place), place.length);
   return 1;
 }
 
@@ -179,7 +203,10 @@ static int answer_release(struct asked *a) {
     return 0;
   if (!asked_number(a, &lease, 8))
     return PERIGEE_PROTOCOL;
-  put_status(a, perigee_cache_release(a->c, a->client, lease));
+  bool below = a->c->spills && lease & LEASE_BELOW;
+  struct perigee_cache *c = below ? a->c->below : a->c;
+  lease = below ? lease & ~LEASE_BELOW : lease;
+  put_status(a, perigee_cache_release(c, client_in(a, c), lease));
   return 1;
 }
 
@@ -209,7 +236,8 @@ static int answer_touch(struct asked *a) {
   uint32_t length;
   int status = asked_key(a, 4, &key, &length);
   if (status == 1)
-    put_status(a, perigee_cache_touch(a->c, key, length, a->now));
+    put_status(a, perigee_cache_touch(store_with(a, key, length), key, length,
+                                      a->now));
   return status;
 }
 
@@ -218,7 +246,8 @@ static int answer_pin(struct asked *a) {
   uint32_t length;
   int status = asked_key(a, 4, &key, &length);
   if (status == 1)
-    put_status(a, perigee_cache_pin(a->c, key, length, a->flags));
+    put_status(a, perigee_cache_pin(store_with(a, key, length), key, length,
+                                    a->flags));
   return status;
 }
 
@@ -229,12 +258,15 @@ static int answer_stat(struct asked *a) {
   int asked = asked_key(a, 4 + PLACE, &key, &length);
   if (asked != 1)
     return asked;
-  int status = perigee_cache_stat(a->c, key, length, a->now, &place);
-  if (status == PERIGEE_NOT_FOUND && a->c->below)
-    status = perigee_cache_stat(a->c->below, key, length, a->now, &place);
+  struct perigee_cache *c = a->c;
+  int status = perigee_cache_stat(c, key, length, a->now, &place);
+  if (status == PERIGEE_NOT_FOUND && c->below) {
+    c = c->below;
+    status = perigee_cache_stat(c, key, length, a->now, &place);
+  }
   put_status(a, status);
   if (status == 0)
-    put_place(a, &place, 0);
+    put_place(a, c, &place, 0);
   return 1;
 }
 
@@ -482,6 +514,12 @@ static bool take_head(struct asked *a, uint64_t *what) {
 
 void perigee_cache_below(struct perigee_cache *c, struct perigee_cache *below) {
   c->below = below;
+}
+
+void perigee_cache_spill(struct perigee_cache *c, struct perigee_cache *below) {
+  c->below = below;
+  c->spills = true;
+  below->above = c;
 }
 
 int64_t perigee_cache_answer(struct perigee_cache *c, uint32_t client,

@@ -243,6 +243,10 @@ struct perigee_cache_counters {
   uint64_t copies; /* of `entries` */
   uint64_t huge;   /* bytes of `slabs` in huge pages: perigee_cache_huge */
   uint64_t failed; /* copies to or from a GPU's slabs: perigee_cache_failed */
+  /* Of a store below that clients read: what is there, and bytes as above. Its
+   * hits and leases, and its directory, are counted in those of above. */
+  uint64_t spilled, spill_quota, spill_slabs, spill_used, spill_values;
+  uint64_t spill_evicted;
 };
 /* Tells how many bytes of the slabs that it has are in huge pages. */
 PERIGEE_API void perigee_cache_huge(struct perigee_cache *cache, uint64_t huge);
@@ -300,8 +304,9 @@ PERIGEE_API uint64_t perigee_cache_sum(const void *value, uint64_t length,
  *             u64 checksum (`sums`: not
  *             looked at), u32 n, n bytes
  *
- *   place     u32 slab, u32 0, u64 offset, length, version, checksum, lease,
- *             and lease's ns, no more than its TTL leaves (of STAT: both 0)
+ *   place     u32 slab, u32 1 if it is in the store below, else 0, u64 offset,
+ *             length, version, checksum, lease, and lease's ns, no more than its
+ *             TTL leaves (of STAT: both 0)
  *   event     u8 what (perigee_cache_event), u64 number, u64 version, u64
  *             length of the value, key
  *
@@ -332,6 +337,16 @@ enum { PERIGEE_CACHE_MANY = 4096 };
  * none), from which the caller brings it; DELETE finds it, and the caller
  * deletes it there; what is there EXISTS for if_absent. */
 PERIGEE_API void perigee_cache_below(struct perigee_cache *cache,
+                                     struct perigee_cache *below);
+/* The same, once and before there are clients, of a store whose slabs clients
+ * read, too, and that has room for as many clients. So LOCATE, TOUCH and PIN are
+ * about what is below, if it is there alone. To the numbers of slabs there,
+ * answers add PERIGEE_CACHE_SPILLED. Counters tell of both stores. What goes from
+ * below loses its mark above (perigee_cache_mark). The caller
+ * brings what is to be evicted there, gives `below` its turns, and closes both;
+ * nothing is asked of `cache` then. */
+enum { PERIGEE_CACHE_SPILLED = 268435456 };
+PERIGEE_API void perigee_cache_spill(struct perigee_cache *cache,
                                      struct perigee_cache *below);
 enum perigee_cache_event {
   PERIGEE_CACHE_SEALED = 1,

@@ -397,6 +397,15 @@ static void hold_count(struct perigee_cache *c, const struct entry *r, int by) {
   c->held_bytes += (uint64_t)(by * (int64_t)entry_bytes(c, r));
 }
 
+/* What has gone from below is not elsewhere any more. */
+static void above_unmark(struct perigee_cache *above, const struct entry *r) {
+  struct sought s;
+  record_key(above, r, &s);
+  uint32_t ref = directory_find(above, &s, true);
+  if (ref)
+    own(above, ref)->marked = 0;
+}
+
 /* Takes apart what a removed entry was part of. */
 static void entry_out(struct perigee_cache *c, uint32_t ref, int why) {
   const struct entry *r = record(c, ref);
@@ -415,6 +424,8 @@ static void entry_out(struct perigee_cache *c, uint32_t ref, int why) {
     event_note(c, ref, why);
     if (c->changed)
       c->changed(c->file, CHANGE_GONE, ref);
+    if (c->above)
+      above_unmark(c->above, r);
   }
   ties_cut(c, ref);
   if (e->leases) {

@@ -106,6 +106,14 @@ void leases_turn(struct perigee_cache *c, int64_t now, uint32_t *budget) {
 
 /* ---- What clients ask for ---------------------------------------------- */
 
+static void client_free(struct perigee_cache *c, uint32_t number) {
+  struct client *k = &c->clients[number];
+  k->there = false;
+  k->next = c->free_client;
+  c->free_client = number + 1;
+  c->n.clients--;
+}
+
 int64_t perigee_cache_client(struct perigee_cache *c) {
   uint32_t number = c->free_client ? c->free_client - 1 : c->client_end;
   if (number >= c->o.clients)
@@ -116,7 +124,11 @@ int64_t perigee_cache_client(struct perigee_cache *c) {
     c->client_end++;
   c->clients[number] = (struct client){.there = true};
   c->n.clients++;
-  return number;
+  int64_t below = c->spills ? perigee_cache_client(c->below) : 0;
+  c->clients[number].below = (uint32_t)below;
+  if (below < 0)
+    client_free(c, number);
+  return below < 0 ? below : number;
 }
 
 int perigee_cache_client_gone(struct perigee_cache *c, uint32_t client) {
@@ -127,10 +139,9 @@ int perigee_cache_client_gone(struct perigee_cache *c, uint32_t client) {
     entry_remove(c, k->reservation, 0);
   while (k->leases.first)
     lease_over(c, k->leases.first);
-  k->there = false;
-  k->next = c->free_client;
-  c->free_client = client + 1;
-  c->n.clients--;
+  if (c->spills)
+    perigee_cache_client_gone(c->below, k->below);
+  client_free(c, client);
   return PERIGEE_OK;
 }
 

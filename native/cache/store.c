@@ -141,10 +141,26 @@ void perigee_cache_failed(struct perigee_cache *c) {
   c->n.failed++;
 }
 
+static void count_below(const struct perigee_cache *below,
+                        struct perigee_cache_counters *counters) {
+  const struct perigee_cache_counters *n = &below->n;
+  counters->hits += n->hits;
+  counters->leases += n->leases;
+  counters->directory += n->directory;
+  counters->spilled = n->entries;
+  counters->spill_quota = below->o.quota;
+  counters->spill_slabs = below->slab_bytes;
+  counters->spill_used = n->used;
+  counters->spill_values = n->values;
+  counters->spill_evicted = n->evicted;
+}
+
 void perigee_cache_count(const struct perigee_cache *c,
                          struct perigee_cache_counters *counters) {
   *counters = c->n;
   counters->quota = c->o.quota;
   counters->slabs = c->slab_bytes;
   counters->buckets = directory_buckets(c);
+  if (c->spills)
+    count_below(c->below, counters);
 }

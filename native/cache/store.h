@@ -113,7 +113,8 @@ struct client {
   struct ends leases;   /* index + 1 */
   uint32_t reservation; /* the first */
   uint32_t leased, reserved;
-  uint32_t next; /* free: number + 1 */
+  uint32_t next;  /* free: number + 1 */
+  uint32_t below; /* its number in the store below, if that is read */
   bool there;
 };
 
@@ -163,6 +164,8 @@ struct perigee_cache {
                                 * which of its places */
   bool evicting;
   struct perigee_cache *below; /* answer.c; or NULL */
+  bool spills;                 /* clients read what is below */
+  struct perigee_cache *above; /* the store that spills to this one; or NULL */
   /* file.c; NULL: slabs are memory */
   struct perigee_cache_file *file;
   void (*changed)(struct perigee_cache_file *file, enum change change,

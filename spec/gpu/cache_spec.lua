@@ -1,7 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- A cache whose slabs are memory of a GPU, by the fake driver, and a client in
 -- another process: what comes and goes whole, with how many copies, what is
--- left when either is killed, and what goes to a file and back.
+-- left when either is killed, and what goes to a file, or to memory of the
+-- host, and comes from there.
 local cases = require "spec.support.cases"
 local links = require "spec.support.links"
 local perigee = require "perigee"
@@ -11,10 +12,10 @@ local COPIES = 'return count "cuMemcpyAsync" + count "cuMemcpy2DAsync"'
 
 -- A cache in a process of its own, which serves. It says through a service how
 -- many copies it has made since it last said so, and sets the driver. Of what
--- is below it tells how many values are on their way there (on_way), and waits
--- until none is (settled), or until more copies there or back are begun
--- (moved); it has the driver fail the next copy, and tells how many have
--- failed.
+-- is below it tells how many values are on their way there, and waits until
+-- none is (settled), or until another copy there or back is begun (moved).
+-- It holds all of these back until they may go on (hold, let_go), or has the
+-- driver fail the next one.
 local function cache_of(options)
   local cache = links.start ""
   cache:run(([[
@@ -23,32 +24,38 @@ local function cache_of(options)
   cache:tell(([[
     function copies() %s end
     local store = select(2, next(cache.stores))
-    local moves, moved, fails = store.moves, 0, false
-    if moves then
-      local copy = moves.copy
-      function moves.copy(...)
-        moved = moved + 1
-        if fails then set "fail=cuMemcpyAsync@1:2" end
-        fails = false
-        return copy(...)
-      end
+    local moves, moved, fails, held = store.moves, 0, false, false
+    local copy = moves.copy
+    function moves.copy(...)
+      moved = moved + 1
+      if held then held[#held + 1] = { ... } return end
+      if fails then set "fail=cuMemcpyAsync@1:2" end
+      fails = false
+      return copy(...)
     end
     cache.agents[1]:serve { name = "spec", version = 1, methods = {
       copies = function() return copies() end,
       set = function(word) set(word) return true end,
-      on_way = function() return store.tier.writes end,
+      on_way = function() return store.tier.cold.writes end,
       settled = function()
-        while store.tier.writes > 0 do perigee.sleep(0.001) end
+        while store.tier.cold.writes > 0 do perigee.sleep(0.001) end
         return true
       end,
-      moved = function(more)
+      moved = function()
         local before = moved
-        while moved < before + more do perigee.sleep(0) end
+        while moved == before do perigee.sleep(0) end
         return moved
+      end,
+      hold = function() held = {} return true end,
+      let_go = function()
+        local list = held
+        held = false
+        for i = 1, #list do copy(unpack(list[i], 1, 5)) end
+        return true
       end,
       fail_next = function() fails = true return true end,
       holds = function(key) return store:has(key) end,
-      failed = function() return cache:counters().failed end } }
+      count = function(name) return cache:counters()[name] end } }
     child.say "serving"
     perigee.run()
   ]]):format(COPIES))
@@ -290,35 +297,55 @@ describe("a cache in memory of a GPU", function()
 end)
 
 -- Values of 1 MiB, of which the memory has 16, and what is below all.
-local COUNT = 40
+local COUNT = 26
 
-local function fill(client)
+-- Puts them, or others, as fast as they are taken below.
+local function fill(client, from, to)
   client:run(([[
-    for i = 1, %d do
+    for i = %d, %d do
       assert(put("k" .. i, gpu:slice(0, 2 ^ 20), i) == "true")
       theirs:settled()
     end
-  ]]):format(COUNT))
+  ]]):format(from or 1, to or COUNT))
 end
 
--- Returns a key that is below alone.
+-- Returns a key that is below alone, and the seed of its value.
 local function one_below(client)
-  return client:run(([[
+  local key = client:run(([[
     for i = 1, %d do
       if not theirs:holds("k" .. i) then return "k" .. i end
     end
     error "memory has all"
   ]]):format(COUNT))
+  return key, tonumber(key:match "%d+")
 end
 
-for _, share in ipairs { "", "share = true," } do
-  describe("a cache in memory of a GPU with a file " .. share, function()
-    local path, client
+-- Returns words that get a value of a seed to memory of that kind.
+local function get_of(key, seed, to)
+  return ("got(%q, %s:slice(2 ^ 21, 2 ^ 20), %d)"):format(key, to or "gpu",
+                                                          seed)
+end
 
-    local function begin()
-      cache_of(("%s lease = 0.2, file = %q, file_size = 2 ^ 26"):format(
-        share, path))
-      client = client_of "map = false"
+local BELOW = {
+  { "a file", "file = %q, file_size = 2 ^ 26" },
+  { "a file, shared,", "share = true, file = %q, file_size = 2 ^ 26",
+    once = true },
+  { "memory of the host", "spill = 2 ^ 26" },
+  { "memory of the host, mapped,", "spill = 2 ^ 26", map = true },
+  { "memory of the host, shared,", "share = true, spill = 2 ^ 26",
+    once = true },
+}
+
+for _, below in ipairs(BELOW) do
+  describe("a cache in memory of a GPU with " .. below[1] .. " below",
+           function()
+    local path, client
+    local is_file = below[2]:find "file" ~= nil
+
+    local function begin(options, instead)
+      cache_of(("lease = 0.2, %s %s"):format(options or "", instead
+        or below[2]:format(path)))
+      client = client_of("map = " .. tostring(below.map or false))
     end
 
     before_each(function()
@@ -335,11 +362,22 @@ for _, share in ipairs { "", "share = true," } do
       fill(client)
       one_below(client)
       for i = 1, COUNT do
-        local to = i % 2 == 0 and "gpu" or "host"
-        says(client, ("got('k%d', %s:slice(2 ^ 21, 2 ^ 20), %d)"):format(i, to,
-                                                                     i), "true")
+        says(client, get_of("k" .. i, i, KINDS[i % 2 + 1]), "true")
       end
-      says(client, "theirs:failed()", "0")
+      says(client, 'theirs:count "failed"', "0")
+    end)
+    if below.once then return end
+
+    it("tells where each value lies", function()
+      begin()
+      fill(client)
+      local key = one_below(client)
+      local place = is_file and "file" or "memory"
+      says(client, ("blocks:stat(%q).where"):format(key), place)
+      says(client, ('blocks:stat("k%d").where'):format(COUNT), "gpu")
+      says(client, ("select(2, blocks:list())[%q]"):format(key), place)
+      says(client, ('select(2, blocks:list()).k%d'):format(COUNT), "gpu")
+      says(client, "#blocks:list()", tostring(COUNT))
     end)
 
     it("forgets what is deleted or replaced", function()
@@ -347,57 +385,50 @@ for _, share in ipairs { "", "share = true," } do
       fill(client)
       local key = one_below(client)
       says(client, ("blocks:delete(%q)"):format(key), "true")
-      says(client, ("got(%q, gpu:slice(2 ^ 21, 2 ^ 20), 0)"):format(key),
-           "not_found")
+      says(client, get_of(key, 0), "not_found")
+      says(client, ("blocks:has({ %q })[1]"):format(key), "false")
       fill(client)
       key = one_below(client)
       says(client, ("put(%q, gpu:slice(0, 2 ^ 20), 77)"):format(key), "true")
-      says(client, ("got(%q, host:slice(0, 2 ^ 20), 77)"):format(key), "true")
+      says(client, get_of(key, 77, "host"), "true")
     end)
 
-    it("writes nothing that is deleted or replaced on its way", function()
+    it("takes nothing that is deleted or replaced on its way", function()
       begin()
       client:run [[
         for i = 1, 11 do put("k" .. i, gpu:slice(0, 2 ^ 20), i) end
-        theirs:set "slow=20000"
+        theirs:hold()
         put("k12", gpu:slice(0, 2 ^ 20), 12)
       ]]
       says(client, "theirs:on_way() > 1", "true")
       says(client, 'blocks:delete "k1"', "true")
       says(client, 'put("k2", gpu:slice(0, 2 ^ 20), 77)', "true")
-      client:run [[ theirs:settled() theirs:set "slow=20" ]]
+      client:run "theirs:let_go() theirs:settled()"
       says(client, 'blocks:has({ "k1" })[1]', "false")
+      fill(client, 13, 32)
+      says(client, 'theirs:holds "k2"', "false")
+      says(client, get_of("k2", 77), "true")
+      says(client, get_of("k1", 0), "not_found")
+    end)
+
+    -- The space of what was evicted is another's when the copies are made.
+    it("takes nothing whose lease was over before its copy", function()
+      begin "margin = 0.05,"
       client:run [[
-        for i = 13, 40 do
+        theirs:hold()
+        for i = 1, 26 do
           put("k" .. i, gpu:slice(0, 2 ^ 20), i)
-          theirs:settled()
+          perigee.sleep(0.02)
         end
       ]]
-      says(client, 'theirs:holds "k2"', "false")
-      says(client, 'got("k2", gpu:slice(2 ^ 21, 2 ^ 20), 77)', "true")
-      says(client, 'got("k1", gpu:slice(2 ^ 21, 2 ^ 20), 0)', "not_found")
+      says(client, "theirs:on_way() > 1", "true")
+      says(client, 'theirs:holds "k1"', "false")
+      client:run "theirs:let_go() theirs:settled()"
+      says(client, get_of("k1", 1), "not_found")
+      says(client, get_of("k2", 2), "not_found")
     end)
 
-    it("brings nothing back that is deleted on its way", function()
-      begin()
-      fill(client)
-      local key = one_below(client)
-      client:run(([[
-        theirs:set "slow=20000"
-        key = %q
-        found = perigee.spawn(function()
-          return got(key, host:slice(0, 2 ^ 20), 0)
-        end)
-        theirs:moved(1)
-        assert(blocks:delete(key))
-      ]]):format(key))
-      says(client, "found:wait(20)", "not_found")
-      says(client, "blocks:has({ key })[1]", "false")
-      says(client, 'put(key, host:slice(0, 2 ^ 20), 78)', "true")
-      says(client, 'got(key, host:slice(2 ^ 21, 2 ^ 20), 78)', "true")
-    end)
-
-    it("has a miss where a copy fails, and goes on", function()
+    it("goes on where a copy fails", function()
       begin()
       client:run [[
         for i = 1, 11 do put("k" .. i, gpu:slice(0, 2 ^ 20), i) end
@@ -405,15 +436,87 @@ for _, share in ipairs { "", "share = true," } do
         put("k12", gpu:slice(0, 2 ^ 20), 12)
         theirs:settled()
       ]]
-      says(client, "theirs:failed()", "1")
+      says(client, 'theirs:count "failed"', "1")
+      says(client, get_of("k1", 1), "true")
       fill(client)
-      local key = one_below(client)
-      local seed = key:match "%d+"
-      says(client, "theirs:fail_next()", "true")
-      local get = ("got(%q, host:slice(0, 2 ^ 20), %s)"):format(key, seed)
-      says(client, get, "not_found")
-      says(client, "theirs:failed()", "2")
-      says(client, get, "true")
+      for i = 1, COUNT do says(client, get_of("k" .. i, i), "true") end
+    end)
+
+    if is_file then
+      it("brings nothing back that is deleted on its way", function()
+        begin()
+        fill(client)
+        local key = one_below(client)
+        client:run(([[
+          theirs:hold()
+          key = %q
+          found = perigee.spawn(function()
+            return got(key, host:slice(0, 2 ^ 20), 0)
+          end)
+          theirs:moved()
+          assert(blocks:delete(key))
+          theirs:let_go()
+        ]]):format(key))
+        says(client, "found:wait(20)", "not_found")
+        says(client, "blocks:has({ key })[1]", "false")
+        says(client, 'put(key, host:slice(0, 2 ^ 20), 78)', "true")
+        says(client, get_of(key, 78, "host"), "true")
+      end)
+
+      it("has a miss where a copy back fails", function()
+        begin()
+        fill(client)
+        local key, seed = one_below(client)
+        says(client, "theirs:fail_next()", "true")
+        says(client, get_of(key, seed, "host"), "not_found")
+        says(client, 'theirs:count "failed"', "1")
+        says(client, get_of(key, seed, "host"), "true")
+      end)
+      return
+    end
+
+    it("leases and uses what is below alone", function()
+      begin()
+      fill(client)
+      local key, seed = one_below(client)
+      client:run(("key, before = %q, theirs:count 'leases'"):format(key))
+      says(client, ("blocks:view(key):string() == bytes(2 ^ 20, %d)"):format(
+        seed), "true")
+      says(client, "theirs:count 'leases' > before", "true")
+      says(client, "blocks:touch(key)", "true")
+      says(client, "blocks:pin(key, 'hard')", "true")
+      says(client, "blocks:match { key }", "1")
+      says(client, ("blocks:get_many({ { key = key, into = gpu:slice(2 ^ 21, "
+        .. "2 ^ 20) } })[1]"), tostring(2 ^ 20))
+      says(client, "blocks:get(key) == bytes(2 ^ 20, " .. seed .. ")", "true")
+      says(client, "theirs:holds(key)", "false")
+    end)
+
+    it("counts what it has of each kind apart", function()
+      begin()
+      fill(client)
+      says(client, 'theirs:count "quota"', tostring(2 ^ 24))
+      says(client, 'theirs:count "spill_quota"', tostring(2 ^ 26))
+      says(client, 'theirs:count "slabs" <= 2 ^ 24', "true")
+      says(client, 'theirs:count "spill_used" >= 10 * 2 ^ 20', "true")
+      says(client, 'theirs:count "spilled" >= 10', "true")
+      says(client, 'blocks:stats()["cache:0"].spilled >= 10', "true")
+    end)
+
+    it("loses the coldest when the host's is full, too", function()
+      begin("", "spill = 2 ^ 23")
+      fill(client)
+      client:run [[
+        n = 0
+        for i = 1, 26 do
+          local found = got("k" .. i, gpu:slice(2 ^ 21, 2 ^ 20), i)
+          if found == "true" then n = n + 1 end
+          assert(found == "true" or found == "not_found", found)
+        end
+      ]]
+      says(client, "n >= 10 and n < 26", "true")
+      says(client, get_of("k1", 1), "not_found")
+      says(client, 'theirs:count "spill_evicted" > 0', "true")
     end)
   end)
 end
@@ -436,5 +539,14 @@ describe("a cache that is to have memory of a GPU", function()
     local _, why = pcall(perigee.cache, caches.options { kind = "cuda:0",
                                                          keep = 5 })
     assert.matches("option keep .* dies with its process", why)
+  end)
+
+  it("has memory of the host below it only if it is a GPU's, and no file",
+     function()
+    local _, why = pcall(perigee.cache, caches.options { spill = 2 ^ 20 })
+    assert.matches("option spill .* memory of a GPU", why)
+    _, why = pcall(perigee.cache, caches.options {
+      kind = "cuda:0", spill = 2 ^ 20, file = cases.folder .. "/file" })
+    assert.matches("spill or file, not both", why)
   end)
 end)

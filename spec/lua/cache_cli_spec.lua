@@ -162,6 +162,9 @@ describe("perigee cache", function()
     table.sort(list)
     assert.same({ "a.1", "a.2" }, list)
     assert.same(1, #cjson.decode(output "list --limit 1 --json"))
+    assert.matches("^memory a%.%d\n", output "list a. --where")
+    assert.equal("memory",
+                 cjson.decode(output "list a. --where --json")[1].where)
     output "put --hex 00ff </dev/null"
     assert.equal("00ff\n", output "list 00 --hex")
     assert.matches('{"$base64":"AP8="}', output "list --json", 1, true)
@@ -176,7 +179,8 @@ describe("perigee cache", function()
   it("tells how full it is, and what has happened", function()
     output "start --memory 16M"
     shell("echo 123 | " .. here "put k")
-    assert.matches("^4 bytes, version %d+, in cache:0\n$", output "stat k")
+    assert.matches("^4 bytes, version %d+, in cache:0 %(memory%)\n$",
+                   output "stat k")
     assert.equal(4, cjson.decode(output "stat k --json").length)
     local counters = cjson.decode(output "stat --json")["cache:0"]
     assert.same({ 1, 2 ^ 24 }, { counters.entries, counters.quota })

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * cache_answer_test.c - requests of clients, byte by byte: what each is
- * answered, what is refused, and what an answer that has little room leaves to
- * be asked again.
+ * answered, what is refused, what an answer that has little room leaves to be
+ * asked again, and what is told of a store below.
  */
 #include "cached.h"
 
@@ -470,8 +470,127 @@ static void what_has_no_room_is_not_done(void **state) {
   cached_close(&t.k);
 }
 
+/* ---- A store below that clients read ------------------------------------ */
+
+/* A store with "both", and one below that has "both" and "low". */
+static void spill_open(struct talk *t, struct cached *below) {
+  *t = (struct talk){.room = sizeof t->reply};
+  struct perigee_cache_options o = few;
+  o.clients = 2;
+  assert_int_equal(perigee_cache_open(&o, 0, &t->k.cache), 0);
+  o.clients = 3;
+  *below = cached_open(&o);
+  t->k.now = below->now;
+  perigee_cache_spill(t->k.cache, below->cache);
+  cached_grow(&t->k);
+  t->k.client = (uint32_t)perigee_cache_client(t->k.cache);
+  cached_put(&t->k, "both", 3000);
+  cached_put(below, "both", 3000);
+  cached_put(below, "low", 3000);
+  assert_int_equal(perigee_cache_mark(t->k.cache, "both", 4, 1, 1), 0);
+}
+
+static void spill_close(struct talk *t, struct cached *below) {
+  cached_close(&t->k);
+  cached_close(below);
+}
+
+/* Locates a key, and returns its lease. */
+static uint64_t hear_located(struct talk *t, const char *key, bool below) {
+  begin(t, PERIGEE_CACHE_LOCATE, 0, 1);
+  say_key(t, key);
+  assert_int_equal(ask(t), 1);
+  assert_int_equal((int32_t)hear(t, 4), 0);
+  assert_int_equal(hear(t, 4), below ? PERIGEE_CACHE_SPILLED : 0);
+  assert_int_equal(hear(t, 4), below);
+  t->at += 32;
+  return hear(t, 8);
+}
+
+static int32_t hear_status(struct talk *t, int what, const char *key) {
+  begin(t, what, what == PERIGEE_CACHE_PIN ? PERIGEE_CACHE_HARD : 0, 1);
+  say_key(t, key);
+  assert_int_equal(ask(t), 1);
+  return (int32_t)hear(t, 4);
+}
+
+static int32_t hear_released(struct talk *t, uint64_t lease) {
+  begin(t, PERIGEE_CACHE_RELEASE, 0, 1);
+  say(t, lease, 8);
+  assert_int_equal(ask(t), 1);
+  return (int32_t)hear(t, 4);
+}
+
+static void what_is_below_alone_is_read_there(void **state) {
+  struct talk t;
+  struct cached below;
+  (void)state;
+  spill_open(&t, &below);
+  uint64_t above = hear_located(&t, "both", false);
+  uint64_t low = hear_located(&t, "low", true);
+  assert_int_not_equal(above, low);
+  assert_int_equal(cached_count(&below).leases, 1);
+  assert_int_equal(cached_count(&t.k).leases, 2);
+  assert_int_equal(cached_count(&t.k).hits, 2);
+  assert_int_equal(cached_count(&t.k).spilled, 2);
+  assert_int_equal(hear_status(&t, PERIGEE_CACHE_TOUCH, "low"), 0);
+  assert_int_equal(hear_status(&t, PERIGEE_CACHE_PIN, "low"), 0);
+  assert_int_equal(cached_count(&below).hard, 4096);
+  assert_int_equal(hear_status(&t, PERIGEE_CACHE_TOUCH, "none"),
+                   PERIGEE_NOT_FOUND);
+  assert_int_equal(hear_released(&t, low), 0);
+  assert_int_equal(hear_released(&t, low), PERIGEE_STALE);
+  assert_int_equal(hear_released(&t, above), 0);
+  assert_int_equal(cached_count(&t.k).leases, 0);
+  spill_close(&t, &below);
+}
+
+static void a_client_that_is_gone_holds_nothing_below(void **state) {
+  struct talk t;
+  struct cached below;
+  (void)state;
+  spill_open(&t, &below);
+  hear_located(&t, "low", true);
+  assert_int_equal(cached_delete(&below, "low"), 0);
+  assert_int_equal(cached_count(&below).held, 1);
+  assert_int_equal(perigee_cache_client_gone(t.k.cache, t.k.client), 0);
+  assert_int_equal(cached_count(&below).held, 0);
+  assert_int_equal(cached_count(&below).clients, 1);
+  for (int i = 0; i < 2; i++)
+    assert_true(perigee_cache_client(t.k.cache) >= 0);
+  assert_int_equal(perigee_cache_client(t.k.cache), PERIGEE_NO_MEMORY);
+  spill_close(&t, &below);
+}
+
+static void a_client_that_has_no_place_below_has_none(void **state) {
+  struct talk t;
+  struct cached below;
+  (void)state;
+  spill_open(&t, &below);
+  assert_true(perigee_cache_client(below.cache) >= 0);
+  assert_int_equal(perigee_cache_client(t.k.cache), PERIGEE_NO_MEMORY);
+  assert_int_equal(cached_count(&t.k).clients, 1);
+  spill_close(&t, &below);
+}
+
+static void what_has_gone_from_below_is_written_again(void **state) {
+  struct talk t;
+  struct cached below;
+  struct perigee_cache_cold cold[2];
+  (void)state;
+  spill_open(&t, &below);
+  assert_int_equal(perigee_cache_coldest(t.k.cache, cold, 2, 9), 0);
+  assert_int_equal(cached_delete(&below, "both"), 0);
+  assert_int_equal(perigee_cache_coldest(t.k.cache, cold, 2, 9), 1);
+  spill_close(&t, &below);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(what_is_below_alone_is_read_there),
+      cmocka_unit_test(a_client_that_is_gone_holds_nothing_below),
+      cmocka_unit_test(a_client_that_has_no_place_below_has_none),
+      cmocka_unit_test(what_has_gone_from_below_is_written_again),
       cmocka_unit_test(has_and_match_tell_what_is_there),
       cmocka_unit_test(locate_grants_leases_and_release_ends_them),
       cmocka_unit_test(small_values_come_along_without_a_lease),

@@ -500,14 +500,15 @@ end
 -- @function CacheClient:stat
 -- @tparam string key
 -- @treturn table `length`; `version`, a number that is larger than that of all
---   entries which its cache sealed before; `cache`, the name of that cache; or
---   nil and an error
+--   entries which its cache sealed before; `cache`, the name of that cache;
+--   `where` it lies there: "gpu", "memory" (of the host) or "file", the first
+--   of these that has it; or nil and an error
 -- @errors `not_found`
 -- @waits yes
 -- @usage
 -- assert(blocks:put("stat.1", "one"))
 -- local entry = assert(blocks:stat "stat.1")
--- print(entry.length, entry.cache)                             --> 3 cache:0
+-- print(entry.length, entry.cache, entry.where)         --> 3 cache:0 memory
 function Client:stat(key)
   check_key(key, "cache:stat's key")
   return self.set:first(key, "stat")
@@ -534,14 +535,16 @@ end
 
 local LIST = { prefix = check.string, limit = check.count }
 
---- Lists keys, in no order: those in memory, and those that only a cache's file
--- has. A key that was there throughout is listed; but one that only the file
--- had, and that is put again meanwhile, may be left out.
+--- Lists keys, in no order: those in memory, and those that are only below it,
+-- in a file, or in memory of the host below a GPU's. A key that was there
+-- throughout is listed; but one that was only below, and is put again
+-- meanwhile, may be left out.
 -- @function CacheClient:list
 -- @tparam[opt] table options
 -- @tparam[opt=""] string options.prefix only keys that begin with it
 -- @tparam[opt] number options.limit keys at most
 -- @treturn {string,...} the keys, each once; or nil and an error
+-- @treturn table where each lies, by keys, as `CacheClient:stat` tells
 -- @errors those of all functions that ask a cache
 -- @waits yes
 -- @usage
@@ -555,15 +558,15 @@ function Client:list(options)
   end
   local list, known = {}, {}
   local fine, err = self.set:each(function(one)
-    return one:list(prefix, MANY, function(key)
+    return one:list(prefix, MANY, function(key, where)
       if not known[key] and #list < limit then
-        known[key] = true
+        known[key] = where
         list[#list + 1] = key
       end
       return #list < limit
     end)
   end)
-  if fine then return list end
+  if fine then return list, known end
   return nil, err
 end
 

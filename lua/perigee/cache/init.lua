@@ -77,7 +77,7 @@ local STORE = {
   evict = evict, checksum = check.boolean, high = percent, low = percent,
   populate = check.boolean, share = check.boolean,
   huge = check.boolean, node = regions.node,
-  file = check.string, file_size = memory, keep = keep,
+  file = check.string, file_size = memory, keep = keep, spill = memory,
   clients = check.count, leases = check.count, reservations = check.count,
 }
 local OWN = { scopes = scopes }
@@ -113,11 +113,19 @@ local function check_slab(own, list, level)
   return list
 end
 
--- Memory of a GPU dies with its process.
+-- Memory of a GPU dies with its process; memory of the host may be below it.
 local function check_kind(own, level)
-  if not own.keep or not own.kind or own.kind == "host" then return end
-  error(("option keep of perigee.cache is for memory of kind \"host\", and not "
-    .. "of kind %q, which dies with its process"):format(own.kind), level + 1)
+  local is_host = not own.kind or own.kind == "host"
+  if own.keep and not is_host then
+    error(("option keep of perigee.cache is for memory of kind \"host\", and "
+      .. "not of kind %q, which dies with its process"):format(own.kind),
+      level + 1)
+  elseif own.spill and is_host then
+    error("option spill of perigee.cache is for memory of a GPU (option kind)",
+          level + 1)
+  elseif own.spill and own.file then
+    error("perigee.cache takes spill or file, not both", level + 1)
+  end
 end
 
 -- The memory of each scope: as told, or equal parts.
@@ -159,6 +167,8 @@ local function open_one(self, own, options, share, level)
   if file and own.scopes then file = file .. "." .. share.scope end
   store, err = stores.open(agent, with(own, {
     memory = share.memory, file = file,
+    spill = own.spill and math.max(
+      math.floor(own.spill * share.memory / own.memory), LEAST),
     file_size = blocks(own.file_size or FILE * share.memory),
     keep = own.keep == true and KEEP or own.keep,
     hold = agent.address:gsub("^unix:", ""):gsub("%.sock$", "") .. ".hold" }))
@@ -212,6 +222,12 @@ end
 --   behind a dot at the end
 -- @tparam[opt] number options.file_size bytes of that file, which are taken at
 --   once; default: eight times the memory
+-- @tparam[opt] number options.spill bytes of host memory below a GPU's memory
+--   (option `kind`), in place of a file: what is near its eviction is copied
+--   there by the GPU, and clients read it there once it was evicted. It does
+--   not come back to the GPU, and is gone when this memory is full, too. What
+--   is evicted faster than it is copied is gone at once. Several scopes have
+--   parts of it as of the memory
 -- @tparam[opt=false] boolean|number options.keep true, or seconds (true: 600):
 --   a process that does nothing else keeps the memory for as long after this
 --   one has ended, and a cache of the same name goes on with it: what was
@@ -276,7 +292,11 @@ jit.off(M.new)
 --   `leases`, `clients`; since it began: `hits` and `misses` of
 --   requests (a client of this host that reads the directory makes none),
 --   `sealed`, `evicted`, `expired`, `deleted`; `failed`: copies between memory
---   of a GPU and what is below it, which leave the value where it was
+--   of a GPU and what is below it, which leave the value where it was. Of host
+--   memory below a GPU's (`spill`), which all of the above but `leases`,
+--   `directory` and `hits` leave out: `spilled` entries (some are above, too),
+--   `spill_quota`, `spill_slabs`, `spill_used` and `spill_values` in bytes,
+--   `spill_evicted`
 -- @waits no
 -- @usage
 -- local cache = assert(perigee.cache { name = "cache:6", memory = 2 ^ 24 })

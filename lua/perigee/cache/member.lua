@@ -65,9 +65,9 @@ function M.new(agent, name, options)
     reconnect = options.reconnect,
     checks = options.checksum or false, maps = options.map ~= false,
     text = ("cache %s"):format(name),
-    proxy = false, by = {}, below = false, session = false, map = false,
-    leases = false, used = {}, uses = 0, used_at = 0, looks = 0,
-    looked_at = 0, there_at = 0,
+    proxy = false, by = {}, below = false, spills = false, where = false,
+    session = false, map = false, leases = false, used = {}, uses = 0,
+    used_at = 0, looks = 0, looked_at = 0, there_at = 0,
     refuses_small = false, nears = options.near or false, near = false,
     stale = (options.stale or 0) * 1e9,
     epoch = false,
@@ -127,6 +127,14 @@ local function open(self)
 end
 jit.off(open)
 
+-- Takes what the service tells of itself; where: by whether it is below.
+local function learn(self, told)
+  local is_host = (told.kind or "host") == "host"
+  self.below, self.spills = told.file == true, told.spill == true
+  self.where = { [false] = is_host and "memory" or "gpu",
+                 [true] = self.below and "file" or "memory" }
+end
+
 --- Has a session with the cache. Returns true; or nil and an error.
 function Member:ready()
   local session = self.session
@@ -137,7 +145,7 @@ function Member:ready()
   end
   local told, err = self.proxy:about()
   if not told then return nil, err end
-  self.below = type(told) == "table" and told.file == true
+  learn(self, type(told) == "table" and told or {})
   session = self.proxy[1].session
   if self.session ~= session then begin(self, self.proxy) end
   return true
@@ -435,7 +443,7 @@ local function find(self, key, into)
   if part then
     use(self, key)
     return part, why
-  elseif why == AGAIN then
+  elseif why == AGAIN or why == NOT_FOUND and self.spills then
     return by_request(self, key, into)
   end
   return nil, why, length
@@ -605,7 +613,7 @@ local function map_many(self, items, results)
     if part and not (self.checks and not is_whole(part, why)) then
       results[i] = part.length
       use(self, item.key)
-    elseif why == NOT_FOUND and not self.below then
+    elseif why == NOT_FOUND and not (self.below or self.spills) then
       results[i] = select(2, self:fails(why, "getting", item.key))
     end
   end
@@ -639,7 +647,9 @@ function Member:has(keys)
   local results, rest, of = {}, {}, {}
   for i, key in ipairs(keys) do
     if self.map then results[i] = self.map:has(key) end
-    if self.below and not results[i] then results[i] = nil end
+    if (self.below or self.spills) and not results[i] then
+      results[i] = nil                  -- it may be below
+    end
     if results[i] == nil then rest[#rest + 1], of[#of + 1] = key, i end
   end
   local first = 1
@@ -795,7 +805,8 @@ function Member:stat(key)
   local found = list and list[1]
   if type(found) == "table" then
     return { length = found.length, version = found.version,
-             checksum = found.checksum, cache = self.name }
+             checksum = found.checksum, cache = self.name,
+             where = self.where[found.below] }
   end
   return self:fails(found or err or core.PERIGEE_PROTOCOL, "looking up", key)
 end
@@ -855,16 +866,17 @@ function Member:events(from, most)
   return list
 end
 
---- Calls f(key) for each key that begins with a prefix, while that returns
--- true. Returns true; or nil and an error. A cache that goes back, or gives
--- nothing more often than any has to, lies.
+--- Calls f(key, where) for each key that begins with a prefix, while that
+-- returns true; where: as stat tells. Returns true; or nil and an error. A
+-- cache that goes back, or gives nothing more often than any has to, lies.
 function Member:list(prefix, most, f)
   local cursor, empty = 0, 0
   while cursor do
     local list, more = self:ask("listed", wire.list(cursor, prefix, most))
     if not list then return told(self, nil, more) end
+    local where = self.where[cursor >= wire.LIST_BELOW]
     for _, key in ipairs(list) do
-      if not f(key) then return true end
+      if not f(key, where) then return true end
     end
     if #list == 0 then empty = empty + 1 end
     if more and more <= cursor or empty > EMPTY then

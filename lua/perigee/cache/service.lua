@@ -4,8 +4,9 @@
 --
 -- * `about()`: a table that tells of the cache: `version` (of this list),
 --   `small` (bytes of values that come along with `ask`), `largest` (of a
---   value), `file` (whether there is one below: what is not in memory may be
---   there)
+--   value), `kind` (of its memory), `file` (whether there is one below: what is
+--   not in memory may be there), `spill` (whether there is memory of the host
+--   below, which `ask` tells of, too, but the mapped directory does not)
 -- * `ask`: raw and inplace; requests that native/cache/cache.h lays out
 -- * `release`: the same for RELEASE alone, which is answered while the cache
 --   drains (`Cache:drain`), as are `write`, `seal` and `abort`
@@ -133,11 +134,13 @@ end
 
 --- Returns the definition of the service of a store.
 function M.of(store)
-  local about = { version = 1, small = wire.SMALL,
+  local about = { version = 1, small = wire.SMALL, kind = store.kind or "host",
                   largest = cache.PERIGEE_CACHE_LARGEST }
   return { name = "cache", version = 1, methods = {
     about = function()
-      about.file = store.tier and store.tier.file ~= false
+      local tier = store.tier
+      about.file = tier and tier.file ~= nil and tier.file ~= false
+      about.spill = tier and tier.below ~= nil
       return about
     end,
     ask = { raw = true, inplace = true, capacity = 8,

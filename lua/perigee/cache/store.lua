@@ -27,6 +27,7 @@ local loop = require "perigee.runtime.loop"
 local moves = require "perigee.cache.moves"
 local native = require "perigee.cache.native"
 local signals = require "perigee.runtime.signal"
+local spills = require "perigee.cache.spill"
 local tiers = require "perigee.cache.tier"
 local timers = require "perigee.runtime.timers"
 local wire = require "perigee.cache.wire"
@@ -46,6 +47,8 @@ M.Store = Store
 -- a turn, of a microsecond or two each. FEEDS: times that memory is given for
 -- one request.
 local TURN, STEPS, FEEDS = 0.1, 256, 3
+-- CLIENTS: of a store, by default. OWN_CLIENTS: of what is below it.
+local CLIENTS, OWN_CLIENTS = 1024, 8
 -- ns for which a reservation stays that nobody writes to or seals.
 local UNUSED = 60e9
 -- ns for which the system is not asked again for memory that it has not given.
@@ -62,7 +65,8 @@ local function time(self) return (core.perigee_now(self.engine.handle)) end
 
 -- ---- Memory ----------------------------------------------------------------
 
---- Names of regions, which clients look up.
+--- Names of regions, which clients look up. A store below another one, which
+-- is `spilled`, has other numbers of slabs, and a directory that nobody maps.
 function M.slab_name(number) return ("cache.slab.%.0f"):format(number) end
 function M.piece_name(number) return ("cache.directory.%.0f"):format(number) end
 
@@ -116,7 +120,8 @@ local function use_as_slab(self, region, number)
 end
 
 local function add_slab(self, length, number)
-  local region, err = alloc(self, length, M.slab_name(number), self.kind)
+  local told = number + (self.spilled and C.PERIGEE_CACHE_SPILLED or 0)
+  local region, err = alloc(self, length, M.slab_name(told), self.kind)
   if not region then return nil, err end
   return use_as_slab(self, region, number)
 end
@@ -134,7 +139,8 @@ end
 
 local function add_piece(self)
   local number = #self.pieces
-  local region, err = alloc(self, C.PERIGEE_CACHE_PIECE, M.piece_name(number))
+  local region, err = alloc(self, C.PERIGEE_CACHE_PIECE,
+                            not self.spilled and M.piece_name(number) or nil)
   if not region then return nil, err end
   local added = C.perigee_cache_grow(self.cache, region.pointer)
   if added ~= number then
@@ -537,8 +543,24 @@ local function try_kind(self)
   return true
 end
 
+-- Puts a store in memory of the host below it. It reads for the same clients,
+-- for which a few of its own are added. Returns true; or nil and an error.
+local function open_spill(self, agent, options)
+  local more = {}
+  for _, name in ipairs { "lease", "margin", "decay", "evict", "high", "low",
+                          "leases", "populate", "huge", "node" } do
+    more[name] = options[name]
+  end
+  more.memory, more.spilled = options.spill, true
+  more.clients = (options.clients or CLIENTS) + OWN_CLIENTS
+  local below, err = M.open(agent, more)
+  if not below then return nil, err end
+  self.tier = spills.new(self, below)
+  return true
+end
+
 -- Has what the store consists of. Returns true; or nil and an error.
-local function open_all(self, options)
+local function open_all(self, agent, options)
   local fine, err = try_kind(self)
   if fine then fine, err = add_piece(self) end
   if fine and options.keep then
@@ -549,14 +571,18 @@ local function open_all(self, options)
     self.tier, err = tiers.open(self, options)
     fine = self.tier
   end
+  if fine and options.spill then
+    fine, err = open_spill(self, agent, options)
+  end
   return fine, err
 end
 
---- Opens the store of an agent. options as of `perigee.cache`. Returns it; or
--- nil and an error.
+--- Opens the store of an agent. options as of `perigee.cache`; spilled: it is
+-- to be below another one. Returns it; or nil and an error.
 function M.open(agent, options)
   local out = native.cache_out_t()
-  local text = ("the cache of %s"):format(tostring(agent))
+  local text = ("the %scache of %s"):format(
+    options.spilled and "host memory of the " or "", tostring(agent))
   local status = C.perigee_cache_open(core_options(options), loop.now(), out)
   if status < 0 then
     return nil, failure.of(status, "opening " .. text)
@@ -570,9 +596,10 @@ function M.open(agent, options)
     reserved = {}, putting = {}, tokens = 0, waiting = {}, starved = false,
     closing = {}, timer = false, ending = false, tier = false, keep = false,
     moves = not is_host(options.kind) and moves.new(agent),
+    spilled = options.spilled or false,
     revived = 0, memory = options.memory, short_till = false,
   }, Store)
-  local fine, err = open_all(self, options)
+  local fine, err = open_all(self, agent, options)
   if not fine then
     self:close()
     return nil, err

@@ -25,6 +25,7 @@
 -- (moves.lua) between them and regions of host memory, on the way to the file
 -- and back. A lease, or a reservation, keeps the place in the slab until the
 -- copy is over. What is evicted, replaced or deleted on its way is not written.
+local colds = require "perigee.cache.cold"
 local failure = require "perigee.cache.failure"
 local futures = require "perigee.runtime.future"
 local log = require "perigee.runtime.log"
@@ -42,18 +43,14 @@ local M = {}
 local Tier = {}
 Tier.__index = Tier
 
--- WRITES: at a time. COLD: the part of the memory beyond which cold values are
--- written. LOOKS: entries that are looked at for that. ENDS: of one poll.
--- PAUSE: seconds between polls if the descriptor tells nothing. MEMORY: regions
--- that are kept for values on their way, of LARGE bytes at most. UNDER_WAY: the
--- part of memory that may be being written, which holds its space. WAY: bytes
--- of a GPU's memory that may be on their way, in as much of the host's.
-local WRITES, COLD, LOOKS, ENDS, PAUSE = 16, 0.7, 256, 64, 0.25
-local MEMORY, LARGE, UNDER_WAY, WAY = 8, 2 ^ 23, 1 / 8, 2 ^ 28
+-- ENDS: of one poll. PAUSE: seconds between polls if the descriptor tells
+-- nothing. MEMORY: regions that are kept for values on their way, of LARGE
+-- bytes at most. WAY: bytes of a GPU's memory that may be on their way, in as
+-- much of the host's.
+local ENDS, PAUSE, MEMORY, LARGE, WAY = 64, 0.25, 8, 2 ^ 23, 2 ^ 28
 local OK = core.PERIGEE_OK
-local cold_t = ffi.typeof("struct perigee_cache_cold[?]")
 local ends_t = ffi.typeof("struct perigee_cache_file_end[?]")
-local cold, ends, place = cold_t(WRITES), ends_t(ENDS), native.place_t()
+local ends, place = ends_t(ENDS), native.place_t()
 local state = ffi.new "struct perigee_cache_file_state"
 
 -- The time of day in ns, for TTLs that outlive this process.
@@ -165,29 +162,18 @@ local function write(self, token, key, length, value, at, sum, left)
                                     at.version, sum, left, token)
 end
 
--- A value is being written (sign 1), or is not any more (-1).
-local function count(self, sign, at)
-  self.writes = self.writes + sign
-  self.bytes = self.bytes + sign * tonumber(at.length)
-end
-
-local function release(self, lease)
-  local cache = self.store.cache
-  if cache then C.perigee_cache_release(cache, self.client, lease) end
-end
-
--- Writes a value that is in memory of the host. Its lease keeps it where it is
--- meanwhile; if that should end before, the sum tells.
-local function write_here(self, one, at, value)
-  at = native.place_t(at)
-  local sum = at.checksum
+-- Writes a value that is in a slab of the host's. Its lease keeps it where it
+-- is meanwhile; if that should end before, the sum tells.
+local function write_here(self, one, slab)
+  local at, status = self.cold:lease(one)
+  if not at then return status end
+  local value, sum = slab.pointer + tonumber(at.offset), at.checksum
   if sum == 0 then sum = C.perigee_cache_sum(value, at.length, 0) end
-  count(self, 1, at)
   local function over()
-    release(self, at.lease)
-    count(self, -1, at)
+    self.cold:release(at)
+    self.cold:over(at)
   end
-  local status = begin(self, over, write, one.key, one.key_length, value, at,
+  status = begin(self, over, write, one.key, one.key_length, value, at,
                        sum, one.left)
   if status ~= OK then over() end
   return status
@@ -199,7 +185,7 @@ end
 local function write_staged(self, region, key, at, left, there)
   local function over()
     give_memory(self, region)
-    count(self, -1, at)
+    self.cold:over(at)
   end
   if not (there and self.file) then return over() end
   local sum = C.perigee_cache_sum(region.pointer, at.length, 0)
@@ -208,19 +194,23 @@ local function write_staged(self, region, key, at, left, there)
 end
 
 -- Writes a value that is in memory of a GPU, by way of a region of the host's.
-local function write_there(self, one, at, name)
+local function write_there(self, one, name)
+  local key, left = ffi.string(one.key, one.key_length), one.left
+  if self.on_way[key] then return OK end
+  local at, status = self.cold:lease(one)
+  if not at then return status end
   local length = tonumber(at.length)
   local region = take_memory(self, length)
   if not region then
-    release(self, at.lease)
+    self.cold:release(at)
+    self.cold:over(at)
     return core.PERIGEE_NO_MEMORY
   end
-  local key, left = ffi.string(one.key, one.key_length), one.left
-  at = native.place_t(at)
-  count(self, 1, at)
+  self.on_way[key] = true
   self.store.moves:copy(name, tonumber(at.offset), region:slice(0, length),
     function(fine, err)
-      release(self, at.lease)
+      self.cold:release(at)
+      self.on_way[key] = nil
       if not fine then has_not_come(self, err) end
       write_staged(self, region, key, at, left, fine)
     end)
@@ -229,40 +219,16 @@ end
 
 -- Writes a value that is cold. Returns a status.
 local function write_one(self, one)
-  local store = self.store
-  local status = C.perigee_cache_lease(store.cache, self.client, one.key,
-                                       one.key_length, loop.now(), place)
-  if status < 0 then return status end
-  local slab = store.slabs[tonumber(place.slab)]
-  if slab.pointer then
-    return write_here(self, one, place, slab.pointer + tonumber(place.offset))
-  end
-  return write_there(self, one, place, slab.name)
+  local slab = self.store.slabs[tonumber(one.place.slab)]
+  if slab.pointer then return write_here(self, one, slab) end
+  return write_there(self, one, slab.name)
 end
 
--- Is memory nearly full, and not too much of it being written?
-local function should_write(self)
-  C.perigee_cache_file_state(self.file, state)
-  if state.ready == 0 then return false end
-  local counters = self.counters
-  C.perigee_cache_count(self.store.cache, counters)
-  local quota = tonumber(counters.quota)
-  local most = quota * UNDER_WAY
-  if self.store.moves then most = math.min(most, WAY) end
-  return tonumber(counters.used) > COLD * quota and self.bytes < most
-end
-
--- Writes some of what is cold, if memory is nearly full.
+-- Writes some of what is cold, once the file is ready.
 local function write_cold(self)
-  if self.writes >= WRITES or not should_write(self) then return end
-  local n = C.perigee_cache_coldest(self.store.cache, cold,
-                                    WRITES - self.writes, LOOKS)
-  for i = 0, n - 1 do
-    local status = write_one(self, cold[i])
-    if status == core.PERIGEE_AGAIN or not should_write(self) then break end
-  end
+  C.perigee_cache_file_state(self.file, state)
+  if state.ready == 1 then self.cold:write(write_one, self) end
 end
-jit.off(write_cold)
 
 -- A file that cannot be written to any more may show forgotten values again, so
 -- it is removed, and the cache goes on without it.
@@ -391,7 +357,7 @@ local function keep(self, key, region, length, sum, version)
   local below = still(self, key, version)
   if not below then return false end
   local left = C.perigee_cache_left(below, key, #key, loop.now())
-  local entry, slice = store:place_again(self.client, key, length,
+  local entry, slice = store:place_again(self.cold.client, key, length,
                                          { ttl = tonumber(left) })
   if not entry then return nil, slice end
   if slice.pointer then
@@ -465,10 +431,9 @@ function M.open(store, options)
     store = store, file = out[0], path = options.file, tokens = 0, done = {},
     driver = false,
     descriptor = C.perigee_cache_file_descriptor(out[0]), fetching = {},
-    client = tonumber(C.perigee_cache_client(store.cache)), writes = 0,
-    bytes = 0,
-    counters = native.counters_t(), void = {}, memory = {}, regions = 0,
-    told = false,
+    cold = colds.new(store, store.moves and WAY), void = {}, memory = {},
+    on_way = {},
+    regions = 0, told = false,
   }, Tier)
   self:drive()
   return self

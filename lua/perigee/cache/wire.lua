@@ -73,6 +73,9 @@ function M.release(list, first, last)
   return text(buffer, at)
 end
 
+--- The first cursor of what is below.
+M.LIST_BELOW = 2 ^ 52
+
 --- LIST from a cursor, a number.
 function M.list(cursor, prefix, most)
   local at = begin(C.PERIGEE_CACHE_LIST, most, 1)
@@ -184,6 +187,7 @@ local function item_of(p)
   local sum, slab, offset, length, version, low, high, ns = place(p)
   return { slab = slab, offset = offset, length = length, version = version,
            checksum = sum, low = low, high = high, ns = ns,
+           below = cast(u32, p)[1] ~= 0,
            sent = 0, till = 0, over = 0, asked = false, again = false,
            kept = false, views = 0, among = false, from = false,
            of = false }
@@ -277,7 +281,8 @@ local COUNTERS = { "entries", "reserved", "held", "quota", "slabs", "used",
                    "values", "hard", "directory", "buckets", "leases",
                    "clients", "version", "hits", "misses", "sealed", "evicted",
                    "expired", "deleted", "copies", "huge",
-                   "failed" }
+                   "failed", "spilled", "spill_quota", "spill_slabs",
+                   "spill_used", "spill_values", "spill_evicted" }
 
 --- The counters of a store, by names, of 64-bit numbers at p.
 function M.named_counters(p)

@@ -87,6 +87,7 @@ function list.configure(parser)
     :argname "PREFIX":args "?"
   parser:option("--limit", "At most so many.")
     :argname "NUMBER":convert(options.count)
+  parser:flag("--where", "Tell where each lies, too: gpu, memory or file.")
   options.json(parser)
   caches.hex(parser)
   caches.configure(parser)
@@ -95,11 +96,21 @@ end
 function list.run(given)
   local prefix = given.prefix and caches.key(given, given.prefix)
   return caches.run(given, function(cache)
-    local found = caches.check(cache:list { prefix = prefix,
-                                            limit = given.limit })
-    for i, key in ipairs(found) do found[i] = caches.shown(given, key) end
+    local found, where = cache:list { prefix = prefix, limit = given.limit }
+    caches.check(found, where)
+    for i, key in ipairs(found) do
+      local shown = caches.shown(given, key)
+      found[i] = given.where and { key = shown, where = where[key] } or shown
+    end
     if given.json then return exact(list_of(found)) end
-    for _, key in ipairs(found) do require "perigee.cli.out".line("%s", key) end
+    local out = require "perigee.cli.out"
+    for _, each in ipairs(found) do
+      if given.where then
+        out.line("%-6s %s", each.where, each.key)
+      else
+        out.line("%s", each)
+      end
+    end
   end)
 end
 
@@ -140,7 +151,8 @@ end
 
 -- Counters that are bytes.
 local BYTES = { quota = true, slabs = true, used = true, values = true,
-                hard = true, directory = true }
+                hard = true, directory = true, spill_quota = true,
+                spill_slabs = true, spill_used = true, spill_values = true }
 
 local function tell_counters(given, all)
   local out, units = require "perigee.cli.out", require "perigee.runtime.units"
@@ -150,7 +162,7 @@ local function tell_counters(given, all)
     out.line("%s", name)
     for _, each in ipairs(sorted(counters)) do
       local value = counters[each]
-      out.line("  %-10s %s", each, BYTES[each] and units.format_size(value)
+      out.line("  %-13s %s", each, BYTES[each] and units.format_size(value)
         or ("%.0f"):format(value))
     end
   end
@@ -166,10 +178,10 @@ function stat.run(given)
     local entry = caches.check(cache:stat(key))
     if given.json then
       return out.json { length = entry.length, version = entry.version,
-                        cache = entry.cache }
+                        cache = entry.cache, where = entry.where }
     end
-    out.line("%.0f bytes, version %.0f, in %s", entry.length, entry.version,
-             entry.cache)
+    out.line("%.0f bytes, version %.0f, in %s (%s)", entry.length,
+             entry.version, entry.cache, entry.where)
   end)
 end
 

@@ -27,9 +27,12 @@ local COUNTERS = { type = "object", additionalProperties = COUNT, properties = {
   evicted = COUNT, expired = COUNT, deleted = COUNT, copies = COUNT,
   failed = COUNT,
   quota = COUNT, slabs = COUNT, huge = COUNT, used = COUNT, values = COUNT,
-  hard = COUNT, directory = COUNT },
+  hard = COUNT, directory = COUNT, spilled = COUNT, spill_quota = COUNT,
+  spill_slabs = COUNT, spill_used = COUNT, spill_values = COUNT,
+  spill_evicted = COUNT },
   description = "Numbers of what there is and has been; bytes: quota, slabs, "
-    .. "huge, used, values, hard, directory." }
+    .. "huge, used, values, hard, directory, spill_quota, spill_slabs, "
+    .. "spill_used, spill_values." }
 
 local SCHEMAS = {
   Stats = { type = "object", required = { "name", "scopes" },

@@ -47,6 +47,8 @@ local VALUES = {
     .. "comes back; of several scopes each has one, PATH.SCOPE." },
   { "file-size", options.size, "SIZE", "Its size, which is taken at once; "
     .. "default: eight times the memory." },
+  { "spill", options.size, "SIZE", "Memory of the host for what a GPU's "
+    .. "memory (--kind) evicts, in place of a file." },
   { "keep", options.positive, "TIME", "How long its memory stays after its "
     .. "process has ended, for the next one of that name." },
   { "scope", files.all, "SCOPE[=SIZE]", "A scope of names that it serves, with "
@@ -193,7 +195,8 @@ function M.of_cache(given)
     advertise = some(given.advertise), memory = given.memory,
     slab = given.slab, lease = given.lease, evict = given.evict,
     file = given.file and files.absolute(given.file),
-    file_size = given.file_size, keep = given.keep, checksum = given.checksum,
+    file_size = given.file_size, spill = given.spill, keep = given.keep,
+    checksum = given.checksum,
     kind = given.kind, share = given.share, populate = given.populate,
     huge = given.huge, node = given.node,
     scopes = scopes, secret = secrets_of(given),
