@@ -358,14 +358,22 @@ local function start(role, ...)
   return child
 end
 
---- A cache's process. below: with a file, and memory that outlives it.
+-- Options of caches, by what is below: a file, and memory that outlives the
+-- process; or, of a GPU's memory, memory of the host, or a file.
+local BELOW = {
+  file = { file = true, keep = 20, checksum = true },
+  spill = { kind = "cuda:0", memory = 2 ^ 22, spill = 2 ^ 23 },
+  gpu_file = { kind = "cuda:0", memory = 2 ^ 22, file = true },
+}
+
+--- A cache's process.
 function M.cache(child, below, name)
   local caches = require "spec.support.caches"
   local options = { name = name, memory = 2 ^ 23, slab = 2 ^ 20, lease = 0.25,
                     margin = 0.05 }
-  if below == "true" then
+  for key, value in pairs(BELOW[below] or {}) do options[key] = value end
+  if options.file then
     options.file, options.file_size = path("file." .. name), 2 ^ 25
-    options.keep, options.checksum = 20, true
   end
   caches.open(options)
   child.say("ready")
@@ -439,8 +447,8 @@ local function go_on()
 end
 
 --- Runs for so many seconds, or until there is a fault. plant: of all readers.
--- below: the cache has a file, and memory that outlives it. several: there are
--- three caches. Returns a list of faults, and what readers have done, as text.
+-- below: a name of BELOW, or false. several: there are three caches. Returns a
+-- list of faults, and what readers have done, as text.
 function M.run(seconds, seed, plant, below, several)
   os.execute(("mkdir -p '%s'"):format(cases.folder))
   local chance = liars.chance(seed)
