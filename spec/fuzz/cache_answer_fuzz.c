@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * cache_answer_fuzz.c - requests of a client of a cache, in memory of just
- * their length, between puts, turns and time that passes. An answer stays
- * within its room, and is as long as it says. At the end nothing is left of
- * anything.
+ * cache_answer_fuzz.c - requests of a client of a cache with a store below, in
+ * memory of just their length, between puts to either, turns and time that
+ * passes. An answer stays within its room, and is as long as it says. At the end
+ * nothing is left of anything.
  *
  * Decoders: native/cache/answer.c
  */
@@ -15,14 +15,18 @@
 
 enum { SLAB = 64 << 10, ROOM = 4096, MOST = 600 };
 
-struct scene {
+struct store {
   struct perigee_cache *cache;
   char *piece, *slab;
-  int64_t now;
   uint32_t client;
 };
 
-static struct scene scene_open(void) {
+struct scene {
+  struct store above, below;
+  int64_t now;
+};
+
+static struct store store_open(void) {
   struct perigee_cache_options o = {.quota = SLAB,
                                     .slab = SLAB,
                                     .lease = 1000,
@@ -34,13 +38,19 @@ static struct scene scene_open(void) {
                                     .events = 16,
                                     .event_bytes = 1024,
                                     .seed = {1}};
-  struct scene s = {.slab = calloc(1, SLAB)};
+  struct store s = {.slab = calloc(1, SLAB)};
   s.piece = aligned_alloc(4096, PERIGEE_CACHE_PIECE);
   require(s.piece && s.slab);
   memset(s.piece, 0, PERIGEE_CACHE_PIECE);
   require(perigee_cache_open(&o, 0, &s.cache) == PERIGEE_OK);
   require(perigee_cache_grow(s.cache, s.piece) == 0);
   require(perigee_cache_add(s.cache, s.slab, SLAB) == 0);
+  return s;
+}
+
+static struct scene scene_open(void) {
+  struct scene s = {.above = store_open(), .below = store_open()};
+  perigee_cache_spill(s.above.cache, s.below.cache);
   return s;
 }
 
@@ -51,7 +61,7 @@ static uint32_t take_name(struct input *in, char name[PERIGEE_CACHE_KEY]) {
   return length;
 }
 
-static void put_one(struct scene *s, struct input *in) {
+static void put_one(struct store *s, struct input *in, int64_t now) {
   char key[PERIGEE_CACHE_KEY], parent[PERIGEE_CACHE_KEY];
   struct perigee_cache_place place;
   struct perigee_cache_put put = {.client = s->client,
@@ -63,13 +73,12 @@ static void put_one(struct scene *s, struct input *in) {
   uint32_t length = take_name(in, key);
   put.parent_length = take_name(in, parent);
   put.parent = take8(in) % 2 ? parent : NULL;
-  int status =
-      perigee_cache_reserve(s->cache, key, length, &put, s->now, &place);
+  int status = perigee_cache_reserve(s->cache, key, length, &put, now, &place);
   if (status < 0)
     return;
   memset(s->slab + place.offset, 'v', place.length);
   if (take8(in) % 4)
-    perigee_cache_seal(s->cache, place.entry, 0, s->now);
+    perigee_cache_seal(s->cache, place.entry, 0, now);
 }
 
 static int64_t request_of(struct scene *s, const void *bytes, size_t length,
@@ -78,8 +87,8 @@ static int64_t request_of(struct scene *s, const void *bytes, size_t length,
   require(request && reply);
   if (length)
     memcpy(request, bytes, length);
-  int64_t n = perigee_cache_answer(s->cache, s->client, request, length, reply,
-                                   room, s->now);
+  int64_t n = perigee_cache_answer(s->above.cache, s->above.client, request,
+                                   length, reply, room, s->now);
   require(n <= (int64_t)room && (n >= 8 || n < 0));
   if (n >= 8)
     require(reply[0] == 1 && reply[1] == request[1]);
@@ -99,45 +108,55 @@ static void ask_one(struct scene *s, struct input *in) {
   request_of(s, bytes, length, room);
 }
 
-/* Deletes one entry; false: there is none. */
-static bool clear_one(struct scene *s) {
-  static const uint8_t list[18] = {1, PERIGEE_CACHE_LIST, 1, 0, 1};
+/* Deletes one entry of a store, whose list begins with that cursor's upper
+ * bytes; false: there is none. */
+static bool clear_one(struct scene *s, const struct store *of, uint8_t upper) {
+  const uint8_t list[18] = {1, PERIGEE_CACHE_LIST, 1, 0, 1, [14] = upper};
   uint8_t reply[8 + 8 + 2 + PERIGEE_CACHE_KEY];
-  require(perigee_cache_answer(s->cache, s->client, list, sizeof list, reply,
-                               sizeof reply, s->now) >= 16);
+  require(perigee_cache_answer(s->above.cache, s->above.client, list,
+                               sizeof list, reply, sizeof reply, s->now) >= 16);
   if (reply[4] == 0)
     return false;
-  perigee_cache_delete(s->cache, (char *)reply + 18,
+  perigee_cache_delete(of->cache, (char *)reply + 18,
                        (uint32_t)(reply[16] | reply[17] << 8));
   return true;
 }
 
-/* The store stays for the next input, since opening one takes longer than most
- * inputs. */
-static void scene_clear(struct scene *s) {
+static void store_check(const struct store *s) {
   struct perigee_cache_counters n;
-  while (clear_one(s))
-    ;
-  perigee_cache_client_gone(s->cache, s->client);
   perigee_cache_count(s->cache, &n);
   require(n.entries + n.reserved + n.held + n.leases + n.clients == 0);
   require(n.used + n.values + n.hard == 0);
 }
 
+/* The stores stay for the next input, since opening one takes longer than most
+ * inputs. */
+static void scene_clear(struct scene *s) {
+  enum { LIST_BELOW = 16 }; /* in byte 6 of a cursor */
+  while (clear_one(s, &s->above, 0) || clear_one(s, &s->below, LIST_BELOW))
+    ;
+  perigee_cache_client_gone(s->above.cache, s->above.client);
+  perigee_cache_client_gone(s->below.cache, s->below.client);
+  store_check(&s->above);
+  store_check(&s->below);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   struct input in = {data, size};
   static struct scene s;
-  if (!s.cache)
+  if (!s.above.cache)
     s = scene_open();
-  s.client = (uint32_t)perigee_cache_client(s.cache);
+  s.above.client = (uint32_t)perigee_cache_client(s.above.cache);
+  s.below.client = (uint32_t)perigee_cache_client(s.below.cache);
   while (in.size > 0) {
     uint8_t what = take8(&in);
+    struct store *one = what < 192 ? &s.above : &s.below;
     if (what % 8 == 0)
       s.now += take16(&in);
     else if (what % 8 == 1)
-      perigee_cache_turn(s.cache, s.now, take8(&in));
+      perigee_cache_turn(one->cache, s.now, take8(&in));
     else if (what % 8 < 4)
-      put_one(&s, &in);
+      put_one(one, &in, s.now);
     else
       ask_one(&s, &in);
   }
