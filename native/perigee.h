@@ -894,6 +894,11 @@ PERIGEE_API int perigee_stats_method(struct perigee_engine *engine,
                                      struct perigee_session *session,
                                      uint16_t number, const char *service,
                                      const char *method);
+/* Returns how much the program's log is to tell, as another process asks by the
+ * engine's stats file: 1, errors, to 4, debug (enum perigee_stats_log); 0: nobody
+ * asks. own: what it tells if nobody asks, which others read there. It costs a few
+ * loads, and is for programs that make a message. */
+PERIGEE_API int perigee_log_level(struct perigee_engine *engine, int own);
 
 /* What the engine holds for peers now, of each kind: used by this session, by
  * all sessions of its peer, and the most that the peer may have at present. For

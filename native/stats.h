@@ -17,13 +17,13 @@
  * head, and passes over what it does not know. `version` changes if it would read
  * something wrong.
  *
- * One thread at a time writes. Each word of 8 bytes is stored at once, so it is
- * never torn. Two words are of different moments: a reader must not conclude
- * anything from a difference of two counters. A row whose first word is 0 is
- * free. This word is stored last when a row is begun (x86 and a compiler barrier
- * keep that order), and changes when the row is used for something else. So a
- * reader copies a row, reads the first word again, and drops the copy if it has
- * changed.
+ * One thread at a time writes, and no other process, except for log_asked. Each
+ * word of 8 bytes is stored at once, so it is never torn. Two words are of
+ * different moments: a reader must not conclude anything from a difference of two
+ * counters. A row whose first word is 0 is free. This word is stored last when a
+ * row is begun (x86 and a compiler barrier keep that order), and changes when the
+ * row is used for something else. So a reader copies a row, reads the first word
+ * again, and drops the copy if it has changed.
  *
  * Texts end in 0, are cut if they are too long, and come from peers and programs:
  * they may have any bytes. Times are nanoseconds of the engine's clock, which is
@@ -99,6 +99,18 @@ struct perigee_stats_head {
   /* Spans begun; the last is in row (spans_given - 1) modulo the rows. */
   uint64_t spans_given;
   struct perigee_stats_table spans; /* struct perigee_stats_span */
+  /* How much the program's log tells, enum perigee_stats_log: what another
+   * process asks for, which writes it here, and what the program tells if nobody
+   * asks. 0: nobody does; the program has no levels. The engine never writes the
+   * first one, and takes other values for 0. */
+  uint64_t log_asked, log_own;
+};
+
+enum perigee_stats_log {
+  PERIGEE_STATS_ERROR = 1,
+  PERIGEE_STATS_WARNING = 2,
+  PERIGEE_STATS_INFO = 3,
+  PERIGEE_STATS_DEBUG = 4
 };
 
 /* A session since it opened, also when it has ended, until its row is used

@@ -61,7 +61,8 @@ M.bytes_t = ffi.typeof("uint8_t[?]")
 M.pointer_t = ffi.typeof("uint8_t *")
 M.engines_t = ffi.typeof("struct perigee_engine *[?]")
 
-local CLOCK_MONOTONIC, CLOCK_THREAD_CPUTIME_ID, CLOCK_BOOTTIME = 1, 3, 7
+local CLOCK_REALTIME, CLOCK_MONOTONIC = 0, 1
+local CLOCK_THREAD_CPUTIME_ID, CLOCK_BOOTTIME = 3, 7
 local time = ffi.new("int64_t[2]")
 
 local function read(clock)
@@ -72,6 +73,9 @@ end
 --- The system's monotonic time in nanoseconds, for when there is no engine
 -- whose clock could be used.
 function M.clock() return read(CLOCK_MONOTONIC) end
+
+--- Nanoseconds since 1970, as far as the host knows.
+function M.wall() return read(CLOCK_REALTIME) end
 
 --- Nanoseconds of a clock that goes on while the host sleeps. It is for spans
 -- by which other hosts count as well.

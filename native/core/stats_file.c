@@ -319,6 +319,15 @@ int perigee_stats_publish(struct perigee_engine *engine, const char *path,
                     : status;
 }
 
+/* Takes no lock: an engine's own thread touches neither word. Relaxed, as nothing
+ * else of the file depends on what others have written. */
+int perigee_log_level(struct perigee_engine *engine, int own) {
+  struct perigee_stats_head *head = &engine->stats.at->head;
+  uint64_t asked = __atomic_load_n(&head->log_asked, __ATOMIC_RELAXED);
+  head->log_own = (uint64_t)own;
+  return asked <= PERIGEE_STATS_DEBUG ? (int)asked : 0;
+}
+
 /* ---- Sessions ----------------------------------------------------------- */
 
 /* Returns the next row that no session has, so that those of sessions which have

@@ -154,6 +154,42 @@ one_that_sleeps_by_its_descriptor_is_told_from_a_busy_one(void **state) {
   close_fixture(&f);
 }
 
+/* ---- What others ask for ------------------------------------------------ */
+
+static void ask_for_level(const char *path, uint64_t level) {
+  int file = open(path, O_WRONLY);
+  assert_true(file >= 0);
+  assert_int_equal(pwrite(file, &level, sizeof level,
+                          offsetof(struct perigee_stats_head, log_asked)),
+                   sizeof level);
+  close(file);
+}
+
+static void a_level_is_what_others_ask_for_if_it_is_one(void **state) {
+  struct fixture f;
+  open_fixture(&f, *state);
+  struct perigee_engine *engine = f.pair.engine[0];
+  assert_int_equal(perigee_log_level(engine, PERIGEE_STATS_INFO), 0);
+  publish(&f, 0);
+  struct reading r = reading_of(f.path);
+  assert_int_equal(r.head->log_own, PERIGEE_STATS_INFO);
+  for (uint64_t level = 0; level <= PERIGEE_STATS_DEBUG; level++) {
+    ask_for_level(f.path, level);
+    assert_int_equal(perigee_log_level(engine, 2), level);
+  }
+  assert_int_equal(r.head->log_own, 2);
+  const uint64_t none[] = {5, UINT64_MAX, UINT64_C(1) << 32 | 4, INT64_MIN};
+  for (size_t i = 0; i < sizeof none / sizeof *none; i++) {
+    ask_for_level(f.path, none[i]);
+    assert_int_equal(perigee_log_level(engine, 2), 0);
+  }
+  ask_for_level(f.path, PERIGEE_STATS_DEBUG);
+  assert_int_equal(truncate(f.path, 0), 0);
+  assert_int_equal(perigee_log_level(engine, 2), 0);
+  close_reading(&r);
+  close_fixture(&f);
+}
+
 /* ---- What is counted ---------------------------------------------------- */
 
 static void each_method_has_its_calls_bytes_and_ends(void **state) {
@@ -522,6 +558,7 @@ int main(void) {
   static const struct CMUnitTest tests[] = {
       OVER(variant_default,
            one_that_sleeps_by_its_descriptor_is_told_from_a_busy_one),
+      OVER(variant_default, a_level_is_what_others_ask_for_if_it_is_one),
       OVER(variant_default, each_method_has_its_calls_bytes_and_ends),
       OVER(variant_default, a_status_without_a_name_is_counted_as_protocol),
       OVER(variant_default, a_session_has_the_counters_that_the_program_sees),

@@ -150,6 +150,7 @@ local function publish(agent)
   local place = agent.address:match "^unix:(.*)%.sock$"
   if not agent.stats or not place then return end
   local handle = agent.engine.handle
+  log.tell_level(agent.engine)
   local status = C.perigee_stats_publish(handle, place .. ".stats",
                                          agent.scope)
   if status < 0 and status ~= C.PERIGEE_TOO_LARGE then

@@ -34,6 +34,7 @@ local COMMANDS = {
   stats.autopsy,
   require "perigee.cli.health",
   require "perigee.cli.metrics",
+  require "perigee.cli.log",
   require "perigee.cli.ping",
   require "perigee.cli.devices",
   require "perigee.cli.nics",

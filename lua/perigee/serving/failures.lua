@@ -44,8 +44,8 @@ local function cut(text)
 end
 
 --- Logs that method's handler has failed, or what else of it. failure:
--- message, traceback and place, as reply.lua has them.
-function M.note(method, failure, what)
+-- message, traceback and place, as reply.lua has them. about: as of log.write.
+function M.note(method, failure, what, about)
   local kind, now = kind_of(method, failure.place or ""), loop.now()
   kind.times = kind.times + 1
   if now - kind.told < PAUSE then return end
@@ -55,7 +55,7 @@ function M.note(method, failure, what)
   kind.told, kind.times = now, 0
   log.write("warning", ("%s%s failed%s: %s%s%s"):format(method.text,
     what or "", often, cut(failure.message), trace ~= "" and "\n" or "",
-    cut(trace)))
+    cut(trace)), about)
 end
 
 return M

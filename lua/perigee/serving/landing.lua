@@ -41,7 +41,7 @@ function Landing:abandon(status)
                                unpack(values, 1, values.n))
   state.pinned = false
   if not fine then
-    failures.note(self.method, reply.failure_of(failure), "'s abandoned")
+    failures.note(self.method, reply.failure_of(failure), "'s abandoned", self)
   end
 end
 
@@ -63,7 +63,7 @@ local function ask(engine, event, method, values)
   raw.trace = traces.came(engine, event)
   local fine, slice, reason = xpcall(method.landing, reply.caught,
                                      unpack(values, 1, values.n))
-  state.pinned, raw.served, raw.trace = false, false, false
+  state.pinned, raw.served = false, false
   return fine, slice, reason
 end
 
@@ -74,8 +74,9 @@ local function land(engine, served, method, values, given, length)
     return reply.failed(engine, served, raw, { message = method.text
       .. ": its landing gave something else than what it may: " .. why }, true)
   end
-  local landing = setmetatable({ method = method, values = values,
-                                 slice = slice, context = raw.context },
+  local landing = setmetatable({ engine = engine, method = method,
+                                 values = values, slice = slice,
+                                 trace = raw.trace, context = raw.context },
                                Landing)
   if slice.length < length then
     reply.refuse(engine, served, TOO_LARGE,

@@ -166,7 +166,10 @@ function M.failed(engine, served, record, failure, before)
   if not is_gone(engine, record) then
     fail(engine, served, record, REMOTE, failure, not before)
   end
-  if not failure.logged then failures.note(method, failure) end
+  if not failure.logged then
+    failures.note(method, failure, nil, { engine = engine,
+                                          trace = record.trace })
+  end
 end
 
 --- Replies that the handler's result did not fit into the caller's capacity.

@@ -146,9 +146,8 @@ local function pin(engine, event, served, method, what)
   raw.trace = trace_of(engine, event)
 end
 
-local function unpin()
-  state.pinned, raw.served, raw.trace = false, false, false
-end
+-- The trace stays, for messages about the call.
+local function unpin() state.pinned, raw.served = false, false end
 
 local function serve_raw(engine, event, served, method)
   local request = open(event.pointer, tonumber(event.length))
@@ -181,10 +180,10 @@ local function not_filled(method, n, capacity)
                                                       errors.shown(n)) }
 end
 
-local function beyond(method, capacity)
+local function beyond(engine, method, capacity)
   local text = ("%s wrote more than the %d bytes of its reply; reply:write "
     .. "does not"):format(method.text, capacity)
-  log.write("error", text)
+  log.write("error", text, { engine = engine, trace = raw.trace })
   return { message = text, logged = true }
 end
 
@@ -206,7 +205,7 @@ end
 -- replies with an error.
 local function undo(engine, served, method, capacity, failure, short)
   local status = C.perigee_reply_abort(engine.handle, served)
-  if status == RANGE then failure = beyond(method, capacity) end
+  if status == RANGE then failure = beyond(engine, method, capacity) end
   if short and status ~= RANGE then
     return reply.too_large(engine, served, raw, capacity)
   end
@@ -232,7 +231,8 @@ local function serve_inplace(engine, event, served, method)
   end
   status = C.perigee_reply_commit(engine.handle, served, n)
   if status == RANGE then
-    return reply.failed(engine, served, raw, beyond(method, capacity))
+    return reply.failed(engine, served, raw,
+                        beyond(engine, method, capacity))
   end
   return reply.commit(engine, served, raw, status)
 end

@@ -4,6 +4,7 @@
 -- trace of its proxy (`Proxy:with`). Without one, a call that a handler makes
 -- continues the trace of the call that the handler serves.
 local contexts = require "perigee.serving.context"
+local log = require "perigee.runtime.log"
 local loop = require "perigee.runtime.loop"
 local native = require "perigee.native"
 local printable = require "perigee.runtime.printable"
@@ -82,6 +83,11 @@ local function here()
   return not state.telling and state.current.trace
 end
 M.here = here
+
+function log.traced(trace)
+  trace = trace or here()
+  if trace then return hex(trace.id, 16), hex(trace.span, 8) end
+end
 
 --- Sets the trace of a call's message: the binding's, or the one of here().
 function M.put(message, binding)

@@ -5,6 +5,7 @@
 -- NAME.stats in its scope's folder; NAME.stats.last is that of the former owner
 -- of the name, if that was killed.
 local ffi = require "ffi"
+local levels = require "perigee.runtime.levels"
 local native = require "perigee.native"
 
 if not pcall(ffi.sizeof, "struct perigee_stats_head") then
@@ -263,6 +264,8 @@ local function told_of(head)
     began_at = number(head.began_at) / 1e9, now = native.clock(),
     looked = looked(head),
     asleep = head.asleep ~= 0 and number(head.asleep) or nil,
+    log = { asked = levels.NAMES[number(head.log_asked)],
+            own = levels.NAMES[number(head.log_own)] },
   }
 end
 
@@ -278,7 +281,7 @@ local function open(path)
 end
 
 --- Reads of a stats file what it tells of the process: the fields of M.read up
--- to `asleep`.
+-- to `log`: the levels of its log, `asked` (nil: none is) and `own`.
 function M.head(path)
   local file, head = open(path)
   if not file then return nil, head end
@@ -286,11 +289,25 @@ function M.head(path)
   return told_of(head)
 end
 
+--- Has the log of the agent whose file is at path have a level (perigee.log),
+-- until it ends; nil: its own. True; or nil and a sentence.
+function M.ask_for_level(path, level)
+  local file, why = io.open(path, "r+b")
+  if not file then return nil, why end
+  local word = ffi.new("uint64_t[1]", level and levels.RANKS[level] or 0)
+  file:seek("set", ffi.offsetof("struct perigee_stats_head", "log_asked"))
+  local fine
+  fine, why = file:write(ffi.string(word, 8))
+  local closed, late = file:close()
+  if fine and closed then return true end
+  return nil, why or late
+end
+
 --- Reads a stats file. Times are ns of the agent's clock: `now` is this moment
 -- by it, `began_at` seconds since 1970 at `began`.
 -- @treturn table `name`, `scope`, `host`, `program`, `pid`, `state`, `began`,
---   `began_at`, `now`, `looked`, `asleep`; `counters`, `sessions`, `methods`,
---   `under_way`, `events`; or nil and a sentence
+--   `began_at`, `now`, `looked`, `asleep`, `log`; `counters`, `sessions`,
+--   `methods`, `under_way`, `events`; or nil and a sentence
 function M.read(path)
   local file, head = open(path)
   if not file then return nil, head end

@@ -27,16 +27,12 @@ end
 
 --- Has the library's messages go to a file; without a path, to stderr.
 function M.log_to(path)
-  local perigee = require "perigee"
-  local file, why = io.stderr, nil
-  if path then file, why = io.open(path, "a") end
+  local log = require "perigee.runtime.log"
+  if not path then return log.to() end
+  local file, why = io.open(path, "a")
   if not file then failure.misuse("opening --log: %s", why) end
   file:setvbuf "line"
-  perigee.log = function(level, message)
-    if level ~= "debug" then
-      file:write(os.date "!%Y-%m-%dT%H:%M:%SZ ", level, ": ", message, "\n")
-    end
-  end
+  log.to(function(line) return file:write(line) end)
 end
 
 --- Says that this process serves at url, until the process forgets it.

@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- The PERIGEE_* variables of the environment, and the secret that they may
 -- name.
+local levels = require "perigee.runtime.levels"
 local verdict = require "perigee.cli.doctor.verdict"
 
 local ok, note, warning, problem =
@@ -83,10 +84,15 @@ local function check_copies(_, value)
   end
 end
 
+local function check_log(_, value)
+  local format, wrong = levels.parse(value)
+  if not format then return wrong end
+end
+
 local CHECKS = { TRANSPORT = check_transport, SCOPE = check_scope,
                  RDMA = check_rdma, NICS = check_nics,
                  REGISTRY = check_registry, FAULTS = check_faults,
-                 CUDA_COPIES = check_copies,
+                 CUDA_COPIES = check_copies, LOG = check_log,
                  -- Other checks look at these (GPU, and below).
                  CUDA_LIBRARY = function() end, SECRET = function() end }
 

@@ -1,0 +1,59 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- Writes to stderr without waiting for whoever reads it: what a full pipe, a
+-- full disk or a stopped terminal does not take is lost. A pipe has room for
+-- PIECE bytes if it has any, so no write of as many blocks, unless another
+-- process fills it at the same moment.
+--
+-- If this process has begun without a stderr, its descriptor is that of some
+-- file or socket which was opened later, so nothing is written there.
+local ffi = require "ffi"
+
+-- A Lua state accepts the declarations only once.
+if not pcall(ffi.sizeof, "struct perigee_stderr") then
+  ffi.cdef [[
+    struct perigee_stderr { int fd; short events, revents; };
+    int perigee_stderr_poll(struct perigee_stderr *, unsigned long, int)
+      __asm__("poll");
+    int perigee_stderr_fcntl(int, int, ...) __asm__("fcntl");
+    long perigee_stderr_write(int, const void *, size_t) __asm__("write");
+  ]]
+end
+
+local C = ffi.C
+local STDERR, F_GETFD, POLLOUT, PIECE = 2, 1, 4, 4096
+
+local M = {}
+
+local first, open = io.stderr, C.perigee_stderr_fcntl(STDERR, F_GETFD) >= 0
+local looked = ffi.new("struct perigee_stderr[1]", { { STDERR, POLLOUT, 0 } })
+local cut = false                       -- the last line lacks its end
+
+-- A pipe that nobody will ever read has an error, too, and raises SIGPIPE.
+local function takes()
+  return open and C.perigee_stderr_poll(looked, 1, 0) == 1
+    and looked[0].revents == POLLOUT
+end
+
+--- Writes a text that ends in a newline. Returns false if not all of it was
+-- taken.
+function M.write(text)
+  if io.stderr ~= first then            -- the program's own
+    io.stderr:write(text)
+    return true
+  end
+  if cut then text = "\n" .. text end
+  local bytes, at = ffi.cast("const char *", text), 0
+  while at < #text do
+    local n = takes() and tonumber(C.perigee_stderr_write(STDERR, bytes + at,
+                                     math.min(#text - at, PIECE)))
+    if not n or n <= 0 then
+      cut = cut or at > 0
+      return false
+    end
+    at = at + n
+  end
+  cut = false
+  return true
+end
+
+return M
