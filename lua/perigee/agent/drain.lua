@@ -23,6 +23,7 @@
 local check = require "perigee.runtime.check"
 local errors = require "perigee.runtime.errors"
 local futures = require "perigee.runtime.future"
+local log = require "perigee.runtime.log"
 local loop = require "perigee.runtime.loop"
 local native = require "perigee.native"
 local signals = require "perigee.runtime.signal"
@@ -122,18 +123,24 @@ function M.resume(agent)
   tasks.spawn(close_drained, told(engine))
 end
 
+local function note_begun(agent)
+  log.note("info", agent, "%s drains: it takes no new calls", agent)
+end
+
 --- Has an agent begin to drain, but still serve some methods of a service (a
 -- list of names): it refuses other calls by itself, as if its peers were of an
 -- old build. Agent:drain ends that.
 function M.begin(agent, service, last)
   if agent.leaving or not agent.engine.handle then return end
   agent.leaving = "last calls"
+  note_begun(agent)
   refuse(agent, service, last)
   agent:changed()
 end
 
 local function begin(agent)
   local listed = agent.leaving
+  if not listed then note_begun(agent) end
   agent.leaving = true
   M.suspend(agent)
   if not listed then agent:changed() end
@@ -237,10 +244,13 @@ function Agent:drain(timeout)
   if not timeout then return true end
   local deadline = loop.deadline(timeout)
   if not wait(engine, is_idle, deadline) then
-    return nil, errors.new("timeout", ("draining %s: calls are under way after "
+    local err = errors.new("timeout", ("draining %s: calls are under way after "
       .. "%g s"):format(tostring(self), timeout))
+    log.note("info", self, "%s", err)
+    return nil, err
   end
   wait(engine, is_quiet, math.min(deadline, loop.now() + GRACE))
+  log.note("info", self, "%s has drained", self)
   return true
 end
 

@@ -17,6 +17,7 @@ local fitting = require "perigee.agent.fitting"
 local futures = require "perigee.runtime.future"
 local known = require "perigee.agent.known"
 local links = require "perigee.link"
+local log = require "perigee.runtime.log"
 local loop = require "perigee.runtime.loop"
 local meetings = require "perigee.agent.meeting"
 local memories = require "perigee.agent.memory"
@@ -201,6 +202,7 @@ end
 -- agent:close()
 -- print(select(2, calc:add(1, 2)).kind)                        --> closed
 function Agent:close()
+  if self.engine.handle then log.note("info", self, "%s closes", self) end
   if self.lease then self.lease:close() end
   if self.topology then self.topology:close() end
   for meeting in pairs(self.meetings) do meeting:leave() end

@@ -246,6 +246,8 @@ end
 local function succeeded(lease)
   if lease.err then log.write("warning", "the registry has answered again") end
   lease.err = false
+  log.note("debug", lease.agent, "%s: it is renewed%s", doing_of(lease),
+           lease.sent and ", with a new entry" or "")
   local seconds = lease.dirty and 0 or pause(lease)
   if seconds then after(lease, seconds) end
 end

@@ -159,6 +159,12 @@ local function publish(agent)
   end
 end
 
+local function tell(agent)
+  local addresses = { agent.address, unpack(agent.addresses) }
+  log.note("info", agent, "%s has its name, and is at %s", agent,
+           table.concat(addresses, " "))
+end
+
 --- Takes agent's name and has it listen in its place and at the addresses of
 -- list. Returns true; or nil, an error and the text of the caller's mistake.
 -- Waits if the registry is not a folder.
@@ -169,7 +175,10 @@ function M.take(agent, list)
   local name, claim, misuse = settle_in(agent, list, elsewhere)
   if not name then return nil, claim, misuse end
   publish(agent)
-  if not elsewhere then return told_at_once(agent, claim) end
+  if not elsewhere then
+    tell(agent)
+    return told_at_once(agent, claim)
+  end
   local fine, err = true, nil
   if agent.named ~= false then fine, err = take_elsewhere(agent) end
   if not fine then
@@ -177,6 +186,7 @@ function M.take(agent, list)
     return nil, err
   end
   C.perigee_withhold(handle, false)
+  tell(agent)
   return true
 end
 

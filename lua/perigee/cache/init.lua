@@ -10,12 +10,14 @@ local agents = require "perigee.agent"
 local check = require "perigee.runtime.check"
 local drains = require "perigee.agent.drain"
 local errors = require "perigee.runtime.errors"
+local log = require "perigee.runtime.log"
 local loop = require "perigee.runtime.loop"
 local native = require "perigee.cache.native"
 local regions = require "perigee.memory.region"
 local service = require "perigee.cache.service"
 local stores = require "perigee.cache.store"
 local tasks = require "perigee.runtime.task"
+local units = require "perigee.runtime.units"
 
 local M = {}
 
@@ -174,6 +176,9 @@ local function open_one(self, own, options, share, level)
     hold = agent.address:gsub("^unix:", ""):gsub("%.sock$", "") .. ".hold" }))
   if not store then return nil, err end
   self.stores[agent] = store
+  log.note("info", agent, "%s is open, with %s of memory%s", store.text,
+    units.format_size(share.memory), store.revived and store.revived > 0
+      and (" and %d entries of before"):format(store.revived) or "")
   agent:serve(service.of(store))
   return true
 end

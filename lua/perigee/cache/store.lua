@@ -30,6 +30,7 @@ local signals = require "perigee.runtime.signal"
 local spills = require "perigee.cache.spill"
 local tiers = require "perigee.cache.tier"
 local timers = require "perigee.runtime.timers"
+local units = require "perigee.runtime.units"
 local wire = require "perigee.cache.wire"
 
 local ffi = require "ffi"
@@ -53,6 +54,8 @@ local CLIENTS, OWN_CLIENTS = 1024, 8
 local UNUSED = 60e9
 -- ns for which the system is not asked again for memory that it has not given.
 local SHORT = 2e9
+-- ns between two messages that entries were evicted.
+local EVICTIONS = 60e9
 local WANTS = native.C.PERIGEE_CACHE_WANTS
 local OK, NO_MEMORY, STALE = core.PERIGEE_OK, core.PERIGEE_NO_MEMORY,
                              core.PERIGEE_STALE
@@ -488,6 +491,20 @@ local function abort_unused(self)
 end
 jit.off(abort_unused)
 
+-- Tells, if that is asked for, that entries went because there was no room: of
+-- the first, and then once in a while.
+local function note_evictions(self)
+  local now = loop.now()
+  if now < self.evictions.at or not log.wants("info", self) then return end
+  local n = self:counters()
+  local more = n.evicted - self.evictions.told
+  if more == 0 then return end
+  self.evictions.at, self.evictions.told = now + EVICTIONS, n.evicted
+  log.note("info", self, "%s has evicted %d entries since it last said so: %s "
+    .. "of its %s are in use", self.text, more, units.format_size(n.used),
+    units.format_size(n.quota))
+end
+
 --- Does what is to be done now, and again soon.
 function Store:turn()
   if not (self.cache and self.engine.handle) then return end
@@ -500,6 +517,7 @@ function Store:turn()
   if self.tier then self.tier:turn() end
   if self.keep then self.keep:turn() end
   abort_unused(self)
+  note_evictions(self)
   for region in pairs(self.closing) do
     if region:close(0) then self.closing[region] = nil end
   end
@@ -597,7 +615,8 @@ function M.open(agent, options)
     closing = {}, timer = false, ending = false, tier = false, keep = false,
     moves = not is_host(options.kind) and moves.new(agent),
     spilled = options.spilled or false,
-    revived = 0, memory = options.memory, short_till = false,
+    evictions = { at = 0, told = 0 }, revived = 0, memory = options.memory,
+    short_till = false,
   }, Store)
   local fine, err = open_all(self, agent, options)
   if not fine then

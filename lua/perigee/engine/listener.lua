@@ -33,6 +33,7 @@ function M.new(engine, address)
                                   address = address, arrived = {},
                                   waiting = {} }, Listener)
   engine.listeners[listener] = true
+  log.note("info", engine, "listening at %s", address)
   if C.perigee_listener_insecure(out[0]) then
     log.write("warning", ("listening at %s without a secret: any host that "
       .. "reaches this one can connect and use what is served here")
@@ -102,6 +103,7 @@ function Listener:close()
   if not handle then return end
   self.handle = false
   self.engine.listeners[self] = nil
+  log.note("debug", self, "not listening at %s any more", self.address)
   C.perigee_listener_close(handle)
   for _, future in ipairs(self.waiting) do
     futures.settle(future, nil, closed(self))
@@ -132,6 +134,7 @@ loop.on[C.PERIGEE_EVENT_ACCEPTED] = function(engine, event)
   local session = sessions.adopt(engine, event.session, nil)
   if not session then return end
   session.accepted = true
+  sessions.tell_opened(session)
   local listener = find(engine, session.address)
   if not listener then return end
   if listener.agent then return listener.agent.arrivals:tell(session) end

@@ -76,14 +76,44 @@ function Session:text()
   return self.address
 end
 
+-- ---- Telling of it ---------------------------------------------------------
+
+-- The transports that are tried, the best first.
+local BEST = { "shm", "verbs", "tcp" }
+
+-- Why no better transport carries a session: ", not shm (...)".
+local function not_better(told)
+  local list = {}
+  for _, name in ipairs(BEST) do
+    if name == told.transport then break end
+    if told.considered[name] then
+      list[#list + 1] = (", not %s (%s)"):format(name, told.considered[name])
+    end
+  end
+  return table.concat(list)
+end
+
+--- Logs, if that is asked for, that a session has opened.
+function M.tell_opened(session)
+  if not log.wants("info", session) then return end
+  local told = explain.info(session.handle)
+  local from = session.accepted and session.from ~= "" and session.from
+  log.note("info", session, "session %d with %s is open, %s %s: over %s%s",
+    session.id, session:text(), from and "accepted from"
+      or session.accepted and "accepted at" or "dialed at",
+    from or session.address, told.transport, not_better(told))
+end
+
 -- ---- Connecting ------------------------------------------------------------
 
 -- Finishes connect's future, whose value has the fields that M.connect set.
 local function connected(future, event)
   local engine, asked = future.owner, future.value
   if event.status ~= 0 then
-    return futures.settle(future, nil, errors.ended(event.status,
-      "connecting to " .. asked.to, errors.why(event), false))
+    local err = errors.ended(event.status, "connecting to " .. asked.to,
+                             errors.why(event), false)
+    log.note("debug", engine, "%s", err)
+    return futures.settle(future, nil, err)
   end
   local session = M.adopt(engine, event.session, asked.peer)
   if not session then
@@ -92,6 +122,7 @@ local function connected(future, event)
   end
   session.forced = asked.forced or false
   session.known = true
+  M.tell_opened(session)
   if asked.link then asked.link:arrived(session) end
   futures.settle(future, session)
 end
@@ -167,6 +198,7 @@ local function free(session)
 end
 
 local function finish(session, err)
+  log.note(err.kind == "closed" and "debug" or "info", session, "%s", err)
   if session.known then session.last = explain.session(session) end
   session.lost = err
   session.ending, session.handle = session.handle, false

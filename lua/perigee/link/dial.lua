@@ -3,6 +3,7 @@
 -- peer is now, and dials its addresses (link/race.lua).
 local errors = require "perigee.runtime.errors"
 local futures = require "perigee.runtime.future"
+local log = require "perigee.runtime.log"
 local loop = require "perigee.runtime.loop"
 local races = require "perigee.link.race"
 local registries = require "perigee.registry"
@@ -44,6 +45,7 @@ end
 -- Returns an attempt that has failed with err before anything was dialled.
 local function not_dialled(link, err)
   link.unfound = err
+  log.note("debug", link, "%s", err)
   return futures.done(nil, err)
 end
 
