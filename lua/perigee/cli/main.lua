@@ -38,6 +38,7 @@ local COMMANDS = {
   require "perigee.cli.ping",
   require "perigee.cli.devices",
   require "perigee.cli.nics",
+  require "perigee.cli.trace",
   require "perigee.cli.registry",
   require "perigee.cli.doctor",
   require "perigee.cli.completion",

@@ -13,7 +13,8 @@ local M = {}
 
 -- ---- Finding the file -------------------------------------------------------
 
-local function scope_of(given)
+--- The scope that a command is to look at.
+function M.scope(given)
   local scope = given.scope or os.getenv "PERIGEE_SCOPE"
   return scope and scope ~= "" and scope or "default"
 end
@@ -28,7 +29,7 @@ function M.find(given, look)
   end
   local registry = given.registry or os.getenv "PERIGEE_REGISTRY"
   local told, why = require "perigee.stats.host".read(
-    registry, scope_of(given), given.name, given.last, look)
+    registry, M.scope(given), given.name, given.last, look)
   if told then return told, why end
   return nil, ("%s has no stats here: %s (perigee agents lists who is there, "
     .. "--scope and --registry look elsewhere)"):format(given.name, why)

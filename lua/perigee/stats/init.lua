@@ -280,6 +280,9 @@ local function open(path)
   return nil, why
 end
 
+-- For spans.lua: how files are opened and read.
+M.inside = { open = open, each = each, text = text, told_of = told_of }
+
 --- Reads of a stats file what it tells of the process: the fields of M.read up
 -- to `log`: the levels of its log, `asked` (nil: none is) and `own`.
 function M.head(path)
