@@ -31,16 +31,18 @@ local number = tonumber
 
 -- ---- The process ------------------------------------------------------------
 
--- The state of a process, a letter, and when it started; nil: there is none.
+-- Fields 3, 22 and 24 of /proc/PID/stat; the second, in brackets, may have
+-- blanks and brackets.
+local FIELDS = "^.*%) (%S)" .. (" %S+"):rep(18) .. " (%d+) %S+ (%d+)"
+
+-- The state of a process, a letter, when it started, and the pages that it has
+-- in memory; nil: there is none.
 local function process(pid)
   local file = io.open(("/proc/%d/stat"):format(pid))
   local line = file and file:read "*a" or ""
   if file then file:close() end
-  local rest = line:match "^.*%) (.*)$"
-  if not rest then return nil end
-  local fields = {}
-  for field in rest:gmatch "%S+" do fields[#fields + 1] = field end
-  return fields[1], number(fields[20])
+  local letter, started, pages = line:match(FIELDS)
+  return letter, number(started or 0), number(pages or 0)
 end
 
 -- When the program, and no thread of the engine's, last looked at the clock.
@@ -50,15 +52,16 @@ end
 
 --- The state of a file's process, by its head: "dead", "stopped", "asleep" (it
 -- waits for events), "busy" (the program has not polled for a second) or
--- "running".
+-- "running". Then the pages that it has in memory, unless it is dead.
 local function state_of(head)
-  local letter, started = process(number(head.pid))
+  local letter, started, pages = process(number(head.pid))
   if not letter or letter == "Z" or started ~= number(head.pid_started) then
     return "dead"
   end
-  if letter == "T" or letter == "t" then return "stopped" end
-  if head.asleep ~= 0 then return "asleep" end
-  return native.clock() - looked(head) > BUSY and "busy" or "running"
+  if letter == "T" or letter == "t" then return "stopped", pages end
+  if head.asleep ~= 0 then return "asleep", pages end
+  local busy = native.clock() - looked(head) > BUSY
+  return busy and "busy" or "running", pages
 end
 
 M.state = state_of
@@ -118,11 +121,12 @@ local function sessions_of(file, head, names)
   return list
 end
 
--- ns below which so much of a histogram is; each bucket stands for its middle.
-local function quantile(h, part)
-  local left = part * number(h.count)
+--- ns below which so much of a histogram's buckets is, of so many calls; each
+-- bucket stands for its middle.
+function M.quantile(buckets, count, part)
+  local left = part * count
   for i = 0, C.PERIGEE_STATS_BUCKETS - 1 do
-    left = left - number(h.buckets[i])
+    left = left - number(buckets[i])
     if left <= 0 then return M.bucket(i + 0.5) end
   end
   return M.bucket(C.PERIGEE_STATS_BUCKETS)
@@ -170,8 +174,10 @@ local function methods_of(file, head)
     function(h, i)
       local method = by_row[i]
       if not method or h.count == 0 then return end
-      method.mean = number(h.sum) / number(h.count)
-      method.p50, method.p99 = quantile(h, 0.5), quantile(h, 0.99)
+      local count = number(h.count)
+      method.mean = number(h.sum) / count
+      method.p50 = M.quantile(h.buckets, count, 0.5)
+      method.p99 = M.quantile(h.buckets, count, 0.99)
     end, #list + 1)
   return list, by_row
 end
@@ -260,7 +266,7 @@ local function told_of(head)
   return {
     name = text(head.name), scope = text(head.scope), host = text(head.host),
     program = text(head.program), pid = number(head.pid),
-    state = state_of(head), began = number(head.began),
+    state = (state_of(head)), began = number(head.began),
     began_at = number(head.began_at) / 1e9, now = native.clock(),
     looked = looked(head),
     asleep = head.asleep ~= 0 and number(head.asleep) or nil,
