@@ -70,10 +70,12 @@ function M.run(...)
   return M.shell("perigee " .. table.concat(words, " "))
 end
 
+-- A shell's line that becomes `perigee` with these words.
+function M.line(...) return "exec " .. line_of { M.path, ... } end
+
 -- Starts `perigee` with these words, with its errors among its output.
 function M.start(...)
-  return process.spawn { "sh", "-c", "exec " .. line_of { M.path, ... }
-                         .. " 2>&1" }
+  return process.spawn { "sh", "-c", M.line(...) .. " 2>&1" }
 end
 
 -- Waits until f() is true; false after half a minute of a fast machine.

@@ -29,6 +29,7 @@ local COMMANDS = {
   lists.regions,
   require "perigee.cli.watch",
   require "perigee.cli.explain",
+  require "perigee.cli.top",
   stats.stats,
   stats.sessions,
   stats.autopsy,

@@ -90,6 +90,12 @@ function M.watch(list)
   return fd
 end
 
+--- Has these signals do what they did before.
+function M.unwatch() C.perigee_cli_sigprocmask(SIG_SETMASK, before, nil) end
+
+--- Sends a signal to this process.
+function M.raise(signal) C.perigee_cli_kill(C.perigee_cli_getpid(), signal) end
+
 local info = ffi.new "uint32_t[32]"     -- struct signalfd_siginfo
 
 --- The number of the next signal of such a descriptor, which has one.

@@ -156,9 +156,10 @@ M.stats = {
 
 -- ---- perigee sessions -------------------------------------------------------
 
--- How long a session has lived, or lived: of what a file says, at least 0.
+-- How long a session has lived, or lived: at least 0, whatever the file says.
 local function lived(told, session)
-  return time(math.max((session.ended or told.now) - session.opened, 0))
+  local last = told.state == "dead" and told.looked or told.now
+  return time(math.max((session.ended or last) - session.opened, 0))
 end
 
 local function live_sessions(told, out)
