@@ -140,7 +140,7 @@ describe("top in a terminal", function()
   end)
 
   it("shows an agent's methods and sessions, and goes back", function()
-    start("a", "b")
+    local worker = start("a", "b")
     local terminal = top(80, 24)
     terminal:expect "\na +%l+ "
     terminal:press "n\r"
@@ -154,6 +154,12 @@ describe("top in a terminal", function()
     terminal:expect "^help\nKeys that sort: c calls, "
     terminal:press " "
     terminal:expect "\na +%l+ .*by name$"
+    terminal:press "\r"
+    terminal:expect "^cli/a  %l+  process "
+    worker:signal "TERM"
+    terminal:expect "^cli/a  gone, as it was:  process "
+    terminal:press "\27"
+    terminal:expect "agents none"
     ends(terminal)
   end)
 

@@ -3,6 +3,7 @@
 -- replaced, cut, or full of somebody else's bytes.
 local cases = require "spec.support.cases"
 local ffi = require "ffi"
+local perigee = require "perigee"
 local sample = require "perigee.stats.sample"
 
 local agent, caller, proxy, path, copy
@@ -29,6 +30,9 @@ before_each(function()
   agent:serve { name = "s", methods = {
     f = function(text) return text end,
     fail = function() error("told to", 0) end,
+    wait = function(seconds)
+      if seconds > 0 then perigee.sleep(seconds) end
+    end,
   } }
   proxy = assert(caller:proxy(agent.name, "s"))
   proxy:f ""
@@ -91,6 +95,36 @@ describe("an agent between two looks", function()
     assert.is_nil(one.p50)
   end)
 
+  it("took as long for its calls as those took that ended since", function()
+    local one = sample.new(path)
+    for _ = 1, 400 do proxy:wait(0) end
+    one:look()
+    for _ = 1, 3 do
+      proxy:wait(0.01)
+      one:look()
+      assert.is_true(one.p50 > 9e6)
+    end
+  end)
+
+  it("has all of a session that opened since, also in a used row", function()
+    local one = sample.new(path)
+    one:look()
+    local other = assert(cases.agent())
+    assert(other:proxy(agent.name, "s")):f(("x"):rep(3000))
+    one:look()
+    assert.is_true(one.received * one.seconds >= 3000)
+    local head = ffi.new "struct perigee_stats_head"
+    local bytes = content_of(path)
+    ffi.copy(head, bytes, ffi.sizeof(head))
+    local at = tonumber(head.sessions.offset) + head.sessions.row
+    write(bytes)
+    one = sample.new(copy)
+    one:look()
+    write(bytes:sub(1, at) .. "\99" .. bytes:sub(at + 2))     -- another's id
+    one:look()
+    assert.is_true(one.received * one.seconds >= 3000)
+  end)
+
   it("has what its sessions did until they ended, and once", function()
     local one = sample.new(path)
     one:look()
@@ -102,7 +136,9 @@ describe("an agent between two looks", function()
       received = received + one.received * one.seconds
       return one.sessions == 0
     end))
-    for _ = 1, 3 do one:look() received = received + one.received * one.seconds
+    for _ = 1, 3 do
+      one:look()
+      received = received + one.received * one.seconds
     end
     assert.is_true(received >= 5000 and received < 9000)
     assert.equal("ended", one:sessions_now()[1].state)

@@ -32,17 +32,18 @@ local M = { all = {} }
 -- ---- The screen -------------------------------------------------------------
 
 local function clear(self)
-  self.lines = {}
+  self.lines, self.settled = {}, true
   for i = 1, self.rows do self.lines[i] = "" end
 end
 
 local function put(self, text)
   local line = self.lines[self.row]
+  if not line then return end
   line = line .. (" "):rep(self.column - 1 - #line)
   self.lines[self.row] = line:sub(1, self.column - 1) .. text
     .. line:sub(self.column + #text)
   self.column = self.column + #text
-  if self.column > self.columns + 1 then
+  if self.settled and self.column > self.columns + 1 then
     error("a line is longer than the terminal: " .. self.lines[self.row], 0)
   end
 end
@@ -50,10 +51,13 @@ end
 local SEQUENCES = {
   ["^\27%[(%d+);1H"] = function(self, row)
     self.row, self.column = tonumber(row), 1
-    if self.row > self.rows then error("below the terminal", 0) end
+    if self.settled and self.row > self.rows then
+      error("below the terminal", 0)
+    end
   end,
   ["^\27%[K"] = function(self)
-    self.lines[self.row] = self.lines[self.row]:sub(1, self.column - 1)
+    local line = self.lines[self.row]
+    self.lines[self.row] = line and line:sub(1, self.column - 1)
   end,
   ["^\27%[2J"] = clear,
   ["^\27%[(%d+)m"] = function(self, style) self.styles[style] = true end,
@@ -131,10 +135,11 @@ end
 
 function Terminal:press(keys) C.spec_write(self.fd, keys, #keys) end
 
--- Gives the terminal another size; what was on it is gone.
+-- Gives the terminal another size; what was on it is gone. Until the program
+-- clears it, it may still write for the size before.
 function Terminal:resize(columns, rows)
-  self:read(0)
   resize(self, columns, rows)
+  self.settled = false
 end
 
 -- Shows what the program writes within some seconds; false: nothing came.

@@ -8,7 +8,8 @@
 -- What the last look read stays beside it, and the differences are taken row by
 -- row. So nothing is counted twice or lost when a session's counters move to
 -- its engine. A session whose row another one has by now loses what it did
--- since the last look.
+-- since the last look; of one whose row is taken during the look, too, the new
+-- numbers are below the old ones.
 --
 -- The file may be replaced, cut or full of anything at any time. It is opened
 -- anew by each look and read, not mapped: a file that is cut would end the

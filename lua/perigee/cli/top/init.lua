@@ -12,11 +12,13 @@ local units = require "perigee.runtime.units"
 local M = {
   name = "top",
   summary = "Show what the agents of this host do, live.",
-  description = "Shows the agents of a scope on this host: their states, "
-    .. "sessions, calls, times, failures, bytes and memory, of the last "
-    .. "interval. On a terminal it goes on until q is pressed, and h tells of "
-    .. "other keys; elsewhere it prints a table after each interval. That is "
-    .. "read from the agents' stats files: no agent is asked.",
+  description = "Shows the agents of a scope on this host: their states (dead: "
+    .. "killed; stopped: by a signal; busy: the program has not polled for a "
+    .. "second; asleep; running), sessions, calls, times, failures, bytes and "
+    .. "memory, of the last interval. On a terminal it goes on until q is "
+    .. "pressed, and h tells of other keys; elsewhere it prints a table after "
+    .. "each interval. That is read from the agents' stats files: no agent is "
+    .. "asked.",
 }
 
 local LEAST, MOST = 0.1, 86400          -- seconds of an interval
@@ -30,11 +32,11 @@ local function interval(text)
 end
 
 function M.configure(parser)
-  parser:argument("where", "The scope; default: that of --scope.")
-    :argname "SCOPE":args "?"
+  parser:argument("SCOPE", "The scope; default: that of --scope.")
+    :target "where":argname "SCOPE":args "?"
   parser:flag("-a --all", "Show all scopes of this host.")
   parser:option("-d --delay", "The interval; default: 1s.")
-    :argname "TIME":convert(interval):default "1s"
+    :argname "TIME":convert(interval):default(1)
   parser:flag("--once", "Print one table after one interval.")
   options.json(parser, "Print a JSON document after each interval.")
   options.place(parser)

@@ -304,8 +304,11 @@ local function detail_screen(model, columns, rows)
   local lines = table_lines("methods", METHODS, methods, columns)
   lines[#lines + 1] = { text = "" }
   add(lines, table_lines("sessions", SESSIONS, sessions, columns))
+  -- It has ended in order, or is another one's by now.
+  local gone = model.agents.by_path[agent.path] ~= agent
   local head = {
-    { sgr = TITLE, text = layout.beside({ plain(full_name(agent)), agent.state,
+    { sgr = TITLE, text = layout.beside({ plain(full_name(agent)),
+      gone and "gone, as it was:" or agent.state,
       ("process %d"):format(agent.pid), size(agent.memory) }, columns) },
     { text = layout.cut(plain(agent.program), columns) },
   }
