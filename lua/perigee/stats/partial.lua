@@ -1,40 +1,18 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- Reads of a stats file (native/stats.h) what metrics are made of, with the
 -- rows that are in use alone, so that many files are read often. Anybody of
--- this user may have written the file: it is opened only if it is a regular
--- file of this user and as long as it says, and each number in it is bounded
--- before it is a place or a length.
+-- this user may have written the file: it has to be as long as it says, and
+-- each number in it is bounded before it is a place or a length.
 local ffi = require "ffi"
+local files = require "perigee.stats.file"
 local native = require "perigee.native"
 local stats = require "perigee.stats"
 
-if not pcall(ffi.typeof, "struct perigee_partial_statx") then ffi.cdef [[
-  struct perigee_partial_statx {
-    uint32_t mask, block_size;
-    uint64_t attributes;
-    uint32_t links, uid, gid;
-    uint16_t mode, spare;
-    uint64_t inode, size;
-    uint8_t rest[208];
-  };
-  int perigee_partial_statx(int, const char *, int, unsigned,
-    struct perigee_partial_statx *) __asm__("statx");
-  int perigee_partial_open(const char *, int) __asm__("open");
-  long perigee_partial_pread(int, void *, size_t, int64_t) __asm__("pread");
-  int perigee_partial_close(int) __asm__("close");
-  unsigned perigee_partial_geteuid(void) __asm__("geteuid");
-  size_t perigee_partial_strnlen(const char *, size_t) __asm__("strnlen");
-]] end
-
-local C, S = ffi.C, native.C
+local S = native.C
 local min, floor, number = math.min, math.floor, tonumber
+local text = files.text
 
 local M = {}
-
--- A link, and a pipe that nobody writes to, are not waited for.
-local FLAGS = 0x20000 + 0x800 + 0x80000  -- O_NOFOLLOW, O_NONBLOCK, O_CLOEXEC
-local AT_EMPTY_PATH, BASIC, ENOENT = 0x1000, 0x7ff, 2
-if jit.arch:find "^arm" then FLAGS = 0x8000 + 0x800 + 0x80000 end
 
 -- ROOM: bytes that are read at a time. MOST: where a table may begin, and ROWS
 -- of it that are read.
@@ -42,7 +20,6 @@ local ROOM, MOST, ROWS = 2 ^ 18, 2 ^ 24, 4096
 
 local bytes, short = ffi.new("uint8_t[?]", ROOM), ffi.new("uint8_t[?]", ROOM)
 local head = ffi.new "struct perigee_stats_head"
-local told_of = ffi.new "struct perigee_partial_statx"
 
 -- ---- The histograms' bounds -------------------------------------------------
 
@@ -95,44 +72,6 @@ end
 
 -- ---- Reading ----------------------------------------------------------------
 
--- Opens it: a descriptor, and its length; or nil and why. nil alone: there is
--- none.
-local function open(path)
-  local file = C.perigee_partial_open(path, FLAGS)
-  if file < 0 then
-    if ffi.errno() == ENOENT then return nil end
-    return nil, "it cannot be opened"
-  end
-  local fine = C.perigee_partial_statx(file, "", AT_EMPTY_PATH, BASIC,
-                                       told_of) == 0
-  if fine and bit.band(told_of.mode, 0xf000) == 0x8000
-    and told_of.uid == C.perigee_partial_geteuid() then
-    return file, number(told_of.size)
-  end
-  C.perigee_partial_close(file)
-  return nil, "it is no regular file of this user"
-end
-
-local function read(file, offset, length)
-  return number(C.perigee_partial_pread(file, bytes, length, offset))
-end
-
-local MAGIC = "perigee\1"
-
--- Fills the head; or nil and why.
-local function read_head(file, length)
-  if read(file, 0, 4096) < ffi.sizeof(head) then return nil, "it is cut" end
-  ffi.copy(head, bytes, ffi.sizeof(head))
-  if ffi.string(head.magic, 8) ~= MAGIC then
-    return nil, "it is no stats file, or not whole yet"
-  elseif head.version ~= S.PERIGEE_STATS_VERSION then
-    return nil, ("it is of version %d"):format(head.version)
-  elseif head.length > length then
-    return nil, "it is cut"
-  end
-  return true
-end
-
 -- Rows of an older version are shorter: copies them to where each has `size`
 -- bytes.
 local function spread(row, size, n)
@@ -149,15 +88,11 @@ local function load(file, at, first, count, size)
   if row == 0 or longest > ROOM or at.offset > MOST then return bytes, 0, 1 end
   count = min(count, at.rows - first, ROWS - first, floor(ROOM / longest))
   if count <= 0 then return bytes, 0, 1 end
-  local n = read(file, number(at.offset) + first * row, count * row)
+  local n = files.read(file, bytes, count * row,
+                       number(at.offset) + first * row)
   n = floor(math.max(n, 0) / row)
   if row < size then return spread(row, size, n) end
   return bytes, n, row
-end
-
--- The bytes of a text that may have no end.
-local function text(field, size)
-  return ffi.string(field, C.perigee_partial_strnlen(field, size))
 end
 
 -- ---- Counters ---------------------------------------------------------------
@@ -342,11 +277,12 @@ end
 --   its service's name and those of its own, `numbers`: see at }. Or nil and
 --   why; nil alone if there is no such file
 function M.read(path)
-  local file, length = open(path)
+  local file, length = files.open(path)
   if not file then return nil, length end
-  local fine, why = read_head(file, length)
+  local fine, why = files.read_head(file, head)
+  if fine and head.length > length then fine, why = nil, "it is cut" end
   local told = fine and read_rest(file)
-  C.perigee_partial_close(file)
+  files.close(file)
   if not told then return nil, why end
   return told
 end

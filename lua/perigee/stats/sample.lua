@@ -7,41 +7,33 @@
 -- methods that are in use, and histograms of methods that were called since.
 -- What the last look read stays beside it, and the differences are taken row by
 -- row. So nothing is counted twice or lost when a session's counters move to
--- its engine. A session whose row another one has by now loses what it did
--- since the last look; of one whose row is taken during the look, too, the new
--- numbers are below the old ones.
+-- its engine. What a session did since the last look is lost if another one
+-- has its row by now.
 --
--- The file may be replaced, cut or full of anything at any time. It is opened
--- anew by each look and read, not mapped: a file that is cut would end the
--- reader. Numbers that grow smaller count as 0.
+-- The file may be replaced, cut or full of anything at any time, so each look
+-- opens it anew. Numbers that are smaller than before count as 0: so do those
+-- of a row that is taken for another session while it is read.
 local ffi = require "ffi"
+local files = require "perigee.stats.file"
 local native = require "perigee.native"
 local stats = require "perigee.stats"
 
-ffi.cdef [[
-  int perigee_stats_open(const char *, int, ...) __asm__("open");
-  long perigee_stats_pread(int, void *, size_t, int64_t) __asm__("pread");
-  int perigee_stats_close(int) __asm__("close");
-  int perigee_stats_page(void) __asm__("getpagesize");
-]]
+ffi.cdef "int perigee_stats_page(void) __asm__(\"getpagesize\");"
 
-local C, S, number = ffi.C, native.C, tonumber
+local S, number = native.C, tonumber
 local floor, max, min = math.floor, math.max, math.min
+local pread, text = files.read, files.text
 
 local M = {}
 
 local Agent = {}
 Agent.__index = Agent
 
--- A link is not followed, and a pipe not waited for.
-local FLAGS = 0x20000 + 0x800 + 0x80000  -- O_NOFOLLOW, O_NONBLOCK, O_CLOEXEC
-if jit.arch:find "^arm" then FLAGS = 0x8000 + 0x800 + 0x80000 end
-
 -- Of what a file claims: bytes of a row, rows, and where a table may begin.
 local ROW, ROWS, MOST = 2 ^ 14, 1024, 2 ^ 24
 local BUCKETS = number(S.PERIGEE_STATS_BUCKETS)
 local STATUSES = number(S.PERIGEE_STATS_STATUSES)
-local PAGE = C.perigee_stats_page()
+local PAGE = ffi.C.perigee_stats_page()
 
 -- ---- Rows of a table --------------------------------------------------------
 
@@ -55,10 +47,6 @@ local HISTOGRAM = kind "struct perigee_stats_histogram"
 
 local Head = ffi.typeof "struct perigee_stats_head"
 local row_bytes = ffi.new("uint8_t[?]", ROW)
-
-local function pread(file, into, length, offset)
-  return max(0, number(C.perigee_stats_pread(file, into, length, offset)))
-end
 
 -- Rows that were read: `count` of them at `at`, which has room for `room`.
 local function no_rows() return { count = 0, room = 0, at = nil } end
@@ -119,8 +107,6 @@ local function read_methods(file, from, rows, expected)
 end
 
 -- ---- Texts ------------------------------------------------------------------
-
-local function text(field, size) return ffi.string(field, size):match "^%Z*" end
 
 local function read_texts(self, head)
   self.name, self.scope = text(head.name, 128), text(head.scope, 128)
@@ -286,14 +272,6 @@ end
 
 -- ---- A look -----------------------------------------------------------------
 
-local MAGIC = "perigee\1"
-
-local function read_head(file, head)
-  return pread(file, head, ffi.sizeof(head), 0) == ffi.sizeof(head)
-    and ffi.string(head.magic, 8) == MAGIC
-    and head.version == S.PERIGEE_STATS_VERSION
-end
-
 -- Forgets the last look: another engine writes the file by now.
 local function begin(self, head)
   read_texts(self, head)
@@ -340,13 +318,13 @@ end
 -- ns, `called_p50` and so on of its own ones, and of those that it served.
 -- @treturn boolean whether there is a stats file
 function Agent:look()
-  local file = C.perigee_stats_open(self.path, FLAGS)
-  if file < 0 then return false end
+  local file = files.open(self.path)
+  if not file then return false end
   local head = self.head_before
-  local fine = read_head(file, head)
+  local fine = files.read_head(file, head)
   if fine then look_inside(self, file, head) end
-  C.perigee_stats_close(file)
-  return fine
+  files.close(file)
+  return fine == true
 end
 
 --- Whether the next looks keep times of each method, for methods_now.
