@@ -5,6 +5,7 @@ local cases = require "spec.support.cases"
 local ffi = require "ffi"
 local perigee = require "perigee"
 local sample = require "perigee.stats.sample"
+local view = require "perigee.cli.top.view"
 
 local agent, caller, proxy, path, copy
 
@@ -174,12 +175,29 @@ describe("an agent between two looks", function()
   end)
 end)
 
+-- What `perigee top` shows of it fits in a terminal, and is ASCII.
+local function show(one, detail)
+  one.calls = one.called + one.served + one.others
+  local model = { agents = { list = { one }, by_path = {} }, sort = "l",
+                  filter = "", top = 0, interval = 1, detail = detail and one }
+  for _, size in ipairs { { 80, 24 }, { 20, 10 }, { 300, 60 } } do
+    local lines = view.lines(model, size[1], size[2])
+    assert.is_true(#lines <= size[2])
+    for _, line in ipairs(lines) do
+      assert.is_true(#line.text <= size[1])
+      assert.is_nil(line.text:find "[^ -~]")
+    end
+  end
+end
+
 -- Looks at the file, and at all that it tells.
 local function look(one)
   if not one:look() then return end
   assert.is_true(one.served >= 0 and one.sent >= 0 and one.failures >= 0)
   assert.is_true(#one:sessions_now() <= 1024)
   assert.is_true(#one:methods_now() <= 1024)
+  show(one, false)
+  show(one, true)
 end
 
 describe("a look at a file that somebody else wrote", function()
