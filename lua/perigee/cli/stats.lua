@@ -41,6 +41,15 @@ local function read(given)
   failure.failed("%s", why)
 end
 
+-- Its lists are lists in JSON, too, if they are empty.
+local function listed(told)
+  local list = require "perigee.cli.json".list
+  for _, name in ipairs { "sessions", "methods", "under_way", "events" } do
+    list(told[name])
+  end
+  return told
+end
+
 -- ---- Words ------------------------------------------------------------------
 
 local STATES = {
@@ -146,7 +155,7 @@ M.stats = {
   configure = configure,
   run = function(given)
     local out, told = require "perigee.cli.out", read(given)
-    if given.json then return out.json(told) end
+    if given.json then return out.json(listed(told)) end
     head(told, out)
     methods(told, out)
     sessions(told, out)
@@ -288,7 +297,7 @@ M.autopsy = {
   end,
   run = function(given)
     local out, told = require "perigee.cli.out", read(given)
-    if given.json then return out.json(told) end
+    if given.json then return out.json(listed(told)) end
     local peer = peers_of(told)
     head(told, out)
     under_way(told, out, peer)
