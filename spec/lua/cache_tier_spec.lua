@@ -153,6 +153,39 @@ describe("the file of a cache", function()
     assert.is_false(late.set.live[1].below)
   end)
 
+  -- Each value of 200 KB takes 256 KiB on its way; memory has 4 MiB.
+  it("takes an eighth of the memory for what is fetched, at most", function()
+    fill()
+    local before, most, fetches = store.engine:stats().regions, 0, {}
+    for i = 1, COUNT do
+      fetches[i] = perigee.spawn(function()
+        return store.tier:fetch(tostring(i))
+      end)
+    end
+    repeat
+      perigee.sleep(0)
+      most = math.max(most, store.engine:stats().regions - before)
+      local left = 0
+      for i = 1, COUNT do left = left + (fetches[i]:done() and 0 or 1) end
+    until left == 0
+    assert.is_true(most >= 1 and most <= 2, tostring(most))
+    assert.equal(0, store.tier.taken)
+  end)
+
+  it("has puts and deletes be refused while it has too much to forget",
+     function()
+    local key = fill()
+    store.tier.voids, store.tier.full = 2 ^ 18, true
+    assert.equal("no_memory", select(2, blocks:put(key, "new")).kind)
+    assert.equal("no_memory", select(2, blocks:put(key, cases.bytes(LENGTH, 0)))
+      .kind)
+    assert.equal("no_memory", select(2, blocks:delete(key)).kind)
+    assert.equal(LENGTH, #assert(blocks:get(key)))
+    store.tier.voids, store.tier.full = 0, false
+    assert(blocks:put(key, "new"))
+    assert.equal("new", blocks:get(key))
+  end)
+
   it("can be asked for after a stop has dropped who asked", function()
     local key = fill()
     perigee.spawn(function()

@@ -224,7 +224,9 @@ end
 -- @tparam[opt] string options.file the path of a file to which what memory
 --   evicts goes, and from which it comes back when it is asked for, also after
 --   a restart. Each of several scopes has one of its own, with the scope's name
---   behind a dot at the end
+--   behind a dot at the end. Values that come back take an eighth of the memory
+--   besides, at most, but one may always come. While 2^18 keys are still to be
+--   forgotten there, puts and deletes are refused (`no_memory`)
 -- @tparam[opt] number options.file_size bytes of that file, which are taken at
 --   once; default: eight times the memory
 -- @tparam[opt] number options.spill bytes of host memory below a GPU's memory

@@ -288,6 +288,7 @@ function Store:reserve(id, key, length, asked)
   local client, status = self:client(id)
   if not client then return nil, status end
   if type(key) ~= "string" then return nil, core.PERIGEE_INVALID end
+  if self.tier and self.tier.full then return nil, NO_MEMORY end
   status = reserve(self, client, key, length, asked)
   if status < 0 then return nil, status end
   local region = self.slabs[tonumber(place.slab)]
@@ -378,15 +379,20 @@ local function answer_put(self, client, request, reply, n)
   return n
 end
 
+-- Is a request one that puts or deletes?
+local function may_change(request)
+  local what = request.length > 8 and request.pointer[1]
+  return what == PUT or what == C.PERIGEE_CACHE_DELETE
+end
+
 -- What a request has put or deleted is void in the file. n: the length of its
 -- answer, or a status: of a request that is none in its midst nobody knows what
 -- it has done.
 function Store:void(request, reply, n)
-  local what = request.length > 8 and request.pointer[1]
-  local changes = what == PUT or what == C.PERIGEE_CACHE_DELETE
-  if not changes or n == WANTS then return end
+  if not may_change(request) or n == WANTS then return end
+  local puts = request.pointer[1] == PUT
   for i, key in ipairs(wire.asked(request)) do
-    if n < 0 or what ~= PUT or wire.has_put(reply, i) then
+    if n < 0 or not puts or wire.has_put(reply, i) then
       self.tier:forget(key)
     end
   end
@@ -397,6 +403,9 @@ jit.off(Store.void)
 function Store:answer(id, request, reply)
   local client, status = self:client(id)
   if not client then return wire.refuse(reply, status) end
+  if self.tier and self.tier.full and may_change(request) then
+    return wire.refuse(reply, NO_MEMORY) -- its file has too much to forget
+  end
   local n = answer(self, client, request, reply)
   if n == WANTS or n >= 12 and reply.pointer[1] == PUT then
     n = answer_put(self, client, request, reply, n)

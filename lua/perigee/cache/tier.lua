@@ -46,8 +46,10 @@ Tier.__index = Tier
 -- ENDS: of one poll. PAUSE: seconds between polls if the descriptor tells
 -- nothing. MEMORY: regions that are kept for values on their way, of LARGE
 -- bytes at most. WAY: bytes of a GPU's memory that may be on their way, in as
--- much of the host's.
+-- much of the host's. FETCHED: the part of the memory that values which come
+-- back may take besides. VOID: keys that the file is still to forget.
 local ENDS, PAUSE, MEMORY, LARGE, WAY = 64, 0.25, 8, 2 ^ 23, 2 ^ 28
+local FETCHED, VOID = 1 / 8, 2 ^ 18
 local OK = core.PERIGEE_OK
 local ends_t = ffi.typeof("struct perigee_cache_file_end[?]")
 local ends, place = ends_t(ENDS), native.place_t()
@@ -105,25 +107,33 @@ local function forget(self, key)
   return status
 end
 
+-- Notes that a key is void (1), or is so in the file by now (-1). While there
+-- are too many the store refuses all that would make a key void.
+local function note_void(self, key, sign)
+  self.void[key] = sign == 1 or nil
+  self.voids = self.voids + sign
+  self.full = self.voids >= VOID
+end
+
 --- A key has another value, or none: the file's is void.
 function Tier:forget(key)
   if not self.file or self.void[key] then return end
-  if forget(self, key) == core.PERIGEE_AGAIN then self.void[key] = true end
+  if forget(self, key) == core.PERIGEE_AGAIN then note_void(self, key, 1) end
 end
 
 -- Tries again what could not be forgotten.
 local function forget_more(self)
   for key in pairs(self.void) do
     if forget(self, key) == core.PERIGEE_AGAIN then return end
-    self.void[key] = nil
+    note_void(self, key, -1)
   end
 end
 jit.off(forget_more)
 
 -- ---- Memory for values on their way -----------------------------------------
 
--- Has memory for a value, which is kept for the next ones. A GPU's engine reads
--- it by its name.
+-- Takes a region that was kept, or a new one. A GPU's engine reads it by its
+-- name.
 local function take_memory(self, length)
   for i, region in ipairs(self.memory) do
     if region.length >= length then return table.remove(self.memory, i) end
@@ -135,7 +145,20 @@ local function take_memory(self, length)
     or nil)
 end
 
+-- Takes memory for a value that comes back.
+local function fetch_memory(self, length)
+  local region = take_memory(self, length)
+  if not region then return nil end
+  self.taken, self.takers[region] = self.taken + region.length, true
+  return region
+end
+
+-- Memory that was taken is kept for the next values.
 local function give_memory(self, region)
+  if self.takers[region] then
+    self.taken, self.takers[region] = self.taken - region.length, nil
+    futures.settle(self.given, true)
+  end
   if #self.memory < MEMORY and region.length <= LARGE then
     self.memory[#self.memory + 1] = region
     return
@@ -288,8 +311,8 @@ end
 
 -- Returns the place of what a file has of a key, or nil.
 local function find(self, key)
-  local below = C.perigee_cache_file_store(self.file)
-  if self.void[key]
+  local below = self.file and C.perigee_cache_file_store(self.file)
+  if not below or self.void[key]
     or C.perigee_cache_stat(below, key, #key, loop.now(), place) < 0 then
     return nil
   end
@@ -329,7 +352,7 @@ end
 -- Is a version of a key the file's still? What was put meanwhile had the file's
 -- be forgotten. Returns the store that is the file's directory, or nil.
 local function still(self, key, version)
-  local below = self.file and self.store.cache and find(self, key)
+  local below = self.store.cache and find(self, key)
   return below and place.version == version and below or nil
 end
 
@@ -374,11 +397,22 @@ local function keep(self, key, region, length, sum, version)
   return true
 end
 
+-- Waits until memory for a value may be taken: any, if none is.
+local function await_memory(self, length)
+  local most = self.store.memory * FETCHED
+  while self.file and self.taken > 0 and self.taken + length > most do
+    if self.given.ended then self.given = futures.shared(self, "fetching") end
+    self.given:wait()
+  end
+end
+
 -- Brings a value to memory; waits. Returns whether it is there; or nil and a
 -- status.
 local function bring(self, key)
   if not find(self, key) then return false end
-  local region = take_memory(self, tonumber(place.length))
+  await_memory(self, tonumber(place.length))
+  if not find(self, key) then return false end
+  local region = fetch_memory(self, tonumber(place.length))
   if not region then return nil, core.PERIGEE_NO_MEMORY end
   local length, sum, version = read_to(self, key, region)
   local there, status = false, nil
@@ -433,7 +467,8 @@ function M.open(store, options)
     descriptor = C.perigee_cache_file_descriptor(out[0]), fetching = {},
     cold = colds.new(store, store.moves and WAY), void = {}, memory = {},
     on_way = {},
-    regions = 0, told = false,
+    voids = 0, full = false, regions = 0, taken = 0, takers = {},
+    given = futures.done(true), told = false,
   }, Tier)
   self:drive()
   return self
@@ -463,6 +498,7 @@ function Tier:close()
     end
   end
   self.file = false
+  futures.settle(self.given, true)
 end
 
 return M
