@@ -222,6 +222,18 @@ describe("a stderr", function()
     end
   end)
 
+  it("that the program has replaced gets the messages", function()
+    local script = command.file("replaced.lua", [[
+      io.stderr = assert(io.open(..., "w"))
+      require "perigee".log("error", "x")
+      io.stderr:close()
+    ]])
+    local path = command.folder() .. "/file"
+    local worker = process.spawn { "luajit", script, path }
+    assert.same({ "exit", 0 }, { worker:wait(30 * process.slow) })
+    assert.equal("perigee: error: x\n", command.content(path))
+  end)
+
   it("that is closed is not the file that comes after it", function()
     local script = command.file("closed.lua", [[
       local perigee, path = require "perigee", ...

@@ -540,8 +540,11 @@ static void a_child_leaves_its_parents_file(void **state) {
   int status;
   open_fixture(&f, *state);
   publish(&f, 0);
+  ask_for_level(f.path, PERIGEE_STATS_DEBUG);
   pid_t child = fork();
   if (child == 0) {
+    if (perigee_log_level(f.pair.engine[0], 1) != 0)
+      _exit(1);
     f.pair.engine[0]->counters->polls = 1 << 30;
     perigee_engine_close(f.pair.engine[0]);
     _exit(0);
@@ -550,6 +553,7 @@ static void a_child_leaves_its_parents_file(void **state) {
   assert_int_equal(status, 0);
   assert_int_equal(access(f.path, F_OK), 0);
   assert_true(perigee_counters(f.pair.engine[0], NULL)->polls < 1 << 30);
+  assert_int_equal(perigee_log_level(f.pair.engine[0], 1), PERIGEE_STATS_DEBUG);
   call(&f.pair, METHOD, 0);
   close_fixture(&f);
 }

@@ -15,6 +15,7 @@ if not pcall(ffi.sizeof, "struct perigee_stderr") then
     int perigee_stderr_poll(struct perigee_stderr *, unsigned long, int)
       __asm__("poll");
     int perigee_stderr_fcntl(int, int, ...) __asm__("fcntl");
+    int perigee_stderr_fileno(void *) __asm__("fileno");
     long perigee_stderr_write(int, const void *, size_t) __asm__("write");
   ]]
 end
@@ -24,7 +25,7 @@ local STDERR, F_GETFD, POLLOUT, PIECE = 2, 1, 4, 4096
 
 local M = {}
 
-local first, open = io.stderr, C.perigee_stderr_fcntl(STDERR, F_GETFD) >= 0
+local open = C.perigee_stderr_fcntl(STDERR, F_GETFD) >= 0
 local looked = ffi.new("struct perigee_stderr[1]", { { STDERR, POLLOUT, 0 } })
 local cut = false                       -- the last line lacks its end
 
@@ -34,10 +35,15 @@ local function takes()
     and looked[0].revents == POLLOUT
 end
 
+-- A program may have put something else in the place of io.stderr.
+local function is_other(file)
+  return io.type(file) ~= "file" or C.perigee_stderr_fileno(file) ~= STDERR
+end
+
 --- Writes a text that ends in a newline. Returns false if not all of it was
 -- taken.
 function M.write(text)
-  if io.stderr ~= first then            -- the program's own
+  if is_other(io.stderr) then
     io.stderr:write(text)
     return true
   end
