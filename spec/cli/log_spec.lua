@@ -3,6 +3,7 @@
 -- and a stderr that takes nothing.
 local cjson = require "cjson"
 local command = require "spec.support.command"
+local printable = require "perigee.runtime.printable"
 local process = require "spec.support.process"
 require "perigee.stats"                 -- declares what the file has
 
@@ -134,6 +135,16 @@ describe("the log", function()
       assert.matches("^perigee: warning: 980 more like this in the last "
         .. "[%d.e+-]+ seconds: n1000$", list[i])
     end
+  end)
+
+  it("cuts what it counts, and no character of it in JSON", function()
+    local worker = start "json"
+    does(worker, 'for i = 1, 30 do log.write("error", "x" .. '
+      .. '("\195\169"):rep(200)) end')
+    local list = lines(said(worker))
+    local message = cjson.decode(list[21]).message
+    assert.equal(message, printable.utf8(message))
+    assert.matches(("seconds: x" .. ("\195\169"):rep(99) .. "\\xc3$"), message)
   end)
 
   it("gives a program's own function all of them", function()

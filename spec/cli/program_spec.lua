@@ -64,7 +64,8 @@ describe("the check of the environment", function()
       :set("PERIGEE_BUILD", "build"):set("PERIGEE_SPEC_SLOW", "10")
       :set("PERIGEE_SCOPE", "mine"):set("PERIGEE_RDMA", "qps=2 gid=3")
       :set("PERIGEE_REGISTRY", "folder:/run/names"):set("PERIGEE_RANK", "0")
-    case.expect("settings", "environment", "ok", "PERIGEE_RDMA, "
+      :set("PERIGEE_LOG", "JSON,warn")
+    case.expect("settings", "environment", "ok", "PERIGEE_LOG, PERIGEE_RDMA, "
            .. "PERIGEE_REGISTRY, PERIGEE_SCOPE, PERIGEE_TRANSPORT set")
   end)
 
@@ -79,7 +80,9 @@ describe("the check of the environment", function()
     case.fake:set("PERIGEE_TRANSPORT", "udp"):set("PERIGEE_SCOPE", ".x y")
       :set("PERIGEE_FAULTS", "drop=often")
       :set("PERIGEE_RDMA", "qps=2 speed=9"):set("PERIGEE_NICS", "mlx5_9")
-      :set("PERIGEE_REGISTRY", "ftp://names")
+      :set("PERIGEE_REGISTRY", "ftp://names"):set("PERIGEE_LOG", "loud")
+    case.expect("settings", "environment", "problem",
+           'PERIGEE_LOG: "loud" has to be text or json', "unset PERIGEE_LOG")
     case.expect("settings", "environment", "problem",
            "PERIGEE_REGISTRY: it has to be a registry, by its address")
     case.expect("settings", "environment", "problem",

@@ -72,15 +72,21 @@ M.tell_level = asked_of
 
 -- ---- Lines -----------------------------------------------------------------
 
--- Writes a line; says first how many were lost before it.
-local function put(one)
-  local line = require "perigee.runtime.line"
-  if lost > 0 and sink(line[format]({ level = "warning", message =
-      ("%d messages were lost, as they could not be written"):format(lost) },
-      stamped)) then
+local function taken(one)
+  return sink(require "perigee.runtime.line"[format](one, stamped))
+end
+
+-- Says how many messages were lost, once something is taken again.
+local function tell_lost()
+  local text = "%d messages were lost, as they could not be written"
+  if lost > 0 and taken { level = "warning", message = text:format(lost) } then
     lost = 0
   end
-  if not sink(line[format](one, stamped)) then lost = lost + 1 end
+end
+
+local function put(one)
+  tell_lost()
+  if not taken(one) then lost = lost + 1 end
 end
 
 -- A message as it is told: what it is about is looked for now, as that may be
@@ -96,8 +102,9 @@ end
 local SHOWN = 200                       -- bytes of a message that stands for N
 
 local function tell_more(more, seconds, last)
+  local first = last.message:match "^[^\n]*":sub(1, SHOWN)
   last.message = ("%d more like this in the last %.3g seconds: %s"):format(more,
-    seconds, last.message:match "^[^\n]*":sub(1, SHOWN))
+    seconds, require "perigee.runtime.printable".lines(first)) -- cut anywhere
   put(last)
 end
 
@@ -200,10 +207,11 @@ function M.to(write_line)
   sink, stamped, shown = write_line or stderr.write, true, RANKS.info
 end
 
---- Tells at once of messages that were counted (often.lua).
+--- Tells at once of messages that were counted (often.lua), or lost.
 function M.flush()
   local often = package.loaded["perigee.runtime.often"]
   if often then often.flush() end
+  tell_lost()
 end
 
 M.at_end = newproxy(true)
