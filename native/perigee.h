@@ -1011,7 +1011,8 @@ PERIGEE_API int perigee_operation_text(struct perigee_engine *engine,
 /* ---- Calls ------------------------------------------------------------- */
 
 /* The trace that a call belongs to, as in W3C's traceparent: its id, the span
- * that makes the call, and flags (1: sampled). An id of zeros is none. */
+ * that makes the call, and flags (1: sampled, which has both sides keep a span of the
+ * call in their stats, see stats.h). An id of zeros is none. */
 struct perigee_trace {
   uint8_t id[16];
   uint8_t span[8];          /* zeros: a new one is made for the call */
@@ -1092,6 +1093,12 @@ PERIGEE_API bool perigee_served_cancelled(const struct perigee_engine *engine,
 /* Returns the time left; negative: no limit. */
 PERIGEE_API int64_t perigee_served_remaining(const struct perigee_engine *engine,
                                              int served);
+/* Makes a trace context of a new trace that is sampled: an id which no other trace
+ * has, no span, flags 1. Calls whose messages name it belong to the trace. Both sides
+ * of a call of a sampled trace keep a span of it in their stats (stats.h), with times
+ * of its phases. Does not block. */
+PERIGEE_API void perigee_trace_begin(struct perigee_engine *engine,
+                                     struct perigee_trace *trace);
 /* Returns 1 and the trace context that came with the call; 0: none came, or the
  * call is over. To continue the trace, name it in the messages of calls that
  * are made for this one, with PERIGEE_CARRIED. */

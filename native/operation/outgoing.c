@@ -242,6 +242,14 @@ void trace_arrived(struct operation *op, const uint8_t *bytes) {
     span_begin(op, stats_row(&op->engine->stats.rows, op->method), NULL);
 }
 
+void perigee_trace_begin(struct perigee_engine *engine,
+                         struct perigee_trace *trace) {
+  ENTER(engine);
+  uint64_t id[2] = {span_next(engine), span_next(engine)};
+  *trace = (struct perigee_trace){.flags = 1};
+  memcpy(trace->id, id, sizeof trace->id);
+}
+
 int perigee_served_trace(const struct perigee_engine *engine, int served,
                          struct perigee_trace *trace) {
   LOOK(engine);

@@ -166,3 +166,63 @@ describe("a trace that is not there", function()
     assert.matches("is no trace's id", errors)
   end)
 end)
+
+-- Makes calls outside of any trace; says how many came with one, and whether a
+-- call that a handler makes belongs to the same one.
+local CALLER = [[
+local perigee = require "perigee"
+perigee.run(function()
+  local agent = assert(perigee.agent { name = "a" })
+  local sums
+  agent:serve { name = "sums", methods = {
+    id = function() return perigee.context():trace() end,
+    raw = { raw = true, function()
+      return perigee.context():trace() or ""
+    end },
+    on = function() return perigee.context():trace(), sums:id() end,
+  } }
+  sums = assert(agent:proxy("a", "sums"))
+  local typed, raw = 0, 0
+  for _ = 1, 2000 do
+    if sums:id() then typed = typed + 1 end
+    if sums:raw "" ~= "" then raw = raw + 1 end
+  end
+  local came, went = sums:on()
+  print(("%d %d %s"):format(typed, raw, tostring(came and went
+    and came:sub(1, 35) == went:sub(1, 35) and came:sub(-2) == "01")))
+end)
+]]
+
+describe("PERIGEE_TRACE", function()
+  local function called(value)
+    local line = ("PERIGEE_TRACE=%s perigee run %s"):format(value,
+      command.file("caller.lua", CALLER))
+    local status, text, errors = command.shell(line)
+    assert.equal(0, status, errors)
+    local typed, raw, carried = text:match "(%d+) (%d+) (%a+)\n$"
+    return tonumber(typed), tonumber(raw), carried, text .. errors
+  end
+
+  it("has that part of the calls begin a trace", function()
+    local typed, raw, carried = called "1"
+    assert.same({ 2000, 2000, "true" }, { typed, raw, carried })
+    typed, raw = called "0.1"           -- 200 each, and 13 of deviation
+    assert.is_true(typed > 100 and typed < 300, typed)
+    assert.is_true(raw > 100 and raw < 300, raw)
+    for _, none in ipairs { "0", "''", "1e-300" } do
+      local text
+      typed, raw, carried, text = called(none)
+      assert.same({ 0, 0, "nil" }, { typed, raw, carried })
+      assert.is_nil(text:find "PERIGEE_TRACE")
+    end
+  end)
+
+  it("is refused once, by a sentence, if it is no such part", function()
+    for _, wrong in ipairs { "yes", "-0.1", "1.5", "nan", "1%" } do
+      local typed, raw, _, text = called(wrong)
+      assert.same({ 0, 0 }, { typed, raw })
+      local _, times = text:gsub("PERIGEE_TRACE is [^\n]+ from 0 to 1", "")
+      assert.equal(1, times, text)
+    end
+  end)
+end)

@@ -123,6 +123,24 @@ describe("a trace", function()
     end)
   end
 
+  it("may be a new one for each call, which its calls carry on", function()
+    local traced, ids = calls:with { trace = true }, {}
+    for i, call in ipairs { function() return (traced:typed()) end,
+                            function() return traced:raw "bytes" end,
+                            function() return traced:inplace "bytes" end,
+                            function()
+                              return (traced.async:typed():wait())
+                            end } do
+      local id, span, flags = parts(call())
+      assert.equal("01", flags)
+      assert.is_truthy(span:find "[^0]")
+      assert.is_nil(ids[id], i)
+      ids[id] = true
+    end
+    local came, went = traced:on()
+    assert.equal((parts(came)), (parts(went)))
+  end)
+
   it("has a span for each call that a handler makes", function()
     local one, two = calls:with { trace = FULL }:twice()
     assert.is_true(one ~= two)
@@ -149,7 +167,7 @@ describe("a trace", function()
   it("that is none is misuse, at the caller's line", function()
     local zeros = ("0"):rep(32)
     for _, wrong in ipairs { "", "00", TRACE:sub(2), TRACE .. "0",
-                             TRACE:upper(), zeros, 7, true,
+                             TRACE:upper(), zeros, 7, false,
                              "01-" .. TRACE .. "-" .. SPAN .. "-01",
                              "00-" .. zeros .. "-" .. SPAN .. "-01",
                              "00-" .. TRACE .. "-" .. zeros:sub(17) .. "-01",
@@ -167,8 +185,9 @@ describe("a peer without traces", function()
   it("is unsupported where one was named, before it is called", function()
     process.start(server, "-trace"):expect("ready")
     local calls = cases.proxy("traces", { timeout = 10 })
-    local traced = calls:with { trace = FULL }
+    local traced, new = calls:with { trace = FULL }, calls:with { trace = true }
     for _, call in ipairs { function() return traced:typed() end,
+                            function() return new:typed() end,
                             function() return traced:raw "bytes" end,
                             function()
                               return traced:inplace(function() return 0 end)

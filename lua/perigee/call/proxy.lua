@@ -254,13 +254,16 @@ end
 -- @tparam[opt] number options.term the `term` of a registry's entry: calls
 --   reach nobody who took the name before its holder. They look for a later one
 --   for `reconnect` seconds, and then end in `stale`
--- @tparam[opt] string options.trace the trace that the calls belong to: a W3C
---   traceparent, "00-<32 hex>-<16 hex>-<2 hex>", which `Context:trace` gives on
---   the other side; or the 32 digits alone, for a sampled trace and a new span
---   for each call. Calls end in `unsupported` if the peer does not have the
---   feature "trace" (`Session:explain`). Default: a call that a handler makes
---   continues the trace of the call it serves with a new span, if the peer has
---   the feature
+-- @tparam[opt] string|boolean options.trace the trace that the calls belong to:
+--   a W3C traceparent, "00-<32 hex>-<16 hex>-<2 hex>", which `Context:trace`
+--   gives on the other side; or the 32 digits alone, for a sampled trace and a
+--   new span for each call; or true, for a new sampled trace for each call, and
+--   for each time that it is made again. Both sides of a sampled call keep its
+--   times in their stats files (`perigee trace`). Calls end in `unsupported` if
+--   the peer does not have the feature "trace" (`Session:explain`). Default: a
+--   call that a handler makes continues the trace of the call it serves with a
+--   new span, if the peer has the feature; other calls begin a sampled trace
+--   with the probability that PERIGEE_TRACE says, a number from 0 to 1
 -- @treturn Proxy
 -- @waits no
 -- @usage

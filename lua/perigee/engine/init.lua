@@ -15,6 +15,7 @@ local loop = require "perigee.runtime.loop"
 local native = require "perigee.native"
 local refused = require "perigee.engine.refused"
 local regions = require "perigee.memory.region"
+local sampling = require "perigee.runtime.sampling"
 local sessions = require "perigee.engine.session"
 local settings = require "perigee.engine.options"
 require "perigee.transfer"              -- what sessions can do
@@ -181,6 +182,7 @@ function M.new(options)
   end
   warn_of_short_files()
   warn_of_faults(options.faults or os.getenv "PERIGEE_FAULTS")
+  sampling.warn()
   local engine = setmetatable({
     handle = out[0], events = native.events_t(loop.BATCH), i = 0, n = 0,
     inflight = new_table(FEW, 0), flying = 0, -- how many there are

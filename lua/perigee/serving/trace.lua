@@ -2,12 +2,14 @@
 --- Trace contexts of calls, as in a W3C traceparent:
 -- "00-<32 hex: the trace>-<16 hex: the span>-<2 hex: flags>". A call uses the
 -- trace of its proxy (`Proxy:with`). Without one, a call that a handler makes
--- continues the trace of the call that the handler serves.
+-- continues the trace of the call that the handler serves, and PERIGEE_TRACE
+-- may have other calls begin one.
 local contexts = require "perigee.serving.context"
 local log = require "perigee.runtime.log"
 local loop = require "perigee.runtime.loop"
 local native = require "perigee.native"
 local printable = require "perigee.runtime.printable"
+local sampling = require "perigee.runtime.sampling"
 
 local ffi = require "ffi"
 local C = native.C
@@ -35,9 +37,9 @@ end
 
 --- The check of option trace.
 function M.check(value)
-  if not parts(value) then
+  if value ~= true and not parts(value) then
     return 'a W3C traceparent, "00-<32 hex>-<16 hex>-<2 hex>" in lower case, '
-      .. "or its 32 digits of the trace; no zeros only"
+      .. "or its 32 digits of the trace, no zeros only; or true"
   end
 end
 
@@ -47,8 +49,9 @@ local function unhex(bytes, text)
   end
 end
 
---- A checked text as a struct perigee_trace, for calls.
+--- A checked text as a struct perigee_trace, for calls; true as it is.
 function M.parse(text)
+  if text == true then return true end
   local id, span, flags = parts(text)
   local trace = native.trace_t()
   unhex(trace.id, id)
@@ -89,10 +92,11 @@ function log.traced(trace)
   if trace then return hex(trace.id, 16), hex(trace.span, 8) end
 end
 
---- Sets the trace of a call's message: the binding's, or the one of here().
-function M.put(message, binding)
+-- Sets the trace of a call's message: the binding's, or the one of here().
+local function put(message, binding)
   local given = binding.trace
   if given then
+    if rawequal(given, true) then given = sampling.begin(binding.engine) end
     message.trace = given
     return
   end
@@ -103,5 +107,20 @@ function M.put(message, binding)
     message.trace = nil
   end
 end
+
+-- The same, and begins a trace if the call is outside of any, and is chosen.
+-- Peers that do not know traces get the call without it. Descriptions, which
+-- are method 0, are no calls of the program's.
+local function put_or_begin(message, binding)
+  if binding.trace or here() or message.method == 0
+    or not sampling.chooses(binding.engine) then
+    return put(message, binding)
+  end
+  message.trace = sampling.begin(binding.engine)
+  message.flags = bor(message.flags, CARRIED)
+end
+
+--- Sets the trace of a call's message.
+M.put = sampling.rate and put_or_begin or put
 
 return M
