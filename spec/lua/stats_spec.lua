@@ -3,7 +3,9 @@
 -- them ends in what can be told, soon, and raises nothing.
 local cases = require "spec.support.cases"
 local ffi = require "ffi"
+local spans = require "perigee.stats.spans"
 local stats = require "perigee.stats"
+local traces = require "perigee.stats.trace"
 
 local path, bytes
 
@@ -26,6 +28,8 @@ setup(function()
   agent:serve { name = "s", methods = { f = function() end } }
   local proxy = assert(assert(cases.agent()):proxy(agent.name, "s"))
   for _ = 1, 50 do proxy:f() end
+  local traced = proxy:with { trace = true }
+  for _ = 1, 5 do traced:f() end
   bytes = content_of((agent.address:match "^unix:(.*)%.sock$") .. ".stats")
   cases.cleanup()
 end)
@@ -44,10 +48,23 @@ local function read()
   return told
 end
 
+-- Reads the spans, and makes all trees of them; returns how many there are.
+local function read_spans()
+  local told, why = spans.read(path)
+  if not told then return assert.is_string(why) and 0 end
+  local count = 0
+  for _, list in pairs(traces.collect { told }) do
+    count = count + #traces.tree(list).spans
+  end
+  assert.equal(#told.spans, count)
+  return count
+end
+
 describe("a stats file", function()
   it("that is whole is read", function()
     write(bytes)
     assert.is_true(#read().methods >= 1)
+    assert.equal(5, read_spans())
   end)
 
   it("of any length is read as far as it goes", function()
@@ -55,6 +72,7 @@ describe("a stats file", function()
                               #bytes - 1 } do
       write(bytes:sub(1, length))
       read()
+      read_spans()
     end
   end)
 
@@ -70,6 +88,22 @@ describe("a stats file", function()
       end
       write(ffi.string(whole, #bytes))
       read()
+      read_spans()
+    end
+  end)
+
+  it("whose spans have any bytes gives those that can be", function()
+    local whole = ffi.new("uint8_t[?]", #bytes)
+    local head = ffi.new "struct perigee_stats_head"
+    ffi.copy(head, bytes, ffi.sizeof(head))
+    local at, size = tonumber(head.spans.offset), 5 * head.spans.row
+    for round = 1, 60 do
+      ffi.copy(whole, bytes, #bytes)
+      for _ = 1, round do
+        whole[at + math.random(0, size - 1)] = math.random(0, 255)
+      end
+      write(ffi.string(whole, #bytes))
+      assert.is_true(read_spans() <= 1024)
     end
   end)
 

@@ -104,7 +104,7 @@ function M.read(path)
   if not file then return nil, head end
   file:setvbuf "no"                     -- what is looked at twice is read twice
   local told = inside.told_of(head)
-  told.epoch = tostring(head.epoch)
+  told.epoch = tostring(head.epoch):match "%d+"
   told.offset = ffi.cast("int64_t", head.began_at)
     - ffi.cast("int64_t", head.began)
   told.given = number(head.spans_given)

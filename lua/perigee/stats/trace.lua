@@ -188,15 +188,19 @@ end
 
 --- Makes a tree of the spans of one trace, as collect() gives them.
 -- @treturn table `trace`, `root` (a span), and `spans` in the order of a tree:
---   each has `depth` (0: it has no parent here), `above` (its parent), `at` (ns
---   since the root began), `shift` (ns by which it was moved, for its clock is
---   another one), and in ns, as far as they are known, `took`, `queues`,
---   `wires`, `lands` and `serves`
+--   each has `root`, `depth` (0: it has no parent here), `above` (its parent),
+--   `at` (ns since the root began), `offset` (which brings its times to that),
+--   `shift` (ns by which it was moved, for its clock is another one), and in
+--   ns, as far as they are known, `took`, `queues`, `wires`, `lands` and
+--   `serves`
 function M.tree(spans)
   find_parents(spans)
   local root = first_of(spans)
   local list = ordered(spans, root)
-  for _, span in ipairs(list) do phases(span) end
+  for _, span in ipairs(list) do
+    phases(span)
+    span.root = root
+  end
   return { trace = root.trace, root = root, spans = list }
 end
 

@@ -32,6 +32,17 @@ function M.configure(parser)
     .. "10ms."):argname "TIME":convert(options.positive)
   parser:option("--since", "Only traces that began within this time, as in "
     .. "5m."):argname "TIME":convert(options.positive)
+  parser:option("--chrome", "Write what is chosen for Chrome's trace viewer, "
+    .. "or Perfetto."):argname "FILE"
+  parser:option("--export", "Send spans to a collector, by OTLP over HTTP, as "
+    .. "they end, until this is stopped. Default URL: "
+    .. "$OTEL_EXPORTER_OTLP_ENDPOINT, or http://127.0.0.1:4318.")
+    :argname "URL":args "?"
+  parser:flag("--once", "With --export: send what there is, and end.")
+  parser:option("--every", "With --export: how often files are read; default: "
+    .. "1 s."):argname "TIME":convert(options.positive):default(1)
+  options.timeout(parser, 5, "With --export: how long the collector may take "
+    .. "for a batch; default: %g s.")
   options.json(parser)
   options.place(parser)
 end
@@ -188,6 +199,18 @@ local function document(tree)
            spans = require "perigee.cli.json".list(spans) }
 end
 
+local function write_chrome(path, trees)
+  local text = require "perigee.cli.json".encode(
+    require "perigee.cli.trace.chrome".document(trees))
+  local file, why = io.open(path, "wb")
+  local fine = file and file:write(text, "\n")
+  if file then
+    local closed, late = file:close()
+    fine, why = fine and closed, why or late
+  end
+  if not fine then failure.failed("writing %s: %s", path, why) end
+end
+
 -- ---- The command ------------------------------------------------------------
 
 local function none(given)
@@ -201,10 +224,17 @@ local function none(given)
 end
 
 function M.run(given)
+  if given.export then
+    given.export = given.export[1] or ""
+    return require "perigee.cli.trace.export".run(given)
+  end
   require "perigee.cli.client".library()
   local out, json = require "perigee.cli.out", require "perigee.cli.json"
   local trees = trees_of(given)
-  if given.json then
+  if given.chrome then
+    if given.id and #trees == 0 then none(given) end
+    return write_chrome(given.chrome, trees)
+  elseif given.json then
     local list = {}
     for i, tree in ipairs(trees) do list[i] = document(tree) end
     if given.id and #list == 0 then none(given) end
