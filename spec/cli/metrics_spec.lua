@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- `perigee metrics` as somebody sees it who runs it, and as a scraper does.
+local cjson = require "cjson.safe"
 local command = require "spec.support.command"
 local control = require "spec.support.control"
 local exposition = require "spec.support.exposition"
@@ -141,5 +142,116 @@ describe("perigee metrics --listen", function()
     local url = serve()
     assert.is_true((get(url, "-H 'Host: evil.example'")) >= 400)
     assert.is_true((get(url, "-H 'Origin: http://evil.example'")) >= 400)
+  end)
+end)
+
+describe("perigee metrics --page", function()
+  if not control.is_there() then
+    return it("serves", function() pending(control.needs .. " is missing") end)
+  end
+
+  local function page()
+    local url, server = serve "--page"
+    assert(server:read(30 * process.slow))
+    return (url:gsub("metrics$", "")), server
+  end
+
+  -- The events that come within so many seconds: lists of data by name.
+  local function events(url, seconds)
+    local _, text = get(url .. "events", "-N", "-m", seconds)
+    local all = { history = {}, state = {} }
+    for name, data in text:gmatch "event: (%w+)\ndata: ([^\n]*)\n\n" do
+      local value = cjson.decode(data)
+      table.insert(all[name], value)
+    end
+    return all
+  end
+
+  local function row_of(state, name)
+    for _, each in ipairs(state.agents) do
+      if each.name == name then return each end
+    end
+  end
+
+  it("serves a document that runs and loads nothing but what is in it",
+     function()
+    local url = page()
+    local _, text = get(url, "-i")
+    local head, body = text:match "^(.-)\r\n\r\n(.*)$"
+    local policy = head:match "Content%-Security%-Policy: ([^\r]*)"
+    assert.is_truthy(policy:find("default-src 'none';", 1, true))
+    assert.is_nil(policy:find "unsafe")
+    local nonce = policy:match "script%-src 'nonce%-([^']+)'"
+    for tag in body:gmatch "<(s%a+[^>]*)>" do
+      if tag:find "^script" or tag:find "^style" then
+        assert.equal(nonce, tag:match ' nonce="([^"]*)"')
+      end
+    end
+    body = body:gsub("http://www%.w3%.org/2000/svg", "")  -- a name, no address
+    assert.is_nil(body:find "https?://")
+    assert.is_nil(body:find " src=")
+    assert.is_nil(body:find " style=" or body:find " on%a+=")
+    assert.is_nil(body:find "innerHTML" or body:find "eval%(")
+    local _, again = get(url, "-i")
+    assert.is_nil(again:find(nonce, 1, true))   -- another one each time
+  end)
+
+  it("tells at first what has been, and then what is", function()
+    start()
+    local url = page()
+    local first, second
+    assert.is_true(command.eventually(function()
+      local all = events(url, 5)
+      first, second = all.state[1], all.state[2]
+      return second and #all.history == 1
+        and #all.history[1].points >= 1 and #all.history[1].bounds == 20
+    end))
+    for _, state in ipairs { first, second } do
+      assert.equal("cli", row_of(state, "worker").scope)
+    end
+    assert.equal(0, row_of(second, "worker").served)
+    assert.equal(0, second.point.failed_answers)
+  end)
+
+  it("tells of an agent's methods and links", function()
+    start()
+    local url = page()
+    local one
+    assert.is_true(command.eventually(function()
+      local status, text = get(url .. "agent?scope=cli&name=worker")
+      one = status == 200 and cjson.decode(text)
+      return one
+    end))
+    local ended = {}
+    for _, each in ipairs(one.methods) do
+      ended[each.side .. each.method] = each.calls
+      assert.equal(21, #each.bins)
+    end
+    assert.equal(50, ended.serveradd)
+    assert.equal(50, ended.clientadd)
+    assert.equal("worker", one.links[1].peer)
+    assert.equal(404, (get(url .. "agent?scope=cli&name=nobody")))
+    assert.equal(404, (get(url .. "agent?scope=..&name=..")))
+    assert.equal(404, (get(url .. "agent")))
+  end)
+
+  it("ends its streams when it is ended", function()
+    local url, server = page()
+    local reader = process.spawn { "curl", "-sN", url .. "events" }
+    assert.is_truthy(assert(reader:read(30 * process.slow)):find "history")
+    server:signal "TERM"
+    assert.same({ "exit", 0 }, { server:wait() })
+    reader:wait()
+  end)
+
+  it("is for this host alone, as a browser has no token", function()
+    for _, words in ipairs { { "127.0.0.1:0", "--tokens", "x" },
+                             { "0.0.0.0:0", "--insecure" } } do
+      local status, _, errors = command.run("metrics", "--page", "--listen",
+                                            unpack(words))
+      assert.equal(2, status)
+      assert.is_truthy(errors:find "%-%-page is for loopback")
+    end
+    assert.equal(404, (get((serve():gsub("metrics$", "")))))
   end)
 end)

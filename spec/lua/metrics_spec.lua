@@ -157,6 +157,8 @@ describe("the text of metrics", function()
       return pending "promtool is missing (Debian's prometheus)"
     end
     plant_methods("a", 20)
+    planted.write(registry, "s", "b",
+                  planted.bytes(planted.hostile("b", "s")))
     local path = cases.folder .. "/text"
     local file = assert(io.open(path, "w"))
     file:write((told()))
@@ -281,21 +283,13 @@ describe("series beyond the limit", function()
 end)
 
 describe("metrics of names that peers chose", function()
-  local RTL = "\226\128\174"
-
   it("show them as text", function()
-    local names = { '<script>alert("x")</script>', "a\nb", "back\\slash",
-                    'quote"s', "\27[2J", RTL .. "turned", "\255\254no utf-8",
-                    "grüße", "{}=,", "# EOF" }
-    plant("a", function(file)
-      for i, name in ipairs(names) do
-        planted.method(file, i, 1, "svc", name, i)
-      end
-    end)
+    planted.write(registry, "s", "a",
+                  planted.bytes(planted.hostile("a", "s")))
     local text, _, list = told()
     assert.is_nil(text:find("[%z\1-\9\11-\31\127]"))
-    assert.is_nil(text:find(RTL, 1, true))
-    local seen = {}
+    assert.is_nil(text:find("\226\128\174", 1, true)) -- it turns what follows
+    local seen, names = {}, planted.NAMES
     for _, each in ipairs(list) do
       if each.name == "perigee_calls_total" then
         seen[each.labels.method] = each.value
@@ -366,6 +360,14 @@ describe("a file that is no whole stats file", function()
     end
   end)
 
+  it("is refused if it is another user's", function()
+    local path = planted.write(registry, "s", "bad", bytes)
+    if os.execute(("chown 65534 '%s' 2>/dev/null"):format(path)) ~= 0 then
+      return pending "only root gives files to others"
+    end
+    is_refused()
+  end)
+
   it("raises nothing and ends, whatever is in it", function()
     local whole = ffi.new("uint8_t[?]", #bytes)
     math.randomseed(7)
@@ -407,5 +409,66 @@ describe("a file that is no whole stats file", function()
     local path = planted.write(registry, "s", "old", text)
     local one = assert(partial.read(path)).methods[1]
     assert.equal(5, one.numbers[partial.at.bins + 1])
+  end)
+end)
+
+describe("what agents did from one look to the next", function()
+  local histories = require "perigee.stats.history"
+
+  it("is told by rates and times, of each and of all", function()
+    local all = metrics.new { registry = registry }
+    local history = histories.new(all, 2)
+    local function look(served, failed, epoch)
+      for _, name in ipairs { "a", "b" } do
+        plant(name, function(file)
+          file.head.epoch = epoch or 1
+          file.counters.served = served
+          planted.method(file, 1, 2, "svc", "m", served).ends[8] = failed
+          file.histograms[1].buckets[70] = served      -- 1.4 us
+        end)
+      end
+      all.until_ = 0
+      return history:look()
+    end
+    local rows, point = look(100, 1)
+    assert.is_nil(rows[1].served)               -- since when?
+    assert.equal(0, point.served)
+    rows, point = look(300, 3)
+    assert.equal("a", rows[1].name)
+    assert.is_true(rows[1].served > 0)
+    assert.is_true(math.abs(rows[1].failed_answers / rows[1].served - 0.01)
+                   < 1e-9)
+    assert.is_true(math.abs(point.served - 2 * rows[1].served) < 1e-6)
+    assert.is_true(rows[1].p50 > 1.024e-6 and rows[1].p99 <= 2.048e-6)
+    rows = look(5, 0, 2)                        -- another life
+    assert.is_nil(rows[1].served)
+    assert.equal(3, #history.points)
+  end)
+
+  it("has texts that a page may show, and each agent once", function()
+    local all = metrics.new { registry = registry }
+    local file = planted.hostile("a\226\128\174", "s")
+    planted.method(file, 20, 1, "svc", "\255", 3)
+    planted.method(file, 21, 1, "svc", "\254", 4)
+    for _, name in ipairs { "a", "b" } do
+      planted.write(registry, "s", name, planted.bytes(file))
+    end
+    local history = histories.new(all, 2)
+    local rows = history:look()
+    assert.equal(1, #rows)
+    assert.equal("a\\xe2\\x80\\xae", rows[1].name)
+    local one, calls = history:agent("s", rows[1].name), 0
+    for _, each in ipairs(one.methods) do
+      assert.is_nil(each.method:find "[%z\1-\31]")
+      assert.is_nil(each.method:find("\226\128\174", 1, true))
+      calls = calls + each.calls
+    end
+    assert.equal(55 + 7, calls)
+  end)
+
+  it("is kept for ten minutes", function()
+    local history = histories.new(metrics.new { registry = registry }, 200)
+    for _ = 1, 5 do history:look() end
+    assert.equal(3, #history.points)
   end)
 end)

@@ -4,6 +4,7 @@
 local cases = require "spec.support.cases"
 local control = require "spec.support.control"
 local perigee = require "perigee"
+local planted = require "spec.support.planted_stats"
 local process = require "spec.support.process"
 local sockets = require "spec.net.sockets"
 
@@ -24,11 +25,14 @@ local function free_port()
   return port
 end
 
--- Starts the exporter of these agents, and Prometheus.
+-- Starts the exporter of these agents, and of one whose names are hostile, and
+-- Prometheus.
 local function start(agent)
-  local base = agent.address:match "^unix:(.*)/[^/]+/[^/]+$"
+  local registry = "folder:" .. agent.address:match "^unix:(.*)/[^/]+/[^/]+$"
+  planted.write(registry, agent.scope, "evil",
+                planted.bytes(planted.hostile("evil", agent.scope)))
   local exporter = process.spawn { "luajit", "lua/perigee/cli/perigee",
-    "metrics", "--listen", "127.0.0.1:0", "--registry", "folder:" .. base,
+    "metrics", "--listen", "127.0.0.1:0", "--registry", registry,
     "--scope", agent.scope }
   local target = assert(exporter:read(LONG)):match "//(.*)/metrics$"
   local config = cases.folder .. "/prometheus.yml"
@@ -125,6 +129,11 @@ describe("Prometheus", function()
         .. "method=\"nap\"}[2m]))"):format(part))
       local wanted = bucket_of(rank(took, part))
       assert.is_true(math.abs(bucket_of(told) - wanted) <= 1)
+    end
+    for i = 2, 4 do                     -- a newline, a backslash, a quote
+      local name = ("%q"):format(planted.NAMES[i]):gsub("\n", "n")
+      assert.equal(i, value(('perigee_calls_total{agent="evil",method=%s}')
+        :format(name)))
     end
     local target = ask "targets".activeTargets[1]
     assert.equal("up", target.health)

@@ -47,6 +47,18 @@ function M.new(name, scope)
   return file
 end
 
+--- Names of methods that break what takes them for more than text.
+M.NAMES = { '<script>alert("x")</script>', "a\nb", "back\\slash", 'quote"s',
+            "\27[2J", "\226\128\174turned", "\255\254no utf-8", "grüße",
+            "{}=,", "# EOF" }
+
+--- A file of an agent with these methods, the first of which was called once.
+function M.hostile(name, scope)
+  local file = M.new(name, scope)
+  for i, each in ipairs(M.NAMES) do M.method(file, i, 1, "svc", each, i) end
+  return file
+end
+
 --- Its bytes.
 function M.bytes(file) return ffi.string(file, ffi.sizeof(stats_t)) end
 

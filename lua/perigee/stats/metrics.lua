@@ -85,6 +85,7 @@ local function read_all(self)
     if i <= FILES then told, why = partial.read(path) end
     if i > FILES then why = ("there are more than %d files"):format(FILES) end
     if told then
+      told.path = path
       list[#list + 1], last[path] = told, never_less(self, path, told)
     elseif why then
       n = n + 1
@@ -107,10 +108,11 @@ end
 local function refresh(self)
   local began = native.clock()
   local list, refused = read_all(self)
-  local agents, dropped, doubled = self.series:divide(list)
+  local agents, dropped, doubled, told = self.series:divide(list)
   tell_dropped(self, dropped)
   self.reads = self.reads + 1
   local took = (native.clock() - began) / 1e9
+  self.list, self.read_at = told, began
   self.found = { agents = agents, dropped = dropped, read = #list,
                  refused = refused, doubled = doubled, reads = self.reads,
                  took = took }
@@ -118,10 +120,17 @@ local function refresh(self)
   self.until_ = native.clock() + math.max(KEPT, took / SHARE) * 1e9
 end
 
+--- What was read of each agent (perigee.stats.partial), with its file's `path`,
+-- sorted, and when (ns). It is made anew where a text would be.
+function Metrics:told()
+  if native.clock() >= self.until_ then refresh(self) end
+  return self.list, self.read_at
+end
+
 --- The text of all metrics. kind: "text" (the default) or "openmetrics".
 function Metrics:text(kind)
   kind = kind or "text"
-  if native.clock() >= self.until_ then refresh(self) end
+  self:told()
   self.texts[kind] = self.texts[kind]
     or emit.text(self.found, kind == "openmetrics")
   return self.texts[kind]

@@ -89,7 +89,10 @@ local function agent_of(series, told)
     if not labels then
       add_other(agent, each.numbers)
     elseif method then
-      partial.add(method.numbers, each.numbers)
+      local sum = partial.numbers()     -- what was read stays as it is
+      partial.add(sum, method.numbers)
+      partial.add(sum, each.numbers)
+      method.numbers = sum
     else
       method = { labels = labels, numbers = each.numbers }
       by[labels], agent.methods[#agent.methods + 1] = method, method
@@ -230,18 +233,20 @@ end
 --   sorted
 -- @treturn number how many series are summed in others
 -- @treturn number how many files were doubles
+-- @treturn table what was read of all agents, without doubles, sorted alike
 function Series:divide(list)
   local all, doubled = agents_of(self, list)
   choose_all(self, all)
-  local agents, rest, dropped = {}, {}, 0
-  for _, agent in ipairs(all) do
+  local agents, rest, dropped, told = {}, {}, 0, {}
+  for i, agent in ipairs(all) do
+    told[i] = agent.told
     local to = agent.chosen and agents or rest
     to[#to + 1] = agent
     dropped = dropped + (agent.chosen and divide or lost)(self, agent)
   end
   keep(self, agents)
   if rest[1] then agents[#agents + 1] = sum_of(rest) end
-  return agents, dropped, doubled
+  return agents, dropped, doubled, told
 end
 
 return M

@@ -28,6 +28,7 @@ end
 function M.configure(parser)
   parser:option("--listen", "Serve it, as at 127.0.0.1:9470.")
     :argname "ADDRESS"
+  parser:flag("--page", "Serve a page at /, too, for browsers of this host.")
   parser:flag("--once", "Print it, and serve nothing.")
   parser:option("--scope", "Only agents of this scope; default: of all. May be "
     .. "given again."):argname "SCOPE":count "*":convert(name)
@@ -72,26 +73,37 @@ local function has_tokens(given)
   return list and list[1]
 end
 
+-- A browser has no token, so its page is for this host alone.
+local function check_page(given, address)
+  if not given.page then return end
+  if given.tokens or not address.loopback then
+    failure.misuse "--page is for loopback, and takes no --tokens"
+  end
+end
+
 local function open(given, address)
   local to = listen.target(given, address)
   to.tokens, to.scope = given.tokens, "*"
   if given.scope[1] and not given.scope[2] then to.scope = given.scope[1] end
   to.names = (given.names or ""):gsub("[,%s]+", " "):match "^ ?(.-) ?$"
-  local server, err = require "perigee.cli.metrics.web".open(metrics_of(given),
-                                                             to)
+  local told = metrics_of(given)
+  to.page = given.page and require "perigee.cli.metrics.page".new(told)
+  local server, err = require "perigee.cli.metrics.web".open(told, to)
   if not server then failure.failed("%s", tostring(err)) end
   return server
 end
 
-local function announce(url)
+local function announce(url, page)
   local out = require "perigee.cli.out"
   out.line("%s/metrics", url)
+  if page then out.line("%s/", url) end
   out.finish()
   require "perigee.runtime.notify".ready()
 end
 
 local function serve(given)
   local address = address_of(given)
+  check_page(given, address)
   listen.check_libraries()
   listen.check(given, address, function() return has_tokens(given) end,
     "perigee ctrl token new --store FILE, and --tokens FILE")
@@ -99,7 +111,7 @@ local function serve(given)
   local engine, err = perigee.engine {}
   if not engine then failure.failed("%s", tostring(err)) end
   local server = open(given, address)
-  announce(listen.url_of(address, server.port))
+  announce(listen.url_of(address, server.port), given.page)
   local _, stopped = perigee.run(function() server.ended:wait() end)
   require "perigee.runtime.notify".stopping()
   server:close()

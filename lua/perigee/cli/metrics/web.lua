@@ -1,11 +1,13 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- Metrics by HTTP: GET /metrics, for who has a token where some are wanted,
--- and GET /healthz, for anybody. One task answers all requests, one after the
--- other; those that come while files are read get the same text.
+-- and GET /healthz, for anybody; and, if wanted, the page (page.lua). One task
+-- answers all requests, one after the other; those that come while files are
+-- read get the same text.
 local asked = require "perigee.control.asked"
 local log = require "perigee.runtime.log"
 local loop = require "perigee.runtime.loop"
 local metrics = require "perigee.stats.metrics"
+local pages = require "perigee.cli.metrics.page"
 local problem = require "perigee.control.problem"
 local tasks = require "perigee.runtime.task"
 local tokens = require "perigee.control.tokens"
@@ -14,8 +16,11 @@ local webs = require "perigee.net.web"
 local M = {}
 
 local TICK = 1000                       -- milliseconds between looks at tokens
--- ANSWERS: bytes of all answers that clients have not taken yet.
-local HEAD, BODY, CONNECTIONS, PATIENCE, ANSWERS = 8192, 1024, 64, 10, 2 ^ 26
+local HEAD, BODY, CONNECTIONS, PATIENCE = 8192, 1024, 64, 10
+-- Bytes of all answers that clients have not taken yet.
+local ANSWERS = 2 ^ 28
+-- Bytes that a stream's client may be behind, and all of them.
+local QUEUED, BACKLOG = 2 ^ 21, 2 ^ 25
 
 local Server = {}
 Server.__index = Server
@@ -42,7 +47,8 @@ local PATHS = {
 
 local function find(call, server)
   local path, query = asked.parts(call.request.target)
-  local status, body, headers = asked.choose(call, path, PATHS[path], query)
+  local methods = PATHS[path] or server.page and pages.paths[path] or nil
+  local status, body, headers = asked.choose(call, path, methods, query)
   if status or not call.route.role then return status, body, headers end
   local role
   role, status, body, headers = server.tokens:admits(call.request,
@@ -56,6 +62,7 @@ local function answer(server, request)
   local call = { request = request, status = false }
   asked.step(call, find, server)
   asked.step(call, run, server)
+  if call.stream then return call.stream() end
   if not call.status then
     call.status, call.body, call.headers = asked.failure()
   end
@@ -74,8 +81,9 @@ local function serve(server)
     local wait = server.web:run(list)
     for _, request in ipairs(list) do answer(server, request) end
     server.tokens:refresh()
-    if list[1] then wait = 0 end        -- answers are sent by the next run
-    server.web:wait(wait < 0 and TICK or math.min(wait, TICK))
+    local due = server.page and server.page:tick() or TICK
+    if list[1] or due == 0 then wait = 0 end    -- the next run sends answers
+    server.web:wait(wait < 0 and due or math.min(wait, due, TICK))
   end
 end
 
@@ -106,16 +114,19 @@ end
 --- Serves what `told` (perigee.stats.metrics) tells. An engine must be open.
 -- to: `host`, `port`, `certificate`, `key`, `wanted` (as of control), `names`
 -- (that it goes by), `tokens` (the file that has them), `scope`: a token is for
--- that one, or for all. Returns the server: `port` is where it listens, and
--- future `ended` ends with it; or nil and an error.
+-- that one, or for all; `page` (perigee.cli.metrics.page), if it is served,
+-- too. Returns the server: `port` is where it listens, and future `ended` ends
+-- with it; or nil and an error.
 function M.open(told, to)
   local server = setmetatable({ metrics = told, storage = NONE, web = false,
-                                scope = to.scope }, Server)
+                                scope = to.scope, page = to.page or false },
+                              Server)
   local fine, err = open_tokens(server, to)
   if fine then
     fine, err = webs.open { host = to.host, port = to.port, names = to.names,
       certificate = to.certificate, key = to.key, connections = CONNECTIONS,
-      head = HEAD, body = BODY, patience = PATIENCE, answers = ANSWERS }
+      head = HEAD, body = BODY, patience = PATIENCE,
+      answers = ANSWERS, queued = QUEUED, backlog = BACKLOG }
   end
   if not fine then
     server:close()
@@ -128,6 +139,7 @@ end
 
 --- Ends it: connections are closed. Idempotent.
 function Server:close()
+  if self.page then self.page:close() end
   if self.web then self.web:close() end
   self.web = false
   self.storage:close()

@@ -1,0 +1,129 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- The page of `perigee metrics --page`: the document, which has all that it
+-- needs, the events that keep it up to date, and what it asks of one agent.
+--
+--   GET /                          the document (document.lua)
+--   GET /events                    a stream: "history" once, then "state"
+--   GET /agent?scope=S&name=NAME   an agent's methods and sessions
+--
+-- Files are read every two seconds whether somebody looks or not, so that a
+-- page that is opened has the last ten minutes.
+local document = require "perigee.cli.metrics.document"
+local histories = require "perigee.stats.history"
+local json = require "perigee.cli.json"
+local loop = require "perigee.runtime.loop"
+local partial = require "perigee.stats.partial"
+local problem = require "perigee.control.problem"
+local tokens = require "perigee.control.tokens"
+
+local M = {}
+
+local STEP = 2                          -- seconds
+local STREAMS = 32
+local BEHIND = 2 ^ 18                   -- bytes after which a client waits
+
+local Page = {}
+Page.__index = Page
+
+local JSON = { "Content-Type", "application/json", "Cache-Control", "no-store",
+               "X-Content-Type-Options", "nosniff" }
+local OPEN = { "Content-Type", "text/event-stream", "Cache-Control",
+               "no-store" }
+-- Nothing but what the document itself has, and nothing from elsewhere.
+local POLICY = "default-src 'none'; script-src 'nonce-%s'; style-src "
+  .. "'nonce-%s'; connect-src 'self'; img-src data:; base-uri 'none'; "
+  .. "form-action 'none'; frame-ancestors 'none'"
+
+local function event(name, value)
+  return ("event: %s\ndata: %s\n\n"):format(name, json.encode(value))
+end
+
+--- A page of what perigee.stats.metrics tells.
+function M.new(told)
+  return setmetatable({ history = histories.new(told, STEP), streams = {},
+                        due = 0, state = false }, Page)
+end
+
+-- ---- Requests ---------------------------------------------------------------
+
+local function root()
+  local nonce = tokens.new_text()
+  if not nonce then
+    return problem(503, "no_memory", "there is no random number")
+  end
+  return 200, document(nonce), {
+    "Content-Type", "text/html; charset=utf-8", "Cache-Control", "no-store",
+    "Content-Security-Policy", POLICY:format(nonce, nonce),
+    "X-Content-Type-Options", "nosniff", "Referrer-Policy", "no-referrer" }
+end
+
+-- All that a page needs at first. One that comes back begins with that again.
+local function history_of(page)
+  return event("history", { step = STEP, kept = histories.KEPT,
+                            bounds = partial.bounds,
+                            points = json.list(page.history.points) })
+end
+
+local function events(call, server)
+  local page = server.page
+  if #page.streams >= STREAMS or not call.request:may_stream(true) then
+    return problem(503, "no_memory", "there are as many streams as may be")
+  end
+  call.stream = function()
+    local stream = call.request:stream(200, OPEN, true)
+    if not stream then return end
+    page.streams[#page.streams + 1] = stream
+    stream:tell(history_of(page) .. (page.state or ""))
+  end
+end
+
+local function agent(call, server)
+  local one = server.page.history:agent(call.query.scope, call.query.name)
+  if not one then
+    return problem(404, "not_found", "there is no such agent now")
+  end
+  json.list(one.methods)
+  json.list(one.links)
+  return 200, json.encode(one), JSON
+end
+
+M.paths = {
+  ["/"] = { GET = { run = root, gives = false } },
+  ["/events"] = { GET = { run = events, gives = false } },
+  ["/agent"] = { GET = { run = agent, gives = false } },
+}
+
+-- ---- Streams ----------------------------------------------------------------
+
+local function tell(page, text)
+  local list = {}
+  for _, stream in ipairs(page.streams) do
+    if stream:is_gone() or stream:behind() < BEHIND and not stream:tell(text)
+    then
+      stream:close()
+    else
+      list[#list + 1] = stream
+    end
+  end
+  page.streams = list
+end
+
+--- Reads the files if that is due, and tells all pages. Returns the
+-- milliseconds until it is due again.
+function Page:tick()
+  local now = loop.now()
+  if now >= self.due then
+    local rows, point = self.history:look()
+    self.state = event("state", { agents = json.list(rows), point = point })
+    tell(self, self.state)
+    self.due = now + STEP * 1e9
+  end
+  return math.max((self.due - now) / 1e6, 0)
+end
+
+function Page:close()
+  for _, stream in ipairs(self.streams) do stream:close() end
+  self.streams = {}
+end
+
+return M

@@ -1,0 +1,196 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- What the agents of this host did from one look to the next: rates and times
+-- of each, and of all together over the last ten minutes.
+local errors = require "perigee.runtime.errors"
+local partial = require "perigee.stats.partial"
+local printable = require "perigee.runtime.printable"
+local stats = require "perigee.stats"
+
+local M = {}
+
+M.KEPT = 600                            -- seconds
+
+-- Texts of agents and peers, as a page shows them.
+local shown = printable.line
+
+local History = {}
+History.__index = History
+
+--- told: perigee.stats.metrics. look() is to be called every `step` seconds.
+function M.new(told, step)
+  return setmetatable({ metrics = told, step = step, points = {}, before = {},
+                        list = {} }, History)
+end
+
+-- ---- Differences ------------------------------------------------------------
+
+local BIN, BINS = partial.at.bins, partial.bins
+
+-- How often calls of all its methods were in each bin; and how often peers'
+-- calls failed, and others: own ones, and those that have no row.
+local function sums_of(told)
+  local bins, answers, calls = {}, 0, 0
+  for i = 1, BINS do bins[i] = 0 end
+  for _, method in ipairs(told.methods) do
+    local numbers, failed = method.numbers, 0
+    for i = 1, BINS do bins[i] = bins[i] + numbers[BIN + i - 1] end
+    for i = partial.at.ends + 1, BIN - 1 do failed = failed + numbers[i] end
+    if method.side == "server" then answers = answers + failed end
+    if method.side ~= "server" then calls = calls + failed end
+  end
+  return bins, answers, calls
+end
+
+-- The seconds in which such a part of the calls had ended; nil: there are none.
+-- Calls are taken to be spread evenly over their bin.
+local function quantile(bins, part)
+  local all, below, sum = 0, 0, 0
+  for i = 1, BINS do all = all + bins[i] end
+  if all <= 0 then return nil end
+  for i = 1, BINS - 1 do
+    local bound = partial.bounds[i]
+    if sum + bins[i] >= part * all then
+      return below + (bound - below) * (part * all - sum) / bins[i]
+    end
+    sum, below = sum + bins[i], bound
+  end
+  return below
+end
+
+local function added(to, bins)
+  for i = 1, BINS do to[i] = (to[i] or 0) + bins[i] end
+end
+
+local RATES = { "calls", "served", "bytes_sent", "bytes_received" }
+
+-- What is counted of an agent now: by name, and its bins.
+local function counted(told, now)
+  local all = { epoch = told.epoch, at = now }
+  for _, name in ipairs(RATES) do all[name] = told.counters[name] or 0 end
+  all.bins, all.failed_answers, all.failed_calls = sums_of(told)
+  return all
+end
+
+-- Adds to `row` the rates since then.
+local function add_rates(row, all, before)
+  local seconds, bins = (all.at - before.at) / 1e9, {}
+  local function rate(name)
+    return math.max(all[name] - before[name], 0) / seconds
+  end
+  row.calls, row.served = rate "calls", rate "served"
+  row.failed_calls, row.failed_answers = rate "failed_calls",
+                                         rate "failed_answers"
+  row.sent, row.received = rate "bytes_sent", rate "bytes_received"
+  for i = 1, BINS do bins[i] = math.max(all.bins[i] - before.bins[i], 0) end
+  row.p50, row.p99 = quantile(bins, 0.5), quantile(bins, 0.99)
+  return bins
+end
+
+-- ---- Looking ----------------------------------------------------------------
+
+local function sessions_of(told)
+  local n = 0
+  for _, count in pairs(told.transports) do n = n + count end
+  return n
+end
+jit.off(sessions_of)            -- its loop over pairs(), see check.lua
+
+local function row_of(told)
+  return { scope = shown(told.scope), name = shown(told.name),
+           state = told.state, host = shown(told.host), pid = told.pid,
+           began = told.began_at, sessions = sessions_of(told),
+           oldest = math.max(told.oldest_call, told.oldest_served) / 1e9 }
+end
+
+local SUMS = { "calls", "served", "failed_calls", "failed_answers", "sent",
+               "received" }
+
+local function new_point()
+  local point = {}
+  for _, name in ipairs(SUMS) do point[name] = 0 end
+  return point
+end
+
+-- Adds the rates of one to those of all together.
+local function add_to(point, row)
+  for _, name in ipairs(SUMS) do point[name] = point[name] + row[name] end
+end
+
+--- Reads how all are now.
+-- @treturn table a list of { `scope`, `name`, `state`, `host`, `pid`, `began`
+--   (seconds since 1970), `sessions`, `oldest` (seconds), and rates in a second
+--   since the last look, which are not there the first time: `calls`, `served`,
+--   `failed_calls` (own), `failed_answers`, `sent`, `received`, and `p50`,
+--   `p99` (seconds) if any was measured }, sorted
+-- @treturn table the same of all together: a point, which is kept
+function History:look()
+  local rows, before, all, point = {}, {}, {}, new_point()
+  local list, now = self.metrics:told()
+  self.list = list
+  for i, told in ipairs(list) do
+    local row, was, is = row_of(told), self.before[told.path],
+                         counted(told, now)
+    if was and was.epoch == told.epoch and now > was.at then
+      added(all, add_rates(row, is, was))
+      add_to(point, row)
+    end
+    rows[i], before[told.path] = row, is
+  end
+  self.before = before
+  if all[1] then
+    point.p50, point.p99 = quantile(all, 0.5), quantile(all, 0.99)
+  end
+  table.insert(self.points, point)
+  if #self.points > M.KEPT / self.step then table.remove(self.points, 1) end
+  return rows, point
+end
+
+-- ---- One agent --------------------------------------------------------------
+
+local function method_of(method)
+  local numbers, bins = method.numbers, {}
+  for i = 1, BINS do bins[i] = numbers[BIN + i - 1] end
+  local ends = {}
+  for i = 1, partial.statuses - 1 do
+    local n = numbers[partial.at.ends + i]
+    if n > 0 then
+      local kind = errors.kind(-i)
+      ends[kind] = (ends[kind] or 0) + n
+    end
+  end
+  return { side = method.side, calls = numbers[0],
+           service = shown(method.names:sub(1, 64):match "^%Z*"),
+           method = shown(method.names:sub(65):match "^%Z*"),
+           sent = numbers[1], received = numbers[2],
+           longest = numbers[3] / 1e9, failures = ends, bins = bins,
+           p50 = quantile(bins, 0.5), p99 = quantile(bins, 0.99) }
+end
+
+local function links_of(told)
+  local links = {}
+  for _, each in ipairs(told and told.sessions or {}) do
+    links[#links + 1] = { peer = shown(each.peer), state = each.state,
+                          address = shown(each.address),
+                          transport = shown(each.transport),
+                          reason = shown(each.reason),
+                          sent = each.counters.bytes_sent or 0,
+                          received = each.counters.bytes_received or 0 }
+  end
+  return links
+end
+
+--- One agent of the last look: its methods since it began, each with the kinds
+-- of its failures and its calls by bins (partial.bounds), and its sessions; or
+-- nil.
+function History:agent(scope, name)
+  for _, told in ipairs(self.list) do
+    if shown(told.scope) == scope and shown(told.name) == name then
+      local methods = {}
+      for i, each in ipairs(told.methods) do methods[i] = method_of(each) end
+      return { scope = scope, name = name, methods = methods,
+               links = links_of(stats.read(told.path)) }
+    end
+  end
+end
+
+return M
