@@ -521,6 +521,50 @@ for _, below in ipairs(BELOW) do
   end)
 end
 
+describe("a cache of this process in memory of a GPU", function()
+  local caches = require "spec.support.caches"
+  local path
+
+  before_each(function()
+    path = os.tmpname()
+    os.remove(path)
+  end)
+  after_each(function()
+    cases.cleanup()
+    os.remove(path)
+  end)
+
+  local function bytes(i) return cases.bytes(2 ^ 20, i) end
+
+  it("brings a value back although a stop has dropped who asked", function()
+    local store = caches.store(caches.open {
+      kind = "cuda:0", lease = 0.2, file = path, file_size = 2 ^ 26 })
+    local blocks = caches.client { map = false }
+    for i = 1, COUNT do
+      assert(blocks:put("k" .. i, bytes(i)))
+      cases.await(function() return store.tier.cold.writes == 0 end)
+    end
+    local first = 1
+    while store:has("k" .. first) do first = first + 1 end
+    local key, copy, held = "k" .. first, store.moves.copy, nil
+    function store.moves.copy(...) held = { ... } end
+    perigee.spawn(function()
+      perigee.spawn(function() store.tier:fetch(key) end)
+      repeat perigee.sleep(0) until held
+      perigee.stop()
+    end)
+    perigee.run()
+    store.moves.copy = copy
+    assert.equal(1, store:counters().reserved)
+    copy(unpack(held))
+    cases.await(function() return store:counters().reserved == 0 end)
+    assert.is_false(store:has(key))
+    assert.is_true(store.tier:fetch(key))
+    assert.equal(0, store.tier.taken)
+    assert.is_true(blocks:get(key) == bytes(first))
+  end)
+end)
+
 describe("a cache that is to have memory of a GPU", function()
   after_each(cases.cleanup)
 

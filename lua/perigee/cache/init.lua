@@ -233,8 +233,8 @@ end
 --   (option `kind`), in place of a file: what is near its eviction is copied
 --   there by the GPU, and clients read it there once it was evicted. It does
 --   not come back to the GPU, and is gone when this memory is full, too. What
---   is evicted faster than it is copied is gone at once. Several scopes have
---   parts of it as of the memory
+--   is evicted faster than it is copied is gone at once. Chains and groups do
+--   not reach there. Several scopes have parts of it as of the memory
 -- @tparam[opt=false] boolean|number options.keep true, or seconds (true: 600):
 --   a process that does nothing else keeps the memory for as long after this
 --   one has ended, and a cache of the same name goes on with it: what was

@@ -14,8 +14,8 @@
 -- When a copy is over, the engine touches neither side any more, so its owner
 -- may use both again. The session is made with the first copy, and again when
 -- it was lost.
-local errors = require "perigee.runtime.errors"
 local futures = require "perigee.runtime.future"
+local loop = require "perigee.runtime.loop"
 local sessions = require "perigee.engine.session"
 local signals = require "perigee.runtime.signal"
 local tasks = require "perigee.runtime.task"
@@ -28,10 +28,12 @@ Moves.__index = Moves
 -- Seconds for which a copy, and what it needs, is waited for.
 local TIMEOUT = 30
 
---- Makes the copies of an agent's engine. Nothing is opened yet.
-function M.new(agent)
+--- Makes the copies of an agent's engine. failed(err) is told of each that
+-- fails, but for those that a stop of the loop has ended. Nothing is opened.
+function M.new(agent, failed)
   return setmetatable({ engine = agent.engine, address = agent.address,
-                        dialled = false, session = false, remotes = {} }, Moves)
+                        failed = failed, dialled = false, session = false,
+                        remotes = {} }, Moves)
 end
 
 -- ---- The session with itself -----------------------------------------------
@@ -74,22 +76,28 @@ end
 
 local function start(remote, offset, to, done)
   if not remote.handle then
-    return done(nil, errors.new("closed", "copying within a cache", false))
+    return done(nil, remote.session:gone "copying within a cache")
   end
   after(remote.session:read { from = remote:slice(offset, to.length), to = to,
                               timeout = TIMEOUT }, done)
 end
 
 --- Copies the bytes at an offset of an own region, by its name, to a slice of
--- another one. Does not wait: calls done, which must not wait either, once when
--- it is over, with true; or with nil and an error.
+-- another one. Does not wait: calls done(whether that is done) once when it is
+-- over, which must not wait either.
 function Moves:copy(name, offset, to, done)
   if to.length == 0 then return done(true) end
+  local function over(fine, err)
+    if not fine then self.failed(err) end
+    done(fine == true)
+  end
   local remote = self.remotes[name]
-  if remote and remote.handle then return start(remote, offset, to, done) end
+  if remote and remote.handle then return start(remote, offset, to, over) end
+  local generation = loop.state.generation
   after(tasks.spawn(find, self, name), function(found, err)
-    if not found then return done(nil, err) end
-    start(found, offset, to, done)
+    if found then return start(found, offset, to, over) end
+    if loop.state.generation ~= generation then return done(false) end
+    over(nil, err)
   end)
 end
 jit.off(Moves.copy)

@@ -17,7 +17,7 @@
 -- The lease of the value above, and the reservation below, last until the copy
 -- is over. A value that is evicted before it is on its way is gone.
 local colds = require "perigee.cache.cold"
-local log = require "perigee.runtime.log"
+local loop = require "perigee.runtime.loop"
 local native = require "perigee.cache.native"
 
 local ffi = require "ffi"
@@ -29,8 +29,9 @@ local M = {}
 local Spill = {}
 Spill.__index = Spill
 
--- Bytes that may be on their way, whatever the GPU has.
-local WAY = 2 ^ 30
+-- WAY: bytes that may be on their way, whatever the GPU has. LATE: ns for which
+-- a value with a TTL may be, which it lives longer.
+local WAY, LATE = 2 ^ 30, 1e8
 local OK = core.PERIGEE_OK
 
 --- Puts a store below another one, which has no client yet.
@@ -39,28 +40,19 @@ function M.new(store, below)
   return setmetatable({
     store = store, below = below, cold = colds.new(store, WAY),
     client = tonumber(C.perigee_cache_client(below.cache)), on_way = {},
-    told = false }, Spill)
-end
-
--- A copy has failed. Tells it once for each reason.
-local function has_not_come(self, err)
-  C.perigee_cache_failed(self.store.cache)
-  if self.told == err.kind then return end
-  self.told = err.kind
-  log.write("error", ("%s: a value was not copied from memory of its GPU: %s")
-    :format(self.store.text, err.message))
+  }, Spill)
 end
 
 -- Its reservation below is sealed, if it has the value; else it is given up.
--- leased: was the place above the value's until the end of the copy?
-local function arrived(self, one, leased, err)
-  local store, below = self.store, self.below
-  self.cold:over(one.at)
-  if self.on_way[one.key] == one then self.on_way[one.key] = nil end
+-- right: was it copied, while its place above was its own?
+local function arrived(self, one, right)
+  local store, below, at = self.store, self.below, one.at
+  self.cold:over(at)
+  self.on_way[one.key] = nil
   if not store.cache then return end
-  if err then has_not_come(self, err) end
-  if err or not leased or one.void then return below:give_up(one.entry) end
-  local at = one.at
+  if not right or one.void or loop.now() > one.late then
+    return below:give_up(one.entry)
+  end
   if below:seal_again(one.entry, one.key, at.checksum, at.version) == OK then
     C.perigee_cache_mark(store.cache, one.key, #one.key, at.version, 1)
   end
@@ -71,8 +63,8 @@ local function send(self, one, slice)
   self.on_way[one.key] = one
   local slab = self.store.slabs[tonumber(one.at.slab)]
   self.store.moves:copy(slab.name, tonumber(one.at.offset), slice,
-    function(fine, err)
-      arrived(self, one, self.cold:release(one.at), not fine and err)
+    function(fine)
+      arrived(self, one, self.cold:release(one.at) and fine)
     end)
   return OK
 end
@@ -86,8 +78,9 @@ local function write_one(self, cold)
   local entry, slice = self.below:place_again(self.client, key,
     tonumber(at.length), { ttl = tonumber(cold.left) })
   if entry then
-    return send(self, { key = key, at = at, entry = entry, void = false },
-                slice)
+    return send(self, { key = key, at = at, entry = entry, void = false,
+                        late = cold.left > 0 and loop.now() + LATE or math.huge
+                      }, slice)
   end
   self.cold:release(at)
   self.cold:over(at)

@@ -570,6 +570,18 @@ local function try_kind(self)
   return true
 end
 
+-- A copy to or from slabs in memory of a GPU has failed: the value is where it
+-- was, or nowhere. Counts it, and tells it once for each reason; not if the
+-- store is being closed.
+local function copy_failed(self, err)
+  if not self.cache then return end
+  C.perigee_cache_failed(self.cache)
+  if self.copy_failed == err.kind then return end
+  self.copy_failed = err.kind
+  log.write("error", ("%s: a value was not copied to memory of its GPU, or "
+    .. "from there: %s"):format(self.text, err.message))
+end
+
 -- Puts a store in memory of the host below it. It reads for the same clients,
 -- for which a few of its own are added. Returns true; or nil and an error.
 local function open_spill(self, agent, options)
@@ -622,11 +634,13 @@ function M.open(agent, options)
     slabs = {}, pieces = {}, clients = {},
     reserved = {}, putting = {}, tokens = 0, waiting = {}, starved = false,
     closing = {}, timer = false, ending = false, tier = false, keep = false,
-    moves = not is_host(options.kind) and moves.new(agent),
-    spilled = options.spilled or false,
+    moves = false, copy_failed = false, spilled = options.spilled or false,
     evictions = { at = 0, told = 0 }, revived = 0, memory = options.memory,
     short_till = false,
   }, Store)
+  if not is_host(options.kind) then
+    self.moves = moves.new(agent, function(why) copy_failed(self, why) end)
+  end
   local fine, err = open_all(self, agent, options)
   if not fine then
     self:close()

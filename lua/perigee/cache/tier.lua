@@ -47,9 +47,10 @@ Tier.__index = Tier
 -- nothing. MEMORY: regions that are kept for values on their way, of LARGE
 -- bytes at most. WAY: bytes of a GPU's memory that may be on their way, in as
 -- much of the host's. FETCHED: the part of the memory that values which come
--- back may take besides. VOID: keys that the file is still to forget.
+-- back may take besides. VOID: keys that the file is still to forget. LATE: ns
+-- for which a value with a TTL may be on its way back, which it lives longer.
 local ENDS, PAUSE, MEMORY, LARGE, WAY = 64, 0.25, 8, 2 ^ 23, 2 ^ 28
-local FETCHED, VOID = 1 / 8, 2 ^ 18
+local FETCHED, VOID, LATE = 1 / 8, 2 ^ 18, 1e8
 local OK = core.PERIGEE_OK
 local ends_t = ffi.typeof("struct perigee_cache_file_end[?]")
 local ends, place = ends_t(ENDS), native.place_t()
@@ -167,17 +168,6 @@ local function give_memory(self, region)
   region:close()
 end
 
--- A copy to or from memory of a GPU has failed: the value is where it was, or
--- nowhere. Tells it once for each reason.
-local function has_not_come(self, err)
-  if not self.store.cache then return end -- it is being closed
-  C.perigee_cache_failed(self.store.cache)
-  if self.told == err.kind then return end
-  self.told = err.kind
-  log.write("error", ("%s: a value was not copied between its memory and its "
-    .. "file: %s"):format(self.store.text, err.message))
-end
-
 -- ---- From memory to the file -----------------------------------------------
 
 local function write(self, token, key, length, value, at, sum, left)
@@ -205,20 +195,21 @@ end
 -- Writes a value that was to be copied to a region, and is there or not. If its
 -- lease was over before, its place may have been another's: then memory does
 -- not have that version any more, and the file refuses it.
-local function write_staged(self, region, key, at, left, there)
+local function write_staged(self, region, key, at, there)
   local function over()
     give_memory(self, region)
     self.cold:over(at)
   end
   if not (there and self.file) then return over() end
   local sum = C.perigee_cache_sum(region.pointer, at.length, 0)
+  local left = C.perigee_cache_left(self.store.cache, key, #key, loop.now())
   if begin(self, over, write, key, #key, region.pointer, at, sum, left) ~= OK
   then over() end
 end
 
 -- Writes a value that is in memory of a GPU, by way of a region of the host's.
 local function write_there(self, one, name)
-  local key, left = ffi.string(one.key, one.key_length), one.left
+  local key = ffi.string(one.key, one.key_length)
   if self.on_way[key] then return OK end
   local at, status = self.cold:lease(one)
   if not at then return status end
@@ -231,11 +222,10 @@ local function write_there(self, one, name)
   end
   self.on_way[key] = true
   self.store.moves:copy(name, tonumber(at.offset), region:slice(0, length),
-    function(fine, err)
+    function(fine)
       self.cold:release(at)
       self.on_way[key] = nil
-      if not fine then has_not_come(self, err) end
-      write_staged(self, region, key, at, left, fine)
+      write_staged(self, region, key, at, fine)
     end)
   return OK
 end
@@ -361,12 +351,11 @@ end
 -- else may have before; so also if a stop of the loop has dropped the task.
 local function carry(self, region, entry, slice)
   local there = promise(self, "copying to memory of a GPU")
-  self.store.moves:copy(region.name, 0, slice, function(fine, err)
-    if not fine then has_not_come(self, err) end
+  self.store.moves:copy(region.name, 0, slice, function(fine)
     local dropped = is_dropped(there)
     if dropped then give_memory(self, region) end
     if dropped or not fine then self.store:give_up(entry) end
-    futures.settle(there, fine == true)
+    futures.settle(there, fine)
   end)
   return there:wait()
 end
@@ -380,6 +369,7 @@ local function keep(self, key, region, length, sum, version)
   local below = still(self, key, version)
   if not below then return false end
   local left = C.perigee_cache_left(below, key, #key, loop.now())
+  local late = left > 0 and loop.now() + LATE or math.huge
   local entry, slice = store:place_again(self.cold.client, key, length,
                                          { ttl = tonumber(left) })
   if not entry then return nil, slice end
@@ -387,7 +377,7 @@ local function keep(self, key, region, length, sum, version)
     ffi.copy(slice.pointer, region.pointer, length)
   elseif not carry(self, region, entry, slice) then
     return false
-  elseif not still(self, key, version) then
+  elseif not still(self, key, version) or loop.now() > late then
     store:give_up(entry)
     return false
   end
@@ -468,7 +458,7 @@ function M.open(store, options)
     cold = colds.new(store, store.moves and WAY), void = {}, memory = {},
     on_way = {},
     voids = 0, full = false, regions = 0, taken = 0, takers = {},
-    given = futures.done(true), told = false,
+    given = futures.done(true),
   }, Tier)
   self:drive()
   return self
