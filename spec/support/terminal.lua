@@ -166,14 +166,14 @@ local function has_ended(self)
   return not self.pid
 end
 
--- Waits until a pattern is on the screen, or f(screen) is true. Returns its
--- first capture.
+-- Waits until a pattern is on the screen, or f(screen) is true, and until all of
+-- that is of the terminal's size. Returns its first capture.
 function Terminal:expect(what)
   local limit = process.now() + 30 * process.slow
   local f = type(what) == "function" and what
     or function(screen) return screen:match(what) end
   repeat
-    local found = f(self:screen())
+    local found = self.settled and f(self:screen())
     if found then return found end
     local ended = has_ended(self)
     if not self:read(0.05) and ended then break end
