@@ -156,9 +156,11 @@ static int outcome_raw_into(struct operation *op, const struct record *r) {
 int outcome_head(struct operation *op, const struct record *r) {
   if (r->status != PERIGEE_OK)
     return outcome_failure(op, r);
-  bool bulk = r->flags & RECORD_HEAD_BULK;
+  bool bulk = r->flags & RECORD_HEAD_BULK, typed = r->flags & RECORD_TYPED;
+  if (!typed && op->message.into.region && op->kind == OP_CALL)
+    return outcome_raw_into(op, r);
   op->length = r->head_length;
-  if (r->flags & RECORD_TYPED) {
+  if (typed) {
     op->flags |= PERIGEE_TYPED;
     if (r->head_length > op->engine->options.typed)
       return PERIGEE_TOO_LARGE;
@@ -166,8 +168,6 @@ int outcome_head(struct operation *op, const struct record *r) {
       op->flags |= PERIGEE_HELD;
     if (!bulk)
       return outcome_typed_inline(op, r);
-  } else if (op->message.into.region && op->kind == OP_CALL) {
-    return outcome_raw_into(op, r);
   } else if (UNLIKELY(op->message.flags & PERIGEE_ASKS)) {
     op->length = 0;
     op->slice = r->head_length;
