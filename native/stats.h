@@ -205,7 +205,8 @@ enum { PERIGEE_STATS_SAMPLE = 16 };
  * the request took along: zeros, none. The callee has it as its `parent`, and so
  * have the calls that its handler makes: these are children of the callee's span in
  * the same file. A caller's `wire` is its `span` unless the program named one,
- * which is then its `parent`, too. */
+ * which is then its `parent`, too. A peer says whether its calls are sampled, so it
+ * can fill the ring, and no more. */
 struct perigee_stats_span {
   uint64_t sequence; /* the n-th of the engine, from 1; 0: the row is free */
   uint8_t trace[16];

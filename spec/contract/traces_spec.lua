@@ -86,6 +86,23 @@ describe("a trace", function()
     assert.equal(4096, length)
   end)
 
+  it("goes with calls whose replies land where the caller says", function()
+    local memory, asked = cases.alloc(agent.engine, 4096), 0
+    local traced = calls:with { trace = FULL, landing = function(length)
+      asked = asked + 1
+      return memory:slice(0, length)
+    end }
+    assert.equal(FULL, traced:raw(("x"):rep(100000)):string())
+    assert.equal(FULL, traced:inplace(("x"):rep(64)):string())
+    assert.equal(2, asked)
+    assert.equal(FULL, (traced:typed()))
+    local none, err = calls:with { trace = FULL, landing = function()
+      return nil, "no place"
+    end }:raw "x"
+    assert.is_nil(none)
+    assert.equal("denied", err.kind)
+  end)
+
   it("is none unless one was named", function()
     calls:with { trace = FULL }:typed()
     assert.equal("none", (calls:typed()))
