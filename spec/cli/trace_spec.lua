@@ -213,7 +213,7 @@ describe("PERIGEE_TRACE", function()
       local text
       typed, raw, carried, text = called(none)
       assert.same({ 0, 0, "nil" }, { typed, raw, carried })
-      assert.is_nil(text:find "PERIGEE_TRACE")
+      assert.is_nil(text:find "PERIGEE_TRACE:")
     end
   end)
 
@@ -221,7 +221,7 @@ describe("PERIGEE_TRACE", function()
     for _, wrong in ipairs { "yes", "-0.1", "1.5", "nan", "1%" } do
       local typed, raw, _, text = called(wrong)
       assert.same({ 0, 0 }, { typed, raw })
-      local _, times = text:gsub("PERIGEE_TRACE is [^\n]+ from 0 to 1", "")
+      local _, times = text:gsub("PERIGEE_TRACE: [^\n]+ from 0 to 1;", "")
       assert.equal(1, times, text)
     end
   end)

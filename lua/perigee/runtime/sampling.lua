@@ -19,6 +19,12 @@ local function part(text)
   return value and value >= 0 and value <= 1 and value or nil
 end
 
+--- What is wrong with a value of PERIGEE_TRACE, after its name; nil: nothing.
+function M.check(text)
+  if not text:find "%S" or part(text) then return nil end
+  return ("%q is no part of the calls, from 0 to 1"):format(text)
+end
+
 local text = os.getenv "PERIGEE_TRACE" or ""
 local rate = part(text)
 
@@ -29,10 +35,11 @@ local warned = false
 
 --- Logs once that PERIGEE_TRACE is not valid.
 function M.warn()
-  if warned or rate or not text:find "%S" then return end
+  local wrong = not warned and M.check(text)
+  if not wrong then return end
   warned = true
-  log.write("warning", ("PERIGEE_TRACE is %q, and should be the part of calls "
-    .. "that is traced, from 0 to 1: no call is"):format(text))
+  log.write("warning", ("PERIGEE_TRACE: %s; no call begins a trace"):format(
+    wrong))
 end
 
 --- Begins a sampled trace. Returns it as a struct perigee_trace that is valid

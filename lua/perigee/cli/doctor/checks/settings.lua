@@ -89,10 +89,17 @@ local function check_log(_, value)
   if not format then return wrong end
 end
 
+-- As for the registry.
+local function check_trace(_, value)
+  local loads, sampling = pcall(require, "perigee.runtime.sampling")
+  return loads and sampling.check(value) or nil
+end
+
 local CHECKS = { TRANSPORT = check_transport, SCOPE = check_scope,
                  RDMA = check_rdma, NICS = check_nics,
                  REGISTRY = check_registry, FAULTS = check_faults,
                  CUDA_COPIES = check_copies, LOG = check_log,
+                 TRACE = check_trace,
                  -- Other checks look at these (GPU, and below).
                  CUDA_LIBRARY = function() end, SECRET = function() end }
 
