@@ -92,6 +92,60 @@ describe("a stats file", function()
     end
   end)
 
+  -- Writes words of the first span's row: { field = value }.
+  local function write_row(words)
+    local head = ffi.new "struct perigee_stats_head"
+    ffi.copy(head, bytes, ffi.sizeof(head))
+    local file = assert(io.open(path, "r+b"))
+    local word = ffi.new "uint64_t[1]"
+    for field, value in pairs(words) do
+      word[0] = value
+      file:seek("set", tonumber(head.spans.offset)
+        + ffi.offsetof("struct perigee_stats_span", field))
+      file:write(ffi.string(word, 8))
+    end
+    file:close()
+  end
+
+  -- Reads the spans while words are written after so many looks at the rows.
+  local function read_while(looks, words)
+    local inside = stats.inside
+    local before = inside.bytes_of
+    function inside.bytes_of(...)
+      local copy = before(...)
+      looks = looks - 1
+      if looks == 0 then write_row(words) end
+      return copy
+    end
+    local told = spans.read(path)
+    inside.bytes_of = before
+    return told.spans
+  end
+
+  it("whose rows are used anew gives no span of which half is another's",
+     function()
+    for looks = 1, 2 do
+      for _, sequence in ipairs { 0, 7 } do
+        write(bytes)
+        local list = read_while(looks, { sequence = sequence, start = 1 })
+        assert.equal(4, #list)
+        for _, span in ipairs(list) do assert.not_equal(1, span.start) end
+      end
+    end
+    write(bytes)
+    assert.equal(5, #read_while(3, { sequence = 0 }))
+  end)
+
+  it("whose span ends meanwhile has it under way", function()
+    for looks = 1, 2 do
+      write(bytes)
+      write_row { ["end"] = 0 }
+      local list = read_while(looks, { ["end"] = 2 ^ 50 })
+      assert.equal(5, #list)
+      assert.is_nil(list[1].ended)
+    end
+  end)
+
   it("whose spans have any bytes gives those that can be", function()
     local whole = ffi.new("uint8_t[?]", #bytes)
     local head = ffi.new "struct perigee_stats_head"

@@ -68,20 +68,29 @@ M.state = state_of
 
 -- ---- Tables of the file -----------------------------------------------------
 
--- Calls f(row, i) for each row of a table, which is copied to a struct of that
--- type: rows of another version are longer or shorter.
-local function each(file, at, ctype, f, most)
+-- The bytes of a table, or of its first rows.
+local function bytes_of(file, at, most)
   local row, rows = at.row, math.min(at.rows, most or ROWS)
-  if row == 0 or row * rows > MOST or at.offset > MOST then return end
+  if row == 0 or row * rows > MOST or at.offset > MOST then return "" end
   file:seek("set", number(at.offset))
-  local bytes = file:read(row * rows) or ""
-  local one = ffi.new(ctype)
+  return file:read(row * rows) or ""
+end
+
+-- Calls f(row, i) for each row of a table's bytes, which is copied to a struct
+-- of that type: rows of another version are longer or shorter.
+local function each_of(bytes, at, ctype, f)
+  local row, one = at.row, ffi.new(ctype)
+  if row == 0 then return end
   local size = math.min(row, ffi.sizeof(one))
   local from = ffi.cast("const uint8_t *", bytes)
   for i = 0, math.floor(#bytes / row) - 1 do
     ffi.copy(one, from + i * row, size)
     f(one, i)
   end
+end
+
+local function each(file, at, ctype, f, most)
+  each_of(bytes_of(file, at, most), at, ctype, f)
 end
 
 local function counter_names(file, at)
@@ -287,7 +296,8 @@ local function open(path)
 end
 
 -- For spans.lua: how files are opened and read.
-M.inside = { open = open, each = each, text = text, told_of = told_of }
+M.inside = { open = open, each = each, each_of = each_of, bytes_of = bytes_of,
+             text = text, told_of = told_of }
 
 --- Reads of a stats file what it tells of the process: the fields of M.read up
 -- to `log`: the levels of its log, `asked` (nil: none is) and `own`.

@@ -61,34 +61,34 @@ local function span_of(row, by_row, ended)
   }
 end
 
--- What the rows' sequences are now, and which spans have ended.
-local function look(file, at)
+-- What the rows' sequences were in these bytes, and which spans had ended.
+local function look(bytes, at)
   local sequences, ended = {}, {}
-  inside.each(file, at, SPAN, function(row, i)
+  inside.each_of(bytes, at, SPAN, function(row, i)
     sequences[i], ended[i] = number(row.sequence), row["end"] ~= 0
   end)
   return sequences, ended
 end
 
 -- Rows that are used for another span while they are copied are left out: their
--- sequence differs before or after (native/core/spans.c).
+-- sequence differs before or after (native/core/spans.c). A busy process needs
+-- a millisecond for all rows, so nothing is done between the copies.
 local function spans_in(file, head)
-  local before, ended = look(file, head.spans)
-  local by_row, rows, list = methods_of(file, head), {}, {}
-  inside.each(file, head.spans, SPAN, function(row, i)
+  local at, list = head.spans, {}
+  local first = inside.bytes_of(file, at)
+  local copy = inside.bytes_of(file, at)
+  local last = inside.bytes_of(file, at)
+  local before, ended = look(first, at)
+  local after, by_row = look(last, at), methods_of(file, head)
+  inside.each_of(copy, at, SPAN, function(row, i)
     local sequence = number(row.sequence)
-    if sequence ~= 0 and sequence == before[i] then
-      rows[i] = span_of(row, by_row, ended[i])
+    if sequence ~= 0 and sequence == before[i] and sequence == after[i] then
+      list[#list + 1] = span_of(row, by_row, ended[i])
     end
   end)
-  local after = look(file, head.spans)
-  for i, span in pairs(rows) do
-    if after[i] == span.number then list[#list + 1] = span end
-  end
   table.sort(list, function(a, b) return a.number < b.number end)
   return list
 end
-jit.off(spans_in)               -- its loop over pairs(), see check.lua
 
 --- Reads the spans of a stats file.
 -- @treturn table what `perigee.stats.head` tells; `offset`: an int64, ns since
