@@ -57,9 +57,13 @@ static int cuda_admit(const struct memory_context *context, uint8_t *pointer,
   a->file = a->lease = -1;
   a->admitted = true;
   if (!admission_look(c, pointer, length, a)) {
-    snprintf(reason, MEMORY_REASON,
-             "the allocation of the device ends before the %llu bytes do",
-             (unsigned long long)length);
+    snprintf(
+        reason, MEMORY_REASON,
+        a->size > 0
+            ? "the allocation of the device ends before the %llu bytes do"
+            : "the driver does not tell in which allocation the %llu bytes "
+              "are",
+        (unsigned long long)length);
     free(a);
     return PERIGEE_INVALID;
   }
