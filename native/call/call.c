@@ -365,6 +365,7 @@ static void call_land_pooled(struct operation *op);
  * where it goes, unless it waits for the reply alone. */
 static void call_ask(struct operation *op) {
   call_advance(op, ASK);
+  span_landing(op);
   if (op->message.flags & PERIGEE_ASKS) {
     if (!span_has(op))
       op->class = &asked_class;

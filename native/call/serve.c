@@ -647,15 +647,18 @@ static int serve_stall(struct operation *op, const struct record *r) {
   return PERIGEE_OK;
 }
 
-/* A request with a trace context. One that is whole in its record is given to the
- * program now; others are noted when they are whole. */
+/* A request with a trace context. */
 static void serve_trace(struct operation *op, const struct record *r) {
   trace_arrived(op, r->trace);
-  if (!span_has(op))
-    return;
-  op->class = &serve_spanned_class;
-  if (!op->bulky && !op->rest.present)
-    span_service(op, op->measured, op->length);
+  if (span_has(op))
+    op->class = &serve_spanned_class;
+}
+
+/* Has the program got the call just now? It may be free already. */
+static void serve_noted(struct operation *op) {
+  if (op->kind == OP_SERVED && span_has(op) && op->shown_at != 0)
+    span_service(op, op->engine->options.clock(op->engine->options.context),
+                 op->length + op->slice);
 }
 
 static void serve_head(struct operation *op, const struct record *r) {
@@ -681,6 +684,8 @@ static void serve_head(struct operation *op, const struct record *r) {
   if (status == PERIGEE_AGAIN && (status = serve_stall(op, r)) == PERIGEE_OK)
     return;
   serve_take_head(op, status);
+  if (UNLIKELY(r->trace != NULL))
+    serve_noted(op);
 }
 
 static void serve_unstall(struct operation *op, int status) {
@@ -762,9 +767,8 @@ static void serve_step(struct operation *op) {
 static void serve_spanned_step(struct operation *op) {
   bool shown = op->shown_at != 0;
   serve_step(op);
-  if (op->kind == OP_SERVED && !shown && op->shown_at != 0)
-    span_service(op, op->engine->options.clock(op->engine->options.context),
-                 op->length + op->slice);
+  if (!shown)
+    serve_noted(op);
 }
 
 static void serve_stop(struct operation *op, int status) {

@@ -7,8 +7,9 @@
  * takes it: the rows are a ring. So each function looks whether the row is still
  * the call's. What is not there any more is not written.
  *
- * Cost. Calls without a sampled trace get here by no branch of their own: a trace
- * context is looked for anyway, and whether a call is measured, too.
+ * Cost. Calls without a trace context get here by one branch of their own, when
+ * they are served, and if their replies land: a context is looked for anyway, and
+ * whether a call is measured, too.
  */
 #ifndef SPANS_H
 #define SPANS_H

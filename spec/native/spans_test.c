@@ -222,6 +222,79 @@ static void a_large_call_has_the_times_of_its_landings(void **state) {
   pair_close(&p);
 }
 
+/* A head of any length that is read where the caller has put it, or brought at
+ * once: the program gets the call in the poll that reads it. */
+static void a_call_with_a_large_head_has_the_time_of_its_service(void **state) {
+  struct pair p;
+  pair_open(&p, *state);
+  struct perigee_trace trace = sampled(&p);
+  struct perigee_loan loan;
+  struct perigee_message m = {
+      .method = 1, .timeout = 60000 * MS, .trace = &trace};
+  assert_int_equal(perigee_call_begin(p.session[0], MIB, &loan), 0);
+  memset(loan.pointer, 7, MIB);
+  int op = perigee_call_commit(p.session[0], &m, MIB);
+  struct perigee_event e = until(&p, 1, PERIGEE_EVENT_REQUEST);
+  span_row *theirs = span(&p, 1, 1);
+  assert_true(theirs->service >= theirs->start);
+  assert_int_equal(theirs->bytes_in, MIB);
+  struct perigee_message reply = {.head = "", .length = 0};
+  perigee_reply(p.engine[1], e.operation, &reply);
+  ended(&p, 0, op, 0);
+  assert_true(theirs->end >= theirs->service);
+  settle(&p);
+  pair_close(&p);
+}
+
+/* What is refused was never in service: a short call is so in the poll that
+ * reads it. */
+static void a_call_that_is_refused_was_not_in_service(void **state) {
+  struct pair p;
+  pair_open(&p, *state);
+  struct perigee_trace trace = sampled(&p);
+  struct perigee_message m = {.method = 1,
+                              .flags = PERIGEE_TYPED | PERIGEE_CHECKED,
+                              .head = "\377\377",
+                              .length = 2,
+                              .timeout = 60000 * MS,
+                              .trace = &trace};
+  int op = perigee_call(p.session[0], &m);
+  ended(&p, 0, op, PERIGEE_PROTOCOL);
+  assert_int_equal(span(&p, 1, 1)->service, 0);
+  assert_int_equal(span(&p, 1, 1)->bytes_in, 0);
+  pair_close(&p);
+}
+
+/* The program is asked where the reply goes: it is there from then on. */
+static void a_reply_whose_place_is_asked_for_has_a_landing(void **state) {
+  struct pair p;
+  pair_open(&p, *state);
+  struct perigee_trace trace = sampled(&p);
+  uint8_t *bytes = pattern(MIB, 3);
+  struct perigee_region *to = region_of(&p, 0, NULL, MIB, 0);
+  struct perigee_message m = {.method = 1,
+                              .flags = PERIGEE_ASKS,
+                              .timeout = 60000 * MS,
+                              .trace = &trace};
+  int op = perigee_call(p.session[0], &m);
+  struct perigee_event e = until(&p, 1, PERIGEE_EVENT_REQUEST);
+  struct perigee_message reply = {.head = bytes, .length = MIB};
+  int sent = perigee_reply(p.engine[1], e.operation, &reply);
+  until(&p, 0, PERIGEE_EVENT_REPLY_LANDING);
+  uint64_t asked = (uint64_t)clock_now();
+  span_row *own = span(&p, 0, 1);
+  struct perigee_slice place = all_of(to, MIB);
+  assert_int_equal(perigee_land_reply(p.engine[0], op, &place), 0);
+  ended(&p, 0, op, 0);
+  if (sent == 1)
+    until(&p, 1, PERIGEE_EVENT_SENT);
+  assert_true(own->landing >= own->sent && own->landing <= asked);
+  settle(&p);
+  region_end(to);
+  free(bytes);
+  pair_close(&p);
+}
+
 int main(void) {
   static const struct CMUnitTest tests[] = {
       cmocka_unit_test(both_sides_have_a_span_of_a_sampled_call),
@@ -231,6 +304,9 @@ int main(void) {
       cmocka_unit_test(a_call_that_ends_early_has_an_end_on_both_sides),
       cmocka_unit_test(a_call_that_the_program_never_gets_has_an_end),
       cmocka_unit_test(a_large_call_has_the_times_of_its_landings),
+      cmocka_unit_test(a_call_with_a_large_head_has_the_time_of_its_service),
+      cmocka_unit_test(a_call_that_is_refused_was_not_in_service),
+      cmocka_unit_test(a_reply_whose_place_is_asked_for_has_a_landing),
   };
   return RUN_MATRIX("spans", tests);
 }
