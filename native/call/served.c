@@ -434,11 +434,22 @@ static inline uint64_t reply_bytes(const struct perigee_message *m) {
   return m->length + (m->slice.region ? slice_bytes(&m->slice) : 0);
 }
 
+/* A call is answered that the program has not got: it was refused, or the program
+ * named no landing of its slice. */
+static __attribute__((noinline)) void
+reply_end_span(struct operation *op, int status, uint64_t bytes) {
+  const struct perigee_options *o = &op->engine->options;
+  span_end(op, o->clock(o->context), status, bytes);
+}
+
 /* The program has answered a call that it has got. */
 static inline void reply_count(struct operation *op, int status,
                                uint64_t bytes) {
-  if (op->shown_at == 0)
+  if (op->shown_at == 0) {
+    if (UNLIKELY(span_has(op)))
+      reply_end_span(op, status, bytes);
     return;
+  }
   stats_time(op, op->engine->stats.at, status, bytes);
   stats_count(op, status, bytes, op->length + op->slice);
   op->shown_at = 0;

@@ -39,10 +39,14 @@ additional_known(const struct perigee_engine *engine, uint32_t i) {
              : NULL;
 }
 
+static bool additional_could(const struct perigee_transport *t) {
+  return !t->additional->could || t->additional->could();
+}
+
 void additional_look(struct perigee_engine *engine) {
   const struct perigee_transport *t;
   for (uint32_t i = 0; i < 64 && (t = additional_known(engine, i)); i++)
-    if (t->additional && (!t->additional->could || t->additional->could()))
+    if (t->additional && additional_could(t))
       engine->additional |= UINT64_C(1) << i;
 }
 
@@ -68,7 +72,7 @@ additional_for(const struct perigee_session *s,
 static bool additional_suits(const struct perigee_session *s,
                              const struct perigee_transport *t) {
   const struct perigee_transport *by = additional_for(s, t);
-  return by == t || (by && by->additional->could());
+  return by == t || (by && additional_could(by));
 }
 
 void lanes_list(const struct perigee_session *s, struct terms *terms) {

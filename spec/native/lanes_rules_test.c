@@ -67,11 +67,10 @@ static bool distant_could(void) {
   return distant_possible;
 }
 
-static const struct transport_additional for_distant = {.memories = both_kinds,
-                                                        .least = LEAST,
-                                                        .could = distant_could,
-                                                        .needs =
-                                                            "it lacks a cable"};
+static struct transport_additional for_distant = {.memories = both_kinds,
+                                                  .least = LEAST,
+                                                  .could = distant_could,
+                                                  .needs = "it lacks a cable"};
 
 static void distant_is(void *state, const char *what) {
   struct pair p;
@@ -100,6 +99,9 @@ static void another_transport_has_its_place(void **state) {
   distant_possible = true;
   distant_is(*state, there);
   assert_true(tcp == (lanes[0] == NULL)); /* by the other one */
+  for_distant.could = NULL;               /* it always could */
+  distant_is(*state, there);
+  for_distant.could = distant_could;
 }
 
 /* ---- Marks ----------------------------------------------------------------- */

@@ -295,6 +295,46 @@ static void a_reply_whose_place_is_asked_for_has_a_landing(void **state) {
   pair_close(&p);
 }
 
+/* The program answers when it is asked where the slice goes. */
+static void a_call_that_is_answered_before_its_slice_has_an_end(void **state) {
+  struct pair p;
+  pair_open(&p, *state);
+  struct perigee_trace trace = sampled(&p);
+  struct perigee_region *from = region_of(&p, 0, NULL, MIB, 0);
+  struct perigee_message m = {.method = 1,
+                              .flags = PERIGEE_TYPED,
+                              .head = "\0",
+                              .length = 1,
+                              .slice = all_of(from, MIB),
+                              .timeout = 60000 * MS,
+                              .trace = &trace};
+  struct perigee_message no = {.status = PERIGEE_DENIED, .head = ""};
+  int op = perigee_call(p.session[0], &m);
+  struct perigee_event e = until(&p, 1, PERIGEE_EVENT_LANDING);
+  perigee_reply(p.engine[1], e.operation, &no);
+  ended(&p, 0, op, PERIGEE_DENIED);
+  assert_int_not_equal(span(&p, 1, 1)->end, 0);
+  assert_int_equal(span(&p, 1, 1)->status, PERIGEE_DENIED);
+  assert_int_equal(span(&p, 1, 1)->service, 0);
+  settle(&p);
+  region_end(from);
+  pair_close(&p);
+}
+
+/* Its caller closes the session, and never hears of it any more. */
+static void a_call_of_a_session_that_is_closed_has_an_end(void **state) {
+  struct pair p;
+  pair_open(&p, *state);
+  struct perigee_trace trace = sampled(&p);
+  call(&p, &trace, -1);
+  until(&p, 1, PERIGEE_EVENT_REQUEST);
+  perigee_session_close(p.session[0]);
+  assert_int_not_equal(span(&p, 0, 1)->end, 0);
+  assert_true(span(&p, 0, 1)->status < 0);
+  until(&p, 1, PERIGEE_EVENT_LOST);
+  pair_drop(&p);
+}
+
 int main(void) {
   static const struct CMUnitTest tests[] = {
       cmocka_unit_test(both_sides_have_a_span_of_a_sampled_call),
@@ -307,6 +347,8 @@ int main(void) {
       cmocka_unit_test(a_call_with_a_large_head_has_the_time_of_its_service),
       cmocka_unit_test(a_call_that_is_refused_was_not_in_service),
       cmocka_unit_test(a_reply_whose_place_is_asked_for_has_a_landing),
+      cmocka_unit_test(a_call_that_is_answered_before_its_slice_has_an_end),
+      cmocka_unit_test(a_call_of_a_session_that_is_closed_has_an_end),
   };
   return RUN_MATRIX("spans", tests);
 }
