@@ -100,6 +100,20 @@ describe("the health of an agent", function()
                    errors)
   end)
 
+  it("is told at once where a pipe has the name of a stats file", function()
+    local folder = command.folder() .. "/perigee/cli"
+    os.execute(("mkdir -p -m 700 '%s'"):format(folder:match "^(.*)/"))
+    os.execute(("mkdir -m 700 '%s'"):format(folder))
+    os.execute(("mkfifo '%s/b.stats'"):format(folder))
+    io.open(folder .. "/b.lock", "wb"):close()
+    for _, name in ipairs { "a", "b" } do       -- a is looked for in all files
+      local status, _, errors = command.run("health", name)
+      assert.equal(1, status)
+      assert.matches("^perigee health: " .. name .. " has no stats here: "
+        .. "[^\n]+\n$", errors)
+    end
+  end)
+
   it("is misuse of what is no name, and no time", function()
     for _, words in ipairs { { "../a" }, { "tcp://127.0.0.1:1" }, { "a",
                                "--busy", "0" }, { "a", "--busy", "soon" } } do

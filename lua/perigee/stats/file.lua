@@ -5,7 +5,10 @@
 -- file of this user.
 local ffi = require "ffi"
 local native = require "perigee.native"
-require "perigee.stats"                 -- declares the structures
+
+if not pcall(ffi.sizeof, "struct perigee_stats_head") then
+  ffi.cdef(require "perigee.stats.cdef")
+end
 
 if not pcall(ffi.typeof, "struct perigee_stats_statx") then ffi.cdef [[
   struct perigee_stats_statx {
@@ -32,10 +35,19 @@ local M = {}
 
 -- A link, and a pipe that nobody writes to, are not waited for.
 local FLAGS = 0x20000 + 0x800 + 0x80000  -- O_NOFOLLOW, O_NONBLOCK, O_CLOEXEC
-local AT_EMPTY_PATH, BASIC, ENOENT = 0x1000, 0x7ff, 2
+local AT_CWD, AT_EMPTY_PATH, BASIC, ENOENT = -100, 0x1000, 0x7ff, 2
 if jit.arch:find "^arm" then FLAGS = 0x8000 + 0x800 + 0x80000 end
 
 local told_of = ffi.new "struct perigee_stats_statx"
+
+local function is_regular() return bit.band(told_of.mode, 0xf000) == 0x8000 end
+
+--- Whether there is something else than a regular file, as a pipe, for which
+-- whoever opens it would wait.
+function M.is_other(path)
+  return C.perigee_stats_statx(AT_CWD, path, 0, BASIC, told_of) == 0
+    and not is_regular()
+end
 
 --- Opens it: a descriptor, and its length; or nil and why. nil alone: there is
 -- none.
@@ -47,8 +59,7 @@ function M.open(path)
   end
   local fine = C.perigee_stats_statx(file, "", AT_EMPTY_PATH, BASIC,
                                      told_of) == 0
-  if fine and bit.band(told_of.mode, 0xf000) == 0x8000
-    and told_of.uid == C.perigee_stats_geteuid() then
+  if fine and is_regular() and told_of.uid == C.perigee_stats_geteuid() then
     return file, number(told_of.size)
   end
   C.perigee_stats_close(file)

@@ -5,12 +5,9 @@
 -- NAME.stats in its scope's folder; NAME.stats.last is that of the former owner
 -- of the name, if that was killed.
 local ffi = require "ffi"
+local files = require "perigee.stats.file" -- declares the structures
 local levels = require "perigee.runtime.levels"
 local native = require "perigee.native"
-
-if not pcall(ffi.sizeof, "struct perigee_stats_head") then
-  ffi.cdef(require "perigee.stats.cdef")
-end
 
 local C = native.C
 
@@ -286,6 +283,7 @@ end
 
 -- Opens the file at path; returns it and its head, or nil and a sentence.
 local function open(path)
+  if files.is_other(path) then return nil, path .. " is no regular file" end
   local file, why = io.open(path, "rb")
   if not file then return nil, why end
   local head
