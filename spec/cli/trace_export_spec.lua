@@ -186,6 +186,31 @@ describe("a collector of traces", function()
     assert.matches("is no URL of a collector", errors)
   end)
 
+  it("gets all spans of a scope: an option that chooses is misuse", function()
+    for _, words in ipairs { { "abcd" }, { "--slow", "1s" }, { "--json" },
+                             { "--since", "1h" }, { "--chrome", "x" } } do
+      local status, _, errors = command.run("trace", "--once", "--export",
+                                            at .. "taking", unpack(words))
+      assert.equal(2, status)
+      assert.matches("^perigee trace: %-%-export sends all spans [^\n]+\n$",
+                     errors)
+    end
+  end)
+
+  it("is told without what is secret in its URL", function()
+    start_agent()
+    for url, status in pairs { ["http://me:secret@127.0.0.1:9"] = 2,
+                               ["ftp://me:secret@127.0.0.1:9"] = 2,
+                               [at .. "failing?key=secret"] = 1 } do
+      local got, _, errors = command.shell((
+        "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT='%s' perigee trace --export --once")
+        :format(url))
+      assert.equal(status, got)
+      assert.matches("^perigee trace: [^\n]+\n", errors)
+      assert.is_nil(errors:find("secret", 1, true))
+    end
+  end)
+
   it("gets what is new, once, also when it was away", function()
     local agent = start_agent()
     local exporter = command.start("trace", "--every", "20ms", "--export",

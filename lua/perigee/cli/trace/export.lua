@@ -30,7 +30,10 @@ local function url_of(given)
   local whole = not named and environment "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
   local url = whole or with_path(named
     or environment "OTEL_EXPORTER_OTLP_ENDPOINT" or DEFAULT)
-  if not url:find "^https?://[^/]" then
+  if url:find "//[^/]*@" then           -- it is not told: a password is in it
+    failure.misuse("a collector's URL has no user here: what it wants to know "
+      .. "is in OTEL_EXPORTER_OTLP_HEADERS")
+  elseif not url:find "^https?://[^/]" then
     failure.misuse("%q is no URL of a collector, as %s", url, DEFAULT)
   end
   return url
@@ -82,9 +85,9 @@ end
 -- Says once that the collector fails, and once that it is well again.
 local function note(exporter, why)
   if why and not exporter.failing then
-    say("%s: %s; spans are dropped until it takes them", exporter.url, why)
+    say("%s: %s; spans are dropped until it takes them", exporter.shown, why)
   elseif exporter.failing and not why then
-    say("%s takes spans again; %d were dropped", exporter.url,
+    say("%s takes spans again; %d were dropped", exporter.shown,
         exporter.dropped)
   end
   exporter.failing = why
@@ -115,9 +118,10 @@ jit.off(pass)                   -- its loop over pairs(), see check.lua
 -- ---- The command ------------------------------------------------------------
 
 local function new(given)
-  local exporter = { url = url_of(given), headers = headers_of(),
-                     source = otlp.source(), sent = 0, dropped = 0,
-                     timeout = given.timeout, failing = nil }
+  local url = url_of(given)
+  local exporter = { url = url, shown = url:match "^[^?]*", -- may have a token
+                     headers = headers_of(), source = otlp.source(), sent = 0,
+                     dropped = 0, timeout = given.timeout, failing = nil }
   local fine, http = pcall(require, "perigee.net.http")
   if not fine then failure.failed("HTTP needs libcurl: %s", http) end
   -- HTTP is asked for in the loop, which needs an engine.

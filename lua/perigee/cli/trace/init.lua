@@ -223,8 +223,21 @@ local function none(given)
     .. "that is asked for\n")
 end
 
+-- What chooses among traces, or shows them otherwise.
+local CHOICES = { "id", "slow", "since", "chrome", "json" }
+
+local function check_export(given)
+  for _, name in ipairs(CHOICES) do
+    if given[name] then
+      failure.misuse("--export sends all spans of a scope: it takes no ID, "
+        .. "--slow, --since, --chrome or --json")
+    end
+  end
+end
+
 function M.run(given)
   if given.export then
+    check_export(given)
     given.export = given.export[1] or ""
     return require "perigee.cli.trace.export".run(given)
   end
