@@ -4,6 +4,7 @@
 local cjson = require "cjson"
 local command = require "spec.support.command"
 local process = require "spec.support.process"
+local units = require "perigee.runtime.units"
 
 -- An agent that serves and calls itself: 300 calls of add, 3 that fail, one
 -- that does not end. Then it does what it was told by its name.
@@ -192,6 +193,11 @@ describe("an autopsy of an agent that was killed", function()
     assert.matches("\ncall +calc%.never +a +%d", text)
     assert.matches("\nthe last 4 events\n", text)
     assert.matches("reply +calc%.fail +a +remote", text)
+    local lived = (all.looked - all.sessions[1].opened) / 1e9
+    for _, what in ipairs { "autopsy", "stats", "sessions" } do
+      assert.matches("\n1 +a +shm +open +" .. units.format_time(lived) .. " ",
+                     (told(what, "a:caller")))
+    end
   end)
 
   it("is that of the last life of a name, when the next has begun", function()

@@ -113,7 +113,7 @@ describe("a trace across three agents on two transports", function()
       assert.is_true(span.took > 0)
       if i > 1 then
         assert.equal(tree.spans[i - 1].span, span.above)
-            assert.is_true(span.at >= last.at)
+        assert.is_true(span.at >= last.at)
       end
       if span.side == "caller" then
         assert.is_true(span.queues >= 0 and span.wires >= 0)

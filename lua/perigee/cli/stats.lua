@@ -64,6 +64,12 @@ end
 
 local function ago(told, at) return time(math.max(told.now - at, 0)) end
 
+-- How long a session has lived, or lived: at least 0, whatever the file says.
+local function lived(told, session)
+  local last = told.state == "dead" and told.looked or told.now
+  return time(math.max((session.ended or last) - session.opened, 0))
+end
+
 local function called(one)
   if not one.method or one.method == "" then return nil end
   return ("%s.%s"):format(one.service, one.method)
@@ -117,7 +123,7 @@ local function sessions(told, out)
     rows[#rows + 1] = {
       ("%d"):format(each.id), each.peer ~= "" and each.peer or nil,
       each.transport, each.status or each.state,
-      ago(told, each.ended or each.opened),
+      each.ended and ago(told, each.ended) or lived(told, each),
       ("%d"):format(c.calls or 0), ("%d"):format(c.served or 0),
       ("%d"):format(c.failures or 0), ("%d"):format(c.stalls or 0),
       units.format_size(c.bytes_sent or 0),
@@ -164,12 +170,6 @@ M.stats = {
 }
 
 -- ---- perigee sessions -------------------------------------------------------
-
--- How long a session has lived, or lived: at least 0, whatever the file says.
-local function lived(told, session)
-  local last = told.state == "dead" and told.looked or told.now
-  return time(math.max((session.ended or last) - session.opened, 0))
-end
 
 local function live_sessions(told, out)
   local rows = {}
