@@ -143,7 +143,7 @@ static const struct refusal
     FOREIGN = {403, "Forbidden", "denied",
                "this server was not told that it goes by the host that the "
                "request names (options --name of perigee ctrl, "
-               "--http-names of perigee cache)"},
+               "--names of perigee metrics, --http-names of perigee cache)"},
     ORIGIN = {403, "Forbidden", "denied",
               "a page of another origin may ask nothing here"},
     NO_LENGTH = {400, "Bad Request", "protocol",

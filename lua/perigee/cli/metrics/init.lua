@@ -76,7 +76,10 @@ end
 -- A browser has no token, so its page is for this host alone.
 local function check_page(given, address)
   if not given.page then return end
-  if given.tokens or not address.loopback then
+  if not address then
+    failure.misuse("--page is served: it wants --listen, as %s",
+                   EXAMPLE:match "//(.*)")
+  elseif given.tokens or not address.loopback then
     failure.misuse "--page is for loopback, and takes no --tokens"
   end
 end
@@ -121,6 +124,7 @@ end
 
 function M.run(given)
   if given.listen and not given.once then return serve(given) end
+  if not given.listen then check_page(given) end
   local out = require "perigee.cli.out"
   out.write(metrics_of(given):text(given.openmetrics and "openmetrics"))
   out.finish()
