@@ -32,6 +32,23 @@ describe("a task", function()
     assert.matches("^error: .*nobody", log[1])
   end)
 
+  it("that fails with what has no text, or with no memory for a traceback, "
+     .. "ends itself alone", function()
+    local mute = setmetatable({}, { __tostring = function() error "no" end })
+    local _, err = perigee.spawn(error, mute):wait()
+    assert.equal("a task failed: what cannot be shown", err.message)
+    perigee.spawn(error, mute)
+    perigee.sleep(0.001)
+    local traceback = debug.traceback
+    rawset(debug, "traceback", function() error "no memory" end)
+    perigee.spawn(error, "boom")
+    perigee.sleep(0.001)
+    rawset(debug, "traceback", traceback)
+    assert.equal(2, #log)
+    assert.matches("^error: .*what cannot be shown", log[1])
+    assert.matches("^error: .*nobody waits for", log[2])
+  end)
+
   it("may yield by itself, and goes on", function()
     local steps = {}
     local function step(name)

@@ -21,7 +21,14 @@ local M = {}
 
 -- The value that error() was given, with its traceback.
 local function caught(e)
-  return { value = e, traceback = debug.traceback(tostring(e), 2) }
+  return { value = e, traceback = debug.traceback(errors.shown(e), 2) }
+end
+
+-- What caught has told; or a plain text, if LuaJIT had no memory or stack left
+-- to run it.
+local function raised_of(given)
+  if type(given) == "table" then return given end
+  return { value = given, traceback = errors.shown(given) }
 end
 
 local function as_error(raised)
@@ -43,7 +50,7 @@ local function ended(job, fine, ...)
     if not job.drives then futures.settle(future, ...) end
     return
   end
-  local raised = ...
+  local raised = raised_of(...)
   job.raised = raised
   if not future.waiter and not future.ended then
     log.write("error", "a task that nobody waits for failed: "
