@@ -32,22 +32,12 @@ local function web_of(given, cache)
   return web
 end
 
-local function has_tokens(given)
-  if not given.tokens then return false end
-  local storage, _, why = require "perigee.control.file".open(given.tokens)
-  if not storage then failure.failed("opening --tokens: %s", why) end
-  local list = storage:all_tokens()
-  storage:close()
-  return list and list[1]
-end
-
 -- What is wrong is told before a name is held.
 local function check(given)
   local address = options.address(given)
   if not address then return end
   listen.check_libraries()
-  listen.check(given, address, function() return has_tokens(given) end,
-    "perigee ctrl token new --store FILE, and --tokens FILE")
+  listen.check_with_file(given, address)
 end
 
 local function announce(given, cache, web)

@@ -64,15 +64,6 @@ local function address_of(given)
   return listen.address(url, "--listen", EXAMPLE)
 end
 
-local function has_tokens(given)
-  if not given.tokens then return false end
-  local storage, _, why = require "perigee.control.file".open(given.tokens)
-  if not storage then failure.failed("opening --tokens: %s", why) end
-  local list = storage:all_tokens()
-  storage:close()
-  return list and list[1]
-end
-
 -- A browser has no token, so its page is for this host alone.
 local function check_page(given, address)
   if not given.page then return end
@@ -108,8 +99,7 @@ local function serve(given)
   local address = address_of(given)
   check_page(given, address)
   listen.check_libraries()
-  listen.check(given, address, function() return has_tokens(given) end,
-    "perigee ctrl token new --store FILE, and --tokens FILE")
+  listen.check_with_file(given, address)
   local perigee = require "perigee"
   local engine, err = perigee.engine {}
   if not engine then failure.failed("%s", tostring(err)) end

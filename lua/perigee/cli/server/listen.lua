@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- Where a command listens for HTTP, and whom it serves there: this host's
 -- programs without further ado; others over TLS and with tokens, or as
--- --insecure says. The control server and a cache decide it alike.
+-- --insecure says. The control server, a cache and metrics decide it alike.
 local failure = require "perigee.cli.failure"
 
 local M = {}
@@ -65,6 +65,22 @@ function M.check(given, address, has_tokens, token_new)
   if address.tls and has_tokens() then return end
   failure.misuse("others than this host are served over https:// and with "
     .. "tokens (%s), or with --insecure", token_new)
+end
+
+-- Has the file of --tokens any?
+local function has_tokens(given)
+  if not given.tokens then return false end
+  local storage, _, why = require "perigee.control.file".open(given.tokens)
+  if not storage then failure.failed("opening --tokens: %s", why) end
+  local list = storage:all_tokens()
+  storage:close()
+  return list and list[1]
+end
+
+--- The same where tokens are in the file of --tokens.
+function M.check_with_file(given, address)
+  M.check(given, address, function() return has_tokens(given) end,
+    "perigee ctrl token new --store FILE, and --tokens FILE")
 end
 
 local function certificate_of(path)
