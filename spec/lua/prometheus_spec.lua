@@ -59,7 +59,7 @@ local function value(query)
   return results[1] and tonumber(results[1].value[2])
 end
 
--- Fails unless a series has grown by n, by its samples and by its rate. For this
+-- Fails unless a series has grown by n, by its samples and its rate. For this
 -- Prometheus adds what a series may have grown before its first sample and
 -- after its last one, which is less than in a mean interval each.
 local function check_growth(series, n)
