@@ -93,7 +93,7 @@ describe("calls of a cache", function()
   it("are compiled where a value is sealed that the cache has fetched",
      function()
     local given_up = 4        -- tries; normally 0, by chance up to 5; else more
-    local value, tries, round = region:slice(0, 2 ^ 14), nil, 0
+    local value, round, tries = region:slice(0, 2 ^ 14), 0
     repeat
       tries, round = count("perigee.cache.store", "^leaving loop"), round + 1
       for _ = 1, 20000 do assert(blocks:put("k", value)) end

@@ -166,8 +166,8 @@ local function has_ended(self)
   return not self.pid
 end
 
--- Waits until a pattern is on the screen, or f(screen) is true, and until all of
--- that is of the terminal's size. Returns its first capture.
+-- Waits until a pattern is on the screen, or f(screen) is true, and until all
+-- of that is of the terminal's size. Returns its first capture.
 function Terminal:expect(what)
   local limit = process.now() + 30 * process.slow
   local f = type(what) == "function" and what
