@@ -34,6 +34,7 @@
 #include "core/lanes.h"
 #include "core/lock.h"
 #include "core/pool.h"
+#include "core/spans.h"
 #include "core/stats_file.h"
 #include "host/adopted.h"
 #include "host/name.h"
@@ -546,6 +547,7 @@ static void session_drop_operation(struct operation *op) {
     return;
   }
   parts_end(op); /* callers make sure that no copy is under way */
+  span_lost(op, PERIGEE_PEER_LOST);
   operation_free(op);
 }
 

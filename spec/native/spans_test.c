@@ -335,6 +335,28 @@ static void a_call_of_a_session_that_is_closed_has_an_end(void **state) {
   pair_drop(&p);
 }
 
+/* The program frees the session before it has got the call. */
+static void a_call_that_goes_with_its_session_has_an_end(void **state) {
+  struct pair p;
+  pair_open(&p, *state);
+  struct perigee_trace trace = sampled(&p);
+  struct perigee_region *from = region_of(&p, 0, NULL, 64, 0);
+  struct perigee_message m = {.flags = PERIGEE_TYPED,
+                              .slice = all_of(from, 64),
+                              .timeout = -1,
+                              .trace = &trace};
+  struct perigee_slice pooled = {0};
+  perigee_call(p.session[0], &m);
+  struct perigee_event e = until(&p, 1, PERIGEE_EVENT_LANDING);
+  assert_int_equal(perigee_land(p.engine[1], e.operation, &pooled), 0);
+  perigee_session_free(p.session[1]);
+  p.session[1] = NULL;
+  assert_int_equal(perigee_poll(p.engine[1], NULL, 0), 0);
+  assert_int_not_equal(span(&p, 1, 1)->end, 0);
+  assert_int_equal(span(&p, 1, 1)->status, PERIGEE_PEER_LOST);
+  pair_drop(&p);
+}
+
 int main(void) {
   static const struct CMUnitTest tests[] = {
       cmocka_unit_test(both_sides_have_a_span_of_a_sampled_call),
@@ -349,6 +371,7 @@ int main(void) {
       cmocka_unit_test(a_reply_whose_place_is_asked_for_has_a_landing),
       cmocka_unit_test(a_call_that_is_answered_before_its_slice_has_an_end),
       cmocka_unit_test(a_call_of_a_session_that_is_closed_has_an_end),
+      cmocka_unit_test(a_call_that_goes_with_its_session_has_an_end),
   };
   return RUN_MATRIX("spans", tests);
 }
