@@ -327,10 +327,11 @@ local HELP = {
   "STATE: dead, killed, and its file is left; stopped by a signal; busy: its "
     .. "program does not poll; asleep: it waits for events; running.",
   "SESS: open sessions. VIA: what carries them. MEM: of its process.",
-  "The rest is of the last interval, a second: CALLS that it made or served, "
-    .. "ERR: operations that failed, STALL: those that waited for room at the "
-    .. "peer, OUT and IN: bytes. P50 and P99: of these calls, as far as they "
-    .. "were measured.",
+  "The rest is of the last interval, numbers a second: CALLS that it made "
+    .. "(CALLED) or served (SERVED), ERR: what of these and other operations "
+    .. "failed, TIMEO: what ended by its timeout, STALL: what waited for room "
+    .. "at the peer, OUT and IN: bytes. P50 and P99: of these calls, as far as "
+    .. "they were measured.",
 }
 
 -- A text in lines of so many columns, broken at blanks.
