@@ -52,8 +52,9 @@ function M.read(url, scope, name, last, look)
   local told, why = look(path)
   if told then return told, path end
   for _, each in ipairs(M.paths(url, scope, last)) do
-    local other = look(each)
-    if other and other.name == name then return other, each end
+    local head = stats.head(each)       -- the rest of a file is long
+    local other = head and head.name == name and look(each)
+    if other then return other, each end
   end
   return nil, why
 end
