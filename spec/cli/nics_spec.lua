@@ -144,5 +144,6 @@ nics.tell(ports, { delay = 1 })
       or errors:find "^perigee nics: this machine has no RDMA device; " ~= nil)
     assert.equal(0, (command.run("nics", "-d", "50ms")))
     assert.equal(2, (command.run("nics", "-d", "0")))
+    assert.equal(2, (command.run("nics", "--scope", "x")))    -- all have ports
   end)
 end)

@@ -11,8 +11,9 @@ local M = {
   name = "nics",
   summary = "Tell what this host's RDMA ports count, and who uses them.",
   description = "Tells the state, the rate and the counters of this host's "
-    .. "RDMA ports, as its kernel has them, and which agents of this user have "
-    .. "a port's device open. No device and no agent is asked.",
+    .. "RDMA ports, as its kernel has them, and which agents of this user, of "
+    .. "whatever scope, have a port's device open. No device and no agent is "
+    .. "asked.",
 }
 
 function M.configure(parser)
@@ -22,7 +23,7 @@ function M.configure(parser)
   parser:flag("--gpus", "Also tell which GPUs are nearest to a port; this "
     .. "starts CUDA, which may take seconds.")
   options.json(parser)
-  options.place(parser)
+  options.registry(parser)
 end
 
 -- ---- Counters ---------------------------------------------------------------

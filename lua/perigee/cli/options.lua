@@ -39,11 +39,16 @@ function M.json(parser, what)
   parser:flag("--json", what or "Print one JSON document instead of text.")
 end
 
---- The options for the place of names: --registry and --scope.
-function M.place(parser)
+--- --registry, of commands that look at all scopes.
+function M.registry(parser)
   parser:option("--registry", "The registry that holds names: folder:/PATH, "
     .. "redis://HOST, ...; default: $PERIGEE_REGISTRY, or this host's folder.")
     :argname "URL"
+end
+
+--- The options for the place of names: --registry and --scope.
+function M.place(parser)
+  M.registry(parser)
   parser:option("--scope", "The scope of names; default: $PERIGEE_SCOPE, or "
     .. "default."):argname "SCOPE"
 end

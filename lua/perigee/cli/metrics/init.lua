@@ -32,8 +32,7 @@ function M.configure(parser)
   parser:flag("--once", "Print it, and serve nothing.")
   parser:option("--scope", "Only agents of this scope; default: of all. May be "
     .. "given again."):argname "SCOPE":count "*":convert(name)
-  parser:option("--registry", "The registry that holds their names; default: "
-    .. "$PERIGEE_REGISTRY, or this host's folder."):argname "URL"
+  options.registry(parser)
   parser:option("--series", ("Series of agents and methods at most; the rest "
     .. "is summed as other; default: %d."):format(SERIES)):argname "N"
     :convert(options.count):default(SERIES)
