@@ -1,0 +1,60 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- Agents that begin, end in order and are killed, many times under few names:
+-- what is left is the stats file of the last life that was killed, and no more.
+local cases = require "spec.support.cases"
+local host = require "perigee.stats.host"
+local process = require "spec.support.process"
+
+local NAMES, LIVES = 6, 50
+
+local function life(child, _, _, name, fate)
+  local agent = assert(child.cases.agent(name))
+  if fate == "ends" then agent:close() end
+  child.say "ready"
+  while true do child.cases.await(function() return false end) end
+end
+
+local function exists(path)
+  local file = io.open(path)
+  if file then file:close() end
+  return file ~= nil
+end
+
+describe("stats files of agents that begin and die", function()
+  after_each(cases.cleanup)
+
+  it("are those of the last lives that were killed", function()
+    local random, fates = 11, {}
+    for n = 1, LIVES do
+      local children = {}
+      for i = 1, NAMES do
+        random = (random * 16807) % 2147483647
+        local name = "lives" .. i
+        local fate = random % 3 == 0 and "ends" or "dies"
+        fates[i] = fates[i] or {}
+        fates[i][n] = fate
+        children[i] = process.start(life, name, fate)
+      end
+      for i = 1, NAMES do
+        children[i]:expect "ready"
+        children[i]:kill()
+      end
+    end
+    local agent = assert(cases.agent())
+    local folder = host.folder(os.getenv "PERIGEE_REGISTRY", agent.scope)
+    for i = 1, NAMES do
+      local path = ("%s/lives%d.stats"):format(folder, i)
+      local died, before = fates[i][LIVES] == "dies", false
+      for n = 1, LIVES - 1 do before = before or fates[i][n] == "dies" end
+      assert.equal(died, exists(path), path)
+      assert.equal(before, exists(path .. ".last"), path)
+    end
+    local pipe = io.popen(("ls -A '%s'"):format(folder))
+    for file in pipe:lines() do
+      local end_of = file:match "^lives%d%.(.*)$"
+      assert.is_true(not end_of or end_of == "stats" or end_of == "stats.last"
+        or end_of == "lock" or end_of == "sock", file)
+    end
+    pipe:close()
+  end)
+end)
