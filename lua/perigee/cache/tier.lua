@@ -471,8 +471,8 @@ function Tier:state()
            ring = state.ring == 1, direct = state.direct == 1 }
 end
 
---- Closes it, once nothing is under way. Blocks for the disk, at most some
--- milliseconds of what it was asked for.
+--- Closes it, once nothing is under way. Blocks for what the disk was asked
+-- for: milliseconds, mostly, and 5 s if it does not answer.
 function Tier:close()
   local file = self.file
   if not file then return end
