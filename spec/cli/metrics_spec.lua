@@ -131,6 +131,16 @@ describe("perigee metrics --listen", function()
     assert.equal(200, (get((url:gsub("metrics", "healthz")))))
   end)
 
+  it("takes no file of tokens that is not there, and makes none", function()
+    local path = command.folder() .. "/none.db"
+    local status, _, errors = command.run("metrics", "--listen", "127.0.0.1:0",
+                                          "--tokens", path)
+    assert.equal(1, status)
+    assert.matches("^perigee metrics: opening %-%-tokens: [^\n]*none%.db: "
+      .. "[^\n]+ %(perigee ctrl token new [^\n]+\n$", errors)
+    assert.is_nil(command.content(path))
+  end)
+
   it("listens beyond loopback only with TLS and tokens", function()
     local status, _, errors = command.run("metrics", "--listen",
                                           "0.0.0.0:9470")

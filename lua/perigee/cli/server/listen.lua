@@ -77,8 +77,19 @@ local function has_tokens(given)
   return list and list[1]
 end
 
+-- Opening a store makes its file, which would be empty: all would be refused.
+local function check_tokens(path)
+  local file, why = io.open(path, "rb")
+  if not file then
+    failure.failed("opening --tokens: %s (perigee ctrl token new --store FILE "
+      .. "makes it)", why)
+  end
+  file:close()
+end
+
 --- The same where tokens are in the file of --tokens.
 function M.check_with_file(given, address)
+  if given.tokens then check_tokens(given.tokens) end
   M.check(given, address, function() return has_tokens(given) end,
     "perigee ctrl token new --store FILE, and --tokens FILE")
 end
