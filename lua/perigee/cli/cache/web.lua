@@ -10,7 +10,7 @@ local entries = require "perigee.cli.cache.entries"
 local log = require "perigee.runtime.log"
 local loop = require "perigee.runtime.loop"
 local tasks = require "perigee.runtime.task"
-local tokens = require "perigee.control.tokens"
+local tokens = require "perigee.cli.server.tokens"
 local webs = require "perigee.net.web"
 
 local M = {}
@@ -85,23 +85,6 @@ end
 
 -- ---- Opening and closing ---------------------------------------------------
 
--- The storage of who has no tokens.
-local NONE = { written = function() return 0 end,
-               all_tokens = function() return {} end,
-               close = function() end }
-
--- The tokens that it takes; or nil and a message.
-local function known(server, to)
-  if to.tokens then
-    local storage, _, why = require "perigee.control.file".open(to.tokens)
-    if not storage then return nil, "opening --tokens: " .. why end
-    server.storage = storage
-  end
-  server.tokens = tokens.new(server.storage, {
-    wanted = to.wanted or to.tokens ~= nil, strangers = "admin" })
-  return server.tokens, "the tokens of --tokens cannot be read"
-end
-
 -- A client in each scope.
 local function connect(server, registry)
   local perigee = require "perigee"
@@ -124,9 +107,10 @@ end
 -- Returns the server, whose `port` is where it listens; or nil and an error.
 function M.open(cache, to, given)
   local server = setmetatable({ cache = cache, name = given.name, clients = {},
-                                storage = NONE, body = to.body, web = false,
-                                draining = false }, Server)
-  local fine, err = known(server, to)
+                                storage = tokens.none, body = to.body,
+                                web = false, draining = false }, Server)
+  local fine, err = tokens.open(server, to)
+  server.tokens = fine
   if fine then fine, err = connect(server, given.registry) end
   if fine then
     fine, err = webs.open { host = to.host, port = to.port, names = to.names,
@@ -155,7 +139,7 @@ function Server:close()
   for _, each in pairs(self.clients) do each.agent:close() end
   self.clients = {}
   self.storage:close()
-  self.storage = NONE
+  self.storage = tokens.none
 end
 
 return M

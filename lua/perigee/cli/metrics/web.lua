@@ -10,7 +10,7 @@ local metrics = require "perigee.stats.metrics"
 local pages = require "perigee.cli.metrics.page"
 local problem = require "perigee.control.problem"
 local tasks = require "perigee.runtime.task"
-local tokens = require "perigee.control.tokens"
+local tokens = require "perigee.cli.server.tokens"
 local webs = require "perigee.net.web"
 
 local M = {}
@@ -95,22 +95,6 @@ end
 
 -- ---- Opening and closing ----------------------------------------------------
 
--- The storage of who has no tokens.
-local NONE = { written = function() return 0 end,
-               all_tokens = function() return {} end,
-               close = function() end }
-
-local function open_tokens(server, to)
-  if to.tokens then
-    local storage, _, why = require "perigee.control.file".open(to.tokens)
-    if not storage then return nil, "opening --tokens: " .. why end
-    server.storage = storage
-  end
-  server.tokens = tokens.new(server.storage, {
-    wanted = to.wanted or to.tokens ~= nil, strangers = "admin" })
-  return server.tokens, "the tokens of --tokens cannot be read"
-end
-
 --- Serves what `told` (perigee.stats.metrics) tells. An engine must be open.
 -- to: `host`, `port`, `certificate`, `key`, `wanted` (as of control), `names`
 -- (that it goes by), `tokens` (the file that has them), `scope`: a token is for
@@ -118,10 +102,11 @@ end
 -- too. Returns the server: `port` is where it listens, and future `ended` ends
 -- with it; or nil and an error.
 function M.open(told, to)
-  local server = setmetatable({ metrics = told, storage = NONE, web = false,
-                                scope = to.scope, page = to.page or false },
-                              Server)
-  local fine, err = open_tokens(server, to)
+  local server = setmetatable({ metrics = told, storage = tokens.none,
+                                web = false, scope = to.scope,
+                                page = to.page or false }, Server)
+  local fine, err = tokens.open(server, to)
+  server.tokens = fine
   if fine then
     fine, err = webs.open { host = to.host, port = to.port, names = to.names,
       certificate = to.certificate, key = to.key, connections = CONNECTIONS,
@@ -143,7 +128,7 @@ function Server:close()
   if self.web then self.web:close() end
   self.web = false
   self.storage:close()
-  self.storage = NONE
+  self.storage = tokens.none
 end
 
 return M
