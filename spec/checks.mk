@@ -191,7 +191,7 @@ tests: all peers $(TESTS:%=build/debug/%) $(PLUGINS:%=build/%) build/$(LIAR) \
   $(SPARSE) $(NAMED) build/spec/libcuda_fake.so
 tests-asan: $(CDEFS) build/asan/perigee/core.so $(TESTS:%=build/asan/%) \
   $(PLUGINS:%=build/asan/%) build/asan/$(LIAR) build/asan/perigee/cache.so \
-  $(CONTROLLED:%=build/asan/%) $(NAMED)
+  $(CONTROLLED:%=build/asan/%) $(NAMED) build/asan/spec/libcuda_fake.so
 tests-tsan: $(STRESS:%=build/tsan/%)
 
 test: ## set up, build, and run all the tests
@@ -240,6 +240,11 @@ build/spec/libcuda_fake.so: $(FAKE_CUDA) spec/gpu/libcuda_fake.h \
 	mkdir -p $(@D)
 	$(CC) $(filter-out -MMD -MP,$(FLAGS)) -O2 -shared -Wl,-z,defs -o $@ \
 	  $(FAKE_CUDA)
+
+# A program under ASan has the same one.
+build/asan/spec/libcuda_fake.so: build/spec/libcuda_fake.so
+	mkdir -p $(@D)
+	cp $< $@
 
 # DRIVER= (empty) takes the real one.
 check-gpu: ## the contract's specs on a GPU's memory, by a fake driver (DRIVER=)
