@@ -25,19 +25,6 @@ local function collector(child)
   local door, port = sockets.listen "127.0.0.1"
   child.say(port)
 
-  local function request(fd)
-    local text = ""
-    while true do
-      local head, body = text:match "^(.-\r\n\r\n)(.*)$"
-      local length = head and tonumber(head:match "Content%-Length: (%d+)" or 0)
-      if head and #body >= length then return head, body end
-      sockets.readable({ fd }, 60)
-      local more = sockets.receive(fd)
-      if more == "" then return nil end
-      text = text .. (more or "")
-    end
-  end
-
   local function answer(fd, status, body)
     sockets.send(fd, ("HTTP/1.1 %s\r\nContent-Length: %d\r\n\r\n%s"):format(
       status, #body, body))
@@ -59,7 +46,7 @@ local function collector(child)
 
   while true do
     local fd = sockets.accept(door)
-    local head, body = request(fd)
+    local head, body = sockets.request(fd)
     if head then
       child.say(head:match "^%u+ (%S+)" .. " " .. (head:match "X%-Key: (%C*)"
         or "") .. " " .. body)

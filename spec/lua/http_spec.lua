@@ -15,19 +15,6 @@ local function server(child, _, c)
   local door, port = sockets.listen "127.0.0.1"
   child.say(port)
 
-  local function request(fd)
-    local text = ""
-    while true do
-      local head, body = text:match "^(.-\r\n\r\n)(.*)$"
-      local length = head and tonumber(head:match "Content%-Length: (%d+)" or 0)
-      if head and #body >= length then return head, body end
-      sockets.readable({ fd }, 60)
-      local more = sockets.receive(fd)
-      if more == "" then return nil end
-      text = text .. (more or "")
-    end
-  end
-
   local function answer(fd, body, more)
     sockets.send(fd, ("HTTP/1.1 200 OK\r\n%sContent-Length: %d\r\n\r\n%s")
       :format(more or "", #body, body))
@@ -80,7 +67,7 @@ local function server(child, _, c)
 
   while true do
     local fd = sockets.accept(door)
-    local head, body = request(fd)
+    local head, body = sockets.request(fd)
     if head then paths[head:match "^%u+ /(%w+)"](fd, head, body) end
     sockets.close(fd)
   end

@@ -2,19 +2,14 @@
 -- Files that claim to be stats and were written by somebody else: what reads
 -- them ends in what can be told, soon, and raises nothing.
 local cases = require "spec.support.cases"
+local command = require "spec.support.command"
 local ffi = require "ffi"
+local planted = require "spec.support.planted_stats"
 local spans = require "perigee.stats.spans"
 local stats = require "perigee.stats"
 local traces = require "perigee.stats.trace"
 
 local path, bytes
-
-local function content_of(name)
-  local file = assert(io.open(name, "rb"))
-  local text = file:read "*a"
-  file:close()
-  return text
-end
 
 local function write(text)
   local file = assert(io.open(path, "wb"))
@@ -30,7 +25,7 @@ setup(function()
   for _ = 1, 50 do proxy:f() end
   local traced = proxy:with { trace = true }
   for _ = 1, 5 do traced:f() end
-  bytes = content_of((agent.address:match "^unix:(.*)%.sock$") .. ".stats")
+  bytes = command.content((agent.address:match "^unix:(.*)%.sock$") .. ".stats")
   cases.cleanup()
 end)
 
@@ -77,16 +72,8 @@ describe("a stats file", function()
   end)
 
   it("with any bytes in it raises nothing and ends", function()
-    local whole = ffi.new("uint8_t[?]", #bytes)
-    math.randomseed(7)
-    for round = 1, 60 do
-      ffi.copy(whole, bytes, #bytes)
-      for _ = 1, round do              -- most of them in the head
-        local at = math.random(0, round % 3 == 0 and #bytes - 1 or 1100)
-        whole[math.max(at, 8)] = math.random(0, 3) == 0 and 255
-          or math.random(0, 255)
-      end
-      write(ffi.string(whole, #bytes))
+    for spoiled in planted.spoiled(bytes, 8) do
+      write(spoiled)
       read()
       read_spans()
     end

@@ -124,4 +124,18 @@ function M.hear(fd, seconds)
   return table.concat(parts), false
 end
 
+-- Reads one request of HTTP: its head and body; nil: the client has gone.
+function M.request(fd)
+  local text = ""
+  while true do
+    local head, body = text:match "^(.-\r\n\r\n)(.*)$"
+    local length = head and tonumber(head:match "Content%-Length: (%d+)" or 0)
+    if head and #body >= length then return head, body end
+    M.readable({ fd }, 60)
+    local more = M.receive(fd)
+    if more == "" then return nil end
+    text = text .. (more or "")
+  end
+end
+
 return M

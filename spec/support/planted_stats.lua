@@ -62,6 +62,23 @@ end
 --- Its bytes.
 function M.bytes(file) return ffi.string(file, ffi.sizeof(stats_t)) end
 
+--- An iterator over 60 copies of a file's bytes, each with some of them
+-- changed, most in the head, but its first `kept` ones.
+function M.spoiled(bytes, kept)
+  local whole, round = ffi.new("uint8_t[?]", #bytes), 0
+  math.randomseed(7)
+  return function()
+    round = round + 1
+    ffi.copy(whole, bytes, #bytes)
+    for _ = 1, round do
+      local at = math.random(0, round % 3 == 0 and #bytes - 1 or 1100)
+      whole[math.max(at, kept)] = math.random(0, 3) == 0 and 255
+        or math.random(0, 255)
+    end
+    return round <= 60 and ffi.string(whole, #bytes) or nil
+  end
+end
+
 --- Adds a method to row i: of a peer (used 1) or own (2), which ended so often.
 function M.method(file, i, used, service, method, calls)
   local row = file.methods[i]
