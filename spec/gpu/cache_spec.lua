@@ -86,9 +86,7 @@ local function client_of(options)
   return client
 end
 
-local function says(child, text, expected)
-  assert.equal(expected, child:run("return " .. text), nil, 2)
-end
+local says = links.says
 
 local KINDS = { "host", "gpu" }
 

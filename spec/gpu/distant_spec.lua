@@ -15,14 +15,7 @@ local COPIES = 'count "cuMemcpyAsync" + count "cuMemcpy2DAsync"'
 local MAPPED = 'total "cuMemMap" - total "cuMemUnmap"'
 local EARLY = 'total "freed while imported"'
 
-local function says(child, text, expected)
-  assert.equal(expected, child:run("return " .. text), nil, 2)
-end
-
-local function comes(child, text)
-  says(child, ("cases.eventually(function() return %s end, 60)"):format(text),
-       "true")
-end
+local says, comes = links.says, links.comes
 
 local function count_anew(...)
   for _, child in ipairs { ... } do

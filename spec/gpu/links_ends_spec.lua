@@ -10,15 +10,7 @@ local links = require "spec.support.links"
 local MAPPED = 'total "cuMemMap" - total "cuMemUnmap"'
 local RESERVED = 'total "cuMemAddressReserve" - total "cuMemAddressFree"'
 
-local function says(child, text, expected)
-  assert.equal(expected, child:run("return " .. text), nil, 2)
-end
-
--- It becomes true within a minute of a fast machine.
-local function comes(child, text)
-  says(child, ("cases.eventually(function() return %s end, 60)"):format(text),
-       "true")
-end
+local says, comes = links.says, links.comes
 
 -- Copies that take so many microseconds.
 local function slow(us) return "slow=" .. us end

@@ -10,9 +10,7 @@ local IMPORT = 'count "cuMemImportFromShareableHandle"'
 local COPIES = 'count "cuMemcpyAsync" + count "cuMemcpy2DAsync"'
   .. ' + count "cuMemcpyPeerAsync" + count "cuMemcpyBatchAsync"'
 
-local function says(child, text, expected)
-  assert.equal(expected, child:run("return " .. text), nil, 2)
-end
+local says = links.says
 
 -- All counts begin anew.
 local function count_anew(...)

@@ -8,9 +8,7 @@ local links = require "spec.support.links"
 -- Looks of 50 us each would be 6,000 in a copy of 0.3 s.
 local LONG, TOLD, UNTOLD = "slow=300000 ", 60, 600
 
-local function says(child, text, expected)
-  assert.equal(expected, child:run("return " .. text), nil, 2)
-end
+local says = links.says
 
 describe("an engine that waits for a copy of a GPU", function()
   after_each(cases.cleanup)

@@ -139,4 +139,15 @@ function M.regions(a, b, options)
   ]]):format(length, o.here or "cuda:0"))
 end
 
+-- Fails unless an expression in a child is that, as text.
+function M.says(child, text, expected)
+  require "luassert".equal(expected, child:run("return " .. text), nil, 2)
+end
+
+-- Waits for an expression in a child to be true, a minute of a fast machine.
+function M.comes(child, text)
+  M.says(child, ("cases.eventually(function() return %s end, 60)"):format(text),
+         "true")
+end
+
 return M
