@@ -19,12 +19,7 @@ agent:close()
 ]]
 
 local function start(fate, progress)
-  local path = command.file("worker.lua", WORKER)
-  local worker = command.start("run", path, fate, progress or "poll")
-  repeat
-    local line = assert(worker:read(30 * process.slow))
-  until line:find "ready$"
-  return worker
+  return command.run_script("worker.lua", WORKER, fate, progress or "poll")
 end
 
 local function health(...) return command.run("health", "a", ...) end

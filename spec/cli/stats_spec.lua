@@ -32,12 +32,7 @@ caller:close()
 ]]
 
 local function start(name, fate)
-  local path = command.file("worker.lua", WORKER)
-  local worker = command.start("run", path, name, fate or "waits")
-  repeat
-    local line = assert(worker:read(30 * process.slow))
-  until line:find "ready$"
-  return worker
+  return command.run_script("worker.lua", WORKER, name, fate or "waits")
 end
 
 local function told(what, ...)
@@ -158,7 +153,7 @@ describe("an agent's sessions", function()
   end)
 
   it("may be none", function()
-    local path = command.file("alone.lua", [[
+    local worker = command.run_script("alone.lua", [[
 local perigee = require "perigee"
 local agent = assert(perigee.agent { name = "alone" })
 print "ready"
@@ -166,10 +161,6 @@ io.stdout:flush()
 perigee.run()
 agent:close()
 ]])
-    local worker = command.start("run", path)
-    repeat
-      local line = assert(worker:read(30 * process.slow))
-    until line:find "ready$"
     assert.equal(0, #document("sessions", "alone", "--json").sessions)
     assert.matches("%[%]", (told("sessions", "alone", "--json")))
     assert.matches("\nno session is open\n$", (told("sessions", "alone")))

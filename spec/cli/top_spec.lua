@@ -3,7 +3,6 @@
 -- agents that call each other, are stopped and killed.
 local cjson = require "cjson"
 local command = require "spec.support.command"
-local process = require "spec.support.process"
 local terminals = require "spec.support.terminal"
 
 -- Two agents in a process: "b" calls "a" some hundred times a second, each
@@ -33,12 +32,7 @@ end)
 ]]
 
 local function start(a, b, fate)
-  local worker = command.start("run", command.file("worker.lua", WORKER), a, b,
-                               fate)
-  repeat
-    local line = assert(worker:read(30 * process.slow))
-  until line:find "ready$"
-  return worker
+  return command.run_script("worker.lua", WORKER, a, b, fate)
 end
 
 -- `perigee top` in a terminal. environment: words for the shell before it.

@@ -59,9 +59,7 @@ end
 local child, at
 
 local function start_agent()
-  local agent = command.start("run", command.file("agent.lua", AGENT))
-  repeat local line = assert(agent:read(LONG)) until line:find "ready$"
-  return agent
+  return command.run_script("agent.lua", AGENT)
 end
 
 before_each(function()

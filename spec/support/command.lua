@@ -78,6 +78,16 @@ function M.start(...)
   return process.spawn { "sh", "-c", M.line(...) .. " 2>&1" }
 end
 
+-- Starts `perigee run` of a script with these words, and waits until it has
+-- printed "ready".
+function M.run_script(name, text, ...)
+  local child = M.start("run", M.file(name, text), ...)
+  repeat
+    local line = assert(child:read(30 * process.slow))
+  until line:find "ready$"
+  return child
+end
+
 -- Waits until f() is true; false after half a minute of a fast machine.
 function M.eventually(f)
   local limit = process.now() + 30 * process.slow
