@@ -137,6 +137,7 @@ describe("the file of a cache", function()
   it("is removed when it cannot be written to", function()
     local key = fill()
     local was
+    store.tier.voids, store.tier.full = 2 ^ 18, true
     without_disk(function()
       store.tier:forget(key)
       was = cases.eventually(function() return not store.tier.file end, 5)

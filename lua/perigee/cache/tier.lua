@@ -487,7 +487,7 @@ function Tier:close()
       break
     end
   end
-  self.file = false
+  self.file, self.full = false, false
   futures.settle(self.given, true)
 end
 
