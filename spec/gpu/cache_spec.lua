@@ -534,7 +534,8 @@ describe("a cache of this process in memory of a GPU", function()
 
   local function bytes(i) return cases.bytes(2 ^ 20, i) end
 
-  it("brings a value back although a stop has dropped who asked", function()
+  -- Returns a store, a client, and the number of a value in the file alone.
+  local function opens()
     local store = caches.store(caches.open {
       kind = "cuda:0", lease = 0.2, file = path, file_size = 2 ^ 26 })
     local blocks = caches.client { map = false }
@@ -544,22 +545,50 @@ describe("a cache of this process in memory of a GPU", function()
     end
     local first = 1
     while store:has("k" .. first) do first = first + 1 end
-    local key, copy, held = "k" .. first, store.moves.copy, nil
-    function store.moves.copy(...) held = { ... } end
-    perigee.spawn(function()
-      perigee.spawn(function() store.tier:fetch(key) end)
-      repeat perigee.sleep(0) until held
-      perigee.stop()
-    end)
+    return store, blocks, first
+  end
+
+  -- Has a task fetch a key until a stop of the loop drops it.
+  local function fetch(store, key)
+    perigee.spawn(function() store.tier:fetch(key) end)
     perigee.run()
-    store.moves.copy = copy
-    assert.equal(1, store:counters().reserved)
-    copy(unpack(held))
+  end
+
+  local function brings(store, blocks, i)
     cases.await(function() return store:counters().reserved == 0 end)
+    local key = "k" .. i
     assert.is_false(store:has(key))
     assert.is_true(store.tier:fetch(key))
     assert.equal(0, store.tier.taken)
-    assert.is_true(blocks:get(key) == bytes(first))
+    assert.is_true(blocks:get(key) == bytes(i))
+  end
+
+  it("brings a value back although a stop has dropped who asked", function()
+    local store, blocks, i = opens()
+    local copy, held = store.moves.copy, nil
+    function store.moves.copy(...)
+      held = { ... }
+      perigee.stop()
+    end
+    fetch(store, "k" .. i)
+    store.moves.copy = copy
+    assert.equal(1, store:counters().reserved)
+    copy(unpack(held))
+    brings(store, blocks, i)
+  end)
+
+  it("brings it back although that was when its copy had ended", function()
+    local store, blocks, i = opens()
+    local copy = store.moves.copy
+    function store.moves.copy(self, name, offset, to, done)
+      copy(self, name, offset, to, function(fine)
+        done(fine)
+        perigee.stop()
+      end)
+    end
+    fetch(store, "k" .. i)
+    store.moves.copy = copy
+    brings(store, blocks, i)
   end)
 end)
 

@@ -187,6 +187,26 @@ describe("the file of a cache", function()
     assert.equal("new", blocks:get(key))
   end)
 
+  -- It is stopped after its bytes have come, before it goes on with them.
+  it("gives memory back of who was dropped with the bytes there", function()
+    local key = fill()
+    local tier = store.tier
+    perigee.spawn(function()
+      perigee.spawn(function() tier:fetch(key) end)
+      repeat perigee.sleep(0) until tier.taken > 0
+      for token, done in pairs(tier.done) do
+        tier.done[token] = function(status)
+          done(status)
+          perigee.stop()
+        end
+      end
+    end)
+    perigee.run()
+    assert.is_true(tier:fetch(key))
+    tier:turn()
+    assert.equal(0, tier.taken)
+  end)
+
   it("can be asked for after a stop has dropped who asked", function()
     local key = fill()
     perigee.spawn(function()

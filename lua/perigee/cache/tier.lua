@@ -146,11 +146,13 @@ local function take_memory(self, length)
     or nil)
 end
 
--- Takes memory for a value that comes back.
+-- Takes memory for a value that comes back. takers: by such regions, the futures
+-- of what their fetches wait for.
 local function fetch_memory(self, length)
   local region = take_memory(self, length)
   if not region then return nil end
-  self.taken, self.takers[region] = self.taken + region.length, true
+  self.taken = self.taken + region.length
+  self.takers[region] = futures.new(self)
   return region
 end
 
@@ -167,6 +169,37 @@ local function give_memory(self, region)
   if self.store.moves then self.store.moves:forget(region.name) end
   region:close()
 end
+
+local function promise(self, doing)
+  local future = futures.shared(self, doing)
+  future.generation = loop.state.generation
+  return future
+end
+
+-- Was the task that waits for such a future dropped by a stop of the loop?
+local function is_dropped(future)
+  return future.generation ~= loop.state.generation
+end
+
+-- Has a future say what a value that comes back waits for. entry: the place in
+-- a GPU's memory that it is copied to, if it is.
+local function comes_by(self, region, doing, entry)
+  local future = promise(self, doing)
+  future.entry, self.takers[region] = entry, future
+  return future
+end
+
+-- Gives back what fetches had that a stop of the loop has dropped, once neither
+-- the disk nor a GPU's engine touches it.
+local function take_back(self)
+  for region, arrived in pairs(self.takers) do
+    if arrived.ended and is_dropped(arrived) then
+      if arrived.entry then self.store:give_up(arrived.entry) end
+      give_memory(self, region)
+    end
+  end
+end
+jit.off(take_back)
 
 -- ---- From memory to the file -----------------------------------------------
 
@@ -288,6 +321,7 @@ end
 --- Does what is to be done now; called again and again.
 function Tier:turn()
   if not self.file then return end
+  take_back(self)
   go_on(self)
   if is_busy(self) then self:drive() end
 end
@@ -309,23 +343,12 @@ local function find(self, key)
   return below
 end
 
--- Was the task that is to settle a future dropped by a stop of the loop?
-local function is_dropped(future)
-  return future.generation ~= loop.state.generation
-end
-
-local function promise(self, doing)
-  local future = futures.shared(self, doing)
-  future.generation = loop.state.generation
-  return future
-end
-
 -- Reads a value; waits. Returns its length, sum and version; or nil and a
 -- status. The region stays alive until the disk has done with it.
 local function read_to(self, key, region)
-  local pointer, arrived = region.pointer, promise(self, "reading from a file")
+  local pointer = region.pointer
+  local arrived = comes_by(self, region, "reading from a file")
   local status = begin(self, function(ended)
-    if is_dropped(arrived) then give_memory(self, region) end
     futures.settle(arrived, ended)
   end, read, key, pointer, region.length)
   if status < 0 then return nil, status end
@@ -347,14 +370,10 @@ local function still(self, key, version)
 end
 
 -- Has the engine copy what was read to a place in memory of a GPU; waits.
--- Returns whether that is done. Only then is the place given up, which nobody
--- else may have before; so also if a stop of the loop has dropped the task.
+-- Returns whether that is done. Nobody else may have the place before.
 local function carry(self, region, entry, slice)
-  local there = promise(self, "copying to memory of a GPU")
+  local there = comes_by(self, region, "copying to memory of a GPU", entry)
   self.store.moves:copy(region.name, 0, slice, function(fine)
-    local dropped = is_dropped(there)
-    if dropped then give_memory(self, region) end
-    if dropped or not fine then self.store:give_up(entry) end
     futures.settle(there, fine)
   end)
   return there:wait()
@@ -375,9 +394,8 @@ local function keep(self, key, region, length, sum, version)
   if not entry then return nil, slice end
   if slice.pointer then
     ffi.copy(slice.pointer, region.pointer, length)
-  elseif not carry(self, region, entry, slice) then
-    return false
-  elseif not still(self, key, version) or loop.now() > late then
+  elseif not (carry(self, region, entry, slice) and still(self, key, version))
+    or loop.now() > late then
     store:give_up(entry)
     return false
   end
