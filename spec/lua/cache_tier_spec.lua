@@ -45,6 +45,9 @@ describe("the file of a cache", function()
     cache = assert(perigee.cache(options))
     cases.opened[#cases.opened + 1] = cache
     store = cache.stores[cache.agents[1]]
+  end
+
+  local function is_ready()
     cases.await(function() return store.tier:state().ready end)
   end
 
@@ -52,6 +55,7 @@ describe("the file of a cache", function()
     path = os.tmpname()
     os.remove(path)
     opens()
+    is_ready()
     blocks = assert(assert(cases.agent()):cache("tiered", { map = false }))
   end)
 
@@ -154,6 +158,16 @@ describe("the file of a cache", function()
     assert.is_false(late.set.live[1].below)
   end)
 
+  it("is removed when it cannot be written to while it is closed", function()
+    local key = fill()
+    cases.await(function() return store.tier.cold.writes == 0 end)
+    without_disk(function()
+      store.tier:forget(key)
+      cache:close()
+    end)
+    assert.is_nil((io.open(path)))
+  end)
+
   -- Each value of 200 KB takes 256 KiB on its way; memory has 4 MiB.
   it("takes an eighth of the memory for what is fetched, at most", function()
     fill()
@@ -185,6 +199,18 @@ describe("the file of a cache", function()
     store.tier.voids, store.tier.full = 0, false
     assert(blocks:put(key, "new"))
     assert.equal("new", blocks:get(key))
+  end)
+
+  it("is not closed before it has forgotten what it is to forget", function()
+    local key = fill()
+    cache:close()
+    opens()
+    assert.is_false(store.tier:state().ready)
+    store.tier:forget(key)
+    cache:close()
+    opens()
+    is_ready()
+    assert.is_false(store.tier:fetch(key))
   end)
 
   -- It is stopped after its bytes have come, before it goes on with them.

@@ -146,8 +146,8 @@ local function take_memory(self, length)
     or nil)
 end
 
--- Takes memory for a value that comes back. takers: by such regions, the futures
--- of what their fetches wait for.
+-- Takes memory for a value that comes back. takers: the futures of what
+-- such fetches wait for, by their regions.
 local function fetch_memory(self, length)
   local region = take_memory(self, length)
   if not region then return nil end
@@ -489,6 +489,19 @@ function Tier:state()
            ring = state.ring == 1, direct = state.direct == 1 }
 end
 
+-- Has the file forget all that is void. Blocks.
+local function forget_all(self, deadline)
+  while next(self.void) ~= nil and loop.now() < deadline do
+    poll(self)
+    forget_more(self)
+  end
+end
+
+-- Removes a file, which is being closed, if it may show forgotten values again.
+local function remove_unsound(self)
+  if next(self.void) ~= nil or has_failed(self) then os.remove(self.path) end
+end
+
 --- Closes it, once nothing is under way. Blocks for what the disk was asked
 -- for: milliseconds, mostly, and 5 s if it does not answer.
 function Tier:close()
@@ -497,8 +510,11 @@ function Tier:close()
   descriptor.forget(self.descriptor)
   C.perigee_cache_below(self.store.cache, nil)
   local deadline = loop.now() + 5e9
+  forget_all(self, deadline)
+  remove_unsound(self)
   while C.perigee_cache_file_close(file) == core.PERIGEE_AGAIN do
     poll(self)
+    remove_unsound(self)
     if loop.now() > deadline then
       log.write("error", self.store.text .. ": its file does not answer, and "
         .. "is left open")
