@@ -88,7 +88,10 @@ end
 function Moves:copy(name, offset, to, done)
   if to.length == 0 then return done(true) end
   local function over(fine, err)
-    if not fine then self.failed(err) end
+    if not fine then
+      self:forget(name)                 -- it may have closed while looked up
+      self.failed(err)
+    end
     done(fine == true)
   end
   local remote = self.remotes[name]
