@@ -226,7 +226,10 @@ end)
 describe("a stderr", function()
   it("that is closed, full, or read by nobody ends and stops nothing",
      function()
-    for _, to in ipairs { "&-", "/dev/full", '"$(mktemp -u)" 2>/dev/full' } do
+    local fifo = command.folder() .. "/fifo"
+    assert.equal(0, os.execute("mkfifo '" .. fifo .. "'"))
+    for _, to in ipairs { "&-", "/dev/full", "'" .. fifo .. "'" } do
+      process.spawn { "sh", "-c", (": <'%s'"):format(fifo) } -- and is gone
       local worker = start(nil, to)
       does(worker, 's:say "x" s:say "y"')
       ends(worker)
@@ -243,6 +246,26 @@ describe("a stderr", function()
     local worker = process.spawn { "luajit", script, path }
     assert.same({ "exit", 0 }, { worker:wait(30 * process.slow) })
     assert.equal("perigee: error: x\n", command.content(path))
+  end)
+
+  it("that the program has closed, in place of its own, raises nothing",
+     function()
+    local script = command.file("shut.lua", [[
+      local perigee, path = require "perigee", ...
+      local log = require "perigee.runtime.log"
+      local engine = assert(perigee.engine {})
+      io.stderr = assert(io.open(path, "w"))
+      perigee.run(function()
+        for i = 1, 30 do log.write("error", "n" .. i) end
+        io.stderr:close()
+        perigee.log("error", "x")
+        perigee.sleep(1.1)              -- the loop tells how many more
+      end)
+      print "done"
+    ]])
+    local worker = process.spawn { "luajit", script, command.folder()
+                                   .. "/file" }
+    assert.equal("done", worker:read(30 * process.slow))
   end)
 
   it("that is closed is not the file that comes after it", function()

@@ -72,8 +72,12 @@ M.tell_level = asked_of
 
 -- ---- Lines -----------------------------------------------------------------
 
+-- A sink may raise an error: a program may have put a file that is closed in
+-- the place of io.stderr.
 local function taken(one)
-  return sink(require "perigee.runtime.line"[format](one, stamped))
+  local fine, took = pcall(sink,
+    require "perigee.runtime.line"[format](one, stamped))
+  return fine and took
 end
 
 -- Says how many messages were lost, once something is taken again.
