@@ -22,6 +22,7 @@ ffi.cdef [[
 
 local root = arg[0]:match "^(.*)/spec/bundle/[^/]*$"
 package.path = root .. "/?.lua;" .. package.path
+local cjson = require "cjson"
 local process = require "spec.support.process"
 local C = ffi.C
 
@@ -225,16 +226,30 @@ end
 
 -- ---- All -------------------------------------------------------------------
 
+-- A document of JSON as it is; other text as a text.
+local function document(text)
+  if pcall(cjson.decode, text) then return text end
+  return cjson.encode(text:sub(1, LONGEST))
+end
+
+-- Why a program of bench/ has no rows.
+local function why_not(text, job)
+  return text:match '"not_run":(%b"")' or ("%s%s; it said: %s"):format(job.how,
+    job.code and " " .. job.code or "", text)
+end
+
 -- Rows of a program of bench/ with these words are added to `benches`.
 local function bench(benches, word, words)
-  local text, job = output({ "luajit", "bench/" .. words[1], "--json",
-                             "--transport", TRANSPORTS[word], "--seconds",
-                             "0.3", unpack(words, 2) }, 60)
+  local text, job = output({ "sh", "-c", 'exec "$@" 2>&1', "sh", "luajit",
+                             "bench/" .. words[1], "--json", "--transport",
+                             TRANSPORTS[word], "--seconds", "0.3",
+                             unpack(words, 2) }, 60)
   if job.how == "exit" and job.code == 0 then
-    benches[#benches + 1] = text
+    benches[#benches + 1] = document(text:match "{.*}" or text)
   else
     failed = failed + 1
-    note_failure(word, "bench/" .. table.concat(words, " "), text)
+    note_failure(word, "bench/" .. table.concat(words, " "),
+                 why_not(text, job))
   end
 end
 
@@ -330,17 +345,10 @@ local doctor, benches = output({ "perigee", "doctor", "--json" }, 30), {}
 check_libraries()
 for _, word in ipairs(words) do check(word, benches) end
 
-local cjson = require "cjson"
-
 local function list_of(list)
   local parts = {}
   for i = 1, math.min(#list, MOST) do parts[i] = cjson.encode(list[i]) end
   return "[" .. table.concat(parts, ",\n") .. "]"
-end
-
-local function document(text)
-  if pcall(cjson.decode, text) then return text end
-  return cjson.encode(text:sub(1, LONGEST))
 end
 
 io.write(('{"failures":%s,\n"passed":%d,"failed":%d,"skipped":%d,\n'):format(
