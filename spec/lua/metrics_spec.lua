@@ -437,6 +437,26 @@ describe("what agents did from one look to the next", function()
     assert.equal(3, #history.points)
   end)
 
+  it("is told again while what was read is kept for longer than a step",
+     function()
+    local all = metrics.new { registry = registry }
+    local history = histories.new(all, 2)
+    local function look(served)
+      plant("a", function(file) file.counters.served = served end)
+      all.until_ = 0
+      return history:look()
+    end
+    look(100)
+    local rate = look(300)[1].served
+    assert.is_true(rate > 0)
+    all.until_ = math.huge
+    local rows, point = history:look()
+    assert.equal(rate, rows[1].served)
+    assert.equal(rate, point.served)
+    assert.equal(3, #history.points)
+    assert.is_true(look(400)[1].served > 0)
+  end)
+
   it("has texts that a page may show, and each agent once", function()
     local all = metrics.new { registry = registry }
     local file = planted.hostile("a\226\128\174", "s")

@@ -19,7 +19,8 @@ History.__index = History
 --- told: perigee.stats.metrics. look() is to be called every `step` seconds.
 function M.new(told, step)
   return setmetatable({ metrics = told, step = step, points = {}, before = {},
-                        list = {} }, History)
+                        list = {}, rows = {}, point = false, read_at = false },
+                      History)
 end
 
 -- ---- Differences ------------------------------------------------------------
@@ -116,17 +117,9 @@ local function add_to(point, row)
   for _, name in ipairs(SUMS) do point[name] = point[name] + row[name] end
 end
 
---- Reads how all are now.
--- @treturn table a list of { `scope`, `name`, `state`, `host`, `pid`, `began`
---   (seconds since 1970), `sessions`, `oldest` (seconds), and rates in a second
---   since the last look, which are not there the first time: `calls`, `served`,
---   `failed_calls` (own), `failed_answers`, `sent`, `received`, and `p50`,
---   `p99` (seconds) if any was measured }, sorted
--- @treturn table the same of all together: a point, which is kept
-function History:look()
+-- The rows of what was read at a time, and their sum.
+local function measured(self, list, now)
   local rows, before, all, point = {}, {}, {}, new_point()
-  local list, now = self.metrics:told()
-  self.list = list
   for i, told in ipairs(list) do
     local row, was, is = row_of(told), self.before[told.path],
                          counted(told, now)
@@ -140,9 +133,26 @@ function History:look()
   if all[1] then
     point.p50, point.p99 = quantile(all, 0.5), quantile(all, 0.99)
   end
-  table.insert(self.points, point)
-  if #self.points > M.KEPT / self.step then table.remove(self.points, 1) end
   return rows, point
+end
+
+--- Reads how all are now. Where reading takes so long that nothing was read
+-- since the last look (perigee.stats.metrics), that is told again.
+-- @treturn table a list of { `scope`, `name`, `state`, `host`, `pid`, `began`
+--   (seconds since 1970), `sessions`, `oldest` (seconds), and rates in a second
+--   since the last look, which are not there the first time: `calls`, `served`,
+--   `failed_calls` (own), `failed_answers`, `sent`, `received`, and `p50`,
+--   `p99` (seconds) if any was measured }, sorted
+-- @treturn table the same of all together: a point, which is kept
+function History:look()
+  local list, now = self.metrics:told()
+  if now ~= self.read_at then
+    self.rows, self.point = measured(self, list, now)
+    self.list, self.read_at = list, now
+  end
+  table.insert(self.points, self.point)
+  if #self.points > M.KEPT / self.step then table.remove(self.points, 1) end
+  return self.rows, self.point
 end
 
 -- ---- One agent --------------------------------------------------------------
