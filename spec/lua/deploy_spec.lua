@@ -59,6 +59,16 @@ describe("examples/deploy", function()
     end
   end)
 
+  it("keeps the tokens of metrics where their unit may write", function()
+    local unit = read "systemd/perigee-metrics.service"
+    assert.is_truthy(unit:find "\nProtectSystem=strict\n")
+    local own = "^/var/lib/" .. unit:match "\nStateDirectory=(%w+)\n" .. "/"
+    local readme = read "README.md"
+    for _, option in ipairs { "store", "tokens" } do
+      assert.matches(own, readme:match("%-%-" .. option .. " (/%S+)"))
+    end
+  end)
+
   it("keeps the host's build out of the image", function()
     local file = assert(io.open ".dockerignore")
     assert.is_truthy(("\n" .. file:read "*a"):find "\nbuild\n")
