@@ -1440,7 +1440,8 @@ PERIGEE_API int64_t perigee_entry_read(const char *folder, const char *name,
 PERIGEE_API int64_t perigee_names(const char *folder, char *into,
                                   uint64_t capacity);
 /* Lists the scopes that have a folder in the folder of all (that of any scope
- * without its last part), in the same form. */
+ * without its last part): in the same form, and with the same errors, as
+ * perigee_names. */
 PERIGEE_API int64_t perigee_scopes(const char *folder, char *into,
                                    uint64_t capacity);
 /* Returns a descriptor that is readable when something has changed in a folder:

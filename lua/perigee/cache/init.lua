@@ -226,7 +226,8 @@ end
 --   a restart. Each of several scopes has one of its own, with the scope's name
 --   behind a dot at the end. Values that come back take an eighth of the memory
 --   besides, at most, but one may always come. While 2^18 keys are still to be
---   forgotten there, puts and deletes are refused (`no_memory`)
+--   forgotten there, puts and deletes are refused (`no_memory`). A file that
+--   fails is removed, and the cache goes on without it
 -- @tparam[opt] number options.file_size bytes of that file, which are taken at
 --   once; default: eight times the memory
 -- @tparam[opt] number options.spill bytes of host memory below a GPU's memory
@@ -234,7 +235,8 @@ end
 --   there by the GPU, and clients read it there once it was evicted. It does
 --   not come back to the GPU, and is gone when this memory is full, too. What
 --   is evicted faster than it is copied is gone at once. Chains and groups do
---   not reach there. Several scopes have parts of it as of the memory
+--   not reach there. Several scopes have parts of it as of the memory. Default:
+--   there is none
 -- @tparam[opt=false] boolean|number options.keep true, or seconds (true: 600):
 --   a process that does nothing else keeps the memory for as long after this
 --   one has ended, and a cache of the same name goes on with it: what was
