@@ -41,9 +41,6 @@ local FIRST = {
 }
 
 local SUM = {
-  -- Receivers that were not ready: as perigee.engine.rnr_monitor explains them.
-  rnr = { "out_of_buffer", "rnr_nak_retry_err", "send_rnr_err", "rcvd_rnr_err",
-          "retry_rnr_exceeded_err", "rnr_naks_rcvd" },
   -- Senders that sent anew.
   retries = { "local_ack_timeout_err", "packet_seq_err", "implied_nak_seq_err",
               "rcvd_seq_err", "completer_retry_err", "to_retransmits",
@@ -73,6 +70,13 @@ local function read_counters(machine, port)
   return all
 end
 
+local function add_sum(figures, name, counters, list)
+  for _, each in ipairs(list) do
+    local value = counters[each]
+    if value then figures[name] = (figures[name] or 0) + value end
+  end
+end
+
 -- The few figures of a table; nil: no counter tells it.
 local function figures_of(counters)
   local figures = {}
@@ -82,12 +86,10 @@ local function figures_of(counters)
       if value then figures[name] = value * list[i][2] end
     end
   end
-  for name, list in pairs(SUM) do
-    for _, each in ipairs(list) do
-      local value = counters[each]
-      if value then figures[name] = (figures[name] or 0) + value end
-    end
-  end
+  for name, list in pairs(SUM) do add_sum(figures, name, counters, list) end
+  -- Receivers that were not ready.
+  add_sum(figures, "rnr", counters,
+          require "perigee.engine.rnr_monitor".COUNTERS)
   return figures
 end
 

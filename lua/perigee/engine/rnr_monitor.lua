@@ -27,8 +27,9 @@ local M = {}
 local Monitor = {}
 Monitor.__index = Monitor
 
-local COUNTERS = { "out_of_buffer", "rnr_nak_retry_err", "send_rnr_err",
-                   "rcvd_rnr_err", "retry_rnr_exceeded_err", "rnr_naks_rcvd" }
+-- Those that are watched by default; `perigee nics` sums them, too.
+M.COUNTERS = { "out_of_buffer", "rnr_nak_retry_err", "send_rnr_err",
+               "rcvd_rnr_err", "retry_rnr_exceeded_err", "rnr_naks_rcvd" }
 
 -- ---- Options ---------------------------------------------------------------
 
@@ -276,7 +277,7 @@ function M.new(options)
   options = check.options(options, schema, "perigee.RnrMonitor", 2)
   local self = setmetatable({
     devices = listed(options.devices),
-    counters = listed(options.counter) or COUNTERS,
+    counters = listed(options.counter) or M.COUNTERS,
     sysfs = options.sysfs or "/sys",
   }, Monitor)
   local first, err = self:snapshot()
