@@ -180,6 +180,7 @@ describe("a collector of traces", function()
       assert.matches("^perigee trace: %-%-export sends all spans [^\n]+\n$",
                      errors)
     end
+    assert.equal(2, (command.run("trace", "--once")))
   end)
 
   it("is told without what is secret in its URL", function()

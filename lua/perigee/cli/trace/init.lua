@@ -241,6 +241,7 @@ function M.run(given)
     given.export = given.export[1] or ""
     return require "perigee.cli.trace.export".run(given)
   end
+  if given.once then failure.misuse "--once goes with --export" end
   require "perigee.cli.client".library()
   local out, json = require "perigee.cli.out", require "perigee.cli.json"
   local trees = trees_of(given)
