@@ -3,6 +3,7 @@
 -- perigee/control.so: finds it along package.cpath, declares its header (a
 -- module made by make) and checks that both have the same ABI. For use inside
 -- the library.
+local ending = require "perigee.runtime.ending"
 local ffi = require "ffi"
 
 local function declare(object)
@@ -21,6 +22,7 @@ return function(object)
   if not path or not declare(object) then error(object.missing, 0) end
   local loaded, C = pcall(ffi.load, path)
   if not loaded then error(object.unloaded:format(path, C), 0) end
+  ending.outlive()
   local abi = (object.name .. ".abi"):gsub("%.", "_")
   if C[abi]() ~= C[abi:upper()] then
     error(("%s is of another version than these Lua modules; install both from "

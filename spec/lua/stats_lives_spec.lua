@@ -57,4 +57,18 @@ describe("stats files of agents that begin and die", function()
     end
     pipe:close()
   end)
+
+  -- What its cache closes with is first called as the Lua state ends.
+  it("are gone when a cache ends with its program, clients or not", function()
+    local child = process.spawn { "luajit", "-e", ([[
+      local perigee = require "perigee"
+      local scope = "%s"
+      assert(perigee.cache { name = "ends", scope = scope, memory = 2 ^ 22 })
+      local agent = assert(perigee.agent { scope = scope })
+      assert(assert(agent:cache "ends"):put("key", "value"))
+    ]]):format(cases.scope) }
+    assert.same({ "exit", 0 }, { child:wait(20) })
+    local folder = host.folder(os.getenv "PERIGEE_REGISTRY", cases.scope)
+    assert.is_false(exists(folder .. "/ends.stats"))
+  end)
 end)

@@ -6,6 +6,7 @@
 local check = require "perigee.runtime.check"
 local contexts = require "perigee.serving.context"
 local descriptors = require "perigee.descriptor"
+local ending = require "perigee.runtime.ending"
 local endpoints = require "perigee.engine.endpoint"
 local errors = require "perigee.runtime.errors"
 local futures = require "perigee.runtime.future"
@@ -428,10 +429,8 @@ local function warn_of_forgotten()
 end
 jit.off(warn_of_forgotten)
 
--- The finalizer of this object closes the engines that are open when the Lua
--- state ends.
-M.net = newproxy(true)
-getmetatable(M.net).__gc = function()
+-- Closes the engines that are open when the Lua state ends.
+ending.at_end(function()
   pcall(warn_of_forgotten)
   loop.state.leaving, loop.state.pinned = true, false
   loop.catch_up()
@@ -439,7 +438,7 @@ getmetatable(M.net).__gc = function()
     pcall(engine.agent and engine.agent.close or engine.close,
           engine.agent or engine)
   end
-end
+end)
 
 check.colons(Engine, "engine", "alloc close connect endpoint listen register "
   .. "stats")

@@ -8,6 +8,7 @@
 -- about none is made if any engine's asks for it. While nobody asks, messages
 -- of write go to perigee.log whatever their level, those of note to nobody, and
 -- the default of perigee.log shows warnings and errors.
+local ending = require "perigee.runtime.ending"
 local levels = require "perigee.runtime.levels"
 local native = require "perigee.native"
 local signals = require "perigee.runtime.signal"
@@ -218,8 +219,7 @@ function M.flush()
   tell_lost()
 end
 
-M.at_end = newproxy(true)
-getmetatable(M.at_end).__gc = function() pcall(M.flush) end
+ending.at_end(M.flush)
 
 if wrong then
   M.write("warning", "PERIGEE_LOG is ignored: " .. wrong)
