@@ -8,9 +8,7 @@ local M = {}
 local registered, proxies = {}, {}
 
 local function finalize()
-  for i = #registered, 1, -1 do
-    pcall(table.remove(registered))
-  end
+  for _ = 1, #registered do pcall(table.remove(registered)) end
 end
 jit.off(finalize)
 
