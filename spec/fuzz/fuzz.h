@@ -15,7 +15,10 @@
 #include "operation/loan.h"
 
 extern const struct perigee_memory perigee_memory_opaque;
-size_t __sanitizer_get_current_allocated_bytes(void);
+int __sanitizer_install_malloc_and_free_hooks(void (*)(const volatile void *,
+                                                       size_t),
+                                              void (*)(const volatile void *));
+size_t __sanitizer_get_allocated_size(const volatile void *);
 
 #define require(holds) ((holds) ? (void)0 : broken(#holds, __LINE__))
 
@@ -127,13 +130,36 @@ engine_of(struct world *w, const char *secret, bool encrypt) {
   return engine;
 }
 
-/* Bytes allocated, without those that the engine keeps for reuse. */
-static inline size_t allocated_by(const struct perigee_engine *engine) {
-  size_t bytes = __sanitizer_get_current_allocated_bytes();
+/* Bytes that this thread has allocated and not freed: the fuzzer has others. */
+static _Thread_local bool counted;
+static int64_t counted_bytes;
+
+static inline void count_malloc(const volatile void *at, size_t bytes) {
+  if (counted && at)
+    counted_bytes += (int64_t)bytes;
+}
+
+static inline void count_free(const volatile void *at) {
+  if (counted && at)
+    counted_bytes -= (int64_t)__sanitizer_get_allocated_size(at);
+}
+
+/* What was allocated before the first call does not count. */
+static inline int64_t allocated_here(void) {
+  if (!counted)
+    require(__sanitizer_install_malloc_and_free_hooks(count_malloc,
+                                                      count_free) > 0);
+  counted = true;
+  return counted_bytes;
+}
+
+/* The same without what the engine keeps for reuse. */
+static inline int64_t allocated_by(const struct perigee_engine *engine) {
+  int64_t bytes = allocated_here();
   for (const struct part *p = engine->parts; p; p = p->free)
-    bytes -= sizeof *p;
+    bytes -= (int64_t)sizeof *p;
   for (const struct stage *s = engine->stages; s; s = s->next)
-    bytes -= sizeof *s;
+    bytes -= (int64_t)sizeof *s;
   return bytes;
 }
 

@@ -429,7 +429,7 @@ static void ends(struct talk *t) {
 }
 
 static void talks(struct scene *s, struct input *in) {
-  size_t allocated = allocated_by(s->engine);
+  int64_t allocated = allocated_by(s->engine);
   struct talk t = {.scene = s, .in = in};
   s->lost = s->mood = 0;
   s->remote = NULL;

@@ -748,7 +748,7 @@ static void scene_open(void) {
 }
 
 /* Nothing is kept, and no region is in use. */
-static size_t scene_rest(void) {
+static int64_t scene_rest(void) {
   for (int i = 0; i < REGIONS; i++)
     require(scene.regions[i]->users == 0 && scene.regions[i]->prepared == 0);
   spares_close(&scene.engine->spares);
@@ -763,7 +763,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   struct input in = {data, size};
   if (!scene.engine)
     scene_open();
-  size_t before = scene_rest();
+  int64_t before = scene_rest();
   parts[take8(&in) % 4](&in);
   require(scene_rest() == before);
   return 0;

@@ -19,7 +19,7 @@ struct scene {
   struct perigee_region *region;
   struct hand friend;
   struct world world;
-  size_t allocated;
+  int64_t allocated;
 };
 
 static const struct secret wrong = {.key = "not the secret", .set = true};
