@@ -22,7 +22,7 @@
 
 /* Raised when a declaration below changes; Lua refuses an object with another
  * number. */
-enum { PERIGEE_CONTROL_ABI = 5 };
+enum { PERIGEE_CONTROL_ABI = 6 };
 PERIGEE_API int perigee_control_abi(void);
 
 /* ---- Streams ------------------------------------------------------------- */
@@ -309,6 +309,9 @@ PERIGEE_API void perigee_web_answer(struct perigee_web_request *request,
  * others. A longer one is sent, too; the program better waits with it until the
  * server has run again. */
 PERIGEE_API uint64_t perigee_web_room(const struct perigee_web *web);
+/* Counts its connections, and those of them that are streams. */
+PERIGEE_API void perigee_web_count(const struct perigee_web *web,
+                                   uint32_t *connections, uint32_t *streams);
 /* Is there a place for a stream? trusted: whose it is, is known. Strangers have
  * half of the places of which streams have some at most. */
 PERIGEE_API int

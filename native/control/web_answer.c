@@ -142,6 +142,12 @@ uint64_t perigee_web_room(const struct perigee_web *web) {
   return used + 4 * SMALL < most ? (most - used) / 4 : SMALL;
 }
 
+void perigee_web_count(const struct perigee_web *web, uint32_t *connections,
+                       uint32_t *streams) {
+  *connections = web->connections;
+  *streams = web->streams;
+}
+
 /* ---- Streams ------------------------------------------------------------- */
 
 static void leave_behind(struct request *r) {

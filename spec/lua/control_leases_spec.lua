@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- Leases of a control server end: none early, and many in portions.
 local control = require "spec.support.control"
+local counts = require "perigee.control.counts"
 local loop = require "perigee.runtime.loop"
 local needing = require "spec.support.needing"
 local perigee = require "perigee"
@@ -62,7 +63,7 @@ needing("the leases of a control server", { control }, function()
     assert(state:commit())
     perigee.sleep(0.8)
     local server = { state = state, ends = alone.ENDS, due = 0, checked = 1,
-                     beat = math.huge,
+                     beat = math.huge, counts = counts.new(),
                      tokens = { version = 1, refresh = function() end } }
     local names, least = 500, math.huge
     while alone.pass(server, loop.now(), 0) do
@@ -72,6 +73,7 @@ needing("the leases of a control server", { control }, function()
       names = left
     end
     assert.is_true(least < alone.ENDS / 2)
+    assert.equal(500, server.counts.ended)
     assert.same({}, state:known("s", "agents").names)
   end)
 

@@ -9,7 +9,7 @@ needing("the lines of a control server", { control }, function()
 
   local function call(trusted, more)
     local made = { method = "GET", scope = "s", trusted = trusted,
-                   status = false }
+                   status = false, route = { role = "read" } }
     for key, value in pairs(more or {}) do made[key] = value end
     return made
   end
@@ -43,6 +43,14 @@ needing("the lines of a control server", { control }, function()
     assert.is_true(line:add(call(false, { name = "x" })))
     assert.is_true(line:add(call(false, { method = "PUT", name = "x" })))
     assert.equal("PUT", line:next_urgent().method)
+  end)
+
+  it("have metrics wait with lists, but no question whether it runs", function()
+    local line = lines.new()
+    line:add(call(true, { scope = false }))
+    assert.is_false(line:is_urgent())
+    line:add(call(false, { scope = false, route = {} }))
+    assert.is_true(line:is_urgent())
   end)
 
   it("give what waits for room its turn once there is as much", function()

@@ -95,6 +95,7 @@ local function commit(server)
   server.writes = #server.state.undo
   local list, kind, why = server.state:commit()
   server.cost = loop.now() - began
+  server.counts:commit(list and "kept" or "failed")
   if not list then return nil, kind, why end
   server.failed = false
   return list, from
@@ -109,6 +110,7 @@ end
 -- ---- Rounds ----------------------------------------------------------------
 
 local function round(server)
+  local began = loop.now()
   local calls = handle_some(server)
   local changed, from, why
   if server.state:is_dirty() then
@@ -117,6 +119,7 @@ local function round(server)
   else
     server.cost = 0
   end
+  if calls[1] then server.counts:round(loop.now() - began) end
   for _, call in ipairs(calls) do routes.answer(server, call) end
   if changed then tell(server, changed, from) end
 end
@@ -182,10 +185,13 @@ end
 -- Ends leases that are over. Are there more?
 local function end_some(server)
   local began = loop.now()
-  local more = server.state:pass(server.ends)
+  local more, ended = server.state:pass(server.ends)
   if not server.state:is_dirty() then return more end
   local changed, from, why = commit(server)
-  if changed then tell(server, changed, from) end
+  if changed then
+    server.counts.ended = server.counts.ended + ended
+    tell(server, changed, from)
+  end
   if not changed then unkept(server, from, why) end
   server.ends = portion(server.ends, loop.now() - began)
   return more

@@ -4,6 +4,7 @@
 -- (control/lines), and does a part of them: by control/alone, if the server has
 -- a file of its own, or by control/rounds, if others write to its store, too.
 local alone = require "perigee.control.alone"
+local counts = require "perigee.control.counts"
 local files = require "perigee.control.file"
 local errors = require "perigee.runtime.errors"
 local heaps = require "perigee.control.heap"
@@ -11,6 +12,7 @@ local recorded = require "perigee.control.known"
 local lines = require "perigee.control.lines"
 local log = require "perigee.runtime.log"
 local loop = require "perigee.runtime.loop"
+local metrics = require "perigee.stats.metrics"
 local rounds = require "perigee.control.rounds"
 local shared = require "perigee.control.shared"
 local signals = require "perigee.runtime.signal"
@@ -145,6 +147,16 @@ local function open_alone(options)
   return nil, kind, why
 end
 
+local function no_agents() return {}, 0 end
+
+-- What the server tells at /metrics.
+local function metrics_of(server)
+  return metrics.new {
+    agents = no_agents,
+    families = function() return counts.families(server, server.how == alone)
+    end }
+end
+
 -- Makes a server of what it has. Or nil, and an error.
 local function complete(server, options, all)
   local known = tokens.new(server.storage, {
@@ -164,6 +176,7 @@ local function complete(server, options, all)
     server.storage:trim()
     recorded.trim()
   end)
+  server.counts, server.metrics = counts.new(), metrics_of(server)
   server.heartbeat = all.heartbeat
   server.beat = loop.now() + all.heartbeat * 1e9
   return setmetatable(server, Server)

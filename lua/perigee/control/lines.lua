@@ -6,7 +6,7 @@
 --   1  what is of the server itself (/healthz), refused, written or renewed;
 --      what is looked up by who is known
 --   2  what strangers look up
---   3  lists, topologies and watches of who is known
+--   3  lists, topologies, watches and metrics of who is known
 --   4  those of strangers
 --
 -- A call whose answer has no room now (perigee_web_room) is parked until there
@@ -51,7 +51,9 @@ function M.is_reading(call)
 end
 
 local function line_of(call)
-  if call.status or not call.scope or not M.is_reading(call) then return 1 end
+  if call.status or not call.route.role or not M.is_reading(call) then
+    return 1
+  end
   if call.name then return call.trusted and 1 or 2 end
   return call.trusted and 3 or 4
 end

@@ -167,12 +167,18 @@ local WATCH = operation("Watch by server-sent events",
                   .. "}, where no entry means that it is gone",
                 content = content("text/event-stream", ref "Event") } })
 
+local METRICS = { description = "Text, as Accept wants it", content = {
+  ["text/plain"] = { schema = TEXT },
+  ["application/openmetrics-text"] = { schema = TEXT } } }
+
 local SCOPED = "/v1/scopes/{scope}/"
 
 local PATHS = {
   ["/healthz"] = open("Does it run?", OBJECT),
   ["/readyz"] = open("Does it take writes?", OBJECT),
   ["/openapi.json"] = open("This document", OBJECT),
+  ["/metrics"] = { get = operation("Tell Prometheus what the server counts",
+                                   {}, { ["200"] = METRICS }) },
   [SCOPED .. "agents"] = all("agents", ref "Page"),
   [SCOPED .. "agents/{name}"] = one("an agent", ref "Entry",
     { SCOPE, ONE, TTL, OVER, SAME, OTHER }),

@@ -101,12 +101,21 @@ local function run_until_read(server, view, list)
   return true
 end
 
+local function note_commit(server, view, done)
+  if not done then
+    server.counts:commit(done == nil and "failed" or "disturbed")
+  elseif view:has_written() then
+    server.counts:commit "kept"
+  end
+end
+
 -- True; false if another was quicker; or nil, a kind and why.
 local function attempt(server, list)
   local view = server.state:view()
   local done, kind, why = run_until_read(server, view, list)
   if not done then return nil, kind, why end
   done, kind, why = view:commit()
+  note_commit(server, view, done)
   if done then fine(server, view:has_written()) end
   return done, kind, why
 end
@@ -151,7 +160,7 @@ local function begin_watch(server, call)
   elseif not known then
     refuse(call, 503, kind, why)
   end
-  routes.send(routes.run(server, call))
+  routes.send(server, routes.run(server, call))
   server.web:wake()
 end
 
@@ -233,11 +242,14 @@ end
 local function refuse_queue(server)
   repeat
     local requests = next_of(server, MOST)
-    for _, call in ipairs(refused(server, requests)) do routes.send(call) end
+    for _, call in ipairs(refused(server, requests)) do
+      routes.send(server, call)
+    end
   until not requests[1]
 end
 
 local function round(server, requests)
+  local began = loop.now()
   local list = admitted(server, requests)
   if list then
     list = without_watches(server, list)
@@ -245,6 +257,7 @@ local function round(server, requests)
   end
   list = list or refused(server, requests)
   if not server.web then return end
+  server.counts:round(loop.now() - began)
   for _, call in ipairs(list) do routes.answer(server, call) end
   if server.away and AWAY[server.kind] then refuse_queue(server) end
   server.web:wake()
@@ -264,6 +277,15 @@ local function run(server)
   server.running = false
 end
 
+-- Answers who asks of the server itself, by the tokens that the store has told:
+-- it may be away.
+local function answer_itself(server, call)
+  if not call.status and call.route.role and not server.storage:written() then
+    refuse(call, 503, "peer_lost", server.failed or "the store says nothing")
+  end
+  routes.answer(server, routes.run(server, routes.admit(server, call)))
+end
+
 --- Reads what has come. Requests that need no store are answered at once.
 -- Returns as `Web:run` does, and how many have come.
 function M.take(server)
@@ -272,7 +294,7 @@ function M.take(server)
   for _, request in ipairs(requests) do
     local call = routes.found(server, request)
     if call.status or not call.scope then
-      routes.send(routes.run(server, call))
+      answer_itself(server, call)
     else
       call.trusted = server.tokens:knows(request)
       routes.line_up(server, call)

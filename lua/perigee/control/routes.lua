@@ -25,6 +25,7 @@ local RESOURCES = {
 
 local SCOPES = "/v1/scopes/"
 local SLASH = 47
+local ALL = "*"                         -- the scope of a token that is for all
 local LARGEST = 2 ^ 20                  -- bytes of room that are waited for
 
 local function methods_of(resource, name, last)
@@ -84,12 +85,14 @@ local function find(call, server)
   return place(call, scope, kind, name)
 end
 
--- Nil if the call may be run; or an answer.
+-- Nil if the call may be run; or an answer. What is of no scope tells of all,
+-- and so takes a token for all.
 local function admit(call, server)
-  if not call.scope then return nil end
   local status, body, headers
+  local role = call.route.role
+  if not role then return nil end
   call.role, status, body, headers = server.tokens:admits(
-    call.request, call.scope, call.route.role, loop.now() * 1e-9)
+    call.request, call.scope or ALL, role, loop.now() * 1e-9)
   if not call.role then return status, body, headers end
   call.token = status
   call.trusted = call.token ~= false or call.role == "admin"
@@ -111,11 +114,15 @@ function M.found(server, request)
   return call
 end
 
---- The same, but it is answered as well if it may not be run.
-function M.admitted(server, request)
-  local call = M.found(server, request)
+--- Answers a call that may not be run.
+function M.admit(server, call)
   step(call, admit, server)
   return call
+end
+
+--- The call of a request, which is answered as well if it may not be run.
+function M.admitted(server, request)
+  return M.admit(server, M.found(server, request))
 end
 
 --- Runs a call that is not answered yet: it has the answer in its fields
@@ -126,7 +133,8 @@ function M.run(server, call)
 end
 
 --- Sends a call's answer, or begins its stream.
-function M.send(call)
+function M.send(server, call)
+  server.counts:answered(call)
   if call.stream then return call.stream() end
   return call.request:answer(call.status, call.body, call.headers)
 end
@@ -134,17 +142,17 @@ end
 -- ---- Turns -----------------------------------------------------------------
 
 -- Its connection is closed, as its place may be wanted, too.
-local function refuse(call, why)
+local function refuse(server, call, why)
   call.status, call.body, call.headers = problem(503, "no_memory", why, nil,
                                                  { "Connection", "close" })
   call.stream = false
-  M.send(call)
+  M.send(server, call)
 end
 
 --- Lines up a call of M.admitted or M.found (control/lines).
 function M.line_up(server, call)
   if server.lines:add(call) then return end
-  refuse(call, "so many ask for lists that this one will have no turn")
+  refuse(server, call, "so many ask for lists that this one will have no turn")
 end
 
 -- The room that an answer waits for: a larger one would wait for as long as a
@@ -156,8 +164,8 @@ local function park(server, call)
   local needs = needs_of(call)
   call.status, call.body, call.headers = false, nil, nil
   if server.lines:park(call, needs) then return end
-  refuse(call, "so many do not take their answers that there is no room for "
-    .. "this one")
+  refuse(server, call, "so many do not take their answers that there is no "
+    .. "room for this one")
 end
 
 --- Sends a call's answer, unless it has only read and there is no room.
@@ -166,7 +174,7 @@ function M.answer(server, call)
     and needs_of(call) > server.web:room() then
     return park(server, call)
   end
-  return M.send(call)
+  return M.send(server, call)
 end
 
 return M

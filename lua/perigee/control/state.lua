@@ -341,7 +341,7 @@ end
 
 --- Removes records whose leases are over, at most so many; they are gone after
 -- a commit. To be called some times in a second. Returns whether there may be
--- more.
+-- more, and how many were removed.
 function State:pass(most)
   pass_time(self)
   local last, lists, ends, looks = slot_of(self.now) - 1, {}, 0, 0
@@ -353,7 +353,7 @@ function State:pass(most)
     if record then remove_later(self, collection, name, lists) end
   end
   for collection, gone in pairs(lists) do drop_names(collection, gone) end
-  return self.ending ~= false
+  return self.ending ~= false, ends
 end
 jit.off(State.pass)
 

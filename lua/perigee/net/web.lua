@@ -63,6 +63,14 @@ end
 --- The bytes that an answer may have now, so that there is room for others.
 function Web:room() return tonumber(C.perigee_web_room(self.web)) end
 
+local counts = ffi.new "uint32_t[2]"
+
+--- Its connections, and how many of them are streams.
+function Web:count()
+  C.perigee_web_count(self.web, counts, counts + 1)
+  return counts[0], counts[1]
+end
+
 --- The address that it listens at, as a number.
 function Web:address()
   local into = text_t()

@@ -59,9 +59,12 @@ M.COSTS = {
 local out = buffers.new()
 local EXACT = 1e14                      -- %.14g has all digits below
 
+local function text_of(value)
+  return value >= EXACT and ("%.0f"):format(value) or value
+end
+
 local function put(name, labels, value)
-  if value >= EXACT then value = ("%.0f"):format(value) end
-  out:put(name, "{", labels, "} ", value, "\n")
+  out:put(name, "{", labels, "} ", text_of(value), "\n")
 end
 
 -- Begins a family. Returns the name of its series.
@@ -208,9 +211,8 @@ local function put_bins(labels, numbers)
   local sum = 0
   for bin = 1, BINS do
     sum = sum + numbers[BIN + bin - 1]
-    local value = sum < EXACT and sum or ("%.0f"):format(sum)
-    out:put("perigee_call_duration_seconds_bucket{", labels, LE[bin], value,
-            "\n")
+    out:put("perigee_call_duration_seconds_bucket{", labels, LE[bin],
+            text_of(sum), "\n")
   end
   put("perigee_call_duration_seconds_sum", labels, numbers[4] / 1e9)
   put("perigee_call_duration_seconds_count", labels, sum)
@@ -234,29 +236,49 @@ local function put_methods(agents, open)
   for i = 1, #labels do put_bins(labels[i], numbers[i]) end
 end
 
--- ---- The exporter itself ----------------------------------------------------
+-- ---- What prints these ------------------------------------------------------
 
-local function put_one(name, kind, help, value, open)
-  out:put(begin(name, kind, help, open), " ", value, "\n")
+-- The families of what reads stats files: how often, and what came of it.
+local function files_of(found)
+  return {
+    { "perigee_exporter_reads", "counter", "How often stats files were read.",
+      { { found.reads } } },
+    { "perigee_exporter_read_duration_seconds", "gauge",
+      "How long that took the last time.", { { found.took } } },
+    { "perigee_exporter_files", "gauge", "Stats files: read, refused, or of an "
+        .. "agent that has another one.",
+      { { found.read - found.doubled, 'result="read"' },
+        { found.refused, 'result="refused"' },
+        { found.doubled, 'result="doubled"' } } },
+  }
 end
 
-local function put_exporter(found, open)
+local function put_family(family, open)
+  local name = begin(family[1], family[2], family[3], open)
+  for _, sample in ipairs(family[4]) do
+    local value, labels = sample[1], sample[2]
+    if labels then
+      put(name, labels, value)
+    else
+      out:put(name, " ", text_of(value), "\n")
+    end
+  end
+end
+
+local function put_families(found, open)
   put(begin("perigee_exporter", "info", "What prints these metrics.", open),
       ("version=%s"):format(series.quoted(version)), 1)
-  put_one("perigee_exporter_reads", "counter",
-          "How often stats files were read.", found.reads, open)
-  put_one("perigee_exporter_read_duration_seconds", "gauge",
-          "How long that took the last time.", found.took, open)
-  local name = begin("perigee_exporter_files", "gauge", "Stats files: read, "
-    .. "refused, or of an agent that has another one.", open)
-  put(name, 'result="read"', found.read - found.doubled)
-  put(name, 'result="refused"', found.refused)
-  put(name, 'result="doubled"', found.doubled)
-  put_one("perigee_series_dropped", "gauge", "Series that are summed in other.",
-          found.dropped, open)
+  for _, each in ipairs(found.families or files_of(found)) do
+    put_family(each, open)
+  end
+  put_family({ "perigee_series_dropped", "gauge",
+               "Series that are summed in other.", { { found.dropped } } },
+             open)
 end
 
---- The text of what was found (metrics.lua). open: as OpenMetrics.
+--- The text of what was found (metrics.lua). open: as OpenMetrics. Its
+-- `families`, if it has them, stand in place of those of the files: a list of
+-- { name, kind, help, samples }, each sample { value, labels or nil }.
 function M.text(found, open)
   local agents = found.agents
   out:reset()
@@ -267,7 +289,7 @@ function M.text(found, open)
   put_sessions(agents, open)
   put_oldest(agents, open)
   put_methods(agents, open)
-  put_exporter(found, open)
+  put_families(found, open)
   if open then out:put "# EOF\n" end
   return out:get()
 end

@@ -34,10 +34,15 @@ Metrics.__index = Metrics
 
 --- Makes what tells metrics. options: `registry` (a URL; default: this host's
 -- folder), `scopes` (a list; default: all of them), `series`: so many of agents
--- and methods at most; the rest is summed in "other".
+-- and methods at most; the rest is summed in "other". And of what tells of
+-- others than the host's files: `agents`, a function that returns a list of
+-- agents, as perigee.stats.partial reads them, and how many were refused; and
+-- `families`, one that returns what stands in place of the files' own numbers
+-- (emit.lua).
 function M.new(options)
   return setmetatable({
     registry = options.registry, scopes = options.scopes,
+    agents = options.agents or false, families = options.families or false,
     limit = options.series or SERIES, last = {}, texts = {}, until_ = 0,
     series = series.new(options.series or SERIES, emit.COSTS),
     has_dropped = false, has_refused = {}, reads = 0,
@@ -107,7 +112,7 @@ end
 -- Reads the files, and decides for how long that is kept.
 local function refresh(self)
   local began = native.clock()
-  local list, refused = read_all(self)
+  local list, refused = (self.agents or read_all)(self)
   local agents, dropped, doubled, told = self.series:divide(list)
   tell_dropped(self, dropped)
   self.reads = self.reads + 1
@@ -115,7 +120,7 @@ local function refresh(self)
   self.list, self.read_at = told, began
   self.found = { agents = agents, dropped = dropped, read = #list,
                  refused = refused, doubled = doubled, reads = self.reads,
-                 took = took }
+                 took = took, families = self.families and self.families() }
   self.texts = {}
   self.until_ = native.clock() + math.max(KEPT, took / SHARE) * 1e9
 end

@@ -15,7 +15,7 @@ local M = {
     .. "Programs of its user find a token by themselves, in a file "
     .. ".ctrl-ADDRESS-PORT of the folder perigee in $XDG_RUNTIME_DIR, or of "
     .. "/tmp/perigee-UID. Beyond loopback it wants TLS and at least one token, "
-    .. "or --insecure.",
+    .. "or --insecure. /metrics tells Prometheus what it counts.",
   configure = options.server,
 }
 

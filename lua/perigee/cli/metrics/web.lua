@@ -3,10 +3,10 @@
 -- and GET /healthz, for anybody; and, if wanted, the page (page.lua). One task
 -- answers all requests, one after the other; those that come while files are
 -- read get the same text.
+local about = require "perigee.control.about"
 local asked = require "perigee.control.asked"
 local log = require "perigee.runtime.log"
 local loop = require "perigee.runtime.loop"
-local metrics = require "perigee.stats.metrics"
 local pages = require "perigee.cli.metrics.page"
 local problem = require "perigee.control.problem"
 local tasks = require "perigee.runtime.task"
@@ -27,21 +27,12 @@ Server.__index = Server
 
 -- ---- Answering --------------------------------------------------------------
 
-local function tell(call, server)
-  local kind = metrics.wanted(call.request:header "Accept")
-  return 200, server.metrics:text(kind),
-    { "Content-Type", metrics.TYPES[kind], "Cache-Control", "no-store",
-      "Vary", "Accept" }
-end
-
 local function health()
   return 200, '{"status":"up"}', { "Content-Type", "application/json" }
 end
 
--- What is there is sent to those who take no such type, too: a scraper's list
--- of types may have none of these.
 local PATHS = {
-  ["/metrics"] = { GET = { run = tell, role = "read", gives = false } },
+  ["/metrics"] = about.paths["/metrics"],
   ["/healthz"] = { GET = { run = health, gives = false } },
 }
 
