@@ -1,10 +1,14 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- What a control server tells of itself at /metrics, and to whom.
 local asking = require "spec.support.asking"
+local backends = require "spec.support.backends"
 local cases = require "spec.support.cases"
 local control = require "spec.support.control"
 local exposition = require "spec.support.exposition"
+local folder = require "perigee.registry.folder"
 local needing = require "spec.support.needing"
+local planted = require "spec.support.planted_stats"
+local printable = require "perigee.runtime.printable"
 
 local ask, entry, refused = asking.ask, asking.entry, asking.refused
 
@@ -59,6 +63,142 @@ needing("the metrics of a control server", { control }, function()
     assert.equal(1, value("records", { collection = "agents" }))
   end)
 
+  -- ---- What agents report --------------------------------------------------
+
+  -- A report, with more fields.
+  local function report(more)
+    local all = { state = "running", host = "h", pid = 7, began = 1e9,
+                  counters = { calls = 5 }, methods = {} }
+    for name, each in pairs(more or {}) do all[name] = each end
+    return all
+  end
+
+  local function send(name, epoch, body)
+    return ask("POST", ("agents/%s/stats?epoch=%s"):format(name, epoch), body)
+  end
+
+  -- A method that was called so often, each time in less than 2 us.
+  local function method(name, n)
+    return { side = "client", service = "svc", method = name,
+             ends = { ["0"] = n }, bins = { ["11"] = n } }
+  end
+
+  local function of(name, labels)
+    return exposition.value(select(2, told()), "perigee_" .. name, labels)
+  end
+
+  -- Waits until no agent's report is told; a text is kept for a moment.
+  local function await_none()
+    cases.await(function() return of("report_age_seconds", {}) == nil end)
+  end
+
+  it("have what an agent reports by itself, until it goes", function()
+    asking.begin()
+    local one = assert(backends.take(control.address(cases), "one"))
+    one:serve { name = "calc", methods = { add = function(a, b)
+      return a + b
+    end } }
+    local calc = assert(one:proxy("one", "calc"))
+    for i = 1, 10 do assert(calc:add(i, i)) end
+    local labels = { scope = one.scope, agent = "one", side = "server",
+                     service = "calc", method = "add",
+                     host = folder.system.host() }
+    cases.await(function() return of("calls_total", labels) == 10 end)
+    assert.is_true(of("calls_submitted_total", { agent = "one" }) >= 10)
+    assert.equal(1, of("up", { agent = "one", state = "running" }))
+    one:close()
+    cases.await(function() return of("calls_submitted_total", {}) == nil end)
+  end)
+
+  it("have the last report of a name's life", function()
+    asking.begin()
+    local _, _, headers = ask("PUT", "agents/one", entry "1")
+    assert.equal("wanted", headers["perigee-stats"])
+    assert.equal(204, (send("one", "1", report {
+      methods = { method("a", 7) }, more = { "unknown" } })))
+    _, _, headers = ask("POST", "agents/one/renew?epoch=1")
+    assert.is_nil(headers["perigee-stats"])
+    local labels = { scope = "s", agent = "one", host = "h", method = "a" }
+    assert.equal(7, of("calls_total", labels))
+    labels.le = "2.048e-06"
+    assert.equal(7, of("call_duration_seconds_bucket", labels))
+    assert.is_true(of("report_age_seconds", { agent = "one" }) >= 0)
+    assert.equal(429, (send("one", "1", report())))
+    ask("PUT", "agents/one?over=1", entry "2")
+    await_none()
+    assert.equal(204, (send("one", "2", report())))
+    cases.await(function()
+      return of("calls_submitted_total", { agent = "one" }) == 5
+    end)
+    ask("DELETE", "agents/one?epoch=2")
+    await_none()
+  end)
+
+  it("cost no agent a request that it would miss", function()
+    asking.begin { "--rate", "1" }
+    local status, _, headers = ask("PUT", "agents/one", entry "1")
+    assert.equal(201, status)
+    assert.is_nil(headers["perigee-stats"])
+  end)
+
+  it("forget who has not renewed its name", function()
+    asking.begin()
+    if control.is_over_store() then return end
+    ask("PUT", "agents/one?ttl=0.3", entry "1")
+    assert.equal(204, (send("one", "1", report())))
+    await_none()
+  end)
+
+  it("take no junk, and no report in another's name", function()
+    asking.begin()
+    ask("PUT", "agents/one", entry "1")
+    local function fails(status, kind, body, path)
+      return refused(status, kind, "POST", path or "agents/one/stats?epoch=1",
+                     body)
+    end
+    for _, body in ipairs { "", "[]", "{", '{"state":1}', "\255" } do
+      fails(400, "protocol", body)
+    end
+    for field, bad in pairs { state = "well", host = 5, pid = -1,
+        counters = { calls = "5" }, methods = "none",
+        transports = { 1 }, begun = { 1 } } do
+      fails(400, "protocol", report { [field] = bad })
+    end
+    for field, bad in pairs { side = "up", ends = { ["0"] = -1 }, sum = 1e30,
+                              bins = { x = "1" }, service = { "s" } } do
+      local one = method("a", 1)
+      one[field] = bad
+      fails(400, "protocol", report { methods = { one } })
+    end
+    local many = {}
+    for i = 1, 34 do many[i] = method("m" .. i, i) end
+    fails(400, "protocol", report { methods = many })
+    fails(413, "too_large", '{"x":"' .. ("x"):rep(40000) .. '"}')
+    fails(409, "name_taken", report(), "agents/one/stats?epoch=2")
+    fails(409, "name_taken", report(), "agents/one/stats")
+    fails(404, "not_found", report(), "agents/two/stats?epoch=1")
+    refused(404, "not_found", "POST", "entities/one/stats", report())
+    refused(401, "denied", "POST", "agents/one/stats?epoch=1", report(),
+            asking.STRANGER)
+    assert.is_nil(of("report_age_seconds", {}))
+  end)
+
+  it("show names that agents report as text", function()
+    asking.begin()
+    ask("PUT", "agents/one", entry "1")
+    local list = {}
+    for i, name in ipairs(planted.NAMES) do
+      list[i] = method(printable.utf8(name), i)
+    end
+    assert.equal(204, (send("one", "1", report {
+      methods = list, host = 'h"\n# EOF', transports = { ['"\n'] = 1 } })))
+    local sum, n = exposition.sum(select(2, told()), "perigee_calls_total", {})
+    assert.equal(#list, n)
+    assert.equal(#list * (#list + 1) / 2, sum)
+  end)
+
+  -- ---- Forms, and who may read ---------------------------------------------
+
   it("are OpenMetrics for who wants that", function()
     asking.begin()
     local text, _, headers = told { "Accept: application/openmetrics-text" }
@@ -73,6 +213,8 @@ needing("the metrics of a control server", { control }, function()
     end
     asking.begin()
     ask("PUT", "agents/one", entry "1")
+    assert.equal(204, (send("one", "1", report {
+      methods = { method("a", 7) }, transports = { shm = 2 } })))
     local path = cases.folder .. "/text"
     local file = assert(io.open(path, "w"))
     file:write((told()))

@@ -7,6 +7,7 @@ local entries = require "perigee.registry.entry"
 local graphs = require "perigee.control.graph"
 local problem = require "perigee.control.problem"
 local records = require "perigee.control.records"
+local summaries = require "perigee.stats.summary"
 
 local json = require "perigee.net.json"
 
@@ -16,14 +17,26 @@ local MAPS = { "services", "regions", "metadata" }
 
 local M = { kind = "agents", ttl = 10 }
 
---- Adds what an agent is told: whether it is in a topology (control/graph), and
--- beside its entry how many bytes one may have (Perigee-Body).
+local function add(headers, name, value)
+  headers[#headers + 1] = name
+  headers[#headers + 1] = value
+end
+
+--- Adds what an agent is told: whether it is to report what it counts
+-- (control/stats) and is in a topology (control/graph), and beside its entry
+-- how many bytes one may have (Perigee-Body).
 function M.tell(call, record, headers)
-  if not headers then return graphs.tell(call, record) end
-  headers[#headers + 1] = "Perigee-Body"
-  headers[#headers + 1] = ("%d"):format(call.state.longest)
+  if headers then
+    add(headers, "Perigee-Body", ("%d"):format(call.state.longest))
+  end
+  if call.state.stats:renewed(record, call.token) then
+    headers = headers or {}
+    add(headers, "Perigee-Stats", "wanted")
+  end
   return graphs.tell(call, record, headers)
 end
+
+function M.gone(call, record) call.state.stats:gone(record) end
 
 local function wrong(...)
   return nil, problem(400, "protocol", (...):format(select(2, ...)))
@@ -83,6 +96,32 @@ function M.stamp(call, value, before)
   value.term = is_same and before.term or call.state:term(before)
 end
 
+-- ---- What it counts ---------------------------------------------------------
+
+local function report(call)
+  local record = call.state:find(call.scope, M.kind, call.name)
+  if not record then return records.nothing(call) end
+  local status, body, headers = M.refuses(call, record, call.query.epoch)
+  if status then return status, body, headers end
+  if #call.request.body > summaries.LONGEST then
+    return problem(413, "too_large", ("a report has at most %d bytes"):format(
+      summaries.LONGEST))
+  elseif not call.state.stats:may(record, call.token) then
+    return problem(429, "no_memory", "no report is taken now", nil,
+                   { "Retry-After", "1" })
+  end
+  local value, told, field
+  value, status, body, headers = calls.object(call)
+  if not value then return status, body, headers end
+  told, field = summaries.read(value)
+  if not told then
+    return problem(400, "protocol", ("the report's %s is wrong"):format(field))
+  end
+  call.state.stats:keep(record, call.token, told)
+  return 204, ""
+end
+
 M.routes = records.routes(M)
+M.routes.stats = { POST = { role = "register", run = report } }
 
 return M

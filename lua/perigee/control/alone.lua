@@ -206,6 +206,7 @@ function M.pass(server, now, tick)
   server.due = more and now or now + tick
   if now >= server.beat then
     server.beat = now + server.heartbeat * 1e9
+    server.state.stats:list()           -- forgets those that are over
     watch.beat(server.state)
     if not server.state:is_dirty() then server.state:tidy() end
   end

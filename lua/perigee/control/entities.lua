@@ -44,6 +44,8 @@ function M.stamp() end
 
 function M.tell(_, _, headers) return headers end
 
+function M.gone() end
+
 M.routes = records.routes(M)
 
 return M

@@ -17,6 +17,7 @@ local rounds = require "perigee.control.rounds"
 local shared = require "perigee.control.shared"
 local signals = require "perigee.runtime.signal"
 local states = require "perigee.control.state"
+local stats = require "perigee.control.stats"
 local storages = require "perigee.control.storages"
 local tasks = require "perigee.runtime.task"
 local tokens = require "perigee.control.tokens"
@@ -147,12 +148,10 @@ local function open_alone(options)
   return nil, kind, why
 end
 
-local function no_agents() return {}, 0 end
-
 -- What the server tells at /metrics.
 local function metrics_of(server)
   return metrics.new {
-    agents = no_agents,
+    agents = function() return server.state.stats:list(), 0 end,
     families = function() return counts.families(server, server.how == alone)
     end }
 end
@@ -169,6 +168,9 @@ local function complete(server, options, all)
   local listening, err = web.open(target(options, all))
   if not listening then return nil, err end
   server.state.longest = all.body
+  server.state.stats = stats.new(function(token)
+    return known:has_many(token)
+  end)
   server.web, server.port, server.tokens = listening, listening.port, known
   server.address, server.lines = listening:address(), lines.new()
   server.due, server.turn, server.checked = 0, 0, known.version

@@ -26,6 +26,9 @@ local function names_of(schema)
                      { type = "object", maxProperties = 0 } } }
 end
 
+local SUM = { type = "number", minimum = 0, maximum = 1e19 }
+local SUMS = { type = "object", additionalProperties = SUM }
+
 -- ---- Schemas ---------------------------------------------------------------
 
 local SCHEMAS = {
@@ -74,6 +77,20 @@ local SCHEMAS = {
         properties = { name = NAME, seconds = SECONDS,
                        state = { type = "string", enum = { "up", "down" } },
                        why = { type = "string", maxLength = 500 } } } } } },
+  Stats = {
+    type = "object", required = { "state" },
+    description = "What an agent counts since it began. Of longer texts than "
+      .. "64 bytes the rest is passed over, and so are other fields.",
+    properties = {
+      host = TEXT, pid = SUM, began = SUM, begun = SUM, oldest_call = SUM,
+      oldest_served = SUM, transports = SUMS, counters = SUMS,
+      state = { type = "string",
+                enum = { "asleep", "running", "busy", "stopped", "dead" } },
+      methods = names_of { type = "object", required = { "side" },
+        properties = { side = { type = "string",
+                                enum = { "client", "server", "other" } },
+          service = TEXT, method = TEXT, out = SUM, into = SUM, longest = SUM,
+          sum = SUM, ends = SUMS, bins = SUMS } } } },
   Page = { type = "object", required = { "items" },
            description = "A page with `next` may have fewer items than its "
              .. "limit, or none.",
@@ -127,7 +144,10 @@ local function links_of(what)
   local it = { scope = "$request.path.scope", name = "$request.path.name" }
   local held = { scope = it.scope, name = it.name,
                  epoch = what == "an agent" and "$request.body#/epoch" or nil }
+  local report = what == "an agent" and { parameters = held,
+    operationId = id_of "Report what an agent counts" } or nil
   return { read = { operationId = id_of("Read " .. what), parameters = it },
+           report = report,
            remove = { operationId = id_of("Remove " .. what),
                       parameters = held },
            renew = { operationId = id_of("Begin the lease of " .. what
@@ -178,11 +198,14 @@ local PATHS = {
   ["/readyz"] = open("Does it take writes?", OBJECT),
   ["/openapi.json"] = open("This document", OBJECT),
   ["/metrics"] = { get = operation("Tell Prometheus what the server counts",
-                                   {}, { ["200"] = METRICS }) },
+                                   nil, { ["200"] = METRICS }) },
   [SCOPED .. "agents"] = all("agents", ref "Page"),
   [SCOPED .. "agents/{name}"] = one("an agent", ref "Entry",
     { SCOPE, ONE, TTL, OVER, SAME, OTHER }),
   [SCOPED .. "agents/{name}/renew"] = renewal "an agent",
+  [SCOPED .. "agents/{name}/stats"] = {
+    post = operation("Report what an agent counts", { SCOPE, ONE, EPOCH },
+                     { ["204"] = answer "Taken" }, taken(ref "Stats")) },
   [SCOPED .. "entities"] = all("entities", ref "Page"),
   [SCOPED .. "entities/{name}"] = one("an entity", ref "Entity",
     { SCOPE, ONE, TTL, SAME, OTHER }),

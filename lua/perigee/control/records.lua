@@ -12,6 +12,7 @@
 --                           when it is written over a record, or nil
 --   tell(call, record, headers)     adds to the headers of an answer to who
 --                           has written or renewed a record; returns them
+--   gone(call, record)      is told of a record that was removed
 local calls = require "perigee.control.call"
 local entries = require "perigee.registry.entry"
 local problem = require "perigee.control.problem"
@@ -31,6 +32,9 @@ local function nothing(call)
   return problem(404, "not_found", ("there is no %s in scope %s"):format(
     call.name, call.scope))
 end
+
+--- The answer to who asks for a name that is not there.
+M.nothing = nothing
 
 local function find(resource, call)
   return call.state:find(call.scope, resource.kind, call.name)
@@ -166,6 +170,7 @@ local function delete(resource, call)
     if status then return status, body, headers end
   end
   call.state:remove(record)
+  resource.gone(call, record)
   return 204, ""
 end
 

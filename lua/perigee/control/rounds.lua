@@ -330,6 +330,7 @@ function M.pass(server, now)
   end
   if now >= server.beat then
     server.beat = now + server.heartbeat * 1e9
+    server.state.stats:list()           -- forgets those that are over
     if not server.away then watch.beat(server.state) end
   end
 end

@@ -13,7 +13,7 @@ local M = {}
 local step = asked.step
 
 -- The collections below /v1/scopes/{scope}/. Each has the routes of all
--- records, of one, and of its lease, each by method.
+-- records, of one, of its lease, and of what it counts, each by method.
 local RESOURCES = {
   agents = require "perigee.control.agents".routes,
   entities = require "perigee.control.entities".routes,
@@ -32,6 +32,7 @@ local function methods_of(resource, name, last)
   if name == "" and last == "" then return resource.all end
   if last == "" then return resource.one end
   return last == "renew" and resource.renew
+    or last == "stats" and resource.stats
 end
 
 -- The segment of a path that begins at a place, and where the next one does;

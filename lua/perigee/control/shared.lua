@@ -36,7 +36,9 @@ end
 
 --- The view of the store that the requests of a round have.
 function Shared:view()
-  return views.new(self.store, self.graphs, self.longest)
+  local view = views.new(self.store, self.graphs, self.longest)
+  view.stats = self.stats
+  return view
 end
 
 -- The store's time in seconds.

@@ -118,6 +118,14 @@ local function is_too_fast(tokens, token, now)
   return false
 end
 
+--- Has who has the token of that hash (false: none) so many requests left that
+-- one more is not missed?
+function Tokens:has_many(digest)
+  local own = self.own
+  local token = own and own.hash == digest and own or self.by_hash[digest]
+  return self.rate == 0 or not token or (token.left or 0) >= self.rate / 2
+end
+
 local function unauthorized(detail)
   return problem(401, "denied", detail, nil, { "WWW-Authenticate", "Bearer" })
 end

@@ -3,6 +3,7 @@
 -- series, in the order of agents and methods that it is given.
 local buffers = require "string.buffer"
 local errors = require "perigee.runtime.errors"
+local native = require "perigee.native"
 local partial = require "perigee.stats.partial"
 local series = require "perigee.stats.series"
 local version = require "perigee.version"
@@ -43,9 +44,17 @@ local GAUGES = {
 }
 local STATES = { "asleep", "running", "busy", "stopped", "dead" }
 
---- The counters of an agent that only grow, by their names in its file.
-M.GROWING = {}
-for _, each in ipairs(COUNTERS) do M.GROWING[each[1]] = true end
+--- The states of an agent's process.
+M.STATES = STATES
+
+--- The counters of an agent that are told, by their names in its file: a list;
+-- and a set of those that only grow.
+M.COUNTED, M.GROWING = {}, {}
+for _, each in ipairs(COUNTERS) do
+  table.insert(M.COUNTED, each[1])
+  M.GROWING[each[1]] = true
+end
+for _, each in ipairs(GAUGES) do table.insert(M.COUNTED, each[1]) end
 
 --- The series of an agent, but those of transports, and of a method, but those
 -- of failures.
@@ -53,6 +62,9 @@ M.COSTS = {
   agent = 2 + #STATES + #COUNTERS + #GAUGES + 3, -- info, start; begun, oldest
   method = 4 + BINS + 2,                -- calls, bytes, longest; sum, count
 }
+
+--- The same of agents that report (`reported`): they have an age, too.
+M.REPORTED = { agent = M.COSTS.agent + 1, method = M.COSTS.method }
 
 -- ---- Lines ------------------------------------------------------------------
 
@@ -85,14 +97,28 @@ local function put_info(agents, open)
   for _, each in ipairs(agents) do
     local told = each.told
     if told then
-      put(name, ('%s,host=%s,pid="%.0f"'):format(each.labels,
-        series.quoted(told.host), told.pid), 1)
+      put(name, ('%s%s,pid="%.0f"'):format(each.labels,
+        told.reported and "" or ",host=" .. series.quoted(told.host),
+        told.pid), 1)
     end
   end
   name = begin("perigee_start_time_seconds", "gauge",
                "When the agent's engine opened, since 1970.", open)
   for _, each in ipairs(agents) do
     if each.told then put(name, each.labels, each.told.began_at) end
+  end
+end
+
+-- How old the reports are of those that report.
+local function put_ages(agents, open)
+  local name
+  for _, each in ipairs(agents) do
+    local at = each.told and each.told.reported
+    if at then
+      name = name or begin("perigee_report_age_seconds", "gauge",
+        "How long ago the agent reported what is told of it.", open)
+      put(name, each.labels, math.max((native.clock() - at) / 1e9, 0))
+    end
   end
 end
 
@@ -283,6 +309,7 @@ function M.text(found, open)
   local agents = found.agents
   out:reset()
   put_info(agents, open)
+  put_ages(agents, open)
   put_states(agents, open)
   put_all(agents, COUNTERS, "counter", open)
   put_all(agents, GAUGES, "gauge", open)

@@ -36,15 +36,18 @@ Metrics.__index = Metrics
 -- folder), `scopes` (a list; default: all of them), `series`: so many of agents
 -- and methods at most; the rest is summed in "other". And of what tells of
 -- others than the host's files: `agents`, a function that returns a list of
--- agents, as perigee.stats.partial reads them, and how many were refused; and
--- `families`, one that returns what stands in place of the files' own numbers
--- (emit.lua).
+-- agents, as perigee.stats.partial reads them, with `path`, a text of each, and
+-- `reported`, when it was told (ns); and how many were refused. Their labels
+-- have the host, too. `families` is a function that returns what stands in
+-- place of the files' own numbers (emit.lua).
 function M.new(options)
+  local costs = options.agents and emit.REPORTED or emit.COSTS
   return setmetatable({
     registry = options.registry, scopes = options.scopes,
     agents = options.agents or false, families = options.families or false,
     limit = options.series or SERIES, last = {}, texts = {}, until_ = 0,
-    series = series.new(options.series or SERIES, emit.COSTS),
+    series = series.new(options.series or SERIES, costs,
+                        options.agents ~= nil),
     has_dropped = false, has_refused = {}, reads = 0,
   }, Metrics)
 end
@@ -63,15 +66,18 @@ end
 
 -- A session's counters are in two places for a moment, or in none, while it
 -- ends. What only grows is told so.
-local function never_less(self, path, told)
-  local before = self.last[path]
-  local counters = told.counters
-  for name in pairs(emit.GROWING) do
-    if before and before.epoch == told.epoch and counters[name] then
-      counters[name] = math.max(counters[name], before.counters[name] or 0)
+local function never_less(self, list)
+  local last = {}
+  for _, told in ipairs(list) do
+    local before, counters = self.last[told.path], told.counters
+    for name in pairs(emit.GROWING) do
+      if before and before.epoch == told.epoch and counters[name] then
+        counters[name] = math.max(counters[name], before.counters[name] or 0)
+      end
     end
+    last[told.path] = { epoch = told.epoch, counters = counters }
   end
-  return { epoch = told.epoch, counters = counters }
+  self.last = last
 end
 
 -- Says once why a file is refused.
@@ -84,20 +90,20 @@ end
 
 -- Reads all files: a list of what was read, and how many were refused.
 local function read_all(self)
-  local list, last, refused, n = {}, {}, {}, 0
+  local list, refused, n = {}, {}, 0
   for i, path in ipairs(paths_of(self)) do
     local told, why
     if i <= FILES then told, why = partial.read(path) end
     if i > FILES then why = ("there are more than %d files"):format(FILES) end
     if told then
       told.path = path
-      list[#list + 1], last[path] = told, never_less(self, path, told)
+      list[#list + 1] = told
     elseif why then
       n = n + 1
       refuse(self, path, why, refused)
     end
   end
-  self.last, self.has_refused = last, refused
+  self.has_refused = refused
   return list, n
 end
 
@@ -113,6 +119,7 @@ end
 local function refresh(self)
   local began = native.clock()
   local list, refused = (self.agents or read_all)(self)
+  never_less(self, list)
   local agents, dropped, doubled, told = self.series:divide(list)
   tell_dropped(self, dropped)
   self.reads = self.reads + 1

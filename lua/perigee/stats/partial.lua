@@ -18,7 +18,7 @@ local M = {}
 -- of it that are read.
 local ROOM, MOST, ROWS = 2 ^ 18, 2 ^ 24, 4096
 
-local bytes, short = ffi.new("uint8_t[?]", ROOM), ffi.new("uint8_t[?]", ROOM)
+local bytes, short = ffi.new("uint8_t[?]", ROOM), nil
 local head = ffi.new "struct perigee_stats_head"
 
 -- ---- The histograms' bounds -------------------------------------------------
@@ -28,6 +28,11 @@ local head = ffi.new "struct perigee_stats_head"
 local POWERS = { 8, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 22, 24, 26, 28,
                  30, 32, 34, 36 }
 local BINS = #POWERS + 1
+
+--- The powers of two of ns that the upper bounds of bins are; the last bin has
+-- none.
+M.powers = POWERS
+
 -- Bin n has the buckets from edges[n] on that are before edges[n + 1].
 local edges = ffi.new("int32_t[?]", BINS + 1)
 
@@ -75,6 +80,7 @@ end
 -- Rows of an older version are shorter: copies them to where each has `size`
 -- bytes.
 local function spread(row, size, n)
+  short = short or ffi.new("uint8_t[?]", ROOM)
   ffi.fill(short, n * size)
   for i = 0, n - 1 do ffi.copy(short + i * size, bytes + i * row, row) end
   return short, n, size

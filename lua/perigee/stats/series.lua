@@ -23,9 +23,11 @@ Series.__index = Series
 
 --- limit: series at most, but those of agent "other". costs: the series of an
 -- `agent` without methods and transports, and of a `method` without failures.
-function M.new(limit, costs)
+-- with_host: labels have the agent's host, too.
+function M.new(limit, costs, with_host)
   return setmetatable({ limit = limit, costs = costs, kept = {}, memo = {},
-                        remembered = 0 }, Series)
+                        remembered = 0, with_host = with_host or false },
+                      Series)
 end
 
 -- ---- Labels -----------------------------------------------------------------
@@ -42,8 +44,9 @@ end
 
 local quoted = M.quoted
 
-local function agent_labels(scope, name)
-  return ("scope=%s,agent=%s"):format(quoted(scope), quoted(name))
+local function agent_labels(series, scope, name, host)
+  local labels = ("scope=%s,agent=%s"):format(quoted(scope), quoted(name))
+  return series.with_host and labels .. ",host=" .. quoted(host) or labels
 end
 
 -- Those of a method, by its side and the bytes of its names.
@@ -77,10 +80,12 @@ local function is_before(a, b) return a.labels < b.labels end
 -- An agent with its methods by their labels: two names may have the same, once
 -- they are printable.
 local function agent_of(series, told)
-  local agent = { labels = agent_labels(told.scope, told.name), told = told,
-                  states = { [told.state] = 1 }, counters = told.counters,
-                  transports = told.transports, methods = {}, other = nil,
-                  oldest_call = told.oldest_call, begun = told.begun,
+  local agent = { labels = agent_labels(series, told.scope, told.name,
+                                        told.host),
+                  told = told, states = { [told.state] = 1 },
+                  counters = told.counters, transports = told.transports,
+                  methods = {}, other = nil, begun = told.begun,
+                  oldest_call = told.oldest_call,
                   oldest_served = told.oldest_served }
   local by = {}
   for _, each in ipairs(told.methods) do
@@ -102,10 +107,10 @@ local function agent_of(series, told)
 end
 
 -- The agent "other", of those that have no series.
-local function sum_of(agents)
-  local sum = { labels = agent_labels(OTHER, OTHER), states = {}, begun = 0,
-                counters = {}, transports = {}, methods = {}, other = nil,
-                oldest_call = 0, oldest_served = 0 }
+local function sum_of(series, agents)
+  local sum = { labels = agent_labels(series, OTHER, OTHER, OTHER),
+                states = {}, begun = 0, counters = {}, transports = {},
+                methods = {}, other = nil, oldest_call = 0, oldest_served = 0 }
   for _, each in ipairs(agents) do
     add_all(sum.states, each.states)
     add_all(sum.counters, each.counters)
@@ -245,7 +250,7 @@ function Series:divide(list)
     dropped = dropped + (agent.chosen and divide or lost)(self, agent)
   end
   keep(self, agents)
-  if rest[1] then agents[#agents + 1] = sum_of(rest) end
+  if rest[1] then agents[#agents + 1] = sum_of(self, rest) end
   return agents, dropped, doubled, told
 end
 

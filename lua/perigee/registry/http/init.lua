@@ -68,8 +68,21 @@ local function put(control, entry, over)
   return nil, kind, why, holder
 end
 
--- Notes what the server has said of the topology, beside its answer.
-local function note(held, headers)
+-- What this takes is loaded only where a server wants it: it has buffers.
+local function report(control, held)
+  return require "perigee.registry.http.stats".send(control, held)
+end
+
+-- Reports what the agent counts, unless that is being done.
+local function begin_report(control, held)
+  if held.report and not held.report.ended then return end
+  held.report = tasks.spawn(report, control, held)
+end
+
+-- Notes what the server has said beside its answer: whether it wants to know
+-- what the agent counts, and of the topology.
+local function note(control, held, headers)
+  if headers["perigee-stats"] == "wanted" then begin_report(control, held) end
   held.topology = headers["perigee-topology"]
   if held.topology and held.told then held.told(held.topology) end
   return true
@@ -79,7 +92,8 @@ local function hold(control, entry, over)
   local fine, kind, why, holder = put(control, entry, over)
   if not fine then return nil, kind, why, holder end
   return { scope = entry.scope, name = entry.name, epoch = entry.epoch,
-           entry = entry, topology = kind["perigee-topology"], told = false }
+           entry = entry, topology = kind["perigee-topology"], told = false,
+           report = false, methods = false }
 end
 
 --- Takes a name. over: the epoch of a holder that was found dead, or nil.
@@ -96,12 +110,12 @@ local function send(control, held, entry)
   local fine, kind, why = put(control, entry)
   if not fine then return nil, kind, why end
   held.entry = entry
-  return note(held, kind)
+  return note(control, held, kind)
 end
 
 local function keep(control, held)
   local value, kind, why = ask_of(control, held, "POST", "/renew")
-  if value then return note(held, kind) end
+  if value then return note(control, held, kind) end
   if kind ~= "not_found" then return nil, kind, why end
   return send(control, held, held.entry)
 end
