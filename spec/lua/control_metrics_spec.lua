@@ -10,9 +10,13 @@ local needing = require "spec.support.needing"
 local planted = require "spec.support.planted_stats"
 local printable = require "perigee.runtime.printable"
 
+local LONG = 60 * cases.slow
+
 local ask, entry, refused = asking.ask, asking.entry, asking.refused
 
 needing("the metrics of a control server", { control }, function()
+  local json = require "cjson.safe"
+
   after_each(asking.finish)
 
   -- The text, the samples and the headers of /metrics now.
@@ -195,6 +199,82 @@ needing("the metrics of a control server", { control }, function()
     local sum, n = exposition.sum(select(2, told()), "perigee_calls_total", {})
     assert.equal(#list, n)
     assert.equal(#list * (#list + 1) / 2, sum)
+  end)
+
+  -- ---- The page ------------------------------------------------------------
+
+  -- Reads states of the page until f finds in one what it looks for.
+  local function await_state(stream, f)
+    local text = ""
+    while true do
+      local part, last = stream:piece(LONG)
+      text = text .. assert(part, last) .. (last and "\n" or "")
+      for data in text:gmatch "event: state\ndata: ([^\n]*)\n\n" do
+        local found = f(assert(json.decode(data)).agents)
+        if found then return found end
+      end
+    end
+  end
+
+  local function open_page()
+    local stream = assert(asking.client:stream(
+      asking.request("GET", "/events", nil, asking.STRANGER)))
+    assert.equal(200, stream.status)
+    return stream
+  end
+
+  it("are on the page with agents of this host and those that report",
+     function()
+    asking.begin { "--page" }
+    local here = assert(backends.take(control.address(cases), "here"))
+    ask("PUT", "agents/there", entry "1")
+    assert.equal(204, (send("there", "1", report {
+      host = "elsewhere", methods = { method("<b>", 7) } })))
+    local stream = open_page()
+    local rows = await_state(stream, function(list)
+      local by = {}
+      for _, each in ipairs(list) do by[each.name] = each end
+      return by.here and by.there and by
+    end)
+    stream:close()
+    assert.equal("elsewhere", rows.there.host)
+    assert.equal(folder.system.host(), rows.here.host)
+    local status, one = ask("GET", "/agent?scope=s&name=there&host=elsewhere")
+    assert.equal(200, status)
+    assert.is_true(one.reported)
+    assert.equal("<b>", one.methods[1].method)
+    status, one = ask("GET", "/agent?name=here&scope=" .. here.scope)
+    assert.equal(200, status)
+    assert.is_false(one.reported)
+    refused(404, "not_found", "GET", "/agent?scope=s&name=there&host=here")
+    here:close()
+  end)
+
+  it("are on a page that is for who may read", function()
+    local server = asking.begin { "--page" }
+    cases.await(function()              -- until the store has told the tokens
+      return ask("GET", "/", nil, asking.STRANGER) == 200
+    end)
+    local stream = open_page()
+    local status, _, headers = ask("GET", "/", nil, asking.STRANGER)
+    assert.equal(200, status)
+    assert.matches("default-src 'none'", headers["content-security-policy"],
+                   1, true)
+    local token = server:command "token new --role read"
+    while stream:piece(LONG) do end     -- it is ended
+    stream:close()
+    for _, path in ipairs { "/", "/events", "/agent" } do
+      refused(401, "denied", "GET", path, nil, asking.STRANGER)
+    end
+    assert.equal(200, (ask("GET", "/", nil,
+                           { "Authorization: Bearer " .. token })))
+    refused(403, "denied", "GET", "/", nil, { "Origin: http://evil.example" })
+  end)
+
+  it("are on no page unless that is asked for", function()
+    asking.begin()
+    refused(404, "not_found", "GET", "/")
+    refused(404, "not_found", "GET", "/events")
   end)
 
   -- ---- Forms, and who may read ---------------------------------------------

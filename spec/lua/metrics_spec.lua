@@ -8,6 +8,7 @@ local metrics = require "perigee.stats.metrics"
 local partial = require "perigee.stats.partial"
 local perigee = require "perigee"
 local planted = require "spec.support.planted_stats"
+local summaries = require "perigee.stats.summary"
 
 local registry = "folder:" .. cases.folder .. "/planted"
 
@@ -435,6 +436,29 @@ describe("what agents did from one look to the next", function()
     rows = look(5, 0, 2)                        -- another life
     assert.is_nil(rows[1].served)
     assert.equal(3, #history.points)
+  end)
+
+  it("is told of one that reports by the times of its reports", function()
+    local at, served = 1e9, 100
+    local all = metrics.new { files = false, reported = function()
+      local one = assert(summaries.read { state = "running",
+                                           counters = { served = served } })
+      one.scope, one.name, one.path, one.epoch = "s", "a", "s/a", "1"
+      one.reported = at
+      return { one }
+    end }
+    local history = histories.new(all, 2)
+    local function look(...)
+      at, served = ...
+      all.until_ = 0
+      local rows, point = history:look()
+      if rows[1].served then assert.equal(rows[1].served, point.served) end
+      return rows[1].served
+    end
+    assert.is_nil(look(1e9, 100))
+    assert.equal(100, look(4e9, 400))
+    assert.equal(100, look(4e9, 400))           -- it has not reported since
+    assert.equal(0, look(6e9, 400))
   end)
 
   it("is told again while what was read is kept for longer than a step",

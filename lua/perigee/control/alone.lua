@@ -173,6 +173,7 @@ local function refresh(server)
   if server.checked == known.version then return end
   server.checked = known.version
   watch.check(server.state, known)
+  if server.page then server.page:close() end   -- who may comes back
 end
 
 -- The number of leases of the next portion, by the time that the last one took.

@@ -57,6 +57,7 @@ local function rest(server, wait)
   if heaps.collect(server.heap, server.state.gone) then
     longest = math.min(longest, PAUSE)
   end
+  if server.page then longest = math.min(longest, server.page:tick()) end
   server.web:wait(wait < 0 and longest or math.min(wait, longest))
 end
 
@@ -74,6 +75,7 @@ local function look(server, began, has_worked)
     end
   end
   server.worked = 0
+  if server.page then server.page:tick() end
   return server.how.pass(server, now, TICK)
 end
 
@@ -148,11 +150,14 @@ local function open_alone(options)
   return nil, kind, why
 end
 
--- What the server tells at /metrics.
-local function metrics_of(server)
+-- What the server tells at /metrics; and on its page, where agents of this host
+-- are, too.
+local function metrics_of(server, has_files)
   return metrics.new {
-    agents = function() return server.state.stats:list(), 0 end,
-    families = function() return counts.families(server, server.how == alone)
+    files = has_files,
+    reported = function() return server.state.stats:list() end,
+    families = function()
+      return counts.families(server, server.how == alone)
     end }
 end
 
@@ -178,7 +183,8 @@ local function complete(server, options, all)
     server.storage:trim()
     recorded.trim()
   end)
-  server.counts, server.metrics = counts.new(), metrics_of(server)
+  server.counts, server.metrics = counts.new(), metrics_of(server, false)
+  server.page = options.page and options.page(metrics_of(server, true)) or false
   server.heartbeat = all.heartbeat
   server.beat = loop.now() + all.heartbeat * 1e9
   return setmetatable(server, Server)
@@ -211,6 +217,7 @@ end
 function Server:close()
   if not self.web then return end
   watch.close(self.state)
+  if self.page then self.page:close() end
   self.state:close()
   self.web:close()
   self.web = false

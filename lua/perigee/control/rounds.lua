@@ -59,6 +59,7 @@ local function learn(server)
   if server.checked ~= server.tokens.version then
     server.checked = server.tokens.version
     watch.check(server.state, server.tokens)
+    if server.page then server.page:close() end -- who may comes back
     server.web:wake()
   end
   return true

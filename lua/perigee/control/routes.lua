@@ -80,6 +80,7 @@ end
 local function find(call, server)
   local path, query = asked.parts(call.request.target)
   local methods, scope, kind, name = methods_at(path)
+  if not methods and server.page then methods = server.page.paths[path] end
   call.state = server.state
   local status, body, headers = asked.choose(call, path, methods, query)
   if status or not scope then return status, body, headers end

@@ -98,7 +98,7 @@ local function put_info(agents, open)
     local told = each.told
     if told then
       put(name, ('%s%s,pid="%.0f"'):format(each.labels,
-        told.reported and "" or ",host=" .. series.quoted(told.host),
+        each.has_host and "" or ",host=" .. series.quoted(told.host),
         told.pid), 1)
     end
   end

@@ -72,19 +72,30 @@ local function counted(told, now)
   return all
 end
 
--- Adds to `row` the rates since then.
-local function add_rates(row, all, before)
-  local seconds, bins = (all.at - before.at) / 1e9, {}
+-- The rates from what was counted to what is, by the names that rows have, and
+-- how many calls were in each of `bins`.
+local function rates_of(is, was)
+  local seconds, bins = (is.at - was.at) / 1e9, {}
   local function rate(name)
-    return math.max(all[name] - before[name], 0) / seconds
+    return math.max(is[name] - was[name], 0) / seconds
   end
-  row.calls, row.served = rate "calls", rate "served"
-  row.failed_calls, row.failed_answers = rate "failed_calls",
-                                         rate "failed_answers"
-  row.sent, row.received = rate "bytes_sent", rate "bytes_received"
-  for i = 1, BINS do bins[i] = math.max(all.bins[i] - before.bins[i], 0) end
-  row.p50, row.p99 = quantile(bins, 0.5), quantile(bins, 0.99)
-  return bins
+  for i = 1, BINS do bins[i] = math.max(is.bins[i] - was.bins[i], 0) end
+  return { calls = rate "calls", served = rate "served",
+           failed_calls = rate "failed_calls",
+           failed_answers = rate "failed_answers",
+           sent = rate "bytes_sent", received = rate "bytes_received",
+           p50 = quantile(bins, 0.5), p99 = quantile(bins, 0.99), bins = bins }
+end
+
+-- What is counted of an agent, with its `rates` since the last look if there
+-- was one. An agent that has not reported since is told as it was.
+local function compared(told, was, now)
+  local at = told.reported or now
+  local knows = was and was.epoch == told.epoch
+  if knows and was.at == at then return was end
+  local is = counted(told, at)
+  is.rates = knows and at > was.at and rates_of(is, was) or false
+  return is
 end
 
 -- ---- Looking ----------------------------------------------------------------
@@ -112,22 +123,24 @@ local function new_point()
   return point
 end
 
--- Adds the rates of one to those of all together.
-local function add_to(point, row)
-  for _, name in ipairs(SUMS) do point[name] = point[name] + row[name] end
+-- Adds the rates of an agent to its row, and to those of all together: a point
+-- and bins.
+local function add_rates(rates, row, point, bins)
+  for _, name in ipairs(SUMS) do
+    row[name] = rates[name]
+    point[name] = point[name] + rates[name]
+  end
+  row.p50, row.p99 = rates.p50, rates.p99
+  added(bins, rates.bins)
 end
 
 -- The rows of what was read at a time, and their sum.
 local function measured(self, list, now)
   local rows, before, all, point = {}, {}, {}, new_point()
   for i, told in ipairs(list) do
-    local row, was, is = row_of(told), self.before[told.path],
-                         counted(told, now)
-    if was and was.epoch == told.epoch and now > was.at then
-      added(all, add_rates(row, is, was))
-      add_to(point, row)
-    end
-    rows[i], before[told.path] = row, is
+    local is = compared(told, self.before[told.path], now)
+    rows[i], before[told.path] = row_of(told), is
+    if is.rates then add_rates(is.rates, rows[i], point, all) end
   end
   self.before = before
   if all[1] then
@@ -190,15 +203,19 @@ local function links_of(told)
 end
 
 --- One agent of the last look: its methods since it began, each with the kinds
--- of its failures and its calls by bins (partial.bounds), and its sessions; or
--- nil.
-function History:agent(scope, name)
+-- of its failures and its calls by bins (partial.bounds), and its sessions,
+-- which an agent that has `reported` does not tell; or nil. host: of two that
+-- have the name, that one.
+function History:agent(scope, name, host)
   for _, told in ipairs(self.list) do
-    if shown(told.scope) == scope and shown(told.name) == name then
+    if shown(told.scope) == scope and shown(told.name) == name
+      and (not host or shown(told.host) == host) then
       local methods = {}
       for i, each in ipairs(told.methods) do methods[i] = method_of(each) end
+      local reported = told.reported ~= nil
       return { scope = scope, name = name, methods = methods,
-               links = links_of(stats.read(told.path)) }
+               reported = reported,
+               links = links_of(not reported and stats.read(told.path)) }
     end
   end
 end

@@ -35,19 +35,20 @@ Metrics.__index = Metrics
 --- Makes what tells metrics. options: `registry` (a URL; default: this host's
 -- folder), `scopes` (a list; default: all of them), `series`: so many of agents
 -- and methods at most; the rest is summed in "other". And of what tells of
--- others than the host's files: `agents`, a function that returns a list of
+-- others than this host's agents: `reported`, a function that returns a list of
 -- agents, as perigee.stats.partial reads them, with `path`, a text of each, and
--- `reported`, when it was told (ns); and how many were refused. Their labels
--- have the host, too. `families` is a function that returns what stands in
+-- `reported`, when it was told (ns); labels have the host then, too. `files`:
+-- false if none are read. `families`: a function that returns what stands in
 -- place of the files' own numbers (emit.lua).
 function M.new(options)
-  local costs = options.agents and emit.REPORTED or emit.COSTS
+  local costs = options.reported and emit.REPORTED or emit.COSTS
   return setmetatable({
     registry = options.registry, scopes = options.scopes,
-    agents = options.agents or false, families = options.families or false,
+    reported = options.reported or false, files = options.files ~= false,
+    families = options.families or false,
     limit = options.series or SERIES, last = {}, texts = {}, until_ = 0,
     series = series.new(options.series or SERIES, costs,
-                        options.agents ~= nil),
+                        options.reported ~= nil),
     has_dropped = false, has_refused = {}, reads = 0,
   }, Metrics)
 end
@@ -118,7 +119,11 @@ end
 -- Reads the files, and decides for how long that is kept.
 local function refresh(self)
   local began = native.clock()
-  local list, refused = (self.agents or read_all)(self)
+  local list, refused = {}, 0
+  if self.files then list, refused = read_all(self) end
+  for _, each in ipairs(self.reported and self.reported() or {}) do
+    list[#list + 1] = each
+  end
   never_less(self, list)
   local agents, dropped, doubled, told = self.series:divide(list)
   tell_dropped(self, dropped)

@@ -82,7 +82,8 @@ local function is_before(a, b) return a.labels < b.labels end
 local function agent_of(series, told)
   local agent = { labels = agent_labels(series, told.scope, told.name,
                                         told.host),
-                  told = told, states = { [told.state] = 1 },
+                  told = told, has_host = series.with_host,
+                  states = { [told.state] = 1 },
                   counters = told.counters, transports = told.transports,
                   methods = {}, other = nil, begun = told.begun,
                   oldest_call = told.oldest_call,
@@ -207,10 +208,13 @@ local function lost(series, agent)
   return n
 end
 
--- Of two files for one agent, that of a live process counts, or else the later.
+-- Of two files for one agent, that of a live process counts, or else the later;
+-- and a file before a report, which is older and has less.
 local function is_better(told, other)
   if (told.state == "dead") ~= (other.state == "dead") then
     return told.state ~= "dead"
+  elseif not told.reported ~= not other.reported then
+    return not told.reported
   end
   return told.began_at > other.began_at
 end

@@ -27,7 +27,7 @@ M.LIMITS = {
 
 local function limit_of(text) return tonumber(text) or -1 end
 
-local KNOWN = { insecure = files.flag }
+local KNOWN = { insecure = files.flag, page = files.flag }
 for _, name in ipairs { "listen", "store", "tls-cert", "tls-key", "log", "pid",
                         "name" } do
   KNOWN[name] = files.text
@@ -58,6 +58,8 @@ function M.server(parser)
     :argname "HOST,..."
   life.options(parser, "stderr, of start STORE.log", "STORE.pid, or in the "
     .. "folder perigee if STORE is no file")
+  parser:flag("--page", "Serve a page at /, too, of the agents of this host "
+              .. "and of those that report to the server.")
   parser:flag("--insecure", "Serve others than this host without TLS, and "
               .. "let all who have no token write if there are no tokens.")
   for _, limit in ipairs(M.LIMITS) do

@@ -39,6 +39,7 @@ local function open(given, address)
   to.store, to.names = given.store, options.names(given)
   to.strangers = given.insecure and "admin" or "read"
   to.mark = given.mark
+  to.page = given.page and require "perigee.cli.metrics.page".new
   to.own = assert(require "perigee.control.tokens".new_text())
   local server, err = servers.open(to)
   if not server then failure.failed("%s", tostring(err)) end

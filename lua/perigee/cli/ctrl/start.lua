@@ -13,7 +13,7 @@ local M = {
 }
 
 local NAMES = { "listen", "store", "tls-cert", "tls-key", "log", "pid",
-                "name", "config", "insecure" }
+                "name", "config", "insecure", "page" }
 for _, limit in ipairs(options.LIMITS) do NAMES[#NAMES + 1] = limit[1] end
 
 function M.run(given)

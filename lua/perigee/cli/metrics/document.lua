@@ -231,11 +231,12 @@ const COLUMNS = [
   { title: "Received/s", of: a => a.received, show: size },
   { title: "Sessions", of: a => a.sessions, show: rate },
   { title: "Oldest call", of: a => a.oldest, show: time },
+  { title: "Host", of: a => a.host, kind: "text" },
   { title: "Process", of: a => a.pid, show: pid => String(pid) },
 ];
 const rows = new Map();
 let agents = [], column = 0, down = false, chosen = null, method = null;
-const key_of = a => a.scope + "/" + a.name;
+const key_of = a => a.scope + "/" + a.name + "@" + a.host;
 
 function make_heads() {
   COLUMNS.forEach((each, i) => {
@@ -288,7 +289,7 @@ function order() {
   COLUMNS.forEach((each, i) => each.head.setAttribute("aria-sort",
     i !== column ? "none" : down ? "descending" : "ascending"));
   const list = agents.filter(a =>
-    (a.scope + "/" + a.name + " " + a.state).toLowerCase().includes(only));
+    (key_of(a) + " " + a.state).toLowerCase().includes(only));
   list.sort((a, b) => (down ? -1 : 1) * (is_text ? text(of(a), of(b))
     : (of(a) ?? -1) - (of(b) ?? -1)) || text(key_of(a), key_of(b)));
   const body = by("rows");
@@ -344,7 +345,7 @@ async function ask() {
   const of = chosen;
   try {
     const answer = await fetch("agent?" + new URLSearchParams(
-      { scope: of.scope, name: of.name }));
+      { scope: of.scope, name: of.name, host: of.host }));
     if (answer.ok && chosen && key_of(chosen) === key_of(of))
       detail(await answer.json());
   } catch (error) { /* the stream tells that the server is gone */ }
@@ -394,6 +395,8 @@ function detail(one) {
     if (method && m.side === method.side && name_of(m) === name_of(method))
       histogram(m, false);
   });
+  put(by("links-title"), one.reported
+    ? "Links: an agent that reports tells of none" : "Links");
   table(by("links"), one.links.map(link => [
     link.peer || link.address || "unknown", link.transport, link.state,
     size(link.sent), size(link.received), link.reason]),
@@ -444,7 +447,7 @@ function listen() {
   });
   source.addEventListener("state", event => show(JSON.parse(event.data)));
   source.addEventListener("error", () => {
-    say("perigee metrics does not answer; trying again", true);
+    say("the server does not answer; trying again", true);
     if (source.readyState === EventSource.CLOSED) setTimeout(listen, 2000);
   });
 }

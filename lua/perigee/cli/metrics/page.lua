@@ -1,10 +1,12 @@
 -- SPDX-License-Identifier: Apache-2.0
---- The page of `perigee metrics --page`: the document, which has all that it
--- needs, the events that keep it up to date, and what it asks of one agent.
+--- The page of `perigee metrics --page` and `perigee ctrl --page`: the
+-- document, which has all that it needs, the events that keep it up to date,
+-- and what it asks of one agent.
 --
 --   GET /                          the document (document.lua)
 --   GET /events                    a stream: "history" once, then "state"
---   GET /agent?scope=S&name=NAME   an agent's methods and sessions
+--   GET /agent?scope=S&name=NAME   an agent's methods and sessions; &host=HOST:
+--                                  of that host
 --
 -- Files are read every two seconds whether somebody looks or not, so that a
 -- page that is opened has the last ten minutes.
@@ -64,21 +66,25 @@ local function history_of(page)
                             points = json.list(page.history.points) })
 end
 
+-- Where it is not said whether a client is trusted, all are.
 local function events(call, server)
-  local page = server.page
-  if #page.streams >= STREAMS or not call.request:may_stream(true) then
+  local page, trusted = server.page, call.trusted ~= false
+  if call.method == "HEAD" then return 200, "", OPEN end
+  if #page.streams >= STREAMS or not call.request:may_stream(trusted) then
     return problem(503, "no_memory", "there are as many streams as may be")
   end
   call.stream = function()
-    local stream = call.request:stream(200, OPEN, true)
+    local stream = call.request:stream(200, OPEN, trusted)
     if not stream then return end
     page.streams[#page.streams + 1] = stream
     stream:tell(history_of(page) .. (page.state or ""))
   end
+  return 200, ""
 end
 
 local function agent(call, server)
-  local one = server.page.history:agent(call.query.scope, call.query.name)
+  local query = call.query
+  local one = server.page.history:agent(query.scope, query.name, query.host)
   if not one then
     return problem(404, "not_found", "there is no such agent now")
   end
@@ -87,10 +93,11 @@ local function agent(call, server)
   return 200, json.encode(one), JSON
 end
 
-M.paths = {
-  ["/"] = { GET = { run = root, gives = false } },
-  ["/events"] = { GET = { run = events, gives = false } },
-  ["/agent"] = { GET = { run = agent, gives = false } },
+--- The routes of its paths (control/asked).
+Page.paths = {
+  ["/"] = { GET = { run = root, role = "read", gives = false } },
+  ["/events"] = { GET = { run = events, role = "read", gives = false } },
+  ["/agent"] = { GET = { run = agent, role = "read", gives = false } },
 }
 
 -- ---- Streams ----------------------------------------------------------------

@@ -7,7 +7,6 @@ local about = require "perigee.control.about"
 local asked = require "perigee.control.asked"
 local log = require "perigee.runtime.log"
 local loop = require "perigee.runtime.loop"
-local pages = require "perigee.cli.metrics.page"
 local problem = require "perigee.control.problem"
 local tasks = require "perigee.runtime.task"
 local tokens = require "perigee.cli.server.tokens"
@@ -38,7 +37,7 @@ local PATHS = {
 
 local function find(call, server)
   local path, query = asked.parts(call.request.target)
-  local methods = PATHS[path] or server.page and pages.paths[path] or nil
+  local methods = PATHS[path] or server.page and server.page.paths[path] or nil
   local status, body, headers = asked.choose(call, path, methods, query)
   if status or not call.route.role then return status, body, headers end
   local role
