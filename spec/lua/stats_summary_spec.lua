@@ -133,6 +133,15 @@ describe("reports", function()
     assert.equal(0, #kept:list())
   end)
 
+  it("that are junk count, too", function()
+    local n = 0
+    while kept:may(record "a", "t") do n = n + 1 end
+    assert.equal(100, n)
+    assert.is_true(kept:may(record "a", "u"))
+    assert.same({}, kept:list())
+    assert.is_false(kept:may(record "a", "t"))
+  end)
+
   it("are not wanted of who would miss the request", function()
     has_many = false
     assert.is_false(kept:renewed(record "a", "t"))

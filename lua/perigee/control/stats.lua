@@ -37,7 +37,7 @@ local function key_of(scope, name) return scope .. "/" .. name end
 
 local function peer_of(stats, token)
   return stats.peers[token]
-    or { token = token, n = 0, left = RATE, at = now(stats) }
+    or { n = 0, left = RATE, at = now(stats) }
 end
 
 -- Has the peer a report left in this second?
@@ -51,9 +51,8 @@ end
 local function remove(stats, key)
   local report = stats.by[key]
   if not report then return end
-  local peer = report.peer
-  stats.by[key], stats.n, peer.n = nil, stats.n - 1, peer.n - 1
-  if peer.n == 0 then stats.peers[peer.token] = nil end
+  stats.by[key], stats.n = nil, stats.n - 1
+  report.peer.n = report.peer.n - 1
 end
 
 -- The report of a record's agent, in the life that it has now; nil: none.
@@ -63,9 +62,8 @@ local function report_of(stats, key, record)
   remove(stats, key)
 end
 
--- Is a report taken that comes `seconds` after the one before?
-local function has_room(stats, report, token, seconds)
-  local peer = report and report.peer or peer_of(stats, token)
+-- Is a report of a peer taken that comes `seconds` after the one before?
+local function has_room(stats, report, peer, seconds)
   if not refill(stats, peer) then return false end
   if report then return now(stats) - report.at >= seconds end
   return stats.n < PLACES and peer.n < SHARE
@@ -79,7 +77,8 @@ function Stats:renewed(record, token)
   local report = report_of(self, key_of(record.collection.scope, record.name),
                            record)
   if report then report.over = now(self) + record.ttl end
-  return self.has_many(token) and has_room(self, report, token, EVERY)
+  return self.has_many(token)
+    and has_room(self, report, peer_of(self, token), EVERY)
 end
 
 --- A name was released.
@@ -89,10 +88,16 @@ end
 
 -- ---- Reports ----------------------------------------------------------------
 
---- May the agent of a record report now?
+--- May the agent of a record report now? If so that counts as one, whether it
+-- turns out to be sound or not.
 function Stats:may(record, token)
-  local key = key_of(record.collection.scope, record.name)
-  return has_room(self, report_of(self, key, record), token, SOON)
+  local key, peer = key_of(record.collection.scope, record.name),
+                    peer_of(self, token)
+  if not has_room(self, report_of(self, key, record), peer, SOON) then
+    return false
+  end
+  self.peers[token], peer.left = peer, peer.left - 1
+  return true
 end
 
 --- Keeps what the agent of a record reports, as perigee.stats.summary reads it.
@@ -104,7 +109,6 @@ function Stats:keep(record, token, told)
   local peer = before and before.peer or peer_of(self, token)
   told.scope, told.name, told.epoch, told.path = scope, name, record.epoch, key
   told.reported = self.clock()
-  self.peers[peer.token], peer.left = peer, peer.left - 1
   if not before then self.n, peer.n = self.n + 1, peer.n + 1 end
   self.by[key] = { told = told, peer = peer, at = now(self),
                    over = before and before.over or now(self) + record.ttl }
@@ -112,8 +116,18 @@ end
 
 local function is_before(a, b) return a.path < b.path end
 
+-- Forgets peers that count for nothing.
+local function forget_peers(stats)
+  for token, peer in pairs(stats.peers) do
+    if peer.n == 0 and now(stats) - peer.at > 1 then
+      stats.peers[token] = nil
+    end
+  end
+end
+jit.off(forget_peers)
+
 --- What the agents that are there have reported last, as perigee.stats.partial
--- reads files, sorted.
+-- reads files, sorted. Forgets what is over.
 function Stats:list()
   local list = {}
   for key, report in pairs(self.by) do
@@ -123,6 +137,7 @@ function Stats:list()
       list[#list + 1] = report.told
     end
   end
+  forget_peers(self)
   table.sort(list, is_before)
   return list
 end
