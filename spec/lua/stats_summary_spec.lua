@@ -154,18 +154,18 @@ describe("reports", function()
       end
       return n
     end
-    assert.equal(100, put_many(1, 4096))
+    assert.equal(100, put_many(1, 2048))
     assert.is_true(put("b", "few"))
     local n = 100
-    for _ = 1, 45 do                    -- names live for 10 s, unless renewed
+    for _ = 1, 20 do                    -- names live for 10 s, unless renewed
       now = now + 1e9
       for i = 1, n do kept:renewed(record("a" .. i), "many") end
       kept:renewed(record "b", "few")
-      n = n + put_many(n + 1, 4096)
+      n = n + put_many(n + 1, 2048)
     end
-    assert.equal(3072, n)
+    assert.equal(1536, n)
     assert.is_false(kept:renewed(record "a5000", "many"))
     assert.is_true(put("c", "few"))
-    assert.equal(3074, #kept:list())
+    assert.equal(1538, #kept:list())
   end)
 end)

@@ -30,6 +30,7 @@ local M = {}
 local TICK = 250e6                      -- nanoseconds between looks at leases
 local BUSY = 0.5e9                      -- of work without a look at them
 local LATE = 1e9                        -- the same, where more is urgent
+local KEPT = 1                          -- seconds of a text of metrics
 local PAUSE = 0.3                       -- milliseconds between collector steps
 
 --- The limits of a server without options.
@@ -154,7 +155,7 @@ end
 -- are, too.
 local function metrics_of(server, has_files)
   return metrics.new {
-    files = has_files,
+    files = has_files, kept = KEPT,
     reported = function() return server.state.stats:list() end,
     families = function()
       return counts.families(server, server.how == alone)

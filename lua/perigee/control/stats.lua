@@ -17,7 +17,8 @@ local M = {}
 
 local EVERY, SOON = 3, 1                -- seconds between an agent's reports,
                                         -- wanted and at least
-local PLACES, SHARE = 4096, 3072        -- agents, and those of one peer
+local PLACES, SHARE = 2048, 1536        -- agents, and those of one peer; each
+                                        -- has 20 KiB at most
 local RATE = 100                        -- reports of a peer in a second
 
 local Stats = {}

@@ -39,13 +39,14 @@ Metrics.__index = Metrics
 -- agents, as perigee.stats.partial reads them, with `path`, a text of each, and
 -- `reported`, when it was told (ns); labels have the host then, too. `files`:
 -- false if none are read. `families`: a function that returns what stands in
--- place of the files' own numbers (emit.lua).
+-- place of the files' own numbers (emit.lua). `kept`: seconds for which a text
+-- is kept at least.
 function M.new(options)
   local costs = options.reported and emit.REPORTED or emit.COSTS
   return setmetatable({
     registry = options.registry, scopes = options.scopes,
     reported = options.reported or false, files = options.files ~= false,
-    families = options.families or false,
+    families = options.families or false, kept = options.kept or KEPT,
     limit = options.series or SERIES, last = {}, texts = {}, until_ = 0,
     series = series.new(options.series or SERIES, costs,
                         options.reported ~= nil),
@@ -134,7 +135,7 @@ local function refresh(self)
                  refused = refused, doubled = doubled, reads = self.reads,
                  took = took, families = self.families and self.families() }
   self.texts = {}
-  self.until_ = native.clock() + math.max(KEPT, took / SHARE) * 1e9
+  self.until_ = native.clock() + math.max(self.kept, took / SHARE) * 1e9
 end
 
 --- What was read of each agent (perigee.stats.partial), with its file's `path`,
