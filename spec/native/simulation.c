@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "support_inside.h"
+#include "worlds.h"
 
 extern const struct perigee_transport perigee_transport_inproc;
 extern const struct perigee_memory perigee_memory_opaque;
@@ -22,15 +23,8 @@ static const int64_t MS = 1000000, START = INT64_C(1000000000);
 
 /* ---- Dice, clock, and words ---------------------------------------------- */
 
-static uint64_t next(uint64_t *state) { /* splitmix64 */
-  uint64_t z = *state += UINT64_C(0x9e3779b97f4a7c15);
-  z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-  z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
-  return z ^ (z >> 31);
-}
-
 uint64_t dice(struct world *w) {
-  return next(&w->dice);
+  return dice_next(&w->dice);
 }
 
 uint64_t below(struct world *w, uint64_t n) {
@@ -53,7 +47,7 @@ static int64_t world_clock(void *context) {
 static int world_random(void *context, void *bytes, uint64_t length) {
   struct world *w = context;
   for (uint64_t i = 0; i < length; i++)
-    ((uint8_t *)bytes)[i] = (uint8_t)next(&w->random);
+    ((uint8_t *)bytes)[i] = (uint8_t)dice_next(&w->random);
   return 0;
 }
 
