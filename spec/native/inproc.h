@@ -37,7 +37,8 @@ struct task {
 
 struct lane {
   struct lane_head head;
-  struct lane *peer;
+  struct lane *peer, *next; /* next: of all that there are */
+  uint64_t number;
   struct share *share;
   struct late *reserved[RINGS];
   struct queue in[RINGS];

@@ -10,12 +10,34 @@
  * There are two transports: this one, that sessions begin with, and an
  * additional one for opaque memory (inproc_link.c).
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "inproc.h"
 
 extern const struct perigee_transport perigee_transport_inproc;
+
+/* An offer tells a lane's number: the lane may be gone when its peer joins. */
+static struct lane *living;
+static uint64_t lanes;
+
+static struct lane *lane_living(uint64_t number) {
+  struct lane *lane = living;
+  while (lane && lane->number != number)
+    lane = lane->next;
+  return lane;
+}
+
+static void lane_gone(struct lane *lane) {
+  struct lane **at = &living;
+  while (*at != lane)
+    at = &(*at)->next;
+  *at = lane->next;
+  for (struct lane *l = living; l; l = l->next)
+    if (l->peer == lane)
+      l->peer = NULL;
+}
 
 int inproc_open(const struct lane_options *options, struct lane **out,
                 struct offer *offer, char reason[REASON]) {
@@ -29,8 +51,11 @@ int inproc_open(const struct lane_options *options, struct lane **out,
   lane->share = options->share;
   for (int i = 0; i < RINGS; i++)
     lane->in[i].last = &lane->in[i].first;
-  memcpy(offer->bytes, &lane, sizeof lane);
-  offer->length = sizeof lane;
+  lane->number = ++lanes;
+  lane->next = living;
+  living = lane;
+  memcpy(offer->bytes, &lane->number, sizeof lane->number);
+  offer->length = sizeof lane->number;
   offer->fd_count = 0;
   *out = lane;
   return PERIGEE_OK;
@@ -38,9 +63,11 @@ int inproc_open(const struct lane_options *options, struct lane **out,
 
 int inproc_join(struct lane *lane, const struct offer *offer,
                 char reason[REASON]) {
-  (void)reason;
-  memcpy(&lane->peer, offer->bytes, sizeof lane->peer);
-  return PERIGEE_OK;
+  uint64_t number;
+  memcpy(&number, offer->bytes, sizeof number);
+  lane->peer = lane_living(number);
+  snprintf(reason, REASON, "the peer's half is gone");
+  return lane->peer ? PERIGEE_OK : PERIGEE_PEER_LOST;
 }
 
 /* Ends the copies of both sides, as each is in memory of both. */
@@ -61,8 +88,7 @@ static void drop(struct late **first) {
 
 void inproc_close(struct lane *lane) {
   inproc_cut(lane);
-  if (lane->peer && lane->peer->peer == lane)
-    lane->peer->peer = NULL;
+  lane_gone(lane);
   inproc_link_gone(lane);
   for (int i = 0; i < RINGS; i++) {
     drop(&lane->in[i].first);
@@ -103,7 +129,7 @@ static bool inproc_drained(struct lane *lane) {
 
 /* A probe is lost if the peer has not joined. */
 static void inproc_probe(struct lane *lane) {
-  if (lane->peer->peer == lane)
+  if (lane->peer && lane->peer->peer == lane)
     lane->peer->met = true;
 }
 
