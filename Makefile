@@ -86,9 +86,11 @@ VERSION := $(shell sed -n 's/^return "\(.*\)"$$/\1/p' lua/perigee/version.lua)
 # The files that test programs share: their helpers and the plugins, of which
 # one has more than one file.
 INPROC := $(wildcard spec/native/inproc_*.c)
-SUPPORT := $(filter-out %_test.c,$(wildcard spec/native/*.c))
-# These see the hidden symbols of the cache's object as well.
+SUPPORT := $(filter-out %_test.c spec/native/cache_%,$(wildcard spec/native/*.c))
+# These see the hidden symbols of the cache's object as well, and share files of
+# their own.
 CACHE_TESTS := $(patsubst %.c,%,$(wildcard spec/native/*cache_*_test.c))
+CACHE_SUPPORT := $(filter-out %_test.c,$(wildcard spec/native/cache_*.c))
 
 # Each function that the core calls is looked up when it is loaded: a look-up at
 # the first call saves registers on the stack, and with them a secret that was
@@ -137,14 +139,15 @@ $(1)/perigee/cache.so: $(CACHE:%.c=$(1)/obj/%.o)
 	$$(CC) -shared $(2) -pthread -Wl,-z,nodelete -Wl,-z,defs $(NOW) $(OWN) \
 	  $$(LDFLAGS) -o $$@ $$^ -lsodium $(URING)
 
-$(CACHE_TESTS:%=$(1)/%): $(CACHE:%.c=$(1)/obj/%.o)
+$(CACHE_TESTS:%=$(1)/%): $(CACHE:%.c=$(1)/obj/%.o) $(CACHE_SUPPORT:%.c=$(1)/obj/%.o)
 $(CACHE_TESTS:%=$(1)/%): LINKED := $(URING)
 
 $(1)/spec/native/%_test: $(1)/obj/spec/native/%_test.o \
   $(SUPPORT:%.c=$(1)/obj/%.o) $(1)/libperigee.a
 	$$(call say,LINK)
 	mkdir -p $$(@D)
-	$$(CC) $(2) -pthread -o $$@ $$^ -lcmocka $(LIBS) $$(LINKED)
+	$$(CC) $(2) -pthread -o $$@ $$(filter %.o,$$^) $$(filter %.a,$$^) -lcmocka \
+	  $(LIBS) $$(LINKED)
 
 $(1)/spec/plugin_%.so: $(1)/obj/spec/native/plugin_%.o $(1)/libperigee.a
 	$$(call say,LINK)

@@ -28,11 +28,11 @@ uint64_t dice(struct world *w) {
 }
 
 uint64_t below(struct world *w, uint64_t n) {
-  return n ? dice(w) % n : 0;
+  return dice_below(&w->dice, n);
 }
 
 bool happens(struct world *w, double chance) {
-  return (double)(dice(w) >> 11) < chance * 0x1p53;
+  return dice_happens(&w->dice, chance);
 }
 
 /* Time stands still within a turn, except while something waits for it to

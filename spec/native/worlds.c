@@ -177,7 +177,7 @@ bool worlds_fail(world_run *run, uint64_t first, uint64_t last) {
     exit(0);
   }
   assert_int_equal(waitpid(pid, &status, 0), pid);
-  return status != 0;
+  return WIFEXITED(status) && WEXITSTATUS(status) == 1;
 }
 
 uint64_t worlds_alone(void) {
@@ -190,4 +190,12 @@ uint64_t dice_next(uint64_t *state) { /* splitmix64 */
   z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
   z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
   return z ^ (z >> 31);
+}
+
+uint64_t dice_below(uint64_t *state, uint64_t n) {
+  return n ? dice_next(state) % n : 0;
+}
+
+bool dice_happens(uint64_t *state, double chance) {
+  return (double)(dice_next(state) >> 11) < chance * 0x1p53;
 }

@@ -20,12 +20,14 @@ typedef void world_run(uint64_t seed);
 
 /* Runs the worlds of a run, and returns how many of them fail. */
 int worlds_run(world_run *run);
-/* Does any of these fail? Says nothing. */
+/* Does any of these fail, rather than die? Says nothing. */
 bool worlds_fail(world_run *run, uint64_t first, uint64_t last);
 /* Returns the seed of the world that is to be run alone, or 0. */
 uint64_t worlds_alone(void);
 
 /* Random numbers that a state determines. */
 uint64_t dice_next(uint64_t *state);
+uint64_t dice_below(uint64_t *state, uint64_t n);
+bool dice_happens(uint64_t *state, double chance);
 
 #endif
