@@ -31,13 +31,8 @@
 
 enum { CLIENTS = 3, TASKS = 4, KEYS = 6, VALUES = 8192 };
 enum { SLABS = 64, PATRONS = 16, SERVED = 32, RESERVED = 64, CLOSING = 32 };
-enum {
-  MOST = 16 << 10,
-  SLAB = 32 << 10,
-  QUOTA = 128 << 10,
-  REPLY = 3 << 10,
-  HEAD = 3 << 10
-};
+enum { MOST = 14 << 10, SLAB = 32 << 10, QUOTA = 96 << 10 };
+enum { REPLY = 3 << 10, HEAD = 3 << 10 };
 
 /* Broken rules, which have to be found. */
 enum rule {
@@ -74,6 +69,8 @@ struct hand {
 struct value {
   int key;
   uint64_t stamp, length;
+  int64_t ttl;
+  int pin;
 };
 
 /* ---- The cache ----------------------------------------------------------- */
@@ -87,7 +84,6 @@ struct reserved {
   uint64_t token; /* 0: there is none */
   struct perigee_cache_place place;
   struct value value;
-  bool hard, mortal;
   int filling;
   uint32_t session;
   int64_t at; /* of the last that was heard of it */
@@ -176,7 +172,8 @@ struct world {
   struct client clients[CLIENTS];
   struct value values[VALUES];
   uint64_t base, stamps, latest[KEYS];
-  bool gone[KEYS], hard[KEYS], mortal[KEYS]; /* gone: deleted since */
+  int64_t ends[KEYS];          /* when its TTL is over; 0: it has none */
+  bool gone[KEYS], hard[KEYS]; /* gone: deleted since */
   struct tally {
     uint64_t accepted, small, late, refused, sealed, aborted, deleted, lives,
         deaths, asked;
@@ -208,10 +205,11 @@ uint64_t value_word(int key, uint64_t stamp, uint64_t at);
 /* Returns the key's name, of 5 bytes. */
 enum { NAME = 5 };
 const char *name_of(int key);
-/* Something with a key has happened in the cache. */
-void world_sealed(struct world *w, uint64_t version, const struct value *value,
-                  bool hard, bool mortal);
+/* Something with a key has happened in the cache, or it was found there. */
+void world_sealed(struct world *w, uint64_t version, const struct value *value);
+void world_pinned(struct world *w, int key, int pin);
 void world_deleted(struct world *w, int key);
+void world_found(struct world *w, int key);
 
 /* Writes and reads numbers as typed data, before the place of a slice. */
 uint64_t numbers_write(uint8_t *bytes, uint64_t room, const uint64_t *numbers,

@@ -44,7 +44,7 @@ static struct perigee_slice piece_slice(const struct client *c,
  * the end of a lease. */
 static int64_t later(struct world *w, const struct task *j) {
   bool stops = roll(w, j->state == COPYING ? 8 : 40) == 0;
-  int64_t late = stops ? 260 + (int64_t)roll(w, 90) : (int64_t)roll(w, 6);
+  int64_t late = stops ? 270 + (int64_t)roll(w, 60) : (int64_t)roll(w, 6);
   return w->now + late * MS;
 }
 
@@ -158,12 +158,18 @@ static void accept(struct client *c, const struct task *j,
 static void begin_get(struct client *c, struct task *j) {
   struct world *w = world_of(c);
   int small = roll(w, 2) ? SMALL >> 10 : 0;
-  memset(memory_of(c, j), 0xee, MOST);
   j->sent = hand_time(&c->hand);
   j->base = w->base;
   j->least = w->latest[j->key] + w->gone[j->key];
   w->tally.asked++;
   ask(c, j, ASKING, ask_key(j, PERIGEE_CACHE_LOCATE, small));
+}
+
+static void begin_copy(struct client *c, struct task *j) {
+  memset(memory_of(c, j), 0xee, MOST);
+  j->piece = 0;
+  j->pieces = 1 + (uint32_t)roll(world_of(c), PIECES);
+  j->state = COPYING;
 }
 
 static void answered(struct client *c, struct task *j,
@@ -192,9 +198,7 @@ static void answered(struct client *c, struct task *j,
     j->sent = hand_time(&c->hand);
   HOLDS(w, j->place.length <= MOST);
   j->length = j->place.length;
-  j->piece = 0;
-  j->pieces = 1 + (uint32_t)roll(w, PIECES);
-  j->state = COPYING;
+  begin_copy(c, j);
 }
 
 static void go_on_copying(struct client *c, struct task *j) {
@@ -224,7 +228,7 @@ static void found(struct client *c, struct task *j,
   j->state = COPYING;
 }
 
-/* The lease is looked at when all is there. */
+/* The lease is looked at when all is there. Some copy again under it. */
 static void copied(struct client *c, struct task *j) {
   struct world *w = world_of(c);
   if (++j->piece < j->pieces)
@@ -233,7 +237,9 @@ static void copied(struct client *c, struct task *j) {
   w->tally.late += late;
   if (!late || w->rule == NO_LOOK_AFTERWARD)
     accept(c, j, memory_of(c, j));
-  if (roll(w, 4))
+  if (!late && roll(w, 3) == 0)
+    begin_copy(c, j);
+  else if (roll(w, 4))
     j->state = RELEASING;
   else
     idle(c, j);

@@ -164,11 +164,10 @@ static struct reserved *reserve(struct world *w, uint32_t session,
                                   .client = patron_of(w, session)->client,
                                   .pin = (uint8_t)numbers[3],
                                   .if_absent = (uint8_t)numbers[4]};
-  *r = (struct reserved){.session = session,
-                         .at = now_of(w),
-                         .hard = put.pin == PERIGEE_CACHE_HARD,
-                         .mortal = put.ttl > 0};
-  r->value = (struct value){(int)numbers[0], numbers[1], length};
+  *r = (struct reserved){
+      .session = session,
+      .at = now_of(w),
+      .value = {(int)numbers[0], numbers[1], length, put.ttl, put.pin}};
   if (store_reserve(w, name_of(r->value.key), &put, &r->place) < 0)
     return NULL;
   r->token = ++c->tokens;
@@ -179,7 +178,7 @@ static uint64_t seal(struct world *w, struct reserved *r) {
   int64_t version = perigee_cache_seal(w->cache.store, r->place.entry,
                                        r->value.stamp, now_of(w));
   HOLDS(w, version > 0);
-  world_sealed(w, (uint64_t)version, &r->value, r->hard, r->mortal);
+  world_sealed(w, (uint64_t)version, &r->value);
   r->token = 0;
   return (uint64_t)version;
 }
@@ -255,26 +254,33 @@ static void refuse(struct world *w, struct served *s) {
   replied(w, s, status == PERIGEE_INVALID ? 0 : status);
 }
 
-/* What a request has changed, or has not found. */
+static void note_put(struct world *w, int key, const uint8_t *item,
+                     uint64_t version) {
+  struct value value = {.key = key,
+                        .ttl = (int64_t)number_get(item + 8, 8),
+                        .pin = item[16],
+                        .stamp = number_get(item + 20, 8),
+                        .length = number_get(item + 28, 4)};
+  world_sealed(w, version, &value);
+}
+
+/* What a request has changed, found, or not found. */
 static void note(struct world *w, const uint8_t *request,
                  const uint8_t *reply) {
   int status = (int32_t)number_get(reply + 8, 4), what = request[1];
   int key = request[10 + NAME - 1] - 'a';
-  const uint8_t *after = request + 10 + NAME;
   if (what == PERIGEE_CACHE_LOCATE && status == PERIGEE_NOT_FOUND)
     HOLDS(w, !w->hard[key]);
   if (status < 0)
     return;
-  if (what == PERIGEE_CACHE_DELETE)
+  if (what == PERIGEE_CACHE_LOCATE)
+    world_found(w, key);
+  else if (what == PERIGEE_CACHE_DELETE)
     world_deleted(w, key);
-  if (what == PERIGEE_CACHE_PIN)
-    w->hard[key] = request[2] == PERIGEE_CACHE_HARD && !w->mortal[key];
-  if (what != PERIGEE_CACHE_PUT)
-    return;
-  struct value value = {key, number_get(after + 20, 8),
-                        number_get(after + 28, 4)};
-  world_sealed(w, number_get(reply + 12, 8), &value,
-               after[16] == PERIGEE_CACHE_HARD, number_get(after + 8, 8) > 0);
+  else if (what == PERIGEE_CACHE_PIN)
+    world_pinned(w, key, request[2]);
+  else if (what == PERIGEE_CACHE_PUT)
+    note_put(w, key, request + 10 + NAME, number_get(reply + 12, 8));
 }
 
 static void answer(struct world *w, struct served *s,
