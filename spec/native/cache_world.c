@@ -295,11 +295,12 @@ struct tally cache_world(uint64_t seed, enum rule rule, bool told) {
   cacher_end(w);
   struct tally tally = w->tally;
   narrate(w,
-          "%llu gets: %llu accepted, of which %llu came along; %llu were late. "
+          "%llu gets: %llu accepted, of which %llu came along, and %llu were "
+          "mapped; %llu were late, %llu changed. "
           "%llu puts sealed, %llu given up; %llu refused. %llu deletes. %llu "
           "clients and %llu caches died",
-          N(asked), N(accepted), N(small), N(late), N(sealed), N(aborted),
-          N(refused), N(deleted), N(deaths), N(lives));
+          N(asked), N(accepted), N(small), N(mapped), N(late), N(changed),
+          N(sealed), N(aborted), N(refused), N(deleted), N(deaths), N(lives));
   free(w);
   return tally;
 }

@@ -5,8 +5,8 @@
  * peers may read, and serves it as lua/perigee/cache/service.lua does: requests
  * go to perigee_cache_answer as they come, puts are pulled to the place that was
  * reserved for them, and a client is gone when its session has ended and settled.
- * Clients put by one call or piece by piece, and read piece by piece under
- * leases. Each has a clock of its own, slower than the cache's. Messages are
+ * Clients put by one call or piece by piece, and read piece by piece: under leases,
+ * or, over shared memory, between two looks into the mapped directory. Each has a clock of its own, slower than the cache's. Messages are
  * late or lost, clients are stopped for longer than a lease, sessions are cut,
  * clients and the cache die and come back. A seed determines a world.
  *
@@ -39,6 +39,7 @@ enum rule {
   ALL_RULES,
   NO_MARGIN,         /* the cache waits no longer than a client may read */
   NO_LOOK_AFTERWARD, /* clients do not look at their clock after a copy */
+  NO_SECOND_LOOK,    /* nor at the mapped directory */
   FROM_THE_ANSWER,   /* a client's lease runs from when the answer came */
   SEALED_TOO_SOON,   /* a put is sealed when its place is known */
   SEALED_IN_PIECES,  /* a client seals before its last piece */
@@ -103,7 +104,6 @@ struct cacher {
   struct perigee_engine *engine;
   struct perigee_listener *listener;
   struct perigee_cache *store;
-  void *piece;
   struct perigee_region *slabs[SLABS], *closing[CLOSING];
   struct patron patrons[PATRONS];
   struct reserved reserved[RESERVED];
@@ -117,6 +117,7 @@ struct cacher {
 
 enum task_state {
   IDLE,
+  MAPPING,
   ASKING,
   FINDING,
   COPYING,
@@ -137,6 +138,7 @@ struct task {
   uint64_t least, base; /* the oldest version to accept; of its life */
   int64_t sent, lease;  /* by the client's clock */
   struct perigee_cache_place place;
+  bool mapped;
   uint64_t token, stamp, length;
   uint32_t piece, pieces;
   uint8_t head[HEAD];
@@ -151,6 +153,8 @@ struct client {
   struct perigee_session *session; /* NULL: none */
   int connecting;                  /* the operation, or -1 */
   bool lost;
+  struct perigee_cache_view *view; /* of the directory, or NULL */
+  uint64_t life;                   /* of the cache, of which the view is */
   struct perigee_remote *slabs[SLABS];
   uint32_t numbers[SLABS];
   struct task tasks[TASKS];
@@ -175,8 +179,8 @@ struct world {
   int64_t ends[KEYS];          /* when its TTL is over; 0: it has none */
   bool gone[KEYS], hard[KEYS]; /* gone: deleted since */
   struct tally {
-    uint64_t accepted, small, late, refused, sealed, aborted, deleted, lives,
-        deaths, asked;
+    uint64_t accepted, small, mapped, late, changed, refused, sealed, aborted,
+        deleted, lives, deaths, asked;
   } tally;
 };
 

@@ -5,6 +5,8 @@
  *
  *   a get     IDLE ASKING (FINDING its slab) COPYING, piece by piece, and maybe
  *             RELEASING IDLE; a small value comes with the answer
+ *   another   IDLE COPYING, as above, from where the mapped directory says: over
+ *             shared memory, when one was MAPPING it
  *   a put     IDLE PUTTING IDLE
  *   another   IDLE RESERVING WRITING, piece by piece, ENDING by a seal or an abort
  *   a change  IDLE CHANGING IDLE
@@ -201,19 +203,40 @@ static void answered(struct client *c, struct task *j,
   begin_copy(c, j);
 }
 
+static void find_slab(struct client *c, struct task *j) {
+  char name[32];
+  snprintf(name, sizeof name, "cache.slab.%u", j->place.slab);
+  submitted(c, j, FINDING,
+            perigee_lookup(c->session, name, some_timeout(world_of(c))));
+}
+
+static void copied(struct client *c, struct task *j);
+
+static void copy_mapped(struct client *c, struct task *j,
+                        const struct perigee_slice *local,
+                        const struct perigee_slice *remote) {
+  const uint8_t *from = perigee_remote_pointer(remote->remote);
+  HOLDS(world_of(c), from);
+  memcpy(perigee_region_pointer(c->region) + local->offset,
+         from + remote->offset, local->length);
+  j->at = later(world_of(c), j);
+  copied(c, j);
+}
+
 static void go_on_copying(struct client *c, struct task *j) {
   uint32_t index = j->place.slab & 0xffff;
-  char name[32];
   HOLDS(world_of(c), index < SLABS);
   if (!c->slabs[index] || c->numbers[index] != j->place.slab) {
-    snprintf(name, sizeof name, "cache.slab.%u", j->place.slab);
-    submitted(c, j, FINDING,
-              perigee_lookup(c->session, name, some_timeout(world_of(c))));
+    find_slab(c, j);
     return;
   }
   struct perigee_slice local = piece_slice(c, j), remote = local;
   remote.remote = c->slabs[index];
   remote.offset = j->place.offset + j->length * j->piece / j->pieces;
+  if (j->mapped) {
+    copy_mapped(c, j, &local, &remote);
+    return;
+  }
   j->item = (struct perigee_transfer){local, remote};
   submitted(c, j, COPYING,
             perigee_transfer(c->session, PERIGEE_OP_READ, &j->item, 1, 0,
@@ -229,10 +252,8 @@ static void found(struct client *c, struct task *j,
 }
 
 /* The lease is looked at when all is there. Some copy again under it. */
-static void copied(struct client *c, struct task *j) {
+static void copied_leased(struct client *c, struct task *j) {
   struct world *w = world_of(c);
-  if (++j->piece < j->pieces)
-    return;
   bool late = hand_time(&c->hand) - j->sent >= j->lease;
   w->tally.late += late;
   if (!late || w->rule == NO_LOOK_AFTERWARD)
@@ -245,10 +266,80 @@ static void copied(struct client *c, struct task *j) {
     idle(c, j);
 }
 
+/* So is the directory. */
+static void copied_mapped(struct client *c, struct task *j) {
+  struct world *w = world_of(c);
+  bool same =
+      perigee_cache_same(c->view, name_of(j->key), NAME, &j->place) == 1;
+  if (same || w->rule == NO_SECOND_LOOK)
+    accept(c, j, memory_of(c, j));
+  w->tally.mapped += same;
+  w->tally.changed += !same;
+  idle(c, j);
+}
+
+static void copied(struct client *c, struct task *j) {
+  if (++j->piece < j->pieces)
+    return;
+  if (j->mapped)
+    copied_mapped(c, j);
+  else
+    copied_leased(c, j);
+}
+
 static void release(struct client *c, struct task *j) {
   uint8_t *at = ask_begin(j, PERIGEE_CACHE_RELEASE, 0);
   number_put(&at, j->place.lease, 8);
   ask(c, j, RELEASING, at);
+}
+
+/* ---- Gets by the mapped directory --------------------------------------------- */
+
+/* If its request is answered at all, then by the cache of now. */
+static void map_directory(struct client *c, struct task *j) {
+  c->life = world_of(c)->tally.lives;
+  submitted(c, j, MAPPING,
+            perigee_lookup(c->session, "cache.directory.0",
+                           some_timeout(world_of(c))));
+}
+
+static void mapped(struct client *c, struct task *j,
+                   const struct perigee_event *e) {
+  const uint8_t *piece = perigee_remote_pointer(
+      (const struct perigee_remote *)(uintptr_t)e->pointer);
+  HOLDS(world_of(c), piece);
+  if (!c->view)
+    c->view = perigee_cache_view_open();
+  HOLDS(world_of(c), perigee_cache_view_piece(c->view, 0, piece) == PERIGEE_OK);
+  idle(c, j);
+}
+
+/* The directory tells what is there now; that of a cache that has died, nothing.
+ */
+static void look_up(struct client *c, struct task *j) {
+  struct world *w = world_of(c);
+  int status = perigee_cache_seen(c->view, name_of(j->key), NAME, &j->place);
+  idle(c, j);
+  if (c->life != w->tally.lives)
+    return;
+  HOLDS(w, status == PERIGEE_OK || status == PERIGEE_NOT_FOUND);
+  HOLDS(w, status == PERIGEE_OK || !w->hard[j->key]);
+  w->tally.asked++;
+  if (status < 0)
+    return;
+  HOLDS(w, j->place.version == w->latest[j->key] && !w->gone[j->key]);
+  j->mapped = true;
+  j->base = w->base;
+  j->least = j->place.version;
+  j->length = j->place.length;
+  begin_copy(c, j);
+}
+
+static void begin_mapped(struct client *c, struct task *j) {
+  if (c->view)
+    look_up(c, j);
+  else
+    map_directory(c, j);
 }
 
 /* ---- Puts -------------------------------------------------------------------- */
@@ -335,7 +426,10 @@ static void begin(struct client *c, struct task *j) {
   struct world *w = world_of(c);
   uint64_t what = roll(w, 20);
   j->key = (int)roll(w, KEYS);
-  if (what < 10)
+  j->mapped = false;
+  if (what < 5 && strcmp(w->transport, "shm") == 0)
+    begin_mapped(c, j);
+  else if (what < 10)
     begin_get(c, j);
   else if (what < 14)
     begin_put(c, j);
@@ -365,6 +459,8 @@ static void task_ended(struct client *c, struct task *j,
   j->at = later(world_of(c), j);
   if (e->status < 0)
     j->state = IDLE;
+  else if (state == MAPPING)
+    mapped(c, j, e);
   else if (state == ASKING)
     answered(c, j, e);
   else if (state == FINDING)
@@ -408,7 +504,9 @@ static void session_over(struct client *c) {
     idle(c, j);
   }
   perigee_session_free(c->session);
+  perigee_cache_view_close(c->view);
   c->session = NULL;
+  c->view = NULL;
 }
 
 static void happened(struct client *c, const struct perigee_event *e) {
@@ -491,5 +589,6 @@ void client_open(struct world *w, int index) {
 }
 
 void client_end(struct client *c) {
+  perigee_cache_view_close(c->view);
   perigee_engine_close(c->engine);
 }

@@ -6,7 +6,6 @@
  */
 #include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include "cache_world.h"
@@ -44,13 +43,14 @@ static void slab_add(struct world *w, uint64_t length, uint32_t number) {
   c->slabs[number & 0xffff] = region;
 }
 
+/* One is enough. */
 static void piece_add(struct world *w) {
   struct cacher *c = &w->cache;
-  HOLDS(w, !c->piece);
-  c->piece = mmap(NULL, PERIGEE_CACHE_PIECE, PROT_READ | PROT_WRITE,
-                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  HOLDS(w, c->piece != MAP_FAILED);
-  HOLDS(w, perigee_cache_grow(c->store, c->piece) == 0);
+  struct perigee_region *region;
+  HOLDS(w, perigee_region_alloc(c->engine, "cache.directory.0",
+                                PERIGEE_CACHE_PIECE, PERIGEE_READ, NULL,
+                                &region) == PERIGEE_OK);
+  HOLDS(w, perigee_cache_grow(c->store, perigee_region_pointer(region)) == 0);
 }
 
 /* Gives what is wanted, and takes back what is of no use. */
@@ -497,9 +497,8 @@ void cacher_open(struct world *w) {
 /* Its patrons are told by the end of the engine's sockets. */
 void cacher_die(struct world *w) {
   struct cacher *c = &w->cache;
-  perigee_engine_close(c->engine);
   perigee_cache_close(c->store);
-  munmap(c->piece, PERIGEE_CACHE_PIECE);
+  perigee_engine_close(c->engine);
   memset(c, 0, sizeof *c);
 }
 
@@ -522,7 +521,7 @@ static void expect_nothing(struct world *w) {
   for (int i = 0; i < RESERVED; i++)
     HOLDS(w, c->reserved[i].token == 0);
   HOLDS(w, perigee_counters(c->engine, NULL)->operations == 0);
-  HOLDS(w, perigee_counters(c->engine, NULL)->regions == 0);
+  HOLDS(w, perigee_counters(c->engine, NULL)->regions == 1); /* the piece */
 }
 
 void cacher_end(struct world *w) {

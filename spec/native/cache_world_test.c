@@ -51,6 +51,7 @@ int main(void) {
       cmocka_unit_test(a_world_is_the_same_each_time),
       BREAKS(NO_MARGIN),
       BREAKS(NO_LOOK_AFTERWARD),
+      BREAKS(NO_SECOND_LOOK),
       BREAKS(FROM_THE_ANSWER),
       BREAKS(SEALED_TOO_SOON),
       BREAKS(SEALED_IN_PIECES),
