@@ -19,7 +19,7 @@ extern const struct perigee_transport perigee_transport_inproc;
 enum { ROUNDS = 400, LAST_ROUNDS = 20000, SLOWEST = 100 };
 static const int64_t MS = 1000000, START = INT64_C(10000000000);
 
-/* ---- Clock, and words ---------------------------------------------- */
+/* ---- Clock, and words ---------------------------------------------------- */
 
 int64_t hand_time(const struct hand *hand) {
   int64_t passed = hand->world->now - START;
@@ -295,11 +295,11 @@ struct tally cache_world(uint64_t seed, enum rule rule, bool told) {
   cacher_end(w);
   struct tally tally = w->tally;
   narrate(w,
-          "%llu gets: %llu accepted, of which %llu came along, and %llu were "
+          "%llu gets: %llu taken, of which %llu came along, and %llu were "
           "mapped; %llu were late, %llu changed. "
           "%llu puts sealed, %llu given up; %llu refused. %llu deletes. %llu "
           "clients and %llu caches died",
-          N(asked), N(accepted), N(small), N(mapped), N(late), N(changed),
+          N(asked), N(taken), N(small), N(mapped), N(late), N(changed),
           N(sealed), N(aborted), N(refused), N(deleted), N(deaths), N(lives));
   free(w);
   return tally;

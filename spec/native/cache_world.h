@@ -4,16 +4,18 @@
  * made-up clock. The cache's engine has a store, whose slabs are regions that
  * peers may read, and serves it as lua/perigee/cache/service.lua does: requests
  * go to perigee_cache_answer as they come, puts are pulled to the place that was
- * reserved for them, and a client is gone when its session has ended and settled.
- * Clients put by one call or piece by piece, and read piece by piece: under leases,
- * or, over shared memory, between two looks into the mapped directory. Each has a clock of its own, slower than the cache's. Messages are
+ * reserved for them, and a client is gone when its session has ended and
+ * settled. Clients put by one call or piece by piece. They read piece by piece,
+ * under leases or, over shared memory, between two looks into the mapped
+ * directory. Each has a clock of its own, slower than the cache's. Messages are
  * late or lost, clients are stopped for longer than a lease, sessions are cut,
- * clients and the cache die and come back. A seed determines a world.
+ * clients and the cache die (their engines close) and come back. A seed
+ * determines a world.
  *
  * For every seed these properties must hold; cache_world() fails at the first
- * that does not. A value that a client accepts is one that was sealed for its
- * key, whole, and not one that had been replaced, or deleted, when the client
- * asked. The cache loses no hard pin. When all clients are gone and all keys are
+ * that does not. A value that a client takes is one that was sealed for its key,
+ * whole, and not one that had been replaced, or deleted, when the client asked.
+ * The cache loses no hard pin. When all clients are gone and all keys are
  * deleted, the store is empty, and gives all its slabs back.
  *
  * cache_world.c runs a world, cache_world_serve.c is the cache, and
@@ -126,8 +128,7 @@ enum task_state {
   RESERVING,
   WRITING,
   ENDING,
-  CHANGING,
-  STATES
+  CHANGING
 };
 
 struct task {
@@ -135,10 +136,11 @@ struct task {
   int operation; /* under way, or -1 */
   int64_t at;    /* of its next step */
   int key;
-  uint64_t least, base; /* the oldest version to accept; of its life */
+  uint64_t least, base; /* the oldest version to take; of its life */
   int64_t sent, lease;  /* by the client's clock */
   struct perigee_cache_place place;
   bool mapped;
+  uint64_t life;
   uint64_t token, stamp, length;
   uint32_t piece, pieces;
   uint8_t head[HEAD];
@@ -154,7 +156,7 @@ struct client {
   int connecting;                  /* the operation, or -1 */
   bool lost;
   struct perigee_cache_view *view; /* of the directory, or NULL */
-  uint64_t life;                   /* of the cache, of which the view is */
+  uint64_t life;                   /* of the cache that it is of */
   struct perigee_remote *slabs[SLABS];
   uint32_t numbers[SLABS];
   struct task tasks[TASKS];
@@ -179,7 +181,7 @@ struct world {
   int64_t ends[KEYS];          /* when its TTL is over; 0: it has none */
   bool gone[KEYS], hard[KEYS]; /* gone: deleted since */
   struct tally {
-    uint64_t accepted, small, mapped, late, changed, refused, sealed, aborted,
+    uint64_t taken, small, mapped, late, changed, refused, sealed, aborted,
         deleted, lives, deaths, asked;
   } tally;
 };

@@ -5,10 +5,11 @@
  *
  *   a get     IDLE ASKING (FINDING its slab) COPYING, piece by piece, and maybe
  *             RELEASING IDLE; a small value comes with the answer
- *   another   IDLE COPYING, as above, from where the mapped directory says: over
- *             shared memory, when one was MAPPING it
+ *   another   IDLE COPYING, as above, from where the mapped directory says, over
+ *             shared memory; the first one is MAPPING it
  *   a put     IDLE PUTTING IDLE
- *   another   IDLE RESERVING WRITING, piece by piece, ENDING by a seal or an abort
+ *   another   IDLE RESERVING WRITING, piece by piece, ENDING by a seal or an
+ *             abort
  *   a change  IDLE CHANGING IDLE
  *
  * A task of which a step fails is IDLE.
@@ -26,17 +27,17 @@ static struct world *world_of(const struct client *c) {
   return c->hand.world;
 }
 
-static uint8_t *memory_of(const struct client *c, const struct task *j) {
-  return perigee_region_pointer(c->region) + (j - c->tasks) * MOST;
+static uint8_t *memory_of(const struct client *c, const struct task *t) {
+  return perigee_region_pointer(c->region) + (t - c->tasks) * MOST;
 }
 
 /* The part of a value that is the task's next piece. */
 static struct perigee_slice piece_slice(const struct client *c,
-                                        const struct task *j) {
-  uint64_t from = j->length * j->piece / j->pieces;
-  uint64_t end = j->length * (j->piece + 1) / j->pieces;
+                                        const struct task *t) {
+  uint64_t from = t->length * t->piece / t->pieces;
+  uint64_t end = t->length * (t->piece + 1) / t->pieces;
   return (struct perigee_slice){{c->region},
-                                (uint64_t)(j - c->tasks) * MOST + from,
+                                (uint64_t)(t - c->tasks) * MOST + from,
                                 end - from,
                                 1,
                                 end - from};
@@ -44,67 +45,67 @@ static struct perigee_slice piece_slice(const struct client *c,
 
 /* Late by a little, or, more often in the midst of a copy, stopped until about
  * the end of a lease. */
-static int64_t later(struct world *w, const struct task *j) {
-  bool stops = roll(w, j->state == COPYING ? 8 : 40) == 0;
+static int64_t later(struct world *w, const struct task *t) {
+  bool stops = roll(w, t->state == COPYING ? 8 : 40) == 0;
   int64_t late = stops ? 270 + (int64_t)roll(w, 60) : (int64_t)roll(w, 6);
   return w->now + late * MS;
 }
 
-static void idle(struct client *c, struct task *j) {
-  j->state = IDLE;
-  j->at = later(world_of(c), j);
+static void idle(struct client *c, struct task *t) {
+  t->state = IDLE;
+  t->at = later(world_of(c), t);
 }
 
-/* ---- Submitting ------------------------------------------------------------- */
+/* ---- Submitting ---------------------------------------------------------- */
 
 static int64_t some_timeout(struct world *w) {
   return (100 + (int64_t)roll(w, 1500)) * MS;
 }
 
-static void task_ended(struct client *c, struct task *j,
+static void task_ended(struct client *c, struct task *t,
                        const struct perigee_event *e);
 
-static void submitted(struct client *c, struct task *j, enum task_state state,
+static void submitted(struct client *c, struct task *t, enum task_state state,
                       int operation) {
   struct perigee_event e = {.kind = PERIGEE_EVENT_DONE};
-  j->state = state;
+  t->state = state;
   HOLDS(world_of(c), operation != PERIGEE_INVALID);
   if (operation == PERIGEE_INLINE)
-    task_ended(c, j, &e);
+    task_ended(c, t, &e);
   else if (operation < 0)
-    idle(c, j);
+    idle(c, t);
   else
-    j->operation = operation;
+    t->operation = operation;
 }
 
-static void call(struct client *c, struct task *j, enum task_state state,
+static void call(struct client *c, struct task *t, enum task_state state,
                  struct perigee_message *m) {
-  m->head = j->head;
+  m->head = t->head;
   m->timeout = some_timeout(world_of(c));
-  submitted(c, j, state, perigee_call(c->session, m));
+  submitted(c, t, state, perigee_call(c->session, m));
 }
 
-static void call_numbers(struct client *c, struct task *j,
+static void call_numbers(struct client *c, struct task *t,
                          enum task_state state, enum method method,
                          const uint64_t *numbers, int count) {
   struct perigee_message m = {.method = (uint16_t)method,
                               .flags = PERIGEE_TYPED};
-  m.length = numbers_write(j->head, HEAD, numbers, count, false);
-  call(c, j, state, &m);
+  m.length = numbers_write(t->head, HEAD, numbers, count, false);
+  call(c, t, state, &m);
 }
 
-static void call_slice(struct client *c, struct task *j, enum task_state state,
+static void call_slice(struct client *c, struct task *t, enum task_state state,
                        enum method method, const uint64_t *numbers, int count,
                        struct perigee_slice slice) {
   struct perigee_message m = {
       .method = (uint16_t)method, .flags = PERIGEE_TYPED, .slice = slice};
-  m.length = numbers_write(j->head, HEAD, numbers, count, true);
-  call(c, j, state, &m);
+  m.length = numbers_write(t->head, HEAD, numbers, count, true);
+  call(c, t, state, &m);
 }
 
 /* Asks by a request of cache.h, of which the item is written up to `end`. */
-static uint8_t *ask_begin(struct task *j, int what, int flags) {
-  uint8_t *at = j->head;
+static uint8_t *ask_begin(struct task *t, int what, int flags) {
+  uint8_t *at = t->head;
   number_put(&at, 1, 1);
   number_put(&at, (uint64_t)what, 1);
   number_put(&at, (uint64_t)flags, 2);
@@ -112,371 +113,370 @@ static uint8_t *ask_begin(struct task *j, int what, int flags) {
   return at;
 }
 
-static uint8_t *ask_key(struct task *j, int what, int flags) {
-  uint8_t *at = ask_begin(j, what, flags);
+static uint8_t *ask_key(struct task *t, int what, int flags) {
+  uint8_t *at = ask_begin(t, what, flags);
   number_put(&at, NAME, 2);
-  memcpy(at, name_of(j->key), NAME);
+  memcpy(at, name_of(t->key), NAME);
   return at + NAME;
 }
 
-static void ask(struct client *c, struct task *j, enum task_state state,
+static void ask(struct client *c, struct task *t, enum task_state state,
                 const uint8_t *end) {
   struct perigee_message m = {.method = ASK,
-                              .length = (uint64_t)(end - j->head)};
-  call(c, j, state, &m);
+                              .length = (uint64_t)(end - t->head)};
+  call(c, t, state, &m);
 }
 
-/* ---- Values ------------------------------------------------------------------ */
+/* ---- Values -------------------------------------------------------------- */
 
-static void fill(uint8_t *to, const struct task *j) {
-  for (uint64_t i = 0; i < j->length / 8; i++) {
-    uint64_t word = value_word(j->key, j->stamp, i);
+static void fill(uint8_t *to, const struct task *t) {
+  for (uint64_t i = 0; i < t->length / 8; i++) {
+    uint64_t word = value_word(t->key, t->stamp, i);
     memcpy(to + 8 * i, &word, 8);
   }
 }
 
 /* Is it what was sealed for the key, and no older than it may be? */
-static void accept(struct client *c, const struct task *j,
-                   const uint8_t *from) {
+static void take(struct client *c, const struct task *t, const uint8_t *from) {
   struct world *w = world_of(c);
-  const struct perigee_cache_place *p = &j->place;
-  uint64_t version = j->base + p->version;
-  HOLDS(w, version < VALUES && p->version >= j->least);
+  const struct perigee_cache_place *p = &t->place;
+  uint64_t version = t->base + p->version;
+  HOLDS(w, version < VALUES && p->version >= t->least);
   const struct value *v = &w->values[version];
-  HOLDS(w, v->stamp > 0 && v->key == j->key && v->length == p->length);
+  HOLDS(w, v->stamp > 0 && v->key == t->key && v->length == p->length);
   HOLDS(w, v->stamp == p->checksum);
   for (uint64_t i = 0; i < v->length / 8; i++) {
     uint64_t word;
     memcpy(&word, from + 8 * i, 8);
     if (word != value_word(v->key, v->stamp, i))
-      broken(w, "client %d accepts other bytes than %s's from word %llu on",
+      broken(w, "client %d takes other bytes than %s's from word %llu on",
              c->index, name_of(v->key), (unsigned long long)i);
   }
-  w->tally.accepted++;
+  w->tally.taken++;
 }
 
-/* ---- Gets -------------------------------------------------------------------- */
+/* ---- Gets ---------------------------------------------------------------- */
 
-static void begin_get(struct client *c, struct task *j) {
+static void begin_get(struct client *c, struct task *t) {
   struct world *w = world_of(c);
   int small = roll(w, 2) ? SMALL >> 10 : 0;
-  j->sent = hand_time(&c->hand);
-  j->base = w->base;
-  j->least = w->latest[j->key] + w->gone[j->key];
+  t->sent = hand_time(&c->hand);
+  t->base = w->base;
+  t->least = w->latest[t->key] + w->gone[t->key];
   w->tally.asked++;
-  ask(c, j, ASKING, ask_key(j, PERIGEE_CACHE_LOCATE, small));
+  ask(c, t, ASKING, ask_key(t, PERIGEE_CACHE_LOCATE, small));
 }
 
-static void begin_copy(struct client *c, struct task *j) {
-  memset(memory_of(c, j), 0xee, MOST);
-  j->piece = 0;
-  j->pieces = 1 + (uint32_t)roll(world_of(c), PIECES);
-  j->state = COPYING;
+static void begin_copy(struct client *c, struct task *t) {
+  memset(memory_of(c, t), 0xee, MOST);
+  t->piece = 0;
+  t->pieces = 1 + (uint32_t)roll(world_of(c), PIECES);
+  t->state = COPYING;
 }
 
-static void answered(struct client *c, struct task *j,
+static void answered(struct client *c, struct task *t,
                      const struct perigee_event *e) {
   struct world *w = world_of(c);
   const uint8_t *at = e->pointer + 12;
   HOLDS(w, e->length >= 12);
-  idle(c, j);
+  idle(c, t);
   if (number_get(e->pointer + 8, 4) != 0)
     return;
   HOLDS(w, e->length >= 72);
-  j->place = (struct perigee_cache_place){.slab = (uint32_t)number_get(at, 4),
+  t->place = (struct perigee_cache_place){.slab = (uint32_t)number_get(at, 4),
                                           .offset = number_get(at + 8, 8),
                                           .length = number_get(at + 16, 8),
                                           .version = number_get(at + 24, 8),
                                           .checksum = number_get(at + 32, 8),
                                           .lease = number_get(at + 40, 8)};
-  j->lease = (int64_t)number_get(at + 48, 8);
-  if (!j->place.lease) {
-    HOLDS(w, number_get(at + 56, 4) == j->place.length);
-    accept(c, j, at + 60);
+  t->lease = (int64_t)number_get(at + 48, 8);
+  if (!t->place.lease) {
+    HOLDS(w, number_get(at + 56, 4) == t->place.length);
+    take(c, t, at + 60);
     w->tally.small++;
     return;
   }
   if (w->rule == FROM_THE_ANSWER)
-    j->sent = hand_time(&c->hand);
-  HOLDS(w, j->place.length <= MOST);
-  j->length = j->place.length;
-  begin_copy(c, j);
+    t->sent = hand_time(&c->hand);
+  HOLDS(w, t->place.length <= MOST);
+  t->length = t->place.length;
+  begin_copy(c, t);
 }
 
-static void find_slab(struct client *c, struct task *j) {
+static void find_slab(struct client *c, struct task *t) {
   char name[32];
-  snprintf(name, sizeof name, "cache.slab.%u", j->place.slab);
-  submitted(c, j, FINDING,
+  snprintf(name, sizeof name, "cache.slab.%u", t->place.slab);
+  submitted(c, t, FINDING,
             perigee_lookup(c->session, name, some_timeout(world_of(c))));
 }
 
-static void copied(struct client *c, struct task *j);
+static void copied(struct client *c, struct task *t);
 
-static void copy_mapped(struct client *c, struct task *j,
+static void copy_mapped(struct client *c, struct task *t,
                         const struct perigee_slice *local,
                         const struct perigee_slice *remote) {
   const uint8_t *from = perigee_remote_pointer(remote->remote);
   HOLDS(world_of(c), from);
   memcpy(perigee_region_pointer(c->region) + local->offset,
          from + remote->offset, local->length);
-  j->at = later(world_of(c), j);
-  copied(c, j);
+  t->at = later(world_of(c), t);
+  copied(c, t);
 }
 
-static void go_on_copying(struct client *c, struct task *j) {
-  uint32_t index = j->place.slab & 0xffff;
+static void go_on_copying(struct client *c, struct task *t) {
+  uint32_t index = t->place.slab & 0xffff;
   HOLDS(world_of(c), index < SLABS);
-  if (!c->slabs[index] || c->numbers[index] != j->place.slab) {
-    find_slab(c, j);
+  if (!c->slabs[index] || c->numbers[index] != t->place.slab) {
+    find_slab(c, t);
     return;
   }
-  struct perigee_slice local = piece_slice(c, j), remote = local;
+  struct perigee_slice local = piece_slice(c, t), remote = local;
   remote.remote = c->slabs[index];
-  remote.offset = j->place.offset + j->length * j->piece / j->pieces;
-  if (j->mapped) {
-    copy_mapped(c, j, &local, &remote);
+  remote.offset = t->place.offset + t->length * t->piece / t->pieces;
+  if (t->mapped) {
+    copy_mapped(c, t, &local, &remote);
     return;
   }
-  j->item = (struct perigee_transfer){local, remote};
-  submitted(c, j, COPYING,
-            perigee_transfer(c->session, PERIGEE_OP_READ, &j->item, 1, 0,
+  t->item = (struct perigee_transfer){local, remote};
+  submitted(c, t, COPYING,
+            perigee_transfer(c->session, PERIGEE_OP_READ, &t->item, 1, 0,
                              some_timeout(world_of(c))));
 }
 
-static void found(struct client *c, struct task *j,
+static void found(struct client *c, struct task *t,
                   const struct perigee_event *e) {
-  uint32_t index = j->place.slab & 0xffff;
+  uint32_t index = t->place.slab & 0xffff;
   c->slabs[index] = (struct perigee_remote *)(uintptr_t)e->pointer;
-  c->numbers[index] = j->place.slab;
-  j->state = COPYING;
+  c->numbers[index] = t->place.slab;
+  t->state = COPYING;
 }
 
 /* The lease is looked at when all is there. Some copy again under it. */
-static void copied_leased(struct client *c, struct task *j) {
+static void copied_leased(struct client *c, struct task *t) {
   struct world *w = world_of(c);
-  bool late = hand_time(&c->hand) - j->sent >= j->lease;
+  bool late = hand_time(&c->hand) - t->sent >= t->lease;
   w->tally.late += late;
   if (!late || w->rule == NO_LOOK_AFTERWARD)
-    accept(c, j, memory_of(c, j));
+    take(c, t, memory_of(c, t));
   if (!late && roll(w, 3) == 0)
-    begin_copy(c, j);
+    begin_copy(c, t);
   else if (roll(w, 4))
-    j->state = RELEASING;
+    t->state = RELEASING;
   else
-    idle(c, j);
+    idle(c, t);
 }
 
 /* So is the directory. */
-static void copied_mapped(struct client *c, struct task *j) {
+static void copied_mapped(struct client *c, struct task *t) {
   struct world *w = world_of(c);
   bool same =
-      perigee_cache_same(c->view, name_of(j->key), NAME, &j->place) == 1;
+      perigee_cache_same(c->view, name_of(t->key), NAME, &t->place) == 1;
   if (same || w->rule == NO_SECOND_LOOK)
-    accept(c, j, memory_of(c, j));
+    take(c, t, memory_of(c, t));
   w->tally.mapped += same;
   w->tally.changed += !same;
-  idle(c, j);
+  idle(c, t);
 }
 
-static void copied(struct client *c, struct task *j) {
-  if (++j->piece < j->pieces)
+static void copied(struct client *c, struct task *t) {
+  if (++t->piece < t->pieces)
     return;
-  if (j->mapped)
-    copied_mapped(c, j);
+  if (t->mapped)
+    copied_mapped(c, t);
   else
-    copied_leased(c, j);
+    copied_leased(c, t);
 }
 
-static void release(struct client *c, struct task *j) {
-  uint8_t *at = ask_begin(j, PERIGEE_CACHE_RELEASE, 0);
-  number_put(&at, j->place.lease, 8);
-  ask(c, j, RELEASING, at);
+static void release(struct client *c, struct task *t) {
+  uint8_t *at = ask_begin(t, PERIGEE_CACHE_RELEASE, 0);
+  number_put(&at, t->place.lease, 8);
+  ask(c, t, RELEASING, at);
 }
 
-/* ---- Gets by the mapped directory --------------------------------------------- */
+/* ---- Gets by the mapped directory ---------------------------------------- */
 
 /* If its request is answered at all, then by the cache of now. */
-static void map_directory(struct client *c, struct task *j) {
-  c->life = world_of(c)->tally.lives;
-  submitted(c, j, MAPPING,
+static void map_directory(struct client *c, struct task *t) {
+  t->life = world_of(c)->tally.lives;
+  submitted(c, t, MAPPING,
             perigee_lookup(c->session, "cache.directory.0",
                            some_timeout(world_of(c))));
 }
 
-static void mapped(struct client *c, struct task *j,
+static void mapped(struct client *c, struct task *t,
                    const struct perigee_event *e) {
   const uint8_t *piece = perigee_remote_pointer(
       (const struct perigee_remote *)(uintptr_t)e->pointer);
   HOLDS(world_of(c), piece);
   if (!c->view)
     c->view = perigee_cache_view_open();
+  c->life = t->life;
   HOLDS(world_of(c), perigee_cache_view_piece(c->view, 0, piece) == PERIGEE_OK);
-  idle(c, j);
+  idle(c, t);
 }
 
-/* The directory tells what is there now; that of a cache that has died, nothing.
- */
-static void look_up(struct client *c, struct task *j) {
+/* The directory tells what is there now, unless its cache has died. */
+static void look_up(struct client *c, struct task *t) {
   struct world *w = world_of(c);
-  int status = perigee_cache_seen(c->view, name_of(j->key), NAME, &j->place);
-  idle(c, j);
+  int status = perigee_cache_seen(c->view, name_of(t->key), NAME, &t->place);
+  idle(c, t);
   if (c->life != w->tally.lives)
     return;
   HOLDS(w, status == PERIGEE_OK || status == PERIGEE_NOT_FOUND);
-  HOLDS(w, status == PERIGEE_OK || !w->hard[j->key]);
+  HOLDS(w, status == PERIGEE_OK || !w->hard[t->key]);
   w->tally.asked++;
   if (status < 0)
     return;
-  HOLDS(w, j->place.version == w->latest[j->key] && !w->gone[j->key]);
-  j->mapped = true;
-  j->base = w->base;
-  j->least = j->place.version;
-  j->length = j->place.length;
-  begin_copy(c, j);
+  HOLDS(w, t->place.version == w->latest[t->key] && !w->gone[t->key]);
+  t->mapped = true;
+  t->base = w->base;
+  t->least = t->place.version;
+  t->length = t->place.length;
+  begin_copy(c, t);
 }
 
-static void begin_mapped(struct client *c, struct task *j) {
+static void begin_mapped(struct client *c, struct task *t) {
   if (c->view)
-    look_up(c, j);
+    look_up(c, t);
   else
-    map_directory(c, j);
+    map_directory(c, t);
 }
 
-/* ---- Puts -------------------------------------------------------------------- */
+/* ---- Puts ---------------------------------------------------------------- */
 
 /* key, stamp, ttl, pin, if_absent, length. There are two sizes, so that a place
  * is soon another value's. */
-static void draw_put(struct client *c, struct task *j, uint64_t *numbers,
+static void draw_put(struct client *c, struct task *t, uint64_t *numbers,
                      uint64_t most) {
   struct world *w = world_of(c);
   uint64_t pin = roll(w, 12);
-  j->stamp = ++w->stamps;
-  j->length = most > SMALL && roll(w, 3) ? most - 8 * roll(w, 256)
+  t->stamp = ++w->stamps;
+  t->length = most > SMALL && roll(w, 3) ? most - 8 * roll(w, 256)
                                          : 8 * (1 + roll(w, SMALL / 8));
-  numbers[0] = (uint64_t)j->key;
-  numbers[1] = j->stamp;
+  numbers[0] = (uint64_t)t->key;
+  numbers[1] = t->stamp;
   numbers[2] = roll(w, 4) ? 0 : (1 + roll(w, 600)) * (uint64_t)MS;
   numbers[3] = pin == 0   ? PERIGEE_CACHE_HARD
                : pin == 1 ? PERIGEE_CACHE_SOFT
                           : PERIGEE_CACHE_UNPINNED;
   numbers[4] = roll(w, 5) == 0;
-  numbers[5] = j->length;
+  numbers[5] = t->length;
 }
 
-static void begin_put(struct client *c, struct task *j) {
+static void begin_put(struct client *c, struct task *t) {
   uint64_t numbers[NUMBERS];
-  draw_put(c, j, numbers, MOST);
-  fill(memory_of(c, j), j);
-  j->piece = 0;
-  j->pieces = 1;
-  call_slice(c, j, PUTTING, PUT, numbers, 5, piece_slice(c, j));
+  draw_put(c, t, numbers, MOST);
+  fill(memory_of(c, t), t);
+  t->piece = 0;
+  t->pieces = 1;
+  call_slice(c, t, PUTTING, PUT, numbers, 5, piece_slice(c, t));
 }
 
-static void begin_small_put(struct client *c, struct task *j) {
+static void begin_small_put(struct client *c, struct task *t) {
   uint64_t numbers[NUMBERS];
-  draw_put(c, j, numbers, SMALL);
-  uint8_t *at = ask_key(j, PERIGEE_CACHE_PUT, 0);
+  draw_put(c, t, numbers, SMALL);
+  uint8_t *at = ask_key(t, PERIGEE_CACHE_PUT, 0);
   number_put(&at, 0, 8);
   number_put(&at, numbers[2], 8);
   number_put(&at, numbers[3], 1);
   number_put(&at, numbers[4], 1);
   number_put(&at, 0, 2);
-  number_put(&at, j->stamp, 8);
-  number_put(&at, j->length, 4);
-  fill(at, j);
-  ask(c, j, CHANGING, at + j->length);
+  number_put(&at, t->stamp, 8);
+  number_put(&at, t->length, 4);
+  fill(at, t);
+  ask(c, t, CHANGING, at + t->length);
 }
 
-static void begin_reserve(struct client *c, struct task *j) {
+static void begin_reserve(struct client *c, struct task *t) {
   struct world *w = world_of(c);
   uint64_t numbers[NUMBERS];
-  draw_put(c, j, numbers, MOST);
-  fill(memory_of(c, j), j);
-  j->piece = 0;
-  j->pieces = 1 + (uint32_t)roll(w, PIECES);
-  call_numbers(c, j, RESERVING, RESERVE, numbers, NUMBERS);
+  draw_put(c, t, numbers, MOST);
+  fill(memory_of(c, t), t);
+  t->piece = 0;
+  t->pieces = 1 + (uint32_t)roll(w, PIECES);
+  call_numbers(c, t, RESERVING, RESERVE, numbers, NUMBERS);
 }
 
 static uint32_t pieces_before_seal(const struct client *c,
-                                   const struct task *j) {
+                                   const struct task *t) {
   bool all = world_of(c)->rule != SEALED_IN_PIECES;
-  return all ? j->pieces : j->pieces - 1;
+  return all ? t->pieces : t->pieces - 1;
 }
 
 /* Some writers give up, and some say so. */
-static void go_on_writing(struct client *c, struct task *j) {
+static void go_on_writing(struct client *c, struct task *t) {
   struct world *w = world_of(c);
-  if (j->piece >= pieces_before_seal(c, j) || roll(w, 20) == 0) {
-    bool seals = j->piece >= pieces_before_seal(c, j) && roll(w, 12);
+  if (t->piece >= pieces_before_seal(c, t) || roll(w, 20) == 0) {
+    bool seals = t->piece >= pieces_before_seal(c, t) && roll(w, 12);
     if (!seals && roll(w, 4) == 0)
-      idle(c, j);
+      idle(c, t);
     else
-      call_numbers(c, j, ENDING, seals ? SEAL : ABORT, &j->token, 1);
+      call_numbers(c, t, ENDING, seals ? SEAL : ABORT, &t->token, 1);
     return;
   }
-  uint64_t numbers[] = {j->token, j->length * j->piece / j->pieces};
-  call_slice(c, j, WRITING, WRITE, numbers, 2, piece_slice(c, j));
+  uint64_t numbers[] = {t->token, t->length * t->piece / t->pieces};
+  call_slice(c, t, WRITING, WRITE, numbers, 2, piece_slice(c, t));
 }
 
-/* ---- Steps ------------------------------------------------------------------- */
+/* ---- Steps --------------------------------------------------------------- */
 
-static void begin(struct client *c, struct task *j) {
+static void begin(struct client *c, struct task *t) {
   static const int changes[] = {PERIGEE_CACHE_DELETE, PERIGEE_CACHE_DELETE,
                                 PERIGEE_CACHE_PIN, PERIGEE_CACHE_TOUCH};
   struct world *w = world_of(c);
   uint64_t what = roll(w, 20);
-  j->key = (int)roll(w, KEYS);
-  j->mapped = false;
+  t->key = (int)roll(w, KEYS);
+  t->mapped = false;
   if (what < 5 && strcmp(w->transport, "shm") == 0)
-    begin_mapped(c, j);
+    begin_mapped(c, t);
   else if (what < 10)
-    begin_get(c, j);
+    begin_get(c, t);
   else if (what < 14)
-    begin_put(c, j);
+    begin_put(c, t);
   else if (what < 16)
-    begin_reserve(c, j);
+    begin_reserve(c, t);
   else if (what < 18)
-    begin_small_put(c, j);
+    begin_small_put(c, t);
   else
-    ask(c, j, CHANGING, ask_key(j, changes[roll(w, 4)], (int)roll(w, 3)));
+    ask(c, t, CHANGING, ask_key(t, changes[roll(w, 4)], (int)roll(w, 3)));
 }
 
-static void step(struct client *c, struct task *j) {
-  if (j->state == IDLE)
-    begin(c, j);
-  else if (j->state == COPYING)
-    go_on_copying(c, j);
-  else if (j->state == RELEASING)
-    release(c, j);
+static void step(struct client *c, struct task *t) {
+  if (t->state == IDLE)
+    begin(c, t);
+  else if (t->state == COPYING)
+    go_on_copying(c, t);
+  else if (t->state == RELEASING)
+    release(c, t);
   else
-    go_on_writing(c, j);
+    go_on_writing(c, t);
 }
 
-static void task_ended(struct client *c, struct task *j,
+static void task_ended(struct client *c, struct task *t,
                        const struct perigee_event *e) {
-  enum task_state state = j->state;
-  j->operation = -1;
-  j->at = later(world_of(c), j);
+  enum task_state state = t->state;
+  t->operation = -1;
+  t->at = later(world_of(c), t);
   if (e->status < 0)
-    j->state = IDLE;
+    t->state = IDLE;
   else if (state == MAPPING)
-    mapped(c, j, e);
+    mapped(c, t, e);
   else if (state == ASKING)
-    answered(c, j, e);
+    answered(c, t, e);
   else if (state == FINDING)
-    found(c, j, e);
+    found(c, t, e);
   else if (state == COPYING)
-    copied(c, j);
+    copied(c, t);
   else if (state == RESERVING) {
-    HOLDS(world_of(c), numbers_read(e, &j->token, 1));
-    j->state = WRITING;
+    HOLDS(world_of(c), numbers_read(e, &t->token, 1));
+    t->state = WRITING;
   } else if (state == WRITING)
-    j->piece++;
+    t->piece++;
   else
-    j->state = IDLE;
+    t->state = IDLE;
 }
 
-/* ---- Sessions ---------------------------------------------------------------- */
+/* ---- Sessions ------------------------------------------------------------ */
 
 static void connect_soon(struct client *c) {
   struct world *w = world_of(c);
@@ -499,9 +499,9 @@ static void connected(struct client *c, const struct perigee_event *e) {
 
 /* All operations of the session have ended before. */
 static void session_over(struct client *c) {
-  for (struct task *j = c->tasks; j < c->tasks + TASKS; j++) {
-    HOLDS(world_of(c), j->operation < 0);
-    idle(c, j);
+  for (struct task *t = c->tasks; t < c->tasks + TASKS; t++) {
+    HOLDS(world_of(c), t->operation < 0);
+    idle(c, t);
   }
   perigee_session_free(c->session);
   perigee_cache_view_close(c->view);
@@ -520,15 +520,15 @@ static void happened(struct client *c, const struct perigee_event *e) {
     c->lost = true;
     return;
   }
-  struct task *j = c->tasks;
-  while (j->operation != e->operation)
-    HOLDS(world_of(c), ++j < c->tasks + TASKS);
-  task_ended(c, j, e);
+  struct task *t = c->tasks;
+  while (t->operation != e->operation)
+    HOLDS(world_of(c), ++t < c->tasks + TASKS);
+  task_ended(c, t, e);
 }
 
 static bool tasks_are_idle(const struct client *c) {
-  for (const struct task *j = c->tasks; j < c->tasks + TASKS; j++)
-    if (j->state != IDLE)
+  for (const struct task *t = c->tasks; t < c->tasks + TASKS; t++)
+    if (t->state != IDLE)
       return false;
   return true;
 }
@@ -545,14 +545,14 @@ static void session_turn(struct client *c) {
   }
 }
 
-/* ---- Its turn, its life ------------------------------------------------------- */
+/* ---- Its turn, its life -------------------------------------------------- */
 
 static void tasks_turn(struct client *c) {
   struct world *w = world_of(c);
-  for (struct task *j = c->tasks; j < c->tasks + TASKS; j++)
-    if (c->session && !c->lost && j->operation < 0 && j->at <= w->now &&
-        !(w->winding_up && j->state == IDLE))
-      step(c, j);
+  for (struct task *t = c->tasks; t < c->tasks + TASKS; t++)
+    if (c->session && !c->lost && t->operation < 0 && t->at <= w->now &&
+        !(w->winding_up && t->state == IDLE))
+      step(c, t);
 }
 
 void client_turn(struct client *c) {

@@ -18,7 +18,7 @@ static int64_t now_of(const struct world *w) {
   return hand_time(&w->cache.hand);
 }
 
-/* ---- Memory --------------------------------------------------------------- */
+/* ---- Memory -------------------------------------------------------------- */
 
 static void slab_remove(struct world *w, uint32_t number) {
   struct cacher *c = &w->cache;
@@ -73,7 +73,7 @@ static void close_slabs(struct cacher *c, bool force) {
       c->closing[i] = NULL;
 }
 
-/* ---- Patrons: sessions and their clients ---------------------------------- */
+/* ---- Patrons: sessions and their clients --------------------------------- */
 
 static struct patron *patron_of(struct world *w, uint32_t session) {
   struct patron *p = w->cache.patrons;
@@ -125,7 +125,7 @@ static void patrons_turn(struct world *w) {
       patron_gone(w, p);
 }
 
-/* ---- Reservations ---------------------------------------------------------- */
+/* ---- Reservations -------------------------------------------------------- */
 
 static struct reserved *reserved_of(struct world *w, uint64_t token) {
   for (struct reserved *r = w->cache.reserved; r < w->cache.reserved + RESERVED;
@@ -207,7 +207,7 @@ static void give_up_unused(struct world *w) {
       give_up(w, r);
 }
 
-/* ---- Answering -------------------------------------------------------------- */
+/* ---- Answering ----------------------------------------------------------- */
 
 static struct served *served_of(struct world *w, int operation) {
   struct served *s = w->cache.served;
@@ -300,7 +300,7 @@ static void answer(struct world *w, struct served *s,
   reply(w, s, (uint64_t)n, 0);
 }
 
-/* ---- Puts ------------------------------------------------------------------- */
+/* ---- Puts ---------------------------------------------------------------- */
 
 static void landing(struct world *w, const struct perigee_event *e) {
   struct served *s = served_new(w, e);
@@ -395,7 +395,7 @@ static void request(struct world *w, const struct perigee_event *e) {
     ending(w, s, e);
 }
 
-/* ---- Its turn ---------------------------------------------------------------- */
+/* ---- Its turn ------------------------------------------------------------ */
 
 static void sent(struct world *w, int operation) {
   struct served *s = served_of(w, operation);
@@ -458,7 +458,7 @@ void cacher_turn(struct world *w) {
     c->still_until = w->now + (int64_t)roll(w, 100) * MS;
 }
 
-/* ---- Its life ----------------------------------------------------------------- */
+/* ---- Its life ------------------------------------------------------------ */
 
 static void open_store(struct world *w) {
   struct perigee_cache_options o = {.quota = QUOTA,
