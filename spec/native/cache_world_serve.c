@@ -66,10 +66,11 @@ static void feed(struct world *w) {
     slab_add(w, want.slab, want.next);
 }
 
-static void close_slabs(struct cacher *c, bool force) {
+/* Those that nobody is in any more. */
+static void close_slabs(struct cacher *c) {
   for (int i = 0; i < CLOSING; i++)
     if (c->closing[i] &&
-        perigee_region_close(c->closing[i], force) == PERIGEE_OK)
+        perigee_region_close(c->closing[i], false) == PERIGEE_OK)
       c->closing[i] = NULL;
 }
 
@@ -251,7 +252,10 @@ static void refuse(struct world *w, struct served *s) {
   w->tally.refused++;
   int status = perigee_fail_call(w->cache.engine, s->operation,
                                  PERIGEE_NO_MEMORY, NULL, NULL, true);
-  replied(w, s, status == PERIGEE_INVALID ? 0 : status);
+  if (status == PERIGEE_INVALID)
+    s->state = LANDS; /* ABANDONED is on its way */
+  else
+    replied(w, s, status);
 }
 
 static void note_put(struct world *w, int key, const uint8_t *item,
@@ -452,7 +456,7 @@ void cacher_turn(struct world *w) {
   perigee_cache_turn(c->store, now_of(w), STEPS);
   feed(w);
   give_up_unused(w);
-  close_slabs(c, false);
+  close_slabs(c);
   expect_pins(w);
   if (!w->winding_up && chance(w, 0.003))
     c->still_until = w->now + (int64_t)roll(w, 100) * MS;
@@ -532,7 +536,7 @@ void cacher_end(struct world *w) {
   while (perigee_cache_turn(c->store, now_of(w), STEPS) == 1)
     ;
   feed(w);
-  close_slabs(c, false);
+  close_slabs(c);
   expect_nothing(w);
   cacher_die(w);
 }
