@@ -7,7 +7,7 @@
 #include "support.h"
 #include "worlds.h"
 
-enum { FIND_WITHIN = 400 };
+enum { FIND_WITHIN = 2000 };
 
 static enum rule rule;
 
