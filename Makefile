@@ -139,7 +139,8 @@ $(1)/perigee/cache.so: $(CACHE:%.c=$(1)/obj/%.o)
 	$$(CC) -shared $(2) -pthread -Wl,-z,nodelete -Wl,-z,defs $(NOW) $(OWN) \
 	  $$(LDFLAGS) -o $$@ $$^ -lsodium $(URING)
 
-$(CACHE_TESTS:%=$(1)/%): $(CACHE:%.c=$(1)/obj/%.o) $(CACHE_SUPPORT:%.c=$(1)/obj/%.o)
+$(CACHE_TESTS:%=$(1)/%): $(CACHE:%.c=$(1)/obj/%.o) \
+  $(CACHE_SUPPORT:%.c=$(1)/obj/%.o)
 $(CACHE_TESTS:%=$(1)/%): LINKED := $(URING)
 
 $(1)/spec/native/%_test: $(1)/obj/spec/native/%_test.o \
