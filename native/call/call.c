@@ -137,7 +137,7 @@ static void call_tell(struct operation *op) {
   if (op->kind == OP_CALL) {
     c->replies++;
     op->session->drain.calls--;
-    stats_time(op, op->engine->stats.at, PERIGEE_OK, 0);
+    stats_time(op);
   }
   operation_event(op, op->class->event);
 }
@@ -224,8 +224,7 @@ bool call_beyond(const struct operation *op, uint64_t sent) {
 /* What the event does not wait for. */
 static void call_given(struct operation *op) {
   if (op->kind == OP_CALL)
-    stats_count(op, op->status, 0,
-                op->status == PERIGEE_OK ? op->length + op->slice : 0);
+    stats_count_own(op);
   call_unmark(op);
   if (call_peer_is_done(op))
     call_let_go(op);
@@ -619,7 +618,7 @@ call_try(struct operation *op, const struct perigee_message *m) {
 /* It waits for room. The program's list may change meanwhile. Returns 0 or a
  * status. */
 static __attribute__((noinline)) int call_wait(struct operation *op) {
-  stats_begin(op);
+  stats_begin(op, op->kind);
   const struct perigee_slice *slice = &op->message.slice;
   int status = slice->region && slice_is_list(slice)
                    ? spread_keep(op, slice, false)
@@ -793,6 +792,7 @@ int perigee_send(struct perigee_session *session,
   if (!op)
     return PERIGEE_NO_MEMORY;
   session->counters->messages++;
+  stats_begin(op, OP_SEND);
   return call_submit(op, &message, timeout, false);
 }
 
@@ -821,6 +821,7 @@ int call_access(struct perigee_session *session, bool write,
                                remote->stride};
   message.head = &op->access;
   op->parent = parent;
+  stats_begin(op, op->kind);
   return call_submit(op, &message, -1, local != NULL);
 }
 

@@ -423,9 +423,7 @@ static void serve_request(struct operation *op) {
     served_let_on(op);
   op->session->counters->served++;
   op->session->counters->bytes_received += op->length + op->slice;
-  stats_call(op, stats_row(&op->engine->stats.rows, op->method));
-  op->shown_at = op->engine->now;
-  stats_begin(op);
+  stats_serve(op, stats_row(&op->engine->stats.rows, op->method));
   operation_ask(op, PERIGEE_EVENT_REQUEST);
 }
 
@@ -656,9 +654,10 @@ static void serve_trace(struct operation *op, const struct record *r) {
 
 /* Has the program got the call just now? It may be free already. */
 static void serve_noted(struct operation *op) {
-  if (op->kind == OP_SERVED && span_has(op) && op->shown_at != 0)
-    span_service(op, op->engine->options.clock(op->engine->options.context),
-                 op->length + op->slice);
+  if (op->kind == OP_SERVED && span_has(op) && stats_is_served(op)) {
+    stats_measure(op);
+    span_service(op, op->measured, op->length + op->slice);
+  }
 }
 
 static void serve_head(struct operation *op, const struct record *r) {
@@ -765,7 +764,7 @@ static void serve_step(struct operation *op) {
 
 /* The same for a call with a span. A step may free it. */
 static void serve_spanned_step(struct operation *op) {
-  bool shown = op->shown_at != 0;
+  bool shown = stats_is_served(op);
   serve_step(op);
   if (!shown)
     serve_noted(op);

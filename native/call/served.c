@@ -434,25 +434,27 @@ static inline uint64_t reply_bytes(const struct perigee_message *m) {
   return m->length + (m->slice.region ? slice_bytes(&m->slice) : 0);
 }
 
-/* A call is answered that the program has not got: it was refused, or the program
- * named no landing of its slice. */
-static __attribute__((noinline)) void
-reply_end_span(struct operation *op, int status, uint64_t bytes) {
+/* Its time counts, perhaps; or the program has not got the call that is answered:
+ * it was refused, or no landing of its slice was named. Returns whether the call
+ * counts. */
+static __attribute__((noinline)) bool
+reply_take_time(struct operation *op, int status, uint64_t bytes) {
   const struct perigee_options *o = &op->engine->options;
-  span_end(op, o->clock(o->context), status, bytes);
+  if (stats_is_served(op))
+    stats_add_served(op, status, bytes);
+  else if (span_has(op))
+    span_end(op, o->clock(o->context), status, bytes);
+  return stats_is_served(op);
 }
 
-/* The program has answered a call that it has got. */
+/* A call is answered, by the program or not. */
 static inline void reply_count(struct operation *op, int status,
                                uint64_t bytes) {
-  if (op->shown_at == 0) {
-    if (UNLIKELY(span_has(op)))
-      reply_end_span(op, status, bytes);
+  if (UNLIKELY(op->engine->now >= op->long_at) &&
+      !reply_take_time(op, status, bytes))
     return;
-  }
-  stats_time(op, op->engine->stats.at, status, bytes);
-  stats_count(op, status, bytes, op->length + op->slice);
-  op->shown_at = 0;
+  stats_count_served(op, status, bytes, op->length + op->slice);
+  op->long_at = 0;
 }
 
 static int reply_over(struct operation *op, int status) {

@@ -18,6 +18,7 @@
 #include "perigee.h"
 #include "security/vault.h"
 #include "session.h"
+#include "stats.h"
 #include "transport/fault/fault.h"
 
 /* Unauthenticated peers that were refused, until the program is told. */
@@ -53,6 +54,7 @@ struct stats_file {
   uint8_t sessions[256];  /* is the row a session's now? */
   uint32_t next_session;  /* where the next look for a row begins */
   uint32_t hashes[512];   /* of the methods' names */
+  struct perigee_stats_operation unread; /* of all operations without a row */
 };
 
 /* What goes on that no event will tell of: something, or copies by kinds of memory,

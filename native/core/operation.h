@@ -17,6 +17,7 @@
 
 struct typed_scan;
 struct spread; /* operation/spread.h */
+struct perigee_stats_operation;
 
 enum part_place { OUT_HEAD, OUT_SLICE, IN_HEAD, IN_SLICE, PARTS };
 enum { REGION_REFS = 3 };
@@ -79,6 +80,13 @@ enum trace_bits {
   TRACE_SPAN = 2     /* it has a span in the stats file (spans.h) */
 };
 
+/* The row of a method in the stats file, ready for use; zeros: of all that have
+ * none. */
+struct stats_row {
+  uint32_t what;   /* 2^16 times its number, as `what` of other rows has it */
+  uint32_t offset; /* in bytes, from row 0 */
+};
+
 struct operation;
 
 /* What still works for an operation that has ended: nothing; copies or a device,
@@ -135,6 +143,8 @@ struct operation {
   const uint8_t *view;     /* if viewed: bytes of the peer, .. */
   uint64_t view_length;    /* .. so many of them */
   uint64_t left;           /* if untaken: bytes of the reply */
+  /* Its row in the stats file, as its index has it. */
+  struct perigee_stats_operation *under_way;
   uint32_t generation;
   uint16_t index;
   /* All fields from here to the unions are zeroed when it is taken. */
@@ -163,11 +173,12 @@ struct operation {
   bool untaken;      /* its reply was not read by the caller yet */
   bool roomy;        /* a block was taken for its reply */
   uint8_t traced;    /* enum trace_bits */
-  uint16_t row;      /* of its method, in the stats file; 0: none */
-  int64_t measured;  /* when it began, if it is measured */
-  int64_t shown_at;  /* of a served call: when the program got it, until it has
-                        answered; 0: not so. (A flag among those above would be
-                        read with its neighbours: served_sends.) */
+  struct stats_row row; /* of its method */
+  int64_t measured;     /* when it began, if it is measured */
+  int64_t long_at;   /* of a served call that the program has got, until it has
+                        answered: from then on its time counts (stats_file.h);
+                        0: not so. (A flag among those above would be read with
+                        its neighbours: served_sends.) */
   uint64_t reserved; /* bytes counted until the answer, for that block and the
                         pulled head's */
   uint64_t exposed;  /* bytes that it exposes, counted for its peer */

@@ -17,7 +17,7 @@ enum { STREAMS_MAX = 16 };
 
 /* Rows of the stats file (stats_file.h), by numbers of methods. */
 struct stats_rows {
-  uint16_t *of;   /* 0: none */
+  struct stats_row *of;
   uint32_t count; /* of numbers */
 };
 

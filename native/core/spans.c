@@ -68,7 +68,7 @@ static void span_put_ids(struct perigee_stats_span *row,
   memcpy(row->span, &id, sizeof row->span);
 }
 
-void span_begin(struct operation *op, uint16_t row_of_method,
+void span_begin(struct operation *op, struct stats_row method,
                 const uint8_t parent[8]) {
   struct stats *at = op->engine->stats.at;
   uint64_t n = ++at->head.spans_given;
@@ -80,7 +80,7 @@ void span_begin(struct operation *op, uint16_t row_of_method,
   atomic_signal_fence(memory_order_seq_cst);
   span_put_ids(row, op, parent);
   row->session = op->session->id;
-  row->what = op->kind | (uint32_t)row_of_method << 16;
+  row->what = op->kind | method.what;
   row->start = (uint64_t)op->measured;
   row->sent = row->landing = row->service = row->end = 0;
   row->bytes_out = row->bytes_in = 0;

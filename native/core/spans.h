@@ -26,7 +26,8 @@ static inline bool span_has(const struct operation *op) {
 uint64_t span_next(struct perigee_engine *engine);
 /* Begins the span of an own call, in which op->trace is the context that travels,
  * or of a served one, with op->came. parent: the span that makes an own call. */
-void span_begin(struct operation *op, uint16_t row, const uint8_t parent[8]);
+void span_begin(struct operation *op, struct stats_row method,
+                const uint8_t parent[8]);
 /* The request is in the ring, with so many bytes. */
 void span_sent(struct operation *op, uint64_t bytes);
 /* The reply is there, and its bytes are being brought. Only the first time is

@@ -445,14 +445,15 @@ static int stats_rows_put(struct stats_rows *rows, uint16_t number,
     uint32_t count = rows->count ? rows->count : 16;
     while (count <= number)
       count *= 2;
-    uint16_t *more = realloc(rows->of, count * sizeof *more);
+    struct stats_row *more = realloc(rows->of, count * sizeof *more);
     if (!more)
       return PERIGEE_NO_MEMORY;
     memset(more + rows->count, 0, (count - rows->count) * sizeof *more);
     rows->of = more;
     rows->count = count;
   }
-  rows->of[number] = (uint16_t)row;
+  rows->of[number] = (struct stats_row){
+      .what = row << 16, .offset = row * sizeof(struct perigee_stats_method)};
   return PERIGEE_OK;
 }
 
@@ -478,6 +479,7 @@ static int64_t stats_now(const struct perigee_engine *engine) {
 
 void stats_measure(struct operation *op) {
   op->measured = stats_now(op->engine);
+  op->long_at = STATS_ANY;
 }
 
 /* Bucket n begins at (STEPS + n modulo STEPS) << (n / STEPS + 2). */
@@ -496,35 +498,47 @@ static uint64_t stats_weight(int64_t took) {
   return took < STATS_LONG ? PERIGEE_STATS_SAMPLE : 1;
 }
 
-void stats_add_time(struct stats *at, uint32_t row, int64_t took,
-                    uint64_t weight) {
-  struct perigee_stats_histogram *h = &at->histograms[row];
+static void stats_add_time(const struct operation *op, int64_t took,
+                           uint64_t weight) {
+  struct perigee_stats_method *method = stats_method(op);
+  struct perigee_stats_histogram *h =
+      &op->engine->stats.at->histograms[op->row.what >> 16];
   uint64_t ns = took < 0 ? 0 : (uint64_t)took;
   h->count += weight;
   h->sum += weight * ns;
   h->buckets[stats_bucket(ns)] += weight;
-  if (ns > at->methods[row].longest)
-    at->methods[row].longest = ns;
+  if (ns > method->longest)
+    method->longest = ns;
 }
 
 /* Calls with spans are measured, too, but stand for no others: a program chooses
  * them. */
-static __attribute__((noinline)) void
-stats_add_spanned(struct operation *op, int status, uint64_t replied) {
-  struct stats *at = op->engine->stats.at;
-  int64_t now = stats_now(op->engine);
-  bool chosen = stats_is_chosen(op);
-  int64_t took = now - (chosen ? op->measured : stats_began(op));
-  if (chosen || took >= STATS_LONG)
-    stats_add_time(at, op->row, took, stats_weight(took));
-  span_end(op, now, status, replied);
+static void stats_add_measured(struct operation *op, int status,
+                               uint64_t replied) {
+  int64_t now = stats_now(op->engine), took = now - op->measured;
+  if (stats_is_chosen(op) || took >= STATS_LONG)
+    stats_add_time(op, took, stats_weight(took));
+  if (UNLIKELY(span_has(op)))
+    span_end(op, now, status, replied);
 }
 
-void stats_add_measured(struct operation *op, int status, uint64_t replied) {
-  if (span_has(op)) {
-    stats_add_spanned(op, status, replied);
-    return;
-  }
-  int64_t took = stats_now(op->engine) - op->measured;
-  stats_add_time(op->engine->stats.at, op->row, took, stats_weight(took));
+/* By the engine's last looks at its clock. */
+static void stats_add_long(struct operation *op, int64_t began) {
+  int64_t took = op->engine->now - began;
+  if (took >= STATS_LONG)
+    stats_add_time(op, took, 1);
+}
+
+void stats_add_own(struct operation *op) {
+  if (op->measured)
+    stats_add_measured(op, PERIGEE_OK, 0);
+  else
+    stats_add_long(op, op->timer.due - op->timeout);
+}
+
+void stats_add_served(struct operation *op, int status, uint64_t replied) {
+  if (op->measured)
+    stats_add_measured(op, status, replied);
+  else
+    stats_add_long(op, op->long_at - STATS_LONG);
 }

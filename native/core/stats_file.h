@@ -21,6 +21,8 @@
 #ifndef STATS_FILE_H
 #define STATS_FILE_H
 
+#include <stdatomic.h>
+
 #include "core/lock.h"
 #include "session.h"
 #include "engine.h"
@@ -50,12 +52,13 @@ void stats_session_begin(struct perigee_session *session);
 /* Writes what is known of the session, after each change of that. */
 void stats_session_tell(struct perigee_session *session);
 void stats_session_end(struct perigee_session *session);
-/* Begins to measure a call; adds the time of one that has ended, and ends its
- * span, if it has one. */
+/* Begins to measure a call. */
 void stats_measure(struct operation *op);
-void stats_add_measured(struct operation *op, int status, uint64_t replied);
-void stats_add_time(struct stats *at, uint32_t row, int64_t took,
-                    uint64_t weight);
+/* Adds the time of a call that has ended, if it counts, and ends its span, if it
+ * has one: of an own call, or of the peer's, which the program has answered with
+ * that status and so many bytes. */
+void stats_add_own(struct operation *op);
+void stats_add_served(struct operation *op, int status, uint64_t replied);
 
 /* The engine has read its clock, and so is awake. */
 static inline void stats_looked(struct perigee_engine *engine) {
@@ -72,36 +75,43 @@ static inline void stats_polled(struct perigee_engine *engine) {
 }
 
 /* Returns the row of a method's number among `rows`. */
-static inline uint16_t stats_row(const struct stats_rows *rows,
-                                 uint16_t number) {
-  return number < rows->count ? rows->of[number] : 0;
+static inline struct stats_row stats_row(const struct stats_rows *rows,
+                                         uint16_t number) {
+  return number < rows->count ? rows->of[number] : (struct stats_row){0};
 }
 
-static inline void stats_put_row(struct stats *at, const struct operation *op) {
-  if (op->index >= PERIGEE_STATS_OPERATIONS)
-    return;
-  struct perigee_stats_operation *row = &at->operations[op->index];
+/* Returns what is counted of the call's method. */
+static inline struct perigee_stats_method *
+stats_method(const struct operation *op) {
+  uint8_t *first = (uint8_t *)op->engine->stats.at->methods;
+  return (struct perigee_stats_method *)(first + op->row.offset);
+}
+
+/* Returns the row of the operation of that number, or one that nobody reads. */
+static inline struct perigee_stats_operation *
+stats_under_way(struct perigee_engine *engine, uint32_t index) {
+  return index < PERIGEE_STATS_OPERATIONS ? &engine->stats.at->operations[index]
+                                          : &engine->stats.unread;
+}
+
+/* An operation of that kind is under way. */
+static inline void stats_begin(const struct operation *op, uint32_t kind) {
+  struct perigee_stats_operation *row = op->under_way;
   row->session = op->session->id;
-  row->what = op->kind | (uint32_t)op->row << 16;
+  row->what = kind | op->row.what;
+  atomic_signal_fence(memory_order_seq_cst);
   row->began = (uint64_t)op->engine->now;
-}
-
-/* An operation is under way. */
-static inline void stats_begin(const struct operation *op) {
-  stats_put_row(op->engine->stats.at, op);
 }
 
 /* The same for a call, of which so many bytes were sent. */
 static inline void stats_sent(const struct operation *op, uint64_t bytes) {
-  struct stats *at = op->engine->stats.at;
-  at->methods[op->row].bytes_out += bytes;
-  stats_put_row(at, op);
+  stats_method(op)->bytes_out += bytes;
+  stats_begin(op, OP_CALL);
 }
 
 /* An operation is free. */
 static inline void stats_end(const struct operation *op) {
-  if (op->index < PERIGEE_STATS_OPERATIONS)
-    op->engine->stats.at->operations[op->index].began = 0;
+  op->under_way->began = 0;
 }
 
 /* Is the call one in SAMPLE? Each use of an operation's entry has another
@@ -110,8 +120,8 @@ static inline bool stats_is_chosen(const struct operation *op) {
   return op->generation % PERIGEE_STATS_SAMPLE == 0;
 }
 
-/* A call of that method begins: an own one, or the program gets the peer's. */
-static inline void stats_call(struct operation *op, uint16_t row) {
+/* A call of that method begins. */
+static inline void stats_call(struct operation *op, struct stats_row row) {
   op->row = row;
   if (UNLIKELY(stats_is_chosen(op)))
     stats_measure(op);
@@ -119,25 +129,28 @@ static inline void stats_call(struct operation *op, uint16_t row) {
 
 /* ns from which all calls are measured. */
 enum { STATS_LONG = 100000 };
+/* The time of a call that is measured counts in any case. */
+enum { STATS_ANY = 1 };
 
-/* When a call began that is not measured, by the engine's last looks at its
- * clock. An own one began when its timer did, at the first look after its
- * submission. One without a timer, or whose timer was not armed yet, is short. */
-static inline int64_t stats_began(const struct operation *op) {
-  if (op->kind == OP_SERVED)
-    return op->shown_at;
-  return op->timer.due ? op->timer.due - op->timeout : op->engine->now;
+/* The program gets a call of that method from the peer. When it has answered,
+ * long_at alone tells whether the time that this took counts. */
+static inline void stats_serve(struct operation *op, struct stats_row row) {
+  op->long_at = op->engine->now + STATS_LONG;
+  stats_call(op, row);
+  stats_begin(op, OP_SERVED);
 }
 
-/* An own call has ended, with what the operation has; or the program has answered
- * the peer's, with that status and so many bytes: takes its time. */
-static inline void stats_time(struct operation *op, struct stats *at,
-                              int status, uint64_t replied) {
-  int64_t took = op->engine->now - stats_began(op);
-  if (UNLIKELY(op->measured != 0))
-    stats_add_measured(op, status, replied);
-  else if (UNLIKELY(took >= STATS_LONG))
-    stats_add_time(at, op->row, took, 1);
+/* The program has got the peer's call, and has not answered yet. */
+static inline bool stats_is_served(const struct operation *op) {
+  return op->long_at != 0;
+}
+
+/* An own call has ended, with what the operation has. Those that are not measured
+ * began when their timer did, at the first look at the clock after their
+ * submission. One without a timer, or whose timer was not armed yet, is short. */
+static inline void stats_time(struct operation *op) {
+  if (UNLIKELY((op->measured | op->timer.due) != 0))
+    stats_add_own(op);
 }
 
 /* A program may reply with any status; those without a name count as PROTOCOL, as
@@ -147,30 +160,46 @@ static inline uint32_t stats_end_of(int status) {
   return n < PERIGEE_STATS_STATUSES ? n : (uint32_t)-PERIGEE_PROTOCOL;
 }
 
-/* Counts it, with so many more bytes that were sent, or have come. Own calls are
- * counted by the poll after their event, which has not to wait for that. */
-static inline void stats_count(struct operation *op, int status, uint64_t out,
-                               uint64_t in) {
-  struct stats *at = op->engine->stats.at;
-  struct perigee_stats_method *row = &at->methods[op->row];
+/* Counts a call of the peer's, with so many bytes that were sent and have come.
+ * The fence keeps GCC from adding both by vectors, which takes longer. */
+static inline void stats_count_served(const struct operation *op, int status,
+                                      uint64_t out, uint64_t in) {
+  struct perigee_stats_method *row = stats_method(op);
   row->bytes_out += out;
+  atomic_signal_fence(memory_order_seq_cst);
   row->bytes_in += in;
-  row->ends[stats_end_of(status)]++;
+  row->ends[UNLIKELY(status != PERIGEE_OK) ? stats_end_of(status) : 0]++;
 }
 
-/* A poll gives an event to the program. */
+/* Counts an own call. The poll after its event does that, which has not to wait
+ * for it. */
+static inline void stats_count_own(const struct operation *op) {
+  struct perigee_stats_method *row = stats_method(op);
+  if (UNLIKELY(op->status != PERIGEE_OK)) {
+    row->ends[stats_end_of(op->status)]++;
+    return;
+  }
+  row->bytes_in += op->length + op->slice;
+  row->ends[0]++;
+}
+
+/* A poll gives an event to the program, which is about that operation, or none.
+ * The number of events comes behind the row, so that it names no row of which
+ * only a part is there. */
 static inline void stats_event(struct perigee_engine *engine,
-                               const struct perigee_event *event,
-                               uint16_t row) {
+                               const struct operation *op, uint32_t kind,
+                               uint32_t session, int status, uint64_t bytes) {
   struct stats *at = engine->stats.at;
   struct perigee_stats_event *to =
-      &at->events[at->head.events_given++ % PERIGEE_STATS_EVENTS];
+      &at->events[at->head.events_given % PERIGEE_STATS_EVENTS];
   to->time = (uint64_t)engine->now;
-  to->session = event->session;
-  to->what = event->kind | (uint32_t)row << 16;
-  to->status = event->status;
-  to->operation = event->operation;
-  to->bytes = event->length + event->slice;
+  to->session = session;
+  to->what = kind | (op ? op->row.what : 0);
+  to->status = status;
+  to->operation = op ? op->index : 0;
+  to->bytes = bytes;
+  atomic_signal_fence(memory_order_seq_cst);
+  at->head.events_given++;
 }
 
 #endif

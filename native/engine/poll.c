@@ -303,7 +303,7 @@ poll_give_news(struct perigee_engine *engine, struct node *list, int kind) {
     e->kind = (uint8_t)kind;
     e->session = s->id;
     e->status = s->ended.status;
-    stats_event(engine, e, 0);
+    stats_event(engine, NULL, (uint32_t)kind, s->id, s->ended.status, 0);
     if (kind == PERIGEE_EVENT_LOST) {
       e->pointer = (const uint8_t *)s->ended.reason;
       e->length = strlen(s->ended.reason);
@@ -364,6 +364,14 @@ static void event_tell_left(const struct operation *op,
   e->capacity = 0;
 }
 
+/* Adds to the event of what has failed how much time is left, and why. */
+static __attribute__((noinline, cold)) void
+event_tell_failure(const struct operation *op, struct perigee_event *e) {
+  if (op->kind == OP_CALL)
+    event_tell_left(op, e);
+  event_tell_why(op, e);
+}
+
 /* Gives the program what it owns from now on: a slice, the head of a long
  * reply. While it is asked where a reply lands, it owns nothing yet. */
 static void event_hand_over(struct operation *op, struct perigee_event *e) {
@@ -385,28 +393,30 @@ static void event_hand_over(struct operation *op, struct perigee_event *e) {
 static inline __attribute__((always_inline)) void
 event_give(struct perigee_engine *engine, struct operation *op) {
   struct perigee_event *e = &engine->out[engine->filled++];
-  bool asks =
-      op->event == PERIGEE_EVENT_REQUEST || op->event == PERIGEE_EVENT_LANDING;
+  uint32_t kind = op->event;
+  uint32_t session = op->session ? op->session->id : 0;
+  int status = op->status;
+  uint64_t length = op->length, slice = op->slice;
+  stats_event(engine, op, kind, session, status, length + slice);
   engine->progress++;
-  *e = (struct perigee_event){.kind = op->event,
-                              .flags = op->flags,
-                              .session = op->session ? op->session->id : 0,
-                              .status = op->status,
-                              .operation = op->index,
-                              .pointer = op->pointer,
-                              .length = op->length,
-                              .slice = op->slice,
-                              .capacity = op->value,
-                              .code = op->code};
-  stats_event(engine, e, op->row);
+  e->kind = op->event;
+  e->flags = op->flags;
+  e->method = 0;
+  e->session = session;
+  e->status = status;
+  e->operation = op->index;
+  e->pointer = op->pointer;
+  e->length = length;
+  e->slice = slice;
+  e->capacity = op->value;
+  e->remaining = 0;
+  e->code = op->code;
   if (op->flags & (PERIGEE_POOLED | PERIGEE_HELD | OPERATION_ASKS))
     event_hand_over(op, e);
   op->event = PERIGEE_EVENT_NONE;
-  if (!asks) {
-    if (op->status < 0 && op->kind == OP_CALL)
-      event_tell_left(op, e);
-    if (op->status < 0)
-      event_tell_why(op, e);
+  if (kind != PERIGEE_EVENT_REQUEST && kind != PERIGEE_EVENT_LANDING) {
+    if (UNLIKELY(status < 0))
+      event_tell_failure(op, e);
     if (op->class->told)
       op->class->told(op);
     list_append(&engine->given, &op->queue);

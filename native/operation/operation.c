@@ -75,6 +75,7 @@ struct operation *operation_take(struct perigee_session *session,
     op->generation = engine->generations[engine->table_used];
     op->index = (uint16_t)engine->table_used++;
     op->engine = engine;
+    op->under_way = stats_under_way(engine, op->index);
     op->timer.expired = operation_expired;
     if (engine->table_used > OPERATIONS_LOW)
       trim_begin(engine);
@@ -98,8 +99,6 @@ struct operation *operation_take(struct perigee_session *session,
   list_append(&session->operations.all, &op->all);
   hot_use(session);
   engine->live++;
-  if (class->event != PERIGEE_EVENT_REPLY && class->kind != OP_SERVED)
-    stats_begin(op); /* of calls that is not in the way of the message */
   return op;
 }
 
@@ -318,6 +317,7 @@ static void operation_advance(struct operation *op, enum event event) {
 void operation_start(struct operation *op, int64_t timeout) {
   operation_advance(op, SUBMIT);
   operation_time(op, timeout);
+  stats_begin(op, op->kind);
 }
 
 bool operation_has_ended(const struct operation *op) {
