@@ -223,8 +223,6 @@ bool call_beyond(const struct operation *op, uint64_t sent) {
 
 /* What the event does not wait for. */
 static void call_given(struct operation *op) {
-  if (op->kind == OP_CALL)
-    stats_count_own(op);
   call_unmark(op);
   if (call_peer_is_done(op))
     call_let_go(op);
@@ -235,6 +233,12 @@ static void call_given(struct operation *op) {
   }
   call_advance(op, GIVEN);
   operation_free(op);
+}
+
+/* The same for a call, which counts. */
+static void call_counted(struct operation *op) {
+  stats_count_own(op);
+  call_given(op);
 }
 
 /* ---- Publishing --------------------------------------------------------- */
@@ -380,7 +384,7 @@ static void call_ask(struct operation *op) {
  * nothing. */
 static void call_asked_given(struct operation *op) {
   if (op->state != ASKED)
-    call_given(op);
+    call_counted(op);
 }
 
 /* Makes the payload of a landing. A list's uses its regions. */
@@ -549,15 +553,15 @@ static void call_spanned_step(struct operation *op) {
 
 /* ---- Classes ------------------------------------------------------------ */
 
-#define CALL_CLASS(kind_, name_, event_)                                       \
+#define CALL_CLASS(kind_, name_, event_, given_)                               \
   {                                                                            \
     .name = (name_), .kind = (kind_), .event = (event_), .step = call_step,    \
-    .late = operation_late, .stop = call_stop, .given = call_given,            \
+    .late = operation_late, .stop = call_stop, .given = (given_),              \
     .publish = call_publish_waiting                                            \
   }
 
 static const struct operation_class call_class =
-    CALL_CLASS(OP_CALL, "call", PERIGEE_EVENT_REPLY);
+    CALL_CLASS(OP_CALL, "call", PERIGEE_EVENT_REPLY, call_counted);
 static const struct operation_class asked_class = {.name = "call",
                                                    .kind = OP_CALL,
                                                    .event = PERIGEE_EVENT_REPLY,
@@ -575,11 +579,11 @@ static const struct operation_class call_spanned_class = {
     .given = call_asked_given,
     .publish = call_publish_waiting};
 static const struct operation_class read_class =
-    CALL_CLASS(OP_READ, "read", PERIGEE_EVENT_DONE);
+    CALL_CLASS(OP_READ, "read", PERIGEE_EVENT_DONE, call_given);
 static const struct operation_class write_class =
-    CALL_CLASS(OP_WRITE, "write", PERIGEE_EVENT_DONE);
+    CALL_CLASS(OP_WRITE, "write", PERIGEE_EVENT_DONE, call_given);
 static const struct operation_class send_class =
-    CALL_CLASS(OP_SEND, "send", PERIGEE_EVENT_DONE);
+    CALL_CLASS(OP_SEND, "send", PERIGEE_EVENT_DONE, call_given);
 
 /* ---- Submitting --------------------------------------------------------- */
 
@@ -688,7 +692,7 @@ call_note(struct operation *op, const struct perigee_message *message) {
   struct perigee_session *s = op->session;
   s->counters->calls++;
   s->drain.calls++;
-  stats_call(op, stats_row(&s->methods, message->method));
+  stats_call(op, message->method);
 }
 
 /* The call's message names a trace. */

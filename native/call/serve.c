@@ -423,8 +423,9 @@ static void serve_request(struct operation *op) {
     served_let_on(op);
   op->session->counters->served++;
   op->session->counters->bytes_received += op->length + op->slice;
-  stats_serve(op, stats_row(&op->engine->stats.rows, op->method));
+  stats_serve(op);
   operation_ask(op, PERIGEE_EVENT_REQUEST);
+  stats_choose(op); /* last, so that nothing has to be kept for after it */
 }
 
 /* Returns true if the part has arrived and the call is still live. For a call

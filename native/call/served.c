@@ -363,6 +363,34 @@ static int reply_plan_either(struct operation *op,
   return status;
 }
 
+static inline uint64_t reply_bytes(const struct perigee_message *m) {
+  return m->length + (m->slice.region ? slice_bytes(&m->slice) : 0);
+}
+
+/* Its time counts, perhaps; or the program has not got the call that is answered:
+ * it was refused, or no landing of its slice was named. Returns whether the call
+ * counts. */
+static __attribute__((noinline)) bool
+reply_take_time(struct operation *op, int status, uint64_t bytes) {
+  const struct perigee_options *o = &op->engine->options;
+  if (stats_is_served(op))
+    stats_add_served(op, status, bytes);
+  else if (span_has(op))
+    span_end(op, o->clock(o->context), status, bytes);
+  return stats_is_served(op);
+}
+
+/* A call is answered, by the program or not: the reply was published, or waits
+ * for room. */
+static inline void reply_count(struct operation *op, int status,
+                               uint64_t bytes) {
+  if (UNLIKELY(op->engine->now >= op->long_at) &&
+      !reply_take_time(op, status, bytes))
+    return;
+  stats_count_served(op, status, bytes, op->length + op->slice);
+  op->long_at = 0;
+}
+
 /* What became of a reply, beside a status. NO_ROOM: it has to wait for room in
  * the ring, or for a block. REFERS: the caller has still to read what it refers
  * to. */
@@ -385,6 +413,7 @@ reply_publish_planned(struct operation *op, const struct perigee_message *m) {
     return NO_ROOM;
   bool refers = reply_refers(&out);
   reply_sent(op, refers ? REFER : ANSWER);
+  reply_count(op, m->status, reply_bytes(m));
   return refers ? REFERS : status < 0 ? status : WHOLE;
 }
 
@@ -402,6 +431,7 @@ static __attribute__((noinline)) bool reply_publish_bytes(struct operation *op,
   if (!outgoing_bytes(op->session, RING_REPLY, &r, bytes))
     return false;
   served_advance(op, ANSWER);
+  reply_count(op, PERIGEE_OK, length);
   return true;
 }
 
@@ -428,33 +458,6 @@ void reply_never(struct operation *op, int status) {
     served_advance(op, SERVE);
   served_advance(op, WAIT);
   backlog_add(op, RING_REPLY);
-}
-
-static inline uint64_t reply_bytes(const struct perigee_message *m) {
-  return m->length + (m->slice.region ? slice_bytes(&m->slice) : 0);
-}
-
-/* Its time counts, perhaps; or the program has not got the call that is answered:
- * it was refused, or no landing of its slice was named. Returns whether the call
- * counts. */
-static __attribute__((noinline)) bool
-reply_take_time(struct operation *op, int status, uint64_t bytes) {
-  const struct perigee_options *o = &op->engine->options;
-  if (stats_is_served(op))
-    stats_add_served(op, status, bytes);
-  else if (span_has(op))
-    span_end(op, o->clock(o->context), status, bytes);
-  return stats_is_served(op);
-}
-
-/* A call is answered, by the program or not. */
-static inline void reply_count(struct operation *op, int status,
-                               uint64_t bytes) {
-  if (UNLIKELY(op->engine->now >= op->long_at) &&
-      !reply_take_time(op, status, bytes))
-    return;
-  stats_count_served(op, status, bytes, op->length + op->slice);
-  op->long_at = 0;
 }
 
 static int reply_over(struct operation *op, int status) {
@@ -521,6 +524,7 @@ reply_publish_or_wait(struct operation *op, const struct perigee_message *m) {
   int status = list_empty(backlog) ? reply_publish(op, m) : NO_ROOM;
   if (status != NO_ROOM)
     return status;
+  reply_count(op, m->status, reply_bytes(m));
   reply_keep(op, m);
   served_advance(op, WAIT);
   backlog_add(op, RING_REPLY);
@@ -533,7 +537,6 @@ static int reply_refuse_more(struct operation *op) {
   struct perigee_message none = reply_refusal(op, PERIGEE_NO_MEMORY);
   op->session->account.share->all->refused++;
   int status = reply_publish_or_wait(op, &none);
-  reply_count(op, PERIGEE_NO_MEMORY, 0);
   if (status == NO_ROOM)
     return reply_count_unread(op, 0);
   reply_over(op, 1);
@@ -555,7 +558,6 @@ reply_to(struct operation *op, const struct perigee_message *m) {
       return reply_refuse_more(op);
   }
   int status = reply_publish_or_wait(op, m);
-  reply_count(op, m->status, reply_bytes(m));
   if (status == NO_ROOM || status == REFERS)
     return reply_count_unread(op, length);
   return reply_over(op, status);
@@ -721,7 +723,6 @@ static int reply_stage(struct operation *op, const uint8_t *bytes,
       reply_publish_bytes(op, 0, bytes, length)) {
     if (reply_costs(s, length))
       reply_learn_size(s, length);
-    reply_count(op, PERIGEE_OK, length);
     return reply_over(op, 1);
   }
   return reply_message(

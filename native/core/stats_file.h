@@ -53,7 +53,7 @@ void stats_session_begin(struct perigee_session *session);
 void stats_session_tell(struct perigee_session *session);
 void stats_session_end(struct perigee_session *session);
 /* Begins to measure a call. */
-void stats_measure(struct operation *op);
+__attribute__((noinline, cold)) void stats_measure(struct operation *op);
 /* Adds the time of a call that has ended, if it counts, and ends its span, if it
  * has one: of an own call, or of the peer's, which the program has answered with
  * that status and so many bytes. */
@@ -97,10 +97,11 @@ stats_under_way(struct perigee_engine *engine, uint32_t index) {
 /* An operation of that kind is under way. */
 static inline void stats_begin(const struct operation *op, uint32_t kind) {
   struct perigee_stats_operation *row = op->under_way;
+  uint64_t now = (uint64_t)op->engine->now;
   row->session = op->session->id;
   row->what = kind | op->row.what;
   atomic_signal_fence(memory_order_seq_cst);
-  row->began = (uint64_t)op->engine->now;
+  row->began = now;
 }
 
 /* The same for a call, of which so many bytes were sent. */
@@ -120,11 +121,24 @@ static inline bool stats_is_chosen(const struct operation *op) {
   return op->generation % PERIGEE_STATS_SAMPLE == 0;
 }
 
-/* A call of that method begins. */
-static inline void stats_call(struct operation *op, struct stats_row row) {
-  op->row = row;
+/* Finds the row of a call that begins; of a method without one, the call's zeros
+ * stay. */
+static inline void stats_find(struct operation *op,
+                              const struct stats_rows *rows, uint16_t number) {
+  if (number < rows->count)
+    op->row = rows->of[number];
+}
+
+/* Measures the call that begins, if it is chosen. */
+static inline void stats_choose(struct operation *op) {
   if (UNLIKELY(stats_is_chosen(op)))
     stats_measure(op);
+}
+
+/* A call of that method begins. */
+static inline void stats_call(struct operation *op, uint16_t number) {
+  stats_find(op, &op->session->methods, number);
+  stats_choose(op);
 }
 
 /* ns from which all calls are measured. */
@@ -132,11 +146,11 @@ enum { STATS_LONG = 100000 };
 /* The time of a call that is measured counts in any case. */
 enum { STATS_ANY = 1 };
 
-/* The program gets a call of that method from the peer. When it has answered,
+/* The program gets the peer's call; stats_choose follows. When it has answered,
  * long_at alone tells whether the time that this took counts. */
-static inline void stats_serve(struct operation *op, struct stats_row row) {
+static inline void stats_serve(struct operation *op) {
+  stats_find(op, &op->engine->stats.rows, op->method);
   op->long_at = op->engine->now + STATS_LONG;
-  stats_call(op, row);
   stats_begin(op, OP_SERVED);
 }
 
