@@ -360,6 +360,47 @@ static void a_time_is_in_the_bucket_that_it_belongs_to(void **state) {
   close_fixture(&f);
 }
 
+/* Each one takes a millisecond on both sides, as the engines' looks at their
+ * clocks have it. */
+static void call_slowly(struct pair *p) {
+  struct perigee_message m = {
+      .method = METHOD, .head = "x", .length = 1, .timeout = 60000 * MS};
+  assert_true(perigee_call(p->session[0], &m) >= 0);
+  struct perigee_event e = until(p, 1, PERIGEE_EVENT_REQUEST);
+  quiet(p, 100);
+  leapt += MS;
+  quiet(p, 100);
+  assert_true(perigee_reply(p->engine[1], e.operation,
+                            &(struct perigee_message){.head = ""}) >= 0);
+  until(p, 0, PERIGEE_EVENT_REPLY);
+  quiet(p, 1);
+}
+
+static void each_long_call_counts_for_one_chosen_or_not(void **state) {
+  for (int side = 0; side < 2; side++) {
+    struct fixture f;
+    struct perigee_options o = {0};
+    open_fixture(&f, *state);
+    pair_drop(&f.pair);
+    variant_options(*state, &o);
+    o.clock = leaping_clock;
+    pair_open_with(&f.pair, *state, &o);
+    publish(&f, side);
+    name_methods(&f.pair);
+    for (int i = 0; i < 2 * PERIGEE_STATS_SAMPLE; i++)
+      call_slowly(&f.pair);
+    struct reading r = reading_of(f.path);
+    const struct perigee_stats_method *m =
+        method_named(&r, (uint64_t)side + 1, "echo");
+    const struct perigee_stats_histogram *h =
+        row(&r, &r.head->histograms, number_of(&r, m));
+    assert_int_equal(h->count, 2 * PERIGEE_STATS_SAMPLE);
+    assert_true(h->sum >= (uint64_t)(2 * PERIGEE_STATS_SAMPLE * MS));
+    close_reading(&r);
+    close_fixture(&f);
+  }
+}
+
 static void methods_without_a_row_count_together(void **state) {
   struct fixture f;
   char name[16];
@@ -567,6 +608,7 @@ int main(void) {
       OVER(variant_default, a_status_without_a_name_is_counted_as_protocol),
       OVER(variant_default, a_session_has_the_counters_that_the_program_sees),
       OVER(variant_default, a_time_is_in_the_bucket_that_it_belongs_to),
+      OVER(variant_default, each_long_call_counts_for_one_chosen_or_not),
       OVER(variant_default, methods_without_a_row_count_together),
       OVER(variant_default, what_a_killed_process_did_last_is_there),
       OVER(variant_default, a_file_that_is_cut_ends_nothing),
