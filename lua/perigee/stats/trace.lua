@@ -19,42 +19,98 @@ local function put(index, key, span)
   list[#list + 1] = span
 end
 
--- How well a caller's span fits to a callee's: the more, the better.
-local function fit(caller, callee)
-  local by_name = caller.peer == callee.file.name and 4 or 0
-  local by_method = caller.service == callee.service
-    and caller.method == callee.method and 2 or 0
-  local free = not caller.callee and 1 or 0
-  return by_name + by_method + free
+-- The keys by which a callee looks for its caller, the best first: the span
+-- that came with the request, with the callee's name and method, one of them,
+-- or none. No text has a byte 0.
+local function keys_of(wire, name, service, method)
+  method = ("%s\0%s"):format(service or "", method or "")
+  return ("%s\0both\0%s\0%s"):format(wire, name, method),
+         ("%s\0name\0%s"):format(wire, name),
+         ("%s\0method\0%s"):format(wire, method), wire
 end
 
-local function best(list, of)
-  local found, most
-  for _, each in ipairs(list or {}) do
-    local value = of(each)
-    if value and (not most or value > most) then found, most = each, value end
-  end
-  return found
+local function put_caller(callers, span)
+  if not span.wire then return end
+  local both, name, method, any = keys_of(span.wire, span.peer, span.service,
+                                          span.method)
+  put(callers, both, span)
+  put(callers, name, span)
+  put(callers, method, span)
+  put(callers, any, span)
+end
+
+-- Of a list of callers, the first that has no callee yet, or else the first.
+-- Those that have one keep it, so all searches go through the list once.
+local function next_of(list)
+  local at = list.at or 1
+  while list[at] and list[at].callee do at = at + 1 end
+  list.at = at
+  return list[at] or list[1]
 end
 
 local function caller_of(span, callers)
-  local found = best(callers[span.parent], function(caller)
-    return caller ~= span and fit(caller, span)
-  end)
+  if not span.parent then return nil end
+  local both, name, method, any = keys_of(span.parent, span.file.name,
+                                          span.service, span.method)
+  local list = callers[both] or callers[name] or callers[method]
+    or callers[any]
+  local found = list and next_of(list)
   if found then found.callee = span end
   return found
 end
 
+-- The callees' spans of a file by their parents, in the order of their starts.
+-- Of those that began at once, the first stands last.
+local function put_callee(callees, span)
+  callees[span.file] = callees[span.file] or {}
+  put(callees[span.file], span.parent, span)
+end
+
+local function sort_callees(callees)
+  local place = {}
+  local function before(a, b)
+    if a.start ~= b.start then return a.start < b.start end
+    return place[a] > place[b]
+  end
+  for _, by_parent in pairs(callees) do
+    for _, list in pairs(by_parent) do
+      for i, span in ipairs(list) do place[span] = i end
+      table.sort(list, before)
+    end
+  end
+end
+
+-- The last of such a list that had begun by then.
+local function last_by(list, start)
+  local low, high = 0, #list
+  while low < high do
+    local middle = math.ceil((low + high) / 2)
+    if list[middle].start <= start then low = middle else high = middle - 1 end
+  end
+  return list[low]
+end
+
+-- The callers behind which calls are looked for whose callee is gone, by wire:
+-- the first, and the first in another file than that.
+local function put_behind(behind, span)
+  if not span.wire or span.wire == span.parent then return end
+  local two = behind[span.wire]
+  if not two then
+    behind[span.wire] = { span }
+  elseif not two[2] and two[1].file ~= span.file then
+    two[2] = span
+  end
+end
+
 -- The callee's span for which its handler made this call: the last that had
 -- begun; or, if its row was used anew, the caller's span behind it.
-local function served_of(span, callees, callers)
-  local found = best(callees[span.parent], function(callee)
-    return callee.file == span.file and callee.start <= span.start
-      and callee.start
-  end)
-  return found or best(callers[span.parent], function(caller)
-    return caller.file ~= span.file and caller.parent ~= span.parent and 0
-  end)
+local function served_of(span, callees, behind)
+  if not span.parent then return nil end
+  local list = (callees[span.file] or {})[span.parent]
+  local found = list and last_by(list, span.start)
+  if found then return found end
+  local two = behind[span.parent] or {}
+  return two[1] and two[1].file ~= span.file and two[1] or two[2]
 end
 
 -- Spans are other processes' words, so their parents may go round in circles:
@@ -71,15 +127,30 @@ local function cut_circles(spans)
   end
 end
 
-local function find_parents(spans)
-  local callers, callees = {}, {}
+-- Puts spans in the tables in which parents are looked for.
+local function index_of(spans)
+  local callers, callees, behind = {}, {}, {}
   for _, span in ipairs(spans) do
-    if span.side == "caller" then put(callers, span.wire, span)
-    else put(callees, span.parent, span) end
+    if span.side == "callee" then
+      put_callee(callees, span)
+    else
+      put_caller(callers, span)
+      put_behind(behind, span)
+    end
   end
+  sort_callees(callees)
+  return callers, callees, behind
+end
+
+-- Many spans may have one parent, so none is compared with all others.
+local function find_parents(spans)
+  local callers, callees, behind = index_of(spans)
   for _, span in ipairs(spans) do
-    span.above = span.side == "callee" and caller_of(span, callers)
-      or span.side == "caller" and served_of(span, callees, callers) or nil
+    if span.side == "callee" then
+      span.above = caller_of(span, callers)
+    else
+      span.above = served_of(span, callees, behind)
+    end
   end
   cut_circles(spans)
 end
@@ -150,6 +221,15 @@ end
 local function earlier(a, b)
   if a.at ~= b.at then return a.at < b.at end
   return a.number < b.number
+end
+
+local function best(list, of)
+  local found, most
+  for _, each in ipairs(list or {}) do
+    local value = of(each)
+    if value and (not most or value > most) then found, most = each, value end
+  end
+  return found
 end
 
 -- Where the trace began: with a span that no other one made, the earliest of
