@@ -70,7 +70,8 @@ describe("perigee metrics", function()
 
   it("says what is wrong with what it was told", function()
     for _, words in ipairs { { "--scope", "../x" }, { "--series", "0" },
-                             { "--listen", "nonsense:x:y" } } do
+                             { "--listen", "nonsense:x:y" },
+                             { "--registry", "folder:here" } } do
       local status, _, errors = command.run("metrics", unpack(words))
       assert.equal(2, status, errors)
     end

@@ -59,6 +59,26 @@ end
 
 after_each(command.clean)
 
+describe("a command that reads stats files", function()
+  it("refuses a registry that is none, and reads no folder in its place",
+     function()
+    for _, line in ipairs { "top --once", "stats a", "sessions a", "autopsy a",
+                            "health a", "log a", "nics", "trace", "metrics" } do
+      local status, text, errors = command.shell("perigee " .. line
+        .. " --registry bogus://")
+      assert.equal(2, status, line)
+      assert.equal("", text)
+      assert.matches("^perigee %w+: %-%-registry must be a registry, by its "
+        .. "address: folder:/PATH, [^\n]+\n$", errors)
+    end
+    local status, _, errors = command.shell(
+      "PERIGEE_REGISTRY=nonsense " .. command.path .. " top --once")
+    assert.equal(2, status)
+    assert.matches("^perigee top: the environment's PERIGEE_REGISTRY must be ",
+                   errors)
+  end)
+end)
+
 describe("an agent's stats", function()
   it("have its methods, sessions and counters", function()
     local worker = start "a"

@@ -17,7 +17,7 @@ local function read(path)
 end
 
 local function output(command)
-  local pipe = io.popen(command .. " 2>&1; echo; echo $?")
+  local pipe = io.popen(command .. " 2>&1; status=$?; echo; echo $status")
   local said, status = pipe:read "*a":match "^(.*)\n(%d+)\n$"
   pipe:close()
   return tonumber(status), said
@@ -129,14 +129,22 @@ describe("examples/deploy/prometheus", function()
     assert.equal(0, status, said)
   end)
 
+  -- Tests the rules: tests in YAML, as promtool's manual has it.
+  local function test(tests)
+    local path = cases.folder .. "/test.yml"
+    local file = assert(io.open(path, "w"))
+    file:write(("rule_files: [%s/%sperigee.rules.yml]\n"):format(
+      io.popen "pwd":read "*l", ROOT), "evaluation_interval: 1m\ntests:\n",
+      tests)
+    file:close()
+    local status, said = output("promtool test rules " .. path)
+    assert.equal(0, status, said)
+  end
+
   it("raises an alarm for an agent that was killed, and no other", function()
     if not has "promtool" then return pending(MISSING) end
-    local file = assert(io.open(cases.folder .. "/test.yml", "w"))
     local up = "'perigee_up{scope=\"s\",agent=\"%s\",state=\"dead\"}'"
-    file:write(([[
-rule_files: [%s/%sperigee.rules.yml]
-evaluation_interval: 1m
-tests:
+    test(([[
   - interval: 1m
     input_series:
       - series: %s
@@ -155,11 +163,34 @@ tests:
               description: >-
                 Its process has not ended in order, and nobody has its name
                 now. perigee autopsy killed --scope s tells what it did last.
-]]):format(io.popen "pwd":read "*l", ROOT, up:format "killed",
-           up:format "well"))
-    file:close()
-    local status, said = output("promtool test rules " .. cases.folder
-                                .. "/test.yml")
-    assert.equal(0, status, said)
+]]):format(up:format "killed", up:format "well"))
+  end)
+
+  -- An agent of that name and scope may be dead on another host.
+  it("raises an alarm for a call that hangs, not for a dead agent's", function()
+    if not has "promtool" then return pending(MISSING) end
+    local labels = '{instance="%s",scope="s",agent="a"%s}'
+    test(([[
+  - interval: 1m
+    input_series:
+      - series: 'perigee_oldest_call_seconds%s'
+        values: '70x10'
+      - series: 'perigee_up%s'
+        values: '0x10'
+      - series: 'perigee_oldest_call_seconds%s'
+        values: '70x10'
+      - series: 'perigee_up%s'
+        values: '1x10'
+    alert_rule_test:
+      - eval_time: 5m
+        alertname: PerigeeCallHangs
+        exp_alerts:
+          - exp_labels: {severity: warning, instance: one, scope: s, agent: a}
+            exp_annotations:
+              summary: A call of a in scope s is under way for 1m 10s
+              description: >-
+                perigee autopsy a --scope s tells which, and with whom.
+]]):format(labels:format("one", ""), labels:format("one", ',state="dead"'),
+           labels:format("two", ""), labels:format("two", ',state="dead"')))
   end)
 end)

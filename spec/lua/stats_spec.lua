@@ -164,4 +164,25 @@ describe("a stats file", function()
     write(ffi.string(head, ffi.sizeof(head)) .. bytes:sub(ffi.sizeof(head) + 1))
     assert.is_true(#read().events <= 4096)
   end)
+
+  it("is asked for a level of the log only if it is a stats file of its own",
+     function()
+    local link = path .. ".link"
+    for _, each in ipairs { { text = bytes, path = link }, { path = path,
+        text = ("no stats file "):rep(200) }, { path = "/dev/null" },
+        { path = path .. ".none" } } do
+      write(each.text or bytes)
+      assert.equal(0, os.execute(("ln -sf '%s' '%s'"):format(path, link)))
+      local fine, why = stats.ask_for_level(each.path, "debug")
+      os.remove(link)
+      assert.is_nil(fine)
+      assert.equal(each.path .. ": ", why:sub(1, #each.path + 2))
+      assert.equal(each.text or bytes, command.content(path))
+    end
+    write(bytes)
+    assert.is_true(stats.ask_for_level(path, "debug"))
+    assert.equal("debug", stats.head(path).log.asked)
+    assert.is_true(stats.ask_for_level(path))
+    assert.is_nil(stats.head(path).log.asked)
+  end)
 end)

@@ -99,6 +99,19 @@ function M.library()
   return perigee
 end
 
+--- The address of the registry whose agents of this host are looked at from
+-- outside: that of --registry, or the environment's; nil: this host's folder.
+-- What is no address is misuse. No registry is asked.
+function M.registry(given)
+  local address = given.registry or os.getenv "PERIGEE_REGISTRY" or ""
+  if address == "" and not given.registry then return nil end
+  local wrong = require "perigee.registry".wrong(address)
+  if not wrong then return address end
+  failure.misuse("%s must be a registry, by its address: %s",
+    given.registry and "--registry" or "the environment's PERIGEE_REGISTRY",
+    wrong)
+end
+
 -- Options with wrong values are misuse, told by the option's name.
 local function check_place(given)
   local check = require "perigee.runtime.check"

@@ -267,7 +267,7 @@ end
 function M.run(given)
   local client = require "perigee.cli.client"
   client.library()
-  local url = given.registry or os.getenv "PERIGEE_REGISTRY"
+  local url = client.registry(given)
   local ports = look(given, function() return agents_here(url) end,
                      gpus_here(client, given))
   if given.json then

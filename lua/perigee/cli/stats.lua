@@ -27,7 +27,7 @@ function M.find(given, look)
   if wrong then
     failure.misuse("%q is no agent's name: it has %s", given.name, wrong)
   end
-  local registry = given.registry or os.getenv "PERIGEE_REGISTRY"
+  local registry = require "perigee.cli.client".registry(given)
   local told, why = require "perigee.stats.host".read(
     registry, M.scope(given), given.name, given.last, look)
   if told then return told, why end

@@ -152,18 +152,31 @@ for name, schemes in pairs(SERVERS) do
   for _, scheme in ipairs(schemes) do OPEN[scheme] = open end
 end
 
+local ADDRESSES = "folder:/PATH, redis://HOST, rediss://HOST, "
+  .. "redis+unix:/PATH, redis+sentinel://HOST,HOST/MASTER, etcd://HOST,HOST, "
+  .. "etcds://HOST,HOST, http://HOST or https://HOST"
+
+-- What opens an address; nil: it is none of a registry.
+local function opener(address) return OPEN[address:match "^([%w+]+):" or ""] end
+
+--- What an address should be; nil: it may be a registry's, as far as that can
+-- be told without its server's libraries.
+function M.wrong(address)
+  local open = opener(address)
+  if open and open ~= OPEN.folder then return nil end
+  if not open then return ADDRESSES end
+  local fine, why = open(address)
+  return not fine and why or nil
+end
+
 local opened = {}                       -- by address
 
 --- The registry at an address, the same object for each use of the address; or
 -- nil and what the address should be.
 function M.open(address)
   if opened[address] then return opened[address] end
-  local open = OPEN[address:match "^([%w+]+):" or ""]
-  if not open then
-    return nil, "folder:/PATH, redis://HOST, rediss://HOST, redis+unix:/PATH, "
-      .. "redis+sentinel://HOST,HOST/MASTER, etcd://HOST,HOST, "
-      .. "etcds://HOST,HOST, http://HOST or https://HOST"
-  end
+  local open = opener(address)
+  if not open then return nil, ADDRESSES end
   local one, why = open(address)
   opened[address] = one
   return one, why

@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
---- Opens stats files (native/stats.h) that are read often, and reads parts of
--- them. Anybody of this user may have written the file, and may cut it at any
--- time: so it is read, not mapped, and it is opened only if it is a regular
--- file of this user.
+--- Opens stats files (native/stats.h) that are read often, or written, and
+-- reads parts of them. Anybody of this user may have written the file, and may
+-- cut it at any time: so it is read, not mapped, and it is opened only if it is
+-- a regular file of this user.
 local ffi = require "ffi"
 local native = require "perigee.native"
 
@@ -23,6 +23,8 @@ if not pcall(ffi.typeof, "struct perigee_stats_statx") then ffi.cdef [[
     struct perigee_stats_statx *) __asm__("statx");
   int perigee_stats_open(const char *, int) __asm__("open");
   long perigee_stats_pread(int, void *, size_t, int64_t) __asm__("pread");
+  long perigee_stats_pwrite(int, const void *, size_t, int64_t)
+    __asm__("pwrite");
   int perigee_stats_close(int) __asm__("close");
   unsigned perigee_stats_geteuid(void) __asm__("geteuid");
   size_t perigee_stats_strnlen(const char *, size_t) __asm__("strnlen");
@@ -35,6 +37,7 @@ local M = {}
 
 -- A link, and a pipe that nobody writes to, are not waited for.
 local FLAGS = 0x20000 + 0x800 + 0x80000  -- O_NOFOLLOW, O_NONBLOCK, O_CLOEXEC
+local WRITES = 2                        -- O_RDWR
 local AT_CWD, AT_EMPTY_PATH, BASIC, ENOENT = -100, 0x1000, 0x7ff, 2
 if jit.arch:find "^arm" then FLAGS = 0x8000 + 0x800 + 0x80000 end
 
@@ -49,10 +52,10 @@ function M.is_other(path)
     and not is_regular()
 end
 
---- Opens it: a descriptor, and its length; or nil and why. nil alone: there is
--- none.
-function M.open(path)
-  local file = C.perigee_stats_open(path, FLAGS)
+--- Opens it, to be written, too, if `writes`: a descriptor, and its length; or
+-- nil and why. nil alone: there is none.
+function M.open(path, writes)
+  local file = C.perigee_stats_open(path, FLAGS + (writes and WRITES or 0))
   if file < 0 then
     if ffi.errno() == ENOENT then return nil end
     return nil, "it cannot be opened"
@@ -71,6 +74,11 @@ M.close = C.perigee_stats_close
 --- Reads so many bytes from an offset on; returns how many there were.
 function M.read(file, into, length, offset)
   return math.max(0, number(C.perigee_stats_pread(file, into, length, offset)))
+end
+
+--- Writes so many bytes at an offset: whether all were.
+function M.write(file, from, length, offset)
+  return C.perigee_stats_pwrite(file, from, length, offset) == length
 end
 
 local MAGIC = "perigee\1"

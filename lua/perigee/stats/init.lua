@@ -306,18 +306,27 @@ function M.head(path)
   return told_of(head)
 end
 
+-- Writes the level to an open file: true, or nil and why not.
+local function write_level(file, level)
+  local fine, why = files.read_head(file, ffi.new "struct perigee_stats_head")
+  if not fine then return nil, why end
+  local word = ffi.new("uint64_t[1]", level and levels.RANKS[level] or 0)
+  local at = ffi.offsetof("struct perigee_stats_head", "log_asked")
+  if files.write(file, word, 8, at) then return true end
+  return nil, "it cannot be written"
+end
+
 --- Has the log of the agent whose file is at path have a level (perigee.log),
 -- until it ends; nil: its own. True; or nil and a sentence.
 function M.ask_for_level(path, level)
-  local file, why = io.open(path, "r+b")
-  if not file then return nil, why end
-  local word = ffi.new("uint64_t[1]", level and levels.RANKS[level] or 0)
-  file:seek("set", ffi.offsetof("struct perigee_stats_head", "log_asked"))
+  local file, why = files.open(path, true)
+  if not file then
+    return nil, ("%s: %s"):format(path, why or "there is none")
+  end
   local fine
-  fine, why = file:write(ffi.string(word, 8))
-  local closed, late = file:close()
-  if fine and closed then return true end
-  return nil, why or late
+  fine, why = write_level(file, level)
+  files.close(file)
+  return fine, why and ("%s: %s"):format(path, why)
 end
 
 --- Reads a stats file. Times are ns of the agent's clock: `now` is this moment

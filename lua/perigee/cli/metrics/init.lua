@@ -49,7 +49,7 @@ end
 
 local function metrics_of(given)
   return require "perigee.stats.metrics".new {
-    registry = given.registry or os.getenv "PERIGEE_REGISTRY",
+    registry = require "perigee.cli.client".registry(given),
     scopes = given.scope[1] and given.scope, series = given.series }
 end
 

@@ -157,7 +157,7 @@ function M.run(given)
     filter = "", editing = false, top = 0, page = 1,
     coloured = (os.getenv "NO_COLOR" or "") == "",
     agents = require "perigee.cli.top.hosts".new(
-      given.registry or os.getenv "PERIGEE_REGISTRY", scope),
+      require "perigee.cli.client".registry(given), scope),
   }
   local is_live = not given.once and not given.json
     and require "perigee.cli.top.terminal".is_live()

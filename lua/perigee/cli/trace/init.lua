@@ -53,7 +53,7 @@ end
 function M.files(given)
   local host = require "perigee.stats.host"
   local spans = require "perigee.stats.spans"
-  local url = given.registry or os.getenv "PERIGEE_REGISTRY"
+  local url = require "perigee.cli.client".registry(given)
   local scope = require "perigee.cli.stats".scope(given)
   local list = {}
   for _, last in ipairs { true, false } do
