@@ -105,7 +105,7 @@ describe("top in a terminal", function()
     terminal:expect "\na +stopped .*\nb +stopped "
     os.execute("kill -KILL " .. pid)
     worker:wait()
-    terminal:expect "\na +dead +1 shm +0 +0 +%- +%- +0 +0 +0 +%- "
+    terminal:expect "\na +dead +0 +%- +0 +0 +%- +%- +0 +0 +0 +%- "
     assert.matches("agents 4: 2 dead, 2 asleep", terminal:screen())
     assert.is_true(terminal.styles["31"])
     ends(terminal)
@@ -236,7 +236,7 @@ b +open +\x~7x ]]
     ends(terminal)
     assert.equal("", terminal.rest)
     local _, text = command.run("top", "--once", "-d", "100ms")
-    assert.matches([[\x1b%[2J\nα! +cli +dead +%d+ +1 +\x9b\x07x ]], text)
+    assert.matches([[\x1b%[2J\nα! +cli +dead +%d+ +0 +]], text)
   end)
 
   it("writes tables without any sequence where TERM is dumb", function()

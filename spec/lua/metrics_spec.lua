@@ -90,6 +90,24 @@ describe("metrics of an agent", function()
                                      { agent = agent.name }))
   end)
 
+  it("have no open sessions of a dead agent, but what went through them",
+     function()
+    for _, name in ipairs { "alive", "dead" } do
+      plant(name, function(file)
+        local session = file.sessions[0]
+        session.id, session.transport = 1, "shm"
+        session.counters.size, session.counters.bytes_sent = 80, 7
+        if name == "dead" then file.head.pid_started = 1 end
+      end)
+    end
+    local list = samples()
+    local function all(name) return exposition.sum(list, name, {}) end
+    assert.equal(1, all "perigee_sessions")
+    assert.equal(1, exposition.value(list, "perigee_sessions",
+                                     { agent = "alive", transport = "shm" }))
+    assert.equal(14, all "perigee_sent_bytes_total")
+  end)
+
   it("have histograms whose bounds are borders of the file's buckets",
      function()
     plant("a", function(file)

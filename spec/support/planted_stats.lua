@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- Stats files that no engine wrote, in a registry's folder of their own.
 local ffi = require "ffi"
+local process = require "spec.support.process"
 require "perigee.stats"                 -- declares them
 
 local M = {}
@@ -30,12 +31,21 @@ local TABLES = {
   histograms = { "struct perigee_stats_histogram", 64 },
 }
 
+-- When this process started, as the kernel counts: field 22.
+local function started()
+  local file = assert(io.open "/proc/self/stat")
+  local line = file:read "*a"
+  file:close()
+  return tonumber(line:match("^.*%) %S" .. (" %S+"):rep(18) .. " (%d+)"))
+end
+
 --- A file of an agent whose process is this one: fields as in stats.h.
 function M.new(name, scope)
   local file = stats_t()
   local head = file.head
   head.magic, head.version, head.head = "perigee\1", 1, 4096
   head.length, head.epoch = ffi.sizeof(stats_t), 7
+  head.pid, head.pid_started = process.pid(), started()
   head.name, head.scope, head.host = name, scope, "host"
   for field, of in pairs(TABLES) do
     head[field].offset = ffi.offsetof(stats_t, field)

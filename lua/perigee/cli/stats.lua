@@ -189,9 +189,10 @@ local function live_sessions(told, out)
     end
   end
   if #rows == 0 then return out.line("no session is open") end
-  columns(out, "sessions", { "id", "peer", "transport", "state", "for", "calls",
-                             "served", "others", "failed", "timeouts", "stalls",
-                             "sent", "received", "address" }, rows)
+  local title = told.state == "dead" and "sessions when it died" or "sessions"
+  columns(out, title, { "id", "peer", "transport", "state", "for", "calls",
+                        "served", "others", "failed", "timeouts", "stalls",
+                        "sent", "received", "address" }, rows)
 end
 
 local function ended_sessions(told, out)

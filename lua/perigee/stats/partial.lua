@@ -267,8 +267,10 @@ local function read_rest(file)
     began_at = number(head.began_at) / 1e9, state = stats.state(head),
     begun = number(head.sessions_begun), transports = {},
   }
-  local now = told.state == "dead" and number(head.looked) or native.clock()
+  local is_dead = told.state == "dead"
+  local now = is_dead and number(head.looked) or native.clock()
   told.counters = counters_of(file, told.transports)
+  if is_dead then told.transports = {} end
   told.methods = methods_of(file)
   told.oldest_call, told.oldest_served = oldest_of(file, now)
   return told
@@ -277,11 +279,11 @@ end
 --- Reads a stats file.
 -- @treturn table `name`, `scope`, `host`, `pid`, `epoch` (a number of 64 bits),
 --   `began_at` (seconds since 1970), `state`, `counters` by their names (with
---   those of open sessions), `transports` (open sessions by name), `begun`
---   (sessions, ever), `oldest_call`, `oldest_served` (ns), and `methods`, a
---   list of { `side`: "client", "server" or "other", `names`: the 64 bytes of
---   its service's name and those of its own, `numbers`: see at }. Or nil and
---   why; nil alone if there is no such file
+--   those of open sessions), `transports` (open sessions by name; none, if it
+--   is dead), `begun` (sessions, ever), `oldest_call`, `oldest_served` (ns),
+--   and `methods`, a list of { `side`: "client", "server" or "other", `names`:
+--   the 64 bytes of its service's name and those of its own, `numbers`: see
+--   at }. Or nil and why; nil alone if there is no such file
 function M.read(path)
   local file, length = files.open(path)
   if not file then return nil, length end

@@ -169,7 +169,7 @@ local function add_sessions(self)
       if not first then
         add_session(self, row, session_before(before, i, row.id))
       end
-      if row.ended == 0 then
+      if row.ended == 0 and self.state ~= "dead" then
         self.sessions = self.sessions + 1
         add_transport(self.transports, row)
       end
@@ -300,22 +300,23 @@ local function look_inside(self, file, head)
   read_rows(file, head.sessions, SESSION, self.rows,
             min(number(head.sessions_begun), ROWS))
   read_methods(file, head.methods, self.methods, self.methods_before.count)
+  local pages
+  self.state, pages = stats.state(head)
   add_sessions(self)
   add_methods(self, file, head)
   for i = 1, #SUMS do self[SUMS[i]] = self[SUMS[i]] / (self.seconds or 1) end
-  local pages
-  self.state, pages = stats.state(head)
   self.memory = pages and pages * PAGE
 end
 
 --- Reads the file anew. The agent has afterwards, beside the head's texts and
 -- `pid`: `state`; `memory`, the bytes of its process, or nil; `sessions` that
--- are open, their `transports`; and `seconds`, since the last look at the same
--- engine, or nil. Of these seconds, and for each of them: calls `called`,
--- `served`, and `others` of methods that have no row; `failures` of what it
--- began, and of calls that it served; `timeouts`, `stalls`; bytes `sent`,
--- `received`. Of calls in this time, if any was measured: `p50` and `p99` in
--- ns, `called_p50` and so on of its own ones, and of those that it served.
+-- are open, which a dead one's are not, and their `transports`; and `seconds`,
+-- since the last look at the same engine, or nil. Of these seconds, and for
+-- each of them: calls `called`, `served`, and `others` of methods that have no
+-- row; `failures` of what it began, and of calls that it served; `timeouts`,
+-- `stalls`; bytes `sent`, `received`. Of calls in this time, if any was
+-- measured: `p50` and `p99` in ns, `called_p50` and so on of its own ones, and
+-- of those that it served.
 -- @treturn boolean whether there is a stats file
 function Agent:look()
   local file = files.open(self.path)
