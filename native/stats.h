@@ -125,8 +125,33 @@ struct perigee_stats_session {
   char address[128];      /* dialed, or the listener's */
   char transport[16];
   char reason[128]; /* why it ended */
-  /* With `size`, as perigee_counters has it. */
-  struct perigee_counters counters;
+  /* With `size`, as perigee_counters has it, and room for later ones. */
+  union {
+    struct perigee_counters counters;
+    uint64_t room[PERIGEE_STATS_COUNTERS];
+  };
+  /* Since it opened: why it is over neither shared memory nor RDMA, enum
+   * perigee_stats_why. */
+  uint8_t not_shm, not_verbs;
+  uint8_t dialed; /* 1: by this side; 0: by the peer */
+  uint8_t lanes;  /* that were open beside the first */
+  uint8_t spare[4];
+};
+
+/* Why a transport that is better than the session's does not carry it. */
+enum perigee_stats_why {
+  PERIGEE_STATS_WHY_NOT = 0,   /* it does, or is no better; or not known */
+  PERIGEE_STATS_WHY_ASKED = 1, /* another one was asked for */
+  PERIGEE_STATS_WHY_APART = 2, /* the peer is on another host */
+  PERIGEE_STATS_WHY_NOT_OFFERED = 3, /* by the peer */
+  PERIGEE_STATS_WHY_USER = 4,        /* the peer runs as another user */
+  PERIGEE_STATS_WHY_RETURNED = 5,    /* the session could not move to it */
+  PERIGEE_STATS_WHY_STAYED = 6,      /* the session did not move to it */
+  PERIGEE_STATS_WHY_BARE = 7,      /* it neither encrypts nor has MACs, and that
+                                        is asked for */
+  PERIGEE_STATS_WHY_NONE_HERE = 8, /* there is none here that can be used */
+  PERIGEE_STATS_WHY_NO_SOCKET = 9, /* which it needs */
+  PERIGEE_STATS_WHY_SECOND = 10    /* both sides have it, and this one first */
 };
 
 /* An operation that is under way, until the poll after its event. */

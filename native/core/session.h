@@ -283,6 +283,7 @@ struct perigee_session {
   bool dialed;  /* by this side */
   bool tcp;     /* its socket is one: the peer has to prove who it is */
   bool attends; /* its polls do more: it has no socket, or several lanes */
+  uint8_t not_shm, not_verbs; /* why: enum perigee_stats_why, once it is open */
   struct session_polled polled;
   struct session_account account;
   struct session_drain drain;

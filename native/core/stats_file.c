@@ -20,6 +20,7 @@
 #include "host/cut.h"
 #include "host/name.h"
 #include "host/sized.h"
+#include "lanes.h"
 #include "lock.h"
 #include "spans.h"
 
@@ -35,7 +36,8 @@ _Static_assert(sizeof(struct perigee_stats_head) <= PERIGEE_STATS_HEAD,
                "the head has its page");
 _Static_assert(sizeof(struct perigee_counters) <=
                    PERIGEE_STATS_COUNTERS * sizeof(uint64_t),
-               "each counter has a name");
+               "each counter has a name, and the fields of sessions that stand "
+               "behind their counters stay where they are");
 _Static_assert(
     sizeof(struct perigee_stats_event) == 32 &&
         sizeof(struct perigee_stats_operation) == 16,
@@ -341,6 +343,14 @@ static int stats_session_row(struct stats_file *f) {
   return -1;
 }
 
+/* How many additional lanes it has. */
+static uint8_t stats_lanes(const struct perigee_session *s) {
+  uint8_t count = 0;
+  for (uint32_t i = 0; s->lanes && i < s->lanes->count; i++)
+    count += s->lanes->extra[i].state == EXTRA_OPEN;
+  return count;
+}
+
 static void stats_session_take(struct perigee_session *s, int i) {
   struct stats_file *f = &s->engine->stats;
   struct perigee_stats_session *row = &f->at->sessions[i];
@@ -352,6 +362,10 @@ static void stats_session_take(struct perigee_session *s, int i) {
   row->counters.size = sizeof row->counters;
   s->counters = &row->counters;
   row->opened = (uint64_t)s->engine->now;
+  row->not_shm = s->not_shm;
+  row->not_verbs = s->not_verbs;
+  row->dialed = s->dialed;
+  row->lanes = stats_lanes(s);
   stats_session_tell(s);
   atomic_signal_fence(memory_order_seq_cst);
   row->id = s->id;

@@ -13,6 +13,7 @@
 #include "core/pool.h"
 #include "net/wire.h"
 #include "sessions.h"
+#include "stats.h"
 
 /* ---- Choosing ------------------------------------------------------------ */
 
@@ -152,45 +153,80 @@ int choice_none(const struct perigee_session *s, const struct terms *peer,
 
 /* ---- Why not the others -------------------------------------------------- */
 
-/* The reason why a session over TCP does not use a transport that needs a Unix
- * socket. */
-static const char *choice_why_no_memory(const struct perigee_session *s,
-                                        const struct perigee_transport *t) {
+/* Why a session over TCP does not use a transport that needs a Unix socket. */
+static enum perigee_stats_why
+choice_why_no_memory(const struct perigee_session *s,
+                     const struct perigee_transport *t) {
   if (!s->peer.same_host)
-    return "the peer is on another host";
+    return PERIGEE_STATS_WHY_APART;
   if (s->migration.state == MIGRATION_RETURNED)
-    return "the session could not move to it";
+    return PERIGEE_STATS_WHY_RETURNED;
   if (!terms_offer(&s->peer.terms, t->name))
-    return "the peer does not offer it";
-  return s->peer.terms.user != geteuid() ? "the peer runs as another user"
-                                         : "the session did not move to it";
+    return PERIGEE_STATS_WHY_NOT_OFFERED;
+  return s->peer.terms.user != geteuid() ? PERIGEE_STATS_WHY_USER
+                                         : PERIGEE_STATS_WHY_STAYED;
 }
 
-static const char *choice_why_not_here(const struct perigee_session *s,
-                                       const struct perigee_transport *t) {
-  if (t->socket == SOCKET_UNIX)
+static enum perigee_stats_why choice_why(const struct perigee_session *s,
+                                         const struct perigee_transport *t) {
+  if (s->alone)
+    return PERIGEE_STATS_WHY_NO_SOCKET;
+  if (choice_asked_for_another(s, t))
+    return PERIGEE_STATS_WHY_ASKED;
+  if (s->tcp && t->socket == SOCKET_UNIX)
     return choice_why_no_memory(s, t);
-  if (!transport_is_safe(s, t))
-    return "what it carries is neither encrypted nor has MACs, and that is "
-           "asked for";
-  const char *why = fabric_trouble(s->engine, t);
-  return *why ? why : "no device here";
+  if (!transport_carries(s, t))
+    return transport_is_safe(s, t) ? PERIGEE_STATS_WHY_NONE_HERE
+                                   : PERIGEE_STATS_WHY_BARE;
+  return terms_offer(&s->peer.terms, t->name) ? PERIGEE_STATS_WHY_SECOND
+                                              : PERIGEE_STATS_WHY_NOT_OFFERED;
 }
+
+/* Sentences; those without one here name something. */
+static const char *const choice_sentences[] = {
+    [PERIGEE_STATS_WHY_APART] = "the peer is on another host",
+    [PERIGEE_STATS_WHY_NOT_OFFERED] = "the peer does not offer it",
+    [PERIGEE_STATS_WHY_USER] = "the peer runs as another user",
+    [PERIGEE_STATS_WHY_RETURNED] = "the session could not move to it",
+    [PERIGEE_STATS_WHY_STAYED] = "the session did not move to it",
+    [PERIGEE_STATS_WHY_BARE] =
+        ("what it carries is neither encrypted nor has MACs, and that is "
+         "asked for"),
+    [PERIGEE_STATS_WHY_NO_SOCKET] = "it needs a socket"};
 
 static void choice_why_not(const struct perigee_session *s,
                            const struct perigee_transport *t,
                            char why[REASON]) {
-  const char *chosen = s->transport->name;
-  if (s->alone)
-    snprintf(why, REASON, "it needs a socket");
-  else if (choice_asked_for_another(s, t))
+  enum perigee_stats_why code = choice_why(s, t);
+  const char *trouble = "";
+  if (code == PERIGEE_STATS_WHY_NONE_HERE)
+    trouble = fabric_trouble(s->engine, t);
+  if (code == PERIGEE_STATS_WHY_ASKED)
     snprintf(why, REASON, "%s was asked for", s->target.transport);
-  else if (!transport_carries(s, t) || (s->tcp && t->socket == SOCKET_UNIX))
-    snprintf(why, REASON, "%s", choice_why_not_here(s, t));
-  else if (!terms_offer(&s->peer.terms, t->name))
-    snprintf(why, REASON, "the peer does not offer it");
+  else if (code == PERIGEE_STATS_WHY_SECOND)
+    snprintf(why, REASON, "%s comes first", s->transport->name);
+  else if (code == PERIGEE_STATS_WHY_NONE_HERE)
+    snprintf(why, REASON, "%s", *trouble ? trouble : "no device here");
   else
-    snprintf(why, REASON, "%s comes first", chosen);
+    snprintf(why, REASON, "%s", choice_sentences[code]);
+}
+
+/* The built in ones stand in order; faults keep the name of what they are put
+ * in front of. */
+static uint8_t choice_why_no_better(const struct perigee_session *s,
+                                    const struct perigee_transport *better) {
+  for (uint32_t i = 0; i < BUILT_IN; i++) {
+    if (strcmp(built_in[i]->name, s->transport->name) == 0)
+      break;
+    if (built_in[i] == better)
+      return (uint8_t)choice_why(s, better);
+  }
+  return PERIGEE_STATS_WHY_NOT;
+}
+
+void choice_note(struct perigee_session *s) {
+  s->not_shm = choice_why_no_better(s, &transport_shm);
+  s->not_verbs = choice_why_no_better(s, &transport_verbs);
 }
 
 void choice_considered(const struct perigee_session *s, char *text,

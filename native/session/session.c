@@ -129,6 +129,7 @@ void session_opened(struct perigee_session *s) {
   machine_step(&session_machine, &s->state, SESSION_OPEN);
   unauth_leave(s);
   s->engine->progress++;
+  choice_note(s);
   stats_session_begin(s);
   timers_remove(&s->engine->timers, &s->handshake.deadline);
   secret_wipe(&s->security.keys->ticket); /* it is valid once */

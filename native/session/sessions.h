@@ -311,6 +311,8 @@ const struct perigee_transport *choice_of(struct perigee_session *session,
 int choice_none(const struct perigee_session *, const struct terms *peer,
                 char reason[REASON]);
 /* Writes why each other transport does not carry the session, one line each. */
+/* Notes why a session that opens is over nothing better (stats.h). */
+void choice_note(struct perigee_session *session);
 void choice_considered(const struct perigee_session *session, char *text,
                        size_t size);
 /* Opens this side's half of the transport. */

@@ -65,6 +65,30 @@ jit.off(make_calls)                -- its loop over pairs(), see check.lua
 describe("an agent's stats", function()
   after_each(cases.cleanup)
 
+  it("tell who dialed a session, and why it is over nothing better", function()
+    local one, two = assert(cases.agent()), assert(cases.agent())
+    local session = assert(one:session(two.name))
+    local told = session:explain()
+    local is_best = told.transport == "shm"
+    local ends = { stats_of(one, one.name).sessions[1] }
+    cases.eventually(function()
+      ends[2] = stats_of(two, two.name).sessions[1]
+      return ends[2]
+    end)
+    for i, each in ipairs(ends) do
+      assert.equal(i == 1, each.dialed)
+      assert.equal(told.transport, each.transport)
+      assert.equal(is_best, each.not_better == "", each.not_better)
+    end
+    if told.transport == "tcp" then     -- the listener has asked for nothing
+      assert.equal("not shm (another transport was asked for), not verbs "
+        .. "(another transport was asked for)", ends[1].not_better)
+      assert.matches("^not shm %(the peer does not offer it%), ",
+                     ends[2].not_better)
+    end
+    assert.equal(told.epoch, ends[1].epoch)
+  end)
+
   for _, progress in ipairs { "poll", "thread" } do
     it("have each call once, with progress = " .. progress, function()
       local name = "counted-" .. progress

@@ -185,4 +185,29 @@ describe("a stats file", function()
     assert.is_true(stats.ask_for_level(path))
     assert.is_nil(stats.head(path).log.asked)
   end)
+
+  it("says why a session is over nothing better, also for a reason to come",
+     function()
+    local C = require "perigee.native".C
+    local file, seen = planted.new("a", "s"), {}
+    local row = file.sessions[0]
+    row.id, row.transport = 1, "tcp"
+    local function told()
+      write(planted.bytes(file))
+      return stats.read(path).sessions[1].not_better
+    end
+    assert.equal("", told())
+    for code = 1, tonumber(C.PERIGEE_STATS_WHY_SECOND) do
+      row.not_shm = code
+      local why = told():match "^not shm %((%a[^()%d]+)%)$"
+      assert.is_nil(seen[why])
+      seen[why] = true
+    end
+    row.not_shm, row.not_verbs = C.PERIGEE_STATS_WHY_USER, 200
+    assert.equal("not shm (the peer runs as another user), not verbs (for "
+      .. "reason 200)", told())
+    file.head.sessions.row = ffi.offsetof("struct perigee_stats_session",
+                                          "not_shm")
+    assert.equal("", told())            -- a row of a version before
+  end)
 end)

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "core/session.h"
+#include "core/stats_file.h"
 #include "support.h"
 #include "transport/transport.h"
 
@@ -186,6 +187,26 @@ static void one_after_very_many_has_no_devices(void **state) {
   memset(list + 1, 0, sizeof list - sizeof *list);
 }
 
+static void why(const char *transport, uint8_t shm, uint8_t verbs) {
+  struct pair p;
+  open_at(&p, path(), transport, 0);
+  const struct perigee_stats_session *row = &p.engine[0]->stats.at->sessions[0];
+  assert_int_equal(row->id, p.session[0]->id);
+  assert_int_equal(row->dialed, 1);
+  assert_int_equal(row->not_shm, shm);
+  assert_int_equal(row->not_verbs, verbs);
+  assert_int_equal(p.engine[1]->stats.at->sessions[0].dialed, 0);
+  pair_close(&p);
+}
+
+static void the_stats_tell_why_it_is_none_that_is_better(void **state) {
+  (void)state;
+  own_begin("first", SOCKET_ANY);
+  why(NULL, PERIGEE_STATS_WHY_SECOND, PERIGEE_STATS_WHY_SECOND);
+  why("shm", PERIGEE_STATS_WHY_NOT, PERIGEE_STATS_WHY_NOT);
+  why("tcp", PERIGEE_STATS_WHY_ASKED, PERIGEE_STATS_WHY_ASKED);
+}
+
 static void
 one_that_does_not_seal_is_not_offered_where_all_is_sealed(void **s) {
   (void)s;
@@ -202,6 +223,7 @@ int main(void) {
       cmocka_unit_test(one_that_cannot_take_its_socket_over_returns),
       cmocka_unit_test(one_without_its_devices_is_not_offered_over_tcp),
       cmocka_unit_test(one_after_very_many_has_no_devices),
+      cmocka_unit_test(the_stats_tell_why_it_is_none_that_is_better),
       cmocka_unit_test(
           one_that_does_not_seal_is_not_offered_where_all_is_sealed),
   };

@@ -185,6 +185,7 @@ local function live_sessions(told, out)
         ("%.0f"):format(c.stalls or 0), units.format_size(c.bytes_sent or 0),
         units.format_size(c.bytes_received or 0),
         each.address ~= "" and each.address or nil,
+        each.not_better ~= "" and each.not_better or nil,
       }
     end
   end
@@ -192,7 +193,7 @@ local function live_sessions(told, out)
   local title = told.state == "dead" and "sessions when it died" or "sessions"
   columns(out, title, { "id", "peer", "transport", "state", "for", "calls",
                         "served", "others", "failed", "timeouts", "stalls",
-                        "sent", "received", "address" }, rows)
+                        "sent", "received", "address", "why not better" }, rows)
 end
 
 local function ended_sessions(told, out)
@@ -219,9 +220,9 @@ M.sessions = {
   name = "sessions",
   summary = "Tell whom an agent of this host has sessions with.",
   description = "Tells of each session of an agent of this host who the peer "
-    .. "is, what carries it, how old it is and what it counts, and of those "
-    .. "that have ended why. That is read from its stats file; the agent is "
-    .. "not asked.",
+    .. "is, what carries it and why nothing better does, how old it is and "
+    .. "what it counts, and of those that have ended why. That is read from "
+    .. "its stats file; the agent is not asked.",
   configure = configure,
   run = function(given)
     local out, told = require "perigee.cli.out", read(given)

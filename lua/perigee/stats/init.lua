@@ -8,6 +8,7 @@ local ffi = require "ffi"
 local files = require "perigee.stats.file" -- declares the structures
 local levels = require "perigee.runtime.levels"
 local native = require "perigee.native"
+local reasons = require "perigee.stats.why"
 
 local C = native.C
 
@@ -117,6 +118,8 @@ local function sessions_of(file, head, names)
     list[#list + 1] = {
       id = number(row.id), peer = text(row.peer), address = text(row.address),
       transport = text(row.transport), reason = text(row.reason),
+      epoch = ("%016x"):format(row.epoch), dialed = row.dialed ~= 0,
+      lanes = row.lanes, not_better = reasons.text(row),
       state = ended > 0 and "ended" or STATES[number(row.state)] or "open",
       opened = number(row.opened), ended = ended > 0 and ended or nil,
       status = row.status > 0 and ffi.string(
@@ -332,8 +335,10 @@ end
 --- Reads a stats file. Times are ns of the agent's clock: `now` is this moment
 -- by it, `began_at` seconds since 1970 at `began`.
 -- @treturn table `name`, `scope`, `host`, `program`, `pid`, `state`, `began`,
---   `began_at`, `now`, `looked`, `asleep`, `log`; `counters`, `sessions`,
---   `methods`, `under_way`, `events`; or nil and a sentence
+--   `began_at`, `now`, `looked`, `asleep`, `log`; `counters`, `sessions` (each
+--   with the peer's `epoch`; `dialed`, by this agent; `lanes`, how many were
+--   open beside the first; and `not_better`, why it is over nothing better, or
+--   ""), `methods`, `under_way`, `events`; or nil and a sentence
 function M.read(path)
   local file, head = open(path)
   if not file then return nil, head end

@@ -17,6 +17,7 @@ local ffi = require "ffi"
 local files = require "perigee.stats.file"
 local native = require "perigee.native"
 local stats = require "perigee.stats"
+local reasons = require "perigee.stats.why"
 
 ffi.cdef "int perigee_stats_page(void) __asm__(\"getpagesize\");"
 
@@ -340,8 +341,9 @@ end
 
 --- The sessions of the last look, with `id`, `peer`, `address`, `transport`,
 -- `state`, `age` and, if it has ended, `ended` in seconds, `status`, `reason`,
--- and numbers a second since the look before: `calls`, `served`, `failures`,
--- `timeouts`, `stalls`, `sent`, `received`.
+-- `not_better` (why it is over nothing better, or ""), and numbers a second
+-- since the look before: `calls`, `served`, `failures`, `timeouts`, `stalls`,
+-- `sent`, `received`.
 function Agent:sessions_now()
   local list, now = {}, self.at
   if self.state == "dead" then now = number(self.head.looked) end
@@ -355,6 +357,7 @@ function Agent:sessions_now()
       each.id, each.peer = number(row.id), text(row.peer, 128)
       each.address, each.reason = text(row.address, 128), text(row.reason, 128)
       each.transport, each.status = text(row.transport, 16), status_of(row)
+      each.not_better = reasons.text(row)
       each.state = ended > 0 and "ended" or STATES[number(row.state)] or "open"
       each.age = max(0, (now - number(row.opened)) / 1e9)
       each.ended = ended > 0 and max(0, (now - ended) / 1e9) or nil

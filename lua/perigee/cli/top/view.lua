@@ -156,7 +156,9 @@ local SESSIONS = {
   { label = "IN", width = 5, rank = 8,
     of = function(s) return size(s.received) end },
   { label = "WHY", width = 40, rank = 10, left = true, additional = true,
-    of = function(s) return plain(s.reason) end },
+    of = function(s)
+      return plain(s.ended and s.reason or s.not_better)
+    end },
 }
 
 -- ---- The lines around -------------------------------------------------------

@@ -1,0 +1,45 @@
+-- SPDX-License-Identifier: Apache-2.0
+--- Why a session is not over something better, in words, by the codes in its
+-- row of a stats file (enum perigee_stats_why in native/stats.h).
+local native = require "perigee.native"
+require "perigee.stats.file"            -- declares the codes
+
+local C = native.C
+
+local M = {}
+
+local REASONS = {
+  [C.PERIGEE_STATS_WHY_ASKED] = "another transport was asked for",
+  [C.PERIGEE_STATS_WHY_APART] = "the peer is on another host",
+  [C.PERIGEE_STATS_WHY_NOT_OFFERED] = "the peer does not offer it",
+  [C.PERIGEE_STATS_WHY_USER] = "the peer runs as another user",
+  [C.PERIGEE_STATS_WHY_RETURNED] = "the session could not move to it",
+  [C.PERIGEE_STATS_WHY_STAYED] = "the session did not move to it",
+  [C.PERIGEE_STATS_WHY_BARE] =
+    "it neither encrypts nor has MACs, and that is asked for",
+  [C.PERIGEE_STATS_WHY_NONE_HERE] = "no device here can be used",
+  [C.PERIGEE_STATS_WHY_NO_SOCKET] = "it needs a socket",
+  [C.PERIGEE_STATS_WHY_SECOND] = "it comes second for this engine",
+}
+
+-- A later version has more reasons.
+local function reason(code)
+  return REASONS[code] or ("for reason %d"):format(code)
+end
+
+--- Why a row (struct perigee_stats_session) has a transport that is not the
+-- best one: "not shm (the peer is on another host), not verbs (no device here
+-- can be used)"; "" if there is none that is better, or the row is of a version
+-- that does not tell.
+function M.text(row)
+  local list = {}
+  if row.not_shm ~= 0 then
+    list[1] = ("not shm (%s)"):format(reason(row.not_shm))
+  end
+  if row.not_verbs ~= 0 then
+    list[#list + 1] = ("not verbs (%s)"):format(reason(row.not_verbs))
+  end
+  return table.concat(list, ", ")
+end
+
+return M
