@@ -1,11 +1,10 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- The page of `perigee metrics --page` in a browser, headless Chromium, which
 -- is driven by WebDriver.
-local cjson = require "cjson.safe"
+local browsers = require "spec.support.browser"
 local command = require "spec.support.command"
 local control = require "spec.support.control"
 local process = require "spec.support.process"
-local sockets = require "spec.net.sockets"
 
 -- Serves, and calls itself all the time.
 local WORKER = [[
@@ -26,55 +25,11 @@ perigee.run(function()
 end)
 ]]
 
-local function free_port()
-  local fd, port = sockets.listen "127.0.0.1"
-  sockets.close(fd)
-  return port
-end
+local browser
 
--- ---- The browser ------------------------------------------------------------
+local function value(expression) return browser:value(expression) end
 
-local driver, session
-
--- One command of WebDriver, with a body in JSON: its value; nil if there is
--- none.
-local function drive(method, path, body)
-  local file = command.file("webdriver.json", body or "{}")
-  local pipe = io.popen(("curl -s -m 60 -X %s %s http://127.0.0.1:%d%s"):format(
-    method, method == "POST" and "-H 'Content-Type: application/json' -d @"
-    .. file or "", driver, path))
-  local answer = cjson.decode(pipe:read "*a")
-  pipe:close()
-  return answer and answer.value ~= cjson.null and answer.value or nil
-end
-
-local function open(url)
-  driver = free_port()
-  process.spawn { "env", "TMPDIR=" .. command.folder(), "chromedriver",
-                  "--port=" .. driver, "--silent" }
-  assert(command.eventually(function()
-    local status = drive("GET", "/status")
-    return status and status.ready
-  end))
-  local made = drive("POST", "/session", cjson.encode {
-    capabilities = { alwaysMatch = {
-      ["goog:loggingPrefs"] = { browser = "ALL" },
-      ["goog:chromeOptions"] = { args = { "--headless=new", "--no-sandbox",
-                                          "--disable-gpu" } } } } })
-  session = "/session/" .. assert(made.sessionId, made.message)
-  drive("POST", session .. "/url", cjson.encode { url = url })
-end
-
--- The value of an expression in the page.
-local function value(expression)
-  return drive("POST", session .. "/execute/sync",
-               ('{"script":%s,"args":[]}'):format(cjson.encode("return "
-                                                               .. expression)))
-end
-
-local function text(id)
-  return value(("document.getElementById('%s').innerText"):format(id))
-end
+local function text(id) return browser:text(id) end
 
 local function becomes(f) assert.is_true(command.eventually(f)) end
 
@@ -87,31 +42,41 @@ local function serve(port)
   return server
 end
 
-describe("the page of perigee metrics", function()
-  if not control.is_there() then
-    return it("is shown", function()
-      pending(control.needs .. " is missing")
-    end)
-  elseif os.execute "command -v chromedriver >/dev/null" ~= 0 then
-    return it("is shown", function()
-      pending "chromedriver is missing (Debian's chromium-driver)"
-    end)
-  end
+-- Is all there that these take? Else says what is missing.
+local function is_there()
+  local missing = not control.is_there() and control.needs .. " is missing"
+    or not browsers.is_there()
+    and "chromedriver is missing (Debian's chromium-driver)"
+  if missing then it("is shown", function() pending(missing) end) end
+  return not missing
+end
 
-  after_each(function()
-    if session then drive("DELETE", session) end
-    session = nil
-    command.clean()
-  end)
+-- An agent that works, and a page that shows it; returns the server.
+local function shown()
+  local worker = command.start("run", command.file("worker.lua", WORKER))
+  assert(worker:read(30 * process.slow))
+  local port = browsers.free_port()
+  local server = serve(port)
+  browser = browsers.open(("http://127.0.0.1:%d/"):format(port),
+                          command.folder())
+  becomes(function() return text "rows":find "worker\tcli\t%a+\t[1-9]" end)
+  return server, port
+end
+
+local function close()
+  if browser then browser:close() end
+  browser = nil
+  command.clean()
+end
+
+describe("the page of perigee metrics", function()
+  if not is_there() then return end
+
+  after_each(close)
 
   it("shows what goes on, heals, and asks for nothing from elsewhere",
      function()
-    local worker = command.start("run", command.file("worker.lua", WORKER))
-    assert(worker:read(30 * process.slow))
-    local port = free_port()
-    local server = serve(port)
-    open(("http://127.0.0.1:%d/"):format(port))
-    becomes(function() return text "rows":find "^worker\tcli\t%a+\t[1-9]" end)
+    local server, port = shown()
 
     -- An agent, a method, and a number that grows; names are text.
     value "document.querySelector('#rows button').click()"
@@ -126,8 +91,10 @@ describe("the page of perigee metrics", function()
     value "document.querySelector('#methods button').click()"
     becomes(function() return text "bins":find "%%" end)
     becomes(function() return text "links":find "worker" end)
-    assert.same({}, drive("POST", session .. "/se/log",
-                           '{"type":"browser"}'))
+    becomes(function()
+      return text "link-rows":find "cli/worker\tcli/worker\tshm\t1\t0\t[1-9]"
+    end)
+    assert.same({}, browser:does("/se/log", { type = "browser" }))
     assert.equal(0, value("performance.getEntriesByType('resource').filter("
       .. "each => !each.name.startsWith(location.origin)).length"))
 
@@ -142,5 +109,140 @@ describe("the page of perigee metrics", function()
     process.signal(tonumber(text "rows":match "(%d+)%s*$"), "KILL")
     becomes(function() return text "rows":find "\tdead\t" end)
     assert.is_truthy(text "count":find "1 dead")
+  end)
+end)
+
+describe("the page, without a mouse and without eyes,", function()
+  if not is_there() then return end
+
+  setup(shown)
+  teardown(close)
+
+  local function key(code)
+    browser:does("/actions", { actions = { { type = "key", id = "keyboard",
+      actions = { { type = "keyDown", value = code },
+                  { type = "keyUp", value = code } } } } })
+  end
+  local TAB, ENTER = "\238\128\132", "\238\128\135"
+
+  local ACTIVE = "document.activeElement"
+
+  -- What assistive technology is told of the first element like this.
+  local function computed(css, what)
+    local found = browser:does("/element", { using = "css selector",
+                                             value = css })
+    local id = select(2, next(found))
+    return browser:drive("GET", ("%s/element/%s/computed%s"):format(
+      browser.session, id, what))
+  end
+
+  local function wait_for_events(n)
+    value [[(window.seen = 0, window.own_show ??= show,
+             window.show = state => { own_show(state); seen++; })]]
+    becomes(function() return value "seen" >= n end)
+  end
+
+  before_each(function()
+    value "document.querySelector('#close').click()"
+  end)
+
+  it("is used by the keyboard, and keeps the focus where it is", function()
+    value "document.querySelector('#only').focus()"
+    for _ = 1, 16 do                    -- past the headings
+      key(TAB)
+      if value(ACTIVE .. ".closest('#rows') !== null") then break end
+    end
+    assert.equal("worker", value(ACTIVE .. ".innerText"))
+    assert.equal("solid", value("getComputedStyle(" .. ACTIVE
+                                .. ").outlineStyle"))
+    value("(window.had = " .. ACTIVE .. ")")
+    wait_for_events(2)
+    assert.is_true(value(ACTIVE .. " === had"))
+    key(ENTER)
+    assert.equal("one", value(ACTIVE .. ".id"))
+    becomes(function() return text "methods":find "calc%.add" end)
+    key(TAB)
+    assert.equal("close", value(ACTIVE .. ".id"))
+    key(ENTER)
+    assert.is_true(value(ACTIVE .. " === had"))
+  end)
+
+  it("tells assistive technology what it shows, and no more than that",
+     function()
+    value "document.querySelector('#rows button').click()"
+    becomes(function() return text "methods":find "calc%.add" end)
+    value "document.querySelector('#methods button').click()"
+    becomes(function() return text "summary":find "^A half within %d" end)
+    assert.same({}, value [[[...document.querySelectorAll("table")].filter(t =>
+      !t.caption?.textContent.trim()
+      || [...t.querySelectorAll("th")].some(h => !h.scope)
+      || [...t.tBodies[0].rows].some(r => !r.hasAttribute("aria-hidden")
+        && r.cells[0].scope !== "row")).map(t => t.outerHTML)]])
+    assert.equal("status", computed("#said", "role"))
+    assert.equal("button", computed("#rows button", "role"))
+    assert.equal("worker", computed("#rows button", "label"))
+    assert.equal("rowheader", computed("#bins th", "role"))
+    assert.equal("columnheader", computed("#heads th", "role"))
+    assert.equal("region", computed(".table", "role"))
+    assert.equal("Agents", computed(".table", "label"))
+    assert.matches("^Calls in a second: begun %d", computed("svg", "label"))
+    value [[(window.said = 0, new MutationObserver(() => said++).observe(
+      document.body, { subtree: true, childList: true, characterData: true,
+                       attributes: false }),
+      document.querySelectorAll("[role=status], [aria-live]").forEach(each =>
+        new MutationObserver(() => said += 1000).observe(each, { subtree: true,
+          childList: true, characterData: true })))]]
+    wait_for_events(2)
+    local changes = value "said"        -- none of what is read out by itself
+    assert.is_true(changes > 0 and changes < 1000, tostring(changes))
+  end)
+
+  -- The texts whose contrast with what is behind them is below 4.5.
+  local FAINT = [[(() => {
+    const part = v => (v /= 255) <= 0.04045 ? v / 12.92
+      : ((v + 0.055) / 1.055) ** 2.4;
+    const light = ([r, g, b]) =>
+      0.2126 * part(r) + 0.7152 * part(g) + 0.0722 * part(b);
+    const numbers = text => text.match(/[\d.]+/g).map(Number);
+    const behind = each => {
+      for (; each; each = each.parentElement) {
+        const at = numbers(getComputedStyle(each).backgroundColor);
+        if (at.length < 4 || at[3] === 1) return at;
+      }
+    };
+    const all = [...document.querySelectorAll("body *")].filter(each =>
+      each.checkVisibility() && [...each.childNodes].some(n =>
+        n.nodeType === 3 && n.data.trim()) && each.tagName !== "SCRIPT");
+    const faint = all.filter(each => {
+      const a = light(numbers(getComputedStyle(each).color));
+      const b = light(behind(each));
+      return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05) < 4.5;
+    });
+    return [all.length > 50, ...new Set(faint.map(each =>
+      each.className + " " + each.tagName + ": " + each.innerText))];
+  })()]]
+
+  it("has texts that stand out, in light and in dark", function()
+    value "document.querySelector('#rows button').click()"
+    becomes(function() return text "methods":find "calc%.add" end)
+    value "document.querySelector('#methods button').click()"
+    -- Each state is in the chosen row and in another one.
+    value [[(() => { window.show = () => {};
+      for (const name of ["asleep", "busy", "dead", "failing", "lost", "first",
+                          "second"])
+        for (const at of ["#rows tr[aria-current]", "#methods tr", "figure"]) {
+          const cell = document.createElement("span");
+          cell.className = name;
+          cell.textContent = name;
+          (document.querySelector(at + " td") ?? document.querySelector(at))
+            .append(cell);
+        } })()]]
+    for _, scheme in ipairs { "light", "dark" } do
+      browser:asks("Emulation.setEmulatedMedia", ('{"features":[{"name":'
+        .. '"prefers-color-scheme","value":"%s"}]}'):format(scheme))
+      assert.equal(scheme == "dark",
+                   value "matchMedia('(prefers-color-scheme: dark)').matches")
+      assert.same({ true }, value(FAINT), scheme)
+    end
   end)
 end)

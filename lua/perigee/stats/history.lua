@@ -2,6 +2,7 @@
 --- What the agents of this host did from one look to the next: rates and times
 -- of each, and of all together over the last ten minutes.
 local errors = require "perigee.runtime.errors"
+local links = require "perigee.stats.links"
 local partial = require "perigee.stats.partial"
 local printable = require "perigee.runtime.printable"
 local stats = require "perigee.stats"
@@ -19,7 +20,8 @@ History.__index = History
 --- told: perigee.stats.metrics. look() is to be called every `step` seconds.
 function M.new(told, step)
   return setmetatable({ metrics = told, step = step, points = {}, before = {},
-                        list = {}, rows = {}, point = false, read_at = false },
+                        list = {}, rows = {}, point = false, read_at = false,
+                        sessions = {}, seconds = false },
                       History)
 end
 
@@ -134,6 +136,15 @@ local function add_rates(rates, row, point, bins)
   added(bins, rates.bins)
 end
 
+-- The sessions of each life of an agent.
+local function sessions_by_epoch(list)
+  local sessions = {}
+  for _, told in ipairs(list) do
+    sessions[tostring(told.epoch)] = told.sessions
+  end
+  return sessions
+end
+
 -- The rows of what was read at a time, and their sum.
 local function measured(self, list, now)
   local rows, before, all, point = {}, {}, {}, new_point()
@@ -161,11 +172,19 @@ function History:look()
   local list, now = self.metrics:told()
   if now ~= self.read_at then
     self.rows, self.point = measured(self, list, now)
+    self.sessions = sessions_by_epoch(self.list)
+    self.seconds = self.read_at and (now - self.read_at) / 1e9
     self.list, self.read_at = list, now
   end
   table.insert(self.points, self.point)
   if #self.points > M.KEPT / self.step then table.remove(self.points, 1) end
   return self.rows, self.point
+end
+
+--- Who is linked with whom (perigee.stats.links) by the last look, with rates
+-- since the one before; and how many more there are.
+function History:links()
+  return links.of(self.list, self.sessions, self.seconds)
 end
 
 -- ---- One agent --------------------------------------------------------------
@@ -190,16 +209,17 @@ local function method_of(method)
 end
 
 local function links_of(told)
-  local links = {}
+  local list = {}
   for _, each in ipairs(told and told.sessions or {}) do
-    links[#links + 1] = { peer = shown(each.peer), state = each.state,
-                          address = shown(each.address),
-                          transport = shown(each.transport),
-                          reason = shown(each.reason),
-                          sent = each.counters.bytes_sent or 0,
-                          received = each.counters.bytes_received or 0 }
+    list[#list + 1] = { peer = shown(each.peer), state = each.state,
+                        address = shown(each.address),
+                        transport = shown(each.transport),
+                        reason = shown(each.reason),
+                        not_better = each.not_better,
+                        sent = each.counters.bytes_sent or 0,
+                        received = each.counters.bytes_received or 0 }
   end
-  return links
+  return list
 end
 
 --- One agent of the last look: its methods since it began, each with the kinds

@@ -40,7 +40,7 @@ Metrics.__index = Metrics
 -- `reported`, when it was told (ns); labels have the host then, too. `files`:
 -- false if none are read. `families`: a function that returns what stands in
 -- place of the files' own numbers (emit.lua). `kept`: seconds for which a text
--- is kept at least.
+-- is kept at least. `links`: told() has the sessions of files.
 function M.new(options)
   local costs = options.reported and emit.REPORTED or emit.COSTS
   return setmetatable({
@@ -50,7 +50,7 @@ function M.new(options)
     limit = options.series or SERIES, last = {}, texts = {}, until_ = 0,
     series = series.new(options.series or SERIES, costs,
                         options.reported ~= nil),
-    has_dropped = false, has_refused = {}, reads = 0,
+    links = options.links, has_dropped = false, has_refused = {}, reads = 0,
   }, Metrics)
 end
 
@@ -95,7 +95,7 @@ local function read_all(self)
   local list, refused, n = {}, {}, 0
   for i, path in ipairs(paths_of(self)) do
     local told, why
-    if i <= FILES then told, why = partial.read(path) end
+    if i <= FILES then told, why = partial.read(path, self.links) end
     if i > FILES then why = ("there are more than %d files"):format(FILES) end
     if told then
       told.path = path

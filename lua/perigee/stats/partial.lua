@@ -133,8 +133,20 @@ local session_t = ffi.typeof "const struct perigee_stats_session *"
 local SESSION = ffi.sizeof "struct perigee_stats_session"
 local ROWS_OF_SESSIONS = S.PERIGEE_STATS_SESSIONS
 
--- Adds the counters of those that have not ended, and counts them by transport.
-local function add_sessions(file, transports)
+-- What a row tells of a session, for links.lua.
+local function session_of(row, transport)
+  local c = row.counters
+  return { epoch = tostring(row.epoch), peer = text(row.peer, 128),
+           address = text(row.address, 128), transport = transport,
+           dialed = row.dialed ~= 0, lanes = row.lanes, not_shm = row.not_shm,
+           not_verbs = row.not_verbs, calls = number(c.calls),
+           served = number(c.served), sent = number(c.bytes_sent),
+           received = number(c.bytes_received) }
+end
+
+-- Adds the counters of those that have not ended, and counts them by transport;
+-- adds them to `sessions` by their ids, if that is there.
+local function add_sessions(file, transports, sessions)
   local from, n, size = load(file, head.sessions, 0, ROWS_OF_SESSIONS, SESSION)
   for i = 0, n - 1 do
     local row = ffi.cast(session_t, from + i * size)
@@ -142,18 +154,19 @@ local function add_sessions(file, transports)
       local name = text(row.transport, 16)
       transports[name] = (transports[name] or 0) + 1
       add_words(ffi.cast(words_t, row.counters))
+      if sessions then sessions[number(row.id)] = session_of(row, name) end
     end
   end
 end
 
 -- The engine's counters by their names. A session that is freed adds its own to
 -- the engine's, so these are read first: then nothing is counted twice.
-local function counters_of(file, transports)
+local function counters_of(file, transports, sessions)
   local names, counters = names_of(file), {}
   ffi.fill(sums, ffi.sizeof(sums))
   local from, n = load(file, head.counters, 0, 1, 8 * COUNTERS)
   if n == 1 then add_words(ffi.cast(words_t, from)) end
-  add_sessions(file, transports)
+  add_sessions(file, transports, sessions)
   for i = 1, COUNTERS - 1 do
     if names[i] then counters[names[i]] = sums[i] end
   end
@@ -260,36 +273,41 @@ end
 
 -- ---- The file ---------------------------------------------------------------
 
-local function read_rest(file)
+local function read_rest(file, wants_sessions)
   local told = {
     name = text(head.name, 128), scope = text(head.scope, 128),
     host = text(head.host, 64), pid = number(head.pid), epoch = head.epoch,
     began_at = number(head.began_at) / 1e9, state = stats.state(head),
     begun = number(head.sessions_begun), transports = {},
+    sessions = wants_sessions and {} or nil,
   }
   local is_dead = told.state == "dead"
   local now = is_dead and number(head.looked) or native.clock()
-  told.counters = counters_of(file, told.transports)
-  if is_dead then told.transports = {} end
+  told.counters = counters_of(file, told.transports, told.sessions)
+  if is_dead then told.transports, told.sessions = {}, nil end
   told.methods = methods_of(file)
   told.oldest_call, told.oldest_served = oldest_of(file, now)
   return told
 end
 
---- Reads a stats file.
+--- Reads a stats file; with the open sessions of an agent that lives, if
+-- `wants_sessions`.
 -- @treturn table `name`, `scope`, `host`, `pid`, `epoch` (a number of 64 bits),
 --   `began_at` (seconds since 1970), `state`, `counters` by their names (with
 --   those of open sessions), `transports` (open sessions by name; none, if it
 --   is dead), `begun` (sessions, ever), `oldest_call`, `oldest_served` (ns),
 --   and `methods`, a list of { `side`: "client", "server" or "other", `names`:
 --   the 64 bytes of its service's name and those of its own, `numbers`: see
---   at }. Or nil and why; nil alone if there is no such file
-function M.read(path)
+--   at }; `sessions`, if wanted: by their ids, { `epoch`: the peer's, a text,
+--   `peer`, `address`, `transport`, `dialed`, `lanes`, `not_shm`, `not_verbs`,
+--   `calls`, `served`, `sent`, `received` }. Or nil and why; nil alone if there
+--   is no such file
+function M.read(path, wants_sessions)
   local file, length = files.open(path)
   if not file then return nil, length end
   local fine, why = files.read_head(file, head)
   if fine and head.length > length then fine, why = nil, "it is cut" end
-  local told = fine and read_rest(file)
+  local told = fine and read_rest(file, wants_sessions)
   files.close(file)
   if not told then return nil, why end
   return told

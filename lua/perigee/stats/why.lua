@@ -27,19 +27,31 @@ local function reason(code)
   return REASONS[code] or ("for reason %d"):format(code)
 end
 
+-- For each transport that would be better, as `form` has it.
+local function told(row, form, shm, verbs)
+  local list = {}
+  if row.not_shm ~= 0 then
+    list[1] = form:format(shm, reason(row.not_shm))
+  end
+  if row.not_verbs ~= 0 then
+    list[#list + 1] = form:format(verbs, reason(row.not_verbs))
+  end
+  return list
+end
+
 --- Why a row (struct perigee_stats_session) has a transport that is not the
 -- best one: "not shm (the peer is on another host), not verbs (no device here
 -- can be used)"; "" if there is none that is better, or the row is of a version
 -- that does not tell.
 function M.text(row)
-  local list = {}
-  if row.not_shm ~= 0 then
-    list[1] = ("not shm (%s)"):format(reason(row.not_shm))
-  end
-  if row.not_verbs ~= 0 then
-    list[#list + 1] = ("not verbs (%s)"):format(reason(row.not_verbs))
-  end
-  return table.concat(list, ", ")
+  return table.concat(told(row, "not %s (%s)", "shm", "verbs"), ", ")
+end
+
+--- The same as a sentence: "Not over shared memory: the peer is on another
+-- host. Not over RDMA: no device here can be used."
+function M.sentence(row)
+  return table.concat(told(row, "Not over %s: %s.", "shared memory", "RDMA"),
+                      " ")
 end
 
 return M

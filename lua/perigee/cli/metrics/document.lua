@@ -13,14 +13,14 @@ local TEXT = [==[
 :root {
   color-scheme: light dark;
   --back: #fcfcfd; --fore: #1c2024; --dim: #5c6570; --line: #d5d9de;
-  --mark: #0b62c4; --good: #18794e; --warn: #a15c00; --bad: #c62a2f;
-  --panel: #ffffff;
+  --mark: #0b5cb8; --good: #18794e; --warn: #8f5200; --bad: #c62a2f;
+  --panel: #ffffff; --pick: #e3eefb;
 }
 @media (prefers-color-scheme: dark) {
   :root {
     --back: #111315; --fore: #eceef0; --dim: #a0a8b0; --line: #33383d;
     --mark: #70b8ff; --good: #3dd68c; --warn: #ffb44d; --bad: #ff8589;
-    --panel: #191c1f;
+    --panel: #191c1f; --pick: #1c2c3e;
   }
 }
 * { box-sizing: border-box; }
@@ -43,19 +43,29 @@ svg { display: block; width: 100%; height: 72px; margin-top: 6px; }
 svg path { fill: none; stroke: var(--mark); stroke-width: 1.5;
   vector-effect: non-scaling-stroke; }
 svg path.second { stroke: var(--warn); }
-.table { overflow-x: auto; border: 1px solid var(--line); border-radius: 6px;
+.table { overflow: auto; overflow-anchor: none; max-height: 70vh;
+  border: 1px solid var(--line); border-radius: 6px;
   background: var(--panel); }
-table { border-collapse: collapse; width: 100%; }
+table { border-collapse: separate; border-spacing: 0; width: 100%; }
 caption { text-align: left; padding: 8px 10px; color: var(--dim); }
+/* Widths do not depend on what is in the cells, so a change of one leaves the
+ * others where they are. */
+.window { table-layout: fixed; contain: content; }
+.window th, .window td { overflow: hidden; text-overflow: ellipsis; }
+.window tbody tr { height: 29px; }
+.window .gap td { padding: 0; border: 0; }
+#links-table { min-width: 1160px; }
+#links-table tbody tr { height: 48px; }
+td.why { white-space: normal; line-height: 1.3; }
+thead th { position: sticky; top: 0; background: var(--panel); }
 th, td { padding: 4px 10px; text-align: right; white-space: nowrap;
   border-top: 1px solid var(--line); font-variant-numeric: tabular-nums; }
-th { font-weight: 600; } .text { text-align: left; }
-td.name { max-width: 340px; overflow: hidden; text-overflow: ellipsis; }
-tr[aria-current] {
-  background: color-mix(in srgb, var(--mark) 14%, transparent); }
+th { font-weight: 600; } tbody th { font-weight: 400; }
+.text { text-align: left; }
+tr[aria-current] { background: var(--pick); }
 button { font: inherit; color: inherit; background: none; border: 0; padding: 0;
   cursor: pointer; text-align: inherit; }
-td button, #close { color: var(--mark); text-decoration: underline; }
+tbody button, #close { color: var(--mark); text-decoration: underline; }
 :focus-visible { outline: 2px solid var(--mark); outline-offset: 2px; }
 input { font: inherit; padding: 3px 8px; color: inherit;
   background: var(--panel); border: 1px solid var(--line); border-radius: 4px; }
@@ -76,9 +86,18 @@ input { font: inherit; padding: 3px 8px; color: inherit;
   <section id="plots" aria-label="The last ten minutes"></section>
   <h2 id="agents">Agents</h2>
   <p><label>Only those with <input id="only" type="search"
-    autocomplete="off"></label></p>
+    autocomplete="off"></label> <span id="found" role="status"></span></p>
   <div class="table" tabindex="0" role="region" aria-labelledby="agents">
-    <table><thead><tr id="heads"></tr></thead><tbody id="rows"></tbody></table>
+    <table class="window"><caption>Each agent of this host now; a name shows its
+      methods and sessions, a heading sorts</caption>
+      <thead><tr id="heads"></tr></thead><tbody id="rows"></tbody></table>
+  </div>
+  <h2 id="all-links">Links</h2>
+  <div class="table" tabindex="0" role="region" aria-labelledby="all-links">
+    <table class="window" id="links-table"><caption>Who has dialed whom, over
+      what, and why over nothing better<span id="more"></span></caption>
+      <thead><tr id="link-heads"></tr></thead>
+      <tbody id="link-rows"></tbody></table>
   </div>
   <section id="one" hidden tabindex="-1" aria-labelledby="title">
     <h2 id="title"></h2>
@@ -86,6 +105,7 @@ input { font: inherit; padding: 3px 8px; color: inherit;
     <h3 id="methods-title">Methods, since it began</h3>
     <div class="table" tabindex="0" role="region"
       aria-labelledby="methods-title"><table>
+      <caption>A name shows how long its calls took</caption>
       <thead><tr><th class="text" scope="col">Method</th>
         <th class="text" scope="col">Side</th><th scope="col">Calls</th>
         <th class="text" scope="col">Failures</th><th scope="col">p50</th>
@@ -96,18 +116,22 @@ input { font: inherit; padding: 3px 8px; color: inherit;
       <h3 id="histogram-title"></h3>
       <div class="table" tabindex="0" role="region"
         aria-labelledby="histogram-title"><table>
+        <caption id="summary"></caption>
         <thead><tr><th scope="col">Up to</th><th scope="col">Calls</th>
-          <th scope="col">Share</th><td class="bar"></td></tr></thead>
+          <th scope="col">Share</th><td class="bar" aria-hidden="true"></td>
+        </tr></thead>
         <tbody id="bins"></tbody></table></div>
     </div>
-    <h3 id="links-title">Links</h3>
+    <h3 id="links-title">Sessions</h3>
     <div class="table" tabindex="0" role="region"
       aria-labelledby="links-title"><table>
+      <caption>Sessions of this agent, with those that have ended</caption>
       <thead><tr><th class="text" scope="col">Peer</th>
         <th class="text" scope="col">Over</th>
         <th class="text" scope="col">State</th><th scope="col">Sent</th>
         <th scope="col">Received</th>
-        <th class="text" scope="col">Why it ended</th></tr></thead>
+        <th class="text" scope="col">Why it ended, or is over nothing
+          better</th></tr></thead>
       <tbody id="links"></tbody></table></div>
   </section>
 </main>
@@ -214,13 +238,194 @@ function keep(point) {
   PLOTS.forEach(draw);
 }
 
+// ---- Tables of many rows --------------------------------------------------
+
+// Only the rows that are in sight, and a few around them, are there: rows of
+// gaps stand for the others. All rows are equally high.
+const AROUND = 8;
+const text = (a, b) => a < b ? -1 : a > b ? 1 : 0;
+
+function make_gap() {
+  const row = make("tr", "gap"), cell = make("td");
+  row.setAttribute("aria-hidden", "true");
+  row.append(cell);
+  row.cell = cell;
+  return row;
+}
+
+class Rows {
+  // columns: of each its title, of(item), show(value), kind, width; key(item);
+  // word(item): what a filter looks at; note(row, item), after a row is filled.
+  constructor(heads, body, columns, column, down, more) {
+    Object.assign(this, { body, columns, column, down, all: [], list: [],
+                          shown: new Map(), height: 0, key: more.key,
+                          words: more.words, note: more.note,
+                          click: more.click });
+    this.region = body.closest(".table");
+    this.table = body.closest("table");
+    this.above = make_gap();
+    this.below = make_gap();
+    body.append(this.above, this.below);
+    columns.forEach((each, i) => this.make_head(heads, each, i));
+    this.region.addEventListener("scroll", () => this.render(true),
+                                 { passive: true });
+    addEventListener("resize", () => this.render());
+  }
+
+  make_head(heads, each, i) {
+    const head = make("th", each.kind), button = make("button");
+    head.scope = "col";
+    head.style.width = each.width;
+    button.type = "button";
+    button.textContent = each.title;
+    button.addEventListener("click", () => {
+      this.down = this.column === i ? !this.down : each.kind !== "text";
+      this.column = i;
+      this.arrange();
+    });
+    head.append(button);
+    heads.append(head);
+    each.head = head;
+  }
+
+  // A row is made for one item, and is its own for as long as it is shown.
+  make_row() {
+    const row = make("tr");
+    row.texts = [];
+    row.cells_of = this.columns.map((each, i) => {
+      const cell = make(i ? "td" : "th", each.kind);
+      if (!i) cell.scope = "row";
+      row.append(cell);
+      return cell;
+    });
+    if (this.click) {
+      row.button = make("button");
+      row.button.type = "button";
+      row.button.addEventListener("click", () => this.click(row.item));
+      row.cells_of[0].append(row.button);
+    }
+    return row;
+  }
+
+  fill(row, item, i) {
+    row.item = item;
+    if (row.place !== i) {
+      row.place = i;
+      row.setAttribute("aria-rowindex", i + 2);
+    }
+    this.columns.forEach((each, k) => {
+      const value = each.of(item);
+      const words = each.show ? each.show(value) : value;
+      if (row.texts[k] === words) return;
+      row.texts[k] = words;
+      const cell = row.cells_of[k];
+      (k || !row.button ? cell : row.button).textContent = words;
+      if (each.kind) cell.title = words;
+    });
+    if (this.note) this.note(row, item);
+  }
+
+  set(all) {
+    this.all = all;
+    this.arrange();
+  }
+
+  compare() {
+    const { of, kind } = this.columns[this.column];
+    const sign = this.down ? -1 : 1;
+    return kind ? (a, b) => sign * text(of(a), of(b)) || text(a.key, b.key)
+      : (a, b) => sign * ((of(a) ?? -1) - (of(b) ?? -1)) || text(a.key, b.key);
+  }
+
+  focused() {
+    const row = document.activeElement?.closest("tr");
+    return row?.parentNode === this.body ? row : null;
+  }
+
+  // A row that has the focus stays where it is seen: the others move.
+  arrange() {
+    const row = this.focused(), before = row?.place;
+    const only = by("only").value.toLowerCase();
+    for (const item of this.all) item.key = this.key(item);
+    this.list = this.all.filter(item =>
+      this.words(item).toLowerCase().includes(only));
+    this.list.sort(this.compare());
+    this.columns.forEach((each, i) => each.head.setAttribute("aria-sort",
+      i !== this.column ? "none" : this.down ? "descending" : "ascending"));
+    this.table.setAttribute("aria-rowcount", this.list.length + 1);
+    if (row) {
+      const now = this.list.findIndex(item => item.key === row.item.key);
+      if (now >= 0) this.scroll_by((now - before) * this.height);
+    }
+    this.render();
+  }
+
+  // There has to be room before it can be scrolled to.
+  scroll_by(pixels) {
+    if (!pixels) return;
+    this.above.cell.style.height = this.list.length * this.height + "px";
+    this.region.scrollTop += pixels;
+  }
+
+  window() {
+    const high = this.height || 29;
+    const first = Math.floor(this.region.scrollTop / high) - AROUND;
+    const count = Math.ceil(this.region.clientHeight / high) + 2 * AROUND;
+    const from = Math.max(Math.min(first, this.list.length - count), 0);
+    return [from, Math.min(from + count, this.list.length)];
+  }
+
+  // Puts the rows of the window where they belong: moves no row that is there.
+  render(scrolled) {
+    const [from, to] = this.window();
+    if (scrolled && from === this.from && to === this.to) return;
+    const there = new Map();
+    for (let i = from; i < to; i++) there.set(this.list[i].key, i);
+    const had = this.focused();
+    for (const [key, row] of this.shown) {
+      if (there.has(key)) continue;
+      row.remove();
+      this.shown.delete(key);
+    }
+    if (had && !had.isConnected) this.region.focus({ preventScroll: true });
+    let next = this.above.nextSibling;
+    for (const [key, i] of there) {
+      let row = this.shown.get(key);
+      if (!row) this.shown.set(key, row = this.make_row());
+      this.fill(row, this.list[i], i);
+      if (row === next) next = next.nextSibling;
+      else this.body.insertBefore(row, next);
+    }
+    this.from = from;
+    this.to = to;
+    this.gaps(from, to);
+  }
+
+  gaps(from, to) {
+    const row = this.above.nextSibling;
+    if (!this.height && row !== this.below)
+      this.height = row.getBoundingClientRect().height;
+    this.above.cell.style.height = from * this.height + "px";
+    this.below.cell.style.height = (this.list.length - to) * this.height + "px";
+  }
+
+  // Brings the row of a key in sight, and the focus to it.
+  focus(key) {
+    const i = this.list.findIndex(item => item.key === key);
+    if (i < 0) return;
+    if (i < this.from + AROUND || i >= this.to - AROUND)
+      this.region.scrollTop = i * this.height;
+    this.render();
+    this.shown.get(key)?.button.focus();
+  }
+}
+
 // ---- Agents ---------------------------------------------------------------
 
-const text = (a, b) => a < b ? -1 : a > b ? 1 : 0;
 const COLUMNS = [
-  { title: "Agent", of: a => a.name, kind: "text" },
-  { title: "Scope", of: a => a.scope, kind: "text" },
-  { title: "State", of: a => a.state, kind: "text" },
+  { title: "Agent", of: a => a.name, kind: "text", width: "17%" },
+  { title: "Scope", of: a => a.scope, kind: "text", width: "9%" },
+  { title: "State", of: a => a.state, kind: "text", width: "7%" },
   { title: "Answered/s", of: a => a.served, show: rate },
   { title: "Calls/s", of: a => a.calls, show: rate },
   { title: "Failed/s", of: a => a.failed_calls == null ? null
@@ -234,102 +439,83 @@ const COLUMNS = [
   { title: "Host", of: a => a.host, kind: "text" },
   { title: "Process", of: a => a.pid, show: pid => String(pid) },
 ];
-const rows = new Map();
-let agents = [], column = 0, down = false, chosen = null, method = null;
+let chosen = null, method = null;
 const key_of = a => a.scope + "/" + a.name + "@" + a.host;
 
-function make_heads() {
-  COLUMNS.forEach((each, i) => {
-    const head = make("th", each.kind), button = make("button");
-    head.scope = "col";
-    button.type = "button";
-    button.textContent = each.title;
-    button.addEventListener("click", () => {
-      down = column === i ? !down : each.kind !== "text";
-      column = i;
-      order();
-    });
-    head.append(button);
-    by("heads").append(head);
-    each.head = head;
-  });
+function mark(row, agent) {
+  const state = "text " + agent.state;
+  const failing = COLUMNS[5].of(agent) > 0 ? "failing" : "";
+  if (row.cells_of[2].className !== state) row.cells_of[2].className = state;
+  if (row.cells_of[5].className !== failing)
+    row.cells_of[5].className = failing;
+  const current = chosen && key_of(chosen) === agent.key;
+  if (row.hasAttribute("aria-current") === !!current) return;
+  if (current) row.setAttribute("aria-current", "true");
+  else row.removeAttribute("aria-current");
 }
 
-function make_row(key) {
-  const row = make("tr"), button = make("button");
-  row.cells_of = COLUMNS.map((each, i) => {
-    const cell = make("td", i === 0 ? "text name" : each.kind);
-    row.append(cell);
-    return cell;
-  });
-  button.type = "button";
-  row.cells_of[0].append(button);
-  row.button = button;
-  button.addEventListener("click", () => choose(row.agent, true));
-  rows.set(key, row);
-  return row;
-}
-
-function fill(row, agent) {
-  row.agent = agent;
-  COLUMNS.forEach((each, i) => {
-    const value = each.of(agent);
-    const shown = each.show ? each.show(value) : value;
-    if (i === 0) { put(row.button, shown); row.cells_of[0].title = shown; }
-    else put(row.cells_of[i], shown);
-  });
-  row.cells_of[2].className = "text " + agent.state;
-  row.cells_of[5].className = COLUMNS[5].of(agent) > 0 ? "failing" : "";
-}
-
-// Puts rows where they belong, and moves only those that are elsewhere.
-function order() {
-  const of = COLUMNS[column].of, is_text = COLUMNS[column].kind === "text";
-  const only = by("only").value.toLowerCase();
-  COLUMNS.forEach((each, i) => each.head.setAttribute("aria-sort",
-    i !== column ? "none" : down ? "descending" : "ascending"));
-  const list = agents.filter(a =>
-    (key_of(a) + " " + a.state).toLowerCase().includes(only));
-  list.sort((a, b) => (down ? -1 : 1) * (is_text ? text(of(a), of(b))
-    : (of(a) ?? -1) - (of(b) ?? -1)) || text(key_of(a), key_of(b)));
-  const body = by("rows");
-  const shown = new Set(list.map(key_of));
-  for (const [key, row] of rows) if (!shown.has(key)) row.remove();
-  list.forEach((agent, i) => {
-    const row = rows.get(key_of(agent));
-    if (body.children[i] !== row) body.insertBefore(row, body.children[i]);
-  });
-}
+const agents = new Rows(by("heads"), by("rows"), COLUMNS, 0, false, {
+  key: key_of, words: a => key_of(a) + " " + a.state,
+  note: mark, click: agent => choose(agent, true) });
 
 function show(state) {
-  agents = state.agents;
-  const there = new Set();
-  for (const agent of agents) {
-    const key = key_of(agent);
-    there.add(key);
-    fill(rows.get(key) || make_row(key), agent);
-  }
-  for (const [key, row] of rows)
-    if (!there.has(key)) { row.remove(); rows.delete(key); }
-  order();
-  const bad = agents.filter(a =>
+  agents.set(state.agents);
+  const bad = agents.all.filter(a =>
     ["dead", "stopped", "busy"].includes(a.state)).length;
-  put(by("count"), agents.length + (agents.length === 1 ? " agent" : " agents")
+  put(by("count"), agents.all.length
+    + (agents.all.length === 1 ? " agent" : " agents")
     + (bad ? ", " + bad + " dead, stopped or busy" : ""));
   keep(state.point);
+  if (document.hidden) return;
+  ask_links();
   if (chosen) ask();
+}
+
+// ---- Links ----------------------------------------------------------------
+
+const end_of = (link, side) => link[side + "_here"]
+  ? link[side + "_scope"] + "/" + link[side] : link[side] + " (elsewhere)";
+const LINKS = [
+  { title: "From", of: l => end_of(l, "from"), kind: "text", width: "15%" },
+  { title: "To", of: l => end_of(l, "to"), kind: "text", width: "15%" },
+  { title: "Over", of: l => l.transport, kind: "text", width: "5%" },
+  { title: "Sessions", of: l => l.sessions, show: rate },
+  { title: "Lanes beside", of: l => l.lanes, show: rate },
+  { title: "Calls/s", of: l => l.calls, show: rate },
+  { title: "Answered/s", of: l => l.answered, show: rate },
+  { title: "Sent/s", of: l => l.sent, show: size },
+  { title: "Received/s", of: l => l.received, show: size },
+  { title: "Why not better", of: l => l.why, kind: "text why", width: "25%" },
+];
+const links = new Rows(by("link-heads"), by("link-rows"), LINKS, 7, true, {
+  key: l => [l.from_scope, l.from, l.to_scope, l.to, l.transport].join("/"),
+  words: l => end_of(l, "from") + " " + end_of(l, "to") + " " + l.transport });
+
+let asking_links = false;
+async function ask_links() {
+  if (asking_links) return;
+  asking_links = true;
+  try {
+    const answer = await fetch("links");
+    if (answer.ok) {
+      const told = await answer.json();
+      links.set(told.links);
+      put(by("more"), told.more ? "; " + told.more + " more are not shown"
+        : "");
+    }
+  } catch (error) { /* the stream tells that the server is gone */ }
+  asking_links = false;
 }
 
 // ---- One agent ------------------------------------------------------------
 
 function choose(agent, moves) {
-  if (chosen) rows.get(key_of(chosen))?.removeAttribute("aria-current");
   chosen = agent;
   method = null;
+  agents.render();
   by("one").hidden = !agent;
   by("histogram").hidden = true;
   if (!agent) return;
-  rows.get(key_of(agent))?.setAttribute("aria-current", "true");
   put(by("title"), agent.name + " in scope " + agent.scope + ", on "
     + agent.host);
   by("methods").replaceChildren();
@@ -360,7 +546,8 @@ function table(body, list, f) {
     let row = body.children[i];
     if (!row) {
       row = make("tr");
-      cells.forEach(() => row.append(make("td")));
+      cells.forEach((_, k) => row.append(make(k ? "td" : "th")));
+      row.firstChild.scope = "row";
       body.append(row);
     }
     cells.forEach((cell, k) => {
@@ -399,7 +586,7 @@ function detail(one) {
     ? "Links: an agent that reports tells of none" : "Links");
   table(by("links"), one.links.map(link => [
     link.peer || link.address || "unknown", link.transport, link.state,
-    size(link.sent), size(link.received), link.reason]),
+    size(link.sent), size(link.received), link.reason || link.not_better]),
   row => [0, 1, 2, 5].forEach(k => row.children[k].className = "text"));
 }
 
@@ -413,6 +600,9 @@ function histogram(m, moves) {
   const last = m.bins.findLastIndex(n => n > 0);
   const list = m.bins.map((n, i) => ({ n, i })).filter(each =>
     first >= 0 && each.i >= first - 1 && each.i <= last + 1);
+  put(by("summary"), m.p50 == null ? "None was measured" : "A half within "
+    + time(m.p50) + ", 99 of 100 within " + time(m.p99) + ", the longest "
+    + time(m.longest));
   table(by("bins"), list.map(({ n, i }) => [
     i < bounds.length ? time(bounds[i]) : "longer", rate(n),
     (100 * n / all).toFixed(1) + " %", null]),
@@ -453,12 +643,14 @@ function listen() {
 }
 
 PLOTS.forEach(make_plot);
-make_heads();
-by("only").addEventListener("input", order);
+by("only").addEventListener("input", () => {
+  agents.arrange();
+  put(by("found"), agents.list.length + " of " + agents.all.length);
+});
 by("close").addEventListener("click", () => {
-  const row = chosen && rows.get(key_of(chosen));
+  const key = chosen && key_of(chosen);
   choose(null);
-  row?.button.focus();
+  if (key) agents.focus(key);
 });
 listen();
 </script>

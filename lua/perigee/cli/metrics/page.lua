@@ -5,6 +5,7 @@
 --
 --   GET /                          the document (document.lua)
 --   GET /events                    a stream: "history" once, then "state"
+--   GET /links                     who is linked with whom
 --   GET /agent?scope=S&name=NAME   an agent's methods and sessions; &host=HOST:
 --                                  of that host
 --
@@ -40,7 +41,7 @@ local function event(name, value)
   return ("event: %s\ndata: %s\n\n"):format(name, json.encode(value))
 end
 
---- A page of what perigee.stats.metrics tells.
+--- A page of what perigee.stats.metrics, with `links`, tells.
 function M.new(told)
   return setmetatable({ history = histories.new(told, STEP), streams = {},
                         due = 0, state = false }, Page)
@@ -82,6 +83,11 @@ local function events(call, server)
   return 200, ""
 end
 
+local function links(_, server)
+  local list, more = server.page.history:links()
+  return 200, json.encode { links = json.list(list), more = more }, JSON
+end
+
 local function agent(call, server)
   local query = call.query
   local one = server.page.history:agent(query.scope, query.name, query.host)
@@ -97,6 +103,7 @@ end
 Page.paths = {
   ["/"] = { GET = { run = root, role = "read", gives = false } },
   ["/events"] = { GET = { run = events, role = "read", gives = false } },
+  ["/links"] = { GET = { run = links, role = "read", gives = false } },
   ["/agent"] = { GET = { run = agent, role = "read", gives = false } },
 }
 
