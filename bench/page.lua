@@ -10,7 +10,6 @@ local here = arg[0]:match ".*/" or "./"
 dofile(here .. "tree.lua")
 local argparse = require "argparse"
 local browsers = require "spec.support.browser"
-local ffi = require "ffi"
 local json = require "perigee.bench.json"
 local machine = require "bench.lib.machine"
 local planted = require "spec.support.planted_stats"
@@ -70,23 +69,17 @@ end
 
 local agents = {}
 
--- A file ends behind the rows that it has.
 local function write(agent)
-  local file = agent.file
-  work(file)
+  work(agent.file)
   local out = assert(io.open(agent.path, "r+b"))
-  out:write(ffi.string(file, file.head.length))
+  out:write(planted.short(agent.file, METHODS + 1))
   out:close()
 end
 
 local function begin(i)
   local file = file_of(i)
-  local rows = METHODS + 1
-  file.head.histograms.rows = rows
-  file.head.length = file.head.histograms.offset
-    + rows * file.head.histograms.row
   agents[i] = { file = file, path = planted.write(registry, "bench",
-    "worker:" .. i, ffi.string(file, file.head.length)) }
+    "worker:" .. i, planted.short(file, METHODS + 1)) }
 end
 
 -- ---- The page ---------------------------------------------------------------

@@ -4,6 +4,7 @@
 local browsers = require "spec.support.browser"
 local command = require "spec.support.command"
 local control = require "spec.support.control"
+local planted = require "spec.support.planted_stats"
 local process = require "spec.support.process"
 
 -- Serves, and calls itself all the time.
@@ -115,7 +116,20 @@ end)
 describe("the page, without a mouse and without eyes,", function()
   if not is_there() then return end
 
-  setup(shown)
+  local MANY = 300
+
+  -- As many more agents, behind the one that works.
+  setup(function()
+    local folder = command.folder() .. "/perigee"
+    local registry = "folder:" .. folder
+    os.execute(("mkdir -m 700 '%s'"):format(folder))
+    for i = 1, MANY do
+      local name = ("z:%d"):format(i)
+      planted.write(registry, "many", name,
+                    planted.short(planted.new(name, "many"), 1))
+    end
+    shown()
+  end)
   teardown(close)
 
   local function key(code)
@@ -195,6 +209,40 @@ describe("the page, without a mouse and without eyes,", function()
     wait_for_events(2)
     local changes = value "said"        -- none of what is read out by itself
     assert.is_true(changes > 0 and changes < 1000, tostring(changes))
+  end)
+
+  it("has the rows that are in sight, of as many as there are", function()
+    local function rows()
+      return value "document.querySelectorAll('#rows tr:not(.gap)').length"
+    end
+    local function in_sight()
+      return value [[(() => {
+        const at = document.activeElement.getBoundingClientRect();
+        const all = agents.region.getBoundingClientRect();
+        return at.top >= all.top && at.bottom <= all.bottom; })()]]
+    end
+    becomes(function() return value "agents.all.length" == MANY + 1 end)
+    assert.is_true(rows() < 100)
+    assert.equal(tostring(MANY + 2),
+                 value "agents.table.getAttribute('aria-rowcount')")
+    value "agents.region.scrollTo(0, 1e6)"
+    becomes(function() return text "rows":find "z:99\t" end)
+    assert.is_nil(text "rows":find "worker\t")
+    assert.is_true(rows() < 100)
+    assert.equal(tostring(MANY + 2), value [[
+      agents.below.previousSibling.getAttribute('aria-rowindex')]])
+
+    -- One that has the focus moves, and is still seen.
+    value "agents.below.previousSibling.button.focus()"
+    assert.is_true(in_sight())
+    value "agents.columns[0].head.firstChild.click()"
+    assert.equal("z:99", value(ACTIVE .. ".innerText"))
+    assert.is_true(in_sight())
+    value "agents.columns[0].head.firstChild.click()"
+    assert.equal("z:99", value(ACTIVE .. ".innerText"))
+    value "agents.region.scrollTo(0, 0)"
+    becomes(function() return text "rows":find "worker\t" end)
+    assert.is_true(value(ACTIVE .. " === agents.region"))
   end)
 
   -- The texts whose contrast with what is behind them is below 4.5.

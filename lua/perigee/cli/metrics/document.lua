@@ -375,7 +375,8 @@ class Rows {
     return [from, Math.min(from + count, this.list.length)];
   }
 
-  // Puts the rows of the window where they belong: moves no row that is there.
+  // Puts the rows of the window where they belong. Rows that are there stay, as
+  // does the one that has the focus, which it would lose by being moved.
   render(scrolled) {
     const [from, to] = this.window();
     if (scrolled && from === this.from && to === this.to) return;
@@ -387,18 +388,29 @@ class Rows {
       row.remove();
       this.shown.delete(key);
     }
-    if (had && !had.isConnected) this.region.focus({ preventScroll: true });
     let next = this.above.nextSibling;
     for (const [key, i] of there) {
       let row = this.shown.get(key);
       if (!row) this.shown.set(key, row = this.make_row());
       this.fill(row, this.list[i], i);
+      if (row === had) next = this.clear(next, row);
       if (row === next) next = next.nextSibling;
       else this.body.insertBefore(row, next);
     }
     this.from = from;
     this.to = to;
     this.gaps(from, to);
+    if (had && !had.isConnected) this.region.focus({ preventScroll: true });
+  }
+
+  // Moves the rows from `next` on that stand before `row` to the end.
+  clear(next, row) {
+    while (next !== row) {
+      const after = next.nextSibling;
+      this.body.insertBefore(next, this.below);
+      next = after;
+    }
+    return row;
   }
 
   gaps(from, to) {

@@ -44,7 +44,8 @@ end
 --- A page of what perigee.stats.metrics, with `links`, tells.
 function M.new(told)
   return setmetatable({ history = histories.new(told, STEP), streams = {},
-                        due = 0, state = false }, Page)
+                        due = 0, state = false, links = false,
+                        links_at = false }, Page)
 end
 
 -- ---- Requests ---------------------------------------------------------------
@@ -83,9 +84,15 @@ local function events(call, server)
   return 200, ""
 end
 
+-- All who ask after one look get the same text.
 local function links(_, server)
-  local list, more = server.page.history:links()
-  return 200, json.encode { links = json.list(list), more = more }, JSON
+  local page = server.page
+  if page.links_at ~= page.history.read_at then
+    local list, more = page.history:links()
+    page.links = json.encode { links = json.list(list), more = more }
+    page.links_at = page.history.read_at
+  end
+  return 200, page.links, JSON
 end
 
 local function agent(call, server)
