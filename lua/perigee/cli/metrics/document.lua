@@ -26,7 +26,7 @@ local TEXT = [==[
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--back); color: var(--fore);
   font: 14px/1.45 system-ui, sans-serif; }
-header, main { max-width: 1200px; margin: 0 auto; padding: 12px 16px; }
+header, main { max-width: 1300px; margin: 0 auto; padding: 12px 16px; }
 header { display: flex; flex-wrap: wrap; gap: 16px; align-items: baseline; }
 h1 { font-size: 20px; margin: 0; } h2 { font-size: 16px; margin: 24px 0 8px; }
 h3 { font-size: 14px; margin: 16px 0 6px; }
@@ -52,16 +52,17 @@ caption { text-align: left; padding: 8px 10px; color: var(--dim); }
  * others where they are. */
 .window { table-layout: fixed; contain: content; }
 .window th, .window td { overflow: hidden; text-overflow: ellipsis; }
-.window tbody tr { height: 29px; }
-.window .gap td { padding: 0; border: 0; }
-#links-table { min-width: 1160px; }
-#links-table tbody tr { height: 48px; }
-td.why { white-space: normal; line-height: 1.3; }
+.window tbody tr:not(.gap) { height: 29px; }
+#links-table tbody tr:not(.gap) { height: 48px; }
 thead th { position: sticky; top: 0; background: var(--panel); }
 th, td { padding: 4px 10px; text-align: right; white-space: nowrap;
   border-top: 1px solid var(--line); font-variant-numeric: tabular-nums; }
 th { font-weight: 600; } tbody th { font-weight: 400; }
 .text { text-align: left; }
+.window { min-width: 1160px; } .window th, .window td { padding: 4px 6px; }
+.window thead th { white-space: normal; font-size: 13px; }
+.window .gap td { padding: 0; border: 0; }
+.window .why { white-space: normal; line-height: 1.3; }
 tr[aria-current] { background: var(--pick); }
 button { font: inherit; color: inherit; background: none; border: 0; padding: 0;
   cursor: pointer; text-align: inherit; }
@@ -435,10 +436,10 @@ class Rows {
 // ---- Agents ---------------------------------------------------------------
 
 const COLUMNS = [
-  { title: "Agent", of: a => a.name, kind: "text", width: "17%" },
-  { title: "Scope", of: a => a.scope, kind: "text", width: "9%" },
+  { title: "Agent", of: a => a.name, kind: "text", width: "15%" },
+  { title: "Scope", of: a => a.scope, kind: "text", width: "8%" },
   { title: "State", of: a => a.state, kind: "text", width: "7%" },
-  { title: "Answered/s", of: a => a.served, show: rate },
+  { title: "Served/s", of: a => a.served, show: rate },
   { title: "Calls/s", of: a => a.calls, show: rate },
   { title: "Failed/s", of: a => a.failed_calls == null ? null
     : a.failed_calls + a.failed_answers, show: rate },
@@ -494,7 +495,7 @@ const LINKS = [
   { title: "Sessions", of: l => l.sessions, show: rate },
   { title: "Lanes beside", of: l => l.lanes, show: rate },
   { title: "Calls/s", of: l => l.calls, show: rate },
-  { title: "Answered/s", of: l => l.answered, show: rate },
+  { title: "Served/s", of: l => l.answered, show: rate },
   { title: "Sent/s", of: l => l.sent, show: size },
   { title: "Received/s", of: l => l.received, show: size },
   { title: "Why not better", of: l => l.why, kind: "text why", width: "25%" },
@@ -614,7 +615,7 @@ function histogram(m, moves) {
     first >= 0 && each.i >= first - 1 && each.i <= last + 1);
   put(by("summary"), m.p50 == null ? "None was measured" : "A half within "
     + time(m.p50) + ", 99 of 100 within " + time(m.p99) + ", the longest "
-    + time(m.longest));
+    + time(m.longest || null));
   table(by("bins"), list.map(({ n, i }) => [
     i < bounds.length ? time(bounds[i]) : "longer", rate(n),
     (100 * n / all).toFixed(1) + " %", null]),
@@ -657,6 +658,7 @@ function listen() {
 PLOTS.forEach(make_plot);
 by("only").addEventListener("input", () => {
   agents.arrange();
+  links.arrange();
   put(by("found"), agents.list.length + " of " + agents.all.length);
 });
 by("close").addEventListener("click", () => {
