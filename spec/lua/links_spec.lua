@@ -33,7 +33,7 @@ end
 
 -- The links of two looks, between which f is called.
 local function looks(f)
-  local told = metrics.new { registry = registry, links = true }
+  local told = metrics.new { registry = registry }
   local history = histories.new(told, 1)
   write_all()
   history:look()

@@ -19,6 +19,7 @@ History.__index = History
 
 --- told: perigee.stats.metrics. look() is to be called every `step` seconds.
 function M.new(told, step)
+  told:tell_sessions()
   return setmetatable({ metrics = told, step = step, points = {}, before = {},
                         list = {}, rows = {}, point = false, read_at = false,
                         sessions = {}, seconds = false },
@@ -182,7 +183,7 @@ function History:look()
 end
 
 --- Who is linked with whom (perigee.stats.links) by the last look, with rates
--- since the one before; and how many more there are.
+-- since the one before; how many more there are; and how many agents report.
 function History:links()
   return links.of(self.list, self.sessions, self.seconds)
 end

@@ -105,6 +105,7 @@ end
 --   transport is better; and numbers a second: `calls` from the dialer,
 --   `answered` by it, bytes `sent` and `received` by it }, the busiest first
 -- @treturn number how many more there are
+-- @treturn number how many agents do not tell of sessions, as they report
 function M.of(list, before, seconds)
   local ends, links = ends_by_epoch(list), {}
   for _, agent in ipairs(list) do
@@ -116,12 +117,15 @@ function M.of(list, before, seconds)
           was and seconds)
     end
   end
-  local all = {}
+  local all, silent = {}, 0
+  for _, agent in ipairs(list) do
+    if agent.reported then silent = silent + 1 end
+  end
   for i, link in ipairs(links) do all[i] = told(link) end
   table.sort(all, busier)
   local more = math.max(#all - M.MOST, 0)
   for i = #all, M.MOST + 1, -1 do all[i] = nil end
-  return all, more
+  return all, more, silent
 end
 
 return M

@@ -40,7 +40,7 @@ Metrics.__index = Metrics
 -- `reported`, when it was told (ns); labels have the host then, too. `files`:
 -- false if none are read. `families`: a function that returns what stands in
 -- place of the files' own numbers (emit.lua). `kept`: seconds for which a text
--- is kept at least. `links`: told() has the sessions of files.
+-- is kept at least.
 function M.new(options)
   local costs = options.reported and emit.REPORTED or emit.COSTS
   return setmetatable({
@@ -50,7 +50,7 @@ function M.new(options)
     limit = options.series or SERIES, last = {}, texts = {}, until_ = 0,
     series = series.new(options.series or SERIES, costs,
                         options.reported ~= nil),
-    links = options.links, has_dropped = false, has_refused = {}, reads = 0,
+    has_sessions = false, has_dropped = false, has_refused = {}, reads = 0,
   }, Metrics)
 end
 
@@ -95,7 +95,7 @@ local function read_all(self)
   local list, refused, n = {}, {}, 0
   for i, path in ipairs(paths_of(self)) do
     local told, why
-    if i <= FILES then told, why = partial.read(path, self.links) end
+    if i <= FILES then told, why = partial.read(path, self.has_sessions) end
     if i > FILES then why = ("there are more than %d files"):format(FILES) end
     if told then
       told.path = path
@@ -144,6 +144,9 @@ function Metrics:told()
   if native.clock() >= self.until_ then refresh(self) end
   return self.list, self.read_at
 end
+
+--- Has told() tell the sessions that are in files, too.
+function Metrics:tell_sessions() self.has_sessions = true end
 
 --- The text of all metrics. kind: "text" (the default) or "openmetrics".
 function Metrics:text(kind)

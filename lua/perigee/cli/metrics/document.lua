@@ -436,20 +436,20 @@ class Rows {
 // ---- Agents ---------------------------------------------------------------
 
 const COLUMNS = [
-  { title: "Agent", of: a => a.name, kind: "text", width: "15%" },
-  { title: "Scope", of: a => a.scope, kind: "text", width: "8%" },
-  { title: "State", of: a => a.state, kind: "text", width: "7%" },
+  { title: "Agent", of: a => a.name, kind: "text", width: "13%" },
+  { title: "Scope", of: a => a.scope, kind: "text", width: "7%" },
+  { title: "State", of: a => a.state, kind: "text", width: "6%" },
   { title: "Served/s", of: a => a.served, show: rate },
   { title: "Calls/s", of: a => a.calls, show: rate },
   { title: "Failed/s", of: a => a.failed_calls == null ? null
     : a.failed_calls + a.failed_answers, show: rate },
-  { title: "p50", of: a => a.p50, show: time },
-  { title: "p99", of: a => a.p99, show: time },
+  { title: "p50", of: a => a.p50, show: time, width: "5.5%" },
+  { title: "p99", of: a => a.p99, show: time, width: "5.5%" },
   { title: "Sent/s", of: a => a.sent, show: size },
-  { title: "Received/s", of: a => a.received, show: size },
+  { title: "Received/s", of: a => a.received, show: size, width: "8%" },
   { title: "Sessions", of: a => a.sessions, show: rate },
   { title: "Oldest call", of: a => a.oldest, show: time },
-  { title: "Host", of: a => a.host, kind: "text" },
+  { title: "Host", of: a => a.host, kind: "text", width: "9%" },
   { title: "Process", of: a => a.pid, show: pid => String(pid) },
 ];
 let chosen = null, method = null;
@@ -513,8 +513,9 @@ async function ask_links() {
     if (answer.ok) {
       const told = await answer.json();
       links.set(told.links);
-      put(by("more"), told.more ? "; " + told.more + " more are not shown"
-        : "");
+      put(by("more"), (told.more ? "; " + told.more + " more are not shown"
+        : "") + (told.silent ? "; " + told.silent + " agents report to this "
+        + "server, and tell of none" : ""));
     }
   } catch (error) { /* the stream tells that the server is gone */ }
   asking_links = false;
@@ -596,7 +597,7 @@ function detail(one) {
       histogram(m, false);
   });
   put(by("links-title"), one.reported
-    ? "Links: an agent that reports tells of none" : "Links");
+    ? "Sessions: an agent that reports tells of none" : "Sessions");
   table(by("links"), one.links.map(link => [
     link.peer || link.address || "unknown", link.transport, link.state,
     size(link.sent), size(link.received), link.reason || link.not_better]),

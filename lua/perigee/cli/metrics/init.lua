@@ -50,8 +50,7 @@ end
 local function metrics_of(given)
   return require "perigee.stats.metrics".new {
     registry = require "perigee.cli.client".registry(given),
-    scopes = given.scope[1] and given.scope, series = given.series,
-    links = given.page }
+    scopes = given.scope[1] and given.scope, series = given.series }
 end
 
 -- ---- Serving ----------------------------------------------------------------

@@ -41,7 +41,7 @@ local function event(name, value)
   return ("event: %s\ndata: %s\n\n"):format(name, json.encode(value))
 end
 
---- A page of what perigee.stats.metrics, with `links`, tells.
+--- A page of what perigee.stats.metrics tells.
 function M.new(told)
   return setmetatable({ history = histories.new(told, STEP), streams = {},
                         due = 0, state = false, links = false,
@@ -88,8 +88,9 @@ end
 local function links(_, server)
   local page = server.page
   if page.links_at ~= page.history.read_at then
-    local list, more = page.history:links()
-    page.links = json.encode { links = json.list(list), more = more }
+    local list, more, silent = page.history:links()
+    page.links = json.encode { links = json.list(list), more = more,
+                               silent = silent }
     page.links_at = page.history.read_at
   end
   return 200, page.links, JSON
