@@ -4,6 +4,7 @@ local cases = require "spec.support.cases"
 local histories = require "perigee.stats.history"
 local links = require "perigee.stats.links"
 local metrics = require "perigee.stats.metrics"
+local partial = require "perigee.stats.partial"
 local planted = require "spec.support.planted_stats"
 
 local registry = "folder:" .. cases.folder .. "/planted"
@@ -121,5 +122,25 @@ describe("links of agents", function()
     assert.equal(links.MOST, #list)
     assert.equal(5, more)
     assert.equal("p" .. links.MOST + 5, list[1].to)
+  end)
+
+  it("of files with any bytes are those that can be", function()
+    local file = file_of("a", 11)
+    for i = 0, 3 do session(file, i, i, { dialed = 1, peer = "p" .. i }) end
+    for bytes in planted.spoiled(planted.bytes(file), 12) do
+      local path = planted.write(registry, "s", "a", bytes)
+      local told = partial.read(path, true)
+      if told then
+        told.path = path
+        local list = links.of({ told }, { [tostring(told.epoch)] = {} }, 1)
+        assert.is_true(#list <= 4)
+        for _, link in ipairs(list) do
+          assert.is_true(link.sent >= 0 and link.calls >= 0)
+          for _, text in ipairs { link.from, link.to, link.transport } do
+            assert.is_nil(text:find "%c")
+          end
+        end
+      end
+    end
   end)
 end)
