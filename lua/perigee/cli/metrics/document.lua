@@ -256,7 +256,7 @@ function make_gap() {
 
 class Rows {
   // columns: of each its title, of(item), show(value), kind, width; key(item);
-  // words(item): what a filter looks at; note(row, item), after a row is filled.
+  // words(item): what a filter looks at; note(row, item): a row was filled.
   constructor(heads, body, columns, column, down, more) {
     Object.assign(this, { body, columns, column, down, all: [], list: [],
                           shown: new Map(), height: 0, key: more.key,
