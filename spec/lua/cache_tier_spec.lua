@@ -8,6 +8,7 @@ local process = require "spec.support.process"
 
 local ffi = require "ffi"
 local C = require "perigee.cache.native".C
+local core = require "perigee.native".C
 local native = require "perigee.cache.native"
 
 local COUNT, LENGTH = 40, 200000
@@ -220,6 +221,25 @@ describe("the file of a cache", function()
     opens()
     is_ready()
     assert.is_false(store.tier:fetch(key))
+  end)
+
+  -- A file that is being closed forgets nothing more.
+  it("takes no processor while it does not answer, and says so once", function()
+    local key, tier, before, said = fill(), store.tier, perigee.log, {}
+    tier:forget(key)
+    assert.equal(core.PERIGEE_AGAIN, C.perigee_cache_file_close(tier.file))
+    tier.void[key], tier.voids, tier.patience = true, 1, 1e9
+    perigee.log = function(level, message)
+      if level == "error" then said[#said + 1] = message end
+    end
+    local began = os.clock()
+    cache:close()
+    local took = os.clock() - began     -- of the processor
+    perigee.log = before
+    assert.is_true(took < 0.25, tostring(took))
+    assert.equal(1, #said)
+    assert.is_truthy(said[1]:find("does not answer", 1, true))
+    assert.is_nil((io.open(path)))
   end)
 
   -- It is stopped after its bytes have come, before it goes on with them.

@@ -32,6 +32,7 @@ local log = require "perigee.runtime.log"
 local loop = require "perigee.runtime.loop"
 local descriptor = require "perigee.descriptor"
 local native = require "perigee.cache.native"
+local ready = require "perigee.runtime.ready"
 local tasks = require "perigee.runtime.task"
 
 local ffi = require "ffi"
@@ -44,12 +45,15 @@ local Tier = {}
 Tier.__index = Tier
 
 -- ENDS: of one poll. PAUSE: seconds between polls if the descriptor tells
--- nothing. MEMORY: regions that are kept for values on their way, of LARGE
--- bytes at most. WAY: bytes of a GPU's memory that may be on their way, in as
--- much of the host's. FETCHED: the part of the memory that values which come
--- back may take besides. VOID: keys that the file is still to forget. LATE: ns
--- for which a value with a TTL may be on its way back, which it lives longer.
+-- nothing; MOMENT: ms, of such a one while it is closed. LAST: ns for which it
+-- is waited for then. MEMORY: regions that are kept for values on their way, of
+-- LARGE bytes at most. WAY: bytes of a GPU's memory that may be on their way,
+-- in as much of the host's. FETCHED: the part of the memory that values which
+-- come back may take besides. VOID: keys that the file is still to forget.
+-- LATE: ns for which a value with a TTL may be on its way back, which it lives
+-- longer.
 local ENDS, PAUSE, MEMORY, LARGE, WAY = 64, 0.25, 8, 2 ^ 23, 2 ^ 28
+local MOMENT, LAST = 20, 5e9
 local FETCHED, VOID, LATE = 1 / 8, 2 ^ 18, 1e8
 local OK = core.PERIGEE_OK
 local ends_t = ffi.typeof("struct perigee_cache_file_end[?]")
@@ -476,7 +480,7 @@ function M.open(store, options)
     cold = colds.new(store, store.moves and WAY), void = {}, memory = {},
     on_way = {},
     voids = 0, full = false, regions = 0, taken = 0, takers = {},
-    given = futures.done(true),
+    given = futures.done(true), patience = LAST,
   }, Tier)
   self:drive()
   return self
@@ -489,37 +493,42 @@ function Tier:state()
            ring = state.ring == 1, direct = state.direct == 1 }
 end
 
--- Has the file forget all that is void. Blocks.
-local function forget_all(self, deadline)
-  while next(self.void) ~= nil and loop.now() < deadline do
+-- Goes on with a file that is being closed, until f(self) is true; sleeps while
+-- it has nothing to tell. Returns whether that was so before the deadline.
+local function await(self, f, deadline)
+  while not f(self) do
+    if loop.now() > deadline then return false end
+    ready.look(self.descriptor, ready.IN, MOMENT)
     poll(self)
-    forget_more(self)
   end
+  return true
 end
 
--- Removes a file, which is being closed, if it may show forgotten values again.
-local function remove_unsound(self)
+-- Has the file forget all that is void; returns whether it has.
+local function has_forgotten(self)
+  forget_more(self)
+  return next(self.void) == nil
+end
+
+-- Closes the file, unless something is under way; returns whether it has. It is
+-- removed first, if it may show forgotten values again.
+local function has_closed(self)
   if next(self.void) ~= nil or has_failed(self) then os.remove(self.path) end
+  return C.perigee_cache_file_close(self.file) ~= core.PERIGEE_AGAIN
 end
 
 --- Closes it, once nothing is under way. Blocks for what the disk was asked
 -- for: milliseconds, mostly, and 5 s if it does not answer.
 function Tier:close()
-  local file = self.file
-  if not file then return end
+  if not self.file then return end
   descriptor.forget(self.descriptor)
   C.perigee_cache_below(self.store.cache, nil)
-  local deadline = loop.now() + 5e9
-  forget_all(self, deadline)
-  remove_unsound(self)
-  while C.perigee_cache_file_close(file) == core.PERIGEE_AGAIN do
-    poll(self)
-    remove_unsound(self)
-    if loop.now() > deadline then
-      log.write("error", self.store.text .. ": its file does not answer, and "
-        .. "is left open")
-      break
-    end
+  local deadline = loop.now() + self.patience
+  local forgotten = await(self, has_forgotten, deadline)
+  local closed = await(self, has_closed, deadline)
+  if not (forgotten and closed) then
+    log.write("error", ("%s: its file does not answer, and is %s"):format(
+      self.store.text, closed and "removed" or "left open"))
   end
   self.file, self.full = false, false
   futures.settle(self.given, true)

@@ -6,14 +6,13 @@
 --
 -- If this process has begun without a stderr, its descriptor is that of some
 -- file or socket which was opened later, so nothing is written there.
+local ready = require "perigee.runtime.ready"
+
 local ffi = require "ffi"
 
 -- A Lua state accepts the declarations only once.
-if not pcall(ffi.sizeof, "struct perigee_stderr") then
+if not pcall(function() return ffi.C.perigee_stderr_fcntl end) then
   ffi.cdef [[
-    struct perigee_stderr { int fd; short events, revents; };
-    int perigee_stderr_poll(struct perigee_stderr *, unsigned long, int)
-      __asm__("poll");
     int perigee_stderr_fcntl(int, int, ...) __asm__("fcntl");
     int perigee_stderr_fileno(void *) __asm__("fileno");
     long perigee_stderr_write(int, const void *, size_t) __asm__("write");
@@ -21,18 +20,16 @@ if not pcall(ffi.sizeof, "struct perigee_stderr") then
 end
 
 local C = ffi.C
-local STDERR, F_GETFD, POLLOUT, PIECE = 2, 1, 4, 4096
+local STDERR, F_GETFD, PIECE = 2, 1, 4096
 
 local M = {}
 
 local open = C.perigee_stderr_fcntl(STDERR, F_GETFD) >= 0
-local looked = ffi.new("struct perigee_stderr[1]", { { STDERR, POLLOUT, 0 } })
 local cut = false                       -- the last line lacks its end
 
 -- A pipe that nobody will ever read has an error, too, and raises SIGPIPE.
 local function takes()
-  return open and C.perigee_stderr_poll(looked, 1, 0) == 1
-    and looked[0].revents == POLLOUT
+  return open and ready.look(STDERR, ready.OUT, 0) == ready.OUT
 end
 
 -- A program may have put something else in the place of io.stderr.
