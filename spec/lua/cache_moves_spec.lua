@@ -2,6 +2,7 @@
 -- Copies between regions of one cache, here of host memory.
 local cases = require "spec.support.cases"
 local moves = require "perigee.cache.moves"
+local perigee = require "perigee"
 
 local ffi = require "ffi"
 
@@ -45,5 +46,55 @@ describe("copies between regions of a cache", function()
     assert.is_true(copy())
     assert.equal("new.", to:slice(0, 4):string())
     own:close()
+  end)
+
+  -- Begins a copy, and returns once its session is being dialled.
+  local function dialling(engine, own)
+    local to, result = assert(engine:alloc(64)), nil
+    assert(engine:alloc(64, { name = "from", access = "r" }))
+    own:copy("from", 0, to:slice(), function(fine) result = fine end)
+    repeat perigee.sleep(0) until own.dialled
+    return function() return result end
+  end
+
+  local function has_sessions(engine) return next(engine.sessions) ~= nil end
+
+  it("leave no session if they are closed while it is dialled", function()
+    local agent = assert(cases.agent())
+    local own = moves.new(agent, function() end)
+    local result = dialling(agent.engine, own)
+    assert.is_false(own.dialled.ended)
+    own:close()
+    own.dialled:wait()
+    cases.await(function()
+      return result() == false and not has_sessions(agent.engine)
+    end)
+  end)
+
+  it("leave none that was dialled for who was dropped by a stop", function()
+    local agent = assert(cases.agent())
+    local own = moves.new(agent, function() end)
+    perigee.run(function()
+      dialling(agent.engine, own)
+      perigee.stop()
+    end)
+    assert(own.dialled:wait())
+    assert.is_true(has_sessions(agent.engine))
+    own:close()
+    cases.await(function() return not has_sessions(agent.engine) end)
+  end)
+
+  it("fail once they are closed", function()
+    local agent = assert(cases.agent())
+    local why, result
+    local own = moves.new(agent, function(err) why = err end)
+    own:close()
+    own:copy("from", 0, assert(agent.engine:alloc(64)):slice(), function(fine)
+      result = fine
+    end)
+    cases.await(function() return result ~= nil end)
+    assert.is_false(result)
+    assert.equal("closed", why.kind)
+    assert.is_false(has_sessions(agent.engine))
   end)
 end)

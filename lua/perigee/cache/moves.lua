@@ -14,6 +14,7 @@
 -- When a copy is over, the engine touches neither side any more, so its owner
 -- may use both again. The session is made with the first copy, and again when
 -- it was lost.
+local errors = require "perigee.runtime.errors"
 local futures = require "perigee.runtime.future"
 local loop = require "perigee.runtime.loop"
 local sessions = require "perigee.engine.session"
@@ -27,22 +28,36 @@ Moves.__index = Moves
 
 -- Seconds for which a copy, and what it needs, is waited for.
 local TIMEOUT = 30
+local DOING = "copying within a cache"
 
 --- Makes the copies of an agent's engine. failed(err) is told of each that
 -- fails, but for those that a stop of the loop has ended. Nothing is opened.
 function M.new(agent, failed)
   return setmetatable({ engine = agent.engine, address = agent.address,
                         failed = failed, dialled = false, session = false,
-                        remotes = {} }, Moves)
+                        remotes = {}, closed = false }, Moves)
+end
+
+-- Calls done with a future's results when it has ended, at once if it has.
+local function after(future, done)
+  signals.attach(future, signals.new(1, function()
+    done(futures.results(future))
+  end))
 end
 
 -- ---- The session with itself -----------------------------------------------
 
+-- Returns the error of who may not copy any more, or nil.
+local function gone(self)
+  return self.closed and errors.new("closed", DOING .. ": it is closed")
+    or self.engine:gone(DOING)
+end
+
 -- Returns the session; or nil and an error. Waits; all that come meanwhile wait
 -- for the same one.
 local function connected(self)
-  local gone = self.engine:gone "copying within a cache"
-  if gone then return nil, gone end
+  local over = gone(self)
+  if over then return nil, over end
   if self.session and self.session.handle then return self.session end
   if not self.dialled or self.dialled.ended then
     self.dialled = sessions.connect(self.engine, self.address, {
@@ -67,16 +82,9 @@ end
 
 -- ---- Copies ----------------------------------------------------------------
 
--- Calls done with a future's results when it has ended, at once if it has.
-local function after(future, done)
-  signals.attach(future, signals.new(1, function()
-    done(futures.results(future))
-  end))
-end
-
 local function start(remote, offset, to, done)
   if not remote.handle then
-    return done(nil, remote.session:gone "copying within a cache")
+    return done(nil, remote.session:gone(DOING))
   end
   after(remote.session:read { from = remote:slice(offset, to.length), to = to,
                               timeout = TIMEOUT }, done)
@@ -108,9 +116,16 @@ jit.off(Moves.copy)
 --- A region is closed, or another is to have its name.
 function Moves:forget(name) self.remotes[name] = nil end
 
---- Ends the session; copies that are under way fail.
+--- Ends the session, also one that is still being dialled; copies that are
+-- under way fail, and so do all that come.
 function Moves:close()
-  if self.session then self.session:close() end
+  self.closed = true
+  if self.dialled then
+    self.dialled:cancel()
+    after(self.dialled, function(session)
+      if session then session:close() end
+    end)
+  end
   self.session, self.remotes = false, {}
 end
 
