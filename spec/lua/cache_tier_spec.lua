@@ -242,6 +242,71 @@ describe("the file of a cache", function()
     assert.is_nil((io.open(path)))
   end)
 
+  local function any_below()
+    for i = 1, COUNT do
+      if is_below(tostring(i)) then return tostring(i) end
+    end
+  end
+
+  -- Opens the cache again with the file's directory half read; returns a key
+  -- that was found in it.
+  local function half_read()
+    cases.await(function() return store.tier.cold.writes == 0 end)
+    cache:close()
+    opens()
+    local tier = store.tier
+    local function stays() end
+    tier.drive, tier.turn = stays, stays
+    perigee.spawn(perigee.stop)         -- drops who reads on
+    perigee.run()
+    local ends = ffi.new "struct perigee_cache_file_end[1]"
+    repeat
+      C.perigee_cache_file_poll(tier.file, 0, 1, ends, 1)
+    until any_below()
+    assert.is_false(tier:state().ready)
+    blocks = assert(assert(cases.agent()):cache("tiered", { map = false }))
+    return any_below()
+  end
+
+  local function reads_the_rest()
+    store.tier.drive, store.tier.turn = nil, nil
+    store.tier:turn()
+    is_ready()
+  end
+
+  it("shows nothing before it knows all that it has", function()
+    fill()
+    local key = half_read()
+    assert.same({ false }, blocks:has { key })
+    assert.same({}, blocks:list())
+    assert.equal("not_found", select(2, blocks:stat(key)).kind)
+    assert.equal("not_found", select(2, blocks:get(key)).kind)
+    reads_the_rest()
+    assert.same({ true }, blocks:has { key })
+    assert.equal(LENGTH, #assert(blocks:get(key)))
+  end)
+
+  it("shows no value that was forgotten while it was read", function()
+    local version = 0
+    fill()
+    for i = 1, COUNT do
+      local there = blocks:stat(tostring(i))
+      version = math.max(version, there and there.version or 0)
+    end
+    local key = half_read()
+    blocks:delete(key)
+    local other = key == "1" and "2" or "1"
+    assert(blocks:put(other, "new"))
+    assert.is_true(blocks:stat(other).version > version)
+    assert(blocks:delete(other))
+    reads_the_rest()
+    assert.same({ false, false }, blocks:has { key, other })
+    assert.equal("not_found", select(2, blocks:get(key)).kind)
+    assert.equal("not_found", select(2, blocks:get(other)).kind)
+    assert(blocks:put(key, "newer", { if_absent = true }))
+    assert.equal("newer", blocks:get(key))
+  end)
+
   -- It is stopped after its bytes have come, before it goes on with them.
   it("gives memory back of who was dropped with the bytes there", function()
     local key = fill()

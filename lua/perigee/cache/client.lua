@@ -500,7 +500,8 @@ end
 -- @function CacheClient:stat
 -- @tparam string key
 -- @treturn table `length`; `version`, a number that is larger than that of all
---   entries which its cache sealed before; `cache`, the name of that cache;
+--   entries which its cache sealed before, also before a restart if the host's
+--   clock did not go back; `cache`, the name of that cache;
 --   `where` it lies there: "gpu", "memory" (of the host) or "file", the first
 --   of these that has it; or nil and an error
 -- @errors `not_found`

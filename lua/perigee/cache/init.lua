@@ -227,7 +227,11 @@ end
 --   behind a dot at the end. Values that come back take an eighth of the memory
 --   besides, at most, but one may always come. While 2^18 keys are still to be
 --   forgotten there, puts and deletes are refused (`no_memory`). A file that
---   fails is removed, and the cache goes on without it
+--   fails is removed, and the cache goes on without it. After a restart nothing
+--   of it is found until its directory is read: milliseconds, or seconds if it
+--   has millions of values. A process that is killed a few milliseconds after a
+--   put or a delete, or before the directory is read, may find the key's former
+--   value there the next time
 -- @tparam[opt] number options.file_size bytes of that file, which are taken at
 --   once; default: eight times the memory
 -- @tparam[opt] number options.spill bytes of host memory below a GPU's memory

@@ -35,7 +35,8 @@ local wire = require "perigee.cache.wire"
 
 local ffi = require "ffi"
 local C = native.C
-local core = require "perigee.native".C
+local process = require "perigee.native"
+local core = process.C
 local tonumber = tonumber
 
 local M = {}
@@ -626,6 +627,8 @@ function M.open(agent, options)
   if status < 0 then
     return nil, failure.of(status, "opening " .. text)
   end
+  -- Versions grow from one life to the next: no life seals 10^6 a second.
+  C.perigee_cache_versions(out[0], process.wall() / 1e3)
   local self = setmetatable({
     cache = out[0], engine = agent.engine, text = text, kind = options.kind,
     populate = options.populate or nil, share = options.share or nil,

@@ -21,6 +21,10 @@
 --
 -- A value that is evicted before it is written is gone, as without a file.
 --
+-- After a restart the file's directory is read, which may take seconds. It may
+-- show older values meanwhile, and such as were put or deleted since. So nobody
+-- is told of any of it before all is read, and those are forgotten.
+--
 -- Slabs in memory of a GPU are never read or written here: the engine copies
 -- (moves.lua) between them and regions of host memory, on the way to the file
 -- and back. A lease, or a reservation, keeps the place in the slab until the
@@ -59,6 +63,7 @@ local OK = core.PERIGEE_OK
 local ends_t = ffi.typeof("struct perigee_cache_file_end[?]")
 local ends, place = ends_t(ENDS), native.place_t()
 local state = ffi.new "struct perigee_cache_file_state"
+local counters = native.counters_t()
 
 -- The time of day in ns, for TTLs that outlive this process.
 local function wall() return os.time() * 1e9 end
@@ -134,6 +139,19 @@ local function forget_more(self)
   end
 end
 jit.off(forget_more)
+
+-- Has memory's requests find what the file has, once all of it is known and
+-- nothing of it is to be forgotten. If the clock went back, versions begin
+-- above those of the file only now.
+local function show(self)
+  C.perigee_cache_file_state(self.file, state)
+  if self.shown or state.ready == 0 or self.voids > 0 then return end
+  self.shown = true
+  local below = C.perigee_cache_file_store(self.file)
+  C.perigee_cache_count(below, counters)
+  C.perigee_cache_versions(self.store.cache, counters.version)
+  C.perigee_cache_below(self.store.cache, below)
+end
 
 -- ---- Memory for values on their way -----------------------------------------
 
@@ -300,6 +318,7 @@ local function go_on(self)
   if self.file and has_failed(self) then give_up(self) end
   if not self.file then return end
   forget_more(self)
+  show(self)
   write_cold(self)
 end
 
@@ -339,7 +358,8 @@ end
 
 -- Returns the place of what a file has of a key, or nil.
 local function find(self, key)
-  local below = self.file and C.perigee_cache_file_store(self.file)
+  local below = self.file and self.shown
+    and C.perigee_cache_file_store(self.file)
   if not below or self.void[key]
     or C.perigee_cache_stat(below, key, #key, loop.now(), place) < 0 then
     return nil
@@ -472,10 +492,9 @@ function M.open(store, options)
     return nil, failure.of(status, ("opening %s for %s"):format(options.file,
       store.text), reason[0] ~= 0 and ffi.string(reason) or nil)
   end
-  C.perigee_cache_below(store.cache, C.perigee_cache_file_store(out[0]))
   local self = setmetatable({
     store = store, file = out[0], path = options.file, tokens = 0, done = {},
-    driver = false,
+    driver = false, shown = false,
     descriptor = C.perigee_cache_file_descriptor(out[0]), fetching = {},
     cold = colds.new(store, store.moves and WAY), void = {}, memory = {},
     on_way = {},
