@@ -190,6 +190,8 @@ static int answer_locate(struct asked *a) {
   put_status(a, status);
   if (status < 0)
     return 1;
+  if (place.lease && c != a->c)
+    heat_note(a->c, key, length, a->now);
   put_place(a, c, &place, place.lease ? lease_told(a, c, key, length) : 0);
   put_number(a, small ? place.length : 0, 4);
   if (small)
@@ -519,6 +521,7 @@ void perigee_cache_below(struct perigee_cache *c, struct perigee_cache *below) {
 void perigee_cache_spill(struct perigee_cache *c, struct perigee_cache *below) {
   c->below = below;
   c->spills = true;
+  c->heat = heat_open();
   below->above = c;
 }
 

@@ -42,7 +42,7 @@ enum perigee_cache_status {
 
 /* Raised when a declaration below changes; Lua refuses an object with another
  * number. */
-enum { PERIGEE_CACHE_ABI = 3 };
+enum { PERIGEE_CACHE_ABI = 4 };
 PERIGEE_API int perigee_cache_abi(void);
 
 enum {
@@ -451,6 +451,14 @@ PERIGEE_API int perigee_cache_mark(struct perigee_cache *cache, const char *key,
 PERIGEE_API int64_t perigee_cache_left(struct perigee_cache *cache,
                                        const char *key, uint32_t key_length,
                                        int64_t now);
+
+/* Names up to `most` entries of the store below (perigee_cache_spill) that are
+ * there alone, and of which clients have got 8 leases within about a second
+ * since they were named last; values that go along with answers are best there.
+ * For who copies them back. Returns how many. */
+PERIGEE_API uint32_t perigee_cache_hot(struct perigee_cache *cache,
+                                       struct perigee_cache_cold *hot,
+                                       uint32_t most, int64_t now);
 
 /* ---- What was there before --------------------------------------------- */
 

@@ -163,8 +163,8 @@ static uint32_t cursors_next(const struct perigee_cache *c,
   return ref;
 }
 
-static void cold_fill(const struct perigee_cache *c, uint32_t ref,
-                      struct perigee_cache_cold *cold) {
+void cold_fill(const struct perigee_cache *c, uint32_t ref,
+               struct perigee_cache_cold *cold) {
   entry_place(c, ref, &cold->place);
   cold->left = entry_left(c, ref);
   cold->key_length = what_length(word(&record(c, ref)->what));

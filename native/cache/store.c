@@ -125,6 +125,7 @@ void perigee_cache_close(struct perigee_cache *c) {
   free(c->clients);
   free(c->events);
   free(c->event_keys);
+  free(c->heat);
   free(c);
 }
 

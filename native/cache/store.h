@@ -9,6 +9,7 @@
  *   ties.c        what ties entries together: chains, groups; TTLs
  *   leases.c      clients and their leases
  *   evict.c       which entries go, and the store's turn
+ *   heat.c        which of those below are to come back up
  *   events.c      what has happened, for those who ask
  *   file.h        values in a file, of which a store is the directory
  *   sum.c         checksums of values
@@ -165,6 +166,7 @@ struct perigee_cache {
   bool evicting;
   struct perigee_cache *below; /* answer.c; or NULL */
   bool spills;                 /* clients read what is below */
+  struct heat *heat;           /* heat.c; of one that spills, or NULL */
   struct perigee_cache *above; /* the store that spills to this one; or NULL */
   /* file.c; NULL: slabs are memory */
   struct perigee_cache_file *file;
@@ -346,6 +348,17 @@ bool evict_oldest(struct perigee_cache *c);
 bool evict_near(struct perigee_cache *c, uint32_t bucket);
 /* The same of some group, of which all there may be are in use. */
 bool evict_group(struct perigee_cache *c);
+
+/* Names an entry. */
+void cold_fill(const struct perigee_cache *c, uint32_t ref,
+               struct perigee_cache_cold *cold);
+
+/* ---- heat.c -------------------------------------------------------------- */
+
+struct heat *heat_open(void);
+/* A client has got a lease of a key in the store below. */
+void heat_note(struct perigee_cache *c, const char *key, uint32_t length,
+               int64_t now);
 
 /* ---- events.c ------------------------------------------------------------ */
 

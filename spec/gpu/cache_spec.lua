@@ -13,7 +13,8 @@ local COPIES = 'return count "cuMemcpyAsync" + count "cuMemcpy2DAsync"'
 -- A cache in a process of its own, which serves. It says through a service how
 -- many copies it has made since it last said so, and sets the driver. Of what
 -- is below it tells how many values are on their way there, and waits until
--- none is (settled), or until another copy there or back is begun (moved).
+-- none is (settled), or until another copy there or back is begun (moved); and
+-- whether one is coming back because it is hot.
 -- It holds all of these back until they may go on (hold, let_go), or has the
 -- driver fail the next one.
 local function cache_of(options)
@@ -37,6 +38,7 @@ local function cache_of(options)
       copies = function() return copies() end,
       set = function(word) set(word) return true end,
       on_way = function() return store.tier.cold.writes end,
+      is_coming = function(key) return store.tier.coming[key] ~= nil end,
       settled = function()
         while store.tier.cold.writes > 0 do perigee.sleep(0.001) end
         return true
@@ -81,6 +83,13 @@ local function client_of(options)
       local part, err = blocks:get(key, { into = slice })
       if not part then return err.kind end
       return tostring(part:string() == bytes(part.length, seed))
+    end
+    function becomes(f)
+      for _ = 1, 5000 do
+        if f() then return true end
+        perigee.sleep(0.002)
+      end
+      return false
     end
   ]]):format(options or ""))
   return client
@@ -488,6 +497,50 @@ for _, below in ipairs(BELOW) do
         .. "2 ^ 20) } })[1]"), tostring(2 ^ 20))
       says(client, "blocks:get(key) == bytes(2 ^ 20, " .. seed .. ")", "true")
       says(client, "theirs:holds(key)", "false")
+    end)
+
+    -- Fills it, runs words, and gets a value often that is below alone; returns
+    -- its key, and words that get it.
+    local function get_often(words)
+      begin()
+      fill(client)
+      local key, seed = one_below(client)
+      client:run(("key = %q %s"):format(key, words or ""))
+      for i = 1, 10 do
+        says(client, get_of(key, seed, KINDS[i % 2 + 1]), "true")
+      end
+      return key, get_of(key, seed)
+    end
+
+    it("brings back what is got often", function()
+      local key, get = get_often()
+      says(client, "becomes(function() return theirs:holds(key) end)", "true")
+      says(client, get, "true")
+      says(client, "blocks:stat(key).where", "gpu")
+      says(client, "blocks:delete(key)", "true")
+      says(client, get_of(key, 0), "not_found")
+    end)
+
+    it("gives what is coming back, and not what is deleted then", function()
+      local key, get = get_often "theirs:hold()"
+      says(client, "becomes(function() return theirs:is_coming(key) end)",
+           "true")
+      says(client, get, "true")
+      says(client, "blocks:delete(key)", "true")
+      client:run "theirs:let_go()"
+      says(client, "becomes(function() return not theirs:is_coming(key) end)",
+           "true")
+      says(client, get_of(key, 0), "not_found")
+      says(client, "blocks:has({ key })[1]", "false")
+      says(client, 'put(key, gpu:slice(0, 2 ^ 20), 78)', "true")
+    end)
+
+    it("has what could not be copied back where it was", function()
+      local _, get = get_often "theirs:fail_next()"
+      says(client, "becomes(function() return theirs:count 'failed' == 1 end)",
+           "true")
+      says(client, get, "true")
+      says(client, "blocks:stat(key).where", "memory")
     end)
 
     it("counts what it has of each kind apart", function()

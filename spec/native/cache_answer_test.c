@@ -585,12 +585,48 @@ static void what_has_gone_from_below_is_written_again(void **state) {
   spill_close(&t, &below);
 }
 
+static void locate_often(struct talk *t, const char *key, int times,
+                         bool below) {
+  for (int i = 0; i < times; i++)
+    assert_int_equal(hear_released(t, hear_located(t, key, below)), 0);
+}
+
+static uint32_t hot(struct talk *t, struct perigee_cache_cold *named) {
+  return perigee_cache_hot(t->k.cache, named, 2, t->k.now);
+}
+
+static void what_is_got_often_below_is_named_as_hot(void **state) {
+  struct talk t;
+  struct cached below;
+  struct perigee_cache_cold named[2];
+  (void)state;
+  spill_open(&t, &below);
+  locate_often(&t, "both", 20, false);
+  locate_often(&t, "low", 7, true);
+  assert_int_equal(hot(&t, named), 0);
+  locate_often(&t, "low", 1, true);
+  assert_int_equal(hot(&t, named), 1);
+  assert_int_equal(named->key_length, 3);
+  assert_memory_equal(named->key, "low", 3);
+  assert_int_equal(named->place.length, 3000);
+  assert_int_equal(hot(&t, named), 0);
+  locate_often(&t, "low", 7, true);
+  t.k.now = below.now += 4 * SECONDS;
+  locate_often(&t, "low", 7, true);
+  assert_int_equal(hot(&t, named), 0);
+  locate_often(&t, "low", 1, true);
+  assert_int_equal(cached_delete(&below, "low"), 0);
+  assert_int_equal(hot(&t, named), 0);
+  spill_close(&t, &below);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(what_is_below_alone_is_read_there),
       cmocka_unit_test(a_client_that_is_gone_holds_nothing_below),
       cmocka_unit_test(a_client_that_has_no_place_below_has_none),
       cmocka_unit_test(what_has_gone_from_below_is_written_again),
+      cmocka_unit_test(what_is_got_often_below_is_named_as_hot),
       cmocka_unit_test(has_and_match_tell_what_is_there),
       cmocka_unit_test(locate_grants_leases_and_release_ends_them),
       cmocka_unit_test(small_values_come_along_without_a_lease),

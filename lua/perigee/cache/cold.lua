@@ -5,7 +5,6 @@
 local native = require "perigee.cache.native"
 local loop = require "perigee.runtime.loop"
 
-local ffi = require "ffi"
 local C = native.C
 local core = require "perigee.native".C
 
@@ -18,8 +17,7 @@ Cold.__index = Cold
 -- written. LOOKS: entries that are looked at for that. UNDER_WAY: the part of
 -- memory that may be being written, which holds its space.
 local WRITES, COLD, LOOKS, UNDER_WAY = 16, 0.7, 256, 1 / 8
-local cold_t = ffi.typeof("struct perigee_cache_cold[?]")
-local cold, place = cold_t(WRITES), native.place_t()
+local cold, place = native.cold_t(WRITES), native.place_t()
 
 --- Makes it for a store. most: bytes that may be being written besides.
 function M.new(store, most)

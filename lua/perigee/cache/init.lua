@@ -236,11 +236,14 @@ end
 --   once; default: eight times the memory
 -- @tparam[opt] number options.spill bytes of host memory below a GPU's memory
 --   (option `kind`), in place of a file: what is near its eviction is copied
---   there by the GPU, and clients read it there once it was evicted. It does
---   not come back to the GPU, and is gone when this memory is full, too. What
---   is evicted faster than it is copied is gone at once. Chains and groups do
---   not reach there. Several scopes have parts of it as of the memory. Default:
---   there is none
+--   there by the GPU, and clients read it there once it was evicted. What is
+--   got there eight times within about a second is copied back, but for values
+--   that come along with answers: a sixteenth of the GPU's memory at a time,
+--   and clients read it below meanwhile; a put of such a key is refused as busy
+--   until the copy is there. Values are gone when this memory is full, too.
+--   What is evicted faster than it is copied is gone at once. Chains and groups
+--   do not reach there. Several scopes have parts of it as of the memory.
+--   Default: there is none
 -- @tparam[opt=false] boolean|number options.keep true, or seconds (true: 600):
 --   a process that does nothing else keeps the memory for as long after this
 --   one has ended, and a cache of the same name goes on with it: what was

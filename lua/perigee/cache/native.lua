@@ -25,5 +25,6 @@ return {
   want_t = ffi.typeof "struct perigee_cache_want",
   put_t = ffi.typeof "struct perigee_cache_put",
   place_t = ffi.typeof "struct perigee_cache_place",
+  cold_t = ffi.typeof "struct perigee_cache_cold[?]",
   counters_t = ffi.typeof "struct perigee_cache_counters",
 }
