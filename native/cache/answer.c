@@ -6,6 +6,8 @@
  * has an effect that its client is not told of. A request that turns out to be
  * none in its midst is refused; what its first items did is done.
  */
+#include <endian.h>
+
 #include "store.h"
 
 enum {
@@ -37,14 +39,16 @@ static bool asked_number(struct asked *a, uint64_t *value, unsigned bytes) {
   *value = 0;
   if ((uint64_t)(a->in_end - a->in) < bytes)
     return false;
-  for (unsigned i = 0; i < bytes; i++)
-    *value |= (uint64_t)*a->in++ << (8 * i);
+  memcpy(value, a->in, bytes);
+  a->in += bytes;
+  *value = le64toh(*value);
   return true;
 }
 
 static void put_number(struct asked *a, uint64_t value, unsigned bytes) {
-  for (unsigned i = 0; i < bytes; i++)
-    *a->out++ = (uint8_t)(value >> (8 * i));
+  value = htole64(value);
+  memcpy(a->out, &value, bytes);
+  a->out += bytes;
 }
 
 static void put_bytes(struct asked *a, const void *bytes, uint64_t length) {

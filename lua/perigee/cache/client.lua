@@ -30,6 +30,7 @@ local check = require "perigee.runtime.check"
 local hots = require "perigee.cache.hot"
 local loop = require "perigee.runtime.loop"
 local native = require "perigee.cache.native"
+local new_table = require "table.new"
 local places = require "perigee.cache.place"
 local sets = require "perigee.cache.set"
 local slices = require "perigee.memory.slice"
@@ -221,7 +222,7 @@ jit.off(get_of_several)
 -- print(lengths[1], lengths[2].kind)                           --> 3 not_found
 function Client:get_many(list)
   check.value(list, check.table, "cache:get_many's list", 2)
-  local items = {}
+  local items = new_table(#list, 0)
   for i, each in ipairs(list) do
     check.value(each, check.table, "cache:get_many's items", 2)
     check_key(each.key, "cache:get_many's key")

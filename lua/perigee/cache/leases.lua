@@ -142,12 +142,13 @@ end
 --- Is this version the newest one that the cache has told of?
 function Leases:is_newest(key, version) return self.once[key] == version end
 
---- Takes a lease of a key that was granted.
-function Leases:add(key, lease)
+--- Takes a lease of a key that was granted to a request of that time, for as
+-- long as its `till` says (wire.lua).
+function Leases:add(key, lease, sent)
   lease.again = self.once[key] ~= nil
   self:answered(key, lease.version)
-  lease.kept, lease.views, lease.among = false, 0, self
-  lease.over, lease.asked = lease.till, false
+  local till = sent + lease.till
+  lease.sent, lease.till, lease.over, lease.among = sent, till, till, self
   return lease
 end
 

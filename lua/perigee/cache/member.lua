@@ -23,6 +23,7 @@ local leases = require "perigee.cache.leases"
 local loop = require "perigee.runtime.loop"
 local maps = require "perigee.cache.mapped"
 local native = require "perigee.cache.native"
+local new_table = require "table.new"
 local places = require "perigee.cache.place"
 local ring = require "perigee.cache.ring"
 local slices = require "perigee.memory.slice"
@@ -254,7 +255,7 @@ end
 -- version; or nil and a status or an error. along: may a value come along?
 function Member:locate(key, along)
   local sent, session = now(), self.session
-  local status, value, sum, slab, offset, length, version, low, high, ns =
+  local status, value, told, version =
     self:ask("located", wire.key(C.PERIGEE_CACHE_LOCATE,
                                  along and SMALL_KIB or 0, key))
   if status == nil then return nil, value end
@@ -266,17 +267,13 @@ function Member:locate(key, along)
   end
   if status ~= OK then return nil, status end
   if value and along then
-    version = slab                      -- in whose place it stands
     self.leases:answered(key, version)
     told_of(self, key, version)
-    return false, value, sum, version
+    return false, value, told, version
   end
   if value then return nil, core.PERIGEE_PROTOCOL end
-  told_of(self, key, version)
-  return self.leases:add(key, {
-    slab = slab, offset = offset, length = length, version = version,
-    checksum = sum, low = low, high = high, sent = sent,
-    till = sent + ns })
+  told_of(self, key, told.version)
+  return self.leases:add(key, told, sent)
 end
 
 -- Does an error mean that a place has gone: that its key is to be located
@@ -291,10 +288,10 @@ local function place_lost(lease, err)
   return nil, AGAIN
 end
 
--- Returns the slice of the cache's memory that a lease is of, and its slab; or
--- nil and a status or an error.
+-- Returns the slice of the cache's memory that a lease is of; or nil and a
+-- status or an error.
 local function leased(self, lease)
-  if lease.from then return lease.from, lease.of end
+  if lease.from then return lease.from end
   local among = lease.among
   local slab, err = maps.slab(among.slabs, among.session, lease.slab,
                               self.timeout)
@@ -303,8 +300,8 @@ local function leased(self, lease)
     return nil, errors.new("protocol", self.text
       .. " told of a place outside of its memory", true)
   end
-  lease.from, lease.of = slab.remote:slice(lease.offset, lease.length), slab
-  return lease.from, slab
+  lease.from = slab.remote:slice(lease.offset, lease.length)
+  return lease.from
 end
 
 -- ---- Getting ---------------------------------------------------------------
@@ -522,28 +519,30 @@ end
 -- Locates the keys of items whose result is not known yet. Returns a list of
 -- leases by the items' indexes.
 local function locate_many(self, items, results)
-  local keys, of, leased_of = {}, {}, {}
+  local most, n = #items, 0
+  local keys, of, leased_of = new_table(most, 0), new_table(most, 0),
+                              new_table(most, 0)
   for i, item in ipairs(items) do
     local lease = results[i] == nil and not self.map
       and self.leases:kept(item.key)
     if lease then
       leased_of[i] = lease
     elseif results[i] == nil then
-      keys[#keys + 1], of[#of + 1] = item.key, i
+      n = n + 1
+      keys[n], of[n] = item.key, i
     end
   end
   local sent, session = now(), self.session
   local fine, err = self:each(C.PERIGEE_CACHE_LOCATE, 0, "places", keys,
-    function(n, place_of)
-      local i = of[n]
+    function(k, place_of)
+      local i, key = of[k], keys[k]
       if type(place_of) == "table" then
-        place_of.sent, place_of.till = sent, sent + place_of.ns
-        told_of(self, keys[n], place_of.version)
-        leased_of[i] = self.leases:add(keys[n], place_of)
+        told_of(self, key, place_of.version)
+        leased_of[i] = self.leases:add(key, place_of, sent)
       elseif place_of ~= AGAIN and not (place_of == NOT_FOUND
                                         and self.below) then
         -- else it is tried again by itself
-        results[i] = select(2, self:fails(place_of, "getting", keys[n]))
+        results[i] = select(2, self:fails(place_of, "getting", key))
       end
     end)
   if not fine then return nil, err end
@@ -567,12 +566,13 @@ end
 
 -- Which items can be read, by their indexes, and the sides of all of them.
 local function readable(self, items, leased_of, results)
-  local of, both = {}, {}
+  local of, both, n = new_table(#items, 0), new_table(2 * #items, 0), 0
   for i = 1, #items do
-    local lease, n = leased_of[i], #of + 1
+    local lease = leased_of[i]
     if lease then
       local from, to = both_sides(self, items[i], lease)
       if from then
+        n = n + 1
         of[n], both[2 * n - 1], both[2 * n] = i, from, to
       else
         results[i] = to
@@ -623,7 +623,7 @@ end
 -- = (a slice or a List) }. Returns a list of lengths and errors.
 function Member:get_many(items)
   local fine, err = self:ready()
-  local results, leased_of = {}, nil
+  local results, leased_of = new_table(#items, 0), nil
   if fine and self.map then map_many(self, items, results) end
   if fine then leased_of, err = locate_many(self, items, results) end
   if leased_of then read_many(self, items, leased_of, results) end
@@ -926,14 +926,15 @@ function Member:view(key)
       lease, err = lease_for_view(self, key)
     end
     if not lease then return self:fails(err, "viewing", key) end
-    local from, slab = leased(self, lease)
-    if from and slab.pointer then
+    local from, why = leased(self, lease)
+    local slab = from and lease.among.slabs[lease.slab]
+    if slab and slab.pointer then
       return views.new(lease, slab.pointer + lease.offset)
     elseif from then
       return nil, errors.new("unsupported", self:doing("viewing", key)
         .. ": it is not in memory that this process has mapped", true)
-    elseif slab ~= AGAIN then
-      return nil, slab
+    elseif why ~= AGAIN then
+      return nil, why
     end
   end
   return self:fails(AGAIN, "viewing", key)

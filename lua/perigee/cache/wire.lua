@@ -9,6 +9,7 @@
 -- status of the core stands in place of its count.
 local ffi = require "ffi"
 local native = require "perigee.cache.native"
+local new_table = require "table.new"
 
 local C = native.C
 local PROTOCOL = require "perigee.native".C.PERIGEE_PROTOCOL
@@ -154,17 +155,28 @@ function M.status(view)
   return cast(i32, p + HEAD)[0]
 end
 
--- Reads the place at p: checksum, slab, offset, length, version, the two halves
--- of its lease, ns of the lease.
-local function place(p)
-  local w = cast(u64, p)
-  return w[4], cast(u32, p)[0], tonumber(w[1]), tonumber(w[2]), tonumber(w[3]),
-         cast(u32, p + 40)[0], cast(u32, p + 40)[1], tonumber(w[6])
+-- Makes a lease (leases.lua) of the place at p: slab, offset, length, version,
+-- checksum, the two halves of its number, and `till`: its ns, for who asked
+-- adds when that was. It has all the fields that it will ever have, for a table
+-- that grows is slow, and they are 16, for one more takes twice the memory.
+local function lease(p)
+  local w, h = cast(u64, p), cast(u32, p)
+  return { slab = h[0], offset = tonumber(w[1]), length = tonumber(w[2]),
+           version = tonumber(w[3]), checksum = w[4], low = h[10], high = h[11],
+           till = tonumber(w[6]),
+           sent = 0, over = 0, asked = false, again = false, kept = false,
+           views = 0, among = false, from = false }
+end
+
+-- The same of an entry, to which there is no lease.
+local function entry(p)
+  local w, h = cast(u64, p), cast(u32, p)
+  return { length = tonumber(w[2]), version = tonumber(w[3]), checksum = w[4],
+           below = h[1] ~= 0 }
 end
 
 --- Reads the answer to LOCATE of one key: a status, and if it is 0 either the
--- value and its checksum, or false, checksum, slab, offset, length, version,
--- the lease's halves, its ns.
+-- value, its checksum and its version, or false and a lease.
 function M.located(view)
   local p, n, count = open(view)
   if not p then return n end
@@ -174,7 +186,7 @@ function M.located(view)
   if n < HEAD + 4 + PLACE + 4 then return PROTOCOL end
   p = p + HEAD + 4
   local length, along = tonumber(cast(u64, p)[2]), cast(u32, p + PLACE)[0]
-  if cast(u64, p)[5] ~= 0 then return 0, false, place(p) end
+  if cast(u64, p)[5] ~= 0 then return 0, false, lease(p) end
   if along ~= length or n < HEAD + 4 + PLACE + 4 + along then
     return PROTOCOL
   end
@@ -182,30 +194,21 @@ function M.located(view)
          tonumber(cast(u64, p)[3])
 end
 
--- With all that a lease will have (leases.lua): a table that grows is slow.
-local function item_of(p)
-  local sum, slab, offset, length, version, low, high, ns = place(p)
-  return { slab = slab, offset = offset, length = length, version = version,
-           checksum = sum, low = low, high = high, ns = ns,
-           below = cast(u32, p)[1] ~= 0,
-           sent = 0, till = 0, over = 0, asked = false, again = false,
-           kept = false, views = 0, among = false, from = false,
-           of = false }
-end
-
---- Reads the answer to LOCATE or STAT of several keys (along: of LOCATE): a
--- list of places and statuses. It may be shorter than what was asked.
-local function places(view, along)
+-- Reads the answer to LOCATE or STAT of several keys (along: of LOCATE): a list
+-- of what `make` returns of places, and statuses. It may be shorter than what
+-- was asked.
+local function places(view, along, make)
   local p, n, count = open(view)
   if not p then return nil, n end
-  local list, at = {}, HEAD
+  if HEAD + 4 * count > n then return nil, PROTOCOL end
+  local list, at = new_table(count, 0), HEAD
   for i = 1, count do
     if at + 4 > n then return nil, PROTOCOL end
     local status = cast(i32, p + at)[0]
     at, list[i] = at + 4, status
     if status == 0 then
       if at + PLACE + along > n then return nil, PROTOCOL end
-      list[i] = item_of(p + at)
+      list[i] = make(p + at)
       at = at + PLACE
       if along > 0 then
         local more = cast(u32, p + at)[0]
@@ -217,8 +220,11 @@ local function places(view, along)
   return list
 end
 
-function M.places(view) return places(view, 4) end
-function M.stats(view) return places(view, 0) end
+--- Reads leases.
+function M.places(view) return places(view, 4, lease) end
+
+--- Reads what STAT tells of entries.
+function M.stats(view) return places(view, 0, entry) end
 
 --- Reads the answer to a PUT: a status and a version.
 function M.sealed(view)
