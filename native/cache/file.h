@@ -99,6 +99,9 @@ struct perigee_cache_file {
   struct removal removals[REMOVALS];
   uint32_t removal_count;
   bool untold; /* some removals had no room */
+  /* file_errands.c, "The head" */
+  uint8_t *head;
+  bool owes, owing, heading; /* owing: the head on the disk says so */
   /* file_errands.c */
   struct errand *errands;
   uint32_t depth, waiting, moving, ended;
@@ -112,7 +115,7 @@ struct perigee_cache_file {
 };
 
 /* Tokens of the disk. */
-enum { OF_ERRAND = 0, OF_FLUSH = 1, OF_SCAN = 2 };
+enum { OF_ERRAND = 0, OF_FLUSH = 1, OF_SCAN = 2, OF_HEAD = 3 };
 static inline uint64_t token_of(int of, uint32_t index) {
   return (uint64_t)of << 32 | index;
 }

@@ -103,11 +103,15 @@ static int record_restore(struct perigee_cache_file *f, uint32_t number,
   return status;
 }
 
+/* What is left out may be an older value of a key that has a later one: who
+ * forgets that waits until both are gone from the disk. */
 static void record_found(void *with, uint32_t number,
                          const struct table_record *r) {
   struct perigee_cache_file *f = with;
-  if (record_restore(f, number, r) < 0)
-    block_dirty(f, f->at, block_number(number));
+  if (record_restore(f, number, r) == PERIGEE_OK)
+    return;
+  f->untold = true;
+  block_dirty(f, f->at, block_number(number));
 }
 
 static void tables_scan(struct perigee_cache_file *f) {

@@ -90,11 +90,12 @@ static int file_parts(struct perigee_cache_file *f) {
   f->data = (uint64_t)BLOCK * (1 + f->units);
   f->used = calloc(f->units, 1);
   f->errands = calloc(f->depth, sizeof *f->errands);
-  f->flush_bytes = aligned_alloc(BLOCK, (size_t)FLUSHES * BLOCK);
+  f->flush_bytes = aligned_alloc(BLOCK, (size_t)(FLUSHES + 1) * BLOCK);
   if (!f->used || !f->errands || !f->flush_bytes)
     return PERIGEE_NO_MEMORY;
   for (uint32_t i = 0; i < FLUSHES; i++)
     f->flushes[i].bytes = f->flush_bytes + (size_t)i * BLOCK;
+  f->head = f->flush_bytes + (size_t)FLUSHES * BLOCK;
   return again_open(f);
 }
 
@@ -119,7 +120,7 @@ static int file_begin(struct perigee_cache_file *f,
                       const struct perigee_cache_file_options *o, char *reason,
                       uint64_t room) {
   struct perigee_cache_file_options own = *o;
-  own.depth = f->depth + FLUSHES + 1;
+  own.depth = f->depth + FLUSHES + 2;
   int status = disk_open(&own, TABLE_MAGIC, &f->disk, reason, room);
   if (status < 0)
     return status;
@@ -165,16 +166,45 @@ int perigee_cache_file_open(const struct perigee_cache_file_options *o,
   return PERIGEE_OK;
 }
 
+/* ---- The head ------------------------------------------------------------ */
+
+/* A key that is to be forgotten before the directory is read has a record that
+ * nobody knows yet. Until it is found, and is gone from the disk, the head there
+ * has another key than the records: a process that ends before then leaves a
+ * file that is begun anew. */
+static void head_go(struct perigee_cache_file *f) {
+  struct table_head head = {.size = f->size, .unit = f->unit};
+  if (f->heading || f->failed || f->owing == f->owes)
+    return;
+  if (f->owes)
+    randombytes_buf(head.key, sizeof head.key);
+  else
+    memcpy(head.key, f->key, sizeof head.key);
+  table_head_write(f->head, &head);
+  f->heading =
+      disk_write(f->disk, f->head, BLOCK, 0, token_of(OF_HEAD, 0)) == 0;
+  if (f->heading)
+    f->owing = f->owes;
+}
+
+static void head_ended(struct perigee_cache_file *f, int64_t status) {
+  f->heading = false;
+  if (status < 0)
+    f->failed = (int32_t)status;
+}
+
 /* What is asked for begins at once. */
 static void file_go(struct perigee_cache_file *f) {
   file_flush(f);
+  head_go(f);
   disk_go(f->disk);
   if (f->ended)
     disk_tell(f->disk);
 }
 
 int perigee_cache_file_close(struct perigee_cache_file *f) {
-  bool writes = f->again == AGAIN_DONE && !f->failed && f->queued > 0;
+  bool writes = !f->failed && ((f->again == AGAIN_DONE && f->queued > 0) ||
+                               f->owing != f->owes);
   f->closing = true;
   if (writes)
     file_go(f);
@@ -408,6 +438,10 @@ int perigee_cache_file_forget(struct perigee_cache_file *f, const char *key,
   struct errand *k;
   struct sought s;
   int status = errand_take(f, ERRAND_FORGET, token, &k);
+  if (status == PERIGEE_AGAIN && f->again != AGAIN_DONE) {
+    f->owes = true;
+    file_go(f);
+  }
   if (status != 0)
     return status;
   if (!sought_key(&s, f->store->o.seed, key, key_length))
@@ -420,6 +454,11 @@ int perigee_cache_file_forget(struct perigee_cache_file *f, const char *key,
   errand_wait(f, k);
   file_go(f);
   return 1;
+}
+
+void perigee_cache_file_settled(struct perigee_cache_file *f) {
+  f->owes = false;
+  file_go(f);
 }
 
 /* ---- Polling ----------------------------------------------------------- */
@@ -444,6 +483,8 @@ static void disk_ended(struct perigee_cache_file *f, const struct disk_end *e) {
     errand_done(f, &f->errands[index], e->status);
   else if (e->token >> 32 == OF_FLUSH)
     flush_ended(f, index, e->status);
+  else if (e->token >> 32 == OF_HEAD)
+    head_ended(f, e->status);
   else
     again_ended(f, e->status);
 }

@@ -307,6 +307,49 @@ describe("the file of a cache", function()
     assert.equal("newer", blocks:get(key))
   end)
 
+  local function head()
+    local file = assert(io.open(path))
+    local bytes = file:read(4096)
+    file:close()
+    return bytes
+  end
+
+  -- Opens another cache with what the file is now, as if its process had been
+  -- killed; returns whether it has a key.
+  local function would_have(key)
+    local copied = path .. ".killed"
+    assert.equal(0, os.execute(("cp --sparse=always %s %s"):format(path,
+                                                                   copied)))
+    local other = assert(perigee.cache { name = "killed", scope = cases.scope,
+      memory = 2 ^ 22, slab = 2 ^ 20, file = copied, file_size = 2 ^ 26 })
+    local own = other.stores[other.agents[1]]
+    cases.await(function() return own.tier:state().ready end)
+    local there = own.tier:fetch(key)
+    other:close()
+    os.remove(copied)
+    return there
+  end
+
+  it("is begun anew if its process ends before it has forgotten", function()
+    fill()
+    local key, before = half_read(), head()
+    local ends = ffi.new "struct perigee_cache_file_end[1]"
+    store.tier:forget(key)
+    cases.eventually(function()
+      C.perigee_cache_file_poll(store.tier.file, 0, 1, ends, 1)
+      return head() ~= before
+    end, 5)
+    assert.is_false(would_have(key))
+    reads_the_rest()
+    assert.is_false(store.tier:fetch(key))
+    cache:close()
+    opens()
+    is_ready()
+    assert.is_false(store.tier:fetch(key))
+    assert.is_truthy(any_below())
+    assert.is_true(store.tier:fetch(any_below()))
+  end)
+
   -- It is stopped after its bytes have come, before it goes on with them.
   it("gives memory back of who was dropped with the bytes there", function()
     local key = fill()

@@ -230,8 +230,8 @@ end
 --   fails is removed, and the cache goes on without it. After a restart nothing
 --   of it is found until its directory is read: milliseconds, or seconds if it
 --   has millions of values. A process that is killed a few milliseconds after a
---   put or a delete, or before the directory is read, may find the key's former
---   value there the next time
+--   put or a delete may find the key's former value there the next time; if the
+--   directory was not read by then, it finds the file empty
 -- @tparam[opt] number options.file_size bytes of that file, which are taken at
 --   once; default: eight times the memory
 -- @tparam[opt] number options.spill bytes of host memory below a GPU's memory

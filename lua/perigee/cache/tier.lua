@@ -111,7 +111,11 @@ local function forget(self, key)
   local token = self.tokens + 1
   local status = C.perigee_cache_file_forget(self.file, key, #key, token)
   if status == 1 then                   -- it is durable at its end
-    self.tokens, self.done[token] = token, function() end
+    local counts = not self.shown
+    if counts then self.owed = self.owed + 1 end
+    self.tokens, self.done[token] = token, function()
+      if counts then self.owed = self.owed - 1 end
+    end
     self:drive()
   end
   return status
@@ -151,6 +155,14 @@ local function show(self)
   C.perigee_cache_count(below, counters)
   C.perigee_cache_versions(self.store.cache, counters.version)
   C.perigee_cache_below(self.store.cache, below)
+end
+
+-- Has the file be good for another life, once what was forgotten before it was
+-- shown is so on the disk.
+local function settle(self)
+  if self.settled or not self.shown or self.owed > 0 then return end
+  self.settled = true
+  C.perigee_cache_file_settled(self.file)
 end
 
 -- ---- Memory for values on their way -----------------------------------------
@@ -319,6 +331,7 @@ local function go_on(self)
   if not self.file then return end
   forget_more(self)
   show(self)
+  settle(self)
   write_cold(self)
 end
 
@@ -494,7 +507,7 @@ function M.open(store, options)
   end
   local self = setmetatable({
     store = store, file = out[0], path = options.file, tokens = 0, done = {},
-    driver = false, shown = false,
+    driver = false, shown = false, settled = false, owed = 0,
     descriptor = C.perigee_cache_file_descriptor(out[0]), fetching = {},
     cold = colds.new(store, store.moves and WAY), void = {}, memory = {},
     on_way = {},
@@ -526,7 +539,9 @@ end
 -- Has the file forget all that is void; returns whether it has.
 local function has_forgotten(self)
   forget_more(self)
-  return next(self.void) == nil
+  if next(self.void) ~= nil or self.owed > 0 then return false end
+  C.perigee_cache_file_settled(self.file)
+  return true
 end
 
 -- Closes the file, unless something is under way; returns whether it has. It is
