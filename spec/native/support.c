@@ -3,6 +3,7 @@
 #include "support_inside.h"
 
 #include <dirent.h>
+#include <glob.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -143,10 +144,30 @@ void pair_dial(struct pair *p, struct perigee_session *session[2]) {
 }
 
 static int pairs;
+static pid_t program; /* of which its children have the number, too */
+
+__attribute__((constructor)) static void paths_begin(void) {
+  program = getpid();
+}
+
+/* Children that were killed have left theirs. */
+__attribute__((destructor)) static void paths_remove(void) {
+  char pattern[64];
+  glob_t all;
+  if (getpid() != program)
+    return;
+  snprintf(pattern, sizeof pattern, "/tmp/perigee-spec-%d-*", program);
+  if (glob(pattern, GLOB_NOSORT, NULL, &all) != 0)
+    return;
+  for (size_t i = 0; i < all.gl_pathc; i++)
+    unlink(all.gl_pathv[i]);
+  globfree(&all);
+}
 
 const char *pair_path_next(void) {
   static char path[64];
-  snprintf(path, sizeof path, "/tmp/perigee-spec-%d-%d", getpid(), pairs);
+  snprintf(path, sizeof path, "/tmp/perigee-spec-%d-%d-%d", program, getpid(),
+           pairs);
   return path;
 }
 
