@@ -195,7 +195,10 @@ needing("the metrics of a control server", { control }, function()
       list[i] = method(printable.utf8(name), i)
     end
     assert.equal(204, (send("one", "1", report {
-      methods = list, host = 'h"\n# EOF', transports = { ['"\n'] = 1 } })))
+      methods = list, host = 'h"\n# EOF', transports = { ['"\n'] = 1,
+        ["\1"] = 2, ["\\x01"] = 4, [("y"):rep(15) .. "é"] = 8,
+        [("y"):rep(15) .. "ł"] = 16 } })))
+    assert.equal(6, of("sessions", { transport = "\\x01" }))
     local sum, n = exposition.sum(select(2, told()), "perigee_calls_total", {})
     assert.equal(#list, n)
     assert.equal(#list * (#list + 1) / 2, sum)

@@ -279,6 +279,18 @@ describe("series beyond the limit", function()
     assert.is_true(exposition.sum(some, "perigee_up", { agent = "other" }) > 5)
   end)
 
+  it("are summed with an agent that has the name of their sum", function()
+    local file = planted.new("other", "other")
+    planted.method(file, 1, 2, "svc", "m", 7)
+    planted.write(registry, "s", "0", planted.bytes(file))
+    for i = 1, 30 do plant_methods("a" .. i, 2) end
+    local whole, some = samples(), samples { series = 1000 }
+    local labels = { agent = "other" }
+    assert.equal(7, exposition.sum(whole, "perigee_calls_total", labels))
+    assert.equal(exposition.sum(whole, "perigee_calls_total"),
+                 (exposition.sum(some, "perigee_calls_total")))
+  end)
+
   it("stay so: who was chosen is not pushed out", function()
     local all = metrics.new { registry = registry, series = 400 }
     local function names()

@@ -154,8 +154,8 @@ local function put_sessions(agents, open)
   local name = begin("perigee_sessions", "gauge", "Open sessions.", open)
   for _, each in ipairs(agents) do
     for _, transport in ipairs(sorted_transports(each)) do
-      put(name, ("%s,transport=%s"):format(each.labels,
-        series.quoted(transport)), each.transports[transport])
+      put(name, ("%s,transport=%s"):format(each.labels, transport),
+          each.transports[transport])
     end
   end
   name = begin("perigee_sessions_begun", "counter", "Sessions that began.",

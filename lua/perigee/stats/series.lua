@@ -75,6 +75,17 @@ local function add_all(to, more)
   for name, value in pairs(more) do to[name] = (to[name] or 0) + value end
 end
 
+-- How many sessions there are by the label of their transport: two names may
+-- have the same.
+local function by_label(transports)
+  local by = {}
+  for name, n in pairs(transports) do
+    local label = quoted(name)
+    by[label] = (by[label] or 0) + n
+  end
+  return by
+end
+
 local function is_before(a, b) return a.labels < b.labels end
 
 -- An agent with its methods by their labels: two names may have the same, once
@@ -84,7 +95,8 @@ local function agent_of(series, told)
                                         told.host),
                   told = told, has_host = series.with_host,
                   states = { [told.state] = 1 },
-                  counters = told.counters, transports = told.transports,
+                  counters = told.counters,
+                  transports = by_label(told.transports),
                   methods = {}, other = nil, begun = told.begun,
                   oldest_call = told.oldest_call,
                   oldest_served = told.oldest_served }
@@ -208,6 +220,18 @@ local function lost(series, agent)
   return n
 end
 
+-- Moves an agent that has the labels of agent "other" to those that are summed
+-- in it.
+local function join_namesake(series, agents, rest)
+  local labels = agent_labels(series, OTHER, OTHER, OTHER)
+  for i, agent in ipairs(agents) do
+    if agent.labels == labels then
+      rest[#rest + 1] = table.remove(agents, i)
+      return
+    end
+  end
+end
+
 -- Of two files for one agent, that of a live process counts, or else the later;
 -- and a file before a report, which is older and has less.
 local function is_better(told, other)
@@ -237,9 +261,9 @@ end
 
 --- Divides what was read of agents (a list of perigee.stats.partial's).
 -- @treturn table a list of { `labels`, `told` (nil: agent "other"), `states`,
---   `counters`, `transports`, `oldest_call`, `oldest_served`, `begun`,
---   `methods`: a list of { `labels`, `numbers` }, `other`: numbers, or nil },
---   sorted
+--   `counters`, `transports` (open sessions by quoted names), `oldest_call`,
+--   `oldest_served`, `begun`, `methods`: a list of { `labels`, `numbers` },
+--   `other`: numbers, or nil }, sorted
 -- @treturn number how many series are summed in others
 -- @treturn number how many files were doubles
 -- @treturn table what was read of all agents, without doubles, sorted alike
@@ -254,7 +278,10 @@ function Series:divide(list)
     dropped = dropped + (agent.chosen and divide or lost)(self, agent)
   end
   keep(self, agents)
-  if rest[1] then agents[#agents + 1] = sum_of(self, rest) end
+  if rest[1] then
+    join_namesake(self, agents, rest)
+    agents[#agents + 1] = sum_of(self, rest)
+  end
   return agents, dropped, doubled, told
 end
 
