@@ -198,9 +198,10 @@ struct perigee_stats_method {
  * from REQUEST to the program's answer. One call in PERIGEE_STATS_SAMPLE is
  * measured, and counts for as many. All that take 100 us or more are measured,
  * and count for one each; but a handler that does not let its engine poll is seen
- * by those which are measured alone. Bucket n begins at (STEPS + n % STEPS) <<
- * (n / STEPS + 2) ns, and ends where n + 1 begins; bucket 0 has those below 64 ns,
- * too, and the last one all that took longer. */
+ * by those which are chosen alone, and so are own calls without a timeout, which
+ * count for as many however long they take. Bucket n begins at (STEPS + n % STEPS)
+ * << (n / STEPS + 2) ns, and ends where n + 1 begins; bucket 0 has those below 64
+ * ns, too, and the last one all that took longer. */
 struct perigee_stats_histogram {
   uint64_t count, sum; /* of calls; of their ns */
   uint64_t buckets[PERIGEE_STATS_BUCKETS];

@@ -380,8 +380,8 @@ reply_take_time(struct operation *op, int status, uint64_t bytes) {
   return stats_is_served(op);
 }
 
-/* A call is answered, by the program or not: the reply was published, or waits
- * for room. */
+/* A call is answered, by the program or not: a reply was published, or waits for
+ * room; with the status that the caller gets, as far as that is known. */
 static inline void reply_count(struct operation *op, int status,
                                uint64_t bytes) {
   if (UNLIKELY(op->engine->now >= op->long_at) &&
@@ -413,7 +413,10 @@ reply_publish_planned(struct operation *op, const struct perigee_message *m) {
     return NO_ROOM;
   bool refers = reply_refers(&out);
   reply_sent(op, refers ? REFER : ANSWER);
-  reply_count(op, m->status, reply_bytes(m));
+  if (UNLIKELY(status < 0))
+    reply_count(op, status, 0);
+  else
+    reply_count(op, m->status, reply_bytes(m));
   return refers ? REFERS : status < 0 ? status : WHOLE;
 }
 
@@ -524,8 +527,8 @@ reply_publish_or_wait(struct operation *op, const struct perigee_message *m) {
   int status = list_empty(backlog) ? reply_publish(op, m) : NO_ROOM;
   if (status != NO_ROOM)
     return status;
-  reply_count(op, m->status, reply_bytes(m));
   reply_keep(op, m);
+  reply_count(op, op->reply.status, reply_bytes(&op->reply));
   served_advance(op, WAIT);
   backlog_add(op, RING_REPLY);
   return NO_ROOM;

@@ -507,9 +507,13 @@ static uint32_t stats_bucket(uint64_t ns) {
   return at < PERIGEE_STATS_BUCKETS ? at : PERIGEE_STATS_BUCKETS - 1;
 }
 
-/* How many calls a measured one of the calls stands for. */
-static uint64_t stats_weight(int64_t took) {
-  return took < STATS_LONG ? PERIGEE_STATS_SAMPLE : 1;
+/* How many calls a measured one stands for. Long ones all count by themselves,
+ * but own ones without a timer are not seen (stats_time). Calls with spans are
+ * measured, too, but stand for no others: a program chooses them. */
+static uint64_t stats_weight(const struct operation *op, int64_t took) {
+  if (took >= STATS_LONG && (op->kind == OP_SERVED || op->timer.due))
+    return 1;
+  return stats_is_chosen(op) ? PERIGEE_STATS_SAMPLE : 0;
 }
 
 static void stats_add_time(const struct operation *op, int64_t took,
@@ -525,13 +529,12 @@ static void stats_add_time(const struct operation *op, int64_t took,
     method->longest = ns;
 }
 
-/* Calls with spans are measured, too, but stand for no others: a program chooses
- * them. */
 static void stats_add_measured(struct operation *op, int status,
                                uint64_t replied) {
   int64_t now = stats_now(op->engine), took = now - op->measured;
-  if (stats_is_chosen(op) || took >= STATS_LONG)
-    stats_add_time(op, took, stats_weight(took));
+  uint64_t weight = stats_weight(op, took);
+  if (weight > 0)
+    stats_add_time(op, took, weight);
   if (UNLIKELY(span_has(op)))
     span_end(op, now, status, replied);
 }

@@ -256,6 +256,38 @@ static void a_status_without_a_name_is_counted_as_protocol(void **state) {
   close_fixture(&f);
 }
 
+/* The caller takes no reply that is so long. */
+static void
+a_reply_that_cannot_be_sent_counts_as_what_the_caller_gets(void **state) {
+  static char bytes[100000];
+  struct fixture f;
+  struct perigee_options o = {0};
+  open_fixture(&f, *state);
+  pair_drop(&f.pair);
+  variant_options(*state, &o);
+  o.message = sizeof bytes / 2;
+  pair_open_with(&f.pair, *state, &o);
+  publish(&f, 1);
+  name_methods(&f.pair);
+  struct perigee_message m = {
+      .method = METHOD, .head = "x", .length = 1, .timeout = 60000 * MS};
+  assert_true(perigee_call(f.pair.session[0], &m) >= 0);
+  struct perigee_event e = until(&f.pair, 1, PERIGEE_EVENT_REQUEST);
+  assert_int_equal(perigee_reply(f.pair.engine[1], e.operation,
+                                 &(struct perigee_message){
+                                     .head = bytes, .length = sizeof bytes}),
+                   PERIGEE_TOO_LARGE);
+  e = until(&f.pair, 0, PERIGEE_EVENT_REPLY);
+  assert_int_equal(e.status, PERIGEE_TOO_LARGE);
+  struct reading r = reading_of(f.path);
+  const struct perigee_stats_method *echo = method_named(&r, 2, "echo");
+  assert_int_equal(echo->ends[-PERIGEE_TOO_LARGE], 1);
+  assert_int_equal(ends_of(echo), 1);
+  assert_int_equal(echo->bytes_out, 0);
+  close_reading(&r);
+  close_fixture(&f);
+}
+
 static void a_session_has_the_counters_that_the_program_sees(void **state) {
   struct fixture f;
   open_fixture(&f, *state);
@@ -350,21 +382,21 @@ static void a_time_is_in_the_bucket_that_it_belongs_to(void **state) {
     while (!call_for(&f.pair, TIMES[i]))
       assert_true(++tries < 1000);
     uint64_t n = bucket_of(m->longest);
-    uint64_t weight = m->longest < 100000 ? PERIGEE_STATS_SAMPLE : 1;
+    const uint64_t weight = PERIGEE_STATS_SAMPLE;
     assert_true(m->longest >= (uint64_t)TIMES[i]);
     assert_true(h->buckets[n] >= before.buckets[n] + weight);
     assert_true(h->count >= before.count + weight);
   }
-  assert_int_equal(h->buckets[PERIGEE_STATS_BUCKETS - 1], 1);
+  assert_int_equal(h->buckets[PERIGEE_STATS_BUCKETS - 1], PERIGEE_STATS_SAMPLE);
   close_reading(&r);
   close_fixture(&f);
 }
 
 /* Each one takes a millisecond on both sides, as the engines' looks at their
  * clocks have it. */
-static void call_slowly(struct pair *p) {
+static void call_slowly(struct pair *p, int64_t timeout) {
   struct perigee_message m = {
-      .method = METHOD, .head = "x", .length = 1, .timeout = 60000 * MS};
+      .method = METHOD, .head = "x", .length = 1, .timeout = timeout};
   assert_true(perigee_call(p->session[0], &m) >= 0);
   struct perigee_event e = until(p, 1, PERIGEE_EVENT_REQUEST);
   quiet(p, 100);
@@ -376,8 +408,25 @@ static void call_slowly(struct pair *p) {
   quiet(p, 1);
 }
 
-static void each_long_call_counts_for_one_chosen_or_not(void **state) {
-  for (int side = 0; side < 2; side++) {
+static void long_calls_count_as_often_as_there_are(struct fixture *f, int side,
+                                                   int64_t timeout) {
+  publish(f, side);
+  name_methods(&f->pair);
+  for (int i = 0; i < 2 * PERIGEE_STATS_SAMPLE; i++)
+    call_slowly(&f->pair, timeout);
+  struct reading r = reading_of(f->path);
+  const struct perigee_stats_method *m =
+      method_named(&r, (uint64_t)side + 1, "echo");
+  const struct perigee_stats_histogram *h =
+      row(&r, &r.head->histograms, number_of(&r, m));
+  assert_int_equal(h->count, 2 * PERIGEE_STATS_SAMPLE);
+  assert_true(h->sum >= (uint64_t)(2 * PERIGEE_STATS_SAMPLE * MS));
+  close_reading(&r);
+}
+
+/* Own ones without a timeout by those that are chosen. */
+static void long_calls_all_count_chosen_or_not(void **state) {
+  for (int i = 0; i < 4; i++) {
     struct fixture f;
     struct perigee_options o = {0};
     open_fixture(&f, *state);
@@ -385,18 +434,7 @@ static void each_long_call_counts_for_one_chosen_or_not(void **state) {
     variant_options(*state, &o);
     o.clock = leaping_clock;
     pair_open_with(&f.pair, *state, &o);
-    publish(&f, side);
-    name_methods(&f.pair);
-    for (int i = 0; i < 2 * PERIGEE_STATS_SAMPLE; i++)
-      call_slowly(&f.pair);
-    struct reading r = reading_of(f.path);
-    const struct perigee_stats_method *m =
-        method_named(&r, (uint64_t)side + 1, "echo");
-    const struct perigee_stats_histogram *h =
-        row(&r, &r.head->histograms, number_of(&r, m));
-    assert_int_equal(h->count, 2 * PERIGEE_STATS_SAMPLE);
-    assert_true(h->sum >= (uint64_t)(2 * PERIGEE_STATS_SAMPLE * MS));
-    close_reading(&r);
+    long_calls_count_as_often_as_there_are(&f, i / 2, i % 2 ? -1 : 60000 * MS);
     close_fixture(&f);
   }
 }
@@ -606,9 +644,11 @@ int main(void) {
       OVER(variant_default, a_level_is_what_others_ask_for_if_it_is_one),
       OVER(variant_default, each_method_has_its_calls_bytes_and_ends),
       OVER(variant_default, a_status_without_a_name_is_counted_as_protocol),
+      OVER(variant_default,
+           a_reply_that_cannot_be_sent_counts_as_what_the_caller_gets),
       OVER(variant_default, a_session_has_the_counters_that_the_program_sees),
       OVER(variant_default, a_time_is_in_the_bucket_that_it_belongs_to),
-      OVER(variant_default, each_long_call_counts_for_one_chosen_or_not),
+      OVER(variant_default, long_calls_all_count_chosen_or_not),
       OVER(variant_default, methods_without_a_row_count_together),
       OVER(variant_default, what_a_killed_process_did_last_is_there),
       OVER(variant_default, a_file_that_is_cut_ends_nothing),
