@@ -74,7 +74,8 @@ struct perigee_stats_head {
   /* Since when it waits for events, or may (perigee_arm); 0: it runs, or the
    * program does. */
   uint64_t asleep;
-  /* So many; the last is in row (events_given - 1) modulo the rows. */
+  /* So many; the last is in row (events_given - 1) modulo the rows. The row after
+   * that may have a half of the next one, whatever its first word is. */
   uint64_t events_given;
   uint64_t sessions_begun, sessions_without; /* so many; without a row */
   uint64_t methods_without;                  /* named, and without a row */

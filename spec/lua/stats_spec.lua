@@ -156,6 +156,57 @@ describe("a stats file", function()
     for name in pairs(read().counters) do assert.equal(24, #name) end
   end)
 
+  -- A file with 256 rows of events, that has so many; the next one is half
+  -- written.
+  local function write_events(given)
+    local whole = ffi.new("uint8_t[?]", #bytes)
+    ffi.copy(whole, bytes, #bytes)
+    local head = ffi.cast("struct perigee_stats_head *", whole)
+    local rows = ffi.cast("struct perigee_stats_event *",
+                          whole + head.events.offset)
+    for n = given - 256, given - 1 do
+      rows[n % 256].time, rows[n % 256].bytes = n, n
+    end
+    rows[given % 256].time = given
+    head.events_given = given
+    write(ffi.string(whole, #bytes))
+  end
+
+  local function assert_events(list, first, last)
+    assert.equal(last - first + 1, #list)
+    for i, each in ipairs(list) do
+      assert.equal(first + i - 1, each.time)
+      assert.equal(each.time, each.bytes)
+    end
+  end
+
+  it("whose next event is half written has none of that", function()
+    write_events(300)
+    assert_events(read().events, 45, 299)
+  end)
+
+  it("whose rows of events are used anew meanwhile has those that were not",
+     function()
+    write_events(300)
+    local open = io.open
+    local function restore() rawset(io, "open", open) end
+    finally(restore)
+    rawset(io, "open", function(...)
+      local file, proxy = assert(open(...)), {}
+      function proxy:seek(...) return file:seek(...) end
+      function proxy:close() return file:close() end
+      function proxy:read(n)
+        if n == 256 * 32 then
+          restore()
+          write_events(310)
+        end
+        return file:read(n)
+      end
+      return proxy
+    end)
+    assert_events(read().events, 55, 299)
+  end)
+
   it("that claims more events than it can have gives none of these", function()
     local head = ffi.new "struct perigee_stats_head"
     ffi.copy(head, bytes, ffi.sizeof(head))

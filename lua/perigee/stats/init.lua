@@ -219,6 +219,15 @@ local EVENTS = {
   [C.PERIGEE_EVENT_REPLY_LANDING] = "reply landing",
 }
 
+-- How many events there are by now.
+local function events_given(file)
+  file:seek("set", ffi.offsetof("struct perigee_stats_head", "events_given"))
+  local bytes = file:read(8) or ""
+  return #bytes == 8 and number(ffi.cast("const uint64_t *", bytes)[0]) or 0
+end
+
+-- The row of the next event may have a half of it, and rows of those that came
+-- while rows were read, too: so these are left out.
 local function events_of(file, head, by_row)
   local all, list, given = {}, {}, number(head.events_given)
   each(file, head.events, "struct perigee_stats_event", function(row, i)
@@ -233,8 +242,8 @@ local function events_of(file, head, by_row)
     }
   end)
   local rows = #all > 0 and math.min(head.events.rows, ROWS) or 0
-  local first = math.max(given - rows, 0)
-  for i = 0, math.min(rows, given) - 1 do
+  local first = math.max(given - rows, events_given(file) + 1 - rows, 0)
+  for i = 0, math.min(rows, given - first) - 1 do
     list[#list + 1] = all[(first + i) % rows]
   end
   return list
