@@ -279,6 +279,23 @@ describe("series beyond the limit", function()
     assert.is_true(exposition.sum(some, "perigee_up", { agent = "other" }) > 5)
   end)
 
+  -- What many report could else keep a control server from all other work.
+  it("are given no labels", function()
+    local list, methods = {}, {}
+    for i = 1, 30 do
+      methods[i] = { side = "client", method = "m" .. i, ends = { ["0"] = 1 } }
+    end
+    for i = 1, 60 do
+      list[i] = assert(summaries.read { state = "running", methods = methods })
+      list[i].scope, list[i].name, list[i].path = "s", "a" .. i, "s/a" .. i
+    end
+    local all = metrics.new { files = false, series = 1000,
+                              reported = function() return list end }
+    local some = select(2, exposition.parse(all:text()))
+    assert.equal(60 * 30, (exposition.sum(some, "perigee_calls_total")))
+    assert.is_true(all.series.remembered < 60 + 20 * 30)
+  end)
+
   it("are summed with an agent that has the name of their sum", function()
     local file = planted.new("other", "other")
     planted.method(file, 1, 2, "svc", "m", 7)

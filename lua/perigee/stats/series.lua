@@ -44,24 +44,33 @@ end
 
 local quoted = M.quoted
 
+-- Labels by what they are made of, of one agent, or of agents ("").
+local function memo_of(series, agent)
+  if series.remembered >= MEMO then series.memo, series.remembered = {}, 0 end
+  series.memo[agent] = series.memo[agent] or {}
+  return series.memo[agent]
+end
+
+local function remember(series, memo, key, labels)
+  memo[key], series.remembered = labels, series.remembered + 1
+  return labels
+end
+
 local function agent_labels(series, scope, name, host)
+  local memo, key = memo_of(series, ""), scope .. "\0" .. name .. "\0" .. host
+  if memo[key] then return memo[key] end
   local labels = ("scope=%s,agent=%s"):format(quoted(scope), quoted(name))
-  return series.with_host and labels .. ",host=" .. quoted(host) or labels
+  if series.with_host then labels = labels .. ",host=" .. quoted(host) end
+  return remember(series, memo, key, labels)
 end
 
 -- Those of a method, by its side and the bytes of its names.
 local function method_labels(series, agent, method)
-  local key = method.side .. method.names
-  local memo = series.memo[agent.labels] or {}
-  if memo[key] then return memo[key] end
-  if series.remembered >= MEMO then
-    series.memo, series.remembered, memo = {}, 0, {}
-  end
-  series.memo[agent.labels], series.remembered = memo, series.remembered + 1
-  memo[key] = ('%s,side="%s",service=%s,method=%s'):format(agent.labels,
-    method.side, quoted(method.names:sub(1, 64):match "^%Z*"),
-    quoted(method.names:sub(65):match "^%Z*"))
-  return memo[key]
+  local memo, key = memo_of(series, agent.labels), method.side .. method.names
+  return memo[key] or remember(series, memo, key,
+    ('%s,side="%s",service=%s,method=%s'):format(agent.labels, method.side,
+      quoted(method.names:sub(1, 64):match "^%Z*"),
+      quoted(method.names:sub(65):match "^%Z*")))
 end
 
 -- ---- Sums -------------------------------------------------------------------
@@ -88,35 +97,42 @@ end
 
 local function is_before(a, b) return a.labels < b.labels end
 
--- An agent with its methods by their labels: two names may have the same, once
--- they are printable.
 local function agent_of(series, told)
-  local agent = { labels = agent_labels(series, told.scope, told.name,
-                                        told.host),
-                  told = told, has_host = series.with_host,
-                  states = { [told.state] = 1 },
-                  counters = told.counters,
-                  transports = by_label(told.transports),
-                  methods = {}, other = nil, begun = told.begun,
-                  oldest_call = told.oldest_call,
-                  oldest_served = told.oldest_served }
+  return { labels = agent_labels(series, told.scope, told.name, told.host),
+           told = told, has_host = series.with_host,
+           states = { [told.state] = 1 }, counters = told.counters,
+           transports = by_label(told.transports), methods = false, other = nil,
+           begun = told.begun, oldest_call = told.oldest_call,
+           oldest_served = told.oldest_served }
+end
+
+-- Adds a method to an agent's by its labels: two names may have the same, once
+-- they are printable.
+local function add_method(agent, by, labels, numbers)
+  local method = by[labels]
+  if method then
+    local sum = partial.numbers()       -- what was read stays as it is
+    partial.add(sum, method.numbers)
+    partial.add(sum, numbers)
+    method.numbers = sum
+    return
+  end
+  by[labels] = { labels = labels, numbers = numbers }
+  table.insert(agent.methods, by[labels])
+end
+
+-- Gives an agent its methods. It costs more than all else to make labels, so
+-- only who was chosen gets some.
+local function name_methods(series, agent)
   local by = {}
-  for _, each in ipairs(told.methods) do
-    local labels = each.side ~= OTHER and method_labels(series, agent, each)
-    local method = by[labels]
-    if not labels then
+  agent.methods = {}
+  for _, each in ipairs(agent.told.methods) do
+    if each.side == OTHER then
       add_other(agent, each.numbers)
-    elseif method then
-      local sum = partial.numbers()     -- what was read stays as it is
-      partial.add(sum, method.numbers)
-      partial.add(sum, each.numbers)
-      method.numbers = sum
     else
-      method = { labels = labels, numbers = each.numbers }
-      by[labels], agent.methods[#agent.methods + 1] = method, method
+      add_method(agent, by, method_labels(series, agent, each), each.numbers)
     end
   end
-  return agent
 end
 
 -- The agent "other", of those that have no series.
@@ -131,8 +147,9 @@ local function sum_of(series, agents)
     sum.begun = sum.begun + each.begun
     sum.oldest_call = math.max(sum.oldest_call, each.oldest_call)
     sum.oldest_served = math.max(sum.oldest_served, each.oldest_served)
-    if each.other then add_other(sum, each.other) end
-    for _, method in ipairs(each.methods) do add_other(sum, method.numbers) end
+    for _, method in ipairs(each.told.methods) do
+      add_other(sum, method.numbers)
+    end
   end
   return sum
 end
@@ -147,7 +164,7 @@ end
 local function agent_cost(series, agent)
   local n = series.costs.agent
   for _ in pairs(agent.transports) do n = n + 1 end
-  if not agent.other and not agent.methods[1] then return n end
+  if not agent.told.methods[1] then return n end
   return n + series.costs.method + partial.statuses - 1
 end
 
@@ -182,6 +199,9 @@ local function choose_all(series, agents)
   local left = series.limit
   for _, before in ipairs { true, false } do
     left = choose(series, agents, agent_cost, left, before)
+    for _, agent in ipairs(agents) do
+      if agent.chosen and not agent.methods then name_methods(series, agent) end
+    end
     left = choose(series, by_turns(agents), method_cost, left, before)
   end
 end
@@ -214,8 +234,8 @@ end
 -- The series that an agent has none of.
 local function lost(series, agent)
   local n = agent_cost(series, agent)
-  for _, method in ipairs(agent.methods) do
-    n = n + method_cost(series, method)
+  for _, method in ipairs(agent.told.methods) do
+    if method.side ~= OTHER then n = n + method_cost(series, method) end
   end
   return n
 end
