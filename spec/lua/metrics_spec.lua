@@ -279,6 +279,23 @@ describe("series beyond the limit", function()
     assert.is_true(exposition.sum(some, "perigee_up", { agent = "other" }) > 5)
   end)
 
+  it("are of a peer with many agents, rather than of one with few", function()
+    local many, few, list = {}, {}, {}
+    for i = 1, 100 do
+      list[i] = assert(summaries.read { state = "running" })
+      list[i].scope, list[i].name, list[i].path = "s", "a" .. i, "s/a" .. i
+      list[i].peer = many
+    end
+    list[100].name, list[100].path, list[100].peer = "z", "s/z", few
+    local all = metrics.new { files = false, series = 1000,
+                              reported = function() return list end }
+    local some = select(2, exposition.parse(all:text()))
+    assert.equal(1, exposition.value(some, "perigee_up",
+                                     { agent = "z", state = "running" }))
+    assert.is_true(count(some) > 500)
+    assert.equal(100, (exposition.sum(some, "perigee_up")))
+  end)
+
   -- What many report could else keep a control server from all other work.
   it("are given no labels", function()
     local list, methods = {}, {}

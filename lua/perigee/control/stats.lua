@@ -109,7 +109,7 @@ function Stats:keep(record, token, told)
   local before = report_of(self, key, record)
   local peer = before and before.peer or peer_of(self, token)
   told.scope, told.name, told.epoch, told.path = scope, name, record.epoch, key
-  told.reported = self.clock()
+  told.reported, told.peer = self.clock(), peer
   if not before then self.n, peer.n = self.n + 1, peer.n + 1 end
   self.by[key] = { told = told, peer = peer, at = now(self),
                    over = before and before.over or now(self) + record.ttl }

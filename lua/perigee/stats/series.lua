@@ -7,7 +7,8 @@
 --
 -- Who was chosen stays so while it is there: a series that came and went would
 -- look like a counter that begins anew. Agents get methods by turns, so that
--- one with very many leaves some to the others.
+-- one with very many leaves some to the others. So does a peer: agents that
+-- report (perigee.control.stats) have a field `peer`, whose token they have.
 jit.off(true, true)             -- its loops over pairs(), see check.lua
 
 local partial = require "perigee.stats.partial"
@@ -17,6 +18,7 @@ local M = {}
 
 local OTHER = "other"
 local MEMO = 20000                      -- labels that are remembered
+local SHARE = 0.75                      -- of the limit, for one peer
 
 local Series = {}
 Series.__index = Series
@@ -26,8 +28,8 @@ Series.__index = Series
 -- with_host: labels have the agent's host, too.
 function M.new(limit, costs, with_host)
   return setmetatable({ limit = limit, costs = costs, kept = {}, memo = {},
-                        remembered = 0, with_host = with_host or false },
-                      Series)
+                        remembered = 0, spent = {},
+                        with_host = with_host or false }, Series)
 end
 
 -- ---- Labels -----------------------------------------------------------------
@@ -99,7 +101,7 @@ local function is_before(a, b) return a.labels < b.labels end
 
 local function agent_of(series, told)
   return { labels = agent_labels(series, told.scope, told.name, told.host),
-           told = told, has_host = series.with_host,
+           told = told, peer = told.peer or false, has_host = series.with_host,
            states = { [told.state] = 1 }, counters = told.counters,
            transports = by_label(told.transports), methods = false, other = nil,
            begun = told.begun, oldest_call = told.oldest_call,
@@ -117,7 +119,7 @@ local function add_method(agent, by, labels, numbers)
     method.numbers = sum
     return
   end
-  by[labels] = { labels = labels, numbers = numbers }
+  by[labels] = { labels = labels, numbers = numbers, peer = agent.peer }
   table.insert(agent.methods, by[labels])
 end
 
@@ -182,14 +184,27 @@ local function by_turns(agents)
   return list
 end
 
+-- Has the peer of an agent or method (false: none) so many series left?
+local function has_share(series, each, cost)
+  local spent = series.spent[each.peer] or 0
+  return not each.peer or spent + cost <= SHARE * series.limit
+end
+
+local function spend(series, each, cost)
+  series.spent[each.peer] = (series.spent[each.peer] or 0) + cost
+end
+
 -- Chooses of a list as many as there is room for, among those that had been
 -- chosen before, or among the others. Returns what is left.
 local function choose(series, list, cost_of, left, before)
   for _, each in ipairs(list) do
     if (series.kept[each.labels] or false) == before then
       local cost = cost_of(series, each)
-      each.chosen = cost <= left
-      left = each.chosen and left - cost or left
+      each.chosen = cost <= left and has_share(series, each, cost)
+      if each.chosen then
+        left = left - cost
+        spend(series, each, cost)
+      end
     end
   end
   return left
@@ -197,6 +212,7 @@ end
 
 local function choose_all(series, agents)
   local left = series.limit
+  series.spent = {}
   for _, before in ipairs { true, false } do
     left = choose(series, agents, agent_cost, left, before)
     for _, agent in ipairs(agents) do
