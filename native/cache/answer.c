@@ -247,13 +247,22 @@ static int answer_touch(struct asked *a) {
   return status;
 }
 
+/* What was pinned below and has come back up is pinned above from now on: else
+ * nobody could take the pin below away. */
+static int pin(const struct asked *a, const char *key, uint32_t length) {
+  struct perigee_cache *c = store_with(a, key, length);
+  int status = perigee_cache_pin(c, key, length, a->flags);
+  if (status == PERIGEE_OK && a->c->spills && c == a->c)
+    perigee_cache_pin(c->below, key, length, PERIGEE_CACHE_UNPINNED);
+  return status;
+}
+
 static int answer_pin(struct asked *a) {
   const char *key;
   uint32_t length;
   int status = asked_key(a, 4, &key, &length);
   if (status == 1)
-    put_status(a, perigee_cache_pin(store_with(a, key, length), key, length,
-                                    a->flags));
+    put_status(a, pin(a, key, length));
   return status;
 }
 

@@ -340,11 +340,12 @@ PERIGEE_API void perigee_cache_below(struct perigee_cache *cache,
                                      struct perigee_cache *below);
 /* The same, once and before there are clients, of a store whose slabs clients
  * read, too, and that has room for as many clients. So LOCATE, TOUCH and PIN are
- * about what is below, if it is there alone. To the numbers of slabs there,
- * answers add PERIGEE_CACHE_SPILLED. Counters tell of both stores. What goes from
- * below loses its mark above (perigee_cache_mark). The caller brings what is to
- * be evicted there, gives `below` its turns, and closes it together with `cache`:
- * of a store whose other one is closed nothing is asked but its own close. */
+ * about what is below, if it is there alone; a PIN of what is above takes a pin
+ * below away. To the numbers of slabs there, answers add PERIGEE_CACHE_SPILLED.
+ * Counters tell of both stores. What goes from below loses its mark above
+ * (perigee_cache_mark). The caller brings what is to be evicted there, gives
+ * `below` its turns, and closes it together with `cache`: of a store whose other
+ * one is closed nothing is asked but its own close. */
 enum { PERIGEE_CACHE_SPILLED = 268435456 };
 PERIGEE_API void perigee_cache_spill(struct perigee_cache *cache,
                                      struct perigee_cache *below);

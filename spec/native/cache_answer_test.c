@@ -507,11 +507,17 @@ static uint64_t hear_located(struct talk *t, const char *key, bool below) {
   return hear(t, 8);
 }
 
-static int32_t hear_status(struct talk *t, int what, const char *key) {
-  begin(t, what, what == PERIGEE_CACHE_PIN ? PERIGEE_CACHE_HARD : 0, 1);
+static int32_t hear_flagged(struct talk *t, int what, uint16_t flags,
+                            const char *key) {
+  begin(t, what, flags, 1);
   say_key(t, key);
   assert_int_equal(ask(t), 1);
   return (int32_t)hear(t, 4);
+}
+
+static int32_t hear_status(struct talk *t, int what, const char *key) {
+  return hear_flagged(t, what,
+                      what == PERIGEE_CACHE_PIN ? PERIGEE_CACHE_HARD : 0, key);
 }
 
 static int32_t hear_released(struct talk *t, uint64_t lease) {
@@ -542,6 +548,24 @@ static void what_is_below_alone_is_read_there(void **state) {
   assert_int_equal(hear_released(&t, low), PERIGEE_STALE);
   assert_int_equal(hear_released(&t, above), 0);
   assert_int_equal(cached_count(&t.k).leases, 0);
+  spill_close(&t, &below);
+}
+
+static void
+a_pin_below_goes_when_what_came_back_is_pinned_or_not(void **state) {
+  struct talk t;
+  struct cached below;
+  (void)state;
+  spill_open(&t, &below);
+  assert_int_equal(hear_status(&t, PERIGEE_CACHE_PIN, "low"), 0);
+  assert_int_equal(cached_count(&below).hard, 4096);
+  cached_put(&t.k, "low", 3000);
+  assert_int_equal(hear_status(&t, PERIGEE_CACHE_PIN, "low"), 0);
+  assert_int_equal(cached_count(&below).hard, 0);
+  assert_int_equal(cached_count(&t.k).hard, 4096);
+  assert_int_equal(
+      hear_flagged(&t, PERIGEE_CACHE_PIN, PERIGEE_CACHE_UNPINNED, "low"), 0);
+  assert_int_equal(cached_count(&t.k).hard, 0);
   spill_close(&t, &below);
 }
 
@@ -623,6 +647,7 @@ static void what_is_got_often_below_is_named_as_hot(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(what_is_below_alone_is_read_there),
+      cmocka_unit_test(a_pin_below_goes_when_what_came_back_is_pinned_or_not),
       cmocka_unit_test(a_client_that_is_gone_holds_nothing_below),
       cmocka_unit_test(a_client_that_has_no_place_below_has_none),
       cmocka_unit_test(what_has_gone_from_below_is_written_again),
