@@ -32,9 +32,9 @@ local function write_all()
   end
 end
 
--- The links of two looks, between which f is called.
-local function looks(f)
-  local told = metrics.new { registry = registry }
+-- The links of two looks, between which f is called. reported: as of metrics.
+local function looks(f, reported)
+  local told = metrics.new { registry = registry, reported = reported }
   local history = histories.new(told, 1)
   write_all()
   history:look()
@@ -105,6 +105,30 @@ describe("links of agents", function()
     assert.equal(1, #list)
     assert.equal("unknown", list[1].to)
     assert.equal(0, list[1].calls)
+  end)
+
+  it("have no names of agents that report, whatever epoch these say they have",
+     function()
+    local a, b = file_of("a", 11), file_of("b", 22)
+    local dialed = session(a, 0, 22, { dialed = 1, peer = "b" })
+    session(b, 0, 11, { peer = "a" })
+    local function reported()
+      local list = {}
+      for i, epoch in ipairs { tostring(11ULL), tostring(22ULL) } do
+        list[i] = { name = "zz" .. i, scope = "zz", host = "h", pid = 1,
+                    epoch = epoch, path = "zz/" .. i, reported = 1, begun = 0,
+                    began_at = 0, state = "running", counters = {},
+                    transports = {}, methods = {}, oldest_call = 0,
+                    oldest_served = 0 }
+      end
+      return list
+    end
+    local list, _, silent = looks(function()
+      dialed.counters.calls = 1000
+    end, reported)
+    assert.equal(1, #list)
+    assert.same({ "a", "b", 2 }, { list[1].from, list[1].to, silent })
+    assert.is_true(list[1].calls > 0)
   end)
 
   it("are as many as may be, the busiest, and it is told how many there are "

@@ -137,11 +137,11 @@ local function add_rates(rates, row, point, bins)
   added(bins, rates.bins)
 end
 
--- The sessions of each life of an agent.
+-- The sessions of each life of an agent that tells of them.
 local function sessions_by_epoch(list)
   local sessions = {}
   for _, told in ipairs(list) do
-    sessions[tostring(told.epoch)] = told.sessions
+    if told.sessions then sessions[tostring(told.epoch)] = told.sessions end
   end
   return sessions
 end

@@ -29,10 +29,14 @@ local function elsewhere(session)
   return { key = "?" .. name, name = name, here = false }
 end
 
+-- An agent that reports is none: its epoch is what it says, which may be that
+-- of an agent whose file was read.
 local function ends_by_epoch(list)
   local ends = {}
   for _, agent in ipairs(list) do
-    if agent.state ~= "dead" then ends[tostring(agent.epoch)] = here(agent) end
+    if agent.state ~= "dead" and not agent.reported then
+      ends[tostring(agent.epoch)] = here(agent)
+    end
   end
   return ends
 end
