@@ -104,6 +104,19 @@ describe("a cache whose leases are long", function()
     await_none()
   end)
 
+  it("has those back of many that had no bytes, or no room", function()
+    local agent
+    blocks, agent = caches.client { map = false }
+    local into = cases.alloc(agent.engine, 64):slice()
+    for i, value in ipairs { "", cases.bytes(SIZE, 1) } do
+      assert(blocks:put("k", value))
+      local got = blocks:get_many { { key = "k", into = into } }
+      assert.equal(i == 1 and 0 or "too_large", i == 1 and got[1]
+        or got[1].kind)
+      await_none()
+    end
+  end)
+
   it("has those back that are kept, but not used again", function()
     for _, stale in ipairs { 0.01, 300 } do
       begin { map = false, stale = stale }

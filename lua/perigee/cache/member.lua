@@ -564,7 +564,8 @@ local function both_sides(self, item, lease)
   return from, slices.cut(slices.first(into, lease.length))
 end
 
--- Which items can be read, by their indexes, and the sides of all of them.
+-- Which items can be read, by their indexes, and the sides of all of them. The
+-- leases of others are let go.
 local function readable(self, items, leased_of, results)
   local of, both, n = new_table(#items, 0), new_table(2 * #items, 0), 0
   for i = 1, #items do
@@ -576,6 +577,7 @@ local function readable(self, items, leased_of, results)
         of[n], both[2 * n - 1], both[2 * n] = i, from, to
       else
         results[i] = to
+        lease.among:was_read(items[i].key, lease)
       end
     end
   end
@@ -585,7 +587,7 @@ end
 -- Reads all that is leased by one operation.
 local function read_many(self, items, leased_of, results)
   local of, both = readable(self, items, leased_of, results)
-  if #of == 0 then return end
+  if #of == 0 then return self.leases:tidy() end
   local among = leased_of[of[1]].among
   local fine, err = transfer.read_all(among.session, both,
                                       self.nanoseconds):wait()
