@@ -5,6 +5,7 @@ local cases = require "spec.support.cases"
 local exposition = require "spec.support.exposition"
 local ffi = require "ffi"
 local metrics = require "perigee.stats.metrics"
+local pages = require "perigee.cli.metrics.page"
 local partial = require "perigee.stats.partial"
 local perigee = require "perigee"
 local planted = require "spec.support.planted_stats"
@@ -570,5 +571,18 @@ describe("what agents did from one look to the next", function()
     local history = histories.new(metrics.new { registry = registry }, 200)
     for _ = 1, 5 do history:look() end
     assert.equal(3, #history.points)
+  end)
+
+  it("that cannot be told ends no server, and is told of", function()
+    local page = pages.new(metrics.new { registry = registry })
+    local look, said, before = page.history.look, {}, perigee.log
+    page.history.look = function() error "no such row" end
+    perigee.log = function(_, text) said[#said + 1] = text end
+    local due = page:tick()
+    perigee.log, page.history.look = before, look
+    assert.is_true(due > 0)
+    assert.is_false(page.state)
+    assert.equal(1, #said)
+    assert.matches("page is not renewed: .*no such row", said[1])
   end)
 end)

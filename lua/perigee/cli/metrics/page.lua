@@ -14,6 +14,7 @@
 local document = require "perigee.cli.metrics.document"
 local histories = require "perigee.stats.history"
 local json = require "perigee.cli.json"
+local log = require "perigee.runtime.log"
 local loop = require "perigee.runtime.loop"
 local partial = require "perigee.stats.partial"
 local problem = require "perigee.control.problem"
@@ -130,14 +131,22 @@ local function tell(page, text)
   page.streams = list
 end
 
+local function renew(self)
+  local rows, point = self.history:look()
+  self.state = event("state", { agents = json.list(rows), point = point })
+  tell(self, self.state)
+end
+
 --- Reads the files if that is due, and tells all pages. Returns the
--- milliseconds until it is due again.
+-- milliseconds until it is due again. What raises there, because of what files
+-- and agents say, does not end the server.
 function Page:tick()
   local now = loop.now()
   if now >= self.due then
-    local rows, point = self.history:look()
-    self.state = event("state", { agents = json.list(rows), point = point })
-    tell(self, self.state)
+    local fine, why = pcall(renew, self)
+    if not fine then
+      log.write("error", "the page is not renewed: " .. tostring(why))
+    end
     self.due = now + STEP * 1e9
   end
   return math.max((self.due - now) / 1e6, 0)
