@@ -184,4 +184,9 @@ end
 --- Runs the loop for a moment: for waits that call it again and again.
 function M.pump() perigee.sleep(0.001) end
 
+-- Loops over pairs() are compiled wrongly at times: some never end.
+jit.off(M.engine_options)
+jit.off(M.agent)
+jit.off(M.alloc)
+
 return M

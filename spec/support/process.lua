@@ -235,5 +235,6 @@ end
 function M.cleanup()
   for self in pairs(M.all) do self:close() end
 end
+jit.off(M.cleanup) -- pairs() is compiled wrongly at times
 
 return M
