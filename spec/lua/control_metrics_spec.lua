@@ -298,14 +298,8 @@ needing("the metrics of a control server", { control }, function()
     ask("PUT", "agents/one", entry "1")
     assert.equal(204, (send("one", "1", report {
       methods = { method("a", 7) }, transports = { shm = 2 } })))
-    local path = cases.folder .. "/text"
-    local file = assert(io.open(path, "w"))
-    file:write((told()))
-    file:close()
-    local pipe = io.popen(("promtool check metrics < %s 2>&1; echo $?")
-      :format(path))
-    assert.equal("0\n", pipe:read "*a")
-    pipe:close()
+    assert.equal("0\n", exposition.promtool((told()),
+                                            cases.folder .. "/text"))
   end)
 
   it("are for who has a token for all scopes, once there are any", function()

@@ -179,14 +179,8 @@ describe("the text of metrics", function()
     plant_methods("a", 20)
     planted.write(registry, "s", "b",
                   planted.bytes(planted.hostile("b", "s")))
-    local path = cases.folder .. "/text"
-    local file = assert(io.open(path, "w"))
-    file:write((told()))
-    file:close()
-    local pipe = io.popen(("promtool check metrics < %s 2>&1; echo $?")
-      :format(path))
-    assert.equal("0\n", pipe:read "*a")
-    pipe:close()
+    assert.equal("0\n", exposition.promtool((told()),
+                                            cases.folder .. "/text"))
   end)
 
   it("is the same in both forms, but for what OpenMetrics wants", function()

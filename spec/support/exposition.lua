@@ -116,4 +116,17 @@ function M.sum(samples, name, labels)
   return sum, n
 end
 
+--- What Prometheus' own checker (promtool) says of a text, and its exit status
+-- ("0\n": the text is right). path: of a file that it may write.
+function M.promtool(text, path)
+  local file = assert(io.open(path, "w"))
+  file:write(text)
+  file:close()
+  local pipe = io.popen(("promtool check metrics < %s 2>&1; echo $?")
+    :format(path))
+  local said = pipe:read "*a"
+  pipe:close()
+  return said
+end
+
 return M

@@ -6,6 +6,8 @@
 --
 -- * `agents`: a list of its agents
 -- @classmod Cache
+jit.off(true, true)             -- its loops over pairs(), see check.lua
+
 local agents = require "perigee.agent"
 local check = require "perigee.runtime.check"
 local drains = require "perigee.agent.drain"
@@ -297,7 +299,6 @@ function M.new(options, level)
   end
   return self
 end
-jit.off(M.new)
 
 --- Tells what it has: the sums of all scopes.
 -- @function Cache:counters
@@ -327,7 +328,6 @@ function Cache:counters()
   end
   return sums
 end
-jit.off(Cache.counters)
 
 -- Waits while clients hold leases or reservations; returns whether they do
 -- still when less than `spare` seconds are left.

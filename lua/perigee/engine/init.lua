@@ -326,6 +326,7 @@ function Engine:stats()
   for name, share in pairs(shares) do stats["held_" .. name] = share.used end
   return stats
 end
+jit.off(Engine.stats)                   -- its loop over pairs()
 
 --- Has the loop call f about once a millisecond until it returns true, for work
 -- that has to be tried again. f must not wait. (Inner use.)
