@@ -41,10 +41,12 @@
  * stays hot, so that a single session never waits for a look at the sockets.
  *
  * A look at the sockets is one system call for all of them. It is made each
- * SOCKETS_PARKED while any session is parked, otherwise each SOCKETS_EVERY. A
- * sleeping engine wakes at once. A session is always hot if its lane cannot
- * report by itself that it has something to do: its transport has no `rests`,
- * or its lane has faults.
+ * SOCKETS_PARKED while any session is parked, otherwise each SOCKETS_EVERY; but
+ * each SOCKETS_ASKED for a while after a frame that asks or answers something,
+ * such as a look-up, because more follow it. A sleeping engine wakes at once.
+ *
+ * A session is always hot if its lane cannot report by itself that it has
+ * something to do: its transport has no `rests`, or its lane has faults.
  *
  * These walk all sessions, the parked ones, too: closing the engine, a fork's
  * child, making room among too many unauthenticated peers (unauth.c), and the
@@ -71,7 +73,8 @@ enum { STEPS_A_POLL = 32 };
  * sessions, and after a poll that moved something, as that took time. */
 enum { LOOKS_PER_TICK = 2048, LOOKS_A_POLL = 31 };
 /* ns between looks at the sockets, which alone tell of parked sessions. */
-static const int64_t SOCKETS_EVERY = 500000, SOCKETS_PARKED = 100000;
+static const int64_t SOCKETS_EVERY = 500000, SOCKETS_PARKED = 100000,
+                     SOCKETS_ASKED = 20000, ASKED_LATELY = 2000000;
 
 /* ---- Which sessions a poll looks at -------------------------------------- */
 
@@ -244,7 +247,9 @@ static void poll_time_out(struct perigee_engine *engine) {
 }
 
 static bool sockets_are_due(const struct perigee_engine *engine) {
-  int64_t every = engine->parked ? SOCKETS_PARKED : SOCKETS_EVERY;
+  int64_t every = engine->now - engine->frames_at < ASKED_LATELY ? SOCKETS_ASKED
+                  : engine->parked ? SOCKETS_PARKED
+                                   : SOCKETS_EVERY;
   return engine->sockets_due || engine->more_ready ||
          engine->now - engine->sockets_at >= every;
 }

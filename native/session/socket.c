@@ -113,8 +113,16 @@ static int socket_say_by_lane(struct perigee_session *s,
                                           wire_encode(f, bytes));
 }
 
+/* Most frames ask or answer something, so that others follow (poll.c). */
+static void socket_asks(const struct perigee_session *s,
+                        const struct frame *f) {
+  if (f->type != FRAME_WAKE && f->type != FRAME_PING)
+    s->engine->frames_at = s->engine->now;
+}
+
 int session_tell(struct perigee_session *s, const struct frame *f,
                  const int *fds, uint32_t fd_count) {
+  socket_asks(s, f);
   if (s->streams.state != STREAMS_SOCKET)
     return socket_say_by_lane(s, f);
   return s->tcp ? socket_post(s, f) : wire_send(s->socket.fd, f, fds, fd_count);
@@ -272,6 +280,7 @@ static int socket_lane_frame(struct perigee_session *s, const struct frame *f) {
 }
 
 static int socket_frame(struct perigee_session *s, struct frame *f) {
+  socket_asks(s, f);
   if (s->state == PERIGEE_SESSION_HELLO)
     return s->engine->wireup->frame(s, f);
   switch (f->type) {
