@@ -30,8 +30,12 @@
 
 #include "cuda.h"
 
-/* A sample may take so long, and counts so much if it fails. */
-static const int64_t trial_limit = 1000000000; /* ns */
+/* ns. A sample may take so long, and counts so much if it fails. */
+static const int64_t trial_limit = 1000000000;
+/* ns. Its end is polled for without a pause for so long. The engine's thread may
+ * be on the same core, and keeps what it is given for milliseconds, which would
+ * be taken for the sample's. */
+static const int64_t trial_patience = 2000000;
 
 enum { FEW = 4, TRIES = 5, SIZES = 3 };
 enum { PIECES_MOST = 64, PIECE_MOST = 64 << 10 };
@@ -143,15 +147,17 @@ static CUresult trial_ask(struct trying *t, const struct sample *sample,
 }
 
 /* Waits for the stream's word; false: it does not come. */
-static bool trial_wait(struct trying *t, int64_t limit) {
+static bool trial_wait(struct trying *t, int64_t begun) {
   struct stream *s = t->stream;
   CUresult result =
       t->c->driver->cuStreamWriteValue64(s->handle, s->word, ++s->asked, 0);
   while (result == CUDA_SUCCESS &&
          atomic_load_explicit(s->done, memory_order_acquire) < s->asked) {
-    if (trial_now() > limit)
+    int64_t taken = trial_now() - begun;
+    if (taken > trial_limit)
       return false;
-    sched_yield();
+    if (taken > trial_patience)
+      sched_yield();
   }
   return result == CUDA_SUCCESS;
 }
@@ -162,7 +168,7 @@ static int64_t trial_time(struct trying *t, const struct sample *sample,
   struct trial *trial = &t->c->trial;
   int64_t begun = trial_now();
   CUresult result = trial_ask(t, sample, by);
-  trial->stuck = !trial_wait(t, begun + trial_limit);
+  trial->stuck = !trial_wait(t, begun);
   if (result == CUDA_SUCCESS && !trial->stuck)
     return trial_now() - begun;
   if (by == BY_KERNEL && result != CUDA_SUCCESS && trial->kernel.function)
