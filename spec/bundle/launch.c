@@ -16,6 +16,7 @@
  * programs of the host are started as ever.
  */
 #include <errno.h>
+#include <gnu/libc-version.h>
 #include <limits.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -92,7 +93,45 @@ static void set_environment(void) {
     set_shell();
 }
 
-/* Whether the host has libibverbs: its own knows its devices best. */
+/* Returns the minor number of glibc 2 at the head of a text; 0: none. */
+static unsigned glibc_of(const char *text) {
+  return strncmp(text, "2.", 2) == 0 ? (unsigned)strtoul(text + 2, NULL, 10)
+                                     : 0;
+}
+
+/* Reads a whole file. Its bytes are never freed; NULL: it cannot be read. */
+static char *contents(const char *path, size_t *length) {
+  FILE *file = fopen(path, "rb");
+  char *bytes = NULL;
+  long end = file && fseek(file, 0, SEEK_END) == 0 ? ftell(file) : -1;
+  if (end > 0 && (bytes = malloc((size_t)end + 1))) {
+    rewind(file);
+    *length = fread(bytes, 1, (size_t)end, file);
+    bytes[*length] = '\0';
+  }
+  if (file)
+    fclose(file);
+  return bytes;
+}
+
+/* Does a library of the host want no later glibc than the bundle's, which this
+ * program is linked with? The versions that it wants are among its texts. */
+static bool library_fits(const char *path) {
+  static const char version[] = "GLIBC_";
+  size_t length;
+  const char *at = contents(path, &length);
+  if (!at)
+    return false;
+  const char *end = at + length;
+  while ((at = memmem(at, (size_t)(end - at), version, sizeof version - 1))) {
+    at += sizeof version - 1;
+    if (glibc_of(at) > glibc_of(gnu_get_libc_version()))
+      return false;
+  }
+  return true;
+}
+
+/* Whether the host has a libibverbs for here: its own knows its devices best. */
 static bool host_has_verbs(void) {
   static const char *const folders[] = {"/usr/lib/x86_64-linux-gnu",
                                         "/lib/x86_64-linux-gnu",
@@ -101,7 +140,7 @@ static bool host_has_verbs(void) {
                                         "/lib64",
                                         NULL};
   for (int i = 0; folders[i]; i++)
-    if (access(text_of("%s/libibverbs.so.1", folders[i]), R_OK) == 0)
+    if (library_fits(text_of("%s/libibverbs.so.1", folders[i])))
       return true;
   return false;
 }
