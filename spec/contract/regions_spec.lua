@@ -374,8 +374,10 @@ describe("a region", function()
     assert(big:read { from = whole, to = back }:wait(10))
     assert.is_true(out:string() == back:string())
     child:close()
-    local done, err = big:read { from = whole, to = back }:wait(5)
-    assert.is_nil(done)
+    local done, err
+    repeat -- a GPU may read all of it before the death is known
+      done, err = big:read { from = whole, to = back }:wait(5)
+    until not done
     assert.equal("peer_lost", err.kind)
     perigee.sleep(0)
   end)
