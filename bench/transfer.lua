@@ -288,7 +288,8 @@ main.run("transfer", "operation", given_here, function(given, out)
   local fine, message = pcall(function()
     local run = { given = given, side = side, report = out, proxy = side.proxy,
                   memory = private(side, given.largest, kinds.of(given)[1]),
-                  check = private(side, given.largest) }
+                  check = private(side, given.largest),
+                  gpu = kinds.acquaint(side.engine, given) }
     run.transport = side:transport()
     out:carried_by(run.transport)
     for _, mode in ipairs(given.mode) do run_mode(run, mode) end
