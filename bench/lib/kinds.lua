@@ -58,8 +58,8 @@ end
 
 --- Has this side use the peer's GPU, as programs do that copy between their own
 -- host memory and it: the lane copies by a GPU that its process uses already.
--- Returns memory there, which is to be kept; nil if it is not wanted (--stranger)
--- or not needed.
+-- Returns memory there, which is to be kept; nil if it is not needed, or not
+-- wanted (--stranger).
 function M.acquaint(engine, given)
   local kinds = M.of(given)
   if kinds[1] ~= "host" or kinds[2] == "host" or given.stranger then return end
