@@ -17,6 +17,7 @@ local process = require "bench.lib.process"
 local report = require "bench.lib.compare.report"
 local shapes = require "bench.lib.ranks.shape"
 local turns = require "bench.lib.compare.turns"
+local words = options.words
 
 local ROOT = here .. "../"
 local MODES = { "echo", "pipelined", "paced", "put", "get", "fanout", "loan",
@@ -26,12 +27,6 @@ local UNDER = { pipelined = "under", paced = "rate", fanout = "fan" }
 -- Other names of modes.
 local SHORT = { oneside = { "put", "get" }, pages = { "put-pieces" } }
 local SMALL = 64 -- bytes, of the modes that are about calls
-
-local function words(text)
-  local all = {}
-  for word in text:gmatch "[^,%s]+" do all[#all + 1] = word end
-  return #all > 0 and all or nil, "nothing is named"
-end
 
 -- "a=b,c=d" --> { a = "b", c = "d" }
 local function titles(text)

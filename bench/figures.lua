@@ -1,167 +1,223 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Writes the reference table, bench/figures.md, of one run on one machine: each
--- of Perigee's figures beside the floor of the same run, and beside the best of
--- the other systems that are here (bench/compare.lua --list).
+-- Writes the reference table, bench/figures.md, and its two pictures: echoes of
+-- every size beside the floor of the same run and the best of the other systems
+-- that are here (bench/compare.lua --list), and calls and transfers.
 --
---   luajit bench/figures.lua [--seconds S] [--peers NAMES] [--out FILE]
+--   luajit bench/figures.lua [--quick] [--only shm,tcp] [--resume]
 local here = arg[0]:match ".*/" or "./"
 dofile(here .. "tree.lua")
-require "bench.lib.help".asked()
 local argparse = require "argparse"
 local cjson = require "cjson"
+local files = require "bench.lib.compare.files"
+local figures = require "bench.lib.figures.rows"
+local machine = require "bench.lib.machine"
+local options = require "bench.lib.options"
+local page = require "bench.lib.figures.page"
+local peers = require "bench.lib.compare.peers"
+local pictures = require "bench.lib.figures.pictures"
+local plan = require "bench.lib.figures.plan"
+local process = require "bench.lib.process"
+local runs = require "bench.lib.figures.runs"
 local text = require "perigee.bench.table"
 
-local SMALL, SIZES = "64", "64,64K,1M,16M"
-local KIB, MIB = 1024, 2 ^ 20
+-- ---- The command line ------------------------------------------------------
 
--- ---- What is run -----------------------------------------------------------
+local QUICK = { sizes = "64,1K,8K,64K,512K,1M,16M", seconds = 0.1 }
+local WHOLE = { sizes = plan.sizes(64, 2 ^ 26), seconds = 0.3 }
 
--- The documents of a run by name. Each is a bench with its arguments.
-local RUNS = {
-  { "calls", "rpc.lua", "--mode inplace,raw --sizes " .. SIZES },
-  { "small", "rpc.lua", "--mode typed,pipelined,connect,sleeping --sizes "
-    .. SMALL },
-  { "transfers", "transfer.lua",
-    "--mode write,read,prepared_write,prepared_read --sizes 8,16M" },
-  { "tcp", "rpc.lua", "--transport tcp --at tcp://127.0.0.1:0 --mode inplace "
-    .. "--floor spin --sizes " .. SIZES },
-}
-local OTHERS = "--modes echo --sizes " .. SIZES .. " --rounds 4 --attempts 2"
-
-local function run(bench, arguments, options)
-  local command = ("luajit %s%s %s --json"):format(here, bench, arguments)
-  io.stderr:write(command, "\n")
-  local pipe = io.popen(command)
-  local told = pipe:read "*a"
-  pipe:close()
-  local fine, document = pcall(cjson.decode, told)
-  if fine then return document end
-  io.stderr:write("no figures: ", bench, " failed\n")
-  if options.strict then os.exit(1) end
-  return { rows = {} }
+local function command_line()
+  local parser = argparse("luajit bench/figures.lua",
+    "Writes the reference table of this machine, and its two pictures.")
+  parser:option("--sizes", "Sizes of echoes, comma-separated (two for each "
+                .. "power of two, 64 to 64M).")
+    :convert(options.sizes)
+  parser:option("--seconds", "Time of each peer in each row (0.3).")
+    :convert(options.positive)
+  parser:option("--peers", "Other systems, as compare.lua has them.")
+    :convert(options.words):default "ucx-*,libfabric-*"
+  parser:option("--only", "Measure only these rows, comma-separated: "
+                .. table.concat(plan.GROUPS, ", ") .. "; the others are of "
+                .. "the same command before, if they are there.")
+    :argname "ROWS":convert(options.modes_of(plan.GROUPS))
+  parser:flag("--resume", "Measure only what is not there from the same "
+              .. "command, as after an interruption or a failure.")
+  parser:flag("--draw", "Measure nothing: write what is there.")
+  parser:flag("--quick", "A look in a minute or two: seven sizes, 0.1 s; the "
+              .. "page is among the results.")
+  parser:option("--results", "Where documents go (bench/results/figures).")
+    :argname "FOLDER"
+  parser:option("--out", "The page (bench/figures.md); the pictures are beside "
+                .. "it."):argname "FILE.md"
+  parser:option("--json", "Write all rows to a file, too."):argname "FILE"
+  return parser:parse()
 end
 
-local function run_all(options)
-  local documents = {}
-  local seconds = (" --seconds %g"):format(options.seconds)
-  for _, each in ipairs(RUNS) do
-    documents[each[1]] = run(each[2], each[3] .. seconds, { strict = true })
+-- Fills in what depends on --quick.
+local function completed(given)
+  local usual = given.quick and QUICK or WHOLE
+  given.sizes = given.sizes or options.sizes(usual.sizes)
+  given.seconds = given.seconds or usual.seconds
+  given.results = given.results or here .. "results/figures"
+                  .. (given.quick and "-quick" or "")
+  given.out = given.out
+    or given.quick and given.results .. "/figures.md" or here .. "figures.md"
+  table.sort(given.sizes)
+  return given
+end
+
+local function stop(format, ...)
+  io.stderr:write("figures: ", format:format(...), "\n")
+  os.exit(1)
+end
+
+local function say(line)
+  io.stderr:write(process.is_terminal(2) and "\r\27[K" or "", line, "\n")
+end
+
+-- ---- What is measured ------------------------------------------------------
+
+-- Returns the parts of the plan, and those of them that are to be run.
+local function parts_of(given)
+  local rivals, unknown = peers.chosen(peers.all(here .. "../"), given.peers)
+  if not rivals then
+    stop("there is no peer %q; see compare.lua --list", unknown)
   end
-  documents.others = run("compare.lua", OTHERS .. seconds
-    .. " --peers " .. options.peers .. " --results " .. options.results, {})
-  return documents
-end
-
--- ---- The table -------------------------------------------------------------
-
--- Perigee's mean by compare.lua, and the quickest of the others whose bytes go
--- by one of these paths; nil where there is none.
-local function rival(documents, peer, size, paths)
-  local own, best
-  for _, row in ipairs(documents.others.rows) do
-    local mean = row.size == size and tonumber(row.mean_us)
-    if mean and row.peer == peer then
-      own = mean
-    elseif mean and paths[row.path] and not row.peer:find "^perigee"
-      and (not best or mean < best.mean) then
-      best = { mean = mean, name = row.peer }
+  given.rivals = rivals
+  local parts, wanted, wished = plan.parts(given), {}, {}
+  for _, group in ipairs(given.only or plan.GROUPS) do wished[group] = true end
+  for _, part in ipairs(parts) do
+    local there, failed = runs.stored(given.results, part)
+    local done = given.resume and there and not failed
+    if wished[part.group] and not done and not given.draw then
+      wanted[#wanted + 1] = part
     end
   end
-  return own and best and { ratio = own / best.mean, name = best.name,
-                            mean = best.mean }
+  return parts, wanted
 end
 
-local function find(documents, run_name, mode, size)
-  for _, row in ipairs(documents[run_name].rows) do
-    if (row.mode or row.operation) == mode and (not size or row.size == size)
-    then
-      return row
+-- Returns why peers are missing, each with its reason; and whether one of them
+-- is Perigee or a floor.
+local function missing(document)
+  local words, ours = "", nil
+  for _, row in ipairs(document.rows) do
+    if type(row.why) == "string" then
+      words = ("%s\n  %s: %s"):format(words, row.peer, row.why)
+      ours = ours or not figures.is_rival(row)
+    end
+  end
+  return words, ours
+end
+
+local function over(value)
+  return value and (" (%.2f x)"):format(value) or ""
+end
+
+local function found_of(one)
+  return ("\n  %s: raw %s%s, in place %s%s, %s %s us"):format(
+    text.size(one.size), text.number(one.raw), over(one.raw_ratio),
+    text.number(one.inplace), over(one.inplace_ratio), one.name or "no rival",
+    text.number(one.rival))
+end
+
+-- Returns in short what a part has found, for the lines of progress, and
+-- whether something of ours is missing.
+local function found(part, document)
+  local why, ours = missing(document)
+  if not part.path then return why, ours end
+  local words = {}
+  for i, one in ipairs(figures.echoes(document.rows, part.path, part.sizes)) do
+    words[i] = found_of(one)
+  end
+  return why .. table.concat(words), ours
+end
+
+-- ---- What is written -------------------------------------------------------
+
+local function keys(set)
+  local list = {}
+  for key in pairs(set) do list[#list + 1] = key end
+  table.sort(list)
+  return list
+end
+
+-- Adds a document's rows, days, commits, and versions of the other systems.
+local function add_document(measured, document)
+  local what = document.machine
+  measured.dates[what.date:sub(1, 10)] = true
+  if what.commit then measured.commits[what.commit] = true end
+  for _, row in ipairs(document.rows) do
+    measured.rows[#measured.rows + 1] = row
+    if row.mode == "echo" and type(row.version) == "string"
+       and figures.is_rival(row) then
+      measured.versions[row.version] = true
     end
   end
 end
 
-local LOCAL = { shm = true, unix = true }
-local TCP = { tcp = true }
-
--- The rows of the table, in order: words, run, mode, size, and the peers beside
--- it.
-local LINES = {}
-local function line(...) LINES[#LINES + 1] = { ... } end
-for _, size in ipairs { 64, 64 * KIB, MIB, 16 * MIB } do
-  line("inplace echo, shared memory", "calls", "inplace", size)
-end
-for _, size in ipairs { 64, 64 * KIB, MIB, 16 * MIB } do
-  line("raw echo, shared memory", "calls", "raw", size, "perigee", LOCAL)
-end
-line("typed add(a, b)", "small", "typed")
-line("64 calls under way, each", "small", "pipelined")
-line("call to a server that sleeps", "small", "sleeping")
-line("connect, until a call can be made", "small", "connect")
-for _, size in ipairs { 8, 16 * MIB } do
-  line("one-sided write", "transfers", "write", size)
-  line("one-sided read", "transfers", "read", size)
-end
-line("one-sided write, prepared", "transfers", "prepared_write", 8)
-line("one-sided read, prepared", "transfers", "prepared_read", 8)
-for _, size in ipairs { 64, 64 * KIB, MIB, 16 * MIB } do
-  line("inplace echo, TCP over loopback", "tcp", "inplace", size,
-       "perigee-tcp", TCP)
-end
-
-local function number(value) return text.number(tonumber(value)) end
-
-local function times(value)
-  value = tonumber(value)
-  return value and ("%.2f x"):format(value) or ""
-end
-
-local function shown(documents, each)
-  local row = find(documents, each[2], each[3], each[4])
-  if not row then return nil end
-  local beside = each[5] and rival(documents, each[5], each[4], each[6])
-  return ("| %s | %s | %s | %s | %s | %s | %s | %s |"):format(each[1],
-    each[4] and text.size(each[4]) or "", number(row.p50_us),
-    number(row.p99_us), number(row.floor_p50_us), times(row.ratio),
-    beside and beside.name or "", beside and times(beside.ratio) or "")
-end
-
-local HEAD = [[
-# Figures
-
-`make figures` writes this file. It is of one run, on %s (%d cores, Linux %s,
-%s), on %s.
-
-Times are in microseconds, of one call or transfer. The floor is a bare C
-program that took turns with Perigee on the same cores; [running.md](running.md)
-tells which. The last two columns are of another run (`compare.lua`): the
-quickest of the other systems that were here, and Perigee's mean over its mean.
-Below 1 Perigee wins.
-
-| what | size | p50 | p99 | floor's p50 | ratio | best rival | ratio |
-|---|---|---|---|---|---|---|---|
-]]
-
-local function write(documents, path)
-  local machine = documents.calls.machine
-  local lines = { HEAD:format(machine.cpu, machine.cores, machine.kernel,
-                              machine.luajit, machine.date:sub(1, 10)) }
-  for _, each in ipairs(LINES) do
-    local told = shown(documents, each)
-    if told then lines[#lines + 1] = told .. "\n" end
+-- Returns what the parts that are there have in them, as page.lua takes it; nil
+-- if there is nothing.
+local function collected(given, parts)
+  local measured = { seconds = given.seconds, rows = {}, dates = {}, commits = {}, versions = {} }
+  for _, part in ipairs(parts) do
+    local document = runs.stored(given.results, part)
+    if document then add_document(measured, document) end
   end
-  local file = assert(io.open(path, "w"))
-  assert(file:write(table.concat(lines)))
-  file:close()
+  if #measured.rows == 0 then return nil end
+  measured.machine = machine.describe { pin = { 0, 1 } }
+  local dates = keys(measured.dates)
+  measured.days = "on " .. table.concat(dates, " and ") .. ", commit "
+                  .. table.concat(keys(measured.commits), " and ")
+  local versions = keys(measured.versions)
+  measured.rivals = versions[1] and table.concat(versions, ", ")
+                    or "none was measured"
+  for path in pairs(plan.OURS) do
+    measured[path] = figures.echoes(measured.rows, path, given.sizes)
+  end
+  return measured
 end
 
-local parser = argparse("luajit bench/figures.lua",
-                        "Writes the reference table of this machine.")
-parser:option("--seconds", "Time of each row."):convert(tonumber):default(0.5)
-parser:option("--peers", "Other systems (compare.lua).")
-  :default("perigee,perigee-tcp,unix-busy,tcp-busy,ucx-*,libfabric-*,openmpi,"
-           .. "mpich")
-parser:option("--results", "Where compare.lua's files go.")
-  :default(here .. "results/figures")
-parser:option("--out", "The file."):default(here .. "figures.md")
-local options = parser:parse()
-write(run_all(options), options.out)
+local function write(path, content)
+  local file, why = io.open(path, "w")
+  if not file then stop("%s", why) end
+  file:write(content)
+  assert(file:close())
+end
+
+local function write_all(given, measured)
+  local base = given.out:gsub("%.md$", "")
+  measured.name = base:match "[^/]*$"
+  local time, ratio = pictures.draw(measured)
+  write(given.out, page.text(measured))
+  if time then write(base .. "-time.svg", time) end
+  if ratio then write(base .. "-ratio.svg", ratio) end
+  if given.json then
+    write(given.json, cjson.encode { bench = "figures", rows = measured.rows,
+                                     machine = measured.machine })
+  end
+end
+
+local function tell(given, measured)
+  for _, path in ipairs { "shm", "tcp" } do
+    local short = page.short(measured[path])
+    if short ~= "" then io.write(path, ":\n", short) end
+  end
+  print("Written: " .. given.out)
+end
+
+local given = completed(command_line())
+local able, reason = files.prepare(given.results)
+if not able then stop("no results can be written: %s", reason) end
+local parts, wanted = parts_of(given)
+say(("%d of %d parts to measure, about %.0f min"):format(#wanted, #parts,
+  runs.left(wanted, 0, 0) / 60))
+local failed = runs.all(wanted, here, given.results, say, found)
+local measured = collected(given, parts)
+if measured then
+  write_all(given, measured)
+  tell(given, measured)
+end
+if #failed > 0 then
+  stop("failed: %s; --resume runs them again", table.concat(failed, ", "))
+elseif not measured then
+  stop "nothing was measured"
+end

@@ -105,7 +105,7 @@ bench: ## sweep sizes of calls and transfers (figures, no verdict)
 	spec/support/with luajit bench/rpc.lua $(ARGS)
 	spec/support/with luajit bench/transfer.lua $(ARGS)
 
-figures: ## write bench/figures.md, the reference table of this machine
+figures: ## write bench/figures.md and its pictures (ARGS="--quick", --resume)
 	.ci/deps build bench
 	$(MAKE) all peers
 	spec/support/with luajit bench/figures.lua $(ARGS)

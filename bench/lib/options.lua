@@ -16,6 +16,12 @@ local function list(text)
   return words
 end
 
+-- The same, of a command line: nil and a message if nothing is there.
+local function words(text)
+  local all = list(text)
+  return #all > 0 and all or nil, "nothing is named"
+end
+
 -- "64K" --> 65536; "64KiB" and "64k" too.
 function M.size(text)
   local digits, unit = text:match "^(%d+)(%a*)$"
@@ -218,6 +224,6 @@ function M.engine(given, rdma)
 end
 
 M.whole, M.positive, M.sizes, M.cores = whole, positive, sizes, cores
-M.modes_of = modes_of
+M.modes_of, M.words = modes_of, words
 
 return M

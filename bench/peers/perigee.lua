@@ -24,6 +24,12 @@ end
 local ours = peer("perigee", "perigee_echo.lua", "shm")
 table.insert(ours.modes, "loan")
 
+local function in_place(name, path)
+  local one = peer(name, "perigee_echo.lua", path)
+  one.words, one.modes = { path .. "-inplace" }, { "echo" }
+  return one
+end
+
 local function mover(name, kind, path)
   local one = peer(name, "perigee_move.lua", path)
   one.words, one.prepared = { path, kind }, kind == "prepared"
@@ -33,8 +39,10 @@ end
 
 return {
   ours,
+  in_place("perigee-inplace", "shm"),
   peer("perigee-c", "perigee", "shm"),
   peer("perigee-tcp", "perigee_echo.lua", "tcp"),
+  in_place("perigee-inplace-tcp", "tcp"),
   peer("perigee-c-tcp", "perigee", "tcp"),
   peer("perigee-verbs", "perigee_echo.lua", "verbs"),
   peer("perigee-c-verbs", "perigee", "verbs"),

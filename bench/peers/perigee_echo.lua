@@ -1,10 +1,12 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- Perigee from Lua: raw calls, from a slice of private memory into another; the
--- method returns its request. Word: shm, tcp or verbs.
+-- method returns its request. Word: shm, tcp or verbs. With "-inplace" behind
+-- it a writer fills the request's loan from private memory, the method copies
+-- that to its reply's loan, and a reader reads one byte of each page there.
 --
 -- Version: this tree's.
 -- Mode: one agent and one session a side; in `loan` inplace calls and a reader.
--- Copies: as in perigee.c.
+-- Copies: as in perigee.c; in place the writer and the method.
 -- Sleeping: whoever has polled for 20 ms; in modes `paced` and `fanout`, and
 -- where both share a core, Perigee's defaults.
 -- Setting: an engine's options spin and dead_after (peer.lua).
@@ -18,16 +20,21 @@ local payload = require "bench.lib.payload"
 local perigee = require "perigee"
 local process = require "bench.lib.process"
 
-local way, role, folder, size, under = unpack(arg)
+local word, role, folder, size, under = unpack(arg)
+local way, inplace = word:gsub("%-inplace$", "")
+inplace = inplace > 0
 local SAMPLES, FEWEST, ATTEMPTS = 2 ^ 20, 3, 8
 local options = peer.options(way, (tonumber(size) or 0)
                                   * (tonumber(under) or 0))
 local roles = {}
 
+local function copy(request, reply) return reply:write(request) end
+
 function roles.server()
   options.listen = peer.address(way, folder)
   options.services = { { name = "echo", version = 1, methods = {
     echo = { raw = true, function(request) return request end },
+    copy = { raw = true, inplace = true, copy },
     timed = { raw = true, inplace = true, calls.timed },
   } } }
   local agent = assert(perigee.agent(options))
@@ -40,6 +47,19 @@ end
 local agent, proxy
 local proxies = {} -- of all servers, if it is a fan-out
 
+-- An inplace call whose reader keeps the whole reply.
+local function echo_in_place(slot, length)
+  local function writer(loan)
+    ffi.copy(loan.pointer, slot.from.pointer, length)
+    return length
+  end
+  local calling = proxy:with { capacity = length, reader = function(reply)
+    ffi.copy(slot.into.pointer, reply.pointer, math.min(reply.length, length))
+    return { length = reply.length }
+  end }
+  return calling:copy(writer)
+end
+
 -- A slot of verify: what is sent, where the reply goes, and echo(), which makes
 -- a call and returns what waits for its reply. One at a time is called as in
 -- echo, several as in pipelined.
@@ -50,7 +70,12 @@ local function new_slot(region, number, length, alone)
   local calling = proxies[number % #proxies + 1]:with { into = into }
   function slot.echo()
     if not alone then return calling.async:echo(slot.from) end
-    local got, err = calling:echo(slot.from)
+    local got, err
+    if inplace then
+      got, err = echo_in_place(slot, length)
+    else
+      got, err = calling:echo(slot.from)
+    end
     return { wait = function() return got, err end }
   end
   return slot
@@ -113,6 +138,7 @@ local function step_of(mode, length, at_once)
       or mode == "pipelined"
       and calls.windowed(at_once, calls.raw_slots(proxy, length, at_once,
                                                   agent.engine))
+      or inplace and calls.inplace(proxy, length)
       or calls.raw(proxy, length, agent.engine)
   end
   return steps[key]

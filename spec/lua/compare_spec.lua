@@ -131,11 +131,14 @@ describe("the table of a comparison", function()
     assert.near(4, ratio "paced", 1e-6)      -- 4 us for 2 calls, 2 us for 4
   end)
 
-  it("says of a floor that nobody looked at its bytes", function()
+  it("says of a floor that it is one, and whether nobody looked at its bytes",
+     function()
     local row = row_of("a", "echo", recorded(near, 100, 100, 0, 0))
     assert.is_nil(report.line(row):find("floor", 1, true))
     row.floor = true
-    assert.truthy(report.line(row):find("a floor, no byte", 1, true))
+    assert.matches("(a floor)", report.line(row), 1, true)
+    row.checked = 0
+    assert.matches("(a floor, no byte is looked at)", report.line(row), 1, true)
   end)
 
   it("says how each peer waits, which may depend on the mode", function()

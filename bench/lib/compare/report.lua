@@ -54,10 +54,13 @@ end
 
 local function marks(row)
   local all = {}
-  if row.floor then all[#all + 1] = "a floor, no byte is looked at" end
+  if row.floor then
+    all[#all + 1] = row.checked == 0 and "a floor, no byte is looked at"
+                    or "a floor"
+  end
   if row.one_core then all[#all + 1] = "one core" end
   if row.bursts_kept == 0 then all[#all + 1] = "the cores never settled" end
-  if row.others > 0.1 then
+  if row.others > 0.1 and not row.floor then -- its processes may have ended
     all[#all + 1] = ("others took %.0f %% of a core"):format(row.others * 100)
   end
   return #all > 0 and "  (" .. table.concat(all, "; ") .. ")" or ""

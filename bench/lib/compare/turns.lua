@@ -13,6 +13,7 @@ local M = {}
 local PROBE_SIZE, PROBE_SECONDS = 64, 0.005
 local WARM = 1 / 8        -- of a burst's time, before it
 local VERIFIED = 3        -- calls whose every byte is compared, first and last
+local LARGE = 2 ^ 24      -- bytes, above which it is one, for it takes so long
 local SHARE = 0.4         -- of the machine's memory that all pairs may have
 
 -- ---- The distance between the cores ----------------------------------------
@@ -56,8 +57,9 @@ end
 -- Bursts of pieces compare every byte themselves.
 local function verify(entry, work)
   if entry.peer.floor or work.plan then return true end
+  local calls = work.size > LARGE and 1 or VERIFIED
   local _, why = entry.pair:burst("verify", work.size, under_of(work),
-                                  math.max(VERIFIED, under_of(work)))
+                                  math.max(calls, under_of(work)))
   return why == nil, why
 end
 

@@ -1,0 +1,173 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- The page of figures: tables of echoes, of calls, and of Perigee beside its
+-- floors, as Markdown. A ratio that is behind, and a cliff, are bold.
+
+local figures = require "bench.lib.figures.rows"
+local text = require "perigee.bench.table"
+
+local M = {}
+
+local HEAD = [[
+# Figures
+
+`make figures` writes this file and its two pictures. It is of one run, on
+%s (%d cores, caches %s, Linux %s,
+%s), %s.
+
+Times are p50 in microseconds, of one call or transfer. All that stands in one
+row has taken turns on the same two cores, each for %g s in all, and every byte
+is checked; [running.md](running.md#the-table-figureslua) tells how. A rival is
+the quickest path of another system (%s). A ratio is
+Perigee's time over the other's: below 1 Perigee wins, and above 1 it is bold.
+
+![Time of an echo over its size](%s-time.svg)
+
+![Perigee's time over the best rival's](%s-ratio.svg)
+]]
+
+local ECHOES = [[
+
+## Echoes over %s
+
+%s
+`twice` is the time for twice the bytes over the time for these; above %g it is
+bold. The floor is a bare C program; its second column is that of an echo in
+place.
+
+]] .. "| size | raw | in place | best rival | | raw / rival | in place / \z
+       rival | floor | raw / floor | floor | in place / floor | twice, raw \z
+       | twice, in place |\n|" .. ("---|"):rep(13) .. "\n"
+
+local CALLS = [[
+
+## Calls and transfers over shared memory
+
+`M/s` is millions of calls a second: there a ratio below 1 is bold.
+
+| what | size | Perigee | beside | | ratio |
+|---|---|---|---|---|---|
+]]
+
+local ALONE = [[
+
+## Beside the floor alone
+
+| what | size | p50 | p99 | floor's p50 | ratio |
+|---|---|---|---|---|---|
+]]
+
+-- The rows of rpc.lua and transfer.lua: words, mode, size or nil.
+local LINES = {
+  { "typed add(a, b)", "typed" },
+  { "call to a server that sleeps", "sleeping" },
+  { "connect, until a call can be made", "connect" },
+  { "one-sided write", "write", 8 },
+  { "one-sided read", "read", 8 },
+  { "one-sided write", "write", 2 ^ 24 },
+  { "one-sided read", "read", 2 ^ 24 },
+  { "one-sided write, prepared", "prepared_write", 8 },
+  { "one-sided read, prepared", "prepared_read", 8 },
+}
+
+local function line(...)
+  return "| " .. table.concat({ ... }, " | ") .. " |\n"
+end
+
+local function time(value) return value and text.number(value) or "" end
+
+-- A ratio, bold if it is beyond the limit. below: on the other side of it.
+local function times(value, limit, below)
+  if not value then return "" end
+  local shown = ("%.2f x"):format(value)
+  local bad = below and value < limit or not below and value > limit
+  return bad and "**" .. shown .. "**" or shown
+end
+
+-- ---- Tables ----------------------------------------------------------------
+
+-- Returns a sentence for raw or inplace echoes, "" if there is nothing to say.
+local function sentence(echoes, way, name)
+  local told = figures.summary(echoes, way)
+  if not told then return "" end
+  local step = told.step
+    and ("; twice the bytes take at most %.2f x (from %s on), %d times more \z
+          than %g x"):format(told.step, text.size(told.step_size), told.cliffs,
+                             figures.CLIFF)
+    or ""
+  return ("%s: at or below the best rival at %d of %d sizes, %.2f x of it by \z
+           the geometric mean, at most %.2f x (%s)%s.\n"):format(name,
+    told.ahead, told.count, told.mean, told.ratio, text.size(told.ratio_size),
+    step)
+end
+
+-- Returns what is to be said of echoes by a path in short, as lines.
+function M.short(echoes)
+  return sentence(echoes, "raw", "Raw") .. sentence(echoes, "inplace",
+                                                    "In place")
+end
+
+local function echo_line(one)
+  return line(text.size(one.size), time(one.raw), time(one.inplace),
+    time(one.rival), one.name or "", times(one.raw_ratio, 1),
+    times(one.inplace_ratio, 1), time(one.floor), times(one.raw_floor, 1e9),
+    time(one.floor_inplace), times(one.inplace_floor, 1e9),
+    times(one.raw_twice, figures.CLIFF),
+    times(one.inplace_twice, figures.CLIFF))
+end
+
+local function add_echoes(parts, echoes, title)
+  if #echoes == 0 then return end
+  parts[#parts + 1] = ECHOES:format(title, M.short(echoes), figures.CLIFF)
+  for _, one in ipairs(echoes) do parts[#parts + 1] = echo_line(one) end
+end
+
+local function add_calls(parts, calls)
+  if #calls == 0 then return end
+  parts[#parts + 1] = CALLS
+  for _, one in ipairs(calls) do
+    parts[#parts + 1] = line(one.what, text.size(one.size),
+      time(one.ours) .. " " .. one.unit, time(one.theirs), one.name or "",
+      times(one.ratio, 1, one.more))
+  end
+end
+
+local function alone_of(rows, mode, size)
+  for _, row in ipairs(rows) do
+    if not row.peer and (row.mode or row.operation) == mode
+       and (not size or row.size == size) then
+      return row
+    end
+  end
+end
+
+local function add_alone(parts, rows)
+  local lines = {}
+  for _, each in ipairs(LINES) do
+    local row = alone_of(rows, each[2], each[3])
+    if row then
+      lines[#lines + 1] = line(each[1], each[3] and text.size(each[3]) or "",
+        time(tonumber(row.p50_us)), time(tonumber(row.p99_us)),
+        time(tonumber(row.floor_p50_us)), times(tonumber(row.ratio), 1e9))
+    end
+  end
+  if #lines == 0 then return end
+  parts[#parts + 1] = ALONE .. table.concat(lines)
+end
+
+-- Returns the page. measured: machine (machine.lua), days (in words), seconds
+-- (of each peer in a row of echoes), rivals (their versions, in words), name
+-- (of the pictures, less their endings), rows (of all documents), shm and tcp
+-- (echoes).
+function M.text(measured)
+  local machine = measured.machine
+  local parts = { HEAD:format(machine.cpu, machine.cores, machine.caches,
+    machine.kernel, machine.luajit, measured.days, measured.seconds,
+    measured.rivals, measured.name, measured.name) }
+  add_echoes(parts, measured.shm, "shared memory")
+  add_echoes(parts, measured.tcp, "TCP, loopback")
+  add_calls(parts, figures.calls(measured.rows))
+  add_alone(parts, measured.rows)
+  return table.concat(parts)
+end
+
+return M
