@@ -23,7 +23,7 @@ local text = require "perigee.bench.table"
 -- ---- The command line ------------------------------------------------------
 
 local QUICK = { sizes = "64,1K,8K,64K,512K,1M,16M", seconds = 0.1 }
-local WHOLE = { sizes = plan.sizes(64, 2 ^ 26), seconds = 0.3 }
+local WHOLE = { sizes = plan.sizes(64, 2 ^ 26), seconds = 0.2 }
 
 local function command_line()
   local parser = argparse("luajit bench/figures.lua",
@@ -31,7 +31,7 @@ local function command_line()
   parser:option("--sizes", "Sizes of echoes, comma-separated (two for each "
                 .. "power of two, 64 to 64M).")
     :convert(options.sizes)
-  parser:option("--seconds", "Time of each peer in each row (0.3).")
+  parser:option("--seconds", "Time of each peer in each row (0.2).")
     :convert(options.positive)
   parser:option("--peers", "Other systems, as compare.lua has them.")
     :convert(options.words):default "ucx-*,libfabric-*"
@@ -42,7 +42,7 @@ local function command_line()
   parser:flag("--resume", "Measure only what is not there from the same "
               .. "command, as after an interruption or a failure.")
   parser:flag("--draw", "Measure nothing: write what is there.")
-  parser:flag("--quick", "A look in a minute or two: seven sizes, 0.1 s; the "
+  parser:flag("--quick", "A look in three minutes: seven sizes, 0.1 s; the "
               .. "page is among the results.")
   parser:option("--results", "Where documents go (bench/results/figures).")
     :argname "FOLDER"
@@ -157,7 +157,8 @@ end
 -- Returns what the parts that are there have in them, as page.lua takes it; nil
 -- if there is nothing.
 local function collected(given, parts)
-  local measured = { seconds = given.seconds, rows = {}, dates = {}, commits = {}, versions = {} }
+  local measured = { seconds = given.seconds, rows = {}, dates = {},
+                     commits = {}, versions = {} }
   for _, part in ipairs(parts) do
     local document = runs.stored(given.results, part)
     if document then add_document(measured, document) end

@@ -34,8 +34,8 @@ local SIZES = { 64, 128, 256 }
 
 describe("the plan of the figures", function()
   local function parts(more)
-    local given = { sizes = { 64, 1536, 2048 }, seconds = 0.1, rivals = {},
-                    results = "results" }
+    local given = { sizes = { 64, 96, 128, 1536, 2048 }, rivals = {},
+                    seconds = 0.1, results = "results" }
     for name, value in pairs(more or {}) do given[name] = value end
     return plan.parts(given)
   end
@@ -47,14 +47,14 @@ describe("the plan of the figures", function()
     assert.same({ 64, 96, 2 ^ 26 }, { sizes[1], sizes[2], sizes[41] })
   end)
 
-  it("has a part for two sizes by a path, and some for calls", function()
+  it("has a part for four sizes by a path, and some for calls", function()
     local names, groups = {}, {}
     for _, part in ipairs(parts()) do
       assert.is_nil(names[part.name])
       names[part.name], groups[part.group] = part, true
       assert.is_true(part.weight > 0)
     end
-    assert.same({ 64, 1536 }, names["tcp-64"].sizes)
+    assert.same({ 64, 96, 128, 1536 }, names["tcp-64"].sizes)
     assert.same({ 2048 }, names["tcp-2K"].sizes)
     for _, group in ipairs(plan.GROUPS) do assert.is_true(groups[group]) end
   end)
@@ -137,8 +137,8 @@ describe("the figures", function()
 end)
 
 describe("the page of figures", function()
-  local measured = { seconds = 0.3, rows = ROWS, name = "figures", days = "on a day",
-    rivals = "UCX", shm = figures.echoes(ROWS, "shm", SIZES),
+  local measured = { seconds = 0.3, rows = ROWS, name = "figures",
+    days = "on a day", rivals = "UCX", shm = figures.echoes(ROWS, "shm", SIZES),
     tcp = figures.echoes(ROWS, "tcp", SIZES),
     machine = { cpu = "some", cores = 2, caches = "L1 48K", kernel = "6",
                 luajit = "LuaJIT" } }
@@ -223,6 +223,27 @@ describe("bench/figures.lua", function()
     assert.equal(0, status, text)
     assert.matches("^0 of ", text)
     assert.equal(written, read "page.md")
+  end)
+
+  it("keeps what a part has found in which a peer was wrong, marked", function()
+    if bench_process.cores() < 2 then
+      return pending "there is one core only"
+    end
+    local part = { name = "wrong", weight = 1, command = { "compare.lua",
+      "--also", "spec/support/planted_peers.lua", "--peers", "planted-flips",
+      "--modes", "echo", "--sizes", "64", "--seconds", "0.01", "--rounds", "1",
+      "--results", folder, "--json" } }
+    local lines = {}
+    local failed = runs.all({ part }, "bench/", folder,
+      function(line) lines[#lines + 1] = line end,
+      function(_, document) return ": " .. document.rows[1].why, true end)
+    assert.same({ "wrong" }, failed)
+    assert.matches("^%[1 of 1%] wrong took .* left: wrong bytes", lines[1])
+    local document, marked = runs.stored(folder, part)
+    assert.equal("planted-flips", document.rows[1].peer)
+    assert.is_true(marked)
+    part.command[#part.command + 1] = "--attempts"
+    assert.is_nil(runs.stored(folder, part))
   end)
 
   it("says which part failed, and what it has not", function()

@@ -5,12 +5,14 @@
 
 local floor = require "bench.lib.floor"
 local pairs_of = require "bench.lib.compare.pair"
+local process = require "bench.lib.process"
 local shapes = require "bench.lib.ranks.shape"
 local statistics = require "bench.lib.statistics"
 
 local M = {}
 
 local PROBE_SIZE, PROBE_SECONDS = 64, 0.005
+local FRESH = 0.05        -- seconds for which a distance that was taken holds
 local WARM = 1 / 8        -- of a burst's time, before it
 local VERIFIED = 3        -- calls whose every byte is compared, first and last
 local LARGE = 2 ^ 24      -- bytes, above which it is one, for it takes so long
@@ -18,7 +20,7 @@ local SHARE = 0.4         -- of the machine's memory that all pairs may have
 
 -- ---- The distance between the cores ----------------------------------------
 
-local distances = {} -- all that were taken
+local distances, taken_at = {}, nil -- all that were taken; when the last was
 M.distances = distances
 
 -- Returns the p50 of a ping-pong of one cache line, in ns; 0 where both sides
@@ -31,7 +33,15 @@ function M.distance(given)
     best = math.min(best, pool:quantile(0.5))
   end
   distances[#distances + 1] = best
+  taken_at = process.now()
   return best
+end
+
+-- Returns the distance before a burst: that behind the one before, if it has
+-- just ended.
+local function distance_before(given)
+  local fresh = taken_at and process.now() - taken_at < FRESH * 1e9
+  return fresh and distances[#distances] or M.distance(given)
 end
 
 -- Returns whether the cores were as near before and after as they mostly are.
@@ -86,16 +96,17 @@ local function open(entry, work, given)
 end
 
 -- A short burst before one that counts. Of pieces the least time counts, and
--- each burst makes and compares all bytes, so there is none.
+-- each burst makes and compares all bytes, so there is none; nor is there one
+-- of a floor, of which each burst is a process.
 local function warm(pair, work, seconds)
-  if work.plan then return true end
+  if work.plan or pair.peer.floor then return true end
   return pair:burst(work.mode, work.size, work.under, seconds * WARM)
 end
 
 -- A burst with all that is told of it; nil and why not.
 local function burst(entry, work, given, seconds)
   local pair, peer = entry.pair, entry.peer
-  local before = M.distance(given)
+  local before = distance_before(given)
   pair:go_on()
   local told, why = warm(pair, work, seconds)
   if told then

@@ -19,6 +19,9 @@ row has taken turns on the same two cores, each for %g s in all, and every byte
 is checked; [running.md](running.md#the-table-figureslua) tells how. A rival is
 the quickest path of another system (%s). A ratio is
 Perigee's time over the other's: below 1 Perigee wins, and above 1 it is bold.
+]]
+
+local PICTURES = [[
 
 ![Time of an echo over its size](%s-time.svg)
 
@@ -162,7 +165,10 @@ function M.text(measured)
   local machine = measured.machine
   local parts = { HEAD:format(machine.cpu, machine.cores, machine.caches,
     machine.kernel, machine.luajit, measured.days, measured.seconds,
-    measured.rivals, measured.name, measured.name) }
+    measured.rivals) }
+  if #measured.shm + #measured.tcp > 0 then
+    parts[2] = PICTURES:format(measured.name, measured.name)
+  end
   add_echoes(parts, measured.shm, "shared memory")
   add_echoes(parts, measured.tcp, "TCP, loopback")
   add_calls(parts, figures.calls(measured.rows))

@@ -1,8 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- What bench/figures.lua runs: a list of parts, each a command that prints one
--- document. Two sizes of echoes are a part of their own, so that a run which
--- ends early has lost two, and each part asks for all versions, of which UCX's
--- takes 0.4 s.
+-- document. Four sizes of echoes are a part: a run which ends early has lost no
+-- more, and each part asks for all versions, of which UCX's takes 0.4 s.
 
 local text = require "perigee.bench.table"
 
@@ -24,10 +23,10 @@ M.OURS = {
 -- Parts that are not of a size: the mode, sizes, own peers, whether the rivals
 -- over shared memory take part, and how many times as long it takes as an echo.
 local CALLS = {
-  { "pipelined", { "64" }, "perigee,perigee-c", true, 3 },
-  { "fanout", { "64", "64K" }, "perigee,perigee-c", false, 3 },
-  { "paced", { "64" }, "perigee,perigee-c,unix", false, 6 },
-  { "put", { "64" }, "perigee-fresh,perigee-prepared", true, 2 },
+  { "pipelined", { 64 }, "perigee,perigee-c", true, 3 },
+  { "fanout", { 64, 65536 }, "perigee,perigee-c", false, 3 },
+  { "paced", { 64 }, "perigee,perigee-c,unix", false, 6 },
+  { "put", { 64 }, "perigee-fresh,perigee-prepared", true, 2 },
 }
 
 -- Perigee beside floors alone.
@@ -38,9 +37,9 @@ local ALONE = {
 }
 
 local ROUNDS, ATTEMPTS = 4, 2
-local SIZES_OF_PART = 2
+local SIZES_OF_PART = 4
 -- Seconds of a peer's row beyond its measured time, and for each MiB.
-local START, EACH_MIB = 0.7, 0.03
+local START, EACH_MIB = 0.7, 0.035
 
 -- Returns the sizes, two for each power of two, as --sizes takes them.
 function M.sizes(from, to)
@@ -69,26 +68,31 @@ local function listed(own, rivals)
   return #rivals > 0 and own .. "," .. table.concat(rivals, ",") or own
 end
 
--- Returns a part that compare.lua measures. sizes: a list of words.
+-- Returns about the seconds that so many peers take for rows of these sizes.
+local function weight_of(peers, sizes, seconds)
+  local sum = 0
+  for _, size in ipairs(sizes) do
+    sum = sum + seconds * 1.3 + START + EACH_MIB * size / 2 ^ 20
+  end
+  return peers * sum
+end
+
+-- Returns a part that compare.lua measures. peers: as it takes them.
 local function comparison(options, mode, sizes, peers, seconds)
-  local _, count = (peers .. ","):gsub(",", "")
+  local words, _, commas = {}, peers:gsub(",", "")
+  for i, size in ipairs(sizes) do words[i] = text.size(size) end
   return { group = mode, name = mode, command = { "compare.lua",
-    "--modes", mode, "--sizes", table.concat(sizes, ","), "--peers", peers,
+    "--modes", mode, "--sizes", table.concat(words, ","), "--peers", peers,
     "--seconds", seconds, "--rounds", ROUNDS, "--attempts", ATTEMPTS, "--json",
     "--results", options.results .. "/compare" },
-    weight = count * #sizes * (seconds * 1.3 + START) }
+    weight = weight_of(commas + 1, sizes, seconds) }
 end
 
 -- Returns the part of these echoes by a path.
 local function part_of_echoes(options, path, sizes, peers)
-  local words, mib = {}, 0
-  for i, size in ipairs(sizes) do
-    words[i], mib = text.size(size), mib + size / 2 ^ 20
-  end
-  local part = comparison(options, "echo", words, peers, options.seconds)
+  local part = comparison(options, "echo", sizes, peers, options.seconds)
   part.group, part.path, part.sizes = path, path, sizes
-  part.name = path .. "-" .. words[1]
-  part.weight = part.weight * (1 + mib * EACH_MIB)
+  part.name = path .. "-" .. text.size(sizes[1])
   return part
 end
 

@@ -31,14 +31,20 @@ local function store(folder, part, document, failed)
   assert(file:close())
 end
 
--- Runs a part's bench, from the folder of benches. Returns its document, or nil
--- and why there is none.
-local function measure(here, part)
-  local words = process.interpreter()
+-- Returns the words that start a part's bench, which dies with this process.
+local function start_of(here, part)
+  local words = { "setpriv", "--pdeathsig", "TERM" }
+  for _, word in ipairs(process.interpreter()) do words[#words + 1] = word end
   for i, word in ipairs(part.command) do
     words[#words + 1] = i == 1 and here .. word or word
   end
-  local child = assert(process.spawn(words))
+  return words
+end
+
+-- Runs a part's bench, from the folder of benches. Returns its document, or nil
+-- and why there is none.
+local function measure(here, part)
+  local child = assert(process.spawn(start_of(here, part)))
   local told = child:rest()
   local status = child:wait()
   local fine, document = pcall(cjson.decode, told)
