@@ -95,14 +95,14 @@ local function parts_of(given)
   return parts, wanted
 end
 
--- Returns why peers are missing, each with its reason; and whether one of them
--- is Perigee or a floor.
+-- Returns why peers are missing, each with its reason; and true if one of them
+-- is Perigee.
 local function missing(document)
-  local words, ours = "", nil
+  local words, ours = "", false
   for _, row in ipairs(document.rows) do
     if type(row.why) == "string" then
       words = ("%s\n  %s: %s"):format(words, row.peer, row.why)
-      ours = ours or not figures.is_rival(row)
+      ours = ours or row.peer:find "^perigee" ~= nil
     end
   end
   return words, ours
@@ -133,11 +133,12 @@ end
 
 -- ---- What is written -------------------------------------------------------
 
-local function keys(set)
+-- Returns the keys of a set in order, in words.
+local function listed(set, between)
   local list = {}
   for key in pairs(set) do list[#list + 1] = key end
   table.sort(list)
-  return list
+  return list[1] and table.concat(list, between) or "unknown"
 end
 
 -- Adds a document's rows, days, commits, and versions of the other systems.
@@ -165,12 +166,9 @@ local function collected(given, parts)
   end
   if #measured.rows == 0 then return nil end
   measured.machine = machine.describe { pin = { 0, 1 } }
-  local dates = keys(measured.dates)
-  measured.days = "on " .. table.concat(dates, " and ") .. ", commit "
-                  .. table.concat(keys(measured.commits), " and ")
-  local versions = keys(measured.versions)
-  measured.rivals = versions[1] and table.concat(versions, ", ")
-                    or "none was measured"
+  measured.days = ("on %s, commit %s"):format(listed(measured.dates, " and "),
+                                              listed(measured.commits, " and "))
+  measured.rivals = listed(measured.versions, ", ")
   for path in pairs(plan.OURS) do
     measured[path] = figures.echoes(measured.rows, path, given.sizes)
   end
