@@ -113,10 +113,12 @@ static int socket_say_by_lane(struct perigee_session *s,
                                           wire_encode(f, bytes));
 }
 
-/* Most frames ask or answer something, so that others follow (poll.c). */
+/* Most frames ask or answer something, so that others follow (poll.c). What a
+ * lane has taken over it polls for. */
 static void socket_asks(const struct perigee_session *s,
                         const struct frame *f) {
-  if (f->type != FRAME_WAKE && f->type != FRAME_PING)
+  if (s->streams.state == STREAMS_SOCKET && f->type != FRAME_WAKE &&
+      f->type != FRAME_PING)
     s->engine->frames_at = s->engine->now;
 }
 
