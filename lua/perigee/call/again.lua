@@ -20,12 +20,12 @@
 --   deadline   when the call's timeout is over (ns of the loop's clock)
 --   patience   until when it waits for the peer (by the same clock)
 --   sent       true if a handler may have run for it already
+local bindings = require "perigee.call.binding"
 local check = require "perigee.runtime.check"
 local errors = require "perigee.runtime.errors"
 local futures = require "perigee.runtime.future"
 local links = require "perigee.link"
 local loop = require "perigee.runtime.loop"
-local native = require "perigee.native"
 local outcome = require "perigee.call.outcome"
 local signals = require "perigee.runtime.signal"
 local tasks = require "perigee.runtime.task"
@@ -133,15 +133,13 @@ local function until_when(binding, method, began, due, drains)
 end
 
 local function going_on(root, session, patience, deadline, sent)
-  local binding = {
-    session = session, engine = root.engine, message = native.message_t(),
+  local binding = bindings.new(session, {
     class = root.class, link = root.link, version = root.version,
     reconnect = root.reconnect, timeout = root.timeout, into = root.into,
-    landing = root.landing, placed = root.placed, reader = root.reader,
-    capacity = root.capacity, request = root.request, sliced = root.placed,
+    landing = root.landing, reader = root.reader, capacity = root.capacity,
+    request = root.request, trace = root.trace,
     root = root, deadline = deadline, patience = patience, sent = sent,
-    trace = root.trace,
-  }
+  })
   binding.message.timeout = check.nanoseconds(left(deadline))
   return { binding }
 end

@@ -1,15 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
---- Shared by all calls: the binding, on which a proxy's methods work; the wait
--- for the reply; and failures as errors.
---
--- A binding has: session; engine; message (a struct that is filled for every
--- call); timeout (seconds); from with{}: into, landing, reader, capacity,
--- request (the capacity of a request), each false if not given; placed: into or
--- landing, or false; bytes: the name of one of these that typed methods do not
--- take, or false; class (what is known of the service, proxy.lua); version
--- (the one wanted); link and reconnect (seconds), for calls that may go on in
--- another session (again.lua): link is false for others; trace (trace.lua), or
--- false.
+--- Shared by all calls: the wait for the reply, and failures as errors.
 local codec = require "perigee.typed.codec"
 local errors = require "perigee.runtime.errors"
 local futures = require "perigee.runtime.future"

@@ -25,12 +25,13 @@
 -- @classmod Proxy
 
 -- A service's description, which gives the methods' ids, is fetched once for
--- each session. A proxy has no field but its binding (call/outcome.lua), at
+-- each session. A proxy has no field but its binding (call/binding.lua), at
 -- [1], so no method's name can clash with a field. The methods are kept in a
 -- class, which all proxies of a service over the same link (or session) share.
 -- When a lost peer is back (call/again.lua), the class is updated to its new
 -- description, so that functions which programs hold use the new ids at once.
 local again = require "perigee.call.again"
+local bindings = require "perigee.call.binding"
 local check = require "perigee.runtime.check"
 local errors = require "perigee.runtime.errors"
 local futures = require "perigee.runtime.future"
@@ -113,26 +114,21 @@ end
 local function bind(session, options, before, level)
   local timeout = options.timeout or before.timeout or 30
   local into, landing, reader = ways(options, before, level + 1)
-  local binding = {
-    session = session, engine = session.engine, message = native.message_t(),
+  local binding = bindings.new(session, {
     class = before.class, link = before.link, version = before.version,
     reconnect = options.reconnect or before.reconnect or RECONNECT,
-    timeout = timeout, into = into, landing = landing,
-    placed = into or landing, reader = reader,
+    timeout = timeout, into = into, landing = landing, reader = reader,
     capacity = options.capacity or before.capacity,
-    request = options.request_capacity or before.request, sliced = false,
-    epoch = options.epoch or before.epoch or false,
-    term = options.term or before.term or false,
-    trace = options.trace and traces.parse(options.trace) or before.trace
-      or false,
-  }
+    request = options.request_capacity or before.request,
+    epoch = options.epoch or before.epoch, term = options.term or before.term,
+    trace = options.trace and traces.parse(options.trace) or before.trace,
+  })
   if binding.epoch and binding.epoch ~= session.epoch then
     binding.link = false
     binding.session = nowhere(session, "stale", again.RESTARTED, true)
   elseif again.is_older(binding, session) then
     binding.session = nowhere(session, "stale", again.OLDER, false)
   end
-  binding.sliced = binding.placed
   binding.bytes = binding.reader and "reader" or binding.capacity and "capacity"
     or binding.request and "request_capacity" or false
   binding.message.timeout = check.nanoseconds(timeout)

@@ -4,6 +4,7 @@
 -- many bytes it filled. The reply is a Lua string, the filled part of `into`,
 -- or what `reader` makes of it in place.
 local again = require "perigee.call.again"
+local bindings = require "perigee.call.binding"
 local check = require "perigee.runtime.check"
 local errors = require "perigee.runtime.errors"
 local futures = require "perigee.runtime.future"
@@ -28,6 +29,12 @@ local now, start, put_trace = loop.now, futures.start, traces.put
 local is_slice, store_own, first = slices.is_slice, slices.store_own,
                                    slices.first
 local OWNER = futures.OWNER
+local SESSION, ENGINE, MESSAGE = bindings.SESSION, bindings.ENGINE,
+                                 bindings.MESSAGE
+local PLACED, LANDING, INTO = bindings.PLACED, bindings.LANDING, bindings.INTO
+local HOME, ROOM, READER = bindings.HOME, bindings.ROOM, bindings.READER
+local CAPACITY, REQUEST = bindings.CAPACITY, bindings.REQUEST
+local TRACE = bindings.TRACE
 
 local M = { TYPED = false }
 
@@ -89,8 +96,12 @@ local function results(binding, method, told)
     return nil, outcome.no_reply(binding, method, "protocol",
                                  "the reply is not raw")
   end
-  if binding.reader then return unless_raised(read(binding.reader, told)) end
-  if binding.into then return first(binding.into, told.slice) end
+  local reader, into = binding[READER], binding[INTO]
+  if reader then return unless_raised(read(reader, told)) end
+  if into then
+    local filled = tonumber(told.slice)
+    return filled == binding[ROOM] and into or first(into, filled)
+  end
   local length = tonumber(told.length)
   if length < LONG then return string(told.pointer, length) end
   return long_text(binding, method, told, length)
@@ -101,10 +112,10 @@ end
 -- A binding's message has the same `into` in each call, as long as its owner is
 -- attached to the core.
 local function fill_into(binding, method, level)
-  local owner = binding.into.owner      -- false of a list
+  local owner = binding[HOME]
   local handle = owner and owner.handle
-  if handle and handle == binding.message.into.region then return end
-  local why = store_own(binding.message.into, binding.into, binding.engine)
+  if handle and handle == binding[MESSAGE].into.region then return end
+  local why = store_own(binding[MESSAGE].into, binding[INTO], binding[ENGINE])
   if why then misuse(method, "into: " .. why, level + 1) end
 end
 
@@ -117,12 +128,12 @@ end
 
 -- Returns the message, and the function that it asks for a landing, if it does.
 local function prepare(binding, method, length)
-  local message, asks = binding.message, nil
+  local message, asks = binding[MESSAGE], nil
   message.method, message.flags = method.id, 0
   message.slice.region = nil
-  put_trace(message, binding)
-  if binding.placed then
-    asks = binding.landing
+  put_trace(message, binding[TRACE], binding[ENGINE])
+  if binding[PLACED] then
+    asks = binding[LANDING]
     if asks then
       message.flags = bor(message.flags, ASKS)
     else
@@ -130,7 +141,7 @@ local function prepare(binding, method, length)
     end
   end
   message.capacity = method.inplace
-    and (binding.capacity or default_capacity(binding, length)) or 0
+    and (binding[CAPACITY] or default_capacity(binding, length)) or 0
   return message, asks
 end
 
@@ -147,7 +158,7 @@ end
 local function submit_slice(binding, method, handle, slice)
   local message, asks = prepare(binding, method, slice.length)
   message.head, message.length = nil, 0
-  local why = store_own(message.slice, slice, binding.engine)
+  local why = store_own(message.slice, slice, binding[ENGINE])
   if why then misuse(method, why, 3) end
   local operation = C.perigee_call(handle, message)
   if operation < 0 then
@@ -207,8 +218,8 @@ local function commit(handle, message, n, deadline)
 end
 
 local function submit_writer(binding, method, handle, writer, deadline)
-  local length = binding.request or binding.capacity or SMALL
-  if binding.into then fill_into(binding, method, 3) end
+  local length = binding[REQUEST] or binding[CAPACITY] or SMALL
+  if binding[INTO] then fill_into(binding, method, 3) end
   if length > SMALL and not deadline and room.crowded(binding, length) then
     return nil, errors.new("no_memory", outcome.doing(binding, method)
       .. ": calls before it wait for a block (option pool)",
@@ -219,7 +230,7 @@ local function submit_writer(binding, method, handle, writer, deadline)
     return nil, outcome.refused(binding, method, status, 4)
   end
   local fine, n, short = write(writer, loan.pointer, length)
-  local there = binding.session.handle == handle -- it may close what it is in
+  local there = binding[SESSION].handle == handle -- it may close what it is in
   if not there or not fine or short or not is_filled(n, length) then
     if not give_back(binding, handle) then beyond(method, length) end
     if short then return does_not_fit(binding, method, length) end
@@ -241,7 +252,7 @@ end
 -- the writer has filled a loan already. A writer fills one loan for each
 -- session. deadline is that of a call that has waited for room, else nil.
 local function submit(binding, method, payload, deadline)
-  local handle = binding.session.handle
+  local handle = binding[SESSION].handle
   if not handle then return nil, outcome.gone(binding, method) end
   local kind = type(payload)
   if kind == "function" then
@@ -346,8 +357,9 @@ local function finish_of(method, future, told)
     and again.resume(future, method, told, arguments) then
     return
   end
-  if binding.reader and status == 0 and band(told.flags, TYPED) == 0 then
-    return settle_read(future, read(binding.reader, told))
+  local reader = binding[READER]
+  if reader and status == 0 and band(told.flags, TYPED) == 0 then
+    return settle_read(future, read(reader, told))
   end
   settle(future, results(binding, method, told))
 end
@@ -368,7 +380,7 @@ end
 local function call_of(method, finish, asked, self, payload)
   local binding = binding_of(self, method)
   if state.pinned then loop.check_wait(2) end
-  local began, session = method.idempotent and now(), binding.session
+  local began, session = method.idempotent and now(), binding[SESSION]
   local operation, kept, more = submit(binding, method, payload)
   local err, place, due
   while waits(payload, place, operation, kept, more) do
@@ -380,7 +392,7 @@ local function call_of(method, finish, asked, self, payload)
   end
   if not operation then
     err = kept
-  elseif not more and await(binding.engine, operation) then
+  elseif not more and await(binding[ENGINE], operation) then
     local status = event.status
     if status == 0 or status ~= CLOSED and status ~= DRAINING
       and (not began or status ~= PEER_LOST) then
@@ -418,7 +430,8 @@ local function start_of(method, finish, asked, self, payload)
     return later(self, method, payload)
   end
   if not operation then return again.later(self, method, kept, payload) end
-  local future = start(binding, operation, kept, more and asked or finish)
+  local future = start(binding, operation, kept, more and asked or finish,
+                       binding[ENGINE])
   if method.idempotent then
     again.guard(future, self, payload)
   else

@@ -3,6 +3,7 @@
 -- codec, which is kept until the call has ended, because the core may refer to
 -- it.
 local again = require "perigee.call.again"
+local bindings = require "perigee.call.binding"
 local codec = require "perigee.typed.codec"
 local errors = require "perigee.runtime.errors"
 local futures = require "perigee.runtime.future"
@@ -22,8 +23,12 @@ local unpack_values, unpack_slice = codec.unpack, codec.unpack_slice
 local await, event, settle = outcome.await, outcome.event, futures.settle
 local binding_of = outcome.binding
 local store_local, state = slices.store_local, loop.state
-local now, start = loop.now, futures.start
+local now, start, put_trace = loop.now, futures.start, traces.put
 local OWNER, VALUE = futures.OWNER, futures.VALUE
+local SESSION, ENGINE, MESSAGE = bindings.SESSION, bindings.ENGINE,
+                                 bindings.MESSAGE
+local BYTES, SLICED, TRACE = bindings.BYTES, bindings.SLICED, bindings.TRACE
+local INTO, type = bindings.INTO, type
 
 local M = { TYPED = true }
 
@@ -96,10 +101,10 @@ local function fill(binding, method, ...)
     release(out)
     misuse(method, ("argument %d is %s"):format(extra, why), 4)
   end
-  local message = binding.message
+  local message = binding[MESSAGE]
   message.method, message.flags = method.id, ENCODED
   message.head, message.length = out:ref()
-  traces.put(message, binding)
+  put_trace(message, binding[TRACE], binding[ENGINE])
   return out, extra
 end
 
@@ -126,18 +131,18 @@ end
 -- arguments, and the function that it asks for a landing, if any; or nil and an
 -- error.
 local function submit(binding, method, ...)
-  local handle, asks = binding.session.handle, nil
-  if binding.bytes then
+  local handle, asks = binding[SESSION].handle, nil
+  if binding[BYTES] then
     misuse(method, ("it is typed, and option %s of with is for raw and inplace "
-      .. "methods"):format(binding.bytes), 3)
+      .. "methods"):format(binding[BYTES]), 3)
   end
   if not handle then return nil, outcome.gone(binding, method) end
   local out, slice = fill(binding, method, ...)
-  if slice or binding.sliced then
+  if slice or binding[SLICED] then
     slice = fill_slices(binding, method, slice, 3)
     binding.sliced, asks = slice or binding.placed, binding.landing
   end
-  local operation = C.perigee_call(handle, binding.message)
+  local operation = C.perigee_call(handle, binding[MESSAGE])
   if operation < 0 then
     release(out)
     return nil, outcome.refused(binding, method, operation, 4)
@@ -145,11 +150,26 @@ local function submit(binding, method, ...)
   return operation, out, slice, asks
 end
 
--- The arguments that a call was sent with, of what its future keeps: the buffer
--- and the slice among them.
+-- Returns what a future keeps for its call: the buffer, in a table with a slice
+-- among its arguments and `into` if there is one of these.
+local function keep(binding, out, slice)
+  local into = binding[INTO]
+  return (slice or into) and { out, slice, into } or out
+end
+
+local function buffer_of(kept)
+  return type(kept) == "table" and kept[1] or kept
+end
+
+local function free(kept) release(buffer_of(kept)) end
+
+-- The arguments that a call was sent with, of what its future keeps.
 local function arguments(kept)
-  local pointer, length = kept[1]:ref()
-  if not kept[2] then return counted(unpack_values(pointer, length)) end
+  local out = buffer_of(kept)
+  local pointer, length = out:ref()
+  if kept == out or not kept[2] then
+    return counted(unpack_values(pointer, length))
+  end
   local values = unpack_slice(pointer, length)
   values[values.place] = kept[2]
   return values
@@ -161,9 +181,9 @@ local function finish_of(method, future, told)
   local status = told.status
   if (status == PEER_LOST or status == CLOSED or status == DRAINING)
     and again.resume(future, method, told, arguments) then
-    return release(kept[1])
+    return free(kept)
   end
-  release(kept[1])
+  free(kept)
   if band(told.flags, HELD) ~= 0 then
     return large.start(future, method, told, large_results)
   end
@@ -174,8 +194,6 @@ local function finish_by(method)
   return function(future, told) return finish_of(method, future, told) end
 end
 
-local function free(kept) release(kept[1]) end
-
 --- Returns a proxy's function for a method: it calls and waits.
 function M.call(method)
   local finish = finish_by(method)
@@ -183,12 +201,12 @@ function M.call(method)
   return function(self, ...)
     local binding = binding_of(self, method)
     if state.pinned then loop.check_wait(2) end
-    local began, session = method.idempotent and now(), binding.session
+    local began, session = method.idempotent and now(), binding[SESSION]
     local operation, out, slice, asks = submit(binding, method, ...)
     local err, due
     if not operation then
       err = out
-    elseif not asks and await(binding.engine, operation) then
+    elseif not asks and await(binding[ENGINE], operation) then
       release(out)
       if band(event.flags, HELD) ~= 0 then
         return large.wait(binding, method, event, large_results)
@@ -202,8 +220,7 @@ function M.call(method)
                  outcome.deadline(event)
     else
       local future
-      future, err = outcome.wait(binding, operation,
-                                 { out, slice, binding.into },
+      future, err = outcome.wait(binding, operation, keep(binding, out, slice),
                                  asks and asked or finish)
       if not future then return nil, err end
       err = began and futures.lost(future)
@@ -225,8 +242,8 @@ function M.start(method)
     local binding = binding_of(self, method)
     local operation, out, slice, asks = submit(binding, method, ...)
     if not operation then return again.later(self, method, out, ...) end
-    local future = start(binding, operation, { out, slice, binding.into },
-                         asks and asked or finish)
+    local future = start(binding, operation, keep(binding, out, slice),
+                         asks and asked or finish, binding[ENGINE])
     if method.idempotent then
       again.guard(future, self, ...)
     else

@@ -71,11 +71,11 @@ end
 M.expect = expect
 
 --- Returns a pending future of a started operation; the loop finds it by the
--- operation's number.
-function M.start(owner, operation, value, finish)
+-- operation's number. engine: the owner's, if that is known.
+function M.start(owner, operation, value, finish, engine)
   local future = setmetatable({ false, value, operation, false, owner, finish },
                               META)
-  expect(owner.engine, operation, future)
+  expect(engine or owner.engine, operation, future)
   return future
 end
 

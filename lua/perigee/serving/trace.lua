@@ -92,11 +92,11 @@ function log.traced(trace)
   if trace then return hex(trace.id, 16), hex(trace.span, 8) end
 end
 
--- Sets the trace of a call's message: the binding's, or the one of here().
-local function put(message, binding)
-  local given = binding.trace
+-- Sets the trace of a call's message: the one that is given (true: a new one;
+-- false: none), or the one of here().
+local function put(message, given, engine)
   if given then
-    if rawequal(given, true) then given = sampling.begin(binding.engine) end
+    if rawequal(given, true) then given = sampling.begin(engine) end
     message.trace = given
     return
   end
@@ -111,12 +111,12 @@ end
 -- The same, and begins a trace if the call is outside of any, and is chosen.
 -- Peers that do not know traces get the call without it. Descriptions, which
 -- are method 0, are no calls of the program's.
-local function put_or_begin(message, binding)
-  if binding.trace or here() or message.method == 0
-    or not sampling.chooses(binding.engine) then
-    return put(message, binding)
+local function put_or_begin(message, given, engine)
+  if given or here() or message.method == 0
+    or not sampling.chooses(engine) then
+    return put(message, given, engine)
   end
-  message.trace = sampling.begin(binding.engine)
+  message.trace = sampling.begin(engine)
   message.flags = bor(message.flags, CARRIED)
 end
 
