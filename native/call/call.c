@@ -640,11 +640,27 @@ call_submitted(struct operation *op, int status) {
   return status < 0 ? call_withdraw(op, status) : op->index;
 }
 
+/* Keeps the message: of one that was sent, what its reply needs. The program has
+ * just stored the rest, field by field, and a copy of that by vectors would wait
+ * for these stores. */
+static inline __attribute__((always_inline)) void
+call_keep_message(struct operation *op, const struct perigee_message *m,
+                  bool sent) {
+  if (!sent) {
+    op->message = *m;
+    return;
+  }
+  op->message.method = m->method;
+  op->message.flags = m->flags;
+  op->message.into = m->into;
+  op->message.capacity = m->capacity;
+}
+
 /* kept: it uses the memory of `into` already. */
 static inline __attribute__((always_inline)) void
 call_keep(struct operation *op, const struct perigee_message *message,
-          bool kept) {
-  op->message = *message;
+          bool sent, bool kept) {
+  call_keep_message(op, message, sent);
   if (message->slice.region)
     operation_ref_slice(op, &message->slice);
   if (!kept)
@@ -670,7 +686,7 @@ call_submit(struct operation *op, const struct perigee_message *m,
             int64_t timeout, bool kept) {
   call_enter(op, timeout);
   int status = call_try(op, m);
-  call_keep(op, m, kept);
+  call_keep(op, m, status != 0, kept);
   return call_submitted(op, status);
 }
 
@@ -941,7 +957,7 @@ static int call_commit(struct perigee_session *session,
   }
   if (UNLIKELY(message->trace != NULL))
     call_trace(op, message);
-  call_keep(op, message, true);
+  call_keep(op, message, false, true);
   op->message.flags &= PERIGEE_ASKS;
   op->message.slice.region = NULL;
   call_note(op, message);
