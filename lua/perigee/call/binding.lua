@@ -8,8 +8,8 @@
 --   engine, session, message   message: a struct that is filled for every call
 --   into, landing, reader      where replies go: one of these, or none
 --   placed                     into or landing
---   home, room                 the owner of an `into` that is one slice, and its
---                              length; false of others
+--   home, room                 the owner of an `into` that is one slice, and
+--                              its length; false of others
 --   trace                      of its calls (trace.lua)
 --   capacity, request          bytes of a reply; of a writer's loan, at least
 --   timeout                    seconds

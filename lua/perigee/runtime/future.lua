@@ -158,9 +158,9 @@ end
 -- `nil, x` is no failure unless x is an error. Raises what waiting for the
 -- future would raise.
 function M.failure(future)
-  if future.ended == -1 then error(future.value, 0) end
-  if future.ended ~= 2 then return nil end
-  local results = future.value
+  local n, results = future[ENDED], future[VALUE]
+  if n == -1 then error(results, 0) end
+  if n ~= 2 then return nil end
   return results[1] == nil and errors.is_error(results[2]) and results[2]
     or nil
 end

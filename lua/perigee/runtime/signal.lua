@@ -56,7 +56,7 @@ M.enqueue = enqueue
 -- worker; tell must not wait.
 function M.new(remaining, tell)
   return { ended = false, remaining = remaining, worker = false, at = huge,
-           place = nil, tell = tell or false }
+           place = nil, tell = tell or false, signal = false }
 end
 
 local function trigger(signal)
@@ -69,7 +69,7 @@ end
 M.trigger = trigger
 
 --- The places in a future (future.lua) of two values: whether it has ended, and
--- the list of its signals, or false.
+-- its signals: false, the only one, or a list of nodes { signal, next }.
 M.ENDED, M.WAITER = 1, 4
 local ENDED, WAITER = M.ENDED, M.WAITER
 
@@ -79,15 +79,28 @@ local function count(signal)
   if signal.remaining == 0 then trigger(signal) end
 end
 
+-- The signals of a future as a list.
+local function nodes(first)
+  if not first or first.signal then return first end
+  return { signal = first, next = false }
+end
+
 --- Makes the end of future count for signal: at once if it has ended.
 function M.attach(future, signal)
   if future[ENDED] then return count(signal) end
-  future[WAITER] = { signal = signal, next = future[WAITER] }
+  local before = future[WAITER]
+  future[WAITER] = before and { signal = signal, next = nodes(before) }
+    or signal
 end
 
 --- Undoes attach.
 function M.detach(future, signal)
-  local before, node = nil, future[WAITER]
+  local first = future[WAITER]
+  if first == signal then
+    future[WAITER] = false
+    return
+  end
+  local before, node = nil, nodes(first)
   while node and node.signal ~= signal do before, node = node, node.next end
   if not node then return end
   if before then before.next = node.next else future[WAITER] = node.next end
@@ -102,8 +115,10 @@ end
 --- Tells the signals attached to future, in the order they were attached.
 -- Called when the future's field `ended` has just been set.
 function M.wake(future)
-  local node = first_first(future[WAITER])
+  local first = future[WAITER]
   future[WAITER] = false
+  if not first.signal then return count(first) end -- mostly: without a loop
+  local node = first_first(first)
   while node do
     count(node.signal)
     node = node.next

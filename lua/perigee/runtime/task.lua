@@ -13,7 +13,7 @@ local traces = require "perigee.serving.trace"
 
 local C = native.C
 local huge = math.huge
-local state = loop.state
+local state, ENDED = loop.state, futures.ENDED
 
 local M = {}
 
@@ -151,25 +151,25 @@ end
 local function wait_for(list, remaining, deadline)
   local signal = signals.new(remaining)
   for i = 1, #list do
-    if not list[i].ended then signals.attach(list[i], signal) end
+    if not list[i][ENDED] then signals.attach(list[i], signal) end
   end
   loop.wait_signal(signal, deadline)
   for i = 1, #list do
-    if not list[i].ended then signals.detach(list[i], signal) end
+    if not list[i][ENDED] then signals.detach(list[i], signal) end
   end
 end
 
 local function pending(list)
   local n = 0
   for i = 1, #list do
-    if not list[i].ended then n = n + 1 end
+    if not list[i][ENDED] then n = n + 1 end
   end
   return n
 end
 
 local function first_failure(list)
   for i = 1, #list do
-    local err = list[i].ended and futures.failure(list[i])
+    local err = list[i][ENDED] and futures.failure(list[i])
     if err then return err end
   end
 end
@@ -187,11 +187,11 @@ local function wait_for_failure(list, deadline)
       if not failed and futures.failed(list[i]) then failed = list[i] end
       if failed or left == 0 then signals.trigger(signal) end
     end)
-    if not list[i].ended then signals.attach(list[i], watchers[i]) end
+    if not list[i][ENDED] then signals.attach(list[i], watchers[i]) end
   end
   if left > 0 then loop.wait_signal(signal, deadline) end
   for i = 1, #list do
-    if not list[i].ended then signals.detach(list[i], watchers[i]) end
+    if not list[i][ENDED] then signals.detach(list[i], watchers[i]) end
   end
   return failed and futures.failure(failed)
 end
@@ -219,9 +219,10 @@ local WAIT_ALL = { first_error = check.boolean }
 -- print(err.kind, slow:done())                                 --> remote false
 function M.wait_all(list, timeout, options)
   check_futures(list, timeout, "wait_all")
-  options = check.options(options, WAIT_ALL, "wait_all")
+  local first_error = options ~= nil
+    and check.options(options, WAIT_ALL, "wait_all").first_error
   local deadline, left = loop.deadline(timeout), pending(list)
-  if options.first_error then
+  if first_error then
     local err = wait_for_failure(list, deadline)
     if err then return nil, err end
   elseif left > 0 then
@@ -254,7 +255,7 @@ function M.wait_any(list, timeout)
     wait_for(list, 1, loop.deadline(timeout))
   end
   for i = 1, #list do
-    if list[i].ended then return i, list[i] end
+    if list[i][ENDED] then return i, list[i] end
   end
   return futures.unfinished("waiting for any of " .. #list .. " futures")
 end
@@ -281,7 +282,7 @@ end
 
 local function watch_no_more(list, course)
   for i = 1, #list do
-    if not list[i].ended then signals.detach(list[i], course.watchers[i]) end
+    if not list[i][ENDED] then signals.detach(list[i], course.watchers[i]) end
   end
 end
 
