@@ -316,7 +316,7 @@ local function take_worker()
   local worker = table.remove(pool)
   if not worker then
     worker = { engine = false, served = false, session = 0, serving = false,
-               trace = false }
+               trace = false, signal = signals.new(1) }
     worker.co = create(function() return body(worker) end)
   end
   worker.generation = state.generation
@@ -410,13 +410,24 @@ function M.left(deadline)
   return max(0, deadline - now()) * 1e-9
 end
 
+-- Returns a signal for a wait of the running code. A worker waits for one thing
+-- at a time, and what ends its wait forgets the signal. So it uses its own
+-- again, unless a timer has it, too.
+local function signal_of(deadline)
+  if deadline < huge or not M.parks() then return signals.new(1) end
+  local signal = state.current.signal
+  signal.ended, signal.remaining, signal.worker = false, 1, false
+  return signal
+end
+
 --- Waits for a future, at most until deadline, and returns whether it has
 -- ended. A stop ends the wait early.
 function M.wait(future, deadline)
   if state.pinned then refuse(3) end
-  local ended = run(future, deadline)
+  local ended
+  if state.first > state.last then ended = run(future, deadline) end -- else nil
   if ended ~= nil then return ended end
-  local signal = signals.new(1)
+  local signal = signal_of(deadline)
   signals.attach(future, signal)
   M.block(signal, deadline)
   if not future.ended then signals.detach(future, signal) end
