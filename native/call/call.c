@@ -640,13 +640,13 @@ call_submitted(struct operation *op, int status) {
   return status < 0 ? call_withdraw(op, status) : op->index;
 }
 
-/* Keeps the message: of one that was sent, what its reply needs. The program has
- * just stored the rest, field by field, and a copy of that by vectors would wait
- * for these stores. */
+/* Keeps the whole message, which is still to be sent, or what the reply of one
+ * that was sent needs. The program has just stored the rest, field by field, and
+ * a copy of that by vectors would wait for these stores. */
 static inline __attribute__((always_inline)) void
 call_keep_message(struct operation *op, const struct perigee_message *m,
-                  bool sent) {
-  if (!sent) {
+                  bool whole) {
+  if (whole) {
     op->message = *m;
     return;
   }
@@ -659,8 +659,8 @@ call_keep_message(struct operation *op, const struct perigee_message *m,
 /* kept: it uses the memory of `into` already. */
 static inline __attribute__((always_inline)) void
 call_keep(struct operation *op, const struct perigee_message *message,
-          bool sent, bool kept) {
-  call_keep_message(op, message, sent);
+          bool whole, bool kept) {
+  call_keep_message(op, message, whole);
   if (message->slice.region)
     operation_ref_slice(op, &message->slice);
   if (!kept)
@@ -686,7 +686,7 @@ call_submit(struct operation *op, const struct perigee_message *m,
             int64_t timeout, bool kept) {
   call_enter(op, timeout);
   int status = call_try(op, m);
-  call_keep(op, m, status != 0, kept);
+  call_keep(op, m, status == 0, kept);
   return call_submitted(op, status);
 }
 
@@ -957,7 +957,7 @@ static int call_commit(struct perigee_session *session,
   }
   if (UNLIKELY(message->trace != NULL))
     call_trace(op, message);
-  call_keep(op, message, false, true);
+  call_keep(op, message, true, true);
   op->message.flags &= PERIGEE_ASKS;
   op->message.slice.region = NULL;
   call_note(op, message);

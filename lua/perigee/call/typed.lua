@@ -17,7 +17,7 @@ local slices = require "perigee.memory.slice"
 local traces = require "perigee.serving.trace"
 
 local C = native.C
-local band, bor, tonumber = bit.band, bit.bor, tonumber
+local band, bor, tonumber, type = bit.band, bit.bor, tonumber, type
 local acquire, release, pack = codec.acquire, codec.release, codec.pack
 local unpack_values, unpack_slice = codec.unpack, codec.unpack_slice
 local await, event, settle = outcome.await, outcome.event, futures.settle
@@ -28,7 +28,7 @@ local OWNER, VALUE = futures.OWNER, futures.VALUE
 local SESSION, ENGINE, MESSAGE = bindings.SESSION, bindings.ENGINE,
                                  bindings.MESSAGE
 local BYTES, SLICED, TRACE = bindings.BYTES, bindings.SLICED, bindings.TRACE
-local INTO, type = bindings.INTO, type
+local INTO = bindings.INTO
 
 local M = { TYPED = true }
 

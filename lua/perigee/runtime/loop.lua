@@ -425,7 +425,9 @@ end
 function M.wait(future, deadline)
   if state.pinned then refuse(3) end
   local ended
-  if state.first > state.last then ended = run(future, deadline) end -- else nil
+  if state.first > state.last then -- else run would give up at once
+    ended = run(future, deadline)
+  end
   if ended ~= nil then return ended end
   local signal = signal_of(deadline)
   signals.attach(future, signal)

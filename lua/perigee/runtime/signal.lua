@@ -53,7 +53,8 @@ M.enqueue = enqueue
 
 --- A signal that ends once `remaining` of the futures it is attached to have
 -- ended. It calls tell(signal) then, if tell is given, instead of resuming a
--- worker; tell must not wait.
+-- worker; tell must not wait. Its `signal` is false, which tells it from a node
+-- (M.WAITER).
 function M.new(remaining, tell)
   return { ended = false, remaining = remaining, worker = false, at = huge,
            place = nil, tell = tell or false, signal = false }
