@@ -5,8 +5,11 @@
 #include "spin.h"
 
 /* ns after which a yielded core came back: from OTHERS on another process
- * wanted it, from COMPUTES on one that computes. */
-static const int64_t OTHERS = 2000, COMPUTES = 500000;
+ * wanted it, from COMPUTES on one that computes: the scheduler gives such a one
+ * some milliseconds. Eight servers of one core, each with 64 KiB to copy, are away
+ * for most of one millisecond. If they took each other for computing, all would
+ * keep the core for as long as they poll, and so be away for as long again. */
+static const int64_t OTHERS = 2000, COMPUTES = 2000000;
 static const int64_t MOST = 50000;       /* ns, default limit */
 static const int64_t PAUSE = 1000000000; /* ns, longest pause */
 /* A pause is FAIR times what polling lost: going shy over most, most / 2, ...

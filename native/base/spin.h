@@ -21,9 +21,9 @@
  *
  *   state   a wait that polls              event                      becomes
  *   alone   gives the core up every 64     that took some us          others
- *           polls (by sched_yield)         it took half a ms          hold
+ *           polls (by sched_yield)         it took 2 ms               hold
  *   others  after each poll                it took next to nothing    alone
- *                                          it took half a ms          hold
+ *                                          it took 2 ms               hold
  *   hold    keeps the core                 64 times what it took      alone
  *                                          are over; twice as long
  *                                          from one to the next

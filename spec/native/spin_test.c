@@ -155,6 +155,14 @@ static void who_runs_when_the_core_is_given_up_is_noted(void **state) {
   assert_false(s.others);
 }
 
+static void servers_of_a_core_do_not_seem_to_compute(void **state) {
+  (void)state;
+  struct spin s;
+  spin_open(&s, MOST, false);
+  spin_yielded(&s, MS, 7 * 100 * US);
+  assert_true(s.others && spin_yields(&s, MS));
+}
+
 static void who_computes_gets_the_core_less_and_less(void **state) {
   (void)state;
   struct spin s;
@@ -307,6 +315,7 @@ int main(void) {
       cmocka_unit_test(what_is_there_only_asleep_costs_a_sixteenth),
       cmocka_unit_test(a_wait_that_goes_on_polls_once),
       cmocka_unit_test(who_runs_when_the_core_is_given_up_is_noted),
+      cmocka_unit_test(servers_of_a_core_do_not_seem_to_compute),
       cmocka_unit_test(who_computes_gets_the_core_less_and_less),
       OVER(variant_default,
            the_peer_runs_on_the_core_of_who_waits_for_it_and_nobody_sleeps),
