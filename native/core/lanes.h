@@ -194,11 +194,16 @@ void session_wake(struct perigee_session *session);
  * `armed`, and the fence waits for cache lines that the peer has. So the next
  * poll does that once for all records (session_sure). This side always polls
  * again before it sleeps, because it polls once after arming. A side that is
- * armed already, has a polling thread, or is parked fences at once. */
+ * armed already, has a polling thread, or is parked fences at once.
+ *
+ * So does a side that a sleep has just ended for: its next poll, which
+ * looks at the sockets, comes late. By then a caller that polled may have read
+ * its reply and fallen asleep, and would be woken for nothing. */
 static inline void session_wake_soon(struct perigee_session *s) {
+  const struct perigee_engine *engine = s->engine;
   const _Atomic uint32_t *armed = ((const struct lane_head *)s->lane)->armed;
-  bool polls =
-      armed && !s->polled.parked && !s->engine->armed && !s->engine->thread;
+  bool polls = armed && !s->polled.parked &&
+               !(engine->armed | engine->sockets_due) && !engine->thread;
   if (polls && atomic_load_explicit(armed, memory_order_relaxed) == 0)
     s->polled.unsure = true;
   else
