@@ -204,6 +204,28 @@ describe("a region", function()
     assert.has_error(function() session:write() end)
   end)
 
+  it("leaves the table of a transfer as it was", function()
+    local a, b = here:slice(0, 10), assert(session:region("rw")):slice(0, 10)
+    local strict = { __newindex = error }
+    for _, more in ipairs { {}, { timeout = 5 }, { at = 1 },
+                            { timeout = 5, at = 1 } } do
+      local spec, seen = setmetatable({ from = a, to = b, at = more.at,
+                                        timeout = more.timeout }, strict), {}
+      for name in pairs(spec) do
+        seen[name] = spec[name]
+        local fine, future = pcall(session.write, session, spec)
+        assert.equal(not more.at, fine)
+        if fine then assert.is_true((future:wait(10))) end
+      end
+      for _, names in ipairs { spec, seen } do
+        assert.equal(a, names.from)
+        assert.equal(b, names.to)
+        assert.equal(more.timeout, names.timeout)
+        assert.equal(more.at, names.at)
+      end
+    end
+  end)
+
   it("is zeroed, and huge ones are possible", function()
     local large = cases.alloc(engine, 2 ^ 30)
     assert.equal(0, cases.byte(large:slice(2 ^ 30 - 1, 1)))
