@@ -5,19 +5,49 @@
 
 #include "perigee.h"
 
+/* A value that goes back or is ahead of the head comes from a hostile peer and
+ * is ignored: such a peer's ring just stays full. */
+static void ring_hear(struct ring_out *r) {
+  uint64_t seen = atomic_load_explicit(r->consumed, memory_order_acquire);
+  if (seen >= r->known && seen <= r->head)
+    r->known = seen;
+}
+
 static bool ring_has_room(struct ring_out *r, uint64_t need) {
   if (r->head + need - r->known <= r->size)
     return true;
-  uint64_t seen = atomic_load_explicit(r->consumed, memory_order_acquire);
-  /* A value that goes back or is ahead of the head comes from a hostile peer
-   * and is ignored: such a peer's ring just stays full. */
-  if (seen >= r->known && seen <= r->head)
-    r->known = seen;
+  ring_hear(r);
   return r->head + need - r->known <= r->size;
+}
+
+static _Atomic uint64_t *ring_words(struct ring_out *r, uint64_t at) {
+  return (_Atomic uint64_t *)(void *)(r->bytes + at);
+}
+
+bool ring_move(struct ring_out *r, uint8_t *bytes, uint64_t size) {
+  if (!ring_has_room(r, RING_UNIT))
+    return false;
+  _Atomic uint64_t *words = ring_words(r, r->head & (r->size - 1));
+  atomic_store_explicit(&words[1], ring_word(r->key, r->head, RING_MOVE),
+                        memory_order_relaxed);
+  /* Release: behind the second word. */
+  atomic_store_explicit(&words[0], ring_word(r->key, r->head, 0),
+                        memory_order_release);
+  r->head += RING_UNIT;
+  r->bytes = bytes;
+  r->size = size;
+  return true;
+}
+
+bool ring_is_behind(struct ring_out *r, uint64_t position) {
+  ring_hear(r);
+  return r->known >= position;
 }
 
 uint8_t *ring_find(struct ring_out *r, uint64_t length) {
   uint64_t need = ring_units(length) * RING_UNIT;
+  if (need > RING_LONG && r->longs)
+    r->longs(r, r->context);
   uint64_t at = r->head & (r->size - 1), rest = r->size - at;
   if (need > r->size / RING_SHARE)
     return NULL;
@@ -25,8 +55,8 @@ uint8_t *ring_find(struct ring_out *r, uint64_t length) {
     return ring_has_room(r, need) ? r->bytes + at : NULL;
   if (!ring_has_room(r, rest + need))
     return NULL;
-  atomic_store_explicit((_Atomic uint64_t *)(void *)(r->bytes + at),
-                        ring_word(r->key, r->head, 0), memory_order_release);
+  atomic_store_explicit(ring_words(r, at), ring_word(r->key, r->head, 0),
+                        memory_order_release);
   r->head += rest;
   return r->bytes;
 }
@@ -42,20 +72,58 @@ void ring_open(struct ring_in *r, const uint8_t *bytes, uint64_t size,
                         .key = key};
 }
 
-/* A record follows a skip to the start: no other skip, and not one that is too
- * long. Only the units that were looked at count, as the peer may write the
- * word again. */
+/* Does the skip at the ring's position say that the ring moves? Its first word
+ * was acquired. */
+static bool ring_says_move(const struct ring_in *r) {
+  const _Atomic uint64_t *words =
+      (const _Atomic uint64_t *)(const void *)r->next;
+  return r->other && atomic_load_explicit(&words[1], memory_order_relaxed) ==
+                         ring_word(r->key, r->tail, RING_MOVE);
+}
+
+/* Goes on in the other memory; false: the peer was not told of the last move yet.
+ * `consumed` is this side's own word. `released` becomes so little that the next
+ * release tells the peer. */
+static bool ring_follow(struct ring_in *r) {
+  const uint8_t *left = r->bytes;
+  uint64_t size = r->size;
+  if (atomic_load_explicit(r->consumed, memory_order_relaxed) < r->moved)
+    return false;
+  r->bytes = r->other;
+  r->size = r->other_size;
+  r->other = left;
+  r->other_size = size;
+  ring_advance(r, RING_UNIT);
+  r->moved = r->tail;
+  r->released = r->tail - r->most * RING_UNIT;
+  return true;
+}
+
+/* Goes behind a move, and behind a skip to the start; a record or nothing
+ * follows, and no second skip. False: the peer broke the protocol. */
+static bool ring_pass(struct ring_in *r) {
+  if (ring_says_move(r) && !ring_follow(r))
+    return false;
+  if (ring_look(r) != 0)
+    return true;
+  if (r->next == r->bytes)
+    return false;
+  ring_advance(r, r->size - (uint64_t)(r->next - r->bytes));
+  return ring_look(r) != 0;
+}
+
+/* Only the units that were looked at count, as the peer may write the word
+ * again. */
 __attribute__((noinline, cold)) int ring_rare(struct ring_in *r, uint64_t units,
                                               const uint8_t **bytes,
                                               uint64_t *length) {
-  uint64_t rest = r->size - (uint64_t)(r->next - r->bytes);
+  if (units == 0) {
+    if (!ring_pass(r))
+      return PERIGEE_PROTOCOL;
+    units = ring_look(r);
+  }
   if (units > r->most)
     return 0;
-  if (units > 0 || rest == r->size)
-    return PERIGEE_PROTOCOL;
-  ring_advance(r, rest);
-  units = ring_look(r);
-  if (units > r->most)
-    return 0;
-  return units > 0 ? ring_take(r, units, bytes, length) : PERIGEE_PROTOCOL;
+  return units > 0 && ring_fits(r, units) ? ring_take(r, units, bytes, length)
+                                          : PERIGEE_PROTOCOL;
 }

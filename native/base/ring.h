@@ -26,6 +26,16 @@
  * producer then takes the lines where the next record of that length will be
  * for writing. These are hints for up to RING_AHEAD lines: no value and no
  * order depends on them.
+ *
+ * A ring may move: its records go on in other memory, which both sides know by
+ * then, and may come back in the same way. The word of a move is that of a skip
+ * with a second word behind it,
+ *     key ^ (p / 64 << 20) ^ RING_MOVE
+ * Positions go on, so no word of one memory fits into the other later. The
+ * longest record, and how often `consumed` is told, stay those of the memory
+ * with which the ring was opened. The consumer tells `consumed` at the next
+ * release behind a move, so its producer knows when nobody reads the memory
+ * that was left. A producer that moves again before that breaks the protocol.
  */
 #ifndef RING_H
 #define RING_H
@@ -36,6 +46,8 @@
 
 enum { RING_UNIT = 64, RING_SHARE = 4 }; /* the largest record: ring / 4 */
 enum { RING_AHEAD = 16 };
+enum { RING_LONG = 2 * RING_AHEAD * RING_UNIT };
+enum { RING_MOVE = (1 << 20) - 1 }; /* more units than a record has */
 
 struct ring_out {
   uint8_t *bytes;
@@ -43,6 +55,10 @@ struct ring_out {
   uint64_t size, key;
   uint64_t head;  /* next position to write */
   uint64_t known; /* the last value of consumed that was believed */
+  /* Called about once for each length of the ring, if the record that comes next
+   * is longer than RING_LONG; it may move the ring. NULL: nobody is. */
+  void (*longs)(struct ring_out *ring, void *context);
+  void *context;
 };
 
 /* Filled in by ring_open(). next, empty and most are what a look needs, so that
@@ -54,8 +70,11 @@ struct ring_in {
   const uint8_t *bytes;
   _Atomic uint64_t *consumed; /* ours; the peer reads it */
   uint64_t size, key;
-  uint64_t tail;     /* next position to read */
-  uint64_t released; /* the value last stored in consumed */
+  uint64_t tail;        /* next position to read */
+  uint64_t released;    /* the value last stored in consumed, or less */
+  const uint8_t *other; /* memory that the ring may move to, or NULL .. */
+  uint64_t other_size;  /* .. and its size, a power of two */
+  uint64_t moved;       /* the position behind the last move */
 };
 
 static inline uint64_t ring_units(uint64_t length) {
@@ -115,6 +134,11 @@ static inline void ring_publish(struct ring_out *ring, uint64_t length) {
   ring->head += units * RING_UNIT;
   ring_own(ring, units);
 }
+/* Moves the ring to other memory, whose size is a power of two. False: there is
+ * no room to say so. */
+bool ring_move(struct ring_out *ring, uint8_t *bytes, uint64_t size);
+/* Has the consumer told that it is behind that position? */
+bool ring_is_behind(struct ring_out *ring, uint64_t position);
 /* A ring to read, from its beginning. The size is a power of two. */
 void ring_open(struct ring_in *ring, const uint8_t *bytes, uint64_t size,
                uint64_t key, _Atomic uint64_t *consumed);
@@ -157,12 +181,12 @@ static inline int ring_peek(struct ring_in *ring, const uint8_t **bytes,
   return __builtin_expect(easy, 1) ? ring_take(ring, units, bytes, length)
                                    : ring_rare(ring, units, bytes, length);
 }
-/* Frees all records that were peeked. The peer is told only after each quarter
- * of the ring, so that the line of `consumed` seldom moves; returns true if it
- * was told now. A producer whose records were all read has room for two
+/* Frees all records that were peeked. The peer is told only after each longest
+ * record's length, so that the line of `consumed` seldom moves; returns true if
+ * it was told now. A producer whose records were all read has room for two
  * records. */
 static inline bool ring_release(struct ring_in *r) {
-  if (r->tail - r->released < r->size / RING_SHARE)
+  if (r->tail - r->released < r->most * RING_UNIT)
     return false;
   r->released = r->tail;
   atomic_store_explicit(r->consumed, r->tail, memory_order_release);

@@ -408,6 +408,9 @@ const struct feature features[] = {
      "lost (transport/tcp/tcp_life.c)"},
     {FEATURE_PLACES, "places",
      "lists of places of its private memory (transport/shm/shm_payload.c)"},
+    {FEATURE_MOVES, "moves",
+     "rings that move to a block of their writer's "
+     "(transport/shm/shm_moves.c)"},
     {0, NULL, NULL}};
 
 static const char separators[] = " ,\t\n";

@@ -67,6 +67,7 @@ struct lane_options {
   uint64_t key;        /* random, shared by both sides */
   bool sized;          /* each side tells how large its staging blocks are */
   bool places;         /* each side reads lists of places of private memory */
+  bool moves;          /* each side follows rings that move */
   bool alone;          /* no socket: the group "alone" will be used */
   bool dialed;         /* this side dialed the session */
   uint32_t streams;    /* number of sockets for payloads, if it uses sockets */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * ring_fuzz.c - a ring that the peer has filled with any words, and a peer that
- * claims to have consumed anything. Records must lie inside the ring and come
+ * ring_fuzz.c - a ring that the peer has filled with any words, also in memory
+ * to which it may move, and a peer that claims to have consumed anything. Records must lie inside the ring and come
  * to an end, and no room may be given twice.
  *
  * decoder: native/base/ring.c
@@ -21,15 +21,23 @@ static void require(bool holds) {
 }
 
 /* Random words would hardly ever form records. So each two bytes of input
- * give a place in the ring, and the units in the word there. */
+ * give a place in the ring, or in the other memory, and the units in the word
+ * there, or a move. */
+static void word_at(uint8_t *place, uint64_t position, uint64_t units) {
+  uint64_t words[] = {ring_word(0, position, units),
+                      ring_word(0, position, RING_MOVE)};
+  if (units > LARGEST + 1)
+    words[0] = ring_word(0, position, 0);
+  memcpy(place, words, units > LARGEST + 1 ? sizeof words : sizeof *words);
+}
+
 static uint8_t *ring_of(const uint8_t *data, size_t size) {
-  uint8_t *bytes = aligned_alloc(RING_UNIT, RING);
+  uint8_t *bytes = aligned_alloc(RING_UNIT, 2 * RING);
   require(bytes != NULL);
-  memset(bytes, 0xff, RING);
+  memset(bytes, 0xff, 2 * RING);
   for (; size >= 2; data += 2, size -= 2) {
-    uint64_t at = data[0] % (RING / RING_UNIT) * RING_UNIT;
-    uint64_t word = ring_word(0, at, data[1] % (LARGEST + 2));
-    memcpy(bytes + at, &word, sizeof word);
+    uint64_t at = data[0] % (2 * RING / RING_UNIT) * RING_UNIT;
+    word_at(bytes + at, at % RING, data[1] % (LARGEST + 3));
   }
   return bytes;
 }
@@ -39,12 +47,15 @@ static void consume(uint8_t *bytes) {
   _Atomic uint64_t consumed = 0;
   struct ring_in ring;
   ring_open(&ring, bytes, RING, 0, &consumed);
+  ring.other = bytes + RING;
+  ring.other_size = RING;
   const uint8_t *record;
   uint64_t length;
   int status, count = 0;
   while ((status = ring_peek(&ring, &record, &length)) == 1) {
-    require(record >= bytes && length > 0 && length <= RING / RING_SHARE);
-    require((uint64_t)(record - bytes) <= RING - length);
+    require(record >= bytes && record < bytes + 2 * RING);
+    require(length > 0 && length <= RING / RING_SHARE);
+    require((uint64_t)(record - bytes) % RING <= RING - length);
     require(++count <= RING / RING_UNIT);
     ring_release(&ring);
     require(consumed <= ring.tail);
@@ -52,16 +63,19 @@ static void consume(uint8_t *bytes) {
   require(status == 0 || status == PERIGEE_PROTOCOL);
 }
 
-/* Each word of the data is a length to send and the peer's next claim. */
+/* Each word of the data is a length to send and the peer's next claim; some move
+ * the ring first. */
 static void produce(uint8_t *bytes, const uint8_t *data, size_t size) {
   _Atomic uint64_t consumed = 0;
   struct ring_out ring = {.bytes = bytes, .consumed = &consumed, .size = RING};
   for (uint16_t word; size >= 2; data += 2, size -= 2) {
     memcpy(&word, data, 2);
     uint64_t length = 1 + word % (RING / RING_SHARE + 8);
+    if (word % 7 == 0)
+      ring_move(&ring, ring.bytes == bytes ? bytes + RING : bytes, RING);
     uint8_t *room = ring_reserve(&ring, length);
     if (room) {
-      require(room >= bytes && room + length <= bytes + RING);
+      require(room >= ring.bytes && room + length <= ring.bytes + RING);
       memset(room, 0xa5, length);
       ring_publish(&ring, length);
     }

@@ -124,18 +124,137 @@ static void wrong_words_are_not_records(void **state) {
   assert_int_equal(ring_peek(&in, &record, &length), 0);
   word(0, 0);
   assert_int_equal(ring_peek(&in, &record, &length), PERIGEE_PROTOCOL);
-  in.tail = RING - RING_UNIT;
+  ring_advance(&in, RING - RING_UNIT);
   word(in.tail, 2);
   assert_int_equal(ring_peek(&in, &record, &length), PERIGEE_PROTOCOL);
 }
 
+/* ---- Moves ------------------------------------------------------------------ */
+
+static _Alignas(64) uint8_t more[4 * RING];
+
+static int setup_other(void **state) {
+  setup(state);
+  memset(more, 0, sizeof more);
+  in.other = more;
+  in.other_size = sizeof more;
+  return 0;
+}
+
+static bool away(void) {
+  return out.bytes == more;
+}
+
+static bool move(void) {
+  return away() ? ring_move(&out, bytes, RING)
+                : ring_move(&out, more, sizeof more);
+}
+
+/* Moves come at all positions, with records of both sides of them unread. */
+static void records_go_on_where_the_ring_moves(void **state) {
+  (void)state;
+  uint32_t sent = 0, got = 0;
+  uint64_t count = 0, left = 0;
+  while (got < 20000) {
+    bool put_one = false;
+    while (put(sent)) {
+      put_one = true;
+      sent++;
+      if (sent % 7 == 0 && ring_is_behind(&out, left) && move()) {
+        left = out.head;
+        count++;
+      }
+    }
+    assert_true(put_one || sent > got);
+    while (get(got))
+      got++;
+    assert_int_equal(got, sent);
+    assert_ptr_equal(in.bytes, out.bytes);
+  }
+  assert_true(count > 1000);
+}
+
+static void a_move_is_told_at_the_next_release(void **state) {
+  (void)state;
+  assert_true(put(0));
+  assert_true(move());
+  assert_false(ring_is_behind(&out, out.head));
+  assert_true(get(0));
+  assert_false(get(1));
+  assert_true(ring_release(&in));
+  assert_true(ring_is_behind(&out, out.head));
+}
+
+static void a_full_ring_does_not_move(void **state) {
+  (void)state;
+  while (ring_reserve(&out, LARGEST))
+    ring_publish(&out, LARGEST);
+  assert_false(move());
+  assert_false(away());
+}
+
+static void only_a_peer_that_lies_moves_again_before_that(void **state) {
+  (void)state;
+  const uint8_t *record;
+  uint64_t length;
+  assert_true(move());
+  assert_int_equal(ring_peek(&in, &record, &length), 0);
+  assert_true(move());
+  assert_int_equal(ring_peek(&in, &record, &length), PERIGEE_PROTOCOL);
+}
+
+static void nobody_follows_without_other_memory(void **state) {
+  (void)state;
+  const uint8_t *record;
+  uint64_t length;
+  in.other = NULL;
+  assert_true(move());
+  assert_int_equal(ring_peek(&in, &record, &length), PERIGEE_PROTOCOL);
+}
+
+static void longs(struct ring_out *ring, void *context) {
+  assert_ptr_equal(ring, &out);
+  ++*(int *)context;
+}
+
+/* A short one asks nobody; nor does one for which there is room for sure. */
+static void long_records_ask_once_a_lap(void **state) {
+  (void)state;
+  static _Alignas(64) uint8_t large[32 * RING];
+  int asked = 0;
+  out.bytes = large;
+  out.size = sizeof large;
+  out.longs = longs;
+  out.context = &asked;
+  for (int i = 0; i < 1000; i++) {
+    assert_non_null(ring_reserve(&out, RING_LONG));
+    ring_publish(&out, RING_LONG);
+    consumed = out.head;
+  }
+  assert_int_equal(asked, 0);
+  for (int i = 0; i < 1000; i++) {
+    assert_non_null(ring_reserve(&out, RING_LONG + 1));
+    ring_publish(&out, RING_LONG + 1);
+    consumed = out.head;
+  }
+  assert_in_range(asked, 15, 40);
+}
+
+static bool moves; /* the producer does */
+static uint32_t moved;
+
 static void *produce(void *unused) {
   (void)unused;
-  for (uint32_t sent = 0; sent < RECORDS;)
-    if (put(sent))
-      sent++;
-    else
+  uint64_t left = 0;
+  for (uint32_t sent = 0; sent < RECORDS;) {
+    if (!put(sent))
       sched_yield();
+    else if (++sent % 100 == 0 && moves && ring_is_behind(&out, left) &&
+             move()) {
+      left = out.head;
+      moved++;
+    }
+  }
   return NULL;
 }
 
@@ -151,6 +270,13 @@ static void two_threads(void **state) {
   pthread_join(producer, NULL);
 }
 
+static void two_threads_and_a_ring_that_moves(void **state) {
+  moves = true;
+  two_threads(state);
+  moves = false;
+  assert_true(moved > 10);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup(empty_gives_nothing, setup),
@@ -159,6 +285,14 @@ int main(void) {
       cmocka_unit_test_setup(consumed_is_not_believed_blindly, setup),
       cmocka_unit_test_setup(wrong_words_are_not_records, setup),
       cmocka_unit_test_setup(two_threads, setup),
+      cmocka_unit_test_setup(records_go_on_where_the_ring_moves, setup_other),
+      cmocka_unit_test_setup(a_move_is_told_at_the_next_release, setup_other),
+      cmocka_unit_test_setup(a_full_ring_does_not_move, setup_other),
+      cmocka_unit_test_setup(only_a_peer_that_lies_moves_again_before_that,
+                             setup_other),
+      cmocka_unit_test_setup(nobody_follows_without_other_memory, setup_other),
+      cmocka_unit_test_setup(long_records_ask_once_a_lap, setup),
+      cmocka_unit_test_setup(two_threads_and_a_ring_that_moves, setup_other),
   };
   return cmocka_run_group_tests_name("ring", tests, NULL, NULL);
 }

@@ -13,6 +13,15 @@
 #include "session/sessions.h"
 #include "transport/shm/shm.h"
 
+/* Bytes of blocks that hold rings (shm_moves.c). */
+static uint64_t moved_bytes(const struct lane *lane) {
+  uint64_t bytes = 0;
+  for (int i = 0; i < RINGS; i++)
+    if (lane->moves[i].state != MOVE_HOME)
+      bytes += blocks_size(&lane->blocks, lane->moves[i].block);
+  return bytes;
+}
+
 uint64_t lent_bytes(const struct perigee_session *session) {
   if (session->state != PERIGEE_SESSION_OPEN ||
       strcmp(session->transport->name, "shm") != 0)
@@ -20,7 +29,7 @@ uint64_t lent_bytes(const struct perigee_session *session) {
   const struct lane *lane = session->lane;
   uint64_t rests =
       lane->rested ? blocks_size(&lane->blocks, lane->rested - 1) : 0;
-  return lane->blocks.live - rests -
+  return lane->blocks.live - rests - moved_bytes(lane) -
          (lane->turns.count == 0 ? lane->turns.size : 0);
 }
 
@@ -30,7 +39,7 @@ uint32_t stretch_bytes(const struct perigee_session *session) {
 
 uint64_t lendable(const struct perigee_session *session) {
   const struct lane *lane = session->lane;
-  return lane->blocks.limit - lane->turns.size;
+  return lane->blocks.limit - lane->turns.size - moved_bytes(lane);
 }
 
 uint32_t turns_live(const struct perigee_session *session) {

@@ -40,7 +40,9 @@
 --   "trace" (calls may carry a trace context), "lanes" (additional lanes),
 --   "staging" (payloads are staged in blocks of any size), "drain" (a side that
 --   drains tells so), "streams" (sockets for payloads tell that they live),
---   "places" (lists of slices are read where they lie, over shared memory)
+--   "places" (lists of slices are read where they lie, over shared memory),
+--   "moves" (rings through which many payloads of 2 KiB and more pass become
+--   longer for a while, over shared memory)
 -- @classmod Explanation
 local native = require "perigee.native"
 local sorted = require "perigee.runtime.sorted"

@@ -30,7 +30,7 @@ struct shm_offer {
   uint64_t ring, arena, probed;
 };
 
-enum { RING_MIN = 4096, RING_MAX = 16 << 20 };
+enum { RING_MIN = 4096 };
 
 /* ---- Set-up -------------------------------------------------------------- */
 
@@ -114,6 +114,7 @@ static void rings_wire_out(struct lane *lane) {
   lane->out[RING_REQUEST].consumed = &lane->peer->consumed_request;
   lane->out[RING_REPLY].consumed = &lane->peer->consumed_reply;
   lane->head.armed = &lane->peer->armed;
+  moves_begin(lane);
 }
 
 static void shm_close(struct lane *lane) {
@@ -131,6 +132,7 @@ static void shm_close(struct lane *lane) {
   arena_part(lane);
   share_back(lane->options.share, SHARE_MAPPED, lane->mapped);
   share_back(lane->options.share, SHARE_STAGED, lane->turns.size);
+  moves_close(lane);
   arena_close(lane);
   free(lane->spare);
   free(lane);
@@ -175,7 +177,7 @@ fail:
 }
 
 static bool shm_offer_plausible(const struct shm_offer *said) {
-  return said->ring >= RING_MIN && said->ring <= RING_MAX &&
+  return said->ring >= RING_MIN && said->ring <= SHM_RING_MAX &&
          (said->ring & (said->ring - 1)) == 0 && said->arena > 0 &&
          said->arena <= 4 * PAYLOAD_MAX;
 }
@@ -257,7 +259,10 @@ static int shm_peek(struct lane *lane, enum ring ring, const uint8_t **bytes,
 
 static bool shm_release(struct lane *lane) {
   bool requests = ring_release(&lane->in[RING_REQUEST]);
-  return ring_release(&lane->in[RING_REPLY]) || requests;
+  bool told = ring_release(&lane->in[RING_REPLY]) || requests;
+  if (lane->hidden && moves_told(lane))
+    lane->head.in = lane->in;
+  return told;
 }
 
 /* ---- Loans --------------------------------------------------------------- */
@@ -323,6 +328,7 @@ static bool shm_lacks(struct lane *lane, const struct source *source) {
 
 static enum trim_left shm_trim(struct lane *lane) {
   turns_end(lane, false);
+  moves_trim(lane);
   return arena_trim(lane);
 }
 
@@ -352,6 +358,13 @@ static bool shm_wanted(struct lane *lane) {
 static bool shm_rests(struct lane *lane) {
   (void)lane;
   return true;
+}
+
+static int shm_heard(struct lane *lane, const void *bytes, uint32_t length,
+                     int fd) {
+  return fd < 0 && length == sizeof(struct shm_moves_word)
+             ? moves_heard(lane, bytes)
+             : arena_heard(lane, bytes, length, fd);
 }
 
 static void shm_forked(struct lane *lane) {
@@ -430,7 +443,7 @@ const struct perigee_transport transport_shm = {
     .open = shm_open_lane,
     .join = shm_join,
     .close = shm_close,
-    .heard = arena_heard,
+    .heard = shm_heard,
     .retain = rings_retain,
     .cut = shm_cut,
     .forked = shm_forked,

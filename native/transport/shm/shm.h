@@ -9,6 +9,7 @@
  * (shm_arena.c). Sizes are sealed.
  *
  *   shm.c          the table, set-up, records, loans, sleeping
+ *   shm_moves.c    rings that move to blocks and back
  *   shm_stage.c    payloads at their owner: where each goes; staging blocks
  *   shm_payload.c  payloads at their receiver; marks
  *   shm_regions.c  one-sided access
@@ -53,6 +54,7 @@ struct outbox {
 enum { SHM_SIZE_SEALS = F_SEAL_SHRINK | F_SEAL_GROW };
 enum { SHM_ARENA_SEALS = SHM_SIZE_SEALS | F_SEAL_FUTURE_WRITE };
 enum { SHM_SEGMENTS = 256 };
+enum { SHM_RING_MAX = 16 << 20 };
 #define SHM_NO_MAPPINGS                                                        \
   "the system gives no more mappings (vm.max_map_count), or no memory for "    \
   "them"
@@ -91,6 +93,29 @@ struct shm_turns {
   uint64_t wanted;  /* bytes that would have been staged .. */
   int64_t since;    /* .. since this time */
   struct shm_turn blocks[SHM_TURNS];
+};
+
+/* A ring of the peer's, which this side writes (shm_moves.c has the states). */
+enum move_state { MOVE_HOME, MOVE_ASKED, MOVE_READY, MOVE_AWAY, MOVE_BACK };
+struct shm_move {
+  enum move_state state;
+  uint32_t used;   /* number of the last look before which a long record came */
+  uint64_t number; /* of the last request to move */
+  uint64_t block;  /* unless home: its offset in the arena */
+  uint64_t left;   /* back: the ring's position behind the move */
+  bool said;       /* back: the reader was told */
+  uint64_t seen;   /* the ring's position at the last long record */
+  uint64_t wanted; /* bytes that passed .. */
+  int64_t since;   /* .. since this time */
+};
+
+/* The frame about a ring that its block's owner writes (shm_moves.c). Frames about
+ * segments are shorter. */
+enum shm_moves_kind { MOVES_OPEN, MOVES_READY, MOVES_BACK, MOVES_SHUT };
+struct shm_moves_word {
+  uint32_t kind, ring;
+  uint64_t number;        /* of the owner's request */
+  uint64_t address, size; /* "open": of the block, as in a source */
 };
 
 /* A segment of the peer's arena that is mapped. */
@@ -151,6 +176,10 @@ struct lane {
   uint64_t peer_ring;
   struct ring_out out[RINGS];
   struct ring_in in[RINGS];
+  struct shm_move moves[RINGS];
+  uint32_t
+      hidden; /* bits of rings: head.in is NULL until the peer was told that
+                      they have come back */
   struct blocks blocks; /* of this side's arena */
   uint64_t rested; /* offset of the block that rests, plus 1 (shm_arena.c) */
   uint32_t rests_since; /* number of the look before which it came back */
@@ -172,6 +201,15 @@ void distance_learn(struct shm_distance *d, int64_t line);
 /* Gives the stretch of blocks in turn back if none is in use; `all`: even if
  * one was since the look before the last. True if it did. */
 bool turns_end(struct lane *, bool all);
+
+/* ---- shm_moves.c -------------------------------------------------------- */
+/* Both sides know each other's rings. */
+void moves_begin(struct lane *);
+void moves_trim(struct lane *);
+void moves_close(struct lane *);
+/* Was the peer told of all rings in `hidden` that they have come back? */
+bool moves_told(struct lane *);
+int moves_heard(struct lane *, const void *bytes);
 
 /* ---- shm_payload.c ------------------------------------------------------ */
 void shm_mark(struct lane *, uint16_t operation, uint32_t generation);

@@ -206,17 +206,29 @@ static void ring_retain(struct lane *lane, uint64_t from, uint64_t to) {
     munmap(own, length);
 }
 
+/* Which positions of a ring that are not released lie in the inbox? The ring may
+ * have moved away (shm_moves.c), or come back. */
+static void ring_kept(const struct ring_in *ring, bool home, uint64_t *from,
+                      uint64_t *to) {
+  uint64_t told = atomic_load_explicit(ring->consumed, memory_order_relaxed);
+  bool moved = told < ring->moved;
+  *from = moved && home ? ring->moved : told;
+  *to = home ? ring->tail : moved ? ring->moved : told;
+}
+
 /* The program may be reading records in place, and the peer takes the pages of
  * its rings away once it knows that this side has left. */
 void rings_retain(struct lane *lane) {
   for (int i = 0; i < RINGS; i++) {
+    uint64_t size = lane->options.ring, at = (uint64_t)i * size, from, to;
     const struct ring_in *ring = &lane->in[i];
-    uint64_t at = (uint64_t)i * ring->size, mask = ring->size - 1;
-    uint64_t from = ring->released & mask, to = ring->tail & mask;
-    if (ring->released == ring->tail)
+    ring_kept(ring, ring->bytes == lane->inbox + at, &from, &to);
+    if (from == to)
       continue;
+    from &= size - 1;
+    to &= size - 1;
     if (from >= to) {
-      ring_retain(lane, at + from, at + ring->size);
+      ring_retain(lane, at + from, at + size);
       from = 0;
     }
     if (to > from)

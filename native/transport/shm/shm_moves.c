@@ -1,0 +1,279 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * shm_moves.c - rings that move: one through which many long records pass goes
+ * on in a block of its writer's arena, and comes back when it is quiet.
+ *
+ * A line which the other core's cache holds closely is written more slowly than
+ * one that this cache has dropped. A session that sends records of 2 to 8 KiB
+ * meets its own lines again after a few of them, if its ring is as short as
+ * most sessions need. In a ring of MOVED bytes they take 0.6 to 0.9 of the time,
+ * and shorter ones take more (bench/history/tried.md, "Large raw calls").
+ *
+ * The block belongs to the writer: it is of the writer's arena, whose pages count
+ * as its own and which the reader cannot write. The reader takes part once it
+ * has seen that all of these pages are there (shm_there.c), so it pays for none.
+ * The writer has a block for each of its two rings at most, within its share
+ * (SHARE_STAGED).
+ *
+ *   writer    event                                        becomes
+ *   home      MOVED bytes pass within WINDOW, with long
+ *             records among them; share, arena and system
+ *             have room                                    asked: "open"
+ *   asked     the reader says "ready"                      ready
+ *   asked,    no long record since the look before the
+ *   ready     last                                         over
+ *   ready     a long record comes, room to say so          away: the ring moves
+ *   away      no long record since the look before the
+ *             last, room to say so                         back: the ring moves,
+ *                                                          "back" wakes the reader
+ *   back      the reader tells that it is behind the move  over
+ *   over      "shut" could be told                         home: the block is given
+ *
+ *   reader    event                                        becomes
+ *   none      "open", all pages are there                  open: "ready"
+ *   open      "shut", and the ring is not in the block     none
+ *   open      "back"                                       open: each poll
+ *             releases, until the writer was told that the ring is behind the
+ *             move
+ *
+ * Frames carry the number of the writer's request, so that a late "ready" of a
+ * request that is over is none of the next one.
+ */
+#include <string.h>
+
+#include "memory/backing.h"
+#include "shm.h"
+
+/* Twice the own cache of the cores with 1 MiB of it. Those with 2 MiB take the
+ * same time with 256 KiB to 2 MiB, and more with 4 MiB. */
+enum { MOVED = 2 << 20 };
+/* A pool with less is left to loans, as blocks would lie in their way. */
+enum { POOL_LEAST = 8 * MOVED };
+
+static const int64_t WINDOW = 250 * 1000000; /* ns */
+
+static bool moves_say(struct lane *lane, struct shm_moves_word w) {
+  const char *why = "";
+  return lane->options.hand(lane->options.session, &w, sizeof w, -1, &why) == 0;
+}
+
+/* ---- The writer ---------------------------------------------------------- */
+
+static bool move_is_quiet(const struct lane *lane, const struct shm_move *m) {
+  return *lane->options.look - m->used > 1;
+}
+
+/* Did enough pass within the time? Each call tells of what passed since the one
+ * before, but of no more than the ring has. */
+static bool move_pays(struct lane *lane, struct shm_move *m,
+                      const struct ring_out *ring) {
+  if (*lane->options.now - m->since > WINDOW) {
+    m->since = *lane->options.now;
+    m->wanted = 0;
+  }
+  m->wanted += least(ring->head - m->seen, ring->size);
+  m->seen = ring->head;
+  return m->wanted >= MOVED;
+}
+
+static void move_give(struct lane *lane, struct shm_move *m) {
+  arena_give(lane, m->block);
+  lane->blocks.limit -= MOVED;
+  share_back(lane->options.share, SHARE_STAGED, MOVED);
+  m->state = MOVE_HOME;
+}
+
+/* Takes a block whose pages are all there. */
+static bool move_take(struct lane *lane, struct shm_move *m) {
+  struct share *share = lane->options.share;
+  bool may = !share || share_may(share, SHARE_STAGED, MOVED);
+  if (!may || lane->options.pool < POOL_LEAST)
+    return false;
+  lane->blocks.limit += MOVED;
+  int64_t block = arena_take(lane, MOVED);
+  if (block < 0) {
+    lane->blocks.limit -= MOVED;
+    return false;
+  }
+  share_take(share, SHARE_STAGED, MOVED);
+  m->block = (uint64_t)block;
+  if (backing_populate(lane->arena + block, MOVED))
+    return true;
+  move_give(lane, m);
+  return false;
+}
+
+static void move_ask(struct lane *lane, struct shm_move *m) {
+  m->wanted = 0;
+  if (!move_take(lane, m))
+    return;
+  struct shm_moves_word open = {.kind = MOVES_OPEN,
+                                .ring = (uint32_t)(m - lane->moves),
+                                .number = ++m->number,
+                                .address = arena_address(lane, m->block),
+                                .size = MOVED};
+  if (moves_say(lane, open))
+    m->state = MOVE_ASKED;
+  else
+    move_give(lane, m);
+}
+
+/* A long record comes (ring_out.longs). It does not keep a block that is to go
+ * back. */
+static void move_long(struct ring_out *ring, void *context) {
+  struct lane *lane = context;
+  struct shm_move *m = &lane->moves[ring - lane->out];
+  if (m->state == MOVE_BACK)
+    return;
+  m->used = *lane->options.look;
+  if (m->state == MOVE_HOME && move_pays(lane, m, ring))
+    move_ask(lane, m);
+  else if (m->state == MOVE_READY &&
+           ring_move(ring, lane->arena + m->block, MOVED))
+    m->state = MOVE_AWAY;
+}
+
+static bool move_say(struct lane *lane, const struct shm_move *m,
+                     enum shm_moves_kind kind) {
+  return moves_say(lane,
+                   (struct shm_moves_word){.kind = kind,
+                                           .ring = (uint32_t)(m - lane->moves),
+                                           .number = m->number});
+}
+
+static void move_home(struct lane *lane, struct shm_move *m) {
+  struct ring_out *ring = &lane->out[m - lane->moves];
+  uint64_t at = (uint64_t)(m - lane->moves) * lane->peer_ring;
+  if (!ring_move(ring, lane->peer_inbox + at, lane->peer_ring))
+    return;
+  m->left = ring->head;
+  m->state = MOVE_BACK;
+  m->said = move_say(lane, m, MOVES_BACK);
+}
+
+static void move_trim(struct lane *lane, struct shm_move *m) {
+  if (m->state == MOVE_AWAY) {
+    move_home(lane, m);
+    return;
+  }
+  if (m->state == MOVE_BACK &&
+      !ring_is_behind(&lane->out[m - lane->moves], m->left)) {
+    m->said = m->said || move_say(lane, m, MOVES_BACK);
+    return;
+  }
+  if (move_say(lane, m, MOVES_SHUT))
+    move_give(lane, m);
+}
+
+void moves_trim(struct lane *lane) {
+  for (int i = 0; i < RINGS; i++) {
+    struct shm_move *m = &lane->moves[i];
+    if (m->state != MOVE_HOME && move_is_quiet(lane, m))
+      move_trim(lane, m);
+  }
+}
+
+void moves_begin(struct lane *lane) {
+  for (int i = 0; i < RINGS && lane->options.moves; i++) {
+    bool longer = lane->peer_ring >= MOVED;
+    lane->out[i].longs = longer ? NULL : move_long;
+    lane->out[i].context = lane;
+  }
+}
+
+void moves_close(struct lane *lane) {
+  for (int i = 0; i < RINGS; i++)
+    if (lane->moves[i].state != MOVE_HOME)
+      share_back(lane->options.share, SHARE_STAGED, MOVED);
+}
+
+static int move_heard_ready(struct lane *lane, const struct shm_moves_word *w) {
+  struct shm_move *m = &lane->moves[w->ring];
+  if (m->state == MOVE_ASKED && w->number == m->number)
+    m->state = MOVE_READY;
+  return PERIGEE_OK;
+}
+
+/* ---- The reader ---------------------------------------------------------- */
+
+static bool ring_is_home(const struct lane *lane, uint32_t i) {
+  return lane->in[i].bytes == lane->inbox + i * lane->options.ring;
+}
+
+static bool moves_open_is_sound(const struct lane *lane,
+                                const struct shm_moves_word *w) {
+  bool power = w->size > 0 && (w->size & (w->size - 1)) == 0;
+  return power && w->size >= SHM_PAGE && w->size <= SHM_RING_MAX &&
+         w->size / RING_SHARE >= lane->in[w->ring].most * RING_UNIT &&
+         w->address % SHM_PAGE == 0 && !lane->in[w->ring].other;
+}
+
+/* Nobody says "ready" if pages are not there, and so the ring stays. */
+static int move_heard_open(struct lane *lane, const struct shm_moves_word *w) {
+  struct ring_in *ring = &lane->in[w->ring];
+  if (!moves_open_is_sound(lane, w))
+    return PERIGEE_PROTOCOL;
+  const uint8_t *bytes = arena_peer(lane, w->address, w->size);
+  if (!bytes)
+    return PERIGEE_PROTOCOL;
+  struct shm_moves_word ready = {
+      .kind = MOVES_READY, .ring = w->ring, .number = w->number};
+  if (arena_there(lane, bytes, w->size) != THERE || !moves_say(lane, ready))
+    return PERIGEE_OK;
+  arena_views(lane, bytes, w->size, 1);
+  ring->other = bytes;
+  ring->other_size = w->size;
+  return PERIGEE_OK;
+}
+
+/* The memory is the writer's again. */
+static int move_heard_shut(struct lane *lane, const struct shm_moves_word *w) {
+  struct ring_in *ring = &lane->in[w->ring];
+  if (!ring_is_home(lane, w->ring))
+    return PERIGEE_PROTOCOL;
+  if (ring->other)
+    arena_views(lane, ring->other, ring->other_size, -1);
+  ring->other = NULL;
+  return PERIGEE_OK;
+}
+
+/* The poll that follows finds the move, but no poll of a session that is quiet
+ * releases its rings. One calls shm_release each time if the core cannot look at
+ * the rings itself. */
+static int move_heard_back(struct lane *lane, const struct shm_moves_word *w) {
+  if (lane->head.in || lane->hidden)
+    lane->hidden |= 1U << w->ring;
+  lane->head.in = NULL;
+  return PERIGEE_OK;
+}
+
+bool moves_told(struct lane *lane) {
+  for (uint32_t i = 0; i < RINGS; i++) {
+    const struct ring_in *ring = &lane->in[i];
+    uint64_t told = atomic_load_explicit(ring->consumed, memory_order_relaxed);
+    if (ring_is_home(lane, i) && told >= ring->moved)
+      lane->hidden &= ~(1U << i);
+  }
+  return !lane->hidden;
+}
+
+/* ---- Frames -------------------------------------------------------------- */
+
+int moves_heard(struct lane *lane, const void *bytes) {
+  struct shm_moves_word w;
+  memcpy(&w, bytes, sizeof w);
+  if (!lane->options.moves || w.ring >= RINGS)
+    return PERIGEE_PROTOCOL;
+  switch (w.kind) {
+  case MOVES_OPEN:
+    return move_heard_open(lane, &w);
+  case MOVES_READY:
+    return move_heard_ready(lane, &w);
+  case MOVES_BACK:
+    return move_heard_back(lane, &w);
+  case MOVES_SHUT:
+    return move_heard_shut(lane, &w);
+  default:
+    return PERIGEE_PROTOCOL;
+  }
+}
