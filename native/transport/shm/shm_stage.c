@@ -66,9 +66,9 @@ enum { PLAIN = 512 << 10 };
 /* The longest payload of a block in turn. */
 enum { TURN_MOST = 3 << 19 };
 
-/* The least piece of a payload in a block in turn, and how many pieces it may
- * have. */
-enum { PIECE = 8 << 10, PIECES = 8 };
+/* The least piece of a payload in a block in turn, how many pieces it may have,
+ * and the least piece of a payload that has few. */
+enum { PIECE = 8 << 10, PIECES = 8, PIECE_LEAST = 4 << 10 };
 
 /* A staging block, of the arena or one that is used in turn. */
 struct staging {
@@ -494,13 +494,23 @@ static int64_t staging_fill(struct lane *lane, struct exposure *e, uint64_t n) {
   return moved;
 }
 
+/* Short payloads have four pieces, so that the receiver has begun before all is
+ * filled. */
+static uint64_t staging_piece(uint64_t total) {
+  uint64_t lines = ~(uint64_t)(RING_UNIT - 1);
+  uint64_t quarter = total / 4 & lines, eighth = total / PIECES;
+  if (eighth > PIECE)
+    return eighth;
+  return least(quarter > PIECE_LEAST ? quarter : PIECE_LEAST, PIECE);
+}
+
 /* The receiver empties one piece while the next is filled. */
 static int64_t staging_fill_at_once(struct lane *lane, struct exposure *e) {
   const struct staging *s = staging_of(e);
-  uint64_t total = e->payload->total, piece = total / PIECES;
+  uint64_t total = e->payload->total, piece = staging_piece(total);
   int64_t begin = s->streams ? 0 : staging_clock(lane);
   while (e->fed < total)
-    staging_fill(lane, e, least(total - e->fed, piece > PIECE ? piece : PIECE));
+    staging_fill(lane, e, least(total - e->fed, piece));
   turns_filled(lane, s->turn);
   if (!s->streams && !s->fresh)
     distance_copied(&lane->distance, total, staging_clock(lane) - begin);
