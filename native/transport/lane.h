@@ -70,6 +70,7 @@ struct lane_options {
   bool moves;          /* each side follows rings that move */
   bool alone;          /* no socket: the group "alone" will be used */
   bool dialed;         /* this side dialed the session */
+  bool here;           /* its socket is one of TCP within this host */
   uint32_t streams;    /* number of sockets for payloads, if it uses sockets */
   bool heals;          /* both sides give up a socket for payloads that is
                           silent, and attach another in its place */

@@ -457,6 +457,46 @@ a_stream_that_cannot_be_replaced_has_this_sides_patience(void **state) {
   perigee_engine_close(engine);
 }
 
+/* ---- Congestion control ---------------------------------------------------------- */
+
+enum { CONTROL = 16 };
+
+static void control_of(int fd, char name[CONTROL]) {
+  socklen_t length = CONTROL;
+  memset(name, 0, CONTROL);
+  assert_int_equal(getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &length),
+                   0);
+}
+
+/* The system's default may be the same; then this finds nothing. */
+static void sockets_within_a_host_do_not_pace(void **state) {
+  static struct variant over = {"tcp, streams", "tcp", "host", 1, "streams"};
+  struct pair p;
+  char name[CONTROL];
+  (void)state;
+  pair_open(&p, &over);
+  for (int side = 0; side < 2; side++) {
+    const struct lane *lane = p.session[side]->lane;
+    for (uint32_t i = 0; i < lane->stream_count; i++) {
+      control_of(lane->streams[i]->fd, name);
+      assert_string_equal(name, "reno");
+    }
+  }
+  pair_close(&p);
+}
+
+static void sockets_to_other_hosts_do_as_the_system_does(void **state) {
+  (void)state;
+  struct lane lane = {.options.here = false};
+  struct stream s = {.lane = &lane, .fd = socket(AF_INET, SOCK_STREAM, 0)};
+  char before[CONTROL], after[CONTROL];
+  control_of(s.fd, before);
+  tcp_socket_options(&s);
+  control_of(s.fd, after);
+  assert_string_equal(before, after);
+  close(s.fd);
+}
+
 #define SCENE(test)                                                            \
   cmocka_unit_test_setup_teardown(test, played_open, played_close)
 
@@ -487,6 +527,8 @@ int main(void) {
       cmocka_unit_test(
           a_stream_that_cannot_be_replaced_has_this_sides_patience),
       cmocka_unit_test(an_end_that_came_while_nobody_looked_is_the_end),
+      cmocka_unit_test(sockets_within_a_host_do_not_pace),
+      cmocka_unit_test(sockets_to_other_hosts_do_as_the_system_does),
       cmocka_unit_test(those_who_read_nothing_hold_up_a_close_together),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

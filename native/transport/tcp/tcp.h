@@ -64,6 +64,8 @@
  * at that place when both have said LOST. The stream is then in its next life,
  * whose number is in ATTACH; its keys are derived from that number.
  *
+ * Within a host the sockets use no congestion control that paces (tcp_life.c).
+ *
  * Ends. ENDED tells the peer that an operation has ended other than by its
  * reply, or that its reply was taken. The peer then delivers nothing more of
  * that generation, nor of the 2^31 generations before it. ENDED names a

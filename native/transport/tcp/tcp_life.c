@@ -58,6 +58,14 @@ static void socket_keep_alive(int fd, int64_t idle) {
   setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
 }
 
+/* Within a host nothing is shared that could be congested, and the kernel
+ * delivers as it sends. A congestion control that paces by its estimate of the
+ * path, as BBR does, would only hold bytes back. Reno is part of each kernel,
+ * and does nothing where nothing is lost. */
+static void socket_stays_here(int fd) {
+  setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "reno", sizeof "reno" - 1);
+}
+
 /* Keepalives keep a stream that is idle in the memory of middleboxes, and tell
  * of its end before it is needed. Only the kernel tells what is owed if a peer
  * says no TAKEN. The kernel gives up a peer, too, that acknowledges but reads
@@ -66,6 +74,8 @@ void tcp_socket_options(const struct stream *s) {
   const struct lane_options *o = &s->lane->options;
   const int on = 1;
   setsockopt(s->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  if (o->here)
+    socket_stays_here(s->fd);
   if (s->number == 0 || o->patience == 0)
     return;
   socket_keep_alive(s->fd, o->patience / 1000000000);
