@@ -22,8 +22,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { BUDGET = 1 << 20 };                                   /* bytes */
-enum { PIECE_LEAST = 16 << 10, PIECE_MOST = 128 << 10 };     /* bytes */
+enum { BUDGET = 1 << 20 }; /* bytes */
+/* Bytes. A piece that is pulled from another process takes a microsecond of
+ * system calls; the longest one takes 25 of copying. An engine begins with half
+ * of that, and learns. */
+enum { PIECE_LEAST = 16 << 10, PIECE_MOST = 256 << 10 };
 enum { BUDGET_TIME = 250000, PIECE_TIME = BUDGET_TIME / 4 }; /* ns */
 /* A piece of the thread's own time that tells of such a page (ns), and as many
  * looks at that time. */
@@ -42,7 +45,7 @@ struct budget {
 };
 
 static inline void budget_open(struct budget *b) {
-  *b = (struct budget){.piece = PIECE_MOST, .looks = PAGE_LOOKS};
+  *b = (struct budget){.piece = PIECE_MOST / 2, .looks = PAGE_LOOKS};
 }
 
 /* Begins a poll that reads the clock, as each poll does after one that copied.
