@@ -191,6 +191,23 @@ static void a_request_in_the_block_stays_while_it_is_read(void **state) {
   pair_close(&p);
 }
 
+static void a_request_in_the_block_outlives_its_writer(void **state) {
+  struct pair p;
+  away_open(&p, *state);
+  uint8_t *bytes = pattern(MID, 8);
+  call(&p, bytes, MID);
+  struct perigee_event e = until(&p, 1, PERIGEE_EVENT_REQUEST);
+  p.still[1] = true;
+  perigee_session_free(p.session[0]);
+  p.session[0] = NULL;
+  for (int i = 0; i < 100; i++)
+    poll_side(&p, 0);
+  assert_memory_equal(e.pointer, bytes, MID);
+  p.still[1] = false;
+  free(bytes);
+  pair_drop(&p);
+}
+
 /* ---- Who stays ------------------------------------------------------------- */
 
 static void rings_stay_for_short_records_and_for_few_long_ones(void **state) {
@@ -321,6 +338,7 @@ int main(void) {
       MOVING(they_come_back_when_it_is_quiet),
       MOVING(they_come_back_while_only_short_records_pass),
       MOVING(a_request_in_the_block_stays_while_it_is_read),
+      MOVING(a_request_in_the_block_outlives_its_writer),
       MOVING(rings_stay_for_short_records_and_for_few_long_ones),
       MOVING(rings_stay_with_a_peer_that_does_not_follow),
       MOVING(rings_stay_once_the_share_is_used_up),
