@@ -95,7 +95,7 @@ struct perigee_engine {
   uint8_t poll_soon; /* bits of enum soon */
   bool away;         /* the program was elsewhere since the clock was read */
   int64_t now, sockets_at;
-  int64_t frames_at;    /* a frame that asks or answers came or went */
+  int64_t frames_until; /* frames that ask or answer may come (socket.c) */
   struct budget budget; /* of what this poll copies */
   uint64_t asked; /* bytes of long replies asked for by this poll's requests */
   uint64_t progress; /* counts everything that happens */

@@ -74,7 +74,7 @@ enum { STEPS_A_POLL = 32 };
 enum { LOOKS_PER_TICK = 2048, LOOKS_A_POLL = 31 };
 /* ns between looks at the sockets, which alone tell of parked sessions. */
 static const int64_t SOCKETS_EVERY = 500000, SOCKETS_PARKED = 100000,
-                     SOCKETS_ASKED = 20000, ASKED_LATELY = 2000000;
+                     SOCKETS_ASKED = 20000;
 
 /* ---- Which sessions a poll looks at -------------------------------------- */
 
@@ -247,9 +247,9 @@ static void poll_time_out(struct perigee_engine *engine) {
 }
 
 static bool sockets_are_due(const struct perigee_engine *engine) {
-  int64_t every = engine->now - engine->frames_at < ASKED_LATELY ? SOCKETS_ASKED
-                  : engine->parked ? SOCKETS_PARKED
-                                   : SOCKETS_EVERY;
+  int64_t every = engine->now < engine->frames_until ? SOCKETS_ASKED
+                  : engine->parked                   ? SOCKETS_PARKED
+                                                     : SOCKETS_EVERY;
   return engine->sockets_due || engine->more_ready ||
          engine->now - engine->sockets_at >= every;
 }

@@ -41,6 +41,8 @@ enum { READS = 16 }; /* reads of one socket before others have their turn */
 
 /* ns. WAITS is long: a live peer reads its socket whenever it polls. */
 static const int64_t RESTS = 1000000, WAITS = INT64_C(5000000000);
+/* ns for which others are likely to follow a frame that asks or answers. */
+static const int64_t FOLLOWED = 2000000;
 static const char full[] = NOT_TAKEN; /* socket.unhanded in state waiting */
 
 /* ---- The spare descriptor ------------------------------------------------ */
@@ -113,13 +115,14 @@ static int socket_say_by_lane(struct perigee_session *s,
                                           wire_encode(f, bytes));
 }
 
-/* Most frames ask or answer something, so that others follow (poll.c). What a
- * lane has taken over it polls for. */
+/* Sockets are looked at often then (poll.c). What a lane has taken over it polls
+ * for. */
 static void socket_asks(const struct perigee_session *s,
                         const struct frame *f) {
-  if (s->streams.state == STREAMS_SOCKET && f->type != FRAME_WAKE &&
-      f->type != FRAME_PING)
-    s->engine->frames_at = s->engine->now;
+  bool asks = f->type == FRAME_LOOKUP || f->type == FRAME_FOUND ||
+              f->type == FRAME_LANE || f->type == FRAME_EXTRA;
+  if (asks && s->streams.state == STREAMS_SOCKET)
+    s->engine->frames_until = s->engine->now + FOLLOWED;
 }
 
 int session_tell(struct perigee_session *s, const struct frame *f,
