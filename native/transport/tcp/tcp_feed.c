@@ -30,6 +30,7 @@ int tcp_expose(struct lane *lane, struct exposure *e, struct payload *p) {
   list_append(&lane->exposed, &tcp_exposed(e)->node);
   e->fed = 0;
   e->payload = p;
+  e->at_once = first == p->total && first <= TCP_MEDIUM && p->memory->direct;
   e->source = (struct source){.kind = SOURCE_PUSHED,
                               .address = first,
                               .block = p->total,

@@ -116,13 +116,15 @@ int tcp_peek(struct lane *lane, enum ring ring, const uint8_t **bytes,
   return 1;
 }
 
+/* The next record takes the peer's credit along, from a quarter of a ring on
+ * (tcp_publish). Here it is told if there was none for too long. */
 bool tcp_release(struct lane *lane) {
   bool told = false;
   for (int i = 0; i < RINGS; i++) {
     struct inbox *in = &lane->in[i];
     in->released = in->taken;
     told |= tcp_tell_credit(lane, (uint8_t)i, in->released, &in->told,
-                            lane->options.ring / 4);
+                            lane->options.ring / 2);
   }
   return told;
 }

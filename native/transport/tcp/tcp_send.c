@@ -7,8 +7,9 @@
  * The first record that is published after a poll is sent at once; further ones
  * wait for the next poll and are sent together. None is sent at once if there
  * was more than one between the last two polls. So a window of calls costs one
- * send for each poll, and a single call waits for nothing. A record that is
- * followed by a payload is sent together with it.
+ * send for each poll, and a single call waits for nothing. Such a record is sent
+ * from where it was written, in front of which its head is put. A record that
+ * is followed by a payload is sent together with it.
  *
  * Zero-copy sends (MSG_ZEROCOPY) are not used. Over loopback and veth the
  * kernel copies all the same (bench/zerocopy.lua); nothing was run over a real
@@ -242,20 +243,24 @@ uint64_t tcp_send(struct stream *s, uint64_t limit) {
 
 /* ---- Records ------------------------------------------------------------- */
 
+/* In front of a draft is room for its head, and for what waits to be sent. */
+enum { DRAFT_FRONT = 128 };
+
 static uint64_t draft_size(const struct lane *lane) {
   return lane->options.ring / 4;
 }
 
 static uint8_t *draft_open(const struct lane *lane) {
-  void *p = mmap(NULL, draft_size(lane), PROT_READ | PROT_WRITE,
-                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  return p == MAP_FAILED ? NULL : p;
+  uint8_t *p =
+      mmap(NULL, DRAFT_FRONT + draft_size(lane), PROT_READ | PROT_WRITE,
+           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  return p == MAP_FAILED ? NULL : p + DRAFT_FRONT;
 }
 
 void tcp_drafts_close(struct lane *lane) {
   for (int i = 0; i < RINGS; i++)
     if (lane->out[i].draft)
-      munmap(lane->out[i].draft, draft_size(lane));
+      munmap(lane->out[i].draft - DRAFT_FRONT, DRAFT_FRONT + draft_size(lane));
 }
 
 /* Bounds what waits to be sent, however long the peer's rings are. */
@@ -283,19 +288,72 @@ uint8_t *tcp_reserve(struct lane *lane, enum ring ring, uint64_t length) {
   return out->draft;
 }
 
+/* Credit that goes with a record costs no send of its own. */
+static void outbox_tell_credit(struct lane *lane) {
+  for (int i = 0; i < RINGS; i++) {
+    struct inbox *in = &lane->in[i];
+    tcp_tell_credit(lane, (uint8_t)i, in->released, &in->told,
+                    lane->options.ring / 4);
+  }
+}
+
+/* Can a record be sent from its draft? */
+static bool outbox_is_straight(const struct stream *s) {
+  return s->left == 0 && !s->sealed && s->fd >= 0 &&
+         s->out.end - s->out.first <= DRAFT_FRONT - TCP_HEAD;
+}
+
+/* Keeps bytes that the socket did not take. The next try tells why. */
+static __attribute__((noinline)) void
+out_keep(struct stream *s, const uint8_t *bytes, uint64_t length) {
+  uint8_t *at = out_room_or_break(s, length);
+  if (!at)
+    return;
+  memcpy(at, bytes, length);
+  s->out.end += (uint32_t)length;
+  tcp_send(s, TCP_TURN);
+}
+
+/* Sends a record from its draft, behind what waits. Bytes that the socket does
+ * not take wait in its place. */
+static void outbox_send_draft(struct stream *s, const struct tcp_head *head,
+                              uint8_t *draft) {
+  uint32_t waits = s->out.end - s->out.first;
+  uint64_t length = waits + TCP_HEAD + head->length;
+  s->lane->options.activate(s->lane->options.session);
+  uint8_t *at = draft - TCP_HEAD - waits;
+  memcpy(draft - TCP_HEAD, head, TCP_HEAD);
+  if (waits > 0)
+    memcpy(at, s->out.at + s->out.first, waits);
+  s->out.first = s->out.end = 0;
+  int64_t sent = send(s->fd, at, length, MSG_DONTWAIT | MSG_NOSIGNAL);
+  STAMP(STAMP_WROTE);
+  uint64_t done = sent < 0 ? 0 : (uint64_t)sent;
+  s->bytes_sent += done;
+  if (done < length)
+    out_keep(s, at + done, length - done);
+}
+
 void tcp_publish(struct lane *lane, enum ring ring, uint64_t length) {
   struct outbox_ring *out = &lane->out[ring];
   struct stream *s = lane->streams[0];
   struct tcp_head head = {
       .length = (uint32_t)length, .type = TCP_RECORD, .which = (uint8_t)ring};
-  if (lane->cut || !tcp_put(s, &head, out->draft))
+  outbox_tell_credit(lane);
+  if (lane->cut || lane->status < 0)
     return;
+  bool at_once = lane->published == 0 && !lane->corked && !lane->pushing;
+  bool straight = at_once && outbox_is_straight(s);
+  if (!straight && !tcp_put(s, &head, out->draft))
+    return;
+  lane->published++;
   out->sent += tcp_charge(length);
   tcp_latency_mode(lane, ring, out->draft);
-  bool at_once = lane->published++ == 0 && !lane->corked && !lane->pushing;
   lane->flush_deferred = lane->pushing;
   lane->pushing = false;
-  if (at_once)
+  if (straight)
+    outbox_send_draft(s, &head, out->draft);
+  else if (at_once)
     tcp_send(s, TCP_TURN);
 }
 
