@@ -32,7 +32,8 @@
  * Records. Each side grants the other `ring` bytes of credit for each ring. A
  * record takes its length, rounded up to 64, until it is released. CREDIT tells
  * the sum of what was released: together with a record, after each quarter of a
- * ring, or else by itself, after each half. So no ring is ever overrun; a peer that sends more violates the protocol.
+ * ring, or else by itself, after each half. So no ring is ever overrun; a peer
+ * that sends more violates the protocol.
  *
  * Payloads are sent by their owner, behind the record that announces them: as
  * much as the window allows at once (`eager`, the third kind of credit), the
