@@ -497,6 +497,60 @@ static void sockets_to_other_hosts_do_as_the_system_does(void **state) {
   close(s.fd);
 }
 
+/* ---- A socket that is full ------------------------------------------------------- */
+
+/* A head is more than the kernel puts into one of its own buffers. */
+enum { CALLS = 4, HEAD = 200 * KIB };
+
+static void socket_hold_little(const struct perigee_session *s, int option) {
+  const int bytes = 8 << 10;
+  setsockopt(s->lane->streams[0]->fd, SOL_SOCKET, option, &bytes, sizeof bytes);
+}
+
+/* Sends a call, as the only one between two polls. */
+static void call_alone(struct pair *p, uint8_t byte) {
+  static uint8_t heads[CALLS][HEAD];
+  struct perigee_message m = {
+      .head = heads[byte], .length = HEAD, .timeout = -1};
+  memset(heads[byte], byte, HEAD);
+  assert_true(perigee_call(p->session[0], &m) >= 0);
+  poll_side(p, 0);
+}
+
+static void request_is_whole(struct pair *p, uint8_t byte) {
+  static uint8_t head[HEAD];
+  struct perigee_message nothing = {.timeout = -1};
+  struct perigee_event e = until(p, 1, PERIGEE_EVENT_REQUEST);
+  memset(head, byte, HEAD);
+  assert_int_equal(e.length, HEAD);
+  assert_memory_equal(e.pointer, head, HEAD);
+  assert_int_equal(perigee_reply(p->engine[1], e.operation, &nothing), 0);
+}
+
+static void records_that_the_socket_takes_in_parts_arrive_whole(void **state) {
+  static struct variant over = {"tcp", "tcp", "host", 1, NULL};
+  struct pair p;
+  struct perigee_options o;
+  (void)state;
+  variant_options(&over, &o);
+  o.ring = MIB;
+  o.eager = HEAD;
+  pair_open_with(&p, &over, &o);
+  const struct stream *s = p.session[0]->lane->streams[0];
+  socket_hold_little(p.session[0], SO_SNDBUF);
+  socket_hold_little(p.session[1], SO_RCVBUF);
+  p.still[1] = true;
+  for (uint8_t i = 0; i < CALLS; i++)
+    call_alone(&p, i);
+  assert_true(s->out.end > s->out.first); /* the socket is full */
+  p.still[1] = false;
+  for (uint8_t i = 0; i < CALLS; i++) {
+    request_is_whole(&p, i);
+    assert_int_equal(until(&p, 0, PERIGEE_EVENT_REPLY).status, PERIGEE_OK);
+  }
+  pair_close(&p);
+}
+
 #define SCENE(test)                                                            \
   cmocka_unit_test_setup_teardown(test, played_open, played_close)
 
@@ -527,6 +581,7 @@ int main(void) {
       cmocka_unit_test(
           a_stream_that_cannot_be_replaced_has_this_sides_patience),
       cmocka_unit_test(an_end_that_came_while_nobody_looked_is_the_end),
+      cmocka_unit_test(records_that_the_socket_takes_in_parts_arrive_whole),
       cmocka_unit_test(sockets_within_a_host_do_not_pace),
       cmocka_unit_test(sockets_to_other_hosts_do_as_the_system_does),
       cmocka_unit_test(those_who_read_nothing_hold_up_a_close_together),
