@@ -158,9 +158,9 @@ struct perigee_options {
   int64_t hello_timeout;    /* time for the peer's handshake: 2 s */
   uint64_t ring;            /* bytes of each receive ring, a power of two:
                                64 KiB; there are two for each session. Over
-                               shared memory one through which many payloads of
-                               2 KiB and more pass has 2 MiB of its writer's
-                               until it is quiet */
+                               shared memory a ring through which many payloads
+                               of 2 KiB and more pass is replaced by 2 MiB of
+                               its writer's memory until it is quiet */
   uint64_t eager;           /* payloads up to this travel in the ring: 8 KiB;
                                at most ring / 4 */
   uint64_t message;         /* largest payload accepted: 2^40 */

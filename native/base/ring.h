@@ -35,7 +35,8 @@
  * longest record, and how often `consumed` is told, stay those of the memory
  * with which the ring was opened. The consumer tells `consumed` at the next
  * release behind a move, so its producer knows when nobody reads the memory
- * that was left. A producer that moves again before that breaks the protocol.
+ * that was left. A producer that moves again before that breaks the protocol. It
+ * publishes what it has reserved before the ring may move.
  */
 #ifndef RING_H
 #define RING_H

@@ -285,9 +285,9 @@ static int socket_lane_frame(struct perigee_session *s, const struct frame *f) {
 }
 
 static int socket_frame(struct perigee_session *s, struct frame *f) {
-  socket_asks(s, f);
   if (s->state == PERIGEE_SESSION_HELLO)
     return s->engine->wireup->frame(s, f);
+  socket_asks(s, f);
   switch (f->type) {
   case FRAME_WAKE:
   case FRAME_PING:

@@ -148,7 +148,7 @@ struct exposure {
   struct payload *payload; /* to be fed from; NULL: nothing to feed */
   uint16_t operation;
   uint8_t part; /* 0: head, 1: slice */
-  bool at_once; /* by expose: one feed behind the record moves all of it */
+  bool at_once; /* by expose: a feed behind the record mostly moves all of it */
   uint32_t generation;
   uint64_t fed;       /* bytes staged or sent so far */
   uint64_t footprint; /* bytes of memory that the exposure takes */

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * ring_fuzz.c - a ring that the peer has filled with any words, also in memory
- * to which it may move, and a peer that claims to have consumed anything. Records must lie inside the ring and come
- * to an end, and no room may be given twice.
+ * to which it may move, and a peer that claims to have consumed anything.
+ * Records must lie inside the ring and come to an end, and no room may be given
+ * twice.
  *
  * decoder: native/base/ring.c
  */

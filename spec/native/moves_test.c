@@ -10,7 +10,7 @@
 #include "transport/shm/shm.h"
 #include "turns_support.h"
 
-enum { MID = 4 * KIB, LAP = 64 * KIB, MOST = 4096, UNDER = 12 };
+enum { SHORT = 256, MID = 4 * KIB, LAP = 64 * KIB, MOST = 4096, UNDER = 12 };
 
 static const struct variant moving = {
     .name = "shm", .transport = "shm", .memory = "host", .pull = 1};
@@ -96,6 +96,33 @@ static void away_open(struct pair *p, void *state) {
 }
 
 /* ---- There and back -------------------------------------------------------- */
+
+/* Both moves lie in the ring when it reads again, in a poll for many events. */
+static void a_reader_that_was_away_over_both_moves_goes_on(void **state) {
+  struct pair p;
+  timed_open(&p, *state);
+  uint8_t *bytes = pattern(MID, 3);
+  int op = -1;
+  for (int i = 0; i < MOST && state_of_ring(&p, 0) != MOVE_AWAY; i++) {
+    if (op >= 0) {
+      takes(&p, bytes, MID);
+      gets(&p, op, bytes, MID);
+      look_around(&p);
+    }
+    op = call(&p, bytes, MID);
+  }
+  assert_int_equal(state_of_ring(&p, 0), MOVE_AWAY);
+  p.still[1] = true;
+  rest(&p, 2000 * MS);
+  p.still[1] = false;
+  p.kept[1] = perigee_poll(p.engine[1], p.inbox[1], INBOX);
+  takes(&p, bytes, MID);
+  gets(&p, op, bytes, MID);
+  rest(&p, 3000 * MS);
+  assert_true(both_are(&p, MOVE_HOME));
+  free(bytes);
+  pair_close(&p);
+}
 
 static void both_rings_move_while_long_records_pass(void **state) {
   struct pair p;
@@ -206,6 +233,53 @@ static void a_request_in_the_block_outlives_its_writer(void **state) {
   p.still[1] = false;
   free(bytes);
   pair_drop(&p);
+}
+
+/* Two requests, between which the ring has moved, are read in one poll, and their
+ * writer leaves. */
+static void both_outlive_their_writer(struct pair *p, const uint8_t *bytes,
+                                      uint64_t second) {
+  p->still[1] = true;
+  assert_int_equal(perigee_poll(p->engine[1], p->inbox[1], INBOX), 2);
+  perigee_session_free(p->session[0]);
+  p->session[0] = NULL;
+  for (int i = 0; i < 100; i++)
+    poll_side(p, 0);
+  assert_memory_equal(p->inbox[1][0].pointer, bytes, SHORT);
+  assert_memory_equal(p->inbox[1][1].pointer, bytes, second);
+  pair_drop(p);
+}
+
+static void a_request_before_the_ring_left_outlives_its_writer(void **state) {
+  struct pair p;
+  timed_open(&p, *state);
+  uint8_t *bytes = pattern(MID, 9);
+  for (int i = 0; i < MOST; i++) {
+    int ops[] = {call(&p, bytes, SHORT), call(&p, bytes, MID)};
+    if (state_of_ring(&p, 0) == MOVE_AWAY)
+      break;
+    takes(&p, bytes, SHORT);
+    gets(&p, ops[0], bytes, SHORT);
+    takes(&p, bytes, MID);
+    gets(&p, ops[1], bytes, MID);
+    look_around(&p);
+  }
+  assert_int_equal(state_of_ring(&p, 0), MOVE_AWAY);
+  both_outlive_their_writer(&p, bytes, MID);
+  free(bytes);
+}
+
+static void a_request_behind_the_way_back_outlives_its_writer(void **state) {
+  struct pair p;
+  away_open(&p, *state);
+  uint8_t *bytes = pattern(MID, 9);
+  call(&p, bytes, SHORT);
+  p.still[1] = true;
+  rest(&p, 2000 * MS);
+  assert_int_equal(state_of_ring(&p, 0), MOVE_BACK);
+  call(&p, bytes, SHORT);
+  both_outlive_their_writer(&p, bytes, SHORT);
+  free(bytes);
 }
 
 /* ---- Who stays ------------------------------------------------------------- */
@@ -334,11 +408,14 @@ static void back_may_be_said_at_any_time(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       MOVING(both_rings_move_while_long_records_pass),
+      MOVING(a_reader_that_was_away_over_both_moves_goes_on),
       MOVING(calls_under_way_keep_their_bytes_and_order),
       MOVING(they_come_back_when_it_is_quiet),
       MOVING(they_come_back_while_only_short_records_pass),
       MOVING(a_request_in_the_block_stays_while_it_is_read),
       MOVING(a_request_in_the_block_outlives_its_writer),
+      MOVING(a_request_before_the_ring_left_outlives_its_writer),
+      MOVING(a_request_behind_the_way_back_outlives_its_writer),
       MOVING(rings_stay_for_short_records_and_for_few_long_ones),
       MOVING(rings_stay_with_a_peer_that_does_not_follow),
       MOVING(rings_stay_once_the_share_is_used_up),

@@ -99,10 +99,11 @@ struct shm_turns {
 enum move_state { MOVE_HOME, MOVE_ASKED, MOVE_READY, MOVE_AWAY, MOVE_BACK };
 struct shm_move {
   enum move_state state;
-  uint32_t used;   /* number of the last look before which a long record came */
+  uint32_t
+      used; /* number of the look before which a long record was heard of */
   uint64_t number; /* of the last request to move */
   uint64_t block;  /* unless home: its offset in the arena */
-  uint64_t left;   /* back: the ring's position behind the move */
+  uint64_t left;   /* away, back: the ring's position behind the move */
   bool said;       /* back: the reader was told */
   uint64_t seen;   /* the ring's position at the last long record */
   uint64_t wanted; /* bytes that passed .. */
@@ -177,9 +178,8 @@ struct lane {
   struct ring_out out[RINGS];
   struct ring_in in[RINGS];
   struct shm_move moves[RINGS];
-  uint32_t
-      hidden; /* bits of rings: head.in is NULL until the peer was told that
-                      they have come back */
+  /* Bits of rings: head.in is NULL until the peer was told that they are home. */
+  uint32_t hidden;
   struct blocks blocks; /* of this side's arena */
   uint64_t rested; /* offset of the block that rests, plus 1 (shm_arena.c) */
   uint32_t rests_since; /* number of the look before which it came back */

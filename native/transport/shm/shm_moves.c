@@ -23,8 +23,9 @@
  *   asked,    no long record since the look before the
  *   ready     last                                         over
  *   ready     a long record comes, room to say so          away: the ring moves
- *   away      no long record since the look before the
- *             last, room to say so                         back: the ring moves,
+ *   away      no lap with a long record in STAYS looks,
+ *             the reader has told that it followed, room
+ *             to say so                                    back: the ring moves,
  *                                                          "back" wakes the reader
  *   back      the reader tells that it is behind the move  over
  *   over      "shut" could be told                         home: the block is given
@@ -59,8 +60,12 @@ static bool moves_say(struct lane *lane, struct shm_moves_word w) {
 
 /* ---- The writer ---------------------------------------------------------- */
 
+/* A ring that is away hears of one long record in each lap of its block, and so
+ * stays for longer than it takes to leave. */
+enum { STAYS = 3 };
+
 static bool move_is_quiet(const struct lane *lane, const struct shm_move *m) {
-  return *lane->options.look - m->used > 1;
+  return *lane->options.look - m->used > (m->state == MOVE_AWAY ? STAYS : 1);
 }
 
 /* Did enough pass within the time? Each call tells of what passed since the one
@@ -118,19 +123,22 @@ static void move_ask(struct lane *lane, struct shm_move *m) {
     move_give(lane, m);
 }
 
-/* A long record comes (ring_out.longs). It does not keep a block that is to go
- * back. */
+/* A long record comes (ring_out.longs). It keeps no block that is to go back, or
+ * that the reader cannot say to be ready. */
 static void move_long(struct ring_out *ring, void *context) {
   struct lane *lane = context;
   struct shm_move *m = &lane->moves[ring - lane->out];
   if (m->state == MOVE_BACK)
     return;
-  m->used = *lane->options.look;
+  if (m->state != MOVE_ASKED)
+    m->used = *lane->options.look;
   if (m->state == MOVE_HOME && move_pays(lane, m, ring))
     move_ask(lane, m);
   else if (m->state == MOVE_READY &&
-           ring_move(ring, lane->arena + m->block, MOVED))
+           ring_move(ring, lane->arena + m->block, MOVED)) {
+    m->left = ring->head;
     m->state = MOVE_AWAY;
+  }
 }
 
 static bool move_say(struct lane *lane, const struct shm_move *m,
@@ -141,10 +149,12 @@ static bool move_say(struct lane *lane, const struct shm_move *m,
                                            .number = m->number});
 }
 
+/* Not before the reader has told that it followed (ring.h). */
 static void move_home(struct lane *lane, struct shm_move *m) {
   struct ring_out *ring = &lane->out[m - lane->moves];
   uint64_t at = (uint64_t)(m - lane->moves) * lane->peer_ring;
-  if (!ring_move(ring, lane->peer_inbox + at, lane->peer_ring))
+  if (!ring_is_behind(ring, m->left) ||
+      !ring_move(ring, lane->peer_inbox + at, lane->peer_ring))
     return;
   m->left = ring->head;
   m->state = MOVE_BACK;
@@ -226,10 +236,18 @@ static int move_heard_open(struct lane *lane, const struct shm_moves_word *w) {
   return PERIGEE_OK;
 }
 
+/* Was the writer told that the ring is home again? It says "shut" only then. */
+static bool ring_is_told(const struct lane *lane, uint32_t i) {
+  const struct ring_in *ring = &lane->in[i];
+  return ring_is_home(lane, i) &&
+         atomic_load_explicit(ring->consumed, memory_order_relaxed) >=
+             ring->moved;
+}
+
 /* The memory is the writer's again. */
 static int move_heard_shut(struct lane *lane, const struct shm_moves_word *w) {
   struct ring_in *ring = &lane->in[w->ring];
-  if (!ring_is_home(lane, w->ring))
+  if (!ring_is_told(lane, w->ring))
     return PERIGEE_PROTOCOL;
   if (ring->other)
     arena_views(lane, ring->other, ring->other_size, -1);
@@ -248,12 +266,9 @@ static int move_heard_back(struct lane *lane, const struct shm_moves_word *w) {
 }
 
 bool moves_told(struct lane *lane) {
-  for (uint32_t i = 0; i < RINGS; i++) {
-    const struct ring_in *ring = &lane->in[i];
-    uint64_t told = atomic_load_explicit(ring->consumed, memory_order_relaxed);
-    if (ring_is_home(lane, i) && told >= ring->moved)
+  for (uint32_t i = 0; i < RINGS; i++)
+    if (ring_is_told(lane, i))
       lane->hidden &= ~(1U << i);
-  }
   return !lane->hidden;
 }
 

@@ -68,7 +68,7 @@ enum { TURN_MOST = 3 << 19 };
 
 /* The least piece of a payload in a block in turn, how many pieces it may have,
  * and the least piece of a payload that has few. */
-enum { PIECE = 8 << 10, PIECES = 8, PIECE_LEAST = 4 << 10 };
+enum { PIECE = 8 << 10, PIECES = 8, PIECE_SHORT = 4 << 10 };
 
 /* A staging block, of the arena or one that is used in turn. */
 struct staging {
@@ -497,11 +497,12 @@ static int64_t staging_fill(struct lane *lane, struct exposure *e, uint64_t n) {
 /* Short payloads have four pieces, so that the receiver has begun before all is
  * filled. */
 static uint64_t staging_piece(uint64_t total) {
-  uint64_t lines = ~(uint64_t)(RING_UNIT - 1);
-  uint64_t quarter = total / 4 & lines, eighth = total / PIECES;
+  const uint64_t lines = 4 * RING_UNIT;
+  uint64_t quarter = (total + lines - 1) / lines * RING_UNIT;
+  uint64_t eighth = total / PIECES;
   if (eighth > PIECE)
     return eighth;
-  return least(quarter > PIECE_LEAST ? quarter : PIECE_LEAST, PIECE);
+  return least(quarter > PIECE_SHORT ? quarter : PIECE_SHORT, PIECE);
 }
 
 /* The receiver empties one piece while the next is filled. */

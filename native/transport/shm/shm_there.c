@@ -164,7 +164,7 @@ bool rings_reach(struct lane *lane) {
       return false;
     }
   }
-  if (lane->head.in) /* nothing wraps the table (lane.h) */
+  if (lane->head.in || lane->hidden) /* nothing wraps the table (lane.h) */
     lane->head.out = lane->out;
   return true;
 }

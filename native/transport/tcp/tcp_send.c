@@ -325,12 +325,13 @@ static void outbox_send_draft(struct stream *s, const struct tcp_head *head,
   memcpy(draft - TCP_HEAD, head, TCP_HEAD);
   if (waits > 0)
     memcpy(at, s->out.at + s->out.first, waits);
-  s->out.first = s->out.end = 0;
+  out_empty(&s->out);
   int64_t sent = send(s->fd, at, length, MSG_DONTWAIT | MSG_NOSIGNAL);
   STAMP(STAMP_WROTE);
   uint64_t done = sent < 0 ? 0 : (uint64_t)sent;
   s->bytes_sent += done;
-  if (done < length)
+  s->full = done < length;
+  if (s->full)
     out_keep(s, at + done, length - done);
 }
 
