@@ -115,7 +115,8 @@ static char *contents(const char *path, size_t *length) {
 }
 
 /* Does a library of the host want no later glibc than the bundle's, which this
- * program is linked with? The versions that it wants are among its texts. */
+ * program is linked with? The versions that it wants are among its texts. Its
+ * providers, of the same package, want the same. */
 static bool library_fits(const char *path) {
   static const char version[] = "GLIBC_";
   size_t length;
@@ -139,9 +140,11 @@ static bool host_has_verbs(void) {
                                         "/usr/lib",
                                         "/lib64",
                                         NULL};
-  for (int i = 0; folders[i]; i++)
-    if (library_fits(text_of("%s/libibverbs.so.1", folders[i])))
-      return true;
+  for (int i = 0; folders[i]; i++) {
+    const char *path = text_of("%s/libibverbs.so.1", folders[i]);
+    if (access(path, R_OK) == 0)
+      return library_fits(path);
+  }
   return false;
 }
 
