@@ -226,6 +226,20 @@ describe("a region", function()
     end
   end)
 
+  it("finds a wrong name of a transfer in code that is compiled", function()
+    local spec = { from = here:slice(0, 10),
+                   to = assert(session:region("rw")):slice(0, 10) }
+    for _ = 1, 300 do assert(session:write(spec):wait(10)) end
+    spec.size = 4
+    local fine, why
+    for _ = 1, 100 do
+      fine, why = pcall(session.write, session, spec)
+      if fine then break end
+    end
+    assert.is_false(fine)
+    assert.matches("size", why)
+  end)
+
   it("is zeroed, and huge ones are possible", function()
     local large = cases.alloc(engine, 2 ^ 30)
     assert.equal(0, cases.byte(large:slice(2 ^ 30 - 1, 1)))

@@ -208,7 +208,7 @@ describe("bench/figures.lua", function()
     local status, text = run()
     assert.equal(0, status, text)
     assert.matches("[1 of 1] shm-64 took ", text, 1, true)
-    assert.matches("\n  64: raw 0.", text, 1, true)
+    assert.matches("\n  64: raw %d", text)
     local rows = cjson.decode(read "all.json").rows
     assert.equal(4, #rows) -- raw, in place, two floors
     for _, one in ipairs(rows) do
@@ -216,7 +216,7 @@ describe("bench/figures.lua", function()
       assert.is_true(one.calls > 0 and one.checked > 0)
     end
     local written = read "page.md"
-    assert.matches("| 64 | 0.", written, 1, true)
+    assert.matches("\n| 64 | %d", written)
     assert.matches("<svg", read "page-time.svg", 1, true)
     os.remove(folder .. "/page.md")
     status, text = run "--resume"

@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- Tasks and futures without any engine.
 local perigee = require "perigee"
+local ends = require "perigee.runtime.future"
 local signals = require "perigee.runtime.signal"
 
 describe("a task", function()
@@ -93,6 +94,25 @@ describe("a task", function()
 end)
 
 describe("a wait", function()
+  it("by several tasks ends for each, also beside one whose time is over",
+     function()
+    local future, tasks = ends.new(false, "it"), {}
+    for i = 1, 3 do
+      tasks[i] = perigee.spawn(function() return future:wait() end)
+    end
+    perigee.sleep(0.001)
+    assert.is_nil((future:wait(0.001)))
+    assert.is_nil((perigee.wait_any({ future, future }, 0.001)))
+    ends.settle(future, 7)
+    for i = 1, 3 do assert.equal(7, (tasks[i]:wait(5))) end
+  end)
+
+  it("leaves nothing with a future when its time is over", function()
+    local future = ends.new(false, "it")
+    perigee.wait_all({ future, future }, 0.001)
+    assert.is_false(future.waiter)
+  end)
+
   it("works where Lua cannot yield, in and out of tasks", function()
     local function sorted()
       local list = { 3, 1, 2 }

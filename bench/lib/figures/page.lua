@@ -2,7 +2,7 @@
 -- The page of figures: tables of echoes, of calls, and of Perigee beside its
 -- floors, as Markdown. A ratio that is behind, and a cliff, are bold.
 
-local figures = require "bench.lib.figures.rows"
+local rows_of = require "bench.lib.figures.rows"
 local text = require "perigee.bench.table"
 
 local M = {}
@@ -10,14 +10,14 @@ local M = {}
 local HEAD = [[
 # Figures
 
-`make figures` writes this file and its two pictures. It is of one run, on
+`make figures` writes this file and its two pictures. It was measured on
 %s (%d cores, caches %s, Linux %s,
 %s), %s.
 
 Times are p50 in microseconds, of one call or transfer. All that stands in one
-row has taken turns on the same two cores, each for %g s in all, and every byte
-is checked; [running.md](running.md#the-table-figureslua) tells how. A rival is
-the quickest path of another system (%s). A ratio is
+row has taken turns on the same two cores, in echoes each for %g s in all, and
+bytes are checked; [running.md](running.md#the-table-figureslua) tells how. A
+rival is the quickest path of another system (%s). A ratio is
 Perigee's time over the other's: below 1 Perigee wins, and above 1 it is bold.
 ]]
 
@@ -34,12 +34,11 @@ local ECHOES = [[
 
 %s
 `twice` is the time for twice the bytes over the time for these; above %g it is
-bold. The floor is a bare C program; its second column is that of an echo in
-place.
+bold. A floor is a bare C program.
 
 ]] .. "| size | raw | in place | best rival | | raw / rival | in place / \z
-       rival | floor | raw / floor | floor | in place / floor | twice, raw \z
-       | twice, in place |\n|" .. ("---|"):rep(13) .. "\n"
+       rival | floor, raw | raw / floor | floor, in place | in place / \z
+       floor | twice, raw | twice, in place |\n|" .. ("---|"):rep(13) .. "\n"
 
 local CALLS = [[
 
@@ -78,11 +77,13 @@ end
 
 local function time(value) return value and text.number(value) or "" end
 
--- A ratio, bold if it is beyond the limit. below: on the other side of it.
+-- A ratio, bold if what is shown of it is beyond the limit, if there is one.
+-- below: on the other side of it.
 local function times(value, limit, below)
   if not value then return "" end
   local shown = ("%.2f x"):format(value)
-  local bad = below and value < limit or not below and value > limit
+  local seen = tonumber(("%.2f"):format(value))
+  local bad = limit and (below and seen < limit or not below and seen > limit)
   return bad and "**" .. shown .. "**" or shown
 end
 
@@ -90,12 +91,12 @@ end
 
 -- Returns a sentence for raw or inplace echoes, "" if there is nothing to say.
 local function sentence(echoes, way, name)
-  local told = figures.summary(echoes, way)
+  local told = rows_of.summary(echoes, way)
   if not told then return "" end
   local step = told.step
-    and ("; twice the bytes take at most %.2f x (from %s on), %d times more \z
-          than %g x"):format(told.step, text.size(told.step_size), told.cliffs,
-                             figures.CLIFF)
+    and ("; twice the bytes take at most %.2f x (from %s on), and more than \z
+          %g x from %d sizes on"):format(told.step, text.size(told.step_size),
+                                         rows_of.CLIFF, told.cliffs)
     or ""
   return ("%s: at or below the best rival at %d of %d sizes, %.2f x of it by \z
            the geometric mean, at most %.2f x (%s)%s.\n"):format(name,
@@ -112,15 +113,15 @@ end
 local function echo_line(one)
   return line(text.size(one.size), time(one.raw), time(one.inplace),
     time(one.rival), one.name or "", times(one.raw_ratio, 1),
-    times(one.inplace_ratio, 1), time(one.floor), times(one.raw_floor, 1e9),
-    time(one.floor_inplace), times(one.inplace_floor, 1e9),
-    times(one.raw_twice, figures.CLIFF),
-    times(one.inplace_twice, figures.CLIFF))
+    times(one.inplace_ratio, 1), time(one.floor), times(one.raw_floor),
+    time(one.floor_inplace), times(one.inplace_floor),
+    times(one.raw_twice, rows_of.CLIFF),
+    times(one.inplace_twice, rows_of.CLIFF))
 end
 
 local function add_echoes(parts, echoes, title)
   if #echoes == 0 then return end
-  parts[#parts + 1] = ECHOES:format(title, M.short(echoes), figures.CLIFF)
+  parts[#parts + 1] = ECHOES:format(title, M.short(echoes), rows_of.CLIFF)
   for _, one in ipairs(echoes) do parts[#parts + 1] = echo_line(one) end
 end
 
@@ -150,7 +151,7 @@ local function add_alone(parts, rows)
     if row then
       lines[#lines + 1] = line(each[1], each[3] and text.size(each[3]) or "",
         time(tonumber(row.p50_us)), time(tonumber(row.p99_us)),
-        time(tonumber(row.floor_p50_us)), times(tonumber(row.ratio), 1e9))
+        time(tonumber(row.floor_p50_us)), times(tonumber(row.ratio)))
     end
   end
   if #lines == 0 then return end
@@ -171,7 +172,7 @@ function M.text(measured)
   end
   add_echoes(parts, measured.shm, "shared memory")
   add_echoes(parts, measured.tcp, "TCP, loopback")
-  add_calls(parts, figures.calls(measured.rows))
+  add_calls(parts, rows_of.calls(measured.rows))
   add_alone(parts, measured.rows)
   return table.concat(parts)
 end

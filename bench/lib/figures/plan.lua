@@ -12,7 +12,8 @@ local M = {}
 M.GROUPS = { "shm", "tcp", "pipelined", "fanout", "paced", "put", "alone" }
 for _, name in ipairs(M.GROUPS) do M.GROUPS[name] = true end
 
--- Perigee and the floors of each path.
+-- What is ours of an echo, and the peers of that by path.
+M.WAYS = { "raw", "inplace", "floor", "floor_inplace" }
 M.OURS = {
   shm = { raw = "perigee", inplace = "perigee-inplace",
           floor = "floor-raw", floor_inplace = "floor-inplace" },
@@ -97,10 +98,10 @@ local function part_of_echoes(options, path, sizes, peers)
 end
 
 local function add_echoes(parts, options, path)
-  local ours, sizes = M.OURS[path], options.sizes
-  local own = table.concat({ ours.raw, ours.inplace, ours.floor,
-                             ours.floor_inplace }, ",")
-  local peers = listed(own, names_of(options.rivals, "echo", path))
+  local ours, sizes = {}, options.sizes
+  for i, way in ipairs(M.WAYS) do ours[i] = M.OURS[path][way] end
+  local peers = listed(table.concat(ours, ","),
+                       names_of(options.rivals, "echo", path))
   for first = 1, #sizes, SIZES_OF_PART do
     local last = math.min(#sizes, first + SIZES_OF_PART - 1)
     parts[#parts + 1] = part_of_echoes(options, path,

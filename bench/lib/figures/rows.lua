@@ -50,8 +50,8 @@ local function over(a, b) return a and b and a / b or nil end
 -- and the floors. What is missing is nil.
 local function echo(rows, path, size)
   local entry = { size = size }
-  for what, peer in pairs(plan.OURS[path]) do
-    local row = M.find(rows, peer, "echo", size)
+  for _, what in ipairs(plan.WAYS) do
+    local row = M.find(rows, plan.OURS[path][what], "echo", size)
     entry[what] = row and row.p50_us
   end
   local best = M.best(rows, path, "echo", size, "p50_us")

@@ -75,8 +75,9 @@ end
 -- of the parts that failed.
 function M.all(parts, here, folder, say, told)
   local failed, begin = {}, process.now()
+  -- What a run that resumes this one finds is of this one.
+  for _, part in ipairs(parts) do os.remove(file_of(folder, part)) end
   for i, part in ipairs(parts) do
-    os.remove(file_of(folder, part))
     local at = process.now()
     local document, words, wrong = measure(here, part)
     if document then

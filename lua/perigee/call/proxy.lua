@@ -107,7 +107,7 @@ local function ways(options, before, level)
       .. "several of them", level + 1)
   end
   if into then return placed(into, level + 1), false, false end
-  if landing or reader then return false, landing or false, reader or false end
+  if landing or reader then return false, landing, reader end
   return before.into, before.landing, before.reader
 end
 
@@ -135,8 +135,7 @@ local function bind(session, options, before, level)
   return binding
 end
 
-local NOTHING = { into = false, landing = false, reader = false,
-                  capacity = false, request = false }
+local NOTHING = {}
 
 local function open(class, binding)
   return setmetatable({ binding,
@@ -465,9 +464,7 @@ function M.open(session, name, options, level, link, deadline)
   if not class then return nil, err end
   err = check_version(class, options.version, session)
   if err then return nil, err end
-  local before = { into = false, reader = false, capacity = false,
-                   request = false, class = class, link = link or false,
-                   version = options.version or false }
+  local before = { class = class, link = link, version = options.version }
   return open(class, bind(session, options, before, level + 1))
 end
 

@@ -80,9 +80,9 @@ end
 --   name, or an access other than ""), at most 4096; of others there may be as
 --   many as there is memory
 -- @tparam[opt=65536] number options.ring bytes of a session's receive ring, a
---   power of two; each session has two. Over shared memory one through which
---   many payloads of 2 KiB and more pass has 2 MiB of its writer's until it is
---   quiet
+--   power of two; each session has two. Over shared memory a ring through which
+--   many payloads of 2 KiB and more pass is replaced by 2 MiB of its writer's
+--   memory until it is quiet
 -- @tparam[opt=8192] number options.eager bytes of the largest payload that
 --   travels in the ring; at most a quarter of it
 -- @tparam[opt=1052672] number options.typed bytes of the largest typed payload

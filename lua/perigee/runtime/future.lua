@@ -11,7 +11,7 @@
 --   VALUE      while pending whatever must stay alive for the core; then the
 --              one result, a table of them, or what it raises
 --   OPERATION  the core's number of it while pending, or false
---   WAITER     the signals that its end triggers (loop.lua), or false
+--   WAITER     the signals that its end triggers (signal.lua), or false
 --   OWNER      the object it belongs to: has `engine`, and is or has a session
 --   FINISH     function (future, event): settles it with the event's results
 --

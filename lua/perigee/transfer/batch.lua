@@ -40,7 +40,7 @@ jit.off(unknown)                        -- see check.lua
 -- a third of a short transfer. So the known names are taken out for one look,
 -- and put back: nothing runs meanwhile but a debug hook, which must not raise
 -- there. Their places in the table stay, so a caller may be going through it.
-function M.unknown(spec)
+function M.has_unknown(spec)
   local from, to = rawget(spec, "from"), rawget(spec, "to")
   if from == nil or to == nil then return true end
   local timeout = rawget(spec, "timeout")

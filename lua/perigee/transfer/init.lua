@@ -19,7 +19,7 @@ local M = {}
 local C = native.C
 local Session = sessions.Session
 local misuse, explain = batch.misuse, batch.explain
-local sides, unknown = batch.sides, batch.unknown
+local sides, has_unknown = batch.sides, batch.has_unknown
 local timeout_of, only_timeout = batch.timeout, batch.only_timeout
 local store_local, is_count = slices.store_local, check.is_count
 local start, settle, SUCCESS = futures.start, futures.settle, futures.SUCCESS
@@ -90,7 +90,7 @@ local function transfer(session, kind, spec, immediate)
     if not list then return futures.done(nil, n) end
     return submit(session, kind, list, n, immediate, timeout, kept)
   end
-  if unknown(spec) then misuse(kind, explain(spec), 3) end
+  if has_unknown(spec) then misuse(kind, explain(spec), 3) end
   return move(session, kind, from, to, immediate, timeout)
 end
 
