@@ -136,8 +136,8 @@ function M.parser(spec)
   parser:option("--kind", "Kind of memory of this side and of the peer, as in "
                 .. "cuda:0 (both) or cuda:0,host (host).")
     :argname "KIND[,KIND]":convert(kinds.parse)
-  parser:flag("--stranger", "With transfer.lua --kind host,cuda:0: this side does "
-              .. "not use the GPU, so the peer copies.")
+  parser:flag("--stranger", "With transfer.lua --kind host,cuda:0: this side "
+              .. "does not use the GPU, so the peer copies.")
   parser:option("--rdma", "Option `rdma` of both engines, as in "
                 .. "\"qps=4 gid=1\".")
   parser:option("--worker-rdma", "The worker's, where it has another.")
