@@ -33,14 +33,8 @@ local NAMES = { "session", "placed", "landing", "into", "trace", "message",
                 "reconnect", "epoch", "term", "root", "deadline", "patience",
                 "sent" }
 local SLOTS = {}
-for slot, name in ipairs(NAMES) do SLOTS[name] = slot end
-
-local M = { SESSION = SLOTS.session, PLACED = SLOTS.placed,
-            LANDING = SLOTS.landing, INTO = SLOTS.into, TRACE = SLOTS.trace,
-            MESSAGE = SLOTS.message, ENGINE = SLOTS.engine, HOME = SLOTS.home,
-            ROOM = SLOTS.room, READER = SLOTS.reader,
-            CAPACITY = SLOTS.capacity, SLICED = SLOTS.sliced,
-            BYTES = SLOTS.bytes, REQUEST = SLOTS.request }
+local M = {} -- SESSION, PLACED and so on: the slots of these names
+for slot, name in ipairs(NAMES) do SLOTS[name], M[name:upper()] = slot, slot end
 
 local META = {
   __index = function(binding, name) return rawget(binding, SLOTS[name]) end,
@@ -63,6 +57,6 @@ function M.new(session, fields)
   binding.sliced = binding.placed
   return binding
 end
-jit.off(M.new)
+jit.off(M.new)                          -- a proxy is made seldom
 
 return M
