@@ -274,6 +274,10 @@ void arena_close(struct lane *);
 /* Returns the offset of a block that the peer was told of, or a status. */
 int64_t arena_take(struct lane *, uint64_t length);
 void arena_give(struct lane *, uint64_t address);
+/* The same for a block of the lane's own use, which counts for the peer's share of
+ * staging and not among those that the lane lends. -1: there is none. */
+int64_t arena_stage(struct lane *, uint64_t length);
+void arena_unstage(struct lane *, uint64_t offset, uint64_t length);
 /* The same; the peer has read it, and the block may rest. */
 void arena_give_read(struct lane *, uint64_t address);
 /* Returns the address that a source has for an offset. */

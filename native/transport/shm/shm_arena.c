@@ -289,6 +289,25 @@ void arena_give_read(struct lane *lane, uint64_t address) {
              blocks_size(&lane->blocks, address & OFFSETS) == RESTS);
 }
 
+int64_t arena_stage(struct lane *lane, uint64_t length) {
+  struct share *share = lane->options.share;
+  if (share && !share_may(share, SHARE_STAGED, length))
+    return -1;
+  lane->blocks.limit += length;
+  int64_t offset = arena_take(lane, length);
+  if (offset < 0)
+    lane->blocks.limit -= length;
+  else
+    share_take(share, SHARE_STAGED, length);
+  return offset;
+}
+
+void arena_unstage(struct lane *lane, uint64_t offset, uint64_t length) {
+  arena_give(lane, offset);
+  lane->blocks.limit -= length;
+  share_back(lane->options.share, SHARE_STAGED, length);
+}
+
 uint64_t arena_address(const struct lane *lane, uint64_t offset) {
   return offset | (uint64_t)lane->said << WORDS_SHIFT;
 }

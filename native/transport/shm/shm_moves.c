@@ -82,25 +82,16 @@ static bool move_pays(struct lane *lane, struct shm_move *m,
 }
 
 static void move_give(struct lane *lane, struct shm_move *m) {
-  arena_give(lane, m->block);
-  lane->blocks.limit -= MOVED;
-  share_back(lane->options.share, SHARE_STAGED, MOVED);
+  arena_unstage(lane, m->block, MOVED);
   m->state = MOVE_HOME;
 }
 
 /* Takes a block whose pages are all there. */
 static bool move_take(struct lane *lane, struct shm_move *m) {
-  struct share *share = lane->options.share;
-  bool may = !share || share_may(share, SHARE_STAGED, MOVED);
-  if (!may || lane->options.pool < POOL_LEAST)
+  int64_t block =
+      lane->options.pool < POOL_LEAST ? -1 : arena_stage(lane, MOVED);
+  if (block < 0)
     return false;
-  lane->blocks.limit += MOVED;
-  int64_t block = arena_take(lane, MOVED);
-  if (block < 0) {
-    lane->blocks.limit -= MOVED;
-    return false;
-  }
-  share_take(share, SHARE_STAGED, MOVED);
   m->block = (uint64_t)block;
   if (backing_populate(lane->arena + block, MOVED))
     return true;

@@ -164,25 +164,16 @@ static bool turns_pay(struct lane *lane, uint32_t length) {
   return t->wanted >= STRETCH_MIN;
 }
 
-static bool turns_may_hold(const struct share *share, uint64_t bytes) {
-  return !share || share_may(share, SHARE_STAGED, bytes);
-}
-
 static __attribute__((noinline)) bool turns_begin(struct lane *lane,
                                                   uint32_t length) {
   struct shm_turns *t = &lane->turns;
-  struct share *share = lane->options.share;
   uint32_t size = turns_pay(lane, length) ? turns_stretch_size() : 0;
-  if (size == 0 || !turns_may_hold(share, size))
+  if (size == 0)
     return false;
   t->wanted = 0;
-  lane->blocks.limit += size;
-  int64_t offset = arena_take(lane, size);
-  if (offset < 0) {
-    lane->blocks.limit -= size;
+  int64_t offset = arena_stage(lane, size);
+  if (offset < 0)
     return false;
-  }
-  share_take(share, SHARE_STAGED, size);
   t->stretch = (uint64_t)offset;
   t->size = size;
   t->next = t->touched = 0;
@@ -218,9 +209,7 @@ bool turns_end(struct lane *lane, bool all) {
   turns_drop_oldest(lane);
   if (t->count > 0)
     return false;
-  arena_give(lane, t->stretch);
-  lane->blocks.limit -= t->size;
-  share_back(lane->options.share, SHARE_STAGED, t->size);
+  arena_unstage(lane, t->stretch, t->size);
   t->size = 0;
   return true;
 }
