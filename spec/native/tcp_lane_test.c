@@ -540,11 +540,11 @@ static void records_that_the_socket_takes_in_parts_arrive_whole(void **state) {
   socket_hold_little(p.session[0], SO_SNDBUF);
   socket_hold_little(p.session[1], SO_RCVBUF);
   p.still[1] = true;
-  for (uint8_t i = 0; i < CALLS; i++)
+  for (int i = 0; i < CALLS; i++)
     call_alone(&p, i);
   assert_true(s->out.end > s->out.first); /* the socket is full */
   p.still[1] = false;
-  for (uint8_t i = 0; i < CALLS; i++) {
+  for (int i = 0; i < CALLS; i++) {
     request_is_whole(&p, i);
     assert_int_equal(until(&p, 0, PERIGEE_EVENT_REPLY).status, PERIGEE_OK);
   }
