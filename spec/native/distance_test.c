@@ -35,7 +35,7 @@ static void after_a_slow_copy_the_distance_is_tried(void **state) {
 }
 
 static void one_of_many_payloads_tries_the_distance(void **state) {
-  enum { EVERY = 64, LATER = 1000 };
+  enum { EVERY = 127, LATER = 1000 };
   struct pair p;
   uint8_t *bytes = pattern(LENGTH, 3);
   busy_open(&p, *state);
@@ -55,7 +55,7 @@ static void one_of_many_payloads_tries_the_distance(void **state) {
 
 /* Those that lie in their request's block, too: each counts once. */
 static void one_of_many_replies_tries_the_distance(void **state) {
-  enum { EVERY = 64 };
+  enum { EVERY = 127 };
   struct pair p;
   uint8_t *bytes = pattern(LENGTH, 3);
   busy_open(&p, *state);
@@ -79,7 +79,7 @@ enum { PLAIN = 512 * KIB };
 
 /* What is longer is pulled, but for one of many. */
 static void near_payloads_up_to_a_length_are_staged(void **state) {
-  enum { CALLS = 65 };
+  enum { CALLS = 128 };
   struct pair p;
   uint8_t *bytes = pattern(PLAIN + 1, 3);
   busy_open(&p, *state);

@@ -55,6 +55,16 @@ void be_far(struct perigee_session *session) {
   distance_learn(&session->lane->distance, INT64_MAX);
 }
 
+void prefer_staging(struct perigee_session *session) {
+  for (int i = 0; i < SHM_LENGTHS; i++)
+    session->lane->ways[i] =
+        (struct shm_ways){.best = SHM_STAGED, .left = UINT32_MAX};
+}
+
+void say_ways(struct perigee_session *session, uint32_t word) {
+  atomic_store(&session->lane->own->ways, word);
+}
+
 uint64_t ring_left(const struct perigee_session *session) {
   const struct ring_out *out = &session->lane->out[RING_REQUEST];
   return out->size - (out->head - atomic_load(out->consumed));

@@ -20,6 +20,10 @@ uint32_t turns_live(const struct perigee_session *session);
 bool is_far(const struct perigee_session *session);
 /* It does, until that is tried next. */
 void be_far(struct perigee_session *session);
+/* The session has its peer stage payloads, and never tries another way. */
+void prefer_staging(struct perigee_session *session);
+/* It says that of the ways of payloads, two bits for each length. */
+void say_ways(struct perigee_session *session, uint32_t word);
 /* Bytes that are free in the ring of requests to the peer. */
 uint64_t ring_left(const struct perigee_session *session);
 /* Says that so much of the head of the peer's operation was taken. */

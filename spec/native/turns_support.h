@@ -18,6 +18,8 @@ extern struct own_time { int64_t passed, step, more; } own_time;
 /* The peer may not read this process's memory. */
 extern const struct variant unread;
 
+void learning_open(struct pair *p, void *state);
+/* No side tries whether it rather pulls. */
 void timed_open(struct pair *p, void *state);
 /* Opens a session on which both sides stage in turn. */
 void busy_open(struct pair *p, void *state);

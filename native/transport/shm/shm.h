@@ -11,6 +11,7 @@
  *   shm.c          the table, set-up, records, loans, sleeping
  *   shm_moves.c    rings that move to blocks and back
  *   shm_stage.c    payloads at their owner: where each goes; staging blocks
+ *   shm_ways.c     which way of a payload is the quicker one
  *   shm_payload.c  payloads at their receiver; marks
  *   shm_regions.c  one-sided access
  *   shm_arena.c    blocks that a side lends, and those of the peer
@@ -32,6 +33,8 @@
 enum { SHM_REGIONS = 4096, SHM_OPERATIONS = 65536 };
 enum { SHM_SLOT = 32 << 10, SHM_SLOTS = 8, SHM_STAGE_HEAD = 4096 };
 enum { SHM_STAGE = SHM_SLOT * SHM_SLOTS };
+/* The longest payload of a block in turn. */
+enum { SHM_TURN_MOST = 3 << 19 };
 enum { SHM_ACK_SHIFT = 40 };
 static inline uint64_t shm_ack_tag(uint32_t generation) {
   return (uint64_t)generation << SHM_ACK_SHIFT;
@@ -45,6 +48,7 @@ struct outbox {
   _Alignas(64) _Atomic uint64_t consumed_reply;
   _Alignas(64) _Atomic uint64_t inside; /* copying: peer's slot + 1 */
   _Alignas(64) _Atomic uint32_t over;   /* 1: its session has ended here */
+  _Alignas(64) _Atomic uint32_t ways;   /* that it prefers (shm_ways.c) */
   _Alignas(4096) _Atomic uint64_t regions[SHM_REGIONS]; /* generations */
   _Atomic uint32_t marks[SHM_OPERATIONS];   /* generation of live operations */
   _Atomic uint64_t acks[SHM_OPERATIONS][2]; /* by the peer's operation and
@@ -81,6 +85,16 @@ struct shm_distance {
   bool far;      /* they share no cache */
   bool late;     /* the line that was tried last was */
   uint32_t wait; /* payloads until the next one is tried */
+};
+/* How payloads of similar length are best brought here (shm_ways.c). */
+enum { SHM_LENGTHS = 7 };
+enum shm_way { SHM_WAY_NONE, SHM_UNSTAGED, SHM_STAGED, SHM_WAYS };
+struct shm_ways {
+  enum shm_way best;
+  uint32_t cost[SHM_WAYS]; /* ns a MiB; 0: not known */
+  uint32_t tries;          /* of the other way, in a trial; 0: there is none */
+  uint32_t left;           /* payloads until a trial begins or is given up */
+  uint32_t pause;          /* payloads between two trials */
 };
 struct shm_turns {
   uint64_t stretch; /* its offset in the arena */
@@ -185,6 +199,7 @@ struct lane {
   uint32_t rests_since; /* number of the look before which it came back */
   struct shm_turns turns;
   struct shm_distance distance;
+  struct shm_ways ways[SHM_LENGTHS];
   uint32_t sleeps; /* the last number stored in armed */
   uint32_t kicked; /* the peer's armed that was answered by a wake-up */
   bool pulls, peer_pulls;
@@ -201,6 +216,14 @@ void distance_learn(struct shm_distance *d, int64_t line);
 /* Gives the stretch of blocks in turn back if none is in use; `all`: even if
  * one was since the look before the last. True if it did. */
 bool turns_end(struct lane *, bool all);
+
+/* ---- shm_ways.c --------------------------------------------------------- */
+/* Does the peer rather have so many bytes staged? `first`: if it has not said. */
+bool ways_staged(const struct lane *, uint64_t bytes, bool first);
+/* A fetch begins; returns when, or 0 if nothing is learned of it. */
+int64_t ways_begin(const struct lane *, const struct fetch *);
+/* And all of it came, begun then. */
+void ways_learn(struct lane *, const struct fetch *, int64_t begun);
 
 /* ---- shm_moves.c -------------------------------------------------------- */
 /* Both sides know each other's rings. */

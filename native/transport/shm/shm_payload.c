@@ -86,6 +86,7 @@ struct pulled {
   uint8_t *block;  /* of bounces; NULL: none */
   uint64_t filled; /* bytes of the payload put in it; f->done have left it */
   uint64_t place;  /* number of the place of a list that comes next */
+  int64_t begun;   /* as ways_begin says */
 };
 
 _Static_assert(sizeof(struct pulled) <= FETCH_OWN, "there is room for it");
@@ -371,10 +372,14 @@ static int64_t shm_fetch_bounced(struct lane *lane, struct fetch *f) {
 
 int64_t shm_fetch(struct lane *lane, struct fetch *f) {
   bool straight = f->into->memory->direct && !f->careful;
+  if (straight && f->done == 0 && pulled_of(f)->begun == 0)
+    pulled_of(f)->begun = ways_begin(lane, f);
   int64_t moved = straight ? fetch_from(lane, f, f->done, f->into)
                            : shm_fetch_bounced(lane, f);
   if (moved > 0)
     f->done += (uint64_t)moved;
+  if (moved > 0 && f->done == f->total && pulled_of(f)->begun != 0)
+    ways_learn(lane, f, pulled_of(f)->begun);
   /* The owner has used the memory of its list again, or unmapped its bytes. */
   if (moved == PERIGEE_PROTOCOL && !shm_live(lane, f->operation, f->generation))
     return PERIGEE_CANCELLED;

@@ -6,7 +6,7 @@
  *
  *   bytes                  near                         far
  *   up to PLAIN            copied to a block in turn    streamed to one
- *   up to TURN_MOST        pulled, but for trials       streamed to one
+ *   up to SHM_TURN_MOST        pulled, but for trials       streamed to one
  *   more                   pulled                       pulled
  *
  * The table is for one piece of memory; far, and above PLAIN, strides are
@@ -63,9 +63,6 @@
 
 enum { PLAIN = 512 << 10 };
 
-/* The longest payload of a block in turn. */
-enum { TURN_MOST = 3 << 19 };
-
 /* The least piece of a payload in a block in turn, how many pieces it may have,
  * and the least piece of a payload that has few. */
 enum { PIECE = 8 << 10, PIECES = 8, PIECE_SHORT = 4 << 10 };
@@ -92,7 +89,7 @@ static int64_t staging_clock(const struct lane *lane) {
 
 /* ---- Distance ------------------------------------------------------------ */
 
-enum { EVERY = 64, SOON = 8 };
+enum { EVERY = 127, SOON = 8 };
 
 /* ns: a line took 0 to 65 near and 100 to 180 far. */
 static const int64_t LATE = 85;
@@ -127,7 +124,7 @@ static void distance_copied(struct shm_distance *d, uint64_t bytes,
 
 enum { STRETCH_MIN = 2 << 20, STRETCH_MAX = 4 << 20 };
 
-_Static_assert(TURN_MOST + SHM_STAGE_HEAD < STRETCH_MIN, "a block fits");
+_Static_assert(SHM_TURN_MOST + SHM_STAGE_HEAD < STRETCH_MIN, "a block fits");
 
 static const int64_t WINDOW = 250 * 1000000; /* ns */
 
@@ -295,10 +292,11 @@ enum way {
 static bool prefers_turn(const struct lane *lane, uint64_t bytes,
                          bool one_piece) {
   const struct shm_distance *d = &lane->distance;
-  if (bytes > (lane->options.sized ? TURN_MOST : SHM_STAGE))
+  if (bytes > (lane->options.sized ? SHM_TURN_MOST : SHM_STAGE))
     return false;
-  return one_piece ? bytes <= PLAIN || d->far || distance_due(d)
-                   : bytes <= PLAIN && !d->far;
+  if (!one_piece)
+    return bytes <= PLAIN && !d->far;
+  return d->far || distance_due(d) || ways_staged(lane, bytes, bytes <= PLAIN);
 }
 
 /* Where does a payload of so many bytes go, which is in one piece or in more,
@@ -390,7 +388,7 @@ static void stage_in_turn(struct lane *lane, struct exposure *e,
   int64_t offset = turns_take(lane, e, (uint32_t)p->total, (uint32_t)at,
                               &s->turn, &s->fresh);
   s->area = (uint32_t)p->total;
-  s->streams = d->far || p->total > PLAIN;
+  s->streams = d->far;
   s->tries = distance_due(d);
   e->at_once = true;
   staging_begin(lane, e, p, offset);
