@@ -129,6 +129,8 @@ static bool ways_count(struct shm_ways *w, enum shm_way way, uint64_t bytes) {
 
 void ways_learn(struct lane *lane, const struct fetch *f, int64_t begun) {
   int i = ways_of(f->total);
+  if (i < 0)
+    return;
   struct shm_ways *w = &lane->ways[i];
   enum shm_way way = way_of_source(&f->source, f->total);
   int64_t took = lane->options.clock(lane->options.context) - begun;
