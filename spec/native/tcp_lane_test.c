@@ -14,7 +14,9 @@
 #include <netinet/tcp.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 /* ---- Landings ------------------------------------------------------------------ */
@@ -551,6 +553,72 @@ static void records_that_the_socket_takes_in_parts_arrive_whole(void **state) {
   pair_close(&p);
 }
 
+/* ---- How often the socket is read ------------------------------------------------ */
+
+/* These replace the system calls, also for the core. */
+static uint32_t reads;
+
+ssize_t recv(int fd, void *to, size_t room, int flags) {
+  reads++;
+  return syscall(SYS_recvfrom, fd, to, room, flags, NULL, NULL);
+}
+
+ssize_t recvmsg(int fd, struct msghdr *m, int flags) {
+  reads++;
+  return syscall(SYS_recvmsg, fd, m, flags);
+}
+
+/* Sends a call of that length, and waits until the kernel has all of it. */
+static void call_arrives(struct pair *p, const void *head, uint64_t length) {
+  const struct stream *from = p->session[0]->lane->streams[0];
+  int to = p->session[1]->lane->streams[0]->fd, there = 0;
+  uint64_t before = from->bytes_sent;
+  struct perigee_message m = {.head = head, .length = length, .timeout = -1};
+  assert_true(perigee_call(p->session[0], &m) >= 0);
+  poll_side(p, 0);
+  while (from->bytes_sent - before > (uint64_t)there)
+    assert_int_equal(ioctl(to, FIONREAD, &there), 0);
+  assert_true((uint64_t)there > length);
+}
+
+/* Returns how many reads a poll made that found the second of two such calls
+ * whole. */
+static uint32_t reads_of_call(struct pair *p, uint64_t length) {
+  struct perigee_message nothing = {.timeout = -1};
+  struct perigee_event e;
+  uint32_t made = 0;
+  for (int i = 0; i < 2; i++) {
+    uint8_t *head = pattern(length, (uint8_t)i);
+    call_arrives(p, head, length);
+    reads = 0;
+    poll_side(p, 1);
+    made = reads;
+    assert_true(taken(p, 1, &e));
+    assert_int_equal(e.length, length);
+    assert_memory_equal(e.pointer, head, length);
+    free(head);
+    assert_int_equal(perigee_reply(p->engine[1], e.operation, &nothing), 0);
+    assert_int_equal(until(p, 0, PERIGEE_EVENT_REPLY).status, PERIGEE_OK);
+    quiet(p, 16);
+  }
+  return made;
+}
+
+static void a_payload_comes_by_no_more_reads_than_it_needs(void **state) {
+  static struct variant over = {"tcp", "tcp", "host", 1, NULL};
+  struct pair p;
+  (void)state;
+  pair_open(&p, &over);
+  quiet(&p, 256); /* its other streams are there */
+  assert_int_equal(reads_of_call(&p, 64), 1);
+  assert_int_equal(reads_of_call(&p, 12 * KIB), 1);
+  assert_int_equal(reads_of_call(&p, TCP_COPIED), 1);
+  assert_int_equal(reads_of_call(&p, TCP_COPIED + 1), 2);
+  assert_int_equal(reads_of_call(&p, TCP_COPIED), 1);
+  assert_int_equal(reads_of_call(&p, 64), 1);
+  pair_close(&p);
+}
+
 #define SCENE(test)                                                            \
   cmocka_unit_test_setup_teardown(test, played_open, played_close)
 
@@ -582,6 +650,7 @@ int main(void) {
           a_stream_that_cannot_be_replaced_has_this_sides_patience),
       cmocka_unit_test(an_end_that_came_while_nobody_looked_is_the_end),
       cmocka_unit_test(records_that_the_socket_takes_in_parts_arrive_whole),
+      cmocka_unit_test(a_payload_comes_by_no_more_reads_than_it_needs),
       cmocka_unit_test(sockets_within_a_host_do_not_pace),
       cmocka_unit_test(sockets_to_other_hosts_do_as_the_system_does),
       cmocka_unit_test(those_who_read_nothing_hold_up_a_close_together),

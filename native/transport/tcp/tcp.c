@@ -73,6 +73,7 @@ static struct stream *stream_make(struct lane *lane, uint32_t place) {
                        .fd = -1,
                        .number = place,
                        .readable = true,
+                       .brief = place > 0,
                        .since = *lane->options.now,
                        .in = old.in,
                        .out = old.out,
@@ -253,7 +254,7 @@ static bool stream_poll(struct stream *s) {
   struct lane *lane = s->lane;
   bool armed = lane->armed;
   uint64_t moved = 0;
-  s->dry = false;
+  s->dry = s->emptied = false;
   if (!stream_defers(s) && !tcp_idle(s) && !(armed && s->full))
     moved +=
         tcp_send(s, s->left > 0 ? lane->may_send[s->number > 0] : TCP_TURN);

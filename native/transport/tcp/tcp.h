@@ -131,8 +131,9 @@ struct tcp_offer {
 enum {
   TCP_STREAMS = 17,
   TCP_UNIT = 64,             /* in which records take credit */
-  TCP_READ_LARGE = 16 << 10, /* bytes read at once while bodies are short */
+  TCP_READ_LARGE = 32 << 10, /* bytes read at once while bodies are short */
   TCP_READ_SMALL = 256,      /* the same while they are long */
+  TCP_COPIED = 28 << 10,     /* most bytes of a fragment that is a short body */
   TCP_SHORT = 4096,          /* shorter blocks are gathered and scattered */
   TCP_MEDIUM = 128 << 10,    /* payloads up to this use stream 0 */
   TCP_FRAGMENT_MOST = 512 << 10,
@@ -267,10 +268,12 @@ struct stream {
   uint32_t came, told; /* fragments that came whole; as TAKEN last told */
   uint64_t bytes_sent, bytes_received; /* in this life */
   bool readable,
-      full;   /* as far as known: told by socket_ready, and tried out */
-  bool ended; /* the peer will send nothing more */
-  bool up;    /* the peer's first word has arrived */
-  bool dry;   /* nothing more was found to read in this poll */
+      full;     /* as far as known: told by socket_ready, and tried out */
+  bool ended;   /* the peer will send nothing more */
+  bool up;      /* the peer's first word has arrived */
+  bool dry;     /* nothing more was found to read in this poll */
+  bool emptied; /* a read in this poll found less than there was room for */
+  bool brief;   /* bodies are long: little is read at once where heads are */
   /* Out. */
   struct bytes out;
   uint32_t body_at;          /* offset in out.at */

@@ -344,6 +344,8 @@ static bool head_fragment(struct stream *s) {
   if (lane->eager_got - lane->eager_done > TCP_WINDOW)
     return tcp_protocol_error(s, "more than the window");
   s->patience = TCP_PATIENCE;
+  if (s->number == 0)
+    s->brief = h->length > TCP_COPIED && !s->sealed;
   tcp_sink(s, SINK_WAITING, h->length);
   return true;
 }
@@ -563,8 +565,11 @@ static int64_t stream_recv(struct stream *s, struct iovec *v, int n) {
   return recvmsg(s->fd, &m, MSG_DONTWAIT);
 }
 
-/* Reads the rest of a body and a little of what follows, or all there is. */
-static int64_t stream_fill(struct stream *s, uint64_t limit, bool *all) {
+/* Reads the rest of a body and some of what follows, or what there is. A short
+ * fragment is read together with its record and copied to its landing, which
+ * costs less than a call of its own. Of a long one little is read but straight
+ * into its landing. The fragment before it tells which to expect. */
+static int64_t stream_fill(struct stream *s, uint64_t limit) {
   struct iovec v[TCP_RUNS + 1];
   int n = tcp_unread(s) == 0 ? straight_vectors(s, limit, v) : 0;
   uint64_t direct = 0;
@@ -574,9 +579,8 @@ static int64_t stream_fill(struct stream *s, uint64_t limit, bool *all) {
     memmove(s->in, s->in + s->in_first, tcp_unread(s));
   s->in_end = tcp_unread(s);
   s->in_first = 0;
-  bool small = n > 0 || (s->number > 0 && s->sink == SINK_HEAD);
-  uint64_t room =
-      (small && s->number > 0 ? TCP_READ_SMALL : TCP_READ_LARGE) - s->in_end;
+  bool small = s->brief && (n > 0 || s->sink == SINK_HEAD);
+  uint64_t room = (small ? TCP_READ_SMALL : TCP_READ_LARGE) - s->in_end;
   v[n] = (struct iovec){s->in + s->in_end, room};
   int64_t got = stream_recv(s, v, n + 1);
   if (got <= 0)
@@ -585,7 +589,9 @@ static int64_t stream_fill(struct stream *s, uint64_t limit, bool *all) {
   if (first > 0)
     straight_done(s, first);
   s->in_end += (uint32_t)((uint64_t)got - first);
-  *all = !s->sealed && (uint64_t)got < direct + room;
+  s->emptied = !s->sealed && (uint64_t)got < direct + room;
+  if (small && s->number == 0 && !s->emptied)
+    s->brief = false; /* until the next long fragment */
   return got;
 }
 
@@ -604,8 +610,10 @@ static void stream_hung_up(struct stream *s, int64_t got) {
 static bool tcp_said_all(struct lane *lane) {
   struct stream *s = lane->streams[0];
   s->dry = false;
-  for (int i = 0; i < 2 && !s->dry; i++)
+  for (int i = 0; i < 2 && !s->dry; i++) {
+    s->emptied = false;
     tcp_receive(s, TCP_TURN);
+  }
   return s->dry;
 }
 
@@ -622,9 +630,14 @@ static bool stream_look_ahead(struct stream *s) {
   return all || s->sink != SINK_FETCH;
 }
 
+/* Would another read in this poll most likely find nothing? Of a body that has
+ * begun the rest is on its way. */
+static bool stream_is_spent(const struct stream *s, uint64_t done) {
+  return s->emptied && (done > 0 || s->rest == 0);
+}
+
 uint64_t tcp_receive(struct stream *s, uint64_t limit) {
   uint64_t done = 0;
-  bool all = false;
   if (!stream_look_ahead(s))
     return 0;
   s->heads = HEADS_LEAST + (uint32_t)(limit / HEAD_COSTS);
@@ -632,9 +645,9 @@ uint64_t tcp_receive(struct stream *s, uint64_t limit) {
     while (stream_step(s))
       ;
     if (s->lane->status < 0 || s->fd < 0 || tcp_waits(s) || done >= limit ||
-        all)
+        stream_is_spent(s, done))
       break;
-    int64_t got = stream_fill(s, limit - done, &all);
+    int64_t got = stream_fill(s, limit - done);
     if (got < 0 && errno == EINTR)
       continue;
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
@@ -684,12 +697,19 @@ static int fetch_claim(struct lane *lane, struct fetch *f) {
   return PERIGEE_OK;
 }
 
-/* Reads from all streams. The fetches of one poll share what the poll may read;
+/* Payloads of that length come by stream 0 (feed_stream); the other streams are
+ * read if there was an edge. */
+static bool fetch_may_come_by(const struct fetch *f, const struct stream *s) {
+  return s->number == 0 || s->readable || f->total > TCP_MEDIUM;
+}
+
+/* Reads from the streams. The fetches of one poll share what the poll may read;
  * a stream that had nothing more is not read again in that poll. */
-static void fetch_pump(struct lane *lane) {
+static void fetch_pump(struct lane *lane, const struct fetch *f) {
   for (uint32_t i = 0; i < lane->stream_count; i++) {
     struct stream *s = tcp_in_turn(lane, i);
-    if (!s || s->dry || (lane->armed && !s->readable))
+    if (!s || s->dry || (lane->armed && !s->readable) ||
+        !fetch_may_come_by(f, s))
       continue;
     uint64_t n = tcp_receive(s, lane->may_read);
     if (i == 0)
@@ -711,7 +731,7 @@ int64_t tcp_fetch(struct lane *lane, struct fetch *f) {
     status = fetch_claim(lane, f);
   if (status < 0)
     return status;
-  fetch_pump(lane);
+  fetch_pump(lane, f);
   if (lane->unexpected_count > 0 && fetch_may_land(lane, f))
     tcp_unexpected_take(lane, f);
   struct tcp_fetch *own = tcp_own(f);
