@@ -476,6 +476,15 @@ static inline void poll_give(struct perigee_engine *engine) {
     poll_give_some(engine);
 }
 
+int engine_give_ready(struct perigee_engine *engine,
+                      struct perigee_event *events, int capacity) {
+  engine->out = events;
+  engine->room = capacity;
+  engine->filled = 0;
+  poll_give(engine);
+  return engine->filled;
+}
+
 /* ---- The poll ------------------------------------------------------------ */
 
 /* Frees sessions that the program has freed: all of them, or those that it

@@ -23,6 +23,10 @@ int engine_poll(struct perigee_engine *engine, struct perigee_event *events,
 void engine_give(struct perigee_engine *engine, struct operation *op,
                  struct perigee_event *event);
 void engine_end_given(struct perigee_engine *engine);
+/* Gives events that earlier polls have found, and looks for no more; returns
+ * their number. What was handed out before stays valid. */
+int engine_give_ready(struct perigee_engine *engine,
+                      struct perigee_event *events, int capacity);
 /* Keeps the event that a wait has found, for the joins that follow. Functions
  * that submit an operation and join it ask this first: a join that fails for it
  * leaves the operation under way, whose number they alone know. NO_MEMORY. */

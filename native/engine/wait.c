@@ -15,7 +15,8 @@
  * the engine's pending_event for the next perigee_poll.
  *
  * An event after a quiet time is mostly one call whose caller waits for it. So
- * the next perigee_poll gives that event at once and looks for nothing else:
+ * the next perigee_poll gives that event at once, with those that the same poll
+ * found (mostly the end of the call before), and looks for nothing else:
  * another look would cost a poll, and take away the first line of the next
  * record, which the caller's core has just prepared for writing.
  *
@@ -89,7 +90,7 @@ wait_poll_pending(struct perigee_engine *engine, struct perigee_event *events,
   if (UNLIKELY(pending_is_over(engine, events)))
     return engine_poll(engine, events, capacity, false);
   if (awaited || capacity == 1)
-    return 1;
+    return 1 + engine_give_ready(engine, events + 1, capacity - 1);
   return 1 + engine_poll(engine, events + 1, capacity - 1, true);
 }
 
