@@ -266,6 +266,34 @@ where_the_core_is_wanted_it_is_given_up_after_each_poll(void **state) {
   pair_close(&p);
 }
 
+/* Over sockets the word that a long reply was taken comes with the next call. */
+static void what_a_wait_has_found_is_given_without_another_poll(void **state) {
+  static struct variant over = {"tcp", "tcp", "host", 1, NULL};
+  static const uint8_t head[12 * KIB];
+  struct perigee_message m = {.head = head, .length = sizeof head};
+  struct perigee_event events[4], e;
+  struct pair p;
+  (void)state;
+  open_pair(&p, &over, false);
+  call(&p);
+  e = until(&p, 1, PERIGEE_EVENT_REQUEST);
+  assert_int_equal(perigee_reply(p.engine[1], e.operation, &m), 1);
+  until(&p, 0, PERIGEE_EVENT_REPLY);
+  poll_side(&p, 0);
+  to_run = &p;
+  took = 5 * US;
+  assert_int_equal(perigee_wait(&p.engine[1], 1, 20000 * MS), 1);
+  uint64_t polls = counters(&p)->polls;
+  assert_int_equal(perigee_poll(p.engine[1], events, 4), 2);
+  assert_int_equal(counters(&p)->polls, polls);
+  e = events[events[0].kind != PERIGEE_EVENT_REQUEST];
+  assert_int_equal(e.kind, PERIGEE_EVENT_REQUEST);
+  m.length = 0;
+  assert_int_equal(perigee_reply(p.engine[1], e.operation, &m), 0);
+  until(&p, 0, PERIGEE_EVENT_REPLY);
+  pair_close(&p);
+}
+
 static void who_computes_is_given_the_core_once(void **state) {
   struct pair p;
   open_pair(&p, *state, false);
@@ -317,6 +345,7 @@ int main(void) {
       cmocka_unit_test(who_runs_when_the_core_is_given_up_is_noted),
       cmocka_unit_test(servers_of_a_core_do_not_seem_to_compute),
       cmocka_unit_test(who_computes_gets_the_core_less_and_less),
+      cmocka_unit_test(what_a_wait_has_found_is_given_without_another_poll),
       OVER(variant_default,
            the_peer_runs_on_the_core_of_who_waits_for_it_and_nobody_sleeps),
       OVER(variant_default,
