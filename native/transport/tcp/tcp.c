@@ -254,7 +254,7 @@ static bool stream_poll(struct stream *s) {
   struct lane *lane = s->lane;
   bool armed = lane->armed;
   uint64_t moved = 0;
-  s->dry = s->emptied = false;
+  s->dry = false;
   if (!stream_defers(s) && !tcp_idle(s) && !(armed && s->full))
     moved +=
         tcp_send(s, s->left > 0 ? lane->may_send[s->number > 0] : TCP_TURN);

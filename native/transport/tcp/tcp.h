@@ -272,7 +272,7 @@ struct stream {
   bool ended;   /* the peer will send nothing more */
   bool up;      /* the peer's first word has arrived */
   bool dry;     /* nothing more was found to read in this poll */
-  bool emptied; /* a read in this poll found less than there was room for */
+  bool emptied; /* the last read found less than there was room for */
   bool brief;   /* bodies are long: little is read at once where heads are */
   /* Out. */
   struct bytes out;

@@ -351,6 +351,7 @@ static bool head_fragment(struct stream *s) {
 }
 
 static bool head_record(struct stream *s) {
+  s->brief = false;
   s->place = s->head.which < RINGS
                  ? inbox_room(s->lane, s->head.which, s->head.length)
                  : NULL;
@@ -590,8 +591,6 @@ static int64_t stream_fill(struct stream *s, uint64_t limit) {
     straight_done(s, first);
   s->in_end += (uint32_t)((uint64_t)got - first);
   s->emptied = !s->sealed && (uint64_t)got < direct + room;
-  if (small && s->number == 0 && !s->emptied)
-    s->brief = false; /* until the next long fragment */
   return got;
 }
 
@@ -610,10 +609,8 @@ static void stream_hung_up(struct stream *s, int64_t got) {
 static bool tcp_said_all(struct lane *lane) {
   struct stream *s = lane->streams[0];
   s->dry = false;
-  for (int i = 0; i < 2 && !s->dry; i++) {
-    s->emptied = false;
+  for (int i = 0; i < 2 && !s->dry; i++)
     tcp_receive(s, TCP_TURN);
-  }
   return s->dry;
 }
 
@@ -630,14 +627,9 @@ static bool stream_look_ahead(struct stream *s) {
   return all || s->sink != SINK_FETCH;
 }
 
-/* Would another read in this poll most likely find nothing? Of a body that has
- * begun the rest is on its way. */
-static bool stream_is_spent(const struct stream *s, uint64_t done) {
-  return s->emptied && (done > 0 || s->rest == 0);
-}
-
 uint64_t tcp_receive(struct stream *s, uint64_t limit) {
   uint64_t done = 0;
+  s->emptied = false;
   if (!stream_look_ahead(s))
     return 0;
   s->heads = HEADS_LEAST + (uint32_t)(limit / HEAD_COSTS);
@@ -645,7 +637,7 @@ uint64_t tcp_receive(struct stream *s, uint64_t limit) {
     while (stream_step(s))
       ;
     if (s->lane->status < 0 || s->fd < 0 || tcp_waits(s) || done >= limit ||
-        stream_is_spent(s, done))
+        s->emptied)
       break;
     int64_t got = stream_fill(s, limit - done);
     if (got < 0 && errno == EINTR)
@@ -703,6 +695,13 @@ static bool fetch_may_come_by(const struct fetch *f, const struct stream *s) {
   return s->number == 0 || s->readable || f->total > TCP_MEDIUM;
 }
 
+/* Is all of the body there that stream 0 brings? Behind a read that emptied it,
+ * another one in the same poll would most likely find nothing. */
+static bool stream_is_spent(const struct stream *s) {
+  uint64_t body = s->sink == SINK_HEAD ? 0 : s->rest + TCP_TRAILER;
+  return s->number == 0 && s->emptied && tcp_unread(s) >= body;
+}
+
 /* Reads from the streams. The fetches of one poll share what the poll may read;
  * a stream that had nothing more is not read again in that poll. */
 static void fetch_pump(struct lane *lane, const struct fetch *f) {
@@ -711,7 +710,7 @@ static void fetch_pump(struct lane *lane, const struct fetch *f) {
     if (!s || s->dry || (lane->armed && !s->readable) ||
         !fetch_may_come_by(f, s))
       continue;
-    uint64_t n = tcp_receive(s, lane->may_read);
+    uint64_t n = tcp_receive(s, stream_is_spent(s) ? 0 : lane->may_read);
     if (i == 0)
       lane->may_read -= n < lane->may_read ? n : lane->may_read;
   }
