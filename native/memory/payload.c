@@ -23,8 +23,9 @@
  * (bench/history/tried.md).
  *
  * Memory is read fast only once the processor has seen a run of lines: it then
- * asks for lines ahead, which it does anew for each run. So long blocks of
- * BULK_VAST bytes are copied several at a time, some lines of each in turn. */
+ * asks for lines ahead, which it does anew for each run: mostly for each page.
+ * So long blocks of BULK_VAST bytes, and what is streamed of one piece, are
+ * copied in several places at a time, some lines of each in turn. */
 
 enum { LINE = 64, TRIED = 32 << 10 };
 /* Blocks that are copied at a time, and the most bytes of each; its bytes in
@@ -148,6 +149,16 @@ static void bundle_add(struct bundle *b, uint8_t *to, const uint8_t *from,
   }
 }
 
+/* As bulk_stream, of a piece that is long enough for a bundle. */
+static void bulk_stream_apart(uint8_t *to, const uint8_t *from, uint64_t n) {
+  struct bundle bundle;
+  bundle.n = bundle.count = 0;
+  bulk_fence();
+  bundle_add(&bundle, to, from, n);
+  bundle_end(&bundle);
+  bulk_fence();
+}
+
 /* Copies two pieces, one in each way; the first one suffers most from a cold
  * start. Returns whether streaming is much faster. A wrong answer, as after an
  * interrupt, costs time only. */
@@ -170,7 +181,7 @@ void bulk_copy_large(uint8_t *to, const uint8_t *from, uint64_t n,
     to += 2 * TRIED, from += 2 * TRIED, n -= 2 * TRIED;
   }
   if (*way == BULK_STREAMED && n >= LINE) /* the tries may have left less */
-    bulk_stream(to, from, n);
+    bulk_stream_apart(to, from, n);
   else
     memcpy(to, from, n);
 }
