@@ -176,20 +176,27 @@ static void region_describe_area(struct perigee_region *region) {
 }
 
 static void region_advise(const struct perigee_region *region) {
-  bool small = region->engine->regions.small_pages;
+  struct perigee_engine *engine = region->engine;
+  bool small = engine_clock(engine) < engine->regions.small_until;
   if (region->allocated && region->pointer && region->memory->direct &&
       region->length >= HUGE_PAGE)
     madvise(region->pointer, region_pages(region->length),
             small ? MADV_NOHUGEPAGE : MADV_HUGEPAGE);
 }
 
+/* How long that a large page took too long is held against other memory (ns):
+ * mostly the host of a virtual machine had to find that memory, which is there
+ * when its pages are used again. If it never is, one piece a second takes so
+ * long. */
+static const int64_t SMALL_FOR = 1000000000;
+
 /* Pages that are there stay as they are. */
 void regions_use_small_pages(struct perigee_engine *engine) {
   struct regions *r = &engine->regions;
   engine->budget.slow_pages = false;
-  if (r->small_pages)
+  if (engine->now < r->small_until)
     return;
-  r->small_pages = true;
+  r->small_until = engine->now + SMALL_FOR;
   for (uint32_t i = 0; i < r->limit; i++)
     if (r->slots[i])
       region_advise(r->slots[i]);

@@ -53,7 +53,7 @@ struct regions {
   struct perigee_region **slots;
   uint32_t limit;
   uint64_t generation, count;
-  bool small_pages; /* no memory is made in large pages any more */
+  int64_t small_until; /* allocated memory is made in small pages (ns) */
   struct node privates, closing;
 };
 
@@ -74,8 +74,9 @@ static inline struct window *remote_window(struct perigee_remote *remote,
 int regions_open(struct perigee_engine *engine);
 void regions_close(struct perigee_engine *engine);
 void regions_close_in_child(struct perigee_engine *engine);
-/* From now on, pages that are made for allocated regions are small ones, as
- * large ones take this machine too long (base/budget.h). */
+/* Pages that are made for the regions that are allocated now, or within the
+ * next second, are small ones, as a large one has just taken this machine too
+ * long (base/budget.h). */
 void regions_use_small_pages(struct perigee_engine *engine);
 /* Frees closed regions once no peer is inside. */
 void regions_sweep(struct perigee_engine *engine);

@@ -256,7 +256,7 @@ static bool mapping_has(const uint8_t *at, const char *flag) {
   return has;
 }
 
-static void slow_pages_are_asked_for_no_more(void **state) {
+static void slow_pages_are_asked_for_no_more_for_a_second(void **state) {
   struct pair p;
   open_pair(&p, state);
   struct perigee_region *seen = region_of(&p, 0, "seen", LONG, PERIGEE_READ),
@@ -269,13 +269,18 @@ static void slow_pages_are_asked_for_no_more(void **state) {
   bool small = mapping_has(perigee_region_pointer(seen), " nh") &&
                mapping_has(perigee_region_pointer(own), " nh") &&
                mapping_has(perigee_region_pointer(later), " nh");
+  now += 1000000000;
+  struct perigee_region *last = region_of(&p, 0, NULL, LONG, 0);
+  bool large = mapping_has(perigee_region_pointer(last), " hg");
   region_end(seen);
   region_end(own);
   region_end(later);
+  region_end(last);
   pair_close(&p);
   if (!known)
     skip(); /* a kernel without large pages */
   assert_true(small);
+  assert_true(large);
 }
 
 int main(void) {
@@ -290,7 +295,7 @@ int main(void) {
       cmocka_unit_test(a_page_that_took_the_threads_own_time_is_slow),
       OVER(shm, a_handlers_own_time_is_no_pages),
       cmocka_unit_test(a_long_piece_is_a_reason_to_look),
-      OVER(shm, slow_pages_are_asked_for_no_more),
+      OVER(shm, slow_pages_are_asked_for_no_more_for_a_second),
   };
   return cmocka_run_group_tests_name("budget", tests, NULL, NULL);
 }
