@@ -54,6 +54,21 @@ describe("a caller", function()
     end
   end)
 
+  it("gets more than caches keep, wherever `into` begins", function()
+    local size = 2 ^ 24 + 77
+    local memory = cases.alloc(agent.engine, size + 64)
+    local text, into = cases.bytes(size, 5), memory:slice(13, size)
+    for _, method in ipairs { "echo", "copy" } do
+      memory:slice():fill(255)
+      local calling = calc:with { into = into, capacity = size, timeout = 30 }
+      assert.equal(size, assert(calling[method](calling, text)).length)
+      assert.is_true(into:string() == text)
+      assert.equal(255, cases.byte(memory, 12))
+      assert.equal(255, cases.byte(memory, 13 + size))
+    end
+    memory:close()
+  end)
+
   it("is told that a reply is longer than `into`", function()
     for _, size in ipairs { 1, 100, cases.EAGER, cases.RING + 1, 2 ^ 20 } do
       local into = region:slice(0, size - 1)
