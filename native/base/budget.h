@@ -10,11 +10,11 @@
  * that makes 2 MiB at a time mostly needs 0.2 ms for such a page. A virtual
  * machine whose host has to find the memory first needs 4 ms and more, and
  * less for the same memory in small pages. So an engine that meets such a page
- * has the regions that it has then made in small pages (region.c). A piece may also
- * take long because other processes had the core: the time of the thread
- * itself tells these two apart. It costs a system call, so only polls that
- * follow one that copied read it, for the first pieces of an engine's life and
- * for some after each long one.
+ * has the memory of its regions made in small pages for a while (region.c). A
+ * piece may also take long because other processes had the core: the time of
+ * the thread itself tells these two apart. It costs a system call, so only polls
+ * that follow one that copied read it, for the first pieces of an engine's life
+ * and for some after each long one.
  */
 #ifndef BUDGET_H
 #define BUDGET_H
