@@ -22,7 +22,8 @@
  *
  * The time of a short record is that of its cache lines moving from one
  * processor to the other, so both sides prefetch. The consumer polls a record's
- * first line only and fetches all others at once when the word is there. The
+ * first line only and fetches all others at once when the word is there. While
+ * it finds one record behind another, it also fetches one further on. The
  * producer then takes the lines where the next record of that length will be
  * for writing. These are hints for up to RING_AHEAD lines: no value and no
  * order depends on them.
@@ -46,7 +47,7 @@
 #include <stdint.h>
 
 enum { RING_UNIT = 64, RING_SHARE = 4 }; /* the largest record: ring / 4 */
-enum { RING_AHEAD = 16 };
+enum { RING_AHEAD = 16, RING_FAR = 3 };
 enum { RING_LONG = 2 * RING_AHEAD * RING_UNIT };
 enum { RING_MOVE = (1 << 20) - 1 }; /* more units than a record has */
 
@@ -152,6 +153,19 @@ static inline uint64_t ring_look(const struct ring_in *ring) {
 /* False: ring_peek() would return 0. */
 static inline bool ring_has(const struct ring_in *ring) {
   return ring_look(ring) <= ring->most;
+}
+/* Called when one record was handled and the next is there, as there may be many.
+ * Fetches all lines of the record RING_FAR records behind the next, if it is
+ * short. It is looked for as if all had the next one's length: so the processor
+ * needs no word that is still on its way to know where that is. */
+static inline void ring_ahead(const struct ring_in *ring) {
+  uint64_t units = ring_look(ring), mask = ring->size - 1;
+  if (units - 1 >= RING_AHEAD)
+    return; /* it is no record, or long */
+  uint64_t at = ring->tail + RING_FAR * units * RING_UNIT;
+  const uint8_t *far = ring->bytes + (at & mask);
+  __builtin_prefetch(far);
+  ring_fetch(far, units);
 }
 /* Goes on behind a record of that length, or behind a skip. */
 static inline void ring_advance(struct ring_in *ring, uint64_t length) {

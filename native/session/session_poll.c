@@ -245,7 +245,8 @@ static inline bool ring_waits(const struct perigee_session *s, enum ring ring) {
 /* Reads one record of each ring in turn. A ring that was empty is not looked at
  * again in this poll: what arrives meanwhile is found by the next one. So 0
  * says that nothing could be taken when both were looked at: a record may wait
- * (record_take_bulks). */
+ * (record_take_bulks). Only replies are fetched ahead: a server has mostly caught
+ * up with its callers, and is no faster for it. */
 static __attribute__((noinline)) int rings_read(struct perigee_session *s,
                                                 int replies, int requests) {
   int found = 0, budget = RECORDS_A_POLL;
@@ -267,6 +268,8 @@ static __attribute__((noinline)) int rings_read(struct perigee_session *s,
         return 1;
     }
     replies = replies && ring_waits(s, RING_REPLY);
+    if (UNLIKELY(replies != 0))
+      lane_ahead(s->lane, RING_REPLY);
     requests = requests && ring_waits(s, RING_REQUEST);
   }
   return found;

@@ -153,6 +153,13 @@ static inline bool lane_has(struct lane *lane, enum ring ring) {
   return !in || ring_has(&in[ring]);
 }
 
+/* Peek would return a record, and more may be behind it: fetches one of these. */
+static inline void lane_ahead(const struct lane *lane, enum ring ring) {
+  const struct ring_in *in = ((const struct lane_head *)lane)->in;
+  if (in)
+    ring_ahead(&in[ring]);
+}
+
 static inline const struct transport_payloads *
 lane_payloads(struct lane *lane) {
   return ((struct lane_head *)lane)->payloads;
