@@ -113,6 +113,15 @@ describe("what is lent", function()
     end
   end)
 
+  it("arrives whole, however long it is", function()
+    for _, size in ipairs { 2 ^ 19 + 1, 2 ^ 20 + 7, 1500001, 3 * 2 ^ 20 + 1 } do
+      local text = cases.bytes(size, 5)
+      local function writer(loan) return loan:write(text) end
+      local got = assert(of(size):copy(writer))
+      assert.is_true(got == text, size)
+    end
+  end)
+
   it("holds what its capacity says, and not a byte more", function()
     for _, size in ipairs(cases.sizes) do
       local text = cases.bytes(size, 2)
