@@ -162,10 +162,11 @@ static inline void ring_ahead(const struct ring_in *ring) {
   uint64_t units = ring_look(ring), mask = ring->size - 1;
   if (units - 1 >= RING_AHEAD)
     return; /* it is no record, or long */
-  uint64_t at = ring->tail + RING_FAR * units * RING_UNIT;
-  const uint8_t *far = ring->bytes + (at & mask);
-  __builtin_prefetch(far);
-  ring_fetch(far, units);
+  uint64_t at = (ring->tail + RING_FAR * units * RING_UNIT) & mask;
+  if (at + units * RING_UNIT > ring->size)
+    return;
+  __builtin_prefetch(ring->bytes + at);
+  ring_fetch(ring->bytes + at, units);
 }
 /* Goes on behind a record of that length, or behind a skip. */
 static inline void ring_advance(struct ring_in *ring, uint64_t length) {

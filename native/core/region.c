@@ -175,9 +175,7 @@ static void region_describe_area(struct perigee_region *region) {
   region->area.pins = true;
 }
 
-static void region_advise(const struct perigee_region *region) {
-  struct perigee_engine *engine = region->engine;
-  bool small = engine_clock(engine) < engine->regions.small_until;
+static void region_advise(const struct perigee_region *region, bool small) {
   if (region->allocated && region->pointer && region->memory->direct &&
       region->length >= HUGE_PAGE)
     madvise(region->pointer, region_pages(region->length),
@@ -199,9 +197,9 @@ void regions_use_small_pages(struct perigee_engine *engine) {
   r->small_until = engine->now + SMALL_FOR;
   for (uint32_t i = 0; i < r->limit; i++)
     if (r->slots[i])
-      region_advise(r->slots[i]);
+      region_advise(r->slots[i], true);
   for (struct node *n = r->privates.next; n != &r->privates; n = n->next)
-    region_advise(CONTAINER(n, struct perigee_region, among));
+    region_advise(CONTAINER(n, struct perigee_region, among), true);
 }
 
 /* Peers may map what they may read. Memory that they may only write, which no
@@ -238,7 +236,8 @@ static int region_back(struct perigee_region *region, int asked) {
   if (status == PERIGEE_OK && shared && m == &memory_host)
     status = region_back_file(region);
   if (status == PERIGEE_OK)
-    region_advise(region);
+    region_advise(region, engine_clock(region->engine) <
+                              region->engine->regions.small_until);
   return status;
 }
 

@@ -85,6 +85,8 @@ static bool pending_is_over(const struct perigee_engine *engine,
 static __attribute__((noinline)) int
 wait_poll_pending(struct perigee_engine *engine, struct perigee_event *events,
                   int capacity) {
+  if (UNLIKELY(capacity < 1))
+    return engine_poll(engine, events, 0, true);
   bool awaited = engine->event_awaited;
   wait_take_pending(engine, events);
   if (UNLIKELY(pending_is_over(engine, events)))

@@ -283,6 +283,7 @@ static void what_a_wait_has_found_is_given_without_another_poll(void **state) {
   to_run = &p;
   took = 5 * US;
   assert_int_equal(perigee_wait(&p.engine[1], 1, 20000 * MS), 1);
+  assert_int_equal(perigee_poll(p.engine[1], NULL, 0), 0);
   uint64_t polls = counters(&p)->polls;
   assert_int_equal(perigee_poll(p.engine[1], events, 4), 2);
   assert_int_equal(counters(&p)->polls, polls);

@@ -55,7 +55,7 @@ void be_far(struct perigee_session *session) {
   distance_learn(&session->lane->distance, INT64_MAX);
 }
 
-void prefer_staging(struct perigee_session *session) {
+void learn_no_ways(struct perigee_session *session) {
   for (int i = 0; i < SHM_LENGTHS; i++)
     session->lane->ways[i] =
         (struct shm_ways){.best = SHM_STAGED, .left = UINT32_MAX};

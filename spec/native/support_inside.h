@@ -20,8 +20,8 @@ uint32_t turns_live(const struct perigee_session *session);
 bool is_far(const struct perigee_session *session);
 /* It does, until that is tried next. */
 void be_far(struct perigee_session *session);
-/* The session has its peer stage payloads, and never tries another way. */
-void prefer_staging(struct perigee_session *session);
+/* The session never tries whether its peer's payloads better go another way. */
+void learn_no_ways(struct perigee_session *session);
 /* It says that of the ways of payloads, two bits for each length. */
 void say_ways(struct perigee_session *session, uint32_t word);
 /* Bytes that are free in the ring of requests to the peer. */

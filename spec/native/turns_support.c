@@ -28,7 +28,7 @@ void learning_open(struct pair *p, void *state) {
 void timed_open(struct pair *p, void *state) {
   learning_open(p, state);
   for (int side = 0; side < 2; side++)
-    prefer_staging(p->session[side]);
+    learn_no_ways(p->session[side]);
 }
 
 int call(struct pair *p, const uint8_t *bytes, uint64_t length) {

@@ -32,15 +32,16 @@ static bool comes_staged(struct pair *p, const uint8_t *bytes, uint64_t length,
   return staged;
 }
 
-/* A reply that lies in its request's block, to a slice: was it staged? */
+/* A reply to a slice, of other bytes or, without these, of those that lie in the
+ * request's block: was it staged? */
 static bool returns_staged(struct pair *p, struct perigee_region *r,
-                           const struct costs *costs) {
+                           const uint8_t *other, const struct costs *costs) {
   struct perigee_message m = {.slice = {{r}, 0, LENGTH, 1, LENGTH},
                               .into = {{r}, LENGTH, LENGTH, 1, LENGTH},
                               .timeout = -1};
   int op = perigee_call(p->session[0], &m);
   struct perigee_event e = until(p, 1, PERIGEE_EVENT_REQUEST);
-  answer(p, &e, e.pointer, LENGTH);
+  answer(p, &e, other ? other : e.pointer, LENGTH);
   bool staged = turns_live(p->session[1]) > 0;
   own_time.step = staged ? costs->staged : costs->pulled;
   ended(p, 0, op, PERIGEE_OK);
@@ -86,11 +87,32 @@ static void replies_go_the_quicker_way(void **state) {
                                           PERIGEE_LOCAL, NULL, &r),
                      0);
     for (int i = 0; i < LEARN + CALLS; i++)
-      staged += returns_staged(&p, r, c) && i >= LEARN;
+      staged += returns_staged(&p, r, NULL, c) && i >= LEARN;
     assert_in_range(lent ? staged : CALLS - staged, 0, TRIALS);
     perigee_region_close(r, -1);
     pair_close(&p);
   }
+}
+
+/* Copies of what was lent take no time here, and pulls the most. */
+static void what_is_lent_tells_nothing_of_what_is_pulled(void **state) {
+  uint8_t *other = pattern(LENGTH, 7);
+  const struct costs lent = {100, 1}, own = {100, 1000};
+  struct perigee_region *r;
+  struct pair p;
+  int staged = 0;
+  learning_open(&p, *state);
+  assert_int_equal(perigee_region_alloc(p.engine[0], NULL, 2 * LENGTH,
+                                        PERIGEE_LOCAL, NULL, &r),
+                   0);
+  for (int i = 0; i < 2 * LEARN + CALLS; i++) {
+    returns_staged(&p, r, NULL, &lent);
+    staged += returns_staged(&p, r, other, &own) && i >= 2 * LEARN;
+  }
+  assert_in_range(CALLS - staged, 0, 2 * TRIALS);
+  perigee_region_close(r, -1);
+  free(other);
+  pair_close(&p);
 }
 
 static void a_way_that_becomes_quicker_is_found(void **state) {
@@ -150,6 +172,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       OVER(variant_default, requests_go_the_quicker_way),
       OVER(variant_default, replies_go_the_quicker_way),
+      OVER(variant_default, what_is_lent_tells_nothing_of_what_is_pulled),
       OVER(variant_default, a_way_that_becomes_quicker_is_found),
       OVER(variant_default, lengths_are_learned_apart),
       OVER(variant_default, whatever_a_peer_prefers_all_bytes_come),

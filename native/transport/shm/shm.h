@@ -91,6 +91,7 @@ enum { SHM_LENGTHS = 7 };
 enum shm_way { SHM_WAY_NONE, SHM_UNSTAGED, SHM_STAGED, SHM_WAYS };
 struct shm_ways {
   enum shm_way best;
+  bool pulls;              /* some were pulled: lent ones do not count */
   uint32_t cost[SHM_WAYS]; /* ns a MiB; 0: not known */
   uint32_t tries;          /* of the other way, in a trial; 0: there is none */
   uint32_t left;           /* payloads until a trial begins or is given up */
@@ -206,6 +207,10 @@ struct lane {
   uint8_t *spare; /* bounce buffer for the next fetch that needs one */
 };
 
+static inline int64_t shm_clock(const struct lane *lane) {
+  return lane->options.clock(lane->options.context);
+}
+
 /* ---- shm_stage.c -------------------------------------------------------- */
 int shm_expose(struct lane *, struct exposure *, struct payload *);
 int64_t shm_feed(struct lane *, struct exposure *);
@@ -218,7 +223,8 @@ void distance_learn(struct shm_distance *d, int64_t line);
 bool turns_end(struct lane *, bool all);
 
 /* ---- shm_ways.c --------------------------------------------------------- */
-/* Does the peer rather have so many bytes staged? `first`: if it has not said. */
+/* Does the peer rather have so many bytes staged? `first`: as long as it has not
+ * said. */
 bool ways_staged(const struct lane *, uint64_t bytes, bool first);
 /* A fetch begins; returns when, or 0 if nothing is learned of it. */
 int64_t ways_begin(const struct lane *, const struct fetch *);

@@ -108,15 +108,13 @@ static __attribute__((noinline)) int64_t fetch_put_copied(struct lane *lane,
   return got < 0 ? got : payload_put(into, bytes, (uint64_t)got);
 }
 
-/* Bytes of the peer's arena. Those of a vast payload go past the caches, which
- * do not keep as much. */
-static int64_t fetch_put_there(struct lane *lane, const struct fetch *f,
-                               struct payload *into, const uint8_t *from,
-                               uint64_t n) {
+/* Bytes of the peer's arena. If there are many, they may go past the caches. */
+static int64_t fetch_put_there(struct lane *lane, struct payload *into,
+                               const uint8_t *from, uint64_t n) {
   struct payload bytes;
   if (arena_there(lane, from, n) != THERE)
     return fetch_put_copied(lane, into, from, n);
-  if (f->total < BULK_VAST)
+  if (into->total < BULK_VAST)
     return payload_put(into, from, n);
   payload_bytes(&bytes, from, n);
   return payload_move(into, &bytes, n);
@@ -129,7 +127,7 @@ static int64_t fetch_loan(struct lane *lane, struct fetch *f, uint64_t at,
   const uint8_t *from = arena_peer(lane, f->source.address, f->total);
   if (!from)
     return PERIGEE_PROTOCOL;
-  return fetch_put_there(lane, f, into, from + at,
+  return fetch_put_there(lane, into, from + at,
                          least(f->total - at, *lane->options.piece));
 }
 
@@ -166,7 +164,7 @@ static int64_t fetch_staged(struct lane *lane, struct fetch *f, uint64_t at,
   if (n == 0)
     return 0;
   int64_t moved =
-      fetch_put_there(lane, f, into, block + SHM_STAGE_HEAD + at % area, n);
+      fetch_put_there(lane, into, block + SHM_STAGE_HEAD + at % area, n);
   if (moved > 0)
     fetch_ack(lane, f, at + (uint64_t)moved);
   return moved;

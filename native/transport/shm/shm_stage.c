@@ -5,15 +5,16 @@
  * way_of answers where a payload goes:
  *
  *   bytes                  near                         far
- *   up to PLAIN            copied to a block in turn    streamed to one
- *   up to SHM_TURN_MOST        pulled, but for trials       streamed to one
+ *   up to SHM_TURN_MOST    as the peer prefers          streamed to a block
+ *                          (shm_ways.c): copied to a    in turn
+ *                          block in turn, or pulled
  *   more                   pulled                       pulled
  *
- * The table is for one piece of memory; far, and above PLAIN, strides are
- * pulled. More is pulled if the peer's blocks have SHM_STAGE at most (an older
- * build). A payload that finds no block in turn is pulled, too; if the peer may
- * not pull, it goes by eight slots. A trial, of the distance, is streamed if it
- * would have been pulled.
+ * A peer that has not said what it prefers has up to PLAIN copied. The table is
+ * for one piece of memory; strides are copied up to PLAIN near, and else pulled.
+ * More is pulled if the peer's blocks have SHM_STAGE at most (an older build). A
+ * payload that finds no block in turn is pulled, too; if the peer may not pull,
+ * it goes by eight slots. A trial of the distance goes to a block in turn.
  *
  * A payload in a block in turn is staged right behind its record, piece by
  * piece, while the receiver empties the pieces before. Its owner may compute
@@ -81,10 +82,6 @@ _Static_assert(sizeof(struct staging) <= EXPOSURE_OWN, "there is room for it");
 
 static struct staging *staging_of(struct exposure *e) {
   return (struct staging *)(void *)e->own;
-}
-
-static int64_t staging_clock(const struct lane *lane) {
-  return lane->options.clock(lane->options.context);
 }
 
 /* ---- Distance ------------------------------------------------------------ */
@@ -338,10 +335,9 @@ static bool staging_tries_here(const struct exposure *e,
 static __attribute__((noinline)) void
 distance_try_line(struct lane *lane, uint64_t fed, _Atomic uint64_t *word) {
   atomic_thread_fence(memory_order_seq_cst);
-  int64_t before = staging_clock(lane), begin = staging_clock(lane);
+  int64_t before = shm_clock(lane), begin = shm_clock(lane);
   atomic_exchange_explicit(word, fed, memory_order_acq_rel);
-  distance_learn(&lane->distance,
-                 staging_clock(lane) - begin - (begin - before));
+  distance_learn(&lane->distance, shm_clock(lane) - begin - (begin - before));
 }
 
 /* Tells the receiver how many bytes are staged. Release: after these bytes. */
@@ -496,12 +492,12 @@ static uint64_t staging_piece(uint64_t total) {
 static int64_t staging_fill_at_once(struct lane *lane, struct exposure *e) {
   const struct staging *s = staging_of(e);
   uint64_t total = e->payload->total, piece = staging_piece(total);
-  int64_t begin = s->streams ? 0 : staging_clock(lane);
+  int64_t begin = s->streams ? 0 : shm_clock(lane);
   while (e->fed < total)
     staging_fill(lane, e, least(total - e->fed, piece));
   turns_filled(lane, s->turn);
   if (!s->streams && !s->fresh)
-    distance_copied(&lane->distance, total, staging_clock(lane) - begin);
+    distance_copied(&lane->distance, total, shm_clock(lane) - begin);
   return (int64_t)total;
 }
 

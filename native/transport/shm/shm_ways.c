@@ -7,9 +7,9 @@
  * between near cores, one machine stages in half the time, and another pulls in
  * 0.9 of it (bench/history/tried.md, "Large raw calls"). So the receiver
  * measures how long either way takes it, from the first look at the payload to
- * its last byte, and says in a word of its outbox which way it prefers. The
- * owner does what the word says, if it can, and else what it thinks best. A peer
- * that lies gets its payloads later.
+ * its last byte, and says in a word of its outbox which way it prefers. A near
+ * owner does what the word says, if it can. A peer that lies gets its payloads
+ * later.
  *
  * Lengths between two powers of two are learned together, from LEAST on:
  *
@@ -21,7 +21,9 @@
  *
  * The owner may be unable to go the other way: who lends always lends. A pause
  * doubles if the trial changed nothing. What is read where it was lent is not
- * brought here, and not counted.
+ * brought here, and not counted. What was lent is copied from there without a
+ * system call, so it tells nothing of what is pulled: it counts only as long as
+ * nothing was pulled, as in replies that lie in their request's block.
  *
  * A time may have anything in it: a process that was away, pages that are new.
  * So the cost of a way is about the least of its times: it falls to a lesser one
@@ -33,7 +35,8 @@
 enum { LEAST_BITS = 14, LEAST = 1 << LEAST_BITS };
 enum { TRIES = 4, PATIENCE = 32, PAUSE = 511, PAUSE_MOST = 4095 };
 /* Before a way's first times count so much has to go it: blocks have new pages
- * until their stretch was filled once. */
+ * until their stretch was filled once. As much is to come for the stretch to be
+ * made, if it is not there. */
 enum { WARM = 8 << 20 };
 
 _Static_assert(SHM_TURN_MOST < LEAST << SHM_LENGTHS, "all lengths are learned");
@@ -48,9 +51,11 @@ static int ways_of(uint64_t bytes) {
 /* The word has two bits for each. It is a hint: nothing is ordered by it. */
 bool ways_staged(const struct lane *lane, uint64_t bytes, bool first) {
   int i = ways_of(bytes);
-  uint32_t word =
-      i < 0 ? 0 : atomic_load_explicit(&lane->peer->ways, memory_order_relaxed);
-  uint32_t said = i < 0 ? 0 : word >> (2 * i) & 3;
+  if (i < 0)
+    return first;
+  uint32_t said =
+      atomic_load_explicit(&lane->peer->ways, memory_order_relaxed) >> (2 * i) &
+      3;
   return said == SHM_WAY_NONE ? first : said == SHM_STAGED;
 }
 
@@ -75,16 +80,17 @@ static enum shm_way way_of_source(const struct source *s, uint64_t total) {
 int64_t ways_begin(const struct lane *lane, const struct fetch *f) {
   bool learns = lane->pulls && lane->options.sized && ways_of(f->total) >= 0 &&
                 way_of_source(&f->source, f->total) != SHM_WAY_NONE;
-  return learns ? lane->options.clock(lane->options.context) : 0;
+  return learns ? shm_clock(lane) : 0;
 }
 
 static enum shm_way way_other(enum shm_way way) {
   return way == SHM_STAGED ? SHM_UNSTAGED : SHM_STAGED;
 }
 
-static void ways_measure(struct shm_ways *w, enum shm_way way, uint64_t took,
+static void ways_measure(struct shm_ways *w, enum shm_way way, int64_t took,
                          uint64_t bytes) {
-  uint64_t cost = least((took << 20) / bytes + 1, UINT32_MAX / 2);
+  uint64_t ns = took > 0 ? least((uint64_t)took, UINT32_MAX) : 0;
+  uint64_t cost = least((ns << 20) / bytes + 1, UINT32_MAX / 2);
   uint32_t *known = &w->cost[way];
   uint64_t risen = *known + *known / 8 + 1;
   *known = (uint32_t)(*known == 0 ? cost : least(cost, risen));
@@ -101,7 +107,7 @@ static enum shm_way ways_better(const struct shm_ways *w) {
 static enum shm_way ways_try(struct shm_ways *w, uint64_t bytes) {
   enum shm_way other = way_other(w->best);
   w->tries = TRIES + (w->cost[other] == 0 ? (uint32_t)(WARM / bytes) : 0);
-  w->left = w->tries + PATIENCE;
+  w->left = w->tries + PATIENCE + (uint32_t)(WARM / bytes);
   return other;
 }
 
@@ -113,6 +119,18 @@ static enum shm_way ways_settle(struct shm_ways *w) {
   w->tries = 0;
   w->left = w->pause;
   return better;
+}
+
+/* Does a payload that came this way count, which was lent or was not? */
+static bool ways_counts(struct shm_ways *w, enum shm_way way, bool lent) {
+  if (way == SHM_STAGED)
+    return true;
+  if (lent)
+    return !w->pulls;
+  if (!w->pulls)
+    w->cost[way] = 0; /* what lent ones cost */
+  w->pulls = true;
+  return true;
 }
 
 /* A payload came this way: does the state end? */
@@ -133,9 +151,10 @@ void ways_learn(struct lane *lane, const struct fetch *f, int64_t begun) {
     return;
   struct shm_ways *w = &lane->ways[i];
   enum shm_way way = way_of_source(&f->source, f->total);
-  int64_t took = lane->options.clock(lane->options.context) - begun;
   bool trial = w->tries > 0;
-  ways_measure(w, way, (uint64_t)(took > 0 ? took : 0), f->total);
+  if (!ways_counts(w, way, f->source.kind == SOURCE_LOAN))
+    return;
+  ways_measure(w, way, shm_clock(lane) - begun, f->total);
   if (ways_count(w, way, f->total))
     ways_say(lane, i, trial ? ways_settle(w) : ways_try(w, f->total));
 }

@@ -569,7 +569,8 @@ static int64_t stream_recv(struct stream *s, struct iovec *v, int n) {
 /* Reads the rest of a body and some of what follows, or what there is. A short
  * fragment is read together with its record and copied to its landing, which
  * costs less than a call of its own. Of a long one little is read but straight
- * into its landing. The fragment before it tells which to expect. */
+ * into its landing. The fragment before it tells which to expect, until a record
+ * comes without one. */
 static int64_t stream_fill(struct stream *s, uint64_t limit) {
   struct iovec v[TCP_RUNS + 1];
   int n = tcp_unread(s) == 0 ? straight_vectors(s, limit, v) : 0;
@@ -629,7 +630,8 @@ static bool stream_look_ahead(struct stream *s) {
 
 uint64_t tcp_receive(struct stream *s, uint64_t limit) {
   uint64_t done = 0;
-  s->emptied = false;
+  if (limit > 0)
+    s->emptied = false;
   if (!stream_look_ahead(s))
     return 0;
   s->heads = HEADS_LEAST + (uint32_t)(limit / HEAD_COSTS);
