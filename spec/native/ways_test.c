@@ -60,7 +60,7 @@ static int staged_of(struct pair *p, int calls, const uint8_t *bytes,
 }
 
 /* So many calls of LENGTH bytes, or of a third, are enough to learn. */
-enum { LEARN = 300, LEARN_SHORT = 900, CALLS = 200, TRIALS = 8 };
+enum { LEARN = 300, LEARN_SHORT = 900, CALLS = 200, TRIALS = 16 };
 
 static void requests_go_the_quicker_way(void **state) {
   uint8_t *bytes = pattern(LENGTH, 3);

@@ -33,7 +33,7 @@
 #include "shm.h"
 
 enum { LEAST_BITS = 14, LEAST = 1 << LEAST_BITS };
-enum { TRIES = 4, PATIENCE = 32, PAUSE = 511, PAUSE_MOST = 4095 };
+enum { TRIES = 4, PATIENCE = 32, PAUSE = 63, PAUSE_MOST = 4095 };
 /* Before a way's first times count so much has to go it: blocks have new pages
  * until their stretch was filled once. As much is to come for the stretch to be
  * made, if it is not there. */
