@@ -76,16 +76,23 @@ static void requests_go_the_quicker_way(void **state) {
   free(bytes);
 }
 
+/* Returns a region for returns_staged. */
+static struct perigee_region *learning_open_slices(struct pair *p,
+                                                   void *state) {
+  struct perigee_region *r;
+  learning_open(p, state);
+  assert_int_equal(perigee_region_alloc(p->engine[0], NULL, 2 * LENGTH,
+                                        PERIGEE_LOCAL, NULL, &r),
+                   0);
+  return r;
+}
+
 static void replies_go_the_quicker_way(void **state) {
   for (int lent = 0; lent < 2; lent++) {
     const struct costs *c = lent ? &pulled_is_quick : &staged_is_quick;
-    struct perigee_region *r;
     struct pair p;
+    struct perigee_region *r = learning_open_slices(&p, *state);
     int staged = 0;
-    learning_open(&p, *state);
-    assert_int_equal(perigee_region_alloc(p.engine[0], NULL, 2 * LENGTH,
-                                          PERIGEE_LOCAL, NULL, &r),
-                     0);
     for (int i = 0; i < LEARN + CALLS; i++)
       staged += returns_staged(&p, r, NULL, c) && i >= LEARN;
     assert_in_range(lent ? staged : CALLS - staged, 0, TRIALS);
@@ -98,18 +105,30 @@ static void replies_go_the_quicker_way(void **state) {
 static void what_is_lent_tells_nothing_of_what_is_pulled(void **state) {
   uint8_t *other = pattern(LENGTH, 7);
   const struct costs lent = {100, 1}, own = {100, 1000};
-  struct perigee_region *r;
   struct pair p;
+  struct perigee_region *r = learning_open_slices(&p, *state);
   int staged = 0;
-  learning_open(&p, *state);
-  assert_int_equal(perigee_region_alloc(p.engine[0], NULL, 2 * LENGTH,
-                                        PERIGEE_LOCAL, NULL, &r),
-                   0);
   for (int i = 0; i < 2 * LEARN + CALLS; i++) {
     returns_staged(&p, r, NULL, &lent);
     staged += returns_staged(&p, r, other, &own) && i >= 2 * LEARN;
   }
   assert_in_range(CALLS - staged, 0, 2 * TRIALS);
+  perigee_region_close(r, -1);
+  free(other);
+  pair_close(&p);
+}
+
+/* Pulls are tried; then all that would be pulled is lent. */
+static void a_trial_that_meets_only_what_is_lent_is_given_up(void **state) {
+  uint8_t *other = pattern(LENGTH, 7);
+  struct pair p;
+  struct perigee_region *r = learning_open_slices(&p, *state);
+  int staged = 0;
+  for (int i = 0; i < LEARN; i++)
+    returns_staged(&p, r, other, &staged_is_quick);
+  for (int i = 0; i < 4 * CALLS; i++)
+    staged += returns_staged(&p, r, NULL, &staged_is_quick);
+  assert_true(staged > CALLS);
   perigee_region_close(r, -1);
   free(other);
   pair_close(&p);
@@ -173,6 +192,7 @@ int main(void) {
       OVER(variant_default, requests_go_the_quicker_way),
       OVER(variant_default, replies_go_the_quicker_way),
       OVER(variant_default, what_is_lent_tells_nothing_of_what_is_pulled),
+      OVER(variant_default, a_trial_that_meets_only_what_is_lent_is_given_up),
       OVER(variant_default, a_way_that_becomes_quicker_is_found),
       OVER(variant_default, lengths_are_learned_apart),
       OVER(variant_default, whatever_a_peer_prefers_all_bytes_come),

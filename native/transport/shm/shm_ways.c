@@ -22,8 +22,8 @@
  * The owner may be unable to go the other way: who lends always lends. A pause
  * doubles if the trial changed nothing. What is read where it was lent is not
  * brought here, and not counted. What was lent is copied from there without a
- * system call, so it tells nothing of what is pulled: it counts only as long as
- * nothing was pulled, as in replies that lie in their request's block.
+ * system call, so it tells nothing of what is pulled: it is measured only as long
+ * as nothing was pulled, as in replies that lie in their request's block.
  *
  * A time may have anything in it: a process that was away, pages that are new.
  * So the cost of a way is about the least of its times: it falls to a lesser one
@@ -121,8 +121,8 @@ static enum shm_way ways_settle(struct shm_ways *w) {
   return better;
 }
 
-/* Does a payload that came this way count, which was lent or was not? */
-static bool ways_counts(struct shm_ways *w, enum shm_way way, bool lent) {
+/* Is a payload measured that came this way, which was lent or was not? */
+static bool ways_measures(struct shm_ways *w, enum shm_way way, bool lent) {
   if (way == SHM_STAGED)
     return true;
   if (lent)
@@ -134,7 +134,7 @@ static bool ways_counts(struct shm_ways *w, enum shm_way way, bool lent) {
 }
 
 /* A payload came this way: does the state end? */
-static bool ways_count(struct shm_ways *w, enum shm_way way, uint64_t bytes) {
+static bool ways_step(struct shm_ways *w, enum shm_way way, uint64_t bytes) {
   if (w->best == SHM_WAY_NONE) {
     w->best = way;
     w->left = TRIES + (uint32_t)(WARM / bytes);
@@ -152,9 +152,10 @@ void ways_learn(struct lane *lane, const struct fetch *f, int64_t begun) {
   struct shm_ways *w = &lane->ways[i];
   enum shm_way way = way_of_source(&f->source, f->total);
   bool trial = w->tries > 0;
-  if (!ways_counts(w, way, f->source.kind == SOURCE_LOAN))
-    return;
-  ways_measure(w, way, shm_clock(lane) - begun, f->total);
-  if (ways_count(w, way, f->total))
+  if (ways_measures(w, way, f->source.kind == SOURCE_LOAN))
+    ways_measure(w, way, shm_clock(lane) - begun, f->total);
+  else
+    way = w->best; /* it is no try, but a payload of those to wait for */
+  if (ways_step(w, way, f->total))
     ways_say(lane, i, trial ? ways_settle(w) : ways_try(w, f->total));
 }
