@@ -27,9 +27,7 @@ uint64_t lent_bytes(const struct perigee_session *session) {
       strcmp(session->transport->name, "shm") != 0)
     return 0;
   const struct lane *lane = session->lane;
-  uint64_t rests =
-      lane->rested ? blocks_size(&lane->blocks, lane->rested - 1) : 0;
-  return lane->blocks.live - rests - moved_bytes(lane) -
+  return lane->blocks.live - lane->rests.bytes - moved_bytes(lane) -
          (lane->turns.count == 0 ? lane->turns.size : 0);
 }
 

@@ -263,6 +263,38 @@ static void one_call_after_the_other_gets_two_blocks_in_turn(void **state) {
   pair_close(&p);
 }
 
+/* Returns how many requests later one comes to the same block, or 0. */
+static int comes_back(const uint8_t *const *at, int count, int first) {
+  for (int i = first + 1; i < count; i++)
+    if (at[i] == at[first])
+      return i - first;
+  return 0;
+}
+
+/* Short ones as well; while little passes, each comes to the block of the one
+ * before, which has its pages. */
+static void short_calls_get_their_blocks_in_turn_once_much_passes(
+    void **state) {
+  enum { EACH = 64 << 10, CALLS = 128 };
+  const uint8_t *at[CALLS];
+  struct pair p;
+  uint8_t *bytes = pattern(EACH, 3);
+  timed_open(&p, *state);
+  for (int i = 0; i < CALLS; i++) {
+    int op = call(&p, bytes, EACH);
+    struct perigee_event e = until(&p, 1, PERIGEE_EVENT_REQUEST);
+    at[i] = e.pointer;
+    answer(&p, &e, bytes, 10);
+    answered(&p, op, bytes, 10);
+  }
+  assert_int_equal(comes_back(at, CALLS, 10), 1);
+  assert_in_range(comes_back(at, CALLS, 80), 2 * MIB / EACH - 1,
+                  2 * MIB / EACH + 1);
+  assert_true(kept_bytes(p.session[1]) <= 4 * MIB);
+  free(bytes);
+  pair_close(&p);
+}
+
 static void what_nobody_stages_in_goes_back(void **state) {
   struct pair p;
   uint8_t *bytes = pattern(LENGTH, 3);
@@ -337,6 +369,8 @@ int main(void) {
       OVER(variant_default, a_call_that_runs_long_keeps_no_block),
       OVER(variant_default, staging_takes_no_room_from_loans),
       OVER(variant_default, one_call_after_the_other_gets_two_blocks_in_turn),
+      OVER(variant_default,
+           short_calls_get_their_blocks_in_turn_once_much_passes),
       OVER(variant_default, what_nobody_stages_in_goes_back),
       OVER(variant_default, a_peer_cannot_free_a_block_that_is_to_be_filled),
   };

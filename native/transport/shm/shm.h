@@ -70,6 +70,22 @@ struct shm_segment {
   bool there;
 };
 
+/* Bytes within a window of a quarter of a second. What is worth memory of its own
+ * for as long as much passes begins only then. */
+struct shm_flow {
+  uint64_t bytes;
+  int64_t since; /* when the window began */
+};
+static const int64_t SHM_WINDOW = 250 * 1000000; /* ns */
+
+/* So many bytes more pass: returns the bytes of the window. */
+static inline uint64_t flow_add(struct shm_flow *f, int64_t now,
+                                uint64_t bytes) {
+  if (now - f->since > SHM_WINDOW)
+    *f = (struct shm_flow){.since = now};
+  return f->bytes += bytes;
+}
+
 /* Staging blocks that are used in turn (shm_stage.c). */
 enum { SHM_TURNS = 64 };
 struct shm_turn {
@@ -105,8 +121,7 @@ struct shm_turns {
   uint32_t count;   /* blocks from the oldest on */
   uint32_t used;    /* number of the last look before which one was */
   uint32_t touched; /* from here on nothing was written yet */
-  uint64_t wanted;  /* bytes that would have been staged .. */
-  int64_t since;    /* .. since this time */
+  struct shm_flow wanted; /* bytes that would have been staged */
   struct shm_turn blocks[SHM_TURNS];
 };
 
@@ -121,8 +136,7 @@ struct shm_move {
   uint64_t left;   /* away, back: the ring's position behind the move */
   bool said;       /* back: the reader was told */
   uint64_t seen;   /* the ring's position at the last long record */
-  uint64_t wanted; /* bytes that passed .. */
-  int64_t since;   /* .. since this time */
+  struct shm_flow passed;
 };
 
 /* The frame about a ring that its block's owner writes (shm_moves.c). Frames about
@@ -164,6 +178,18 @@ enum source_kind {
 enum { SHM_PAGE = 4096 };
 enum { SHM_OUTBOX_PAGES = (sizeof(struct outbox) + SHM_PAGE - 1) / SHM_PAGE };
 
+enum { SHM_RESTS = 128 };
+
+/* Blocks that rest (shm_arena.c). */
+struct shm_rests {
+  uint64_t blocks[SHM_RESTS]; /* their offsets, in turn */
+  uint32_t first; /* number of the one that came back first; never begins anew */
+  uint32_t count;
+  uint64_t bytes; /* of all of them */
+  uint32_t since; /* number of the look before which the last came back */
+  struct shm_flow back; /* bytes that came back */
+};
+
 struct lane {
   struct lane_head head;
   struct lane_options options;
@@ -196,8 +222,7 @@ struct lane {
   /* Bits of rings: head.in is NULL until the peer was told that they are home. */
   uint32_t hidden;
   struct blocks blocks; /* of this side's arena */
-  uint64_t rested; /* offset of the block that rests, plus 1 (shm_arena.c) */
-  uint32_t rests_since; /* number of the look before which it came back */
+  struct shm_rests rests;
   struct shm_turns turns;
   struct shm_distance distance;
   struct shm_ways ways[SHM_LENGTHS];

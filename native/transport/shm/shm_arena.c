@@ -19,12 +19,21 @@
  * it now (socket.c). At most one segment is made and not there; it waits with
  * its file, while blocks are taken from segments that are there.
  *
- * A block of 1 MiB, as large as a core's own cache, rests when it comes back,
- * until the next such block does. So one call after the other gets two
- * blocks in turn, and each is written when the peer's cache has dropped it
- * (shm_stage.c tells why): a pulled echo takes three quarters of the time. The
- * block is taken if there is no other, and rests no longer than its segment
- * would be kept without it.
+ * Resting. A block that the peer has read is in its core's own cache, and lines
+ * that another core has so are written more slowly, three times so by some
+ * processors (shm_stage.c; bench/history/tried.md, "Blocks that rest"). So blocks
+ * rest when they come back, until RESTS bytes have come back after them, and
+ * calls one after the other get blocks in turn. A block that rests is taken if
+ * there is no other. Resting begins once RESTS bytes came back within a quarter
+ * of a second, as those that came last have their pages, and blocks rest no
+ * longer than their segments would be kept without them.
+ *
+ *   block    event                                               becomes
+ *   lent     the peer has read it; it is short, much comes back  resting
+ *   lent     given back otherwise                                free
+ *   resting  longest of all, and the bytes behind it suffice;
+ *            there is no other block; nothing came back since
+ *            the look before the last                            free
  *
  * The number of mappings of a process is limited. Each segment takes mappings
  * of its owner and of the peer; both count for the peer's share
@@ -60,7 +69,11 @@
 enum { WORDS_SHIFT = 48 };
 static const uint64_t OFFSETS = (UINT64_C(1) << WORDS_SHIFT) - 1;
 static const uint64_t LEAST = 4 << 20; /* bytes of a segment */
-enum { RESTS = 1 << 20 };              /* bytes of a block that may rest */
+
+/* Bytes of the block that is used next and of those that rest: twice the cache
+ * of a core with 1 MiB of it. A core with 2 MiB was not found to need more
+ * (MOVED, shm_moves.c). */
+enum { RESTS = 2 << 20 };
 
 /* ns for which the reason for a lack of memory is told. */
 static const int64_t RECENT = 1000000000;
@@ -243,18 +256,40 @@ static int64_t block_backed(struct lane *lane, int64_t taken) {
   return status;
 }
 
-/* Has the block that rests be taken again; false: there is none. */
-static bool rested_give(struct lane *lane) {
-  if (lane->rested == 0)
-    return false;
-  blocks_give(&lane->blocks, lane->rested - 1);
-  lane->rested = 0;
-  return true;
+/* Has the block that has rested longest be taken again. */
+static void rests_give_one(struct lane *lane) {
+  struct shm_rests *r = &lane->rests;
+  uint64_t offset = r->blocks[r->first % SHM_RESTS];
+  r->first++;
+  r->count--;
+  r->bytes -= blocks_size(&lane->blocks, offset);
+  blocks_give(&lane->blocks, offset);
+}
+
+/* The same of all that rest; false: there is none. */
+static bool rests_give(struct lane *lane) {
+  bool any = lane->rests.count > 0;
+  while (lane->rests.count > 0)
+    rests_give_one(lane);
+  return any;
+}
+
+/* What a live block notes while it rests. */
+static const struct blocks_note RESTING = {.owner = 1};
+
+static void block_rest(struct lane *lane, uint64_t offset, uint64_t size) {
+  struct shm_rests *r = &lane->rests;
+  while (r->count == SHM_RESTS || r->bytes + 2 * size > RESTS)
+    rests_give_one(lane);
+  r->blocks[(r->first + r->count++) % SHM_RESTS] = offset;
+  r->bytes += size;
+  r->since = *lane->options.look;
+  blocks_note(&lane->blocks, offset, RESTING);
 }
 
 int64_t arena_take(struct lane *lane, uint64_t length) {
   int64_t taken = blocks_take(&lane->blocks, length);
-  if (taken == PERIGEE_AGAIN && rested_give(lane))
+  if (taken == PERIGEE_AGAIN && rests_give(lane))
     taken = blocks_take(&lane->blocks, length);
   lane->why = NULL;
   if (taken < 0)
@@ -266,27 +301,30 @@ int64_t arena_take(struct lane *lane, uint64_t length) {
   return other < 0 ? taken : other;
 }
 
-static void block_give(struct lane *lane, uint64_t address, bool rests) {
-  uint64_t offset = address & OFFSETS;
-  if (blocks_size(&lane->blocks, offset) == 0 || lane->rested == offset + 1)
-    return;
-  segments_leave(lane, offset / lane->segment, segments_end(lane, offset));
-  if (!rests) {
-    blocks_give(&lane->blocks, offset);
-    return;
-  }
-  rested_give(lane);
-  lane->rested = offset + 1;
-  lane->rests_since = *lane->options.look;
+/* Nobody has the block any more. Returns its size, or 0 if that was so. */
+static uint64_t block_leave(struct lane *lane, uint64_t offset) {
+  if (blocks_noted(&lane->blocks, offset).owner == RESTING.owner)
+    return 0;
+  uint64_t size = blocks_size(&lane->blocks, offset);
+  if (size > 0)
+    segments_leave(lane, offset / lane->segment, segments_end(lane, offset));
+  return size;
 }
 
 void arena_give(struct lane *lane, uint64_t address) {
-  block_give(lane, address, false);
+  uint64_t offset = address & OFFSETS;
+  if (block_leave(lane, offset) > 0)
+    blocks_give(&lane->blocks, offset);
 }
 
 void arena_give_read(struct lane *lane, uint64_t address) {
-  block_give(lane, address,
-             blocks_size(&lane->blocks, address & OFFSETS) == RESTS);
+  uint64_t offset = address & OFFSETS, size = block_leave(lane, offset);
+  bool rests = size > 0 && 2 * size <= RESTS &&
+               flow_add(&lane->rests.back, *lane->options.now, size) > RESTS;
+  if (rests)
+    block_rest(lane, offset, size);
+  else if (size > 0)
+    blocks_give(&lane->blocks, offset);
 }
 
 int64_t arena_stage(struct lane *lane, uint64_t length) {
@@ -333,8 +371,8 @@ enum trim_left arena_trim(struct lane *lane) {
   enum trim_left left = TRIM_NOTHING;
   if (lane->untold >= 0)
     segment_forget_untold(lane);
-  if (*lane->options.look - lane->rests_since > 1)
-    rested_give(lane);
+  if (*lane->options.look - lane->rests.since > 1)
+    rests_give(lane);
   for (uint32_t i = 0; i < SHM_SEGMENTS; i++) {
     const struct shm_segment *s = &lane->segments[i];
     if (!s->there)
@@ -348,9 +386,7 @@ enum trim_left arena_trim(struct lane *lane) {
 }
 
 uint64_t arena_kept(const struct lane *lane) {
-  uint64_t rests =
-      lane->rested ? blocks_size(&lane->blocks, lane->rested - 1) : 0;
-  return lane->blocks.warm + rests;
+  return lane->blocks.warm + lane->rests.bytes;
 }
 
 /* ---- The peer's arena ---------------------------------------------------- */

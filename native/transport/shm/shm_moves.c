@@ -16,7 +16,7 @@
  * (SHARE_STAGED).
  *
  *   writer    event                                        becomes
- *   home      MOVED bytes pass within WINDOW, with long
+ *   home      MOVED bytes pass within SHM_WINDOW, with long
  *             records among them; share, arena and system
  *             have room                                    asked: "open"
  *   asked     the reader says "ready"                      ready
@@ -51,8 +51,6 @@ enum { MOVED = 2 << 20 };
 /* A pool with less is left to loans, as blocks would lie in their way. */
 enum { POOL_LEAST = 8 * MOVED };
 
-static const int64_t WINDOW = 250 * 1000000; /* ns */
-
 static bool moves_say(struct lane *lane, struct shm_moves_word w) {
   const char *why = "";
   return lane->options.hand(lane->options.session, &w, sizeof w, -1, &why) == 0;
@@ -72,13 +70,9 @@ static bool move_is_quiet(const struct lane *lane, const struct shm_move *m) {
  * before, but of no more than the ring has. */
 static bool move_pays(struct lane *lane, struct shm_move *m,
                       const struct ring_out *ring) {
-  if (*lane->options.now - m->since > WINDOW) {
-    m->since = *lane->options.now;
-    m->wanted = 0;
-  }
-  m->wanted += least(ring->head - m->seen, ring->size);
+  uint64_t passed = least(ring->head - m->seen, ring->size);
   m->seen = ring->head;
-  return m->wanted >= MOVED;
+  return flow_add(&m->passed, *lane->options.now, passed) >= MOVED;
 }
 
 static void move_give(struct lane *lane, struct shm_move *m) {
@@ -100,7 +94,7 @@ static bool move_take(struct lane *lane, struct shm_move *m) {
 }
 
 static void move_ask(struct lane *lane, struct shm_move *m) {
-  m->wanted = 0;
+  m->passed.bytes = 0;
   if (!move_take(lane, m))
     return;
   struct shm_moves_word open = {.kind = MOVES_OPEN,

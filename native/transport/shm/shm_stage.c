@@ -50,7 +50,7 @@
  *
  *   stretch   event                                        becomes
  *   none      STRETCH_MIN bytes would have been staged
- *             within WINDOW, and share and arena have
+ *             within SHM_WINDOW, and share and arena have
  *             room                                         there
  *   there     no block was in use since the look before
  *             the last, or a loan needs the room           none
@@ -123,8 +123,6 @@ enum { STRETCH_MIN = 2 << 20, STRETCH_MAX = 4 << 20 };
 
 _Static_assert(SHM_TURN_MOST + SHM_STAGE_HEAD < STRETCH_MIN, "a block fits");
 
-static const int64_t WINDOW = 250 * 1000000; /* ns */
-
 /* Returns how many bytes of a staged payload the peer says to have taken.
  * Acquire: pairs with the receiver's release behind its copy (fetch_ack), so
  * that copy is over before the block is written again. */
@@ -147,24 +145,13 @@ static uint32_t turns_stretch_size(void) {
                                 : (uint32_t)blocks_whole(2 * (uint64_t)own);
 }
 
-/* A side that stages little would only meet new pages. */
-static bool turns_pay(struct lane *lane, uint32_t length) {
-  struct shm_turns *t = &lane->turns;
-  if (*lane->options.now - t->since > WINDOW) {
-    t->since = *lane->options.now;
-    t->wanted = 0;
-  }
-  t->wanted += length;
-  return t->wanted >= STRETCH_MIN;
-}
-
 static __attribute__((noinline)) bool turns_begin(struct lane *lane,
                                                   uint32_t length) {
   struct shm_turns *t = &lane->turns;
-  uint32_t size = turns_pay(lane, length) ? turns_stretch_size() : 0;
-  if (size == 0)
-    return false;
-  t->wanted = 0;
+  if (flow_add(&t->wanted, *lane->options.now, length) < STRETCH_MIN)
+    return false; /* a side that stages little would only meet new pages */
+  t->wanted.bytes = 0;
+  uint32_t size = turns_stretch_size();
   int64_t offset = arena_stage(lane, size);
   if (offset < 0)
     return false;
