@@ -40,6 +40,10 @@ uint64_t lendable(const struct perigee_session *session) {
   return lane->blocks.limit - lane->turns.size - moved_bytes(lane);
 }
 
+bool turns_is_short(const struct perigee_session *session) {
+  return session->lane->turns.next <= session->lane->turns.part;
+}
+
 uint32_t turns_live(const struct perigee_session *session) {
   return session->lane->turns.count;
 }

@@ -12,10 +12,12 @@
  * kept for staging in turn does not count. */
 uint64_t lent_bytes(const struct perigee_session *session);
 /* Of staging in turn: bytes that the session has for it; blocks from the oldest
- * that is in use on; a limit for all sessions together. */
+ * that is in use on; is the youngest where short ones are? a limit for all
+ * sessions together. */
 uint32_t stretch_bytes(const struct perigee_session *session);
 uint64_t lendable(const struct perigee_session *session); /* beside these */
 uint32_t turns_live(const struct perigee_session *session);
+bool turns_is_short(const struct perigee_session *session);
 /* Does it hold the two cores for such that share no cache? */
 bool is_far(const struct perigee_session *session);
 /* It does, until that is tried next. */

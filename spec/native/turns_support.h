@@ -9,6 +9,7 @@
 #include "support.h"
 
 enum { LENGTH = 64 * KIB, MANY = 100, POOL = 256 * MIB };
+enum { LONGEST = 3 * MIB }; /* that is staged in a turn */
 
 /* How long a copy takes, how far calls lie apart, and by how much each reading of
  * the clock takes longer than the one before, as what lies between two readings

@@ -295,6 +295,38 @@ static void short_calls_get_their_blocks_in_turn_once_much_passes(
   pair_close(&p);
 }
 
+/* Returns whether a request of so many bytes was staged. */
+static bool is_staged(struct pair *p, const uint8_t *bytes, uint64_t length) {
+  int op = call(p, bytes, length);
+  bool staged = turns_live(p->session[0]) > 0;
+  struct perigee_event e = until(p, 1, PERIGEE_EVENT_REQUEST);
+  assert_memory_equal(e.pointer, bytes, length);
+  answer(p, &e, bytes, 10);
+  answered(p, op, bytes, 10);
+  return staged;
+}
+
+/* The pages are made by a MiB at a time, as a poll holds nobody up; payloads are
+ * pulled meanwhile. Short ones then take turns in the first half. */
+static void a_long_payload_is_staged_once_its_pages_are_there(void **state) {
+  enum { LONG = 5 * (MIB / 2) };
+  struct pair p;
+  uint8_t *bytes = pattern(LONG, 3);
+  timed_open(&p, *state);
+  say_ways(p.session[1], 0xaaaaaaaa); /* staged, however long */
+  assert_false(is_staged(&p, bytes, LONG));
+  assert_false(is_staged(&p, bytes, LONG));
+  for (int i = 0; i < 3; i++)
+    assert_true(is_staged(&p, bytes, LONG));
+  assert_int_equal(stretch_bytes(p.session[0]), 4 * MIB);
+  for (int i = 0; i < MANY; i++) {
+    assert_true(is_staged(&p, bytes, LENGTH));
+    assert_true(turns_is_short(p.session[0]));
+  }
+  free(bytes);
+  pair_close(&p);
+}
+
 static void what_nobody_stages_in_goes_back(void **state) {
   struct pair p;
   uint8_t *bytes = pattern(LENGTH, 3);
@@ -371,6 +403,7 @@ int main(void) {
       OVER(variant_default, one_call_after_the_other_gets_two_blocks_in_turn),
       OVER(variant_default,
            short_calls_get_their_blocks_in_turn_once_much_passes),
+      OVER(variant_default, a_long_payload_is_staged_once_its_pages_are_there),
       OVER(variant_default, what_nobody_stages_in_goes_back),
       OVER(variant_default, a_peer_cannot_free_a_block_that_is_to_be_filled),
   };

@@ -8,8 +8,6 @@
 #include "support_inside.h"
 #include "turns_support.h"
 
-enum { MOST = 1536 * KIB };
-
 /* How long a reading of the clock takes while a payload of either way comes. */
 struct costs {
   int64_t staged, pulled;
@@ -175,10 +173,10 @@ static void whatever_a_peer_prefers_all_bytes_come(void **state) {
   static const uint32_t words[] = {0, UINT32_MAX, 0x55555555, 0xaaaaaaaa,
                                    0xdeadbeef};
   struct pair p;
-  uint8_t *bytes = pattern(2 * MOST, 5);
+  uint8_t *bytes = pattern(2 * LONGEST, 5);
   timed_open(&p, *state);
   for (size_t i = 0; i < sizeof words / sizeof *words; i++)
-    for (uint64_t length = 9 * KIB; length <= 2 * MOST; length += length / 3) {
+    for (uint64_t length = 9 * KIB; length <= 2 * LONGEST; length += length / 3) {
       say_ways(p.session[0], words[i]);
       say_ways(p.session[1], words[i]);
       echo(&p, bytes, length);

@@ -34,7 +34,7 @@ enum { SHM_REGIONS = 4096, SHM_OPERATIONS = 65536 };
 enum { SHM_SLOT = 32 << 10, SHM_SLOTS = 8, SHM_STAGE_HEAD = 4096 };
 enum { SHM_STAGE = SHM_SLOT * SHM_SLOTS };
 /* The longest payload of a block in turn. */
-enum { SHM_TURN_MOST = 3 << 19 };
+enum { SHM_TURN_MOST = 3 << 20 };
 enum { SHM_ACK_SHIFT = 40 };
 static inline uint64_t shm_ack_tag(uint32_t generation) {
   return (uint64_t)generation << SHM_ACK_SHIFT;
@@ -103,7 +103,7 @@ struct shm_distance {
   uint32_t wait; /* payloads until the next one is tried */
 };
 /* How payloads of similar length are best brought here (shm_ways.c). */
-enum { SHM_LENGTHS = 7 };
+enum { SHM_LENGTHS = 8 };
 enum shm_way { SHM_WAY_NONE, SHM_UNSTAGED, SHM_STAGED, SHM_WAYS };
 struct shm_ways {
   enum shm_way best;
@@ -116,11 +116,12 @@ struct shm_ways {
 struct shm_turns {
   uint64_t stretch; /* its offset in the arena */
   uint32_t size;    /* of the stretch; 0: there is none */
+  uint32_t part;    /* from its begin on, in which shorter blocks take turns */
   uint32_t next;    /* where the youngest block ends */
   uint32_t first;   /* number of the oldest block; never begins anew */
   uint32_t count;   /* blocks from the oldest on */
   uint32_t used;    /* number of the last look before which one was */
-  uint32_t touched; /* from here on nothing was written yet */
+  uint32_t touched; /* from here on there are no pages yet */
   struct shm_flow wanted; /* bytes that would have been staged */
   struct shm_turn blocks[SHM_TURNS];
 };

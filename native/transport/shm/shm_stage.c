@@ -54,12 +54,17 @@
  *             room                                         there
  *   there     no block was in use since the look before
  *             the last, or a loan needs the room           none
+ *   there     no block is in use, and a payload is longer  longer
+ *
+ * A poll holds nobody up for long, so pages for a long block are made by some
+ * payloads that are pulled (turns_reach).
  *
  * The stretch counts for its share (SHARE_STAGED) and not among the blocks that
  * may be lent, which all belong to the lender (operation/loan.c).
  */
 #include <unistd.h>
 
+#include "memory/backing.h"
 #include "shm.h"
 
 enum { PLAIN = 512 << 10 };
@@ -121,7 +126,10 @@ static void distance_copied(struct shm_distance *d, uint64_t bytes,
 
 enum { STRETCH_MIN = 2 << 20, STRETCH_MAX = 4 << 20 };
 
-_Static_assert(SHM_TURN_MOST + SHM_STAGE_HEAD < STRETCH_MIN, "a block fits");
+_Static_assert(SHM_TURN_MOST + SHM_STAGE_HEAD < STRETCH_MAX, "a block fits");
+
+/* The most pages that one payload makes, in bytes: they take 0.7 us a KiB. */
+enum { FRESH_MOST = 1 << 20 };
 
 /* Returns how many bytes of a staged payload the peer says to have taken.
  * Acquire: pairs with the receiver's release behind its copy (fetch_ack), so
@@ -137,7 +145,7 @@ static uint64_t staging_acked(struct lane *lane, uint16_t operation,
 }
 
 /* Twice the cache of one core, as the lines of two are to be dropped. */
-static uint32_t turns_stretch_size(void) {
+static uint32_t turns_part(void) {
   long own = sysconf(_SC_LEVEL2_CACHE_SIZE);
   if (own <= STRETCH_MIN / 2)
     return STRETCH_MIN;
@@ -151,7 +159,8 @@ static __attribute__((noinline)) bool turns_begin(struct lane *lane,
   if (flow_add(&t->wanted, *lane->options.now, length) < STRETCH_MIN)
     return false; /* a side that stages little would only meet new pages */
   t->wanted.bytes = 0;
-  uint32_t size = turns_stretch_size();
+  t->part = turns_part();
+  uint32_t size = length > t->part ? STRETCH_MAX : t->part;
   int64_t offset = arena_stage(lane, size);
   if (offset < 0)
     return false;
@@ -204,8 +213,10 @@ static uint32_t turn_length(uint32_t bytes) {
 /* Returns where a block may begin, or -1. Blocks never fill the stretch, so
  * `next` is at the oldest one only if there is none. */
 static int64_t turns_place(struct shm_turns *t, uint32_t length) {
-  uint32_t oldest = turn_of(t, t->first)->at, behind = t->size - t->next;
-  if (t->count == SHM_TURNS)
+  uint32_t oldest = turn_of(t, t->first)->at;
+  uint32_t size = length > t->part ? t->size : t->part;
+  uint32_t behind = size > t->next ? size - t->next : 0;
+  if (t->count == SHM_TURNS || length > size)
     return -1;
   if (t->count == 0)
     return length <= behind ? t->next : 0;
@@ -216,16 +227,35 @@ static int64_t turns_place(struct shm_turns *t, uint32_t length) {
   return length < oldest ? 0 : -1;
 }
 
+/* Does the stretch have a block of that length? */
+static bool turns_have(struct lane *lane, uint32_t length) {
+  const struct shm_turns *t = &lane->turns;
+  return length <= t->size || ((t->size == 0 || turns_end(lane, true)) &&
+                               turns_begin(lane, length));
+}
+
+/* Are there pages up to `end`, or nearly so? Else some of them are made, for a
+ * later payload. */
+static bool turns_reach(struct lane *lane, uint64_t end) {
+  struct shm_turns *t = &lane->turns;
+  if (end <= t->touched + (uint64_t)FRESH_MOST)
+    return true;
+  if (backing_populate(lane->arena + t->stretch + t->touched, FRESH_MOST))
+    t->touched += FRESH_MOST;
+  return false;
+}
+
 /* Returns where a block of that length may begin now, or -1. */
 static int64_t turns_find(struct lane *lane, uint32_t length) {
   struct shm_turns *t = &lane->turns;
-  if (t->size == 0 && !turns_begin(lane, length))
+  if (!turns_have(lane, length))
     return -1;
   int64_t at = turns_place(t, length);
-  if (at >= 0)
-    return at;
-  turns_drop_oldest(lane);
-  return turns_place(t, length);
+  if (at < 0) {
+    turns_drop_oldest(lane);
+    at = turns_place(t, length);
+  }
+  return at >= 0 && turns_reach(lane, (uint64_t)at + length) ? at : -1;
 }
 
 /* Takes the block that begins at `at`, as turns_find said, and returns its
