@@ -177,18 +177,18 @@ static void call_end(struct operation *op, int status) {
     if (op->kind == OP_CALL)
       op->value = (uint64_t)outcome_due(op);
   }
-  operation_unqueue(op);
-  list_remove(&op->fresh);
-  timers_remove(&op->engine->timers, &op->timer);
   if (!call_mark_lingers(op, status))
     call_unmark(op);
   if (op->replied && (!op->in_place || op->loan.block >= LOAN_WARM))
     call_let_go(op);
   op->quiet_wait = !parts_end(op);
-  if (op->quiet_wait)
+  if (op->quiet_wait) {
+    operation_unqueue(op);
+    operation_untime(op);
     operation_move(op);
-  else
+  } else {
     call_tell(op);
+  }
 }
 
 void call_stop(struct operation *op, int status) {
@@ -652,7 +652,7 @@ call_keep_message(struct operation *op, const struct perigee_message *m,
   }
   op->message.method = m->method;
   op->message.flags = m->flags;
-  op->message.into = m->into;
+  slice_keep(&op->message.into, &m->into);
   op->message.capacity = m->capacity;
 }
 

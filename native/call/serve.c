@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/apart.h"
 #include "core/lanes.h"
 #include "core/lock.h"
 #include "core/pool.h"
@@ -860,7 +861,7 @@ int serve_record(struct perigee_session *session, const struct record *r) {
   op->record = r->kind;
   op->peer_operation = r->operation;
   op->peer_generation = r->generation;
-  op->method = r->method;
+  op->method = (uint16_t)apart(r->method);
   op->code = r->code;
   op->region = NULL;
   op->receiver = NULL;

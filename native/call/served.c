@@ -238,6 +238,16 @@ served_has_no_caller(struct operation *op) {
   return fail(engine, PERIGEE_PEER_LOST, "the caller is gone");
 }
 
+/* A call that the program answers or refuses. One byte after the other, as in
+ * served_sends(). */
+static bool served_is_open(const struct operation *op) {
+  if (op->kind != OP_SERVED)
+    return false;
+  if (op->record != RECORD_REQUEST)
+    return false;
+  return op->state == SERVING || op->state == LANDING;
+}
+
 struct operation *served_find(struct perigee_engine *engine, int index,
                               int *status) {
   struct operation *op = operation_find(engine, index);
@@ -245,8 +255,7 @@ struct operation *served_find(struct perigee_engine *engine, int index,
     *status = PERIGEE_FORKED;
     return NULL;
   }
-  if (!op || op->kind != OP_SERVED || op->record != RECORD_REQUEST ||
-      (op->state != SERVING && op->state != LANDING)) {
+  if (!op || !served_is_open(op)) {
     *status =
         fail(engine, PERIGEE_INVALID, "no call %d is being served", index);
     return NULL;

@@ -56,6 +56,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 
+#include "base/apart.h"
 #include "base/stamp.h"
 #include "call/calls.h"
 #include "operation/loan.h"
@@ -404,8 +405,8 @@ event_give(struct perigee_engine *engine, struct operation *op) {
   uint64_t length = op->length, slice = op->slice;
   stats_event(engine, op, kind, session, status, length + slice);
   engine->progress++;
-  e->kind = op->event;
-  e->flags = op->flags;
+  e->kind = (uint8_t)kind;
+  e->flags = (uint8_t)apart(op->flags);
   e->method = 0;
   e->session = session;
   e->status = status;

@@ -109,11 +109,6 @@ void operation_time(struct operation *op, int64_t timeout) {
     list_append(&op->engine->fresh, &op->fresh);
 }
 
-static void operation_untime(struct operation *op) {
-  list_remove(&op->fresh);
-  timers_remove(&op->engine->timers, &op->timer);
-}
-
 void operation_ask(struct operation *op, int kind) {
   operation_unqueue(op);
   op->event = (uint8_t)kind;
@@ -132,8 +127,8 @@ void operation_move(struct operation *op) {
     list_append(&op->engine->moving, &op->queue);
 }
 
-void operation_unqueue(struct operation *op) {
-  if (op->event && op->queue.next) {
+void operation_leave(struct operation *op) {
+  if (op->event) {
     op->engine->ready_count--;
     if (op->event == PERIGEE_EVENT_LANDING)
       op->landed = false;
@@ -223,10 +218,8 @@ void operation_unexpose(struct operation *op, uint64_t bytes) {
   share_give(op->session->account.share, operation_exposes_as(op), bytes);
 }
 
-void operation_uncount(struct operation *op) {
+void operation_let_count(struct operation *op) {
   struct perigee_session *s = op->session;
-  if (!op->holds)
-    return;
   op->holds = false;
   if (op->counted)
     share_give(s->account.share, operation_counts_as(op), 1);

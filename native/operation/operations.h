@@ -7,6 +7,7 @@
 #ifndef OPERATIONS_H
 #define OPERATIONS_H
 
+#include "base/apart.h"
 #include "base/machine.h"
 #include "base/stamp.h"
 #include "core/lanes.h"
@@ -18,6 +19,10 @@ struct operation *operation_take(struct perigee_session *,
                                  const struct operation_class *);
 /* Starts the operation's timeout. */
 void operation_time(struct operation *op, int64_t timeout);
+static inline void operation_untime(struct operation *op) {
+  list_remove(&op->fresh);
+  timers_remove(&op->engine->timers, &op->timer);
+}
 /* Queues its event, to be given when a poll has room. event: it has ended. ask: it
  * goes on, and so does its timeout. */
 void operation_event(struct operation *op, int kind);
@@ -25,7 +30,11 @@ void operation_ask(struct operation *op, int kind);
 void operation_move(struct operation *op); /* each poll steps it */
 /* Removes it from any list in which it waits; an event not yet given is
  * withdrawn. */
-void operation_unqueue(struct operation *op);
+void operation_leave(struct operation *op); /* it is in one */
+static inline void operation_unqueue(struct operation *op) {
+  if (op->queue.next)
+    operation_leave(op);
+}
 void operation_free(struct operation *op);
 void operation_spare(struct operation *op); /* it may be taken again */
 /* Count it for its peer: as one operation, and the bytes that it exposes, until
@@ -35,7 +44,11 @@ void operation_expose(struct operation *op, uint64_t bytes);
 void operation_unexpose(struct operation *op, uint64_t bytes);
 /* Takes over bytes that the caller has counted already. */
 void operation_lends(struct operation *op, uint64_t *bytes);
-void operation_uncount(struct operation *op);
+void operation_let_count(struct operation *op); /* it holds something */
+static inline void operation_uncount(struct operation *op) {
+  if (op->holds)
+    operation_let_count(op);
+}
 /* Ends an own operation in a timeout, and counts that. */
 void operation_late(struct operation *op);
 struct operation *operation_find(struct perigee_engine *, int index);
@@ -130,6 +143,16 @@ static inline uint32_t spread_regions(const struct spread *spread) {
 
 static inline bool slice_is_list(const struct perigee_slice *slice) {
   return slice->count >= PERIGEE_LIST;
+}
+
+/* Copies a slice that the program may just have stored, field by field. */
+static inline void slice_keep(struct perigee_slice *to,
+                              const struct perigee_slice *from) {
+  to->region = from->region;
+  to->offset = apart(from->offset);
+  to->length = from->length;
+  to->count = apart(from->count);
+  to->stride = from->stride;
 }
 
 /* Bytes of a slice, or of a list that was checked. */
