@@ -125,16 +125,19 @@ static inline void ring_own(const struct ring_out *ring, uint64_t units) {
   }
 }
 
-/* Publishes the room that was reserved last; length may be less than
+/* Publishes the room that was reserved last, at `at`; length may be less than
  * reserved. */
-static inline void ring_publish(struct ring_out *ring, uint64_t length) {
-  uint64_t units = ring_units(length);
-  uint8_t *at = ring->bytes + (ring->head & (ring->size - 1));
+static inline void ring_publish_at(struct ring_out *ring, uint8_t *at,
+                                   uint64_t length) {
+  uint64_t units = ring_units(length), head = ring->head;
   atomic_store_explicit((_Atomic uint64_t *)(void *)at,
-                        ring_word(ring->key, ring->head, units),
+                        ring_word(ring->key, head, units),
                         memory_order_release);
-  ring->head += units * RING_UNIT;
+  ring->head = head + units * RING_UNIT;
   ring_own(ring, units);
+}
+static inline void ring_publish(struct ring_out *ring, uint64_t length) {
+  ring_publish_at(ring, ring->bytes + (ring->head & (ring->size - 1)), length);
 }
 /* Moves the ring to other memory, whose size is a power of two. False: there is
  * no room to say so. */
@@ -169,7 +172,8 @@ static inline void ring_ahead(const struct ring_in *ring) {
   ring_fetch(ring->bytes + at, units);
 }
 /* Goes on behind a record of that length, or behind a skip. */
-static inline void ring_advance(struct ring_in *ring, uint64_t length) {
+static inline __attribute__((always_inline)) void
+ring_advance(struct ring_in *ring, uint64_t length) {
   ring->tail += length;
   ring->next = ring->bytes + (ring->tail & (ring->size - 1));
   ring->empty = ring_word(ring->key, ring->tail, 0);

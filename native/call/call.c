@@ -122,7 +122,8 @@ static void call_unmark(struct operation *op) {
 }
 
 /* Queues its event, or tells the transfer that it belongs to. */
-static void call_tell(struct operation *op) {
+static inline __attribute__((always_inline)) void
+call_tell(struct operation *op) {
   operation_unref(op);
   if (op->parent) {
     struct operation *parent = op->parent;

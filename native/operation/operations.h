@@ -227,15 +227,16 @@ static inline void outgoing_put_head(uint8_t *record, uint64_t before,
   memcpy(record + RING_UNIT - HALF, bytes + first - HALF, HALF);
 }
 
-/* Publishes a record with an inline head only; false if it has to wait for
- * room. Inlined, so that the header's words are made in registers. */
+/* Writes a record as outgoing_bytes(); out: lane_out(). */
 static inline __attribute__((always_inline)) bool
-outgoing_bytes(struct perigee_session *session, enum ring ring,
-               const struct record *r, const uint8_t *bytes) {
+outgoing_put(struct perigee_session *session, enum ring ring,
+             struct ring_out *out, const struct record *r,
+             const uint8_t *bytes) {
   struct lane *lane = session->lane;
   uint64_t before = record_before(r->flags);
   uint64_t size = before + record_padded(r->head_length);
-  uint8_t *to = lane_reserve(lane, ring, size);
+  uint8_t *to = out ? ring_reserve(out, size)
+                    : lane_records(lane)->reserve(lane, ring, size);
   if (!to) {
     session->counters->stalls++;
     return false;
@@ -243,10 +244,24 @@ outgoing_bytes(struct perigee_session *session, enum ring ring,
   outgoing_put_head(to, before, bytes, r->head_length);
   record_encode_words(r, to);
   STAMP(STAMP_PUBLISHED);
-  lane_publish(lane, ring, size);
+  if (out)
+    ring_publish_at(out, to, size);
+  else
+    lane_records(lane)->publish(lane, ring, size);
   session->counters->bytes_sent += r->head_length;
   session_wake_soon(session);
   return true;
+}
+
+/* Publishes a record with an inline head only; false if it has to wait for
+ * room. Inlined, so that the header's words are made in registers, and twice,
+ * so that it is asked once what the lane is. */
+static inline __attribute__((always_inline)) bool
+outgoing_bytes(struct perigee_session *session, enum ring ring,
+               const struct record *r, const uint8_t *bytes) {
+  struct ring_out *out = lane_out(session->lane, ring);
+  return __builtin_expect(!out, 0) ? outgoing_put(session, ring, NULL, r, bytes)
+                        : outgoing_put(session, ring, out, r, bytes);
 }
 /* Encodes and publishes a record; false without room. */
 bool outgoing_publish(struct perigee_session *session, enum ring ring,

@@ -143,6 +143,11 @@ static inline bool lane_release(struct lane *lane) {
   bool requests = ring_release(&in[RING_REQUEST]);
   return ring_release(&in[RING_REPLY]) || requests;
 }
+/* Returns the ring to write to, or NULL: only the table's functions write. */
+static inline struct ring_out *lane_out(struct lane *lane, enum ring ring) {
+  struct ring_out *out = ((struct lane_head *)lane)->out;
+  return out ? &out[ring] : NULL;
+}
 /* Can the rings be looked at? */
 static inline bool lane_shows(const struct lane *lane) {
   return ((const struct lane_head *)lane)->in != NULL;
