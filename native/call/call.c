@@ -642,8 +642,7 @@ call_submitted(struct operation *op, int status) {
 }
 
 /* Keeps the whole message, which is still to be sent, or what the reply of one
- * that was sent needs. The program has just stored the rest, field by field, and
- * a copy of that by vectors would wait for these stores. */
+ * that was sent needs: the program has just stored the rest (apart.h). */
 static inline __attribute__((always_inline)) void
 call_keep_message(struct operation *op, const struct perigee_message *m,
                   bool whole) {

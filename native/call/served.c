@@ -154,7 +154,7 @@ static bool served_settle(struct operation *op) {
   if (UNLIKELY(op->head_lent) && !served_is_shown(op) &&
       !served_may_be_read(op))
     served_unlend(op);
-  if (UNLIKELY(op->reserved > 0))
+  if (UNLIKELY(op->has_more) && op->reserved > 0)
     room_give(op);
   operation_unref(op);
   return true;
@@ -561,7 +561,7 @@ static inline __attribute__((always_inline)) int
 reply_to(struct operation *op, const struct perigee_message *m) {
   struct perigee_session *s = op->session;
   uint64_t length = m->length;
-  if (UNLIKELY(op->reserved > 0))
+  if (UNLIKELY(op->has_more) && op->reserved > 0)
     room_give(op);
   if (reply_costs(s, length)) {
     reply_learn_size(s, length);

@@ -20,7 +20,7 @@ struct spread; /* operation/spread.h */
 struct perigee_stats_operation;
 
 enum part_place { OUT_HEAD, OUT_SLICE, IN_HEAD, IN_SLICE, PARTS };
-enum { REGION_REFS = 3 };
+enum { REGION_REFS = 2 }; /* what is sent from, and what is received into */
 
 /* A payload of an operation that does not travel in the record. */
 struct part {
@@ -45,9 +45,9 @@ static inline void part_begin(struct part *part,
 
 /* A slice, or a raw head, whose landing is not known yet. */
 struct record_rest {
-  struct source source; /* if bulk */
   uint64_t length;
   bool bulk, present;
+  struct source source; /* if bulk */
 };
 
 /* A block of the lane that was taken ahead, to be lent. */
@@ -127,35 +127,34 @@ struct operation_class {
   void (*over)(struct operation *op);
 };
 
+/* The fields that a short call uses fill the cache lines from the first on, so
+ * that many calls under way use few of them: an own call six, one of the peer's
+ * five. */
 struct operation {
-  struct node all;   /* in session->operations.all, or engine->orphans */
+  _Alignas(64) struct node all; /* in session->operations.all, or orphans */
   struct node queue; /* in ready, moving, or a session's waiting list */
   struct timer timer;
+  /* The second line. */
   struct node fresh; /* in engine->fresh, until its timer is started */
   int64_t timeout;
   struct perigee_engine *engine;
   const struct operation_class *class;
   struct perigee_session *session; /* NULL once it was freed */
-  /* Regions whose memory it may touch, and lists of slices; if has_region_refs. */
-  struct perigee_region *region_refs[REGION_REFS];
-  struct spread *spreads;
-  struct source head_loan; /* if head_lent */
-  const uint8_t *view;     /* if viewed: bytes of the peer, .. */
-  uint64_t view_length;    /* .. so many of them */
-  uint64_t left;           /* if untaken: bytes of the reply */
   /* Its row in the stats file, as its index has it. */
   struct perigee_stats_operation *under_way;
   uint32_t generation;
   uint16_t index;
-  /* All fields from here to the unions are zeroed when it is taken. */
+  /* The third. All fields from here to region_refs are zeroed when it is taken. */
   _Alignas(8) uint8_t kind;
   uint8_t state;
   uint8_t event;  /* enum perigee_kind of the event that waits in ready */
   uint8_t flags;  /* of that event */
   uint8_t record; /* enum record_kind */
-  bool has_parts, has_region_refs;
-  bool quiet_wait;   /* it has ended, but a copy is still in progress */
-  bool marked;       /* the peer can read that it is live */
+  bool has_parts;
+  bool has_more;        /* fields behind the unions may not be zero (MORE) */
+  uint8_t region_count; /* of region_refs */
+  bool quiet_wait;      /* it has ended, but a copy is still in progress */
+  bool marked;          /* the peer can read that it is live */
   bool lent;         /* its request was a loan that the peer may still read */
   bool replied;      /* the peer does not use the request's loan any more */
   bool by_reference; /* its reply refers to memory of the peer, which waits for
@@ -174,28 +173,24 @@ struct operation {
   bool roomy;        /* a block was taken for its reply */
   uint8_t traced;    /* enum trace_bits */
   struct stats_row row; /* of its method */
-  int64_t measured;     /* when it began, if it is measured */
-  int64_t long_at;   /* of a served call that the program has got, until it has
+  int status;
+  int64_t measured; /* when it began, if it is measured */
+  int64_t long_at;  /* of a served call that the program has got, until it has
                         answered: from then on its time counts (stats_file.h);
                         0: not so. (A flag among those above would be read with
                         its neighbours: served_sends.) */
-  uint64_t reserved; /* bytes counted until the answer, for that block and the
-                        pulled head's */
-  uint64_t exposed;  /* bytes that it exposes, counted for its peer */
-  int status;
-  struct part *parts[PARTS];
-  /* Content of the event. */
+  /* Content of the event. The fourth line begins behind the pointer. */
   const uint8_t *pointer;
   uint64_t length, slice, value, code;
-  struct typed_scan *scan; /* of a long head in `block`, in progress */
-  uint8_t *block;          /* pooled, for the head; freed with the operation */
-  uint8_t *slice_block;    /* pooled, for the slice; the program's if POOLED */
-  union {
-    struct { /* own */
-      struct perigee_message message;
-      struct source loan;       /* the loan, if `lent` */
+  uint8_t *block;       /* pooled, for the head; freed with the operation */
+  uint8_t *slice_block; /* pooled, for the slice; the program's if POOLED */
+  struct perigee_region *region_refs[REGION_REFS]; /* memory it may touch */
+  union {                                          /* the fifth line */
+    struct {                                       /* own */
       struct operation *parent; /* of a READ or WRITE of a batch */
       uint64_t ordinal; /* of a call that was sent: which of the session's */
+      struct perigee_message message;
+      struct source loan; /* the loan, if `lent` */
       struct access access;
       struct perigee_trace trace;  /* if its message named one */
       uint32_t span;               /* with TRACE_SPAN: number of its span */
@@ -207,13 +202,12 @@ struct operation {
     struct { /* served */
       uint16_t peer_operation, method;
       uint32_t peer_generation;
-      uint64_t capacity;
       int64_t deadline;              /* negative: none */
+      struct perigee_region *region; /* of a READ or WRITE */
+      struct operation *receiver;    /* of a SEND: its receive */
       struct record_rest rest;       /* the slice, until it is brought */
       struct room room;              /* if roomy: the block for the reply */
-      struct perigee_region *region; /* of a READ or WRITE */
       struct perigee_message reply;  /* while it waits for room */
-      struct operation *receiver;    /* of a SEND: its receive */
       struct perigee_trace came;     /* if TRACED: from the request */
       uint32_t came_span;            /* with TRACE_SPAN: number of its span */
     };
@@ -232,6 +226,19 @@ struct operation {
       uint32_t arriving; /* index of the message that lands there, plus 1 */
     };
   };
+  /* MORE: zeroed when it is taken if has_more was set by the use before. Who sets
+   * one of these also sets has_more. */
+  struct spread *spreads; /* lists of slices whose memory it may touch */
+  uint64_t reserved; /* bytes counted until the answer, for that block and the
+                        pulled head's */
+  uint64_t exposed;  /* bytes that it exposes, counted for its peer */
+  struct part *parts[PARTS];
+  struct typed_scan *scan; /* of a long head in `block`, in progress */
+  /* Up to here. */
+  struct source head_loan; /* if head_lent */
+  const uint8_t *view;     /* if viewed: bytes of the peer, .. */
+  uint64_t view_length;    /* .. so many of them */
+  uint64_t left;           /* if untaken: bytes of the reply */
 };
 
 #endif

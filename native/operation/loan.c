@@ -391,7 +391,7 @@ static int room_take_both(struct operation *op, uint64_t head, uint64_t reply) {
   op->room = room;
   op->roomy = reply > 0;
   op->reserved = head + reply;
-  operation_expose(op, op->reserved);
+  operation_expose(op, op->reserved); /* has_more, too */
   return PERIGEE_OK;
 }
 

@@ -62,6 +62,35 @@ void operation_late(struct operation *op) {
   op->class->stop(op, PERIGEE_TIMEOUT);
 }
 
+enum {
+  KIND = offsetof(struct operation, kind),
+  REFS = offsetof(struct operation, region_refs),
+  MORE = offsetof(struct operation, spreads),
+  MORE_END = offsetof(struct operation, head_loan)
+};
+_Static_assert(offsetof(struct operation, fresh) == 64 && KIND == 2 * 64 &&
+                   offsetof(struct operation, length) == 3 * 64 &&
+                   offsetof(struct operation, parent) == 4 * 64,
+               "each cache line begins with that");
+
+/* Debug builds abort if somebody set a field of MORE without has_more. */
+static void operation_check_more(const struct operation *op) {
+#ifdef PERIGEE_DEBUG
+  for (size_t at = MORE; at < MORE_END; at++)
+    if (((const uint8_t *)op)[at] != 0)
+      abort();
+#else
+  (void)op;
+#endif
+}
+
+static inline void operation_zero(struct operation *op) {
+  if (UNLIKELY(op->has_more))
+    memset((uint8_t *)op + MORE, 0, MORE_END - MORE);
+  operation_check_more(op);
+  memset((uint8_t *)op + KIND, 0, REFS - KIND);
+}
+
 struct operation *operation_take(struct perigee_session *session,
                                  const struct operation_class *class) {
   struct perigee_engine *engine = session->engine;
@@ -88,9 +117,7 @@ struct operation *operation_take(struct perigee_session *session,
   }
   if (++op->generation == 0)
     op->generation = 1;
-  memset(&op->kind, 0,
-         offsetof(struct operation, message) -
-             offsetof(struct operation, kind));
+  operation_zero(op);
   op->class = class;
   op->kind = class->kind;
   op->timeout = -1;
@@ -147,13 +174,11 @@ struct operation *operation_find(struct perigee_engine *engine, int index) {
 /* ---- Regions and the peer's memory that it uses ------------------------- */
 
 void operation_ref(struct operation *op, struct perigee_region *region) {
-  int i = 0;
   if (!region)
     return;
-  while (op->region_refs[i])
-    i++;
-  op->region_refs[i] = region;
-  op->has_region_refs = true;
+  if (UNLIKELY(op->region_count == REGION_REFS))
+    abort();
+  op->region_refs[op->region_count++] = region;
   region->users++;
 }
 
@@ -164,12 +189,9 @@ void operation_ref_slice(struct operation *op,
 }
 
 void operation_unref_all(struct operation *op) {
-  op->has_region_refs = false;
-  for (int i = 0; i < REGION_REFS && op->region_refs[i]; i++) {
-    op->region_refs[i]->users--;
-    op->region_refs[i] = NULL;
-  }
-  if (UNLIKELY(op->spreads != NULL))
+  while (op->region_count > 0)
+    op->region_refs[--op->region_count]->users--;
+  if (UNLIKELY(op->has_more))
     spreads_free(op);
 }
 
@@ -201,13 +223,13 @@ static enum share_kind operation_exposes_as(const struct operation *op) {
 
 void operation_expose(struct operation *op, uint64_t bytes) {
   op->exposed += bytes;
-  op->holds = true;
+  op->holds = op->has_more = true;
   share_add(op->session->account.share, operation_exposes_as(op), bytes);
 }
 
 void operation_lends(struct operation *op, uint64_t *bytes) {
   op->exposed += *bytes;
-  op->holds = true;
+  op->holds = op->has_more = true;
   *bytes = 0;
 }
 
@@ -223,7 +245,7 @@ void operation_let_count(struct operation *op) {
   op->holds = false;
   if (op->counted)
     share_give(s->account.share, operation_counts_as(op), 1);
-  if (op->exposed > 0)
+  if (UNLIKELY(op->has_more) && op->exposed > 0)
     share_give(s->account.share, operation_exposes_as(op), op->exposed);
   if (op->untaken) {
     s->replies.untaken--;

@@ -59,7 +59,7 @@ void operation_ref_slice(struct operation *op,
                          const struct perigee_slice *slice);
 void operation_unref_all(struct operation *op);
 static inline void operation_unref(struct operation *op) {
-  if (op->has_region_refs)
+  if (op->region_count > 0 || op->has_more)
     operation_unref_all(op);
 }
 /* The peer's memory that room_view gave is not read any more. */
@@ -145,7 +145,7 @@ static inline bool slice_is_list(const struct perigee_slice *slice) {
   return slice->count >= PERIGEE_LIST;
 }
 
-/* Copies a slice that the program may just have stored, field by field. */
+/* Copies a slice that the program has just stored, field by field. */
 static inline void slice_keep(struct perigee_slice *to,
                               const struct perigee_slice *from) {
   to->region = from->region;
@@ -261,7 +261,7 @@ outgoing_bytes(struct perigee_session *session, enum ring ring,
                const struct record *r, const uint8_t *bytes) {
   struct ring_out *out = lane_out(session->lane, ring);
   return __builtin_expect(!out, 0) ? outgoing_put(session, ring, NULL, r, bytes)
-                        : outgoing_put(session, ring, out, r, bytes);
+                                   : outgoing_put(session, ring, out, r, bytes);
 }
 /* Encodes and publishes a record; false without room. */
 bool outgoing_publish(struct perigee_session *session, enum ring ring,

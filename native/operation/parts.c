@@ -77,7 +77,7 @@ int message_payload(struct operation *op, const struct perigee_slice *slice,
 
 void part_put(struct operation *op, int place, struct part *part) {
   op->parts[place] = part;
-  op->has_parts = true;
+  op->has_parts = op->has_more = true;
 }
 
 /* Counts blocks taken for an exposure. Own requests leave room for replies. */
@@ -337,6 +337,7 @@ static void incoming_scan_some(struct operation *op) {
 static __attribute__((noinline)) int incoming_scan_long(struct operation *op) {
   if (!op->scan && !(op->scan = typed_scan_begin(op->pointer, op->length)))
     return PERIGEE_NO_MEMORY;
+  op->has_more = true;
   hot_use(op->session);
   incoming_scan_some(op);
   if (!typed_scan_over(op->scan))

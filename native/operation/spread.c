@@ -432,7 +432,7 @@ int spread_cut(struct perigee_engine *engine, const struct spread *from,
 void spread_give(struct operation *op, struct spread *s) {
   s->next = op->spreads;
   op->spreads = s;
-  op->has_region_refs = true; /* so that their end finds the spreads, too */
+  op->has_more = true;
 }
 
 int spread_keep(struct operation *op, const struct perigee_slice *list,

@@ -233,7 +233,7 @@ static bool give_up(struct pair *p, struct places *s) {
   return waits;
 }
 
-/* An entry of the table holds what its last operation has left there. */
+/* An entry of the table holds what its last operation has left in its unions. */
 static void leave_traces(struct pair *p, struct places *s) {
   struct perigee_slice to = all_of(s->to, LARGE);
   int recv = perigee_recv(p->session[1], &to, -1);
@@ -242,7 +242,9 @@ static void leave_traces(struct pair *p, struct places *s) {
   ended(p, 1, recv, PERIGEE_CANCELLED);
   quiet(p, 2);
   assert_int_equal(op->kind, 0);
-  memset(&op->message, 0x7f, sizeof *op - offsetof(struct operation, message));
+  memset(&op->parent, 0x7f,
+         offsetof(struct operation, spreads) -
+             offsetof(struct operation, parent));
 }
 
 static void a_receive_is_not_a_transfer(void **state) {
