@@ -19,7 +19,35 @@ int item_check(struct perigee_session *s, int operation,
                struct payload *local);
 int items_check(struct perigee_session *s, int operation,
                 const struct perigee_transfer *list, uint32_t count);
-/* The same for the remote side alone, which is no list. */
+/* Is each side one piece of memory, and are both right and equally long? If not,
+ * item_check says what it is. */
+static inline bool item_is_piece(const struct perigee_session *s, int operation,
+                                 const struct perigee_transfer *item) {
+  const struct perigee_slice *there = &item->remote, *here = &item->local;
+  const struct perigee_remote *remote = there->remote;
+  int right = operation == PERIGEE_OP_READ ? PERIGEE_READ : PERIGEE_WRITE;
+  return remote && here->region && there->count == 1 && here->length > 0 &&
+         there->length == here->length && remote->session == s &&
+         remote->window.access & right &&
+         there->offset <= remote->window.length &&
+         there->length <= remote->window.length - there->offset &&
+         region_has(here->region, here);
+}
+/* Makes the payloads of such an item, where they stay: a copy of what has just
+ * been written in words waits for all of them. */
+static inline void item_piece(const struct perigee_transfer *item,
+                              struct payload *remote, struct payload *local) {
+  const struct perigee_slice *slice = &item->remote;
+  uintptr_t base = (uintptr_t)slice->remote->window.pointer; /* may be 0 */
+  slice_piece(&item->local, local);
+  *remote = (struct payload){.memory = &memory_host,
+                             .base = (uint8_t *)(base + slice->offset),
+                             .block = slice->length,
+                             .count = 1,
+                             .stride = slice->length,
+                             .total = slice->length};
+}
+/* As item_check for the remote side alone, which is no list. */
 int item_remote(struct perigee_session *s, int operation,
                 const struct perigee_slice *slice, struct payload *p);
 

@@ -587,6 +587,24 @@ static int64_t transfer_at_once(struct perigee_session *s, int operation,
   return i;
 }
 
+/* Most transfers are one short piece of memory. Returns PERIGEE_OK, and copies
+ * nothing, if the item is anything else, or is wrong. */
+static int transfer_piece(struct perigee_session *s, int operation,
+                          const struct perigee_transfer *item) {
+  if (operation == PERIGEE_OP_WRITE_IMM || item->local.length > AT_ONCE ||
+      !transfer_immediate(s) || !item_is_piece(s, operation, item))
+    return PERIGEE_OK;
+  struct payload remote, local;
+  item_piece(item, &remote, &local);
+  if (!transfer_reaches(s, item, &local))
+    return PERIGEE_OK;
+  int64_t n = transfer_copy(s, item, &remote, &local, local.total, operation);
+  if (n < 0)
+    return (int)n;
+  transfer_count(s, operation, item, 1);
+  return PERIGEE_INLINE;
+}
+
 static int transfer_start(struct perigee_session *s, int operation,
                           const struct perigee_transfer *list, uint32_t count,
                           uint64_t immediate, int64_t timeout,
@@ -773,6 +791,8 @@ static int transfer_submit(struct perigee_session *s, int operation,
     return fail(s->engine, PERIGEE_INVALID, "no operation %d", operation);
   if (UNLIKELY(!list && count > 0))
     return fail_missing(s->engine, "list of transfers");
+  if (count == 1 && (status = transfer_piece(s, operation, list)) != PERIGEE_OK)
+    return status;
   status = transfer_start(s, operation, list, count, immediate, timeout, NULL);
   return UNLIKELY(status == ITEM_LISTED)
              ? listed_submit(s, operation, list, count, immediate, timeout)

@@ -105,4 +105,17 @@ static inline bool region_has(const struct perigee_region *region,
          slice->length <= region->length - slice->offset;
 }
 
+/* Makes the payload of a slice for which region_has() holds. */
+static inline void slice_piece(const struct perigee_slice *slice,
+                               struct payload *p) {
+  struct perigee_region *region = slice->region;
+  *p = (struct payload){.memory = region->memory,
+                        .area = &region->area,
+                        .base = region->pointer + slice->offset,
+                        .block = slice->length,
+                        .count = 1,
+                        .stride = slice->length,
+                        .total = slice->length};
+}
+
 #endif

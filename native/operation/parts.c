@@ -53,13 +53,7 @@ int slice_payload(struct perigee_engine *engine,
     return fail_missing(engine, "region of a slice");
   if (!region_has(region, slice))
     return slice_payload_apart(engine, slice, p);
-  *p = (struct payload){.memory = region->memory,
-                        .area = &region->area,
-                        .base = region->pointer + slice->offset,
-                        .block = slice->length,
-                        .count = 1,
-                        .stride = slice->length,
-                        .total = slice->length};
+  slice_piece(slice, p);
   return PERIGEE_OK;
 }
 
