@@ -273,8 +273,8 @@ static int comes_back(const uint8_t *const *at, int count, int first) {
 
 /* Short ones as well; while little passes, each comes to the block of the one
  * before, which has its pages. */
-static void short_calls_get_their_blocks_in_turn_once_much_passes(
-    void **state) {
+static void
+short_calls_get_their_blocks_in_turn_once_much_passes(void **state) {
   enum { EACH = 64 << 10, CALLS = 128 };
   const uint8_t *at[CALLS];
   struct pair p;

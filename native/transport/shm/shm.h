@@ -184,10 +184,11 @@ enum { SHM_RESTS = 128 };
 /* Blocks that rest (shm_arena.c). */
 struct shm_rests {
   uint64_t blocks[SHM_RESTS]; /* their offsets, in turn */
-  uint32_t first; /* number of the one that came back first; never begins anew */
+  uint32_t
+      first; /* number of the one that came back first; never begins anew */
   uint32_t count;
-  uint64_t bytes; /* of all of them */
-  uint32_t since; /* number of the look before which the last came back */
+  uint64_t bytes;       /* of all of them */
+  uint32_t since;       /* number of the look before which the last came back */
   struct shm_flow back; /* bytes that came back */
 };
 

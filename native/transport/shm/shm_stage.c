@@ -230,8 +230,8 @@ static int64_t turns_place(struct shm_turns *t, uint32_t length) {
 /* Does the stretch have a block of that length? */
 static bool turns_have(struct lane *lane, uint32_t length) {
   const struct shm_turns *t = &lane->turns;
-  return length <= t->size || ((t->size == 0 || turns_end(lane, true)) &&
-                               turns_begin(lane, length));
+  return length <= t->size ||
+         ((t->size == 0 || turns_end(lane, true)) && turns_begin(lane, length));
 }
 
 /* Are there pages up to `end`, or nearly so? Else some of them are made, for a
