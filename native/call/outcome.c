@@ -179,7 +179,8 @@ int outcome_head(struct operation *op, const struct record *r) {
     bool there = stays && !outcome_may_wait(op, r);
     return there || r->head_length == 0 ? 1 : outcome_copy_head(op, r);
   } else if ((op->pointer = room_view(op, &r->head_source))) {
-    op->by_reference = op->in_place = true;
+    op->by_reference = true;
+    op->in_place = !lane_table(op->session->lane)->loans->arrived;
     return 1;
   }
   int status = outcome_bring(op, r, IN_HEAD, NULL, &op->block);

@@ -715,12 +715,14 @@ int perigee_reply_abort(struct perigee_engine *engine, int served) {
 }
 
 /* The operation owns the block from here on. A head in the arena is referred to
- * where it is. The program has read the request's head by now, if it was pulled
- * into a block of ours. */
+ * where it is. The program has read the request's head by now, if it came to
+ * memory of ours. */
 static int reply_block(struct operation *op, const struct loan *loan,
                        uint64_t length) {
   struct perigee_message m = {.head = loan->pointer, .length = length};
   served_unlend(op);
+  if (op->viewed && lane_table(op->session->lane)->loans->arrived)
+    operation_unview(op);
   op->bulky = false;
   op->head_lent = true;
   op->head_loan = loan->source;

@@ -437,8 +437,7 @@ static int pending_copy(struct perigee_engine *engine, struct operation *op) {
   struct perigee_event *e = &engine->pending_event;
   bool failed = e->kind == PERIGEE_EVENT_REPLY && e->status < 0;
   uint64_t length = e->length + (failed && e->slice > 0 ? 1 + e->slice : 0);
-  bool stays =
-      op->block || op->in_place || op->bulky || e->flags & PERIGEE_HELD;
+  bool stays = op->block || op->viewed || op->bulky || e->flags & PERIGEE_HELD;
   if (stays || !e->pointer || length == 0)
     return PERIGEE_OK;
   uint8_t *block = pool_take(op->session, length);

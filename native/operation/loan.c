@@ -420,6 +420,8 @@ static int room_take_possible(struct operation *op, uint64_t head,
 
 const uint8_t *room_view(struct operation *op, const struct source *source) {
   struct lane *lane = op->session->lane;
+  if (op->viewed && lane_table(lane)->loans->arrived)
+    return op->view;
   operation_unview(op);
   const uint8_t *at = lane_table(lane)->loans->view(lane, source);
   op->viewed = at != NULL;

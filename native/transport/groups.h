@@ -104,7 +104,8 @@ struct transport_payloads {
  * again in the next poll, and view in none before. (NULL: view needs no such
  * time.) lacks: is it a loan that view does not show because memory of it is not
  * there? It is fetched to private memory, as the peer may keep what it is lent.
- * (NULL: none is.)
+ * (NULL: none is.) arrived: what view shows is private memory that all bytes have
+ * come to, so the peer need not keep them, and it is shown once for each loan.
  * Absent: the lane cannot be the first lane of a session. */
 struct transport_loans {
   int (*loan)(struct lane *lane, uint64_t length, uint8_t **pointer,
@@ -117,6 +118,7 @@ struct transport_loans {
   bool (*knows)(struct lane *lane, const struct source *source);
   bool (*looks)(struct lane *lane, const struct source *source, uint64_t *work);
   bool (*lacks)(struct lane *lane, const struct source *source);
+  bool arrived;
 };
 
 /* Kept memory: blocks that nobody has now, and buffers of the lane's own. trim

@@ -568,6 +568,21 @@ ssize_t recvmsg(int fd, struct msghdr *m, int flags) {
   return syscall(SYS_recvmsg, fd, m, flags);
 }
 
+static bool gives_up; /* the word behind the next payload says so */
+
+ssize_t sendmsg(int fd, const struct msghdr *m, int flags) {
+  uint64_t word = TCP_GIVEN_UP;
+  struct iovec v[3];
+  struct msghdr other = {.msg_iov = v, .msg_iovlen = 3};
+  if (!gives_up || m->msg_iovlen != 3)
+    return syscall(SYS_sendmsg, fd, m, flags);
+  gives_up = false;
+  memcpy(v, m->msg_iov, sizeof v);
+  assert_int_equal(v[2].iov_len, sizeof word);
+  v[2].iov_base = &word;
+  return syscall(SYS_sendmsg, fd, &other, flags);
+}
+
 /* Sends a call of that length, and waits until the kernel has all of it. */
 static void call_arrives(struct pair *p, const void *head, uint64_t length) {
   const struct stream *from = p->session[0]->lane->streams[0];
@@ -581,9 +596,9 @@ static void call_arrives(struct pair *p, const void *head, uint64_t length) {
   assert_true((uint64_t)there > length);
 }
 
-/* Returns how many reads a poll made that found the second of two such calls
- * whole. On a slow machine a poll before it may look at no socket: at that of an
- * idle session only now and then. */
+/* Returns how many reads it took to have the second of two such calls, which the
+ * kernel has whole. On a slow machine a poll before it may look at no socket: at
+ * that of an idle session only now and then. */
 static uint32_t reads_of_call(struct pair *p, uint64_t length) {
   struct perigee_message nothing = {.timeout = -1};
   struct perigee_event e;
@@ -591,12 +606,11 @@ static uint32_t reads_of_call(struct pair *p, uint64_t length) {
   for (int i = 0; i < 2; i++) {
     uint8_t *head = pattern(length, (uint8_t)i);
     call_arrives(p, head, length);
-    do {
-      reads = 0;
+    reads = 0;
+    do
       poll_side(p, 1);
-      made = reads;
-    } while (made == 0);
-    assert_true(taken(p, 1, &e));
+    while (!taken(p, 1, &e));
+    made = reads;
     assert_int_equal(e.length, length);
     assert_memory_equal(e.pointer, head, length);
     free(head);
@@ -616,9 +630,137 @@ static void a_payload_comes_by_no_more_reads_than_it_needs(void **state) {
   assert_int_equal(reads_of_call(&p, 64), 1);
   assert_int_equal(reads_of_call(&p, 12 * KIB), 1);
   assert_int_equal(reads_of_call(&p, TCP_COPIED), 1);
-  assert_int_equal(reads_of_call(&p, TCP_COPIED + 1), 2);
+  assert_int_equal(reads_of_call(&p, TCP_COPIED + 1), 1);
+  assert_int_equal(reads_of_call(&p, TCP_AHEAD_MOST), 1);
   assert_int_equal(reads_of_call(&p, TCP_COPIED), 1);
   assert_int_equal(reads_of_call(&p, 64), 1);
+  pair_close(&p);
+}
+
+/* ---- Payloads that are read in place ------------------------------------------- */
+
+static void tcp_pair(struct pair *p) {
+  static struct variant over = {"tcp", "tcp", "host", 1, NULL};
+  pair_open(p, &over);
+  quiet(p, 256); /* its other streams are there */
+}
+
+/* Returns the block that has the request, or NULL. */
+static const struct ahead_block *request_block(const struct pair *p,
+                                               const struct perigee_event *e) {
+  const struct lane *lane = p->session[1]->lane;
+  for (int i = 0; i < TCP_AHEADS; i++)
+    if (lane->aheads[i].at && e->pointer == lane->aheads[i].at)
+      return &lane->aheads[i];
+  return NULL;
+}
+
+/* Sends a call of that length. True: it is read where the socket's read put it.
+ * The reply refers to the same bytes. */
+static bool is_read_in_place(struct pair *p, uint64_t length, uint8_t seed) {
+  uint8_t *head = pattern(length, seed);
+  call_arrives(p, head, length);
+  struct perigee_event e = until(p, 1, PERIGEE_EVENT_REQUEST);
+  const struct ahead_block *block = request_block(p, &e);
+  assert_int_equal(e.length, length);
+  assert_memory_equal(e.pointer, head, length);
+  assert_true(!block || (block->lent && (uintptr_t)e.pointer % 4096 == 0));
+  struct perigee_message same = {
+      .head = e.pointer, .length = length, .timeout = -1};
+  int sent = perigee_reply(p->engine[1], e.operation, &same);
+  assert_true(sent >= 0);
+  e = until(p, 0, PERIGEE_EVENT_REPLY);
+  assert_int_equal(e.status, PERIGEE_OK);
+  assert_memory_equal(e.pointer, head, length);
+  if (sent > 0)
+    until(p, 1, PERIGEE_EVENT_SENT);
+  quiet(p, 16);
+  free(head);
+  return block;
+}
+
+static void what_is_like_the_call_before_is_read_in_place(void **state) {
+  struct pair p;
+  (void)state;
+  tcp_pair(&p);
+  assert_false(is_read_in_place(&p, 16 * KIB, 1));
+  for (uint8_t i = 2; i < 32; i++)
+    assert_true(is_read_in_place(&p, 16 * KIB, i) || i % 8 == 0);
+  assert_false(is_read_in_place(&p, 16 * KIB + 1, 32));
+  assert_true(is_read_in_place(&p, 16 * KIB + 1, 33));
+  pair_close(&p);
+}
+
+static void what_comes_in_place_of_what_was_expected_is_whole(void **state) {
+  static const uint32_t sizes[] = {16 * KIB, 64,           16 * KIB - 1, 5000,
+                                   40 * KIB, 16 * KIB + 9, 64 * KIB,     9000};
+  enum { SIZES = sizeof sizes / sizeof *sizes };
+  struct pair p;
+  (void)state;
+  tcp_pair(&p);
+  for (int i = 0; i < SIZES * SIZES; i++) {
+    uint32_t first = sizes[i / SIZES], then = sizes[i % SIZES];
+    is_read_in_place(&p, first, (uint8_t)i);
+    is_read_in_place(&p, first, (uint8_t)(i + 1));
+    is_read_in_place(&p, then, (uint8_t)(i + 2));
+  }
+  pair_close(&p);
+}
+
+/* Several lie in the socket, so one read brings what is not expected, too. */
+static void calls_that_come_together_are_whole(void **state) {
+  enum { TOGETHER = 12, EACH = 9000 };
+  struct pair p;
+  uint8_t *heads[TOGETHER];
+  (void)state;
+  tcp_pair(&p);
+  is_read_in_place(&p, EACH, 1);
+  is_read_in_place(&p, EACH, 2);
+  for (int i = 0; i < TOGETHER; i++)
+    call_arrives(&p, heads[i] = pattern(EACH, (uint8_t)(3 + i)), EACH);
+  for (int i = 0; i < TOGETHER; i++) {
+    struct perigee_message nothing = {.timeout = -1};
+    struct perigee_event e = until(&p, 1, PERIGEE_EVENT_REQUEST);
+    assert_int_equal(e.length, EACH);
+    assert_memory_equal(e.pointer, heads[i], EACH);
+    assert_int_equal(perigee_reply(p.engine[1], e.operation, &nothing), 0);
+    free(heads[i]);
+  }
+  for (int i = 0; i < TOGETHER; i++)
+    assert_int_equal(until(&p, 0, PERIGEE_EVENT_REPLY).status, PERIGEE_OK);
+  pair_close(&p);
+}
+
+static void what_was_given_up_on_the_way_is_not_read_in_place(void **state) {
+  struct pair p;
+  struct perigee_event e;
+  (void)state;
+  tcp_pair(&p);
+  is_read_in_place(&p, 16 * KIB, 1);
+  assert_true(is_read_in_place(&p, 16 * KIB, 2));
+  uint8_t *head = pattern(16 * KIB, 3);
+  gives_up = true;
+  call_arrives(&p, head, 16 * KIB);
+  assert_false(gives_up);
+  for (int i = 0; i < 64; i++)
+    poll_side(&p, 1);
+  assert_false(taken(&p, 1, &e));
+  free(head);
+  pair_drop(&p);
+}
+
+static void blocks_that_no_read_fills_go_back(void **state) {
+  struct pair p;
+  (void)state;
+  tcp_pair(&p);
+  is_read_in_place(&p, 16 * KIB, 1);
+  is_read_in_place(&p, 16 * KIB, 2);
+  struct lane *lane = p.session[1]->lane;
+  assert_true(ahead_kept(lane) > 0);
+  ahead_trim(lane);
+  ahead_trim(lane);
+  assert_int_equal(ahead_kept(lane), 0);
+  is_read_in_place(&p, 16 * KIB, 3);
   pair_close(&p);
 }
 
@@ -654,6 +796,11 @@ int main(void) {
       cmocka_unit_test(an_end_that_came_while_nobody_looked_is_the_end),
       cmocka_unit_test(records_that_the_socket_takes_in_parts_arrive_whole),
       cmocka_unit_test(a_payload_comes_by_no_more_reads_than_it_needs),
+      cmocka_unit_test(what_is_like_the_call_before_is_read_in_place),
+      cmocka_unit_test(what_comes_in_place_of_what_was_expected_is_whole),
+      cmocka_unit_test(calls_that_come_together_are_whole),
+      cmocka_unit_test(what_was_given_up_on_the_way_is_not_read_in_place),
+      cmocka_unit_test(blocks_that_no_read_fills_go_back),
       cmocka_unit_test(sockets_within_a_host_do_not_pace),
       cmocka_unit_test(sockets_to_other_hosts_do_as_the_system_does),
       cmocka_unit_test(those_who_read_nothing_hold_up_a_close_together),

@@ -76,12 +76,15 @@ static struct stream *stream_make(struct lane *lane, uint32_t place) {
                        .brief = place > 0,
                        .since = *lane->options.now,
                        .in = old.in,
+                       .in_room = old.in_room,
                        .out = old.out,
                        .bounce = old.bounce,
                        .owing = {.list = old.owing.list}};
   lane->streams[place] = s;
-  if (!s->in)
+  if (!s->in) {
     s->in = malloc(TCP_READ_LARGE);
+    s->in_room = TCP_READ_LARGE;
+  }
   if (owes && !s->owing.list)
     s->owing.list = malloc(TCP_OWED * sizeof *s->owing.list);
   s->owing.moved = s->since;
@@ -339,11 +342,6 @@ static bool tcp_loaned(struct lane *lane, const uint8_t *pointer,
   return false;
 }
 
-static const uint8_t *tcp_view(struct lane *lane, const struct source *source) {
-  (void)lane, (void)source;
-  return NULL;
-}
-
 /* The most blocks, and bytes, that one step gives back. */
 enum { TRIM_BLOCKS = 256, TRIM_BYTES = 4 << 20 };
 
@@ -371,11 +369,12 @@ static enum trim_left tcp_trim(struct lane *lane) {
   if (size > 0)
     return TRIM_MORE;
   bool some = lane->blocks.warm + lane->blocks.live > 0;
+  some |= ahead_trim(lane);
   return streams_trim(lane) || some ? TRIM_SOME : TRIM_NOTHING;
 }
 
 static uint64_t tcp_kept(const struct lane *lane) {
-  uint64_t kept = lane->blocks.warm;
+  uint64_t kept = lane->blocks.warm + ahead_kept(lane);
   for (uint32_t i = 0; i < lane->stream_count; i++)
     if (lane->streams[i] && lane->streams[i]->sealed)
       kept += sealed_kept(lane->streams[i]);
@@ -397,6 +396,7 @@ static void tcp_close(struct lane *lane) {
   for (int i = 0; i < TCP_STREAMS; i++)
     stream_free(lane->streams[i]);
   tcp_drafts_close(lane);
+  ahead_close(lane);
   for (int i = 0; i < RINGS; i++)
     free(lane->in[i].bytes);
   tcp_loans_close(lane);
@@ -578,7 +578,9 @@ static const struct transport_loans tcp_loans_table = {
     .loan = tcp_loan,
     .unloan = tcp_unloan,
     .loaned = tcp_loaned,
-    .view = tcp_view,
+    .view = ahead_view,
+    .unview = ahead_unview,
+    .arrived = true,
 };
 
 static const struct transport_kept tcp_kept_table = {

@@ -9,6 +9,7 @@
  *   tcp_feed.c     payloads at their owner: fed, and sent again
  *   tcp_life.c     streams for payloads: what they owe, and their end
  *   tcp_send.c     the way out: the send buffer, records, ends of operations
+ *   tcp_ahead.c    payloads that are read in place, where a read put them
  *   tcp_sealed.c   sealed streams
  *
  * Each of them uses those below it.
@@ -135,6 +136,8 @@ enum {
   TCP_READ_SMALL = 256,      /* the same while they are long */
   TCP_COPIED = 28 << 10,     /* most bytes of a fragment that is a short body */
   TCP_SHORT = 4096,          /* shorter blocks are gathered and scattered */
+  TCP_AHEAD_MOST = 64 << 10, /* most bytes of a payload that is read in place */
+  TCP_AHEADS = 8,            /* most such payloads of a lane at a time */
   TCP_MEDIUM = 128 << 10,    /* payloads up to this use stream 0 */
   TCP_FRAGMENT_MOST = 512 << 10,
   TCP_WINDOW = 1 << 20,
@@ -228,6 +231,23 @@ enum sink {
 
 struct sealed; /* tcp_sealed.c */
 
+/* A block of TCP_AHEAD_MOST bytes into which a payload is read before anybody
+ * asks for it. lent: it is read there (view). */
+struct ahead_block {
+  uint8_t *at;
+  uint64_t counted; /* in the peer's share, while it is lent */
+  bool lent, used;  /* used: since the last look */
+};
+
+/* What stream 0 is expected to bring next, and what of that has come: bytes of
+ * a fragment whose head is in `in`, before those in `in` that follow. */
+struct ahead {
+  uint32_t prefix, length; /* of heads and record; of the payload; 0: nothing */
+  uint32_t missed;         /* how often in turn that was wrong */
+  struct ahead_block *block; /* of the bytes that have come */
+  uint32_t first, end;       /* those that no sink has taken */
+};
+
 /* A fragment that a stream was given, or a part of it that is to be sent again.
  * begun: its bytes are being gathered. */
 struct owed {
@@ -282,7 +302,7 @@ struct stream {
   struct exposure *exposure; /* owner of the body; NULL: zeros are sent */
   /* In. */
   uint8_t *in;
-  uint32_t in_first, in_end;
+  uint32_t in_first, in_end, in_room;
   struct tcp_head head; /* of the body that `sink` takes */
   uint8_t sink;
   uint32_t heads; /* that may be handled in this turn */
@@ -295,6 +315,7 @@ struct stream {
   uint8_t *bounce; /* for landings that no CPU can write */
   uint32_t bounced, put;
   uint64_t trailer;
+  struct ahead ahead;
   struct sealed *sealed; /* NULL: a plain stream */
 };
 
@@ -346,7 +367,9 @@ struct lane {
   struct outbox_ring out[RINGS];
   uint64_t eager_sent, eager_granted; /* window that the peer grants us */
   uint64_t eager_got, eager_done, eager_told;
-  uint8_t *frames; /* frames of the session */
+  struct ahead_block aheads[TCP_AHEADS];
+  const uint8_t *peeked; /* the record that the session handles, or NULL */
+  uint8_t *frames;       /* frames of the session */
   uint32_t frames_first, frames_end;
   struct tcp_peer **peers; /* by the peer's operation number */
   uint32_t peer_count, unexpected_count;
@@ -404,6 +427,8 @@ bool tcp_idle(const struct stream *s);
 bool tcp_tell_credit(struct lane *lane, uint8_t which, uint64_t at,
                      uint64_t *told, uint64_t share);
 void tcp_eager_done(struct lane *, uint64_t bytes);
+/* A fragment was queued, behind which credit for the window may go. */
+void tcp_tell_behind(struct lane *);
 /* The most of n bytes that are copied in one go (base/budget.h); twice as many,
  * as each call costs something, too. */
 static inline uint64_t tcp_piece(const struct lane *lane, uint64_t n) {
@@ -528,8 +553,8 @@ static inline uint32_t tcp_unread(const struct stream *s) {
 }
 /* Do bytes that were read wait for their landing, or to be looked at? */
 static inline bool tcp_waits(const struct stream *s) {
-  return s->sink == SINK_WAITING || (tcp_unread(s) > 0 && s->rest > 0) ||
-         tcp_unread(s) >= TCP_HEAD;
+  return s->sink == SINK_WAITING || s->ahead.first < s->ahead.end ||
+         (tcp_unread(s) > 0 && s->rest > 0) || tcp_unread(s) >= TCP_HEAD;
 }
 
 int tcp_peek(struct lane *, enum ring, const uint8_t **bytes, uint64_t *length);
@@ -540,6 +565,27 @@ bool tcp_fetch_end(struct lane *, struct fetch *);
 /* The stream was lost: what has come of a fragment does not count, as all of it
  * comes again. */
 void tcp_forget_fragment(struct stream *s);
+
+/* ---- tcp_ahead.c ------------------------------------------------------- */
+/* Makes three vectors for what stream 0 is expected to bring next, where it may
+ * bring that; false: nothing is expected, or not now. */
+bool ahead_vectors(struct stream *s, struct iovec *v);
+/* So many bytes were read into these vectors; false: no memory. */
+bool ahead_came(struct stream *s, uint64_t got, const struct iovec *v);
+/* Bytes for the sink that are before those in `in`; ahead_took: n of them. */
+static inline uint32_t ahead_bytes(const struct stream *s) {
+  bool body = s->sink == SINK_FETCH || s->sink == SINK_UNEXPECTED ||
+              s->sink == SINK_DROP;
+  return body ? s->ahead.end - s->ahead.first : 0;
+}
+void ahead_took(struct stream *s, uint64_t n);
+/* As the transport's view and unview. */
+const uint8_t *ahead_view(struct lane *lane, const struct source *source);
+void ahead_unview(struct lane *lane, const uint8_t *bytes, uint64_t length);
+/* What it keeps, and gives back; as kept and trim. */
+uint64_t ahead_kept(const struct lane *lane);
+bool ahead_trim(struct lane *lane);
+void ahead_close(struct lane *lane);
 
 /* ---- tcp_fetch.c ------------------------------------------------------- */
 /* Adds the bytes [at, at + length); a status if some of them came before. */

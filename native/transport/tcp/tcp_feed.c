@@ -177,6 +177,7 @@ int64_t tcp_feed(struct lane *lane, struct exposure *e) {
   if (!tcp_put_fragment(s, &head, &walk, e))
     return n;
   tcp_owe(s, &head);
+  tcp_tell_behind(lane);
   tcp_send(s, lane->may_send[s->number > 0]);
   return n;
 }

@@ -111,6 +111,7 @@ int tcp_peek(struct lane *lane, enum ring ring, const uint8_t **bytes,
     in->read = in->wrap = 0;
   *bytes = in->bytes + in->read;
   memcpy(length, *bytes, WORD);
+  lane->peeked = *bytes;
   in->read += tcp_charge(*length);
   in->taken += tcp_charge(*length);
   return 1;
@@ -120,6 +121,7 @@ int tcp_peek(struct lane *lane, enum ring ring, const uint8_t **bytes,
  * (tcp_publish). Here it is told if there was none for too long. */
 bool tcp_release(struct lane *lane) {
   bool told = false;
+  lane->peeked = NULL;
   for (int i = 0; i < RINGS; i++) {
     struct inbox *in = &lane->in[i];
     in->released = in->taken;
@@ -291,6 +293,7 @@ void tcp_forget_fragment(struct stream *s) {
   s->unexpected = NULL;
   tcp_sink(s, SINK_HEAD, 0);
   s->in_first = s->in_end = 0;
+  s->ahead = (struct ahead){0};
 }
 
 /* ---- Memory that no CPU can write ---------------------------------------- */
@@ -483,6 +486,21 @@ static bool body_complete(struct stream *s) {
   return true;
 }
 
+static bool step_unread(struct stream *s) {
+  uint64_t n = tcp_unread(s) < s->rest ? tcp_unread(s) : s->rest;
+  n = body_sunk(s, s->in + s->in_first, n);
+  s->in_first += (uint32_t)n;
+  return n > 0;
+}
+
+static __attribute__((noinline)) bool step_ahead(struct stream *s,
+                                                 uint64_t there) {
+  uint64_t n = there < s->rest ? there : s->rest;
+  n = body_sunk(s, s->ahead.block->at + s->ahead.first, n);
+  ahead_took(s, n);
+  return n > 0;
+}
+
 /* Handles the next head or body bytes; false: more bytes are needed, or it has
  * to wait. */
 static bool stream_step(struct stream *s) {
@@ -498,12 +516,10 @@ static bool stream_step(struct stream *s) {
     return tcp_place(s);
   if (s->rest == 0)
     return body_complete(s);
-  if (tcp_unread(s) == 0 || !tcp_settled(s))
+  uint32_t ahead = ahead_bytes(s);
+  if (ahead + tcp_unread(s) == 0 || !tcp_settled(s))
     return false;
-  uint64_t n = tcp_unread(s) < s->rest ? tcp_unread(s) : s->rest;
-  n = body_sunk(s, s->in + s->in_first, n);
-  s->in_first += (uint32_t)n;
-  return n > 0;
+  return ahead > 0 ? step_ahead(s, ahead) : step_unread(s);
 }
 
 /* ---- Reading ------------------------------------------------------------- */
@@ -566,6 +582,42 @@ static int64_t stream_recv(struct stream *s, struct iovec *v, int n) {
   return recvmsg(s->fd, &m, MSG_DONTWAIT);
 }
 
+/* Reads into those of three vectors that the first `got` bytes left. */
+static int64_t fill_behind(struct stream *s, const struct iovec *v,
+                           uint64_t got) {
+  struct iovec rest[3] = {0};
+  int n = 0;
+  for (int i = 0; i < 3; i++) {
+    uint64_t past = got < v[i].iov_len ? got : v[i].iov_len;
+    got -= past;
+    if (past < v[i].iov_len)
+      rest[n++] =
+          (struct iovec){(uint8_t *)v[i].iov_base + past, v[i].iov_len - past};
+  }
+  return stream_recv(s, rest, n);
+}
+
+/* Reads a record and the payload behind it, each to its place. What is longer
+ * than a segment comes in two: the second is there at once, mostly. */
+static __attribute__((noinline)) int64_t fill_ahead(struct stream *s,
+                                                    struct iovec *v) {
+  enum { TRIES = 4 };
+  uint64_t least = v[0].iov_len + v[1].iov_len + TCP_TRAILER;
+  int64_t got = stream_recv(s, v, 3), more = 0;
+  if (got <= 0)
+    return got;
+  for (int i = 0; i < TRIES && (uint64_t)got < least; i++) {
+    if ((uint64_t)got <= v[0].iov_len)
+      break;
+    more = fill_behind(s, v, (uint64_t)got);
+    got += more > 0 ? more : 0;
+  }
+  s->emptied = (uint64_t)got < v[0].iov_len + v[1].iov_len + v[2].iov_len;
+  if (!ahead_came(s, (uint64_t)got, v))
+    tcp_break(s->lane, PERIGEE_NO_MEMORY, "no memory for what came");
+  return got;
+}
+
 /* Reads the rest of a body and some of what follows, or what there is. A short
  * fragment is read together with its record and copied to its landing, which
  * costs less than a call of its own. Of a long one little is read but straight
@@ -573,6 +625,8 @@ static int64_t stream_recv(struct stream *s, struct iovec *v, int n) {
  * comes without one. */
 static int64_t stream_fill(struct stream *s, uint64_t limit) {
   struct iovec v[TCP_RUNS + 1];
+  if (s->ahead.length > 0 && ahead_vectors(s, v))
+    return fill_ahead(s, v);
   int n = tcp_unread(s) == 0 ? straight_vectors(s, limit, v) : 0;
   uint64_t direct = 0;
   for (int i = 0; i < n; i++)
@@ -701,7 +755,8 @@ static bool fetch_may_come_by(const struct fetch *f, const struct stream *s) {
  * another one in the same poll would most likely find nothing. */
 static bool stream_is_spent(const struct stream *s) {
   uint64_t body = s->sink == SINK_HEAD ? 0 : s->rest + TCP_TRAILER;
-  return s->number == 0 && s->emptied && tcp_unread(s) >= body;
+  uint64_t there = s->ahead.end - s->ahead.first + tcp_unread(s);
+  return s->number == 0 && s->emptied && there >= body;
 }
 
 /* Reads from the streams. The fetches of one poll share what the poll may read;

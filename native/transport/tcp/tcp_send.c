@@ -424,8 +424,19 @@ bool tcp_tell_credit(struct lane *lane, uint8_t which, uint64_t at,
   return tcp_put(lane->streams[0], &head, NULL);
 }
 
+/* In front of a record, the head would hide from the peer where the payload
+ * behind it begins (tcp_ahead.c). So credit goes behind the next payload, and by
+ * itself only from half the window on. */
+static void tcp_tell_window(struct lane *lane, uint64_t share) {
+  tcp_tell_credit(lane, WHICH_EAGER, lane->eager_done, &lane->eager_told,
+                  share);
+}
+
 void tcp_eager_done(struct lane *lane, uint64_t bytes) {
   lane->eager_done += bytes;
-  tcp_tell_credit(lane, WHICH_EAGER, lane->eager_done, &lane->eager_told,
-                  TCP_WINDOW / 4);
+  tcp_tell_window(lane, TCP_WINDOW / 2);
+}
+
+void tcp_tell_behind(struct lane *lane) {
+  tcp_tell_window(lane, TCP_WINDOW / 4);
 }
