@@ -178,7 +178,8 @@ int outcome_head(struct operation *op, const struct record *r) {
     bool stays = !engine_copies(op->engine) || op->engine->joined == op;
     bool there = stays && !outcome_may_wait(op, r);
     return there || r->head_length == 0 ? 1 : outcome_copy_head(op, r);
-  } else if ((op->pointer = room_view(op, &r->head_source))) {
+  } else if ((op->pointer = room_view(op, &r->head_source, r->method,
+                                      r->remaining))) { /* as outcome_bring() */
     op->by_reference = true;
     op->in_place = !lane_table(op->session->lane)->loans->arrived;
     return 1;

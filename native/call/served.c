@@ -721,7 +721,8 @@ static int reply_block(struct operation *op, const struct loan *loan,
                        uint64_t length) {
   struct perigee_message m = {.head = loan->pointer, .length = length};
   served_unlend(op);
-  if (op->viewed && lane_table(op->session->lane)->loans->arrived)
+  if (op->viewed && !served_is_shown(op) &&
+      lane_table(op->session->lane)->loans->arrived)
     operation_unview(op);
   op->bulky = false;
   op->head_lent = true;

@@ -431,14 +431,21 @@ static struct operation *pending_operation(struct perigee_engine *engine) {
   return has ? operation_find(engine, e->operation) : NULL;
 }
 
+/* Does what its event points to stay until it is over? Memory of the lane goes
+ * with a session that was freed. */
+static bool pending_stays(const struct operation *op,
+                          const struct perigee_event *e) {
+  bool lane = (op->viewed || op->bulky) && op->session && !op->session->freed;
+  return op->block || lane || e->flags & PERIGEE_HELD;
+}
+
 /* Copies what the pending event points to, if that may be in a ring or in the
  * scratch memory. Behind the text of a failure are a zero and typed data. */
 static int pending_copy(struct perigee_engine *engine, struct operation *op) {
   struct perigee_event *e = &engine->pending_event;
   bool failed = e->kind == PERIGEE_EVENT_REPLY && e->status < 0;
   uint64_t length = e->length + (failed && e->slice > 0 ? 1 + e->slice : 0);
-  bool stays = op->block || op->viewed || op->bulky || e->flags & PERIGEE_HELD;
-  if (stays || !e->pointer || length == 0)
+  if (pending_stays(op, e) || !e->pointer || length == 0)
     return PERIGEE_OK;
   uint8_t *block = pool_take(op->session, length);
   if (!block)

@@ -418,12 +418,14 @@ static int room_take_possible(struct operation *op, uint64_t head,
   return never ? PERIGEE_NO_MEMORY : status;
 }
 
-const uint8_t *room_view(struct operation *op, const struct source *source) {
+const uint8_t *room_view(struct operation *op, const struct source *source,
+                         uint16_t operation, uint32_t generation) {
   struct lane *lane = op->session->lane;
   if (op->viewed && lane_table(lane)->loans->arrived)
     return op->view;
   operation_unview(op);
-  const uint8_t *at = lane_table(lane)->loans->view(lane, source);
+  const uint8_t *at =
+      lane_table(lane)->loans->view(lane, source, operation, generation);
   op->viewed = at != NULL;
   op->view = at;
   op->view_length = source->block;
@@ -442,7 +444,7 @@ static uint64_t room_head_block(struct operation *op,
   struct lane *lane = op->session->lane;
   if (!op->bulky || op->flags & PERIGEE_TYPED)
     return 0;
-  op->pointer = room_view(op, source);
+  op->pointer = room_view(op, source, op->peer_operation, op->peer_generation);
   if (op->pointer || room_lacks(lane, source))
     return 0;
   return op->length > 0 ? op->length : 1;

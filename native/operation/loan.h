@@ -72,10 +72,11 @@ void room_look(struct perigee_session *session);
  * status. */
 int room_take(struct operation *op, const struct source *source);
 void room_give(struct operation *op);
-/* Returns where a raw head that the peer has lent can be read, from now until
- * the operation is free or operation_unview is called. NULL: it has to be
- * fetched. */
-const uint8_t *room_view(struct operation *op, const struct source *source);
+/* Returns where a raw head that the peer has lent by its operation of that number
+ * and generation can be read, from now until the operation is free or
+ * operation_unview is called. NULL: it has to be fetched. */
+const uint8_t *room_view(struct operation *op, const struct source *source,
+                         uint16_t operation, uint32_t generation);
 /* await steps the request at each poll, and sets its timer for as long as it
  * may wait; waited stops that timer. */
 void room_await(struct operation *op);

@@ -95,8 +95,8 @@ struct transport_payloads {
 /* Loans: blocks that one side fills and the peer reads in place. loan lends
  * one, or returns PERIGEE_AGAIN while all are lent or exposed; unloan gives it
  * back. loaned makes the source of bytes within a block, or returns false. view
- * returns where a loan of the peer can be read, or NULL if it has to be
- * fetched; unview tells that nobody reads it there any more. (NULL: needless.)
+ * returns where a loan of the peer, of its operation of that number and
+ * generation, can be read, or NULL if it has to be fetched; unview tells that nobody reads it there any more. (NULL: needless.)
  * knows: is the memory of such a source known here, or does the frame
  * that tells of it still have to arrive? (NULL: it is always known.) looks:
  * a step of what view will need to know of a loan, of at most *work, which becomes
@@ -113,7 +113,8 @@ struct transport_loans {
   void (*unloan)(struct lane *lane, const struct source *source);
   bool (*loaned)(struct lane *lane, const uint8_t *pointer, uint64_t length,
                  struct source *source);
-  const uint8_t *(*view)(struct lane *lane, const struct source *source);
+  const uint8_t *(*view)(struct lane *lane, const struct source *source,
+                         uint16_t operation, uint32_t generation);
   void (*unview)(struct lane *lane, const uint8_t *bytes, uint64_t length);
   bool (*knows)(struct lane *lane, const struct source *source);
   bool (*looks)(struct lane *lane, const struct source *source, uint64_t *work);

@@ -59,8 +59,9 @@ static bool inproc_loaned(struct lane *lane, const uint8_t *pointer,
 }
 
 static const uint8_t *inproc_view(struct lane *lane,
-                                  const struct source *source) {
-  (void)lane, (void)source;
+                                  const struct source *source,
+                                  uint16_t operation, uint32_t generation) {
+  (void)lane, (void)source, (void)operation, (void)generation;
   return NULL;
 }
 

@@ -749,6 +749,85 @@ static void what_was_given_up_on_the_way_is_not_read_in_place(void **state) {
   pair_drop(&p);
 }
 
+/* A request may wait for a block while the payload of another one comes, which is
+ * as long. */
+static void nobody_is_shown_what_belongs_to_another(void **state) {
+  enum { EACH = 16 * KIB };
+  const struct source source = {
+      .kind = SOURCE_PUSHED, .address = EACH, .block = EACH, .count = 1};
+  struct pair p;
+  (void)state;
+  tcp_pair(&p);
+  is_read_in_place(&p, EACH, 1);
+  assert_true(is_read_in_place(&p, EACH, 2));
+  uint8_t *head = pattern(EACH, 3);
+  call_arrives(&p, head, EACH);
+  struct lane *lane = p.session[1]->lane;
+  const struct tcp_head *h = &lane->streams[0]->head;
+  while (lane->streams[0]->sink != SINK_WAITING)
+    lane_table(lane)->poll(lane);
+  assert_null(
+      ahead_view(lane, &source, (uint16_t)(h->operation + 1), h->generation));
+  assert_null(ahead_view(lane, &source, h->operation, h->generation + 1));
+  const uint8_t *at = ahead_view(lane, &source, h->operation, h->generation);
+  assert_memory_equal(at, head, EACH);
+  ahead_unview(lane, at, EACH);
+  free(head);
+  pair_drop(&p);
+}
+
+/* Calls that are not answered keep their blocks; the next ones are copied. */
+static void once_all_blocks_are_lent_payloads_are_copied(void **state) {
+  enum { EACH = 16 * KIB, CALLS = TCP_AHEADS + 4 };
+  struct perigee_event e[CALLS];
+  uint8_t *heads[CALLS];
+  struct pair p;
+  int lent = 0;
+  (void)state;
+  tcp_pair(&p);
+  is_read_in_place(&p, EACH, 1);
+  for (int i = 0; i < CALLS; i++) {
+    call_arrives(&p, heads[i] = pattern(EACH, (uint8_t)(2 + i)), EACH);
+    e[i] = until(&p, 1, PERIGEE_EVENT_REQUEST);
+    lent += request_block(&p, &e[i]) != NULL;
+  }
+  assert_in_range(lent, TCP_AHEADS - 2, TCP_AHEADS);
+  for (int i = 0; i < CALLS; i++) {
+    struct perigee_message nothing = {.timeout = -1};
+    assert_memory_equal(e[i].pointer, heads[i], EACH);
+    assert_int_equal(perigee_reply(p.engine[1], e[i].operation, &nothing), 0);
+    assert_int_equal(until(&p, 0, PERIGEE_EVENT_REPLY).status, PERIGEE_OK);
+    free(heads[i]);
+  }
+  quiet(&p, 16);
+  for (int i = 0; i < TCP_AHEADS; i++)
+    assert_false(p.session[1]->lane->aheads[i].lent);
+  pair_close(&p);
+}
+
+static void a_request_that_a_wait_found_outlives_its_session(void **state) {
+  enum { EACH = 16 * KIB };
+  const int64_t second = 1000000000;
+  struct pair p;
+  struct perigee_event e;
+  (void)state;
+  tcp_pair(&p);
+  is_read_in_place(&p, EACH, 1);
+  is_read_in_place(&p, EACH, 2);
+  uint8_t *head = pattern(EACH, 3);
+  call_arrives(&p, head, EACH);
+  perigee_wait(&p.engine[1], 1, second);
+  perigee_session_free(p.session[1]);
+  p.session[1] = NULL;
+  int op = perigee_connect(p.engine[1], "unix:/nowhere/at-all", NULL, second);
+  assert_int_equal(perigee_join(p.engine[1], op, &e), PERIGEE_NOT_FOUND);
+  assert_int_equal(perigee_poll(p.engine[1], &e, 1), 1);
+  assert_int_equal(e.kind, PERIGEE_EVENT_REQUEST);
+  assert_memory_equal(e.pointer, head, EACH);
+  free(head);
+  pair_drop(&p);
+}
+
 static void blocks_that_no_read_fills_go_back(void **state) {
   struct pair p;
   (void)state;
@@ -800,6 +879,9 @@ int main(void) {
       cmocka_unit_test(what_comes_in_place_of_what_was_expected_is_whole),
       cmocka_unit_test(calls_that_come_together_are_whole),
       cmocka_unit_test(what_was_given_up_on_the_way_is_not_read_in_place),
+      cmocka_unit_test(nobody_is_shown_what_belongs_to_another),
+      cmocka_unit_test(once_all_blocks_are_lent_payloads_are_copied),
+      cmocka_unit_test(a_request_that_a_wait_found_outlives_its_session),
       cmocka_unit_test(blocks_that_no_read_fills_go_back),
       cmocka_unit_test(sockets_within_a_host_do_not_pace),
       cmocka_unit_test(sockets_to_other_hosts_do_as_the_system_does),

@@ -310,7 +310,9 @@ static const uint8_t *loan_place(struct lane *lane,
   return bytes && arena_seen(lane, bytes, source->block) ? bytes : NULL;
 }
 
-static const uint8_t *shm_view(struct lane *lane, const struct source *source) {
+static const uint8_t *shm_view(struct lane *lane, const struct source *source,
+                               uint16_t operation, uint32_t generation) {
+  (void)operation, (void)generation; /* a block is in one source at a time */
   const uint8_t *bytes = loan_place(lane, source);
   if (bytes)
     arena_views(lane, bytes, source->block, 1);

@@ -297,6 +297,7 @@ int64_t arena_take(struct lane *lane, uint64_t length) {
   taken = block_backed(lane, taken);
   if (taken >= 0)
     return taken;
+  rests_give(lane);
   int64_t other = block_backed(lane, blocks_take_warm(&lane->blocks, length));
   return other < 0 ? taken : other;
 }

@@ -227,11 +227,19 @@ static int64_t turns_place(struct shm_turns *t, uint32_t length) {
   return length < oldest ? 0 : -1;
 }
 
+/* Makes way for a longer stretch, if there may be one, and none is in use. */
+static bool turns_yield(struct lane *lane) {
+  struct share *share = lane->options.share;
+  uint32_t size = lane->turns.size;
+  return size == 0 ||
+         ((!share || share_may(share, SHARE_STAGED, STRETCH_MAX - size)) &&
+          turns_end(lane, true));
+}
+
 /* Does the stretch have a block of that length? */
 static bool turns_have(struct lane *lane, uint32_t length) {
-  const struct shm_turns *t = &lane->turns;
-  return length <= t->size ||
-         ((t->size == 0 || turns_end(lane, true)) && turns_begin(lane, length));
+  return length <= lane->turns.size ||
+         (turns_yield(lane) && turns_begin(lane, length));
 }
 
 /* Are there pages up to `end`, or nearly so? Else some of them are made, for a

@@ -368,8 +368,7 @@ struct lane {
   uint64_t eager_sent, eager_granted; /* window that the peer grants us */
   uint64_t eager_got, eager_done, eager_told;
   struct ahead_block aheads[TCP_AHEADS];
-  const uint8_t *peeked; /* the record that the session handles, or NULL */
-  uint8_t *frames;       /* frames of the session */
+  uint8_t *frames; /* frames of the session */
   uint32_t frames_first, frames_end;
   struct tcp_peer **peers; /* by the peer's operation number */
   uint32_t peer_count, unexpected_count;
@@ -580,7 +579,8 @@ static inline uint32_t ahead_bytes(const struct stream *s) {
 }
 void ahead_took(struct stream *s, uint64_t n);
 /* As the transport's view and unview. */
-const uint8_t *ahead_view(struct lane *lane, const struct source *source);
+const uint8_t *ahead_view(struct lane *lane, const struct source *source,
+                          uint16_t operation, uint32_t generation);
 void ahead_unview(struct lane *lane, const uint8_t *bytes, uint64_t length);
 /* What it keeps, and gives back; as kept and trim. */
 uint64_t ahead_kept(const struct lane *lane);

@@ -56,13 +56,16 @@ uint64_t ahead_kept(const struct lane *lane) {
   uint64_t kept = 0;
   for (int i = 0; i < TCP_AHEADS; i++)
     kept += lane->aheads[i].at && !lane->aheads[i].lent ? TCP_AHEAD_MOST : 0;
-  return kept;
+  const struct stream *s = lane->streams[0];
+  return s && s->in_room > TCP_READ_LARGE ? kept + s->in_room - TCP_READ_LARGE
+                                          : kept;
 }
 
 /* Bytes for which `in` was made longer are handled at once, mostly. */
 static void ahead_trim_in(struct stream *s) {
-  if (!s || s->in_room <= TCP_READ_LARGE || s->in_end > TCP_READ_LARGE)
+  if (!s || s->in_room <= TCP_READ_LARGE || tcp_unread(s) > 0)
     return;
+  s->in_first = s->in_end = 0;
   uint8_t *less = realloc(s->in, TCP_READ_LARGE);
   if (less)
     s->in = less;
@@ -192,20 +195,9 @@ void ahead_took(struct stream *s, uint64_t n) {
 
 /* ---- Reading in place ---------------------------------------------------- */
 
-/* Is it the whole payload of that source, and of the record that the session
- * handles? A reply names its fragments' operation where others name a method
- * (base/record.h). The record is in private memory. */
-static bool ahead_is_of(const struct lane *lane, const struct tcp_head *h,
-                        const struct source *source) {
-  enum { KIND = 8, METHOD = 10, OPERATION = 14, GENERATION = 16, REST = 24 };
-  const uint8_t *r = lane->peeked;
-  uint16_t operation;
-  uint32_t generation;
-  if (!r)
-    return false;
-  bool reply = r[KIND] == RECORD_REPLY;
-  memcpy(&operation, r + (reply ? METHOD : OPERATION), sizeof operation);
-  memcpy(&generation, r + (reply ? REST : GENERATION), sizeof generation);
+/* Is it the whole payload of that source? */
+static bool ahead_is_of(const struct tcp_head *h, const struct source *source,
+                        uint16_t operation, uint32_t generation) {
   return h->operation == operation && h->generation == generation &&
          h->which == PART_EAGER && h->at == 0 &&
          source->kind == SOURCE_PUSHED && source->count == 1 &&
@@ -247,16 +239,19 @@ static void ahead_past(struct stream *s) {
   struct ahead *a = &s->ahead;
   s->in_first += TCP_TRAILER;
   a->first = a->end = 0;
-  a->missed = 0;
+  if (a->missed <= AHEAD_MISSES)
+    a->missed = 0;
   s->sink = SINK_HEAD;
   s->rest = 0;
   tcp_eager_done(s->lane, s->head.length);
   tcp_came(s);
 }
 
-const uint8_t *ahead_view(struct lane *lane, const struct source *source) {
+const uint8_t *ahead_view(struct lane *lane, const struct source *source,
+                          uint16_t operation, uint32_t generation) {
   struct stream *s = lane->streams[0];
-  if (!s || s->sink != SINK_WAITING || !ahead_is_of(lane, &s->head, source))
+  if (!s || s->sink != SINK_WAITING ||
+      !ahead_is_of(&s->head, source, operation, generation))
     return NULL;
   struct ahead_block *b = s->ahead.block;
   bool whole = ahead_is_whole(s);

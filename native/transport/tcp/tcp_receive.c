@@ -111,7 +111,6 @@ int tcp_peek(struct lane *lane, enum ring ring, const uint8_t **bytes,
     in->read = in->wrap = 0;
   *bytes = in->bytes + in->read;
   memcpy(length, *bytes, WORD);
-  lane->peeked = *bytes;
   in->read += tcp_charge(*length);
   in->taken += tcp_charge(*length);
   return 1;
@@ -121,7 +120,6 @@ int tcp_peek(struct lane *lane, enum ring ring, const uint8_t **bytes,
  * (tcp_publish). Here it is told if there was none for too long. */
 bool tcp_release(struct lane *lane) {
   bool told = false;
-  lane->peeked = NULL;
   for (int i = 0; i < RINGS; i++) {
     struct inbox *in = &lane->in[i];
     in->released = in->taken;
@@ -609,8 +607,9 @@ static __attribute__((noinline)) int64_t fill_ahead(struct stream *s,
   for (int i = 0; i < TRIES && (uint64_t)got < least; i++) {
     if ((uint64_t)got <= v[0].iov_len)
       break;
-    more = fill_behind(s, v, (uint64_t)got);
-    got += more > 0 ? more : 0;
+    if ((more = fill_behind(s, v, (uint64_t)got)) <= 0)
+      break;
+    got += more;
   }
   s->emptied = (uint64_t)got < v[0].iov_len + v[1].iov_len + v[2].iov_len;
   if (!ahead_came(s, (uint64_t)got, v))

@@ -523,7 +523,8 @@ bool verbs_quiesce(struct lane *lane, struct job *job);
 int verbs_loan(struct lane *, uint64_t, uint8_t **, struct source *);
 void verbs_unloan(struct lane *, const struct source *);
 bool verbs_loaned(struct lane *, const uint8_t *, uint64_t, struct source *);
-const uint8_t *verbs_view(struct lane *, const struct source *);
+const uint8_t *verbs_view(struct lane *, const struct source *,
+                          uint16_t operation, uint32_t generation);
 int verbs_expose(struct lane *, struct exposure *, struct payload *);
 int64_t verbs_feed(struct lane *, struct exposure *);
 void verbs_conceal(struct lane *, struct exposure *);

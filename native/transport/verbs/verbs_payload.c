@@ -104,9 +104,9 @@ bool verbs_loaned(struct lane *lane, const uint8_t *pointer, uint64_t length,
 }
 
 /* The peer's memory is never visible here: it has to be fetched. */
-const uint8_t *verbs_view(struct lane *lane, const struct source *source) {
-  (void)lane;
-  (void)source;
+const uint8_t *verbs_view(struct lane *lane, const struct source *source,
+                          uint16_t operation, uint32_t generation) {
+  (void)lane, (void)source, (void)operation, (void)generation;
   return NULL;
 }
 
