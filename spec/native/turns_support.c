@@ -73,12 +73,16 @@ void busy_open(struct pair *p, void *state) {
   free(bytes);
 }
 
-bool stages(struct pair *p, const uint8_t *bytes) {
-  int op = call(p, bytes, LENGTH);
+bool is_staged(struct pair *p, const uint8_t *bytes, uint64_t length) {
+  int op = call(p, bytes, length);
   bool staged = turns_live(p->session[0]) > 0;
   struct perigee_event e = until(p, 1, PERIGEE_EVENT_REQUEST);
-  assert_memory_equal(e.pointer, bytes, LENGTH);
+  assert_memory_equal(e.pointer, bytes, length);
   answer(p, &e, bytes, 10);
   answered(p, op, bytes, 10);
   return staged;
+}
+
+bool stages(struct pair *p, const uint8_t *bytes) {
+  return is_staged(p, bytes, LENGTH);
 }

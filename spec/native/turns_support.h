@@ -31,7 +31,9 @@ void answer(struct pair *p, const struct perigee_event *e, const void *bytes,
 struct perigee_event answered(struct pair *p, int op, const uint8_t *bytes,
                               uint64_t length);
 void echo(struct pair *p, const uint8_t *bytes, uint64_t length);
-/* Makes a call of LENGTH bytes; was its payload staged in a turn? */
+/* Makes a call of so many bytes, or of LENGTH; was its payload staged in a
+ * turn? */
+bool is_staged(struct pair *p, const uint8_t *bytes, uint64_t length);
 bool stages(struct pair *p, const uint8_t *bytes);
 
 #endif

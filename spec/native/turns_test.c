@@ -295,17 +295,6 @@ short_calls_get_their_blocks_in_turn_once_much_passes(void **state) {
   pair_close(&p);
 }
 
-/* Returns whether a request of so many bytes was staged. */
-static bool is_staged(struct pair *p, const uint8_t *bytes, uint64_t length) {
-  int op = call(p, bytes, length);
-  bool staged = turns_live(p->session[0]) > 0;
-  struct perigee_event e = until(p, 1, PERIGEE_EVENT_REQUEST);
-  assert_memory_equal(e.pointer, bytes, length);
-  answer(p, &e, bytes, 10);
-  answered(p, op, bytes, 10);
-  return staged;
-}
-
 /* The pages are made by a MiB at a time, as a poll holds nobody up; payloads are
  * pulled meanwhile. Short ones then take turns in the first half. */
 static void a_long_payload_is_staged_once_its_pages_are_there(void **state) {

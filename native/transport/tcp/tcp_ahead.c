@@ -25,6 +25,8 @@
 
 #include "tcp.h"
 
+/* MISSES: after so many wrong guesses in a row nothing is expected for REST
+ * payloads. */
 enum { AHEAD_PAGE = 4096, AHEAD_MISSES = 4, AHEAD_REST = 256 };
 
 /* ---- Blocks -------------------------------------------------------------- */
@@ -150,20 +152,23 @@ static __attribute__((noinline)) bool ahead_merge(struct stream *s) {
   return true;
 }
 
+/* For AHEAD_REST payloads nothing is expected; then all begins anew. */
+static void ahead_pause(struct ahead *a) {
+  a->length = 0;
+  a->missed = AHEAD_REST;
+}
+
+/* Payloads that come in pieces, as over a network, are copied one time more. */
 static void ahead_wrong(struct ahead *a) {
-  if (a->missed < AHEAD_MISSES)
-    a->missed++;
-  if (a->missed == AHEAD_MISSES)
-    a->length = 0;
+  if (++a->missed >= AHEAD_MISSES)
+    ahead_pause(a);
 }
 
 /* Where several messages lie behind each other, a read of all of them that have
- * come costs less. So for a while nothing is expected. */
+ * come costs less. */
 static void ahead_bunched(struct ahead *a, uint64_t behind) {
-  if (behind < TCP_READ_SMALL)
-    return;
-  a->length = 0;
-  a->missed = AHEAD_REST;
+  if (behind >= TCP_READ_SMALL)
+    ahead_pause(a);
 }
 
 bool ahead_came(struct stream *s, uint64_t got, const struct iovec *v) {
@@ -212,9 +217,10 @@ static void ahead_learn(struct stream *s) {
   uint64_t whole = (uint64_t)length + TCP_TRAILER;
   bool again = s->ahead.length == length && s->ahead.missed == 1;
   if (tcp_unread(s) >= whole + TCP_READ_SMALL)
-    ahead_bunched(&s->ahead, TCP_READ_SMALL);
-  if (s->ahead.missed > AHEAD_MISSES) {
-    s->ahead.missed--;
+    ahead_pause(&s->ahead);
+  if (s->ahead.missed >= AHEAD_MISSES) {
+    if (--s->ahead.missed < AHEAD_MISSES)
+      s->ahead.missed = 0;
     return;
   }
   if (again || length < TCP_SHORT || length > TCP_AHEAD_MOST || s->sealed ||
@@ -239,7 +245,7 @@ static void ahead_past(struct stream *s) {
   struct ahead *a = &s->ahead;
   s->in_first += TCP_TRAILER;
   a->first = a->end = 0;
-  if (a->missed <= AHEAD_MISSES)
+  if (a->missed < AHEAD_MISSES)
     a->missed = 0;
   s->sink = SINK_HEAD;
   s->rest = 0;
