@@ -89,11 +89,16 @@ static int64_t own_clock(void *context) {
   return atomic_fetch_add(&passed, 10000);
 }
 
-static void timed_open(struct pair *p, void *state) {
+static void timed_open_with(struct pair *p, void *state, uint64_t pool) {
   struct perigee_options o;
   variant_options(state, &o);
   o.clock = own_clock;
+  o.pool = pool ? pool : o.pool;
   pair_open_with(p, state, &o);
+}
+
+static void timed_open(struct pair *p, void *state) {
+  timed_open_with(p, state, 0);
 }
 
 /* Engines read the clock at every 66th poll, or more often. */
@@ -151,6 +156,45 @@ static void what_is_used_stays(void **state) {
   for (int side = 0; side < 2; side++)
     assert_int_equal(segments_said(p.session[side]), 1);
   timed_close(&p);
+}
+
+/* ---- Blocks that rest ------------------------------------------------------ */
+
+enum { POOL = 8 * MIB };
+
+/* Opens a session of which side 0 has a block that rests. */
+static void resting_open(struct pair *p, void *state) {
+  timed_open_with(p, state, POOL);
+  for (int i = 0; i < 6; i++)
+    echo(p, 1, i);
+  rest(p, MS); /* the last call is over */
+  assert_int_equal(resting_bytes(p->session[0]), LENGTH);
+}
+
+static uint64_t bytes_lent(const struct perigee_session *session) {
+  uint64_t bytes = 0;
+  while (lends(session, LENGTH))
+    bytes += LENGTH;
+  return bytes;
+}
+
+static void what_rests_is_lent_before_a_loan_fails(void **state) {
+  struct pair p;
+  resting_open(&p, *state);
+  assert_int_equal(bytes_lent(p.session[0]), POOL);
+  assert_int_equal(resting_bytes(p.session[0]), 0);
+  pair_drop(&p);
+}
+
+/* There may be no second segment. */
+static void what_rests_is_lent_if_no_more_memory_may_be_made(void **state) {
+  struct pair p;
+  resting_open(&p, *state);
+  assert_int_equal(segments_said(p.session[0]), 1);
+  limit_segments(p.engine[0], 0);
+  assert_int_equal(bytes_lent(p.session[0]), segment_bytes(p.session[0]));
+  assert_int_equal(segments_said(p.session[0]), 1);
+  pair_drop(&p);
 }
 
 /* A long block lies in several segments. */
@@ -419,6 +463,8 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       OVER(variant_default, what_nobody_uses_goes_back),
       OVER(variant_default, what_is_used_stays),
+      OVER(variant_default, what_rests_is_lent_before_a_loan_fails),
+      OVER(variant_default, what_rests_is_lent_if_no_more_memory_may_be_made),
       OVER(variant_default, long_blocks_come_and_go),
       OVER(variant_default, words_that_are_wrong_end_the_session),
       OVER(variant_default, segments_without_end_end_the_session),

@@ -86,6 +86,17 @@ void limit_staging(struct perigee_engine *engine, uint64_t most) {
   engine->shares.quota[SHARE_STAGED].limit = most;
 }
 
+uint64_t resting_bytes(const struct perigee_session *session) {
+  return session->lane->rests.bytes;
+}
+
+bool lends(const struct perigee_session *session, uint64_t length) {
+  struct source source;
+  uint8_t *at;
+  return lane_table(session->lane)
+             ->loans->loan(session->lane, length, &at, &source) == PERIGEE_OK;
+}
+
 uint64_t kept_bytes(const struct perigee_session *session) {
   return lane_table(session->lane)->kept->bytes(session->lane);
 }

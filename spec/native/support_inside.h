@@ -34,6 +34,10 @@ void lie_of_taking(struct perigee_session *liar, int operation,
 /* Takes a pooled block for the session's peer; NULL: it may have no more. */
 uint8_t *take_block(struct perigee_session *session, uint64_t length);
 void limit_staging(struct perigee_engine *engine, uint64_t most);
+/* Bytes of its arena that rest, as the peer has read them (shm_arena.c). */
+uint64_t resting_bytes(const struct perigee_session *session);
+/* Has the session's lane lend a block; returns whether it did. */
+bool lends(const struct perigee_session *session, uint64_t length);
 /* Bytes that the session's lane keeps for later, though nobody has them. */
 uint64_t kept_bytes(const struct perigee_session *session);
 /* The name of an operation's state in the state table. */

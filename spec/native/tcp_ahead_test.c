@@ -327,6 +327,65 @@ static void blocks_that_no_read_fills_go_back(void **state) {
   pair_close(&p);
 }
 
+/* What came in place of a long payload made the buffer longer. */
+static struct stream *with_a_long_buffer(struct pair *p) {
+  enum { TOGETHER = 8, EACH = 9000 };
+  struct perigee_message nothing = {.timeout = -1};
+  uint8_t *head = pattern(EACH, 3);
+  struct stream *s = p->session[1]->lane->streams[0];
+  is_read_in_place(p, TCP_AHEAD_MOST, 1);
+  assert_true(is_read_in_place(p, TCP_AHEAD_MOST, 2));
+  for (int i = 0; i < TOGETHER; i++)
+    call_arrives(p, head, EACH);
+  for (int i = 0; i < TOGETHER; i++) {
+    struct perigee_event e = until(p, 1, PERIGEE_EVENT_REQUEST);
+    assert_memory_equal(e.pointer, head, EACH);
+    assert_int_equal(perigee_reply(p->engine[1], e.operation, &nothing), 0);
+  }
+  for (int i = 0; i < TOGETHER; i++)
+    assert_int_equal(until(p, 0, PERIGEE_EVENT_REPLY).status, PERIGEE_OK);
+  quiet(p, 16);
+  free(head);
+  assert_true(s->in_room > TCP_READ_LARGE);
+  return s;
+}
+
+static void a_buffer_that_became_longer_shrinks_again(void **state) {
+  struct pair p;
+  (void)state;
+  tcp_pair(&p);
+  const struct stream *s = with_a_long_buffer(&p);
+  struct lane *lane = p.session[1]->lane;
+  while (ahead_trim(lane))
+    ;
+  assert_int_equal(s->in_room, TCP_READ_LARGE);
+  assert_int_equal(ahead_kept(lane), 0);
+  is_read_in_place(&p, TCP_AHEAD_MOST, 1);
+  pair_close(&p);
+}
+
+static void a_buffer_shrinks_around_what_is_not_whole_yet(void **state) {
+  const struct tcp_head word = {.type = TCP_WORD};
+  const uint8_t *bytes = (const uint8_t *)&word;
+  enum { HALF = TCP_HEAD / 2 };
+  struct pair p;
+  (void)state;
+  tcp_pair(&p);
+  const struct stream *s = with_a_long_buffer(&p);
+  struct lane *lane = p.session[1]->lane;
+  int fd = p.session[0]->lane->streams[0]->fd;
+  assert_int_equal(send(fd, bytes, HALF, 0), HALF);
+  while (tcp_unread(s) < HALF)
+    poll_side(&p, 1);
+  while (ahead_trim(lane))
+    ;
+  assert_int_equal(s->in_room, TCP_READ_LARGE);
+  assert_int_equal(ahead_kept(lane), 0);
+  assert_int_equal(send(fd, bytes + HALF, HALF, 0), HALF);
+  is_read_in_place(&p, 16 * KIB, 1);
+  pair_close(&p);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_payload_comes_by_no_more_reads_than_it_needs),
@@ -339,6 +398,8 @@ int main(void) {
       cmocka_unit_test(once_all_blocks_are_lent_payloads_are_copied),
       cmocka_unit_test(a_request_that_a_wait_found_outlives_its_session),
       cmocka_unit_test(blocks_that_no_read_fills_go_back),
+      cmocka_unit_test(a_buffer_that_became_longer_shrinks_again),
+      cmocka_unit_test(a_buffer_shrinks_around_what_is_not_whole_yet),
   };
   return cmocka_run_group_tests_name("tcp_ahead", tests, NULL, NULL);
 }

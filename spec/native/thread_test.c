@@ -4,7 +4,9 @@
  * which waits it wakes, and what peers are told. eventfd_write is replaced by a
  * function that counts. And an engine without one, which two threads use.
  */
+#include "session/sessions.h"
 #include "support.h"
+#include "transport/tcp/tcp.h"
 
 #include <netinet/in.h>
 #include <pthread.h>
@@ -93,8 +95,7 @@ static void open_beside_one(struct pair *p, void *state) {
   assert_int_equal(perigee_engine_open(&o, &p->engine[0]), 0);
   o.progress = 1;
   assert_int_equal(perigee_engine_open(&o, &p->engine[1]), 0);
-  snprintf(p->address, sizeof p->address, "unix:%s", pair_path_next());
-  assert_int_equal(perigee_listen(p->engine[1], p->address, &p->listener), 0);
+  pair_listen(p);
   pair_dial(p, p->session);
 }
 
@@ -106,9 +107,10 @@ static void call_often(struct pair *p) {
 
 static struct perigee_event request(struct pair *p) {
   struct perigee_event e;
-  do
+  do {
+    poll_side(p, 0);
     poll_side(p, 1);
-  while (!taken(p, 1, &e) || e.kind != PERIGEE_EVENT_REQUEST);
+  } while (!taken(p, 1, &e) || e.kind != PERIGEE_EVENT_REQUEST);
   return e;
 }
 
@@ -182,6 +184,70 @@ static void a_request_stays_until_the_program_polls(void **state) {
   pair_drop(&p);
 }
 
+/* Is it read where the socket's read put it? */
+static bool is_in_place(const struct pair *p, const struct perigee_event *e) {
+  const struct perigee_session *s = perigee_session(p->engine[1], e->session);
+  for (int i = 0; i < TCP_AHEADS; i++)
+    if (s->lane->aheads[i].lent && s->lane->aheads[i].at == e->pointer)
+      return true;
+  return false;
+}
+
+/* Returns a request that is. Others like it came before. */
+static struct perigee_event in_place(struct pair *p, const uint8_t *bytes) {
+  struct perigee_message r = {.head = bytes, .length = 8};
+  for (int i = 0; i < 100; i++) {
+    int op = call_with(p, bytes);
+    struct perigee_event e = request(p);
+    if (is_in_place(p, &e))
+      return e;
+    assert_true(perigee_reply(p->engine[1], e.operation, &r) >= 0);
+    ended(p, 0, op, PERIGEE_OK);
+  }
+  fail_msg("no request was read in place");
+  return (struct perigee_event){0};
+}
+
+/* The reply is a loan, for which a request's block is given back as soon as the
+ * reply is there, if nobody may read it any more. */
+static void answer_by_loan(struct pair *p, const struct perigee_event *e,
+                           uint64_t length) {
+  struct perigee_loan loan;
+  assert_int_equal(
+      perigee_reply_begin(p->engine[1], e->operation, length, &loan), 0);
+  memset(loan.pointer, 7, length);
+  assert_true(perigee_reply_commit(p->engine[1], e->operation, length) >= 0);
+}
+
+/* The thread has read others like it meanwhile, to blocks like its own. */
+static void a_request_in_place_stays_until_the_program_polls(void **state) {
+  enum { OTHERS = 3 };
+  struct pair p;
+  uint8_t *bytes[] = {pattern(LONG, 1), pattern(LONG, 2)};
+  for (int by_loan = 0; by_loan < 2; by_loan++) {
+    struct perigee_message r = {.head = bytes[1], .length = LONG};
+    open_beside_one(&p, *state);
+    struct perigee_event e = in_place(&p, bytes[0]);
+    if (by_loan)
+      answer_by_loan(&p, &e, LONG);
+    else
+      assert_true(perigee_reply(p.engine[1], e.operation, &r) >= 0);
+    p.still[1] = true;
+    until(&p, 0, PERIGEE_EVENT_REPLY);
+    poll_side(&p, 0);
+    let_it_sleep();
+    uint64_t served = perigee_counters(p.engine[1], NULL)->served;
+    for (int i = 0; i < OTHERS; i++)
+      call_with(&p, bytes[1]);
+    while (perigee_counters(p.engine[1], NULL)->served < served + OTHERS)
+      poll_side(&p, 0);
+    assert_memory_equal(e.pointer, bytes[0], LONG);
+    pair_drop(&p);
+  }
+  free(bytes[0]);
+  free(bytes[1]);
+}
+
 /* ---- Threads of the program ------------------------------------------------ */
 
 static void *wait_long(void *engine) {
@@ -244,6 +310,8 @@ static void threads_may_take_turns(void **state) {
   perigee_engine_close(engine);
 }
 
+static const struct variant over_tcp = {"tcp", "tcp", "host", 1, NULL};
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(it_does_not_wake_itself),
@@ -251,6 +319,8 @@ int main(void) {
       cmocka_unit_test(threads_may_take_turns),
       OVER(variant_default, peers_are_told_what_went_wrong_with_their_calls),
       OVER(variant_default, a_request_stays_until_the_program_polls),
+      OVER(over_tcp, a_request_stays_until_the_program_polls),
+      OVER(over_tcp, a_request_in_place_stays_until_the_program_polls),
   };
   return cmocka_run_group_tests_name("thread", tests, NULL, NULL);
 }

@@ -316,6 +316,23 @@ static void a_long_payload_is_staged_once_its_pages_are_there(void **state) {
   pair_close(&p);
 }
 
+/* The stretch stays, as a longer one would be more than the peer's share. */
+static void what_may_not_grow_is_kept_as_it_is(void **state) {
+  enum { LONG = 5 * (MIB / 2) };
+  struct pair p;
+  uint8_t *bytes = pattern(LONG, 3);
+  busy_open(&p, *state);
+  say_ways(p.session[1], 0xaaaaaaaa); /* staged, however long */
+  uint32_t size = stretch_bytes(p.session[0]);
+  limit_staging(p.engine[0], size);
+  for (int i = 0; i < 8; i++)
+    is_staged(&p, bytes, LONG);
+  assert_int_equal(stretch_bytes(p.session[0]), size);
+  assert_true(stages(&p, bytes));
+  free(bytes);
+  pair_close(&p);
+}
+
 static void what_nobody_stages_in_goes_back(void **state) {
   struct pair p;
   uint8_t *bytes = pattern(LENGTH, 3);
@@ -393,6 +410,7 @@ int main(void) {
       OVER(variant_default,
            short_calls_get_their_blocks_in_turn_once_much_passes),
       OVER(variant_default, a_long_payload_is_staged_once_its_pages_are_there),
+      OVER(variant_default, what_may_not_grow_is_kept_as_it_is),
       OVER(variant_default, what_nobody_stages_in_goes_back),
       OVER(variant_default, a_peer_cannot_free_a_block_that_is_to_be_filled),
   };

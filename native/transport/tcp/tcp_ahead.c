@@ -63,15 +63,21 @@ uint64_t ahead_kept(const struct lane *lane) {
                                           : kept;
 }
 
-/* Bytes for which `in` was made longer are handled at once, mostly. */
-static void ahead_trim_in(struct stream *s) {
-  if (!s || s->in_room <= TCP_READ_LARGE || tcp_unread(s) > 0)
-    return;
-  s->in_first = s->in_end = 0;
+/* Bytes for which `in` was made longer are handled at once, mostly. Returns
+ * whether it is longer still. */
+static bool ahead_trim_in(struct stream *s) {
+  if (!s || s->in_room <= TCP_READ_LARGE)
+    return false;
+  if (tcp_unread(s) > TCP_READ_LARGE)
+    return true;
+  memmove(s->in, s->in + s->in_first, tcp_unread(s));
+  s->in_end = tcp_unread(s);
+  s->in_first = 0;
   uint8_t *less = realloc(s->in, TCP_READ_LARGE);
   if (less)
     s->in = less;
   s->in_room = less ? TCP_READ_LARGE : s->in_room;
+  return !less;
 }
 
 bool ahead_trim(struct lane *lane) {
@@ -88,8 +94,7 @@ bool ahead_trim(struct lane *lane) {
     free(b->at);
     b->at = NULL;
   }
-  ahead_trim_in(lane->streams[0]);
-  return some;
+  return ahead_trim_in(lane->streams[0]) || some;
 }
 
 void ahead_close(struct lane *lane) {
@@ -224,8 +229,8 @@ static void ahead_learn(struct stream *s) {
     return;
   }
   if (again || length < TCP_SHORT || length > TCP_AHEAD_MOST || s->sealed ||
-      s->in_first > TCP_READ_SMALL)
-    return;
+      s->in_first < TCP_HEAD || s->in_first > TCP_READ_SMALL)
+    return; /* (less than a head: `in` was shrunk meanwhile) */
   s->ahead.prefix = s->in_first;
   s->ahead.length = length;
 }
