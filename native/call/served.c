@@ -115,19 +115,22 @@ static void served_unmark(struct operation *op) {
   op->marked = false;
 }
 
-/* Gives back the block of a pulled raw head, or of a reply. */
+/* Gives back the blocks of a pulled raw head, and of a reply. */
 static void served_unlend(struct operation *op) {
-  if (op->head_lent && op->session && op->session->lane)
-    lane_table(op->session->lane)
-        ->loans->unloan(op->session->lane, &op->head_loan);
-  op->head_lent = false;
+  struct lane *lane = op->session ? op->session->lane : NULL;
+  if (op->head_lent && lane)
+    lane_table(lane)->loans->unloan(lane, &op->head_loan);
+  if (UNLIKELY(op->request_lent) && lane)
+    lane_table(lane)->loans->unloan(lane, &op->request_loan);
+  op->head_lent = op->request_lent = false;
 }
 
 /* With a polling thread: returns whether the program has replied and not polled
  * since. It may then still read the block of the request's head. */
 static bool served_may_be_read(const struct operation *op) {
   const struct lock *lock = op->engine->lock;
-  return lock && !lock->waiting && !lock->polling && op->bulky && !op->unseen;
+  return lock && !lock->waiting && !lock->polling &&
+         (op->bulky || op->request_lent) && !op->unseen;
 }
 
 /* With a progress thread: the program has seen the request, and may still read
@@ -477,6 +480,13 @@ static int reply_over(struct operation *op, int status) {
   return status < 0 ? status : 0;
 }
 
+/* Returns where the head of a reply that waits is kept: in place of the
+ * request's, if the program does not read that any more. */
+static uint8_t **reply_place(struct operation *op) {
+  bool read = op->block && served_is_shown(op) && !op->slice_block;
+  return read ? &op->slice_block : &op->block;
+}
+
 /* Keeps a reply that waits. A short head is copied, as it may be in the
  * ring. */
 static void reply_keep(struct operation *op, const struct perigee_message *m) {
@@ -489,8 +499,9 @@ static void reply_keep(struct operation *op, const struct perigee_message *m) {
     return;
   }
   memcpy(copy, m->head, m->length);
-  pool_give(op->engine, op->block);
-  op->reply.head = op->block = copy;
+  uint8_t **place = reply_place(op);
+  pool_give(op->engine, *place);
+  op->reply.head = *place = copy;
 }
 
 /* Bytes that a reply keeps: perhaps the whole block of the request's head. */
@@ -714,13 +725,24 @@ int perigee_reply_abort(struct perigee_engine *engine, int served) {
   return loan_abort(op->session, RING_REPLY);
 }
 
+/* The block of a pulled raw head goes when that of the reply comes, or with it
+ * if the program may still read it. */
+static void served_lent_another(struct operation *op) {
+  bool stays = op->head_lent && !op->request_lent && served_is_shown(op);
+  if (stays)
+    op->request_loan = op->head_loan;
+  else
+    served_unlend(op);
+  op->request_lent = stays;
+}
+
 /* The operation owns the block from here on. A head in the arena is referred to
- * where it is. The program has read the request's head by now, if it came to
- * memory of ours. */
+ * where it is. Without a thread the program has read the request's head by now,
+ * if it came to memory of ours. */
 static int reply_block(struct operation *op, const struct loan *loan,
                        uint64_t length) {
   struct perigee_message m = {.head = loan->pointer, .length = length};
-  served_unlend(op);
+  served_lent_another(op);
   if (op->viewed && !served_is_shown(op) &&
       lane_table(op->session->lane)->loans->arrived)
     operation_unview(op);

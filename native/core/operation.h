@@ -172,6 +172,8 @@ struct operation {
   bool untaken;      /* its reply was not read by the caller yet */
   bool roomy;        /* a block was taken for its reply */
   uint8_t traced;    /* enum trace_bits */
+  bool request_lent; /* its reply is in another block than its head, which the
+                        program may still read */
   struct stats_row row; /* of its method */
   int status;
   int64_t measured; /* when it began, if it is measured */
@@ -235,10 +237,11 @@ struct operation {
   struct part *parts[PARTS];
   struct typed_scan *scan; /* of a long head in `block`, in progress */
   /* Up to here. */
-  struct source head_loan; /* if head_lent */
-  const uint8_t *view;     /* if viewed: bytes of the peer, .. */
-  uint64_t view_length;    /* .. so many of them */
-  uint64_t left;           /* if untaken: bytes of the reply */
+  struct source head_loan;    /* if head_lent */
+  struct source request_loan; /* if request_lent */
+  const uint8_t *view;        /* if viewed: bytes of the peer, .. */
+  uint64_t view_length;       /* .. so many of them */
+  uint64_t left;              /* if untaken: bytes of the reply */
 };
 
 #endif

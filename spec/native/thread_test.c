@@ -162,30 +162,10 @@ static int call_with(struct pair *p, const uint8_t *bytes) {
   return op;
 }
 
-/* The thread receives the next one meanwhile. */
-static void a_request_stays_until_the_program_polls(void **state) {
-  struct pair p;
-  uint8_t *bytes[] = {pattern(LONG, 1), pattern(LONG, 2)};
-  open_beside_one(&p, *state);
-  int op = call_with(&p, bytes[0]);
-  struct perigee_event e = request(&p);
-  struct perigee_message r = {.head = bytes[1], .length = LONG};
-  assert_int_equal(perigee_reply(p.engine[1], e.operation, &r), 1);
-  p.still[1] = true;
-  ended(&p, 0, op, PERIGEE_OK);
-  poll_side(&p, 0);
-  let_it_sleep();
-  call_with(&p, bytes[1]);
-  while (perigee_counters(p.engine[1], NULL)->served < 2)
-    poll_side(&p, 0);
-  assert_memory_equal(e.pointer, bytes[0], LONG);
-  free(bytes[0]);
-  free(bytes[1]);
-  pair_drop(&p);
-}
-
 /* Is it read where the socket's read put it? */
 static bool is_in_place(const struct pair *p, const struct perigee_event *e) {
+  if (strcmp(p->variant->transport, "tcp") != 0)
+    return false;
   const struct perigee_session *s = perigee_session(p->engine[1], e->session);
   for (int i = 0; i < TCP_AHEADS; i++)
     if (s->lane->aheads[i].lent && s->lane->aheads[i].at == e->pointer)
@@ -208,41 +188,107 @@ static struct perigee_event in_place(struct pair *p, const uint8_t *bytes) {
   return (struct perigee_event){0};
 }
 
-/* The reply is a loan, for which a request's block is given back as soon as the
- * reply is there, if nobody may read it any more. */
-static void answer_by_loan(struct pair *p, const struct perigee_event *e,
-                           uint64_t length) {
+enum { OTHERS = 3 };
+enum answer { SHORT, AS_LONG, BY_LOAN, ANSWERS };
+
+static void answer_by(struct pair *p, const struct perigee_event *e,
+                      enum answer how, const uint8_t *bytes) {
+  struct perigee_message r = {.head = bytes, .length = how == SHORT ? 8 : LONG};
   struct perigee_loan loan;
-  assert_int_equal(
-      perigee_reply_begin(p->engine[1], e->operation, length, &loan), 0);
-  memset(loan.pointer, 7, length);
-  assert_true(perigee_reply_commit(p->engine[1], e->operation, length) >= 0);
+  if (how != BY_LOAN) {
+    assert_true(perigee_reply(p->engine[1], e->operation, &r) >= 0);
+    return;
+  }
+  assert_int_equal(perigee_reply_begin(p->engine[1], e->operation, LONG, &loan),
+                   0);
+  memcpy(loan.pointer, bytes, LONG);
+  assert_true(perigee_reply_commit(p->engine[1], e->operation, LONG) >= 0);
 }
 
-/* The thread has read others like it meanwhile, to blocks like its own. */
-static void a_request_in_place_stays_until_the_program_polls(void **state) {
-  enum { OTHERS = 3 };
-  struct pair p;
+/* Answers a request, which has these bytes. The thread receives others like it
+ * meanwhile, and the request has its bytes still. */
+static void stays(struct pair *p, const struct perigee_event *e,
+                  enum answer how, uint8_t *const bytes[2]) {
+  answer_by(p, e, how, bytes[1]);
+  p->still[1] = true;
+  until(p, 0, PERIGEE_EVENT_REPLY);
+  poll_side(p, 0);
+  let_it_sleep();
+  uint64_t served = perigee_counters(p->engine[1], NULL)->served;
+  for (int i = 0; i < OTHERS; i++)
+    call_with(p, bytes[1]);
+  while (perigee_counters(p->engine[1], NULL)->served < served + OTHERS)
+    poll_side(p, 0);
+  assert_memory_equal(e->pointer, bytes[0], LONG);
+}
+
+/* All blocks are given back once the program polls. */
+static void nothing_is_left(struct pair *p, const uint8_t *bytes) {
+  p->still[1] = false;
+  for (int i = 0; i < OTHERS; i++) {
+    struct perigee_event e = request(p);
+    assert_memory_equal(e.pointer, bytes, LONG);
+    answer_by(p, &e, SHORT, bytes);
+  }
+  for (int i = 0; i < OTHERS; i++)
+    until(p, 0, PERIGEE_EVENT_REPLY);
+  pair_close(p);
+}
+
+static void
+a_request_stays_until_the_program_polls_however_it_is_answered(void **state) {
   uint8_t *bytes[] = {pattern(LONG, 1), pattern(LONG, 2)};
-  for (int by_loan = 0; by_loan < 2; by_loan++) {
-    struct perigee_message r = {.head = bytes[1], .length = LONG};
+  for (int how = 0; how < ANSWERS; how++) {
+    struct pair p;
+    open_beside_one(&p, *state);
+    call_with(&p, bytes[0]);
+    struct perigee_event e = request(&p);
+    assert_false(is_in_place(&p, &e));
+    stays(&p, &e, how, bytes);
+    nothing_is_left(&p, bytes[1]);
+  }
+  free(bytes[0]);
+  free(bytes[1]);
+}
+
+/* The thread receives so many calls, and copies what they bring. */
+static void short_calls_come(struct pair *p, const char *text, uint32_t count) {
+  uint64_t served = perigee_counters(p->engine[1], NULL)->served;
+  struct perigee_message m = {
+      .head = text, .length = strlen(text), .timeout = -1};
+  for (uint32_t i = 0; i < count; i++)
+    assert_true(perigee_call(p->session[0], &m) >= 0);
+  while (perigee_counters(p->engine[1], NULL)->served < served + count)
+    let_it_sleep();
+}
+
+/* The caller's ring is full, so the reply is copied. */
+static void a_request_stays_while_its_reply_waits(void **state) {
+  struct pair p;
+  struct perigee_event e;
+  uint8_t *bytes = pattern(EAGER, 1);
+  struct perigee_message r = {.head = bytes, .length = EAGER};
+  open_beside_one(&p, *state);
+  p.still[0] = true;
+  short_calls_come(&p, "first", CALLS / 2);
+  for (int i = 0; i < CALLS / 2; i++) {
+    e = request(&p);
+    assert_true(perigee_reply(p.engine[1], e.operation, &r) >= 0);
+  }
+  short_calls_come(&p, "later", CALLS / 2);
+  assert_memory_equal(e.pointer, "first", 5);
+  free(bytes);
+  pair_drop(&p);
+}
+
+static void a_request_in_place_stays_until_the_program_polls(void **state) {
+  uint8_t *bytes[] = {pattern(LONG, 1), pattern(LONG, 2)};
+  for (int how = 0; how < ANSWERS; how++) {
+    struct pair p;
     open_beside_one(&p, *state);
     struct perigee_event e = in_place(&p, bytes[0]);
-    if (by_loan)
-      answer_by_loan(&p, &e, LONG);
-    else
-      assert_true(perigee_reply(p.engine[1], e.operation, &r) >= 0);
-    p.still[1] = true;
-    until(&p, 0, PERIGEE_EVENT_REPLY);
-    poll_side(&p, 0);
-    let_it_sleep();
-    uint64_t served = perigee_counters(p.engine[1], NULL)->served;
-    for (int i = 0; i < OTHERS; i++)
-      call_with(&p, bytes[1]);
-    while (perigee_counters(p.engine[1], NULL)->served < served + OTHERS)
-      poll_side(&p, 0);
-    assert_memory_equal(e.pointer, bytes[0], LONG);
-    pair_drop(&p);
+    stays(&p, &e, how, bytes);
+    nothing_is_left(&p, bytes[1]);
   }
   free(bytes[0]);
   free(bytes[1]);
@@ -318,8 +364,11 @@ int main(void) {
       cmocka_unit_test(two_threads_at_the_same_time_are_told),
       cmocka_unit_test(threads_may_take_turns),
       OVER(variant_default, peers_are_told_what_went_wrong_with_their_calls),
-      OVER(variant_default, a_request_stays_until_the_program_polls),
-      OVER(over_tcp, a_request_stays_until_the_program_polls),
+      OVER(variant_default,
+           a_request_stays_until_the_program_polls_however_it_is_answered),
+      OVER(over_tcp,
+           a_request_stays_until_the_program_polls_however_it_is_answered),
+      OVER(variant_default, a_request_stays_while_its_reply_waits),
       OVER(over_tcp, a_request_in_place_stays_until_the_program_polls),
   };
   return cmocka_run_group_tests_name("thread", tests, NULL, NULL);
