@@ -7,7 +7,7 @@
  * pending landing, each operation ends once, and when the session is over
  * nothing is left of it.
  *
- * decoders: native/transport/tcp/tcp_receive.c native/transport/tcp/tcp_fetch.c native/transport/tcp/tcp_send.c native/transport/tcp/tcp_feed.c native/transport/tcp/tcp_sealed.c
+ * decoders: native/transport/tcp/tcp_receive.c native/transport/tcp/tcp_fetch.c native/transport/tcp/tcp_send.c native/transport/tcp/tcp_feed.c native/transport/tcp/tcp_sealed.c native/transport/tcp/tcp_ahead.c
  */
 #include "lane_scene.h"
 
@@ -22,7 +22,8 @@ enum {
   LEAST = 100, /* bytes of a chunk: sealing each byte is slow */
   LEAN = 4 << 20,
   TALK = 64,
-  PATIENT = TALK * (TCP_PATIENCE + 2)
+  PATIENT = TALK * (TCP_PATIENCE + 2),
+  ALIKE = 0x51a7e000 /* generation of the first of says_alike */
 };
 
 /* A payload that a record has announced. */
@@ -39,7 +40,8 @@ struct talk {
   int tellings;
   struct input *in;
   int fds[STREAMS];
-  int stream; /* the stream that is used */
+  int stream;            /* the stream that is used */
+  uint32_t alike, calls; /* says_alike: bytes of each; how many there were */
   struct seal seals[STREAMS];
   uint32_t chunk; /* sealed: the most bytes of a chunk */
   bool stuck;     /* the engine has stopped reading it */
@@ -242,6 +244,57 @@ static void says_record(struct talk *t) {
   say(t, bytes, h.length);
 }
 
+/* Writes a request and its payload behind each other; returns their bytes. */
+static size_t put_alike(struct talk *t, uint8_t *at, uint64_t word) {
+  struct record r = {.kind = RECORD_REQUEST,
+                     .flags = RECORD_HEAD_BULK,
+                     .operation = (uint16_t)(t->calls % 4),
+                     .generation = ALIKE + t->calls++,
+                     .remaining = RECORD_NO_LIMIT,
+                     .head_length = t->alike,
+                     .head_source = {1, t->alike, t->alike, 1, t->alike}};
+  struct tcp_head record = {.type = TCP_RECORD,
+                            .length = (uint32_t)record_size(&r)};
+  struct tcp_head fragment = {.type = TCP_FRAGMENT,
+                              .length = t->alike,
+                              .which = PART_EAGER,
+                              .operation = r.operation,
+                              .generation = r.generation};
+  uint8_t *begin = at;
+  memcpy(at, &record, TCP_HEAD);
+  record_encode(&r, at + TCP_HEAD);
+  at += TCP_HEAD + record.length;
+  memcpy(at, &fragment, TCP_HEAD);
+  memset(at + TCP_HEAD, (uint8_t)t->calls, t->alike);
+  at += TCP_HEAD + t->alike;
+  memcpy(at, &word, TCP_TRAILER);
+  return (size_t)(at + TCP_TRAILER - begin);
+}
+
+/* Requests that are expected, as each is like the one before it (tcp_ahead.c):
+ * one or several, which come whole, in pieces, or in part. */
+static void says_alike(struct talk *t) {
+  static const uint32_t lengths[] = {4096,  4096,  5000,     9000,
+                                     16384, 28672, 64 << 10, (64 << 10) + 1};
+  static uint8_t bytes[3 * (66 << 10)];
+  static const uint64_t words[] = {TCP_GOOD, TCP_GOOD, TCP_GOOD, TCP_GIVEN_UP};
+  uint8_t how = take8(t->in), cut = take8(t->in);
+  size_t n = 0, first;
+  if (t->alike == 0 || how >= 224)
+    t->alike = lengths[how % 8];
+  for (int i = 0; i <= (how & 32 ? how % 3 : 0); i++)
+    n += put_alike(t, bytes + n, words[cut % 4]);
+  first = cut >= 192 ? n * (cut - 191) / 65 : n;
+  say(t, bytes, first);
+  for (int i = 0; i < 1 + how / 8 % 4; i++)
+    lives(t->scene);
+  if (how % 8 < 7)
+    say(t, bytes + first, n - first);
+  if (cut / 4 % 8 == 7 && t->scene->lost == 0)
+    lane_table(t->scene->hand.session->lane)
+        ->kept->trim(t->scene->hand.session->lane);
+}
+
 static void says_word(struct talk *t) {
   struct tcp_head h = {.type = 1 + take8(t->in) % (TCP_TYPES + 1)};
   const struct lane *lane = t->scene->hand.session->lane;
@@ -348,8 +401,10 @@ static void act(struct talk *t) {
   switch (what % 16) {
   case 0:
   case 1:
-  case 2:
     says_fragment(t);
+    break;
+  case 2:
+    says_alike(t);
     break;
   case 3:
   case 4:

@@ -14,6 +14,8 @@
 enum { PLACE = 2048, GUARD = 1024, PLACES = 8, SPAN = PLACE + GUARD };
 enum { MEMORY = PLACES * SPAN, GRAIN = 64, EXPORTED = 8 * SPAN };
 enum { OWN = 32, HELD_MOST = 64, PATTERN = 0xa5, STRANGE = 0xee };
+/* The bytes of a head that is at least so long are alike. */
+enum { ALONE = 4096 };
 enum { CONTIGUOUS, STRIDED, SHAPES };
 
 struct own {
@@ -261,6 +263,8 @@ static inline void lands_reply(struct scene *s, const struct perigee_event *e) {
 static inline void arrived(struct scene *s, const struct perigee_event *e) {
   for (uint64_t i = 0; i < e->length; i++)
     s->seen ^= e->pointer[i]; /* all of it can be read */
+  for (uint64_t i = 0; i < e->length && e->length >= ALONE; i++)
+    require(e->pointer[i] == e->pointer[0]);
   over(s, &s->landings[e->operation]);
   if (e->kind == PERIGEE_EVENT_ABANDONED)
     return;

@@ -67,6 +67,37 @@ static void what_waits_for_what_cannot_come_is_a_lie(void **state) {
   played_lost_by(s, PERIGEE_PROTOCOL);
 }
 
+/* So would one behind others that came too early, and wait for the same bytes. */
+static void what_waits_behind_what_waits_is_a_lie_as_well(void **state) {
+  enum { EACH = SIZE / 4 };
+  struct played *s = *state;
+  struct perigee_region *region;
+  played_post_opaque(s, &region);
+  played_tell_piece(s, 2 * EACH, EACH, TCP_GOOD);
+  played_look(s, 4096); /* longer than it waits for its landing */
+  played_tell_message(s, SIZE);
+  played_look(s, 8);
+  played_tell_piece(s, 3 * EACH, EACH, TCP_GOOD);
+  played_lost_by(s, PERIGEE_PROTOCOL);
+}
+
+/* What came too early is next, once what came later has its landing. */
+static void what_came_too_early_is_brought_when_it_is_next(void **state) {
+  enum { EACH = SIZE / 4 };
+  struct played *s = *state;
+  struct perigee_region *region;
+  played_post_opaque(s, &region);
+  played_tell_piece(s, 0, EACH, TCP_GOOD);
+  played_look(s, 4096); /* longer than it waits for its landing */
+  played_tell_message(s, SIZE);
+  for (uint64_t at = EACH; at < SIZE; at += EACH)
+    played_tell_piece(s, at, EACH, TCP_GOOD);
+  played_look(s, 4096);
+  played_goes_on(s);
+  assert_int_equal(s->done.status, PERIGEE_OK);
+  assert_int_equal(s->done.length, SIZE);
+}
+
 /* A session's first write. Its first fragment was sent on the session's
  * socket, since there was no other stream yet. This fragment was once lost. */
 static void later_bytes_may_come_first_by_another_stream(void **state) {
@@ -561,6 +592,8 @@ int main(void) {
       SCENE(a_read_of_a_peer_is_never_of_a_list),
       SCENE(a_write_comes_in_order_or_not_at_all),
       SCENE(what_waits_for_what_cannot_come_is_a_lie),
+      SCENE(what_waits_behind_what_waits_is_a_lie_as_well),
+      SCENE(what_came_too_early_is_brought_when_it_is_next),
       SCENE(later_bytes_may_come_first_by_another_stream),
       SCENE(the_same_by_two_streams_is_found_out),
       SCENE(half_of_a_payload_twice_is_not_all_of_it),

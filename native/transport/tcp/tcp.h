@@ -623,9 +623,10 @@ bool tcp_unexpected_full(const struct lane *lane, const struct tcp_head *h);
 struct unexpected *tcp_unexpected_add(struct lane *lane,
                                       const struct tcp_head *head, bool apart);
 /* Returns how many bytes of the fetch are in the unexpected queue, or on their
- * way there; with `first`, only those that came by stream 0. */
-uint64_t tcp_unexpected_bytes(struct lane *lane, const struct fetch *f,
-                              bool first);
+ * way there, that came by stream 0. */
+uint64_t tcp_unexpected_bytes(struct lane *lane, const struct fetch *f);
+/* Has the queue what the fetch can take next? */
+bool tcp_unexpected_brings(const struct lane *lane, const struct fetch *f);
 void tcp_unexpected_free(struct lane *lane, struct unexpected *e);
 /* Moves queued fragments of the fetch into its landing, as far as possible. */
 void tcp_unexpected_take(struct lane *lane, struct fetch *f);

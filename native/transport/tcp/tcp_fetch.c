@@ -310,12 +310,11 @@ struct unexpected *tcp_unexpected_add(struct lane *lane,
   return e;
 }
 
-uint64_t tcp_unexpected_bytes(struct lane *lane, const struct fetch *f,
-                              bool first) {
+uint64_t tcp_unexpected_bytes(struct lane *lane, const struct fetch *f) {
   const struct unexpected *e = unexpected_first(lane, f->operation);
   uint64_t sum = 0;
   for (; e; e = unexpected_behind(lane, e))
-    if (fragment_is_of(&e->head, f) && (e->first || !first))
+    if (fragment_is_of(&e->head, f) && e->first)
       sum += e->head.length;
   return sum;
 }
@@ -383,6 +382,13 @@ static bool unexpected_is_ripe(const struct lane *lane,
       return false;
   return f->into->memory->direct || e->walking ||
          tcp_fetch_is_next(lane, f, e->head.at);
+}
+
+bool tcp_unexpected_brings(const struct lane *lane, const struct fetch *f) {
+  const struct unexpected *e = unexpected_first(lane, f->operation);
+  while (e && !(fragment_is_of(&e->head, f) && unexpected_is_ripe(lane, e, f)))
+    e = unexpected_behind(lane, e);
+  return e;
 }
 
 /* Moves an entry into its landing and frees it once all of it is there. An

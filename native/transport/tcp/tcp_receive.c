@@ -147,7 +147,7 @@ static bool fragment_is_stuck(struct stream *s) {
   return f && !fragment_in_turn(lane, f, h) && !payload_busy(f->into) &&
          tcp_own(f)->status == 0 &&
          tcp_live(lane, h->operation, h->generation) &&
-         tcp_unexpected_bytes(lane, f, false) == 0;
+         !tcp_unexpected_brings(lane, f);
 }
 
 static bool fragments_are_stuck(const struct lane *lane) {
@@ -736,7 +736,7 @@ static int fetch_claim(struct lane *lane, struct fetch *f) {
   if (!peer)
     return PERIGEE_NO_MEMORY;
   tcp_own(f)->begun = true;
-  tcp_own(f)->unexpected_bytes = tcp_unexpected_bytes(lane, f, true);
+  tcp_own(f)->unexpected_bytes = tcp_unexpected_bytes(lane, f);
   list_append(&peer->fetches, &tcp_own(f)->node);
   if (s->address == f->total || !tcp_put(lane->streams[0], &claim, NULL))
     return PERIGEE_OK;
