@@ -96,7 +96,8 @@ struct transport_payloads {
  * one, or returns PERIGEE_AGAIN while all are lent or exposed; unloan gives it
  * back. loaned makes the source of bytes within a block, or returns false. view
  * returns where a loan of the peer, of its operation of that number and
- * generation, can be read, or NULL if it has to be fetched; unview tells that nobody reads it there any more. (NULL: needless.)
+ * generation, can be read, or NULL if it has to be fetched; unview tells that
+ * nobody reads it there any more. (NULL: needless.)
  * knows: is the memory of such a source known here, or does the frame
  * that tells of it still have to arrive? (NULL: it is always known.) looks:
  * a step of what view will need to know of a loan, of at most *work, which becomes
