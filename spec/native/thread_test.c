@@ -223,7 +223,7 @@ static void stays(struct pair *p, const struct perigee_event *e,
 }
 
 /* All blocks are given back once the program polls. */
-static void nothing_is_left(struct pair *p, const uint8_t *bytes) {
+static void all_is_given_back(struct pair *p, const uint8_t *bytes) {
   p->still[1] = false;
   for (int i = 0; i < OTHERS; i++) {
     struct perigee_event e = request(p);
@@ -245,7 +245,7 @@ a_request_stays_until_the_program_polls_however_it_is_answered(void **state) {
     struct perigee_event e = request(&p);
     assert_false(is_in_place(&p, &e));
     stays(&p, &e, how, bytes);
-    nothing_is_left(&p, bytes[1]);
+    all_is_given_back(&p, bytes[1]);
   }
   free(bytes[0]);
   free(bytes[1]);
@@ -288,7 +288,7 @@ static void a_request_in_place_stays_until_the_program_polls(void **state) {
     open_beside_one(&p, *state);
     struct perigee_event e = in_place(&p, bytes[0]);
     stays(&p, &e, how, bytes);
-    nothing_is_left(&p, bytes[1]);
+    all_is_given_back(&p, bytes[1]);
   }
   free(bytes[0]);
   free(bytes[1]);
