@@ -1,67 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * transfer.c - one-sided transfers. Their items are moved one after another: by
- * this side where it can reach the region, otherwise by the owner (some reads
- * and writes at a time, call.c). operation.c has the table of their states.
- *
- * Most transfers never enter that table: short ones within reach are copied
- * while they are submitted (PERIGEE_INLINE).
- *
- * Bounds and rights of both sides are checked before anything moves. A prepared
- * transfer is checked once and posted many times.
+ * transfer.c - the operation of a one-sided transfer. Its items are moved one
+ * after another: by this side where it can reach the region, otherwise by the
+ * owner (some reads and writes at a time, call.c). operation.c has the table of
+ * the states; submit.c begins these operations.
  */
-#include <stdlib.h>
-#include <string.h>
-
 #include "calls.h"
-#include "core/lanes.h"
 #include "core/lock.h"
 #include "core/pool.h"
-#include "items.h"
+#include "transfers.h"
 
-/* Transfers up to this size are copied while they are submitted. */
-enum { AT_ONCE = 64 << 10 };
 /* The most reads and writes of one transfer that its peer does at a time. */
 enum { CHILDREN = 16 };
 
-struct perigee_prepared {
-  struct perigee_prepared *next;
-  struct perigee_session *session;
-  uint8_t operation;
-  uint32_t count;
-  uint64_t immediate;
-  uint64_t total;
-  int posted;                   /* its operation's number, or -1 */
-  struct payload remote, local; /* if it is a single item within reach */
-  bool simple;
-  bool once;               /* made for one post, with whose end it goes */
-  bool apart;              /* its places do not overlap: they are of one list */
-  struct moves *moves;     /* of items with lists: theirs is the list then */
-  struct numbered *blocks; /* of an only item with lists, or NULL */
-  struct perigee_transfer list[];
-};
-
 /* ---- What reaches an item ----------------------------------------------- */
 
-static bool transfer_immediate(const struct perigee_session *s) {
-  const struct transport_copies *c = lane_table(s->lane)->copies;
-  return c && c->immediate;
-}
-
-/* Can this side, or its device, copy without the peer? */
-static bool transfer_reaches(struct perigee_session *s,
-                             const struct perigee_transfer *item,
-                             const struct payload *local) {
-  const struct window *window = &item->remote.remote->window;
-  const struct perigee_transport *t = lane_table(s->lane);
-  if (t->jobs)
-    return t->jobs->reaches(s->lane, window, local);
-  return window->pointer && local->memory->direct;
-}
-
-/* Adds the sentence to a status of a lane. */
-static int transfer_refused(struct perigee_session *s,
-                            const struct perigee_transfer *item, int status) {
+int transfer_refused(struct perigee_session *s,
+                     const struct perigee_transfer *item, int status) {
   if (status == PERIGEE_STALE)
     return fail(s->engine, status, "the peer has closed the region \"%s\"",
                 item->remote.remote->name);
@@ -81,32 +36,11 @@ static int window_is_granted(struct perigee_session *s,
                                                 0, true);
 }
 
-static int64_t transfer_copy(struct perigee_session *s,
-                             const struct perigee_transfer *item,
-                             struct payload *remote, struct payload *local,
-                             uint64_t limit, int operation) {
-  int64_t n = lane_table(s->lane)->copies->copy(
-      s->lane, &item->remote.remote->window, remote, local, limit,
-      operation != PERIGEE_OP_READ);
-  return n < 0 ? transfer_refused(s, item, (int)n) : n;
-}
-
 /* ---- Ending ------------------------------------------------------------- */
 
 static void transfer_use_regions(struct operation *op, int by) {
   for (uint32_t i = 0; i < op->count; i++)
     op->list[i].local.region->users += (uint32_t)by;
-}
-
-/* Counts the bytes of a transfer that has succeeded. */
-static void transfer_count(struct perigee_session *s, int operation,
-                           const struct perigee_transfer *list,
-                           uint32_t count) {
-  uint64_t *bytes = operation == PERIGEE_OP_READ ? &s->counters->bytes_received
-                                                 : &s->counters->bytes_sent;
-  s->counters->transfers++;
-  for (uint32_t i = 0; i < count; i++)
-    *bytes += list[i].local.length * list[i].local.count;
 }
 
 /* The list is the program's again; an empty one may be NULL. */
@@ -179,8 +113,7 @@ static bool transfer_publish(struct operation *op) {
   return true;
 }
 
-static bool transfer_immediate_out(struct perigee_session *s,
-                                   uint64_t immediate) {
+bool transfer_immediate_out(struct perigee_session *s, uint64_t immediate) {
   return list_empty(&s->operations.backlog[RING_REQUEST]) &&
          transfer_publish_immediate(s, immediate);
 }
@@ -324,8 +257,6 @@ static bool transfer_take_copies(struct operation *op) {
   return true;
 }
 
-static const struct operation_class transfer_class, listed_class;
-
 /* Makes the spread of the local bytes of a move, if no slice names them. */
 static __attribute__((noinline)) int transfer_cut(const struct operation *op,
                                                   struct spread **out) {
@@ -342,7 +273,7 @@ static int transfer_leave_to_owner(struct operation *op,
   int status;
   if (op->pending >= CHILDREN)
     return 0;
-  if (UNLIKELY(op->class == &listed_class) &&
+  if (UNLIKELY(op->class == &transfer_listed) &&
       (status = transfer_cut(op, &cut)) < 0)
     return status;
   op->pending++;
@@ -356,7 +287,7 @@ static int transfer_leave_to_owner(struct operation *op,
 static __attribute__((noinline)) int
 transfer_payloads_of_many(struct operation *op,
                           const struct perigee_transfer *item) {
-  if (op->class == &listed_class)
+  if (op->class == &transfer_listed)
     return move_payloads(op->session, op->operation, op->prepared->moves,
                          op->next, &op->remote, &op->local);
   int status =
@@ -423,7 +354,7 @@ static int transfer_begin_item(struct operation *op,
     return 0;
   if (number > 0)
     transfer_place(op, item, pins);
-  else if (UNLIKELY(op->class == &listed_class))
+  else if (UNLIKELY(op->class == &transfer_listed))
     transfer_widen(op);
   op->phase = 1;
   return 0;
@@ -505,35 +436,56 @@ static void transfer_step(struct operation *op) {
     .over = (on_over)                                                          \
   }
 
-static const struct operation_class transfer_class =
+const struct operation_class transfer_class =
     TRANSFER_CLASS("transfer", transfer_untold, transfer_over);
 
-/* A batch of BULK_VAST bytes and more. */
-static const struct operation_class vast_class =
+const struct operation_class transfer_vast =
     TRANSFER_CLASS("long transfer", transfer_untold, transfer_over);
 
-/* ---- Submitting --------------------------------------------------------- */
+/* ---- With lists ---------------------------------------------------------- */
 
-static const struct operation_class *
-batch_class(const struct perigee_transfer *list, uint32_t count) {
-  uint64_t bytes = 0;
-  for (uint32_t i = 0; i < count && bytes < BULK_VAST; i++)
-    bytes += list[i].local.length * list[i].local.count;
-  return bytes < BULK_VAST ? &transfer_class : &vast_class;
+void transfer_free_listed(struct perigee_prepared *p) {
+  moves_free(p->moves);
+  spares_give(p);
 }
 
-/* A batch is checked completely before any item moves. */
-static __attribute__((noinline)) int
-batch_check(struct perigee_session *s, int operation,
-            const struct perigee_transfer *list, uint32_t count,
-            const struct operation_class **class) {
-  int status = items_check(s, operation, list, count);
-  if (status == PERIGEE_OK)
-    *class = batch_class(list, count);
-  return status;
+/* The post is over: what it used may be used by another. */
+static void listed_unuse(struct operation *op) {
+  struct perigee_prepared *p = op->prepared;
+  if (!p)
+    return;
+  moves_unuse(p->moves);
+  if (!p->once)
+    return;
+  op->prepared = NULL;
+  transfer_free_listed(p);
 }
 
-static inline __attribute__((always_inline)) int
+static void listed_over(struct operation *op) {
+  transfer_over(op);
+  listed_unuse(op);
+}
+
+/* A copy that is under way goes on with the memory of the moves. */
+static void listed_untold(struct operation *op) {
+  bool copies = op->list && payload_busy(&op->local);
+  if (!op->prepared)
+    return;
+  transfer_untold(op);
+  if (copies)
+    moves_leave(op->prepared->moves, op);
+  listed_unuse(op);
+  op->prepared = NULL;
+}
+
+const struct operation_class transfer_listed =
+    TRANSFER_CLASS("transfer of lists", listed_untold, listed_over);
+
+/* ---- Beginning ---------------------------------------------------------- */
+
+/* The optimizer of the whole library puts it into both of its callers, which
+ * saves 23 instructions of a write. */
+extern inline __attribute__((always_inline)) int
 transfer_queue(struct perigee_session *s, const struct operation_class *class,
                int operation, const struct perigee_transfer *list,
                uint32_t count, uint64_t immediate, int64_t timeout,
@@ -560,388 +512,4 @@ transfer_queue(struct perigee_session *s, const struct operation_class *class,
   if (lane_table(s->lane)->jobs || s->lanes) /* starts the device at once */
     transfer_step(op);
   return op->index;
-}
-
-/* Copies short items within reach now and returns their number. A mistake in
- * the first item is returned at once, for the caller to correct. */
-static int64_t transfer_at_once(struct perigee_session *s, int operation,
-                                const struct perigee_transfer *list,
-                                uint32_t count) {
-  struct payload remote, local; /* item_check fills them in */
-  uint64_t room = AT_ONCE;
-  uint32_t i;
-  for (i = 0; i < count; i++) {
-    int status = item_check(s, operation, &list[i], &remote, &local);
-    if (status != PERIGEE_OK)
-      return status;
-    if (local.total > room || !transfer_immediate(s) ||
-        !transfer_reaches(s, &list[i], &local))
-      break;
-    if (local.total > 0) {
-      int64_t n = transfer_copy(s, &list[i], &remote, &local, room, operation);
-      if (n < 0)
-        return n;
-    }
-    room -= local.total;
-  }
-  return i;
-}
-
-/* Most transfers are one short piece of memory. Returns PERIGEE_OK, and copies
- * nothing, if the item is anything else, or is wrong. */
-static int transfer_piece(struct perigee_session *s, int operation,
-                          const struct perigee_transfer *item) {
-  if (operation == PERIGEE_OP_WRITE_IMM || item->local.length > AT_ONCE ||
-      !transfer_immediate(s) || !item_is_piece(s, operation, item))
-    return PERIGEE_OK;
-  struct payload remote, local;
-  item_piece(item, &remote, &local);
-  if (!transfer_reaches(s, item, &local))
-    return PERIGEE_OK;
-  int64_t n = transfer_copy(s, item, &remote, &local, local.total, operation);
-  if (n < 0)
-    return (int)n;
-  transfer_count(s, operation, item, 1);
-  return PERIGEE_INLINE;
-}
-
-static int transfer_start(struct perigee_session *s, int operation,
-                          const struct perigee_transfer *list, uint32_t count,
-                          uint64_t immediate, int64_t timeout,
-                          struct perigee_prepared *prepared) {
-  const struct operation_class *class = &transfer_class;
-  int status =
-      count > 1 ? batch_check(s, operation, list, count, &class) : PERIGEE_OK;
-  if (status < 0)
-    return status;
-  int64_t done = transfer_at_once(s, operation, list, count);
-  if (done < 0)
-    return (int)done;
-  bool imm = operation == PERIGEE_OP_WRITE_IMM;
-  if (done == count && (!imm || transfer_immediate_out(s, immediate))) {
-    transfer_count(s, operation, list, count);
-    return PERIGEE_INLINE;
-  }
-  return transfer_queue(s, class, operation, list, count, immediate, timeout,
-                        prepared, (uint32_t)done);
-}
-
-/* ---- With lists ---------------------------------------------------------- */
-
-static int prepared_make(struct perigee_session *s, int operation,
-                         const struct perigee_transfer *list, uint32_t count,
-                         struct perigee_prepared **out) {
-  struct perigee_prepared *p =
-      spares_take(&s->engine->spares, sizeof *p + count * sizeof *list);
-  if (!p)
-    return PERIGEE_NO_MEMORY;
-  *p = (struct perigee_prepared){.session = s,
-                                 .operation = (uint8_t)operation,
-                                 .count = count,
-                                 .posted = -1};
-  if (count > 0)
-    memcpy(p->list, list, count * sizeof *list);
-  *out = p;
-  return PERIGEE_OK;
-}
-
-/* Makes a prepared transfer of moves, which go with it. */
-static int listed_of_moves(struct perigee_session *s, int operation,
-                           struct moves *m, bool apart,
-                           struct perigee_prepared **out) {
-  int status = prepared_make(s, operation, NULL, 0, out);
-  if (status < 0) {
-    moves_free(m);
-    return status;
-  }
-  (*out)->moves = m;
-  (*out)->apart = apart;
-  for (uint32_t i = 0; i < m->count; i++)
-    (*out)->total += m->move[i].end - m->move[i].begin;
-  return PERIGEE_OK;
-}
-
-/* Makes a prepared transfer of items with lists. */
-static int listed_make(struct perigee_session *s, int operation,
-                       const struct perigee_transfer *list, uint32_t count,
-                       struct perigee_prepared **out) {
-  struct moves *m;
-  int status = moves_make(s, operation, list, count, &m);
-  return status < 0 ? status
-                    : listed_of_moves(s, operation, m, count == 1, out);
-}
-
-/* The same to be posted again and again. */
-static int listed_prepare(struct perigee_session *s, int operation,
-                          const struct perigee_transfer *list, uint32_t count,
-                          struct perigee_prepared **out) {
-  int status = listed_make(s, operation, list, count, out);
-  if (status == PERIGEE_OK && count == 1)
-    (*out)->blocks = blocks_make(list);
-  return status;
-}
-
-static void listed_free(struct perigee_prepared *p) {
-  moves_free(p->moves);
-  spares_give(p);
-}
-
-/* The post is over: what it used may be used by another. */
-static void listed_unuse(struct operation *op) {
-  struct perigee_prepared *p = op->prepared;
-  if (!p)
-    return;
-  moves_unuse(p->moves);
-  if (!p->once)
-    return;
-  op->prepared = NULL;
-  listed_free(p);
-}
-
-static void listed_over(struct operation *op) {
-  transfer_over(op);
-  listed_unuse(op);
-}
-
-/* A copy that is under way goes on with the memory of the moves. */
-static void listed_untold(struct operation *op) {
-  bool copies = op->list && payload_busy(&op->local);
-  if (!op->prepared)
-    return;
-  transfer_untold(op);
-  if (copies)
-    moves_leave(op->prepared->moves, op);
-  listed_unuse(op);
-  op->prepared = NULL;
-}
-
-static const struct operation_class listed_class =
-    TRANSFER_CLASS("transfer of lists", listed_untold, listed_over);
-
-/* Copies all moves now, if they are short and within reach: their number, 0 or a
- * status. */
-static int64_t listed_at_once(const struct perigee_prepared *p) {
-  struct perigee_session *s = p->session;
-  const struct moves *m = p->moves;
-  struct payload remote, local;
-  if (p->total > AT_ONCE || !transfer_immediate(s))
-    return 0;
-  for (uint32_t i = 0; i < m->count; i++)
-    if (!transfer_reaches(s, &m->list[i], &m->move[i].local->payload))
-      return 0;
-  for (uint32_t i = 0; i < m->count; i = m->move[i].last + 1) {
-    int status = move_payloads(s, p->operation, m, i, &remote, &local);
-    if (status < 0)
-      return status;
-    move_widen(m, i, &remote, &local);
-    int64_t n =
-        transfer_copy(s, &m->list[i], &remote, &local, p->total, p->operation);
-    if (n < 0)
-      return n;
-  }
-  return m->count;
-}
-
-static int listed_start(struct perigee_prepared *p, int64_t timeout) {
-  struct perigee_session *s = p->session;
-  struct moves *m = p->moves;
-  bool imm = p->operation == PERIGEE_OP_WRITE_IMM;
-  int64_t done = listed_at_once(p);
-  if (done < 0)
-    return (int)done;
-  if (done == m->count && (m->count > 0 || !imm) &&
-      (!imm || transfer_immediate_out(s, p->immediate))) {
-    transfer_count(s, p->operation, m->list, m->count);
-    return PERIGEE_INLINE;
-  }
-  moves_use(m);
-  int status = transfer_queue(s, &listed_class, p->operation, m->list, m->count,
-                              p->immediate, timeout, p, (uint32_t)done);
-  if (status < 0)
-    moves_unuse(m);
-  return status;
-}
-
-/* Starts what is made for one post. */
-static int listed_start_once(struct perigee_prepared *p, uint64_t immediate,
-                             int64_t timeout) {
-  p->immediate = immediate;
-  p->once = true;
-  int status = listed_start(p, timeout);
-  if (status < 0 || status == PERIGEE_INLINE)
-    listed_free(p);
-  return status;
-}
-
-static int listed_submit(struct perigee_session *s, int operation,
-                         const struct perigee_transfer *list, uint32_t count,
-                         uint64_t immediate, int64_t timeout) {
-  struct perigee_prepared *p;
-  int status = listed_make(s, operation, list, count, &p);
-  return status < 0 ? status : listed_start_once(p, immediate, timeout);
-}
-
-static int transfer_submit(struct perigee_session *s, int operation,
-                           const struct perigee_transfer *list, uint32_t count,
-                           uint64_t immediate, int64_t timeout) {
-  int status;
-  if (!session_open_for(s, &status))
-    return status;
-  if (operation < PERIGEE_OP_READ || operation > PERIGEE_OP_WRITE_IMM)
-    return fail(s->engine, PERIGEE_INVALID, "no operation %d", operation);
-  if (UNLIKELY(!list && count > 0))
-    return fail_missing(s->engine, "list of transfers");
-  if (count == 1 && (status = transfer_piece(s, operation, list)) != PERIGEE_OK)
-    return status;
-  status = transfer_start(s, operation, list, count, immediate, timeout, NULL);
-  return UNLIKELY(status == ITEM_LISTED)
-             ? listed_submit(s, operation, list, count, immediate, timeout)
-             : status;
-}
-
-BESIDE transfer_submit_locked(struct perigee_session *s, int operation,
-                              const struct perigee_transfer *list,
-                              uint32_t count, uint64_t immediate,
-                              int64_t timeout) {
-  ENTER(s->engine);
-  return transfer_submit(s, operation, list, count, immediate, timeout);
-}
-
-int perigee_transfer(struct perigee_session *s, int operation,
-                     const struct perigee_transfer *list, uint32_t count,
-                     uint64_t immediate, int64_t timeout) {
-  return SHARED(s->engine)
-             ? transfer_submit_locked(s, operation, list, count, immediate,
-                                      timeout)
-             : transfer_submit(s, operation, list, count, immediate, timeout);
-}
-
-/* ---- Prepared transfers ------------------------------------------------- */
-
-static void prepared_simplify(struct perigee_prepared *p) {
-  p->simple = p->count == 1 &&
-              transfer_reaches(p->session, &p->list[0], &p->local) &&
-              p->local.total <= AT_ONCE && p->local.count == 1 &&
-              p->remote.count == 1 && p->operation != PERIGEE_OP_WRITE_IMM &&
-              transfer_immediate(p->session);
-}
-
-/* Is one of its regions closed? Their handles are kept for this. */
-static bool prepared_is_stale(const struct perigee_prepared *p) {
-  for (uint32_t i = 0; i < p->count; i++)
-    if (p->list[i].local.region->closed)
-      return true;
-  return p->moves && moves_are_stale(p->moves);
-}
-
-static int prepared_refuse_stale(const struct perigee_prepared *p) {
-  return fail(p->session->engine, PERIGEE_STALE, "the local region was closed");
-}
-
-int perigee_prepare(struct perigee_session *s, int operation,
-                    const struct perigee_transfer *list, uint32_t count,
-                    uint64_t immediate, struct perigee_prepared **out) {
-  ENTER(s->engine);
-  int status;
-  if (!session_open_for(s, &status))
-    return status;
-  if (count == 0)
-    return fail(s->engine, PERIGEE_INVALID, "nothing to prepare");
-  if (!list)
-    return fail_missing(s->engine, "list of transfers");
-  struct perigee_prepared *p;
-  status = items_check(s, operation, list, count);
-  if (status == ITEM_LISTED)
-    status = listed_prepare(s, operation, list, count, &p);
-  else if (status == PERIGEE_OK)
-    status = prepared_make(s, operation, list, count, &p);
-  if (status != PERIGEE_OK)
-    return status;
-  p->immediate = immediate;
-  for (uint32_t i = 0; i < p->count; i++)
-    region_keep(list[i].local.region);
-  if (!p->moves) {
-    payload_bytes(&p->local, NULL, 0);
-    item_check(s, operation, &p->list[0], &p->remote, &p->local);
-    prepared_simplify(p);
-  }
-  p->next = s->operations.prepared;
-  s->operations.prepared = p;
-  *out = p;
-  return PERIGEE_OK;
-}
-
-static int prepared_post(struct perigee_prepared *p, int64_t timeout) {
-  struct perigee_session *s = p->session;
-  int status;
-  if (!session_open_for(s, &status))
-    return status;
-  if (p->simple) {
-    if (UNLIKELY(p->list[0].local.region->closed))
-      return prepared_refuse_stale(p);
-    struct payload remote = p->remote, local = p->local;
-    int64_t n = transfer_copy(s, &p->list[0], &remote, &local, local.total,
-                              p->operation);
-    transfer_count(s, p->operation, p->list, n < 0 ? 0 : 1);
-    return n < 0 ? (int)n : PERIGEE_INLINE;
-  }
-  if (prepared_is_stale(p))
-    return prepared_refuse_stale(p);
-  if (p->posted >= 0)
-    return fail(s->engine, PERIGEE_AGAIN, "it is posted already");
-  status = p->moves ? listed_start(p, timeout)
-                    : transfer_start(s, p->operation, p->list, p->count,
-                                     p->immediate, timeout, p);
-  if (status >= 0 && status != PERIGEE_INLINE)
-    p->posted = status;
-  return status;
-}
-
-BESIDE prepared_post_locked(struct perigee_prepared *p, int64_t timeout) {
-  ENTER(p->session->engine);
-  return prepared_post(p, timeout);
-}
-
-int perigee_post(struct perigee_prepared *p, int64_t timeout) {
-  return SHARED(p->session->engine) ? prepared_post_locked(p, timeout)
-                                    : prepared_post(p, timeout);
-}
-
-int perigee_post_blocks(struct perigee_prepared *p, const uint32_t *local,
-                        const uint32_t *remote, uint32_t count,
-                        int64_t timeout) {
-  ENTER(p->session->engine);
-  const uint32_t *const numbers[SIDES] = {local, remote};
-  struct perigee_session *s = p->session;
-  struct perigee_prepared *once;
-  struct moves *m;
-  int status;
-  if (!session_open_for(s, &status))
-    return status;
-  if (prepared_is_stale(p))
-    return prepared_refuse_stale(p);
-  if (!p->blocks)
-    return fail(s->engine, PERIGEE_INVALID,
-                "blocks are posted by numbers of one item with a list, whose "
-                "slices have blocks of one length");
-  status = moves_of_blocks(s, p->operation, p->blocks, numbers, count, &m);
-  if (status == PERIGEE_OK)
-    status = listed_of_moves(s, p->operation, m, true, &once);
-  return status != PERIGEE_OK ? status
-                              : listed_start_once(once, p->immediate, timeout);
-}
-
-void perigee_prepared_free(struct perigee_prepared *p) {
-  LOOK(p->session->engine);
-  struct perigee_prepared **at = &p->session->operations.prepared;
-  while (*at && *at != p)
-    at = &(*at)->next;
-  if (*at)
-    *at = p->next;
-  for (uint32_t i = 0; i < p->count; i++)
-    region_drop(p->list[i].local.region);
-  if (p->moves)
-    moves_free(p->moves);
-  free(p->blocks);
-  spares_give(p);
 }
