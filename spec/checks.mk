@@ -25,7 +25,7 @@ NAMED := build/spec/support/named
 # The command that attackers are started with.
 SPARSE := build/spec/hostile/sparse.so
 STRESS := $(patsubst %.c,%,$(wildcard spec/native/stress*_test.c)) \
-  spec/native/join_test
+  spec/native/join_test spec/native/join_meanwhile_test
 PLUGINS := $(patsubst spec/native/%.c,spec/%.so, \
              $(wildcard spec/native/plugin_*.c))
 FUZZERS := $(patsubst spec/fuzz/%.c,%,$(wildcard spec/fuzz/*_fuzz.c))

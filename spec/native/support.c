@@ -246,6 +246,13 @@ struct perigee_remote *look_up(struct pair *p, const char *name) {
 
 /* ---- Memory ------------------------------------------------------------- */
 
+uint32_t any_seed = 1;
+
+uint32_t any_below(uint32_t most) {
+  any_seed = any_seed * 1664525 + 1013904223;
+  return (any_seed >> 8) % most;
+}
+
 uint8_t *pattern(uint64_t length, uint8_t seed) {
   uint8_t *bytes = malloc(length + 1);
   for (uint64_t i = 0; i < length; i++)

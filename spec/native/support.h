@@ -79,6 +79,9 @@ void quiet(struct pair *p, int rounds);
 void settle(struct pair *p);
 uint64_t operations(struct pair *p, int side);
 
+/* The next of a row of numbers, which begins anew when any_seed is set. */
+extern uint32_t any_seed;
+uint32_t any_below(uint32_t most);
 /* length + 1 bytes, which the caller frees. */
 uint8_t *pattern(uint64_t length, uint8_t seed);
 /* A region in memory of the variant's kind. */

@@ -84,13 +84,6 @@ struct under {
 };
 enum { UNDER = 7, ROUNDS = 200, SHORT = 9000, LONG = 256 * KIB };
 
-/* Numbers that repeat. */
-static uint32_t any_below(uint32_t most) {
-  static uint32_t state = 1;
-  state = state * 1664525 + 1013904223;
-  return (state >> 8) % most;
-}
-
 static void submit(struct pair *p, struct under *u, int round) {
   u->length = SHORT + any_below(LONG - SHORT + 1);
   u->bytes = pattern(u->length, (uint8_t)round);
