@@ -69,4 +69,9 @@ function M.came(err)
   return err
 end
 
+--- Has a cache no room? Leases that wait to be given back may take it.
+function M.is_full(result, err)
+  return result == nil and err.kind == "no_memory"
+end
+
 return M

@@ -24,8 +24,8 @@
 -- Who finds no copy gets the value from its cache, and puts the copy; others go
 -- to the key's cache meanwhile. A cache that gives none is not asked for a
 -- while. Whatever goes wrong with a copy, the key's cache has the value.
+local bytes = require "perigee.cache.bytes"
 local loop = require "perigee.runtime.loop"
-local members = require "perigee.cache.member"
 local native = require "perigee.cache.native"
 local ring = require "perigee.cache.ring"
 
@@ -187,7 +187,7 @@ end
 local function is_right(self, one, part)
   local length = type(part) == "string" and #part or part.length
   return length == one.length and (not self.checks
-    or members.is_whole(part, one.sum))
+    or bytes.is_whole(part, one.sum))
 end
 
 -- Gets a copy's value, or makes the copy; nil: the key's cache is to be asked.

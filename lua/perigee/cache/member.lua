@@ -1,7 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- One cache, as a client sees it: a proxy of its service, and what belongs to
 -- the session that the proxy has now: slabs, leases, the map of the directory.
--- A later session begins with none of these.
+-- A later session begins with none of these. Here is how values are got;
+-- putting.lua and asking.lua have its other methods.
 --
 -- A value comes by the first of these ways that can tell:
 --
@@ -15,6 +16,8 @@
 -- is looked at again when the bytes are there: if the lease is over, they are
 -- dropped. It is kept for later only if what it brings may be stale; then it is
 -- never older than one that this client has put or got.
+local asking = require "perigee.cache.asking"
+local bytes = require "perigee.cache.bytes"
 local check = require "perigee.runtime.check"
 local errors = require "perigee.runtime.errors"
 local failure = require "perigee.cache.failure"
@@ -24,7 +27,7 @@ local loop = require "perigee.runtime.loop"
 local maps = require "perigee.cache.mapped"
 local native = require "perigee.cache.native"
 local new_table = require "table.new"
-local places = require "perigee.cache.place"
+local putting = require "perigee.cache.putting"
 local ring = require "perigee.cache.ring"
 local slices = require "perigee.memory.slice"
 local transfer = require "perigee.transfer"
@@ -39,6 +42,8 @@ local M = {}
 
 local Member = {}
 Member.__index = Member
+putting.add(Member)
+asking.add(Member)
 
 local OK, NOT_FOUND, AGAIN = core.PERIGEE_OK, core.PERIGEE_NOT_FOUND,
                              core.PERIGEE_AGAIN
@@ -52,10 +57,6 @@ local SMALL_KIB = wire.SMALL / 1024
 -- which a lease has to last for a new view.
 local USED, USED_FOR, LOOKS, TRIES, TIMEOUT, LASTS = 128, 5e8, 32, 3, 30, 2e9
 local OFTEN, THERE = 1e8, 2.5e8
-
--- Answers without a key that a list may take: of 2^28 buckets, 1024 a time,
--- in memory and in the file.
-local EMPTY = 2 ^ 19
 
 --- Makes the member of a cache by its name. Nothing is asked of it yet.
 function M.new(agent, name, options)
@@ -98,9 +99,6 @@ local function begin_near(self, epoch)
   self.near = require "perigee.cache.near".new(self.agent.engine, self.nears)
     or false
 end
-
--- A request about no key.
-local NOTHING = wire.keys(C.PERIGEE_CACHE_MATCH, 0, {}, 1, 0)
 
 -- Begins with the session that a proxy has.
 local function begin(self, proxy)
@@ -152,10 +150,10 @@ function Member:ready()
   return true
 end
 
--- A call of a proxy goes on with another session if the cache drains, while the
--- session before is there still. Returns true if it has: what it told is not of
--- the session before, whose values are those of before, too.
-local function moved(self, proxy)
+--- A call of a proxy goes on with another session if the cache drains, while
+-- the session before is there still. Returns true if it has: what it told is
+-- not of the session before, whose values are those of before, too.
+function Member:moved(proxy)
   local session = proxy[1].session
   if session == self.session or not session.handle then return false end
   begin(self, proxy)
@@ -181,10 +179,10 @@ function Member:ask(reader, request)
   return self.by[reader]:ask(request)
 end
 
--- What a put, a seal or a deletion by this client means for its key. One that
+--- What a put, a seal or a deletion by this client means for its key. One that
 -- the cache has refused has changed nothing; of one that was not heard of that
 -- is not known.
-local function changed(self, key, version, err)
+function Member:changed(key, version, err)
   if err and not version
     and not (errors.is_error(err) and not err.remote) then return end
   self.leases:answered(key, version or nil)
@@ -192,8 +190,8 @@ local function changed(self, key, version, err)
   if self.near then self.near:forget(key) end
 end
 
--- The cache has told of a version of a key: a copy of an older one goes.
-local function told_of(self, key, version)
+--- The cache has told of a version of a key: a copy of an older one goes.
+function Member:told_of(key, version)
   local near = self.near
   if near and (near:version(key) or version) < version then near:forget(key) end
 end
@@ -259,7 +257,7 @@ function Member:locate(key, along)
     self:ask("located", wire.key(C.PERIGEE_CACHE_LOCATE,
                                  along and SMALL_KIB or 0, key))
   if status == nil then return nil, value end
-  if moved(self, self.by.located) or self.session ~= session then
+  if self:moved(self.by.located) or self.session ~= session then
     return self:locate(key, along)      -- whose answer it is is not known
   end
   if status == AGAIN and self.leases:clear() then -- they may be this client's
@@ -268,11 +266,11 @@ function Member:locate(key, along)
   if status ~= OK then return nil, status end
   if value and along then
     self.leases:answered(key, version)
-    told_of(self, key, version)
+    self:told_of(key, version)
     return false, value, told, version
   end
   if value then return nil, core.PERIGEE_PROTOCOL end
-  told_of(self, key, told.version)
+  self:told_of(key, told.version)
   return self.leases:add(key, told, sent)
 end
 
@@ -385,25 +383,6 @@ local function no_room(self, key, length, into)
     :format(self:doing("getting", key), length, into.length), true)
 end
 
--- The pointer to a value that is one block of host memory, or a string; nil: it
--- is something else.
-local function bytes_of(value)
-  if type(value) == "string" then return value, #value end
-  if slices.is_slice(value) and value.count == 1 then
-    return value.pointer, value.length
-  end
-end
-
---- Are the bytes of a value what the cache has sealed? sum 0: it does not tell.
-function M.is_whole(part, sum)
-  if sum == 0 then return true end
-  local bytes, length = bytes_of(part)
-  if not bytes then bytes, length = part:string(), part.length end
-  return C.perigee_cache_sum(bytes, length, 0) == sum
-end
-
-local is_whole = M.is_whole
-
 -- by_request may have kept a copy of it, which would not be compared again.
 local function broken(self, key)
   if self.near then self.near:forget(key) end
@@ -418,7 +397,7 @@ local function find_near(self, key, into)
   local version, fresh = near:version(key)
   if version and not fresh then
     local there = self:stat(key)
-    if there then moved(self, self.by.stats) end
+    if there then self:moved(self.by.stats) end
     if self.near ~= near then return nil end -- it was closed meanwhile
     if not there or there.version ~= version then
       return near:forget(key)
@@ -446,17 +425,12 @@ local function find(self, key, into)
   return nil, why, length
 end
 
--- Has a cache no room? Leases that wait to be given back may take it.
-local function is_full(result, err)
-  return result == nil and err.kind == "no_memory"
-end
-
 --- Has a value be in memory that a file of the cache's has. Returns whether it
 -- is; or nil and an error.
 function Member:fetch(key)
   if not self.below then return false end
   local there, err = self.proxy:fetch(key)
-  if is_full(there, err) and self.leases:flush() then
+  if failure.is_full(there, err) and self.leases:flush() then
     there, err = self.proxy:fetch(key)
   end
   if there ~= nil then return there end
@@ -476,7 +450,7 @@ function Member:get_version(key, into)
     if fine == nil then return nil, err end
     if fine then part, why, last = find(self, key, into) end
   end
-  if part and self.checks and not is_whole(part, why) then
+  if part and self.checks and not bytes.is_whole(part, why) then
     return broken(self, key)
   elseif part then
     return part, last
@@ -537,7 +511,7 @@ local function locate_many(self, items, results)
     function(k, place_of)
       local i, key = of[k], keys[k]
       if type(place_of) == "table" then
-        told_of(self, key, place_of.version)
+        self:told_of(key, place_of.version)
         leased_of[i] = self.leases:add(key, place_of, sent)
       elseif place_of ~= AGAIN and not (place_of == NOT_FOUND
                                         and self.below) then
@@ -546,7 +520,7 @@ local function locate_many(self, items, results)
       end
     end)
   if not fine then return nil, err end
-  if moved(self, self.by.places) or self.session ~= session then return {} end
+  if self:moved(self.by.places) or self.session ~= session then return {} end
   return leased_of
 end
 
@@ -595,7 +569,7 @@ local function read_many(self, items, leased_of, results)
   for n, i in ipairs(of) do
     local lease, to = leased_of[i], both[2 * n]
     if fine and lease.till > time
-      and (not self.checks or is_whole(to, lease.checksum)) then
+      and (not self.checks or bytes.is_whole(to, lease.checksum)) then
       results[i] = to.length
     else
       lease.till = 0                    -- by itself, it is tried again
@@ -612,7 +586,7 @@ end
 local function map_many(self, items, results)
   for i, item in ipairs(items) do
     local part, why = self.map:get(item.key, item.into)
-    if part and not (self.checks and not is_whole(part, why)) then
+    if part and not (self.checks and not bytes.is_whole(part, why)) then
       results[i] = part.length
       use(self, item.key)
     elseif why == NOT_FOUND and not (self.below or self.spills) then
@@ -671,119 +645,6 @@ function Member:has(keys)
   return results
 end
 
---- Tells how many keys of a chain are there, from the first on.
-function Member:match(keys)
-  local found, first = 0, 1
-  while first <= #keys do
-    local last = math.min(first + wire.KEYS - 1, #keys)
-    local count, err = self:ask("count", wire.keys(C.PERIGEE_CACHE_MATCH, 0,
-                                                   keys, first, last))
-    if not count then return self:fails(err, "matching", keys[first]) end
-    found = found + math.min(count, last - first + 1)
-    if count < last - first + 1 then break end
-    first = last + 1
-  end
-  return found
-end
-
--- ---- Putting ---------------------------------------------------------------
-
-local PINS = { soft = C.PERIGEE_CACHE_SOFT, hard = C.PERIGEE_CACHE_HARD,
-               copy = C.PERIGEE_CACHE_COPY }
-local NONE, coded = {}, {}
-
-local function put_small(self, key, from, length, asked)
-  asked = asked or NONE
-  coded.group, coded.ttl = asked.group or 0, asked.ttl or 0
-  coded.pin, coded.parent = PINS[asked.pin] or 0, asked.parent
-  coded.if_absent = asked.if_absent
-  local status, version = self:ask("sealed", wire.put(key, from, length, coded,
-                                                      asked.checksum or 0))
-  if status == nil then return nil, version end
-  if status == core.PERIGEE_UNSUPPORTED then self.refuses_small = true end
-  if status ~= OK then return nil, status end
-  return version
-end
-
--- Calls a method of the service with a slice of a value, which the cache pulls.
-local function pulled(self, proxy, method, value, ...)
-  local region, err
-  if type(value) == "string" then
-    region, err = self.agent.engine:alloc(math.max(#value, 1))
-    if not region then return nil, err end
-    region:slice(0, #value):write(value)
-  end
-  local slice, result = region and region:slice(0, #value) or value
-  result, err = proxy[method](proxy, slice, ...)
-  if is_full(result, err) and self.leases:flush() then
-    result, err = proxy[method](proxy, slice, ...)
-  end
-  if region then region:close() end
-  if result then return result end
-  return nil, failure.came(err)
-end
-
--- A version that the cache has told of, if it is one.
-local function a_version(version, err)
-  if not version or type(version) == "number" then return version, err end
-  return nil, core.PERIGEE_PROTOCOL
-end
-
---- Puts a value: a string, a slice or a List. asked: as the service's `put`
--- takes it, or nil. Returns the entry's version; or nil and an error.
-function Member:put(key, value, asked)
-  local fine, err = self:ready()
-  if not fine then return nil, err end
-  local from, length = bytes_of(value)
-  local version, by = nil, self.by.sealed
-  if from and length <= wire.SMALL and not self.refuses_small then
-    version, err = put_small(self, key, from, length, asked)
-    if not version and err == core.PERIGEE_UNSUPPORTED then from = nil end
-  end
-  if not (from and length <= wire.SMALL) or self.refuses_small then
-    by = self.proxy
-    version, err = pulled(self, by, "put", value, key, asked)
-  end
-  version, err = a_version(version, err)
-  changed(self, key, version, err)
-  moved(self, by)
-  if version then return version end
-  return self:fails(err, "putting", key, failure.of_put)
-end
-
---- Reserves a place. Returns it (place.lua); or nil and an error. The place has
--- a proxy of its own, which reaches this life of the cache alone: the next one
--- gives the same tokens to others.
-function Member:reserve(key, length, asked)
-  local proxy = self.proxy:with { epoch = self.session.epoch }
-  local token, err = proxy:reserve(key, length, asked)
-  if token then return places.new(self, proxy, key, length, token) end
-  local session = self.proxy[1].session
-  if err.kind == "stale" and self.proxy:ask(NOTHING)
-    and (moved(self, self.proxy) or self.proxy[1].session ~= session) then
-    return self:reserve(key, length, asked)
-  end
-  return nil, failure.came(err)
-end
-
-function Member:write(proxy, token, value, offset)
-  return pulled(self, proxy, "write", value, token, offset)
-end
-
-function Member:seal(proxy, key, token)
-  local version, err = a_version(proxy:seal(token))
-  changed(self, key, version, err)
-  if version then return version end
-  return self:fails(err, "sealing", key)
-end
-
---- Aborts a reservation, if it is one still.
-function Member:abort(proxy, key, token)
-  local fine, err = proxy:abort(token)
-  if fine or err.kind == "stale" then return true end
-  return self:fails(err, "aborting", key)
-end
-
 --- Changes an entry by a request whose answer is a status. Returns true; or nil
 -- and an error. A value that is to be used or pinned comes to memory.
 function Member:change(key, what, flags, doing)
@@ -795,105 +656,10 @@ function Member:change(key, what, flags, doing)
       status, err = self:ask("status", wire.key(what, flags, key))
     end
   end
-  if what == C.PERIGEE_CACHE_DELETE then changed(self, key) end
-  if status then moved(self, self.by.status) end
+  if what == C.PERIGEE_CACHE_DELETE then self:changed(key) end
+  if status then self:moved(self.by.status) end
   if status == OK then return true end
   return self:fails(status == nil and err or status, doing, key)
-end
-
---- Tells of an entry; or nil and an error.
-function Member:stat(key)
-  local list, err = self:ask("stats", wire.key(C.PERIGEE_CACHE_STAT, 0, key))
-  local found = list and list[1]
-  if type(found) == "table" then
-    return { length = found.length, version = found.version,
-             checksum = found.checksum, cache = self.name,
-             where = self.where[found.below] }
-  end
-  return self:fails(found or err or core.PERIGEE_PROTOCOL, "looking up", key)
-end
-
---- Asks for the version of a key's value. Returns `length`, `version` and
--- `checksum`, of the session that this has now; or nil, if that is not certain.
--- Answers come in another order than requests: what was heard meanwhile counts.
-function Member:version(key)
-  local session, once = self.session, self.leases.once
-  local there = self:stat(key)
-  if not there or moved(self, self.by.stats) or self.session ~= session
-    or self.leases.once ~= once then
-    return nil
-  end
-  self.leases:answered(key, there.version)
-  self.leases:tidy()
-  told_of(self, key, there.version)
-  return there
-end
-
--- ---- All of it -------------------------------------------------------------
-
--- The result of an answer; or nil and an error.
-local function told(self, result, err)
-  if result then return result end
-  return nil, errors.is_error(err) and err or failure.of(err, "asking "
-    .. self.text)
-end
-
---- Tells the counters of the cache.
-function Member:counters()
-  return told(self, self:ask("counted", wire.counters()))
-end
-
--- No events, but where those begin that were told.
-local function before(list)
-  return { next = list[1] and list[1].number or list.next, lost = list.lost }
-end
-
---- Tells of events from where the last ones have ended, { number, epoch }, or
--- from a number on. Numbers of another life of the cache are none.
-function Member:events(from, most)
-  local none = most == 0               -- in a request 0 is as many as fit
-  if none then most = 1 end
-  local number, epoch = from, nil
-  if type(from) == "table" then number, epoch = from.number, from.epoch end
-  local list, err = self:ask("told", wire.events(number, most))
-  local now_of = self.by.told and self.by.told[1].session.epoch
-  local other = epoch and epoch ~= now_of
-  if list and other then
-    list, err = self:ask("told", wire.events(0, most))
-  end
-  if not list then return told(self, nil, err) end
-  if none then list = before(list) end
-  list.lost = list.lost or other or false
-  list.next = { number = list.next, epoch = now_of }
-  return list
-end
-
---- Calls f(key, where) for each key that begins with a prefix, while that
--- returns true; where: as stat tells. Returns true; or nil and an error. A
--- cache that goes back, or gives nothing more often than any has to, lies.
-function Member:list(prefix, most, f)
-  local cursor, empty = 0, 0
-  while cursor do
-    local list, more = self:ask("listed", wire.list(cursor, prefix, most))
-    if not list then return told(self, nil, more) end
-    local where = self.where[cursor >= wire.LIST_BELOW]
-    for _, key in ipairs(list) do
-      if not f(key, where) then return true end
-    end
-    if #list == 0 then empty = empty + 1 end
-    if more and more <= cursor or empty > EMPTY then
-      return told(self, nil, core.PERIGEE_PROTOCOL)
-    end
-    cursor = more
-  end
-  return true
-end
-
---- Waits at the cache until a key is there, at most `seconds`; returns whether
--- it is; or nil and an error.
-function Member:wait(key, seconds)
-  local patient = self.proxy:with { timeout = seconds + self.timeout }
-  return patient:wait(key, seconds)
 end
 
 -- ---- Views -----------------------------------------------------------------
