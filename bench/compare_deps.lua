@@ -9,6 +9,7 @@ local here = arg[0]:match ".*/" or "./"
 dofile(here .. "tree.lua")
 require "bench.lib.help".asked()
 local peers = require "bench.lib.compare.peers"
+local shell = require "bench.lib.shell"
 local wheels = require "bench.lib.compare.wheels"
 
 local ROOT = here .. "../"
@@ -36,18 +37,10 @@ local function absent()
   return groups
 end
 
-local function quoted(words)
-  local parts = {}
-  for i, word in ipairs(words) do
-    parts[i] = "'" .. word:gsub("'", "'\\''") .. "'"
-  end
-  return table.concat(parts, " ")
-end
-
 -- Returns the command that installs a peer's packages, or nil.
 local function packages(peer)
   return peer.debian and APT .. "install -y --no-install-recommends "
-                         .. quoted(peer.debian)
+                         .. shell.quoted(peer.debian)
 end
 
 -- Returns the wheels of a peer, and the folder for them if they have one of

@@ -153,7 +153,7 @@ function M.parser(spec)
                 .. "(an eighth of its time).")
     :convert(positive)
   parser:option("--csv", "Write the rows to a file."):argname "FILE"
-  parser:option("--plot", "Draw p50 and floor over size (gnuplot).")
+  parser:option("--plot", "Draw p50 and floor over size, as SVG.")
     :argname "FILE.svg"
   parser:flag("--json", "Print one JSON document in place of the table.")
   parser:option("--floor", "Compare over RDMA with this program of perftest, "

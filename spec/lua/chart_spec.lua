@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Charts of lines as SVG (bench/lib/chart.lua).
-local chart = require "bench.lib.chart"
+-- Charts of lines as SVG (lua/perigee/bench/chart.lua).
+local chart = require "perigee.bench.chart"
+local plot = require "perigee.bench.plot"
 
 -- A chart from 1 to 100 by 0 to 2, with these lines.
 local function drawn(lines, more)
@@ -101,5 +102,70 @@ describe("a chart", function()
     local text = drawn(line { { 1, nil } })
     assert.is_nil(path_of(text))
     assert.matches(">raw</text>", text, 1, true)
+  end)
+
+  it("has as many colours as it says", function()
+    for colour = 1, chart.COLOURS do
+      local text = drawn { { name = "a", colour = colour, points = {} } }
+      assert.matches((".c%d {"):format(colour), text, 1, true)
+    end
+  end)
+
+  it("draws a dot at each point of a line that wants dots", function()
+    local text = drawn { { name = "a", colour = 1, dots = true,
+                           points = { { 1, 1 }, { 2, 1 }, { 4, 2 } } } }
+    local dots = text:match '<path class="c1 dots" d="([^"]*)"/>'
+    assert.matches("^M[^ML]+h0M[^ML]+h0M[^ML]+h0$", dots)
+  end)
+end)
+
+describe("axes that are made of lines", function()
+  local lines = { { points = { { 64, 0.3 }, { 128, 40 }, { 256, nil } } } }
+
+  it("have all sizes and values inside", function()
+    local sizes = chart.sizes("bytes", lines)
+    assert.same({ 64, 128 }, { sizes.low, sizes.high })
+    local values = chart.decades("us", lines, tostring)
+    assert.near(0.1, values.low, 1e-12)
+    assert.near(100, values.high, 1e-9)
+  end)
+
+  it("have ticks between powers of ten where these are few", function()
+    local ticks = chart.decades("us", lines, tostring).ticks
+    assert.equal(4, #ticks)
+    lines[1].points[2][2] = 4
+    ticks = chart.decades("us", lines, tostring).ticks
+    local values = {}
+    for i, tick in ipairs(ticks) do values[i] = ("%g"):format(tick[1]) end
+    table.sort(values)
+    assert.same({ "0.1", "0.2", "0.5", "1", "10", "2", "5" }, values)
+  end)
+
+  it("are no axes of one size alone", function()
+    local one = chart.sizes("bytes", { { points = { { 64, 1 } } } })
+    assert.is_true(one.high > one.low)
+  end)
+end)
+
+describe("bench.plot", function()
+  local rows = { { name = "echo", size = 128, p50_us = 2, floor_p50_us = 1 },
+                 { name = "echo", size = 64, p50_us = 1 } }
+
+  it("draws p50 and the floor of each mode, from the smallest size on",
+     function()
+    local text = plot.draw("name", rows)
+    assert.matches(">echo</text>", text, 1, true)
+    assert.matches(">echo, floor</text>", text, 1, true)
+    local x1, x2 = text:match '<path class="c1" d="M([^,]+),[^L]+L([^,]+),'
+    assert.is_true(tonumber(x1) < tonumber(x2))
+  end)
+
+  it("tells that there is nothing to draw, or no such folder", function()
+    local fine, why = plot.write("/nowhere/x.svg", "name", {})
+    assert.is_nil(fine)
+    assert.equal("no row has a p50", why)
+    fine, why = plot.write("/nowhere/x.svg", "name", rows)
+    assert.is_nil(fine)
+    assert.matches("/nowhere/x.svg", why, 1, true)
   end)
 end)

@@ -231,41 +231,53 @@ describe("the table of a comparison", function()
 end)
 
 describe("a picture of a comparison", function()
-  -- Returns the powers of ten at which the names of the program stand, from the
-  -- lowest up, and a name's height and the picture's in these.
-  local function names_of(script)
-    local height = tonumber(script:match "size %d+,(%d+)")
-    local low, high = script:match "yrange %[(%S+):(%S+)%]"
-    low, high = math.log10(tonumber(low)), math.log10(tonumber(high))
+  local NAME = 12 -- pixels that a name is high
+
+  -- Returns where the peers' names stand, from the top on, and the picture's
+  -- height.
+  local function names_of(picture)
     local list = {}
-    for at in script:gmatch "set label %d+ '[^']+' at [^,]+, first (%S+)" do
-      list[#list + 1] = math.log10(tonumber(at))
+    for at in picture:gmatch '<text x="[^"]+" y="([^"]+)">peer%d+</text>' do
+      list[#list + 1] = tonumber(at)
     end
     table.sort(list)
-    return list, 12 / height * (high - low), low, high
+    return list, tonumber(picture:match ' height="(%d+)"')
   end
 
   it("has all names inside, none on another", function()
     for _, count in ipairs { 1, 5, 60 } do
       local rows = {}
       for i = 1, count do
-        rows[2 * i - 1] = { peer = "p" .. i, mode = "echo", size = 64,
+        rows[2 * i - 1] = { peer = "peer" .. i, mode = "echo", size = 64,
                             p50_us = i }
-        rows[2 * i] = { peer = "p" .. i, mode = "echo", size = 1024,
+        rows[2 * i] = { peer = "peer" .. i, mode = "echo", size = 1024,
                         p50_us = 1000 + (i % 2) / 100 }
       end
-      local list, name, low, high = names_of(pictures.script("x.svg", rows,
-                                               "echo", "p50_us", "p50"))
+      local list, height = names_of(pictures.draw(rows, "echo", "p50_us",
+                                                  "p50"))
       assert.equal(count, #list)
-      assert.is_true(list[1] >= low and list[count] <= high)
-      for i = 2, count do assert.is_true(list[i] - list[i - 1] >= name) end
+      assert.is_true(list[1] >= NAME and list[count] <= height)
+      for i = 2, count do assert.is_true(list[i] - list[i - 1] >= NAME) end
     end
   end)
 
   it("has the modes of which there are rows", function()
     local rows = { { peer = "a", mode = "put", size = 64, p50_us = 1 } }
-    assert.is_nil(pictures.script("x.svg", rows, "echo", "p50_us", "p50"))
-    assert.truthy(pictures.script("x.svg", rows, "put", "p50_us", "p50"))
+    local folder, paths = "results", {}
+    assert.is_true(pictures.write(folder, rows, function(path)
+      paths[#paths + 1] = path
+      return true
+    end))
+    assert.same({ "results/latency-put.svg" }, paths)
+  end)
+
+  it("is an error if it cannot be written", function()
+    local rows = { { peer = "a", mode = "put", size = 64, p50_us = 1 } }
+    local fine, why = pictures.write("results", rows, function()
+      return nil, "no room"
+    end)
+    assert.is_nil(fine)
+    assert.equal("no room", why)
   end)
 end)
 

@@ -2,9 +2,11 @@
 -- The files of a comparison: a CSV for each peer, one JSON, and pictures.
 
 local cjson = require "cjson"
+local csv = require "perigee.bench.csv"
 local figures = require "bench.lib.compare.figures"
 local json = require "perigee.bench.json"
 local pictures = require "bench.lib.compare.pictures"
+local shell = require "bench.lib.shell"
 
 local M = {}
 
@@ -13,24 +15,6 @@ local function write(path, text)
   if not file then return nil, why end
   file:write(text)
   return file:close()
-end
-
-local function csv_cell(value)
-  if value == nil then return "" end
-  if type(value) == "number" then return ("%.9g"):format(value) end
-  value = tostring(value)
-  if not value:find '[",\n]' then return value end
-  return '"' .. value:gsub('"', '""') .. '"'
-end
-
-local function csv(rows)
-  local lines = { table.concat(figures.FIELDS, ",") }
-  for _, row in ipairs(rows) do
-    local cells = {}
-    for i, name in ipairs(figures.FIELDS) do cells[i] = csv_cell(row[name]) end
-    lines[#lines + 1] = table.concat(cells, ",")
-  end
-  return table.concat(lines, "\n") .. "\n"
 end
 
 local function by_peer(rows)
@@ -58,7 +42,7 @@ end
 
 -- Makes the folder; returns true, or nil and why nothing can be written there.
 function M.prepare(folder)
-  os.execute(("mkdir -p '%s' 2>/dev/null"):format(folder:gsub("'", "'\\''")))
+  os.execute(("mkdir -p %s 2>/dev/null"):format(shell.quoted { folder }))
   local path = folder .. "/compare.json"
   local fine, why = write(path, "")
   if not fine then return nil, why end
@@ -72,11 +56,12 @@ function M.write(folder, head, rows)
   local fine, why = write(folder .. "/compare.json", M.document(head, rows))
   for _, name in ipairs(order) do
     if fine then
-      fine, why = write(("%s/%s.csv"):format(folder, name), csv(by[name]))
+      fine, why = write(("%s/%s.csv"):format(folder, name),
+                        csv.text(figures.FIELDS, by[name]))
     end
   end
   if not fine then return nil, why end
-  return pictures.write(folder, rows)
+  return pictures.write(folder, rows, write)
 end
 
 return M

@@ -4,6 +4,8 @@
 -- version is not fetched again, so an installation that was broken off goes on
 -- where it was.
 
+local quoted = require "bench.lib.shell".quoted
+
 local M = {}
 
 -- Prints those of the words "NAME==VERSION" behind it that are not there.
@@ -23,14 +25,6 @@ for wanted in sys.argv[1:]:
 local SILENCE = { "NewConnectionError", "NameResolutionError", "Max retries",
                   "Temporary failure in name", "Network is unreachable",
                   "ConnectTimeout", "Connection refused", "ProxyError" }
-
-local function quoted(words)
-  local parts = {}
-  for i, word in ipairs(words) do
-    parts[i] = "'" .. word:gsub("'", "'\\''") .. "'"
-  end
-  return table.concat(parts, " ")
-end
 
 -- Runs a command of the shell; returns whether it ended well, and what it said.
 local function run(command)

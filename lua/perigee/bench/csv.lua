@@ -13,17 +13,22 @@ local function cell(value)
   return '"' .. value:gsub('"', '""') .. '"'
 end
 
+-- Returns the text of rows, with a line of the columns' names before them.
+function M.text(columns, rows)
+  local lines = { table.concat(columns, ",") }
+  for _, row in ipairs(rows) do
+    local cells = {}
+    for i, name in ipairs(columns) do cells[i] = cell(row[name]) end
+    lines[#lines + 1] = table.concat(cells, ",")
+  end
+  return table.concat(lines, "\n") .. "\n"
+end
+
 -- Returns true, or nil and why the file could not be written.
 function M.write(path, key, rows)
   local file, message = io.open(path, "w")
   if not file then return nil, message end
-  local columns = { key, unpack(json.FIELDS) }
-  file:write(table.concat(columns, ","), "\n")
-  for _, row in ipairs(rows) do
-    local cells = {}
-    for i, name in ipairs(columns) do cells[i] = cell(row[name]) end
-    file:write(table.concat(cells, ","), "\n")
-  end
+  file:write(M.text({ key, unpack(json.FIELDS) }, rows))
   return file:close()
 end
 

@@ -199,16 +199,18 @@ end
 -- os.remove(path)
 function M.csv(path, rows) return csv.write(path, KEY, rows) end
 
---- Draws p50, and the floor's, over size: a file in SVG. It takes gnuplot.
+--- Draws p50, and the floor's, over size: a file in SVG.
 -- @function bench.plot
 -- @tparam string path
 -- @tparam table rows
 -- @treturn boolean true; or nil and a message
--- @waits for gnuplot
+-- @waits no
 -- @usage
 -- local bench = require "perigee.bench"
--- local wanted = false
--- if wanted then assert(bench.plot("rows.svg", {})) end
+-- local path = os.tmpname()
+-- print(bench.plot(path, { { transport = "shm", mode = "echo", size = 64,
+--                            p50_us = 0.5 } }))                --> true
+-- os.remove(path)
 function M.plot(path, rows) return plots.write(path, KEY, rows) end
 
 return M

@@ -1,31 +1,11 @@
 -- SPDX-License-Identifier: Apache-2.0
--- p50 and floor over size, both axes logarithmic, drawn by gnuplot.
+-- p50 and floor over size, both axes logarithmic: a picture in SVG.
+
+local chart = require "perigee.bench.chart"
 
 local M = {}
 
-local HEAD = [[
-set terminal svg size 900,600 dynamic font "sans,12"
-set output %s
-set logscale xy
-set format x "%%.0s%%c"
-set xlabel "bytes"
-set ylabel "p50, us"
-set key left top
-set grid
-]]
-
-local function quote(text) return "'" .. text:gsub("'", "''") .. "'" end
-
-local function block(name, rows, field)
-  local lines = { "$" .. name .. " << EOD" }
-  for _, row in ipairs(rows) do
-    if row[field] then
-      lines[#lines + 1] = ("%d %.6g"):format(row.size, row[field])
-    end
-  end
-  lines[#lines + 1] = "EOD"
-  return #lines > 2 and table.concat(lines, "\n") .. "\n" or nil
-end
+local FIELDS = { { "p50_us", "", false }, { "floor_p50_us", ", floor", true } }
 
 local function groups(key, rows)
   local order, by = {}, {}
@@ -40,35 +20,53 @@ local function groups(key, rows)
   return order, by
 end
 
-function M.script(path, key, rows)
-  local parts, plots = { HEAD:format(quote(path)) }, {}
-  local order, by = groups(key, rows)
+local function points_of(rows, field)
+  local points = {}
+  for _, row in ipairs(rows) do
+    if row[field] then points[#points + 1] = { row.size, row[field] } end
+  end
+  table.sort(points, function(a, b) return a[1] < b[1] end)
+  return points
+end
+
+local function lines_of(key, rows)
+  local lines, order, by = {}, groups(key, rows)
   for i, name in ipairs(order) do
-    for field, style in pairs { p50_us = "dt 1", floor_p50_us = "dt 3" } do
-      local data = ("%s%d"):format(field, i)
-      local text = block(data, by[name], field)
-      if text then
-        local title = field == "p50_us" and name or name .. ", floor"
-        parts[#parts + 1] = text
-        plots[#plots + 1] = ("$%s with linespoints lc %d %s title %s")
-                            :format(data, i, style, quote(title))
+    for _, field in ipairs(FIELDS) do
+      local points = points_of(by[name], field[1])
+      if #points > 0 then
+        lines[#lines + 1] = { name = name .. field[2], points = points,
+                              colour = (i - 1) % chart.COLOURS + 1,
+                              dashed = field[3], dots = true }
       end
     end
   end
-  table.sort(plots)
-  return table.concat(parts) .. "plot " .. table.concat(plots, ", ") .. "\n"
+  return lines
+end
+
+-- Returns the picture as text; nil: no row has anything that is drawn.
+function M.draw(key, rows)
+  local lines = lines_of(key, rows)
+  return #lines > 0 and chart.draw {
+    title = "p50 over size",
+    description = "p50, and that of the floor, over size, both axes \z
+                   logarithmic.",
+    x = chart.sizes("bytes", lines),
+    y = chart.decades("p50, us", lines, function(value)
+      return ("%g"):format(value)
+    end),
+    lines = lines,
+  } or nil
 end
 
 -- Returns true, or nil and why not.
 function M.write(path, key, rows)
-  local pipe, message = io.popen("gnuplot", "w")
-  if not pipe then return nil, message end
-  pipe:write(M.script(path, key, rows))
-  pipe:close()
-  local file = io.open(path)
-  if not file then return nil, "gnuplot drew nothing; is it installed?" end
-  file:close()
-  return true
+  local text = M.draw(key, rows)
+  if not text then return nil, "no row has a p50" end
+  local file, message = io.open(path, "w")
+  if not file then return nil, message end
+  file:write(text)
+  return file:close()
 end
 
 return M
