@@ -36,7 +36,7 @@ local MEASURES = {
     { "memory that stays when they are gone", 16, 4 } },
 }
 
-local parser = argparse("control.lua",
+local parser = argparse("luajit bench/control.lua",
                         "What names at the control server cost.")
 parser:option("--only", "Which of them: watch, connect, look, rate, durable, "
               .. "agents, beside, ends."):convert(turns.words)

@@ -25,7 +25,8 @@ local A_CROWD, SIZE = 2500, 64
 local SCOPE = "bench-idle"
 local TARGETS = { p50_ratio = 1.1, p99_ratio = 5 }
 
-local parser = argparse("idle.lua", "What idle sessions cost a busy one.")
+local parser = argparse("luajit bench/idle.lua",
+                        "What idle sessions cost a busy one.")
 parser:option("--idle", "Numbers of idle sessions."):convert(turns.words)
   :default "950,5000"
 parser:option("--over", "What they are over: tcp, shm."):convert(turns.words)

@@ -19,7 +19,8 @@ local process = require "bench.lib.process"
 
 local TARGET = 3
 
-local parser = argparse("metrics.lua", "What /metrics costs who serves it.")
+local parser = argparse("luajit bench/metrics.lua",
+                        "What /metrics costs who serves it.")
 parser:option("--agents", "Agents."):convert(tonumber):default "64"
 parser:option("--methods", "Methods of each."):convert(tonumber):default "50"
 parser:option("--turns", "Turns of each program."):convert(tonumber)

@@ -17,7 +17,8 @@ local process = require "spec.support.process"
 
 local TARGET = 200                      -- ms
 
-local parser = argparse("page.lua", "What the page costs a browser.")
+local parser = argparse("luajit bench/page.lua",
+                        "What the page costs a browser.")
 parser:option("--agents", "Agents."):convert(tonumber):default "500"
 parser:option("--minutes", "For so long."):convert(tonumber):default "1"
 parser:flag("--json", "One JSON document instead of the table.")

@@ -76,7 +76,7 @@ local function command_line()
     :convert(tonumber):default "0"
   parser:option("--bulk", "Bytes of the longest bulk payload.")
     :convert(options.size):default "4M"
-  parser:option("--round", "Seconds of traffic between two rests.")
+  parser:option("--round", "Seconds of traffic before each rest.")
     :convert(positive):default "60"
   parser:option("--every", "Seconds between two disturbances.")
     :convert(positive):default "1"

@@ -42,7 +42,7 @@ local function modes(list)
   return all
 end
 
-local parser = argparse("spin.lua", "How long a wait should poll.")
+local parser = argparse("luajit bench/spin.lua", "How long a wait should poll.")
 parser:option("--mode", "What is measured: shared, crowd, pinned, beside.")
   :convert(modes):default "shared,crowd,pinned,beside"
 parser:option("--fixed", "Fixed times of polling to compare with, in us.")

@@ -208,8 +208,8 @@ function M.csv(path, rows) return csv.write(path, KEY, rows) end
 -- @usage
 -- local bench = require "perigee.bench"
 -- local path = os.tmpname()
--- print(bench.plot(path, { { transport = "shm", mode = "echo", size = 64,
---                            p50_us = 0.5 } }))                --> true
+-- print(bench.plot(path, { { name = "add", size = 64, p50_us = 0.5 } }))
+-- --> true
 -- os.remove(path)
 function M.plot(path, rows) return plots.write(path, KEY, rows) end
 
