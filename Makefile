@@ -232,7 +232,7 @@ build/perigee.pc:
 	  'Version: $(VERSION)' 'Libs: -L"$${libdir}" -lperigee' \
 	  'Cflags: -I"$${includedir}"' > $@
 
-uninstall: ## remove what install put there
+uninstall: ## remove what make install has put there
 	rm -rf "$(DESTDIR)$(LUADIR)/perigee" "$(DESTDIR)$(LIBDIR)/perigee" \
 	  "$(DESTDIR)$(BINDIR)/perigee" "$(DESTDIR)$(MANDIR)/man1/perigee.1" \
 	  "$(DESTDIR)$(CLIBDIR)/"{$(SONAME),libperigee.so,pkgconfig/perigee.pc} \

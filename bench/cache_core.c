@@ -122,10 +122,11 @@ static double look(uint64_t entries) {
   return (double)(now_of(CLOCK_THREAD_CPUTIME_ID) - began) / LOOKS;
 }
 
-/* Reads lines of the pieces that were used. */
+/* Reads lines of the pieces that are full, or of the only one. */
 static double read_lines(void) {
+  uint32_t full = piece_count > 1 ? piece_count - 1 : 1;
   uint64_t dice = 1, sum = 0,
-           lines = (uint64_t)(piece_count - 1) * (PERIGEE_CACHE_PIECE / LINE);
+           lines = (uint64_t)full * (PERIGEE_CACHE_PIECE / LINE);
   int64_t began = now_of(CLOCK_THREAD_CPUTIME_ID);
   for (int i = 0; i < LOOKS; i++) {
     uint64_t at = roll(&dice) % lines;
@@ -143,6 +144,10 @@ static double read_lines(void) {
 
 int main(int argc, char **argv) {
   uint64_t entries = argc > 1 ? strtoull(argv[1], NULL, 10) : 1000000;
+  if (entries < 2) {
+    fputs("cache_core: ENTRIES is at least 2\n", stderr);
+    return 1;
+  }
   struct perigee_cache_options o = {.quota = UINT64_C(1) << 50};
   view = perigee_cache_view_open();
   check(perigee_cache_open(&o, 0, &cache), "open");

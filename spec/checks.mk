@@ -141,7 +141,7 @@ build/spec/rdma/yield.so: spec/rdma/yield.c
 	$(CC) -std=c17 -D_GNU_SOURCE -O2 -Wall -Wextra $(WERROR) -shared -fPIC \
 	  -o $@ $<
 
-compare-rdma: ## the same over RDMA, in a guest (ARGS=..., VM="-c 2 -t 900")
+compare-rdma: ## compare over RDMA, in a guest (ARGS=..., VM="-c 2 -t 900")
 	.ci/deps build bench rdma
 	$(MAKE) all floors peers build/spec/rdma/yield.so
 	mkdir -p bench/results
@@ -281,7 +281,7 @@ check-rdma: ## C tests and specs over verbs, in a guest with RDMA devices
 	$(MAKE) tests
 	$(RUN) rdma
 
-rdma-shell: ## run CMD="..." on this checkout in such a guest
+rdma-shell: ## run CMD="..." on this checkout in the guest of check-rdma
 	.ci/deps build test rdma
 	$(MAKE) tests
 	spec/rdma/vm -p spec/support/with bash -c '$(subst ','\'',$(CMD))'
@@ -460,7 +460,7 @@ bundle: ## one file that runs on other x86-64 hosts, with nothing installed
 	$(MAKE) all tests
 	spec/bundle/make $(VERSION)
 
-check-bundle: bundle ## try it in an empty root (CHECK="shm tcp"; wants root)
+check-bundle: bundle ## try the bundle in an empty root (CHECK="shm tcp"; wants root)
 	spec/bundle/try $(BUNDLE) $(or $(CHECK),shm)
 
 check-install: ## install by make, by luarocks and from a packed rock

@@ -14,8 +14,8 @@ local M = {
     .. "of services, the options of perigee.agent (name, services, listen, "
     .. "...), or an agent that it has made. A file that returns nothing and "
     .. "has called perigee.serve has served by itself. Options given here come "
-    .. "before the file's. At SIGTERM or Ctrl-C it waits for the calls that "
-    .. "are under way; a second one ends it at once.",
+    .. "before the file's. SIGTERM or Ctrl-C ends it once the calls that are "
+    .. "under way have ended; a second signal ends it at once.",
   passes_on = true,
 }
 

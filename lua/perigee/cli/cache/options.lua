@@ -63,17 +63,17 @@ local VALUES = {
     .. ("after SIGTERM; default: %g s."):format(DRAIN) },
   { "http", files.text, "URL", "Serve its entries by HTTP, too, as at "
     .. M.HTTP:gsub("^%w+://", "") .. "." },
-  { "http-names", files.text, "HOST,...", "Hosts, joined by commas, that "
-    .. "clients' URLs name it by besides addresses, localhost and those of "
-    .. "its certificate." },
-  { "body", options.size, "SIZE", "A value by HTTP is no longer; default: "
-    .. "1M." },
-  { "tokens", files.text, "FILE", "By HTTP it wants the tokens that perigee "
-    .. "ctrl token new --store FILE has made." },
+  { "http-names", files.text, "HOST,...", "Hosts, joined by commas, by which "
+    .. "clients' URLs name the server, besides addresses, localhost and those "
+    .. "of the certificate." },
+  { "body", options.size, "SIZE", "The longest value by HTTP; default: 1M." },
+  { "tokens", files.text, "FILE", "Clients by HTTP need one of the tokens that "
+    .. "perigee ctrl token new --store FILE has made." },
 }
 local FLAGS = {
   { "checksum", "Make a checksum of each value, for clients that check it." },
-  { "populate", "Its memory has all pages at once, so that no put waits." },
+  { "populate", "All pages of the memory are made at once, so that no "
+    .. "put waits." },
   { "huge", "The same, in huge pages of 2M, if the system gives them." },
   { "share", "Processes of this host map memory of --kind cuda, and could "
     .. "write to it." },

@@ -13,10 +13,10 @@ local M = {
   summary = "Serve a cache in the foreground.",
   description = "Serves until SIGTERM or Ctrl-C. Then it takes no new "
     .. "requests, waits until what clients have leased is over (--drain), and "
-    .. "ends; a second one ends it at once. With --http, programs of this host "
-    .. "may read and write entries by HTTP, whoever's they are, unless there "
-    .. "are --tokens. Beyond loopback that wants TLS and at least one token, "
-    .. "or --insecure. A --config FILE has lines NAME VALUE of these options.",
+    .. "ends; a second signal ends it at once. With --http, programs of any "
+    .. "user of this host may read and write entries by HTTP, unless there are "
+    .. "--tokens. Beyond loopback --http wants TLS and at least one token, or "
+    .. "--insecure. A --config FILE has lines NAME VALUE of these options.",
   configure = options.server,
 }
 

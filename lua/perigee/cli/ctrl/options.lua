@@ -51,10 +51,10 @@ function M.server(parser)
     :argname "URL"
   M.store(parser)
   listen.tls(parser)
-  parser:option("--name", "Hosts, joined by commas, that clients' URLs name it "
-                .. "by besides addresses, localhost, the host of --listen and "
-                .. "those of its certificate. It refuses a client that names "
-                .. "another.")
+  parser:option("--name", "Hosts, joined by commas, by which clients' URLs "
+                .. "name the server, besides addresses, localhost, the host "
+                .. "of --listen and those of the certificate. A client that "
+                .. "names another is refused.")
     :argname "HOST,..."
   life.options(parser, "stderr, of start STORE.log", "STORE.pid, or in the "
     .. "folder perigee if STORE is no file")

@@ -14,9 +14,9 @@ local M = {
     .. "new). "
     .. "Programs of its user find a token by themselves, in a file "
     .. ".ctrl-ADDRESS-PORT of the folder perigee in $XDG_RUNTIME_DIR, or of "
-    .. "/tmp/perigee-UID. Beyond loopback it wants TLS and at least one token, "
-    .. "or --insecure. /metrics tells Prometheus what it counts, and "
-    .. "what agents report that they count.",
+    .. "/tmp/perigee-UID. Beyond loopback the server wants TLS and at least "
+    .. "one token, or --insecure. /metrics tells Prometheus what the server "
+    .. "counts, and what agents report that they count.",
   configure = options.server,
 }
 

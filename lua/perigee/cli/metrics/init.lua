@@ -11,9 +11,9 @@ local M = {
   summary = "Tell Prometheus what the agents of this host count.",
   description = "Prints what this user's agents on this host count as metrics "
     .. "for Prometheus, or serves that at /metrics (--listen), as OpenMetrics "
-    .. "to those who want it. It is read from the agents' stats files: none of "
-    .. "them is asked. Beyond loopback it wants TLS and at least one token, or "
-    .. "--insecure.",
+    .. "to clients that ask for it. The numbers come from the agents' stats "
+    .. "files: no agent is asked. Beyond loopback the server wants TLS and at "
+    .. "least one token, or --insecure.",
 }
 
 local EXAMPLE = "http://127.0.0.1:9470"
@@ -26,22 +26,23 @@ local function name(text)
 end
 
 function M.configure(parser)
-  parser:option("--listen", "Serve it, as at 127.0.0.1:9470.")
+  parser:option("--listen", "Serve metrics there, as at 127.0.0.1:9470.")
     :argname "ADDRESS"
   parser:flag("--page", "Serve a page at /, too, for browsers of this host.")
-  parser:flag("--once", "Print it, and serve nothing.")
+  parser:flag("--once", "Print metrics, and serve nothing.")
   parser:option("--scope", "Only agents of this scope; default: of all. May be "
     .. "given again."):argname "SCOPE":count "*":convert(name)
   options.registry(parser)
   parser:option("--series", ("Series of agents and methods at most; the rest "
     .. "is summed as other; default: %d."):format(SERIES)):argname "N"
     :convert(options.count):default(SERIES)
-  parser:flag("--openmetrics", "Print it as OpenMetrics.")
-  parser:option("--tokens", "It wants the tokens that perigee ctrl token new "
-    .. "--store FILE has made."):argname "FILE"
+  parser:flag("--openmetrics", "Print OpenMetrics.")
+  parser:option("--tokens", "Clients need one of the tokens that perigee ctrl "
+    .. "token new --store FILE has made."):argname "FILE"
   listen.tls(parser)
-  parser:option("--names", "Hosts, joined by commas, that clients' URLs name "
-    .. "it by besides addresses, localhost and those of its certificate.")
+  parser:option("--names", "Hosts, joined by commas, by which clients' URLs "
+    .. "name the server, besides addresses, localhost and those of the "
+    .. "certificate.")
     :argname "HOST,..."
   parser:flag("--insecure", "Serve others than this host without TLS and "
     .. "tokens.")

@@ -8,9 +8,10 @@ local M = {}
 
 --- Adds the options of TLS.
 function M.tls(parser)
-  parser:option("--tls-cert", "Its certificate, a file in PEM.")
+  parser:option("--tls-cert", "The server's certificate, a file in PEM.")
     :argname "FILE"
-  parser:option("--tls-key", "Its key, a file in PEM that others cannot read.")
+  parser:option("--tls-key", "The server's key, a file in PEM that others "
+    .. "cannot read.")
     :argname "FILE"
 end
 
