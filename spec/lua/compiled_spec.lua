@@ -2,6 +2,7 @@
 local caches = require "spec.support.caches"
 local cases = require "spec.support.cases"
 local jutil = require "jit.util"
+local perigee = require "perigee"
 local vmdef = require "jit.vmdef"
 
 -- LuaJIT gives up compiling a loop or a function after about ten failed tries,
@@ -61,6 +62,17 @@ describe("calls of an agent alone", function()
       futures[i % 64 + 1] = async:copy "bytes"
     end
     for i = 1, 64 do assert.equal(5, futures[i]:wait()) end
+    assert.is_true(tries.n < given_up, tries.n)
+  end)
+
+  it("are compiled to the end of a poll that ended many of them", function()
+    local given_up = 3                  -- tries; normally 0, else 4 or more
+    local async, futures = proxy.async, {}
+    local tries = count("perigee.runtime.loop", "^NYI: return to lower frame")
+    for _ = 1, 1000 do
+      for i = 1, 64 do futures[i] = async:echo "bytes" end
+      assert(perigee.wait_all(futures))
+    end
     assert.is_true(tries.n < given_up, tries.n)
   end)
 end)

@@ -1,5 +1,8 @@
 -- SPDX-License-Identifier: Apache-2.0
 local cases = require "spec.support.cases"
+local log = require "perigee.runtime.log"
+local loop = require "perigee.runtime.loop"
+local native = require "perigee.native"
 local perigee = require "perigee"
 local sessions = require "perigee.engine.session"
 
@@ -102,5 +105,39 @@ describe("a future that a handler's error ended", function()
     told = errors.unpacked(errors.packed(told))
     assert.is_nil(futures.lost(futures.done(nil, told)))
     assert.is_true(futures.failure(futures.done(nil, told)) == told)
+  end)
+end)
+
+-- No input should make the handler of an event raise, so the spec has it raise.
+describe("an event whose handler raises", function()
+  local on = loop.on
+  local REPLY = native.C.PERIGEE_EVENT_REPLY
+  local handler, write = on[REPLY], log.write
+  after_each(function()
+    on[REPLY] = handler
+    log.write = write
+    cases.cleanup()
+  end)
+
+  it("ends its session, and the loop handles the other events", function()
+    local agent = assert(cases.agent("worker"))
+    agent:serve { name = "x", version = 1, methods = {
+      echo = { raw = true, function(request) return request end },
+      nap = function(seconds) perigee.sleep(seconds) end } }
+    local proxy = assert(agent:proxy("worker", "x", { reconnect = 0 }))
+    local said = {}
+    function log.write(_, text) said[#said + 1] = text end
+    on[REPLY] = function()
+      on[REPLY] = handler
+      error "on purpose"
+    end
+    local broken, nap = proxy.async:echo "bytes", proxy.async:nap(60)
+    local got, err = nap:wait(10)
+    assert.is_nil(got)
+    assert.equal("closed", err.kind, tostring(err))
+    assert.is_false(broken:done())
+    assert.matches("could not be handled, and ends it: .*on purpose",
+                   table.concat(said, "\n"))
+    assert.equal("more", assert(agent:proxy("worker", "x")):echo "more")
   end)
 end)

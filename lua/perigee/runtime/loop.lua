@@ -71,6 +71,39 @@ M.emptied = {}
 
 local ready, pool = state.ready, {}
 
+-- ---- Errors in event handlers ----------------------------------------------
+
+-- No input from a peer should make an event handler raise. The loop ends the
+-- peer's session if one does, and goes on. Other errors, which no event caused,
+-- are raised again. A worker's errors end its coroutine. pump has an xpcall
+-- around the handler of each event. It has none around all events, because
+-- LuaJIT cannot compile the way from a loop that is a trace of its own, as that
+-- of drain is, out through a pcall around it: each wait went on in the
+-- interpreter once its batch was handled.
+local function broken(worker, failure)
+  local engine, id, served = state.telling, 0, false
+  if worker and worker.serving then
+    engine, id, served = worker.engine, worker.session, worker.served
+  elseif engine then
+    local event = engine.events[engine.i - 1]
+    local kind = event.kind
+    id = event.session
+    served = (kind == REQUEST or kind == LANDING) and event.operation
+  else
+    error(failure, 0)
+  end
+  state.telling, state.pinned = false, false
+  M.broken(engine, id, served, failure)
+end
+
+local function raised(e) return debug.traceback(tostring(e), 2) end
+
+-- Calls the handler of an event, and catches what it raises.
+local function guarded(f, engine, event)
+  local fine, failure = xpcall(f, raised, engine, event)
+  if not fine then broken(nil, failure) end
+end
+
 -- ---- Turns -----------------------------------------------------------------
 
 local function poll(engine)
@@ -98,7 +131,11 @@ local function handle(engine, worker)
   end
   engine.i = engine.i + 1
   state.telling = engine
-  on[kind](engine, event)
+  if worker then
+    on[kind](engine, event)
+  else
+    guarded(on[kind], engine, event)
+  end
   state.telling = false
   return true
 end
@@ -216,41 +253,6 @@ local function pump(target, deadline)
     if quiet and not state.stopping then sleep(deadline) end
   end
   return true
-end
-
--- ---- Errors in event handlers ----------------------------------------------
-
--- No input from a peer should make an event handler raise. The loop ends the
--- peer's session if one does, and goes on. Other errors, which no event caused,
--- are raised again. There is no pcall around each event, since compiled code
--- could not return through it: a worker's errors end its coroutine, and pump
--- has one xpcall around all events.
-local function broken(worker, failure)
-  local engine, id, served = state.telling, 0, false
-  if worker and worker.serving then
-    engine, id, served = worker.engine, worker.session, worker.served
-  elseif engine then
-    local event = engine.events[engine.i - 1]
-    local kind = event.kind
-    id = event.session
-    served = (kind == REQUEST or kind == LANDING) and event.operation
-  else
-    error(failure, 0)
-  end
-  state.telling, state.pinned = false, false
-  M.broken(engine, id, served, failure)
-end
-
-local function raised(e)
-  return state.telling and debug.traceback(tostring(e), 2) or e
-end
-
--- pump, with errors of event handlers caught.
-local function run(target, deadline)
-  local fine, ended = xpcall(pump, raised, target, deadline)
-  if fine then return ended end
-  broken(nil, ended)
-  return run(target, deadline)
 end
 
 -- ---- Workers ---------------------------------------------------------------
@@ -425,8 +427,8 @@ end
 function M.wait(future, deadline)
   if state.pinned then refuse(3) end
   local ended
-  if state.first > state.last then -- else run would give up at once
-    ended = run(future, deadline)
+  if state.first > state.last then -- else pump would give up at once
+    ended = pump(future, deadline)
   end
   if ended ~= nil then return ended end
   local signal = signal_of(deadline)
@@ -439,7 +441,7 @@ end
 --- The same for a signal that is already attached to futures or has a time.
 function M.wait_signal(signal, deadline)
   if state.pinned then refuse(3) end
-  local ended = run(signal, deadline)
+  local ended = pump(signal, deadline)
   if ended == nil then M.block(signal, deadline) end
 end
 
@@ -454,14 +456,17 @@ M.event = native.event_t()
 
 -- One in so many calls of await also calls glance.
 local GLANCE = 64
-local waits = 0
+local left = GLANCE
 
 --- The fast path of a wait: polls only for operation's event, for a short time.
 -- True if the event is in M.event now. Returns false at once if anything else
 -- is due, there are several engines, or a stop is on its way.
 function M.await(engine, operation)
-  waits = (waits + 1) % GLANCE
-  if waits == 0 then M.glance() end
+  left = left - 1
+  if left == 0 then
+    left = GLANCE
+    M.glance()
+  end
   if engine.i < engine.n or state.count > 1 or state.first <= state.last
     or state.stopping then
     return false

@@ -239,15 +239,14 @@ end
 
 -- ---- Events ----------------------------------------------------------------
 
-local serve = { raw = serve_raw, inplace = serve_inplace }
-
 loop.on[C.PERIGEE_EVENT_REQUEST] = function(engine, event)
   local method, served = engine.methods[event.method], event.operation
-  local run = method and serve[method.kind]
-  if not run or band(event.flags, TYPED) ~= 0 then
-    return reply.no_method(engine, served, "no raw method has this id")
+  local kind = method and band(event.flags, TYPED) == 0 and method.kind
+  if kind == "raw" then return serve_raw(engine, event, served, method) end
+  if kind == "inplace" then
+    return serve_inplace(engine, event, served, method)
   end
-  return run(engine, event, served, method)
+  return reply.no_method(engine, served, "no raw method has this id")
 end
 
 loop.on[C.PERIGEE_EVENT_SENT] = function(engine, event)

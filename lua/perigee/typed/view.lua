@@ -19,7 +19,8 @@ local ffi = require "ffi"
 --- LONGEST: the greatest length of a Lua string.
 local M = { LONGEST = 0x7fffff00 }
 
-local TURNS = 64
+local TURNS = 64                        -- a power of two
+local band = bit.band
 local cast, copy, pointer_t = ffi.cast, ffi.copy, native.pointer_t
 local istype, type = ffi.istype, type
 local is_count, is_slice = check.is_count, slices.is_slice
@@ -127,17 +128,24 @@ ffi.metatype(view_t, {
   end,
 })
 
-local views, turn = {}, 0
+local views = {}
 for i = 0, TURNS - 1 do views[i] = view_t() end
 
+-- The turn of the last view, as an integer: LuaJIT takes a multiplication, a
+-- rounding, a multiplication and a subtraction for `%` of numbers, and checks
+-- that the result is an index.
+local turn = ffi.new "int32_t[1]"
+
 --- A live view of length bytes at pointer.
-function M.open(pointer, length)
-  turn = (turn + 1) % TURNS
-  local view = views[turn]
+local function open(pointer, length)
+  local at = band(turn[0] + 1, TURNS - 1)
+  turn[0] = at
+  local view = views[at]
   view.at, view.size, view.live = cast(pointer_t, pointer), length, 1
   view.lent, view.missed = false, false
   return view
 end
+M.open = open
 
 --- Ends view.
 function M.close(view)
@@ -147,7 +155,7 @@ end
 --- The same for a loan. M.take_back ends it, and returns whether a write did
 -- not fit into it.
 function M.lend(pointer, length)
-  local view = M.open(pointer, length)
+  local view = open(pointer, length)
   view.lent = true
   return view
 end
