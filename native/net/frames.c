@@ -411,6 +411,9 @@ const struct feature features[] = {
     {FEATURE_MOVES, "moves",
      "rings that move to a block of their writer's "
      "(transport/shm/shm_moves.c)"},
+    {FEATURE_WINDOWS, "windows",
+     "pulls of what a staging block that is shorter than its payload lacks "
+     "(transport/shm/shm_payload.c)"},
     {0, NULL, NULL}};
 
 static const char separators[] = " ,\t\n";

@@ -68,6 +68,7 @@ struct lane_options {
   bool sized;          /* each side tells how large its staging blocks are */
   bool places;         /* each side reads lists of places of private memory */
   bool moves;          /* each side follows rings that move */
+  bool windows;        /* each side pulls what a short staging block lacks */
   bool alone;          /* no socket: the group "alone" will be used */
   bool dialed;         /* this side dialed the session */
   bool here;           /* its socket is one of TCP within this host */

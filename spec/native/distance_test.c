@@ -142,7 +142,7 @@ static bool comes_to_be_staged(struct pair *p, uint64_t length) {
   return false;
 }
 
-/* What is longer, or lies in strides, is pulled. */
+/* What lies in strides is pulled. */
 static void far_payloads_up_to_a_length_are_staged(void **state) {
   static const uint64_t lengths[] = {8200, LENGTH + 1, PLAIN + 3, LONGEST};
   struct pair p;
@@ -153,10 +153,167 @@ static void far_payloads_up_to_a_length_are_staged(void **state) {
     assert_true(comes_to_be_staged(&p, lengths[i]));
     assert_false(echo_slice(&p, 4099, lengths[i] / 4099));
   }
-  be_far(p.session[0]);
-  assert_false(comes_to_be_staged(&p, LONGEST + 1));
-  assert_false(echo_slice(&p, 5 * MIB + 7, 1));
-  assert_int_equal(turns_live(p.session[0]), 0);
+  pair_close(&p);
+}
+
+static void longer_far_payloads_pass_through_a_window(void **state) {
+  static const uint64_t lengths[] = {LONGEST + 1, 5 * MIB + 7, 16 * MIB};
+  struct pair p;
+  busy_open(&p, *state);
+  for (int i = 0; i < 3; i++) {
+    be_far(p.session[0]);
+    be_far(p.session[1]);
+    assert_true(comes_to_be_staged(&p, lengths[i]));
+    assert_int_equal(turns_live(p.session[0]), 0);
+    assert_in_range(stretch_bytes(p.session[0]), LONGEST, 4 * MIB);
+    assert_false(echo_slice(&p, 4099, lengths[i] / 4099));
+  }
+  pair_close(&p);
+}
+
+/* Who may not pull gets slots, and so does who does not know of windows, if it
+ * may pull: then that. */
+static void longer_far_payloads_pass_through_no_window(struct pair *p) {
+  be_far(p->session[0]);
+  assert_false(comes_to_be_staged(p, LONGEST + 1));
+  assert_false(echo_slice(p, 5 * MIB + 7, 1));
+  assert_int_equal(turns_live(p->session[0]), 0);
+}
+
+static void a_peer_that_may_not_pull_gets_no_window(void **state) {
+  struct pair p;
+  busy_open(&p, *state);
+  longer_far_payloads_pass_through_no_window(&p);
+  pair_close(&p);
+}
+
+static void an_older_peer_gets_no_window(void **state) {
+  struct perigee_options o;
+  struct pair p;
+  variant_options(*state, &o);
+  o.features = "-windows";
+  o.pool = POOL;
+  pair_open_with(&p, *state, &o);
+  longer_far_payloads_pass_through_no_window(&p);
+  pair_close(&p);
+}
+
+/* The receiver of a call waits for its payload; polls of side 0 are left out as
+ * long as it does. */
+static struct perigee_event received_alone(struct pair *p) {
+  p->still[0] = true;
+  struct perigee_event e = until(p, 1, PERIGEE_EVENT_REQUEST);
+  p->still[0] = false;
+  return e;
+}
+
+/* Opens a session on which far payloads of that length have a window. */
+static void window_open(struct pair *p, void *state, uint64_t length) {
+  busy_open(p, state);
+  be_far(p->session[0]);
+  assert_true(comes_to_be_staged(p, length));
+}
+
+static void the_receiver_pulls_what_a_window_lacks(void **state) {
+  struct pair p;
+  uint64_t length = 9 * MIB + 5;
+  uint8_t *bytes = pattern(length, 3);
+  window_open(&p, *state, length);
+  int op = call(&p, bytes, length);
+  assert_int_equal(turns_live(p.session[0]), 1);
+  struct perigee_event e = received_alone(&p);
+  assert_int_equal(e.length, length);
+  assert_memory_equal(e.pointer, bytes, length);
+  answer(&p, &e, bytes, 10);
+  answered(&p, op, bytes, 10);
+  assert_true(stages(&p, bytes)); /* its block is free again */
+  free(bytes);
+  pair_close(&p);
+}
+
+/* Side 1 finds the window empty and pulls a piece; then side 0 polls. */
+static void the_owner_goes_on_behind_what_was_pulled(void **state) {
+  struct pair p;
+  uint64_t length = 16 * MIB + 5;
+  uint8_t *bytes = pattern(length, 3);
+  window_open(&p, *state, length);
+  for (int pause = 1; pause <= 64; pause *= 2) {
+    int op = call(&p, bytes, length);
+    for (int i = 0; p.kept[1] == 0; i++) {
+      p.still[0] = i % pause != 0;
+      poll_side(&p, 0);
+      poll_side(&p, 1);
+    }
+    p.still[0] = false;
+    struct perigee_event e = until(&p, 1, PERIGEE_EVENT_REQUEST);
+    assert_memory_equal(e.pointer, bytes, length);
+    answer(&p, &e, bytes, 10);
+    answered(&p, op, bytes, 10);
+  }
+  free(bytes);
+  pair_close(&p);
+}
+
+/* Polls side 0 with that lie about what was taken of an operation, then without. */
+static void poll_with_lie(struct pair *p, int op, uint64_t taken) {
+  uint32_t generation = generation_at(p->engine[0], (uint32_t)op);
+  lie_of_taking(p->session[1], op, generation, taken);
+  for (int i = 0; i < 10; i++)
+    poll_side(p, 0);
+  lie_of_taking(p->session[1], op, generation, 0);
+}
+
+/* Its owner skips what it says to have, and nobody else's bytes are written
+ * over. */
+static void who_lies_of_what_it_pulled_harms_itself(void **state) {
+  static const uint64_t lies[] = {9 * MIB, 5 * MIB + 3};
+  struct pair p;
+  uint64_t length = 9 * MIB;
+  uint8_t *bytes = pattern(length, 3);
+  window_open(&p, *state, length);
+  for (int i = 0; i < 2; i++) {
+    int op = call(&p, bytes, length);
+    poll_with_lie(&p, op, lies[i]);
+    ended(&p, 0, op, PERIGEE_PROTOCOL);
+    assert_true(stages(&p, bytes));
+  }
+  free(bytes);
+  pair_close(&p);
+}
+
+static void who_pulled_more_than_there_is_is_not_believed(void **state) {
+  struct pair p;
+  uint64_t length = 9 * MIB;
+  uint8_t *bytes = pattern(length, 3);
+  window_open(&p, *state, length);
+  int op = call(&p, bytes, length);
+  poll_with_lie(&p, op, length + 1);
+  struct perigee_event e = received_alone(&p);
+  assert_memory_equal(e.pointer, bytes, length);
+  answer(&p, &e, bytes, 10);
+  answered(&p, op, bytes, 10);
+  free(bytes);
+  pair_close(&p);
+}
+
+/* Its payload lies nowhere, or more is staged than there is. */
+static void a_window_that_lies_ends_its_call(void **state) {
+  static const uint64_t fed[] = {LONGEST, 9 * MIB + 1, UINT64_MAX};
+  struct pair p;
+  uint64_t length = 9 * MIB;
+  uint8_t *bytes = pattern(length, 3);
+  window_open(&p, *state, length);
+  for (int i = 0; i < 3; i++) {
+    int op = call(&p, bytes, length);
+    lie_of_window(p.session[0], fed[i], 4096);
+    p.still[0] = true;
+    for (int j = 0; j < 1000; j++)
+      poll_side(&p, 1);
+    p.still[0] = false;
+    ended(&p, 0, op, PERIGEE_PROTOCOL);
+    assert_true(stages(&p, bytes));
+  }
+  free(bytes);
   pair_close(&p);
 }
 
@@ -218,6 +375,14 @@ int main(void) {
       OVER(variant_default, near_payloads_up_to_a_length_are_staged),
       OVER(variant_default, far_payloads_up_to_a_length_are_staged),
       OVER(unread, far_payloads_up_to_a_length_are_staged),
+      OVER(variant_default, longer_far_payloads_pass_through_a_window),
+      OVER(unread, a_peer_that_may_not_pull_gets_no_window),
+      OVER(variant_default, an_older_peer_gets_no_window),
+      OVER(variant_default, the_receiver_pulls_what_a_window_lacks),
+      OVER(variant_default, the_owner_goes_on_behind_what_was_pulled),
+      OVER(variant_default, who_lies_of_what_it_pulled_harms_itself),
+      OVER(variant_default, who_pulled_more_than_there_is_is_not_believed),
+      OVER(variant_default, a_window_that_lies_ends_its_call),
       OVER(variant_default, a_long_payload_needs_its_owner_no_more),
       OVER(variant_default, an_older_peer_gets_short_blocks),
       OVER(unread, an_older_peer_gets_short_blocks),

@@ -78,6 +78,16 @@ void lie_of_taking(struct perigee_session *liar, int operation,
                shm_ack_tag(generation) | bytes);
 }
 
+void lie_of_window(struct perigee_session *liar, uint64_t fed, uint64_t base) {
+  struct lane *lane = liar->lane;
+  const struct shm_turns *t = &lane->turns;
+  uint64_t at = t->blocks[(t->first + t->count - 1) % SHM_TURNS].at;
+  struct shm_stage_head *head =
+      (struct shm_stage_head *)(void *)(lane->arena + t->stretch + at);
+  atomic_store(&head->base, base);
+  atomic_store(&head->fed, fed);
+}
+
 uint8_t *take_block(struct perigee_session *session, uint64_t length) {
   return pool_take(session, length);
 }

@@ -31,6 +31,9 @@ uint64_t ring_left(const struct perigee_session *session);
 /* Says that so much of the head of the peer's operation was taken. */
 void lie_of_taking(struct perigee_session *liar, int operation,
                    uint32_t generation, uint64_t bytes);
+/* Says of the youngest staging block in turn that so many bytes are staged, and
+ * that the payload lies there. */
+void lie_of_window(struct perigee_session *liar, uint64_t fed, uint64_t base);
 /* Takes a pooled block for the session's peer; NULL: it may have no more. */
 uint8_t *take_block(struct perigee_session *session, uint64_t length);
 void limit_staging(struct perigee_engine *engine, uint64_t most);

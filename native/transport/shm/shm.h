@@ -35,6 +35,13 @@ enum { SHM_SLOT = 32 << 10, SHM_SLOTS = 8, SHM_STAGE_HEAD = 4096 };
 enum { SHM_STAGE = SHM_SLOT * SHM_SLOTS };
 /* The longest payload of a block in turn. */
 enum { SHM_TURN_MOST = 3 << 20 };
+/* The begin of a staging block, which its owner writes. */
+struct shm_stage_head {
+  _Atomic uint64_t fed;               /* bytes staged so far */
+  _Alignas(64) _Atomic uint64_t base; /* of a window, where the payload lies in
+                                         the owner's process; else 0 */
+};
+_Static_assert(sizeof(struct shm_stage_head) <= SHM_STAGE_HEAD, "it fits");
 enum { SHM_ACK_SHIFT = 40 };
 static inline uint64_t shm_ack_tag(uint32_t generation) {
   return (uint64_t)generation << SHM_ACK_SHIFT;
@@ -89,8 +96,8 @@ static inline uint64_t flow_add(struct shm_flow *f, int64_t now,
 /* Staging blocks that are used in turn (shm_stage.c). */
 enum { SHM_TURNS = 64 };
 struct shm_turn {
+  uint64_t total; /* of its payload; 0: it is not in use */
   uint32_t at;    /* where in the stretch the block begins */
-  uint32_t total; /* of its payload; 0: it is not in use */
   uint32_t generation;
   uint16_t operation; /* of the exposure */
   uint8_t part;

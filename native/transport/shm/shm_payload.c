@@ -10,13 +10,18 @@
  * the receiver empties it, so that both cores copy at the same time. way_of
  * (shm_stage.c) chooses.
  *
- *   staging block: u64 bytes staged so far; at 4096: an area that the payload
+ *   staging block: u64 bytes staged so far; at 64: u64, of a window, where the
+ *   payload lies in its owner's process; at 4096: an area that the payload
  *   passes through, from its begin to its end and again from its begin. It is as
  *   long as the source's stride says: slots of 32 KiB, or the payload's length.
  *   Between sides one of which lacks the feature "staging" the stride says
  *   nothing, and it has SHM_SLOTS slots, or the payload's length if that is less
  *   ack (receiver's outbox, by the owner's operation): bytes taken, with the
  *   operation's generation in the upper 24 bits, so that an old ack is ignored
+ *
+ * An owner who computes stages nothing. If it said where the payload lies, the
+ * receiver then pulls a piece from there, tells the owner so, as of staged
+ * bytes, and looks again.
  *
  * Pulled bytes count only if the operation is still marked live afterwards; the
  * core calls live before it delivers them. So a timeout gives memory back
@@ -32,6 +37,8 @@
 #include "shm.h"
 
 enum { COPIED = 16 << 10, VECTORS = 64, HALF = 256 << 10, BOUNCE = 2 * HALF };
+/* What is pulled at once of what a window lacks. */
+enum { STARVED = 128 << 10 };
 
 /* Clearing a mark: nothing that is written to the operation's memory afterwards
  * may become visible before the cleared mark, hence the fence. It pairs with
@@ -86,6 +93,7 @@ struct pulled {
   uint8_t *block;  /* of bounces; NULL: none */
   uint64_t filled; /* bytes of the payload put in it; f->done have left it */
   uint64_t place;  /* number of the place of a list that comes next */
+  uint64_t base;   /* of a window, where the payload lies, as its head says */
   int64_t begun;   /* as ways_begin says */
 };
 
@@ -136,38 +144,6 @@ static void fetch_ack(struct lane *lane, const struct fetch *f,
   atomic_store_explicit(&lane->own->acks[f->operation][f->part],
                         shm_ack_tag(f->generation) | bytes,
                         memory_order_release);
-}
-
-/* Returns 0 if the source has none. */
-static uint64_t fetch_area(const struct lane *lane, const struct fetch *f) {
-  uint64_t area = f->source.stride, most = least(f->total, SHM_STAGE);
-  if (!lane->options.sized)
-    return most;
-  return area == f->total || (area < f->total && area % SHM_SLOT == 0) ? area
-                                                                       : 0;
-}
-
-static int64_t fetch_staged(struct lane *lane, struct fetch *f, uint64_t at,
-                            struct payload *into) {
-  uint64_t area = fetch_area(lane, f);
-  const uint8_t *block =
-      arena_peer(lane, f->source.address, SHM_STAGE_HEAD + area);
-  if (!block || f->source.address % 8 || area == 0)
-    return PERIGEE_PROTOCOL;
-  if (arena_there(lane, block, sizeof(uint64_t)) != THERE)
-    return arena_want(lane, block);
-  uint64_t staged = atomic_load_explicit(
-      (const _Atomic uint64_t *)(const void *)block, memory_order_acquire);
-  if (staged > f->total || staged < at || staged - at > area)
-    return PERIGEE_PROTOCOL;
-  uint64_t n = least(SHM_SLOT - at % SHM_SLOT, staged - at);
-  if (n == 0)
-    return 0;
-  int64_t moved =
-      fetch_put_there(lane, into, block + SHM_STAGE_HEAD + at % area, n);
-  if (moved > 0)
-    fetch_ack(lane, f, at + (uint64_t)moved);
-  return moved;
 }
 
 /* ---- Private memory of the peer ------------------------------------------- */
@@ -241,6 +217,10 @@ static int64_t places_of(struct lane *lane, struct fetch *f, uint64_t at,
                             .block = s->block,
                             .count = s->count,
                             .stride = s->stride};
+  if (s->kind == SOURCE_STAGED)
+    list[0] = (struct extent){.base = (uint8_t *)(uintptr_t)pulled_of(f)->base,
+                              .block = f->total,
+                              .count = 1};
   return 1;
 }
 
@@ -307,6 +287,74 @@ static int64_t pull_private(struct lane *lane, struct fetch *f, uint64_t at,
   into->done += (uint64_t)got;
   places_pass(f, at + (uint64_t)got, list, count);
   return got;
+}
+
+/* Returns 0 if the source has none. */
+static uint64_t fetch_area(const struct lane *lane, const struct fetch *f) {
+  uint64_t area = f->source.stride, most = least(f->total, SHM_STAGE);
+  if (!lane->options.sized)
+    return most;
+  return area == f->total || (area < f->total && area % SHM_SLOT == 0) ? area
+                                                                       : 0;
+}
+
+/* The head of the block of a staged payload, whose page is there; NULL: *status
+ * says why. */
+static const struct shm_stage_head *fetch_head(struct lane *lane,
+                                               const struct fetch *f,
+                                               uint64_t area, int64_t *status) {
+  const uint8_t *block =
+      arena_peer(lane, f->source.address, SHM_STAGE_HEAD + area);
+  *status = PERIGEE_PROTOCOL;
+  if (!block || f->source.address % 64 || area == 0)
+    return NULL;
+  if (arena_there(lane, block, sizeof(struct shm_stage_head)) == THERE)
+    return (const struct shm_stage_head *)(const void *)block;
+  *status = arena_want(lane, block);
+  return NULL;
+}
+
+/* May this side pull from the peer what it finds no bytes of? */
+static bool fetch_may_pull(const struct lane *lane, const struct fetch *f,
+                           uint64_t area) {
+  return area < f->total && lane->pulls && lane->options.windows;
+}
+
+/* Nothing is staged behind byte `at`. The owner always stages some right behind
+ * the record, so before the first byte that is waited for. */
+static int64_t fetch_starved(struct lane *lane, struct fetch *f, uint64_t at,
+                             const struct shm_stage_head *head,
+                             struct payload *into) {
+  struct pulled *p = pulled_of(f);
+  p->base = atomic_load_explicit(&head->base, memory_order_relaxed);
+  if (at == 0 || !p->base)
+    return 0;
+  int64_t got = pull_private(lane, f, at, into, least(f->total - at, STARVED));
+  if (got > 0)
+    fetch_ack(lane, f, at + (uint64_t)got);
+  return got;
+}
+
+static int64_t fetch_staged(struct lane *lane, struct fetch *f, uint64_t at,
+                            struct payload *into) {
+  int64_t status;
+  uint64_t area = fetch_area(lane, f);
+  const struct shm_stage_head *head = fetch_head(lane, f, area, &status);
+  if (!head)
+    return status;
+  bool may_pull = fetch_may_pull(lane, f, area);
+  uint64_t staged = atomic_load_explicit(&head->fed, memory_order_acquire);
+  if (staged > f->total || (staged < at && !may_pull) ||
+      (staged > at && staged - at > area))
+    return PERIGEE_PROTOCOL;
+  if (staged <= at)
+    return may_pull ? fetch_starved(lane, f, at, head, into) : 0;
+  const uint8_t *area_bytes = (const uint8_t *)head + SHM_STAGE_HEAD;
+  uint64_t n = least(SHM_SLOT - at % SHM_SLOT, staged - at);
+  int64_t moved = fetch_put_there(lane, into, area_bytes + at % area, n);
+  if (moved > 0)
+    fetch_ack(lane, f, at + (uint64_t)moved);
+  return moved;
 }
 
 static int64_t fetch_private(struct lane *lane, struct fetch *f, uint64_t at,

@@ -8,17 +8,25 @@
  *   up to SHM_TURN_MOST    as the peer prefers          streamed to a block
  *                          (shm_ways.c): copied to a    in turn
  *                          block in turn, or pulled
- *   more                   pulled                       pulled
+ *   more                   pulled                       through a window
  *
  * A peer that has not said what it prefers has up to PLAIN copied. The table is
  * for one piece of memory; strides are copied up to PLAIN near, and else pulled.
  * More is pulled if the peer's blocks have SHM_STAGE at most (an older build). A
  * payload that finds no block in turn is pulled, too; if the peer may not pull,
- * it goes by eight slots. A trial of the distance goes to a block in turn.
+ * it goes by eight slots. A trial of the distance goes to a block in turn, or
+ * through a short window.
  *
  * A payload in a block in turn is staged right behind its record, piece by
  * piece, while the receiver empties the pieces before. Its owner may compute
  * next, as the payload needs it no more.
+ *
+ * Window. A longer payload passes through a block in turn that is shorter than
+ * it (WINDOW). Its owner streams as much as there is room for behind the record,
+ * and goes on in its polls. If an owner does not poll, the receiver pulls a piece
+ * from where the payload lies, which the block's head says, and acknowledges it.
+ * The owner goes on behind what was taken, whoever brought it. At worst both
+ * bring the same piece.
  *
  * Distance. Two cores are near if they share a cache, and far if they do not; a
  * line that goes from one to the other tells. A store to a line that the peer's
@@ -73,11 +81,19 @@ enum { PLAIN = 512 << 10 };
  * and the least piece of a payload that has few. */
 enum { PIECE = 8 << 10, PIECES = 8, PIECE_SHORT = 4 << 10 };
 
+/* The bytes of a payload between far cores that a window has, and of one that
+ * only tries the distance. Slots that are used again at once are slow: at 4 MiB,
+ * those of a window of 256 KiB took five times as long as those of 1.5 MiB. */
+enum { WINDOW = SHM_TURN_MOST, WINDOW_TRIES = SHM_STAGE };
+
+_Static_assert(WINDOW % SHM_SLOT == 0 && WINDOW_TRIES % SHM_SLOT == 0,
+               "the peer divides it by slots");
+
 /* A staging block, of the arena or one that is used in turn. */
 struct staging {
   uint64_t block; /* its offset in the arena, plus one; 0: there is none */
   uint32_t area;  /* bytes that the payload passes through */
-  uint32_t turn;  /* if at_once: of a block in turn */
+  uint32_t turn;  /* if at_once: of a block in turn, or of a window */
   bool fresh;     /* nothing was written there before */
   bool streams;   /* past the caches */
   bool tries;     /* the distance */
@@ -153,10 +169,10 @@ static uint32_t turns_part(void) {
                                 : (uint32_t)blocks_whole(2 * (uint64_t)own);
 }
 
-static __attribute__((noinline)) bool turns_begin(struct lane *lane,
-                                                  uint32_t length) {
+static __attribute__((noinline)) bool
+turns_begin(struct lane *lane, uint32_t length, uint64_t bytes) {
   struct shm_turns *t = &lane->turns;
-  if (flow_add(&t->wanted, *lane->options.now, length) < STRETCH_MIN)
+  if (flow_add(&t->wanted, *lane->options.now, bytes) < STRETCH_MIN)
     return false; /* a side that stages little would only meet new pages */
   t->wanted.bytes = 0;
   t->part = turns_part();
@@ -237,9 +253,9 @@ static bool turns_yield(struct lane *lane) {
 }
 
 /* Does the stretch have a block of that length? */
-static bool turns_have(struct lane *lane, uint32_t length) {
+static bool turns_have(struct lane *lane, uint32_t length, uint64_t bytes) {
   return length <= lane->turns.size ||
-         (turns_yield(lane) && turns_begin(lane, length));
+         (turns_yield(lane) && turns_begin(lane, length, bytes));
 }
 
 /* Are there pages up to `end`, or nearly so? Else some of them are made, for a
@@ -253,10 +269,11 @@ static bool turns_reach(struct lane *lane, uint64_t end) {
   return false;
 }
 
-/* Returns where a block of that length may begin now, or -1. */
-static int64_t turns_find(struct lane *lane, uint32_t length) {
+/* Returns where a block of that length may begin now, for a payload of so many
+ * bytes, or -1. */
+static int64_t turns_find(struct lane *lane, uint32_t length, uint64_t bytes) {
   struct shm_turns *t = &lane->turns;
-  if (!turns_have(lane, length))
+  if (!turns_have(lane, length, bytes))
     return -1;
   int64_t at = turns_place(t, length);
   if (at < 0) {
@@ -266,24 +283,23 @@ static int64_t turns_find(struct lane *lane, uint32_t length) {
   return at >= 0 && turns_reach(lane, (uint64_t)at + length) ? at : -1;
 }
 
-/* Takes the block that begins at `at`, as turns_find said, and returns its
- * offset in the arena. `turn` names it for turns_give, which may come late:
- * once the peer has all of the payload, the block is free. fresh: nothing was
- * written there before. */
+/* Takes the block that begins at `at`, as turns_find said, for a payload of
+ * `total` bytes, and returns its offset in the arena. s->turn names it for
+ * turns_give, which may come late: once the peer has all of the payload, the
+ * block is free. */
 static int64_t turns_take(struct lane *lane, const struct exposure *e,
-                          uint32_t bytes, uint32_t at, uint32_t *turn,
-                          bool *fresh) {
+                          struct staging *s, uint64_t total, uint32_t at) {
   struct shm_turns *t = &lane->turns;
-  *turn = t->first + t->count++;
-  *turn_of(t, *turn) = (struct shm_turn){.at = at,
-                                         .total = bytes,
-                                         .generation = e->generation,
-                                         .operation = e->operation,
-                                         .part = e->part};
-  t->next = at + turn_length(bytes);
+  s->turn = t->first + t->count++;
+  *turn_of(t, s->turn) = (struct shm_turn){.at = at,
+                                           .total = total,
+                                           .generation = e->generation,
+                                           .operation = e->operation,
+                                           .part = e->part};
+  t->next = at + turn_length(s->area);
   t->used = *lane->options.look;
-  *fresh = t->next > t->touched;
-  if (*fresh)
+  s->fresh = t->next > t->touched;
+  if (s->fresh)
     t->touched = t->next;
   return (int64_t)t->stretch + at;
 }
@@ -305,7 +321,7 @@ static void turns_filled(struct lane *lane, uint32_t turn) {
 /* ---- Where a payload goes ------------------------------------------------ */
 
 enum way {
-  WAY_TURN, /* to a block in turn */
+  WAY_TURN, /* to a block in turn, or through a window */
   WAY_PULL, /* nowhere: the peer pulls it from where it is */
   WAY_SLOTS /* to a block of slots */
 };
@@ -321,21 +337,43 @@ static bool prefers_turn(const struct lane *lane, uint64_t bytes,
   return d->far || distance_due(d) || ways_staged(lane, bytes, bytes <= PLAIN);
 }
 
+/* Returns the bytes of a longer payload's window; 0: it has none. */
+static uint32_t window_of(const struct lane *lane, uint64_t bytes,
+                          bool one_piece) {
+  const struct shm_distance *d = &lane->distance;
+  bool may = lane->options.windows && lane->peer_pulls && one_piece;
+  if (!may || bytes <= SHM_TURN_MOST)
+    return 0;
+  if (d->far)
+    return WINDOW;
+  return distance_due(d) ? WINDOW_TRIES : 0;
+}
+
+/* Returns the bytes of the block in turn that a payload passes through; 0:
+ * it goes another way. */
+static uint32_t turn_area(const struct lane *lane, uint64_t bytes,
+                          bool one_piece) {
+  return prefers_turn(lane, bytes, one_piece)
+             ? (uint32_t)bytes
+             : window_of(lane, bytes, one_piece);
+}
+
 /* Where does a payload of so many bytes go, which is in one piece or in more,
- * and of memory that is direct or is not? *at: where in the stretch a block in
- * turn may begin. */
+ * and of memory that is direct or is not? *area: bytes of the block in turn; *at:
+ * where in the stretch it may begin. */
 static inline enum way way_of(struct lane *lane, uint64_t bytes, bool one_piece,
-                              bool direct, int64_t *at) {
-  if (direct && prefers_turn(lane, bytes, one_piece) &&
-      (*at = turns_find(lane, turn_length((uint32_t)bytes))) >= 0)
+                              bool direct, uint32_t *area, int64_t *at) {
+  *area = direct ? turn_area(lane, bytes, one_piece) : 0;
+  if (*area > 0 && (*at = turns_find(lane, turn_length(*area), bytes)) >= 0)
     return WAY_TURN;
   return lane->peer_pulls && direct ? WAY_PULL : WAY_SLOTS;
 }
 
 /* A payload that is not staged counts here, and otherwise in shm_expose. */
 bool shm_stages(struct lane *lane, uint64_t bytes) {
+  uint32_t area;
   int64_t at;
-  if (way_of(lane, bytes, true, true, &at) == WAY_TURN)
+  if (way_of(lane, bytes, true, true, &area, &at) == WAY_TURN)
     return true;
   distance_pass(&lane->distance);
   return false;
@@ -365,21 +403,37 @@ distance_try_line(struct lane *lane, uint64_t fed, _Atomic uint64_t *word) {
   distance_learn(&lane->distance, shm_clock(lane) - begin - (begin - before));
 }
 
+static struct shm_stage_head *staging_head(struct lane *lane,
+                                           const struct staging *s) {
+  return (struct shm_stage_head *)(void *)(lane->arena + s->block - 1);
+}
+
 /* Tells the receiver how many bytes are staged. Release: after these bytes. */
 static void staging_tell_fed(struct lane *lane, struct exposure *e) {
   const struct staging *s = staging_of(e);
-  _Atomic uint64_t *word =
-      (_Atomic uint64_t *)(void *)(lane->arena + s->block - 1);
+  _Atomic uint64_t *word = &staging_head(lane, s)->fed;
   if (staging_tries_here(e, s))
     distance_try_line(lane, e->fed, word);
   else
     atomic_store_explicit(word, e->fed, memory_order_release);
 }
 
+/* May the receiver pull what is not staged? Only from a window: that the block
+ * is one in turn says that the memory is direct, in one piece and pulled. */
+static uint64_t staging_base(const struct exposure *e,
+                             const struct payload *p) {
+  return e->at_once ? (uint64_t)(uintptr_t)p->base : 0;
+}
+
 static void staging_begin(struct lane *lane, struct exposure *e,
                           struct payload *p, int64_t offset) {
   struct staging *s = staging_of(e);
   s->block = (uint64_t)offset + 1;
+  /* Relaxed: the record, which is published later, tells of it. A block that
+   * holds all of its payload spares the line. */
+  if (s->area < p->total)
+    atomic_store_explicit(&staging_head(lane, s)->base, staging_base(e, p),
+                          memory_order_relaxed);
   e->payload = p;
   e->fed = 0;
   staging_tell_fed(lane, e);
@@ -403,12 +457,11 @@ static int stage_in_slots(struct lane *lane, struct exposure *e,
 }
 
 static void stage_in_turn(struct lane *lane, struct exposure *e,
-                          struct payload *p, int64_t at) {
+                          struct payload *p, uint32_t area, int64_t at) {
   const struct shm_distance *d = &lane->distance;
   struct staging *s = staging_of(e);
-  int64_t offset = turns_take(lane, e, (uint32_t)p->total, (uint32_t)at,
-                              &s->turn, &s->fresh);
-  s->area = (uint32_t)p->total;
+  s->area = area;
+  int64_t offset = turns_take(lane, e, s, p->total, (uint32_t)at);
   s->streams = d->far;
   s->tries = distance_due(d);
   e->at_once = true;
@@ -441,15 +494,18 @@ static struct source source_of_private(const struct payload *p) {
 }
 
 int shm_expose(struct lane *lane, struct exposure *e, struct payload *p) {
+  uint32_t area;
   int64_t at = -1;
-  enum way way = way_of(lane, p->total, p->count == 1, p->memory->direct, &at);
+  bool one_piece = p->count == 1 && !p->extents;
+  enum way way =
+      way_of(lane, p->total, one_piece, p->memory->direct, &area, &at);
   if (way == WAY_PULL && p->extents && !reads_places(lane, p))
     way = WAY_SLOTS;
   *staging_of(e) = (struct staging){0};
   e->payload = NULL;
   e->at_once = false;
   if (way == WAY_TURN)
-    stage_in_turn(lane, e, p, at);
+    stage_in_turn(lane, e, p, area, at);
   distance_pass(&lane->distance);
   if (way == WAY_SLOTS)
     return stage_in_slots(lane, e, p);
@@ -470,7 +526,7 @@ void shm_conceal(struct lane *lane, struct exposure *e) {
 
 /* ---- Filling a block ----------------------------------------------------- */
 
-/* Returns how many of the staged bytes the receiver has taken. */
+/* Returns how many of the staged bytes the receiver has taken, of slots. */
 static uint64_t staging_taken(struct lane *lane, const struct exposure *e) {
   uint64_t bytes = staging_acked(lane, e->operation, e->part, e->generation);
   return bytes > e->fed ? 0 : bytes;
@@ -526,11 +582,44 @@ static int64_t staging_fill_at_once(struct lane *lane, struct exposure *e) {
   return (int64_t)total;
 }
 
+/* What the receiver has pulled by itself is not staged. It may say that it has
+ * more than it has: then it misses those bytes. */
+static void window_catch_up(struct lane *lane, struct exposure *e,
+                            uint64_t taken) {
+  struct payload *p = e->payload;
+  if (taken <= e->fed || taken > p->total)
+    return;
+  e->fed = p->done = taken;
+  staging_tell_fed(lane, e);
+}
+
+/* Returns the bytes that may be staged now. */
+static uint64_t window_room(struct lane *lane, struct exposure *e) {
+  uint64_t taken = staging_acked(lane, e->operation, e->part, e->generation);
+  window_catch_up(lane, e, taken);
+  uint64_t area = staging_of(e)->area;
+  uint64_t used = taken <= e->fed ? e->fed - taken : e->fed;
+  uint64_t n = least(e->payload->total - e->fed, SHM_SLOT - e->fed % SHM_SLOT);
+  return used + n <= area ? n : 0;
+}
+
+/* Fills the window once, or as long as the receiver makes room. */
+static int64_t staging_fill_window(struct lane *lane, struct exposure *e) {
+  uint64_t before = e->fed, most = staging_of(e)->area, n;
+  while (e->fed - before < most && (n = window_room(lane, e)) > 0)
+    staging_fill(lane, e, n);
+  if (e->fed == e->payload->total)
+    turns_filled(lane, staging_of(e)->turn);
+  return (int64_t)(e->fed - before);
+}
+
 int64_t shm_feed(struct lane *lane, struct exposure *e) {
   if (!e->payload || e->fed == e->payload->total)
     return 0;
   if (e->at_once)
-    return staging_fill_at_once(lane, e);
+    return staging_of(e)->area < e->payload->total
+               ? staging_fill_window(lane, e)
+               : staging_fill_at_once(lane, e);
   uint64_t n = staging_room(lane, e);
   return n > 0 ? staging_fill(lane, e, n) : 0;
 }
