@@ -122,7 +122,8 @@ struct session_inbox {
   uint32_t *seen; /* with faults: last generation of each peer's operation */
 };
 
-/* drain.c, call/call.c, call/serve.c: a side that takes no more calls. */
+/* drain.c, call/begin.c, call/call.c, call/serve.c: a side that takes no more
+ * calls. */
 struct session_drain {
   uint8_t ours, theirs; /* states of drain_machine; 0: takes calls */
   uint64_t sent, read;  /* requests put into the ring, and read */

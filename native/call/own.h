@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * own.h - operations of this side that send one record and get one back, for the
+ * files that have them: call.c has their states, their replies and their end,
+ * begin.c begins them.
+ */
+#ifndef OWN_H
+#define OWN_H
+
+#include "calls.h"
+
+/* ---- call.c ------------------------------------------------------------- */
+enum call_state { FREE, QUEUED, SENT, ASKED, FETCHING, ENDED, ORPHANED };
+enum call_event {
+  SUBMIT,
+  PUBLISH,
+  STOP,
+  REPLY,
+  BULK,
+  ASK,
+  LAND,
+  FETCHED,
+  GIVEN,
+  LEND,
+  LET_GO
+};
+
+extern const struct operation_class call_class, call_spanned_class, read_class,
+    write_class, send_class;
+
+static inline void call_advance(struct operation *op, enum call_event event) {
+  machine_step(&call_machine, &op->state, event);
+}
+
+/* Gives the request's loan back: the peer does not read it any more. */
+void call_let_go(struct operation *op);
+/* The peer may no longer take it for live. */
+void call_unmark(struct operation *op);
+
+/* ---- begin.c ----------------------------------------------------------- */
+/* Publishes a record that waited for room. */
+bool call_publish_waiting(struct operation *op);
+
+#endif
