@@ -36,18 +36,35 @@ void machine_forbidden(const struct machine *machine, uint8_t state,
                        uint8_t event);
 void machine_count(const struct machine *machine, uint8_t state, uint8_t event);
 
-/* Takes the step that the table has for this state and event. */
-static inline void machine_step(const struct machine *machine, uint8_t *state,
-                                uint8_t event) {
-  uint8_t to = machine->next[*state][event];
+/* Takes the step that the table has for the state `from`, which *state is. */
+static inline void machine_step_from(const struct machine *machine,
+                                     uint8_t *state, uint8_t from,
+                                     uint8_t event) {
+  uint8_t to = machine->next[from][event];
   if (!to) {
-    machine_forbidden(machine, *state, event);
+    machine_forbidden(machine, from, event);
     return;
   }
 #ifdef PERIGEE_DEBUG
-  machine_count(machine, *state, event);
+  machine_count(machine, from, event);
 #endif
   *state = to - 1;
+}
+
+static inline void machine_step(const struct machine *machine, uint8_t *state,
+                                uint8_t event) {
+  machine_step_from(machine, state, *state, event);
+}
+
+/* The same where the state mostly is that one: what the table has for it is then
+ * known to the compiler, and is not looked up. */
+static inline __attribute__((always_inline)) void
+machine_step_mostly(const struct machine *machine, uint8_t *state,
+                    uint8_t mostly, uint8_t event) {
+  if (__builtin_expect(*state == mostly, 1))
+    machine_step_from(machine, state, mostly, event);
+  else
+    machine_step(machine, state, event);
 }
 
 /* For the specs: returns the machine "session", "call", "served", "operation",

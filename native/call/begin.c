@@ -105,7 +105,7 @@ static int call_publish_bytes(struct operation *op,
     return 0;
   op->ordinal = ++op->session->drain.sent;
   stats_sent(op, length);
-  call_advance(op, PUBLISH);
+  call_advance_from(op, QUEUED, PUBLISH);
   return 1;
 }
 
@@ -153,7 +153,7 @@ static int call_withdraw(struct operation *op, int status) {
 /* Starts it: it is marked live, and timed. */
 static void call_enter(struct operation *op, int64_t timeout) {
   struct lane *lane = op->session->lane;
-  call_advance(op, SUBMIT);
+  call_advance_from(op, FREE, SUBMIT);
   operation_time(op, timeout);
   op->marked = true;
   lane_payloads(lane)->mark(lane, op->index, op->generation);

@@ -211,7 +211,7 @@ static void call_given(struct operation *op) {
     operation_count(op); /* for the peer, which keeps it from being free */
     return;
   }
-  call_advance(op, GIVEN);
+  call_advance_from(op, ENDED, GIVEN);
   operation_free(op);
 }
 
@@ -359,7 +359,7 @@ void call_reply(struct perigee_session *session, const struct record *r) {
   int head = outcome_fits(op, r) ? outcome_head(op, r) : PERIGEE_PROTOCOL;
   int slice = head < 0 ? head : outcome_slice(op, r);
   if (slice < 0 || (head == 1 && slice == 1)) {
-    call_advance(op, REPLY);
+    call_advance_from(op, SENT, REPLY);
     if (slice < 0)
       call_end(op, slice);
     else

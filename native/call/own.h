@@ -32,6 +32,13 @@ static inline void call_advance(struct operation *op, enum call_event event) {
   machine_step(&call_machine, &op->state, event);
 }
 
+/* The same where the state mostly is that one. */
+static inline void call_advance_from(struct operation *op,
+                                     enum call_state mostly,
+                                     enum call_event event) {
+  machine_step_mostly(&call_machine, &op->state, mostly, event);
+}
+
 /* Gives the request's loan back: the peer does not read it any more. */
 void call_let_go(struct operation *op);
 /* The peer may no longer take it for live. */

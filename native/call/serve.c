@@ -556,7 +556,7 @@ static void serve_headed(struct operation *op, int status) {
     served_advance(op, ASK);
     operation_ask(op, PERIGEE_EVENT_LANDING);
   } else {
-    served_advance(op, SERVE);
+    served_advance_from(op, ARRIVED, SERVE);
     serve_request(op);
   }
 }
@@ -866,7 +866,7 @@ int serve_record(struct perigee_session *session, const struct record *r) {
   op->region = NULL;
   op->receiver = NULL;
   op->deadline = serve_deadline(session->engine, r);
-  served_advance(op, ARRIVE);
+  served_advance_from(op, FREE, ARRIVE);
   int status = serve_keep_slice(op, r);
   if (r->kind == RECORD_REQUEST)
     session->drain.read++;

@@ -445,7 +445,7 @@ static __attribute__((noinline)) bool reply_publish_bytes(struct operation *op,
                      .head_length = length};
   if (!outgoing_bytes(op->session, RING_REPLY, &r, bytes))
     return false;
-  served_advance(op, ANSWER);
+  served_advance_from(op, SERVING, ANSWER);
   reply_count(op, PERIGEE_OK, length);
   return true;
 }

@@ -43,6 +43,13 @@ static inline void served_advance(struct operation *op,
   machine_step(&served_machine, &op->state, event);
 }
 
+/* The same where the state mostly is that one. */
+static inline void served_advance_from(struct operation *op,
+                                       enum served_state mostly,
+                                       enum served_event event) {
+  machine_step_mostly(&served_machine, &op->state, mostly, event);
+}
+
 /* Is its session open? */
 static inline bool served_open(const struct operation *op) {
   return op->session && op->session->state == PERIGEE_SESSION_OPEN;
