@@ -17,6 +17,11 @@
 #include "operation/loan.h"
 #include "own.h"
 
+/* What became of a request, beside a status. WAITS: for room in the ring, or for
+ * a block. REFERS: its memory is read on until the call has ended. WHOLE: all of
+ * it is in its record. */
+enum { WAITS, REFERS, WHOLE };
+
 /* ---- Publishing --------------------------------------------------------- */
 
 static uint32_t call_remaining(const struct operation *op) {
@@ -62,7 +67,7 @@ static int call_publish_planned(struct operation *op,
   struct record *r = &out.record;
   int status = outgoing_plan(op, m, &out);
   if (status < 0)
-    return status == PERIGEE_AGAIN ? 0 : status;
+    return status == PERIGEE_AGAIN ? WAITS : status;
   if (op->lent && !lane_payloads(op->session->lane)->pushes)
     call_put_lent_head(op, &out);
   if (m->capacity) {
@@ -73,7 +78,7 @@ static int call_publish_planned(struct operation *op,
                   ? call_publish_traced(op, &out)
                   : outgoing_publish(op->session, RING_REQUEST, &out);
   if (!sent)
-    return 0;
+    return WAITS;
   if (op->record == RECORD_REQUEST) {
     op->ordinal = ++op->session->drain.sent;
     stats_sent(op, r->head_length + r->slice_length);
@@ -84,7 +89,7 @@ static int call_publish_planned(struct operation *op,
     parts_feed(op);
     operation_move(op);
   }
-  return 1;
+  return REFERS;
 }
 
 static int call_publish_bytes(struct operation *op,
@@ -102,16 +107,15 @@ static int call_publish_bytes(struct operation *op,
                      .remaining = call_remaining(op),
                      .head_length = length};
   if (!outgoing_bytes(op->session, RING_REQUEST, &r, bytes))
-    return 0;
+    return WAITS;
   op->ordinal = ++op->session->drain.sent;
   stats_sent(op, length);
   call_advance_from(op, QUEUED, PUBLISH);
-  return 1;
+  return WHOLE;
 }
 
 /* Publishes the operation's record. The message may be the program's still.
- * Returns 1 if it was published, 0 without room in the ring or without a block,
- * or a status. */
+ * Returns what became of it, or a status. */
 static inline __attribute__((always_inline)) int
 call_publish(struct operation *op, const struct perigee_message *m) {
   const uint8_t *bytes = NULL;
@@ -124,7 +128,7 @@ call_publish(struct operation *op, const struct perigee_message *m) {
 
 bool call_publish_waiting(struct operation *op) {
   int status = call_publish(op, &op->message);
-  if (status == 0)
+  if (status == WAITS)
     return false;
   pool_give(op->engine, op->block); /* the copy of a stage, while it waited */
   op->block = NULL;
@@ -159,12 +163,12 @@ static void call_enter(struct operation *op, int64_t timeout) {
   lane_payloads(lane)->mark(lane, op->index, op->generation);
 }
 
-/* Publishes the message, unless others wait for room already: 1, 0 if it has to
- * wait, or a status. */
+/* Publishes the message, unless others wait for room already: what became of it,
+ * or a status. */
 static inline __attribute__((always_inline)) int
 call_try(struct operation *op, const struct perigee_message *m) {
   struct node *backlog = &op->session->operations.backlog[RING_REQUEST];
-  return list_empty(backlog) ? call_publish(op, m) : 0;
+  return list_empty(backlog) ? call_publish(op, m) : WAITS;
 }
 
 /* It waits for room. The program's list may change meanwhile. Returns 0 or a
@@ -183,7 +187,7 @@ static __attribute__((noinline)) int call_wait(struct operation *op) {
 /* Ends the submission, with the status of call_try(). */
 static inline __attribute__((always_inline)) int
 call_submitted(struct operation *op, int status) {
-  if (status == 0)
+  if (status == WAITS)
     status = call_wait(op);
   return status < 0 ? call_withdraw(op, status) : op->index;
 }
@@ -203,12 +207,13 @@ call_keep_message(struct operation *op, const struct perigee_message *m,
   op->message.capacity = m->capacity;
 }
 
-/* kept: it uses the memory of `into` already. */
+/* became: what became of the message, or a status. kept: it uses the memory of
+ * `into` already. */
 static inline __attribute__((always_inline)) void
 call_keep(struct operation *op, const struct perigee_message *message,
-          bool whole, bool kept) {
-  call_keep_message(op, message, whole);
-  if (message->slice.region)
+          int became, bool kept) {
+  call_keep_message(op, message, became == WAITS);
+  if (message->slice.region && became != WHOLE)
     operation_ref_slice(op, &message->slice);
   if (!kept)
     operation_ref(op, message->into.region);
@@ -233,7 +238,7 @@ call_submit(struct operation *op, const struct perigee_message *m,
             int64_t timeout, bool kept) {
   call_enter(op, timeout);
   int status = call_try(op, m);
-  call_keep(op, m, status == 0, kept);
+  call_keep(op, m, status, kept);
   return call_submitted(op, status);
 }
 
@@ -429,7 +434,7 @@ static int call_keep_stage(struct operation *op, const struct loan *loan,
   if (!op->block)
     return PERIGEE_NO_MEMORY;
   op->message.head = memcpy(op->block, loan->pointer, length);
-  return 0;
+  return WAITS;
 }
 
 /* The bytes are short, and in a stage, which the operation does not own:
@@ -437,7 +442,7 @@ static int call_keep_stage(struct operation *op, const struct loan *loan,
 static int call_submit_stage(struct operation *op, const struct loan *loan,
                              uint64_t length) {
   struct node *backlog = &op->session->operations.backlog[RING_REQUEST];
-  int status = 0;
+  int status = WAITS;
   op->message.head = loan->pointer;
   op->message.length = length;
   call_enter(op, op->message.timeout);
@@ -445,7 +450,7 @@ static int call_submit_stage(struct operation *op, const struct loan *loan,
     status = UNLIKELY(op->traced)
                  ? call_publish_planned(op, &op->message)
                  : call_publish_bytes(op, &op->message, loan->pointer, length);
-  if (status == 0)
+  if (status == WAITS)
     status = call_keep_stage(op, loan, length);
   return call_submitted(op, status);
 }
@@ -504,7 +509,7 @@ static int call_commit(struct perigee_session *session,
   }
   if (UNLIKELY(message->trace != NULL))
     call_trace(op, message);
-  call_keep(op, message, true, true);
+  call_keep(op, message, WAITS, true);
   op->message.flags &= PERIGEE_ASKS;
   op->message.slice.region = NULL;
   call_note(op, message);
