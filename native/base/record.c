@@ -72,18 +72,10 @@ void record_encode_traced(const struct record *r, uint8_t *bytes,
   bytes[29] = RECORD_TRACED / 8;
 }
 
-/* The peer may write while this side reads. The checked value must be the used
- * value, so the compiler must not read the ring a second time. */
+/* As record_once(). */
 static void copy_once(void *to, const uint8_t *from, uint64_t length) {
   memcpy(to, from, length);
   __asm__ volatile("" ::: "memory");
-}
-
-static uint64_t word_once(const uint8_t *at) {
-  uint64_t word;
-  memcpy(&word, at, sizeof word);
-  __asm__ volatile("" : "+r"(word)); /* in a register, and nowhere else */
-  return word;
 }
 
 /* The bytes that are not decoded yet. */
@@ -107,7 +99,7 @@ static bool record_take_extensions(struct rest *all, uint64_t length,
   struct rest rest = {record_take(all, length), length};
   while (rest.at && rest.length > 0) {
     const uint8_t *at = rest.at;
-    uint64_t word = word_once(at), size = 8 * (word >> 16 & 0xffff);
+    uint64_t word = record_once(at), size = 8 * (word >> 16 & 0xffff);
     if (size == 0 || !record_take(&rest, size))
       return false;
     if ((uint16_t)word != RECORD_TRACE)
@@ -146,70 +138,19 @@ static bool record_take_slice(struct rest *rest, struct record *r) {
   const uint8_t *at = record_take(rest, 8);
   if (!at)
     return false;
-  r->slice_length = word_once(at);
+  r->slice_length = record_once(at);
   if (r->slice_length > rest->length)
     return false;
   r->slice = record_take(rest, record_padded(r->slice_length));
   return r->slice != NULL;
 }
 
-/* Sets single fields: zeroing the sources of each record would cost more than
- * decoding does. They are set later, or never read. */
-static void record_take_header(struct record *r, const uint64_t word[3]) {
-  r->kind = (uint8_t)word[0];
-  r->flags = (uint8_t)(word[0] >> 8);
-  r->method = (uint16_t)(word[0] >> 16);
-  r->status = -(int)(uint16_t)(word[0] >> 32);
-  r->operation = (uint16_t)(word[0] >> 48);
-  r->generation = (uint32_t)word[1];
-  r->remaining = (uint32_t)word[2];
-  r->codec = (uint8_t)(word[2] >> 32);
-  r->code = r->capacity = 0;
-  r->head = r->slice = r->trace = NULL;
-  r->slice_length = 0;
-}
-
-/* Records with a slice, a source or extensions. */
-static __attribute__((noinline)) bool record_take_parts(struct rest rest,
-                                                        uint64_t extensions,
-                                                        uint32_t inline_length,
-                                                        struct record *r) {
+bool record_take_parts(const uint8_t *at, uint64_t length, uint64_t extensions,
+                       uint32_t inline_length, struct record *r) {
+  struct rest rest = {at, length};
   if (extensions > 0 && !record_take_extensions(&rest, extensions, r))
     return false;
   bool slice = r->flags & (RECORD_SLICE | RECORD_SLICE_BULK);
   return record_take_head(&rest, inline_length, r) &&
          (!slice || record_take_slice(&rest, r));
-}
-
-/* Mostly there is an inline head and nothing else, so that is not taken step by
- * step. */
-int record_decode(const uint8_t *bytes, uint64_t length, struct record *r) {
-  enum { PARTS = RECORD_SLICE | RECORD_HEAD_BULK | RECORD_SLICE_BULK };
-  if (length < RECORD_HEADER)
-    return PERIGEE_PROTOCOL;
-  uint64_t word[3] = {word_once(bytes + 8), word_once(bytes + 16),
-                      word_once(bytes + 24)};
-  record_take_header(r, word);
-  uint32_t flags = r->flags;
-  if ((flags & ~RECORD_FLAGS) || r->kind == 0 || r->kind >= RECORD_KINDS)
-    return PERIGEE_UNSUPPORTED;
-  uint64_t before = record_before(flags), head = word[1] >> 32;
-  uint64_t extensions = 8 * (word[2] >> 40 & 0xff);
-  if (before > length)
-    return PERIGEE_PROTOCOL;
-  if (flags & RECORD_CODE)
-    r->code = word_once(bytes + RECORD_HEADER);
-  if (flags & RECORD_CAPACITY)
-    r->capacity = word_once(bytes + before - 8);
-  if (r->capacity > PAYLOAD_MAX)
-    return PERIGEE_PROTOCOL;
-  if (__builtin_expect(extensions || flags & PARTS, 0)) {
-    struct rest rest = {bytes + before, length - before};
-    return record_take_parts(rest, extensions, (uint32_t)head, r)
-               ? PERIGEE_OK
-               : PERIGEE_PROTOCOL;
-  }
-  r->head = bytes + before;
-  r->head_length = head;
-  return record_padded(head) <= length - before ? PERIGEE_OK : PERIGEE_PROTOCOL;
 }

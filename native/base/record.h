@@ -150,7 +150,8 @@ static inline uint64_t record_status_word(int status) {
  * which is in place already. Each word is composed in a register and stored
  * whole: a header composed in memory by narrow stores would have to wait, when
  * it is read again, for those stores and all stores to the ring before them. */
-static inline void record_encode_words(const struct record *r, uint8_t *bytes) {
+static inline __attribute__((always_inline)) void
+record_encode_words(const struct record *r, uint8_t *bytes) {
   uint8_t *at = bytes + record_before(r->flags);
   uint64_t head = (r->flags & RECORD_HEAD_BULK) ? 0 : r->head_length;
   if (r->flags & RECORD_CAPACITY)
@@ -164,9 +165,70 @@ static inline void record_encode_words(const struct record *r, uint8_t *bytes) {
                              record_status_word(r->status) << 32 |
                              (uint64_t)r->operation << 48);
 }
+/* The peer may write while this side reads. The checked value must be the used
+ * value, so the compiler must not read the ring a second time. */
+static inline uint64_t record_once(const uint8_t *at) {
+  uint64_t word;
+  memcpy(&word, at, sizeof word);
+  __asm__ volatile("" : "+r"(word)); /* in a register, and nowhere else */
+  return word;
+}
+/* Sets single fields: zeroing the sources of each record would cost more than
+ * decoding does. They are set later, or never read. */
+static inline __attribute__((always_inline)) void
+record_take_header(struct record *r, const uint64_t word[3]) {
+  r->kind = (uint8_t)word[0];
+  r->flags = (uint8_t)(word[0] >> 8);
+  r->method = (uint16_t)(word[0] >> 16);
+  r->status = -(int)(uint16_t)(word[0] >> 32);
+  r->operation = (uint16_t)(word[0] >> 48);
+  r->generation = (uint32_t)word[1];
+  r->remaining = (uint32_t)word[2];
+  r->codec = (uint8_t)(word[2] >> 32);
+  r->code = r->capacity = 0;
+  r->head = r->slice = r->trace = NULL;
+  r->slice_length = 0;
+}
+/* Takes the parts of a record that has a slice, a source or extensions: so many
+ * bytes at `at`, behind the words of the flags. False: the peer broke the
+ * protocol. */
+bool record_take_parts(const uint8_t *at, uint64_t length, uint64_t extensions,
+                       uint32_t inline_length, struct record *record);
 /* Copies the header once and checks the copy. Returns 0, PERIGEE_PROTOCOL, or
- * PERIGEE_UNSUPPORTED for a flag or kind of a later version. */
-int record_decode(const uint8_t *bytes, uint64_t length, struct record *record);
+ * PERIGEE_UNSUPPORTED for a flag or kind of a later version. Mostly there is an
+ * inline head and nothing else, so that is not taken step by step. It is inlined,
+ * so that the words stay in registers. */
+static inline __attribute__((always_inline)) int
+record_decode(const uint8_t *bytes, uint64_t length, struct record *r) {
+  enum { PARTS = RECORD_SLICE | RECORD_HEAD_BULK | RECORD_SLICE_BULK };
+  if (length < RECORD_HEADER)
+    return PERIGEE_PROTOCOL;
+  uint64_t word[3] = {record_once(bytes + 8), record_once(bytes + 16),
+                      record_once(bytes + 24)};
+  record_take_header(r, word);
+  uint32_t flags = r->flags;
+  if ((flags & ~RECORD_FLAGS) || r->kind == 0 || r->kind >= RECORD_KINDS)
+    return PERIGEE_UNSUPPORTED;
+  uint64_t before = record_before(flags), head = word[1] >> 32;
+  uint64_t extensions = 8 * (word[2] >> 40 & 0xff);
+  if (before > length)
+    return PERIGEE_PROTOCOL;
+  if (flags & RECORD_CODE)
+    r->code = record_once(bytes + RECORD_HEADER);
+  if (flags & RECORD_CAPACITY)
+    r->capacity = record_once(bytes + before - 8);
+  if (r->capacity > PAYLOAD_MAX)
+    return PERIGEE_PROTOCOL;
+  if (__builtin_expect(extensions || flags & PARTS, 0)) {
+    return record_take_parts(bytes + before, length - before, extensions,
+                             (uint32_t)head, r)
+               ? PERIGEE_OK
+               : PERIGEE_PROTOCOL;
+  }
+  r->head = bytes + before;
+  r->head_length = head;
+  return record_padded(head) <= length - before ? PERIGEE_OK : PERIGEE_PROTOCOL;
+}
 /* Returns block * count, or UINT64_MAX if that exceeds PAYLOAD_MAX. */
 uint64_t shape_total(uint64_t block, uint64_t count);
 

@@ -98,11 +98,15 @@ static inline uint8_t *ring_reserve(struct ring_out *ring, uint64_t length) {
               ring->head + need - ring->known <= ring->size;
   return __builtin_expect(easy, 1) ? ring->bytes + at : ring_find(ring, length);
 }
-/* Fetches all lines of the record but its first. */
+/* Fetches all lines of the record but its first. Most have two. */
 static inline void ring_fetch(const uint8_t *record, uint64_t units) {
+  if (units > 1)
+    __builtin_prefetch(record + RING_UNIT);
+  if (__builtin_expect(units <= 2, 1))
+    return;
   uint64_t count = units < RING_AHEAD ? units : RING_AHEAD;
-  while (--count > 0)
-    __builtin_prefetch(record += RING_UNIT);
+  for (uint64_t i = 2; i < count; i++)
+    __builtin_prefetch(record + i * RING_UNIT);
 }
 
 /* Takes a line for writing. GCC emits prefetchw only for processors that it was
@@ -119,10 +123,14 @@ static inline void line_own(const uint8_t *line) {
  * start. */
 static inline void ring_own(const struct ring_out *ring, uint64_t units) {
   uint64_t mask = ring->size - 1, at = ring->head;
-  for (uint64_t n = units < RING_AHEAD ? units : RING_AHEAD; n > 0; n--) {
-    line_own(ring->bytes + (at & mask));
-    at += RING_UNIT;
-  }
+  line_own(ring->bytes + (at & mask));
+  if (units > 1)
+    line_own(ring->bytes + ((at + RING_UNIT) & mask));
+  if (__builtin_expect(units <= 2, 1))
+    return;
+  uint64_t count = units < RING_AHEAD ? units : RING_AHEAD;
+  for (uint64_t i = 2; i < count; i++)
+    line_own(ring->bytes + ((at + i * RING_UNIT) & mask));
 }
 
 /* Publishes the room that was reserved last, at `at`; length may be less than

@@ -28,7 +28,7 @@ static uint32_t call_remaining(const struct operation *op) {
   if (op->timeout < 0)
     return RECORD_NO_LIMIT;
   int64_t left = op->timeout;
-  if (!op->fresh.next)
+  if (!operation_is_fresh(op))
     left = op->timer.due - op->engine->now;
   if (left < 0)
     left = 0;
@@ -92,9 +92,9 @@ static int call_publish_planned(struct operation *op,
   return REFERS;
 }
 
-static int call_publish_bytes(struct operation *op,
-                              const struct perigee_message *m,
-                              const uint8_t *bytes, uint64_t length) {
+static inline __attribute__((always_inline)) int
+call_publish_bytes(struct operation *op, const struct perigee_message *m,
+                   const uint8_t *bytes, uint64_t length) {
   struct record r = {.kind = RECORD_REQUEST,
                      .flags = (m->flags & PERIGEE_TYPED ? RECORD_TYPED : 0) |
                               (m->code ? RECORD_CODE : 0) |
@@ -155,7 +155,8 @@ static int call_withdraw(struct operation *op, int status) {
 }
 
 /* Starts it: it is marked live, and timed. */
-static void call_enter(struct operation *op, int64_t timeout) {
+static inline __attribute__((always_inline)) void
+call_enter(struct operation *op, int64_t timeout) {
   struct lane *lane = op->session->lane;
   call_advance_from(op, FREE, SUBMIT);
   operation_time(op, timeout);

@@ -101,8 +101,7 @@ void call_unmark(struct operation *op) {
 }
 
 /* Queues its event, or tells the transfer that it belongs to. */
-static inline __attribute__((always_inline)) void
-call_tell(struct operation *op) {
+static void call_tell(struct operation *op) {
   operation_unref(op);
   if (op->parent) {
     struct operation *parent = op->parent;
@@ -201,8 +200,21 @@ bool call_beyond(const struct operation *op, uint64_t sent) {
   return op->state == QUEUED || (op->state == SENT && op->ordinal > sent);
 }
 
+/* Clears its mark, without a word to the peer. */
+static inline void call_unmark_short(struct operation *op) {
+  struct perigee_session *session = op->session;
+  if (op->marked && session && session->lane)
+    lane_payloads(session->lane)->mark(session->lane, op->index, 0);
+}
+
 /* What the event does not wait for. */
 static void call_given(struct operation *op) {
+  if ((op->rare | (uint32_t)op->status) == 0) {
+    call_unmark_short(op);
+    call_advance_from(op, ENDED, GIVEN);
+    operation_free_short(op);
+    return;
+  }
   call_unmark(op);
   if (call_peer_is_done(op))
     call_let_go(op);
@@ -211,7 +223,7 @@ static void call_given(struct operation *op) {
     operation_count(op); /* for the peer, which keeps it from being free */
     return;
   }
-  call_advance_from(op, ENDED, GIVEN);
+  call_advance(op, GIVEN);
   operation_free(op);
 }
 
@@ -323,6 +335,25 @@ int perigee_land_reply(struct perigee_engine *engine, int operation,
 
 /* ---- The reply ---------------------------------------------------------- */
 
+/* Is it a call that ends well, and has nothing to end but the use of its memory
+ * and its timer? */
+static inline bool call_ends_short(const struct operation *op) {
+  return (op->rare | (uint32_t)op->status) == 0 && op->kind == OP_CALL &&
+         !(op->flags & (PERIGEE_HELD | PERIGEE_SLICE));
+}
+
+/* Ends such a call: as call_finish(). */
+static inline void call_end_short(struct operation *op) {
+  struct perigee_session *session = op->session;
+  session->counters->bytes_received += op->length + op->slice;
+  session->counters->replies++;
+  session->drain.calls--;
+  operation_unref_regions(op);
+  stats_time(op);
+  operation_untime(op);
+  operation_ready(op, PERIGEE_EVENT_REPLY);
+}
+
 static void call_finish(struct operation *op) {
   if (op->slice_block)
     op->flags |= PERIGEE_POOLED;
@@ -360,7 +391,9 @@ void call_reply(struct perigee_session *session, const struct record *r) {
   int slice = head < 0 ? head : outcome_slice(op, r);
   if (slice < 0 || (head == 1 && slice == 1)) {
     call_advance_from(op, SENT, REPLY);
-    if (slice < 0)
+    if (slice >= 0 && LIKELY(call_ends_short(op)))
+      call_end_short(op);
+    else if (slice < 0)
       call_end(op, slice);
     else
       call_finish(op);

@@ -23,7 +23,7 @@
 int64_t outcome_due(const struct operation *op) {
   if (op->timeout < 0)
     return -1;
-  return op->fresh.next ? op->engine->now + op->timeout : op->timer.due;
+  return operation_is_fresh(op) ? op->engine->now + op->timeout : op->timer.due;
 }
 
 /* ---- What came in its record -------------------------------------------- */
@@ -146,7 +146,7 @@ static int outcome_raw_into(struct operation *op, const struct record *r) {
   struct payload into;
   op->slice = r->head_length;
   if (r->head && r->head_length <= s->length && region_has(s->region, s)) {
-    memcpy(s->region->pointer + s->offset, r->head, r->head_length);
+    copy_brief(s->region->pointer + s->offset, r->head, r->head_length);
     return 1;
   }
   int status = message_payload(op, s, true, &into);

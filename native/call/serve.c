@@ -663,7 +663,8 @@ static void serve_noted(struct operation *op) {
 }
 
 static void serve_head(struct operation *op, const struct record *r) {
-  op->bulky = r->flags & RECORD_HEAD_BULK;
+  if (UNLIKELY(r->flags & RECORD_HEAD_BULK))
+    op->bulky = true;
   op->length = r->head_length;
   op->flags = (r->flags & RECORD_TYPED ? PERIGEE_TYPED : 0) |
               (r->flags & RECORD_SLICE ? PERIGEE_SLICE : 0);

@@ -60,6 +60,7 @@ struct stats_file {
 /* What goes on that no event will tell of: something, or copies by kinds of memory,
  * which may tell of their end by a descriptor (memory_copies.tell). */
 enum soon { SOON_LOOK = 1, SOON_COPIES = 2 };
+enum { FRESH_NONE = 1, FRESH = 2 };
 
 struct perigee_engine {
   const uint8_t *alive;    /* a page that is zeroed in a forked child */
@@ -107,7 +108,10 @@ struct perigee_engine {
   struct operation *joined; /* the operation that is joined: wait.c */
   struct node moving;       /* operations that each poll steps */
   struct node lenders; /* sessions with replies that are not read (loan.c) */
-  struct node fresh;
+  /* Operations whose timers may not be started yet: FRESH and the index of the
+   * last, each with that of the one before. Those that have ended meanwhile stay
+   * until the next look at the clock. FRESH_NONE: no more. */
+  uint32_t fresh;
   struct migration *migration;       /* migrate.c: NULL until needed */
   const struct wireup_class *wireup; /* the handshake of its sessions */
   struct node sessions, listeners, endpoints, dead;

@@ -198,10 +198,16 @@ void session_wake(struct perigee_session *session);
  *
  * So does a side that a sleep has just ended for: its next poll, which
  * looks at the sockets, comes late. By then a caller that polled may have read
- * its reply and fallen asleep, and would be woken for nothing. */
+ * its reply and fallen asleep, and would be woken for nothing.
+ *
+ * The poll that will do it for an earlier record of this lane does it for this
+ * one, too: nothing of the above changes until then. */
 static inline void session_wake_soon(struct perigee_session *s) {
   const struct perigee_engine *engine = s->engine;
   const _Atomic uint32_t *armed = ((const struct lane_head *)s->lane)->armed;
+  if (s->polled.unsure &&
+      atomic_load_explicit(armed, memory_order_relaxed) == 0)
+    return;
   bool polls = armed && !s->polled.parked &&
                !(engine->armed | engine->sockets_due) && !engine->thread;
   if (polls && atomic_load_explicit(armed, memory_order_relaxed) == 0)

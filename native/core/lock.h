@@ -41,6 +41,7 @@ void lock_wait(struct lock *lock);
 bool lock_take(struct perigee_engine *engine, enum entry entry);
 void lock_give(struct perigee_engine *engine);
 
+#define LIKELY(what) __builtin_expect((what), 1)
 #define UNLIKELY(what) __builtin_expect((what), 0)
 
 static inline struct perigee_engine *

@@ -135,45 +135,59 @@ struct operation {
   struct node queue; /* in ready, moving, or a session's waiting list */
   struct timer timer;
   /* The second line. */
-  struct node fresh; /* in engine->fresh, until its timer is started */
-  int64_t timeout;
+  uint32_t fresh; /* the one before in engine->fresh; 0: it is not there */
+  uint32_t generation;
+  int64_t timeout; /* negative: none, or it has ended */
   struct perigee_engine *engine;
   const struct operation_class *class;
   struct perigee_session *session; /* NULL once it was freed */
   /* Its row in the stats file, as its index has it. */
   struct perigee_stats_operation *under_way;
-  uint32_t generation;
+  uint64_t ordinal; /* of an own call that was sent: which of the session's */
   uint16_t index;
-  /* The third. All fields from here to region_refs are zeroed when it is taken. */
-  _Alignas(8) uint8_t kind;
+  /* The third. All fields from here to region_refs are zeroed when it is taken.
+   * The flags of the first two words are rarely set, so a short call looks at a
+   * word in place of each: nobody sets one of them just before (apart.h). */
+  union {
+    uint64_t rare; /* any of these: the operation is no short one */
+    struct {
+      bool has_parts;
+      bool has_more;   /* fields behind the unions may not be zero (MORE) */
+      bool quiet_wait; /* it has ended, but a copy is still in progress */
+      bool lent;       /* its request was a loan that the peer may still read */
+      bool by_reference; /* its reply refers to memory of the peer, which waits
+                            for our mark to go */
+      bool in_place;     /* its reply is read in place until its event has
+                            ended */
+      bool landed;       /* the program was asked for a landing; of an own call:
+                            is to be asked, and has not named it */
+      uint8_t traced;    /* enum trace_bits */
+    };
+  };
+  union {
+    uint64_t rare_served; /* the same of those of the peer */
+    struct {
+      bool unseen;       /* the program has not got it as a request */
+      bool head_lent;    /* its head is in a block of our own arena */
+      bool viewed;       /* a head of the peer is read in place (room_view) */
+      bool bulky;        /* its head is not in the ring, but at head_loan */
+      bool untaken;      /* its reply was not read by the caller yet */
+      bool roomy;        /* a block was taken for its reply */
+      bool request_lent; /* its reply is in another block than its head, which
+                            the program may still read */
+    };
+  };
+  uint8_t kind;
   uint8_t state;
-  uint8_t event;  /* enum perigee_kind of the event that waits in ready */
-  uint8_t flags;  /* of that event */
-  uint8_t record; /* enum record_kind */
-  bool has_parts;
-  bool has_more;        /* fields behind the unions may not be zero (MORE) */
+  uint8_t event;        /* enum perigee_kind of the event that waits in ready */
+  uint8_t flags;        /* of that event */
+  uint8_t record;       /* enum record_kind */
   uint8_t region_count; /* of region_refs */
-  bool quiet_wait;      /* it has ended, but a copy is still in progress */
   bool marked;          /* the peer can read that it is live */
-  bool lent;         /* its request was a loan that the peer may still read */
-  bool replied;      /* the peer does not use the request's loan any more */
-  bool by_reference; /* its reply refers to memory of the peer, which waits for
-                        our mark to go */
-  bool in_place;     /* its reply is read in place until its event has ended */
-  bool landed;       /* the program was asked for a landing; of an own call: is
-                        to be asked, and has not named it */
-  bool unseen;       /* the program has not got it as a request */
-  bool head_lent;    /* its head is in a block of our own arena */
-  bool counted;      /* it counts as one of its peer's operations (shares.h) */
-  bool holds;        /* it counts for its peer, by `counted` or bytes below */
-  bool scanned;      /* its typed head was scanned */
-  bool viewed;       /* a head of the peer is read in place (room_view) */
-  bool bulky;        /* its head is not in the ring, but at head_loan */
-  bool untaken;      /* its reply was not read by the caller yet */
-  bool roomy;        /* a block was taken for its reply */
-  uint8_t traced;    /* enum trace_bits */
-  bool request_lent; /* its reply is in another block than its head, which the
-                        program may still read */
+  bool replied;         /* the peer does not use the request's loan any more */
+  bool counted; /* it counts as one of its peer's operations (shares.h) */
+  bool holds;   /* it counts for its peer, by `counted` or bytes below */
+  bool scanned; /* its typed head was scanned */
   struct stats_row row; /* of its method */
   int status;
   int64_t measured; /* when it began, if it is measured */
@@ -190,7 +204,6 @@ struct operation {
   union {                                          /* the fifth line */
     struct {                                       /* own */
       struct operation *parent; /* of a READ or WRITE of a batch */
-      uint64_t ordinal; /* of a call that was sent: which of the session's */
       struct perigee_message message;
       struct source loan; /* the loan, if `lent` */
       struct access access;

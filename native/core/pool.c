@@ -174,7 +174,7 @@ static bool lanes_trim(struct perigee_engine *engine) {
  * has a block is kept, as the program may read that (served_late). */
 static bool table_retire(struct perigee_engine *engine) {
   struct operation *op = &engine->table[engine->table_used - 1];
-  if (op->kind || op->session || op->block)
+  if (op->kind || op->session || op->block || op->fresh)
     return false;
   list_remove(&op->queue);
   engine->generations[--engine->table_used] = op->generation;

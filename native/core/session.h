@@ -228,6 +228,7 @@ struct session_peer {
   uint32_t version;  /* of the protocol, which both have */
   uint64_t features; /* that both have (wire.h) */
   uint64_t eager;    /* limit that both allow */
+  uint64_t heads[2]; /* the longest head in a ring that it takes: raw; typed */
   struct hello hello;
   struct terms terms;
   char address[ADDRESS_TEXT]; /* over TCP: of the other end */

@@ -169,14 +169,15 @@ static uint64_t engine_pool_bytes(const struct perigee_engine *engine) {
 
 static void engine_open_lists(struct perigee_engine *engine) {
   struct node *lists[] = {
-      &engine->ready,     &engine->given,       &engine->awaited,
-      &engine->moving,    &engine->lenders,     &engine->fresh,
-      &engine->late,      &engine->sessions,    &engine->hot,
-      &engine->listeners, &engine->dead,        &engine->news,
-      &engine->losses,    &engine->free,        &engine->endpoints,
-      &engine->granted,   &engine->trim.keepers};
+      &engine->ready,       &engine->given,     &engine->awaited,
+      &engine->moving,      &engine->lenders,   &engine->late,
+      &engine->sessions,    &engine->hot,       &engine->listeners,
+      &engine->dead,        &engine->news,      &engine->losses,
+      &engine->free,        &engine->endpoints, &engine->granted,
+      &engine->trim.keepers};
   for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
     list_open(lists[i]);
+  engine->fresh = FRESH_NONE;
 }
 
 static int engine_open_memory(struct perigee_engine *engine) {

@@ -236,12 +236,27 @@ int64_t engine_nap(struct perigee_engine *engine, int64_t timeout) {
 
 /* ---- The clock, timers and sockets --------------------------------------- */
 
-static void poll_time_out(struct perigee_engine *engine) {
-  struct node *n;
-  while ((n = list_pop(&engine->fresh))) {
-    struct operation *op = CONTAINER(n, struct operation, fresh);
-    timers_add(&engine->timers, &op->timer, engine->now + op->timeout);
+void engine_start_timers(struct perigee_engine *engine) {
+  uint32_t last = engine->fresh, first = FRESH_NONE;
+  struct operation *table = engine->table;
+  engine->fresh = FRESH_NONE;
+  while (last != FRESH_NONE) { /* turns the list around */
+    uint32_t before = table[last - FRESH].fresh;
+    table[last - FRESH].fresh = first;
+    first = last;
+    last = before;
   }
+  while (first != FRESH_NONE) {
+    struct operation *op = &table[first - FRESH];
+    first = op->fresh;
+    op->fresh = 0;
+    if (op->timeout >= 0 && !op->timer.next)
+      timers_add(&engine->timers, &op->timer, engine->now + op->timeout);
+  }
+}
+
+static void poll_time_out(struct perigee_engine *engine) {
+  engine_start_timers(engine);
   struct timer *t;
   while ((t = timers_expired(&engine->timers, engine->now)))
     t->expired(t);

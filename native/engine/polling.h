@@ -35,6 +35,9 @@ int engine_keep_found(struct perigee_engine *engine);
  * program was handed stays valid. Returns whether anything happened. */
 bool engine_progress(struct perigee_engine *engine);
 
+/* Starts the timers of operations that began since the clock was read, in their
+ * order, except that an entry which was used twice meanwhile keeps its place. */
+void engine_start_timers(struct perigee_engine *engine);
 /* Asks peers to wake this side from here on. */
 void engine_arm(struct perigee_engine *engine);
 /* The program polls again. */

@@ -63,12 +63,12 @@ void operation_late(struct operation *op) {
 }
 
 enum {
-  KIND = offsetof(struct operation, kind),
+  RARE = offsetof(struct operation, rare),
   REFS = offsetof(struct operation, region_refs),
   MORE = offsetof(struct operation, spreads),
   MORE_END = offsetof(struct operation, head_loan)
 };
-_Static_assert(offsetof(struct operation, fresh) == 64 && KIND == 2 * 64 &&
+_Static_assert(offsetof(struct operation, fresh) == 64 && RARE == 2 * 64 &&
                    offsetof(struct operation, length) == 3 * 64 &&
                    offsetof(struct operation, parent) == 4 * 64,
                "each cache line begins with that");
@@ -88,7 +88,7 @@ static inline void operation_zero(struct operation *op) {
   if (UNLIKELY(op->has_more))
     memset((uint8_t *)op + MORE, 0, MORE_END - MORE);
   operation_check_more(op);
-  memset((uint8_t *)op + KIND, 0, REFS - KIND);
+  memset((uint8_t *)op + RARE, 0, REFS - RARE);
 }
 
 struct operation *operation_take(struct perigee_session *session,
@@ -132,15 +132,15 @@ struct operation *operation_take(struct perigee_session *session,
 void operation_time(struct operation *op, int64_t timeout) {
   op->timeout = timeout;
   /* The clock is not read here: the timer starts at the next tick. */
-  if (timeout >= 0)
-    list_append(&op->engine->fresh, &op->fresh);
+  if (timeout < 0 || op->fresh)
+    return;
+  op->fresh = op->engine->fresh;
+  op->engine->fresh = op->index + FRESH;
 }
 
 void operation_ask(struct operation *op, int kind) {
   operation_unqueue(op);
-  op->event = (uint8_t)kind;
-  list_append(&op->engine->ready, &op->queue);
-  op->engine->ready_count++;
+  operation_ready(op, kind);
 }
 
 void operation_event(struct operation *op, int kind) {
@@ -189,8 +189,7 @@ void operation_ref_slice(struct operation *op,
 }
 
 void operation_unref_all(struct operation *op) {
-  while (op->region_count > 0)
-    op->region_refs[--op->region_count]->users--;
+  operation_unref_regions(op);
   if (UNLIKELY(op->has_more))
     spreads_free(op);
 }
@@ -272,6 +271,12 @@ void operation_spare(struct operation *op) {
     list_append(free, &op->queue);
 }
 
+static inline void operation_is_free(struct operation *op) {
+  op->kind = 0;
+  op->engine->live--;
+  stats_end(op);
+}
+
 void operation_free(struct operation *op) {
   struct perigee_engine *engine = op->engine;
   operation_uncount(op);
@@ -292,11 +297,31 @@ void operation_free(struct operation *op) {
   }
   if (op->slice_block)
     pool_give(engine, op->slice_block);
-  op->kind = 0;
-  engine->live--;
-  stats_end(op);
+  operation_is_free(op);
   if (kept)
     return;
+  operation_spare(op);
+}
+
+/* Debug builds abort if it is no such operation. */
+static void operation_check_short(const struct operation *op) {
+#ifdef PERIGEE_DEBUG
+  if (op->queue.next || op->timeout >= 0 || op->timer.next || op->holds ||
+      op->region_count || op->has_more || op->has_parts || op->viewed)
+    abort();
+#else
+  (void)op;
+#endif
+}
+
+void operation_free_short(struct operation *op) {
+  operation_check_short(op);
+  if (UNLIKELY(op->block || op->slice_block)) {
+    operation_free(op);
+    return;
+  }
+  list_remove(&op->all); /* in none: its session was freed */
+  operation_is_free(op);
   operation_spare(op);
 }
 

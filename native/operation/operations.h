@@ -8,6 +8,7 @@
 #define OPERATIONS_H
 
 #include "base/apart.h"
+#include "base/brief.h"
 #include "base/machine.h"
 #include "base/stamp.h"
 #include "core/lanes.h"
@@ -19,12 +20,22 @@ struct operation *operation_take(struct perigee_session *,
                                  const struct operation_class *);
 /* Starts the operation's timeout. */
 void operation_time(struct operation *op, int64_t timeout);
+/* Is it in engine->fresh, or has it no timeout? */
+static inline bool operation_is_fresh(const struct operation *op) {
+  return op->timer.due == 0;
+}
 static inline void operation_untime(struct operation *op) {
-  list_remove(&op->fresh);
+  op->timeout = -1;
   timers_remove(&op->engine->timers, &op->timer);
 }
-/* Queues its event, to be given when a poll has room. event: it has ended. ask: it
+/* Queues its event, to be given when a poll has room. ready: it is in no list of
+ * those that wait. event: it has ended. ask: it
  * goes on, and so does its timeout. */
+static inline void operation_ready(struct operation *op, int kind) {
+  op->event = (uint8_t)kind;
+  list_append(&op->engine->ready, &op->queue);
+  op->engine->ready_count++;
+}
 void operation_event(struct operation *op, int kind);
 void operation_ask(struct operation *op, int kind);
 void operation_move(struct operation *op); /* each poll steps it */
@@ -36,6 +47,9 @@ static inline void operation_unqueue(struct operation *op) {
     operation_leave(op);
 }
 void operation_free(struct operation *op);
+/* The same of one that is in no list, except perhaps its session's, has no timer,
+ * and holds nothing, except perhaps blocks. */
+void operation_free_short(struct operation *op);
 void operation_spare(struct operation *op); /* it may be taken again */
 /* Count it for its peer: as one operation, and the bytes that it exposes, until
  * the operation is free or its session is. */
@@ -57,6 +71,10 @@ void operation_ref(struct operation *op, struct perigee_region *region);
  * the regions. */
 void operation_ref_slice(struct operation *op,
                          const struct perigee_slice *slice);
+static inline void operation_unref_regions(struct operation *op) {
+  while (op->region_count > 0)
+    op->region_refs[--op->region_count]->users--;
+}
 void operation_unref_all(struct operation *op);
 static inline void operation_unref(struct operation *op) {
   if (op->region_count > 0 || op->has_more)
@@ -205,11 +223,31 @@ struct outgoing {
 /* Fills in the parts of a record. Parts that do not fit into it are exposed. */
 int outgoing_plan(struct operation *op, const struct perigee_message *message,
                   struct outgoing *out);
+/* The slice of a raw call, or of a raw reply, is sent as its head; the slices
+ * of typed ones, of messages and of one-sided access are sent beside it. */
+static inline bool outgoing_slice_is_head(const struct operation *op,
+                                          const struct perigee_message *m) {
+  return m->slice.region && op->record == RECORD_REQUEST &&
+         !(m->flags & PERIGEE_TYPED);
+}
+
 /* Returns where the bytes of a message lie that is one contiguous head, short
  * enough for the ring. NULL: it needs a plan. */
-const uint8_t *outgoing_short(const struct operation *op,
-                              const struct perigee_message *message,
-                              uint64_t *length);
+static inline __attribute__((always_inline)) const uint8_t *
+outgoing_short(const struct operation *op, const struct perigee_message *m,
+               uint64_t *length) {
+  const struct perigee_slice *slice = &m->slice;
+  uint64_t most = op->session->peer.heads[m->flags & PERIGEE_TYPED];
+  const uint8_t *bytes = m->head;
+  *length = m->length;
+  if (slice->region) {
+    if (!outgoing_slice_is_head(op, m) || !region_has(slice->region, slice))
+      return NULL;
+    bytes = slice->region->pointer + slice->offset;
+    *length = slice->length;
+  }
+  return *length - 1 < most ? bytes : NULL;
+}
 /* Copies the head of a record, last what is in the record's first line: the
  * peer polls that line, and may take it away between two stores to it; then it
  * has to be fetched again. So all stores to it stand together. That part has 16
@@ -222,7 +260,7 @@ static inline void outgoing_put_head(uint8_t *record, uint64_t before,
     memcpy(record + before, bytes, length);
     return;
   }
-  memcpy(record + RING_UNIT, bytes + first, length - first);
+  copy_brief(record + RING_UNIT, bytes + first, length - first);
   memcpy(record + before, bytes, HALF);
   memcpy(record + RING_UNIT - HALF, bytes + first - HALF, HALF);
 }

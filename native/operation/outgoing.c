@@ -19,14 +19,6 @@
 #include "net/wire.h"
 #include "operations.h"
 
-/* The slice of a raw call, or of a raw reply, is sent as its head; the slices
- * of typed ones, of messages and of one-sided access are sent beside it. */
-static bool outgoing_slice_is_head(const struct operation *op,
-                                   const struct perigee_message *m) {
-  return m->slice.region && op->record == RECORD_REQUEST &&
-         !(m->flags & PERIGEE_TYPED);
-}
-
 static int outgoing_head(struct operation *op, const struct perigee_message *m,
                          struct payload *head) {
   if (outgoing_slice_is_head(op, m))
@@ -134,25 +126,6 @@ int outgoing_plan(struct operation *op, const struct perigee_message *m,
   if (status == PERIGEE_OK && m->slice.region && !outgoing_slice_is_head(op, m))
     status = outgoing_plan_slice(op, m, out, room);
   return status < 0 ? status : outgoing_check_limits(op, out);
-}
-
-const uint8_t *outgoing_short(const struct operation *op,
-                              const struct perigee_message *m,
-                              uint64_t *length) {
-  const struct perigee_session *s = op->session;
-  const struct perigee_slice *slice = &m->slice;
-  bool typed = m->flags & PERIGEE_TYPED;
-  uint64_t limit = typed ? s->peer.terms.typed : s->peer.terms.message;
-  const uint8_t *bytes = m->head;
-  *length = m->length;
-  if (slice->region) {
-    if (!outgoing_slice_is_head(op, m) || !region_has(slice->region, slice))
-      return NULL;
-    bytes = slice->region->pointer + slice->offset;
-    *length = slice->length;
-  }
-  return *length > 0 && *length <= s->peer.eager && *length <= limit ? bytes
-                                                                     : NULL;
 }
 
 /* Inlined twice, so that records without a trace context pay nothing for it. */

@@ -193,6 +193,8 @@ static int terms_fit(struct perigee_session *s, const struct terms *t,
   s->peer.features = t->features & s->engine->features;
   terms_own(s, &own);
   s->peer.eager = t->eager < own.eager ? t->eager : own.eager;
+  s->peer.heads[0] = t->message < s->peer.eager ? t->message : s->peer.eager;
+  s->peer.heads[1] = t->typed < s->peer.eager ? t->typed : s->peer.eager;
   if (t->ring / 4 < 128 || s->peer.eager > t->ring / 4 - 128) {
     snprintf(reason, REASON, "the rings are too small");
     return PERIGEE_UNSUPPORTED;

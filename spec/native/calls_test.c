@@ -90,6 +90,74 @@ static void raw_slices_come_back_into_place(void **state) {
   pair_close(&p);
 }
 
+/* Those that fit into the ring take pieces of several sizes. */
+static void short_ones_of_each_length_come_back(void **state) {
+  enum { MOST = 160 };
+  struct pair p;
+  pair_open(&p, *state);
+  for (uint64_t length = 1; length <= MOST; length++) {
+    echo(&p, length);
+    raw_into(&p, length);
+  }
+  pair_close(&p);
+}
+
+static void slice_is_closed(struct pair *p, uint64_t length, int status) {
+  struct perigee_region *from = region_of(p, 0, NULL, length, 0);
+  struct perigee_message m = {.slice = all_of(from, length), .timeout = -1};
+  struct perigee_message none = {.length = 0};
+  bool host = strcmp(perigee_region_kind(from, NULL), "host") == 0;
+  fill_byte(from, 1);
+  int call = perigee_call(p->session[0], &m);
+  if (!host)
+    status = PERIGEE_AGAIN;
+  assert_int_equal(perigee_region_close(from, false), status);
+  struct perigee_event e = until(p, 1, PERIGEE_EVENT_REQUEST);
+  int sent = perigee_reply(p->engine[1], e.operation, &none);
+  ended(p, 0, call, 0);
+  all_sent(p, sent);
+  settle(p);
+  if (status == PERIGEE_AGAIN)
+    region_end(from);
+}
+
+static void a_slice_that_was_sent_whole_is_free_at_once(void **state) {
+  struct pair p;
+  pair_open(&p, *state);
+  slice_is_closed(&p, 64, PERIGEE_OK);
+  slice_is_closed(&p, MIB, PERIGEE_AGAIN);
+  pair_close(&p);
+}
+
+/* The first ones end before the clock is read, so their timers never start. */
+static void entries_that_are_used_again_time_out(void **state) {
+  enum { RECEIVES = 8 };
+  int receives[RECEIVES], out[RECEIVES] = {0};
+  struct pair p;
+  pair_open(&p, *state);
+  struct perigee_region *into = region_of(&p, 0, NULL, 64, 0);
+  struct perigee_slice slice = all_of(into, 64);
+  for (int i = 0; i < RECEIVES; i++)
+    receives[i] = perigee_recv(p.session[0], &slice, 60000 * MS);
+  for (int i = 0; i < RECEIVES; i++) {
+    perigee_cancel(p.engine[0], receives[i]);
+    ended(&p, 0, receives[i], PERIGEE_CANCELLED);
+  }
+  for (int i = 0; i < RECEIVES; i++)
+    receives[i] = perigee_recv(p.session[0], &slice, 5 * MS);
+  for (int ends = 0; ends < RECEIVES; ends++) {
+    struct perigee_event e = until(&p, 0, PERIGEE_EVENT_DONE);
+    assert_int_equal(e.status, PERIGEE_TIMEOUT);
+    for (int i = 0; i < RECEIVES; i++)
+      out[i] += e.operation == receives[i];
+  }
+  for (int i = 0; i < RECEIVES; i++)
+    assert_int_equal(out[i], 1);
+  settle(&p);
+  region_end(into);
+  pair_close(&p);
+}
+
 /* More than a socket takes or the transport buffers: the rest waits. */
 static void bursts_wait_their_turn(void **state) {
   enum { CALLS = 1200, EACH = 8000 };
@@ -335,6 +403,9 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(calls_of_every_size_come_back),
       cmocka_unit_test(raw_slices_come_back_into_place),
+      cmocka_unit_test(short_ones_of_each_length_come_back),
+      cmocka_unit_test(a_slice_that_was_sent_whole_is_free_at_once),
+      cmocka_unit_test(entries_that_are_used_again_time_out),
       cmocka_unit_test(bursts_wait_their_turn),
       cmocka_unit_test(early_answers_stay_until_they_are_given),
       cmocka_unit_test(loans_go_both_ways),

@@ -10,6 +10,7 @@
 
 #include "call/calls.h"
 #include "core/pool.h"
+#include "engine/polling.h"
 #include "session/sessions.h"
 #include "transport/shm/shm.h"
 
@@ -112,11 +113,7 @@ uint64_t kept_bytes(const struct perigee_session *session) {
 }
 
 void timers_begin(struct perigee_engine *engine) {
-  struct node *n;
-  while ((n = list_pop(&engine->fresh))) {
-    struct operation *op = CONTAINER(n, struct operation, fresh);
-    timers_add(&engine->timers, &op->timer, engine->now + op->timeout);
-  }
+  engine_start_timers(engine);
   engine->sockets_due = true;
 }
 
