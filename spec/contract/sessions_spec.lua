@@ -203,8 +203,8 @@ describe("a session", function()
     assert.same({ "trace", "staging", "drain", "streams", "places", "moves",
                   "windows" },
                 without_lanes(told.features))
-    assert.matches("features: trace, staging, drain, streams, places, moves, " ..
-                   "windows\n",
+    assert.matches("features: trace, staging, drain, streams, places, " ..
+                   "moves, windows\n",
                    tostring(told):gsub("lanes, ", ""), 1, true)
     local old = cases.engine { features = "-trace" }
     session = assert(old:connect(cases.address(), { timeout = 5 }))

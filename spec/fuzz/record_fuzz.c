@@ -82,7 +82,7 @@ static void encodes(const struct record *record) {
     record_encode(record, bytes);
   if (head)
     memcpy(head, record->head, record->head_length);
-  if (slice)
+  if (slice && record->slice)
     memcpy(slice, record->slice, record->slice_length);
   require(record_decode(bytes, size, &again) == PERIGEE_OK);
   require(same(record, &again));

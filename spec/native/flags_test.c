@@ -13,7 +13,7 @@ static uint8_t flags_that_came(struct pair *p) {
   struct lane *lane = p->session[1]->lane;
   const uint8_t *bytes;
   uint64_t length;
-  struct record record;
+  struct record record = {0};
   assert_int_equal(
       lane_records(lane)->peek(lane, RING_REQUEST, &bytes, &length), 1);
   assert_int_equal(record_decode(bytes, length, &record), PERIGEE_OK);

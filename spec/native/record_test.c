@@ -78,7 +78,7 @@ static void layout_is_as_drawn(void **state) {
 
 static void decoded_is_as_encoded(void **state) {
   (void)state;
-  struct record sent = full(), got;
+  struct record sent = full(), got = {0};
   uint8_t *bytes = encode(&sent);
   assert_int_equal(record_decode(bytes, record_size(&sent), &got), PERIGEE_OK);
   assert_int_equal(got.status, PERIGEE_REMOTE);
@@ -96,11 +96,11 @@ static void decoded_is_as_encoded(void **state) {
 
 static void sources_travel(void **state) {
   (void)state;
-  struct record got,
-      sent = {.kind = RECORD_REQUEST,
-              .flags = RECORD_HEAD_BULK | RECORD_SLICE | RECORD_SLICE_BULK,
-              .head_source = source,
-              .slice_source = source};
+  struct record got = {0}, sent = {.kind = RECORD_REQUEST,
+                                   .flags = RECORD_HEAD_BULK | RECORD_SLICE |
+                                            RECORD_SLICE_BULK,
+                                   .head_source = source,
+                                   .slice_source = source};
   uint8_t *bytes = encode(&sent);
   assert_int_equal(record_decode(bytes, record_size(&sent), &got), PERIGEE_OK);
   assert_memory_equal(&got.head_source, &source, sizeof source);
@@ -112,7 +112,7 @@ static void sources_travel(void **state) {
 
 static void every_cut_is_refused(void **state) {
   (void)state;
-  struct record sent = full(), got;
+  struct record sent = full(), got = {0};
   uint8_t *bytes = encode(&sent);
   for (uint64_t length = 0; length < record_size(&sent); length++)
     assert_int_equal(decode(bytes, length, &got), PERIGEE_PROTOCOL);
@@ -120,9 +120,9 @@ static void every_cut_is_refused(void **state) {
 }
 
 static int with_source(struct source wrong) {
-  struct record got, sent = {.kind = RECORD_SEND,
-                             .flags = RECORD_SLICE | RECORD_SLICE_BULK,
-                             .slice_source = wrong};
+  struct record got = {0}, sent = {.kind = RECORD_SEND,
+                                   .flags = RECORD_SLICE | RECORD_SLICE_BULK,
+                                   .slice_source = wrong};
   uint8_t *bytes = encode(&sent);
   int status = decode(bytes, record_size(&sent), &got);
   free(bytes);
@@ -144,7 +144,7 @@ static void shapes_are_limited(void **state) {
 
 /* The record with one byte set to a value. */
 static int patched(size_t at, uint8_t value) {
-  struct record got, sent = full();
+  struct record got = {0}, sent = full();
   uint8_t *bytes = encode(&sent);
   bytes[at] = value;
   int status = decode(bytes, record_size(&sent), &got);
@@ -170,7 +170,7 @@ static void lengths_beyond_the_bytes_are_refused(void **state) {
 }
 
 static int with_capacity(uint64_t capacity) {
-  struct record got, sent = full();
+  struct record got = {0}, sent = full();
   sent.capacity = capacity;
   uint8_t *bytes = encode(&sent);
   int status = decode(bytes, record_size(&sent), &got);
@@ -221,7 +221,7 @@ static void extensions_of_other_types_are_skipped(void **state) {
   (void)state;
   const uint64_t words[] = {EXTENSION(0xeeee, 1), EXTENSION(0, 3), ~0ull, 0,
                             EXTENSION(2, 1)};
-  struct record got;
+  struct record got = {0};
   for (uint8_t n = 0; n <= 5; n += n == 1 ? 3 : 1) {
     assert_int_equal(with_words(words, n, &got), PERIGEE_OK);
     assert_null(got.trace);
@@ -235,7 +235,7 @@ static void extensions_fill_their_area(void **state) {
                                {EXTENSION(7, 4), 0, 0},
                                {EXTENSION(7, 65535), 0, 0},
                                {EXTENSION(7, 2), 0, EXTENSION(7, 2)}};
-  struct record got;
+  struct record got = {0};
   for (size_t i = 0; i < sizeof words / sizeof *words; i++)
     assert_int_equal(with_words(words[i], 3, &got), PERIGEE_PROTOCOL);
 }
@@ -247,7 +247,7 @@ static void a_trace_comes_once_and_whole(void **state) {
   const uint64_t shorter[] = {EXTENSION(RECORD_TRACE, 3), 0, 0};
   const uint64_t twice[] = {EXTENSION(RECORD_TRACE, 4), 0, 0, 0,
                             EXTENSION(RECORD_TRACE, 4), 0, 0, 0};
-  struct record got;
+  struct record got = {0};
   assert_int_equal(with_words(once, 4, &got), PERIGEE_OK);
   assert_non_null(got.trace);
   assert_int_equal(with_words(longer, 5, &got), PERIGEE_OK);
@@ -291,7 +291,7 @@ static void a_trace_lies_as_drawn(void **state) {
 
 static void a_trace_travels_with_all_else(void **state) {
   (void)state;
-  struct record got, sent = full();
+  struct record got = {0}, sent = full();
   uint8_t *bytes = encode_traced(&sent);
   uint64_t length = record_size(&sent) + RECORD_TRACED;
   assert_int_equal(record_decode(bytes, length, &got), PERIGEE_OK);

@@ -42,8 +42,9 @@
 --   drains tells so), "streams" (sockets for payloads tell that they live),
 --   "places" (lists of slices are read where they lie, over shared memory),
 --   "moves" (rings through which many payloads of 2 KiB and more pass become
---   longer for a while, over shared memory), "windows" (of a long payload between
---   cores that share no cache, what its sender has not staged yet is pulled)
+--   longer for a while, over shared memory), "windows" (of a long payload
+--   between cores that share no cache, what its sender has not staged yet is
+--   pulled)
 -- @classmod Explanation
 local native = require "perigee.native"
 local sorted = require "perigee.runtime.sorted"
