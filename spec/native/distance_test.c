@@ -143,16 +143,19 @@ static bool comes_to_be_staged(struct pair *p, uint64_t length) {
 }
 
 /* What lies in strides is pulled. */
+static void far_payload_is_staged(struct pair *p, uint64_t length) {
+  be_far(p->session[0]);
+  be_far(p->session[1]);
+  assert_true(comes_to_be_staged(p, length));
+  assert_false(echo_slice(p, 4099, length / 4099));
+}
+
 static void far_payloads_up_to_a_length_are_staged(void **state) {
   static const uint64_t lengths[] = {8200, LENGTH + 1, PLAIN + 3, LONGEST};
   struct pair p;
   busy_open(&p, *state);
-  for (int i = 0; i < 4; i++) {
-    be_far(p.session[0]);
-    be_far(p.session[1]);
-    assert_true(comes_to_be_staged(&p, lengths[i]));
-    assert_false(echo_slice(&p, 4099, lengths[i] / 4099));
-  }
+  for (int i = 0; i < 4; i++)
+    far_payload_is_staged(&p, lengths[i]);
   pair_close(&p);
 }
 
@@ -161,12 +164,9 @@ static void longer_far_payloads_pass_through_a_window(void **state) {
   struct pair p;
   busy_open(&p, *state);
   for (int i = 0; i < 3; i++) {
-    be_far(p.session[0]);
-    be_far(p.session[1]);
-    assert_true(comes_to_be_staged(&p, lengths[i]));
+    far_payload_is_staged(&p, lengths[i]);
     assert_int_equal(turns_live(p.session[0]), 0);
     assert_in_range(stretch_bytes(p.session[0]), LONGEST, 4 * MIB);
-    assert_false(echo_slice(&p, 4099, lengths[i] / 4099));
   }
   pair_close(&p);
 }
@@ -231,8 +231,28 @@ static void the_receiver_pulls_what_a_window_lacks(void **state) {
   pair_close(&p);
 }
 
-/* Side 1 finds the window empty and pulls a piece; then side 0 polls. */
+/* Side 1 finds the window empty and pulls; then side 0 polls. */
 static void the_owner_goes_on_behind_what_was_pulled(void **state) {
+  struct pair p;
+  uint64_t length = 16 * MIB + 5;
+  uint8_t *bytes = pattern(length, 3);
+  window_open(&p, *state, length);
+  int op = call(&p, bytes, length);
+  uint32_t generation = generation_at(p.engine[0], (uint32_t)op);
+  while (bytes_taken(p.session[1], op, generation) <= LONGEST)
+    poll_side(&p, 1);
+  assert_int_equal(window_fed(p.session[0]), LONGEST);
+  poll_side(&p, 0);
+  assert_true(window_fed(p.session[0]) > LONGEST + LONGEST / 2);
+  struct perigee_event e = until(&p, 1, PERIGEE_EVENT_REQUEST);
+  assert_memory_equal(e.pointer, bytes, length);
+  answer(&p, &e, bytes, 10);
+  answered(&p, op, bytes, 10);
+  free(bytes);
+  pair_close(&p);
+}
+
+static void owner_and_receiver_bring_a_payload_together(void **state) {
   struct pair p;
   uint64_t length = 16 * MIB + 5;
   uint8_t *bytes = pattern(length, 3);
@@ -380,6 +400,7 @@ int main(void) {
       OVER(variant_default, an_older_peer_gets_no_window),
       OVER(variant_default, the_receiver_pulls_what_a_window_lacks),
       OVER(variant_default, the_owner_goes_on_behind_what_was_pulled),
+      OVER(variant_default, owner_and_receiver_bring_a_payload_together),
       OVER(variant_default, who_lies_of_what_it_pulled_harms_itself),
       OVER(variant_default, who_pulled_more_than_there_is_is_not_believed),
       OVER(variant_default, a_window_that_lies_ends_its_call),

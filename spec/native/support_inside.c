@@ -79,14 +79,29 @@ void lie_of_taking(struct perigee_session *liar, int operation,
                shm_ack_tag(generation) | bytes);
 }
 
-void lie_of_window(struct perigee_session *liar, uint64_t fed, uint64_t base) {
-  struct lane *lane = liar->lane;
+static struct shm_stage_head *
+youngest_stage(const struct perigee_session *session) {
+  const struct lane *lane = session->lane;
   const struct shm_turns *t = &lane->turns;
   uint64_t at = t->blocks[(t->first + t->count - 1) % SHM_TURNS].at;
-  struct shm_stage_head *head =
-      (struct shm_stage_head *)(void *)(lane->arena + t->stretch + at);
+  return (struct shm_stage_head *)(void *)(lane->arena + t->stretch + at);
+}
+
+void lie_of_window(struct perigee_session *liar, uint64_t fed, uint64_t base) {
+  struct shm_stage_head *head = youngest_stage(liar);
   atomic_store(&head->base, base);
   atomic_store(&head->fed, fed);
+}
+
+uint64_t window_fed(const struct perigee_session *session) {
+  return atomic_load(&youngest_stage(session)->fed);
+}
+
+uint64_t bytes_taken(const struct perigee_session *session, int operation,
+                     uint32_t generation) {
+  uint64_t ack = atomic_load(&session->lane->own->acks[operation][0]);
+  uint64_t taken = ack ^ shm_ack_tag(generation);
+  return taken >> SHM_ACK_SHIFT ? 0 : taken;
 }
 
 uint8_t *take_block(struct perigee_session *session, uint64_t length) {

@@ -34,6 +34,11 @@ void lie_of_taking(struct perigee_session *liar, int operation,
 /* Says of the youngest staging block in turn that so many bytes are staged, and
  * that the payload lies there. */
 void lie_of_window(struct perigee_session *liar, uint64_t fed, uint64_t base);
+/* How many bytes of its payload that block's head says are staged; how many of
+ * the head of the peer's operation the session says it has taken. */
+uint64_t window_fed(const struct perigee_session *session);
+uint64_t bytes_taken(const struct perigee_session *session, int operation,
+                     uint32_t generation);
 /* Takes a pooled block for the session's peer; NULL: it may have no more. */
 uint8_t *take_block(struct perigee_session *session, uint64_t length);
 void limit_staging(struct perigee_engine *engine, uint64_t most);
