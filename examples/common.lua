@@ -27,8 +27,9 @@ local SIGTERM, PR_SET_PDEATHSIG, CLOCK_MONOTONIC = 15, 1, 1
 local time = ffi.new("int64_t[2]")
 local M = { here = here }
 
--- A worker is started with its role and the driver's id, a driver with options.
-M.role = arg[1] and not arg[1]:find("^%-%-") and arg[1] or nil
+-- A worker is started with its role and the driver's id, a driver with words of
+-- its own.
+M.role = tonumber(arg[2]) == ffi.C.getppid() and arg[1] or nil
 
 -- Unique to a run, and the same in its driver and workers.
 M.id = M.role and arg[2] or tostring(ffi.C.getpid())

@@ -137,7 +137,7 @@ struct operation {
   /* The second line. */
   uint32_t fresh; /* the one before in engine->fresh; 0: it is not there */
   uint32_t generation;
-  int64_t timeout; /* negative: none, or it has ended */
+  int64_t timeout; /* negative: none, or it ended before its timer began */
   struct perigee_engine *engine;
   const struct operation_class *class;
   struct perigee_session *session; /* NULL once it was freed */

@@ -306,8 +306,8 @@ void operation_free(struct operation *op) {
 /* Debug builds abort if it is no such operation. */
 static void operation_check_short(const struct operation *op) {
 #ifdef PERIGEE_DEBUG
-  if (op->queue.next || op->timeout >= 0 || op->timer.next || op->holds ||
-      op->region_count || op->has_more || op->has_parts || op->viewed)
+  if (op->queue.next || op->timer.next || op->holds || op->region_count ||
+      op->has_more || op->has_parts || op->viewed)
     abort();
 #else
   (void)op;

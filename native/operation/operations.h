@@ -25,7 +25,8 @@ static inline bool operation_is_fresh(const struct operation *op) {
   return op->timer.due == 0;
 }
 static inline void operation_untime(struct operation *op) {
-  op->timeout = -1;
+  if (operation_is_fresh(op)) /* its timer is never to start */
+    op->timeout = -1;
   timers_remove(&op->engine->timers, &op->timer);
 }
 /* Queues its event, to be given when a poll has room. ready: it is in no list of

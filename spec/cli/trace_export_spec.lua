@@ -19,6 +19,19 @@ print "ready" io.stdout:flush()
 perigee.run()
 ]]
 
+-- Calls itself, and is not answered.
+local WAITER = [[
+local perigee = require "perigee"
+local agent = assert(perigee.agent { name = "a" })
+agent:serve { name = "s", methods = { f = function()
+  print "ready" io.stdout:flush()
+  perigee.sleep(600)
+end } }
+local s = assert(agent:proxy("a", "s")):with { trace = true, timeout = 600 }
+s.async:f()
+perigee.run()
+]]
+
 -- A collector that does what the path says, and says what it has got.
 local function collector(child)
   local sockets = require "spec.net.sockets"
@@ -209,6 +222,19 @@ describe("a collector of traces", function()
     exporter:signal "INT"
     local last = exporter:read(LONG)
     assert.matches("6 spans were sent, 6 dropped; 0 were gone", last)
+  end)
+end)
+
+describe("a collector of traces that is told of a call under way", function()
+  it("gets it once it has ended, or its process is dead", function()
+    local agent = command.run_script("agent.lua", WAITER)
+    local status, errors = export "taking"
+    assert.equal(0, status, errors)
+    assert.matches("0 spans were sent, 0 dropped", errors)
+    agent:kill()
+    status, errors = export "taking"
+    assert.equal(0, status, errors)
+    assert.matches("2 spans were sent, 0 dropped", errors)
   end)
 end)
 

@@ -28,6 +28,17 @@ describe("examples/", function()
     end)
   end
 
+  it("sweep.lua measures the sizes that it is told, and writes a file",
+     function()
+    local file = os.tmpname()
+    local lines, how, code = ran(anywhere("sweep", "128,2K 50ms " .. file))
+    assert.same({ "exit", 0 }, { how, code }, table.concat(lines, "\n"))
+    local rows = {}
+    for line in io.lines(file) do rows[#rows + 1] = line end
+    os.remove(file)
+    assert.equal(5, #rows)              -- a head, and two methods by two sizes
+  end)
+
   for _, name in ipairs(RDMA) do
     it(name .. ".lua checks itself, or says that there is no device", function()
       local lines, how, code = ran(anywhere(name))

@@ -160,10 +160,17 @@ describe("bench.plot", function()
     assert.is_true(tonumber(x1) < tonumber(x2))
   end)
 
+  it("leaves out what a logarithmic axis has no place for", function()
+    local more = { rows[1], rows[2], { name = "echo", size = 32, p50_us = 0 },
+                   { name = "connect", size = 0, p50_us = 9 } }
+    assert.equal(plot.draw("name", rows), plot.draw("name", more))
+    assert.is_nil(plot.draw("name", { { name = "a", size = 0, p50_us = 9 } }))
+  end)
+
   it("tells that there is nothing to draw, or no such folder", function()
     local fine, why = plot.write("/nowhere/x.svg", "name", {})
     assert.is_nil(fine)
-    assert.equal("no row has a p50", why)
+    assert.equal("no row has a size and a p50 above 0", why)
     fine, why = plot.write("/nowhere/x.svg", "name", rows)
     assert.is_nil(fine)
     assert.matches("/nowhere/x.svg", why, 1, true)

@@ -27,6 +27,7 @@ struct crowd {
 static void options_of(struct perigee_options *o) {
   variant_options(&tcp, o);
   o->operations = TABLE;
+  o->hello_timeout = PATIENCE * MS; /* the process may have no core for long */
   o->pool = 64 * MIB;
 }
 
@@ -52,6 +53,7 @@ static void sends(struct crowd *c, int i, int count) {
 static void hear(struct crowd *c, int i) {
   struct perigee_event e;
   while (perigee_poll(c->peer[i], &e, 1) == 1) {
+    assert_true(e.kind != PERIGEE_EVENT_CONNECTED || e.status == PERIGEE_OK);
     if (e.kind == PERIGEE_EVENT_CONNECTED)
       c->session[i] = perigee_session(c->peer[i], e.session);
     if (e.kind != PERIGEE_EVENT_DONE)

@@ -10,6 +10,7 @@
 
 #include "call/calls.h"
 #include "core/pool.h"
+#include "core/stats_file.h"
 #include "engine/polling.h"
 #include "session/sessions.h"
 #include "transport/shm/shm.h"
@@ -102,6 +103,10 @@ uint64_t bytes_taken(const struct perigee_session *session, int operation,
   uint64_t ack = atomic_load(&session->lane->own->acks[operation][0]);
   uint64_t taken = ack ^ shm_ack_tag(generation);
   return taken >> SHM_ACK_SHIFT ? 0 : taken;
+}
+
+uint64_t longest_call(const struct perigee_engine *engine) {
+  return engine->stats.at->methods[0].longest;
 }
 
 uint8_t *take_block(struct perigee_session *session, uint64_t length) {

@@ -39,6 +39,8 @@ void lie_of_window(struct perigee_session *liar, uint64_t fed, uint64_t base);
 uint64_t window_fed(const struct perigee_session *session);
 uint64_t bytes_taken(const struct perigee_session *session, int operation,
                      uint32_t generation);
+/* The ns of the longest call of methods without a row of their own. */
+uint64_t longest_call(const struct perigee_engine *engine);
 /* Takes a pooled block for the session's peer; NULL: it may have no more. */
 uint8_t *take_block(struct perigee_session *session, uint64_t length);
 void limit_staging(struct perigee_engine *engine, uint64_t most);

@@ -113,7 +113,7 @@ function M.bounds(lines, column)
   return low, high
 end
 
--- Returns the logarithmic axis of the sizes that lines have.
+-- Returns the logarithmic axis of the sizes that lines have, all above 0.
 function M.sizes(title, lines)
   local low, high = M.bounds(lines, 1)
   high = math.max(high, 2 * low)
@@ -134,8 +134,8 @@ local function ticks_of_decades(low, high, shown)
   return ticks
 end
 
--- Returns the logarithmic axis of the values that lines have, in whole powers
--- of ten. shown(value): what it says at each tick.
+-- Returns the logarithmic axis of the values that lines have, all above 0, in
+-- whole powers of ten. shown(value): what it says at each tick.
 function M.decades(title, lines, shown)
   local low, high = M.bounds(lines, 2)
   low = 10 ^ math.floor(math.log10(low))

@@ -20,10 +20,15 @@ local function groups(key, rows)
   return order, by
 end
 
+-- A logarithmic axis has no place for 0, which the size of a row without a
+-- payload is.
 local function points_of(rows, field)
   local points = {}
   for _, row in ipairs(rows) do
-    if row[field] then points[#points + 1] = { row.size, row[field] } end
+    local value = row[field]
+    if value and value > 0 and row.size > 0 then
+      points[#points + 1] = { row.size, value }
+    end
   end
   table.sort(points, function(a, b) return a[1] < b[1] end)
   return points
@@ -62,7 +67,7 @@ end
 -- Returns true, or nil and why not.
 function M.write(path, key, rows)
   local text = M.draw(key, rows)
-  if not text then return nil, "no row has a p50" end
+  if not text then return nil, "no row has a size and a p50 above 0" end
   local file, message = io.open(path, "w")
   if not file then return nil, message end
   file:write(text)

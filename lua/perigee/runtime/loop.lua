@@ -74,21 +74,21 @@ local ready, pool = state.ready, {}
 -- ---- Errors in event handlers ----------------------------------------------
 
 -- No input from a peer should make an event handler raise. The loop ends the
--- peer's session if one does, and goes on. Other errors, which no event caused,
--- are raised again. A worker's errors end its coroutine. pump has an xpcall
--- around the handler of each event. It has none around all events, because
--- LuaJIT cannot compile the way from a loop that is a trace of its own, as that
--- of drain is, out through a pcall around it: each wait went on in the
--- interpreter once its batch was handled.
+-- peer's session if one does, and goes on. Errors that no event caused go on to
+-- the caller of pump; a worker's end its coroutine. The xpcall is around the
+-- handler of each event. One around all events would keep waits from being
+-- compiled: LuaJIT cannot leave a trace that began in drain's loop through a
+-- pcall below it.
 local function broken(worker, failure)
   local engine, id, served = state.telling, 0, false
   if worker and worker.serving then
     engine, id, served = worker.engine, worker.session, worker.served
   elseif engine then
-    local event = engine.events[engine.i - 1]
+    local event = engine.events[math.max(engine.i - 1, 0)] -- 0: it was closed
     local kind = event.kind
-    id = event.session
-    served = (kind == REQUEST or kind == LANDING) and event.operation
+    id = engine.i > 0 and event.session or 0
+    served = engine.i > 0 and (kind == REQUEST or kind == LANDING)
+      and event.operation
   else
     error(failure, 0)
   end

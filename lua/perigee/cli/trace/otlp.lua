@@ -29,7 +29,9 @@ local function life_of(source, file)
 end
 
 -- A span is given when it has ended; or never will, since its process is dead.
-local function is_over(span) return span.ended or span.file.state == "dead" end
+local function is_over(span, file)
+  return span.ended or file.state == "dead"
+end
 
 local function take(source, file, list)
   local life, kept = life_of(source, file), {}
@@ -41,7 +43,7 @@ local function take(source, file, list)
     local number = span.number
     if life.given[number] then
       kept[number] = true
-    elseif is_over(span) then
+    elseif is_over(span, file) then
       kept[number], list[#list + 1] = true, span
     end
     life.last = math.max(life.last or 0, number)
