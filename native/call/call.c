@@ -2,7 +2,7 @@
  *
  * call.c - own operations that send one record and get one back: calls,
  * messages, and one-sided access that the region's owner does for this side.
- * begin.c begins them; here are their states, their replies and their end.
+ * call_begin.c begins them; here are their states, their replies and their end.
  *
  *   state      event     becomes
  *   free       submit    queued     counted, marked live, timed

@@ -27,7 +27,7 @@
 #include "base/machine.h"
 #include "operation/operations.h"
 
-/* ---- begin.c, call.c: own requests and their replies -------------------- */
+/* ---- call_begin.c, call.c: own requests and their replies --------------- */
 extern const struct machine call_machine;
 void call_reply(struct perigee_session *, const struct record *);
 void call_stop(struct operation *op, int status);

@@ -2,7 +2,7 @@
  *
  * own.h - operations of this side that send one record and get one back, for the
  * files that have them: call.c has their states, their replies and their end,
- * begin.c begins them.
+ * call_begin.c begins them.
  */
 #ifndef OWN_H
 #define OWN_H
@@ -44,7 +44,7 @@ void call_let_go(struct operation *op);
 /* The peer may no longer take it for live. */
 void call_unmark(struct operation *op);
 
-/* ---- begin.c ----------------------------------------------------------- */
+/* ---- call_begin.c ------------------------------------------------------- */
 /* Publishes a record that waited for room. */
 bool call_publish_waiting(struct operation *op);
 

@@ -3,7 +3,7 @@
  * transfer.c - the operation of a one-sided transfer. Its items are moved one
  * after another: by this side where it can reach the region, otherwise by the
  * owner (some reads and writes at a time, call.c). operation.c has the table of
- * the states; submit.c begins these operations.
+ * the states; transfer_submit.c begins these operations.
  */
 #include "calls.h"
 #include "core/lock.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * transfers.h - one-sided transfers: what submit.c, which takes them from the
+ * transfers.h - one-sided transfers: what transfer_submit.c, which takes them from the
  * program, needs of transfer.c, whose operations move their items.
  */
 #ifndef TRANSFERS_H

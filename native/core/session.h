@@ -122,7 +122,7 @@ struct session_inbox {
   uint32_t *seen; /* with faults: last generation of each peer's operation */
 };
 
-/* drain.c, call/begin.c, call/call.c, call/serve.c: a side that takes no more
+/* drain.c, call/call_begin.c, call/call.c, call/serve.c: a side that takes no more
  * calls. */
 struct session_drain {
   uint8_t ours, theirs; /* states of drain_machine; 0: takes calls */

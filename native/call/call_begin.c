@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * begin.c - begins the operations of this side that send one record and get one
- * back: checks a message, takes an operation, marks it live, and publishes its
+ * call_begin.c - begins the operations of this side that send one record and get
+ * one back: checks a message, takes an operation, marks it live, and publishes its
  * record, or has it wait for room. Requests that the program fills in place are
  * the last part. call.c has the states of these operations, and their end.
  */

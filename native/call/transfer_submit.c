@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * submit.c - what a program submits of one-sided transfers: a list of items, one
+ * transfer_submit.c - what a program submits of one-sided transfers: a list of items, one
  * of them with lists of slices, and prepared transfers, whole or some of their
  * blocks.
  *
@@ -19,6 +19,7 @@
 
 /* Transfers up to this size are copied while they are submitted. */
 enum { AT_ONCE = 64 << 10 };
+
 static const struct operation_class *
 batch_class(const struct perigee_transfer *list, uint32_t count) {
   uint64_t bytes = 0;
