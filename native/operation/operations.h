@@ -8,7 +8,7 @@
 #define OPERATIONS_H
 
 #include "base/apart.h"
-#include "base/brief.h"
+#include "base/copy.h"
 #include "base/machine.h"
 #include "base/stamp.h"
 #include "core/lanes.h"
@@ -261,7 +261,7 @@ static inline void outgoing_put_head(uint8_t *record, uint64_t before,
     memcpy(record + before, bytes, length);
     return;
   }
-  copy_brief(record + RING_UNIT, bytes + first, length - first);
+  copy_bytes(record + RING_UNIT, bytes + first, length - first);
   memcpy(record + before, bytes, HALF);
   memcpy(record + RING_UNIT - HALF, bytes + first - HALF, HALF);
 }

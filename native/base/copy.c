@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "copy.h"
+
+#ifdef __x86_64__
+#include <immintrin.h>
+
+enum { LINES = 128 };
+
+__attribute__((target("avx"))) static inline void
+lines_copy_two(uint8_t *to, const uint8_t *from) {
+  const __m256i *f = (const __m256i *)(const void *)from;
+  __m256i a = _mm256_loadu_si256(f), b = _mm256_loadu_si256(f + 1);
+  __m256i c = _mm256_loadu_si256(f + 2), d = _mm256_loadu_si256(f + 3);
+  __m256i *t = (__m256i *)(void *)to;
+  _mm256_storeu_si256(t, a);
+  _mm256_storeu_si256(t + 1, b);
+  _mm256_storeu_si256(t + 2, c);
+  _mm256_storeu_si256(t + 3, d);
+}
+
+__attribute__((target("avx"))) static void
+lines_copy_down(uint8_t *to, const uint8_t *from, uint64_t n) {
+  for (uint64_t at = n; at > 0; at -= LINES)
+    lines_copy_two(to + at - LINES, from + at - LINES);
+}
+
+void copy_lines(uint8_t *to, const uint8_t *from, uint64_t length) {
+  if (!__builtin_cpu_supports("avx")) {
+    memcpy(to, from, length);
+    return;
+  }
+  uint64_t n = length & ~(uint64_t)(LINES - 1);
+  memcpy(to + n, from + n, length - n);
+  lines_copy_down(to, from, n);
+}
+
+#else
+
+void copy_lines(uint8_t *to, const uint8_t *from, uint64_t length) {
+  memcpy(to, from, length);
+}
+
+#endif
