@@ -61,6 +61,7 @@ struct ring_out {
    * is longer than RING_LONG; it may move the ring. NULL: nobody is. */
   void (*longs)(struct ring_out *ring, void *context);
   void *context;
+  bool streams; /* long records are written past the caches */
 };
 
 /* Filled in by ring_open(). next, empty and most are what a look needs, so that

@@ -128,6 +128,16 @@ int outgoing_plan(struct operation *op, const struct perigee_message *m,
   return status < 0 ? status : outgoing_check_limits(op, out);
 }
 
+static void outgoing_put_payload(struct payload *p, uint8_t *to,
+                                 const struct ring_out *out) {
+  uint64_t run;
+  const uint8_t *bytes = payload_run(p, &run);
+  if (p->memory->direct && run > 0 && run == p->total)
+    outgoing_put_bytes(to, bytes, run, out);
+  else
+    payload_take(p, to, p->total);
+}
+
 /* Inlined twice, so that records without a trace context pay nothing for it. */
 static inline __attribute__((always_inline)) bool
 outgoing_write(struct perigee_session *session, enum ring ring,
@@ -143,9 +153,9 @@ outgoing_write(struct perigee_session *session, enum ring ring,
   uint8_t *head = record_head(r, bytes + more);
   uint8_t *slice = record_slice(r, bytes + more);
   if (slice)
-    payload_take(&out->slice, slice, out->slice.total);
+    outgoing_put_payload(&out->slice, slice, lane_out(lane, ring));
   if (head)
-    payload_take(&out->head, head, out->head.total);
+    outgoing_put_payload(&out->head, head, lane_out(lane, ring));
   if (trace)
     record_encode_traced(r, bytes, trace);
   else

@@ -75,6 +75,82 @@ static void one_of_many_replies_tries_the_distance(void **state) {
   pair_close(&p);
 }
 
+/* An echo in records: the event SENT is for replies that stay the server's. */
+static void echo_record(struct pair *p, const uint8_t *bytes, uint64_t length) {
+  int op = call(p, bytes, length);
+  struct perigee_event e = until(p, 1, PERIGEE_EVENT_REQUEST);
+  assert_int_equal(e.length, length);
+  assert_memory_equal(e.pointer, bytes, length);
+  answer(p, &e, e.pointer, length);
+  answered(p, op, bytes, length);
+}
+
+/* The ring's laps count as payloads, and its long records go past the caches of
+ * far cores. */
+static void a_ring_of_long_records_finds_the_distance(void **state) {
+  enum { RECORD = 4000, LATER = 1000, MOST = 10 * 127 * 16 };
+  struct pair p;
+  uint8_t *bytes = pattern(RECORD, 3);
+  timed_open(&p, *state);
+  for (int far = 1; far >= 0; far--) {
+    int calls = 0;
+    own_time.more = far ? LATER : 0;
+    while (calls++ < MOST && streams_records(p.session[0]) != far)
+      echo_record(&p, bytes, RECORD);
+    assert_int_equal(streams_records(p.session[0]), far);
+    assert_int_equal(is_far(p.session[0]), far);
+  }
+  free(bytes);
+  pair_close(&p);
+}
+
+static void records_past_the_caches_are_whole(void **state) {
+  enum { LEAST = 1900, MOST = 8000, STEP = 61 };
+  struct pair p;
+  uint8_t *bytes = pattern(MOST, 5);
+  timed_open(&p, *state);
+  be_far(p.session[0]);
+  be_far(p.session[1]);
+  for (uint64_t n = LEAST; n < MOST; n += STEP)
+    echo_record(&p, bytes, n);
+  for (int side = 0; side < 2; side++)
+    assert_true(streams_records(p.session[side]));
+  free(bytes);
+  pair_close(&p);
+}
+
+/* Their head is typed. */
+static void slices_past_the_caches_are_whole(void **state) {
+  enum { LEAST = 1900, MOST = 8000, STEP = 61 };
+  struct pair p;
+  uint8_t *bytes = pattern(MOST, 5);
+  timed_open(&p, *state);
+  be_far(p.session[0]);
+  struct perigee_region *from = region_of(&p, 0, NULL, MOST, PERIGEE_LOCAL);
+  struct perigee_region *to = region_of(&p, 1, NULL, MOST, PERIGEE_LOCAL);
+  const struct perigee_slice place = all_of(to, MOST);
+  fill(from, 0, bytes, MOST);
+  for (uint64_t n = LEAST; n < MOST; n += STEP) {
+    struct perigee_message m = {.head = "\2",
+                                .length = 1,
+                                .flags = PERIGEE_TYPED,
+                                .slice = {{from}, MOST - n, n, 1, 0},
+                                .timeout = -1};
+    int op = perigee_call(p.session[0], &m);
+    struct perigee_event e = until(&p, 1, PERIGEE_EVENT_LANDING);
+    assert_int_equal(perigee_land(p.engine[1], e.operation, &place), 0);
+    e = until(&p, 1, PERIGEE_EVENT_REQUEST);
+    same(to, 0, bytes + MOST - n, n);
+    answer(&p, &e, bytes, 10);
+    answered(&p, op, bytes, 10);
+  }
+  assert_true(streams_records(p.session[0]));
+  region_end(from);
+  region_end(to);
+  free(bytes);
+  pair_close(&p);
+}
+
 enum { PLAIN = 512 * KIB };
 
 /* What is longer is pulled, but for one of many. */
@@ -392,6 +468,9 @@ int main(void) {
       OVER(variant_default, after_a_slow_copy_the_distance_is_tried),
       OVER(variant_default, one_of_many_payloads_tries_the_distance),
       OVER(variant_default, one_of_many_replies_tries_the_distance),
+      OVER(variant_default, a_ring_of_long_records_finds_the_distance),
+      OVER(variant_default, records_past_the_caches_are_whole),
+      OVER(variant_default, slices_past_the_caches_are_whole),
       OVER(variant_default, near_payloads_up_to_a_length_are_staged),
       OVER(variant_default, far_payloads_up_to_a_length_are_staged),
       OVER(unread, far_payloads_up_to_a_length_are_staged),

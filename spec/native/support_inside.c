@@ -54,9 +54,14 @@ bool is_far(const struct perigee_session *session) {
   return session->lane->distance.far;
 }
 
+bool streams_records(const struct perigee_session *session) {
+  const struct ring_out *out = session->lane->out;
+  return out[RING_REQUEST].streams && out[RING_REPLY].streams;
+}
+
 void be_far(struct perigee_session *session) {
-  distance_learn(&session->lane->distance, INT64_MAX);
-  distance_learn(&session->lane->distance, INT64_MAX);
+  distance_learn(session->lane, INT64_MAX);
+  distance_learn(session->lane, INT64_MAX);
 }
 
 void learn_no_ways(struct perigee_session *session) {

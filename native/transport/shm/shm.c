@@ -104,17 +104,24 @@ static void rings_wire_in(struct lane *lane) {
   lane->head.out = lane->out;
 }
 
+/* As ring_out.longs. */
+static void rings_long(struct ring_out *ring, void *context) {
+  distance_try_ring(context, ring);
+  moves_long(context, ring);
+}
+
 static void rings_wire_out(struct lane *lane) {
   const uint64_t ring = lane->peer_ring;
   for (int i = 0; i < RINGS; i++)
     lane->out[i] =
         (struct ring_out){.bytes = lane->peer_inbox + (uint64_t)i * ring,
                           .size = ring,
-                          .key = lane->options.key};
+                          .key = lane->options.key,
+                          .longs = rings_long,
+                          .context = lane};
   lane->out[RING_REQUEST].consumed = &lane->peer->consumed_request;
   lane->out[RING_REPLY].consumed = &lane->peer->consumed_reply;
   lane->head.armed = &lane->peer->armed;
-  moves_begin(lane);
 }
 
 static void shm_close(struct lane *lane) {

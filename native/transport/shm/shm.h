@@ -103,7 +103,7 @@ struct shm_turn {
   uint8_t part;
   bool filled; /* all of the payload was staged */
 };
-/* The distance of the cores, as far as it is known (shm_stage.c). */
+/* The distance of the cores, as far as it is known (shm_distance.c). */
 struct shm_distance {
   bool far;      /* they share no cache */
   bool late;     /* the line that was tried last was */
@@ -250,11 +250,24 @@ int shm_expose(struct lane *, struct exposure *, struct payload *);
 int64_t shm_feed(struct lane *, struct exposure *);
 void shm_conceal(struct lane *, struct exposure *);
 bool shm_stages(struct lane *, uint64_t bytes);
-/* A line that the peer had came after so many ns. */
-void distance_learn(struct shm_distance *d, int64_t line);
 /* Gives the stretch of blocks in turn back if none is in use; `all`: even if
  * one was since the look before the last. True if it did. */
 bool turns_end(struct lane *, bool all);
+
+/* ---- shm_distance.c ----------------------------------------------------- */
+/* Does the next payload try it? */
+bool distance_due(const struct lane *);
+/* So many payloads did not. */
+void distance_pass(struct lane *, uint32_t payloads);
+/* Stores a value in a line that the peer had, and learns from how long it takes
+ * to come. */
+void distance_try_line(struct lane *, _Atomic uint64_t *word, uint64_t value);
+/* The same for a ring, once for each of its laps with a long record. */
+void distance_try_ring(struct lane *, struct ring_out *);
+/* A line that the peer had came after so many ns. */
+void distance_learn(struct lane *, int64_t line);
+/* A copy of so many bytes to a block took so many ns. */
+void distance_copied(struct lane *, uint64_t bytes, int64_t took);
 
 /* ---- shm_ways.c --------------------------------------------------------- */
 /* Does the peer rather have so many bytes staged? `first`: as long as it has not
@@ -266,8 +279,8 @@ int64_t ways_begin(const struct lane *, const struct fetch *);
 void ways_learn(struct lane *, const struct fetch *, int64_t begun);
 
 /* ---- shm_moves.c -------------------------------------------------------- */
-/* Both sides know each other's rings. */
-void moves_begin(struct lane *);
+/* A long record comes: called as ring_out.longs. */
+void moves_long(struct lane *, struct ring_out *);
 void moves_trim(struct lane *);
 void moves_close(struct lane *);
 /* Was the peer told of all rings in `hidden` that they have come back? */

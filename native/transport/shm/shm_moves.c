@@ -108,12 +108,12 @@ static void move_ask(struct lane *lane, struct shm_move *m) {
     move_give(lane, m);
 }
 
-/* A long record comes (ring_out.longs). It keeps no block that is to go back, or
- * that the reader cannot say to be ready. */
-static void move_long(struct ring_out *ring, void *context) {
-  struct lane *lane = context;
+/* A long record keeps no block that is to go back, or that the reader cannot say
+ * to be ready. */
+void moves_long(struct lane *lane, struct ring_out *ring) {
   struct shm_move *m = &lane->moves[ring - lane->out];
-  if (m->state == MOVE_BACK)
+  bool may = lane->options.moves && lane->peer_ring < MOVED;
+  if (!may || m->state == MOVE_BACK)
     return;
   if (m->state != MOVE_ASKED)
     m->used = *lane->options.look;
@@ -165,14 +165,6 @@ void moves_trim(struct lane *lane) {
     struct shm_move *m = &lane->moves[i];
     if (m->state != MOVE_HOME && move_is_quiet(lane, m))
       move_trim(lane, m);
-  }
-}
-
-void moves_begin(struct lane *lane) {
-  for (int i = 0; i < RINGS && lane->options.moves; i++) {
-    bool longer = lane->peer_ring >= MOVED;
-    lane->out[i].longs = longer ? NULL : move_long;
-    lane->out[i].context = lane;
   }
 }
 

@@ -28,22 +28,6 @@
  * The owner goes on behind what was taken, whoever brought it. At worst both
  * bring the same piece.
  *
- * Distance. Two cores are near if they share a cache, and far if they do not; a
- * line that goes from one to the other tells. A store to a line that the peer's
- * core has, as the reader of what was there before, first fetches that line: 25
- * ns a KiB near, some 200 far. A streaming store fetches nothing and takes 40
- * ns a KiB in either case, and the peer then reads memory in place of a cache
- * (bench/history/tried.md, "Large raw calls").
- *
- *   state   a line that was tried came        becomes
- *   near    late, and the one before it       far
- *   far     soon                              near
- *
- * The thread of a virtual machine moves from core to core, so it is tried again
- * after EVERY payloads, and after a slow copy, unless that was done within the
- * last SOON. The time of copies tells no more than that, as what they read may
- * come from memory, and what they write over may be there, too.
- *
  * Blocks in turn lie in a stretch of the arena that is longer than a core's own
  * cache. A payload that is pulled from private memory leaves its lines in the
  * cache of the core that read it, and its owner takes about three times as long
@@ -103,39 +87,6 @@ _Static_assert(sizeof(struct staging) <= EXPOSURE_OWN, "there is room for it");
 
 static struct staging *staging_of(struct exposure *e) {
   return (struct staging *)(void *)e->own;
-}
-
-/* ---- Distance ------------------------------------------------------------ */
-
-enum { EVERY = 127, SOON = 8 };
-
-/* ns: a line took 0 to 65 near and 100 to 180 far. */
-static const int64_t LATE = 85;
-static const int64_t SLOW = 90; /* ns a KiB */
-
-/* Does the next payload try it? */
-static bool distance_due(const struct shm_distance *d) {
-  return d->wait == 0;
-}
-
-/* A payload did not. */
-static void distance_pass(struct shm_distance *d) {
-  d->wait -= d->wait > 0;
-}
-
-void distance_learn(struct shm_distance *d, int64_t line) {
-  bool late = line > LATE;
-  d->far = late && (d->late || d->far);
-  d->wait = late && !d->far ? 0 : EVERY;
-  d->late = late;
-}
-
-/* A copy of so many bytes to a block took so many ns. */
-static void distance_copied(struct shm_distance *d, uint64_t bytes,
-                            int64_t took) {
-  bool slow = took > SLOW * (int64_t)bytes / 1024;
-  if (slow && d->wait <= EVERY - SOON)
-    d->wait = 0;
 }
 
 /* ---- The stretch --------------------------------------------------------- */
@@ -334,7 +285,7 @@ static bool prefers_turn(const struct lane *lane, uint64_t bytes,
     return false;
   if (!one_piece)
     return bytes <= PLAIN && !d->far;
-  return d->far || distance_due(d) || ways_staged(lane, bytes, bytes <= PLAIN);
+  return d->far || distance_due(lane) || ways_staged(lane, bytes, bytes <= PLAIN);
 }
 
 /* Returns the bytes of a longer payload's window; 0: it has none. */
@@ -346,7 +297,7 @@ static uint32_t window_of(const struct lane *lane, uint64_t bytes,
     return 0;
   if (d->far)
     return WINDOW;
-  return distance_due(d) ? WINDOW_TRIES : 0;
+  return distance_due(lane) ? WINDOW_TRIES : 0;
 }
 
 /* Returns the bytes of the block in turn that a payload passes through; 0:
@@ -375,7 +326,7 @@ bool shm_stages(struct lane *lane, uint64_t bytes) {
   int64_t at;
   if (way_of(lane, bytes, true, true, &area, &at) == WAY_TURN)
     return true;
-  distance_pass(&lane->distance);
+  distance_pass(lane, 1);
   return false;
 }
 
@@ -392,17 +343,6 @@ static bool staging_tries_here(const struct exposure *e,
          (total >= PIECE * PIECES ? e->fed == total : e->fed == 0 && !s->fresh);
 }
 
-/* Stores `fed`, and measures how long the line takes to come: less what a
- * reading of the clock takes, and when all stores before it are done. (Not
- * inline: GCC says of such a fence that ThreadSanitizer knows none.) */
-static __attribute__((noinline)) void
-distance_try_line(struct lane *lane, uint64_t fed, _Atomic uint64_t *word) {
-  atomic_thread_fence(memory_order_seq_cst);
-  int64_t before = shm_clock(lane), begin = shm_clock(lane);
-  atomic_exchange_explicit(word, fed, memory_order_acq_rel);
-  distance_learn(&lane->distance, shm_clock(lane) - begin - (begin - before));
-}
-
 static struct shm_stage_head *staging_head(struct lane *lane,
                                            const struct staging *s) {
   return (struct shm_stage_head *)(void *)(lane->arena + s->block - 1);
@@ -413,7 +353,7 @@ static void staging_tell_fed(struct lane *lane, struct exposure *e) {
   const struct staging *s = staging_of(e);
   _Atomic uint64_t *word = &staging_head(lane, s)->fed;
   if (staging_tries_here(e, s))
-    distance_try_line(lane, e->fed, word);
+    distance_try_line(lane, word, e->fed);
   else
     atomic_store_explicit(word, e->fed, memory_order_release);
 }
@@ -463,7 +403,7 @@ static void stage_in_turn(struct lane *lane, struct exposure *e,
   s->area = area;
   int64_t offset = turns_take(lane, e, s, p->total, (uint32_t)at);
   s->streams = d->far;
-  s->tries = distance_due(d);
+  s->tries = distance_due(lane);
   e->at_once = true;
   staging_begin(lane, e, p, offset);
 }
@@ -506,7 +446,7 @@ int shm_expose(struct lane *lane, struct exposure *e, struct payload *p) {
   e->at_once = false;
   if (way == WAY_TURN)
     stage_in_turn(lane, e, p, area, at);
-  distance_pass(&lane->distance);
+  distance_pass(lane, 1);
   if (way == WAY_SLOTS)
     return stage_in_slots(lane, e, p);
   if (way == WAY_PULL)
@@ -578,7 +518,7 @@ static int64_t staging_fill_at_once(struct lane *lane, struct exposure *e) {
     staging_fill(lane, e, least(total - e->fed, piece));
   turns_filled(lane, s->turn);
   if (!s->streams && !s->fresh)
-    distance_copied(&lane->distance, total, shm_clock(lane) - begin);
+    distance_copied(lane, total, shm_clock(lane) - begin);
   return (int64_t)total;
 }
 

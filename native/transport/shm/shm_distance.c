@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * shm_distance.c - are the cores of the two sides near or far?
+ *
+ * Two cores are near if they share a cache, and far if they do not; a line that
+ * goes from one to the other tells. A store to a line that the peer's core has,
+ * as the reader of what was there before, first fetches that line: 25 ns a KiB
+ * near, some 200 far. A streaming store fetches nothing and takes 40 ns a KiB in
+ * either case, and the peer then reads memory in place of a cache
+ * (bench/history/tried.md, "Large raw calls"). So what goes to a far peer is
+ * streamed: payloads (shm_stage.c), and long records (ring_out.streams).
+ *
+ *   state   a line that was tried came        becomes
+ *   near    late, and the one before it       far
+ *   far     soon                              near
+ *
+ * The thread of a virtual machine moves from core to core, so it is tried again
+ * after EVERY payloads, and after a slow copy, unless that was done within the
+ * last SOON. The time of copies tells no more than that, as what they read may
+ * come from memory, and what they write over may be there, too.
+ *
+ * A ring of long records counts as a payload for each of its LAP bytes. There a
+ * line is tried that is free for the next records, which the peer read in the
+ * ring's lap before, and of which this side has not taken hold yet (ring_own).
+ */
+#include "base/least.h"
+#include "shm.h"
+
+enum { EVERY = 127, SOON = 8, LAP = 64 << 10 };
+
+/* ns: a line took 0 to 65 near and 100 to 180 far. */
+static const int64_t LATE = 85;
+static const int64_t SLOW = 90; /* ns a KiB */
+
+bool distance_due(const struct lane *lane) {
+  return lane->distance.wait == 0;
+}
+
+void distance_pass(struct lane *lane, uint32_t payloads) {
+  struct shm_distance *d = &lane->distance;
+  d->wait -= (uint32_t)least(d->wait, payloads);
+}
+
+void distance_learn(struct lane *lane, int64_t line) {
+  struct shm_distance *d = &lane->distance;
+  bool late = line > LATE;
+  d->far = late && (d->late || d->far);
+  d->wait = late && !d->far ? 0 : EVERY;
+  d->late = late;
+  for (int i = 0; i < RINGS; i++)
+    lane->out[i].streams = d->far;
+}
+
+void distance_copied(struct lane *lane, uint64_t bytes, int64_t took) {
+  struct shm_distance *d = &lane->distance;
+  bool slow = took > SLOW * (int64_t)bytes / 1024;
+  if (slow && d->wait <= EVERY - SOON)
+    d->wait = 0;
+}
+
+/* Measures how long the line takes to come: less what a reading of the clock
+ * takes, and when all stores before it are done. (Not inline: GCC says of such a
+ * fence that ThreadSanitizer knows none.) */
+__attribute__((noinline)) void
+distance_try_line(struct lane *lane, _Atomic uint64_t *word, uint64_t value) {
+  atomic_thread_fence(memory_order_seq_cst);
+  int64_t before = shm_clock(lane), begin = shm_clock(lane);
+  atomic_exchange_explicit(word, value, memory_order_acq_rel);
+  distance_learn(lane, shm_clock(lane) - begin - (begin - before));
+}
+
+/* The line ends RING_LONG bytes of room for the next records. No reader takes
+ * the word for a record's, as none says 0. */
+void distance_try_ring(struct lane *lane, struct ring_out *ring) {
+  uint64_t at = ring->head & (ring->size - 1);
+  uint64_t skipped = at + RING_LONG > ring->size ? ring->size - at : 0;
+  uint64_t end = ring->head + skipped + RING_LONG;
+  uint8_t *line = ring->bytes + ((end - RING_UNIT) & (ring->size - 1));
+  if (!distance_due(lane))
+    distance_pass(lane, (uint32_t)((ring->size + LAP - 1) / LAP));
+  else if (end <= ring->size || ring_is_behind(ring, end - ring->size))
+    distance_try_line(lane, (_Atomic uint64_t *)(void *)line, 0);
+}
