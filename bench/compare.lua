@@ -8,6 +8,7 @@
 local here = arg[0]:match ".*/" or "./"
 dofile(here .. "tree.lua")
 local cores = require "bench.lib.compare.cores"
+local distance = require "bench.lib.compare.distance"
 local figures = require "bench.lib.compare.figures"
 local files = require "bench.lib.compare.files"
 local machine = require "bench.lib.machine"
@@ -70,6 +71,10 @@ local function command_line()
   parser:option("--attempts", "Times that a burst is made before one during "
                 .. "which the cores moved is taken as it is.")
     :convert(options.whole):default "3"
+  parser:option("--line", "Measure only while a cache line takes so many ns "
+                .. "from core to core and back, as in 0-250; wait for that up "
+                .. "to a minute (any).")
+    :argname "NS":convert(distance.range)
   parser:option("--under", "Calls under way in mode pipelined.")
     :convert(options.whole):default "64"
   parser:option("--fan", "Servers in mode fanout.")
@@ -197,7 +202,8 @@ local function head(versions)
   what.versions = versions
   return { machine = what, options = {
     sizes = given.sizes, modes = given.modes, seconds = given.seconds,
-    rounds = given.rounds, attempts = given.attempts, under = given.under,
+    rounds = given.rounds, attempts = given.attempts, line = given.line,
+    under = given.under,
     fan = given.fan, rate = given.rate, pin = given.pin, shape = given.shape,
     one_core = given.one_core or false,
   } }
@@ -219,7 +225,7 @@ local function measure(chosen, all)
   for _, work in ipairs(works()) do
     local rows, able = {}, peers.with_mode(chosen, work.mode)
     for i, entry in ipairs(turns.row(able, work, given)) do
-      rows[i] = figures.row(entry, work, turns.distances)
+      rows[i] = figures.row(entry, work, distance.fitting(given))
       rows[i].one_core = given.one_core
     end
     figures.compare(rows)

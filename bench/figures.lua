@@ -39,6 +39,10 @@ local function command_line()
                 .. table.concat(plan.GROUPS, ", ") .. "; the others are of "
                 .. "the same command before, if they are there.")
     :argname "ROWS":convert(options.modes_of(plan.GROUPS))
+  parser:option("--line", "Measure echoes and calls only while a cache line "
+                .. "takes so many ns from core to core and back, as in 0-250 "
+                .. "(any).")
+    :argname "NS"
   parser:flag("--resume", "Measure only what is not there from the same "
               .. "command, as after an interruption or a failure.")
   parser:flag("--draw", "Measure nothing: write what is there.")

@@ -9,6 +9,7 @@ local answer = require "bench.lib.compare.answer"
 local bench_process = require "bench.lib.process"
 local cjson = require "cjson"
 local cores = require "bench.lib.compare.cores"
+local distance = require "bench.lib.compare.distance"
 local figures = require "bench.lib.compare.figures"
 local folders = require "bench.lib.folders"
 local pair = require "bench.lib.compare.pair"
@@ -59,8 +60,31 @@ local function row_of(name, mode, ...)
   local entry = { peer = { name = name, path = "shm" }, bursts = { ... },
                   memory = 2 ^ 21, repeated = 0 }
   local work = { mode = mode, size = 1000, under = 1 }
-  return figures.row(entry, work, { 100, 100, 100, 110, 400 })
+  return figures.row(entry, work,
+                     distance.about { 100, 100, 100, 110, 400 })
 end
+
+describe("the distance of the cores", function()
+  it("fits if it is in the range that was asked for, else as it mostly was",
+     function()
+    local asked = distance.fitting { line = distance.range "100-250" }
+    local mostly = distance.about { 300, 310, 320, 100 }
+    assert.same({ true, false, false }, { asked(250), asked(99), asked(251) })
+    assert.same({ true, false }, { mostly(300), mostly(100) })
+    assert.is_true(distance.fits({ before = 0, after = 0 }, asked))
+    assert.is_false(distance.fits({ before = 120, after = 400 }, asked))
+  end)
+
+  it("is asked for as a range of ns, or as the most", function()
+    assert.same({ 0, 250 }, distance.range "250")
+    assert.same({ 400, 900 }, distance.range "400-900")
+    for _, wrong in ipairs { "", "near", "250-250", "-3", "1-2-3" } do
+      local range, why = distance.range(wrong)
+      assert.is_nil(range)
+      assert.matches("is no range of ns", why, 1, true)
+    end
+  end)
+end)
 
 describe("the table of a comparison", function()
   local near = "ok calls=4 seconds=0.00004 checked=4 ns=8000:2,12000:2"
@@ -146,7 +170,7 @@ describe("the table of a comparison", function()
       return report.line(figures.row(
         { peer = { name = "a", path = "tcp", waits = waits }, memory = 0,
           bursts = { recorded(near, 100, 100, 0, 0) }, repeated = 0 },
-        { mode = mode, size = 64, under = 1 }, { 100 }))
+        { mode = mode, size = 64, under = 1 }, distance.about { 100 }))
     end
     assert.matches("^a +tcp +sleeps ", line("echo", "sleeps"))
     assert.matches("^a +tcp +polls ", line("echo", { "polls", paced = "both" }))
@@ -160,7 +184,7 @@ describe("the table of a comparison", function()
       local entry = { peer = { name = "a" }, bursts = { burst }, memory = 0,
                       repeated = 0 }
       return figures.row(entry, { mode = mode, size = 1000, under = 8 },
-                         { 100 }).gb_per_s
+                         distance.about { 100 }).gb_per_s
     end
     assert.near(0.2, rate "pipelined", 1e-9)
     assert.near(1.6, rate "fanout", 1e-9)
@@ -187,7 +211,7 @@ describe("the table of a comparison", function()
                                  recorded(near, 100, 100, 1, 1) } }
       local work = { mode = "put-pieces", size = 9000, under = 1,
                      plan = { bytes = 1000 } }
-      return figures.row(entry, work, { 100 })
+      return figures.row(entry, work, distance.about { 100 })
     end
     local rows = { row("ours", " post=0.000002 caller=0.000004"),
                    row("theirs", " post=0.000006 caller=0.000008"),

@@ -17,6 +17,7 @@ local runs = require "bench.lib.figures.runs"
 -- A row of compare.lua as its JSON has it.
 local function row(peer, path, size, p50, more)
   local one = { peer = peer, path = path, size = size, p50_us = p50,
+                line_ns = 100,
                 mode = "echo", calls_per_s = 1e6 / p50, why = cjson.null,
                 floor = cjson.null, cpu_client_us = 1, cpu_server_us = 1 }
   for name, value in pairs(more or {}) do one[name] = value end
@@ -79,6 +80,14 @@ describe("the plan of the figures", function()
     assert.matches("perigee,perigee-c ", words.fanout, 1, true)
   end)
 
+  it("measures only while the cores are as near as it is told", function()
+    local function words(line)
+      return table.concat(parts { line = line }[1].command, " ")
+    end
+    assert.matches("--attempts 8 --line 0-250", words "0-250", 1, true)
+    assert.is_nil(words():find("--line", 1, true))
+  end)
+
   it("tells the time that is left by how long the parts took so far", function()
     local list = { { weight = 1 }, { weight = 1 }, { weight = 4 } }
     assert.equal(6, runs.left(list, 0, 0))
@@ -108,6 +117,17 @@ describe("the figures", function()
     assert.near(3, echoes[1].inplace_twice, 1e-9)
     assert.near(4, echoes[2].raw_twice, 1e-9)
     assert.is_nil(echoes[2].inplace_twice or echoes[3].raw_twice)
+  end)
+
+  it("tell nothing of twice the bytes where the cores were not as near",
+     function()
+    local function twice(line)
+      local rows = { row("perigee", "shm", 64, 1, { line_ns = 100 }),
+                     row("perigee", "shm", 128, 3, { line_ns = line }) }
+      return figures.echoes(rows, "shm", SIZES)[1].raw_twice
+    end
+    assert.near(3, twice(110), 1e-9)
+    assert.is_nil(twice(400))
   end)
 
   it("are told in short: how many are ahead, the mean, the worst, cliffs",
@@ -150,15 +170,15 @@ describe("the page of figures", function()
 
   it("has a row for each size, bold where Perigee is behind or a cliff is",
      function()
-    assert.matches("| 64 | 0.500 | 0.600 | 0.800 | ucx-b | 0.63 x | 0.75 x |",
-                   text, 1, true)
+    assert.matches("| 64 | 100 | 0.500 | 0.600 | 0.800 | ucx-b | 0.63 x | \z
+                    0.75 x |", text, 1, true)
     assert.matches("| 1.00 x | **3.00 x** |", text, 1, true)
-    assert.matches("| 256 | 2.00 |  | 1.00 | ucx-a | **2.00 x** |", text, 1,
-                   true)
+    assert.matches("| 256 | 100 | 2.00 |  | 1.00 | ucx-a | **2.00 x** |", text,
+                   1, true)
   end)
 
   it("has empty cells where nothing was measured", function()
-    assert.matches("| 128 | 0.500 | 1.80 |  |  |  |  |", text, 1, true)
+    assert.matches("| 128 | 100 | 0.500 | 1.80 |  |  |  |  |", text, 1, true)
   end)
 
   it("shows both pictures, which have a line for what was measured", function()

@@ -2,6 +2,7 @@
 -- The arithmetic of the table: from the bursts of each peer to its row, and
 -- from the rows to ratios.
 
+local distance = require "bench.lib.compare.distance"
 local histogram = require "perigee.bench.histogram"
 local statistics = require "bench.lib.statistics"
 
@@ -12,18 +13,14 @@ M.FIELDS = { "peer", "version", "path", "waits", "mode", "size", "under",
              "calls", "mean_us", "p50_us", "p99_us", "calls_per_s",
              "gb_per_s", "ratio", "least_us", "post_us", "caller_us",
              "post_ratio", "cpu_client_us", "cpu_server_us",
-             "memory_mib", "bursts", "bursts_kept", "repeated", "others",
-             "one_core", "floor", "checked", "why", "install" }
+             "memory_mib", "bursts", "bursts_kept", "repeated", "line_ns",
+             "others", "one_core", "floor", "checked", "why", "install" }
 
--- Returns the bursts that count: those before and after which the cores were
--- within 25 % of the median of all distances; all, if none was.
-function M.kept(bursts, distances)
-  local middle, kept = statistics.median(distances), {}
+-- Returns the bursts that count; all, if none does.
+local function kept_of(bursts, fitting)
+  local kept = {}
   for _, one in ipairs(bursts) do
-    if one.before == 0 or statistics.near(one.before, middle)
-       and statistics.near(one.after, middle) then
-      kept[#kept + 1] = one
-    end
+    if distance.fits(one, fitting) then kept[#kept + 1] = one end
   end
   if #kept > 0 then return kept, #kept end
   return bursts, 0
@@ -36,6 +33,15 @@ local function sums(bursts, names)
     for _, one in ipairs(bursts) do all[name] = all[name] + one[name] end
   end
   return all
+end
+
+-- Returns the median of the cores' distance before and after bursts.
+local function line_of(bursts)
+  local all = {}
+  for _, one in ipairs(bursts) do
+    all[#all + 1], all[#all + 2] = one.before, one.after
+  end
+  return statistics.median(all)
 end
 
 -- Returns the bytes that a call moves: an echo there and back, from and to each
@@ -72,8 +78,8 @@ local function add_pieces(row, bursts, pool)
   row.cpu_client_us, row.cpu_server_us = nil, nil
 end
 
--- Returns the row of an entry of turns.lua. distances: all that were taken.
-function M.row(entry, work, distances)
+-- Returns the row of an entry of turns.lua. fitting: as distance.lua has it.
+function M.row(entry, work, fitting)
   local peer = entry.peer
   local row = { peer = peer.name, version = peer.version, path = peer.path,
                 waits = waits_of(peer, work.mode), mode = work.mode,
@@ -85,7 +91,7 @@ function M.row(entry, work, distances)
     return row
   end
   local kept, count = entry.bursts, #entry.bursts
-  if not work.plan then kept, count = M.kept(entry.bursts, distances) end
+  if not work.plan then kept, count = kept_of(entry.bursts, fitting) end
   local pool = histogram.new()
   for _, one in ipairs(kept) do pool:merge(one.histogram) end
   local all = sums(kept, { "calls", "seconds", "cpu_client", "cpu_server",
@@ -101,6 +107,7 @@ function M.row(entry, work, distances)
   row.memory_mib = entry.memory / 2 ^ 20
   row.bursts, row.bursts_kept = #entry.bursts, count
   row.repeated = entry.repeated
+  row.line_ns = line_of(kept)
   row.others = math.max(0, all.busy - all.cpu_client - all.cpu_server)
                / all.elapsed
   if work.plan then add_pieces(row, kept, pool) end

@@ -1,56 +1,18 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- All peers at the same work, in turns: short bursts, in reversed order in each
 -- second round. The distance between the two cores is taken before and after
--- each burst; a burst during which it moved is repeated.
+-- each burst; a burst that does not count by it is repeated.
 
-local floor = require "bench.lib.floor"
+local distance = require "bench.lib.compare.distance"
 local pairs_of = require "bench.lib.compare.pair"
-local process = require "bench.lib.process"
 local shapes = require "bench.lib.ranks.shape"
-local statistics = require "bench.lib.statistics"
 
 local M = {}
 
-local PROBE_SIZE, PROBE_SECONDS = 64, 0.005
-local FRESH = 0.05        -- seconds for which a distance that was taken holds
 local WARM = 1 / 8        -- of a burst's time, before it
 local VERIFIED = 3        -- calls whose every byte is compared, first and last
 local LARGE = 2 ^ 24      -- bytes, above which it is one, for it takes so long
 local SHARE = 0.4         -- of the machine's memory that all pairs may have
-
--- ---- The distance between the cores ----------------------------------------
-
-local distances, taken_at = {}, nil -- all that were taken; when the last was
-M.distances = distances
-
--- Returns the p50 of a ping-pong of one cache line, in ns; 0 where both sides
--- share a core, for there is no distance.
-function M.distance(given)
-  if given.one_core then return 0 end
-  local best = math.huge
-  for _, pool in pairs(floor.burst("floor_echo", given, {}, PROBE_SECONDS,
-                                   PROBE_SIZE)) do
-    best = math.min(best, pool:quantile(0.5))
-  end
-  distances[#distances + 1] = best
-  taken_at = process.now()
-  return best
-end
-
--- Returns the distance before a burst: that behind the one before, if it has
--- just ended.
-local function distance_before(given)
-  local fresh = taken_at and process.now() - taken_at < FRESH * 1e9
-  return fresh and distances[#distances] or M.distance(given)
-end
-
--- Returns whether the cores were as near before and after as they mostly are.
-local function settled(burst)
-  if burst.before == 0 then return true end
-  local middle = statistics.median(distances)
-  return statistics.near(burst.before, middle)
-         and statistics.near(burst.after, middle)
-end
 
 -- ---- One peer --------------------------------------------------------------
 
@@ -106,7 +68,7 @@ end
 -- A burst with all that is told of it; nil and why not.
 local function burst(entry, work, given, seconds)
   local pair, peer = entry.pair, entry.peer
-  local before = distance_before(given)
+  local before = distance.before(given)
   pair:go_on()
   local told, why = warm(pair, work, seconds)
   if told then
@@ -118,19 +80,21 @@ local function burst(entry, work, given, seconds)
   end
   entry.memory = pair:memory()
   pair:rest()
-  told.before, told.after = before, M.distance(given)
+  told.before, told.after = before, distance.take(given)
   return told
 end
 
--- A turn: a burst, again while the cores' distance moves, which is nothing
--- beside the time of pieces.
+-- A turn: a burst, again if it does not count by the cores' distance, which is
+-- nothing beside the time of pieces.
 local function turn(entry, work, given)
   local seconds = work.seconds / given.rounds
   for _ = 1, given.attempts do
     local told, why = burst(entry, work, given, seconds)
     if not told then return fail(entry, why) end
     entry.bursts[#entry.bursts + 1] = told
-    if work.plan or settled(told) then return end
+    if work.plan or distance.fits(told, distance.fitting(given)) then
+      return
+    end
     entry.repeated = entry.repeated + 1
   end
 end
@@ -183,8 +147,9 @@ end
 
 -- Measures a row of each peer. work: mode, size, under (calls at once, or each
 -- second), seconds of each peer in all. given: pin, rounds, attempts, one_core,
--- largest, under, progress(name, work). Returns an entry for each peer: peer,
--- bursts (before, after, histogram, calls, ...), repeated, memory, or why.
+-- line, largest, under, progress(name, work). Returns an entry for each peer:
+-- peer, bursts (before, after, histogram, calls, ...), repeated, memory, or
+-- why.
 function M.row(peers, work, given)
   local entries = {}
   for i, peer in ipairs(peers) do

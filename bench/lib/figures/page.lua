@@ -33,12 +33,15 @@ local ECHOES = [[
 ## Echoes over %s
 
 %s
-`twice` is the time for twice the bytes over the time for these; above %g it is
-bold. A floor is a bare C program.
+`line` is the time of a cache line from one core to the other and back, in ns,
+while the row was measured. `twice` is the time for twice the bytes over the
+time for these, where a line took about the same time; above %g it is bold. A
+floor is a bare C program.
 
-]] .. "| size | raw | in place | best rival | | raw / rival | in place / \z
-       rival | floor, raw | raw / floor | floor, in place | in place / \z
-       floor | twice, raw | twice, in place |\n|" .. ("---|"):rep(13) .. "\n"
+]] .. "| size | line | raw | in place | best rival | | raw / rival | in \z
+       place / rival | floor, raw | raw / floor | floor, in place | in \z
+       place / floor | twice, raw | twice, in place |\n|"
+  .. ("---|"):rep(14) .. "\n"
 
 local CALLS = [[
 
@@ -111,8 +114,9 @@ function M.short(echoes)
 end
 
 local function echo_line(one)
-  return line(text.size(one.size), time(one.raw), time(one.inplace),
-    time(one.rival), one.name or "", times(one.raw_ratio, 1),
+  return line(text.size(one.size), one.line and ("%.0f"):format(one.line) or "",
+    time(one.raw), time(one.inplace), time(one.rival), one.name or "",
+    times(one.raw_ratio, 1),
     times(one.inplace_ratio, 1), time(one.floor), times(one.raw_floor),
     time(one.floor_inplace), times(one.inplace_floor),
     times(one.raw_twice, rows_of.CLIFF),

@@ -37,7 +37,7 @@ local ALONE = {
     "--mode write,read,prepared_write,prepared_read --sizes 8,16M" },
 }
 
-local ROUNDS, ATTEMPTS = 4, 2
+local ROUNDS, ATTEMPTS, PATIENT = 4, 2, 8
 local SIZES_OF_PART = 4
 -- Seconds of a peer's row beyond its measured time, and for each MiB.
 local START, EACH_MIB = 0.7, 0.035
@@ -84,8 +84,10 @@ local function comparison(options, mode, sizes, peers, seconds)
   for i, size in ipairs(sizes) do words[i] = text.size(size) end
   return { group = mode, name = mode, command = { "compare.lua",
     "--modes", mode, "--sizes", table.concat(words, ","), "--peers", peers,
-    "--seconds", seconds, "--rounds", ROUNDS, "--attempts", ATTEMPTS, "--json",
-    "--results", options.results .. "/compare" },
+    "--seconds", seconds, "--rounds", ROUNDS, "--json",
+    "--results", options.results .. "/compare", "--attempts",
+    unpack(options.line and { PATIENT, "--line", options.line }
+           or { ATTEMPTS }) },
     weight = weight_of(commas + 1, sizes, seconds) }
 end
 
@@ -133,7 +135,7 @@ end
 -- Returns the parts: name, group, command (words behind the interpreter, the
 -- first one a bench), weight (about its seconds), and of echoes path and sizes.
 -- options: sizes (bytes), seconds (of each peer in each row), rivals (their
--- descriptions), results (a folder).
+-- descriptions), results (a folder), line (as compare.lua takes it, or nil).
 function M.parts(options)
   local parts = {}
   add_echoes(parts, options, "shm")

@@ -3,6 +3,7 @@
 -- beside the quickest of the others, and to steps from a size to twice of it.
 
 local plan = require "bench.lib.figures.plan"
+local statistics = require "bench.lib.statistics"
 
 local M = {}
 
@@ -46,13 +47,14 @@ end
 local function over(a, b) return a and b and a / b or nil end
 
 -- Returns what was measured of echoes of a size by a path: raw, inplace, floor,
--- floor_inplace and rival (p50 in us), name of the rival, and ratios over it
--- and the floors. What is missing is nil.
+-- floor_inplace and rival (p50 in us), name of the rival, ratios over it and
+-- the floors, and line (ns there and back). What is missing is nil.
 local function echo(rows, path, size)
   local entry = { size = size }
   for _, what in ipairs(plan.WAYS) do
     local row = M.find(rows, plan.OURS[path][what], "echo", size)
     entry[what] = row and row.p50_us
+    entry.line = entry.line or row and number(row.line_ns)
   end
   local best = M.best(rows, path, "echo", size, "p50_us")
   entry.rival, entry.name = best and best.p50_us, best and best.peer
@@ -63,9 +65,15 @@ local function echo(rows, path, size)
   return entry
 end
 
+-- Were both measured with the cores equally near?
+local function alike(one, other)
+  return one.line and other.line and (one.line == other.line
+         or statistics.near(one.line, other.line))
+end
+
 -- Returns the echoes by a path, one for each size of which any was measured,
 -- with raw_twice and inplace_twice: the time for twice the bytes over that for
--- these.
+-- these, if the cores were equally near.
 function M.echoes(rows, path, sizes)
   local list, by = {}, {}
   for _, size in ipairs(sizes) do
@@ -76,6 +84,7 @@ function M.echoes(rows, path, sizes)
   end
   for _, one in ipairs(list) do
     local twice = by[2 * one.size] or {}
+    if not alike(one, twice) then twice = {} end
     one.raw_twice = over(twice.raw, one.raw)
     one.inplace_twice = over(twice.inplace, one.inplace)
   end
