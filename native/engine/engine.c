@@ -36,7 +36,7 @@ static void options_default(struct perigee_options *o) {
                                 .watched = 4096,
                                 .hello_timeout = 2000000000,
                                 .ring = 64 << 10,
-                                .eager = 8 << 10,
+                                .eager = (16 << 10) - 128,
                                 .message = PAYLOAD_MAX,
                                 .typed = (1 << 20) + 4096,
                                 .hold = UINT64_MAX,

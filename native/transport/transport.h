@@ -46,6 +46,10 @@ struct perigee_transport {
    * lane_options.seal says so? Otherwise sessions that ask for that do not use
    * the transport. */
   bool seals;
+  /* Its rings become longer while much passes through them. So payloads up to
+   * options.eager travel there. Through other rings at most an eighth of them
+   * does: with more, few calls would be under way at a time. */
+  bool grows;
   const struct transport_fabric *fabric;
   const struct transport_records *records;
   const struct transport_payloads *payloads;

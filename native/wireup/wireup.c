@@ -46,6 +46,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/least.h"
 #include "host/adopted.h"
 #include "wireup.h"
 
@@ -186,24 +187,33 @@ static int terms_check_name(const struct perigee_session *s,
   return PERIGEE_DENIED;
 }
 
+/* Sets the agreed lengths of what travels in rings; false: nothing fits. */
+static bool terms_limit(struct perigee_session *s, const struct terms *own) {
+  const struct terms *t = &s->peer.terms;
+  bool grows = s->transport && s->transport->grows;
+  uint64_t ring = least(t->ring, own->ring);
+  uint64_t most = grows ? UINT64_MAX : ring / 8;
+  s->peer.eager = least(most, least(t->eager, own->eager));
+  s->peer.heads[0] = least(t->message, s->peer.eager);
+  s->peer.heads[1] = least(t->typed, s->peer.eager);
+  return t->ring / 4 >= 128 && s->peer.eager <= t->ring / 4 - 128;
+}
+
 static int terms_fit(struct perigee_session *s, const struct terms *t,
                      char reason[REASON]) {
   struct terms own;
   s->peer.terms = *t;
   s->peer.features = t->features & s->engine->features;
   terms_own(s, &own);
-  s->peer.eager = t->eager < own.eager ? t->eager : own.eager;
-  s->peer.heads[0] = t->message < s->peer.eager ? t->message : s->peer.eager;
-  s->peer.heads[1] = t->typed < s->peer.eager ? t->typed : s->peer.eager;
-  if (t->ring / 4 < 128 || s->peer.eager > t->ring / 4 - 128) {
-    snprintf(reason, REASON, "the rings are too small");
-    return PERIGEE_UNSUPPORTED;
-  }
   int status = terms_check_name(s, t, reason);
   if (status < 0)
     return status;
   migrate_met(s, t);
   s->transport = choice_of(s, &own);
+  if (!terms_limit(s, &own)) {
+    snprintf(reason, REASON, "the rings are too small");
+    return PERIGEE_UNSUPPORTED;
+  }
   migrate_agree(s, s->dialed ? &own : t, s->dialed ? t : &own);
   if (!s->transport && s->migration.state != MIGRATION_AGREED)
     return choice_none(s, t, reason);

@@ -226,7 +226,7 @@ describe("a method", function()
     end)
 
     it("gets a loan of the capacity that the caller asked for", function()
-      for _, capacity in ipairs { 10, 4096, 8193, 100000, 2 ^ 24 } do
+      for _, capacity in ipairs { 10, 4096, 8193, 16257, 100000, 2 ^ 24 } do
         local got = assert(calc:with({ capacity = capacity }):capacity(""))
         assert.equal(capacity, tonumber(got))
       end

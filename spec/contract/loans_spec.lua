@@ -154,7 +154,7 @@ describe("what is lent", function()
   end)
 
   it("to a writer does the same", function()
-    for _, size in ipairs { 0, 1, 100, 8192, 8193, 2 ^ 20 } do
+    for _, size in ipairs { 0, 1, 100, 8192, 8193, 16256, 16257, 2 ^ 20 } do
       local text = cases.bytes(size, 6)
       local proxy = of(size + 1)
       assert.is_true(proxy:copy(function(loan)
@@ -202,7 +202,8 @@ describe("what is lent", function()
   -- Tries each length with capacities on both sides of what fits in the ring.
   -- No block has a power of two as its size, which leaves no room for a mark.
   local function beyond(f)
-    for _, capacity in ipairs { 0, 8, 63, 100, 8000, 8192, 9000, 131055 } do
+    for _, capacity in ipairs { 0, 8, 63, 100, 8000, 8192, 9000, 17000,
+                               131055 } do
       for _, more in ipairs { 8, 64, 3000 } do f(capacity, more) end
     end
   end

@@ -119,7 +119,7 @@ describe("memory under load", function()
     end
   end
 
-  it("is what is under way, of raw calls", function() check("echo", 10000) end)
+  it("is what is under way, of raw calls", function() check("echo", 20000) end)
   it("is what is under way, of inplace calls", function()
     check("copy", 2000)
   end)

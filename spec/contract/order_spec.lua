@@ -59,7 +59,7 @@ describe("requests of one session", function()
 
   it("reach handlers in the order submitted, of any kind and size", function()
     math.randomseed(1)
-    local sizes = { 0, 10, 1000, 8000, 9000, 70000, 300000 }
+    local sizes = { 0, 10, 1000, 8000, 9000, 17000, 70000, 300000 }
     for _ = 1, 5 do
       local futures, want = {}, {}
       for n = 1, 200 do

@@ -140,6 +140,23 @@ describe("more writers at once than their engine has room for", function()
     assert.same(order, (proxy:noted()))
   end)
 
+  -- How long a payload is that travels in the ring depends on the session.
+  it("wait in the order in which they call, the short beside the long",
+     function()
+    local limits = assert(agent:session "worker"):explain().limits
+    local short = proxy:with { capacity = limits.eager + 1 }
+    local long, futures, order = proxy:with { capacity = MIB }, {}, {}
+    for i = 1, 40 do
+      order[i] = i
+      futures[i] = (i % 2 == 0 and short or long).async:note(function(loan)
+        return loan:write(tostring(i))
+      end)
+    end
+    for i = 1, 40 do assert.equal("", (futures[i]:wait())) end
+    local noted = proxy:noted()
+    assert.same(order, { unpack(noted, #noted - 39) })
+  end)
+
   -- A coroutine that is not a task cannot be left before its wait is over.
   it("go before those that cannot go on before them", function()
     local sized, inner = proxy:with { capacity = MIB, reader = length }, nil

@@ -187,6 +187,21 @@ describe("a session", function()
     assert.is_true(#tostring(session:explain()) > 10)
   end)
 
+  -- Rings that become longer have room for longer payloads.
+  it("agrees on what travels in its rings, by its transport", function()
+    process.start(accepting):expect("ready")
+    local shared = select(2, cases.connect()):explain().transport == "shm"
+    local function most(options)
+      local session = assert(cases.engine(options)
+                             :connect(cases.address(), { timeout = 5 }))
+      return session:explain().limits.eager
+    end
+    assert.equal(shared and 16256 or 8192, most {})
+    assert.equal(shared and 16256 or 8192, most { ring = 2 ^ 17 })
+    assert.equal(5000, most { eager = 5000 })
+    assert.equal(shared and 3000 or 2048, most { ring = 2 ^ 14, eager = 3000 })
+  end)
+
   -- There are lanes where there could be a GPU.
   local function without_lanes(features)
     local list = {}

@@ -127,14 +127,14 @@ describe("agents that a liar talks to", function()
     local kinds = { "typed", "raw", "inplace", "again", "rawly" }
     local name = chance.pick(kinds)
     local options, typed = { timeout = 0.1 }, name == "typed" or name == "again"
-    local capacity = chance.pick { 0, 1, 64, 9000 }
+    local capacity = chance.pick { 0, 1, 64, 20000 }
     if not typed then options.capacity = capacity end
     if chance.one_in(3) then
-      options.into = region:slice(0, chance.pick { 0, 1, 64, 9000, 2 ^ 17 })
+      options.into = region:slice(0, chance.pick { 0, 1, 64, 20000, 2 ^ 17 })
     elseif chance.one_in(3) and not typed then
       options.reader = function(view) return view:string() end
     end
-    local payload = chance.pick { "", "x", ("y"):rep(9000) }
+    local payload = chance.pick { "", "x", ("y"):rep(20000) }
     if not typed and chance.one_in(3) then
       payload = function(loan) return loan:write("") end
     end

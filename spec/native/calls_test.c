@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const uint64_t sizes[] = {0,    1,           63,     64,    8191,
-                                 8192, 8193,        65535,  65536, 65537,
-                                 MIB,  5 * MIB + 3, 8 * MIB};
+static const uint64_t sizes[] = {0,     1,     63,    64,          8191,
+                                 8192,  8193,  16256, 16257,       65535,
+                                 65536, 65537, MIB,   5 * MIB + 3, 8 * MIB};
 enum { SIZES = sizeof sizes / sizeof *sizes };
 
 static void all_sent(struct pair *p, int reply) {

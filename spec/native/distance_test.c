@@ -227,7 +227,7 @@ static void far_payload_is_staged(struct pair *p, uint64_t length) {
 }
 
 static void far_payloads_up_to_a_length_are_staged(void **state) {
-  static const uint64_t lengths[] = {8200, LENGTH + 1, PLAIN + 3, LONGEST};
+  static const uint64_t lengths[] = {16400, LENGTH + 1, PLAIN + 3, LONGEST};
   struct pair p;
   busy_open(&p, *state);
   for (int i = 0; i < 4; i++)

@@ -8,9 +8,9 @@
 
 #include "support.h"
 
-static const uint64_t sizes[] = {0,    1,           63,     64,    8191,
-                                 8192, 8193,        65535,  65536, 65537,
-                                 MIB,  5 * MIB + 3, 8 * MIB};
+static const uint64_t sizes[] = {0,     1,     63,    64,          8191,
+                                 8192,  8193,  16256, 16257,       65535,
+                                 65536, 65537, MIB,   5 * MIB + 3, 8 * MIB};
 enum { SIZES = sizeof sizes / sizeof *sizes };
 
 /* {7} as string.buffer writes it. */
@@ -189,7 +189,7 @@ static void strided_slices_land_in_strides(void **state) {
 
 /* ---- Many at once, with typed heads of every size ----------------------- */
 
-enum { MANY = 24, PREFIX = 5, ROW = 9000 };
+enum { MANY = 24, PREFIX = 5, ROW = 17000 };
 
 struct text {
   uint8_t *bytes;

@@ -82,7 +82,7 @@ struct under {
   int op;
   struct perigee_event request;
 };
-enum { UNDER = 7, ROUNDS = 200, SHORT = 9000, LONG = 256 * KIB };
+enum { UNDER = 7, ROUNDS = 200, SHORT = 17000, LONG = 256 * KIB };
 
 static void submit(struct pair *p, struct under *u, int round) {
   u->length = SHORT + any_below(LONG - SHORT + 1);

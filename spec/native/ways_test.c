@@ -176,7 +176,7 @@ static void whatever_a_peer_prefers_all_bytes_come(void **state) {
   uint8_t *bytes = pattern(2 * LONGEST, 5);
   timed_open(&p, *state);
   for (size_t i = 0; i < sizeof words / sizeof *words; i++)
-    for (uint64_t length = 9 * KIB; length <= 2 * LONGEST;
+    for (uint64_t length = 17 * KIB; length <= 2 * LONGEST;
          length += length / 3) {
       say_ways(p.session[0], words[i]);
       say_ways(p.session[1], words[i]);

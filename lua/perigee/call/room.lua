@@ -73,7 +73,7 @@ end
 -- wait behind others. Loans up to the length of records take no block and do
 -- not wait.
 function M.crowded(binding, length)
-  return length > binding.engine.eager and not is_turn(binding.session)
+  return length > binding.session.eager and not is_turn(binding.session)
 end
 
 --- Tells whether waiting on is of no use.

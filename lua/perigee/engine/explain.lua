@@ -132,11 +132,11 @@ local who = native.info_t()
 local function epoch(info) return ("%016x"):format(info.epoch) end
 
 --- Tells a few facts of a session's handle cheaply: its address, where it came
--- from over TCP, the peer's process and epoch.
+-- from over TCP, the peer's process and epoch, and the agreed eager limit.
 function M.peer(handle)
   C.perigee_session_describe(handle, who, ffi.sizeof(who))
   return text(who.address), text(who.peer), who.pid ~= 0 and who.pid or nil,
-    epoch(who)
+    epoch(who), tonumber(who.eager)
 end
 
 --- Returns all that the core tells of a session's handle.

@@ -83,8 +83,9 @@ end
 --   power of two; each session has two. Over shared memory a ring through which
 --   many payloads of 2 KiB and more pass is replaced by 2 MiB of its writer's
 --   memory until it is quiet
--- @tparam[opt=8192] number options.eager bytes of the largest payload that
---   travels in the ring; at most a quarter of it
+-- @tparam[opt=16256] number options.eager bytes of the largest payload that
+--   travels in the ring; at most a quarter of it less 128. At most an eighth of
+--   it does but over shared memory, where rings become longer
 -- @tparam[opt=1052672] number options.typed bytes of the largest typed payload
 --   accepted (1 MiB and 4 KiB)
 -- @tparam[opt=2^30] number options.pool bytes of pooled blocks; the blocks that
@@ -196,7 +197,7 @@ function M.new(options)
     unseen = 0, chores = false, keep = { options, texts },
     methods = {}, draining = false, landed = {}, replying = {}, contexts = {},
     once = false,
-    spin = tonumber(core.spin), eager = tonumber(core.eager), agent = false,
+    spin = tonumber(core.spin), agent = false,
   }, Engine)
   engine.engine = engine                -- futures read it of their owner
   loop.add_engine(engine)

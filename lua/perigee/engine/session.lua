@@ -54,10 +54,11 @@ Session.writers = false                 -- waits for a block (call/room.lua)
 function M.adopt(engine, id, peer)
   local handle = C.perigee_session(engine.handle, id)
   if handle == nil then return nil end
-  local address, from, pid, epoch = explain.peer(handle)
+  local address, from, pid, epoch, eager = explain.peer(handle)
   local session = setmetatable({
     engine = engine, handle = handle, id = id, accepted = false,
-    address = address, from = from, pid = pid, epoch = epoch }, Session)
+    address = address, from = from, pid = pid, epoch = epoch,
+    eager = eager }, Session)
   if peer then session.peer = peer end
   engine.sessions[id] = session
   return session

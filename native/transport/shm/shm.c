@@ -442,6 +442,7 @@ static const struct transport_sleep shm_sleep_table = {
 const struct perigee_transport transport_shm = {
     .name = "shm",
     .socket = SOCKET_UNIX,
+    .grows = true,
     .records = &shm_records_table,
     .payloads = &shm_payloads_table,
     .loans = &shm_loans_table,

@@ -4,7 +4,7 @@
  * on in a block of its writer's arena, and comes back when it is quiet.
  *
  * A line which the other core's cache holds closely is written more slowly than
- * one that this cache has dropped. A session that sends records of 2 to 8 KiB
+ * one that this cache has dropped. A session that sends records of 2 to 16 KiB
  * meets its own lines again after a few of them, if its ring is as short as
  * most sessions need. In a ring of MOVED bytes they take 0.6 to 0.9 of the time,
  * and shorter ones take more (bench/history/tried.md, "Large raw calls").

@@ -196,6 +196,6 @@ return {
   { name = "folders", look = relative,
     why = "Agents that are given different folders do not find each other" },
   { name = "copying once", look = pulling,
-    why = "Payloads of 8 KiB to 4 MiB are copied once instead of twice if one "
+    why = "Payloads of 16 KiB to 4 MiB are copied once instead of twice if one "
       .. "process may read another's memory" },
 }
