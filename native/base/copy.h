@@ -5,16 +5,14 @@
  * Few bytes are copied inline: a call of memcpy() costs more than such a copy, as
  * the caller first stores all that it has in registers.
  *
- * COPY_BY_LINES bytes and more are copied from the end to the beginning
- * (copy_lines). A processor has a load wait for a store before it if the two
- * addresses agree in their lowest 12 bits, as it takes them for the same. A copy
- * to the beginning of a page from the beginning of another meets that with each
- * load if it goes up, and with none if it goes down. Both rings of a session go
- * on at the same pace, so what a server copies from one to the other is such a
- * copy, and each of its loads waits for a line that the other core has. glibc
- * 2.36 copies so many bytes by one instruction (`rep movsb`), which goes up. Calls
- * with such records take 0.7 to 0.8 of the time on an EPYC
- * (bench/history/tried.md, "Large raw calls").
+ * COPY_BY_LINES bytes and more of a record that is alone in its ring are copied
+ * from the end to the beginning (copy_lines). We know of two reasons why that is
+ * quicker. A processor that copies up also fetches lines behind the record, which
+ * the peer is about to write. And it has a load wait for a store before it if the
+ * two addresses agree in their lowest 12 bits, as it takes them for the same: so
+ * does each load of a copy up to where the other ring is at nearly the same
+ * place in its page. glibc 2.36 copies so many bytes by one instruction (`rep
+ * movsb`), which goes up (bench/history/tried.md, "Large raw calls").
  */
 #ifndef COPY_H
 #define COPY_H
@@ -30,10 +28,6 @@ void copy_lines(uint8_t *to, const uint8_t *from, uint64_t length);
 /* As memcpy(). From 16 to 64 bytes take two or four pieces, which may overlap. */
 static inline __attribute__((always_inline)) void
 copy_bytes(uint8_t *to, const uint8_t *from, uint64_t length) {
-  if (length >= COPY_BY_LINES) {
-    copy_lines(to, from, length);
-    return;
-  }
   if (length - COPY_HALF > COPY_INLINE - COPY_HALF) {
     memcpy(to, from, length);
     return;

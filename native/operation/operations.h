@@ -249,29 +249,40 @@ outgoing_short(const struct operation *op, const struct perigee_message *m,
   }
   return *length - 1 < most ? bytes : NULL;
 }
+/* Copies a record's bytes to its ring, or out of it. If the next record is there,
+ * they are rather copied up: then the processor fetches its lines as well. */
+static inline void record_copy(const struct lane *lane, uint8_t *to,
+                               const uint8_t *from, uint64_t length) {
+  if (__builtin_expect(length >= COPY_BY_LINES, 0) && !lane_busy(lane))
+    copy_lines(to, from, length);
+  else
+    copy_bytes(to, from, length);
+}
 /* Copies bytes to a record; out: lane_out(). */
-static inline void outgoing_put_bytes(uint8_t *to, const uint8_t *bytes,
-                                      uint64_t length,
-                                      const struct ring_out *out) {
+static inline void outgoing_put_bytes(const struct lane *lane,
+                                      const struct ring_out *out, uint8_t *to,
+                                      const uint8_t *bytes, uint64_t length) {
   if (__builtin_expect(length >= COPY_BY_LINES, 0) && out && out->streams)
     bulk_stream(to, bytes, length);
   else
-    copy_bytes(to, bytes, length);
+    record_copy(lane, to, bytes, length);
 }
 /* Copies the head of a record, last what is in the record's first line: the
  * peer polls that line, and may take it away between two stores to it; then it
  * has to be fetched again. So all stores to it stand together. That part has 16
  * to 32 bytes, which two copies of 16 cover. */
-static inline void outgoing_put_head(uint8_t *record, uint64_t before,
-                                     const uint8_t *bytes, uint64_t length,
-                                     const struct ring_out *out) {
+static inline void outgoing_put_head(const struct lane *lane,
+                                     const struct ring_out *out,
+                                     uint8_t *record, uint64_t before,
+                                     const uint8_t *bytes, uint64_t length) {
   enum { HALF = 16 };
   uint64_t first = RING_UNIT - before;
   if (length < first) {
     memcpy(record + before, bytes, length);
     return;
   }
-  outgoing_put_bytes(record + RING_UNIT, bytes + first, length - first, out);
+  outgoing_put_bytes(lane, out, record + RING_UNIT, bytes + first,
+                     length - first);
   memcpy(record + before, bytes, HALF);
   memcpy(record + RING_UNIT - HALF, bytes + first - HALF, HALF);
 }
@@ -290,7 +301,7 @@ outgoing_put(struct perigee_session *session, enum ring ring,
     session->counters->stalls++;
     return false;
   }
-  outgoing_put_head(to, before, bytes, r->head_length, out);
+  outgoing_put_head(lane, out, to, before, bytes, r->head_length);
   record_encode_words(r, to);
   STAMP(STAMP_PUBLISHED);
   if (out)

@@ -128,12 +128,12 @@ int outgoing_plan(struct operation *op, const struct perigee_message *m,
   return status < 0 ? status : outgoing_check_limits(op, out);
 }
 
-static void outgoing_put_payload(struct payload *p, uint8_t *to,
-                                 const struct ring_out *out) {
+static void outgoing_put_payload(struct lane *lane, enum ring ring,
+                                 struct payload *p, uint8_t *to) {
   uint64_t run;
   const uint8_t *bytes = payload_run(p, &run);
   if (p->memory->direct && run > 0 && run == p->total)
-    outgoing_put_bytes(to, bytes, run, out);
+    outgoing_put_bytes(lane, lane_out(lane, ring), to, bytes, run);
   else
     payload_take(p, to, p->total);
 }
@@ -153,9 +153,9 @@ outgoing_write(struct perigee_session *session, enum ring ring,
   uint8_t *head = record_head(r, bytes + more);
   uint8_t *slice = record_slice(r, bytes + more);
   if (slice)
-    outgoing_put_payload(&out->slice, slice, lane_out(lane, ring));
+    outgoing_put_payload(lane, ring, &out->slice, slice);
   if (head)
-    outgoing_put_payload(&out->head, head, lane_out(lane, ring));
+    outgoing_put_payload(lane, ring, &out->head, head);
   if (trace)
     record_encode_traced(r, bytes, trace);
   else

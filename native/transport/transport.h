@@ -152,6 +152,11 @@ static inline struct ring_out *lane_out(struct lane *lane, enum ring ring) {
   struct ring_out *out = ((struct lane_head *)lane)->out;
   return out ? &out[ring] : NULL;
 }
+/* May a record be there, in either ring? */
+static inline bool lane_busy(const struct lane *lane) {
+  const struct ring_in *in = ((const struct lane_head *)lane)->in;
+  return !in || ring_has(&in[RING_REQUEST]) || ring_has(&in[RING_REPLY]);
+}
 /* Can the rings be looked at? */
 static inline bool lane_shows(const struct lane *lane) {
   return ((const struct lane_head *)lane)->in != NULL;
