@@ -146,8 +146,8 @@ static int outcome_raw_into(struct operation *op, const struct record *r) {
   struct payload into;
   op->slice = r->head_length;
   if (r->head && r->head_length <= s->length && region_has(s->region, s)) {
-    record_copy(op->session->lane, s->region->pointer + s->offset, r->head,
-                r->head_length);
+    record_copy(op->session->lane, NULL, s->region->pointer + s->offset,
+                r->head, r->head_length);
     return 1;
   }
   int status = message_payload(op, s, true, &into);

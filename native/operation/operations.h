@@ -249,23 +249,18 @@ outgoing_short(const struct operation *op, const struct perigee_message *m,
   }
   return *length - 1 < most ? bytes : NULL;
 }
-/* Copies a record's bytes to its ring, or out of it. If the next record is there,
- * they are rather copied up: then the processor fetches its lines as well. */
-static inline void record_copy(const struct lane *lane, uint8_t *to,
+/* As record_copy(), of COPY_BY_LINES bytes or more. */
+void record_copy_long(const struct lane *lane, const struct ring_out *out,
+                      uint8_t *to, const uint8_t *from, uint64_t length);
+/* Copies a record's bytes to its ring, or out of it. out: as lane_out() says, and
+ * NULL out of a ring. */
+static inline void record_copy(const struct lane *lane,
+                               const struct ring_out *out, uint8_t *to,
                                const uint8_t *from, uint64_t length) {
-  if (__builtin_expect(length >= COPY_BY_LINES, 0) && !lane_busy(lane))
-    copy_lines(to, from, length);
+  if (__builtin_expect(length >= COPY_BY_LINES, 0))
+    record_copy_long(lane, out, to, from, length);
   else
     copy_bytes(to, from, length);
-}
-/* Copies bytes to a record; out: lane_out(). */
-static inline void outgoing_put_bytes(const struct lane *lane,
-                                      const struct ring_out *out, uint8_t *to,
-                                      const uint8_t *bytes, uint64_t length) {
-  if (__builtin_expect(length >= COPY_BY_LINES, 0) && out && out->streams)
-    bulk_stream(to, bytes, length);
-  else
-    record_copy(lane, to, bytes, length);
 }
 /* Copies the head of a record, last what is in the record's first line: the
  * peer polls that line, and may take it away between two stores to it; then it
@@ -281,8 +276,7 @@ static inline void outgoing_put_head(const struct lane *lane,
     memcpy(record + before, bytes, length);
     return;
   }
-  outgoing_put_bytes(lane, out, record + RING_UNIT, bytes + first,
-                     length - first);
+  record_copy(lane, out, record + RING_UNIT, bytes + first, length - first);
   memcpy(record + before, bytes, HALF);
   memcpy(record + RING_UNIT - HALF, bytes + first - HALF, HALF);
 }

@@ -128,12 +128,24 @@ int outgoing_plan(struct operation *op, const struct perigee_message *m,
   return status < 0 ? status : outgoing_check_limits(op, out);
 }
 
+/* If the next record is there, they are rather copied up: then the processor
+ * fetches its lines as well. */
+void record_copy_long(const struct lane *lane, const struct ring_out *out,
+                      uint8_t *to, const uint8_t *from, uint64_t length) {
+  if (out && out->streams)
+    bulk_stream(to, from, length);
+  else if (lane_busy(lane))
+    memcpy(to, from, length);
+  else
+    copy_lines(to, from, length);
+}
+
 static void outgoing_put_payload(struct lane *lane, enum ring ring,
                                  struct payload *p, uint8_t *to) {
   uint64_t run;
   const uint8_t *bytes = payload_run(p, &run);
   if (p->memory->direct && run > 0 && run == p->total)
-    outgoing_put_bytes(lane, lane_out(lane, ring), to, bytes, run);
+    record_copy(lane, lane_out(lane, ring), to, bytes, run);
   else
     payload_take(p, to, p->total);
 }
