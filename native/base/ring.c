@@ -3,6 +3,7 @@
 
 #include <stddef.h>
 
+#include "base/least.h"
 #include "perigee.h"
 
 /* A value that goes back or is ahead of the head comes from a hostile peer and
@@ -18,6 +19,16 @@ static bool ring_has_room(struct ring_out *r, uint64_t need) {
     return true;
   ring_hear(r);
   return r->head + need - r->known <= r->size;
+}
+
+/* Where a lap ends that may end early, and one that may not. That of a whole one
+ * is less than the size, so that ring_find sees a record which ends there. */
+static uint64_t lap_short(uint64_t size) {
+  return least(size - 1, RING_LAP);
+}
+
+static uint64_t lap_whole(uint64_t size) {
+  return size - 1;
 }
 
 static _Atomic uint64_t *ring_words(struct ring_out *r, uint64_t at) {
@@ -36,12 +47,58 @@ bool ring_move(struct ring_out *r, uint8_t *bytes, uint64_t size) {
   r->head += RING_UNIT;
   r->bytes = bytes;
   r->size = size;
+  r->lap = lap_whole(size);
   return true;
 }
 
 bool ring_is_behind(struct ring_out *r, uint64_t position) {
   ring_hear(r);
   return r->known >= position;
+}
+
+void ring_begin(struct ring_out *r, uint8_t *bytes, uint64_t size, uint64_t key,
+                const _Atomic uint64_t *consumed) {
+  *r = (struct ring_out){.bytes = bytes,
+                         .consumed = consumed,
+                         .size = size,
+                         .key = key,
+                         .lap = lap_short(size)};
+}
+
+/* Were all records read, as far as that is told, and is there room at the
+ * start? */
+static bool ring_is_calm(struct ring_out *r, uint64_t rest, uint64_t need) {
+  ring_hear(r);
+  return r->head - r->known <= RING_TELL && ring_has_room(r, rest + need);
+}
+
+/* A record does not fit before the lap's end: is that the end? Else the lap goes
+ * on to the end of the ring. */
+static bool ring_ends_early(struct ring_out *r, uint64_t at, uint64_t need) {
+  bool may = r->lap < lap_whole(r->size);
+  bool early = may && need <= RING_LONG && r->whole == 0 &&
+               ring_is_calm(r, r->size - at, need);
+  if (early) {
+    r->left_out += r->size - at;
+    return true;
+  }
+  r->whole -= may && r->whole > 0;
+  r->lap = lap_whole(r->size);
+  return false;
+}
+
+static uint8_t *ring_full(struct ring_out *r) {
+  r->whole = RING_WHOLE;
+  return NULL;
+}
+
+/* Skips to the start, at which there is room. */
+static uint8_t *ring_turn(struct ring_out *r, uint64_t at) {
+  atomic_store_explicit(ring_words(r, at), ring_word(r->key, r->head, 0),
+                        memory_order_release);
+  r->head += r->size - at;
+  r->lap = lap_short(r->size);
+  return r->bytes;
 }
 
 uint8_t *ring_find(struct ring_out *r, uint64_t length) {
@@ -51,25 +108,28 @@ uint8_t *ring_find(struct ring_out *r, uint64_t length) {
   uint64_t at = r->head & (r->size - 1), rest = r->size - at;
   if (need > r->size / RING_SHARE)
     return NULL;
-  if (need <= rest)
-    return ring_has_room(r, need) ? r->bytes + at : NULL;
-  if (!ring_has_room(r, rest + need))
-    return NULL;
-  atomic_store_explicit(ring_words(r, at), ring_word(r->key, r->head, 0),
-                        memory_order_release);
-  r->head += rest;
-  return r->bytes;
+  if (at + need > r->lap && ring_ends_early(r, at, need))
+    return ring_turn(r, at);
+  if (!ring_has_room(r, need <= rest ? need : rest + need))
+    return ring_full(r);
+  if (need > rest)
+    return ring_turn(r, at);
+  if (need == rest)
+    r->lap = lap_short(r->size);
+  return r->bytes + at;
 }
 
 void ring_open(struct ring_in *r, const uint8_t *bytes, uint64_t size,
                uint64_t key, _Atomic uint64_t *consumed) {
+  uint64_t most = size / RING_SHARE / RING_UNIT;
   *r = (struct ring_in){.next = bytes,
                         .empty = ring_word(key, 0, 0),
-                        .most = size / RING_SHARE / RING_UNIT,
+                        .most = most,
                         .bytes = bytes,
                         .consumed = consumed,
                         .size = size,
-                        .key = key};
+                        .key = key,
+                        .tell = least(most * RING_UNIT, RING_TELL)};
 }
 
 /* Does the skip at the ring's position say that the ring moves? Its first word
@@ -95,7 +155,7 @@ static bool ring_follow(struct ring_in *r) {
   r->other_size = size;
   ring_advance(r, RING_UNIT);
   r->moved = r->tail;
-  r->released = r->tail - r->most * RING_UNIT;
+  r->released = r->tail - r->tell;
   return true;
 }
 

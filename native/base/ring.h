@@ -28,6 +28,12 @@
  * for writing. These are hints for up to RING_AHEAD lines: no value and no
  * order depends on them.
  *
+ * A lap may end early. Lines that were used again soon are in the first-level
+ * caches of both cores, and move sooner from one to the other; others take up
+ * memory for nothing. So a producer whose records are short and read at once goes
+ * back to the start after RING_LAP bytes: by a skip, which may be anywhere but at
+ * the start. If it then finds no room, RING_WHOLE laps use all of the ring.
+ *
  * A ring may move: its records go on in other memory, which both sides know by
  * then, and may come back in the same way. The word of a move is that of a skip
  * with a second word behind it,
@@ -48,6 +54,7 @@
 
 enum { RING_UNIT = 64, RING_SHARE = 4 }; /* the largest record: ring / 4 */
 enum { RING_AHEAD = 16, RING_FAR = 3 };
+enum { RING_LAP = 8 << 10, RING_TELL = 4 << 10, RING_WHOLE = 64 };
 enum { RING_LONG = 2 * RING_AHEAD * RING_UNIT };
 enum { RING_MOVE = (1 << 20) - 1 }; /* more units than a record has */
 
@@ -55,8 +62,11 @@ struct ring_out {
   uint8_t *bytes;
   const _Atomic uint64_t *consumed; /* written by the peer */
   uint64_t size, key;
-  uint64_t head;  /* next position to write */
-  uint64_t known; /* the last value of consumed that was believed */
+  uint64_t head;     /* next position to write */
+  uint64_t known;    /* the last value of consumed that was believed */
+  uint64_t lap;      /* up to here, records of this lap need no look */
+  uint64_t left_out; /* bytes of laps that ended early */
+  uint32_t whole;    /* laps that do not */
   /* Called about once for each length of the ring, if the record that comes next
    * is longer than RING_LONG; it may move the ring. NULL: nobody is. */
   void (*longs)(struct ring_out *ring, void *context);
@@ -74,7 +84,8 @@ struct ring_in {
   _Atomic uint64_t *consumed; /* ours; the peer reads it */
   uint64_t size, key;
   uint64_t tail;        /* next position to read */
-  uint64_t released;    /* the value last stored in consumed, or less */
+  uint64_t released;    /* the value last stored in consumed, or less .. */
+  uint64_t tell;        /* .. which is told after so many bytes */
   const uint8_t *other; /* memory that the ring may move to, or NULL .. */
   uint64_t other_size;  /* .. and its size, a power of two */
   uint64_t moved;       /* the position behind the last move */
@@ -95,7 +106,7 @@ uint8_t *ring_find(struct ring_out *ring, uint64_t length);
 static inline uint8_t *ring_reserve(struct ring_out *ring, uint64_t length) {
   uint64_t need = ring_units(length) * RING_UNIT;
   uint64_t at = ring->head & (ring->size - 1);
-  bool easy = need <= ring->size / RING_SHARE && need <= ring->size - at &&
+  bool easy = need <= ring->size / RING_SHARE && at + need <= ring->lap &&
               ring->head + need - ring->known <= ring->size;
   return __builtin_expect(easy, 1) ? ring->bytes + at : ring_find(ring, length);
 }
@@ -153,6 +164,9 @@ static inline void ring_publish(struct ring_out *ring, uint64_t length) {
 bool ring_move(struct ring_out *ring, uint8_t *bytes, uint64_t size);
 /* Has the consumer told that it is behind that position? */
 bool ring_is_behind(struct ring_out *ring, uint64_t position);
+/* A ring to write, from its beginning. The size is a power of two. */
+void ring_begin(struct ring_out *ring, uint8_t *bytes, uint64_t size,
+                uint64_t key, const _Atomic uint64_t *consumed);
 /* A ring to read, from its beginning. The size is a power of two. */
 void ring_open(struct ring_in *ring, const uint8_t *bytes, uint64_t size,
                uint64_t key, _Atomic uint64_t *consumed);
@@ -210,12 +224,13 @@ static inline int ring_peek(struct ring_in *ring, const uint8_t **bytes,
   return __builtin_expect(easy, 1) ? ring_take(ring, units, bytes, length)
                                    : ring_rare(ring, units, bytes, length);
 }
-/* Frees all records that were peeked. The peer is told only after each longest
- * record's length, so that the line of `consumed` seldom moves; returns true if
+/* Frees all records that were peeked. The peer is told only after each RING_TELL
+ * bytes, so that the line of `consumed` seldom moves, or the longest record's
+ * length if that is less; returns true if
  * it was told now. A producer whose records were all read has room for two
  * records. */
 static inline bool ring_release(struct ring_in *r) {
-  if (r->tail - r->released < r->most * RING_UNIT)
+  if (r->tail - r->released < r->tell)
     return false;
   r->released = r->tail;
   atomic_store_explicit(r->consumed, r->tail, memory_order_release);

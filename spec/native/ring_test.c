@@ -29,8 +29,7 @@ static int setup(void **state) {
   (void)state;
   memset(bytes, 0, sizeof bytes);
   consumed = 0;
-  out = (struct ring_out){
-      .bytes = bytes, .consumed = &consumed, .size = RING, .key = KEY};
+  ring_begin(&out, bytes, RING, KEY, &consumed);
   ring_open(&in, bytes, RING, KEY, &consumed);
   return 0;
 }
@@ -129,6 +128,120 @@ static void wrong_words_are_not_records(void **state) {
   assert_int_equal(ring_peek(&in, &record, &length), PERIGEE_PROTOCOL);
 }
 
+/* ---- Laps that end early --------------------------------------------------- */
+
+enum { WIDE = 64 << 10, SHORT = 1000 };
+static _Alignas(64) uint8_t wide[WIDE];
+
+static int setup_wide(void **state) {
+  (void)state;
+  memset(wide, 0, sizeof wide);
+  consumed = 0;
+  ring_begin(&out, wide, WIDE, KEY, &consumed);
+  ring_open(&in, wide, WIDE, KEY, &consumed);
+  return 0;
+}
+
+/* Sends a record of that length; read: it is read as well. Returns where in the
+ * ring it ends, 0 without room. */
+static uint64_t pass(uint64_t length, bool read) {
+  static uint8_t mark;
+  const uint8_t *record;
+  uint64_t got;
+  uint8_t *room = ring_reserve(&out, length);
+  if (!room)
+    return 0;
+  memset(room + 8, ++mark, length - 8);
+  ring_publish(&out, length);
+  if (read) {
+    assert_int_equal(ring_peek(&in, &record, &got), 1);
+    assert_int_equal(got, ring_units(length) * RING_UNIT);
+    for (uint64_t i = 8; i < length; i++)
+      assert_int_equal(record[i], mark);
+    ring_release(&in);
+  }
+  return (uint64_t)(room - wide) + ring_units(length) * RING_UNIT;
+}
+
+/* Returns where the farthest of so many records ends that are read at once. */
+static uint64_t farthest(int count, uint64_t length) {
+  uint64_t most = 0;
+  for (int i = 0; i < count; i++) {
+    uint64_t end = pass(length, true);
+    assert_true(end > 0);
+    most = end > most ? end : most;
+  }
+  return most;
+}
+
+static void what_is_read_at_once_stays_at_the_start(void **state) {
+  (void)state;
+  assert_in_range(farthest(1000, SHORT), RING_LAP / 2, RING_LAP);
+  assert_in_range(farthest(1000, 64), RING_LAP / 2, RING_LAP);
+  assert_in_range(farthest(100, RING_LONG), RING_LAP / 2, RING_LAP);
+  uint64_t used = out.head - out.left_out;
+  assert_true(used < 1000 * (SHORT + 2 * 64 + RING_LAP / 8) + 200 * RING_LONG);
+}
+
+static void long_records_use_all_of_the_ring(void **state) {
+  (void)state;
+  assert_in_range(farthest(100, RING_LONG + 1), WIDE - 2 * RING_LONG, WIDE);
+  assert_int_equal(out.left_out, 0);
+  assert_in_range(farthest(100, SHORT), RING_LAP / 2, WIDE);
+  assert_in_range(farthest(100, SHORT), RING_LAP / 2, RING_LAP);
+}
+
+static void what_is_not_read_uses_all_of_the_ring(void **state) {
+  (void)state;
+  uint64_t end, most = 0;
+  while ((end = pass(SHORT, false)) > 0)
+    most = end;
+  assert_in_range(most, WIDE - 2 * SHORT, WIDE);
+  assert_int_equal(out.left_out, 0);
+}
+
+/* Many may come at once again. */
+static void after_a_full_ring_some_laps_are_whole(void **state) {
+  (void)state;
+  const uint8_t *record;
+  uint64_t got;
+  const int lap = WIDE / (int)(ring_units(SHORT) * RING_UNIT);
+  while (pass(SHORT, false) > 0)
+    ;
+  while (ring_peek(&in, &record, &got) == 1)
+    ring_release(&in);
+  for (int i = 0; i < RING_WHOLE - 2; i++)
+    assert_in_range(farthest(lap, SHORT), WIDE - 2 * SHORT, WIDE);
+  farthest(4 * lap, SHORT);
+  assert_in_range(farthest(lap, SHORT), RING_LAP / 2, RING_LAP);
+}
+
+/* It tells what it has read after a quarter of the ring. */
+static void to_a_reader_that_seldom_tells_laps_are_whole(void **state) {
+  (void)state;
+  in.tell = WIDE / RING_SHARE;
+  assert_in_range(farthest(1000, SHORT), WIDE - 2 * SHORT, WIDE);
+}
+
+static void records_are_whole_however_laps_end(void **state) {
+  (void)state;
+  const uint8_t *record;
+  uint64_t got, waiting = 0;
+  uint32_t dice = 1;
+  for (int i = 0; i < 200000; i++) {
+    dice = dice * 1664525 + 1013904223;
+    uint64_t length = 8 + (dice >> 8) % (dice >> 31 ? 200 : 4000);
+    bool fits = pass(length, waiting == 0 && dice >> 29 > 1) > 0;
+    waiting += fits && (waiting > 0 || dice >> 29 <= 1);
+    if (fits && (dice >> 20) % (i % 20000 < 10000 ? 2 : 40) > 0)
+      continue;
+    for (; waiting > 0; waiting--)
+      assert_int_equal(ring_peek(&in, &record, &got), 1);
+    ring_release(&in);
+  }
+  assert_true(out.left_out > 10 * WIDE);
+}
+
 /* ---- Moves ------------------------------------------------------------------ */
 
 static _Alignas(64) uint8_t more[4 * RING];
@@ -222,8 +335,7 @@ static void long_records_ask_once_a_lap(void **state) {
   (void)state;
   static _Alignas(64) uint8_t large[32 * RING];
   int asked = 0;
-  out.bytes = large;
-  out.size = sizeof large;
+  ring_begin(&out, large, sizeof large, KEY, &consumed);
   out.longs = longs;
   out.context = &asked;
   for (int i = 0; i < 1000; i++) {
@@ -285,6 +397,14 @@ int main(void) {
       cmocka_unit_test_setup(consumed_is_not_believed_blindly, setup),
       cmocka_unit_test_setup(wrong_words_are_not_records, setup),
       cmocka_unit_test_setup(two_threads, setup),
+      cmocka_unit_test_setup(what_is_read_at_once_stays_at_the_start,
+                             setup_wide),
+      cmocka_unit_test_setup(long_records_use_all_of_the_ring, setup_wide),
+      cmocka_unit_test_setup(what_is_not_read_uses_all_of_the_ring, setup_wide),
+      cmocka_unit_test_setup(after_a_full_ring_some_laps_are_whole, setup_wide),
+      cmocka_unit_test_setup(to_a_reader_that_seldom_tells_laps_are_whole,
+                             setup_wide),
+      cmocka_unit_test_setup(records_are_whole_however_laps_end, setup_wide),
       cmocka_unit_test_setup(records_go_on_where_the_ring_moves, setup_other),
       cmocka_unit_test_setup(a_move_is_told_at_the_next_release, setup_other),
       cmocka_unit_test_setup(a_full_ring_does_not_move, setup_other),

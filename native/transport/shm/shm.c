@@ -112,15 +112,15 @@ static void rings_long(struct ring_out *ring, void *context) {
 
 static void rings_wire_out(struct lane *lane) {
   const uint64_t ring = lane->peer_ring;
-  for (int i = 0; i < RINGS; i++)
-    lane->out[i] =
-        (struct ring_out){.bytes = lane->peer_inbox + (uint64_t)i * ring,
-                          .size = ring,
-                          .key = lane->options.key,
-                          .longs = rings_long,
-                          .context = lane};
-  lane->out[RING_REQUEST].consumed = &lane->peer->consumed_request;
-  lane->out[RING_REPLY].consumed = &lane->peer->consumed_reply;
+  const _Atomic uint64_t *consumed[] = {
+      [RING_REQUEST] = &lane->peer->consumed_request,
+      [RING_REPLY] = &lane->peer->consumed_reply};
+  for (int i = 0; i < RINGS; i++) {
+    ring_begin(&lane->out[i], lane->peer_inbox + (uint64_t)i * ring, ring,
+               lane->options.key, consumed[i]);
+    lane->out[i].longs = rings_long;
+    lane->out[i].context = lane;
+  }
   lane->head.armed = &lane->peer->armed;
 }
 

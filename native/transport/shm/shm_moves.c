@@ -70,8 +70,9 @@ static bool move_is_quiet(const struct lane *lane, const struct shm_move *m) {
  * before, but of no more than the ring has. */
 static bool move_pays(struct lane *lane, struct shm_move *m,
                       const struct ring_out *ring) {
-  uint64_t passed = least(ring->head - m->seen, ring->size);
-  m->seen = ring->head;
+  uint64_t head = ring->head - ring->left_out;
+  uint64_t passed = least(head - m->seen, ring->size);
+  m->seen = head;
   return flow_add(&m->passed, *lane->options.now, passed) >= MOVED;
 }
 
