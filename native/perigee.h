@@ -161,8 +161,8 @@ struct perigee_options {
                                shared memory a ring through which many payloads
                                of 2 KiB and more pass is replaced by 2 MiB of
                                its writer's memory until it is quiet */
-  uint64_t eager;           /* payloads up to this travel in the ring: 16,256,
-                               at most ring / 4 - 128. At most an eighth of the
+  uint64_t eager;           /* payloads up to this travel in the ring: 16 KiB,
+                               at most ring / 4. At most an eighth of the
                                ring does but over shared memory */
   uint64_t message;         /* largest payload accepted: 2^40 */
   uint64_t typed;           /* largest typed payload accepted: 1 MiB and 4 KiB;

@@ -6,13 +6,14 @@
  * the caller first stores all that it has in registers.
  *
  * COPY_BY_LINES bytes and more of a record that is alone in its ring are copied
- * from the end to the beginning (copy_lines). We know of two reasons why that is
- * quicker. A processor that copies up also fetches lines behind the record, which
- * the peer is about to write. And it has a load wait for a store before it if the
- * two addresses agree in their lowest 12 bits, as it takes them for the same: so
- * does each load of a copy up to where the other ring is at nearly the same
- * place in its page. glibc 2.36 copies so many bytes by one instruction (`rep
- * movsb`), which goes up (bench/history/tried.md, "Large raw calls").
+ * from the end to the beginning (copy_lines), which takes less time
+ * (bench/history/tried.md, "Records of 1 to 16 KiB"). We believe that there are
+ * two reasons. A processor that copies up also fetches lines behind the record,
+ * which the peer is about to write. And it has a load wait for a store before it
+ * if the two addresses agree in their lowest 12 bits, as it takes them for the
+ * same: so does each load of a copy up to where the other ring is at nearly the
+ * same place in its page. glibc 2.36 copies so many bytes by one instruction
+ * (`rep movsb`), which goes up.
  */
 #ifndef COPY_H
 #define COPY_H

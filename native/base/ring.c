@@ -106,7 +106,7 @@ uint8_t *ring_find(struct ring_out *r, uint64_t length) {
   if (need > RING_LONG && r->longs)
     r->longs(r, r->context);
   uint64_t at = r->head & (r->size - 1), rest = r->size - at;
-  if (need > r->size / RING_SHARE)
+  if (need > ring_most(r->size))
     return NULL;
   if (at + need > r->lap && ring_ends_early(r, at, need))
     return ring_turn(r, at);
@@ -121,15 +121,16 @@ uint8_t *ring_find(struct ring_out *r, uint64_t length) {
 
 void ring_open(struct ring_in *r, const uint8_t *bytes, uint64_t size,
                uint64_t key, _Atomic uint64_t *consumed) {
-  uint64_t most = size / RING_SHARE / RING_UNIT;
-  *r = (struct ring_in){.next = bytes,
-                        .empty = ring_word(key, 0, 0),
-                        .most = most,
-                        .bytes = bytes,
-                        .consumed = consumed,
-                        .size = size,
-                        .key = key,
-                        .tell = least(most * RING_UNIT, RING_TELL)};
+  uint64_t most = ring_most(size) / RING_UNIT;
+  *r = (struct ring_in){
+      .next = bytes,
+      .empty = ring_word(key, 0, 0),
+      .most = most,
+      .bytes = bytes,
+      .consumed = consumed,
+      .size = size,
+      .key = key,
+      .tell = least(size / RING_SHARE - 3 * RING_HEAD, RING_TELL)};
 }
 
 /* Does the skip at the ring's position say that the ring moves? Its first word

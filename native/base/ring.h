@@ -52,7 +52,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { RING_UNIT = 64, RING_SHARE = 4 }; /* the largest record: ring / 4 */
+/* The largest record: a quarter of the ring, and RING_HEAD for its header. */
+enum { RING_UNIT = 64, RING_SHARE = 4, RING_HEAD = 2 * RING_UNIT };
 enum { RING_AHEAD = 16, RING_FAR = 3 };
 enum { RING_LAP = 8 << 10, RING_TELL = 4 << 10, RING_WHOLE = 64 };
 enum { RING_LONG = 2 * RING_AHEAD * RING_UNIT };
@@ -95,6 +96,11 @@ static inline uint64_t ring_units(uint64_t length) {
   return (length + RING_UNIT - 1) / RING_UNIT;
 }
 
+/* Returns the length of the longest record. */
+static inline uint64_t ring_most(uint64_t size) {
+  return size / RING_SHARE + RING_HEAD;
+}
+
 static inline uint64_t ring_word(uint64_t key, uint64_t position,
                                  uint64_t units) {
   return key ^ (position / RING_UNIT << 20) ^ units;
@@ -106,7 +112,7 @@ uint8_t *ring_find(struct ring_out *ring, uint64_t length);
 static inline uint8_t *ring_reserve(struct ring_out *ring, uint64_t length) {
   uint64_t need = ring_units(length) * RING_UNIT;
   uint64_t at = ring->head & (ring->size - 1);
-  bool easy = need <= ring->size / RING_SHARE && at + need <= ring->lap &&
+  bool easy = need <= ring_most(ring->size) && at + need <= ring->lap &&
               ring->head + need - ring->known <= ring->size;
   return __builtin_expect(easy, 1) ? ring->bytes + at : ring_find(ring, length);
 }
@@ -225,10 +231,9 @@ static inline int ring_peek(struct ring_in *ring, const uint8_t **bytes,
                                    : ring_rare(ring, units, bytes, length);
 }
 /* Frees all records that were peeked. The peer is told only after each RING_TELL
- * bytes, so that the line of `consumed` seldom moves, or the longest record's
- * length if that is less; returns true if
- * it was told now. A producer whose records were all read has room for two
- * records. */
+ * bytes, in a short ring after less, so that the line of `consumed` seldom
+ * moves; returns true if it was told now. A producer whose records were all read
+ * has room for two records. */
 static inline bool ring_release(struct ring_in *r) {
   if (r->tail - r->released < r->tell)
     return false;

@@ -36,7 +36,7 @@ static void options_default(struct perigee_options *o) {
                                 .watched = 4096,
                                 .hello_timeout = 2000000000,
                                 .ring = 64 << 10,
-                                .eager = (16 << 10) - 128,
+                                .eager = 16 << 10,
                                 .message = PAYLOAD_MAX,
                                 .typed = (1 << 20) + 4096,
                                 .hold = UINT64_MAX,
@@ -119,8 +119,8 @@ static const char *options_wrong(const struct perigee_options *o) {
     return "watched (0 to 1048576)";
   if (o->ring < 4096 || o->ring > 16 << 20 || (o->ring & (o->ring - 1)))
     return "ring (a power of two, 4 KiB to 16 MiB)";
-  if (o->eager > o->ring / 4 - 128)
-    return "eager (at most a quarter of ring less 128)";
+  if (o->eager > o->ring / 4)
+    return "eager (at most a quarter of ring)";
   if (o->message < 1 || o->message > PAYLOAD_MAX)
     return "message (1 to 2^40)";
   if (o->pool < 1 << 20 || o->pool > UINT64_C(1) << 40)

@@ -196,7 +196,7 @@ static bool terms_limit(struct perigee_session *s, const struct terms *own) {
   s->peer.eager = least(most, least(t->eager, own->eager));
   s->peer.heads[0] = least(t->message, s->peer.eager);
   s->peer.heads[1] = least(t->typed, s->peer.eager);
-  return t->ring / 4 >= 128 && s->peer.eager <= t->ring / 4 - 128;
+  return t->ring / 4 >= 128 && s->peer.eager <= t->ring / 4;
 }
 
 static int terms_fit(struct perigee_session *s, const struct terms *t,

@@ -72,7 +72,7 @@ describe("calls", function()
     local memory = cases.alloc(agent.engine, 2 ^ 24)
     local session = assert(agent:session("worker"))
     local remote = assert(session:region("m"))
-    local sizes = { 0, 1, 100, 8191, 8192, 8193, 16256, 16257, 65536, 200000 }
+    local sizes = { 0, 1, 100, 8191, 8192, 8193, 16384, 16385, 65536, 200000 }
     local SLOT = 2 ^ 18
     local kinds = {}
 

@@ -196,8 +196,8 @@ describe("a session", function()
                              :connect(cases.address(), { timeout = 5 }))
       return session:explain().limits.eager
     end
-    assert.equal(shared and 16256 or 8192, most {})
-    assert.equal(shared and 16256 or 8192, most { ring = 2 ^ 17 })
+    assert.equal(shared and 16384 or 8192, most {})
+    assert.equal(shared and 16384 or 8192, most { ring = 2 ^ 17 })
     assert.equal(5000, most { eager = 5000 })
     assert.equal(shared and 3000 or 2048, most { ring = 2 ^ 14, eager = 3000 })
   end)

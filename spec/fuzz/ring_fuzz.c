@@ -14,7 +14,11 @@
 #include "base/ring.h"
 #include "perigee.h"
 
-enum { RING = 4096, LARGEST = RING / RING_SHARE / RING_UNIT };
+enum {
+  RING = 4096,
+  MOST = RING / RING_SHARE + RING_HEAD,
+  LARGEST = MOST / RING_UNIT
+};
 
 static void require(bool holds) {
   if (!holds)
@@ -55,7 +59,7 @@ static void consume(uint8_t *bytes) {
   int status, count = 0;
   while ((status = ring_peek(&ring, &record, &length)) == 1) {
     require(record >= bytes && record < bytes + 2 * RING);
-    require(length > 0 && length <= RING / RING_SHARE);
+    require(length > 0 && length <= MOST);
     require((uint64_t)(record - bytes) % RING <= RING - length);
     require(++count <= RING / RING_UNIT);
     ring_release(&ring);
@@ -71,7 +75,7 @@ static void produce(uint8_t *bytes, const uint8_t *data, size_t size) {
   struct ring_out ring = {.bytes = bytes, .consumed = &consumed, .size = RING};
   for (uint16_t word; size >= 2; data += 2, size -= 2) {
     memcpy(&word, data, 2);
-    uint64_t length = 1 + word % (RING / RING_SHARE + 8);
+    uint64_t length = 1 + word % (MOST + 8);
     if (word % 7 == 0)
       ring_move(&ring, ring.bytes == bytes ? bytes + RING : bytes, RING);
     uint8_t *room = ring_reserve(&ring, length);

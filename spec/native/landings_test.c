@@ -9,7 +9,7 @@
 #include "support.h"
 
 static const uint64_t sizes[] = {0,     1,     63,    64,          8191,
-                                 8192,  8193,  16256, 16257,       65535,
+                                 8192,  8193,  16384, 16385,       65535,
                                  65536, 65537, MIB,   5 * MIB + 3, 8 * MIB};
 enum { SIZES = sizeof sizes / sizeof *sizes };
 

@@ -11,7 +11,7 @@
 
 static const uint64_t sizes[] = {
     0,     1,     63,    64,           8191, 8192,       8193,
-    16256, 16257, 65536, 64 * KIB + 1, MIB,  5 * MIB + 3};
+    16384, 16385, 65536, 64 * KIB + 1, MIB,  5 * MIB + 3};
 enum { SIZES = sizeof sizes / sizeof *sizes, ROOM = 6 * MIB };
 
 struct two {

@@ -12,7 +12,7 @@
 #include "support_inside.h"
 
 static const uint64_t sizes[] = {0,     1,     63,    64,          8191,
-                                 8192,  8193,  16256, 16257,       65535,
+                                 8192,  8193,  16384, 16385,       65535,
                                  65536, 65537, MIB,   5 * MIB + 3, 8 * MIB};
 enum { SIZES = sizeof sizes / sizeof *sizes, HOLD = 100, ROOM = 64 * KIB };
 static const uint64_t CODE = 0x1234567812345678;
@@ -204,7 +204,7 @@ static void replies_without_a_place_are_pooled(void **state) {
 }
 
 static void a_landing_may_be_a_list(void **state) {
-  static const uint64_t some[] = {1, 100, 8193, 16257, 65537, MIB};
+  static const uint64_t some[] = {1, 100, 8193, 16385, 65537, MIB};
   struct talk t;
   talk_open(&t, *state, MIB);
   for (int i = 0; i < 10; i++) {
@@ -305,7 +305,7 @@ static void held_heads_come_before(void **state) {
 
 /* Two replies that came: the second one lands first. */
 static void calls_are_asked_apart(void **state) {
-  static const uint64_t some[] = {100, 8193, 16257, MIB};
+  static const uint64_t some[] = {100, 8193, 16385, MIB};
   struct talk t, u;
   talk_open(&t, *state, MIB);
   u = t;
@@ -463,7 +463,7 @@ static void cancelled(struct talk *t, bool raw, uint64_t length, bool told) {
 }
 
 static void a_call_may_end_while_it_asks(void **state) {
-  static const uint64_t some[] = {0, 100, 8193, 16257, MIB};
+  static const uint64_t some[] = {0, 100, 8193, 16385, MIB};
   struct talk t;
   talk_open(&t, *state, MIB);
   for (int i = 0; i < 16; i++)

@@ -17,7 +17,8 @@
 #include "base/ring.h"
 #include "perigee.h"
 
-enum { RING = 4096, LARGEST = RING / RING_SHARE, RECORDS = 200000 };
+enum { RING = 4096, QUARTER = RING / RING_SHARE, RECORDS = 200000 };
+enum { LARGEST = QUARTER + RING_HEAD };
 static const uint64_t KEY = 0x1234567890abcdef;
 
 static _Alignas(64) uint8_t bytes[RING];
@@ -86,27 +87,46 @@ static void records_come_in_order_and_whole(void **state) {
 static void full_takes_no_more(void **state) {
   (void)state;
   int count = 0;
-  while (ring_reserve(&out, LARGEST)) {
-    ring_publish(&out, LARGEST);
+  while (ring_reserve(&out, QUARTER)) {
+    ring_publish(&out, QUARTER);
     assert_true(++count <= RING_SHARE);
   }
   assert_int_equal(count, RING_SHARE);
   assert_null(ring_reserve(&out, 1));
 }
 
+/* Whatever came before, and wherever the ring is at. */
+static void who_read_all_has_room_for_two_of_the_largest(void **state) {
+  (void)state;
+  const uint8_t *record;
+  uint64_t got;
+  for (uint32_t i = 0; i < 10000; i++) {
+    uint64_t length = length_of(i);
+    assert_non_null(ring_reserve(&out, length));
+    ring_publish(&out, length);
+    assert_int_equal(ring_peek(&in, &record, &got), 1);
+    ring_release(&in);
+    struct ring_out later = out;
+    for (int two = 0; two < 2; two++) {
+      assert_non_null(ring_reserve(&later, LARGEST));
+      later.head += ring_units(LARGEST) * RING_UNIT;
+    }
+  }
+}
+
 static void consumed_is_not_believed_blindly(void **state) {
   (void)state;
   const uint64_t lies[] = {UINT64_MAX, RING + 1, RING * 2, 1ull << 63};
-  while (ring_reserve(&out, LARGEST))
-    ring_publish(&out, LARGEST);
+  while (ring_reserve(&out, QUARTER))
+    ring_publish(&out, QUARTER);
   for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
     consumed = lies[i];
     assert_null(ring_reserve(&out, 1));
   }
-  consumed = LARGEST;
-  assert_non_null(ring_reserve(&out, LARGEST));
+  consumed = QUARTER;
+  assert_non_null(ring_reserve(&out, QUARTER));
   consumed = 0;
-  ring_publish(&out, LARGEST);
+  ring_publish(&out, QUARTER);
   assert_null(ring_reserve(&out, 1));
 }
 
@@ -300,8 +320,8 @@ static void a_move_is_told_at_the_next_release(void **state) {
 
 static void a_full_ring_does_not_move(void **state) {
   (void)state;
-  while (ring_reserve(&out, LARGEST))
-    ring_publish(&out, LARGEST);
+  while (ring_reserve(&out, QUARTER))
+    ring_publish(&out, QUARTER);
   assert_false(move());
   assert_false(away());
 }
@@ -394,6 +414,8 @@ int main(void) {
       cmocka_unit_test_setup(empty_gives_nothing, setup),
       cmocka_unit_test_setup(records_come_in_order_and_whole, setup),
       cmocka_unit_test_setup(full_takes_no_more, setup),
+      cmocka_unit_test_setup(who_read_all_has_room_for_two_of_the_largest,
+                             setup),
       cmocka_unit_test_setup(consumed_is_not_believed_blindly, setup),
       cmocka_unit_test_setup(wrong_words_are_not_records, setup),
       cmocka_unit_test_setup(two_threads, setup),

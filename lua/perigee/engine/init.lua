@@ -83,8 +83,8 @@ end
 --   power of two; each session has two. Over shared memory a ring through which
 --   many payloads of 2 KiB and more pass is replaced by 2 MiB of its writer's
 --   memory until it is quiet
--- @tparam[opt=16256] number options.eager bytes of the largest payload that
---   travels in the ring; at most a quarter of it less 128. At most an eighth of
+-- @tparam[opt=16384] number options.eager bytes of the largest payload that
+--   travels in the ring; at most a quarter of it. At most an eighth of
 --   it does but over shared memory, where rings become longer
 -- @tparam[opt=1052672] number options.typed bytes of the largest typed payload
 --   accepted (1 MiB and 4 KiB)

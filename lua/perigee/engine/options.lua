@@ -64,7 +64,7 @@ local PLAIN = {
   { "sessions", COUNT, 1024 },
   { "regions", COUNT, 1024 },
   { "ring", COUNT, 65536 },
-  { "eager", COUNT, 16256 },
+  { "eager", COUNT, 16384 },
   { "typed", COUNT, 1052672 },
   { "pool", COUNT, 2 ^ 30 },
   { "spin", SECONDS },

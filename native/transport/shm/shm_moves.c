@@ -192,7 +192,7 @@ static bool moves_open_is_sound(const struct lane *lane,
                                 const struct shm_moves_word *w) {
   bool power = w->size > 0 && (w->size & (w->size - 1)) == 0;
   return power && w->size >= SHM_PAGE && w->size <= SHM_RING_MAX &&
-         w->size / RING_SHARE >= lane->in[w->ring].most * RING_UNIT &&
+         ring_most(w->size) >= lane->in[w->ring].most * RING_UNIT &&
          w->address % SHM_PAGE == 0 && !lane->in[w->ring].other;
 }
 
