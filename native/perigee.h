@@ -162,8 +162,9 @@ struct perigee_options {
                                of 2 KiB and more pass is replaced by 2 MiB of
                                its writer's memory until it is quiet */
   uint64_t eager;           /* payloads up to this travel in the ring: 16 KiB,
-                               at most ring / 4. At most an eighth of the
-                               ring does but over shared memory */
+                               at most ring / 4. Over other transports than
+                               shared memory, at most an eighth of the shorter
+                               ring of both sides */
   uint64_t message;         /* largest payload accepted: 2^40 */
   uint64_t typed;           /* largest typed payload accepted: 1 MiB and 4 KiB;
                                decoding takes at most some 20 ns for each

@@ -21,10 +21,10 @@ static bool ring_has_room(struct ring_out *r, uint64_t need) {
   return r->head + need - r->known <= r->size;
 }
 
-/* Where a lap ends that may end early, and one that may not. That of a whole one
- * is less than the size, so that ring_find sees a record which ends there. */
+/* Where a lap ends that may end early, and one that may not: before the last
+ * byte, so that ring_find sees a record which ends there. */
 static uint64_t lap_short(uint64_t size) {
-  return least(size - 1, RING_LAP);
+  return least(size, RING_LAP) - 1;
 }
 
 static uint64_t lap_whole(uint64_t size) {
@@ -48,6 +48,7 @@ bool ring_move(struct ring_out *r, uint8_t *bytes, uint64_t size) {
   r->bytes = bytes;
   r->size = size;
   r->lap = lap_whole(size);
+  r->lapped = false;
   return true;
 }
 
@@ -80,9 +81,11 @@ static bool ring_ends_early(struct ring_out *r, uint64_t at, uint64_t need) {
                ring_is_calm(r, r->size - at, need);
   if (early) {
     r->left_out += r->size - at;
+    r->lapped = false;
     return true;
   }
-  r->whole -= may && r->whole > 0;
+  if (may && r->whole > 0)
+    r->whole--;
   r->lap = lap_whole(r->size);
   return false;
 }
@@ -112,13 +115,17 @@ uint8_t *ring_find(struct ring_out *r, uint64_t length) {
     return ring_turn(r, at);
   if (!ring_has_room(r, need <= rest ? need : rest + need))
     return ring_full(r);
+  if (need < rest)
+    return r->bytes + at;
+  r->lapped = true;
   if (need > rest)
     return ring_turn(r, at);
-  if (need == rest)
-    r->lap = lap_short(r->size);
+  r->lap = lap_short(r->size);
   return r->bytes + at;
 }
 
+/* Room for three of the longest records, and what is not told: so two have room
+ * wherever the ring is at. */
 void ring_open(struct ring_in *r, const uint8_t *bytes, uint64_t size,
                uint64_t key, _Atomic uint64_t *consumed) {
   uint64_t most = ring_most(size) / RING_UNIT;

@@ -68,11 +68,12 @@ struct ring_out {
   uint64_t lap;      /* up to here, records of this lap need no look */
   uint64_t left_out; /* bytes of laps that ended early */
   uint32_t whole;    /* laps that do not */
-  /* Called about once for each length of the ring, if the record that comes next
+  bool lapped;       /* the lap before, in the same memory, did not */
+  bool streams;      /* long records are written past the caches */
+  /* Called a few times for each length of the ring, if the record that comes next
    * is longer than RING_LONG; it may move the ring. NULL: nobody is. */
   void (*longs)(struct ring_out *ring, void *context);
   void *context;
-  bool streams; /* long records are written past the caches */
 };
 
 /* Filled in by ring_open(). next, empty and most are what a look needs, so that

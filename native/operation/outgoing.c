@@ -128,6 +128,11 @@ int outgoing_plan(struct operation *op, const struct perigee_message *m,
   return status < 0 ? status : outgoing_check_limits(op, out);
 }
 
+/* The longest record, with a head outside of the ring and a slice in it. */
+_Static_assert(RECORD_HEADER + 2 * 8 + RECORD_TRACED + RECORD_SOURCE + 8 <=
+                   RING_HEAD,
+               "its header has room beside a quarter of the ring");
+
 /* If the next record is there, they are rather copied up: then the processor
  * fetches its lines as well. */
 void record_copy_long(const struct lane *lane, const struct ring_out *out,

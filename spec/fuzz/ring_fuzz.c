@@ -72,7 +72,8 @@ static void consume(uint8_t *bytes) {
  * the ring first. */
 static void produce(uint8_t *bytes, const uint8_t *data, size_t size) {
   _Atomic uint64_t consumed = 0;
-  struct ring_out ring = {.bytes = bytes, .consumed = &consumed, .size = RING};
+  struct ring_out ring;
+  ring_begin(&ring, bytes, RING, 0, &consumed);
   for (uint16_t word; size >= 2; data += 2, size -= 2) {
     memcpy(&word, data, 2);
     uint64_t length = 1 + word % (MOST + 8);

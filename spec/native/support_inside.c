@@ -60,8 +60,15 @@ bool streams_records(const struct perigee_session *session) {
 }
 
 void be_far(struct perigee_session *session) {
-  distance_learn(session->lane, INT64_MAX);
-  distance_learn(session->lane, INT64_MAX);
+  distance_learn(&session->lane->distance, INT64_MAX);
+  distance_learn(&session->lane->distance, INT64_MAX);
+}
+
+void stream_records(struct perigee_session *session) {
+  session->lane->records =
+      (struct shm_distance){.far = true, .wait = UINT32_MAX};
+  for (int i = 0; i < RINGS; i++)
+    session->lane->out[i].streams = true;
 }
 
 void learn_no_ways(struct perigee_session *session) {

@@ -16,6 +16,7 @@ local PROBE_SIZE, PROBE_SECONDS = 64, 0.005
 local FRESH, PAUSE, PATIENCE = 0.05, 0.2, 60
 
 local taken, taken_at = {}, nil -- all distances; when the last was taken
+local patient = true
 
 -- Returns the distance now; 0 where both sides share a core, for there is none.
 function M.take(given)
@@ -49,17 +50,28 @@ function M.fits(burst, fitting)
          or fitting(burst.before) and fitting(burst.after)
 end
 
--- Returns the distance before a burst, which may be that behind the one before.
--- With --line it waits for one that fits, until its patience has an end.
-function M.before(given)
+-- Waits for a distance that fits, until its patience has an end; from then on
+-- nobody waits. ns: that of now.
+local function await(given, ns)
   local limit = process.now() + PATIENCE * 1e9
-  local fresh = taken_at and process.now() - taken_at < FRESH * 1e9
-  local ns = fresh and taken[#taken] or M.take(given)
-  while given.line and not M.fitting(given)(ns) and process.now() < limit do
+  while not M.fitting(given)(ns) do
+    if process.now() > limit then
+      patient = false
+      break
+    end
     process.sleep(PAUSE)
     ns = M.take(given)
   end
   return ns
+end
+
+-- Returns the distance before a burst, which may be that behind the one before.
+-- any: it does not matter how near the cores are.
+function M.before(given, any)
+  local fresh = taken_at and process.now() - taken_at < FRESH * 1e9
+  local ns = fresh and taken[#taken] or M.take(given)
+  local waits = given.line and patient and not any and ns ~= 0
+  return waits and await(given, ns) or ns
 end
 
 -- "0-250" --> { 0, 250 }; "250" is the same.

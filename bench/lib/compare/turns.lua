@@ -68,7 +68,7 @@ end
 -- A burst with all that is told of it; nil and why not.
 local function burst(entry, work, given, seconds)
   local pair, peer = entry.pair, entry.peer
-  local before = distance.before(given)
+  local before = distance.before(given, work.plan)
   pair:go_on()
   local told, why = warm(pair, work, seconds)
   if told then

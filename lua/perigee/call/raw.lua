@@ -220,7 +220,7 @@ end
 local function submit_writer(binding, method, handle, writer, deadline)
   local length = binding[REQUEST] or binding[CAPACITY] or SMALL
   if binding[INTO] then fill_into(binding, method, 3) end
-  if length > SMALL and not deadline and room.crowded(binding, length) then
+  if not deadline and room.crowded(binding, length) then
     return nil, errors.new("no_memory", outcome.doing(binding, method)
       .. ": calls before it wait for a block (option pool)",
       binding.sent or false)

@@ -84,8 +84,8 @@ end
 --   many payloads of 2 KiB and more pass is replaced by 2 MiB of its writer's
 --   memory until it is quiet
 -- @tparam[opt=16384] number options.eager bytes of the largest payload that
---   travels in the ring; at most a quarter of it. At most an eighth of
---   it does but over shared memory, where rings become longer
+--   travels in the ring; at most a quarter of it. Over other transports than
+--   shared memory, at most an eighth of the shorter ring of both sides
 -- @tparam[opt=1052672] number options.typed bytes of the largest typed payload
 --   accepted (1 MiB and 4 KiB)
 -- @tparam[opt=2^30] number options.pool bytes of pooled blocks; the blocks that

@@ -108,6 +108,7 @@ struct shm_distance {
   bool far;      /* they share no cache */
   bool late;     /* the line that was tried last was */
   uint32_t wait; /* payloads until the next one is tried */
+  int64_t tried; /* of rings: when it was last asked for */
 };
 /* How payloads of similar length are best brought here (shm_ways.c). */
 enum { SHM_LENGTHS = 8 };
@@ -233,7 +234,8 @@ struct lane {
   struct blocks blocks; /* of this side's arena */
   struct shm_rests rests;
   struct shm_turns turns;
-  struct shm_distance distance;
+  struct shm_distance distance; /* as payloads tell it */
+  struct shm_distance records;  /* as long records do */
   struct shm_ways ways[SHM_LENGTHS];
   uint32_t sleeps; /* the last number stored in armed */
   uint32_t kicked; /* the peer's armed that was answered by a wake-up */
@@ -256,18 +258,19 @@ bool turns_end(struct lane *, bool all);
 
 /* ---- shm_distance.c ----------------------------------------------------- */
 /* Does the next payload try it? */
-bool distance_due(const struct lane *);
+bool distance_due(const struct shm_distance *);
 /* So many payloads did not. */
-void distance_pass(struct lane *, uint32_t payloads);
+void distance_pass(struct shm_distance *, uint32_t payloads);
+/* A line that the peer had came after so many ns. */
+void distance_learn(struct shm_distance *, int64_t line);
+/* A copy of so many bytes to a block took so many ns. */
+void distance_copied(struct shm_distance *, uint64_t bytes, int64_t took);
 /* Stores a value in a line that the peer had, and learns from how long it takes
  * to come. */
-void distance_try_line(struct lane *, _Atomic uint64_t *word, uint64_t value);
-/* The same for a ring, once for each of its laps with a long record. */
+void distance_try_line(struct lane *, struct shm_distance *,
+                       _Atomic uint64_t *word, uint64_t value);
+/* A long record goes into the ring: called as ring_out.longs. */
 void distance_try_ring(struct lane *, struct ring_out *);
-/* A line that the peer had came after so many ns. */
-void distance_learn(struct lane *, int64_t line);
-/* A copy of so many bytes to a block took so many ns. */
-void distance_copied(struct lane *, uint64_t bytes, int64_t took);
 
 /* ---- shm_ways.c --------------------------------------------------------- */
 /* Does the peer rather have so many bytes staged? `first`: as long as it has not

@@ -19,9 +19,13 @@
  * last SOON. The time of copies tells no more than that, as what they read may
  * come from memory, and what they write over may be there, too.
  *
- * A ring of long records counts as a payload for each of its LAP bytes. There a
- * line is tried that is free for the next records, which the peer read in the
- * ring's lap before, and of which this side has not taken hold yet (ring_own).
+ * Long records of a session's rings have a distance of their own, as its trials
+ * are less certain: their lines are those of a lap. A ring of long records counts
+ * as a payload for each of its LAP bytes. A line is tried that is free for the
+ * next records, which the peer read in the lap before, and of which this side has
+ * not taken hold yet (ring_own). So it is none if that lap ended early, or was
+ * that of other memory (ring_out.lapped), or is longer ago than RECENT: then
+ * caches may have dropped it.
  */
 #include "base/least.h"
 #include "shm.h"
@@ -32,27 +36,25 @@ enum { EVERY = 127, SOON = 8, LAP = 64 << 10 };
 static const int64_t LATE = 85;
 static const int64_t SLOW = 90; /* ns a KiB */
 
-bool distance_due(const struct lane *lane) {
-  return lane->distance.wait == 0;
+/* ns since a ring's lap before: long enough for records that follow closely. */
+static const int64_t RECENT = 2000000;
+
+bool distance_due(const struct shm_distance *d) {
+  return d->wait == 0;
 }
 
-void distance_pass(struct lane *lane, uint32_t payloads) {
-  struct shm_distance *d = &lane->distance;
+void distance_pass(struct shm_distance *d, uint32_t payloads) {
   d->wait -= (uint32_t)least(d->wait, payloads);
 }
 
-void distance_learn(struct lane *lane, int64_t line) {
-  struct shm_distance *d = &lane->distance;
+void distance_learn(struct shm_distance *d, int64_t line) {
   bool late = line > LATE;
   d->far = late && (d->late || d->far);
   d->wait = late && !d->far ? 0 : EVERY;
   d->late = late;
-  for (int i = 0; i < RINGS; i++)
-    lane->out[i].streams = d->far;
 }
 
-void distance_copied(struct lane *lane, uint64_t bytes, int64_t took) {
-  struct shm_distance *d = &lane->distance;
+void distance_copied(struct shm_distance *d, uint64_t bytes, int64_t took) {
   bool slow = took > SLOW * (int64_t)bytes / 1024;
   if (slow && d->wait <= EVERY - SOON)
     d->wait = 0;
@@ -61,23 +63,35 @@ void distance_copied(struct lane *lane, uint64_t bytes, int64_t took) {
 /* Measures how long the line takes to come: less what a reading of the clock
  * takes, and when all stores before it are done. (Not inline: GCC says of such a
  * fence that ThreadSanitizer knows none.) */
-__attribute__((noinline)) void
-distance_try_line(struct lane *lane, _Atomic uint64_t *word, uint64_t value) {
+__attribute__((noinline)) void distance_try_line(struct lane *lane,
+                                                 struct shm_distance *d,
+                                                 _Atomic uint64_t *word,
+                                                 uint64_t value) {
   atomic_thread_fence(memory_order_seq_cst);
   int64_t before = shm_clock(lane), begin = shm_clock(lane);
   atomic_exchange_explicit(word, value, memory_order_acq_rel);
-  distance_learn(lane, shm_clock(lane) - begin - (begin - before));
+  distance_learn(d, shm_clock(lane) - begin - (begin - before));
 }
 
 /* The line ends RING_LONG bytes of room for the next records. No reader takes
  * the word for a record's, as none says 0. */
-void distance_try_ring(struct lane *lane, struct ring_out *ring) {
-  uint64_t at = ring->head & (ring->size - 1);
-  uint64_t skipped = at + RING_LONG > ring->size ? ring->size - at : 0;
-  uint64_t end = ring->head + skipped + RING_LONG;
+static void ring_try_line(struct lane *lane, struct ring_out *ring) {
+  uint64_t end = ring->head + RING_LONG;
   uint8_t *line = ring->bytes + ((end - RING_UNIT) & (ring->size - 1));
-  if (!distance_due(lane))
-    distance_pass(lane, (uint32_t)((ring->size + LAP - 1) / LAP));
-  else if (end <= ring->size || ring_is_behind(ring, end - ring->size))
-    distance_try_line(lane, (_Atomic uint64_t *)(void *)line, 0);
+  if (!ring_is_behind(ring, end - ring->size))
+    return;
+  distance_try_line(lane, &lane->records, (_Atomic uint64_t *)(void *)line, 0);
+  for (int i = 0; i < RINGS; i++)
+    lane->out[i].streams = lane->records.far;
+}
+
+void distance_try_ring(struct lane *lane, struct ring_out *ring) {
+  struct shm_distance *d = &lane->records;
+  int64_t now = *lane->options.now;
+  bool recent = now - d->tried < RECENT;
+  d->tried = now;
+  if (!distance_due(d))
+    distance_pass(d, (uint32_t)((ring->size + LAP - 1) / LAP));
+  else if (ring->lapped && recent)
+    ring_try_line(lane, ring);
 }

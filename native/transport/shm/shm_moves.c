@@ -58,8 +58,9 @@ static bool moves_say(struct lane *lane, struct shm_moves_word w) {
 
 /* ---- The writer ---------------------------------------------------------- */
 
-/* A ring that is away hears of one long record in each lap of its block, and so
- * stays for longer than it takes to leave. */
+/* A ring that is away hears of one long record in each lap of its block, or of
+ * none if shorter ones are between them, and so stays for longer than it takes to
+ * leave. */
 enum { STAYS = 3 };
 
 static bool move_is_quiet(const struct lane *lane, const struct shm_move *m) {

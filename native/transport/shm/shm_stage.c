@@ -285,7 +285,7 @@ static bool prefers_turn(const struct lane *lane, uint64_t bytes,
     return false;
   if (!one_piece)
     return bytes <= PLAIN && !d->far;
-  return d->far || distance_due(lane) || ways_staged(lane, bytes, bytes <= PLAIN);
+  return d->far || distance_due(d) || ways_staged(lane, bytes, bytes <= PLAIN);
 }
 
 /* Returns the bytes of a longer payload's window; 0: it has none. */
@@ -297,7 +297,7 @@ static uint32_t window_of(const struct lane *lane, uint64_t bytes,
     return 0;
   if (d->far)
     return WINDOW;
-  return distance_due(lane) ? WINDOW_TRIES : 0;
+  return distance_due(d) ? WINDOW_TRIES : 0;
 }
 
 /* Returns the bytes of the block in turn that a payload passes through; 0:
@@ -326,7 +326,7 @@ bool shm_stages(struct lane *lane, uint64_t bytes) {
   int64_t at;
   if (way_of(lane, bytes, true, true, &area, &at) == WAY_TURN)
     return true;
-  distance_pass(lane, 1);
+  distance_pass(&lane->distance, 1);
   return false;
 }
 
@@ -353,7 +353,7 @@ static void staging_tell_fed(struct lane *lane, struct exposure *e) {
   const struct staging *s = staging_of(e);
   _Atomic uint64_t *word = &staging_head(lane, s)->fed;
   if (staging_tries_here(e, s))
-    distance_try_line(lane, word, e->fed);
+    distance_try_line(lane, &lane->distance, word, e->fed);
   else
     atomic_store_explicit(word, e->fed, memory_order_release);
 }
@@ -403,7 +403,7 @@ static void stage_in_turn(struct lane *lane, struct exposure *e,
   s->area = area;
   int64_t offset = turns_take(lane, e, s, p->total, (uint32_t)at);
   s->streams = d->far;
-  s->tries = distance_due(lane);
+  s->tries = distance_due(d);
   e->at_once = true;
   staging_begin(lane, e, p, offset);
 }
@@ -446,7 +446,7 @@ int shm_expose(struct lane *lane, struct exposure *e, struct payload *p) {
   e->at_once = false;
   if (way == WAY_TURN)
     stage_in_turn(lane, e, p, area, at);
-  distance_pass(lane, 1);
+  distance_pass(&lane->distance, 1);
   if (way == WAY_SLOTS)
     return stage_in_slots(lane, e, p);
   if (way == WAY_PULL)
@@ -518,7 +518,7 @@ static int64_t staging_fill_at_once(struct lane *lane, struct exposure *e) {
     staging_fill(lane, e, least(total - e->fed, piece));
   turns_filled(lane, s->turn);
   if (!s->streams && !s->fresh)
-    distance_copied(lane, total, shm_clock(lane) - begin);
+    distance_copied(&lane->distance, total, shm_clock(lane) - begin);
   return (int64_t)total;
 }
 
