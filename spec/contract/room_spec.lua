@@ -143,18 +143,24 @@ describe("more writers at once than their engine has room for", function()
   -- How long a payload is that travels in the ring depends on the session.
   it("wait in the order in which they call, the short beside the long",
      function()
-    local limits = assert(agent:session "worker"):explain().limits
-    local short = proxy:with { capacity = limits.eager + 1 }
-    local long, futures, order = proxy:with { capacity = MIB }, {}, {}
-    for i = 1, 40 do
-      order[i] = i
-      futures[i] = (i % 2 == 0 and short or long).async:note(function(loan)
-        return loan:write(tostring(i))
-      end)
+    for _, options in ipairs { {}, { ring = 2 ^ 14, eager = 3000 } } do
+      options.pool = 8 * MIB
+      local other = assert(cases.agent(nil, { engine = options }))
+      local own = assert(other:proxy("worker", "bytes",
+                                     { timeout = 20 * cases.slow }))
+      local limits = assert(other:session "worker"):explain().limits
+      local short = own:with { capacity = limits.eager + 1 }
+      local long, futures, order = own:with { capacity = MIB }, {}, {}
+      for i = 1, 40 do
+        order[i] = i
+        futures[i] = (i % 2 == 0 and short or long).async:note(function(loan)
+          return loan:write(tostring(i))
+        end)
+      end
+      for i = 1, 40 do assert.equal("", (futures[i]:wait())) end
+      local noted = own:noted()
+      assert.same(order, { unpack(noted, #noted - 39) })
     end
-    for i = 1, 40 do assert.equal("", (futures[i]:wait())) end
-    local noted = proxy:noted()
-    assert.same(order, { unpack(noted, #noted - 39) })
   end)
 
   -- A coroutine that is not a task cannot be left before its wait is over.
