@@ -301,6 +301,49 @@ static void typed_heads_and_slices_stay_together(void **state) {
   free(m.bytes);
 }
 
+/* A record has most beside its slice with a head that is too long for the ring, a
+ * trace, and a place for the reply. */
+static void the_longest_record_has_room(void **state) {
+  static const struct perigee_trace trace = {.id = {7}, .span = {3}};
+  enum { HEAD = 9 }; /* of SIZES */
+  struct pair p;
+  struct places s;
+  struct perigee_session_info info;
+  pair_open(&p, *state);
+  perigee_session_describe(p.session[0], &info, sizeof info);
+  uint8_t *bytes = pattern(info.eager, 5);
+  places_open(&p, &s, info.eager, bytes);
+  struct text head = typed(HEAD);
+  assert_true(head.length > info.eager);
+  struct perigee_message m = {.flags = PERIGEE_TYPED | PERIGEE_CARRIED,
+                              .head = head.bytes,
+                              .length = head.length,
+                              .slice = all_of(s.from, info.eager),
+                              .into = all_of(s.back, s.room),
+                              .trace = &trace,
+                              .timeout = -1};
+  int call = perigee_call(p.session[0], &m);
+  struct perigee_event e = until(&p, 1, PERIGEE_EVENT_LANDING);
+  struct perigee_slice place = all_of(s.to, s.room);
+  assert_int_equal(perigee_land(p.engine[1], e.operation, &place), 0);
+  e = until(&p, 1, PERIGEE_EVENT_REQUEST);
+  same_typed(&e, HEAD);
+  same(s.to, 0, bytes, info.eager);
+  struct perigee_message r = {.flags = PERIGEE_TYPED,
+                              .head = seven,
+                              .length = sizeof seven,
+                              .slice = all_of(s.to, info.eager)};
+  int sent = perigee_reply(p.engine[1], e.operation, &r);
+  ended(&p, 0, call, 0);
+  if (sent == 1)
+    until(&p, 1, PERIGEE_EVENT_SENT);
+  same(s.back, 0, bytes, info.eager);
+  free(head.bytes);
+  places_close(&p, &s);
+  pair_close(&p);
+  free(bytes);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(slices_land_where_the_receiver_says),
@@ -308,6 +351,7 @@ int main(void) {
       cmocka_unit_test(what_is_never_told_stays_nowhere),
       cmocka_unit_test(strided_slices_land_in_strides),
       cmocka_unit_test(typed_heads_and_slices_stay_together),
+      cmocka_unit_test(the_longest_record_has_room),
   };
   return RUN_MATRIX("landings", tests);
 }
