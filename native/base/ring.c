@@ -107,7 +107,7 @@ static uint8_t *ring_turn(struct ring_out *r, uint64_t at) {
 uint8_t *ring_find(struct ring_out *r, uint64_t length) {
   uint64_t need = ring_units(length) * RING_UNIT;
   if (need > RING_LONG && r->longs)
-    r->longs(r, r->context);
+    r->longs(r, need, r->context);
   uint64_t at = r->head & (r->size - 1), rest = r->size - at;
   if (need > ring_most(r->size))
     return NULL;

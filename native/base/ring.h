@@ -72,7 +72,7 @@ struct ring_out {
   bool streams;      /* long records are written past the caches */
   /* Called a few times for each length of the ring, if the record that comes next
    * is longer than RING_LONG; it may move the ring. NULL: nobody is. */
-  void (*longs)(struct ring_out *ring, void *context);
+  void (*longs)(struct ring_out *ring, uint64_t length, void *context);
   void *context;
 };
 

@@ -345,7 +345,8 @@ static void nobody_follows_without_other_memory(void **state) {
   assert_int_equal(ring_peek(&in, &record, &length), PERIGEE_PROTOCOL);
 }
 
-static void longs(struct ring_out *ring, void *context) {
+static void longs(struct ring_out *ring, uint64_t length, void *context) {
+  assert_int_equal(length, RING_LONG + RING_UNIT);
   assert_ptr_equal(ring, &out);
   ++*(int *)context;
 }

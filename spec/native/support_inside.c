@@ -65,8 +65,8 @@ void be_far(struct perigee_session *session) {
 }
 
 void stream_records(struct perigee_session *session) {
-  session->lane->records =
-      (struct shm_distance){.far = true, .wait = UINT32_MAX};
+  session->lane->records = (struct shm_distance){
+      .far = true, .wait = UINT32_MAX, .tried = INT64_MAX};
   for (int i = 0; i < RINGS; i++)
     session->lane->out[i].streams = true;
 }

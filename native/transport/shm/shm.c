@@ -105,8 +105,8 @@ static void rings_wire_in(struct lane *lane) {
 }
 
 /* As ring_out.longs. */
-static void rings_long(struct ring_out *ring, void *context) {
-  distance_try_ring(context, ring);
+static void rings_long(struct ring_out *ring, uint64_t length, void *context) {
+  distance_try_ring(context, ring, length);
   moves_long(context, ring);
 }
 

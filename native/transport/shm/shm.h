@@ -270,7 +270,7 @@ void distance_copied(struct shm_distance *, uint64_t bytes, int64_t took);
 void distance_try_line(struct lane *, struct shm_distance *,
                        _Atomic uint64_t *word, uint64_t value);
 /* A long record goes into the ring: called as ring_out.longs. */
-void distance_try_ring(struct lane *, struct ring_out *);
+void distance_try_ring(struct lane *, struct ring_out *, uint64_t length);
 
 /* ---- shm_ways.c --------------------------------------------------------- */
 /* Does the peer rather have so many bytes staged? `first`: as long as it has not

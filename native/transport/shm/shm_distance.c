@@ -25,7 +25,7 @@
  * next records, which the peer read in the lap before, and of which this side has
  * not taken hold yet (ring_own). So it is none if that lap ended early, or was
  * that of other memory (ring_out.lapped), or is longer ago than RECENT: then
- * caches may have dropped it.
+ * caches may have dropped it, and the cores are taken for near.
  */
 #include "base/least.h"
 #include "shm.h"
@@ -37,7 +37,7 @@ static const int64_t LATE = 85;
 static const int64_t SLOW = 90; /* ns a KiB */
 
 /* ns since a ring's lap before: long enough for records that follow closely. */
-static const int64_t RECENT = 2000000;
+static const int64_t RECENT = 20000000;
 
 bool distance_due(const struct shm_distance *d) {
   return d->wait == 0;
@@ -73,25 +73,30 @@ __attribute__((noinline)) void distance_try_line(struct lane *lane,
   distance_learn(d, shm_clock(lane) - begin - (begin - before));
 }
 
-/* The line ends RING_LONG bytes of room for the next records. No reader takes
- * the word for a record's, as none says 0. */
-static void ring_try_line(struct lane *lane, struct ring_out *ring) {
-  uint64_t end = ring->head + RING_LONG;
+/* The line is one of those where the record goes: what a lap leaves at its end
+ * was never read. No reader takes the word for a record's, as none says 0. */
+static void ring_try_line(struct lane *lane, struct ring_out *ring,
+                          uint64_t length) {
+  uint64_t at = ring->head & (ring->size - 1), rest = ring->size - at;
+  uint64_t end = ring->head + (length <= rest ? 0 : rest) + RING_LONG;
   uint8_t *line = ring->bytes + ((end - RING_UNIT) & (ring->size - 1));
   if (!ring_is_behind(ring, end - ring->size))
     return;
   distance_try_line(lane, &lane->records, (_Atomic uint64_t *)(void *)line, 0);
-  for (int i = 0; i < RINGS; i++)
-    lane->out[i].streams = lane->records.far;
 }
 
-void distance_try_ring(struct lane *lane, struct ring_out *ring) {
+void distance_try_ring(struct lane *lane, struct ring_out *ring,
+                       uint64_t length) {
   struct shm_distance *d = &lane->records;
   int64_t now = *lane->options.now;
   bool recent = now - d->tried < RECENT;
   d->tried = now;
-  if (!distance_due(d))
+  if (!recent)
+    *d = (struct shm_distance){.tried = now};
+  else if (!distance_due(d))
     distance_pass(d, (uint32_t)((ring->size + LAP - 1) / LAP));
-  else if (ring->lapped && recent)
-    ring_try_line(lane, ring);
+  else if (ring->lapped)
+    ring_try_line(lane, ring, length);
+  for (int i = 0; i < RINGS; i++)
+    lane->out[i].streams = d->far;
 }
