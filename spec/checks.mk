@@ -117,7 +117,7 @@ count-check: ## instructions of calls beside those recorded (bench/counts.json)
 
 anatomy: ## where the time of a call goes (ARGS="--transport tcp --window 64")
 	.ci/deps build
-	$(MAKE) all build/anatomy/bench/echo
+	$(MAKE) all build/anatomy/perigee/core.so build/anatomy/bench/echo
 	luajit bench/anatomy.lua $(ARGS)
 
 soak: ## many peers, disturbed for MINUTES=10 (ARGS="--transport tcp --seed 7")

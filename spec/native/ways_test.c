@@ -30,6 +30,12 @@ static bool comes_staged(struct pair *p, const uint8_t *bytes, uint64_t length,
   return staged;
 }
 
+static void answer_next(struct pair *p, const uint8_t *bytes, int op) {
+  struct perigee_event e = until(p, 1, PERIGEE_EVENT_REQUEST);
+  answer(p, &e, bytes, 10);
+  answered(p, op, bytes, 10);
+}
+
 /* A reply to a slice, of other bytes or, without these, of those that lie in the
  * request's block: was it staged? */
 static bool returns_staged(struct pair *p, struct perigee_region *r,
@@ -72,6 +78,45 @@ static void requests_go_the_quicker_way(void **state) {
     pair_close(&p);
   }
   free(bytes);
+}
+
+/* A length that has a window if it is staged, and how many calls are enough to
+ * learn of it. */
+enum { LONG = LONGEST + MIB, LEARN_LONG = 40 };
+
+static void
+requests_too_long_to_be_staged_have_a_window_if_that_is_quicker(void **state) {
+  uint8_t *bytes = pattern(LONG, 3);
+  for (int pulled = 0; pulled < 2; pulled++) {
+    const struct costs *c = pulled ? &pulled_is_quick : &staged_is_quick;
+    struct pair p;
+    int staged = 0;
+    learning_open(&p, *state);
+    for (int i = 0; i < 2 * LEARN_LONG; i++)
+      staged += comes_staged(&p, bytes, LONG, c) && i >= LEARN_LONG;
+    assert_in_range(pulled ? staged : LEARN_LONG - staged, 0, TRIALS);
+    pair_close(&p);
+  }
+  free(bytes);
+}
+
+/* Its owner would copy for both in place of one that only receives. */
+static void a_request_beside_another_has_no_window(void **state) {
+  uint8_t *bytes = pattern(LONG, 3);
+  struct pair p;
+  learning_open(&p, *state);
+  for (int i = 0; i < LEARN_LONG; i++)
+    comes_staged(&p, bytes, LONG, &staged_is_quick);
+  say_ways(p.session[1], 0xaaaa5555); /* LENGTH is pulled, LONG is not */
+  int first = call(&p, bytes, LENGTH), second = call(&p, bytes, LONG);
+  assert_int_equal(turns_live(p.session[0]), 0);
+  answer_next(&p, bytes, first);
+  answer_next(&p, bytes, second);
+  int third = call(&p, bytes, LONG);
+  assert_int_equal(turns_live(p.session[0]), 1);
+  answer_next(&p, bytes, third);
+  free(bytes);
+  pair_close(&p);
 }
 
 /* Returns a region for returns_staged. */
@@ -189,6 +234,9 @@ static void whatever_a_peer_prefers_all_bytes_come(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       OVER(variant_default, requests_go_the_quicker_way),
+      OVER(variant_default,
+           requests_too_long_to_be_staged_have_a_window_if_that_is_quicker),
+      OVER(variant_default, a_request_beside_another_has_no_window),
       OVER(variant_default, replies_go_the_quicker_way),
       OVER(variant_default, what_is_lent_tells_nothing_of_what_is_pulled),
       OVER(variant_default, a_trial_that_meets_only_what_is_lent_is_given_up),

@@ -111,7 +111,7 @@ struct shm_distance {
   int64_t tried; /* of rings: when it was last asked for */
 };
 /* How payloads of similar length are best brought here (shm_ways.c). */
-enum { SHM_LENGTHS = 8 };
+enum { SHM_LENGTHS = 16 };
 enum shm_way { SHM_WAY_NONE, SHM_UNSTAGED, SHM_STAGED, SHM_WAYS };
 struct shm_ways {
   enum shm_way best;
@@ -237,8 +237,9 @@ struct lane {
   struct shm_distance distance; /* as payloads tell it */
   struct shm_distance records;  /* as long records do */
   struct shm_ways ways[SHM_LENGTHS];
-  uint32_t sleeps; /* the last number stored in armed */
-  uint32_t kicked; /* the peer's armed that was answered by a wake-up */
+  uint32_t under_way; /* payloads that are exposed, and fetches */
+  uint32_t sleeps;    /* the last number stored in armed */
+  uint32_t kicked;    /* the peer's armed that was answered by a wake-up */
   bool pulls, peer_pulls;
   uint8_t *spare; /* bounce buffer for the next fetch that needs one */
 };
@@ -259,6 +260,8 @@ bool turns_end(struct lane *, bool all);
 /* ---- shm_distance.c ----------------------------------------------------- */
 /* Does the next payload try it? */
 bool distance_due(const struct shm_distance *);
+/* The same; if so, others that come soon do not. */
+bool distance_begin(struct shm_distance *);
 /* So many payloads did not. */
 void distance_pass(struct shm_distance *, uint32_t payloads);
 /* A line that the peer had came after so many ns. */

@@ -16,7 +16,8 @@
  *
  * The thread of a virtual machine moves from core to core, so it is tried again
  * after EVERY payloads, and after a slow copy, unless that was done within the
- * last SOON. The time of copies tells no more than that, as what they read may
+ * last SOON. Nobody tries the line of a window that the receiver empties by
+ * itself, so the next trial is after SOON. The time of copies tells no more than that, as what they read may
  * come from memory, and what they write over may be there, too.
  *
  * Long records of a session's rings have a distance of their own, as its trials
@@ -41,6 +42,13 @@ static const int64_t RECENT = 20000000;
 
 bool distance_due(const struct shm_distance *d) {
   return d->wait == 0;
+}
+
+bool distance_begin(struct shm_distance *d) {
+  bool due = distance_due(d);
+  if (due)
+    d->wait = SOON;
+  return due;
 }
 
 void distance_pass(struct shm_distance *d, uint32_t payloads) {

@@ -95,6 +95,7 @@ struct pulled {
   uint64_t place;  /* number of the place of a list that comes next */
   uint64_t base;   /* of a window, where the payload lies, as its head says */
   int64_t begun;   /* as ways_begin says */
+  bool counted;    /* in lane->under_way */
 };
 
 _Static_assert(sizeof(struct pulled) <= FETCH_OWN, "there is room for it");
@@ -424,6 +425,10 @@ static int64_t shm_fetch_bounced(struct lane *lane, struct fetch *f) {
 
 int64_t shm_fetch(struct lane *lane, struct fetch *f) {
   bool straight = f->into->memory->direct && !f->careful;
+  if (!pulled_of(f)->counted) {
+    pulled_of(f)->counted = true;
+    lane->under_way++;
+  }
   if (straight && f->done == 0 && pulled_of(f)->begun == 0)
     pulled_of(f)->begun = ways_begin(lane, f);
   int64_t moved = straight ? fetch_from(lane, f, f->done, f->into)
@@ -442,6 +447,9 @@ bool shm_fetch_end(struct lane *lane, struct fetch *f) {
   if (!payload_quiet(f->into))
     return false;
   struct pulled *b = pulled_of(f);
+  if (b->counted)
+    lane->under_way--;
+  b->counted = false;
   if (!lane->spare) {
     lane->spare = b->block;
   } else {

@@ -8,10 +8,13 @@
  *   up to SHM_TURN_MOST    as the peer prefers          streamed to a block
  *                          (shm_ways.c): copied to a    in turn
  *                          block in turn, or pulled
- *   more                   pulled                       through a window
+ *   more                   as the peer prefers, if it   through a window
+ *                          is alone: through a window,
+ *                          or pulled
  *
- * A peer that has not said what it prefers has up to PLAIN copied. The table is
- * for one piece of memory; strides are copied up to PLAIN near, and else pulled.
+ * A peer that has not said what it prefers has up to PLAIN copied. A payload is
+ * alone if no other one is under way on the lane: else both cores are busy, and
+ * the owner's copy would only be one more. The table is for one piece of memory; strides are copied up to PLAIN near, and else pulled.
  * More is pulled if the peer's blocks have SHM_STAGE at most (an older build). A
  * payload that finds no block in turn is pulled, too; if the peer may not pull,
  * it goes by eight slots. A trial of the distance goes to a block in turn, or
@@ -22,7 +25,7 @@
  * next, as the payload needs it no more.
  *
  * Window. A longer payload passes through a block in turn that is shorter than
- * it (WINDOW). Its owner streams as much as there is room for behind the record,
+ * it (WINDOW). Its owner stages as much as there is room for behind the record,
  * and goes on in its polls. If an owner does not poll, the receiver pulls a piece
  * from where the payload lies, which the block's head says, and acknowledges it.
  * The owner goes on behind what was taken, whoever brought it. At worst both
@@ -65,8 +68,7 @@ enum { PLAIN = 512 << 10 };
  * and the least piece of a payload that has few. */
 enum { PIECE = 8 << 10, PIECES = 8, PIECE_SHORT = 4 << 10 };
 
-/* The bytes of a payload between far cores that a window has, and of one that
- * only tries the distance. Slots that are used again at once are slow: at 4 MiB,
+/* The most bytes of a window, and those of one that only tries the distance. Slots that are used again at once are slow: at 4 MiB,
  * those of a window of 256 KiB took five times as long as those of 1.5 MiB. */
 enum { WINDOW = SHM_TURN_MOST, WINDOW_TRIES = SHM_STAGE };
 
@@ -288,6 +290,12 @@ static bool prefers_turn(const struct lane *lane, uint64_t bytes,
   return d->far || distance_due(d) || ways_staged(lane, bytes, bytes <= PLAIN);
 }
 
+/* Near, a window and its head are no longer than what blocks take turns over:
+ * the lines of that were dropped by both cores' own caches. */
+static uint32_t window_near(void) {
+  return (uint32_t)least(turns_part() - SHM_SLOT, WINDOW);
+}
+
 /* Returns the bytes of a longer payload's window; 0: it has none. */
 static uint32_t window_of(const struct lane *lane, uint64_t bytes,
                           bool one_piece) {
@@ -297,6 +305,8 @@ static uint32_t window_of(const struct lane *lane, uint64_t bytes,
     return 0;
   if (d->far)
     return WINDOW;
+  if (lane->under_way == 0 && ways_staged(lane, bytes, false))
+    return window_near();
   return distance_due(d) ? WINDOW_TRIES : 0;
 }
 
@@ -398,12 +408,12 @@ static int stage_in_slots(struct lane *lane, struct exposure *e,
 
 static void stage_in_turn(struct lane *lane, struct exposure *e,
                           struct payload *p, uint32_t area, int64_t at) {
-  const struct shm_distance *d = &lane->distance;
+  struct shm_distance *d = &lane->distance;
   struct staging *s = staging_of(e);
   s->area = area;
   int64_t offset = turns_take(lane, e, s, p->total, (uint32_t)at);
   s->streams = d->far;
-  s->tries = distance_due(d);
+  s->tries = distance_begin(d);
   e->at_once = true;
   staging_begin(lane, e, p, offset);
 }
@@ -433,25 +443,32 @@ static struct source source_of_private(const struct payload *p) {
                          .stride = p->stride};
 }
 
+static enum way expose_way(struct lane *lane, const struct payload *p,
+                           uint32_t *area, int64_t *at) {
+  bool one_piece = p->count == 1 && !p->extents;
+  enum way way = way_of(lane, p->total, one_piece, p->memory->direct, area, at);
+  return way == WAY_PULL && p->extents && !reads_places(lane, p) ? WAY_SLOTS
+                                                                 : way;
+}
+
 int shm_expose(struct lane *lane, struct exposure *e, struct payload *p) {
   uint32_t area;
   int64_t at = -1;
-  bool one_piece = p->count == 1 && !p->extents;
-  enum way way =
-      way_of(lane, p->total, one_piece, p->memory->direct, &area, &at);
-  if (way == WAY_PULL && p->extents && !reads_places(lane, p))
-    way = WAY_SLOTS;
+  int status = PERIGEE_OK;
+  enum way way = expose_way(lane, p, &area, &at);
   *staging_of(e) = (struct staging){0};
   e->payload = NULL;
   e->at_once = false;
   if (way == WAY_TURN)
     stage_in_turn(lane, e, p, area, at);
-  distance_pass(&lane->distance, 1);
-  if (way == WAY_SLOTS)
-    return stage_in_slots(lane, e, p);
-  if (way == WAY_PULL)
+  else if (way == WAY_PULL)
     e->source = source_of_private(p);
-  return PERIGEE_OK;
+  else
+    status = stage_in_slots(lane, e, p);
+  distance_pass(&lane->distance, 1);
+  if (status == PERIGEE_OK)
+    lane->under_way++;
+  return status;
 }
 
 void shm_conceal(struct lane *lane, struct exposure *e) {
@@ -462,6 +479,7 @@ void shm_conceal(struct lane *lane, struct exposure *e) {
     arena_give(lane, s->block - 1);
   s->block = 0;
   e->payload = NULL;
+  lane->under_way--;
 }
 
 /* ---- Filling a block ----------------------------------------------------- */

@@ -39,13 +39,13 @@ enum { TRIES = 4, PATIENCE = 32, PAUSE = 63, PAUSE_MOST = 4095 };
  * made, if it is not there. */
 enum { WARM = 8 << 20 };
 
-_Static_assert(SHM_TURN_MOST < LEAST << SHM_LENGTHS, "all lengths are learned");
+_Static_assert(2 * SHM_LENGTHS <= 32, "the word says all of them");
 
 /* Which lengths so many bytes are among; -1: none. */
 static int ways_of(uint64_t bytes) {
-  if (bytes < LEAST || bytes > SHM_TURN_MOST)
+  if (bytes < LEAST)
     return -1;
-  return 63 - __builtin_clzll(bytes) - LEAST_BITS;
+  return least(63 - __builtin_clzll(bytes) - LEAST_BITS, SHM_LENGTHS - 1);
 }
 
 /* The word has two bits for each. It is a hint: nothing is ordered by it. */
@@ -67,10 +67,12 @@ static void ways_say(struct lane *lane, int i, enum shm_way way) {
 
 /* ---- Learning ------------------------------------------------------------ */
 
-/* Slots are no way to choose: they are for what cannot be pulled. */
+/* Slots are no way to choose: they are for what cannot be pulled. Windows as
+ * short try the distance. */
 static enum shm_way way_of_source(const struct source *s, uint64_t total) {
   if (s->kind == SOURCE_STAGED)
-    return s->stride == total ? SHM_STAGED : SHM_WAY_NONE;
+    return s->stride == total || s->stride > SHM_STAGE ? SHM_STAGED
+                                                       : SHM_WAY_NONE;
   bool one = s->count == 1;
   return one && (s->kind == SOURCE_PRIVATE || s->kind == SOURCE_LOAN)
              ? SHM_UNSTAGED
