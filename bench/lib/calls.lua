@@ -14,6 +14,7 @@ local stamp, check, same = payload.stamp, payload.check, payload.same
 local wrong, now, PAGE = payload.wrong, process.now, payload.PAGE
 
 local LEAST = 64 -- bytes of the least call
+local LONG = 2 ^ 20
 
 local M = {}
 
@@ -78,15 +79,26 @@ function M.typed_slots(proxy)
   return submit, settle
 end
 
+-- Returns private memory and a writer that copies it to its loan: a short one
+-- as Lua copies memory, a long one by the loan, as it then may go past the
+-- caches. An engine is needed for long ones.
+local function private_writer(size, engine)
+  if size < LONG then
+    local buffer = payload.private(size)
+    return buffer, function(loan)
+      ffi.copy(loan.pointer, buffer, size)
+      return size
+    end
+  end
+  local slice = assert(engine:alloc(size, { access = "" })):slice()
+  return slice.pointer, function(loan) return loan:write(slice) end
+end
+
 -- inplace: the writer copies from private memory and the handler copies again;
 -- the reader reads one byte of each page of the reply in place.
-function M.inplace(proxy, size)
-  local buffer = payload.private(size)
+function M.inplace(proxy, size, engine)
+  local buffer, writer = private_writer(size, engine)
   local round = 0
-  local function writer(loan)
-    ffi.copy(loan.pointer, buffer, size)
-    return size
-  end
   local fast = proxy:with {
     capacity = size,
     reader = function(reply) return check(reply.pointer, size, round) end,

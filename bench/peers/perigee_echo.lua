@@ -138,7 +138,7 @@ local function step_of(mode, length, at_once)
       or mode == "pipelined"
       and calls.windowed(at_once, calls.raw_slots(proxy, length, at_once,
                                                   agent.engine))
-      or inplace and calls.inplace(proxy, length)
+      or inplace and calls.inplace(proxy, length, agent.engine)
       or calls.raw(proxy, length, agent.engine)
   end
   return steps[key]

@@ -23,9 +23,9 @@ enum { AT_ONCE = 64 << 10 };
 static const struct operation_class *
 batch_class(const struct perigee_transfer *list, uint32_t count) {
   uint64_t bytes = 0;
-  for (uint32_t i = 0; i < count && bytes < BULK_VAST; i++)
+  for (uint32_t i = 0; i < count && bytes < bulk_vast; i++)
     bytes += list[i].local.length * list[i].local.count;
-  return bytes < BULK_VAST ? &transfer_class : &transfer_vast;
+  return bytes < bulk_vast ? &transfer_class : &transfer_vast;
 }
 
 /* A batch is checked completely before any item moves. */

@@ -79,7 +79,7 @@ bool transfer_immediate_out(struct perigee_session *s, uint64_t immediate);
 
 /* ---- Operations --------------------------------------------------------- */
 
-/* Of items; of a batch of BULK_VAST bytes and more; of items with lists. */
+/* Of items; of a batch of bulk_vast bytes and more; of items with lists. */
 extern const struct operation_class transfer_class, transfer_vast,
     transfer_listed;
 

@@ -289,8 +289,9 @@ struct area {
  * faster way, which is tried anew after each BULK_TRY bytes; pieces shorter than
  * BULK_PIECE are not. */
 enum { BULK_LEAST = 512 << 10, BULK_TRY = 1 << 20, BULK_PIECE = 64 << 10 };
-/* From here on they are not tried: caches do not keep as much. */
-enum { BULK_VAST = 16 << 20 };
+/* From so many bytes on they are not tried: caches do not keep as much. Constant
+ * once the library is loaded. */
+extern uint64_t bulk_vast;
 enum bulk_way { BULK_UNKNOWN, BULK_CACHED, BULK_STREAMED };
 
 /* Copies n bytes, at least 64, past the caches: as bulk_copy, a later release

@@ -114,7 +114,8 @@ describe("what is lent", function()
   end)
 
   it("arrives whole, however long it is", function()
-    for _, size in ipairs { 2 ^ 19 + 1, 2 ^ 20 + 7, 1500001, 3 * 2 ^ 20 + 1 } do
+    for _, size in ipairs { 2 ^ 19 + 1, 2 ^ 20 + 7, 1500001, 3 * 2 ^ 20 + 1,
+                            2 ^ 24 + 3 } do
       local text = cases.bytes(size, 5)
       local function writer(loan) return loan:write(text) end
       local got = assert(of(size):copy(writer))

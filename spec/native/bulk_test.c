@@ -205,6 +205,27 @@ static void extents_of_long_payloads(void **state) {
   free(memory);
 }
 
+static void a_program_copies_any_length(void **state) {
+  (void)state;
+  assert_in_range(bulk_vast, 2 * MIB, 16 * MIB);
+  const uint64_t lengths[] = {
+      0, 1, 4097, 2 * MIB + 1, bulk_vast - 1, bulk_vast + 65};
+  uint64_t room = bulk_vast + 65 + 2 * EDGE;
+  uint8_t *source = malloc(room), *target = malloc(room);
+  assert_true(source && target);
+  for (uint64_t i = 0; i < room; i++)
+    source[i] = (uint8_t)(i * 11 + i / 509);
+  for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+    memset(target, MARK, room);
+    perigee_copy(target + EDGE + 3, source + i, lengths[i]);
+    assert_memory_equal(target + EDGE + 3, source + i, lengths[i]);
+    assert_int_equal(target[EDGE + 2], MARK);
+    assert_int_equal(target[EDGE + 3 + lengths[i]], MARK);
+  }
+  free(source);
+  free(target);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(pieces_that_the_tries_use_up, open_memory,
@@ -213,6 +234,7 @@ int main(void) {
       cmocka_unit_test(shapes_of_long_payloads),
       cmocka_unit_test(shapes_of_long_batches),
       cmocka_unit_test(extents_of_long_payloads),
+      cmocka_unit_test(a_program_copies_any_length),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

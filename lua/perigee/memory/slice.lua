@@ -358,10 +358,24 @@ function M.check_own(place, what, level, engine)
   for i = 1, #place do own(place[i], what, level + 1, engine) end
 end
 
+local LONG = 2 ^ 20
+
+--- Copies bytes of host memory; long ones by the core, which may go past the
+-- caches. For use inside the library.
+function M.copy(to, from, length)
+  if length < LONG then
+    ffi.copy(to, from, length)
+  else
+    C.perigee_copy(to, from, length)
+  end
+end
+
+local copy = M.copy
+
 -- Host memory is copied directly, other kinds of memory through the core.
 local function copy_out(owner, offset, to, length)
   if not owner.memory then
-    ffi.copy(to, owner.base + offset, length)
+    copy(to, owner.base + offset, length)
   elseif C.perigee_region_read(owner.handle, offset, to, length) < 0 then
     error(native.detail(owner.engine.handle), 0)
   end
@@ -369,7 +383,7 @@ end
 
 local function copy_in(owner, offset, from, length)
   if not owner.memory then
-    ffi.copy(owner.base + offset, from, length)
+    copy(owner.base + offset, from, length)
   elseif C.perigee_region_write(owner.handle, offset, from, length) < 0 then
     error(native.detail(owner.engine.handle), 0)
   end

@@ -21,7 +21,7 @@ local M = { LONGEST = 0x7fffff00 }
 
 local TURNS = 64                        -- a power of two
 local band = bit.band
-local cast, copy, pointer_t = ffi.cast, ffi.copy, native.pointer_t
+local cast, copy, pointer_t = ffi.cast, slices.copy, native.pointer_t
 local istype, type = ffi.istype, type
 local is_count, is_slice = check.is_count, slices.is_slice
 
@@ -75,7 +75,9 @@ local function too_short(view, length, offset)
 end
 
 --- Only for loans: copies a view, a slice or a string into the loan. This
--- raises if the data does not fit, and the call ends in `too_large`.
+-- raises if the data does not fit, and the call ends in `too_large`. A quarter
+-- of the processor's last cache and more (at most 16 MiB) goes past the caches,
+-- which takes less time than `ffi.copy` to the loan's pointer.
 -- @function View:write
 -- @tparam View|Slice|string source
 -- @tparam[opt=0] number offset where to write in the loan

@@ -123,7 +123,7 @@ static int64_t fetch_put_there(struct lane *lane, struct payload *into,
   struct payload bytes;
   if (arena_there(lane, from, n) != THERE)
     return fetch_put_copied(lane, into, from, n);
-  if (into->total < BULK_VAST)
+  if (into->total < bulk_vast)
     return payload_put(into, from, n);
   payload_bytes(&bytes, from, n);
   return payload_move(into, &bytes, n);

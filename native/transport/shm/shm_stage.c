@@ -14,11 +14,12 @@
  *
  * A peer that has not said what it prefers has up to PLAIN copied. A payload is
  * alone if no other one is under way on the lane: else both cores are busy, and
- * the owner's copy would only be one more. The table is for one piece of memory; strides are copied up to PLAIN near, and else pulled.
- * More is pulled if the peer's blocks have SHM_STAGE at most (an older build). A
- * payload that finds no block in turn is pulled, too; if the peer may not pull,
- * it goes by eight slots. A trial of the distance goes to a block in turn, or
- * through a short window.
+ * the owner's copy would only be one more. The table is for one piece of memory;
+ * strides are copied up to PLAIN near, and else pulled. More is pulled if the
+ * peer's blocks have SHM_STAGE at most (an older build). A payload that finds no
+ * block in turn is pulled, too; if the peer may not pull, it goes by eight
+ * slots. A trial of the distance goes to a block in turn, or through a short
+ * window.
  *
  * A payload in a block in turn is staged right behind its record, piece by
  * piece, while the receiver empties the pieces before. Its owner may compute
