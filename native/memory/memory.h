@@ -292,13 +292,17 @@ enum { BULK_LEAST = 512 << 10, BULK_TRY = 1 << 20, BULK_PIECE = 64 << 10 };
 /* From so many bytes on they are not tried: caches do not keep as much. Constant
  * once the library is loaded. */
 extern uint64_t bulk_vast;
+/* Pieces as short as this are streamed of twice that: they come through a window,
+ * which leaves more room in the caches (bench/history/tried.md). */
+enum { BULK_SHORT = 8 << 10 };
 enum bulk_way { BULK_UNKNOWN, BULK_CACHED, BULK_STREAMED };
 
 /* Copies n bytes, at least 64, past the caches: as bulk_copy, a later release
  * store publishes them. */
 void bulk_stream(uint8_t *to, const uint8_t *from, uint64_t n);
 
-/* For at least BULK_PIECE bytes of BULK_LEAST or more. */
+/* For at least BULK_PIECE bytes of BULK_LEAST or more, or BULK_SHORT bytes of
+ * 2 * bulk_vast or more. */
 void bulk_copy_large(uint8_t *to, const uint8_t *from, uint64_t n,
                      uint64_t total, uint8_t *way);
 
@@ -307,7 +311,9 @@ void bulk_copy_large(uint8_t *to, const uint8_t *from, uint64_t n,
  * out by the pieces before. */
 static inline void bulk_copy(uint8_t *to, const uint8_t *from, uint64_t n,
                              uint64_t total, uint8_t *way) {
-  if (__builtin_expect(n < BULK_PIECE || total < BULK_LEAST, 1))
+  bool plain = total < BULK_LEAST ||
+               n < (total < 2 * bulk_vast ? BULK_PIECE : BULK_SHORT);
+  if (__builtin_expect(plain, 1))
     memcpy(to, from, n);
   else
     bulk_copy_large(to, from, n, total, way);
