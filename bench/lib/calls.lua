@@ -14,7 +14,7 @@ local stamp, check, same = payload.stamp, payload.check, payload.same
 local wrong, now, PAGE = payload.wrong, process.now, payload.PAGE
 
 local LEAST = 64 -- bytes of the least call
-local LONG = 2 ^ 20
+local LONG = 2 ^ 11
 
 local M = {}
 
@@ -80,8 +80,8 @@ function M.typed_slots(proxy)
 end
 
 -- Returns private memory and a writer that copies it to its loan: a short one
--- as Lua copies memory, a long one by the loan, as it then may go past the
--- caches. An engine is needed for long ones.
+-- as Lua copies memory, a long one by the loan, which knows quicker ways. An
+-- engine is needed for long ones.
 local function private_writer(size, engine)
   if size < LONG then
     local buffer = payload.private(size)

@@ -5,6 +5,9 @@
 #include <immintrin.h>
 
 enum { LINES = 128 };
+/* `to` is up to so many bytes behind `from` in its page (ALIASED), or is filled
+ * by a program, up to so many bytes (LOAN_MOST). */
+enum { PAGE = 4096, ALIASED = 128, LOAN_MOST = 1 << 20 };
 
 __attribute__((target("avx"))) static inline void
 lines_copy_two(uint8_t *to, const uint8_t *from) {
@@ -24,19 +27,42 @@ lines_copy_down(uint8_t *to, const uint8_t *from, uint64_t n) {
     lines_copy_two(to + at - LINES, from + at - LINES);
 }
 
-void copy_lines(uint8_t *to, const uint8_t *from, uint64_t length) {
+void copy_lines(void *to, const void *from, uint64_t length) {
   if (!__builtin_cpu_supports("avx")) {
     memcpy(to, from, length);
     return;
   }
   uint64_t n = length & ~(uint64_t)(LINES - 1);
-  memcpy(to + n, from + n, length - n);
+  memcpy((uint8_t *)to + n, (const uint8_t *)from + n, length - n);
   lines_copy_down(to, from, n);
+}
+
+void copy_long(void *to, const void *from, uint64_t length) {
+  uint64_t behind = ((uintptr_t)to - (uintptr_t)from) % PAGE;
+  if (behind - 1 < ALIASED && __builtin_cpu_is("amd"))
+    copy_lines(to, from, length);
+  else
+    memcpy(to, from, length);
+}
+
+void copy_loan(void *to, const void *from, uint64_t length) {
+  if (length < LOAN_MOST && __builtin_cpu_is("amd"))
+    copy_lines(to, from, length);
+  else
+    copy_long(to, from, length);
 }
 
 #else
 
-void copy_lines(uint8_t *to, const uint8_t *from, uint64_t length) {
+void copy_long(void *to, const void *from, uint64_t length) {
+  memcpy(to, from, length);
+}
+
+void copy_loan(void *to, const void *from, uint64_t length) {
+  memcpy(to, from, length);
+}
+
+void copy_lines(void *to, const void *from, uint64_t length) {
   memcpy(to, from, length);
 }
 

@@ -14,6 +14,12 @@
  * same: so does each load of a copy up to where the other ring is at nearly the
  * same place in its page. glibc 2.36 copies so many bytes by one instruction
  * (`rep movsb`), which goes up.
+ *
+ * On AMD that instruction takes 25 times as long if `to` is 1 to 15 bytes behind
+ * `from` in its page, twice as long up to some 100 bytes, as malloc's long blocks
+ * are behind pages, and up to twice as long by chance if another core has the
+ * lines of `from` (bench/history/tried.md, "Copies that stall"). Later versions of
+ * glibc copy by vectors there.
  */
 #ifndef COPY_H
 #define COPY_H
@@ -24,13 +30,26 @@
 enum { COPY_HALF = 16, COPY_INLINE = 4 * COPY_HALF, COPY_BY_LINES = 2 << 10 };
 
 /* As memcpy(), of at least 128 bytes. */
-void copy_lines(uint8_t *to, const uint8_t *from, uint64_t length);
+void copy_lines(void *to, const void *from, uint64_t length);
+/* As memcpy(), of COPY_BY_LINES bytes and more: by lines if memcpy() is known to
+ * take longer between these addresses. */
+void copy_long(void *to, const void *from, uint64_t length);
+/* The same for what a program copies to a loan: from lines of another core. */
+void copy_loan(void *to, const void *from, uint64_t length);
 
-/* As memcpy(). From 16 to 64 bytes take two or four pieces, which may overlap. */
+/* As memcpy(), of any length. */
+static inline void copy_any(void *to, const void *from, uint64_t length) {
+  if (__builtin_expect(length < COPY_BY_LINES, 1))
+    memcpy(to, from, length);
+  else
+    copy_long(to, from, length);
+}
+
+/* The same. From 16 to 64 bytes take two or four pieces, which may overlap. */
 static inline __attribute__((always_inline)) void
 copy_bytes(uint8_t *to, const uint8_t *from, uint64_t length) {
   if (length - COPY_HALF > COPY_INLINE - COPY_HALF) {
-    memcpy(to, from, length);
+    copy_any(to, from, length);
     return;
   }
   uint64_t last = length - COPY_HALF;

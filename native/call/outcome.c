@@ -75,7 +75,7 @@ static int outcome_copy_head(struct operation *op, const struct record *r) {
     op->pointer = op->block = pool_take(op->session, r->head_length);
     if (!op->block)
       return PERIGEE_NO_MEMORY;
-    memcpy(op->block, r->head, r->head_length);
+    copy_any(op->block, r->head, r->head_length);
   }
   return 1;
 }

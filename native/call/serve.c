@@ -579,7 +579,7 @@ static int serve_head_inline(struct operation *op, const struct record *r) {
   op->pointer = op->block = pool_take(op->session, r->head_length);
   if (!op->block)
     return PERIGEE_NO_MEMORY;
-  memcpy(op->block, r->head, r->head_length);
+  copy_any(op->block, r->head, r->head_length);
   return 1;
 }
 
@@ -639,7 +639,7 @@ static int serve_stall(struct operation *op, const struct record *r) {
     op->pointer = op->block = pool_take(op->session, r->head_length);
     if (!op->block)
       return PERIGEE_NO_MEMORY;
-    memcpy(op->block, r->head, r->head_length);
+    copy_any(op->block, r->head, r->head_length);
   }
   served_hold_back(op);
   served_advance(op, STALL);
@@ -812,7 +812,7 @@ static int serve_keep_slice(struct operation *op, const struct record *r) {
   op->slice_block = pool_take(op->session, r->slice_length);
   if (!op->slice_block)
     return PERIGEE_NO_MEMORY;
-  memcpy(op->slice_block, r->slice, r->slice_length);
+  copy_any(op->slice_block, r->slice, r->slice_length);
   return PERIGEE_OK;
 }
 

@@ -518,7 +518,7 @@ static void reply_keep(struct operation *op, const struct perigee_message *m) {
     op->reply = reply_refusal(op, PERIGEE_NO_MEMORY);
     return;
   }
-  memcpy(copy, m->head, m->length);
+  copy_any(copy, m->head, m->length);
   uint8_t **place = reply_place(op);
   pool_give(op->engine, *place);
   op->reply.head = *place = copy;

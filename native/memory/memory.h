@@ -24,6 +24,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "base/copy.h"
 #include "perigee.h"
 
 enum { MEMORY_REASON = 240, MEMORY_KEY = 120, MEMORY_FDS = 2 };
@@ -301,22 +302,19 @@ enum bulk_way { BULK_UNKNOWN, BULK_CACHED, BULK_STREAMED };
  * store publishes them. */
 void bulk_stream(uint8_t *to, const uint8_t *from, uint64_t n);
 
-/* For at least BULK_PIECE bytes of BULK_LEAST or more, or BULK_SHORT bytes of
- * 2 * bulk_vast or more. */
-void bulk_copy_large(uint8_t *to, const uint8_t *from, uint64_t n,
-                     uint64_t total, uint8_t *way);
+/* The same as bulk_copy, for COPY_BY_LINES bytes and more. */
+void bulk_copy_long(uint8_t *to, const uint8_t *from, uint64_t n,
+                    uint64_t total, uint8_t *way);
 
 /* Copies n bytes, which are all or a part of total, as memcpy does: a later
  * release store publishes them, whatever stores it took. way is what was found
  * out by the pieces before. */
 static inline void bulk_copy(uint8_t *to, const uint8_t *from, uint64_t n,
                              uint64_t total, uint8_t *way) {
-  bool plain = total < BULK_LEAST ||
-               n < (total < 2 * bulk_vast ? BULK_PIECE : BULK_SHORT);
-  if (__builtin_expect(plain, 1))
+  if (__builtin_expect(n < COPY_BY_LINES, 1))
     memcpy(to, from, n);
   else
-    bulk_copy_large(to, from, n, total, way);
+    bulk_copy_long(to, from, n, total, way);
 }
 
 /* ---- Payloads -------------------------------------------------------------- */

@@ -189,8 +189,8 @@ static bool bulk_try_both(uint8_t *to, const uint8_t *from) {
 
 _Static_assert(2 * TRIED <= BULK_PIECE, "a piece is long enough");
 
-void bulk_copy_large(uint8_t *to, const uint8_t *from, uint64_t n,
-                     uint64_t total, uint8_t *way) {
+static void bulk_copy_large(uint8_t *to, const uint8_t *from, uint64_t n,
+                            uint64_t total, uint8_t *way) {
   if (total >= bulk_vast)
     *way = BULK_STREAMED;
   if (*way == BULK_UNKNOWN) {
@@ -200,7 +200,7 @@ void bulk_copy_large(uint8_t *to, const uint8_t *from, uint64_t n,
   if (*way == BULK_STREAMED && n >= LINE) /* the tries may have left less */
     bulk_stream_apart(to, from, n);
   else
-    memcpy(to, from, n);
+    copy_long(to, from, n);
 }
 
 #else
@@ -221,17 +221,31 @@ void bulk_stream(uint8_t *to, const uint8_t *from, uint64_t n) {
   memcpy(to, from, n);
 }
 
-void bulk_copy_large(uint8_t *to, const uint8_t *from, uint64_t n,
-                     uint64_t total, uint8_t *way) {
+static void bulk_copy_large(uint8_t *to, const uint8_t *from, uint64_t n,
+                            uint64_t total, uint8_t *way) {
   (void)total, (void)way;
   memcpy(to, from, n);
 }
 
 #endif
 
+void bulk_copy_long(uint8_t *to, const uint8_t *from, uint64_t n,
+                    uint64_t total, uint8_t *way) {
+  uint64_t piece = total < 2 * bulk_vast ? BULK_PIECE : BULK_SHORT;
+  if (total < BULK_LEAST || n < piece)
+    copy_long(to, from, n);
+  else
+    bulk_copy_large(to, from, n, total, way);
+}
+
 void perigee_copy(void *to, const void *from, uint64_t n) {
-  uint8_t way = BULK_CACHED;
-  bulk_copy(to, from, n, n, &way);
+  uint8_t way = BULK_STREAMED;
+  if (n < COPY_BY_LINES)
+    memcpy(to, from, n);
+  else if (n < bulk_vast)
+    copy_loan(to, from, n);
+  else
+    bulk_copy_large(to, from, n, n, &way);
 }
 
 /* ---- Payloads ------------------------------------------------------------ */
@@ -420,7 +434,7 @@ static void payload_copy_blocks(uint8_t *to, uint64_t to_step,
       bundle_add(bundle, to, from, n);
   else
     for (; count > 0; count--, to += to_step, from += from_step)
-      memcpy(to, from, n);
+      copy_any(to, from, n);
 }
 
 /* Moves the place past count blocks of n bytes. */
@@ -685,7 +699,7 @@ static inline bool payload_in_one_piece(const struct payload *p,
 int64_t payload_put(struct payload *p, const uint8_t *from, uint64_t length) {
   struct payload bytes;
   if (payload_in_one_piece(p, length)) {
-    memcpy(p->base + p->done, from, length);
+    copy_any(p->base + p->done, from, length);
     p->done += length;
     return (int64_t)length;
   }
@@ -704,7 +718,7 @@ int64_t payload_stream(struct payload *p, uint8_t *to, uint64_t length) {
 int64_t payload_take(struct payload *p, uint8_t *to, uint64_t length) {
   struct payload bytes;
   if (payload_in_one_piece(p, length)) {
-    memcpy(to, p->base + p->done, length);
+    copy_any(to, p->base + p->done, length);
     p->done += length;
     return (int64_t)length;
   }

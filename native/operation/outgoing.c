@@ -140,7 +140,7 @@ void record_copy_long(const struct lane *lane, const struct ring_out *out,
   if (out && out->streams)
     bulk_stream(to, from, length);
   else if (lane_busy(lane))
-    memcpy(to, from, length);
+    copy_long(to, from, length);
   else
     copy_lines(to, from, length);
 }

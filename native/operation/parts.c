@@ -391,7 +391,7 @@ static int incoming_put_later(struct operation *op, int place,
     part_give(op->engine, part);
     return PERIGEE_NO_MEMORY;
   }
-  memcpy(copy, bytes, length);
+  copy_any(copy, bytes, length);
   part_begin(part, to);
   part->payload.total = length;
   part->bytes = copy;

@@ -358,10 +358,10 @@ function M.check_own(place, what, level, engine)
   for i = 1, #place do own(place[i], what, level + 1, engine) end
 end
 
-local LONG = 2 ^ 20
+local LONG = 2 ^ 11
 
---- Copies bytes of host memory; long ones by the core, which may go past the
--- caches. For use inside the library.
+--- Copies bytes of host memory; long ones by the core, which knows when vectors
+-- or stores past the caches are quicker. For use inside the library.
 function M.copy(to, from, length)
   if length < LONG then
     ffi.copy(to, from, length)

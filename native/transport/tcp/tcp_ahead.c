@@ -151,7 +151,7 @@ static __attribute__((noinline)) bool ahead_merge(struct stream *s) {
     s->in_room = TCP_READ_LARGE + TCP_AHEAD_MOST;
   }
   memmove(s->in + a->prefix + a->end, s->in + a->prefix, s->in_end - a->prefix);
-  memcpy(s->in + a->prefix, a->block->at, a->end);
+  copy_any(s->in + a->prefix, a->block->at, a->end);
   s->in_end += a->end;
   a->first = a->end = 0;
   return true;

@@ -441,7 +441,7 @@ static uint64_t body_frames(struct stream *s, const uint8_t *at, uint64_t n) {
 static uint64_t body_sunk(struct stream *s, const uint8_t *at, uint64_t n) {
   switch (s->sink) {
   case SINK_RECORD:
-    memcpy(s->place, at, n);
+    copy_any(s->place, at, n);
     s->place += n;
     break;
   case SINK_BYTES:
@@ -453,7 +453,7 @@ static uint64_t body_sunk(struct stream *s, const uint8_t *at, uint64_t n) {
     payload_put(&s->walk, at, n);
     break;
   case SINK_UNEXPECTED:
-    memcpy(s->unexpected->bytes + s->unexpected->got, at, n);
+    copy_any(s->unexpected->bytes + s->unexpected->got, at, n);
     s->unexpected->got += (uint32_t)n;
     break;
   case SINK_TRAILER:
