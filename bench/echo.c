@@ -61,7 +61,7 @@ static void answer(struct side *side, const struct perigee_event *e) {
   must(
       perigee_reply_begin(side->inbox.engine, e->operation, e->capacity, &loan),
       "reply_begin");
-  memcpy(loan.pointer, e->pointer, e->length);
+  perigee_copy(loan.pointer, e->pointer, e->length);
   must(perigee_reply_commit(side->inbox.engine, e->operation, e->length),
        "reply_commit");
 }
@@ -112,7 +112,7 @@ static int submit_inplace(struct side *side, int slot, size_t length) {
       .method = 1, .capacity = length, .timeout = LIMIT};
   struct perigee_loan loan;
   must(perigee_call_begin(side->session, length, &loan), "call_begin");
-  memcpy(loan.pointer, side->bytes + 2 * (size_t)slot * length, length);
+  perigee_copy(loan.pointer, side->bytes + 2 * (size_t)slot * length, length);
   return perigee_call_commit(side->session, &m, length);
 }
 

@@ -37,7 +37,7 @@ static void copies(copy *way, uint8_t *to, const uint8_t *from,
 /* So far behind the other place in its page: memcpy() is slow up to some. */
 static const uint64_t behind[] = {0, 1, 8, 15, 16, 48, 127, 128, 129, 4088};
 
-static void all_of(copy *way, uint64_t shortest, uint64_t longest) {
+static void every_length(copy *way, uint64_t shortest, uint64_t longest) {
   uint8_t *from = aligned_alloc(4096, ROOM), *to = aligned_alloc(4096, ROOM);
   assert_true(from && to);
   for (uint64_t i = 0; i < ROOM; i++)
@@ -53,20 +53,20 @@ static void all_of(copy *way, uint64_t shortest, uint64_t longest) {
 
 static void by_lines(void **state) {
   (void)state;
-  all_of(copy_lines, 128, 100000);
+  every_length(copy_lines, 128, 100000);
 }
 
 static void long_ones(void **state) {
   (void)state;
-  all_of(copy_long, COPY_BY_LINES, 100000);
-  all_of(copy_loan, COPY_BY_LINES, ROOM - 3 * 4096);
+  every_length(copy_long, COPY_BY_LINES, 100000);
+  every_length(copy_loan, COPY_BY_LINES, ROOM - 3 * 4096);
 }
 
 static void of_any_length(void **state) {
   (void)state;
-  all_of(copy_any, 0, 100000);
-  all_of(by_bytes, 0, 100000);
-  all_of(by_program, 0, ROOM - 3 * 4096);
+  every_length(copy_any, 0, 100000);
+  every_length(by_bytes, 0, 100000);
+  every_length(by_program, 0, ROOM - 3 * 4096);
 }
 
 int main(void) {
