@@ -87,7 +87,7 @@ enum perigee_status {
   PERIGEE_TIMEOUT = -1,
   PERIGEE_CANCELLED = -2,
   PERIGEE_PEER_LOST = -3,
-  PERIGEE_REMOTE = -4, /* the remote handler failed: REPLY has its text */
+  PERIGEE_REMOTE = -4,      /* the remote handler failed: REPLY has its text */
   PERIGEE_DENIED = -5,
   PERIGEE_RANGE = -6,
   PERIGEE_STALE = -7,
@@ -101,11 +101,11 @@ enum perigee_status {
   PERIGEE_CLOSED = -15,
   PERIGEE_NAME_TAKEN = -16,
   PERIGEE_NOT_FOUND = -17,
-  PERIGEE_AGAIN = -18,   /* not now: poll, then try again */
-  PERIGEE_INVALID = -19, /* the caller's mistake */
-  PERIGEE_SYSTEM = -20,  /* the operating system said no; errno in detail */
-  PERIGEE_FORKED = -21,  /* a child process used its parent's engine */
-  PERIGEE_DRAINING = -22 /* the peer drains (perigee_drain): no handler ran
+  PERIGEE_AGAIN = -18,      /* not now: poll, then try again */
+  PERIGEE_INVALID = -19,    /* the caller's mistake */
+  PERIGEE_SYSTEM = -20,     /* the operating system said no; errno in detail */
+  PERIGEE_FORKED = -21,     /* a child process used its parent's engine */
+  PERIGEE_DRAINING = -22    /* the peer drains (perigee_drain): no handler ran
                                for the call, which may be made elsewhere */
 };
 enum { PERIGEE_INLINE = 0x7fffffff };
@@ -122,7 +122,7 @@ struct perigee_session;
 struct perigee_listener;
 struct perigee_endpoint;
 struct perigee_region;
-struct perigee_remote; /* a peer's region, as looked up */
+struct perigee_remote;    /* a peer's region, as looked up */
 struct perigee_prepared;
 
 /* Tables that a program may give to an engine besides the built-in ones.
@@ -142,66 +142,66 @@ enum perigee_encrypt {
 
 /* The options of an engine. perigee_options_init fills in the defaults. */
 struct perigee_options {
-  uint64_t size;         /* of this structure, as perigee_options_init was
+  uint64_t size;            /* of this structure, as perigee_options_init was
                                told */
-  uint32_t operations;   /* in flight at once: 16384, <= 65536; own ones at
+  uint32_t operations;      /* in flight at once: 16384, <= 65536; own ones at
                                most 15/16 of it, those of peers 7/8 */
-  uint32_t sessions;     /* at once: 1024 */
-  uint32_t regions;      /* that peers may reach, as they have a name or
+  uint32_t sessions;        /* at once: 1024 */
+  uint32_t regions;         /* that peers may reach, as they have a name or
                                rights for peers, at once: 1024, at most 4096 */
-  uint32_t hellos;       /* unauthenticated peers at once: 256. Beyond that
+  uint32_t hellos;          /* unauthenticated peers at once: 256. Beyond that
                                the engine drops the oldest peer of the address
                                (at a path: of the process) that has most of
                                them */
-  uint32_t watched;      /* descriptors of the program's own at once
+  uint32_t watched;         /* descriptors of the program's own at once
                                (perigee_watch): 4096, at most 2^20 */
-  int64_t hello_timeout; /* time for the peer's handshake: 2 s */
-  uint64_t ring;         /* bytes of each receive ring, a power of two:
+  int64_t hello_timeout;    /* time for the peer's handshake: 2 s */
+  uint64_t ring;            /* bytes of each receive ring, a power of two:
                                64 KiB; there are two for each session. Over
                                shared memory a ring through which many payloads
                                of 2 KiB and more pass is replaced by 2 MiB of
                                its writer's memory until it is quiet */
-  uint64_t eager;        /* payloads up to this travel in the ring: 16 KiB,
+  uint64_t eager;           /* payloads up to this travel in the ring: 16 KiB,
                                at most ring / 4. Over other transports than
                                shared memory, at most an eighth of the shorter
                                ring of both sides */
-  uint64_t message;      /* largest payload accepted: 2^40 */
-  uint64_t typed;        /* largest typed payload accepted: 1 MiB and 4 KiB;
+  uint64_t message;         /* largest payload accepted: 2^40 */
+  uint64_t typed;           /* largest typed payload accepted: 1 MiB and 4 KiB;
                                decoding takes at most some 20 ns for each
                                byte */
-  uint64_t hold;         /* requests and replies with longer typed heads are
+  uint64_t hold;            /* requests and replies with longer typed heads are
                                HELD: 2^64 - 1, so none */
-  uint64_t pool;         /* bytes of pooled blocks, and as many of blocks
+  uint64_t pool;            /* bytes of pooled blocks, and as many of blocks
                                that are kept until peers have read them: 1 GiB
                                each. This side's own requests take at most half
                                of the latter */
-  uint32_t serving;      /* calls of one session in service at once: 1024 */
+  uint32_t serving;         /* calls of one session in service at once: 1024 */
   /* Limits of what the engine holds for peers. Each peer has a share that
    * depends on what the other peers leave (native/base/shares.h). Operations,
    * sessions and pool have their limits above. */
-  uint64_t mapped;      /* bytes of address space to map memory of peers on
+  uint64_t mapped;          /* bytes of address space to map memory of peers on
                                this host: 64 TiB */
-  uint64_t descriptors; /* descriptors of sessions: 0, which means seven
+  uint64_t descriptors;     /* descriptors of sessions: 0, which means seven
                                eighths of what the process may open */
-  uint64_t untaken;     /* bytes of replies that one session may leave
+  uint64_t untaken;         /* bytes of replies that one session may leave
                                unread, or all sessions of a peer four times as
                                many, before its requests wait: 32 MiB */
-  int64_t spin;         /* ns. The longest time that a wait polls before it
+  int64_t spin;             /* ns. The longest time that a wait polls before it
                                sleeps. The engine learns from past waits how
                                long polling pays (native/base/spin.h). 0: it
                                sleeps at once. -1 (the default): 50 us, or 200
                                us once the engine uses an RDMA device, which
                                takes longer to sleep and to wake */
-  uint64_t epoch;       /* 0: random */
-  int32_t pull;         /* 0: never read a peer's memory by
+  uint64_t epoch;           /* 0: random */
+  int32_t pull;             /* 0: never read a peer's memory by
                                process_vm_readv, even if a probe at hello says
                                that it works: 1 */
-  const char *rdma;     /* "nics=mlx5_0:1,mlx5_1 qps=2 gid=3 ..."
+  const char *rdma;         /* "nics=mlx5_0:1,mlx5_1 qps=2 gid=3 ..."
                                (native/devices/devices.h); outlives the engine.
                                NULL: the environment's PERIGEE_RDMA, else
                                defaults */
   /* Sessions over TCP. The texts outlive the engine. */
-  const char *secret;  /* the secret that both sides prove to have:
+  const char *secret;       /* the secret that both sides prove to have:
                                "file:PATH" (owned by this user, closed to
                                others) or the secret itself; NULL: the
                                environment's PERIGEE_SECRET, else none; "":
@@ -210,31 +210,31 @@ struct perigee_options {
                                references. What is read is in no core dump; a
                                text that is given here stays the program's,
                                and is */
-  const char *scope;   /* proofs are valid in this scope only: both sides
+  const char *scope;        /* proofs are valid in this scope only: both sides
                                have the same one. Lua's agents have theirs here
                                ("default" if they were given none). NULL: "" */
-  int32_t insecure;    /* 1: may listen without a secret beyond loopback:
+  int32_t insecure;         /* 1: may listen without a secret beyond loopback:
                                0 */
-  int32_t encrypt;     /* enum perigee_encrypt. With ALL or AUTH, sessions
+  int32_t encrypt;          /* enum perigee_encrypt. With ALL or AUTH, sessions
                                over TCP that cannot have it are refused: 0 */
-  int64_t dead_after;  /* how long a peer on another host may be silent
+  int64_t dead_after;       /* how long a peer on another host may be silent
                                before it counts as lost, and a connection for
                                payloads before it is replaced (at least 0.5 s;
                                the shorter of both sides' times): 3 s */
-  int32_t progress;    /* 1: for programs that compute for long. A thread
+  int32_t progress;         /* 1: for programs that compute for long. A thread
                                of the engine does the work of a poll while the
                                program neither polls nor waits. It serves
                                one-sided access and keeps sessions alive; events
                                wait for the program. It also calls clock, random
                                and plugins; counters of sessions lag a moment
                                behind. 0: no thread */
-  int32_t spin_always; /* 1: a wait polls for all of `spin`, whether or not
+  int32_t spin_always;      /* 1: a wait polls for all of `spin`, whether or not
                                that has paid lately, and does not yield the core
                                meanwhile: for threads that have a core of their
                                own. 0 */
-  uint32_t streams;    /* connections for payloads of a session dialed
+  uint32_t streams;         /* connections for payloads of a session dialed
                                here: 1, at most 16 */
-  const char *faults;  /* injected faults, to test a program: "drop=0.01
+  const char *faults;       /* injected faults, to test a program: "drop=0.01
                                delay=5ms ..." (native/transport/fault/fault.h).
                                NULL: the environment's PERIGEE_FAULTS; "":
                                none */
@@ -247,7 +247,7 @@ struct perigee_options {
    * arrays that outlive the engine, or NULL. */
   const struct perigee_transport *const *transports;
   const struct perigee_memory *const *memories;
-  const char *features; /* "-trace ...": turns off features that sessions
+  const char *features;     /* "-trace ...": turns off features that sessions
                                would use if the peer has them
                                (perigee_feature_name), to test a program with
                                older peers. Read when the engine is opened.
@@ -301,13 +301,13 @@ enum perigee_kind {
   PERIGEE_EVENT_SENT = 8,      /* the caller has received a reply for which
                                   perigee_reply returned 1, or never will
                                   (status) */
-  PERIGEE_EVENT_DONE = 9,     /* transfer, send, recv, recv_imm, lookup ended */
-  PERIGEE_EVENT_REFUSED = 10, /* unauthenticated peers were refused. code: how
+  PERIGEE_EVENT_DONE = 9,      /* transfer, send, recv, recv_imm, lookup ended */
+  PERIGEE_EVENT_REFUSED = 10,  /* unauthenticated peers were refused. code: how
                                   many since the last such event; status and
                                   pointer: why one of them was (the last that
                                   did not merely hang up, if any). Only after
                                   perigee_tell_refused */
-  PERIGEE_EVENT_READY = 11,   /* a descriptor that is watched is ready */
+  PERIGEE_EVENT_READY = 11,    /* a descriptor that is watched is ready */
   PERIGEE_EVENT_REPLY_LANDING = 12 /* the reply to a call with PERIGEE_ASKS has
                                   come: perigee_land_reply says where its slice,
                                   or its raw bytes, land; REPLY follows. It is
@@ -315,15 +315,15 @@ enum perigee_kind {
 };
 
 enum perigee_flag {
-  PERIGEE_TYPED = 1,    /* the head is string.buffer data. Received heads
+  PERIGEE_TYPED = 1,        /* the head is string.buffer data. Received heads
                                are copied to private memory and scanned. A
                                perigee_message with a status has a text, a zero,
                                and at most 16 KiB of such data behind it
                                (perigee_fail_call) */
-  PERIGEE_SLICE = 2,    /* a slice came with it (slice tells its length) */
-  PERIGEE_POOLED = 4,   /* .landed is a pooled block, now the caller's:
+  PERIGEE_SLICE = 2,        /* a slice came with it (slice tells its length) */
+  PERIGEE_POOLED = 4,       /* .landed is a pooled block, now the caller's:
                                give it back with perigee_pool_free */
-  PERIGEE_HELD = 8,     /* REQUEST, LANDING: typed data that is longer than
+  PERIGEE_HELD = 8,         /* REQUEST, LANDING: typed data that is longer than
                                options.hold. The data stay in place until the
                                reply. Later data of the session wait until
                                perigee_started or the reply. So the data can be
@@ -333,17 +333,17 @@ enum perigee_flag {
                                .remaining is the time left of the call.
                                REPLY_LANDING: .pointer is the library's until a
                                REPLY that is OK, which is HELD */
-  PERIGEE_TRACED = 16,  /* REQUEST, LANDING: a trace context came with it:
+  PERIGEE_TRACED = 16,      /* REQUEST, LANDING: a trace context came with it:
                                perigee_served_trace */
-  PERIGEE_CARRIED = 32, /* of a call's perigee_message: its trace is that of
+  PERIGEE_CARRIED = 32,     /* of a call's perigee_message: its trace is that of
                                the call being served. The call gets a new span.
                                If the peer does not have the feature, the call
                                goes without a trace */
-  PERIGEE_CHECKED = 64, /* of a perigee_message that is TYPED: the program
+  PERIGEE_CHECKED = 64,     /* of a perigee_message that is TYPED: the program
                                has made sure of its form (perigee_typed_scan,
                                or LuaJIT's own encoder), which is not checked
                                again if it is short */
-  PERIGEE_ASKS = 256    /* of a call's perigee_message without `into`: when
+  PERIGEE_ASKS = 256        /* of a call's perigee_message without `into`: when
                                a reply with a slice, or with raw bytes, has come,
                                the program is asked where they land
                                (REPLY_LANDING). Other replies, and failures, are
@@ -353,18 +353,18 @@ enum perigee_flag {
 
 /* 64 bytes. Fields not named for a kind are 0. */
 struct perigee_event {
-  uint8_t kind;           /* enum perigee_kind */
-  uint8_t flags;          /* enum perigee_flag; READY: enum
+  uint8_t kind;             /* enum perigee_kind */
+  uint8_t flags;            /* enum perigee_flag; READY: enum
                                perigee_readiness */
-  uint16_t method;        /* REQUEST, LANDING */
-  uint32_t session;       /* perigee_session_id, never used again; 0: none */
-  int32_t status;         /* how the operation ended; REPLY: also the callee's
+  uint16_t method;          /* REQUEST, LANDING */
+  uint32_t session;         /* perigee_session_id, never used again; 0: none */
+  int32_t status;           /* how the operation ended; REPLY: also the callee's
                                status */
-  int32_t operation;      /* of own operations: what submitting returned,
+  int32_t operation;        /* of own operations: what submitting returned,
                                which may be 0 as in events of none.
                                REQUEST, LANDING: the served call, for
                                perigee_reply */
-  const uint8_t *pointer; /* REQUEST, LANDING, REPLY: the head (raw bytes or
+  const uint8_t *pointer;   /* REQUEST, LANDING, REPLY: the head (raw bytes or
                                typed data). REPLY_LANDING: the typed head, which
                                stays there until REPLY; NULL: the reply is raw
                                bytes. REPLY with a status: a text of what
@@ -372,9 +372,9 @@ struct perigee_event {
                                lookup: the struct perigee_remote. LOST, and
                                CONNECTED and DONE with a status: a text of why,
                                or NULL */
-  uint64_t length;        /* bytes at pointer; DONE of recv and transfers:
+  uint64_t length;          /* bytes at pointer; DONE of recv and transfers:
                                bytes moved */
-  uint64_t slice;         /* length of the slice part that came.
+  uint64_t slice;           /* length of the slice part that came.
                                REPLY_LANDING: of that, or of the raw bytes.
                                REPLY into a named slice: bytes filled. REPLY with
                                a status:
@@ -382,18 +382,18 @@ struct perigee_event {
                                typed data at pointer + length + 1 that came with
                                the text (perigee_failure_read) */
   union {
-    uint64_t capacity;  /* REQUEST: the largest reply that the caller
+    uint64_t capacity;      /* REQUEST: the largest reply that the caller
                                takes */
-    uint64_t immediate; /* DONE of recv_imm */
-    uint8_t *landed;    /* where a pooled slice part is (PERIGEE_POOLED) */
+    uint64_t immediate;     /* DONE of recv_imm */
+    uint8_t *landed;        /* where a pooled slice part is (PERIGEE_POOLED) */
   };
   union {
-    int64_t remaining;  /* REQUEST, LANDING, REPLY_LANDING, REPLY that is
+    int64_t remaining;      /* REQUEST, LANDING, REPLY_LANDING, REPLY that is
                                HELD or has a status: time left; negative: no
                                limit */
-    int64_t descriptor; /* READY */
+    int64_t descriptor;     /* READY */
   };
-  uint64_t code; /* REPLY, REPLY_LANDING, REQUEST: 64 bits of the
+  uint64_t code;            /* REPLY, REPLY_LANDING, REQUEST: 64 bits of the
                                application; READY: the token */
 };
 
@@ -462,10 +462,10 @@ PERIGEE_API int perigee_arm(struct perigee_engine *engine, int64_t *timeout);
 /* ---- The program's own descriptors ------------------------------------- */
 
 enum perigee_readiness {
-  PERIGEE_READABLE = 1, /* read, recv or accept would not block: there are
+  PERIGEE_READABLE = 1,     /* read, recv or accept would not block: there are
                                data, the end, or an error */
-  PERIGEE_WRITABLE = 2, /* write, send or connect would not block */
-  PERIGEE_HANGUP = 4    /* reported without being asked for: the other end
+  PERIGEE_WRITABLE = 2,     /* write, send or connect would not block */
+  PERIGEE_HANGUP = 4        /* reported without being asked for: the other end
                                is gone, or there is an error; what was asked for
                                is reported as well */
 };
@@ -516,19 +516,19 @@ PERIGEE_API int perigee_unwatch(struct perigee_engine *engine, int fd);
 /* ---- Regions and slices ------------------------------------------------ */
 
 enum perigee_access {
-  PERIGEE_LOCAL = 0,    /* peers get nothing ("denied") */
-  PERIGEE_READ = 1,     /* peers may read */
-  PERIGEE_WRITE = 2,    /* peers may write */
-  PERIGEE_POPULATE = 4, /* for perigee_region_alloc: all pages exist when it
+  PERIGEE_LOCAL = 0,        /* peers get nothing ("denied") */
+  PERIGEE_READ = 1,         /* peers may read */
+  PERIGEE_WRITE = 2,        /* peers may write */
+  PERIGEE_POPULATE = 4,     /* for perigee_region_alloc: all pages exist when it
                                returns, or it returns NO_MEMORY */
-  PERIGEE_SHARED = 8,   /* memory of a device may be mapped by processes of
+  PERIGEE_SHARED = 8,       /* memory of a device may be mapped by processes of
                                this host that are told of it, also if they may
                                not read or write it */
-  PERIGEE_HUGE = 16,    /* for perigee_region_alloc: the same as POPULATE, and
+  PERIGEE_HUGE = 16,        /* for perigee_region_alloc: the same as POPULATE, and
                                all pages are huge ones of 2 MiB (what the length
                                leaves beyond is in small ones), or it returns
                                UNSUPPORTED */
-  PERIGEE_NODE = 65536  /* for perigee_region_alloc, times 1 + n: pages are of
+  PERIGEE_NODE = 65536      /* for perigee_region_alloc, times 1 + n: pages are of
                                NUMA node n, at most 1023, while it has some, or
                                it returns NOT_FOUND */
 };
@@ -596,8 +596,7 @@ PERIGEE_API int perigee_region_file(const struct perigee_region *region);
 /* Return the region's first byte, valid until the close, and its length as
  * given when it was made. Of memory that is not the host's it is an address of
  * its device: the CPU must not touch it. */
-PERIGEE_API uint8_t *
-perigee_region_pointer(const struct perigee_region *region);
+PERIGEE_API uint8_t *perigee_region_pointer(const struct perigee_region *region);
 PERIGEE_API uint64_t perigee_region_length(const struct perigee_region *region);
 /* Returns the kind of the region's memory: "host", "cuda", or the name of one of
  * options.memories. Its device's number goes to *device, which may be NULL. Lives
@@ -618,9 +617,10 @@ PERIGEE_API int perigee_region_write(struct perigee_region *region,
                                      uint64_t offset, const void *from,
                                      uint64_t length);
 
-/* Copies n bytes, as memcpy does, for programs that fill loans: a quarter of the
- * processor's last cache and more (at most 16 MiB) goes past the caches, which it
- * would leave anyway. Both must be memory that the CPU may touch. */
+/* Copies n bytes, as memcpy does, for programs that fill loans: in a way that is
+ * quick on this processor. A quarter of its last cache and more (at most 16 MiB)
+ * goes past the caches, which it would leave anyway. Both must be memory that the
+ * CPU may touch. */
 PERIGEE_API void perigee_copy(void *to, const void *from, uint64_t n);
 
 /* Part of a local or a remote region: count blocks of length bytes, their
@@ -769,14 +769,12 @@ PERIGEE_API void perigee_session_free(struct perigee_session *session);
  * Calls of the peer that the program has not answered yet do not count: they
  * outlive the session, and are answered as before. Walks the session's
  * operations; does not block. */
-PERIGEE_API int perigee_session_settled(const struct perigee_session *session);
+PERIGEE_API int
+perigee_session_settled(const struct perigee_session *session);
 
 enum perigee_session_state {
-  PERIGEE_SESSION_NONE = 0,
-  PERIGEE_SESSION_HELLO = 1,
-  PERIGEE_SESSION_OPEN = 2,
-  PERIGEE_SESSION_ENDED = 3,
-  PERIGEE_SESSION_STATES = 4
+  PERIGEE_SESSION_NONE = 0, PERIGEE_SESSION_HELLO = 1, PERIGEE_SESSION_OPEN = 2,
+  PERIGEE_SESSION_ENDED = 3, PERIGEE_SESSION_STATES = 4
 };
 
 /* One fact that a transport reports about a session: a text, or (text NULL) a
@@ -789,44 +787,44 @@ struct perigee_fact {
 /* Describes a session, for explain(). Texts are valid until it is freed. */
 struct perigee_session_info {
   uint32_t id;
-  int32_t state;    /* enum perigee_session_state */
-  int32_t status;   /* why it ended */
-  int32_t pid;      /* the peer's; 0: unknown */
-  uint64_t epoch;   /* the peer's */
-  uint32_t version; /* of the protocol, agreed */
-  uint32_t pull;    /* 1: payloads are read from the peer's memory */
+  int32_t state;            /* enum perigee_session_state */
+  int32_t status;           /* why it ended */
+  int32_t pid;              /* the peer's; 0: unknown */
+  uint64_t epoch;           /* the peer's */
+  uint32_t version;         /* of the protocol, agreed */
+  uint32_t pull;            /* 1: payloads are read from the peer's memory */
   uint64_t ring, eager, message, typed; /* agreed limits */
-  uint64_t features;      /* bits of the features that both sides have;
+  uint64_t features;        /* bits of the features that both sides have;
                                perigee_feature_name */
-  uint32_t dialed;        /* 1: by this side */
-  uint32_t tcp;           /* 1: over TCP, where both sides prove who they are */
-  uint32_t same_host;     /* 1: the peer has proved to be on this host */
-  uint32_t authenticated; /* 1: over TCP, and the peer has proved to have the
+  uint32_t dialed;          /* 1: by this side */
+  uint32_t tcp;             /* 1: over TCP, where both sides prove who they are */
+  uint32_t same_host;       /* 1: the peer has proved to be on this host */
+  uint32_t authenticated;   /* 1: over TCP, and the peer has proved to have the
                                secret, or to be the process met at a path of
                                this host */
-  uint32_t encrypted;     /* 1: what the transport carries is encrypted */
-  uint32_t aes;           /* 1: by AES-256-GCM; 0: by ChaCha20-Poly1305 */
-  uint32_t intact;        /* 1: a change of what is carried is noticed: it is
+  uint32_t encrypted;       /* 1: what the transport carries is encrypted */
+  uint32_t aes;             /* 1: by AES-256-GCM; 0: by ChaCha20-Poly1305 */
+  uint32_t intact;          /* 1: a change of what is carried is noticed: it is
                                encrypted, or each chunk has a MAC by that
                                cipher */
-  int64_t dead_after;     /* how long the peer may be silent before it counts
+  int64_t dead_after;       /* how long the peer may be silent before it counts
                                as lost; 0: the end of its socket tells */
   const char *transport;
-  const char *carrier; /* a line on the transport, made of these facts, or
+  const char *carrier;      /* a line on the transport, made of these facts, or
                                "" */
   const struct perigee_fact *facts; /* facts of the transport */
   uint32_t fact_count;              /* number of facts */
-  const char *security;   /* a line: how the peer is known, what is encrypted */
-  const char *considered; /* a line for each transport that was not chosen:
+  const char *security;     /* a line: how the peer is known, what is encrypted */
+  const char *considered;   /* a line for each transport that was not chosen:
                                "shm: the peer is on another host" */
-  const char *lanes;      /* a line for each additional lane that the session
+  const char *lanes;        /* a line for each additional lane that the session
                                has or could have: "link: payloads of ...", or
                                "" */
-  const char *address;    /* dialed, or the listener's */
-  const char *peer;       /* over TCP: the other end's address in numbers; or
+  const char *address;      /* dialed, or the listener's */
+  const char *peer;         /* over TCP: the other end's address in numbers; or
                                "" */
-  const char *reason;     /* why others were not chosen; why it ended */
-  const char *name;       /* by which others find the peer, as it says: in the
+  const char *reason;       /* why others were not chosen; why it ended */
+  const char *name;         /* by which others find the peer, as it says: in the
                                handshake (perigee_go_by; perigee_connect_to has
                                compared it), or when it asked this side's agent
                                for a service; "": it has not said any */
@@ -843,7 +841,8 @@ PERIGEE_API int perigee_session_describe(const struct perigee_session *session,
  * read a peer's memory for long and do not poll meanwhile. A process that is
  * stopped is there; so is a host that has fallen silent; and of a process of
  * another host, over the transport "tcp", only polls tell. */
-PERIGEE_API int perigee_session_alive(const struct perigee_session *session);
+PERIGEE_API int
+perigee_session_alive(const struct perigee_session *session);
 /* Returns the name of a bit of info.features, 0 to 63; NULL: this build has no
  * such feature. Static. An operation that needs a feature which the session
  * does not have is UNSUPPORTED, and nothing is sent. */
@@ -853,31 +852,31 @@ PERIGEE_API const char *perigee_feature_name(int bit);
  * engine and all its present sessions. They live as long as their owner; a
  * session's can be read again and again without another call. */
 struct perigee_counters {
-  uint64_t size;     /* of this structure, as the library has it: fields
+  uint64_t size;            /* of this structure, as the library has it: fields
                                beyond it are not there */
-  uint64_t calls;    /* own, submitted */
-  uint64_t served;   /* requests delivered */
-  uint64_t replies;  /* own calls ended */
-  uint64_t failures; /* operations ended with a status */
+  uint64_t calls;           /* own, submitted */
+  uint64_t served;          /* requests delivered */
+  uint64_t replies;         /* own calls ended */
+  uint64_t failures;        /* operations ended with a status */
   uint64_t timeouts;
-  uint64_t transfers;  /* one-sided, own */
-  uint64_t messages;   /* sends, receives and immediates */
-  uint64_t bytes_sent; /* payload of calls and messages, and of own writes */
-  uint64_t bytes_received; /* the same, and of own reads */
-  uint64_t wakes;          /* sent to a sleeping peer */
-  uint64_t sleeps;         /* own */
-  uint64_t spins;          /* waits that polled for long (engine) */
-  uint64_t stalls;         /* submitted while the peer's ring was full */
-  uint64_t sessions;       /* now (engine) */
-  uint64_t regions;        /* now (engine) */
-  uint64_t operations;     /* now (engine) */
-  uint64_t pooled;         /* bytes of pooled blocks now (engine) */
-  uint64_t refused;        /* hellos refused (engine) */
-  uint64_t polls;          /* (engine) */
-  uint64_t kept;    /* bytes of free blocks and of sealed sockets' buffers
+  uint64_t transfers;       /* one-sided, own */
+  uint64_t messages;        /* sends, receives and immediates */
+  uint64_t bytes_sent;      /* payload of calls and messages, and of own writes */
+  uint64_t bytes_received;  /* the same, and of own reads */
+  uint64_t wakes;           /* sent to a sleeping peer */
+  uint64_t sleeps;          /* own */
+  uint64_t spins;           /* waits that polled for long (engine) */
+  uint64_t stalls;          /* submitted while the peer's ring was full */
+  uint64_t sessions;        /* now (engine) */
+  uint64_t regions;         /* now (engine) */
+  uint64_t operations;      /* now (engine) */
+  uint64_t pooled;          /* bytes of pooled blocks now (engine) */
+  uint64_t refused;         /* hellos refused (engine) */
+  uint64_t polls;           /* (engine) */
+  uint64_t kept;            /* bytes of free blocks and of sealed sockets' buffers
                                kept for later use; those not used for half a
                                second go back to the system */
-  uint64_t dropped; /* events that never came, because their session was
+  uint64_t dropped;         /* events that never came, because their session was
                                freed before (engine) */
 };
 PERIGEE_API const struct perigee_counters *
@@ -926,7 +925,7 @@ struct perigee_shares {
   struct perigee_share mapped;      /* bytes of the peer's memory mapped here */
   struct perigee_share descriptors; /* of its sessions */
   struct perigee_share sessions;
-  uint64_t refused; /* how often peers were refused more than
+  uint64_t refused;                 /* how often peers were refused more than
                                        their share */
 };
 /* size: sizeof(struct perigee_shares), else PERIGEE_INVALID. */
@@ -961,12 +960,12 @@ perigee_remote_identity(const struct perigee_remote *remote);
 /* ---- One-sided and two-sided operations -------------------------------- */
 
 struct perigee_transfer {
-  struct perigee_slice local, remote; /* equal totals; shapes may differ */
+  struct perigee_slice local, remote;  /* equal totals; shapes may differ */
 };
 enum perigee_operation {
-  PERIGEE_OP_READ = 1,     /* remote to local */
-  PERIGEE_OP_WRITE = 2,    /* local to remote */
-  PERIGEE_OP_WRITE_IMM = 3 /* local to remote, and then the immediate, after
+  PERIGEE_OP_READ = 1,      /* remote to local */
+  PERIGEE_OP_WRITE = 2,     /* local to remote */
+  PERIGEE_OP_WRITE_IMM = 3  /* local to remote, and then the immediate, after
                                all data */
 };
 /* A batch is one operation with one event. The list stays the caller's,
@@ -982,8 +981,7 @@ PERIGEE_API int perigee_prepare(struct perigee_session *session, int operation,
                                 const struct perigee_transfer *list,
                                 uint32_t count, uint64_t immediate,
                                 struct perigee_prepared **prepared);
-PERIGEE_API int perigee_post(struct perigee_prepared *prepared,
-                             int64_t timeout);
+PERIGEE_API int perigee_post(struct perigee_prepared *prepared, int64_t timeout);
 /* Posts some of the blocks of a prepared transfer of one item, of which a side is
  * a list. All slices of one side have blocks of one length. Of each slice of the
  * local side these are the blocks local[0] to local[count - 1], counted from 0,
@@ -1005,11 +1003,9 @@ PERIGEE_API void perigee_prepared_free(struct perigee_prepared *prepared);
  * If waiting messages leave no room for requests of other peers, those of peers
  * that have many end in NO_MEMORY. */
 PERIGEE_API int perigee_send(struct perigee_session *session,
-                             const struct perigee_slice *slice,
-                             int64_t timeout);
+                             const struct perigee_slice *slice, int64_t timeout);
 PERIGEE_API int perigee_recv(struct perigee_session *session,
-                             const struct perigee_slice *slice,
-                             int64_t timeout);
+                             const struct perigee_slice *slice, int64_t timeout);
 PERIGEE_API int perigee_recv_imm(struct perigee_session *session,
                                  int64_t timeout);
 /* Ends an own operation with "cancelled" unless it has ended already (then its
@@ -1030,7 +1026,7 @@ PERIGEE_API int perigee_operation_text(struct perigee_engine *engine,
  * call in their stats, see stats.h). An id of zeros is none. */
 struct perigee_trace {
   uint8_t id[16];
-  uint8_t span[8]; /* zeros: a new one is made for the call */
+  uint8_t span[8];          /* zeros: a new one is made for the call */
   uint8_t flags;
 };
 /* What is sent: typed data as the head and at most one slice; or raw bytes, as
@@ -1039,9 +1035,9 @@ struct perigee_trace {
  * has ended. So does a shorter head if the submitting function says so. A
  * structure may be kept and used again. */
 struct perigee_message {
-  uint16_t method; /* of a call */
-  uint16_t flags;  /* PERIGEE_TYPED, CHECKED, CARRIED, ASKS */
-  int32_t status;  /* of a reply: PERIGEE_OK, or the status for the
+  uint16_t method;          /* of a call */
+  uint16_t flags;           /* PERIGEE_TYPED, CHECKED, CARRIED, ASKS */
+  int32_t status;           /* of a reply: PERIGEE_OK, or the status for the
                                caller, with a text as the head (at most 128 KiB,
                                else TOO_LARGE) and no slice */
   const void *head;
@@ -1050,10 +1046,10 @@ struct perigee_message {
   struct perigee_slice into;  /* of a call: where the reply's slice part (typed)
                                or head (raw) lands; region NULL: pooled, or as
                                the program says then (PERIGEE_ASKS) */
-  uint64_t capacity;          /* of a call: the largest reply to an inplace
+  uint64_t capacity;        /* of a call: the largest reply to an inplace
                                method; at most 2^40 */
-  int64_t timeout;            /* of a call */
-  uint64_t code;              /* travels with it */
+  int64_t timeout;          /* of a call */
+  uint64_t code;            /* travels with it */
   const struct perigee_trace *trace; /* of a call: its trace, copied.
                                         UNSUPPORTED if the session has no
                                         feature "trace" (with PERIGEE_CARRIED
@@ -1106,8 +1102,8 @@ PERIGEE_API void perigee_started(struct perigee_engine *engine, int served);
 PERIGEE_API bool perigee_served_cancelled(const struct perigee_engine *engine,
                                           int served);
 /* Returns the time left; negative: no limit. */
-PERIGEE_API int64_t
-perigee_served_remaining(const struct perigee_engine *engine, int served);
+PERIGEE_API int64_t perigee_served_remaining(const struct perigee_engine *engine,
+                                             int served);
 /* Makes a trace context of a new trace that is sampled: an id which no other trace
  * has, no span, flags 1. Calls whose messages name it belong to the trace. Both sides
  * of a call of a sampled trace keep a span of it in their stats (stats.h), with times
@@ -1154,14 +1150,13 @@ PERIGEE_API uint32_t perigee_drain_waits(const struct perigee_engine *engine);
  * what lies there. */
 struct perigee_loan {
   uint8_t *pointer;
-  uint64_t length; /* at least what was asked for */
+  uint64_t length;          /* at least what was asked for */
 };
 /* TOO_LARGE: more than half of the pool. NO_MEMORY: no block is free, or this
  * peer may have no more; poll, and try again. The loan ends with commit or
  * abort. */
 PERIGEE_API int perigee_call_begin(struct perigee_session *session,
-                                   uint64_t capacity,
-                                   struct perigee_loan *loan);
+                                   uint64_t capacity, struct perigee_loan *loan);
 /* Sends the first length bytes as the raw head of message (whose head and slice
  * are ignored). Returns the operation. RANGE: more was written than was lent;
  * nothing is sent. */
@@ -1178,8 +1173,7 @@ PERIGEE_API int perigee_call_abort(struct perigee_session *session);
  * never be had, or that only requests of this side occupy: then no block was
  * taken. */
 PERIGEE_API int perigee_reply_begin(struct perigee_engine *engine, int served,
-                                    uint64_t capacity,
-                                    struct perigee_loan *loan);
+                                    uint64_t capacity, struct perigee_loan *loan);
 /* Returns 0: the call is over; 1: SENT will follow (the loan is sent by
  * reference). RANGE: more was written than was lent; the call is still to be
  * answered. */
@@ -1232,18 +1226,18 @@ enum perigee_value_kind {
 };
 /* One value. Fields that are not of its kind are 0 when it was decoded. */
 struct perigee_value {
-  uint32_t kind;      /* enum perigee_value_kind */
-  uint32_t from_zero; /* TABLE: 1 if its first element has index 0; 0 if
+  uint32_t kind;            /* enum perigee_value_kind */
+  uint32_t from_zero;       /* TABLE: 1 if its first element has index 0; 0 if
                                it has index 1, as Lua's lists */
   union {
     uint64_t uint64;
     int64_t int64;
     double number;
     bool boolean;
-    const char *string; /* no zero behind it. Decoded: lies in the data */
-    uint64_t pairs;     /* TABLE */
+    const char *string;     /* no zero behind it. Decoded: lies in the data */
+    uint64_t pairs;         /* TABLE */
   };
-  uint64_t length; /* STRING: bytes. TABLE: elements, of which some may
+  uint64_t length;          /* STRING: bytes. TABLE: elements, of which some may
                                be nil (holes). SLICE: its bytes, when decoded
                                from an event */
 };
@@ -1260,15 +1254,15 @@ struct perigee_value {
 struct perigee_encoder {
   uint8_t *bytes;
   uint64_t capacity;
-  uint64_t length; /* of what was encoded, which may be beyond capacity:
+  uint64_t length;          /* of what was encoded, which may be beyond capacity:
                                then nothing more is written, only counted */
-  uint64_t owed;   /* elements, keys and values that tables still lack */
-  uint32_t values; /* not in tables; after the end with the place */
-  uint32_t place;  /* of the slice, from 1; 0: none */
-  int32_t status;  /* PERIGEE_OK, or why it has failed: then it takes
+  uint64_t owed;            /* elements, keys and values that tables still lack */
+  uint32_t values;          /* not in tables; after the end with the place */
+  uint32_t place;           /* of the slice, from 1; 0: none */
+  int32_t status;           /* PERIGEE_OK, or why it has failed: then it takes
                                no more values */
-  uint32_t flags;  /* the library's own */
-  const char *why; /* a sentence on the failure; static */
+  uint32_t flags;           /* the library's own */
+  const char *why;          /* a sentence on the failure; static */
 };
 /* bytes: where the data go, which stay the program's. NULL: they are only
  * counted. Sets all fields, and cannot fail. */
@@ -1320,14 +1314,14 @@ PERIGEE_API int64_t perigee_encode_end(struct perigee_encoder *encoder);
  * table becomes an error in Lua. */
 struct perigee_decoder {
   const uint8_t *data;
-  uint64_t length; /* without the slice's place */
-  uint64_t at;     /* where the next value begins */
-  uint64_t owed;   /* elements, keys and values of tables that are still
+  uint64_t length;          /* without the slice's place */
+  uint64_t at;              /* where the next value begins */
+  uint64_t owed;            /* elements, keys and values of tables that are still
                                to come before the next value of none */
-  uint64_t slice;  /* length of the slice that came */
-  uint32_t values; /* given so far, those in tables not counted */
-  uint32_t place;  /* of the slice, from 1; 0: none */
-  int32_t status;  /* PERIGEE_OK, or why it failed; then it gives no
+  uint64_t slice;           /* length of the slice that came */
+  uint32_t values;          /* given so far, those in tables not counted */
+  uint32_t place;           /* of the slice, from 1; 0: none */
+  int32_t status;           /* PERIGEE_OK, or why it failed; then it gives no
                                more values */
   int32_t reserved;
 };
@@ -1368,20 +1362,19 @@ PERIGEE_API int perigee_decode_field(struct perigee_decoder *decoder,
  * have no zero behind them. Those of the peer lie in the event's memory, and may
  * have any bytes in them; those of the library are static. */
 struct perigee_failure {
-  int32_t status;   /* the event's. Of a REPLY that is REMOTE, the status
+  int32_t status;           /* the event's. Of a REPLY that is REMOTE, the status
                                that the handler gave for itself, if it did: of a
                                Lua handler the kind of the error that it
                                returned */
-  int32_t ran;      /* of a REPLY: 1: a handler ran; 0: none did, so the
+  int32_t ran;              /* of a REPLY: 1: a handler ran; 0: none did, so the
                                call may be made again; -1: that is not known, so
                                one may have run */
-  const char *text; /* what failed, as the peer or the engine says it,
+  const char *text;         /* what failed, as the peer or the engine says it,
                                or else the sentence of the status; never NULL */
   uint64_t text_length;
-  const char *traceback; /* of the handler, as text; NULL: none came */
+  const char *traceback;    /* of the handler, as text; NULL: none came */
   uint64_t traceback_length;
-  struct perigee_value
-      code; /* of the error that the handler raised: a string, a
+  struct perigee_value code; /* of the error that the handler raised: a string, a
                                number, or nil. "draining" of a call that was
                                refused because the peer drains, whatever the
                                status */
@@ -1487,24 +1480,24 @@ PERIGEE_API int perigee_scope_folder(const char *scope, char *path,
 
 struct perigee_entry_service {
   const char *name;
-  uint64_t version; /* 0: unknown */
+  uint64_t version;         /* 0: unknown */
 };
 /* What a registry knows of an agent. The library makes it, and may be newer than
  * this header: programs only read it. Texts are NULL where they are not known;
  * name and scope are always there, and so is an address. */
 struct perigee_entry {
-  uint64_t size; /* of this structure, as the library has it */
+  uint64_t size;            /* of this structure, as the library has it */
   const char *name, *scope;
-  const char *kind;  /* "agent", if its program has not said another */
-  const char *state; /* "up"; "draining": it takes no more calls, and
+  const char *kind;         /* "agent", if its program has not said another */
+  const char *state;        /* "up"; "draining": it takes no more calls, and
                                another may take the name */
   const char *host;
-  const char *epoch; /* 16 hexadecimal digits: its perigee_epoch */
+  const char *epoch;        /* 16 hexadecimal digits: its perigee_epoch */
   const char *const *addresses;
   const struct perigee_entry_service *services; /* sorted by name */
   uint32_t address_count, service_count;
-  int64_t pid; /* of its process, on its host; 0: unknown */
-  double term; /* raised at each taking of the name; 0: unknown */
+  int64_t pid;              /* of its process, on its host; 0: unknown */
+  double term;              /* raised at each taking of the name; 0: unknown */
 };
 /* Finds the entry of a name in the folder of a scope (perigee_scope_folder), and
  * makes *entry, which is the program's until perigee_entry_free; NULL after a
@@ -1544,22 +1537,21 @@ PERIGEE_API int perigee_entry_connect(struct perigee_engine *engine,
 /* A service of a peer, as it has described it: what Lua calls a proxy. */
 struct perigee_service;
 enum perigee_method_kind {
-  PERIGEE_METHOD_TYPED = 0,  /* arguments and results are typed values */
-  PERIGEE_METHOD_RAW = 1,    /* they are bytes */
+  PERIGEE_METHOD_TYPED = 0, /* arguments and results are typed values */
+  PERIGEE_METHOD_RAW = 1,   /* they are bytes */
   PERIGEE_METHOD_INPLACE = 2 /* bytes, and the reply is filled in place: the
                                 caller offers a capacity */
 };
 enum perigee_method_flag {
   PERIGEE_METHOD_LANDING = 1, /* of a typed one: it chooses where slices land */
-  PERIGEE_METHOD_IDEMPOTENT =
-      2 /* it may be called again if the peer was lost */
+  PERIGEE_METHOD_IDEMPOTENT = 2 /* it may be called again if the peer was lost */
 };
 struct perigee_method {
-  const char *name;  /* 1 to 255 bytes; not with, async or close */
-  uint16_t id;       /* perigee_message.method */
-  uint16_t kind;     /* enum perigee_method_kind */
-  uint32_t flags;    /* enum perigee_method_flag */
-  uint64_t capacity; /* of INPLACE: the least that a caller offers */
+  const char *name;         /* 1 to 255 bytes; not with, async or close */
+  uint16_t id;              /* perigee_message.method */
+  uint16_t kind;            /* enum perigee_method_kind */
+  uint32_t flags;           /* enum perigee_method_flag */
+  uint64_t capacity;        /* of INPLACE: the least that a caller offers */
 };
 /* Asks the peer for a service; blocks as perigee_join. The peer is told the name
  * that the engine goes by. *service is the program's until perigee_service_close
@@ -1598,18 +1590,18 @@ PERIGEE_API void perigee_service_close(struct perigee_service *service);
 struct perigee_agent;
 /* Fields that are 0 have their defaults. */
 struct perigee_agent_options {
-  uint64_t size;             /* of this structure, as the program has it */
-  const char *name;          /* 1 to 64 letters, digits and . _ : - without a
+  uint64_t size;            /* of this structure, as the program has it */
+  const char *name;         /* 1 to 64 letters, digits and . _ : - without a
                                leading dot; NULL: one that no other agent has */
-  const char *scope;         /* NULL or "": as for perigee_scope_folder. For
+  const char *scope;        /* NULL or "": as for perigee_scope_folder. For
                                sessions over TCP with a secret the engine's
                                options.scope has to be the same: Lua's agents
                                give theirs to their engines */
-  const char *kind;          /* which others list it as; NULL: "agent" */
+  const char *kind;         /* which others list it as; NULL: "agent" */
   const char *const *listen; /* addresses where it listens, too, as for
                                 perigee_listen ("tcp://0.0.0.0:0"); copied */
-  uint32_t listen_count;     /* number of these */
-  uint32_t reserved;         /* 0 */
+  uint32_t listen_count;    /* number of these */
+  uint32_t reserved;        /* 0 */
 };
 /* Holds the name, listens at the name's socket and at the further addresses, and
  * publishes the entry: with these addresses (one that stands for all of this
@@ -1672,26 +1664,26 @@ PERIGEE_API int perigee_signals_noted(void);
 
 /* One port of an RDMA device. Texts end in NUL, "" where unknown. */
 struct perigee_device {
-  char name[64];   /* "mlx5_0" */
-  char netdev[16]; /* the network interface behind it */
-  char pci[16];    /* "0000:3b:00.0"; "" for a device in software */
-  char driver[32]; /* "mlx5_core"; of software its description */
+  char name[64];            /* "mlx5_0" */
+  char netdev[16];          /* the network interface behind it */
+  char pci[16];             /* "0000:3b:00.0"; "" for a device in software */
+  char driver[32];          /* "mlx5_core"; of software its description */
   char firmware[32];
-  char state[16];        /* "active", "down", "init", "armed" */
-  char physical[24];     /* "linkup", "disabled", "polling" and so on */
-  char link[16];         /* "ethernet", "infiniband" */
-  uint32_t port;         /* from 1 */
-  uint32_t lid;          /* 0: none, as on Ethernet */
-  uint32_t mtu, max_mtu; /* of packets' payload; 0: the device could not be
+  char state[16];           /* "active", "down", "init", "armed" */
+  char physical[24];        /* "linkup", "disabled", "polling" and so on */
+  char link[16];            /* "ethernet", "infiniband" */
+  uint32_t port;            /* from 1 */
+  uint32_t lid;             /* 0: none, as on Ethernet */
+  uint32_t mtu, max_mtu;    /* of packets' payload; 0: the device could not be
                                asked (no libibverbs, no access) */
-  int32_t gid;           /* index of the GID that would be used, -1: none */
-  int32_t numa;          /* node, -1: unknown */
-  double rate;           /* Gb/s */
+  int32_t gid;              /* index of the GID that would be used, -1: none */
+  int32_t numa;             /* node, -1: unknown */
+  double rate;              /* Gb/s */
 };
 struct perigee_gid {
   uint32_t index;
-  char address[40]; /* "::ffff:10.0.0.1" */
-  char type[16];    /* "RoCE v2", "RoCE v1", "IB" */
+  char address[40];         /* "::ffff:10.0.0.1" */
+  char type[16];            /* "RoCE v2", "RoCE v1", "IB" */
   char netdev[16];
 };
 
@@ -1714,18 +1706,17 @@ PERIGEE_API int perigee_device_gids(const char *sysfs, const char *name,
 
 /* One device that CUDA shows this process. Texts end in NUL, "" where unknown. */
 struct perigee_gpu {
-  char name[96];    /* "NVIDIA H100 80GB HBM3" */
-  char uuid[48];    /* "GPU-8f2b0c1d-...", by which CUDA_VISIBLE_DEVICES
+  char name[96];            /* "NVIDIA H100 80GB HBM3" */
+  char uuid[48];            /* "GPU-8f2b0c1d-...", by which CUDA_VISIBLE_DEVICES
                                can name it */
-  char pci[24];     /* "0000:3b:00.0" */
-  char nics[4][64]; /* the RDMA devices that are nearest to it, by name;
+  char pci[24];             /* "0000:3b:00.0" */
+  char nics[4][64];         /* the RDMA devices that are nearest to it, by name;
                                "" behind the last */
-  uint32_t index;   /* 3: its memory is of kind "cuda:3" */
-  uint32_t major,
-      minor;        /* its compute capability, 9 and 0 of 9.0; 0: unknown */
-  int32_t numa;     /* node, -1: unknown */
-  uint64_t memory;  /* bytes, all of them; 0: unknown */
-  uint64_t reaches; /* bit N: it can access memory of the device with
+  uint32_t index;           /* 3: its memory is of kind "cuda:3" */
+  uint32_t major, minor;    /* its compute capability, 9 and 0 of 9.0; 0: unknown */
+  int32_t numa;             /* node, -1: unknown */
+  uint64_t memory;          /* bytes, all of them; 0: unknown */
+  uint64_t reaches;         /* bit N: it can access memory of the device with
                                index N by itself (N below 64, never its own) */
 };
 

@@ -20,10 +20,10 @@
  * bulk_vast bytes and more leave the caches anyway: an echo has four buffers as
  * long, so this is a quarter of the last cache. But it is VAST_MOST at most, as
  * virtual machines that share a cache with others are told all of it (an Intel of
- * 260 MiB gains from 16 MiB on). For less, nobody here knows who has the lines: a piece is copied in each way, and the rest is streamed if
- * that took less than half the time. Among lines of this core it takes longer,
- * among those of another one a third of the time or less
- * (bench/history/tried.md).
+ * 260 MiB gains from 16 MiB on). For less, nobody here knows who has the lines: a
+ * piece is copied in each way, and the rest is streamed if that took less than
+ * half the time. Among lines of this core it takes longer, among those of another
+ * one a third of the time or less (bench/history/tried.md).
  *
  * Memory is read fast only once the processor has seen a run of lines: it then
  * asks for lines ahead, which it does anew for each run: mostly for each page.
