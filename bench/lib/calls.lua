@@ -90,7 +90,7 @@ local function private_writer(size, engine)
       return size
     end
   end
-  local slice = assert(engine:alloc(size, { access = "" })):slice()
+  local slice = assert(engine:alloc(size, { access = "" })):slice():fill(1)
   return slice.pointer, function(loan) return loan:write(slice) end
 end
 

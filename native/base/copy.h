@@ -15,11 +15,11 @@
  * same place in its page. glibc 2.36 copies so many bytes by one instruction
  * (`rep movsb`), which goes up.
  *
- * On AMD that instruction takes 25 times as long if `to` is 1 to 15 bytes behind
- * `from` in its page, twice as long up to some 100 bytes, as malloc's long blocks
- * are behind pages, and up to twice as long by chance if another core has the
- * lines of `from` (bench/history/tried.md, "Copies that stall"). Later versions of
- * glibc copy by vectors there.
+ * On AMD that instruction takes up to 25 times as long if `to` is 1 to 15 bytes
+ * behind `from` in its page, up to twice as long for some tens of bytes more, as
+ * malloc's long blocks are behind pages, and up to twice as long by chance if
+ * another core has the lines of `from` (bench/history/tried.md, "Copies that
+ * stall"). Later versions of glibc copy by vectors there.
  */
 #ifndef COPY_H
 #define COPY_H

@@ -18,12 +18,13 @@
  * are later loads.
  *
  * bulk_vast bytes and more leave the caches anyway: an echo has four buffers as
- * long, so this is a quarter of the last cache. But it is VAST_MOST at most, as
- * virtual machines that share a cache with others are told all of it (an Intel of
- * 260 MiB gains from 16 MiB on). For less, nobody here knows who has the lines: a
- * piece is copied in each way, and the rest is streamed if that took less than
- * half the time. Among lines of this core it takes longer, among those of another
- * one a third of the time or less (bench/history/tried.md).
+ * long, so this is a quarter of the last cache. But what virtual machines are
+ * told of that means little, so it is within what was measured: VAST_LEAST on an
+ * EPYC with 32 MiB, where 4 MiB lose, and VAST_MOST on an Intel with 260. For
+ * less, nobody here knows who has the lines: a piece is copied in each way, and
+ * the rest is streamed if that took less than half the time. Among lines of this
+ * core it takes longer, among those of another one a third of the time or less
+ * (bench/history/tried.md).
  *
  * Memory is read fast only once the processor has seen a run of lines: it then
  * asks for lines ahead, which it does anew for each run: mostly for each page.
@@ -31,7 +32,7 @@
  * copied in several places at a time, some lines of each in turn. */
 
 enum { LINE = 64, TRIED = 32 << 10 };
-enum { VAST_LEAST = 2 << 20, VAST_MOST = 16 << 20 };
+enum { VAST_LEAST = 8 << 20, VAST_MOST = 16 << 20 };
 /* Blocks that are copied at a time, and the most bytes of each; its bytes in
  * one turn. */
 enum { BUNDLE = 8, BUNDLE_MOST = 32 << 10, BUNDLE_TURN = 256 };
@@ -240,6 +241,8 @@ void bulk_copy_long(uint8_t *to, const uint8_t *from, uint64_t n,
 
 void perigee_copy(void *to, const void *from, uint64_t n) {
   uint8_t way = BULK_STREAMED;
+  if (n == 0) /* then they may be NULL */
+    return;
   if (n < COPY_BY_LINES)
     memcpy(to, from, n);
   else if (n < bulk_vast)

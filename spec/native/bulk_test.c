@@ -207,7 +207,7 @@ static void extents_of_long_payloads(void **state) {
 
 static void a_program_copies_any_length(void **state) {
   (void)state;
-  assert_in_range(bulk_vast, 2 * MIB, 16 * MIB);
+  assert_in_range(bulk_vast, 8 * MIB, 16 * MIB);
   const uint64_t lengths[] = {
       0, 1, 4097, 2 * MIB + 1, bulk_vast - 1, bulk_vast + 65};
   uint64_t room = bulk_vast + 65 + 2 * EDGE;

@@ -307,6 +307,27 @@ static void the_receiver_pulls_what_a_window_lacks(void **state) {
   pair_close(&p);
 }
 
+/* The receiver brings all of it before its owner polls, so nobody tries the line
+ * behind the last byte. */
+static void
+a_trial_that_nobody_ends_is_not_begun_by_each_payload(void **state) {
+  enum { SOON = 8, TRIALS = 3 };
+  uint8_t *bytes = pattern(LONGEST + 1, 3);
+  struct pair p;
+  int tries = 0;
+  timed_open(&p, *state);
+  for (int i = 0; i < SOON * TRIALS; i++) {
+    int op = call(&p, bytes, LONGEST + 1);
+    tries += turns_live(p.session[0]) > 0;
+    struct perigee_event e = received_alone(&p);
+    answer(&p, &e, bytes, 10);
+    answered(&p, op, bytes, 10);
+  }
+  assert_in_range(tries, 1, TRIALS);
+  free(bytes);
+  pair_close(&p);
+}
+
 /* Side 1 finds the window empty and pulls; then side 0 polls. */
 static void the_owner_goes_on_behind_what_was_pulled(void **state) {
   struct pair p;
@@ -478,6 +499,8 @@ int main(void) {
       OVER(unread, a_peer_that_may_not_pull_gets_no_window),
       OVER(variant_default, an_older_peer_gets_no_window),
       OVER(variant_default, the_receiver_pulls_what_a_window_lacks),
+      OVER(variant_default,
+           a_trial_that_nobody_ends_is_not_begun_by_each_payload),
       OVER(variant_default, the_owner_goes_on_behind_what_was_pulled),
       OVER(variant_default, owner_and_receiver_bring_a_payload_together),
       OVER(variant_default, who_lies_of_what_it_pulled_harms_itself),

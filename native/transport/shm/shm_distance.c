@@ -17,8 +17,9 @@
  * The thread of a virtual machine moves from core to core, so it is tried again
  * after EVERY payloads, and after a slow copy, unless that was done within the
  * last SOON. Nobody tries the line of a window that the receiver empties by
- * itself, so the next trial is after SOON. The time of copies tells no more than that, as what they read may
- * come from memory, and what they write over may be there, too.
+ * itself, so the next trial is after SOON. The time of copies tells no more than
+ * that, as what they read may come from memory, and what they write over may be
+ * there, too.
  *
  * Long records of a session's rings have a distance of their own, as its trials
  * are less certain: their lines are those of a lap. A ring of long records counts

@@ -14,12 +14,14 @@
  *
  * A peer that has not said what it prefers has up to PLAIN copied. A payload is
  * alone if no other one is under way on the lane: else both cores are busy, and
- * the owner's copy would only be one more. The table is for one piece of memory;
- * strides are copied up to PLAIN near, and else pulled. More is pulled if the
- * peer's blocks have SHM_STAGE at most (an older build). A payload that finds no
- * block in turn is pulled, too; if the peer may not pull, it goes by eight
- * slots. A trial of the distance goes to a block in turn, or through a short
- * window.
+ * the owner's copy would only be one more. Nobody tells when the peer has pulled
+ * one, so it is under way until its call ends, however long that runs.
+ *
+ * The table is for one piece of memory; strides are copied up to PLAIN near, and
+ * else pulled. More is pulled if the peer's blocks have SHM_STAGE at most (an
+ * older build). A payload that finds no block in turn is pulled, too; if the peer
+ * may not pull, it goes by eight slots. A trial of the distance goes to a block
+ * in turn, or through a short window.
  *
  * A payload in a block in turn is staged right behind its record, piece by
  * piece, while the receiver empties the pieces before. Its owner may compute
@@ -69,8 +71,9 @@ enum { PLAIN = 512 << 10 };
  * and the least piece of a payload that has few. */
 enum { PIECE = 8 << 10, PIECES = 8, PIECE_SHORT = 4 << 10 };
 
-/* The most bytes of a window, and those of one that only tries the distance. Slots that are used again at once are slow: at 4 MiB,
- * those of a window of 256 KiB took five times as long as those of 1.5 MiB. */
+/* The most bytes of a window, and those of one that only tries the distance.
+ * Slots that are used again at once are slow: at 4 MiB, those of a window of
+ * 256 KiB took five times as long as those of 1.5 MiB. */
 enum { WINDOW = SHM_TURN_MOST, WINDOW_TRIES = SHM_STAGE };
 
 _Static_assert(WINDOW % SHM_SLOT == 0 && WINDOW_TRIES % SHM_SLOT == 0,
@@ -293,8 +296,9 @@ static bool prefers_turn(const struct lane *lane, uint64_t bytes,
 
 /* Near, a window and its head are no longer than what blocks take turns over:
  * the lines of that were dropped by both cores' own caches. */
-static uint32_t window_near(void) {
-  return (uint32_t)least(turns_part() - SHM_SLOT, WINDOW);
+static uint32_t window_near(const struct shm_turns *t) {
+  uint32_t part = t->size > 0 ? t->part : turns_part();
+  return (uint32_t)least(part - SHM_SLOT, WINDOW);
 }
 
 /* Returns the bytes of a longer payload's window; 0: it has none. */
@@ -307,7 +311,7 @@ static uint32_t window_of(const struct lane *lane, uint64_t bytes,
   if (d->far)
     return WINDOW;
   if (lane->under_way == 0 && ways_staged(lane, bytes, false))
-    return window_near();
+    return window_near(&lane->turns);
   return distance_due(d) ? WINDOW_TRIES : 0;
 }
 
