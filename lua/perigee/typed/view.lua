@@ -77,9 +77,9 @@ end
 --- Only for loans: copies a view, a slice or a string into the loan. This
 -- raises if the data does not fit, and the call ends in `too_large`. Long ones
 -- mostly take less time than by `ffi.copy` to the loan's pointer: a quarter of
--- the processor's last cache and more (8 MiB at least, at most 16) goes past the
--- caches, and on AMD 2 KiB and more are copied by vectors. The source must not
--- overlap with where it goes.
+-- the processor's last cache and more (8 MiB at least, at most 16) goes past
+-- the caches, and on AMD 2 KiB and more are copied by vectors. The source must
+-- not overlap with where it goes.
 -- @function View:write
 -- @tparam View|Slice|string source
 -- @tparam[opt=0] number offset where to write in the loan
