@@ -14,7 +14,7 @@ local stamp, check, same = payload.stamp, payload.check, payload.same
 local wrong, now, PAGE = payload.wrong, process.now, payload.PAGE
 
 local LEAST = 64 -- bytes of the least call
-local LONG = 2 ^ 11
+local LONG = 2 ^ 11 -- from here on loan:write does more than ffi.copy
 
 local M = {}
 

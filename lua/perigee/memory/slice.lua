@@ -358,7 +358,7 @@ function M.check_own(place, what, level, engine)
   for i = 1, #place do own(place[i], what, level + 1, engine) end
 end
 
-local LONG = 2 ^ 11
+local LONG = 2 ^ 11 -- COPY_BY_LINES (native/base/copy.h): below, they are alike
 
 --- Copies bytes of host memory; long ones by the core, which knows when vectors
 -- or stores past the caches are quicker. For use inside the library.
