@@ -8,6 +8,7 @@ local bit = require "bit"
 local ffi = require "ffi"
 local kinds = require "bench.lib.kinds"
 local payload = require "bench.lib.payload"
+local perigee = require "perigee"
 local process = require "bench.lib.process"
 
 local stamp, check, same = payload.stamp, payload.check, payload.same
@@ -337,22 +338,23 @@ function M.landed(proxy, size, places, engine, kind)
   end
 end
 
--- One region has the memory of all slots, as in echo.c.
-function M.raw_slots(proxy, size, window, engine)
+-- One region has the memory of all slots, as in echo.c. start(i, from, into)
+-- makes what call(i) makes the call of slot i by, which returns its future.
+local function raw_slots(size, window, engine, start, call)
   local region = assert(engine:alloc(2 * window * size, { access = "" }))
-  local round, asyncs, froms, sources, targets, rounds = 0, {}, {}, {}, {}, {}
+  local round, sources, targets, rounds = 0, {}, {}, {}
   ffi.fill(region.pointer, region.length, 1)
   for i = 0, window - 1 do
+    local from = region:slice(2 * i * size, size)
     local into = region:slice((2 * i + 1) * size, size)
-    froms[i] = region:slice(2 * i * size, size)
-    sources[i], targets[i] = froms[i].pointer, into.pointer
-    asyncs[i] = proxy:with { into = into }.async
+    sources[i], targets[i] = from.pointer, into.pointer
+    start(i, from, into)
   end
   local function submit(i)
     round = round + 1
     rounds[i] = round
     stamp(sources[i], size, round)
-    return asyncs[i]:echo(froms[i])
+    return call(i)
   end
   local function settle(i, future)
     local filled, err = future:wait()
@@ -366,6 +368,22 @@ function M.raw_slots(proxy, size, window, engine)
     end
   end
   return submit, settle, finish
+end
+
+-- raw, a future for each call.
+function M.raw_slots(proxy, size, window, engine)
+  local asyncs, froms = {}, {}
+  return raw_slots(size, window, engine, function(i, from, into)
+    asyncs[i], froms[i] = proxy:with { into = into }.async, from
+  end, function(i) return asyncs[i]:echo(froms[i]) end)
+end
+
+-- raw, prepared calls, which are posted again and again.
+function M.posted_slots(proxy, size, window, engine)
+  local calls = {}
+  return raw_slots(size, window, engine, function(i, from, into)
+    calls[i] = perigee.prepare(proxy:with { into = into }, "echo", from)
+  end, function(i) return calls[i]:post() end)
 end
 
 -- fan: one payload to each of the proxies, and all replies awaited; a reply is

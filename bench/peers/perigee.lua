@@ -30,6 +30,12 @@ local function in_place(name, path)
   return one
 end
 
+local function posted(name, path)
+  local one = peer(name, "perigee_echo.lua", path)
+  one.words, one.modes = { path .. "-posted" }, { "pipelined" }
+  return one
+end
+
 local function mover(name, kind, path)
   local one = peer(name, "perigee_move.lua", path)
   one.words, one.prepared = { path, kind }, kind == "prepared"
@@ -40,6 +46,7 @@ end
 return {
   ours,
   in_place("perigee-inplace", "shm"),
+  posted("perigee-posted", "shm"),
   peer("perigee-c", "perigee", "shm"),
   peer("perigee-tcp", "perigee_echo.lua", "tcp"),
   in_place("perigee-inplace-tcp", "tcp"),

@@ -21,8 +21,8 @@ local perigee = require "perigee"
 local process = require "bench.lib.process"
 
 local word, role, folder, size, under = unpack(arg)
-local way, inplace = word:gsub("%-inplace$", "")
-inplace = inplace > 0
+local way, kind = word:match "^(%a+)%-?(%a*)$"
+local inplace, posted = kind == "inplace", kind == "posted"
 local SAMPLES, FEWEST, ATTEMPTS = 2 ^ 20, 3, 8
 local options = peer.options(way, (tonumber(size) or 0)
                                   * (tonumber(under) or 0))
@@ -130,14 +130,16 @@ local function pool(n, length, whole, ns)
          n * math.ceil(length / payload.PAGE) + whole * length
 end
 
+local under_way = posted and calls.posted_slots or calls.raw_slots
+
 local function step_of(mode, length, at_once)
   local key = ("%s %d %d"):format(mode, length, at_once)
   if not steps[key] then
     steps[key] = mode == "fanout" and calls.fan(proxies, length, agent.engine)
       or mode == "loan" and calls.loan(proxy, length)
       or mode == "pipelined"
-      and calls.windowed(at_once, calls.raw_slots(proxy, length, at_once,
-                                                  agent.engine))
+      and calls.windowed(at_once, under_way(proxy, length, at_once,
+                                            agent.engine))
       or inplace and calls.inplace(proxy, length, agent.engine)
       or calls.raw(proxy, length, agent.engine)
   end

@@ -147,6 +147,7 @@ local LATER = {
   context = of("perigee.serving.context", "current"),
   is_error = of("perigee.runtime.errors", "is_error"),
   session = of("perigee.call.proxy", "session"),
+  prepare = of("perigee.call.prepared", "new"),
   units = of "perigee.runtime.units",
   devices = of("perigee.engine.devices", "list"),
   layout = of("perigee.memory.layout", "new"),

@@ -35,6 +35,7 @@ local CONTRACT = {
   Kept = "close explain prepare_read prepare_write prepare_write_imm read recv "
     .. "recv_imm region send session write write_imm",
   Prepared = "close post", Future = "cancel done wait",
+  PreparedCall = "post",
   Context = "cancelled proxy remaining sent trace", Proxy = "close with",
 }
 
@@ -51,7 +52,8 @@ local function objects()
       Proxy = calc, Future = perigee.spawn(print),
       Allocator = engine:alloc(64):allocator(),
       Kept = assert(agent:session("worker:0", { keep = true })),
-      Prepared = assert(session:prepare_write { from = slice, to = far_slice })
+      Prepared = assert(session:prepare_write { from = slice, to = far_slice }),
+      PreparedCall = assert(perigee.prepare(calc, "add", 1, 2)),
     }
   ]])
   return chunk()

@@ -14,7 +14,7 @@ local huge, here = math.huge, traces.here
 
 local M = {}
 
-local POOLED = C.PERIGEE_POOLED
+local POOLED, HELD = C.PERIGEE_POOLED, C.PERIGEE_HELD
 local DRAINED = "draining"              -- reply.DRAINING
 local DRAINING = C.PERIGEE_DRAINING
 -- Kinds of refusals that come before a handler runs, from the core or the peer.
@@ -145,6 +145,14 @@ end
 function M.note(future)
   local trace = here()
   if trace then future.trace = trace end
+end
+
+--- Returns the finish of a prepared call's futures, of that of other calls.
+function M.posted(finish)
+  return function(future, told)
+    local whole = told.status == 0 and band(told.flags, HELD) == 0
+    return finish(whole and future or futures.apart(future), told)
+  end
 end
 
 --- Waits for an operation by a future. Returns the future once it has ended, or

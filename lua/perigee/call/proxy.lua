@@ -484,6 +484,19 @@ function M.session(proxy)
   return binding.session
 end
 
+--- The method of that name of a proxy's service, for a prepared call; or nil
+-- and an error.
+function M.method(proxy, name, level)
+  local binding = type(proxy) == "table" and rawget(proxy, 1)
+  if type(binding) ~= "table" or not binding.class then
+    error("perigee.prepare takes a proxy, not a " .. type(proxy), level + 1)
+  end
+  check.value(name, check.string, "a method's name", level + 1)
+  local class = binding.class
+  if class.methods[name] then return class.known[name] end
+  return unknown(class, name)()
+end
+
 --- The checks of proxy options alone, before anything is dialled.
 function M.check(name, options, level)
   check.value(name, check.string, "a service's name", level + 1)

@@ -28,7 +28,7 @@ local string, tonumber, type, pcall = ffi.string, tonumber, type, pcall
 local now, start, put_trace = loop.now, futures.start, traces.put
 local is_slice, store_own, first = slices.is_slice, slices.store_own,
                                    slices.first
-local OWNER = futures.OWNER
+local OWNER, PROXY, ARGUMENTS = futures.OWNER, futures.PROXY, futures.ARGUMENTS
 local SESSION, ENGINE, MESSAGE = bindings.SESSION, bindings.ENGINE,
                                  bindings.MESSAGE
 local PLACED, LANDING, INTO = bindings.PLACED, bindings.LANDING, bindings.INTO
@@ -423,21 +423,33 @@ function M.call(method)
   end
 end
 
-local function start_of(method, finish, asked, self, payload)
-  local binding = binding_of(self, method)
-  local operation, kept, more = submit(binding, method, payload)
-  if waits(payload, nil, operation, kept, more) then
-    return later(self, method, payload)
-  end
-  if not operation then return again.later(self, method, kept, payload) end
-  local future = start(binding, operation, kept, more and asked or finish,
-                       binding[ENGINE])
+-- Returns the future of a call that was submitted. ended: nil, or the future of
+-- the same call before, which becomes this one's.
+local function started(method, finish, ended, self, operation, kept)
+  local binding = self[1]
+  local future = start(binding, operation, kept, finish, binding[ENGINE], ended)
   if method.idempotent then
-    again.guard(future, self, payload)
+    again.guard(future, self, kept)
   else
     outcome.note(future)
   end
   return future
+end
+
+local function start_of(method, finish, asked, ended, self, payload)
+  local binding = binding_of(self, method)
+  local operation, kept, more = submit(binding, method, payload)
+  local future
+  if operation and not more then
+    return started(method, finish, ended, self, operation, kept)
+  elseif operation then
+    future = started(method, asked, nil, self, operation, kept)
+  elseif waits(payload, nil, nil, kept, more) then
+    future = later(self, method, payload)
+  else
+    future = again.later(self, method, kept, payload)
+  end
+  return ended and futures.renew(ended, future) or future
 end
 
 --- Returns the function of a proxy's async for a method: it calls, and returns
@@ -446,7 +458,45 @@ function M.start(method)
   local finish, asked = finish_by(method), M.asked(method)
   return function(self, payload, more)
     if more ~= nil then too_many(method) end
-    return start_of(method, finish, asked, self, payload)
+    return start_of(method, finish, asked, nil, self, payload)
+  end
+end
+
+-- ---- Prepared calls --------------------------------------------------------
+
+--- Returns what a prepared call (prepared.lua) keeps of its arguments.
+function M.arguments(method, payload, more)
+  if more ~= nil then too_many(method) end
+  return payload
+end
+
+-- Submits a slice once more, by a message that nobody else fills. Returns the
+-- operation; or nil if more of the message has to be filled, or the call fails.
+local function submit_again(binding, method, slice)
+  local handle, message = binding[SESSION].handle, binding[MESSAGE]
+  local owner = slice.owner             -- a List has none
+  if not handle or not owner or owner.handle ~= message.slice.region
+    or binding[LANDING] then
+    return nil
+  end
+  message.method, message.flags = method.id, 0
+  put_trace(message, binding[TRACE], binding[ENGINE])
+  if binding[INTO] then fill_into(binding, method, 4) end
+  local operation = C.perigee_call(handle, message)
+  return operation >= 0 and operation or nil
+end
+
+--- Returns the function that makes a prepared call of a method once more.
+function M.post(method)
+  local finish, asked = outcome.posted(finish_by(method)), M.asked(method)
+  return function(ended)
+    local self, payload = ended[PROXY], ended[ARGUMENTS]
+    local operation = is_slice(payload)
+      and submit_again(self[1], method, payload)
+    if operation then
+      return started(method, finish, ended, self, operation, payload)
+    end
+    return start_of(method, finish, asked, ended, self, payload)
   end
 end
 

@@ -25,6 +25,7 @@ local binding_of = outcome.binding
 local store_local, state = slices.store_local, loop.state
 local now, start, put_trace = loop.now, futures.start, traces.put
 local OWNER, VALUE = futures.OWNER, futures.VALUE
+local PROXY, ARGUMENTS = futures.PROXY, futures.ARGUMENTS
 local SESSION, ENGINE, MESSAGE = bindings.SESSION, bindings.ENGINE,
                                  bindings.MESSAGE
 local BYTES, SLICED, TRACE = bindings.BYTES, bindings.SLICED, bindings.TRACE
@@ -233,23 +234,57 @@ function M.call(method)
   end
 end
 
+-- Returns the future of a call that was submitted. ended: nil, or the future of
+-- the same call before, which becomes this one's.
+local function started(method, finish, ended, self, operation, kept, ...)
+  local binding = self[1]
+  local future = start(binding, operation, kept, finish, binding[ENGINE], ended)
+  if method.idempotent then
+    again.guard(future, self, ...)
+  else
+    outcome.note(future)
+  end
+  return future
+end
+
+local function start_of(method, finish, asked, ended, self, ...)
+  local binding = binding_of(self, method)
+  local operation, out, slice, asks = submit(binding, method, ...)
+  local future
+  if operation and not asks then
+    return started(method, finish, ended, self, operation,
+                   keep(binding, out, slice), ...)
+  elseif operation then
+    future = started(method, asked, nil, self, operation,
+                     keep(binding, out, slice), ...)
+  else
+    future = again.later(self, method, out, ...)
+  end
+  return ended and futures.renew(ended, future) or future
+end
+
 --- Returns the function of a proxy's async for a method: it calls, and returns
 -- the future of the results.
 function M.start(method)
   local finish = finish_by(method)
   local asked = landings.finish_by(method, finish, free)
   return function(self, ...)
-    local binding = binding_of(self, method)
-    local operation, out, slice, asks = submit(binding, method, ...)
-    if not operation then return again.later(self, method, out, ...) end
-    local future = start(binding, operation, keep(binding, out, slice),
-                         asks and asked or finish, binding[ENGINE])
-    if method.idempotent then
-      again.guard(future, self, ...)
-    else
-      outcome.note(future)
-    end
-    return future
+    return start_of(method, finish, asked, nil, self, ...)
+  end
+end
+
+--- Returns what a prepared call (prepared.lua) keeps of its arguments.
+function M.arguments(_, ...) return counted(...) end
+
+--- Returns the function that makes a prepared call of a method once more.
+function M.post(method)
+  local finish = finish_by(method)
+  local asked = landings.finish_by(method, finish, free)
+  local posted = outcome.posted(finish)
+  return function(ended)
+    local list = ended[ARGUMENTS]
+    return start_of(method, posted, asked, ended, ended[PROXY],
+                    unpack(list, 1, list.n))
   end
 end
 

@@ -37,6 +37,9 @@ local M = {}
 local ENDED, WAITER = signals.ENDED, signals.WAITER
 local VALUE, OPERATION, OWNER, FINISH = 2, 3, 5, 6
 M.ENDED, M.VALUE, M.OPERATION, M.OWNER = ENDED, VALUE, OPERATION, OWNER
+-- Of a prepared call (call/prepared.lua): the proxy, the arguments, and the
+-- function that makes the call.
+M.PROXY, M.ARGUMENTS, M.POST = 7, 8, 9
 local SLOTS = { ended = ENDED, value = VALUE, operation = OPERATION,
                 waiter = WAITER, owner = OWNER, finish = FINISH }
 
@@ -70,11 +73,19 @@ local function expect(engine, operation, future)
 end
 M.expect = expect
 
+-- Makes a future that has ended the pending one of a started operation.
+local function again(future, operation, value, finish)
+  future[ENDED], future[VALUE], future[OPERATION] = false, value, operation
+  future[FINISH] = finish
+  return future
+end
+
 --- Returns a pending future of a started operation; the loop finds it by the
--- operation's number. engine: the owner's, if that is known.
-function M.start(owner, operation, value, finish, engine)
-  local future = setmetatable({ false, value, operation, false, owner, finish },
-                              META)
+-- operation's number. engine: the owner's, if that is known. ended: one of the
+-- same owner that becomes it, in place of a new one.
+function M.start(owner, operation, value, finish, engine, ended)
+  local future = ended and again(ended, operation, value, finish)
+    or setmetatable({ false, value, operation, false, owner, finish }, META)
   expect(engine or owner.engine, operation, future)
   return future
 end
@@ -152,6 +163,25 @@ end
 function M.follow(future, other)
   future.inner = other
   signals.attach(other, signals.new(1, function() end_as(future, other) end))
+end
+
+--- Begins a future that has ended anew: it ends as other, which it follows.
+function M.renew(future, other)
+  again(future, false, false, false)
+  M.follow(future, other)
+  return future
+end
+
+--- Returns a new future of a pending one's operation, which that one follows
+-- from now on. It is for what goes on after the operation's event: when that
+-- comes to its end, a prepared call may have been cancelled and posted again.
+function M.apart(future)
+  local own = setmetatable({ false, future[VALUE], future[OPERATION], false,
+                             future[OWNER], future[FINISH] }, META)
+  own.again, own.trace = future.again, future.trace
+  future[OPERATION] = false
+  M.follow(future, own)
+  return own
 end
 
 --- Returns the error with which a future has failed, or nil; a handler's own
