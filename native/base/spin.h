@@ -21,7 +21,8 @@
  *
  *   state   a wait that polls              event                      becomes
  *   alone   gives the core up every 64     that took some us          others
- *           polls (by sched_yield)         it took 2 ms               hold
+ *           polls (by sched_yield), from   it took 2 ms               hold
+ *           the second time on
  *   others  after each poll                it took next to nothing    alone
  *                                          it took 2 ms               hold
  *   hold    keeps the core                 64 times what it took      alone
@@ -35,9 +36,12 @@
  * computes keeps a core for milliseconds; against it, an engine gets its share
  * of the core by not yielding.
  *
+ * Those 64 polls are counted from wait to wait, so the first time may come with
+ * the first poll of a wait that ends at once.
+ *
  * Belongs to the engine's thread. Cost: nothing for what is found within a
- * moment (64 polls of one session, with 3 us of pauses); after that one system call of
- * 0.2 us and two readings of the clock in 64 polls.
+ * moment (64 to 128 polls of one session, with a pause in each); after that one
+ * system call of 0.2 us and two readings of the clock in 64 polls.
  */
 #ifndef SPIN_H
 #define SPIN_H

@@ -189,21 +189,22 @@ static __attribute__((noinline)) bool wait_look(struct perigee_engine *engine,
     engine_clock(engine);
   if (!s->timed)
     wait_begin_spin(engine, s);
+  bool first = !s->looked;
   s->looked = true;
   if (engine->now - s->begun >= s->limit || engine->now >= s->until) {
     wait_give_up_spin(engine, s);
     return false;
   }
-  wait_yield(engine);
+  if (!first || engine->spin.others)
+    wait_yield(engine);
   return true;
 }
 
 /* Called after a poll that found nothing: may the wait poll on? The more often
  * it looks at a line, the more often the peer has to fetch that line twice for
- * one record, so it pauses twice. */
+ * one record, so it pauses. */
 static inline bool wait_spin_on(struct perigee_engine *engine,
                                 struct spinning *s) {
-  __builtin_ia32_pause();
   __builtin_ia32_pause();
   if (engine->idle != 0 && !(engine->spin.others | engine->moved))
     return true; /* the clock was not read in this poll, which took no time */

@@ -183,16 +183,27 @@ static void who_computes_gets_the_core_less_and_less(void **state) {
 
 static int64_t now_made_up, took;
 static int yields;
-static struct pair *to_run; /* whose first side runs while we do not */
-
-static int64_t made_up(void *context) {
-  (void)context;
-  return now_made_up += 20;
-}
+static struct pair *to_run;  /* whose first side runs while we do not */
+static struct pair *to_call; /* whose first side calls, when the clock is */
+static uint64_t call_after;  /* read after so many polls of the second */
 
 static void call(struct pair *p) {
   struct perigee_message m = {.head = "x", .length = 1, .timeout = -1};
   assert_true(perigee_call(p->session[0], &m) >= 0);
+}
+
+static const struct perigee_counters *counters(const struct pair *p) {
+  return perigee_counters(p->engine[1], NULL);
+}
+
+static int64_t made_up(void *context) {
+  struct pair *p = to_call;
+  (void)context;
+  if (p && counters(p)->polls >= call_after) {
+    to_call = NULL;
+    call(p);
+  }
+  return now_made_up += 20;
 }
 
 int sched_yield(void) {
@@ -216,10 +227,6 @@ static void open_pair(struct pair *p, void *state, bool always) {
   took = 300;
 }
 
-static const struct perigee_counters *counters(const struct pair *p) {
-  return perigee_counters(p->engine[1], NULL);
-}
-
 static void answer(struct pair *p) {
   struct perigee_message m = {.status = PERIGEE_OK};
   struct perigee_event e = until(p, 1, PERIGEE_EVENT_REQUEST);
@@ -240,6 +247,26 @@ the_peer_runs_on_the_core_of_who_waits_for_it_and_nobody_sleeps(void **state) {
   }
   assert_true(yields >= 10);
   assert_int_equal(counters(&p)->sleeps, sleeps);
+  pair_close(&p);
+}
+
+static void wait_for(struct pair *p, uint64_t polls) {
+  call_after = counters(p)->polls + polls;
+  to_call = p;
+  assert_int_equal(perigee_wait(&p->engine[1], 1, 20000 * MS), 1);
+  answer(p);
+}
+
+/* The clock is read each 64 polls, whoever waits: for the first time with the
+ * first poll of a wait, or its 64th, and the second 64 polls later. */
+static void a_wait_keeps_the_core_when_the_clock_is_first_read(void **state) {
+  struct pair p;
+  open_pair(&p, *state, false);
+  for (int i = 0; i < 20; i++)
+    wait_for(&p, 65);
+  assert_int_equal(yields, 0);
+  wait_for(&p, 5 * 64);
+  assert_in_range(yields, 3, 4);
   pair_close(&p);
 }
 
@@ -349,6 +376,7 @@ int main(void) {
       cmocka_unit_test(what_a_wait_has_found_is_given_without_another_poll),
       OVER(variant_default,
            the_peer_runs_on_the_core_of_who_waits_for_it_and_nobody_sleeps),
+      OVER(variant_default, a_wait_keeps_the_core_when_the_clock_is_first_read),
       OVER(variant_default,
            where_the_core_is_wanted_it_is_given_up_after_each_poll),
       OVER(variant_default, who_computes_is_given_the_core_once),
