@@ -57,13 +57,22 @@ bool ring_is_behind(struct ring_out *r, uint64_t position) {
   return r->known >= position;
 }
 
+static bool ring_may_own(void) {
+#ifdef __x86_64__
+  return !__builtin_cpu_is("amd");
+#else
+  return true;
+#endif
+}
+
 void ring_begin(struct ring_out *r, uint8_t *bytes, uint64_t size, uint64_t key,
                 const _Atomic uint64_t *consumed) {
   *r = (struct ring_out){.bytes = bytes,
                          .consumed = consumed,
                          .size = size,
                          .key = key,
-                         .lap = lap_short(size)};
+                         .lap = lap_short(size),
+                         .owns = ring_may_own()};
 }
 
 /* Were all records read, as far as that is told, and is there room at the
