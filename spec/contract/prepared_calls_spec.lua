@@ -186,6 +186,18 @@ describe("a prepared call", function()
     assert.equal(20, sums:wait(LONG))
   end)
 
+  it("belongs to the trace of who posts it, each time", function()
+    local call = prepare(proxy, "same", 1)
+    local own = assert(cases.agent())
+    own:serve { name = "own", methods = {
+      post = function() return call:post():wait(LONG) end } }
+    local traced = assert(own:proxy(own.name, "own")):with { trace = true }
+    assert.equal(1, traced:post())
+    assert.is_truthy(rawget(call, "trace"))
+    assert.equal(1, call:post():wait(LONG))
+    assert.is_nil(rawget(call, "trace"))
+  end)
+
   it("ends as any other call, and can be posted after that", function()
     local fails = prepare(proxy, "fail")
     local naps = prepare(proxy:with { timeout = 0.02 }, "nap", 60)

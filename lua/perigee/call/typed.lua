@@ -276,16 +276,30 @@ end
 --- Returns what a prepared call (prepared.lua) keeps of its arguments.
 function M.arguments(_, ...) return counted(...) end
 
+-- Makes a prepared call once more. LuaJIT does not compile unpack, so it is for
+-- many arguments alone.
+local function post_of(method, posted, asked, ended)
+  local self, list = ended[PROXY], ended[ARGUMENTS]
+  local n = list.n
+  if n == 0 then
+    return start_of(method, posted, asked, ended, self)
+  elseif n == 1 then
+    return start_of(method, posted, asked, ended, self, list[1])
+  elseif n == 2 then
+    return start_of(method, posted, asked, ended, self, list[1], list[2])
+  elseif n == 3 then
+    return start_of(method, posted, asked, ended, self, list[1], list[2],
+                    list[3])
+  end
+  return start_of(method, posted, asked, ended, self, unpack(list, 1, n))
+end
+
 --- Returns the function that makes a prepared call of a method once more.
 function M.post(method)
   local finish = finish_by(method)
   local asked = landings.finish_by(method, finish, free)
   local posted = outcome.posted(finish)
-  return function(ended)
-    local list = ended[ARGUMENTS]
-    return start_of(method, posted, asked, ended, ended[PROXY],
-                    unpack(list, 1, list.n))
-  end
+  return function(ended) return post_of(method, posted, asked, ended) end
 end
 
 return M

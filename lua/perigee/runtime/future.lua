@@ -77,6 +77,7 @@ M.expect = expect
 local function again(future, operation, value, finish)
   future[ENDED], future[VALUE], future[OPERATION] = false, value, operation
   future[FINISH] = finish
+  if rawget(future, "trace") then rawset(future, "trace", nil) end
   return future
 end
 
