@@ -25,11 +25,14 @@
  * first line only and fetches all others at once when the word is there. While
  * it finds one record behind another, it also fetches one further on. The
  * producer then takes the lines where the next record of that length will be
- * for writing, but not on AMD, where an echo of one record at a time takes up to
- * 6 % less without (bench/history/tried.md, "Small calls over shared memory"). We
- * believe that its requests for these lines delay the consumer's for those that
- * were just written. These are hints for up to RING_AHEAD lines: no value and no
+ * for writing. These are hints for up to RING_AHEAD lines: no value and no
  * order depends on them.
+ *
+ * On AMD the producer takes no lines ahead. Without that one record at a time
+ * takes 0.9 to 1.0 of the time, many under way 1.0 to 1.04
+ * (bench/history/tried.md, "Small calls over shared memory"). We believe that the
+ * producer's requests for the next lines delay the consumer's for the lines that
+ * were just written.
  *
  * A lap may end early. Lines that were used again soon are in the first-level
  * caches of both cores, and move sooner from one to the other; others take up

@@ -488,11 +488,12 @@ end
 -- and an error.
 function M.method(proxy, name, level)
   local binding = type(proxy) == "table" and rawget(proxy, 1)
-  if type(binding) ~= "table" or not binding.class then
-    error("perigee.prepare takes a proxy, not a " .. type(proxy), level + 1)
+  local class = type(binding) == "table" and binding.class
+  if not class or getmetatable(proxy) ~= class.sync then
+    error("perigee.prepare takes a proxy, not " .. (class and "its async"
+      or "a " .. type(proxy)), level + 1)
   end
   check.value(name, check.string, "a method's name", level + 1)
-  local class = binding.class
   if class.methods[name] then return class.known[name] end
   return unknown(class, name)()
 end

@@ -49,9 +49,9 @@ local function misuse(method, problem, level)
   error(("%s: %s"):format(method.text, problem), level + 1)
 end
 
-local function too_many(method)
+local function too_many(method, level)
   misuse(method, "a raw method takes one argument, a string, a slice or a "
-    .. "writer; a second one would not be sent", 3)
+    .. "writer; a second one would not be sent", level + 1)
 end
 
 -- ---- Replies ---------------------------------------------------------------
@@ -119,10 +119,13 @@ local function fill_into(binding, method, level)
   if why then misuse(method, "into: " .. why, level + 1) end
 end
 
--- The default capacity of a reply: that of into, else the request's length, but
--- at least SMALL.
-local function default_capacity(binding, length)
-  if binding.into then return binding.into.length end
+-- The capacity of a method's reply, 0 if it is raw. Default: that of into, else
+-- the request's length, but at least SMALL.
+local function capacity_of(binding, method, length)
+  if not method.inplace then return 0 end
+  local given, into = binding[CAPACITY], binding[INTO]
+  if given then return given end
+  if into then return into.length end
   return length > SMALL and length or SMALL
 end
 
@@ -140,8 +143,7 @@ local function prepare(binding, method, length)
       fill_into(binding, method, 4)
     end
   end
-  message.capacity = method.inplace
-    and (binding[CAPACITY] or default_capacity(binding, length)) or 0
+  message.capacity = capacity_of(binding, method, length)
   return message, asks
 end
 
@@ -418,7 +420,7 @@ end
 function M.call(method)
   local finish, asked = finish_by(method), M.asked(method)
   return function(self, payload, more)
-    if more ~= nil then too_many(method) end
+    if more ~= nil then too_many(method, 2) end
     return call_of(method, finish, asked, self, payload)
   end
 end
@@ -457,7 +459,7 @@ end
 function M.start(method)
   local finish, asked = finish_by(method), M.asked(method)
   return function(self, payload, more)
-    if more ~= nil then too_many(method) end
+    if more ~= nil then too_many(method, 2) end
     return start_of(method, finish, asked, nil, self, payload)
   end
 end
@@ -466,7 +468,7 @@ end
 
 --- Returns what a prepared call (prepared.lua) keeps of its arguments.
 function M.arguments(method, payload, more)
-  if more ~= nil then too_many(method) end
+  if more ~= nil then too_many(method, 3) end
   return payload
 end
 
@@ -474,14 +476,14 @@ end
 -- operation; or nil if more of the message has to be filled, or the call fails.
 local function submit_again(binding, method, slice)
   local handle, message = binding[SESSION].handle, binding[MESSAGE]
-  local owner = slice.owner             -- a List has none
-  if not handle or not owner or owner.handle ~= message.slice.region
+  if not handle or slice.owner.handle ~= message.slice.region
     or binding[LANDING] then
     return nil
   end
   message.method, message.flags = method.id, 0
+  message.capacity = capacity_of(binding, method, slice.length)
   put_trace(message, binding[TRACE], binding[ENGINE])
-  if binding[INTO] then fill_into(binding, method, 4) end
+  if binding[INTO] then fill_into(binding, method, 3) end
   local operation = C.perigee_call(handle, message)
   return operation >= 0 and operation or nil
 end

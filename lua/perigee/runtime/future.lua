@@ -73,11 +73,14 @@ local function expect(engine, operation, future)
 end
 M.expect = expect
 
--- Makes a future that has ended the pending one of a started operation.
-local function again(future, operation, value, finish)
+-- Makes a future that has ended the pending one of a started operation. What
+-- the one before has left beside the slots would be taken for this one's.
+local function begun_anew(future, operation, value, finish)
   future[ENDED], future[VALUE], future[OPERATION] = false, value, operation
   future[FINISH] = finish
   if rawget(future, "trace") then rawset(future, "trace", nil) end
+  if rawget(future, "again") then rawset(future, "again", nil) end
+  if rawget(future, "inner") then rawset(future, "inner", nil) end
   return future
 end
 
@@ -85,7 +88,7 @@ end
 -- operation's number. engine: the owner's, if that is known. ended: one of the
 -- same owner that becomes it, in place of a new one.
 function M.start(owner, operation, value, finish, engine, ended)
-  local future = ended and again(ended, operation, value, finish)
+  local future = ended and begun_anew(ended, operation, value, finish)
     or setmetatable({ false, value, operation, false, owner, finish }, META)
   expect(engine or owner.engine, operation, future)
   return future
@@ -166,9 +169,9 @@ function M.follow(future, other)
   signals.attach(other, signals.new(1, function() end_as(future, other) end))
 end
 
---- Begins a future that has ended anew: it ends as other, which it follows.
+--- Begins an ended future anew: it ends as other, which it follows.
 function M.renew(future, other)
-  again(future, false, false, false)
+  begun_anew(future, false, false, false)
   M.follow(future, other)
   return future
 end
