@@ -2,9 +2,10 @@
 --- Prepared calls: named once, and made any number of times. A prepared call
 -- is itself the future of its last post, so a post makes no future: with many
 -- short calls under way each takes less time than by `Proxy.async:method`. A
--- post of a slice to a raw method, whose reply fills `into`, makes no Lua object
--- at all. One task at a time posts it and waits for it. It needs no `close`.
--- Before its first post it has ended, with true. Made by `perigee.prepare`.
+-- post of a slice to a raw method, whose reply fills `into`, makes no Lua
+-- object at all. One task at a time posts it and waits for it. It needs no
+-- `close`. Before its first post it has ended, with true. Made by
+-- `perigee.prepare`.
 -- @classmod PreparedCall
 
 -- Beside a future's slots it has PROXY, ARGUMENTS and POST: the function of its
