@@ -34,6 +34,7 @@ local traces = require "perigee.serving.trace"
 local huge = math.huge
 local max, min = math.max, math.min
 local now, left, settle = loop.now, loop.left, futures.settle
+local start, note, ENGINE = futures.start, outcome.note, bindings.ENGINE
 
 --- Set by proxy.lua: fit(class, session, timeout) updates class to the peer's
 -- service (returns true, or nil and an error); unfit(class, version, session)
@@ -220,6 +221,17 @@ end
 function M.guard(future, proxy, ...)
   future.again = { proxy = proxy, began = now(), n = select("#", ...),
                    trace = traces.here(), ... }
+  return future
+end
+
+--- Returns the future of a call that was submitted, which goes on as its method
+-- may. ended: nil, or the future of the same call before, which becomes this
+-- one's. After kept come the call's arguments.
+function M.started(method, finish, ended, proxy, operation, kept, ...)
+  local binding = proxy[1]
+  local future = start(binding, operation, kept, finish, binding[ENGINE], ended)
+  if method.idempotent then return M.guard(future, proxy, ...) end
+  note(future)
   return future
 end
 

@@ -468,6 +468,15 @@ function M.open(session, name, options, level, link, deadline)
   return open(class, bind(session, options, before, level + 1))
 end
 
+-- The binding of what a program gave as a proxy.
+local function bound(proxy, what, level)
+  local binding = type(proxy) == "table" and rawget(proxy, 1)
+  if type(binding) ~= "table" or not binding.class then
+    error(("%s takes a proxy, not a %s"):format(what, type(proxy)), level + 1)
+  end
+  return binding
+end
+
 --- The session that a proxy's calls use now. It may have ended, and has ended
 -- if the proxy was closed or was made for an earlier life of the peer.
 -- @function perigee.session
@@ -477,21 +486,15 @@ end
 -- @usage
 -- print(perigee.session(calc) == session)                      --> true
 function M.session(proxy)
-  local binding = type(proxy) == "table" and rawget(proxy, 1)
-  if type(binding) ~= "table" or not binding.class then
-    error("perigee.session takes a proxy, not a " .. type(proxy), 2)
-  end
-  return binding.session
+  return bound(proxy, "perigee.session", 2).session
 end
 
 --- The method of that name of a proxy's service, for a prepared call; or nil
 -- and an error.
 function M.method(proxy, name, level)
-  local binding = type(proxy) == "table" and rawget(proxy, 1)
-  local class = type(binding) == "table" and binding.class
-  if not class or getmetatable(proxy) ~= class.sync then
-    error("perigee.prepare takes a proxy, not " .. (class and "its async"
-      or "a " .. type(proxy)), level + 1)
+  local class = bound(proxy, "perigee.prepare", level + 1).class
+  if getmetatable(proxy) ~= class.sync then
+    error("perigee.prepare takes a proxy, not its async", level + 1)
   end
   check.value(name, check.string, "a method's name", level + 1)
   if class.methods[name] then return class.known[name] end

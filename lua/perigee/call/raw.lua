@@ -25,7 +25,7 @@ local binding_of = outcome.binding
 local band, bor = bit.band, bit.bor
 local open, close, state = views.open, views.close, loop.state
 local string, tonumber, type, pcall = ffi.string, tonumber, type, pcall
-local now, start, put_trace = loop.now, futures.start, traces.put
+local now, started, put_trace = loop.now, again.started, traces.put
 local is_slice, store_own, first = slices.is_slice, slices.store_own,
                                    slices.first
 local OWNER, PROXY, ARGUMENTS = futures.OWNER, futures.PROXY, futures.ARGUMENTS
@@ -425,27 +425,14 @@ function M.call(method)
   end
 end
 
--- Returns the future of a call that was submitted. ended: nil, or the future of
--- the same call before, which becomes this one's.
-local function started(method, finish, ended, self, operation, kept)
-  local binding = self[1]
-  local future = start(binding, operation, kept, finish, binding[ENGINE], ended)
-  if method.idempotent then
-    again.guard(future, self, kept)
-  else
-    outcome.note(future)
-  end
-  return future
-end
-
 local function start_of(method, finish, asked, ended, self, payload)
   local binding = binding_of(self, method)
   local operation, kept, more = submit(binding, method, payload)
   local future
   if operation and not more then
-    return started(method, finish, ended, self, operation, kept)
+    return started(method, finish, ended, self, operation, kept, payload)
   elseif operation then
-    future = started(method, asked, nil, self, operation, kept)
+    future = started(method, asked, nil, self, operation, kept, payload)
   elseif waits(payload, nil, nil, kept, more) then
     future = later(self, method, payload)
   else
@@ -496,7 +483,7 @@ function M.post(method)
     local operation = is_slice(payload)
       and submit_again(self[1], method, payload)
     if operation then
-      return started(method, finish, ended, self, operation, payload)
+      return started(method, finish, ended, self, operation, payload, payload)
     end
     return start_of(method, finish, asked, ended, self, payload)
   end

@@ -23,7 +23,7 @@ local unpack_values, unpack_slice = codec.unpack, codec.unpack_slice
 local await, event, settle = outcome.await, outcome.event, futures.settle
 local binding_of = outcome.binding
 local store_local, state = slices.store_local, loop.state
-local now, start, put_trace = loop.now, futures.start, traces.put
+local now, started, put_trace = loop.now, again.started, traces.put
 local OWNER, VALUE = futures.OWNER, futures.VALUE
 local PROXY, ARGUMENTS = futures.PROXY, futures.ARGUMENTS
 local SESSION, ENGINE, MESSAGE = bindings.SESSION, bindings.ENGINE,
@@ -232,19 +232,6 @@ function M.call(method)
     if call then return call(proxy, ...) end
     return nil, proxy
   end
-end
-
--- Returns the future of a call that was submitted. ended: nil, or the future of
--- the same call before, which becomes this one's.
-local function started(method, finish, ended, self, operation, kept, ...)
-  local binding = self[1]
-  local future = start(binding, operation, kept, finish, binding[ENGINE], ended)
-  if method.idempotent then
-    again.guard(future, self, ...)
-  else
-    outcome.note(future)
-  end
-  return future
 end
 
 local function start_of(method, finish, asked, ended, self, ...)
