@@ -1,6 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "copy.h"
 
+#include "least.h"
+
+_Atomic uint32_t copy_places[COPY_PLACES];
+
+/* Adds `more` to each place of the memory. */
+static void places_count(const void *begin, uint64_t length, uint32_t more) {
+  uint64_t first = (uintptr_t)begin >> COPY_PLACE_SHIFT;
+  uint64_t last = ((uintptr_t)begin + length - 1) >> COPY_PLACE_SHIFT;
+  uint64_t count = least(last - first + 1, COPY_PLACES);
+  for (uint64_t i = 0; i < count; i++)
+    atomic_fetch_add_explicit(&copy_places[(first + i) % COPY_PLACES], more,
+                              memory_order_relaxed);
+}
+
+void copy_far(const void *begin, uint64_t length) {
+  places_count(begin, length, 1);
+}
+
+void copy_near(const void *begin, uint64_t length) {
+  places_count(begin, length, UINT32_MAX);
+}
+
 #ifdef __x86_64__
 #include <immintrin.h>
 

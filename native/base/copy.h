@@ -20,10 +20,18 @@
  * malloc's long blocks are behind pages, and up to twice as long by chance if
  * another core has the lines of `from` (bench/history/tried.md, "Copies that
  * stall"). Later versions of glibc copy by vectors there.
+ *
+ * What a program copies to a loan (perigee_copy) goes past the caches if the peer
+ * that reads it has a far core. Only the lane knows that, and only the address is
+ * known here, so a lane says of its blocks' places whether they are far. Places
+ * of 256 MiB are told by a few bits of their address: another that has the same
+ * bits is taken for far, too, which costs time alone.
  */
 #ifndef COPY_H
 #define COPY_H
 
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -36,6 +44,20 @@ void copy_lines(void *to, const void *from, uint64_t length);
 void copy_long(void *to, const void *from, uint64_t length);
 /* The same for what a program copies to a loan: from lines of another core. */
 void copy_loan(void *to, const void *from, uint64_t length);
+
+/* How many lanes say of a place that it is far. Relaxed: no other memory depends
+ * on it, as an old or a wrong number costs time alone. */
+enum { COPY_PLACE_SHIFT = 28, COPY_PLACES = 1024 };
+extern _Atomic uint32_t copy_places[COPY_PLACES];
+
+/* The memory is far from its reader from now on, until copy_near(). Any thread. */
+void copy_far(const void *begin, uint64_t length);
+void copy_near(const void *begin, uint64_t length);
+static inline bool copy_is_far(const void *to) {
+  uint64_t place = (uintptr_t)to >> COPY_PLACE_SHIFT;
+  return atomic_load_explicit(&copy_places[place % COPY_PLACES],
+                              memory_order_relaxed) > 0;
+}
 
 /* As memcpy(), of any length. */
 static inline void copy_any(void *to, const void *from, uint64_t length) {

@@ -77,7 +77,7 @@ static bool call_peer_is_done(const struct operation *op) {
 void call_let_go(struct operation *op) {
   struct lane *lane = op->session->lane;
   if (op->lent)
-    lane_table(lane)->loans->unloan(lane, &op->loan);
+    lane_table(lane)->loans->unloan(lane, &op->loan, op->replied);
   op->lent = false;
 }
 

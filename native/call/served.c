@@ -119,9 +119,9 @@ static void served_unmark(struct operation *op) {
 static void served_unlend(struct operation *op) {
   struct lane *lane = op->session ? op->session->lane : NULL;
   if (op->head_lent && lane)
-    lane_table(lane)->loans->unloan(lane, &op->head_loan);
+    lane_table(lane)->loans->unloan(lane, &op->head_loan, !op->bulky);
   if (UNLIKELY(op->request_lent) && lane)
-    lane_table(lane)->loans->unloan(lane, &op->request_loan);
+    lane_table(lane)->loans->unloan(lane, &op->request_loan, false);
   op->head_lent = op->request_lent = false;
 }
 

@@ -32,6 +32,7 @@
  * copied in several places at a time, some lines of each in turn. */
 
 enum { LINE = 64, TRIED = 32 << 10 };
+enum { STREAM_LEAST = 4096 }; /* below that fences cost too much */
 enum { VAST_LEAST = 8 << 20, VAST_MOST = 16 << 20 };
 /* Blocks that are copied at a time, and the most bytes of each; its bytes in
  * one turn. */
@@ -245,15 +246,15 @@ void perigee_copy(void *to, const void *from, uint64_t n) {
     return;
   if (n < COPY_BY_LINES)
     memcpy(to, from, n);
-  else if (n < bulk_vast)
-    copy_loan(to, from, n);
-  else
+  else if (n >= bulk_vast)
     bulk_copy_large(to, from, n, n, &way);
+  else if (n >= STREAM_LEAST && copy_is_far(to))
+    bulk_stream(to, from, n);
+  else
+    copy_loan(to, from, n);
 }
 
 /* ---- Payloads ------------------------------------------------------------ */
-
-enum { STREAM_LEAST = 4096 }; /* below that fences cost too much */
 
 void payload_bytes(struct payload *p, const void *bytes, uint64_t length) {
   *p = (struct payload){.memory = &memory_host,

@@ -334,7 +334,8 @@ int loan_abort(struct perigee_session *session, enum ring ring) {
     return PERIGEE_OK;
   bool whole = loan_is_whole(session->engine, loan);
   if (!loan->stage && session->lane)
-    lane_table(session->lane)->loans->unloan(session->lane, &loan->source);
+    lane_table(session->lane)
+        ->loans->unloan(session->lane, &loan->source, false);
   if (loan->stage && !whole) /* bytes beyond the loan are not kept */
     madvise(loan->stage->bytes, stage_size(session->engine), MADV_DONTNEED);
   loan_close(session, ring);
@@ -379,7 +380,7 @@ static int room_take_both(struct operation *op, uint64_t head, uint64_t reply) {
   if (status == PERIGEE_OK && reply > 0)
     status = loan_room(s, reply, &room);
   if (status < 0 && block)
-    lane_table(s->lane)->loans->unloan(s->lane, &source);
+    lane_table(s->lane)->loans->unloan(s->lane, &source, false);
   if (status < 0)
     return status == PERIGEE_AGAIN && !room_comes_back(s) ? PERIGEE_NO_MEMORY
                                                           : status;
@@ -472,7 +473,7 @@ int room_take(struct operation *op, const struct source *source) {
 void room_give(struct operation *op) {
   struct lane *lane = op->session ? op->session->lane : NULL;
   if (op->roomy && lane)
-    lane_table(lane)->loans->unloan(lane, &op->room.source);
+    lane_table(lane)->loans->unloan(lane, &op->room.source, false);
   op->roomy = false;
   operation_unexpose(op, op->reserved);
   op->reserved = 0;

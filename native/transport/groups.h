@@ -94,7 +94,7 @@ struct transport_payloads {
 
 /* Loans: blocks that one side fills and the peer reads in place. loan lends
  * one, or returns PERIGEE_AGAIN while all are lent or exposed; unloan gives it
- * back. loaned makes the source of bytes within a block, or returns false. view
+ * back; seen: the peer has read it, or may have. loaned makes the source of bytes within a block, or returns false. view
  * returns where a loan of the peer, of its operation of that number and
  * generation, can be read, or NULL if it has to be fetched; unview tells that
  * nobody reads it there any more. (NULL: needless.)
@@ -111,7 +111,7 @@ struct transport_payloads {
 struct transport_loans {
   int (*loan)(struct lane *lane, uint64_t length, uint8_t **pointer,
               struct source *source);
-  void (*unloan)(struct lane *lane, const struct source *source);
+  void (*unloan)(struct lane *lane, const struct source *source, bool seen);
   bool (*loaned)(struct lane *lane, const uint8_t *pointer, uint64_t length,
                  struct source *source);
   const uint8_t *(*view)(struct lane *lane, const struct source *source,

@@ -6,6 +6,7 @@
  */
 #include <stdlib.h>
 
+#include "base/copy.h"
 #include "support_inside.h"
 #include "turns_support.h"
 
@@ -457,6 +458,80 @@ static void a_long_payload_needs_its_owner_no_more(void **state) {
   pair_close(&p);
 }
 
+static int lent_request(struct pair *p, const uint8_t *bytes) {
+  struct perigee_message m = {.capacity = LENGTH, .timeout = -1};
+  struct perigee_loan loan;
+  assert_int_equal(perigee_call_begin(p->session[0], LENGTH, &loan), 0);
+  perigee_copy(loan.pointer, bytes, LENGTH);
+  int op = perigee_call_commit(p->session[0], &m, LENGTH);
+  assert_true(op >= 0);
+  return op;
+}
+
+/* An echo whose request and reply are lent. Returns the reply's loan. */
+static struct perigee_loan lent_echo(struct pair *p, const uint8_t *bytes) {
+  struct perigee_loan loan;
+  int op = lent_request(p, bytes);
+  struct perigee_event e = until(p, 1, PERIGEE_EVENT_REQUEST);
+  assert_memory_equal(e.pointer, bytes, LENGTH);
+  assert_int_equal(
+      perigee_reply_begin(p->engine[1], e.operation, LENGTH, &loan), 0);
+  perigee_copy(loan.pointer, e.pointer, LENGTH);
+  assert_int_equal(perigee_reply_commit(p->engine[1], e.operation, LENGTH), 1);
+  answered(p, op, bytes, LENGTH);
+  until(p, 1, PERIGEE_EVENT_SENT);
+  return loan;
+}
+
+/* Until a side's loans are told to be so far: how many calls that took. */
+static int calls_until(struct pair *p, int side, bool far,
+                       const uint8_t *bytes) {
+  enum { EVERY = 127 };
+  int calls = 0;
+  while (is_far(p->session[side]) != far && calls++ < 2 * EVERY)
+    lent_echo(p, bytes);
+  assert_int_equal(is_far(p->session[side]), far);
+  return calls;
+}
+
+/* Those of either side; what a program copies to them goes past the caches. */
+static void one_of_many_loans_tries_the_distance(void **state) {
+  enum { EVERY = 127, LATER = 1000 };
+  struct pair p;
+  uint8_t *bytes = pattern(LENGTH, 3);
+  struct perigee_loan reply;
+  timed_open(&p, *state);
+  assert_false(copy_is_far(lent_echo(&p, bytes).pointer));
+  for (int far = 1; far >= 0; far--) {
+    own_time.more = far ? LATER : 0;
+    for (int side = 0; side < 2; side++)
+      assert_in_range(calls_until(&p, side, far, bytes), 0, EVERY + 2);
+    reply = lent_echo(&p, bytes);
+    assert_int_equal(copy_is_far(reply.pointer), far);
+  }
+  own_time.more = LATER;
+  for (int side = 0; side < 2; side++)
+    calls_until(&p, side, true, bytes);
+  assert_true(copy_is_far(reply.pointer));
+  pair_close(&p);
+  assert_false(copy_is_far(reply.pointer));
+  free(bytes);
+}
+
+/* The block that a raw request is brought to is never the peer's to read. */
+static void a_block_that_was_not_lent_tries_no_distance(void **state) {
+  enum { EVERY = 127 };
+  struct pair p;
+  uint8_t *bytes = pattern(LENGTH, 3);
+  busy_open(&p, *state);
+  be_far(p.session[1]);
+  for (int i = 0; i < 2 * EVERY; i++)
+    assert_true(stages(&p, bytes));
+  assert_true(is_far(p.session[1]));
+  free(bytes);
+  pair_close(&p);
+}
+
 /* It reads blocks of 256 KiB at most. */
 static void an_older_peer_gets_short_blocks(void **state) {
   struct perigee_options o;
@@ -489,6 +564,8 @@ int main(void) {
       OVER(variant_default, after_a_slow_copy_the_distance_is_tried),
       OVER(variant_default, one_of_many_payloads_tries_the_distance),
       OVER(variant_default, one_of_many_replies_tries_the_distance),
+      OVER(variant_default, one_of_many_loans_tries_the_distance),
+      OVER(variant_default, a_block_that_was_not_lent_tries_no_distance),
       OVER(variant_default, a_ring_of_long_records_finds_the_distance),
       OVER(variant_default, records_past_the_caches_are_whole),
       OVER(variant_default, slices_past_the_caches_are_whole),

@@ -42,7 +42,9 @@ static int inproc_loan(struct lane *lane, uint64_t length, uint8_t **pointer,
   return PERIGEE_OK;
 }
 
-static void inproc_unloan(struct lane *lane, const struct source *source) {
+static void inproc_unloan(struct lane *lane, const struct source *source,
+                          bool seen) {
+  (void)seen;
   struct exposed *e = (struct exposed *)(uintptr_t)source->address;
   struct exposed **at = &lane->loans;
   while (*at != e)

@@ -290,8 +290,9 @@ static int shm_loan(struct lane *lane, uint64_t length, uint8_t **pointer,
   return PERIGEE_OK;
 }
 
-static void shm_unloan(struct lane *lane, const struct source *source) {
-  arena_give_read(lane, source->address);
+static void shm_unloan(struct lane *lane, const struct source *source,
+                       bool seen) {
+  arena_give_read(lane, source->address, seen);
 }
 
 static bool shm_loaned(struct lane *lane, const uint8_t *pointer,

@@ -236,6 +236,7 @@ struct lane {
   struct shm_turns turns;
   struct shm_distance distance; /* as payloads tell it */
   struct shm_distance records;  /* as long records do */
+  bool told_far;                /* perigee_copy was told that blocks are */
   struct shm_ways ways[SHM_LENGTHS];
   uint32_t under_way; /* payloads that are exposed, and fetches */
   uint32_t sleeps;    /* the last number stored in armed */
@@ -272,6 +273,10 @@ void distance_copied(struct shm_distance *, uint64_t bytes, int64_t took);
  * to come. */
 void distance_try_line(struct lane *, struct shm_distance *,
                        _Atomic uint64_t *word, uint64_t value);
+/* The peer has read what begins there, and nobody reads it any more. */
+void distance_try_read(struct lane *, uint8_t *bytes);
+/* The lane ends. */
+void distance_end(struct lane *);
 /* A long record goes into the ring: called as ring_out.longs. */
 void distance_try_ring(struct lane *, struct ring_out *, uint64_t length);
 
@@ -360,8 +365,9 @@ void arena_give(struct lane *, uint64_t address);
  * staging and not among those that the lane lends. -1: there is none. */
 int64_t arena_stage(struct lane *, uint64_t length);
 void arena_unstage(struct lane *, uint64_t offset, uint64_t length);
-/* The same; the peer has read it, and the block may rest. */
-void arena_give_read(struct lane *, uint64_t address);
+/* The same; the block may rest. seen: the peer has read it, which tells how far
+ * it is. */
+void arena_give_read(struct lane *, uint64_t address, bool seen);
 /* Returns the address that a source has for an offset. */
 uint64_t arena_address(const struct lane *, uint64_t offset);
 enum trim_left arena_trim(struct lane *);

@@ -131,6 +131,7 @@ void arena_close(struct lane *lane) {
   if (lane->untold >= 0)
     close(lane->untold);
   share_back(lane->options.share, SHARE_SEGMENTS, lane->made);
+  distance_end(lane);
   guarded_unmap(lane->arena, lane->arena_length);
   blocks_close(&lane->blocks);
   free(lane->segments);
@@ -318,8 +319,10 @@ void arena_give(struct lane *lane, uint64_t address) {
     blocks_give(&lane->blocks, offset);
 }
 
-void arena_give_read(struct lane *lane, uint64_t address) {
+void arena_give_read(struct lane *lane, uint64_t address, bool seen) {
   uint64_t offset = address & OFFSETS, size = block_leave(lane, offset);
+  if (size > 0 && seen)
+    distance_try_read(lane, lane->arena + offset);
   bool rests = size > 0 && 2 * size <= RESTS &&
                flow_add(&lane->rests.back, *lane->options.now, size) > RESTS;
   if (rests)

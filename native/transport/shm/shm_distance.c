@@ -8,7 +8,8 @@
  * near, some 200 far. A streaming store fetches nothing and takes 40 ns a KiB in
  * either case, and the peer then reads memory in place of a cache
  * (bench/history/tried.md, "Large raw calls"). So what goes to a far peer is
- * streamed: payloads (shm_stage.c), and long records (ring_out.streams).
+ * streamed: payloads (shm_stage.c), what programs copy to loans (copy_far), and
+ * long records (ring_out.streams).
  *
  *   state   a line that was tried came        becomes
  *   near    late, and the one before it       far
@@ -19,7 +20,8 @@
  * last SOON. Nobody tries the line of a window that the receiver empties by
  * itself, so the next trial is after SOON. The time of copies tells no more than
  * that, as what they read may come from memory, and what they write over may be
- * there, too.
+ * there, too. A loan counts as a payload, and is tried when it comes back, by its
+ * first line.
  *
  * Long records of a session's rings have a distance of their own, as its trials
  * are less certain: their lines are those of a lap. A ring of long records counts
@@ -29,6 +31,7 @@
  * that of other memory (ring_out.lapped), or is longer ago than RECENT: then
  * caches may have dropped it, and the cores are taken for near.
  */
+#include "base/copy.h"
 #include "base/least.h"
 #include "shm.h"
 
@@ -69,6 +72,18 @@ void distance_copied(struct shm_distance *d, uint64_t bytes, int64_t took) {
     d->wait = 0;
 }
 
+/* perigee_copy hears of what has changed. */
+static void distance_tell(struct lane *lane, bool far) {
+  if (far == lane->told_far)
+    return;
+  lane->told_far = far;
+  (far ? copy_far : copy_near)(lane->arena, lane->arena_length);
+}
+
+void distance_end(struct lane *lane) {
+  distance_tell(lane, false);
+}
+
 /* Measures how long the line takes to come: less what a reading of the clock
  * takes, and when all stores before it are done. (Not inline: GCC says of such a
  * fence that ThreadSanitizer knows none.) */
@@ -80,6 +95,15 @@ __attribute__((noinline)) void distance_try_line(struct lane *lane,
   int64_t before = shm_clock(lane), begin = shm_clock(lane);
   atomic_exchange_explicit(word, value, memory_order_acq_rel);
   distance_learn(d, shm_clock(lane) - begin - (begin - before));
+  distance_tell(lane, lane->distance.far);
+}
+
+void distance_try_read(struct lane *lane, uint8_t *bytes) {
+  if (distance_due(&lane->distance))
+    distance_try_line(lane, &lane->distance, (_Atomic uint64_t *)(void *)bytes,
+                      0);
+  else
+    distance_pass(&lane->distance, 1);
 }
 
 /* The line is one of those where the record goes: what a lap leaves at its end

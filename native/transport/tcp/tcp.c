@@ -331,7 +331,9 @@ static int tcp_loan(struct lane *lane, uint64_t length, uint8_t **pointer,
   return PERIGEE_OK;
 }
 
-static void tcp_unloan(struct lane *lane, const struct source *source) {
+static void tcp_unloan(struct lane *lane, const struct source *source,
+                       bool seen) {
+  (void)seen;
   blocks_give(&lane->blocks, source->address);
 }
 

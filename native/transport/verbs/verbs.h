@@ -521,7 +521,7 @@ bool verbs_quiesce(struct lane *lane, struct job *job);
 
 /* ---- verbs_payload.c ---------------------------------------------------- */
 int verbs_loan(struct lane *, uint64_t, uint8_t **, struct source *);
-void verbs_unloan(struct lane *, const struct source *);
+void verbs_unloan(struct lane *, const struct source *, bool seen);
 bool verbs_loaned(struct lane *, const uint8_t *, uint64_t, struct source *);
 const uint8_t *verbs_view(struct lane *, const struct source *,
                           uint16_t operation, uint32_t generation);

@@ -90,7 +90,8 @@ int verbs_loan(struct lane *lane, uint64_t length, uint8_t **pointer,
   return PERIGEE_OK;
 }
 
-void verbs_unloan(struct lane *lane, const struct source *source) {
+void verbs_unloan(struct lane *lane, const struct source *source, bool seen) {
+  (void)seen;
   blocks_give(&lane->blocks, source->address);
 }
 
