@@ -56,7 +56,8 @@
  *   and sessions          stream attaches
  *
  * The program's time is bounded in another way: a poll gives requests until they
- * ask for ASKED_A_POLL of long replies (session_poll.c). With
+ * ask for a MiB of long replies, and the next one begins with another session
+ * (session_poll.c, poll.c). With
  * PERIGEE_DEBUG the engine aborts if the sums of the levels differ, or if an
  * ended session still holds something.
  */

@@ -141,7 +141,7 @@ static void schedule_poll(struct perigee_engine *engine) {
       schedule_park(s);
   }
   engine->turn = NULL;
-  if (n != head && head->next->next != head)
+  if ((n != head || engine_is_asked_enough(engine)) && head->next->next != head)
     list_append(head, list_pop(head)); /* the next poll begins with another */
 }
 

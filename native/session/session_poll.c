@@ -6,6 +6,7 @@
  */
 #include <sys/ioctl.h>
 
+#include "base/least.h"
 #include "base/stamp.h"
 #include "call/calls.h"
 #include "core/engine.h"
@@ -18,22 +19,21 @@ enum { RECORDS_A_POLL = 64, SPARE_OPERATIONS = 8 };
 /* UNTAKEN: with so many replies that the peer has not read, its requests wait.
  * IMMEDIATES_FREE: immediates that do not count against the peer. */
 enum { UNTAKEN = 64, IMMEDIATES_FREE = 1024 };
-/* Bytes of long replies that requests of one poll may ask for: filling fresh
- * memory takes 0.7 ns a byte. */
-enum { ASKED_A_POLL = 1 << 20 };
 
 /* ---- How many requests a poll reads -------------------------------------- */
 
-/* A peer that has more than a new one leaves some entries of a table that own
- * operations have nearly filled. */
-static bool requests_have_room(const struct perigee_session *s) {
+/* Returns how many requests the table has entries for. A peer that has more than
+ * a new one leaves some entries of a table that own operations have nearly
+ * filled. */
+static uint64_t requests_room(const struct perigee_session *s) {
   const struct perigee_engine *engine = s->engine;
   const struct share *peer = s->account.share->parent;
   uint32_t most = engine->options.operations, spare = SPARE_OPERATIONS;
   if (peer->used[SHARE_OPERATIONS] >
       engine->shares.quota[SHARE_OPERATIONS].least)
     spare += most / 32;
-  return engine->live + spare < most;
+  uint32_t taken = engine->live + spare;
+  return taken < most ? most - taken : 0;
 }
 
 /* As requests_allowed, for a peer that is near one of its limits. */
@@ -42,12 +42,11 @@ requests_allowed_few(const struct perigee_session *s) {
   const struct perigee_options *o = &s->engine->options;
   const struct share *peer = s->account.share->parent;
   uint64_t serving = s->account.share->used[SHARE_OPERATIONS],
-           n = RECORDS_A_POLL;
+           n = least(RECORDS_A_POLL, requests_room(s));
   bool lies = peer->unread_replies / 4 >= o->untaken;
   if (s->engine->withholds || serving >= o->serving ||
       s->replies.untaken >= UNTAKEN || s->replies.untaken_bytes >= o->untaken ||
-      (lies && (serving > 0 || s->replies.untaken > 0)) ||
-      !requests_have_room(s))
+      (lies && (serving > 0 || s->replies.untaken > 0)) || n == 0)
     return 0;
   if (lies)
     n = 1; /* other sessions of the peer do not stop this one entirely */
@@ -223,7 +222,8 @@ ring_poll(struct perigee_session *s, enum ring ring) {
  * turn. */
 static bool requests_read_on(const struct perigee_session *s,
                              uint64_t allowed) {
-  return allowed > 0 && !s->inbox.arriving && s->engine->asked < ASKED_A_POLL;
+  return allowed > 0 && !s->inbox.arriving &&
+         !engine_is_asked_enough(s->engine);
 }
 
 static int ring_poll_requests(struct perigee_session *s, uint64_t *allowed) {
@@ -362,6 +362,13 @@ static void session_sure(struct perigee_session *s) {
     session_wake(s);
 }
 
+static const char *records_trouble(int status) {
+  return status == PERIGEE_NO_MEMORY
+             ? "there was no memory for a record of the peer's"
+             : "the peer broke the protocol: a record that no Perigee of this "
+               "version writes";
+}
+
 static inline __attribute__((always_inline)) void
 session_look(struct perigee_session *s) {
   if (s->state != PERIGEE_SESSION_OPEN)
@@ -373,10 +380,8 @@ session_look(struct perigee_session *s) {
   if (session_has_more(s) && !session_do_more(s))
     return;
   int status = rings_poll(s);
-  if (status < 0)
-    session_end(s, status,
-                "the peer broke the protocol: a record that no "
-                "Perigee of this version writes");
+  if (UNLIKELY(status < 0))
+    session_end(s, status, records_trouble(status));
   else if (status == 0 && session_is_over(s))
     session_end(s, PERIGEE_PEER_LOST, s->ended.reason);
   else if (status == 0)

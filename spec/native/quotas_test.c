@@ -191,6 +191,51 @@ static void two_that_ask_all_they_can_are_served(void **state) {
   }
 }
 
+/* The server's program polls for many events, and never waits. Returns a bit for
+ * each session of the last requests. */
+static uint32_t answers_some(struct pair *p) {
+  struct perigee_event e[64];
+  uint32_t seen = 0;
+  int count = perigee_poll(p->engine[1], e, 64);
+  for (int i = 0; i < count; i++) {
+    assert_int_equal(e[i].kind, PERIGEE_EVENT_REQUEST);
+    seen |= UINT32_C(1) << e[i].session % 32;
+    answers(p, 1, e[i].operation);
+  }
+  return seen;
+}
+
+/* More requests at once than the table has entries left, between a few and what
+ * one poll may read. */
+static void a_burst_beyond_what_is_free_waits_in_its_ring(void **state) {
+  static const uint32_t sizes[] = {64, 256}, left[] = {14, 30};
+  for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
+    struct perigee_options o;
+    struct pair p;
+    struct perigee_event e;
+    struct perigee_message m = {.method = 1, .timeout = -1};
+    variant_options(*state, &o);
+    o.operations = sizes[k];
+    pair_open_with(&p, *state, &o);
+    struct perigee_region *r = region_of(&p, 1, NULL, 64, 0);
+    struct perigee_slice slice = all_of(r, 1);
+    for (uint32_t i = 0; i < sizes[k] - left[k]; i++)
+      assert_true(perigee_recv(p.session[1], &slice, -1) >= 0);
+    uint32_t over = 0, asked = 0;
+    for (; asked < sizes[k] / 2; asked++)
+      assert_true(perigee_call(p.session[0], &m) >= 0);
+    for (int64_t end = clock_now() + 10000 * MS; over < asked;) {
+      answers_some(&p);
+      if (perigee_poll(p.engine[0], &e, 1) == 1) {
+        assert_int_equal(e.status, PERIGEE_OK);
+        over++;
+      }
+      assert_true(clock_now() < end);
+    }
+    pair_drop(&p);
+  }
+}
+
 /* ---- Sessions of one peer --------------------------------------------------- */
 
 enum { OTHERS = 6, ASKS = 8, LEFT = 256 * KIB };
@@ -238,6 +283,42 @@ static void what_a_peer_leaves_lying_does_not_silence_all_of_it(void **state) {
   pair_drop(&p);
 }
 
+/* Each of its requests alone asks for as much as a poll gives, and one waits at
+ * each poll. */
+static void one_is_greedy(struct pair *p, struct perigee_session *greedy,
+                          struct perigee_session *other, uint32_t seen_as) {
+  enum { TURNS = 1000, UNDER_WAY = 8 };
+  struct perigee_message asks = {.capacity = 2 * MIB, .timeout = -1},
+                         m = {.head = "x", .length = 1, .timeout = -1};
+  struct perigee_event e;
+  uint32_t seen = 0;
+  for (int i = 0; i < UNDER_WAY; i++)
+    assert_true(perigee_call(greedy, &asks) >= 0);
+  assert_true(perigee_call(other, &m) >= 0);
+  for (int i = 0; i < TURNS && !(seen >> seen_as % 32 & 1); i++) {
+    seen |= answers_some(p);
+    while (perigee_poll(p->engine[0], &e, 1) == 1)
+      if (e.session == perigee_session_id(greedy))
+        assert_true(perigee_call(greedy, &asks) >= 0);
+  }
+  if (!(seen >> seen_as % 32 & 1))
+    fail_msg("no request of the other session was read");
+}
+
+/* Whichever of them a poll begins with. */
+static void who_asks_for_long_replies_stops_no_other_session(void **state) {
+  for (int first = 0; first < 2; first++) {
+    struct perigee_session *s[2][2];
+    struct pair p;
+    pair_open(&p, *state);
+    pair_dial(&p, s[0]);
+    pair_dial(&p, s[1]);
+    one_is_greedy(&p, s[first][0], s[!first][0],
+                  perigee_session_id(s[!first][1]));
+    pair_drop(&p);
+  }
+}
+
 static const struct variant shm = {"shm", "shm", "host", 1, NULL},
                             tcp = {"tcp", "tcp", "host", 1, NULL};
 
@@ -246,6 +327,9 @@ int main(void) {
       cmocka_unit_test(who_comes_next_finds_some),
       cmocka_unit_test(the_most_is_what_can_be_had),
       OVER(shm, what_a_peer_leaves_lying_does_not_silence_all_of_it),
+      OVER(shm, who_asks_for_long_replies_stops_no_other_session),
+      OVER(shm, a_burst_beyond_what_is_free_waits_in_its_ring),
+      OVER(tcp, a_burst_beyond_what_is_free_waits_in_its_ring),
       OVER(shm, two_that_keep_much_of_each_other_go_on),
       OVER(shm, two_that_ask_all_they_can_are_served),
       OVER(tcp, two_that_ask_all_they_can_are_served),
