@@ -92,6 +92,36 @@ static void is_served(struct pair *p, int op) {
   until(p, 1, PERIGEE_EVENT_SENT);
 }
 
+static int files_of_arenas(void) {
+  char path[64], name[64];
+  int count = 0;
+  for (int fd = 0; fd < 1024; fd++) {
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    ssize_t n = readlink(path, name, sizeof name - 1);
+    name[n > 0 ? n : 0] = 0;
+    count += strncmp(name, "/memfd:perigee-arena", 20) == 0;
+  }
+  return count;
+}
+
+static void a_child_closes_the_file_that_nobody_was_told_of(void **state) {
+  struct pair p;
+  int op = stalls(&p, *state), status;
+  assert_int_equal(files_of_arenas(), 1);
+  pid_t pid = fork();
+  assert_true(pid >= 0);
+  if (pid == 0) {
+    perigee_session_close(p.session[1]);
+    _exit(files_of_arenas());
+  }
+  assert_int_equal(waitpid(pid, &status, 0), pid);
+  assert_true(WIFEXITED(status));
+  assert_int_equal(WEXITSTATUS(status), 0);
+  p.still[0] = false;
+  is_served(&p, op);
+  pair_close(&p);
+}
+
 static void what_a_full_socket_holds_up_costs_a_poll_nothing(void **state) {
   struct pair p;
   int op = stalls(&p, *state), made = files, sent = sends;
@@ -340,6 +370,7 @@ static void what_cannot_be_handed_over_is_lent_of_what_is_there(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       OVER(variant_default, what_a_full_socket_holds_up_costs_a_poll_nothing),
+      OVER(variant_default, a_child_closes_the_file_that_nobody_was_told_of),
       OVER(variant_default, who_sleeps_wakes_when_the_socket_has_room),
       OVER(variant_default, who_never_reads_its_socket_loses_the_session),
       OVER(variant_default, who_was_away_while_the_peer_read_keeps_it),

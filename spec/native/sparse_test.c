@@ -627,6 +627,26 @@ static void what_was_given_stays_until_the_next_poll(void **state) {
   pair_drop(&p);
 }
 
+/* Who closes it has read some of them, and the peer still has them mapped: but for
+ * what was given last, their memory goes back. */
+static void rings_of_who_closes_keep_few_pages(void **state) {
+  enum { FEW = 4 };
+  uint64_t length;
+  struct pair p;
+  pair_open(&p, *state);
+  call_until_full(&p);
+  const uint8_t *inbox = peer_inbox_of(p.session[1], &length);
+  until(&p, 0, PERIGEE_EVENT_REQUEST);
+  assert_true(pages_of(inbox, length) > 2 * FEW);
+  perigee_session_close(p.session[0]);
+  p.still[1] = true;
+  until(&p, 0, PERIGEE_EVENT_LOST);
+  perigee_session_free(p.session[0]);
+  poll_side(&p, 0);
+  assert_in_range(pages_of(inbox, length), 0, FEW);
+  pair_drop(&p);
+}
+
 /* What the dialer is told of a session over shared memory alone. */
 static struct perigee_event refused(struct pair *p) {
   int dial = perigee_connect(p->engine[0], p->address, "shm", 20000 * MS);
@@ -699,6 +719,7 @@ int main(void) {
       LYING(older_builds_whose_rings_are_too_long_are_refused),
       OVER(variant_default, rings_of_who_was_left_lose_their_pages),
       OVER(variant_default, rings_of_who_leaves_stay_until_the_session_is_over),
+      OVER(variant_default, rings_of_who_closes_keep_few_pages),
       OVER(variant_default, what_was_given_stays_until_the_next_poll),
   };
   return cmocka_run_group_tests_name("sparse", tests, NULL, NULL);

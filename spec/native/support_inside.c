@@ -300,6 +300,12 @@ void refer_unheard(struct perigee_session *session, bool reply) {
   refer(session, reply, 1000, 0, 100);
 }
 
+const uint8_t *peer_inbox_of(const struct perigee_session *session,
+                             uint64_t *length) {
+  *length = RINGS * session->lane->peer_ring;
+  return session->lane->peer_inbox;
+}
+
 const uint8_t *inbox_of(const struct perigee_session *session,
                         uint64_t *length) {
   *length = RINGS * session->lane->options.ring;

@@ -106,6 +106,9 @@ int fill_socket(struct perigee_session *session);
 void limit_segments(struct perigee_engine *engine, uint64_t most);
 /* How many of the peer's segments are there now. */
 uint32_t segments_shown(const struct perigee_session *session);
+/* The peer's inbox, as the session has it mapped, and its length. */
+const uint8_t *peer_inbox_of(const struct perigee_session *session,
+                             uint64_t *length);
 /* Its inbox: the rings in which the peer writes, and their length. */
 const uint8_t *inbox_of(const struct perigee_session *session,
                         uint64_t *length);

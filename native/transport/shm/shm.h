@@ -187,6 +187,12 @@ enum source_kind {
 enum { SHM_PAGE = 4096 };
 enum { SHM_OUTBOX_PAGES = (sizeof(struct outbox) + SHM_PAGE - 1) / SHM_PAGE };
 
+/* Bytes of a ring in the inbox, in whole pages, in whose place is own memory
+ * (rings_retain). From the end they go on at the begin. */
+struct shm_retained {
+  uint64_t from, to;
+};
+
 enum { SHM_RESTS = 128 };
 
 /* Blocks that rest (shm_arena.c). */
@@ -225,6 +231,7 @@ struct lane {
   int64_t why_at;
   struct shm_arena peer_arena;
   struct node sights; /* what was seen of regions of the peer */
+  struct shm_retained retained[RINGS];
   uint64_t peer_ring;
   struct ring_out out[RINGS];
   struct ring_in in[RINGS];

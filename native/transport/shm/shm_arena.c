@@ -503,6 +503,9 @@ void arena_part(struct lane *lane) {
 
 void arena_forked(struct lane *lane) {
   const struct shm_arena *a = &lane->peer_arena;
+  if (lane->untold >= 0)
+    close(lane->untold);
+  lane->untold = -1;
   for (uint32_t i = 0; a->segments && i < SHM_SEGMENTS; i++) {
     if (a->segments[i].file >= 0)
       close(a->segments[i].file);

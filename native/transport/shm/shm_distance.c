@@ -31,6 +31,8 @@
  * that of other memory (ring_out.lapped), or is longer ago than RECENT: then
  * caches may have dropped it, and the cores are taken for near.
  */
+#include <sys/mman.h>
+
 #include "base/copy.h"
 #include "base/least.h"
 #include "shm.h"
@@ -98,12 +100,18 @@ __attribute__((noinline)) void distance_try_line(struct lane *lane,
   distance_tell(lane, lane->distance.far);
 }
 
+/* What nobody has written is read without making its page: nor is it made here. */
+static bool page_is_there(uint8_t *bytes) {
+  unsigned char there;
+  return mincore(bytes, 1, &there) == 0 && there & 1;
+}
+
 void distance_try_read(struct lane *lane, uint8_t *bytes) {
-  if (distance_due(&lane->distance))
+  if (!distance_begin(&lane->distance))
+    distance_pass(&lane->distance, 1);
+  else if (page_is_there(bytes))
     distance_try_line(lane, &lane->distance, (_Atomic uint64_t *)(void *)bytes,
                       0);
-  else
-    distance_pass(&lane->distance, 1);
 }
 
 /* The line is one of those where the record goes: what a lap leaves at its end

@@ -227,6 +227,8 @@ void rings_retain(struct lane *lane) {
       continue;
     from &= size - 1;
     to &= size - 1;
+    lane->retained[i] = (struct shm_retained){
+        from - from % SHM_PAGE, (to + SHM_PAGE - 1) / SHM_PAGE * SHM_PAGE};
     if (from >= to) {
       ring_retain(lane, at + from, at + size);
       from = 0;
@@ -236,10 +238,24 @@ void rings_retain(struct lane *lane) {
   }
 }
 
+/* Gives the pages of a ring in the inbox back, which the peer may keep mapped: all
+ * but those in whose place is own memory, as the system stops there. */
+static void ring_punch(struct lane *lane, uint64_t at,
+                       const struct shm_retained *r) {
+  uint8_t *ring = lane->inbox + at;
+  uint64_t size = lane->options.ring, from = r->from, to = r->to;
+  if (from < to)
+    madvise(ring, from, MADV_REMOVE);
+  if (from <= to)
+    madvise(ring + to, size - to, MADV_REMOVE);
+  else
+    madvise(ring + to, from - to, MADV_REMOVE);
+}
+
 /* Nobody reads what is in the rings. */
 void rings_close(struct lane *lane) {
-  if (lane->inbox)
-    madvise(lane->inbox, RINGS * lane->options.ring, MADV_REMOVE);
+  for (int i = 0; lane->inbox && i < RINGS; i++)
+    ring_punch(lane, (uint64_t)i * lane->options.ring, &lane->retained[i]);
   if (lane->peer_inbox && lane->punched && lane->head.forsaken)
     madvise(lane->peer_inbox, RINGS * lane->peer_ring, MADV_REMOVE);
   share_back(lane->options.share, SHARE_FILLED, lane->filled);
