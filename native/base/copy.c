@@ -1,26 +1,65 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "copy.h"
 
-#include "least.h"
+#include <stdatomic.h>
 
-_Atomic uint32_t copy_places[COPY_PLACES];
+/* Memory that is far. begin 0: the entry is free; its length is 0 then. Readers are
+ * relaxed, as no other memory depends on an entry, and one that is read half
+ * written has a copy take another way, which costs time alone. An entry has one
+ * owner, who has made its begin from 0: acquire, and release when it becomes 0
+ * again, so that the length of the next owner comes after the last one's. */
+static struct far_memory {
+  _Atomic uintptr_t begin;
+  _Atomic uint64_t length;
+} far_memory[COPY_FAR];
 
-/* Adds `more` to each place of the memory. */
-static void places_count(const void *begin, uint64_t length, uint32_t more) {
-  uint64_t first = (uintptr_t)begin >> COPY_PLACE_SHIFT;
-  uint64_t last = ((uintptr_t)begin + length - 1) >> COPY_PLACE_SHIFT;
-  uint64_t count = least(last - first + 1, COPY_PLACES);
-  for (uint64_t i = 0; i < count; i++)
-    atomic_fetch_add_explicit(&copy_places[(first + i) % COPY_PLACES], more,
-                              memory_order_relaxed);
+/* Entries from this one on were never used. */
+static _Atomic uint32_t far_end;
+
+static void far_reach(uint32_t end) {
+  uint32_t is = atomic_load_explicit(&far_end, memory_order_relaxed);
+  while (is < end &&
+         !atomic_compare_exchange_weak_explicit(
+             &far_end, &is, end, memory_order_relaxed, memory_order_relaxed))
+    ;
 }
 
-void copy_far(const void *begin, uint64_t length) {
-  places_count(begin, length, 1);
+bool copy_far(const void *begin, uint64_t length) {
+  for (uint32_t i = 0; i < COPY_FAR; i++) {
+    uintptr_t none = 0;
+    if (!atomic_compare_exchange_strong_explicit(
+            &far_memory[i].begin, &none, (uintptr_t)begin, memory_order_acquire,
+            memory_order_relaxed))
+      continue;
+    atomic_store_explicit(&far_memory[i].length, length, memory_order_relaxed);
+    far_reach(i + 1);
+    return true;
+  }
+  return false;
 }
 
-void copy_near(const void *begin, uint64_t length) {
-  places_count(begin, length, UINT32_MAX);
+void copy_near(const void *begin) {
+  for (uint32_t i = 0; i < COPY_FAR; i++) {
+    struct far_memory *m = &far_memory[i];
+    if (atomic_load_explicit(&m->begin, memory_order_relaxed) !=
+        (uintptr_t)begin)
+      continue;
+    atomic_store_explicit(&m->length, 0, memory_order_relaxed);
+    atomic_store_explicit(&m->begin, 0, memory_order_release);
+    return;
+  }
+}
+
+bool copy_is_far(const void *to) {
+  uint32_t end = atomic_load_explicit(&far_end, memory_order_relaxed);
+  for (uint32_t i = 0; i < end; i++) {
+    const struct far_memory *m = &far_memory[i];
+    uint64_t length = atomic_load_explicit(&m->length, memory_order_relaxed);
+    if ((uintptr_t)to - atomic_load_explicit(&m->begin, memory_order_relaxed) <
+        length)
+      return true;
+  }
+  return false;
 }
 
 #ifdef __x86_64__

@@ -23,14 +23,12 @@
  *
  * What a program copies to a loan (perigee_copy) goes past the caches if the peer
  * that reads it has a far core. Only the lane knows that, and only the address is
- * known here, so a lane says of its blocks' places whether they are far. Places
- * of 256 MiB are told by a few bits of their address: another that has the same
- * bits is taken for far, too, which costs time alone.
+ * known here, so a lane tells where its blocks are while they are far. There is
+ * room for COPY_FAR lanes of a process; loans of more are copied as near ones.
  */
 #ifndef COPY_H
 #define COPY_H
 
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
@@ -45,19 +43,12 @@ void copy_long(void *to, const void *from, uint64_t length);
 /* The same for what a program copies to a loan: from lines of another core. */
 void copy_loan(void *to, const void *from, uint64_t length);
 
-/* How many lanes say of a place that it is far. Relaxed: no other memory depends
- * on it, as an old or a wrong number costs time alone. */
-enum { COPY_PLACE_SHIFT = 28, COPY_PLACES = 1024 };
-extern _Atomic uint32_t copy_places[COPY_PLACES];
-
-/* The memory is far from its reader from now on, until copy_near(). Any thread. */
-void copy_far(const void *begin, uint64_t length);
-void copy_near(const void *begin, uint64_t length);
-static inline bool copy_is_far(const void *to) {
-  uint64_t place = (uintptr_t)to >> COPY_PLACE_SHIFT;
-  return atomic_load_explicit(&copy_places[place % COPY_PLACES],
-                              memory_order_relaxed) > 0;
-}
+enum { COPY_FAR = 64 };
+/* The memory is far from its reader from now on, until copy_near(). False: there is
+ * no room to note that. Any thread; so are the next two. */
+bool copy_far(const void *begin, uint64_t length);
+void copy_near(const void *begin);
+bool copy_is_far(const void *to);
 
 /* As memcpy(), of any length. */
 static inline void copy_any(void *to, const void *from, uint64_t length) {

@@ -361,7 +361,8 @@ end
 local LONG = 2 ^ 11 -- COPY_BY_LINES (native/base/copy.h): below, they are alike
 
 --- Copies bytes of host memory; long ones by the core, which knows when vectors
--- or stores past the caches are quicker, as for a loan to a far core. For use inside the library.
+-- or stores past the caches are quicker, as for a loan to a far core. For use
+-- inside the library.
 function M.copy(to, from, length)
   if length < LONG then
     ffi.copy(to, from, length)

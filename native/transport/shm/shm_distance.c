@@ -76,10 +76,12 @@ void distance_copied(struct shm_distance *d, uint64_t bytes, int64_t took) {
 
 /* perigee_copy hears of what has changed. */
 static void distance_tell(struct lane *lane, bool far) {
-  if (far == lane->told_far)
-    return;
-  lane->told_far = far;
-  (far ? copy_far : copy_near)(lane->arena, lane->arena_length);
+  if (far && !lane->told_far) {
+    lane->told_far = copy_far(lane->arena, lane->arena_length);
+  } else if (!far && lane->told_far) {
+    lane->told_far = false;
+    copy_near(lane->arena);
+  }
 }
 
 void distance_end(struct lane *lane) {
