@@ -180,8 +180,21 @@ static void engine_open_lists(struct perigee_engine *engine) {
   engine->fresh = FRESH_NONE;
 }
 
-static int engine_open_memory(struct perigee_engine *engine) {
+/* A child made by fork finds zeros on this page. A 1 there is what tells an
+ * engine that failed to open from one of a parent when it is closed. */
+static bool engine_open_alive(struct perigee_engine *engine) {
   uint8_t *alive = engine_reserve(PAGE);
+  if (!alive)
+    return false;
+  *alive = 1;
+  madvise(alive, PAGE, MADV_WIPEONFORK);
+  engine->alive = alive;
+  return true;
+}
+
+static int engine_open_memory(struct perigee_engine *engine) {
+  if (!engine_open_alive(engine))
+    return PERIGEE_NO_MEMORY;
   engine->table = engine_reserve(engine_table_bytes(engine));
   engine->pool_memory = engine_reserve(engine_pool_bytes(engine));
   engine->scratch = malloc(engine->options.ring);
@@ -192,12 +205,9 @@ static int engine_open_memory(struct perigee_engine *engine) {
   engine->generations =
       calloc(engine->options.operations, sizeof *engine->generations);
   engine->by_nonce = calloc(engine->id_slots, sizeof(void *));
-  engine->alive = alive;
-  if (!alive || !engine->table || !engine->pool_memory || !engine->scratch ||
+  if (!engine->table || !engine->pool_memory || !engine->scratch ||
       !engine->by_id || !engine->by_nonce || !engine->generations)
     return PERIGEE_NO_MEMORY;
-  *alive = 1;
-  madvise(alive, PAGE, MADV_WIPEONFORK);
   engine->pool_area = (struct area){.memory = &memory_host,
                                     .base = engine->pool_memory,
                                     .length = engine_pool_bytes(engine),
@@ -229,6 +239,17 @@ static int engine_open_all(struct perigee_engine *engine) {
     return status;
   engine->memories.kinds = engine->options.memories;
   return regions_open(engine);
+}
+
+/* Most of what an engine asks the system for is room for its pool. */
+static int engine_not_opened(const struct perigee_engine *engine, int status) {
+  if (status != PERIGEE_NO_MEMORY || system_scarce(errno))
+    return fail(NULL, status, "cannot open an engine: %s", system_text(errno));
+  return fail(NULL, status,
+              "cannot open an engine: no memory, or no address space for four "
+              "times the option pool, %llu MiB (ulimit -v or -d, sysctl "
+              "vm.overcommit_memory)",
+              (unsigned long long)(engine_pool_bytes(engine) >> 20));
 }
 
 /* The secret's text is not kept: the program may free it after this. */
@@ -311,7 +332,7 @@ int perigee_engine_open(const struct perigee_options *given,
   if (status == PERIGEE_OK)
     status = options_check_rdma(engine->options.rdma);
   if (status == PERIGEE_OK && (status = engine_open_all(engine)) < 0)
-    fail(NULL, status, "cannot open an engine: %s", system_text(errno));
+    engine_not_opened(engine, status);
   if (status == PERIGEE_OK && engine->options.progress &&
       (status = progress_open(engine)) < 0)
     fail(NULL, status, "cannot start an engine's thread: %s",

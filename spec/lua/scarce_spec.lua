@@ -1,20 +1,12 @@
 -- SPDX-License-Identifier: Apache-2.0
--- A process that may have no more descriptors: what it is told of each thing
--- that wants one.
+-- A process that may have no more descriptors, or little address space, or no
+-- long files: what it is told of what wants them.
 local cases = require "spec.support.cases"
 local process = require "spec.support.process"
 
 -- Tells of each of `wants` the kind and the message of its error.
-local function worker(child, perigee, ffi)
-  ffi.cdef [[
-    struct spec_limit { unsigned long now, most; };
-    int getrlimit(int, struct spec_limit *);
-    int setrlimit(int, const struct spec_limit *);
-  ]]
-  local FILES, limit = 7, ffi.new "struct spec_limit"
-  ffi.C.getrlimit(FILES, limit)
-  limit.now = 100
-  ffi.C.setrlimit(FILES, limit)
+local function worker(child, perigee)
+  child.limit("nofile", 100)
 
   local engine = assert(perigee.engine {})
   local agent = assert(child.cases.agent "one")
@@ -79,17 +71,30 @@ describe("a process without a descriptor left", function()
   end)
 end)
 
+-- May have 1 GiB of addresses more than it has now, and opens engines.
+local function cramped(child, perigee)
+  local pages = io.open "/proc/self/statm":read "*n"
+  child.limit("as", pages * 4096 + 2 ^ 30)
+  local engine, err = perigee.engine {}
+  child.say(tostring(engine), err.kind, err.message)
+  child.say(perigee.engine { pool = 2 ^ 20 } and "a small one opens")
+end
+
+describe("a process with too little address space for an engine", function()
+  after_each(cases.cleanup)
+
+  it("is told so, of the option pool and of ulimit -v, and goes on", function()
+    local child = process.start(cramped)
+    local told = child:read(30 * cases.slow)
+    assert.matches("^nil no_memory .*option pool, 4096 MiB.*ulimit %-v", told)
+    child:expect "a small one opens"
+    assert.same({ "exit", 0 }, { child:wait() })
+  end)
+end)
+
 -- Serves echoes, with files of so many KiB at most, and logs to its parent.
-local function short_filed(child, perigee, ffi, kib)
-  ffi.cdef [[
-    struct spec_limit { unsigned long now, most; };
-    int getrlimit(int, struct spec_limit *);
-    int setrlimit(int, const struct spec_limit *);
-  ]]
-  local FSIZE, limit = 1, ffi.new "struct spec_limit"
-  ffi.C.getrlimit(FSIZE, limit)
-  limit.now = tonumber(kib) * 1024
-  ffi.C.setrlimit(FSIZE, limit)
+local function short_filed(child, perigee, _, kib)
+  child.limit("fsize", tonumber(kib) * 1024)
   perigee.log = function(level, message) child.say(level .. " " .. message) end
   local agent, err = child.cases.agent "short"
   if not agent then return child.say("no " .. tostring(err)) end

@@ -54,6 +54,22 @@ function child.attend()
   return child.hear()
 end
 
+ffi.cdef [[
+  struct spec_limit { unsigned long now, most; };
+  int spec_getrlimit(int, struct spec_limit *) __asm__("getrlimit");
+  int spec_setrlimit(int, const struct spec_limit *) __asm__("setrlimit");
+]]
+
+local LIMITS = { fsize = 1, nofile = 7, as = 9 }
+
+-- Lowers a limit of this process, of those that setrlimit(2) has.
+function child.limit(name, most)
+  local limit = ffi.new "struct spec_limit"
+  ffi.C.spec_getrlimit(LIMITS[name], limit)
+  limit.now = most
+  assert(ffi.C.spec_setrlimit(LIMITS[name], limit) == 0)
+end
+
 -- An agent called "worker" that serves the given services until it is stopped.
 function child.serve(...)
   local agent = assert(child.cases.agent("worker"))
