@@ -1418,7 +1418,7 @@ PERIGEE_API int perigee_folder_look(const char *path);
  * Returns a descriptor (>= 0), PERIGEE_NAME_TAKEN while a live owner holds it,
  * PERIGEE_SYSTEM, or NO_MEMORY, of which perigee_detail(NULL) tells what is used
  * up. It takes over what a dead owner left. Files of held names are removed at
- * exit. */
+ * exit, stats files among them (perigee_stats_publish). */
 PERIGEE_API int perigee_name_hold(const char *folder, const char *name);
 /* Gives a held name back, by its descriptor, which is closed. */
 PERIGEE_API void perigee_name_release(int descriptor);

@@ -124,7 +124,7 @@ int perigee_folder_look(const char *path) {
   return own ? PERIGEE_OK : PERIGEE_DENIED;
 }
 
-static const char suffix[] = ".lock";
+static const char suffix[] = ".lock", stats_suffix[] = ".stats";
 
 /* ---- Texts of holders ---------------------------------------------------- */
 
@@ -364,7 +364,7 @@ struct name_lock {
   pid_t owner;
   int descriptor;
   bool yielded;
-  char lock[PATH_MAX], socket[PATH_MAX];
+  char lock[PATH_MAX], socket[PATH_MAX], stats[PATH_MAX];
 };
 
 static pthread_mutex_t name_locks_mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -414,9 +414,19 @@ static void name_lock_end(struct name_lock *owned) {
   free(owned);
 }
 
+/* An engine that was closed has removed its stats file, so this one belongs to
+ * an engine that is still open. Not for names that are released: there it may be
+ * that of a dead owner, which tells how it ended. */
+static void name_lock_remove_stats(const struct name_lock *owned) {
+  if (name_lock_has_files(owned))
+    unlink(owned->stats);
+}
+
 __attribute__((destructor)) static void name_lock_end_all(void) {
-  for (struct name_lock *owned; (owned = name_lock_take(-1));)
+  for (struct name_lock *owned; (owned = name_lock_take(-1));) {
+    name_lock_remove_stats(owned);
     name_lock_end(owned);
+  }
 }
 
 bool name_is_valid(const char *name) {
@@ -470,7 +480,8 @@ int perigee_name_hold(const char *folder, const char *name) {
     return detail_fail(PERIGEE_NO_MEMORY, "%s", system_text(ENOMEM));
   int result = PERIGEE_TOO_LARGE;
   if (!name_path(owned->lock, folder, name, ".lock") ||
-      !name_path(owned->socket, folder, name, ".sock"))
+      !name_path(owned->socket, folder, name, ".sock") ||
+      !name_path(owned->stats, folder, name, stats_suffix))
     goto fail;
   result = name_lock_file(owned->lock);
   if (result < 0)
@@ -506,7 +517,7 @@ static bool name_sweep(const char *folder, const char *name) {
               name_is_current(descriptor, path);
   if (dead) {
     unlink(socket);
-    names_remove(folder, name, ".stats");
+    names_remove(folder, name, stats_suffix);
     unlink(path);
   }
   if (descriptor >= 0)

@@ -237,6 +237,13 @@ describe("a program that just ends", function()
     end,
     ["by os.exit"] = function(child)
       child.cases.agent("ending")
+      child.cases.agent()
+      child.say("made")
+      child.hear()
+      os.exit(0)
+    end,
+    ["by os.exit that closes its Lua state"] = function(child)
+      child.cases.agent("ending")
       child.say("made")
       child.hear()
       os.exit(0, true)

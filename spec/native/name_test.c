@@ -193,7 +193,7 @@ static void exit_leaves_nothing(void **state) {
     _exit(9);
   }
   assert_int_equal(ended(child), 0);
-  assert_false(exists("x.lock") || exists("x.sock"));
+  assert_false(exists("x.lock") || exists("x.sock") || exists("x.stats"));
 }
 
 /* The child's side. A forked child that exits must remove nothing. */
@@ -202,10 +202,19 @@ static int hold_and_exit(const char *folder) {
   if (perigee_name_hold(root, "x") < 0)
     return 1;
   touch("x.sock");
+  touch("x.stats");
   pid_t child = fork();
   if (child == 0)
     exit(0);
-  return ended(child) == 0 && exists("x.lock") && exists("x.sock") ? 0 : 2;
+  bool kept = exists("x.lock") && exists("x.sock") && exists("x.stats");
+  return ended(child) == 0 && kept ? 0 : 2;
+}
+
+static void a_release_keeps_the_stats_of_a_dead_holder(void **state) {
+  (void)state;
+  touch("x.stats");
+  perigee_name_release(perigee_name_hold(root, "x"));
+  assert_true(exists("x.stats") && !exists("x.lock"));
 }
 
 /* ---- The race ----------------------------------------------------------- */
@@ -540,6 +549,7 @@ int main(int argc, char **argv) {
       test(dead_holders_leftovers_are_taken),
       test(what_dead_owners_left_is_swept),
       test(exit_leaves_nothing),
+      test(a_release_keeps_the_stats_of_a_dead_holder),
       test(never_two_owners),
       test(a_holder_tells_of_itself_while_it_lives),
       test(what_the_dead_have_told_is_gone),
