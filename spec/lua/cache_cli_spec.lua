@@ -59,6 +59,13 @@ local function holds_a_lease(child, perigee, _, folder)
   agent:close()
 end
 
+-- A luajit in front of the path: a server ends at once, and says nothing.
+local FAILS_TO_SERVE = ([[
+#!/bin/sh
+case "$*" in *" serve "*) exit 3;; esac
+exec '%s/spec/support/bin/luajit' "$@"
+]]):format(command.path:match "^(.*)/lua/perigee/")
+
 -- A process that has a lease of the cache's.
 local function leaseholder()
   return process.start(holds_a_lease, command.folder() .. "/perigee")
@@ -90,6 +97,19 @@ describe("perigee cache", function()
     assert.matches("info: serving cache:0 at unix:.*info: it has ended\n$", log)
     assert.is_nil(command.content(command.folder()
       .. "/perigee/cache-cache:0.pid"))
+  end)
+
+  it("tells why it does not begin, and not what an earlier one said", function()
+    output "start --memory 16M"
+    output "stop"
+    os.execute(("mkdir '%s/bin'"):format(command.folder()))
+    local luajit = command.file("bin/luajit", FAILS_TO_SERVE)
+    os.execute(("chmod +x '%s'"):format(luajit))
+    local _, _, why = shell(("PATH='%s':$PATH %s"):format(
+      luajit:match "^(.*)/", here "start"))
+    assert.equal("perigee cache start: it ended without a word\n", why)
+    fails(1, "^perigee cache start: .* option memory of [^\n]*\n$",
+          "start --memory 1")
   end)
 
   it("keeps any bytes that are put, whole", function()

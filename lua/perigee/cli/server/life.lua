@@ -68,12 +68,42 @@ local function command(given, names)
   return table.concat(words, " ")
 end
 
-local function last_line(path)
+-- How long a log is that a server is about to write to. It may have messages of
+-- servers before.
+local function length_of(path)
+  local log, why = io.open(path, "a")
+  if not log then failure.failed("opening --log: %s", why) end
+  local length = log:seek "end"
+  log:close()
+  return length
+end
+
+-- The last line of a log behind so many bytes.
+local function last_line(path, length)
   local file, last = io.open(path), nil
-  if not file then return "it ended at once" end
+  if not file then return nil end
+  file:seek("set", length)
   for line in file:lines() do last = line end
   file:close()
-  return last or "it ended at once"
+  return last
+end
+
+local function spawn(process, given, names)
+  local pipe = io.popen(("%s </dev/null >/dev/null 2>>%s & echo $!"):format(
+    command(given, names), files.quoted(given.log)))
+  local pid = tonumber(pipe:read "*l")
+  pipe:close()
+  return process.of(pid)
+end
+
+-- Why a server that was started does not serve. length: of its log before.
+local function fail_start(process, given, started, length)
+  if process.runs(started) then
+    failure.failed("it has not served within %d s; process %d goes on, with "
+                   .. "its messages in %s", PATIENCE, started.pid, given.log)
+  end
+  failure.failed("%s", last_line(given.log, length)
+                 or "it ended without a word")
 end
 
 --- Starts a server in the background by `serve` and the options of these names,
@@ -85,19 +115,13 @@ function M.start(given, names)
     failure.failed("it runs already, as process %d at %s", found.pid,
                    found.url)
   end
-  local log, why = io.open(given.log, "a")
-  if not log then failure.failed("opening --log: %s", why) end
-  log:close()
-  local pipe = io.popen(("%s </dev/null >/dev/null 2>>%s & echo $!"):format(
-    command(given, names), files.quoted(given.log)))
-  local pid = tonumber(pipe:read "*l")
-  pipe:close()
-  local started = process.of(pid)
+  local length = length_of(given.log)
+  local started = spawn(process, given, names)
   process.eventually(PATIENCE, function()
     found = process.find(given.pid)
     return found or not process.runs(started)
   end)
-  if not found then failure.failed("%s", last_line(given.log)) end
+  if not found then fail_start(process, given, started, length) end
   local out = require "perigee.cli.out"
   out.line("%s", found.url)
   out.finish()
