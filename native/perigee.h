@@ -1408,8 +1408,10 @@ PERIGEE_API int perigee_fail_call(struct perigee_engine *engine, int served,
 /* ---- Names on one host ------------------------------------------------- */
 
 /* Makes (mode 0700) or checks a private folder, with lstat: owned by this
- * user, no access for others. PERIGEE_DENIED otherwise. Every missing folder
- * of the path is made. */
+ * user, no access for others. PERIGEE_DENIED otherwise, and where this user may
+ * not make it or look at it; SYSTEM or NO_MEMORY where that fails for another
+ * reason. perigee_detail(NULL) tells why. Every missing folder of the path is
+ * made. */
 PERIGEE_API int perigee_folder(const char *path);
 /* Returns whose folder it is: PERIGEE_OK, this user's, whatever its mode;
  * PERIGEE_NOT_FOUND; PERIGEE_DENIED, another user's or no folder. */

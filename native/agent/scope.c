@@ -184,13 +184,12 @@ static int scope_folder_made(const char *path) {
   int status = perigee_folder(path);
   if (status >= 0)
     return PERIGEE_OK;
-  return detail_fail(status, "the registry's folder %.120s: %s", path,
-                     status == PERIGEE_DENIED
-                         ? "it must be a folder of this user's, with no access "
-                           "for others"
-                     : status == PERIGEE_SYSTEM
-                         ? "it cannot be made or looked at"
-                         : perigee_status_text(status));
+  char why[DETAIL];
+  snprintf(why, sizeof why, "%s", detail_here());
+  return detail_fail(status,
+                     "the registry's folder %.100s: %.64s (or name another, by "
+                     "XDG_RUNTIME_DIR or PERIGEE_REGISTRY)",
+                     path, why);
 }
 
 /* Is this the temporary folder, still missing while home's is missing, too?

@@ -70,21 +70,33 @@ static bool folder_is_trusted(const struct stat *entry, bool open_parent) {
   return !open_parent || entry->st_uid == geteuid() || entry->st_uid == 0;
 }
 
+static int folder_failed(void) {
+  bool denied = errno == EACCES || errno == EPERM;
+  return detail_fail(denied ? PERIGEE_DENIED : system_status(errno), "%s",
+                     system_text(errno));
+}
+
+static int folder_refused(int status) {
+  return detail_fail(status, "%s", perigee_status_text(status));
+}
+
 /* Makes or checks one folder of the path. open_parent says whether others may
  * create entries beside it, and is then set for the folder itself. */
 static int folder_step(const char *path, bool last, bool *open_parent) {
   struct stat entry;
   bool made = mkdir(path, 0700) == 0;
   if (!made && errno != EEXIST)
-    return PERIGEE_SYSTEM;
+    return folder_failed();
   if (lstat(path, &entry) != 0)
-    return PERIGEE_SYSTEM;
+    return folder_failed();
   bool good = made || last ? folder_is_private(&entry)
                            : folder_is_trusted(&entry, *open_parent);
   if (!good)
-    return PERIGEE_DENIED;
+    return detail_fail(PERIGEE_DENIED,
+                       "it must be a folder of this user's, with no access "
+                       "for others");
   if (S_ISLNK(entry.st_mode) && stat(path, &entry) != 0)
-    return PERIGEE_SYSTEM;
+    return folder_failed();
   *open_parent = entry.st_mode & 022;
   return PERIGEE_OK;
 }
@@ -96,11 +108,11 @@ int perigee_folder(const char *path) {
   while (length > 1 && path[length - 1] == '/')
     length--;
   if (length == 0)
-    return PERIGEE_INVALID;
+    return folder_refused(PERIGEE_INVALID);
   if (length >= sizeof part)
-    return PERIGEE_TOO_LARGE;
+    return folder_refused(PERIGEE_TOO_LARGE);
   if (stat(path[0] == '/' ? "/" : ".", &start) != 0)
-    return PERIGEE_SYSTEM;
+    return folder_failed();
   bool open_parent = start.st_mode & 022;
   for (size_t end = 1; end <= length; end++) {
     if (end < length && (path[end] != '/' || path[end - 1] == '/'))

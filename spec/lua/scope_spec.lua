@@ -98,6 +98,21 @@ describe("the folder of a scope", function()
     end
   end)
 
+  it("tells why it cannot be made, in C and in Lua", function()
+    cases.engine()
+    set("XDG_RUNTIME_DIR", "/dev/null")
+    local why = "the registry's folder /dev/null/perigee: Not a directory "
+      .. "(or name another, by XDG_RUNTIME_DIR or PERIGEE_REGISTRY)"
+    local agent, err = require "perigee".agent { name = "x", scope = "s" }
+    assert.is_nil(agent)
+    assert.equal("unsupported", err.kind)
+    assert.matches(why, err.message, 1, true)
+    local out = ffi.new "struct perigee_agent *[1]"
+    assert.equal(C.PERIGEE_SYSTEM, C.perigee_agent_open(
+      cases.engine().handle, nil, out))
+    assert.matches(why, native.detail(), 1, true)
+  end)
+
   it("has the scope of the environment by default", function()
     local given = os.getenv "PERIGEE_SCOPE"
     for _, each in ipairs { { nil, "default" }, { "", "default" },

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
 #include <stdatomic.h>
@@ -54,6 +55,12 @@ static int teardown(void **state) {
   return system(command);
 }
 
+static int ended(pid_t child) {
+  int status;
+  assert_int_equal(waitpid(child, &status, 0), child);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
 static void folders_are_made_private(void **state) {
   (void)state;
   struct stat entry;
@@ -93,6 +100,27 @@ static void folders_of_others_are_denied(void **state) {
   assert_int_equal(chmod(root, 01777), 0);
   assert_int_equal(perigee_folder(path("other/again")), PERIGEE_DENIED);
   assert_int_equal(perigee_folder(path("mine/inside")), PERIGEE_OK);
+}
+
+/* In a process that is not root, whom the system refuses nothing. */
+static int is_told_who_refuses(const char *folder) {
+  if (geteuid() == 0 && setuid(12345) != 0)
+    return 1;
+  if (perigee_folder(folder) != PERIGEE_DENIED)
+    return 2;
+  return strcmp(perigee_detail(NULL), strerror(EACCES)) == 0 ? 0 : 3;
+}
+
+static void a_folder_that_cannot_be_made_tells_why(void **state) {
+  (void)state;
+  touch("file");
+  assert_int_equal(perigee_folder(path("file/inside")), PERIGEE_SYSTEM);
+  assert_string_equal(perigee_detail(NULL), strerror(ENOTDIR));
+  assert_int_equal(mkdir(path("shut"), 0), 0);
+  pid_t child = fork();
+  if (child == 0)
+    _exit(is_told_who_refuses(path("shut/inside")));
+  assert_int_equal(ended(child), 0);
 }
 
 static void a_look_tells_whose_a_folder_is(void **state) {
@@ -156,12 +184,6 @@ static void what_is_not_held_is_not_closed(void **state) {
   perigee_name_release(descriptor);
   perigee_name_release(-1);
   assert_int_equal(close(descriptor), 0);
-}
-
-static int ended(pid_t child) {
-  int status;
-  assert_int_equal(waitpid(child, &status, 0), child);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
 static void dead_holders_leftovers_are_taken(void **state) {
@@ -541,6 +563,7 @@ int main(int argc, char **argv) {
       test(folders_are_made_private),
       test(other_folders_are_denied),
       test(folders_of_others_are_denied),
+      test(a_folder_that_cannot_be_made_tells_why),
       test(a_look_tells_whose_a_folder_is),
       test(wrong_arguments_are_invalid),
       test(one_holder_at_a_time),

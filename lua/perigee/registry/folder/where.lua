@@ -89,17 +89,14 @@ end
 
 -- ---- Making ---------------------------------------------------------------
 
---- Makes or checks a folder: its path, or nil, a kind (denied) and why.
+--- Makes or checks a folder: its path, or nil, a kind (denied, unsupported) and
+-- why.
 function M.folder(path)
   local status = C.perigee_folder(path)
   if status >= 0 then return path end
-  local why = status == C.PERIGEE_DENIED
-    and "it must be a folder of this user's, with no access for others (or "
-      .. "name another, by XDG_RUNTIME_DIR)"
-    or status == C.PERIGEE_SYSTEM and "it cannot be made or looked at"
-    or errors.text(status)
-  return nil, errors.kind(status), ("the registry's folder %s: %s"):format(path,
-                                                                           why)
+  return nil, errors.kind(status), ("the registry's folder %s: %s (or name "
+    .. "another, by XDG_RUNTIME_DIR or PERIGEE_REGISTRY)"):format(path,
+                                                          native.detail())
 end
 
 local warned
