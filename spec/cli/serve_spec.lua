@@ -158,4 +158,26 @@ describe("perigee serve", function()
     assert.matches("taking the name one in scope cli: process %d+ .- holds it;"
       .. " choose another name", errors)
   end)
+
+  it("advises by what was sought, and not by the kind of failure", function()
+    local file = command.file("serve.lua", "return " .. CALC)
+    local first = serve("return " .. CALC, "--listen", "tcp://127.0.0.1:0")
+    local taken = first:read():match "tcp://127.0.0.1:%d+"
+    for words, why in pairs {
+      ["PERIGEE_SECRET=file:/none perigee serve"] =
+        "the secret's file /none cannot be read: No such file or directory",
+      ["PERIGEE_REGISTRY=redis://127.0.0.1:1 PERIGEE_SECRET=file:/none "
+        .. "perigee serve"] =
+        "the secret's file /none cannot be read: No such file or directory",
+      ["PERIGEE_SECRET=0123456789abcdef0123456789abcdef perigee serve "
+        .. "--listen tcp://192.0.2.1:9"] =
+        "cannot listen at tcp://192.0.2.1:9: this host has no such address",
+      ["perigee serve --listen " .. taken] = taken .. " is in use by another "
+        .. "listener; take another port, or stop the other one",
+    } do
+      local status, _, errors = command.shell(words .. " " .. file)
+      assert.equal(1, status, words)
+      assert.equal(why .. "\n", errors:sub(-#why - 1))
+    end
+  end)
 end)

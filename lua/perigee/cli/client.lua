@@ -12,44 +12,40 @@ local M = {}
 local SIGPIPE = 13
 local SIG_IGN = ffi.cast("void *", 1)
 
--- Advice to the user, by the kind of an error.
+local WHO_IS_THERE = "perigee agents lists who is there, --scope and "
+  .. "--registry look elsewhere"
+local WHAT_IT_HAS = "perigee describe tells what an agent serves"
+
+-- Advice to the user, by the kind of an error and a pattern of its message. A
+-- kind alone does not tell what was sought, or denied: a file, an address or a
+-- region is no matter of who is there.
 local TO_DO = {
-  not_found = "perigee agents lists who is there, --scope and --registry look "
-    .. "elsewhere",
-  timeout = "--timeout gives it more time",
-  no_service = "perigee describe tells what an agent serves",
-  no_method = "perigee describe tells what an agent serves",
-  peer_lost = "perigee agents tells whether it is back",
-  name_taken = "choose another name, or stop the other one",
-  version = "install the same version on both sides",
+  { "not_found", "^connecting to ", WHO_IS_THERE },
+  { "not_found", "^looking up ", WHO_IS_THERE },
+  { "timeout", "", "--timeout gives it more time" },
+  { "no_service", "", WHAT_IT_HAS },
+  { "no_method", "", WHAT_IT_HAS },
+  { "peer_lost", "", "perigee agents tells whether it is back" },
+  { "name_taken", "^taking the name ",
+    "choose another name, or stop the other one" },
+  { "name_taken", "^listening at tcp:",
+    "take another port, or stop the other one" },
+  { "version", "", "install the same version on both sides" },
+  { "denied", "^connecting to .*the secret, or the scope, is another",
+    "both sides need the same PERIGEE_SECRET and PERIGEE_SCOPE" },
+  { "denied", "^connecting to .*runs as another user",
+    "on one host both sides need the same user" },
 }
-
--- The same of a session that was denied, by a part of the message. Landings and
--- regions are denied by what their owner says, which is no matter of these.
-local DENIED = {
-  ["the secret, or the scope, is another"] =
-    "both sides need the same PERIGEE_SECRET and PERIGEE_SCOPE",
-  ["runs as another user"] = "on one host both sides need the same user",
-}
-
-local function advice_denied(err)
-  for part, what in pairs(DENIED) do
-    if err.message:find("^connecting to ")
-      and err.message:find(part, 1, true) then
-      return what
-    end
-  end
-end
-jit.off(advice_denied)          -- its loop over pairs(), see check.lua
 
 -- Other advice, where the library is about to dial an address.
 local function advice(err, peer)
-  if err.kind == "not_found" and peer and peer:find "^%l+:.*/" then
+  if err.kind == "not_found" and peer and peer:find "^%l+:.*/"
+    and err.message:find "^connecting to " then
     return "is the agent up, and this its address?"
-  elseif err.kind == "denied" then
-    return advice_denied(err)
   end
-  return TO_DO[err.kind]
+  for _, each in ipairs(TO_DO) do
+    if err.kind == each[1] and err.message:find(each[2]) then return each[3] end
+  end
 end
 
 --- An error of Perigee's as one sentence, with what can be done about it.
@@ -146,6 +142,14 @@ local function reach_registry(agent, given)
   fail_registry(err)
 end
 
+-- Is it the error of a registry that is a server? Making an engine, or
+-- listening, fails where it is, whatever registry there is.
+local function is_of_server(err, given)
+  local where = given.registry or os.getenv "PERIGEE_REGISTRY" or ""
+  return where ~= "" and not where:find "^folder:"
+    and err.kind ~= "name_taken" and err.message:find "^taking the name "
+end
+
 --- Has make(options) make what is in the registry of --registry. What it
 -- raises is misuse.
 function M.made(given, make, options)
@@ -155,9 +159,8 @@ function M.made(given, make, options)
   local fine, made, err = pcall(make, options)
   if not fine then failure.misuse("%s", M.bare(made)) end
   if made then return made end
-  local where = given.registry or os.getenv "PERIGEE_REGISTRY" or ""
-  if where == "" or err.kind == "name_taken" then M.fail(err) end
-  fail_registry(err)
+  if is_of_server(err, given) then fail_registry(err) end
+  M.fail(err)
 end
 
 --- Makes an agent with options, those of --registry and --scope among them.
