@@ -226,7 +226,8 @@ describe("perigee call", function()
       refused(1, "call", "nobody", "calc.add"))
     assert.matches("there is no service clac here; there is calc and store",
       refused(1, "call", "worker:0", "clac.add"), 1, true)
-    assert.matches("calc has no such method; it has add, copy, count",
+    assert.matches("calling calc.with of worker:0: calc has no such method; "
+      .. "it has add, copy, count",
       refused(1, "call", "worker:0", "calc.with"), 1, true)
     assert.matches("; --timeout gives it more time",
       refused(1, "call", "worker:0", "calc.slow", "60", "--timeout", "50ms"),

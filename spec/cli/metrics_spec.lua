@@ -149,6 +149,15 @@ describe("perigee metrics --listen", function()
     assert.is_truthy(errors:find("--insecure", 1, true))
   end)
 
+  it("takes no port for a host", function()
+    for _, address in ipairs { "9470", "9470:", "http://9470", ":9470" } do
+      local status, _, errors = command.run("metrics", "--listen", address)
+      assert.equal(2, status)
+      assert.matches("--listen must be a URL as http://127.0.0.1:9470, not "
+        .. address .. "\n", errors, 1, true)
+    end
+  end)
+
   it("refuses a page of another origin", function()
     local url = serve()
     local status, why = get(url, "-H 'Host: evil.example'")

@@ -349,6 +349,8 @@ describe("perigee cache", function()
       ["serve --evict mru"] = '"mru" is not lru or lfu',
       ["serve --name a/b"] = "%-%-name must be",
       ["serve --http here:1:2"] = "%-%-http must be a URL as http://127",
+      ["serve --http 9471"] = "%-%-http must be a URL as "
+        .. "http://127.0.0.1:8765, not 9471\n",
       ["serve --http 0.0.0.0:0"] = "others than this host are served over "
         .. "https:// and with tokens",
       ["serve --http 127.0.0.1:0 --tls-cert x"] =

@@ -168,8 +168,9 @@ local function close(self)
 end
 
 local function unknown(class, name)
-  local text = ("calling %s.%s: %s has no such method; it has %s"):format(
-    class.name, tostring(name), class.name, services.names(class.methods))
+  local text = ("calling %s.%s of %s: %s has no such method; it has %s"):format(
+    class.name, tostring(name), class.session:text(), class.name,
+    services.names(class.methods))
   return function()
     return nil, errors.new("no_method", text, false)
   end

@@ -186,11 +186,11 @@ local function options_of(agent, kind, given)
   return chosen
 end
 
-local function no_method(service, method, kinds)
+local function no_method(name, service, method, kinds)
   local errors = require "perigee.runtime.errors"
   local has = require "perigee.serving.service".names(kinds)
-  client.fail(errors.new("no_method", ("calling %s.%s: %s has no such method; "
-    .. "it has %s"):format(service, printable.line(method),
+  client.fail(errors.new("no_method", ("calling %s.%s of %s: %s has no such "
+    .. "method; it has %s"):format(service, printable.line(method), name,
       printable.line(service), has), false))
 end
 
@@ -224,7 +224,7 @@ local function call(given)
     client.check(proxy, err, name)
     local kinds = proxy[1].class.methods
     local kind = kinds[method]
-    if not kind then no_method(service, method, kinds) end
+    if not kind then no_method(name, service, method, kinds) end
     values = kind == "typed" and typed(agent, given, values)
       or raw(given, values)
     local results = ask(proxy:with(options_of(agent, kind, given)), method,

@@ -205,10 +205,7 @@ end
 
 --- Where it serves by HTTP; nil: it does not.
 function M.address(given)
-  local url = given.http
-  if not url then return nil end
-  if not url:find "^%w+://" then url = "http://" .. url end
-  return listen.address(url, "--http", M.HTTP)
+  return given.http and listen.address(given.http, "--http", M.HTTP, "http")
 end
 
 --- The hosts of --http-names, as the server takes them.

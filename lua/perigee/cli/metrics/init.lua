@@ -57,11 +57,8 @@ end
 -- ---- Serving ----------------------------------------------------------------
 
 local function address_of(given)
-  local url = given.listen
-  if not url:find "://" then
-    url = (given.tls_cert and "https://" or "http://") .. url
-  end
-  return listen.address(url, "--listen", EXAMPLE)
+  return listen.address(given.listen, "--listen", EXAMPLE,
+                        given.tls_cert and "https" or "http")
 end
 
 -- A browser has no token, so its page is for this host alone.

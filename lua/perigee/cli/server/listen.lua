@@ -26,17 +26,26 @@ function M.check_libraries()
   end
 end
 
+-- The host and the port of what is behind a URL's scheme. Digits alone are no
+-- host, although the system would take them for an address: they are a port
+-- whose host is missing.
+local function place_of(rest)
+  local host, port = rest:match "^%[([%x:.]+)%]:?(%d*)$"
+  if not host then host, port = rest:match "^([%w._-]+):?(%d*)$" end
+  if host and not host:find "^%d+$" then return host, port end
+end
+
 --- The parts of a URL: { tls, host, port, loopback }. option: what it is of.
--- example: one that is right.
-function M.address(url, option, example)
-  local scheme, rest = url:match "^(https?)://([^/]+)/?$"
-  local host, port = (rest or ""):match "^%[([%x:.]+)%]:?(%d*)$"
-  if not host then host, port = (rest or ""):match "^([%w._-]+):?(%d*)$" end
+-- example: one that is right. scheme: of a URL without one; nil: it needs one.
+function M.address(text, option, example, scheme)
+  local url = scheme and not text:find "://" and scheme .. "://" .. text or text
+  local said, rest = url:match "^(https?)://([^/]+)/?$"
+  local host, port = place_of(rest or "")
   port = port == "" and tonumber(example:match "%d+$") or tonumber(port)
   if not host or not port or port > 65535 then
-    failure.misuse("%s must be a URL as %s, not %s", option, example, url)
+    failure.misuse("%s must be a URL as %s, not %s", option, example, text)
   end
-  return { tls = scheme == "https", host = host, port = port, option = option,
+  return { tls = said == "https", host = host, port = port, option = option,
            loopback = host:find "^127%." ~= nil or host == "::1"
              or host == "localhost" }
 end
