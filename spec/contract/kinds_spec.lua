@@ -3,6 +3,7 @@
 -- results.
 local cases = require "spec.support.cases"
 local ffi = require "ffi"
+local perigee = require "perigee"
 local process = require "spec.support.process"
 
 local function server(child, _, ffi_)
@@ -49,11 +50,11 @@ local function server(child, _, ffi_)
 end
 
 describe("a method", function()
-  local calc
+  local calc, caller
 
   setup(function()
     process.start(server):expect("ready")
-    calc = cases.proxy("kinds", { timeout = 20 * cases.slow })
+    calc, caller = cases.proxy("kinds", { timeout = 20 * cases.slow })
   end)
   teardown(cases.cleanup)
 
@@ -241,6 +242,56 @@ describe("a method", function()
         assert.equal("remote", err.kind, what)
       end
       assert.equal("", proxy:filled("zero"))
+    end)
+  end)
+
+  describe("of any kind", function()
+    local ways = {
+      function(on, name, ...) return on[name](on, ...) end,
+      function(on, name, ...) return on.async[name](on.async, ...):wait() end,
+      function(on, name, ...)
+        return perigee.prepare(on, name, ...):post():wait()
+      end,
+    }
+
+    -- A method, what its call gives, and the arguments.
+    local function calls_of(region)
+      local part = region:slice(0, 4):write "part"
+      local list = { part, region:slice(8, 4):write "list" }
+      local function write(loan) return loan:write "written" end
+      return {
+        { "count", 3, 7, nil, 1 }, { "long", ("x"):rep(9000), 9000 },
+        { "same", "part", part }, { "same", "partlist", list },
+        { "echo", "raw", "raw" }, { "echo", "" }, { "echo", "part", part },
+        { "echo", "partlist", list }, { "echo", "written", write },
+        { "wide", ("x"):rep(9000), "9000" },
+      }
+    end
+
+    local function check(way, on, call)
+      local got = assert(way(on, call[1], unpack(call, 3, table.maxn(call))))
+      local kind = type(got)
+      if kind ~= "string" and kind ~= "number" then got = got:string() end
+      assert.equal(call[2], got)
+    end
+
+    it("sends its own arguments, whatever call its proxy made before",
+       function()
+      local region = cases.alloc(caller.engine, 2 ^ 16)
+      local calls, room = calls_of(region), region:slice(2 ^ 15)
+      local function land(length) return room:slice(0, length) end
+      for _, options in ipairs { {}, { into = room }, { landing = land } } do
+        for _, first in ipairs(calls) do
+          for _, second in ipairs(calls) do
+            local on = calc:with(options)
+            for _, way in ipairs(ways) do
+              check(ways[1], on, first)
+              check(way, on, second)
+              check(way, on:with {}, second)
+            end
+          end
+        end
+      end
     end)
   end)
 end)

@@ -15,7 +15,6 @@
 --   timeout                    seconds
 --   bytes                      the option that typed methods do not take, by
 --                              name
---   sliced                     may the message have slices left to clear?
 --   class, version             what is known of the service (proxy.lua); the
 --                              version that is wanted
 --   link, reconnect            of calls that may go on in another session
@@ -28,10 +27,9 @@ local new_table = require "table.new"
 
 -- The first of these are in the same line.
 local NAMES = { "session", "placed", "landing", "into", "trace", "message",
-                "engine", "home", "room", "reader", "capacity", "sliced",
-                "bytes", "request", "timeout", "class", "version", "link",
-                "reconnect", "epoch", "term", "root", "deadline", "patience",
-                "sent" }
+                "engine", "home", "room", "reader", "capacity", "bytes",
+                "request", "timeout", "class", "version", "link", "reconnect",
+                "epoch", "term", "root", "deadline", "patience", "sent" }
 local SLOTS = {}
 local M = {} -- SESSION, PLACED and so on: the slots of these names
 for slot, name in ipairs(NAMES) do SLOTS[name], M[name:upper()] = slot, slot end
@@ -54,7 +52,6 @@ function M.new(session, fields)
   binding.placed = into or binding.landing
   binding.home = into and into.owner
   binding.room = binding.home and into.length
-  binding.sliced = binding.placed
   return binding
 end
 jit.off(M.new)                          -- a proxy is made seldom

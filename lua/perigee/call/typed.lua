@@ -28,7 +28,7 @@ local OWNER, VALUE = futures.OWNER, futures.VALUE
 local PROXY, ARGUMENTS = futures.PROXY, futures.ARGUMENTS
 local SESSION, ENGINE, MESSAGE = bindings.SESSION, bindings.ENGINE,
                                  bindings.MESSAGE
-local BYTES, SLICED, TRACE = bindings.BYTES, bindings.SLICED, bindings.TRACE
+local BYTES, PLACED, TRACE = bindings.BYTES, bindings.PLACED, bindings.TRACE
 local INTO = bindings.INTO
 
 local M = { TYPED = true }
@@ -94,7 +94,8 @@ local function misuse(method, problem, level)
 end
 
 -- Fills in the binding's message, except for the slice among the arguments.
--- Returns the buffer and that slice.
+-- Returns the buffer and that slice. The call before may have been a raw one,
+-- which has left its own slice there.
 local function fill(binding, method, ...)
   local out = acquire()
   local why, extra = pack(out, ...)
@@ -105,6 +106,7 @@ local function fill(binding, method, ...)
   local message = binding[MESSAGE]
   message.method, message.flags = method.id, ENCODED
   message.head, message.length = out:ref()
+  message.slice.region = nil
   put_trace(message, binding[TRACE], binding[ENGINE])
   return out, extra
 end
@@ -114,7 +116,6 @@ end
 -- has to be kept.
 local function fill_slices(binding, method, slice, level)
   local message, engine, why = binding.message, binding.engine, nil
-  message.slice.region = nil
   if slice then
     slice, why = slices.place(slice)
     why = why or store_local(message.slice, slice, engine)
@@ -139,9 +140,8 @@ local function submit(binding, method, ...)
   end
   if not handle then return nil, outcome.gone(binding, method) end
   local out, slice = fill(binding, method, ...)
-  if slice or binding[SLICED] then
-    slice = fill_slices(binding, method, slice, 3)
-    binding.sliced, asks = slice or binding.placed, binding.landing
+  if slice or binding[PLACED] then
+    slice, asks = fill_slices(binding, method, slice, 3), binding.landing
   end
   local operation = C.perigee_call(handle, binding[MESSAGE])
   if operation < 0 then
