@@ -265,6 +265,8 @@ describe("a method", function()
         { "echo", "raw", "raw" }, { "echo", "" }, { "echo", "part", part },
         { "echo", "partlist", list }, { "echo", "written", write },
         { "wide", ("x"):rep(9000), "9000" },
+        { "copy", "abc", "abc" }, { "copy", "part", part },
+        { "copy", "partlist", list }, { "copy", "written", write },
       }
     end
 
@@ -275,7 +277,7 @@ describe("a method", function()
       assert.equal(call[2], got)
     end
 
-    it("sends its own arguments, whatever call its proxy made before",
+    it("gets its own arguments and room, whatever call its proxy made before",
        function()
       local region = cases.alloc(caller.engine, 2 ^ 16)
       local calls, room = calls_of(region), region:slice(2 ^ 15)

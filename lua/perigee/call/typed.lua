@@ -95,7 +95,7 @@ end
 
 -- Fills in the binding's message, except for the slice among the arguments.
 -- Returns the buffer and that slice. The call before may have been a raw one,
--- which has left its own slice there.
+-- which has left its own slice and capacity there.
 local function fill(binding, method, ...)
   local out = acquire()
   local why, extra = pack(out, ...)
@@ -106,7 +106,7 @@ local function fill(binding, method, ...)
   local message = binding[MESSAGE]
   message.method, message.flags = method.id, ENCODED
   message.head, message.length = out:ref()
-  message.slice.region = nil
+  message.slice.region, message.capacity = nil, 0
   put_trace(message, binding[TRACE], binding[ENGINE])
   return out, extra
 end
