@@ -50,6 +50,24 @@ describe("a task", function()
     assert.matches("^error: .*nobody waits for", log[2])
   end)
 
+  it("that fails with a table whose fields raise ends itself alone", function()
+    local strict = setmetatable({ code = 7 }, { __index = function(_, name)
+      error("no field " .. name, 2)
+    end })
+    local bare = setmetatable({}, getmetatable(strict))
+    local futures = { perigee.spawn(error, strict), perigee.spawn(error, bare) }
+    perigee.sleep(0.001)                -- nothing is raised here
+    for i, code in ipairs { 7, "none" } do
+      local got, err = futures[i]:wait(5)
+      assert.is_nil(got)
+      assert.equal("remote", err.kind)
+      assert.equal(code, err.code or "none")
+    end
+    local fine, raised = pcall(perigee.run, function() error(bare) end)
+    assert.is_false(fine)
+    assert.is_true(rawequal(raised, bare))
+  end)
+
   it("may yield by itself, and goes on", function()
     local steps = {}
     local function step(name)

@@ -32,11 +32,11 @@ local function raised_of(given)
 end
 
 local function as_error(raised)
-  if errors.is_error(raised.value) then return raised.value end
-  local err = errors.new("remote", "a task failed: "
-    .. errors.shown(raised.value))
+  local value = raised.value
+  if errors.is_error(value) then return value end
+  local err = errors.new("remote", "a task failed: " .. errors.shown(value))
   err.traceback = raised.traceback
-  if type(raised.value) == "table" then err.code = raised.value.code end
+  if type(value) == "table" then err.code = rawget(value, "code") end
   return err
 end
 
