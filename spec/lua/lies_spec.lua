@@ -260,6 +260,24 @@ describe("who is lied to", function()
     goes_on()
   end)
 
+  it("by a slice without its place keeps the block that it named for the reply",
+     function()
+    local memory = server.engine:alloc(4096)
+    server:serve { name = "blocks", methods = {
+      get = function() return memory:slice(0, 200):fill(7) end } }
+    local block = during(function()
+      return assert(client:proxy("server", "blocks")):get()
+    end)
+    for _, into in ipairs { block, { block } } do
+      protocol(answered(liar:typed(100, "no place"), "typed", { into = into }))
+      assert.equal(("\7"):rep(100), block:slice(100):string())
+    end
+    block:close()
+    protocol(answered(liar:typed(100, "no place"), "typed"))
+    assert.equal(0, client.engine:stats().pooled)
+    goes_on()
+  end)
+
   it("by bytes that nobody has scanned decodes none of them", function()
     local message = native.message_t()
     local pointer = "\6\1\0\0\0"      -- an integer, as it happens

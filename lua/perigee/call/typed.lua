@@ -48,18 +48,17 @@ end
 -- Returns the results of a reply that has a slice; values are as codec.placed
 -- returns them, or nil.
 local function with_slice(binding, method, told, values)
-  local slice
-  if binding.into then
-    slice = slices.first(binding.into, told.slice)
-  else
-    local at = band(told.flags, POOLED) ~= 0 and told.landed or nil
-    slice = regions.pooled(binding.engine, at, tonumber(told.slice))
-  end
   if not values then
-    slice:close()
+    outcome.discard(binding, told)
     return decoded(binding, method, false, "a slice came without its place")
   end
-  values[values.place] = slice
+  if binding.into then
+    values[values.place] = slices.first(binding.into, told.slice)
+  else
+    local at = band(told.flags, POOLED) ~= 0 and told.landed or nil
+    values[values.place] = regions.pooled(binding.engine, at,
+                                          tonumber(told.slice))
+  end
   return unpack(values, 1, values.n)
 end
 
