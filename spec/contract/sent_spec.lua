@@ -203,6 +203,90 @@ describe("context:sent", function()
   end)
 end)
 
+describe("an abandoned landing", function()
+  local agent, client, told, memory
+
+  -- Serves "x" with method put. told has what
+  -- perigee.context gives while a landing is abandoned.
+  local function serve(f, methods)
+    agent, client = assert(cases.agent("worker")), assert(cases.agent())
+    memory, told = cases.alloc(agent.engine, 4096), {}
+    methods.put = {
+      landing = f,
+      abandoned = function() told[#told + 1] = { pcall(perigee.context) } end,
+      function() return "stored" end }
+    agent:serve { name = "x", methods = methods }
+    return assert(client:proxy("worker", "x", { timeout = 20 }))
+  end
+
+  local function check_told()
+    assert.equal(1, #told)
+    assert.is_false(told[1][1])
+    assert.matches("no handler runs here", told[1][2])
+  end
+
+  after_each(cases.cleanup)
+
+  it("has no context, where a handler waits meanwhile", function()
+    local proxy
+    proxy = serve(function() return memory:slice(0, 4) end, {
+      outer = function(slice_length)
+        local region = cases.alloc(client.engine, slice_length)
+        local got, err = proxy:put(region:slice())
+        return got, err.kind, perigee.context().method
+      end })
+    assert.same({ nil, "too_large", "outer" }, { proxy:outer(10) })
+    check_told()
+  end)
+
+  -- Returns what a put of many values gives, whose landing has another client
+  -- call a handler that closes the engine. They are decoded in portions, twice:
+  -- once for the landing, and once for a handler that mostly will not run.
+  local function put_and_end()
+    local other, values = nil, {}
+    local proxy = serve(function()
+      other.async:ends()
+      return memory:slice(0, 4)
+    end, {
+      ends = function() agent.engine:close() end })
+    other = assert(assert(cases.agent()):proxy("worker", "x"))
+    for i = 1, 40000 do values[i] = i end
+    local slice = cases.alloc(client.engine, 4):slice()
+    return proxy:put(slice, values)
+  end
+
+  it("has none where a handler closes its engine", function()
+    local tries, got = 0
+    repeat
+      cases.cleanup()
+      tries, got = tries + 1, put_and_end()
+    until not got or tries == 20
+    assert.is_nil(got)
+    check_told()
+  end)
+end)
+
+describe("a reader", function()
+  after_each(cases.cleanup)
+
+  it("has no context of a handler that waits, but is another call's", function()
+    local agent, told = assert(cases.agent("worker")), nil
+    local proxy
+    agent:serve { name = "x", methods = {
+      echo = { raw = true, function(request) return request end },
+      outer = function() return proxy:echo "inner" end } }
+    proxy = assert(assert(cases.agent()):proxy("worker", "x", { timeout = 20 }))
+    local reads = proxy:with { reader = function()
+      told = { pcall(perigee.context) }
+    end }
+    local future = reads.async:echo "other"
+    assert.equal("inner", proxy:outer())
+    future:wait()
+    assert.is_false(told[1])
+    assert.matches("no handler runs here", told[2])
+  end)
+end)
+
 describe("a landing", function()
   after_each(cases.cleanup)
 

@@ -28,11 +28,24 @@ Context.__index = Context
 M.raw = { engine = false, served = false, session = 0, method = false,
           context = false, trace = false }
 
+--- True while a function runs that serves no call, though a handler may be
+-- below it. (Set by landing.lua.)
+M.apart = false
+
 --- Returns the traceparent of a trace. (Set by trace.lua.)
 M.traceparent = false
 
+-- Returns what serves a call here: the record of raw handlers, or a worker; or
+-- nil. Events are handled on top of any handler that waits meanwhile.
+local function serving()
+  if M.apart then return nil end
+  if state.pinned and M.raw.served then return M.raw end
+  local worker = state.current
+  return not state.telling and worker.served and worker or nil
+end
+
 --- Returns the context of the call that is served here. Misuse outside of a
--- handler.
+-- handler and its landing.
 -- @function perigee.context
 -- @treturn Context of the call
 -- @waits no
@@ -43,8 +56,8 @@ M.traceparent = false
 -- local who = assert(agent:proxy(agent.name, "who"))
 -- print(who:am_i() == agent.name)                              --> true
 function M.current()
-  local record = state.pinned and M.raw.served and M.raw or state.current
-  if not record.served then
+  local record = serving()
+  if not record then
     error("perigee.context is of a handler's call; no handler runs here", 2)
   end
   if record.context then return record.context end

@@ -36,10 +36,10 @@ function Landing:abandon(status)
   local abandoned, values = self.method.abandoned, self.values
   if not abandoned then return end
   values[values.place] = self.slice
-  state.pinned = "an abandoned function"
+  state.pinned, contexts.apart = "an abandoned function", true
   local fine, failure = xpcall(abandoned, reply.caught,
                                unpack(values, 1, values.n))
-  state.pinned = false
+  state.pinned, contexts.apart = false, false
   if not fine then
     failures.note(self.method, reply.failure_of(failure), "'s abandoned", self)
   end

@@ -23,7 +23,7 @@
 --   returns a list of slices, the handler gets the list of their filled parts.
 --   Without a landing the slice is stored in a pooled block
 -- * `abandoned = function(slice, ...)`: called once if the landing returned a
---   slice and the handler will never run
+--   slice and the handler will never run. `perigee.context` is misuse in it
 --
 -- Methods called `with`, `async` or `close` are refused. Typed handlers run in
 -- tasks of their own: they may call, sleep and wait, and a slow one blocks no
