@@ -203,6 +203,44 @@ describe("context:sent", function()
   end)
 end)
 
+describe("a context", function()
+  local HERE = debug.getinfo(1, "S").short_src
+  after_each(cases.cleanup)
+
+  local MISUSE = {
+    { "raw handler .*must not wait", function(it)
+      it.raw:proxy "x" end },
+    { "raw handler .*must not wait", function(it)
+      it.raw:sent() end },
+    { "context:sent's timeout must be seconds", function(it)
+      it.raw:sent(-1) end },
+    { "context:sent's timeout must be seconds", function(it)
+      it.typed:sent "long" end },
+    { "a service's name must be a string", function(it)
+      it.typed:proxy(7) end },
+    { "proxy has no option", function(it)
+      it.typed:proxy("x", { unknown = 1 }) end },
+  }
+
+  it("tells misuse at the program's line", function()
+    local agent, it = assert(cases.agent("worker")), {}
+    agent:serve { name = "x", methods = {
+      typed = function() it.typed = perigee.context() end,
+      raw = { raw = true, function()
+        it.raw = perigee.context()
+        for i, each in ipairs(MISUSE) do it[i] = { pcall(each[2], it) } end
+      end } } }
+    local proxy = assert(assert(cases.agent()):proxy("worker", "x"))
+    proxy:typed()
+    assert(proxy:raw())
+    for i, each in ipairs(MISUSE) do
+      local line = debug.getinfo(each[2], "S").linedefined + 1
+      assert.is_false(it[i][1])
+      assert.matches(("^%s:%d: .*%s"):format(HERE, line, each[1]), it[i][2])
+    end
+  end)
+end)
+
 describe("an abandoned landing", function()
   local agent, client, told, memory
 

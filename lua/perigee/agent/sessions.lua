@@ -166,12 +166,14 @@ function sessions.Session:proxy(service, options)
 end
 
 function contexts.open_proxy(session, service, options, level)
-  proxies.check(service, options, level + 1)
+  proxies.check(service, options, level)
+  loop.check_wait(level)
   if not session or not session.handle then
     return nil, errors.new("peer_lost", ("opening service %s of the caller: it "
       .. "is gone"):format(service), false)
   end
-  return proxies.open(session, service, options, level + 1)
+  local proxy, err = proxies.open(session, service, options, level)
+  return proxy, err
 end
 
 check.colons(sessions.Session, "session", "proxy")

@@ -157,11 +157,15 @@ end
 -- repeat perigee.sleep(0.001) until free ~= nil
 -- print(free)                                                  --> true
 function Context:sent(timeout)
+  if timeout ~= nil then
+    check.value(timeout, check.seconds, "context:sent's timeout")
+  end
   if self.served and self.worker == state.current then
     error("context:sent waits for the reply, which goes when the handler "
       .. "returns; wait in a task that it spawns", 2)
   end
   self.delivered = self.delivered or futures.new(false, replying(self))
+  if not self.delivered.ended then loop.check_wait(2) end
   local ended, err = self.delivered:wait(timeout)
   return ended, err
 end
