@@ -215,6 +215,23 @@ describe("a method", function()
       assert.has_error(function() calc:echo({}) end)
       assert.has_error(function() calc:echo(true) end)
     end)
+
+    it("takes one argument, and no other behind nils", function()
+      local HERE = debug.getinfo(1, "S").short_src
+      local ways = {
+        function(...) assert(calc:echo("a", ...)) end,
+        function(...) assert(calc.async:echo("a", ...)) end,
+        function(...) assert(perigee.prepare(calc, "echo", "a", ...)) end,
+      }
+      for _, way in ipairs(ways) do
+        way(nil, nil)
+        for _, more in ipairs { { "b" }, { nil, "b" } } do
+          local fine, err = pcall(way, more[1], more[2])
+          assert.is_false(fine)
+          assert.matches("^" .. HERE .. ":%d+: .*takes one argument", err)
+        end
+      end
+    end)
   end)
 
   describe("that is inplace", function()

@@ -419,8 +419,8 @@ end
 --- Returns a proxy's function for a method: it calls and waits.
 function M.call(method)
   local finish, asked = finish_by(method), M.asked(method)
-  return function(self, payload, more)
-    if more ~= nil then too_many(method, 2) end
+  return function(self, payload, more, other)
+    if more ~= nil or other ~= nil then too_many(method, 2) end
     return call_of(method, finish, asked, self, payload)
   end
 end
@@ -445,8 +445,8 @@ end
 -- the future of the results.
 function M.start(method)
   local finish, asked = finish_by(method), M.asked(method)
-  return function(self, payload, more)
-    if more ~= nil then too_many(method, 2) end
+  return function(self, payload, more, other)
+    if more ~= nil or other ~= nil then too_many(method, 2) end
     return start_of(method, finish, asked, nil, self, payload)
   end
 end
@@ -454,8 +454,8 @@ end
 -- ---- Prepared calls --------------------------------------------------------
 
 --- Returns what a prepared call (prepared.lua) keeps of its arguments.
-function M.arguments(method, payload, more)
-  if more ~= nil then too_many(method, 3) end
+function M.arguments(method, payload, more, other)
+  if more ~= nil or other ~= nil then too_many(method, 3) end
   return payload
 end
 
