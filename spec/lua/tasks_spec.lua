@@ -262,6 +262,27 @@ describe("a wait", function()
     assert.matches("nobody waits any more", logged[1])
   end)
 
+  it("of each as it ends, once it is left, leaves what fails to the log",
+     function()
+    local logged = {}
+    perigee.log = function(_, text) logged[#logged + 1] = text end
+    local function fail()
+      perigee.sleep(0.01)
+      error "lost"
+    end
+    local tasks = { perigee.spawn(fail), perigee.spawn(perigee.sleep, 0) }
+    assert.equal(2, (perigee.as_completed(tasks)())) -- as a loop with break
+    perigee.sleep(0.05)
+    assert.equal(1, #logged)
+    assert.matches("nobody waits for failed: .*lost", logged[1])
+    tasks = { perigee.spawn(fail), perigee.spawn(perigee.sleep, 0) }
+    assert.equal(2, (perigee.as_completed(tasks)()))
+    assert.is_nil((tasks[1]:wait()))    -- somebody waits again
+    tasks = { perigee.spawn(fail), perigee.spawn(fail) }
+    for _ in perigee.as_completed(tasks) do end
+    assert.equal(1, #logged)
+  end)
+
   it("of each as it ends tells their order, also of what has ended unseen",
      function()
     local list, seen = {}, {}

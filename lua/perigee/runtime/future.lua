@@ -243,7 +243,8 @@ function M.leave(future) future.left = true end
 function M.forgotten(engine)
   local list = {}
   for _, future in pairs(engine.inflight) do
-    if not (future.waiter or future.left or M.may_stay[future.finish]) then
+    if not (future.left or M.may_stay[future.finish]
+            or signals.is_awaited(future)) then
       list[#list + 1] = M.doing(future)
     end
   end

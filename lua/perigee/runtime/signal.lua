@@ -107,6 +107,18 @@ function M.detach(future, signal)
   if before then before.next = node.next else future[WAITER] = node.next end
 end
 
+--- Tells whether somebody waits for future. A signal with a `course` stays
+-- attached while nobody waits by it (task.lua).
+function M.is_awaited(future)
+  local node = nodes(future[WAITER])
+  while node do
+    local course = node.signal.course
+    if not course or course.waiting then return true end
+    node = node.next
+  end
+  return false
+end
+
 local function first_first(node)
   local before
   while node do node.next, before, node = before, node, node.next end

@@ -52,7 +52,7 @@ local function ended(job, fine, ...)
   end
   local raised = raised_of(...)
   job.raised = raised
-  if not future.waiter and not future.ended then
+  if not future.ended and not signals.is_awaited(future) then
     log.write("error", "a task that nobody waits for failed: "
       .. raised.traceback)
   end
@@ -262,7 +262,8 @@ end
 
 -- Notes that a future of a list has ended. course.over: the places of the ended
 -- futures, in the order of their ends; course.waiting: the signal of the caller
--- that waits for the next one, or false.
+-- that waits for the next one, or false. A loop that is left by break tells
+-- nobody, so its watchers stay attached.
 local function note(watcher)
   local course = watcher.course
   course.over[#course.over + 1] = watcher.index
@@ -305,7 +306,9 @@ end
 
 --- An iterator for `for` loops: gives each future of a list in the order in
 -- which they end, and waits in between. It stops at the timeout, after the
--- futures that have ended by then; pending futures go on.
+-- futures that have ended by then; pending futures go on. Nobody waits for them
+-- while the loop's body runs: what a task of `perigee.spawn` raises then is
+-- logged, too.
 -- @function perigee.as_completed
 -- @tparam table list of futures
 -- @tparam[opt] number timeout seconds for the whole loop; default: no limit
