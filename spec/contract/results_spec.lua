@@ -159,6 +159,27 @@ describe("a caller", function()
     assert.equal("after", calc:echo("after"))
   end)
 
+  it("sends nothing when its writer closes `into`, and others go on", function()
+    local before = calc:calls()
+    for _, capacity in ipairs { 64, 2 ^ 16 } do
+      local gone = cases.alloc(agent.engine, 64)
+      local filling = calc:with { into = gone:slice(), capacity = capacity }
+      local line = debug.getinfo(1, "l").currentline + 2
+      local _, message = pcall(function()
+        assert(filling:echo(function(loan)
+          gone:close()
+          return loan:write "no"
+        end))
+      end)
+      assert.matches(":" .. line .. ": .*: into: .*has been closed", message)
+      assert.equal(before, calc:calls())
+      assert.equal("after", calc:echo(function(loan)
+        return loan:write "after"
+      end))
+      before = before + 1
+    end
+  end)
+
   it("may not write more than its loan", function()
     for _, count in ipairs { -1, 0.5, 2 ^ 40, "4", false } do
       assert.has_error(function()

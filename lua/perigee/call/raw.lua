@@ -110,13 +110,18 @@ end
 -- ---- Payloads --------------------------------------------------------------
 
 -- A binding's message has the same `into` in each call, as long as its owner is
--- attached to the core.
-local function fill_into(binding, method, level)
+-- attached to the core. Returns what is wrong with `into`, if something is.
+local function store_into(binding)
   local owner = binding[HOME]
   local handle = owner and owner.handle
   if handle and handle == binding[MESSAGE].into.region then return end
   local why = store_own(binding[MESSAGE].into, binding[INTO], binding[ENGINE])
-  if why then misuse(method, "into: " .. why, level + 1) end
+  return why and "into: " .. why
+end
+
+local function fill_into(binding, method, level)
+  local why = store_into(binding)
+  if why then misuse(method, why, level + 1) end
 end
 
 -- The capacity of a method's reply, 0 if it is raw. Default: that of into, else
@@ -232,13 +237,16 @@ local function submit_writer(binding, method, handle, writer, deadline)
     return nil, outcome.refused(binding, method, status, 4)
   end
   local fine, n, short = write(writer, loan.pointer, length)
-  local there = binding[SESSION].handle == handle -- it may close what it is in
-  if not there or not fine or short or not is_filled(n, length) then
+  -- It may close what it is in, and `into`.
+  local there = binding[SESSION].handle == handle
+  local why = there and binding[INTO] and store_into(binding)
+  if not there or why or not fine or short or not is_filled(n, length) then
     if not give_back(binding, handle) then beyond(method, length) end
     if short then return does_not_fit(binding, method, length) end
     if not fine then error(n, 0) end
-    if is_filled(n, length) then return nil, outcome.gone(binding, method) end
-    bad_count(method, n, length)
+    if not is_filled(n, length) then bad_count(method, n, length) end
+    if why then misuse(method, why, 3) end
+    return nil, outcome.gone(binding, method)
   end
   local message, asks = prepare(binding, method, n)
   local operation = commit(handle, message, n, deadline)
