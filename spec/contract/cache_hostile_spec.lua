@@ -161,6 +161,14 @@ describe("a method of the service", function()
     assert.is_true(counters().reserved <= 16)
   end)
 
+  it("puts nothing without a slice", function()
+    for _, value in ipairs { "x", 1, true, {}, 0 / 0 } do
+      wrong("protocol", attacker:put(value, "k"))
+    end
+    wrong("protocol", attacker:put())
+    assert.equal(0, counters().reserved)
+  end)
+
   it("waits for nothing that is no key", function()
     for _, key in ipairs { "", ("k"):rep(513), ("k"):rep(2 ^ 19) } do
       wrong("protocol", attacker:wait(key, 0))
@@ -283,7 +291,7 @@ describe("a token", function()
     assert.equal(1, summing:counters().reserved)
     second:fill(7)
     assert(methods.put[1](second, "second"))
-    assert.is_nil(next(store.putting))
+    assert.is_nil(next(store.landed))
   end)
 
   it("of a put is none when the cache is closed", function()
@@ -317,6 +325,33 @@ describe("a token", function()
       wrong("stale", attacker:write(slice, token, 0))
       wrong("stale", attacker:abort(token))
     end
+  end)
+
+  -- No landing runs for it, and tokens are guessed.
+  it("is written to by no call that has no slice", function()
+    local store = caches.store(cache)
+    local place = assert(honest:reserve("mine", 8))
+    local one = assert(store.reserved[place.token])
+    for _, value in ipairs { "no slice", place.token, {}, 0 / 0 } do
+      wrong("protocol", attacker:write(value, place.token, 0))
+    end
+    wrong("protocol", attacker:write(nil, place.token))
+    assert.equal(0, one.filling)
+    assert.is_true(place:write("12345678"))
+    assert.equal(0, one.filling)
+    assert.is_true(place:seal())
+    assert.equal("12345678", honest:get "mine")
+  end)
+
+  it("gets no slice that is another argument than the first", function()
+    local store = caches.store(cache)
+    local token = assert(attacker:reserve("w", 8))
+    wrong("protocol", attacker:write(8, region:slice(0, token), 0))
+    wrong("protocol", attacker:write(8, token, 0, region:slice(0, 8)))
+    wrong("protocol", attacker:put(8, "k", {}, region:slice(0, 8)))
+    assert.is_nil(next(store.landed))
+    assert(attacker:abort(token))
+    assert.equal(0, counters().reserved)
   end)
 
   it("takes no bytes beyond its place", function()

@@ -31,6 +31,7 @@ local contexts = require "perigee.serving.context"
 local failure = require "perigee.cache.failure"
 local loop = require "perigee.runtime.loop"
 local native = require "perigee.native"
+local slices = require "perigee.memory.slice"
 local tasks = require "perigee.runtime.task"
 local wire = require "perigee.cache.wire"
 
@@ -64,22 +65,29 @@ end
 
 -- ---- put -------------------------------------------------------------------
 
--- Reservations of puts under way are found by the slices that their landings
--- gave: a place may be another put's when the session has ended.
+-- A slice comes as the first argument: the handler finds the reservation by it.
+local function comes_first() return contexts.raw.place == 1 end
+
+-- Reservations to which bytes come are found by the slices that landings gave:
+-- a place may be another put's when the session has ended, and a call without a
+-- slice has had no landing, which is what checks whose reservation it is.
 local function put_landing(store)
   return function(length, key, asked)
+    if not comes_first() then return nil, refusal(C.PERIGEE_PROTOCOL) end
     local one, status = store:reserve(contexts.raw.session, key, length, asked)
     if not one then return nil, refusal(status, key) end
     one.put = true
     local slice = one.slice
-    store.putting[slice] = one
+    store.landed[slice] = one
     return slice
   end
 end
 
+-- The reservation for which a landing gave a slice, once; nil: none did.
 local function taken(store, slice)
-  local one = store.putting[slice]
-  store.putting[slice] = nil
+  if not slices.is_slice(slice) then return nil end
+  local one = store.landed[slice]
+  store.landed[slice] = nil
   return one
 end
 
@@ -98,6 +106,7 @@ end
 local function put(store)
   return function(slice, key)
     local one = taken(store, slice)
+    if not one then return nil, refusal(C.PERIGEE_PROTOCOL, key) end
     local version, status = store:seal(one, sum_of(store, slice))
     if not version then return nil, refusal(status, key) end
     return version
@@ -114,20 +123,24 @@ end
 
 local function write_landing(store)
   return function(length, token, offset)
+    if not comes_first() then return nil, refusal(C.PERIGEE_PROTOCOL) end
     local one = store:reservation(contexts.raw.session, token)
     if not one then return nil, refusal(C.PERIGEE_STALE) end
     if not check.is_count(offset) or offset + length > one.length then
       return nil, refusal(C.PERIGEE_RANGE)
     end
     one.filling = one.filling + 1
-    return one.slice:slice(offset, length)
+    local slice = one.slice:slice(offset, length)
+    store.landed[slice] = one
+    return slice
   end
 end
 
 local function filled(store)
-  return function(_, token)
-    local one = store.reserved[token]
-    if one then one.filling, one.at = one.filling - 1, loop.now() end
+  return function(slice)
+    local one = taken(store, slice)
+    if not one then return nil, refusal(C.PERIGEE_PROTOCOL) end
+    one.filling, one.at = one.filling - 1, loop.now()
     return true
   end
 end

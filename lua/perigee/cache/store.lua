@@ -635,7 +635,7 @@ function M.open(agent, options)
     huge = options.huge or nil, in_huge = 0, node = options.node,
     sums = options.checksum or false,
     slabs = {}, pieces = {}, clients = {},
-    reserved = {}, putting = {}, tokens = 0, waiting = {}, starved = false,
+    reserved = {}, landed = {}, tokens = 0, waiting = {}, starved = false,
     closing = {}, timer = false, ending = false, tier = false, keep = false,
     moves = false, copy_failed = false, spilled = options.spilled or false,
     evictions = { at = 0, told = 0 }, revived = 0, memory = options.memory,

@@ -23,10 +23,11 @@ local M = {}
 local Context = {}
 Context.__index = Context
 
---- The call that the running raw or inplace handler serves; a worker has the
--- same fields for typed handlers. served is false outside of a handler.
+--- The call that the running raw or inplace handler, or landing, serves; a
+-- worker has the same fields for typed handlers. served is false outside of
+-- them. place: which argument of a landing's call is the slice.
 M.raw = { engine = false, served = false, session = 0, method = false,
-          context = false, trace = false }
+          context = false, trace = false, place = 1 }
 
 --- True while a function runs that serves no call, though a handler may be
 -- below it. (Set by landing.lua.)

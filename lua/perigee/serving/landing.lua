@@ -59,7 +59,7 @@ local function ask(engine, event, method, values)
   values[values.place] = tonumber(event.slice)
   state.pinned = "a landing"
   raw.engine, raw.served, raw.method = engine, event.operation, method
-  raw.session, raw.context = event.session, false
+  raw.session, raw.context, raw.place = event.session, false, values.place
   raw.trace = traces.came(engine, event)
   local fine, slice, reason = xpcall(method.landing, reply.caught,
                                      unpack(values, 1, values.n))
