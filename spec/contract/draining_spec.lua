@@ -301,7 +301,9 @@ for _, where in ipairs(backends.all) do
       local old = assert(backends.take(registry, "one"))
       local other = assert(backends.take(registry))
       assert.is_nil((backends.take(registry, "one")))
+      assert.is_true(old.held)
       assert.is_true(old:drain())
+      assert.is_false(old.held)
       cases.await(function()
         local entry = other:lookup "one"
         return entry and entry.state == "draining"
@@ -312,6 +314,7 @@ for _, where in ipairs(backends.all) do
         return new
       end)
       assert.is_nil((backends.take(registry, "one")))
+      assert.same({ false, true }, { old.held, new.held })
       cases.await(function()
         local entry = other:lookup "one"
         return entry and entry.state == "up"
@@ -322,6 +325,18 @@ for _, where in ipairs(backends.all) do
       assert.equal(assert(other:session "one").epoch, entry.epoch)
       assert.equal("up", entry.state)
       assert.is_nil((backends.take(registry, "one")))
+    end)
+  end)
+
+  describe("in a registry that is a " .. where .. ", an agent that is closed",
+           function()
+    after_each(cases.cleanup)
+
+    it("has no name any more", function()
+      local one = assert(backends.take(backends.start(where), "one"))
+      assert.is_true(one.held)
+      one:close()
+      assert.is_false(one.held)
     end)
   end)
 end

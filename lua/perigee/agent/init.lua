@@ -6,7 +6,8 @@
 -- * `address`: the address of its Unix socket; `addresses`: a list of the other
 --   addresses at which it listens
 -- * `engine`: its `Engine`, for memory and sessions
--- * `held`: true while the name is this agent's (`Agent:on_lost`)
+-- * `held`: true while the name is this agent's (`Agent:on_lost`); false once
+--   the agent drains or is closed
 -- @classmod Agent
 local arrivals = require "perigee.agent.arrivals"
 local check = require "perigee.runtime.check"

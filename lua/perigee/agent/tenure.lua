@@ -48,10 +48,11 @@ end
 --- For agent/lease.lua.
 M.handlers = { ended = ended, regained = regained }
 
---- Does an agent have its name now?
+--- Does an agent have its name now? One that drains has offered it to others,
+-- which take it without a word to this one.
 function M.is_held(agent)
-  local lease = agent.lease
-  return agent.engine.handle ~= nil and lease ~= false and lease:is_held()
+  local lease = agent.engine.handle and not agent.leaving and agent.lease
+  return lease and lease:is_held() or false
 end
 
 --- Adds these methods to the class of agents.
@@ -71,7 +72,8 @@ function M.add(Agent)
 -- another agent has the name; close it. `perigee.serve` does so.
 --
 -- Nothing is told after `Agent:drain`, which leaves the name for others to
--- take. A program whose loop stood still past the end of the name (a stopped
+-- take: `held` is false from then on, as it is once the agent is closed. A
+-- program whose loop stood still past the end of the name (a stopped
 -- process) may serve calls that have waited before it looks at the clock.
 --
 -- The program itself has to end what the agent does elsewhere in the name's
