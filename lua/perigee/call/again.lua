@@ -51,12 +51,8 @@ local PAUSE = 25e6                      -- ns before a service is asked again
 local STARTING = { peer_lost = true, no_service = true }
 
 --- Has session's peer taken its name before the term that binding asks for?
--- Then the link has its calls avoid it.
 function M.is_older(binding, session)
-  local term = binding.term
-  if not term or (session.term or 0) >= term then return false end
-  if binding.link and session.handle then binding.link:avoid(session) end
-  return true
+  return binding.term and (session.term or 0) < binding.term or false
 end
 
 -- ---- Waiting for the peer --------------------------------------------------
@@ -71,16 +67,21 @@ local function may(binding, session, err)
                                  or outcome.is_drained(err))
 end
 
--- Returns the error of a call that ended with err and could not go on because
--- of why.
+-- The kind of the error of a call that ended with err and could not go on
+-- because of why.
+local function kind_of(binding, err, why, deadline)
+  if not binding.engine.handle then return "closed" end
+  if not links.PASSING[why.kind] then return why.kind end
+  if now() >= deadline then return "timeout" end
+  local live = binding.link:live()
+  return live and M.is_older(binding.root or binding, live) and "stale"
+    or err.kind
+end
+
+-- Returns the error of such a call.
 local function failed(binding, err, why, deadline, sent)
   if not why then return err end
-  local kind = why.kind
-  if not binding.engine.handle then
-    kind = "closed"
-  elseif links.PASSING[kind] then
-    kind = now() < deadline and err.kind or "timeout"
-  end
+  local kind = kind_of(binding, err, why, deadline)
   local tries, after = binding.link.tries, ""
   if tries > 0 then
     after = (", after %d attempt%s"):format(tries, tries > 1 and "s" or "")
@@ -98,8 +99,9 @@ end
 -- next one begins anew.
 local function rejoin(binding, patience, deadline, call)
   local link, class = binding.link, binding.class
+  local term = (binding.root or binding).term
   while true do
-    local session, why = link:reach(patience, deadline, call)
+    local session, why = link:reach(patience, deadline, call, term)
     if not session then return nil, why end
     if call and call.ended then return nil, false end
     local fine
@@ -170,8 +172,6 @@ function M.renew(proxy, method, err, call, future)
   if not root.link then return nil, outcome.gone(root, method) end
   if session and root.epoch and root.epoch ~= session.epoch then
     why = errors.new("stale", M.RESTARTED:format(session:text()), sent)
-  elseif session and M.is_older(root, session) then
-    why = errors.new("stale", M.OLDER:format(session:text()), sent)
   end
   if session and not why then
     root.session = session

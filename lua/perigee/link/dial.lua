@@ -33,6 +33,13 @@ function M.draining(link)
     .. "nobody else has its name yet"):format(link.peer), false)
 end
 
+--- The error of a link whose peer took its name before a term that a call asks
+-- for.
+function M.older(link, term)
+  return errors.new("not_found", ("connecting to %s: nobody is known to have "
+    .. "its name since term %.0f"):format(link.peer, term), false)
+end
+
 -- Is the agent of an entry the one that takes no calls, with which the link has
 -- a session already?
 local function is_avoided(link, entry)
@@ -54,6 +61,8 @@ local function dial_at(link, entry, timeout)
   if not link.engine.handle then return not_dialled(link, M.closed(link)) end
   if is_avoided(link, entry) then
     return not_dialled(link, M.draining(link))
+  elseif link:live() and (entry.term or 0) < link.least then
+    return not_dialled(link, M.older(link, link.least))
   end
   link.term = entry.term or false
   local addresses = registries.addresses(entry)

@@ -40,7 +40,7 @@ local M = {}
 local ATTEMPT = 3                       -- seconds for each of several attempts
 local FIRST, LEAST, LONGEST = 10e6, 20e6, 1e9
 local SETTLED = 1e9                     -- a shorter session is a failed attempt
-local DRAINED = 8                       -- sessions with peers that drain
+local FORMER = 8                        -- sessions that new calls use no more
 
 local PASSING = dials.passing
 M.PASSING = PASSING
@@ -60,8 +60,10 @@ function M.new(agent, peer, way)
     address = false, unfound = false,   -- last address, or the lookup's error
     avoided = false, above = 0,         -- the epoch of a peer that drains, and
                                         -- the term from which on it serves
-    drained = {},                       -- sessions with such peers
+    former = {},                        -- sessions with such peers, and those
+                                        -- in whose place there is another
     term = false,                       -- of the entry that was dialled last
+    least = 0,                          -- the term that the attempt is to reach
     asked = false,                      -- has the program asked for it?
     session = false, attempt = false, retrying = false,
     tries = 0, at = 0, since = 0, opened = 0, err = false, pausing = false,
@@ -77,25 +79,29 @@ function Link:live()
   return session and session.handle and session
 end
 
--- Notes a session whose peer drains, and ends the first one if there are too
--- many. Returns whether it was not known yet.
-local function note_drained(link, session)
+-- Notes a session that new calls use no more, and ends the first one if there
+-- are too many. Returns whether it was not known yet.
+local function note_former(link, session)
   local list = {}
-  for _, each in ipairs(link.drained) do
+  for _, each in ipairs(link.former) do
     if each == session then return false end
     if each.handle then list[#list + 1] = each end
   end
-  list[#list + 1], link.drained = session, list
-  if #list > DRAINED then table.remove(list, 1):close() end
+  list[#list + 1], link.former = session, list
+  if #list > FORMER then table.remove(list, 1):close() end
   return true
 end
-jit.off(note_drained)
+jit.off(note_former)
 
--- The session, if it is one for calls.
-local function usable(link)
+local function is_drained(link, session)
+  return session.epoch == link.avoided and (session.term or 0) <= link.above
+end
+
+-- The session, if it is one for calls that ask for a term, or for 0.
+local function usable(link, term)
   local session = link:live()
-  local fits = session and (session.epoch ~= link.avoided
-                            or (session.term or 0) > link.above)
+  local fits = session and not is_drained(link, session)
+    and (session.term or 0) >= term
   return fits and session
 end
 
@@ -128,7 +134,7 @@ end
 -- another.
 function Link:avoid(session)
   self.avoided, self.above = session.epoch, session.term or 0
-  if note_drained(self, session) and session == self.session
+  if note_former(self, session) and session == self.session
     and now() - self.opened < SETTLED then
     failed(self, dials.draining(self))
   end
@@ -159,9 +165,12 @@ local function under_way(link)
   return attempt and not attempt.ended and attempt
 end
 
---- The future of the attempt under way, or of a new one of timeout seconds.
-function Link:dial(timeout)
+--- The future of the attempt under way, or of a new one of timeout seconds. If
+-- there is a session, no agent is dialled that took its name before a term
+-- (default: 0), which is the least one that those ask for who wait.
+function Link:dial(timeout, term)
   local attempt = under_way(self)
+  self.least = min(term or 0, attempt and self.least or huge)
   if attempt then return attempt end
   self.attempt = dials.begin(self, timeout)
   return self.attempt
@@ -238,18 +247,29 @@ local function pause(link)
   if link.pausing == signal then link.pausing = false end
 end
 
--- One attempt. Returns a session for calls, or nil and an error. A second
--- session with the life that is avoided is of no use; programs may have the
--- first.
-local function try(link)
+-- Of two sessions the later one is the link's. But a second one with the life
+-- that is avoided is of no use; programs may have the first.
+local function choose(link, before, session)
+  if not is_drained(link, session) then return note_former(link, before) end
+  link.session = before
+  session:close()
+end
+
+-- One attempt. Returns a session for calls that ask for the term of retrying,
+-- which others may make less meanwhile; or nil and an error.
+local function try(link, retrying)
   local before = link:live()
-  local session, err = dials.told(link, link:dial(ATTEMPT):wait())
-  if not session or usable(link) then return session, err end
+  local session, err = dials.told(link, link:dial(ATTEMPT, retrying.term)
+    :wait())
+  if not session then return nil, err end
+  local drained = is_drained(link, session)
   if before and before ~= session and before.handle then
-    link.session = before
-    session:close()
+    choose(link, before, session)
   end
-  return nil, dials.draining(link)
+  local term = retrying.term
+  if usable(link, term) then return session end
+  return nil, (drained or term == 0) and dials.draining(link)
+    or dials.older(link, term)
 end
 
 -- Dials until there is a session, or nobody waits for it.
@@ -258,8 +278,8 @@ local function keep_trying(retrying, link)
   repeat
     if link.at > now() then pause(link) end
     if not (retrying.waiter and link.engine.handle) then break end
-    session = usable(link)              -- another caller may have made one
-    if not session then session, err = try(link) end
+    session = usable(link, retrying.term) -- another caller may have made one
+    if not session then session, err = try(link, retrying) end
     if session then M.joined(link, session) else failed(link, err) end
   until session or not PASSING[err.kind]
   ended(link, retrying, session, err)
@@ -267,12 +287,16 @@ end
 
 -- The future of the retries, which are started if there are none. It ends when
 -- there is a session, when no session can be made, or when the loop is stopped.
-local function retry(link)
+-- The session is one for who asks for the least term; others retry.
+local function retry(link, term)
   local retrying = link.retrying
-  if retrying and not retrying.ended then return retrying end
+  if retrying and not retrying.ended then
+    retrying.term = min(retrying.term, term)
+    return retrying
+  end
   retrying = futures.new(link)
-  link.retrying = retrying
-  if link.at <= now() then link:dial(ATTEMPT) end
+  link.retrying, retrying.term = retrying, term
+  if link.at <= now() then link:dial(ATTEMPT, term) end
   tasks.drive(retrying, keep_trying, link)
   return retrying
 end
@@ -292,10 +316,10 @@ end
 M.wait = wait
 
 -- Lets an attempt that is under way when patience is over finish by deadline.
-local function last_attempt(link, deadline, call)
+local function last_attempt(link, deadline, call, term)
   local attempt = under_way(link)
   if attempt then wait(attempt, deadline, call) end
-  local session = usable(link)
+  local session = usable(link, term)
   if session then return session end
   return nil, link.err
 end
@@ -304,18 +328,21 @@ end
 -- nanoseconds; huge: without limit), and lets the last one go on until
 -- deadline. Returns nil and an error on failure; the error is false if none is
 -- known. Waits, but no longer than until call (a future, if given) has ended.
-function Link:reach(patience, deadline, call)
+-- term, if given: the session's agent has had its name since then, or for less
+-- long; others go on with the session that there is meanwhile.
+function Link:reach(patience, deadline, call, term)
+  term = term or 0
   while true do
-    local session = usable(self)
+    local session = usable(self, term)
     if session then return session end
     if not self.engine.handle then return nil, dials.closed(self) end
-    local retrying = retry(self)
+    local retrying = retry(self, term)
     if not wait(retrying, patience, call) then
-      return last_attempt(self, deadline, call)
+      return last_attempt(self, deadline, call, term)
     end
     local made, err = futures.results(retrying)
     if not made and not PASSING[err.kind] then return nil, err end
-    if now() >= patience then return usable(self), err end
+    if now() >= patience then return usable(self, term), err end
   end
 end
 
