@@ -32,6 +32,10 @@ Cache.__index = Cache
 local LAST, SPARE = { "release", "write", "seal", "abort" }, 1
 local MEMORY, FILE, DRAIN, LEASE, KEEP = 2 ^ 30, 8, 10, 10, 600
 local LEAST, BLOCK = 2 ^ 20, 4096
+-- LONGEST: seconds that the core can count; of its ns, 0 would be the default.
+-- CLIENTS: a store's, and a few more for one below it.
+local LONGEST, CLIENTS, LEASES = 2 ^ 28, 65535 - 8, 2 ^ 26
+local HIGH, LOW = 95, 90                -- percent
 
 -- ---- Options ---------------------------------------------------------------
 
@@ -52,13 +56,24 @@ local function evict(value)
   if value ~= "lru" and value ~= "lfu" then return "\"lru\" or \"lfu\"" end
 end
 
-local function percent(value)
-  if not check.is_count(value) or value > 100 then return "percent" end
+-- Checks integers of least to most.
+local function from(least, most)
+  return function(value)
+    if not check.is_count(value) or value < least or value > most then
+      return ("an integer of %d to %.0f"):format(least, most)
+    end
+  end
+end
+
+local function time(value)
+  if check.seconds(value) or value < 1e-6 or value > LONGEST then
+    return ("seconds, a microsecond to %d"):format(LONGEST)
+  end
 end
 
 local function keep(value)
-  if value ~= true and value ~= false and check.seconds(value) then
-    return "true, false or seconds"
+  if value ~= true and value ~= false and time(value) then
+    return "true, false or " .. time(value)
   end
 end
 
@@ -77,15 +92,27 @@ end
 
 local STORE = {
   memory = memory, slab = slab, hard = check.count, kind = check.string,
-  lease = check.seconds, margin = check.seconds, decay = check.seconds,
-  evict = evict, checksum = check.boolean, high = percent, low = percent,
+  lease = time, margin = time, decay = time,
+  evict = evict, checksum = check.boolean, high = from(1, 100),
+  low = from(1, 100),
   populate = check.boolean, share = check.boolean,
   huge = check.boolean, node = regions.node,
   file = check.string, file_size = memory, keep = keep, spill = memory,
-  clients = check.count, leases = check.count, reservations = check.count,
+  clients = from(1, CLIENTS), leases = from(8, LEASES),
+  reservations = from(1, 2 ^ 32 - 1),
 }
 local OWN = { scopes = scopes }
 for name, each in pairs(STORE) do OWN[name] = each end
+
+-- Completes the percents between which eviction goes on.
+local function complete_marks(own, level)
+  own.high = own.high or math.max(HIGH, own.low or 0)
+  own.low = own.low or math.min(LOW, own.high)
+  if own.low > own.high then
+    error(("option low of perigee.cache, %d percent, is more than option high, "
+      .. "%d percent"):format(own.low, own.high), level + 1)
+  end
+end
 
 -- Takes the cache's own options apart from those of its agents.
 local function apart(options, level)
@@ -98,6 +125,7 @@ local function apart(options, level)
   if own.scopes and agent.scope then
     error("perigee.cache takes scope or scopes, not both", level + 1)
   end
+  complete_marks(own, level + 1)
   own.memory = own.memory or MEMORY
   own.lease = own.lease or LEASE
   agent.name = agent.name or "cache:0"
@@ -196,8 +224,8 @@ end
 --   lie: a power of two, 1 GiB at most; default: a 64th of the memory, 256 KiB
 --   at least and 256 MiB at most
 -- @tparam[opt=10] number options.lease seconds for which a client may read what
---   it has located; the space of what is deleted is used again a lease and a
---   margin later at most
+--   it has located, 2^28 at most, as all times here; the space of what is
+--   deleted is used again a lease and a margin later at most
 -- @tparam[opt] number options.margin seconds that the cache waits longer than a
 --   client reads: by how much a client's clock may be slower in that time;
 --   default: an eighth of the lease
@@ -206,7 +234,8 @@ end
 --   ones
 -- @tparam[opt=60] number options.decay seconds after which "lfu" forgets a use
 -- @tparam[opt=95] number options.high percent of the memory at which eviction
---   begins; options.low (90): at which it ends
+--   begins; options.low (90): at which it ends. One of them that is given alone
+--   takes the other one along where that would be on its wrong side
 -- @tparam[opt] number options.hard bytes that hard pins may take; default: half
 --   of the memory
 -- @tparam[opt=false] boolean options.populate true: a slab has all its pages
@@ -265,9 +294,9 @@ end
 -- @tparam[opt=false] boolean options.checksum true: makes a checksum of each
 --   value in host memory when it is sealed (about 40 us for 1 MiB), for clients
 --   that check. Values in memory of a GPU have none, and are not checked
--- @tparam[opt=1024] number options.clients sessions at a time;
---   options.leases (65536) of all of them, and options.reservations (256) of
---   one of them
+-- @tparam[opt=1024] number options.clients sessions at a time, 65527 at most;
+--   options.leases (65536, 8 at least and 2^26 at most) of all of them, and
+--   options.reservations (256) of one of them
 -- @treturn Cache the cache; or nil and an error
 -- @errors those of `perigee.agent`; `no_memory`; of `kind` `unsupported`: no
 --   such kind of memory, and `not_found`: no such device; of `node`

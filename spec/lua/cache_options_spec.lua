@@ -1,0 +1,59 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- What perigee.cache takes as options, and how it tells what it does not take.
+local caches = require "spec.support.caches"
+local cases = require "spec.support.cases"
+local perigee = require "perigee"
+
+-- Raises here what perigee.cache says of options: the misuse of this line.
+local function refused(options, ...)
+  options = caches.options(options)
+  local fine, raised = pcall(function()
+    perigee.cache(options)
+  end)
+  assert.is_false(fine)
+  assert.matches("^spec/lua/cache_options_spec.lua:11: ", raised)
+  for _, text in ipairs { ... } do assert.matches(text, raised, 1, true) end
+end
+
+describe("an option of a cache", function()
+  after_each(cases.cleanup)
+
+  it("that is out of its range is misuse, and told with the range", function()
+    for _, name in ipairs { "lease", "margin", "decay" } do
+      for _, value in ipairs { math.huge, 2 ^ 29, 0, -1, 0 / 0 } do
+        refused({ [name] = value }, "option " .. name,
+                "seconds, a microsecond to 268435456")
+      end
+    end
+    refused({ keep = math.huge }, "option keep", "true, false or seconds")
+    refused({ keep = 0 }, "option keep")
+    for _, value in ipairs { 0, 65528, 1e6, 2 ^ 33 } do
+      refused({ clients = value }, "option clients", "an integer of 1 to 65527")
+    end
+    for _, value in ipairs { 0, 7, 2 ^ 27 } do
+      refused({ leases = value }, "option leases",
+              "an integer of 8 to 67108864")
+    end
+    refused({ reservations = 2 ^ 32 }, "an integer of 1 to 4294967295")
+    refused({ high = 0 }, "option high", "an integer of 1 to 100")
+    refused({ low = 101 }, "option low", "an integer of 1 to 100")
+    refused({ low = 80, high = 70 }, "80 percent", "70 percent")
+  end)
+
+  it("may have the first and the last value of its range", function()
+    for _, options in ipairs {
+      { lease = 2 ^ 28, margin = 2 ^ 28, decay = 2 ^ 28 },
+      { lease = 1e-6, margin = 1e-6, decay = 1e-6, leases = 8 },
+      { clients = 65527, reservations = 2 ^ 32 - 1, high = 100, low = 100 },
+      { clients = 1, reservations = 1, high = 1, low = 1 } } do
+      caches.open(options):close()
+    end
+  end)
+
+  it("of where eviction begins or ends takes the other one along", function()
+    for _, options in ipairs { { high = 80 }, { low = 96 }, { low = 50 },
+                               { high = 99 } } do
+      caches.open(options):close()
+    end
+  end)
+end)
