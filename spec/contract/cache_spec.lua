@@ -334,6 +334,8 @@ describe("a put", function()
       function() blocks.assignments:load("a", 1, { mixed }) end,
       function() local _ = agent:cache(5) end,
       function() local _ = agent:cache { "a", 5 } end,
+      function() local _ = agent:cache "a/b" end,
+      function() local _ = agent:cache { "a", "b/c" } end,
       function() local _ = agent:cache { kind = 5 } end,
       function() local _ = agent:cache { kind = "cache", limit = 1 } end,
       function() local _ = agent:cache("a", { near = 5 }) end,

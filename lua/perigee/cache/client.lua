@@ -31,6 +31,7 @@ local hots = require "perigee.cache.hot"
 local loop = require "perigee.runtime.loop"
 local native = require "perigee.cache.native"
 local new_table = require "table.new"
+local peers = require "perigee.agent.peers"
 local places = require "perigee.cache.place"
 local sets = require "perigee.cache.set"
 local slices = require "perigee.memory.slice"
@@ -648,16 +649,20 @@ end
 local FILTER = { kind = check.string, prefix = check.string,
                  service = check.string }
 
+local function check_name(name)
+  check.value(name, peers.check, "a cache's name", 5)
+end
+
 local function which_of(which)
-  if type(which) == "string" then return which end
-  if type(which) ~= "table" then
+  if type(which) == "string" then
+    check_name(which)
+    return which
+  elseif type(which) ~= "table" then
     error("agent:cache takes a cache's name, a list of names, or a filter as "
       .. "{ kind = \"cache\" }", 4)
   end
   if which[1] == nil then check.options(which, FILTER, "agent:cache", 4) end
-  for _, name in ipairs(which) do
-    check.value(name, check.string, "a cache's name", 4)
-  end
+  for _, name in ipairs(which) do check_name(name) end
   return table.concat(which, ", ")
 end
 
