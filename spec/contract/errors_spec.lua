@@ -200,7 +200,34 @@ describe("misuse", function()
     blamed(function() perigee.wait_all(7) end)
     blamed(function() perigee.wait_any { 7 } end)
     blamed(function() perigee.serve { scope = "x", srevices = {} } end)
+    blamed(function() perigee.serve { drain = -1 } end)
+    blamed(function() perigee.serve(7) end)
     blamed(function() perigee.context() end)
+  end)
+
+  it("of an option that perigee.serve lacks tells all that it has", function()
+    local fine, message = pcall(function()
+      perigee.serve { name = "w", drain_timeout = 5 }
+    end)
+    assert.is_false(fine)
+    assert.matches('perigee.serve has no option "drain_timeout"', message)
+    assert.matches(" drain, ", message)
+    assert.matches(" listen, ", message)
+  end)
+
+  it("of memory of other agents is raised at the caller's line", function()
+    local agent = assert(cases.agent())
+    local slice = cases.alloc(agent.engine, 64):slice()
+    for _, f in ipairs { "read", "write" } do
+      local own, region = f == "read" and "to" or "from",
+                          f == "read" and "from" or "to"
+      for _, spec in ipairs { { [region] = "kv", at = -1, [own] = slice },
+                              { [region] = "kv" }, { [own] = slice }, 7,
+                              { [region] = "kv", [own] = { slice, 5 } } } do
+        blamed(function() agent[f](agent, "x", spec) end)
+      end
+      blamed(function() agent[f](agent, "x") end)
+    end
   end)
 
   it("that the core finds is raised at the caller's line", function()

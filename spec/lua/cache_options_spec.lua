@@ -50,6 +50,18 @@ describe("an option of a cache", function()
     end
   end)
 
+  it("of its agent is told as the cache's, at the caller's line", function()
+    refused({ foo = 1 }, 'perigee.cache has no option "foo"', " listen, ",
+            " lease, ")
+    refused({ listen = 7 }, "option listen of perigee.cache")
+    refused({ services = { 7 } })
+    refused({ secret = {} }, "option secret")
+    refused({ secret = "short" })
+    refused({ listen = "tcp://127.0.0.1" })
+    refused({ engine = { faults = "drop=often" } })
+    refused({ engine = { operatoins = 1 } })
+  end)
+
   it("of where eviction begins or ends takes the other one along", function()
     for _, options in ipairs { { high = 80 }, { low = 96 }, { low = 50 },
                                { high = 99 } } do

@@ -35,16 +35,16 @@ local SPECS = {
 
 -- Returns the region's name and the own slice of a spec. Raises misuse.
 local function asked(kind, spec)
-  check.options(spec, SPECS[kind], "agent:" .. kind, 3)
+  check.options(spec, SPECS[kind], "agent:" .. kind, 4)
   local region, own
   if spec then region, own = spec.from, spec.to end
   if kind == "write" then region, own = own, region end
   if not (region and own) then
     error(("agent:%s needs from and to, one the name of a region, the other a "
-      .. "slice"):format(kind), 3)
+      .. "slice"):format(kind), 4)
   end
   local place, why = slices.place(own)
-  if not place then error(("agent:%s: %s"):format(kind, why), 3) end
+  if not place then error(("agent:%s: %s"):format(kind, why), 4) end
   return region, place
 end
 

@@ -72,10 +72,10 @@ for _, name in ipairs(OF_ENGINE) do
   OPTIONS[name] = engine_settings.CHECKS[name]
 end
 
-local function default_scope()
+local function default_scope(level)
   local scope = os.getenv("PERIGEE_SCOPE")
   if not scope or scope == "" then return "default" end
-  check.value(scope, check.name, "the environment's PERIGEE_SCOPE", 5)
+  check.value(scope, check.name, "the environment's PERIGEE_SCOPE", level + 1)
   return scope
 end
 
@@ -128,10 +128,23 @@ jit.off(engine_options)
 
 -- ---- All of them -----------------------------------------------------------
 
+--- Checks options of what makes agents and takes options of its own besides,
+-- which go before those of perigee.agent. what: its name. Returns a function
+-- (options, level), which returns the options; level is that of its caller.
+function M.with(own, what)
+  local all = {}
+  for name, each in pairs(OPTIONS) do all[name] = each end
+  for name, each in pairs(own) do all[name] = each end
+  return function(options, level)
+    return (check.options(options, all, what, level + 1))
+  end
+end
+jit.off(M.with)
+
 -- Checks all options of perigee.agent. Returns them and the agent's scope.
 function M.check(options, level)
   options = check.options(options, OPTIONS, "perigee.agent", level + 1)
-  local scope = options.scope or default_scope()
+  local scope = options.scope or default_scope(level + 1)
   engine_settings.check(options.engine, "option engine", level + 1)
   check_services(options.services or {}, level + 1)
   return options, scope

@@ -3,19 +3,19 @@
 local agents = require "perigee.agent"
 local check = require "perigee.runtime.check"
 local drains = require "perigee.agent.drain"
+local settings = require "perigee.agent.options"
 local futures = require "perigee.runtime.future"
 local tasks = require "perigee.runtime.task"
 
 local DRAIN = 10                        -- seconds
 
+local checked = settings.with({ drain = check.seconds }, "perigee.serve")
+
 -- Returns the options of the agent, and that of the drain.
 local function apart(options)
-  if type(options) ~= "table" then return options, DRAIN end
+  options = checked(options, 3)
   local own = {}
   for key, value in pairs(options) do own[key] = value end
-  if own.drain ~= nil then
-    check.value(own.drain, check.seconds, "option drain of perigee.serve", 3)
-  end
   own.drain = nil
   return own, options.drain or DRAIN
 end

@@ -17,6 +17,7 @@ local loop = require "perigee.runtime.loop"
 local native = require "perigee.cache.native"
 local regions = require "perigee.memory.region"
 local service = require "perigee.cache.service"
+local settings = require "perigee.agent.options"
 local stores = require "perigee.cache.store"
 local tasks = require "perigee.runtime.task"
 local units = require "perigee.runtime.units"
@@ -103,6 +104,7 @@ local STORE = {
 }
 local OWN = { scopes = scopes }
 for name, each in pairs(STORE) do OWN[name] = each end
+local checked = settings.with(OWN, "perigee.cache")
 
 -- Completes the percents between which eviction goes on.
 local function complete_marks(own, level)
@@ -117,11 +119,9 @@ end
 -- Takes the cache's own options apart from those of its agents.
 local function apart(options, level)
   local own, agent = {}, { kind = "cache" }
-  check.value(options or {}, check.table, "perigee.cache's options", level + 1)
-  for key, value in pairs(options or {}) do
+  for key, value in pairs(checked(options, level + 1)) do
     if OWN[key] then own[key] = value else agent[key] = value end
   end
-  check.options(own, OWN, "perigee.cache", level + 1)
   if own.scopes and agent.scope then
     error("perigee.cache takes scope or scopes, not both", level + 1)
   end
@@ -191,7 +191,7 @@ local function blocks(bytes) return math.floor(bytes / BLOCK) * BLOCK end
 
 local function open_one(self, own, options, share, level)
   local agent, err = agents.new(with(options, { scope = share.scope }),
-                                level + 1)
+                                level + 2)
   if not agent then return nil, err end
   self.agents[#self.agents + 1] = agent
   local store
