@@ -330,6 +330,8 @@ describe("a put", function()
       function() blocks:get("k", { into = mixed }) end,
       function() blocks:get_many { { key = "k", into = mixed } } end,
       function() blocks:put_many { { key = "k", value = "v", ttl = -1 } } end,
+      function() blocks:put_many { { key = "k", value = "v", tll = 1 } } end,
+      function() blocks:get_many { { key = "k", into = other, wait = 1 } } end,
       function() blocks.assignments:load("a", 1, { 5 }) end,
       function() blocks.assignments:load("a", 1, { mixed }) end,
       function() local _ = agent:cache(5) end,
@@ -343,6 +345,43 @@ describe("a put", function()
       local fine, why = pcall(f)
       assert.is_false(fine, i)
       assert.is_truthy(tostring(why):find("cache_spec.lua:", 1, true), why)
+    end
+  end)
+end)
+
+describe("a client of caches", function()
+  after_each(cases.cleanup)
+
+  it("gives closed once it is closed, and never that nothing is there",
+     function()
+    caches.open()
+    local agent = assert(cases.agent())
+    local into = cases.alloc(agent.engine, 64):slice()
+    for _, which in ipairs { caches.name, { caches.name, "cache:1" },
+                             { kind = "cache" } } do
+      local blocks = assert(agent:cache(which))
+      cases.await(function() return blocks:put("k", "value") end)
+      blocks:close()
+      blocks:close()
+      wrong("closed", blocks:put("k", "other"))
+      wrong("closed", blocks:get "k")
+      wrong("closed", blocks:get("k", { wait = 60 }))
+      wrong("closed", blocks:get("k", { into = into }))
+      wrong("closed", blocks:has { "k" })
+      wrong("closed", blocks:match { "k" })
+      wrong("closed", blocks:reserve("k", 8))
+      wrong("closed", blocks:view "k")
+      wrong("closed", blocks:delete "k")
+      wrong("closed", blocks:touch "k")
+      wrong("closed", blocks:pin "k")
+      wrong("closed", blocks:stat "k")
+      wrong("closed", blocks:stats())
+      wrong("closed", blocks:list())
+      wrong("closed", blocks:events())
+      wrong("closed", nil, blocks:get_many({ { key = "k", into = into } })[1])
+      wrong("closed", nil, blocks:put_many({ { key = "k", value = "v" } })[1])
+      wrong("closed", blocks.assignments:store { "v" })
+      wrong("closed", blocks.assignments:query("owner", 1))
     end
   end)
 end)

@@ -93,6 +93,11 @@ end
 local PUT = { ttl = check.seconds, pin = pin, group = check.count,
               if_absent = check.boolean, parent = a_key,
               wait = check.seconds }
+-- What an item of a list is checked for by itself, with what is said of that.
+local function anything() end
+local ITEM_TO_PUT = { key = anything, value = anything }
+for name, each in pairs(PUT) do ITEM_TO_PUT[name] = each end
+local ITEM_TO_GET = { key = anything, into = anything }
 local GET = { into = slices.check, wait = check.seconds }
 local NEW = { timeout = check.seconds, map = check.boolean,
               checksum = check.boolean, near = near, stale = check.seconds,
@@ -226,6 +231,7 @@ function Client:get_many(list)
   local items = new_table(#list, 0)
   for i, each in ipairs(list) do
     check.value(each, check.table, "cache:get_many's items", 2)
+    check.few(each, ITEM_TO_GET, "an item of cache:get_many", 2)
     check_key(each.key, "cache:get_many's key")
     check.value(each.into, slices.check, "cache:get_many's into", 2)
     items[i] = { key = each.key,
@@ -248,6 +254,8 @@ end
 function Client:has(keys)
   check_keys(keys, "cache:has")
   if self.only then return self.only:has(keys) end
+  local gone = self.set:gone "looking for keys"
+  if gone then return nil, gone end
   local results = {}
   for i = 1, #keys do results[i] = false end
   for one, of in pairs(self.set:split(keys)) do
@@ -373,11 +381,11 @@ function Client:put_many(list)
   local items, results, next_one, workers = {}, {}, 0, {}
   for i, each in ipairs(list) do
     check.value(each, check.table, "cache:put_many's items", 2)
+    check.options(each, ITEM_TO_PUT, "an item of cache:put_many", 2)
     check_key(each.key, "cache:put_many's key")
     items[i] = { key = each.key, options = options_of(each),
                  value = places.value(each.value, "cache:put_many", 2,
                                       self.engine) }
-    check.options(items[i].options, PUT, "cache:put_many", 2)
   end
   for n = 1, math.min(AT_ONCE, #items) do
     workers[n] = tasks.spawn(function()

@@ -81,7 +81,8 @@ function M.new(agent, which, options)
   local alone = type(which) == "string"
   local self = setmetatable({
     agent = agent, options = options, members = {}, live = {}, watch = false,
-    alone = alone, till = 0, replicas = options.replicas or 1 }, Set)
+    alone = alone, closed = false, till = 0,
+    replicas = options.replicas or 1 }, Set)
   local fine, err = true, nil
   if alone then
     add(self, which)
@@ -95,6 +96,12 @@ function M.new(agent, which, options)
   return self, alone and self.members[which]
 end
 jit.off(M.new)
+
+--- The error of a set that is closed, else nil. doing: what was asked for.
+function Set:gone(doing)
+  return self.closed and errors.new("closed", doing
+    .. ": the client of caches was closed", false) or nil
+end
 
 --- Leaves a cache alone for a while, if err means that it cannot be asked.
 -- Returns whether it does. A cache that is alone is never left.
@@ -133,6 +140,7 @@ local function owners(self, key)
 end
 
 local function none(self, key, err)
+  if self.closed then return self:gone(("%q"):format(key:sub(1, 64))) end
   if self.alone and err then return err end
   return errors.new("not_found", ("%q is not there: its cache is not there")
     :format(key:sub(1, 64)), false)
@@ -197,7 +205,8 @@ jit.off(Set.split)
 --- Calls f(member) of all that can be asked, in the order of their names, until
 -- it returns nil and an error of a cache that is not left for that.
 function Set:each(f)
-  local list = {}
+  local gone, list = self:gone("asking caches"), {}
+  if gone then return nil, gone end
   for i, each in ipairs(self.live) do list[i] = each end
   table.sort(list, function(a, b) return a.name < b.name end)
   for _, one in ipairs(list) do
@@ -215,7 +224,7 @@ jit.off(Set.each)
 function Set:close()
   if self.watch then self.watch:close() end
   for _, each in pairs(self.members) do each:close() end
-  self.members, self.live = {}, {}
+  self.members, self.live, self.closed = {}, {}, true
 end
 jit.off(Set.close)
 
