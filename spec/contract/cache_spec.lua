@@ -352,6 +352,26 @@ end)
 describe("a client of caches", function()
   after_each(cases.cleanup)
 
+  it("that finds no cache tells what it was doing, and who was looked for",
+     function()
+    local agent = assert(cases.agent())
+    local function told(text, got, err)
+      assert.equal(text, wrong("not_found", got, err).message)
+    end
+    local group = assert(agent:cache { kind = "cache", prefix = "kv" })
+    local nobody = (': no cache of kind "cache", prefix "kv" in scope %s can '
+      .. "be asked"):format(cases.scope)
+    told('putting "k"' .. nobody, group:put("k", "v"))
+    told('getting "k"' .. nobody, group:get "k")
+    told('deleting "k"' .. nobody, group:delete "k")
+    local list = assert(agent:cache { "kv:0", "kv:1" })
+    for _ = 1, 2 do list:put("k", "v") end -- each of them is tried
+    local err = wrong("not_found", list:put("k", "v"))
+    assert.matches(('putting "k": none of kv:0, kv:1 in scope %s can be asked '
+      .. "("):format(cases.scope), err.message, 1, true)
+    assert.matches("kv:[01]", err.message:match "%(.*")
+  end)
+
   it("gives closed once it is closed, and never that nothing is there",
      function()
     caches.open()

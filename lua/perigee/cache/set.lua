@@ -7,6 +7,7 @@ local errors = require "perigee.runtime.errors"
 local loop = require "perigee.runtime.loop"
 local members = require "perigee.cache.member"
 local ring = require "perigee.cache.ring"
+local sorted = require "perigee.runtime.sorted"
 
 local now = loop.now
 
@@ -75,14 +76,25 @@ local function all_of(self, filter)
   return nil, err
 end
 
+-- The words for none of the caches of `which`, in messages.
+local function nobody(which)
+  if type(which) == "string" then return "no cache " .. which end
+  if which[1] then return "none of " .. table.concat(which, ", ") end
+  local asked = {}
+  for _, name in ipairs(sorted(which)) do
+    asked[#asked + 1] = ("%s %q"):format(name, which[name])
+  end
+  return asked[1] and "no cache of " .. table.concat(asked, ", ") or "no agent"
+end
+
 --- Makes the set of `which`: a name, a list of names, or a filter of
 -- `Agent:list`. Returns it; or nil and an error, of a filter. Waits then.
 function M.new(agent, which, options)
   local alone = type(which) == "string"
   local self = setmetatable({
     agent = agent, options = options, members = {}, live = {}, watch = false,
-    alone = alone, closed = false, till = 0,
-    replicas = options.replicas or 1 }, Set)
+    alone = alone, closed = false, till = 0, why = false,
+    nobody = nobody(which), replicas = options.replicas or 1 }, Set)
   local fine, err = true, nil
   if alone then
     add(self, which)
@@ -103,12 +115,16 @@ function Set:gone(doing)
     .. ": the client of caches was closed", false) or nil
 end
 
+local function leave(self, one, err)
+  one.away, self.why = now() + AWAY, err
+  choose(self)
+end
+
 --- Leaves a cache alone for a while, if err means that it cannot be asked.
 -- Returns whether it does. A cache that is alone is never left.
 function Set:leave(one, err)
   if self.alone or not LOST[err.kind] then return false end
-  one.away = now() + AWAY
-  choose(self)
+  leave(self, one, err)
   return true
 end
 
@@ -123,10 +139,7 @@ end
 function Set:reach(one)
   local fine, err = one:ready()
   if fine then return true end
-  if not self.alone then
-    one.away = now() + AWAY
-    choose(self)
-  end
+  if not self.alone then leave(self, one, err) end
   return nil, err
 end
 
@@ -139,11 +152,21 @@ local function owners(self, key)
   return list
 end
 
-local function none(self, key, err)
-  if self.closed then return self:gone(("%q"):format(key:sub(1, 64))) end
+-- What methods of members do with a key; `change` is told it.
+local DOING = { get = "getting", put = "putting", reserve = "reserving",
+                view = "viewing", stat = "looking up" }
+
+-- The error of a key that has no cache: those that could have it are away, for
+-- a reason that one of them may have told, or there are none.
+local function none(self, doing, key, err)
+  doing = ("%s %q"):format(doing, key:sub(1, 64))
+  local gone = self:gone(doing)
+  if gone then return gone end
   if self.alone and err then return err end
-  return errors.new("not_found", ("%q is not there: its cache is not there")
-    :format(key:sub(1, 64)), false)
+  err = err or next(self.members) and self.why
+  return errors.new("not_found", ("%s: %s in scope %s can be asked%s"):format(
+    doing, self.nobody, self.agent.scope,
+    err and (" (%s)"):format(err.message) or ""), false)
 end
 
 -- Calls a method of the caches that have a key. all: of each; else until one
@@ -168,7 +191,7 @@ local function call(self, all, key, method, ...)
     end
   end
   if result then return result, missed or lost, count end
-  return nil, missed or none(self, key, lost)
+  return nil, missed or none(self, DOING[method] or select(3, ...), key, lost)
 end
 
 --- Calls a method of the caches that have a key until one has a result. Returns
