@@ -57,6 +57,30 @@ describe("perigee ctrl token new", function()
   end)
 end)
 
+describe("perigee ctrl token", function()
+  it("asks a store that is there, and makes none", function()
+    if not there() then return end
+    local folder = command.folder() .. "/stores"
+    local named = (" --store '%s/typo.db'"):format(folder)
+    assert.equal(0, (command.shell(("mkdir '%s'"):format(folder))))
+    for _, words in ipairs { "list", "list --json", "revoke x" } do
+      for _, store in ipairs { named, "" } do
+        local status, text, why = command.shell(
+          ("export XDG_STATE_HOME='%s'; perigee ctrl token %s%s"):format(
+            folder, words, store))
+        assert.equal(1, status)
+        assert.equal("", text)
+        assert.matches("no store at " .. folder, why, 1, true)
+        assert.equal("", select(2, command.shell("ls -A " .. folder)))
+      end
+    end
+    assert.equal(0, (command.shell("perigee ctrl token new" .. named)))
+    local status, text = command.shell("perigee ctrl token list" .. named)
+    assert.equal(0, status)
+    assert.matches("valid", text)
+  end)
+end)
+
 describe("the guide", function()
   it("has a certificate and a token made with which a server is asked",
      function()

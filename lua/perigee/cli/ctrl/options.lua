@@ -71,11 +71,11 @@ end
 
 -- Has the store as an absolute path or an address, as one that may be told
 -- (`shown`), and where files of the server's are (`beside`).
-local function complete_store(given)
-  local store = given.store or files.made_folder "--store" .. "/ctrl.db"
+local function complete_store(given, folder)
+  local store = given.store or folder "--store" .. "/ctrl.db"
   if storages.is_shared(store) then
     given.shown = storages.shown(store)
-    given.beside = ("%s/ctrl-%s"):format(files.made_folder "--store",
+    given.beside = ("%s/ctrl-%s"):format(folder "--store",
       (given.shown:gsub("[^%w.,-]+", "_"):sub(1, 200)))
   elseif store:find "^%a[%w+]*://" then
     failure.misuse("--store is the path of a file, or an address of redis:// "
@@ -88,10 +88,11 @@ local function complete_store(given)
   given.mark = given.beside .. ".tokens"
 end
 
---- Completes options by those of the file and the defaults.
-function M.complete(given)
+--- Completes options by those of the file and the defaults. folder: what tells
+-- the folder of the default store; files.made_folder, if not given.
+function M.complete(given, folder)
   files.read_config(given, KNOWN)
-  complete_store(given)
+  complete_store(given, folder or files.made_folder)
   given.listen = given.listen or M.LISTEN
   given.pid = given.pid or given.beside .. ".pid"
   for _, limit in ipairs(M.LIMITS) do

@@ -2,8 +2,11 @@
 --- `perigee ctrl token new|list|revoke`: who may ask the server what. A server
 -- that runs notices within a second.
 local failure = require "perigee.cli.failure"
+local files = require "perigee.cli.server.files"
 local options = require "perigee.cli.ctrl.options"
 local storages = require "perigee.control.storages"
+
+local ENOENT = 2
 
 local function in_storage(given, f)
   local storage, _, why = storages.tokens(given.store)
@@ -38,6 +41,22 @@ end
 local function with_storage(given, f)
   require "perigee.cli.server.listen".check_libraries()
   return with_tokens(options.complete(given), f)
+end
+
+local function is_missing(path)
+  local file, _, code = io.open(path)
+  if file then file:close() end
+  return code == ENOENT
+end
+
+-- The same with a store that has to be there: to open a file makes it.
+local function with_known(given, f)
+  require "perigee.cli.server.listen".check_libraries()
+  options.complete(given, files.folder)
+  if not storages.is_shared(given.store) and is_missing(given.store) then
+    failure.failed("no store at %s", given.shown)
+  end
+  return with_tokens(given, f)
 end
 
 local function scope(text)
@@ -86,7 +105,7 @@ end
 
 function list.run(given)
   local out = require "perigee.cli.out"
-  local all = with_storage(given, function(storage)
+  local all = with_known(given, function(storage)
     return storage:all_tokens()
   end)
   local rows = {}
@@ -111,7 +130,7 @@ function revoke.configure(parser)
 end
 
 function revoke.run(given)
-  with_storage(given, function(storage)
+  with_known(given, function(storage)
     for _, id in ipairs(given.id) do
       local known = false
       for _, token in ipairs(storage:all_tokens() or {}) do

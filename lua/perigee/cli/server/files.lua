@@ -21,13 +21,17 @@ local function state_folder()
   end
 end
 
---- The folder perigee of $XDG_STATE_HOME or ~/.local/state, made if need be.
--- instead: the option that names another place.
-function M.made_folder(instead)
+--- The folder perigee of $XDG_STATE_HOME or ~/.local/state, which may not be
+-- there. instead: the option that names another place.
+function M.folder(instead)
   local folder = state_folder()
-  if not folder then
-    failure.misuse("there is no home folder; give %s PATH", instead)
-  end
+  if folder then return folder end
+  failure.misuse("there is no home folder; give %s PATH", instead)
+end
+
+--- The same, made if need be.
+function M.made_folder(instead)
+  local folder = M.folder(instead)
   os.execute("mkdir -p -m 700 " .. M.quoted(folder) .. " 2>/dev/null")
   return folder
 end
