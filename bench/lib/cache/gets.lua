@@ -174,7 +174,7 @@ end
 local function come(what, items, places, pages)
   for i = 1, #items do
     for j, pointer in ipairs(places[i]) do
-      local length = items[i].length / pages
+      local length = places.length / pages
       local first = (j - 1) * length / payload.PAGE
       for page = 0, length / payload.PAGE - 1 do
         if pointer[page * payload.PAGE + i]
@@ -184,8 +184,8 @@ local function come(what, items, places, pages)
   end
 end
 
--- A step of get_many of these items, whose places (a list of pointers each) are
--- looked at after it. before: a function, or nil.
+-- A step of get_many of these items, whose places are looked at after it: a
+-- list of pointers each; `length`: an item's bytes. before: a function, or nil.
 local function getting_many(client, items, places, before, first)
   local pages = #places[1]
   return loops.step {
@@ -197,7 +197,7 @@ local function getting_many(client, items, places, before, first)
       if first then first() end
       local lengths = client:get_many(items)
       for i = 1, #items do
-        if lengths[i] ~= items[i].length then
+        if lengths[i] ~= places.length then
           wrong("get_many", lengths[i])
         end
       end
@@ -227,11 +227,12 @@ local function reading_pages(run, pages, items, places)
 end
 
 local function get_many(run, mode, way)
-  local keys, items, places = put_numbered(run, MANY, PAGE), {}, {}
+  local keys, items = put_numbered(run, MANY, PAGE), {}
+  local places = { length = PAGE }
   local pages = run.memory:slice(run.room, MANY * STRIDE)
   for i, key in ipairs(keys) do
     local into = pages:slice((i - 1) * STRIDE, PAGE)
-    items[i] = { key = key, into = into, length = PAGE }
+    items[i] = { key = key, into = into }
     places[i] = { into.pointer }
   end
   local client, before = ways.client(run.side, way, keys, PAGE)
@@ -258,11 +259,12 @@ local function chunk_places(memory, i)
 end
 
 local function prefix(run, mode, way)
-  local keys, items, places = put_numbered(run, CHUNKS, CHUNK), {}, {}
+  local keys, items = put_numbered(run, CHUNKS, CHUNK), {}
+  local places = { length = CHUNK }
   local memory = run.memory:slice(run.room, CHUNKS * CHUNK)
   for i, key in ipairs(keys) do
     local into, pointers = chunk_places(memory, i)
-    items[i] = { key = key, into = into, length = CHUNK }
+    items[i] = { key = key, into = into }
     places[i] = pointers
   end
   local client, before = ways.client(run.side, way, keys, CHUNK)
