@@ -266,3 +266,102 @@ describe("a prepared transfer", function()
     assert.equal(0, ffi.cast("int", here:slice(0, 1):string():byte()))
   end)
 end)
+
+describe("a part of a strided slice that ends inside a block", function()
+  local near, far, here, there, remote
+
+  before_each(function()
+    local engine, other = cases.engine(), cases.engine()
+    local listener = assert(other:listen(cases.address()))
+    near = assert(engine:connect(cases.address(), { timeout = 5 }))
+    far = assert(listener:accept(5))
+    here = cases.alloc(engine, 4096)
+    there = cases.alloc(other, 4096, { name = "there", access = "rw" })
+    remote = assert(near:region "there")
+    here:slice():write(cases.bytes(4096, 1))
+    there:slice():fill(0xee)
+  end)
+  after_each(cases.cleanup)
+
+  -- 100 bytes: a block of 64, and 36 of the next one.
+  local function part_of(region)
+    return region:slice(0, 64, { count = 4, stride = 256 }):slice(0, 100)
+  end
+
+  local function here_bytes()
+    local text = here:slice():string()
+    return text:sub(1, 64) .. text:sub(257, 292)
+  end
+
+  local function assert_scattered(bytes)
+    local rest = ("\xee"):rep(4096)
+    assert.equal(bytes:sub(1, 64) .. rest:sub(65, 256) .. bytes:sub(65)
+      .. rest:sub(293), there:slice():string())
+  end
+
+  it("is sent with its bytes only", function()
+    local future = near:send(part_of(here))
+    assert.equal(100, (far:recv(there:slice()):wait(5)))
+    assert(future:wait(5))
+    assert.equal(here_bytes() .. ("\xee"):rep(3996), there:slice():string())
+  end)
+
+  it("receives no more than it has bytes", function()
+    local future = near:send(here:slice(0, 128))
+    local _, err = far:recv(part_of(there)):wait(5)
+    assert.equal("too_large", err.kind)
+    _, err = future:wait(5)
+    assert.equal("too_large", err.kind)
+    assert.equal(("\xee"):rep(4096), there:slice():string())
+  end)
+
+  it("is received into, and nothing behind it", function()
+    local future = far:recv(part_of(there))
+    assert(near:send(here:slice(0, 100)):wait(5))
+    assert.equal(100, (future:wait(5)))
+    assert_scattered(here:slice(0, 100):string())
+  end)
+
+  it("is written to the same part of a peer's region", function()
+    for _ = 1, 2 do
+      assert(near:write { from = part_of(here), to = part_of(remote) }:wait(5))
+      assert_scattered(here_bytes())
+    end
+  end)
+
+  it("is written to as many bytes in one piece, and read from them", function()
+    assert(near:write { from = part_of(here), to = remote:slice(0, 100) }
+      :wait(5))
+    assert.equal(here_bytes() .. ("\xee"):rep(3996), there:slice():string())
+    here:slice():fill(0)
+    assert(near:read { from = remote:slice(0, 100), to = part_of(here) }
+      :wait(5))
+    assert.equal(there:slice(0, 100):string(), here_bytes())
+    assert.equal(("\0"):rep(28), here:slice(292, 28):string())
+  end)
+
+  it("stands in lists, wherever in them", function()
+    local from = { part_of(here), here:slice(2048, 50) }
+    local to = { remote:slice(2048, 10), part_of(remote),
+                 remote:slice(3000, 40) }
+    assert(near:write { from = from, to = to }:wait(5))
+    local bytes = here_bytes() .. here:slice(2048, 50):string()
+    assert.equal(bytes, there:slice(2048, 10):string()
+      .. part_of(there):string() .. there:slice(3000, 40):string())
+    assert.equal(("\xee"):rep(28), there:slice(292, 28):string())
+  end)
+
+  it("is two slices of the 4096 that a list may have", function()
+    local from = {}
+    for i = 1, 4096 do from[i] = here:slice(0, 1) end
+    from[7] = part_of(here)
+    local fine, message = pcall(near.send, near, from)
+    assert.is_false(fine)
+    assert.matches("1 to 4096 slices, not 4097", message)
+  end)
+
+  it("is filled, and nothing behind it", function()
+    part_of(there):fill(0x11)
+    assert_scattered(("\x11"):rep(100))
+  end)
+end)

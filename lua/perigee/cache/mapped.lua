@@ -139,7 +139,7 @@ local function read(self, key, slab, into, length)
   local part = slices.first(into, length)
   local fine, err = self.session:read {
     from = slab.remote:slice(tonumber(at.offset), length),
-    to = slices.cut(part), timeout = self.timeout }:wait()
+    to = part, timeout = self.timeout }:wait()
   if not fine then return nil, err.kind == "stale" and AGAIN or err end
   if not same(self, key, at) then return nil, AGAIN end
   return part, at.checksum

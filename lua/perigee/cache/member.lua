@@ -313,7 +313,7 @@ local function read(self, lease, into)
   if not from then return nil, err end
   if lease.length > 0 then
     local fine
-    fine, err = transfer.read(lease.among.session, from, slices.cut(part),
+    fine, err = transfer.read(lease.among.session, from, part,
                                self.nanoseconds):wait()
     if not fine then return place_lost(lease, err) end
   end
@@ -535,7 +535,7 @@ local function both_sides(self, item, lease)
   elseif lease.length == 0 then
     return nil, 0
   end
-  return from, slices.cut(slices.first(into, lease.length))
+  return from, slices.first(into, lease.length)
 end
 
 -- Which items can be read, by their indexes, and the sides of all of them. The

@@ -11,7 +11,8 @@
 -- * `address`: the same as a number, also for a GPU's memory; nil for a peer's
 -- * `kind`: of its memory, as `Region.kind`; nil for a peer's
 -- * `block`, `count`, `stride`: its shape: count blocks of block bytes each,
---   whose starts lie stride bytes apart
+--   whose starts lie stride bytes apart. The last block of a part that ends
+--   inside a block has what is left of `length`
 -- * `owner`: the region, remote region or pooled block; kept alive
 --
 -- Wherever a slice may stand (in a transfer, a message, a call, a reply, a
@@ -23,6 +24,7 @@
 -- * The library reads the table at once, so that it may be changed afterwards.
 -- * Places that bytes are written to may not overlap. Blocks that lie between
 --   the blocks of another slice need the same `stride`.
+-- * A slice that ends inside a block counts as two of the 4096.
 -- * What was filled of a list comes as a list: the filled parts in order, and
 --   `length`, their total. Its `string()` gives their bytes, `close()` ends
 --   nothing.
@@ -213,21 +215,6 @@ function M.first(slice, length)
   return slice:slice(0, length)
 end
 
---- The same bytes as those of a place (a slice or a List) that M.first made,
--- for a transfer: the blocks of its slices are equally long, so a last one that
--- was cut off becomes a slice of its own.
-function M.cut(place)
-  local is_list = getmetatable(place) == List
-  local last = is_list and place[#place] or place
-  if last.count == 1 or last.length % last.block == 0 then return place end
-  local list, n = { last }, 1
-  if is_list then list, n = { unpack(place) }, #place end
-  local whole = (last.count - 1) * last.block
-  list[n] = last:slice(0, whole)
-  list[n + 1] = last:slice(whole, last.length - whole)
-  return listed(list) or place
-end
-
 --- A slice, or the first one of a List, which stands for all in messages.
 function M.sample(place)
   return getmetatable(place) == List and place[1] or place
@@ -240,6 +227,28 @@ local function store(target, slice)
   target.length = slice.block
   target.count = slice.count
   target.stride = slice.stride
+end
+
+-- Does a slice end inside a block? All blocks of the core's slices are whole,
+-- so the part of its last block is a slice of its own there.
+local function is_ragged(slice)
+  return slice.length ~= slice.block * slice.count
+end
+
+local function store_part(target, slice)
+  local whole = slice.count - 1
+  local length = slice.length - whole * slice.block
+  target.offset = slice.offset + whole * slice.stride
+  target.length, target.count, target.stride = length, 1, length
+end
+
+-- The slices that the core gets of a List.
+local function entries_of(list)
+  local entries = #list
+  for i = 1, #list do
+    if is_ragged(list[i]) then entries = entries + 1 end
+  end
+  return entries
 end
 
 -- The core's handle of an owner of engine's own memory; or nil, and what is
@@ -264,29 +273,60 @@ local function remote_handle(owner, session)
   return nil, owner:text() .. " has been closed"
 end
 
--- Writes a List. field: of the struct, for the handles. Slices of one owner
--- mostly follow each other. The core reads the List's array before the function
--- returns that it is given to; the caller keeps the List until then.
-local function store_list(target, list, of, handle_of, field)
-  local n, array = #list, list.array
-  if not array or n > list.room then
-    array = native.slices_t(n)
-    list.array, list.room = array, n
+-- The structs that the core reads of a List: room for n of them. The core reads
+-- them before the function returns that they are given to; the caller keeps the
+-- List until then.
+local function array_of(list, n)
+  if not list.array or n > list.room then
+    list.array, list.room = native.slices_t(n), n
   end
+  return list.array
+end
+
+-- Writes a slice into an array from number at on; returns the number behind it.
+local function store_entry(array, at, slice, handle, field)
+  local entry = array[at]
+  entry[field] = handle
+  store(entry, slice)
+  if not is_ragged(slice) then return at + 1 end
+  entry.count = slice.count - 1
+  entry = array[at + 1]
+  entry[field] = handle
+  store_part(entry, slice)
+  return at + 2
+end
+
+-- Writes a List. field: of the struct, for the handles. Slices of one owner
+-- mostly follow each other.
+local function store_list(target, list, of, handle_of, field)
+  local n, at = entries_of(list), 0
+  if n > LIST_MOST then
+    return ("a list has 1 to %d slices, not %d, of which those that end inside "
+      .. "a block are two"):format(LIST_MOST, n)
+  end
+  local array = array_of(list, n)
   local owner, handle, why
-  for i = 1, n do
+  for i = 1, #list do
     local slice = list[i]
     if slice.owner ~= owner then
       owner = slice.owner
       handle, why = handle_of(owner, of)
       if not handle then return ("number %d of a list: %s"):format(i, why) end
     end
-    local entry = array[i - 1]
-    entry[field] = handle
-    store(entry, slice)
+    at = store_entry(array, at, slice, handle, field)
   end
   target.list, target.count = array, LISTED + n
   target.offset, target.length, target.stride = 0, 0, 0
+end
+
+-- The List of a slice that ends inside a block, which the slice keeps.
+local function list_of(slice)
+  local list = rawget(slice, "list")
+  if list then return list end
+  list = setmetatable({ slice, owner = false, array = false, room = 0,
+                        length = slice.length }, List)
+  slice.list = list
+  return list
 end
 
 --- Writes a slice of engine's own memory into a struct perigee_slice. Returns
@@ -301,6 +341,9 @@ local function store_own(target, slice, engine)
     local why
     handle, why = own_handle(owner, engine)
     if not handle then return why end
+  end
+  if is_ragged(slice) then
+    return store_list(target, list_of(slice), engine, own_handle, "region")
   end
   target.region = handle
   store(target, slice)
@@ -325,6 +368,9 @@ function M.store_remote(target, slice, session)
   end
   local handle, why = remote_handle(slice.owner, session)
   if not handle then return why end
+  if is_ragged(slice) then
+    return store_list(target, list_of(slice), session, remote_handle, "remote")
+  end
   target.remote = handle
   store(target, slice)
 end
@@ -491,16 +537,17 @@ end
 -- print(region:slice(0, 3):fill(65):string())                  --> AAA
 function methods.fill(slice, byte)
   local owner = own(slice, "slice:fill")
-  local bytes = native.bytes_t(slice.block)
+  local bytes, left = native.bytes_t(slice.block), slice.length
   ffi.fill(bytes, slice.block, byte or 0)
   for i = 0, slice.count - 1 do
-    copy_in(owner, slice.offset + i * slice.stride, bytes, slice.block)
+    local length = math.min(slice.block, left)
+    copy_in(owner, slice.offset + i * slice.stride, bytes, length)
+    left = left - length
   end
   return slice
 end
 
--- The first length bytes of a slice of many blocks. If the last block is only
--- partly used, string() returns length bytes, but transfers refuse the slice.
+-- The first length bytes of a slice of many blocks, which may end inside one.
 local function prefix(slice, length)
   if length <= slice.block then
     return make(slice.owner, slice.offset, length, length, 1, length)
