@@ -173,6 +173,35 @@ describe("a strided transfer", function()
   end)
 end)
 
+describe("a strided slice without bytes", function()
+  after_each(cases.cleanup)
+
+  it("has one block, however many were asked for", function()
+    local region = cases.alloc(cases.engine(), 64)
+    for _, count in ipairs { 1, 5, 2 ^ 52 + 2 } do
+      local slice = region:slice(8, 0, { count = count, stride = 100 })
+      assert.same({ 0, 1, 0 }, { slice.length, slice.count, slice.stride })
+      assert.equal(0, slice:slice().length)
+      assert.equal("", slice:string())
+    end
+  end)
+
+  it("is sent and written like any other", function()
+    local engine, other = cases.engine(), cases.engine()
+    local listener = assert(other:listen(cases.address()))
+    local near = assert(engine:connect(cases.address(), { timeout = 5 }))
+    local far = assert(listener:accept(5))
+    local empty = { count = 2 ^ 52 + 2, stride = 100 }
+    local here = cases.alloc(engine, 64):slice(0, 0, empty)
+    cases.alloc(other, 64, { name = "there", access = "rw" })
+    local there = assert(near:region "there"):slice(0, 0, empty)
+    local future = far:recv(cases.alloc(other, 64):slice())
+    assert(near:send(here):wait(5))
+    assert.equal(0, (future:wait(5)))
+    assert(near:write { from = here, to = there }:wait(5))
+  end)
+end)
+
 describe("a prepared transfer", function()
   local engine, session, here
 

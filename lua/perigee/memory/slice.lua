@@ -106,7 +106,8 @@ local function shape(owner, offset, block, options, level)
     error("a slice needs a count of at least 1 and a stride of at least its "
       .. "length", level + 1)
   end
-  local span = block > 0 and (count - 1) * stride + block or 0
+  if block == 0 then count, stride = 1, 0 end -- no count that means a list
+  local span = (count - 1) * stride + block
   if offset + span > owner.length then
     error(("a slice of %d times %d bytes at %d, %d apart, lies outside of %s "
       .. "with %d bytes"):format(count, block, offset, stride, owner:text(),
