@@ -1011,6 +1011,11 @@ PERIGEE_API int perigee_recv(struct perigee_session *session,
                              const struct perigee_slice *slice, int64_t timeout);
 PERIGEE_API int perigee_recv_imm(struct perigee_session *session,
                                  int64_t timeout);
+/* Takes the next immediate that has come and that no receive waits for: also of
+ * a session that has ended, until it is freed. AGAIN: there is none. Does not
+ * block. */
+PERIGEE_API int perigee_take_imm(struct perigee_session *session,
+                                 uint64_t *immediate);
 /* Ends an own operation with "cancelled" unless it has ended already (then its
  * event says how). Needs no ring space; does nothing for a number that is not
  * live. */

@@ -58,6 +58,7 @@ M.options_t = ffi.typeof("struct perigee_options")
 M.info_t = ffi.typeof("struct perigee_session_info")
 M.shares_t = ffi.typeof("struct perigee_shares")
 M.bytes_t = ffi.typeof("uint8_t[?]")
+M.immediate_t = ffi.typeof("uint64_t[1]")
 M.pointer_t = ffi.typeof("uint8_t *")
 M.engines_t = ffi.typeof("struct perigee_engine *[?]")
 

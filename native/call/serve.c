@@ -71,14 +71,19 @@ uint64_t immediates_room(const struct perigee_session *s) {
   return (grows ? 2 : 1) * s->messages.imm_room - s->messages.imm_count;
 }
 
+static uint64_t immediate_take(struct perigee_session *s) {
+  uint64_t immediate = s->messages.immediates[s->messages.imm_first];
+  s->messages.imm_first =
+      (s->messages.imm_first + 1) & (s->messages.imm_room - 1);
+  s->messages.imm_count--;
+  return immediate;
+}
+
 static void immediates_match(struct perigee_session *s) {
   while (s->messages.imm_count > 0 && !list_empty(&s->messages.recv_imms)) {
     struct node *n = s->messages.recv_imms.next;
     struct operation *op = CONTAINER(n, struct operation, queue);
-    op->value = s->messages.immediates[s->messages.imm_first];
-    s->messages.imm_first =
-        (s->messages.imm_first + 1) & (s->messages.imm_room - 1);
-    s->messages.imm_count--;
+    op->value = immediate_take(s);
     operation_finish(op, PERIGEE_OK);
   }
 }
@@ -283,6 +288,14 @@ int perigee_recv_imm(struct perigee_session *s, int64_t timeout) {
   int index = op->index;
   immediates_match(s);
   return index;
+}
+
+int perigee_take_imm(struct perigee_session *s, uint64_t *immediate) {
+  ENTER(s->engine);
+  if (s->messages.imm_count == 0)
+    return PERIGEE_AGAIN;
+  *immediate = immediate_take(s);
+  return PERIGEE_OK;
 }
 
 /* ---- Early ends --------------------------------------------------------- */

@@ -213,3 +213,43 @@ describe("a write with immediate", function()
     assert.equal("timeout", err.kind)
   end)
 end)
+
+describe("an immediate that came before its sender's end", function()
+  local near, far, here, box
+
+  before_each(function()
+    local engine, other = cases.engine(), cases.engine()
+    local listener = assert(other:listen(cases.address()))
+    near = assert(engine:connect(cases.address(), { timeout = 5 }))
+    far = assert(listener:accept(5))
+    here = cases.alloc(engine, 64)
+    cases.alloc(other, 64, { name = "box", access = "rw" })
+    box = assert(near:region "box")
+    for value = 7, 9 do
+      assert(near:write_imm({ from = here:slice(), to = box:slice() }, value)
+        :wait(5))
+    end
+  end)
+  after_each(cases.cleanup)
+
+  local function lose()
+    near:close()
+    assert.equal("peer_lost", select(2, far:ended():wait(5)).kind)
+  end
+
+  it("is received after it, in order", function()
+    assert.equal(7, (far:recv_imm():wait(5)))
+    lose()
+    perigee.sleep(0.05)
+    for value = 8, 9 do assert.equal(value, (far:recv_imm():wait(5))) end
+    for _ = 1, 2 do
+      assert.equal("peer_lost", select(2, far:recv_imm():wait(5)).kind)
+    end
+  end)
+
+  it("goes with the session that is closed", function()
+    lose()
+    far:close()
+    assert.equal("peer_lost", select(2, far:recv_imm():wait(5)).kind)
+  end)
+end)

@@ -46,6 +46,7 @@ Session.link, Session.forced, Session.closed = false, false, false
 Session.last, Session.known, Session.spare = false, false, false
 Session.remotes, Session.proxies, Session.scratch = false, false, false
 Session.term = false                    -- of the entry that it was dialled by
+Session.immediates = false              -- that came before its loss, and next
 Session.told = false                    -- the future that ended() gives
 Session.writers = false                 -- waits for a block (call/room.lua)
 
@@ -221,7 +222,7 @@ jit.off(finish)
 -- print(select(2, near:region "any").kind)                     --> closed
 function Session:close()
   local handle = self.handle
-  self.closed = true
+  self.closed, self.immediates = true, false
   if not handle then return end
   C.perigee_session_close(handle)
   finish(self, errors.new("closed", ("the session with %s was closed")
@@ -293,9 +294,29 @@ function Session:forget()
   self.ending = false
 end
 
+-- The immediates that came before the end, for later receives: the core's
+-- session is freed soon. next: the number of the first one that is left.
+local function immediates_left(handle)
+  local left, value = { next = 1 }, native.immediate_t()
+  while C.perigee_take_imm(handle, value) == 0 do
+    left[#left + 1] = tonumber(value[0])
+  end
+  return left[1] and left or false
+end
+
+--- Takes the next immediate that came before the session was lost; or nil.
+function Session:immediate_left()
+  local left = self.immediates
+  if not left then return nil end
+  local value = left[left.next]
+  left[left.next], left.next = nil, left.next + 1
+  return value
+end
+
 loop.on[C.PERIGEE_EVENT_LOST] = function(engine, event)
   local session = engine.sessions[event.session]
   if not session or not session.handle then return end
+  session.immediates = immediates_left(session.handle)
   local kind = errors.kind(event.status)
   local text = errors.why(event) or errors.text(event.status)
   finish(session, errors.new(kind == "closed" and kind or "peer_lost",

@@ -276,7 +276,8 @@ function Session:recv(slice, options)
 end
 
 --- Receives the immediate of the peer's next `Session:write_imm`, after its
--- data has arrived.
+-- data has arrived. What arrived before the session was lost can be received
+-- after that, until `Session:close`.
 -- @function Session:recv_imm
 -- @tparam[opt] table options
 -- @tparam[opt=30] number options.timeout seconds
@@ -288,7 +289,11 @@ end
 -- print(select(2, future:wait()).kind)                         --> timeout
 function Session:recv_imm(options)
   local timeout = only_timeout(options, "session:recv_imm")
-  if not self.handle then return gone(self, "recv_imm") end
+  if not self.handle then
+    local value = self:immediate_left()
+    if value then return futures.done(value) end
+    return gone(self, "recv_imm")
+  end
   local operation = C.perigee_recv_imm(self.handle, timeout)
   if operation < 0 then return refused(self, "recv_imm", operation) end
   return start(self, operation, { timeout, false }, imm_received)
