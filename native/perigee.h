@@ -1003,6 +1003,8 @@ PERIGEE_API int perigee_post_blocks(struct perigee_prepared *prepared,
 PERIGEE_API void perigee_prepared_free(struct perigee_prepared *prepared);
 /* Messages match receives in order. A send waits for its receive. A receive
  * ends with the length; TOO_LARGE, for both sides, if the message was longer.
+ * If the sender gives a message up that is on its way, the receive is for the
+ * next one again, but CANCELLED if a later receive has had that already.
  * If waiting messages leave no room for requests of other peers, those of peers
  * that have many end in NO_MEMORY. */
 PERIGEE_API int perigee_send(struct perigee_session *session,

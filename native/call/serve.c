@@ -31,6 +31,7 @@ enum { IMMEDIATES = 1 << 16, SWEPT_AT_ONCE = 64 };
 
 static int serve_fetch(struct operation *op, const struct payload *into);
 static void serve_lost(struct operation *op);
+static void message_give_up(struct operation *op, int status);
 static const struct operation_class serve_spanned_class;
 static void serve_abort(struct operation *op);
 
@@ -148,9 +149,62 @@ void messages_sweep(struct perigee_engine *engine) {
   }
 }
 
+/* Ends a receive that its message has reached. */
+static void recv_reached(struct operation *recv, uint64_t length, int status) {
+  struct session_messages *m = &recv->session->messages;
+  if (recv->number > m->reached)
+    m->reached = recv->number;
+  recv->arriving = 0;
+  recv->length = length;
+  operation_finish(recv, status);
+}
+
+/* It would get a message that is younger than that of a later receive. */
+static void recv_overtaken(struct operation *recv) {
+  static const char text[] =
+      "its sender gave the message up, and a later receive has had the next";
+  recv->pointer = (const uint8_t *)text;
+  recv->length = sizeof text - 1;
+  operation_finish(recv, PERIGEE_CANCELLED);
+}
+
+/* Is the message of a later receive on its way? */
+static bool recv_is_early(const struct session_messages *m,
+                          const struct operation *recv) {
+  const struct node *last = m->landings.previous;
+  return last != &m->landings &&
+         CONTAINER(last, const struct operation, queue)->number > recv->number;
+}
+
+/* Returns the receive that the next message is for, or NULL: there is none, or
+ * it has to wait. One that has lost its message waits while a later one's is on
+ * its way: once that has come, the next would be too young for it. */
+static struct operation *recv_next(struct session_messages *m) {
+  while (!list_empty(&m->recvs)) {
+    struct operation *recv = CONTAINER(m->recvs.next, struct operation, queue);
+    if (recv->arriving > 0) /* a lost message is still copied there */
+      return NULL;
+    if (recv->number > m->reached)
+      return recv_is_early(m, recv) ? NULL : recv;
+    recv_overtaken(recv);
+  }
+  return NULL;
+}
+
+/* Puts a receive back that has lost its message, before those behind it. */
+static void recv_again(struct operation *recv) {
+  struct node *recvs = &recv->session->messages.recvs, *at = recvs->next;
+  while (at != recvs &&
+         CONTAINER(at, struct operation, queue)->number < recv->number)
+    at = at->next;
+  operation_unqueue(recv);
+  list_append(at, &recv->queue);
+}
+
 static void message_pair(struct operation *recv, struct operation *send) {
   operation_unqueue(recv);
   operation_unqueue(send);
+  list_append(&recv->session->messages.landings, &recv->queue);
   int status = PERIGEE_TOO_LARGE;
   if (recv->place.total >= send->rest.length) {
     send->receiver = recv;
@@ -160,40 +214,61 @@ static void message_pair(struct operation *recv, struct operation *send) {
   if (status == PERIGEE_OK)
     return;
   send->receiver = NULL;
-  recv->arriving = 0;
-  recv->length = send->rest.length;
-  operation_finish(recv, status);
+  recv_reached(recv, send->rest.length, status);
   reply_status(send, status);
 }
 
-static void message_match(struct perigee_session *s) {
-  while (!list_empty(&s->messages.recvs) && !list_empty(&s->messages.sends)) {
-    struct operation *send =
-        CONTAINER(s->messages.sends.next, struct operation, queue);
+/* Ends messages on their way whose sender has given them up, from the last one
+ * on: what has come after them may be for their receives. */
+static void landings_prune(struct perigee_session *s) {
+  struct session_messages *m = &s->messages;
+  while (!list_empty(&m->landings)) {
     struct operation *recv =
-        CONTAINER(s->messages.recvs.next, struct operation, queue);
-    if (recv->arriving > 0) /* a lost message is still copied there */
+        CONTAINER(m->landings.previous, struct operation, queue);
+    struct operation *send = operation_find(s->engine, (int)recv->arriving - 1);
+    if (served_wanted(send))
       return;
+    message_give_up(send, PERIGEE_CANCELLED);
+  }
+}
+
+/* A message that ends meanwhile calls it again, and leaves the rest to it. */
+static void message_match(struct perigee_session *s) {
+  struct session_messages *m = &s->messages;
+  struct operation *recv;
+  if (m->matching)
+    return;
+  m->matching = true;
+  while ((recv = recv_next(m)) && !list_empty(&m->sends)) {
+    struct operation *send = CONTAINER(m->sends.next, struct operation, queue);
     if (served_wanted(send))
       message_pair(recv, send);
     else
       serve_lost(send);
   }
+  m->matching = false;
+}
+
+/* A receive's message is over, so those behind it may go on. */
+static void message_next(struct perigee_session *s) {
+  if (s->state == PERIGEE_SESSION_OPEN)
+    message_match(s);
 }
 
 static void message_arrived(struct operation *served) {
   struct perigee_session *s = served->session;
+  landings_prune(s);
   served->length = served->rest.length;
   list_append(&s->messages.sends, &served->queue);
   message_match(s);
 }
 
-/* It will never come whole: its receive waits on, first in line, and is for
+/* It will never come whole: its receive waits on, in its order, and is for
  * another message once nothing of this one is copied there any more. */
 static void message_lost(struct operation *served) {
   struct operation *recv = served->receiver;
-  if (!recv->quiet_wait && !recv->queue.next)
-    list_prepend(&recv->session->messages.recvs, &recv->queue);
+  if (!operation_has_ended(recv))
+    recv_again(recv);
 }
 
 static void message_released(struct operation *served) {
@@ -203,18 +278,15 @@ static void message_released(struct operation *served) {
   recv->arriving = 0;
   if (recv->quiet_wait)
     operation_settle(recv);
-  if (!operation_has_ended(recv) && s->state == PERIGEE_SESSION_OPEN)
-    message_match(s); /* the next message may have arrived already */
+  message_next(s);
 }
 
 static void message_done(struct operation *served) {
   struct operation *recv = served->receiver;
   served->receiver = NULL;
-  recv->arriving = 0;
-  recv->length = served->rest.length;
   recv->session->counters->messages++;
-  recv->session->counters->bytes_received += recv->length;
-  operation_finish(recv, PERIGEE_OK);
+  recv->session->counters->bytes_received += served->rest.length;
+  recv_reached(recv, served->rest.length, PERIGEE_OK);
 }
 
 /* ---- Receives ----------------------------------------------------------- */
@@ -266,6 +338,7 @@ int perigee_recv(struct perigee_session *s, const struct perigee_slice *slice,
   }
   op->place = into;
   op->arriving = 0;
+  op->number = ++s->messages.posted;
   operation_ref_slice(op, slice);
   operation_start(op, timeout);
   list_append(&s->messages.recvs, &op->queue);
@@ -322,6 +395,14 @@ static void serve_give_up(struct operation *op) {
     return;
   served_advance(op, PULLED);
   reply_status(op, op->status);
+}
+
+/* The same, for a reason that is not its receive's. */
+static void message_give_up(struct operation *op, int status) {
+  op->status = status;
+  message_lost(op);
+  operation_unqueue(op);
+  serve_give_up(op);
 }
 
 /* Called when the session has ended, or the call has before it was served. */
@@ -450,9 +531,7 @@ static bool serve_pulled(struct operation *op, int place) {
     return state > 0;
   op->status = state < 0 ? state : PERIGEE_CANCELLED;
   if (op->receiver) {
-    message_lost(op);
-    operation_unqueue(op);
-    serve_give_up(op);
+    message_give_up(op, op->status);
     return false;
   }
   op->unseen = true;
@@ -466,8 +545,10 @@ static void serve_landed(struct operation *op) {
   list_remove(&op->queue);
   parts_end(op);
   if (op->record == RECORD_SEND) {
+    struct perigee_session *s = op->session;
     message_done(op);
     reply_status(op, PERIGEE_OK);
+    message_next(s);
   } else if (op->record == RECORD_WRITE) {
     operation_unref(op);
     reply_status(op, PERIGEE_OK);

@@ -238,6 +238,7 @@ struct operation {
     };
     struct { /* receive */
       struct payload place;
+      uint64_t number;   /* which receive of the session's, from 1 */
       uint32_t arriving; /* index of the message that lands there, plus 1 */
     };
   };

@@ -151,7 +151,13 @@ struct session_operations {
 struct session_messages {
   uint32_t imm_first, imm_count, imm_room;
   uint64_t *immediates; /* not received yet; a ring of 2^n */
-  struct node recvs, recv_imms, sends;
+  /* Of the receives: how many there have been, and the number of the last one
+   * that a message came to, or was too long for. */
+  uint64_t posted, reached;
+  bool matching;
+  struct node recvs;    /* without a message, in order */
+  struct node landings; /* with one that is on its way, in order */
+  struct node recv_imms, sends;
 };
 
 /* socket.c: its socket, and the frames on it. */

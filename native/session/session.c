@@ -108,6 +108,7 @@ struct perigee_session *session_new(struct perigee_engine *engine, int fd) {
   s->target.on_lookup.ready = dial_resolved;
   struct node *lists[] = {&s->operations.all,
                           &s->messages.recvs,
+                          &s->messages.landings,
                           &s->messages.recv_imms,
                           &s->messages.sends,
                           &s->replies.waiting,

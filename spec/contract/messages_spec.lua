@@ -253,3 +253,68 @@ describe("an immediate that came before its sender's end", function()
     assert.equal("peer_lost", select(2, far:recv_imm():wait(5)).kind)
   end)
 end)
+
+-- Both sides are of this process: a long message goes on only while it waits.
+describe("a message that its sender gives up on its way", function()
+  local near, far, from, to
+
+  before_each(function()
+    local engine, other = cases.engine(), cases.engine()
+    local listener = assert(other:listen(cases.address()))
+    near = assert(engine:connect(cases.address(), { timeout = 5 }))
+    far = assert(listener:accept(5))
+    from = cases.alloc(engine, LENGTH + 4096)
+    to = cases.alloc(other, 2 * LENGTH)
+  end)
+  after_each(cases.cleanup)
+
+  local function receive(number, length)
+    return far:recv(to:slice(number * 64, length or 64))
+  end
+
+  local function send(text)
+    from:slice(LENGTH, #text):write(text)
+    return near:send(from:slice(LENGTH, #text))
+  end
+
+  local function received(number, future)
+    local length = assert(future:wait(10))
+    return to:slice(number * 64, length):string()
+  end
+
+  -- Cancels messages. A machine may have been quick enough to bring one whole;
+  -- then it returns false.
+  local function gives_up(...)
+    for _, future in ipairs { ... } do future:cancel() end
+    for _, future in ipairs { ... } do
+      if future:wait(10) then return false end
+    end
+    return true
+  end
+
+  it("leaves its receive first in line, and those behind it in order",
+     function()
+    local receives, lost, texts = {}, {}, { "next", "and next", "and last" }
+    for i = 1, 3 do receives[i] = receive(i, LENGTH) end
+    for i = 1, 2 do lost[i] = near:send(from:slice(0, LENGTH)) end
+    perigee.sleep(0.004)
+    if not gives_up(unpack(lost)) then return end
+    for i = 1, 3 do send(texts[i]):wait(10) end
+    for i = 1, 3 do assert.equal(texts[i], received(i, receives[i])) end
+  end)
+
+  it("ends its receive if a later one has had the next message", function()
+    local first, second = receive(1, LENGTH), receive(2)
+    local lost = near:send(from:slice(0, LENGTH))
+    assert(send("second"):wait(10))
+    assert.equal("second", received(2, second))
+    local third = send("third")
+    if not gives_up(lost) then return end
+    local _, err = first:wait(10)
+    assert.equal("cancelled", err.kind)
+    assert.matches("its sender gave the message up", err.message)
+    assert.is_false(third:done())
+    assert.equal("third", received(3, receive(3)))
+    assert(third:wait(10))
+  end)
+end)

@@ -88,8 +88,8 @@ static bool fits(const struct side *side, const struct own *own, int status) {
     return true;
   case PERIGEE_TIMEOUT:
     return w->now >= own->due || own->kind == OWN_CONNECT;
-  case PERIGEE_CANCELLED: /* a message, with its receive */
-    return own->cancelled || own->kind == OWN_SEND;
+  case PERIGEE_CANCELLED: /* a message, with its receive, or the reverse */
+    return own->cancelled || own->kind == OWN_SEND || own->kind == OWN_RECV;
   case PERIGEE_PEER_LOST:
     return ended_session(own->link) || w->closings || w->weather.cut > 0 ||
            w->weather.truncate > 0;

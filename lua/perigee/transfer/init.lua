@@ -255,15 +255,17 @@ function Session:send(slice, options)
   return future
 end
 
---- Receives the peer's next `Session:send`.
+--- Receives the peer's next `Session:send`. If the peer gives a message up that
+-- is on its way, the receive is for the next one, as before.
 -- @function Session:recv
 -- @tparam Slice slice own memory, or a list of slices, as long as the message
 --   or longer
 -- @tparam[opt] table options
 -- @tparam[opt=30] number options.timeout seconds
 -- @treturn Future of the message's length
--- @errors `too_large`: the message was longer; `timeout`, `peer_lost`,
---   `cancelled`
+-- @errors `too_large`: the message was longer; `cancelled`: also if the peer
+--   gave its message up, and a later receive has had the next one already;
+--   `timeout`, `peer_lost`
 -- @waits no
 -- @usage
 -- local received = far:recv(region:slice(0, 4))
