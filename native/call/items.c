@@ -166,10 +166,11 @@ static int moves_add_places(struct perigee_session *s, int operation,
 
 /* ---- Overlaps of remote places --------------------------------------------- */
 
-/* Regions count as lying far from each other. */
+/* Regions count as lying far from each other. The peer chooses their slots, and
+ * uses those of closed ones again. */
 static uint8_t *place_base(const struct perigee_slice *place) {
-  uint64_t slot = place->remote->window.slot;
-  return (uint8_t *)(uintptr_t)((slot + 1) * 2 * PAYLOAD_MAX + place->offset);
+  uint64_t number = place->remote->number;
+  return (uint8_t *)(uintptr_t)(number * 2 * PAYLOAD_MAX + place->offset);
 }
 
 /* Looks whether places of the item that begins with that move overlap. */

@@ -60,6 +60,7 @@ struct regions {
 struct perigee_remote {
   struct perigee_remote *next;
   struct perigee_session *session;
+  uint64_t number;                     /* which of the session's, from 1 */
   struct window window;                /* for the first lane */
   struct window extra[FOUND_KEYS - 1]; /* for the additional lanes */
   struct area area; /* what the first window has mapped, for devices */

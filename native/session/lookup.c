@@ -212,6 +212,7 @@ static int remote_adopt(struct perigee_session *s, const struct found *found,
   }
   if (fresh) {
     r->next = s->regions.remotes;
+    r->number = r->next ? r->next->number + 1 : 1;
     s->regions.remotes = r;
   }
   *out = r;

@@ -646,6 +646,27 @@ describe("a list of slices in a transfer", function()
   end)
 end)
 
+describe("a list with a place in a region that its owner has closed", function()
+  after_each(cases.cleanup)
+
+  it("is stale, also where a new region has taken its number", function()
+    local engine, other = cases.engine(), cases.engine()
+    local listener = assert(other:listen(cases.address()))
+    local session = assert(engine:connect(cases.address(), { timeout = 5 }))
+    assert(listener:accept(5))
+    local old = cases.alloc(other, 64, { name = "old", access = "rw" })
+    local was = assert(session:region "old")
+    assert(old:close(5))
+    cases.alloc(other, 64, { name = "new", access = "rw" })
+    local is = assert(session:region "new")
+    local done, err = session:write {
+      from = cases.alloc(engine, 64):slice():fill(7),
+      to = { is:slice(0, 32), was:slice(0, 32) } }:wait(5)
+    assert.is_nil(done)
+    assert.equal("stale", err.kind)
+  end)
+end)
+
 describe("agent:read and agent:write", function()
   local function worker(child, perigee_)
     local agent = assert(child.cases.agent("worker"))
