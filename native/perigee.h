@@ -279,6 +279,9 @@ PERIGEE_API void perigee_engine_close(struct perigee_engine *engine);
  * NULL it is what failed last in this thread without an engine, such as
  * perigee_engine_open. Valid until the next failing call. */
 PERIGEE_API const char *perigee_detail(const struct perigee_engine *engine);
+/* Returns a byte that is 1, and 0 in a child process that was forked since: the
+ * engine and its memory are the parent's. Valid until the engine is closed. */
+PERIGEE_API const uint8_t *perigee_alive(const struct perigee_engine *engine);
 /* Returns the nanoseconds of the engine's clock, which is monotonic. */
 PERIGEE_API int64_t perigee_now(const struct perigee_engine *engine);
 /* Returns the number by which peers tell this engine from earlier ones. */

@@ -34,6 +34,10 @@ bool engine_alive(const struct perigee_engine *engine) {
   return *(volatile const uint8_t *)engine->alive != 0;
 }
 
+const uint8_t *perigee_alive(const struct perigee_engine *engine) {
+  return engine->alive;
+}
+
 int64_t engine_clock(struct perigee_engine *engine) {
   engine->away = false;
   engine->now = engine->options.clock(engine->options.context);

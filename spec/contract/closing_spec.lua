@@ -293,4 +293,49 @@ describe("after a fork", function()
     assert.is_truthy(line:find("^false raised") or line:find("^true nil"))
     child:expect("parent 3")
   end)
+
+  it("the child's own engines work, and the parent's memory raises", function()
+    local child = process.start(function(child, _, ffi_)
+      ffi_.cdef "int fork(void); int waitpid(int, int *, int);"
+      local cases_ = child.cases
+      local engine, other = cases_.engine(), cases_.engine()
+      local listener = assert(other:listen(cases_.address("parent")))
+      local near = assert(engine:connect(cases_.address("parent"),
+                                         { timeout = 5 }))
+      local far = assert(listener:accept(5))
+      local region = cases_.alloc(other, 64, { name = "r", access = "rw" })
+      local future = far:recv(region:slice(0, 8))
+      local function say_error(f)
+        local _, message = pcall(f)
+        child.say((tostring(message):gsub("^.-: ", "", 1)))
+      end
+      local pid = ffi_.C.fork()
+      if pid == 0 then
+        local slice = region:slice(0, 8)
+        say_error(function() slice:string() end)
+        say_error(function() slice:write "x" end)
+        say_error(function() slice:fill(1) end)
+        local one, two = cases_.engine(), cases_.engine()
+        local own = assert(two:listen(cases_.address("child")))
+        local dialed = assert(one:connect(cases_.address("child"),
+                                          { timeout = 5 }))
+        local accepted = assert(own:accept(5))
+        local got = accepted:recv(cases_.alloc(two, 8):slice())
+        assert(dialed:send(cases_.alloc(one, 8):slice()):wait(5))
+        child.say("child", assert(got:wait(5)))
+        say_error(function() future:wait(5) end)
+        os.exit(0)
+      end
+      ffi_.C.waitpid(pid, nil, 0)
+      assert(near:send(cases_.alloc(engine, 8):slice()):wait(5))
+      child.say("parent", assert(future:wait(5)))
+    end)
+    for _, what in ipairs { "string", "write", "fill" } do
+      child:expect(("slice:%s: region \"r\" belongs to the parent process")
+        :format(what))
+    end
+    child:expect("child 8")
+    child:expect("this engine belongs to the parent process; make another")
+    child:expect("parent 8")
+  end)
 end)

@@ -188,7 +188,8 @@ function M.new(options)
   warn_of_faults(options.faults or os.getenv "PERIGEE_FAULTS")
   sampling.warn()
   local engine = setmetatable({
-    handle = out[0], events = native.events_t(loop.BATCH), i = 0, n = 0,
+    handle = out[0], alive = C.perigee_alive(out[0]), -- 0 in a forked child
+    events = native.events_t(loop.BATCH), i = 0, n = 0,
     inflight = new_table(FEW, 0), flying = 0, -- how many there are
     sessions = {}, listeners = {}, regions = {},
     memory = setmetatable({}, { __mode = "k" }), pooled = 0, endpoints = {},

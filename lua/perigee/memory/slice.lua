@@ -389,6 +389,10 @@ local function own(slice, what, level, engine)
   if not owner.base then
     error(("%s: %s has been closed"):format(what, owner:text()), level)
   end
+  if owner.engine.alive[0] == 0 then
+    error(("%s: %s belongs to the parent process"):format(what, owner:text()),
+          level)
+  end
   if engine and owner.engine ~= engine then
     error(("%s: %s is another engine's memory"):format(what, owner:text()),
           level)

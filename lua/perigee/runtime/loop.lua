@@ -422,10 +422,20 @@ local function signal_of(deadline)
   return signal
 end
 
+-- Raises for what only an engine of the parent process could end.
+local function check_forked(future, level)
+  local owner = future.owner
+  local engine = owner and owner.engine
+  if engine and engine.handle and engine.alive[0] == 0 then
+    error("this engine belongs to the parent process; make another", level + 1)
+  end
+end
+
 --- Waits for a future, at most until deadline, and returns whether it has
 -- ended. A stop ends the wait early.
 function M.wait(future, deadline)
   if state.pinned then refuse(3) end
+  if state.forked then check_forked(future, 3) end
   local ended
   if state.first > state.last then -- else pump would give up at once
     ended = pump(future, deadline)
@@ -505,9 +515,17 @@ local function set_engines(engines)
   for i, engine in ipairs(engines) do state.handles[i - 1] = engine.handle end
 end
 
---- Makes the loop poll engine, whose handle, events, i and n are set.
+--- Makes the loop poll engine, whose handle, alive, events, i and n are set. In
+-- a forked child it stops polling the parent's, which would fail.
 function M.add_engine(engine)
-  local engines = { unpack(state.engines) }
+  local engines = {}
+  for _, other in ipairs(state.engines) do
+    if other.alive[0] ~= 0 then
+      engines[#engines + 1] = other
+    else
+      state.forked = true
+    end
+  end
   engines[#engines + 1] = engine
   set_engines(engines)
 end

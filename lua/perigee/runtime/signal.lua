@@ -29,6 +29,7 @@ M.state = {
   watching = false,                   -- SIGINT and SIGTERM are caught
   on_signal = false,                  -- called for the first one, and no stop
   leaving = false,                    -- the Lua state is being closed
+  forked = false,                     -- the parent process has made engines
   generation = 0,                     -- workers of an older one are dropped
   told = 0,                           -- polls that had events
 }
