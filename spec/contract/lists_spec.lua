@@ -609,6 +609,20 @@ describe("a list of slices in a transfer", function()
         assert.is_false(fine)
         assert.matches("perigee.layout", message)
       end
+      for _, block in ipairs { "16X", 1.5, false } do
+        local fine, message = pcall(perigee.layout, {
+          base = base, dims = { { 1, 1 } }, block = block })
+        assert.is_false(fine)
+        assert.matches("must be bytes, an integer of at least 0, or a size",
+                       message)
+      end
+      theirs[#theirs + 1] = "foo"
+      local wrote, said = pcall(function()
+        session:write { from = mine, to = theirs }
+      end)
+      assert.is_false(wrote)
+      assert.matches("lists_spec.lua:.*is a string, not a slice", said)
+      theirs[#theirs] = nil
       local move = session:prepare_write { from = mine, to = theirs }
       local function refused(spec, why)
         local fine, message = pcall(function() move:post(spec) end)
@@ -624,6 +638,10 @@ describe("a list of slices in a transfer", function()
       refused({ from = { -1 }, to = { 1 } }, "number 1 of from")
       refused({ from = { 1 }, to = { "x" } }, "number 1 of to")
       refused(7, "from = numbers")
+      refused(false, "from = numbers")
+      refused({ from = { 1 }, to = { 1 }, timeout = 0.1 },
+              "takes from and to, no timeout")
+      refused({ from = { 1 }, to = { 1 }, [1] = 7 }, "from and to, no 1")
       assert(move:post({ from = { 1, 1 }, to = { 3, 4 } }):wait(timeout))
       local plain = session:prepare_write { from = here:slice(0, 8),
                                             to = remotes.a:slice(0, 8) }

@@ -172,6 +172,20 @@ describe("a region", function()
     assert.has_error(function() session:region(nil) end)
   end)
 
+  it("has a name without a zero byte, as an address is", function()
+    local function refused(f, what)
+      local fine, message = pcall(f)
+      assert.is_false(fine)
+      assert.matches("regions_spec.lua:.*without a zero", message)
+      assert.matches(what, message)
+    end
+    refused(function() session:region "shared\0x" end, "session:region")
+    refused(function() engine:listen(cases.address("x") .. "\0x") end,
+            "engine:listen")
+    refused(function() engine:connect(cases.address() .. "\0x") end,
+            "engine:connect")
+  end)
+
   it("has a name once in an engine", function()
     assert(engine:alloc(4096, { name = "once" }))
     local none, err = engine:alloc(4096, { name = "once" })

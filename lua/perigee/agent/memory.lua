@@ -17,6 +17,7 @@ local futures = require "perigee.runtime.future"
 local links = require "perigee.link"
 local loop = require "perigee.runtime.loop"
 local peers = require "perigee.agent.peers"
+local regions = require "perigee.memory.region"
 local slices = require "perigee.memory.slice"
 local tasks = require "perigee.runtime.task"
 
@@ -27,9 +28,9 @@ local TIMEOUT, RECONNECT = 30, 3        -- seconds, the latter for a lost peer
 -- ---- What is asked for -----------------------------------------------------
 
 local SPECS = {
-  read = { from = check.string, at = check.count, to = slices.check,
+  read = { from = regions.check_name, at = check.count, to = slices.check,
            timeout = check.seconds },
-  write = { to = check.string, at = check.count, from = slices.check,
+  write = { to = regions.check_name, at = check.count, from = slices.check,
             timeout = check.seconds },
 }
 

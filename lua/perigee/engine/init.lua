@@ -248,7 +248,7 @@ Engine.adopt = regions.adopt
 -- print(select(2, engine:listen(door.address)).kind)           --> name_taken
 -- door:close()
 function Engine:listen(address)
-  check.value(address, check.string, "engine:listen's address")
+  check.value(address, check.whole, "engine:listen's address")
   local listener, err = listeners.new(self, address)
   return listener, err
 end
@@ -280,7 +280,7 @@ local ENDPOINT = { transport = check.string }
 -- print(other:explain().transport)                             --> shm
 -- other:close()
 function Engine:connect(address, options)
-  check.value(address, check.string, "engine:connect's address")
+  check.value(address, check.whole, "engine:connect's address")
   options = check.options(options, CONNECT, "engine:connect")
   loop.check_wait(2)
   local gone = self:gone("connecting to " .. address)

@@ -366,7 +366,7 @@ local REGION = { timeout = check.seconds }
 -- print(kv.length, kv.access)                                  --> 1048576 rw
 -- print(select(2, session:region "nothing").kind)              --> not_found
 function Session:region(name, options)
-  check.value(name, check.string, "session:region's name")
+  check.value(name, regions.check_name, "session:region's name")
   options = check.options(options, REGION, "session:region")
   loop.check_wait(2)
   local doing = ("looking up region %q of %s"):format(name, self:text())

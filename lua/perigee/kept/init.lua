@@ -26,6 +26,7 @@ local errors = require "perigee.runtime.errors"
 local futures = require "perigee.runtime.future"
 local loop = require "perigee.runtime.loop"
 local reaching = require "perigee.kept.reach"
+local regions = require "perigee.memory.region"
 local slices = require "perigee.memory.slice"
 local tasks = require "perigee.runtime.task"
 
@@ -332,7 +333,7 @@ end
 -- local kept = assert(agent:session("worker:0", { keep = true }))
 -- print(kept:region("kv").length)                              --> 1048576
 function Kept:region(name, options)
-  check.value(name, check.string, "a region's name")
+  check.value(name, regions.check_name, "a region's name")
   options = check.options(options, REGION, "region")
   loop.check_wait(2)
   local deadline = loop.deadline(options.timeout or TIMEOUT)

@@ -36,8 +36,9 @@ local function base_of(value)
 end
 
 local function block_of(value)
-  local bytes, why = units.size(value)
-  return why or check.count(bytes)
+  if not is_count(units.size(value)) then
+    return "bytes, an integer of at least 0, or a size as \"16K\""
+  end
 end
 
 local OPTIONS = { base = base_of, dims = dims_of, block = block_of }

@@ -42,12 +42,14 @@ local function access(value)
   if not ACCESS[value] then return "\"\", \"r\", \"w\" or \"rw\"" end
 end
 
-local function region_name(value)
+--- Of a region's name.
+function M.check_name(value)
   if type(value) ~= "string" or #value < 1 or #value > 255
     or value:find("%z") then
     return "1 to 255 bytes without a zero"
   end
 end
+local region_name = M.check_name
 
 --- Of an option: a NUMA node's number.
 function M.node(value)

@@ -153,6 +153,10 @@ end
 -- structs that the core reads: false until they are needed. There are `room` of
 -- them: programs get Lists, and may add slices to one.
 
+local function not_a_slice(i, value)
+  return ("number %d of a list is %s, not a slice"):format(i, M.named(value))
+end
+
 --- Returns the List of a table of slices, or of one; or nil and what is wrong.
 local function listed(x)
   if type(x) ~= "table" or getmetatable(x) == List then return x end
@@ -163,8 +167,7 @@ local function listed(x)
   for i = 1, n do
     local slice = rawget(x, i)
     if not is_slice(slice) then
-      return nil, ("number %d of a list is %s, not a slice"):format(i,
-        M.named(slice))
+      return nil, not_a_slice(i, slice)
     end
     list[i] = slice
     length = length + slice.length
@@ -243,11 +246,13 @@ local function store_part(target, slice)
   target.length, target.count, target.stride = length, 1, length
 end
 
--- The slices that the core gets of a List.
+-- The slices that the core gets of a List; or nil, and what is wrong with it.
 local function entries_of(list)
   local entries = #list
   for i = 1, #list do
-    if is_ragged(list[i]) then entries = entries + 1 end
+    local slice = list[i]
+    if not is_slice(slice) then return nil, not_a_slice(i, slice) end
+    if is_ragged(slice) then entries = entries + 1 end
   end
   return entries
 end
@@ -300,12 +305,13 @@ end
 -- Writes a List. field: of the struct, for the handles. Slices of one owner
 -- mostly follow each other.
 local function store_list(target, list, of, handle_of, field)
-  local n, at = entries_of(list), 0
-  if n > LIST_MOST then
+  local n, problem = entries_of(list)
+  if not n then return problem end
+  if n < 1 or n > LIST_MOST then
     return ("a list has 1 to %d slices, not %d, of which those that end inside "
       .. "a block are two"):format(LIST_MOST, n)
   end
-  local array = array_of(list, n)
+  local array, at = array_of(list, n), 0
   local owner, handle, why
   for i = 1, #list do
     local slice = list[i]

@@ -31,6 +31,13 @@ function M.string(value)
   if type(value) ~= "string" then return "a string" end
 end
 
+--- Texts that the core reads up to a zero.
+function M.whole(value)
+  if type(value) ~= "string" or value:find("%z") then
+    return "a string without a zero byte"
+  end
+end
+
 --- Texts that registries can tell: JSON has no others.
 function M.text(value)
   if printable.utf8(value) ~= value then return "a text in UTF-8" end

@@ -73,6 +73,17 @@ local function numbered(self, side, list)
   return array, n
 end
 
+-- Raises for what is neither from nor to.
+local function check_known(spec)
+  for key in pairs(spec) do
+    if key ~= "from" and key ~= "to" then
+      error(("transfer:post: it takes from and to, no %s"):format(
+        tostring(key)), 4)
+    end
+  end
+end
+jit.off(check_known)                    -- see check.lua
+
 -- Posts some of the blocks. Returns what the core returns.
 local function post_blocks(self, spec)
   if type(spec) ~= "table" then
@@ -85,6 +96,7 @@ local function post_blocks(self, spec)
   elseif n ~= m then
     error(("transfer:post: from has %d numbers and to has %d"):format(n, m), 3)
   end
+  if batch.has_unknown(spec) or spec.timeout ~= nil then check_known(spec) end
   local own, remote = from, to
   if self.transfer == READ then own, remote = to, from end
   return C.perigee_post_blocks(self.handle, own, remote, n, self.timeout)
@@ -129,7 +141,7 @@ function Prepared:post(blocks)
   if not self[ENDED] then
     error("transfer:post: it is still posted; wait for it first", 2)
   end
-  if blocks then
+  if blocks ~= nil then
     operation = post_blocks(self, blocks)
   else
     operation = C.perigee_post(self.handle, self.timeout)
