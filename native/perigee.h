@@ -672,7 +672,9 @@ enum { PERIGEE_ADDRESS_MAX = 107 };
  * is of its own family only); port 0: any that is free. PERIGEE_NAME_TAKEN if
  * the path or the port is in use, PERIGEE_TOO_LARGE if the path is over 107
  * bytes; PERIGEE_DENIED if other hosts could come and there is no secret, nor
- * options.insecure. Sessions come as ACCEPTED events. */
+ * options.insecure, or if the folder or the port is not for this process;
+ * PERIGEE_NOT_FOUND if there is no such folder or address. Sessions come as
+ * ACCEPTED events. */
 PERIGEE_API int perigee_listen(struct perigee_engine *engine,
                                const char *address,
                                struct perigee_listener **listener);

@@ -189,10 +189,18 @@ struct dial *dial_new(const struct address *address) {
 
 static void dial_nobody_there(struct perigee_session *s, int error) {
   char reason[ADDRESS_TEXT + 80];
-  bool nobody = error == ENOENT || error == ECONNREFUSED;
-  snprintf(reason, sizeof reason, "nobody listens at %s: %s", s->target.address,
-           system_text(error));
-  s->up->fail(s, nobody ? PERIGEE_NOT_FOUND : system_status(error), reason);
+  bool denied = error == EACCES || error == EPERM;
+  bool nobody = error == ENOENT || error == ENOTDIR || error == ECONNREFUSED;
+  snprintf(reason, sizeof reason, "%s %s: %s",
+           nobody   ? "nobody listens at"
+           : denied ? "this process may not use"
+                    : "cannot connect to",
+           s->target.address, system_text(error));
+  s->up->fail(s,
+              nobody   ? PERIGEE_NOT_FOUND
+              : denied ? PERIGEE_DENIED
+                       : system_status(error),
+              reason);
 }
 
 static void dial_unix(struct perigee_session *s) {

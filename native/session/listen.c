@@ -75,8 +75,13 @@ static int listen_failed(struct perigee_listener *l,
     return fail(l->engine, PERIGEE_NOT_FOUND,
                 "cannot listen at %s: this host has no such address",
                 l->address);
-  return fail(l->engine, system_status(errno), "cannot listen at %s: %s",
-              l->address, system_text(errno));
+  bool nowhere = errno == ENOENT || errno == ENOTDIR;
+  bool denied = errno == EACCES || errno == EPERM;
+  int status = nowhere  ? PERIGEE_NOT_FOUND
+               : denied ? PERIGEE_DENIED
+                        : system_status(errno);
+  return fail(l->engine, status, "cannot listen at %s: %s", l->address,
+              system_text(errno));
 }
 
 /* Reads the address that the system chose: port 0 stands for any free one. */

@@ -82,6 +82,43 @@ describe("the error of connecting", function()
     end
   end)
 
+  it("tells of a socket or a folder that this process may not use", function()
+    local child = process.start(function(child, _, ffi_)
+      ffi_.cdef "int setuid(unsigned); unsigned getuid(void);"
+      local folder = child.cases.folder .. "d"
+      local function sh(command)
+        assert(os.execute(command:gsub("FOLDER", folder)) == 0)
+      end
+      sh "rm -rf FOLDER && mkdir -m 755 FOLDER"
+      local owner = child.cases.engine()
+      assert(owner:listen("unix:" .. folder .. "/socket"))
+      sh "chmod 0 FOLDER/socket && chmod 555 FOLDER"
+      if ffi_.C.getuid() == 0 then assert(ffi_.C.setuid(65534) == 0) end
+      local engine = child.cases.engine()
+      local _, err = engine:connect("unix:" .. folder .. "/socket")
+      child.say(err.kind, err.message)
+      _, err = engine:listen("unix:" .. folder .. "/other")
+      child.say(err.kind, err.message)
+    end)
+    assert.matches("^denied .*: this process may not use unix:", child:read())
+    assert.matches("^denied .*cannot listen at unix:", child:read())
+    os.execute(("chmod 755 '%sd' && rm -rf '%sd'"):format(cases.folder,
+                                                        cases.folder))
+  end)
+
+  it("tells of a folder that is not there", function()
+    local engine = cases.engine()
+    local address = cases.address("x")
+    for _, path in ipairs { address:gsub("x.sock$", "none/y"),
+                            "unix:/dev/null/y" } do
+      for _, what in ipairs { "listen", "connect" } do
+        local none, err = engine[what](engine, path)
+        assert.is_nil(none)
+        assert.equal("not_found", err.kind)
+      end
+    end
+  end)
+
   it("says what the peer did not do in time", function()
     process.start(silent):expect("ready")
     local agent = assert(cases.agent(nil, { engine = { hello_timeout = 0.1 } }))

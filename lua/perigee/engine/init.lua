@@ -238,8 +238,9 @@ Engine.adopt = regions.adopt
 -- @treturn Listener the listener, whose `address` has the actual port; or nil
 --   and an error
 -- @errors `name_taken`: the path or port is in use; `denied`: other hosts could
---   connect and there is neither a secret nor option `insecure`; `too_large`: a
---   path of more than 107 bytes; `not_found`: no such folder or address;
+--   connect and there is neither a secret nor option `insecure`, or the folder
+--   or port is not for this process; `too_large`: a path of more than 107
+--   bytes; `not_found`: no such folder or address;
 --   `closed`
 -- @waits no
 -- @usage
@@ -272,7 +273,7 @@ local ENDPOINT = { transport = check.string }
 -- @treturn Session the session; or nil and an error
 -- @errors `not_found`: nobody listens there, there is no route, or no such
 --   host; `timeout`; `denied`: the peer is another user's process, or has
---   another secret or another name; `version`; `unsupported`: the transport
+--   another secret or another name, or this process may not use its socket; `version`; `unsupported`: the transport
 --   that was asked for; `peer_lost`; `no_memory`; `closed`
 -- @waits yes
 -- @usage
