@@ -372,7 +372,7 @@ struct payload {
   struct copies *copies;
   int64_t delayed_until; /* set by injected faults */
   uint8_t way;           /* enum bulk_way, of what is copied into it now */
-  bool vast; /* part of BULK_VAST bytes and more, which leave the caches */
+  bool vast; /* part of so many bytes that they leave the caches, or far */
 };
 
 void payload_bytes(struct payload *payload, const void *bytes, uint64_t length);

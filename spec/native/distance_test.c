@@ -518,6 +518,61 @@ static void one_of_many_loans_tries_the_distance(void **state) {
   free(bytes);
 }
 
+/* A region there, its handle here, and memory here. */
+struct reach {
+  struct pair p;
+  struct perigee_region *there, *here;
+  struct perigee_remote *remote;
+};
+
+static void reach_open(struct reach *r, void *state, uint64_t length) {
+  timed_open(&r->p, state);
+  r->there =
+      region_of(&r->p, 1, "memory", length, PERIGEE_READ | PERIGEE_WRITE);
+  r->here = region_of(&r->p, 0, NULL, length, 0);
+  r->remote = look_up(&r->p, "memory");
+}
+
+/* Writes count blocks that lie twice as far apart as they are long, from a byte
+ * on. */
+static void writes(struct reach *r, uint64_t from, uint64_t block,
+                   uint64_t count, const uint8_t *bytes) {
+  struct perigee_transfer t = {
+      .local = {{r->here}, from, block * count, 1, block * count},
+      .remote = {{.remote = r->remote}, from, block, count, 2 * block}};
+  fill(r->here, from, bytes, block * count);
+  finish(&r->p,
+         perigee_transfer(r->p.session[0], PERIGEE_OP_WRITE, &t, 1, 0, -1),
+         PERIGEE_OK);
+  for (uint64_t i = 0; i < count; i++)
+    same(r->there, from + 2 * block * i, bytes + block * i, block);
+}
+
+/* In one piece or in blocks; each byte comes, and none beside them changes. */
+static void one_of_many_writes_tries_the_distance(void **state) {
+  enum { EVERY = 127, LATER = 1000, FROM = 3, BLOCK = 16400, COUNT = 4 };
+  struct reach r;
+  uint8_t *bytes = pattern(COUNT * BLOCK, 7);
+  reach_open(&r, *state, 2 * COUNT * BLOCK + FROM);
+  for (int far = 1; far >= 0; far--) {
+    int tries = 0;
+    own_time.more = far ? LATER : 0;
+    while (writes_are_far(r.p.session[0]) != far && tries++ < 2 * EVERY)
+      writes(&r, FROM, BLOCK, 1, bytes + tries);
+    assert_int_equal(writes_are_far(r.p.session[0]), far);
+    fill_byte(r.there, 0x5a);
+    writes(&r, FROM, BLOCK, COUNT, bytes);
+    for (uint64_t i = 0; i < COUNT; i++)
+      same(r.there, FROM + (2 * i + 1) * BLOCK,
+           memset(bytes + i * BLOCK, 0x5a, BLOCK), i + 1 < COUNT ? BLOCK : 0);
+    free(bytes);
+    bytes = pattern(COUNT * BLOCK, 7);
+  }
+  region_end(r.here);
+  free(bytes);
+  pair_close(&r.p);
+}
+
 /* The block that a raw request is brought to is never the peer's to read. */
 static void a_block_that_was_not_lent_tries_no_distance(void **state) {
   enum { EVERY = 127 };
@@ -565,6 +620,7 @@ int main(void) {
       OVER(variant_default, one_of_many_payloads_tries_the_distance),
       OVER(variant_default, one_of_many_replies_tries_the_distance),
       OVER(variant_default, one_of_many_loans_tries_the_distance),
+      OVER(variant_default, one_of_many_writes_tries_the_distance),
       OVER(variant_default, a_block_that_was_not_lent_tries_no_distance),
       OVER(variant_default, a_ring_of_long_records_finds_the_distance),
       OVER(variant_default, records_past_the_caches_are_whole),

@@ -54,6 +54,10 @@ bool is_far(const struct perigee_session *session) {
   return session->lane->distance.far;
 }
 
+bool writes_are_far(const struct perigee_session *session) {
+  return session->lane->writes.far;
+}
+
 bool streams_records(const struct perigee_session *session) {
   const struct ring_out *out = session->lane->out;
   return out[RING_REQUEST].streams && out[RING_REPLY].streams;

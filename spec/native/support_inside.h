@@ -20,6 +20,8 @@ uint32_t turns_live(const struct perigee_session *session);
 bool turns_is_short(const struct perigee_session *session);
 /* Does it hold the two cores for such that share no cache? */
 bool is_far(const struct perigee_session *session);
+/* The same, as its one-sided writes tell. */
+bool writes_are_far(const struct perigee_session *session);
 /* Are its long records written past the caches? They are from now on. */
 bool streams_records(const struct perigee_session *session);
 void stream_records(struct perigee_session *session);

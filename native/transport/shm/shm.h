@@ -243,6 +243,7 @@ struct lane {
   struct shm_turns turns;
   struct shm_distance distance; /* as payloads tell it */
   struct shm_distance records;  /* as long records do */
+  struct shm_distance writes;   /* as one-sided writes do */
   bool told_far;                /* perigee_copy was told that blocks are */
   struct shm_ways ways[SHM_LENGTHS];
   uint32_t under_way; /* payloads that are exposed, and fetches */
@@ -276,10 +277,9 @@ void distance_pass(struct shm_distance *, uint32_t payloads);
 void distance_learn(struct shm_distance *, int64_t line);
 /* A copy of so many bytes to a block took so many ns. */
 void distance_copied(struct shm_distance *, uint64_t bytes, int64_t took);
-/* Stores a value in a line that the peer had, and learns from how long it takes
- * to come. */
-void distance_try_line(struct lane *, struct shm_distance *,
-                       _Atomic uint64_t *word, uint64_t value);
+/* Learns from how long a line takes to come that the peer had: it has the 8 bytes
+ * there, which stay as they are. */
+void distance_try_line(struct lane *, struct shm_distance *, uint8_t *line);
 /* The peer has read what begins there, and nobody reads it any more. */
 void distance_try_read(struct lane *, uint8_t *bytes);
 /* The lane ends. */

@@ -31,6 +31,8 @@
 
 /* Bytes of one read by a call, and of one look. */
 enum { BOUNCE = 16 << 10, STRETCH = 128 << 10 };
+/* A shorter write is not worth a trial of the distance, nor a fence. */
+enum { WRITE_LEAST = 16 << 10 };
 
 /* ---- The owner ----------------------------------------------------------- */
 
@@ -281,6 +283,39 @@ region_read(struct lane *lane, const struct window *window,
   return (int64_t)moved;
 }
 
+/* Do the bytes of the write go past the caches? They do if the owner's core is
+ * far, as it has read what was there before, mostly. A long piece finds out by
+ * itself (BULK_LEAST). */
+static bool write_is_far(struct lane *lane, const struct payload *remote) {
+  struct shm_distance *d = &lane->writes;
+  uint64_t n;
+  if (remote->total < WRITE_LEAST ||
+      (remote->count == 1 && remote->total >= BULK_LEAST))
+    return false;
+  if (remote->done > 0)
+    return d->far;
+  uint8_t *at = payload_run(remote, &n), *word = at + -(uintptr_t)at % 8;
+  if (n < 16 || !distance_begin(d))
+    distance_pass(d, 1);
+  else
+    distance_try_line(lane, d, word);
+  return d->far;
+}
+
+static int64_t region_write(struct lane *lane, struct payload *remote,
+                            struct payload *local, uint64_t limit) {
+  bool far = write_is_far(lane, remote);
+  if (!far || remote->count > 1) {
+    remote->vast |= far;
+    return (int64_t)payload_copy(remote, local, limit);
+  }
+  uint64_t n = least(limit, remote->total - remote->done);
+  int64_t moved = payload_stream(local, remote->base + remote->done, n);
+  if (moved > 0)
+    remote->done += (uint64_t)moved;
+  return moved;
+}
+
 int64_t shm_copy(struct lane *lane, const struct window *window,
                  struct payload *remote, struct payload *local, uint64_t limit,
                  bool write) {
@@ -290,7 +325,7 @@ int64_t shm_copy(struct lane *lane, const struct window *window,
   int64_t moved;
   if (atomic_load_explicit(&lane->peer->regions[window->slot],
                            memory_order_acquire) == window->generation)
-    moved = write ? (int64_t)payload_copy(remote, local, limit)
+    moved = write ? region_write(lane, remote, local, limit)
                   : region_read(lane, window, remote, local, limit);
   else
     moved = region_refusal(lane);

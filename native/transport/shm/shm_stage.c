@@ -368,9 +368,8 @@ static void staging_tell_fed(struct lane *lane, struct exposure *e) {
   const struct staging *s = staging_of(e);
   _Atomic uint64_t *word = &staging_head(lane, s)->fed;
   if (staging_tries_here(e, s))
-    distance_try_line(lane, &lane->distance, word, e->fed);
-  else
-    atomic_store_explicit(word, e->fed, memory_order_release);
+    distance_try_line(lane, &lane->distance, (uint8_t *)word);
+  atomic_store_explicit(word, e->fed, memory_order_release);
 }
 
 /* May the receiver pull what is not staged? Only from a window: that the block
