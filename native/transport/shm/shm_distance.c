@@ -28,7 +28,7 @@
  * line comes soon, unless it was streamed or never used: then only memory has it,
  * and it is late on near cores, too. What is written to such lines takes no longer
  * past the caches; what is written again and again to the same place without being
- * read takes 1.7 times as long, once it is streamed.
+ * read takes 1.4 times as long, once it is streamed.
  *
  * Long records of a session's rings have a distance of their own, as its trials
  * are less certain: their lines are those of a lap. A ring of long records counts
