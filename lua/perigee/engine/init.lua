@@ -274,7 +274,8 @@ local ENDPOINT = { transport = check.string }
 -- @errors `not_found`: nobody listens there, there is no route, or no such
 --   host; `timeout`; `denied`: the peer is another user's process, or has
 --   another secret or another name, or this process may not use its socket;
---   `version`; `unsupported`: the transport that was asked for; `peer_lost`; `no_memory`; `closed`
+--   `version`; `unsupported`: the transport that was asked for; `peer_lost`;
+--   `no_memory`; `closed`
 -- @waits yes
 -- @usage
 -- local other = assert(engine:connect(listener.address, { timeout = 5 }))
