@@ -705,6 +705,18 @@ perigee_listener_insecure(const struct perigee_listener *listener);
 PERIGEE_API int perigee_connect(struct perigee_engine *engine,
                                 const char *address, const char *transport,
                                 int64_t timeout);
+/* Where an address leads: NAME, the name of a host that was not looked up, and
+ * may lead anywhere; HERE, to this host; ELSEWHERE, to another one. */
+enum perigee_leads {
+  PERIGEE_LEADS_NAME,
+  PERIGEE_LEADS_HERE,
+  PERIGEE_LEADS_ELSEWHERE
+};
+/* Returns where "unix:PATH" or "tcp://HOST:PORT" leads (enum perigee_leads): of
+ * a number the kernel is asked for its route. Dials nothing and does not block.
+ * INVALID, TOO_LARGE or UNSUPPORTED: it is no address; perigee_detail(NULL)
+ * tells what to write. */
+PERIGEE_API int perigee_address_leads(const char *address);
 enum { PERIGEE_NAME_MAX = 64 };
 /* The same, but ends in DENIED unless the peer goes by this name (1 to
  * PERIGEE_NAME_MAX bytes; NULL: any). A peer with the secret may go by any

@@ -21,6 +21,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/status.h"
 #include "perigee.h"
 
 static const char tcp_prefix[] = "tcp://", unix_prefix[] = "unix:";
@@ -300,4 +301,26 @@ bool address_here(const union socket_address *address) {
   if (fd >= 0)
     close(fd);
   return back;
+}
+
+/* A connection to all addresses of this host ends at this host. */
+static bool address_any(const union socket_address *at) {
+  return at->any.sa_family == AF_INET
+             ? at->in.sin_addr.s_addr == htonl(INADDR_ANY)
+             : at->any.sa_family == AF_INET6 &&
+                   IN6_IS_ADDR_UNSPECIFIED(&at->in6.sin6_addr);
+}
+
+int perigee_address_leads(const char *text) {
+  struct address address;
+  char reason[ADDRESS_REASON];
+  if (!text)
+    return detail_fail(PERIGEE_INVALID, "the address is missing");
+  int status = address_parse(text, &address, reason);
+  if (status < 0)
+    return detail_fail(status, "%s", reason);
+  if (address.length == 0)
+    return PERIGEE_LEADS_NAME;
+  bool here = address_any(&address.at) || address_here(&address.at);
+  return here ? PERIGEE_LEADS_HERE : PERIGEE_LEADS_ELSEWHERE;
 }

@@ -2,6 +2,7 @@
 -- Registries that a program gives: their calls, and when these are made.
 local backends = require "spec.support.backends"
 local cases = require "spec.support.cases"
+local outside = require "perigee.agent.outside"
 local perigee = require "perigee"
 local process = require "spec.support.process"
 local registries = require "perigee.registry"
@@ -69,6 +70,24 @@ describe("a registry", function()
     local port = one.addresses[1]:match "%d+$"
     assert.same({ one.address, "tcp://" .. names.one.host .. ":" .. port },
                 names.one.addresses)
+    local six = outside.interfaces
+    local LINES = "20010db8000000000000000000000005 02 40 %s %s eth0\n"
+    outside.interfaces = function()
+      return "00000000000000000000000000000001 01 80 10 80 lo\n"
+        .. LINES:format("00", "80") .. LINES:format("00", "01")
+        .. LINES:format("20", "80")
+    end
+    local four = assert(take("four", { listen = "tcp://[::]:0",
+                                       insecure = true }))
+    outside.interfaces = function() return "" end
+    local five = assert(take("five", { listen = "tcp://[::]:0",
+                                       insecure = true }))
+    outside.interfaces = six
+    assert.equal("tcp://[2001:0db8:0000:0000:0000:0000:0000:0005]:"
+      .. four.addresses[1]:match "%d+$", names.four.addresses[2])
+    assert.equal(2, #names.four.addresses)
+    assert.equal("tcp://" .. names.five.host .. ":"
+      .. five.addresses[1]:match "%d+$", names.five.addresses[2])
     local two = assert(take("two", { listen = "tcp://127.0.0.1:0",
                                      advertise = "tcp://10.1.2.3:7" }))
     assert.same({ two.address, "tcp://10.1.2.3:7" }, names.two.addresses)

@@ -98,6 +98,23 @@ static void loopback(void **state) {
     assert_false(only_here(anywhere[i]));
 }
 
+/* 203.0.113.9 is in a range for documents, which no host has. */
+static void where_it_leads(void **state) {
+  (void)state;
+  static const char here[][32] = {"unix:/run/x.sock", "tcp://127.9.9.9:1",
+                                  "tcp://[::1]:1", "tcp://0.0.0.0:1",
+                                  "tcp://[::]:1"};
+  for (size_t i = 0; i < sizeof here / sizeof *here; i++)
+    assert_int_equal(perigee_address_leads(here[i]), PERIGEE_LEADS_HERE);
+  assert_int_equal(perigee_address_leads("tcp://localhost:1"),
+                   PERIGEE_LEADS_NAME);
+  assert_int_equal(perigee_address_leads("tcp://203.0.113.9:1"),
+                   PERIGEE_LEADS_ELSEWHERE);
+  assert_int_equal(perigee_address_leads("tcp://::1:5"), PERIGEE_INVALID);
+  assert_non_null(strstr(perigee_detail(NULL), "goes in brackets"));
+  assert_int_equal(perigee_address_leads(NULL), PERIGEE_INVALID);
+}
+
 /* The reason for each says what to write instead. */
 static void what_is_none(void **state) {
   (void)state;
@@ -152,12 +169,10 @@ static void texts_without_end(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(paths),
-                                     cmocka_unit_test(lengths),
-                                     cmocka_unit_test(numbers),
-                                     cmocka_unit_test(names),
-                                     cmocka_unit_test(loopback),
-                                     cmocka_unit_test(what_is_none),
-                                     cmocka_unit_test(texts_without_end)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(paths),        cmocka_unit_test(lengths),
+      cmocka_unit_test(numbers),      cmocka_unit_test(names),
+      cmocka_unit_test(loopback),     cmocka_unit_test(where_it_leads),
+      cmocka_unit_test(what_is_none), cmocka_unit_test(texts_without_end)};
   return cmocka_run_group_tests_name("address", tests, NULL, NULL);
 }

@@ -37,6 +37,7 @@ local log = require "perigee.runtime.log"
 local loop = require "perigee.runtime.loop"
 local machine = require "perigee.registry.machine"
 local native = require "perigee.native"
+local outside = require "perigee.agent.outside"
 local regions = require "perigee.memory.region"
 local registries = require "perigee.registry"
 local signals = require "perigee.runtime.signal"
@@ -70,18 +71,10 @@ local function regions_of(engine)
 end
 jit.off(regions_of)
 
--- Returns an address for other hosts: one that stands for all addresses of this
--- host is replaced by the host's name.
-local function reachable(address)
-  local port = address:match "^tcp://0%.0%.0%.0:(%d+)$"
-    or address:match "^tcp://%[::%]:(%d+)$"
-  return port and ("tcp://%s:%s"):format(folder.system.host(), port) or address
-end
-
 local function addresses_of(agent)
   local list = { agent.address }
   for _, address in ipairs(agent.advertise or agent.addresses) do
-    list[#list + 1] = reachable(address)
+    outside.append(list, address)
   end
   return list
 end

@@ -54,12 +54,13 @@
 -- * `name`, `scope`: of the agent, each 1 to 64 letters, digits and `. _ : -`
 -- * `kind`: a text, the agent's option; `"agent"` by default
 -- * `addresses`: a list of its addresses: its Unix socket, then those of option
---   `advertise`, or else those of `listen` with their ports; an address that
---   stands for all of the host's interfaces gets the host's name. A peer on the
---   same host dials the socket. Others dial the addresses that are no sockets,
---   in their order. Each is dialled 0.25 s after the one before it, or when
---   that one has failed. The first session is used. Sessions over TCP addresses
---   use RDMA if both sides have it
+--   `advertise`, or else those of `listen` with their ports. "0.0.0.0" becomes
+--   the host's name; "[::]" becomes the host's IPv6 addresses, or its name if
+--   it has none that other links reach. A peer on the same host dials the
+--   socket. Others dial the addresses that are no sockets, in their order. Each
+--   is dialled 0.25 s after the one before it, or when that one has failed. The
+--   first session is used. Sessions over TCP addresses use RDMA if both sides
+--   have it
 -- * `services`: the services' versions, by name
 -- * `regions`: the named regions, by name: `{ length = bytes, access = "rw" }`
 -- * `state`: "up", or "draining" (`Agent:drain`): another may take the name now
@@ -245,7 +246,9 @@ end
 -- `Registry:release`, or until the registry notices that it has died. The
 -- library connects to the holder if the name is taken and the registry returns
 -- the holder's entry after the text. It calls `hold` again if the holder is
--- dead, and at once if the entry says that the holder drains.
+-- dead, and at once if the entry says that the holder drains. A holder on
+-- another host is taken as dead only if a number among its addresses refuses: a
+-- host's name that refuses proves nothing.
 -- @function Registry:hold
 -- @tparam table entry the agent's
 -- @tparam[opt] string over the epoch of a holder that is dead or drains, which
