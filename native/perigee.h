@@ -681,7 +681,8 @@ PERIGEE_API int perigee_listen(struct perigee_engine *engine,
 /* Has the listener leave its file where it is when it is closed: the file is
  * that of a name, and goes with the name (perigee_name_hold). */
 PERIGEE_API void perigee_listener_named(struct perigee_listener *listener);
-/* Stops listening, and frees the handle; sessions that came stay. */
+/* Stops listening, and frees the handle. Sessions that are open stay; those
+ * whose handshake is under way end. */
 PERIGEE_API void perigee_listener_close(struct perigee_listener *listener);
 /* A listener refuses and counts connections that are no peer's (another secret,
  * another version, another protocol). After this call REFUSED events report

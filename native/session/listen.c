@@ -167,6 +167,19 @@ static void listener_send_away(struct perigee_listener *l) {
   }
 }
 
+/* Ends the sessions whose handshake is under way: once they opened, nobody would
+ * take them. */
+static void listener_end_hellos(const struct perigee_listener *l) {
+  struct node *n, *next, *head = &l->engine->sessions;
+  for (n = head->next; n != head; n = next) {
+    next = n->next;
+    struct perigee_session *s = CONTAINER(n, struct perigee_session, node);
+    if (s->state == PERIGEE_SESSION_HELLO && !s->dialed &&
+        strcmp(s->target.address, l->address) == 0)
+      session_end(s, PERIGEE_CLOSED, "the listener was closed");
+  }
+}
+
 void perigee_listener_named(struct perigee_listener *l) {
   ENTER(l->engine);
   l->file = false;
@@ -174,8 +187,10 @@ void perigee_listener_named(struct perigee_listener *l) {
 
 void perigee_listener_close(struct perigee_listener *l) {
   ENTER(l->engine);
-  if (engine_alive(l->engine))
+  if (engine_alive(l->engine)) {
     listener_send_away(l);
+    listener_end_hellos(l);
+  }
   if (l->file && engine_alive(l->engine))
     unlink(l->address + strlen("unix:"));
   watch_close(l->engine, l->fd);

@@ -27,6 +27,22 @@ static void the_silent_are_sent_away_in_time(void **state) {
   close_to_raw_peers(&p);
 }
 
+/* Else they would open later, and be nobody's. */
+static void those_who_came_to_a_closed_listener_are_sent_away(void **state) {
+  (void)state;
+  struct pair p;
+  open_for_raw_peers(&p);
+  int fd = visit(&p);
+  while (perigee_counters(p.engine[1], NULL)->sessions < 2)
+    quiet(&p, 1);
+  int64_t start = clock_now();
+  perigee_listener_close(p.listener);
+  p.listener = NULL;
+  until_cut(&p, fd);
+  assert_true(clock_now() - start < AT_ONCE);
+  close_to_raw_peers(&p);
+}
+
 static void other_protocols_are_sent_away_at_once(void **state) {
   (void)state;
   static const char texts[4][48] = {
@@ -177,6 +193,7 @@ static void a_crowd_does_not_keep_friends_out(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(the_silent_are_sent_away_in_time),
+      cmocka_unit_test(those_who_came_to_a_closed_listener_are_sent_away),
       cmocka_unit_test(other_protocols_are_sent_away_at_once),
       cmocka_unit_test(garbage_is_sent_away),
       cmocka_unit_test(frames_that_break_off),

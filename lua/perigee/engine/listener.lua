@@ -136,7 +136,7 @@ loop.on[C.PERIGEE_EVENT_ACCEPTED] = function(engine, event)
   session.accepted = true
   sessions.tell_opened(session)
   local listener = find(engine, session.address)
-  if not listener then return end
+  if not listener then return session:close() end       -- closed meanwhile
   if listener.agent then return listener.agent.arrivals:tell(session) end
   session.known = true
   give(listener, session)
