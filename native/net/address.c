@@ -64,6 +64,17 @@ static int address_parse_unix(const char *path, struct address *out,
 
 /* ---- tcp:// -------------------------------------------------------------- */
 
+/* Returns the number of an interface, from its name or that number; 0: it is
+ * neither. */
+static uint32_t address_interface(const char *text) {
+  uint32_t number = if_nametoindex(text);
+  if (number || !isdigit((unsigned char)*text))
+    return number;
+  char *end;
+  unsigned long long value = strtoull(text, &end, 10);
+  return *end || value > UINT32_MAX ? 0 : (uint32_t)value;
+}
+
 /* "fe80::1%eth0": behind the sign stands an interface of this host. */
 static bool address_numeric_v6(const char *host, struct sockaddr_in6 *in6) {
   char bare[INET6_ADDRSTRLEN];
@@ -74,8 +85,7 @@ static bool address_numeric_v6(const char *host, struct sockaddr_in6 *in6) {
   memcpy(bare, host, length);
   bare[length] = 0;
   in6->sin6_family = AF_INET6;
-  if (scope && !(in6->sin6_scope_id = if_nametoindex(scope + 1)) &&
-      !(in6->sin6_scope_id = (uint32_t)strtoul(scope + 1, NULL, 10)))
+  if (scope && !(in6->sin6_scope_id = address_interface(scope + 1)))
     return false;
   return inet_pton(AF_INET6, bare, &in6->sin6_addr) == 1;
 }

@@ -68,6 +68,7 @@ static void numbers(void **state) {
     address_text(&a.at, text);
     assert_string_equal(text, texts[i]);
   }
+  assert_int_equal(parsed("tcp://[fe80::1%1]:9").at.in6.sin6_scope_id, 1);
 }
 
 static void names(void **state) {
@@ -135,6 +136,9 @@ static void what_is_none(void **state) {
                {"tcp://[::1]x:1", "has no port"},
                {"tcp://[::g]:1", "no IPv6 address"},
                {"tcp://[::1%nosuchif]:1", "no IPv6 address"},
+               {"tcp://[::1%1garbage]:1", "no IPv6 address"},
+               {"tcp://[::1%4294967297]:1", "no IPv6 address"},
+               {"tcp://[::1%0]:1", "no IPv6 address"},
                {"tcp://*:7471", "tcp://0.0.0.0:7471 or tcp://[::]:7471"},
                {"tcp://a b:1", "is no name"},
                {"tcp://a:", "has to be a number"},
