@@ -105,10 +105,21 @@ describe("a secret", function()
   end)
 
   it("is used whole, or not at all", function()
-    local fine, err = pcall(perigee.engine, { secret = WORDS .. "\0more" })
-    assert.is_false(fine)
-    assert.matches("zero bytes", err, 1, true)
-    assert.is_nil(err:find("horse", 1, true))
+    local zero = WORDS .. "\0more"
+    for _, make in ipairs {
+      function() return (perigee.engine { secret = zero }) end,
+      function() return (perigee.agent { secret = zero }) end,
+      function() return (perigee.agent { engine = { secret = zero } }) end,
+      function()
+        return (perigee.agent { scope = "s", secret = { s = zero } })
+      end,
+    } do
+      local fine, err = pcall(make)
+      assert.is_false(fine)
+      assert.matches("^[^:]*secrets_spec.lua:%d+: ", err)
+      assert.matches("without zero bytes", err, 1, true)
+      assert.is_nil(err:find("horse", 1, true))
+    end
   end)
 
   it("that is refused again and again is not logged each time", function()

@@ -48,8 +48,9 @@ local function weight(value)
 end
 
 local function secret(value)
-  if type(value) == "string" or type(value) == "table" then return end
-  return "a string, or a table of strings by scope"
+  if type(value) == "string" then return check.secret(value) end
+  if type(value) == "table" then return end
+  return "a string, or a table of strings by scope", type(value)
 end
 
 -- Options of the engine that `perigee.agent` takes directly, too.
@@ -109,6 +110,8 @@ local function secret_of(options, scope, level)
       .. "string, as for every scope in which it is used"):format(
         one == nil and "none" or "a " .. type(one), scope), level + 1)
   end
+  check.value(one, check.secret,
+    "option secret of perigee.agent, for scope " .. scope .. ",", level + 1)
   return one
 end
 

@@ -171,12 +171,6 @@ end
 -- small:close()
 function M.new(options)
   options = settings.flat(settings.check(options, "perigee.engine", 2))
-  if options.secret and options.secret:find("\0", 1, true) then
-    -- The core would read the secret only up to the zero byte. The message does
-    -- not show the secret.
-    error("option secret of perigee.engine has zero bytes in it: write it in "
-      .. "hexadecimal, or to a file", 2)
-  end
   local core, texts = settings.core(options)
   core.hold = HOLD
   local out = ffi.new("struct perigee_engine *[1]")

@@ -42,6 +42,7 @@ local COUNT = { check = check.count, core = same }
 local SECONDS = { check = check.seconds, core = function(value)
   return check.nanoseconds(math.min(value, LONGEST))
 end }
+local SECRET = { check = check.secret, core = same }
 local TEXT = { check = check.string, core = same }
 local FLAG = { check = check.boolean, core = function(value)
   return value and 1 or 0
@@ -71,7 +72,7 @@ local PLAIN = {
   { "progress", PROGRESS, "poll" },
   { "streams", COUNT, 1 },
   { "dead_after", SECONDS, 3 },
-  { "secret", TEXT },
+  { "secret", SECRET },
   { "scope", TEXT, "" },
   { "insecure", FLAG, false },
   { "encrypt", SEALING },

@@ -3,7 +3,8 @@
 -- what was wrong: misuse is an error, never a result.
 --
 -- A schema maps option names to a check: a function (value) that returns
--- nothing if value is fine, else what it has to be.
+-- nothing if value is fine, else what it has to be, and optionally what a
+-- message tells of the value in place of the value itself.
 local printable = require "perigee.runtime.printable"
 local sorted = require "perigee.runtime.sorted"
 
@@ -41,6 +42,16 @@ end
 --- Texts that registries can tell: JSON has no others.
 function M.text(value)
   if printable.utf8(value) ~= value then return "a text in UTF-8" end
+end
+
+--- Secrets. A message does not show one. The core would read it only up to a
+-- zero byte.
+function M.secret(value)
+  if type(value) ~= "string" then return "a string", type(value) end
+  if value:find("\0", 1, true) then
+    return "a string without zero bytes (write it in hexadecimal, or to a "
+      .. "file)", "one that has some"
+  end
 end
 
 function M.table(value)
@@ -82,10 +93,10 @@ end
 
 --- Raises unless value passes check. what names the value in the message.
 function M.value(value, check, what, level)
-  local wanted = check(value)
+  local wanted, got = check(value)
   if wanted then
-    local got = type(value) == "number" and tostring(value) or type(value)
-    if type(value) == "string" then got = shown(value) end
+    got = got or type(value) == "number" and tostring(value)
+      or type(value) == "string" and shown(value) or type(value)
     error(("%s must be %s, not %s"):format(what, wanted, got),
           (level or 2) + 1)
   end
