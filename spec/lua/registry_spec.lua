@@ -104,6 +104,18 @@ describe("a registry", function()
       assert.is_false(fine)
       assert.matches("option metadata", why, 1, true)
     end
+    for address, why in pairs { ["tcp://[::1]:99999"] = "from 0 to 65535",
+      ["tcp://::1:5"] = "in brackets", ["tcp://a:0"] = "port 0",
+      ["unix:/x.sock"] = "no tcp://", ["tcp://a b:1"] = "is no name" } do
+      for _, given in ipairs { address, { "tcp://a:1", address } } do
+        local fine, said = pcall(function()
+          return (perigee.agent { advertise = given })
+        end)
+        assert.is_false(fine)
+        assert.matches("^[^:]*registry_spec.lua:%d+: option advertise", said)
+        assert.matches(why, said, 1, true)
+      end
+    end
     for option, value in pairs { advertise = "bar", kind = "a b",
                                  weight = -1 } do
       local fine, why = pcall(perigee.agent, { [option] = value })

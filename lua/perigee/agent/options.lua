@@ -4,8 +4,11 @@
 local check = require "perigee.runtime.check"
 local engine_settings = require "perigee.engine.options"
 local entries = require "perigee.registry.entry"
+local native = require "perigee.native"
 local registries = require "perigee.registry"
 local services = require "perigee.serving.service"
+
+local C = native.C
 
 local M = {}
 
@@ -31,11 +34,20 @@ local function list_of(given)
   return type(given) == "string" and { given } or given
 end
 
+-- Returns why no peer can dial an address; nil: one may be able to.
+local function undialled(address)
+  if not address:find "^tcp://" then return "this is no tcp://" end
+  if C.perigee_address_leads(address) < 0 then return native.detail(nil) end
+  return address:find ":0+$" and "port 0 is for listeners" or nil
+end
+
 local function advertised(value)
   local wrong = addresses(value)
   for _, each in ipairs(not wrong and list_of(value) or {}) do
-    if not each:find "^tcp://[^/@%s]+:%d+$" then
-      wrong = "an address as tcp://HOST:PORT, or a list of those"
+    local why = undialled(each)
+    if why then
+      return ("an address as tcp://HOST:PORT, or a list of those (%s)")
+        :format(why)
     end
   end
   return wrong
