@@ -133,16 +133,28 @@ static const char *address_split(const char *text, const char **host,
   return colon + 1;
 }
 
+static int address_parse_v6(const char *text, struct address *out,
+                            char *reason) {
+  struct sockaddr_in6 *in6 = &out->at.in6;
+  if (!address_numeric_v6(out->host, in6))
+    return address_wrong(reason, PERIGEE_INVALID,
+                         "\"%.200s\": what is in brackets is no IPv6 address",
+                         text);
+  if (IN6_IS_ADDR_LINKLOCAL(&in6->sin6_addr) && !in6->sin6_scope_id)
+    return address_wrong(reason, PERIGEE_INVALID,
+                         "\"%.200s\": each interface has such addresses: name "
+                         "the interface, like [fe80::1%%eth0]",
+                         text);
+  in6->sin6_port = htons(out->port);
+  out->length = sizeof *in6;
+  return PERIGEE_OK;
+}
+
 static int address_parse_host(const char *text, bool brackets,
                               struct address *out, char *reason) {
-  if (brackets) {
-    if (!address_numeric_v6(out->host, &out->at.in6))
-      return address_wrong(reason, PERIGEE_INVALID,
-                           "\"%.200s\": what is in brackets is no IPv6 address",
-                           text);
-    out->at.in6.sin6_port = htons(out->port);
-    out->length = sizeof out->at.in6;
-  } else if (inet_pton(AF_INET, out->host, &out->at.in.sin_addr) == 1) {
+  if (brackets)
+    return address_parse_v6(text, out, reason);
+  if (inet_pton(AF_INET, out->host, &out->at.in.sin_addr) == 1) {
     out->at.in.sin_family = AF_INET;
     out->at.in.sin_port = htons(out->port);
     out->length = sizeof out->at.in;
@@ -150,7 +162,7 @@ static int address_parse_host(const char *text, bool brackets,
     return address_wrong(
         reason, PERIGEE_INVALID,
         "\"%.200s\": the host is no name (letters, digits, - . _); to "
-        "listen at all addresses use tcp://0.0.0.0:%u or "
+        "listen at all IPv4 or all IPv6 addresses use tcp://0.0.0.0:%u or "
         "tcp://[::]:%u",
         text, out->port, out->port);
   }
@@ -170,7 +182,7 @@ static int address_parse_tcp(const char *text, struct address *out,
     return address_wrong(
         reason, PERIGEE_INVALID,
         "\"%.200s\" names no host: use tcp://HOST:PORT; to listen at "
-        "all addresses use 0.0.0.0 or [::] as the host",
+        "all IPv4 or all IPv6 addresses use 0.0.0.0 or [::] as the host",
         text);
   if (length > ADDRESS_HOST)
     return address_wrong(

@@ -7,7 +7,7 @@
  *   unix:@NAME        one without a file (abstract namespace); used between
  *                     processes of one host, by engines and not by users
  *   tcp://HOST:PORT   HOST: a name, 10.0.0.1, [::1], [fe80::1%eth0]; to listen
- *                     at all addresses: 0.0.0.0 or [::]
+ *                     at all IPv4 or all IPv6 addresses: 0.0.0.0 or [::]
  */
 #ifndef ADDRESS_H
 #define ADDRESS_H

@@ -48,7 +48,8 @@ static int listen_check_address(struct perigee_engine *engine, const char *text,
   if (address->length == 0)
     return fail(engine, PERIGEE_INVALID,
                 "\"%.200s\": to listen, name an address of this host by its "
-                "number, or 0.0.0.0 or [::] for all of them",
+                "number, or 0.0.0.0 or [::] for all its IPv4 or all its IPv6 "
+                "addresses",
                 text);
   if (listens_to_all(engine, address) && engine->options.insecure != 1)
     return fail(

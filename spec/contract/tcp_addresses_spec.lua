@@ -145,6 +145,7 @@ describe("an address of TCP", function()
       ["tcp://host"] = "has no port", ["tcp://::1:7471"] = "brackets",
       ["tcp://*:7471"] = "0.0.0.0", ["tcp://:7471"] = "names no host",
       ["tcp://host:x"] = "has to be a number",
+      ["tcp://[fe80::1]:1"] = "name the interface",
     } do
       for _, method in ipairs { "listen", "connect" } do
         local fine, err = pcall(dialling[method], dialling, text)

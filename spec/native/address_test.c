@@ -90,9 +90,9 @@ static void loopback(void **state) {
   static const char here[][32] = {"tcp://127.0.0.1:1", "tcp://127.9.9.9:1",
                                   "tcp://[::1]:1",
                                   "tcp://[::ffff:127.0.0.1]:1"};
-  static const char anywhere[][32] = {"tcp://0.0.0.0:1", "tcp://[::]:1",
-                                      "tcp://10.0.0.1:1", "tcp://[fe80::1]:1",
-                                      "tcp://[::ffff:10.0.0.1]:1"};
+  static const char anywhere[][32] = {
+      "tcp://0.0.0.0:1", "tcp://[::]:1", "tcp://10.0.0.1:1",
+      "tcp://[fe80::1%lo]:1", "tcp://[::ffff:10.0.0.1]:1"};
   for (size_t i = 0; i < 4; i++)
     assert_true(only_here(here[i]));
   for (size_t i = 0; i < 5; i++)
@@ -139,6 +139,8 @@ static void what_is_none(void **state) {
                {"tcp://[::1%1garbage]:1", "no IPv6 address"},
                {"tcp://[::1%4294967297]:1", "no IPv6 address"},
                {"tcp://[::1%0]:1", "no IPv6 address"},
+               {"tcp://[fe80::1]:1", "name the interface"},
+               {"tcp://*:7471", "all IPv4 or all IPv6 addresses"},
                {"tcp://*:7471", "tcp://0.0.0.0:7471 or tcp://[::]:7471"},
                {"tcp://a b:1", "is no name"},
                {"tcp://a:", "has to be a number"},

@@ -227,8 +227,9 @@ Engine.adopt = regions.adopt
 -- an agent's own addresses belong to the agent.
 -- @function Engine:listen
 -- @tparam string address "unix:PATH", or "tcp://ADDRESS:PORT" with an address
---   of this host: a number ("10.0.0.1", "[::1]"), "localhost", or all of them
---   ("0.0.0.0", "[::]"); port 0: any free port
+--   of this host: a number ("10.0.0.1", "[::1]", "[fe80::1%eth0]"),
+--   "localhost", "0.0.0.0" for all IPv4 addresses, or "[::]" for all IPv6
+--   addresses; port 0: any free port
 -- @treturn Listener the listener, whose `address` has the actual port; or nil
 --   and an error
 -- @errors `name_taken`: the path or port is in use; `denied`: other hosts could

@@ -99,7 +99,7 @@ end
 local function elsewhere(machine, address)
   if is_here(machine, address) then return nil end
   return problem(address.text .. ": no interface of this machine has that "
-    .. "address", "take one of these, or 0.0.0.0 for all",
+    .. "address", "take one of these, or 0.0.0.0 for all of IPv4",
     "ip -brief address")
 end
 
@@ -124,7 +124,7 @@ local function named(_, address)
   if address.bytes then return nil end
   return problem(address.text .. ": a name, which is good for connecting only",
     "to listen, take the number of one of this machine's addresses, or 0.0.0.0 "
-    .. "or [::] for all", "ip -brief address")
+    .. "or [::] for all of IPv4 or of IPv6", "ip -brief address")
 end
 
 -- ---- Unix -----------------------------------------------------------------
