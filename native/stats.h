@@ -81,7 +81,9 @@ struct perigee_stats_head {
   uint64_t methods_without;                  /* named, and without a row */
   struct perigee_stats_table names;          /* of counters: char [24] */
   /* One row: struct perigee_counters of the engine, and of sessions that were
-   * freed. `sessions`, `regions` and `pooled` are what there is now. */
+   * freed. `sessions`, `regions` and `pooled` are what there is now, and so are
+   * `operations` and `kept` as of `looked` or `asleep`. Its sessions keep bytes,
+   * too: their rows have these as of their last trim. */
   struct perigee_stats_table counters;
   struct perigee_stats_table sessions;   /* struct perigee_stats_session */
   struct perigee_stats_table operations; /* struct perigee_stats_operation */

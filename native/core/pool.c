@@ -147,6 +147,7 @@ static enum trim_left lane_trims(struct perigee_session *s, uint64_t *given) {
   enum trim_left left = kept->trim(s->lane);
   uint64_t has = kept->bytes(s->lane); /* more, if it let go of blocks */
   *given += had > has ? had - has : 0;
+  s->counters->kept = has;
   return left;
 }
 

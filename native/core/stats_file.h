@@ -60,6 +60,13 @@ __attribute__((noinline, cold)) void stats_measure(struct operation *op);
 void stats_add_own(struct operation *op);
 void stats_add_served(struct operation *op, int status, uint64_t replied);
 
+/* Writes what there is now of what is counted elsewhere. */
+static inline void stats_tell_present(struct perigee_engine *engine) {
+  struct perigee_counters *c = &engine->stats.at->counters;
+  c->operations = engine->live;
+  c->kept = engine->pool.warm;
+}
+
 /* The engine has read its clock, and so is awake. */
 static inline void stats_looked(struct perigee_engine *engine) {
   struct stats *at = engine->stats.at;
@@ -67,6 +74,13 @@ static inline void stats_looked(struct perigee_engine *engine) {
     return; /* it is not open yet */
   at->head.looked = (uint64_t)engine->now;
   at->head.asleep = 0;
+  stats_tell_present(engine);
+}
+
+/* The engine waits for events from now on, or may. */
+static inline void stats_sleeps(struct perigee_engine *engine) {
+  engine->stats.at->head.asleep = (uint64_t)engine->now;
+  stats_tell_present(engine);
 }
 
 /* The program has polled an engine that has a thread of its own. */

@@ -219,6 +219,7 @@ static enum state progress_look(struct progress *p, int64_t *nap) {
   if (moved)
     return ACTING;
   *nap = engine_nap(engine, -1);
+  stats_tell_present(engine);
   return ARMED;
 }
 

@@ -312,7 +312,7 @@ int perigee_arm(struct perigee_engine *engine, int64_t *timeout) {
     progress_promise(engine);
   if (timeout)
     *timeout = engine_nap(engine, -1);
-  engine->stats.at->head.asleep = (uint64_t)engine->now;
+  stats_sleeps(engine);
   return 0;
 }
 
@@ -335,7 +335,7 @@ static int wait_sleep_on_all(struct perigee_engine *const *engines, int count,
 
 static void wait_falls_asleep(struct perigee_engine *engine) {
   engine->counters->sleeps++;
-  engine->stats.at->head.asleep = (uint64_t)engine->now;
+  stats_sleeps(engine);
   trim_sleeps(engine);
 }
 

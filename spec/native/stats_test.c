@@ -325,6 +325,69 @@ static void a_session_has_the_counters_that_the_program_sees(void **state) {
   close_fixture(&f);
 }
 
+/* Side 1 does not read. */
+static int call_unread(struct pair *p, int64_t timeout) {
+  static const uint8_t bytes[4000];
+  struct perigee_message m = {
+      .head = bytes, .length = sizeof bytes, .timeout = timeout};
+  p->still[1] = true;
+  int op = perigee_call(p->session[0], &m);
+  assert_true(op >= 0);
+  return op;
+}
+
+static const struct perigee_counters *counters_in(const struct reading *r) {
+  return row(r, &r->head->counters, 0);
+}
+
+static void what_there_is_now_is_in_the_file_after_a_look(void **state) {
+  struct fixture f;
+  int ops[3];
+  open_fixture(&f, *state);
+  publish(&f, 0);
+  struct reading r = reading_of(f.path);
+  for (int i = 0; i < 3; i++)
+    ops[i] = call_unread(&f.pair, -1);
+  quiet(&f.pair, 100);
+  assert_int_equal(counters_in(&r)->operations, 3);
+  uint64_t kept = f.pair.engine[0]->pool.warm;
+  assert_int_equal(counters_in(&r)->kept, kept);
+  for (int i = 0; i < 3; i++) {
+    perigee_cancel(f.pair.engine[0], ops[i]);
+    ended(&f.pair, 0, ops[i], PERIGEE_CANCELLED);
+  }
+  while (perigee_arm(f.pair.engine[0], NULL) == 1)
+    quiet(&f.pair, 1);
+  assert_int_equal(counters_in(&r)->operations, 0);
+  close_reading(&r);
+  pair_drop(&f.pair);
+  pair_open(&f.pair, *state);
+  close_fixture(&f);
+}
+
+static void blocks_kept_for_later_are_in_the_file(void **state) {
+  static uint8_t bytes[60000];
+  struct fixture f;
+  open_fixture(&f, *state);
+  publish(&f, 0);
+  struct reading r = reading_of(f.path);
+  struct perigee_message m = {.head = "x",
+                              .length = 1,
+                              .capacity = sizeof bytes,
+                              .timeout = 60000 * MS};
+  assert_true(perigee_call(f.pair.session[0], &m) >= 0);
+  struct perigee_event e = until(&f.pair, 1, PERIGEE_EVENT_REQUEST);
+  struct perigee_message reply = {.head = bytes, .length = sizeof bytes};
+  assert_true(perigee_reply(f.pair.engine[1], e.operation, &reply) >= 0);
+  assert_int_equal(until(&f.pair, 0, PERIGEE_EVENT_REPLY).status, 0);
+  until(&f.pair, 1, PERIGEE_EVENT_SENT);
+  quiet(&f.pair, 100);
+  assert_int_not_equal(f.pair.engine[0]->pool.warm, 0);
+  assert_int_equal(counters_in(&r)->kept, f.pair.engine[0]->pool.warm);
+  close_reading(&r);
+  close_fixture(&f);
+}
+
 static uint64_t bucket_start(uint64_t n) {
   return (PERIGEE_STATS_STEPS + n % PERIGEE_STATS_STEPS)
          << (n / PERIGEE_STATS_STEPS + 2);
@@ -647,6 +710,8 @@ int main(void) {
       OVER(variant_default,
            a_reply_that_cannot_be_sent_counts_as_what_the_caller_gets),
       OVER(variant_default, a_session_has_the_counters_that_the_program_sees),
+      OVER(variant_default, what_there_is_now_is_in_the_file_after_a_look),
+      OVER(variant_default, blocks_kept_for_later_are_in_the_file),
       OVER(variant_default, a_time_is_in_the_bucket_that_it_belongs_to),
       OVER(variant_default, long_calls_all_count_chosen_or_not),
       OVER(variant_default, methods_without_a_row_count_together),
