@@ -887,7 +887,8 @@ struct perigee_counters {
   uint64_t wakes;           /* sent to a sleeping peer */
   uint64_t sleeps;          /* own */
   uint64_t spins;           /* waits that polled for long (engine) */
-  uint64_t stalls;          /* submitted while the peer's ring was full */
+  uint64_t stalls;          /* operations and replies that had to wait for room
+                               in the peer's ring, or for a block; each once */
   uint64_t sessions;        /* now (engine) */
   uint64_t regions;         /* now (engine) */
   uint64_t operations;      /* now (engine) */

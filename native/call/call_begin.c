@@ -181,7 +181,7 @@ static __attribute__((noinline)) int call_wait(struct operation *op) {
                    ? spread_keep(op, slice, false)
                    : PERIGEE_OK;
   if (status == PERIGEE_OK)
-    backlog_add(op, RING_REQUEST);
+    backlog_wait(op, RING_REQUEST);
   return status;
 }
 

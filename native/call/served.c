@@ -570,7 +570,7 @@ reply_publish_or_wait(struct operation *op, const struct perigee_message *m) {
   reply_keep(op, m);
   reply_count(op, op->reply.status, reply_bytes(&op->reply));
   served_advance(op, WAIT);
-  backlog_add(op, RING_REPLY);
+  backlog_wait(op, RING_REPLY);
   return NO_ROOM;
 }
 

@@ -334,6 +334,12 @@ void backlog_add(struct operation *op, enum ring ring) {
   hot_use(op->session);
 }
 
+/* Counted here, once: it is tried again in each poll. */
+void backlog_wait(struct operation *op, enum ring ring) {
+  op->session->counters->stalls++;
+  backlog_add(op, ring);
+}
+
 void backlog_flush(struct perigee_session *session, enum ring ring) {
   struct node *backlog = &session->operations.backlog[ring];
   while (!list_empty(backlog)) {
@@ -409,7 +415,7 @@ void operation_settle(struct operation *op) {
 void operation_await_room(struct operation *op) {
   operation_advance(op, QUEUE);
   operation_unqueue(op);
-  backlog_add(op, RING_REQUEST);
+  backlog_wait(op, RING_REQUEST);
 }
 
 void operation_published(struct operation *op) {

@@ -85,6 +85,8 @@ static inline void operation_unref(struct operation *op) {
 void operation_unview(struct operation *op);
 /* Queues the operation until there is room in the ring. */
 void backlog_add(struct operation *op, enum ring ring);
+/* The same of one that has found no room, or others that wait: it stalls. */
+void backlog_wait(struct operation *op, enum ring ring);
 /* Publishes what waits, in order, as far as there is room. */
 void backlog_flush(struct perigee_session *session, enum ring ring);
 
@@ -291,10 +293,8 @@ outgoing_put(struct perigee_session *session, enum ring ring,
   uint64_t size = before + record_padded(r->head_length);
   uint8_t *to = out ? ring_reserve(out, size)
                     : lane_records(lane)->reserve(lane, ring, size);
-  if (!to) {
-    session->counters->stalls++;
+  if (!to)
     return false;
-  }
   outgoing_put_head(lane, out, to, before, bytes, r->head_length);
   record_encode_words(r, to);
   STAMP(STAMP_PUBLISHED);

@@ -163,10 +163,8 @@ outgoing_write(struct perigee_session *session, enum ring ring,
   const struct record *r = &out->record;
   uint64_t more = trace ? RECORD_TRACED : 0, size = record_size(r) + more;
   uint8_t *bytes = lane_reserve(lane, ring, size);
-  if (!bytes) {
-    session->counters->stalls++;
+  if (!bytes)
     return false;
-  }
   uint8_t *head = record_head(r, bytes + more);
   uint8_t *slice = record_slice(r, bytes + more);
   if (slice)

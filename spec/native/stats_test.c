@@ -388,6 +388,20 @@ static void blocks_kept_for_later_are_in_the_file(void **state) {
   close_fixture(&f);
 }
 
+static void a_call_that_waits_for_room_stalls_once(void **state) {
+  struct pair p;
+  pair_open(&p, *state);
+  const struct perigee_counters *c =
+      perigee_counters(p.engine[0], p.session[0]);
+  while (c->stalls == 0)
+    call_unread(&p, -1);
+  for (int i = 0; i < 9; i++)
+    call_unread(&p, -1);
+  quiet(&p, 1000);
+  assert_int_equal(c->stalls, 10);
+  pair_drop(&p);
+}
+
 static uint64_t bucket_start(uint64_t n) {
   return (PERIGEE_STATS_STEPS + n % PERIGEE_STATS_STEPS)
          << (n / PERIGEE_STATS_STEPS + 2);
@@ -712,6 +726,7 @@ int main(void) {
       OVER(variant_default, a_session_has_the_counters_that_the_program_sees),
       OVER(variant_default, what_there_is_now_is_in_the_file_after_a_look),
       OVER(variant_default, blocks_kept_for_later_are_in_the_file),
+      OVER(variant_default, a_call_that_waits_for_room_stalls_once),
       OVER(variant_default, a_time_is_in_the_bucket_that_it_belongs_to),
       OVER(variant_default, long_calls_all_count_chosen_or_not),
       OVER(variant_default, methods_without_a_row_count_together),
