@@ -57,7 +57,6 @@ static void operation_expired(struct timer *timer) {
 }
 
 void operation_late(struct operation *op) {
-  op->engine->counters->timeouts++;
   op->session->counters->timeouts++;
   op->class->stop(op, PERIGEE_TIMEOUT);
 }

@@ -402,6 +402,19 @@ static void a_call_that_waits_for_room_stalls_once(void **state) {
   pair_drop(&p);
 }
 
+static void an_engine_counts_each_timeout_once(void **state) {
+  struct pair p;
+  int ops[3];
+  pair_open(&p, *state);
+  for (int i = 0; i < 3; i++)
+    ops[i] = call_unread(&p, MS);
+  for (int i = 0; i < 3; i++)
+    ended(&p, 0, ops[i], PERIGEE_TIMEOUT);
+  assert_int_equal(perigee_counters(p.engine[0], p.session[0])->timeouts, 3);
+  assert_int_equal(perigee_counters(p.engine[0], NULL)->timeouts, 3);
+  pair_drop(&p);
+}
+
 static uint64_t bucket_start(uint64_t n) {
   return (PERIGEE_STATS_STEPS + n % PERIGEE_STATS_STEPS)
          << (n / PERIGEE_STATS_STEPS + 2);
@@ -727,6 +740,7 @@ int main(void) {
       OVER(variant_default, what_there_is_now_is_in_the_file_after_a_look),
       OVER(variant_default, blocks_kept_for_later_are_in_the_file),
       OVER(variant_default, a_call_that_waits_for_room_stalls_once),
+      OVER(variant_default, an_engine_counts_each_timeout_once),
       OVER(variant_default, a_time_is_in_the_bucket_that_it_belongs_to),
       OVER(variant_default, long_calls_all_count_chosen_or_not),
       OVER(variant_default, methods_without_a_row_count_together),
