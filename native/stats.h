@@ -41,7 +41,7 @@
 enum {
   PERIGEE_STATS_VERSION = 1,
   PERIGEE_STATS_HEAD = 4096,
-  PERIGEE_STATS_SESSIONS = 256,    /* rows; other sessions have none */
+  PERIGEE_STATS_SESSIONS = 256,    /* rows; see others */
   PERIGEE_STATS_OPERATIONS = 1024, /* rows, of operations with lower numbers */
   PERIGEE_STATS_EVENTS = 256,
   PERIGEE_STATS_METHODS = 512, /* row 0 has all methods without a row */
@@ -81,9 +81,9 @@ struct perigee_stats_head {
   uint64_t methods_without;                  /* named, and without a row */
   struct perigee_stats_table names;          /* of counters: char [24] */
   /* One row: struct perigee_counters of the engine, and of sessions that were
-   * freed. `sessions`, `regions` and `pooled` are what there is now, and so are
-   * `operations` and `kept` as of `looked` or `asleep`. Its sessions keep bytes,
-   * too: their rows have these as of their last trim. */
+   * freed, but those in `others`. `sessions`, `regions` and `pooled` are what there
+   * is now, and so are `operations` and `kept` as of `looked` or `asleep`. Its
+   * sessions keep bytes, too: their rows have these as of their last trim. */
   struct perigee_stats_table counters;
   struct perigee_stats_table sessions;   /* struct perigee_stats_session */
   struct perigee_stats_table operations; /* struct perigee_stats_operation */
@@ -107,6 +107,11 @@ struct perigee_stats_head {
    * asks. 0: nobody does; the program has no levels. The engine never writes the
    * first one, and takes other values for 0. */
   uint64_t log_asked, log_own;
+  uint64_t others_open; /* sessions without a row that have not ended */
+  /* One row: struct perigee_counters of sessions without a row, also of those that
+   * were freed; `counters` has none of that. It gets a few sessions' numbers at
+   * each look at the clock, and only grows, but for `kept`. */
+  struct perigee_stats_table others;
 };
 
 enum perigee_stats_log {

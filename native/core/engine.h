@@ -53,6 +53,7 @@ struct stats_file {
   uint64_t device, inode; /* of the file */
   uint8_t sessions[256];  /* is the row a session's now? */
   uint32_t next_session;  /* where the next look for a row begins */
+  struct node others;     /* sessions without a row, the next to tell first */
   uint32_t hashes[512];   /* of the methods' names */
   struct perigee_stats_operation unread; /* of all operations without a row */
 };

@@ -278,6 +278,13 @@ struct session_texts {
   char reason[256];            /* why it ended, or uses this transport */
 };
 
+/* A session without a row of the stats file (stats_file.h). */
+struct session_other {
+  struct node node; /* in engine->stats.others; in none: it has one */
+  bool open;        /* it counts as open there */
+  struct perigee_counters told; /* what the row of all of them has of it */
+};
+
 /* Fields that each poll and each call reads come first. */
 struct perigee_session {
   struct node node; /* in engine->sessions */
@@ -319,7 +326,8 @@ struct perigee_session {
   struct session_texts texts;
   struct stats_rows methods; /* rows of the peer's methods, by their numbers */
   struct perigee_counters own_counters;
-  struct lane_list *lanes; /* NULL: it cannot have more than one */
+  struct session_other other; /* without a row of stats */
+  struct lane_list *lanes;    /* NULL: it cannot have more than one */
 };
 
 #endif

@@ -121,9 +121,11 @@ static void stats_fill(struct perigee_engine *engine) {
       .events = TABLE(events),
       .methods = TABLE(methods),
       .histograms = TABLE(histograms),
-      .spans = TABLE(spans)};
+      .spans = TABLE(spans),
+      .others = {offsetof(struct stats, others), sizeof at->others, 1}};
   memcpy(at->names, counter_names, sizeof counter_names);
   at->counters.size = sizeof at->counters;
+  at->others.counters.size = sizeof at->others.counters;
   at->methods[0].used = 3;
 }
 
@@ -135,6 +137,7 @@ int stats_open(struct perigee_engine *engine) {
     return PERIGEE_NO_MEMORY;
   f->at = memory;
   f->methods = 1;
+  list_open(&f->others);
   engine->counters = &f->at->counters;
   stats_fill(engine);
   return PERIGEE_OK;
@@ -371,6 +374,19 @@ static void stats_session_take(struct perigee_session *s, int i) {
   row->id = s->id;
 }
 
+static void stats_other_begin(struct perigee_session *s) {
+  struct stats_file *f = &s->engine->stats;
+  f->at->head.sessions_without++;
+  f->at->head.others_open++;
+  s->other.open = true;
+  list_append(&f->others, &s->other.node);
+}
+
+static void stats_other_ended(struct perigee_session *s) {
+  s->engine->stats.at->head.others_open -= s->other.open;
+  s->other.open = false;
+}
+
 void stats_session_begin(struct perigee_session *s) {
   struct stats_file *f = &s->engine->stats;
   int i = stats_session_row(f);
@@ -378,7 +394,7 @@ void stats_session_begin(struct perigee_session *s) {
   if (i >= 0)
     stats_session_take(s, i);
   else
-    f->at->head.sessions_without++;
+    stats_other_begin(s);
 }
 
 /* The session's row; NULL: it has none. */
@@ -391,6 +407,8 @@ stats_row_of(const struct perigee_session *s) {
 
 void stats_session_tell(struct perigee_session *s) {
   struct perigee_stats_session *row = stats_row_of(s);
+  if (s->state == PERIGEE_SESSION_ENDED)
+    stats_other_ended(s);
   if (!row)
     return;
   const char *name = *s->peer.terms.name ? s->peer.terms.name : s->peer.name;
@@ -405,8 +423,43 @@ void stats_session_tell(struct perigee_session *s) {
     row->ended = (uint64_t)s->engine->now;
 }
 
+void counters_add(struct perigee_counters *to,
+                  const struct perigee_counters *from) {
+  const uint64_t *f = (const uint64_t *)from;
+  uint64_t *t = (uint64_t *)to;
+  for (size_t i = 1; i < sizeof *to / sizeof *t; i++) /* the first is `size` */
+    t[i] += f[i];
+}
+
+void stats_tell_other(struct perigee_session *s) {
+  const uint64_t *now = (const uint64_t *)&s->own_counters;
+  uint64_t *told = (uint64_t *)&s->other.told;
+  uint64_t *to = s->engine->stats.at->others.room;
+  for (size_t i = 1; i < sizeof s->own_counters / sizeof *now; i++) {
+    to[i] += now[i] - told[i];
+    told[i] = now[i];
+  }
+}
+
+void stats_tell_others(struct perigee_engine *engine) {
+  enum { FEW = 8 };
+  struct node *others = &engine->stats.others, *first = others->next;
+  int n = 0;
+  do {
+    struct node *next = list_pop(others);
+    list_append(others, next);
+    stats_tell_other(CONTAINER(next, struct perigee_session, other.node));
+  } while (++n < FEW && others->next != first);
+}
+
 void stats_session_end(struct perigee_session *s) {
   struct perigee_stats_session *row = stats_row_of(s);
+  if (stats_is_other(s))
+    stats_tell_other(s);
+  else
+    counters_add(s->engine->counters, s->counters);
+  stats_other_ended(s);
+  list_remove(&s->other.node);
   if (row) {
     s->engine->stats.sessions[row - s->engine->stats.at->sessions] = false;
     s->own_counters = row->counters;

@@ -7,7 +7,8 @@
  * private. stats_publish maps a file at the same address, so that pointers into
  * it stay valid. The file is the engine's to remove. A session has the row that
  * its counters are in from its opening to session_destroy; without a free row,
- * and before, it counts in itself (own_counters).
+ * and before, it counts in itself (own_counters). Sessions without a row are in
+ * stats.others, and what they count is added to one row for all of them.
  *
  * Other processes of the user may write into the file. What is read back from it
  * is told, or added to, or finds a row; it decides nothing else. A file that is
@@ -38,6 +39,10 @@ struct stats {
     struct perigee_counters counters;
     uint64_t room[PERIGEE_STATS_COUNTERS];
   };
+  union {
+    struct perigee_counters counters;
+    uint64_t room[PERIGEE_STATS_COUNTERS];
+  } others;
   struct perigee_stats_event events[PERIGEE_STATS_EVENTS];
   struct perigee_stats_operation operations[PERIGEE_STATS_OPERATIONS];
   struct perigee_stats_session sessions[PERIGEE_STATS_SESSIONS];
@@ -51,7 +56,15 @@ void stats_close(struct perigee_engine *engine);
 void stats_session_begin(struct perigee_session *session);
 /* Writes what is known of the session, after each change of that. */
 void stats_session_tell(struct perigee_session *session);
+/* Adds what it has counted to its engine's, and gives its row back. */
 void stats_session_end(struct perigee_session *session);
+/* Adds what sessions without a row have counted since they were told to the row of
+ * all of them: of a few, in turn; or of one. */
+__attribute__((noinline, cold)) void
+stats_tell_others(struct perigee_engine *engine);
+void stats_tell_other(struct perigee_session *session);
+void counters_add(struct perigee_counters *to,
+                  const struct perigee_counters *from);
 /* Begins to measure a call. */
 __attribute__((noinline, cold)) void stats_measure(struct operation *op);
 /* Adds the time of a call that has ended, if it counts, and ends its span, if it
@@ -60,11 +73,18 @@ __attribute__((noinline, cold)) void stats_measure(struct operation *op);
 void stats_add_own(struct operation *op);
 void stats_add_served(struct operation *op, int status, uint64_t replied);
 
+/* Is it without a row? */
+static inline bool stats_is_other(const struct perigee_session *s) {
+  return s->other.node.next != NULL;
+}
+
 /* Writes what there is now of what is counted elsewhere. */
 static inline void stats_tell_present(struct perigee_engine *engine) {
   struct perigee_counters *c = &engine->stats.at->counters;
   c->operations = engine->live;
   c->kept = engine->pool.warm;
+  if (UNLIKELY(!list_empty(&engine->stats.others)))
+    stats_tell_others(engine);
 }
 
 /* The engine has read its clock, and so is awake. */

@@ -439,6 +439,16 @@ session_counters(struct perigee_session *s) {
   return c;
 }
 
+/* Adds what it counts to that: to the row of all that have none, or to `totals`. */
+static void session_count(struct perigee_session *s,
+                          struct perigee_counters *totals) {
+  const struct perigee_counters *c = session_counters(s);
+  if (stats_is_other(s))
+    stats_tell_other(s);
+  else
+    counters_add(totals, c);
+}
+
 const struct perigee_counters *
 perigee_counters(struct perigee_engine *engine,
                  const struct perigee_session *session) {
@@ -451,10 +461,9 @@ perigee_counters(struct perigee_engine *engine,
   engine->totals.kept = engine->pool.warm;
   for (n = engine->given.next; n != &engine->given; n = n->next)
     engine->totals.operations--; /* has ended, and is only kept for a loan */
-  for (n = head->next; n != head; n = n->next) {
-    struct perigee_session *s = CONTAINER(n, struct perigee_session, node);
-    counters_add(&engine->totals, session_counters(s));
-  }
+  for (n = head->next; n != head; n = n->next)
+    session_count(CONTAINER(n, struct perigee_session, node), &engine->totals);
+  counters_add(&engine->totals, &engine->stats.at->others.counters);
   engine->totals.size = sizeof engine->totals;
   return &engine->totals;
 }

@@ -633,14 +633,6 @@ static void session_free_prepared(struct perigee_session *s) {
     perigee_prepared_free(s->operations.prepared);
 }
 
-void counters_add(struct perigee_counters *to,
-                  const struct perigee_counters *from) {
-  const uint64_t *f = (const uint64_t *)from;
-  uint64_t *t = (uint64_t *)to;
-  for (size_t i = 1; i < sizeof *to / sizeof *t; i++) /* the first is `size` */
-    t[i] += f[i];
-}
-
 void session_destroy(struct perigee_session *s) {
   struct perigee_engine *engine = s->engine;
   struct node *n;
@@ -667,7 +659,6 @@ void session_destroy(struct perigee_session *s) {
   engine->by_id[s->id & (engine->id_slots - 1)] = NULL;
   engine->counters->sessions--;
   s->counters->kept = 0;
-  counters_add(engine->counters, s->counters);
   stats_session_end(s);
   free(s->inbox.seen);
   proof_forget(s);

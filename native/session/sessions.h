@@ -355,8 +355,6 @@ void session_say_bye(struct perigee_session *session);
 bool session_reap(struct perigee_session *session);
 void session_destroy(struct perigee_session *session);
 void session_close_in_child(struct perigee_session *session);
-void counters_add(struct perigee_counters *to,
-                  const struct perigee_counters *from);
 
 /* ---- session_poll.c ------------------------------------------------------ */
 void session_poll(struct perigee_session *session);

@@ -109,6 +109,17 @@ describe("metrics of an agent", function()
     assert.equal(14, all "perigee_sent_bytes_total")
   end)
 
+  it("have what sessions without a row of their own count", function()
+    plant("a", function(file)
+      file.head.others_open, file.counters.bytes_sent = 3, 5
+      file.sums.bytes_sent = 7
+    end)
+    local list = samples()
+    assert.equal(12, exposition.value(list, "perigee_sent_bytes_total", {}))
+    assert.equal(3, exposition.value(list, "perigee_sessions",
+                                     { transport = "other" }))
+  end)
+
   it("have histograms whose bounds are borders of the file's buckets",
      function()
     plant("a", function(file)

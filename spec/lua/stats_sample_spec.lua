@@ -59,6 +59,19 @@ describe("an agent between two looks", function()
     assert.same({ 0, 0, 0 }, { one.served, one.sent, one.failures })
   end)
 
+  it("has what its sessions without a row of their own did", function()
+    local file = planted.new("a", "s")
+    file.head.others_open, file.sums.bytes_sent = 3, 1000
+    write(planted.bytes(file))
+    local one = sample.new(copy)
+    one:look()
+    assert.same({ 3, 0 }, { one.sessions, one.sent })
+    file.sums.bytes_sent = 1500
+    write(planted.bytes(file))
+    one:look()
+    near(500, one.sent * one.seconds)
+  end)
+
   it("has made and served calls, of which some failed", function()
     local one, two = sample.new(path), sample.new(path_of(caller))
     one:look()

@@ -388,6 +388,59 @@ static void blocks_kept_for_later_are_in_the_file(void **state) {
   close_fixture(&f);
 }
 
+enum { OTHERS = 20 };
+
+/* The sum of what the file has of a counter, as its readers make it. */
+static uint64_t sum_of(const struct reading *r, size_t counter) {
+  const uint64_t *own = row(r, &r->head->counters, 0);
+  const uint64_t *others = row(r, &r->head->others, 0);
+  uint64_t sum = own[counter] + others[counter];
+  for (uint64_t i = 0; i < r->head->sessions.rows; i++) {
+    const struct perigee_stats_session *s = row(r, &r->head->sessions, i);
+    if (s->id && !s->ended)
+      sum += ((const uint64_t *)&s->counters)[counter];
+  }
+  return sum;
+}
+
+static uint64_t calls_in(const struct reading *r) {
+  return sum_of(r, offsetof(struct perigee_counters, calls) / 8);
+}
+
+static void
+sessions_without_a_row_are_counted_while_they_are_open(void **state) {
+  struct fixture f;
+  struct perigee_session *s[PERIGEE_STATS_SESSIONS + OTHERS][2];
+  open_fixture(&f, *state);
+  publish(&f, 0);
+  struct reading r = reading_of(f.path);
+  int first = PERIGEE_STATS_SESSIONS - 1; /* the fixture has one */
+  for (int i = 0; i < first + OTHERS; i++)
+    pair_dial(&f.pair, s[i]);
+  assert_int_equal(r.head->others_open, OTHERS);
+  for (int n = 1; n <= 3; n++) {
+    for (int i = 0; i < OTHERS; i++) {
+      f.pair.session[0] = s[first + i][0];
+      call(&f.pair, METHOD, 0);
+    }
+    quiet(&f.pair, 300);
+    assert_int_equal(calls_in(&r), OTHERS * n);
+    const struct perigee_counters *all =
+        perigee_counters(f.pair.engine[0], NULL);
+    assert_int_equal(all->calls, OTHERS * n);
+  }
+  for (int i = 0; i < OTHERS; i++) {
+    perigee_session_free(s[first + i][0]);
+    until(&f.pair, 1, PERIGEE_EVENT_LOST);
+    quiet(&f.pair, 3);
+    assert_int_equal(calls_in(&r), OTHERS * 3);
+    assert_int_equal(r.head->others_open, OTHERS - i - 1);
+  }
+  assert_int_equal(perigee_counters(f.pair.engine[0], NULL)->calls, OTHERS * 3);
+  close_reading(&r);
+  close_fixture(&f);
+}
+
 static void a_call_that_waits_for_room_stalls_once(void **state) {
   struct pair p;
   pair_open(&p, *state);
@@ -739,6 +792,8 @@ int main(void) {
       OVER(variant_default, a_session_has_the_counters_that_the_program_sees),
       OVER(variant_default, what_there_is_now_is_in_the_file_after_a_look),
       OVER(variant_default, blocks_kept_for_later_are_in_the_file),
+      OVER(variant_default,
+           sessions_without_a_row_are_counted_while_they_are_open),
       OVER(variant_default, a_call_that_waits_for_room_stalls_once),
       OVER(variant_default, an_engine_counts_each_timeout_once),
       OVER(variant_default, a_time_is_in_the_bucket_that_it_belongs_to),

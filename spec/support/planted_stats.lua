@@ -11,6 +11,7 @@ ffi.cdef [[
     union { struct perigee_stats_head head; char page[4096]; };
     char names[32][24];
     union { struct perigee_counters counters; uint64_t words[32]; };
+    union { struct perigee_counters sums; uint64_t others[32]; };
     struct perigee_stats_operation operations[64];
     struct perigee_stats_session sessions[4];
     struct perigee_stats_method methods[64];
@@ -25,6 +26,7 @@ local NAMES = { "size", "calls", "served", "replies", "failures", "timeouts",
 -- The tables, with the type of their rows.
 local TABLES = {
   names = { "char[24]", 32 }, counters = { "uint64_t[32]", 1 },
+  others = { "uint64_t[32]", 1 },
   sessions = { "struct perigee_stats_session", 4 },
   operations = { "struct perigee_stats_operation", 64 },
   methods = { "struct perigee_stats_method", 64 },
@@ -52,7 +54,7 @@ function M.new(name, scope)
     head[field].row, head[field].rows = ffi.sizeof(of[1]), of[2]
   end
   for i, each in ipairs(NAMES) do file.names[i - 1] = each end
-  file.counters.size = 8 * #NAMES
+  file.counters.size, file.sums.size = 8 * #NAMES, 8 * #NAMES
   file.methods[0].used = 3
   return file
 end

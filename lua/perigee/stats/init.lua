@@ -266,18 +266,24 @@ local function head_of(file, path)
   return head
 end
 
--- Counters of the engine with those of its sessions.
-local function total(own, sessions)
-  for _, session in ipairs(sessions) do
-    if session.state ~= "ended" then
-      for name, value in pairs(session.counters) do
-        own[name] = (own[name] or 0) + value
-      end
-    end
+local function add(sums, counters)
+  for name, value in pairs(counters) do
+    sums[name] = (sums[name] or 0) + value
   end
-  return own
 end
-jit.off(total)                  -- its loop over pairs(), see check.lua
+jit.off(add)                    -- its loop over pairs(), see check.lua
+
+-- Counters of the engine with those of its sessions.
+local function total(file, head, names, sessions)
+  local sums = {}
+  local function add_row(row) add(sums, counters_of(names, row)) end
+  each(file, head.counters, "struct perigee_counters", add_row, 1)
+  each(file, head.others, "struct perigee_counters", add_row, 1)
+  for _, session in ipairs(sessions) do
+    if session.state ~= "ended" then add(sums, session.counters) end
+  end
+  return sums
+end
 
 -- What the head tells of the process.
 local function told_of(head)
@@ -355,10 +361,7 @@ function M.read(path)
   local by_row
   told.sessions = sessions_of(file, head, names)
   told.methods, by_row = methods_of(file, head)
-  told.counters = {}
-  each(file, head.counters, "struct perigee_counters", function(row)
-    told.counters = total(counters_of(names, row), told.sessions)
-  end)
+  told.counters = total(file, head, names, told.sessions)
   told.under_way = under_way(file, head, by_row)
   told.events = events_of(file, head, by_row)
   file:close()

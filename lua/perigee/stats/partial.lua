@@ -144,8 +144,9 @@ local function session_of(row, transport)
            received = number(c.bytes_received) }
 end
 
--- Adds the counters of those that have not ended, and counts them by transport;
--- adds them to `sessions` by their ids, if that is there.
+-- Adds the counters of those that have not ended, and counts them by transport,
+-- those without a row as `other`; adds those with one to `sessions` by their
+-- ids, if that is there.
 local function add_sessions(file, transports, sessions)
   local from, n, size = load(file, head.sessions, 0, ROWS_OF_SESSIONS, SESSION)
   for i = 0, n - 1 do
@@ -157,6 +158,14 @@ local function add_sessions(file, transports, sessions)
       if sessions then sessions[number(row.id)] = session_of(row, name) end
     end
   end
+  local others = number(head.others_open)
+  if others > 0 then transports.other = (transports.other or 0) + others end
+end
+
+-- Adds a table's row of counters.
+local function add_row(file, of)
+  local from, n = load(file, of, 0, 1, 8 * COUNTERS)
+  if n == 1 then add_words(ffi.cast(words_t, from)) end
 end
 
 -- The engine's counters by their names. A session that is freed adds its own to
@@ -164,8 +173,8 @@ end
 local function counters_of(file, transports, sessions)
   local names, counters = names_of(file), {}
   ffi.fill(sums, ffi.sizeof(sums))
-  local from, n = load(file, head.counters, 0, 1, 8 * COUNTERS)
-  if n == 1 then add_words(ffi.cast(words_t, from)) end
+  add_row(file, head.counters)
+  add_row(file, head.others)
   add_sessions(file, transports, sessions)
   for i = 1, COUNTERS - 1 do
     if names[i] then counters[names[i]] = sums[i] end
@@ -294,8 +303,9 @@ end
 -- `wants_sessions`.
 -- @treturn table `name`, `scope`, `host`, `pid`, `epoch` (a number of 64 bits),
 --   `began_at` (seconds since 1970), `state`, `counters` by their names (with
---   those of open sessions), `transports` (open sessions by name; none, if it
---   is dead), `begun` (sessions, ever), `oldest_call`, `oldest_served` (ns),
+--   those of open sessions), `transports` (open sessions by name, and how many
+--   have no row as `other`; none, if it is dead), `begun` (sessions, ever),
+--   `oldest_call`, `oldest_served` (ns),
 --   and `methods`, a list of { `side`: "client", "server" or "other", `names`:
 --   the 64 bytes of its service's name and those of its own, `numbers`: see
 --   at }; `sessions`, if wanted: by their ids, { `epoch`: the peer's, a text,

@@ -45,6 +45,7 @@ end
 local SESSION = kind "struct perigee_stats_session"
 local METHOD = kind "struct perigee_stats_method"
 local HISTOGRAM = kind "struct perigee_stats_histogram"
+local COUNTERS = kind "struct perigee_counters"
 
 local Head = ffi.typeof "struct perigee_stats_head"
 local row_bytes = ffi.new("uint8_t[?]", ROW)
@@ -143,9 +144,8 @@ local function session_rates(row, was, seconds)
   }
 end
 
--- Adds what a session did to the agent's sums.
-local function add_session(self, row, was)
-  local c, b = row.counters, was.counters
+-- Adds to the agent's sums what was counted beside `b`.
+local function add_counters(self, c, b)
   self.sent = self.sent + grown(c.bytes_sent, b.bytes_sent)
   self.received = self.received + grown(c.bytes_received, b.bytes_received)
   self.failures = self.failures + grown(c.failures, b.failures)
@@ -168,13 +168,25 @@ local function add_sessions(self)
     local row = now.at[i]
     if row.id ~= 0 then
       if not first then
-        add_session(self, row, session_before(before, i, row.id))
+        add_counters(self, row.counters,
+                     session_before(before, i, row.id).counters)
       end
       if row.ended == 0 and self.state ~= "dead" then
         self.sessions = self.sessions + 1
         add_transport(self.transports, row)
       end
     end
+  end
+end
+
+-- The same of the sessions without a row, which have one together.
+local function add_others(self)
+  local now, before = self.rowless, self.rowless_before
+  if now.count == 1 and before.count == 1 and self.seconds then
+    add_counters(self, now.at[0], before.at[0])
+  end
+  if self.state ~= "dead" then
+    self.sessions = self.sessions + number(self.head.others_open)
   end
 end
 
@@ -276,12 +288,13 @@ end
 -- Forgets the last look: another engine writes the file by now.
 local function begin(self, head)
   read_texts(self, head)
-  self.rows.count, self.methods.count = 0, 0
+  self.rows.count, self.rowless.count, self.methods.count = 0, 0, 0
   self.histograms, self.at = {}, nil
 end
 
 local function swap(self)
   self.rows, self.rows_before = self.rows_before, self.rows
+  self.rowless, self.rowless_before = self.rowless_before, self.rowless
   self.methods, self.methods_before = self.methods_before, self.methods
 end
 
@@ -300,10 +313,12 @@ local function look_inside(self, file, head)
   swap(self)
   read_rows(file, head.sessions, SESSION, self.rows,
             min(number(head.sessions_begun), ROWS))
+  read_rows(file, head.others, COUNTERS, self.rowless, 1)
   read_methods(file, head.methods, self.methods, self.methods_before.count)
   local pages
   self.state, pages = stats.state(head)
   add_sessions(self)
+  add_others(self)
   add_methods(self, file, head)
   for i = 1, #SUMS do self[SUMS[i]] = self[SUMS[i]] / (self.seconds or 1) end
   self.memory = pages and pages * PAGE
@@ -402,7 +417,8 @@ function M.new(path)
   return setmetatable({
     path = path, head = Head(), head_before = Head(), histograms = {},
     rows = no_rows(), rows_before = no_rows(), methods = no_rows(),
-    methods_before = no_rows(), times = {}, closely = false,
+    methods_before = no_rows(), rowless = no_rows(),
+    rowless_before = no_rows(), times = {}, closely = false,
   }, Agent)
 end
 
