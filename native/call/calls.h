@@ -53,6 +53,9 @@ int serve_record(struct perigee_session *, const struct record *);
 void served_late(struct perigee_engine *engine);
 /* Is it a call that the program still has to reply to? */
 bool served_survives(const struct operation *op);
+/* Counts a call whose caller is gone, if it is to be shown to the program or was,
+ * and ends its span. */
+void served_count_lost(struct operation *op);
 
 /* ---- serve.c: messages -------------------------------------------------- */
 /* Frees some of the waiting messages that their senders gave up. */

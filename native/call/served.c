@@ -253,7 +253,7 @@ void served_given(struct operation *op) {
 static __attribute__((noinline)) int
 served_has_no_caller(struct operation *op) {
   struct perigee_engine *engine = op->engine;
-  span_lost(op, PERIGEE_PEER_LOST);
+  served_count_lost(op);
   if (op->state == SERVING) {
     served_advance(op, ANSWER);
     served_tell(op);
@@ -421,6 +421,10 @@ static inline void reply_count(struct operation *op, int status,
     return;
   stats_count_served(op, status, bytes, op->length + op->slice);
   op->long_at = 0;
+}
+
+void served_count_lost(struct operation *op) {
+  reply_count(op, PERIGEE_PEER_LOST, 0);
 }
 
 /* What became of a reply, beside a status. NO_ROOM: it has to wait for room in

@@ -549,7 +549,10 @@ static void session_drop_operation(struct operation *op) {
     return;
   }
   parts_end(op); /* callers make sure that no copy is under way */
-  span_lost(op, PERIGEE_PEER_LOST);
+  if (op->kind == OP_SERVED)
+    served_count_lost(op);
+  else
+    span_lost(op, PERIGEE_PEER_LOST);
   operation_free(op);
 }
 

@@ -256,6 +256,32 @@ static void a_status_without_a_name_is_counted_as_protocol(void **state) {
   close_fixture(&f);
 }
 
+static void a_call_whose_caller_went_away_is_counted_by_method(void **state) {
+  struct fixture f;
+  open_fixture(&f, *state);
+  publish(&f, 1);
+  name_methods(&f.pair);
+  struct reading r = reading_of(f.path);
+  const struct perigee_stats_method *echo = method_named(&r, 2, "echo");
+  struct perigee_message m = {
+      .method = METHOD, .head = "x", .length = 1, .timeout = -1};
+  assert_true(perigee_call(f.pair.session[0], &m) >= 0);
+  struct perigee_event e = until(&f.pair, 1, PERIGEE_EVENT_REQUEST);
+  perigee_session_free(f.pair.session[0]);
+  perigee_session_free(f.pair.session[1]);
+  quiet(&f.pair, 10);
+  assert_int_equal(ends_of(echo), 0);
+  assert_int_equal(perigee_reply(f.pair.engine[1], e.operation,
+                                 &(struct perigee_message){.head = ""}),
+                   PERIGEE_PEER_LOST);
+  assert_int_equal(echo->ends[-PERIGEE_PEER_LOST], 1);
+  assert_int_equal(ends_of(echo), 1);
+  assert_int_equal(echo->bytes_in, 1);
+  close_reading(&r);
+  pair_dial(&f.pair, f.pair.session);
+  close_fixture(&f);
+}
+
 /* The caller takes no reply that is so long. */
 static void
 a_reply_that_cannot_be_sent_counts_as_what_the_caller_gets(void **state) {
@@ -789,6 +815,7 @@ int main(void) {
       OVER(variant_default, a_status_without_a_name_is_counted_as_protocol),
       OVER(variant_default,
            a_reply_that_cannot_be_sent_counts_as_what_the_caller_gets),
+      OVER(variant_default, a_call_whose_caller_went_away_is_counted_by_method),
       OVER(variant_default, a_session_has_the_counters_that_the_program_sees),
       OVER(variant_default, what_there_is_now_is_in_the_file_after_a_look),
       OVER(variant_default, blocks_kept_for_later_are_in_the_file),
