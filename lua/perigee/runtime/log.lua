@@ -117,8 +117,7 @@ local function show(level, message, about, key)
   local one = described(level, message, about)
   if key then
     local often = require "perigee.runtime.often"
-    often.tell = tell_more
-    if not often.may(key, one) then return end
+    if not often.may(key, one, tell_more) then return end
   end
   put(one)
 end
