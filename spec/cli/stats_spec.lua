@@ -77,6 +77,18 @@ describe("a command that reads stats files", function()
     assert.matches("^perigee top: the environment's PERIGEE_REGISTRY must be ",
                    errors)
   end)
+
+  it("tells of an output that cannot be written", function()
+    local worker = start "a"
+    for _, what in ipairs { "stats a", "sessions a", "autopsy a", "doctor" } do
+      local status, _, errors = command.shell("perigee " .. what
+        .. " >/dev/full")
+      assert.equal(1, status, what)
+      assert.matches("^perigee %w+: writing the output: No space left on "
+        .. "device\n$", errors)
+    end
+    worker:kill()
+  end)
 end)
 
 describe("an agent's stats", function()

@@ -183,6 +183,15 @@ local SIGINT, SIG_DFL = 2, ffi.cast("void *", 0)
 -- LuaJIT makes an error of Ctrl-C, with a traceback.
 local function end_at_interrupt() ffi.C.perigee_cli_signal(SIGINT, SIG_DFL) end
 
+-- Runs the command that was chosen, and sees to it that what it wrote is
+-- written: at the end of the process nobody would be told. What a program of
+-- the user writes is the program's.
+local function run(given)
+  local status, message = given.chosen.run(given)
+  if not given.chosen.passes_on then require "perigee.cli.out".finish() end
+  return status, message
+end
+
 return function(arguments)
   end_at_interrupt()
   local there, argparse = pcall(require, "argparse")
@@ -196,5 +205,5 @@ return function(arguments)
   local fine, given = parser:pparse(words(arguments))
   if not fine then return misused(given, arguments) end
   given.root = parser
-  return failure.caught(given.path, given.chosen.run, given)
+  return failure.caught(given.path, run, given)
 end
