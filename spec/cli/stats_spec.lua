@@ -78,6 +78,26 @@ describe("a command that reads stats files", function()
                    errors)
   end)
 
+  it("refuses a scope that is none, and reads no folder in its place",
+     function()
+    for _, line in ipairs { "stats a", "sessions a", "autopsy a", "health a",
+                            "log a debug", "trace" } do
+      for _, scope in ipairs { "../..", "''", ".hidden" } do
+        local status, text, errors = command.shell(("perigee %s --scope %s")
+          :format(line, scope))
+        assert.equal(2, status, line)
+        assert.equal("", text)
+        assert.matches("^perigee %w+: %-%-scope must be 1 to 64 of letters, "
+          .. "digits and . _ : %- without a leading dot[^\n]*\n$", errors)
+      end
+    end
+    local status, _, errors = command.shell(
+      "PERIGEE_SCOPE=../x " .. command.path .. " stats a")
+    assert.equal(2, status)
+    assert.matches("^perigee stats: the environment's PERIGEE_SCOPE must be ",
+                   errors)
+  end)
+
   it("tells of an output that cannot be written", function()
     local worker = start "a"
     for _, what in ipairs { "stats a", "sessions a", "autopsy a", "doctor" } do

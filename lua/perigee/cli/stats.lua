@@ -13,10 +13,17 @@ local M = {}
 
 -- ---- Finding the file -------------------------------------------------------
 
---- The scope that a command is to look at.
+--- The scope that a command is to look at; one that is none is misuse, as it
+-- is a part of paths.
 function M.scope(given)
-  local scope = given.scope or os.getenv "PERIGEE_SCOPE"
-  return scope and scope ~= "" and scope or "default"
+  local scope = given.scope or os.getenv "PERIGEE_SCOPE" or ""
+  if scope == "" and not given.scope then return "default" end
+  local wrong = require "perigee.runtime.check".name(scope)
+  if wrong then
+    failure.misuse("%s must be %s", given.scope and "--scope"
+      or "the environment's PERIGEE_SCOPE", wrong)
+  end
+  return scope
 end
 
 --- Returns what an agent's file tells, read by `look` (`perigee.stats.head`,
