@@ -957,10 +957,20 @@ PERIGEE_API int perigee_shares_read(struct perigee_engine *engine,
                                     uint64_t size);
 
 /* Finds the peer's region by name. DONE has a handle in event.pointer that
- * lives as long as the session; else it is NOT_FOUND or DENIED. The same name
- * gives the same handle while its generation is the same. */
+ * lives as long as the session, unless perigee_remote_close lets it go before;
+ * else it is NOT_FOUND or DENIED. The same name gives the same handle while its
+ * generation is the same. */
 PERIGEE_API int perigee_lookup(struct perigee_session *session,
                                const char *name, int64_t timeout);
+/* Undoes one look-up that was DONE and gave this handle. When each of them is
+ * undone, the program may not use the handle any more, nor what
+ * perigee_remote_pointer has returned: the memory is unmapped, the handle is
+ * freed, and the name is looked up anew. Transfers that are under way, and
+ * prepared ones until they are freed, may go on, and keep both until then.
+ * Memory that a peer of this host has closed stays in use as long as it is
+ * mapped here. To undo more than was looked up, or in a session that was freed,
+ * is misuse. Does not block. */
+PERIGEE_API void perigee_remote_close(struct perigee_remote *remote);
 /* Return the region's bytes, and what its owner grants (enum
  * perigee_access). */
 PERIGEE_API uint64_t perigee_remote_length(const struct perigee_remote *remote);
@@ -970,7 +980,8 @@ PERIGEE_API int perigee_remote_access(const struct perigee_remote *remote);
  * its own. The program may read there, and write if it was granted that, without
  * any transfer. Nobody orders or checks such an access: the owner may close the
  * region and use the memory for something else meanwhile. Valid until the
- * session ends, or perigee_lookup gives another handle for the name. */
+ * session ends, perigee_lookup gives another handle for the name, or the handle
+ * was closed (perigee_remote_close). */
 PERIGEE_API uint8_t *
 perigee_remote_pointer(const struct perigee_remote *remote);
 /* Returns a number that is the same for all handles of one region, in any

@@ -344,6 +344,16 @@ static void moves_hold(struct moves *m, int by) {
           (uint32_t)by;
 }
 
+static void moves_keep_remotes(struct moves *m) {
+  for (uint32_t i = 0; i < m->count; i++)
+    remote_use(m->list[i].remote.remote);
+}
+
+static void moves_drop_remotes(struct moves *m) {
+  for (uint32_t i = 0; i < m->count; i++)
+    remote_drop(m->list[i].remote.remote);
+}
+
 static void moves_keep_handles(struct moves *m) {
   for (struct spread *s = m->spreads; s; s = s->next)
     for (uint32_t i = 0; i < spread_regions(s); i++)
@@ -359,6 +369,7 @@ static void moves_drop_handles(struct moves *m) {
 /* Ends the making: a spread was made with its memory in use. */
 static int moves_made(struct moves *m, int status, struct moves **out) {
   moves_keep_handles(m);
+  moves_keep_remotes(m);
   moves_unuse(m);
   if (status < 0)
     moves_free(m);
@@ -570,6 +581,7 @@ void moves_leave(struct moves *m, struct operation *op) {
 
 void moves_free(struct moves *m) {
   moves_drop_handles(m);
+  moves_drop_remotes(m);
   while (m->spreads) {
     struct spread *s = m->spreads;
     m->spreads = s->next;

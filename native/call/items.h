@@ -97,8 +97,8 @@ int moves_of_blocks(struct perigee_session *s, int operation,
                     const struct numbered *b,
                     const uint32_t *const numbers[SIDES], uint32_t n,
                     struct moves **out);
-/* The regions' handles are kept from making to freeing; their memory is used
- * while moves are posted. */
+/* The regions' handles, and regions of the peer, are kept from making to
+ * freeing; local memory is used while moves are posted. */
 void moves_use(struct moves *m);
 void moves_unuse(struct moves *m);
 bool moves_are_stale(const struct moves *m);

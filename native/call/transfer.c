@@ -38,16 +38,25 @@ static int window_is_granted(struct perigee_session *s,
 
 /* ---- Ending ------------------------------------------------------------- */
 
-static void transfer_use_regions(struct operation *op, int by) {
-  for (uint32_t i = 0; i < op->count; i++)
-    op->list[i].local.region->users += (uint32_t)by;
+static void transfer_use_regions(const struct operation *op) {
+  for (uint32_t i = 0; i < op->count; i++) {
+    op->list[i].local.region->users++;
+    remote_use(op->list[i].remote.remote);
+  }
+}
+
+static void transfer_unuse_regions(const struct operation *op) {
+  for (uint32_t i = 0; i < op->count; i++) {
+    op->list[i].local.region->users--;
+    remote_drop(op->list[i].remote.remote);
+  }
 }
 
 /* The list is the program's again; an empty one may be NULL. */
 static void transfer_give_list_back(struct operation *op) {
   if (!op->list && op->count > 0)
     return;
-  transfer_use_regions(op, -1);
+  transfer_unuse_regions(op);
   transfer_count(op->session, op->operation, op->list,
                  op->status == PERIGEE_OK ? op->count : 0);
   op->list = NULL;
@@ -505,7 +514,7 @@ transfer_queue(struct perigee_session *s, const struct operation_class *class,
   op->immediate = immediate;
   op->prepared = prepared;
   op->job = (struct job){.apart = prepared && prepared->apart};
-  transfer_use_regions(op, 1);
+  transfer_use_regions(op);
   operation_start(op, timeout);
   operation_move(op);
   budget_forget_own(&s->engine->budget);

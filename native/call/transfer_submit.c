@@ -297,8 +297,10 @@ int perigee_prepare(struct perigee_session *s, int operation,
   if (status != PERIGEE_OK)
     return status;
   p->immediate = immediate;
-  for (uint32_t i = 0; i < p->count; i++)
+  for (uint32_t i = 0; i < p->count; i++) {
     region_keep(list[i].local.region);
+    remote_use(list[i].remote.remote);
+  }
   if (!p->moves) {
     payload_bytes(&p->local, NULL, 0);
     item_check(s, operation, &p->list[0], &p->remote, &p->local);
@@ -377,8 +379,10 @@ void perigee_prepared_free(struct perigee_prepared *p) {
     at = &(*at)->next;
   if (*at)
     *at = p->next;
-  for (uint32_t i = 0; i < p->count; i++)
+  for (uint32_t i = 0; i < p->count; i++) {
     region_drop(p->list[i].local.region);
+    remote_drop(p->list[i].remote.remote);
+  }
   if (p->moves)
     moves_free(p->moves);
   free(p->blocks);

@@ -627,3 +627,39 @@ int perigee_region_write(struct perigee_region *region, uint64_t offset,
   return region_access_here(region, offset, (void *)(uintptr_t)from, length,
                             true);
 }
+
+/* ---- Regions of peers --------------------------------------------------- */
+
+void remote_free(struct perigee_remote *r) {
+  if (r && r->area.pinned && engine_alive(r->session->engine))
+    contexts_unpin(&r->session->engine->memories, &r->area);
+  for (uint32_t n = 0; r && n < LANES; n++) {
+    struct window *window = remote_window(r, n);
+    if (!window->attached)
+      continue;
+    struct lane *lane = session_lane(r->session, n);
+    if (lane_table(lane)->access->detach)
+      lane_table(lane)->access->detach(lane, window);
+  }
+  free(r);
+}
+
+void remote_drop(struct perigee_remote *remote) {
+  struct perigee_remote **at = &remote->session->regions.remotes;
+  if (--remote->users > 0)
+    return;
+  while (*at && *at != remote)
+    at = &(*at)->next;
+  if (*at)
+    *at = remote->next;
+  remote_free(remote);
+}
+
+void remotes_free(struct perigee_session *s) {
+  struct perigee_remote *r, *next;
+  for (r = s->regions.remotes; r; r = next) {
+    next = r->next;
+    remote_free(r);
+  }
+  s->regions.remotes = NULL;
+}

@@ -20,6 +20,12 @@
  * The keys of a closed region are stale, because each copy compares the
  * generation. Older builds understand that, too: shared memory is told as it
  * always was, and an RDMA lane writes keys only to a peer that reads them.
+ *
+ * What the peer has mapped stays memory after the owner has closed the region,
+ * until the peer detaches its windows. It does so when nothing there uses the
+ * region any more: `users` of perigee_remote counts the look-ups that have given
+ * it, without those that were closed again (perigee_remote_close), and
+ * operations and prepared transfers that name it.
  */
 #ifndef REGION_H
 #define REGION_H
@@ -64,6 +70,7 @@ struct perigee_remote {
   struct window window;                /* for the first lane */
   struct window extra[FOUND_KEYS - 1]; /* for the additional lanes */
   struct area area; /* what the first window has mapped, for devices */
+  uint64_t users;
   char name[REGION_NAME + 1];
 };
 
@@ -71,6 +78,16 @@ static inline struct window *remote_window(struct perigee_remote *remote,
                                            uint32_t lane) {
   return lane == 0 ? &remote->window : &remote->extra[lane - 1];
 }
+
+/* The last drop frees it. */
+static inline void remote_use(struct perigee_remote *remote) {
+  remote->users++;
+}
+void remote_drop(struct perigee_remote *remote);
+/* Detaches its windows, and frees it. NULL: does nothing. It is in no list. */
+void remote_free(struct perigee_remote *remote);
+/* Frees all of a session, whatever uses them. */
+void remotes_free(struct perigee_session *session);
 
 int regions_open(struct perigee_engine *engine);
 void regions_close(struct perigee_engine *engine);

@@ -185,20 +185,6 @@ static int attach_all(struct perigee_session *s, struct perigee_remote *r,
   return status;
 }
 
-static void remote_free(struct perigee_remote *r) {
-  if (r && r->area.pinned && engine_alive(r->session->engine))
-    contexts_unpin(&r->session->engine->memories, &r->area);
-  for (uint32_t n = 0; r && n < LANES; n++) {
-    struct window *window = remote_window(r, n);
-    if (!window->attached)
-      continue;
-    struct lane *lane = session_lane(r->session, n);
-    if (lane_table(lane)->access->detach)
-      lane_table(lane)->access->detach(lane, window);
-  }
-  free(r);
-}
-
 /* One that is there, and that no key has come for, may have one now. */
 static int remote_adopt(struct perigee_session *s, const struct found *found,
                         const char *name, struct perigee_remote **out) {
@@ -236,6 +222,8 @@ static void lookup_answered(struct operation *op, const struct found *found) {
     status = PERIGEE_PROTOCOL;
   if (status == PERIGEE_OK)
     status = remote_adopt(op->session, found, (const char *)op->block, &remote);
+  if (remote)
+    remote_use(remote);
   op->pointer = (const uint8_t *)remote;
   op->length = 0;
   operation_finish(op, status);
@@ -275,13 +263,9 @@ int lookup_found(struct perigee_session *s, struct found *found) {
   return good ? PERIGEE_OK : PERIGEE_PROTOCOL;
 }
 
-void remotes_free(struct perigee_session *s) {
-  struct perigee_remote *r, *next;
-  for (r = s->regions.remotes; r; r = next) {
-    next = r->next;
-    remote_free(r);
-  }
-  s->regions.remotes = NULL;
+void perigee_remote_close(struct perigee_remote *remote) {
+  LOOK(remote->session->engine);
+  remote_drop(remote);
 }
 
 uint8_t *perigee_remote_pointer(const struct perigee_remote *remote) {

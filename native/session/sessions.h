@@ -145,7 +145,6 @@ bool drain_owes(const struct perigee_session *session);
 int lookup_asked(struct perigee_session *, const struct lookup *);
 /* Takes the descriptors of its keys. */
 int lookup_found(struct perigee_session *, struct found *);
-void remotes_free(struct perigee_session *session);
 
 /* ---- peer.c -------------------------------------------------------------- */
 /* Finds the process at the other end of a connected Unix socket, by its pidfd.

@@ -218,9 +218,9 @@ describe("a slab that was looked up", function()
     local session = blocks.only.session
     local remote = assert(session:region "cache.slab.0")
     session:close()
-    local late = setmetatable({ region = function() return remote end },
+    local late = setmetatable({ region_apart = function() return remote end },
                               { __index = session })
-    local got, err = maps.slab({}, late, 0)
+    local got, err = maps.slab(maps.slabs(), late, 0)
     assert.is_nil(got)
     assert.equal("closed", err.kind)
   end)

@@ -239,9 +239,9 @@ describe("a client that finds the successor while another task waits",
 
   it("views nothing of the former once its session has ended", function()
     local session = blocks.only.session
-    function session:region(...)
-      self.region = nil
-      local remote, err = self:region(...)
+    function session:region_apart(...)
+      self.region_apart = nil
+      local remote, err = self:region_apart(...)
       succeed()
       return remote, err
     end

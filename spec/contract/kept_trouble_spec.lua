@@ -8,7 +8,7 @@ local process = require "spec.support.process"
 local Session = require("perigee.engine.session").Session
 
 local LENGTH = 4096
-local look_up = Session.region
+local look_up = Session.region_apart
 
 -- Lends memory that its peers cannot map, and ends its sessions a moment after
 -- it is asked to.
@@ -51,7 +51,7 @@ describe("a kept session in trouble", function()
     proxy = assert(agent:proxy("worker", "x"))
   end)
   after_each(function()
-    Session.region = look_up
+    Session.region_apart = look_up
     cases.cleanup()
   end)
 
@@ -94,14 +94,14 @@ describe("a kept session in trouble", function()
 
   -- The peer is stopped as soon as it is asked for a region.
   local function stands_still()
-    function Session.region(...)
+    function Session.region_apart(...)
       child:signal "STOP"
       return look_up(...)
     end
   end
 
   local function moves()
-    Session.region = look_up
+    Session.region_apart = look_up
     child:signal "CONT"
   end
 
@@ -120,7 +120,7 @@ describe("a kept session in trouble", function()
      function()
     local ends = 3
     cut()
-    function Session.region(session, ...)
+    function Session.region_apart(session, ...)
       local region, err = look_up(session, ...)
       if ends > 0 then session:close() end
       ends = ends - 1
@@ -213,12 +213,12 @@ describe("a kept session in trouble", function()
 
   it("goes on after a stop of the loop while it joined a session", function()
     cut()
-    function Session.region(...)
+    function Session.region_apart(...)
       perigee.stop()
       return look_up(...)
     end
     perigee.run(function() return read():wait() end)
-    Session.region = look_up
+    Session.region_apart = look_up
     assert.is_true(read():wait(20))
     assert.equal(5, cases.byte(own))
   end)

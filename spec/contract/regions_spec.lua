@@ -338,6 +338,77 @@ describe("a region", function()
     assert.is_false(assert(engine:alloc(2 ^ 22)).huge)
   end)
 
+  -- How many pieces of memory that others may map this process has mapped.
+  local function mapped()
+    local count = 0
+    for line in io.lines "/proc/self/maps" do
+      if line:find("memfd:", 1, true) then count = count + 1 end
+    end
+    return count
+  end
+
+  it("is mapped until its object and what was prepared are closed", function()
+    local transport = os.getenv "PERIGEE_TRANSPORT" or "shm"
+    local maps = transport == "shm" and cases.memory == "host" and 1 or 0
+    local remote = assert(session:region "r")
+    assert.equal(remote, assert(session:region "r"))
+    local with = mapped()
+    local move = assert(session:prepare_read { from = remote:slice(0, 8),
+                                               to = here:slice(0, 8) })
+    remote:close()
+    remote:close()
+    assert.equal(with, mapped())
+    assert.is_true((move:post():wait(5)))
+    move:close()
+    assert.equal(with - maps, mapped())
+    assert.has_error(function()
+      session:read { from = remote:slice(0, 8), to = here:slice(0, 8) }
+    end)
+    local again = assert(session:region "r")
+    assert.not_equal(remote, again)
+    assert.equal(with, mapped())
+    assert.is_true((session:read { from = again:slice(0, 8),
+                                   to = here:slice(0, 8) }:wait(5)))
+  end)
+
+  it("whose owner has made another is stale, and not mapped", function()
+    local child = process.start(function(child)
+      local own, region = child.cases.engine(), nil
+      local listener = assert(own:listen(child.cases.address("anew")))
+      for line in child.attend do
+        if region then region:close() end
+        region = child.cases.alloc(own, 2 ^ 20, { name = "kv", access = "r" })
+        region:slice():fill(tonumber(line))
+        child.say "made"
+        if line == "1" then assert(listener:accept(10)) end
+      end
+    end)
+    local function make(n)
+      child:tell(tostring(n))
+      child:expect "made"
+    end
+    make(1)
+    local other = assert(engine:connect(cases.address("anew")))
+    local before, maps, to = nil, nil, here:slice(0, 8)
+    for n = 2, 6 do
+      local kv = assert(other:region "kv")
+      assert.is_true((other:read { from = kv:slice(0, 8), to = to }:wait(5)))
+      assert.equal(n - 1, cases.byte(to))
+      maps = maps or mapped()
+      assert.equal(maps, mapped())
+      if before then
+        local from = before:slice(0, 8)
+        assert.equal("stale", select(2, other:read { from = from, to = to }
+          :wait(5)).kind)
+        assert.equal("stale", select(2, other:prepare_read { from = from,
+                                                             to = to }).kind)
+      end
+      before = kv
+      make(n)
+    end
+    other:close()
+  end)
+
   it("is of a NUMA node, if there is such a one", function()
     if cases.memory ~= "host" then return end
     local policies = io.open "/proc/self/numa_maps"

@@ -739,6 +739,7 @@ static void scene_open(void) {
                                  &scene.regions[i]) == PERIGEE_OK);
     scene.remotes[i] = (struct perigee_remote){
         .session = scene.session,
+        .users = 1,
         .window = {.slot = (uint32_t)i,
                    .access = 3,
                    .length = SIZE,

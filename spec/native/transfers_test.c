@@ -8,6 +8,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 enum { SIZE = 3 * MIB, BOTH = PERIGEE_READ | PERIGEE_WRITE };
 
@@ -109,6 +110,86 @@ static void mapped_memory_has_an_address(void **state) {
     memset(mapped + 5, 0x5a, 1);
     same(r.there, 5, "\x5a", 1);
   }
+  reach_close(&r);
+}
+
+/* Does this process have a page there? */
+static bool is_mapped(uint8_t *page) {
+  unsigned char there;
+  return mincore(page, 1, &there) == 0;
+}
+
+static void expect_unmapped(uint8_t *page) {
+  if (page)
+    assert_false(is_mapped(page));
+}
+
+/* Each look-up is undone by itself, and the name can be looked up anew. */
+static void a_region_is_let_go_when_each_look_up_is_undone(void **state) {
+  struct reach r;
+  reach_open(&r, *state, BOTH, false);
+  struct perigee_transfer t = item(&r, 0, 0, MIB);
+  uint8_t *mapped = perigee_remote_pointer(r.remote);
+  assert_ptr_equal(look_up(&r.p, "memory"), r.remote);
+  perigee_remote_close(r.remote);
+  assert_ptr_equal(perigee_remote_pointer(r.remote), mapped);
+  finish(&r.p, one(&r, PERIGEE_OP_WRITE, &t), 0);
+  perigee_remote_close(r.remote);
+  expect_unmapped(mapped);
+  r.remote = look_up(&r.p, "memory");
+  t = item(&r, 0, 0, MIB);
+  fill(r.there, 0, r.bytes, MIB);
+  finish(&r.p, one(&r, PERIGEE_OP_READ, &t), 0);
+  same(r.here, 0, r.bytes, MIB);
+  reach_close(&r);
+}
+
+/* What is under way, and what is prepared, goes on. */
+static void a_region_that_is_let_go_stays_for_its_transfers(void **state) {
+  struct reach r;
+  reach_open(&r, *state, BOTH, false);
+  fill(r.there, 0, r.bytes, SIZE);
+  uint8_t *mapped = perigee_remote_pointer(r.remote);
+  struct perigee_transfer t = item(&r, 0, 0, MIB);
+  struct perigee_slice places[2] = {
+      {{.remote = r.remote}, 0, MIB / 2, 1, MIB / 2},
+      {{.remote = r.remote}, MIB / 2 + 64, MIB / 2, 1, MIB / 2}};
+  struct perigee_transfer list = {t.local, perigee_list(places, 2)};
+  struct perigee_prepared *plain, *listed;
+  struct perigee_session *s = r.p.session[0];
+  assert_int_equal(perigee_prepare(s, PERIGEE_OP_READ, &t, 1, 0, &plain), 0);
+  assert_int_equal(perigee_prepare(s, PERIGEE_OP_READ, &list, 1, 0, &listed),
+                   0);
+  int op = one(&r, PERIGEE_OP_READ, &list);
+  perigee_remote_close(r.remote);
+  finish(&r.p, op, 0);
+  fill_byte(r.here, 0);
+  finish(&r.p, perigee_post(plain, -1), 0);
+  same(r.here, 0, r.bytes, MIB);
+  perigee_prepared_free(plain);
+  finish(&r.p, perigee_post(listed, -1), 0);
+  same(r.here, MIB / 2, r.bytes + MIB / 2 + 64, MIB / 2);
+  if (mapped)
+    assert_true(is_mapped(mapped));
+  perigee_prepared_free(listed);
+  expect_unmapped(mapped);
+  reach_close(&r);
+}
+
+/* The last operation that names it frees it. */
+static void a_region_that_is_let_go_ends_with_its_transfer(void **state) {
+  struct reach r;
+  reach_open(&r, *state, BOTH, false);
+  fill(r.there, 0, r.bytes, SIZE);
+  uint8_t *mapped = perigee_remote_pointer(r.remote);
+  struct perigee_transfer t = item(&r, 0, 0, MIB);
+  int op = one(&r, PERIGEE_OP_READ, &t);
+  perigee_remote_close(r.remote);
+  if (mapped && op != PERIGEE_INLINE)
+    assert_true(is_mapped(mapped));
+  finish(&r.p, op, 0);
+  same(r.here, 0, r.bytes, MIB);
+  expect_unmapped(mapped);
   reach_close(&r);
 }
 
@@ -393,6 +474,9 @@ int main(void) {
       cmocka_unit_test(memory_is_written_and_read),
       cmocka_unit_test(registered_memory_is_reached_by_request),
       cmocka_unit_test(mapped_memory_has_an_address),
+      cmocka_unit_test(a_region_is_let_go_when_each_look_up_is_undone),
+      cmocka_unit_test(a_region_that_is_let_go_stays_for_its_transfers),
+      cmocka_unit_test(a_region_that_is_let_go_ends_with_its_transfer),
       cmocka_unit_test(strides_gather_and_scatter),
       cmocka_unit_test(a_batch_is_one_event),
       cmocka_unit_test(prepared_transfers_are_posted_again),

@@ -20,6 +20,7 @@
 -- are given back some at a time, or after a while (TURN), by requests that
 -- nobody waits for; one that is over at the cache, too, is not (`over`).
 local loop = require "perigee.runtime.loop"
+local maps = require "perigee.cache.mapped"
 local signals = require "perigee.runtime.signal"
 local timers = require "perigee.runtime.timers"
 local wire = require "perigee.cache.wire"
@@ -42,7 +43,8 @@ local MOST, BACK, BACK_COUNT, TURN = 4096, 2 ^ 22, 64, 2.5e8
 -- is read may be old.
 function M.new(session, tell, stale)
   return setmetatable({ session = session, tell = tell, stale = stale,
-                        slabs = {}, list = {}, count = 0, once = {}, onces = 0,
+                        slabs = maps.slabs(), list = {}, count = 0,
+                        once = {}, onces = 0,
                         back = {}, bytes = 0, timer = false }, Leases)
 end
 

@@ -7,6 +7,12 @@
 --
 -- A map is of one session. Nothing of it is touched once the session has ended:
 -- its memory is there until the loop has said so.
+--
+-- The cache cannot free a slab's memory while this process has it mapped. So a
+-- slab that the cache has closed is left here as soon as that is known: because
+-- a read of it was stale, or another slab has its index. Views keep it until
+-- they close. All regions are looked up for this client alone, so that no one
+-- else closes what is mapped.
 local native = require "perigee.cache.native"
 local slices = require "perigee.memory.slice"
 local stores = require "perigee.cache.store"
@@ -29,11 +35,13 @@ local OK, NOT_FOUND, AGAIN = core.PERIGEE_OK, core.PERIGEE_NOT_FOUND,
 -- other transfer, in pieces. TRIES: of a value that changes meanwhile.
 local COPIED, TRIES = 2 ^ 18, 3
 local place = native.place_t()
+-- The session of a map that was closed.
+local NONE = { handle = false }
 
 -- Returns a region of the cache's and where it is mapped; or nil and whether it
 -- is there, but cannot be mapped.
 local function mapped(session, name, timeout)
-  local remote, err = session:region(name, { timeout = timeout })
+  local remote, err = session:region_apart(name, timeout)
   if not remote then return nil, err end
   if not remote.handle then             -- it has ended since it was looked up
     return nil, session:gone("looking up " .. remote:text())
@@ -43,33 +51,38 @@ local function mapped(session, name, timeout)
   return remote, pointer
 end
 
--- Returns where a piece of the directory is mapped; nil: it is not, or it is
--- shorter than what is read there: the cache may lie.
-local function mapped_piece(session, number, timeout)
-  local remote, pointer = mapped(session, stores.piece_name(number), timeout)
-  if remote and type(pointer) == "cdata"
-    and remote.length >= C.PERIGEE_CACHE_PIECE then return pointer end
+-- Maps a piece of the directory, which is kept with the map. Returns false if
+-- it is not to be mapped, or is shorter than what is read there: the cache may
+-- lie.
+local function map_piece(self, number)
+  local remote, pointer = mapped(self.session, stores.piece_name(number),
+                                 self.timeout)
+  if not remote then return false end
+  if self.session.handle and type(pointer) == "cdata"
+    and remote.length >= C.PERIGEE_CACHE_PIECE
+    and C.perigee_cache_view_piece(self.view, number, pointer) >= 0 then
+    self.directory[number + 1], self.pieces = remote, number + 1
+    return true
+  end
+  remote:close()
+  return false
 end
 
 --- Returns the map of a session's cache; nil: the cache is not of this host.
--- Waits.
+-- Waits. It is closed by its owner.
 function M.open(session, timeout)
-  local pointer = mapped_piece(session, 0, timeout)
-  if not pointer then return nil end
   local view = ffi.gc(C.perigee_cache_view_open(), C.perigee_cache_view_close)
-  if C.perigee_cache_view_piece(view, 0, pointer) < 0 then return nil end
-  return setmetatable({ session = session, view = view, pieces = 1,
-                        timeout = timeout, slabs = {}, growing = false }, Map)
+  local self = setmetatable({ session = session, view = view, pieces = 0,
+                              timeout = timeout, directory = {},
+                              slabs = M.slabs(), growing = false }, Map)
+  return map_piece(self, 0) and self or nil
 end
 
 -- Maps the pieces that the directory has meanwhile.
 local function grow(self)
   while self.session.handle
     and self.pieces < tonumber(C.perigee_cache_view_pieces(self.view)) do
-    local pointer = mapped_piece(self.session, self.pieces, self.timeout)
-    if not pointer or C.perigee_cache_view_piece(self.view, self.pieces,
-                                                 pointer) < 0 then return end
-    self.pieces = self.pieces + 1
+    if not map_piece(self, self.pieces) then return end
   end
 end
 
@@ -93,6 +106,62 @@ local function look(self, key)
   return status
 end
 
+-- ---- Slabs -----------------------------------------------------------------
+
+-- The lower bits of a slab's number: the cache has one of them at a time
+-- (perigee_cache_add). What is spilled has indexes of its own.
+local function index_of(number)
+  local spilled = number >= C.PERIGEE_CACHE_SPILLED
+  return number % 2 ^ 16 + (spilled and 2 ^ 16 or 0)
+end
+
+--- Returns a table of slabs by their numbers, which is empty. at: the number of
+-- the slab of each index.
+function M.slabs() return { at = {} } end
+
+--- The cache has closed a slab, which may be known.
+function M.lost(slabs, number)
+  local slab = slabs[number]
+  if not slab then return end
+  slabs[number], slabs.at[index_of(number)] = nil, nil
+  slab.lost = true
+  if slab.views == 0 then slab.remote:leave() end
+end
+
+--- Closes all slabs that are known; those that have views, when these have
+-- closed. What is under way may look others up, which end with the session.
+function M.close(slabs)
+  for _, number in pairs(slabs.at) do M.lost(slabs, number) end
+end
+jit.off(M.close)
+
+--- A view of a slab opens, which keeps it mapped. Returns the slab.
+function M.enter(slabs, number)
+  local slab = slabs[number]
+  slab.views = slab.views + 1
+  return slab
+end
+
+--- A view of a slab has closed.
+function M.leave(slab)
+  slab.views = slab.views - 1
+  if slab.lost and slab.views == 0 then slab.remote:leave() end
+end
+
+-- Adds a slab, unless another task has looked it up, too.
+local function add(slabs, number, remote, pointer)
+  local known, index = slabs[number], index_of(number)
+  if known then
+    remote:close()
+    return known
+  end
+  if slabs.at[index] then M.lost(slabs, slabs.at[index]) end
+  local slab = { remote = remote, pointer = pointer or false, views = 0,
+                 lost = false }
+  slabs[number], slabs.at[index] = slab, number
+  return slab
+end
+
 --- Returns a slab, { remote, pointer }; or nil and an error. Waits if it is not
 -- known.
 function M.slab(slabs, session, number, timeout)
@@ -100,10 +169,10 @@ function M.slab(slabs, session, number, timeout)
   if slab then return slab end
   local remote, pointer = mapped(session, stores.slab_name(number), timeout)
   if not remote then return nil, pointer end
-  slab = { remote = remote, pointer = pointer or false }
-  slabs[number] = slab
-  return slab
+  return add(slabs, number, remote, pointer)
 end
+
+-- ---- Reading ---------------------------------------------------------------
 
 --- Is a key there? True, false; or nil: ask the cache.
 function Map:has(key)
@@ -140,7 +209,11 @@ local function read(self, key, slab, into, length)
   local fine, err = self.session:read {
     from = slab.remote:slice(tonumber(at.offset), length),
     to = part, timeout = self.timeout }:wait()
-  if not fine then return nil, err.kind == "stale" and AGAIN or err end
+  if not fine then
+    if err.kind ~= "stale" then return nil, err end
+    M.lost(self.slabs, tonumber(at.slab))
+    return nil, AGAIN
+  end
   if not same(self, key, at) then return nil, AGAIN end
   return part, at.checksum
 end
@@ -191,5 +264,14 @@ function Map:get(key, into)
   end
   return nil, AGAIN
 end
+
+--- Ends it: whoever reads is told to ask the cache. Nothing stays mapped.
+function Map:close()
+  local directory = self.directory
+  self.session, self.directory = NONE, {}
+  for _, remote in ipairs(directory) do remote:close() end
+  M.close(self.slabs)
+end
+jit.off(Map.close)
 
 return M

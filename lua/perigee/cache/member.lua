@@ -282,6 +282,7 @@ end
 
 local function place_lost(lease, err)
   if not has_moved(err) then return nil, err end
+  maps.lost(lease.among.slabs, lease.slab)
   lease.till = 0
   return nil, AGAIN
 end
@@ -289,7 +290,7 @@ end
 -- Returns the slice of the cache's memory that a lease is of; or nil and a
 -- status or an error.
 local function leased(self, lease)
-  if lease.from then return lease.from end
+  if lease.from and lease.from.owner.handle then return lease.from end
   local among = lease.among
   local slab, err = maps.slab(among.slabs, among.session, lease.slab,
                               self.timeout)
@@ -714,8 +715,10 @@ function Member:close()
     tell_used(self)
     self.leases:clear()
   end
+  if self.map then self.map:close() end
+  if self.leases then maps.close(self.leases.slabs) end
   if self.near then self.near:close() end
-  self.near, self.epoch = false, false
+  self.map, self.near, self.epoch = false, false, false
 end
 
 return M

@@ -83,7 +83,7 @@ end
 -- ---- Copies ----------------------------------------------------------------
 
 local function start(remote, offset, to, done)
-  if not remote.handle then
+  if not remote.session.handle then
     return done(nil, remote.session:gone(DOING))
   end
   after(remote.session:read { from = remote:slice(offset, to.length), to = to,
@@ -114,7 +114,11 @@ end
 jit.off(Moves.copy)
 
 --- A region is closed, or another is to have its name.
-function Moves:forget(name) self.remotes[name] = nil end
+function Moves:forget(name)
+  local remote = self.remotes[name]
+  self.remotes[name] = nil
+  if remote then remote:leave() end
+end
 
 --- Ends the session, also one that is still being dialled; copies that are
 -- under way fail, and so do all that come.

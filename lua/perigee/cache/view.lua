@@ -10,6 +10,7 @@
 local check = require "perigee.runtime.check"
 local errors = require "perigee.runtime.errors"
 local loop = require "perigee.runtime.loop"
+local maps = require "perigee.cache.mapped"
 
 local ffi = require "ffi"
 
@@ -22,7 +23,9 @@ View.__index = View
 function M.new(lease, pointer)
   lease.views = lease.views + 1
   return setmetatable({ lease = lease, length = lease.length,
-                        pointer = pointer }, View)
+                        pointer = pointer,
+                        slab = maps.enter(lease.among.slabs, lease.slab) },
+                      View)
 end
 
 --- Tells for how long the bytes are still sure to be the value's. Ask after the
@@ -67,7 +70,9 @@ end
 function View:close()
   local lease = self.lease
   self.lease, self.pointer = false, nil
-  if lease then lease.among:leave(lease) end
+  if not lease then return end
+  maps.leave(self.slab)
+  lease.among:leave(lease)
 end
 
 check.colons(View, "view", "close left string")

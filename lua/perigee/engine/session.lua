@@ -333,26 +333,68 @@ end
 
 -- ---- Regions ---------------------------------------------------------------
 
-local function looked_up(future, event)
-  local session, name = future.owner, future.value
-  if event.status ~= 0 then
-    return futures.settle(future, nil, errors.ended(event.status,
-      ("looking up region %q of %s"):format(name, session:text()),
-      errors.why(event)))
+-- The handle that a look-up has given; or nil, and the future has ended.
+local function found(future, event)
+  if event.status == 0 then
+    return ffi.cast("struct perigee_remote *", event.pointer)
   end
-  local handle = ffi.cast("struct perigee_remote *", event.pointer)
-  local remotes = session.remotes or {}
-  local known = remotes[name]
-  if not (known and known.handle == handle) then
-    known = regions.remote(session, name, handle)
-    session.remotes, remotes[name] = remotes, known
+  futures.settle(future, nil, errors.ended(event.status,
+    ("looking up region %q of %s"):format(future.value, future.owner:text()),
+    errors.why(event)))
+end
+
+-- Makes the object of a handle. The session has it, by `key`, until it closes.
+local function adopt(session, name, handle, key)
+  local remote = regions.remote(session, name, handle)
+  session.remotes = session.remotes or {}
+  session.remotes[key or remote] = remote
+  return remote
+end
+
+local function looked_up(future, event)
+  local handle = found(future, event)
+  if not handle then return end
+  local session, name = future.owner, future.value
+  local known = session.remotes and session.remotes[name]
+  if known and known.handle == handle then
+    C.perigee_remote_close(handle)      -- the object undoes one look-up only
+  else
+    if known then known:leave() end     -- the peer has closed that one
+    known = adopt(session, name, handle, name)
   end
   futures.settle(future, known)
 end
 
+local function looked_up_apart(future, event)
+  local handle = found(future, event)
+  if not handle then return end
+  futures.settle(future, adopt(future.owner, future.value, handle))
+end
+
+-- Waits for a look-up, which ends by a function.
+local function look_up(session, name, timeout, finished)
+  local doing = ("looking up region %q of %s"):format(name, session:text())
+  if not session.handle then return nil, session:gone(doing) end
+  local operation = C.perigee_lookup(session.handle, name,
+    check.nanoseconds(timeout or 30))
+  if operation < 0 then
+    return nil, errors.from(operation, doing, session.engine.handle, false)
+  end
+  local future = futures.start(session, operation, name, finished)
+  future.doing = doing
+  return future:wait()
+end
+
+--- As region, for use inside the library: the object is the caller's alone, so
+-- nobody else closes it.
+function Session:region_apart(name, timeout)
+  return look_up(self, name, timeout, looked_up_apart)
+end
+
 local REGION = { timeout = check.seconds }
 
---- Finds a region of the peer's by its name.
+--- Finds a region of the peer's by its name. Who asks for the same name again
+-- gets the same object, until it is closed.
 -- @function Session:region
 -- @tparam string name the one that the peer gave to `Engine:alloc` or
 --   `Engine:register`
@@ -369,16 +411,7 @@ function Session:region(name, options)
   check.value(name, regions.check_name, "session:region's name")
   options = check.options(options, REGION, "session:region")
   loop.check_wait(2)
-  local doing = ("looking up region %q of %s"):format(name, self:text())
-  if not self.handle then return nil, self:gone(doing) end
-  local operation = C.perigee_lookup(self.handle, name,
-    check.nanoseconds(options.timeout or 30))
-  if operation < 0 then
-    return nil, errors.from(operation, doing, self.engine.handle, false)
-  end
-  local future = futures.start(self, operation, name, looked_up)
-  future.doing = doing
-  return future:wait()
+  return look_up(self, name, options.timeout, looked_up)
 end
 
 -- ---- Telling ---------------------------------------------------------------

@@ -27,14 +27,16 @@ local PAUSE = 0.025                     -- seconds before a join is tried again
 -- Looks a region of an earlier session up in this one, and moves it there if it
 -- is the same memory. Returns false if the peer has not answered.
 local function carry_over(session, region, deadline)
-  local found, err = session:region(region.name, { timeout = left(deadline) })
+  local found, err = session:region_apart(region.name, left(deadline))
   if not session.handle then return false end
   if not found then
     return err.kind == "not_found" or not links.PASSING[err.kind]
   end
-  if found.identity == region.identity then
+  if found.identity == region.identity and region.session ~= session
+    and not region.closed then
     region:move_to(found)
-    session.remotes[region] = region    -- ends with it, as found does
+  else
+    found:close()
   end
   return true
 end

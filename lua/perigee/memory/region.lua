@@ -405,7 +405,7 @@ local Remote = {}
 Remote.__index = Remote
 
 --- Regions of peers, as `Session:region` finds them. They end with their
--- session, or when the peer closes them (`stale`).
+-- session, or when the peer closes them (`stale`): see `Remote:close`.
 --
 -- * `length`, `access`, `name`: as the peer made the region
 -- * `identity`: a number that no other region of that name has, not even after
@@ -422,10 +422,22 @@ function M.remote(session, name, handle)
   }, Remote)
 end
 
---- Takes over the handle of other: the same region found in a later session.
+-- Its session does not have it any more.
+local function unlist(remote)
+  local remotes, name = remote.session.remotes, remote.name
+  if remotes[name] == remote then remotes[name] = nil end
+  remotes[remote] = nil
+end
+
+--- Takes over the handle of other, which ends: the same region found in a later
+-- session, for this caller alone.
 function Remote:move_to(other)
+  local remotes = other.session.remotes
+  unlist(other)
   self.session, self.engine, self.handle = other.session, other.engine,
                                            other.handle
+  other.handle = false
+  remotes[remotes[self.name] and self or self.name] = self
 end
 
 --- A part of the region, for transfers; as `Region:slice`.
@@ -447,12 +459,36 @@ function Remote:text()
   return ("region %q of %s"):format(self.name, self.session:text())
 end
 
---- Ends the object on this side: to use it afterwards is misuse. Idempotent.
+-- Lets the core's handle go, which an operation that is under way keeps.
+local function let_go(remote)
+  local handle = remote.handle
+  remote.handle = false
+  if handle and remote.session.handle then
+    unlist(remote)
+    C.perigee_remote_close(handle)
+  end
+end
+
+--- Ends the object on this side: to use it afterwards is misuse. Memory of a
+-- peer of this host is mapped here until then, or until another region of that
+-- name is looked up, even if the peer has closed its region: close what is
+-- stale. Transfers that are under way go on. A prepared
+-- transfer keeps the memory until it is closed. Idempotent.
 -- @function Remote:close
 -- @waits no
 -- @usage
 -- remote:close()
-function Remote:close() self.handle, self.closed = false, true end
+function Remote:close()
+  let_go(self)
+  self.closed = true
+end
+
+--- As close, for use inside the library, of a region that the peer has closed:
+-- transfers that name it end in `stale`.
+function Remote:leave()
+  let_go(self)
+  self.left = true
+end
 
 --- Ends it with its session. Called by session.lua.
 function Remote:ended() self.handle = false end

@@ -126,11 +126,16 @@ function M.ended(event, doing, timeout)
 end
 
 --- The error `stale` if the transfer's remote slice belongs to another session,
--- which has ended (as after a restart of the peer); else nil.
+-- which has ended (as after a restart of the peer), or to a region that was
+-- left as the peer has closed it; else nil.
 function M.stale(session, kind, from, to)
   local remote = kind == READ and from or to
   if slices.stands(remote) then remote = slices.sample(remote) end
   local other = slices.is_slice(remote) and remote.owner.session
+  if other and remote.owner.left then
+    return errors.new("stale", ("%s with %s: the peer has closed %q")
+      :format(M.NAMES[kind], session:text(), remote.owner.name), false)
+  end
   if not other or other == session or other.handle then return nil end
   return errors.new("stale", ("%s with %s: region %q is of an earlier life of "
     .. "%s: look it up again"):format(M.NAMES[kind], session:text(),

@@ -1,0 +1,90 @@
+-- SPDX-License-Identifier: Apache-2.0
+-- What a client has mapped of a cache of its host: no more than the cache has.
+-- Values of other sizes have the cache replace its slabs.
+local cases = require "spec.support.cases"
+local caches = require "spec.support.caches"
+local perigee = require "perigee"
+
+local MEMORY, LEASE = 2 ^ 23, 0.1
+local SIZES = { 2 ^ 20, 3 * 2 ^ 17, 7 * 2 ^ 17, 2 ^ 17, 5 * 2 ^ 17 }
+
+-- How many pieces of memory of others this process has mapped.
+local function mapped()
+  local count = 0
+  for line in io.lines "/proc/self/maps" do
+    if line:find("memfd:", 1, true) then count = count + 1 end
+  end
+  return count
+end
+
+describe("what a client has mapped of a cache", function()
+  before_each(function()
+    caches.start(("{ memory = %d, slab = 2^20, lease = %g }"):format(MEMORY,
+                                                                    LEASE))
+  end)
+  after_each(cases.cleanup)
+
+  -- Puts, gets and deletes as many values as the cache has room for.
+  local function fill(blocks, size, into)
+    local count = math.floor(MEMORY / size) - 1
+    for i = 1, count do
+      assert(blocks:put("k" .. i, ("x"):rep(size)))
+      assert.equal(size, assert(blocks:get("k" .. i, { into = into })).length)
+    end
+    for i = 1, count do blocks:delete("k" .. i) end -- some may have gone
+    perigee.sleep(2 * LEASE)
+  end
+
+  local function fill_often(blocks, agent)
+    local region = cases.alloc(agent.engine, 2 ^ 20)
+    for _ = 1, 2 do
+      for _, size in ipairs(SIZES) do fill(blocks, size, region:slice()) end
+    end
+  end
+
+  for _, map in ipairs { true, false } do
+    it("is what the cache has, whatever has come and gone, "
+      .. (map and "by the map" or "by requests"), function()
+      local blocks, agent = caches.client { map = map }
+      local before = mapped()
+      fill_often(blocks, agent)
+      -- The session, the directory and the slabs, which have 0.6 MiB at least.
+      assert.is_true(mapped() - before < 24, mapped() - before)
+    end)
+  end
+
+  it("is in place as long as there is a view of it", function()
+    if not caches.mapped then return end
+    local blocks, agent = caches.client {}
+    assert(blocks:put("viewed", ("v"):rep(2 ^ 20)))
+    local view = assert(blocks:view "viewed")
+    local slabs, number = blocks.only.leases.slabs, view.lease.slab
+    assert(blocks:delete "viewed")
+    fill_often(blocks, agent)
+    assert(blocks:put("other", ("o"):rep(2 ^ 20)))
+    local other = assert(blocks:view "other")
+    -- As if the cache had told of the next slab of that index.
+    require "perigee.cache.mapped".lost(slabs, number)
+    assert.is_nil(slabs[number])
+    assert.equal(0, view:left())
+    assert.equal(118, tonumber(view.pointer[2 ^ 20 - 1]))
+    local before = mapped()
+    view:close()
+    assert.is_true(mapped() <= before)
+    assert.equal(111, tonumber(other.pointer[2 ^ 20 - 1]))
+    other:close()
+  end)
+
+  it("is nothing once the client is closed", function()
+    local requests, agent = caches.client { map = false }
+    assert(requests:put("k", ("x"):rep(2 ^ 19)))
+    local before = mapped()
+    local blocks = assert(agent:cache(caches.name))
+    local region = cases.alloc(agent.engine, 2 ^ 20)
+    assert(blocks:get("k", { into = region:slice() }))
+    if caches.mapped then assert.is_true(mapped() > before) end
+    blocks:close()
+    assert.equal(before, mapped())
+    assert(requests:get("k", { into = region:slice() }))
+  end)
+end)
