@@ -121,7 +121,8 @@ int perigee_entry_connect(struct perigee_engine *engine,
                           struct perigee_session **session) {
   struct entry_order order;
   struct entry_failure failure = {0};
-  int64_t deadline = timeout < 0 ? -1 : perigee_now(engine) + timeout;
+  int64_t deadline =
+      timeout < 0 ? -1 : time_after(perigee_now(engine), timeout);
   entry_order_make(&order, entry);
   *session = NULL;
   for (uint32_t i = 0; i < order.count; i++) {

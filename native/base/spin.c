@@ -15,6 +15,8 @@ static const int64_t PAUSE = 1000000000; /* ns, longest pause */
 /* A pause is FAIR times what polling lost: going shy over most, most / 2, ...
  * costs 2 * most. */
 enum { FAIR = 16, HOLD = 64, LEAST = 16, SOON = 2 };
+/* ns. A longer limit, of which there are multiples, means the same. */
+static const int64_t LONGEST = INT64_MAX / (2 * FAIR);
 
 static void spin_limit_all(struct spin *spin, int64_t most) {
   spin->most = spin->of[false].limit = spin->of[true].limit = most;
@@ -25,7 +27,7 @@ void spin_open(struct spin *spin, int64_t most, bool always) {
   *spin = (struct spin){.of = {{.wasted = UINT64_MAX}, {.wasted = UINT64_MAX}},
                         .given = given,
                         .always = always};
-  spin_limit_all(spin, given ? most : MOST);
+  spin_limit_all(spin, !given ? MOST : most < LONGEST ? most : LONGEST);
 }
 
 void spin_lengthen(struct spin *spin, int times) {

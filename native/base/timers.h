@@ -34,6 +34,12 @@ struct timers {
   uint32_t count;
 };
 
+/* Returns the time that is so many ns (not negative) after `now`. INT64_MAX,
+ * which never comes, stands for all that are later. */
+static inline int64_t time_after(int64_t now, int64_t ns) {
+  return ns < INT64_MAX - now ? now + ns : INT64_MAX;
+}
+
 /* Times are nanoseconds, not negative, and do not go back. */
 void timers_open(struct timers *timers, int64_t now);
 

@@ -23,7 +23,8 @@
 int64_t outcome_due(const struct operation *op) {
   if (op->timeout < 0)
     return -1;
-  return operation_is_fresh(op) ? op->engine->now + op->timeout : op->timer.due;
+  return operation_is_fresh(op) ? time_after(op->engine->now, op->timeout)
+                                : op->timer.due;
 }
 
 /* ---- What came in its record -------------------------------------------- */

@@ -236,6 +236,13 @@ int64_t engine_nap(struct perigee_engine *engine, int64_t timeout) {
 
 /* ---- The clock, timers and sockets --------------------------------------- */
 
+/* The timeout is as long as the timer runs, so the two tell when it started. */
+static void timer_start(struct perigee_engine *engine, struct operation *op) {
+  int64_t due = time_after(engine->now, op->timeout);
+  op->timeout = due - engine->now;
+  timers_add(&engine->timers, &op->timer, due);
+}
+
 void engine_start_timers(struct perigee_engine *engine) {
   uint32_t last = engine->fresh, first = FRESH_NONE;
   struct operation *table = engine->table;
@@ -251,7 +258,7 @@ void engine_start_timers(struct perigee_engine *engine) {
     first = op->fresh;
     op->fresh = 0;
     if (op->timeout >= 0 && !op->timer.next)
-      timers_add(&engine->timers, &op->timer, engine->now + op->timeout);
+      timer_start(engine, op);
   }
 }
 

@@ -326,7 +326,7 @@ static struct ticket *ticket_new(struct perigee_session *s, bool tcp) {
     t->id = engine_random(s->engine);
   memcpy(t->holder, holder, sizeof t->holder);
   t->session = s->id;
-  t->due = now + s->engine->options.hello_timeout;
+  t->due = time_after(now, s->engine->options.hello_timeout);
   t->tcp = tcp;
   t->pid = s->process.pid;
   t->pidfd = tcp ? peer_lend(s) : -1; /* over Unix sockets the kernel tells */

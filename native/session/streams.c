@@ -360,7 +360,7 @@ static int64_t liveness_together(int64_t due, int64_t pause) {
  * then, as the poll that ends the session comes after all timers. */
 static void liveness_arm(struct perigee_session *s) {
   int64_t now = s->engine->now,
-          limit = s->alive.heard_at + liveness_patience(s);
+          limit = time_after(s->alive.heard_at, liveness_patience(s));
   int64_t pause = liveness_pause(s);
   int64_t due =
       liveness_together(now + (s->alive.silent ? 2 : 1) * pause, pause);
@@ -384,7 +384,7 @@ void liveness_peer_exited(struct perigee_session *s) {
 }
 
 static bool liveness_is_dead(struct perigee_session *s) {
-  int64_t limit = s->alive.heard_at + liveness_patience(s);
+  int64_t limit = time_after(s->alive.heard_at, liveness_patience(s));
   if (s->engine->now < limit)
     return false;
   const struct perigee_transport *t = lane_table(s->lane);

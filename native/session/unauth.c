@@ -299,6 +299,6 @@ bool refusals_give(struct perigee_engine *engine, struct perigee_event *e) {
                               .code = r->count};
   r->due = false;
   r->count = 0;
-  r->next = engine->now + r->every;
+  r->next = time_after(engine->now, r->every);
   return true;
 }

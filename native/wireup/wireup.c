@@ -380,7 +380,7 @@ static void wireup_begin(struct perigee_session *s) {
   session_begun(s);
   s->handshake.deadline.expired = wireup_due;
   timers_add(&engine->timers, &s->handshake.deadline,
-             engine_clock(engine) + engine->options.hello_timeout);
+             time_after(engine_clock(engine), engine->options.hello_timeout));
   if (!s->tcp)
     wireup_begin_here(s);
   else if (s->dialed)
