@@ -406,11 +406,11 @@ struct perigee_event {
  * asleep at that very moment is woken by the next poll, wait or arm. */
 PERIGEE_API int perigee_poll(struct perigee_engine *engine,
                              struct perigee_event *events, int capacity);
-/* Polls for up to spin ns (-1: as options.spin says), but only for the one
- * operation. Returns 1 and its event, which of a call with PERIGEE_ASKS may be
- * REPLY_LANDING; or 0 when the time is over, when polling does not pay now
- * (options.spin; then use perigee_wait), or as soon as there is any other event
- * (perigee_poll gives it). */
+/* Polls for up to spin ns (-1: as options.spin says), but only for the one own
+ * operation. Returns 1 and its event, also if a wait has found that before; of a
+ * call with PERIGEE_ASKS it may be REPLY_LANDING. Returns 0 when the time is
+ * over, when polling does not pay now (options.spin; then use perigee_wait), or
+ * as soon as there is any other event (perigee_poll gives it). */
 PERIGEE_API int perigee_await(struct perigee_engine *engine, int operation,
                               struct perigee_event *event, int64_t spin);
 /* Returns 1 as soon as perigee_poll may have an event on one of the engines; 0

@@ -61,6 +61,18 @@
 
 enum { ENGINES = 64 };
 
+/* Is it the event of the end of an own operation? */
+static inline bool event_is_end(const struct perigee_event *e) {
+  return e->kind == PERIGEE_EVENT_REPLY || e->kind == PERIGEE_EVENT_DONE ||
+         e->kind == PERIGEE_EVENT_CONNECTED;
+}
+
+/* Is it an event of this own operation? */
+static inline bool event_is_of(const struct perigee_event *e, int operation) {
+  return e->operation == operation &&
+         (event_is_end(e) || e->kind == PERIGEE_EVENT_REPLY_LANDING);
+}
+
 static void wait_take_pending(struct perigee_engine *engine,
                               struct perigee_event *event) {
   struct node *n = list_pop(&engine->awaited);
@@ -211,6 +223,19 @@ static inline bool wait_spin_on(struct perigee_engine *engine,
   return wait_look(engine, s);
 }
 
+/* Is the event that a wait has found that operation's? 1: it is given; 0: a poll
+ * gives it; -1: it is over, so there is none. */
+static __attribute__((noinline, cold)) int
+await_found(struct perigee_engine *engine, int operation,
+            struct perigee_event *event) {
+  const struct perigee_event *e = &engine->pending_event;
+  bool over = pending_is_over(engine, e);
+  if (!over && !event_is_of(e, operation))
+    return 0;
+  wait_take_pending(engine, event);
+  return over ? -1 : 1;
+}
+
 static inline int await_owned(struct perigee_engine *engine, int operation,
                               struct perigee_event *event, int64_t spin) {
   if (!engine_alive(engine))
@@ -218,13 +243,16 @@ static inline int await_owned(struct perigee_engine *engine, int operation,
   engine->away = true;
   if (engine->armed)
     engine_disarm(engine);
-  if (engine->event_pending)
-    return 0;
+  int found = UNLIKELY(engine->event_pending)
+                  ? await_found(engine, operation, event)
+                  : -1;
+  if (found >= 0)
+    return found;
   struct spinning spinning = {.most = spin, .until = INT64_MAX};
   for (;;) {
     if (engine_poll(engine, event, 1, false) == 1) {
       wait_end_spin(engine, &spinning);
-      if (event->operation == operation && event->kind >= PERIGEE_EVENT_REPLY)
+      if (event_is_of(event, operation))
         return 1;
       engine->pending_event = *event;
       engine->event_pending = true;
@@ -411,12 +439,6 @@ int perigee_wait(struct perigee_engine *const *engines, int count,
 }
 
 /* ---- Joining an operation ------------------------------------------------ */
-
-/* Is it the event of the end of an own operation? */
-static bool event_is_end(const struct perigee_event *e) {
-  return e->kind == PERIGEE_EVENT_REPLY || e->kind == PERIGEE_EVENT_DONE ||
-         e->kind == PERIGEE_EVENT_CONNECTED;
-}
 
 static bool event_asks(const struct perigee_event *e) {
   return e->kind == PERIGEE_EVENT_REQUEST || e->kind == PERIGEE_EVENT_LANDING ||

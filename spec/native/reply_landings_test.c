@@ -496,6 +496,21 @@ static void a_call_that_ended_asks_nothing_that_a_wait_found(void **state) {
   talk_close(&t);
 }
 
+static void an_await_passes_over_what_an_ended_call_asked(void **state) {
+  struct talk t;
+  struct perigee_event e;
+  talk_open(&t, *state, ROOM);
+  for (int i = 0; i < 4; i++) {
+    found(&t, i, i / 2 ? ROOM : 100);
+    perigee_cancel(t.p.engine[0], t.call);
+    assert_int_equal(perigee_await(t.p.engine[0], t.call, &e, MS), 1);
+    assert_int_equal(e.kind, PERIGEE_EVENT_REPLY);
+    assert_int_equal(e.status, PERIGEE_CANCELLED);
+    talk_expect_sent(&t);
+  }
+  talk_close(&t);
+}
+
 static void a_freed_session_asks_nothing_that_a_wait_found(void **state) {
   for (int i = 0; i < 4; i++) {
     struct talk t;
@@ -641,6 +656,7 @@ int main(void) {
       cmocka_unit_test(only_what_asks_is_answered),
       cmocka_unit_test(a_call_may_end_while_it_asks),
       cmocka_unit_test(a_call_that_ended_asks_nothing_that_a_wait_found),
+      cmocka_unit_test(an_await_passes_over_what_an_ended_call_asked),
       cmocka_unit_test(a_freed_session_asks_nothing_that_a_wait_found),
       cmocka_unit_test(a_full_pool_is_told),
       cmocka_unit_test(joins_ask_nothing),
