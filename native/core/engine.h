@@ -221,6 +221,17 @@ static inline bool engine_releases(const struct perigee_engine *engine) {
   return !engine_keeps(engine) || engine_copies(engine);
 }
 
+/* ---- What a wait has found (wait.c) --------------------------------------- */
+
+/* No poll is to give that event any more. Its operation ends as those do whose
+ * event was given. */
+static inline void engine_end_found(struct perigee_engine *engine) {
+  struct node *n = list_pop(&engine->awaited);
+  if (n)
+    list_append(&engine->given, n);
+  engine->event_pending = engine->event_awaited = false;
+}
+
 /* ---- Its time and randomness --------------------------------------------- */
 
 /* The defaults of options.clock and options.random. */

@@ -75,22 +75,17 @@ static inline bool event_is_of(const struct perigee_event *e, int operation) {
 
 static void wait_take_pending(struct perigee_engine *engine,
                               struct perigee_event *event) {
-  struct node *n = list_pop(&engine->awaited);
-  if (n)
-    list_append(&engine->given, n);
-  engine->event_pending = engine->event_awaited = false;
+  engine_end_found(engine);
   *event = engine->pending_event;
 }
 
 /* Is the pending event that of a call which asks no more? The call may have
- * ended since the wait that found it, and be gone with its session. */
+ * ended since the wait that found it. */
 static bool pending_is_over(const struct perigee_engine *engine,
                             const struct perigee_event *e) {
   if (e->kind != PERIGEE_EVENT_REPLY_LANDING)
     return false;
-  const struct operation *op = &engine->table[e->operation];
-  return op->kind != OP_CALL || !op->session || op->session->id != e->session ||
-         !call_asks(op);
+  return !call_asks(&engine->table[e->operation]);
 }
 
 /* Gives the event that a wait has found, first. */
@@ -480,24 +475,14 @@ static int pending_copy(struct perigee_engine *engine, struct operation *op) {
   return PERIGEE_OK;
 }
 
-/* Was its session freed since? No event follows then, but a call in service is
- * still to be answered. */
-static bool pending_is_dropped(struct perigee_engine *engine) {
-  const struct perigee_event *e = &engine->pending_event;
-  return e->session != 0 && e->kind != PERIGEE_EVENT_REQUEST &&
-         !perigee_session(engine, e->session);
-}
-
 /* A wait has found an event that the program has not polled. What it points to
  * and its operation stay until the poll that gives it. A READY is taken back:
  * the descriptor is watched again, and reported again if it is ready. */
 static __attribute__((noinline, cold)) int
 pending_keep(struct perigee_engine *engine) {
   const struct perigee_event *e = &engine->pending_event;
-  bool dropped = pending_is_dropped(engine);
-  engine->counters->dropped += dropped;
   engine->event_awaited = false;
-  engine->event_pending = !dropped && e->kind != PERIGEE_EVENT_READY;
+  engine->event_pending = e->kind != PERIGEE_EVENT_READY;
   struct operation *op =
       engine->event_pending ? pending_operation(engine) : NULL;
   int status = op ? pending_copy(engine, op) : PERIGEE_OK;

@@ -602,12 +602,38 @@ bool session_reap(struct perigee_session *s) {
   return quiet;
 }
 
+/* Has a wait found an event of it, which no poll has given yet? */
+static bool session_has_found(const struct perigee_session *s) {
+  const struct perigee_engine *engine = s->engine;
+  return engine->event_pending && engine->pending_event.session == s->id;
+}
+
+/* Gives back the blocks that a program which gets the event owns. */
+static void session_give_found(struct perigee_engine *engine,
+                               const struct perigee_event *e) {
+  if (e->flags & PERIGEE_POOLED)
+    pool_give(engine, e->landed);
+  if (e->kind == PERIGEE_EVENT_REPLY && e->flags & PERIGEE_HELD)
+    pool_give(engine, (uint8_t *)(uintptr_t)e->pointer);
+}
+
+/* No event follows a free, but a call in service is still to be answered. */
+static void session_drop_found(struct perigee_session *s) {
+  struct perigee_engine *engine = s->engine;
+  const struct perigee_event *e = &engine->pending_event;
+  if (!session_has_found(s) || e->kind == PERIGEE_EVENT_REQUEST)
+    return;
+  engine->counters->dropped++;
+  session_give_found(engine, e);
+  engine_end_found(engine);
+}
+
 /* An operation that has ended goes with the poll after the one that gave its
  * last event (poll_end_given). */
 int perigee_session_settled(const struct perigee_session *s) {
   LOOK(s->engine);
   const struct node *n;
-  if (s->state != PERIGEE_SESSION_ENDED || s->news.next)
+  if (s->state != PERIGEE_SESSION_ENDED || s->news.next || session_has_found(s))
     return 0;
   for (n = s->operations.all.next; n != &s->operations.all; n = n->next)
     if (!served_survives(CONTAINER(n, struct operation, all)))
@@ -625,6 +651,7 @@ void perigee_session_free(struct perigee_session *s) {
   }
   s->freed = true;
   perigee_session_close(s);
+  session_drop_found(s);
   session_settle(s);
   list_remove(&s->news);
   list_remove(&s->node);

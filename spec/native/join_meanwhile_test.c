@@ -233,8 +233,8 @@ static void a_found_end_goes_with_its_session(void **state) {
   assert_true(perigee_call(second, &m) >= 0);
   find(&t);
   play_echo(&t, ECHO, 1);
-  perigee_session_free(second);
   uint64_t dropped = perigee_counters(t.engine, NULL)->dropped;
+  perigee_session_free(second);
   play_echo(&t, ECHO, 1);
   assert_int_equal(perigee_counters(t.engine, NULL)->dropped, dropped + 1);
   play_none_waits(&t);
