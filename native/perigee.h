@@ -375,8 +375,8 @@ struct perigee_event {
                                lookup: the struct perigee_remote. LOST, and
                                CONNECTED and DONE with a status: a text of why,
                                or NULL */
-  uint64_t length;          /* bytes at pointer; DONE of recv and transfers:
-                               bytes moved */
+  uint64_t length;          /* bytes at pointer; DONE of recv and transfers
+                               that is OK: bytes moved */
   uint64_t slice;           /* length of the slice part that came.
                                REPLY_LANDING: of that, or of the raw bytes.
                                REPLY into a named slice: bytes filled. REPLY with

@@ -52,13 +52,14 @@ static void transfer_unuse_regions(const struct operation *op) {
   }
 }
 
-/* The list is the program's again; an empty one may be NULL. */
+/* The list is the program's again; an empty one may be NULL. The event tells the
+ * bytes. */
 static void transfer_give_list_back(struct operation *op) {
   if (!op->list && op->count > 0)
     return;
   transfer_unuse_regions(op);
-  transfer_count(op->session, op->operation, op->list,
-                 op->status == PERIGEE_OK ? op->count : 0);
+  op->length = transfer_count(op->session, op->operation, op->list,
+                              op->status == PERIGEE_OK ? op->count : 0);
   op->list = NULL;
 }
 

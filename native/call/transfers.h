@@ -63,15 +63,18 @@ static inline int64_t transfer_copy(struct perigee_session *s,
   return n < 0 ? transfer_refused(s, item, (int)n) : n;
 }
 
-/* Counts the bytes of a transfer that has succeeded. */
-static inline void transfer_count(struct perigee_session *s, int operation,
-                                  const struct perigee_transfer *list,
-                                  uint32_t count) {
+/* Counts the bytes of a transfer that has succeeded, and returns them. */
+static inline uint64_t transfer_count(struct perigee_session *s, int operation,
+                                      const struct perigee_transfer *list,
+                                      uint32_t count) {
   uint64_t *bytes = operation == PERIGEE_OP_READ ? &s->counters->bytes_received
                                                  : &s->counters->bytes_sent;
+  uint64_t moved = 0;
   s->counters->transfers++;
   for (uint32_t i = 0; i < count; i++)
-    *bytes += list[i].local.length * list[i].local.count;
+    moved += list[i].local.length * list[i].local.count;
+  *bytes += moved;
+  return moved;
 }
 
 /* Sends an immediate now; false: it has to wait for its turn, or for room. */

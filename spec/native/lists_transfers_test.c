@@ -126,7 +126,7 @@ static void transfers_are_paired_by_bytes(void **state) {
     side_copy(&s[write], &s[!write]);
     memset(s[0].slices, 0xee, sizeof s[0].slices);
     memset(s[1].slices, 0xee, sizeof s[1].slices);
-    finish(&f.p, op, 0);
+    finish_moved(&f.p, op, s[0].total);
   }
   far_close(&f);
   free(s);
@@ -150,7 +150,7 @@ static void prepared_ones_are_posted_again(void **state) {
     memset(f.here, 'a' + i, NEARBY);
     fill(f.near, 0, f.here, NEARBY);
     assert_int_equal(f.near->users, 0);
-    finish(&f.p, perigee_post(prepared, -1), 0);
+    finish_moved(&f.p, perigee_post(prepared, -1), s[0].total);
     side_copy(&s[1], &s[0]);
   }
   perigee_prepared_free(prepared);

@@ -237,6 +237,11 @@ void finish(struct pair *p, int op, int status) {
     ended(p, 0, op, status);
 }
 
+void finish_moved(struct pair *p, int op, uint64_t bytes) {
+  if (op != PERIGEE_INLINE)
+    assert_int_equal(ended(p, 0, op, PERIGEE_OK).length, bytes);
+}
+
 struct perigee_remote *look_up(struct pair *p, const char *name) {
   int op = perigee_lookup(p->session[0], name, -1);
   struct perigee_event e = ended(p, 0, op, 0);

@@ -100,6 +100,8 @@ struct perigee_slice all_of(struct perigee_region *region, uint64_t length);
 struct perigee_remote *look_up(struct pair *p, const char *name);
 /* Awaits the end of an operation of side 0; op may be PERIGEE_INLINE. */
 void finish(struct pair *p, int op, int status);
+/* The same of a transfer, which succeeds and has moved so many bytes. */
+void finish_moved(struct pair *p, int op, uint64_t bytes);
 /* The next event of the side must be the end of this operation. */
 struct perigee_event ended(struct pair *p, int side, int op, int status);
 

@@ -68,11 +68,11 @@ static void back_and_forth(void **state, bool registered) {
     struct perigee_transfer t = item(&r, 7, 11, sizes[i]);
     fill(r.here, 7, r.bytes, sizes[i]);
     fill_byte(r.there, 0);
-    finish(&r.p, one(&r, PERIGEE_OP_WRITE, &t), 0);
+    finish_moved(&r.p, one(&r, PERIGEE_OP_WRITE, &t), sizes[i]);
     same(r.there, 11, r.bytes, sizes[i]);
     same(r.there, 11 + sizes[i], "\0\0\0\0\0\0\0\0", 8);
     fill_byte(r.here, 0);
-    finish(&r.p, one(&r, PERIGEE_OP_READ, &t), 0);
+    finish_moved(&r.p, one(&r, PERIGEE_OP_READ, &t), sizes[i]);
     same(r.here, 7, r.bytes, sizes[i]);
     same(r.here, 7 + sizes[i], "\0\0\0\0\0\0\0\0", 8);
   }
@@ -199,7 +199,7 @@ static void strides_gather_and_scatter(void **state) {
   fill(r.there, 0, r.bytes, SIZE);
   struct perigee_transfer g = item(&r, 0, 0, 64000);
   g.remote = (struct perigee_slice){{.remote = r.remote}, 32, 64, 1000, 256};
-  finish(&r.p, one(&r, PERIGEE_OP_READ, &g), 0);
+  finish_moved(&r.p, one(&r, PERIGEE_OP_READ, &g), 64000);
   uint8_t *gathered = malloc(64000);
   for (int i = 0; i < 1000; i++)
     memcpy(gathered + 64 * i, r.bytes + 32 + 256 * i, 64);
@@ -228,7 +228,8 @@ static void a_batch_is_one_event(void **state) {
     list[i] =
         item(&r, (uint64_t)i * STEP, (uint64_t)(ITEMS - 1 - i) * STEP, STEP);
   struct perigee_session *s = r.p.session[0];
-  finish(&r.p, perigee_transfer(s, PERIGEE_OP_WRITE, list, ITEMS, 0, -1), 0);
+  finish_moved(&r.p, perigee_transfer(s, PERIGEE_OP_WRITE, list, ITEMS, 0, -1),
+               ITEMS * STEP);
   for (int i = 0; i < ITEMS; i++)
     same(r.there, (uint64_t)(ITEMS - 1 - i) * STEP,
          r.bytes + (uint64_t)i * STEP, STEP);
@@ -260,7 +261,7 @@ static void prepared_transfers_are_posted_again(void **state) {
       int op = perigee_post(prepared, -1);
       if (op != PERIGEE_INLINE)
         assert_int_equal(perigee_post(prepared, -1), PERIGEE_AGAIN);
-      finish(&r.p, op, 0);
+      finish_moved(&r.p, op, lengths[i]);
       same(r.there, 0, r.bytes + round * 100, lengths[i]);
     }
     perigee_prepared_free(prepared);
