@@ -1652,7 +1652,9 @@ struct perigee_agent_options {
  * may be NULL. *agent is the program's until perigee_agent_close, which comes
  * before the engine's close; NULL after a failure, when everything is as it was.
  * The name is free as soon as the process has ended, however it ended, and all
- * that it has forked since which run no other program.
+ * that it has forked since which run no other program. The engine's stats file
+ * is beside the socket (perigee_stats_publish), unless the program has it publish
+ * another already, which stays as it is.
  *
  * NAME_TAKEN: a live agent has the name, or something else an address. INVALID:
  * a name, a kind or an address is wrong, or the engine goes by a name already.

@@ -337,13 +337,26 @@ static int agent_check_engine(struct perigee_engine *engine) {
                      engine->name);
 }
 
-/* Without a stats file it goes on. */
+static bool agent_stats_path(const struct perigee_agent *agent,
+                             char path[PATH_MAX]) {
+  int n = snprintf(path, PATH_MAX, "%s/%s.stats", agent->folder, agent->name);
+  return n > 0 && n < PATH_MAX;
+}
+
+/* Without a stats file it goes on, and with one that the program has published
+ * elsewhere. */
 static void agent_open_stats(struct perigee_agent *agent) {
   char path[PATH_MAX];
-  int n =
-      snprintf(path, sizeof path, "%s/%s.stats", agent->folder, agent->name);
-  if (n > 0 && n < (int)sizeof path)
+  if (!agent->engine->stats.path && agent_stats_path(agent, path))
     perigee_stats_publish(agent->engine, path, agent->scope);
+}
+
+/* The file that the program has published stays. */
+static void agent_close_stats(struct perigee_agent *agent) {
+  char path[PATH_MAX];
+  const char *now = agent->engine->stats.path;
+  if (now && agent_stats_path(agent, path) && strcmp(now, path) == 0)
+    perigee_stats_publish(agent->engine, NULL, NULL);
 }
 
 /* The sentence of a failure is the thread's until it listens. */
@@ -409,7 +422,7 @@ void perigee_agent_close(struct perigee_agent *agent) {
     perigee_listener_close(agent->listeners[i]);
   if (agent->descriptor >= 0) {
     perigee_go_by(agent->engine, NULL);
-    perigee_stats_publish(agent->engine, NULL, NULL);
+    agent_close_stats(agent);
     perigee_name_release(agent->descriptor);
   }
   if (agent->folder)

@@ -271,6 +271,39 @@ static void a_close_leaves_nothing(void **state) {
   perigee_agent_close(second);
 }
 
+/* It stays when an agent could not be opened, and when one is closed. */
+static void the_programs_stats_file_stays(void **state) {
+  (void)state;
+  char path[128];
+  struct perigee_agent_options good = named("one"), bad = named("one");
+  const char *nowhere[] = {"tcp://127.0.0.1"};
+  snprintf(path, sizeof path, "%s/own.stats", root);
+  assert_int_equal(perigee_stats_publish(engine, path, NULL), PERIGEE_OK);
+  bad.listen = nowhere;
+  bad.listen_count = 1;
+  assert_int_equal(try(engine, &bad), PERIGEE_INVALID);
+  assert_int_equal(access(path, F_OK), 0);
+  taken(&good);
+  assert_int_equal(files(), 2);
+  closed();
+  assert_int_equal(access(path, F_OK), 0);
+  assert_int_equal(perigee_stats_publish(engine, NULL, NULL), PERIGEE_OK);
+  assert_int_equal(access(path, F_OK), -1);
+}
+
+/* Also where the program has published it in place of the agent's. */
+static void the_agents_stats_file_may_be_replaced(void **state) {
+  (void)state;
+  char path[128];
+  struct perigee_agent_options options = named("one");
+  snprintf(path, sizeof path, "%s/own.stats", root);
+  taken(&options);
+  assert_int_equal(perigee_stats_publish(engine, NULL, NULL), PERIGEE_OK);
+  assert_int_equal(perigee_stats_publish(engine, path, NULL), PERIGEE_OK);
+  closed();
+  assert_int_equal(access(path, F_OK), 0);
+}
+
 static void a_killed_holder_loses_its_name(void **state) {
   (void)state;
   char byte;
@@ -414,6 +447,8 @@ int main(void) {
       TEST(terms_rise),
       TEST(an_engine_has_one_name),
       TEST(a_close_leaves_nothing),
+      TEST(the_programs_stats_file_stays),
+      TEST(the_agents_stats_file_may_be_replaced),
       TEST(a_killed_holder_loses_its_name),
       TEST(what_fails_leaves_nothing),
       TEST(an_address_in_use_is_refused),
