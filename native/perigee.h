@@ -144,8 +144,8 @@ enum perigee_encrypt {
 struct perigee_options {
   uint64_t size;            /* of this structure, as perigee_options_init was
                                told */
-  uint32_t operations;      /* in flight at once: 16384, <= 65536; own ones at
-                               most 15/16 of it, those of peers 7/8 */
+  uint32_t operations;      /* in flight at once: 16384, of 16 to 65536; own
+                               ones at most 15/16 of it, those of peers 7/8 */
   uint32_t sessions;        /* at once: 1024 */
   uint32_t regions;         /* that peers may reach, as they have a name or
                                rights for peers, at once: 1024, at most 4096 */
@@ -393,7 +393,9 @@ struct perigee_event {
   union {
     int64_t remaining;      /* REQUEST, LANDING, REPLY_LANDING, REPLY that is
                                HELD or has a status: time left; negative: no
-                               limit */
+                               limit. Of REQUEST and LANDING: or one of 2^32 us
+                               (71 minutes) and more, as a request tells less
+                               than that */
     int64_t descriptor;     /* READY */
   };
   uint64_t code;            /* REPLY, REPLY_LANDING, REQUEST: 64 bits of the
@@ -413,7 +415,8 @@ PERIGEE_API int perigee_poll(struct perigee_engine *engine,
  * as soon as there is any other event (perigee_poll gives it). */
 PERIGEE_API int perigee_await(struct perigee_engine *engine, int operation,
                               struct perigee_event *event, int64_t spin);
-/* Returns 1 as soon as perigee_poll may have an event on one of the engines; 0
+/* count: 1 to 64, else INVALID (without an engine: perigee_detail(NULL)).
+ * Returns 1 as soon as perigee_poll may have an event on one of the engines; 0
  * after at most timeout ns and one poll of each engine (long copies go on
  * meanwhile); PERIGEE_AGAIN when a signal came. It polls first, by the first
  * engine's options.spin, then arms, checks again and sleeps in poll(2). A
@@ -1141,7 +1144,8 @@ PERIGEE_API void perigee_started(struct perigee_engine *engine, int served);
 /* Returns whether the caller has given up or is gone. */
 PERIGEE_API bool perigee_served_cancelled(const struct perigee_engine *engine,
                                           int served);
-/* Returns the time left; negative: no limit. */
+/* Returns the time left, as event.remaining of the request; 0: none, or the
+ * call is over. */
 PERIGEE_API int64_t perigee_served_remaining(const struct perigee_engine *engine,
                                              int served);
 /* Makes a trace context of a new trace that is sampled: an id which no other trace

@@ -218,8 +218,8 @@ static inline bool wait_spin_on(struct perigee_engine *engine,
   return wait_look(engine, s);
 }
 
-/* Is the event that a wait has found that operation's? 1: it is given; 0: a poll
- * gives it; -1: it is over, so there is none. */
+/* Is the event that a wait has found that operation's? 1: it is given; 0: a
+ * poll gives it; -1: it is over, so there is none. */
 static __attribute__((noinline, cold)) int
 await_found(struct perigee_engine *engine, int operation,
             struct perigee_event *event) {
@@ -411,11 +411,19 @@ static int wait_for_event(struct perigee_engine *const *engines, int count,
   return status;
 }
 
+static __attribute__((noinline, cold)) int
+wait_refuse(struct perigee_engine *const *engines, int count) {
+  if (!engines || count < 1)
+    return detail_fail(PERIGEE_INVALID, "there is no engine to wait for");
+  return fail(engines[0], PERIGEE_INVALID,
+              "a wait is for at most %d engines, not %d", ENGINES, count);
+}
+
 /* Engines with a thread belong to the program while it waits. */
 int perigee_wait(struct perigee_engine *const *engines, int count,
                  int64_t timeout) {
   if (!engines || count < 1 || count > ENGINES)
-    return PERIGEE_INVALID;
+    return wait_refuse(engines, count);
   for (int i = 0; i < count; i++)
     if (!engine_alive(engines[i]))
       return PERIGEE_FORKED;

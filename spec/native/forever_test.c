@@ -33,6 +33,27 @@ static void operations_may_take_for_ever(void **state) {
   pair_close(&p);
 }
 
+/* Its peer is told no longer limit, and no shorter one in place of it. */
+static void
+a_call_of_more_than_71_minutes_has_no_limit_at_its_peer(void **state) {
+  static const int64_t SECONDS[] = {4290, 4300};
+  struct pair p;
+  pair_open(&p, *state);
+  for (int i = 0; i < 2; i++) {
+    struct perigee_message m = {.timeout = SECONDS[i] * 1000 * MS};
+    int call = perigee_call(p.session[0], &m);
+    struct perigee_event e = until(&p, 1, PERIGEE_EVENT_REQUEST);
+    int64_t left = perigee_served_remaining(p.engine[1], e.operation);
+    int64_t least = i == 0 ? m.timeout - 60000 * MS : -1;
+    int64_t most = i == 0 ? m.timeout : -1;
+    assert_true(e.remaining >= least && e.remaining <= most);
+    assert_true(left >= least && left <= most);
+    perigee_reply(p.engine[1], e.operation, &(struct perigee_message){0});
+    ended(&p, 0, call, 0);
+  }
+  pair_close(&p);
+}
+
 static void landings_may_wait_for_ever(void **state) {
   struct pair p;
   pair_open(&p, *state);
@@ -87,6 +108,7 @@ static void refusals_may_be_told_once_for_ever(void **state) {
 int main(void) {
   static const struct CMUnitTest tests[] = {
       cmocka_unit_test(operations_may_take_for_ever),
+      cmocka_unit_test(a_call_of_more_than_71_minutes_has_no_limit_at_its_peer),
       cmocka_unit_test(landings_may_wait_for_ever),
       cmocka_unit_test(sessions_may_take_for_ever),
       cmocka_unit_test(refusals_may_be_told_once_for_ever),

@@ -29,6 +29,20 @@ static void there_is_an_address(void **state) {
   pair_close(&p);
 }
 
+static void a_wait_is_for_some_engines(void **state) {
+  static struct perigee_engine *many[65];
+  struct pair p;
+  pair_open(&p, *state);
+  for (int i = 0; i < 65; i++)
+    many[i] = p.engine[0];
+  assert_int_equal(perigee_wait(many, 64, 0), 0);
+  refused(&p, 0, perigee_wait(many, 65, 0), "at most 64 engines, not 65");
+  assert_int_equal(perigee_wait(many, 0, 0), PERIGEE_INVALID);
+  assert_string_equal(perigee_detail(NULL), "there is no engine to wait for");
+  assert_int_equal(perigee_wait(NULL, 1, 0), PERIGEE_INVALID);
+  pair_close(&p);
+}
+
 static void an_endpoint_is_connected_to_another(void **state) {
   struct pair p;
   struct perigee_endpoint *endpoint;
@@ -265,6 +279,7 @@ static void a_loan_is_raw(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(there_is_an_address),
+      cmocka_unit_test(a_wait_is_for_some_engines),
       cmocka_unit_test(an_endpoint_is_connected_to_another),
       cmocka_unit_test(names_and_lists_are_there),
       cmocka_unit_test(a_transfer_has_a_list_and_its_items_regions),

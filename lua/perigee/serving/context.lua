@@ -78,7 +78,8 @@ end
 
 --- Tells what is left of the call's timeout.
 -- @function Context:remaining
--- @treturn number seconds; math.huge without a timeout, 0 after the call's end
+-- @treturn number seconds; math.huge without a timeout, or with one of 71
+-- minutes and more; 0 after the call's end
 -- @waits no
 -- @usage
 -- agent:serve { name = "time", methods = {
