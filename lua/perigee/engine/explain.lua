@@ -31,9 +31,9 @@
 --   the session), peer (by all sessions of its peer) and most (what the peer
 --   may hold now); and refused: how often any peer was refused more
 -- * `counters`: since the session's start: the counters of `Engine:stats` that
---   sessions have. `stalls` (operations and replies that had to wait for room in
---   the peer's ring, or for a block; each once) and `sleeps` (waits that polling
---   did not end) show which side waits for the other
+--   sessions have. `stalls` (operations and replies that had to wait for room
+--   in the peer's ring, or for a block; each once) and `sleeps` (waits that
+--   polling did not end) show which side waits for the other
 -- * `id`, `peer`, `pid`, `address`, `from`, `state`, `status`, `reason`,
 --   `version`, `epoch`, `pull`: facts about the session and the other side
 -- * `features`: a list of the names of the features that both sides have:
