@@ -147,6 +147,59 @@ describe("the file of a cache", function()
     assert.equal("not_found", select(2, blocks:pin "none").kind)
   end)
 
+  local function evict(key)
+    C.perigee_cache_delete(store.cache, key, #key)
+  end
+
+  -- Has what is fetched be evicted again before its client looks for it, that
+  -- many times.
+  local function evicts_again(times)
+    local tier = store.tier
+    function tier:fetch(key)
+      local there, status = getmetatable(tier).fetch(self, key)
+      times = times - 1
+      if times >= 0 then evict(key) end
+      return there, status
+    end
+  end
+
+  it("gives what is evicted again before it is found", function()
+    local key = fill()
+    for _, use in ipairs { "get", "touch", "pin", "view" } do
+      cases.await(function()            -- of a lease, too
+        evict(key)
+        return not store:has(key) and is_below(key)
+      end)
+      evicts_again(2)
+      local got, err = blocks[use](blocks, key)
+      assert.is_truthy(got, use .. ": " .. tostring(err))
+      if use == "view" then got:close() end
+    end
+  end)
+
+  it("is never told to be without what it has", function()
+    local key = fill()
+    evicts_again(math.huge)
+    for _, use in ipairs { "get", "touch", "pin", "view" } do
+      local got, err = blocks[use](blocks, key)
+      assert.is_nil(got)
+      assert.equal("stale", err.kind, tostring(err))
+    end
+  end)
+
+  it("is asked again for what was evicted while another had it come", function()
+    local key = fill()
+    local first = perigee.spawn(function()
+      local there = store.tier:fetch(key)
+      evict(key)
+      return there
+    end)
+    local second = perigee.spawn(function() return store.tier:fetch(key) end)
+    assert.is_true(first:wait(10))
+    assert.is_true(second:wait(10))
+    assert.is_true(store:has(key))
+  end)
+
   -- It may show forgotten values again, when it is opened again.
   it("is removed when it cannot be written to", function()
     local key = fill()

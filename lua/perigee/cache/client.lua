@@ -163,7 +163,8 @@ end
 -- @treturn string|Slice the value; with `into`, its filled part; or nil and an
 --   error
 -- @errors `not_found`: the key is not there; `too_large`: longer than `into`;
---   `stale`: each time that the bytes were there, the lease was over
+--   `stale`: each time that the bytes were there, the lease was over; or each
+--   time that they had come from the cache's file, memory evicted them again
 -- @waits yes, unless the cache's directory is mapped
 -- @usage
 -- local cache = assert(perigee.cache { name = "cache:8", memory = 2 ^ 24 })
@@ -438,7 +439,8 @@ end
 -- @tparam string key
 -- @treturn CacheView the view; or nil and an error
 -- @errors `not_found`; `unsupported`: the cache is not of this host, or keeps
---   values in memory that the CPU cannot touch; `no_memory`: too many leases
+--   values in memory that the CPU cannot touch; `no_memory`: too many leases;
+--   `stale` as of `CacheClient:get`
 -- @waits yes
 -- @usage
 -- local cache = assert(perigee.cache { name = "cache:9", memory = 2 ^ 24 })
@@ -475,7 +477,7 @@ end
 -- @function CacheClient:touch
 -- @tparam string key
 -- @treturn boolean true; or nil and an error
--- @errors `not_found`
+-- @errors `not_found`; `stale` as of `CacheClient:get`
 -- @waits yes
 -- @usage
 -- assert(blocks:put("touch.1", "one"))
@@ -494,7 +496,8 @@ local PINS = { soft = C.PERIGEE_CACHE_SOFT, hard = C.PERIGEE_CACHE_HARD,
 -- @tparam[opt="soft"] string|boolean how "soft": it is evicted after all that
 --   are not pinned; "hard": never; false: it is not pinned any more
 -- @treturn boolean true; or nil and an error
--- @errors `not_found`; `no_memory`: hard pins have all that they may have
+-- @errors `not_found`; `no_memory`: hard pins have all that they may have;
+--   `stale` as of `CacheClient:get`
 -- @waits yes
 -- @usage
 -- assert(blocks:put("pin.1", "one"))

@@ -440,6 +440,22 @@ function Member:fetch(key)
   return nil, err
 end
 
+-- Calls f(self, key, ...), which has told NOT_FOUND, after the file's value was
+-- brought to memory. Others may have evicted it again by the time that f looks
+-- for it, so this is done up to TRIES times. Returns what f does; or nil and a
+-- status or an error.
+local function brought(self, key, doing, f, ...)
+  for _ = 1, TRIES do
+    local there, err = self:fetch(key)
+    if not there then return nil, err or NOT_FOUND end
+    local result, why, last = f(self, key, ...)
+    if result or why ~= NOT_FOUND then return result, why, last end
+  end
+  return nil, errors.new("stale", ("%s: it was evicted each time that it had "
+    .. "been brought from the file"):format(self:doing(doing, key)), true)
+end
+jit.off(brought)
+
 --- Gets a value as `Member:get` does. Returns it, and its version if that is
 -- known; or nil and an error.
 function Member:get_version(key, into)
@@ -447,9 +463,7 @@ function Member:get_version(key, into)
   if not fine then return nil, err end
   local part, why, last = find(self, key, into)
   if why == NOT_FOUND and self.below then
-    fine, err = self:fetch(key)
-    if fine == nil then return nil, err end
-    if fine then part, why, last = find(self, key, into) end
+    part, why, last = brought(self, key, "getting", find, into)
   end
   if part and self.checks and not bytes.is_whole(part, why) then
     return broken(self, key)
@@ -646,21 +660,24 @@ function Member:has(keys)
   return results
 end
 
---- Changes an entry by a request whose answer is a status. Returns true; or nil
--- and an error. A value that is to be used or pinned comes to memory.
-function Member:change(key, what, flags, doing)
+-- Asks for a change once. Returns true; or nil and a status or an error.
+local function change(self, key, what, flags)
   local status, err = self:ask("status", wire.key(what, flags, key))
-  if status == NOT_FOUND and what ~= C.PERIGEE_CACHE_DELETE then
-    local there, why = self:fetch(key)
-    if there == nil then return nil, why end
-    if there then
-      status, err = self:ask("status", wire.key(what, flags, key))
-    end
-  end
   if what == C.PERIGEE_CACHE_DELETE then self:changed(key) end
   if status then self:moved(self.by.status) end
   if status == OK then return true end
-  return self:fails(status == nil and err or status, doing, key)
+  return nil, status or err
+end
+
+--- Changes an entry by a request whose answer is a status. Returns true; or nil
+-- and an error. A value that is to be used or pinned comes to memory.
+function Member:change(key, what, flags, doing)
+  local fine, err = change(self, key, what, flags)
+  if err == NOT_FOUND and self.below and what ~= C.PERIGEE_CACHE_DELETE then
+    fine, err = brought(self, key, doing, change, what, flags)
+  end
+  if fine then return true end
+  return self:fails(err, doing, key)
 end
 
 -- ---- Views -----------------------------------------------------------------
@@ -691,8 +708,8 @@ function Member:view(key)
   for _ = 1, TRIES do
     local lease
     lease, err = lease_for_view(self, key)
-    if err == NOT_FOUND and self:fetch(key) then
-      lease, err = lease_for_view(self, key)
+    if err == NOT_FOUND and self.below then
+      lease, err = brought(self, key, "viewing", lease_for_view)
     end
     if not lease then return self:fails(err, "viewing", key) end
     local from, why = leased(self, lease)

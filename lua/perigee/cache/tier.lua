@@ -479,7 +479,9 @@ function Tier:fetch(key)
   local under_way = self.fetching[key]
   if under_way and not is_dropped(under_way) then
     under_way:wait()
-    return self.store.cache and self.store:has(key)
+    if not self.store.cache then return nil, core.PERIGEE_CLOSED end
+    -- It may have failed, or the value is evicted again.
+    return self.store:has(key) or self:fetch(key)
   end
   under_way = promise(self, "fetching from a file")
   self.fetching[key] = under_way
