@@ -169,9 +169,57 @@ describe("a value in a cache's file", function()
     end
     wrong("not_found", blocks:get "k")
     wrong("not_found", blocks:get("k", { into = region:slice() }))
-    lies.fetch = function() return "what" end
-    wrong("not_found", blocks:get "k")
   end)
+end)
+
+describe("methods that tell neither a result nor an error", function()
+  after_each(cases.cleanup)
+
+  local function missed(request)
+    return answer(request:byte(2), 1, number(2 ^ 32 + missing, 4))
+  end
+
+  -- Begins with a place that is reserved; `name` tells `...` from then on.
+  local function begin_with(name, ...)
+    begin { map = false }
+    lies.ask = missed
+    lies.about = function() return { version = 1, file = true } end
+    lies.reserve = function() return 1 end
+    local reserved = name ~= "about" and assert(blocks:reserve("k", 9))
+    local told, n = { ... }, select("#", ...)
+    lies[name] = function() return unpack(told, 1, n) end
+    return reserved
+  end
+
+  local value = ("v"):rep(10000)
+  local uses = {
+    about = function() return blocks:get "k" end,
+    put = function() return blocks:put("k", value) end,
+    reserve = function() return blocks:reserve("k", 9) end,
+    write = function(reserved) return reserved:write "v" end,
+    seal = function(reserved) return reserved:seal() end,
+    abort = function(reserved) return reserved:abort() end,
+    fetch = function() return blocks:get "k" end,
+    touch = function() return blocks:touch "k" end,
+    view = function() return blocks:view "k" end,
+    wait = function() return blocks.set.live[1]:wait("k", 0) end,
+  }
+
+  for use, f in pairs(uses) do
+    it(("are wrong, asked by %s"):format(use), function()
+      local name = (use == "touch" or use == "view") and "fetch" or use
+      for _, told in ipairs { { nil, nil }, { nil, 5 }, { nil, {} },
+                              { nil, "no" }, { false, 5 } } do
+        if told[1] == nil or name ~= "fetch" and name ~= "wait" then
+          wrong("protocol", f(begin_with(name, told[1], told[2])))
+        end
+        cases.cleanup()
+      end
+      if name ~= "about" then
+        wrong("protocol", f(begin_with(name, "what")))
+      end
+    end)
+  end
 end)
 
 describe("places that a cache tells of", function()

@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- What a client asks of one cache (member.lua) without a value: how much of a
 -- chain is there, entries, versions, counters, events, lists of keys.
+local check = require "perigee.runtime.check"
 local core = require "perigee.native".C
 local errors = require "perigee.runtime.errors"
 local failure = require "perigee.cache.failure"
@@ -123,7 +124,7 @@ end
 -- it is; or nil and an error.
 function Member:wait(key, seconds)
   local patient = self.proxy:with { timeout = seconds + self.timeout }
-  return patient:wait(key, seconds)
+  return self:told(check.boolean, patient:wait(key, seconds))
 end
 
 end

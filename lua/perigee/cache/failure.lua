@@ -69,6 +69,14 @@ function M.came(err)
   return err
 end
 
+--- What a typed method of a cache has told: its result, if wrong(result) tells
+-- nothing (check.lua); or nil and an error. A cache that lies tells anything.
+function M.told(text, wrong, result, err)
+  if not wrong(result) then return result end
+  if not result and errors.is_error(err) then return nil, M.came(err) end
+  return nil, M.of(C.PERIGEE_PROTOCOL, text)
+end
+
 --- Has a cache no room? Leases that wait to be given back may take it.
 function M.is_full(result, err)
   return result == nil and err.kind == "no_memory"

@@ -134,6 +134,16 @@ local function learn(self, told)
                  [true] = self.below and "file" or "memory" }
 end
 
+-- `about` tells that there is something.
+local function something(value)
+  if not value then return "something" end
+end
+
+--- What a typed method of the cache has told (failure.lua).
+function Member:told(wrong, result, err)
+  return failure.told(self.text, wrong, result, err)
+end
+
 --- Has a session with the cache. Returns true; or nil and an error.
 function Member:ready()
   local session = self.session
@@ -142,7 +152,7 @@ function Member:ready()
     local fine, err = open(self)
     if not fine then return nil, err end
   end
-  local told, err = self.proxy:about()
+  local told, err = self:told(something, self.proxy:about())
   if not told then return nil, err end
   learn(self, type(told) == "table" and told or {})
   session = self.proxy[1].session
@@ -430,12 +440,11 @@ end
 -- is; or nil and an error.
 function Member:fetch(key)
   if not self.below then return false end
-  local there, err = self.proxy:fetch(key)
+  local there, err = self:told(check.boolean, self.proxy:fetch(key))
   if failure.is_full(there, err) and self.leases:flush() then
-    there, err = self.proxy:fetch(key)
+    there, err = self:told(check.boolean, self.proxy:fetch(key))
   end
   if there ~= nil then return there end
-  err = failure.came(err)
   if err.kind == "exists" then return false end -- another is putting the key
   return nil, err
 end

@@ -35,8 +35,17 @@ local function put_small(self, key, from, length, asked)
   return version
 end
 
+-- What methods tell: a version or a token, and that they are done.
+local function a_number(value)
+  if type(value) ~= "number" then return "a number" end
+end
+
+local function done(value)
+  if value ~= true then return "true" end
+end
+
 -- Calls a method of the service with a slice of a value, which the cache pulls.
-local function pulled(self, proxy, method, value, ...)
+local function pulled(self, proxy, method, wrong, value, ...)
   local region, err
   if type(value) == "string" then
     region, err = self.agent.engine:alloc(math.max(#value, 1))
@@ -44,19 +53,12 @@ local function pulled(self, proxy, method, value, ...)
     region:slice(0, #value):write(value)
   end
   local slice, result = region and region:slice(0, #value) or value
-  result, err = proxy[method](proxy, slice, ...)
+  result, err = self:told(wrong, proxy[method](proxy, slice, ...))
   if failure.is_full(result, err) and self.leases:flush() then
-    result, err = proxy[method](proxy, slice, ...)
+    result, err = self:told(wrong, proxy[method](proxy, slice, ...))
   end
   if region then region:close() end
-  if result then return result end
-  return nil, failure.came(err)
-end
-
--- A version that the cache has told of, if it is one.
-local function a_version(version, err)
-  if not version or type(version) == "number" then return version, err end
-  return nil, core.PERIGEE_PROTOCOL
+  return result, err
 end
 
 --- Adds these methods to the class of members.
@@ -75,9 +77,8 @@ function Member:put(key, value, asked)
   end
   if not (from and length <= wire.SMALL) or self.refuses_small then
     by = self.proxy
-    version, err = pulled(self, by, "put", value, key, asked)
+    version, err = pulled(self, by, "put", a_number, value, key, asked)
   end
-  version, err = a_version(version, err)
   self:changed(key, version, err)
   self:moved(by)
   if version then return version end
@@ -89,22 +90,22 @@ end
 -- gives the same tokens to others.
 function Member:reserve(key, length, asked)
   local proxy = self.proxy:with { epoch = self.session.epoch }
-  local token, err = proxy:reserve(key, length, asked)
+  local token, err = self:told(a_number, proxy:reserve(key, length, asked))
   if token then return places.new(self, proxy, key, length, token) end
   local session = self.proxy[1].session
   if err.kind == "stale" and self.proxy:ask(NOTHING)
     and (self:moved(self.proxy) or self.proxy[1].session ~= session) then
     return self:reserve(key, length, asked)
   end
-  return nil, failure.came(err)
+  return nil, err
 end
 
 function Member:write(proxy, token, value, offset)
-  return pulled(self, proxy, "write", value, token, offset)
+  return pulled(self, proxy, "write", done, value, token, offset)
 end
 
 function Member:seal(proxy, key, token)
-  local version, err = a_version(proxy:seal(token))
+  local version, err = self:told(a_number, proxy:seal(token))
   self:changed(key, version, err)
   if version then return version end
   return self:fails(err, "sealing", key)
@@ -112,7 +113,7 @@ end
 
 --- Aborts a reservation, if it is one still.
 function Member:abort(proxy, key, token)
-  local fine, err = proxy:abort(token)
+  local fine, err = self:told(done, proxy:abort(token))
   if fine or err.kind == "stale" then return true end
   return self:fails(err, "aborting", key)
 end
