@@ -2,8 +2,10 @@
  *
  * disk.c - opening the file of a disk. Nothing of a file is changed before it
  * is known to be ours: a regular file of this user's that nobody else may
- * write, is locked by nobody, and is empty, or begins with the magic number or
- * with zeros. The lock goes with the descriptor, however the process ends.
+ * write, is locked by nobody, and begins with the magic number or has nothing
+ * but zeros in it. The lock goes with the descriptor, however the process ends.
+ * The magic number is written before space is taken: if the process ends
+ * meanwhile, the file is known to be ours.
  *
  * A file system without fallocate gives a sparse file; then writes may find it
  * full.
@@ -29,7 +31,8 @@ enum {
   THREADS = 4,
   MOST_THREADS = 64,
   LOCK_TRIES = 50, /* together a second */
-  LOCK_PAUSE = 20000
+  LOCK_PAUSE = 20000,
+  LOOK = 1 << 14 /* bytes that are looked at at a time */
 };
 
 static int disk_status(int error) {
@@ -122,11 +125,35 @@ static int file_lock(const struct opening *w,
   return refuse_errno(w, "cannot be locked");
 }
 
+/* Where the next data are: a file system that cannot tell says that all is. */
+static off_t data_from(int file, off_t at) {
+  off_t next = lseek(file, at, SEEK_DATA);
+  return next < 0 && errno == EINVAL ? at : next;
+}
+
+/* Is there nothing but zeros in a file? Negative: it cannot be read. */
+static int is_zeros(int file) {
+  uint8_t bytes[LOOK];
+  off_t at = 0;
+  while ((at = data_from(file, at)) >= 0) {
+    ssize_t n = pread(file, bytes, sizeof bytes, at);
+    if (n <= 0)
+      return n < 0 ? -1 : 1;
+    if (bytes[0] || memcmp(bytes, bytes + 1, (size_t)n - 1) != 0)
+      return 0;
+    at += n;
+  }
+  return errno == ENXIO ? 1 : -1;
+}
+
 static int file_head(const struct opening *w, struct perigee_cache_disk *d) {
   uint64_t magic = 0;
-  if (pread(d->file, &magic, sizeof magic, 0) < 0)
+  int fits = -1;
+  if (pread(d->file, &magic, sizeof magic, 0) >= 0)
+    fits = magic == w->magic ? 1 : is_zeros(d->file);
+  if (fits < 0)
     return refuse_errno(w, "cannot be read");
-  if (magic != 0 && magic != w->magic)
+  if (!fits)
     return refuse(w, PERIGEE_CACHE_FOREIGN,
                   "%s has something else in it: remove it, or name another",
                   w->o->path);
@@ -166,8 +193,11 @@ static int file_fill(const struct opening *w, struct perigee_cache_disk *d,
   int status = space_check(w, d, s);
   if (status < 0)
     return status;
-  if (fchmod(d->file, S_IRUSR | S_IWUSR) < 0 ||
-      ftruncate(d->file, (off_t)w->o->size) < 0)
+  if (fchmod(d->file, S_IRUSR | S_IWUSR) < 0)
+    return refuse_errno(w, "cannot be this user's alone");
+  if (pwrite(d->file, &w->magic, sizeof w->magic, 0) != sizeof w->magic)
+    return refuse_errno(w, "cannot be written to");
+  if (ftruncate(d->file, (off_t)w->o->size) < 0)
     return refuse_errno(w, "cannot be made as long");
   if (file_allocate(d->file, w->o->size))
     return PERIGEE_OK;

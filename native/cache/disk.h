@@ -52,7 +52,7 @@ struct disk_end {
 };
 
 /* Opens a file, or makes it, with all its space. `magic` is what it begins
- * with, unless it is empty or begins with zeros. May block for as long as the
+ * with, unless it has nothing but zeros in it. May block for as long as the
  * file system takes. Returns PERIGEE_CACHE_NO_SPACE, ..., PERIGEE_SYSTEM,
  * PERIGEE_INVALID; then `reason` tells in words why. */
 int disk_open(const struct perigee_cache_file_options *options, uint64_t magic,

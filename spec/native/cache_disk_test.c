@@ -56,6 +56,16 @@ ssize_t pwritev(int file, const struct iovec *parts, int count, off_t at) {
   return errno ? -1 : some(SYS_pwritev, file, parts, count, at);
 }
 
+/* What a file begins with when its space is taken. */
+static _Atomic uint64_t begins_with;
+
+int fallocate(int file, int mode, off_t at, off_t length) {
+  uint64_t first = 0;
+  if (syscall(SYS_pread64, file, &first, sizeof first, 0L) >= 0)
+    begins_with = first;
+  return (int)syscall(SYS_fallocate, file, (long)mode, at, length);
+}
+
 static int set_up(void **state) {
   static struct filed k;
   filed_begin(&k, true);
@@ -97,6 +107,56 @@ static void another_file_stays_as_it_is(void **state) {
   assert_int_equal(read(file, text, sizeof text), 23);
   assert_string_equal(text, "all that I have written");
   close(file);
+}
+
+/* An image of a disk begins with zeros, mostly. */
+static void a_file_that_begins_with_zeros_stays_as_it_is(void **state) {
+  struct filed *k = *state;
+  static const off_t places[] = {8, 1024, 32768, 10000000};
+  for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
+    char text[8] = {0};
+    struct stat s;
+    make(k, "", 0600);
+    int file = open(k->path, O_RDWR);
+    assert_int_equal(pwrite(file, "mine", 4, places[i]), 4);
+    refused(k, PERIGEE_CACHE_FOREIGN, "something else");
+    assert_int_equal(pread(file, text, sizeof text, places[i]), 4);
+    assert_string_equal(text, "mine");
+    assert_int_equal(pread(file, text, sizeof text, 0), 8);
+    assert_memory_equal(text, "\0\0\0\0\0\0\0", 8);
+    assert_int_equal(fstat(file, &s), 0);
+    assert_int_equal(s.st_size, places[i] + 4);
+    close(file);
+  }
+}
+
+static void zeros_that_were_written_will_do(void **state) {
+  struct filed *k = *state;
+  static const char zeros[40000];
+  make(k, "", 0600);
+  int file = open(k->path, O_WRONLY);
+  assert_int_equal(write(file, zeros, sizeof zeros), sizeof zeros);
+  close(file);
+  filed_open_ready(k);
+  assert_int_equal(filed_write(k, "k", 100, 1), 0);
+}
+
+/* A process that ends before the head is written leaves that and zeros. */
+static void a_file_is_marked_before_its_space_is_taken(void **state) {
+  struct filed *k = *state;
+  uint64_t magic = 0;
+  begins_with = 0;
+  filed_open_ready(k);
+  filed_close(k);
+  int file = open(k->path, O_RDWR);
+  assert_int_equal(pread(file, &magic, sizeof magic, 0), sizeof magic);
+  assert_int_not_equal(magic, 0);
+  assert_int_equal(begins_with, magic);
+  assert_int_equal(ftruncate(file, sizeof magic), 0);
+  close(file);
+  filed_open_ready(k);
+  assert_int_equal(filed_entries(k), 0);
+  assert_int_equal(filed_write(k, "k", 100, 1), 0);
 }
 
 static void a_file_that_others_may_write_is_refused(void **state) {
@@ -481,6 +541,9 @@ int main(void) {
       EACH(another_file_stays_as_it_is),
       EACH(a_file_that_others_may_write_is_refused),
       EACH(an_empty_file_or_zeros_will_do),
+      EACH(a_file_that_begins_with_zeros_stays_as_it_is),
+      EACH(zeros_that_were_written_will_do),
+      EACH(a_file_is_marked_before_its_space_is_taken),
       EACH(two_do_not_have_one_file),
       EACH(wrong_options_are_refused),
       EACH(a_file_of_another_size_is_begun_anew),
