@@ -490,6 +490,34 @@ describe("a view", function()
     none:close()
   end)
 
+  for _, map in ipairs { true, false } do
+    it("is of the value that its key has now, map = " .. tostring(map),
+       function()
+      caches.open()
+      local blocks, other = caches.client { map = map }, caches.client()
+      assert(other:put("k", "old"))
+      if not caches.mapped then return end
+      assert(blocks:view "k"):close()
+      assert(other:put("k", "new"))
+      local view = assert(blocks:view "k")
+      assert.equal("new", view:string())
+      view:close()
+      assert(other:delete "k")
+      wrong("not_found", blocks:view "k")
+    end)
+  end
+
+  it("may be as old as its client takes", function()
+    caches.open()
+    local blocks = caches.client { map = false, stale = 30 }
+    local other = caches.client()
+    assert(other:put("k", "old"))
+    if not caches.mapped then return end
+    assert(blocks:view "k"):close()
+    assert(other:put("k", "new"))
+    assert.equal("old", assert(blocks:view "k"):string())
+  end)
+
   it("ends with its lease", function()
     local view = begin { lease = 0.3 }
     if not view then return end

@@ -691,14 +691,22 @@ end
 
 -- ---- Views -----------------------------------------------------------------
 
+-- Is a lease that is kept of the value that its key has now, or not older than
+-- what may be stale? Without a map the cache is asked: then the lease may have
+-- been given back meanwhile, or be nearly over.
+local function is_current(self, key, lease)
+  if self.map then return self.map:version(key) == lease.version end
+  if now() < lease.sent + self.stale then return true end
+  local there = self:version(key)
+  return there and there.version == lease.version
+    and self.leases:find(key, LASTS) == lease
+end
+
 -- Returns a lease of a key for a view: one that is kept, if it is of the value
 -- that the key has now and lasts for a while.
 local function lease_for_view(self, key)
   local lease = self.leases:find(key, LASTS)
-  if lease and self.map and self.map:version(key) ~= lease.version then
-    lease = nil
-  end
-  if lease then
+  if lease and is_current(self, key, lease) then
     use(self, key)
     return lease
   end
