@@ -396,6 +396,31 @@ describe("several caches", function()
     wrong("not_found", blocks:get "k1")
   end)
 
+  it("are asked by turns which keys are there", function()
+    local children, blocks = several { replicas = 2, timeout = 5, map = false }
+    local keys = {}
+    for i = 1, 40 do
+      keys[i] = "k" .. i
+      assert(blocks:put(keys[i], "v"))
+    end
+    for i = 1, 39 do                    -- one of two may lose a key
+      local first = caches.client(nil, assert(blocks:stat(keys[i])).cache)
+      assert(first:delete(keys[i]))
+    end
+    keys[41] = "none"
+    local there = assert(blocks:has(keys))
+    for i = 1, 41 do assert.equal(i ~= 41, there[i], keys[i]) end
+    assert.equal(40, blocks:match(keys))
+    children[1]:kill()
+    for _ = 1, 2 do                     -- as it is lost, and afterwards
+      there = assert(blocks:has(keys))
+      for i = 1, 41 do
+        local got = blocks:get(keys[i])
+        assert.equal(got ~= nil, there[i], keys[i])
+      end
+    end
+  end)
+
   it("tell how many of them have taken what was put", function()
     caches.open { name = "cache:0" }
     caches.open { name = "cache:1", memory = MIB }

@@ -198,10 +198,11 @@ end
 local function get_of_several(self, items)
   local keys, results = {}, {}
   for i, item in ipairs(items) do keys[i] = item.key end
-  for one, of in pairs(self.set:split(keys)) do
+  local set = self.set
+  for one, of in pairs(set:split(keys, set:choice(), 1)) do
     local own = one:get_many(picked(items, of))
     for n = 1, #of do
-      if type(own[n]) ~= "number" then self.set:leave(one, own[n]) end
+      if type(own[n]) ~= "number" then set:leave(one, own[n]) end
     end
     spread(own, of, results)
   end
@@ -242,7 +243,21 @@ function Client:get_many(list)
   return get_of_several(self, items)
 end
 
---- Tells which keys are there.
+-- Looks for the keys that have not been found at number n of those that have
+-- each.
+local function look_for(self, keys, live, n, found)
+  for one, of in pairs(self.set:split(keys, live, n, found)) do
+    local there, err = one:has(picked(keys, of))
+    if there then
+      spread(there, of, found)
+    else
+      self.set:leave(one, err)
+    end
+  end
+end
+jit.off(look_for)
+
+--- Tells which keys are there, at one of the caches that have each.
 -- @function CacheClient:has
 -- @tparam {string,...} keys
 -- @treturn {boolean,...} for each; or nil and an error, of one cache
@@ -257,19 +272,13 @@ function Client:has(keys)
   if self.only then return self.only:has(keys) end
   local gone = self.set:gone "looking for keys"
   if gone then return nil, gone end
-  local results = {}
+  local results, live = {}, self.set:choice()
   for i = 1, #keys do results[i] = false end
-  for one, of in pairs(self.set:split(keys)) do
-    local there, err = one:has(picked(keys, of))
-    if there then
-      spread(there, of, results)
-    else
-      self.set:leave(one, err)
-    end
+  for n = 1, math.min(self.set.replicas, #live) do
+    look_for(self, keys, live, n, results)
   end
   return results
 end
-jit.off(Client.has)
 
 --- Tells how much of a chain is there: hashes of a text's blocks, for example,
 -- each of all before it.

@@ -212,11 +212,19 @@ function Set:all(key, method, ...)
   return result, count, err
 end
 
---- Returns the indexes of keys by the cache that has each first.
-function Set:split(keys)
+--- Returns what Set:split is to choose among. Of one choice, while caches are
+-- asked by turns: one that is left meanwhile would move the others.
+function Set:choice()
+  if now() >= self.till then choose(self) end
+  return self.live
+end
+
+--- Returns the indexes of keys, or of those for which known[i] is false, by
+-- number n of a choice of caches that have each.
+function Set:split(keys, live, n, known)
   local lists = {}
   for i, key in ipairs(keys) do
-    local one = self:owner(key, 1)
+    local one = not (known and known[i]) and ring.owner(live, key, n)
     local list = one and lists[one] or {}
     list[#list + 1] = i
     if one then lists[one] = list end
