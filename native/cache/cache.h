@@ -154,14 +154,16 @@ struct perigee_cache_place {
  * of one outside (two groups with parents in each other stay for ever); 0:
  * none. ttl in ns, 0: none; an entry lives for up to 134 ms longer, and for 2
  * years at most. A value takes 4 KiB at least. if_absent: EXISTS for a key that
- * is there; else its entry is replaced at the seal. A copy has a ttl, and neither
- * group nor parent. */
+ * is there; else its entry is replaced at the seal. A copy has a ttl, and
+ * neither group nor parent. again: the value is the key's from before, for
+ * perigee_cache_seal_again; another reservation of the key is no reason not to
+ * have it back meanwhile. */
 struct perigee_cache_put {
   uint64_t length, group;
   int64_t ttl;
   const char *parent;
   uint32_t parent_length, client;
-  uint8_t if_absent, pin;
+  uint8_t if_absent, pin, again;
 };
 
 /* Reserves a place for a value, which nobody sees before the seal.

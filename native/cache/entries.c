@@ -149,7 +149,7 @@ static int put_check(struct perigee_cache *c, const struct sought *s,
   if (put->length > PERIGEE_CACHE_LARGEST ||
       size_bytes(size_of(put->length)) > c->o.quota)
     return PERIGEE_TOO_LARGE;
-  if (directory_find(c, s, false))
+  if (!put->again && directory_find(c, s, false))
     return PERIGEE_CACHE_BUSY;
   if (put->if_absent &&
       (entry_find(c, s->words, s->length, now) ||

@@ -159,7 +159,7 @@ end)
 describe("a value in a cache's file", function()
   after_each(cases.cleanup)
 
-  it("is a miss while another writer has its key reserved", function()
+  it("is not told to be missed by a cache that gives no value", function()
     begin { map = false }
     lies.about = function() return { version = 1, file = true } end
     lies.ask = function(request)
@@ -167,8 +167,10 @@ describe("a value in a cache's file", function()
     end
     lies.fetch = function() return nil, failure.of(own.PERIGEE_CACHE_BUSY, "x")
     end
-    wrong("not_found", blocks:get "k")
-    wrong("not_found", blocks:get("k", { into = region:slice() }))
+    wrong("exists", blocks:get "k")
+    wrong("exists", blocks:get("k", { into = region:slice() }))
+    lies.fetch = nil                    -- it says each time that it is there
+    wrong("stale", blocks:get "k")
   end)
 end)
 

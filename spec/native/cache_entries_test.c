@@ -71,6 +71,47 @@ static void an_absent_key_is_put_once_and_another_again(void **state) {
   cached_close(&k);
 }
 
+static uint64_t length_of_a(struct cached *k) {
+  struct perigee_cache_place place;
+  assert_int_equal(perigee_cache_stat(k->cache, "a", 1, k->now, &place), 0);
+  return place.length;
+}
+
+static void a_value_comes_back_to_a_key_that_is_reserved(void **state) {
+  (void)state;
+  struct cached k = cached_open(&small);
+  struct perigee_cache_put put = put_of(100);
+  struct perigee_cache_put old = {.length = 50, .again = 1};
+  struct perigee_cache_place a, b, c;
+  assert_int_equal(cached_reserve(&k, "a", &put, &a), 0);
+  assert_int_equal(cached_reserve(&k, "a", &old, &b), 0);
+  assert_int_equal(cached_reserve(&k, "a", &put, &c), PERIGEE_CACHE_BUSY);
+  assert_int_equal(perigee_cache_seal_again(k.cache, b.entry, 0, 7, k.now), 7);
+  assert_int_equal(length_of_a(&k), 50);
+  assert_int_equal(cached_reserve(&k, "a", &put, &c), PERIGEE_CACHE_BUSY);
+  assert_int_equal(perigee_cache_seal(k.cache, a.entry, 0, k.now), 8);
+  assert_int_equal(length_of_a(&k), 100);
+  assert_int_equal(perigee_cache_delete(k.cache, "a", 1), 0);
+  assert_empty(&k);
+  cached_close(&k);
+}
+
+static void what_comes_back_too_late_is_given_up(void **state) {
+  (void)state;
+  struct cached k = cached_open(&small);
+  struct perigee_cache_put put = put_of(100);
+  struct perigee_cache_put old = {.length = 50, .again = 1};
+  struct perigee_cache_place a, b;
+  assert_int_equal(cached_reserve(&k, "a", &put, &a), 0);
+  assert_int_equal(cached_reserve(&k, "a", &old, &b), 0);
+  assert_int_equal(perigee_cache_seal(k.cache, a.entry, 0, k.now), 1);
+  assert_int_equal(perigee_cache_abort(k.cache, b.entry), 0);
+  assert_int_equal(length_of_a(&k), 100);
+  assert_int_equal(perigee_cache_delete(k.cache, "a", 1), 0);
+  assert_empty(&k);
+  cached_close(&k);
+}
+
 static void bad_keys_lengths_and_numbers_are_refused(void **state) {
   (void)state;
   struct cached k = cached_open(&small);
@@ -583,6 +624,8 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_reserved_entry_is_not_seen),
       cmocka_unit_test(an_absent_key_is_put_once_and_another_again),
+      cmocka_unit_test(a_value_comes_back_to_a_key_that_is_reserved),
+      cmocka_unit_test(what_comes_back_too_late_is_given_up),
       cmocka_unit_test(bad_keys_lengths_and_numbers_are_refused),
       cmocka_unit_test(a_client_has_so_many_reservations_and_loses_them),
       cmocka_unit_test(a_place_is_used_again_after_its_last_lease),

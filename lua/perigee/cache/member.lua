@@ -444,9 +444,7 @@ function Member:fetch(key)
   if failure.is_full(there, err) and self.leases:flush() then
     there, err = self:told(check.boolean, self.proxy:fetch(key))
   end
-  if there ~= nil then return there end
-  if err.kind == "exists" then return false end -- another is putting the key
-  return nil, err
+  return there, err
 end
 
 -- Calls f(self, key, ...), which has told NOT_FOUND, after the file's value was

@@ -207,9 +207,12 @@ function Spill:turn()
   write_cold(self)
 end
 
+--- Is a key's value below?
+function Spill:has(key) return self.below:has(key) end
+
 --- Is a key's value below, or above?
 function Spill:fetch(key)
-  return self.store:has(key) or self.below:has(key)
+  return self.store:has(key) or self:has(key)
 end
 
 --- Closes the store below, with the one above.

@@ -273,10 +273,12 @@ local function reserve_once(self, key)
                                   place))
 end
 
--- Reserves a place for a client; returns a status.
-local function reserve(self, client, key, length, asked)
+-- Reserves a place for a client; returns a status. again: for a value that was
+-- here before.
+local function reserve(self, client, key, length, asked, again)
   local fine, status = put_of(client, length, asked)
   if not fine then return status end
+  put.again = again and 1 or 0
   status = feed_for(self, reserve_once(self, key), reserve_once, key)
   if status ~= NO_MEMORY and status ~= WANTS then return status end
   make_room(self)
@@ -303,9 +305,11 @@ function Store:reserve(id, key, length, asked)
 end
 
 --- Reserves a place for a value that was here before, for a client of this
--- process. Returns its entry, and the place as a slice; or nil and a status.
+-- process, also while another writer has its key reserved. Returns its entry,
+-- and the place as a slice; or nil and a status. It is to be sealed only if
+-- nothing newer was.
 function Store:place_again(client, key, length, asked)
-  local status = reserve(self, client, key, length, asked)
+  local status = reserve(self, client, key, length, asked, true)
   if status < 0 then return nil, status end
   local region = self.slabs[tonumber(place.slab)]
   return place.entry, region:slice(tonumber(place.offset), length)
@@ -425,9 +429,14 @@ function Store:release(id, request, reply)
   return self:answer(id, request, reply)
 end
 
---- Is a key there?
+--- Is a key there, in memory?
 function Store:has(key)
   return C.perigee_cache_stat(self.cache, key, #key, time(self), place) == OK
+end
+
+-- The same, or below.
+local function has(self, key)
+  return self:has(key) or self.tier and self.tier:has(key)
 end
 
 -- ---- Waiting for keys ------------------------------------------------------
@@ -466,7 +475,7 @@ function Store:wait(id, key, seconds)
   local client, status = self:client(id)
   if not client then return nil, status end
   local deadline = loop.deadline(seconds)
-  while self.cache and not self:has(key) do
+  while self.cache and not has(self, key) do
     local left = loop.left(deadline)
     if left == 0 or self.ending or self.clients[id] ~= client then
       return false

@@ -380,6 +380,9 @@ local function find(self, key)
   return below
 end
 
+--- Does the file have a key's value?
+function Tier:has(key) return find(self, key) ~= nil end
+
 -- Reads a value; waits. Returns its length, sum and version; or nil and a
 -- status. The region stays alive until the disk has done with it.
 local function read_to(self, key, region)
