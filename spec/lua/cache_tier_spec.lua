@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- The file below a cache of this process: what happens to it when the cache is
 -- closed, the loop is stopped, or the file fails.
+local bytes = require "perigee.cache.bytes"
 local cases = require "spec.support.cases"
 local failure = require "perigee.cache.failure"
 local perigee = require "perigee"
@@ -224,6 +225,62 @@ describe("the file of a cache", function()
     assert.is_false(blocks.set.live[1]:wait("none", 0.01))
   end)
 
+  -- Calls f() when what comes back has been copied, before that is known.
+  local function after_copy(f)
+    local copy = bytes.copy
+    finally(function() bytes.copy = copy end)
+    bytes.copy = function(...)
+      local fine = copy(...)
+      bytes.copy = copy
+      f()
+      return fine
+    end
+  end
+
+  it("does not bring back what was deleted while it was copied", function()
+    local key = fill()
+    after_copy(function() store.tier:forget(key) end)
+    assert.is_false(store.tier:fetch(key))
+    assert.is_false(store:has(key))
+    assert.equal(0, store:counters().reserved)
+  end)
+
+  it("gives its place up if a stop drops who copies", function()
+    local key = fill()
+    after_copy(function()
+      perigee.stop()
+      perigee.sleep(0)
+    end)
+    perigee.spawn(function() store.tier:fetch(key) end)
+    perigee.run()
+    assert.equal(1, store:counters().reserved)
+    store.tier:turn()
+    assert.equal(0, store:counters().reserved)
+    assert.equal(0, store.tier.taken)
+    assert.is_true(store.tier:fetch(key))
+  end)
+
+  it("sums a value on its way while others run, and writes it once", function()
+    local summed, sum_in_turns = 0, bytes.sum_in_turns
+    local under_way = {}
+    finally(function() bytes.sum_in_turns = sum_in_turns end)
+    bytes.sum_in_turns = function(part, done)
+      local place = tostring(part.pointer)
+      assert.is_nil(under_way[place])
+      under_way[place], summed = true, summed + 1
+      perigee.spawn(function()
+        perigee.sleep(0.05)
+        under_way[place] = nil
+        sum_in_turns(part, done)
+      end)
+    end
+    local key = fill()
+    assert.is_true(summed > 0)
+    assert.is_true(store.tier:fetch(key))
+    cases.await(function() return store.tier.cold.writes == 0 end)
+    assert.is_nil(next(store.tier.on_way))
+  end)
+
   -- It may show forgotten values again, when it is opened again.
   it("is removed when it cannot be written to", function()
     local key = fill()
@@ -386,9 +443,9 @@ describe("the file of a cache", function()
 
   local function head()
     local file = assert(io.open(path))
-    local bytes = file:read(4096)
+    local text = file:read(4096)
     file:close()
-    return bytes
+    return text
   end
 
   -- Opens another cache with what the file is now, as if its process had been

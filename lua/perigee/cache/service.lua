@@ -26,13 +26,13 @@
 -- (no reservation), `too_large`. What a client sends is checked here or in the
 -- core; a lie is its own error. No method is idempotent: a client of several
 -- caches asks another one, rather than wait for one that is lost.
+local bytes = require "perigee.cache.bytes"
 local check = require "perigee.runtime.check"
 local contexts = require "perigee.serving.context"
 local failure = require "perigee.cache.failure"
 local loop = require "perigee.runtime.loop"
 local native = require "perigee.native"
 local slices = require "perigee.memory.slice"
-local tasks = require "perigee.runtime.task"
 local wire = require "perigee.cache.wire"
 
 local cache = require "perigee.cache.native".C
@@ -41,7 +41,6 @@ local C = native.C
 local M = {}
 
 local LONGEST_WAIT = 3600               -- seconds
-local SUMMED = 16 * cache.PERIGEE_CACHE_SUM_PIECE -- bytes at a time
 
 -- The session of the call that a typed handler serves.
 local function session() return contexts.current().session end
@@ -94,13 +93,7 @@ end
 -- Makes the checksum of a value that has come, if the store makes some; others
 -- run meanwhile, and its slab may go if the session ends.
 local function sum_of(store, slice)
-  local sum, at = 0, 0
-  while store.sums and slice.pointer and at < slice.length do
-    local n = math.min(SUMMED, slice.length - at)
-    sum, at = cache.perigee_cache_sum(slice.pointer + at, n, sum), at + n
-    if at < slice.length then tasks.sleep(0) end
-  end
-  return sum
+  return store.sums and bytes.sum(slice) or 0
 end
 
 local function put(store)

@@ -29,6 +29,9 @@
 -- (moves.lua) between them and regions of host memory, on the way to the file
 -- and back. A lease, or a reservation, keeps the place in the slab until the
 -- copy is over. What is evicted, replaced or deleted on its way is not written.
+--
+-- Long values are summed and copied by pieces, and the loop runs in between.
+local bytes = require "perigee.cache.bytes"
 local colds = require "perigee.cache.cold"
 local failure = require "perigee.cache.failure"
 local futures = require "perigee.runtime.future"
@@ -55,10 +58,10 @@ Tier.__index = Tier
 -- in as much of the host's. FETCHED: the part of the memory that values which
 -- come back may take besides. VOID: keys that the file is still to forget.
 -- LATE: ns for which a value with a TTL may be on its way back, which it lives
--- longer.
+-- longer, besides SLOW for each byte, which it lives shorter in memory.
 local ENDS, PAUSE, MEMORY, LARGE, WAY = 64, 0.25, 8, 2 ^ 23, 2 ^ 28
 local MOMENT, LAST = 20, 5e9
-local FETCHED, VOID, LATE = 1 / 8, 2 ^ 18, 1e8
+local FETCHED, VOID, LATE, SLOW = 1 / 8, 2 ^ 18, 1e8, 1
 local OK = core.PERIGEE_OK
 local ends_t = ffi.typeof("struct perigee_cache_file_end[?]")
 local ends, place = ends_t(ENDS), native.place_t()
@@ -237,47 +240,65 @@ jit.off(take_back)
 
 -- ---- From memory to the file -----------------------------------------------
 
-local function write(self, token, key, length, value, at, sum, left)
-  return C.perigee_cache_file_write(self.file, key, length, value, at.length,
+local function write(self, token, key, value, at, sum, left)
+  return C.perigee_cache_file_write(self.file, key, #key, value, at.length,
                                     at.version, sum, left, token)
+end
+
+-- Begins to write a value, whose sum is known; nil: its memory has gone. What
+-- memory does not have any more by now is refused by the file, so the sum is of
+-- that value. over() is called when its memory is not read any more. Returns a
+-- status.
+local function write_summed(self, key, part, at, sum, over)
+  local status = core.PERIGEE_CLOSED
+  if sum and self.file then
+    local left = C.perigee_cache_left(self.store.cache, key, #key, loop.now())
+    status = begin(self, over, write, key, part.pointer, at, sum, left)
+  end
+  if status ~= OK then over() end
+  return status
+end
+
+-- Sums a value, maybe for a while, and begins to write it then. Returns a
+-- status.
+local function sum_and_write(self, key, part, at, over)
+  local status = OK
+  self.on_way[key] = true
+  bytes.sum_in_turns(part, function(sum)
+    self.on_way[key] = nil
+    status = write_summed(self, key, part, at, sum, over)
+  end)
+  return status
 end
 
 -- Writes a value that is in a slab of the host's. Its lease keeps it where it
 -- is meanwhile; if that should end before, the sum tells.
-local function write_here(self, one, slab)
+local function write_here(self, one, key, slab)
   local at, status = self.cold:lease(one)
   if not at then return status end
-  local value, sum = slab.pointer + tonumber(at.offset), at.checksum
-  if sum == 0 then sum = C.perigee_cache_sum(value, at.length, 0) end
+  local part = slab:slice(tonumber(at.offset), tonumber(at.length))
   local function over()
     self.cold:release(at)
     self.cold:over(at)
   end
-  status = begin(self, over, write, one.key, one.key_length, value, at,
-                       sum, one.left)
-  if status ~= OK then over() end
-  return status
+  if at.checksum == 0 then return sum_and_write(self, key, part, at, over) end
+  return write_summed(self, key, part, at, at.checksum, over)
 end
 
 -- Writes a value that was to be copied to a region, and is there or not. If its
 -- lease was over before, its place may have been another's: then memory does
 -- not have that version any more, and the file refuses it.
-local function write_staged(self, region, key, at, there)
+local function write_staged(self, part, key, at, there)
   local function over()
-    give_memory(self, region)
+    give_memory(self, part.owner)
     self.cold:over(at)
   end
   if not (there and self.file) then return over() end
-  local sum = C.perigee_cache_sum(region.pointer, at.length, 0)
-  local left = C.perigee_cache_left(self.store.cache, key, #key, loop.now())
-  if begin(self, over, write, key, #key, region.pointer, at, sum, left) ~= OK
-  then over() end
+  sum_and_write(self, key, part, at, over)
 end
 
 -- Writes a value that is in memory of a GPU, by way of a region of the host's.
-local function write_there(self, one, name)
-  local key = ffi.string(one.key, one.key_length)
-  if self.on_way[key] then return OK end
+local function write_there(self, one, key, name)
   local at, status = self.cold:lease(one)
   if not at then return status end
   local length = tonumber(at.length)
@@ -287,21 +308,23 @@ local function write_there(self, one, name)
     self.cold:over(at)
     return core.PERIGEE_NO_MEMORY
   end
+  local part = region:slice(0, length)
   self.on_way[key] = true
-  self.store.moves:copy(name, tonumber(at.offset), region:slice(0, length),
-    function(fine)
-      self.cold:release(at)
-      self.on_way[key] = nil
-      write_staged(self, region, key, at, fine)
-    end)
+  self.store.moves:copy(name, tonumber(at.offset), part, function(fine)
+    self.cold:release(at)
+    self.on_way[key] = nil
+    write_staged(self, part, key, at, fine)
+  end)
   return OK
 end
 
 -- Writes a value that is cold. Returns a status.
 local function write_one(self, one)
+  local key = ffi.string(one.key, one.key_length)
+  if self.on_way[key] then return OK end
   local slab = self.store.slabs[tonumber(one.place.slab)]
-  if slab.pointer then return write_here(self, one, slab) end
-  return write_there(self, one, slab.name)
+  if slab.pointer then return write_here(self, one, key, slab) end
+  return write_there(self, one, key, slab.name)
 end
 
 -- Writes some of what is cold, once the file is ready.
@@ -396,10 +419,11 @@ local function read_to(self, key, region)
   status = arrived:wait()
   if not self.file then return nil, core.PERIGEE_CLOSED end -- nor the memory
   if status ~= OK then return nil, status or core.PERIGEE_CLOSED end
-  if C.perigee_cache_sum(pointer, length, 0) ~= sum then
-    return nil, core.PERIGEE_PROTOCOL
-  end
-  return tonumber(length), sum, version
+  length = tonumber(length)
+  local found = bytes.sum(region:slice(0, length))
+  if not (found and self.file) then return nil, core.PERIGEE_CLOSED end
+  if found ~= sum then return nil, core.PERIGEE_PROTOCOL end
+  return length, sum, version
 end
 
 -- Is a version of a key the file's still? What was put meanwhile had the file's
@@ -419,6 +443,14 @@ local function carry(self, region, entry, slice)
   return there:wait()
 end
 
+-- Copies what was read to a place in memory; waits. Returns whether that is
+-- done. Whoever is dropped meanwhile has nobody touch the place any more.
+local function copy(self, region, entry, slice)
+  local there = comes_by(self, region, "copying to memory", entry)
+  futures.settle(there, true)
+  return bytes.copy(slice, region:slice(0, slice.length))
+end
+
 -- Puts into memory what was read, if it is the key's value still. Returns
 -- whether it is there; or nil and a status.
 local function keep(self, key, region, length, sum, version)
@@ -428,13 +460,16 @@ local function keep(self, key, region, length, sum, version)
   local below = still(self, key, version)
   if not below then return false end
   local left = C.perigee_cache_left(below, key, #key, loop.now())
-  local late = left > 0 and loop.now() + LATE or math.huge
+  local late, ttl = math.huge, 0
+  if left > 0 then
+    late = loop.now() + LATE + SLOW * length
+    ttl = math.max(tonumber(left) - SLOW * length, 1)
+  end
   local entry, slice = store:place_again(self.cold.client, key, length,
-                                         { ttl = tonumber(left) })
+                                         { ttl = ttl })
   if not entry then return nil, slice end
-  if slice.pointer then
-    ffi.copy(slice.pointer, region.pointer, length)
-  elseif not (carry(self, region, entry, slice) and still(self, key, version))
+  local arrive = slice.pointer and copy or carry
+  if not (arrive(self, region, entry, slice) and still(self, key, version))
     or loop.now() > late then
     store:give_up(entry)
     return false
