@@ -289,8 +289,7 @@ region_read(struct lane *lane, const struct window *window,
 static bool write_is_far(struct lane *lane, const struct payload *remote) {
   struct shm_distance *d = &lane->writes;
   uint64_t n;
-  if (remote->total < WRITE_LEAST ||
-      (remote->count == 1 && remote->total >= BULK_LEAST))
+  if (remote->count == 1 && remote->total >= BULK_LEAST)
     return false;
   if (remote->done > 0)
     return d->far;
@@ -302,8 +301,9 @@ static bool write_is_far(struct lane *lane, const struct payload *remote) {
   return d->far;
 }
 
-static int64_t region_write(struct lane *lane, struct payload *remote,
-                            struct payload *local, uint64_t limit) {
+static __attribute__((noinline)) int64_t
+region_write_long(struct lane *lane, struct payload *remote,
+                  struct payload *local, uint64_t limit) {
   bool far = write_is_far(lane, remote);
   if (!far || remote->count > 1) {
     remote->vast |= far;
@@ -314,6 +314,13 @@ static int64_t region_write(struct lane *lane, struct payload *remote,
   if (moved > 0)
     remote->done += (uint64_t)moved;
   return moved;
+}
+
+static inline int64_t region_write(struct lane *lane, struct payload *remote,
+                                   struct payload *local, uint64_t limit) {
+  return remote->total < WRITE_LEAST
+             ? (int64_t)payload_copy(remote, local, limit)
+             : region_write_long(lane, remote, local, limit);
 }
 
 int64_t shm_copy(struct lane *lane, const struct window *window,
