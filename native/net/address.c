@@ -218,16 +218,26 @@ socklen_t address_length(const union socket_address *at) {
   return at->any.sa_family == AF_INET6 ? sizeof at->in6 : sizeof at->in;
 }
 
+/* Writes "%eth0", or the number of an interface that is gone; "" for none. */
+static void address_scope(uint32_t number, char text[IF_NAMESIZE + 1]) {
+  char name[IF_NAMESIZE];
+  if (number == 0)
+    *text = 0;
+  else if (if_indextoname(number, name))
+    snprintf(text, IF_NAMESIZE + 1, "%%%s", name);
+  else
+    snprintf(text, IF_NAMESIZE + 1, "%%%u", number);
+}
+
 void address_text(const union socket_address *at, char text[ADDRESS_TEXT]) {
-  char host[INET6_ADDRSTRLEN] = "", scope[IF_NAMESIZE + 1] = "";
+  char host[INET6_ADDRSTRLEN] = "", scope[IF_NAMESIZE + 1];
   if (at->any.sa_family == AF_INET) {
     inet_ntop(AF_INET, &at->in.sin_addr, host, sizeof host);
     snprintf(text, ADDRESS_TEXT, "tcp://%s:%u", host, ntohs(at->in.sin_port));
     return;
   }
   inet_ntop(AF_INET6, &at->in6.sin6_addr, host, sizeof host);
-  if (at->in6.sin6_scope_id && if_indextoname(at->in6.sin6_scope_id, scope + 1))
-    scope[0] = '%';
+  address_scope(at->in6.sin6_scope_id, scope);
   snprintf(text, ADDRESS_TEXT, "tcp://[%s%s]:%u", host, scope,
            ntohs(at->in6.sin6_port));
 }

@@ -8,15 +8,6 @@ local perigee = require "perigee"
 local MEMORY, LEASE = 2 ^ 23, 0.1
 local SIZES = { 2 ^ 20, 3 * 2 ^ 17, 7 * 2 ^ 17, 2 ^ 17, 5 * 2 ^ 17 }
 
--- How many pieces of memory of others this process has mapped.
-local function mapped()
-  local count = 0
-  for line in io.lines "/proc/self/maps" do
-    if line:find("memfd:", 1, true) then count = count + 1 end
-  end
-  return count
-end
-
 describe("what a client has mapped of a cache", function()
   before_each(function()
     caches.start(("{ memory = %d, slab = 2^20, lease = %g }"):format(MEMORY,
@@ -46,10 +37,10 @@ describe("what a client has mapped of a cache", function()
     it("is what the cache has, whatever has come and gone, "
       .. (map and "by the map" or "by requests"), function()
       local blocks, agent = caches.client { map = map }
-      local before = mapped()
+      local before = cases.mapped()
       fill_often(blocks, agent)
       -- The session, the directory and the slabs, which have 0.6 MiB at least.
-      assert.is_true(mapped() - before < 24, mapped() - before)
+      assert.is_true(cases.mapped() - before < 24, cases.mapped() - before)
     end)
   end
 
@@ -68,9 +59,9 @@ describe("what a client has mapped of a cache", function()
     assert.is_nil(slabs[number])
     assert.equal(0, view:left())
     assert.equal(118, tonumber(view.pointer[2 ^ 20 - 1]))
-    local before = mapped()
+    local before = cases.mapped()
     view:close()
-    assert.is_true(mapped() <= before)
+    assert.is_true(cases.mapped() <= before)
     assert.equal(111, tonumber(other.pointer[2 ^ 20 - 1]))
     other:close()
   end)
@@ -78,13 +69,14 @@ describe("what a client has mapped of a cache", function()
   it("is nothing once the client is closed", function()
     local requests, agent = caches.client { map = false }
     assert(requests:put("k", ("x"):rep(2 ^ 19)))
-    local before = mapped()
-    local blocks = assert(agent:cache(caches.name))
     local region = cases.alloc(agent.engine, 2 ^ 20)
+    assert(requests:get("k", { into = region:slice() }))
+    local before = cases.mapped()
+    local blocks = assert(agent:cache(caches.name))
     assert(blocks:get("k", { into = region:slice() }))
-    if caches.mapped then assert.is_true(mapped() > before) end
+    if caches.mapped then assert.is_true(cases.mapped() > before) end
     blocks:close()
-    assert.equal(before, mapped())
+    assert.equal(before, cases.mapped())
     assert(requests:get("k", { into = region:slice() }))
   end)
 end)

@@ -320,8 +320,9 @@ describe("after a fork", function()
         local dialed = assert(one:connect(cases_.address("child"),
                                           { timeout = 5 }))
         local accepted = assert(own:accept(5))
-        local got = accepted:recv(cases_.alloc(two, 8):slice())
-        assert(dialed:send(cases_.alloc(one, 8):slice()):wait(5))
+        -- CUDA does not work in a forked child.
+        local got = accepted:recv(two:alloc(8):slice())
+        assert(dialed:send(one:alloc(8):slice()):wait(5))
         child.say("child", assert(got:wait(5)))
         say_error(function() future:wait(5) end)
         os.exit(0)

@@ -740,6 +740,7 @@ static void scene_open(void) {
     scene.remotes[i] = (struct perigee_remote){
         .session = scene.session,
         .users = 1,
+        .number = (uint64_t)i + 1,
         .window = {.slot = (uint32_t)i,
                    .access = 3,
                    .length = SIZE,

@@ -101,6 +101,26 @@ describe("memory of kind cuda", function()
     assert.matches("cuStreamWriteValue64", text, 1, true)
   end)
 
+  it("is unsupported in a child of a process that has some", function()
+    local child = with("", function(child, perigee, ffi_)
+      ffi_.cdef "int fork(void); int waitpid(int, int *, int);"
+      assert(perigee.engine {}:alloc(4096, { kind = "cuda:0" }))
+      local pid = ffi_.C.fork()
+      if pid == 0 then
+        local _, err = perigee.engine {}:alloc(4096, { kind = "cuda:0" })
+        child.say(err and err.kind)
+        child.say(tostring(err))
+        os.exit(0)
+      end
+      ffi_.C.waitpid(pid, nil, 0)
+      assert(perigee.engine {}:alloc(4096, { kind = "cuda:0" }))
+      child.say "parent"
+    end)
+    child:expect "unsupported"
+    assert.matches("does not work in a forked child", child:read(), 1, true)
+    child:expect "parent"
+  end)
+
   it("is asked for with the versions that its declarations are of", function()
     local kind, text = told("version=11060", "cuda:0")
     assert.equal("unsupported", kind)

@@ -58,9 +58,10 @@ static void lengths(void **state) {
 static void numbers(void **state) {
   (void)state;
   static const char texts[][32] = {
-      "tcp://127.0.0.1:7471", "tcp://0.0.0.0:0", "tcp://255.1.2.3:65535",
-      "tcp://[::]:0",         "tcp://[::1]:80",  "tcp://[2001:db8::5]:7471",
-      "tcp://[fe80::1%lo]:9"};
+      "tcp://127.0.0.1:7471",  "tcp://0.0.0.0:0",
+      "tcp://255.1.2.3:65535", "tcp://[::]:0",
+      "tcp://[::1]:80",        "tcp://[2001:db8::5]:7471",
+      "tcp://[fe80::1%lo]:9",  "tcp://[fe80::1%987654321]:9"};
   char text[ADDRESS_TEXT];
   for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
     struct address a = parsed(texts[i]);

@@ -127,6 +127,16 @@ function M.alloc(engine, length, options)
   return assert(engine:alloc(length, all))
 end
 
+-- How many pieces of memory that others may map this process has mapped. A
+-- GPU's memory is none, but the fake driver's is.
+function M.mapped()
+  local count = 0
+  for line in io.lines "/proc/self/maps" do
+    if line:find("memfd:", 1, true) then count = count + 1 end
+  end
+  return count
+end
+
 -- One byte of a slice or region, whatever its kind of memory.
 function M.byte(slice, at)
   return slice:slice(at or 0, 1):string():byte()

@@ -33,6 +33,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct cuda_driver opened;
 static char trouble[CUDA_REASON];
 static enum driver_state { NOT_TRIED, WORKS, WORKS_NOT, MISSING } state;
+static pid_t opener; /* CUDA does not work in a child that it forks */
 
 typedef CUresult (*ask_v2)(const char *, void **, int, uint64_t, int *);
 typedef CUresult (*ask_v1)(const char *, void **, int, uint64_t);
@@ -104,10 +105,24 @@ bool cuda_driver_could_fabric(void) {
                        : access("/dev/nvidia-caps-imex-channels", F_OK) == 0;
 }
 
+/* The caller has the lock. */
+static void driver_try(void) {
+  if (state == NOT_TRIED) {
+    state = library_open();
+    opener = getpid();
+  }
+  if (state == WORKS && opener != getpid()) {
+    state = WORKS_NOT;
+    snprintf(trouble, sizeof trouble,
+             "CUDA was initialized before this process was forked, and does "
+             "not work in a forked child: fork before its first use, or start "
+             "another program");
+  }
+}
+
 const struct cuda_driver *cuda_driver(char reason[CUDA_REASON]) {
   pthread_mutex_lock(&lock);
-  if (state == NOT_TRIED)
-    state = library_open();
+  driver_try();
   bool works = state == WORKS;
   if (!works)
     memcpy(reason, trouble, CUDA_REASON);
