@@ -97,6 +97,12 @@ bool taken(struct pair *p, int side, struct perigee_event *e) {
   return true;
 }
 
+struct perigee_event any_event(struct pair *p, int side) {
+  if (!event(p, side))
+    fail_msg("no event on side %d", side);
+  return take(p, side);
+}
+
 struct perigee_event until(struct pair *p, int side, int kind) {
   if (!event(p, side))
     fail_msg("no event %d on side %d", kind, side);

@@ -65,9 +65,10 @@ void pair_close(struct pair *p);
 /* The same without the checks. */
 void pair_drop(struct pair *p);
 
-/* Polls both sides until one side has an event, takes it, and fails if it is
- * of another kind. A side whose last event holds pointers is not polled
- * until that event is taken. */
+/* Polls both sides until one side has an event, and takes it. A side whose last
+ * event holds pointers is not polled until that event is taken. */
+struct perigee_event any_event(struct pair *p, int side);
+/* The same; fails if the event is of another kind. */
 struct perigee_event until(struct pair *p, int side, int kind);
 /* Polls a side once, if it may be polled. */
 void poll_side(struct pair *p, int side);
