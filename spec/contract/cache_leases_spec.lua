@@ -117,6 +117,30 @@ describe("a cache whose leases are long", function()
     end
   end)
 
+  it("lets none get what is older than stale, though a view has kept it",
+     function()
+       begin { map = false, stale = 0.1 }
+       local view = blocks:view "k"     -- nil: it is not mapped
+       assert(caches.client():put("k", cases.bytes(SIZE, 2)))
+       perigee.sleep(0.15)
+       assert.is_true(blocks:get "k" == cases.bytes(SIZE, 2))
+       if view then view:close() end
+     end)
+
+  it("lets none get what is older than was told, though a view has kept it",
+     function()
+       local list = require "perigee.cache.leases".new({}, function() end, 30e9)
+       local function granted(version)
+         return list:add("k", { version = version, till = 60e9, length = 1,
+                                views = 0 }, loop.now())
+       end
+       local newer, older = granted(2), granted(1)
+       list:keep("k", older)
+       assert.is_nil(list:kept "k")
+       list:keep("k", newer)
+       assert.equal(newer, list:kept "k")
+     end)
+
   it("has those back that are kept, but not used again", function()
     for _, stale in ipairs { 0.01, 300 } do
       begin { map = false, stale = stale }

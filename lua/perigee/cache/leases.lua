@@ -170,17 +170,26 @@ function Leases:was_read(key, lease)
   if lease.kept then return end
   if self.stale > 0 and lease.again
     and lease.version >= (self.once[key] or huge) then
-    lease.till = math.min(lease.till, lease.sent + self.stale)
     return self:keep(key, lease)
   end
   give_back_soon(self, lease)
 end
 
---- Returns the lease of a key that is kept to be read, or nil. Whether it is
--- over is looked at when what was leased has been read, once.
+--- May what a lease of a key brings be taken without asking: does what is
+-- stale do, and has the cache told nothing newer? A view keeps leases for which
+-- neither is so.
+function Leases:will_do(key, lease)
+  return lease.version >= (self.once[key] or huge)
+    and now() < lease.sent + self.stale
+end
+
+--- Returns the lease of a key that is kept and may be read without asking, or
+-- nil. Whether it is over is looked at when what was leased has been read.
 function Leases:kept(key)
   local lease = self.stale > 0 and self.list[key]
-  if not (lease and lease.till > 0) then return nil end
+  if not (lease and lease.till > 0 and self:will_do(key, lease)) then
+    return nil
+  end
   lease.asked = true
   return lease
 end

@@ -689,12 +689,12 @@ end
 
 -- ---- Views -----------------------------------------------------------------
 
--- Is a lease that is kept of the value that its key has now, or not older than
--- what may be stale? Without a map the cache is asked: then the lease may have
--- been given back meanwhile, or be nearly over.
+-- Is a lease that is kept of the value that its key has now, or of one that
+-- will do? Without a map the cache is asked: then the lease may have been given
+-- back meanwhile, or be nearly over.
 local function is_current(self, key, lease)
   if self.map then return self.map:version(key) == lease.version end
-  if now() < lease.sent + self.stale then return true end
+  if self.leases:will_do(key, lease) then return true end
   local there = self:version(key)
   return there and there.version == lease.version
     and self.leases:find(key, LASTS) == lease
