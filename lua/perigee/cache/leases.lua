@@ -7,7 +7,7 @@
 --   a lease is   event                                     becomes
 --   new          it was read, its key was leased before,   kept
 --                and the client takes what is stale
---   new          its key is viewed                         kept
+--   new          its key is viewed                         kept, for views
 --   new          it was read                               let go
 --   kept         its key is asked for, or viewed           kept
 --   kept         its key has another value, there are      let go
@@ -154,12 +154,13 @@ function Leases:add(key, lease, sent)
   return lease
 end
 
---- Keeps a lease of a key.
-function Leases:keep(key, lease)
+--- Keeps a lease of a key. gets: to be read, too. One that a view keeps may
+-- last for longer than what is stale will do, and may be of an older value.
+function Leases:keep(key, lease, gets)
   if lease.kept then return end
   if self.count >= MOST then self:clear() end
   self:forget(key)
-  lease.kept, lease.asked = true, true
+  lease.kept, lease.asked, lease.gets = true, true, gets or false
   self.list[key], self.count = lease, self.count + 1
 end
 
@@ -170,28 +171,26 @@ function Leases:was_read(key, lease)
   if lease.kept then return end
   if self.stale > 0 and lease.again
     and lease.version >= (self.once[key] or huge) then
-    return self:keep(key, lease)
+    lease.till = math.min(lease.till, lease.sent + self.stale)
+    return self:keep(key, lease, true)
   end
   give_back_soon(self, lease)
 end
 
---- May what a lease of a key brings be taken without asking: does what is
--- stale do, and has the cache told nothing newer? A view keeps leases for which
--- neither is so.
+--- Returns the lease of a key that is kept to be read, or nil. Whether it is
+-- over is looked at when what was leased has been read, once.
+function Leases:kept(key)
+  local lease = self.stale > 0 and self.list[key]
+  if not (lease and lease.gets and lease.till > 0) then return nil end
+  lease.asked = true
+  return lease
+end
+
+--- May a lease of a key that is kept be viewed without asking: will what is
+-- stale do, and has the cache told nothing newer?
 function Leases:will_do(key, lease)
   return lease.version >= (self.once[key] or huge)
     and now() < lease.sent + self.stale
-end
-
---- Returns the lease of a key that is kept and may be read without asking, or
--- nil. Whether it is over is looked at when what was leased has been read.
-function Leases:kept(key)
-  local lease = self.stale > 0 and self.list[key]
-  if not (lease and lease.till > 0 and self:will_do(key, lease)) then
-    return nil
-  end
-  lease.asked = true
-  return lease
 end
 
 --- Returns the lease of a key that lasts for ns more at least, or nil.
