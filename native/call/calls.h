@@ -57,7 +57,7 @@ bool served_survives(const struct operation *op);
  * and ends its span. */
 void served_count_lost(struct operation *op);
 
-/* ---- serve.c: messages -------------------------------------------------- */
+/* ---- messages.c --------------------------------------------------------- */
 /* Frees some of the waiting messages that their senders gave up. */
 void messages_sweep(struct perigee_engine *engine);
 /* Returns how many more immediates the session may queue. */

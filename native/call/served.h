@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * served.h - operations of the peer, for the files that serve them: served.c
- * has their states, their answers and their end, serve.c takes them in.
+ * has their states, their answers and their end, serve.c takes them in, and
+ * messages.c matches messages with receives.
  */
 #ifndef SERVED_H
 #define SERVED_H
@@ -81,5 +82,32 @@ void reply_status(struct operation *op, int status);
 void reply_never(struct operation *op, int status);
 /* Publishes a reply that waited for room. */
 bool reply_publish_waiting(struct operation *op);
+
+/* ---- serve.c ------------------------------------------------------------ */
+/* Brings an operation's bytes to memory of this side; returns a status. */
+int serve_fetch(struct operation *op, const struct payload *into);
+/* The session has ended, or the call has before it was served. */
+void serve_lost(struct operation *op);
+/* Its receive ends: no more bytes go there. */
+void serve_abort(struct operation *op);
+/* Ends the message with op->status, before all of it has reached its
+ * receive. */
+void serve_give_up(struct operation *op);
+
+/* ---- messages.c --------------------------------------------------------- */
+int immediate_arrived(struct perigee_session *s, uint64_t immediate);
+/* A message begins: it is matched with a receive, or waits for one. */
+void message_arrived(struct operation *served);
+/* All of it has reached its receive, which ends. message_next() follows, once
+ * the message was answered. */
+void message_done(struct operation *served);
+/* It will never come whole: its receive is for another one. */
+void message_lost(struct operation *served);
+/* Ends a message on its way, for a reason that is not its receive's. */
+void message_give_up(struct operation *op, int status);
+/* Nothing of a message that will never come whole is copied any more. */
+void message_released(struct operation *served);
+/* A receive's message is over, so those behind it may go on. */
+void message_next(struct perigee_session *s);
 
 #endif
