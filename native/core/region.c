@@ -644,9 +644,11 @@ void remote_free(struct perigee_remote *r) {
   free(r);
 }
 
+/* What the parent has mapped is a hole in a forked child, where it may have put
+ * something else. */
 void remote_drop(struct perigee_remote *remote) {
   struct perigee_remote **at = &remote->session->regions.remotes;
-  if (--remote->users > 0)
+  if (--remote->users > 0 || !engine_alive(remote->session->engine))
     return;
   while (*at && *at != remote)
     at = &(*at)->next;

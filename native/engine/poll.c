@@ -48,9 +48,9 @@
  * A session is always hot if its lane cannot report by itself that it has
  * something to do: its transport has no `rests`, or its lane has faults.
  *
- * These walk all sessions, the parked ones, too: closing the engine, a fork's
- * child, making room among too many unauthenticated peers (unauth.c), and the
- * counters of the whole engine.
+ * These walk all sessions, the parked ones, too: closing the engine or a
+ * listener, a fork's child, making room among too many unauthenticated peers
+ * (unauth.c), and the counters of the whole engine.
  */
 #include <limits.h>
 #include <string.h>

@@ -111,6 +111,7 @@ static int listener_bind(struct perigee_listener *l,
   if (watch_add(l->engine, l->fd, &l->watcher, EPOLLIN) != 0)
     return fail(l->engine, system_status(errno), "epoll: %s",
                 system_text(errno));
+  l->listens = true;
   return PERIGEE_OK;
 }
 
@@ -168,9 +169,10 @@ static void listener_send_away(struct perigee_listener *l) {
   }
 }
 
-/* Ends the sessions whose handshake is under way: once they opened, nobody would
- * take them. */
+/* Ends the sessions whose handshake is under way, here or where they were sent
+ * on to: once they opened, nobody would take them. */
 static void listener_end_hellos(const struct perigee_listener *l) {
+  migrate_forget(l->engine, l->address);
   struct node *n, *next, *head = &l->engine->sessions;
   for (n = head->next; n != head; n = next) {
     next = n->next;
@@ -190,7 +192,8 @@ void perigee_listener_close(struct perigee_listener *l) {
   ENTER(l->engine);
   if (engine_alive(l->engine)) {
     listener_send_away(l);
-    listener_end_hellos(l);
+    if (l->listens)
+      listener_end_hellos(l);
   }
   if (l->file && engine_alive(l->engine))
     unlink(l->address + strlen("unix:"));

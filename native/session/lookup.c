@@ -211,7 +211,7 @@ static struct operation *asked_for(struct perigee_session *s,
   struct operation *op =
       operation_find(s->engine, (int)(found->operation & 0x7fffffff));
   bool is = op && op->kind == OP_LOOKUP && op->session == s &&
-            op->generation == found->generation && op->event == 0;
+            op->generation == found->generation && !operation_has_ended(op);
   return is ? op : NULL;
 }
 

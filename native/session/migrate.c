@@ -312,6 +312,13 @@ static void ticket_drop(struct perigee_engine *engine, struct ticket *t) {
     session_end(s, PERIGEE_CLOSED, "it was sent on");
 }
 
+void migrate_forget(struct perigee_engine *engine, const char *address) {
+  struct migration *n = engine->migration;
+  for (int i = 0; n && i < TICKETS; i++)
+    if (strcmp(n->tickets.list[i].address, address) == 0)
+      ticket_drop(engine, &n->tickets.list[i]);
+}
+
 /* Makes a ticket; NULL if the peer has its share of them. */
 static struct ticket *ticket_new(struct perigee_session *s, bool tcp) {
   struct migration *n = s->engine->migration;

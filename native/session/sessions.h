@@ -36,6 +36,7 @@ struct perigee_listener {
   bool tcp, open_to_all; /* open_to_all: other hosts, and no secret */
   bool file;             /* its file has to be removed */
   bool tickets;          /* only for sessions that move (migrate.c) */
+  bool listens;          /* the address is its own */
   char address[ADDRESS_TEXT];
 };
 
@@ -397,6 +398,8 @@ int migrate_called(struct perigee_session *, const struct move *);
 /* Called when a session that is not open fails. Returns true if it had moved
  * and now goes back to the address that was dialed first. */
 bool migrate_returns(struct perigee_session *session, int status);
+/* A listener is closed: who was sent on from its address is not let in. */
+void migrate_forget(struct perigee_engine *engine, const char *address);
 void migrate_close(struct perigee_engine *engine);
 
 /* ---- dial.c: resolving a host's name ------------------------------------- */

@@ -142,6 +142,25 @@ describe("a cache whose leases are long", function()
        assert.equal(newer, list:kept "k")
      end)
 
+  it("has none back that is about to be viewed", function()
+    begin { map = false }
+    local slab = maps.slab
+    function maps.slab(...)
+      maps.slab = slab
+      local found, err = slab(...)
+      blocks.only.leases:forget "k"
+      blocks.only.leases:flush()
+      return found, err
+    end
+    local view = blocks:view "k"        -- nil: it is not mapped
+    maps.slab = slab
+    if view then
+      assert.is_true(view:left() > 500)
+      view:close()
+    end
+    await_none()
+  end)
+
   it("has those back that are kept, but not used again", function()
     for _, stale in ipairs { 0.01, 300 } do
       begin { map = false, stale = stale }

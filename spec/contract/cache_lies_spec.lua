@@ -237,6 +237,12 @@ describe("places that a cache tells of", function()
     end
   end
 
+  it("are longer than values may be", function()
+    liar.engine:alloc(2 ^ 31, { name = "cache.slab.1", access = "r" })
+    told { slab = 1, offset = 0, length = 2 ^ 31 - 2 ^ 8, lease = 1, ns = 1e9 }
+    wrong("protocol", blocks:get "k")
+  end)
+
   it("lie in no slab, or outside of it", function()
     local into = region:slice(0, 65536)
     for _, at in ipairs {

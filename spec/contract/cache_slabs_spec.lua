@@ -3,6 +3,7 @@
 -- Values of other sizes have the cache replace its slabs.
 local cases = require "spec.support.cases"
 local caches = require "spec.support.caches"
+local maps = require "perigee.cache.mapped"
 local perigee = require "perigee"
 
 local MEMORY, LEASE = 2 ^ 23, 0.1
@@ -55,7 +56,7 @@ describe("what a client has mapped of a cache", function()
     assert(blocks:put("other", ("o"):rep(2 ^ 20)))
     local other = assert(blocks:view "other")
     -- As if the cache had told of the next slab of that index.
-    require "perigee.cache.mapped".lost(slabs, number)
+    maps.lost(slabs, number)
     assert.is_nil(slabs[number])
     assert.equal(0, view:left())
     assert.equal(118, tonumber(view.pointer[2 ^ 20 - 1]))
@@ -78,5 +79,22 @@ describe("what a client has mapped of a cache", function()
     blocks:close()
     assert.equal(before, cases.mapped())
     assert(requests:get("k", { into = region:slice() }))
+  end)
+
+  it("is nothing if the client is closed while it maps", function()
+    local requests, agent = caches.client { map = false }
+    assert(requests:put("k", "value"))
+    local before = cases.mapped()
+    local blocks = assert(agent:cache(caches.name))
+    local open = maps.open
+    function maps.open(...)
+      maps.open = open
+      local map = open(...)
+      blocks:close()
+      return map
+    end
+    blocks:get "k"
+    assert.equal(open, maps.open)
+    assert.equal(before, cases.mapped())
   end)
 end)

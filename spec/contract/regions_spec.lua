@@ -365,6 +365,19 @@ describe("a region", function()
                                    to = here:slice(0, 8) }:wait(5)))
   end)
 
+  it("that goes over to another session does not end with the first", function()
+    local own = cases.engine()
+    assert(own:listen(cases.address("moves")))
+    cases.alloc(own, 64, { name = "kv", access = "r" })
+    local first = assert(engine:connect(cases.address("moves")))
+    local second = assert(engine:connect(cases.address("moves")))
+    local kv = assert(first:region_apart "kv")
+    kv:move_to(assert(second:region_apart "kv"))
+    first:close()
+    assert.is_true((second:read { from = kv:slice(0, 8), to = here:slice(0, 8) }
+      :wait(5)))
+  end)
+
   it("whose owner has made another is stale, and not mapped", function()
     local child = process.start(function(child)
       local own, region = child.cases.engine(), nil
@@ -396,6 +409,8 @@ describe("a region", function()
           :wait(5)).kind)
         assert.equal("stale", select(2, other:prepare_read { from = from,
                                                              to = to }).kind)
+        assert.equal("stale", select(2, other:read {
+          from = { kv:slice(0, 4), before:slice(0, 4) }, to = to }:wait(5)).kind)
       end
       before = kv
       make(n)

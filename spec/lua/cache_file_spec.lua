@@ -16,7 +16,7 @@ local function server(child, its, _, scope, path)
   child.say("ready")
   its.spawn(function() its.sleep(1000) end)
   for _ in child.attend do -- asks whether the file has forgotten what is void
-    while next(tier.void) or tier.owed > 0 do its.sleep(0.001) end
+    while next(tier.void) or next(tier.done) do its.sleep(0.001) end
     child.say("forgotten")
   end
 end

@@ -3,6 +3,7 @@
 -- always, or never; many changes; and holders that only seem to be here.
 local backends = require "spec.support.backends"
 local cases = require "spec.support.cases"
+local entries = require "perigee.registry.entry"
 local futures = require "perigee.runtime.future"
 local machine = require "perigee.registry.machine"
 local perigee = require "perigee"
@@ -127,5 +128,17 @@ describe("a registry", function()
     end
     other.machine = mine
     assert(take "two")
+  end)
+
+  it("tells no numbers that cannot be: without end, or less than 0", function()
+    local function told(number)
+      return entries.trusted({ name = "x", scope = "s", addresses = { "a" },
+                               term = number, weight = number }, "s", "x")
+    end
+    for _, number in ipairs { -1, 0 / 0, math.huge } do
+      assert.is_nil(told(number).term)
+      assert.is_nil(told(number).weight)
+    end
+    assert.equal(2, told(2).term)
   end)
 end)

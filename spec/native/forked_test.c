@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -170,6 +171,29 @@ static void the_parent_still_wakes(void **state) {
   scene_close(&s);
 }
 
+/* Where the parent has the peer's memory, the child may have its own. */
+static struct perigee_remote *their_memory;
+
+static void its_memory_stays(struct scene *s) {
+  (void)s;
+  uint8_t *own =
+      mmap(perigee_remote_pointer(their_memory), 4096, PROT_READ | PROT_WRITE,
+           MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+  must(own == perigee_remote_pointer(their_memory), "there is no hole");
+  perigee_remote_close(their_memory);
+  must(mincore(own, 4096, &(unsigned char){0}) == 0, "its memory is unmapped");
+}
+
+static void a_handle_that_is_closed_unmaps_nothing_of_a_child(void **state) {
+  struct scene s;
+  scene_open(&s, *state, -1);
+  their_memory = look_up(&s.p, "theirs");
+  assert_non_null(perigee_remote_pointer(their_memory));
+  in_child(&s, its_memory_stays);
+  scene_wind_up(&s);
+  scene_close(&s);
+}
+
 /* If the child kept sockets, peers would not notice the parent's death. */
 static int at_first;
 
@@ -199,6 +223,7 @@ int main(void) {
       OVER(variant_default, closing_in_a_child_harms_nobody),
       OVER(variant_default, children_have_engines_of_their_own),
       OVER(variant_default, the_parent_still_wakes),
+      OVER(variant_default, a_handle_that_is_closed_unmaps_nothing_of_a_child),
       OVER(variant_default, sockets_are_given_back),
       OVER(sockets, sockets_are_given_back),
   };

@@ -43,6 +43,25 @@ static void those_who_came_to_a_closed_listener_are_sent_away(void **state) {
   close_to_raw_peers(&p);
 }
 
+/* The address is the first listener's still. */
+static void a_second_listener_that_fails_sends_nobody_away(void **state) {
+  (void)state;
+  struct pair p;
+  struct perigee_listener *second;
+  open_for_raw_peers(&p);
+  int fd = visit(&p);
+  while (perigee_counters(p.engine[1], NULL)->sessions < 2)
+    quiet(&p, 1);
+  assert_int_equal(perigee_listen(p.engine[1], p.address, &second),
+                   PERIGEE_NAME_TAKEN);
+  quiet(&p, 10);
+  assert_int_equal(perigee_counters(p.engine[1], NULL)->sessions, 2);
+  close(fd);
+  while (perigee_counters(p.engine[1], NULL)->sessions > 1)
+    quiet(&p, 1);
+  close_to_raw_peers(&p);
+}
+
 static void other_protocols_are_sent_away_at_once(void **state) {
   (void)state;
   static const char texts[4][48] = {
@@ -194,6 +213,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(the_silent_are_sent_away_in_time),
       cmocka_unit_test(those_who_came_to_a_closed_listener_are_sent_away),
+      cmocka_unit_test(a_second_listener_that_fails_sends_nobody_away),
       cmocka_unit_test(other_protocols_are_sent_away_at_once),
       cmocka_unit_test(garbage_is_sent_away),
       cmocka_unit_test(frames_that_break_off),

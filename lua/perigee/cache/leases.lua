@@ -160,7 +160,7 @@ function Leases:keep(key, lease, gets)
   if lease.kept then return end
   if self.count >= MOST then self:clear() end
   self:forget(key)
-  lease.kept, lease.asked, lease.gets = true, true, gets or false
+  lease.kept, lease.asked = gets and "gets" or "views", true
   self.list[key], self.count = lease, self.count + 1
 end
 
@@ -181,7 +181,9 @@ end
 -- over is looked at when what was leased has been read, once.
 function Leases:kept(key)
   local lease = self.stale > 0 and self.list[key]
-  if not (lease and lease.gets and lease.till > 0) then return nil end
+  if not (lease and lease.kept == "gets" and lease.till > 0) then
+    return nil
+  end
   lease.asked = true
   return lease
 end

@@ -233,7 +233,10 @@ local function take(self, key, into)
     return nil, AGAIN                   -- it may have changed meanwhile
   end
   local offset = tonumber(place.offset)
-  if offset + length > slab.remote.length then return nil, AGAIN end
+  if length > C.PERIGEE_CACHE_LARGEST
+    or offset + length > slab.remote.length then
+    return nil, AGAIN
+  end
   local from = slab.pointer and slab.pointer + offset
   if into and (length > COPIED or not from or not is_plain(into)) then
     return read(self, key, slab, into, length)

@@ -72,7 +72,7 @@ function M.new(agent, name, options)
     used_at = 0, looks = 0, looked_at = 0, there_at = 0,
     refuses_small = false, nears = options.near or false, near = false,
     stale = (options.stale or 0) * 1e9,
-    epoch = false,
+    epoch = false, closed = false,
   }, Member)
 end
 
@@ -109,7 +109,11 @@ local function begin(self, proxy)
   self.leases = leases.new(session, giver(proxy, session), self.stale)
   if self.maps then
     local map = maps.open(session, self.timeout)
-    if self.session == session then self.map = map or false end
+    if self.session == session and not self.closed then
+      self.map = map or false
+    elseif map then
+      map:close()
+    end
   end
 end
 
@@ -305,7 +309,8 @@ local function leased(self, lease)
   local slab, err = maps.slab(among.slabs, among.session, lease.slab,
                               self.timeout)
   if not slab then return place_lost(lease, err) end
-  if lease.offset + lease.length > slab.remote.length then
+  if lease.length > C.PERIGEE_CACHE_LARGEST
+    or lease.offset + lease.length > slab.remote.length then
     return nil, errors.new("protocol", self.text
       .. " told of a place outside of its memory", true)
   end
@@ -715,6 +720,18 @@ local function lease_for_view(self, key)
   return lease
 end
 
+-- Makes a view of a lease, which nobody gives back meanwhile; waits. Returns
+-- it; or nil, and what `leased` returns.
+local function view_of(self, lease)
+  lease.views = lease.views + 1
+  local from, why = leased(self, lease)
+  local slab = from and lease.among.slabs[lease.slab]
+  local view = slab and slab.pointer
+    and views.new(lease, slab.pointer + lease.offset)
+  lease.among:leave(lease)
+  return view or nil, from, why
+end
+
 --- Leases an entry where it lies in this host's memory. Returns a view
 -- (view.lua); or nil and an error.
 function Member:view(key)
@@ -727,10 +744,9 @@ function Member:view(key)
       lease, err = brought(self, key, "viewing", lease_for_view)
     end
     if not lease then return self:fails(err, "viewing", key) end
-    local from, why = leased(self, lease)
-    local slab = from and lease.among.slabs[lease.slab]
-    if slab and slab.pointer then
-      return views.new(lease, slab.pointer + lease.offset)
+    local view, from, why = view_of(self, lease)
+    if view then
+      return view
     elseif from then
       return nil, errors.new("unsupported", self:doing("viewing", key)
         .. ": it is not in memory that this process has mapped", true)
@@ -743,6 +759,7 @@ end
 
 --- Gives back all that is kept, and tells what was used.
 function Member:close()
+  self.closed = true
   if self.session and self.session.handle then
     tell_used(self)
     self.leases:clear()

@@ -333,14 +333,17 @@ end
 
 -- ---- Regions ---------------------------------------------------------------
 
--- The handle that a look-up has given; or nil, and the future has ended.
+-- The handle that a look-up has given; or nil, and the future has ended. The
+-- session may have been closed since the event was polled.
 local function found(future, event)
-  if event.status == 0 then
+  local session = future.owner
+  if event.status == 0 and session.handle then
     return ffi.cast("struct perigee_remote *", event.pointer)
   end
-  futures.settle(future, nil, errors.ended(event.status,
-    ("looking up region %q of %s"):format(future.value, future.owner:text()),
-    errors.why(event)))
+  local doing = ("looking up region %q of %s"):format(future.value,
+                                                      session:text())
+  futures.settle(future, nil, event.status == 0 and session:gone(doing)
+    or errors.ended(event.status, doing, errors.why(event)))
 end
 
 -- Makes the object of a handle. The session has it, by `key`, until it closes.

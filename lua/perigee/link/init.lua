@@ -88,7 +88,10 @@ local function note_former(link, session)
     if each.handle then list[#list + 1] = each end
   end
   list[#list + 1], link.former = session, list
-  if #list > FORMER then table.remove(list, 1):close() end
+  if #list > FORMER then
+    table.remove(list, 1):leave("closed", "it was the oldest of "
+      .. FORMER + 1 .. " that new calls use no more")
+  end
   return true
 end
 jit.off(note_former)

@@ -429,9 +429,20 @@ local function unlist(remote)
   remotes[remote] = nil
 end
 
+-- Lets the core's handle go, which an operation that is under way keeps.
+local function let_go(remote)
+  local handle = remote.handle
+  remote.handle = false
+  if handle and remote.session.handle then
+    unlist(remote)
+    C.perigee_remote_close(handle)
+  end
+end
+
 --- Takes over the handle of other, which ends: the same region found in a later
--- session, for this caller alone.
+-- session, for this caller alone. The session before may still be there.
 function Remote:move_to(other)
+  let_go(self)
   local remotes = other.session.remotes
   unlist(other)
   self.session, self.engine, self.handle = other.session, other.engine,
@@ -457,16 +468,6 @@ Remote.__tostring = shown
 
 function Remote:text()
   return ("region %q of %s"):format(self.name, self.session:text())
-end
-
--- Lets the core's handle go, which an operation that is under way keeps.
-local function let_go(remote)
-  local handle = remote.handle
-  remote.handle = false
-  if handle and remote.session.handle then
-    unlist(remote)
-    C.perigee_remote_close(handle)
-  end
 end
 
 --- Ends the object on this side: to use it afterwards is misuse. Memory of a

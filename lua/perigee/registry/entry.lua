@@ -85,14 +85,20 @@ local FIELDS = { kind = "string", epoch = "string", services = "table",
                  state = "string", host = "string", pid = "number",
                  machine = "string", since = "number", term = "number" }
 
+-- No number of an entry is less than 0, or not finite.
+local function is_sound(value, kind)
+  return type(value) == kind
+    and (kind ~= "number" or is_number(value) and value >= 0)
+end
+
 --- Checks a value that another process wrote: returns it as the entry of name
--- in scope, without fields of wrong types; or nil if it is not that entry.
+-- in scope, without fields that are wrong; or nil if it is not that entry.
 function M.trusted(value, scope, name)
   if not M.is_entry(value) or value.name ~= name or value.scope ~= scope then
     return nil
   end
   for field, kind in pairs(FIELDS) do
-    if type(value[field]) ~= kind then value[field] = nil end
+    if not is_sound(value[field], kind) then value[field] = nil end
   end
   return value
 end

@@ -422,7 +422,8 @@ local function signal_of(deadline)
   return signal
 end
 
--- Raises for what only an engine of the parent process could end.
+--- Raises for what only an engine of the parent process could end; to be called
+-- if `state.forked`.
 local function check_forked(future, level)
   local owner = future.owner
   local engine = owner and owner.engine
@@ -430,6 +431,7 @@ local function check_forked(future, level)
     error("this engine belongs to the parent process; make another", level + 1)
   end
 end
+M.check_forked = check_forked
 
 --- Waits for a future, at most until deadline, and returns whether it has
 -- ended. A stop ends the wait early.

@@ -139,6 +139,9 @@ local function check_futures(list, seconds, what)
       error(("%s takes a list of futures; number %d is none"):format(what, i),
             3)
     end
+    if state.forked and not list[i][ENDED] then
+      loop.check_forked(list[i], 3)
+    end
   end
   if seconds ~= nil then
     check.value(seconds, check.seconds, what .. "'s timeout", 3)
@@ -308,7 +311,8 @@ end
 -- which they end, and waits in between. It stops at the timeout, after the
 -- futures that have ended by then; pending futures go on. Nobody waits for them
 -- while the loop's body runs: what a task of `perigee.spawn` raises then is
--- logged, too.
+-- logged, too. A loop that is left by `break` leaves some memory with each
+-- pending future until that ends.
 -- @function perigee.as_completed
 -- @tparam table list of futures
 -- @tparam[opt] number timeout seconds for the whole loop; default: no limit

@@ -125,12 +125,8 @@ function M.ended(event, doing, timeout)
   return errors.ended(event.status, doing, why)
 end
 
---- The error `stale` if the transfer's remote slice belongs to another session,
--- which has ended (as after a restart of the peer), or to a region that was
--- left as the peer has closed it; else nil.
-function M.stale(session, kind, from, to)
-  local remote = kind == READ and from or to
-  if slices.stands(remote) then remote = slices.sample(remote) end
+-- The error of a remote slice, or nil.
+local function stale_slice(session, kind, remote)
   local other = slices.is_slice(remote) and remote.owner.session
   if other and remote.owner.left then
     return errors.new("stale", ("%s with %s: the peer has closed %q")
@@ -140,6 +136,20 @@ function M.stale(session, kind, from, to)
   return errors.new("stale", ("%s with %s: region %q is of an earlier life of "
     .. "%s: look it up again"):format(M.NAMES[kind], session:text(),
     remote.owner.name, other:text()), false)
+end
+
+--- The error `stale` if a remote slice of the transfer belongs to another
+-- session, which has ended (as after a restart of the peer), or to a region
+-- that was left as the peer has closed it; else nil.
+function M.stale(session, kind, from, to)
+  local remote = kind == READ and from or to
+  if slices.is_slice(remote) or not slices.stands(remote) then
+    return stale_slice(session, kind, remote)
+  end
+  for i = 1, #remote do
+    local err = stale_slice(session, kind, rawget(remote, i))
+    if err then return err end
+  end
 end
 
 -- Fills item by two sides, of which each may be a list of slices. Returns what
