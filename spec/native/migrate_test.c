@@ -205,6 +205,26 @@ static void who_was_sent_on_takes_no_place(void **state) {
   pair_drop(&p);
 }
 
+/* Nobody would take the session. */
+static void who_was_sent_on_does_not_come_in_once_it_is_closed(void **state) {
+  (void)state;
+  struct pair p;
+  open_port(&p);
+  int op = perigee_connect(p.engine[0], p.address, NULL, 10000 * MS);
+  for (int64_t end = clock_now() + 10000 * MS;
+       !moved_to(p.engine[1], false) && clock_now() < end;)
+    for (int side = 0; side < 2; side++)
+      poll_side(&p, side);
+  assert_true(moved_to(p.engine[1], false));
+  perigee_listener_close(p.listener);
+  p.listener = NULL;
+  struct perigee_event e = until(&p, 0, PERIGEE_EVENT_CONNECTED);
+  assert_int_equal(e.operation, op);
+  assert_true(e.status < 0);
+  quiet(&p, 10);
+  pair_drop(&p);
+}
+
 /* The peer lets itself be told to move, again and again, and never does. */
 static void who_takes_all_tickets_leaves_some_to_others(void **state) {
   (void)state;
@@ -377,6 +397,7 @@ int main(void) {
       cmocka_unit_test(called_at_a_path_for_tcp_it_moves_to_loopback),
       cmocka_unit_test(many_move_at_once),
       cmocka_unit_test(who_was_sent_on_takes_no_place),
+      cmocka_unit_test(who_was_sent_on_does_not_come_in_once_it_is_closed),
       cmocka_unit_test(who_takes_all_tickets_leaves_some_to_others),
       cmocka_unit_test(nobody_is_sent_on_more_often_than_there_are_tickets),
       cmocka_unit_test(the_secret_is_proven_first),
