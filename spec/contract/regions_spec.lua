@@ -409,8 +409,9 @@ describe("a region", function()
           :wait(5)).kind)
         assert.equal("stale", select(2, other:prepare_read { from = from,
                                                              to = to }).kind)
-        assert.equal("stale", select(2, other:read {
-          from = { kv:slice(0, 4), before:slice(0, 4) }, to = to }:wait(5)).kind)
+        local both = { kv:slice(0, 4), before:slice(0, 4) }
+        assert.equal("stale", select(2, other:read { from = both, to = to }
+          :wait(5)).kind)
       end
       before = kv
       make(n)
