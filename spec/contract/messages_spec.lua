@@ -282,12 +282,19 @@ describe("a message that its sender gives up on its way", function()
     return to:slice(number * 64, length):string()
   end
 
-  -- Cancels messages, which no machine brings whole within 1 ms.
-  local function give_up(...)
+  -- Cancels messages. None is whole after 1 ms, unless a thread or a GPU goes
+  -- on with them; then this may return false.
+  local may_be_whole = os.getenv "PERIGEE_SPEC_PROGRESS"
+    or cases.memory:find "^cuda"
+  local function gives_up(...)
     for _, future in ipairs { ... } do future:cancel() end
     for _, future in ipairs { ... } do
-      assert.equal("cancelled", select(2, future:wait(10)).kind)
+      local length, err = future:wait(10)
+      if length and may_be_whole then return false end
+      assert.is_nil(length, "it came whole")
+      assert.equal("cancelled", err.kind)
     end
+    return true
   end
 
   it("leaves its receive first in line, and those behind it in order",
@@ -296,7 +303,7 @@ describe("a message that its sender gives up on its way", function()
     for i = 1, 3 do receives[i] = receive(i, LENGTH) end
     for i = 1, 2 do lost[i] = near:send(from:slice(0, LENGTH)) end
     perigee.sleep(0.001)
-    give_up(unpack(lost))
+    if not gives_up(unpack(lost)) then return end
     for i = 1, 3 do send(texts[i]):wait(10) end
     for i = 1, 3 do assert.equal(texts[i], received(i, receives[i])) end
   end)
@@ -307,7 +314,7 @@ describe("a message that its sender gives up on its way", function()
     assert(send("second"):wait(10))
     assert.equal("second", received(2, second))
     local third = send("third")
-    give_up(lost)
+    if not gives_up(lost) then return end
     local _, err = first:wait(10)
     assert.equal("cancelled", err.kind)
     assert.matches("its sender gave the message up", err.message)

@@ -43,7 +43,7 @@ local SCHEMAS = {
       regions = { type = "object",
                   description = "By name: { length, access }" },
       metadata = OBJECT, weight = COUNT, state = TEXT, host = TEXT,
-      term = { type = "integer", readOnly = true,
+      term = { type = "integer", readOnly = true, minimum = 0,
                description = "Raised at each taking of the name." },
       pid = COUNT, since = { type = "number", minimum = -1e12, maximum = 1e12,
         description = "Seconds for which it has had the name." } } },
