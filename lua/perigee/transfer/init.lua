@@ -135,8 +135,8 @@ end
 -- @tparam[opt=30] number spec.timeout seconds; math.huge for none
 -- @treturn Future of true
 -- @errors `range`, `denied`, `stale`: the memory does not exist, is not
---   granted, or was closed; no memory was changed. `timeout`, `peer_lost`,
---   `cancelled`
+--   granted, or was closed. That memory was not touched; what lists name before
+--   it may have been moved. `timeout`, `peer_lost`, `cancelled`
 -- @waits no
 -- @usage
 -- region:slice(0, 5):write "12345"
