@@ -84,6 +84,7 @@ describe("what a client has mapped of a cache", function()
   it("is nothing if the client is closed while it maps", function()
     local requests, agent = caches.client { map = false }
     assert(requests:put("k", "value"))
+    assert.equal("value", requests:get "k")
     local before = cases.mapped()
     local blocks = assert(agent:cache(caches.name))
     local open, opened = maps.open, false
