@@ -726,10 +726,12 @@ local function view_of(self, lease)
   lease.views = lease.views + 1
   local from, why = leased(self, lease)
   local slab = from and lease.among.slabs[lease.slab]
-  local view = slab and slab.pointer
-    and views.new(lease, slab.pointer + lease.offset)
+  if slab and slab.pointer then
+    lease.views = lease.views - 1       -- the view counts itself
+    return views.new(lease, slab.pointer + lease.offset)
+  end
   lease.among:leave(lease)
-  return view or nil, from, why
+  return nil, from, why
 end
 
 --- Leases an entry where it lies in this host's memory. Returns a view

@@ -62,7 +62,9 @@ function M.read(call, value)
     return wrong "name and scope must be those of the path"
   end
   local field = dropped(value, call.scope, call.name)
-  if field then return wrong("the entry's %s is of a wrong type", field) end
+  if field then
+    return wrong("the entry's %s is of a wrong type or value", field)
+  end
   -- Larger ones may be infinite in other units, which JSON cannot tell.
   if value.since and math.abs(value.since) > LONGEST then
     return wrong "the entry's since is too large"
