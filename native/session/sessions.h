@@ -36,7 +36,7 @@ struct perigee_listener {
   bool tcp, open_to_all; /* open_to_all: other hosts, and no secret */
   bool file;             /* its file has to be removed */
   bool tickets;          /* only for sessions that move (migrate.c) */
-  bool listens;          /* the address is its own */
+  bool listens;          /* so the address is no other listener's */
   char address[ADDRESS_TEXT];
 };
 

@@ -240,11 +240,10 @@ describe("places that a cache tells of", function()
 
   it("are longer than values may be", function()
     local slab = maps.slab
+    finally(function() maps.slab = slab end)
     function maps.slab() return { remote = { length = 2 ^ 31 } } end
     told { slab = 0, offset = 0, length = 2 ^ 31 - 2 ^ 8, lease = 1, ns = 1e9 }
-    local got, err = blocks:get "k"
-    maps.slab = slab
-    wrong("protocol", got, err)
+    wrong("protocol", blocks:get "k")
   end)
 
   it("lie in no slab, or outside of it", function()

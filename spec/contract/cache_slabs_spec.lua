@@ -88,6 +88,7 @@ describe("what a client has mapped of a cache", function()
     local before = cases.mapped()
     local blocks = assert(agent:cache(caches.name))
     local open, opened = maps.open, false
+    finally(function() maps.open = open end)
     function maps.open(...)
       opened = true
       local map = open(...)
@@ -95,7 +96,6 @@ describe("what a client has mapped of a cache", function()
       return map
     end
     blocks:get "k"
-    maps.open = open
     assert.is_true(opened)
     assert.equal(before, cases.mapped())
   end)
