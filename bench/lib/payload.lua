@@ -43,21 +43,21 @@ end
 
 local place, stamp_each, check_each = M.place, M.stamp_each, M.check_each
 
--- One page is stamped and checked without a loop: LuaJIT cannot compile a loop
--- that mostly has a single iteration, nor what is around it.
+-- One page and two are stamped and checked without a loop: LuaJIT cannot
+-- compile a loop that mostly ends at once, nor what is around it.
 function M.stamp(pointer, length, round)
   local offset, count = place(length, round)
-  if count == 1 then
-    pointer[offset] = band(round, 255)
-    return
-  end
-  stamp_each(pointer, offset, count, PAGE, round)
+  if count > 2 then return stamp_each(pointer, offset, count, PAGE, round) end
+  pointer[offset] = band(round, 255)
+  if count == 2 then pointer[offset + PAGE] = band(round + 1, 255) end
 end
 
 function M.check(pointer, length, round)
   local offset, count = place(length, round)
-  if count == 1 then return bxor(pointer[offset], band(round, 255)) end
-  return check_each(pointer, offset, count, PAGE, round)
+  if count > 2 then return check_each(pointer, offset, count, PAGE, round) end
+  local bad = bxor(pointer[offset], band(round, 255))
+  if count == 1 then return bad end
+  return bor(bad, bxor(pointer[offset + PAGE], band(round + 1, 255)))
 end
 
 function M.same(a, b, length) return ffi.C.memcmp(a, b, length) == 0 end

@@ -19,6 +19,11 @@
 --   then, and calls are served meanwhile. Raw and inplace handlers, landings,
 --   writers and readers must not wait: such a function raises there.
 --
+-- *The compiler.* This module raises one limit of LuaJIT's: a trace may have
+--   4000 constants (`maxirconst`) in place of 500. A call with a writer and a
+--   reader takes 500 alone, and the loop around it is in the same trace. Who
+--   wants another limit sets it by `jit.opt.start` after `require`.
+--
 -- *Examples* of this manual are run by its specs. Each example runs after the
 --   first of the two scripts below, while the second script, a worker, runs at
 --   the same time.
@@ -94,6 +99,8 @@ if not jit then
   error(("Perigee is for LuaJIT 2.1, and this is %s: run the script with "
     .. "luajit"):format(_VERSION), 0)
 end
+
+jit.opt.start "maxirconst=4000"
 
 local log = require "perigee.runtime.log"
 require "perigee.native"                -- what is missing is told here

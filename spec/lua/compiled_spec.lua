@@ -1,21 +1,24 @@
 -- SPDX-License-Identifier: Apache-2.0
 local caches = require "spec.support.caches"
 local cases = require "spec.support.cases"
+local ffi = require "ffi"
 local jutil = require "jit.util"
 local perigee = require "perigee"
+local process = require "spec.support.process"
 local vmdef = require "jit.vmdef"
 
 -- LuaJIT gives up compiling a loop or a function after about ten failed tries,
 -- and what is around it. Work between calls then runs in the interpreter.
 local attached
 
--- Counts tries that fail in a module for a reason, from now on.
+-- Counts tries that fail for a reason, from now on: in a module, or anywhere.
 local function count(module, reason)
-  local path = "@" .. assert(package.searchpath(module, package.path))
+  local path = module
+    and "@" .. assert(package.searchpath(module, package.path))
   local tries = { n = 0 }
   function attached(what, _, func, pc, code)
     if what ~= "abort" then return end
-    if jutil.funcinfo(func, pc).source == path
+    if (not path or jutil.funcinfo(func, pc).source == path)
       and vmdef.traceerr[code]:match(reason) then
       tries.n = tries.n + 1
     end
@@ -74,6 +77,56 @@ describe("calls of an agent alone", function()
       assert(perigee.wait_all(futures))
     end
     assert.is_true(tries.n < given_up, tries.n)
+  end)
+end)
+
+describe("calls of another process", function()
+  local proxy, agent
+
+  before_each(function()
+    process.start(function(child, core)
+      local worker = assert(child.cases.agent "worker")
+      worker:serve { name = "x", version = 1, methods = {
+        copy = { raw = true, inplace = true,
+                 function(request, reply) return reply:write(request) end },
+      } }
+      child.say "ready"
+      core.run()
+    end):expect "ready"
+    proxy, agent = cases.proxy "x"
+  end)
+  after_each(function()
+    jit.attach(attached)
+    cases.cleanup()
+  end)
+
+  it("are compiled in one with what its writer and its reader do", function()
+    local sent, told = { n = 0 }, {}
+    local slice = assert(agent.engine:alloc(4096)):slice()
+    local words = ffi.cast("int32_t *", slice.pointer)
+    local function writer(loan)
+      local n = sent.n + 1
+      sent.n, sent.layer, sent.head, sent.block = n, n % 61, n % 59, n % 53
+      words[0], words[1], words[2], words[3] = n, n % 61, n % 59, n % 53
+      words[4], words[5], words[6], words[7] = n % 47, n % 43, n % 41, n % 37
+      return loan:write(slice)
+    end
+    local function reader(reply)
+      local got = ffi.cast("const int32_t *", reply.pointer)
+      told.n, told.layer, told.head, told.block = got[0], got[1], got[2], got[3]
+      told.batch, told.token, told.row, told.part = got[4], got[5], got[6],
+                                                    got[7]
+      return reply.length == 4096 and told.n == sent.n
+        and told.layer == sent.layer and told.head == sent.head
+        and told.block == sent.block and told.part == told.n % 37
+    end
+    local fast = proxy:with { capacity = 4096, reader = reader }
+    local tries, right = count(nil, "^trace too long"), 0
+    for _ = 1, 20000 do
+      if fast:copy(writer) then right = right + 1 end
+    end
+    assert.equal(20000, right)
+    assert.equal(0, tries.n)
   end)
 end)
 
