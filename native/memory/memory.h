@@ -290,13 +290,13 @@ struct area {
  * faster way, which is tried anew after each BULK_TRY bytes; pieces shorter than
  * BULK_PIECE are not. */
 enum { BULK_LEAST = 512 << 10, BULK_TRY = 1 << 20, BULK_PIECE = 64 << 10 };
-/* From so many bytes on they are not tried: caches do not keep as much. Constant
- * once the library is loaded. */
+/* From so many bytes on each thread learns which way is faster, as caches do not
+ * keep as much. Constant once the library is loaded. */
 extern uint64_t bulk_vast;
 /* Pieces as short as this are streamed of twice that: they come through a window,
  * which leaves more room in the caches (bench/history/tried.md). */
 enum { BULK_SHORT = 8 << 10 };
-enum bulk_way { BULK_UNKNOWN, BULK_CACHED, BULK_STREAMED };
+enum bulk_way { BULK_UNKNOWN, BULK_CACHED, BULK_STREAMED, BULK_BUNDLED };
 
 /* Copies n bytes, at least 64, past the caches: as bulk_copy, a later release
  * store publishes them. */
@@ -316,6 +316,25 @@ static inline void bulk_copy(uint8_t *to, const uint8_t *from, uint64_t n,
   else
     bulk_copy_long(to, from, n, total, way);
 }
+
+/* Copies that are streamed have so many bytes at least: else fences cost more. */
+enum { STREAM_LEAST = 4096 };
+
+/* Such blocks, several at a time. A block is copied by bundle_end at the latest,
+ * and is published as with bulk_copy. */
+enum { BUNDLE = 8 };
+struct bundle {
+  uint64_t n; /* of each block: whole lines */
+  uint32_t count;
+  struct {
+    uint8_t *to; /* begins a line */
+    const uint8_t *from;
+  } block[BUNDLE];
+};
+
+void bundle_begin(struct bundle *b);
+void bundle_add(struct bundle *b, uint8_t *to, const uint8_t *from, uint64_t n);
+void bundle_end(struct bundle *b);
 
 /* ---- Payloads -------------------------------------------------------------- */
 

@@ -226,6 +226,26 @@ static void a_program_copies_any_length(void **state) {
   free(target);
 }
 
+/* As often as a thread needs to try each way and to choose one. */
+static void a_program_copies_much_again_and_again(void **state) {
+  enum { TIMES = 20 };
+  (void)state;
+  uint64_t room = bulk_vast + 2 * EDGE;
+  uint8_t *source = malloc(room), *target = malloc(room);
+  assert_true(source && target);
+  for (uint64_t i = 0; i < room; i++)
+    source[i] = (uint8_t)(i * 11 + i / 509);
+  for (size_t i = 0; i < TIMES; i++) {
+    memset(target, MARK, room);
+    perigee_copy(target + EDGE - i, source + 3 * i, bulk_vast + i);
+    assert_memory_equal(target + EDGE - i, source + 3 * i, bulk_vast + i);
+    assert_int_equal(target[EDGE - i - 1], MARK);
+    assert_int_equal(target[EDGE + bulk_vast], MARK);
+  }
+  free(source);
+  free(target);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup_teardown(pieces_that_the_tries_use_up, open_memory,
@@ -235,6 +255,7 @@ int main(void) {
       cmocka_unit_test(shapes_of_long_batches),
       cmocka_unit_test(extents_of_long_payloads),
       cmocka_unit_test(a_program_copies_any_length),
+      cmocka_unit_test(a_program_copies_much_again_and_again),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
