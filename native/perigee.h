@@ -624,10 +624,10 @@ PERIGEE_API int perigee_region_write(struct perigee_region *region,
                                      uint64_t length);
 
 /* Copies n bytes, as memcpy does, for programs that fill loans: in a way that is
- * quick on this processor. A quarter of its last cache and more (8 MiB at least,
- * at most 16) goes past the caches, which it would leave anyway; so do 4 KiB and
- * more to a loan whose reader's core shares no cache with this one. A commit of
- * the loan publishes it as any other store. Both must be memory that the CPU may
+ * quick on this processor. From a quarter of its last cache on (8 MiB at least, at
+ * most 16) each thread learns whether copies are faster past the caches; 4 KiB and
+ * more to a loan whose reader's core shares no cache with this one go past them. A
+ * commit of the loan publishes it as any other store. Both must be memory that the CPU may
  * touch, and must not overlap; with n = 0 they may be NULL. Returns when all is
  * copied, cannot fail, needs no engine, and may be called by any thread. */
 PERIGEE_API void perigee_copy(void *to, const void *from, uint64_t n);

@@ -19,10 +19,11 @@
 --   then, and calls are served meanwhile. Raw and inplace handlers, landings,
 --   writers and readers must not wait: such a function raises there.
 --
--- *The compiler.* This module raises one limit of LuaJIT's: a trace may have
---   4000 constants (`maxirconst`) in place of 500. A call with a writer and a
---   reader takes 500 alone, and the loop around it is in the same trace. Who
---   wants another limit sets it by `jit.opt.start` after `require`.
+-- *The compiler.* This module sets one limit of LuaJIT's: a trace may have 4000
+--   constants (`maxirconst`) in place of 500. A call with a short writer and a
+--   short reader takes nearly 500, and the loop around it is in the same trace.
+--   A limit that was set before is replaced; `jit.opt.start` sets another one
+--   after `require`.
 --
 -- *Examples* of this manual are run by its specs. Each example runs after the
 --   first of the two scripts below, while the second script, a worker, runs at
@@ -100,7 +101,7 @@ if not jit then
     .. "luajit"):format(_VERSION), 0)
 end
 
-jit.opt.start "maxirconst=4000"
+if jit.opt then jit.opt.start "maxirconst=4000" end
 
 local log = require "perigee.runtime.log"
 require "perigee.native"                -- what is missing is told here

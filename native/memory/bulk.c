@@ -13,17 +13,17 @@
  * time. Among lines of this core it takes longer, among those of another one a
  * third of the time or less (bench/history/tried.md).
  *
- * bulk_vast bytes and more may leave the caches anyway: an echo has four buffers
- * as long, so this is a quarter of the last cache. But what virtual machines are
- * told of that means little, so it is within what was measured: VAST_LEAST on an
- * EPYC with 32 MiB, where 4 MiB lose, and VAST_MOST on an Intel with 260. Which
- * way is faster from there on depends on the processor. A short try does not tell:
- * the lines that it leaves in the caches are written back later, at the cost of
- * other copies. So each thread learns it.
+ * bulk_vast bytes and more may leave the caches anyway: an echo has four
+ * buffers as long, so this is a quarter of the last cache. But what virtual
+ * machines are told of that means little, so it is within what was measured:
+ * VAST_LEAST on an EPYC with 32 MiB, where 4 MiB lose, and VAST_MOST on an
+ * Intel with 260. Which way is faster from there on depends on the processor. A
+ * short try does not tell: the lines that it leaves in the caches are written
+ * back later, at the cost of other copies. So each thread learns it.
  *
  * It also learns how to stream. Memory is read fast only once the processor has
- * seen a run of lines: it then asks for lines ahead, which it does anew for each
- * run: mostly for each page. Some processors are faster if several places are
+ * seen a run of lines: it then asks for lines ahead, which it does anew for
+ * each run: mostly for each page. Some processors are faster if several places are
  * copied at a time, some lines of each in turn (a bundle), others if all is one
  * run. Blocks of lists are always bundled.
  */
@@ -96,8 +96,8 @@ static void bulk_lines(uint8_t *to, const uint8_t *from, uint64_t n) {
     bulk_lines_16(to, from, n);
 }
 
-/* Copies what is no whole line, of at least a line. Returns the bytes before the
- * first whole line, and those in whole lines (*lines). */
+/* Copies what is no whole line, of at least a line. Returns the bytes before
+ * the first whole line, and those in whole lines (*lines). */
 static uint64_t bulk_ends(uint8_t *to, const uint8_t *from, uint64_t n,
                           uint64_t *lines) {
   uint64_t head = -(uintptr_t)to % LINE;
@@ -176,28 +176,33 @@ static void bulk_bundle(uint8_t *to, const uint8_t *from, uint64_t n) {
   bundle_end(&bundle);
 }
 
-/* ---- What a thread learns ------------------------------------------------- */
+/* ---- What a thread learns ------------------------------------------------ */
 
-/* For copies of less than bulk_vast bytes, and for those of each power of two from
- * there on, a thread tries all ways for some time each, goes on in the quickest for
- * a longer time, and tries them anew. Time is counted in units of about bulk_vast
- * bytes, or about as many bytes as such copies have. A way's first units find the
- * caches as the last way has left them; of the others the quickest counts, as a
- * thread may lose its core in any.
+/* The ways of large copies: past the caches by bundles or in one run, or by
+ * memcpy(). */
+enum large_way { BY_BUNDLES, IN_ONE_RUN, BY_CACHES, WAYS };
+
+/* A thread learns the way of each size apart. Size 0 has the copies that are
+ * streamed in any case, and does without BY_CACHES: those of less than
+ * bulk_vast bytes, and loans to a far core. Sizes 1 to 4 begin at 1, 2, 4 and 8
+ * times bulk_vast.
  *
- * state      ends after  then
- * trying     LEG units   the next way; after the last one, holding the quickest
- * holding    HOLD units  trying, from the first way on */
-enum { SIZES = 5, SETTLE = 2, LEG = 4, HOLD = 256 };
-
-/* Copies of less than bulk_vast bytes do not learn the last one. */
-static const uint8_t ways[] = {BULK_BUNDLED, BULK_STREAMED, BULK_CACHED};
-enum { WAYS = sizeof ways };
+ * state      ends after   then
+ * trying     one leg      trying the next way; after the last, holding the
+ *                         quickest
+ * holding    `hold` legs  trying the first way; `hold` is twice as long the
+ *                         next time if the same way is the quickest
+ *
+ * A leg is counted in units of as many bytes as the size begins with. Its first
+ * units (learned_settle) find the caches as the way before has left them. Of the
+ * others the quickest counts, as a thread may lose its core in any. */
+enum { SIZES = 5, HOLD_LEAST = 32, HOLD_MOST = 512 };
 
 static _Thread_local struct learned {
   bool holds;
-  uint8_t way, best; /* now, and of those that were tried */
-  uint32_t units;
+  uint8_t way, best, held; /* now; the best one tried; the last one held */
+  uint16_t hold;
+  uint32_t units;        /* of this state */
   uint64_t bytes, ticks; /* of the unit that has not ended */
   /* Ticks a KiB: of this way, and of the best one; or 0. */
   uint64_t quickest, record;
@@ -212,37 +217,54 @@ static uint32_t learned_size(uint64_t total, uint64_t *unit) {
   return i;
 }
 
-static void learned_go_on(struct learned *l, uint32_t count) {
-  if (!l->holds && (l->record == 0 || l->quickest < l->record)) {
-    l->record = l->quickest;
-    l->best = l->way;
-  }
+/* So many units have eight times bulk_vast bytes. */
+static uint32_t learned_settle(uint32_t size) {
+  return 8U >> (size > 0 ? size - 1 : 0);
+}
+
+/* Begins to hold the way. */
+static void learned_hold(struct learned *l) {
+  l->hold = l->way == l->held
+                ? least(greatest(2 * l->hold, HOLD_LEAST), HOLD_MOST)
+                : HOLD_LEAST;
+  l->held = l->way;
+  l->holds = true;
+}
+
+static void learned_go_on(struct learned *l, uint32_t ways) {
   if (l->holds) {
     l->holds = false;
     l->way = 0, l->record = 0;
-  } else if (++l->way == count) {
-    l->holds = true;
-    l->way = l->best;
+  } else {
+    if (l->record == 0 || l->quickest < l->record) {
+      l->record = l->quickest;
+      l->best = l->way;
+    }
+    if (++l->way == ways) {
+      l->way = l->best;
+      learned_hold(l);
+    }
   }
   l->quickest = l->units = 0;
 }
 
-/* n of total bytes were copied in its present way, in so many ticks. */
+/* n bytes were copied in the size's present way, in so many ticks. */
 static void learned_add(uint32_t size, uint64_t unit, uint64_t n,
                         uint64_t ticks) {
   struct learned *l = &learned_sizes[size];
+  uint32_t settle = learned_settle(size), leg = 2 * settle + 1;
   l->bytes += n, l->ticks += ticks;
   if (l->bytes < unit)
     return;
   uint64_t cost = greatest(l->ticks / (l->bytes >> 10), 1);
   l->bytes = l->ticks = 0;
-  if (++l->units > SETTLE && (l->quickest == 0 || cost < l->quickest))
+  if (++l->units > settle && (l->quickest == 0 || cost < l->quickest))
     l->quickest = cost;
-  if (l->units == (l->holds ? HOLD : LEG))
+  if (l->units == (l->holds ? l->hold * leg : leg))
     learned_go_on(l, size > 0 ? WAYS : WAYS - 1);
 }
 
-/* ---- Either way ----------------------------------------------------------- */
+/* ---- Either way ---------------------------------------------------------- */
 
 /* Copies two pieces, one in each way; the first one suffers most from a cold
  * start. Returns whether streaming is much faster. A wrong answer, as after an
@@ -257,22 +279,23 @@ static bool bulk_try_both(uint8_t *to, const uint8_t *from) {
 
 _Static_assert(2 * TRIED <= BULK_PIECE, "a piece is long enough");
 
-static void bulk_copy_in(uint8_t way, uint8_t *to, const uint8_t *from,
+static void bulk_copy_in(enum large_way way, uint8_t *to, const uint8_t *from,
                          uint64_t n) {
-  if (way == BULK_BUNDLED)
+  if (way == BY_BUNDLES)
     bulk_bundle(to, from, n);
-  else if (way == BULK_STREAMED)
+  else if (way == IN_ONE_RUN)
     bulk_stream(to, from, n);
   else
     copy_long(to, from, n);
 }
 
-/* In the way that is learned for as many bytes as total; n is at least a line. */
+/* n bytes, at least a line, of a copy of total bytes. total 0: a copy that is
+ * streamed in any case. */
 static void bulk_copy_learned(uint8_t *to, const uint8_t *from, uint64_t n,
                               uint64_t total) {
   uint64_t unit, begin = __rdtsc();
   uint32_t size = learned_size(total, &unit);
-  bulk_copy_in(ways[learned_sizes[size].way], to, from, n);
+  bulk_copy_in(learned_sizes[size].way, to, from, n);
   learned_add(size, unit, n, __rdtsc() - begin);
 }
 
@@ -340,7 +363,7 @@ void perigee_copy(void *to, const void *from, uint64_t n) {
   if (n < COPY_BY_LINES)
     memcpy(to, from, n);
   else if (n >= bulk_vast)
-    bulk_copy_learned(to, from, n, far ? 0 : n); /* 0: it is streamed */
+    bulk_copy_learned(to, from, n, far ? 0 : n);
   else if (far)
     bulk_stream(to, from, n);
   else

@@ -293,10 +293,10 @@ enum { BULK_LEAST = 512 << 10, BULK_TRY = 1 << 20, BULK_PIECE = 64 << 10 };
 /* From so many bytes on each thread learns which way is faster, as caches do not
  * keep as much. Constant once the library is loaded. */
 extern uint64_t bulk_vast;
-/* Pieces as short as this are streamed of twice that: they come through a window,
- * which leaves more room in the caches (bench/history/tried.md). */
+/* Pieces as short as this may be streamed of twice that: they come through a
+ * window, which leaves more room in the caches (bench/history/tried.md). */
 enum { BULK_SHORT = 8 << 10 };
-enum bulk_way { BULK_UNKNOWN, BULK_CACHED, BULK_STREAMED, BULK_BUNDLED };
+enum bulk_way { BULK_UNKNOWN, BULK_CACHED, BULK_STREAMED };
 
 /* Copies n bytes, at least 64, past the caches: as bulk_copy, a later release
  * store publishes them. */
@@ -317,11 +317,12 @@ static inline void bulk_copy(uint8_t *to, const uint8_t *from, uint64_t n,
     bulk_copy_long(to, from, n, total, way);
 }
 
-/* Copies that are streamed have so many bytes at least: else fences cost more. */
+/* Shorter blocks of lists, loans and staged pieces are not streamed. */
 enum { STREAM_LEAST = 4096 };
 
-/* Such blocks, several at a time. A block is copied by bundle_end at the latest,
- * and is published as with bulk_copy. */
+/* A bundle copies blocks past the caches, several at a time. Each block has 64
+ * bytes at least. bundle_end copies those that are left, and a later release store
+ * publishes all. */
 enum { BUNDLE = 8 };
 struct bundle {
   uint64_t n; /* of each block: whole lines */
@@ -390,7 +391,7 @@ struct payload {
   const struct extent *extents; /* NULL: one shape, as told above */
   struct copies *copies;
   int64_t delayed_until; /* set by injected faults */
-  uint8_t way;           /* enum bulk_way, of what is copied into it now */
+  uint8_t way;           /* enum bulk_way, of less than bulk_vast bytes */
   bool vast; /* part of so many bytes that they leave the caches, or far */
 };
 

@@ -8,7 +8,7 @@ local native = require "perigee.native"
 local perigee = require "perigee"
 local process = require "spec.support.process"
 
-local LENGTH, OFTEN = 2 ^ 28, 3
+local LENGTH, OFTEN = 2 ^ 29, 2
 
 local function server(child, _, ffi_, length)
   local agent = assert(child.cases.agent("worker"))

@@ -121,12 +121,13 @@ describe("calls of another process", function()
         and told.block == sent.block and told.part == told.n % 37
     end
     local fast = proxy:with { capacity = 4096, reader = reader }
+    local given_up = 4                  -- tries; normally 0, else above 10
     local tries, right = count(nil, "^trace too long"), 0
     for _ = 1, 20000 do
       if fast:copy(writer) then right = right + 1 end
     end
     assert.equal(20000, right)
-    assert.equal(0, tries.n)
+    assert.is_true(tries.n < given_up, tries.n)
   end)
 end)
 
