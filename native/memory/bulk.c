@@ -23,9 +23,9 @@
  *
  * It also learns how to stream. Memory is read fast only once the processor has
  * seen a run of lines: it then asks for lines ahead, which it does anew for
- * each run: mostly for each page. Some processors are faster if several places are
- * copied at a time, some lines of each in turn (a bundle), others if all is one
- * run. Blocks of lists are always bundled.
+ * each run: mostly for each page. Some processors are faster if several places
+ * are copied at a time, some lines of each in turn (a bundle), others if all is
+ * one run. Blocks of lists are always bundled.
  */
 #include "base/least.h"
 #include "memory.h"
@@ -168,6 +168,37 @@ void bundle_end(struct bundle *b) {
   bulk_fence();
 }
 
+static uint64_t bulk_ticks(void) {
+  return __rdtsc();
+}
+
+#else
+
+void bulk_stream(uint8_t *to, const uint8_t *from, uint64_t n) {
+  memcpy(to, from, n);
+}
+
+void bundle_begin(struct bundle *b) {
+  (void)b;
+}
+
+void bundle_add(struct bundle *b, uint8_t *to, const uint8_t *from,
+                uint64_t n) {
+  (void)b;
+  memcpy(to, from, n);
+}
+
+void bundle_end(struct bundle *b) {
+  (void)b;
+}
+
+/* All ways are the same one. */
+static uint64_t bulk_ticks(void) {
+  return 0;
+}
+
+#endif
+
 /* As bulk_stream, of a piece that is long enough for a bundle. */
 static void bulk_bundle(uint8_t *to, const uint8_t *from, uint64_t n) {
   struct bundle bundle;
@@ -194,8 +225,8 @@ enum large_way { BY_BUNDLES, IN_ONE_RUN, BY_CACHES, WAYS };
  *                         next time if the same way is the quickest
  *
  * A leg is counted in units of as many bytes as the size begins with. Its first
- * units (learned_settle) find the caches as the way before has left them. Of the
- * others the quickest counts, as a thread may lose its core in any. */
+ * units (learned_settle) find the caches as the way before has left them. Of
+ * the others the quickest counts, as a thread may lose its core in any. */
 enum { SIZES = 5, HOLD_LEAST = 32, HOLD_MOST = 512 };
 
 static _Thread_local struct learned {
@@ -270,11 +301,11 @@ static void learned_add(uint32_t size, uint64_t unit, uint64_t n,
  * start. Returns whether streaming is much faster. A wrong answer, as after an
  * interrupt, costs time only. */
 static bool bulk_try_both(uint8_t *to, const uint8_t *from) {
-  uint64_t begin = __rdtsc();
+  uint64_t begin = bulk_ticks();
   bulk_stream(to, from, TRIED);
-  uint64_t middle = __rdtsc();
+  uint64_t middle = bulk_ticks();
   memcpy(to + TRIED, from + TRIED, TRIED);
-  return (middle - begin) * 2 < __rdtsc() - middle;
+  return (middle - begin) * 2 < bulk_ticks() - middle;
 }
 
 _Static_assert(2 * TRIED <= BULK_PIECE, "a piece is long enough");
@@ -293,10 +324,10 @@ static void bulk_copy_in(enum large_way way, uint8_t *to, const uint8_t *from,
  * streamed in any case. */
 static void bulk_copy_learned(uint8_t *to, const uint8_t *from, uint64_t n,
                               uint64_t total) {
-  uint64_t unit, begin = __rdtsc();
+  uint64_t unit, begin = bulk_ticks();
   uint32_t size = learned_size(total, &unit);
   bulk_copy_in(learned_sizes[size].way, to, from, n);
-  learned_add(size, unit, n, __rdtsc() - begin);
+  learned_add(size, unit, n, bulk_ticks() - begin);
 }
 
 static void bulk_copy_large(uint8_t *to, const uint8_t *from, uint64_t n,
@@ -310,40 +341,6 @@ static void bulk_copy_large(uint8_t *to, const uint8_t *from, uint64_t n,
   else
     copy_long(to, from, n);
 }
-
-#else
-
-void bundle_begin(struct bundle *b) {
-  (void)b;
-}
-
-void bundle_add(struct bundle *b, uint8_t *to, const uint8_t *from,
-                uint64_t n) {
-  (void)b;
-  memcpy(to, from, n);
-}
-
-void bundle_end(struct bundle *b) {
-  (void)b;
-}
-
-void bulk_stream(uint8_t *to, const uint8_t *from, uint64_t n) {
-  memcpy(to, from, n);
-}
-
-static void bulk_copy_learned(uint8_t *to, const uint8_t *from, uint64_t n,
-                              uint64_t total) {
-  (void)total;
-  memcpy(to, from, n);
-}
-
-static void bulk_copy_large(uint8_t *to, const uint8_t *from, uint64_t n,
-                            uint64_t total, uint8_t *way) {
-  (void)total, (void)way;
-  memcpy(to, from, n);
-}
-
-#endif
 
 void bulk_copy_long(uint8_t *to, const uint8_t *from, uint64_t n,
                     uint64_t total, uint8_t *way) {
