@@ -159,7 +159,7 @@ struct perigee_options {
   uint64_t ring;            /* bytes of each receive ring, a power of two:
                                64 KiB; there are two for each session. Over
                                shared memory a ring through which many payloads
-                               of 2 KiB and more pass is replaced by 2 MiB of
+                               of 2 KiB and more pass is replaced by 1 or 2 MiB of
                                its writer's memory until it is quiet */
   uint64_t eager;           /* payloads up to this travel in the ring: 16 KiB,
                                at most ring / 4. Over other transports than
@@ -1188,10 +1188,11 @@ PERIGEE_API int perigee_session_drained(const struct perigee_session *session);
 PERIGEE_API uint32_t perigee_drain_waits(const struct perigee_engine *engine);
 
 /* A loan is memory that the caller fills: beyond the eager limit a block that
- * the peer reads in place. There is one at a time for each session and
+ * the peer reads in place, and which it can read while it is filled; so can it
+ * some shorter ones, where the session is carried by shared memory. There is one at a time for each session and
  * direction. A program that writes beyond its end gets PERIGEE_RANGE when the
- * loan ends, or a fault, and damages no other data: native/operation/loan.h tells
- * what lies there. */
+ * loan ends, or a fault, and damages no data but this session's:
+ * native/operation/loan.h tells what lies there. */
 struct perigee_loan {
   uint8_t *pointer;
   uint64_t length;          /* at least what was asked for */

@@ -68,8 +68,13 @@ void record_encode_traced(const struct record *r, uint8_t *bytes,
   at[0] = RECORD_TRACE;
   at[1] = at[3] = 0;
   at[2] = RECORD_TRACED / 8;
-  record_encode_words(r, bytes);
-  bytes[29] = RECORD_TRACED / 8;
+  record_encode_behind(r, bytes, RECORD_TRACED);
+}
+
+void record_encode_lent(const struct record *r, uint8_t *bytes) {
+  uint64_t before = record_before(r->flags), pad = RECORD_LENT - before;
+  record_word(bytes + before, RECORD_PAD | pad / 8 << 16);
+  record_encode_behind(r, bytes, pad);
 }
 
 /* As record_once(). */

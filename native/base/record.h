@@ -60,8 +60,11 @@ enum record_flag {
 };
 
 /* Types of extensions; a record has each at most once. TRACE, in requests: a
- * struct perigee_trace, padded with zeros; a later version may append to it. */
-enum record_extension { RECORD_TRACE = 1 };
+ * struct perigee_trace, padded with zeros; a later version may append to it.
+ * PAD: has the head of a record begin at RECORD_LENT, behind the first line;
+ * no receiver looks at its bytes. */
+enum record_extension { RECORD_TRACE = 1, RECORD_PAD = 2 };
+enum { RECORD_LENT = 64 };
 enum { RECORD_EXTENSION = 4, RECORD_TRACE_PAYLOAD = 25, RECORD_TRACED = 32 };
 
 enum { RECORD_HEADER = 32, RECORD_SOURCE = 40 };
@@ -137,6 +140,9 @@ void record_encode(const struct record *record, uint8_t *bytes);
  * head and slice stand that much further on. */
 void record_encode_traced(const struct record *record, uint8_t *bytes,
                           const struct perigee_trace *trace);
+/* As record_encode, of a record that has an inline head alone, at
+ * RECORD_LENT. */
+void record_encode_lent(const struct record *record, uint8_t *bytes);
 
 static inline void record_word(uint8_t *at, uint64_t word) {
   memcpy(at, &word, sizeof word);
@@ -146,24 +152,30 @@ static inline uint64_t record_status_word(int status) {
   uint32_t word = -(uint32_t)status;
   return word < UINT16_MAX ? word : UINT16_MAX;
 }
-/* The last part of record_encode, for records that have only an inline head,
- * which is in place already. Each word is composed in a register and stored
+/* The last part of record_encode, for records that have only an inline head and
+ * so many bytes of extensions, which are in place already. Each word is composed in a register and stored
  * whole: a header composed in memory by narrow stores would have to wait, when
  * it is read again, for those stores and all stores to the ring before them. */
 static inline __attribute__((always_inline)) void
-record_encode_words(const struct record *r, uint8_t *bytes) {
+record_encode_behind(const struct record *r, uint8_t *bytes,
+                     uint64_t extensions) {
   uint8_t *at = bytes + record_before(r->flags);
   uint64_t head = (r->flags & RECORD_HEAD_BULK) ? 0 : r->head_length;
   if (r->flags & RECORD_CAPACITY)
     record_word(at -= 8, r->capacity);
   if (r->flags & RECORD_CODE)
     record_word(at - 8, r->code);
-  record_word(bytes + 24, r->remaining | (uint64_t)r->codec << 32);
+  record_word(bytes + 24,
+              r->remaining | (uint64_t)r->codec << 32 | extensions / 8 << 40);
   record_word(bytes + 16, r->generation | head << 32);
   record_word(bytes + 8, r->kind | (uint64_t)r->flags << 8 |
                              (uint64_t)r->method << 16 |
                              record_status_word(r->status) << 32 |
                              (uint64_t)r->operation << 48);
+}
+static inline __attribute__((always_inline)) void
+record_encode_words(const struct record *r, uint8_t *bytes) {
+  record_encode_behind(r, bytes, 0);
 }
 /* The peer may write while this side reads. The checked value must be the used
  * value, so the compiler must not read the ring a second time. */

@@ -36,7 +36,7 @@ static _Atomic uint64_t *ring_words(struct ring_out *r, uint64_t at) {
 }
 
 bool ring_move(struct ring_out *r, uint8_t *bytes, uint64_t size) {
-  if (!ring_has_room(r, RING_UNIT))
+  if (r->lends || !ring_has_room(r, RING_UNIT))
     return false;
   _Atomic uint64_t *words = ring_words(r, r->head & (r->size - 1));
   atomic_store_explicit(&words[1], ring_word(r->key, r->head, RING_MOVE),
@@ -53,7 +53,8 @@ bool ring_move(struct ring_out *r, uint8_t *bytes, uint64_t size) {
 }
 
 bool ring_is_behind(struct ring_out *r, uint64_t position) {
-  ring_hear(r);
+  if (r->known < position)
+    ring_hear(r);
   return r->known >= position;
 }
 
@@ -115,6 +116,8 @@ static uint8_t *ring_turn(struct ring_out *r, uint64_t at) {
 
 uint8_t *ring_find(struct ring_out *r, uint64_t length) {
   uint64_t need = ring_units(length) * RING_UNIT;
+  if (r->lends)
+    r->leave(r, r->context);
   if (need > RING_LONG && r->longs)
     r->longs(r, need, r->context);
   uint64_t at = r->head & (r->size - 1), rest = r->size - at;
@@ -131,6 +134,21 @@ uint8_t *ring_find(struct ring_out *r, uint64_t length) {
     return ring_turn(r, at);
   r->lap = lap_short(r->size);
   return r->bytes + at;
+}
+
+/* None is lent at the end of a lap: readers follow no move behind a skip. Nor is
+ * less than RING_LONG, as laps may end early for that. */
+uint8_t *ring_lend(struct ring_out *r, uint64_t length) {
+  uint64_t need = ring_units(length) * RING_UNIT;
+  uint64_t at = r->head & (r->size - 1);
+  bool may = need > RING_LONG && at + need < r->size;
+  uint8_t *room = may ? ring_reserve(r, length) : NULL;
+  if (!room)
+    return NULL;
+  r->lends = true;
+  r->lent_lap = r->lap;
+  r->lap = 0;
+  return room;
 }
 
 /* Room for three of the longest records, and what is not told: so two have room
@@ -176,31 +194,32 @@ static bool ring_follow(struct ring_in *r) {
   return true;
 }
 
-/* Goes behind a move, and behind a skip to the start; a record or nothing
- * follows, and no second skip. False: the peer broke the protocol. */
-static bool ring_pass(struct ring_in *r) {
-  if (ring_says_move(r) && !ring_follow(r))
-    return false;
-  if (ring_look(r) != 0)
-    return true;
+/* Goes behind a move, and behind a skip to the start. Returns the units of the
+ * record that follows, or as many as no record has; 0, a second skip: the peer
+ * broke the protocol. */
+static uint64_t ring_pass(struct ring_in *r) {
+  if (ring_says_move(r)) {
+    if (!ring_follow(r))
+      return 0;
+    uint64_t units = ring_look(r);
+    if (units > 0)
+      return units;
+  }
   if (r->next == r->bytes)
-    return false;
+    return 0;
   ring_advance(r, r->size - (uint64_t)(r->next - r->bytes));
-  return ring_look(r) != 0;
+  return ring_look(r);
 }
 
-/* Only the units that were looked at count, as the peer may write the word
- * again. */
+/* The units are those that were looked at, as the peer may write the word
+ * again: one that keeps the rules writes it once. */
 __attribute__((noinline, cold)) int ring_rare(struct ring_in *r, uint64_t units,
                                               const uint8_t **bytes,
                                               uint64_t *length) {
-  if (units == 0) {
-    if (!ring_pass(r))
-      return PERIGEE_PROTOCOL;
-    units = ring_look(r);
-  }
+  if (units == 0 && (units = ring_pass(r)) == 0)
+    return PERIGEE_PROTOCOL;
   if (units > r->most)
     return 0;
-  return units > 0 && ring_fits(r, units) ? ring_take(r, units, bytes, length)
-                                          : PERIGEE_PROTOCOL;
+  return ring_fits(r, units) ? ring_take(r, units, bytes, length)
+                             : PERIGEE_PROTOCOL;
 }

@@ -50,6 +50,11 @@
  * release behind a move, so its producer knows when nobody reads the memory
  * that was left. A producer that moves again before that breaks the protocol. It
  * publishes what it has reserved before the ring may move.
+ *
+ * Room may be lent: a program fills the record that comes next, for as long as it
+ * takes, and the record is published then without a copy. The other side polls
+ * the room's first line meanwhile, so the program writes behind that line only. If
+ * another record comes first, the ring moves away from the room (leave).
  */
 #ifndef RING_H
 #define RING_H
@@ -64,6 +69,7 @@ enum { RING_AHEAD = 16, RING_FAR = 3 };
 enum { RING_LAP = 8 << 10, RING_TELL = 4 << 10, RING_WHOLE = 64 };
 enum { RING_LONG = 2 * RING_AHEAD * RING_UNIT };
 enum { RING_MOVE = (1 << 20) - 1 }; /* more units than a record has */
+#define RING_NOT_LENT UINT64_MAX
 
 struct ring_out {
   uint8_t *bytes;
@@ -81,6 +87,12 @@ struct ring_out {
    * is longer than RING_LONG; it may move the ring. NULL: nobody is. */
   void (*longs)(struct ring_out *ring, uint64_t length, void *context);
   void *context;
+  bool lends;        /* the room that comes next is lent. lap is 0 then, so that
+                        ring_find has each record that comes first .. */
+  uint64_t lent_lap; /* .. and this is what it was */
+  /* Called if a record comes before that in the room that is lent: has the ring
+   * go on elsewhere (ring_unlend, ring_move). */
+  void (*leave)(struct ring_out *ring, void *context);
 };
 
 /* Filled in by ring_open(). next, empty and most are what a look needs, so that
@@ -174,8 +186,17 @@ static inline void ring_publish_at(struct ring_out *ring, uint8_t *at,
 static inline void ring_publish(struct ring_out *ring, uint64_t length) {
   ring_publish_at(ring, ring->bytes + (ring->head & (ring->size - 1)), length);
 }
+/* Lends room for a record of this length, or returns NULL. One room may be lent
+ * at a time. */
+uint8_t *ring_lend(struct ring_out *ring, uint64_t length);
+/* The room that comes next is not lent any more, if it was. */
+static inline void ring_unlend(struct ring_out *ring) {
+  if (ring->lends)
+    ring->lap = ring->lent_lap;
+  ring->lends = false;
+}
 /* Moves the ring to other memory, whose size is a power of two. False: there is
- * no room to say so. */
+ * no room to say so, or the room there is lent. */
 bool ring_move(struct ring_out *ring, uint8_t *bytes, uint64_t size);
 /* Has the consumer told that it is behind that position? */
 bool ring_is_behind(struct ring_out *ring, uint64_t position);

@@ -92,26 +92,37 @@ static int call_publish_planned(struct operation *op,
   return REFERS;
 }
 
-static inline __attribute__((always_inline)) int
-call_publish_bytes(struct operation *op, const struct perigee_message *m,
-                   const uint8_t *bytes, uint64_t length) {
-  struct record r = {.kind = RECORD_REQUEST,
-                     .flags = (m->flags & PERIGEE_TYPED ? RECORD_TYPED : 0) |
-                              (m->code ? RECORD_CODE : 0) |
-                              (m->capacity ? RECORD_CAPACITY : 0),
-                     .method = m->method,
-                     .operation = op->index,
-                     .generation = op->generation,
-                     .code = m->code,
-                     .capacity = m->capacity,
-                     .remaining = call_remaining(op),
-                     .head_length = length};
-  if (!outgoing_bytes(op->session, RING_REQUEST, &r, bytes))
-    return WAITS;
+static inline __attribute__((always_inline)) struct record
+call_record(const struct operation *op, const struct perigee_message *m,
+            uint64_t length) {
+  return (struct record){.kind = RECORD_REQUEST,
+                         .flags =
+                             (m->flags & PERIGEE_TYPED ? RECORD_TYPED : 0) |
+                             (m->code ? RECORD_CODE : 0) |
+                             (m->capacity ? RECORD_CAPACITY : 0),
+                         .method = m->method,
+                         .operation = op->index,
+                         .generation = op->generation,
+                         .code = m->code,
+                         .capacity = m->capacity,
+                         .remaining = call_remaining(op),
+                         .head_length = length};
+}
+
+static inline int call_was_published(struct operation *op, uint64_t length) {
   op->ordinal = ++op->session->drain.sent;
   stats_sent(op, length);
   call_advance_from(op, QUEUED, PUBLISH);
   return WHOLE;
+}
+
+static inline __attribute__((always_inline)) int
+call_publish_bytes(struct operation *op, const struct perigee_message *m,
+                   const uint8_t *bytes, uint64_t length) {
+  struct record r = call_record(op, m, length);
+  return outgoing_bytes(op->session, RING_REQUEST, &r, bytes)
+             ? call_was_published(op, length)
+             : WAITS;
 }
 
 /* Publishes the operation's record. The message may be the program's still.
@@ -130,7 +141,7 @@ bool call_publish_waiting(struct operation *op) {
   int status = call_publish(op, &op->message);
   if (status == WAITS)
     return false;
-  pool_give(op->engine, op->block); /* the copy of a stage, while it waited */
+  pool_give(op->engine, op->block); /* the copy of a loan, while it waited */
   op->block = NULL;
   if (status < 0)
     call_stop(op, status);
@@ -428,8 +439,8 @@ int perigee_call_abort(struct perigee_session *session) {
   return loan_abort(session, RING_REQUEST);
 }
 
-/* A stage is reused at once, so a request that waits for room is copied. */
-static int call_keep_stage(struct operation *op, const struct loan *loan,
+/* The memory is lent again at once, so a request that waits for room is copied. */
+static int call_keep_short(struct operation *op, const struct loan *loan,
                            uint64_t length) {
   op->block = pool_take(op->session, length);
   if (!op->block)
@@ -438,9 +449,21 @@ static int call_keep_stage(struct operation *op, const struct loan *loan,
   return WAITS;
 }
 
-/* The bytes are short, and in a stage, which the operation does not own:
- * nothing else of the message has to be looked at. */
-static int call_submit_stage(struct operation *op, const struct loan *loan,
+/* The same where the bytes are in room of the ring. A trace context would lie over
+ * them, so they are copied, and another record may have come first. */
+static __attribute__((noinline)) int call_publish_room(struct operation *op,
+                                                       uint64_t length) {
+  struct record r = call_record(op, &op->message, length);
+  if (op->traced)
+    return WAITS;
+  return outgoing_lent(op->session, RING_REQUEST, &r)
+             ? call_was_published(op, length)
+             : call_publish_bytes(op, &op->message, op->message.head, length);
+}
+
+/* The bytes are short, and in memory that the operation does not own: nothing
+ * else of the message has to be looked at. */
+static int call_submit_short(struct operation *op, const struct loan *loan,
                              uint64_t length) {
   struct node *backlog = &op->session->operations.backlog[RING_REQUEST];
   int status = WAITS;
@@ -448,11 +471,12 @@ static int call_submit_stage(struct operation *op, const struct loan *loan,
   op->message.length = length;
   call_enter(op, op->message.timeout);
   if (list_empty(backlog))
-    status = UNLIKELY(op->traced)
+    status = UNLIKELY(loan->in_ring) ? call_publish_room(op, length)
+             : UNLIKELY(op->traced)
                  ? call_publish_planned(op, &op->message)
                  : call_publish_bytes(op, &op->message, loan->pointer, length);
   if (status == WAITS)
-    status = call_keep_stage(op, loan, length);
+    status = call_keep_short(op, loan, length);
   return call_submitted(op, status);
 }
 
@@ -514,8 +538,8 @@ static int call_commit(struct perigee_session *session,
   op->message.flags &= PERIGEE_ASKS;
   op->message.slice.region = NULL;
   call_note(op, message);
-  status = loan->stage ? call_submit_stage(op, loan, length)
-                       : call_submit_block(op, loan, length);
+  status = loan_is_short(loan) ? call_submit_short(op, loan, length)
+                               : call_submit_block(op, loan, length);
   loan_close(session, RING_REQUEST);
   return status;
 }

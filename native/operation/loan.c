@@ -42,12 +42,16 @@
 #include <sys/mman.h>
 
 #include "core/lanes.h"
+#include "core/lock.h"
 #include "memory/backing.h"
 
 /* STRAY: unused bytes behind a stage. MARK: bytes of the mark behind a loan. */
 enum { STRAY = 1 << 20, MARK = 16 };
 /* The default timeout of calls; for requests without a deadline. */
 static const int64_t ROOM_LONGEST = INT64_C(30) * 1000000000;
+/* Loans from so many bytes on may be room in the ring: of shorter ones the copy
+ * takes less than one more line. */
+enum { IN_RING = 2 << 10 };
 enum { MISSES = 2, LOOKS_A_TICK = 32, LITTLE = 256 << 10, ALL = 1 << 30 };
 
 /* ---- Replies that are outstanding --------------------------------------- */
@@ -206,6 +210,30 @@ static int loan_lend_stage(struct perigee_engine *engine, struct loan *loan) {
   return PERIGEE_OK;
 }
 
+_Static_assert((int)RECORD_LENT <= (int)RING_HEAD, "the longest head fits");
+
+/* A program whose loans are longer than what it fills would take up the ring for
+ * nothing. */
+static inline bool loan_is_for_ring(const struct loan *loan) {
+  return loan->length >= IN_RING && loan->filled >= IN_RING;
+}
+
+/* Lends room in the ring, where no record waits for any. */
+static __attribute__((noinline)) bool
+loan_lend_room(struct perigee_session *session, enum ring ring,
+               struct loan *loan) {
+  struct lane *lane = session->lane;
+  const struct transport_records *records = lane_records(lane);
+  uint64_t size = RECORD_LENT + record_padded(loan->length) + MARK;
+  if (!records->lend || !list_empty(&session->operations.backlog[ring]))
+    return false;
+  uint8_t *room = records->lend(lane, ring, size);
+  loan->in_ring = loan->marked = room != NULL;
+  if (room)
+    loan->pointer = room + RECORD_LENT;
+  return room != NULL;
+}
+
 static int loan_room(struct perigee_session *session, uint64_t capacity,
                      struct room *room) {
   if (capacity > PAYLOAD_MAX)
@@ -258,7 +286,10 @@ static int loan_lend_request(struct perigee_session *session,
 static int loan_lend(struct perigee_session *session, enum ring ring,
                      struct loan *loan) {
   if (loan->length <= session->peer.eager)
-    return loan_lend_stage(session->engine, loan);
+    return UNLIKELY(loan_is_for_ring(loan)) &&
+                   loan_lend_room(session, ring, loan)
+               ? PERIGEE_OK
+               : loan_lend_stage(session->engine, loan);
   return ring == RING_REQUEST ? loan_lend_request(session, loan)
                               : loan_lend_block(session, loan);
 }
@@ -310,20 +341,32 @@ loan_refuse(struct perigee_session *session, enum ring ring, uint64_t length) {
 
 int loan_check(struct perigee_session *session, enum ring ring,
                uint64_t length) {
-  const struct loan *loan = &session->operations.loans[ring];
-  if (loan->open && length <= loan->length &&
-      loan_is_whole(session->engine, loan))
-    return PERIGEE_OK;
-  return loan_refuse(session, ring, length);
+  struct loan *loan = &session->operations.loans[ring];
+  if (!loan->open || length > loan->length ||
+      !loan_is_whole(session->engine, loan))
+    return loan_refuse(session, ring, length);
+  loan->filled = length;
+  return PERIGEE_OK;
+}
+
+/* Gives back what is no stage. */
+static __attribute__((noinline)) void
+loan_close_apart(struct perigee_session *session, enum ring ring) {
+  struct loan *loan = &session->operations.loans[ring];
+  if (loan->in_ring)
+    lane_records(session->lane)->unlend(session->lane, ring);
+  if (loan->lent > 0)
+    share_give(session->account.share, SHARE_LENT, loan->lent);
+  loan->lent = 0;
+  loan->in_ring = false;
 }
 
 void loan_close(struct perigee_session *session, enum ring ring) {
   struct loan *loan = &session->operations.loans[ring];
   if (loan->stage)
     stage_give(session->engine, loan->stage);
-  if (loan->lent > 0)
-    share_give(session->account.share, SHARE_LENT, loan->lent);
-  loan->lent = 0;
+  else
+    loan_close_apart(session, ring);
   loan->stage = NULL;
   loan->open = false;
 }
@@ -333,7 +376,7 @@ int loan_abort(struct perigee_session *session, enum ring ring) {
   if (!loan->open)
     return PERIGEE_OK;
   bool whole = loan_is_whole(session->engine, loan);
-  if (!loan->stage && session->lane)
+  if (!loan_is_short(loan) && session->lane)
     lane_table(session->lane)
         ->loans->unloan(session->lane, &loan->source, false);
   if (loan->stage && !whole) /* bytes beyond the loan are not kept */

@@ -5,14 +5,16 @@
  * in progress is struct loan in session.h.
  *
  *   up to the eager limit   a stage: private memory of the engine, from which
- *                           commit copies the content into the ring
+ *                           commit copies the content into the ring; or room in
+ *                           the ring, where the lane lends it (groups.h): commit
+ *                           copies nothing unless another record came first
  *   beyond                  a block of the lane, which the peer reads in place
  *
  * A program that writes beyond its loan harms nobody else. Right behind a loan
  * is a mark, which is checked when the loan ends (PERIGEE_RANGE); only blocks
  * that are full to the last byte have no room for one. Behind a stage is 1 MiB
- * that nobody uses, behind a block are blocks of the same session, and behind
- * both are pages that fault (backing.h).
+ * that nobody uses, behind a block are blocks of the same session, behind room in
+ * the ring is the session's ring, and behind all are pages that fault (backing.h).
  *
  * A call that lent its request and ends early is orphaned (call.c). Its loan
  * stays lent until the peer's late reply, or the peer's end, tells that nobody
@@ -36,6 +38,10 @@ struct stage {
   uint8_t *bytes;
 };
 
+/* Is it sent as bytes of a record? */
+static inline bool loan_is_short(const struct loan *loan) {
+  return loan->stage || loan->in_ring;
+}
 /* Lends capacity bytes: 0, TOO_LARGE, NO_MEMORY, INVALID (one is open). */
 int loan_begin(struct perigee_session *session, enum ring ring,
                uint64_t capacity, struct perigee_loan *out);

@@ -317,6 +317,10 @@ outgoing_bytes(struct perigee_session *session, enum ring ring,
   return __builtin_expect(!out, 0) ? outgoing_put(session, ring, NULL, r, bytes)
                                    : outgoing_put(session, ring, out, r, bytes);
 }
+/* Publishes a record whose head the program has written to room that the ring lent;
+ * false if another record came first, and the head is to be copied. */
+bool outgoing_lent(struct perigee_session *session, enum ring ring,
+                   const struct record *r);
 /* Encodes and publishes a record; false without room. */
 bool outgoing_publish(struct perigee_session *session, enum ring ring,
                       struct outgoing *out);

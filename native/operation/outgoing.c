@@ -183,6 +183,20 @@ outgoing_write(struct perigee_session *session, enum ring ring,
   return true;
 }
 
+bool outgoing_lent(struct perigee_session *session, enum ring ring,
+                   const struct record *r) {
+  struct ring_out *out = lane_out(session->lane, ring);
+  if (!out->lends)
+    return false;
+  ring_unlend(out);
+  record_encode_lent(r, out->bytes + (out->head & (out->size - 1)));
+  STAMP(STAMP_PUBLISHED);
+  ring_publish(out, RECORD_LENT + record_padded(r->head_length));
+  session->counters->bytes_sent += r->head_length;
+  session_wake_soon(session);
+  return true;
+}
+
 bool outgoing_publish(struct perigee_session *session, enum ring ring,
                       struct outgoing *out) {
   return outgoing_write(session, ring, out, NULL);

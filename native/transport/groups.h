@@ -44,7 +44,10 @@ struct transport_fabric {
  * publish sends at most what was reserved; there is one reservation a ring at a
  * time. peek returns 1 and the next record, 0, or a status. A record's bytes
  * stay until release, which frees all that peek has returned so far, and tells
- * whether the peer was told of room that it may wait for.
+ * whether the peer was told of room that it may wait for. lend returns room for a
+ * record that the program fills before it is published (ring_lend), or NULL. The
+ * program may write there until unlend, even if that became no record. (Both NULL:
+ * none is lent.)
  * Absent: the lane cannot be the first lane of a session. */
 struct transport_records {
   uint8_t *(*reserve)(struct lane *lane, enum ring ring, uint64_t length);
@@ -52,6 +55,8 @@ struct transport_records {
   int (*peek)(struct lane *lane, enum ring ring, const uint8_t **bytes,
               uint64_t *length);
   bool (*release)(struct lane *lane);
+  uint8_t *(*lend)(struct lane *lane, enum ring ring, uint64_t length);
+  void (*unlend)(struct lane *lane, enum ring ring);
 };
 
 /* Payloads: what does not fit into a record goes from the owner's memory to the

@@ -129,7 +129,7 @@ static void both_rings_move_while_long_records_pass(void **state) {
   away_open(&p, *state);
   assert_false(reads_home(&p, 0));
   assert_false(reads_home(&p, 1));
-  assert_int_equal(staged(&p, 0), 2 * MIB);
+  assert_int_equal(staged(&p, 0), dropped_bytes(p.session[0]));
   assert_true(move_both(&p, MID, 0));
   for (uint64_t length = 0; length < 8 * KIB; length += 511) {
     uint8_t *bytes = pattern(length, 5);
@@ -288,7 +288,7 @@ static void rings_stay_for_short_records_and_for_few_long_ones(void **state) {
   struct pair p;
   timed_open(&p, *state);
   assert_false(move_both(&p, KIB, 0));
-  assert_false(move_both(&p, MID, MS));
+  assert_false(move_both(&p, MID, 4 * MS));
   assert_int_equal(staged(&p, 0), 0);
   pair_close(&p);
 }
@@ -311,7 +311,7 @@ static void rings_stay_once_the_share_is_used_up(void **state) {
   struct pair p;
   timed_open(&p, *state);
   for (int side = 0; side < 2; side++)
-    limit_staging(p.engine[side], 2 * MIB - 1);
+    limit_staging(p.engine[side], dropped_bytes(p.session[0]) - 1);
   assert_false(move_both(&p, MID, 0));
   assert_int_equal(lendable(p.session[0]), POOL);
   pair_close(&p);
@@ -325,6 +325,240 @@ static void long_rings_stay(void **state) {
   pair_open_with(&p, *state, &o);
   assert_false(move_both(&p, MID, 0));
   pair_close(&p);
+}
+
+/* ---- Loans in a ring that has moved ---------------------------------------- */
+
+static bool lies_in_block(struct pair *p, int side, const uint8_t *at) {
+  const struct lane *lane = lane_of(p, side);
+  const uint8_t *block = lane->arena + lane->moves[side].block;
+  return lane->moves[side].state != MOVE_HOME && at > block &&
+         at < block + dropped_bytes(p->session[side]);
+}
+
+static struct perigee_loan lend_call(struct pair *p, uint64_t capacity) {
+  struct perigee_loan loan;
+  assert_int_equal(perigee_call_begin(p->session[0], capacity, &loan), 0);
+  return loan;
+}
+
+static int commit_call(struct pair *p, uint64_t length) {
+  const struct perigee_message m = {.timeout = -1, .capacity = MID};
+  int op = perigee_call_commit(p->session[0], &m, length);
+  assert_true(op >= 0);
+  return op;
+}
+
+/* Returns whether the reply was filled in the block. */
+static bool answers_in_place(struct pair *p, const uint8_t *bytes,
+                             uint64_t length) {
+  struct perigee_loan loan;
+  struct perigee_event e = until(p, 1, PERIGEE_EVENT_REQUEST);
+  assert_int_equal(e.length, length);
+  assert_memory_equal(e.pointer, bytes, length);
+  assert_int_equal(perigee_reply_begin(p->engine[1], e.operation, MID, &loan),
+                   0);
+  memcpy(loan.pointer, bytes, length);
+  bool lent = lies_in_block(p, 1, loan.pointer);
+  assert_true(perigee_reply_commit(p->engine[1], e.operation, length) >= 0);
+  return lent;
+}
+
+/* Returns in how many of both loans the block was filled. */
+static int echoes_in_place(struct pair *p, const uint8_t *bytes,
+                           uint64_t length) {
+  struct perigee_loan loan = lend_call(p, MID);
+  memcpy(loan.pointer, bytes, length);
+  int op = commit_call(p, length), lent = lies_in_block(p, 0, loan.pointer);
+  lent += answers_in_place(p, bytes, length);
+  gets(p, op, bytes, length);
+  return lent;
+}
+
+/* Both sides lend room in their rings. */
+static void lending_open(struct pair *p, void *state) {
+  away_open(p, state);
+  uint8_t *bytes = pattern(MID, 1);
+  int calls = 0;
+  while (echoes_in_place(p, bytes, MID) < 2)
+    assert_true(calls++ < 100);
+  free(bytes);
+}
+
+/* There is no room for it at the end of a lap. */
+static void loans_are_room_in_the_ring_and_become_records(void **state) {
+  enum { CALLS = 3000 };
+  struct pair p;
+  lending_open(&p, *state);
+  uint8_t *bytes = pattern(2 * MID, 4);
+  int lent = 0;
+  for (uint64_t i = 0; i < CALLS; i++)
+    lent +=
+        echoes_in_place(&p, bytes + i % MID, MID / 2 + i * 37 % (MID / 2 + 1));
+  assert_in_range(lent, 2 * CALLS * 98 / 100, 2 * CALLS - 1);
+  assert_true(both_are(&p, MOVE_AWAY));
+  free(bytes);
+  pair_close(&p);
+}
+
+static bool is_lent_room(struct pair *p, uint64_t capacity) {
+  bool lent = lies_in_block(p, 0, lend_call(p, capacity).pointer);
+  assert_int_equal(perigee_call_abort(p->session[0]), 0);
+  return lent;
+}
+
+static void others_are_stages(void **state) {
+  struct pair p;
+  uint8_t *bytes = pattern(MID, 2);
+  lending_open(&p, *state);
+  assert_true(is_lent_room(&p, 2 * KIB));
+  assert_false(is_lent_room(&p, 2 * KIB - 1)); /* short */
+  echoes_in_place(&p, bytes, 2 * KIB - 1);
+  assert_false(is_lent_room(&p, MID)); /* filled with little */
+  echoes_in_place(&p, bytes, 2 * KIB);
+  assert_true(is_lent_room(&p, MID));
+  lane_of(&p, 0)->out[RING_REQUEST].streams = true;
+  assert_false(is_lent_room(&p, MID)); /* past the caches */
+  rest(&p, 2000 * MS);
+  assert_true(both_are(&p, MOVE_HOME));
+  assert_false(is_lent_room(&p, MID)); /* in a ring that is home */
+  free(bytes);
+  pair_close(&p);
+}
+
+/* The ring leaves the room to the loan, which is copied from there. */
+static void other_calls_come_before_a_loan_is_committed(void **state) {
+  struct pair p;
+  lending_open(&p, *state);
+  uint8_t *bytes = pattern(MID + 100, 6);
+  struct perigee_loan loan = lend_call(&p, MID);
+  memcpy(loan.pointer, bytes, MID / 2);
+  echoes(&p, bytes + 50, MID);
+  assert_int_equal(state_of_ring(&p, 0), MOVE_BACK);
+  echoes(&p, bytes, SHORT);
+  memcpy(loan.pointer + MID / 2, bytes + MID / 2, MID / 2);
+  int op = commit_call(&p, MID);
+  answers_in_place(&p, bytes, MID);
+  gets(&p, op, bytes, MID);
+  rest(&p, 2000 * MS);
+  assert_true(both_are(&p, MOVE_HOME));
+  assert_true(move_both(&p, MID, 0));
+  echoes_in_place(&p, bytes, MID);
+  assert_false(is_lent_room(&p, MID)); /* it could happen again */
+  free(bytes);
+  pair_close(&p);
+}
+
+static void another_reply_comes_before_one_is_committed(void **state) {
+  struct perigee_loan loan;
+  struct perigee_event e[2];
+  struct pair p;
+  int op[2];
+  lending_open(&p, *state);
+  uint8_t *bytes = pattern(MID, 6);
+  for (int i = 0; i < 2; i++) {
+    op[i] = call(&p, bytes, SHORT);
+    e[i] = until(&p, 1, PERIGEE_EVENT_REQUEST);
+  }
+  assert_int_equal(perigee_reply_begin(p.engine[1], e[0].operation, MID, &loan),
+                   0);
+  assert_true(lies_in_block(&p, 1, loan.pointer));
+  const struct perigee_message m = {.head = bytes, .length = SHORT};
+  assert_true(perigee_reply(p.engine[1], e[1].operation, &m) >= 0);
+  memcpy(loan.pointer, bytes, MID);
+  gets(&p, op[1], bytes, SHORT);
+  assert_true(perigee_reply_commit(p.engine[1], e[0].operation, MID) >= 0);
+  gets(&p, op[0], bytes, MID);
+  free(bytes);
+  pair_close(&p);
+}
+
+/* Whatever passes meanwhile, for as long as it likes. */
+static void a_loan_that_stays_open_keeps_its_bytes(void **state) {
+  struct pair p;
+  lending_open(&p, *state);
+  uint8_t *bytes = pattern(MID, 2);
+  struct perigee_loan loan = lend_call(&p, MID);
+  memset(loan.pointer, 0x5a, MID);
+  for (uint64_t passed = 0; passed < 8 * MIB; passed += MID)
+    echoes(&p, bytes, MID);
+  rest(&p, 3000 * MS);
+  assert_int_equal(state_of_ring(&p, 0), MOVE_BACK);
+  memset(bytes, 0x5a, MID);
+  assert_memory_equal(loan.pointer, bytes, MID);
+  int op = commit_call(&p, MID);
+  answers_in_place(&p, bytes, MID);
+  gets(&p, op, bytes, MID);
+  rest(&p, 2000 * MS);
+  assert_true(both_are(&p, MOVE_HOME));
+  assert_int_equal(staged(&p, 0), 0);
+  free(bytes);
+  pair_close(&p);
+}
+
+static void a_ring_comes_back_once_its_loan_is_closed(void **state) {
+  struct pair p;
+  lending_open(&p, *state);
+  lend_call(&p, MID);
+  rest(&p, 2000 * MS);
+  assert_int_equal(state_of_ring(&p, 0), MOVE_AWAY);
+  assert_int_equal(perigee_call_abort(p.session[0]), 0);
+  rest(&p, 2000 * MS);
+  assert_true(both_are(&p, MOVE_HOME));
+  pair_close(&p);
+}
+
+static void what_is_written_beyond_such_a_loan_is_not_sent(void **state) {
+  const struct perigee_message m = {.timeout = -1};
+  struct pair p;
+  lending_open(&p, *state);
+  uint8_t *bytes = pattern(MID, 3);
+  struct perigee_loan loan = lend_call(&p, MID);
+  memset(loan.pointer, 0x77, MID + 12);
+  assert_int_equal(perigee_call_commit(p.session[0], &m, MID), PERIGEE_RANGE);
+  loan = lend_call(&p, MID);
+  memset(loan.pointer, 0x77, MID + 100 * KIB);
+  assert_int_equal(perigee_call_abort(p.session[0]), PERIGEE_RANGE);
+  echoes(&p, bytes, MID);
+  free(bytes);
+  pair_close(&p);
+}
+
+/* Its context would take the place of the loan's begin. */
+static void a_traced_call_is_copied_from_its_loan(void **state) {
+  struct perigee_message m = {.timeout = -1, .code = 5, .capacity = MID};
+  struct perigee_trace trace, came;
+  struct pair p;
+  lending_open(&p, *state);
+  uint8_t *bytes = pattern(MID, 8);
+  perigee_trace_begin(p.engine[0], &trace);
+  m.trace = &trace;
+  memcpy(lend_call(&p, MID).pointer, bytes, MID);
+  int op = perigee_call_commit(p.session[0], &m, MID);
+  struct perigee_event e = until(&p, 1, PERIGEE_EVENT_REQUEST);
+  assert_int_equal(e.length, MID);
+  assert_memory_equal(e.pointer, bytes, MID);
+  assert_true(perigee_served_trace(p.engine[1], e.operation, &came));
+  assert_memory_equal(came.id, trace.id, sizeof trace.id);
+  const struct perigee_message r = {.head = bytes, .length = MID};
+  assert_true(perigee_reply(p.engine[1], e.operation, &r) >= 0);
+  gets(&p, op, bytes, MID);
+  assert_int_equal(state_of_ring(&p, 0), MOVE_AWAY);
+  free(bytes);
+  pair_close(&p);
+}
+
+static void a_session_ends_with_a_loan_open(void **state) {
+  struct pair p;
+  for (int side = 0; side < 2; side++) {
+    lending_open(&p, *state);
+    struct perigee_loan loan = lend_call(&p, MID);
+    perigee_session_close(p.session[side]);
+    memset(loan.pointer, 1, MID);
+    if (side == 1)
+      until(&p, 0, PERIGEE_EVENT_LOST);
+    pair_drop(&p);
+  }
 }
 
 /* ---- Peers that lie -------------------------------------------------------- */
@@ -416,6 +650,15 @@ int main(void) {
       MOVING(a_request_in_the_block_outlives_its_writer),
       MOVING(a_request_before_the_ring_left_outlives_its_writer),
       MOVING(a_request_behind_the_way_back_outlives_its_writer),
+      MOVING(loans_are_room_in_the_ring_and_become_records),
+      MOVING(others_are_stages),
+      MOVING(other_calls_come_before_a_loan_is_committed),
+      MOVING(another_reply_comes_before_one_is_committed),
+      MOVING(a_loan_that_stays_open_keeps_its_bytes),
+      MOVING(a_ring_comes_back_once_its_loan_is_closed),
+      MOVING(what_is_written_beyond_such_a_loan_is_not_sent),
+      MOVING(a_traced_call_is_copied_from_its_loan),
+      MOVING(a_session_ends_with_a_loan_open),
       MOVING(rings_stay_for_short_records_and_for_few_long_ones),
       MOVING(rings_stay_with_a_peer_that_does_not_follow),
       MOVING(rings_stay_once_the_share_is_used_up),

@@ -316,8 +316,44 @@ static void a_trace_travels_with_all_else(void **state) {
   free(bytes);
 }
 
+/* With each pair of the words that may stand before the head. */
+static void
+the_head_of_a_lent_record_begins_behind_its_first_line(void **state) {
+  (void)state;
+  enum { LENGTH = 5 };
+  for (int words = 0; words < 4; words++) {
+    uint8_t bytes[RECORD_LENT + 8] = {0};
+    struct record got, sent = {.kind = RECORD_REQUEST,
+                               .flags = (words & 1 ? RECORD_CODE : 0) |
+                                        (words & 2 ? RECORD_CAPACITY : 0),
+                               .codec = 3,
+                               .method = 0x0203,
+                               .operation = 0x0405,
+                               .generation = 0x06070809,
+                               .remaining = 1000,
+                               .code = words & 1 ? 77 : 0,
+                               .capacity = words & 2 ? 88 : 0,
+                               .head_length = LENGTH};
+    memcpy(bytes + RECORD_LENT, "hello", LENGTH);
+    record_encode_lent(&sent, bytes);
+    assert_int_equal(record_decode(bytes, sizeof bytes, &got), PERIGEE_OK);
+    assert_ptr_equal(got.head, bytes + RECORD_LENT);
+    assert_memory_equal(got.head, "hello", LENGTH);
+    assert_int_equal(got.head_length, LENGTH);
+    assert_int_equal(got.method, sent.method);
+    assert_int_equal(got.operation, sent.operation);
+    assert_int_equal(got.generation, sent.generation);
+    assert_int_equal(got.remaining, sent.remaining);
+    assert_int_equal(got.codec, sent.codec);
+    assert_int_equal(got.code, sent.code);
+    assert_int_equal(got.capacity, sent.capacity);
+    assert_null(got.trace);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(the_head_of_a_lent_record_begins_behind_its_first_line),
       cmocka_unit_test(layout_is_as_drawn),
       cmocka_unit_test(decoded_is_as_encoded),
       cmocka_unit_test(sources_travel),

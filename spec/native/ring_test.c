@@ -373,6 +373,197 @@ static void long_records_ask_a_few_times_a_lap(void **state) {
   assert_in_range(asked, 15, 3 * 17);
 }
 
+/* ---- Room that is lent ------------------------------------------------------ */
+
+enum { LONGEST = WIDE / RING_SHARE, WIDER = 4 * WIDE };
+static _Alignas(64) uint8_t wider[WIDER];
+static uint64_t left; /* the position behind the last move */
+static uint32_t leaves;
+
+static bool lends_from(void) {
+  return out.bytes == wider;
+}
+
+static bool goes(uint8_t *to, uint64_t size) {
+  bool may = ring_is_behind(&out, left) && ring_move(&out, to, size);
+  if (may)
+    left = out.head;
+  return may;
+}
+
+static void leave(struct ring_out *ring, void *context) {
+  (void)context;
+  assert_ptr_equal(ring, &out);
+  assert_true(ring->lends);
+  ring_unlend(ring);
+  assert_true(goes(wide, WIDE));
+  leaves++;
+}
+
+/* A ring that has moved to where it lends room, with a reader that has told that
+ * it followed. */
+static int setup_lent(void **state) {
+  setup_wide(state);
+  memset(wider, 0, sizeof wider);
+  out.leave = leave;
+  in.other = wider;
+  in.other_size = WIDER;
+  left = leaves = 0;
+  const uint8_t *record;
+  uint64_t length;
+  assert_true(goes(wider, WIDER));
+  assert_int_equal(ring_peek(&in, &record, &length), 0);
+  ring_release(&in);
+  return 0;
+}
+
+static uint64_t long_of(uint32_t number) {
+  return RING_LONG + 1 + number * 2654435761u % (LONGEST - RING_LONG);
+}
+
+static void fill(uint8_t *room, uint32_t number, uint64_t length) {
+  memset(room + RING_UNIT, (uint8_t)number, length - RING_UNIT);
+}
+
+static bool is_filled(const uint8_t *room, uint32_t number, uint64_t length) {
+  bool fine = true;
+  for (uint64_t i = RING_UNIT; i < length; i++)
+    fine &= room[i] == (uint8_t)number;
+  return fine;
+}
+
+/* What stands in the first line is the ring's, until it is published. */
+static uint8_t *lend(uint32_t number) {
+  uint8_t *room = ring_lend(&out, long_of(number));
+  if (room)
+    fill(room, number, long_of(number));
+  return room;
+}
+
+static bool put_long(uint32_t number) {
+  uint8_t *room = ring_reserve(&out, long_of(number));
+  if (!room)
+    return false;
+  fill(room, number, long_of(number));
+  ring_publish(&out, long_of(number));
+  return true;
+}
+
+static bool get_long(uint32_t number) {
+  const uint8_t *record;
+  uint64_t length;
+  int got = ring_peek(&in, &record, &length);
+  assert_in_range(got, 0, 1);
+  if (got == 0)
+    return false;
+  assert_int_equal(length, ring_units(long_of(number)) * RING_UNIT);
+  assert_true(is_filled(record, number, long_of(number)));
+  ring_release(&in);
+  return true;
+}
+
+static void publish_lent(uint32_t number) {
+  assert_true(out.lends);
+  ring_unlend(&out);
+  ring_publish(&out, long_of(number));
+}
+
+/* There is none at the end of a lap, which is in every fourth at most. */
+static void lent_room_becomes_the_record_where_it_is(void **state) {
+  (void)state;
+  uint32_t lent = 0;
+  for (uint32_t i = 0; i < 1000; i++) {
+    uint8_t *room = lend(i);
+    lent += room != NULL;
+    if (room) {
+      assert_false(get_long(i));
+      publish_lent(i);
+      assert_ptr_equal(
+          room, wider + ((out.head - 1) & (WIDER - 1)) / RING_UNIT * RING_UNIT +
+                    RING_UNIT - ring_units(long_of(i)) * RING_UNIT);
+    } else {
+      assert_true(put_long(i));
+    }
+    assert_true(get_long(i));
+  }
+  assert_in_range(lent, 900, 999);
+  assert_int_equal(leaves, 0);
+}
+
+static void room_that_is_given_back_holds_the_next_record(void **state) {
+  (void)state;
+  for (uint32_t i = 0; i < 1000; i++) {
+    uint8_t *room = lend(i);
+    ring_unlend(&out);
+    if (room)
+      assert_ptr_equal(ring_reserve(&out, long_of(i)), room);
+    assert_true(put_long(i));
+    assert_true(get_long(i));
+  }
+}
+
+static void short_room_is_not_lent(void **state) {
+  (void)state;
+  assert_null(ring_lend(&out, RING_LONG));
+  assert_null(ring_lend(&out, ring_most(WIDER) + 1));
+  assert_non_null(ring_lend(&out, RING_LONG + 1));
+}
+
+static void nobody_else_moves_a_ring_that_lends(void **state) {
+  (void)state;
+  assert_non_null(lend(0));
+  assert_false(ring_move(&out, wide, WIDE));
+  ring_unlend(&out);
+  assert_true(ring_move(&out, wide, WIDE));
+}
+
+/* The room stays as it is, however much passes elsewhere. */
+static void a_record_that_comes_first_has_the_ring_leave(void **state) {
+  (void)state;
+  enum { LENT = 7 };
+  uint8_t *room = lend(LENT);
+  assert_non_null(room);
+  for (uint32_t i = 0; i < 1000; i++) {
+    assert_true(put_long(i));
+    assert_false(lends_from());
+    assert_true(get_long(i));
+  }
+  assert_int_equal(leaves, 1);
+  assert_true(is_filled(room, LENT, long_of(LENT)));
+}
+
+/* The next number is lent, or not; and published where it is, or put. Another
+ * comes first at times. */
+static uint32_t some_lent(uint32_t sent, uint32_t dice, uint32_t *lent) {
+  bool lends =
+      dice >> 31 && lends_from() && ring_is_behind(&out, left) && lend(sent);
+  if (!lends || dice >> 28 & 1) /* another comes first, or none is lent */
+    return sent + put_long(sent);
+  if (dice >> 27 & 1)
+    publish_lent(sent);
+  else
+    ring_unlend(&out);
+  *lent += dice >> 27 & 1;
+  return sent + (dice >> 27 & 1);
+}
+
+static void records_are_whole_wherever_room_is_lent(void **state) {
+  (void)state;
+  uint32_t sent = 0, got = 0, dice = 1, lent = 0;
+  while (sent < 50000) {
+    dice = dice * 1664525 + 1013904223;
+    sent = some_lent(sent, dice, &lent);
+    while (dice >> 25 & 1 && get_long(got))
+      got++;
+    if (!lends_from() && dice >> 20 & 1)
+      goes(wider, WIDER);
+  }
+  while (get_long(got))
+    got++;
+  assert_int_equal(got, sent);
+  assert_true(lent > 1000 && leaves > 1000);
+}
+
 static bool moves; /* the producer does */
 static uint32_t moved;
 
@@ -410,6 +601,34 @@ static void two_threads_and_a_ring_that_moves(void **state) {
   assert_true(moved > 10);
 }
 
+static void *produce_lent(void *unused) {
+  (void)unused;
+  uint32_t dice = 1, lent = 0;
+  for (uint32_t sent = 0; sent < RECORDS / 10;) {
+    dice = dice * 1664525 + 1013904223;
+    uint32_t before = sent;
+    sent = some_lent(sent, dice, &lent);
+    if (sent == before)
+      sched_yield();
+    else if (!lends_from() && dice >> 20 & 1)
+      goes(wider, WIDER);
+  }
+  return NULL;
+}
+
+static void two_threads_and_room_that_is_lent(void **state) {
+  (void)state;
+  pthread_t producer;
+  assert_int_equal(pthread_create(&producer, NULL, produce_lent, NULL), 0);
+  for (uint32_t got = 0; got < RECORDS / 10;)
+    if (get_long(got))
+      got++;
+    else
+      sched_yield();
+  pthread_join(producer, NULL);
+  assert_true(leaves > 10);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test_setup(empty_gives_nothing, setup),
@@ -436,6 +655,17 @@ int main(void) {
       cmocka_unit_test_setup(nobody_follows_without_other_memory, setup_other),
       cmocka_unit_test_setup(long_records_ask_a_few_times_a_lap, setup),
       cmocka_unit_test_setup(two_threads_and_a_ring_that_moves, setup_other),
+      cmocka_unit_test_setup(lent_room_becomes_the_record_where_it_is,
+                             setup_lent),
+      cmocka_unit_test_setup(room_that_is_given_back_holds_the_next_record,
+                             setup_lent),
+      cmocka_unit_test_setup(short_room_is_not_lent, setup_lent),
+      cmocka_unit_test_setup(nobody_else_moves_a_ring_that_lends, setup_lent),
+      cmocka_unit_test_setup(a_record_that_comes_first_has_the_ring_leave,
+                             setup_lent),
+      cmocka_unit_test_setup(records_are_whole_wherever_room_is_lent,
+                             setup_lent),
+      cmocka_unit_test_setup(two_threads_and_room_that_is_lent, setup_lent),
   };
   return cmocka_run_group_tests_name("ring", tests, NULL, NULL);
 }

@@ -37,13 +37,17 @@ uint32_t stretch_bytes(const struct perigee_session *session) {
   return session->lane->turns.size;
 }
 
+uint64_t dropped_bytes(const struct perigee_session *session) {
+  return least(session->lane->dropped, 2 << 20);
+}
+
 uint64_t lendable(const struct perigee_session *session) {
   const struct lane *lane = session->lane;
   return lane->blocks.limit - lane->turns.size - moved_bytes(lane);
 }
 
 bool turns_is_short(const struct perigee_session *session) {
-  return session->lane->turns.next <= session->lane->turns.part;
+  return session->lane->turns.next <= least(session->lane->dropped, 4 << 20);
 }
 
 uint32_t turns_live(const struct perigee_session *session) {

@@ -16,6 +16,9 @@ uint64_t lent_bytes(const struct perigee_session *session);
  * sessions together. */
 uint32_t stretch_bytes(const struct perigee_session *session);
 uint64_t lendable(const struct perigee_session *session); /* beside these */
+/* Bytes after which a line of a ring or a block is used again, by this
+ * processor's cache. */
+uint64_t dropped_bytes(const struct perigee_session *session);
 uint32_t turns_live(const struct perigee_session *session);
 bool turns_is_short(const struct perigee_session *session);
 /* Does it hold the two cores for such that share no cache? */

@@ -233,20 +233,21 @@ static void staging_takes_no_room_from_loans(void **state) {
 static void one_call_after_the_other_gets_two_blocks_in_turn(void **state) {
   const uint8_t *at[6];
   struct pair p;
-  uint8_t *bytes = pattern(MIB, 3);
   timed_open(&p, *state);
+  const uint64_t half = dropped_bytes(p.session[0]) / 2;
+  uint8_t *bytes = pattern(half, 3);
   for (int i = 0; i < 6; i++) {
-    int op = call(&p, bytes, MIB);
+    int op = call(&p, bytes, half);
     struct perigee_event e = until(&p, 1, PERIGEE_EVENT_REQUEST);
     at[i] = e.pointer;
-    answer(&p, &e, e.pointer, MIB);
-    answered(&p, op, bytes, MIB);
+    answer(&p, &e, e.pointer, half);
+    answered(&p, op, bytes, half);
     until(&p, 1, PERIGEE_EVENT_SENT);
   }
   assert_ptr_not_equal(at[2], at[3]);
   assert_ptr_equal(at[2], at[4]);
   assert_ptr_equal(at[3], at[5]);
-  assert_true(kept_bytes(p.session[1]) >= 2 * MIB);
+  assert_true(kept_bytes(p.session[1]) >= 2 * half);
   for (int i = 0; i < 3000; i++, own_time.passed += MS) {
     look_at_clock(p.engine[1]);
     poll_side(&p, 1);
@@ -281,15 +282,15 @@ short_calls_get_their_blocks_in_turn_once_much_passes(void **state) {
     answered(&p, op, bytes, 10);
   }
   assert_int_equal(comes_back(at, CALLS, 10), 1);
-  assert_in_range(comes_back(at, CALLS, 80), 2 * MIB / EACH - 1,
-                  2 * MIB / EACH + 1);
+  const int turns = (int)(dropped_bytes(p.session[0]) / EACH);
+  assert_in_range(comes_back(at, CALLS, 80), turns - 1, turns + 1);
   assert_true(kept_bytes(p.session[1]) <= 4 * MIB);
   free(bytes);
   pair_close(&p);
 }
 
 /* The pages are made by a MiB at a time, as a poll holds nobody up; payloads are
- * pulled meanwhile. Short ones then take turns in the first half. */
+ * pulled meanwhile. Short ones then take turns at the begin of it. */
 static void a_long_payload_is_staged_once_its_pages_are_there(void **state) {
   enum { LONG = 5 * (MIB / 2) };
   struct pair p;

@@ -81,8 +81,8 @@ end
 --   many as there is memory
 -- @tparam[opt=65536] number options.ring bytes of a session's receive ring, a
 --   power of two; each session has two. Over shared memory a ring through which
---   many payloads of 2 KiB and more pass is replaced by 2 MiB of its writer's
---   memory until it is quiet
+--   many payloads of 2 KiB and more pass is replaced by 1 or 2 MiB of its
+--   writer's memory until it is quiet
 -- @tparam[opt=16384] number options.eager bytes of the largest payload that
 --   travels in the ring; at most a quarter of it. Over other transports than
 --   shared memory, at most an eighth of the shorter ring of both sides

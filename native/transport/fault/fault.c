@@ -556,6 +556,8 @@ static void wrapped_inject(struct wrapped *w) {
   w->records.peek = fault_peek;
   w->records.release = fault_release;
   w->records.reserve = fault_reserve;
+  w->records.lend = NULL;
+  w->records.unlend = NULL;
   w->payloads.fetch = fault_fetch;
   w->copies.copy = fault_copy;
   w->copies.immediate = false;

@@ -119,6 +119,7 @@ static void rings_wire_out(struct lane *lane) {
     ring_begin(&lane->out[i], lane->peer_inbox + (uint64_t)i * ring, ring,
                lane->options.key, consumed[i]);
     lane->out[i].longs = rings_long;
+    lane->out[i].leave = moves_leave_room;
     lane->out[i].context = lane;
   }
   lane->head.armed = &lane->peer->armed;
@@ -389,6 +390,8 @@ static const struct transport_records shm_records_table = {
     .publish = shm_publish,
     .peek = shm_peek,
     .release = shm_release,
+    .lend = moves_lend,
+    .unlend = moves_unlend,
 };
 
 static const struct transport_payloads shm_payloads_table = {

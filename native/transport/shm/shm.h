@@ -122,14 +122,13 @@ struct shm_ways {
   uint32_t pause;          /* payloads between two trials */
 };
 struct shm_turns {
-  uint64_t stretch; /* its offset in the arena */
-  uint32_t size;    /* of the stretch; 0: there is none */
-  uint32_t part;    /* from its begin on, in which shorter blocks take turns */
-  uint32_t next;    /* where the youngest block ends */
-  uint32_t first;   /* number of the oldest block; never begins anew */
-  uint32_t count;   /* blocks from the oldest on */
-  uint32_t used;    /* number of the last look before which one was */
-  uint32_t touched; /* from here on there are no pages yet */
+  uint64_t stretch;       /* its offset in the arena */
+  uint32_t size;          /* of the stretch; 0: there is none */
+  uint32_t next;          /* where the youngest block ends */
+  uint32_t first;         /* number of the oldest block; never begins anew */
+  uint32_t count;         /* blocks from the oldest on */
+  uint32_t used;          /* number of the last look before which one was */
+  uint32_t touched;       /* from here on there are no pages yet */
   struct shm_flow wanted; /* bytes that would have been staged */
   struct shm_turn blocks[SHM_TURNS];
 };
@@ -144,6 +143,8 @@ struct shm_move {
   uint64_t block;  /* unless home: its offset in the arena */
   uint64_t left;   /* away, back: the ring's position behind the move */
   bool said;       /* back: the reader was told */
+  bool lent;       /* the program may write to room in the block */
+  bool disturbed;  /* another record came before one in such room */
   uint64_t seen;   /* the ring's position at the last long record */
   struct shm_flow passed;
 };
@@ -220,6 +221,8 @@ struct lane {
   uint64_t peer_known[(SHM_OUTBOX_PAGES + 63) / 64]; /* pages of its outbox */
   uint8_t *arena; /* address space of this side's arena */
   uint64_t arena_length, segment;
+  uint64_t dropped; /* after so many bytes the own caches of both cores have
+                       dropped a line that both had */
   struct shm_segment *segments;
   uint16_t said; /* number of segments told so far */
   uint32_t made; /* segments mapped here, as the peer's share counts them */
@@ -299,6 +302,11 @@ void ways_learn(struct lane *, const struct fetch *, int64_t begun);
 /* ---- shm_moves.c -------------------------------------------------------- */
 /* A long record comes: called as ring_out.longs. */
 void moves_long(struct lane *, struct ring_out *);
+/* Lends room in a ring that is away, or NULL; and ends that. */
+uint8_t *moves_lend(struct lane *, enum ring, uint64_t length);
+void moves_unlend(struct lane *, enum ring);
+/* As ring_out.leave. */
+void moves_leave_room(struct ring_out *, void *context);
 void moves_trim(struct lane *);
 void moves_close(struct lane *);
 /* Was the peer told of all rings in `hidden` that they have come back? */

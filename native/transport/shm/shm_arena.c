@@ -22,11 +22,11 @@
  * Resting. A block that the peer has read is in its core's own cache, and lines
  * that another core has so are written more slowly, three times so by some
  * processors (shm_stage.c; bench/history/tried.md, "Blocks that rest"). So blocks
- * rest when they come back, until RESTS bytes have come back after them, and
- * calls one after the other get blocks in turn. A block that rests is taken if
- * there is no other. Resting begins once RESTS bytes came back within a quarter
- * of a second, as those that came last have their pages, and blocks rest no
- * longer than their segments would be kept without them.
+ * rest when they come back, until so many bytes have come back after them as
+ * rests_most says, and calls one after the other get blocks in turn. A block that
+ * rests is taken if there is no other. Resting begins once so many bytes came back
+ * within a quarter of a second, as those that came last have their pages, and
+ * blocks rest no longer than their segments would be kept without them.
  *
  *   block    event                                               becomes
  *   lent     the peer has read it; it is short, much comes back  resting
@@ -70,10 +70,9 @@ enum { WORDS_SHIFT = 48 };
 static const uint64_t OFFSETS = (UINT64_C(1) << WORDS_SHIFT) - 1;
 static const uint64_t LEAST = 4 << 20; /* bytes of a segment */
 
-/* Bytes of the block that is used next and of those that rest: twice the cache
- * of a core with 1 MiB of it. A core with 2 MiB was not found to need more
- * (MOVED, shm_moves.c). */
-enum { RESTS = 2 << 20 };
+/* The most bytes of the block that is used next and of those that rest: cores with
+ * 2 MiB of cache were not found to need more (MOVED_MOST, shm_moves.c). */
+enum { RESTS_MOST = 2 << 20 };
 
 /* ns for which the reason for a lack of memory is told. */
 static const int64_t RECENT = 1000000000;
@@ -116,7 +115,21 @@ const char *arena_trouble(const struct lane *lane) {
 
 /* ---- The owner's side ---------------------------------------------------- */
 
+/* Twice the cache of one core, as the lines of two are to be dropped; with less
+ * than DROPPED_LEAST nothing was measured. A processor that does not tell its cache
+ * is taken for one with 1 MiB. A power of two, as rings are. */
+enum { DROPPED_LEAST = 1 << 20, DROPPED_UNTOLD = 2 << 20 };
+
+static uint64_t caches_drop(void) {
+  long own = sysconf(_SC_LEVEL2_CACHE_SIZE);
+  if (own <= 0)
+    return DROPPED_UNTOLD;
+  return own <= DROPPED_LEAST / 2 ? DROPPED_LEAST
+                                  : blocks_whole(2 * (uint64_t)own);
+}
+
 int arena_open(struct lane *lane, uint64_t length) {
+  lane->dropped = caches_drop();
   lane->untold = -1;
   lane->arena_length = arena_space(length);
   lane->segment = segment_size(length);
@@ -278,9 +291,13 @@ static bool rests_give(struct lane *lane) {
 /* What a live block notes while it rests. */
 static const struct blocks_note RESTING = {.owner = 1};
 
+static uint64_t rests_most(const struct lane *lane) {
+  return least(lane->dropped, RESTS_MOST);
+}
+
 static void block_rest(struct lane *lane, uint64_t offset, uint64_t size) {
   struct shm_rests *r = &lane->rests;
-  while (r->count == SHM_RESTS || r->bytes + 2 * size > RESTS)
+  while (r->count == SHM_RESTS || r->bytes + 2 * size > rests_most(lane))
     rests_give_one(lane);
   r->blocks[(r->first + r->count++) % SHM_RESTS] = offset;
   r->bytes += size;
@@ -323,8 +340,9 @@ void arena_give_read(struct lane *lane, uint64_t address, bool seen) {
   uint64_t offset = address & OFFSETS, size = block_leave(lane, offset);
   if (size > 0 && seen)
     distance_try_read(lane, lane->arena + offset);
-  bool rests = size > 0 && 2 * size <= RESTS &&
-               flow_add(&lane->rests.back, *lane->options.now, size) > RESTS;
+  uint64_t most = rests_most(lane);
+  bool rests = size > 0 && 2 * size <= most &&
+               flow_add(&lane->rests.back, *lane->options.now, size) > most;
   if (rests)
     block_rest(lane, offset, size);
   else if (size > 0)

@@ -6,8 +6,8 @@
  * A line which the other core's cache holds closely is written more slowly than
  * one that this cache has dropped. A session that sends records of 2 to 16 KiB
  * meets its own lines again after a few of them, if its ring is as short as
- * most sessions need. In a ring of MOVED bytes they take 0.6 to 0.9 of the time,
- * and shorter ones take more (bench/history/tried.md, "Large raw calls").
+ * most sessions need. In a ring of "moved" bytes they take 0.6 to 0.9 of the
+ * time, and shorter ones take more (bench/history/tried.md, "Large raw calls").
  *
  * The block belongs to the writer: it is of the writer's arena, whose pages count
  * as its own and which the reader cannot write. The reader takes part once it
@@ -16,18 +16,20 @@
  * (SHARE_STAGED).
  *
  *   writer    event                                        becomes
- *   home      MOVED bytes pass within SHM_WINDOW, with long
- *             records among them; share, arena and system
- *             have room                                    asked: "open"
+ *   home      "moved" bytes pass within SHM_WINDOW, with
+ *             long records among them; share, arena and
+ *             system have room                             asked: "open"
  *   asked     the reader says "ready"                      ready
  *   asked,    no long record since the look before the
  *   ready     last                                         over
  *   ready     a long record comes, room to say so          away: the ring moves
  *   away      no lap with a long record in STAYS looks,
  *             the reader has told that it followed, room
- *             to say so                                    back: the ring moves,
+ *             to say so, and none is lent                  back: the ring moves,
  *                                                          "back" wakes the reader
- *   back      the reader tells that it is behind the move  over
+ *   away      a record comes before that in lent room      back: the same
+ *   back      the reader tells that it is behind the move,
+ *             the program writes to no room there          over
  *   over      "shut" could be told                         home: the block is given
  *
  *   reader    event                                        becomes
@@ -45,11 +47,18 @@
 #include "memory/backing.h"
 #include "shm.h"
 
-/* Twice the own cache of the cores with 1 MiB of it. Those with 2 MiB take the
- * same time with 256 KiB to 2 MiB, and more with 4 MiB. */
-enum { MOVED = 2 << 20 };
+/* The most bytes of a ring that has moved. Cores with 2 MiB of cache take the same
+ * time with 256 KiB to 2 MiB, and more with 4 MiB. */
+enum { MOVED_MOST = 2 << 20 };
+
+static uint64_t moved(const struct lane *lane) {
+  return least(lane->dropped, MOVED_MOST);
+}
+
 /* A pool with less is left to loans, as blocks would lie in their way. */
-enum { POOL_LEAST = 8 * MOVED };
+static bool moves_fit(const struct lane *lane) {
+  return lane->options.pool >= 8 * moved(lane);
+}
 
 static bool moves_say(struct lane *lane, struct shm_moves_word w) {
   const char *why = "";
@@ -74,22 +83,21 @@ static bool move_pays(struct lane *lane, struct shm_move *m,
   uint64_t head = ring->head - ring->left_out;
   uint64_t passed = least(head - m->seen, ring->size);
   m->seen = head;
-  return flow_add(&m->passed, *lane->options.now, passed) >= MOVED;
+  return flow_add(&m->passed, *lane->options.now, passed) >= moved(lane);
 }
 
 static void move_give(struct lane *lane, struct shm_move *m) {
-  arena_unstage(lane, m->block, MOVED);
+  arena_unstage(lane, m->block, moved(lane));
   m->state = MOVE_HOME;
 }
 
 /* Takes a block whose pages are all there. */
 static bool move_take(struct lane *lane, struct shm_move *m) {
-  int64_t block =
-      lane->options.pool < POOL_LEAST ? -1 : arena_stage(lane, MOVED);
+  int64_t block = moves_fit(lane) ? arena_stage(lane, moved(lane)) : -1;
   if (block < 0)
     return false;
   m->block = (uint64_t)block;
-  if (backing_populate(lane->arena + block, MOVED))
+  if (backing_populate(lane->arena + block, moved(lane)))
     return true;
   move_give(lane, m);
   return false;
@@ -103,7 +111,7 @@ static void move_ask(struct lane *lane, struct shm_move *m) {
                                 .ring = (uint32_t)(m - lane->moves),
                                 .number = ++m->number,
                                 .address = arena_address(lane, m->block),
-                                .size = MOVED};
+                                .size = moved(lane)};
   if (moves_say(lane, open))
     m->state = MOVE_ASKED;
   else
@@ -114,7 +122,7 @@ static void move_ask(struct lane *lane, struct shm_move *m) {
  * to be ready. */
 void moves_long(struct lane *lane, struct ring_out *ring) {
   struct shm_move *m = &lane->moves[ring - lane->out];
-  bool may = lane->options.moves && lane->peer_ring < MOVED;
+  bool may = lane->options.moves && lane->peer_ring < moved(lane);
   if (!may || m->state == MOVE_BACK)
     return;
   if (m->state != MOVE_ASKED)
@@ -122,7 +130,7 @@ void moves_long(struct lane *lane, struct ring_out *ring) {
   if (m->state == MOVE_HOME && move_pays(lane, m, ring))
     move_ask(lane, m);
   else if (m->state == MOVE_READY &&
-           ring_move(ring, lane->arena + m->block, MOVED)) {
+           ring_move(ring, lane->arena + m->block, moved(lane))) {
     m->left = ring->head;
     m->state = MOVE_AWAY;
   }
@@ -148,6 +156,33 @@ static void move_home(struct lane *lane, struct shm_move *m) {
   m->said = move_say(lane, m, MOVES_BACK);
 }
 
+/* A session whose program fills loans while others call keeps its ring, and lends
+ * no more room there. */
+void moves_leave_room(struct ring_out *ring, void *context) {
+  struct lane *lane = context;
+  struct shm_move *m = &lane->moves[ring - lane->out];
+  ring_unlend(ring);
+  m->disturbed = true;
+  move_home(lane, m);
+}
+
+/* What goes past the caches is copied there from elsewhere: room took 1.2 to 1.3
+ * times as long. The reader has followed, so the ring can leave at any time. */
+uint8_t *moves_lend(struct lane *lane, enum ring i, uint64_t length) {
+  struct shm_move *m = &lane->moves[i];
+  struct ring_out *ring = &lane->out[i];
+  bool may = m->state == MOVE_AWAY && !m->lent && !m->disturbed &&
+             !ring->streams && ring_is_behind(ring, m->left);
+  uint8_t *room = may ? ring_lend(ring, length) : NULL;
+  m->lent |= room != NULL;
+  return room;
+}
+
+void moves_unlend(struct lane *lane, enum ring i) {
+  ring_unlend(&lane->out[i]);
+  lane->moves[i].lent = false;
+}
+
 static void move_trim(struct lane *lane, struct shm_move *m) {
   if (m->state == MOVE_AWAY) {
     move_home(lane, m);
@@ -158,7 +193,7 @@ static void move_trim(struct lane *lane, struct shm_move *m) {
     m->said = m->said || move_say(lane, m, MOVES_BACK);
     return;
   }
-  if (move_say(lane, m, MOVES_SHUT))
+  if (!m->lent && move_say(lane, m, MOVES_SHUT))
     move_give(lane, m);
 }
 
@@ -173,7 +208,7 @@ void moves_trim(struct lane *lane) {
 void moves_close(struct lane *lane) {
   for (int i = 0; i < RINGS; i++)
     if (lane->moves[i].state != MOVE_HOME)
-      share_back(lane->options.share, SHARE_STAGED, MOVED);
+      share_back(lane->options.share, SHARE_STAGED, moved(lane));
 }
 
 static int move_heard_ready(struct lane *lane, const struct shm_moves_word *w) {

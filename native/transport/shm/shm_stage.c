@@ -47,7 +47,7 @@
  * block: if there is no room at once, the payload goes another way.
  *
  *   stretch   event                                        becomes
- *   none      STRETCH_MIN bytes would have been staged
+ *   none      STRETCH_PAYS bytes would have been staged
  *             within SHM_WINDOW, and share and arena have
  *             room                                         there
  *   there     no block was in use since the look before
@@ -60,8 +60,6 @@
  * The stretch counts for its share (SHARE_STAGED) and not among the blocks that
  * may be lent, which all belong to the lender (operation/loan.c).
  */
-#include <unistd.h>
-
 #include "memory/backing.h"
 #include "shm.h"
 
@@ -97,7 +95,7 @@ static struct staging *staging_of(struct exposure *e) {
 
 /* ---- The stretch --------------------------------------------------------- */
 
-enum { STRETCH_MIN = 2 << 20, STRETCH_MAX = 4 << 20 };
+enum { STRETCH_PAYS = 2 << 20, STRETCH_MAX = 4 << 20 };
 
 _Static_assert(SHM_TURN_MOST + SHM_STAGE_HEAD < STRETCH_MAX, "a block fits");
 
@@ -117,23 +115,21 @@ static uint64_t staging_acked(struct lane *lane, uint16_t operation,
   return (ack ^ shm_ack_tag(generation)) >> SHM_ACK_SHIFT ? 0 : bytes;
 }
 
-/* Twice the cache of one core, as the lines of two are to be dropped. */
-static uint32_t turns_part(void) {
-  long own = sysconf(_SC_LEVEL2_CACHE_SIZE);
-  if (own <= STRETCH_MIN / 2)
-    return STRETCH_MIN;
-  return own >= STRETCH_MAX / 2 ? STRETCH_MAX
-                                : (uint32_t)blocks_whole(2 * (uint64_t)own);
+/* Returns the bytes, from the stretch's begin on, over which blocks of that length
+ * take turns. */
+static uint32_t turns_over(const struct lane *lane, uint32_t length) {
+  uint64_t over =
+      length <= lane->dropped ? lane->dropped : blocks_whole(length);
+  return (uint32_t)least(over, STRETCH_MAX);
 }
 
 static __attribute__((noinline)) bool
 turns_begin(struct lane *lane, uint32_t length, uint64_t bytes) {
   struct shm_turns *t = &lane->turns;
-  if (flow_add(&t->wanted, *lane->options.now, bytes) < STRETCH_MIN)
+  if (flow_add(&t->wanted, *lane->options.now, bytes) < STRETCH_PAYS)
     return false; /* a side that stages little would only meet new pages */
   t->wanted.bytes = 0;
-  t->part = turns_part();
-  uint32_t size = length > t->part ? STRETCH_MAX : t->part;
+  uint32_t size = turns_over(lane, length);
   int64_t offset = arena_stage(lane, size);
   if (offset < 0)
     return false;
@@ -185,9 +181,10 @@ static uint32_t turn_length(uint32_t bytes) {
 
 /* Returns where a block may begin, or -1. Blocks never fill the stretch, so
  * `next` is at the oldest one only if there is none. */
-static int64_t turns_place(struct shm_turns *t, uint32_t length) {
+static int64_t turns_place(struct lane *lane, uint32_t length) {
+  struct shm_turns *t = &lane->turns;
   uint32_t oldest = turn_of(t, t->first)->at;
-  uint32_t size = length > t->part ? t->size : t->part;
+  uint32_t size = (uint32_t)least(t->size, turns_over(lane, length));
   uint32_t behind = size > t->next ? size - t->next : 0;
   if (t->count == SHM_TURNS || length > size)
     return -1;
@@ -229,13 +226,12 @@ static bool turns_reach(struct lane *lane, uint64_t end) {
 /* Returns where a block of that length may begin now, for a payload of so many
  * bytes, or -1. */
 static int64_t turns_find(struct lane *lane, uint32_t length, uint64_t bytes) {
-  struct shm_turns *t = &lane->turns;
   if (!turns_have(lane, length, bytes))
     return -1;
-  int64_t at = turns_place(t, length);
+  int64_t at = turns_place(lane, length);
   if (at < 0) {
     turns_drop_oldest(lane);
-    at = turns_place(t, length);
+    at = turns_place(lane, length);
   }
   return at >= 0 && turns_reach(lane, (uint64_t)at + length) ? at : -1;
 }
@@ -294,11 +290,10 @@ static bool prefers_turn(const struct lane *lane, uint64_t bytes,
   return d->far || distance_due(d) || ways_staged(lane, bytes, bytes <= PLAIN);
 }
 
-/* Near, a window and its head are no longer than what blocks take turns over:
- * the lines of that were dropped by both cores' own caches. */
-static uint32_t window_near(const struct shm_turns *t) {
-  uint32_t part = t->size > 0 ? t->part : turns_part();
-  return (uint32_t)least(part - SHM_SLOT, WINDOW);
+/* Near, a window and its head fill what short blocks take turns over: both cores'
+ * own caches drop it before it comes again, and it always lies there. */
+static uint32_t window_near(const struct lane *lane) {
+  return (uint32_t)least(lane->dropped - SHM_SLOT, WINDOW);
 }
 
 /* Returns the bytes of a longer payload's window; 0: it has none. */
@@ -311,7 +306,7 @@ static uint32_t window_of(const struct lane *lane, uint64_t bytes,
   if (d->far)
     return WINDOW;
   if (lane->under_way == 0 && ways_staged(lane, bytes, false))
-    return window_near(&lane->turns);
+    return window_near(lane);
   return distance_due(d) ? WINDOW_TRIES : 0;
 }
 
