@@ -7,7 +7,7 @@
  *
  * All floors take   [--pin A,B] [--seconds S] [--samples] ... SIZE...
  * and print one line for each size: what, size, p50, mean, p99 in ns, count;
- * with --json as an object. With --samples they print "sample WHAT SIZE NS
+ * with --json as an object. A size may end in K, M or G. With --samples they print "sample WHAT SIZE NS
  * COUNT" lines instead, which the Lua driver merges over several bursts.
  */
 #ifndef BENCH_FLOOR_H
@@ -211,6 +211,19 @@ static inline void usage(const char *program) {
   exit(2);
 }
 
+/* Returns a size as a number of bytes, which all others read; NULL: it is none. */
+static inline char *size_plain(char *text) {
+  static const char units[] = "KMG";
+  char *end, *plain;
+  unsigned long long size = strtoull(text, &end, 10);
+  const char *unit = strchr(units, *end);
+  if (end == text || !unit || (*end && end[1]))
+    return NULL;
+  if (*end)
+    size <<= 10 * (unit - units + 1);
+  return asprintf(&plain, "%llu", size) < 0 ? NULL : plain;
+}
+
 static inline struct options options_parse(int argc, char **argv) {
   static const struct option known[] = {
       {"pin", required_argument, NULL, 'p'},
@@ -279,6 +292,9 @@ static inline struct options options_parse(int argc, char **argv) {
   }
   if (optind == argc || options.window < 1 || options.count < 1)
     usage(argv[0]);
+  for (int i = optind; i < argc; i++)
+    if (!(argv[i] = size_plain(argv[i])))
+      usage(argv[0]);
   return options;
 }
 
