@@ -152,10 +152,11 @@ static inline uint64_t record_status_word(int status) {
   uint32_t word = -(uint32_t)status;
   return word < UINT16_MAX ? word : UINT16_MAX;
 }
-/* The last part of record_encode, for records that have only an inline head and
- * so many bytes of extensions, which are in place already. Each word is composed in a register and stored
- * whole: a header composed in memory by narrow stores would have to wait, when
- * it is read again, for those stores and all stores to the ring before them. */
+/* The last part of record_encode, for records that have only an inline head
+ * and so many bytes of extensions, which are in place already. Each word is
+ * composed in a register and stored whole: a header composed in memory by
+ * narrow stores would have to wait, when it is read again, for those stores and
+ * all stores to the ring before them. */
 static inline __attribute__((always_inline)) void
 record_encode_behind(const struct record *r, uint8_t *bytes,
                      uint64_t extensions) {

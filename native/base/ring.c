@@ -114,10 +114,24 @@ static uint8_t *ring_turn(struct ring_out *r, uint64_t at) {
   return r->bytes;
 }
 
+static void ring_lends(struct ring_out *r) {
+  r->lends = true;
+  r->lent_lap = r->lap;
+  r->lap = 0;
+}
+
+static bool ring_leaves(struct ring_out *r) {
+  ring_unlend(r);
+  bool left = r->leave(r, r->context);
+  if (!left)
+    ring_lends(r);
+  return left;
+}
+
 uint8_t *ring_find(struct ring_out *r, uint64_t length) {
   uint64_t need = ring_units(length) * RING_UNIT;
-  if (r->lends)
-    r->leave(r, r->context);
+  if (r->lends && !ring_leaves(r))
+    return NULL;
   if (need > RING_LONG && r->longs)
     r->longs(r, need, r->context);
   uint64_t at = r->head & (r->size - 1), rest = r->size - at;
@@ -143,11 +157,8 @@ uint8_t *ring_lend(struct ring_out *r, uint64_t length) {
   uint64_t at = r->head & (r->size - 1);
   bool may = need > RING_LONG && at + need < r->size;
   uint8_t *room = may ? ring_reserve(r, length) : NULL;
-  if (!room)
-    return NULL;
-  r->lends = true;
-  r->lent_lap = r->lap;
-  r->lap = 0;
+  if (room)
+    ring_lends(r);
   return room;
 }
 

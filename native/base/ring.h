@@ -69,7 +69,6 @@ enum { RING_AHEAD = 16, RING_FAR = 3 };
 enum { RING_LAP = 8 << 10, RING_TELL = 4 << 10, RING_WHOLE = 64 };
 enum { RING_LONG = 2 * RING_AHEAD * RING_UNIT };
 enum { RING_MOVE = (1 << 20) - 1 }; /* more units than a record has */
-#define RING_NOT_LENT UINT64_MAX
 
 struct ring_out {
   uint8_t *bytes;
@@ -91,8 +90,8 @@ struct ring_out {
                         ring_find has each record that comes first .. */
   uint64_t lent_lap; /* .. and this is what it was */
   /* Called if a record comes before that in the room that is lent: has the ring
-   * go on elsewhere (ring_unlend, ring_move). */
-  void (*leave)(struct ring_out *ring, void *context);
+   * go on elsewhere (ring_move). False: it could not, and nothing is written. */
+  bool (*leave)(struct ring_out *ring, void *context);
 };
 
 /* Filled in by ring_open(). next, empty and most are what a look needs, so that

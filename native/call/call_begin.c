@@ -449,16 +449,34 @@ static int call_keep_short(struct operation *op, const struct loan *loan,
   return WAITS;
 }
 
-/* The same where the bytes are in room of the ring. A trace context would lie over
- * them, so they are copied, and another record may have come first. */
+/* The same where the bytes are in room of the ring, but another record may have come
+ * first. */
 static __attribute__((noinline)) int call_publish_room(struct operation *op,
                                                        uint64_t length) {
   struct record r = call_record(op, &op->message, length);
-  if (op->traced)
-    return WAITS;
   return outgoing_lent(op->session, RING_REQUEST, &r)
              ? call_was_published(op, length)
              : call_publish_bytes(op, &op->message, op->message.head, length);
+}
+
+/* In room of the ring, the trace context would lie over the bytes. */
+static __attribute__((noinline)) int
+call_publish_traced_loan(struct operation *op, const struct loan *loan,
+                         uint64_t length) {
+  int status = loan->in_ring
+                   ? loan_leave_ring(op->session, RING_REQUEST, length)
+                   : PERIGEE_OK;
+  op->message.head = loan->pointer;
+  return status < 0 ? status : call_publish_planned(op, &op->message);
+}
+
+static inline int call_publish_loan(struct operation *op,
+                                    const struct loan *loan, uint64_t length) {
+  if (UNLIKELY(op->traced))
+    return call_publish_traced_loan(op, loan, length);
+  return UNLIKELY(loan->in_ring)
+             ? call_publish_room(op, length)
+             : call_publish_bytes(op, &op->message, loan->pointer, length);
 }
 
 /* The bytes are short, and in memory that the operation does not own: nothing
@@ -471,10 +489,7 @@ static int call_submit_short(struct operation *op, const struct loan *loan,
   op->message.length = length;
   call_enter(op, op->message.timeout);
   if (list_empty(backlog))
-    status = UNLIKELY(loan->in_ring) ? call_publish_room(op, length)
-             : UNLIKELY(op->traced)
-                 ? call_publish_planned(op, &op->message)
-                 : call_publish_bytes(op, &op->message, loan->pointer, length);
+    status = call_publish_loan(op, loan, length);
   if (status == WAITS)
     status = call_keep_short(op, loan, length);
   return call_submitted(op, status);

@@ -349,6 +349,19 @@ int loan_check(struct perigee_session *session, enum ring ring,
   return PERIGEE_OK;
 }
 
+int loan_leave_ring(struct perigee_session *session, enum ring ring,
+                    uint64_t length) {
+  struct loan *loan = &session->operations.loans[ring];
+  const uint8_t *bytes = loan->pointer;
+  int status = loan_lend_stage(session->engine, loan);
+  if (status < 0)
+    return status;
+  copy_any(loan->pointer, bytes, length);
+  lane_records(session->lane)->unlend(session->lane, ring);
+  loan->in_ring = false;
+  return PERIGEE_OK;
+}
+
 /* Gives back what is no stage. */
 static __attribute__((noinline)) void
 loan_close_apart(struct perigee_session *session, enum ring ring) {

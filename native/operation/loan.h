@@ -7,7 +7,8 @@
  *   up to the eager limit   a stage: private memory of the engine, from which
  *                           commit copies the content into the ring; or room in
  *                           the ring, where the lane lends it (groups.h): commit
- *                           copies nothing unless another record came first
+ *                           copies nothing, unless another record came first
+ *                           or waits, or the call is traced
  *   beyond                  a block of the lane, which the peer reads in place
  *
  * A program that writes beyond its loan harms nobody else. Right behind a loan
@@ -53,6 +54,10 @@ int loan_begin_in(struct perigee_session *session, uint64_t capacity,
  * then the loan was given back. */
 int loan_check(struct perigee_session *session, enum ring ring,
                uint64_t length);
+/* Has a loan that is room in the ring go on in a stage, to which so many bytes are
+ * copied: 0 or NO_MEMORY. */
+int loan_leave_ring(struct perigee_session *session, enum ring ring,
+                    uint64_t length);
 /* Closes the loan: its content has been copied, or belongs to an operation. */
 void loan_close(struct perigee_session *session, enum ring ring);
 /* Gives the loan back, if one is open: 0 or RANGE. */

@@ -449,6 +449,28 @@ static void other_calls_come_before_a_loan_is_committed(void **state) {
   pair_close(&p);
 }
 
+/* They fill the ring, which has left the room, and the loan waits behind them. */
+static void a_loan_is_committed_behind_calls_that_wait(void **state) {
+  enum { CALLS = 40 };
+  struct pair p;
+  int waits[CALLS];
+  lending_open(&p, *state);
+  uint8_t *bytes = pattern(MID, 6);
+  memcpy(lend_call(&p, MID).pointer, bytes, MID);
+  for (int i = 0; i < CALLS; i++)
+    waits[i] = call(&p, bytes, MID);
+  assert_false(list_empty(&p.session[0]->operations.backlog[RING_REQUEST]));
+  int op = commit_call(&p, MID);
+  for (int i = 0; i < CALLS; i++) {
+    takes(&p, bytes, MID);
+    gets(&p, waits[i], bytes, MID);
+  }
+  answers_in_place(&p, bytes, MID);
+  gets(&p, op, bytes, MID);
+  free(bytes);
+  pair_close(&p);
+}
+
 static void another_reply_comes_before_one_is_committed(void **state) {
   struct perigee_loan loan;
   struct perigee_event e[2];
@@ -534,8 +556,10 @@ static void a_traced_call_is_copied_from_its_loan(void **state) {
   perigee_trace_begin(p.engine[0], &trace);
   m.trace = &trace;
   memcpy(lend_call(&p, MID).pointer, bytes, MID);
+  p.still[0] = true; /* it is sent at once */
   int op = perigee_call_commit(p.session[0], &m, MID);
   struct perigee_event e = until(&p, 1, PERIGEE_EVENT_REQUEST);
+  p.still[0] = false;
   assert_int_equal(e.length, MID);
   assert_memory_equal(e.pointer, bytes, MID);
   assert_true(perigee_served_trace(p.engine[1], e.operation, &came));
@@ -653,6 +677,7 @@ int main(void) {
       MOVING(loans_are_room_in_the_ring_and_become_records),
       MOVING(others_are_stages),
       MOVING(other_calls_come_before_a_loan_is_committed),
+      MOVING(a_loan_is_committed_behind_calls_that_wait),
       MOVING(another_reply_comes_before_one_is_committed),
       MOVING(a_loan_that_stays_open_keeps_its_bytes),
       MOVING(a_ring_comes_back_once_its_loan_is_closed),

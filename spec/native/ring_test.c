@@ -391,13 +391,13 @@ static bool goes(uint8_t *to, uint64_t size) {
   return may;
 }
 
-static void leave(struct ring_out *ring, void *context) {
+static bool stays;
+
+static bool leave(struct ring_out *ring, void *context) {
   (void)context;
   assert_ptr_equal(ring, &out);
-  assert_true(ring->lends);
-  ring_unlend(ring);
-  assert_true(goes(wide, WIDE));
   leaves++;
+  return !stays && goes(wide, WIDE);
 }
 
 /* A ring that has moved to where it lends room, with a reader that has told that
@@ -532,6 +532,20 @@ static void a_record_that_comes_first_has_the_ring_leave(void **state) {
   assert_true(is_filled(room, LENT, long_of(LENT)));
 }
 
+/* As that of this tree always can: but then nobody writes to the room. */
+static void a_ring_that_cannot_leave_its_room_is_full(void **state) {
+  (void)state;
+  assert_non_null(lend(0));
+  stays = true;
+  assert_false(put_long(1));
+  stays = false;
+  assert_true(out.lends);
+  publish_lent(0);
+  assert_true(put_long(1));
+  assert_true(get_long(0));
+  assert_true(get_long(1));
+}
+
 /* The next number is lent, or not; and published where it is, or put. Another
  * comes first at times. */
 static uint32_t some_lent(uint32_t sent, uint32_t dice, uint32_t *lent) {
@@ -662,6 +676,8 @@ int main(void) {
       cmocka_unit_test_setup(short_room_is_not_lent, setup_lent),
       cmocka_unit_test_setup(nobody_else_moves_a_ring_that_lends, setup_lent),
       cmocka_unit_test_setup(a_record_that_comes_first_has_the_ring_leave,
+                             setup_lent),
+      cmocka_unit_test_setup(a_ring_that_cannot_leave_its_room_is_full,
                              setup_lent),
       cmocka_unit_test_setup(records_are_whole_wherever_room_is_lent,
                              setup_lent),

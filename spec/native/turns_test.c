@@ -310,6 +310,29 @@ static void a_long_payload_is_staged_once_its_pages_are_there(void **state) {
   pair_close(&p);
 }
 
+/* Once, and not back: payloads of both lengths come. */
+static void a_stretch_becomes_as_long_as_a_payload_wants(void **state) {
+  struct pair p;
+  busy_open(&p, *state);
+  const uint32_t length =
+      (uint32_t)least(stretch_bytes(p.session[0]) + MIB / 4, LONGEST);
+  uint8_t *bytes = pattern(length, 3);
+  say_ways(p.session[1], 0xaaaaaaaa); /* staged, however long */
+  for (int i = 0; i < 4; i++) {
+    is_staged(&p, bytes, length); /* which makes the pages */
+    assert_true(stretch_bytes(p.session[0]) >= length);
+  }
+  const uint32_t size = stretch_bytes(p.session[0]);
+  assert_true(size > length);
+  for (int i = 0; i < 8; i++) {
+    assert_true(is_staged(&p, bytes, LENGTH));
+    assert_true(is_staged(&p, bytes, length));
+    assert_int_equal(stretch_bytes(p.session[0]), size);
+  }
+  free(bytes);
+  pair_close(&p);
+}
+
 /* The stretch stays, as a longer one would be more than the peer's share. */
 static void what_may_not_grow_is_kept_as_it_is(void **state) {
   enum { LONG = 5 * (MIB / 2) };
@@ -404,6 +427,7 @@ int main(void) {
       OVER(variant_default,
            short_calls_get_their_blocks_in_turn_once_much_passes),
       OVER(variant_default, a_long_payload_is_staged_once_its_pages_are_there),
+      OVER(variant_default, a_stretch_becomes_as_long_as_a_payload_wants),
       OVER(variant_default, what_may_not_grow_is_kept_as_it_is),
       OVER(variant_default, what_nobody_stages_in_goes_back),
       OVER(variant_default, a_peer_cannot_free_a_block_that_is_to_be_filled),

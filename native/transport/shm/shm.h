@@ -306,7 +306,7 @@ void moves_long(struct lane *, struct ring_out *);
 uint8_t *moves_lend(struct lane *, enum ring, uint64_t length);
 void moves_unlend(struct lane *, enum ring);
 /* As ring_out.leave. */
-void moves_leave_room(struct ring_out *, void *context);
+bool moves_leave_room(struct ring_out *, void *context);
 void moves_trim(struct lane *);
 void moves_close(struct lane *);
 /* Was the peer told of all rings in `hidden` that they have come back? */

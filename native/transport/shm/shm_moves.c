@@ -145,25 +145,25 @@ static bool move_say(struct lane *lane, const struct shm_move *m,
 }
 
 /* Not before the reader has told that it followed (ring.h). */
-static void move_home(struct lane *lane, struct shm_move *m) {
+static bool move_home(struct lane *lane, struct shm_move *m) {
   struct ring_out *ring = &lane->out[m - lane->moves];
   uint64_t at = (uint64_t)(m - lane->moves) * lane->peer_ring;
   if (!ring_is_behind(ring, m->left) ||
       !ring_move(ring, lane->peer_inbox + at, lane->peer_ring))
-    return;
+    return false;
   m->left = ring->head;
   m->state = MOVE_BACK;
   m->said = move_say(lane, m, MOVES_BACK);
+  return true;
 }
 
-/* A session whose program fills loans while others call keeps its ring, and lends
- * no more room there. */
-void moves_leave_room(struct ring_out *ring, void *context) {
+/* This one goes home, and has no room to lend once it is away again: others call
+ * while this session's program fills loans. */
+bool moves_leave_room(struct ring_out *ring, void *context) {
   struct lane *lane = context;
   struct shm_move *m = &lane->moves[ring - lane->out];
-  ring_unlend(ring);
   m->disturbed = true;
-  move_home(lane, m);
+  return move_home(lane, m);
 }
 
 /* What goes past the caches is copied there from elsewhere: room took 1.2 to 1.3
@@ -171,8 +171,9 @@ void moves_leave_room(struct ring_out *ring, void *context) {
 uint8_t *moves_lend(struct lane *lane, enum ring i, uint64_t length) {
   struct shm_move *m = &lane->moves[i];
   struct ring_out *ring = &lane->out[i];
-  bool may = m->state == MOVE_AWAY && !m->lent && !m->disturbed &&
-             !ring->streams && ring_is_behind(ring, m->left);
+  bool far = ring->streams || lane->told_far;
+  bool may = m->state == MOVE_AWAY && !m->lent && !m->disturbed && !far &&
+             ring_is_behind(ring, m->left);
   uint8_t *room = may ? ring_lend(ring, length) : NULL;
   m->lent |= room != NULL;
   return room;

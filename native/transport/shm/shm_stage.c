@@ -123,13 +123,20 @@ static uint32_t turns_over(const struct lane *lane, uint32_t length) {
   return (uint32_t)least(over, STRETCH_MAX);
 }
 
-static __attribute__((noinline)) bool
-turns_begin(struct lane *lane, uint32_t length, uint64_t bytes) {
+/* Do so many bytes more pay for a stretch? A side that stages little would only
+ * meet new pages. */
+static __attribute__((noinline)) bool turns_pay(struct lane *lane,
+                                                uint64_t bytes) {
+  struct shm_flow *wanted = &lane->turns.wanted;
+  if (flow_add(wanted, *lane->options.now, bytes) < STRETCH_PAYS)
+    return false;
+  wanted->bytes = 0;
+  return true;
+}
+
+static __attribute__((noinline)) bool turns_begin(struct lane *lane,
+                                                  uint32_t size) {
   struct shm_turns *t = &lane->turns;
-  if (flow_add(&t->wanted, *lane->options.now, bytes) < STRETCH_PAYS)
-    return false; /* a side that stages little would only meet new pages */
-  t->wanted.bytes = 0;
-  uint32_t size = turns_over(lane, length);
   int64_t offset = arena_stage(lane, size);
   if (offset < 0)
     return false;
@@ -197,19 +204,23 @@ static int64_t turns_place(struct lane *lane, uint32_t length) {
   return length < oldest ? 0 : -1;
 }
 
-/* Makes way for a longer stretch, if there may be one, and none is in use. */
-static bool turns_yield(struct lane *lane) {
+/* Makes way for a stretch of that size, if there may be one, and none is in
+ * use. */
+static bool turns_yield(struct lane *lane, uint32_t size) {
   struct share *share = lane->options.share;
-  uint32_t size = lane->turns.size;
-  return size == 0 ||
-         ((!share || share_may(share, SHARE_STAGED, STRETCH_MAX - size)) &&
-          turns_end(lane, true));
+  uint32_t more = size - lane->turns.size;
+  return (!share || share_may(share, SHARE_STAGED, more)) &&
+         turns_end(lane, true);
 }
 
 /* Does the stretch have a block of that length? */
 static bool turns_have(struct lane *lane, uint32_t length, uint64_t bytes) {
-  return length <= lane->turns.size ||
-         (turns_yield(lane) && turns_begin(lane, length, bytes));
+  if (length <= lane->turns.size)
+    return true;
+  uint32_t size = turns_over(lane, length);
+  bool may =
+      lane->turns.size > 0 ? turns_yield(lane, size) : turns_pay(lane, bytes);
+  return may && turns_begin(lane, size);
 }
 
 /* Are there pages up to `end`, or nearly so? Else some of them are made, for a
@@ -290,8 +301,8 @@ static bool prefers_turn(const struct lane *lane, uint64_t bytes,
   return d->far || distance_due(d) || ways_staged(lane, bytes, bytes <= PLAIN);
 }
 
-/* Near, a window and its head fill what short blocks take turns over: both cores'
- * own caches drop it before it comes again, and it always lies there. */
+/* Near, a window and its head nearly fill what short blocks take turns over: both
+ * cores' own caches drop it before it comes again, and it always lies there. */
 static uint32_t window_near(const struct lane *lane) {
   return (uint32_t)least(lane->dropped - SHM_SLOT, WINDOW);
 }
