@@ -16,7 +16,7 @@
 #include "support.h"
 #include "support_inside.h"
 
-enum { LENGTH = MIB, CALLS = 24 };
+enum { LENGTH = MIB / 2, CALLS = 24 };
 
 /* MiB of shared memory that this process has touched, in all its mappings. */
 static long shared(void) {
@@ -139,7 +139,7 @@ static void what_nobody_uses_goes_back(void **state) {
   for (int round = 0; round < 3; round++) {
     echo(&p, CALLS, 10 * round);
     assert_true(kept(&p) > 0);
-    assert_true(shared() - before > CALLS);
+    assert_true(shared() - before > CALLS / 2);
     until_all_is_back(&p, before);
   }
   timed_close(&p);
@@ -162,13 +162,13 @@ static void what_is_used_stays(void **state) {
 
 enum { POOL = 8 * MIB };
 
-/* Opens a session of which side 0 has a block that rests. */
+/* Opens a session of which side 0 has blocks that rest. */
 static void resting_open(struct pair *p, void *state) {
   timed_open_with(p, state, POOL);
   for (int i = 0; i < 6; i++)
     echo(p, 1, i);
   rest(p, MS); /* the last call is over */
-  assert_int_equal(resting_bytes(p->session[0]), LENGTH);
+  assert_true(resting_bytes(p->session[0]) > 0);
 }
 
 static uint64_t bytes_lent(const struct perigee_session *session) {
