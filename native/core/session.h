@@ -50,8 +50,8 @@ struct loan {
   int served;
   uint8_t *pointer;
   uint64_t length;
-  uint64_t filled;      /* bytes of the last one that was committed */
-  uint64_t lent;        /* of a request: bytes that its block counts for */
+  uint64_t filled; /* bytes of the last one that was committed */
+  uint64_t lent;   /* of a request: bytes that its block counts for */
   /* At most one of these two; neither: the loan is a block of the lane. */
   struct stage *stage;
   bool in_ring;         /* it is room in the lane's ring */

@@ -323,17 +323,17 @@ the_head_of_a_lent_record_begins_behind_its_first_line(void **state) {
   enum { LENGTH = 5 };
   for (int words = 0; words < 4; words++) {
     uint8_t bytes[RECORD_LENT + 8] = {0};
-    struct record got, sent = {.kind = RECORD_REQUEST,
-                               .flags = (words & 1 ? RECORD_CODE : 0) |
-                                        (words & 2 ? RECORD_CAPACITY : 0),
-                               .codec = 3,
-                               .method = 0x0203,
-                               .operation = 0x0405,
-                               .generation = 0x06070809,
-                               .remaining = 1000,
-                               .code = words & 1 ? 77 : 0,
-                               .capacity = words & 2 ? 88 : 0,
-                               .head_length = LENGTH};
+    struct record got = {0}, sent = {.kind = RECORD_REQUEST,
+                                     .flags = (words & 1 ? RECORD_CODE : 0) |
+                                              (words & 2 ? RECORD_CAPACITY : 0),
+                                     .codec = 3,
+                                     .method = 0x0203,
+                                     .operation = 0x0405,
+                                     .generation = 0x06070809,
+                                     .remaining = 1000,
+                                     .code = words & 1 ? 77 : 0,
+                                     .capacity = words & 2 ? 88 : 0,
+                                     .head_length = LENGTH};
     memcpy(bytes + RECORD_LENT, "hello", LENGTH);
     record_encode_lent(&sent, bytes);
     assert_int_equal(record_decode(bytes, sizeof bytes, &got), PERIGEE_OK);
