@@ -7,8 +7,9 @@
  *
  * All floors take   [--pin A,B] [--seconds S] [--samples] ... SIZE...
  * and print one line for each size: what, size, p50, mean, p99 in ns, count;
- * with --json as an object. A size may end in K, M or G. With --samples they print "sample WHAT SIZE NS
- * COUNT" lines instead, which the Lua driver merges over several bursts.
+ * with --json as an object. A size may end in K, M or G. With --samples they
+ * print "sample WHAT SIZE NS COUNT" lines instead, which the Lua driver merges
+ * over several bursts.
  */
 #ifndef BENCH_FLOOR_H
 #define BENCH_FLOOR_H
