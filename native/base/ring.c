@@ -48,7 +48,7 @@ bool ring_move(struct ring_out *r, uint8_t *bytes, uint64_t size) {
   r->bytes = bytes;
   r->size = size;
   r->lap = lap_whole(size);
-  r->lapped = false;
+  r->since = r->head;
   return true;
 }
 
@@ -91,7 +91,7 @@ static bool ring_ends_early(struct ring_out *r, uint64_t at, uint64_t need) {
                ring_is_calm(r, r->size - at, need);
   if (early) {
     r->left_out += r->size - at;
-    r->lapped = false;
+    r->since = r->head + r->size - at;
     return true;
   }
   if (may && r->whole > 0)
@@ -143,7 +143,6 @@ uint8_t *ring_find(struct ring_out *r, uint64_t length) {
     return ring_full(r);
   if (need < rest)
     return r->bytes + at;
-  r->lapped = true;
   if (need > rest)
     return ring_turn(r, at);
   r->lap = lap_short(r->size);

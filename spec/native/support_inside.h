@@ -28,6 +28,8 @@ bool writes_are_far(const struct perigee_session *session);
 /* Are its long records written past the caches? They are from now on. */
 bool streams_records(const struct perigee_session *session);
 void stream_records(struct perigee_session *session);
+/* However slow the machine is, its last long record was just before. */
+void hurry_records(struct perigee_session *session);
 /* It does, until that is tried next. */
 void be_far(struct perigee_session *session);
 /* The session never tries whether its peer's payloads better go another way. */

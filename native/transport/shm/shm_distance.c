@@ -33,10 +33,12 @@
  * Long records of a session's rings have a distance of their own, as its trials
  * are less certain: their lines are those of a lap. A ring of long records counts
  * as a payload for each of its LAP bytes. A line is tried that is free for the
- * next records, which the peer read in the lap before, and of which this side has
- * not taken hold yet (ring_own). So it is none if that lap ended early, or was
- * that of other memory (ring_out.lapped), or is longer ago than RECENT: then
- * caches may have dropped it, and the cores are taken for near.
+ * next records, and of which this side has not taken hold yet (ring_own). What was
+ * there in the lap before was written through the caches (ring_out.since): lines
+ * that were streamed, and that the peer's program did not read, would come from
+ * memory, and late for ever. So before a trial of a ring that streams, one lap of
+ * it does not, and trials of such rings are rarer. If the lap before is longer ago
+ * than RECENT, caches may have dropped it, and the cores are taken for near.
  */
 #include <sys/mman.h>
 
@@ -44,7 +46,7 @@
 #include "base/least.h"
 #include "shm.h"
 
-enum { EVERY = 127, SOON = 8, LAP = 64 << 10 };
+enum { EVERY = 127, SOON = 8, SELDOM = 4 * EVERY, LAP = 64 << 10 };
 
 /* ns: a line took 0 to 65 near and 100 to 180 far. */
 static const int64_t LATE = 85;
@@ -96,13 +98,14 @@ void distance_end(struct lane *lane) {
 }
 
 /* Measures how long the line takes to come: less what a reading of the clock
- * takes, and when all stores before it are done. Nothing in it changes, whoever
- * writes there meanwhile. (Not inline: GCC says of such a fence that
- * ThreadSanitizer knows none.) */
+ * takes, of which the first takes longer, and when all stores before it are done.
+ * Nothing in it changes, whoever writes there meanwhile. (Not inline: GCC says of
+ * such a fence that ThreadSanitizer knows none.) */
 __attribute__((noinline)) void
 distance_try_line(struct lane *lane, struct shm_distance *d, uint8_t *line) {
   _Atomic uint64_t *word = (_Atomic uint64_t *)(void *)line;
   atomic_thread_fence(memory_order_seq_cst);
+  shm_clock(lane);
   int64_t before = shm_clock(lane), begin = shm_clock(lane);
   atomic_fetch_add_explicit(word, 0, memory_order_relaxed);
   distance_learn(d, shm_clock(lane) - begin - (begin - before));
@@ -122,16 +125,32 @@ void distance_try_read(struct lane *lane, uint8_t *bytes) {
     distance_try_line(lane, &lane->distance, bytes);
 }
 
+static void ring_stream(struct ring_out *ring, bool stream) {
+  if (ring->streams && !stream)
+    ring->since = ring->head;
+  ring->streams = stream;
+}
+
+static void rings_stream(struct lane *lane, bool stream) {
+  for (int i = 0; i < RINGS; i++)
+    ring_stream(&lane->out[i], stream);
+}
+
 /* The line is one of those where the record goes: what a lap leaves at its end
  * was never read. */
 static void ring_try_line(struct lane *lane, struct ring_out *ring,
                           uint64_t length) {
+  struct shm_distance *d = &lane->records;
   uint64_t at = ring->head & (ring->size - 1), rest = ring->size - at;
   uint64_t end = ring->head + (length <= rest ? 0 : rest) + RING_LONG;
   uint8_t *line = ring->bytes + ((end - RING_UNIT) & (ring->size - 1));
-  if (!ring_is_behind(ring, end - ring->size))
+  if (end < ring->since + ring->size + RING_UNIT ||
+      !ring_is_behind(ring, end - ring->size))
     return;
-  distance_try_line(lane, &lane->records, line);
+  distance_try_line(lane, d, line);
+  if (d->far)
+    d->wait = SELDOM;
+  rings_stream(lane, d->far);
 }
 
 void distance_try_ring(struct lane *lane, struct ring_out *ring,
@@ -140,12 +159,14 @@ void distance_try_ring(struct lane *lane, struct ring_out *ring,
   int64_t now = *lane->options.now;
   bool recent = now - d->tried < RECENT;
   d->tried = now;
-  if (!recent)
+  if (!recent) {
     *d = (struct shm_distance){.tried = now};
-  else if (!distance_due(d))
+    rings_stream(lane, false);
+  } else if (!distance_due(d)) {
     distance_pass(d, (uint32_t)((ring->size + LAP - 1) / LAP));
-  else if (ring->lapped)
+  } else if (ring->streams) {
+    ring_stream(ring, false);
+  } else {
     ring_try_line(lane, ring, length);
-  for (int i = 0; i < RINGS; i++)
-    lane->out[i].streams = d->far;
+  }
 }
