@@ -78,9 +78,9 @@ struct ring_out {
   uint64_t known;    /* the last value of consumed that was believed */
   uint64_t lap;      /* up to here, records of this lap need no look */
   uint64_t left_out; /* bytes of laps that ended early */
-  uint32_t whole;    /* laps that do not */
-  uint64_t since;    /* from here on, none did, in the same memory, and all
-                        bytes were written through the caches */
+  uint64_t since;    /* from here on laps were whole, and in this memory; if it
+                        does not stream, they went through the caches */
+  uint32_t whole;    /* laps that do not end early */
   bool streams;      /* long records are written past the caches */
   bool owns;         /* the next record's lines are taken ahead */
   /* Called a few times for each length of the ring, if the record that comes next

@@ -83,6 +83,11 @@ void hurry_records(struct perigee_session *session) {
   session->lane->records.tried = INT64_MAX;
 }
 
+void hear_record(struct perigee_session *session, uint64_t length) {
+  struct lane *lane = session->lane;
+  distance_try_ring(lane, &lane->out[RING_REQUEST], length);
+}
+
 void learn_no_ways(struct perigee_session *session) {
   for (int i = 0; i < SHM_LENGTHS; i++)
     session->lane->ways[i] =

@@ -28,8 +28,10 @@ bool writes_are_far(const struct perigee_session *session);
 /* Are its long records written past the caches? They are from now on. */
 bool streams_records(const struct perigee_session *session);
 void stream_records(struct perigee_session *session);
-/* However slow the machine is, its last long record was just before. */
+/* Its last long record was just before, whatever the session's clock says. */
 void hurry_records(struct perigee_session *session);
+/* Its requests' ring hears of a long record that is about to come. */
+void hear_record(struct perigee_session *session, uint64_t length);
 /* It does, until that is tried next. */
 void be_far(struct perigee_session *session);
 /* The session never tries whether its peer's payloads better go another way. */

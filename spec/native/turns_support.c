@@ -15,14 +15,19 @@ static int64_t own_clock(void *context) {
   return own_time.passed += own_time.step += own_time.more;
 }
 
-void learning_open(struct pair *p, void *state) {
+void clocked_open(struct pair *p, void *state, const char *features) {
   struct perigee_options o;
   variant_options(state, &o);
   o.clock = own_clock;
   o.pool = POOL;
+  o.features = features;
   own_time.step = 10;
   own_time.more = 0;
   pair_open_with(p, state, &o);
+}
+
+void learning_open(struct pair *p, void *state) {
+  clocked_open(p, state, NULL);
 }
 
 void timed_open(struct pair *p, void *state) {

@@ -19,6 +19,8 @@ extern struct own_time { int64_t passed, step, more; } own_time;
 /* The peer may not read this process's memory. */
 extern const struct variant unread;
 
+/* Both sides have that clock, and the features as perigee_options has them. */
+void clocked_open(struct pair *p, void *state, const char *features);
 void learning_open(struct pair *p, void *state);
 /* No side tries whether it rather pulls. */
 void timed_open(struct pair *p, void *state);

@@ -31,14 +31,15 @@
  * read takes 1.4 times as long, once it is streamed.
  *
  * Long records of a session's rings have a distance of their own, as its trials
- * are less certain: their lines are those of a lap. A ring of long records counts
- * as a payload for each of its LAP bytes. A line is tried that is free for the
- * next records, and of which this side has not taken hold yet (ring_own). What was
- * there in the lap before was written through the caches (ring_out.since): lines
- * that were streamed, and that the peer's program did not read, would come from
- * memory, and late for ever. So before a trial of a ring that streams, one lap of
- * it does not, and trials of such rings are rarer. If the lap before is longer ago
- * than RECENT, caches may have dropped it, and the cores are taken for near.
+ * are less certain: their lines are those of a lap. Each time that a ring hears of
+ * one, at most three times a lap, it counts as a payload for each of its LAP bytes.
+ * A line is tried that is free for the next records, and of which this side has not
+ * taken hold yet (ring_own). The peer read what was there in the lap before, which
+ * was a whole one, written through the caches (ring_out.since): streamed lines that
+ * the peer's program did not read come from memory, so a near ring would stay far.
+ * So before a trial of a ring that streams, one lap of it does not, and there are
+ * fewer trials. If the lap before is longer ago than RECENT, caches may have dropped
+ * it: the cores are taken for near, and are tried a lap later.
  */
 #include <sys/mman.h>
 
@@ -46,7 +47,11 @@
 #include "base/least.h"
 #include "shm.h"
 
-enum { EVERY = 127, SOON = 8, SELDOM = 4 * EVERY, LAP = 64 << 10 };
+enum { EVERY = 127, SOON = 8, LAP = 64 << 10 };
+
+/* The times that a ring which streams hears of long records between two laps that
+ * do not, which take up to 1.5 times as long. */
+enum { SELDOM = 128 };
 
 /* ns: a line took 0 to 65 near and 100 to 180 far. */
 static const int64_t LATE = 85;
@@ -97,10 +102,10 @@ void distance_end(struct lane *lane) {
   distance_tell(lane, false);
 }
 
-/* Measures how long the line takes to come: less what a reading of the clock
- * takes, of which the first takes longer, and when all stores before it are done.
- * Nothing in it changes, whoever writes there meanwhile. (Not inline: GCC says of
- * such a fence that ThreadSanitizer knows none.) */
+/* Measures how long the line takes to come, less what a reading of the clock takes,
+ * once all stores before are done. The first reading behind the fence takes longer,
+ * and is left out. Nothing in the line changes, whoever writes there meanwhile. (Not
+ * inline: GCC says of such a fence that ThreadSanitizer knows none.) */
 __attribute__((noinline)) void
 distance_try_line(struct lane *lane, struct shm_distance *d, uint8_t *line) {
   _Atomic uint64_t *word = (_Atomic uint64_t *)(void *)line;
@@ -125,8 +130,13 @@ void distance_try_read(struct lane *lane, uint8_t *bytes) {
     distance_try_line(lane, &lane->distance, bytes);
 }
 
+/* What passes before a ring's next trial. */
+static uint32_t ring_payloads(const struct ring_out *ring, uint32_t times) {
+  return times * (uint32_t)((ring->size + LAP - 1) / LAP);
+}
+
 static void ring_stream(struct ring_out *ring, bool stream) {
-  if (ring->streams && !stream)
+  if (!stream)
     ring->since = ring->head;
   ring->streams = stream;
 }
@@ -149,7 +159,7 @@ static void ring_try_line(struct lane *lane, struct ring_out *ring,
     return;
   distance_try_line(lane, d, line);
   if (d->far)
-    d->wait = SELDOM;
+    d->wait = ring_payloads(ring, SELDOM);
   rings_stream(lane, d->far);
 }
 
@@ -163,9 +173,9 @@ void distance_try_ring(struct lane *lane, struct ring_out *ring,
     *d = (struct shm_distance){.tried = now};
     rings_stream(lane, false);
   } else if (!distance_due(d)) {
-    distance_pass(d, (uint32_t)((ring->size + LAP - 1) / LAP));
+    distance_pass(d, ring_payloads(ring, 1));
   } else if (ring->streams) {
-    ring_stream(ring, false);
+    ring_stream(ring, false); /* for one lap */
   } else {
     ring_try_line(lane, ring, length);
   }

@@ -171,7 +171,7 @@ bool moves_leave_room(struct ring_out *ring, void *context) {
 uint8_t *moves_lend(struct lane *lane, enum ring i, uint64_t length) {
   struct shm_move *m = &lane->moves[i];
   struct ring_out *ring = &lane->out[i];
-  bool far = ring->streams || lane->told_far;
+  bool far = lane->records.far || lane->told_far;
   bool may = m->state == MOVE_AWAY && !m->lent && !m->disturbed && !far &&
              ring_is_behind(ring, m->left);
   uint8_t *room = may ? ring_lend(ring, length) : NULL;
