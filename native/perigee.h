@@ -1190,7 +1190,8 @@ PERIGEE_API uint32_t perigee_drain_waits(const struct perigee_engine *engine);
 /* A loan is memory that the caller fills: beyond the eager limit a block that
  * the peer reads in place, and which it can read while it is filled; so can it
  * some shorter ones, where the session is carried by shared memory. There is one
- * at a time for each session and direction. A program that writes beyond its end
+ * at a time for each session and direction. The memory is there until the loan
+ * ends, or its session is freed. A program that writes beyond its end
  * gets PERIGEE_RANGE when the loan ends, or a fault, and damages no data but this
  * session's: native/operation/loan.h tells what lies there. */
 struct perigee_loan {

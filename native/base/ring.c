@@ -150,11 +150,13 @@ uint8_t *ring_find(struct ring_out *r, uint64_t length) {
 }
 
 /* None is lent at the end of a lap: readers follow no move behind a skip. Nor is
- * less than RING_LONG, as laps may end early for that. */
+ * less than RING_LONG, as laps may end early for that. What a program writes
+ * beyond its room is found only later, so it must not be a record that was
+ * published. */
 uint8_t *ring_lend(struct ring_out *r, uint64_t length) {
-  uint64_t need = ring_units(length) * RING_UNIT;
+  uint64_t need = ring_units(length) * RING_UNIT, all = need + RING_STRAY;
   uint64_t at = r->head & (r->size - 1);
-  bool may = need > RING_LONG && at + need < r->size;
+  bool may = need > RING_LONG && at + all <= r->size && ring_has_room(r, all);
   uint8_t *room = may ? ring_reserve(r, length) : NULL;
   if (room)
     ring_lends(r);

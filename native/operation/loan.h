@@ -14,8 +14,9 @@
  * A program that writes beyond its loan harms nobody else. Right behind a loan
  * is a mark, which is checked when the loan ends (PERIGEE_RANGE); only blocks
  * that are full to the last byte have no room for one. Behind a stage is 1 MiB
- * that nobody uses, behind a block are blocks of the same session, behind room in
- * the ring is the session's ring, and behind all are pages that fault (backing.h).
+ * that nobody uses, behind room in the ring are 16 KiB that have no record yet and
+ * then the session's ring, behind a block are blocks of the same session, and
+ * behind all are pages that fault (backing.h).
  *
  * A call that lent its request and ends early is orphaned (call.c). Its loan
  * stays lent until the peer's late reply, or the peer's end, tells that nobody

@@ -507,6 +507,27 @@ static void short_room_is_not_lent(void **state) {
   assert_non_null(ring_lend(&out, RING_LONG + 1));
 }
 
+/* What a program writes beyond its room, before that is found, harms nobody. */
+static void behind_lent_room_there_is_no_record(void **state) {
+  (void)state;
+  enum { READ = 12 };
+  uint32_t sent = 0, seen = 0, lent = 0;
+  for (; sent < READ; sent++, seen++) {
+    assert_true(put_long(sent));
+    assert_true(get_long(seen));
+  }
+  for (uint8_t *room; (room = lend(sent)) || put_long(sent); sent++) {
+    if (!room)
+      continue;
+    memset(room + long_of(sent), 0xff, RING_STRAY);
+    publish_lent(sent);
+    lent++;
+  }
+  assert_in_range(lent, 1, sent - READ - 1);
+  while (seen < sent)
+    assert_true(get_long(seen++));
+}
+
 static void nobody_else_moves_a_ring_that_lends(void **state) {
   (void)state;
   assert_non_null(lend(0));
@@ -672,6 +693,7 @@ int main(void) {
       cmocka_unit_test_setup(room_that_is_given_back_holds_the_next_record,
                              setup_lent),
       cmocka_unit_test_setup(short_room_is_not_lent, setup_lent),
+      cmocka_unit_test_setup(behind_lent_room_there_is_no_record, setup_lent),
       cmocka_unit_test_setup(nobody_else_moves_a_ring_that_lends, setup_lent),
       cmocka_unit_test_setup(a_record_that_comes_first_has_the_ring_leave,
                              setup_lent),
