@@ -69,7 +69,7 @@ enum { RING_AHEAD = 16, RING_FAR = 3 };
 enum { RING_LAP = 8 << 10, RING_TELL = 4 << 10, RING_WHOLE = 64 };
 enum { RING_LONG = 2 * RING_AHEAD * RING_UNIT };
 enum { RING_MOVE = (1 << 20) - 1 }; /* more units than a record has */
-enum { RING_STRAY = 16 << 10 };     /* bytes behind lent room, without a record */
+enum { RING_STRAY = 16 << 10 }; /* bytes behind lent room, without a record */
 
 struct ring_out {
   uint8_t *bytes;
