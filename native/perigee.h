@@ -6,9 +6,11 @@
  * All asynchronous work has the same form: submit it, get a small operation
  * number back, and poll batches of events. C never calls Lua, never blocks
  * except in perigee_wait and in functions whose comments say so (perigee_join,
- * perigee_call_wait), starts no thread unless asked to (options.progress),
- * and keeps no global state. An engine and all that it owns belong to one
- * thread of the program.
+ * perigee_call_wait). It starts no thread unless asked to (options.progress),
+ * but to free long memory and to try how a GPU copies: these end by themselves.
+ * State outside of an engine is what a process or a thread has once
+ * (native/README.md). An engine and all that it owns belong to one thread of the
+ * program.
  *
  * Results. A function returns 0 (or a number >= 0 where its comment says so),
  * or a negative perigee_status. perigee_detail(engine) then tells what failed,
@@ -218,9 +220,10 @@ struct perigee_options {
   int32_t encrypt;          /* enum perigee_encrypt. With ALL or AUTH, sessions
                                over TCP that cannot have it are refused: 0 */
   int64_t dead_after;       /* how long a peer on another host may be silent
-                               before it counts as lost, and a connection for
-                               payloads before it is replaced (at least 0.5 s;
-                               the shorter of both sides' times): 3 s */
+                               before it counts as lost: 3 s, at least 10 ms.
+                               A connection for payloads is replaced after the
+                               shorter of both sides' times, but not before
+                               0.5 s */
   int32_t progress;         /* 1: for programs that compute for long. A thread
                                of the engine does the work of a poll while the
                                program neither polls nor waits. It serves
@@ -1188,8 +1191,8 @@ PERIGEE_API int perigee_session_drained(const struct perigee_session *session);
 PERIGEE_API uint32_t perigee_drain_waits(const struct perigee_engine *engine);
 
 /* A loan is memory that the caller fills: beyond the eager limit a block that
- * the peer reads in place, and which it can read while it is filled; so can it
- * some shorter ones, where the session is carried by shared memory. There is one
+ * the peer reads in place. The peer can read it while it is filled, and over
+ * shared memory some shorter loans, too. There is one
  * at a time for each session and direction. The memory is there until the loan
  * ends, or its session is freed. A program that writes beyond its end
  * gets PERIGEE_RANGE when the loan ends, or a fault, and damages no data but this

@@ -28,8 +28,8 @@
  * for writing. These are hints for up to RING_AHEAD lines: no value and no
  * order depends on them.
  *
- * On AMD the producer takes no lines ahead. Without that one record at a time
- * takes 0.9 to 1.0 of the time, many under way 1.0 to 1.04
+ * On AMD the producer takes no lines ahead. So one record at a time takes 0.9 to
+ * 1.0 of the time, and many under way 1.0 to 1.04
  * (bench/history/tried.md, "Small calls over shared memory"). We believe that the
  * producer's requests for the next lines delay the consumer's for the lines that
  * were just written.

@@ -16,7 +16,7 @@
 #include "transport/transport.h"
 
 struct typed_scan;
-struct spread; /* operation/spread.h */
+struct spread; /* operation/operations.h */
 struct perigee_stats_operation;
 
 enum part_place { OUT_HEAD, OUT_SLICE, IN_HEAD, IN_SLICE, PARTS };

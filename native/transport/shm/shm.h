@@ -16,6 +16,7 @@
  *   shm_regions.c  one-sided access
  *   shm_arena.c    blocks that a side lends, and those of the peer
  *   shm_there.c    pages that are there, and who pays for them
+ *   shm_distance.c whether the cores of the two sides are near or far
  *
  * Each of them uses those below it.
  */

@@ -24,12 +24,13 @@
  * processors (shm_stage.c; bench/history/tried.md, "Blocks that rest"). So blocks
  * rest when they come back, until so many bytes have come back after them as
  * rests_most says, and calls one after the other get blocks in turn. A block that
- * rests is taken if there is no other. Resting begins once so many bytes came back
- * within a quarter of a second, as those that came last have their pages, and
- * blocks rest no longer than their segments would be kept without them.
+ * rests is taken if there is no other. Resting begins only once so many bytes came
+ * back within a quarter of a second: until then the block that came back last is
+ * used again, as its pages are there. Blocks rest no longer than their segments
+ * would be kept without them.
  *
  *   block    event                                               becomes
- *   lent     the peer has read it; it is short, much comes back  resting
+ *   lent     it comes back; it is short, as much else comes back resting
  *   lent     given back otherwise                                free
  *   resting  longest of all, and the bytes behind it suffice;
  *            there is no other block; nothing came back since

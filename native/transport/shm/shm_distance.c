@@ -32,14 +32,15 @@
  *
  * Long records of a session's rings have a distance of their own, as its trials
  * are less certain: their lines are those of a lap. Each time that a ring hears of
- * one, at most three times a lap, it counts as a payload for each of its LAP bytes.
- * A line is tried that is free for the next records, and of which this side has not
- * taken hold yet (ring_own). The peer read what was there in the lap before, which
- * was a whole one, written through the caches (ring_out.since): streamed lines that
- * the peer's program did not read come from memory, so a near ring would stay far.
- * So before a trial of a ring that streams, one lap of it does not, and there are
- * fewer trials. If the lap before is longer ago than RECENT, caches may have dropped
- * it: the cores are taken for near, and are tried a lap later.
+ * one (at most three times a lap), that counts as one payload for each LAP bytes of
+ * the ring. A line is tried that is free for the next records, and of which this
+ * side has not taken hold yet (ring_own). The peer read what was there in the lap
+ * before, which was a whole one, written through the caches (ring_out.since):
+ * streamed lines that the peer's program did not read come from memory, so a near
+ * ring would stay far. So before a trial of a ring that streams, one lap of it goes
+ * through the caches, and there are fewer trials. If no ring of the lane has heard
+ * of a long record for RECENT, caches may have dropped what was there: the cores
+ * are taken for near, and are tried a lap later.
  */
 #include <sys/mman.h>
 
@@ -49,15 +50,16 @@
 
 enum { EVERY = 127, SOON = 8, LAP = 64 << 10 };
 
-/* The times that a ring which streams hears of long records between two laps that
- * do not, which take up to 1.5 times as long. */
+/* How often a ring that streams hears of long records between two laps through the
+ * caches, which take up to 1.5 times as long. */
 enum { SELDOM = 128 };
 
 /* ns: a line took 0 to 65 near and 100 to 180 far. */
 static const int64_t LATE = 85;
 static const int64_t SLOW = 90; /* ns a KiB */
 
-/* ns since a ring's lap before: long enough for records that follow closely. */
+/* ns since a ring of the lane heard of a long record: long enough for records that
+ * follow closely. */
 static const int64_t RECENT = 20000000;
 
 bool distance_due(const struct shm_distance *d) {

@@ -20,8 +20,10 @@
  *             long records among them; share, arena and
  *             system have room                             asked: "open"
  *   asked     the reader says "ready"                      ready
- *   asked,    no long record since the look before the
- *   ready     last                                         over
+ *   asked     the reader has not said "ready" by the
+ *             second look                                  over
+ *   ready     no long record since the look before the
+ *             last                                         over
  *   ready     a long record comes, room to say so          away: the ring moves
  *   away      no lap with a long record in STAYS looks,
  *             the reader has told that it followed, room

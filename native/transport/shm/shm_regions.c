@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * shm_regions.c - regions: the owner exports them, the peer attaches them, and
- * either side's copies into them take no part of the other.
+ * copies into them and out of them by one side need no help of the other.
  *
  * The key of a region is its memfd, without any bytes: slot, generation, length
  * and rights are in the window. Only memory/host.c knows how such memory is
