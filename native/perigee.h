@@ -1192,11 +1192,11 @@ PERIGEE_API uint32_t perigee_drain_waits(const struct perigee_engine *engine);
 
 /* A loan is memory that the caller fills: beyond the eager limit a block that
  * the peer reads in place. The peer can read it while it is filled, and over
- * shared memory some shorter loans, too. There is one
- * at a time for each session and direction. The memory is there until the loan
- * ends, or its session is freed. A program that writes beyond its end
- * gets PERIGEE_RANGE when the loan ends, or a fault, and damages no data but this
- * session's: native/operation/loan.h tells what lies there. */
+ * shared memory some shorter loans, too. There is one at a time for each session
+ * and direction. The memory is there until the loan ends, or its session is freed.
+ * A program that writes beyond its end gets PERIGEE_RANGE when the loan ends, or a
+ * fault, and damages no data but this session's: native/operation/loan.h tells what
+ * lies there. */
 struct perigee_loan {
   uint8_t *pointer;
   uint64_t length;          /* at least what was asked for */

@@ -23,6 +23,8 @@ uint32_t turns_live(const struct perigee_session *session);
 bool turns_is_short(const struct perigee_session *session);
 /* Does it hold the two cores for such that share no cache? */
 bool is_far(const struct perigee_session *session);
+/* It does, until that is tried next. */
+void be_far(struct perigee_session *session);
 /* The same, as its one-sided writes tell. */
 bool writes_are_far(const struct perigee_session *session);
 /* Are its long records written past the caches? They are from now on. */
@@ -32,8 +34,6 @@ void stream_records(struct perigee_session *session);
 void hurry_records(struct perigee_session *session);
 /* Its requests' ring hears of a long record that is about to come. */
 void hear_record(struct perigee_session *session, uint64_t length);
-/* It does, until that is tried next. */
-void be_far(struct perigee_session *session);
 /* The session never tries whether its peer's payloads better go another way. */
 void learn_no_ways(struct perigee_session *session);
 /* It says that of the ways of payloads, two bits for each length. */

@@ -104,10 +104,11 @@ void distance_end(struct lane *lane) {
   distance_tell(lane, false);
 }
 
-/* Measures how long the line takes to come, less what a reading of the clock takes,
- * once all stores before are done. The first reading behind the fence takes longer,
- * and is left out. Nothing in the line changes, whoever writes there meanwhile. (Not
- * inline: GCC says of such a fence that ThreadSanitizer knows none.) */
+/* Measures how long the line takes to come, less what a reading of the clock
+ * takes, once all stores before are done. The first reading behind the fence takes
+ * longer, and is left out. Nothing in the line changes, whoever writes there
+ * meanwhile. (Not inline: GCC says of such a fence that ThreadSanitizer knows
+ * none.) */
 __attribute__((noinline)) void
 distance_try_line(struct lane *lane, struct shm_distance *d, uint8_t *line) {
   _Atomic uint64_t *word = (_Atomic uint64_t *)(void *)line;
@@ -132,7 +133,7 @@ void distance_try_read(struct lane *lane, uint8_t *bytes) {
     distance_try_line(lane, &lane->distance, bytes);
 }
 
-/* What passes before a ring's next trial. */
+/* As how many payloads it counts that a ring has heard so often of long records. */
 static uint32_t ring_payloads(const struct ring_out *ring, uint32_t times) {
   return times * (uint32_t)((ring->size + LAP - 1) / LAP);
 }
