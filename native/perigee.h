@@ -1113,6 +1113,31 @@ PERIGEE_API int perigee_call(struct perigee_session *session,
 PERIGEE_API int perigee_call_wait(struct perigee_session *session,
                                   const struct perigee_message *message,
                                   struct perigee_event *reply);
+/* How one call of a batch has ended. */
+struct perigee_answer {
+  int32_t status;           /* of the reply, or why there is none */
+  uint64_t length;          /* bytes filled of its `into`; 0 with a status */
+};
+/* Makes `count` raw calls, in order, and tells of all their ends by one event: for
+ * many short calls that are under way together, of which each then takes less
+ * than by perigee_call. Each is a call of its own, with its own timeout; one that fails
+ * stops no other. Every message names `into`, and none is TYPED, else INVALID,
+ * and none is made.
+ *
+ * Returns the operation. DONE follows when all of them have ended: its status is
+ * OK, and its length how many bytes came in all; or the status of the call that
+ * failed first, with event.capacity its place among the messages, event.pointer
+ * and code as those of its REPLY would be (event.slice, too). answers[i] tells of
+ * the call of messages[i]. So many of them are written from the submission until
+ * DONE, or until the session is freed; the messages themselves are read during the
+ * submission alone, and what they name stays the caller's, unchanged, until DONE.
+ * perigee_cancel ends all that are under way. A call for which there was no
+ * operation (options.operations) or whose slice is none has that as its answer.
+ * Does not block. */
+PERIGEE_API int perigee_call_batch(struct perigee_session *session,
+                                   const struct perigee_message *messages,
+                                   uint32_t count,
+                                   struct perigee_answer *answers);
 /* Answers a REQUEST (or refuses a LANDING with a status). 0: the message was
  * copied and the served operation is over. 1: head and slice are referenced
  * until SENT comes for the served operation. Negative: the message could not be

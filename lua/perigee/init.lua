@@ -156,6 +156,7 @@ local LATER = {
   is_error = of("perigee.runtime.errors", "is_error"),
   session = of("perigee.call.proxy", "session"),
   prepare = of("perigee.call.prepared", "new"),
+  batch = of("perigee.call.batch", "new"),
   units = of "perigee.runtime.units",
   devices = of("perigee.engine.devices", "list"),
   layout = of("perigee.memory.layout", "new"),

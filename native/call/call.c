@@ -100,25 +100,34 @@ void call_unmark(struct operation *op) {
     session_wake(session);
 }
 
-/* Queues its event, or tells the transfer that it belongs to. */
-static void call_tell(struct operation *op) {
-  operation_unref(op);
-  if (op->parent) {
-    struct operation *parent = op->parent;
-    int status = op->status;
-    call_advance(op, GIVEN);
-    operation_free(op);
-    parent->class->child(parent, status);
-    return;
+/* Frees it, and tells the transfer or the batch that it belongs to. */
+static void call_tell_parent(struct operation *op) {
+  struct operation *parent = op->parent;
+  int status = op->status;
+  if (op->kind == OP_CALL) {
+    stats_count_own(op);
+    batch_hear(op);
   }
+  call_advance(op, GIVEN);
+  operation_free(op);
+  parent->class->child(parent, status);
+}
+
+/* Queues its event, or tells its parent. */
+static void call_tell(struct operation *op) {
   struct perigee_counters *c = op->session->counters;
-  c->failures += op->status != PERIGEE_OK;
+  operation_unref(op);
   if (op->kind == OP_CALL) {
     c->replies++;
     op->session->drain.calls--;
     stats_time(op);
   }
-  operation_event(op, op->class->event);
+  if (op->kind == OP_CALL || !op->parent)
+    c->failures += op->status != PERIGEE_OK;
+  if (op->parent)
+    call_tell_parent(op);
+  else
+    operation_event(op, op->class->event);
 }
 
 /* May its mark stay until its event has been polled (given)? The mark of a
@@ -342,6 +351,17 @@ static inline bool call_ends_short(const struct operation *op) {
          !(op->flags & (PERIGEE_HELD | PERIGEE_SLICE));
 }
 
+/* As call_tell_parent(), of such a call of a batch. */
+static void call_leave_batch(struct operation *op) {
+  struct operation *parent = op->parent;
+  stats_count_own(op);
+  batch_hear(op);
+  call_unmark_short(op);
+  call_advance_from(op, ENDED, GIVEN);
+  operation_free_short(op);
+  parent->class->child(parent, PERIGEE_OK);
+}
+
 /* Ends such a call: as call_finish(). */
 static inline void call_end_short(struct operation *op) {
   struct perigee_session *session = op->session;
@@ -351,7 +371,10 @@ static inline void call_end_short(struct operation *op) {
   operation_unref_regions(op);
   stats_time(op);
   operation_untime(op);
-  operation_ready(op, PERIGEE_EVENT_REPLY);
+  if (op->parent)
+    call_leave_batch(op);
+  else
+    operation_ready(op, PERIGEE_EVENT_REPLY);
 }
 
 static void call_finish(struct operation *op) {

@@ -233,12 +233,12 @@ call_keep(struct operation *op, const struct perigee_message *message,
 
 static struct operation *call_take(struct perigee_session *session,
                                    const struct operation_class *class,
-                                   int record) {
+                                   int record, struct operation *parent) {
   struct operation *op = operation_take(session, class);
   if (!op)
     return NULL;
   op->record = (uint8_t)record;
-  op->parent = NULL;
+  op->parent = parent;
   return op;
 }
 
@@ -303,14 +303,26 @@ call_keep_into(struct operation *op, const struct perigee_slice *into) {
   return PERIGEE_OK;
 }
 
+/* Takes the operation of a call, of that number of a batch if it has a parent. */
+static inline struct operation *call_take_call(struct perigee_session *session,
+                                               struct operation *parent,
+                                               uint32_t nth) {
+  struct operation *op =
+      call_take(session, &call_class, RECORD_REQUEST, parent);
+  if (op && parent)
+    op->nth = nth;
+  return op;
+}
+
 /* Begins a call whose `into` is a list. */
 static __attribute__((noinline)) int
 call_begin_listed(struct perigee_session *session,
-                  const struct perigee_message *message) {
+                  const struct perigee_message *message,
+                  struct operation *parent, uint32_t nth) {
   int status;
   if (message->trace && (status = trace_check(session, message)) < 0)
     return status;
-  struct operation *op = call_take(session, &call_class, RECORD_REQUEST);
+  struct operation *op = call_take_call(session, parent, nth);
   if (!op)
     return PERIGEE_NO_MEMORY;
   status = call_keep_into(op, &message->into);
@@ -321,8 +333,11 @@ call_begin_listed(struct perigee_session *session,
   return call_begin(op, message, true);
 }
 
-static int call_new(struct perigee_session *session,
-                    const struct perigee_message *message) {
+/* Inlined twice, so that calls of no batch pay nothing for those of one. */
+static inline __attribute__((always_inline)) int
+call_new_of(struct perigee_session *session,
+            const struct perigee_message *message, struct operation *parent,
+            uint32_t nth) {
   int status;
   struct payload into;
   if (!session_open_for(session, &status))
@@ -338,15 +353,26 @@ static int call_new(struct perigee_session *session,
   const struct perigee_slice *s = &message->into;
   if (s->region && !region_has(s->region, s)) {
     if (slice_is_list(s))
-      return call_begin_listed(session, message);
+      return call_begin_listed(session, message, parent, nth);
     if ((status = slice_payload(session->engine, s, &into)) < 0)
       return status;
   }
   if (UNLIKELY(message->trace != NULL) &&
       (status = trace_check(session, message)) < 0)
     return status;
-  struct operation *op = call_take(session, &call_class, RECORD_REQUEST);
+  struct operation *op = call_take_call(session, parent, nth);
   return op ? call_begin(op, message, false) : PERIGEE_NO_MEMORY;
+}
+
+static int call_new(struct perigee_session *session,
+                    const struct perigee_message *message) {
+  return call_new_of(session, message, NULL, 0);
+}
+
+int call_of_batch(struct perigee_session *session,
+                  const struct perigee_message *message,
+                  struct operation *parent, uint32_t nth) {
+  return call_new_of(session, message, parent, nth);
 }
 
 BESIDE call_new_locked(struct perigee_session *session,
@@ -372,7 +398,7 @@ int perigee_send(struct perigee_session *session,
   if (!slice || !slice->region)
     return fail_missing(session->engine, "slice to send");
   struct perigee_message message = {.slice = *slice};
-  struct operation *op = call_take(session, &send_class, RECORD_SEND);
+  struct operation *op = call_take(session, &send_class, RECORD_SEND, NULL);
   if (!op)
     return PERIGEE_NO_MEMORY;
   session->counters->messages++;
@@ -388,8 +414,9 @@ int call_access(struct perigee_session *session, bool write,
   struct perigee_message message = {.length = sizeof(struct access)};
   struct perigee_slice *own = write ? &message.slice : &message.into;
   *own = local ? perigee_list(&item->local, 1) : item->local;
-  struct operation *op = write ? call_take(session, &write_class, RECORD_WRITE)
-                               : call_take(session, &read_class, RECORD_READ);
+  struct operation *op =
+      write ? call_take(session, &write_class, RECORD_WRITE, parent)
+            : call_take(session, &read_class, RECORD_READ, parent);
   if (!op) {
     if (local)
       spread_free(local);
@@ -404,7 +431,6 @@ int call_access(struct perigee_session *session, bool write,
                                remote->count,
                                remote->stride};
   message.head = &op->access;
-  op->parent = parent;
   stats_begin(op, op->kind);
   return call_submit(op, &message, -1, local != NULL);
 }
@@ -537,7 +563,7 @@ static int call_commit(struct perigee_session *session,
     return status;
   status = PERIGEE_NO_MEMORY;
   if (!session_open_for(session, &status) ||
-      !(op = call_take(session, &call_class, RECORD_REQUEST))) {
+      !(op = call_take(session, &call_class, RECORD_REQUEST, NULL))) {
     loan_abort(session, RING_REQUEST);
     return status;
   }

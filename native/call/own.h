@@ -2,7 +2,7 @@
  *
  * own.h - operations of this side that send one record and get one back, for the
  * files that have them: call.c has their states, their replies and their end,
- * call_begin.c begins them.
+ * call_begin.c begins them; batch.c has many calls as one operation.
  */
 #ifndef OWN_H
 #define OWN_H
@@ -47,5 +47,14 @@ void call_unmark(struct operation *op);
 /* ---- call_begin.c ------------------------------------------------------- */
 /* Publishes a record that waited for room. */
 bool call_publish_waiting(struct operation *op);
+/* Begins the call of that number of a batch, its parent: a number >= 0, or a
+ * status; then it was not begun. */
+int call_of_batch(struct perigee_session *, const struct perigee_message *,
+                  struct operation *parent, uint32_t nth);
+
+/* ---- batch.c ------------------------------------------------------------- */
+/* Notes the end of a call of a batch, which still has its bytes. Its parent's
+ * `child` follows. */
+void batch_hear(struct operation *call);
 
 #endif

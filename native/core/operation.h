@@ -67,7 +67,8 @@ enum operation_kind {
   OP_RECV,
   OP_RECV_IMM, /* serve.c */
   OP_LOOKUP,
-  OP_CONNECT /* lookup.c, dial.c */
+  OP_CONNECT, /* lookup.c, dial.c */
+  OP_BATCH    /* batch.c: of calls, whose parent it is */
 };
 
 /* A bit of an operation's flags that no event has: its event asks for a landing of
@@ -88,6 +89,14 @@ struct stats_row {
 };
 
 struct operation;
+
+/* Calls that were submitted as one (call/batch.c). */
+struct batch {
+  struct perigee_answer *answers; /* the program's; NULL: it hears no more */
+  uint64_t bytes;                 /* that calls which ended well have filled */
+  uint32_t left; /* calls that have not ended; one more while they are begun */
+  int status;    /* of the call that failed first; its place is in `value` */
+};
 
 /* What still works for an operation that has ended: nothing; copies or a device,
  * whose end its steps see; others, who call operation_settle at their end. */
@@ -114,7 +123,7 @@ struct operation_class {
   /* With a progress thread: the program may still read its memory, so it keeps
    * the operation to be freed later? */
   bool (*keeps)(struct operation *op);
-  /* A read or write that is part of it (its child) has ended. */
+  /* A read, write or call that is part of it (its child) has ended. */
   void (*child)(struct operation *op, int status);
   /* It has ended, and its session was freed, so no event tells of it: nothing of
    * the program's is read for it any more. */
@@ -145,6 +154,7 @@ struct operation {
   struct perigee_stats_operation *under_way;
   uint64_t ordinal; /* of an own call that was sent: which of the session's */
   uint16_t index;
+  uint32_t nth; /* of a call of a batch: which of its calls, from 0 */
   /* The third. All fields from here to region_refs are zeroed when it is taken.
    * The flags of the first two words are rarely set, so a short call looks at a
    * word in place of each: nobody sets one of them just before (apart.h). */
@@ -203,7 +213,8 @@ struct operation {
   struct perigee_region *region_refs[REGION_REFS]; /* memory it may touch */
   union {                                          /* the fifth line */
     struct {                                       /* own */
-      struct operation *parent; /* of a READ or WRITE of a batch */
+      struct operation *parent; /* of a READ or WRITE of a transfer, and of a
+                                   CALL of a batch */
       struct perigee_message message;
       struct source loan; /* the loan, if `lent` */
       struct access access;
@@ -241,6 +252,7 @@ struct operation {
       uint64_t number;   /* which receive of the session's, from 1 */
       uint32_t arriving; /* index of the message that lands there, plus 1 */
     };
+    struct batch batch;
   };
   /* MORE: zeroed when it is taken if has_more was set by the use before. Who sets
    * one of these also sets has_more. */

@@ -68,7 +68,7 @@ end
 -- local call = assert(perigee.prepare(calc, "add", 1, 2))
 -- print(call:post():wait(), call:post():wait())                --> 3 3
 function M.new(proxy, name, ...)
-  local method, err = proxies.method(proxy, name, 2)
+  local method, err = proxies.method(proxy, name, "perigee.prepare", 2)
   if not method then return nil, err end
   method.post = method.post or method.kind.post(method)
   local own = proxy:with {}             -- nobody else fills its message

@@ -490,12 +490,12 @@ function M.session(proxy)
   return bound(proxy, "perigee.session", 2).session
 end
 
---- The method of that name of a proxy's service, for a prepared call; or nil
--- and an error.
-function M.method(proxy, name, level)
-  local class = bound(proxy, "perigee.prepare", level + 1).class
+--- The method of that name of a proxy's service, for what makes calls of it later
+-- (what names that in messages); or nil and an error.
+function M.method(proxy, name, what, level)
+  local class = bound(proxy, what, level + 1).class
   if getmetatable(proxy) ~= class.sync then
-    error("perigee.prepare takes a proxy, not its async", level + 1)
+    error(what .. " takes a proxy, not its async", level + 1)
   end
   check.value(name, check.string, "a method's name", level + 1)
   if class.methods[name] then return class.known[name] end

@@ -192,7 +192,7 @@ local function methods_of(file, head)
 end
 
 local KINDS = { "call", "read", "write", "send", "served", "transfer", "recv",
-                "recv_imm", "lookup", "connect" }
+                "recv_imm", "lookup", "connect", "batch" }
 
 local function under_way(file, head, by_row)
   local list = {}
