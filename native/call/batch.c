@@ -36,7 +36,7 @@ static void batch_keep_text(struct operation *op, const void *text,
 /* Notes how a call has ended. Returns whether it is the first that has failed. */
 static bool batch_note(struct operation *op, uint32_t nth, int status,
                        uint64_t bytes) {
-  struct batch *b = &op->batch;
+  struct call_batch *b = &op->batch;
   if (b->answers)
     b->answers[nth] = (struct perigee_answer){status, bytes};
   b->bytes += bytes;
@@ -56,8 +56,8 @@ static int batch_status_of(const struct operation *call) {
 void batch_hear(struct operation *call) {
   struct operation *op = call->parent;
   int status = batch_status_of(call);
-  bool first = batch_note(op, call->nth, status,
-                          status == PERIGEE_OK ? call->slice : 0);
+  bool first =
+      batch_note(op, call->nth, status, status == PERIGEE_OK ? call->slice : 0);
   if (first && status == call->status) {
     op->code = call->code;
     batch_keep_text(op, call->pointer, call->length, call->slice);
@@ -106,6 +106,12 @@ static enum still batch_still(struct operation *op) {
   return op->batch.left > 0 ? STILL_OTHERS : STILL_NOTHING;
 }
 
+/* Of a session that was freed: does it wait for its calls still? */
+static void batch_step(struct operation *op) {
+  if (op->quiet_wait)
+    operation_settle(op);
+}
+
 static void batch_untold(struct operation *op) {
   op->batch.answers = NULL;
 }
@@ -114,6 +120,7 @@ static const struct operation_class batch_class = {
     .name = "batch",
     .kind = OP_BATCH,
     .event = PERIGEE_EVENT_DONE,
+    .step = batch_step,
     .late = operation_late,
     .stop = operation_finish,
     .given = operation_given,
@@ -150,7 +157,7 @@ static int batch_submit(struct perigee_session *s,
   struct operation *op = operation_take(s, &batch_class);
   if (!op)
     return PERIGEE_NO_MEMORY;
-  op->batch = (struct batch){.answers = answers, .left = count + 1};
+  op->batch = (struct call_batch){.answers = answers, .left = count + 1};
   operation_start(op, -1);
   for (uint32_t i = 0; i < count; i++) {
     int status = call_of_batch(s, &messages[i], op, i);

@@ -91,7 +91,7 @@ struct stats_row {
 struct operation;
 
 /* Calls that were submitted as one (call/batch.c). */
-struct batch {
+struct call_batch {
   struct perigee_answer *answers; /* the program's; NULL: it hears no more */
   uint64_t bytes;                 /* that calls which ended well have filled */
   uint32_t left; /* calls that have not ended; one more while they are begun */
@@ -252,7 +252,7 @@ struct operation {
       uint64_t number;   /* which receive of the session's, from 1 */
       uint32_t arriving; /* index of the message that lands there, plus 1 */
     };
-    struct batch batch;
+    struct call_batch batch;
   };
   /* MORE: zeroed when it is taken if has_more was set by the use before. Who sets
    * one of these also sets has_more. */

@@ -112,6 +112,14 @@ describe("an agent that drains", function()
     assert.equal("1", (held:wait(20)))
   end)
 
+  -- A batch of two calls that are answered by the life.
+  local function batch(on)
+    local memory = cases.alloc(agent.engine, 64)
+    return assert(perigee.batch(on, "raw",
+                                { memory:slice(0, 8), memory:slice(8, 8) },
+                                { memory:slice(16, 1), memory:slice(17, 1) }))
+  end
+
   -- Calls that come while the worker's loop stands still are refused late.
   for what, call in pairs {
     ["a call"] = function(x) return x:life() end,
@@ -122,6 +130,7 @@ describe("an agent that drains", function()
     ["a raw call that nobody waits for"] = function(x)
       return x.async:raw("bytes"):wait(LONG)
     end,
+    ["a batch"] = function(x) return batch(x):post():wait(LONG) end,
   } do
     it("refuses " .. what .. " late, whose timeout covers all its tries",
        function()
@@ -247,15 +256,23 @@ describe("an agent that drains", function()
         ended = ended + 1
       end)
     end
-    local async = proxy.async:often()
+    local async, both = proxy.async:often(), batch(proxy):post()
     for _ = 1, 20 do pump() end
     assert.equal(0, ended)
     assert.is_false(async:done())
+    assert.is_false(both:done())
     tell("close", "closed")
     local second = process.start(server, "2"):expect("ready", LONG, pump)
     assert.is_true(cases.eventually(function() return ended == #calls end,
                                     LONG))
     assert.equal("2", (async:wait(60)))
+    for _ = 1, 2 do
+      for _, part in ipairs(assert(both:wait(60))) do
+        assert.equal("2", part:string())
+      end
+      both:post()
+    end
+    assert(both:wait(60))
     assert.equal("2", (proxy:life()))
     second:kill()
   end)

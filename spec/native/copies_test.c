@@ -256,7 +256,8 @@ static void a_freed_sender_keeps_memory_while_it_is_copied(void **state) {
 /* ---- Every operation, however it ends ------------------------------------------- */
 
 /* An operation under way that copies, and the program's memory that it names:
- * `named` must not be read after its end, or after the session was freed. */
+ * `named` must not be read or written after its end, or after the session was
+ * freed. */
 struct deed {
   struct pair p;
   int side; /* the one whose memory copies */
@@ -268,6 +269,10 @@ struct deed {
     struct perigee_transfer list;
     struct perigee_message message;
     uint8_t head[SIZE];
+    struct {
+      uint8_t head[SIZE];
+      struct perigee_answer answer;
+    } batch;
   } * named;
 };
 
@@ -312,6 +317,15 @@ static int a_call_with_a_landing(struct deed *d) {
   return perigee_call(d->p.session[0], &m);
 }
 
+static int a_batch(struct deed *d) {
+  memset(d->named, 7, sizeof *d->named);
+  const struct perigee_message m = {.head = d->named->batch.head,
+                                    .length = SIZE,
+                                    .into = all_of(d->slow, SIZE),
+                                    .timeout = d->timeout};
+  return perigee_call_batch(d->p.session[0], &m, 1, &d->named->batch.answer);
+}
+
 static int a_send(struct deed *d) {
   receive(&d->p, d->there);
   d->named->message.slice = all_of(d->slow, SIZE);
@@ -342,6 +356,7 @@ static const struct {
              {a_prepared_write, 0},
              {a_call_with_a_slice, 0},
              {a_call_with_a_landing, 0},
+             {a_batch, 0},
              {a_send, 0},
              {a_landing, 1}};
 enum { DEEDS = sizeof deeds / sizeof *deeds };
@@ -402,7 +417,7 @@ static void ends_after_its_copy(struct deed *d, int status) {
 }
 
 static void
-no_operation_reads_what_was_named_once_its_session_is_freed(void **state) {
+no_operation_uses_what_was_named_once_its_session_is_freed(void **state) {
   for (int i = 0; i < DEEDS; i++) {
     struct deed d;
     deed_begin(&d, i, state, -1);
@@ -410,6 +425,8 @@ no_operation_reads_what_was_named_once_its_session_is_freed(void **state) {
     memset(d.named, 0xdd, sizeof *d.named);
     d.p.still[!d.side] = true;
     free_once_it_may_end(&d.p, d.slow);
+    for (size_t k = 0; k < sizeof *d.named; k++)
+      assert_int_equal(((const uint8_t *)d.named)[k], 0xdd);
     deed_end(&d);
   }
 }
@@ -476,7 +493,7 @@ static void late_operations_end_after_their_copies(void **state) {
     look(&d);
     ends_after_its_copy(&d, PERIGEE_TIMEOUT);
     if (deeds[i].begin == a_call_with_a_slice ||
-        deeds[i].begin == a_call_with_a_landing)
+        deeds[i].begin == a_call_with_a_landing || deeds[i].begin == a_batch)
       assert_true(longest_call(d.p.engine[0]) >= (uint64_t)(100 * MS));
     deed_end(&d);
   }
@@ -502,7 +519,7 @@ int main(void) {
       cmocka_unit_test(a_freed_session_keeps_memory_while_it_is_copied),
       cmocka_unit_test(a_freed_sender_keeps_memory_while_it_is_copied),
       cmocka_unit_test(
-          no_operation_reads_what_was_named_once_its_session_is_freed),
+          no_operation_uses_what_was_named_once_its_session_is_freed),
       cmocka_unit_test(operations_of_a_closed_session_end_after_their_copies),
       cmocka_unit_test(operations_of_a_lost_session_end_after_their_copies),
       cmocka_unit_test(cancelled_operations_end_after_their_copies),

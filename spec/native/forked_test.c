@@ -50,6 +50,7 @@ static void sessions_refuse(struct scene *s) {
   struct perigee_transfer t = {.local = all, .remote = all};
   struct perigee_prepared *prepared;
   FORKED(perigee_call(session, &m));
+  FORKED(perigee_call_batch(session, &m, 0, NULL));
   FORKED(perigee_call_begin(session, 64, &loan));
   FORKED(perigee_call_commit(session, &m, 0));
   perigee_call_abort(session);

@@ -196,6 +196,8 @@ struct own {
   int64_t at;
   uint64_t coming; /* bytes to land */
   int ends_in;
+  bool batched; /* a call that is a batch of its own, with this answer */
+  struct perigee_answer answer;
   const char *name; /* of a lookup */
   struct spot into, from[ITEMS], to[ITEMS];
   struct shape there[ITEMS]; /* what is read of the peer's */

@@ -95,6 +95,16 @@ static void may_ask(struct side *side, struct own *own,
   m->flags |= PERIGEE_ASKS;
 }
 
+/* Some raw calls whose reply has a place are batches of one. */
+static int call_submit(struct side *side, struct own *own,
+                       const struct perigee_message *m) {
+  struct perigee_session *session = own->link->session;
+  own->batched =
+      own->landing && !(m->flags & PERIGEE_TYPED) && happens(side->world, 0.5);
+  return own->batched ? perigee_call_batch(session, m, 1, &own->answer)
+                      : perigee_call(session, m);
+}
+
 static void call(struct side *side, struct link *l) {
   struct world *w = side->world;
   struct own *own = own_new(side, OWN_CALL, l);
@@ -131,7 +141,7 @@ static void call(struct side *side, struct link *l) {
   } else {
     may_ask(side, own, &m);
   }
-  submitted(side, own, perigee_call(l->session, &m), m.timeout);
+  submitted(side, own, call_submit(side, own, &m), m.timeout);
 }
 
 static void call_by_loan(struct side *side, struct link *l) {

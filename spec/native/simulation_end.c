@@ -95,8 +95,9 @@ static bool fits(const struct side *side, const struct own *own, int status) {
            w->weather.truncate > 0;
   case PERIGEE_CLOSED:
     return own->link && own->link->closed;
-  case PERIGEE_PROTOCOL:
-    return w->weather.truncate > 0;
+  case PERIGEE_PROTOCOL: /* typed values have no place in a batch */
+    return w->weather.truncate > 0 ||
+           (own->batched && m->replied && m->reply_typed);
   case PERIGEE_STALE:
     return one_sided;
   case PERIGEE_TOO_LARGE:
@@ -313,13 +314,35 @@ static void fine(struct side *side, struct own *own,
   }
 }
 
+/* Returns the event of a batch of one as that of its call. A batch that was stopped
+ * may end otherwise than its call. */
+static struct perigee_event batch_single(struct side *side,
+                                         const struct own *own,
+                                         const struct perigee_event *done) {
+  struct perigee_event e = *done;
+  HOLDS(side, e.kind == PERIGEE_EVENT_DONE);
+  e.kind = PERIGEE_EVENT_REPLY;
+  if (e.status != PERIGEE_OK)
+    return e;
+  HOLDS(side, own->answer.status == PERIGEE_OK);
+  HOLDS(side, own->answer.length == e.length);
+  e.slice = e.length;
+  e.length = 0;
+  return e;
+}
+
 void own_ended(struct side *side, const struct perigee_event *e) {
+  struct perigee_event single;
   static const int kinds[OWN_KINDS] = {[OWN_CALL] = PERIGEE_EVENT_REPLY,
                                        [OWN_CONNECT] = PERIGEE_EVENT_CONNECTED};
   struct own *own = own_of(side, e->operation);
   if (!own)
     wrong(side, "operation %d ends (%s), which is not under way", e->operation,
           perigee_status_name(e->status));
+  if (own->batched) {
+    single = batch_single(side, own, e);
+    e = &single;
+  }
   int kind = kinds[own->kind] ? kinds[own->kind] : PERIGEE_EVENT_DONE;
   HOLDS(side, e->kind == kind || e->operation < 0);
   bool answered = own->kind == OWN_CALL &&
