@@ -386,6 +386,71 @@ function M.posted_slots(proxy, size, window, engine)
   end, function(i) return calls[i]:post() end)
 end
 
+-- One of two batches: `half` calls, whose memory begins at an offset.
+local function batch_of(proxy, region, at, size, half)
+  local one = { requests = {}, places = {}, sources = {}, targets = {},
+                round = 0, begun = 0 }
+  for i = 1, half do
+    local from = region:slice(at + 2 * (i - 1) * size, size)
+    local into = region:slice(at + (2 * i - 1) * size, size)
+    one.requests[i], one.places[i] = from, into
+    one.sources[i], one.targets[i] = from.pointer, into.pointer
+  end
+  one.batch = assert(perigee.batch(proxy, "echo", one.requests, one.places))
+  return one
+end
+
+local function batch_post(one, size, half)
+  one.round = one.round + 1
+  for i = 1, half do stamp(one.sources[i], size, one.round) end
+  one.begun = now()
+  one.batch:post()
+end
+
+-- Returns the time of its end, which is that of each of its calls.
+local function batch_settle(one, size, half, samples, n)
+  local parts, err = one.batch:wait()
+  local at = now()
+  if not parts then wrong("raw", err) end
+  for i = 1, half do
+    if check(one.targets[i], size, one.round) ~= 0 then wrong("raw", err) end
+    samples[n + i - 1] = at - one.begun
+  end
+  return at
+end
+
+local function batch_same(one, size, half)
+  for i = 1, half do
+    if not same(one.targets[i], one.sources[i], size) then wrong "raw" end
+  end
+end
+
+-- raw, two batches in turns, each of half of the calls under way.
+function M.batched(proxy, size, window, engine)
+  local half = window / 2
+  local region = assert(engine:alloc(2 * window * size, { access = "" }))
+  ffi.fill(region.pointer, region.length, 1)
+  local a = batch_of(proxy, region, 0, size, half)
+  local b = batch_of(proxy, region, window * size, size, half)
+  return function(samples, capacity, until_ns)
+    local first, n, posted, at = now(), 0, 2, nil
+    batch_post(a, size, half)
+    batch_post(b, size, half)
+    while posted > 0 do
+      at = batch_settle(a, size, half, samples, n)
+      n, posted = n + half, posted - 1
+      if at < until_ns and n + (posted + 1) * half <= capacity then
+        batch_post(a, size, half)
+        posted = posted + 1
+      end
+      a, b = b, a
+    end
+    batch_same(a, size, half)
+    batch_same(b, size, half)
+    return n, at - first
+  end
+end
+
 -- fan: one payload to each of the proxies, and all replies awaited; a reply is
 -- looked at when it is there. The time is that of all together.
 function M.fan(proxies, size, engine)

@@ -30,9 +30,10 @@ local function in_place(name, path)
   return one
 end
 
-local function posted(name, path)
+-- how: posted or batched.
+local function together(name, path, how)
   local one = peer(name, "perigee_echo.lua", path)
-  one.words, one.modes = { path .. "-posted" }, { "pipelined" }
+  one.words, one.modes = { path .. "-" .. how }, { "pipelined" }
   return one
 end
 
@@ -46,7 +47,8 @@ end
 return {
   ours,
   in_place("perigee-inplace", "shm"),
-  posted("perigee-posted", "shm"),
+  together("perigee-posted", "shm", "posted"),
+  together("perigee-batched", "shm", "batched"),
   peer("perigee-c", "perigee", "shm"),
   peer("perigee-tcp", "perigee_echo.lua", "tcp"),
   in_place("perigee-inplace-tcp", "tcp"),

@@ -22,7 +22,7 @@ local process = require "bench.lib.process"
 
 local word, role, folder, size, under = unpack(arg)
 local way, kind = word:match "^(%a+)%-?(%a*)$"
-local inplace, posted = kind == "inplace", kind == "posted"
+local inplace = kind == "inplace"
 local SAMPLES, FEWEST, ATTEMPTS = 2 ^ 20, 3, 8
 local options = peer.options(way, (tonumber(size) or 0)
                                   * (tonumber(under) or 0))
@@ -130,16 +130,21 @@ local function pool(n, length, whole, ns)
          n * math.ceil(length / payload.PAGE) + whole * length
 end
 
-local under_way = posted and calls.posted_slots or calls.raw_slots
+-- Calls that are under way together: a future for each, prepared, in batches.
+local function pipelined(length, at_once)
+  if kind == "batched" then
+    return calls.batched(proxy, length, at_once, agent.engine)
+  end
+  local slots = kind == "posted" and calls.posted_slots or calls.raw_slots
+  return calls.windowed(at_once, slots(proxy, length, at_once, agent.engine))
+end
 
 local function step_of(mode, length, at_once)
   local key = ("%s %d %d"):format(mode, length, at_once)
   if not steps[key] then
     steps[key] = mode == "fanout" and calls.fan(proxies, length, agent.engine)
       or mode == "loan" and calls.loan(proxy, length)
-      or mode == "pipelined"
-      and calls.windowed(at_once, under_way(proxy, length, at_once,
-                                            agent.engine))
+      or mode == "pipelined" and pipelined(length, at_once)
       or inplace and calls.inplace(proxy, length, agent.engine)
       or calls.raw(proxy, length, agent.engine)
   end

@@ -53,7 +53,7 @@ static int batch_status_of(const struct operation *call) {
   return UNLIKELY(odd) ? PERIGEE_PROTOCOL : call->status;
 }
 
-void batch_hear(struct operation *call) {
+static void batch_heard(struct operation *call) {
   struct operation *op = call->parent;
   int status = batch_status_of(call);
   bool first =
@@ -125,6 +125,7 @@ static const struct operation_class batch_class = {
     .stop = operation_finish,
     .given = operation_given,
     .child = batch_child,
+    .heard = batch_heard,
     .untold = batch_untold,
     .recall = batch_recall,
     .still = batch_still,
@@ -143,7 +144,7 @@ static int batch_check(struct perigee_session *s,
   return PERIGEE_OK;
 }
 
-/* It was never sent, and so is not heard of by batch_hear(). */
+/* It was never sent, and so is not heard of. */
 static void batch_refused(struct operation *op, uint32_t nth, int status) {
   const char *why = fail_detail(op->engine);
   if (batch_note(op, nth, status, 0))

@@ -106,7 +106,7 @@ static void call_tell_parent(struct operation *op) {
   int status = op->status;
   if (op->kind == OP_CALL) {
     stats_count_own(op);
-    batch_hear(op);
+    parent->class->heard(op);
   }
   call_advance(op, GIVEN);
   operation_free(op);
@@ -355,7 +355,7 @@ static inline bool call_ends_short(const struct operation *op) {
 static void call_leave_batch(struct operation *op) {
   struct operation *parent = op->parent;
   stats_count_own(op);
-  batch_hear(op);
+  parent->class->heard(op);
   call_unmark_short(op);
   call_advance_from(op, ENDED, GIVEN);
   operation_free_short(op);

@@ -52,9 +52,4 @@ bool call_publish_waiting(struct operation *op);
 int call_of_batch(struct perigee_session *, const struct perigee_message *,
                   struct operation *parent, uint32_t nth);
 
-/* ---- batch.c ------------------------------------------------------------- */
-/* Notes the end of a call of a batch, which still has its bytes. Its parent's
- * `child` follows. */
-void batch_hear(struct operation *call);
-
 #endif

@@ -125,6 +125,8 @@ struct operation_class {
   bool (*keeps)(struct operation *op);
   /* A read, write or call that is part of it (its child) has ended. */
   void (*child)(struct operation *op, int status);
+  /* Called before that with a child that is a call, and still has what came. */
+  void (*heard)(struct operation *child);
   /* It has ended, and its session was freed, so no event tells of it: nothing of
    * the program's is read for it any more. */
   void (*untold)(struct operation *op);

@@ -18,8 +18,8 @@ local function server(child)
       copy = { raw = true, inplace = true, function(request, reply)
         return reply:write(request)
       end },
-      -- Fails if the first byte is F, stands still if it is S; gives half of the
-      -- request if it is H.
+      -- Fails if the first byte is F, stands still if it is S, and gives half
+      -- of the request if it is H.
       picky = { raw = true, function(request)
         local text = request:string()
         local what = text:sub(1, 1)
@@ -186,7 +186,8 @@ describe("a batch of calls", function()
           all:post()
           assert(proxy:add(1, 1) == 2)
           for i, part in ipairs(assert(all:wait(LONG))) do
-            assert(part:string() == ("%64d"):format(t * 10000 + round * 100 + i))
+            local wanted = t * 10000 + round * 100 + i
+            assert(part:string() == ("%64d"):format(wanted))
           end
         end
         return true
@@ -287,10 +288,12 @@ describe("a batch of calls", function()
     assert.equal("no_method", err.kind)
     local into = proxy:with { into = region:slice(0, 8) }
     for _, wrong in ipairs {
-      { {}, "echo", requests, places }, { proxy.async, "echo", requests, places },
+      { {}, "echo", requests, places },
+      { proxy.async, "echo", requests, places },
       { proxy, "add", requests, places }, { proxy, "echo", requests },
       { proxy, "echo", {}, {} }, { proxy, "echo", requests, { places[1] } },
-      { proxy, "echo", { "a", "b" }, places }, { into, "echo", requests, places },
+      { proxy, "echo", { "a", "b" }, places },
+      { into, "echo", requests, places },
     } do
       local fine, why = pcall(function() perigee.batch(unpack(wrong)) end)
       assert.is_false(fine)

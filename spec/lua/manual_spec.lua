@@ -35,7 +35,7 @@ local CONTRACT = {
   Kept = "close explain prepare_read prepare_write prepare_write_imm read recv "
     .. "recv_imm region send session write write_imm",
   Prepared = "close post", Future = "cancel done wait",
-  PreparedCall = "post",
+  PreparedCall = "post", CallBatch = "post result",
   Context = "cancelled proxy remaining sent trace", Proxy = "close with",
 }
 
@@ -54,6 +54,7 @@ local function objects()
       Kept = assert(agent:session("worker:0", { keep = true })),
       Prepared = assert(session:prepare_write { from = slice, to = far_slice }),
       PreparedCall = assert(perigee.prepare(calc, "add", 1, 2)),
+      CallBatch = assert(perigee.batch(calc, "echo", { slice }, { slice })),
     }
   ]])
   return chunk()

@@ -1,14 +1,15 @@
 -- SPDX-License-Identifier: Apache-2.0
---- Batches of calls: many calls of one raw method, named once, and made together any
--- number of times. A post is one submission, and all ends come by one event, so
--- short calls take less time each than by `perigee.prepare`. A batch is itself the
--- future of its last post. One task at a time posts it and waits for it. It needs no
--- `close`. Made by `perigee.batch`.
+--- Batches of calls: many calls of one raw method, named once, and made
+-- together any number of times. A post is one submission, and all ends come by
+-- one event, so short calls take less time each than by `perigee.prepare`. A
+-- batch is itself the future of its last post. One task at a time posts it and
+-- waits for it. It needs no `close`. Before its first post it has ended, with
+-- true. Made by `perigee.batch`.
 -- @classmod CallBatch
 
--- Calls that fail, and all of a post that cannot be submitted (its peer is away),
--- become futures of their own, which go on as other calls do: `others`, by their
--- number. The batch ends when all of them have.
+-- Calls that fail, and all of a post that cannot be submitted (its peer is
+-- away), become futures of their own, which go on as other calls do: `others`,
+-- by their number. The batch ends when all of them have.
 local again = require "perigee.call.again"
 local bindings = require "perigee.call.binding"
 local check = require "perigee.runtime.check"
@@ -29,7 +30,8 @@ local Future, settle, start = futures.Future, futures.settle, futures.start
 local first, here, now = slices.first, traces.here, loop.now
 local tonumber, max = tonumber, math.max
 local ENDED, OWNER = futures.ENDED, futures.OWNER
-local SESSION, ENGINE, TRACE = bindings.SESSION, bindings.ENGINE, bindings.TRACE
+local SESSION, ENGINE, TRACE = bindings.SESSION, bindings.ENGINE,
+                               bindings.TRACE
 local MOST = 4096                       -- calls of a batch
 local PEER_LOST = C.PERIGEE_PEER_LOST
 
@@ -40,7 +42,7 @@ local META = futures.metatable(CallBatch, "batch of calls")
 CallBatch.wait, CallBatch.done = Future.wait, Future.done
 CallBatch.cancel = Future.cancel
 
--- ---- Results ----------------------------------------------------------------
+-- ---- Results ---------------------------------------------------------------
 
 -- What call i has filled.
 local function part(self, i)
@@ -53,15 +55,17 @@ local function parts(self)
   local list, others = {}, self.others
   for i = 1, self.n do
     local other = others and others[i]
-    local got, err = nil, nil
-    if other then got, err = futures.results(other) else got = part(self, i) end
-    if got == nil then return nil, err end
-    list[i] = got
+    local got, err
+    if other then
+      got, err = futures.results(other)
+      if got == nil then return nil, err end
+    end
+    list[i] = got or part(self, i)
   end
   return list
 end
 
--- ---- Calls by themselves ------------------------------------------------------
+-- ---- Calls by themselves ---------------------------------------------------
 
 local function alone(self, i)
   return self.proxy:with { into = self.places[i] }
@@ -143,7 +147,8 @@ end
 local function go_on(self, told)
   local others = {}
   for i = 1, self.n do
-    if self.answers[i - 1].status ~= 0 then others[i] = failed(self, i, told) end
+    local status = self.answers[i - 1].status
+    if status ~= 0 then others[i] = failed(self, i, told) end
   end
   if next(others) then return futures.follow(self, gather(self, others)) end
   settle(self, nil, outcome.failure(self[OWNER], self.method, told))
@@ -152,11 +157,11 @@ end
 -- The finish of a batch.
 local function ended(self, told)
   if told.status ~= 0 then return go_on(self, told) end
-  if tonumber(told.length) == self.room then return settle(self, self.places) end
-  settle(self, parts(self))
+  local full = tonumber(told.length) == self.room
+  settle(self, full and self.places or parts(self))
 end
 
--- ---- Posting -------------------------------------------------------------------
+-- ---- Posting ---------------------------------------------------------------
 
 -- Are the slices' owners those that the messages name?
 local function is_filled(self)
@@ -170,14 +175,15 @@ end
 local function fill_one(self, i, level)
   local message, engine = self.messages[i - 1], self[OWNER][ENGINE]
   message.method = self.method.id
-  for name, slice in pairs { slice = self.requests[i], into = self.places[i] } do
-    local why = slices.store_own(message[name], slice, engine)
+  local function store(what, target, slice)
+    local why = slices.store_own(target, slice, engine)
     if why then
-      error(("%s: %s %d: %s"):format(self.method.text, name == "into" and "place"
-        or "request", i, why), level + 1)
+      error(("%s: %s %d: %s"):format(self.method.text, what, i, why), level + 2)
     end
     self.owners[slice.owner] = slice.owner.handle
   end
+  store("request", message.slice, self.requests[i])
+  store("place", message.into, self.places[i])
 end
 
 -- Names the slices in the messages.
@@ -209,11 +215,11 @@ local function put_traces(self)
 end
 
 --- Makes all calls once more, in order. Its `wait`, `done` and `cancel` (as a
--- `Future`'s) are of this post until the next one. The results are a list of what
--- each call has filled of its place, in order (the same list each time all places are
--- full); or nil and the error of the first call, in order, that has failed. A call
--- that fails stops no other: `CallBatch:result`. To post a batch that is still under way is
--- misuse.
+-- `Future`'s) are of this post until the next one. The result is a list of what
+-- each call has filled of its place, in order (the same list whenever all
+-- places are full); or nil and the error of the first call, in order, that has
+-- failed. A call that fails stops no other (`CallBatch:result`). To post a
+-- batch that is still under way is misuse.
 -- @function CallBatch:post
 -- @treturn CallBatch itself, as the future of these results
 -- @errors those of `Proxy:method`, by the future
@@ -225,10 +231,12 @@ end
 --   requests[i] = region:slice(128 * i + 64, 64)
 -- end
 -- local batch = assert(perigee.batch(calc, "echo", requests, places))
--- for _ = 1, 3 do
---   local parts = assert(batch:post():wait(5))
---   print(#parts, parts[8].length)                             --> 8 64
+-- for round = 1, 3 do
+--   requests[8]:fill(round)
+--   assert(batch:post():wait(5))
 -- end
+-- local parts = batch:wait()
+-- print(#parts, parts[8].length, parts[8].pointer[0])          --> 8 64 3
 function CallBatch:post()
   if getmetatable(self) ~= META then check.dotted("batch", "post", 2) end
   if not self[ENDED] then
@@ -264,14 +272,15 @@ function CallBatch:result(i)
     error("batch:result: post it, and wait for it first", 2)
   end
   if type(i) ~= "number" or i % 1 ~= 0 or i < 1 or i > self.n then
-    error(("batch:result takes the number of a call, 1 to %d"):format(self.n), 2)
+    error(("batch:result takes the number of a call, 1 to %d"):format(self.n),
+          2)
   end
   local other = self.others and self.others[i]
   if other then return futures.results(other) end
   return part(self, i)
 end
 
--- ---- Making one ----------------------------------------------------------------
+-- ---- Making one ------------------------------------------------------------
 
 local function check_slices(list, what, level)
   if type(list) ~= "table" then
@@ -279,8 +288,8 @@ local function check_slices(list, what, level)
   end
   for i, slice in ipairs(list) do
     if not slices.is_slice(slice) then
-      error(("perigee.batch: number %d of %s is no slice, but %s"):format(i, what,
-        slices.named(slice)), level + 1)
+      error(("perigee.batch: number %d of %s is no slice, but %s"):format(
+        i, what, slices.named(slice)), level + 1)
     end
   end
 end
@@ -289,8 +298,8 @@ local function check_lists(requests, places, level)
   check_slices(requests, "requests", level + 1)
   check_slices(places, "places", level + 1)
   if #requests ~= #places or #requests < 1 or #requests > MOST then
-    error(("perigee.batch takes 1 to %d requests and as many places, not %d and "
-      .. "%d"):format(MOST, #requests, #places), level + 1)
+    error(("perigee.batch takes 1 to %d requests and as many places, not %d "
+      .. "and %d"):format(MOST, #requests, #places), level + 1)
   end
 end
 
@@ -329,8 +338,9 @@ local function messages_of(binding, method, places)
 end
 
 --- Names many calls of one raw or inplace method, which `CallBatch:post` makes
--- together, any number of times. Call i sends `requests[i]`, with the bytes that it has at
--- the post, and its reply goes to `places[i]`.
+-- together, any number of times. Call i sends `requests[i]`, with the bytes
+-- that it has at the post, and its reply goes to `places[i]`. The lists are
+-- copied.
 -- @function perigee.batch
 -- @tparam Proxy proxy with its options; not `into`, `landing` or `reader`
 -- @tparam string method the method's name
@@ -340,9 +350,9 @@ end
 -- @errors `no_method`
 -- @waits no
 -- @usage
--- local batch = assert(perigee.batch(calc, "echo",
---                                    { region:slice(0, 8), region:slice(8, 8) },
---                                    { region:slice(64, 8), region:slice(72, 8) }))
+-- local requests = { region:slice(0, 8), region:slice(8, 8) }
+-- local places = { region:slice(64, 8), region:slice(72, 8) }
+-- local batch = assert(perigee.batch(calc, "echo", requests, places))
 -- print(#assert(batch:post():wait(5)))                         --> 2
 function M.new(proxy, name, requests, places)
   local method, err = proxies.method(proxy, name, "perigee.batch", 2)
