@@ -30,6 +30,7 @@ struct side {
   uint8_t *bytes;
   struct peer_client *client;
   int operation; /* of the slot, if there is one only */
+  struct perigee_message messages[UNDER];
   uint16_t slots[OPERATIONS];
 };
 
@@ -97,12 +98,12 @@ static void submit(void *context, int slot, size_t length) {
   struct side *side = context;
   uint64_t at = 2 * (uint64_t)slot * side->peer->size;
   uint64_t from = (uint64_t)(side->client->buffers[slot] - side->bytes);
-  struct perigee_message m = {
-      .slice = {{side->region}, from, length, 1, length},
-      .into = {{side->region}, at + side->peer->size, length, 1, length},
-      .timeout = LIMIT};
-  side->operation =
-      perigee_call(side->sessions[slot % side->peer->servers], &m);
+  struct perigee_message *m = &side->messages[slot]; /* used again and again */
+  m->slice = (struct perigee_slice){{side->region}, from, length, 1, length};
+  m->into = (struct perigee_slice){
+      {side->region}, at + side->peer->size, length, 1, length};
+  m->timeout = LIMIT;
+  side->operation = perigee_call(side->sessions[slot % side->peer->servers], m);
   must(side->operation, "call");
   side->slots[side->operation] = (uint16_t)slot;
 }

@@ -28,11 +28,12 @@
  * for writing. These are hints for up to RING_AHEAD lines: no value and no
  * order depends on them.
  *
- * On AMD the producer takes no lines ahead. So one record at a time takes 0.9 to
- * 1.0 of the time, and many under way 1.0 to 1.04
- * (bench/history/tried.md, "Small calls over shared memory"). We believe that the
- * producer's requests for the next lines delay the consumer's for the lines that
- * were just written.
+ * On AMD the producer takes no lines ahead, but where short records follow each
+ * other. One record at a time takes 0.9 to 1.0 of the time without that; 64 under way
+ * take 1.05 near, and 1.25 far (bench/history/tried.md, "Small calls over shared
+ * memory"). We believe that the producer's requests for the next lines delay the
+ * consumer's for those that were just written; and that, where records follow each
+ * other, the producer itself would wait for them.
  *
  * A lap may end early. Lines that were used again soon are in the first-level
  * caches of both cores, and move sooner from one to the other; others take up
@@ -83,7 +84,7 @@ struct ring_out {
                         does not stream, they went through the caches */
   uint32_t whole;    /* laps that do not end early */
   bool streams;      /* long records are written past the caches */
-  bool owns;         /* the next record's lines are taken ahead */
+  bool owns;         /* the next record's lines are always taken ahead */
   /* Called a few times for each length of the ring, if the record that comes next
    * is longer than RING_LONG; it may move the ring. NULL: nobody is. */
   void (*longs)(struct ring_out *ring, uint64_t length, void *context);
@@ -173,19 +174,20 @@ static inline void ring_own(const struct ring_out *ring, uint64_t units) {
 }
 
 /* Publishes the room that was reserved last, at `at`; length may be less than
- * reserved. */
+ * reserved. follows: another record was published just before. */
 static inline void ring_publish_at(struct ring_out *ring, uint8_t *at,
-                                   uint64_t length) {
+                                   uint64_t length, bool follows) {
   uint64_t units = ring_units(length), head = ring->head;
   atomic_store_explicit((_Atomic uint64_t *)(void *)at,
                         ring_word(ring->key, head, units),
                         memory_order_release);
   ring->head = head + units * RING_UNIT;
-  if (ring->owns)
+  if (ring->owns || (follows && units <= RING_AHEAD))
     ring_own(ring, units);
 }
 static inline void ring_publish(struct ring_out *ring, uint64_t length) {
-  ring_publish_at(ring, ring->bytes + (ring->head & (ring->size - 1)), length);
+  ring_publish_at(ring, ring->bytes + (ring->head & (ring->size - 1)), length,
+                  false);
 }
 /* Lends room for a record of this length, or returns NULL. One room may be lent
  * at a time. */

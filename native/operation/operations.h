@@ -283,7 +283,8 @@ static inline void outgoing_put_head(const struct lane *lane,
   memcpy(record + RING_UNIT - HALF, bytes + first - HALF, HALF);
 }
 
-/* Writes a record as outgoing_bytes(); out: lane_out(). */
+/* Writes a record as outgoing_bytes(); out: lane_out(). It follows another, if no
+ * poll has looked since whether the peer sleeps. */
 static inline __attribute__((always_inline)) bool
 outgoing_put(struct perigee_session *session, enum ring ring,
              struct ring_out *out, const struct record *r,
@@ -299,7 +300,7 @@ outgoing_put(struct perigee_session *session, enum ring ring,
   record_encode_words(r, to);
   STAMP(STAMP_PUBLISHED);
   if (out)
-    ring_publish_at(out, to, size);
+    ring_publish_at(out, to, size, session->polled.unsure);
   else
     lane_records(lane)->publish(lane, ring, size);
   session->counters->bytes_sent += r->head_length;
