@@ -21,9 +21,10 @@
  * polled. Every operation has exactly one event, with event.operation equal to
  * its number, within its timeout. From that event on the caller owns every byte
  * of memory named in the operation again. Submitting may instead return
- * PERIGEE_INLINE: the operation succeeded at once and no event follows. Only a
- * call with PERIGEE_ASKS may have one event more, REPLY_LANDING, which ends
- * nothing.
+ * PERIGEE_INLINE: the operation succeeded at once and no event follows. Only two
+ * have more events, before that one: a call with PERIGEE_ASKS may have
+ * REPLY_LANDING, which ends nothing, and a batch of calls has REPLY for each call
+ * that failed (perigee_call_batch).
  *
  * Pointers in events are valid until the next perigee_poll, perigee_await,
  * perigee_wait, perigee_join or perigee_call_wait on the same engine (of
@@ -307,7 +308,8 @@ enum perigee_kind {
   PERIGEE_EVENT_SENT = 8,      /* the caller has received a reply for which
                                   perigee_reply returned 1, or never will
                                   (status) */
-  PERIGEE_EVENT_DONE = 9,      /* transfer, send, recv, recv_imm, lookup ended */
+  PERIGEE_EVENT_DONE = 9,      /* transfer, send, recv, recv_imm, lookup, batch
+                                  of calls ended */
   PERIGEE_EVENT_REFUSED = 10,  /* unauthenticated peers were refused. code: how
                                   many since the last such event; status and
                                   pointer: why one of them was (the last that
@@ -378,8 +380,8 @@ struct perigee_event {
                                lookup: the struct perigee_remote. LOST, and
                                CONNECTED and DONE with a status: a text of why,
                                or NULL */
-  uint64_t length;          /* bytes at pointer; DONE of recv and transfers
-                               that is OK: bytes moved */
+  uint64_t length;          /* bytes at pointer; DONE of recv, transfers and
+                               batches of calls that is OK: bytes moved */
   uint64_t slice;           /* length of the slice part that came.
                                REPLY_LANDING: of that, or of the raw bytes.
                                REPLY into a named slice: bytes filled. REPLY with
@@ -389,7 +391,7 @@ struct perigee_event {
                                the text (perigee_failure_read) */
   union {
     uint64_t capacity;      /* REQUEST: the largest reply that the caller
-                               takes */
+                               takes. REPLY of a batch: which call has failed */
     uint64_t immediate;     /* DONE of recv_imm */
     uint8_t *landed;        /* where a pooled slice part is (PERIGEE_POOLED) */
   };
@@ -1118,22 +1120,28 @@ struct perigee_answer {
   int32_t status;           /* of the reply, or why there is none */
   uint64_t length;          /* bytes filled of its `into`; 0 with a status */
 };
-/* Makes `count` raw calls, in order, and tells of all their ends by one event: for
- * many short calls that are under way together, of which each then takes less
- * than by perigee_call. Each is a call of its own, with its own timeout; one that fails
- * stops no other. Every message names `into`, and none is TYPED, else INVALID,
- * and none is made.
+/* Makes `count` raw calls, in order, and tells by one event that all have ended. Of
+ * many short calls that are under way together each takes less time so than by
+ * perigee_call. Each is a call of its own, with its own timeout; one that fails stops
+ * no other. Every message names `into`, and none is TYPED; nor are there more than
+ * options.operations. Else INVALID, and none is made.
  *
- * Returns the operation. DONE follows when all of them have ended: its status is
- * OK, and its length how many bytes came in all; or the status of the call that
- * failed first, with event.capacity its place among the messages, event.pointer
- * and code as those of its REPLY would be (event.slice, too). answers[i] tells of
- * the call of messages[i]. So many of them are written from the submission until
- * DONE, or until the session is freed; the messages themselves are read during the
- * submission alone, and what they name stays the caller's, unchanged, until DONE.
- * perigee_cancel ends all that are under way. A call for which there was no
- * operation (options.operations) or whose slice is none has that as its answer.
- * Does not block. */
+ * Returns the operation. DONE follows when all calls have ended. Its status is OK,
+ * and event.length the bytes that came in all; or it is the status of the call that
+ * failed first, or that with which the whole batch was ended: perigee_cancel ends
+ * all calls that are under way, and so does the end of the session.
+ *
+ * answers[i] tells how the call of messages[i] has ended. They are the library's
+ * from the submission until DONE, or until perigee_session_free or
+ * perigee_engine_close; without DONE some may not have been written. The messages
+ * are read during the submission only. What they name stays the caller's, unchanged,
+ * until DONE.
+ *
+ * A call that ended well has no event, and the code of its reply is lost. One that
+ * perigee_call would refuse has that status as its answer. Of one that fails later,
+ * REPLY tells before DONE, as of any call, with the batch's number, and the place of
+ * its message in event.capacity; but not if the whole batch was ended. A typed reply
+ * is PROTOCOL. A batch cannot be joined (perigee_join). Does not block. */
 PERIGEE_API int perigee_call_batch(struct perigee_session *session,
                                    const struct perigee_message *messages,
                                    uint32_t count,

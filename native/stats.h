@@ -162,7 +162,8 @@ enum perigee_stats_why {
   PERIGEE_STATS_WHY_SECOND = 10    /* both sides have it, and this one first */
 };
 
-/* An operation that is under way, until the poll after its event. */
+/* An operation that is under way, until the poll after its event; of a call of a
+ * batch that has no event, until its end. */
 struct perigee_stats_operation {
   uint64_t began;   /* 0: there is none */
   uint32_t session; /* its id */
@@ -180,7 +181,8 @@ enum perigee_stats_kind {
   PERIGEE_STATS_RECV = 7,
   PERIGEE_STATS_RECV_IMM = 8,
   PERIGEE_STATS_LOOKUP = 9,
-  PERIGEE_STATS_CONNECT = 10
+  PERIGEE_STATS_CONNECT = 10,
+  PERIGEE_STATS_BATCH = 11 /* of calls, which have rows of their own */
 };
 
 /* An event that a poll gave to the program. */

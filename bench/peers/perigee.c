@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Perigee from C: raw calls from a region of private memory into another, which
- * the server answers from where the request lies. Word: shm, tcp or verbs.
+ * the server answers from where the request lies. Word: shm, tcp or verbs. With
+ * "batched" behind it calls are made by perigee_call_batch: the loop's next calls
+ * gather until they are half of those under way.
  *
  * Version: this tree's.
  * Mode: one session; both memories are regions (perigee_region_alloc), the
@@ -21,6 +23,16 @@ static const int64_t SPIN = 20000000, LIMIT = 600 * INT64_C(1000000000);
 
 enum { OPERATIONS = 1 << 16, ATTEMPTS = 8 };
 
+/* Calls that gather, then are under way, then are read by the loop. */
+struct batch {
+  int operation; /* -1: it gathers; -2: it has ended */
+  uint32_t count, read;
+  int slots[UNDER];
+  struct perigee_message messages[UNDER];
+  struct perigee_answer answers[UNDER];
+};
+enum { GATHERS = -1, ENDED = -2, BATCHES = 3 };
+
 struct side {
   const struct peer *peer;
   bool busy; /* polls in place of sleeping, for one call at a time */
@@ -31,6 +43,8 @@ struct side {
   struct peer_client *client;
   int operation; /* of the slot, if there is one only */
   struct perigee_message messages[UNDER];
+  struct batch batches[BATCHES]; /* one gathers, one is read */
+  int gathers, reads;
   uint16_t slots[OPERATIONS];
 };
 
@@ -94,15 +108,24 @@ static void serve(const struct peer *peer) {
 
 /* ---- The client --------------------------------------------------------- */
 
+static uint8_t *reply_of(const struct side *side, int slot) {
+  return side->bytes + (2 * (size_t)slot + 1) * side->peer->size;
+}
+
+/* The message is used again and again: its other fields stay zero. */
+static void fill(struct side *side, struct perigee_message *m, int slot,
+                 size_t length) {
+  uint64_t from = (uint64_t)(side->client->buffers[slot] - side->bytes);
+  uint64_t to = (uint64_t)(reply_of(side, slot) - side->bytes);
+  m->slice = (struct perigee_slice){{side->region}, from, length, 1, length};
+  m->into = (struct perigee_slice){{side->region}, to, length, 1, length};
+  m->timeout = LIMIT;
+}
+
 static void submit(void *context, int slot, size_t length) {
   struct side *side = context;
-  uint64_t at = 2 * (uint64_t)slot * side->peer->size;
-  uint64_t from = (uint64_t)(side->client->buffers[slot] - side->bytes);
-  struct perigee_message *m = &side->messages[slot]; /* used again and again */
-  m->slice = (struct perigee_slice){{side->region}, from, length, 1, length};
-  m->into = (struct perigee_slice){
-      {side->region}, at + side->peer->size, length, 1, length};
-  m->timeout = LIMIT;
+  struct perigee_message *m = &side->messages[slot];
+  fill(side, m, slot, length);
   side->operation = perigee_call(side->sessions[slot % side->peer->servers], m);
   must(side->operation, "call");
   side->slots[side->operation] = (uint16_t)slot;
@@ -115,8 +138,57 @@ static int collect(void *context, const uint8_t **reply, size_t *length) {
                  : next(side);
   must(e->status, "reply");
   int slot = side->slots[e->operation];
-  *reply = side->bytes + (2 * (size_t)slot + 1) * side->peer->size;
+  *reply = reply_of(side, slot);
   *length = e->slice;
+  return slot;
+}
+
+/* ---- The same by batches ------------------------------------------------- */
+
+static void batch_post(struct side *side) {
+  struct batch *b = &side->batches[side->gathers];
+  b->operation =
+      perigee_call_batch(side->sessions[0], b->messages, b->count, b->answers);
+  must(b->operation, "batch");
+  side->gathers = (side->gathers + 1) % BATCHES;
+}
+
+static void submit_batched(void *context, int slot, size_t length) {
+  struct side *side = context;
+  struct batch *b = &side->batches[side->gathers];
+  uint32_t half = (uint32_t)(side->peer->under + 1) / 2;
+  fill(side, &b->messages[b->count], slot, length);
+  b->slots[b->count++] = slot;
+  if (b->count == half)
+    batch_post(side);
+}
+
+/* The loop's last calls are fewer than half. */
+static void batch_await(struct side *side, const struct batch *b) {
+  if (b->operation == GATHERS)
+    batch_post(side);
+  while (b->operation != ENDED) {
+    const struct perigee_event *e = next(side);
+    must(e->status, "reply");
+    for (int i = 0; i < BATCHES; i++)
+      if (side->batches[i].operation == e->operation)
+        side->batches[i].operation = ENDED;
+  }
+}
+
+static int collect_batched(void *context, const uint8_t **reply,
+                           size_t *length) {
+  struct side *side = context;
+  struct batch *b = &side->batches[side->reads];
+  batch_await(side, b);
+  int slot = b->slots[b->read];
+  *reply = reply_of(side, slot);
+  *length = b->answers[b->read].length;
+  if (++b->read == b->count) {
+    b->operation = GATHERS;
+    b->count = b->read = 0;
+    side->reads = (side->reads + 1) % BATCHES;
+  }
   return slot;
 }
 
@@ -147,8 +219,11 @@ static void call(const struct peer *peer) {
   memset(side.bytes, 1, all);
   side.client = &client;
   client.context = &side;
-  client.submit = submit;
-  client.collect = collect;
+  bool batched = peer_has_word(peer, "batched");
+  client.submit = batched ? submit_batched : submit;
+  client.collect = batched ? collect_batched : collect;
+  for (int i = 0; i < BATCHES; i++)
+    side.batches[i].operation = GATHERS;
   for (int i = 0; i < peer->under; i++)
     client.buffers[i] = side.bytes + 2 * (size_t)i * peer->size;
   peer_bursts(peer, &client);

@@ -37,6 +37,12 @@ local function together(name, path, how)
   return one
 end
 
+local function batched_c(name, path)
+  local one = peer(name, "perigee", path)
+  one.words, one.modes = { path, "batched" }, { "pipelined" }
+  return one
+end
+
 local function mover(name, kind, path)
   local one = peer(name, "perigee_move.lua", path)
   one.words, one.prepared = { path, kind }, kind == "prepared"
@@ -50,6 +56,7 @@ return {
   together("perigee-posted", "shm", "posted"),
   together("perigee-batched", "shm", "batched"),
   peer("perigee-c", "perigee", "shm"),
+  batched_c("perigee-c-batched", "shm"),
   peer("perigee-tcp", "perigee_echo.lua", "tcp"),
   in_place("perigee-inplace-tcp", "tcp"),
   peer("perigee-c-tcp", "perigee", "tcp"),

@@ -100,32 +100,51 @@ void call_unmark(struct operation *op) {
     session_wake(session);
 }
 
-/* Frees it, and tells the transfer or the batch that it belongs to. */
-static void call_tell_parent(struct operation *op) {
+/* Frees it, and tells the transfer that it belongs to. */
+static void call_tell_transfer(struct operation *op) {
   struct operation *parent = op->parent;
   int status = op->status;
-  if (op->kind == OP_CALL) {
-    stats_count_own(op);
-    parent->class->heard(op);
-  }
   call_advance(op, GIVEN);
   operation_free(op);
   parent->class->child(parent, status);
 }
 
-/* Queues its event, or tells its parent. */
-static void call_tell(struct operation *op) {
-  struct perigee_counters *c = op->session->counters;
-  operation_unref(op);
-  if (op->kind == OP_CALL) {
-    c->replies++;
-    op->session->drain.calls--;
-    stats_time(op);
+/* Tells its batch. It has an event of its own, before the batch's, if it has failed,
+ * but for one that ends as the whole batch was stopped. */
+static void call_tell_batch(struct operation *op) {
+  struct operation *batch = op->parent;
+  int status = op->status;
+  batch_note(batch, op->nth, status, status == PERIGEE_OK ? op->slice : 0);
+  if (status != PERIGEE_OK && !operation_has_ended(batch)) {
+    operation_event(op, op->class->event);
+  } else {
+    stats_count_own(op);
+    call_advance(op, GIVEN);
+    operation_free(op);
   }
-  if (op->kind == OP_CALL || !op->parent)
-    c->failures += op->status != PERIGEE_OK;
+  batch->class->child(batch, status);
+}
+
+static void call_count_end(struct operation *op) {
+  struct perigee_counters *c = op->session->counters;
+  c->failures += op->status != PERIGEE_OK;
+  if (op->kind != OP_CALL)
+    return;
+  c->replies++;
+  op->session->drain.calls--;
+  stats_time(op);
+}
+
+/* Queues its event, or tells what it belongs to. */
+static void call_tell(struct operation *op) {
+  operation_unref(op);
+  if (op->parent && op->kind != OP_CALL) {
+    call_tell_transfer(op);
+    return;
+  }
+  call_count_end(op);
   if (op->parent)
-    call_tell_parent(op);
+    call_tell_batch(op);
   else
     operation_event(op, op->class->event);
 }
@@ -351,15 +370,15 @@ static inline bool call_ends_short(const struct operation *op) {
          !(op->flags & (PERIGEE_HELD | PERIGEE_SLICE));
 }
 
-/* As call_tell_parent(), of such a call of a batch. */
-static void call_leave_batch(struct operation *op) {
-  struct operation *parent = op->parent;
+/* As call_tell_batch(), of such a call. */
+static __attribute__((noinline)) void call_leave_batch(struct operation *op) {
+  struct operation *batch = op->parent;
+  batch_note(batch, op->nth, PERIGEE_OK, op->slice);
   stats_count_own(op);
-  parent->class->heard(op);
   call_unmark_short(op);
   call_advance_from(op, ENDED, GIVEN);
   operation_free_short(op);
-  parent->class->child(parent, PERIGEE_OK);
+  batch->class->child(batch, PERIGEE_OK);
 }
 
 /* Ends such a call: as call_finish(). */
@@ -371,7 +390,7 @@ static inline void call_end_short(struct operation *op) {
   operation_unref_regions(op);
   stats_time(op);
   operation_untime(op);
-  if (op->parent)
+  if (UNLIKELY(op->nth != 0))
     call_leave_batch(op);
   else
     operation_ready(op, PERIGEE_EVENT_REPLY);

@@ -233,12 +233,14 @@ call_keep(struct operation *op, const struct perigee_message *message,
 
 static struct operation *call_take(struct perigee_session *session,
                                    const struct operation_class *class,
-                                   int record, struct operation *parent) {
+                                   int record, struct operation *parent,
+                                   uint32_t nth) {
   struct operation *op = operation_take(session, class);
   if (!op)
     return NULL;
   op->record = (uint8_t)record;
   op->parent = parent;
+  op->nth = nth;
   return op;
 }
 
@@ -303,17 +305,6 @@ call_keep_into(struct operation *op, const struct perigee_slice *into) {
   return PERIGEE_OK;
 }
 
-/* Takes the operation of a call, of that number of a batch if it has a parent. */
-static inline struct operation *call_take_call(struct perigee_session *session,
-                                               struct operation *parent,
-                                               uint32_t nth) {
-  struct operation *op =
-      call_take(session, &call_class, RECORD_REQUEST, parent);
-  if (op && parent)
-    op->nth = nth;
-  return op;
-}
-
 /* Begins a call whose `into` is a list. */
 static __attribute__((noinline)) int
 call_begin_listed(struct perigee_session *session,
@@ -322,7 +313,8 @@ call_begin_listed(struct perigee_session *session,
   int status;
   if (message->trace && (status = trace_check(session, message)) < 0)
     return status;
-  struct operation *op = call_take_call(session, parent, nth);
+  struct operation *op =
+      call_take(session, &call_class, RECORD_REQUEST, parent, nth);
   if (!op)
     return PERIGEE_NO_MEMORY;
   status = call_keep_into(op, &message->into);
@@ -360,7 +352,8 @@ call_new_of(struct perigee_session *session,
   if (UNLIKELY(message->trace != NULL) &&
       (status = trace_check(session, message)) < 0)
     return status;
-  struct operation *op = call_take_call(session, parent, nth);
+  struct operation *op =
+      call_take(session, &call_class, RECORD_REQUEST, parent, nth);
   return op ? call_begin(op, message, false) : PERIGEE_NO_MEMORY;
 }
 
@@ -398,7 +391,7 @@ int perigee_send(struct perigee_session *session,
   if (!slice || !slice->region)
     return fail_missing(session->engine, "slice to send");
   struct perigee_message message = {.slice = *slice};
-  struct operation *op = call_take(session, &send_class, RECORD_SEND, NULL);
+  struct operation *op = call_take(session, &send_class, RECORD_SEND, NULL, 0);
   if (!op)
     return PERIGEE_NO_MEMORY;
   session->counters->messages++;
@@ -415,8 +408,8 @@ int call_access(struct perigee_session *session, bool write,
   struct perigee_slice *own = write ? &message.slice : &message.into;
   *own = local ? perigee_list(&item->local, 1) : item->local;
   struct operation *op =
-      write ? call_take(session, &write_class, RECORD_WRITE, parent)
-            : call_take(session, &read_class, RECORD_READ, parent);
+      write ? call_take(session, &write_class, RECORD_WRITE, parent, 0)
+            : call_take(session, &read_class, RECORD_READ, parent, 0);
   if (!op) {
     if (local)
       spread_free(local);
@@ -563,7 +556,7 @@ static int call_commit(struct perigee_session *session,
     return status;
   status = PERIGEE_NO_MEMORY;
   if (!session_open_for(session, &status) ||
-      !(op = call_take(session, &call_class, RECORD_REQUEST, NULL))) {
+      !(op = call_take(session, &call_class, RECORD_REQUEST, NULL, 0))) {
     loan_abort(session, RING_REQUEST);
     return status;
   }

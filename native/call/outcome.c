@@ -215,13 +215,14 @@ static uint64_t outcome_room(const struct operation *op) {
 /* Checks that a reply has only parts that its operation can take. Messages and
  * one-sided access are answered with a status and the bytes read; nobody would
  * free anything else. A failure or raw bytes come without a slice. A caller
- * that gave a capacity relies on it. */
+ * that gave a capacity relies on it. Nobody would get the values of a typed reply
+ * to a call of a batch. */
 bool outcome_fits(const struct operation *op, const struct record *r) {
   bool slice = r->flags & RECORD_SLICE;
   if (op->kind == OP_CALL && r->status != PERIGEE_OK)
     return !slice;
   if (op->kind == OP_CALL)
-    return (!slice || r->flags & RECORD_TYPED) &&
+    return (r->flags & RECORD_TYPED ? op->nth == 0 : !slice) &&
            (!op->message.capacity || r->head_length <= op->message.capacity);
   if (op->kind != OP_READ || r->status != PERIGEE_OK)
     return r->head_length == 0 && !slice;

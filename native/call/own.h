@@ -52,4 +52,17 @@ bool call_publish_waiting(struct operation *op);
 int call_of_batch(struct perigee_session *, const struct perigee_message *,
                   struct operation *parent, uint32_t nth);
 
+/* ---- batch.c ------------------------------------------------------------- */
+
+/* Notes how a call of a batch has ended, with so many bytes that it brought. */
+static inline void batch_note(struct operation *batch, uint32_t nth, int status,
+                              uint64_t bytes) {
+  struct call_batch *b = &batch->batch;
+  if (b->answers)
+    b->answers[nth - 1] = (struct perigee_answer){status, bytes};
+  b->bytes += bytes;
+  if (UNLIKELY(status != PERIGEE_OK) && b->status == PERIGEE_OK)
+    b->status = status;
+}
+
 #endif

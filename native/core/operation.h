@@ -95,7 +95,7 @@ struct call_batch {
   struct perigee_answer *answers; /* the program's; NULL: it hears no more */
   uint64_t bytes;                 /* that calls which ended well have filled */
   uint32_t left; /* calls that have not ended; one more while they are begun */
-  int status;    /* of the call that failed first; its place is in `value` */
+  int status;    /* of the call that failed first, else PERIGEE_OK */
 };
 
 /* What still works for an operation that has ended: nothing; copies or a device,
@@ -125,8 +125,6 @@ struct operation_class {
   bool (*keeps)(struct operation *op);
   /* A read, write or call that is part of it (its child) has ended. */
   void (*child)(struct operation *op, int status);
-  /* Called before that with a child that is a call, and still has what came. */
-  void (*heard)(struct operation *child);
   /* It has ended, and its session was freed, so no event tells of it: nothing of
    * the program's is read for it any more. */
   void (*untold)(struct operation *op);
@@ -156,7 +154,7 @@ struct operation {
   struct perigee_stats_operation *under_way;
   uint64_t ordinal; /* of an own call that was sent: which of the session's */
   uint16_t index;
-  uint32_t nth; /* of a call of a batch: which of its calls, from 0 */
+  uint32_t nth; /* of a call of a batch: which it is, from 1; of others 0 */
   /* The third. All fields from here to region_refs are zeroed when it is taken.
    * The flags of the first two words are rarely set, so a short call looks at a
    * word in place of each: nobody sets one of them just before (apart.h). */

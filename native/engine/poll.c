@@ -397,6 +397,10 @@ static __attribute__((noinline, cold)) void
 event_tell_failure(const struct operation *op, struct perigee_event *e) {
   if (op->kind == OP_CALL)
     event_tell_left(op, e);
+  if (op->kind == OP_CALL && op->nth > 0) { /* the program knows its batch */
+    e->operation = op->parent->index;
+    e->capacity = op->nth - 1;
+  }
   event_tell_why(op, e);
 }
 

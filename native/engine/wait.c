@@ -509,12 +509,14 @@ int engine_keep_found(struct perigee_engine *engine) {
 
 /* Returns the own operation of that number, of which no poll has given the
  * event; NULL: there is none. A call whose event is over may still wait for the
- * peer to let go of its loan. */
+ * peer to let go of its loan. A batch has other events before its own. */
 static struct operation *join_find(struct perigee_engine *engine,
                                    int operation) {
-  enum { NOT_JOINED = 1 << OP_SERVED | 1 << OP_READ | 1 << OP_WRITE };
+  enum {
+    NOT_JOINED = 1 << OP_SERVED | 1 << OP_READ | 1 << OP_WRITE | 1 << OP_BATCH
+  };
   struct operation *op = operation_find(engine, operation);
-  if (!op || NOT_JOINED >> op->kind & 1)
+  if (!op || NOT_JOINED >> op->kind & 1 || (op->kind == OP_CALL && op->nth > 0))
     return NULL;
   return op->kind != OP_CALL || call_join(op) ? op : NULL;
 }

@@ -379,7 +379,8 @@ static void operation_over(struct operation *op) {
   if (op->class->over)
     op->class->over(op);
   operation_unref(op);
-  op->session->counters->failures += op->status != PERIGEE_OK;
+  if (op->kind != OP_BATCH) /* its calls have counted */
+    op->session->counters->failures += op->status != PERIGEE_OK;
   operation_event(op, op->class->event);
 }
 

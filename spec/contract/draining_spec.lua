@@ -33,6 +33,13 @@ local function server(child, perigee_, _, life)
                    function() return perigee_.context():trace() end },
     often = { idempotent = true, function() return life end },
     raw = { raw = true, function() return life end },
+    drains = { raw = true, function(request)
+      if life == "1" and request:string():sub(1, 5) == "drain" then
+        perigee_.spawn(function() agent:drain() end)
+        child.say("drains")
+      end
+      return life
+    end },
     same = { raw = true, function(request) return request end },
     inplace = { raw = true, inplace = true,
                 function(_, reply) return reply:write(life) end },
@@ -242,6 +249,43 @@ describe("an agent that drains", function()
       return assert(agent:lookup "worker").state == "draining"
     end))
     assert.equal("draining", assert(agent:list())[1].state)
+  end)
+
+  -- Requests that were read before it began to drain are refused by replies.
+  it("loses all calls of a batch that it refuses one by one", function()
+    local memory = cases.alloc(agent.engine, 512)
+    local requests, places = {}, {}
+    for i = 1, 8 do
+      requests[i] = memory:slice(16 * i, 8):write(i == 2 and "drain" or "other")
+      places[i] = memory:slice(256 + 16 * i, 8)
+    end
+    local all = assert(perigee.batch(proxy, "drains", requests, places))
+    all:post()
+    child:expect("drains", LONG, pump)
+    for _ = 1, 20 do pump() end
+    tell("close", "closed")
+    process.start(server, "2"):expect("ready", LONG, pump)
+    local parts = assert(all:wait(60))
+    local lives = ""
+    for i = 1, 8 do lives = lives .. parts[i]:string() end
+    assert.matches("^11+2*$", lives)    -- how many were read then is chance
+  end)
+
+  it("leaves its trace to the calls of a batch", function()
+    local front = assert(cases.agent "front")
+    local x = assert(front:proxy("worker", "x", { timeout = 60 }))
+    local memory = cases.alloc(front.engine, 512)
+    local all = assert(perigee.batch(x, "traced_raw", { memory:slice(0, 8) },
+                                     { memory:slice(64, 64) }))
+    front:serve { name = "front", methods = {
+      ask = function() return assert(all:post():wait(LONG))[1]:string() end } }
+    local asking = assert(agent:proxy("front", "front", { timeout = 60 }))
+    local trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+    local stalled = proxy.async:stall(1 * cases.slow)
+    process.start(server, "2")
+    local got, err = asking:with { trace = trace }:ask()
+    cases.await(function() return stalled:done() end)
+    assert.matches("^00%-" .. trace, got, nil, tostring(err))
   end)
 
   it("loses its callers to the next one of its name, and not one call",

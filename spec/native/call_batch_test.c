@@ -169,7 +169,16 @@ static void fail_next(struct calls *c, int i, const char *text) {
   perigee_reply(c->p.engine[1], e.operation, &r);
 }
 
-static void the_event_tells_of_the_first_failure(void **state) {
+/* The event of a call that has failed. */
+static struct perigee_event failed(struct calls *c, int op, int i, int status) {
+  struct perigee_event e = until(&c->p, 0, PERIGEE_EVENT_REPLY);
+  assert_int_equal(e.operation, op);
+  assert_int_equal(e.status, status);
+  assert_int_equal(e.capacity, i);
+  return e;
+}
+
+static void each_failure_is_told(void **state) {
   struct calls c;
   calls_open(&c, *state);
   for (int round = 0; round < 2; round++) {
@@ -180,11 +189,16 @@ static void the_event_tells_of_the_first_failure(void **state) {
     fail_next(&c, 2, "the third");
     reply_next(&c, 3);
     fail_next(&c, 4, "the fifth");
-    struct perigee_event e = ended(&c.p, 0, op, PERIGEE_REMOTE);
-    assert_int_equal(e.capacity, 2);
+    struct perigee_event e = failed(&c, op, 2, PERIGEE_REMOTE);
     assert_int_equal(e.code, 2);
     assert_int_equal(e.length, strlen("the third"));
     assert_memory_equal(e.pointer, "the third", e.length);
+    assert_in_range(e.remaining, 1, 60000 * MS);
+    e = failed(&c, op, 4, PERIGEE_REMOTE);
+    assert_memory_equal(e.pointer, "the fifth", e.length);
+    e = ended(&c.p, 0, op, PERIGEE_REMOTE);
+    assert_int_equal(e.kind, PERIGEE_EVENT_DONE);
+    assert_int_equal(e.length, 0);
     landed(&c, 0);
     landed(&c, 1);
     answered(&c, 2, PERIGEE_REMOTE, 0);
@@ -194,19 +208,35 @@ static void the_event_tells_of_the_first_failure(void **state) {
   calls_close(&c);
 }
 
+/* Its handler's error can be read as of any call. */
+static void what_a_failure_carries_can_be_read(void **state) {
+  struct calls c;
+  struct perigee_failure f;
+  calls_open(&c, *state);
+  int op = calls_post(&c, 2);
+  assert_true(perigee_fail_call(c.p.engine[1], request_next(&c).operation,
+                                PERIGEE_REMOTE, "on purpose", NULL, true) >= 0);
+  reply_next(&c, 1);
+  struct perigee_event e = failed(&c, op, 0, PERIGEE_REMOTE);
+  assert_int_equal(perigee_failure_read(&e, &f, sizeof f), 0);
+  assert_int_equal(f.ran, 1);
+  assert_memory_equal(f.text, "on purpose", 10);
+  ended(&c.p, 0, op, PERIGEE_REMOTE);
+  calls_close(&c);
+}
+
 static void a_typed_reply_has_no_place_in_a_batch(void **state) {
   static const uint8_t nil[] = {0};
   struct calls c;
   calls_open(&c, *state);
   int op = calls_post(&c, 2);
-  struct perigee_event e = request_next(&c);
   struct perigee_message r = {
       .flags = PERIGEE_TYPED, .head = nil, .length = sizeof nil};
-  assert_int_equal(perigee_reply(c.p.engine[1], e.operation, &r), 0);
+  int served = request_next(&c).operation;
+  assert_int_equal(perigee_reply(c.p.engine[1], served, &r), 0);
   reply_next(&c, 1);
-  e = ended(&c.p, 0, op, PERIGEE_PROTOCOL);
-  assert_int_equal(e.capacity, 0);
-  assert_null(e.pointer);
+  failed(&c, op, 0, PERIGEE_PROTOCOL);
+  ended(&c.p, 0, op, PERIGEE_PROTOCOL);
   answered(&c, 0, PERIGEE_PROTOCOL, 0);
   landed(&c, 1);
   calls_close(&c);
@@ -219,11 +249,25 @@ static void a_call_times_out_alone(void **state) {
   int op = calls_post(&c, 2);
   reply_next(&c, 0);
   int late = request_next(&c).operation;
-  struct perigee_event e = ended(&c.p, 0, op, PERIGEE_TIMEOUT);
-  assert_int_equal(e.capacity, 1);
+  failed(&c, op, 1, PERIGEE_TIMEOUT);
+  ended(&c.p, 0, op, PERIGEE_TIMEOUT);
   landed(&c, 0);
   answered(&c, 1, PERIGEE_TIMEOUT, 0);
   perigee_reply(c.p.engine[1], late, &(struct perigee_message){0});
+  calls_close(&c);
+}
+
+/* Whoever joins one of its calls by an old number waits for nobody else. */
+static void a_batch_and_its_calls_are_not_joined(void **state) {
+  struct calls c;
+  struct perigee_event e;
+  calls_open(&c, *state);
+  int op = calls_post(&c, 3);
+  for (int number = op; number < op + 8; number++)
+    assert_int_equal(perigee_join(c.p.engine[0], number, &e), PERIGEE_INVALID);
+  for (int i = 0; i < 3; i++)
+    reply_next(&c, i);
+  ended(&c.p, 0, op, PERIGEE_OK);
   calls_close(&c);
 }
 
@@ -232,13 +276,16 @@ static void a_call_times_out_alone(void **state) {
 static void a_cancelled_batch_ends_all_its_calls(void **state) {
   struct calls c;
   calls_open(&c, *state);
-  int op = calls_post(&c, 3);
+  int op = calls_post(&c, 4);
   reply_next(&c, 0);
   int late[2];
   for (int i = 0; i < 2; i++)
     late[i] = request_next(&c).operation;
+  fail_next(&c, 3, "before that");
+  failed(&c, op, 3, PERIGEE_REMOTE);
   perigee_cancel(c.p.engine[0], op);
-  ended(&c.p, 0, op, PERIGEE_CANCELLED);
+  struct perigee_event e = ended(&c.p, 0, op, PERIGEE_CANCELLED);
+  assert_null(e.pointer);
   answered(&c, 1, PERIGEE_CANCELLED, 0);
   answered(&c, 2, PERIGEE_CANCELLED, 0);
   for (int i = 0; i < 2; i++)
@@ -285,6 +332,8 @@ static void what_has_no_place_for_its_reply_is_refused(void **state) {
                    PERIGEE_INVALID);
   assert_int_equal(perigee_call_batch(s, NULL, 1, c.answers), PERIGEE_INVALID);
   assert_int_equal(perigee_call_batch(s, c.messages, 1, NULL), PERIGEE_INVALID);
+  assert_int_equal(perigee_call_batch(s, c.messages, UINT32_MAX, c.answers),
+                   PERIGEE_INVALID);
   quiet(&c.p, 20);
   answered(&c, 0, POISON, POISON);
   calls_close(&c);
@@ -298,9 +347,7 @@ static void a_slice_that_is_none_is_its_calls_answer_alone(void **state) {
   int op = calls_post(&c, 4);
   reply_next(&c, 0);
   reply_next(&c, 3);
-  struct perigee_event e = ended(&c.p, 0, op, PERIGEE_RANGE);
-  assert_int_equal(e.capacity, 1);
-  assert_true(e.length > 0);
+  ended(&c.p, 0, op, PERIGEE_RANGE);
   landed(&c, 0);
   answered(&c, 1, PERIGEE_RANGE, 0);
   answered(&c, 2, PERIGEE_RANGE, 0);
@@ -309,17 +356,16 @@ static void a_slice_that_is_none_is_its_calls_answer_alone(void **state) {
 }
 
 static void calls_beyond_the_operations_are_refused(void **state) {
-  enum { MOST = 16 };
   struct perigee_options o;
   struct calls c;
   perigee_options_init(&o, sizeof o);
   variant_options(*state, &o);
-  o.operations = MOST;
+  o.operations = CALLS;
   calls_open_with(&c, *state, &o);
   int op = calls_post(&c, CALLS), sent = 0;
   while (sent < CALLS && c.answers[sent].status == POISON)
     sent++;
-  assert_in_range(sent, 1, MOST);
+  assert_in_range(sent, 1, CALLS - 1);
   for (int i = 0; i < sent; i++)
     reply_next(&c, i);
   ended(&c.p, 0, op, PERIGEE_NO_MEMORY);
@@ -353,9 +399,11 @@ int main(void) {
       cmocka_unit_test(batches_of_every_length_come_back),
       cmocka_unit_test(a_batch_of_none_ends_at_once),
       cmocka_unit_test(replies_may_come_in_any_order),
-      cmocka_unit_test(the_event_tells_of_the_first_failure),
+      cmocka_unit_test(each_failure_is_told),
+      cmocka_unit_test(what_a_failure_carries_can_be_read),
       cmocka_unit_test(a_typed_reply_has_no_place_in_a_batch),
       cmocka_unit_test(a_call_times_out_alone),
+      cmocka_unit_test(a_batch_and_its_calls_are_not_joined),
       cmocka_unit_test(a_cancelled_batch_ends_all_its_calls),
       cmocka_unit_test(a_batch_ends_with_its_session),
       cmocka_unit_test(what_has_no_place_for_its_reply_is_refused),

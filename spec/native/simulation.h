@@ -198,6 +198,7 @@ struct own {
   int ends_in;
   bool batched; /* a call that is a batch of its own, with this answer */
   struct perigee_answer answer;
+  int failed;       /* as REPLY has told of that */
   const char *name; /* of a lookup */
   struct spot into, from[ITEMS], to[ITEMS];
   struct shape there[ITEMS]; /* what is read of the peer's */

@@ -331,6 +331,21 @@ static struct perigee_event batch_single(struct side *side,
   return e;
 }
 
+/* Its call has failed; the batch's event follows, or the session is freed before
+ * that. */
+static void batch_failed(struct side *side, struct own *own,
+                         const struct perigee_event *e) {
+  const struct message *m = &side->world->messages[own->number];
+  HOLDS(side, e->capacity == 0 && e->status < 0);
+  HOLDS(side, own->answer.status == e->status && own->answer.length == 0);
+  HOLDS(side, own->failed == PERIGEE_OK);
+  own->failed = e->status;
+  if (m->replied && m->reply_status == e->status)
+    failure_expect(side, m, e, own->number + MESSAGES);
+  else
+    HOLDS(side, fits(side, own, e->status));
+}
+
 void own_ended(struct side *side, const struct perigee_event *e) {
   struct perigee_event single;
   static const int kinds[OWN_KINDS] = {[OWN_CALL] = PERIGEE_EVENT_REPLY,
@@ -339,6 +354,10 @@ void own_ended(struct side *side, const struct perigee_event *e) {
   if (!own)
     wrong(side, "operation %d ends (%s), which is not under way", e->operation,
           perigee_status_name(e->status));
+  if (own->batched && e->kind == PERIGEE_EVENT_REPLY) {
+    batch_failed(side, own, e);
+    return;
+  }
   if (own->batched) {
     single = batch_single(side, own, e);
     e = &single;
@@ -355,7 +374,7 @@ void own_ended(struct side *side, const struct perigee_event *e) {
   HOLDS(side, own->ends_in == PERIGEE_OK || own->ends_in == e->status);
   side->world->ended[own->kind]++;
   side->world->fine[own->kind] += e->status == PERIGEE_OK;
-  if (e->status == PERIGEE_OK || answered)
+  if (e->status == PERIGEE_OK || (answered && own->failed == PERIGEE_OK))
     fine(side, own, e);
   if (e->flags & PERIGEE_POOLED)
     perigee_pool_free(side->engine, e->landed);

@@ -24,8 +24,8 @@ M.OURS = {
 -- Parts that are not of a size: the mode, sizes, own peers, whether the rivals
 -- over shared memory take part, and how many times as long it takes as an echo.
 local CALLS = {
-  { "pipelined", { 64 }, "perigee,perigee-posted,perigee-batched,perigee-c",
-    true, 3 },
+  { "pipelined", { 64 }, "perigee,perigee-posted,perigee-batched,perigee-c,"
+    .. "perigee-c-batched", true, 3 },
   { "fanout", { 64, 65536 }, "perigee,perigee-c", false, 3 },
   { "paced", { 64 }, "perigee,perigee-c,unix", false, 6 },
   { "put", { 64 }, "perigee-fresh,perigee-prepared", true, 2 },

@@ -143,6 +143,8 @@ local CALLS = {
     "perigee-posted", nil, millions, "calls_per_s", true },
   { "64 under way, a future each, from Lua", "M/s", "pipelined", 64, "perigee",
     nil, millions, "calls_per_s", true },
+  { "64 under way, in batches, from C", "M/s", "pipelined", 64,
+    "perigee-c-batched", nil, millions, "calls_per_s", true },
   { "64 under way, from C", "M/s", "pipelined", 64, "perigee-c", nil, millions,
     "calls_per_s", true },
   { "fan-out to eight servers, from Lua", "us", "fanout", 64, "perigee",

@@ -1,15 +1,17 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- Batches of calls: many calls of one raw method, named once, and made
--- together any number of times. A post is one submission, and all ends come by
--- one event, so short calls take less time each than by `perigee.prepare`. A
--- batch is itself the future of its last post. One task at a time posts it and
--- waits for it. It needs no `close`. Before its first post it has ended, with
--- true. Made by `perigee.batch`.
+-- together any number of times. A post is one submission, and one event tells
+-- that all have ended, so short calls take less time each than by
+-- `perigee.prepare`. A batch is itself the future of its last post. One task at
+-- a time posts it and waits for it. It needs no `close`. Before its first post
+-- it has ended, with true. Made by `perigee.batch`.
 -- @classmod CallBatch
 
--- Calls that fail, and all of a post that cannot be submitted (its peer is
--- away), become futures of their own, which go on as other calls do: `others`,
--- by their number. The batch ends when all of them have.
+-- A call that ends well is not heard of until the batch's event, DONE. Of one
+-- that fails REPLY tells before that. It becomes a future of its own in
+-- `others`, by its number, and ends or goes on there as any other call does. So
+-- do, at DONE, those that were refused or lost and may go on; and all calls of
+-- a post for which there is no session. The batch ends when all of them have.
 local again = require "perigee.call.again"
 local bindings = require "perigee.call.binding"
 local check = require "perigee.runtime.check"
@@ -28,12 +30,16 @@ local ffi = require "ffi"
 local C = native.C
 local Future, settle, start = futures.Future, futures.settle, futures.start
 local first, here, now = slices.first, traces.here, loop.now
-local tonumber, max = tonumber, math.max
-local ENDED, OWNER = futures.ENDED, futures.OWNER
+local getmetatable, tonumber, max = getmetatable, tonumber, math.max
+local ENDED, OPERATION, OWNER = futures.ENDED, futures.OPERATION, futures.OWNER
 local SESSION, ENGINE, TRACE = bindings.SESSION, bindings.ENGINE,
                                bindings.TRACE
+local REPLY, CANCELLED = C.PERIGEE_EVENT_REPLY, C.PERIGEE_CANCELLED
+local PEER_LOST, CLOSED = C.PERIGEE_PEER_LOST, C.PERIGEE_CLOSED
+local DRAINING = C.PERIGEE_DRAINING
 local MOST = 4096                       -- calls of a batch
-local PEER_LOST = C.PERIGEE_PEER_LOST
+-- The status of an answer that the core has not written, and the byte of it.
+local UNWRITTEN, UNWRITTEN_BYTE = -0x7f7f7f80, 0x80
 
 local M = {}
 
@@ -44,23 +50,41 @@ CallBatch.cancel = Future.cancel
 
 -- ---- Results ---------------------------------------------------------------
 
--- What call i has filled.
-local function part(self, i)
-  return first(self.places[i], self.answers[i - 1].length)
+-- The event of call i, of the batch's, which tells no text of it; but the loss
+-- of the peer is that of all.
+local function event_of(self, i, told)
+  local event, status = native.event_t(), self.answers[i - 1].status
+  if status == UNWRITTEN then status = told.status end
+  if status == told.status and status == PEER_LOST then
+    ffi.copy(event, told, ffi.sizeof(event))
+  end
+  event.status, event.session = status, told.session
+  local timeout = tonumber(self[OWNER].message.timeout)
+  event.remaining = timeout < 0 and -1
+    or max(0, self.began + timeout - now())
+  return event
+end
+
+-- What call i has filled; or nil and an error. Raises what it ended with, if it
+-- raised.
+local function result(self, i)
+  local other = self.others and self.others[i]
+  if other then return futures.results(other) end
+  if self.answers[i - 1].status == 0 then
+    return first(self.places[i], self.answers[i - 1].length)
+  end
+  return nil, outcome.failure(self[OWNER], self.method,
+                              event_of(self, i, self.failed))
 end
 
 -- Returns the filled parts of all calls; or nil and the error of the first, in
--- order, that has failed. Raises what it ended with, if it raised.
+-- order, that has failed.
 local function parts(self)
-  local list, others = {}, self.others
+  local list = {}
   for i = 1, self.n do
-    local other = others and others[i]
-    local got, err
-    if other then
-      got, err = futures.results(other)
-      if got == nil then return nil, err end
-    end
-    list[i] = got or part(self, i)
+    local got, err = result(self, i)
+    if got == nil then return nil, err end
+    list[i] = got
   end
   return list
 end
@@ -73,8 +97,9 @@ end
 
 -- Calls by themselves may have found the peer again.
 local function stay(self)
-  for _, other in pairs(self.others) do
-    local session = other.owner.session
+  for i = 1, self.n do
+    local owner = self.others[i] and self.others[i][OWNER]
+    local session = owner and owner.session
     if session and session.handle then self[OWNER].session = session end
   end
 end
@@ -88,17 +113,22 @@ local function conclude(self, all)
   end_with(pcall(parts, self))
 end
 
--- Returns a future that ends when all of these calls have.
-local function gather(self, others)
-  local count = 0
-  for _ in pairs(others) do count = count + 1 end
-  local all = futures.new(self[OWNER], outcome.doing(self[OWNER], self.method))
-  all.inner = { cancel = function()
-    for _, other in pairs(others) do other:cancel() end
-  end }
-  self.others = others
+local function cancel_others(self)
+  for i = 1, self.n do
+    if self.others[i] then self.others[i]:cancel() end
+  end
+end
+
+-- Returns a future that ends, as the batch does, when all others have.
+local function gather(self)
+  local count, all = 0, futures.new(self[OWNER], outcome.doing(self[OWNER],
+                                                               self.method))
+  for i = 1, self.n do if self.others[i] then count = count + 1 end end
+  all.inner = { cancel = function() cancel_others(self) end }
   local signal = signals.new(count, function() conclude(self, all) end)
-  for _, other in pairs(others) do signals.attach(other, signal) end
+  for i = 1, self.n do
+    if self.others[i] then signals.attach(self.others[i], signal) end
+  end
   return all
 end
 
@@ -109,120 +139,157 @@ local function post_alone(self)
     local calls = alone(self, i).async
     others[i] = calls[self.method.name](calls, self.requests[i])
   end
-  return futures.renew(self, gather(self, others))
+  self.others = others
+  return futures.renew(self, gather(self))
 end
 
--- The event of call i, of the batch's. The text is that of the call that failed
--- first, or tells why the peer is lost.
-local function event_of(self, i, told)
-  local event = native.event_t()
-  ffi.copy(event, told, ffi.sizeof(event))
-  event.status = self.answers[i - 1].status
-  if event.status ~= told.status
-    or event.status ~= PEER_LOST and tonumber(told.capacity) ~= i - 1 then
-    event.pointer, event.length, event.slice, event.code = nil, 0, 0, 0
-  end
-  local timeout = tonumber(self[OWNER].message.timeout)
-  event.remaining = timeout < 0 and -1
-    or max(0, self.began + timeout - now())
-  return event
-end
-
--- Returns the future of call i, which has failed: it goes on, or has ended.
-local function failed(self, i, told)
+-- Makes the future of call i, whose failure an event tells: it goes on, or has
+-- ended.
+local function fail(self, i, told)
   local proxy, request = alone(self, i), self.requests[i]
   local method, binding = self.method, proxy[1]
   local future = futures.new(binding, outcome.doing(binding, method))
   future.value = request
   if method.idempotent then
     local call = again.guard(future, proxy, request).again
-    call.began, call.trace = self.began, self.trace
-  elseif self.trace then
-    future.trace = self.trace
+    call.began, call.trace = self.began, self.caller
+  elseif self.caller then
+    future.trace = self.caller
   end
-  raw.finish(method)(future, event_of(self, i, told))
-  return future
+  self.others = self.others or {}
+  self.others[i] = future
+  raw.finish(method)(future, told)
 end
 
-local function go_on(self, told)
-  local others = {}
+-- May call i go on, of which nothing was told?
+local function may_go_on(self, i)
+  local status = self.answers[i - 1].status
+  return status == DRAINING
+    or (status == PEER_LOST or status == CLOSED) and self.method.idempotent
+end
+
+-- The batch has ended with a status.
+local function ended_badly(self, told)
+  self.failed = native.event_t()
+  ffi.copy(self.failed, told, ffi.sizeof(told))
+  self.failed.pointer, self.failed.length = nil, 0
   for i = 1, self.n do
-    local status = self.answers[i - 1].status
-    if status ~= 0 then others[i] = failed(self, i, told) end
+    if not (self.others and self.others[i]) and may_go_on(self, i) then
+      fail(self, i, event_of(self, i, told))
+    end
   end
-  if next(others) then return futures.follow(self, gather(self, others)) end
-  settle(self, nil, outcome.failure(self[OWNER], self.method, told))
+  if not self.others then return settle(self, parts(self)) end
+  if told.status == CANCELLED then cancel_others(self) end
+  self[OPERATION] = false
+  futures.follow(self, gather(self))
+end
+jit.off(ended_badly)
+
+-- One of its calls has failed; DONE follows.
+local function failed(self, told)
+  futures.expect(self[OWNER][ENGINE], told.operation, self)
+  fail(self, tonumber(told.capacity) + 1, told)
 end
 
 -- The finish of a batch.
-local function ended(self, told)
-  if told.status ~= 0 then return go_on(self, told) end
+local function finish(self, told)
+  if told.kind == REPLY then return failed(self, told) end
+  if told.status ~= 0 or self.others then return ended_badly(self, told) end
   local full = tonumber(told.length) == self.room
-  settle(self, full and self.places or parts(self))
+  settle(self, full and self.full or parts(self))
 end
 
 -- ---- Posting ---------------------------------------------------------------
 
--- Are the slices' owners those that the messages name?
+-- Do the messages name the method, and the slices' owners as they are? Most
+-- batches have one owner, so there is no loop for that.
 local function is_filled(self)
   local owners, handles = self.owners, self.handles
-  for i = 1, #owners do
+  if self.id ~= self.method.id or owners[1].handle ~= handles[1] then
+    return false
+  end
+  for i = 2, #owners do
     if owners[i].handle ~= handles[i] then return false end
   end
-  return self.id == self.method.id
+  return true
+end
+
+local function note_owner(self, slice)
+  self.owned[slice.owner] = slice.owner.handle
+end
+
+local function note_owners(self, place)
+  if slices.is_slice(place) then return note_owner(self, place) end
+  for i = 1, #place do note_owner(self, place[i]) end
+end
+
+local function store(self, i, what, target, place, level)
+  local why = slices.store_own(target, place, self[OWNER][ENGINE])
+  if why then
+    error(("%s: %s %d: %s"):format(self.method.text, what, i, why), level + 1)
+  end
+  note_owners(self, place)
 end
 
 local function fill_one(self, i, level)
-  local message, engine = self.messages[i - 1], self[OWNER][ENGINE]
-  message.method = self.method.id
-  local function store(what, target, slice)
-    local why = slices.store_own(target, slice, engine)
-    if why then
-      error(("%s: %s %d: %s"):format(self.method.text, what, i, why), level + 2)
-    end
-    self.owners[slice.owner] = slice.owner.handle
-  end
-  store("request", message.slice, self.requests[i])
-  store("place", message.into, self.places[i])
+  local binding, method = self[OWNER], self.method
+  local message, place = self.messages[i - 1], self.places[i]
+  message.method, message.timeout = method.id, binding.message.timeout
+  message.capacity = method.inplace and (binding.capacity or place.length) or 0
+  store(self, i, "request", message.slice, self.requests[i], level + 1)
+  store(self, i, "place", message.into, place, level + 1)
 end
 
--- Names the slices in the messages.
+-- Names the method and the slices in the messages.
 local function fill(self, level)
-  self.owners, self.id = {}, false
+  self.id, self.owned = false, {}
   for i = 1, self.n do fill_one(self, i, level + 1) end
   local owners, handles = {}, {}
-  for owner, handle in pairs(self.owners) do
+  for owner, handle in pairs(self.owned) do
     owners[#owners + 1], handles[#handles + 1] = owner, handle
   end
   self.owners, self.handles, self.id = owners, handles, self.method.id
 end
+jit.off(note_owners)
 jit.off(fill_one)
 jit.off(fill)
 
--- The calls belong to the caller's trace, or some to traces of their own.
-local function put_traces(self)
-  local binding = self[OWNER]
-  local given, trace = binding[TRACE], here()
-  self.trace = trace
-  local traced = given or trace or sampling.rate
-  if not traced and not self.traced then return end
-  self.traced = traced
+-- Calls outside of any trace may begin one each, which the sampler overwrites.
+local function put_traces(self, given, engine)
+  self.traces = self.traces or native.traces_t(self.n)
   for i = 0, self.n - 1 do
     local message = self.messages[i]
     message.flags = 0
-    traces.put(message, given, binding[ENGINE])
+    traces.put(message, given, engine)
+    if message.trace ~= nil then
+      self.traces[i] = message.trace[0]
+      message.trace = self.traces + i
+    end
   end
+end
+jit.off(put_traces)
+
+-- Has the messages name the caller's trace, if there is any.
+local function trace(self)
+  local given, caller = self[OWNER][TRACE], here()
+  self.caller = caller
+  local traced = given or caller or sampling.rate or false
+  if traced or self.traced then put_traces(self, given, self[OWNER][ENGINE]) end
+  self.traced = traced
 end
 
 --- Makes all calls once more, in order. Its `wait`, `done` and `cancel` (as a
 -- `Future`'s) are of this post until the next one. The result is a list of what
--- each call has filled of its place, in order (the same list whenever all
--- places are full); or nil and the error of the first call, in order, that has
--- failed. A call that fails stops no other (`CallBatch:result`). To post a
--- batch that is still under way is misuse.
+-- each call has filled of its place, in order; or nil and the error of the
+-- first call, in order, that has failed. A call that fails stops no other
+-- (`CallBatch:result`). Requests stay unchanged, and places are left alone,
+-- until the batch has ended. To post one that is still under way is misuse.
+--
+-- If all places are full, the list is the same each time: do not change it.
 -- @function CallBatch:post
 -- @treturn CallBatch itself, as the future of these results
--- @errors those of `Proxy:method`, by the future
+-- @errors those of `Proxy:method`, by the future; `no_memory` of calls for
+--   which the option `operations` leaves no room
 -- @waits no
 -- @usage
 -- local requests, places = {}, {}
@@ -243,14 +310,15 @@ function CallBatch:post()
     error("batch:post: it is still posted; wait for it first", 2)
   end
   local binding = self[OWNER]
-  if not is_filled(self) then fill(self, 2) end
-  put_traces(self)
+  local handle = binding[ENGINE].handle and binding[SESSION].handle
+  if handle and not is_filled(self) then fill(self, 2) end
+  if handle then trace(self) end
   self.others, self.began = false, now()
-  local handle = binding[SESSION].handle
+  ffi.fill(self.answers, self.size, UNWRITTEN_BYTE)
   local operation = handle and C.perigee_call_batch(handle, self.messages,
                                                     self.n, self.answers)
   if operation and operation >= 0 then
-    return start(binding, operation, true, ended, binding[ENGINE], self)
+    return start(binding, operation, true, finish, binding[ENGINE], self)
   end
   return post_alone(self)
 end
@@ -275,31 +343,31 @@ function CallBatch:result(i)
     error(("batch:result takes the number of a call, 1 to %d"):format(self.n),
           2)
   end
-  local other = self.others and self.others[i]
-  if other then return futures.results(other) end
-  return part(self, i)
+  return result(self, i)
 end
 
 -- ---- Making one ------------------------------------------------------------
 
-local function check_slices(list, what, level)
-  if type(list) ~= "table" then
-    error(("perigee.batch takes %s, a list of slices"):format(what), level + 1)
+-- Returns the slices, or what stands for lists of slices, of a list, and the
+-- sum of their lengths. The caller may change its list.
+local function placed(list, what, engine, level)
+  local places, room = {}, 0
+  for i = 1, #list do
+    local place, why = slices.place(list[i])
+    local name = ("perigee.batch: number %d of %s"):format(i, what)
+    if not place then error(("%s: %s"):format(name, why), level + 1) end
+    slices.check_own(place, name, level + 1, engine)
+    places[i], room = place, room + place.length
   end
-  for i, slice in ipairs(list) do
-    if not slices.is_slice(slice) then
-      error(("perigee.batch: number %d of %s is no slice, but %s"):format(
-        i, what, slices.named(slice)), level + 1)
-    end
-  end
+  return places, room
 end
 
 local function check_lists(requests, places, level)
-  check_slices(requests, "requests", level + 1)
-  check_slices(places, "places", level + 1)
-  if #requests ~= #places or #requests < 1 or #requests > MOST then
-    error(("perigee.batch takes 1 to %d requests and as many places, not %d "
-      .. "and %d"):format(MOST, #requests, #places), level + 1)
+  if type(requests) ~= "table" or type(places) ~= "table"
+    or #requests ~= #places or #requests < 1 or #requests > MOST then
+    error(("perigee.batch takes a list of 1 to %d slices, the requests, and a "
+      .. "list of as many, the places of their replies"):format(MOST),
+      level + 1)
   end
 end
 
@@ -316,36 +384,22 @@ local function check_method(binding, method, level)
   end
 end
 
--- The caller may change its list.
 local function copied(list)
   local copy = {}
   for i = 1, #list do copy[i] = list[i] end
   return copy
 end
 
--- Returns messages without the slices, and the bytes of all places.
-local function messages_of(binding, method, places)
-  local messages, room = native.messages_t(#places), 0
-  for i, place in ipairs(places) do
-    local message = messages[i - 1]
-    room = room + place.length
-    message.timeout = binding.message.timeout
-    if method.inplace then
-      message.capacity = binding.capacity or place.length
-    end
-  end
-  return messages, room
-end
-
 --- Names many calls of one raw or inplace method, which `CallBatch:post` makes
 -- together, any number of times. Call i sends `requests[i]`, with the bytes
--- that it has at the post, and its reply goes to `places[i]`. The lists are
--- copied.
+-- that it has then, and its reply goes to `places[i]`. Each of them is a slice
+-- of this engine's memory, or a list of slices. The batch keeps them. Places
+-- may not overlap.
 -- @function perigee.batch
 -- @tparam Proxy proxy with its options; not `into`, `landing` or `reader`
 -- @tparam string method the method's name
--- @tparam {Slice,...} requests 1 to 4096 slices of this engine's memory
--- @tparam {Slice,...} places as many slices, one for each reply
+-- @tparam {Slice,...} requests 1 to 4096 of them
+-- @tparam {Slice,...} places as many, one for each reply
 -- @treturn CallBatch the batch, which was not posted yet; or nil and an error
 -- @errors `no_method`
 -- @waits no
@@ -357,18 +411,22 @@ end
 function M.new(proxy, name, requests, places)
   local method, err = proxies.method(proxy, name, "perigee.batch", 2)
   if not method then return nil, err end
-  check_lists(requests, places, 2)
   local own = proxy:with {}
   local binding = own[1]
+  check_lists(requests, places, 2)
   check_method(binding, method, 2)
-  local messages, room = messages_of(binding, method, places)
+  local room
+  requests = placed(requests, "requests", binding.engine, 2)
+  places, room = placed(places, "places", binding.engine, 2)
+  local n = #places
   local self = { 1, true, false, false, binding, false,
-                 proxy = own, method = method, n = #places,
-                 requests = copied(requests), places = copied(places),
-                 messages = messages, room = room,
-                 answers = native.answers_t(#places),
-                 owners = {}, handles = {}, id = false,
-                 began = false, others = false, traced = false }
+                 proxy = own, method = method, n = n, room = room,
+                 requests = requests, places = places, full = copied(places),
+                 messages = native.messages_t(n), owners = {}, handles = {},
+                 id = false, answers = native.answers_t(n),
+                 size = n * ffi.sizeof "struct perigee_answer",
+                 began = false, others = false, failed = false,
+                 caller = false, traces = false, traced = false }
   return setmetatable(self, META)
 end
 jit.off(M.new)
