@@ -162,8 +162,8 @@ enum perigee_stats_why {
   PERIGEE_STATS_WHY_SECOND = 10    /* both sides have it, and this one first */
 };
 
-/* An operation that is under way, until the poll after its event; of a call of a
- * batch that has no event, until its end. */
+/* An operation that is under way, until the poll after its event. A call of a batch
+ * that has no event is there until its end. */
 struct perigee_stats_operation {
   uint64_t began;   /* 0: there is none */
   uint32_t session; /* its id */

@@ -427,11 +427,11 @@ end
 
 -- raw, two batches in turns, each of half of the calls under way.
 function M.batched(proxy, size, window, engine)
-  local half = window / 2
-  local region = assert(engine:alloc(2 * window * size, { access = "" }))
+  local half = math.ceil(window / 2)
+  local region = assert(engine:alloc(4 * half * size, { access = "" }))
   ffi.fill(region.pointer, region.length, 1)
   local a = batch_of(proxy, region, 0, size, half)
-  local b = batch_of(proxy, region, window * size, size, half)
+  local b = batch_of(proxy, region, 2 * half * size, size, half)
   return function(samples, capacity, until_ns)
     local first, n, posted, at = now(), 0, 2, nil
     batch_post(a, size, half)

@@ -23,16 +23,16 @@ static const int64_t SPIN = 20000000, LIMIT = 600 * INT64_C(1000000000);
 
 enum { OPERATIONS = 1 << 16, ATTEMPTS = 8 };
 
+enum { GATHERS = -1, ENDED = -2, BATCHES = 3 };
+
 /* Calls that gather, then are under way, then are read by the loop. */
 struct batch {
-  int operation; /* -1: it gathers; -2: it has ended */
+  int operation; /* or GATHERS, or ENDED */
   uint32_t count, read;
   int slots[UNDER];
   struct perigee_message messages[UNDER];
   struct perigee_answer answers[UNDER];
 };
-enum { GATHERS = -1, ENDED = -2, BATCHES = 3 };
-
 struct side {
   const struct peer *peer;
   bool busy; /* polls in place of sleeping, for one call at a time */
@@ -43,7 +43,8 @@ struct side {
   struct peer_client *client;
   int operation; /* of the slot, if there is one only */
   struct perigee_message messages[UNDER];
-  struct batch batches[BATCHES]; /* one gathers, one is read */
+  struct batch
+      batches[BATCHES]; /* one gathers, one is under way, one is read */
   int gathers, reads;
   uint16_t slots[OPERATIONS];
 };

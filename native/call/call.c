@@ -109,8 +109,8 @@ static void call_tell_transfer(struct operation *op) {
   parent->class->child(parent, status);
 }
 
-/* Tells its batch. It has an event of its own, before the batch's, if it has failed,
- * but for one that ends as the whole batch was stopped. */
+/* Tells its batch. A call that has failed has an event of its own, before the batch's,
+ * unless the whole batch was stopped. */
 static void call_tell_batch(struct operation *op) {
   struct operation *batch = op->parent;
   int status = op->status;

@@ -47,8 +47,8 @@ void call_unmark(struct operation *op);
 /* ---- call_begin.c ------------------------------------------------------- */
 /* Publishes a record that waited for room. */
 bool call_publish_waiting(struct operation *op);
-/* Begins the call of that number of a batch, its parent: a number >= 0, or a
- * status; then it was not begun. */
+/* Begins a call of a batch, its parent; nth: which one, from 1. Returns a number
+ * >= 0, or why it was not begun. */
 int call_of_batch(struct perigee_session *, const struct perigee_message *,
                   struct operation *parent, uint32_t nth);
 

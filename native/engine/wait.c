@@ -448,13 +448,28 @@ static bool event_asks(const struct perigee_event *e) {
          e->kind == PERIGEE_EVENT_REPLY_LANDING;
 }
 
+/* Returns the call of a batch of which an event was just given. */
+static struct operation *pending_call(struct perigee_engine *engine,
+                                      const struct operation *batch,
+                                      uint64_t place) {
+  struct node *n, *given = &engine->given;
+  for (n = given->next; n != given; n = n->next) {
+    struct operation *op = CONTAINER(n, struct operation, queue);
+    if (op->kind == OP_CALL && op->parent == batch && op->nth == place + 1)
+      return op;
+  }
+  return NULL;
+}
+
 /* Returns the operation of the pending event, or NULL. */
 static struct operation *pending_operation(struct perigee_engine *engine) {
   const struct perigee_event *e = &engine->pending_event;
   bool has = event_is_end(e) || event_asks(e) ||
              e->kind == PERIGEE_EVENT_SENT ||
              e->kind == PERIGEE_EVENT_ABANDONED;
-  return has ? operation_find(engine, e->operation) : NULL;
+  struct operation *op = has ? operation_find(engine, e->operation) : NULL;
+  bool within = op && op->kind == OP_BATCH && e->kind == PERIGEE_EVENT_REPLY;
+  return within ? pending_call(engine, op, e->capacity) : op;
 }
 
 /* Does what its event points to stay until it is over? Memory of the lane goes
@@ -519,6 +534,11 @@ static struct operation *join_find(struct perigee_engine *engine,
   if (!op || NOT_JOINED >> op->kind & 1 || (op->kind == OP_CALL && op->nth > 0))
     return NULL;
   return op->kind != OP_CALL || call_join(op) ? op : NULL;
+}
+
+static bool join_is_batch(struct perigee_engine *engine, int operation) {
+  const struct operation *op = operation_find(engine, operation);
+  return op && op->kind == OP_BATCH;
 }
 
 /* Keeps the event that a wait has found. A call that is joined asks for no landing
@@ -620,7 +640,8 @@ static inline int join_owned(struct perigee_engine *engine, int operation,
     engine_disarm(engine);
   if (UNLIKELY(engine->event_pending)) {
     const struct perigee_event *e = &engine->pending_event;
-    if (event_is_end(e) && e->operation == operation) {
+    if (event_is_end(e) && e->operation == operation &&
+        !join_is_batch(engine, operation)) {
       wait_take_pending(engine, event);
       return join_result(engine, event);
     }

@@ -283,8 +283,8 @@ static inline void outgoing_put_head(const struct lane *lane,
   memcpy(record + RING_UNIT - HALF, bytes + first - HALF, HALF);
 }
 
-/* Writes a record as outgoing_bytes(); out: lane_out(). It follows another, if no
- * poll has looked since whether the peer sleeps. */
+/* Writes a record as outgoing_bytes(); out: lane_out(). `unsure` tells that the session
+ * has published another record since its last poll. */
 static inline __attribute__((always_inline)) bool
 outgoing_put(struct perigee_session *session, enum ring ring,
              struct ring_out *out, const struct record *r,

@@ -149,6 +149,35 @@ describe("a batch of calls", function()
     assert.equal(64, all:result(3).length)
   end)
 
+  it("goes on with a list as place, whatever becomes of the list", function()
+    local request = region:slice(0, 8):write "abcdefgh"
+    local given = { region:slice(64, 4), region:slice(80, 4) }
+    local all = batch(proxy, "echo", { request }, { given })
+    for _ = 1, 3 do
+      local parts = assert(all:post():wait(LONG))
+      assert.equal("abcdefgh", parts[1]:string())
+      parts[1][3] = region:slice(96, 4)
+      given[2] = region:slice(128, 4)
+      assert(proxy:with { into = parts[1] }:echo(request))
+      collectgarbage()
+    end
+  end)
+
+  it("has no room for more calls than there are operations", function()
+    local few = assert(cases.agent(nil, {
+      engine = { operations = 32 } }))
+    local calls = assert(few:proxy("worker", "x", { timeout = LONG }))
+    local memory = cases.alloc(few.engine, 8192)
+    local requests, places = slots(memory, 32, 64)
+    local all = batch(calls, "echo", requests, places)
+    local got, err = all:post():wait(LONG)
+    assert.is_nil(got)
+    assert.equal("no_memory", err.kind)
+    assert.is_false(err.sent)
+    assert.equal(64, all:result(1).length)
+    assert.equal("no_memory", select(2, all:result(32)).kind)
+  end)
+
   it("goes beyond what the ring has room for", function()
     local requests, places = slots(region, 256, 2048)
     local all = batch(proxy, "echo", requests, places)
@@ -221,6 +250,16 @@ describe("a batch of calls", function()
     assert.equal("a0000001", all:result(1):string())
     for i = 2, 4 do assert.equal("timeout", select(2, all:result(i)).kind) end
     assert(letters(proxy, "a"):post():wait(LONG))
+  end)
+
+  it("is cancelled also if a call has failed before", function()
+    local all = letters(proxy, "FSaa")
+    all:post()
+    perigee.sleep(0.1)
+    all:cancel()
+    assert.is_nil((all:wait(LONG)))
+    assert.equal("remote", select(2, all:result(1)).kind)
+    assert.equal(0, agent.engine.flying)
   end)
 
   it("is cancelled as a whole, and can be posted after that", function()
@@ -380,10 +419,11 @@ describe("a batch whose worker is killed", function()
     mortal.kill(perigee.session(proxy))
     assert.is_false(all:post():done())
     mortal.restart()
-    for _ = 1, 3 do
+    for round = 1, 3 do
       for i, part in ipairs(assert(all:wait(LONG))) do
         assert.equal(("%16d"):format(i), part:string())
       end
+      assert.equal(round == 1, all.others ~= false) -- later ones as a batch
       all:post()
     end
     assert(all:wait(LONG))
@@ -422,6 +462,10 @@ describe("a batch whose worker is killed", function()
     mortal.child:kill()
     local _, err = once:wait(LONG)
     assert.equal("peer_lost", err.kind)
+    local why = select(2, perigee.session(proxy):ended():wait(LONG))
+    local reason = tostring(why):match "[^:]+$"
+    assert.is_truthy(tostring(err):find(reason, 1, true),
+                     tostring(err) .. " / " .. tostring(why))
     assert.is_false(often:done())
     mortal.restart()
     local parts = assert(often:wait(LONG))

@@ -205,6 +205,11 @@ static void each_failure_is_told(void **state) {
     landed(&c, 3);
     answered(&c, 4, PERIGEE_REMOTE, 0);
   }
+  const struct perigee_counters *n =
+      perigee_counters(c.p.engine[0], c.p.session[0]);
+  assert_int_equal(n->calls, 10);
+  assert_int_equal(n->replies, 10);
+  assert_int_equal(n->failures, 4);
   calls_close(&c);
 }
 
@@ -257,7 +262,8 @@ static void a_call_times_out_alone(void **state) {
   calls_close(&c);
 }
 
-/* Whoever joins one of its calls by an old number waits for nobody else. */
+/* A join by the number of one of its calls, which the program may have had before,
+ * must not wait. */
 static void a_batch_and_its_calls_are_not_joined(void **state) {
   struct calls c;
   struct perigee_event e;
@@ -269,6 +275,63 @@ static void a_batch_and_its_calls_are_not_joined(void **state) {
     reply_next(&c, i);
   ended(&c.p, 0, op, PERIGEE_OK);
   calls_close(&c);
+}
+
+/* Answers what was asked by calls that have timed out. */
+static void settle_late(struct calls *c) {
+  struct perigee_event e;
+  for (int i = 0; i < 200; i++) {
+    poll_side(&c->p, 0);
+    poll_side(&c->p, 1);
+    while (taken(&c->p, 1, &e))
+      if (e.kind == PERIGEE_EVENT_REQUEST)
+        perigee_reply(c->p.engine[1], e.operation,
+                      &(struct perigee_message){0});
+  }
+}
+
+/* Posts a batch of two, and has a wait find the event of the first, which fails.
+ * Returns the served number of the second. */
+static int failed_and_found(struct calls *c, int *op) {
+  *op = calls_post(c, 2);
+  fail_next(c, 0, "the first");
+  int second = request_next(c).operation;
+  for (int i = 0; i < 50; i++)
+    poll_side(&c->p, 1);
+  assert_int_equal(perigee_wait(&c->p.engine[0], 1, 10000 * MS), 1);
+  return second;
+}
+
+/* A join leaves the event of a failed call, which a wait has found, to the next
+ * poll, whether the batch ends meanwhile or later. */
+static void a_join_keeps_the_event_of_a_failed_call(void **state) {
+  struct perigee_message none = {0}, late = {.method = 10, .timeout = 0};
+  for (int early = 0; early < 2; early++) {
+    struct calls c;
+    struct perigee_event e;
+    int op;
+    calls_open(&c, *state);
+    int second = failed_and_found(&c, &op);
+    if (early)
+      perigee_reply(c.p.engine[1], second, &none);
+    for (int i = 0; i < 50; i++)
+      poll_side(&c.p, 1);
+    assert_int_equal(perigee_join(c.p.engine[0], op, &e), PERIGEE_INVALID);
+    for (int i = 0; i < 5; i++)
+      assert_int_equal(perigee_call_wait(c.p.session[0], &late, &e),
+                       PERIGEE_TIMEOUT);
+    e = failed(&c, op, 0, PERIGEE_REMOTE);
+    assert_int_equal(e.length, strlen("the first"));
+    assert_memory_equal(e.pointer, "the first", e.length);
+    if (!early)
+      perigee_reply(c.p.engine[1], second, &none);
+    assert_int_equal(ended(&c.p, 0, op, PERIGEE_REMOTE).kind,
+                     PERIGEE_EVENT_DONE);
+    answered(&c, 0, PERIGEE_REMOTE, 0);
+    answered(&c, 1, PERIGEE_OK, 0);
+    settle_late(&c);
+    calls_close(&c);
+  }
 }
 
 /* ---- Stopped ------------------------------------------------------------- */
@@ -306,6 +369,7 @@ static void a_batch_ends_with_its_session(void **state) {
   reply_next(&c, 0);
   perigee_session_close(c.p.session[1]);
   struct perigee_event e = ended(&c.p, 0, op, PERIGEE_PEER_LOST);
+  assert_int_equal(e.kind, PERIGEE_EVENT_DONE);
   assert_true(e.length > 0);
   for (int i = 1; i < CALLS; i++)
     answered(&c, i, PERIGEE_PEER_LOST, 0);
@@ -404,6 +468,7 @@ int main(void) {
       cmocka_unit_test(a_typed_reply_has_no_place_in_a_batch),
       cmocka_unit_test(a_call_times_out_alone),
       cmocka_unit_test(a_batch_and_its_calls_are_not_joined),
+      cmocka_unit_test(a_join_keeps_the_event_of_a_failed_call),
       cmocka_unit_test(a_cancelled_batch_ends_all_its_calls),
       cmocka_unit_test(a_batch_ends_with_its_session),
       cmocka_unit_test(what_has_no_place_for_its_reply_is_refused),

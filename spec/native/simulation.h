@@ -27,7 +27,7 @@
 #include "perigee.h"
 
 enum { LINKS = 8, LIVE = 3, OWN = 48, ANSWERS = 160, ITEMS = 3 };
-enum { MESSAGES = 8192 };
+enum { MESSAGES = 8192, NOT_ANSWERED = 1 };
 enum { CELLS = 22, CELL_LITTLE = 8 << 10, CELL_LARGE = 48 << 10 };
 enum {
   LITTLE = 18,
@@ -199,6 +199,7 @@ struct own {
   bool batched; /* a call that is a batch of its own, with this answer */
   struct perigee_answer answer;
   int failed;       /* as REPLY has told of that */
+  bool refused;     /* it was answered at once */
   const char *name; /* of a lookup */
   struct spot into, from[ITEMS], to[ITEMS];
   struct shape there[ITEMS]; /* what is read of the peer's */

@@ -101,8 +101,12 @@ static int call_submit(struct side *side, struct own *own,
   struct perigee_session *session = own->link->session;
   own->batched =
       own->landing && !(m->flags & PERIGEE_TYPED) && happens(side->world, 0.5);
-  return own->batched ? perigee_call_batch(session, m, 1, &own->answer)
-                      : perigee_call(session, m);
+  if (!own->batched)
+    return perigee_call(session, m);
+  own->answer.status = NOT_ANSWERED;
+  int operation = perigee_call_batch(session, m, 1, &own->answer);
+  own->refused = own->answer.status != NOT_ANSWERED;
+  return operation;
 }
 
 static void call(struct side *side, struct link *l) {

@@ -314,16 +314,21 @@ static void fine(struct side *side, struct own *own,
   }
 }
 
-/* Returns the event of a batch of one as that of its call. A batch that was stopped
- * may end otherwise than its call. */
+/* Returns the event of a batch of one as that of its call. It has failed as REPLY has
+ * told, or was refused, or the whole batch was stopped. */
 static struct perigee_event batch_single(struct side *side,
                                          const struct own *own,
                                          const struct perigee_event *done) {
   struct perigee_event e = *done;
   HOLDS(side, e.kind == PERIGEE_EVENT_DONE);
   e.kind = PERIGEE_EVENT_REPLY;
-  if (e.status != PERIGEE_OK)
+  bool stopped =
+      own->cancelled || own->link->closed || ended_session(own->link);
+  if (e.status != PERIGEE_OK) {
+    HOLDS(side, own->failed == e.status || own->refused || stopped ||
+                    e.operation < 0);
     return e;
+  }
   HOLDS(side, own->answer.status == PERIGEE_OK);
   HOLDS(side, own->answer.length == e.length);
   e.slice = e.length;

@@ -7,14 +7,15 @@
 -- it has ended, with true. Made by `perigee.batch`.
 -- @classmod CallBatch
 
--- A call that ends well is not heard of until the batch's event, DONE. Of one
--- that fails REPLY tells before that. It becomes a future of its own in
--- `others`, by its number, and ends or goes on there as any other call does. So
--- do, at DONE, those that were refused or lost and may go on; and all calls of
--- a post for which there is no session. The batch ends when all of them have.
+-- The batch's event is DONE. A call that ends well has no event of its own. A
+-- call that fails has one, REPLY, before DONE. Such a call becomes a future of
+-- its own in `others`, by its number, and ends or goes on there as any other
+-- call does. At DONE so do calls that were refused or lost, if they may go on.
+-- Without a session all calls of a post do. The batch ends when they all have.
 local again = require "perigee.call.again"
 local bindings = require "perigee.call.binding"
 local check = require "perigee.runtime.check"
+local errors = require "perigee.runtime.errors"
 local futures = require "perigee.runtime.future"
 local loop = require "perigee.runtime.loop"
 local native = require "perigee.native"
@@ -34,9 +35,11 @@ local getmetatable, tonumber, max = getmetatable, tonumber, math.max
 local ENDED, OPERATION, OWNER = futures.ENDED, futures.OPERATION, futures.OWNER
 local SESSION, ENGINE, TRACE = bindings.SESSION, bindings.ENGINE,
                                bindings.TRACE
-local REPLY, CANCELLED = C.PERIGEE_EVENT_REPLY, C.PERIGEE_CANCELLED
+local REPLY, INVALID = C.PERIGEE_EVENT_REPLY, C.PERIGEE_INVALID
 local PEER_LOST, CLOSED = C.PERIGEE_PEER_LOST, C.PERIGEE_CLOSED
-local DRAINING = C.PERIGEE_DRAINING
+local CANCELLED, DRAINING = C.PERIGEE_CANCELLED, C.PERIGEE_DRAINING
+-- Statuses with which a whole batch is ended.
+local STOPS = { [CANCELLED] = true, [PEER_LOST] = true, [CLOSED] = true }
 local MOST = 4096                       -- calls of a batch
 -- The status of an answer that the core has not written, and the byte of it.
 local UNWRITTEN, UNWRITTEN_BYTE = -0x7f7f7f80, 0x80
@@ -46,23 +49,35 @@ local M = {}
 local CallBatch = {}
 local META = futures.metatable(CallBatch, "batch of calls")
 CallBatch.wait, CallBatch.done = Future.wait, Future.done
-CallBatch.cancel = Future.cancel
 
 -- ---- Results ---------------------------------------------------------------
 
--- The event of call i, of the batch's, which tells no text of it; but the loss
--- of the peer is that of all.
-local function event_of(self, i, told)
+-- Returns an event for call i, made of the batch's end. It has a text only if
+-- the call ended as the whole batch did.
+local function event_of(self, i)
   local event, status = native.event_t(), self.answers[i - 1].status
-  if status == UNWRITTEN then status = told.status end
-  if status == told.status and status == PEER_LOST then
-    ffi.copy(event, told, ffi.sizeof(event))
+  if status == UNWRITTEN then status = self.status end
+  if status == self.status and self.why then
+    event.pointer, event.length = self.why, #self.why
   end
-  event.status, event.session = status, told.session
+  event.status, event.session = status, self.number
   local timeout = tonumber(self[OWNER].message.timeout)
   event.remaining = timeout < 0 and -1
     or max(0, self.began + timeout - now())
   return event
+end
+
+-- The error of call i, of which no event told: it ended with the whole batch,
+-- or was refused.
+local function error_of(self, i)
+  local event = event_of(self, i)
+  if event.status == INVALID then
+    error(("%s: parts of the list that is request or place %d overlap"):format(
+      self.method.text, i), 0)
+  end
+  local err = outcome.failure(self[OWNER], self.method, event)
+  if not STOPS[event.status] then err.sent = self[OWNER].sent or false end
+  return err
 end
 
 -- What call i has filled; or nil and an error. Raises what it ended with, if it
@@ -73,8 +88,7 @@ local function result(self, i)
   if self.answers[i - 1].status == 0 then
     return first(self.places[i], self.answers[i - 1].length)
   end
-  return nil, outcome.failure(self[OWNER], self.method,
-                              event_of(self, i, self.failed))
+  return nil, error_of(self, i)
 end
 
 -- Returns the filled parts of all calls; or nil and the error of the first, in
@@ -95,22 +109,27 @@ local function alone(self, i)
   return self.proxy:with { into = self.places[i] }
 end
 
--- Calls by themselves may have found the peer again.
+-- Calls by themselves may have found the peer in another session.
 local function stay(self)
+  local binding = self[OWNER]
   for i = 1, self.n do
     local owner = self.others[i] and self.others[i][OWNER]
     local session = owner and owner.session
-    if session and session.handle then self[OWNER].session = session end
+    if session and session.handle and session ~= binding.session then
+      binding.session = session
+      return
+    end
   end
 end
 
-local function conclude(self, all)
-  stay(self)
-  local function end_with(fine, ...)
-    if fine then return settle(all, ...) end
-    futures.raise(all, (...))
-  end
-  end_with(pcall(parts, self))
+local function end_with(self, fine, ...)
+  if fine then return settle(self, ...) end
+  futures.raise(self, (...))
+end
+
+local function conclude(self)
+  if self.others then stay(self) end
+  end_with(self, pcall(parts, self))
 end
 
 local function cancel_others(self)
@@ -119,17 +138,15 @@ local function cancel_others(self)
   end
 end
 
--- Returns a future that ends, as the batch does, when all others have.
-local function gather(self)
-  local count, all = 0, futures.new(self[OWNER], outcome.doing(self[OWNER],
-                                                               self.method))
+-- Has a pending batch end when all others have.
+local function await_others(self)
+  local count = 0
   for i = 1, self.n do if self.others[i] then count = count + 1 end end
-  all.inner = { cancel = function() cancel_others(self) end }
-  local signal = signals.new(count, function() conclude(self, all) end)
+  self.inner = { cancel = function() cancel_others(self) end }
+  local signal = signals.new(count, function() conclude(self) end)
   for i = 1, self.n do
     if self.others[i] then signals.attach(self.others[i], signal) end
   end
-  return all
 end
 
 -- Makes all calls by themselves: they wait for the peer, or fail, as others do.
@@ -140,11 +157,13 @@ local function post_alone(self)
     others[i] = calls[self.method.name](calls, self.requests[i])
   end
   self.others = others
-  return futures.renew(self, gather(self))
+  futures.anew(self)
+  await_others(self)
+  return self
 end
 
--- Makes the future of call i, whose failure an event tells: it goes on, or has
--- ended.
+-- Makes the future of call i, of whose failure an event tells: it goes on, or
+-- has ended.
 local function fail(self, i, told)
   local proxy, request = alone(self, i), self.requests[i]
   local method, binding = self.method, proxy[1]
@@ -158,10 +177,10 @@ local function fail(self, i, told)
   end
   self.others = self.others or {}
   self.others[i] = future
-  raw.finish(method)(future, told)
+  self.finish_call(future, told)
 end
 
--- May call i go on, of which nothing was told?
+-- May call i go on, of which no event told?
 local function may_go_on(self, i)
   local status = self.answers[i - 1].status
   return status == DRAINING
@@ -170,18 +189,17 @@ end
 
 -- The batch has ended with a status.
 local function ended_badly(self, told)
-  self.failed = native.event_t()
-  ffi.copy(self.failed, told, ffi.sizeof(told))
-  self.failed.pointer, self.failed.length = nil, 0
+  self.status, self.number = told.status, told.session
+  self.why = errors.why(told) or false
   for i = 1, self.n do
     if not (self.others and self.others[i]) and may_go_on(self, i) then
-      fail(self, i, event_of(self, i, told))
+      fail(self, i, event_of(self, i))
     end
   end
-  if not self.others then return settle(self, parts(self)) end
-  if told.status == CANCELLED then cancel_others(self) end
   self[OPERATION] = false
-  futures.follow(self, gather(self))
+  if not self.others then return conclude(self) end
+  if self.cancelled then cancel_others(self) end
+  await_others(self)
 end
 jit.off(ended_badly)
 
@@ -195,17 +213,18 @@ end
 local function finish(self, told)
   if told.kind == REPLY then return failed(self, told) end
   if told.status ~= 0 or self.others then return ended_badly(self, told) end
-  local full = tonumber(told.length) == self.room
+  local full = self.full and tonumber(told.length) == self.room
   settle(self, full and self.full or parts(self))
 end
 
 -- ---- Posting ---------------------------------------------------------------
 
--- Do the messages name the method, and the slices' owners as they are? Most
--- batches have one owner, so there is no loop for that.
+-- Do the messages name the method and the owners of the slices that there are
+-- now? Most batches have one owner, so there is no loop for that.
 local function is_filled(self)
-  local owners, handles = self.owners, self.handles
-  if self.id ~= self.method.id or owners[1].handle ~= handles[1] then
+  local owners, handles, method = self.owners, self.handles, self.method
+  if self.id ~= method.id or self.inplace ~= method.inplace
+    or owners[1].handle ~= handles[1] then
     return false
   end
   for i = 2, #owners do
@@ -248,13 +267,15 @@ local function fill(self, level)
   for owner, handle in pairs(self.owned) do
     owners[#owners + 1], handles[#handles + 1] = owner, handle
   end
-  self.owners, self.handles, self.id = owners, handles, self.method.id
+  self.owners, self.handles = owners, handles
+  self.id, self.inplace = self.method.id, self.method.inplace
 end
 jit.off(note_owners)
 jit.off(fill_one)
 jit.off(fill)
 
--- Calls outside of any trace may begin one each, which the sampler overwrites.
+-- Calls outside of any trace may begin one each. The sampler uses one struct
+-- for all, so each is copied.
 local function put_traces(self, given, engine)
   self.traces = self.traces or native.traces_t(self.n)
   for i = 0, self.n - 1 do
@@ -313,14 +334,33 @@ function CallBatch:post()
   local handle = binding[ENGINE].handle and binding[SESSION].handle
   if handle and not is_filled(self) then fill(self, 2) end
   if handle then trace(self) end
-  self.others, self.began = false, now()
+  self.others, self.cancelled, self.began = false, false, false
   ffi.fill(self.answers, self.size, UNWRITTEN_BYTE)
+  local began = now()
   local operation = handle and C.perigee_call_batch(handle, self.messages,
                                                     self.n, self.answers)
   if operation and operation >= 0 then
+    self.began = began
     return start(binding, operation, true, finish, binding[ENGINE], self)
   end
-  return post_alone(self)
+  post_alone(self)
+  self.began = began
+  return self
+end
+
+--- Ends all calls that are under way: the batch ends with `cancelled`, or with
+-- its results if they came first. Does nothing if it has ended.
+-- @function CallBatch:cancel
+-- @waits no
+-- @usage
+-- local batch = assert(perigee.batch(calc, "echo", { region:slice(0, 5) },
+--                                    { region:slice(64, 64) }))
+-- batch:post():cancel()
+-- print(batch:wait(5) == nil or batch:result(1).length)         --> true
+function CallBatch:cancel()
+  if getmetatable(self) ~= META then check.dotted("batch", "cancel", 2) end
+  self.cancelled = true
+  Future.cancel(self)
 end
 
 --- The result of one call of the last post, which has ended.
@@ -348,18 +388,32 @@ end
 
 -- ---- Making one ------------------------------------------------------------
 
--- Returns the slices, or what stands for lists of slices, of a list, and the
--- sum of their lengths. The caller may change its list.
+local function copied(list)
+  local copy = {}
+  for i = 1, #list do copy[i] = list[i] end
+  return copy
+end
+
+-- A slice; or a List of a list's slices, which nobody else has and may change.
+local function own_place(x)
+  local place, why = slices.place(x)
+  if not place or slices.is_slice(place) then return place, why end
+  return slices.place(copied(place))
+end
+
+-- Returns the slices, or the Lists, of a list; the sum of their lengths; and
+-- whether all are slices.
 local function placed(list, what, engine, level)
-  local places, room = {}, 0
+  local places, room, plain = {}, 0, true
   for i = 1, #list do
-    local place, why = slices.place(list[i])
+    local place, why = own_place(list[i])
     local name = ("perigee.batch: number %d of %s"):format(i, what)
     if not place then error(("%s: %s"):format(name, why), level + 1) end
     slices.check_own(place, name, level + 1, engine)
     places[i], room = place, room + place.length
+    plain = plain and slices.is_slice(place)
   end
-  return places, room
+  return places, room, plain
 end
 
 local function check_lists(requests, places, level)
@@ -382,12 +436,6 @@ local function check_method(binding, method, level)
         .. "option %s, too"):format(name), level + 1)
     end
   end
-end
-
-local function copied(list)
-  local copy = {}
-  for i = 1, #list do copy[i] = list[i] end
-  return copy
 end
 
 --- Names many calls of one raw or inplace method, which `CallBatch:post` makes
@@ -415,17 +463,20 @@ function M.new(proxy, name, requests, places)
   local binding = own[1]
   check_lists(requests, places, 2)
   check_method(binding, method, 2)
-  local room
+  local room, plain
   requests = placed(requests, "requests", binding.engine, 2)
-  places, room = placed(places, "places", binding.engine, 2)
+  places, room, plain = placed(places, "places", binding.engine, 2)
   local n = #places
   local self = { 1, true, false, false, binding, false,
                  proxy = own, method = method, n = n, room = room,
-                 requests = requests, places = places, full = copied(places),
+                 requests = requests, places = places,
+                 full = plain and copied(places),
                  messages = native.messages_t(n), owners = {}, handles = {},
-                 id = false, answers = native.answers_t(n),
+                 id = false, inplace = false, answers = native.answers_t(n),
                  size = n * ffi.sizeof "struct perigee_answer",
-                 began = false, others = false, failed = false,
+                 finish_call = raw.finish(method),
+                 began = false, others = false, cancelled = false,
+                 status = 0, number = 0, why = false,
                  caller = false, traces = false, traced = false }
   return setmetatable(self, META)
 end

@@ -169,9 +169,14 @@ function M.follow(future, other)
   signals.attach(other, signals.new(1, function() end_as(future, other) end))
 end
 
+--- Begins an ended future anew, for what no operation of the core ends.
+function M.anew(future)
+  return begun_anew(future, false, false, false)
+end
+
 --- Begins an ended future anew: it ends as other, which it follows.
 function M.renew(future, other)
-  begun_anew(future, false, false, false)
+  M.anew(future)
   M.follow(future, other)
   return future
 end
