@@ -414,10 +414,10 @@ struct perigee_event {
 PERIGEE_API int perigee_poll(struct perigee_engine *engine,
                              struct perigee_event *events, int capacity);
 /* Polls for up to spin ns (-1: as options.spin says), but only for the one own
- * operation. Returns 1 and its event, also if a wait has found that before; of a
- * call with PERIGEE_ASKS it may be REPLY_LANDING, of a batch of calls REPLY. Returns 0 when the time is
- * over, when polling does not pay now (options.spin; then use perigee_wait), or
- * as soon as there is any other event (perigee_poll gives it). */
+ * operation. Returns 1 and its event, also if a wait has found that before. The event
+ * of a call with PERIGEE_ASKS may be REPLY_LANDING, that of a batch of calls REPLY.
+ * Returns 0 when the time is over, when polling does not pay now (options.spin; then
+ * use perigee_wait), or as soon as there is any other event (perigee_poll gives it). */
 PERIGEE_API int perigee_await(struct perigee_engine *engine, int operation,
                               struct perigee_event *event, int64_t spin);
 /* count: 1 to 64, else INVALID (without an engine: perigee_detail(NULL)).
@@ -1120,8 +1120,8 @@ struct perigee_answer {
   int32_t status;           /* of the reply, or why there is none */
   uint64_t length;          /* bytes filled of its `into`; 0 with a status */
 };
-/* Makes `count` raw calls, in order, and tells by one event that all have ended. Many
- * short calls under way together take less time so than by perigee_call. Each is a
+/* Makes `count` raw calls, in order, and tells by one event that all have ended. So
+ * many short calls under way together take less time than by perigee_call. Each is a
  * call of its own, with its own timeout; one that fails stops no other. Every message
  * names `into`, and none is TYPED. There are at most options.operations. Else INVALID,
  * and none is made.
@@ -1142,7 +1142,7 @@ struct perigee_answer {
  * REPLY tells before DONE, as of any call, with the batch's number, and the place of
  * its message in event.capacity. Calls that end because the whole batch was ended have
  * no REPLY. A call that gets a typed reply ends in PROTOCOL. A batch cannot be joined
- * (perigee_join: INVALID). Does not block. */
+ * (perigee_join: INVALID, or NO_MEMORY as of any join). Does not block. */
 PERIGEE_API int perigee_call_batch(struct perigee_session *session,
                                    const struct perigee_message *messages,
                                    uint32_t count,

@@ -425,13 +425,14 @@ local function batch_same(one, size, half)
   end
 end
 
--- raw, two batches in turns, each of half of the calls under way.
+-- raw, two batches in turns, each of half of the window, which is even.
 function M.batched(proxy, size, window, engine)
-  local half = math.ceil(window / 2)
-  local region = assert(engine:alloc(4 * half * size, { access = "" }))
+  local half = window / 2
+  if half < 1 or half % 1 ~= 0 then error("batches: an odd window", 0) end
+  local region = assert(engine:alloc(2 * window * size, { access = "" }))
   ffi.fill(region.pointer, region.length, 1)
   local a = batch_of(proxy, region, 0, size, half)
-  local b = batch_of(proxy, region, 2 * half * size, size, half)
+  local b = batch_of(proxy, region, window * size, size, half)
   return function(samples, capacity, until_ns)
     local first, n, posted, at = now(), 0, 2, nil
     batch_post(a, size, half)

@@ -29,11 +29,11 @@
  * order depends on them.
  *
  * On AMD the producer takes no lines ahead, except where short records follow each
- * other. Lines that are not taken ahead make one record at a time take 0.9 to 1.0 of
- * the time; and 64 under way 1.05 near, 1.25 far (bench/history/tried.md, "Small
- * calls over shared memory"). We believe that the producer's requests for the next lines delay the
- * consumer's for those that were just written; and that, where records follow each
- * other, the producer itself would wait for them.
+ * other. One record at a time takes 0.9 to 1.0 of the time without that. 64 under way
+ * would take 1.05 of the time near, and 1.25 far (bench/history/tried.md, "Small calls
+ * over shared memory"). We believe that the producer's requests for the next lines
+ * delay the consumer's for those that were just written; and that, where records
+ * follow each other, the producer itself would wait for them.
  *
  * A lap may end early. Lines that were used again soon are in the first-level
  * caches of both cores, and move sooner from one to the other; others take up
@@ -174,7 +174,7 @@ static inline void ring_own(const struct ring_out *ring, uint64_t units) {
 }
 
 /* Publishes the room that was reserved last, at `at`; length may be less than
- * reserved. follows: the session has published another since its last poll (a
+ * reserved. follows: another record was published since the session's last poll (a
  * hint). */
 static inline void ring_publish_at(struct ring_out *ring, uint8_t *at,
                                    uint64_t length, bool follows) {

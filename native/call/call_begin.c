@@ -325,7 +325,7 @@ call_begin_listed(struct perigee_session *session,
   return call_begin(op, message, true);
 }
 
-/* Inlined twice: nth is a constant where it is 0, of a call of no batch. */
+/* Inlined twice, so that nth is a constant (0) in calls of no batch. */
 static inline __attribute__((always_inline)) int
 call_new_of(struct perigee_session *session,
             const struct perigee_message *message, struct operation *parent,

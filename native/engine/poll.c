@@ -397,7 +397,8 @@ static __attribute__((noinline, cold)) void
 event_tell_failure(const struct operation *op, struct perigee_event *e) {
   if (op->kind == OP_CALL)
     event_tell_left(op, e);
-  if (op->kind == OP_CALL && op->nth > 0) { /* known by its batch's */
+  if (op->kind == OP_CALL &&
+      op->nth > 0) { /* the batch's number stands for it */
     e->operation = op->parent->index;
     e->capacity = op->nth - 1;
   }

@@ -448,7 +448,7 @@ static bool event_asks(const struct perigee_event *e) {
          e->kind == PERIGEE_EVENT_REPLY_LANDING;
 }
 
-/* Returns the call of a batch of which an event was just given. */
+/* Returns the call of a batch whose own event was given last. */
 static struct operation *pending_call(struct perigee_engine *engine,
                                       const struct operation *batch,
                                       uint64_t place) {

@@ -244,7 +244,8 @@ describe("an agent that drains", function()
     assert.equal("draining", assert(agent:list())[1].state)
   end)
 
-  it("loses all calls of a batch that it has not read", function()
+  it("leaves to the next one all calls of a batch that it has not read",
+     function()
     local both = batch(proxy)
     for _ = 1, 2 do
       for _, part in ipairs(assert(both:post():wait(LONG))) do

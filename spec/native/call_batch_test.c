@@ -262,7 +262,7 @@ static void a_call_times_out_alone(void **state) {
   calls_close(&c);
 }
 
-/* A join by the number of one of its calls, which the program may have had before,
+/* The number of one of its calls may be an old one of the program's. A join by that
  * must not wait. */
 static void a_batch_and_its_calls_are_not_joined(void **state) {
   struct calls c;

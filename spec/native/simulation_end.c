@@ -314,8 +314,8 @@ static void fine(struct side *side, struct own *own,
   }
 }
 
-/* Returns the event of a batch of one as that of its call. It has failed as REPLY has
- * told, or was refused, or the whole batch was stopped. */
+/* Returns the event of a batch of one as that of its call. If it has a status, REPLY
+ * has told of that, or the call was refused, or the whole batch was stopped. */
 static struct perigee_event batch_single(struct side *side,
                                          const struct own *own,
                                          const struct perigee_event *done) {

@@ -10,8 +10,9 @@
 -- The batch's event is DONE. A call that ends well has no event of its own. A
 -- call that fails has one, REPLY, before DONE. Such a call becomes a future of
 -- its own in `others`, by its number, and ends or goes on there as any other
--- call does. At DONE so do calls that were refused or lost, if they may go on.
--- Without a session all calls of a post do. The batch ends when they all have.
+-- call does. Calls that were refused or lost, and may go on, become futures at
+-- DONE. Without a session all calls of a post become futures. The batch ends
+-- when all futures in `others` have.
 local again = require "perigee.call.again"
 local bindings = require "perigee.call.binding"
 local check = require "perigee.runtime.check"
@@ -52,8 +53,8 @@ CallBatch.wait, CallBatch.done = Future.wait, Future.done
 
 -- ---- Results ---------------------------------------------------------------
 
--- Returns an event for call i, made of the batch's end. It has a text only if
--- the call ended as the whole batch did.
+-- Makes an event that tells how call i has ended, of its answer. It has the
+-- text of the batch's event if the call ended as the whole batch did.
 local function event_of(self, i)
   local event, status = native.event_t(), self.answers[i - 1].status
   if status == UNWRITTEN then status = self.status end
@@ -72,8 +73,8 @@ end
 local function error_of(self, i)
   local event = event_of(self, i)
   if event.status == INVALID then
-    error(("%s: parts of the list that is request or place %d overlap"):format(
-      self.method.text, i), 0)
+    error(("%s: request or place %d is a list whose slices overlap, or are of "
+      .. "different kinds of memory"):format(self.method.text, i), 0)
   end
   local err = outcome.failure(self[OWNER], self.method, event)
   if not STOPS[event.status] then err.sent = self[OWNER].sent or false end
@@ -149,21 +150,27 @@ local function await_others(self)
   end
 end
 
--- Makes all calls by themselves: they wait for the peer, or fail, as others do.
-local function post_alone(self)
-  local others = {}
-  for i = 1, self.n do
-    local calls = alone(self, i).async
-    others[i] = calls[self.method.name](calls, self.requests[i])
-  end
-  self.others = others
-  futures.anew(self)
-  await_others(self)
-  return self
+-- Returns the future that a call gave, or one that ends with what it raised.
+local function future_of(fine, future)
+  if fine then return future end
+  local raised = futures.new()
+  futures.raise(raised, future)
+  return raised
 end
 
--- Makes the future of call i, of whose failure an event tells: it goes on, or
--- has ended.
+-- Makes all calls by themselves: they wait for the peer, or fail, as others do.
+local function post_alone(self)
+  self.others = {}
+  futures.anew(self)
+  for i = 1, self.n do
+    self.others[i] = future_of(pcall(self.start_call, alone(self, i),
+                                     self.requests[i]))
+  end
+  await_others(self)
+end
+
+-- Makes the future of call i, which has failed as an event tells. It goes on,
+-- or has ended.
 local function fail(self, i, told)
   local proxy, request = alone(self, i), self.requests[i]
   local method, binding = self.method, proxy[1]
@@ -177,10 +184,11 @@ local function fail(self, i, told)
   end
   self.others = self.others or {}
   self.others[i] = future
-  self.finish_call(future, told)
+  local fine, why = pcall(self.finish_call, future, told)
+  if not fine then futures.raise(future, why) end
 end
 
--- May call i go on, of which no event told?
+-- May call i, which had no event, go on?
 local function may_go_on(self, i)
   local status = self.answers[i - 1].status
   return status == DRAINING
@@ -191,12 +199,12 @@ end
 local function ended_badly(self, told)
   self.status, self.number = told.status, told.session
   self.why = errors.why(told) or false
+  self[OPERATION] = false
   for i = 1, self.n do
     if not (self.others and self.others[i]) and may_go_on(self, i) then
       fail(self, i, event_of(self, i))
     end
   end
-  self[OPERATION] = false
   if not self.others then return conclude(self) end
   if self.cancelled then cancel_others(self) end
   await_others(self)
@@ -219,8 +227,9 @@ end
 
 -- ---- Posting ---------------------------------------------------------------
 
--- Do the messages name the method and the owners of the slices that there are
--- now? Most batches have one owner, so there is no loop for that.
+-- Do the messages have the method's number and the handles of the slices'
+-- owners as these are now? Most batches have one owner, so there is no loop for
+-- that.
 local function is_filled(self)
   local owners, handles, method = self.owners, self.handles, self.method
   if self.id ~= method.id or self.inplace ~= method.inplace
@@ -348,8 +357,8 @@ function CallBatch:post()
   return self
 end
 
---- Ends all calls that are under way: the batch ends with `cancelled`, or with
--- its results if they came first. Does nothing if it has ended.
+--- Ends all calls that are under way, with `cancelled`; and with that the
+-- batch, unless a call before them has failed. Does nothing if it has ended.
 -- @function CallBatch:cancel
 -- @waits no
 -- @usage
@@ -394,7 +403,7 @@ local function copied(list)
   return copy
 end
 
--- A slice; or a List of a list's slices, which nobody else has and may change.
+-- Returns a slice, or a List of a list's slices, which only the batch has.
 local function own_place(x)
   local place, why = slices.place(x)
   if not place or slices.is_slice(place) then return place, why end
@@ -474,6 +483,7 @@ function M.new(proxy, name, requests, places)
                  messages = native.messages_t(n), owners = {}, handles = {},
                  id = false, inplace = false, answers = native.answers_t(n),
                  size = n * ffi.sizeof "struct perigee_answer",
+                 start_call = raw.start(method),
                  finish_call = raw.finish(method),
                  began = false, others = false, cancelled = false,
                  status = 0, number = 0, why = false,

@@ -490,8 +490,8 @@ function M.session(proxy)
   return bound(proxy, "perigee.session", 2).session
 end
 
---- The method of that name of a proxy's service, of which calls are made later;
--- or nil and an error. what: the function that asks, for messages.
+--- The method of that name of a proxy's service; or nil and an error. what: the
+-- function that asks, for messages.
 function M.method(proxy, name, what, level)
   local class = bound(proxy, what, level + 1).class
   if getmetatable(proxy) ~= class.sync then

@@ -169,7 +169,7 @@ function M.follow(future, other)
   signals.attach(other, signals.new(1, function() end_as(future, other) end))
 end
 
---- Begins an ended future anew, for what no operation of the core ends.
+--- Begins an ended future anew. No operation of the core ends it.
 function M.anew(future)
   return begun_anew(future, false, false, false)
 end
