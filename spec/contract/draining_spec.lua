@@ -191,6 +191,12 @@ describe("an agent that drains", function()
     ["has futures, one of which waits for room"] = function(x)
       return crowd(x:with { request_capacity = 2 ^ 19 })
     end,
+    ["posts a batch"] = function(x)
+      local memory = cases.alloc(perigee.session(x).engine, 128)
+      local all = assert(perigee.batch(x, "traced_raw", { memory:slice(0, 8) },
+                                       { memory:slice(64, 64) }))
+      return assert(all:post():wait(LONG))[1]:string()
+    end,
   } do
     it("leaves its trace to the call of a handler that " .. how, function()
       local front = assert(cases.agent("front", {
@@ -259,23 +265,6 @@ describe("an agent that drains", function()
     end
     assert.is_true(stalled:done())
     assert.equal("2", assert(both:post():wait(LONG))[2]:string())
-  end)
-
-  it("leaves its trace to the calls of a batch", function()
-    local front = assert(cases.agent "front")
-    local x = assert(front:proxy("worker", "x", { timeout = 60 }))
-    local memory = cases.alloc(front.engine, 512)
-    local all = assert(perigee.batch(x, "traced_raw", { memory:slice(0, 8) },
-                                     { memory:slice(64, 64) }))
-    front:serve { name = "front", methods = {
-      ask = function() return assert(all:post():wait(LONG))[1]:string() end } }
-    local asking = assert(agent:proxy("front", "front", { timeout = 60 }))
-    local trace = "4bf92f3577b34da6a3ce929d0e0e4736"
-    local stalled = proxy.async:stall(1 * cases.slow)
-    process.start(server, "2")
-    local got, err = asking:with { trace = trace }:ask()
-    cases.await(function() return stalled:done() end)
-    assert.matches("^00%-" .. trace, got, nil, tostring(err))
   end)
 
   it("loses its callers to the next one of its name, and not one call",

@@ -123,14 +123,9 @@ local function stay(self)
   end
 end
 
-local function end_with(self, fine, ...)
-  if fine then return settle(self, ...) end
-  futures.raise(self, (...))
-end
-
 local function conclude(self)
   if self.others then stay(self) end
-  end_with(self, pcall(parts, self))
+  futures.settle_by(self, pcall(parts, self))
 end
 
 local function cancel_others(self)

@@ -20,7 +20,8 @@ local views = require "perigee.typed.view"
 
 local ffi = require "ffi"
 local C = native.C
-local await, event, settle = outcome.await, outcome.event, futures.settle
+local await, event = outcome.await, outcome.event
+local settle, settle_by = futures.settle, futures.settle_by
 local binding_of = outcome.binding
 local band, bor = bit.band, bit.bor
 local open, close, state = views.open, views.close, loop.state
@@ -343,14 +344,6 @@ end
 
 -- ---- Calls -----------------------------------------------------------------
 
--- Settles a future with what a reader returned. If the reader raised, waiting
--- for the future raises the same. Futures do not use `results` for readers:
--- LuaJIT cannot compile a function with varargs that returns right to a pcall.
-local function settle_read(future, fine, ...)
-  if fine then return settle(future, ...) end
-  futures.raise(future, (...))
-end
-
 -- The argument that a call was sent with, of what its future keeps.
 local function arguments(kept)
   return { n = 1, kept }
@@ -368,8 +361,10 @@ local function finish_of(method, future, told)
     return
   end
   local reader = binding[READER]
+  -- Not by `results`: LuaJIT cannot compile a function with varargs that
+  -- returns right to a pcall.
   if reader and status == 0 and band(told.flags, TYPED) == 0 then
-    return settle_read(future, read(reader, told))
+    return settle_by(future, read(reader, told))
   end
   settle(future, results(binding, method, told))
 end

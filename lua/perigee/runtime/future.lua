@@ -157,6 +157,12 @@ function M.raise(future, raised)
   if future.waiter then signals.wake(future) end
 end
 
+--- Ends future with what a pcall returned: results, or what was raised.
+function M.settle_by(future, fine, ...)
+  if fine then return M.settle(future, ...) end
+  M.raise(future, (...))
+end
+
 local function end_as(future, other)
   if other.ended == -1 then return M.raise(future, other.value) end
   M.settle(future, M.results(other))
