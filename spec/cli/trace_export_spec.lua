@@ -101,6 +101,8 @@ local function all_spans(document)
   return list
 end
 
+local function spans_in(body) return select(2, body:gsub('"spanId"', "")) end
+
 local function of(attributes, key)
   for _, each in ipairs(attributes) do
     if each.key == key then
@@ -220,11 +222,33 @@ describe("a collector of traces", function()
     start_agent()                       -- another life: six more
     assert.matches("takes spans again; 6 were dropped", exporter:read(LONG))
     local got = 0
-    repeat got = got + select(2, child:read(LONG):gsub('"spanId"', ""))
-    until got == 6
+    repeat got = got + spans_in(child:read(LONG)) until got == 6
     exporter:signal "INT"
     local last = exporter:read(LONG)
     assert.matches("6 spans were sent, 6 dropped; 0 were gone", last)
+  end)
+
+  it("gets what has ended when the command is stopped", function()
+    local agent = start_agent()
+    local exporter = command.start("trace", "--every", "10m", "--export",
+                                   at .. "taking")
+    assert.equal(6, spans_in(child:read(LONG)))
+    agent:kill()
+    start_agent()                       -- another life: six more
+    exporter:signal "INT"
+    assert.equal(6, spans_in(child:read(LONG)))
+    assert.matches("12 spans were sent, 0 dropped", exporter:read(LONG))
+  end)
+
+  it("is not waited for after a second signal", function()
+    start_agent()
+    local exporter = command.start("trace", "--timeout", "10m", "--export",
+                                   at .. "silent")
+    assert.matches("silent", child:read(LONG))
+    exporter:signal "INT"
+    process.usleep(0.3 * process.slow)  -- two at once may be taken for one
+    exporter:signal "INT"
+    assert.matches("0 spans were sent, 6 dropped", exporter:read(LONG))
   end)
 end)
 

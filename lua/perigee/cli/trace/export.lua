@@ -93,13 +93,15 @@ local function note(exporter, why)
   exporter.failing = why
 end
 
+-- What is under way counts as dropped: a second signal may end this meanwhile.
 local function send_all(exporter, spans)
   local why
   for _, document in ipairs(otlp.documents(spans)) do
     local taken
+    exporter.dropped = exporter.dropped + document.count
     if not why then taken, why = send(exporter, document) end
     exporter.sent = exporter.sent + (taken or 0)
-    exporter.dropped = exporter.dropped + document.count - (taken or 0)
+    exporter.dropped = exporter.dropped - (taken or 0)
   end
   if #spans > 0 then note(exporter, why) end
 end
@@ -133,12 +135,19 @@ local function new(given)
   return exporter
 end
 
+-- After the first signal what has ended until then is sent, too; the second one
+-- stops the loop.
 local function follow(exporter, given)
-  local perigee = require "perigee"
+  local futures = require "perigee.runtime.future"
+  local loop, ending = require "perigee.runtime.loop", futures.new()
+  if not given.once then
+    loop.state.on_signal = function() futures.settle(ending, true) end
+  end
   repeat
+    local last = given.once or ending:done()
     pass(exporter, given)
-    if not given.once then perigee.sleep(given.every) end
-  until given.once
+    if not last then ending:wait(given.every) end
+  until last
 end
 
 --- Exports until it is stopped; or, with --once, what there is.
