@@ -93,17 +93,18 @@ local function note(exporter, why)
   exporter.failing = why
 end
 
--- What is under way counts as dropped: a second signal may end this meanwhile.
+-- What has not been taken yet counts as dropped: a second signal may end the
+-- command meanwhile.
 local function send_all(exporter, spans)
   local why
+  exporter.dropped = exporter.dropped + #spans
   for _, document in ipairs(otlp.documents(spans)) do
     local taken
-    exporter.dropped = exporter.dropped + document.count
     if not why then taken, why = send(exporter, document) end
     exporter.sent = exporter.sent + (taken or 0)
     exporter.dropped = exporter.dropped - (taken or 0)
   end
-  if #spans > 0 then note(exporter, why) end
+  note(exporter, why)
 end
 
 -- Reads all files, and sends what is new and over.
