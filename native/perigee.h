@@ -158,7 +158,8 @@ struct perigee_options {
                                them */
   uint32_t watched;         /* descriptors of the program's own at once
                                (perigee_watch): 4096, at most 2^20 */
-  int64_t hello_timeout;    /* time for the peer's handshake: 2 s */
+  int64_t hello_timeout;    /* time for the peer's handshake: 2 s, at least 1
+                               ns */
   uint64_t ring;            /* bytes of each receive ring, a power of two:
                                64 KiB; there are two for each session. Over
                                shared memory a ring through which many payloads
@@ -1152,7 +1153,8 @@ PERIGEE_API int perigee_call_batch(struct perigee_session *session,
  * until SENT comes for the served operation. Negative: the message could not be
  * sent; the operation is over all the same, and the caller was told if
  * possible. The head may be the request's, where it lies: that stays as long as
- * it is referenced. */
+ * it is referenced. A loan of perigee_reply_begin that is open for the call ends
+ * unsent, before the message is read. */
 PERIGEE_API int perigee_reply(struct perigee_engine *engine, int served,
                               const struct perigee_message *message);
 /* Names where the slice of a LANDING goes; slice->region NULL: a pooled block.
@@ -1237,7 +1239,7 @@ struct perigee_loan {
 };
 /* TOO_LARGE: more than half of the pool. NO_MEMORY: no block is free, or this
  * peer may have no more; poll, and try again. The loan ends with commit or
- * abort. */
+ * abort; that of a reply also with perigee_reply. */
 PERIGEE_API int perigee_call_begin(struct perigee_session *session,
                                    uint64_t capacity, struct perigee_loan *loan);
 /* Sends the first length bytes as the raw head of message (whose head and slice

@@ -692,12 +692,20 @@ static int reply_keep_slice(struct operation *op,
   return PERIGEE_OK;
 }
 
+/* A call that is answered by a message has no use for its loan any more. */
+static inline void reply_leave_loan(struct operation *op) {
+  struct loan *loan = &op->session->operations.loans[RING_REPLY];
+  if (UNLIKELY(loan->open) && loan->served == op->index)
+    loan_abort(op->session, RING_REPLY);
+}
+
 static int reply_send(struct perigee_engine *engine, int served,
                       const struct perigee_message *m) {
   int status;
   struct operation *op = served_find(engine, served, &status);
   if (!op)
     return status;
+  reply_leave_loan(op);
   if (op->state == LANDING) { /* the program refused to name a landing */
     op->landed = false;
     served_let_on(op);

@@ -135,6 +135,8 @@ static const char *options_wrong(const struct perigee_options *o) {
     return "progress (0: none, 1: a thread)";
   if (o->encrypt < PERIGEE_ENCRYPT_DEFAULT || o->encrypt > PERIGEE_ENCRYPT_OFF)
     return "encrypt (0: by default, 1: all, 2: auth, 3: off)";
+  if (o->hello_timeout < 1)
+    return "hello_timeout (at least 1 ns)";
   if (o->dead_after < DEAD_AFTER_LEAST)
     return "dead_after (10 ms at least)";
   if (o->serving < 1 || o->hellos < 1 || !o->clock || !o->random)

@@ -92,6 +92,13 @@ describe("options of an engine", function()
     end))
   end)
 
+  it("leave a peer some time for its handshake", function()
+    local message = here(raised(function()
+      perigee.engine { hello_timeout = 0 }
+    end))
+    assert.is_truthy(message:find("hello_timeout (at least", 1, true), message)
+  end)
+
   it("are listed without those of advanced where one is unknown", function()
     local message = here(raised(function() perigee.engine { nonsense = 1 } end))
     assert.is_truthy(message:find("advanced, dead_after", 1, true))

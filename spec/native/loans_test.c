@@ -85,6 +85,25 @@ static void loans_of_replies_are_not_taken_over(void **state) {
   pair_close(&p);
 }
 
+/* A program that cannot fill its loan answers with a failure at once. */
+static void a_reply_by_message_ends_the_loan_of_its_call(void **state) {
+  struct pair p;
+  pair_open(&p, *state);
+  for (int i = 0; i < CAPACITIES; i++) {
+    struct perigee_message m = {.timeout = -1};
+    struct perigee_message r = {.head = "no", .length = 2, .status = -7};
+    struct perigee_loan loan;
+    int call = perigee_call(p.session[0], &m);
+    struct perigee_event e = until(&p, 1, PERIGEE_EVENT_REQUEST);
+    assert_int_equal(
+        perigee_reply_begin(p.engine[1], e.operation, capacities[i], &loan), 0);
+    memset(loan.pointer, 1, capacities[i]);
+    assert_int_equal(perigee_reply(p.engine[1], e.operation, &r), 0);
+    assert_memory_equal(ended(&p, 0, call, -7).pointer, "no", 2);
+  }
+  pair_close(&p);
+}
+
 /* No memory of the engine's follows what it lends. A child, which may die of
  * it, writes there up to the fault, and no other loan changes. */
 static void far_beyond_a_loan_is_nothing(void **state) {
@@ -211,6 +230,7 @@ int main(void) {
       cmocka_unit_test(a_request_beyond_its_loan_is_not_sent),
       cmocka_unit_test(a_reply_beyond_its_loan_is_still_to_be_made),
       cmocka_unit_test(loans_of_replies_are_not_taken_over),
+      cmocka_unit_test(a_reply_by_message_ends_the_loan_of_its_call),
       cmocka_unit_test(far_beyond_a_loan_is_nothing),
       cmocka_unit_test(stages_are_lent_again_while_requests_wait),
       cmocka_unit_test(huge_capacities_are_refused),
