@@ -433,7 +433,8 @@ void served_count_lost(struct operation *op) {
 enum { NO_ROOM, WHOLE, REFERS };
 
 /* Publishes a reply that is not short. Its memory is marked live before the
- * caller can see a reference to it. */
+ * caller can see a reference to it. The array of a list may be gone if the reply
+ * has waited, so its bytes are those of the plan. */
 static __attribute__((noinline)) int
 reply_publish_planned(struct operation *op, const struct perigee_message *m) {
   struct outgoing out;
@@ -452,7 +453,8 @@ reply_publish_planned(struct operation *op, const struct perigee_message *m) {
   if (UNLIKELY(status < 0))
     reply_count(op, status, 0);
   else
-    reply_count(op, m->status, reply_bytes(m));
+    reply_count(op, m->status,
+                out.record.head_length + out.record.slice_length);
   return refers ? REFERS : status < 0 ? status : WHOLE;
 }
 

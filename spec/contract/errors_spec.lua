@@ -28,6 +28,7 @@ local function server(child)
     index = function() return (nil).field end,
     long = function() error(("long "):rep(100000), 0) end,
     zero = function() error("before\0behind", 0) end,
+    zeros = function() error(("\0"):rep(2 ^ 16), 0) end,
     coded = function() error { code = ("c"):rep(1e5), message = "coded" } end,
   }
   child.serve {
@@ -93,6 +94,9 @@ describe("an error", function()
   it("of a handler is all its text, and a code of some length", function()
     local _, err = proxy:raises("zero")
     assert.matches("before\\0behind", tostring(err))
+    _, err = proxy:raises("zeros")
+    assert.equal("remote", err.kind)
+    assert.matches("\\0\\0", err.message)
     _, err = proxy:raw("coded")
     assert.matches("coded", tostring(err))
     assert.matches("^ccc+$", err.code)

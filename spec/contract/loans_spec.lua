@@ -7,7 +7,7 @@ local process = require "spec.support.process"
 
 local function server(child, perigee, ffi_)
   local agent = assert(child.cases.agent("worker"))
-  local ran, errors = 0, {}
+  local ran, errors, arrived, back = 0, {}, {}, nil
   local strided = child.cases.alloc(agent.engine, 4096)
     :slice(0, 4, { count = 3, stride = 16 })
   for i = 0, 2 do
@@ -75,6 +75,24 @@ local function server(child, perigee, ffi_)
       ffi_.fill(reply.pointer, 1000, 120)
       return 1000
     end },
+    -- Sends what it got on by many writers, while its view lives.
+    relay = { raw = true, function(request)
+      local futures = {}
+      for i = 1, 70 do
+        futures[i] = assert(back).async:whole(function(loan)
+          return loan:write(request)
+        end)
+      end
+      return tostring(#futures)
+    end },
+    whole = { raw = true, function(request)
+      arrived[#arrived + 1] = request:string()
+    end },
+    back = function()
+      back = assert(agent:proxy("worker", "loans"))
+      return true
+    end,
+    arrived = function() return arrived end,
     ran = function() return ran end,
     errors = function()
       local list = errors
@@ -171,6 +189,17 @@ describe("what is lent", function()
       end))
     end
     assert.equal("y", loans:copy("y"))
+  end)
+
+  it("stays what it is while a handler has many more", function()
+    assert.is_true(loans:back())
+    assert.equal("70", loans:relay("what was sent"))
+    local arrived
+    cases.eventually(function()
+      arrived = loans:arrived()
+      return #arrived == 70
+    end)
+    for i = 1, 70 do assert.equal("what was sent", arrived[i]) end
   end)
 
   it("to a writer has no write for misuse", function()

@@ -266,7 +266,11 @@ describe("a prepared transfer", function()
     assert.is_false(fine)
     assert.matches("strides_spec.lua:%d+: .*still posted", message)
     assert(post:wait(5))
-    assert(put:post():wait(5))
+    post = put:post()
+    put:close() -- which frees it when the post has ended, not before
+    assert.matches("still posted", select(2, pcall(put.post, put)))
+    post:wait(5)
+    assert.equal("closed", select(2, put:post():wait(5)).kind)
   end)
 
   it("ends in an error once its session is over", function()

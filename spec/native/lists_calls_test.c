@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <unistd.h>
@@ -223,6 +224,43 @@ static void short_places_travel_in_a_block(void **state) {
   sent_by(NULL, 200, true);
 }
 
+/* Replies fill the ring before one of a list; nobody has its array any more when
+ * its turn comes. */
+static void arrays_may_go_while_their_replies_wait(void **state) {
+  enum { CALLS = 12, BYTES = 8000 };
+  struct pair p;
+  struct pieces from;
+  int call[CALLS], served[CALLS];
+  uint8_t *bytes = pattern(BYTES, 29);
+  struct perigee_message m = {.timeout = -1};
+  pair_open(&p, *state);
+  pieces_open(&p, &from, 1, BYTES, 100);
+  pieces_fill(&from, bytes);
+  for (int i = 0; i < CALLS; i++) {
+    call[i] = perigee_call(p.session[0], &m);
+    served[i] = until(&p, 1, PERIGEE_EVENT_REQUEST).operation;
+  }
+  struct perigee_message plain = {.head = bytes, .length = BYTES};
+  for (int i = 0; i < CALLS - 1; i++)
+    assert_true(perigee_reply(p.engine[1], served[i], &plain) >= 0);
+  void *array = mmap(NULL, sizeof from.list, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  assert_ptr_not_equal(array, MAP_FAILED);
+  memcpy(array, from.list, sizeof from.list);
+  struct perigee_message list = {.slice = perigee_list(array, from.count)};
+  assert_int_equal(perigee_reply(p.engine[1], served[CALLS - 1], &list), 1);
+  munmap(array, sizeof from.list);
+  for (int i = 0; i < CALLS; i++) {
+    struct perigee_event e = ended(&p, 0, call[i], 0);
+    assert_int_equal(e.length, BYTES);
+    assert_memory_equal(e.pointer, bytes, BYTES);
+  }
+  settle(&p);
+  region_end(from.region);
+  pair_close(&p);
+  free(bytes);
+}
+
 /* A peer that ends has its list no more, which breaks no protocol. What was freed
  * is written over, so that none is found there by chance. */
 static void lists_may_go_at_any_time(void **state) {
@@ -307,6 +345,7 @@ int main(void) {
       cmocka_unit_test(slices_of_calls_may_be_lists),
       cmocka_unit_test(so_may_those_of_raw_calls),
       cmocka_unit_test(messages_may_be_lists),
+      cmocka_unit_test(arrays_may_go_while_their_replies_wait),
       cmocka_unit_test(lists_may_go_at_any_time),
       cmocka_unit_test(bad_lists_are_refused_at_once),
   };

@@ -103,10 +103,16 @@ end
 local NOBODY = { served = false, context = false, method = { service = "" } }
 
 local LONGEST = 6 * 2 ^ 10              -- of a traceback, and of a code
+local TEXT = 2 ^ 16                     -- of a message; the core takes 128 KiB
 
 local function cut(text)
   if type(text) == "string" then return text:sub(1, LONGEST) end
   return text
+end
+
+-- A zero ends the text; two bytes stand for it.
+local function without_zeros(message)
+  return message:gsub("%z", "\\0"):sub(1, TEXT)
 end
 
 --- The code of the error by which an agent that drains refuses a call.
@@ -115,7 +121,7 @@ M.DRAINING = "draining"
 -- Replies with the error status; failure has the text. ran: did a handler run?
 local function fail(engine, served, record, status, failure, ran)
   out:reset()
-  out:put((failure.message:gsub("%z", "\\0")), "\0")
+  out:put(without_zeros(failure.message), "\0")
   pack(out, cut(failure.traceback or ""), cut(failure.code))
   out:encode(ran)
   if failure.kind then out:encode(failure.kind) end

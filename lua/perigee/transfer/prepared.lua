@@ -131,6 +131,9 @@ end
 -- print(move:post({ from = { 7, 3 }, to = { 0, 1 } }):wait(1))  --> true
 function Prepared:post(blocks)
   local session = self[OWNER]
+  if not self[ENDED] then
+    error("transfer:post: it is still posted; wait for it first", 2)
+  end
   if not session.handle or not self.handle then
     self[ENDED] = false
     settle(self, nil, self.handle and session:gone("posting a transfer")
@@ -138,9 +141,6 @@ function Prepared:post(blocks)
     return self
   end
   local operation
-  if not self[ENDED] then
-    error("transfer:post: it is still posted; wait for it first", 2)
-  end
   if blocks ~= nil then
     operation = post_blocks(self, blocks)
   else

@@ -140,11 +140,16 @@ for i = 0, TURNS - 1 do views[i] = view_t() end
 -- that the result is an index.
 local turn = ffi.new "int32_t[1]"
 
---- A live view of length bytes at pointer.
+--- A live view of length bytes at pointer. One of TURNS before may be live
+-- still: a handler's request, while the handler makes calls by writers.
 local function open(pointer, length)
   local at = band(turn[0] + 1, TURNS - 1)
   turn[0] = at
   local view = views[at]
+  if view.live ~= 0 then
+    view = view_t()
+    views[at] = view
+  end
   view.at, view.size, view.live = cast(pointer_t, pointer), length, 1
   view.lent, view.missed = false, false
   return view
