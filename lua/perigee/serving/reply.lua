@@ -111,8 +111,8 @@ local function cut(text)
 end
 
 -- A zero ends the text; two bytes stand for it.
-local function without_zeros(message)
-  return message:gsub("%z", "\\0"):sub(1, TEXT)
+local function without_zeros(text)
+  return text:gsub("%z", "\\0"):sub(1, TEXT)
 end
 
 --- The code of the error by which an agent that drains refuses a call.
