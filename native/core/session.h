@@ -263,6 +263,7 @@ struct session_migration {
 /* lookup.c, core/region.c: regions of the peer, and ours that it may use. */
 struct session_regions {
   struct perigee_remote *remotes;
+  uint32_t asked;      /* look-ups that were sent and are not answered yet */
   struct node granted; /* in engine->granted once it was told of a region */
 };
 

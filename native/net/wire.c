@@ -81,12 +81,19 @@ int wire_flush(int socket, struct wire *w) {
   return PERIGEE_OK;
 }
 
-static int wire_out_append(struct wire *w, const uint8_t *bytes,
+/* A frame that may have to wait has room before it is sealed and sent: a part of
+ * it, or the chunk behind one that was dropped, is no frame for the peer. */
+static bool wire_has_room(const struct wire *w) {
+  return WIRE_OUT - (w->out_end - w->out_from) >= WIRE_ROOM;
+}
+
+/* Without memory the connection is cut, for the same reason. */
+static int wire_out_append(int socket, struct wire *w, const uint8_t *bytes,
                            uint32_t length) {
-  if (!w->out && !(w->out = malloc(WIRE_OUT)))
-    return PERIGEE_AGAIN;
-  if (length > WIRE_OUT - (w->out_end - w->out_from))
-    return PERIGEE_AGAIN;
+  if (!w->out && !(w->out = malloc(WIRE_OUT))) {
+    shutdown(socket, SHUT_RDWR);
+    return PERIGEE_PEER_LOST;
+  }
   memmove(w->out, w->out + w->out_from, w->out_end - w->out_from);
   w->out_end -= w->out_from;
   w->out_from = 0;
@@ -106,6 +113,8 @@ static uint32_t wire_encode_sealed(struct wire *w, const struct frame *f,
 
 int wire_post(int socket, struct wire *w, const struct frame *frame) {
   uint8_t bytes[WIRE_ROOM];
+  if (!wire_has_room(w))
+    return PERIGEE_AGAIN;
   uint32_t length = wire_encode_sealed(w, frame, bytes);
   ssize_t sent = 0;
   if (!w->out && !w->corked)
@@ -116,7 +125,7 @@ int wire_post(int socket, struct wire *w, const struct frame *frame) {
     return PERIGEE_PEER_LOST;
   uint32_t gone = sent > 0 ? (uint32_t)sent : 0;
   w->sent += length;
-  return gone < length ? wire_out_append(w, bytes + gone, length - gone)
+  return gone < length ? wire_out_append(socket, w, bytes + gone, length - gone)
                        : PERIGEE_OK;
 }
 

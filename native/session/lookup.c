@@ -16,19 +16,34 @@
 
 /* ---- Asking ------------------------------------------------------------- */
 
+/* So many are asked before their answers have come; others wait. An owner
+ * answers at once, and ends the session if its socket has no room: that of a
+ * Unix socket is some 200 KiB, of which a frame and its key take 3 at most, those
+ * of both sides' look-ups at the same time. */
+enum { ASKED_MOST = 32 };
+
 /* The name is kept in the operation as its message's head would be. */
-static void lookup_ask(struct operation *op) {
+static int lookup_tell(struct operation *op) {
+  struct perigee_session *s = op->session;
   struct frame f = {.type = FRAME_LOOKUP,
                     .lookup = {op->index, op->generation, ""}};
   memcpy(f.lookup.name, op->block, op->length);
-  int status = op->session->up->tell(op->session, &f, NULL, 0);
-  if (status != PERIGEE_AGAIN) {
+  int status = s->up->tell(s, &f, NULL, 0);
+  if (status == PERIGEE_OK)
+    s->regions.asked++;
+  else if (status == PERIGEE_AGAIN && !s->tcp && !s->alone)
+    s->up->await_room(s); /* otherwise its lane tells */
+  return status;
+}
+
+/* An answer to another, or room in the socket, has a poll try again. */
+static void lookup_ask(struct operation *op) {
+  bool waits = op->session->regions.asked >= ASKED_MOST ||
+               lookup_tell(op) == PERIGEE_AGAIN;
+  if (waits)
+    operation_move(op);
+  else
     operation_unqueue(op);
-    return;
-  }
-  operation_move(op);
-  if (!op->session->tcp && !op->session->alone) /* else its lane tells */
-    op->session->up->await_room(op->session);
 }
 
 static const struct operation_class lookup_class = {.name = "look-up",
@@ -256,6 +271,8 @@ int lookup_found(struct perigee_session *s, struct found *found) {
   uint32_t count = take_fds(s, found, fds);
   struct operation *op = asked_for(s, found);
   bool good = count == found->fds && names_lanes(s, found);
+  if (s->regions.asked > 0) /* a peer may answer what nobody has asked */
+    s->regions.asked--;
   if (op && good)
     lookup_answered(op, found);
   while (count > 0)

@@ -209,13 +209,15 @@ static int terms_fit(struct perigee_session *s, const struct terms *t,
   if (status < 0)
     return status;
   migrate_met(s, t);
-  s->transport = choice_of(s, &own);
+  const struct perigee_transport *both = choice_of(s, &own);
+  if (!s->lane) /* that of an endpoint is open, perhaps with faults in it */
+    s->transport = both;
   if (!terms_limit(s, &own)) {
     snprintf(reason, REASON, "the rings are too small");
     return PERIGEE_UNSUPPORTED;
   }
   migrate_agree(s, s->dialed ? &own : t, s->dialed ? t : &own);
-  if (!s->transport && s->migration.state != MIGRATION_AGREED)
+  if (!both && s->migration.state != MIGRATION_AGREED)
     return choice_none(s, t, reason);
   if (s->tcp && (status = proof_terms(s, reason)) < 0)
     return status;

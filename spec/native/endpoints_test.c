@@ -12,14 +12,21 @@
 static const struct variant inproc = {"inproc, host", "inproc", "host", 1,
                                       NULL};
 
-static void two_engines(struct pair *p) {
+/* faults: what goes wrong with what side 1 receives. */
+static void two_engines_with(struct pair *p, const char *faults) {
   struct perigee_options o;
   *p = (struct pair){.variant = &inproc};
   variant_options(&inproc, &o);
   o.hellos = 1;
   o.hello_timeout = 1 * MS;
-  for (int i = 0; i < 2; i++)
+  for (int i = 0; i < 2; i++) {
+    o.faults = i == 1 ? faults : NULL;
     assert_int_equal(perigee_engine_open(&o, &p->engine[i]), 0);
+  }
+}
+
+static void two_engines(struct pair *p) {
+  two_engines_with(p, NULL);
 }
 
 static struct perigee_endpoint *endpoint(struct pair *p, int side) {
@@ -141,6 +148,17 @@ static void closing_is_told(void **state) {
     for (int side = 0; side < 2; side++)
       perigee_session_free(p.session[side]);
   }
+  pair_drop(&p);
+}
+
+static void faults_reach_them_as_other_sessions(void **state) {
+  (void)state;
+  struct pair p;
+  struct perigee_message m = {.head = "x", .length = 1, .timeout = -1};
+  two_engines_with(&p, "cut=1");
+  connected(&p, true, 0);
+  assert_true(perigee_call(p.session[0], &m) >= 0);
+  until(&p, 1, PERIGEE_EVENT_LOST);
   pair_drop(&p);
 }
 
@@ -280,6 +298,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(whoever_is_first_they_become_a_session),
       cmocka_unit_test(closing_is_told),
+      cmocka_unit_test(faults_reach_them_as_other_sessions),
       cmocka_unit_test(a_peer_that_is_gone_is_noticed),
       cmocka_unit_test(a_peer_that_never_comes_is_a_timeout),
       cmocka_unit_test(a_connect_can_be_cancelled),

@@ -731,6 +731,24 @@ static void lies_about_streams_end_the_session(void **state) {
   }
 }
 
+/* Its answers are no memory that the peer may have without end. */
+static void who_asks_and_never_reads_is_given_up(void **state) {
+  struct played *s = *state;
+  uint32_t waiting = 0;
+  for (int i = 0; i < 1 << 18 && s->lost.kind == 0; i++) {
+    tell(s, TCP_ASK, 3, 0);
+    if (i % 256 > 0)
+      continue;
+    played_look(s, 4);
+    if (s->lost.kind == 0 && s->hand.session->lane) {
+      const struct bytes *out = &s->hand.session->lane->streams[0]->out;
+      waiting = out->end - out->first;
+    }
+  }
+  assert_int_equal(s->lost.status, PERIGEE_PEER_LOST);
+  assert_in_range(waiting, TCP_WAITING, 2 * TCP_WAITING + TCP_HEAD);
+}
+
 static void a_life_is_lost_once(void **state) {
   struct played *s = *state;
   int fd = played_stream(s, FIRST, 0);
@@ -809,6 +827,7 @@ int main(void) {
       LIFE(a_life_that_never_began_is_over),
       LIFE(two_lives_may_be_over_at_once),
       LIFE(lies_about_streams_end_the_session),
+      LIFE(who_asks_and_never_reads_is_given_up),
       LIFE(a_life_is_lost_once),
       LIFE(who_has_no_such_feature_says_no_such_word),
       cmocka_unit_test(ranges_are_taken_back),

@@ -470,6 +470,33 @@ static void names_are_found_or_not(void **state) {
   pair_close(&p);
 }
 
+/* The answers of so many would not fit into the peer's socket at once. */
+static void many_look_ups_are_answered_in_turn(void **state) {
+  enum { TURNS = 8, EACH_TURN = 150, NUMBERS = 1 << 16 };
+  static const char *const names[] = {"none", "there"};
+  static bool found[NUMBERS];
+  struct pair p;
+  pair_open(&p, *state);
+  struct perigee_region *there = region_of(&p, 1, "there", 64, PERIGEE_READ);
+  for (int turn = 0; turn < TURNS; turn++) {
+    for (int i = 0; i < EACH_TURN; i++) {
+      int op = perigee_lookup(p.session[0], names[i % 2], -1);
+      assert_in_range(op, 0, NUMBERS - 1);
+      found[op] = i % 2;
+    }
+    for (int i = 0; i < 20; i++)
+      poll_side(&p, 1);
+  }
+  for (int i = 0; i < TURNS * EACH_TURN; i++) {
+    struct perigee_event e = until(&p, 0, PERIGEE_EVENT_DONE);
+    assert_int_equal(e.status,
+                     found[e.operation] ? PERIGEE_OK : PERIGEE_NOT_FOUND);
+  }
+  settle(&p);
+  region_end(there);
+  pair_close(&p);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(memory_is_written_and_read),
@@ -488,6 +515,7 @@ int main(void) {
       cmocka_unit_test(a_closed_region_is_stale),
       cmocka_unit_test(an_ended_session_grants_nothing),
       cmocka_unit_test(names_are_found_or_not),
+      cmocka_unit_test(many_look_ups_are_answered_in_turn),
   };
   return RUN_MATRIX("transfers", tests);
 }

@@ -34,8 +34,15 @@ static int64_t lane_now(const struct lane *lane) {
   return *lane->options.now;
 }
 
+/* A peer can have any number of words said, so it has to take them. */
 static void stream_tell_peer(const struct stream *s, enum tcp_type type,
                              uint32_t came, bool unread) {
+  const struct bytes *out = &s->lane->streams[0]->out;
+  if (out->end - out->first > 2 * TCP_WAITING) {
+    tcp_break(s->lane, PERIGEE_PEER_LOST,
+              "the peer does not take what it is sent");
+    return;
+  }
   struct tcp_head head = {.type = (uint8_t)type,
                           .which = (uint8_t)s->number,
                           .operation = (uint16_t)s->life,
