@@ -10,7 +10,8 @@
  * but to free long memory and to try how a GPU copies: these end by themselves.
  * State outside of an engine is what a process or a thread has once
  * (native/README.md). An engine and all that it owns belong to one thread of the
- * program.
+ * program. If a standard descriptor (0, 1, 2) is closed, an engine or a name that
+ * is opened puts /dev/null there, so that nothing that is printed goes to a peer.
  *
  * Results. A function returns 0 (or a number >= 0 where its comment says so),
  * or a negative perigee_status. perigee_detail(engine) then tells what failed,

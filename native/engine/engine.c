@@ -18,6 +18,7 @@
 #include "core/stats_file.h"
 #include "core/region.h"
 #include "devices/devices.h"
+#include "host/standard.h"
 #include "net/wire.h"
 #include "operation/loan.h"
 #include "perigee.h"
@@ -317,6 +318,7 @@ int perigee_engine_open(const struct perigee_options *given,
   const char *wrong = options_wrong(&options);
   if (wrong)
     return fail(NULL, PERIGEE_INVALID, "bad engine option: %s", wrong);
+  standard_fill();
   struct perigee_engine *engine = calloc(1, sizeof *engine);
   if (!engine)
     return fail(NULL, PERIGEE_NO_MEMORY, "no memory for an engine");

@@ -56,6 +56,7 @@
 #include "base/status.h"
 #include "host/name.h"
 #include "host/sized.h"
+#include "host/standard.h"
 #include "perigee.h"
 
 /* ---- Folders ------------------------------------------------------------- */
@@ -487,6 +488,7 @@ static int name_lock_file(const char *path) {
 int perigee_name_hold(const char *folder, const char *name) {
   if (!folder || !name || !name_is_valid(name))
     return PERIGEE_INVALID;
+  standard_fill();
   struct name_lock *owned = calloc(1, sizeof *owned);
   if (!owned)
     return detail_fail(PERIGEE_NO_MEMORY, "%s", system_text(ENOMEM));

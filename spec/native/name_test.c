@@ -218,6 +218,29 @@ static void exit_leaves_nothing(void **state) {
   assert_false(exists("x.lock") || exists("x.sock") || exists("x.stats"));
 }
 
+static bool is_null(int fd) {
+  struct stat is, null;
+  return fstat(fd, &is) == 0 && stat("/dev/null", &null) == 0 &&
+         is.st_rdev == null.st_rdev;
+}
+
+/* What it prints would be written into the file of its name, or go to a peer. */
+static void a_program_without_standard_descriptors_gets_some(void **state) {
+  (void)state;
+  for (int engine = 0; engine < 2; engine++) {
+    pid_t child = fork();
+    if (child == 0) {
+      struct perigee_engine *e;
+      for (int fd = 0; fd < 3; fd++)
+        close(fd);
+      int got =
+          engine ? perigee_engine_open(NULL, &e) : perigee_name_hold(root, "x");
+      _exit(got < 0 ? 9 : !is_null(0) + !is_null(1) + !is_null(2));
+    }
+    assert_int_equal(ended(child), 0);
+  }
+}
+
 /* The child's side. A forked child that exits must remove nothing. */
 static int hold_and_exit(const char *folder) {
   snprintf(root, sizeof root, "%s", folder);
@@ -572,6 +595,7 @@ int main(int argc, char **argv) {
       test(dead_holders_leftovers_are_taken),
       test(what_dead_owners_left_is_swept),
       test(exit_leaves_nothing),
+      test(a_program_without_standard_descriptors_gets_some),
       test(a_release_keeps_the_stats_of_a_dead_holder),
       test(never_two_owners),
       test(a_holder_tells_of_itself_while_it_lives),
