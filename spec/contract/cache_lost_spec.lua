@@ -61,6 +61,40 @@ describe("a cache that is killed", function()
   end)
 end)
 
+-- Each command of a shell is a client of its own, which knows nothing yet.
+describe("a cache that is not there", function()
+  after_each(cases.cleanup)
+
+  it("has no keys: what is put goes to the others at once", function()
+    process.start(cache, "cache:1"):expect "ready"
+    local agent = assert(cases.agent())
+    for i = 1, 20 do
+      local blocks = assert(agent:cache { "cache:1", "cache:2", "cache:3" })
+      assert(blocks:put("key." .. i, "value"))
+      assert.equal("value", blocks:get("key." .. i))
+      blocks:close()
+    end
+    local two = assert(agent:cache({ "cache:1", "cache:2" },
+                                   { replicas = 2 }))
+    local version, count, err = two:put("two", "value")
+    assert.is_truthy(version, tostring(count))
+    assert.equal(1, count)
+    assert.matches("cache:2", err.message)
+    two:close()
+  end)
+
+  it("is told, with the reason, if no other is", function()
+    local agent = assert(cases.agent())
+    local blocks = assert(agent:cache { "cache:8", "cache:9" })
+    local version, err = blocks:put("key", "value")
+    assert.is_nil(version)
+    assert.equal("not_found", err.kind)
+    assert.matches("none of cache:8, cache:9 .*connecting to cache:[89]",
+                   err.message)
+    blocks:close()
+  end)
+end)
+
 -- Gets of mapped memory do not run the loop, which would tell.
 describe("a cache that goes away while its client does not run the loop",
          function()

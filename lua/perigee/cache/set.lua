@@ -45,13 +45,14 @@ local function add(self, name, weight)
     stale = options.stale,
     reconnect = options.reconnect or not self.alone and 0 or nil })
   one.away = 0
-  self.members[name] = one
+  self.members[name], self.count = one, self.count + 1
 end
 
 local function remove(self, name)
   local one = self.members[name]
-  self.members[name] = nil
-  if one then one:close() end
+  if not one then return end
+  self.members[name], self.count = nil, self.count - 1
+  one:close()
 end
 
 -- Follows the caches that the registry lists.
@@ -92,7 +93,8 @@ end
 function M.new(agent, which, options)
   local alone = type(which) == "string"
   local self = setmetatable({
-    agent = agent, options = options, members = {}, live = {}, watch = false,
+    agent = agent, options = options, members = {}, count = 0, live = {},
+    watch = false,
     alone = alone, closed = false, till = 0, why = false,
     nobody = nobody(which), replicas = options.replicas or 1 }, Set)
   local fine, err = true, nil
@@ -152,6 +154,31 @@ local function owners(self, key)
   return list
 end
 
+-- Has sessions with all of a list. Returns true; or nil and the error of one,
+-- which was left.
+local function reach_all(self, list)
+  for _, one in ipairs(list) do
+    local fine, err = self:reach(one)
+    if not fine then return nil, err end
+  end
+  return true
+end
+
+-- Returns those that have a key and can be reached: if one cannot, its keys are
+-- the others'. Each is tried once, however soon it may be asked again. If they
+-- are fewer than there should be, also returns an error of one that cannot.
+local function reached(self, key)
+  if self.alone then return owners(self, key) end
+  local lost
+  for _ = 1, self.count do
+    local list = owners(self, key)
+    local fine, err = reach_all(self, list)
+    if fine then return list, #list < self.replicas and lost or nil end
+    lost = err
+  end
+  return {}, lost
+end
+
 -- What methods of members do with a key; `change` is told it.
 local DOING = { get = "getting", put = "putting", reserve = "reserving",
                 view = "viewing", stat = "looking up" }
@@ -174,9 +201,9 @@ end
 -- without any), how many have results; or nil and an error. The error is of a
 -- cache that could be asked if there is one.
 local function call(self, all, key, method, ...)
-  local result, missed, lost
-  local count = 0
-  for _, one in ipairs(owners(self, key)) do
+  local result, missed
+  local count, list, lost = 0, reached(self, key)
+  for _, one in ipairs(list) do
     local own, err = self:reach(one)
     if own then
       own, err = one[method](one, key, ...)
@@ -255,7 +282,7 @@ jit.off(Set.each)
 function Set:close()
   if self.watch then self.watch:close() end
   for _, each in pairs(self.members) do each:close() end
-  self.members, self.live, self.closed = {}, {}, true
+  self.members, self.count, self.live, self.closed = {}, 0, {}, true
 end
 jit.off(Set.close)
 
