@@ -21,7 +21,7 @@
  * word of 8 bytes is stored at once, so it is never torn. Two words are of
  * different moments: a reader must not conclude anything from a difference of two
  * counters. A row whose first word is 0 is free. This word is stored last when a
- * row is begun (x86 and a compiler barrier keep that order), and changes when the
+ * row is begun (release fences keep that order), and changes when the
  * row is used for something else. So a reader copies a row, reads the first word
  * again, and drops the copy if it has changed.
  *

@@ -8,15 +8,10 @@
  */
 #include <stdlib.h>
 
+#include "base/pause.h"
 #include "view.h"
 
 enum { TRIES = 64 };
-
-static inline void pause_moment(void) {
-#if defined(__x86_64__) || defined(__i386__)
-  __builtin_ia32_pause();
-#endif
-}
 
 uint64_t perigee_cache_hash(const char *bytes, uint64_t length, uint64_t seed) {
   uint64_t key[2] = {seed}, hash;

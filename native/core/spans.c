@@ -4,8 +4,8 @@
  *
  * Ordering. One thread at a time writes; readers are other processes. `sequence`
  * is 0 from before the first word of a new span is stored until after the last
- * one, and then a number that no row has had. x86 stores in program order, and the
- * fences keep the compiler from changing that. So a reader that finds the same
+ * one, and then a number that no row has had. Release fences keep the stores in
+ * that order, at the cost of nothing on x86-64. So a reader that finds the same
  * number before and after it has copied a row has a copy of one span: if a word of
  * the copy is a later span's, `sequence` was 0 before that word was stored, and
  * the second look comes after the copy. The words that are written later, while
@@ -77,7 +77,7 @@ void span_begin(struct operation *op, struct stats_row method,
   *(op->kind == OP_CALL ? &op->span : &op->came_span) = (uint32_t)n;
   op->measured = span_now(op); /* so its end is told here */
   row->sequence = 0;
-  atomic_signal_fence(memory_order_seq_cst);
+  atomic_thread_fence(memory_order_release);
   span_put_ids(row, op, parent);
   row->session = op->session->id;
   row->what = op->kind | method.what;
@@ -86,7 +86,7 @@ void span_begin(struct operation *op, struct stats_row method,
   row->bytes_out = row->bytes_in = 0;
   row->status = 0;
   span_put_peer(row, op->session);
-  atomic_signal_fence(memory_order_seq_cst);
+  atomic_thread_fence(memory_order_release);
   row->sequence = n;
 }
 
@@ -121,7 +121,7 @@ void span_end(struct operation *op, int64_t now, int status, uint64_t replied) {
   else if (op->status == PERIGEE_OK)
     row->bytes_in = op->length + op->slice;
   row->status = op->kind == OP_SERVED ? status : op->status;
-  atomic_signal_fence(memory_order_seq_cst);
+  atomic_thread_fence(memory_order_release);
   row->end = (uint64_t)now;
 }
 

@@ -134,7 +134,7 @@ static inline void stats_begin(const struct operation *op, uint32_t kind) {
   uint64_t now = (uint64_t)op->engine->now;
   row->session = op->session->id;
   row->what = kind | op->row.what;
-  atomic_signal_fence(memory_order_seq_cst);
+  atomic_thread_fence(memory_order_release);
   row->began = now;
 }
 
@@ -246,7 +246,7 @@ static inline void stats_event(struct perigee_engine *engine,
   to->status = status;
   to->operation = op ? op->index : 0;
   to->bytes = bytes;
-  atomic_signal_fence(memory_order_seq_cst);
+  atomic_thread_fence(memory_order_release);
   at->head.events_given++;
 }
 

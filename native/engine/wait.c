@@ -51,6 +51,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/pause.h"
 #include "base/status.h"
 #include "call/calls.h"
 #include "core/pool.h"
@@ -212,7 +213,7 @@ static __attribute__((noinline)) bool wait_look(struct perigee_engine *engine,
  * one record, so it pauses. */
 static inline bool wait_spin_on(struct perigee_engine *engine,
                                 struct spinning *s) {
-  __builtin_ia32_pause();
+  pause_moment();
   if (engine->idle != 0 && !(engine->spin.others | engine->moved))
     return true; /* the clock was not read in this poll, which took no time */
   return wait_look(engine, s);
