@@ -63,6 +63,57 @@ describe("connecting to a worker that is silent", function()
   end)
 end)
 
+describe("connecting to a name in the folder", function()
+  -- Has the name "worker", with these addresses, and no session with anybody.
+  local function holder(child, perigee_, _, ...)
+    local folder = require "perigee.registry.folder"
+    local agent = assert(perigee_.agent())
+    local door = assert(agent.engine:listen(child.cases.address "mute"))
+    assert(folder:hold { name = "worker", scope = child.cases.scope,
+                         addresses = { ... } })
+    child.say(door.address)
+    child.hear()
+  end
+
+  local agent
+
+  before_each(function() agent = assert(cases.agent()) end)
+  after_each(cases.cleanup)
+
+  -- Returns the error of a session, and asserts that no event handler raised.
+  local function connect(...)
+    local log, said = perigee.log, nil
+    finally(function() perigee.log = log end)
+    function perigee.log(level, message)
+      if level == "error" then said = message end
+    end
+    process.start(holder, ...):expect(cases.address "mute")
+    local asked = perigee.spawn(agent.session, agent, "worker", { timeout = 1 })
+    assert.is_true(cases.eventually(function() return asked.ended end),
+                   "the attempt goes on for ever")
+    assert.is_nil(said)
+    local none, err = asked:wait()
+    assert.is_nil(none)
+    return err
+  end
+
+  it("fails where one of its addresses is none", function()
+    local err = connect "tcp://x:99999"
+    assert.equal("protocol", err.kind)
+    assert.matches("connecting to worker: its registry has it at "
+      .. "tcp://x:99999: ", tostring(err), 1, true)
+  end)
+
+  it("fails where one is none and the one before refuses", function()
+    assert.equal("not_found", connect("unix:/etc/hostname",
+                                      "tcp://x:99999").kind)
+  end)
+
+  it("fails where one is none and the one before is silent", function()
+    assert.equal("timeout", connect(cases.address "mute", "tcp://x:99999").kind)
+  end)
+end)
+
 describe("the error of connecting", function()
   after_each(cases.cleanup)
 

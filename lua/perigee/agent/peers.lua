@@ -98,7 +98,7 @@ end
 local function name(link) return link.peer end
 
 local IN_FOLDER = { near = true, find = looked_up, expect = name,
-                    explain = no_such_name, refused = misuse }
+                    explain = no_such_name, refused = no_address }
 local IN_REGISTRY = { near = false, find = look_up, watched = watched,
                       last = last, watch = watch, expect = name,
                       explain = not_there, refused = no_address }
