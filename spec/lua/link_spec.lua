@@ -256,6 +256,23 @@ describe("a peer with several addresses", function()
     end
   end)
 
+  it("is dialled at any number of addresses that fail at once", function()
+    local list = {}
+    for i = 1, 50000 do list[i] = "tcp://a:" .. i end
+    local dial = sessions.connect
+    function sessions.connect(_, address, options)
+      if address == list[1] or address == list[#list] then
+        return dial(_, address, options)
+      end
+      return futures.done(nil, errors.new("too_large", "made up", false))
+    end
+    local race = races.begin(link, list, 20, { peer_lost = true })
+    fail(dialled[1], "peer_lost")
+    assert.equal(list[#list], dialled[2].address)
+    fail(dialled[2], "denied")
+    assert.equal("peer_lost", select(2, race:wait(20)).kind)
+  end)
+
   it("is away where no address answers, even if one is somebody else's",
      function()
     local opening = open()

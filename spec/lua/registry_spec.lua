@@ -350,6 +350,8 @@ describe("a registry", function()
     local many = { one.address }
     for i = 1, 1000 do many[i + 1] = "tcp://a:" .. i end
     assert.equal(16, #addresses { addresses = many })
+    for i = 1, 1000 do many[i] = "unix:/etc/passwd/" .. i end
+    assert.equal(16, #addresses { addresses = many })
     names.one.addresses = { "unix:/no/such.sock", one.address }
     assert.equal(one.address, assert(two:session "one").address)
   end)

@@ -44,6 +44,7 @@ local function note(race, err)
   end
 end
 
+-- Notes the end of an attempt. Returns whether the next one is to begin.
 local function ended(race, address, attempt)
   race.attempts[address] = nil
   local session, err = futures.results(attempt)
@@ -53,7 +54,7 @@ local function ended(race, address, attempt)
   end
   if session then return won(race, session) end
   note(race, err)
-  next_address(race)
+  return true
 end
 
 -- Takes the place of the link for the session of one attempt.
@@ -88,21 +89,29 @@ local function closed(race)
   stop(race)
 end
 
-function next_address(race)
+-- Begins the next attempt. Returns whether it has failed at once.
+local function begin(race)
   if race.future.ended then return stop(race) end
   if not race.link.engine.handle then return closed(race) end
   race.place = race.place + 1
   local address = race.addresses[race.place]
   if not address then
-    if next(race.attempts) then return end
-    return futures.settle(race.future, nil, race.err)
+    if next(race.attempts) then return false end
+    futures.settle(race.future, nil, race.err)
+    return false
   end
   local attempt = dial(race, address)
   race.attempts[address] = attempt
   if race.addresses[race.place + 1] then later(race) end
+  if attempt.ended then return ended(race, address, attempt) end
   signals.attach(attempt, signals.new(1, function()
-    ended(race, address, attempt)
+    if ended(race, address, attempt) then next_address(race) end
   end))
+end
+
+-- A loop, as any number of addresses may fail at once.
+function next_address(race)
+  while begin(race) do end
 end
 
 --- Dials the addresses, a list without repetitions, for link; returns the

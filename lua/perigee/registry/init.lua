@@ -486,7 +486,7 @@ function M.addresses(entry)
   for _, address in ipairs(entry.addresses) do
     local path = address:match "^unix:(/.*)$"
     local list = not path and others or folder.is_there(path) and here
-    if list and not seen[address] then
+    if list and not seen[address] and #list < MOST then
       list[#list + 1], seen[address] = address, true
     end
   end
