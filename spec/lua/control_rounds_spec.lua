@@ -161,6 +161,70 @@ needing("a round of a control server over a store",
     state:close()
   end)
 
+  -- Writes an agent of scope "s" to the store as agents do.
+  local function write(name, more)
+    local text = ('{"name":"%s","scope":"s","addresses":["tcp://a:1"]%s}')
+      :format(name, more or "")
+    store:ask(("SET 'perigee:{s}:name:%s' '%s'"):format(name, text))
+    store:ask(("ZADD 'perigee:{s}:names' 0 %s"):format(name))
+    store:ask(("XADD 'perigee:{s}:changes' '*' name %s entry '%s'"):format(
+      name, text))
+  end
+
+  it("passes over records in its store with numbers that JSON cannot tell",
+     function()
+    begin()
+    local stream = assert(asking.client:stream(request("GET", "watch")))
+    write("a", ',"weight":1e999')
+    write("b", ',"services":{"x":-1e999}')
+    write("c", ',"began":-1e999')
+    local told = perigee.spawn(function()
+      repeat local line = assert(stream:line(2 ^ 20, LONG))
+      until line:find('"name":"c"', 1, true)
+      return true
+    end)
+    assert.is_true((told:wait(LONG)), "the watcher is not told of c")
+    put "entities/a"
+    local none, one, list, late = together(request("GET", "agents/a"),
+      request("GET", "entities/a"), request("GET", "agents"),
+      request("GET", "watch?for=0"))
+    assert.same({ 404, 200, 200, 200 },
+                { none.status, one.status, list.status, late.status })
+    assert.is_nil(list.body:find("inf", 1, true))
+    list = json.decode(list.body).items
+    assert.same({ 1, "c" }, { #list, list[1].name })
+    stream:close()
+  end)
+
+  it("ends what follows a collection if that fails, and begins another",
+     function()
+    begin()
+    local state = require("perigee.control.shared").new(
+      require("perigee.control.storages").shared(redis.address(cases)))
+    local cells = require "perigee.control.cells"
+    local record, failing = cells.record, true
+    finally(function() cells.record = record end)
+    function cells.record(...)
+      if failing then error "made up" end
+      return record(...)
+    end
+    state.told = function() end
+    local function follow()
+      return perigee.spawn(function()
+        assert(state:follow("s", "agents", true))
+        return state:watched("s", "agents")
+      end):wait(LONG)
+    end
+    local first = assert(follow())
+    write "a"
+    eventually(function() return state.followed == 0 end)
+    failing = false
+    local second = assert(follow())
+    assert.is_not.equal(first, second)
+    eventually(function() return second.records.a end)
+    state:close()
+  end)
+
   it("passes over names in its store that none can have", function()
     begin()
     put "entities/b"

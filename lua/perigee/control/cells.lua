@@ -39,11 +39,14 @@ function M.ttl(text)
   return lease and tonumber(lease) / 1000
 end
 
--- The JSON of a record that no server has written, without its fields of time.
+-- The JSON of a record that no server has written, without its fields of time;
+-- nil if it has a number that is too large: "1e999" is JSON, and infinity not.
 local function plain(value)
   local began = tonumber(value.began) or 0
+  if began - began ~= 0 then began = 0 end
   value.began, value.lease = nil, nil
-  return json.encode(value):sub(1, -2), began, TTL * 1000
+  local text = json.encode(value)
+  return text and text:sub(1, -2), began, TTL * 1000
 end
 
 --- Returns a decoded value if it is a record of that name in a collection; else
@@ -66,6 +69,7 @@ function M.record(collection, name, cell)
   if not value then return nil end
   local text, began, lease = cell.text:match(ENDING)
   if not text then text, began, lease = plain(value) end
+  if not text then return nil end
   return { collection = collection, name = name, text = text, cell = cell,
            kind = value.kind, epoch = value.epoch, services = value.services,
            term = value.term,

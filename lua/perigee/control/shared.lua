@@ -12,6 +12,7 @@
 local cells = require "perigee.control.cells"
 local changes = require "perigee.registry.changes"
 local futures = require "perigee.runtime.future"
+local log = require "perigee.runtime.log"
 local loop = require "perigee.runtime.loop"
 local states = require "perigee.control.state"
 local tasks = require "perigee.runtime.task"
@@ -76,8 +77,8 @@ local function catch_up(state, collection)
   if not feed.looked then return end
   local names = collection.at and feed.changes:since(collection.at)
     or all_names(collection)
-  collection.at = feed.changes:revision()
   if names[1] then absorb(state, collection, names) end
+  collection.at = feed.changes:revision()
 end
 
 local function yes() return true end
@@ -96,9 +97,8 @@ local function end_watchers(collection)
   collection.watchers = {}
 end
 
--- Keeps a collection up to date as long as somebody watches it. Watchers whose
--- feed has ended for another reason come back, and get another.
-local function keep(state, collection)
+-- Keeps a collection up to date as long as somebody watches it.
+local function keep_up(state, collection)
   local feed = collection.feed
   while not feed.over do
     hear(feed, IDLE)
@@ -106,6 +106,14 @@ local function keep(state, collection)
     if collection.watchers[1] then collection.used = loop.now() end
     if loop.now() - collection.used > IDLE * 1e9 then break end
   end
+end
+
+-- Does so, and ends the collection then, even if that has failed. Watchers
+-- whose feed has ended for another reason come back, and get another.
+local function keep(state, collection)
+  local feed = collection.feed
+  local fine, why = xpcall(keep_up, debug.traceback, state, collection)
+  if not fine then log.write("error", "a feed failed: " .. tostring(why)) end
   local of = state.scopes[collection.scope]
   of[collection.kind] = nil
   if not next(of) then state.scopes[collection.scope] = nil end
