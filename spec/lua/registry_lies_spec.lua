@@ -226,6 +226,45 @@ needing("a registry's server that lies", { control }, function()
     assert.is_true(seconds < SHORT, seconds)
   end)
 
+  -- Answers one request by an event of 100,000 fields, which has no end.
+  local function chatty(child)
+    local sockets = require "spec.net.sockets"
+    local door, port = sockets.listen "127.0.0.1"
+    child.say(port)
+    local fd = sockets.accept(door)
+    sockets.readable({ fd }, 60)
+    sockets.receive(fd)
+    sockets.send(fd, "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
+      .. "\r\n")
+    for i = 1, 100 do
+      local lines = {}
+      for k = 1, 1000 do
+        local field = (i * 1000 + k .. ""):gsub("%d", function(digit)
+          return string.char(97 + digit)
+        end)
+        lines[k] = field .. ": " .. field:rep(40) .. "\n"
+      end
+      sockets.send(fd, table.concat(lines))
+    end
+    child.say "sent"
+    child.hear()
+  end
+
+  it("tells of fields that no event has, which are not kept", function()
+    cases.engine()
+    local child = process.start(chatty)
+    local registry = assert(registries.open(("http://127.0.0.1:%s?timeout=%g")
+      :format(child:read(LONG, cases.pump), LONG)))
+    collectgarbage()
+    local kilobytes = collectgarbage "count"
+    local watching = registry:watch(cases.scope, {})
+    child:expect("sent", LONG, cases.pump)
+    collectgarbage()
+    local more = collectgarbage "count" - kilobytes
+    assert.is_true(more < 2 ^ 13, ("%d KiB are kept"):format(more))
+    watching:cancel()
+  end)
+
   it("whose list goes on and on is followed to so many names and bytes",
      function()
     local module = require "perigee.registry.pages"

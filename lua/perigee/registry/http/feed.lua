@@ -16,6 +16,8 @@ local LONGEST = 32 * 2 ^ 20             -- bytes of an event's data
 local MEMORY = 256 * 2 ^ 20             -- bytes that its values may take
 local ID = "^[\32-\126]+$"
 local FIELD = 256                       -- bytes of a line that is no data
+-- An event may have any number of other fields.
+local FIELDS = { event = true, id = true, data = true }
 
 local Feed = feeds.class()
 
@@ -118,7 +120,7 @@ local function read_line(feed, event)
   elseif not last then
     return nil, "protocol", "a line of what it tells is too long"
   end
-  if field then event[field] = value end
+  if FIELDS[field] then event[field] = value end
   return text == "" or text == "\r"
 end
 
