@@ -2,6 +2,7 @@
 -- Registries that a program gives: their calls, and when these are made.
 local backends = require "spec.support.backends"
 local cases = require "spec.support.cases"
+local native = require "perigee.native"
 local outside = require "perigee.agent.outside"
 local perigee = require "perigee"
 local process = require "spec.support.process"
@@ -246,6 +247,29 @@ describe("a registry", function()
     before = #renewed
     perigee.sleep(TTL)
     assert.equal(before, #renewed)
+  end)
+
+  it("with a ttl is asked for a name again by who has slept past its time",
+     function()
+    local renewed, told = 0, 0
+    registry.ttl = 30
+    function registry:renew() renewed = renewed + 1 return true end
+    local one = assert(take "one")
+    one:on_lost(function() told = told + 1 end)
+    -- The host sleeps for a minute: its uptime goes on, and no timer does.
+    local uptime, before = native.uptime, renewed
+    finally(function() native.uptime = uptime end)
+    function native.uptime() return uptime() + 60e9 end
+    names.one = nil
+    one:serve { name = "x", methods = {} }
+    assert.is_true(cases.eventually(function()
+      return renewed > before or asked.hold > 1
+    end))
+    assert.equal(before, renewed)
+    assert.is_true(cases.eventually(function()
+      return told == 1 and one.held
+    end))
+    one:close()
   end)
 
   it("is asked now and then while it says at once that time is over",

@@ -293,9 +293,12 @@ local function ask(lease)
                           lease.sent or nil)
 end
 
--- An engine that was closed without its agent has nothing to tell any more.
+-- An engine that was closed without its agent has nothing to tell any more. A
+-- name's time goes on while the host sleeps, and the end's timer does not.
 local function tell(lease)
   if not lease.agent.engine.handle then return lease:close() end
+  if not lease.lost and left(lease) <= 0 then lose(lease) end
+  if lease.over then return end
   lease.asked_at, lease.asked_since = loop.now(), native.uptime()
   local future = ask(lease)
   lease.asked, lease.dirty = future, false
