@@ -196,6 +196,25 @@ needing("a round of a control server over a store",
     stream:close()
   end)
 
+  it("refuses what no record can tell, and leaves the name to others",
+     function()
+    begin()
+    -- With the blanks that nobody keeps a body may have so many values.
+    local blanks = (" "):rep(8192)
+    local many = { ["agents/a?ttl=86400"] = '"epoch":"1","x":['
+                     .. ("[],"):rep(5000) .. "[]]",
+                   topology = '"edges":[' .. ('["a","b"],'):rep(5000)
+                     .. '["a","b"]]' }
+    for path, text in pairs(many) do
+      local body = ('{"addresses":["tcp://a:1"],%s%s}'):format(text, blanks)
+      local status, problem = ask("PUT", path, body)
+      assert.same({ 413, "too_large" }, { status, problem and problem.kind })
+    end
+    assert.equal(404, (ask("GET", "agents/a")))
+    assert.equal(201, (ask("PUT", "agents/a", asking.entry())))
+    assert.equal(201, (ask("PUT", "topology", { edges = { { "a", "b" } } })))
+  end)
+
   it("ends what follows a collection if that fails, and begins another",
      function()
     begin()

@@ -106,6 +106,25 @@ needing("a view of a shared store", { redis }, function()
     end)
   end)
 
+  it("forgets what a handler wrote that failed then", function()
+    local asked = require "perigee.control.asked"
+    in_task(function()
+      local view, call = views.new(store, {}), {}
+      run(view, function()
+        asked.step(call, function()
+          local text, value = entity "a"
+          view:put("s", "entities", "a", text, 0, value)
+          error "made up"
+        end)
+        return call
+      end)
+      assert.equal(500, call.status)
+      assert.is_false(view:has_written())
+      write(view, "a")
+      assert.is_true((view:commit()))
+    end)
+  end)
+
   it("raises what a handler raises", function()
     in_task(function()
       local view = views.new(store, {})

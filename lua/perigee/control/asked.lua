@@ -98,6 +98,7 @@ local function raised(failure)
 end
 
 local function noted(call, fine, status, body, headers)
+  call.failed = not fine
   if fine then
     call.status, call.body, call.headers = status or false, body, headers
     return
@@ -107,7 +108,7 @@ local function noted(call, fine, status, body, headers)
 end
 
 --- Has f(call, server) answer a call that is not answered yet: sets its status,
--- body and headers if it does.
+-- body and headers if it does, and whether it has `failed`.
 function M.step(call, f, server)
   if call.status then return end
   noted(call, xpcall(f, raised, call, server))

@@ -36,6 +36,12 @@ end
 --- The answer to who asks for a name that is not there.
 M.nothing = nothing
 
+--- The answer to who writes what a state does not keep (View:put).
+function M.too_large()
+  return problem(413, "too_large", "the body has more values than this server "
+    .. "takes in so many bytes")
+end
+
 local function find(resource, call)
   return call.state:find(call.scope, resource.kind, call.name)
 end
@@ -155,6 +161,7 @@ local function put(resource, call)
   end
   local record = written(call, resource.kind, before, text:sub(1, -2), ttl,
                          value, since)
+  if not record then return M.too_large() end
   return before and 200 or 201, M.shown(call.state, record),
          resource.tell(call, record, { "Content-Type", JSON, "ETag",
                                        calls.etag(record.revision) })

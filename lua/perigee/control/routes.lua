@@ -111,7 +111,7 @@ function M.found(server, request)
   local call = { request = request, stream = false, status = false, body = nil,
                  headers = nil, route = nil, method = nil, state = nil,
                  query = nil, scope = nil, kind = nil, name = nil, role = nil,
-                 token = nil, trusted = nil, wrote = nil }
+                 token = nil, trusted = nil, wrote = nil, failed = false }
   step(call, find, server)
   return call
 end

@@ -14,6 +14,7 @@ local calls = require "perigee.control.call"
 local check = require "perigee.runtime.check"
 local graphs = require "perigee.control.graph"
 local problem = require "perigee.control.problem"
+local records = require "perigee.control.records"
 local topologies = require "perigee.registry.topology"
 
 local json = require "cjson.safe"
@@ -118,6 +119,7 @@ local function put(call)
                  edges = value.edges, mesh = value.mesh }
   local record = call.state:put(call.scope, "topology", graphs.WANTED,
                                 calls.encode(kept):sub(1, -2), 0, kept)
+  if not record then return records.too_large() end
   return before and 200 or 201, M.shown(call, record),
          { "Content-Type", JSON, "ETag", calls.etag(record.revision) }
 end

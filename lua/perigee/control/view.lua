@@ -194,13 +194,14 @@ local function keep(view)
   end
 end
 
---- Calls f(...), which asks and writes. False if it asked for what was not
--- read: then it is to be called again, after a read().
+--- Calls f(...), which asks and writes; it returns a call, or nothing. What
+-- was written for a call that has `failed` counts for nothing. False if f asked
+-- for what was not read: then it is to be called again, after a read().
 function View:try(f, ...)
   self.own, self.touched = {}, {}
   local fine, left = coroutine.resume(coroutine.create(f), ...)
   if not fine then error(left, 0) end
-  if left ~= UNREAD then keep(self) end
+  if left ~= UNREAD and not (left and left.failed) then keep(self) end
   self.own, self.touched = {}, {}
   return left ~= UNREAD
 end
@@ -223,14 +224,19 @@ local function own_of(view, scope, kind, name)
 end
 jit.off(own_of)
 
+--- As State:put; nil, and nothing is written, if what the store would have then
+-- were no record: its values take more memory than may be taken for its text.
 function View:put(scope, kind, name, text, ttl, value, since)
-  local place = own_of(self, scope, kind, name)
-  local before = place.record
+  local before = self:find(scope, kind, name)
   local began = since and self:time() - since
     or before and before.epoch == value.epoch and before.began or self:time()
-  place.text, place.ttl, place.renew = cells.text(text, began, ttl), ttl, false
-  place.record = cells.record(place.collection, name, { text = place.text })
-  return place.record
+  text = cells.text(text, began, ttl)
+  local record = cells.record(collection_of(self, scope, kind), name,
+                              { text = text })
+  if not record then return nil end
+  local place = own_of(self, scope, kind, name)
+  place.text, place.ttl, place.renew, place.record = text, ttl, false, record
+  return record
 end
 
 --- The number of a taking: greater than those of all before, unless the store's
