@@ -98,6 +98,18 @@ for _, where in ipairs(backends.all) do
       other:expect("2 a b c", LONG, pump)
     end)
 
+    it("leave nothing behind when the loop is stopped", function()
+      local a, b, c = take "a", take "b", take "c"
+      perigee.run(function()
+        perigee.spawn(a.rendezvous, a, "start", 2, 60)
+        cases.await(function() return places(b) == 1 end)
+        perigee.stop()
+      end)
+      local one, other = meet(b, "start", 2, LONG), meet(c, "start", 2, LONG)
+      assert.equal("0 b c", (one:wait(2 * LONG)))
+      assert.equal("1 b c", (other:wait(2 * LONG)))
+    end)
+
     it("give up when their time is over, and leave nothing behind", function()
       local one = take "a"
       assert.equal("timeout", (meet(one, "start", 2, 0.05):wait(60)))

@@ -328,6 +328,31 @@ describe("a registry", function()
     assert.is_nil(next(names))
   end)
 
+  it("is asked to release what a rendezvous has held that a stop ends",
+     function()
+    local final = "anonymous-m-start-1-final"
+    function registry:renew(held, entry)
+      names[held.name] = entry or names[held.name]
+      return true
+    end
+    function registry:list()
+      if names[final] then return perigee.spawn(perigee.sleep, 60) end
+      local list = {}
+      for _, entry in pairs(names) do list[#list + 1] = entry end
+      return list
+    end
+    local one = assert(take "one")
+    perigee.run(function()
+      perigee.spawn(one.rendezvous, one, "start", 1, 60)
+      cases.await(function() return names[final] end)
+      perigee.stop()
+    end)
+    local left = {}
+    for name in pairs(names) do left[#left + 1] = name end
+    assert.same({ "one" }, left)
+    one:close()
+  end)
+
   it("is asked before each dial, and not where there is a session", function()
     local one, two = assert(take "one"), assert(take())
     local session = assert(two:session "one")

@@ -23,7 +23,8 @@
 --   knowing     the decision has gone                   waiting
 --   met         each place has the result or has gone   over: its names are
 --                                                       free
---   any         time is over, the agent's close         over
+--   any         time is over, the agent's close,        over
+--               a stop
 --
 -- All have the same result. Only the holder of the decision can put a result
 -- there; the registry checks that by the epoch. A call that returns has found
@@ -58,6 +59,7 @@ local Meeting = {}
 Meeting.__index = Meeting
 
 local calls = 0
+local all = setmetatable({}, { __mode = "k" })
 
 --- Begins: takes no place yet. deadline: of the loop's clock.
 function M.new(agent, key, n, deadline)
@@ -70,7 +72,7 @@ function M.new(agent, key, n, deadline)
     place = false, decision = false, result = false, met = false, probed = 0,
     news = false, waking = false, watch = false, over = false, view = {},
   }, Meeting)
-  agent.meetings[meeting] = true
+  agent.meetings[meeting], all[meeting] = true, true
   return meeting
 end
 
@@ -86,6 +88,10 @@ end
 
 local function decision_name(meeting) return meeting.prefix .. "final" end
 
+local function given_up(meeting)
+  return errors.new("closed", meeting.doing .. ": it was given up", false)
+end
+
 -- Holds a name from now on: { name, held, lease }; or nil and an error.
 local function take(meeting, name, over)
   local seconds = math.min(loop.left(meeting.deadline), registries.patience)
@@ -95,8 +101,7 @@ local function take(meeting, name, over)
   if not held then return nil, err end
   if meeting.over then
     registries.release(meeting.registry, held)
-    return nil, errors.new("closed", meeting.doing .. ": it was given up",
-                           false)
+    return nil, given_up(meeting)
   end
   local claim = { name = name, held = held, registry = meeting.registry }
   claim.lease = leases.new(meeting.agent, claim, asked, {
@@ -113,6 +118,7 @@ end
 -- Tells the registry of the present entry of a name that is held. True; or nil
 -- and an error, `name_taken` if another has the name now.
 local function tell(meeting, taken)
+  if meeting.over then return nil, given_up(meeting) end
   local future = registries.renew(meeting.registry, taken.held,
                                   entry_of(meeting, taken.name))
   if not loop.wait(future, meeting.deadline) then
@@ -249,14 +255,13 @@ local function decide(meeting)
     if err.kind == "name_taken" then return false end
     return nil, err
   end
+  meeting.decision = taken              -- for leave(), which may come meanwhile
   local result
   result, err = found(meeting)
   meeting.result = result or meeting.result
-  if result and tell(meeting, taken) then
-    meeting.decision = taken
-    return know(meeting, result)
-  end
-  give_back(meeting, taken)
+  if result and tell(meeting, taken) then return know(meeting, result) end
+  give_back(meeting, meeting.decision)
+  meeting.decision = false
   if err then return nil, err end
   return false
 end
@@ -359,10 +364,7 @@ end
 
 local function ended(meeting)
   if meeting.met then return true end
-  if is_over(meeting) then
-    return nil, errors.new("closed", meeting.doing .. ": it was given up",
-                           false)
-  end
+  if is_over(meeting) then return nil, given_up(meeting) end
   return nil, too_few(meeting)
 end
 
@@ -399,11 +401,20 @@ end
 function Meeting:leave()
   if self.over then return end
   self.over = true
-  self.agent.meetings[self] = nil
+  self.agent.meetings[self], all[self] = nil, nil
   if self.watch then self.watch:close() end
   give_back(self, self.decision)
   give_back(self, self.place)
+  self.decision = false
   if self.waking then futures.settle(self.waking) end
 end
+
+-- Nobody else does, since tasks are not resumed after a stop.
+local function leave_all()
+  for meeting in pairs(all) do meeting:leave() end
+end
+jit.off(leave_all)
+
+loop.dropped[#loop.dropped + 1] = leave_all
 
 return M
