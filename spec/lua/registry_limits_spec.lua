@@ -72,6 +72,61 @@ describe("a registry", function()
     end)
   end
 
+  -- Has a registry tell, as soon as it is asked, of a hundred lives of a name.
+  local function tell_of_lives()
+    local life = 0
+    function registry:watch()
+      local list = {}
+      for i = 1, 100 do
+        life = life + 1
+        list[i] = { name = "x", entry = { name = "x", epoch = "e" .. life,
+                                          addresses = { "tcp://a:1" } } }
+      end
+      return { revision = tostring(life), changes = list }
+    end
+    return function() return life end
+  end
+
+  it("is asked no more for a loop over a watch that was left", function()
+    local lives = tell_of_lives()
+    local one = assert(take "one")
+    local left = setmetatable({}, { __mode = "k" })
+    local function leave()
+      local watch = assert(one:watch {})
+      left[watch] = true
+      assert.equal("up", watch().kind)
+    end
+    leave()
+    local before
+    assert.is_true(cases.eventually(function()
+      before = lives()
+      perigee.sleep(0.2)
+      return lives() == before
+    end), "it is asked on and on")
+    assert.is_true(before < 2000, before)
+    collectgarbage()
+    collectgarbage()
+    assert.is_nil(next(left), "the watch is kept")
+  end)
+
+  it("is asked again for a loop over a watch that goes on late", function()
+    local lives = tell_of_lives()
+    local one = assert(take "one")
+    local watch = assert(one:watch {})
+    assert.is_true(cases.eventually(function() return watch.full end))
+    local last, seen = "e" .. lives() + 1, 0
+    local reading = perigee.spawn(function()
+      for change in watch do
+        seen = seen + 1
+        if change.kind == "up" and change.entry.epoch == last then
+          return seen
+        end
+      end
+    end)
+    assert.equal(2 * tonumber(last:sub(2)) - 1, (reading:wait(20 * cases.slow)))
+    watch:close()
+  end)
+
   it("that tells of many names has each moved a few times at most", function()
     local count, moved, got = 2000, 0, 0
     local list = {}

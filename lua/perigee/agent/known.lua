@@ -32,7 +32,7 @@ end
 --- The entry of name that a watch has told of, if that watch is up to date.
 function M.watched(agent, name)
   for watch in pairs(agent.watches) do
-    if watch.known[name] and not (watch.over or watch.err) then
+    if watch.known[name] and not (watch.over or watch.err or watch.full) then
       return watch.known[name]
     end
   end

@@ -132,7 +132,8 @@ end
 --- Watches the names of this agent's scope: reports those that are there now as
 -- "up", and then each change. f is called with one change after another, in a
 -- task, so it may wait; errors that it raises are logged. Without f the object
--- is an iterator: `for change in agent:watch {} do`.
+-- is an iterator: `for change in agent:watch {} do`. A loop that is left before
+-- the end leaves its watch open, for another loop; close it if there is none.
 --
 -- `change.kind` is "up" (a name was taken, or its holder is in another life),
 -- "changed" (its entry has changed), or "down" (the name was released, or its
@@ -155,10 +156,12 @@ end
 -- @errors `unsupported`: the registry cannot report changes
 -- @waits no; as an iterator yes
 -- @usage
--- for change in agent:watch { prefix = "worker:" } do
+-- local watch = assert(agent:watch { prefix = "worker:" })
+-- for change in watch do
 --   print(change.kind, change.entry.name)                    --> up worker:0
 --   break
 -- end
+-- watch:close()
 function Agent:watch(filter, f)
   filter = check.options(filter, WATCH, "watch")
   if f ~= nil then check.value(f, check.callable, "what watch tells") end

@@ -4,7 +4,8 @@
 -- them.
 --
 -- * `known`: the entries that it has reported and that still exist, by name;
---   but none of a holder that was found dead
+--   but none of a holder that was found dead. Out of date while a loop has more
+--   than a thousand changes left
 -- * `revision`: the registry's revision of the last answer; a text, or nil
 -- @classmod Watch
 
@@ -13,7 +14,9 @@
 --                                                      pausing, if it was quick
 --   asking    an error that passes                     pausing
 --   asking    the registry cannot watch                ended
---   pausing   the pause is over                        asking
+--   pausing   the pause is over                        asking; full, if a loop
+--                                                      has MOST changes left
+--   full      the loop takes one                       pausing
 --   any       close, the agent's close                 ended
 --
 -- The registry is asked, and answers, on the loop. A stop (perigee.stop) ends
@@ -38,6 +41,10 @@ local FIRST, LONGEST = 10e6, 5e9        -- nanoseconds of a pause
 -- answer without one doubles that, up to IDLE. No pause follows an answer that
 -- took longer.
 local LEAST, IDLE = 1e6, 100e6
+-- Changes that may wait for a loop over the watch. The registry is asked no
+-- more then: what changes meanwhile is in a later answer. So nothing refers to
+-- the watch of a loop that was left, and the collector frees it.
+local MOST = 1024
 
 -- Kinds of errors that end a watch.
 local FINAL = { unsupported = true, no_method = true, no_service = true,
@@ -57,11 +64,17 @@ end
 
 local function is_empty(watch) return watch.first > watch.last end
 
+local ask_after                         -- (watch, pause), below
+
 -- Takes the first change out of the queue, which has one.
 local function shift(watch)
   local first = watch.first
   local change = watch.queue[first]
   watch.queue[first], watch.first = nil, first + 1
+  if watch.full then
+    watch.full = false
+    ask_after(watch, 0)
+  end
   return change
 end
 
@@ -157,8 +170,16 @@ end
 
 local ask
 
-local function ask_after(watch, pause)
-  local signal = signals.new(1, function() ask(watch) end)
+-- Is the queue too long to ask for more? One of a function is always emptied.
+local function is_full(watch)
+  return not watch.f and watch.last - watch.first >= MOST
+end
+
+function ask_after(watch, pause)
+  local signal = signals.new(1, function()
+    watch.full = is_full(watch)
+    if not watch.full then ask(watch) end
+  end)
   signal.at = loop.now() + pause
   watch.timer = signal
   timers.add(signal)
@@ -238,7 +259,7 @@ function M.new(registry, scope, filter, f)
     registry = registry, scope = scope, filter = filter, f = f or false,
     known = {}, dead = {}, queue = {}, first = 1, last = 0, revision = nil,
     tries = 0, err = false, over = false, asked = false, asked_at = 0, idle = 0,
-    timer = false, draining = false, waiting = false,
+    timer = false, draining = false, waiting = false, full = false,
   }, Watch)
   ask(watch)
   if watch.over then return nil, watch.err end
