@@ -2,6 +2,8 @@
  *
  * answer.c - requests of clients, as cache.h lays them out. A request is bytes
  * of a stranger within the scope: each length is checked before it is followed.
+ * They may lie where the stranger writes meanwhile, so each is read once: a key
+ * is copied, and a value is summed where it was copied to.
  * An item is answered only if there is room for its longest answer, so no item
  * has an effect that its client is not told of. A request that turns out to be
  * none in its midst is refused; what its first items did is done.
@@ -27,6 +29,7 @@ struct asked {
   int64_t now;
   uint32_t client, count, done;
   uint16_t flags;
+  char (*keys)[PERIGEE_CACHE_KEY]; /* the item's, and its parent's or prefix */
 };
 
 /* ---- Numbers ----------------------------------------------------------- */
@@ -61,14 +64,16 @@ static void put_status(struct asked *a, int status) {
   put_number(a, (uint32_t)status, 4);
 }
 
-/* empty: a key of no bytes will do. */
+/* empty: a parent's, or a prefix, for which no bytes will do. */
 static bool take_key(struct asked *a, const char **key, uint32_t *length,
                      bool empty) {
   uint64_t n;
+  char *own = a->keys[empty];
   if (!asked_number(a, &n, 2) || n > PERIGEE_CACHE_KEY || (n == 0 && !empty) ||
       n > (uint64_t)(a->in_end - a->in))
     return false;
-  *key = (const char *)a->in;
+  memcpy(own, a->in, n);
+  *key = own;
   *length = (uint32_t)n;
   a->in += n;
   return true;
@@ -329,10 +334,11 @@ static int64_t put_value(struct asked *a, const struct asked_put *p) {
     perigee_cache_abort(a->c, place.entry);
     return PERIGEE_UNSUPPORTED;
   }
+  uint8_t *at = slab + place.offset;
   if (p->put.length)
-    memcpy(slab + place.offset, p->bytes, p->put.length);
-  uint64_t sum = a->c->o.sums ? perigee_cache_sum(p->bytes, p->put.length, 0)
-                              : p->checksum;
+    memcpy(at, p->bytes, p->put.length);
+  uint64_t sum =
+      a->c->o.sums ? perigee_cache_sum(at, p->put.length, 0) : p->checksum;
   return perigee_cache_seal(a->c, place.entry, sum, a->now);
 }
 
@@ -541,13 +547,15 @@ void perigee_cache_spill(struct perigee_cache *c, struct perigee_cache *below) {
 int64_t perigee_cache_answer(struct perigee_cache *c, uint32_t client,
                              const void *request, uint64_t length, void *reply,
                              uint64_t room, int64_t now) {
+  char keys[2][PERIGEE_CACHE_KEY];
   struct asked a = {.c = c,
                     .in = request,
                     .in_end = (const uint8_t *)request + length,
                     .out = reply,
                     .out_end = (uint8_t *)reply + room,
                     .now = now,
-                    .client = client};
+                    .client = client,
+                    .keys = keys};
   uint8_t *start = reply;
   uint64_t what;
   if (!client_of(c, client))

@@ -151,7 +151,8 @@ static inline struct perigee_cache_place place_of(const struct entry *r,
 
 /* A key as words, filled up with zeros; its hash, of which the lower half picks
  * the bucket and the upper 16 bits are the tag. The seed is the store's own,
- * and the hash is SipHash, so strangers cannot choose keys of one bucket. */
+ * and the hash is SipHash, so strangers cannot choose keys of one bucket. The
+ * hash is of the words: the key may lie where a client writes meanwhile. */
 struct sought {
   uint64_t words[KEY_WORDS];
   uint32_t length, count, hash;
@@ -167,7 +168,8 @@ static inline bool sought_key(struct sought *s, const uint8_t seed[16],
   s->count = (s->length + 7) / 8;
   s->words[s->count - 1] = 0;
   memcpy(s->words, key, length);
-  crypto_shorthash((unsigned char *)&hash, key, length, seed);
+  crypto_shorthash((unsigned char *)&hash, (const unsigned char *)s->words,
+                   length, seed);
   s->hash = (uint32_t)hash;
   s->tag = (uint16_t)(hash >> 48);
   return true;

@@ -6,6 +6,7 @@ local cases = require "spec.support.cases"
 local failure = require "perigee.cache.failure"
 local perigee = require "perigee"
 local process = require "spec.support.process"
+local wire = require "perigee.cache.wire"
 
 local ffi = require "ffi"
 local C = require "perigee.cache.native".C
@@ -113,6 +114,37 @@ describe("the file of a cache", function()
     local other = fill()
     blocks:delete(other)
     assert.is_false(is_below(other))
+  end)
+
+  -- Answers a request of a client that changes it as soon as it is answered.
+  local function answered(request, change)
+    local bytes = ffi.new("uint8_t[?]", #request, request)
+    local room = ffi.new("uint8_t[?]", 1024)
+    local asked = wire.asked
+    finally(function() wire.asked = asked end)
+    wire.asked = function(view)
+      change(bytes)
+      return asked(view)
+    end
+    return store:answer(next(store.clients),
+                        { pointer = bytes, length = #request },
+                        { pointer = room, length = 1024 }), room
+  end
+
+  it("forgets what was deleted, whatever its client writes then", function()
+    local key = fill()
+    answered(wire.key(C.PERIGEE_CACHE_DELETE, 0, key), function(request)
+      request[10] = ("x"):byte()
+    end)
+    assert.is_false(is_below(key), "what was deleted is in the file still")
+  end)
+
+  it("reads no more of an answer than there is of it", function()
+    local _, reply = answered(wire.put("one", "", 0, {
+      group = 0, ttl = 0, pin = 0, if_absent = false }, 0), function() end)
+    reply[4] = 255
+    assert.is_true(wire.has_put({ pointer = reply }, 20, 1))
+    assert.is_false(wire.has_put({ pointer = reply }, 20, 2))
   end)
 
   it("lists what only it has, each key once", function()

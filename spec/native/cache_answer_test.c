@@ -4,7 +4,9 @@
  * answered, what is refused, what an answer that has little room leaves to be
  * asked again, and what is told of a store below.
  */
-#include "cached.h"
+#include <pthread.h>
+
+#include "cached_inside.h"
 
 static const struct perigee_cache_options few = {
     .quota = 16 * MB, .slab = MB, .events = 8, .event_bytes = 1024};
@@ -206,6 +208,102 @@ static void a_put_that_is_cut_is_refused(void **state) {
 
 /* The first value is longer than the answer has room for: its place is told, so
  * that the client gets on. */
+/* A client that writes to its request while that is answered, as it may in the
+ * ring that it shares with a cache. */
+struct writer {
+  pthread_t thread;
+  _Atomic uint8_t *at;
+  atomic_bool over;
+};
+
+static void *writer_run(void *arg) {
+  struct writer *w = arg;
+  while (!atomic_load(&w->over))
+    atomic_fetch_xor(w->at, 'a' ^ 'b');
+  return NULL;
+}
+
+static void writer_start(struct writer *w, uint8_t *at) {
+  w->at = (_Atomic uint8_t *)at;
+  atomic_init(&w->over, false);
+  assert_int_equal(pthread_create(&w->thread, NULL, writer_run, w), 0);
+}
+
+static void writer_stop(struct writer *w) {
+  atomic_store(&w->over, true);
+  pthread_join(w->thread, NULL);
+}
+
+static int64_t ask_in_place(struct talk *t) {
+  return perigee_cache_answer(t->k.cache, t->k.client, t->request, t->length,
+                              t->reply, t->room, t->k.now);
+}
+
+static uint64_t keys_found(struct talk *t, char *key) {
+  uint64_t n = 0;
+  char *last = key + strlen(key) - 1;
+  for (*last = 'a'; *last <= 'b'; ++*last)
+    n += (uint64_t)cached_has(&t->k, key);
+  return n;
+}
+
+static void a_key_that_changes_under_way_is_one_key(void **state) {
+  enum { PUTS = 100000 };
+  char key[PERIGEE_CACHE_KEY + 1] = {0};
+  static struct talk t;
+  (void)state;
+  t = talk_open();
+  memset(key, 'a', PERIGEE_CACHE_KEY);
+  cached_feed(&t.k);
+  begin(&t, PERIGEE_CACHE_PUT, 0, 1);
+  say_put(&t, key, "", 0, 0);
+  struct writer w;
+  writer_start(&w, t.request + 8 + 2 + PERIGEE_CACHE_KEY - 1);
+  uint64_t entries = 0, found = 0;
+  for (int i = 0; i < PUTS && entries == found; i++) {
+    while (ask_in_place(&t) == PERIGEE_CACHE_WANTS)
+      cached_feed(&t.k);
+    entries = cached_count(&t.k).entries;
+    found = keys_found(&t, key);
+  }
+  writer_stop(&w);
+  bool each_has_the_hash_of_its_key = entries == found;
+  assert_true(each_has_the_hash_of_its_key);
+  cached_check(t.k.cache);
+  cached_close(&t.k);
+}
+
+static bool sum_is_right(struct talk *t) {
+  struct perigee_cache_place place;
+  assert_int_equal(perigee_cache_stat(t->k.cache, "k", 1, t->k.now, &place), 0);
+  const char *value = cached_slab(&t->k, place.slab) + place.offset;
+  return place.checksum == perigee_cache_sum(value, place.length, 0);
+}
+
+static void
+a_value_that_changes_under_way_is_summed_as_it_is_kept(void **state) {
+  enum { PUTS = 20000, LENGTH = 4096 };
+  static struct talk t;
+  struct perigee_cache_options sums = few;
+  struct writer w;
+  (void)state;
+  sums.sums = 1;
+  t = (struct talk){.k = cached_open(&sums), .room = sizeof t.reply};
+  cached_feed(&t.k);
+  begin(&t, PERIGEE_CACHE_PUT, 0, 1);
+  say_put(&t, "k", "", 0, LENGTH);
+  writer_start(&w, t.request + t.length - 1);
+  bool sum_is_of_what_is_kept = true;
+  for (int i = 0; i < PUTS && sum_is_of_what_is_kept; i++) {
+    while (ask_in_place(&t) == PERIGEE_CACHE_WANTS)
+      cached_feed(&t.k);
+    sum_is_of_what_is_kept = sum_is_right(&t);
+  }
+  writer_stop(&w);
+  assert_true(sum_is_of_what_is_kept);
+  cached_close(&t.k);
+}
+
 static void a_value_without_room_is_told_by_its_place(void **state) {
   struct talk t = talk_open();
   (void)state;
@@ -657,6 +755,8 @@ int main(void) {
       cmocka_unit_test(small_values_come_along_without_a_lease),
       cmocka_unit_test(values_that_come_along_are_sealed_at_once),
       cmocka_unit_test(a_put_that_is_cut_is_refused),
+      cmocka_unit_test(a_key_that_changes_under_way_is_one_key),
+      cmocka_unit_test(a_value_that_changes_under_way_is_summed_as_it_is_kept),
       cmocka_unit_test(a_value_without_room_is_told_by_its_place),
       cmocka_unit_test(touch_pin_stat_and_delete_are_of_many_keys),
       cmocka_unit_test(a_list_goes_on_from_its_cursor_while_the_table_grows),

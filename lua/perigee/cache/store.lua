@@ -397,7 +397,7 @@ function Store:void(request, reply, n)
   if not may_change(request) or n == WANTS then return end
   local puts = request.pointer[1] == PUT
   for i, key in ipairs(wire.asked(request)) do
-    if n < 0 or not puts or wire.has_put(reply, i) then
+    if n < 0 or not puts or wire.has_put(reply, n, i) then
       self.tier:forget(key)
     end
   end
@@ -408,6 +408,7 @@ jit.off(Store.void)
 function Store:answer(id, request, reply)
   local client, status = self:client(id)
   if not client then return wire.refuse(reply, status) end
+  if self.tier then request = wire.private(request) end -- is looked at again
   if self.tier and self.tier.full and may_change(request) then
     return wire.refuse(reply, NO_MEMORY) -- its file has too much to forget
   end
@@ -423,6 +424,7 @@ end
 --- The same for a RELEASE alone; who is no client has nothing to release.
 function Store:release(id, request, reply)
   if not self.clients[id] then return wire.refuse(reply, STALE) end
+  request = wire.private(request)
   if request.length < 2 or request.pointer[1] ~= C.PERIGEE_CACHE_RELEASE then
     return wire.refuse(reply, core.PERIGEE_PROTOCOL)
   end

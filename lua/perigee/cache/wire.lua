@@ -34,7 +34,8 @@ M.ONE = HEAD + 4 + PLACE + 4 + M.SMALL
 
 local PUT = 2 * (2 + C.PERIGEE_CACHE_KEY) + 30
 local size = HEAD + math.max(M.KEYS * (2 + C.PERIGEE_CACHE_KEY), PUT + M.SMALL)
-local buffer = ffi.new("uint8_t[?]", size)
+local bytes_t = ffi.typeof "uint8_t[?]"
+local buffer = bytes_t(size)
 
 -- ---- Requests --------------------------------------------------------------
 
@@ -331,11 +332,27 @@ function M.asked(view)
 end
 jit.off(M.asked)
 
---- Has the answer to a PUT been that item number i was put?
-function M.has_put(reply, i)
-  local p = reply.pointer
-  return i <= cast(u32, p + 4)[0]
-    and cast(i32, p + HEAD + 12 * (i - 1))[0] == 0
+--- Has the answer to a PUT, of n bytes, been that item number i was put?
+function M.has_put(reply, n, i)
+  return HEAD + 12 * i <= n
+    and cast(i32, reply.pointer + HEAD + 12 * (i - 1))[0] == 0
+end
+
+local own = { pointer = bytes_t(size), length = 0 }
+
+--- Returns a copy of a request, which is good until the next one: a client may
+-- write to its request while that is answered.
+function M.private(view)
+  local n = view.length
+  if view == own then return own end
+  if n > size then
+    local long = { pointer = bytes_t(n), length = n }
+    copy(long.pointer, view.pointer, n)
+    return long
+  end
+  copy(own.pointer, view.pointer, n)
+  own.length = n
+  return own
 end
 
 --- Makes a refusal of an inplace handler's reply; returns its length.
