@@ -570,9 +570,11 @@ PERIGEE_API int perigee_cache_file_read(struct perigee_cache_file *file,
  * is so now; 1: it is so here now, and after a restart from the end with this
  * token on. Who seals or deletes a key in memory only then, while it is
  * reserved there, never shows an older value after a newer one, even if the
- * process is killed in between. PERIGEE_AGAIN before the file is ready: from a
- * moment later until perigee_cache_file_settled, a process that ends leaves a
- * file that is begun anew, since nobody could say what to forget there. */
+ * process is killed in between. PERIGEE_AGAIN: it is so here now, but nobody is
+ * told when it is so after a restart: ask again. PERIGEE_AGAIN before the file
+ * is ready: it is not so here either; from a moment later until
+ * perigee_cache_file_settled, a process that ends leaves a file that is begun
+ * anew, since nobody could say what to forget there. */
 PERIGEE_API int perigee_cache_file_forget(struct perigee_cache_file *file,
                                           const char *key, uint32_t key_length,
                                           uint64_t token);

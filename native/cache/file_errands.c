@@ -433,27 +433,29 @@ static void write_doom(struct perigee_cache_file *f, uint32_t ref) {
   }
 }
 
+/* Nobody finds the key from now on, whether there is an errand for it or not:
+ * who has asked for this tells that the key is gone. */
 int perigee_cache_file_forget(struct perigee_cache_file *f, const char *key,
                               uint32_t key_length, uint64_t token) {
   struct errand *k;
   struct sought s;
-  int status = errand_take(f, ERRAND_FORGET, token, &k);
-  if (status == PERIGEE_AGAIN && f->again != AGAIN_DONE) {
-    f->owes = true;
-    file_go(f);
-  }
-  if (status != 0)
-    return status;
   if (!sought_key(&s, f->store->o.seed, key, key_length))
     return PERIGEE_INVALID;
-  write_doom(f, directory_find(f->store, &s, false));
-  perigee_cache_delete(f->store, key, key_length);
-  if (!key_is_left(f, s.hash))
+  if (f->again == AGAIN_DONE) {
+    write_doom(f, directory_find(f->store, &s, false));
+    perigee_cache_delete(f->store, key, key_length);
+  }
+  int status = errand_take(f, ERRAND_FORGET, token, &k);
+  if (status == PERIGEE_AGAIN && f->again != AGAIN_DONE)
+    f->owes = true;
+  if (status == 0 && !key_is_left(f, s.hash))
     return 0;
-  k->hash = s.hash;
-  errand_wait(f, k);
+  if (status == 0) {
+    k->hash = s.hash;
+    errand_wait(f, k);
+  }
   file_go(f);
-  return 1;
+  return status < 0 ? status : 1;
 }
 
 void perigee_cache_file_settled(struct perigee_cache_file *f) {

@@ -13,7 +13,7 @@ local C = require "perigee.cache.native".C
 local core = require "perigee.native".C
 local native = require "perigee.cache.native"
 
-local COUNT, LENGTH = 40, 200000
+local COUNT, LENGTH, MANY = 40, 200000, 500
 local FSIZE, XFSZ, IGNORE = 1, 25, 1    -- of Linux
 
 ffi.cdef [[
@@ -117,13 +117,14 @@ describe("the file of a cache", function()
   end)
 
   -- Answers a request of a client that changes it as soon as it is answered.
+  -- Returns the answer's length, and the answer.
   local function answered(request, change)
     local bytes = ffi.new("uint8_t[?]", #request, request)
     local room = ffi.new("uint8_t[?]", 1024)
     local asked = wire.asked
     finally(function() wire.asked = asked end)
     wire.asked = function(view)
-      change(bytes)
+      if change then change(bytes) end
       return asked(view)
     end
     return store:answer(next(store.clients),
@@ -139,9 +140,57 @@ describe("the file of a cache", function()
     assert.is_false(is_below(key), "what was deleted is in the file still")
   end)
 
+  -- Puts values until that many keys are in the file alone; returns them.
+  local function fill_many(count)
+    local keys, value = {}, ("v"):rep(20000)
+    cases.await(function()
+      for i = 1, MANY do
+        blocks:put("many." .. i, value)
+        if i % 8 == 0 then perigee.sleep(0.01 * process.slow) end
+      end
+      keys = {}
+      for i = 1, MANY do
+        local key = "many." .. i
+        if #keys < count and is_below(key) and not store:has(key) then
+          keys[#keys + 1] = key
+        end
+      end
+      return #keys == count
+    end)
+    return keys
+  end
+
+  -- More than the file has errands for.
+  it("shows nothing of many that are deleted at once", function()
+    local keys = fill_many(100)
+    answered(wire.keys(C.PERIGEE_CACHE_DELETE, 0, keys, 1, #keys))
+    local n, reply = answered(wire.keys(C.PERIGEE_CACHE_HAS, 0, keys, 1, #keys))
+    assert.equal(("\0"):rep(#keys), ffi.string(reply + 8, n - 8),
+                 "what was deleted is there still")
+    n, reply = answered(wire.put(keys[#keys], "new", 3, {
+      group = 0, ttl = 0, pin = 0, if_absent = true }, 0))
+    -- Memory may be too full for it.
+    assert.are_not.equal(C.PERIGEE_CACHE_EXISTS,
+                         (wire.sealed { pointer = reply, length = n }))
+    -- It may be written to the file before all is forgotten there.
+    cases.await(function()
+      return next(store.tier.void) == nil and store.tier.owed == 0
+    end)
+    for i = 1, #keys - 1 do assert.is_false(is_below(keys[i])) end
+  end)
+
+  it("forgets what has come while its key was still to be forgotten", function()
+    local key = fill()
+    store.tier.void[key], store.tier.voids = true, store.tier.voids + 1
+    store.tier:forget(key)
+    assert.is_false(is_below(key))
+    assert.is_nil(store.tier.void[key])
+    assert.equal(0, store.tier.voids)
+  end)
+
   it("reads no more of an answer than there is of it", function()
     local _, reply = answered(wire.put("one", "", 0, {
-      group = 0, ttl = 0, pin = 0, if_absent = false }, 0), function() end)
+      group = 0, ttl = 0, pin = 0, if_absent = false }, 0))
     reply[4] = 255
     assert.is_true(wire.has_put({ pointer = reply }, 20, 1))
     assert.is_false(wire.has_put({ pointer = reply }, 20, 2))

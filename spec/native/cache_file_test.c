@@ -156,6 +156,54 @@ static void many_are_under_way_and_no_more(void **state) {
   free(value);
 }
 
+static bool is_here(const struct filed *k, const char *key) {
+  struct perigee_cache_place place;
+  return perigee_cache_stat(perigee_cache_file_store(k->file), key,
+                            (uint32_t)strlen(key), k->now, &place) == 0;
+}
+
+static int forget(const struct filed *k, const char *key) {
+  return perigee_cache_file_forget(k->file, key, (uint32_t)strlen(key), 99);
+}
+
+/* Begins to write keys until no more may be under way; returns how many. */
+static int writes_begin(struct filed *k, const uint8_t *value,
+                        uint64_t length) {
+  char key[16];
+  for (int n = 0;; n++) {
+    snprintf(key, sizeof key, "key %d", n);
+    if (filed_start(k, key, value, length, 1, 0, (uint64_t)n) < 0)
+      return n;
+  }
+}
+
+static void
+what_is_forgotten_while_much_is_under_way_is_not_found(void **state) {
+  struct filed *k = *state;
+  uint8_t *value = filed_memory(20000);
+  memset(value, 1, 20000);
+  assert_int_equal(filed_write(k, "a", 5000, 1), 0);
+  filed_settle(k);
+  int started = writes_begin(k, value, 20000);
+  assert_int_equal(started, 64);
+  assert_int_equal(forget(k, "a"), PERIGEE_AGAIN);
+  bool is_found = is_here(k, "a");
+  assert_false(is_found);
+  assert_int_equal(forget(k, "key 3"), PERIGEE_AGAIN);
+  struct perigee_cache_file_end end;
+  for (int i = 0; i < started; i++) {
+    while (filed_poll(k, &end, 1) == 0)
+      filed_wait(k);
+    assert_int_equal(end.status, end.token == 3 ? PERIGEE_CANCELLED : 0);
+  }
+  filed_forget(k, "a");
+  filed_forget(k, "key 3");
+  reopen(k);
+  assert_int_equal(filed_entries(k), started - 1);
+  assert_int_equal(filed_read(k, "a"), 0);
+  free(value);
+}
+
 static void two_do_not_write_one_key(void **state) {
   struct filed *k = *state;
   uint8_t *value = filed_memory(1 << 20);
@@ -443,6 +491,7 @@ int main(void) {
       BOTH(a_later_version_replaces_one),
       BOTH(what_is_asked_for_wrongly_is_refused),
       BOTH(many_are_under_way_and_no_more),
+      BOTH(what_is_forgotten_while_much_is_under_way_is_not_found),
       BOTH(two_do_not_write_one_key),
       BOTH(a_key_that_is_forgotten_while_it_is_written_is_not_there),
       BOTH(what_was_forgotten_does_not_come_back),

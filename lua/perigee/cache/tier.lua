@@ -132,10 +132,14 @@ local function note_void(self, key, sign)
   self.full = self.voids >= VOID
 end
 
---- A key has another value, or none: the file's is void.
+--- A key has another value, or none: the file's is void. The file's directory
+-- has it no more, once that is read; what is void is so on the disk later. A key
+-- that is void may have come to the directory again.
 function Tier:forget(key)
-  if not self.file or self.void[key] then return end
-  if forget(self, key) == core.PERIGEE_AGAIN then note_void(self, key, 1) end
+  if not self.file then return end
+  local is_void = self.void[key] ~= nil
+  local again = forget(self, key) == core.PERIGEE_AGAIN
+  if again ~= is_void then note_void(self, key, again and 1 or -1) end
 end
 
 -- Tries again what could not be forgotten.
