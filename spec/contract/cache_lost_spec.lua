@@ -163,3 +163,74 @@ describe("a cache that is stopped", function()
     second:close()
   end)
 end)
+
+-- A program that makes no request about a key, but asks all caches.
+describe("a cache that all caches are asked with", function()
+  local blocks
+
+  local function two(options)
+    local first = process.start(cache, "cache:1"):expect "ready"
+    local second = process.start(cache, "cache:2"):expect "ready"
+    blocks = assert(assert(cases.agent()):cache({ "cache:1", "cache:2" },
+                                                options))
+    return first, second
+  end
+
+  after_each(function()
+    blocks:close()
+    cases.cleanup()
+  end)
+
+  -- The events from there on, of those that can be asked.
+  local function told(from)
+    local list
+    cases.await(function()
+      list = blocks:events { from = from }
+      return list
+    end)
+    return list
+  end
+
+  it("is asked again after it was lost", function()
+    local lost = two()
+    assert.is_table(assert(blocks:stats())["cache:1"])
+    lost:kill()
+    cases.await(function()
+      return not assert(blocks:stats())["cache:1"]
+    end)
+    process.start(cache, "cache:1"):expect "ready"
+    local is_back = cases.eventually(function()
+      return assert(blocks:stats())["cache:1"]
+    end, LONG)
+    assert.is_truthy(is_back, "it was lost once, and is never asked again")
+  end)
+
+  it("is missed by an error if no other one can be asked", function()
+    blocks = assert(assert(cases.agent()):cache { "cache:1", "cache:2" })
+    for _, ask in ipairs { "list", "stats", "events", "list" } do
+      local list, err = blocks[ask](blocks)
+      assert.is_nil(list, ask .. " of caches that are not there")
+      assert.equal("not_found", err.kind)
+      assert.matches("none of cache:1, cache:2", err.message)
+    end
+  end)
+
+  it("tells later only what is new since it was asked", function()
+    local stopped = two { timeout = cases.slow, map = false }
+    for i = 1, 20 do assert(blocks:put("old." .. i, "value")) end
+    local before = assert(blocks:events())
+    assert.is_true(#before >= 20)
+    stopped:signal "STOP"
+    local later, by_number = told(before.next), told(3)
+    stopped:signal "CONT"
+    assert.same(before.next, later.next)
+    assert.equal(3, by_number.next["cache:1"])
+    cases.await(function()
+      return (blocks:stats() or {})["cache:1"]
+    end)
+    for i = 1, 20 do assert(blocks:put("new." .. i, "value")) end
+    later = told(later.next)
+    assert.equal(20, #later)
+    for _, event in ipairs(later) do assert.matches("^new", event.key) end
+  end)
+end)

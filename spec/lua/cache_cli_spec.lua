@@ -363,6 +363,10 @@ describe("perigee cache", function()
       fails(2, why, words)
     end
     fails(1, "no agent of that name.*perigee agents lists", "get k")
+    for _, words in ipairs { "list", "stat", "events" } do
+      fails(1, "none of cache:8, cache:9 .* can be asked", words
+        .. " --name cache:8 --name cache:9")
+    end
     fails(1, "^perigee cache start: opening %-%-log: /none/l: No such file"
       .. "[^:]*\n$", "start --log /none/l")
     local _, _, why = shell "XDG_STATE_HOME=/dev/null perigee cache start"

@@ -21,7 +21,8 @@
 -- it has put.
 --
 -- Errors of all functions that ask a cache: `peer_lost`, `timeout`, `closed`,
--- `denied`; of one cache by its name `not_found`, too: nobody has that name.
+-- `denied`; of one cache by its name `not_found`, too: nobody has that name; of
+-- several `not_found`: none of them can be asked now.
 --
 -- * `assignments`: values that belong together, by numbers (`CacheAssignments`)
 -- @classmod CacheClient
@@ -600,6 +601,20 @@ local function number_of(from, one)
   return check.is_count(number) and from or 0
 end
 
+-- Where events are wanted from, by caches: one that is not asked now is asked
+-- from there later.
+local function positions(from, members)
+  local list = {}
+  for name, at in pairs(type(from) == "table" and from or {}) do
+    list[name] = at
+  end
+  for name in pairs(check.is_count(from) and members or {}) do
+    list[name] = from
+  end
+  return list
+end
+jit.off(positions)
+
 local function from_of(value)
   if not check.is_count(value) and type(value) ~= "table" then
     return "what `next` was of the last events"
@@ -631,7 +646,8 @@ local EVENTS = { from = from_of, limit = check.count }
 -- cache:close()
 function Client:events(options)
   options = check.options(options, EVENTS, "cache:events")
-  local all = { next = {}, lost = false }
+  local all = { next = positions(options.from, self.set.members),
+                lost = false }
   local fine, err = self.set:each(function(one)
     local list, why = one:events(number_of(options.from, one),
                                  math.min(options.limit or MANY, 65535))

@@ -183,10 +183,9 @@ end
 local DOING = { get = "getting", put = "putting", reserve = "reserving",
                 view = "viewing", stat = "looking up" }
 
--- The error of a key that has no cache: those that could have it are away, for
--- a reason that one of them may have told, or there are none.
-local function none(self, doing, key, err)
-  doing = ("%s %q"):format(doing, key:sub(1, 64))
+-- The error of what no cache can be asked for: those that could be are away,
+-- for a reason that one of them may have told, or there are none.
+local function none(self, doing, err)
   local gone = self:gone(doing)
   if gone then return gone end
   if self.alone and err then return err end
@@ -218,7 +217,9 @@ local function call(self, all, key, method, ...)
     end
   end
   if result then return result, missed or lost, count end
-  return nil, missed or none(self, DOING[method] or select(3, ...), key, lost)
+  local doing = ("%s %q"):format(DOING[method] or select(3, ...),
+                                 key:sub(1, 64))
+  return nil, missed or none(self, doing, lost)
 end
 
 --- Calls a method of the caches that have a key until one has a result. Returns
@@ -261,12 +262,14 @@ end
 jit.off(Set.split)
 
 --- Calls f(member) of all that can be asked, in the order of their names, until
--- it returns nil and an error of a cache that is not left for that.
+-- it returns nil and an error of a cache that is not left for that. Returns
+-- true; or nil and an error, also if none could be asked.
 function Set:each(f)
   local gone, list = self:gone("asking caches"), {}
   if gone then return nil, gone end
-  for i, each in ipairs(self.live) do list[i] = each end
+  for i, each in ipairs(self:choice()) do list[i] = each end
   table.sort(list, function(a, b) return a.name < b.name end)
+  local asked, lost = false, nil
   for _, one in ipairs(list) do
     local fine, err = self:reach(one)
     if fine then fine, err = f(one) end
@@ -274,8 +277,10 @@ function Set:each(f)
                      and not self:leave(one, err)) then
       return nil, err
     end
+    if fine then asked = true else lost = err end
   end
-  return true
+  if asked then return true end
+  return nil, none(self, "asking caches", lost)
 end
 jit.off(Set.each)
 
