@@ -4,7 +4,10 @@
 local cases = require "spec.support.cases"
 local caches = require "spec.support.caches"
 local maps = require "perigee.cache.mapped"
+local native = require "perigee.cache.native"
 local perigee = require "perigee"
+
+local ffi = require "ffi"
 
 local MEMORY, LEASE = 2 ^ 23, 0.1
 local SIZES = { 2 ^ 20, 3 * 2 ^ 17, 7 * 2 ^ 17, 2 ^ 17, 5 * 2 ^ 17 }
@@ -98,5 +101,46 @@ describe("what a client has mapped of a cache", function()
     blocks:get "k"
     assert.is_true(opened)
     assert.equal(before, cases.mapped())
+  end)
+end)
+
+ffi.cdef [[
+struct spec_files { uint64_t soft, hard; };
+int spec_files_get(int, struct spec_files *) __asm__("getrlimit");
+int spec_files_set(int, const struct spec_files *) __asm__("setrlimit");
+]]
+
+-- Each slab is a region with a descriptor; an engine has 1024 regions, and a
+-- process 1024 descriptors, unless they are told otherwise.
+describe("a cache of many slabs", function()
+  local FILES, MANY = 7, 1100           -- RLIMIT_NOFILE, of Linux
+  local limit, before = ffi.new "struct spec_files", nil
+
+  before_each(function()
+    ffi.C.spec_files_get(FILES, limit)
+    before = limit.soft
+    limit.soft = limit.hard
+    ffi.C.spec_files_set(FILES, limit)
+  end)
+
+  after_each(function()
+    cases.cleanup()
+    limit.soft = before
+    ffi.C.spec_files_set(FILES, limit)
+  end)
+
+  -- Reserves places of a slab each, to which nothing is written: memory that
+  -- nobody has written to takes none of the system's.
+  it("uses all its memory", function()
+    if cases.memory ~= "host" then return end
+    local store = caches.store(caches.open {
+      memory = MANY * 2 ^ 20, slab = 2 ^ 20, reservations = MANY })
+    local client = tonumber(native.C.perigee_cache_client(store.cache))
+    for i = 1, MANY do
+      local entry, why = store:place_again(client, "key." .. i, 2 ^ 20, {})
+      assert.is_truthy(entry, ("after %d slabs: %s"):format(i - 1, tostring(
+        why)))
+    end
+    assert.equal(MANY * 2 ^ 20, store:counters().slabs)
   end)
 end)

@@ -3,6 +3,7 @@
 local caches = require "spec.support.caches"
 local cases = require "spec.support.cases"
 local perigee = require "perigee"
+local stores = require "perigee.cache.store"
 
 -- Raises here what perigee.cache says of options: the misuse of this line.
 local function refused(options, ...)
@@ -11,7 +12,7 @@ local function refused(options, ...)
     perigee.cache(options)
   end)
   assert.is_false(fine)
-  assert.matches("^spec/lua/cache_options_spec.lua:11: ", raised)
+  assert.matches("^spec/lua/cache_options_spec.lua:12: ", raised)
   for _, text in ipairs { ... } do assert.matches(text, raised, 1, true) end
 end
 
@@ -38,6 +39,27 @@ describe("an option of a cache", function()
     refused({ high = 0 }, "option high", "an integer of 1 to 100")
     refused({ low = 101 }, "option low", "an integer of 1 to 100")
     refused({ low = 80, high = 70 }, "80 percent", "70 percent")
+  end)
+
+  it("of memory for which there are too few regions is misuse", function()
+    for _, options in ipairs {
+      { memory = 2 ^ 33, slab = 2 ^ 20 }, { memory = 2 ^ 43 },
+      { memory = 2 ^ 31, slab = 2 ^ 20, keep = true },
+      { memory = 2 ^ 31, slab = 2 ^ 20, engine = { regions = 2048 } },
+      { scopes = { one = 2 ^ 33, two = 2 ^ 24 }, slab = 2 ^ 20 },
+    } do
+      refused(options, "option memory of perigee.cache", "option slab")
+    end
+    refused({ memory = 2 ^ 31, slab = 2 ^ 20, keep = true },
+            "2047 is the most that option keep keeps")
+  end)
+
+  it("may be of more memory than a thousand slabs of 256 MiB have", function()
+    for _, memory in ipairs { 2 ^ 20, 2 ^ 30, 2 ^ 36, 500 * 2 ^ 30,
+                              2 ^ 40 - 1, 3 * 2 ^ 40 } do
+      local slabs = memory / stores.slab_of(memory)
+      assert.is_true(slabs <= math.max(memory / 2 ^ 30, 512), slabs)
+    end
   end)
 
   it("may have the first and the last value of its range", function()

@@ -37,6 +37,11 @@ local LEAST, BLOCK = 2 ^ 20, 4096
 -- CLIENTS: a store's, and a few more for one below it.
 local LONGEST, CLIENTS, LEASES = 2 ^ 28, 65535 - 8, 2 ^ 26
 local HIGH, LOW = 95, 90                -- percent
+-- REGIONS: of an engine that peers may reach, at most. HELD: slabs and pieces
+-- of a life, of which what keeps them has two lives (native/cache/holder).
+-- PIECE: bytes of memory for which the directory takes a piece, if values have
+-- 16 KiB; PIECES: of them at most.
+local REGIONS, HELD, PIECE, PIECES = 4096, 2047, 2 ^ 31, 1024
 
 -- ---- Options ---------------------------------------------------------------
 
@@ -116,6 +121,13 @@ local function complete_marks(own, level)
   end
 end
 
+local function with(options, more)
+  local all = {}
+  for key, value in pairs(options) do all[key] = value end
+  for key, value in pairs(more) do all[key] = value end
+  return all
+end
+
 -- Takes the cache's own options apart from those of its agents.
 local function apart(options, level)
   local own, agent = {}, { kind = "cache" }
@@ -129,6 +141,7 @@ local function apart(options, level)
   own.memory = own.memory or MEMORY
   own.lease = own.lease or LEASE
   agent.name = agent.name or "cache:0"
+  agent.engine = with({ regions = REGIONS }, agent.engine or {})
   agent.services = agent.services or {}
   return own, agent
 end
@@ -140,6 +153,30 @@ local function check_slab(own, list, level)
       error(("option slab of perigee.cache, %.0f bytes, is more than the %.0f "
         .. "bytes of memory that it is of"):format(own.slab, each.memory),
         level + 1)
+    end
+  end
+  return list
+end
+
+-- Regions that memory takes as slabs of ordinary size.
+local function slabs_in(memory, slab)
+  return math.ceil(memory / (slab or stores.slab_of(memory)))
+end
+
+-- Each slab is a region, and each piece of the directory: without one of them
+-- for all its memory a cache would never be full.
+local function check_regions(own, agent, list, level)
+  local most = math.min(agent.engine.regions, own.keep and HELD or math.huge)
+  for _, each in ipairs(list) do
+    local part = each.memory / own.memory
+    local count = slabs_in(each.memory, own.slab)
+      + math.min(math.ceil(each.memory / PIECE), PIECES)
+      + (own.spill and slabs_in(own.spill * part) or 0)
+    if count > most then
+      error(("option memory of perigee.cache, %.0f bytes, makes about %d slabs "
+        .. "and pieces of the directory, and %d is the most%s: take longer "
+        .. "slabs (option slab), or less memory"):format(each.memory, count,
+        most, own.keep and " that option keep keeps" or ""), level + 1)
     end
   end
   return list
@@ -179,13 +216,6 @@ end
 
 -- ---- Its life --------------------------------------------------------------
 
-local function with(options, more)
-  local all = {}
-  for key, value in pairs(options) do all[key] = value end
-  for key, value in pairs(more) do all[key] = value end
-  return all
-end
-
 -- A file has whole blocks.
 local function blocks(bytes) return math.floor(bytes / BLOCK) * BLOCK end
 
@@ -222,7 +252,10 @@ end
 --   which have equal parts of the memory, or a table of bytes by scope
 -- @tparam[opt] number options.slab bytes of a slab, in which values of one size
 --   lie: a power of two, 1 GiB at most; default: a 64th of the memory, 256 KiB
---   at least and 256 MiB at most
+--   at least and 256 MiB at most, or, of 128 GiB and more, a 512th. Slabs are
+--   regions of the cache's engine (its option `regions`, here 4096 by default,
+--   which is the most): memory of which more slabs are made is misuse, with
+--   `keep` more than 2047
 -- @tparam[opt=10] number options.lease seconds for which a client may read what
 --   it has located, 2^28 at most, as all times here; the space of what is
 --   deleted is used again a lease and a margin later at most
@@ -319,7 +352,8 @@ function M.new(options, level)
   local own, agent = apart(options, level)
   check_kind(own, level)
   local self = setmetatable({ agents = {}, stores = {} }, Cache)
-  for _, share in ipairs(check_slab(own, shares(own, agent), level)) do
+  local list = check_slab(own, shares(own, agent), level)
+  for _, share in ipairs(check_regions(own, agent, list, level)) do
     local fine, err = open_one(self, own, agent, share, level)
     if not fine then
       self:close()

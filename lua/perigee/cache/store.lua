@@ -546,12 +546,16 @@ function Store:turn()
 end
 jit.off(Store.turn)
 
--- The size of an ordinary slab: there are 64 of them, but none is longer than
--- 256 MiB, unless there were more than 1024 then.
-local function slab_of(memory)
-  local slab = math.min(math.max(memory / 64, 2 ^ 18), 2 ^ 28)
-  slab = math.min(math.max(slab, memory / 1024), C.PERIGEE_CACHE_LARGEST)
-  return native.power_of_two(slab)
+--- The size of an ordinary slab: there are 64 of them, but none is longer than
+-- 256 MiB, unless there were more than 512 then; 1 GiB at most. Each is a
+-- region, of which an engine has thousands at most.
+function M.slab_of(memory)
+  local slab = native.power_of_two(
+    math.min(math.max(memory / 64, 2 ^ 18), 2 ^ 28))
+  while slab < memory / 512 and slab < C.PERIGEE_CACHE_LARGEST do
+    slab = slab * 2
+  end
+  return slab
 end
 
 -- Is that the memory of the host, which the CPU reads and writes?
@@ -561,7 +565,8 @@ local function nanoseconds(seconds) return seconds and seconds * 1e9 or 0 end
 
 local function core_options(options)
   return native.options_t {
-    quota = options.memory, slab = options.slab or slab_of(options.memory),
+    quota = options.memory,
+    slab = options.slab or M.slab_of(options.memory),
     hard = options.hard or 0, lease = nanoseconds(options.lease),
     margin = nanoseconds(options.margin), decay = nanoseconds(options.decay),
     clients = options.clients or 0, leases = options.leases or 0,
