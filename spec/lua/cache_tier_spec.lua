@@ -119,16 +119,16 @@ describe("the file of a cache", function()
   -- Answers a request of a client that changes it as soon as it is answered.
   -- Returns the answer's length, and the answer.
   local function answered(request, change)
-    local bytes = ffi.new("uint8_t[?]", #request, request)
+    local copied = ffi.new("uint8_t[?]", #request, request)
     local room = ffi.new("uint8_t[?]", 1024)
     local asked = wire.asked
     finally(function() wire.asked = asked end)
     wire.asked = function(view)
-      if change then change(bytes) end
+      if change then change(copied) end
       return asked(view)
     end
     return store:answer(next(store.clients),
-                        { pointer = bytes, length = #request },
+                        { pointer = copied, length = #request },
                         { pointer = room, length = 1024 }), room
   end
 

@@ -159,8 +159,8 @@ local function check_slab(own, list, level)
 end
 
 -- Regions that memory takes as slabs of ordinary size.
-local function slabs_in(memory, slab)
-  return math.ceil(memory / (slab or stores.slab_of(memory)))
+local function slabs_in(bytes, length)
+  return math.ceil(bytes / (length or stores.slab_of(bytes)))
 end
 
 -- Each slab is a region, and each piece of the directory: without one of them

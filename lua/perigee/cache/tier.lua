@@ -133,8 +133,8 @@ local function note_void(self, key, sign)
 end
 
 --- A key has another value, or none: the file's is void. The file's directory
--- has it no more, once that is read; what is void is so on the disk later. A key
--- that is void may have come to the directory again.
+-- has it no more, once that is read; on the disk it is void later. A key that
+-- is void may have come to the directory again.
 function Tier:forget(key)
   if not self.file then return end
   local is_void = self.void[key] ~= nil
