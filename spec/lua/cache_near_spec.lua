@@ -150,15 +150,35 @@ describe("a copy in a client's memory", function()
     checks:close()
   end)
 
+  -- Bytes of memory that copies have, but for their directory.
+  local function taken()
+    local bytes = 0
+    for _, each in ipairs(near.only.near.regions) do
+      bytes = bytes + each.length
+    end
+    return bytes - PIECE
+  end
+
   it("goes for others, in as much memory as was given", function()
     for i = 1, 60 do put("k" .. i, i) end
     for _ = 1, 3 do
       for i = 1, 60 do assert.is_true(is("k" .. i, i)) end
     end
-    local bytes = 0
-    for _, each in ipairs(near.only.near.regions) do
-      bytes = bytes + each.length
+    assert.is_true(taken() > 0 and taken() <= 2 ^ 20, taken())
+  end)
+
+  -- Each length wants slabs of its own.
+  it("has no more memory if copies of other lengths come", function()
+    local before = agent.engine:stats().regions
+    for round = 1, 3 do
+      for kib = 40, 300, 20 do
+        local key, value = "k" .. kib, region:slice(0, kib * 1024)
+        assert(far:put(key, value))
+        for _ = 1, 3 do assert(near:get(key)) end
+        assert.is_true(taken() <= 2 ^ 20, ("round %d, copies of %d KiB: %d "
+          .. "bytes"):format(round, kib, taken()))
+      end
     end
-    assert.is_true(bytes > PIECE and bytes <= PIECE + 2 ^ 20, bytes)
+    assert.is_true(agent.engine:stats().regions - before < 32)
   end)
 end)

@@ -41,24 +41,44 @@ local function slab_of(bytes)
   return native.power_of_two(math.max(2 ^ 16, math.min(bytes / 16, 2 ^ 26)))
 end
 
--- Private memory of the engine's; returns its pointer.
+-- Private memory of the engine's.
 local function more(self, length)
   local region = self.engine:alloc(length)
   if not region then return nil end
   self.regions[#self.regions + 1] = region
-  return region.pointer
+  return region
+end
+
+local function close(self, region)
+  for i, each in ipairs(self.regions) do
+    if each == region then table.remove(self.regions, i) break end
+  end
+  region:close(0)
+end
+
+-- Takes back what the store has no use for, so that what it wants is within
+-- the bytes that it may have.
+local function take_back(self)
+  while want.idle >= 0 do
+    local number = tonumber(want.idle)
+    if C.perigee_cache_remove(self.cache, number) < 0 then return end
+    close(self, self.slabs[number])
+    self.slabs[number] = nil
+    C.perigee_cache_wants(self.cache, want)
+  end
 end
 
 -- Gives the store what it wants; returns whether it has got that.
 local function feed(self)
   C.perigee_cache_wants(self.cache, want)
+  take_back(self)
   local length = tonumber(want.slab)
   local piece = want.pieces > 0 and more(self, PIECE)
-  if piece then C.perigee_cache_grow(self.cache, piece) end
+  if piece then C.perigee_cache_grow(self.cache, piece.pointer) end
   local slab = length > 0 and more(self, length)
   if slab then
     self.slabs[tonumber(want.next)] = slab
-    C.perigee_cache_add(self.cache, slab, length)
+    C.perigee_cache_add(self.cache, slab.pointer, length)
   end
   return slab or piece
 end
@@ -93,7 +113,8 @@ end
 -- Returns it; nil: the slice is none that this can copy to, or too short.
 function Near:get(key, into)
   local length = tonumber(place.length)
-  local from = self.slabs[tonumber(place.slab)] + tonumber(place.offset)
+  local from = self.slabs[tonumber(place.slab)].pointer
+    + tonumber(place.offset)
   local part
   if not into then
     part = text(from, length)
@@ -151,7 +172,8 @@ function Near:put(key, value, version, till)
     from, length = value.pointer, value.length
   end
   if from == nil or reserve(self, key, length) ~= OK then return end
-  copy(self.slabs[tonumber(place.slab)] + tonumber(place.offset), from, length)
+  local slab = self.slabs[tonumber(place.slab)]
+  copy(slab.pointer + tonumber(place.offset), from, length)
   C.perigee_cache_seal_again(self.cache, place.entry, 0, version, now())
   self.till[key], self.count = till, self.count + 1
   if self.count > self.most then sweep(self) end
