@@ -32,6 +32,9 @@ enum perigee_cache_status {
   PERIGEE_CACHE_BUSY = -102,   /* another writer has reserved the key */
   PERIGEE_CACHE_WANTS = -103,  /* memory is wanted (perigee_cache_wants): give
                                 * it, and try again */
+  /* Of who serves a store: */
+  PERIGEE_CACHE_CLIENTS = -104, /* it has as many clients as it may have */
+  PERIGEE_CACHE_FORGETS = -105, /* its file has too much to forget */
   /* Of files: */
   PERIGEE_CACHE_NO_SPACE = -111,  /* the file system is full */
   PERIGEE_CACHE_READ_ONLY = -112, /* nobody may write there, or we may not */

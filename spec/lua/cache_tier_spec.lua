@@ -413,14 +413,35 @@ describe("the file of a cache", function()
     assert.equal(0, store.tier.taken)
   end)
 
+  it("takes none of the clients that its cache may have", function()
+    cache:close()
+    opens { clients = 1 }
+    is_ready()
+    local one, other = assert(cases.agent()), assert(cases.agent())
+    one = assert(one:cache("tiered", { map = false }))
+    assert(one:put("k", "value"))
+    other = assert(other:cache("tiered", { map = false }))
+    for _, ask in ipairs { "get", "reserve" } do
+      local got, err = other[ask](other, "k", ask == "reserve" and 1 or nil)
+      assert.is_nil(got)
+      assert.equal("no_memory", err.kind)
+      assert.equal("clients", err.code)
+      assert.matches("too many clients %(its option clients%)", err.message)
+    end
+    assert.equal("value", one:get "k")
+  end)
+
   it("has puts and deletes be refused while it has too much to forget",
      function()
     local key = fill()
     store.tier.voids, store.tier.full = 2 ^ 18, true
-    assert.equal("no_memory", select(2, blocks:put(key, "new")).kind)
-    assert.equal("no_memory", select(2, blocks:put(key, cases.bytes(LENGTH, 0)))
-      .kind)
-    assert.equal("no_memory", select(2, blocks:delete(key)).kind)
+    for _, value in ipairs { "new", cases.bytes(LENGTH, 0), false } do
+      local change = value and "put" or "delete"
+      local _, err = blocks[change](blocks, key, value or nil)
+      assert.equal("no_memory", err.kind)
+      assert.equal("forgets", err.code)
+      assert.matches("the cache's file has too much to forget", err.message)
+    end
     assert.equal(LENGTH, #assert(blocks:get(key)))
     store.tier.voids, store.tier.full = 0, false
     assert(blocks:put(key, "new"))

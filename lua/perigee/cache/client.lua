@@ -350,8 +350,9 @@ end
 --   may have an older value
 -- @treturn Error of one that has not, if there is one
 -- @errors `exists`: the key is there, or (`err.code` is "busy") another writer
---   is putting it; `no_memory`: the cache is full of what may not go;
---   `not_found`: the parent is not there; `too_large`
+--   is putting it; `no_memory`: the cache is full of what may not go, or has
+--   too many clients (`err.code` is "clients"), or its file has too much to
+--   forget ("forgets"); `not_found`: the parent is not there; `too_large`
 -- @waits yes
 -- @usage
 -- local cache = assert(perigee.cache { name = "cache:9", memory = 2 ^ 24 })

@@ -5,6 +5,8 @@
 -- * `exists`, which is no kind of other errors: the key is there, or (code
 --   "busy") another writer has reserved it. It travels as a code, and is a kind
 --   at the client
+-- * `no_memory` of the service: code "clients": the cache has as many sessions
+--   as it may have; "forgets": its file has too much to forget
 -- * of the file below: `no_memory` (code "no_space": its file system is full),
 --   `denied` ("read_only": nobody may write there, or this process may not;
 --   "foreign": it is not a cache's file, or not this user's alone),
@@ -26,6 +28,10 @@ local FAILURES = {
                                "busy" },
   [own.PERIGEE_CACHE_WANTS] = { "the cache got no memory of the system",
                                 "no_memory" },
+  [own.PERIGEE_CACHE_CLIENTS] = { "the cache has too many clients (its option "
+                                  .. "clients)", "no_memory", "clients" },
+  [own.PERIGEE_CACHE_FORGETS] = { "the cache's file has too much to forget "
+                                  .. "now", "no_memory", "forgets" },
   [own.PERIGEE_CACHE_NO_SPACE] = { "the file system is full", "no_memory",
                                    "no_space" },
   [own.PERIGEE_CACHE_READ_ONLY] = { "the file cannot be written to", "denied",

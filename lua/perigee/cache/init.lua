@@ -290,12 +290,13 @@ end
 --   a restart. Each of several scopes has one of its own, with the scope's name
 --   behind a dot at the end. Values that come back take an eighth of the memory
 --   besides, at most, but one may always come. While 2^18 keys are still to be
---   forgotten there, puts and deletes are refused (`no_memory`). A file that
---   fails is removed, and the cache goes on without it. After a restart nothing
---   of it is found until its directory is read: milliseconds, or seconds if it
---   has millions of values. A process that is killed a few milliseconds after a
---   put or a delete may find the key's former value there the next time; if the
---   directory was not read by then, it finds the file empty
+--   forgotten there, puts and deletes are refused (`no_memory`, `err.code` is
+--   "forgets"). A file that fails is removed, and the cache goes on without it.
+--   After a restart nothing of it is found until its directory is read:
+--   milliseconds, or seconds if it has millions of values. A process that is
+--   killed a few milliseconds after a put or a delete may find the key's former
+--   value there the next time; if the directory was not read by then, it finds
+--   the file empty
 -- @tparam[opt] number options.file_size bytes of that file, which are taken at
 --   once; default: eight times the memory
 -- @tparam[opt] number options.spill bytes of host memory below a GPU's memory
@@ -327,7 +328,8 @@ end
 -- @tparam[opt=false] boolean options.checksum true: makes a checksum of each
 --   value in host memory when it is sealed (about 40 us for 1 MiB), for clients
 --   that check. Values in memory of a GPU have none, and are not checked
--- @tparam[opt=1024] number options.clients sessions at a time, 65527 at most;
+-- @tparam[opt=1024] number options.clients sessions at a time, 65527 at most:
+--   others are refused (`no_memory`, `err.code` is "clients");
 --   options.leases (65536, 8 at least and 2^26 at most) of all of them, and
 --   options.reservations (256) of one of them
 -- @treturn Cache the cache; or nil and an error

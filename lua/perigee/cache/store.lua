@@ -49,7 +49,8 @@ M.Store = Store
 -- a turn, of a microsecond or two each. FEEDS: times that memory is given for
 -- one request.
 local TURN, STEPS, FEEDS = 0.1, 256, 3
--- CLIENTS: of a store, by default. OWN_CLIENTS: of what is below it.
+-- CLIENTS: of a store, by default. OWN_CLIENTS: of what is below it. One more
+-- moves values to what is below (cold.lua).
 local CLIENTS, OWN_CLIENTS = 1024, 8
 -- ns for which a reservation stays that nobody writes to or seals.
 local UNUSED = 60e9
@@ -58,6 +59,7 @@ local SHORT = 2e9
 -- ns between two messages that entries were evicted.
 local EVICTIONS = 60e9
 local WANTS = native.C.PERIGEE_CACHE_WANTS
+local FORGETS = native.C.PERIGEE_CACHE_FORGETS
 local OK, NO_MEMORY, STALE = core.PERIGEE_OK, core.PERIGEE_NO_MEMORY,
                              core.PERIGEE_STALE
 local PUT = C.PERIGEE_CACHE_PUT
@@ -213,7 +215,7 @@ local function new_client(self, id)
   local session = self.engine.sessions[id]
   if not session or not session.handle then return nil, STALE end
   local client = tonumber(C.perigee_cache_client(self.cache))
-  if client < 0 then return nil, client end
+  if client < 0 then return nil, C.PERIGEE_CACHE_CLIENTS end
   self.clients[id] = client
   signals.attach(session:ended(), signals.new(1, function()
     client_gone(self, id, client)
@@ -291,7 +293,7 @@ function Store:reserve(id, key, length, asked)
   local client, status = self:client(id)
   if not client then return nil, status end
   if type(key) ~= "string" then return nil, core.PERIGEE_INVALID end
-  if self.tier and self.tier.full then return nil, NO_MEMORY end
+  if self.tier and self.tier.full then return nil, FORGETS end
   status = reserve(self, client, key, length, asked)
   if status < 0 then return nil, status end
   local region = self.slabs[tonumber(place.slab)]
@@ -410,7 +412,7 @@ function Store:answer(id, request, reply)
   if not client then return wire.refuse(reply, status) end
   if self.tier then request = wire.private(request) end -- is looked at again
   if self.tier and self.tier.full and may_change(request) then
-    return wire.refuse(reply, NO_MEMORY) -- its file has too much to forget
+    return wire.refuse(reply, FORGETS)
   end
   local n = answer(self, client, request, reply)
   if n == WANTS or n >= 12 and reply.pointer[1] == PUT then
@@ -564,12 +566,14 @@ local function is_host(kind) return kind == nil or kind == "host" end
 local function nanoseconds(seconds) return seconds and seconds * 1e9 or 0 end
 
 local function core_options(options)
+  local mover = (options.file or options.spill) and 1 or 0
   return native.options_t {
     quota = options.memory,
     slab = options.slab or M.slab_of(options.memory),
     hard = options.hard or 0, lease = nanoseconds(options.lease),
     margin = nanoseconds(options.margin), decay = nanoseconds(options.decay),
-    clients = options.clients or 0, leases = options.leases or 0,
+    clients = (options.clients or CLIENTS) + mover,
+    leases = options.leases or 0,
     reserved_each = options.reservations or 0,
     high = options.high or 0, low = options.low or 0,
     sums = options.checksum and 1 or 0,

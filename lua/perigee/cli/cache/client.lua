@@ -53,8 +53,10 @@ function M.shown(given, key)
   return given.hex and printable.hex(key) or key
 end
 
--- Advice to the user, by the kind of an error.
+-- Advice to the user, by the code of an error or by its kind.
 local TO_DO = {
+  clients = "some have to leave first",
+  forgets = "try again later",
   no_memory = "perigee cache stat tells how full it is; what is pinned hard "
     .. "stays",
   peer_lost = "perigee agents --kind cache tells which caches there are",
@@ -65,9 +67,9 @@ local TO_DO = {
 function M.fail(err)
   if err.kind == "not_found" and err.message:find "the %a+ is not there$" then
     failure.by(err, tostring(err))
-  elseif TO_DO[err.kind] then
-    failure.by(err, ("%s; %s"):format(tostring(err), TO_DO[err.kind]))
   end
+  local advice = TO_DO[err.code] or TO_DO[err.kind]
+  if advice then failure.by(err, ("%s; %s"):format(tostring(err), advice)) end
   client.fail(err)
 end
 

@@ -27,10 +27,15 @@ local ANSWERS = {
   no_memory = { 507, "the cache is full of what may not go" },
   too_large = { 413, "the value is longer than the cache takes" },
 }
-local BUSY = { 409, "another writer is putting it" }
+-- The same by codes.
+local BY_CODE = {
+  busy = { 409, "another writer is putting it" },
+  clients = { 503, "the cache has too many clients" },
+  forgets = { 503, "the cache's file has too much to forget now" },
+}
 
 local function refused(err)
-  local told = err.code == "busy" and BUSY or ANSWERS[err.kind]
+  local told = err.code and BY_CODE[err.code] or ANSWERS[err.kind]
   if told then return problem(told[1], err.kind, told[2]) end
   return problem(503, err.kind, printable.utf8(tostring(err)))
 end
