@@ -154,6 +154,13 @@ describe("a cache that is full", function()
     end
   end)
 
+  it("takes no hard pin if there are to be none", function()
+    local _, blocks = full { hard = 0 }
+    wrong("no_memory", blocks:put("k", "value", { pin = "hard" }))
+    assert(blocks:put("k", "value", { pin = "soft" }))
+    wrong("no_memory", blocks:pin("k", "hard"))
+  end)
+
   it("of what may not go says so at once", function()
     local _, blocks = full { hard = 8 * MIB }
     local n, err = 0, nil

@@ -305,10 +305,11 @@ end
 
 -- ---- Putting ---------------------------------------------------------------
 
+-- A ttl of 0 is the shortest: the cache takes 0 for none.
 local function asked_of(options)
-  local ttl = options.ttl or 0
-  return { ttl = ttl > 0 and math.max(math.floor(math.min(ttl, LONGEST) * 1e9),
-                                      1) or 0,
+  local ttl = options.ttl
+  return { ttl = ttl and math.max(math.floor(math.min(ttl, LONGEST) * 1e9), 1)
+                 or 0,
            group = options.group, pin = options.pin or nil,
            if_absent = options.if_absent, parent = options.parent }
 end
@@ -334,8 +335,8 @@ end
 -- @tparam string|Slice value bytes: a string, a slice of own memory, or a list
 --   of slices
 -- @tparam[opt] table options
--- @tparam[opt] number options.ttl seconds that it lives, and up to 0.14 s more:
---   the cache counts in such steps
+-- @tparam[opt] number options.ttl seconds that it lives, and up to 0.14 s more,
+--   also of 0: the cache counts in such steps; default: until it has to go
 -- @tparam[opt] string options.pin "soft": it is evicted after all that are not
 --   pinned; "hard": never
 -- @tparam[opt] number options.group entries of a group (1 to 2^53) are evicted

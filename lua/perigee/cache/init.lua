@@ -269,8 +269,8 @@ end
 -- @tparam[opt=95] number options.high percent of the memory at which eviction
 --   begins; options.low (90): at which it ends. One of them that is given alone
 --   takes the other one along where that would be on its wrong side
--- @tparam[opt] number options.hard bytes that hard pins may take; default: half
---   of the memory
+-- @tparam[opt] number options.hard bytes that hard pins may take, 0: there are
+--   none; default: half of the memory
 -- @tparam[opt=false] boolean options.populate true: a slab has all its pages
 --   when it is made, so that no put waits for pages
 -- @tparam[opt=false] boolean options.huge true: the same, and slabs of 2 MiB or

@@ -25,8 +25,8 @@
 -- key), "clients" (it has too many) and "forgets" (its file has too much to
 -- forget), or a kind: `no_memory` (it is full), `not_found` (the parent),
 -- `stale` (no reservation), `too_large`. What a client sends is checked here or
--- in the core; a lie is its own error. No method is idempotent: a client of several
--- caches asks another one, rather than wait for one that is lost.
+-- in the core; a lie is its own error. No method is idempotent: a client of
+-- several caches asks another one, rather than wait for one that is lost.
 local bytes = require "perigee.cache.bytes"
 local check = require "perigee.runtime.check"
 local contexts = require "perigee.serving.context"

@@ -565,12 +565,16 @@ local function is_host(kind) return kind == nil or kind == "host" end
 
 local function nanoseconds(seconds) return seconds and seconds * 1e9 or 0 end
 
+-- Bytes of hard pins, if there may be none: the core takes 0 for its default.
+local NO_PINS = 1
+
 local function core_options(options)
   local mover = (options.file or options.spill) and 1 or 0
   return native.options_t {
     quota = options.memory,
     slab = options.slab or M.slab_of(options.memory),
-    hard = options.hard or 0, lease = nanoseconds(options.lease),
+    hard = options.hard == 0 and NO_PINS or options.hard or 0,
+    lease = nanoseconds(options.lease),
     margin = nanoseconds(options.margin), decay = nanoseconds(options.decay),
     clients = (options.clients or CLIENTS) + mover,
     leases = options.leases or 0,
