@@ -7,6 +7,10 @@ local cases = require "spec.support.cases"
 local errors = require "perigee.runtime.errors"
 local perigee = require "perigee"
 local process = require "spec.support.process"
+local wire = require "perigee.cache.wire"
+
+local ffi = require "ffi"
+local core = require "perigee.native".C
 
 local MIB = 2 ^ 20
 
@@ -152,6 +156,31 @@ describe("a cache that is full", function()
       assert.is_true(blocks:get("hard" .. i) == ("h"):rep(300000))
       assert.is_true(blocks:get("soft" .. i) == ("s"):rep(300000))
     end
+  end)
+
+  -- A request of two puts: for the first there is no slab of its size.
+  local function two_puts()
+    local put = { group = 0, ttl = 0, pin = 0, if_absent = true }
+    local first = wire.put("first", ("v"):rep(7000), 7000, put, 0)
+    local second = wire.put("second", "value", 5, put, 0)
+    return first:sub(1, 4) .. caches.number(2, 4) .. first:sub(9)
+      .. second:sub(9)
+  end
+
+  it("puts once what it has room for beside what it has not", function()
+    if cases.memory ~= "host" then return end
+    local cache = caches.open { memory = MIB, slab = MIB }
+    local blocks, store = caches.client(), caches.store(cache)
+    assert(blocks:put("pinned", "value", { pin = "hard" }))
+    local request, sealed = two_puts(), cache:counters().sealed
+    local reply = { pointer = ffi.new "uint8_t[64]", length = 64 }
+    assert.equal(32, store:answer(next(store.clients), {
+      pointer = ffi.cast("const uint8_t *", request), length = #request },
+      reply))
+    local told = ffi.cast("int32_t *", reply.pointer + 8)
+    assert.equal(core.PERIGEE_NO_MEMORY, told[0])
+    assert.equal(0, told[3], "what was put was put again")
+    assert.equal(1, cache:counters().sealed - sealed)
   end)
 
   it("takes no hard pin if there are to be none", function()

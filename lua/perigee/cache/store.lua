@@ -367,15 +367,16 @@ local function answer(self, client, request, reply)
     request.length, reply.pointer, reply.length, time(self))))
 end
 
--- What a PUT has found no memory for may be put after a turn.
-local function is_full(reply)
-  return ffi.cast("int32_t *", reply.pointer + 8)[0] == NO_MEMORY
+-- Has a PUT found no memory, and done nothing: is that all that its answer, of
+-- n bytes, tells? It may be put after a turn.
+local function is_full(reply, n)
+  return n == 20 and ffi.cast("int32_t *", reply.pointer + 8)[0] == NO_MEMORY
 end
 
 -- Answers a PUT, for which memory may have to be given.
 local function answer_put(self, client, request, reply, n)
   n = feed_for(self, n, answer, client, request, reply)
-  if n == WANTS or n >= 12 and is_full(reply) then
+  if n == WANTS or is_full(reply, n) then
     make_room(self)
     n = feed_for(self, answer(self, client, request, reply), answer, client,
                  request, reply)
