@@ -219,7 +219,10 @@ static enum state progress_look(struct progress *p, int64_t *nap) {
   if (moved)
     return ACTING;
   *nap = engine_nap(engine, -1);
-  stats_tell_present(engine);
+  if (p->promised)
+    stats_sleeps(engine); /* the program does; the thread has looked since */
+  else
+    stats_tell_present(engine);
   return ARMED;
 }
 
@@ -267,10 +270,13 @@ static bool progress_open_descriptors(struct progress *p) {
          epoll_ctl(p->outer, EPOLL_CTL_ADD, p->engine->epoll, &e) == 0;
 }
 
-/* Blocks all signals in the thread: they are for the program. */
+/* Blocks all signals in the thread: they are for the program. But SIGBUS comes to
+ * the thread that has touched a file that was cut (host/cut.c), and ends the
+ * process if it is blocked there. */
 static int progress_start(struct progress *p) {
   sigset_t every, before;
   sigfillset(&every);
+  sigdelset(&every, SIGBUS);
   pthread_sigmask(SIG_BLOCK, &every, &before);
   int error = pthread_create(&p->thread, NULL, progress_run, p);
   pthread_sigmask(SIG_SETMASK, &before, NULL);

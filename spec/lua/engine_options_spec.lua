@@ -92,6 +92,18 @@ describe("options of an engine", function()
     end))
   end)
 
+  it("make no more of them than a loop polls", function()
+    local engines, engine, err = {}, nil, nil
+    repeat
+      engine, err = perigee.engine { pool = 2 ^ 20, sessions = 16 }
+      engines[#engines + 1] = engine
+    until not engine or #engines > 64
+    for _, each in ipairs(engines) do each:close() end
+    assert.equal("no_memory", err and err.kind)
+    assert.matches("a process has 64 already", err.message)
+    assert(perigee.engine { pool = 2 ^ 20, sessions = 16 }):close()
+  end)
+
   it("leave a peer some time for its handshake", function()
     local message = here(raised(function()
       perigee.engine { hello_timeout = 0 }

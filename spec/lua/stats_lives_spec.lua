@@ -58,6 +58,28 @@ describe("stats files of agents that begin and die", function()
     pipe:close()
   end)
 
+  -- A life that was missed would be exported again at the next look.
+  it("are found while the next life puts the last one's aside", function()
+    local child = process.start(life, "moves", "dies")
+    child:expect "ready"
+    child:kill()
+    local folder = host.folder(os.getenv "PERIGEE_REGISTRY", cases.scope)
+    local path, paths, looks = folder .. "/moves.stats", host.paths, 0
+    host.paths = function(...)
+      looks = looks + 1
+      if looks == 2 then assert(os.rename(path, path .. ".last")) end
+      return paths(...)
+    end
+    local files = require "perigee.cli.trace".files { scope = cases.scope }
+    host.paths = paths
+    assert.equal(2, looks)
+    local found = 0
+    for _, file in ipairs(files) do
+      if file.name == "moves" then found = found + 1 end
+    end
+    assert.is_true(found >= 1, "the file was missed")
+  end)
+
   -- What its cache closes with is first called as the Lua state ends.
   it("are gone when a cache ends with its program, clients or not", function()
     local child = process.spawn { "luajit", "-e", ([[

@@ -133,6 +133,25 @@ describe("a stats file", function()
     end
   end)
 
+  it("whose span has a time or a length that cannot be has none of it",
+     function()
+    for _, field in ipairs { "start", "sent", "landing", "service", "end",
+                             "bytes_out", "bytes_in" } do
+      write(bytes)
+      write_row { [field] = -1LL }
+      assert.equal(4, read_spans())
+    end
+  end)
+
+  it("that is read often has no more types described to LuaJIT", function()
+    write(bytes)
+    read()
+    local before = tonumber(ffi.typeof "struct { char before[1]; }")
+    for _ = 1, 300 do read() end
+    local after = tonumber(ffi.typeof "struct { char behind[1]; }")
+    assert.is_true(after - before < 100, after - before)
+  end)
+
   it("whose spans have any bytes gives those that can be", function()
     local whole = ffi.new("uint8_t[?]", #bytes)
     local head = ffi.new "struct perigee_stats_head"

@@ -18,6 +18,7 @@
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { METHOD = 7, OTHER = 8, UNKNOWN = 9 };
@@ -34,11 +35,28 @@ struct reading {
   const struct perigee_stats_head *head;
 };
 
-static void open_fixture(struct fixture *f, void *state) {
-  pair_open(&f->pair, state);
+static void pause_ms(int64_t ms) {
+  nanosleep(&(struct timespec){.tv_nsec = ms * MS}, NULL);
+}
+
+static void open_folder(struct fixture *f) {
   strcpy(f->folder, "/tmp/stats-XXXXXX");
   assert_non_null(mkdtemp(f->folder));
   snprintf(f->path, sizeof f->path, "%s/a.stats", f->folder);
+}
+
+static void open_fixture(struct fixture *f, void *state) {
+  pair_open(&f->pair, state);
+  open_folder(f);
+}
+
+/* With engines that have threads of their own. */
+static void open_threads(struct fixture *f, void *state) {
+  struct perigee_options o;
+  variant_options(state, &o);
+  o.progress = 1;
+  pair_open_with(&f->pair, state, &o);
+  open_folder(f);
 }
 
 static void close_fixture(struct fixture *f) {
@@ -150,6 +168,23 @@ one_that_sleeps_by_its_descriptor_is_told_from_a_busy_one(void **state) {
   assert_int_not_equal(r.head->asleep, 0);
   call(&f.pair, METHOD, 0);
   assert_int_equal(r.head->asleep, 0);
+  close_reading(&r);
+  close_fixture(&f);
+}
+
+/* Its thread looks at the sockets a moment later, and then sleeps, too. */
+static void nor_is_one_busy_that_has_a_thread(void **state) {
+  struct fixture f;
+  open_threads(&f, *state);
+  publish(&f, 1);
+  struct reading r = reading_of(f.path);
+  while (perigee_arm(f.pair.engine[1], NULL) == 1)
+    quiet(&f.pair, 1);
+  uint64_t looked = r.head->looked;
+  while (*(const volatile uint64_t *)&r.head->looked == looked)
+    pause_ms(1);
+  pause_ms(20);
+  assert_int_not_equal(r.head->asleep, 0);
   close_reading(&r);
   close_fixture(&f);
 }
@@ -709,6 +744,21 @@ static void a_file_that_is_cut_ends_nothing(void **state) {
   close_fixture(&f);
 }
 
+/* Their threads write there while the program does not poll. */
+static void nor_does_it_end_engines_with_threads(void **state) {
+  struct fixture f;
+  open_threads(&f, *state);
+  publish(&f, 0);
+  struct perigee_message m = {.timeout = 1};
+  assert_true(perigee_call(f.pair.session[0], &m) >= 0);
+  assert_int_equal(truncate(f.path, 0), 0);
+  pause_ms(30);
+  until(&f.pair, 0, PERIGEE_EVENT_REPLY);
+  perigee_reply(f.pair.engine[1],
+                until(&f.pair, 1, PERIGEE_EVENT_REQUEST).operation, &m);
+  close_fixture(&f);
+}
+
 static void exit_42(int number) {
   (void)number;
   _exit(42);
@@ -811,6 +861,7 @@ int main(void) {
   static const struct CMUnitTest tests[] = {
       OVER(variant_default,
            one_that_sleeps_by_its_descriptor_is_told_from_a_busy_one),
+      OVER(variant_default, nor_is_one_busy_that_has_a_thread),
       OVER(variant_default, a_level_is_what_others_ask_for_if_it_is_one),
       OVER(variant_default, each_method_has_its_calls_bytes_and_ends),
       OVER(variant_default, a_status_without_a_name_is_counted_as_protocol),
@@ -829,6 +880,7 @@ int main(void) {
       OVER(variant_default, methods_without_a_row_count_together),
       OVER(variant_default, what_a_killed_process_did_last_is_there),
       OVER(variant_default, a_file_that_is_cut_ends_nothing),
+      OVER(variant_default, nor_does_it_end_engines_with_threads),
       OVER(variant_default, others_handlers_get_what_is_not_guarded),
       OVER(variant_default, a_full_disk_means_none),
       OVER(variant_default, a_link_is_replaced_and_not_followed),

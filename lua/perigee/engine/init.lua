@@ -161,7 +161,8 @@ end
 --   `perigee.h`; so are random and context, and, for transports and kinds of
 --   memory of the program's own, transports and memories
 -- @treturn Engine the engine; or nil and an error
--- @errors `no_memory`; `not_found`: there is no such file of a secret;
+-- @errors `no_memory`, also if there are 64 engines already; `not_found`: there
+--   is no such file of a secret;
 --   `denied`: others may read that file, it is another user's, no regular file,
 --   too short or too long, or has CR LF or a byte order mark, as editors of
 --   Windows write
@@ -173,6 +174,11 @@ function M.new(options)
   options = settings.flat(settings.check(options, "perigee.engine", 2))
   local core, texts = settings.core(options)
   core.hold = HOLD
+  if loop.is_full() then
+    return nil, errors.new("no_memory", ("making an engine: a process has %d "
+      .. "already, and a loop polls no more; close one"):format(loop.ENGINES),
+      false)
+  end
   local out = ffi.new("struct perigee_engine *[1]")
   local status = C.perigee_engine_open(core, out)
   if status < 0 then

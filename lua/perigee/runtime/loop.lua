@@ -517,6 +517,12 @@ local function set_engines(engines)
   for i, engine in ipairs(engines) do state.handles[i - 1] = engine.handle end
 end
 
+--- How many engines a loop polls at most, as perigee_wait does.
+M.ENGINES = 64
+
+--- Does the loop poll as many engines as it can?
+function M.is_full() return state.count >= M.ENGINES end
+
 --- Makes the loop poll engine, whose handle, alive, events, i and n are set. In
 -- a forked child it stops polling the parent's, which would fail.
 function M.add_engine(engine)

@@ -41,12 +41,22 @@ local function methods_of(file, head)
   return by_row
 end
 
+-- Times and lengths from 2^61 on are of no process: a collector that gets one
+-- refuses the spans of others with it, since a few of them make no int64.
+local MOST = 2 ^ 61
+
+local function is_sound(row)
+  return row.start ~= 0 and row.start < MOST and row.sent < MOST
+    and row.landing < MOST and row.service < MOST and row["end"] < MOST
+    and row.bytes_out < MOST and row.bytes_in < MOST
+end
+
 -- ended: was the end there when the row was looked at first? Then so were the
 -- words that are stored before it.
 local function span_of(row, by_row, ended)
   local side = SIDES[bit.band(row.what, 0xffff)]
   local trace, span = id_of(row.trace), id_of(row.span)
-  if not side or not trace or not span or row.start == 0 then return nil end
+  if not side or not trace or not span or not is_sound(row) then return nil end
   local method = by_row[bit.rshift(row.what, 16)] or {}
   return {
     side = side, trace = trace, span = span, parent = id_of(row.parent),
@@ -108,7 +118,8 @@ function M.read(path)
   told.offset = ffi.cast("int64_t", head.began_at)
     - ffi.cast("int64_t", head.began)
   told.given = number(head.spans_given)
-  told.spans = told.given > 0 and spans_in(file, head) or {}
+  local sound = told.offset >= 0 and told.offset < MOST
+  told.spans = sound and told.given > 0 and spans_in(file, head) or {}
   file:close()
   return told
 end

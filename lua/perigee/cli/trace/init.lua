@@ -56,7 +56,8 @@ function M.files(given)
   local url = require "perigee.cli.client".registry(given)
   local scope = require "perigee.cli.stats".scope(given)
   local list = {}
-  for _, last in ipairs { true, false } do
+  -- A file that becomes the last life's meanwhile is read twice, not missed.
+  for _, last in ipairs { false, true } do
     for _, path in ipairs(host.paths(url, scope, last)) do
       local file = spans.read(path)
       if file then
