@@ -93,7 +93,8 @@ describe("options of an engine", function()
   end)
 
   it("make no more of them than a loop polls", function()
-    local engines, engine, err = {}, nil, nil
+    local engine, err
+    local engines = {}
     repeat
       engine, err = perigee.engine { pool = 2 ^ 20, sessions = 16 }
       engines[#engines + 1] = engine
