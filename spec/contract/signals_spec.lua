@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- Signal handlers are changed only inside serve and run, and restored after.
 local cases = require "spec.support.cases"
+local errors = require "perigee.runtime.errors"
 local library = require "perigee"
 local process = require "spec.support.process"
 
@@ -160,5 +161,102 @@ describe("a signal", function()
     local list = io.popen(("find '%s' ! -type d"):format(cases.folder))
     assert.equal("", list:read("*a"))
     list:close()
+  end)
+end)
+
+-- Ctrl-C makes LuaJIT's program raise "interrupted!" wherever it is. Each child
+-- sends the signal to itself at a certain place, and says what came of it.
+local function asking(child, _, ffi, method)
+  ffi.cdef "int raise(int);"
+  local agent = assert(child.cases.agent())
+  local calc = assert(agent:proxy("worker", "x", { timeout = 30 }))
+  assert(calc[method](calc))
+  -- The collector's steps are owed while a reply is decoded.
+  local owe, collect = require "perigee.runtime.collector".owe, collectgarbage
+  for i = 1, debug.getinfo(owe, "u").nups do
+    if debug.getupvalue(owe, i) == "collect" then
+      debug.setupvalue(owe, i, function(...)
+        ffi.C.raise(2)
+        return collect(...)
+      end)
+    end
+  end
+  child.say(pcall(function()
+    for _ = 1, 1000 do
+      local values, err = calc[method](calc)
+      if not values then return tostring(err) end
+    end
+  end))
+end
+
+local function interrupted(child, perigee, ffi, where)
+  ffi.cdef "int raise(int);"
+  local function stop() return ffi.C.raise(2) end
+  local agent = assert(child.cases.agent("worker"))
+  agent:serve { name = "x", version = 1, methods = {
+    typed = function() return stop() + 1 end,
+    raw = { function() return ("x"):rep(stop()) end, raw = true },
+    raises = function(text) error(text, 0) end,
+  } }
+  child.say("ready")
+  if where == "task" then perigee.spawn(function() return stop() + 1 end) end
+  child.say(pcall(perigee.sleep, 60))
+end
+
+describe("an interrupt", function()
+  after_each(cases.cleanup)
+
+  it("is known by its text, with a place or without", function()
+    for _, text in ipairs { "interrupted!", "x.lua:1: interrupted!" } do
+      assert.is_true(errors.is_interrupt(text))
+      assert.same({ false, text }, { pcall(errors.pass, text) })
+    end
+    for _, other in ipairs { "x.lua:1: it is interrupted!", "x: interrupted!",
+                             "interrupted!\n", { "interrupted!" } } do
+      assert.is_false(errors.is_interrupt(other))
+      errors.pass(other)
+    end
+  end)
+
+  for method, what in pairs { few = "a reply", many = "a large reply" } do
+    it("goes through the decoding of " .. what, function()
+      local agent = cases.agent("worker")
+      local few, many = {}, {}
+      for i = 1, 200 do few[i] = i end
+      for i = 1, 50000 do many[i] = i end
+      agent:serve { name = "x", version = 1, methods = {
+        few = function() return few end,
+        many = function() return many end,
+      } }
+      local said, why = process.start(asking, method):read(60, cases.pump)
+      assert.matches("^false .*:%d+: interrupted!$", said or why)
+    end)
+  end
+
+  for _, method in ipairs { "typed", "raw" } do
+    it(("goes through a %s handler, and is none of its errors"):format(method),
+       function()
+         local child = process.start(interrupted, method):expect("ready")
+         local proxy = cases.found("x", { timeout = 60, reconnect = 0 })
+         local got, err = proxy[method](proxy)
+         assert.matches("^false .*:%d+: interrupted!$", (child:read(60)))
+         assert.is_nil(got)
+         assert.equal("peer_lost", err.kind)
+       end)
+  end
+
+  it("goes through a task", function()
+    local child = process.start(interrupted, "task"):expect("ready")
+    assert.matches("^false .*:%d+: interrupted!$", (child:read(60)))
+  end)
+
+  it("is nothing that a peer can cause", function()
+    process.start(interrupted, "none"):expect("ready")
+    local proxy = cases.found("x", { timeout = 60, reconnect = 0 })
+    for _, text in ipairs { "interrupted!", "x.lua:1: interrupted!" } do
+      local got, err = proxy:raises(text)
+      assert.is_nil(got)
+      assert.equal("remote", err.kind)
+    end
   end)
 end)

@@ -51,7 +51,10 @@ end
 
 -- Returns a failure's text and what came with it, if that could be decoded.
 local function with(text, fine, traceback, code, ran, kind)
-  if not fine then return text end
+  if not fine then
+    errors.pass(traceback)
+    return text
+  end
   return text, text_of(traceback), plain(code), ran, kind
 end
 

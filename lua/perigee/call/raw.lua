@@ -81,6 +81,7 @@ local function long_text(binding, method, told, length)
   if length <= views.LONGEST then
     local fine, text = pcall(string, told.pointer, length)
     if fine then return text end
+    errors.pass(text)
   end
   return nil, outcome.no_reply(binding, method, "too_large",
     ("the reply has %.0f bytes, more than there is room for in a Lua string; "

@@ -41,6 +41,7 @@ local CLOSED, DRAINING = C.PERIGEE_CLOSED, C.PERIGEE_DRAINING
 
 local function decoded(binding, method, fine, ...)
   if fine then return ... end
+  errors.pass((...))
   return nil, outcome.no_reply(binding, method, "protocol",
     "the reply cannot be decoded: " .. errors.shown((...)))
 end

@@ -3,6 +3,7 @@
 -- the backends and by their callers.
 local buffers = require "string.buffer"
 local codec = require "perigee.typed.codec"
+local errors = require "perigee.runtime.errors"
 local native = require "perigee.native"
 local printable = require "perigee.runtime.printable"
 
@@ -200,11 +201,14 @@ function M.encode(out, entry)
   return (codec.pack(out, entry))
 end
 
---- Decodes length bytes at pointer; nil if they are not valid. Never raises.
+--- Decodes length bytes at pointer; nil if they are not valid. Raises nothing
+-- but an interrupt.
 function M.decode(pointer, length)
   if C.perigee_typed_scan(pointer, length) < 0 then return nil end
   local fine, value = pcall(codec.unpack, pointer, length)
-  return fine and value or nil
+  if fine then return value or nil end
+  errors.pass(value)
+  return nil
 end
 
 return M

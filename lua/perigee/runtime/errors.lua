@@ -157,6 +157,44 @@ function M.told(status)
   return M.kind(status), used_up and native.detail(nil) or M.text(status)
 end
 
+-- ---- Interrupts -----------------------------------------------------------
+
+local RAISERS = { [error] = true, [assert] = true }
+
+-- Has LuaJIT's program raised the interrupt e in the function at a level? It
+-- gives its place, unless that is a function in C.
+local function is_raised(e, level)
+  local at = debug.getinfo(level + 1, "Sf")
+  if at.what ~= "C" then return true end
+  return e == "interrupted!" and not RAISERS[at.func]
+    or debug.getinfo(level + 2, "f").func == M.pass
+end
+
+--- Is e an interrupt? LuaJIT's program raises one after Ctrl-C, from a debug
+-- hook, wherever the program is. So it is no failure of what it came in. level,
+-- for a message handler: that of the function that raised e; a text that a
+-- program gave to error() is none.
+function M.is_interrupt(e, level)
+  if e ~= "interrupted!" and not (type(e) == "string"
+    and e:find ":%d+: interrupted!$") then
+    return false
+  end
+  return not level or is_raised(e, level + 1)
+end
+
+--- Raises e again if it is an interrupt.
+function M.pass(e)
+  if M.is_interrupt(e) then error(e, 0) end
+end
+
+--- A message handler for Perigee's own functions: e with a traceback, an
+-- interrupt as it is.
+function M.traced(e)
+  return M.is_interrupt(e) and e or debug.traceback(tostring(e), 2)
+end
+
+-- ---- Failures of the core --------------------------------------------------
+
 local LIBRARY = debug.getinfo(1, "S").source:match "^(@.*/)runtime/errors%.lua$"
 
 -- Returns the level at which error(), in the calling function, blames the code

@@ -29,6 +29,7 @@
 -- Each engine keeps its batch of polled events and how many are handled, so the
 -- next one to run the loop continues with the rest. An engine is polled again,
 -- which invalidates the events' pointers, only when the batch is finished.
+local errors = require "perigee.runtime.errors"
 local native = require "perigee.native"
 local signals = require "perigee.runtime.signal"
 local timers = require "perigee.runtime.timers"
@@ -38,7 +39,7 @@ local running, yield = coroutine.running, coroutine.yield
 local resume, create = coroutine.resume, coroutine.create
 local yieldable = coroutine.isyieldable
 local band, huge, max = bit.band, math.huge, math.max
-local xpcall = xpcall
+local xpcall, traced = xpcall, errors.traced
 
 local AGAIN = C.PERIGEE_AGAIN
 local REQUEST, TYPED = C.PERIGEE_EVENT_REQUEST, C.PERIGEE_TYPED
@@ -75,12 +76,14 @@ local ready, pool = state.ready, {}
 
 -- No input from a peer should make an event handler raise. The loop ends the
 -- peer's session if one does, and goes on. Errors that no event caused go on to
--- the caller of pump; a worker's end its coroutine. The xpcall is around the
--- handler of each event. One around all events would keep waits from being
--- compiled: LuaJIT cannot leave a trace that began in drain's loop through a
--- pcall below it.
+-- the caller of pump; a worker's end its coroutine. An interrupt goes on, too,
+-- whatever it came in. The xpcall is around the handler of each event. One
+-- around all events would keep waits from being compiled: LuaJIT cannot leave a
+-- trace that began in drain's loop through a pcall below it.
 local function broken(worker, failure)
   local engine, id, served = state.telling, 0, false
+  state.telling, state.pinned = false, false
+  errors.pass(failure)
   if worker and worker.serving then
     engine, id, served = worker.engine, worker.session, worker.served
   elseif engine then
@@ -92,15 +95,12 @@ local function broken(worker, failure)
   else
     error(failure, 0)
   end
-  state.telling, state.pinned = false, false
   M.broken(engine, id, served, failure)
 end
 
-local function raised(e) return debug.traceback(tostring(e), 2) end
-
 -- Calls the handler of an event, and catches what it raises.
 local function guarded(f, engine, event)
-  local fine, failure = xpcall(f, raised, engine, event)
+  local fine, failure = xpcall(f, traced, engine, event)
   if not fine then broken(nil, failure) end
 end
 
@@ -259,7 +259,8 @@ end
 
 local function returned(worker, fine, what)
   if not fine then
-    return broken(worker, debug.traceback(worker.co, tostring(what)))
+    return broken(worker, errors.is_interrupt(what) and what
+      or debug.traceback(worker.co, tostring(what)))
   end
   if what == IDLE then
     pool[#pool + 1] = worker
@@ -335,7 +336,9 @@ local function base(signal)
     fine, what = pcall(returned, worker, resume(worker.co))
   until not fine or signal.ended or state.stopping
   state.current, state.leader, state.target = current, leader, target
-  if not fine then error(what, 0) end
+  if fine then return end
+  errors.pass(what)
+  error(what, 0)
 end
 
 -- ---- Waiting ---------------------------------------------------------------

@@ -21,12 +21,14 @@ local M = {}
 
 -- The value that error() was given, with its traceback.
 local function caught(e)
+  if errors.is_interrupt(e, 2) then return { interrupt = e } end
   return { value = e, traceback = debug.traceback(errors.shown(e), 2) }
 end
 
 -- What caught has told; or a plain text, if LuaJIT had no memory or stack left
--- to run it.
+-- to run it. Raises an interrupt again.
 local function raised_of(given)
+  errors.pass(given.interrupt)
   if type(given) == "table" then return given end
   return { value = given, traceback = errors.shown(given) }
 end

@@ -28,6 +28,7 @@ local out = acquire()                   -- typed heads; replaced while in use
 
 -- The value that error() was given, as text, with what else is told of it.
 local function describe(e)
+  if errors.is_interrupt(e, 4) then return { interrupt = e } end
   local message_text, code = e, nil
   if type(e) == "table" then
     code = rawget(e, "code")
@@ -51,8 +52,10 @@ function M.caught(e)
 end
 
 --- The failure that the error value of xpcall is: a table from caught, or a
--- plain text if LuaJIT had no memory or stack left to run caught.
+-- plain text if LuaJIT had no memory or stack left to run caught. Raises an
+-- interrupt again.
 local function failure_of(given)
+  errors.pass(given.interrupt)
   if type(given) == "table" then return given end
   return { message = errors.shown(given), traceback = "" }
 end

@@ -70,9 +70,8 @@ local function answer_decoded(engine, served, worker, fine, ...)
   if fine or worker.decoded or not engine.handle then
     return answer(engine, served, worker, fine, ...)
   end
-  local failure = ...
   return refuse(engine, served, PROTOCOL, "the arguments cannot be decoded: "
-    .. errors.shown(failure.message or failure))
+    .. reply.failure_of((...)).message)
 end
 
 -- Refuses a large call whose arguments were not decoded. why: what is wrong

@@ -62,6 +62,7 @@ local encoder = coroutine.create(attempts)
 -- Appends value. Returns true, or false and the encoder's message.
 local function try(out, value)
   local alone, fine, why = coroutine.resume(encoder, out, value)
+  errors.pass(alone and why or fine)
   if alone then return fine, why end
   -- A finalizer runs this while the encoder is at work on another value.
   return coroutine.wrap(attempts)(out, value)
@@ -266,10 +267,13 @@ function M.placed(values, n)
 end
 
 --- Decodes data that came with a slice. Returns the values as M.placed does, or
--- nil if they name no place for the slice. Never raises.
+-- nil if they name no place for the slice. Raises nothing but an interrupt.
 function M.unpack_slice(pointer, length)
   local fine, values, n = pcall(decode_all, pointer, tonumber(length))
-  if not fine then return nil end
+  if not fine then
+    errors.pass(values)
+    return nil
+  end
   return M.placed(values, n)
 end
 

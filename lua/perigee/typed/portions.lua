@@ -94,12 +94,14 @@ local function portion(d)
   local fine, more = pcall(run, d, now() + PORTION)
   collector.owe()
   if fine then return more end
+  errors.pass(more)
   return nil, errors.shown(more)
 end
 
 local function tell(job, ...)
-  local fine, failure = xpcall(job.done, debug.traceback, job, ...)
+  local fine, failure = xpcall(job.done, errors.traced, job, ...)
   if not fine then
+    errors.pass(failure)
     loop.broken(job.engine, job.session, job.served, failure)
   end
 end
