@@ -255,4 +255,29 @@ describe("perigee ctrl topology", function()
     assert.equal(1, none[1])
     assert.matches("no server runs from", none[3], 1, true)
   end)
+
+  it("is not taken away by a slip", function()
+    if not there() then return end
+    server = control.start()
+    local admin = address "admin"
+    local function put(...)
+      return command.run("ctrl", "topology", "put", "--registry", admin, ...)
+    end
+    assert.equal(0, (put("--edge", "a,b")))
+    local function refused(why, ...)
+      local status, text, told = put(...)
+      assert.equal(2, status, why)
+      assert.equal("", text)
+      assert.matches(why, told, 1, true)
+    end
+    refused('a topology has edges and mesh, and no "edgez"',
+            command.file("slip.json", '{"edgez":[["a","c"]]}'))
+    local nobody = "that connects nobody: --none says so"
+    refused(nobody, command.file("empty.json", '{"edges":[],"mesh":["a"]}'))
+    refused(nobody, "--mesh", "a,a")
+    refused(nobody, "--edge", "a,a")
+    local _, text = command.run("ctrl", "topology", "get", "--registry", admin,
+                                "--json")
+    assert.same({ edges = { { "a", "b" } } }, cjson.decode(text).wanted)
+  end)
 end)

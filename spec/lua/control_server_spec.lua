@@ -172,7 +172,8 @@ needing("the control server", { control }, function()
     assert.same({ false, false }, { since[2], since[4] })
     for _, wrong in ipairs { '{"edges":[["a"]]}', '{"edges":[["a","*"]]}',
                              '{"edges":7}', '{"mesh":{"a":1}}', "[]",
-                             '{"edges":[{"a":1}]}', '{"edges":{"a":[]}}' } do
+                             '{"edges":[{"a":1}]}', '{"edges":{"a":[]}}',
+                             '{"edgez":[["a","b"]]}' } do
       refused(400, "protocol", "PUT", "topology", wrong)
     end
   end)

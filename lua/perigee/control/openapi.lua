@@ -53,7 +53,7 @@ local SCHEMAS = {
                    metadata = OBJECT,
                    since = { type = "number", readOnly = true } } },
   Topology = {
-    type = "object",
+    type = "object", additionalProperties = false,
     properties = { edges = names_of({ type = "array", items = NAME,
                                       minItems = 2, maxItems = 2 }),
                    mesh = names_of(NAME) } },

@@ -110,7 +110,7 @@ local function put(call)
   local before = graphs.record(call.state, call.scope)
   local value, status, body, headers = calls.object(call)
   if not value then return status, body, headers end
-  local why = topologies.wrong(value)
+  local why = topologies.unknown(value) or topologies.wrong(value)
   if why then return problem(400, "protocol", why) end
   local allowed
   allowed, status, body, headers = calls.allowed(call, before)

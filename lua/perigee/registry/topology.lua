@@ -46,6 +46,18 @@ function M.wrong(value)
   end
 end
 
+--- What a topology that somebody has written has beside edges and mesh; nil:
+-- nothing. A misspelt key would leave out all that it stands for.
+function M.unknown(value)
+  for key in pairs(value) do
+    if key ~= "edges" and key ~= "mesh" then
+      return ("a topology has edges and mesh, and no %q"):format(
+        tostring(key):sub(1, 100))
+    end
+  end
+end
+jit.off(M.unknown)
+
 -- ---- Edges -----------------------------------------------------------------
 
 local function add(edges, seen, a, b)

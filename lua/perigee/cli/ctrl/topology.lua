@@ -193,6 +193,19 @@ local function body_of(given)
   return "{" .. table.concat(parts, ",") .. "}"
 end
 
+-- Who is to have nobody connected has to say so: a slip would drop all edges.
+-- What is no topology is left to the server to tell.
+local function check_joins(text)
+  local topologies = require "perigee.registry.topology"
+  local fine, value = require "perigee.cli.json".decode(text)
+  if not fine or type(value) ~= "table" or value[1] ~= nil then return end
+  local unknown = topologies.unknown(value)
+  if unknown then failure.misuse("%s", unknown) end
+  if not topologies.wrong(value) and not topologies.edges(value)[1] then
+    failure.misuse "that connects nobody: --none says so"
+  end
+end
+
 function put.run(given)
   local by_options = given.edge[1] or given.mesh
   local ways = (given.file and 1 or 0) + (by_options and 1 or 0)
@@ -200,8 +213,9 @@ function put.run(given)
   if ways ~= 1 then
     failure.misuse "give either FILE, or --edge and --mesh, or --none"
   end
-  return run(given, "PUT", given.file and content(given.file)
-             or body_of(given))
+  local body = given.file and content(given.file) or body_of(given)
+  if not given.none then check_joins(body) end
+  return run(given, "PUT", body)
 end
 
 return { name = "topology", commands = { get, put },
