@@ -145,3 +145,29 @@ describe("perigee doctor", function()
     assert.equal("chmod 700 " .. folder, names.command)
   end)
 end)
+
+describe("a registry's folder that is not there", function()
+  for _, words in ipairs { { "agents" }, { "registry", "status" }, { "watch" },
+                           { "lookup", "a" }, { "call", "a", "b.c" },
+                           { "ping", "a" } } do
+    it("is told by " .. words[1] .. ", and not made", function()
+      local path = command.folder() .. "/typo/deep"
+      words[#words + 1] = "--registry"
+      words[#words + 1] = "folder:" .. path
+      local status, text, errors = command.run(unpack(words))
+      assert.equal(1, status)
+      assert.equal("", text)
+      assert.matches(("the registry's folder %s is not there; is this its "
+        .. "path?"):format(path), errors, 1, true)
+      assert.is_false(os.rename(command.folder() .. "/typo",
+                                command.folder() .. "/typo") or false)
+    end)
+  end
+
+  it("is no error where it is the host's own", function()
+    local status, text, errors = command.run("agents")
+    assert.equal(0, status, errors)
+    assert.equal("", text)
+    assert.matches("there is no agent in scope cli", errors, 1, true)
+  end)
+end)

@@ -142,6 +142,17 @@ local function reach_registry(agent, given)
   fail_registry(err)
 end
 
+-- A folder that is not there is told as such: an agent would make it, and
+-- whoever has mistyped it would find nobody.
+local function find_folder(given)
+  local address = given.registry or os.getenv "PERIGEE_REGISTRY" or ""
+  local path = address:match "^folder:(/.+)$"
+  if not path then return end
+  if require "perigee.registry.folder".is_there(path) then return end
+  failure.failed("the registry's folder %s is not there; is this its path? The "
+    .. "first agent that takes a name in it makes it", path)
+end
+
 -- Is it the error of a registry that is a server? Making an engine, or
 -- listening, fails where it is, whatever registry there is.
 local function is_of_server(err, given)
@@ -219,6 +230,7 @@ end
 function M.run(given, f, interrupted)
   local perigee = M.library()
   ffi.C.perigee_cli_signal(SIGPIPE, SIG_IGN)
+  find_folder(given)
   local agent = M.agent(given, { name = false })
   reach_registry(agent, given)
   local fine, status, message = xpcall(within, failure.traced, perigee, agent,
