@@ -155,6 +155,13 @@ describe("perigee cache", function()
     fails(0, "1 of 2 caches have it now: .*cache:1", put .. " </dev/null")
     assert.equal("", output "get key")
     fails(1, "the key is there already", put .. " --if-absent </dev/null")
+    fails(0, "put: 1 of 2 caches have it now\n$", "put key --name cache:0 "
+      .. "--name cache:0 --replicas 2 </dev/null")
+    for _, words in ipairs { "--replicas 2", "--name cache:0 --name cache:1 "
+                             .. "--replicas 3" } do
+      fails(2, "^perigee cache put: %-%-replicas %d needs as many caches: "
+        .. "%-%-name may be given again\n$", "put key </dev/null " .. words)
+    end
   end)
 
   it("waits for a key", function()

@@ -84,6 +84,10 @@ end
 function M.run(given, f, interrupted)
   local names = {}
   for i, name in ipairs(given.name) do names[i] = client.peer(name) end
+  if (given.replicas or 1) > math.max(#names, 1) then
+    failure.misuse("--replicas %d needs as many caches: --name may be given "
+      .. "again", given.replicas)
+  end
   local one = #names < 2 and (names[1] or NAME)
   local wanted = { timeout = given.timeout, replicas = given.replicas }
   given.name = one                      -- whom reach_registry looks at

@@ -105,9 +105,10 @@ function put.run(given)
       ttl = given.ttl, pin = given.pin, group = given.group, parent = parent,
       if_absent = given.if_absent })
     caches.check(fine, count)
-    if err then
-      io.stderr:write(("%s: %d of %d caches have it now: %s\n"):format(
-        given.path, count, given.replicas, tostring(err)))
+    local wanted = given.replicas or 1
+    if (count or 1) < wanted then
+      io.stderr:write(("%s: %d of %d caches have it now%s\n"):format(
+        given.path, count, wanted, err and ": " .. tostring(err) or ""))
     end
   end)
 end
