@@ -435,10 +435,26 @@ describe("outputs that end", function()
     assert.equal("", errors)
   end)
 
-  it("are an error where they are full", function()
-    local status, _, errors = command.shell "perigee agents >/dev/full"
-    assert.equal(1, status)
-    assert.equal("perigee agents: writing the output: No space left on "
-      .. "device\n", errors)
+  for path, words in pairs {
+    ["perigee agents"] = "agents", ["perigee doctor"] = "doctor --json",
+    ["perigee"] = "--version", ["perigee run"] = "run echo x",
+  } do
+    it(("are an error of perigee %s where they are full"):format(words),
+       function()
+         local status, _, errors = command.shell(("perigee %s >/dev/full")
+           :format(words))
+         assert.equal(1, status)
+         assert.equal(path .. ": writing the output: No space left on "
+           .. "device\n", errors)
+       end)
+  end
+
+  it("are an error of --help where they are full", function()
+    for _, words in ipairs { "", "cache put" } do
+      local status, _, errors = command.shell(("perigee %s --help >/dev/full")
+        :format(words))
+      assert.equal(1, status)
+      assert.matches("writing the output: No space left on device\n$", errors)
+    end
   end)
 end)

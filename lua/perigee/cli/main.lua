@@ -60,9 +60,22 @@ local function version()
     jit.version)
 end
 
-local function say_version()
-  print(version())
-  os.exit(0)
+-- Ends the program with a text on stdout.
+local function say(text)
+  os.exit(failure.caught("perigee", function()
+    local out = require "perigee.cli.out"
+    out.write(text, "\n")
+    out.finish()
+  end))
+end
+
+local function say_version() say(version()) end
+
+-- argparse does not look whether it could write the help.
+local function check_help(parser)
+  parser._options[parser._help_option_idx]:action(function()
+    say(parser:get_help())
+  end)
 end
 
 -- ---- The commands' parsers -------------------------------------------------
@@ -89,6 +102,7 @@ local function add(parser, command, path)
     given.chosen = given.chosen or command
     given.path = given.path or path
   end)
+  check_help(own)
   if command.configure then command.configure(own) end
   name_values(own)
   for _, each in ipairs(command.commands or {}) do add(own, each, path) end
@@ -99,6 +113,7 @@ local function parser_of(argparse)
   local parser = argparse("perigee",
     "Remote memory and calls between processes.")
     :help_max_width(80)
+  check_help(parser)
   parser:flag("--version", "Tell the version and exit."):action(say_version)
   for _, command in ipairs(COMMANDS) do add(parser, command, "perigee") end
   return parser

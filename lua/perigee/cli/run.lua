@@ -38,6 +38,7 @@ function M.configure(parser)
 end
 
 local LONGEST = 2 ^ 20                  -- bytes of a line that are kept
+local EPIPE = 32                        -- nobody reads it
 
 -- Has LuaJIT write each line at once, as on a terminal.
 local LINES = [[io.stdout:setvbuf "line"]]
@@ -45,7 +46,7 @@ local LINES = [[io.stdout:setvbuf "line"]]
 -- ---- Output ----------------------------------------------------------------
 
 -- Takes what a rank wrote, "" at the end, and writes the whole lines of it
--- behind the rank; true if it could be written.
+-- behind the rank; true if it could be written, or nil, why not, and errno.
 local function take(stream, text)
   local all = stream.rest .. text
   local whole, rest = all:match "^(.*\n)(.*)$"
@@ -55,8 +56,10 @@ local function take(stream, text)
   end
   stream.rest = rest
   if whole == "" then return true end
-  return stream.to:write((whole:gsub("[^\n]*\n", stream.prefix .. "%0")))
-    and stream.to:flush()
+  local fine, why, code = stream.to:write(
+    (whole:gsub("[^\n]*\n", stream.prefix .. "%0")))
+  if not fine then return nil, why, code end
+  return stream.to:flush()
 end
 
 -- ---- Starting --------------------------------------------------------------
@@ -147,12 +150,15 @@ end
 
 local function hear(job, fd)
   local text = job.process.read(fd)
-  local written = take(job.streams[fd], text)
+  local written, why, code = take(job.streams[fd], text)
   if text == "" then
     job.process.close(fd)
     job.streams[fd] = nil
   end
   if not written and not job.deadline then
+    if code ~= EPIPE then
+      io.stderr:write("perigee run: writing the output: ", why, "\n")
+    end
     job.status = job.status or failure.FAILED
     finish(job, job.process.TERM)
   end

@@ -57,6 +57,15 @@ local function give_token(server, text)
   return function() end
 end
 
+-- Tells where it serves, and serves until a stop; whether that came.
+local function go_on(perigee, server, url)
+  local out = require "perigee.cli.out"
+  out.write(url, "\n")
+  out.finish()
+  local _, stopped = perigee.run(function() server.ended:wait() end)
+  return stopped ~= nil
+end
+
 --- Serves as the options say; these are complete.
 function M.serve(given)
   local address = listen.address(given.listen, "--listen", options.LISTEN)
@@ -73,14 +82,13 @@ function M.serve(given)
   life.tell(given, url)
   local take_token = give_token(server, text)
   log.write("info", ("serving at %s from %s"):format(url, given.shown))
-  print(url)
-  io.stdout:flush()
-  local _, stopped = perigee.run(function() server.ended:wait() end)
+  local fine, stopped = xpcall(go_on, failure.traced, perigee, server, url)
   server:close()
   engine:close()
   take_token()
   require "perigee.cli.server.process".forget(given.pid)
   log.write("info", "it has ended")
+  if not fine then error(stopped, 0) end
   return stopped and 0 or 1
 end
 

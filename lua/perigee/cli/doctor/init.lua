@@ -9,6 +9,8 @@ local json = require "perigee.cli.doctor.json"
 local text = require "perigee.cli.doctor.text"
 local verdict = require "perigee.cli.doctor.verdict"
 
+local ffi = require "ffi"
+
 local GROUPS = {
   { "program", require "perigee.cli.doctor.checks.program" },
   { "settings", require "perigee.cli.doctor.checks.settings" },
@@ -64,10 +66,21 @@ function M.examine(machine, addresses)
   return verdicts
 end
 
+-- Is stdout a terminal that may be given colours?
+local function has_colours()
+  if not pcall(function() return ffi.C.perigee_cli_isatty end) then
+    ffi.cdef "int perigee_cli_isatty(int) __asm__(\"isatty\");"
+  end
+  return ffi.C.perigee_cli_isatty(1) == 1
+    and (os.getenv "NO_COLOR" or "") == "" and os.getenv "TERM" ~= "dumb"
+end
+
 function M.run(given)
   local verdicts = M.examine(Machine.new(), given.listen)
+  local out = require "perigee.cli.out"
   local write = given.json and json or text
-  local fine, why = write(verdicts, io.stdout)
+  local fine, why = write(verdicts, {
+    write = function(_, ...) out.write(...) end }, has_colours())
   if not fine then
     io.stderr:write("perigee doctor: ", why, "\n")
     return 2

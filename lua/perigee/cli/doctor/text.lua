@@ -1,24 +1,10 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- The verdicts as text of 80 columns: what was found, and below it, where it
 -- is not fine, why that matters and what to do. Commands are never broken.
--- Coloured on a terminal, unless NO_COLOR says otherwise.
-local ffi = require "ffi"
-
 local verdict = require "perigee.cli.doctor.verdict"
-
-ffi.cdef [[
-  int perigee_cli_fileno(void *) __asm__("fileno");
-  int perigee_cli_isatty(int) __asm__("isatty");
-]]
 
 local WIDTH, NAME, DETAIL = 80, 11, 31
 local COLOURS = { ok = "32", note = "36", warning = "33", problem = "31" }
-
-local function is_terminal(output)
-  return io.type(output) == "file"
-    and ffi.C.perigee_cli_isatty(ffi.C.perigee_cli_fileno(output)) == 1
-    and (os.getenv "NO_COLOR" or "") == "" and os.getenv "TERM" ~= "dumb"
-end
 
 -- Wraps a text into lines that fit behind `indent` blanks, which the first
 -- line does not have.
@@ -74,9 +60,8 @@ local function summary(verdicts)
   return table.concat(parts, ", ")
 end
 
---- Writes them. colour: true or false; nil: if output is a terminal.
+--- Writes them, coloured if colour is true.
 return function(verdicts, output, colour)
-  if colour == nil then colour = is_terminal(output) end
   local group
   for _, found in ipairs(verdicts) do
     if found.group ~= group then
