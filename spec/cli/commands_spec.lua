@@ -301,6 +301,25 @@ describe("what perigee lists", function()
     local text, errors = output("agents", "--scope", "empty")
     assert.equal("", text)
     assert.equal("perigee agents: there is no agent in scope empty\n", errors)
+    for command_name, what in pairs {
+      agents = "agent in scope cli that matches",
+      services = "service in scope cli of an agent that matches",
+      regions = "region with a name in scope cli of an agent that matches",
+    } do
+      text, errors = output(command_name, "--prefix", "zz", "--kind", "k")
+      assert.equal("", text)
+      assert.equal(("perigee %s: there is no %s --kind k --prefix zz\n"):format(
+        command_name, what), errors)
+    end
+  end)
+
+  it("is said to leave out agents with generated names", function()
+    assert.equal(1, #document("agents", "--json"))
+    assert.is_true(#document("agents", "--json", "--prefix", "anonymous-") > 0)
+    for _, name in ipairs { "agents", "services", "regions", "watch" } do
+      assert.matches("Without it, generated names, anonymous-..., are left out",
+                     (output(name, "--help"):gsub("%s+", " ")), 1, true)
+    end
   end)
 
   it("is told of one agent, with methods and limits", function()

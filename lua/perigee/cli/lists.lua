@@ -4,6 +4,7 @@ jit.off(true, true)             -- its loops over pairs(), see check.lua
 
 local client = require "perigee.cli.client"
 local options = require "perigee.cli.options"
+local printable = require "perigee.runtime.printable"
 local sorted = require "perigee.runtime.sorted"
 local units = require "perigee.runtime.units"
 
@@ -41,12 +42,27 @@ end
 
 local function text(value) return value ~= nil and tostring(value) or nil end
 
+-- The end of the word on what there is none of: the options that have chosen
+-- among the agents, as they were given.
+local function chosen_by(given, what)
+  local words = {}
+  for _, name in ipairs { "kind", "prefix", "service", "after" } do
+    if given[name] then
+      words[#words + 1] = ("--%s %s"):format(name, client.cut(given[name]))
+    end
+  end
+  if not words[1] then return "" end
+  return (what == "agent" and " that matches " or " of an agent that matches ")
+    .. printable.line(table.concat(words, " "))
+end
+
 -- Writes rows, or without any a word on stderr, so that an empty output is no
 -- riddle.
 local function columns(out, headings, rows, what, given)
   if #rows > 0 then return out.columns(headings, rows) end
-  io.stderr:write(("%s: there is no %s in scope %s\n"):format(given.path, what,
-    given.scope or os.getenv "PERIGEE_SCOPE" or "default"))
+  io.stderr:write(("%s: there is no %s in scope %s%s\n"):format(given.path,
+    what, given.scope or os.getenv "PERIGEE_SCOPE" or "default",
+    chosen_by(given, what)))
 end
 
 -- ---- The three -------------------------------------------------------------

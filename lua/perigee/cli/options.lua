@@ -69,7 +69,8 @@ end
 --- The options that choose among agents: --kind, --prefix, --service.
 function M.filter(parser)
   parser:option("--kind", "Only agents of this kind."):argname "KIND"
-  parser:option("--prefix", "Only names that begin with this.")
+  parser:option("--prefix", "Only names that begin with this. Without it, "
+    .. "generated names, anonymous-..., are left out.")
     :argname "TEXT"
   parser:option("--service", "Only agents that serve this.")
     :argname "SERVICE"
