@@ -216,6 +216,23 @@ describe("commands that ask a control server", function()
   end)
 end)
 
+describe("perigee ctrl serve", function()
+  it("does not serve with a limit that lets nothing through", function()
+    if not there() then return end
+    for _, words in ipairs { "--rate x", "--rate -1", "--patience 0",
+                             "--connections 0", "--head 0", "--body 1.5" } do
+      local name, value = words:match "^(%S+) (%S+)$"
+      local status, text, why = command.shell(("perigee ctrl serve --store "
+        .. "'%s/ctrl.db' --listen http://127.0.0.1:0 %s"):format(
+          command.folder(), words))
+      assert.equal(2, status, words)
+      assert.equal("", text)
+      assert.matches(('perigee ctrl serve: %s: "%s" is no number from '):format(
+        name, value), why, 1, true)
+    end
+  end)
+end)
+
 describe("perigee ctrl topology", function()
   it("says who is to be connected, and tells who is", function()
     if not there() then return end

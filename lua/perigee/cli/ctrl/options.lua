@@ -11,28 +11,38 @@ local M = {}
 
 M.LISTEN = "http://127.0.0.1:7470"
 
--- Limits: the option's name, the server's name of it, and what it is.
+-- Limits: the option's name, the server's name of it, the least that it may be,
+-- and what it is.
 M.LIMITS = {
-  { "connections", "connections", "Connections at most (4096)." },
-  { "per-host", "per_host", "Connections of one address at most (all)." },
-  { "head", "head", "Bytes of a request's head at most (2048)." },
-  { "body", "body", "Bytes of a request's body at most (1048576)." },
-  { "patience", "patience", "Seconds for a whole request to come (30)." },
-  { "queued", "queued",
+  { "connections", "connections", 1, "Connections at most (4096)." },
+  { "per-host", "per_host", 0, "Connections of one address at most (all)." },
+  { "head", "head", 1, "Bytes of a request's head at most (2048)." },
+  { "body", "body", 0, "Bytes of a request's body at most (1048576)." },
+  { "patience", "patience", 1, "Seconds for a whole request to come (30)." },
+  { "queued", "queued", 0,
     "Bytes that a watcher may be behind at most (4194304)." },
-  { "backlog", "backlog",
+  { "backlog", "backlog", 0,
     "Bytes that all watchers may be behind together (67108864)." },
-  { "rate", "rate", "Requests of a token in a second at most (no limit)." },
+  { "rate", "rate", 0, "Requests of a token in a second at most (no limit)." },
 }
 
-local function limit_of(text) return tonumber(text) or -1 end
+-- What reads a limit, as options.count does.
+local function limit_from(least)
+  return function(text)
+    local value = tonumber(text)
+    if value and value >= least and value % 1 == 0 and value < 2 ^ 31 then
+      return value
+    end
+    return nil, ("%q is no number from %d on"):format(text, least)
+  end
+end
 
 local KNOWN = { insecure = files.flag, page = files.flag }
 for _, name in ipairs { "listen", "store", "tls-cert", "tls-key", "log", "pid",
                         "name" } do
   KNOWN[name] = files.text
 end
-for _, limit in ipairs(M.LIMITS) do KNOWN[limit[1]] = limit_of end
+for _, limit in ipairs(M.LIMITS) do KNOWN[limit[1]] = limit_from(limit[3]) end
 
 --- Adds the option that says which server is meant.
 function M.store(parser)
@@ -63,7 +73,8 @@ function M.server(parser)
   parser:flag("--insecure", "Serve others than this host without TLS, and "
               .. "let all who have no token write if there are no tokens.")
   for _, limit in ipairs(M.LIMITS) do
-    parser:option("--" .. limit[1], limit[3]):argname "N":convert(tonumber)
+    parser:option("--" .. limit[1], limit[4]):argname "N"
+      :convert(KNOWN[limit[1]])
   end
 end
 
@@ -95,12 +106,6 @@ function M.complete(given, folder)
   complete_store(given, folder or files.made_folder)
   given.listen = given.listen or M.LISTEN
   given.pid = given.pid or given.beside .. ".pid"
-  for _, limit in ipairs(M.LIMITS) do
-    local value = given[files.field(limit[1])]
-    if value and (value < 0 or value % 1 ~= 0 or value >= 2 ^ 31) then
-      failure.misuse("--%s must be a number", limit[1])
-    end
-  end
   return given
 end
 
