@@ -200,6 +200,12 @@ describe("an agent's sessions", function()
     local ended = text:match "\nended\n(.*)$"
     assert.matches("^id [^\n]+ status +reason\n2 ", ended)
     assert.matches((" %s +%s\n$"):format(list[2].status, list[2].reason), ended)
+    assert.equal("the peer closed the session", list[2].reason)
+    text = told("autopsy", "a")
+    local lost = "lost +- +" .. list[2].peer
+    assert.matches((lost:gsub("-", "%%-")), text)
+    assert.is_nil(text:match("\nthe last failures among them\n.*"
+      .. lost:gsub("-", "%%-")))
     worker:signal "TERM"
     worker:wait(30 * process.slow)
   end)

@@ -280,10 +280,19 @@ local function events(told, out, peer, most)
           { "ago", "event", "method", "with", "status", "bytes" }, rows)
 end
 
+-- The sessions that their peers have closed in order, as keys: none was lost.
+local function closed_of(told)
+  local closed = {}
+  for _, each in ipairs(told.sessions) do
+    closed[each.id] = each.reason == "the peer closed the session"
+  end
+  return closed
+end
+
 local function failures(told, out, peer)
-  local rows = {}
+  local rows, closed = {}, closed_of(told)
   for _, each in ipairs(told.events) do
-    if each.status then
+    if each.status and not (each.kind == "lost" and closed[each.session]) then
       rows[#rows + 1] = { ago(told, each.time), each.kind, called(each),
                           peer(each.session), each.status }
     end
