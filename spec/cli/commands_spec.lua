@@ -35,7 +35,10 @@ agent:serve { name = "store", methods = {
     end,
     function(slice, key) return slice.length, key end,
   },
-  get = function(key) return blocks[key]:slice(0, 5) end,
+  get = function(key)
+    if not blocks[key] then return nil, "none" end
+    return blocks[key]:slice(0, 5)
+  end,
   closed = { landing = function() return nil, "the secret is out" end,
              function() end },
 } }
@@ -235,6 +238,9 @@ describe("perigee call", function()
     assert.matches("writing the reply: /nowhere/x: No such file",
       refused(1, "call", "worker:0", "calc.echo", "--into", "/nowhere/x"), 1,
       true)
+    assert.equal("perigee call: store.get has no bytes among its results, "
+      .. 'which --into needs: they are null, "none"\n',
+      refused(1, "call", "worker:0", "store.get", '"zz"', "--into", "/x"))
   end)
 
   it("refuses what cannot be meant", function()
@@ -374,8 +380,16 @@ describe("what perigee lists", function()
     assert.matches("^folder:/.- answers in .-: 1 agent in scope cli\n$",
                    (output("registry", "status")))
     assert.equal(1, document("registry", "status", "--json").agents)
-    assert.matches("is the registry up", refused(1, "registry", "status",
-      "--registry", "redis+unix:" .. command.folder() .. "/none.sock"))
+    local gone = "redis+unix:" .. command.folder() .. "/none.sock"
+    for doing, words in pairs {
+      ["registry status: asking the registry: "] = { "registry", "status" },
+      ["call: looking up worker:0: "] = { "call", "worker:0", "calc.add" },
+      ["watch: asking the registry: "] = { "watch" },
+    } do
+      words[#words + 1], words[#words + 2] = "--registry", gone
+      assert.matches(("^perigee %sRedis at [^:]*: .*; is the registry up")
+        :format(doing), refused(1, unpack(words)))
+    end
   end)
 
   it("is told of devices", function()

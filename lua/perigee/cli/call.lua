@@ -122,6 +122,17 @@ local function shown(value)
   return value
 end
 
+-- The texts of all results.
+local function texts_of(results)
+  local all = {}
+  for i = 1, results.n do all[i] = json.exact(shown(results[i])) end
+  return all
+end
+
+local function told(results)
+  return results.n > 0 and table.concat(texts_of(results), ", ") or "none"
+end
+
 local function store(path, bytes)
   local file, why = io.open(path, "wb")
   local fine = file and true
@@ -145,16 +156,15 @@ local function write(results, kind, given, out)
   local bytes, place = bytes_of(results, kind)
   if given.into then
     if not bytes then
-      failure.failed("%s has no bytes among its results; --into needs some",
-                     given.method)
+      failure.failed("%s has no bytes among its results, which --into needs: "
+        .. "they are %s", given.method, client.cut(told(results)))
     end
     store(given.into, bytes)
     results[place] = { into = given.into, length = #bytes }
   elseif bytes and results.n == 1 and not given.json then
     return out.write(bytes)
   end
-  local all = {}
-  for i = 1, results.n do all[i] = json.exact(shown(results[i])) end
+  local all = texts_of(results)
   if given.json then return out.write("[", table.concat(all, ","), "]\n") end
   for i = 1, results.n do out.write(all[i], "\n") end
 end

@@ -130,6 +130,18 @@ local function fail_registry(err)
     or "is the registry up, and this its address?"))
 end
 
+-- The error of a list that nobody has asked for, as one of what was asked for.
+local function of_asked(err, agent, given)
+  local doing = given.name and "looking up " .. given.name
+    or "asking the registry"
+  local listing = ("listing scope %s"):format(agent.scope)
+  local message = tostring(err)
+  if message:sub(1, #listing) == listing then
+    message = doing .. message:sub(#listing + 1)
+  end
+  return require "perigee.runtime.errors".new(err.kind, message, err.sent)
+end
+
 -- A registry that is a server, and is not there, is told as such, before it is
 -- asked for anything.
 local function reach_registry(agent, given)
@@ -139,7 +151,7 @@ local function reach_registry(agent, given)
                                  timeout = given.timeout or 30 }
   if list then return end
   agent:close()
-  fail_registry(err)
+  fail_registry(of_asked(err, agent, given))
 end
 
 -- A folder that is not there is told as such: an agent would make it, and
