@@ -460,11 +460,25 @@ describe("perigee watch", function()
   end)
 end)
 
+describe("a call that a signal ends", function()
+  for name, number in pairs { INT = 130, TERM = 143 } do
+    it(("has the status %d of SIG%s"):format(number, name), function()
+      local calling = command.start("call", "worker:0", "calc.slow", "60")
+      assert.is_true(command.eventually(function()
+        return command.is_running(calling)
+      end))
+      calling:signal(name)
+      assert.same({ "exit", number }, { calling:wait() })
+    end)
+  end
+end)
+
 describe("outputs that end", function()
   it("end the command without a word", function()
     local _, text, errors = command.shell(
-      "perigee describe worker:0 | head -c 0; perigee watch | head -1")
-    assert.matches("^up       worker:0 ", text)
+      "perigee describe worker:0 | head -c 0; perigee watch | head -1; "
+      .. "echo ${PIPESTATUS[0]}")
+    assert.matches("^up       worker:0 [^\n]*\n141\n$", text)
     assert.equal("", errors)
   end)
 

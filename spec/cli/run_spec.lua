@@ -98,7 +98,7 @@ describe("perigee run", function()
     assert.equal(127, status)
     assert.matches("[0] cannot run no-such-program: No such file", errors, 1,
                    true)
-    assert.equal(1, (command.run("run", "/nowhere.lua")))
+    assert.equal(2, (command.run("run", "/nowhere.lua")))
     assert.equal(2, (command.run("run", "-n", "0", "true")))
     assert.equal(2, (command.run("run")))
   end)
@@ -144,8 +144,9 @@ describe("perigee run", function()
   end)
 
   it("ends when nobody reads its output", function()
-    local _, text, errors = command.shell "perigee run -n 2 yes | head -1"
-    assert.matches("^%[[01]%] y\n$", text)
+    local _, text, errors = command.shell
+      "perigee run -n 2 yes | head -1; echo ${PIPESTATUS[0]}"
+    assert.matches("^%[[01]%] y\n141\n$", text)
     assert.equal("", errors)
   end)
 end)

@@ -144,7 +144,7 @@ describe("perigee serve", function()
       assert.matches("^perigee serve: .-" .. case[2], errors)
     end
     local status, _, errors = command.run("serve", "/nowhere.lua")
-    assert.equal(1, status)
+    assert.equal(2, status)
     assert.equal("perigee serve: cannot open /nowhere.lua: No such file or "
       .. "directory\n", errors)
   end)

@@ -108,7 +108,7 @@ describe("perigee cache", function()
     local _, _, why = shell(("PATH='%s':$PATH %s"):format(
       luajit:match "^(.*)/", here "start"))
     assert.equal("perigee cache start: it ended without a word\n", why)
-    fails(1, "^perigee cache start: .* option memory of [^\n]*\n$",
+    fails(1, "^perigee cache start: option memory of [^\n]*\n$",
           "start --memory 1")
   end)
 
@@ -376,13 +376,19 @@ describe("perigee cache", function()
     end
     fails(1, "^perigee cache start: opening %-%-log: /none/l: No such file"
       .. "[^:]*\n$", "start --log /none/l")
+    fails(1, "^perigee cache serve: opening %-%-log: /none/l: No such file"
+      .. "[^:]*\n$", "serve --log /none/l")
     local _, _, why = shell "XDG_STATE_HOME=/dev/null perigee cache start"
     assert.matches("^perigee cache start: opening %-%-log: /dev/null/[^\n]*\n$",
                    why)
   end)
 
   it("does not serve without memory of its kind", function()
-    fails(1, "no kind of memory \"nonsense\"", "serve --kind nonsense")
+    fails(2, "serve: %-%-kind: no kind of memory \"nonsense\"\n$",
+          "serve --kind nonsense")
+    fails(2, "serve: %-%-listen: \"x\" is no address", "serve --listen x")
+    fails(2, "cache start: %-%-http must be a URL", "start --http ftp://x")
+    fails(1, "cache start: %-%-listen: \"x\" is no address", "start --listen x")
   end)
 
   it("ends at SIGTERM when nobody has a lease any more", function()

@@ -284,6 +284,7 @@ needing("a control server as the registry", { control }, function()
     assert.equal(1, (ctrl "status"))
     for _, words in ipairs { "serve --listen http://0.0.0.0:0",
                              "serve --listen ftp://a", "serve --tls-cert x",
+                             "start --listen ftp://a",
                              "serve --listen https://127.0.0.1:0",
                              "serve --body -1", "serve --config /nowhere",
                              "token new --role king", "token new --scope /" } do

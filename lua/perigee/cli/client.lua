@@ -173,6 +173,20 @@ local function is_of_server(err, given)
     and err.kind ~= "name_taken" and err.message:find "^taking the name "
 end
 
+-- What the library says of the values of options.
+local WRONG = { listen = '(".*" is no address that .*)$',
+                kind = "(no kind of memory .*)$" }
+
+local function check_options(given, err)
+  for name, pattern in pairs(WRONG) do
+    local value = given[name]
+    if type(value) == "table" then value = value[1] end
+    local wrong = value and err.message:match(pattern)
+    if wrong then failure.misuse("--%s: %s", name, wrong) end
+  end
+end
+jit.off(check_options)          -- its loop over pairs(), see check.lua
+
 --- Has make(options) make what is in the registry of --registry. What it
 -- raises is misuse.
 function M.made(given, make, options)
@@ -182,6 +196,7 @@ function M.made(given, make, options)
   local fine, made, err = pcall(make, options)
   if not fine then failure.misuse("%s", M.bare(made)) end
   if made then return made end
+  check_options(given, err)
   if is_of_server(err, given) then fail_registry(err) end
   M.fail(err)
 end
@@ -223,7 +238,8 @@ local function within(perigee, agent, f, interrupted)
   end)
   if not over then
     if interrupted then return interrupted() end
-    return failure.quietly()
+    local signal = require "perigee.native".C.perigee_signals_noted()
+    return failure.quietly(failure.BY_SIGNAL + signal)
   end
   if raised then error(raised, 0) end
   return status, message
@@ -238,7 +254,8 @@ end
 
 --- Runs f(agent) with an agent of the command's own, in a task, and closes the
 -- agent; returns what f returned. The results after SIGINT or SIGTERM are those
--- of interrupted(); without it the command ends without a word.
+-- of interrupted(); without it the command ends without a word, by the status
+-- of that signal.
 function M.run(given, f, interrupted)
   local perigee = M.library()
   ffi.C.perigee_cli_signal(SIGPIPE, SIG_IGN)

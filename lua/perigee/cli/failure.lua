@@ -2,7 +2,9 @@
 --- Failures of a command: its words on stderr, and its exit status.
 local printable = require "perigee.runtime.printable"
 
-local M = { FAILED = 1, MISUSE = 2 }
+-- BY_SIGNAL and a signal's number: as a shell tells of a command that ended by
+-- it. UNREAD: nobody reads the output (SIGPIPE).
+local M = { FAILED = 1, MISUSE = 2, BY_SIGNAL = 128, UNREAD = 128 + 13 }
 
 -- The value that is raised to end a command.
 local Raised = {}
@@ -13,9 +15,9 @@ function M.misuse(...)
     select(2, ...)) }, Raised), 0)
 end
 
---- Ends the command without a word: nobody reads what it writes.
-function M.quietly()
-  error(setmetatable({ status = M.FAILED }, Raised), 0)
+--- Ends the command without a word.
+function M.quietly(status)
+  error(setmetatable({ status = status }, Raised), 0)
 end
 
 --- Ends the command: the world's doing.

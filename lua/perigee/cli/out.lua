@@ -11,7 +11,7 @@ local M = {}
 
 local function checked(fine, why, code)
   if fine then return end
-  if code == EPIPE then failure.quietly() end
+  if code == EPIPE then failure.quietly(failure.UNREAD) end
   failure.failed("writing the output: %s", why)
 end
 

@@ -68,7 +68,7 @@ local function words_of(given)
   if not given.file:find "%.lua$" then return { given.file,
                                                 unpack(given.rest) } end
   local file, why = io.open(given.file)
-  if not file then failure.failed("cannot open %s", why) end
+  if not file then failure.misuse("cannot open %s", why) end
   file:close()
   return { "luajit", "-e", LINES, given.file, unpack(given.rest) }
 end
@@ -156,10 +156,11 @@ local function hear(job, fd)
     job.streams[fd] = nil
   end
   if not written and not job.deadline then
-    if code ~= EPIPE then
+    local status = code == EPIPE and failure.UNREAD or failure.FAILED
+    if status == failure.FAILED then
       io.stderr:write("perigee run: writing the output: ", why, "\n")
     end
-    job.status = job.status or failure.FAILED
+    job.status = job.status or status
     finish(job, job.process.TERM)
   end
 end

@@ -45,6 +45,7 @@ end
 -- Runs the file as luajit would; returns what it returns.
 local function run_file(file, arguments)
   local chunk, why = loadfile(file)
+  if not chunk and why:find "^cannot open " then failure.misuse("%s", why) end
   if not chunk then failure.failed("%s", why) end
   _G.arg = { [0] = file, unpack(arguments) }
   io.stdout:setvbuf "line"              -- a log has lines at once

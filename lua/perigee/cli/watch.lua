@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- `perigee watch`: agents that come, change and go, a line for each.
 local client = require "perigee.cli.client"
+local failure = require "perigee.cli.failure"
 local options = require "perigee.cli.options"
 
 local M = {
@@ -33,11 +34,12 @@ end
 function M.run(given)
   local out = require "perigee.cli.out"
   return client.run(given, function(agent)
-    local perigee = require "perigee"
+    local perigee, unread = require "perigee", false
     local watch = client.check(agent:watch {
       kind = given.kind, prefix = given.prefix, service = given.service })
     perigee.spawn(function()
-      if out.unread() then watch:close() end
+      unread = out.unread()
+      if unread then watch:close() end
     end)
     if given.timeout then
       perigee.spawn(function()
@@ -47,6 +49,7 @@ function M.run(given)
     end
     for change in watch do tell(change, given, out) end
     if watch.err then client.fail(watch.err) end
+    if unread then failure.quietly(failure.UNREAD) end
     return 0
   end, function() return 0 end)
 end

@@ -13,7 +13,9 @@ local start = {
 }
 
 function start.run(given)
-  return life.start(options.complete_start(given), options.NAMES)
+  options.complete_start(given)
+  options.address(given)
+  return life.start(given, options.NAMES)
 end
 
 local status = {

@@ -61,7 +61,10 @@ function M.run(given)
       perigee.sleep(PAUSE)
       from = tell_all(cache, given, from)
     end
-    if over then require "perigee.cli.failure".quietly() end
+    if over then
+      local failure = require "perigee.cli.failure"
+      failure.quietly(failure.UNREAD)
+    end
     return 0
   end, function() return 0 end)
 end

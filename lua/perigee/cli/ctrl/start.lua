@@ -19,6 +19,7 @@ for _, limit in ipairs(options.LIMITS) do NAMES[#NAMES + 1] = limit[1] end
 function M.run(given)
   listen.check_libraries()
   options.complete(given)
+  listen.address(given.listen, "--listen", options.LISTEN)
   given.log = given.log or given.beside .. ".log"
   return life.start(given, NAMES)
 end

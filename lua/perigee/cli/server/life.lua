@@ -30,7 +30,7 @@ function M.log_to(path)
   local log = require "perigee.runtime.log"
   if not path then return log.to() end
   local file, why = io.open(path, "a")
-  if not file then failure.misuse("opening --log: %s", why) end
+  if not file then failure.failed("opening --log: %s", why) end
   file:setvbuf "line"
   log.to(function(line) return file:write(line) end)
 end
@@ -102,8 +102,8 @@ local function fail_start(process, given, started, length)
     failure.failed("it has not served within %d s; process %d goes on, with "
                    .. "its messages in %s", PATIENCE, started.pid, given.log)
   end
-  failure.failed("%s", last_line(given.log, length)
-                 or "it ended without a word")
+  local last = last_line(given.log, length) or "it ended without a word"
+  failure.failed("%s", (last:gsub("^perigee %l+ serve: ", "")))
 end
 
 --- Starts a server in the background by `serve` and the options of these names,
