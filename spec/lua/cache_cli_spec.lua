@@ -229,7 +229,8 @@ describe("perigee cache", function()
     assert.equal("", output "list")
     told = cjson.decode(output "bench --json -s 8M -c 3")   -- more than it has
     assert.is_true(told.get.count < told.put.count)
-    fails(1, "more than a value may have", "bench -s 1000M -c 1")
+    fails(1, "more than a value may have: 1 GiB, or what its scope has of the "
+      .. "cache's memory %(its option memory%)", "bench -s 1000M -c 1")
     fails(1, "no agent of that name", "bench --name none")
   end)
 

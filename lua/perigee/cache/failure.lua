@@ -47,7 +47,9 @@ local FAILURES = {
   [C.PERIGEE_AGAIN] = { "this client has too much open: leases, or "
                         .. "reservations" },
   [C.PERIGEE_STALE] = { "it is no reservation, or no more" },
-  [C.PERIGEE_TOO_LARGE] = { "more than a value may have" },
+  [C.PERIGEE_TOO_LARGE] = { "more than a value may have: 1 GiB, or what its "
+                            .. "scope has of the cache's memory (its option "
+                            .. "memory)" },
 }
 local NONE = {}
 
