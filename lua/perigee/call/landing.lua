@@ -66,9 +66,12 @@ function Asked:misuse(why)
     :format(self.method.text, why))
 end
 
--- Puts the pin back; returns the rest of its arguments.
+-- Puts the pin back; returns the rest of its arguments, unless the landing has
+-- yielded.
 local function leave(before, ...)
   state.pinned = before
+  local why = state.strayed and loop.strayed "a landing"
+  if why then return false, why end
   return ...
 end
 

@@ -57,10 +57,13 @@ end
 
 -- ---- Replies ---------------------------------------------------------------
 
--- Closes a reader's view; returns the rest of its arguments.
+-- Closes a reader's view; returns the rest of its arguments, unless the reader
+-- has yielded.
 local function leave(view, before, ...)
   close(view)
   state.pinned = before
+  local why = state.strayed and loop.strayed "a reader"
+  if why then return false, why end
   return ...
 end
 
@@ -186,6 +189,8 @@ local function write(writer, pointer, length)
   state.pinned = "a writer"
   local fine, n = pcall(writer, view)
   state.pinned = before
+  local why = state.strayed and loop.strayed "a writer"
+  if why then fine, n = false, why end
   return fine, n, views.take_back(view)
 end
 

@@ -257,7 +257,27 @@ end
 
 -- ---- Workers ---------------------------------------------------------------
 
-local function returned(worker, fine, what)
+local returned
+
+-- Pinned code has yielded, by coroutine.yield(). It goes on at once, since what
+-- it uses is over with the event; its caller asks M.strayed().
+local function go_on(worker)
+  local current, leader = state.current, state.leader
+  state.strayed, state.current = state.pinned, worker
+  local fine, what = resume(worker.co)
+  state.current, state.leader = current, leader
+  return returned(worker, fine, what)
+end
+
+--- Returns why code that was pinned as what has failed, if it has yielded, else
+-- nil.
+function M.strayed(what)
+  if state.strayed ~= what then return nil end
+  state.strayed = false
+  return what .. " runs on the loop and must not yield"
+end
+
+function returned(worker, fine, what)
   if not fine then
     return broken(worker, errors.is_interrupt(what) and what
       or debug.traceback(worker.co, tostring(what)))
@@ -265,6 +285,7 @@ local function returned(worker, fine, what)
   if what == IDLE then
     pool[#pool + 1] = worker
   elseif what ~= PARKED then          -- the program's own coroutine.yield()
+    if state.pinned then return go_on(worker) end
     enqueue(worker)
   end
 end

@@ -23,6 +23,7 @@ M.state = {
   leader = false,                     -- the worker that leads
   target = { ended = false },         -- the signal of the innermost base
   pinned = false,
+  strayed = false,                    -- what was pinned and has yielded
   telling = false,                    -- the engine whose event is being handled
   ready = {}, first = 1, last = 0,    -- the ready queue
   stopping = false,                   -- run() is about to stop

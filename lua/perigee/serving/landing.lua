@@ -64,6 +64,8 @@ local function ask(engine, event, method, values)
   local fine, slice, reason = xpcall(method.landing, reply.caught,
                                      unpack(values, 1, values.n))
   state.pinned, raw.served = false, false
+  local why = state.strayed and loop.strayed "a landing"
+  if why then return false, { message = method.text .. ": " .. why } end
   return fine, slice, reason
 end
 

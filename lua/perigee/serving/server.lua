@@ -35,6 +35,8 @@ local PROTOCOL = C.PERIGEE_PROTOCOL
 local TOO_LARGE, RANGE = C.PERIGEE_TOO_LARGE, C.PERIGEE_RANGE
 local CANCELLED, HELD = C.PERIGEE_CANCELLED, C.PERIGEE_HELD
 
+local RAW, INPLACE = "a raw handler", "an inplace handler"
+
 local caught = reply.caught
 local refuse, answer = reply.refuse, reply.answer
 
@@ -145,14 +147,20 @@ local function pin(engine, event, served, method, what)
   raw.trace = trace_of(engine, event)
 end
 
--- The trace stays, for messages about the call.
-local function unpin() state.pinned, raw.served = false, false end
+-- Returns the failure of a handler that has yielded, else nil. The trace stays,
+-- for messages about the call.
+local function unpin(method, what)
+  state.pinned, raw.served = false, false
+  local why = state.strayed and loop.strayed(what)
+  return why and { message = method.text .. ": " .. why } or nil
+end
 
 local function serve_raw(engine, event, served, method)
   local request = open(event.pointer, tonumber(event.length))
-  pin(engine, event, served, method, "a raw handler")
+  pin(engine, event, served, method, RAW)
   local fine, result, err = xpcall(method.handler, caught, request)
-  unpin()
+  local failure = unpin(method, RAW)
+  if failure then fine, result = false, failure end
   local own = fine and is_view(result) and result == request
   close(request)
   if not fine then return reply.failed(engine, served, raw, result) end
@@ -190,9 +198,10 @@ end
 local function run_inplace(engine, event, served, method, capacity)
   local request = open(event.pointer, tonumber(event.length))
   local room = lend(loan.pointer, capacity)
-  pin(engine, event, served, method, "an inplace handler")
+  pin(engine, event, served, method, INPLACE)
   local fine, n = xpcall(method.handler, caught, request, room)
-  unpin()
+  local failure = unpin(method, INPLACE)
+  if failure then fine, n = false, failure end
   close(request)
   if fine and not filled(n, capacity) then
     return false, not_filled(method, n, capacity), take_back(room)
