@@ -1503,7 +1503,8 @@ PERIGEE_API int perigee_folder_look(const char *path);
  * Returns a descriptor (>= 0), PERIGEE_NAME_TAKEN while a live owner holds it,
  * PERIGEE_SYSTEM, or NO_MEMORY, of which perigee_detail(NULL) tells what is used
  * up. It takes over what a dead owner left. Files of held names are removed at
- * exit, stats files among them (perigee_stats_publish). */
+ * exit, stats files among them (perigee_stats_publish). A child by fork holds
+ * nothing: there the descriptor is one of /dev/null. */
 PERIGEE_API int perigee_name_hold(const char *folder, const char *name);
 /* Gives a held name back, by its descriptor, which is closed. */
 PERIGEE_API void perigee_name_release(int descriptor);
@@ -1697,10 +1698,9 @@ struct perigee_agent_options {
  * that time. The engine goes by the name from then on (perigee_go_by). options
  * may be NULL. *agent is the program's until perigee_agent_close, which comes
  * before the engine's close; NULL after a failure, when everything is as it was.
- * The name is free as soon as the process has ended, however it ended, and all
- * that it has forked since which run no other program. The engine's stats file
- * is beside the socket (perigee_stats_publish), unless the program has it publish
- * another already, which stays as it is.
+ * The name is free as soon as the process has ended, however it ended. The
+ * engine's stats file is beside the socket (perigee_stats_publish), unless the
+ * program has it publish another already, which stays as it is.
  *
  * NAME_TAKEN: a live agent has the name, or something else an address. INVALID:
  * a name, a kind or an address is wrong, or the engine goes by a name already.

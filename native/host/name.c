@@ -383,7 +383,38 @@ struct name_lock {
 static pthread_mutex_t name_locks_mutex = PTHREAD_MUTEX_INITIALIZER;
 static struct name_lock *name_locks;
 
+/* ---- Children by fork ------------------------------------------------------ */
+
+static void names_fork(void) {
+  pthread_mutex_lock(&name_locks_mutex);
+}
+
+static void names_forked(void) {
+  pthread_mutex_unlock(&name_locks_mutex);
+}
+
+/* A lock is held as long as any process has its descriptor, and so a dead agent's
+ * name for as long as a child lived. The number stays taken: the child may still
+ * use it for the name. */
+static void names_forked_child(void) {
+  int none = name_locks ? open("/dev/null", O_RDWR | O_CLOEXEC) : -1;
+  for (struct name_lock *owned = name_locks; owned; owned = owned->next)
+    if (none >= 0)
+      dup3(none, owned->descriptor, O_CLOEXEC);
+    else
+      close(owned->descriptor);
+  if (none >= 0)
+    close(none);
+  names_forked();
+}
+
+static void names_watch_forks(void) {
+  pthread_atfork(names_fork, names_forked, names_forked_child);
+}
+
 static void name_lock_put(struct name_lock *owned) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, names_watch_forks);
   pthread_mutex_lock(&name_locks_mutex);
   owned->next = name_locks;
   name_locks = owned;

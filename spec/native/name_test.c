@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <sys/file.h>
 #include <sys/mman.h>
@@ -216,6 +217,34 @@ static void exit_leaves_nothing(void **state) {
   }
   assert_int_equal(ended(child), 0);
   assert_false(exists("x.lock") || exists("x.sock") || exists("x.stats"));
+}
+
+/* The owner dies, and a child that it has forked lives on. */
+static void a_forked_child_holds_no_name(void **state) {
+  (void)state;
+  int told[2];
+  pid_t grandchild = 0;
+  assert_int_equal(pipe(told), 0);
+  pid_t child = fork();
+  if (child == 0) {
+    bool held = perigee_name_hold(root, "x") >= 0;
+    grandchild = held ? fork() : 0;
+    if (grandchild > 0 && write(told[1], &grandchild, sizeof grandchild) < 0)
+      _exit(1);
+    pause();
+    _exit(0);
+  }
+  assert_int_equal(read(told[0], &grandchild, sizeof grandchild),
+                   sizeof grandchild);
+  assert_int_equal(perigee_name_hold(root, "x"), PERIGEE_NAME_TAKEN);
+  kill(child, SIGKILL);
+  assert_int_equal(waitpid(child, NULL, 0), child);
+  int held = perigee_name_hold(root, "x");
+  kill(grandchild, SIGKILL);
+  assert_true(held >= 0);
+  perigee_name_release(held);
+  close(told[0]);
+  close(told[1]);
 }
 
 static bool is_null(int fd) {
@@ -438,9 +467,10 @@ static void what_is_told_is_told_as_a_whole(void **state) {
   int held = perigee_name_hold(root, "one");
   assert_int_equal(perigee_entry_write(held, text, LENGTH), PERIGEE_OK);
   pid_t child = fork();
+  int file = child == 0 ? open(path("one.lock"), O_RDWR) : -1;
   for (int i = 0; child == 0 && i < 5000; i++) {
     memset(text, 'a' + i % 26, LENGTH);
-    if (perigee_entry_write(held, text, (uint64_t)LENGTH - i % 100) < 0)
+    if (perigee_entry_write(file, text, (uint64_t)LENGTH - i % 100) < 0)
       _exit(1);
   }
   if (child == 0)
@@ -595,6 +625,7 @@ int main(int argc, char **argv) {
       test(dead_holders_leftovers_are_taken),
       test(what_dead_owners_left_is_swept),
       test(exit_leaves_nothing),
+      test(a_forked_child_holds_no_name),
       test(a_program_without_standard_descriptors_gets_some),
       test(a_release_keeps_the_stats_of_a_dead_holder),
       test(never_two_owners),
