@@ -30,6 +30,10 @@ local function server(child, perigee_)
       },
       odd = { landing = function() return { region:slice(0, 8), 7 } end,
               function() return true end },
+      overlaps = { landing = function()
+        return { region:slice(0, 8), region:slice(4, 8) }
+      end, function() return true end },
+      named = function() return { region:slice(0, 8), name = "kv" } end,
       landed = function() return spec.text_of(landed), count end,
       plain = function(slice)
         landed = { slice }
@@ -232,6 +236,7 @@ describe("a list of slices", function()
     end
     wrong({ slice, 7 }, "number 2 of a list is a number, not a slice")
     wrong({ slice, other:slice(0, 8) }, "number 2 of a list")
+    wrong({ slice, name = "kv" }, "a list of slices has name beside them")
     local many = {}
     for i = 1, 4097 do many[i] = region:slice(i, 1) end
     wrong(many, "1 to 4096 slices, not 4097")
@@ -248,6 +253,18 @@ describe("a list of slices", function()
     assert.is_nil(got)
     assert.equal("remote", err.kind)
     assert.matches("number 2 of a list is a number", err.message)
+    local whys = { named = "a list of slices has name beside them",
+                   overlaps = "slices 1 and 2 of a list overlap" }
+    for method, why in pairs(whys) do
+      got, err = store[method](store, region:slice(0, 4))
+      assert.is_nil(got)
+      assert.equal("remote", err.kind, err.message)
+      assert.matches(why, err.message)
+    end
+    local sparse = {}
+    sparse[3], sparse[2] = region:slice(40, 4), region:slice(20, 4)
+    sparse[1] = slice
+    assert.equal(16, (store:plain(sparse)))
     assert.equal(4, (store:plain({ slice:slice(0, 4) })))
   end)
 
@@ -702,6 +719,16 @@ describe("agent:read and agent:write", function()
     local from, back = places(here, 50000, 7), places(here, 50000, 3, 2 ^ 18)
     local bytes = cases.bytes(50000, 2)
     fill_all(from, bytes)
+    for _ = 1, 2 do -- at first the region is unknown
+      local fine, message = pcall(function()
+        agent:write("worker", { to = "kv", from = cases.alloc(cases.engine(), 8)
+          :slice() })
+      end)
+      assert.is_false(fine)
+      assert.matches("lists_spec.lua:%d+: agent:write: .* another engine's",
+                     message)
+      assert(agent:write("worker", { to = "kv", from = from }):wait(20))
+    end
     assert(agent:write("worker", { to = "kv", at = 100, from = from })
       :wait(20 * cases.slow))
     assert(agent:read("worker", { from = "kv", at = 100, to = back })

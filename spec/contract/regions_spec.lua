@@ -172,6 +172,24 @@ describe("a region", function()
     assert.has_error(function() session:region(nil) end)
   end)
 
+  it("is filled with a byte, also if it is long", function()
+    local slice = cases.alloc(cases.engine(), 2 ^ 22 + 5):slice()
+    assert.equal(slice, slice:fill(7))
+    assert.equal(7, cases.byte(slice))
+    assert.equal(7, cases.byte(slice, 2 ^ 22 + 4))
+    slice:slice(0, 0):fill(8)
+    assert.equal(7, cases.byte(slice))
+    slice:slice(0, 4):fill()
+    assert.equal(0, cases.byte(slice, 3))
+    assert.equal(7, cases.byte(slice, 4))
+    for _, wrong in ipairs { 256, -1, 1.5, "a" } do
+      local fine, message = pcall(function() slice:fill(wrong) end)
+      assert.is_false(fine)
+      assert.matches("regions_spec.lua:.*a byte, an integer of 0 to 255",
+                     message)
+    end
+  end)
+
   it("has a name without a zero byte, as an address is", function()
     local function refused(f, what)
       local fine, message = pcall(f)

@@ -33,6 +33,13 @@ local function server(child)
     end, function() return "landed" end },
     same = function(x) return x end,
     sleeps = function(x) require "perigee".sleep(0.01) return x end,
+    -- Waits where Lua cannot yield.
+    fill = function(text)
+      return (text:gsub("%w+", function(word)
+        require "perigee".sleep(0.2)
+        return word:upper()
+      end))
+    end,
     log = function() return log end,
   } }
   child.say("ready")
@@ -83,6 +90,24 @@ describe("code that runs on the loop and yields", function()
     end
     local logged = table.concat(proxy:log(), "\n")
     assert.matches("y.raw: a raw handler runs on the loop", logged)
+  end)
+
+  it("and code that waits where it cannot is bounded in depth", function()
+    local futures, done, refused = {}, 0, 0
+    for i = 1, 1000 do futures[i] = proxy.async:fill "word" end
+    for _, future in ipairs(futures) do
+      local got, err = future:wait(LONG)
+      if got == "WORD" then
+        done = done + 1
+      else
+        assert.equal("remote", err and err.kind, err and err.message)
+        assert.matches("waits are nested", err.message)
+        refused = refused + 1
+      end
+    end
+    assert.is_true(done >= 250, done)
+    assert.equal(1000, done + refused)
+    others_go_on()
   end)
 
   it("in a landing is told to its caller", function()

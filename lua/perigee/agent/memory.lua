@@ -34,8 +34,10 @@ local SPECS = {
             timeout = check.seconds },
 }
 
+local DOING = { read = "agent:read", write = "agent:write" }
+
 -- Returns the region's name and the own slice of a spec. Raises misuse.
-local function asked(kind, spec)
+local function asked(agent, kind, spec)
   check.options(spec, SPECS[kind], "agent:" .. kind, 4)
   local region, own
   if spec then region, own = spec.from, spec.to end
@@ -46,6 +48,9 @@ local function asked(kind, spec)
   end
   local place, why = slices.place(own)
   if not place then error(("agent:%s: %s"):format(kind, why), 4) end
+  if agent.engine.handle then
+    slices.check_own(place, DOING[kind], 4, agent.engine)
+  end
   return region, place
 end
 
@@ -150,7 +155,7 @@ local function try(future, ...)
 end
 
 local function operate(agent, kind, name, spec)
-  local region, own = asked(kind, spec)
+  local region, own = asked(agent, kind, spec)
   local at, reached = spec.at or 0, agent.reached[name]
   local place = reached and reached.regions[region]
   if place and is_stale(place.last) then

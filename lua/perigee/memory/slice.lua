@@ -157,6 +157,15 @@ local function not_a_slice(i, value)
   return ("number %d of a list is %s, not a slice"):format(i, M.named(value))
 end
 
+-- Returns a key of a table of n slices that is none of their numbers, or nil.
+local function another(x, n)
+  local key = next(x, n)
+  while type(key) == "number" and key % 1 == 0 and key >= 1 and key <= n do
+    key = next(x, key)
+  end
+  return key
+end
+
 --- Returns the List of a table of slices, or of one; or nil and what is wrong.
 local function listed(x)
   if type(x) ~= "table" or getmetatable(x) == List then return x end
@@ -171,6 +180,10 @@ local function listed(x)
     end
     list[i] = slice
     length = length + slice.length
+  end
+  local key = another(x, n)
+  if key ~= nil then
+    return nil, ("a list of slices has %s beside them"):format(tostring(key))
   end
   list.length = length
   return setmetatable(list, List)
@@ -539,21 +552,30 @@ function methods.write(slice, bytes, offset)
   return slice
 end
 
+local FILLED = 2 ^ 20                   -- bytes that are filled at a time
+
 --- Sets all of its bytes.
 -- @function Slice:fill
--- @tparam[opt=0] number byte
+-- @tparam[opt=0] number byte 0 to 255
 -- @treturn Slice the slice itself
 -- @waits no
 -- @usage
 -- print(region:slice(0, 3):fill(65):string())                  --> AAA
 function methods.fill(slice, byte)
   local owner = own(slice, "slice:fill")
-  local bytes, left = native.bytes_t(slice.block), slice.length
-  ffi.fill(bytes, slice.block, byte or 0)
+  if byte ~= nil and not (is_count(byte) and byte <= 255) then
+    error("slice:fill takes a byte, an integer of 0 to 255", 2)
+  end
+  local most = math.max(math.min(slice.block, FILLED), 1)
+  local bytes, left = native.bytes_t(most), slice.length
+  ffi.fill(bytes, most, byte or 0)
   for i = 0, slice.count - 1 do
-    local length = math.min(slice.block, left)
-    copy_in(owner, slice.offset + i * slice.stride, bytes, length)
-    left = left - length
+    local block = math.min(slice.block, left)
+    for at = 0, block - 1, most do
+      copy_in(owner, slice.offset + i * slice.stride + at, bytes,
+              math.min(most, block - at))
+    end
+    left = left - block
   end
   return slice
 end

@@ -347,9 +347,19 @@ local function take_worker()
   return worker
 end
 
+-- A base within a base takes some 9 KiB of the C stack, below a callback of
+-- string.gsub; a stack has 8 MiB.
+local DEEPEST = 256
+
+local function too_deep()
+  error(("%d waits are nested, each in code that cannot yield (a callback of "
+    .. "string.gsub or table.sort, a coroutine of the program's own), and more "
+    .. "would use up the stack"):format(DEEPEST), 0)
+end
+
 local function base(signal)
   local current, leader, target = state.current, state.leader, state.target
-  state.target = signal
+  state.target, state.depth = signal, state.depth + 1
   local worker, fine, what
   repeat
     worker = take_worker()
@@ -357,6 +367,7 @@ local function base(signal)
     fine, what = pcall(returned, worker, resume(worker.co))
   until not fine or signal.ended or state.stopping
   state.current, state.leader, state.target = current, leader, target
+  state.depth = state.depth - 1
   if fine then return end
   errors.pass(what)
   error(what, 0)
@@ -383,6 +394,7 @@ end
 --- Waits until signal has ended; a timer ends it at deadline.
 function M.block(signal, deadline)
   if signal.ended then return end
+  if state.depth >= DEEPEST and not M.parks() then too_deep() end
   if deadline < huge then
     signal.at = deadline
     timers.add(signal)

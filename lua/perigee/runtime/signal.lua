@@ -22,6 +22,7 @@ M.state = {
   current = { co = false, served = false, trace = false },
   leader = false,                     -- the worker that leads
   target = { ended = false },         -- the signal of the innermost base
+  depth = 0,                          -- bases within bases
   pinned = false,
   strayed = false,                    -- what was pinned and has yielded
   telling = false,                    -- the engine whose event is being handled

@@ -22,7 +22,7 @@ local M = {}
 
 local POOLED, TYPED, HELD = C.PERIGEE_POOLED, C.PERIGEE_TYPED, C.PERIGEE_HELD
 local TOO_LARGE, DENIED = C.PERIGEE_TOO_LARGE, C.PERIGEE_DENIED
-local CANCELLED = C.PERIGEE_CANCELLED
+local CANCELLED, INVALID = C.PERIGEE_CANCELLED, C.PERIGEE_INVALID
 local target = native.slice_t()
 
 local Landing = {}
@@ -69,13 +69,15 @@ local function ask(engine, event, method, values)
   return fine, slice, reason
 end
 
+local function mistaken(engine, served, method, why)
+  reply.failed(engine, served, raw, { message = method.text
+    .. ": its landing gave something else than what it may: " .. why }, true)
+end
+
 local function land(engine, served, method, values, given, length)
   local slice, why = slices.place(given)
   why = why or slices.store_local(target, slice, engine)
-  if why then
-    return reply.failed(engine, served, raw, { message = method.text
-      .. ": its landing gave something else than what it may: " .. why }, true)
-  end
+  if why then return mistaken(engine, served, method, why) end
   local landing = setmetatable({ engine = engine, method = method,
                                  values = values, slice = slice,
                                  trace = raw.trace, context = raw.context },
@@ -90,12 +92,15 @@ local function land(engine, served, method, values, given, length)
   local status = C.perigee_land(engine.handle, served, target)
   -- Not before that: the core reads the array of the List that was given.
   landing.slice = slices.first(slice, length)
-  if status < 0 then
-    engine.landed[served] = nil
+  if status >= 0 then return end
+  engine.landed[served] = nil
+  if status == INVALID then
+    mistaken(engine, served, method, native.detail(engine.handle))
+  else
     reply.refuse(engine, served, status, native.detail(engine.handle),
                  landing.context)
-    landing:abandon()
   end
+  landing:abandon()
 end
 
 -- Abandons what a landing gave that has closed its engine.
