@@ -226,7 +226,9 @@ end
 --   math.huge for no limit
 -- @tparam[opt] Slice options.into where the reply is stored: the bytes of a raw
 --   or inplace method, the slice among the results of a typed one. A slice, or
---   a list of slices, of which the call then gives the filled parts as a list
+--   a list of slices, of which the call then gives the filled parts as a list.
+--   Without it, and without a landing or a reader, a raw reply is a Lua string:
+--   one copy, for which the loop stands still (a few ms for each 10 MiB)
 -- @tparam[opt] function options.landing says where the reply is stored when its
 --   length is known. It gets the results of a typed method, with the length in
 --   place of the slice, or the length of a raw or inplace method's reply, and
