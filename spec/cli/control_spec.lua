@@ -214,6 +214,27 @@ describe("commands that ask a control server", function()
     assert.matches("%-%-store is the path of a file, or an address of redis://",
                    why)
   end)
+
+  it("show no password of a store's, whatever is in it", function()
+    if not there() then return end
+    local function shown(store)
+      local status, text = command.run("ctrl", "status", "--store", store)
+      assert.equal(1, status)
+      local _, json = command.run("ctrl", "status", "--json", "--store", store)
+      return text, json
+    end
+    for _, secret in ipairs { "hidden", "hid/den", "hid@den", "/hid/d@en",
+                              "//hidden" } do
+      for _, scheme in ipairs { "redis", "rediss", "etcd" } do
+        local text, json = shown(scheme .. "://:" .. secret .. "@127.0.0.1:1")
+        assert.matches("127.0.0.1", text, 1, true)
+        assert.not_matches("hid", text .. json)
+      end
+    end
+    assert.not_matches("hid", (shown "redis://h:1?password=hid/de@n"))
+    assert.matches("redis+unix:///run/a@b/c.sock",
+                   (shown "redis+unix:///run/a@b/c.sock?ttl=1"), 1, true)
+  end)
 end)
 
 describe("perigee ctrl serve", function()

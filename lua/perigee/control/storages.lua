@@ -24,10 +24,13 @@ function M.shared(address)
   return nil, "protocol", "it must be " .. why
 end
 
---- The address without what only its user may know.
+--- The address without what only its user may know. A user or a password may
+-- have any character but "?" as it is (registry/address); a path has none.
 function M.shown(where)
   if not M.is_shared(where) then return where end
-  return (where:gsub("%?.*$", ""):gsub("//[^/]*@", "//"))
+  local plain = where:gsub("%?.*$", "")
+  if plain:find "^redis%+unix:///" then return plain end
+  return (plain:gsub("//.*@", "//"))
 end
 
 -- A vault that is known. Waits.
