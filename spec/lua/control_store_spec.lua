@@ -8,6 +8,7 @@ local cases = require "spec.support.cases"
 local control = require "spec.support.control"
 local etcd = require "spec.support.etcd"
 local redis = require "spec.support.redis"
+local registries = require "perigee.registry"
 local sentinel = require "spec.support.sentinel"
 
 local LONG = 60 * cases.slow
@@ -197,6 +198,48 @@ describe("a control server over a store", function()
       assert.equal(201, (ask(first, "PUT", "agents/brief?ttl=1", entry "1")))
       hears "up brief"
       hears "down brief"
+    end)
+
+    it("raises a name's term at each taking, with agents that use " .. name
+       .. " itself", function()
+      local registry = assert(registries.open(begin(name)))
+      local last, takings = 0, 0
+      local function is_raised()
+        takings = takings + 1
+        local own = assert(registry:lookup(cases.scope, "one"):wait(LONG)).term
+        local _, body = ask(second, "GET", "agents/one")
+        assert.equal(own, body.term)
+        assert.is_true(own > last, ("taking %d has the term %.0f after %.0f")
+          :format(takings, own, last))
+        last = own
+      end
+      local function put(epoch, over)
+        local status = ask(first, "PUT", "agents/one?ttl=600&over=" .. over,
+                           entry(epoch))
+        assert.is_true(status < 300, status)
+        is_raised()
+      end
+      local function hold(epoch, over)
+        local held = assert(registry:hold(entry(epoch, {
+          name = "one", scope = cases.scope }), over):wait(LONG))
+        is_raised()
+        return held
+      end
+      local function delete(epoch)
+        assert.equal(204, (ask(second, "DELETE", "agents/one?epoch=" .. epoch)))
+      end
+      put("1", "")
+      hold("2", "1")
+      put("3", "2")
+      hold("4", "3")
+      delete "4"
+      local held = hold "5"
+      assert(registry:release(held):wait(LONG))
+      for _ = 1, 3 do                   -- in a second or so
+        put("6", "")
+        delete "6"
+      end
+      hold "7"
     end)
   end
 

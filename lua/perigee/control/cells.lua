@@ -63,10 +63,14 @@ end
 M.checked = checked
 
 --- The record that a cell is in a collection (control/state), with `cell`; nil
--- if it is none. Its revision is a hash, so it is the same for all servers.
+-- if it is none. Its revision is a hash, so it is the same for all servers. An
+-- agent that tells no term has taken the name by making the cell.
 function M.record(collection, name, cell)
   local value = checked(json.decode(cell.text), collection, name)
   if not value then return nil end
+  if collection.kind == "agents" then
+    value.term = value.term or cell.created
+  end
   local text, began, lease = cell.text:match(ENDING)
   if not text then text, began, lease = plain(value) end
   if not text then return nil end

@@ -1,8 +1,9 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- Records in etcd, where agents' registries keep theirs, too (registry/etcd).
 -- control/redis tells what a store has to do. A cell has the revision of its
--- key, which transactions compare, and the id of its lease. Each text that has
--- a lease is written under a new one; the old one ends by itself.
+-- key, which transactions compare, the one that made the key, and the id of its
+-- lease. Each text that has a lease is written under a new one; the old one
+-- ends by itself.
 local base64 = require "perigee.net.base64"
 local etcd = require "perigee.registry.etcd"
 local feeds = require "perigee.registry.etcd.feed"
@@ -31,6 +32,7 @@ local function cell_of(found)
   local text = type(found) == "table" and base64.decode(found.value)
   if not text then return nil end
   return { text = text, revision = found.mod_revision,
+           created = tonumber(found.create_revision),
            lease = found.lease ~= "0" and found.lease or nil }
 end
 
@@ -42,8 +44,8 @@ local function first_of(response)
     and range.kvs[1] or nil
 end
 
--- Reads names of a list. True; or nil, a kind and why. Half of them at a time
--- where their texts are more than an answer may have.
+-- Reads names of a list. etcd's revision; or nil, a kind and why. Half of them
+-- at a time where their texts are more than an answer may have.
 local function read_some(store, names, from, to)
   local wanted = {}
   for i = from, to do
@@ -53,10 +55,11 @@ local function read_some(store, names, from, to)
   local told, kind, why = store.cluster:ask("kv/txn", { success = wanted })
   if kind == "too_large" and to > from then
     local middle = math.floor((from + to) / 2)
-    local fine
-    fine, kind, why = read_some(store, names, from, middle)
-    if not fine then return nil, kind, why end
-    return read_some(store, names, middle + 1, to)
+    local first, second
+    first, kind, why = read_some(store, names, from, middle)
+    if not first then return nil, kind, why end
+    second, kind, why = read_some(store, names, middle + 1, to)
+    return second and math.max(first, second), kind, why
   end
   if not told then return nil, kind, why end
   if type(told.responses) ~= "table" or #told.responses ~= #wanted then
@@ -65,7 +68,7 @@ local function read_some(store, names, from, to)
   for i, response in ipairs(told.responses) do
     names[from + i - 1].take(cell_of(first_of(response)))
   end
-  return true
+  return type(told.header) == "table" and tonumber(told.header.revision) or 0
 end
 
 local function read_list(store, list)
@@ -76,16 +79,18 @@ local function read_list(store, list)
 end
 
 function Store:read(names, lists)
+  local last = 0
   for from = 1, #names, MOST do
-    local fine, kind, why = read_some(self, names, from,
-                                      math.min(#names, from + MOST - 1))
-    if not fine then return nil, kind, why end
+    local revision, kind, why = read_some(self, names, from,
+                                          math.min(#names, from + MOST - 1))
+    if not revision then return nil, kind, why end
+    last = math.max(last, revision)
   end
   for _, list in ipairs(lists) do
     local fine, kind, why = read_list(self, list)
     if not fine then return nil, kind, why end
   end
-  return self.cluster:now() / 1000
+  return self.cluster:now() / 1000, last
 end
 
 -- ---- Leases ----------------------------------------------------------------

@@ -5,7 +5,9 @@
 --   read(names, lists)    reads what is there now. names: { space, name,
 --                         take = f(cell or nil) }; lists: { space, prefix,
 --                         after, take = f(name, cell), true: no more of them }.
---                         The store's time in seconds; or nil, a kind and why
+--                         The store's time in seconds, and the revision at
+--                         which the names were read, if it has such; or nil, a
+--                         kind and why
 --   write(writes)         all or none of { space, name, cell, text, ttl,
 --                         renew, unlisted }: sets a name, which has that
 --                         cell now (nil: which is not there), to text (nil:
@@ -64,7 +66,7 @@ function Store:read(names, lists)
       function(name, text) return list.take(name, { text = text }) end)
     if not fine then return nil, kind, why end
   end
-  return keys.time(replies[1]) / 1000
+  return keys.term(replies[1]) * 1e-6   -- as exact as terms are
 end
 
 -- ---- Writing ---------------------------------------------------------------

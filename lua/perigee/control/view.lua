@@ -38,7 +38,8 @@ function M.new(store, known_graphs, longest)
   return setmetatable({
     store = store, graphs = known_graphs, longest = longest, places = {},
     lists = {}, order = {}, own = {}, touched = {}, collections = {},
-    wanted = { names = {}, lists = {} }, now = 0, seen = loop.now() }, View)
+    wanted = { names = {}, lists = {} }, now = 0, seen = loop.now(),
+    revision = false }, View)
 end
 
 --- The store's time in seconds.
@@ -176,9 +177,10 @@ jit.off(take_lists)
 function View:read()
   local names, lists = take_names(self), take_lists(self)
   self.wanted = { names = {}, lists = {} }
-  local now, kind, why = self.store:read(names, lists)
-  if not now then return nil, kind, why end
+  local now, told, why = self.store:read(names, lists)
+  if not now then return nil, told, why end
   self.now, self.seen = now, loop.now()
+  if told then self.revision = math.max(self.revision or 0, told) end
   return true
 end
 
@@ -239,11 +241,14 @@ function View:put(scope, kind, name, text, ttl, value, since)
   return record
 end
 
---- The number of a taking: greater than those of all before, unless the store's
--- time has gone back since.
+--- The number of a taking, as agents without a server count it in that store:
+-- its next revision, while the name is as it was read, or its time. It is
+-- greater than those of all before, unless that time has gone back since.
 function View:term(before)
   local last = before and before.term or 0
-  return math.max(last + 1, math.floor(self:time() * 1e6))
+  local next_one = self.revision and self.revision + 1
+    or math.floor(self:time() * 1e6)
+  return math.max(last + 1, next_one)
 end
 
 function View:remove(record)

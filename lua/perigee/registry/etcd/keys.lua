@@ -46,12 +46,13 @@ function M.after(last, from)
 end
 
 --- The entry of name in what a range or an event tells of a key; nil if it is
--- none. In a task: waits if it is long. Its term is what who took the name from
--- another has written, or the revision that made the key.
+-- none. In a task: waits if it is long. Its term is the one that is written, by
+-- who took the name from another or by a control server, or else the revision
+-- that made the key.
 function M.entry(found, scope, name, now)
   local entry = text.decode(base64.decode_long(found.value), scope, name, now)
   if not entry then return nil end
-  entry.term = math.max(entry.term or 0, tonumber(found.create_revision) or 0)
+  entry.term = entry.term or tonumber(found.create_revision) or 0
   return entry
 end
 

@@ -104,7 +104,7 @@ end
 --
 -- The number of a taking is the revision that makes the key. An agent that
 -- takes the name over writes a number into the entry: etcd's next revision,
--- while the key is as it was read.
+-- while the key is as it was read, or one more than the number that is there.
 local function claim(lease, id, is_new, over)
   local write, etcd = is_new or lease.dirty, lease.etcd
   for _ = 1, ATTEMPTS do
@@ -129,7 +129,7 @@ local function claim(lease, id, is_new, over)
       return nil, "name_taken", M.who(other), other
     end
     if over and other and other.epoch == over then
-      lease.term = (why or 0) + 1
+      lease.term = math.max(why or 0, other.term) + 1
     end
     if not found then lease.term = nil end
     lease.revision, write = found and found.mod_revision or "0", true
