@@ -163,6 +163,53 @@ needing("Redis", { redis }, function()
     assert.equal(text, server:ask("GET " .. key "one"))
   end)
 
+  -- Puts another's entry of the name one in place, for some milliseconds (-1:
+  -- for good).
+  local function usurp(text, milliseconds)
+    local other = text:gsub('"epoch":"%x+"', '"epoch":"0123456789abcdef"')
+    assert.equal("OK", server:ask(("SET %s '%s'%s"):format(key "one", other,
+      milliseconds > 0 and " PX " .. milliseconds or "")))
+  end
+
+  -- Expects that another's entry has the TTL that usurp() gave it, which is
+  -- far longer than the agent's.
+  local function is_left(milliseconds)
+    local left = tonumber(server:ask("PTTL " .. key "one"))
+    if milliseconds < 0 then return assert.equal(-1, left) end
+    assert.is_true(left > milliseconds / 2, ("it has %d ms"):format(left))
+  end
+
+  for what, milliseconds in pairs { ["its TTL"] = 3600000, ["none"] = -1 } do
+    it("has a name that another took for as long as that says, which is "
+       .. what, function()
+      local one = assert(take "one")
+      local text = server:ask("GET " .. key "one")
+      usurp(text, milliseconds)
+      eventually(function() return one.lease.over end)
+      is_left(milliseconds)
+      one:close()
+    end)
+
+    it("has a name that another took amid a renewal for as long as that says, "
+       .. "which is " .. what, function()
+      local one = assert(take "one")
+      local text = server:ask("GET " .. key "one")
+      local connection = registries.open(registry).connection
+      local ask = connection.ask
+      finally(function() connection.ask = nil end)
+      function connection.ask(self, commands, ...)
+        if commands[#commands][1] == "GETEX" then
+          connection.ask = nil
+          usurp(text, milliseconds)
+        end
+        return ask(self, commands, ...)
+      end
+      eventually(function() return one.lease.over end)
+      is_left(milliseconds)
+      one:close()
+    end)
+  end
+
   it("may have keys of others among ours", function()
     local one = assert(take_for_long "one")
     local told = watched(one)
@@ -197,13 +244,14 @@ needing("Redis", { redis }, function()
     end)
   end)
 
-  it("is asked by an idle agent to renew its name, by one command, and nothing "
-    .. "else", function()
+  it("is asked by an idle agent to renew its name, by three commands, and "
+    .. "nothing else", function()
     local one = assert(take "one")
     assert.is_false(one.lease.dirty)
     local monitor = server:monitor()
-    eventually(function() return #monitor.words() >= 2 end)
-    for _, word in ipairs(monitor.words()) do assert.equal("getex", word) end
+    eventually(function() return #monitor.words() >= 6 end)
+    local words = table.concat(monitor.words(), " ", 1, 6)
+    assert.is_truthy(("get pttl getex "):rep(3):find(words, 1, true), words)
     assert.equal("one", names(one))
   end)
 

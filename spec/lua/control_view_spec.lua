@@ -106,6 +106,28 @@ needing("a view of a shared store", { redis }, function()
     end)
   end)
 
+  it("renews no name that another has taken meanwhile for less than its time",
+     function()
+    local keys = require "perigee.registry.redis.keys"
+    in_task(function()
+      local function ask(...) return store.connection:ask({ { ... } })[1] end
+      local function renew(name, text)
+        return store:write { { space = "s", name = name, renew = true, ttl = 1,
+                               cell = { text = text } } }
+      end
+      for name, more in pairs { long = { "PX", 3600000 }, kept = {} } do
+        local key = keys.name("s", name)
+        ask("SET", key, "mine", "PX", 1000)
+        assert.is_true((renew(name, "mine")))
+        ask("SET", key, "another's", unpack(more))
+        assert.is_false((renew(name, "mine")))
+        local left = ask("PTTL", key)
+        assert.is_true(more[1] and left > 1800000 or left == -1,
+                       ("%s has %d ms left"):format(name, left))
+      end
+    end)
+  end)
+
   it("forgets what a handler wrote that failed then", function()
     local asked = require "perigee.control.asked"
     in_task(function()

@@ -27,7 +27,7 @@ local connections = require "perigee.registry.redis.connection"
 local feeds = require "perigee.registry.redis.feed"
 local keys = require "perigee.registry.redis.keys"
 local redis = require "perigee.registry.redis"
-local writes_of = require "perigee.registry.redis.writes".commands
+local changes = require "perigee.registry.redis.writes"
 
 local M = {}
 
@@ -75,50 +75,58 @@ local function milliseconds(write)
   return write.ttl > 0 and math.ceil(write.ttl * 1000) or nil
 end
 
--- Renews what is to be renewed, which is no part of the transaction since a
--- full server would refuse that, and watches and reads the other names.
+-- Renews what is to be renewed, which is no part of the transaction, and
+-- watches and reads the other names.
 local function preparing(writes)
   local commands = {}
-  local function add(...) commands[#commands + 1] = { ... } end
   for _, write in ipairs(writes) do
     local key = keys.name(write.space, write.name)
-    if write.renew then
-      add("GETEX", key, "PX", milliseconds(write))
-    else
-      add("WATCH", key)
-      add("MGET", key)
-      add("PTTL", key)
+    for _, command in ipairs(write.renew
+      and changes.prolonging(key, milliseconds(write))
+      or { { "WATCH", key }, { "MGET", key }, { "PTTL", key } }) do
+      commands[#commands + 1] = command
     end
   end
   return commands
 end
 
+-- Gives another's name that was renewed the TTL that it had before.
+local function give_back(connection, write, before)
+  local back = changes.giving_back(keys.name(write.space, write.name), before,
+                                   milliseconds(write))
+  if back then connection:send { back } end
+end
+
 local ABSENT = -2                       -- the PTTL of what is not there
 
 -- Is there still what was read? Nil, a kind and why if there is what is no
--- text, which is not overwritten.
-local function are_same(writes, replies)
-  local at, same = 0, true
+-- text, which is not overwritten. What was renewed, and is another's, gets its
+-- TTL back.
+local function are_same(connection, writes, replies)
+  local at, same, foreign = 0, true, false
   for _, write in ipairs(writes) do
-    local now = replies[at + 1]
+    local now = replies[at + 2]
     if not write.renew then
-      now = replies[at + 2][1]
-      if now == NIL and replies[at + 3] ~= ABSENT then
-        return nil, "name_taken", "what is no text is in the place of "
-          .. write.name
-      end
+      now = now[1]
+      foreign = foreign or now == NIL and replies[at + 3] ~= ABSENT
+        and write.name
     end
-    same = same and now == (write.cell and write.cell.text or NIL)
-    at = at + (write.renew and 1 or 3)
+    local is_same = now == (write.cell and write.cell.text or NIL)
+    if write.renew and not is_same then
+      give_back(connection, write, replies[at + 1])
+    end
+    same, at = same and is_same, at + (write.renew and 2 or 3)
   end
-  return same
+  if not foreign then return same end
+  return nil, "name_taken", "what is no text is in the place of " .. foreign
 end
 
 local function transaction(writes)
   local commands = { { "MULTI" } }
   for _, write in ipairs(writes) do
     local some = write.renew and {}
-      or writes_of(write.space, write.name, write.text, milliseconds(write))
+      or changes.commands(write.space, write.name, write.text,
+                          milliseconds(write))
     -- The first one alone writes the key.
     for i = 1, write.unlisted and math.min(#some, 1) or #some do
       commands[#commands + 1] = some[i]
@@ -130,16 +138,17 @@ end
 
 local function write_all(registry, writes)
   local connection = registry.connection
-  local life, first = connection.life, preparing(writes)
-  local replies, kind, why = connection:ask(first)
+  local life = connection.life
+  local replies, kind, why = connection:ask(preparing(writes))
   if not replies then return nil, kind, why end
-  local same, other, what = are_same(writes, replies)
-  if #first == #writes then return same end
+  local same, other, what = are_same(connection, writes, replies)
+  local commands = transaction(writes)
+  if #commands == 2 then return same end -- it writes nothing
   if not same then
     connection:send { { "UNWATCH" } }
     return same, other, what
   end
-  local fine, done, reason = registry:exec(transaction(writes), life)
+  local fine, done, reason = registry:exec(commands, life)
   if not fine then return nil, done, reason end
   return done
 end

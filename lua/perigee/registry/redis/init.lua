@@ -176,17 +176,25 @@ function Redis:hold(entry, over)
   return tasks.spawn(alone, hold, self, entry, over)
 end
 
--- Prolongs the TTL by one command, which also tells whose the name is: true, or
--- false where more has to be done. The TTL is prolonged once too often if
--- another agent has taken the name. This is no transaction, since a full server
--- would refuse that.
-local function prolonged(redis, held)
-  local scope, name = held.scope, held.name
-  local replies, kind, why = redis.connection:ask {
-    { "GETEX", keys.name(scope, name), "PX", redis:milliseconds() } }
-  if not replies then return nil, kind, why end
-  local other = keys.decode(replies[1], scope, name, 0)
+local function is_text_of(held, text)
+  local other = keys.decode(text, held.scope, held.name, 0)
   return other and other.epoch == held.epoch or false
+end
+
+-- Prolongs the TTL if the name is still ours: true, or false where more has to
+-- be done. It asks first, so that what arrives late shortens no other agent's
+-- TTL; one that has taken the name just now gets its TTL back.
+local function prolonged(redis, held)
+  local key, ttl = keys.name(held.scope, held.name), redis:milliseconds()
+  local replies, kind, why = redis.connection:ask { { "GET", key } }
+  if not replies then return nil, kind, why end
+  if not is_text_of(held, replies[1]) then return false end
+  replies, kind, why = redis.connection:ask(writes.prolonging(key, ttl))
+  if not replies then return nil, kind, why end
+  if is_text_of(held, replies[2]) then return true end
+  local back = writes.giving_back(key, replies[1], ttl)
+  if back then redis.connection:send { back } end
+  return false
 end
 
 local function rewrite(redis, held, entry)

@@ -20,4 +20,19 @@ function M.commands(scope, name, text, milliseconds)
   return { set, { "ZADD", index, 0, name }, change }
 end
 
+--- The commands that tell a key's TTL, give it one of some milliseconds instead
+-- and tell its text. They are no transaction, since a full server would refuse
+-- that.
+function M.prolonging(key, milliseconds)
+  return { { "PTTL", key }, { "GETEX", key, "PX", milliseconds } }
+end
+
+--- The command that gives a key its TTL again, where the second command found
+-- another's text; nil if its TTL (the first one's reply) was no longer.
+function M.giving_back(key, before, milliseconds)
+  if before == -1 then return { "GETEX", key, "PERSIST" } end
+  local is_longer = type(before) == "number" and before > milliseconds
+  return is_longer and { "GETEX", key, "PX", before } or nil
+end
+
 return M
