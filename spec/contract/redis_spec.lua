@@ -306,6 +306,26 @@ needing("Redis", { redis }, function()
     two:close()
   end)
 
+  it("tells of a change after which more came at once than it keeps", function()
+    local one = assert(take_for_long "one")
+    local told = watched(one)
+    eventually(function() return #told == 1 end)
+    local text = server:ask("GET " .. key "one"):gsub('"one"', '"two"')
+    local scope = ("perigee:{%s}:"):format(cases.scope)
+    assert.equal("done", server:ask(([[EVAL "
+      redis.call('SET', KEYS[1] .. 'name:two', ARGV[1])
+      redis.call('ZADD', KEYS[1] .. 'names', 0, 'two')
+      local function tell(name, entry)
+        redis.call('XADD', KEYS[1] .. 'changes', 'MAXLEN', '~', 10000, '*',
+                   'name', name, 'entry', entry)
+      end
+      tell('two', ARGV[1])
+      for i = 1, 11000 do tell('other', 'junk') end
+      return 'done'" 1 '%s' '%s']]):format(scope, text)))
+    eventually(function() return told[2] end)
+    assert.same({ "up one", "up two" }, told)
+  end)
+
   it("has names where its index is something else", function()
     local one = assert(take_for_long "one")
     local watcher = assert(take_for_long "watcher")

@@ -10,9 +10,10 @@
 -- break.
 --
 -- All entries are read again if the stream does not continue from there (the
--- server was emptied or replaced). An entry that is missing then is reported as
--- gone only after a TTL, since its holder may take the name again meanwhile;
--- that TTL is not begun anew.
+-- server was emptied or replaced, or has had more changes than the stream
+-- keeps). An entry that is missing then is reported as gone only after a TTL,
+-- since its holder may take the name again meanwhile; that TTL is not begun
+-- anew.
 local connections = require "perigee.registry.redis.connection"
 local feeds = require "perigee.registry.feed"
 local keys = require "perigee.registry.redis.keys"
@@ -124,11 +125,16 @@ local function follow(feed)
     { "TIME" },
     { "XREVRANGE", feed.stream, "+", "-", "COUNT", 1 },
     { "XREAD", "COUNT", BATCH, "BLOCK", math.ceil(seconds * 1000), "STREAMS",
-      feed.stream, feed.last } }, seconds)
+      feed.stream, feed.last },
+    { "XREVRANGE", feed.stream, feed.last, feed.last, "COUNT", 1 } }, seconds)
   if not replies then return nil, kind, why end
   feed.now = keys.time(replies[1])
   if is_behind(last_of(replies[2]), feed.last) then return look(feed) end
-  if replies[3] ~= NIL then take(feed, replies[3][1][2]) end
+  if replies[3] == NIL then return true end
+  local stream = replies[3][1][2]
+  -- Changes before these may be lost if the last one that was read is.
+  if #stream >= BATCH and not replies[4][1] then return look(feed) end
+  take(feed, stream)
   return true
 end
 
