@@ -326,6 +326,29 @@ needing("Redis", { redis }, function()
     assert.same({ "up one", "up two" }, told)
   end)
 
+  it("tells of a change before which came more than a reply may have",
+     function()
+    local one = assert(take_for_long "one")
+    local told = watched(one)
+    eventually(function() return #told == 1 end)
+    local feed = one.registry.feeds[cases.scope]
+    local text = server:ask("GET " .. key "one"):gsub('"one"', '"two"')
+    local scope = ("perigee:{%s}:"):format(cases.scope)
+    assert.equal("done", server:ask(([[EVAL "
+      local function tell(name, entry)
+        redis.call('XADD', KEYS[1] .. 'changes', '*', 'name', name, 'entry',
+                   entry)
+      end
+      for i = 1, 70 do tell('other', string.rep('x', 1048576)) end
+      redis.call('SET', KEYS[1] .. 'name:two', ARGV[1])
+      redis.call('ZADD', KEYS[1] .. 'names', 0, 'two')
+      tell('two', ARGV[1])
+      return 'done'" 1 '%s' '%s']]):format(scope, text)))
+    eventually(function() return told[2] end)
+    assert.same({ "up one", "up two" }, told)
+    assert.is_false(feed.failed, "the changes could not be read")
+  end)
+
   it("has names where its index is something else", function()
     local one = assert(take_for_long "one")
     local watcher = assert(take_for_long "watcher")

@@ -244,6 +244,55 @@ needing("a round of a control server over a store",
     state:close()
   end)
 
+  it("says nothing to watchers, and takes none, while it cannot read changes",
+     function()
+    begin()
+    local state = require("perigee.control.shared").new(
+      require("perigee.control.storages").shared(redis.address(cases)))
+    local watch = require "perigee.control.watch"
+    state.told = function() end
+    local function follows()
+      return perigee.spawn(function()
+        return state:follow("s", "agents", true)
+      end):wait(LONG)
+    end
+    local comments, watcher = 0, { fed = true, stream = {} }
+    function watcher.stream.tell(_, part)
+      if part == ":\n\n" then comments = comments + 1 end
+      return true
+    end
+    function watcher.stream.close() end
+    write "z"
+    assert(follows())
+    watcher.collection = state:watched("s", "agents")
+    watcher.collection.watchers[1] = watcher
+    watch.beat(state)
+    assert.equal(1, comments)
+    local path = "/v1/scopes/s/watch?for=0"
+    assert.equal(200, (ask("GET", path)))
+    store:ask [[EVAL "return redis.call('XADD', 'perigee:{s}:changes', '*',
+      'name', 'a', 'entry', string.rep('x', 3 * 1048576))" 0]]
+    eventually(function() return not follows() end)
+    eventually(function() return (ask("GET", path)) == 503 end)
+    local feed = watcher.collection.feed
+    for _ = 1, 10 do
+      assert.is_nil((feed.changes:next(function() return true end):wait(LONG)),
+                    "a feed that reads no changes says that it does")
+      assert.is_nil((follows()))
+      assert.equal(503, (ask("GET", path)))
+    end
+    assert.equal(200, (ask("GET", "agents")))
+    comments = 0
+    watch.beat(state)
+    assert.equal(0, comments)
+    store:ask "DEL 'perigee:{s}:changes'"
+    eventually(function() return (ask("GET", path)) == 200 end)
+    eventually(follows)
+    watch.beat(state)
+    assert.equal(1, comments)
+    state:close()
+  end)
+
   it("passes over names in its store that none can have", function()
     begin()
     put "entities/b"

@@ -83,13 +83,19 @@ end
 
 local function yes() return true end
 
--- Waits for something of a feed. True; or nil, a kind and why.
-local function hear(feed, seconds)
-  local future = feed.changes:next(yes)
+-- Waits for something of a collection's feed. True; or nil, a kind and why:
+-- then the collection is `deaf`, until something is heard.
+local function hear(collection, seconds)
+  local future = collection.feed.changes:next(yes)
   loop.wait(future, loop.deadline(seconds))
-  if future.ended then return futures.results(future) end
-  future:cancel()
-  return nil, "timeout", "the store does not answer"
+  local fine, kind, why = nil, "timeout", "the store does not answer"
+  if future.ended then
+    fine, kind, why = futures.results(future)
+  else
+    future:cancel()
+  end
+  collection.deaf = not fine
+  return fine, kind, why
 end
 
 local function end_watchers(collection)
@@ -101,7 +107,7 @@ end
 local function keep_up(state, collection)
   local feed = collection.feed
   while not feed.over do
-    hear(feed, IDLE)
+    hear(collection, IDLE)
     catch_up(state, collection)
     if collection.watchers[1] then collection.used = loop.now() end
     if loop.now() - collection.used > IDLE * 1e9 then break end
@@ -126,6 +132,7 @@ end
 local function new_followed(state, scope, kind)
   local collection = {
     scope = scope, kind = kind, records = {}, names = {}, watchers = {},
+    deaf = false,
     changes = changes.new(kind .. " of scope " .. scope), used = loop.now(),
     feed = state.store:follow(cells.space(scope, kind)) }
   state.scopes[scope] = state.scopes[scope] or {}
@@ -146,7 +153,8 @@ local function may_follow(state, trusted)
 end
 
 --- Follows a collection until nobody watches it, for somebody who is known, or
--- a stranger. True when it is known; or nil, a kind and why. Waits.
+-- a stranger. True when it is known, and its changes are heard; or nil, a kind
+-- and why. Waits.
 function Shared:follow(scope, kind, trusted)
   local now, away, reason = self.store:read({}, {})
   if not now then return nil, away, reason end
@@ -158,8 +166,8 @@ function Shared:follow(scope, kind, trusted)
   end
   collection = collection or new_followed(self, scope, kind)
   collection.used = loop.now()
-  while not collection.feed.looked do
-    local fine, failed, why = hear(collection.feed, self.store.patience)
+  while not collection.feed.looked or collection.deaf do
+    local fine, failed, why = hear(collection, self.store.patience)
     if not fine then return nil, failed, why end
   end
   catch_up(self, collection)

@@ -257,11 +257,14 @@ function M.told(state, collection, from)
   end
 end
 
---- Sends a comment to all watchers, which finds those that have gone.
+--- Sends a comment to all watchers, which finds those that have gone; but to
+-- none of a collection whose changes are not heard (control/shared).
 function M.beat(state)
   for _, scope in pairs(state.scopes) do
     for _, collection in pairs(scope) do
-      tell(collection, function() return COMMENT end)
+      if not collection.deaf then
+        tell(collection, function() return COMMENT end)
+      end
     end
   end
 end

@@ -25,7 +25,9 @@ local M = {}
 local NIL = connections.NIL
 local BLOCK = 2                         -- seconds that the server holds a read
 local GRACE = 0.02                      -- seconds after the end of a TTL
-local BATCH = 200
+local BATCH = 30                        -- changes of a reply, which has room
+                                        -- for as many of the longest entries
+local TTLS = 200                        -- that are asked for at once
 
 local Feed = feeds.class()
 
@@ -95,6 +97,7 @@ local function look(feed)
     if not list[name] then miss(feed, name) end
   end
   feed.looked, feed.number = true, feed.connection.number
+  feed.heard = true
   return true
 end
 jit.off(look)
@@ -119,8 +122,10 @@ local function until_due(feed)
 end
 jit.off(until_due)
 
+-- Reads changes; on a new connection those that there are.
 local function follow(feed)
-  local seconds = math.max(0.001, math.min(BLOCK, until_due(feed)))
+  local seconds = feed.heard and math.min(BLOCK, until_due(feed)) or 0
+  seconds = math.max(0.001, seconds)
   local replies, kind, why = feed.connection:ask({
     { "TIME" },
     { "XREVRANGE", feed.stream, "+", "-", "COUNT", 1 },
@@ -128,7 +133,7 @@ local function follow(feed)
       feed.stream, feed.last },
     { "XREVRANGE", feed.stream, feed.last, feed.last, "COUNT", 1 } }, seconds)
   if not replies then return nil, kind, why end
-  feed.now = keys.time(replies[1])
+  feed.now, feed.heard = keys.time(replies[1]), true
   if is_behind(last_of(replies[2]), feed.last) then return look(feed) end
   if replies[3] == NIL then return true end
   local stream = replies[3][1][2]
@@ -142,7 +147,7 @@ end
 local function check_due(feed)
   local names, commands, now = {}, {}, loop.now()
   for name, at in pairs(feed.due) do
-    if at <= now and #names < BATCH then
+    if at <= now and #names < TTLS then
       names[#names + 1] = name
       commands[#commands + 1] = { "PTTL", keys.name(feed.scope, name) }
     end
@@ -172,11 +177,12 @@ local function resume(feed)
 end
 
 function Feed:read()
+  self.heard = false
   local fine, kind, why = resume(self)
   while fine and not self:is_over() do
     fine, kind, why = check_due(self)
     if fine then
-      self.changes:tell(true)
+      if self.heard then self.changes:tell(true) end
       fine, kind, why = follow(self)
     end
   end
@@ -193,7 +199,7 @@ function M.new(redis, scope, target, patience, ttl, decode)
     redis = redis, ttl = ttl, stream = keys.changes(scope),
     decode = decode or keys.decode,
     connection = connections.new(target, patience), last = "0-0", now = 0,
-    number = 0, due = {}, missed = {} })
+    number = 0, due = {}, missed = {}, heard = false })
 end
 
 return M
