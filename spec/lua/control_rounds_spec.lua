@@ -244,6 +244,26 @@ needing("a round of a control server over a store",
     state:close()
   end)
 
+  it("tells a later watcher of an end when that comes, not a lease later",
+     function()
+    begin()
+    assert.equal(201, (ask("PUT", "agents/one?ttl=86400", asking.entry())))
+    assert.equal("1", store:ask(("PEXPIRE 'perigee:{s}:name:one' %d"):format(
+      5000 * cases.slow)))
+    local stream = assert(asking.client:stream(request("GET", "watch")))
+    local function hears(text)
+      local told = perigee.spawn(function()
+        repeat local line = assert(stream:line(2 ^ 20, LONG))
+        until line:find(text, 1, true)
+        return true
+      end):wait(LONG)
+      assert.is_true(told, "the watcher is not told " .. text)
+    end
+    hears '"name":"one"'
+    hears 'data: {"name":"one"}'
+    stream:close()
+  end)
+
   it("says nothing to watchers, and takes none, while it cannot read changes",
      function()
     begin()

@@ -91,6 +91,8 @@ local function look(feed)
   if not list then return nil, kind, why end
   for name, text in pairs(list) do
     set(feed, name, text)
+    -- It may have begun long ago, whatever its text says of its TTL.
+    if feed.known[name] ~= nil then feed.due[name] = loop.now() end
     turns.give()
   end
   for name in pairs(feed.known) do
