@@ -361,6 +361,42 @@ needing("Redis", { redis }, function()
     one:close()
   end)
 
+  it("passes over names that are longer than any, also without its index",
+     function()
+    local one = assert(take_for_long "one")
+    local long = ("n"):rep(65)
+    local text = server:ask("GET " .. key "one"):gsub('"one"', '"%%s"')
+    for _, name in ipairs { long, long:sub(2) } do
+      server:ask(("SET %s '%s'"):format(key(name), text:format(name)))
+      server:ask(("ZADD %s 0 %s"):format(index(), name))
+    end
+    assert.equal(long:sub(2) .. " one", names(one))
+    server:ask(("SET %s text"):format(index()))
+    assert.equal(long:sub(2) .. " one", names(one))
+  end)
+
+  it("that finds keys for ever is not listened to", function()
+    local one = assert(take_for_long "one")
+    server:ask(("SET %s text"):format(index()))
+    local connection = one.registry.connection
+    local ask, found = connection.ask, 0
+    finally(function() connection.ask = nil end)
+    function connection.ask(self, commands, ...)
+      if commands[1][1] ~= "SCAN" then return ask(self, commands, ...) end
+      local page = {}
+      for i = 1, 1000 do
+        page[i] = ("perigee:{%s}:name:%060d"):format(cases.scope, found + i)
+      end
+      found = found + 1000
+      assert(found < 400000, "it is asked for ever")
+      return { { "1", page } }
+    end
+    local none, err = one:list { timeout = 60 * cases.slow }
+    assert.is_nil(none)
+    assert.equal("too_large", err.kind, tostring(err))
+    assert.matches("more than 262144 names", tostring(err), 1, true)
+  end)
+
   it("has a name until its time is over of who ended without giving it back",
      function()
     local one = assert(take "one")

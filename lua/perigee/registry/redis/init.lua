@@ -283,11 +283,10 @@ end
 
 -- Removes names without an entry from the index.
 local function sweep(redis, scope, names)
-  for i = 1, math.min(#names, SWEPT) do
-    transact(redis, scope, names[i], function(text)
+  for _, name in ipairs(names) do
+    transact(redis, scope, name, function(text)
       if text then return nil, true end
-      return { { "MULTI" }, { "ZREM", keys.names(scope), names[i] },
-               { "EXEC" } }
+      return { { "MULTI" }, { "ZREM", keys.names(scope), name }, { "EXEC" } }
     end)
   end
 end
@@ -305,9 +304,9 @@ local function each(pages, redis, connection, scope, from, to, f)
     if not texts then return nil, now, failed end
     for i, name in ipairs(names) do
       local text = texts[i]
-      pages:name(type(text) == "string" and #text or 0)
+      pages:name(#name + (type(text) == "string" and #text or 0))
       if text == NIL then
-        gone[#gone + 1] = name
+        if #gone < SWEPT then gone[#gone + 1] = name end
       elseif f(name, text, now) then
         return true
       end

@@ -18,6 +18,7 @@ local M = {}
 local PAGE = 200                        -- names that are read at once
 local ODD, ROUNDS = 32, 1000            -- members at each end; looks at them
 local KEYS = 1000                       -- that a SCAN looks at
+local LONGEST = 64                      -- bytes of a name (runtime/check)
 
 local told = {}                         -- what the log was told, by itself
 
@@ -31,7 +32,8 @@ end
 
 -- Spaces of a control server have names of more characters than an agent's.
 local function is_name(value)
-  return type(value) == "string" and value:find "^[%w._:-]+$" ~= nil
+  return type(value) == "string" and #value <= LONGEST
+    and value:find "^[%w._:-]+$" ~= nil
 end
 
 -- ---- Order -----------------------------------------------------------------
@@ -138,11 +140,15 @@ local function is_within(name, from, to)
   return to == "+" or name < to:sub(2)
 end
 
--- Adds the names in a range whose keys a SCAN has found to a set.
-local function add_found(set, found, scope, from, to)
+-- Adds the names in a range whose keys a SCAN has found to a set, and counts
+-- them.
+local function add_found(pages, set, found, scope, from, to)
   for _, key in ipairs(found) do
     local name = keys.name_of(key, scope)
-    if is_name(name) and is_within(name, from, to) then set[name] = true end
+    if is_name(name) and is_within(name, from, to) then
+      pages:name(#name)
+      set[name] = true
+    end
   end
 end
 
@@ -155,18 +161,20 @@ end
 jit.off(sorted)
 
 -- The names in a range that have an entry, in order; or nil, a kind and why.
+-- They are counted again with their entries.
 local function scan(pages, connection, scope, from, to)
   local set, cursor = {}, "0"
   repeat
     local replies, kind, why = connection:ask {
       { "SCAN", cursor, "MATCH", keys.pattern(scope), "COUNT", KEYS } }
     if not replies then return nil, kind, why end
-    add_found(set, replies[1][2], scope, from, to)
+    add_found(pages, set, replies[1][2], scope, from, to)
     cursor = replies[1][1]
     local fine
     fine, kind, why = pages:turn()
     if not fine then return nil, kind, why end
   until cursor == "0"
+  pages.names, pages.bytes = 0, 0
   return sorted(set)
 end
 
