@@ -351,6 +351,39 @@ describe("a control server over a store", function()
     assert.equal(200, (ask(first, "GET", "entities/a")))
   end
 
+  it("has a name under a new lease after each election of etcd's", function()
+    if not STORES.etcd then return end
+    begin "etcd"
+    local base64 = require "perigee.net.base64"
+    local function kept()
+      return assert(store:ask("kv/range", { key = base64.encode(
+        ("perigee/%s/name/one"):format(cases.scope)) })).kvs[1]
+    end
+    local function renewed(server)
+      eventually(function()
+        local status = ask(server, "POST", "agents/one/renew?epoch=1")
+        assert.is_true(status == 204 or status == 503, status)
+        return status == 204
+      end)
+      return kept()
+    end
+    assert.equal(201, (ask(first, "PUT", "agents/one?ttl=600", entry "1")))
+    local before = kept()
+    assert.equal(before.lease, renewed(first).lease)
+    store:kill()
+    store:begin(1)
+    store:await(1)
+    local after = renewed(first)
+    assert.is_not.equal(before.lease, after.lease)
+    assert.equal(before.value, after.value)
+    assert.equal(before.create_revision, after.create_revision)
+    assert.equal(after.mod_revision, renewed(first).mod_revision)
+    local other = renewed(second)       -- which did not hear of the grant
+    assert.is_not.equal(after.lease, other.lease)
+    assert.equal(before.value, other.value)
+    assert.equal(other.mod_revision, renewed(second).mod_revision)
+  end)
+
   long("goes on when a Redis master is replaced", function()
     if not STORES.Redis then return end
     cases.engine()

@@ -3,7 +3,9 @@
 -- control/redis tells what a store has to do. A cell has the revision of its
 -- key, which transactions compare, the one that made the key, and the id of its
 -- lease. Each text that has a lease is written under a new one; the old one
--- ends by itself.
+-- ends by itself. So is one that is renewed under another leader than that
+-- which granted its lease, as far as this server knows (registry/etcd/lease
+-- tells why).
 local base64 = require "perigee.net.base64"
 local etcd = require "perigee.registry.etcd"
 local feeds = require "perigee.registry.etcd.feed"
@@ -15,6 +17,7 @@ local tasks = require "perigee.runtime.task"
 local M = {}
 
 local MOST = 100                        -- names of a question; etcd takes 128
+local LEASES = 2 ^ 17                   -- that are noted at once
 
 local Store = {}
 Store.__index = Store
@@ -25,7 +28,8 @@ function M.open(address)
   if not registry then return nil, why end
   return setmetatable({ registry = registry, target = registry.target,
                         cluster = registry.cluster,
-                        patience = registry.patience }, Store)
+                        patience = registry.patience, raft = false,
+                        granted = {}, before = {}, noted = 0 }, Store)
 end
 
 local function cell_of(found)
@@ -95,23 +99,55 @@ end
 
 -- ---- Leases ----------------------------------------------------------------
 
+-- The number of the leader that has answered.
+local function leader_of(told)
+  return type(told.header) == "table" and told.header.raft_term or nil
+end
+
+-- Notes that a leader has granted a lease. Those of leaders before are
+-- forgotten, and so are some of many that were not renewed for longest.
+local function note(store, id, leader)
+  if store.raft ~= leader then
+    store.raft, store.granted, store.before, store.noted = leader, {}, {}, 0
+  elseif store.noted >= LEASES then
+    store.before, store.granted, store.noted = store.granted, {}, 0
+  end
+  if not store.granted[id] then store.noted = store.noted + 1 end
+  store.granted[id] = true
+end
+
 -- The id of a new lease; or nil, a kind and why.
 local function grant(store, write)
   local told, kind, why = store.cluster:ask("lease/grant", {
     TTL = ("%d"):format(math.ceil(write.ttl)) })
   if not told then return nil, kind, why end
-  if type(told.ID) == "string" then return told.ID end
-  return nil, "protocol", "what it grants is no lease"
+  if type(told.ID) ~= "string" then
+    return nil, "protocol", "what it grants is no lease"
+  end
+  note(store, told.ID, leader_of(told))
+  return told.ID
 end
 
--- True; false if there is no such lease any more; or nil, a kind and why.
+-- Has this leader granted the lease?
+local function is_of(store, id, leader)
+  if not leader or leader ~= store.raft
+    or not (store.granted[id] or store.before[id]) then
+    return false
+  end
+  note(store, id, leader)
+  return true
+end
+
+-- True; false if there is no such lease any more; the id of a new one that is
+-- to replace it; or nil, a kind and why.
 local function prolong(store, write)
   local id = write.cell.lease
   if not id then return true end
   local told, kind, why = store.cluster:ask("lease/keepalive", { ID = id })
   if not told then return nil, kind, why end
   local result = type(told.result) == "table" and told.result or {}
-  return (tonumber(result.TTL) or 0) > 0
+  if (tonumber(result.TTL) or 0) <= 0 then return false end
+  return is_of(store, id, leader_of(result)) or grant(store, write)
 end
 
 -- The question that a write's lease needs; nil: none.
@@ -149,8 +185,9 @@ local function compared(key, cell)
 end
 
 local function operation(key, write, lease)
-  if not write.text then return { request_delete_range = { key = key } } end
-  return { request_put = { key = key, value = base64.encode(write.text),
+  local text = write.renew and write.cell.text or write.text
+  if not text then return { request_delete_range = { key = key } } end
+  return { request_put = { key = key, value = base64.encode(text),
                            lease = lease } }
 end
 
@@ -160,7 +197,7 @@ function Store:write(writes)
   local compare, success = {}, {}
   for i, write in ipairs(writes) do
     if leases[i] == false then return false end
-    if not write.renew then
+    if leases[i] ~= true then
       local key = keys.name(write.space, write.name)
       compare[#compare + 1] = compared(key, write.cell)
       success[#success + 1] = operation(key, write, leases[i])
@@ -176,8 +213,14 @@ end
 
 -- ---- Following -------------------------------------------------------------
 
+-- Without what changes by renewals.
+local function decode(found)
+  local cell = cell_of(found)
+  return cell and { text = cell.text, created = cell.created }
+end
+
 function Store:follow(space)
-  return feeds.new(self.registry, space, cell_of)
+  return feeds.new(self.registry, space, decode)
 end
 
 function Store:close() self.cluster.client:close() end
