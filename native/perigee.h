@@ -1155,7 +1155,7 @@ PERIGEE_API int perigee_call_batch(struct perigee_session *session,
  * sent; the operation is over all the same, and the caller was told if
  * possible. The head may be the request's, where it lies: that stays as long as
  * it is referenced. A loan of perigee_reply_begin that is open for the call ends
- * unsent, before the message is read. */
+ * unsent, before the message is read (RANGE: more was written than was lent). */
 PERIGEE_API int perigee_reply(struct perigee_engine *engine, int served,
                               const struct perigee_message *message);
 /* Names where the slice of a LANDING goes; slice->region NULL: a pooled block.

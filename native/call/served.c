@@ -694,11 +694,13 @@ static int reply_keep_slice(struct operation *op,
   return PERIGEE_OK;
 }
 
-/* A call that is answered by a message has no use for its loan any more. */
-static inline void reply_leave_loan(struct operation *op) {
+/* A call that is answered by a message has no use for its loan any more. RANGE:
+ * more was written than was lent. */
+static inline int reply_leave_loan(struct operation *op) {
   struct loan *loan = &op->session->operations.loans[RING_REPLY];
-  if (UNLIKELY(loan->open) && loan->served == op->index)
-    loan_abort(op->session, RING_REPLY);
+  return UNLIKELY(loan->open) && loan->served == op->index
+             ? loan_abort(op->session, RING_REPLY)
+             : PERIGEE_OK;
 }
 
 static int reply_send(struct perigee_engine *engine, int served,
@@ -707,7 +709,6 @@ static int reply_send(struct perigee_engine *engine, int served,
   struct operation *op = served_find(engine, served, &status);
   if (!op)
     return status;
-  reply_leave_loan(op);
   if (op->state == LANDING) { /* the program refused to name a landing */
     op->landed = false;
     served_let_on(op);
@@ -715,6 +716,8 @@ static int reply_send(struct perigee_engine *engine, int served,
   }
   if (UNLIKELY(op->flags & PERIGEE_HELD))
     served_let_on(op);
+  if (UNLIKELY((status = reply_leave_loan(op)) < 0))
+    return reply_refuse(op, status);
   if (!reply_affordable(engine, m, &status))
     return reply_refuse(op, status);
   if (m->slice.region && (status = reply_keep_slice(op, m)) < 0)

@@ -277,7 +277,7 @@ static int progress_start(struct progress *p) {
   sigset_t every, before;
   sigfillset(&every);
   sigdelset(&every, SIGBUS);
-  pthread_sigmask(SIG_BLOCK, &every, &before);
+  pthread_sigmask(SIG_SETMASK, &every, &before);
   int error = pthread_create(&p->thread, NULL, progress_run, p);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
   p->started = error == 0;

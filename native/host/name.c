@@ -372,10 +372,11 @@ void perigee_names_unwatch(int descriptor) {
 
 /* ---- Names that are owned ------------------------------------------------ */
 
+enum { NOBODYS = 0 }; /* the owner of one that is a forked parent's */
 struct name_lock {
   struct name_lock *next;
   pid_t owner;
-  int descriptor;
+  int descriptor; /* -1: it is closed */
   bool yielded;
   char lock[PATH_MAX], socket[PATH_MAX], stats[PATH_MAX];
 };
@@ -398,11 +399,15 @@ static void names_forked(void) {
  * use it for the name. */
 static void names_forked_child(void) {
   int none = name_locks ? open("/dev/null", O_RDWR | O_CLOEXEC) : -1;
-  for (struct name_lock *owned = name_locks; owned; owned = owned->next)
-    if (none >= 0)
-      dup3(none, owned->descriptor, O_CLOEXEC);
-    else
+  for (struct name_lock *owned = name_locks; owned; owned = owned->next) {
+    if (owned->owner == NOBODYS)
+      continue; /* a child of a child: the number may be another file's */
+    if (none < 0 || dup3(none, owned->descriptor, O_CLOEXEC) < 0) {
       close(owned->descriptor);
+      owned->descriptor = -1;
+    }
+    owned->owner = NOBODYS;
+  }
   if (none >= 0)
     close(none);
   names_forked();
@@ -410,15 +415,6 @@ static void names_forked_child(void) {
 
 static void names_watch_forks(void) {
   pthread_atfork(names_fork, names_forked, names_forked_child);
-}
-
-static void name_lock_put(struct name_lock *owned) {
-  static pthread_once_t once = PTHREAD_ONCE_INIT;
-  pthread_once(&once, names_watch_forks);
-  pthread_mutex_lock(&name_locks_mutex);
-  owned->next = name_locks;
-  name_locks = owned;
-  pthread_mutex_unlock(&name_locks_mutex);
 }
 
 /* Unlists the name with this descriptor, any name if it is negative. */
@@ -454,7 +450,8 @@ static void name_lock_end(struct name_lock *owned) {
     unlink(owned->socket);
     unlink(owned->lock);
   }
-  close(owned->descriptor);
+  if (owned->descriptor >= 0)
+    close(owned->descriptor);
   free(owned);
 }
 
@@ -516,6 +513,23 @@ static int name_lock_file(const char *path) {
   return result;
 }
 
+/* Locks and lists a name at once, so that no child is forked in between. */
+static int name_lock_list(struct name_lock *owned) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, names_watch_forks);
+  pthread_mutex_lock(&name_locks_mutex);
+  int result = name_lock_file(owned->lock);
+  if (result >= 0) {
+    unlink(owned->socket);
+    owned->owner = getpid();
+    owned->descriptor = result;
+    owned->next = name_locks;
+    name_locks = owned;
+  }
+  pthread_mutex_unlock(&name_locks_mutex);
+  return result;
+}
+
 int perigee_name_hold(const char *folder, const char *name) {
   if (!folder || !name || !name_is_valid(name))
     return PERIGEE_INVALID;
@@ -528,14 +542,9 @@ int perigee_name_hold(const char *folder, const char *name) {
       !name_path(owned->socket, folder, name, ".sock") ||
       !name_path(owned->stats, folder, name, stats_suffix))
     goto fail;
-  result = name_lock_file(owned->lock);
-  if (result < 0)
-    goto fail;
-  unlink(owned->socket);
-  owned->owner = getpid();
-  owned->descriptor = result;
-  name_lock_put(owned);
-  return result;
+  result = name_lock_list(owned);
+  if (result >= 0)
+    return result;
 fail:
   free(owned);
   return result;

@@ -206,8 +206,6 @@ static void a_put_that_is_cut_is_refused(void **state) {
   cached_close(&t.k);
 }
 
-/* The first value is longer than the answer has room for: its place is told, so
- * that the client gets on. */
 /* A client that writes to its request while that is answered, as it may in the
  * ring that it shares with a cache. */
 struct writer {
@@ -304,6 +302,8 @@ a_value_that_changes_under_way_is_summed_as_it_is_kept(void **state) {
   cached_close(&t.k);
 }
 
+/* The first value is longer than the answer has room for: its place is told, so
+ * that the client gets on. */
 static void a_value_without_room_is_told_by_its_place(void **state) {
   struct talk t = talk_open();
   (void)state;

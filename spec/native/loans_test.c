@@ -100,6 +100,14 @@ static void a_reply_by_message_ends_the_loan_of_its_call(void **state) {
     memset(loan.pointer, 1, capacities[i]);
     assert_int_equal(perigee_reply(p.engine[1], e.operation, &r), 0);
     assert_memory_equal(ended(&p, 0, call, -7).pointer, "no", 2);
+    call = perigee_call(p.session[0], &m);
+    e = until(&p, 1, PERIGEE_EVENT_REQUEST);
+    assert_int_equal(
+        perigee_reply_begin(p.engine[1], e.operation, capacities[i], &loan), 0);
+    overrun(&loan, capacities[i]);
+    assert_int_equal(perigee_reply(p.engine[1], e.operation, &r),
+                     PERIGEE_RANGE);
+    ended(&p, 0, call, PERIGEE_RANGE);
   }
   pair_close(&p);
 }

@@ -228,12 +228,15 @@ static void a_forked_child_holds_no_name(void **state) {
   pid_t child = fork();
   if (child == 0) {
     bool held = perigee_name_hold(root, "x") >= 0;
-    grandchild = held ? fork() : 0;
+    if (!held)
+      _exit(1);
+    grandchild = fork();
     if (grandchild > 0 && write(told[1], &grandchild, sizeof grandchild) < 0)
       _exit(1);
     pause();
     _exit(0);
   }
+  close(told[1]);
   assert_int_equal(read(told[0], &grandchild, sizeof grandchild),
                    sizeof grandchild);
   assert_int_equal(perigee_name_hold(root, "x"), PERIGEE_NAME_TAKEN);
@@ -244,7 +247,6 @@ static void a_forked_child_holds_no_name(void **state) {
   assert_true(held >= 0);
   perigee_name_release(held);
   close(told[0]);
-  close(told[1]);
 }
 
 static bool is_null(int fd) {

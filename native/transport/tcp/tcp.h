@@ -149,8 +149,8 @@ enum {
   TCP_FRAMES = 8 << 10,   /* most bytes of session frames not yet handled */
   TCP_KEEP = 256 << 10,   /* capacity that an empty send buffer keeps */
   TCP_WAITING = 1 << 20,  /* with more bytes to send, no record is taken; with
-                             twice as many, no frame, and a peer that has a word
-                             of a stream said is given up */
+                             twice as many, no frame, and beside the longest
+                             record no word of a stream: the peer is given up */
   TCP_OUT_MOST = 8 << 20, /* with more bytes to send, the peer is given up */
   TCP_PATIENCE = 32,      /* polls for which a fragment waits for its landing */
   TCP_RUNS = 64,

@@ -34,11 +34,12 @@ static int64_t lane_now(const struct lane *lane) {
   return *lane->options.now;
 }
 
-/* A peer can have any number of words said, so it has to take them. */
+/* A peer can have any number of words said, so it has to take them. Records wait,
+ * too, the longest of a quarter of the ring. */
 static void stream_tell_peer(const struct stream *s, enum tcp_type type,
                              uint32_t came, bool unread) {
   const struct bytes *out = &s->lane->streams[0]->out;
-  if (out->end - out->first > 2 * TCP_WAITING) {
+  if (out->end - out->first > 2 * TCP_WAITING + s->lane->options.ring / 4) {
     tcp_break(s->lane, PERIGEE_PEER_LOST,
               "the peer does not take what it is sent");
     return;
