@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * verbs_keys_test.c - the RDMA transport's checks of region keys from any peer.
- * No device is needed.
+ * verbs_keys_test.c - the RDMA transport's checks of what any peer says: keys of
+ * regions, and resets of queue pairs. No device is needed.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -92,10 +92,58 @@ static void notes_and_rdma_keys_may_overtake_each_other(void **state) {
   remote_keys_close(&lane);
 }
 
+static int device_obeys(struct ibv_qp *qp, struct ibv_qp_attr *a, int mask) {
+  (void)qp, (void)a, (void)mask;
+  return 0;
+}
+
+static void nobody_is_told(struct perigee_session *session, const void *bytes,
+                           uint32_t length) {
+  (void)session, (void)bytes, (void)length;
+}
+
+/* A lane with one data pair, which has been reset once. */
+static struct lane *lane_of_pairs(void) {
+  static const struct verbs_library lib = {.modify_qp = device_obeys};
+  static struct fabric fabric = {.lib = &lib};
+  static struct rail rail = {.fabric = &fabric};
+  static struct ibv_qp qp;
+  static struct lane lane;
+  lane = (struct lane){.pair_count = 2, .options.tell = nobody_is_told};
+  lane.pairs[1] = (struct pair){.lane = &lane,
+                                .rail = &rail,
+                                .qp = &qp,
+                                .index = 1,
+                                .state = PAIR_UP,
+                                .epoch = 1};
+  return &lane;
+}
+
+static int hears_of_reset(struct lane *lane, uint32_t epoch) {
+  const uint32_t half[] = {1, epoch, 0, 0}; /* pair, epoch, psn, ready */
+  return transport_verbs.heard(lane, half, sizeof half, -1);
+}
+
+static void a_pair_follows_its_peer_by_one_reset_at_a_time(void **state) {
+  (void)state;
+  struct lane *lane = lane_of_pairs();
+  const uint32_t ahead[] = {2, 1000, INT32_MAX};
+  for (size_t i = 0; i < sizeof ahead / sizeof *ahead; i++) {
+    assert_int_equal(hears_of_reset(lane, 1 + ahead[i]), PERIGEE_PROTOCOL);
+    assert_int_equal(lane->pairs[1].epoch, 1);
+  }
+  assert_int_equal(hears_of_reset(lane, 1), PERIGEE_OK);
+  assert_int_equal(hears_of_reset(lane, 0), PERIGEE_OK);
+  assert_int_equal(lane->pairs[1].epoch, 1);
+  assert_int_equal(hears_of_reset(lane, 2), PERIGEE_OK);
+  assert_int_equal(lane->pairs[1].epoch, 2);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(rdma_keys_have_one_form),
       cmocka_unit_test(notes_and_rdma_keys_may_overtake_each_other),
+      cmocka_unit_test(a_pair_follows_its_peer_by_one_reset_at_a_time),
   };
   return cmocka_run_group_tests_name("verbs_keys", tests, NULL, NULL);
 }

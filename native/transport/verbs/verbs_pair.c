@@ -495,6 +495,8 @@ int pair_heard(struct lane *lane, const void *bytes, uint32_t length, int fd) {
   int32_t ahead = (int32_t)(half.epoch - p->epoch);
   if (p->state == PAIR_DOWN || p->state == PAIR_FRESH || ahead < 0)
     return PERIGEE_OK;
+  if (ahead > 1) /* each reset is told, in order; others could turn it back */
+    return PERIGEE_PROTOCOL;
   if (ahead > 0) {
     if (!pair_reset_here(p, NULL))
       return PERIGEE_OK;
