@@ -9,21 +9,38 @@
 
 #include "fabrics.h"
 
+enum { WATCHED = 16 }; /* most descriptors of a fabric */
+
+/* The descriptors of a device that is gone may stay readable for ever, and
+ * would end each sleep for as long as a session keeps its lane. */
+static void fabric_unwatch_dead(struct perigee_engine *engine,
+                                const struct transport_fabric *t,
+                                struct fabric *fabric) {
+  int fds[WATCHED];
+  bool used;
+  int n = t->dead(fabric, &used) ? t->descriptors(fabric, fds, WATCHED) : 0;
+  for (int i = 0; i < n; i++)
+    watch_remove(engine, fds[i]);
+}
+
 static void fabrics_ready(struct watcher *watcher, uint32_t events) {
   struct perigee_engine *engine =
       CONTAINER(watcher, struct perigee_engine, fabrics_watcher);
   (void)events;
-  for (uint32_t i = 0; i < engine->fabric_count; i++)
-    engine->fabrics[i].table->ready(engine->fabrics[i].fabric);
+  for (uint32_t i = 0; i < engine->fabric_count; i++) {
+    const struct transport_fabric *t = engine->fabrics[i].table;
+    t->ready(engine->fabrics[i].fabric);
+    fabric_unwatch_dead(engine, t, engine->fabrics[i].fabric);
+  }
   engine->progress++; /* lanes that were armed have to be armed again */
 }
 
 static int fabric_watch(struct perigee_engine *engine,
                         const struct transport_fabric *t,
                         struct fabric *fabric) {
-  int fds[16];
+  int fds[WATCHED];
   engine->fabrics_watcher.ready = fabrics_ready;
-  int n = t->descriptors(fabric, fds, sizeof fds / sizeof *fds);
+  int n = t->descriptors(fabric, fds, WATCHED);
   for (int i = 0; i < n; i++)
     if (watch_add(engine, fds[i], &engine->fabrics_watcher,
                   EPOLLIN | EPOLLRDHUP) != 0)

@@ -22,9 +22,10 @@
  * descriptors to be watched; ready is called when one of them has an event. arm
  * is called before the engine sleeps: what turn does not find afterwards, a
  * descriptor reports. dead tells why the fabric can carry nothing more, or
- * NULL; a dead fabric is stopped as soon as no lane uses it. forget is called
- * before a range of an area is unmapped, and returns false while the device
- * still uses it.
+ * NULL, and then all its lanes are broken; a dead fabric's descriptors are not
+ * watched any more, and it is stopped as soon as no lane uses it. forget is
+ * called before a range of an area is unmapped, and returns false while the
+ * device still uses it.
  * Absent: lanes share nothing. */
 struct transport_fabric {
   int (*start)(const struct fabric_options *options, struct fabric **fabric,

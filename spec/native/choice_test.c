@@ -4,8 +4,10 @@
  * say that they need: a Unix socket, a TCP connection, devices, sealing. The
  * core knows none of them by name.
  */
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "core/session.h"
@@ -187,6 +189,80 @@ static void one_after_very_many_has_no_devices(void **state) {
   memset(list + 1, 0, sizeof list - sizeof *list);
 }
 
+/* A fabric whose device goes while a session uses it: its descriptor reports
+ * that, and goes on. */
+static int device = -1;
+static bool gone;
+
+static int device_start(const struct fabric_options *options,
+                        struct fabric **fabric, char reason[REASON]) {
+  (void)options, (void)reason;
+  *fabric = (struct fabric *)&device;
+  return PERIGEE_OK;
+}
+
+static void device_rests(struct fabric *fabric) {
+  (void)fabric;
+}
+
+static bool device_turn(struct fabric *fabric) {
+  (void)fabric;
+  return false;
+}
+
+static const char *device_dead(const struct fabric *fabric, bool *used) {
+  (void)fabric;
+  *used = true;
+  return gone ? "it was pulled out" : NULL;
+}
+
+static int device_descriptors(struct fabric *fabric, int *fds, int capacity) {
+  (void)fabric, (void)capacity;
+  fds[0] = device;
+  return 1;
+}
+
+static const struct transport_fabric devices = {
+    .start = device_start,
+    .stop = device_rests,
+    .turn = device_turn,
+    .dead = device_dead,
+    .descriptors = device_descriptors,
+    .ready = device_rests,
+    .arm = device_rests,
+};
+
+/* Does the engine sleep, once it has handled what there is? */
+static bool comes_to_rest(struct perigee_engine *engine) {
+  struct pollfd fd = {.fd = perigee_fd(engine), .events = POLLIN};
+  struct perigee_event events[8];
+  for (int i = 0; i < 1000; i++) {
+    perigee_poll(engine, events, 8);
+    if (poll(&fd, 1, 0) == 0)
+      return true;
+  }
+  return false;
+}
+
+static void a_device_that_is_gone_ends_no_sleep(void **state) {
+  struct pair p;
+  (void)state;
+  own_begin("device", SOCKET_ANY);
+  own.fabric = &devices;
+  device = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  open_at(&p, path(), "device", 0);
+  carried_by(&p, "device", "");
+  assert_true(comes_to_rest(p.engine[0]));
+  gone = true;
+  assert_int_equal(eventfd_write(device, 1), 0);
+  for (int side = 0; side < 2; side++)
+    if (!comes_to_rest(p.engine[side]))
+      fail_msg("a device that is gone keeps side %d awake", side);
+  pair_close(&p);
+  close(device);
+  gone = false;
+}
+
 static void why(const char *transport, uint8_t shm, uint8_t verbs) {
   struct pair p;
   open_at(&p, path(), transport, 0);
@@ -223,6 +299,7 @@ int main(void) {
       cmocka_unit_test(one_that_cannot_take_its_socket_over_returns),
       cmocka_unit_test(one_without_its_devices_is_not_offered_over_tcp),
       cmocka_unit_test(one_after_very_many_has_no_devices),
+      cmocka_unit_test(a_device_that_is_gone_ends_no_sleep),
       cmocka_unit_test(the_stats_tell_why_it_is_none_that_is_better),
       cmocka_unit_test(
           one_that_does_not_seal_is_not_offered_where_all_is_sealed),

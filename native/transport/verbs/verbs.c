@@ -280,11 +280,10 @@ static int verbs_join(struct lane *lane, const struct offer *offer,
 
 enum { EVENTS = 16 }; /* acknowledged together, as that takes a lock */
 
+/* Every lane has pairs on every rail, unless its peer said otherwise. */
 static void rail_break_lanes(struct rail *r) {
   for (struct lane *lane = r->fabric->lanes; lane; lane = lane->next)
-    for (uint32_t i = 0; i < lane->pair_count; i++)
-      if (lane->pairs[i].rail == r)
-        lane_break(lane, PERIGEE_PEER_LOST, "%s", r->reason);
+    lane_break(lane, PERIGEE_PEER_LOST, "%s", r->reason);
 }
 
 static void rail_fail(struct rail *r, const char *what) {
