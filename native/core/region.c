@@ -172,6 +172,7 @@ static void region_describe_area(struct perigee_region *region) {
   region->area.memory = region->memory;
   region->area.base = region->pointer;
   region->area.length = region->length;
+  region->area.readable = region->access & PERIGEE_READ;
   region->area.pins = true;
 }
 

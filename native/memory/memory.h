@@ -277,6 +277,7 @@ struct area {
   void *handle;   /* of the kind */
   bool shared;    /* the kind's share gives keys of it */
   int rights;     /* PERIGEE_READ, and PERIGEE_WRITE if such a key grants it */
+  bool readable;  /* peers may read all of it */
   bool told;      /* a lane told a peer of it (lanes_forget) */
   bool pins;      /* its owner calls contexts_unpin before any of it goes */
   bool pinned;    /* some of it may be */

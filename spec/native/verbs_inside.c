@@ -35,6 +35,17 @@ uint64_t resets_of(const struct perigee_session *session) {
   return session->lane->resets;
 }
 
+uint64_t shown_of(const struct perigee_session *session) {
+  const struct lane *lane = session->lane;
+  uint64_t bytes = 0;
+  for (uint32_t id = ID_PAYLOAD; lane->granted && id < ID_ARENA; id++) {
+    const struct granted *page = lane->granted[id / ID_PAGE];
+    const struct granted *granted = page ? &page[id % ID_PAGE] : NULL;
+    bytes += granted && granted->generation != 0 ? granted->length : 0;
+  }
+  return bytes;
+}
+
 void keys_spoil(struct perigee_session *session,
                 const struct perigee_remote *remote) {
   struct lane *lane = session->lane;

@@ -18,6 +18,9 @@ bool pair_to_error(struct perigee_session *session, int pair);
 /* How often a queue pair was reset. */
 uint64_t resets_of(const struct perigee_session *session);
 
+/* How many bytes of regions the session's peer may read now, as payloads. */
+uint64_t shown_of(const struct perigee_session *session);
+
 /* Makes all keys that the session holds for the region's memory wrong, or
  * restores them. */
 void keys_spoil(struct perigee_session *session,

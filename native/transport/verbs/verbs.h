@@ -382,6 +382,7 @@ struct granted {
   struct granted *waiting; /* in fabric->opening */
   bool opening;            /* the peer is not told yet */
   bool by_note;            /* it will be by a note, not by a region's key */
+  bool numbered;           /* its id is given back with it */
   uint64_t refused;        /* generation that could not be opened */
   int64_t until;           /* when that is tried again */
 };
@@ -498,6 +499,11 @@ bool verbs_inside(struct lane *lane, uint32_t slot);
 /* Returns the id of the lane's grant to read the whole area, opened on first
  * use; or a status, and then the bytes have to be staged. */
 int keys_payload_id(struct lane *lane, struct area *area);
+/* Opens a grant to read these bytes only, by memory windows. Returns its id, or
+ * a status where windows cannot be had. */
+int grant_payload(struct lane *lane, struct area *area, uint64_t offset,
+                  uint64_t length, uint64_t *generation);
+void grant_payload_end(struct lane *lane, uint32_t id, uint64_t generation);
 /* The inbox; if the device has windows, only the control pair can reach it. */
 int inbox_open(struct lane *lane);
 int inbox_bind(struct lane *lane);

@@ -421,6 +421,28 @@ static struct granted *granted_make(struct lane *lane, uint32_t id) {
   return *page ? &(*page)[id % ID_PAGE] : NULL;
 }
 
+/* ---- Ids of payloads ------------------------------------------------------ */
+
+/* Returns the next free id. So an id that was freed is not reused for long. */
+static int payload_id_take(struct fabric *fabric) {
+  const uint32_t count = ID_ARENA - ID_PAYLOAD;
+  for (uint32_t i = 0; i < count; i++) {
+    uint32_t number = fabric->number++ % count;
+    uint64_t *word = &fabric->numbered[number / 64];
+    uint64_t bit = UINT64_C(1) << number % 64;
+    if (*word & bit)
+      continue;
+    *word |= bit;
+    return (int)(ID_PAYLOAD + number);
+  }
+  return PERIGEE_NO_MEMORY;
+}
+
+static void payload_id_give(struct fabric *fabric, uint32_t id) {
+  uint32_t number = id - ID_PAYLOAD;
+  fabric->numbered[number / 64] &= ~(UINT64_C(1) << number % 64);
+}
+
 /* ---- Grants -------------------------------------------------------------- */
 
 static void granted_link(struct granted *granted) {
@@ -453,6 +475,8 @@ static void granted_free(struct granted *granted) {
   if (granted->opening)
     granted_stop_binding(granted);
   rights_free(granted);
+  if (granted->numbered)
+    payload_id_give(granted->lane->fabric, granted->id);
   *granted->link = granted->next;
   if (granted->next)
     granted->next->link = granted->link;
@@ -650,22 +674,13 @@ bool verbs_inside(struct lane *lane, uint32_t slot) {
   return false;
 }
 
-/* Returns the next free id. So an id that was freed is not reused for long. */
-static int keys_take_number(struct keys *keys) {
-  struct fabric *fabric = keys->fabric;
-  const uint32_t count = ID_ARENA - ID_PAYLOAD;
-  for (uint32_t i = 0; i < count; i++) {
-    uint32_t number = fabric->number++ % count;
-    uint64_t *word = &fabric->numbered[number / 64];
-    uint64_t bit = UINT64_C(1) << number % 64;
-    if (*word & bit)
-      continue;
-    *word |= bit;
-    keys->id = ID_PAYLOAD + number;
-    keys->generation = ++fabric->generation;
-    return PERIGEE_OK;
-  }
-  return PERIGEE_NO_MEMORY;
+static int keys_take_id(struct keys *keys) {
+  int id = payload_id_take(keys->fabric);
+  if (id < 0)
+    return id;
+  keys->id = (uint32_t)id;
+  keys->generation = ++keys->fabric->generation;
+  return PERIGEE_OK;
 }
 
 int keys_payload_id(struct lane *lane, struct area *area) {
@@ -674,13 +689,51 @@ int keys_payload_id(struct lane *lane, struct area *area) {
   struct keys *keys = keys_of(lane->fabric, area);
   if (!keys)
     return PERIGEE_NO_MEMORY;
-  int status = keys->generation ? PERIGEE_OK : keys_take_number(keys);
+  int status = keys->generation ? PERIGEE_OK : keys_take_id(keys);
   if (status < 0)
     return status;
   if (!grant_is(lane, keys->id, keys->generation))
     status = grant_open(lane, keys->id, keys->generation, area, 0, area->length,
                         PERIGEE_READ);
   return status < 0 ? status : (int)keys->id;
+}
+
+/* Can windows be bound to the area on all pairs that carry bytes? */
+static bool keys_bindable(const struct lane *lane, struct keys *keys) {
+  struct part *part;
+  for (uint32_t i = lane_first_data(lane); i < lane->pair_count; i++) {
+    struct rail *rail = lane->pairs[i].rail;
+    if (!rail->windows || keys_part(keys, rail, 0, &part) < 0 ||
+        !part->bindable)
+      return false;
+  }
+  return true;
+}
+
+int grant_payload(struct lane *lane, struct area *area, uint64_t offset,
+                  uint64_t length, uint64_t *generation) {
+  struct fabric *fabric = lane->fabric;
+  struct keys *keys = area->chunk ? NULL : keys_of(fabric, area);
+  if (!keys || !keys_bindable(lane, keys))
+    return PERIGEE_UNSUPPORTED;
+  int id = payload_id_take(fabric);
+  if (id < 0)
+    return id;
+  *generation = ++fabric->generation;
+  int status = grant_open(lane, (uint32_t)id, *generation, area, offset, length,
+                          PERIGEE_READ);
+  if (status < 0) {
+    payload_id_give(fabric, (uint32_t)id);
+    return status;
+  }
+  granted_find(lane, (uint32_t)id)->numbered = true;
+  return id;
+}
+
+/* Its area may have been freed before, and the id be another's. */
+void grant_payload_end(struct lane *lane, uint32_t id, uint64_t generation) {
+  if (grant_is(lane, id, generation))
+    grant_shut(lane, id);
 }
 
 /* ---- The inbox ----------------------------------------------------------- */
@@ -748,10 +801,8 @@ static void keys_drop(struct keys *keys) {
     granted_shut(keys->grants);
   for (uint64_t i = 0; i < keys->count; i++)
     part_close(keys, i);
-  if (keys->generation) {
-    uint32_t number = keys->id - ID_PAYLOAD;
-    keys->fabric->numbered[number / 64] &= ~(UINT64_C(1) << number % 64);
-  }
+  if (keys->generation)
+    payload_id_give(keys->fabric, keys->id);
   keys_unlink(keys);
   free(keys->parts);
   free(keys);

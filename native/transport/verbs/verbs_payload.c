@@ -3,9 +3,13 @@
  * verbs_payload.c - payloads of calls, at their owner and at their receiver.
  *
  * The receiver always pulls, by RDMA reads. It reads registered memory of the
- * owner (a region, granted to the peer as a whole) or blocks of the owner's
- * arena: a loan, or a staging block that the owner fills while the receiver
- * empties it.
+ * owner (a region) or blocks of the owner's arena: a loan, or a staging block
+ * that the owner fills while the receiver empties it.
+ *
+ * A region that peers may read is granted as a whole, and stays so. Of another
+ * one the peer gets the payload alone, by memory windows, until the operation
+ * ends. Windows cost system calls, so a payload that is short is staged, as is
+ * one with gaps and one on a device without windows.
  *
  *   SOURCE_REGION  address: id << OFFSET_BITS | offset; the payload's own shape
  *   SOURCE_ARENA   address: offset in the arena; block: bytes, count 1;
@@ -113,30 +117,61 @@ const uint8_t *verbs_view(struct lane *lane, const struct source *source,
 
 /* ---- The owner's side ---------------------------------------------------- */
 
-/* Exposes a region in place, if that can be; false otherwise. */
+/* The private part of an exposure. */
+struct exposed {
+  uint64_t block; /* staging block's offset in the arena, plus one; 0: none */
+  uint64_t generation; /* of a grant of these bytes alone; 0: there is none */
+  uint32_t id;         /* of that grant */
+};
+
+_Static_assert(sizeof(struct exposed) <= EXPOSURE_OWN, "there is room for it");
+
+static struct exposed *exposed_of(struct exposure *e) {
+  return (struct exposed *)(void *)e->own;
+}
+
+/* offset: within what was granted under the id. */
+static struct source region_source(const struct payload *p, int id,
+                                   uint64_t offset) {
+  return (struct source){.kind = SOURCE_REGION,
+                         .address = (uint64_t)id << OFFSET_BITS | offset,
+                         .block = p->block,
+                         .count = p->count,
+                         .stride = p->stride};
+}
+
+/* Exposes a region in place that peers may read, if that can be; false
+ * otherwise. */
 static bool exposure_of_region(struct lane *lane, struct exposure *e,
                                const struct payload *p) {
-  if (!p->area || p->extents || /* a source tells of one shape */
+  if (!p->area || !p->area->readable ||
+      p->extents || /* a source tells of one shape */
       (p->count > 1 && p->block < SCATTERED && p->memory->direct))
     return false;
   uint64_t offset = (uint64_t)(p->base - p->area->base);
   int id = keys_payload_id(lane, p->area);
   if (id < 0 || offset >> OFFSET_BITS)
     return false;
-  e->source = (struct source){.kind = SOURCE_REGION,
-                              .address = (uint64_t)id << OFFSET_BITS | offset,
-                              .block = p->block,
-                              .count = p->count,
-                              .stride = p->stride};
+  e->source = region_source(p, id, offset);
   return true;
 }
 
-/* The staging block's offset in the arena, plus one; 0: there is none. */
-static uint64_t *exposure_block(struct exposure *e) {
-  return (uint64_t *)(void *)e->own;
+/* Exposes these bytes alone of a region, if that can be. */
+static bool exposure_of_bytes(struct lane *lane, struct exposure *e,
+                              const struct payload *p) {
+  struct exposed *own = exposed_of(e);
+  if (!p->area || p->extents || (p->count > 1 && p->stride != p->block))
+    return false;
+  int id = grant_payload(lane, p->area, (uint64_t)(p->base - p->area->base),
+                         p->total, &own->generation);
+  if (id < 0) {
+    own->generation = 0;
+    return false;
+  }
+  own->id = (uint32_t)id;
+  e->source = region_source(p, id, 0);
+  return true;
 }
-
-_Static_assert(sizeof(uint64_t) <= EXPOSURE_OWN, "there is room for it");
 
 /* Memory that the CPU may touch is staged by one slot at once, so that the
  * record tells of it; the rest is fed later. */
@@ -148,18 +183,21 @@ static int exposure_stage(struct lane *lane, struct exposure *e,
   if (p->memory->direct)
     e->fed = (uint64_t)payload_take(p, lane->arena.base + offset,
                                     least(p->total, STAGE_SLOT));
-  *exposure_block(e) = (uint64_t)offset + 1;
+  exposed_of(e)->block = (uint64_t)offset + 1;
   e->payload = p;
   e->source = arena_source((uint64_t)offset, p->total, e->fed);
   return PERIGEE_OK;
 }
 
 int verbs_expose(struct lane *lane, struct exposure *e, struct payload *p) {
-  *exposure_block(e) = 0;
+  *exposed_of(e) = (struct exposed){0};
   e->payload = NULL;
   e->fed = 0;
-  return exposure_of_region(lane, e, p) ? PERIGEE_OK
-                                        : exposure_stage(lane, e, p);
+  if (exposure_of_region(lane, e, p) ||
+      (p->total > STAGE_SLOT && exposure_of_bytes(lane, e, p)))
+    return PERIGEE_OK;
+  int status = exposure_stage(lane, e, p);
+  return status < 0 && exposure_of_bytes(lane, e, p) ? PERIGEE_OK : status;
 }
 
 /* Returns how many bytes may be staged in slots that were emptied. */
@@ -189,7 +227,7 @@ int64_t verbs_feed(struct lane *lane, struct exposure *e) {
   uint64_t n = exposure_stage_next(lane, e);
   if (n == 0)
     return 0;
-  uint8_t *block = lane->arena.base + *exposure_block(e) - 1;
+  uint8_t *block = lane->arena.base + exposed_of(e)->block - 1;
   int64_t moved = payload_take(p, block + e->fed % STAGE, n);
   if (moved <= 0)
     return moved;
@@ -205,9 +243,11 @@ int64_t verbs_feed(struct lane *lane, struct exposure *e) {
 /* A peer that still reads the block reads bytes that were sent to it as well,
  * of another operation, and finds the mark gone. */
 void verbs_conceal(struct lane *lane, struct exposure *e) {
-  if (*exposure_block(e))
-    blocks_give(&lane->blocks, *exposure_block(e) - 1);
-  *exposure_block(e) = 0;
+  struct exposed *own = exposed_of(e);
+  if (own->block)
+    blocks_give(&lane->blocks, own->block - 1);
+  grant_payload_end(lane, own->id, own->generation);
+  *own = (struct exposed){0};
   e->payload = NULL;
 }
 
