@@ -42,7 +42,6 @@ static const struct key keys[] = {
     KEY("timeout", timeout, 8, 20),
     KEY("retry", retries, 0, 6),
     KEY("rnr", rnr_retries, 0, 6),
-    KEY("receives", receives, 512, 65536),
     KEY("stripe", stripe, 4096, 1 << 30),
     KEY("depth", depth, 8, 8192),
     KEY("inline", inline_size, 0, 1024),
@@ -51,8 +50,8 @@ static const struct key keys[] = {
 /* clang-format on */
 enum { KEYS = sizeof keys / sizeof *keys, NICS = KEYS, GIDS, KEY_COUNT };
 #define KNOWN                                                                  \
-  "nics, gid, qps, sl, tc, hop, pkey, mtu, timeout, retry, rnr, receives, "    \
-  "stripe, depth, inline and windows"
+  "nics, gid, qps, sl, tc, hop, pkey, mtu, timeout, retry, rnr, stripe, "      \
+  "depth, inline and windows"
 
 static const struct rdma_options defaults = {
     .qps = 1,
@@ -60,7 +59,6 @@ static const struct rdma_options defaults = {
     .timeout = 14,
     .retries = 6,
     .rnr_retries = 6,
-    .receives = 8192,
     .stripe = 256 << 10,
     .depth = 128,
     .inline_size = 220,

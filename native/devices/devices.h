@@ -37,8 +37,8 @@
   entry(dereg_mr) entry(create_comp_channel) entry(destroy_comp_channel)       \
   entry(create_cq) entry(resize_cq) entry(destroy_cq) entry(get_cq_event)      \
   entry(ack_cq_events) entry(get_async_event) entry(ack_async_event)           \
-  entry(create_srq) entry(modify_srq) entry(destroy_srq) entry(create_qp)      \
-  entry(modify_qp) entry(query_qp) entry(destroy_qp) entry(fork_init)          \
+  entry(create_qp) entry(modify_qp) entry(query_qp) entry(destroy_qp)          \
+  entry(fork_init)                                                             \
   entry(wc_status_str) entry(event_type_str) entry(port_state_str)             \
   entry(rate_to_mbps)
 /* clang-format on */
@@ -101,9 +101,6 @@ struct rdma_options {
   uint32_t retries;                /* retry: 0..6; 6. 7 means for ever on some
                                       devices */
   uint32_t rnr_retries;            /* rnr: 0..6; 6 */
-  uint32_t receives;               /* receives: of one shared receive queue,
-                                      512..65536; 8192. A further queue is made
-                                      when one is full */
   uint64_t stripe;                 /* stripe: least bytes that a queue pair gets
                                       of a transfer, 4K..1G; 256K */
   uint32_t depth;                  /* depth: work requests of a queue pair,

@@ -51,7 +51,7 @@ static void everything_can_be_said(void **state) {
   struct rdma_options o;
   assert_int_equal(
       parse("nics=mlx5_0:1,mlx5_1 qps=2 gid=3,5 sl=4 tc=106 hop=8 pkey=1 "
-            "mtu=1024 timeout=16 retry=3 rnr=2 receives=1024 stripe=1m "
+            "mtu=1024 timeout=16 retry=3 rnr=2 stripe=1m "
             "depth=256 inline=64 windows=0",
             &o),
       PERIGEE_OK);
@@ -71,7 +71,6 @@ static void everything_can_be_said(void **state) {
   assert_int_equal(o.timeout, 16);
   assert_int_equal(o.retries, 3);
   assert_int_equal(o.rnr_retries, 2);
-  assert_int_equal(o.receives, 1024);
   assert_int_equal(o.stripe, 1 << 20);
   assert_int_equal(o.depth, 256);
   assert_int_equal(o.inline_size, 64);

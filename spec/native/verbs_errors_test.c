@@ -145,6 +145,83 @@ static void a_wrong_key_is_refused_and_the_next_right_one_works(void **state) {
   load_close(&l);
 }
 
+/* ---- A peer that sends more than it may ---------------------------------- */
+
+/* Two sessions of the same engines. */
+struct flood {
+  struct pair p;
+  struct perigee_session *other[2];
+  struct perigee_region *here, *there;
+};
+
+static void flood_open(struct flood *f, void *state) {
+  pair_open(&f->p, state);
+  pair_dial(&f->p, f->other);
+  f->here = region_of(&f->p, 0, NULL, 64, 0);
+  f->there = region_of(&f->p, 1, NULL, 64, 0);
+}
+
+static void flood_close(struct flood *f) {
+  region_end(f->here);
+  region_end(f->there);
+  pair_close(&f->p);
+}
+
+static void begins_to_send(struct flood *f) {
+  struct perigee_slice from = all_of(f->here, 64), to = all_of(f->there, 64);
+  assert_true(perigee_recv(f->other[1], &to, -1) >= 0);
+  assert_true(perigee_send(f->other[0], &from, -1) >= 0);
+}
+
+/* Polls both until the flooded session has ended at the receiver, and the other
+ * one has carried what was sent. */
+static void flood_await(struct flood *f, struct perigee_session_info *flooded) {
+  struct perigee_event e;
+  int64_t limit = clock_now() + 20000 * MS;
+  do {
+    for (int side = 0; side < 2; side++) {
+      poll_side(&f->p, side);
+      while (taken(&f->p, side, &e))
+        if (e.kind == PERIGEE_EVENT_DONE && e.status != PERIGEE_OK)
+          fail_msg("the other session: %s", perigee_detail(f->p.engine[side]));
+    }
+    perigee_session_describe(f->p.session[1], flooded, sizeof *flooded);
+    assert_true(clock_now() < limit);
+  } while (flooded->state != PERIGEE_SESSION_ENDED ||
+           operations(&f->p, 0) + operations(&f->p, 1) > 0);
+}
+
+/* It gives room back for 16 notes at once, so room for some is not given back when
+ * the next ones come. */
+static void more_notes_than_may_be_end_their_session(void **state) {
+  static struct flood f;
+  struct perigee_session_info flooded;
+  flood_open(&f, *state);
+  notes_flood(f.p.session[0], 64 + 7);
+  for (int i = 0; i < 100; i++)
+    poll_side(&f.p, 1);
+  notes_flood(f.p.session[0], 64 + 7);
+  begins_to_send(&f);
+  flood_await(&f, &flooded);
+  assert_non_null(strstr(flooded.reason, "more notes than it was given room"));
+  assert_int_equal(flooded.status, PERIGEE_PROTOCOL);
+  flood_close(&f);
+}
+
+/* The receiver is busy meanwhile, for longer than a sender waits for one that is
+ * not ready. */
+static void a_flood_takes_no_room_of_other_sessions(void **state) {
+  static struct flood f;
+  struct perigee_session_info flooded;
+  flood_open(&f, *state);
+  notes_flood(f.p.session[0], 10000);
+  begins_to_send(&f);
+  for (int64_t end = clock_now() + 400 * MS; clock_now() < end;)
+    poll_side(&f.p, 0);
+  flood_await(&f, &flooded);
+  flood_close(&f);
+}
+
 static void link_layers_that_differ_are_told(void **state) {
   static struct load l;
   char reason[REASON_TEXT] = "";
@@ -170,6 +247,8 @@ int main(void) {
       OVER(three, a_wrong_key_is_refused_and_the_next_right_one_works),
       OVER(plain, a_wrong_key_is_refused_and_the_next_right_one_works),
       OVER(one, link_layers_that_differ_are_told),
+      OVER(one, more_notes_than_may_be_end_their_session),
+      OVER(one, a_flood_takes_no_room_of_other_sessions),
       OVER(one, the_control_pair_in_error_ends_the_session),
       OVER(three, the_control_pair_in_error_ends_the_session),
   };

@@ -35,6 +35,27 @@ uint64_t resets_of(const struct perigee_session *session) {
   return session->lane->resets;
 }
 
+/* Returns when all have arrived. The bytes of the notes are what the peer's inbox has. */
+void notes_flood(struct perigee_session *session, int count) {
+  struct lane *lane = session->lane;
+  struct pair *control = &lane->pairs[0];
+  struct job last = {0};
+  for (int i = 0; i < count; i++) {
+    while (lane->status == 0 && pair_room(control) == 0)
+      rails_poll(lane->fabric);
+    if (lane->status < 0)
+      return;
+    struct slot *slot = pair_slot(control, i + 1 < count ? NULL : &last);
+    slot->opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+    slot->remote = lane->peer_inbox;
+    slot->rkey = lane->peer_inbox_key;
+    slot->immediate = (uint32_t)FLOW_NOTE << FLOW_SHIFT;
+    pair_post(control);
+  }
+  while (lane->status == 0 && last.pending > 0)
+    rails_poll(lane->fabric);
+}
+
 uint64_t shown_of(const struct perigee_session *session) {
   const struct lane *lane = session->lane;
   uint64_t bytes = 0;

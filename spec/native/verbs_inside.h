@@ -18,6 +18,10 @@ bool pair_to_error(struct perigee_session *session, int pair);
 /* How often a queue pair was reset. */
 uint64_t resets_of(const struct perigee_session *session);
 
+/* Sends that many notes, without waiting for room that the peer gives, until the
+ * session is broken. Does not poll the peer. */
+void notes_flood(struct perigee_session *session, int count);
+
 /* How many bytes of regions the session's peer may read now, as payloads. */
 uint64_t shown_of(const struct perigee_session *session);
 

@@ -6,8 +6,8 @@ local check = require "perigee.runtime.check"
 local M = {}
 
 local KEYS = { "nics", "qps", "gid", "sl", "tc", "hop", "pkey", "mtu",
-               "timeout", "retry", "rnr", "receives", "stripe", "depth",
-               "inline", "windows" }
+               "timeout", "retry", "rnr", "stripe", "depth", "inline",
+               "windows" }
 
 local known = {}
 for _, key in ipairs(KEYS) do known[key] = true end
@@ -20,8 +20,8 @@ end
 
 --- The check of option rdma: a text, or a table with keys that
 -- native/devices/devices.h describes: nics ("mlx5_0:1" or a list), qps, gid,
--- sl, tc, hop, pkey, mtu, timeout, retry, rnr, receives, stripe (bytes or
--- "256K"), depth, inline, windows.
+-- sl, tc, hop, pkey, mtu, timeout, retry, rnr, stripe (bytes or "256K"), depth,
+-- inline, windows.
 function M.check(value)
   if type(value) == "string" then return end
   if type(value) ~= "table" then return check.table(value) end

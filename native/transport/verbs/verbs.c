@@ -302,7 +302,6 @@ static void rail_async_event(struct rail *r, enum ibv_event_type type,
   switch (type) {
   case IBV_EVENT_DEVICE_FATAL:
   case IBV_EVENT_CQ_ERR:
-  case IBV_EVENT_SRQ_ERR:
     rail_fail(r, r->fabric->lib->event_type_str(type));
     break;
   case IBV_EVENT_QP_FATAL:

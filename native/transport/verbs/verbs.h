@@ -16,9 +16,10 @@
  * Ownership. The engine has one fabric; a fabric has one rail for each port
  * that it uses. A session has one lane. Its pair 0 (control) carries records
  * and notes, each of them one RDMA write with immediate into the receiver's
- * inbox; the other pairs carry bytes. Only control pairs receive: from the
- * shared receive queue of rail 0, which always has an entry for each record and
- * note that may be in transit, so that no receiver is ever not ready (RNR).
+ * inbox; the other pairs carry bytes. Only control pairs receive. Each has a
+ * receive queue of its own, so that a peer that floods it takes nothing from
+ * others: with an entry for each record and note that may be in transit, so that
+ * no receiver is ever not ready (RNR).
  *
  * The mark of an operation is a word of its owner (fabric->marks). The peer
  * reads it by RDMA after the operation's bytes, on the same pair, where reads
@@ -60,11 +61,8 @@ struct pair;
 struct queues {
   struct rail *rail;
   struct ibv_cq *cq;
-  uint32_t cq_size, cq_used;   /* capacity; completions that are reserved */
-  struct ibv_srq *srq;         /* on rail 0 only */
-  uint32_t srq_size, srq_used; /* capacity; entries reserved and to spare */
-  uint32_t srq_owed;           /* used entries that are to be posted again */
-  uint32_t unacked;            /* channel events not acknowledged yet */
+  uint32_t cq_size, cq_used; /* capacity; completions that are reserved */
+  uint32_t unacked;          /* channel events not acknowledged yet */
   bool armed;
 };
 
@@ -119,12 +117,9 @@ void rails_arm(struct fabric *fabric);
 /* Is the node of the rail's device still there? */
 bool rail_has_node(const struct rail *rail);
 /* Returns queues with room for that many more, or PERIGEE_NO_MEMORY. */
-int rail_reserve(struct rail *rail, uint32_t completions, uint32_t receives,
+int rail_reserve(struct rail *rail, uint32_t completions,
                  struct queues **queues, char reason[REASON]);
-void queues_unreserve(struct queues *queues, uint32_t completions,
-                      uint32_t receives);
-/* Posts receives again that were used (srq_owed), once there are enough. */
-void queues_repay(struct queues *queues);
+void queues_unreserve(struct queues *queues, uint32_t completions);
 
 /* ---- Pairs --------------------------------------------------------------- */
 
@@ -187,6 +182,7 @@ struct pair {
   uint32_t filled, posted, retired; /* counts of slots: retired <= posted
                                        <= filled <= retired + depth */
   uint32_t unsignaled; /* slots posted since the last signaled one */
+  uint32_t owed;       /* used receives that are to be posted again */
   uint32_t inline_max;
   struct slot *slots;
   volatile uint32_t *seen; /* registered: the marks that were read, by slot */
@@ -217,8 +213,9 @@ void pair_bind(struct pair *pair, struct job *job, struct ibv_mw *mw,
 /* Posts the filled slots as one chain, the last one signaled. If the pair is
  * not up, they are posted when it is. */
 void pair_post(struct pair *pair);
-/* Handles a completion of the pair. */
+/* Handles a completion of the pair; and that of a receive. */
 void pair_completed(struct pair *pair, const struct ibv_wc *wc);
+void pair_received(struct pair *pair);
 
 /* ---- Pairs that break --------------------------------------------------- */
 /* A fence: from the return on nothing of the pair touches memory. The slots of

@@ -35,6 +35,10 @@
 enum { CONTROL_DEPTH = 256 };
 enum { CHAIN = 16 };
 
+/* Receives of a control pair: one for each record and note in transit, and spare
+ * ones, as used ones are posted again in batches. They have no buffers. */
+enum { OWED = 32, RECEIVES = RECORDS + NOTES + 2 * OWED };
+
 /* The frame that a side sends when it has reset a pair. */
 struct half {
   uint32_t pair, epoch, psn, ready;
@@ -50,6 +54,23 @@ static uint32_t pair_psn(void) {
   return psn & 0xffffff;
 }
 
+static uint32_t pair_receives(const struct pair *p) {
+  return p->index == 0 ? RECEIVES : 0;
+}
+
+static int pair_post_receives(struct pair *p, uint32_t count) {
+  struct ibv_recv_wr chain[OWED], *bad;
+  int error = 0;
+  for (uint32_t n; count > 0 && !error; count -= n) {
+    n = count < OWED ? count : OWED;
+    for (uint32_t i = 0; i < n; i++)
+      chain[i] = (struct ibv_recv_wr){.wr_id = RECEIVE_ID,
+                                      .next = i + 1 < n ? &chain[i + 1] : NULL};
+    error = ibv_post_recv(p->qp, chain, &bad);
+  }
+  return error;
+}
+
 static int pair_to_init(struct pair *p) {
   const struct rail *rail = p->rail;
   struct ibv_qp_attr a = {
@@ -57,9 +78,10 @@ static int pair_to_init(struct pair *p) {
       .pkey_index = (uint16_t)rail->fabric->options.pkey_index,
       .port_num = rail->port.port,
       .qp_access_flags = IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE};
-  return rail->fabric->lib->modify_qp(p->qp, &a,
-                                      IBV_QP_STATE | IBV_QP_PKEY_INDEX |
-                                          IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
+  int error = rail->fabric->lib->modify_qp(
+      p->qp, &a,
+      IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
+  return error ? error : pair_post_receives(p, pair_receives(p));
 }
 
 static uint8_t pair_least(int a, int b) {
@@ -119,8 +141,9 @@ static struct ibv_qp *pair_make_qp(struct pair *p) {
   for (uint32_t room = rail->fabric->options.inline_size;; room /= 2) {
     struct ibv_qp_init_attr a = {.send_cq = p->queues->cq,
                                  .recv_cq = p->queues->cq,
-                                 .srq = p->index == 0 ? p->queues->srq : NULL,
                                  .cap = {.max_send_wr = p->depth,
+                                         .max_recv_wr = pair_receives(p),
+                                         .max_recv_sge = p->index == 0,
                                          .max_send_sge = (uint32_t)sges,
                                          .max_inline_data = room},
                                  .qp_type = IBV_QPT_RC};
@@ -151,7 +174,7 @@ static void pair_unlink(struct pair *p) {
  * depth: completions from before a reset may still be there when slots are
  * posted again. */
 static uint32_t pair_completions(const struct pair *p) {
-  return 2 * p->depth + (p->index == 0 ? RECORDS + NOTES : 0);
+  return 2 * p->depth + pair_receives(p);
 }
 
 static uint32_t power_of_two(uint32_t n) {
@@ -167,9 +190,7 @@ int pair_make(struct pair *p, struct lane *lane, struct rail *rail,
   p->rail = rail;
   p->depth =
       p->index == 0 ? CONTROL_DEPTH : power_of_two(rail->fabric->options.depth);
-  uint32_t receives = p->index == 0 ? RECORDS + NOTES : 0;
-  int status =
-      rail_reserve(rail, pair_completions(p), receives, &p->queues, reason);
+  int status = rail_reserve(rail, pair_completions(p), &p->queues, reason);
   if (status < 0)
     return status;
   p->slots = calloc(p->depth, sizeof *p->slots);
@@ -183,7 +204,7 @@ int pair_make(struct pair *p, struct lane *lane, struct rail *rail,
     p->qp = NULL;
     free(p->slots);
     p->slots = NULL;
-    queues_unreserve(p->queues, pair_completions(p), receives);
+    queues_unreserve(p->queues, pair_completions(p));
     return PERIGEE_NO_MEMORY;
   }
   p->number = p->qp->qp_num;
@@ -217,12 +238,11 @@ int pair_connect(struct pair *p, char reason[REASON]) {
 void pair_unmake(struct pair *p) {
   if (!p->slots)
     return;
-  uint32_t receives = p->index == 0 ? RECORDS + NOTES : 0;
   if (p->qp) {
     pair_unlink(p);
     p->rail->fabric->lib->destroy_qp(p->qp);
   }
-  queues_unreserve(p->queues, pair_completions(p), receives);
+  queues_unreserve(p->queues, pair_completions(p));
   free(p->slots);
   p->qp = NULL;
   p->slots = NULL;
@@ -367,7 +387,7 @@ static void pair_quiet(struct pair *p) {
   int error = p->rail->fabric->lib->modify_qp(p->qp, &a, IBV_QP_STATE);
   p->epoch++;
   p->connected = false;
-  p->unsignaled = 0;
+  p->unsignaled = p->owed = 0;
   if (error) { /* then only destroying the pair stops it */
     pair_unlink(p);
     p->rail->fabric->lib->destroy_qp(p->qp);
@@ -610,4 +630,13 @@ void pair_completed(struct pair *p, const struct ibv_wc *wc) {
   }
   pair_retire(p, at);
   pair_failed(p, wc);
+}
+
+void pair_received(struct pair *p) {
+  if (p->state == PAIR_DOWN || ++p->owed < OWED)
+    return;
+  p->owed = 0;
+  if (pair_post_receives(p, OWED) != 0)
+    lane_break(p->lane, PERIGEE_SYSTEM, "%s takes no receives",
+               p->rail->port.device);
 }

@@ -1,14 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * verbs_rail.c - ports in use by an engine: opening them, and their completion
- * and receive queues.
+ * queues.
  *
  * A completion queue is never overrun: completions are reserved before requests
- * can be posted, and the queue grows with that. The receive queue has an entry,
- * without a buffer, for each record and note that the peers of its lanes may
- * send. Used entries are posted again in batches, for which as many spare
- * entries exist. The next lane gets new queues when either has reached its
- * limit.
+ * can be posted, and the queue grows with that. The next lane gets a new one when
+ * it has reached its limit.
  *
  * Sleeping: arm asks the queues for an event. A poll after that finds what
  * completed before; a later completion makes the channel's descriptor readable.
@@ -26,7 +23,7 @@
 #include "verbs.h"
 
 #define NODES "/dev/infiniband"
-enum { OWED = 32, CQ_FIRST = 1024 };
+enum { CQ_FIRST = 1024 };
 
 /* ---- Queues -------------------------------------------------------------- */
 
@@ -39,25 +36,18 @@ static int queues_make(struct queues *q) {
   const struct verbs_library *lib = r->fabric->lib;
   q->cq_size = queues_least(CQ_FIRST, r->attr.max_cqe);
   q->cq = lib->create_cq(r->context, (int)q->cq_size, q, r->channel, 0);
-  if (!q->cq || r->index > 0)
-    return q->cq ? 0 : errno;
-  q->srq_size = queues_least(r->fabric->options.receives, r->attr.max_srq_wr);
-  struct ibv_srq_init_attr a = {.attr = {.max_wr = q->srq_size, .max_sge = 1}};
-  q->srq = lib->create_srq(r->pd, &a);
-  return q->srq ? 0 : errno;
+  return q->cq ? 0 : errno;
 }
 
 static void queues_close(struct queues *q) {
   const struct verbs_library *lib = q->rail->fabric->lib;
-  if (q->srq)
-    lib->destroy_srq(q->srq);
   if (q->unacked)
     lib->ack_cq_events(q->cq, q->unacked);
   if (q->cq)
     lib->destroy_cq(q->cq);
 }
 
-/* Opens a further pair of queues on the rail: 0 or an errno. */
+/* Opens a further queue on the rail: 0 or an errno. */
 static int queues_open(struct rail *r) {
   struct queues *q = &r->queues[r->queue_count];
   if (r->queue_count == QUEUES)
@@ -73,21 +63,6 @@ static int queues_open(struct rail *r) {
 
 /* ---- Reserving room in queues -------------------------------------------- */
 
-/* Posts receives. A full queue has all entries that were reserved. */
-static bool queues_post_receives(struct queues *q, uint32_t count) {
-  struct ibv_recv_wr chain[OWED], *bad;
-  int error = 0;
-  while (count > 0 && !error) {
-    uint32_t n = count < OWED ? count : OWED;
-    for (uint32_t i = 0; i < n; i++)
-      chain[i] = (struct ibv_recv_wr){.wr_id = RECEIVE_ID,
-                                      .next = i + 1 < n ? &chain[i + 1] : NULL};
-    error = ibv_post_srq_recv(q->srq, chain, &bad);
-    count -= n;
-  }
-  return !error || error == ENOMEM;
-}
-
 static bool queues_grow(struct queues *q, uint32_t want) {
   int most = q->rail->attr.max_cqe;
   uint32_t size = q->cq_size;
@@ -100,52 +75,32 @@ static bool queues_grow(struct queues *q, uint32_t want) {
   return true;
 }
 
-static bool queues_reserve(struct queues *q, uint32_t completions,
-                           uint32_t receives) {
-  /* Used entries are posted later; the first lane brings the spare ones. */
-  uint32_t spare = receives > 0 && q->srq_used == 0 ? 2 * OWED : 0;
-  uint32_t more = receives + spare;
-  if (more > q->srq_size - q->srq_used ||
-      !queues_grow(q, q->cq_used + completions) ||
-      !queues_post_receives(q, more))
+static bool queues_reserve(struct queues *q, uint32_t completions) {
+  if (!queues_grow(q, q->cq_used + completions))
     return false;
-  q->srq_used += more;
   q->cq_used += completions;
   return true;
 }
 
-int rail_reserve(struct rail *r, uint32_t completions, uint32_t receives,
-                 struct queues **out, char reason[REASON]) {
+int rail_reserve(struct rail *r, uint32_t completions, struct queues **out,
+                 char reason[REASON]) {
   for (uint32_t i = 0; i < r->queue_count; i++)
-    if (queues_reserve(*out = &r->queues[i], completions, receives))
+    if (queues_reserve(*out = &r->queues[i], completions))
       return PERIGEE_OK;
   int error = queues_open(r);
   *out = &r->queues[r->queue_count - 1];
-  if (!error && queues_reserve(*out, completions, receives))
+  if (!error && queues_reserve(*out, completions))
     return PERIGEE_OK;
   snprintf(reason, REASON,
            "the queues of %s have no room for one more session (%u "
-           "completions, %u receives)%s%s: fewer sessions, or less depth "
-           "(option depth)",
-           r->port.device, completions, receives, error ? ", and more: " : "",
+           "completions)%s%s: fewer sessions, or less depth (option depth)",
+           r->port.device, completions, error ? ", and more: " : "",
            error ? strerror(error) : "");
   return PERIGEE_NO_MEMORY;
 }
 
-/* Keeps the receives posted. Some devices drop entries that were taken for a
- * queue pair that is destroyed; so the next lane posts its own again. */
-void queues_unreserve(struct queues *q, uint32_t completions,
-                      uint32_t receives) {
+void queues_unreserve(struct queues *q, uint32_t completions) {
   q->cq_used -= completions;
-  q->srq_used -= receives;
-}
-
-void queues_repay(struct queues *q) {
-  if (q->srq_owed < OWED)
-    return;
-  uint32_t owed = q->srq_owed;
-  q->srq_owed = 0;
-  queues_post_receives(q, owed);
 }
 
 /* ---- Opening ------------------------------------------------------------- */

@@ -485,6 +485,11 @@ static void note_heard(struct lane *lane, const struct note *note) {
 
 static void note_arrived(struct lane *lane) {
   struct note note;
+  if (lane->heard - lane->heard_told >= NOTES) {
+    lane_break(lane, PERIGEE_PROTOCOL,
+               "the peer sent more notes than it was given room for");
+    return;
+  }
   const uint8_t *at = lane->in[FLOW_NOTE].bytes;
   memcpy(&note, at + (uint64_t)(lane->heard++ % NOTES) * NOTE, sizeof note);
   note_heard(lane, &note);
@@ -582,22 +587,20 @@ bool verbs_live(struct lane *lane, uint16_t operation, uint32_t generation) {
 
 /* ---- Completions --------------------------------------------------------- */
 
-static void queues_received(struct queues *q, const struct ibv_wc *wc) {
-  struct pair *p = pair_by_number(q->rail, wc->qp_num);
-  if (p && p->index == 0 && wc->opcode == IBV_WC_RECV_RDMA_WITH_IMM)
+static void queues_received(struct pair *p, const struct ibv_wc *wc) {
+  if (wc->status != IBV_WC_SUCCESS)
+    return;
+  if (wc->opcode == IBV_WC_RECV_RDMA_WITH_IMM)
     ring_arrived(p->lane, be32toh(wc->imm_data));
+  pair_received(p);
 }
 
 static void queues_completed(struct queues *q, const struct ibv_wc *wc) {
-  /* The opcode of a failed completion is undefined; receives have no id. */
-  if (wc->wr_id == RECEIVE_ID) {
-    q->srq_owed++;
-    if (wc->status == IBV_WC_SUCCESS)
-      queues_received(q, wc);
-    return;
-  }
   struct pair *p = pair_by_number(q->rail, wc->qp_num);
-  if (p)
+  /* The opcode of a failed completion is undefined; receives have no id. */
+  if (p && wc->wr_id == RECEIVE_ID)
+    queues_received(p, wc);
+  else if (p)
     pair_completed(p, wc);
 }
 
@@ -613,7 +616,6 @@ static bool queues_turn(struct queues *q) {
     if (n < BATCH)
       break;
   }
-  queues_repay(q);
   return any;
 }
 
