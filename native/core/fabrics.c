@@ -105,7 +105,9 @@ int fabric_of(struct perigee_engine *engine,
     snprintf(reason, REASON, "%s", why);
     return PERIGEE_UNSUPPORTED;
   }
-  return *fabric ? PERIGEE_OK : fabric_start(engine, t, fabric, reason);
+  if (!*fabric)
+    return fabric_start(engine, t, fabric, reason);
+  return t->look ? t->look(*fabric, reason) : PERIGEE_OK;
 }
 
 /* ---- Looks for one ------------------------------------------------------- */

@@ -234,6 +234,38 @@ static void link_layers_that_differ_are_told(void **state) {
   load_close(&l);
 }
 
+/* ---- Ports that change --------------------------------------------------- */
+
+static void a_port_that_is_down_carries_no_new_session(void **state) {
+  static struct pair p;
+  char reason[REASON_TEXT] = "";
+  pair_open(&p, *state);
+  assert_int_equal(ports_usable(p.session[0], reason), PERIGEE_OK);
+  ports_down(p.session[0], true);
+  assert_int_equal(ports_usable(p.session[0], reason), PERIGEE_UNSUPPORTED);
+  assert_non_null(strstr(reason, "is not active"));
+  ports_down(p.session[0], false);
+  assert_int_equal(ports_usable(p.session[0], reason), PERIGEE_OK);
+  pair_close(&p);
+}
+
+static void a_session_uses_the_address_that_a_port_has_now(void **state) {
+  static struct flood f;
+  flood_open(&f, *state);
+  for (int side = 0; side < 2; side++) {
+    struct perigee_event e;
+    ports_forget_address(f.p.session[side]);
+    pair_dial(&f.p, f.other);
+    begins_to_send(&f);
+    for (int i = 0; operations(&f.p, 0) + operations(&f.p, 1) > 0; i = !i) {
+      poll_side(&f.p, i);
+      while (taken(&f.p, i, &e))
+        assert_int_equal(e.status, PERIGEE_OK);
+    }
+  }
+  flood_close(&f);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       OVER(one, a_data_pair_in_error_is_made_anew),
@@ -249,6 +281,8 @@ int main(void) {
       OVER(one, link_layers_that_differ_are_told),
       OVER(one, more_notes_than_may_be_end_their_session),
       OVER(one, a_flood_takes_no_room_of_other_sessions),
+      OVER(one, a_port_that_is_down_carries_no_new_session),
+      OVER(one, a_session_uses_the_address_that_a_port_has_now),
       OVER(one, the_control_pair_in_error_ends_the_session),
       OVER(three, the_control_pair_in_error_ends_the_session),
   };

@@ -4,7 +4,7 @@
  */
 #include "verbs_inside.h"
 
-#include "core/engine.h"
+#include "core/fabrics.h"
 #include "transport/verbs/verbs.h"
 
 const char *no_device(void) {
@@ -33,6 +33,33 @@ bool pair_to_error(struct perigee_session *session, int pair) {
 
 uint64_t resets_of(const struct perigee_session *session) {
   return session->lane->resets;
+}
+
+static int port_is_down(struct ibv_context *context, uint8_t port,
+                        struct _compat_ibv_port_attr *a) {
+  (void)context, (void)port;
+  ((struct ibv_port_attr *)(void *)a)->state = IBV_PORT_DOWN;
+  return 0;
+}
+
+void ports_down(struct perigee_session *session, bool down) {
+  static struct verbs_library without;
+  without = *verbs_library(NULL);
+  without.query_port = port_is_down;
+  session->lane->fabric->lib = down ? &without : verbs_library(NULL);
+}
+
+void ports_forget_address(struct perigee_session *session) {
+  struct fabric *fabric = session->lane->fabric;
+  for (uint32_t i = 0; i < fabric->rail_count; i++) {
+    fabric->rails[i].gid = (union ibv_gid){.raw = {0}};
+    fabric->rails[i].port.gid_index = 0;
+  }
+}
+
+int ports_usable(struct perigee_session *session, char reason[REASON_TEXT]) {
+  struct fabric *fabric;
+  return fabric_of(session->engine, &transport_verbs, &fabric, reason);
 }
 
 /* Returns when all have arrived. The bytes of the notes are what the peer's inbox has. */

@@ -10,6 +10,8 @@
 /* The reason why no session over RDMA is possible here, or NULL. */
 const char *no_device(void);
 
+enum { REASON_TEXT = 240 };
+
 /* The number of the session's queue pairs; the first is for control. */
 int pairs_of(const struct perigee_session *session);
 /* Moves a queue pair to the error state, as a fault of the device would.
@@ -17,6 +19,13 @@ int pairs_of(const struct perigee_session *session);
 bool pair_to_error(struct perigee_session *session, int pair);
 /* How often a queue pair was reset. */
 uint64_t resets_of(const struct perigee_session *session);
+
+/* Has the session's ports tell that they are down, or what they are again; and
+ * forget the addresses that they had. */
+void ports_down(struct perigee_session *session, bool down);
+void ports_forget_address(struct perigee_session *session);
+/* Can new sessions use the session's ports? A status and a reason. */
+int ports_usable(struct perigee_session *session, char reason[REASON_TEXT]);
 
 /* Sends that many notes, without waiting for room that the peer gives, until the
  * session is broken. Does not poll the peer. */
@@ -32,7 +41,6 @@ void keys_spoil(struct perigee_session *session,
 
 /* Lets a peer join whose NIC has another link layer than the session's;
  * returns the status and the reason that the peer gets. */
-enum { REASON_TEXT = 240 };
 int joined_over_other_links(struct perigee_session *session,
                             char reason[REASON_TEXT]);
 

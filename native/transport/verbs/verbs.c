@@ -420,6 +420,7 @@ static bool verbs_rests(struct lane *lane) {
 static const struct transport_fabric verbs_fabric_table = {
     .start = rails_start,
     .stop = verbs_stop,
+    .look = rails_look,
     .turn = verbs_turn,
     .dead = verbs_dead,
     .descriptors = rails_descriptors,

@@ -112,6 +112,8 @@ struct fabric {
 int rails_start(const struct fabric_options *options, struct fabric **fabric,
                 char reason[REASON]);
 void rails_stop(struct fabric *fabric);
+/* Asks each port for its state and address, which may have changed. */
+int rails_look(struct fabric *fabric, char reason[REASON]);
 int rails_descriptors(struct fabric *fabric, int *fds, int capacity);
 void rails_arm(struct fabric *fabric);
 /* Is the node of the rail's device still there? */

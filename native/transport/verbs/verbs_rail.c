@@ -264,6 +264,52 @@ int rails_start(const struct fabric_options *options, struct fabric **out,
   return status;
 }
 
+/* ---- Ports that change --------------------------------------------------- */
+
+static bool rail_has_gid(const struct rail *r) {
+  union ibv_gid gid;
+  return r->fabric->lib->query_gid(r->context, r->port.port, r->port.gid_index,
+                                   &gid) == 0 &&
+         memcmp(&gid, &r->gid, sizeof gid) == 0;
+}
+
+/* Takes the address that is chosen for the port now. */
+static int rail_choose_gid(struct rail *r, char reason[REASON]) {
+  struct rdma_port ports[RAILS];
+  int count = rdma_choose(&r->fabric->options, ports, RAILS, reason, REASON);
+  for (int i = 0; i < count; i++) {
+    if (strcmp(ports[i].device, r->port.device) != 0 ||
+        ports[i].port != r->port.port)
+      continue;
+    r->port = ports[i];
+    memcpy(&r->gid, r->port.gid, sizeof r->gid);
+    return PERIGEE_OK;
+  }
+  if (count >= 0)
+    snprintf(reason, REASON, "%s/%u has lost its address", r->port.device,
+             r->port.port);
+  return PERIGEE_UNSUPPORTED;
+}
+
+static int rail_look(struct rail *r, char reason[REASON]) {
+  struct ibv_port_attr now;
+  int error = verbs_query_port(r->fabric->lib, r->context, r->port.port, &now);
+  if (error || now.state != IBV_PORT_ACTIVE) {
+    snprintf(reason, REASON, "the RDMA port %s/%u is not active",
+             r->port.device, r->port.port);
+    return PERIGEE_UNSUPPORTED;
+  }
+  r->state = now;
+  return rail_has_gid(r) ? PERIGEE_OK : rail_choose_gid(r, reason);
+}
+
+int rails_look(struct fabric *f, char reason[REASON]) {
+  int status = PERIGEE_OK;
+  for (uint32_t i = 0; i < f->rail_count && status == PERIGEE_OK; i++)
+    status = rail_look(&f->rails[i], reason);
+  return status;
+}
+
 /* ---- Sleeping ------------------------------------------------------------ */
 
 void rails_arm(struct fabric *f) {
