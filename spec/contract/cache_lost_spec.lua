@@ -83,6 +83,27 @@ describe("a cache that is not there", function()
     two:close()
   end)
 
+  -- Caches that are stopped are given up after the timeout, when the first may
+  -- be asked again.
+  it("is not tried twice for one key", function()
+    local stopped = {}
+    for i = 1, 2 do
+      stopped[i] = process.start(cache, "cache:" .. i):expect "ready"
+      stopped[i]:signal "STOP"
+    end
+    process.start(cache, "cache:3"):expect "ready"
+    local agent = assert(cases.agent())
+    local blocks = assert(agent:cache({ "cache:1", "cache:2", "cache:3" },
+                                      { timeout = 1.5 }))
+    local ring, members = require "perigee.cache.ring", blocks.set.members
+    local list, i = { members["cache:1"], members["cache:2"],
+                      members["cache:3"] }, 0
+    repeat i = i + 1 until ring.owner(list, "key." .. i, 3).name == "cache:3"
+    assert(blocks:put("key." .. i, "value"))
+    blocks:close()
+    for _, each in ipairs(stopped) do each:signal "CONT" end
+  end)
+
   it("is told, with the reason, if no other is", function()
     local agent = assert(cases.agent())
     local blocks = assert(agent:cache { "cache:8", "cache:9" })

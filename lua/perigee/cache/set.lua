@@ -45,14 +45,13 @@ local function add(self, name, weight)
     stale = options.stale,
     reconnect = options.reconnect or not self.alone and 0 or nil })
   one.away = 0
-  self.members[name], self.count = one, self.count + 1
+  self.members[name] = one
 end
 
 local function remove(self, name)
   local one = self.members[name]
-  if not one then return end
-  self.members[name], self.count = nil, self.count - 1
-  one:close()
+  self.members[name] = nil
+  if one then one:close() end
 end
 
 -- Follows the caches that the registry lists.
@@ -93,8 +92,7 @@ end
 function M.new(agent, which, options)
   local alone = type(which) == "string"
   local self = setmetatable({
-    agent = agent, options = options, members = {}, count = 0, live = {},
-    watch = false,
+    agent = agent, options = options, members = {}, live = {}, watch = false,
     alone = alone, closed = false, till = 0, why = false,
     nobody = nobody(which), replicas = options.replicas or 1 }, Set)
   local fine, err = true, nil
@@ -154,29 +152,41 @@ local function owners(self, key)
   return list
 end
 
--- Has sessions with all of a list. Returns true; or nil and the error of one,
--- which was left.
+-- Has sessions with all of a list. Returns true; or nil, the error of one that
+-- was left, and that one.
 local function reach_all(self, list)
   for _, one in ipairs(list) do
     local fine, err = self:reach(one)
-    if not fine then return nil, err end
+    if not fine then return nil, err, one end
   end
   return true
+end
+
+local function without(live, tried)
+  local rest = {}
+  for _, one in ipairs(live) do
+    if not tried[one] then rest[#rest + 1] = one end
+  end
+  return rest
 end
 
 -- Returns those that have a key and can be reached: if one cannot, its keys are
 -- the others'. Each is tried once, however soon it may be asked again. If they
 -- are fewer than there should be, also returns an error of one that cannot.
 local function reached(self, key)
-  if self.alone then return owners(self, key) end
+  local list = owners(self, key)
+  if self.alone then return list end
+  local fine, err, one = reach_all(self, list)
+  if fine then return list end
   local lost
-  for _ = 1, self.count do
-    local list = owners(self, key)
-    local fine, err = reach_all(self, list)
-    if fine then return list, #list < self.replicas and lost or nil end
-    lost = err
-  end
-  return {}, lost
+  local tried = {}
+  repeat
+    lost, tried[one], list = err, true, {}
+    local rest = without(self.live, tried)
+    for n = 1, self.replicas do list[n] = ring.owner(rest, key, n) end
+    fine, err, one = reach_all(self, list)
+  until fine
+  return list, #list < self.replicas and lost or nil
 end
 
 -- What methods of members do with a key; `change` is told it.
@@ -287,7 +297,7 @@ jit.off(Set.each)
 function Set:close()
   if self.watch then self.watch:close() end
   for _, each in pairs(self.members) do each:close() end
-  self.members, self.count, self.live, self.closed = {}, 0, {}, true
+  self.members, self.live, self.closed = {}, {}, true
 end
 jit.off(Set.close)
 

@@ -412,6 +412,7 @@ function Store:answer(id, request, reply)
   local client, status = self:client(id)
   if not client then return wire.refuse(reply, status) end
   if self.tier then request = wire.private(request) end -- is looked at again
+  if not request then return wire.refuse(reply, core.PERIGEE_TOO_LARGE) end
   if self.tier and self.tier.full and may_change(request) then
     return wire.refuse(reply, FORGETS)
   end
@@ -428,7 +429,7 @@ end
 function Store:release(id, request, reply)
   if not self.clients[id] then return wire.refuse(reply, STALE) end
   request = wire.private(request)
-  if request.length < 2 or request.pointer[1] ~= C.PERIGEE_CACHE_RELEASE then
+  if not request or request.length < 2 or request.pointer[1] ~= C.PERIGEE_CACHE_RELEASE then
     return wire.refuse(reply, core.PERIGEE_PROTOCOL)
   end
   return self:answer(id, request, reply)

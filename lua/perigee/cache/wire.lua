@@ -340,11 +340,16 @@ end
 
 local own = { pointer = bytes_t(size), length = 0 }
 
+-- Bytes of a request that is copied: as many as a loop copies in a millisecond,
+-- and more than a request about keys has.
+local COPIED = 2 ^ 23
+
 --- Returns a copy of a request, which is good until the next one: a client may
--- write to its request while that is answered.
+-- write to its request while that is answered. Nil: it is too long for that.
 function M.private(view)
   local n = view.length
   if view == own then return own end
+  if n > COPIED then return nil end
   if n > size then
     local long = { pointer = bytes_t(n), length = n }
     copy(long.pointer, view.pointer, n)

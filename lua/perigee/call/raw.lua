@@ -282,7 +282,8 @@ local function submit(binding, method, payload, deadline)
     return submit_slice(binding, method, handle, payload)
   elseif slices.stands(payload) then
     local list, why = slices.place(payload)
-    if not list then misuse(method, why, 3) end
+    why = why or slices.beside(payload)
+    if why then misuse(method, why, 3) end
     return submit_slice(binding, method, handle, list)
   end
   misuse(method, ("a raw payload is a string, a slice, a writer (a function) "

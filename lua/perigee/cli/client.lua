@@ -159,7 +159,7 @@ end
 local function find_folder(given)
   local address = given.registry or os.getenv "PERIGEE_REGISTRY" or ""
   local path = address:match "^folder:(/.+)$"
-  if not path then return end
+  if not path or given.name and M.is_address(given.name) then return end
   if require "perigee.registry.folder".is_there(path) then return end
   failure.failed("the registry's folder %s is not there; is this its path? The "
     .. "first agent that takes a name in it makes it", path)

@@ -10,7 +10,8 @@
 --   has commands of its own (`perigee registry acl`)
 -- * `passes_on`: all that follows its first argument is that program's
 --
--- Exit statuses: 0, all is fine; 1, the world's doing; 2, misuse.
+-- Exit statuses: 0, all is fine; 1, the world's doing; 2, misuse; 128 and a
+-- signal's number, also of SIGPIPE: nobody reads the output.
 --
 -- Loading a command needs neither the core nor lua-cjson: what it needs it
 -- requires when it runs. So --help and `perigee doctor` work where the core

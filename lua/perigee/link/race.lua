@@ -73,6 +73,7 @@ local function dial(race, address)
     peer = link.peer, expect = link.way.expect(link),
     link = entrant(race, address) })
   if fine then return attempt end
+  errors.pass(attempt)
   return futures.done(nil, link.way.refused(link, attempt))
 end
 

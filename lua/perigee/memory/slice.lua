@@ -78,6 +78,20 @@ local function stands(x)
 end
 M.stands = stands
 
+--- What is wrong with a table of slices that has more than these, which would
+-- be lost; nil of what is none, or has no more.
+function M.beside(x)
+  if type(x) ~= "table" or getmetatable(x) ~= nil then return nil end
+  local n = #x
+  for key in pairs(x) do
+    if not (type(key) == "number" and key % 1 == 0 and key >= 1
+            and key <= n) then
+      return ("a list of slices has %s beside them"):format(tostring(key))
+    end
+  end
+end
+jit.off(M.beside)                       -- its loop over pairs(), see check.lua
+
 --- Names a value that is no slice, for messages. An owner, whose class has
 -- `slice` and `text`, is easily given in place of one.
 function M.named(x)
@@ -94,6 +108,8 @@ function M.check(x)
   if not stands(x) then
     return "a slice, as region:slice(), or a list of slices"
   end
+  local why = not is_slice(x) and M.beside(x)
+  return why and "a list without more: " .. why or nil
 end
 
 local SHAPE = { count = check.count, stride = check.count }
@@ -157,15 +173,6 @@ local function not_a_slice(i, value)
   return ("number %d of a list is %s, not a slice"):format(i, M.named(value))
 end
 
--- Returns a key of a table of n slices that is none of their numbers, or nil.
-local function another(x, n)
-  local key = next(x, n)
-  while type(key) == "number" and key % 1 == 0 and key >= 1 and key <= n do
-    key = next(x, key)
-  end
-  return key
-end
-
 --- Returns the List of a table of slices, or of one; or nil and what is wrong.
 local function listed(x)
   if type(x) ~= "table" or getmetatable(x) == List then return x end
@@ -180,10 +187,6 @@ local function listed(x)
     end
     list[i] = slice
     length = length + slice.length
-  end
-  local key = another(x, n)
-  if key ~= nil then
-    return nil, ("a list of slices has %s beside them"):format(tostring(key))
   end
   list.length = length
   return setmetatable(list, List)

@@ -9,8 +9,10 @@ local state = loop.state
 
 local M = {}
 
+-- What a pcall of a registry's function returned, as such a function returns.
 local function given(fine, first, ...)
   if fine then return first, ... end
+  errors.pass(first)
   return nil, "protocol", "the registry failed: " .. errors.shown(first)
 end
 
@@ -19,15 +21,21 @@ local function as_future(first, ...)
   return futures.done(first, ...)
 end
 
+-- Puts the pin back; returns the future of what pcall returned.
+local function asked(pinned, ...)
+  state.pinned = pinned
+  return as_future(given(...))
+end
+
 --- Calls a function of registry; returns the future of its results.
 function M.ask(registry, name, ...)
+  local f = registry[name]
+  if not f then
+    return futures.done(nil, "unsupported", "the registry cannot " .. name)
+  end
   local pinned = state.pinned
   state.pinned = "a registry's function " .. name
-  local f = registry[name]
-  local future = f and as_future(given(pcall(f, registry, ...)))
-    or futures.done(nil, "unsupported", "the registry cannot " .. name)
-  state.pinned = pinned
-  return future
+  return asked(pinned, pcall(f, registry, ...))
 end
 
 --- Makes an error of kind and why, which a registry returned after nil.

@@ -556,8 +556,15 @@ end
 --- How many engines a loop polls at most, as perigee_wait does.
 M.ENGINES = 64
 
---- Does the loop poll as many engines as it can?
-function M.is_full() return state.count >= M.ENGINES end
+--- Does the loop poll as many engines as it can? A parent's, in a forked child,
+-- are not polled any more once another one is added.
+function M.is_full()
+  local count = 0
+  for _, engine in ipairs(state.engines) do
+    if engine.alive[0] ~= 0 then count = count + 1 end
+  end
+  return count >= M.ENGINES
+end
 
 --- Makes the loop poll engine, whose handle, alive, events, i and n are set. In
 -- a forked child it stops polling the parent's, which would fail.

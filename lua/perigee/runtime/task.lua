@@ -26,9 +26,8 @@ local function caught(e)
 end
 
 -- What caught has told; or a plain text, if LuaJIT had no memory or stack left
--- to run it. Raises an interrupt again.
+-- to run it.
 local function raised_of(given)
-  errors.pass(given.interrupt)
   if type(given) == "table" then return given end
   return { value = given, traceback = errors.shown(given) }
 end
@@ -53,6 +52,11 @@ local function ended(job, fine, ...)
     return
   end
   local raised = raised_of(...)
+  if raised.interrupt then
+    futures.settle(future, nil, errors.new("closed", futures.doing(future)
+      .. ": it was interrupted"))
+    errors.pass(raised.interrupt)
+  end
   job.raised = raised
   if not future.ended and not signals.is_awaited(future) then
     log.write("error", "a task that nobody waits for failed: "

@@ -236,7 +236,8 @@ function M.raw(engine, served, record, result)
     plain(0, 0, nil, 0)
   elseif slices.stands(result) then
     plain(0, 0, nil, 0)
-    local why
+    local why = not slices.is_slice(result) and slices.beside(result)
+    if why then return bad_result(engine, served, record, why) end
     result, why = slices.place(result)
     why = why or slices.store_local(message.slice, result, engine)
     if why then return bad_result(engine, served, record, why) end

@@ -19,6 +19,7 @@ local ffi = require "ffi"
 local C = native.C
 local PROTOCOL = C.PERIGEE_PROTOCOL
 local stands, note = slices.stands, collector.note
+local is_slice, beside = slices.is_slice, slices.beside
 local is_error, MARK, min = errors.is_error, errors.MARK, math.min
 local int64_t, uint64_t = ffi.typeof("int64_t"), ffi.typeof("uint64_t")
 
@@ -124,6 +125,8 @@ local function pack_list(out, n, ...)
     local why
     if stands(value) then
       if slice then return "a second slice (one can travel)", i end
+      why = not is_slice(value) and beside(value)
+      if why then return why, i end
       slice, place = value, i
       out:encode(nil)
     else

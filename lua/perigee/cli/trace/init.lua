@@ -55,13 +55,14 @@ function M.files(given)
   local spans = require "perigee.stats.spans"
   local url = require "perigee.cli.client".registry(given)
   local scope = require "perigee.cli.stats".scope(given)
-  local list = {}
-  -- A file that becomes the last life's meanwhile is read twice, not missed.
+  local list, seen = {}, {}
+  -- A file that becomes the last life's meanwhile is there twice, not missed.
   for _, last in ipairs { false, true } do
     for _, path in ipairs(host.paths(url, scope, last)) do
       local file = spans.read(path)
-      if file then
-        file.path = path
+      local life = file and ("%s %s"):format(file.name, file.epoch)
+      if file and not seen[life] then
+        file.path, seen[life] = path, true
         list[#list + 1] = file
       end
     end

@@ -134,6 +134,7 @@ local function follow(feed)
     { "XREAD", "COUNT", BATCH, "BLOCK", math.ceil(seconds * 1000), "STREAMS",
       feed.stream, feed.last },
     { "XREVRANGE", feed.stream, feed.last, feed.last, "COUNT", 1 } }, seconds)
+  if kind == "too_large" then return look(feed) end -- it goes on behind those
   if not replies then return nil, kind, why end
   feed.now, feed.heard = keys.time(replies[1]), true
   if is_behind(last_of(replies[2]), feed.last) then return look(feed) end

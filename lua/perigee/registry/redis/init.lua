@@ -68,6 +68,7 @@ local function unlock(redis, lock, fine, ...)
   if redis.lock == lock then redis.lock = false end
   futures.settle(lock)
   if fine then return ... end
+  errors.pass((...))
   return nil, "protocol", errors.shown((...))
 end
 
