@@ -105,6 +105,7 @@ for _, where in ipairs(backends.all) do
         cases.await(function() return places(b) == 1 end)
         perigee.stop()
       end)
+      assert.is_true(cases.eventually(function() return places(b) == 0 end))
       local one, other = meet(b, "start", 2, LONG), meet(c, "start", 2, LONG)
       assert.equal("0 b c", (one:wait(2 * LONG)))
       assert.equal("1 b c", (other:wait(2 * LONG)))

@@ -429,7 +429,8 @@ end
 function Store:release(id, request, reply)
   if not self.clients[id] then return wire.refuse(reply, STALE) end
   request = wire.private(request)
-  if not request or request.length < 2 or request.pointer[1] ~= C.PERIGEE_CACHE_RELEASE then
+  if not request or request.length < 2
+    or request.pointer[1] ~= C.PERIGEE_CACHE_RELEASE then
     return wire.refuse(reply, core.PERIGEE_PROTOCOL)
   end
   return self:answer(id, request, reply)
