@@ -77,7 +77,7 @@ void span_begin(struct operation *op, struct stats_row method,
   *(op->kind == OP_CALL ? &op->span : &op->came_span) = (uint32_t)n;
   op->measured = span_now(op); /* so its end is told here */
   row->sequence = 0;
-  atomic_thread_fence(memory_order_release);
+  stats_fence();
   span_put_ids(row, op, parent);
   row->session = op->session->id;
   row->what = op->kind | method.what;
@@ -86,7 +86,7 @@ void span_begin(struct operation *op, struct stats_row method,
   row->bytes_out = row->bytes_in = 0;
   row->status = 0;
   span_put_peer(row, op->session);
-  atomic_thread_fence(memory_order_release);
+  stats_fence();
   row->sequence = n;
 }
 
@@ -121,7 +121,7 @@ void span_end(struct operation *op, int64_t now, int status, uint64_t replied) {
   else if (op->status == PERIGEE_OK)
     row->bytes_in = op->length + op->slice;
   row->status = op->kind == OP_SERVED ? status : op->status;
-  atomic_thread_fence(memory_order_release);
+  stats_fence();
   row->end = (uint64_t)now;
 }
 

@@ -359,7 +359,7 @@ static void stats_session_take(struct perigee_session *s, int i) {
   struct perigee_stats_session *row = &f->at->sessions[i];
   f->sessions[i] = true;
   row->id = 0;
-  atomic_thread_fence(memory_order_release);
+  stats_fence();
   memset((uint8_t *)row + sizeof row->id, 0, sizeof *row - sizeof row->id);
   row->counters = s->own_counters;
   row->counters.size = sizeof row->counters;
@@ -370,7 +370,7 @@ static void stats_session_take(struct perigee_session *s, int i) {
   row->dialed = s->dialed;
   row->lanes = stats_lanes(s);
   stats_session_tell(s);
-  atomic_thread_fence(memory_order_release);
+  stats_fence();
   row->id = s->id;
 }
 
@@ -500,7 +500,7 @@ static uint32_t stats_method_row(struct stats_file *f, bool own,
   struct perigee_stats_method *row = &f->at->methods[f->methods];
   PUT(row->service, service);
   PUT(row->method, method);
-  atomic_thread_fence(memory_order_release);
+  stats_fence();
   row->used = own ? 2 : 1;
   f->hashes[f->methods] = hash;
   return f->methods++;

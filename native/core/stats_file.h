@@ -121,6 +121,17 @@ stats_method(const struct operation *op) {
   return (struct perigee_stats_method *)(first + op->row.offset);
 }
 
+/* What is stored before it is there before what is stored behind it, for other
+ * processes; on x86-64 it costs nothing. ThreadSanitizer knows no fences, and
+ * nothing of them. */
+static inline void stats_fence(void) {
+#ifdef __SANITIZE_THREAD__
+  atomic_signal_fence(memory_order_seq_cst);
+#else
+  atomic_thread_fence(memory_order_release);
+#endif
+}
+
 /* Returns the row of the operation of that number, or one that nobody reads. */
 static inline struct perigee_stats_operation *
 stats_under_way(struct perigee_engine *engine, uint32_t index) {
@@ -134,7 +145,7 @@ static inline void stats_begin(const struct operation *op, uint32_t kind) {
   uint64_t now = (uint64_t)op->engine->now;
   row->session = op->session->id;
   row->what = kind | op->row.what;
-  atomic_thread_fence(memory_order_release);
+  stats_fence();
   row->began = now;
 }
 
@@ -246,7 +257,7 @@ static inline void stats_event(struct perigee_engine *engine,
   to->status = status;
   to->operation = op ? op->index : 0;
   to->bytes = bytes;
-  atomic_thread_fence(memory_order_release);
+  stats_fence();
   at->head.events_given++;
 }
 
