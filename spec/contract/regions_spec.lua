@@ -173,7 +173,8 @@ describe("a region", function()
   end)
 
   it("is filled with a byte, also if it is long", function()
-    local slice = cases.alloc(cases.engine(), 2 ^ 22 + 5):slice()
+    local region = cases.alloc(engine, 2 ^ 22 + 5)
+    local slice = region:slice()
     assert.equal(slice, slice:fill(7))
     assert.equal(7, cases.byte(slice))
     assert.equal(7, cases.byte(slice, 2 ^ 22 + 4))
@@ -188,6 +189,7 @@ describe("a region", function()
       assert.matches("regions_spec.lua:.*a byte, an integer of 0 to 255",
                      message)
     end
+    assert.is_true(region:close(5))
   end)
 
   it("has a name without a zero byte, as an address is", function()
