@@ -151,7 +151,8 @@ describe("a handler that fails", function()
   it("is not one that returns an error", function()
     local errors = require "perigee.runtime.errors"
     proxy:returns(nil, errors.new("denied", "no", false))
-    assert.same({}, said)
+    -- How many more lines there were of calls before may be said now.
+    for _, line in ipairs(said) do assert.not_matches("x.returns", line) end
   end)
 
   it("knows the session of its caller", function()
