@@ -18,10 +18,9 @@
 /* Fabric: what all lanes of an engine share, such as devices, queues and
  * registered memory. It is made when a session first needs it and stopped with
  * the engine. look tells, before each session that may use it, whether it can
- * carry one now, or gives a status and a reason. (NULL: it always can.) turn
+ * carry one now, or gives a status and a reason (NULL: it always can). turn
  * handles at each poll, for all lanes, what the hardware has done; true if there
- * was anything. descriptors returns at most `capacity`
- * descriptors to be watched; ready is called when one of them has an event. arm
+ * was anything. descriptors returns at most `capacity` descriptors to be watched; ready is called when one of them has an event. arm
  * is called before the engine sleeps: what turn does not find afterwards, a
  * descriptor reports. dead tells why the fabric can carry nothing more, or
  * NULL, and then all its lanes are broken; a dead fabric's descriptors are not

@@ -216,11 +216,18 @@ needing("a round of a control server over a store",
     assert.equal(201, (ask("PUT", "topology", { edges = { { "a", "b" } } })))
   end)
 
+  -- What another server over the same store has.
+  local function shared_state()
+    local state = require("perigee.control.shared").new(
+      require("perigee.control.storages").shared(redis.address(cases)))
+    state.told = function() end
+    return state
+  end
+
   it("ends what follows a collection if that fails, and begins another",
      function()
     begin()
-    local state = require("perigee.control.shared").new(
-      require("perigee.control.storages").shared(redis.address(cases)))
+    local state = shared_state()
     local cells = require "perigee.control.cells"
     local record, failing = cells.record, true
     finally(function() cells.record = record end)
@@ -228,7 +235,6 @@ needing("a round of a control server over a store",
       if failing then error "made up" end
       return record(...)
     end
-    state.told = function() end
     local function follow()
       return perigee.spawn(function()
         assert(state:follow("s", "agents", true))
@@ -268,10 +274,8 @@ needing("a round of a control server over a store",
   it("says nothing to watchers, and takes none, while it cannot read changes",
      function()
     begin()
-    local state = require("perigee.control.shared").new(
-      require("perigee.control.storages").shared(redis.address(cases)))
+    local state = shared_state()
     local watch = require "perigee.control.watch"
-    state.told = function() end
     local function follows()
       return perigee.spawn(function()
         return state:follow("s", "agents", true)
