@@ -230,9 +230,12 @@ static void a_forked_child_holds_no_name(void **state) {
     bool held = perigee_name_hold(root, "x") >= 0;
     if (!held)
       _exit(1);
-    grandchild = fork();
-    if (grandchild > 0 && write(told[1], &grandchild, sizeof grandchild) < 0)
-      _exit(1);
+    /* The grandchild tells: what its fork has to do is done by then. */
+    if (fork() == 0) {
+      grandchild = getpid();
+      if (write(told[1], &grandchild, sizeof grandchild) < 0)
+        _exit(1);
+    }
     pause();
     _exit(0);
   }
