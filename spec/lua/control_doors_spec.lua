@@ -34,6 +34,7 @@ end
 
 needing("a control server that had tokens", { control, redis }, function()
   after_each(asking.finish)
+  after_each(command.clean)
 
   for what, more in pairs { ["a server"] = {},
                             ["one that is insecure"] = { "--insecure" } } do
