@@ -6,6 +6,7 @@ local command = require "spec.support.command"
 local control = require "spec.support.control"
 local planted = require "spec.support.planted_stats"
 local process = require "spec.support.process"
+local sockets = require "spec.net.sockets"
 
 -- Serves, and calls itself all the time.
 local WORKER = [[
@@ -56,7 +57,7 @@ end
 local function shown()
   local worker = command.start("run", command.file("worker.lua", WORKER))
   assert(worker:read(30 * process.slow))
-  local port = browsers.free_port()
+  local port = sockets.free_port()
   local server = serve(port)
   browser = browsers.open(("http://127.0.0.1:%d/"):format(port),
                           command.folder())

@@ -151,7 +151,8 @@ describe("a collector of traces", function()
     start_agent()
     for path, why in pairs { failing = "it answers 500", closing = "%w",
                              silent = "[Tt]ime" } do
-      local status, errors = export(path, "--timeout", "300ms")
+      local status, errors = export(path, "--timeout",
+                                    300 * process.slow .. "ms")
       assert.equal(1, status)
       assert.matches("^perigee trace: " .. at .. path .. "/v1/traces: [^\n]*"
         .. why .. "[^\n]*; spans are dropped until it takes them\n", errors)

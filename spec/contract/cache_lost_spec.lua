@@ -165,7 +165,8 @@ describe("a cache that is stopped", function()
     for i = 1, 3 do list[i] = { key = "key." .. i, into = into } end
     local function client()
       local blocks = assert(agent:cache({ "cache:1" },
-                                        { timeout = 0.3, map = false }))
+                                        { timeout = 0.3 * cases.slow,
+                                          map = false }))
       assert(blocks:put("key.1", "value"))
       return blocks
     end

@@ -19,12 +19,6 @@ scrape_configs:
 
 local url
 
-local function free_port()
-  local fd, port = sockets.listen "127.0.0.1"
-  sockets.close(fd)
-  return port
-end
-
 -- Starts the exporter of these agents, and of one whose names are hostile, and
 -- Prometheus.
 local function start(agent)
@@ -39,7 +33,7 @@ local function start(agent)
   local file = assert(io.open(config, "w"))
   file:write(CONFIG:format(target))
   file:close()
-  url = "127.0.0.1:" .. free_port()
+  url = "127.0.0.1:" .. sockets.free_port()
   process.spawn { "prometheus", "--config.file=" .. config,
     "--storage.tsdb.path=" .. cases.folder .. "/tsdb", "--log.level=error",
     "--web.listen-address=" .. url }
@@ -136,8 +130,11 @@ describe("Prometheus", function()
       assert.equal(i, value(('perigee_calls_total{agent="evil",method=%s}')
         :format(name)))
     end
-    local target = ask "targets".activeTargets[1]
-    assert.equal("up", target.health)
+    local target                        -- a single scrape may come too late
+    cases.await(function()
+      target = ask "targets".activeTargets[1]
+      return target.health == "up"
+    end)
     assert.equal("", target.lastError)
   end)
 end)

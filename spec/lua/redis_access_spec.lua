@@ -9,6 +9,7 @@ local perigee = require "perigee"
 local process = require "spec.support.process"
 local redis = require "spec.support.redis"
 local registries = require "perigee.registry"
+local sockets = require "spec.net.sockets"
 
 local LONG = 30 * cases.slow
 
@@ -45,11 +46,8 @@ needing("Redis", { redis }, function()
     assert(os.execute(("cd '%s' && openssl req -x509 -newkey rsa:2048 -nodes "
       .. "-days 2 -subj /CN=redis -addext subjectAltName=DNS:localhost "
       .. "-keyout key.pem -out cert.pem >/dev/null 2>&1"):format(folder)) == 0)
-    local free = assert(cases.engine():listen "tcp://127.0.0.1:0")
-    local sealed = assert(cases.engine():listen "tcp://127.0.0.1:0")
-    local port, tls = free.address:match "%d+$", sealed.address:match "%d+$"
-    free:close()
-    sealed:close()
+    local port = tostring(sockets.free_port())
+    local tls = tostring(sockets.free_port())
     server:kill()
     server = redis.start("--port", port, "--bind", "127.0.0.1", "--tls-port",
       tls, "--tls-cert-file", folder .. "/cert.pem", "--tls-key-file",
@@ -156,12 +154,12 @@ needing("Redis", { redis }, function()
 
   it("is lost when it sends without end, but no answer", function()
     local child = process.start(function(child, perigee_)
-      local sockets = require "spec.net.sockets"
-      local door, port = sockets.listen "127.0.0.1"
+      local net = require "spec.net.sockets"
+      local door, port = net.listen "127.0.0.1"
       child.say(port)
-      local fd = sockets.accept(door)
+      local fd = net.accept(door)
       local much = ("+"):rep(65536)
-      while sockets.send(fd, much) do perigee_.sleep(0) end
+      while net.send(fd, much) do perigee_.sleep(0) end
     end)
     local port = child:read(LONG, pump)
     local patience = registries.patience

@@ -267,6 +267,7 @@ static void a_key_that_changes_under_way_is_one_key(void **state) {
   writer_stop(&w);
   bool each_has_the_hash_of_its_key = entries == found;
   assert_true(each_has_the_hash_of_its_key);
+  assert_true(entries > 0);
   cached_check(t.k.cache);
   cached_close(&t.k);
 }

@@ -377,6 +377,7 @@ struct reader {
   struct perigee_engine *engine;
   struct perigee_session *session;
   struct perigee_region *here;
+  atomic_int *done; /* how many have read all */
   int wrong;
 };
 
@@ -397,9 +398,14 @@ static void *read_on(void *context) {
         perigee_transfer(r->session, PERIGEE_OP_READ, &item, 1, 0, 20 * SECOND);
     r->wrong += perigee_join(r->engine, op, &e) != 0;
   }
-  /* the other may still read */
+  /* The other may still read, and its last answer may still be on its way. */
   struct perigee_message m = {.method = ECHO, .timeout = 50 * MS};
-  r->wrong += perigee_call_wait(r->session, &m, &e) != PERIGEE_TIMEOUT;
+  bool all = false;
+  atomic_fetch_add(r->done, 1);
+  while (!all) {
+    all = atomic_load(r->done) == 2;
+    r->wrong += perigee_call_wait(r->session, &m, &e) != PERIGEE_TIMEOUT;
+  }
   return NULL;
 }
 
@@ -407,6 +413,7 @@ static void both_serve_each_others_reads(void **state) {
   static uint8_t own[2][4096];
   struct play t;
   struct reader r[2] = {{0}};
+  atomic_int done = 0;
   struct perigee_region *shared[2];
   pthread_t thread;
   play_open_with(&t, *state, 0);
@@ -414,6 +421,7 @@ static void both_serve_each_others_reads(void **state) {
     r[i].engine = t.pair.engine[i];
     r[i].session = t.pair.session[i];
     r[i].here = region_of(&t.pair, i, NULL, 4096, 0);
+    r[i].done = &done;
     assert_int_equal(perigee_region_register(r[i].engine, "own", own[i], 4096,
                                              RW, NULL, &shared[i]),
                      0);

@@ -302,16 +302,20 @@ static void *wait_long(void *engine) {
   return NULL;
 }
 
-/* Uses the engine while another thread sleeps in it, as a program may not. */
+/* Uses the engine while another thread sleeps in it, as a program may not. It is
+ * told by the one of the two that comes while the other is there. */
 static void use_it_together(struct perigee_engine *engine, int says) {
   pthread_t other;
   struct perigee_event event;
   dup2(says, 2);
   signal(SIGABRT, SIG_DFL);
-  pthread_create(&other, NULL, wait_long, engine);
-  let_it_sleep();
-  perigee_poll(engine, &event, 1);
-  _exit(0);
+  alarm(30);
+  if (pthread_create(&other, NULL, wait_long, engine))
+    _exit(1);
+  for (;;) {
+    let_it_sleep();
+    perigee_poll(engine, &event, 1);
+  }
 }
 
 static void two_threads_at_the_same_time_are_told(void **state) {

@@ -15,13 +15,6 @@ function M.is_there()
   return os.execute "command -v chromedriver >/dev/null" == 0
 end
 
---- A port that nobody has now.
-function M.free_port()
-  local fd, port = sockets.listen "127.0.0.1"
-  sockets.close(fd)
-  return port
-end
-
 local ARGS = { "--headless=new", "--no-sandbox", "--disable-gpu" }
 
 local function is_ready(browser)
@@ -36,8 +29,8 @@ end
 --- Starts one that keeps its files in a folder, shows a page and gathers what
 -- is said on the console. process.cleanup() ends it if nobody has.
 function M.open(url, folder)
-  local browser = setmetatable({ folder = folder, driver = M.free_port() },
-                               Browser)
+  local port = sockets.free_port()
+  local browser = setmetatable({ folder = folder, driver = port }, Browser)
   process.spawn { "env", "TMPDIR=" .. folder, "chromedriver",
                   "--port=" .. browser.driver, "--silent" }
   assert(is_ready(browser))
