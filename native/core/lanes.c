@@ -57,6 +57,14 @@ int session_needs(struct perigee_session *s, uint64_t feature) {
               "the feature \"%s\" is turned off here (option features)", name);
 }
 
+/* The next poll wakes the peer (session_sure), and comes soon. */
+static void session_wake_again(struct perigee_session *s) {
+  lane_sleep(s->lane)->unwoken(s->lane);
+  s->polled.unsure = true;
+  s->engine->poll_soon |= SOON_LOOK;
+  hot_activate(s);
+}
+
 void session_wake(struct perigee_session *s) {
   if (!lane_sleep(s->lane)->wanted(s->lane))
     return;
@@ -64,7 +72,8 @@ void session_wake(struct perigee_session *s) {
   s->counters->wakes++;
   /* A full socket wakes its reader anyway; a dead one is noticed by the next
    * look at the sockets. */
-  s->up->tell(s, &wake, NULL, 0);
+  if (s->up->tell(s, &wake, NULL, 0) == PERIGEE_NO_MEMORY)
+    session_wake_again(s);
 }
 
 _Static_assert((int)FOUND_KEYS == (int)LANES, "a key for each lane");

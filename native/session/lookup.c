@@ -36,12 +36,15 @@ static int lookup_tell(struct operation *op) {
   return status;
 }
 
-/* An answer to another, or room in the socket, has a poll try again. */
+/* An answer to another, or room in the socket, has a poll try again. A peer that
+ * is dead is noticed by the end of its socket. */
 static void lookup_ask(struct operation *op) {
-  bool waits = op->session->regions.asked >= ASKED_MOST ||
-               lookup_tell(op) == PERIGEE_AGAIN;
-  if (waits)
+  bool waits = op->session->regions.asked >= ASKED_MOST;
+  int status = waits ? PERIGEE_AGAIN : lookup_tell(op);
+  if (status == PERIGEE_AGAIN)
     operation_move(op);
+  else if (status == PERIGEE_NO_MEMORY)
+    operation_finish(op, status);
   else
     operation_unqueue(op);
 }

@@ -221,12 +221,14 @@ struct transport_jobs {
 /* Sleeping. After arm the peer wakes this side, over the session's socket, for
  * whatever it does; what it did before is found by a poll after arm. disarm
  * ends that. wanted tells, once for each time that the peer armed, that it has
- * to be woken; it is asked after each thing done for the peer.
- * Absent: whatever the peer does wakes this side, by a watched descriptor. */
+ * to be woken; it is asked after each thing done for the peer. unwoken: there was
+ * no memory to tell it so, and wanted is asked once more (NULL: wanted is never
+ * true). Absent: whatever the peer does wakes this side, by a watched descriptor. */
 struct transport_sleep {
   void (*arm)(struct lane *lane);
   void (*disarm)(struct lane *lane);
   bool (*wanted)(struct lane *lane);
+  void (*unwoken)(struct lane *lane);
 };
 
 /* Frames: the lane carries the session's frames in place of a socket: from take

@@ -21,8 +21,8 @@ static bool sleep_never(struct lane *lane) {
 
 /* For transports without the group, so that no caller has to ask after each
  * record. */
-static const struct transport_sleep awake = {sleep_nothing, sleep_nothing,
-                                             sleep_never};
+static const struct transport_sleep awake = {
+    .arm = sleep_nothing, .disarm = sleep_nothing, .wanted = sleep_never};
 
 void lane_by(struct lane *lane, const struct perigee_transport *transport) {
   struct lane_head *head = (struct lane_head *)lane;

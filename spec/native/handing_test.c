@@ -26,7 +26,7 @@ enum { LENGTH = 64 * KIB, LONG = 5 * MIB, POLLS = 1000, FEW = 64 };
 
 /* ---- What is asked of the system ------------------------------------------- */
 
-static int files, sends;
+static int files, sends, refused;
 
 int memfd_create(const char *name, unsigned flags) {
   files++;
@@ -35,6 +35,11 @@ int memfd_create(const char *name, unsigned flags) {
 
 ssize_t sendmsg(int fd, const struct msghdr *message, int flags) {
   sends++;
+  if (refused > 0) {
+    refused--;
+    errno = ENOBUFS;
+    return -1;
+  }
   return syscall(SYS_sendmsg, fd, message, flags);
 }
 
@@ -221,6 +226,40 @@ static void who_sleeps_wakes_to_look_up_when_the_socket_has_room(void **state) {
   pair_close(&p);
 }
 
+/* ---- A system without memory for a frame ------------------------------------- */
+
+static void a_wake_up_that_there_is_no_memory_for_is_sent_later(void **state) {
+  struct pair p;
+  pair_open(&p, *state);
+  while (perigee_arm(p.engine[1], NULL) == 1)
+    poll_side(&p, 1);
+  p.still[1] = true;
+  refused = 2;
+  int op = call_for(&p, LENGTH);
+  for (int i = 0; i < POLLS && refused > 0; i++)
+    poll_side(&p, 0);
+  poll_side(&p, 0);
+  assert_int_equal(refused, 0);
+  struct pollfd fd = {.fd = perigee_fd(p.engine[1]), .events = POLLIN};
+  assert_int_equal(poll(&fd, 1, 10000), 1);
+  p.still[1] = false;
+  is_served(&p, op);
+  pair_close(&p);
+}
+
+static void a_look_up_that_there_is_no_memory_for_ends_so(void **state) {
+  struct pair p;
+  pair_open(&p, *state);
+  refused = 1;
+  int op = perigee_lookup(p.session[0], "nothing", -1);
+  assert_true(op >= 0);
+  ended(&p, 0, op, PERIGEE_NO_MEMORY);
+  assert_int_equal(refused, 0);
+  op = perigee_lookup(p.session[0], "nothing", -1);
+  ended(&p, 0, op, PERIGEE_NOT_FOUND);
+  pair_close(&p);
+}
+
 static void the_reason_is_told_where_there_is_no_block(void **state) {
   struct perigee_loan loan;
   struct pair p;
@@ -377,6 +416,9 @@ int main(void) {
       OVER(variant_default, who_comes_back_to_a_full_socket_waits_as_long),
       OVER(variant_default,
            who_sleeps_wakes_to_look_up_when_the_socket_has_room),
+      OVER(variant_default,
+           a_wake_up_that_there_is_no_memory_for_is_sent_later),
+      OVER(variant_default, a_look_up_that_there_is_no_memory_for_ends_so),
       OVER(variant_default, the_reason_is_told_where_there_is_no_block),
       OVER(variant_default, sessions_go_on_in_a_process_without_descriptors),
       OVER(variant_default,

@@ -219,6 +219,10 @@ static bool inproc_wanted(struct lane *lane) {
   return true;
 }
 
+static void inproc_unwoken(struct lane *lane) {
+  lane->kicked = lane->peer->arms - 1;
+}
+
 static const struct transport_records records = {
     .reserve = inproc_reserve,
     .publish = inproc_publish,
@@ -230,6 +234,7 @@ const struct transport_sleep inproc_sleep = {
     .arm = inproc_arm,
     .disarm = inproc_disarm,
     .wanted = inproc_wanted,
+    .unwoken = inproc_unwoken,
 };
 
 static const struct transport_frames frames = {

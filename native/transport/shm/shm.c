@@ -366,6 +366,10 @@ static bool shm_wanted(struct lane *lane) {
   return true;
 }
 
+static void shm_unwoken(struct lane *lane) {
+  lane->kicked = 0;
+}
+
 static bool shm_rests(struct lane *lane) {
   (void)lane;
   return true;
@@ -441,6 +445,7 @@ static const struct transport_sleep shm_sleep_table = {
     .arm = shm_arm,
     .disarm = shm_disarm,
     .wanted = shm_wanted,
+    .unwoken = shm_unwoken,
 };
 
 const struct perigee_transport transport_shm = {
