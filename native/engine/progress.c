@@ -73,6 +73,7 @@
 #include "base/status.h"
 #include "call/calls.h"
 #include "core/stats_file.h"
+#include "host/cut.h"
 
 static const int64_t GRACE = 1000000; /* ns */
 
@@ -119,7 +120,10 @@ static void progress_in_child(void) {
   pthread_mutex_unlock(&all_lock);
 }
 
+/* What runs before a fork runs in reverse order: the locks of engines are taken
+ * first, then those that are taken under them (stats_file.c guards its file). */
 static void progress_watch_forks(void) {
+  cut_watch_forks();
   pthread_atfork(progress_before_fork, progress_after_fork, progress_in_child);
 }
 

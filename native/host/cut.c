@@ -84,14 +84,22 @@ static void guard_forked(void) {
   guard_unlock();
 }
 
+static void guard_watch_forks(void) {
+  pthread_atfork(guard_lock, guard_unlock, guard_forked);
+}
+
+void cut_watch_forks(void) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  pthread_once(&once, guard_watch_forks);
+}
+
 /* Takes the place of whatever handler there is now. */
 static void guard_install(void) {
   struct sigaction now, ours = {.sa_sigaction = guard_signal,
                                 .sa_flags = SA_SIGINFO | SA_ONSTACK};
   sigemptyset(&ours.sa_mask);
+  cut_watch_forks();
   guard_lock();
-  if (guard_page == 0)
-    pthread_atfork(guard_lock, guard_unlock, guard_forked);
   guard_page = (uintptr_t)sysconf(_SC_PAGESIZE);
   if (sigaction(SIGBUS, NULL, &now) == 0 && now.sa_sigaction != guard_signal) {
     guard_before = now;

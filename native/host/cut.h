@@ -17,6 +17,9 @@
  * before it. A program that puts its own in its place has no guard until the next
  * call of this. */
 bool cut_guard(void *memory, uint64_t length);
+/* To be called before other fork handlers are registered that take locks under
+ * which cut_guard is called: a fork then takes these locks first, too. */
+void cut_watch_forks(void);
 /* It is about to be unmapped. Memory that is not guarded is passed over. */
 void cut_forget(const void *memory);
 

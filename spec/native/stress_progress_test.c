@@ -550,8 +550,54 @@ static void a_forked_child_has_none(void **state) {
   pair_close(&p);
 }
 
+static void *publish(void *engine) {
+  char path[64];
+  snprintf(path, sizeof path, "/tmp/perigee-forks-%d.stats", getppid());
+  for (int i = 0; i < 2000; i++)
+    perigee_stats_publish(engine, i % 2 ? NULL : path, "forks");
+  return NULL;
+}
+
+/* Engines with a thread come first in this process, files that are guarded
+ * later. */
+static void fork_beside_publications(void) {
+  struct perigee_options o;
+  struct perigee_engine *engine;
+  pthread_t thread;
+  alarm(60);
+  perigee_options_init(&o, sizeof o);
+  o.progress = 1;
+  if (perigee_engine_open(&o, &engine) < 0 ||
+      pthread_create(&thread, NULL, publish, engine))
+    _exit(1);
+  for (int i = 0; i < 500; i++) {
+    pid_t pid = fork();
+    if (pid == 0)
+      _exit(0);
+    waitpid(pid, NULL, 0);
+  }
+  pthread_join(thread, NULL);
+  perigee_engine_close(engine);
+  _exit(0);
+}
+
+static void forks_and_publications_do_not_wait_for_each_other(void **state) {
+  int status;
+  char path[64];
+  (void)state;
+  pid_t pid = fork();
+  if (pid == 0)
+    fork_beside_publications();
+  assert_int_equal(waitpid(pid, &status, 0), pid);
+  snprintf(path, sizeof path, "/tmp/perigee-forks-%d.stats", getpid());
+  unlink(path);
+  assert_int_equal(status, 0);
+}
+
 int main(void) {
   const struct CMUnitTest once[] = {
+      /* first: nothing may have been guarded yet */
+      cmocka_unit_test(forks_and_publications_do_not_wait_for_each_other),
       cmocka_unit_test(it_has_a_name_takes_no_signals_and_ends),
       cmocka_unit_test(strangers_come_and_go)};
   const struct CMUnitTest tests[] = {
