@@ -466,6 +466,8 @@ static void name_lock_remove_stats(const struct name_lock *owned) {
 __attribute__((destructor)) static void name_lock_end_all(void) {
   for (struct name_lock *owned; (owned = name_lock_take(-1));) {
     name_lock_remove_stats(owned);
+    if (owned->owner == NOBODYS)
+      owned->descriptor = -1; /* the number may be another file's */
     name_lock_end(owned);
   }
 }

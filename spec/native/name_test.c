@@ -252,6 +252,26 @@ static void a_forked_child_holds_no_name(void **state) {
   close(told[0]);
 }
 
+/* As a daemon does: it closes all, and what it opens then has a name's number. */
+static void a_forked_child_keeps_its_own_files_to_the_end(void **state) {
+  (void)state;
+  char text[8] = "";
+  int told[2], held = perigee_name_hold(root, "x");
+  assert_int_equal(pipe(told), 0);
+  pid_t child = fork();
+  if (child == 0) {
+    dup2(told[1], held);
+    fputs("told", fdopen(held, "w"));
+    exit(0); /* the library's end comes before the file is written */
+  }
+  close(told[1]);
+  assert_int_equal(ended(child), 0);
+  assert_int_equal(read(told[0], text, sizeof text), 4);
+  assert_string_equal(text, "told");
+  close(told[0]);
+  perigee_name_release(held);
+}
+
 static bool is_null(int fd) {
   struct stat is, null;
   return fstat(fd, &is) == 0 && stat("/dev/null", &null) == 0 &&
@@ -631,6 +651,7 @@ int main(int argc, char **argv) {
       test(what_dead_owners_left_is_swept),
       test(exit_leaves_nothing),
       test(a_forked_child_holds_no_name),
+      test(a_forked_child_keeps_its_own_files_to_the_end),
       test(a_program_without_standard_descriptors_gets_some),
       test(a_release_keeps_the_stats_of_a_dead_holder),
       test(never_two_owners),
