@@ -274,7 +274,7 @@ asan: ## C tests and specs under AddressSanitizer and UBSan
 	$(MAKE) tests-asan
 	PERIGEE_BUILD=build/asan PERIGEE_PRELOAD=$(LIBASAN) \
 	  PERIGEE_SPEC_SLOW=$${PERIGEE_SPEC_SLOW:-3} \
-	  $(RUN) native specs transports net hostile
+	  $(RUN) native transports hostile specs net
 
 check-rdma: ## C tests and specs over verbs, in a guest with RDMA devices
 	.ci/deps build test
