@@ -219,6 +219,15 @@ describe("perigee cache", function()
     assert.same({ "deleted", "k", 2 }, { event.kind, event.key, event.number })
   end)
 
+  it("is not started with more memory than there is", function()
+    fails(2, "^perigee cache serve: %-%-memory 1000 TiB: there are .+iB of "
+      .. "memory here\n", "serve --memory 1000T")
+    fails(2, "%-%-memory 512 TiB", "serve --scope one=512T")
+    fails(2, "%-%-spill 9 TiB", "serve --kind cuda:0 --spill 9T")
+    fails(2, "%-%-scope: they have 3 MiB, and %-%-memory is 2 MiB",
+          "serve --memory 2M --scope one=1M --scope two=2M")
+  end)
+
   it("tells how long puts and gets take, and leaves nothing", function()
     output "start --memory 16M"
     local text = output "bench --size 4K --count 20"

@@ -54,6 +54,34 @@ describe("an option of a cache", function()
             "2047 is the most that option keep keeps")
   end)
 
+  it("that leaves a scope no memory is misuse", function()
+    for _, options in ipairs {
+      { memory = 2 ^ 21, scopes = { one = 2 ^ 21, "two" } },
+      { memory = 2 ^ 20, scopes = { "one", "two" } },
+      { scopes = { one = 2 ^ 30, "two" } },
+    } do
+      refused(options, "option scopes of perigee.cache", "option memory")
+    end
+  end)
+
+  it("gives listed scopes equal parts of what the others leave", function()
+    local function parts(options)
+      local all = {}
+      local cache = caches.open(options)
+      for agent, store in pairs(cache.stores) do
+        all[agent.scope] = store.memory
+      end
+      cache:close()
+      return all
+    end
+    local M = 2 ^ 20
+    assert.same({ one = 3 * M, two = 2 * M },
+                parts { memory = M, scopes = { one = 3 * M, two = 2 * M } })
+    assert.same({ one = M, two = 3 * M, three = 3 * M },
+                parts { memory = 7 * M,
+                        scopes = { one = M, "two", "three" } })
+  end)
+
   it("may be of more memory than a thousand slabs of 256 MiB have", function()
     for _, memory in ipairs { 2 ^ 20, 2 ^ 30, 2 ^ 36, 500 * 2 ^ 30,
                               2 ^ 40 - 1, 3 * 2 ^ 40 } do

@@ -138,7 +138,6 @@ local function apart(options, level)
     error("perigee.cache takes scope or scopes, not both", level + 1)
   end
   complete_marks(own, level + 1)
-  own.memory = own.memory or MEMORY
   own.lease = own.lease or LEASE
   agent.name = agent.name or "cache:0"
   agent.engine = with({ regions = REGIONS }, agent.engine or {})
@@ -197,20 +196,33 @@ local function check_kind(own, level)
   end
 end
 
--- The memory of each scope: as told, or equal parts.
-local function shares(own, agent)
-  local list = {}
+-- Gives equal parts of the memory that is left to those scopes that were told
+-- no bytes. If all were told, that is the memory.
+local function divide(own, list, told, open, level)
+  own.memory = open == 0 and told or own.memory or MEMORY
+  local part = math.floor((own.memory - told) / open)
+  if open > 0 and part < LEAST then
+    error(("option scopes of perigee.cache gives away %.0f bytes, and option "
+      .. "memory is %.0f: the other scopes need %d each at least"):format(told,
+      own.memory, LEAST), level + 1)
+  end
+  for _, each in ipairs(list) do each.memory = each.memory or part end
+end
+
+-- The memory of each scope.
+local function shares(own, agent, level)
   if not own.scopes then
+    own.memory = own.memory or MEMORY
     return { { scope = agent.scope, memory = own.memory } }
   end
+  local list, told, open = {}, 0, 0
   for key, value in pairs(own.scopes) do
     local named = type(key) == "number"
     list[#list + 1] = { scope = named and value or key,
                         memory = not named and value }
+    told, open = told + (named and 0 or value), open + (named and 1 or 0)
   end
-  for _, each in ipairs(list) do
-    each.memory = each.memory or math.floor(own.memory / #list)
-  end
+  divide(own, list, told, open, level + 1)
   return list
 end
 
@@ -249,7 +261,9 @@ end
 --   kind is "cache"), and
 -- @tparam[opt=2^30] number options.memory bytes of values, together
 -- @tparam[opt] table options.scopes in place of `scope`: a list of scopes,
---   which have equal parts of the memory, or a table of bytes by scope
+--   which have equal parts of the memory, or a table of bytes by scope, which
+--   are the memory then; of one that has both, those listed have equal parts of
+--   what the others leave
 -- @tparam[opt] number options.slab bytes of a slab, in which values of one size
 --   lie: a power of two, 1 GiB at most; default: a 64th of the memory, 256 KiB
 --   at least and 256 MiB at most, or, of 128 GiB and more, a 512th. Slabs are
@@ -354,7 +368,7 @@ function M.new(options, level)
   local own, agent = apart(options, level)
   check_kind(own, level)
   local self = setmetatable({ agents = {}, stores = {} }, Cache)
-  local list = check_slab(own, shares(own, agent), level)
+  local list = check_slab(own, shares(own, agent, level), level)
   for _, share in ipairs(check_regions(own, agent, list, level)) do
     local fine, err = open_one(self, own, agent, share, level)
     if not fine then

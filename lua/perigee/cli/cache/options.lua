@@ -52,8 +52,8 @@ local VALUES = {
   { "keep", options.positive, "TIME", "How long its memory stays after its "
     .. "process has ended, for the next one of that name." },
   { "scope", files.all, "SCOPE[=SIZE]", "A scope of names that it serves, with "
-    .. "so much of the memory; else scopes have equal parts. May be given "
-    .. "again. Default: $PERIGEE_SCOPE, or default." },
+    .. "so much of the memory; else scopes have equal parts of the rest. May "
+    .. "be given again. Default: $PERIGEE_SCOPE, or default." },
   { "secret", files.all, "SCOPE=FILE", "The secret of a scope, in a file that "
     .. "others cannot read; default: PERIGEE_SECRET, for all of them. May be "
     .. "given again." },
@@ -156,6 +156,34 @@ local function secrets_of(given)
   return all
 end
 
+-- Returns the memory of the machine, or what control groups leave of it.
+local function machine_memory()
+  local machine = require "perigee.cli.doctor.machine".new()
+  local kib = (machine:read "/proc/meminfo" or ""):match "MemTotal:%s*(%d+)"
+  local limit = require "perigee.cli.doctor.cgroup".memory(machine)
+  return math.min(kib and kib * 1024 or math.huge, limit or math.huge)
+end
+
+-- A cache takes its memory when values come: too much of it would end the
+-- process long after it was started.
+local function check_memory(given, scopes)
+  local size = require "perigee.runtime.units".format_size
+  local told, is_host = 0, (given.kind or "host") == "host"
+  for name, bytes in pairs(scopes or {}) do
+    told = told + (type(name) == "string" and bytes or 0)
+  end
+  if told > (given.memory or math.huge) then
+    failure.misuse("--scope: they have %s, and --memory is %s", size(told),
+                   size(given.memory))
+  end
+  local bytes = is_host and math.max(given.memory or 0, told) or given.spill
+  local most = machine_memory()
+  if bytes and bytes > most then
+    failure.misuse("--%s %s: there are %s of memory here", is_host and "memory"
+      or "spill", size(bytes), size(most))
+  end
+end
+
 local function check_ports(given, count)
   for _, address in ipairs(count > 1 and given.listen or {}) do
     local port = address:match "^tcp://.*:(%d+)$"
@@ -189,6 +217,7 @@ end
 function M.of_cache(given)
   local scopes, count = scopes_of(given)
   check_ports(given, count)
+  check_memory(given, scopes)
   local function some(list) return list and list[1] and list or nil end
   return {
     name = given.name, listen = some(given.listen),
