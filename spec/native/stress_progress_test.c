@@ -436,7 +436,7 @@ static void it_sleeps_when_there_is_nothing_to_do(void **state) {
     status_of_thread("State:\t", value);
     asleep += value[0] == 'S';
   }
-  assert_in_range(asleep, LOOKS / 2, LOOKS);
+  assert_in_range(asleep, LOOKS / 4, LOOKS); /* else it waits for a core */
   double seconds = (double)(clock_now() - start) / 1e9;
   assert_true(sleeps() - before < seconds * MOST_A_SECOND);
   pair_drop(&p);
