@@ -5,6 +5,7 @@
  * goes that does not help.
  */
 #include "cached.h"
+#include "cached_inside.h"
 
 static const struct perigee_cache_options small = {
     .quota = 16 * MB, .slab = MB, .lease = SECONDS, .margin = SECONDS / 4};
@@ -279,6 +280,40 @@ static void a_group_that_stays_is_passed_over(void **state) {
   cached_close(&k);
 }
 
+/* Behind all old members of one that is being written others are found. */
+static void a_group_that_is_being_written_is_passed_over(void **state) {
+  (void)state;
+  struct cached k = cached_open(&small);
+  struct perigee_cache_put put = member_of(9, 4096);
+  struct perigee_cache_place place;
+  for (int i = 0; i < 1023; i++)
+    assert_true(put_numbered(&k, i, &put) > 0);
+  put_many(&k, 1023, 3000, 4096);
+  assert_int_equal(cached_reserve(&k, "last", &put, &place), 0);
+  put_many(&k, 3000, 10000, 4096);
+  assert_true(cached_has(&k, "k0"));
+  assert_true(perigee_cache_seal(k.cache, place.entry, 0, k.now) > 0);
+  cached_check(k.cache);
+  cached_close(&k);
+}
+
+/* A put into a group does not touch its other members: a request with many such
+ * puts would take very long. */
+static void a_put_into_a_group_leaves_the_others_where_they_are(void **state) {
+  (void)state;
+  struct cached k = cached_open(&small);
+  struct perigee_cache_put put = member_of(9, 1), alone = member_of(0, 1);
+  struct perigee_cache_place place;
+  cached_put_as(&k, "a", &put);
+  cached_put_as(&k, "b", &alone);
+  uint32_t last = k.cache->lists[0][USUAL].last;
+  assert_int_equal(cached_reserve(&k, "c", &put, &place), 0);
+  assert_int_equal(k.cache->lists[0][USUAL].last, last);
+  assert_true(perigee_cache_seal(k.cache, place.entry, 0, k.now) > 0);
+  assert_int_equal(k.cache->lists[0][USUAL].last, last);
+  cached_close(&k);
+}
+
 /* Its parent is there when it is sealed, and so are the others of its group. */
 static void a_group_stays_while_it_is_being_written(void **state) {
   (void)state;
@@ -423,6 +458,8 @@ int main(void) {
       cmocka_unit_test(no_slab_is_wanted_beyond_the_quota),
       cmocka_unit_test(reservations_that_fail_waste_no_leased_entries),
       cmocka_unit_test(a_group_that_stays_is_passed_over),
+      cmocka_unit_test(a_group_that_is_being_written_is_passed_over),
+      cmocka_unit_test(a_put_into_a_group_leaves_the_others_where_they_are),
       cmocka_unit_test(a_group_stays_while_it_is_being_written),
       cmocka_unit_test(groups_make_room_for_others),
       cmocka_unit_test(a_parent_may_be_in_the_group_that_goes),
