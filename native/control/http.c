@@ -151,6 +151,7 @@ static bool set_place(CURL *easy, const struct perigee_http_request *request) {
   int bad = curl_easy_setopt(easy, CURLOPT_URL, request->url);
   bad |= curl_easy_setopt(easy, CURLOPT_PROXY,
                           request->proxy ? request->proxy : "");
+  bad |= curl_easy_setopt(easy, CURLOPT_NOPROXY, ""); /* no environment's */
   bad |= set_text(easy, CURLOPT_UNIX_SOCKET_PATH, request->path);
   bad |= set_tls(easy, request);
   bad |= curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS,

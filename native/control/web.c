@@ -246,8 +246,9 @@ static void end_ambiguous(void *argument, const char *format, va_list values) {
 
 int perigee_web_run(struct perigee_web *web) {
   MHD_UNSIGNED_LONG_LONG wanted;
-  int slow = web_sooner(web_pass_streams(web), web_pass(web));
   MHD_run(web->daemon);
+  /* Behind it: what peers sent and took while this server did other work. */
+  int slow = web_sooner(web_pass_streams(web), web_pass(web));
   if (MHD_get_timeout(web->daemon, &wanted) != MHD_YES)
     return slow;
   if (slow >= 0 && wanted > (unsigned)slow)

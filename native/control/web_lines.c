@@ -7,10 +7,11 @@
  * so only the first of a line has to be looked at to find who is too slow.
  * It stands in none while the program has its request, and as a stream.
  *
- * The origin that has most of the connections that owe a request loses its
- * oldest one, if there are more connections than may be. So a crowd takes
- * places from itself alone, and one that has just come is heard first, as long
- * as the others are silent. A connection that was answered, and does not take
+ * The origin that has most of the connections that owe a request loses the one
+ * that has owed it for longest, if there are more connections than may be; of
+ * several such origins the one with the oldest of these. So a crowd takes places
+ * from itself alone, and one that has just come is heard first, as long as the
+ * others are silent. A connection that was answered, and does not take
  * the answer, loses its place when nobody owes a request. A newcomer is told
  * that there are too many only if all others are being served.
  */
@@ -120,25 +121,36 @@ static void give_up(struct perigee_web *web, struct connection *c) {
   web_hang_up(c);
 }
 
-static struct origin *most_owing(struct perigee_web *web) {
-  struct origin *o, *most = NULL;
+static uint32_t most_owing(const struct perigee_web *web) {
+  const struct origin *o;
+  uint32_t most = 0;
   for (o = LIST_FIRST(&web->origins); o; o = LIST_NEXT(o, in_all)) {
-    if (o->owing > (most ? most->owing : 0))
-      most = o;
+    if (o->owing > most)
+      most = o->owing;
   }
   return most;
 }
 
+/* Of the origins that owe most, the first in a line; or NULL. */
+static struct connection *first_of(struct perigee_web *web, int line,
+                                   uint32_t most) {
+  struct connection *c = TAILQ_FIRST(&web->line[line]);
+  while (c && c->origin->owing != most)
+    c = TAILQ_NEXT(c, in_line);
+  return c;
+}
+
 /* Returns who is to lose its place, or NULL. */
 static struct connection *least_worthy(struct perigee_web *web) {
-  struct origin *most = most_owing(web);
-  struct connection *c;
-  for (int line = 0; most && line < LINE_TAKING; line++) {
-    for (c = TAILQ_FIRST(&web->line[line]); c; c = TAILQ_NEXT(c, in_line)) {
-      if (c->origin == most)
-        return c;
-    }
+  uint32_t most = most_owing(web);
+  struct connection *c, *least = NULL;
+  for (int line = 0; most > 0 && line < LINE_TAKING; line++) {
+    c = first_of(web, line, most);
+    if (c && (!least || c->since < least->since))
+      least = c;
   }
+  if (least)
+    return least;
   c = TAILQ_FIRST(&web->line[LINE_TAKING]);
   return c && web_now() - c->since >= CROWDED ? c : NULL;
 }
@@ -171,7 +183,8 @@ void web_leave(struct perigee_web *web, struct connection *c) {
 
 static int64_t patience_of(const struct perigee_web *web, int line) {
   int64_t most = (int64_t)web->to.patience * 1000;
-  bool hurries = line == LINE_TAKING && web->answering > web->to.answers / 2;
+  bool hurries = line == LINE_TAKING && web->to.answers &&
+                 web->answering > web->to.answers / 2;
   int64_t less = line == LINE_FRESH ? HEAD : hurries ? CROWDED : most;
   return less < most ? less : most;
 }

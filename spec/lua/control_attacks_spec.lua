@@ -25,8 +25,8 @@ needing("a control server that is attacked", { control }, function()
     asking.finish()
   end)
 
-  local function dial(text, hurried)
-    local fd = sockets.dial("tcp://127.0.0.1:" .. server.port, hurried)
+  local function dial(text, hurried, from)
+    local fd = sockets.dial("tcp://127.0.0.1:" .. server.port, hurried, from)
     fds[#fds + 1] = fd
     if text then sockets.send(fd, text) end
     return fd
@@ -242,6 +242,23 @@ needing("a control server that is attacked", { control }, function()
       assert.matches("^HTTP/1.1 200", (sockets.receive(fd)))
       dial("G", true)
     end
+  end)
+
+  it("keeps who has just come, though all places are of an address each",
+     function()
+    begin { "--connections", "50", "--patience", "600" }
+    for i = 1, 60 do dial("G", false, "127.0.1." .. i) end
+    local slow = dial("G", false, "127.0.2.1")
+    for i = 1, 20 do
+      local fd = dial("GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n",
+                      false, "127.0.3." .. i)
+      eventually(function() return #sockets.readable({ fd }, 0) > 0 end)
+      assert.matches("^HTTP/1.1 200", (sockets.receive(fd)))
+      dial("G", false, "127.0.4." .. i)
+    end
+    sockets.send(slow, "ET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    eventually(function() return #sockets.readable({ slow }, 0) > 0 end)
+    assert.matches("^HTTP/1.1 200", (sockets.receive(slow)))
   end)
 
   local function descriptors()

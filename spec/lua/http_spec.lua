@@ -158,6 +158,15 @@ describe("a client of HTTP servers", function()
       ffi.C.spec_setenv(name, "http://127.0.0.1:1", 1)
     end
     assert.equal(200, assert(ask "echo").status)
+  end)
+
+  it("goes through the proxy that it is given, whatever the environment says",
+     function()
+    for _, name in ipairs { "no_proxy", "NO_PROXY" } do
+      local before = os.getenv(name)
+      finally(function() ffi.C.spec_setenv(name, before or "", 1) end)
+      ffi.C.spec_setenv(name, "*", 1)
+    end
     fails("not_found", "echo", { proxy = "http://127.0.0.1:1" })
   end)
 
