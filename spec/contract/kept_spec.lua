@@ -99,6 +99,38 @@ describe("a kept session", function()
     move:close()
   end)
 
+  -- A write of three blocks of 8 bytes, 1 to 3, each 16 bytes from the last.
+  local function three()
+    for i = 0, 2 do own:slice(16 * i, 8):fill(i + 1) end
+    local dims = { { 3, 16 } }
+    return assert(kept:prepare_write {
+      from = perigee.layout { base = own, dims = dims, block = 8 },
+      to = perigee.layout { base = assert(kept:region "kv"):slice(),
+                            dims = dims, block = 8 } })
+  end
+
+  it("posts the blocks that it was given, also while the wire is broken",
+     function()
+    local move = three()
+    cut()
+    local blocks = { from = { 1 }, to = { 2 } }
+    local post = move:post(blocks)
+    blocks.from[1], blocks.to[1] = 0, 0
+    blocks.from, blocks.to = { 2 }, { 1 }
+    assert(post:wait(10))
+    assert.equal(("\5"):rep(32) .. ("\2"):rep(8), lent:slice(0, 40):string())
+  end)
+
+  it("keeps its timeout after a late post of wrong blocks", function()
+    local move = three()
+    cut()
+    local post = move:post { from = { 1 }, to = { 0, 2 } }
+    local fine, why = pcall(post.wait, post, 10)
+    assert.is_false(fine)
+    assert.matches("kept_spec.lua:%d+: .*from has 1 numbers", why)
+    assert.equal(30e9, tonumber(move.inner.timeout))
+  end)
+
   it("goes on with prepared transfers when the wire breaks", function()
     local remote = assert(kept:region "kv")
     local specs = { { from = own:slice(0, 8), to = remote:slice(16, 8) } }

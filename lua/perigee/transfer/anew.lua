@@ -46,9 +46,11 @@ local function post_in(self, session, left, blocks)
   end
   local inner, timeout = self.inner, self.inner.timeout
   inner.timeout = check.nanoseconds(left)
-  inner:post(blocks)
+  local fine, raised = pcall(inner.post, inner, blocks)
   inner.timeout = timeout
-  return inner
+  if fine then return inner end
+  errors.pass(raised)
+  error(raised, 0)
 end
 
 local function no_more(self)
@@ -56,9 +58,28 @@ local function no_more(self)
     "posting a transfer: it was closed", false)
 end
 
+local function copy_list(list)
+  if type(list) ~= "table" then return list end
+  local own = {}
+  for i = 1, #list do own[i] = list[i] end
+  return own
+end
+
+-- A copy of blocks that are posted later, since the caller may change its
+-- tables meanwhile.
+local function copy(blocks)
+  if type(blocks) ~= "table" then return blocks end
+  local own = {}
+  for key, value in pairs(blocks) do own[key] = value end
+  own.from, own.to = copy_list(blocks.from), copy_list(blocks.to)
+  return own
+end
+jit.off(copy)                           -- see check.lua
+
 -- A function apart from post, since LuaJIT does not compile code that makes a
 -- closure.
 local function post_later(self, blocks)
+  blocks = copy(blocks)
   return self.kept:later("a prepared transfer", self.spec.timeout or 30,
     function(session, left) return post_in(self, session, left, blocks) end,
     check.line(3))
