@@ -384,6 +384,25 @@ describe("a control server over a store", function()
     assert.equal(other.mod_revision, renewed(second).mod_revision)
   end)
 
+  it("says why when etcd grants no new lease", function()
+    if not STORES.etcd then return end
+    begin "etcd"
+    assert.equal(201, (ask(first, "PUT", "agents/one?ttl=600", entry "1")))
+    store:kill()
+    store:begin(1)                      -- which makes it another leader
+    store:await(1)
+    assert(store:ask("maintenance/alarm", { action = "ACTIVATE",
+                                            alarm = "NOSPACE" }))
+    local status, body
+    eventually(function()
+      status, body = ask(first, "POST", "agents/one/renew?epoch=1")
+      return not tostring(body.detail):find "cannot be reached"
+    end)
+    assert.equal(507, status, json.encode(body))
+    assert.equal("no_memory", body.kind)
+    assert.matches("space exceeded", body.detail)
+  end)
+
   long("goes on when a Redis master is replaced", function()
     if not STORES.Redis then return end
     cases.engine()

@@ -147,7 +147,8 @@ local function prolong(store, write)
   if not told then return nil, kind, why end
   local result = type(told.result) == "table" and told.result or {}
   if (tonumber(result.TTL) or 0) <= 0 then return false end
-  return is_of(store, id, leader_of(result)) or grant(store, write)
+  if is_of(store, id, leader_of(result)) then return true end
+  return grant(store, write)
 end
 
 -- The question that a write's lease needs; nil: none.
