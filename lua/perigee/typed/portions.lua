@@ -20,6 +20,7 @@
 --   waits     it is the first, and the loop has turned  has its portion
 --   has it    there is more                             waits, the last of all
 --   has it    that is the end, or nobody wants it       done
+--   has it    an interrupt                              waits, to begin anew
 local codec = require "perigee.typed.codec"
 local collector = require "perigee.runtime.collector"
 local decoder = require "perigee.typed.decoder"
@@ -98,7 +99,9 @@ local function portion(d)
   return nil, errors.shown(more)
 end
 
-local function tell(job, ...)
+local function tell(decoding, ...)
+  local job = decoding.job
+  decoding.told = true
   local fine, failure = xpcall(job.done, errors.traced, job, ...)
   if not fine then
     errors.pass(failure)
@@ -106,15 +109,33 @@ local function tell(job, ...)
   end
 end
 
+-- Returns whether there is more.
 local function go_on(decoding)
   local d, job = decoding.d, decoding.job
-  if not job:wanted() then return tell(job, nil) end
-  if collector.pay() then return add(decoding) end
+  if not job:wanted() then return tell(decoding, nil) end
+  if collector.pay() then return true end
   local more, why = portion(d)
-  if more then return add(decoding) end
-  if why then return tell(job, nil, why) end
+  if more then return true end
+  if why then return tell(decoding, nil, why) end
   codec.revive(d.values, d.n)
-  return tell(job, d.values, d.n)
+  return tell(decoding, d.values, d.n)
+end
+
+-- An interrupt may leave a decoder in the middle of a value. If the program
+-- goes on, the message is decoded anew.
+local function take_turn(decoding)
+  local fine, more = pcall(go_on, decoding)
+  if fine then
+    if more then add(decoding) end
+    return
+  end
+  if errors.is_interrupt(more) and not decoding.told then
+    decoding.d = decoder.new(decoding.d.pointer, decoding.d.length)
+    add(decoding)
+  end
+  queue()
+  errors.pass(more)
+  error(more, 0)
 end
 
 function turn:run()
@@ -123,7 +144,7 @@ function turn:run()
   self.seen = false
   if now() >= rests_until then
     local began = burnt()
-    go_on(take())
+    take_turn(take())
     if burnt() - began > LONG then rests_until = now() + REST end
   end
   queue()
@@ -132,7 +153,7 @@ end
 --- Begins to decode length bytes at pointer for job. The bytes must stay valid
 -- until job.done is called.
 function M.start(pointer, length, job)
-  add { d = decoder.new(pointer, length), job = job }
+  add { d = decoder.new(pointer, length), job = job, told = false }
   queue()
 end
 
