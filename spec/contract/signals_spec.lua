@@ -203,8 +203,77 @@ local function interrupted(child, perigee, ffi, where)
   child.say(pcall(perigee.sleep, 60))
 end
 
+-- A program that goes on after each interrupt, and says that it came.
+local function surviving(child, perigee, ffi)
+  ffi.cdef "int raise(int);"
+  local function stop() return ffi.C.raise(2) end
+  local agent = assert(child.cases.agent("worker"))
+  -- The collector's steps are owed while large arguments are decoded.
+  local owe, collect = require "perigee.runtime.collector".owe, collectgarbage
+  local armed = false
+  for i = 1, debug.getinfo(owe, "u").nups do
+    if debug.getupvalue(owe, i) == "collect" then
+      debug.setupvalue(owe, i, function(...)
+        local now = armed
+        armed = false
+        if now then stop() end
+        return collect(...)
+      end)
+    end
+  end
+  agent:serve { name = "x", version = 1, methods = {
+    typed = function() return stop() + 1 end,
+    raw = { function() return ("x"):rep(stop()) end, raw = true },
+    inplace = { function() return stop() + 1 end, inplace = true },
+    landed = { function(slice) return slice.length end,
+               landing = function(length)
+                 stop()
+                 return agent.engine:alloc(length):slice()
+               end },
+    arm = function() armed = true end,
+    count = function(list) return #list end,
+    held = function() return agent.engine:stats().held_operations end,
+  } }
+  child.say("ready")
+  while true do child.say(pcall(perigee.sleep, 60)) end
+end
+
 describe("an interrupt", function()
   after_each(cases.cleanup)
+
+  for _, method in ipairs { "typed", "raw", "inplace", "landed" } do
+    it(("ends the call of a program that goes on after it: %s"):format(method),
+       function()
+      local child = process.start(surviving):expect("ready")
+      local proxy, agent = cases.found("x", { timeout = 30 * cases.slow,
+                                              reconnect = 0 })
+      local slice = method == "landed" and cases.alloc(agent.engine, 64):slice()
+        or nil
+      local session = next(agent.engine.sessions)
+      local got, err = proxy[method](proxy, slice)
+      assert.is_nil(got)
+      assert.equal("closed", err.kind, tostring(err))
+      assert.matches("was interrupted", err.message)
+      assert.equal(method ~= "landed", err.sent)
+      assert.matches("^false .*interrupted!$", (child:read(30 * cases.slow)))
+      assert.equal(1, (proxy:held()))   -- this call itself
+      assert.equal(session, next(agent.engine.sessions))
+    end)
+  end
+
+  it("delays a call whose large arguments are decoded, if the program goes on",
+     function()
+    local child = process.start(surviving):expect("ready")
+    local proxy = cases.found("x", { timeout = 30 * cases.slow, reconnect = 0 })
+    local many = {}
+    for i = 1, 50000 do many[i] = i end
+    proxy:arm()
+    local first, second = proxy.async:count(many), proxy.async:count(many)
+    assert.equal(50000, first:wait())
+    assert.equal(50000, second:wait())
+    assert.matches("^false .*interrupted!$", (child:read(30 * cases.slow)))
+    assert.equal(1, (proxy:held()))
+  end)
 
   it("is known by its text, with a place or without", function()
     for _, text in ipairs { "interrupted!", "x.lua:1: interrupted!" } do
@@ -241,7 +310,7 @@ describe("an interrupt", function()
          local got, err = proxy[method](proxy)
          assert.matches("^false .*:%d+: interrupted!$", (child:read(60)))
          assert.is_nil(got)
-         assert.equal("peer_lost", err.kind)
+         assert.equal("closed", err.kind)
        end)
   end
 

@@ -38,7 +38,8 @@
 -- * `no_memory`: memory or another resource is used up, or this peer's share of
 --   it
 -- * `closed`: this side closed or stopped the object, its engine or the loop;
---   or the peer takes no new calls (`code` is "draining", `sent` is false)
+--   or the peer takes no new calls (`code` is "draining", `sent` is false); or
+--   the peer's program was interrupted (Ctrl-C) while it served the call
 -- * `name_taken`: a live owner has the name
 -- * `not_found`: there is nothing of that name, or nobody has it
 -- @classmod Error

@@ -167,10 +167,23 @@ local function is_gone(engine, record)
   return true
 end
 
+-- Ends a call whose handler or landing was interrupted, and raises the
+-- interrupt again. The program may go on after it.
+local function interrupted(engine, served, record, interrupt, before)
+  if not is_gone(engine, record) then
+    fail(engine, served, record, C.PERIGEE_CLOSED,
+         { message = "its program was interrupted" }, not before)
+  end
+  errors.pass(interrupt)
+end
+
 --- Replies that the handler failed; before: that its landing failed, and the
--- handler did not run.
+-- handler did not run. Raises an interrupt again.
 function M.failed(engine, served, record, failure, before)
   local method = record.method
+  if failure.interrupt then
+    return interrupted(engine, served, record, failure.interrupt, before)
+  end
   failure = failure_of(failure)
   if not is_gone(engine, record) then
     fail(engine, served, record, REMOTE, failure, not before)

@@ -43,8 +43,8 @@ local refuse, answer = reply.refuse, reply.answer
 -- ---- Typed -----------------------------------------------------------------
 
 local function no_place(engine, served, slice)
+  refuse(engine, served, PROTOCOL, "a slice came without its place")
   landings.give_up(engine, served, slice)
-  return refuse(engine, served, PROTOCOL, "a slice came without its place")
 end
 
 local function serve_slice(engine, event, served, method, worker)
@@ -72,8 +72,12 @@ local function answer_decoded(engine, served, worker, fine, ...)
   if fine or worker.decoded or not engine.handle then
     return answer(engine, served, worker, fine, ...)
   end
+  local failure = ...
+  if failure.interrupt then
+    return reply.failed(engine, served, worker, failure, true)
+  end
   return refuse(engine, served, PROTOCOL, "the arguments cannot be decoded: "
-    .. reply.failure_of((...)).message)
+    .. reply.failure_of(failure).message)
 end
 
 -- Refuses a large call whose arguments were not decoded. why: what is wrong
@@ -95,8 +99,9 @@ local function serve_held(engine, event, served, method, worker)
     and landings.slice_of(engine, event, served)
   local values, n = portions.decode(engine, event)
   if not values then
+    undecoded(engine, served, worker, n)
     if slice then landings.give_up(engine, served, slice) end
-    return undecoded(engine, served, worker, n)
+    return
   end
   C.perigee_started(engine.handle, served)
   if slice then
@@ -213,6 +218,9 @@ end
 -- replies with an error.
 local function undo(engine, served, method, capacity, failure, short)
   local status = C.perigee_reply_abort(engine.handle, served)
+  if type(failure) == "table" and failure.interrupt then
+    return reply.failed(engine, served, raw, failure)
+  end
   if status == RANGE then failure = beyond(engine, method, capacity) end
   if short and status ~= RANGE then
     return reply.too_large(engine, served, raw, capacity)
