@@ -3,6 +3,7 @@
 -- closed, the loop is stopped, or the file fails.
 local bytes = require "perigee.cache.bytes"
 local cases = require "spec.support.cases"
+local errors = require "perigee.runtime.errors"
 local failure = require "perigee.cache.failure"
 local perigee = require "perigee"
 local process = require "spec.support.process"
@@ -604,6 +605,26 @@ describe("the file of a cache", function()
     assert.is_true(tier:fetch(key))
     tier:turn()
     assert.equal(0, tier.taken)
+  end)
+
+  it("gives back what a fetch had that was interrupted", function()
+    local key = fill()
+    local tier, sum = store.tier, bytes.sum
+    local function interrupt()
+      bytes.sum = sum
+      errors.pass "interrupted!"
+    end
+    bytes.sum = interrupt
+    local known
+    local fetch = perigee.spawn(function()
+      xpcall(tier.fetch, function(e) known = errors.is_interrupt(e, 2) end,
+             tier, key)
+    end)
+    fetch:wait()
+    bytes.sum = sum
+    assert.is_true(known)
+    assert.equal(0, tier.taken)
+    assert.is_true(tier:fetch(key))
   end)
 
   it("can be asked for after a stop has dropped who asked", function()

@@ -33,6 +33,7 @@
 -- Long values are summed and copied by pieces, and the loop runs in between.
 local bytes = require "perigee.cache.bytes"
 local colds = require "perigee.cache.cold"
+local errors = require "perigee.runtime.errors"
 local failure = require "perigee.cache.failure"
 local futures = require "perigee.runtime.future"
 local log = require "perigee.runtime.log"
@@ -494,13 +495,14 @@ local function await_memory(self, length)
 end
 
 -- Brings a value to memory; waits. Returns whether it is there; or nil and a
--- status.
-local function bring(self, key)
+-- status. under_way.region: what it has taken.
+local function bring(self, key, under_way)
   if not find(self, key) then return false end
   await_memory(self, tonumber(place.length))
   if not find(self, key) then return false end
   local region = fetch_memory(self, tonumber(place.length))
   if not region then return nil, core.PERIGEE_NO_MEMORY end
+  under_way.region = region
   local length, sum, version = read_to(self, key, region)
   local there, status = false, nil
   if length then
@@ -510,8 +512,19 @@ local function bring(self, key)
   elseif sum ~= core.PERIGEE_NOT_FOUND then
     there, status = nil, sum
   end
+  under_way.region = nil
   give_memory(self, region)
   return there, status
+end
+
+-- Gives back what a fetch had that was raised out of: now, or once neither the
+-- disk nor a GPU's engine touches it.
+local function leave(self, region)
+  local arrived = self.takers[region]
+  if not (arrived and self.file) then return end
+  if not arrived.generation then return give_memory(self, region) end
+  arrived.generation = false            -- as if a stop had dropped it
+  take_back(self)
 end
 
 --- Has a key's value be in memory, if the file has it; waits. Returns whether
@@ -527,11 +540,13 @@ function Tier:fetch(key)
   end
   under_way = promise(self, "fetching from a file")
   self.fetching[key] = under_way
-  local fine, result, status = pcall(bring, self, key)
+  local fine, result, status = pcall(bring, self, key, under_way)
   self.fetching[key] = nil
   futures.settle(under_way, true)
-  if not fine then error(result, 0) end
-  return result, status
+  if fine then return result, status end
+  if under_way.region then leave(self, under_way.region) end
+  errors.pass(result)
+  error(result, 0)
 end
 
 -- ---- Its life --------------------------------------------------------------
