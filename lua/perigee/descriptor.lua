@@ -232,7 +232,10 @@ local function wait(fd, timeout, bit, kept)
   if not entry then return nil, side end
   local fine, ended = pcall(wait_for, entry, side.future, timeout)
   leave(entry, bit, side)
-  if not fine then error(ended, 0) end
+  if not fine then
+    errors.pass(ended)
+    error(ended, 0)
+  end
   if ended then return futures.results(side.future) end
   if state.stopping then
     return nil, errors.new("closed", doing(fd, bit)

@@ -3,8 +3,10 @@
 -- Agent:rendezvous, with agents that die meanwhile.
 local backends = require "spec.support.backends"
 local cases = require "spec.support.cases"
+local errors = require "perigee.runtime.errors"
 local perigee = require "perigee"
 local process = require "spec.support.process"
+local watches = require "perigee.registry.watch"
 
 local LONG = 20 * cases.slow
 local pump = cases.pump
@@ -109,6 +111,19 @@ for _, where in ipairs(backends.all) do
       local one, other = meet(b, "start", 2, LONG), meet(c, "start", 2, LONG)
       assert.equal("0 b c", (one:wait(2 * LONG)))
       assert.equal("1 b c", (other:wait(2 * LONG)))
+    end)
+
+    it("are interrupted, and leave nothing behind", function()
+      local agent, new, known = take "a", watches.new, nil
+      function watches.new()
+        watches.new = new
+        errors.pass "interrupted!"
+      end
+      xpcall(agent.rendezvous, function(e)
+        known = errors.is_interrupt(e, 2)
+      end, agent, "start", 2, 10)
+      assert.is_true(known)
+      assert.equal(0, places(agent))
     end)
 
     it("give up when their time is over, and leave nothing behind", function()

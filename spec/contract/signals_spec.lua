@@ -221,6 +221,9 @@ local function surviving(child, perigee, ffi)
       end)
     end
   end
+  local function own(options)
+    return assert(agent:proxy("worker", "x", options))
+  end
   agent:serve { name = "x", version = 1, methods = {
     typed = function() return stop() + 1 end,
     raw = { function() return ("x"):rep(stop()) end, raw = true },
@@ -230,6 +233,30 @@ local function surviving(child, perigee, ffi)
                  stop()
                  return agent.engine:alloc(length):slice()
                end },
+    echo = { function(request) return request end, raw = true },
+    reads = function()
+      return own { reader = function() return stop() + 1 end }:echo "x"
+    end,
+    reads_later = function()
+      return own { reader = function() return stop() + 1 end }.async:echo "x"
+        :wait()
+    end,
+    writes = function()
+      return own():echo(function() return stop() + 1 end)
+    end,
+    lands = function()
+      return own { landing = function() return stop() + 1 end }:echo "x"
+    end,
+    watches = function()
+      assert(agent:watch({}, function() return stop() + 1 end))
+    end,
+    awaits = function()
+      local told
+      told = agent:on_session(function()
+        told:close()
+        return stop() + 1
+      end)
+    end,
     arm = function() armed = true end,
     count = function(list) return #list end,
     held = function() return agent.engine:stats().held_operations end,
@@ -241,7 +268,8 @@ end
 describe("an interrupt", function()
   after_each(cases.cleanup)
 
-  for _, method in ipairs { "typed", "raw", "inplace", "landed" } do
+  for _, method in ipairs { "typed", "raw", "inplace", "landed", "reads",
+                            "reads_later", "writes", "lands" } do
     it(("ends the call of a program that goes on after it: %s"):format(method),
        function()
       local child = process.start(surviving):expect("ready")
@@ -254,10 +282,26 @@ describe("an interrupt", function()
       assert.is_nil(got)
       assert.equal("closed", err.kind, tostring(err))
       assert.matches("was interrupted", err.message)
-      assert.equal(method ~= "landed", err.sent)
+      assert.is_true(err.sent or method == "landed")
       assert.matches("^false .*interrupted!$", (child:read(30 * cases.slow)))
       assert.equal(1, (proxy:held()))   -- this call itself
       assert.equal(session, next(agent.engine.sessions))
+    end)
+  end
+
+  for method, what in pairs { watches = "watches the names",
+                              awaits = "is told of a session" } do
+    it("goes through a function that " .. what, function()
+      local child = process.start(surviving):expect("ready")
+      local proxy = cases.found("x", { timeout = 30 * cases.slow,
+                                       reconnect = 0 })
+      proxy[method](proxy)
+      local other = method == "awaits"
+        and assert(assert(cases.agent()):session "worker")
+      assert.matches("^false .*:%d+: interrupted!$",
+                     (child:read(30 * cases.slow)))
+      assert.equal(1, (proxy:held()))
+      assert.is_true(not other or other.handle ~= false)
     end)
   end
 

@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
 --- The functions that an agent calls for each session that peers open to it.
 local check = require "perigee.runtime.check"
+local errors = require "perigee.runtime.errors"
 local log = require "perigee.runtime.log"
 local signals = require "perigee.runtime.signal"
 
@@ -44,9 +45,10 @@ end
 
 local function tell(agent, f, session)
   state.pinned = "a function that on_session was given"
-  local fine, failure = xpcall(f, debug.traceback, session)
+  local fine, failure = xpcall(f, errors.traced, session)
   state.pinned = false
   if fine then return end
+  errors.pass(failure)
   log.write("error", ("telling of a session that came to %s failed: %s")
     :format(tostring(agent), tostring(failure)))
 end

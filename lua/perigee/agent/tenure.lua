@@ -7,6 +7,7 @@
 -- perigee.serve ends, once another agent has the name.
 local check = require "perigee.runtime.check"
 local drains = require "perigee.agent.drain"
+local errors = require "perigee.runtime.errors"
 local futures = require "perigee.runtime.future"
 local log = require "perigee.runtime.log"
 local tasks = require "perigee.runtime.task"
@@ -14,8 +15,9 @@ local tasks = require "perigee.runtime.task"
 local M = {}
 
 local function tell(agent, f, err)
-  local fine, failure = xpcall(f, debug.traceback, err)
+  local fine, failure = xpcall(f, errors.traced, err)
   if fine then return end
+  errors.pass(failure)
   log.write("error", ("telling %s that its name is lost failed: %s")
     :format(tostring(agent), tostring(failure)))
 end

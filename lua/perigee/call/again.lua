@@ -196,9 +196,9 @@ local function go_on(future, call, method, err)
   local on, other = M.renew(call.proxy, method, err, call, future)
   if future.ended then return end
   if not on then return settle(future, nil, other) end
-  local fine, inner = pcall(other[1].class.async.__index[method.name], other,
-                            unpack(call, 1, call.n))
-  if not fine then return futures.raise(future, inner) end
+  local fine, inner = xpcall(other[1].class.async.__index[method.name],
+                             errors.marked, other, unpack(call, 1, call.n))
+  if not fine then return futures.raise_caught(future, inner) end
   futures.follow(future, inner)
 end
 M.go_on = go_on

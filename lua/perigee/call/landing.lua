@@ -26,6 +26,7 @@ local slices = require "perigee.memory.slice"
 
 local C = native.C
 local band, state, settle = bit.band, loop.state, futures.settle
+local marked = errors.marked
 
 local M = {}
 
@@ -61,6 +62,11 @@ function Asked:raise(what)
   self:cancel()
 end
 
+function Asked:interrupt(raised)
+  if self.engine.handle then self:refuse("closed", "it was interrupted") end
+  errors.raise(raised)
+end
+
 function Asked:misuse(why)
   self:raise(("%s: its landing gave something else than what it may: %s")
     :format(self.method.text, why))
@@ -76,14 +82,17 @@ local function leave(before, ...)
 end
 
 -- Calls the program's function with the results of the call, among which the
--- length stands for the slice. Returns what pcall returns.
+-- length stands for the slice. Returns what xpcall returns.
 local function call(self)
   local landing, values = self.binding.landing, self.values
   local before = state.pinned
   state.pinned = "a landing"
-  if not values then return leave(before, pcall(landing, self.length)) end
+  if not values then
+    return leave(before, xpcall(landing, marked, self.length))
+  end
   values[values.place] = self.length
-  return leave(before, pcall(landing, unpack(values, 1, values.n)))
+  return leave(before,
+               xpcall(landing, marked, unpack(values, 1, values.n)))
 end
 
 function Asked:land(given)
@@ -106,6 +115,7 @@ end
 
 function Asked:ask()
   local fine, slice, reason = call(self)
+  if errors.is_marked(slice) then return self:interrupt(slice) end
   if not self.engine.handle then return end -- it has closed the engine
   if not fine then return self:raise(slice) end
   if slice ~= nil then return self:land(slice) end

@@ -25,7 +25,8 @@ local settle, settle_by = futures.settle, futures.settle_by
 local binding_of = outcome.binding
 local band, bor = bit.band, bit.bor
 local open, close, state = views.open, views.close, loop.state
-local string, tonumber, type, pcall = ffi.string, tonumber, type, pcall
+local string, tonumber, type = ffi.string, tonumber, type
+local pcall, xpcall, marked = pcall, xpcall, errors.marked
 local now, started, put_trace = loop.now, again.started, traces.put
 local is_slice, store_own, first = slices.is_slice, slices.store_own,
                                    slices.first
@@ -67,17 +68,17 @@ local function leave(view, before, ...)
   return ...
 end
 
--- Calls a reader with a view of its reply. Returns what pcall returns.
+-- Calls a reader with a view of its reply. Returns what xpcall returns.
 local function read(reader, told)
   local view = open(told.pointer, tonumber(told.length))
   local before = state.pinned
   state.pinned = "a reader"
-  return leave(view, before, pcall(reader, view))
+  return leave(view, before, xpcall(reader, marked, view))
 end
 
 local function unless_raised(fine, ...)
   if fine then return ... end
-  error((...), 0)
+  errors.raise((...))
 end
 
 local function long_text(binding, method, told, length)
@@ -181,13 +182,13 @@ end
 
 -- ---- Writers ---------------------------------------------------------------
 
--- Calls a writer with a view of its loan. Returns what pcall returns, and
+-- Calls a writer with a view of its loan. Returns what xpcall returns, and
 -- whether a write did not fit into the loan.
 local function write(writer, pointer, length)
   local view = views.lend(pointer, length)
   local before = state.pinned
   state.pinned = "a writer"
-  local fine, n = pcall(writer, view)
+  local fine, n = xpcall(writer, marked, view)
   state.pinned = before
   local why = state.strayed and loop.strayed "a writer"
   if why then fine, n = false, why end
@@ -248,9 +249,11 @@ local function submit_writer(binding, method, handle, writer, deadline)
   local there = binding[SESSION].handle == handle
   local why = there and binding[INTO] and store_into(binding)
   if not there or why or not fine or short or not is_filled(n, length) then
-    if not give_back(binding, handle) then beyond(method, length) end
+    local whole = give_back(binding, handle)
+    if errors.is_marked(n) then errors.raise(n) end
+    if not whole then beyond(method, length) end
     if short then return does_not_fit(binding, method, length) end
-    if not fine then error(n, 0) end
+    if not fine then errors.raise(n) end
     if not is_filled(n, length) then bad_count(method, n, length) end
     if why then misuse(method, why, 3) end
     return nil, outcome.gone(binding, method)
@@ -318,15 +321,15 @@ end
 -- Runs in a task: submits an asynchronous call that had to wait for room.
 local function go_on(future, self, method, payload, place)
   local binding, began = self[1], place.began
-  local fine, operation, kept = pcall(submit_in_time, binding, method, payload,
-                                      place, future)
+  local fine, operation, kept = xpcall(submit_in_time, marked, binding, method,
+                                       payload, place, future)
   if future.ended then
     if fine and operation then
       C.perigee_cancel(binding.engine.handle, operation)
     end
     return
   end
-  if not fine then return futures.raise(future, operation) end
+  if not fine then return futures.raise_caught(future, operation) end
   if not operation then
     return again.go_on(future, { proxy = self, session = binding.session,
                                  began = began, trace = traces.here(),

@@ -83,7 +83,9 @@ end
 
 local function try(future, kept, deadline, begin, line)
   local fine, raised = pcall(go_on, kept, future, deadline, begin)
-  if not fine then futures.raise(future, check.blamed(raised, line)) end
+  if fine then return end
+  errors.pass(raised)
+  futures.raise(future, check.blamed(raised, line))
 end
 
 --- Calls begin(session, seconds left), which returns a future, as soon as there
@@ -121,7 +123,10 @@ local function operate(self, name, n, first, second)
   local gone, session = self:gone(), self.current
   if gone then return futures.done(nil, gone) end
   local fine, future = pcall(session[name], session, first, second)
-  if not fine then check.blame(future) end
+  if not fine then
+    errors.pass(future)
+    check.blame(future)
+  end
   if session.handle and not futures.lost(future) then return future end
   future = later(self, name, n, first, second)
   return future

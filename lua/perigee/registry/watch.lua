@@ -56,8 +56,9 @@ Watch.__index = Watch
 -- ---- Telling ---------------------------------------------------------------
 
 local function told(watch, change)
-  local fine, failure = xpcall(watch.f, debug.traceback, change)
+  local fine, failure = xpcall(watch.f, errors.traced, change)
   if fine then return end
+  errors.pass(failure)
   log.write("error", ("what watches scope %s failed: %s"):format(watch.scope,
     errors.shown(failure)))
 end

@@ -188,10 +188,25 @@ function M.pass(e)
   if M.is_interrupt(e) then error(e, 0) end
 end
 
---- A message handler for Perigee's own functions: e with a traceback, an
--- interrupt as it is.
+--- A message handler: e with a traceback, an interrupt as it is.
 function M.traced(e)
-  return M.is_interrupt(e) and e or debug.traceback(tostring(e), 2)
+  return M.is_interrupt(e, 2) and e or debug.traceback(M.shown(e), 2)
+end
+
+local Marked = {}
+
+--- A message handler for a program's function whose errors are raised again, by
+-- `raise`: e as it is, an interrupt with a mark.
+function M.marked(e)
+  return M.is_interrupt(e, 2) and setmetatable({ text = e }, Marked) or e
+end
+
+function M.is_marked(e) return getmetatable(e) == Marked end
+
+--- Raises what xpcall has caught with `marked`.
+function M.raise(e)
+  if M.is_marked(e) then M.pass(e.text) end
+  error(e, 0)
 end
 
 -- ---- Failures of the core --------------------------------------------------

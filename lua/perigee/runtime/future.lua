@@ -157,10 +157,19 @@ function M.raise(future, raised)
   if future.waiter then signals.wake(future) end
 end
 
---- Ends future with what a pcall returned: results, or what was raised.
+--- Ends future with what an xpcall with errors.marked has caught. Raises an
+-- interrupt again.
+function M.raise_caught(future, raised)
+  if not errors.is_marked(raised) then return M.raise(future, raised) end
+  M.settle(future, nil, errors.new("closed", M.doing(future)
+    .. ": it was interrupted"))
+  errors.raise(raised)
+end
+
+--- Ends future with what such an xpcall returned: results, or what was raised.
 function M.settle_by(future, fine, ...)
   if fine then return M.settle(future, ...) end
-  M.raise(future, (...))
+  M.raise_caught(future, (...))
 end
 
 local function end_as(future, other)

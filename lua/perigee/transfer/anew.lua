@@ -29,7 +29,10 @@ end
 -- that name. Nil and an error on failure. Raises misuse at level.
 function M.new(kept, session, name, spec, immediate, level)
   local fine, inner, err = pcall(session[name], session, spec, immediate)
-  if not fine then check.blame(inner, level + 1) end
+  if not fine then
+    errors.pass(inner)
+    check.blame(inner, level + 1)
+  end
   if not inner then return nil, err end
   return setmetatable({ kept = kept, name = name, spec = batch.copy(spec),
                         immediate = immediate, inner = inner, last = inner,

@@ -387,7 +387,10 @@ end
 function Meeting:meet()
   local fine, met, err = pcall(run, self)
   self:leave()
-  if not fine then error(met, 0) end
+  if not fine then
+    errors.pass(met)
+    error(met, 0)
+  end
   if not met then return nil, err end
   local rank, names = nil, {}
   for i = 1, self.n do
