@@ -176,6 +176,23 @@ describe("more writers at once than their engine has room for", function()
     for i = 1, 24 do assert.equal(MIB, (assert(futures[i]:wait()))) end
   end)
 
+  -- Of a wait that is nested too deep.
+  it("wait no more if the wait raises", function()
+    local sized = proxy:with { capacity = MIB, reader = length }
+    local futures, state = {}, require "perigee.runtime.loop".state
+    for i = 1, 24 do futures[i] = sized.async:copy(writer) end
+    local depth = state.depth
+    state.depth = 2 ^ 20
+    local fine, why = pcall(sized.copy, sized, writer)
+    state.depth = depth
+    assert.is_false(fine)
+    assert.matches("waits are nested", why)
+    for i = 1, 24 do assert.equal(MIB, (assert(futures[i]:wait()))) end
+    assert.equal(MIB, (assert(sized:copy(writer))))
+    local _, session = next(agent.engine.sessions)
+    assert.is_true(not session.writers, "its place is still in the queue")
+  end)
+
   it("write nothing once they are cancelled", function()
     local sized, written = proxy:with { capacity = MIB, reader = length }, 0
     local futures = {}

@@ -15,6 +15,7 @@
 --
 -- A call that does not wait when others look has left: it was submitted, or has
 -- ended, or its writer raised.
+local errors = require "perigee.runtime.errors"
 local loop = require "perigee.runtime.loop"
 local signals = require "perigee.runtime.signal"
 
@@ -81,12 +82,18 @@ function M.over(place)
   return now() >= place.deadline or state.stopping
 end
 
---- Waits for a moment. Returns true if the call is to be tried then.
+--- Waits for a moment. Returns true if the call is to be tried then. A call
+-- whose wait raises has left the queue.
 function M.wait(place)
   local signal = signals.new(1)
   place.waits, place.base = true, not loop.parks() and signal
-  loop.wait_signal(signal, min(now() + PAUSE, place.deadline))
+  local fine, raised = pcall(loop.wait_signal, signal,
+                             min(now() + PAUSE, place.deadline))
   place.waits = false
+  if not fine then
+    errors.pass(raised)
+    error(raised, 0)
+  end
   return is_turn(place.session, place) or M.over(place)
 end
 
