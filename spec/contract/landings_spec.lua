@@ -179,6 +179,34 @@ describe("a landing", function()
     end
   end)
 
+  it("has made no mistake if its caller dies before it returns", function()
+    local said, abandoned, caller = {}, 0, nil
+    local serving = assert(cases.agent("other", { progress = "thread" }))
+    perigee.log = function(_, message) said[#said + 1] = message end
+    serving:serve { name = "store", version = 1, methods = { put = {
+      function() end,
+      abandoned = function() abandoned = abandoned + 1 end,
+      landing = function(length)
+        local context, limit = perigee.context(), process.now() + 20
+        caller:kill()
+        repeat process.usleep(0.001)
+        until context:cancelled() or process.now() > limit
+        return cases.alloc(serving.engine, length):slice(0, length)
+      end,
+    } } }
+    caller = process.start(function(other, perigee_)
+      local own = assert(other.cases.agent())
+      local proxy = assert(own:proxy("other", "store"))
+      local memory = other.cases.alloc(own.engine, 2 ^ 20)
+      proxy.async:put(memory:slice())
+      perigee_.sleep(60)
+    end)
+    assert.is_true(cases.eventually(function() return abandoned == 1 end))
+    serving:close()
+    perigee.log = nil
+    assert.is_nil(table.concat(said, ";"):match "its landing gave.*")
+  end)
+
   it("is abandoned once if the call is cancelled meanwhile", function()
     local slice = region:slice(0, cases.LARGE - 64)
     for round = 1, 20 do

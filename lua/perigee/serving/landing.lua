@@ -94,7 +94,12 @@ local function land(engine, served, method, values, given, length)
   landing.slice = slices.first(slice, length)
   if status >= 0 then return end
   engine.landed[served] = nil
-  if status == INVALID then
+  -- The peer may have gone meanwhile, if a thread moves the session on. Then
+  -- the landing has done nothing wrong.
+  if C.perigee_served_cancelled(engine.handle, served) then
+    reply.refuse(engine, served, CANCELLED, "the caller has given up",
+                 landing.context)
+  elseif status == INVALID then
     mistaken(engine, served, method, native.detail(engine.handle))
   else
     reply.refuse(engine, served, status, native.detail(engine.handle),
