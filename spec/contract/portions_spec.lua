@@ -174,6 +174,28 @@ describe("while a large payload is decoded", function()
     end
   end)
 
+  it("its engine may be closed, once it is decoded and before its handler runs",
+     function()
+    local codec, said, ran = require "perigee.typed.codec", {}, false
+    local serving = assert(cases.agent "other")
+    serving:serve { name = "x", methods = { f = function() ran = true end } }
+    local x = assert(agent:proxy("other", "x", { timeout = 20 * cases.slow,
+                                                 reconnect = 0 }))
+    local revive = codec.revive
+    function codec.revive(...)
+      codec.revive = revive
+      perigee.spawn(serving.close, serving)
+      return revive(...)
+    end
+    perigee.log = function(_, message) said[#said + 1] = message end
+    local got, err = x:f(list)
+    perigee.log = nil
+    assert.is_nil(got)
+    assert.equal("peer_lost", err.kind, tostring(err))
+    assert.is_false(ran)
+    assert.is_nil(table.concat(said, ";"):match "could not be handled.*")
+  end)
+
   it("its caller may die: what it held is given back", function()
     for _ = 1, 3 do
       local before = other:begun()

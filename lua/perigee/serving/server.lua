@@ -81,7 +81,8 @@ local function answer_decoded(engine, served, worker, fine, ...)
 end
 
 -- Refuses a large call whose arguments were not decoded. why: what is wrong
--- with them; nil if the caller gave up.
+-- with them; nil if the caller gave up. The engine may have been closed, also
+-- after they were decoded.
 local function undecoded(engine, served, worker, why)
   if not engine.handle then
     worker.served = false
@@ -98,7 +99,7 @@ local function serve_held(engine, event, served, method, worker)
   local slice = band(event.flags, SLICE) ~= 0
     and landings.slice_of(engine, event, served)
   local values, n = portions.decode(engine, event)
-  if not values then
+  if not values or not engine.handle then
     undecoded(engine, served, worker, n)
     if slice then landings.give_up(engine, served, slice) end
     return
