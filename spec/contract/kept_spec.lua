@@ -47,7 +47,8 @@ describe("a kept session", function()
     lend(5)
     agent = assert(cases.agent())
     kept = assert(agent:session("owner", { keep = true, reconnect = 20 }))
-    own = cases.alloc(agent.engine, LENGTH):slice()
+    own = cases.alloc(agent.engine, LENGTH,
+                      { name = "lent", access = "rw" }):slice()
   end)
   after_each(cases.cleanup)
 
@@ -214,6 +215,26 @@ describe("a kept session", function()
       assert.equal(n, imm:wait(10))
       cut()
     end
+  end)
+
+  it("receives what immediates had come when the wire broke", function()
+    local far = theirs()
+    local remote = assert(far:region "lent")
+    local here = cases.alloc(owner.engine, LENGTH):slice()
+    for n = 1, 2 do
+      assert(far:write_imm({ from = here:slice(0, 8), to = remote:slice(0, 8) },
+                           n):wait(10))
+    end
+    assert.equal(1, kept:recv_imm():wait(10))
+    cut()
+    assert.equal(2, kept:recv_imm():wait(10))
+    local later = kept:recv_imm()
+    assert.is_false(later:done())
+    kept:session(10)
+    remote = assert(theirs():region "lent")
+    assert(theirs():write_imm({ from = here:slice(0, 8),
+                                to = remote:slice(0, 8) }, 3):wait(10))
+    assert.equal(3, later:wait(10))
   end)
 
   it("takes a spec as it is at the call, also while the wire is broken",

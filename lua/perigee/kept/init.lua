@@ -16,8 +16,9 @@
 -- the peer lives (its epoch is the same) and has not closed the region. They
 -- are `stale` from then on if the peer is in another life, or has another
 -- region of that name. Then nothing is read or written: look the region up
--- again by `Kept:region`. Messages and immediates of an earlier session are
--- lost with it: those that were not received are not sent again.
+-- again by `Kept:region`. Messages of an earlier session are lost with it:
+-- those that were not received are not sent again. So are its immediates, but
+-- those that had come before can be received until there is a new session.
 -- @classmod Kept
 local anew = require "perigee.transfer.anew"
 local batch = require "perigee.transfer.batch"
@@ -127,7 +128,10 @@ local function operate(self, name, n, first, second)
     errors.pass(future)
     check.blame(future)
   end
-  if session.handle and not futures.lost(future) then return future end
+  -- Of a session that is over, only an immediate that had come is a result.
+  if session.handle and not futures.lost(future) or future.ended == 1 then
+    return future
+  end
   future = later(self, name, n, first, second)
   return future
 end
