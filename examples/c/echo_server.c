@@ -41,7 +41,11 @@ static int answer_add(struct perigee_engine *engine,
   struct perigee_encoder encoder;
   struct perigee_message reply;
   double sum;
-  if (!read_two(request, &sum))
+  int fine = read_two(request, &sum);
+  /* A slice that came beside the numbers is this program's now. */
+  if (request->flags & PERIGEE_POOLED)
+    perigee_pool_free(engine, request->landed);
+  if (!fine)
     return perigee_fail_call(engine, request->operation, PERIGEE_REMOTE,
                              "add takes two numbers", NULL, true);
   perigee_encode_begin(&encoder, bytes, sizeof all[0]);
