@@ -69,6 +69,13 @@ describe("examples/deploy", function()
     end
   end)
 
+  it("restarts a service that is edited, as systemd does not", function()
+    local readme = read "README.md"
+    for unit, rest in readme:gmatch "systemctl edit (%S+)(.*)" do
+      assert.is_truthy(rest:find("systemctl restart " .. unit, 1, true), unit)
+    end
+  end)
+
   it("keeps the host's build out of the image", function()
     local file = assert(io.open ".dockerignore")
     assert.is_truthy(("\n" .. file:read "*a"):find "\nbuild\n")
