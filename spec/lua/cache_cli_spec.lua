@@ -243,6 +243,15 @@ describe("perigee cache", function()
     fails(1, "no agent of that name", "bench --name none")
   end)
 
+  it("measures no caches that are not there", function()
+    fails(1, "none of none, nobody in scope cli can be asked .*no agent of "
+      .. "that name", "bench --name none --name nobody")
+    output "start --memory 16M"
+    local told = cjson.decode(output
+      "bench --name cache:0 --name none --json -s 64 -c 8")
+    assert.same({ 8, 8 }, { told.put.count, told.get.count })
+  end)
+
   it("follows what happens, until nobody reads it", function()
     output "start --memory 16M"
     local function follow(rest)

@@ -63,11 +63,14 @@ local TO_DO = {
   no_service = "is it a cache? perigee agents --kind cache lists them",
 }
 
+--- Is it the key that was not found? Else it is a cache, for example.
+function M.is_missed(err)
+  return err.kind == "not_found" and err.message:find "the %a+ is not there$"
+end
+
 --- Ends the command by an error of a cache's.
 function M.fail(err)
-  if err.kind == "not_found" and err.message:find "the %a+ is not there$" then
-    failure.by(err, tostring(err))
-  end
+  if M.is_missed(err) then failure.by(err, tostring(err)) end
   local advice = TO_DO[err.code] or TO_DO[err.kind]
   if advice then failure.by(err, ("%s; %s"):format(tostring(err), advice)) end
   client.fail(err)
