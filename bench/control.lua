@@ -68,7 +68,7 @@ local given = parser:parse()
 local ROLES = {}
 
 function ROLES.server()
-  process.pin(0, given.pin[2])
+  assert(process.pin(0, given.pin[2]))
   local words = { [0] = "perigee", "ctrl", "serve", "--store", given.store,
                   "--listen", "http://127.0.0.1:0", "--log",
                   given.store .. ".log", "--connections",
@@ -82,7 +82,7 @@ function ROLES.server()
 end
 
 function ROLES.callee()
-  process.pin(0, given.pin[2])
+  assert(process.pin(0, given.pin[2]))
   names.callee(given.registry, turns.tell)
 end
 
@@ -184,10 +184,11 @@ end
 if wire.files() < given.agents + MORE then
   error(("ulimit -Hn has to be %d"):format(given.agents + MORE), 0)
 end
+local pinned, why = process.pin(0, given.pin[1])
+if not pinned then error(why, 0) end
 assert(process.spawn { "mkdir", "-m", "700", folder }):wait()
 -- The servers' tokens, which agents find by themselves.
 process.setenv("XDG_RUNTIME_DIR", folder)
-process.pin(0, given.pin[1])
 local fine, message = pcall(run)
 stop()
 remove()

@@ -128,9 +128,9 @@ local function clients(case, one)
   case.coming = case:client("connect", 20 * given.pause)
   for _, child in ipairs { case.calling, case.coming } do
     judge.is_ready(child)
-    bench.pin(child.pid, given.pin[1])
+    assert(bench.pin(child.pid, given.pin[1]))
   end
-  bench.pin(case.victim.pid, given.pin[2])
+  assert(bench.pin(case.victim.pid, given.pin[2]))
 end
 
 local function turns(case, one)

@@ -68,15 +68,25 @@ function M.sleep(seconds)
               nil)
 end
 
--- Pins the process pid (0: this one) to one or several cores; nil and a
--- message if that fails.
-function M.pin(pid, ...)
-  local mask = ffi.new "uint64_t[16]"
-  for _, core in ipairs { ... } do
+local CORES = 1024 -- that a mask has bits for
+
+-- Returns a mask of cores; nil if one of them has no bit there.
+local function mask_of(cores)
+  local mask = ffi.new("uint64_t[?]", CORES / 64)
+  for _, core in ipairs(cores) do
+    core = tonumber(core)
+    if core % 1 ~= 0 or core < 0 or core >= CORES then return nil end
     local word = math.floor(core / 64)
     mask[word] = bit.bor(mask[word], bit.lshift(1ULL, core % 64))
   end
-  if C.sched_setaffinity(pid, 128, mask) ~= 0 then
+  return mask
+end
+
+-- Pins the process pid (0: this one) to one or several cores; nil and a
+-- message if that fails.
+function M.pin(pid, ...)
+  local mask = mask_of { ... }
+  if not mask or C.sched_setaffinity(pid, CORES / 8, mask) ~= 0 then
     return nil, ("core %s is not there for us")
                 :format(table.concat({ ... }, " or "))
   end
