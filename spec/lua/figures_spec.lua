@@ -270,6 +270,20 @@ describe("bench/figures.lua", function()
     assert.is_nil(runs.stored(folder, part))
   end)
 
+  it("keeps what a part has told before it failed, marked", function()
+    local file = assert(io.open(folder .. "/half.lua", "w"))
+    file:write [[print '{"rows":[{"peer":"one"}]}' os.exit(1)]]
+    assert(file:close())
+    local part, line = { name = "half", weight = 1, command = { "half.lua" } }
+    local failed = runs.all({ part }, folder .. "/", folder,
+      function(text) line = text end, function() return ": one row", false end)
+    assert.same({ "half" }, failed)
+    assert.matches("left: one row\n  half.lua ended with status 1", line, 1, true)
+    local document, marked = runs.stored(folder, part)
+    assert.equal("one", document.rows[1].peer)
+    assert.is_true(marked)
+  end)
+
   it("says which part failed, and what it has not", function()
     local status, text = run "--sizes 3 --seconds 1e-9 --draw"
     assert.equal(1, status)

@@ -14,7 +14,8 @@ end
 local function words_of(part) return table.concat(part.command, " ") end
 
 -- Returns the document of a part that was measured by the same command, and
--- whether something of ours is missing in it; nil if there is none.
+-- whether something of ours is missing in it or its bench failed; nil if there
+-- is none.
 function M.stored(folder, part)
   local file = io.open(file_of(folder, part))
   if not file then return nil end
@@ -41,16 +42,19 @@ local function start_of(here, part)
   return words
 end
 
--- Runs a part's bench, from the folder of benches. Returns its document, or nil
--- and why there is none.
+-- Runs a part's bench, from the folder of benches. Returns its document, and
+-- how it failed if it did after it had told some figures; or nil and why there
+-- is none.
 local function measure(here, part)
   local child = assert(process.spawn(start_of(here, part)))
   local told = child:rest()
   local status = child:wait()
   local fine, document = pcall(cjson.decode, told)
-  if fine and document.rows and #document.rows > 0 then return document end
-  return nil, ("\n  %s ended with status %d and told no figures")
-              :format(part.command[1], status)
+  local how = ("\n  %s ended with status %d"):format(part.command[1], status)
+  if fine and document.rows and #document.rows > 0 then
+    return document, status ~= 0 and how or nil
+  end
+  return nil, how .. " and told no figures"
 end
 
 -- Returns about how many seconds are left, from the parts that are done: by
@@ -79,16 +83,19 @@ function M.all(parts, here, folder, say, told)
   for _, part in ipairs(parts) do os.remove(file_of(folder, part)) end
   for i, part in ipairs(parts) do
     local at = process.now()
-    local document, words, wrong = measure(here, part)
+    local document, how = measure(here, part)
+    local words, wrong = "", how ~= nil
     if document then
-      words, wrong = told(part, document)
+      local missing
+      words, missing = told(part, document)
+      wrong = wrong or missing
       store(folder, part, document, wrong)
     end
-    if wrong or not document then failed[#failed + 1] = part.name end
+    if wrong then failed[#failed + 1] = part.name end
     local now = process.now()
-    say(("[%d of %d] %s took %s, %s left%s"):format(i, #parts, part.name,
+    say(("[%d of %d] %s took %s, %s left%s%s"):format(i, #parts, part.name,
       shown((now - at) / 1e9), shown(M.left(parts, i, (now - begin) / 1e9)),
-      words))
+      words, how or ""))
   end
   return failed
 end
