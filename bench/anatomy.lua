@@ -331,12 +331,17 @@ local function set(list)
   return known
 end
 
-local function parser()
+local function has(list, pattern)
+  return table.concat(list, " "):find(pattern) ~= nil
+end
+
+local function command_line()
   local two = process.cores() > 1
   local p = require "argparse"("luajit bench/anatomy.lua",
                                "Where the time of a call goes.")
   p:option("--mode", "Calls, comma-separated: " .. table.concat(MODES, ", ")
-           .. "; -c: between two C programs. pipelined needs --window.")
+           .. "; -c: between two C programs, which know no verbs. pipelined "
+           .. "needs --window.")
     :convert(words(set(MODES))):default "inplace,raw"
   p:option("--transport", "shm, tcp, verbs, comma-separated.")
     :convert(words(set { "shm", "tcp", "verbs" })):default "shm,tcp"
@@ -352,7 +357,11 @@ local function parser()
     :default(two and "0,1" or "0,0")
   p:flag("--json", "Print one JSON document in place of the tables.")
   p:flag("--child"):hidden(true)
-  return p
+  local given = p:parse()
+  if has(given.mode, "%-c") and has(given.transport, "verbs") then
+    p:error "modes between C programs go over shm and tcp"
+  end
+  return given
 end
 
 local function one_of(given, mode, transport, size)
@@ -376,7 +385,7 @@ local function main(given)
   if given.json then print(cjson.encode { rows = all }) end
 end
 
-local given = parser():parse()
+local given = command_line()
 if given.child then
   child(one_of(given, given.mode[1], given.transport[1], given.sizes[1]))
 else

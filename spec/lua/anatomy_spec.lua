@@ -87,3 +87,14 @@ describe("the anatomy of a call", function()
     assert.has_error(function() anatomy.read({ one, other }, BASE) end)
   end)
 end)
+
+describe("bench/anatomy.lua", function()
+  it("measures no C programs over verbs, which they do not know", function()
+    local pipe = io.popen("luajit bench/anatomy.lua --mode inplace,raw-c \z
+      --transport shm,verbs 2>&1; echo status $?")
+    local text = pipe:read "*a"
+    pipe:close()
+    assert.matches("modes between C programs go over shm and tcp\n", text)
+    assert.is_nil(text:find("status 0", 1, true))
+  end)
+end)
