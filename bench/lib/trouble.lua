@@ -21,21 +21,23 @@ local PATIENCE = 20e9 -- ns until a restarted worker's call counts as lost
 
 -- ---- Beside a transfer -----------------------------------------------------
 
--- Runs `step` while a transfer of --load bytes is always under way.
+-- Runs `step` while a transfer of --load bytes is always under way. The
+-- transfers have a count, and the ns that they took.
 local function beside(run, step)
   local bytes = run.given.load
   local session = run.side.session
   local remote = assert(session:region "bench"):slice(0, bytes)
   local here = assert(run.engine:alloc(bytes, {
     access = "", kind = kinds.of(run.given)[1], share = true })):slice():fill(1)
-  local transfers = { count = 0 }
+  local transfers, begin = { count = 0, ns = 0 }, nil
   local function start()
-    transfers.count = transfers.count + 1
+    transfers.count, begin = transfers.count + 1, now()
     transfers.last = session:write { from = here, to = remote }
   end
   local function ended()
     local fine, err = transfers.last:wait()
     if not fine then payload.wrong("transfer", err) end
+    transfers.ns = transfers.ns + now() - begin
   end
   local function loaded(samples, capacity, until_ns)
     local n, most = 0, until_ns
@@ -61,7 +63,6 @@ function M.loaded(run)
   end
   local step = calls.inplace(run.proxy, ECHO)
   local loaded, transfers = beside(run, step)
-  local begin = now()
   local row = rounds.measure(
     { mode = "loaded", size = ECHO, window = 1, sessions = 1 }, run.given,
     loaded, function(seconds)
@@ -69,7 +70,7 @@ function M.loaded(run)
     end)
   row.p99_ratio = row.p99_us / row.floor_p50_us
   row.transfers, row.load = transfers.count, run.given.load
-  row.load_gb_per_s = transfers.count * run.given.load / (now() - begin)
+  row.load_gb_per_s = transfers.count * run.given.load / transfers.ns
   run.report:row(kinds.mark(row, run.given, run.side.session))
 end
 
