@@ -102,11 +102,10 @@ function Sweep:add(name, size, f, floor)
 end
 
 local function call_until(f, deadline, times)
-  local now = native.clock()
   repeat
-    local before = now
+    local before = native.clock()
     f()
-    now = native.clock()
+    local now = native.clock()
     if times then times:add(now - before) end
   until now >= deadline
 end
