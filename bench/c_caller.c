@@ -6,8 +6,9 @@
  *
  *   c_caller --at SCOPE/NAME --how raw|typed [--pin A,B] [--seconds S] SIZE
  *
- * raw: SIZE bytes go out of a region and come into another. typed: two numbers
- * are encoded, and their sum is decoded; SIZE only names the row.
+ * raw: SIZE bytes go out of a region and come into another; they are changed
+ * before the time and looked at after it, as from Lua. typed: two numbers are
+ * encoded, and their sum is decoded; SIZE only names the row.
  */
 #include "floor.h"
 #include "perigee.h"
@@ -20,6 +21,7 @@ struct side {
   struct perigee_message message;
   uint8_t *bytes; /* of raw: what goes out, and behind it what comes */
   size_t length;
+  bool raw;
   uint64_t round;
 };
 
@@ -34,10 +36,8 @@ static void must(int status, const char *what, const char *why) {
 
 static void call_raw(struct side *side) {
   struct perigee_event e;
-  stamp(side->bytes, side->length, ++side->round);
   must(perigee_call_wait(side->session, &side->message, &e), "echo", "");
-  if (e.slice != side->length ||
-      check(side->bytes + side->length, side->length, side->round))
+  if (e.slice != side->length)
     wrong_bytes();
 }
 
@@ -47,7 +47,7 @@ static void call_typed(struct side *side) {
   struct perigee_decoder in;
   struct perigee_value sum;
   struct perigee_event e;
-  double a = (double)++side->round;
+  double a = (double)side->round;
   perigee_encode_begin(&out, head, sizeof head);
   perigee_encode_number(&out, a);
   perigee_encode_number(&out, 0.5);
@@ -79,12 +79,12 @@ static void connect_by_name(struct side *side, const char *at) {
   perigee_entry_free(entry);
 }
 
-static void find_method(struct side *side, bool raw) {
+static void find_method(struct side *side) {
   struct perigee_service *service;
   struct perigee_method method;
   must(perigee_service_open(side->session, "bench", LIMIT, &service), "service",
        perigee_detail(side->engine));
-  must(perigee_service_method(service, raw ? "echo" : "add", &method,
+  must(perigee_service_method(service, side->raw ? "echo" : "add", &method,
                               sizeof method),
        "method", perigee_detail(NULL));
   side->message =
@@ -106,15 +106,24 @@ static void take_memory(struct side *side) {
 
 /* ---- Measuring ------------------------------------------------------------- */
 
-static long measure(struct side *side, void (*call)(struct side *), double *ns,
-                    int64_t end) {
+static int64_t round_one(struct side *side, double *ns) {
+  side->round++;
+  if (side->raw)
+    stamp(side->bytes, side->length, side->round);
+  int64_t begun = now();
+  (side->raw ? call_raw : call_typed)(side);
+  int64_t at = now();
+  if (side->raw && check(side->bytes + side->length, side->length, side->round))
+    wrong_bytes();
+  *ns = (double)(at - begun);
+  return at;
+}
+
+static long measure(struct side *side, double *ns, int64_t end) {
   long count = 0;
   int64_t at;
   do {
-    int64_t begun = now();
-    call(side);
-    at = now();
-    ns[count++] = (double)(at - begun);
+    at = round_one(side, &ns[count++]);
   } while (count < SAMPLES && at < end);
   return count;
 }
@@ -122,23 +131,22 @@ static long measure(struct side *side, void (*call)(struct side *), double *ns,
 int main(int argc, char **argv) {
   struct options options = options_parse(argc, argv);
   static struct side side;
-  bool raw = !options.how || strcmp(options.how, "raw") == 0;
-  void (*call)(struct side *) = raw ? call_raw : call_typed;
   int64_t span = (int64_t)(options.seconds * 1e9);
+  side.raw = !options.how || strcmp(options.how, "raw") == 0;
   side.length = largest(argc, argv);
   if (!options.at || optind + 1 != argc)
     usage(argv[0]);
   pin(options.pins[0]);
   connect_by_name(&side, options.at);
-  find_method(&side, raw);
-  if (raw)
+  find_method(&side);
+  if (side.raw)
     take_memory(&side);
   else
     side.message.flags = PERIGEE_TYPED | PERIGEE_CHECKED;
   struct samples samples = samples_new();
-  measure(&side, call, samples.ns, now() + span / 8);
-  samples.count = measure(&side, call, samples.ns, now() + span);
-  report(&options, raw ? "raw" : "typed", argv[optind], &samples);
+  measure(&side, samples.ns, now() + span / 8);
+  samples.count = measure(&side, samples.ns, now() + span);
+  report(&options, side.raw ? "raw" : "typed", argv[optind], &samples);
   perigee_engine_close(side.engine);
   return 0;
 }

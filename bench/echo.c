@@ -155,6 +155,7 @@ static void measure(struct side *side, const char *size,
   caller = (struct caller){.options = side->options,
                            .what = side->raw ? "raw" : "inplace",
                            .window = window,
+                           .in_place = !side->raw,
                            .context = side,
                            .submit = submit,
                            .collect = collect};

@@ -2,9 +2,10 @@
  *
  * The caller's side of a checked echo with --window messages under way, for any
  * transport, so that two programs that are compared do the same work. A latency
- * is from before a slot's bytes are sent to after the reply was checked; with
- * several under way it begins when the slot was free, so that window over the
- * mean latency is the rate.
+ * is from when a slot's bytes have been changed to when the reply is there, as
+ * in Lua (lib/calls.lua), and to when it was read where it is to be read in
+ * place. With several under way it is from when the slot was free to when the
+ * reply was checked, so that window over the mean latency is the rate.
  */
 #ifndef BENCH_ECHOES_H
 #define BENCH_ECHOES_H
@@ -16,7 +17,8 @@ enum { WINDOW = 1024 };
 struct caller {
   const struct options *options;
   const char *what;
-  int window; /* messages under way; each has a buffer */
+  int window;    /* messages under way; each has a buffer */
+  bool in_place; /* reading the reply is a part of the call */
   void *context;
   uint8_t *buffers[WINDOW]; /* one for each slot, with the bytes to go out */
   void (*submit)(void *context, int slot, size_t length);
@@ -40,6 +42,16 @@ static inline void caller_look(const struct caller *caller, int slot,
     wrong_bytes();
 }
 
+/* Looks at one byte of each page of a reply; returns when its latency ended. */
+static inline int64_t caller_check(const struct caller *caller, int slot,
+                                   const uint8_t *reply, size_t length) {
+  bool within = caller->in_place || caller->window > 1;
+  int64_t at = within ? 0 : now();
+  if (check(reply, length, caller->rounds[slot]))
+    wrong_bytes();
+  return within ? now() : at;
+}
+
 /* Compares all bytes of the last round, and one of each page in the others. */
 static inline long caller_rounds(struct caller *caller, size_t length,
                                  double *ns, int64_t end) {
@@ -50,11 +62,8 @@ static inline long caller_rounds(struct caller *caller, size_t length,
   while (under > 0) {
     const uint8_t *reply;
     int slot = caller->collect(caller->context, length, &reply);
-    unsigned bad = check(reply, length, caller->rounds[slot]);
-    int64_t at = now();
+    int64_t at = caller_check(caller, slot, reply, length);
     ns[count] = (double)(at - caller->begun[slot]);
-    if (bad)
-      wrong_bytes();
     if (++count < SAMPLES - WINDOW && (at < end || count < 3)) {
       caller_submit(caller, slot, length, at);
       continue;

@@ -73,8 +73,10 @@ end
 local function echo_floor(run, program, size, window)
   local given = run.given
   if given.no_floor then return nil end
+  local reads = program == "floor_echo" and not given.into -- in the time
   if given.floor == "ucx" then
-    return floor.of("ucx_echo", given, { "--window", window }, size)
+    return floor.of("ucx_echo", given, { "--how", reads and "inplace" or "raw",
+                                         "--window", window }, size)
   end
   if run.transport == "verbs" then return rdma_floor(run, size, window) end
   if tcp.concerns(run) then return tcp.echo(run, size, window) end

@@ -4,7 +4,9 @@
  * private memory, over POSIX shared memory unless UCX_TLS says otherwise. Both
  * sides post a receive before they wait. They answer from the memory in which a
  * message arrived while the next one arrives elsewhere, so UCX alone copies
- * bytes. Built where UCX's headers are (variable UCX of make).
+ * bytes. --how inplace: the caller's reading of one byte of each page of a reply
+ * counts, as it does in echo.c. Built where UCX's headers are (variable UCX of
+ * make).
  */
 #include <ucp/api/ucp.h>
 
@@ -185,6 +187,8 @@ static void measure(const struct options *options, const char *size,
   caller = (struct caller){.options = options,
                            .what = "ucx",
                            .window = options->window,
+                           .in_place = options->how &&
+                                       strcmp(options->how, "inplace") == 0,
                            .context = &end,
                            .submit = submit,
                            .collect = collect};
