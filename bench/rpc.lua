@@ -163,15 +163,16 @@ local function measure_put(run, size)
   local from = assert(run.engine:alloc(size, { kind = kind,
                                                share = true })):slice():fill(1)
   local to = assert(session:region "bench"):slice(0, size)
-  local least = calls.write_and_echo(run.proxy, session, to, from)
+  local between = kinds.mirrored(given) and kinds.EVERY or 1
+  local least = calls.write_and_echo(run.proxy, session, to, from, between)
   local row = { mode = "put", size = size, window = 1,
                 sessions = given.sessions }
   local function one_round(seconds)
     return { ["write and echo"] = rounds.round(least, seconds).histogram }
   end
-  rounds.measure(row, given, calls.put(run.proxy, size, run.engine, kind,
-    kinds.mirrored(given) and kinds.EVERY or 1),
-    not given.no_floor and one_round or nil)
+  rounds.measure(row, given,
+                 calls.put(run.proxy, size, run.engine, kind, between),
+                 not given.no_floor and one_round or nil)
   return kinds.mark(row, given, session_of(run))
 end
 

@@ -136,7 +136,10 @@ local function job_of(run, mode, size, stride, at)
   local job = { session = run.session, remote = remote, check = run.check,
                 repeats = rdma and 1 or moves.repeats(total), seldom = seldom,
                 every = (rdma or seldom) and kinds.EVERY or 1,
-                settle = seldom and function() run.side.proxy:wrong() end }
+                settle = seldom and function() run.side.proxy:wrong() end,
+                is_last = function(slice)
+                  return assert(run.side.proxy:is_last(slice)) == "yes"
+                end }
   if stride and not reads then
     job.view = kinds.view(run.memory:slice(0, count * stride))
   else
@@ -148,9 +151,13 @@ local function job_of(run, mode, size, stride, at)
     if reads then there = scattered else here = scattered end
     job.source, job.target = stride, block
     job.place = function(round) return round % block, count end
+    job.blocks = { count = count, length = block,
+                   here = reads and block or stride,
+                   there = reads and stride or block }
   else
     job.source, job.target = payload.PAGE, payload.PAGE
     job.place = function(round) return payload.place(size, round) end
+    job.blocks = { count = 1, length = size, here = 0, there = 0 }
   end
   job.from, job.to = here, there
   if reads then job.from, job.to = there, here end

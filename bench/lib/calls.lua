@@ -1,8 +1,9 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- The measured loops of bench/rpc.lua. A kind of call makes
 --   step(samples, capacity, until_ns) --> calls made [, ns of all together]
--- for one call at a time, or the two functions submit(i) --> future and
--- settle(i, future) for the slots of a window. Every reply is checked.
+-- for one call at a time, or the functions submit(i) --> future, settle(i,
+-- future) and finish() for the slots of a window. One byte of each page of a
+-- reply is checked, and all bytes of one at the end of a step.
 
 local bit = require "bit"
 local ffi = require "ffi"
@@ -176,6 +177,12 @@ end
 function M.inplace_slots(proxy, size, window)
   local round, asyncs, writers, rounds = 0, {}, {}, {}
   local buffers = {}
+  local full = proxy:with {
+    capacity = size,
+    reader = function(reply)
+      return reply.length == size and same(reply.pointer, buffers[0], size)
+    end,
+  }
   for i = 0, window - 1 do
     local buffer = payload.private(size)
     buffers[i] = buffer
@@ -198,7 +205,11 @@ function M.inplace_slots(proxy, size, window)
     local bad, err = future:wait()
     if bad ~= 0 then wrong("inplace", err) end
   end
-  return submit, settle
+  local function finish()
+    local right, err = full:copy(writers[0])
+    if not right then wrong("inplace", err) end
+  end
+  return submit, settle, finish
 end
 
 -- raw: a slice is sent and `into` received, both in private memory.
@@ -239,11 +250,24 @@ function M.raw(proxy, size, engine, kind)
   end
 end
 
+-- Returns a function that asks for a raw reply of that method's, and returns
+-- where it is, in memory of the host.
+local function whole_reply(proxy, method, size, engine)
+  local into = private(engine, size):slice()
+  local whole = proxy:with { into = into }
+  return function()
+    local filled, err = whole[method](whole, "x")
+    if not filled or filled.length ~= size then wrong(method, err) end
+    return into.pointer
+  end
+end
+
 -- put: a typed call with a slice of private memory, which lands in the worker's
 -- and is looked at there after the call.
 function M.put(proxy, size, engine, kind, between)
   local from = private(engine, size, kind):slice():fill(1)
   local view, round = kinds.view(from), 0
+  local whole = whole_reply(proxy, "landed", size, engine)
   return function(samples, capacity, until_ns)
     local n, ended = 0
     repeat
@@ -261,13 +285,15 @@ function M.put(proxy, size, engine, kind, between)
       n = n + 1
       if checked and proxy:landed_wrong(round) ~= false then wrong "put" end
     until n >= capacity or ended >= until_ns
+    if not same(whole(), view.pointer, size) then wrong "put" end
     return n
   end
 end
 
 -- The same bytes by a write to a region of the worker's, and an inplace call of
--- 64 B.
-function M.write_and_echo(proxy, session, to, from)
+-- 64 B. The bytes are compared at the end of a step.
+function M.write_and_echo(proxy, session, to, from, between)
+  local view, back = kinds.view(from), private(from.owner.engine, from.length)
   local round = 0
   local function writer(loan)
     loan.pointer[0] = bit.band(round, 255)
@@ -275,10 +301,20 @@ function M.write_and_echo(proxy, session, to, from)
   end
   local fast = proxy:with {
     capacity = LEAST, reader = function(reply) return reply.pointer[0] end }
+  local function compare()
+    local fine, err = session:read { from = to, to = back:slice() }:wait()
+    if not fine or not same(back.pointer, view.pointer, from.length) then
+      wrong("write", err)
+    end
+  end
   return function(samples, capacity, until_ns)
     local n, ended = 0
     repeat
       round = round + 1
+      if is_checked(round, between) then
+        stamp(view.pointer, from.length, round)
+        view.push()
+      end
       local begin = now()
       local fine, err = session:write { from = from, to = to }:wait()
       if not fine then wrong("write", err) end
@@ -288,6 +324,7 @@ function M.write_and_echo(proxy, session, to, from)
       samples[n] = ended - begin
       n = n + 1
     until n >= capacity or ended >= until_ns
+    compare()
     return n
   end
 end
@@ -313,6 +350,16 @@ function M.landed(proxy, size, places, engine, kind)
     end
     return wrongs ~= 0
   end
+  local whole = whole_reply(proxy, "pages", size, engine)
+  local function compare()
+    local right = whole()
+    view.pull()
+    for i = 0, places - 1 do
+      if not same(view.pointer + 2 * i * part, right + i * part, part) then
+        wrong "landings"
+      end
+    end
+  end
   local round = 0
   return function(samples, capacity, until_ns)
     local n, ended = 0
@@ -334,6 +381,7 @@ function M.landed(proxy, size, places, engine, kind)
       samples[n] = ended - begin
       n = n + 1
     until n >= capacity or ended >= until_ns
+    compare()
     return n
   end
 end

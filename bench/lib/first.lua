@@ -22,18 +22,27 @@ local function check(run, remote, size, round)
   end
 end
 
+local function compare(run, remote, size, view)
+  local to = run.check:slice(0, size)
+  local fine, err = run.session:read { from = remote:slice(0, size),
+                                       to = to }:wait()
+  if not fine or not payload.same(to.pointer, view.pointer, size) then
+    wrong("first write", err)
+  end
+end
+
 local function step_of(run, size)
   local here, round = run.memory:slice(0, size), 0
   local view = kinds.view(here)
   return function(samples, capacity, until_ns)
-    local n, ended = 0
+    local n, ended, remote = 0
     repeat
       round = round + 1
       payload.stamp(view.pointer, size, round)
       view.push()
       local name = assert(run.proxy:renew_region(size))
       local begin = now()
-      local remote = assert(run.session:region(name))
+      remote = assert(run.session:region(name))
       local fine, err = run.session:write {
         from = here, to = remote:slice(0, size) }:wait()
       ended = now()
@@ -42,6 +51,7 @@ local function step_of(run, size)
       n = n + 1
       check(run, remote, size, round)
     until n >= capacity or ended >= until_ns
+    compare(run, remote, size, view)
     return n
   end
 end

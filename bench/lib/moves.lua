@@ -1,8 +1,9 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- The measured loops of bench/transfer.lua: one-sided transfers and messages
 -- of one session. Short ones are posted `batch` times between two readings of
--- the clock, and a sample is their mean. The bytes are changed before each
--- sample and checked at their destination after it.
+-- the clock, and a sample is their mean. One byte of each page, or block, is
+-- changed before each sample and checked at its destination after it. At the
+-- end of a step all bytes are compared. None of this is in the time.
 --
 -- A job says what moves:
 --   session, from, to     the two slices
@@ -10,17 +11,24 @@
 --   remote, check         the peer's region, and private memory as large
 --   place(round)          offset and count of the round's stamps
 --   source, target        how far apart they lie at the two ends
+--   blocks                count and length of what moves, and how far apart its
+--                         starts are in the view and at the peer
 --   repeats               posts in one sample
 --   every                 how many samples are between two checks
 --   seldom                the bytes are changed for checks only
 --   post()                one transfer's future
+--   is_last(slice)        has the peer these bytes as its last message?
 
 local calls = require "bench.lib.calls"
+local ffi = require "ffi"
 local payload = require "bench.lib.payload"
+local perigee = require "perigee"
 local process = require "bench.lib.process"
 
 local stamp_each, check_each = payload.stamp_each, payload.check_each
 local wrong, now = payload.wrong, process.now
+
+local PATIENCE = 10e9 -- ns until a message has come to the peer's program
 
 local M = {}
 
@@ -72,6 +80,36 @@ local function check_local(job, round)
   end
 end
 
+-- Reads back all that has moved and compares it, whichever way it went.
+local function compare(job)
+  local blocks = job.blocks
+  local span = (blocks.count - 1) * blocks.there + blocks.length
+  local to = job.check:slice(0, span)
+  local fine, err = job.session:read { from = job.remote:slice(0, span),
+                                       to = to }:wait()
+  if not fine then wrong("transfer", err) end
+  job.view.pull()
+  for i = 0, blocks.count - 1 do
+    if not payload.same(job.view.pointer + i * blocks.here,
+                        to.pointer + i * blocks.there, blocks.length) then
+      wrong "transfer"
+    end
+  end
+end
+
+-- Compares the last message with what the peer's program has, to which it may
+-- still be on its way.
+local function compare_message(job)
+  local length, deadline = job.blocks.length, now() + PATIENCE
+  local bytes = job.check:slice(0, length)
+  job.view.pull()
+  ffi.copy(bytes.pointer, job.view.pointer, length)
+  while not job.is_last(bytes) do
+    if now() > deadline then wrong "message" end
+    perigee.sleep(0.001)
+  end
+end
+
 -- Measures transfers to the peer.
 function M.write(job)
   local round, repeats, post = 0, job.repeats, job.post
@@ -91,6 +129,7 @@ function M.write(job)
       n = n + 1
       if checked then read_back(job, round) end
     until n >= capacity or ended >= until_ns
+    compare(job)
     return n
   end
 end
@@ -114,6 +153,7 @@ function M.read(job)
       n = n + 1
       if checked then check_local(job, round) end
     until n >= capacity or ended >= until_ns
+    compare(job)
     return n
   end
 end
@@ -136,6 +176,7 @@ function M.send(job)
       n = n + 1
       if checked and job.settle then job.settle() end
     until n >= capacity or ended >= until_ns
+    compare_message(job)
     return n
   end
 end
@@ -160,16 +201,19 @@ function M.many(jobs, reads)
     round = round + 1
     for i = 1, window do before(jobs[i]) end
     local n, ns = run(samples, capacity, until_ns)
-    for i = 1, math.min(window, n) do after(jobs[i]) end
+    for i = 1, math.min(window, n) do
+      after(jobs[i])
+      compare(jobs[i])
+    end
     return n, ns
   end
 end
 
 -- Keeps as many messages under way as there are jobs.
 function M.many_sends(jobs)
-  local round = 0
+  local round, job = 0, nil
   local function submit(i)
-    local job = jobs[i + 1]
+    job = jobs[i + 1]
     round = round + 1
     if is_checked(job, round) or not job.seldom then stamp_local(job, round) end
     return job.post()
@@ -178,7 +222,8 @@ function M.many_sends(jobs)
     local fine, err = future:wait()
     if not fine then wrong("message", err) end
   end
-  return calls.windowed(#jobs, submit, settle)
+  return calls.windowed(#jobs, submit, settle,
+                        function() compare_message(job) end)
 end
 
 return M

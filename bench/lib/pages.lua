@@ -4,7 +4,6 @@
 -- the peer's, in no order, the same in each layer. The shape is that of ranks
 -- (--shape, 61 layers of 256 blocks of 16 KiB unless told).
 
-local bit = require "bit"
 local floor = require "bench.lib.floor"
 local kinds = require "bench.lib.kinds"
 local payload = require "bench.lib.payload"
@@ -12,7 +11,7 @@ local process = require "bench.lib.process"
 local rounds = require "bench.lib.rounds"
 local shapes = require "bench.lib.ranks.shape"
 
-local now, spent, PAGE = process.now, process.spent, payload.PAGE
+local now, spent = process.now, process.spent
 
 local M = {}
 
@@ -62,23 +61,21 @@ local function stamp(job, round)
   job.view.push()
 end
 
--- Where byte `at` of this side's has to be at the peer.
-local function place_of(job, at)
+-- Where block `i` of this side's has to be at the peer.
+local function place_of(job, i)
   local kv = job.kv
-  local block = math.floor(at / kv.block)
-  local layer, number = math.floor(block / kv.blocks), block % kv.blocks
-  return (layer * kv.blocks + job.to[number + 1]) * kv.stride + at % kv.block
+  local layer, number = math.floor(i / kv.blocks), i % kv.blocks
+  return (layer * kv.blocks + job.to[number + 1]) * kv.stride
 end
 
--- Reads all pages back as they lie, and looks at each stamp's place.
-local function check(job, round)
-  local there = job.run.check:slice(0, job.span)
+-- Reads all pages back as they lie, and compares each block.
+local function check(job)
+  local kv, there = job.kv, job.run.check:slice(0, job.span)
   local fine, err = job.run.session:read { from = job.there, to = there }:wait()
   if not fine then payload.wrong("pages", err) end
-  local offset, count = payload.place(bytes_of(job.kv), round)
-  for i = 0, count - 1 do
-    local at = place_of(job, offset + i * PAGE)
-    if there.pointer[at] ~= bit.band(round + i, 255) then
+  for i = 0, kv.layers * kv.blocks - 1 do
+    if not payload.same(job.view.pointer + i * kv.block,
+                        there.pointer + place_of(job, i), kv.block) then
       payload.wrong "pages"
     end
   end
@@ -95,7 +92,7 @@ local function loop_of(job, one)
       if checked then stamp(job, round) end
       samples[n] = one(job)
       n = n + 1
-      if checked then check(job, round) end
+      if checked then check(job) end
     until n >= capacity or now() >= until_ns
     return n
   end

@@ -278,7 +278,8 @@ describe("bench/figures.lua", function()
     local failed = runs.all({ part }, folder .. "/", folder,
       function(text) line = text end, function() return ": one row", false end)
     assert.same({ "half" }, failed)
-    assert.matches("left: one row\n  half.lua ended with status 1", line, 1, true)
+    assert.matches("left: one row\n  half.lua ended with status 1", line, 1,
+                   true)
     local document, marked = runs.stored(folder, part)
     assert.equal("one", document.rows[1].peer)
     assert.is_true(marked)
