@@ -4,6 +4,8 @@
 local cases = require "spec.support.cases"
 local cjson = require "cjson"
 local crowd = require "bench.lib.cache.crowd"
+local ffi = require "ffi"
+local gets = require "bench.lib.cache.gets"
 local loops = require "bench.lib.cache.loops"
 local payload = require "bench.lib.payload"
 
@@ -137,5 +139,52 @@ describe("bench/cache.lua", function()
     memory[5000] = 7                    -- no stamp
     loops.check("get", memory, 8192, 1)
     assert.has_error(function() whole(memory, 1) end, "get: wrong bytes")
+  end)
+
+  describe("finds in places that have the right bytes from before", function()
+    local LENGTH, PART = 4 * payload.PAGE, 2 * payload.PAGE
+    local room = payload.private(2 * LENGTH)
+    -- Two items of two parts each, which do not lie in order.
+    local places = { length = LENGTH, { room + PART, room },
+                     { room + LENGTH, room + LENGTH + PART } }
+
+    -- Fills them, but for as many bytes at the end of each part.
+    local function filled(but)
+      local value = payload.private(LENGTH)
+      return function()
+        for i, pointers in ipairs(places) do
+          loops.fill(value, LENGTH, i)
+          for j, pointer in ipairs(pointers) do
+            ffi.copy(pointer, value + (j - 1) * PART, PART - but)
+          end
+        end
+      end
+    end
+
+    -- Makes a sample, and then the end of a turn.
+    local function turn(one)
+      local before, after, whole = gets.looks("get_many", places, one)
+      before()
+      one()
+      return after, whole
+    end
+
+    before_each(filled(0))
+
+    it("nothing where all came", function()
+      local after, whole = turn(filled(0))
+      after()
+      whole()
+    end)
+
+    it("a page that did not come", function()
+      assert.has_error(turn(filled(payload.PAGE)), "get_many: wrong bytes")
+    end)
+
+    it("a byte that did not come", function()
+      local after, whole = turn(filled(1))
+      after()
+      assert.has_error(whole, "get_many: wrong bytes")
+    end)
   end)
 end)

@@ -1,6 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
 -- Modes of bench/cache.lua that read: one value, many, a view, look-ups.
-local bit = require "bit"
 local calls = require "bench.lib.calls"
 local ffi = require "ffi"
 local floor = require "bench.lib.floor"
@@ -170,44 +169,63 @@ local function put_numbered(run, count, length)
   return keys
 end
 
--- Checks one byte of each page of what has come to the items' places.
-local function come(what, items, places, pages)
-  for i = 1, #items do
-    for j, pointer in ipairs(places[i]) do
-      local length = places.length / pages
-      local first = (j - 1) * length / payload.PAGE
-      for page = 0, length / payload.PAGE - 1 do
-        if pointer[page * payload.PAGE + i]
-          ~= bit.band(i + first + page, 255) then wrong(what) end
-      end
+--- Returns what looks at the items' places (a list of pointers each; `length`:
+-- an item's bytes) around one(round), which fills them. before() changes a byte
+-- of each page, as program and floor have the same places, and after() checks
+-- it. whole() empties all, has them filled again, and compares every byte.
+function M.looks(what, places, one)
+  local length, step = places.length, payload.PAGE
+  local part, expected = length / #places[1], payload.private(length)
+  local function each(f)
+    for i, pointers in ipairs(places) do
+      for j, pointer in ipairs(pointers) do f(pointer, i, (j - 1) * part) end
     end
   end
+  local function change(pointer, i, at)
+    payload.stamp_each(pointer, i, part / step, step, i + at / step + 1)
+  end
+  local function check(pointer, i, at)
+    local bad = payload.check_each(pointer, i, part / step, step, i + at / step)
+    if bad ~= 0 then wrong(what) end
+  end
+  local function compare(pointer, i, at)
+    if at == 0 then loops.fill(expected, length, i) end
+    if not payload.same(pointer, expected + at, part) then wrong(what) end
+  end
+  return function() each(change) end, function() each(check) end,
+    function(round)
+      each(function(pointer) ffi.fill(pointer, part) end)
+      one(round)
+      each(compare)
+    end
 end
 
--- A step of get_many of these items, whose places are looked at after it: a
--- list of pointers each; `length`: an item's bytes. before: a function, or nil.
+-- A step of get_many of these items. before: a function, or nil.
 local function getting_many(client, items, places, before, first)
-  local pages = #places[1]
+  local function one()
+    if first then first() end
+    local lengths = client:get_many(items)
+    for i = 1, #items do
+      if lengths[i] ~= places.length then wrong("get_many", lengths[i]) end
+    end
+  end
+  local change, after, whole = M.looks("get_many", places, one)
+  before = before or function() end
   return loops.step {
     before = function(round)
-      for i = 1, #items do places[i][1][i] = 0 end -- a stamp
-      if before then before(round) end
+      change()
+      before(round)
     end,
-    one = function()
-      if first then first() end
-      local lengths = client:get_many(items)
-      for i = 1, #items do
-        if lengths[i] ~= places.length then
-          wrong("get_many", lengths[i])
-        end
-      end
+    one = one, after = after,
+    whole = function(round)
+      before(round)
+      whole(round)
     end,
-    after = function() come("get_many", items, places, pages) end,
   }
 end
 
 -- One strided read of as much.
-local function reading_pages(run, pages, items, places)
+local function reading_pages(run, pages, places)
   local from = run.side:region():slice(0, MANY * PAGE)
   local to = pages:slice(0, PAGE, { count = MANY, stride = STRIDE })
   local session, slice = run.side.session, run.memory:slice(0, PAGE)
@@ -216,14 +234,13 @@ local function reading_pages(run, pages, items, places)
     assert(session:write({ from = slice,
                            to = from:slice((i - 1) * PAGE, PAGE) }):wait())
   end
-  return loops.step {
-    before = function() for i = 1, MANY do places[i][1][i] = 0 end end,
-    one = function()
-      local fine, err = session:read({ from = from, to = to }):wait()
-      if not fine then wrong("read", err) end
-    end,
-    after = function() come("read", items, places, 1) end,
-  }
+  local function one()
+    local fine, err = session:read({ from = from, to = to }):wait()
+    if not fine then wrong("read", err) end
+  end
+  local before, after, whole = M.looks("read", places, one)
+  return loops.step { before = before, one = one, after = after,
+                      whole = whole }
 end
 
 local function get_many(run, mode, way)
@@ -239,7 +256,7 @@ local function get_many(run, mode, way)
   return measure(run, { mode = mode, size = MANY * PAGE, count = MANY },
                  getting_many(client, items, places, before),
                  floor_of(run, "strided read",
-                          reading_pages(run, pages, items, places)))
+                          reading_pages(run, pages, places)))
 end
 
 function M.get_many(run) return get_many(run, "get_many", "map") end
