@@ -136,7 +136,7 @@ static bool extra_decode(const uint8_t *body, uint32_t length,
   return head.lane > 0 && head.word > 0 && head.word < EXTRA_WORDS &&
          head.fds <= (offer  ? OFFER_FDS
                       : lost ? 0
-                             : 1) &&
+                             : EXTRA_FDS) &&
          lost == (head.status < 0) && head.status <= 0;
 }
 
@@ -414,6 +414,9 @@ const struct feature features[] = {
     {FEATURE_WINDOWS, "windows",
      "pulls of what a staging block that is shorter than its payload lacks "
      "(transport/shm/shm_payload.c)"},
+    {FEATURE_PAIRS, "pairs",
+     "messages of additional lanes with two descriptors "
+     "(transport/cuda/cuda_lane.h)"},
     {0, NULL, NULL}};
 
 static const char separators[] = " ,\t\n";

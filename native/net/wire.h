@@ -159,7 +159,9 @@ struct found {
 
 /* EXTRA brings one of these of an additional lane (lane_offers.c): this side's
  * half; that it is lost, or that there is no half (with a status, and a text);
- * a message of its transport. */
+ * a message of its transport, with two descriptors only where both sides have the
+ * feature "pairs". */
+enum { EXTRA_FDS = 2 }; /* that a message has at most */
 enum extra_word {
   EXTRA_WORD_OFFER = 1,
   EXTRA_WORD_LOST,
@@ -294,7 +296,8 @@ enum {
   FEATURE_STREAMS = 16,
   FEATURE_PLACES = 32,
   FEATURE_MOVES = 64,
-  FEATURE_WINDOWS = 128
+  FEATURE_WINDOWS = 128,
+  FEATURE_PAIRS = 256
 };
 
 struct feature {

@@ -169,13 +169,15 @@ static void extra_tell(struct perigee_session *s, uint32_t number,
 /* A session whose socket was given away hands over no descriptors. Room in the
  * socket ends the engine's sleep, as the lane will try again. */
 static int extra_hand(struct perigee_session *s, uint32_t number,
-                      const void *bytes, uint32_t length, int fd) {
+                      const void *bytes, uint32_t length, const int *fds,
+                      uint32_t fd_count, const char **why) {
   struct frame f = extra_word(number, bytes, length);
   bool socket = !s->tcp && s->streams.state == STREAMS_SOCKET;
-  if (s->state == PERIGEE_SESSION_ENDED || (fd >= 0 && !socket))
+  *why = "the peer's socket is full";
+  if (s->state == PERIGEE_SESSION_ENDED || (fd_count > 0 && !socket))
     return PERIGEE_AGAIN;
-  f.extra.offer.fd_count = fd >= 0;
-  int status = s->up->tell(s, &f, &fd, f.extra.offer.fd_count);
+  f.extra.offer.fd_count = fd_count;
+  int status = s->up->tell(s, &f, fds, fd_count);
   if (status == PERIGEE_AGAIN && socket)
     s->up->await_room(s);
   return status;
@@ -190,8 +192,12 @@ static int extra_hand(struct perigee_session *s, uint32_t number,
   }                                                                            \
   static int extra_hand_##n(struct perigee_session *s, const void *bytes,      \
                             uint32_t length, int fd, const char **why) {       \
-    *why = "the peer's socket is full";                                        \
-    return extra_hand(s, n, bytes, length, fd);                                \
+    return extra_hand(s, n, bytes, length, &fd, fd >= 0, why);                 \
+  }                                                                            \
+  static int extra_hand_pair_##n(struct perigee_session *s, const void *bytes, \
+                                 uint32_t length, const int fds[2],            \
+                                 const char **why) {                           \
+    return extra_hand(s, n, bytes, length, fds, 2, why);                       \
   }
 EXTRA_BY_NUMBER(1)
 EXTRA_BY_NUMBER(2)
@@ -201,9 +207,11 @@ static const struct {
   void (*tell)(struct perigee_session *, const void *, uint32_t);
   int (*hand)(struct perigee_session *, const void *, uint32_t, int,
               const char **);
-} words[] = {{extra_tell_1, extra_hand_1},
-             {extra_tell_2, extra_hand_2},
-             {extra_tell_3, extra_hand_3}};
+  int (*hand_pair)(struct perigee_session *, const void *, uint32_t,
+                   const int[2], const char **);
+} words[] = {{extra_tell_1, extra_hand_1, extra_hand_pair_1},
+             {extra_tell_2, extra_hand_2, extra_hand_pair_2},
+             {extra_tell_3, extra_hand_3, extra_hand_pair_3}};
 _Static_assert(sizeof words / sizeof *words == LANES - 1, "one for each");
 
 static struct lane_options extra_options(struct perigee_session *s,
@@ -213,12 +221,14 @@ static struct lane_options extra_options(struct perigee_session *s,
       .peer_pid = s->process.pid,
       .peer_pidfd = s->process.pidfd,
       .key = (s->handshake.nonce ^ s->peer.hello.nonce) + number,
+      .pairs = s->peer.features & FEATURE_PAIRS,
       .dialed = s->dialed,
       .share = s->account.share,
       .session = s,
       .activate = hot_activate,
       .tell = words[number - 1].tell,
       .hand = words[number - 1].hand,
+      .hand_pair = words[number - 1].hand_pair,
       .memories = &s->engine->memories,
       .now = &s->engine->now};
 }
@@ -275,6 +285,11 @@ static bool extra_take_descriptors(struct perigee_session *s,
   return true;
 }
 
+static void extra_close_descriptors(const struct offer *offer) {
+  for (uint32_t i = 0; i < offer->fd_count; i++)
+    adopted_close(offer->fds[i]);
+}
+
 static int extra_join(struct perigee_session *s, uint32_t number,
                       const struct offer *said, bool vouched) {
   struct extra_lane *x = &s->lanes->extra[number - 1];
@@ -283,8 +298,7 @@ static int extra_join(struct perigee_session *s, uint32_t number,
   if (!extra_take_descriptors(s, &offer))
     return PERIGEE_PROTOCOL;
   if (x->state != EXTRA_OFFERED) { /* this side has no half */
-    for (uint32_t i = 0; i < offer.fd_count; i++)
-      adopted_close(offer.fds[i]);
+    extra_close_descriptors(&offer);
     return PERIGEE_OK;
   }
   offer.vouched = vouched;
@@ -309,18 +323,32 @@ static void extra_lost_there(struct perigee_session *s, const struct extra *e) {
   lanes_lose(s, e->lane, status_of_peer(e->status), why, false);
 }
 
+static bool extra_hears(const struct extra_lane *x, uint32_t fd_count) {
+  return x->state == EXTRA_OPEN &&
+         (fd_count < 2 ? x->transport->heard != NULL
+                       : x->transport->heard_pair != NULL);
+}
+
+static int extra_hear(const struct extra_lane *x, const struct offer *said) {
+  return said->fd_count < 2
+             ? x->transport->heard(x->lane, said->bytes, said->length,
+                                   said->fd_count > 0 ? said->fds[0] : -1)
+             : x->transport->heard_pair(x->lane, said->bytes, said->length,
+                                        said->fds);
+}
+
 /* Only the lane is lost if the transport does not understand the message. A
  * word comes behind its half's OFFER, in the handshake or later, so this side's
  * half is open by then, or lost: nobody listens to a lost one. */
 static void extra_lane_word(struct perigee_session *s, const struct extra *e) {
   struct extra_lane *x = &s->lanes->extra[e->lane - 1];
-  int fd = e->offer.fd_count > 0 ? wire_take_fd(&s->socket.wire) : -1;
+  struct offer said = e->offer;
   int status = PERIGEE_PROTOCOL;
-  bool whole = (fd >= 0) == (e->offer.fd_count > 0);
-  if (x->state == EXTRA_OPEN && whole && x->transport->heard)
-    status = x->transport->heard(x->lane, e->offer.bytes, e->offer.length, fd);
-  else if (fd >= 0)
-    adopted_close(fd);
+  bool whole = extra_take_descriptors(s, &said);
+  if (whole && extra_hears(x, said.fd_count))
+    status = extra_hear(x, &said);
+  else if (whole)
+    extra_close_descriptors(&said);
   if (x->state != EXTRA_OPEN)
     return;
   if (status < 0)

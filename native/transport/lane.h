@@ -69,6 +69,7 @@ struct lane_options {
   bool places;         /* each side reads lists of places of private memory */
   bool moves;          /* each side follows rings that move */
   bool windows;        /* each side pulls what a short staging block lacks */
+  bool pairs;          /* each side takes words with two descriptors */
   bool alone;          /* no socket: the group "alone" will be used */
   bool dialed;         /* this side dialed the session */
   bool here;           /* its socket is one of TCP within this host */
@@ -105,6 +106,10 @@ struct lane_options {
   int (*file)(struct perigee_session *session, const char **why);
   int (*hand)(struct perigee_session *session, const void *bytes,
               uint32_t length, int fd, const char **why);
+  /* As hand, with two descriptors, which stay the lane's. Of an additional lane
+   * whose session has `pairs`. */
+  int (*hand_pair)(struct perigee_session *session, const void *bytes,
+                   uint32_t length, const int fds[2], const char **why);
   void (*later)(struct perigee_session *session, const char *why);
   /* How much a poll copies (base/budget.h): the most in one go; and that so many
    * bytes were copied other than as the result of a step (groups.h), which is

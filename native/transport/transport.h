@@ -75,6 +75,9 @@ struct perigee_transport {
   /* Handles a frame from the peer's half; the lane owns the descriptor (or -1).
    * NULL: the transport sends none. */
   int (*heard)(struct lane *lane, const void *bytes, uint32_t length, int fd);
+  /* The same, with two descriptors. NULL: they come with no frame. */
+  int (*heard_pair)(struct lane *lane, const void *bytes, uint32_t length,
+                    const int fds[2]);
   /* Called at each poll of the session, before its records: sends what was
    * published and receives what came; true if there was anything. NULL:
    * needless. */

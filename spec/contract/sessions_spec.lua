@@ -216,14 +216,15 @@ describe("a session", function()
     local _, session = cases.connect()
     local told = session:explain()
     assert.same({ "trace", "staging", "drain", "streams", "places", "moves",
-                  "windows" },
+                  "windows", "pairs" },
                 without_lanes(told.features))
     assert.matches("features: trace, staging, drain, streams, places, " ..
-                   "moves, windows\n",
+                   "moves, windows, pairs\n",
                    tostring(told):gsub("lanes, ", ""), 1, true)
     local old = cases.engine { features = "-trace" }
     session = assert(old:connect(cases.address(), { timeout = 5 }))
-    assert.same({ "staging", "drain", "streams", "places", "moves", "windows" },
+    assert.same({ "staging", "drain", "streams", "places", "moves", "windows",
+                  "pairs" },
                 without_lanes(session:explain().features))
     assert.has_error(function() perigee.engine { features = "-nothing" } end)
   end)

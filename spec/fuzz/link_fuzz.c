@@ -97,7 +97,8 @@ static int toy_share(const struct memory_context *context, uint8_t *pointer,
                      uint64_t length, void *handle, int access,
                      struct memory_key *key) {
   (void)context, (void)pointer, (void)length, (void)handle, (void)access;
-  *key = (struct memory_key){.length = 2, .fd_count = 1, .fds = {own_file}};
+  *key = (struct memory_key){
+      .length = 2, .fd_count = 2, .fds = {own_file, own_file}};
   return PERIGEE_OK;
 }
 
@@ -106,7 +107,9 @@ static int toy_adopt(const struct memory_context *context,
                      const struct memory_key *key, uint64_t length, int access,
                      uint8_t **pointer, void **handle) {
   (void)context, (void)access;
-  require(key->fd_count == 1 && fcntl(key->fds[0], F_GETFD) >= 0);
+  require(key->fd_count == 1 || key->fd_count == 2);
+  for (uint32_t i = 0; i < key->fd_count; i++)
+    require(fcntl(key->fds[i], F_GETFD) >= 0);
   uint64_t size = key->length == 2 ? UINT64_C(1) << key->bytes[1] % 16 : 0;
   if (size < length)
     return PERIGEE_PROTOCOL;
@@ -177,6 +180,13 @@ static int scene_hand(struct perigee_session *session, const void *bytes,
   return s->full ? PERIGEE_AGAIN : PERIGEE_OK;
 }
 
+static int scene_hand_pair(struct perigee_session *session, const void *bytes,
+                           uint32_t length, const int fds[2],
+                           const char **why) {
+  require(fcntl(fds[1], F_GETFD) >= 0);
+  return scene_hand(session, bytes, length, fds[0], why);
+}
+
 static void scene_memory(struct scene *s, int i, const char *name) {
   char reason[MEMORY_REASON];
   require(contexts_find(&s->memories, name, &s->memory[i], reason) == 0);
@@ -224,6 +234,8 @@ static void lane_begin(struct scene *s) {
                            .session = (struct perigee_session *)(void *)s,
                            .share = s->share,
                            .hand = scene_hand,
+                           .hand_pair = scene_hand_pair,
+                           .pairs = true,
                            .memories = &s->memories,
                            .now = &long_ago};
   require(transport_cuda.open(&o, &s->lane, &offer, reason) == PERIGEE_OK);
@@ -261,6 +273,16 @@ static int some_file(struct scene *s, uint32_t word) {
   return of;
 }
 
+static void says_pair(struct scene *s, const struct word *w, uint32_t length,
+                      int fd) {
+  const int fds[] = {fd, fcntl(s->other_file, F_DUPFD_CLOEXEC, 0)};
+  require(fds[1] >= 0);
+  int status = transport_cuda.heard_pair(s->lane, w, length, fds);
+  require(status <= 0);
+  for (int i = 0; i < 2; i++)
+    require(status == 0 || fcntl(fds[i], F_GETFD) < 0);
+}
+
 static void says(struct scene *s) {
   struct word w = {.word = take8(s->in) % (ASK + 2)};
   uint8_t how = take8(s->in);
@@ -274,6 +296,10 @@ static void says(struct scene *s) {
   take(s->in, w.key, 2);
   uint32_t length = how == 255 ? take8(s->in) : (uint32_t)sizeof w;
   int fd = some_file(s, w.word);
+  if (fd >= 0 && how % 4 == 3) {
+    says_pair(s, &w, length, fd);
+    return;
+  }
   int status = transport_cuda.heard(s->lane, &w, length, fd);
   require(status <= 0 && (fd < 0 || status == 0 || fcntl(fd, F_GETFD) < 0));
 }

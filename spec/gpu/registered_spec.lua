@@ -8,9 +8,9 @@ local process = require "spec.support.process"
 local ffi = require "ffi"
 
 -- Registers 1 MiB in the midst of an allocation of 4 MiB, and accepts.
-local function owner(child, its, _, options)
+local function owner(child, its, _, options, how)
   local cuda = require "spec.support.cuda"
-  local memory = cuda.malloc(2 ^ 22)
+  local memory = cuda[how](2 ^ 22)
   local engine = its.engine {}
   local listener = assert(engine:listen(child.cases.address()))
   local region = assert(engine:register(memory + 2 ^ 20, 2 ^ 20, {
@@ -28,7 +28,11 @@ local function owner(child, its, _, options)
       child.say "freed"
     else
       region:close()
-      cuda.free(memory)           -- the fake aborts if it is open elsewhere
+      if how == "create" then
+        cuda.destroy(memory, 2 ^ 22)
+      else
+        cuda.free(memory)         -- the fake aborts if it is open elsewhere
+      end
       child.say "closed"
     end
   end
@@ -37,10 +41,11 @@ end
 describe("memory of a GPU that a program allocated", function()
   after_each(cases.cleanup)
 
-  local function starts(options)
-    local child = process.start(owner, options)
+  local function starts(options, how, session_options)
+    local child = process.start(owner, options, how or "malloc")
     child:expect "ready cuda:0"
-    local engine, session = cases.connect()
+    local engine = cases.engine(session_options)
+    local session = assert(engine:connect(cases.address(), { timeout = 5 }))
     return child, engine, session, assert(session:region "tensor")
   end
 
@@ -74,35 +79,50 @@ describe("memory of a GPU that a program allocated", function()
     child:expect "other"
   end)
 
-  it("closes once those who mapped it have let go", function()
-    local child, engine, session, tensor = starts "share"
-    wrote(engine, session, tensor, "other")
-    child:tell "close"
-    assert.is_nil(child:read(0.2))  -- this process has not heard of it yet
-    child:expect("closed", nil, function() perigee.sleep(0.002) end)
-    local err = select(2, session:write {
-      from = engine:alloc(4096, { kind = "cuda:0" }):slice(0, 5),
-      to = tensor:slice(0, 5) }:wait(5))
-    assert.equal("stale", err.kind)
-  end)
-
-  it("closes if one that mapped it is killed", function()
-    local child, engine, session, tensor = starts "share"
-    local other = process.start(function(mapping, other)
-      local here = other.engine {}
-      local dialed = assert(here:connect(mapping.cases.address()))
-      local remote = assert(dialed:region "tensor")
-      local from = here:alloc(4096, { kind = "cuda:0" }):slice(0, 5)
-      mapping.say(dialed:write { from = from, to = remote:slice(0, 5) }
-        :wait(5))
-      other.sleep(100)
+  -- As cudaMalloc makes it, and as torch makes expandable segments.
+  for how, maker in pairs { malloc = "cudaMalloc", create = "torch" } do
+    it("closes once those who mapped it have let go: " .. maker, function()
+      local child, engine, session, tensor = starts("share", how)
+      assert.equal(1, wrote(engine, session, tensor, "other"))
+      child:tell "close"
+      assert.is_nil(child:read(0.2))  -- this process has not heard of it yet
+      child:expect("closed", nil, function() perigee.sleep(0.002) end)
+      local err = select(2, session:write {
+        from = engine:alloc(4096, { kind = "cuda:0" }):slice(0, 5),
+        to = tensor:slice(0, 5) }:wait(5))
+      assert.equal("stale", err.kind)
     end)
-    other:expect "true"
+
+    it("closes if one that mapped it is killed: " .. maker, function()
+      local child, engine, session, tensor = starts("share", how)
+      local other = process.start(function(mapping, other)
+        local here = other.engine {}
+        local dialed = assert(here:connect(mapping.cases.address()))
+        local remote = assert(dialed:region "tensor")
+        local from = here:alloc(4096, { kind = "cuda:0" }):slice(0, 5)
+        mapping.say(dialed:write { from = from, to = remote:slice(0, 5) }
+          :wait(5))
+        other.sleep(100)
+      end)
+      other:expect "true"
+      wrote(engine, session, tensor, "other")
+      session:close()
+      other:kill()
+      child:tell "close"
+      child:expect("closed", nil, function() perigee.sleep(0.002) end)
+    end)
+  end
+
+  it("is not mapped by a peer that would not tell that it is", function()
+    local child, engine, session, tensor =
+      starts("share", "create", { features = "-pairs" })
+    local opened = cuda.count "cuMemImportFromShareableHandle"
     wrote(engine, session, tensor, "other")
-    session:close()
-    other:kill()
+    assert.equal(opened, cuda.count "cuMemImportFromShareableHandle")
+    child:tell "read"
+    child:expect "other"
     child:tell "close"
-    child:expect("closed", nil, function() perigee.sleep(0.002) end)
+    child:expect "closed"
   end)
 
   it("is stale once the program has freed it", function()

@@ -76,7 +76,7 @@ describe("a second lane", function()
                    tostring(told), 1, true)
     assert.is_nil(told.considered.link)
     assert.same({ "trace", "lanes", "staging", "drain", "streams",
-                  "places", "moves", "windows" },
+                  "places", "moves", "windows", "pairs" },
                 told.features)
   end)
 
@@ -133,7 +133,7 @@ describe("a second lane", function()
     local _, session = pair(plain, plain)
     assert.same({}, session:explain().lanes)
     assert.same({ "trace", "staging", "drain", "streams", "places", "moves",
-                  "windows" },
+                  "windows", "pairs" },
                 session:explain().features)
     assert.truthy(perigee.is_error(select(2, session:region("none"))))
   end)

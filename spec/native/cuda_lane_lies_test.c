@@ -286,6 +286,110 @@ static void descriptors_of_anything(void **state) {
   }
 }
 
+/* ---- Pairs of descriptors ------------------------------------------------ */
+
+static int hears_pair(struct scene *s, const struct word *word, int *first,
+                      int *second) {
+  *first = copy_of(s->fd);
+  *second = copy_of(s->fd);
+  return half_hears_pair(s->h.ours, word, *first, *second);
+}
+
+/* A pair comes with MEMORY alone. */
+static void pairs_of_the_wrong_words(void **state) {
+  (void)state;
+  struct scene s;
+  int first, second;
+  scene_open(&s);
+  const uint32_t words[] = {0,       BOARD, GONE,   OPENED,
+                            REFUSED, ASK,   CLOSED, UINT32_MAX};
+  for (int i = 0; i < 8; i++) {
+    struct word w = {
+        .word = words[i], .id = s.memory.id, .serial = s.memory.serial};
+    assert_int_equal(hears_pair(&s, &w, &first, &second), PERIGEE_PROTOCOL);
+    assert_true(is_closed(first) && is_closed(second));
+  }
+  struct word bad = s.memory;
+  bad.length = 0;
+  assert_int_equal(hears_pair(&s, &bad, &first, &second), PERIGEE_PROTOCOL);
+  assert_true(is_closed(first) && is_closed(second));
+  const int fds[] = {copy_of(s.fd), copy_of(s.fd)};
+  assert_int_equal(transport_cuda.heard_pair(s.h.ours->lane, &s.memory,
+                                             sizeof s.memory - 1, fds),
+                   PERIGEE_PROTOCOL);
+  assert_true(is_closed(fds[0]) && is_closed(fds[1]));
+  transport_cuda.cut(s.h.ours->lane);
+  assert_true(hears_pair(&s, &s.memory, &first, &second) < 0);
+  assert_true(is_closed(first) && is_closed(second));
+  scene_close(&s);
+}
+
+static void a_pair_before_there_is_a_board(void **state) {
+  (void)state;
+  struct scene s;
+  int first, second;
+  struct word w = {.word = MEMORY, .length = 4096, .access = PERIGEE_READ};
+  halves_open(&s.h, 20);
+  s.fd = STDIN_FILENO;
+  assert_int_equal(hears_pair(&s, &w, &first, &second), PERIGEE_PROTOCOL);
+  assert_true(is_closed(first) && is_closed(second));
+  halves_close(&s.h);
+}
+
+/* What is opened of a key of that way, with these descriptors. The first is the
+ * memory's if it is -1; there is no second one if that is -1. */
+static void pair_is(uint8_t way, int first, int second, bool opened) {
+  struct scene s;
+  scene_open(&s);
+  s.memory.key[0] = way;
+  first = copy_of(first < 0 ? s.fd : first);
+  int status =
+      second < 0 ? half_hears(s.h.ours, &s.memory, first)
+                 : half_hears_pair(s.h.ours, &s.memory, first, copy_of(second));
+  assert_int_equal(status, 0);
+  assert_int_equal(s.h.ours->share->used[SHARE_DESCRIPTORS],
+                   second < 0 ? 2 : 3); /* one is the board's */
+  if (opened)
+    halves_talk(&s.h);
+  else
+    is_not_opened(&s);
+  scene_close(&s);
+}
+
+/* The way of a key stands first. That with two descriptors is 4. */
+static void keys_with_other_descriptors_than_theirs(void **state) {
+  (void)state;
+  int ends[2], null = open("/dev/null", O_RDWR | O_CLOEXEC);
+  assert_int_equal(pipe(ends), 0);
+  pair_is(4, -1, ends[1], true);
+  pair_is(4, -1, null, true); /* only its owner minds */
+  pair_is(4, -1, -1, false);
+  pair_is(4, ends[0], ends[1], false);
+  pair_is(4, null, null, false);
+  for (uint8_t way = 0; way <= 5; way++)
+    if (way != 4)
+      pair_is(way, -1, ends[1], false);
+  close(ends[0]);
+  close(ends[1]);
+  close(null);
+}
+
+static void a_pair_beyond_the_share_is_refused(void **state) {
+  (void)state;
+  struct scene s;
+  int first, second;
+  scene_open(&s);
+  struct quota *q = &s.h.ours->shares.quota[SHARE_DESCRIPTORS], all = *q;
+  s.memory.key[0] = 4;
+  *q = (struct quota){.limit = 2, .least = 2, .factor = 1}; /* one is left */
+  assert_int_equal(hears_pair(&s, &s.memory, &first, &second), 0);
+  *q = all;
+  assert_true(is_closed(first) && is_closed(second));
+  assert_int_equal(half_said(s.h.ours).word.word, REFUSED);
+  assert_int_equal(s.h.ours->share->used[SHARE_DESCRIPTORS], 1);
+  scene_close(&s);
+}
+
 static void memory_of_the_host(void **state) {
   (void)state;
   const struct memory_context *host = &memory_host;
@@ -658,6 +762,10 @@ int main(void) {
       cmocka_unit_test(keys_of_other_forms),
       cmocka_unit_test(sizes_of_other_memory),
       cmocka_unit_test(descriptors_of_anything),
+      cmocka_unit_test(pairs_of_the_wrong_words),
+      cmocka_unit_test(a_pair_before_there_is_a_board),
+      cmocka_unit_test(keys_with_other_descriptors_than_theirs),
+      cmocka_unit_test(a_pair_beyond_the_share_is_refused),
       cmocka_unit_test(memory_of_the_host),
       cmocka_unit_test(much_memory_at_a_time),
       cmocka_unit_test(memory_of_which_a_little_is_told),

@@ -394,6 +394,68 @@ static void memories_of_one_job_stay_for_their_copies(void **state) {
   halves_close(&h);
 }
 
+static void
+memory_of_the_program_is_held_until_its_copies_have_ended(void **state) {
+  (void)state;
+  struct halves h;
+  struct lent there;
+  struct job job = {0};
+  halves_open(&h, SLOW);
+  area_fill(&h.here, 8);
+  lent_new(h.peer, &there);
+  struct window w = peer_grants(&h, &there.area, 0);
+  assert_int_equal(h.ours->share->used[SHARE_DESCRIPTORS], 3); /* a board's */
+  assert_int_equal(ours_post(&h, &job, &w, 0, area_payload(&h.here), true), 1);
+  transport_cuda.jobs->flush(h.ours->lane);
+  assert_true(lent_is_held(&there));
+  assert_true(exported_forget(h.peer->lane, &there.area));
+  halves_talk(&h);
+  assert_true(lent_is_held(&there));
+  ours_await(&h, &job);
+  assert_false(lent_is_held(&there));
+  assert_int_equal(h.ours->share->used[SHARE_DESCRIPTORS], 1);
+  area_same(&there.area, 0, AREA, 8);
+  lent_end(h.peer, &there);
+  halves_close(&h);
+}
+
+static void memory_of_the_program_is_held_until_a_lane_ends(void **state) {
+  (void)state;
+  struct halves h;
+  struct lent there;
+  halves_open(&h, FAST);
+  lent_new(h.peer, &there);
+  struct window w = peer_grants(&h, &there.area, 0);
+  assert_int_equal(ours_write(&h, &w), 1);
+  assert_true(lent_is_held(&there));
+  transport_cuda.cut(h.ours->lane);
+  assert_false(lent_is_held(&there));
+  lent_end(h.peer, &there);
+  halves_close(&h);
+}
+
+/* A build from before there were pairs ends the session if it is sent one. */
+static void
+a_peer_that_takes_no_pairs_is_not_told_of_such_memory(void **state) {
+  (void)state;
+  struct halves h;
+  struct lent there;
+  uint32_t id;
+  halves_open(&h, FAST);
+  h.peer->lane->options.pairs = false;
+  lent_new(h.peer, &there);
+  assert_int_equal(exported_tell(h.peer->lane, &there.area, &id),
+                   PERIGEE_UNSUPPORTED);
+  struct said board = half_said(h.peer);
+  close(board.fd);
+  assert_int_equal(board.word.word, BOARD);
+  assert_int_equal(h.peer->said_count, 0);
+  assert_non_null(strstr(transport_cuda.trouble(h.peer->lane), "\"pairs\""));
+  assert_false(lent_is_held(&there));
+  lent_end(h.peer, &there);
+  halves_close(&h);
+}
+
 static void what_uses_no_device_opens_nothing_until_it_does(void **state) {
   (void)state;
   struct halves h;
@@ -440,6 +502,23 @@ static void a_full_socket_delays_what_is_said(void **state) {
   assert_non_null(imported_of(h.ours->lane, 1));
   area_end(h.peer, &first);
   area_end(h.peer, &second);
+  halves_close(&h);
+}
+
+static void a_full_socket_takes_no_pair(void **state) {
+  (void)state;
+  struct halves h;
+  struct lent lent;
+  uint32_t id;
+  halves_open(&h, FAST);
+  lent_new(h.peer, &lent);
+  assert_int_equal(link_board(h.peer->lane), 0);
+  h.peer->full = true;
+  assert_true(exported_tell(h.peer->lane, &lent.area, &id) < 0);
+  h.peer->full = false;
+  struct window w = peer_grants(&h, &lent.area, 0);
+  assert_int_equal(ours_write(&h, &w), 1);
+  lent_end(h.peer, &lent);
   halves_close(&h);
 }
 
@@ -495,8 +574,13 @@ int main(void) {
       cmocka_unit_test(what_another_device_has_open_is_fetched_by_that),
       cmocka_unit_test(numbers_are_used_again_under_copies),
       cmocka_unit_test(memories_of_one_job_stay_for_their_copies),
+      cmocka_unit_test(
+          memory_of_the_program_is_held_until_its_copies_have_ended),
+      cmocka_unit_test(memory_of_the_program_is_held_until_a_lane_ends),
+      cmocka_unit_test(a_peer_that_takes_no_pairs_is_not_told_of_such_memory),
       cmocka_unit_test(what_uses_no_device_opens_nothing_until_it_does),
       cmocka_unit_test(a_full_socket_delays_what_is_said),
+      cmocka_unit_test(a_full_socket_takes_no_pair),
       cmocka_unit_test(a_lost_answer_is_asked_for),
       cmocka_unit_test(memory_beyond_the_share_is_opened_once_there_is_room),
   };

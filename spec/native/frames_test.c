@@ -122,11 +122,14 @@ static void words_of_lanes_are_checked(void **state) {
   uint32_t head = 1 | EXTRA_WORD_OFFER << 8;
   assert_true(patched(&frame, FRAME_HEAD, head) > 0);
   assert_true(patched(&frame, FRAME_HEAD, head | OFFER_FDS << 16) > 0);
-  assert_true(patched(&frame, FRAME_HEAD, 1 | EXTRA_WORD_LANE << 8 | 1 << 16) >
-              0);
-  const uint32_t wrong[] = {
-      head - 1, head | (OFFER_FDS + 1) << 16,       1 | EXTRA_WORDS << 8,
-      1,        1 | EXTRA_WORD_LANE << 8 | 2 << 16, 1 | EXTRA_WORD_LOST << 8};
+  assert_true(patched(&frame, FRAME_HEAD,
+                      1 | EXTRA_WORD_LANE << 8 | EXTRA_FDS << 16) > 0);
+  const uint32_t wrong[] = {head - 1,
+                            head | (OFFER_FDS + 1) << 16,
+                            1 | EXTRA_WORDS << 8,
+                            1,
+                            1 | EXTRA_WORD_LANE << 8 | (EXTRA_FDS + 1) << 16,
+                            1 | EXTRA_WORD_LOST << 8};
   for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
     assert_int_equal(patched(&frame, FRAME_HEAD, wrong[i]), PERIGEE_PROTOCOL);
   assert_int_equal(patched(&frame, FRAME_HEAD + 4, 1), PERIGEE_PROTOCOL);

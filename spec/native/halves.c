@@ -46,7 +46,17 @@ static int half_hand(struct perigee_session *session, const void *bytes,
   struct said *s = &h->said[h->said_count++];
   memcpy(&s->word, bytes, length);
   s->fd = fd < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, 0);
+  s->second = -1;
   return PERIGEE_OK;
+}
+
+static int half_hand_pair(struct perigee_session *session, const void *bytes,
+                          uint32_t length, const int fds[2], const char **why) {
+  struct half *h = (struct half *)(void *)session;
+  int status = half_hand(session, bytes, length, fds[0], why);
+  if (status == PERIGEE_OK)
+    h->said[h->said_count - 1].second = fcntl(fds[1], F_DUPFD_CLOEXEC, 0);
+  return status;
 }
 
 static void half_tell(struct perigee_session *session, const void *bytes,
@@ -67,11 +77,23 @@ int half_hears(struct half *h, const struct word *word, int fd) {
   return lane_table(h->lane)->heard(h->lane, word, sizeof *word, fd);
 }
 
+int half_hears_pair(struct half *h, const struct word *word, int first,
+                    int second) {
+  const int fds[] = {first, second};
+  h->now += 1000000000;
+  return lane_table(h->lane)->heard_pair(h->lane, word, sizeof *word, fds);
+}
+
+static int half_hears_said(struct half *h, const struct said *s) {
+  return s->second < 0 ? half_hears(h, &s->word, s->fd)
+                       : half_hears_pair(h, &s->word, s->fd, s->second);
+}
+
 void halves_talk(struct halves *h) {
   for (int side = 0; h->of[0].said_count + h->of[1].said_count > 0; side ^= 1)
     while (h->of[side].said_count > 0) {
       struct said s = half_said(&h->of[side]);
-      assert_int_equal(half_hears(&h->of[!side], &s.word, s.fd), 0);
+      assert_int_equal(half_hears_said(&h->of[!side], &s), 0);
     }
 }
 
@@ -104,6 +126,8 @@ static void half_open(struct half *h, struct half *other,
                            .share = h->share,
                            .tell = half_tell,
                            .hand = half_hand,
+                           .hand_pair = half_hand_pair,
+                           .pairs = true,
                            .memories = &h->memories,
                            .now = &h->now};
   assert_int_equal(by->open(&o, &h->lane, &offer, reason), 0);
@@ -156,6 +180,8 @@ static void half_close(struct half *h) {
     struct said s = half_said(h);
     if (s.fd >= 0)
       close(s.fd);
+    if (s.second >= 0)
+      close(s.second);
   }
   for (int kind = 0; kind < SHARES; kind++)
     assert_int_equal(h->share->used[kind], 0);
@@ -191,6 +217,28 @@ void area_end(struct half *h, struct area *area) {
     lane_table(h->lane)->access->forget(h->lane, area);
   area->memory->kind->release(area->memory, area->base, area->length,
                               area->handle);
+}
+
+void lent_new(struct half *h, struct lent *lent) {
+  char reason[MEMORY_REASON];
+  struct area *a = &lent->area;
+  area_new(h, a, AREA);
+  lent->own = a->handle;
+  assert_int_equal(a->memory->kind->admission->admit(
+                       a->memory, a->base, a->length, &a->handle, reason),
+                   0);
+}
+
+void lent_end(struct half *h, struct lent *lent) {
+  lent->area.memory->kind->admission->dismiss(lent->area.memory,
+                                              lent->area.handle);
+  lent->area.handle = lent->own;
+  area_end(h, &lent->area);
+}
+
+bool lent_is_held(const struct lent *lent) {
+  const struct area *a = &lent->area;
+  return a->memory->kind->sharing->held(a->memory, a->handle);
 }
 
 struct window peer_grants(struct halves *h, struct area *area, uint32_t slot) {

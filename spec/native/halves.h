@@ -15,7 +15,8 @@ enum { SAID = 64, AREA = 2 << 20 };
 
 struct said {
   struct word word;
-  int fd; /* -1: none */
+  int fd;     /* -1: none */
+  int second; /* likewise */
 };
 
 struct half {
@@ -58,12 +59,24 @@ void halves_talk(struct halves *h);
 /* Takes the oldest thing that the half has said. */
 struct said half_said(struct half *h);
 int half_hears(struct half *h, const struct word *word, int fd);
+int half_hears_pair(struct half *h, const struct word *word, int first,
+                    int second);
 const struct memory_context *half_device(struct half *h, const char *name);
 
 /* Memory of the half's device; and what the peer grants in that slot: a window of
  * our half. The area stays where it is. */
 void area_new(struct half *h, struct area *area, uint64_t length);
 void area_end(struct half *h, struct area *area);
+/* The same as the program made it by cuMemCreate, as torch does. */
+struct lent {
+  struct area area;
+  void *own;
+};
+void lent_new(struct half *h, struct lent *lent);
+void lent_end(struct half *h, struct lent *lent);
+/* Does another process have it open, as its kind tells? No key of it is given any
+ * more. */
+bool lent_is_held(const struct lent *lent);
 struct window peer_grants(struct halves *h, struct area *area, uint32_t slot);
 void area_fill(const struct area *area, int byte);
 void area_same(const struct area *area, uint64_t offset, uint64_t length,

@@ -4,6 +4,7 @@
  * peers that lie about it.
  */
 #include <stdio.h>
+#include <unistd.h>
 
 #include "core/lanes.h"
 #include "lanes_support.h"
@@ -203,6 +204,23 @@ static void a_word_that_its_transport_does_not_know_loses_it(void **state) {
   pair_close(&p);
 }
 
+static void
+a_pair_of_descriptors_that_its_transport_does_not_take_loses_it(void **state) {
+  struct pair p;
+  int before = descriptors();
+  link_open(&p, *state);
+  const int fds[EXTRA_FDS] = {STDIN_FILENO, STDIN_FILENO};
+  struct frame f = {.type = FRAME_EXTRA,
+                    .extra = {.lane = 1, .word = EXTRA_WORD_LANE}};
+  f.extra.offer.fd_count = EXTRA_FDS;
+  assert_true(p.session[0]->up->send(p.session[0], &f, fds, EXTRA_FDS));
+  link_goes_on(&p);
+  link_says(&p, 0,
+            "lost: the peer: the peer's half said what is no word of it");
+  pair_close(&p);
+  assert_int_equal(descriptors(), before);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       OVER_ALL(a_peer_without_it_has_the_first_lane_only),
@@ -212,6 +230,8 @@ int main(void) {
       cmocka_unit_test(a_source_of_a_lane_without_payloads_ends_the_session),
       OVER_ALL(words_of_no_lane_end_the_session),
       OVER_ALL(a_word_that_its_transport_does_not_know_loses_it),
+      OVER(over_shm,
+           a_pair_of_descriptors_that_its_transport_does_not_take_loses_it),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

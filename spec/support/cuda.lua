@@ -14,6 +14,23 @@ ffi.cdef [[
   int cuMemAlloc_v2(unsigned long long *, size_t);
   int cuMemFree_v2(unsigned long long);
   int cuMemAllocManaged(unsigned long long *, size_t, unsigned);
+  typedef struct {
+    int type, handles, location, device;
+    void *none;
+    uint8_t flags[8];
+  } fake_cuda_made;
+  typedef struct { int location, device, flags; } fake_cuda_access;
+  int cuMemCreate(unsigned long long *, size_t, const fake_cuda_made *,
+                  unsigned long long);
+  int cuMemAddressReserve(unsigned long long *, size_t, size_t,
+                          unsigned long long, unsigned long long);
+  int cuMemMap(unsigned long long, size_t, size_t, unsigned long long,
+               unsigned long long);
+  int cuMemSetAccess(unsigned long long, size_t, const fake_cuda_access *,
+                     size_t);
+  int cuMemUnmap(unsigned long long, size_t);
+  int cuMemAddressFree(unsigned long long, size_t);
+  int cuMemRelease(unsigned long long);
 ]]
 
 local driver = ffi.load(os.getenv "PERIGEE_CUDA_LIBRARY")
@@ -45,6 +62,30 @@ function M.malloc(bytes)
   assert(driver.cuMemAlloc_v2(at, bytes) == 0)
   leave()
   return pointer(at[0])
+end
+
+-- The same as torch makes it for expandable segments: whole units of 2 MiB, of
+-- which others get a descriptor.
+function M.create(bytes)
+  enter()
+  local made, at = address(), address()
+  local how = ffi.new("fake_cuda_made", { 1, 1, 1, 0 })
+  assert(driver.cuMemCreate(made, bytes, how, 0) == 0)
+  assert(driver.cuMemAddressReserve(at, bytes, 0, 0, 0) == 0)
+  assert(driver.cuMemMap(at[0], bytes, 0, made[0], 0) == 0)
+  assert(driver.cuMemRelease(made[0]) == 0)
+  local access = ffi.new("fake_cuda_access", { 1, 0, 3 })
+  assert(driver.cuMemSetAccess(at[0], bytes, access, 1) == 0)
+  leave()
+  return pointer(at[0])
+end
+
+function M.destroy(memory, bytes)
+  enter()
+  local at = ffi.cast("uintptr_t", memory)
+  assert(driver.cuMemUnmap(at, bytes) == 0)
+  assert(driver.cuMemAddressFree(at, bytes) == 0)
+  leave()
 end
 
 function M.managed(bytes)

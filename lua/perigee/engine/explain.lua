@@ -44,7 +44,8 @@
 --   "moves" (rings through which many payloads of 2 KiB and more pass become
 --   longer for a while, over shared memory), "windows" (of a long payload
 --   between cores that share no cache, what its sender has not staged yet is
---   pulled)
+--   pulled), "pairs" (memory of a GPU that the program made by cuMemCreate is
+--   opened by peers: its key has two descriptors)
 -- @classmod Explanation
 local native = require "perigee.native"
 local sorted = require "perigee.runtime.sorted"

@@ -54,7 +54,7 @@ static int cuda_admit(const struct memory_context *context, uint8_t *pointer,
   struct allocation *a = calloc(1, sizeof *a);
   if (!a)
     return PERIGEE_NO_MEMORY;
-  a->file = a->lease = -1;
+  a->file = a->end = a->lease = -1;
   a->admitted = true;
   if (!admission_look(c, pointer, length, a)) {
     snprintf(

@@ -100,7 +100,7 @@ static int cuda_allocate(const struct memory_context *context, uint64_t length,
   CUdeviceptr at = 0;
   if (!a)
     return PERIGEE_NO_MEMORY;
-  a->file = a->lease = -1;
+  a->file = a->end = a->lease = -1;
   CUresult result = cuda_make(c, length, shared, &a->size, &at);
   if (result != CUDA_SUCCESS) {
     free(a);

@@ -126,13 +126,15 @@ _Static_assert(SLOTS == 32, "a bit of `used` for each");
 /* Memory of allocate, or that was admitted. */
 struct allocation {
   uint64_t size; /* of the whole; 0: of allocate, by cuMemAlloc */
-  int file;      /* its key for others; -1: not made yet */
+  int file;      /* the driver's, in its key for others; -1: none */
   /* Of admitted memory only. */
   bool admitted;
   bool whole;      /* all of it lies in one allocation */
   uint64_t offset; /* in that allocation */
   uint64_t number; /* of that allocation, for ever */
-  int lease;       /* tells when nobody has `file` any more; -1: none needed */
+  /* Of a pipe, or -1: the end that goes with its key, and the one that tells when
+   * nobody has that any more. */
+  int end, lease;
   CUipcMemHandle legacy;
   pid_t giver;             /* the process that gave that key */
   struct allocation *next; /* in the process's list of those with legacy keys */

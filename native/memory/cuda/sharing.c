@@ -2,7 +2,7 @@
  *
  * sharing.c - memory of GPUs in several processes. Whoever maps it may read and
  * write all of it: cuMemSetAccess binds only the process that calls it. There
- * are three kinds of keys.
+ * are four kinds of keys.
  *
  * A file is the descriptor that the driver makes of memory that cuMemCreate
  * made for it. It says nothing by itself: length and device go beside it. The
@@ -14,6 +14,12 @@
  * which that process keeps for as long as it has the memory open. The owner
  * keeps the other end (lease), and finds nobody there when all have let go, or
  * have died.
+ *
+ * A lent file is that of memory which the program itself made by cuMemCreate, as
+ * torch does for expandable segments. The driver keeps that as long as others have
+ * it, but the program goes on to use it once its region is closed, and must not
+ * find copies of others under way. So the key has such an end of a pipe as its
+ * second descriptor.
  *
  * A fabric handle is 64 bytes of the driver for memory that cuMemCreate made for
  * it. It comes without a descriptor, so it also goes to other hosts of the same
@@ -30,7 +36,11 @@
 
 #include "cuda.h"
 
-enum key_way { KEY_FILE = 1, KEY_LEGACY, KEY_FABRIC };
+enum key_way { KEY_FILE = 1, KEY_LEGACY, KEY_FABRIC, KEY_LENT };
+
+/* How many descriptors a key has. */
+static const uint32_t key_fds[] = {
+    [KEY_FILE] = 1, [KEY_LEGACY] = 1, [KEY_FABRIC] = 0, [KEY_LENT] = 2};
 
 /* The bytes of a key. */
 struct cuda_key {
@@ -79,13 +89,14 @@ static bool own_has(const CUipcMemHandle *legacy) {
 /* A child of a fork leaves its copy of the list: the lock may be held in it by a
  * thread that the child does not have. */
 void cuda_forget_files(struct allocation *a) {
-  if (a->lease >= 0 && a->giver == getpid())
+  int *const fds[] = {&a->file, &a->end, &a->lease};
+  if (a->giver == getpid())
     own_remove(a);
-  if (a->file >= 0)
-    close(a->file);
-  if (a->lease >= 0)
-    close(a->lease);
-  a->file = a->lease = -1;
+  for (int i = 0; i < 3; i++) {
+    if (*fds[i] >= 0)
+      close(*fds[i]);
+    *fds[i] = -1;
+  }
 }
 
 /* The handle is asked for by address, as the mapping alone keeps the memory. */
@@ -104,6 +115,8 @@ static CUresult cuda_export_as(struct cuda *c, const uint8_t *pointer,
 
 static CUresult cuda_export_file(struct cuda *c, const uint8_t *pointer,
                                  struct allocation *a) {
+  if (a->file >= 0)
+    return CUDA_SUCCESS;
   CUresult result = cuda_export_as(
       c, pointer, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, &a->file);
   if (result == CUDA_SUCCESS)
@@ -111,22 +124,41 @@ static CUresult cuda_export_file(struct cuda *c, const uint8_t *pointer,
   return result;
 }
 
-static CUresult cuda_export_legacy(struct cuda *c, const uint8_t *pointer,
-                                   struct allocation *a, struct cuda_key *k) {
+static CUresult cuda_make_lease(struct allocation *a) {
   int ends[2];
-  CUresult result = c->driver->cuIpcGetMemHandle(
-      &k->legacy, (CUdeviceptr)(uintptr_t)pointer - a->offset);
-  k->way = KEY_LEGACY;
-  if (result != CUDA_SUCCESS || a->file >= 0)
-    return result;
+  if (a->end >= 0)
+    return CUDA_SUCCESS;
   if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0)
     return CUDA_ERROR_OUT_OF_MEMORY;
   a->lease = ends[0];
-  a->file = ends[1];
+  a->end = ends[1];
+  return CUDA_SUCCESS;
+}
+
+static CUresult cuda_export_legacy(struct cuda *c, const uint8_t *pointer,
+                                   struct allocation *a, struct cuda_key *k) {
+  CUresult result = c->driver->cuIpcGetMemHandle(
+      &k->legacy, (CUdeviceptr)(uintptr_t)pointer - a->offset);
+  k->way = KEY_LEGACY;
+  if (result == CUDA_SUCCESS)
+    result = cuda_make_lease(a);
+  if (result != CUDA_SUCCESS || a->giver == getpid())
+    return result;
   a->legacy = k->legacy;
   a->giver = getpid();
   own_add(a);
   return CUDA_SUCCESS;
+}
+
+static CUresult cuda_export_admitted(struct cuda *c, const uint8_t *pointer,
+                                     struct allocation *a, struct cuda_key *k) {
+  if (cuda_pointer_has(
+          c->driver, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, pointer) &
+      0xff)
+    return cuda_export_legacy(c, pointer, a, k);
+  k->way = KEY_LENT;
+  CUresult result = cuda_export_file(c, pointer, a);
+  return result == CUDA_SUCCESS ? cuda_make_lease(a) : result;
 }
 
 static CUresult cuda_export(struct cuda *c, const uint8_t *pointer,
@@ -136,13 +168,8 @@ static CUresult cuda_export(struct cuda *c, const uint8_t *pointer,
     result = cuda_enter(c);
   if (result != CUDA_SUCCESS)
     return result;
-  if (a->admitted &&
-      cuda_pointer_has(
-          c->driver, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, pointer) &
-          0xff)
-    result = cuda_export_legacy(c, pointer, a, k);
-  else if (a->file < 0)
-    result = cuda_export_file(c, pointer, a);
+  result = a->admitted ? cuda_export_admitted(c, pointer, a, k)
+                       : cuda_export_file(c, pointer, a);
   cuda_leave(c);
   return result;
 }
@@ -165,8 +192,10 @@ static int cuda_share(const struct memory_context *context, uint8_t *pointer,
   CUresult result = cuda_export(c, pointer, a, &k);
   if (result != CUDA_SUCCESS)
     return cuda_fails(c, PERIGEE_UNSUPPORTED, "exporting memory", result);
-  *key =
-      (struct memory_key){.length = sizeof k, .fd_count = 1, .fds = {a->file}};
+  *key = (struct memory_key){
+      .length = sizeof k, .fd_count = key_fds[k.way], .fds = {a->file, a->end}};
+  if (k.way == KEY_LEGACY)
+    key->fds[0] = a->end;
   memcpy(key->bytes, &k, sizeof k);
   return PERIGEE_OK;
 }
@@ -223,9 +252,9 @@ static bool cuda_held(const struct memory_context *context, void *handle) {
   struct pollfd lease = {.fd = a->lease};
   if (a->lease < 0)
     return false;
-  if (a->file >= 0)
-    close(a->file);
-  a->file = -1;
+  if (a->end >= 0)
+    close(a->end);
+  a->end = -1;
   return poll(&lease, 1, 0) == 0;
 }
 
@@ -235,8 +264,8 @@ static bool cuda_key_read(const struct memory_key *key, struct cuda_key *k) {
   if (key->length != sizeof *k)
     return false;
   memcpy(k, key->bytes, sizeof *k);
-  return k->way >= KEY_FILE && k->way <= KEY_FABRIC &&
-         key->fd_count == (k->way != KEY_FABRIC) && k->size > 0 &&
+  return k->way >= KEY_FILE && k->way <= KEY_LENT &&
+         key->fd_count == key_fds[k->way] && k->size > 0 &&
          k->size <= UINT64_C(1) << 41 && k->offset < k->size;
 }
 

@@ -14,8 +14,11 @@
  * MEMORY: a number, and a key with a descriptor. The peer's half opens the key
  * when it first needs it, once for each device that it copies with, and keeps
  * it until the word GONE, or the lane's end. The driver keeps the memory for as
- * long as anybody has it open, whatever its owner does, so an owner waits for
- * nobody.
+ * long as anybody has it open, whatever its owner does, so an owner's half waits
+ * for nobody. The program may have made the memory, and use it afterwards: then
+ * a descriptor of its key tells the kind of memory who has it open still, and its
+ * region waits for that. A key with two descriptors goes only to halves that take
+ * it (lane_options.pairs).
  *
  *   exported  event                                       becomes
  *   free      a region is exported, or a payload exposed  told: MEMORY
@@ -56,7 +59,7 @@
  * Ordering. Revoking stores 0 (release), and a copier loads the generation
  * (acquire) before each copy. A copy that it had begun before may still end
  * after that: in memory that the driver keeps, and that nobody else sees, so
- * the owner need not wait.
+ * the owner's half need not wait.
  */
 #ifndef CUDA_LANE_H
 #define CUDA_LANE_H
@@ -140,8 +143,8 @@ struct imported {
   int access;
   int device; /* that it is of, as contexts_opened() tells */
   uint8_t state;
-  bool counted;  /* in the peer's share of descriptors */
-  uint32_t busy; /* copies under way */
+  uint8_t counted; /* in the peer's share of descriptors */
+  uint32_t busy;   /* copies under way */
   uint64_t mapped;
   struct opening openings[LINK_OPENINGS];
 };
@@ -258,7 +261,9 @@ uint32_t exported_place(const struct lane *lane, const struct area *area);
 struct imported *imported_of(struct lane *lane, uint32_t id);
 /* Returns the memory in which the window lies, or NULL. */
 struct imported *imported_for(struct lane *lane, const struct window *window);
-int imported_learn(struct lane *lane, const struct word *word, int fd);
+/* With descriptors, which are the lane's. */
+int imported_learn(struct lane *lane, const struct word *word, const int *fds,
+                   uint32_t fd_count);
 int imported_heard(struct lane *lane, const struct word *word);
 /* Returns a context of this process that is for the memory's device, else any
  * one; NULL: it has none. */

@@ -126,7 +126,7 @@ static int distant_heard(struct lane *lane, const void *bytes, uint32_t length,
     adopted_close(fd);
   switch (word.word) {
   case MEMORY:
-    return imported_learn(lane, &word, -1);
+    return imported_learn(lane, &word, NULL, 0);
   case GONE:
     return imported_heard(lane, &word);
   case CLOSED:

@@ -33,13 +33,25 @@ static int link_heard(struct lane *lane, const void *bytes, uint32_t length,
   if (word.word == BOARD)
     return link_heard_board(lane, &word, fd);
   if (word.word == MEMORY)
-    return imported_learn(lane, &word, fd);
+    return imported_learn(lane, &word, &fd, fd >= 0);
   if (fd >= 0)
     adopted_close(fd);
   else if (word.word == OPENED || word.word == REFUSED)
     return exported_heard(lane, &word);
   else if (word.word == GONE || word.word == ASK)
     return imported_heard(lane, &word);
+  return PERIGEE_PROTOCOL;
+}
+
+static int link_heard_pair(struct lane *lane, const void *bytes,
+                           uint32_t length, const int fds[2]) {
+  struct word word = {0};
+  if (length == sizeof word && !lane->over)
+    memcpy(&word, bytes, sizeof word);
+  if (word.word == MEMORY)
+    return imported_learn(lane, &word, fds, 2);
+  adopted_close(fds[0]);
+  adopted_close(fds[1]);
   return PERIGEE_PROTOCOL;
 }
 
@@ -66,7 +78,7 @@ static void link_revoke(struct lane *lane, uint32_t slot) {
     atomic_store_explicit(&lane->own->regions[slot], 0, memory_order_release);
 }
 
-/* The driver keeps the memory for who is inside. */
+/* The driver keeps the memory for who is inside, or its kind waits for that. */
 static bool link_inside(struct lane *lane, uint32_t slot) {
   (void)lane, (void)slot;
   return false;
@@ -189,6 +201,7 @@ const struct perigee_transport transport_cuda = {
     .join = link_join,
     .close = link_close,
     .heard = link_heard,
+    .heard_pair = link_heard_pair,
     .rests = link_rests,
     .trouble = link_trouble,
     .cut = link_cut,

@@ -45,6 +45,22 @@ static int area_key(const struct lane *lane, const struct area *area,
              : PERIGEE_UNSUPPORTED;
 }
 
+static int key_hand(struct lane *lane, const struct memory_key *key,
+                    const struct word *word) {
+  const struct lane_options *o = &lane->options;
+  const char *why = "";
+  if (lane->distant || key->fd_count < 2)
+    return key->fd_count == !lane->distant
+               ? link_hand(lane, word, lane->distant ? -1 : key->fds[0])
+               : PERIGEE_UNSUPPORTED;
+  if (o->pairs)
+    return o->hand_pair(o->session, word, sizeof *word, key->fds, &why);
+  snprintf(lane->why, sizeof lane->why,
+           "memory is not opened by the peer: the session lacks the feature "
+           "\"pairs\"");
+  return PERIGEE_UNSUPPORTED;
+}
+
 static int exported_hand(struct lane *lane, const struct area *area,
                          uint32_t id) {
   struct memory_key key;
@@ -58,9 +74,7 @@ static int exported_hand(struct lane *lane, const struct area *area,
                       .access = area->rights,
                       .key_length = key.length};
   memcpy(word.key, key.bytes, key.length);
-  if (key.fd_count != !lane->distant)
-    return PERIGEE_UNSUPPORTED;
-  return link_hand(lane, &word, lane->distant ? -1 : key.fds[0]);
+  return key_hand(lane, &key, &word);
 }
 
 int exported_tell(struct lane *lane, struct area *area, uint32_t *id) {
@@ -138,6 +152,11 @@ struct imported *imported_for(struct lane *lane, const struct window *window) {
   return within ? m : NULL;
 }
 
+static void fds_close(const int *fds, uint32_t count) {
+  for (uint32_t i = 0; i < count; i++)
+    adopted_close(fds[i]);
+}
+
 /* Closes it, and gives back what it has of the peer's share. */
 static void imported_empty(struct lane *lane, struct imported *m) {
   for (int i = 0; i < LINK_OPENINGS && m->openings[i].by; i++) {
@@ -148,12 +167,10 @@ static void imported_empty(struct lane *lane, struct imported *m) {
   m->openings[0].by = NULL;
   if (m->mapped > 0)
     share_back(lane->options.share, SHARE_MAPPED, m->mapped);
-  if (m->key.fd_count > 0)
-    adopted_close(m->key.fds[0]);
-  if (m->counted)
-    share_back(lane->options.share, SHARE_DESCRIPTORS, 1);
-  m->mapped = m->key.fd_count = 0;
-  m->counted = false;
+  fds_close(m->key.fds, m->key.fd_count);
+  if (m->counted > 0)
+    share_back(lane->options.share, SHARE_DESCRIPTORS, m->counted);
+  m->mapped = m->key.fd_count = m->counted = 0;
 }
 
 static void imported_leave(struct lane *lane, struct imported *m) {
@@ -209,23 +226,26 @@ static bool word_is_sound(const struct word *word) {
 
 /* Memory without a descriptor counts as if it had one. */
 static void imported_fill(struct lane *lane, struct imported *m,
-                          const struct word *word, int fd) {
-  bool may = share_take(lane->options.share, SHARE_DESCRIPTORS, 1);
+                          const struct word *word, const int *fds,
+                          uint32_t fd_count) {
+  uint8_t counts = fd_count > 1 ? (uint8_t)fd_count : 1;
+  bool may = share_take(lane->options.share, SHARE_DESCRIPTORS, counts);
   *m = (struct imported){.serial = word->serial,
                          .id = word->id,
-                         .counted = may,
+                         .counted = may ? counts : 0,
                          .length = word->length,
                          .access = word->access,
                          .device = DEVICE_UNASKED,
                          .state = may ? IMPORTED_KNOWN : IMPORTED_REFUSED};
-  if (!may && fd >= 0)
-    adopted_close(fd);
-  if (!may)
+  if (!may) {
+    fds_close(fds, fd_count);
     return;
+  }
   m->key.length = word->key_length;
   memcpy(m->key.bytes, word->key, word->key_length);
-  m->key.fds[0] = fd;
-  m->key.fd_count = fd >= 0;
+  m->key.fd_count = fd_count;
+  for (uint32_t i = 0; i < fd_count; i++)
+    m->key.fds[i] = fds[i];
 }
 
 static bool imported_ready(struct lane *lane) {
@@ -236,20 +256,20 @@ static bool imported_ready(struct lane *lane) {
 
 /* Distant memory keeps its number until the owner has heard that it is closed. */
 static bool word_is_welcome(const struct lane *lane, const struct word *word,
-                            int fd) {
-  return (lane->distant ? fd < 0 : fd >= 0 && lane->peer) &&
+                            uint32_t fd_count) {
+  return (lane->distant ? fd_count == 0 : fd_count > 0 && lane->peer) &&
          word_is_sound(word) && !(lane->imported && lane->imported[word->id]);
 }
 
-int imported_learn(struct lane *lane, const struct word *word, int fd) {
-  bool sound = word_is_welcome(lane, word, fd);
+int imported_learn(struct lane *lane, const struct word *word, const int *fds,
+                   uint32_t fd_count) {
+  bool sound = word_is_welcome(lane, word, fd_count);
   struct imported *m = sound && imported_ready(lane) ? malloc(sizeof *m) : NULL;
   if (!m) {
-    if (fd >= 0)
-      adopted_close(fd);
+    fds_close(fds, fd_count);
     return sound ? PERIGEE_NO_MEMORY : PERIGEE_PROTOCOL;
   }
-  imported_fill(lane, m, word, fd);
+  imported_fill(lane, m, word, fds, fd_count);
   lane->imported[word->id] = m;
   if (!lane->distant) /* opened when it is used */
     imported_answer(lane, m, word->id);
@@ -346,9 +366,8 @@ void imported_close_all(struct lane *lane) {
 static void imported_close_file(struct imported *m) {
   if (!m)
     return;
-  if (m->key.fd_count > 0)
-    close(m->key.fds[0]);
-  m->key.fd_count = 0;
+  while (m->key.fd_count > 0)
+    close(m->key.fds[--m->key.fd_count]);
 }
 
 /* Memory that is going is found by its copies alone. */
