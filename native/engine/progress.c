@@ -74,6 +74,7 @@
 #include "call/calls.h"
 #include "core/stats_file.h"
 #include "host/cut.h"
+#include "host/forked.h"
 
 static const int64_t GRACE = 1000000; /* ns */
 
@@ -121,9 +122,11 @@ static void progress_in_child(void) {
 }
 
 /* What runs before a fork runs in reverse order: the locks of engines are taken
- * first, then those that are taken under them (stats_file.c guards its file). */
+ * first, then those that are taken under them (stats_file.c guards its file;
+ * host/forked.c). */
 static void progress_watch_forks(void) {
   cut_watch_forks();
+  forked_watch();
   pthread_atfork(progress_before_fork, progress_after_fork, progress_in_child);
 }
 

@@ -195,8 +195,8 @@ end)
 describe("a child of a process with shared memory of GPUs", function()
   after_each(cases.cleanup)
 
-  -- Defines forked(): how many files of memory a child lets go when it closes
-  -- its engine, which it tells as its status; or that it was killed.
+  -- Defines forked(): how many files of memory a child has let go when it has
+  -- closed its engine, which it tells as its status; or that it was killed.
   local FORK = [[
     ffi.cdef "int fork(void); int waitpid(int, int *, int); void _exit(int);"
     ffi.cdef "long readlink(const char *, char *, size_t);"
@@ -211,9 +211,9 @@ describe("a child of a process with shared memory of GPUs", function()
       return n
     end
     function forked()
+      local before = files()
       local pid, status = ffi.C.fork(), ffi.new "int[1]"
       if pid == 0 then
-        local before = files()
         engine:close()
         ffi.C._exit(before - files())
       end

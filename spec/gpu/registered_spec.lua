@@ -8,10 +8,10 @@ local process = require "spec.support.process"
 local ffi = require "ffi"
 
 -- Registers 1 MiB in the midst of an allocation of 4 MiB, and accepts.
-local function owner(child, its, _, options, how)
+local function owner(child, its, _, options, how, progress)
   local cuda = require "spec.support.cuda"
   local memory = cuda[how](2 ^ 22)
-  local engine = its.engine {}
+  local engine = its.engine { progress = progress }
   local listener = assert(engine:listen(child.cases.address()))
   local region = assert(engine:register(memory + 2 ^ 20, 2 ^ 20, {
     name = "tensor", access = "rw", share = options == "share" }))
@@ -23,6 +23,12 @@ local function owner(child, its, _, options, how)
   for order in child.attend do
     if order == "read" then
       child.say(region:slice(0, 5):string())
+    elseif order == "forks" then
+      for _ = 1, 200 do cuda.fork()() end
+      child.say "forked"
+    elseif order == "fork" then
+      cuda.fork()
+      child.say "forked"
     elseif order == "free" then
       cuda.free(memory)
       child.say "freed"
@@ -93,6 +99,16 @@ describe("memory of a GPU that a program allocated", function()
       assert.equal("stale", err.kind)
     end)
 
+    it("closes while children that both forked live: " .. maker, function()
+      local child, engine, session, tensor = starts("share", how)
+      assert.equal(1, wrote(engine, session, tensor, "other"))
+      child:tell "fork"
+      child:expect "forked"
+      finally(cuda.fork())
+      child:tell "close"
+      child:expect("closed", nil, function() perigee.sleep(0.002) end)
+    end)
+
     it("closes if one that mapped it is killed: " .. maker, function()
       local child, engine, session, tensor = starts("share", how)
       local other = process.start(function(mapping, other)
@@ -112,6 +128,21 @@ describe("memory of a GPU that a program allocated", function()
       child:expect("closed", nil, function() perigee.sleep(0.002) end)
     end)
   end
+
+  it("is shared by an engine's thread while the program forks", function()
+    local child = process.start(owner, "share", "create", "thread")
+    child:expect "ready cuda:0"
+    local engine = cases.engine()
+    child:tell "forks"
+    for _ = 1, 300 do                   -- each session is told of the memory
+      local session = assert(engine:connect(cases.address(), { timeout = 20 }))
+      assert(session:region "tensor")
+      session:close()
+    end
+    child:expect "forked"
+    child:tell "close"
+    child:expect("closed", nil, function() perigee.sleep(0.002) end)
+  end)
 
   it("is not mapped by a peer that would not tell that it is", function()
     local child, engine, session, tensor =

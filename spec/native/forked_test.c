@@ -4,6 +4,10 @@
  * fails with "forked" or does nothing, closing frees only the child's own
  * things, and the parent notices nothing, whatever was under way.
  */
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +15,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "core/lock.h"
+#include "host/forked.h"
 #include "scenes.h"
 
 /* Runs in the child, where cmocka cannot report. */
@@ -213,11 +219,99 @@ static void sockets_are_given_back(void **state) {
   scene_close(&s);
 }
 
+/* ---- What a child closes (host/forked.h) ----------------------------------- */
+
+static void a_child_closes_what_it_was_told_to(void **state) {
+  (void)state;
+  int fds[] = {dup(STDIN_FILENO), -1, dup(STDIN_FILENO)}, status;
+  int kept = dup(STDIN_FILENO), closed = fds[0];
+  struct forked forked = {0}, forgotten = {0};
+  forked_closes(&forgotten, &kept, 1);
+  forked_closes(&forked, fds, 2);
+  forked_closes(&forked, fds, 3);
+  forked_forget(&forgotten);
+  forked_close(&fds[2]);
+  assert_int_equal(fds[2], -1);
+  forked_close(&fds[2]);
+  pid_t child = fork();
+  if (child == 0) {
+    must(fds[0] == -1 && fcntl(closed, F_GETFD) < 0, "it is not closed");
+    must(fcntl(kept, F_GETFD) >= 0, "what was forgotten is closed");
+    forked_forget(&forked);
+    _exit(0);
+  }
+  waitpid(child, &status, 0);
+  assert_int_equal(status, 0);
+  assert_int_equal(fds[0], closed);
+  assert_true(fcntl(closed, F_GETFD) >= 0);
+  forked_close(&fds[0]);
+  forked_forget(&forked);
+  close(kept);
+}
+
+static atomic_bool engine_is_held;
+
+/* As the thread of an engine that shares memory of a GPU while another one
+ * forks. */
+static void *shares_with_the_lock(void *context) {
+  const struct perigee_engine *engine = context;
+  struct forked forked = {0};
+  int fd = dup(STDIN_FILENO);
+  forked_watch(); /* after the engine's own */
+  lock_wait(engine->lock);
+  atomic_store(&engine_is_held, true);
+  usleep(200000); /* by then the fork waits for the lock */
+  forked_closes(&forked, &fd, 1);
+  forked_close(&fd);
+  forked_forget(&forked);
+  pthread_mutex_unlock(&engine->lock->mutex);
+  return NULL;
+}
+
+static void forks_meanwhile(void) {
+  struct perigee_engine *engine;
+  struct perigee_options o;
+  pthread_t thread;
+  int status;
+  perigee_options_init(&o, sizeof o);
+  o.progress = 1;
+  must(perigee_engine_open(&o, &engine) == 0, "no engine");
+  must(pthread_create(&thread, NULL, shares_with_the_lock, engine) == 0,
+       "no thread");
+  while (!atomic_load(&engine_is_held))
+    usleep(1000);
+  pid_t child = fork();
+  if (child == 0)
+    _exit(0);
+  waitpid(child, &status, 0);
+  pthread_join(thread, NULL);
+  perigee_engine_close(engine);
+}
+
+/* In a child, which a signal ends if the two wait for each other. It is the first
+ * test, so that nothing here was called before there is an engine. */
+static void a_fork_waits_for_a_thread_that_shares_memory(void **state) {
+  (void)state;
+  int status;
+  fflush(NULL);
+  pid_t child = fork();
+  if (child == 0) {
+    alarm(20);
+    forks_meanwhile();
+    _exit(0);
+  }
+  waitpid(child, &status, 0);
+  if (WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM)
+    fail_msg("a fork and a thread that shares memory wait for each other");
+  assert_int_equal(status, 0);
+}
+
 static const struct variant sockets = {"tcp, sealed, streams", "tcp", "host", 0,
                                        "sealed streams"};
 
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(a_fork_waits_for_a_thread_that_shares_memory),
       OVER(variant_default, engines_are_their_process_own),
       OVER(variant_default, sessions_are_their_process_own),
       OVER(variant_default, calls_are_their_process_own),
@@ -227,6 +321,7 @@ int main(void) {
       OVER(variant_default, a_handle_that_is_closed_unmaps_nothing_of_a_child),
       OVER(variant_default, sockets_are_given_back),
       OVER(sockets, sockets_are_given_back),
+      cmocka_unit_test(a_child_closes_what_it_was_told_to),
   };
   return cmocka_run_group_tests_name("forked", tests, NULL, NULL);
 }

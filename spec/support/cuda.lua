@@ -31,6 +31,12 @@ ffi.cdef [[
   int cuMemUnmap(unsigned long long, size_t);
   int cuMemAddressFree(unsigned long long, size_t);
   int cuMemRelease(unsigned long long);
+  int fork(void);
+  int prctl(int, unsigned long, unsigned long, unsigned long, unsigned long);
+  unsigned sleep(unsigned);
+  int kill(int, int);
+  int waitpid(int, int *, int);
+  void _exit(int);
 ]]
 
 local driver = ffi.load(os.getenv "PERIGEE_CUDA_LIBRARY")
@@ -100,6 +106,22 @@ function M.free(memory)
   enter()
   assert(driver.cuMemFree_v2(ffi.cast("uintptr_t", memory)) == 0)
   leave()
+end
+
+-- Forks a child that calls nothing of Perigee's, as a worker of torch's data
+-- loader does. It lives until this process ends, or calls the function that is
+-- returned.
+function M.fork()
+  local pid = ffi.C.fork()
+  if pid == 0 then
+    ffi.C.prctl(1, 9, 0, 0, 0)    -- PR_SET_PDEATHSIG, SIGKILL
+    ffi.C.sleep(1000)
+    ffi.C._exit(0)
+  end
+  return function()
+    ffi.C.kill(pid, 9)
+    ffi.C.waitpid(pid, nil, 0)
+  end
 end
 
 -- How often the driver's function was called in this process.

@@ -51,10 +51,9 @@ static int cuda_admit(const struct memory_context *context, uint8_t *pointer,
              "as it moves between host and device");
     return PERIGEE_INVALID;
   }
-  struct allocation *a = calloc(1, sizeof *a);
+  struct allocation *a = cuda_allocation();
   if (!a)
     return PERIGEE_NO_MEMORY;
-  a->file = a->end = a->lease = -1;
   a->admitted = true;
   if (!admission_look(c, pointer, length, a)) {
     snprintf(

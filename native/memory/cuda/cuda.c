@@ -96,11 +96,10 @@ static CUresult cuda_make(struct cuda *c, uint64_t length, bool shared,
 static int cuda_allocate(const struct memory_context *context, uint64_t length,
                          bool shared, uint8_t **pointer, void **handle) {
   struct cuda *c = context->own;
-  struct allocation *a = calloc(1, sizeof *a);
+  struct allocation *a = cuda_allocation();
   CUdeviceptr at = 0;
   if (!a)
     return PERIGEE_NO_MEMORY;
-  a->file = a->end = a->lease = -1;
   CUresult result = cuda_make(c, length, shared, &a->size, &at);
   if (result != CUDA_SUCCESS) {
     free(a);

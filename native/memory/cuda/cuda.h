@@ -12,6 +12,7 @@
 #include <stdatomic.h>
 
 #include "driver.h"
+#include "host/forked.h"
 #include "memory/memory.h"
 
 enum { COPIES = 64, SLOTS = 32, LOOK = 256 };
@@ -123,18 +124,20 @@ struct cuda {
 
 _Static_assert(SLOTS == 32, "a bit of `used` for each");
 
+/* Descriptors of memory for others: the driver's file; of a pipe, the end that goes
+ * with its key, and the one that tells when nobody has that any more. */
+enum { FD_FILE, FD_END, FD_LEASE, FDS };
+
 /* Memory of allocate, or that was admitted. */
 struct allocation {
   uint64_t size; /* of the whole; 0: of allocate, by cuMemAlloc */
-  int file;      /* the driver's, in its key for others; -1: none */
+  int fds[FDS];  /* -1: none */
+  struct forked forked;
   /* Of admitted memory only. */
   bool admitted;
   bool whole;      /* all of it lies in one allocation */
   uint64_t offset; /* in that allocation */
   uint64_t number; /* of that allocation, for ever */
-  /* Of a pipe, or -1: the end that goes with its key, and the one that tells when
-   * nobody has that any more. */
-  int end, lease;
   CUipcMemHandle legacy;
   pid_t giver;             /* the process that gave that key */
   struct allocation *next; /* in the process's list of those with legacy keys */
@@ -155,6 +158,8 @@ void cuda_leave(const struct cuda *c);
 uint64_t cuda_pointer_has(const struct cuda_driver *,
                           CUpointer_attribute attribute,
                           const uint8_t *pointer);
+/* Returns zeros and no descriptors, or NULL. */
+struct allocation *cuda_allocation(void);
 /* Closes the descriptors of an allocation. */
 void cuda_forget_files(struct allocation *a);
 /* Maps memory at an address that is reserved for it, for the context's

@@ -86,17 +86,21 @@ static bool own_has(const CUipcMemHandle *legacy) {
   return a;
 }
 
+struct allocation *cuda_allocation(void) {
+  struct allocation *a = calloc(1, sizeof *a);
+  for (int i = 0; a && i < FDS; i++)
+    a->fds[i] = -1;
+  return a;
+}
+
 /* A child of a fork leaves its copy of the list: the lock may be held in it by a
  * thread that the child does not have. */
 void cuda_forget_files(struct allocation *a) {
-  int *const fds[] = {&a->file, &a->end, &a->lease};
   if (a->giver == getpid())
     own_remove(a);
-  for (int i = 0; i < 3; i++) {
-    if (*fds[i] >= 0)
-      close(*fds[i]);
-    *fds[i] = -1;
-  }
+  for (int i = 0; i < FDS; i++)
+    forked_close(&a->fds[i]);
+  forked_forget(&a->forked);
 }
 
 /* The handle is asked for by address, as the mapping alone keeps the memory. */
@@ -115,23 +119,24 @@ static CUresult cuda_export_as(struct cuda *c, const uint8_t *pointer,
 
 static CUresult cuda_export_file(struct cuda *c, const uint8_t *pointer,
                                  struct allocation *a) {
-  if (a->file >= 0)
+  int *file = &a->fds[FD_FILE];
+  if (*file >= 0)
     return CUDA_SUCCESS;
   CUresult result = cuda_export_as(
-      c, pointer, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, &a->file);
+      c, pointer, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, file);
   if (result == CUDA_SUCCESS)
-    fcntl(a->file, F_SETFD, FD_CLOEXEC);
+    fcntl(*file, F_SETFD, FD_CLOEXEC);
   return result;
 }
 
 static CUresult cuda_make_lease(struct allocation *a) {
   int ends[2];
-  if (a->end >= 0)
+  if (a->fds[FD_END] >= 0)
     return CUDA_SUCCESS;
   if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0)
     return CUDA_ERROR_OUT_OF_MEMORY;
-  a->lease = ends[0];
-  a->end = ends[1];
+  a->fds[FD_LEASE] = ends[0];
+  a->fds[FD_END] = ends[1];
   return CUDA_SUCCESS;
 }
 
@@ -171,6 +176,7 @@ static CUresult cuda_export(struct cuda *c, const uint8_t *pointer,
   result = a->admitted ? cuda_export_admitted(c, pointer, a, k)
                        : cuda_export_file(c, pointer, a);
   cuda_leave(c);
+  forked_closes(&a->forked, a->fds, FDS);
   return result;
 }
 
@@ -193,9 +199,9 @@ static int cuda_share(const struct memory_context *context, uint8_t *pointer,
   if (result != CUDA_SUCCESS)
     return cuda_fails(c, PERIGEE_UNSUPPORTED, "exporting memory", result);
   *key = (struct memory_key){
-      .length = sizeof k, .fd_count = key_fds[k.way], .fds = {a->file, a->end}};
-  if (k.way == KEY_LEGACY)
-    key->fds[0] = a->end;
+      .length = sizeof k,
+      .fd_count = key_fds[k.way],
+      .fds = {a->fds[k.way == KEY_LEGACY ? FD_END : FD_FILE], a->fds[FD_END]}};
   memcpy(key->bytes, &k, sizeof k);
   return PERIGEE_OK;
 }
@@ -249,12 +255,10 @@ static int cuda_share_bytes(const struct memory_context *context,
 static bool cuda_held(const struct memory_context *context, void *handle) {
   (void)context;
   struct allocation *a = handle;
-  struct pollfd lease = {.fd = a->lease};
-  if (a->lease < 0)
+  struct pollfd lease = {.fd = a->fds[FD_LEASE]};
+  if (lease.fd < 0)
     return false;
-  if (a->end >= 0)
-    close(a->end);
-  a->end = -1;
+  forked_close(&a->fds[FD_END]);
   return poll(&lease, 1, 0) == 0;
 }
 

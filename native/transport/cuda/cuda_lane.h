@@ -67,6 +67,7 @@
 #include <stdatomic.h>
 
 #include "base/blocks.h"
+#include "host/forked.h"
 #include "transport/transport.h"
 
 enum {
@@ -138,6 +139,7 @@ struct opening {
 };
 struct imported {
   struct memory_key key;
+  struct forked forked; /* of its descriptors */
   uint64_t serial, length;
   uint32_t id;
   int access;
@@ -280,7 +282,6 @@ const struct opening *imported_opened(const struct imported *imported);
 void imported_use(struct imported *imported);
 void imported_unuse(struct lane *lane, struct imported *imported);
 void imported_close_all(struct lane *lane);
-void imported_forked(struct lane *lane);
 
 /* copies.c */
 /* Asks for copies between memory of the peer and local memory, behind what was

@@ -159,10 +159,9 @@ void link_close(struct lane *lane) {
   free(lane);
 }
 
-/* No kind of memory is asked for anything any more, and the boards are not
- * here. */
+/* No kind of memory is asked for anything any more, the boards are not here, and
+ * descriptors of memory were closed as the child began (host/forked.h). */
 void link_forked(struct lane *lane) {
-  imported_forked(lane);
   if (lane->own_file >= 0)
     close(lane->own_file);
   if (lane->peer_file >= 0)

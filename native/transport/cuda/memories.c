@@ -11,7 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "cuda_lane.h"
 #include "host/adopted.h"
@@ -154,7 +153,8 @@ struct imported *imported_for(struct lane *lane, const struct window *window) {
 
 static void fds_close(const int *fds, uint32_t count) {
   for (uint32_t i = 0; i < count; i++)
-    adopted_close(fds[i]);
+    if (fds[i] >= 0)
+      adopted_close(fds[i]);
 }
 
 /* Closes it, and gives back what it has of the peer's share. */
@@ -167,6 +167,7 @@ static void imported_empty(struct lane *lane, struct imported *m) {
   m->openings[0].by = NULL;
   if (m->mapped > 0)
     share_back(lane->options.share, SHARE_MAPPED, m->mapped);
+  forked_forget(&m->forked);
   fds_close(m->key.fds, m->key.fd_count);
   if (m->counted > 0)
     share_back(lane->options.share, SHARE_DESCRIPTORS, m->counted);
@@ -246,6 +247,8 @@ static void imported_fill(struct lane *lane, struct imported *m,
   m->key.fd_count = fd_count;
   for (uint32_t i = 0; i < fd_count; i++)
     m->key.fds[i] = fds[i];
+  if (fd_count > 0)
+    forked_closes(&m->forked, m->key.fds, fd_count);
 }
 
 static bool imported_ready(struct lane *lane) {
@@ -360,23 +363,4 @@ void imported_close_all(struct lane *lane) {
   free(lane->exported);
   lane->imported = NULL;
   lane->exported = NULL;
-}
-
-/* A copy to the peer's host memory has none. */
-static void imported_close_file(struct imported *m) {
-  if (!m)
-    return;
-  while (m->key.fd_count > 0)
-    close(m->key.fds[--m->key.fd_count]);
-}
-
-/* Memory that is going is found by its copies alone. */
-void imported_forked(struct lane *lane) {
-  for (uint32_t i = 0; lane->imported && i < LINK_MEMORIES; i++)
-    if (lane->imported[i])
-      imported_close_file(lane->imported[i]);
-  for (uint32_t i = 0; i < lane->ticket_count; i++)
-    imported_close_file(lane->tickets[i].imported);
-  if (lane->batch && lane->batch->job)
-    imported_close_file(lane->batch->imported);
 }
