@@ -76,6 +76,13 @@ void session_wake(struct perigee_session *s) {
     session_wake_again(s);
 }
 
+int lane_tell(struct perigee_session *s, const struct frame *f) {
+  if (s->state == PERIGEE_SESSION_ENDED)
+    return PERIGEE_OK;
+  int status = s->up->tell(s, f, NULL, 0);
+  return status == PERIGEE_PEER_LOST ? PERIGEE_OK : status;
+}
+
 _Static_assert((int)FOUND_KEYS == (int)LANES, "a key for each lane");
 
 static struct extra_lane *lanes_extra(const struct perigee_session *s,

@@ -187,6 +187,9 @@ static inline bool session_open_for(struct perigee_session *s, int *status) {
 int session_needs(struct perigee_session *session, uint64_t feature);
 /* Wakes the peer, if it sleeps and wants to be woken. */
 void session_wake(struct perigee_session *session);
+/* Tells the peer's half of a lane: PERIGEE_OK, PERIGEE_AGAIN or
+ * PERIGEE_NO_MEMORY. A dead peer is noticed by end of file. */
+int lane_tell(struct perigee_session *session, const struct frame *frame);
 
 /* Called after each record, of which there may be many before the next poll. A
  * peer that is seen asleep is woken at once. To see a peer that falls asleep at

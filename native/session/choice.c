@@ -248,12 +248,11 @@ void choice_considered(const struct perigee_session *s, char *text,
 
 /* ---- Opening its half ---------------------------------------------------- */
 
-static void choice_tell_lane(struct perigee_session *s, const void *bytes,
-                             uint32_t length) {
+static int choice_tell_lane(struct perigee_session *s, const void *bytes,
+                            uint32_t length) {
   struct frame f = {.type = FRAME_LANE, .lane = {.length = (uint16_t)length}};
   memcpy(f.lane.bytes, bytes, length);
-  if (s->state != PERIGEE_SESSION_ENDED)
-    s->up->send(s, &f, NULL, 0);
+  return lane_tell(s, &f);
 }
 
 static bool choice_overdue(struct perigee_session *s, uint64_t bytes) {

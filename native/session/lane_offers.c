@@ -159,11 +159,10 @@ static struct frame extra_word(uint32_t number, const void *bytes,
   return f;
 }
 
-static void extra_tell(struct perigee_session *s, uint32_t number,
-                       const void *bytes, uint32_t length) {
+static int extra_tell(struct perigee_session *s, uint32_t number,
+                      const void *bytes, uint32_t length) {
   struct frame f = extra_word(number, bytes, length);
-  if (s->state != PERIGEE_SESSION_ENDED)
-    s->up->send(s, &f, NULL, 0);
+  return lane_tell(s, &f);
 }
 
 /* A session whose socket was given away hands over no descriptors. Room in the
@@ -186,9 +185,9 @@ static int extra_hand(struct perigee_session *s, uint32_t number,
 /* Transports do not know their lane's number, so each number has its own
  * functions. */
 #define EXTRA_BY_NUMBER(n)                                                     \
-  static void extra_tell_##n(struct perigee_session *s, const void *bytes,     \
-                             uint32_t length) {                                \
-    extra_tell(s, n, bytes, length);                                           \
+  static int extra_tell_##n(struct perigee_session *s, const void *bytes,      \
+                            uint32_t length) {                                 \
+    return extra_tell(s, n, bytes, length);                                    \
   }                                                                            \
   static int extra_hand_##n(struct perigee_session *s, const void *bytes,      \
                             uint32_t length, int fd, const char **why) {       \
@@ -204,7 +203,7 @@ EXTRA_BY_NUMBER(2)
 EXTRA_BY_NUMBER(3)
 
 static const struct {
-  void (*tell)(struct perigee_session *, const void *, uint32_t);
+  int (*tell)(struct perigee_session *, const void *, uint32_t);
   int (*hand)(struct perigee_session *, const void *, uint32_t, int,
               const char **);
   int (*hand_pair)(struct perigee_session *, const void *, uint32_t,

@@ -86,7 +86,8 @@ struct lane_options {
   struct vault *vault; /* memory for derived keys */
   /* The session. activate: there is something to poll for. tell: sends a
    * frame of at most LANE_FRAME_MAX bytes to the peer's half of the lane,
-   * in order. */
+   * in order. If the peer does not take it, that is a status, and the lane
+   * breaks: the session does not end in the midst of what the lane does. */
   struct perigee_session *session;
   void (*activate)(struct perigee_session *session);
   /* Has changes of a descriptor end the engine's sleep, and tell
@@ -96,8 +97,8 @@ struct lane_options {
   void (*close)(struct perigee_session *session, int fd);
   /* The same, for one that was attached (transport_sockets). */
   void (*detach)(struct perigee_session *session, int fd);
-  void (*tell)(struct perigee_session *session, const void *bytes,
-               uint32_t length);
+  int (*tell)(struct perigee_session *session, const void *bytes,
+              uint32_t length);
   /* Memory that the peer is to map (socket.c). file: returns a fresh memfd, or
    * a status. hand: as tell, with a descriptor or -1; returns 0, and the
    * descriptor is closed; or PERIGEE_AGAIN, and it is still the lane's. later:

@@ -310,6 +310,28 @@ static void words_are_heard_before_and_after_ready(void **state) {
   pair_close(&p);
 }
 
+/* The peer reads nothing meanwhile. What the lane tells is told in the midst of
+ * its work, in which its session must not end. */
+static void words_that_are_not_taken_end_nothing_by_themselves(void **state) {
+  struct pair p;
+  struct perigee_session_info info;
+  int status = 0, taken = 0;
+  words[0] = words[1] = 0;
+  noting_begin();
+  noting.heard = note_heard;
+  noting_open(&p, *state);
+  while (status == 0 && taken < 1000000) {
+    status = given[1].tell(given[1].session, "hello", 5);
+    taken += status == 0;
+  }
+  assert_int_equal(status, PERIGEE_AGAIN);
+  perigee_session_describe(p.session[0], &info, sizeof info);
+  assert_int_equal(info.state, PERIGEE_SESSION_OPEN);
+  for (int64_t end = clock_now() + 20000 * MS; words[0] < taken; quiet(&p, 1))
+    assert_true(clock_now() < end);
+  pair_close(&p);
+}
+
 /* ---- A forked child --------------------------------------------------------- */
 
 static int held[2]; /* by dialed: a descriptor of that half */
@@ -366,6 +388,7 @@ int main(void) {
       OVER_SOME(items_are_posted_while_others_are_under_way),
       OVER_SOME(a_receive_is_not_a_transfer),
       OVER_ALL(words_are_heard_before_and_after_ready),
+      OVER_SOME(words_that_are_not_taken_end_nothing_by_themselves),
       OVER_SOME(a_child_keeps_no_descriptor_of_it),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

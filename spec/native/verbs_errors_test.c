@@ -234,6 +234,27 @@ static void link_layers_that_differ_are_told(void **state) {
   load_close(&l);
 }
 
+/* ---- A peer that does not read its socket ---------------------------------- */
+
+/* The grant's windows are not bound yet when it is taken back: a queue pair is
+ * reset, which cannot be told. */
+static void a_region_closes_though_no_reset_can_be_told(void **state) {
+  static struct pair p;
+  struct perigee_session_info info;
+  pair_open(&p, *state);
+  struct perigee_region *region = region_of(&p, 1, "r", MIB, PERIGEE_READ);
+  look_up(&p, "r");
+  grant_anew(p.session[1], region);
+  socket_fill(p.session[1]);
+  assert_int_equal(perigee_region_close(region, true), PERIGEE_OK);
+  perigee_session_describe(p.session[1], &info, sizeof info);
+  assert_int_equal(info.state, PERIGEE_SESSION_OPEN);
+  assert_int_equal(until(&p, 1, PERIGEE_EVENT_LOST).status, PERIGEE_PROTOCOL);
+  perigee_session_describe(p.session[1], &info, sizeof info);
+  assert_non_null(strstr(info.reason, "does not take what it is told"));
+  pair_drop(&p);
+}
+
 /* ---- Ports that change --------------------------------------------------- */
 
 static void a_port_that_is_down_carries_no_new_session(void **state) {
@@ -283,6 +304,7 @@ int main(void) {
       OVER(one, a_flood_takes_no_room_of_other_sessions),
       OVER(one, a_port_that_is_down_carries_no_new_session),
       OVER(one, a_session_uses_the_address_that_a_port_has_now),
+      OVER(one, a_region_closes_though_no_reset_can_be_told),
       OVER(one, the_control_pair_in_error_ends_the_session),
       OVER(three, the_control_pair_in_error_ends_the_session),
   };

@@ -5,6 +5,8 @@
 #include "verbs_inside.h"
 
 #include "core/fabrics.h"
+#include "core/region.h"
+#include "net/wire.h"
 #include "transport/verbs/verbs.h"
 
 const char *no_device(void) {
@@ -118,4 +120,22 @@ int joined_over_other_links(struct perigee_session *session,
   status = transport_verbs.join(lane, &offer, reason);
   transport_verbs.close(lane);
   return status;
+}
+
+void grant_anew(struct perigee_session *session,
+                struct perigee_region *region) {
+  const struct transport_access *access = transport_verbs.access;
+  struct grant grant = {.slot = region->slot,
+                        .generation = region->generation,
+                        .area = &region->area,
+                        .access = region->access};
+  struct region_key key;
+  access->revoke(session->lane, region->slot);
+  access->export(session->lane, &grant, &key);
+}
+
+void socket_fill(struct perigee_session *session) {
+  struct frame ping = {.type = FRAME_PING};
+  while (session->up->tell(session, &ping, NULL, 0) == PERIGEE_OK)
+    ;
 }

@@ -44,4 +44,9 @@ void keys_spoil(struct perigee_session *session,
 int joined_over_other_links(struct perigee_session *session,
                             char reason[REASON_TEXT]);
 
+/* Grants the peer a region anew: its memory windows are not bound yet. */
+void grant_anew(struct perigee_session *session, struct perigee_region *region);
+/* Fills the session's socket, of which the peer reads nothing meanwhile. */
+void socket_fill(struct perigee_session *session);
+
 #endif

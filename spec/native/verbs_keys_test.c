@@ -97,9 +97,16 @@ static int device_obeys(struct ibv_qp *qp, struct ibv_qp_attr *a, int mask) {
   return 0;
 }
 
-static void nobody_is_told(struct perigee_session *session, const void *bytes,
+static int nobody_is_told(struct perigee_session *session, const void *bytes,
+                          uint32_t length) {
+  (void)session, (void)bytes, (void)length;
+  return PERIGEE_OK;
+}
+
+static int nobody_takes_it(struct perigee_session *session, const void *bytes,
                            uint32_t length) {
   (void)session, (void)bytes, (void)length;
+  return PERIGEE_AGAIN;
 }
 
 /* A lane with one data pair, which has been reset once. */
@@ -139,11 +146,22 @@ static void a_pair_follows_its_peer_by_one_reset_at_a_time(void **state) {
   assert_int_equal(lane->pairs[1].epoch, 2);
 }
 
+static void a_reset_that_cannot_be_told_breaks_the_lane(void **state) {
+  (void)state;
+  struct lane *lane = lane_of_pairs();
+  const char *reason = "";
+  lane->options.tell = nobody_takes_it;
+  pair_reset(&lane->pairs[1], NULL);
+  assert_int_equal(transport_verbs.broken(lane, &reason), PERIGEE_PROTOCOL);
+  assert_non_null(strstr(reason, "does not take what it is told"));
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(rdma_keys_have_one_form),
       cmocka_unit_test(notes_and_rdma_keys_may_overtake_each_other),
       cmocka_unit_test(a_pair_follows_its_peer_by_one_reset_at_a_time),
+      cmocka_unit_test(a_reset_that_cannot_be_told_breaks_the_lane),
   };
   return cmocka_run_group_tests_name("verbs_keys", tests, NULL, NULL);
 }

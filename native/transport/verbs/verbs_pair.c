@@ -438,10 +438,14 @@ static void pair_requeue(struct pair *p, const struct job *but) {
   p->posted = p->retired;
 }
 
+/* A peer that is not told waits for its half for ever. */
 static void pair_tell_half(struct pair *p) {
   struct half half = {p->index, p->epoch, p->psn, p->connected};
   const struct lane_options *o = &p->lane->options;
-  o->tell(o->session, &half, sizeof half);
+  int status = o->tell(o->session, &half, sizeof half);
+  if (status < 0)
+    lane_break(p->lane, status == PERIGEE_AGAIN ? PERIGEE_PROTOCOL : status,
+               "the peer does not take what it is told of a queue pair");
 }
 
 static bool pair_reset_here(struct pair *p, const struct job *but) {
