@@ -255,6 +255,18 @@ static void a_region_closes_though_no_reset_can_be_told(void **state) {
   pair_drop(&p);
 }
 
+/* ---- Devices that fail ------------------------------------------------------ */
+
+static void a_device_that_fails_before_the_peer_joins_is_told(void **state) {
+  static struct pair p;
+  char reason[REASON_TEXT] = "";
+  pair_open(&p, *state);
+  assert_int_equal(joined_without_device(p.session[0], reason),
+                   PERIGEE_PEER_LOST);
+  assert_non_null(strstr(reason, "it is being removed"));
+  pair_close(&p);
+}
+
 /* ---- Ports that change --------------------------------------------------- */
 
 static void a_port_that_is_down_carries_no_new_session(void **state) {
@@ -305,6 +317,7 @@ int main(void) {
       OVER(one, a_port_that_is_down_carries_no_new_session),
       OVER(one, a_session_uses_the_address_that_a_port_has_now),
       OVER(one, a_region_closes_though_no_reset_can_be_told),
+      OVER(one, a_device_that_fails_before_the_peer_joins_is_told),
       OVER(one, the_control_pair_in_error_ends_the_session),
       OVER(three, the_control_pair_in_error_ends_the_session),
   };

@@ -4,6 +4,9 @@
  */
 #include "verbs_inside.h"
 
+#include <errno.h>
+#include <string.h>
+
 #include "core/fabrics.h"
 #include "core/region.h"
 #include "net/wire.h"
@@ -108,18 +111,49 @@ void keys_spoil(struct perigee_session *session,
 /* Of struct lane_offer, which is verbs.c's own: rail[0].ethernet. */
 enum { ETHERNET_AT = 79 };
 
-int joined_over_other_links(struct perigee_session *session,
-                            char reason[REASON_TEXT]) {
+static void over_other_links(struct lane *lane, struct offer *offer) {
+  (void)lane;
+  offer->bytes[ETHERNET_AT] = !offer->bytes[ETHERNET_AT];
+}
+
+static int device_is_gone(struct ibv_qp *qp, struct ibv_qp_attr *a, int mask) {
+  (void)qp, (void)a, (void)mask;
+  return EIO;
+}
+
+static void without_device(struct lane *lane, struct offer *offer) {
+  struct verbs_library gone = *verbs_library(NULL);
+  (void)offer;
+  gone.modify_qp = device_is_gone;
+  lane->fabric->lib = &gone;
+  lane_break(lane, PERIGEE_PEER_LOST, "the RDMA device: it is being removed");
+  lane->fabric->lib = verbs_library(NULL);
+}
+
+/* A further lane of the session is joined by its own offer, after a change. */
+static int joined_after(struct perigee_session *session,
+                        void (*change)(struct lane *, struct offer *),
+                        char reason[REASON_TEXT]) {
   struct lane_options options = session->lane->options;
   struct lane *lane = NULL;
   struct offer offer;
   int status = transport_verbs.open(&options, &lane, &offer, reason);
   if (status < 0)
     return status;
-  offer.bytes[ETHERNET_AT] = !offer.bytes[ETHERNET_AT];
+  change(lane, &offer);
   status = transport_verbs.join(lane, &offer, reason);
   transport_verbs.close(lane);
   return status;
+}
+
+int joined_over_other_links(struct perigee_session *session,
+                            char reason[REASON_TEXT]) {
+  return joined_after(session, over_other_links, reason);
+}
+
+int joined_without_device(struct perigee_session *session,
+                          char reason[REASON_TEXT]) {
+  return joined_after(session, without_device, reason);
 }
 
 void grant_anew(struct perigee_session *session,

@@ -251,6 +251,10 @@ static int verbs_join(struct lane *lane, const struct offer *offer,
   struct lane_offer said;
   for (uint32_t i = 0; i < offer->fd_count; i++)
     adopted_close(offer->fds[i]);
+  if (lane->status < 0) { /* its device has failed meanwhile */
+    snprintf(reason, REASON, "%s", lane->reason);
+    return lane->status;
+  }
   if (offer->length != sizeof said || offer->fd_count != 0)
     return PERIGEE_PROTOCOL;
   memcpy(&said, offer->bytes, sizeof said);
