@@ -234,6 +234,14 @@ static void link_layers_that_differ_are_told(void **state) {
   load_close(&l);
 }
 
+static void a_peer_of_one_queue_pair_does_not_join(void **state) {
+  static struct pair p;
+  char reason[REASON_TEXT] = "";
+  pair_open(&p, *state);
+  assert_int_equal(joined_by_one_pair(p.session[0], reason), PERIGEE_PROTOCOL);
+  pair_close(&p);
+}
+
 /* ---- A peer that does not read its socket ---------------------------------- */
 
 /* The grant's windows are not bound yet when it is taken back: a queue pair is
@@ -316,6 +324,7 @@ int main(void) {
       OVER(one, a_flood_takes_no_room_of_other_sessions),
       OVER(one, a_port_that_is_down_carries_no_new_session),
       OVER(one, a_session_uses_the_address_that_a_port_has_now),
+      OVER(one, a_peer_of_one_queue_pair_does_not_join),
       OVER(one, a_region_closes_though_no_reset_can_be_told),
       OVER(one, a_device_that_fails_before_the_peer_joins_is_told),
       OVER(one, the_control_pair_in_error_ends_the_session),

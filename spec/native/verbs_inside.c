@@ -108,12 +108,17 @@ void keys_spoil(struct perigee_session *session,
     key->rkey[i] ^= 0x80;
 }
 
-/* Of struct lane_offer, which is verbs.c's own: rail[0].ethernet. */
-enum { ETHERNET_AT = 79 };
+/* Of struct lane_offer, which is verbs.c's own: pairs, rail[0].ethernet. */
+enum { PAIRS_AT = 16, ETHERNET_AT = 79 };
 
 static void over_other_links(struct lane *lane, struct offer *offer) {
   (void)lane;
   offer->bytes[ETHERNET_AT] = !offer->bytes[ETHERNET_AT];
+}
+
+static void by_one_pair(struct lane *lane, struct offer *offer) {
+  (void)lane;
+  memcpy(offer->bytes + PAIRS_AT, &(uint32_t){1}, sizeof(uint32_t));
 }
 
 static int device_is_gone(struct ibv_qp *qp, struct ibv_qp_attr *a, int mask) {
@@ -149,6 +154,11 @@ static int joined_after(struct perigee_session *session,
 int joined_over_other_links(struct perigee_session *session,
                             char reason[REASON_TEXT]) {
   return joined_after(session, over_other_links, reason);
+}
+
+int joined_by_one_pair(struct perigee_session *session,
+                       char reason[REASON_TEXT]) {
+  return joined_after(session, by_one_pair, reason);
 }
 
 int joined_without_device(struct perigee_session *session,

@@ -39,10 +39,13 @@ uint64_t shown_of(const struct perigee_session *session);
 void keys_spoil(struct perigee_session *session,
                 const struct perigee_remote *remote);
 
-/* Lets a peer join whose NIC has another link layer than the session's, or after
- * the device has failed; returns the status and the reason that the peer gets. */
+/* Lets a peer join whose NIC has another link layer than the session's, or that
+ * has one queue pair only, or after the device has failed; returns the status and
+ * the reason that the peer gets. */
 int joined_over_other_links(struct perigee_session *session,
                             char reason[REASON_TEXT]);
+int joined_by_one_pair(struct perigee_session *session,
+                       char reason[REASON_TEXT]);
 int joined_without_device(struct perigee_session *session,
                           char reason[REASON_TEXT]);
 

@@ -198,7 +198,7 @@ static int lane_check_offer(const struct lane *lane,
   }
   if (said->ring < RING_MIN || said->ring > RING_MAX ||
       (said->ring & (said->ring - 1)) != 0 || said->rails == 0 ||
-      said->rails > RAILS || said->pairs == 0 || said->pairs > PAIRS ||
+      said->rails > RAILS || said->pairs < PAIRS_LEAST || said->pairs > PAIRS ||
       said->operations > OPERATIONS)
     return PERIGEE_PROTOCOL;
   if (said->rails != f->rail_count) {

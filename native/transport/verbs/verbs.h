@@ -51,7 +51,9 @@
 /* What all lanes of an engine share: the fabric, its rails (ports in use) and
  * their queues. */
 
-enum { RAILS = 4, PAIRS = 9 }; /* pairs: control and at most 8 */
+/* Pairs: control, and 1 to 8 for bytes. Control is never reset, so that bytes
+ * there could not be fenced: this side would have to wait for its peer. */
+enum { RAILS = 4, PAIRS = 9, PAIRS_LEAST = 2 };
 enum { QUEUES = 32 };
 /* Ids of granted memory: regions as windows, regions as payloads, the arena. */
 enum { ID_REGION = 0, ID_PAYLOAD = 4096, ID_ARENA = 8192, IDS = 65536 };

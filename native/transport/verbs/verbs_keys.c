@@ -356,21 +356,15 @@ static int granted_pair_key(struct granted *granted, uint32_t at) {
   return window_make(granted, pair, &granted->mw[at]);
 }
 
-/* The control pair carries no bytes if there are data pairs. */
-static uint32_t lane_first_data(const struct lane *lane) {
-  return lane->pair_count > 1;
-}
-
 /* Makes keys for all pairs that carry bytes: valid at once, or of windows that
  * have to be bound. Called again, it makes new ones. 0 or a status; errno says
  * more. */
 static int rights_make(struct granted *granted) {
   const struct lane *lane = granted->lane;
   int status = PERIGEE_OK;
-  for (uint32_t i = lane_first_data(lane); i < lane->pair_count && status >= 0;
-       i++)
+  for (uint32_t i = 1; i < lane->pair_count && status >= 0; i++)
     status = granted_pair_key(granted, i);
-  granted->bound = lane_first_data(lane);
+  granted->bound = 1;
   return status;
 }
 
@@ -467,8 +461,6 @@ static void granted_unlink_opening(struct granted *granted) {
 static void granted_stop_binding(struct granted *granted) {
   granted_unlink_opening(granted);
   lane_fence(granted->lane, &granted->job);
-  if (granted->job.pending > 0)
-    lane_await(granted->lane, &granted->job);
 }
 
 static void granted_free(struct granted *granted) {
@@ -701,7 +693,7 @@ int keys_payload_id(struct lane *lane, struct area *area) {
 /* Can windows be bound to the area on all pairs that carry bytes? */
 static bool keys_bindable(const struct lane *lane, struct keys *keys) {
   struct part *part;
-  for (uint32_t i = lane_first_data(lane); i < lane->pair_count; i++) {
+  for (uint32_t i = 1; i < lane->pair_count; i++) {
     struct rail *rail = lane->pairs[i].rail;
     if (!rail->windows || keys_part(keys, rail, 0, &part) < 0 ||
         !part->bindable)

@@ -359,8 +359,6 @@ static int fetch_next_bytes(const struct lane *lane, const struct fetch *f,
 
 /* Returns the pair that carries all of it, or NULL: all data pairs do. */
 static struct pair *fetch_only_pair(struct lane *lane, const struct fetch *f) {
-  if (lane->pair_count == 1)
-    return &lane->pairs[0];
   if (f->total >= 2 * lane->fabric->options.stripe && !reading_of(f)->bounce &&
       !fetch_goes_round(f) && lane->pair_count > 2)
     return NULL;

@@ -6,10 +6,9 @@
  * A request is contiguous at the peer; here it is a list of up to SGES entries.
  * Short writes are copied into the request (inline), which needs no key.
  *
- * Data pairs (or the control pair, if there are no others) take turns: a job
- * begins on the next one and stays there until a stripe is full, so that a
- * batch of short items is one chain. A longer item is divided into shares of at
- * least a stripe. Pairs without room are skipped.
+ * Data pairs take turns: a job begins on the next one and stays there until a
+ * stripe is full, so that a batch of short items is one chain. A longer item is
+ * divided into shares of at least a stripe. Pairs without room are skipped.
  */
 #include "verbs.h"
 
@@ -146,10 +145,8 @@ static int64_t move_fill_slot(struct pair *pair, const struct move *m,
 
 /* ---- Turns --------------------------------------------------------------- */
 
-/* Control keeps room for records. */
 static bool pair_has_room(const struct pair *pair) {
-  uint32_t kept = pair->index == 0 ? KEPT + pair->depth / 4 : KEPT;
-  return pair_room(pair) > kept;
+  return pair_room(pair) > KEPT;
 }
 
 static void lane_next_turn(struct lane *lane) {
@@ -157,9 +154,8 @@ static void lane_next_turn(struct lane *lane) {
 }
 
 static struct pair *lane_pair_in_turn(struct lane *lane) {
-  uint32_t data = lane->pair_count > 1;
   for (uint32_t i = 0; i < lane->pair_count; i++) {
-    struct pair *pair = &lane->pairs[data + lane->turn];
+    struct pair *pair = &lane->pairs[1 + lane->turn];
     if (pair->state == PAIR_UP && pair_has_room(pair))
       return pair;
     lane_next_turn(lane);
