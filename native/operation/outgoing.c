@@ -86,29 +86,50 @@ static bool outgoing_fits(const struct payload *p, uint64_t room) {
   return p->total <= room && (p->memory->direct || p->total == 0);
 }
 
-static int outgoing_plan_slice(struct operation *op,
-                               const struct perigee_message *m,
-                               struct outgoing *out, uint64_t room) {
+/* Notes what is sent, and how long that is. */
+static int outgoing_measure(struct operation *op,
+                            const struct perigee_message *m,
+                            struct outgoing *out) {
   struct record *r = &out->record;
-  int status = message_payload(op, &m->slice, false, &out->slice);
-  if (status < 0)
-    return status;
-  r->flags |= RECORD_SLICE;
-  r->slice_length = out->slice.total;
-  if (outgoing_fits(&out->slice, room))
-    return PERIGEE_OK;
-  r->flags |= RECORD_SLICE_BULK;
-  return outgoing_expose(op, OUT_SLICE, &out->slice, &r->slice_source);
-}
-
-int outgoing_plan(struct operation *op, const struct perigee_message *m,
-                  struct outgoing *out) {
-  struct record *r = &out->record;
-  uint64_t room = op->session->peer.eager;
   int status = outgoing_head(op, m, &out->head);
   if (status < 0)
     return status;
   r->head_length = out->head.total;
+  if (!m->slice.region || outgoing_slice_is_head(op, m))
+    return PERIGEE_OK;
+  status = message_payload(op, &m->slice, false, &out->slice);
+  if (status < 0)
+    return status;
+  r->flags |= RECORD_SLICE;
+  r->slice_length = out->slice.total;
+  return PERIGEE_OK;
+}
+
+/* What does not fit into the record is exposed. */
+static int outgoing_place(struct operation *op, struct outgoing *out) {
+  struct record *r = &out->record;
+  uint64_t room = op->session->peer.eager;
+  int status = PERIGEE_OK;
+  if (outgoing_fits(&out->head, room)) {
+    room -= out->head.total;
+  } else {
+    r->flags |= RECORD_HEAD_BULK;
+    status = outgoing_expose(op, OUT_HEAD, &out->head, &r->head_source);
+  }
+  if (status < 0 || !(r->flags & RECORD_SLICE) ||
+      outgoing_fits(&out->slice, room))
+    return status;
+  r->flags |= RECORD_SLICE_BULK;
+  return outgoing_expose(op, OUT_SLICE, &out->slice, &r->slice_source);
+}
+
+/* What is too long is not exposed: to take that back may take the lane long. */
+int outgoing_plan(struct operation *op, const struct perigee_message *m,
+                  struct outgoing *out) {
+  struct record *r = &out->record;
+  int status = outgoing_measure(op, m, out);
+  if (status < 0)
+    return status;
   out->access = r->kind == RECORD_READ || r->kind == RECORD_WRITE ||
                 (r->kind == RECORD_REPLY && op->record != RECORD_REQUEST);
   if (m->flags & PERIGEE_TYPED)
@@ -117,15 +138,8 @@ int outgoing_plan(struct operation *op, const struct perigee_message *m,
     r->flags |= RECORD_CODE;
     r->code = m->code;
   }
-  if (outgoing_fits(&out->head, room)) {
-    room -= out->head.total;
-  } else {
-    r->flags |= RECORD_HEAD_BULK;
-    status = outgoing_expose(op, OUT_HEAD, &out->head, &r->head_source);
-  }
-  if (status == PERIGEE_OK && m->slice.region && !outgoing_slice_is_head(op, m))
-    status = outgoing_plan_slice(op, m, out, room);
-  return status < 0 ? status : outgoing_check_limits(op, out);
+  status = outgoing_check_limits(op, out);
+  return status < 0 ? status : outgoing_place(op, out);
 }
 
 /* The longest record, with a head outside of the ring and a slice in it. */

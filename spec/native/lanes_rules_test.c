@@ -177,6 +177,44 @@ static void a_mark_stays_while_another_part_is_exposed(void **state) {
   link_close_places(&p, &s);
 }
 
+/* ---- Limits ---------------------------------------------------------------- */
+
+static int exposures; /* payloads that either side has exposed */
+
+static int count_expose(struct lane *lane, struct exposure *exposure,
+                        struct payload *payload) {
+  exposures++;
+  return link_of->payloads->expose(lane, exposure, payload);
+}
+
+/* To take back what is exposed costs some transports a fence. */
+static void what_is_over_the_limit_is_not_exposed(void **state) {
+  struct pair p;
+  struct places s;
+  struct perigee_options o;
+  struct perigee_message hello = {.head = "hello", .length = 5, .timeout = -1};
+  noting_begin();
+  noting_payloads.expose = count_expose;
+  link_options(*state, &o);
+  o.transports = with_noting;
+  o.message = LARGE - 1;
+  pair_open_with(&p, *state, &o);
+  places_open(&p, &s, LARGE);
+  struct perigee_slice from = all_of(s.from, LARGE), back = all_of(s.to, LARGE);
+  struct perigee_message m = typed_message(&from, NULL);
+  exposures = 0;
+  assert_int_equal(perigee_call(p.session[0], &m), PERIGEE_TOO_LARGE);
+  assert_int_equal(exposures, 0);
+  int call = perigee_call(p.session[0], &hello);
+  struct perigee_event e = until(&p, 1, PERIGEE_EVENT_REQUEST);
+  m = typed_message(&back, NULL);
+  assert_int_equal(perigee_reply(p.engine[1], e.operation, &m),
+                   PERIGEE_TOO_LARGE);
+  ended(&p, 0, call, PERIGEE_TOO_LARGE);
+  assert_int_equal(exposures, 0);
+  link_close_places(&p, &s);
+}
+
 /* ---- Jobs ------------------------------------------------------------------ */
 
 static uint32_t at_once; /* requests of one job that were under way together */
@@ -385,6 +423,7 @@ int main(void) {
       OVER(over_shm, another_transport_has_its_place),
       OVER(over_tcp, another_transport_has_its_place),
       OVER_SOME(a_mark_stays_while_another_part_is_exposed),
+      OVER_SOME(what_is_over_the_limit_is_not_exposed),
       OVER_SOME(items_are_posted_while_others_are_under_way),
       OVER_SOME(a_receive_is_not_a_transfer),
       OVER_ALL(words_are_heard_before_and_after_ready),

@@ -157,6 +157,22 @@ static void one_that_is_given_up_shows_nothing(void **state) {
   two_close(&t);
 }
 
+/* No memory window has to be taken back by a reset. */
+static void one_that_is_too_long_is_never_shown(void **state) {
+  static struct two t;
+  struct perigee_options o;
+  variant_options(*state, &o);
+  o.message = LONG - 1;
+  pair_open_with(&t.p, *state, &o);
+  t.from = region_of(&t.p, 0, NULL, ROOM, 0);
+  struct perigee_message m = {.slice = part(t.from, 0, LONG), .timeout = -1};
+  assert_int_equal(perigee_call(t.p.session[0], &m), PERIGEE_TOO_LARGE);
+  assert_int_equal(resets_of(t.p.session[0]), 0);
+  assert_int_equal(shown_of(t.p.session[0]), 0);
+  region_end(t.from);
+  pair_close(&t.p);
+}
+
 static void one_that_peers_may_read_is_shown_once_and_for_all(void **state) {
   static struct two t;
   two_open(&t, *state, PERIGEE_READ);
@@ -180,6 +196,7 @@ int main(void) {
       OVER(plain, many_at_once_show_as_much_as_they_are),
       OVER(windows, one_that_is_given_up_shows_nothing),
       OVER(two_pairs, one_that_is_given_up_shows_nothing),
+      OVER(windows, one_that_is_too_long_is_never_shown),
       OVER(windows, one_that_peers_may_read_is_shown_once_and_for_all),
   };
   const char *why = no_device();
