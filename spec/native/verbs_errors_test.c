@@ -307,6 +307,27 @@ static void a_session_uses_the_address_that_a_port_has_now(void **state) {
   flood_close(&f);
 }
 
+/* The engine has chosen its port itself; then a faster one came up. */
+static void another_port_that_is_better_now_does_not_matter(void **state) {
+  static struct pair p;
+  struct perigee_session_info info;
+  char how[80], reason[REASON_TEXT] = "";
+  struct variant v = *(const struct variant *)*state;
+  const char *name = port_of_second_choice();
+  if (!name)
+    skip();
+  snprintf(how, sizeof how, "nics=%s", name);
+  v.how = how;
+  pair_open(&p, &v);
+  ports_outdone(p.session[0]);
+  ports_forget_address(p.session[0]);
+  if (ports_usable(p.session[0], reason) < 0)
+    fail_msg("%s", reason);
+  perigee_session_describe(p.session[0], &info, sizeof info);
+  assert_non_null(strstr(info.carrier, name)); /* it is that port still */
+  pair_close(&p);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       OVER(one, a_data_pair_in_error_is_made_anew),
@@ -324,6 +345,7 @@ int main(void) {
       OVER(one, a_flood_takes_no_room_of_other_sessions),
       OVER(one, a_port_that_is_down_carries_no_new_session),
       OVER(one, a_session_uses_the_address_that_a_port_has_now),
+      OVER(one, another_port_that_is_better_now_does_not_matter),
       OVER(one, a_peer_of_one_queue_pair_does_not_join),
       OVER(one, a_region_closes_though_no_reset_can_be_told),
       OVER(one, a_device_that_fails_before_the_peer_joins_is_told),

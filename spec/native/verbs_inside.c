@@ -62,6 +62,26 @@ void ports_forget_address(struct perigee_session *session) {
   }
 }
 
+void ports_outdone(struct perigee_session *session) {
+  session->lane->fabric->options.nic_count = 0;
+}
+
+const char *port_of_second_choice(void) {
+  static struct perigee_device list[16];
+  struct rdma_options options;
+  struct rdma_port chosen;
+  char reason[REASON];
+  int count = perigee_devices(NULL, list, sizeof *list, 16);
+  if (rdma_options_parse("", &options, reason, sizeof reason) < 0 ||
+      rdma_choose(&options, &chosen, 1, reason, sizeof reason) < 0)
+    return NULL;
+  for (int i = 0; i < count && i < 16; i++)
+    if (strcmp(list[i].state, "active") == 0 && list[i].gid >= 0 &&
+        strcmp(list[i].name, chosen.device) != 0)
+      return list[i].name;
+  return NULL;
+}
+
 int ports_usable(struct perigee_session *session, char reason[REASON_TEXT]) {
   struct fabric *fabric;
   return fabric_of(session->engine, &transport_verbs, &fabric, reason);

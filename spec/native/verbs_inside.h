@@ -24,6 +24,10 @@ uint64_t resets_of(const struct perigee_session *session);
  * forget the addresses that they had. */
 void ports_down(struct perigee_session *session, bool down);
 void ports_forget_address(struct perigee_session *session);
+/* The engine has chosen its port by itself, and would choose another one now. */
+void ports_outdone(struct perigee_session *session);
+/* Returns a port that is not chosen unless it is named, or NULL. */
+const char *port_of_second_choice(void);
 /* Can new sessions use the session's ports? A status and a reason. */
 int ports_usable(struct perigee_session *session, char reason[REASON_TEXT]);
 

@@ -273,22 +273,28 @@ static bool rail_has_gid(const struct rail *r) {
          memcmp(&gid, &r->gid, sizeof gid) == 0;
 }
 
+/* The options with this port alone, whichever is the best one now. */
+static struct rdma_options rail_options(const struct rail *r) {
+  struct rdma_options o = r->fabric->options;
+  if (o.gid_count > 1)
+    o.gids[0] = o.gids[r->index];
+  o.gid_count = o.gid_count > 0;
+  o.nic_count = 1;
+  memcpy(o.nics[0].device, r->port.device, sizeof o.nics[0].device);
+  o.nics[0].port = r->port.port;
+  return o;
+}
+
 /* Takes the address that is chosen for the port now. */
 static int rail_choose_gid(struct rail *r, char reason[REASON]) {
-  struct rdma_port ports[RAILS];
-  int count = rdma_choose(&r->fabric->options, ports, RAILS, reason, REASON);
-  for (int i = 0; i < count; i++) {
-    if (strcmp(ports[i].device, r->port.device) != 0 ||
-        ports[i].port != r->port.port)
-      continue;
-    r->port = ports[i];
-    memcpy(&r->gid, r->port.gid, sizeof r->gid);
-    return PERIGEE_OK;
-  }
-  if (count >= 0)
-    snprintf(reason, REASON, "%s/%u has lost its address", r->port.device,
-             r->port.port);
-  return PERIGEE_UNSUPPORTED;
+  const struct rdma_options o = rail_options(r);
+  struct rdma_port port;
+  int count = rdma_choose(&o, &port, 1, reason, REASON);
+  if (count < 0)
+    return count;
+  r->port = port;
+  memcpy(&r->gid, port.gid, sizeof r->gid);
+  return PERIGEE_OK;
 }
 
 static int rail_look(struct rail *r, char reason[REASON]) {
