@@ -170,6 +170,11 @@ bool fabrics_forget(struct perigee_engine *engine, struct area *area,
   return may;
 }
 
+void fabrics_close_in_child(struct perigee_engine *engine) {
+  for (uint32_t i = 0; i < engine->fabric_count; i++)
+    engine->fabrics[i].table->forked(engine->fabrics[i].fabric);
+}
+
 void fabrics_close(struct perigee_engine *engine) {
   while (engine->fabric_count > 0) {
     engine->fabric_count--;

@@ -25,5 +25,6 @@ void fabrics_arm(struct perigee_engine *engine);
 bool fabrics_forget(struct perigee_engine *engine, struct area *area,
                     uint64_t offset, uint64_t length);
 void fabrics_close(struct perigee_engine *engine);
+void fabrics_close_in_child(struct perigee_engine *engine);
 
 #endif

@@ -388,6 +388,7 @@ static void engine_close_in_child(struct perigee_engine *engine) {
     for (n = lists[i]->next; n != lists[i]; n = n->next)
       session_close_in_child(CONTAINER(n, struct perigee_session, node));
   regions_close_in_child(engine);
+  fabrics_close_in_child(engine);
   contexts_forsake(&engine->memories);
 }
 

@@ -26,7 +26,9 @@
  * NULL, and then all its lanes are broken; a dead fabric's descriptors are not
  * watched any more, and it is stopped as soon as no lane uses it. forget is
  * called before a range of an area is unmapped, and returns false while the
- * device still uses it.
+ * device still uses it. forked, in a child process after fork, closes what the
+ * child has of the fabric, so that it ends with the parent; it says and changes
+ * nothing that the parent or a peer could notice.
  * Absent: lanes share nothing. */
 struct transport_fabric {
   int (*start)(const struct fabric_options *options, struct fabric **fabric,
@@ -40,6 +42,7 @@ struct transport_fabric {
   void (*arm)(struct fabric *fabric);
   bool (*forget)(struct fabric *fabric, struct area *area, uint64_t offset,
                  uint64_t length);
+  void (*forked)(struct fabric *fabric);
 };
 
 /* Records: requests and replies, in order, in one ring for each. reserve

@@ -4,10 +4,12 @@
  * say that they need: a Unix socket, a TCP connection, devices, sealing. The
  * core knows none of them by name.
  */
+#include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "core/session.h"
@@ -222,6 +224,13 @@ static int device_descriptors(struct fabric *fabric, int *fds, int capacity) {
   return 1;
 }
 
+/* In a child. */
+static void device_is_let_go(struct fabric *fabric) {
+  (void)fabric;
+  close(device);
+  device = -1;
+}
+
 static const struct transport_fabric devices = {
     .start = device_start,
     .stop = device_rests,
@@ -230,6 +239,7 @@ static const struct transport_fabric devices = {
     .descriptors = device_descriptors,
     .ready = device_rests,
     .arm = device_rests,
+    .forked = device_is_let_go,
 };
 
 /* Does the engine sleep, once it has handled what there is? */
@@ -242,6 +252,30 @@ static bool comes_to_rest(struct perigee_engine *engine) {
       return true;
   }
   return false;
+}
+
+static void a_forked_child_lets_go_of_a_device(void **state) {
+  struct pair p;
+  int status;
+  (void)state;
+  own_begin("device", SOCKET_ANY);
+  own.fabric = &devices;
+  device = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  gone = false;
+  open_at(&p, path(), "device", 0);
+  fflush(NULL);
+  pid_t child = fork();
+  if (child == 0) {
+    alarm(20);
+    perigee_engine_close(p.engine[0]);
+    _exit(device != -1);
+  }
+  waitpid(child, &status, 0);
+  if (status != 0)
+    fail_msg("the child keeps the device, or ended with status %x", status);
+  assert_int_equal(fcntl(device, F_GETFD), FD_CLOEXEC);
+  pair_close(&p);
+  close(device);
 }
 
 static void a_device_that_is_gone_ends_no_sleep(void **state) {
@@ -299,6 +333,7 @@ int main(void) {
       cmocka_unit_test(one_that_cannot_take_its_socket_over_returns),
       cmocka_unit_test(one_without_its_devices_is_not_offered_over_tcp),
       cmocka_unit_test(one_after_very_many_has_no_devices),
+      cmocka_unit_test(a_forked_child_lets_go_of_a_device),
       cmocka_unit_test(a_device_that_is_gone_ends_no_sleep),
       cmocka_unit_test(the_stats_tell_why_it_is_none_that_is_better),
       cmocka_unit_test(

@@ -183,6 +183,27 @@ describe("a session without a socket", function()
       assert.equal("peer_lost", session.lost.kind)
     end)
 
+    -- A device keeps queue pairs for as long as a process has them.
+    it("when the peer is killed that a forked child of it outlives", function()
+      local session, child = endpoints.child(near, function(child, perigee_,
+                                                           ffi_, agent)
+        ffi_.cdef "int fork(void);"
+        if ffi_.C.fork() == 0 then
+          agent.engine:close()
+          child.say "closed"
+          child.hear() -- until the spec ends
+          os.exit(0)
+        end
+        perigee_.run(function() perigee_.sleep(math.huge) end)
+      end)
+      child:expect("closed", 20)
+      perigee.sleep(1)
+      assert.is_false(session.lost)
+      child:kill()
+      assert.is_true(endpoints.lost(session, BOUND))
+      assert.equal("peer_lost", session.lost.kind)
+    end)
+
     it("when the peer is killed under load", function()
       local session, child = endpoints.child(near, function(child, perigee_, _,
                                                            agent)

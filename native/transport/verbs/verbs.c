@@ -431,6 +431,7 @@ static const struct transport_fabric verbs_fabric_table = {
     .ready = verbs_ready,
     .arm = rails_arm,
     .forget = verbs_forget,
+    .forked = rails_forked,
 };
 
 static const struct transport_records verbs_records_table = {

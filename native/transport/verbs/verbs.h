@@ -118,6 +118,8 @@ void rails_stop(struct fabric *fabric);
 int rails_look(struct fabric *fabric, char reason[REASON]);
 int rails_descriptors(struct fabric *fabric, int *fds, int capacity);
 void rails_arm(struct fabric *fabric);
+/* In a forked child: closes its copies of the descriptors. */
+void rails_forked(struct fabric *fabric);
 /* Is the node of the rail's device still there? */
 bool rail_has_node(const struct rail *rail);
 /* Returns queues with room for that many more, or PERIGEE_NO_MEMORY. */

@@ -9,9 +9,14 @@
  *
  * Sleeping: arm asks the queues for an event. A poll after that finds what
  * completed before; a later completion makes the channel's descriptor readable.
+ *
+ * Forked children. A device keeps the queue pairs of a process until nobody has
+ * its descriptor or anything that was mapped by it. A child inherits both: it
+ * gives up what is mapped at once, the descriptors with its copy of the engine.
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +28,7 @@
 #include "verbs.h"
 
 #define NODES "/dev/infiniband"
-enum { CQ_FIRST = 1024 };
+enum { CQ_FIRST = 1024, NODES_USED = 64 };
 
 /* ---- Queues -------------------------------------------------------------- */
 
@@ -103,6 +108,74 @@ void queues_unreserve(struct queues *q, uint32_t completions) {
   q->cq_used -= completions;
 }
 
+/* ---- Forked children ----------------------------------------------------- */
+
+/* The nodes that engines of this process, or of those that it was forked from,
+ * have opened. */
+static char nodes_used[NODES_USED][IBV_SYSFS_NAME_MAX];
+static _Atomic uint32_t nodes_count;
+static pthread_mutex_t nodes_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_once_t nodes_once = PTHREAD_ONCE_INIT;
+
+/* The line of /proc/self/maps ends with the path of what is mapped. */
+static bool node_is_used(const char *line) {
+  const char *name = strstr(line, NODES "/");
+  uint32_t count = nodes_count;
+  for (uint32_t i = 0; name && i < count; i++) {
+    size_t length = strlen(nodes_used[i]);
+    const char *end = name + sizeof NODES + length;
+    if (strncmp(name + sizeof NODES, nodes_used[i], length) == 0 &&
+        (*end == '\n' || *end == ' '))
+      return true;
+  }
+  return false;
+}
+
+/* Runs in each child as it begins: what is mapped of these nodes is the
+ * parent's. Later it could be the child's own. */
+static void nodes_unmap(void) {
+  char line[512];
+  unsigned long from, to;
+  FILE *maps = fopen("/proc/self/maps", "re");
+  while (maps && fgets(line, sizeof line, maps))
+    if (node_is_used(line) && sscanf(line, "%lx-%lx", &from, &to) == 2)
+      munmap((void *)from, to - from);
+  if (maps)
+    fclose(maps);
+}
+
+static void nodes_watch_forks(void) {
+  pthread_atfork(NULL, NULL, nodes_unmap);
+}
+
+static void rail_note_node(const struct rail *r) {
+  const char *name = r->context->device->dev_name;
+  uint32_t at = 0;
+  pthread_once(&nodes_once, nodes_watch_forks);
+  pthread_mutex_lock(&nodes_lock);
+  while (at < nodes_count && strcmp(nodes_used[at], name) != 0)
+    at++;
+  if (at == nodes_count && at < NODES_USED) {
+    memcpy(nodes_used[at], name, strnlen(name, IBV_SYSFS_NAME_MAX - 1));
+    nodes_count = at + 1;
+  }
+  pthread_mutex_unlock(&nodes_lock);
+}
+
+/* A call of libibverbs would change what is the parent's. */
+static void rail_forked(struct rail *r) {
+  close(r->channel->fd);
+  close(r->context->async_fd);
+  close(r->context->cmd_fd);
+  if (r->removal >= 0)
+    close(r->removal);
+}
+
+void rails_forked(struct fabric *f) {
+  for (uint32_t i = 0; i < f->rail_count; i++)
+    rail_forked(&f->rails[i]);
+}
+
 /* ---- Opening ------------------------------------------------------------- */
 
 static struct ibv_context *device_open_named(const struct verbs_library *lib,
@@ -135,6 +208,7 @@ static int rail_open_context(struct rail *r) {
   r->context = device_open_named(lib, r->port.device);
   if (!r->context)
     return errno ? errno : ENODEV;
+  rail_note_node(r);
   int error = lib->query_device(r->context, &r->attr);
   if (!error)
     error = verbs_query_port(lib, r->context, r->port.port, &r->state);
