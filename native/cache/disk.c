@@ -63,7 +63,7 @@ struct opening {
   char *reason;
   uint64_t room;
   uint64_t magic;
-  bool made;
+  bool made, owned; /* by this call; it is locked, and at its path */
 };
 
 static int __attribute__((format(printf, 3, 4)))
@@ -106,6 +106,14 @@ static int file_judge(const struct opening *w, const struct stat *s) {
     return refuse(w, PERIGEE_CACHE_FOREIGN, "other users may write to %s",
                   w->o->path);
   return PERIGEE_OK;
+}
+
+/* Is the file still what its path names? Who had it may have removed it. */
+static bool file_is_current(const struct opening *w,
+                            const struct perigee_cache_disk *d) {
+  struct stat ours, there;
+  return fstat(d->file, &ours) == 0 && stat(w->o->path, &there) == 0 &&
+         ours.st_dev == there.st_dev && ours.st_ino == there.st_ino;
 }
 
 /* The kernel closes the file of a process that was killed when the last of its
@@ -230,15 +238,36 @@ static int file_direct(struct perigee_cache_disk *d) {
 
 /* ---- The whole --------------------------------------------------------- */
 
-static int file_take(struct opening *w, struct perigee_cache_disk *d) {
-  struct stat s;
+static int file_own(struct opening *w, struct perigee_cache_disk *d,
+                    struct stat *s) {
   int status = file_open(w, d);
-  if (status == 0 && fstat(d->file, &s) < 0)
+  if (status == 0 && fstat(d->file, s) < 0)
     status = refuse_errno(w, "cannot be asked");
   if (status == 0)
-    status = file_judge(w, &s);
+    status = file_judge(w, s);
   if (status == 0)
     status = file_lock(w, d);
+  w->owned = status == 0 && file_is_current(w, d);
+  return status;
+}
+
+static void file_leave(struct perigee_cache_disk *d) {
+  if (d->file >= 0)
+    close(d->file);
+  d->file = -1;
+}
+
+static int file_take(struct opening *w, struct perigee_cache_disk *d) {
+  struct stat s;
+  int status = file_own(w, d, &s);
+  for (int i = 0; status == 0 && !w->owned && i < LOCK_TRIES; i++) {
+    file_leave(d);
+    w->made = false;
+    status = file_own(w, d, &s);
+  }
+  if (status == 0 && !w->owned)
+    status = refuse(w, PERIGEE_CACHE_IN_USE, "others remove %s all the time",
+                    w->o->path);
   if (status == 0)
     status = file_head(w, d);
   if (status == 0)
@@ -266,8 +295,7 @@ static void disk_free(struct perigee_cache_disk *d) {
   disk_stop(d);
   if (d->event >= 0)
     close(d->event);
-  if (d->file >= 0)
-    close(d->file);
+  file_leave(d);
   free(d->bounces);
   free(d->ops);
   free(d);
@@ -297,7 +325,7 @@ int disk_open(const struct perigee_cache_file_options *o, uint64_t magic,
   if (status == 0)
     status = disk_begin(d, o->by_threads, o->threads ? o->threads : THREADS);
   if (status < 0) {
-    if (w.made)
+    if (w.made && w.owned)
       unlink(o->path);
     disk_free(d);
     return status;

@@ -8,6 +8,7 @@
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <sched.h>
+#include <sys/file.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -64,6 +65,18 @@ int fallocate(int file, int mode, off_t at, off_t length) {
   if (syscall(SYS_pread64, file, &first, sizeof first, 0L) >= 0)
     begins_with = first;
   return (int)syscall(SYS_fallocate, file, (long)mode, at, length);
+}
+
+/* Called once, before the next file is locked. */
+static void (*before_lock)(const struct filed *);
+static const struct filed *locking;
+
+int flock(int file, int how) {
+  void (*before)(const struct filed *) = before_lock;
+  before_lock = NULL;
+  if (before)
+    before(locking);
+  return (int)syscall(SYS_flock, file, how);
 }
 
 static int set_up(void **state) {
@@ -185,6 +198,41 @@ static void an_empty_file_or_zeros_will_do(void **state) {
   assert_int_equal(s.st_size, FILED_SIZE);
   assert_int_equal(s.st_mode & 0777, 0600);
   assert_true(s.st_blocks * 512 >= FILED_SIZE);
+}
+
+static void remove_it(const struct filed *k) {
+  assert_int_equal(unlink(k->path), 0);
+}
+
+/* As a cache does that may not show what is in it. */
+static void a_file_that_its_owner_removes_is_not_taken(void **state) {
+  struct filed *k = *state;
+  struct stat s;
+  filed_open_ready(k);
+  assert_int_equal(filed_write(k, "k", 100, 1), 0);
+  filed_close(k);
+  locking = k;
+  before_lock = remove_it;
+  filed_open_ready(k);
+  assert_int_equal(filed_entries(k), 0);
+  assert_int_equal(stat(k->path, &s), 0);
+}
+
+static int taken;
+
+static void take_it(const struct filed *k) {
+  taken = open(k->path, O_RDWR | O_CLOEXEC);
+  assert_int_equal(syscall(SYS_flock, taken, LOCK_EX | LOCK_NB), 0);
+}
+
+static void a_new_file_that_another_locked_first_stays(void **state) {
+  struct filed *k = *state;
+  struct stat s;
+  locking = k;
+  before_lock = take_it;
+  refused(k, PERIGEE_CACHE_IN_USE, "another cache");
+  assert_int_equal(stat(k->path, &s), 0);
+  close(taken);
 }
 
 static void two_do_not_have_one_file(void **state) {
@@ -544,6 +592,8 @@ int main(void) {
       EACH(a_file_that_begins_with_zeros_stays_as_it_is),
       EACH(zeros_that_were_written_will_do),
       EACH(a_file_is_marked_before_its_space_is_taken),
+      EACH(a_file_that_its_owner_removes_is_not_taken),
+      EACH(a_new_file_that_another_locked_first_stays),
       EACH(two_do_not_have_one_file),
       EACH(wrong_options_are_refused),
       EACH(a_file_of_another_size_is_begun_anew),
