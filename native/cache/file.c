@@ -163,9 +163,12 @@ void file_changed(struct perigee_cache_file *f, enum change change,
     block_dirty(f, entry_part(r), block_number(entry_number(f, r)));
   else if (change == CHANGE_GONE)
     entry_is_gone(f, r);
-  else if (change == CHANGE_ENDED)
-    part_is_unused(f, at);
-  else {
+  else if (change == CHANGE_ENDED) {
+    /* One whose table is being read may begin again with the next record, and
+     * keeps what was found of its blocks until then (part_next). */
+    if (f->again != AGAIN_TABLES || at != f->at)
+      part_is_unused(f, at);
+  } else {
     f->parts[at].epoch = ++f->epoch;
     block_dirty(f, at, 0);
   }
