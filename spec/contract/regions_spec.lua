@@ -421,8 +421,9 @@ describe("a region", function()
       local kv = assert(other:region "kv")
       assert.is_true((other:read { from = kv:slice(0, 8), to = to }:wait(5)))
       assert.equal(n - 1, cases.byte(to))
-      maps = maps or cases.mapped()
-      assert.equal(maps, cases.mapped())
+      local now = cases.mapped()          -- others' may go meanwhile
+      assert.is_true(now <= (maps or now))
+      maps = now
       if before then
         local from = before:slice(0, 8)
         assert.equal("stale", select(2, other:read { from = from, to = to }

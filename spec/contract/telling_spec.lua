@@ -108,14 +108,19 @@ describe("a handler that fails", function()
     local since = process.now()
     for i = 1, 100 do proxy:anywhere(i) end
     assert.is_true(agent.services.x.methods.anywhere.failures.n <= 16)
-    assert.is_true(#said <= 16 * math.ceil(process.now() - since))
+    -- Each second a line of each place, and one of how many more there were.
+    assert.is_true(#said <= 32 * math.ceil(process.now() - since))
   end)
 
   it("with a long message is told in part", function()
     proxy:raises { message = ("\255"):rep(60000) }
-    assert.is_true(#said[1] < 20000)
+    local line                          -- earlier failures may be told, too
+    for _, text in ipairs(said) do
+      if text:find "^x.raises failed" then line = text end
+    end
+    assert.is_true(#line < 20000)
     assert.matches("^x.raises failed: \\xff.*\\xff%.%.%.\nstack traceback:",
-                   said[1])
+                   line)
   end)
 
   it("ends its call, and its context, whatever the log does", function()
