@@ -172,7 +172,7 @@ static struct request *longest_read(struct perigee_web *web) {
 static bool has_room_for(struct request *r, uint64_t body) {
   uint64_t bulk = body > SHORT ? body - SHORT : 0;
   uint64_t more = bulk - r->bulk;
-  while (bulk > 0 && r->web->bulk + more > WEB_BULK) {
+  while (bulk > 0 && r->web->bulk + more > web_bulk_most(r->web)) {
     struct request *longest = longest_read(r->web);
     if (!longest || longest->payer->bulk <= r->payer->bulk + more)
       return false;

@@ -29,8 +29,9 @@
 #include <stdbool.h>
 #include <sys/queue.h>
 
-/* The bytes that all bodies together may have beyond the room that each has. Once
- * one origin has more than half of them, its bodies have to come without a pause. */
+/* The bytes that all bodies together may have beyond the room that each has, if no
+ * single one may have more. Once one origin has more than half of them, its bodies
+ * have to come without a pause. */
 enum { WEB_BULK = 64 << 20 };
 
 /* Milliseconds for an answer to be taken while places, or memory for answers, are
@@ -110,6 +111,10 @@ struct perigee_web {
   struct web_line_head line[LINES];
   TAILQ_HEAD(behind, request) behind;
 };
+
+static inline uint64_t web_bulk_most(const struct perigee_web *web) {
+  return web->to.body > WEB_BULK ? web->to.body : WEB_BULK;
+}
 
 static inline struct request *
 web_request(const struct perigee_web_request *request) {

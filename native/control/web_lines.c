@@ -203,12 +203,13 @@ static int pass_line(struct perigee_web *web, int line, int64_t at) {
  * bodies has to go on. Returns as pass_line. */
 static int pass_bodies(struct perigee_web *web, int64_t at) {
   struct connection *c, *next;
+  uint64_t half = web_bulk_most(web) / 2;
   int wait = -1;
-  if (web->bulk <= WEB_BULK / 2)
+  if (web->bulk <= half)
     return -1;
   for (c = TAILQ_FIRST(&web->line[LINE_SENDING]); c; c = next) {
     next = TAILQ_NEXT(c, in_line);
-    if (c->origin->bulk <= WEB_BULK / 2 || !c->request)
+    if (c->origin->bulk <= half || !c->request)
       continue;
     int64_t left = CROWDED - (at - c->request->since);
     if (left <= 0)

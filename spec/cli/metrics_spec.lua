@@ -136,7 +136,7 @@ describe("perigee metrics --listen", function()
     local path = command.folder() .. "/none.db"
     local status, _, errors = command.run("metrics", "--listen", "127.0.0.1:0",
                                           "--tokens", path)
-    assert.equal(1, status)
+    assert.equal(2, status)
     assert.matches("^perigee metrics: opening %-%-tokens: [^\n]*none%.db: "
       .. "[^\n]+ %(perigee ctrl token new [^\n]+\n$", errors)
     assert.is_nil(command.content(path))

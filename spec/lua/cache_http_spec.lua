@@ -129,6 +129,21 @@ needing("a cache by HTTP", { control }, function()
     assert.equal(200, status("GET", "/healthz"))
   end)
 
+  it("takes a value as long as it was told to, and no option for longer ones",
+     function()
+    begin("--memory", "256M", "--body", "80M")
+    local long = ("long"):rep(20 * 2 ^ 20)
+    assert.equal(204, status("PUT", "/v1/entries/k", long))
+    local answer = assert(asking.client:ask {
+      method = "GET", url = url .. "/v1/entries/k", timeout = LONG,
+      limit = 2 ^ 28 })
+    assert.is_true(answer.body == long)
+    refused(413, "too_large", "PUT", "/v1/entries/k", long .. "x")
+    local code, _, why = command.run("cache", "serve", "--body", "2G")
+    assert.equal(2, code)
+    assert.matches("2G is more than a value may have, 1G", why, 1, true)
+  end)
+
   it("tells when it is full, and of what", function()
     begin("--memory", "1M", "--body", "1M", "--slab", "1M")
     assert.equal(0, (command.shell "echo | perigee cache put hard --pin hard"))

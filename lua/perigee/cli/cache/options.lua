@@ -24,6 +24,12 @@ local function node(text)
   return nil, ("%q is no number of a NUMA node, 0 to 1023"):format(text)
 end
 
+local function body(text)
+  local value, why = options.size(text)
+  if value and value <= 2 ^ 30 then return value end
+  return nil, why or ("%s is more than a value may have, 1G"):format(text)
+end
+
 -- Options with a value: name, kind, what the value is called, what it is.
 local VALUES = {
   { "name", files.text, "NAME", "Its name; default: " .. NAME .. "." },
@@ -35,7 +41,8 @@ local VALUES = {
   { "memory", options.size, "SIZE", "Memory for values; default: " .. MEMORY
     .. "." },
   { "slab", options.size, "SIZE", "Memory that values of one size share, a "
-    .. "power of two; default: a 64th of the memory." },
+    .. "power of two; default: a 64th of the memory, 256K to 256M, or a 512th "
+    .. "of 128G and more." },
   { "kind", files.text, "KIND", "The kind of that memory: host, or a GPU's, "
     .. "as in cuda:0; default: host." },
   { "node", node, "N", "The NUMA node that its memory comes from." },
@@ -66,7 +73,8 @@ local VALUES = {
   { "http-names", files.text, "HOST,...", "Hosts, joined by commas, by which "
     .. "clients' URLs name the server, besides addresses, localhost and those "
     .. "of the certificate." },
-  { "body", options.size, "SIZE", "The longest value by HTTP; default: 1M." },
+  { "body", body, "SIZE", "The longest value by HTTP, 1G at most; default: "
+    .. "1M." },
   { "tokens", files.text, "FILE", "Clients by HTTP need one of the tokens that "
     .. "perigee ctrl token new --store FILE has made." },
 }

@@ -91,7 +91,7 @@ end
 local function check_tokens(path)
   local file, why = io.open(path, "rb")
   if not file then
-    failure.failed("opening --tokens: %s (perigee ctrl token new --store FILE "
+    failure.misuse("opening --tokens: %s (perigee ctrl token new --store FILE "
       .. "makes it)", why)
   end
   file:close()
