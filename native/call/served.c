@@ -271,19 +271,25 @@ static bool served_is_open(const struct operation *op) {
   return op->state == SERVING || op->state == LANDING;
 }
 
-struct operation *served_find(struct perigee_engine *engine, int index,
-                              int *status) {
+/* Returns a call that the program answers or refuses, also one without a
+ * caller, or NULL. */
+static struct operation *served_look_up(struct perigee_engine *engine,
+                                        int index, int *status) {
   struct operation *op = operation_find(engine, index);
   if (!engine_alive(engine)) {
     *status = PERIGEE_FORKED;
     return NULL;
   }
-  if (!op || !served_is_open(op)) {
-    *status =
-        fail(engine, PERIGEE_INVALID, "no call %d is being served", index);
-    return NULL;
-  }
-  if (served_open(op))
+  if (op && served_is_open(op))
+    return op;
+  *status = fail(engine, PERIGEE_INVALID, "no call %d is being served", index);
+  return NULL;
+}
+
+struct operation *served_find(struct perigee_engine *engine, int index,
+                              int *status) {
+  struct operation *op = served_look_up(engine, index, status);
+  if (!op || served_open(op))
     return op;
   *status = served_has_no_caller(op);
   return NULL;
@@ -751,12 +757,16 @@ void reply_status(struct operation *op, int status) {
   served_tell(op);
 }
 
+/* A call without a caller stays until perigee_reply: if it were over now, its
+ * number could be another call's by then. */
 static int reply_lend(struct perigee_engine *engine, int served,
                       uint64_t capacity, struct perigee_loan *loan) {
   int status;
-  struct operation *op = served_find(engine, served, &status);
+  struct operation *op = served_look_up(engine, served, &status);
   if (!op)
     return status;
+  if (UNLIKELY(!served_open(op)))
+    return fail(engine, PERIGEE_PEER_LOST, "the caller is gone");
   if (op->roomy && capacity > op->session->peer.eager &&
       capacity <= op->value) {
     status = loan_begin_in(op->session, capacity, &op->room, loan);

@@ -112,6 +112,31 @@ static void a_reply_by_message_ends_the_loan_of_its_call(void **state) {
   pair_close(&p);
 }
 
+/* Its number is no other call's until the program has answered. */
+static void a_call_whose_caller_is_gone_is_still_to_be_answered(void **state) {
+  struct perigee_message m = {.timeout = -1}, r = {.head = "b", .length = 1};
+  struct perigee_session *other[2];
+  struct perigee_loan loan;
+  struct pair p;
+  pair_open(&p, *state);
+  pair_dial(&p, other);
+  perigee_call(p.session[0], &m);
+  int lost = until(&p, 1, PERIGEE_EVENT_REQUEST).operation;
+  perigee_session_close(p.session[0]);
+  assert_int_equal(until(&p, 0, PERIGEE_EVENT_REPLY).status, PERIGEE_CLOSED);
+  until(&p, 0, PERIGEE_EVENT_LOST);
+  until(&p, 1, PERIGEE_EVENT_LOST);
+  assert_int_equal(perigee_reply_begin(p.engine[1], lost, 9, &loan),
+                   PERIGEE_PEER_LOST);
+  int call = perigee_call(other[0], &m);
+  int next = until(&p, 1, PERIGEE_EVENT_REQUEST).operation;
+  assert_int_not_equal(next, lost);
+  assert_int_equal(perigee_reply(p.engine[1], lost, &r), PERIGEE_PEER_LOST);
+  assert_int_equal(perigee_reply(p.engine[1], next, &r), 0);
+  assert_memory_equal(ended(&p, 0, call, 0).pointer, "b", 1);
+  pair_close(&p);
+}
+
 /* No memory of the engine's follows what it lends. A child, which may die of
  * it, writes there up to the fault, and no other loan changes. */
 static void far_beyond_a_loan_is_nothing(void **state) {
@@ -239,6 +264,7 @@ int main(void) {
       cmocka_unit_test(a_reply_beyond_its_loan_is_still_to_be_made),
       cmocka_unit_test(loans_of_replies_are_not_taken_over),
       cmocka_unit_test(a_reply_by_message_ends_the_loan_of_its_call),
+      cmocka_unit_test(a_call_whose_caller_is_gone_is_still_to_be_answered),
       cmocka_unit_test(far_beyond_a_loan_is_nothing),
       cmocka_unit_test(stages_are_lent_again_while_requests_wait),
       cmocka_unit_test(huge_capacities_are_refused),

@@ -181,11 +181,9 @@ static void reply_by_loan(struct side *side, struct answer *a) {
   struct perigee_loan loan;
   uint64_t capacity = some_length(w);
   int status = perigee_reply_begin(side->engine, a->served, capacity, &loan);
-  if (status == PERIGEE_AGAIN || status == PERIGEE_INVALID ||
-      status == PERIGEE_NO_MEMORY)
-    return; /* later */
-  if (status < 0) {
-    over(side, a, status);
+  if (status < 0) { /* it is still to be answered: later */
+    HOLDS(side, status == PERIGEE_INVALID || status == PERIGEE_NO_MEMORY ||
+                    status == PERIGEE_PEER_LOST);
     return;
   }
   HOLDS(side, loan.length >= capacity);
