@@ -568,7 +568,7 @@ static int call_commit(struct perigee_session *session,
   }
   if (UNLIKELY(message->trace != NULL))
     call_trace(op, message);
-  call_keep(op, message, WAITS, true);
+  call_keep_message(op, message, true); /* but its slice, which is ignored */
   op->message.flags &= PERIGEE_ASKS;
   op->message.slice.region = NULL;
   call_note(op, message);

@@ -38,6 +38,27 @@ static void a_request_beyond_its_loan_is_not_sent(void **state) {
   pair_close(&p);
 }
 
+/* Such a slice may name a region that is gone. */
+static void a_request_that_was_lent_uses_no_slice_of_its_message(void **state) {
+  struct pair p;
+  pair_open(&p, *state);
+  for (int i = 0; i < CAPACITIES; i++) {
+    struct perigee_region *region = region_of(&p, 0, NULL, 64, 0);
+    struct perigee_message m = {.slice = all_of(region, 64), .timeout = -1};
+    struct perigee_message r = {.head = "x", .length = 1};
+    struct perigee_loan loan;
+    assert_int_equal(perigee_call_begin(p.session[0], capacities[i], &loan), 0);
+    int call = perigee_call_commit(p.session[0], &m, capacities[i]);
+    assert_true(call >= 0);
+    assert_int_equal(perigee_region_close(region, false), 0);
+    struct perigee_event e = until(&p, 1, PERIGEE_EVENT_REQUEST);
+    assert_int_equal(e.length, capacities[i]);
+    assert_int_equal(perigee_reply(p.engine[1], e.operation, &r), 0);
+    assert_int_equal(ended(&p, 0, call, 0).length, 1);
+  }
+  pair_close(&p);
+}
+
 static void a_reply_beyond_its_loan_is_still_to_be_made(void **state) {
   struct pair p;
   pair_open(&p, *state);
@@ -261,6 +282,7 @@ static void huge_capacities_are_refused(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_request_beyond_its_loan_is_not_sent),
+      cmocka_unit_test(a_request_that_was_lent_uses_no_slice_of_its_message),
       cmocka_unit_test(a_reply_beyond_its_loan_is_still_to_be_made),
       cmocka_unit_test(loans_of_replies_are_not_taken_over),
       cmocka_unit_test(a_reply_by_message_ends_the_loan_of_its_call),
