@@ -1257,8 +1257,9 @@ PERIGEE_API int perigee_call_abort(struct perigee_session *session);
  * no block is free waits until an eighth of its time is left, or for 30 s if it
  * has no limit (NO_MEMORY to the caller). It does not wait for a block that can
  * never be had, or that only requests of this side occupy: then no block was
- * taken. PEER_LOST: the caller is gone. After every status below 0 the call is
- * still to be answered, by perigee_reply. */
+ * taken. PEER_LOST: the caller is gone. INVALID: the call is a LANDING, or a loan
+ * of its session is open. After each of these the call is still to be answered, by
+ * perigee_reply. */
 PERIGEE_API int perigee_reply_begin(struct perigee_engine *engine, int served,
                                     uint64_t capacity, struct perigee_loan *loan);
 /* Returns 0: the call is over; 1: SENT will follow (the loan is sent by

@@ -767,6 +767,9 @@ static int reply_lend(struct perigee_engine *engine, int served,
     return status;
   if (UNLIKELY(!served_open(op)))
     return fail(engine, PERIGEE_PEER_LOST, "the caller is gone");
+  if (UNLIKELY(op->state == LANDING))
+    return fail(engine, PERIGEE_INVALID, "call %d waits for its landing",
+                served);
   if (op->roomy && capacity > op->session->peer.eager &&
       capacity <= op->value) {
     status = loan_begin_in(op->session, capacity, &op->room, loan);

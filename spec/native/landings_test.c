@@ -344,6 +344,35 @@ static void the_longest_record_has_room(void **state) {
   free(bytes);
 }
 
+/* It is refused by a message, and the session goes on. */
+static void a_landing_is_not_answered_by_a_loan(void **state) {
+  static const uint64_t capacities[] = {4, MIB};
+  struct places s;
+  struct perigee_loan loan;
+  struct pair p;
+  pair_open(&p, *state);
+  places_open(&p, &s, 4, (const uint8_t *)"abcd");
+  for (int i = 0; i < 2; i++) {
+    const struct perigee_message m = {.flags = PERIGEE_TYPED,
+                                      .head = seven,
+                                      .length = sizeof seven,
+                                      .slice = all_of(s.from, 4),
+                                      .timeout = -1},
+                                 no = {.status = PERIGEE_REMOTE};
+    int call = perigee_call(p.session[0], &m);
+    int served = until(&p, 1, PERIGEE_EVENT_LANDING).operation;
+    assert_int_equal(
+        perigee_reply_begin(p.engine[1], served, capacities[i], &loan),
+        PERIGEE_INVALID);
+    assert_int_equal(perigee_reply_commit(p.engine[1], served, 1),
+                     PERIGEE_INVALID);
+    assert_int_equal(perigee_reply(p.engine[1], served, &no), 0);
+    ended(&p, 0, call, PERIGEE_REMOTE);
+  }
+  places_close(&p, &s);
+  pair_close(&p);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(slices_land_where_the_receiver_says),
@@ -352,6 +381,7 @@ int main(void) {
       cmocka_unit_test(strided_slices_land_in_strides),
       cmocka_unit_test(typed_heads_and_slices_stay_together),
       cmocka_unit_test(the_longest_record_has_room),
+      cmocka_unit_test(a_landing_is_not_answered_by_a_loan),
   };
   return RUN_MATRIX("landings", tests);
 }
