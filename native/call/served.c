@@ -856,6 +856,8 @@ static int reply_commit(struct perigee_engine *engine, int served,
     return fail(engine, PERIGEE_INVALID, "no such loan is open");
   if ((status = loan_check(session, RING_REPLY, length)) < 0)
     return status;
+  if (UNLIKELY(op->flags & PERIGEE_HELD))
+    served_let_on(op);
   status = loan_is_short(loan) ? reply_short(op, loan, length)
                                : reply_block(op, loan, length);
   loan_close(session, RING_REPLY);

@@ -115,6 +115,30 @@ static void a_reply_lets_them_come_too(void **state) {
   pair_close(&p);
 }
 
+/* The caller has not read it yet. */
+static void a_long_reply_by_a_loan_lets_them_come_too(void **state) {
+  struct pair p;
+  struct perigee_loan loan;
+  uint8_t *text = typed_text(1000);
+  held_open(&p, *state);
+  ask(p.session[0], 1, true, text, 1000);
+  ask(p.session[0], 2, false, "raw", 3);
+  struct perigee_event a = request(&p, 1, true);
+  quiet(&p, 50);
+  assert_int_equal(perigee_reply_begin(p.engine[1], a.operation, MIB, &loan),
+                   0);
+  assert_int_equal(perigee_reply_commit(p.engine[1], a.operation, MIB), 1);
+  p.still[0] = true;
+  struct perigee_event b = request(&p, 2, false);
+  p.still[0] = false;
+  answer(&p, &b);
+  for (int i = 0; i < 2; i++)
+    assert_int_equal(until(&p, 0, PERIGEE_EVENT_REPLY).status, 0);
+  assert_int_equal(until(&p, 1, PERIGEE_EVENT_SENT).status, 0);
+  free(text);
+  pair_close(&p);
+}
+
 static void none_but_its_own_session_waits(void **state) {
   struct pair p;
   struct perigee_session *other[2];
@@ -310,6 +334,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(what_comes_after_a_held_request_waits_until_it_started),
       cmocka_unit_test(a_reply_lets_them_come_too),
+      cmocka_unit_test(a_long_reply_by_a_loan_lets_them_come_too),
       cmocka_unit_test(none_but_its_own_session_waits),
       cmocka_unit_test(a_callers_end_leaves_a_held_request_to_be_answered),
       cmocka_unit_test(long_replies_are_the_callers_until_it_gives_them_back),
