@@ -94,9 +94,11 @@ void call_unmark(struct operation *op) {
    * refers to, still serves the request, or has not received all that was
    * sent. */
   bool sent = t->pushes && op->has_parts;
+  /* The peer may sleep over a reply that was not read, or over the request. */
+  bool early = op->status != PERIGEE_OK && !op->replied;
   if (t->ended && (op->by_reference || op->status != PERIGEE_OK || sent))
     t->ended(session->lane, op->index, op->generation);
-  if (op->by_reference)
+  if (op->by_reference || (early && !t->ended))
     session_wake(session);
 }
 
@@ -417,6 +419,13 @@ static void call_late(struct operation *op) {
   operation_free(op);
 }
 
+/* Ends by a reply that cannot be taken, though it may refer to the peer. */
+static void call_refuse(struct operation *op, const struct record *r,
+                        int status) {
+  op->by_reference |= r->flags & (RECORD_HEAD_BULK | RECORD_SLICE_BULK);
+  call_end(op, status);
+}
+
 void call_reply(struct perigee_session *session, const struct record *r) {
   struct operation *op = operation_find(session->engine, r->operation);
   if (!op || op->session != session || op->generation != r->generation ||
@@ -436,7 +445,7 @@ void call_reply(struct perigee_session *session, const struct record *r) {
     if (slice >= 0 && LIKELY(call_ends_short(op)))
       call_end_short(op);
     else if (slice < 0)
-      call_end(op, slice);
+      call_refuse(op, r, slice);
     else
       call_finish(op);
   } else if (op->landed && head > 0) {
