@@ -391,6 +391,8 @@ static void operation_end(struct operation *op, int status) {
     op->class->recall(op);
   enum still still = operation_still(op);
   op->quiet_wait = still != STILL_NOTHING;
+  if (op->quiet_wait)
+    operation_untime(op);
   if (still == STILL_NOTHING)
     operation_over(op);
   else if (still == STILL_STEPS)

@@ -75,6 +75,15 @@ static const struct perigee_memory slow = {.name = "slow",
                                            .release = slow_release,
                                            .copies = &copies};
 
+/* ---- Time ------------------------------------------------------------------- */
+
+static int64_t leap;
+
+static int64_t leaping_clock(void *context) {
+  (void)context;
+  return clock_now() + leap;
+}
+
 /* ---- Scenes ------------------------------------------------------------------ */
 
 static void open_pair(struct pair *p, void **state) {
@@ -85,6 +94,8 @@ static void open_pair(struct pair *p, void **state) {
   memset(open_tickets, 0, sizeof open_tickets);
   variant_options(*state, &o);
   o.memories = kinds;
+  o.clock = leaping_clock;
+  o.dead_after = 3600 * 1000 * MS; /* where time leaps */
   pair_open_with(p, *state, &o);
 }
 
@@ -501,6 +512,25 @@ static void late_operations_end_after_their_copies(void **state) {
   }
 }
 
+static uint64_t timeouts(const struct deed *d) {
+  return perigee_counters(d->p.engine[0], NULL)->timeouts;
+}
+
+/* Their time is over while the copy still goes on. */
+static void operations_that_were_cancelled_do_not_time_out(void **state) {
+  for (int i = 0; i < DEEDS && deeds[i].side == 0; i++) {
+    struct deed d;
+    deed_begin(&d, i, state, 60000 * MS);
+    look(&d); /* its time runs */
+    perigee_cancel(d.p.engine[0], d.operation);
+    leap += 100000 * MS;
+    look(&d);
+    assert_int_equal(timeouts(&d), 0);
+    ends_after_its_copy(&d, PERIGEE_CANCELLED);
+    deed_end(&d);
+  }
+}
+
 static void an_engine_that_closes_waits_for_its_copies(void **state) {
   struct pair p;
   open_pair(&p, state);
@@ -526,6 +556,7 @@ int main(void) {
       cmocka_unit_test(operations_of_a_lost_session_end_after_their_copies),
       cmocka_unit_test(cancelled_operations_end_after_their_copies),
       cmocka_unit_test(late_operations_end_after_their_copies),
+      cmocka_unit_test(operations_that_were_cancelled_do_not_time_out),
       cmocka_unit_test(an_engine_that_closes_waits_for_its_copies),
   };
   return RUN_MATRIX("copies", tests);
