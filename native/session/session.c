@@ -548,6 +548,8 @@ static void session_drop_operation(struct operation *op) {
     op->session = NULL;
     return;
   }
+  if (op->quiet_wait && op->class->untold)
+    op->class->untold(op);
   parts_end(op); /* callers make sure that no copy is under way */
   if (op->kind == OP_SERVED)
     served_count_lost(op);

@@ -5,6 +5,7 @@
  * then the memory is in use. The kind of memory here ends copies when the test
  * says so.
  */
+#include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -313,6 +314,15 @@ static int a_prepared_write(struct deed *d) {
   return perigee_post(d->prepared, d->timeout);
 }
 
+static int a_write_of_lists(struct deed *d) {
+  const struct perigee_slice local = all_of(d->slow, SIZE);
+  const struct perigee_transfer list = {
+      .local = perigee_list(&local, 1),
+      .remote = {{.remote = look_up(&d->p, "there")}, 0, SIZE, 1, SIZE}};
+  return perigee_transfer(d->p.session[0], PERIGEE_OP_WRITE, &list, 1, 0,
+                          d->timeout);
+}
+
 static int a_call_with_a_slice(struct deed *d) {
   d->named->message = (struct perigee_message){
       .slice = all_of(d->slow, SIZE), .length = SIZE, .timeout = d->timeout};
@@ -365,6 +375,7 @@ static const struct {
 } deeds[] = {{a_write, 0},
              {a_read, 0},
              {a_prepared_write, 0},
+             {a_write_of_lists, 0},
              {a_call_with_a_slice, 0},
              {a_call_with_a_landing, 0},
              {a_batch, 0},
@@ -543,6 +554,39 @@ static void an_engine_that_closes_waits_for_its_copies(void **state) {
   assert_true(may_end);
 }
 
+static void close_over(int number, void **state) {
+  struct deed d;
+  deed_begin(&d, number, state, -1);
+  perigee_engine_close(d.p.engine[d.side]);
+  d.p.engine[d.side] = NULL;
+  assert_true(may_end);
+  deed_end(&d);
+}
+
+/* Bytes of the heap in use; under a sanitizer, or without mallinfo2, any number
+ * that stays. */
+static size_t heap(void) {
+#if __GLIBC_PREREQ(2, 33)
+  return mallinfo2().uordblks;
+#else
+  return 0;
+#endif
+}
+
+/* What the engine had made for them is gone with it. */
+static void engines_close_over_the_copies_of_all_operations(void **state) {
+  enum { ROUNDS = 8, LEAST = 1 * KIB };
+  for (int i = 0; i < DEEDS; i++) {
+    close_over(i, state);
+    close_over(i, state);
+    size_t before = heap();
+    for (int n = 0; n < ROUNDS; n++)
+      close_over(i, state);
+    if (heap() >= before + ROUNDS * LEAST)
+      fail_msg("%d engines have left %d bytes", ROUNDS, (int)(heap() - before));
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(a_receive_that_is_given_up_ends_when_its_copy_has),
@@ -558,6 +602,7 @@ int main(void) {
       cmocka_unit_test(late_operations_end_after_their_copies),
       cmocka_unit_test(operations_that_were_cancelled_do_not_time_out),
       cmocka_unit_test(an_engine_that_closes_waits_for_its_copies),
+      cmocka_unit_test(engines_close_over_the_copies_of_all_operations),
   };
   return RUN_MATRIX("copies", tests);
 }
