@@ -638,13 +638,14 @@ static void a_block_that_was_not_lent_tries_no_distance(void **state) {
   pair_close(&p);
 }
 
-/* It reads blocks of 256 KiB at most. */
+/* It reads blocks of 256 KiB at most, and no window, which is longer. */
 static void an_older_peer_gets_short_blocks(void **state) {
   struct perigee_options o;
   struct pair p;
   uint8_t *bytes = pattern(MIB, 3);
   variant_options(*state, &o);
   o.features = "-staging";
+  o.pool = POOL;
   pair_open_with(&p, *state, &o);
   for (int i = 0; i < MANY; i++)
     echo(&p, bytes, LENGTH);
@@ -661,6 +662,7 @@ static void an_older_peer_gets_short_blocks(void **state) {
     be_far(p.session[1]);
     echo(&p, bytes, 256 * KIB);
   }
+  longer_far_payloads_pass_through_no_window(&p);
   free(bytes);
   pair_close(&p);
 }

@@ -318,7 +318,8 @@ static const struct shm_stage_head *fetch_head(struct lane *lane,
 /* May this side pull from the peer what it finds no bytes of? */
 static bool fetch_may_pull(const struct lane *lane, const struct fetch *f,
                            uint64_t area) {
-  return area < f->total && lane->pulls && lane->options.windows;
+  return area < f->total && lane->pulls && lane->options.sized &&
+         lane->options.windows;
 }
 
 /* Nothing is staged behind byte `at`. The owner always stages some right behind

@@ -307,11 +307,13 @@ static uint32_t window_near(const struct lane *lane) {
   return (uint32_t)least(lane->dropped - SHM_SLOT, WINDOW);
 }
 
-/* Returns the bytes of a longer payload's window; 0: it has none. */
+/* Returns the bytes of a longer payload's window; 0: it has none. The
+ * source's stride tells how long it is, to a peer with the feature "staging". */
 static uint32_t window_of(const struct lane *lane, uint64_t bytes,
                           bool one_piece) {
   const struct shm_distance *d = &lane->distance;
-  bool may = lane->options.windows && lane->peer_pulls && one_piece;
+  bool may = lane->options.sized && lane->options.windows && lane->peer_pulls &&
+             one_piece;
   if (!may || bytes <= SHM_TURN_MOST)
     return 0;
   if (d->far)
