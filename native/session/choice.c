@@ -255,6 +255,10 @@ static int choice_tell_lane(struct perigee_session *s, const void *bytes,
   return lane_tell(s, &f);
 }
 
+static void choice_poll_soon(struct perigee_session *s) {
+  s->engine->poll_soon |= SOON_LOOK;
+}
+
 static bool choice_overdue(struct perigee_session *s, uint64_t bytes) {
   return engine_overdue(s->engine, bytes);
 }
@@ -292,6 +296,7 @@ int choice_open(struct perigee_session *s, struct offer *offer,
       .vault = &s->engine->vault,
       .session = s,
       .activate = hot_activate,
+      .soon = choice_poll_soon,
       .watch = lane_watch,
       .close = lane_close,
       .detach = attach_closed,

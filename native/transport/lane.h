@@ -87,9 +87,12 @@ struct lane_options {
   /* The session. activate: there is something to poll for. tell: sends a
    * frame of at most LANE_FRAME_MAX bytes to the peer's half of the lane,
    * in order. If the peer does not take it, that is a status, and the lane
-   * breaks: the session does not end in the midst of what the lane does. */
+   * breaks: the session does not end in the midst of what the lane does. soon:
+   * this poll met something to wait for that wakes nobody, so the engine does not
+   * sleep for long before the next one. */
   struct perigee_session *session;
   void (*activate)(struct perigee_session *session);
+  void (*soon)(struct perigee_session *session);
   /* Has changes of a descriptor end the engine's sleep, and tell
    * socket_ready(). 0, or -1. */
   int (*watch)(struct perigee_session *session, int fd);

@@ -353,9 +353,10 @@ enum there there_range(const uint8_t *base, uint64_t *bits, uint64_t from,
                        uint64_t to, uint32_t *looks, uint32_t *known);
 /* As there_known, of any number of pages. */
 bool there_all(const uint64_t *bits, uint64_t from, uint64_t to);
-/* Has the system bring the page that is `at` bytes behind `base`, if it was
- * swapped out; makes no page of a hole. */
-void there_want(const uint8_t *base, uint64_t at);
+/* Has the system bring these bytes, which begin with a page, if they were swapped
+ * out; makes no page of a hole. Nobody tells once they are there, so the engine
+ * looks again soon. */
+void there_want(struct lane *, const uint8_t *bytes, uint64_t length);
 /* May this word of the peer's outbox be read? */
 bool there_word(struct lane *, const void *word);
 

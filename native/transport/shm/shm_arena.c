@@ -717,7 +717,7 @@ int arena_want(struct lane *lane, const uint8_t *bytes) {
   uint32_t i = (uint32_t)(at / a->segment);
   if (segment_is_shown(a, i) && a->segments[i].waits && a->segments[i].file < 0)
     return arena_note_trouble(lane, PERIGEE_NO_MEMORY, NOT_THERE);
-  there_want(a->bytes, at);
+  there_want(lane, a->bytes + at / SHM_PAGE * SHM_PAGE, SHM_PAGE);
   return 0;
 }
 

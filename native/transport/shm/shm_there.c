@@ -112,9 +112,9 @@ bool there_all(const uint64_t *bits, uint64_t from, uint64_t to) {
   return pages_skip_known(bits, from / SHM_PAGE, end) >= end;
 }
 
-void there_want(const uint8_t *base, uint64_t at) {
-  void *page = (uint8_t *)(uintptr_t)base + at / SHM_PAGE * SHM_PAGE;
-  madvise(page, SHM_PAGE, MADV_WILLNEED);
+void there_want(struct lane *lane, const uint8_t *bytes, uint64_t length) {
+  madvise((void *)(uintptr_t)bytes, length, MADV_WILLNEED);
+  lane->options.soon(lane->options.session);
 }
 
 /* A word that was written lately is there. So is a page that was swapped out,
@@ -126,7 +126,7 @@ bool there_word(struct lane *lane, const void *word) {
   if (page_is_known(lane->peer_known, at / SHM_PAGE) ||
       there_range(base, lane->peer_known, at, at + 1, &looks, &known) == THERE)
     return true;
-  there_want(base, at);
+  there_want(lane, base + at / SHM_PAGE * SHM_PAGE, SHM_PAGE);
   return false;
 }
 
@@ -160,7 +160,7 @@ bool rings_reach(struct lane *lane) {
   for (uint64_t step; lane->awaited > 0; lane->awaited -= step) {
     step = least(RINGS_STEP, lane->awaited);
     if (!ring_is_there(end - lane->awaited, step)) {
-      madvise(end - lane->awaited, step, MADV_WILLNEED);
+      there_want(lane, end - lane->awaited, step);
       return false;
     }
   }
