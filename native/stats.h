@@ -159,7 +159,8 @@ enum perigee_stats_why {
                                         is asked for */
   PERIGEE_STATS_WHY_NONE_HERE = 8, /* there is none here that can be used */
   PERIGEE_STATS_WHY_NO_SOCKET = 9, /* which it needs */
-  PERIGEE_STATS_WHY_SECOND = 10    /* both sides have it, and this one first */
+  PERIGEE_STATS_WHY_SECOND = 10,   /* both sides have it, and this one first */
+  PERIGEE_STATS_WHY_UNFIT = 11     /* this system cannot have it */
 };
 
 /* An operation that is under way, until the poll after its event. A call of a batch

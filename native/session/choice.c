@@ -55,11 +55,18 @@ static bool transport_has_fabric(const struct perigee_session *s,
   return !t->fabric || (i < 32 && (s->handshake.fabrics >> i & 1));
 }
 
+/* Returns why this system cannot have it, or NULL. */
+static const char *transport_unfit(const struct perigee_transport *t) {
+  return t->unfit ? t->unfit() : NULL;
+}
+
 /* Can the transport carry this session? Over TCP one that needs a Unix socket
  * may be asked for if the session would move for it. A Unix socket does for
  * all: for one that needs TCP the session moves. */
 static bool transport_carries(const struct perigee_session *s,
                               const struct perigee_transport *t) {
+  if (transport_unfit(t))
+    return false;
   if (!s->tcp)
     return true;
   return t->socket == SOCKET_UNIX
@@ -143,11 +150,20 @@ static bool choice_wants_memory(const struct perigee_session *s,
   return false;
 }
 
+/* Why the one that was asked for cannot be had here, or NULL. */
+static const char *choice_unfit(const struct perigee_session *s) {
+  const struct perigee_transport *t =
+      transport_named(s->engine, s->target.transport);
+  return t ? transport_unfit(t) : NULL;
+}
+
 int choice_none(const struct perigee_session *s, const struct terms *peer,
                 char reason[REASON]) {
   bool apart = s->tcp && !s->peer.same_host && choice_wants_memory(s, peer);
-  snprintf(reason, REASON, "the two sides have no transport in common%s",
-           apart ? ": shared memory is for two processes on one host" : "");
+  const char *why = apart ? "shared memory is for two processes on one host"
+                          : choice_unfit(s);
+  snprintf(reason, REASON, "the two sides have no transport in common%s%s",
+           why ? ": " : "", why ? why : "");
   return PERIGEE_UNSUPPORTED;
 }
 
@@ -173,6 +189,8 @@ static enum perigee_stats_why choice_why(const struct perigee_session *s,
     return PERIGEE_STATS_WHY_NO_SOCKET;
   if (choice_asked_for_another(s, t))
     return PERIGEE_STATS_WHY_ASKED;
+  if (transport_unfit(t))
+    return PERIGEE_STATS_WHY_UNFIT;
   if (s->tcp && t->socket == SOCKET_UNIX)
     return choice_why_no_memory(s, t);
   if (!transport_carries(s, t))
@@ -203,6 +221,8 @@ static void choice_why_not(const struct perigee_session *s,
     trouble = fabric_trouble(s->engine, t);
   if (code == PERIGEE_STATS_WHY_ASKED)
     snprintf(why, REASON, "%s was asked for", s->target.transport);
+  else if (code == PERIGEE_STATS_WHY_UNFIT)
+    snprintf(why, REASON, "%s", transport_unfit(t));
   else if (code == PERIGEE_STATS_WHY_SECOND)
     snprintf(why, REASON, "%s comes first", s->transport->name);
   else if (code == PERIGEE_STATS_WHY_NONE_HERE)

@@ -50,6 +50,8 @@ struct perigee_transport {
    * options.eager travel there. Through other rings at most an eighth of them
    * does: with more, few calls would be under way at a time. */
   bool grows;
+  /* Returns why this system cannot have it, or NULL. NULL: any can. */
+  const char *(*unfit)(void);
   const struct transport_fabric *fabric;
   const struct transport_records *records;
   const struct transport_payloads *payloads;

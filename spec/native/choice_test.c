@@ -8,6 +8,7 @@
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <sys/eventfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -317,6 +318,39 @@ static void the_stats_tell_why_it_is_none_that_is_better(void **state) {
   why("tcp", PERIGEE_STATS_WHY_ASKED, PERIGEE_STATS_WHY_ASKED);
 }
 
+static int page; /* the bytes of each; 0: as the system has it */
+
+int getpagesize(void) {
+  return page > 0 ? page : (int)getauxval(AT_PAGESZ);
+}
+
+/* Sessions on a system whose pages are not those of the shared memory. */
+static void one_that_the_system_cannot_have_is_not_offered(void **state) {
+  struct perigee_session_info info;
+  struct pair p;
+  (void)state;
+  own_begin("own", SOCKET_TCP);
+  page = 64 << 10;
+  open_at(&p, path(), "tcp", 0);
+  int dial = perigee_connect(p.engine[0], p.address, NULL, 20000 * MS);
+  until(&p, 1, PERIGEE_EVENT_ACCEPTED);
+  struct perigee_event e = ended(&p, 0, dial, PERIGEE_OK);
+  struct perigee_session *other = perigee_session(p.engine[0], e.session);
+  perigee_session_describe(other, &info, sizeof info);
+  assert_string_not_equal(info.transport, "shm");
+  assert_non_null(strstr(info.considered, "shm: shared memory needs pages of"));
+  dial = perigee_connect(p.engine[0], p.address, "shm", 20000 * MS);
+  e = ended(&p, 0, dial, PERIGEE_UNSUPPORTED);
+  assert_non_null(strstr((const char *)e.pointer, "needs pages of 4096 bytes"));
+  pair_drop(&p);
+}
+
+static int pages_as_they_are(void **state) {
+  (void)state;
+  page = 0;
+  return 0;
+}
+
 static void
 one_that_does_not_seal_is_not_offered_where_all_is_sealed(void **s) {
   (void)s;
@@ -336,6 +370,8 @@ int main(void) {
       cmocka_unit_test(a_forked_child_lets_go_of_a_device),
       cmocka_unit_test(a_device_that_is_gone_ends_no_sleep),
       cmocka_unit_test(the_stats_tell_why_it_is_none_that_is_better),
+      cmocka_unit_test_teardown(one_that_the_system_cannot_have_is_not_offered,
+                                pages_as_they_are),
       cmocka_unit_test(
           one_that_does_not_seal_is_not_offered_where_all_is_sealed),
   };

@@ -20,6 +20,7 @@ local REASONS = {
   [C.PERIGEE_STATS_WHY_NONE_HERE] = "no device here can be used",
   [C.PERIGEE_STATS_WHY_NO_SOCKET] = "it needs a socket",
   [C.PERIGEE_STATS_WHY_SECOND] = "it comes second for this engine",
+  [C.PERIGEE_STATS_WHY_UNFIT] = "this system cannot have it",
 }
 
 -- A later version has more reasons.

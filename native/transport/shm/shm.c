@@ -387,6 +387,13 @@ static void shm_forked(struct lane *lane) {
   shm_regions_forked(lane);
 }
 
+/* Looks at pages of the peer, and what is put in the place of own ones, go by
+ * SHM_PAGE. */
+static const char *shm_unfit(void) {
+  return getpagesize() == SHM_PAGE ? NULL
+                                   : "shared memory needs pages of 4096 bytes";
+}
+
 /* ---- The table ----------------------------------------------------------- */
 
 static const struct transport_records shm_records_table = {
@@ -452,6 +459,7 @@ const struct perigee_transport transport_shm = {
     .name = "shm",
     .socket = SOCKET_UNIX,
     .grows = true,
+    .unfit = shm_unfit,
     .records = &shm_records_table,
     .payloads = &shm_payloads_table,
     .loans = &shm_loans_table,
