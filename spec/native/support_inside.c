@@ -333,6 +333,11 @@ uint64_t segment_bytes(const struct perigee_session *session) {
   return session->lane->segment;
 }
 
+void forget_bits(struct perigee_session *session, uint64_t segments) {
+  const struct shm_arena *a = &session->lane->peer_arena;
+  memset(a->known, 0, segments * (a->segment / SHM_PAGE / 8));
+}
+
 uint32_t table_touched(const struct perigee_engine *engine) {
   return engine->table_used;
 }

@@ -123,5 +123,8 @@ const uint8_t *inbox_of(const struct perigee_session *session,
                         uint64_t *length);
 /* The size of a segment. */
 uint64_t segment_bytes(const struct perigee_session *session);
+/* The session notes no more which pages of the peer's first segments are there,
+ * only how many. */
+void forget_bits(struct perigee_session *session, uint64_t segments);
 
 #endif

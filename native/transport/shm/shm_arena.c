@@ -643,6 +643,11 @@ static bool segment_is_mapped(struct shm_arena *a, uint32_t i) {
   return !s->waits;
 }
 
+/* Are all of its pages known to be there? */
+static bool segment_is_whole(const struct shm_arena *a, uint64_t i) {
+  return a->segments[i].known == a->segment / SHM_PAGE;
+}
+
 /* As arena_there, of bytes in one segment. A place to which another file may
  * come later is not there. */
 static enum there segment_there(struct lane *lane, uint64_t from, uint64_t to,
@@ -651,10 +656,12 @@ static enum there segment_there(struct lane *lane, uint64_t from, uint64_t to,
   uint32_t i = (uint32_t)(from / a->segment);
   if (!segment_is_mapped(a, i))
     return THERE_NOT;
+  if (segment_is_whole(a, i))
+    return THERE;
   struct shm_shown *s = &a->segments[i];
   enum there there =
       there_range(a->bytes, a->known, from, to, looks, &s->known);
-  if (s->known == a->segment / SHM_PAGE)
+  if (segment_is_whole(a, i))
     shown_close_file(lane, s);
   return there;
 }
@@ -679,12 +686,32 @@ arena_look(struct lane *lane, uint64_t at, uint64_t end, uint32_t *looks) {
   return there;
 }
 
+/* The bits of pages are read in two segments at most, at the begin and at the end,
+ * and in one with a page that is not there. */
+static bool segments_seen(const struct shm_arena *a, uint64_t at,
+                          uint64_t end) {
+  bool seen = true;
+  for (uint64_t to; at < end && seen; at = to) {
+    to = least((at / a->segment + 1) * a->segment, end);
+    seen = segment_is_whole(a, at / a->segment) || there_all(a->known, at, to);
+  }
+  return seen;
+}
+
 bool arena_seen(const struct lane *lane, const uint8_t *bytes,
                 uint64_t length) {
   const struct shm_arena *a = &lane->peer_arena;
   uint64_t at = (uint64_t)(bytes - a->bytes), end = at + length;
-  return length == 0 || (a->known && (there_known(a->known, at, end) ||
-                                      there_all(a->known, at, end)));
+  return length == 0 || (a->segments && (there_known(a->known, at, end) ||
+                                         segments_seen(a, at, end)));
+}
+
+/* How long the bits of a loan take to read as often as a request has that done, as
+ * bytes to copy. The segments of a usual arena have few. */
+static uint64_t seen_work(const struct shm_arena *a, uint64_t length) {
+  enum { TIMES = 3, SEGMENTS = 3, FEW = 1024 };
+  uint64_t bits = least(length, SEGMENTS * a->segment) / SHM_PAGE / 8;
+  return bits < FEW ? 0 : TIMES * bits;
 }
 
 enum there arena_there(struct lane *lane, const uint8_t *bytes,
@@ -721,18 +748,25 @@ int arena_want(struct lane *lane, const uint8_t *bytes) {
   return 0;
 }
 
+/* The bytes of a loan that is read in place; NULL: it is none, or not sound. */
+static const uint8_t *loan_bytes(const struct lane *lane,
+                                 const struct source *source) {
+  bool loan = source->kind == SOURCE_LOAN && source->count == 1;
+  return loan ? arena_peer(lane, source->address, source->block) : NULL;
+}
+
 bool arena_looks(struct lane *lane, const struct source *source,
                  uint64_t *work) {
-  bool loan = source->kind == SOURCE_LOAN && source->count == 1;
-  const uint8_t *bytes =
-      loan ? arena_peer(lane, source->address, source->block) : NULL;
-  uint32_t most = (uint32_t)least(*work / THERE_WORK, THERE_LOOKS);
-  *work = 0;
+  const uint8_t *bytes = loan_bytes(lane, source);
+  uint64_t seen = bytes ? seen_work(&lane->peer_arena, source->block) : 0;
+  uint32_t most = (uint32_t)least(*work / THERE_WORK, THERE_LOOKS), left = most;
+  if (seen > 0 && *work == 0)
+    return false;
+  *work = seen;
   if (!bytes || arena_seen(lane, bytes, source->block))
     return true;
   uint64_t at = (uint64_t)(bytes - lane->peer_arena.bytes);
-  uint32_t left = most;
   enum there there = arena_look(lane, at, at + source->block, &left);
-  *work = (uint64_t)(most - left) * THERE_WORK;
+  *work += (uint64_t)(most - left) * THERE_WORK;
   return there != THERE_LATER;
 }
