@@ -283,6 +283,10 @@ static bool choice_overdue(struct perigee_session *s, uint64_t bytes) {
   return engine_overdue(s->engine, bytes);
 }
 
+static void choice_spend(struct perigee_session *s, uint64_t bytes) {
+  engine_spend(s->engine, bytes);
+}
+
 int choice_open(struct perigee_session *s, struct offer *offer,
                 char reason[REASON]) {
   const struct perigee_options *o = &s->engine->options;
@@ -326,6 +330,7 @@ int choice_open(struct perigee_session *s, struct offer *offer,
       .later = handing_later,
       .piece = &s->engine->budget.piece,
       .overdue = choice_overdue,
+      .spend = choice_spend,
       .now = &s->engine->now,
       .clock = s->engine->options.clock,
       .context = s->engine->options.context,

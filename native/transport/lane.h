@@ -117,9 +117,11 @@ struct lane_options {
   void (*later)(struct perigee_session *session, const char *why);
   /* How much a poll copies (base/budget.h): the most in one go; and that so many
    * bytes were copied other than as the result of a step (groups.h), which is
-   * true once the poll has taken its time. */
+   * true once the poll has taken its time. spend: a step took as long as a copy of
+   * so many bytes more than it has moved; the poll copies less. */
   const uint64_t *piece;
   bool (*overdue)(struct perigee_session *session, uint64_t bytes);
+  void (*spend)(struct perigee_session *session, uint64_t bytes);
   const int64_t *now;              /* the engine's clock, as it was last read */
   int64_t (*clock)(void *context); /* reads it */
   void *context;

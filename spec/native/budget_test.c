@@ -132,6 +132,32 @@ static void so_does_a_reply(void **state) {
   goes(state, REPLY);
 }
 
+/* Each takes the system as long as a page, however short it is. */
+static void a_pull_of_many_short_blocks_takes_more_polls(void **state) {
+  enum { BLOCK = 8, COUNT = 96 << 10, A_POLL = BUDGET / 4096 };
+  struct pair p;
+  open_pair(&p, state);
+  struct perigee_region *here = region_of(&p, 0, NULL, BLOCK * COUNT, 0),
+                        *there = region_of(&p, 1, NULL, 2 * BLOCK * COUNT, 0);
+  struct perigee_message m = {.into = all_of(here, BLOCK * COUNT),
+                              .timeout = -1},
+                         reply = {
+                             .slice = {{there}, 0, BLOCK, COUNT, 2 * BLOCK}};
+  fill_byte(there, 7);
+  step = 0;
+  int op = perigee_call(p.session[0], &m);
+  struct perigee_event e = until(&p, 1, PERIGEE_EVENT_REQUEST);
+  assert_int_equal(perigee_reply(p.engine[1], e.operation, &reply), 1);
+  int polls = polls_of(&p, op);
+  if (polls < COUNT / A_POLL / 2)
+    fail_msg("%d blocks came in %d polls", COUNT, polls);
+  until(&p, 1, PERIGEE_EVENT_SENT);
+  same(here, 0, perigee_region_pointer(there), BLOCK * COUNT);
+  region_end(here);
+  region_end(there);
+  pair_close(&p);
+}
+
 /* ---- A wait beside it ----------------------------------------------------- */
 
 /* A wait whose time is over after one piece polls once. */
@@ -291,6 +317,7 @@ int main(void) {
       OVER(tcp, so_does_a_message),
       OVER(shm, so_does_a_reply),
       OVER(tcp, so_does_a_reply),
+      OVER(shm, a_pull_of_many_short_blocks_takes_more_polls),
       OVER(shm, a_wait_looks_at_its_time_behind_each_piece),
       cmocka_unit_test(a_page_that_took_the_threads_own_time_is_slow),
       OVER(shm, a_handlers_own_time_is_no_pages),

@@ -34,6 +34,7 @@
 #include <string.h>
 #include <sys/uio.h>
 
+#include "base/budget.h"
 #include "shm.h"
 
 enum { COPIED = 16 << 10, VECTORS = 64, HALF = 256 << 10, BOUNCE = 2 * HALF };
@@ -232,13 +233,14 @@ static void places_pass(struct fetch *f, uint64_t at, const struct extent *list,
     pulled_of(f)->place++;
 }
 
-/* Makes vectors of places from byte `done` on, at most `limit` bytes. */
+/* Makes vectors of places from byte `done` on: at most `limit` bytes, and `most`
+ * vectors. */
 static int pull_remote_vectors(const struct extent *list, int64_t count,
-                               uint64_t done, uint64_t limit, struct iovec *v,
-                               uint64_t *bytes) {
+                               uint64_t done, uint64_t limit, int most,
+                               struct iovec *v, uint64_t *bytes) {
   const struct extent *place = list;
   int n = 0;
-  for (*bytes = 0; n < VECTORS && *bytes < limit; n++) {
+  for (*bytes = 0; n < most && *bytes < limit; n++) {
     if (done == place_end(place) && ++place == list + count)
       break;
     uint64_t at = done - place->begin, within = at % place->block;
@@ -270,6 +272,24 @@ static int pull_local_vectors(struct payload *into, uint64_t limit,
   return n;
 }
 
+/* Bytes that take as long to copy as the system needs for a place of the peer's,
+ * and for how many places it counts to ask the system. */
+enum { PLACE_WORK = 4096, PULL_PLACES = 3 };
+
+_Static_assert(PIECE_LEAST / PLACE_WORK > 0, "a pull has a place");
+
+/* Places may be short, and there is no end of them: a pull has no more than would
+ * take as long as a piece of a copy, and counts for that long. */
+static int pull_most(const struct lane *lane) {
+  return (int)least(VECTORS, *lane->options.piece / PLACE_WORK);
+}
+
+static void pull_spend(struct lane *lane, int places, uint64_t bytes) {
+  uint64_t work = (uint64_t)(places + PULL_PLACES) * PLACE_WORK;
+  if (work > bytes)
+    lane->options.spend(lane->options.session, work - bytes);
+}
+
 static int64_t pull_private(struct lane *lane, struct fetch *f, uint64_t at,
                             struct payload *into, uint64_t limit) {
   struct iovec to[VECTORS], from[VECTORS];
@@ -278,11 +298,13 @@ static int64_t pull_private(struct lane *lane, struct fetch *f, uint64_t at,
   int64_t count = places_of(lane, f, at, list);
   if (count < 0)
     return count;
-  int n = pull_remote_vectors(list, count, at, limit, from, &bytes);
+  int n = pull_remote_vectors(list, count, at, limit, pull_most(lane), from,
+                              &bytes);
   int m = pull_local_vectors(into, bytes, to, &room);
   int64_t got = pull_read(lane, to, m, from, n);
   if (got < 0)
     return got;
+  pull_spend(lane, n, (uint64_t)got);
   if (!owner_is_alive(&lane->options))
     return PERIGEE_PEER_LOST;
   into->done += (uint64_t)got;
