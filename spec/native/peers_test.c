@@ -15,6 +15,7 @@
 #include <limits.h>
 #include <linux/sched.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -283,6 +284,89 @@ static void who_speaks_for_itself_is_pulled_from(void **state) {
   close_to_raw_peers(&p);
 }
 
+/* ---- Without a main thread ----------------------------------------------------*/
+
+/* Is the main thread of this process, whose pid that is, over? */
+static bool main_is_over(pid_t pid) {
+  char path[64], state = 0;
+  snprintf(path, sizeof path, "/proc/%d/task/%d/stat", pid, pid);
+  FILE *f = fopen(path, "re");
+  bool read = f && fscanf(f, "%*d (%*[^)]) %c", &state) == 1;
+  if (f)
+    fclose(f);
+  return read && state == 'Z';
+}
+
+/* Waits for an event of that kind, in a process that has nothing else to do. */
+static struct perigee_event alone_until(struct perigee_engine *engine,
+                                        int kind) {
+  struct perigee_event e;
+  int64_t end = clock_now() + PATIENCE;
+  while (perigee_poll(engine, &e, 1) < 1 || e.kind != kind)
+    if (clock_now() > end)
+      _exit(100 + kind);
+  return e;
+}
+
+static _Atomic bool connected;
+
+/* Calls with what is in its private memory once the main thread is over. Ends the
+ * process with 0 if the call is refused because of that. */
+static void *call_alone(void *address) {
+  static uint8_t bytes[MIB];
+  struct perigee_message m = {
+      .head = bytes, .length = sizeof bytes, .timeout = -1};
+  struct perigee_options o;
+  struct perigee_engine *engine;
+  variant_options(&variant_default, &o);
+  if (perigee_engine_open(&o, &engine) < 0 ||
+      perigee_connect(engine, address, "shm", PATIENCE) < 0)
+    _exit(1);
+  struct perigee_event e = alone_until(engine, PERIGEE_EVENT_CONNECTED);
+  connected = true;
+  while (!main_is_over(getpid()))
+    usleep(1000);
+  if (e.status < 0 || perigee_call(perigee_session(engine, e.session), &m) < 0)
+    _exit(2);
+  e = alone_until(engine, PERIGEE_EVENT_REPLY);
+  bool told = e.pointer && memmem(e.pointer, e.length, "main thread", 11);
+  _exit(e.status != PERIGEE_NO_MEMORY ? -e.status : told ? 0 : 99);
+}
+
+static void lives_without_a_main_thread(char *address) {
+  pthread_t thread;
+  if (pthread_create(&thread, NULL, call_alone, address) != 0)
+    _exit(4);
+  while (!connected)
+    usleep(1000);
+  pthread_exit(NULL);
+}
+
+/* It is not taken for dead: its session goes on. */
+static void who_has_no_main_thread_is_told_that_none_reads_it(void **state) {
+  (void)state;
+  struct pair p;
+  struct perigee_session_info info;
+  int status;
+  open_for_raw_peers(&p);
+  pid_t pid = fork();
+  assert_true(pid >= 0);
+  if (pid == 0)
+    lives_without_a_main_thread(p.address);
+  struct perigee_event e = until(&p, 1, PERIGEE_EVENT_ACCEPTED);
+  struct perigee_session *s = perigee_session(p.engine[1], e.session);
+  perigee_session_describe(s, &info, sizeof info);
+  assert_true(info.pull);
+  while (waitpid(pid, &status, WNOHANG) == 0)
+    quiet(&p, 1);
+  if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
+    fail_msg("the process ended with %x, not 0", (unsigned)status);
+  until(&p, 1, PERIGEE_EVENT_LOST);
+  perigee_session_free(s);
+  quiet(&p, 1);
+  close_to_raw_peers(&p);
+}
+
 /* ---- Other users -------------------------------------------------------------*/
 
 static const char abstract[] = "perigee-peers-test";
@@ -334,6 +418,7 @@ int main(void) {
       ON_BOTH(a_pid_that_is_anothers_by_now_is_not_read),
       ON_BOTH(who_speaks_for_another_cannot_have_it_read),
       ON_BOTH(who_speaks_for_itself_is_pulled_from),
+      cmocka_unit_test(who_has_no_main_thread_is_told_that_none_reads_it),
       cmocka_unit_test(other_users_hear_nothing_of_this_process),
   };
   return cmocka_run_group_tests_name("peers", tests, NULL, NULL);

@@ -254,7 +254,8 @@ struct lane {
   uint32_t sleeps;    /* the last number stored in armed */
   uint32_t kicked;    /* the peer's armed that was answered by a wake-up */
   bool pulls, peer_pulls;
-  uint8_t *spare; /* bounce buffer for the next fetch that needs one */
+  int64_t gone_at; /* since then the peer's memory cannot be read; 0: it can */
+  uint8_t *spare;  /* bounce buffer for the next fetch that needs one */
 };
 
 static inline int64_t shm_clock(const struct lane *lane) {
@@ -420,5 +421,7 @@ bool shm_sound(int fd, uint64_t length, int seals);
  * where none is. */
 bool arena_may_keep(struct lane *, int fd);
 int arena_not_there(struct lane *);
+/* What a pull ends in, if the process lives and nobody can read its memory. */
+int arena_unread(struct lane *);
 
 #endif

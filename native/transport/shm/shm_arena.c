@@ -420,6 +420,10 @@ static const struct shm_arena none = {0};
   "memory that the peer lent is not there, and no descriptor is left to read " \
   "it by (ulimit -n)"
 
+#define UNREAD                                                                 \
+  "the main thread of the peer's process has ended, so its memory cannot be "  \
+  "read (option pull)"
+
 static void shown_close_file(struct lane *lane, struct shm_shown *s) {
   if (s->file < 0)
     return;
@@ -476,6 +480,10 @@ static bool file_may_be_kept(const struct share *s, int fd) {
 
 bool arena_may_keep(struct lane *lane, int fd) {
   return file_may_be_kept(lane->options.share, fd);
+}
+
+int arena_unread(struct lane *lane) {
+  return arena_note_trouble(lane, PERIGEE_NO_MEMORY, UNREAD);
 }
 
 int arena_not_there(struct lane *lane) {

@@ -163,7 +163,24 @@ _Static_assert(offsetof(struct extent, base) == 0 &&
                    sizeof(struct extent) == 48,
                "the form of places is that of the wire");
 
-/* Reads from the peer's memory. Addresses are the peer's claim: this side treats
+/* ns for which a process may be dying, of which nobody can read any more. */
+static const int64_t DYING = 1000000000;
+
+/* A process has no memory by its pid any more once its main thread has ended: while
+ * it dies, and as long as other threads of it live. */
+static int64_t pull_gone(struct lane *lane) {
+  int64_t now = *lane->options.now;
+  if (!owner_is_alive(&lane->options))
+    return PERIGEE_PEER_LOST;
+  if (lane->gone_at == 0)
+    lane->gone_at = now;
+  if (now - lane->gone_at > DYING)
+    return arena_unread(lane);
+  lane->options.soon(lane->options.session);
+  return 0;
+}
+
+/* Reads from the peer's memory; 0: not now. Addresses are the peer's claim: this side treats
  * them as numbers, and the kernel checks them. The bytes are the peer's only if
  * it lives afterwards. */
 static int64_t pull_read(struct lane *lane, const struct iovec *to, int n,
@@ -171,7 +188,7 @@ static int64_t pull_read(struct lane *lane, const struct iovec *to, int n,
   ssize_t got = process_vm_readv(lane->options.peer_pid, to, (unsigned)n, from,
                                  (unsigned)m, 0);
   if (got <= 0)
-    return got < 0 && errno == ESRCH ? PERIGEE_PEER_LOST : PERIGEE_PROTOCOL;
+    return got < 0 && errno == ESRCH ? pull_gone(lane) : PERIGEE_PROTOCOL;
   return got;
 }
 
@@ -187,7 +204,7 @@ static uint64_t place_end(const struct extent *place) {
 }
 
 /* Reads the places of a list from the one with byte `at` on. Returns how many
- * are sound. The owner may change them meanwhile, so these copies are used. Their
+ * are sound; 0: none can be read now. The owner may change them meanwhile, so these copies are used. Their
  * number, the source's stride, is the owner's claim as well: no more of them are
  * read than the payload has bytes, as none is empty. */
 static int64_t places_read(struct lane *lane, struct fetch *f, uint64_t at,
@@ -197,10 +214,11 @@ static int64_t places_read(struct lane *lane, struct fetch *f, uint64_t at,
   uint64_t from = f->source.address + first * sizeof *list;
   struct iovec here = {list, most * sizeof *list};
   struct iovec there = {(void *)(uintptr_t)from, here.iov_len};
-  int64_t got = most > 0 ? pull_read(lane, &here, 1, &there, 1) : 0;
-  if (got < 0)
+  int64_t got =
+      most > 0 ? pull_read(lane, &here, 1, &there, 1) : PERIGEE_PROTOCOL;
+  if (got <= 0)
     return got;
-  if (got == 0 || got != (int64_t)here.iov_len || list[0].begin > at ||
+  if (got != (int64_t)here.iov_len || list[0].begin > at ||
       !place_is_sound(&list[0], list[0].begin) || at >= place_end(&list[0]))
     return PERIGEE_PROTOCOL;
   while (++n < most && place_is_sound(&list[n], place_end(&list[n - 1])))
@@ -209,7 +227,7 @@ static int64_t places_read(struct lane *lane, struct fetch *f, uint64_t at,
 }
 
 /* Gives the places in which the payload lies from byte `at` on, some of them or
- * all. Returns how many. */
+ * all. Returns how many, or 0: none can be read now. */
 static int64_t places_of(struct lane *lane, struct fetch *f, uint64_t at,
                          struct extent *list) {
   const struct source *s = &f->source;
@@ -296,13 +314,13 @@ static int64_t pull_private(struct lane *lane, struct fetch *f, uint64_t at,
   struct extent list[PLACES];
   uint64_t bytes, room;
   int64_t count = places_of(lane, f, at, list);
-  if (count < 0)
+  if (count <= 0)
     return count;
   int n = pull_remote_vectors(list, count, at, limit, pull_most(lane), from,
                               &bytes);
   int m = pull_local_vectors(into, bytes, to, &room);
   int64_t got = pull_read(lane, to, m, from, n);
-  if (got < 0)
+  if (got <= 0)
     return got;
   pull_spend(lane, n, (uint64_t)got);
   if (!owner_is_alive(&lane->options))
