@@ -200,7 +200,13 @@ struct perigee_options {
   uint64_t epoch;           /* 0: random */
   int32_t pull;             /* 0: never read a peer's memory by
                                process_vm_readv, even if a probe at hello says
-                               that it works: 1 */
+                               that it works: 1. A peer whose memory this
+                               process may read (as a rule, of the same user)
+                               can name memory that is never filled (FUSE,
+                               userfaultfd): the read, and with it the engine,
+                               then waits without end. If the main thread of a
+                               peer has ended, nobody can read its memory: its
+                               large payloads end their calls in NO_MEMORY */
   const char *rdma;         /* "nics=mlx5_0:1,mlx5_1 qps=2 gid=3 ..."
                                (native/devices/devices.h); outlives the engine.
                                NULL: the environment's PERIGEE_RDMA, else

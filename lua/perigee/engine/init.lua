@@ -144,7 +144,11 @@ end
 --   own
 -- @tparam[opt=true] boolean options.advanced.pull false: never reads a peer's
 --   memory by process_vm_readv, where that call is not to be made (a filter of
---   system calls that ends a process by it)
+--   system calls that ends a process by it), or where peers of the same user
+--   are not trusted: one whose memory this process may read can name memory
+--   that is never filled (FUSE, userfaultfd), and the engine then waits for it
+--   without end. Nor does anybody read the memory of a process whose main
+--   thread has ended: large payloads of such a peer end calls in `no_memory`
 -- @tparam[opt] table|string options.advanced.rdma which NICs to use, and how,
 --   where those that are chosen are not the right ones: a table or a text like
 --   "nics=mlx5_0,mlx5_1 qps=2" (keys: the page "Settings"); default
