@@ -582,6 +582,61 @@ static void records_that_the_socket_takes_in_parts_arrive_whole(void **state) {
   pair_close(&p);
 }
 
+/* ---- A write that is given up --------------------------------------------------- */
+
+enum { VAST = 32 * MIB, OLD = 0x5a, NEW = 0xa5 };
+
+static const struct stream *attached(struct pair *p) {
+  struct stream *const *s = &p->session[0]->lane->streams[1];
+  while (!tcp_usable(*s))
+    quiet(p, 1);
+  return *s;
+}
+
+/* The socket has taken a part of a fragment, and could now take more. */
+static void is_half_sent(struct pair *p, const struct stream *s) {
+  quiet(p, 8);
+  for (int i = 0; i < 64 && !(s->left > 0 && s->full); i++)
+    poll_side(p, 0);
+  assert_true(s->left > 0);
+  poll_side(p, 1);
+}
+
+/* What was sent before may land, and nothing else. */
+static void a_write_that_is_given_up_half_sent_leaves_no_zeros(void **state) {
+  static struct variant over = {"tcp by streams", "tcp", "host", 1, "streams"};
+  struct pair p;
+  struct perigee_options o;
+  (void)state;
+  variant_options(&over, &o);
+  o.streams = 1;
+  pair_open_with(&p, &over, &o);
+  struct perigee_region *to = region_of(&p, 1, "vast", VAST, 3),
+                        *from = region_of(&p, 0, NULL, VAST, 0);
+  fill_byte(to, OLD);
+  fill_byte(from, NEW);
+  struct perigee_slice remote = {
+      {.remote = look_up(&p, "vast")}, 0, VAST, 1, VAST};
+  struct perigee_transfer t = {.local = all_of(from, VAST), .remote = remote};
+  const struct stream *s = attached(&p);
+  int op = perigee_transfer(p.session[0], PERIGEE_OP_WRITE, &t, 1, 0, -1);
+  is_half_sent(&p, s);
+  perigee_cancel(p.engine[0], op);
+  p.still[1] = true;
+  ended(&p, 0, op, PERIGEE_CANCELLED);
+  poll_side(&p, 0);
+  p.still[1] = false;
+  for (int i = 0; i < 8; i++)
+    poll_side(&p, 1);
+  settle(&p);
+  const uint8_t *now = perigee_region_pointer(to);
+  for (uint64_t i = 0; i < VAST; i++)
+    if (now[i] != OLD && now[i] != NEW)
+      fail_msg("byte %llu is neither the old one nor one that was sent",
+               (unsigned long long)i);
+  pair_close(&p);
+}
+
 #define SCENE(test)                                                            \
   cmocka_unit_test_setup_teardown(test, played_open, played_close)
 
@@ -615,6 +670,7 @@ int main(void) {
           a_stream_that_cannot_be_replaced_has_this_sides_patience),
       cmocka_unit_test(an_end_that_came_while_nobody_looked_is_the_end),
       cmocka_unit_test(records_that_the_socket_takes_in_parts_arrive_whole),
+      cmocka_unit_test(a_write_that_is_given_up_half_sent_leaves_no_zeros),
       cmocka_unit_test(sockets_within_a_host_do_not_pace),
       cmocka_unit_test(sockets_to_other_hosts_do_as_the_system_does),
       cmocka_unit_test(those_who_read_nothing_hold_up_a_close_together),

@@ -447,6 +447,49 @@ static void what_belongs_to_no_operation_any_more_does_not(void **state) {
   close(fd);
 }
 
+/* Stream 0 tells the end, and behind it asks about a life that the stream never
+ * had: a peer that answers knows of the end. Returns the ASK. */
+static struct tcp_head tells_its_end_and_asks(struct played *s) {
+  static struct heard h;
+  struct tcp_head end = {0}, ask = {0};
+  uint32_t end_at, ask_at;
+  h = (struct heard){.fd = s->hand.fd};
+  hear(s, &h);
+  assert_true(said(&h, TCP_ENDED, 0, &end, &end_at));
+  assert_true(said(&h, TCP_ASK, 0, &ask, &ask_at));
+  assert_true(end_at < ask_at);
+  assert_int_equal(ask.which, FIRST);
+  assert_int_not_equal(ask.operation, 0);
+  return ask;
+}
+
+/* The peer may read what comes straight to where others see it. Zeros by another
+ * socket could overtake the end. */
+static void zeros_come_once_the_peer_knows_the_end(void **state) {
+  static struct heard by;
+  struct played *s = *state;
+  struct tcp_head head, answer;
+  uint32_t body;
+  uint64_t word;
+  int op, fd = call_by_stream(s, HEAD, &by, &op);
+  played_look(s, 8);
+  perigee_cancel(s->engine, op);
+  hear(s, &by);
+  assert_true(said(&by, TCP_FRAGMENT, 0, &head, &body));
+  if (by.end >= body + head.length)
+    fail_msg("zeros were sent before the peer knew of the end");
+  assert_memory_equal(by.bytes + body, written + head.at, by.end - body);
+  answer = tells_its_end_and_asks(s);
+  answer.type = TCP_TAKEN;
+  played_tell_word(s, answer);
+  hear(s, &by);
+  assert_int_equal(by.end, body + head.length + TCP_TRAILER);
+  memcpy(&word, by.bytes + body + head.length, sizeof word);
+  assert_true(word == TCP_GIVEN_UP);
+  played_goes_on(s);
+  close(fd);
+}
+
 /* A head of stream 0, so that the session lives. */
 static void time_passes(struct played *s, int64_t ms) {
   for (int64_t i = 0; i < ms; i += 100) {
@@ -813,6 +856,7 @@ int main(void) {
       LIFE(so_do_blocks_that_lie_apart),
       LIFE(so_does_memory_that_no_cpu_can_read),
       LIFE(what_belongs_to_no_operation_any_more_does_not),
+      LIFE(zeros_come_once_the_peer_knows_the_end),
       LIFE(a_stream_on_which_nothing_moves_is_lost),
       LIFE(who_was_away_itself_loses_no_stream),
       LIFE(one_on_which_bytes_move_is_not),

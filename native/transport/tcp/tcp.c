@@ -7,7 +7,8 @@
  * Ordering needs no atomics: there is one thread, and each socket delivers in
  * order. An operation's ENDED goes by stream 0 before anything that is sent
  * later. Fragments of the operation that other streams deliver afterwards name
- * its generation and are dropped.
+ * its generation and are dropped. Of a fragment that is half sent by then, the
+ * rest waits until the peer has read ENDED (tcp_hold).
  *
  * Sleeping. Every socket is watched edge-triggered. While the lane is armed,
  * only streams with an edge are read: an edge before the arming is found by the

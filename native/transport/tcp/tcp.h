@@ -76,6 +76,16 @@
  * end here: bytes that the socket has not taken are sent as zeros (of a sealed
  * stream, bytes that are not sealed yet).
  *
+ * The peer reads a write straight into memory that others see, and learns from
+ * the word behind a fragment too late that it read zeros. Nothing keeps order
+ * between two sockets, so zeros could overtake ENDED. With the feature "streams"
+ * a stream for payloads is therefore held: it sends nothing of the zeros before
+ * the peer knows of the end, and then drops them. Behind ENDED goes an ASK about
+ * a life that the stream never has at that time; the peer answers it in order,
+ * by a TAKEN for that life, and only then the stream goes on. Without the feature
+ * ENDED is sent at once, which leaves the peer little time to read zeros. On
+ * stream 0 the order is kept anyway.
+ *
  *   out     the bytes that a stream has still to send; at body_at in them belong
  *           `left` bytes of a body that stands elsewhere
  *   in      the bytes that were read and not looked at yet; behind them, in the
@@ -301,6 +311,7 @@ struct stream {
   uint64_t left;             /* bytes of the body; 0: there is none */
   struct payload body;       /* a walk over it */
   struct exposure *exposure; /* owner of the body; NULL: zeros are sent */
+  bool held;                 /* until the peer knows of the body's end */
   /* In. */
   uint8_t *in;
   uint32_t in_first, in_end, in_room;
@@ -421,6 +432,7 @@ bool tcp_put_fragment(struct stream *s, const struct tcp_head *head,
 uint64_t tcp_send(struct stream *s, uint64_t limit);
 /* The exposure's memory is not read any more: the rest is sent as zeros. */
 void tcp_disown(struct lane *lane, const struct exposure *exposure);
+/* Has it nothing to send, or nothing that may be sent now? */
 bool tcp_idle(const struct stream *s);
 /* Tells the peer's credit, once a share of it is not told. eager_done: the first
  * bytes of a payload need no room any more. */
@@ -508,6 +520,9 @@ void tcp_again_drop(struct lane *lane);
 void tcp_came(struct stream *s);
 /* Asks what has come by streams that owe something. */
 void tcp_look(struct lane *lane);
+/* Holds the streams that send bytes of the exposure, whose operation has ended,
+ * until the peer knows of that. */
+void tcp_hold(struct lane *lane, const struct exposure *e);
 /* The words of the peer; false: it violates the protocol. */
 bool tcp_asked(struct lane *lane, const struct tcp_head *head);
 bool tcp_taken(struct lane *lane, const struct tcp_head *head);

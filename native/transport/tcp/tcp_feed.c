@@ -40,6 +40,7 @@ int tcp_expose(struct lane *lane, struct exposure *e, struct payload *p) {
 }
 
 void tcp_conceal(struct lane *lane, struct exposure *e) {
+  tcp_hold(lane, e);
   tcp_disown(lane, e);
   if (e->fed < e->source.address) /* the peer will not get the rest of it */
     lane->eager_sent -= e->source.address - e->fed;

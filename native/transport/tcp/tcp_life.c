@@ -29,6 +29,7 @@ enum { BETWEEN = 2 };       /* the same: the longest between two looks */
 enum { PAUSE = 8 };         /* the same: the shortest between two dials */
 enum { PAUSES_MOST = 256 }; /* the longest, in shortest ones */
 enum { AGAIN_ROOM = 64 };
+enum { OTHER_LIFE = 1 << 15 }; /* apart from one that a stream has, or had */
 
 static int64_t lane_now(const struct lane *lane) {
   return *lane->options.now;
@@ -267,6 +268,33 @@ void tcp_look(struct lane *lane) {
   }
 }
 
+static void stream_hold(struct stream *s) {
+  const struct stream echo = {
+      .lane = s->lane, .number = s->number, .life = s->life ^ OTHER_LIFE};
+  s->held = true;
+  stream_tell_peer(&echo, TCP_ASK, 0, false);
+}
+
+/* An end that was not said is none of a write that was given up. */
+void tcp_hold(struct lane *lane, const struct exposure *e) {
+  bool said = generation_of(&lane->told, e->operation) == e->generation;
+  for (uint32_t i = 1; said && i < lane->stream_count; i++) {
+    struct stream *s = lane->streams[i];
+    if (!s || s->left == 0 || s->exposure != e)
+      continue;
+    lane->flush_deferred = false;
+    if (lane->options.heals)
+      stream_hold(s);
+  }
+}
+
+/* The peer has answered the ASK about that life, and read what was before it. */
+static void stream_let_go(const struct lane *lane, const struct tcp_head *h) {
+  struct stream *s = lane->streams[h->which];
+  if (s && h->operation == (s->life ^ OTHER_LIFE))
+    s->held = false;
+}
+
 /* Bytes that lie here, as their landing has no room for them or is not known,
  * are none that the way holds back. */
 static bool stream_has_unread(const struct stream *s) {
@@ -326,6 +354,8 @@ bool tcp_taken(struct lane *lane, const struct tcp_head *h) {
   struct stream *s;
   if (!stream_spoken_of(lane, h, &s))
     return false;
+  if (!s)
+    stream_let_go(lane, h);
   if (!s || s->loss.lost || s->loss.doomed)
     return true;
   struct owing *o = &s->owing;

@@ -123,8 +123,9 @@ void tcp_disown(struct lane *lane, const struct exposure *exposure) {
 }
 
 bool tcp_idle(const struct stream *s) {
-  return s->left == 0 && s->out.first == s->out.end &&
-         !(s->sealed && sealed_waiting(s));
+  return (s->left == 0 && s->out.first == s->out.end &&
+          !(s->sealed && sealed_waiting(s))) ||
+         s->held;
 }
 
 /* ---- Sending ------------------------------------------------------------- */
