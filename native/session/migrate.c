@@ -20,13 +20,13 @@
  *   dialed at a Unix socket, for "tcp": to TCP over loopback
  *
  * The listening side makes a ticket, valid once and for hello_timeout, and says
- * MOVE in place of OFFER. Tickets are limited; if none is free, the peer with
- * the fewest takes one from the peer with the most. The dialer closes the
- * connection, dials the new address and shows the ticket in its HELLO. The
- * listeners for that are made when first needed, accept holders of tickets
- * only, and live as long as the engine. The session keeps the address that was
- * dialed first. A session that cannot move dials that address once more, and
- * stays there.
+ * MOVE in place of OFFER; the dialer waits for either wherever it may be told to
+ * move. Tickets are limited; if none is free, the peer with the fewest takes one
+ * from the peer with the most. The dialer closes the connection, dials the new
+ * address and shows the ticket in its HELLO. The listeners for that are made when
+ * first needed, accept holders of tickets only, and live as long as the engine.
+ * The session keeps the address that was dialed first. A session that cannot move
+ * dials that address once more, and stays there.
  *
  *   state   event   becomes
  *   none    agree   agreed    the TERMS of both sides allow a move; the
@@ -178,16 +178,20 @@ static void name_close(struct perigee_engine *engine, struct local_name *n) {
     watch_close(engine, n->fd);
 }
 
+/* An engine without a door tells zeros. */
+static bool name_is_told(const uint8_t name[HELLO_LOCAL]) {
+  static const uint8_t none[HELLO_LOCAL];
+  return memcmp(name, none, HELLO_LOCAL) != 0;
+}
+
 /* Returns whether this side can connect to a peer's door. Our own name, told by
  * a peer, proves nothing. A socket whose backlog is full counts as reached. fd:
  * the connection, which the caller closes, or -1. */
 static bool name_reach(const struct local_name *own,
                        const uint8_t name[HELLO_LOCAL], int *fd) {
-  static const uint8_t none[HELLO_LOCAL];
   struct sockaddr_un un;
   *fd = -1;
-  if (memcmp(name, none, HELLO_LOCAL) == 0 ||
-      memcmp(name, own->bytes, HELLO_LOCAL) == 0)
+  if (!name_is_told(name) || memcmp(name, own->bytes, HELLO_LOCAL) == 0)
     return false;
   socklen_t length = door_address(name, &un);
   *fd = socket_new(AF_UNIX);
@@ -439,6 +443,16 @@ static bool migrate_prefers_memory(const struct perigee_session *s,
   return false;
 }
 
+/* From TCP: the listening side decides, so it has to know that both are here, and
+ * to have a name that the dialer can dial. The dialer may lack a descriptor for
+ * the other's door, or may not connect there: its address is enough, as it comes
+ * back if it cannot move. */
+static bool migrate_is_near(const struct perigee_session *s,
+                            const struct terms *dialed) {
+  return s->dialed ? s->peer.here
+                   : s->peer.same_host && name_is_told(dialed->local);
+}
+
 static bool migrate_may(const struct perigee_session *s,
                         const struct terms *dialer,
                         const struct terms *dialed) {
@@ -446,7 +460,7 @@ static bool migrate_may(const struct perigee_session *s,
     return false;
   if (!s->tcp)
     return s->transport && s->transport->socket == SOCKET_TCP;
-  return s->peer.same_host && dialer->user == dialed->user &&
+  return migrate_is_near(s, dialed) && dialer->user == dialed->user &&
          migrate_prefers_memory(s, dialer);
 }
 

@@ -13,7 +13,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 static const struct variant any = {"auto, host", NULL, "host", 1, NULL};
@@ -327,6 +329,66 @@ static void who_cannot_move_stays(void **state) {
   }
 }
 
+/* Returns the engine's door, which the engine makes now or has made, or -1. */
+static int door_of(struct perigee_engine *engine) {
+  struct perigee_session any_session = {.engine = engine, .tcp = true};
+  struct terms t = {0};
+  struct sockaddr_un un;
+  char name[64] = "perigee-";
+  migrate_terms(&any_session, &t);
+  for (int i = 0; i < HELLO_LOCAL; i++)
+    sprintf(name + strlen(name), "%02x", t.local[i]);
+  strcat(name, "?");
+  for (int fd = 0; fd < 1024; fd++) {
+    socklen_t length = sizeof un;
+    memset(&un, 0, sizeof un);
+    if (getsockname(fd, (struct sockaddr *)&un, &length) == 0 &&
+        un.sun_family == AF_UNIX && strcmp(un.sun_path + 1, name) == 0)
+      return fd;
+  }
+  return -1;
+}
+
+/* As for a dialer that has no descriptor left, or may not connect to sockets
+ * without a path. The listener has seen that both are on one host. */
+static void who_does_not_reach_the_door_moves_if_it_is_told_to(void **state) {
+  (void)state;
+  struct pair p;
+  struct perigee_session *first[2];
+  open_port(&p);
+  int door = door_of(p.engine[1]), nowhere = socket_new(AF_UNIX);
+  assert_true(door >= 0);
+  dup2(nowhere, door);
+  close(nowhere);
+  dial(&p, NULL);
+  carried_by(&p, "shm", "moved from TCP to shared memory");
+  memcpy(first, p.session, sizeof first);
+  deafen(moved_to(p.engine[1], false));
+  dial(&p, NULL);
+  carried_by(&p, "tcp", "");
+  pair_close(&p);
+}
+
+/* Its name is no place then, where a session could move to. */
+static void who_has_no_door_sends_nobody_on(void **state) {
+  (void)state;
+  struct pair p;
+  struct rlimit all, none;
+  open_port(&p);
+  assert_int_equal(getrlimit(RLIMIT_NOFILE, &all), 0);
+  none = (struct rlimit){0, all.rlim_max};
+  assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+  int door = door_of(p.engine[1]);
+  assert_int_equal(setrlimit(RLIMIT_NOFILE, &all), 0);
+  assert_int_equal(door, -1);
+  for (int i = 0; i < 2; i++) {
+    dial(&p, NULL);
+    carried_by(&p, "tcp", "");
+  }
+  assert_null(moved_to(p.engine[1], false));
+  pair_close(&p);
+}
+
 static void but_not_where_only_memory_will_do(void **state) {
   (void)state;
   struct pair p;
@@ -402,6 +464,8 @@ int main(void) {
       cmocka_unit_test(nobody_is_sent_on_more_often_than_there_are_tickets),
       cmocka_unit_test(the_secret_is_proven_first),
       cmocka_unit_test(who_cannot_move_stays),
+      cmocka_unit_test(who_does_not_reach_the_door_moves_if_it_is_told_to),
+      cmocka_unit_test(who_has_no_door_sends_nobody_on),
       cmocka_unit_test(but_not_where_only_memory_will_do),
       cmocka_unit_test(an_engine_is_not_its_own_local_peer),
       cmocka_unit_test(without_a_ticket_nobody_comes_in),
