@@ -164,6 +164,102 @@ static void bytes_are_counted_once(void **state) {
   }
 }
 
+/* ---- Bytes that come out of order ------------------------------------------------- */
+
+struct single {
+  struct tcp_head head;
+  uint8_t byte;
+  uint64_t word;
+} __attribute__((packed));
+
+/* Tells single bytes of a message, from its end on, each two before the last. */
+static void tell_singles(struct played *s, uint32_t from, uint32_t count) {
+  static struct single singles[SIZE / 2];
+  for (uint32_t i = 0; i < count; i++)
+    singles[i] = (struct single){
+        .head = played_piece(SIZE - 1 - 2 * (from + i), 1), .word = TCP_GOOD};
+  hand_lane(&s->hand, singles, count * (uint32_t)sizeof *singles);
+}
+
+/* A message comes so; the receive has this number. */
+static int singles_come(struct played *s, uint32_t count) {
+  enum { AT_ONCE_MOST = 256 };
+  struct perigee_slice all = {{s->region}, 0, SIZE, 1, SIZE};
+  int op = perigee_recv(s->hand.session, &all, -1);
+  assert_true(op >= 0);
+  played_tell_message(s, SIZE);
+  for (uint32_t n = 0; n < count; n += AT_ONCE_MOST) {
+    tell_singles(s, n, count - n < AT_ONCE_MOST ? count - n : AT_ONCE_MOST);
+    played_look(s, 256);
+  }
+  return op;
+}
+
+static uint32_t ranges_of_message(const struct played *s) {
+  const struct tcp_head h = played_piece(0, 1);
+  return tcp_own(tcp_fetch_of(s->hand.session->lane, &h))->received.count;
+}
+
+/* The list of them is moved by each of those that come then. */
+static void bytes_out_of_order_count_as_work(void **state) {
+  enum { MANY = SIZE / 2 - 512, MORE = 500, A_POLL = 200 };
+  struct played *s = *state;
+  singles_come(s, MANY);
+  assert_int_equal(ranges_of_message(s), MANY);
+  tell_singles(s, MANY, MORE);
+  played_look(s, 1);
+  if (ranges_of_message(s) > MANY + A_POLL)
+    fail_msg("one poll took %u of them", ranges_of_message(s) - MANY);
+  played_look(s, 256);
+  assert_int_equal(ranges_of_message(s), MANY + MORE);
+  played_goes_on(s);
+}
+
+static void what_they_take_counts_for_the_peers_share(void **state) {
+  enum { MANY = 1000 };
+  struct played *s = *state;
+  const struct share *share = s->hand.session->account.share;
+  uint64_t before = share->used[SHARE_POOLED];
+  int op = singles_come(s, MANY);
+  assert_true(share->used[SHARE_POOLED] - before >=
+              MANY * sizeof(struct stretch));
+  perigee_cancel(s->engine, op);
+  played_look(s, 64);
+  assert_true(share->used[SHARE_POOLED] - before <
+              MANY * sizeof(struct stretch));
+  played_goes_on(s);
+}
+
+/* The message cannot be received, but the session is not to blame. */
+static void beyond_its_share_the_message_is_not_received(void **state) {
+  static const uint64_t ALL = UINT64_C(1) << 40;
+  struct played *s = *state;
+  struct share *share = s->hand.session->account.share;
+  singles_come(s, 8);
+  share_add(share, SHARE_POOLED, ALL);
+  tell_singles(s, 8, 100);
+  played_look(s, 64);
+  share_give(share, SHARE_POOLED, ALL);
+  played_goes_on(s);
+  const struct tcp_head h = played_piece(0, 1);
+  assert_null(tcp_fetch_of(s->hand.session->lane, &h));
+}
+
+/* Else each fragment would be compared with all of them. */
+static void two_payloads_of_one_operation_do_not_come_at_once(void **state) {
+  enum { TIMES = 8 };
+  struct played *s = *state;
+  struct perigee_slice all = {{s->region}, 0, SIZE, 1, SIZE};
+  for (int i = 0; i < TIMES; i++)
+    assert_true(perigee_recv(s->hand.session, &all, -1) >= 0);
+  for (int i = 0; i < TIMES; i++)
+    played_tell_message(s, SIZE);
+  played_goes_on(s);
+  const struct node *head = &s->hand.session->lane->peers[1]->fetches;
+  assert_ptr_not_equal(head->next, head);
+  assert_ptr_equal(head->next->next, head);
+}
+
 /* One edge tells of both. */
 static void the_end_of_a_stream_is_seen_behind_its_last_bytes(void **state) {
   struct played *s = *state;
@@ -653,6 +749,10 @@ int main(void) {
       SCENE(the_same_by_two_streams_is_found_out),
       SCENE(half_of_a_payload_twice_is_not_all_of_it),
       cmocka_unit_test(bytes_are_counted_once),
+      SCENE(bytes_out_of_order_count_as_work),
+      SCENE(what_they_take_counts_for_the_peers_share),
+      SCENE(beyond_its_share_the_message_is_not_received),
+      SCENE(two_payloads_of_one_operation_do_not_come_at_once),
       SCENE(the_end_of_a_stream_is_seen_behind_its_last_bytes),
       SCENE(the_peer_is_told_of_ends_of_what_it_was_sent),
       SCENE(crumbs_do_not_fill_the_unexpected_queue),

@@ -186,20 +186,24 @@ struct generations {
 };
 
 /* The bytes of a payload that have been received: all before `first`, and
- * ranges behind it that came out of order. */
+ * ranges behind it that came out of order. The peer chooses how many these are:
+ * all but a few count for its share (share; NULL: for nobody's). */
 struct ranges {
   uint64_t first;
   struct stretch {
     uint64_t at, end;
   } * ahead;
+  struct share *share;
   uint32_t count, room;
+  uint32_t moved; /* bytes of the list, by the last range that was added */
 };
 
 /* The private part of a fetch. */
 struct tcp_fetch {
   struct node node; /* of its operation's fetches */
   struct ranges received;
-  uint64_t came, told;       /* bytes received; of them reported to the core */
+  uint64_t came, told;       /* bytes received, and of lists moved for them;
+                                of these reported to the core */
   uint64_t unexpected_bytes; /* bytes that went through the unexpected queue */
   int status;                /* the first error */
   bool begun;
@@ -617,10 +621,16 @@ void tcp_peers_close(struct lane *);
 
 /* Returns an operation of the peer, made if needed; NULL without memory. */
 struct tcp_peer *tcp_peer_new(struct lane *lane, uint16_t operation);
+/* Does it have a fetch of that part that goes on? The peer tells the end of one
+ * before it uses the operation's number again. So its list of fetches stays
+ * short. */
+bool tcp_peer_fetches(struct lane *lane, const struct tcp_peer *peer,
+                      uint8_t part);
 /* Returns the fetch that a fragment belongs to, or NULL. */
 struct fetch *tcp_fetch_of(struct lane *lane, const struct tcp_head *h);
 /* Is the fragment within its payload, and new? Its bytes count as received from
- * then on. False: the peer violates the protocol, or there is no memory. */
+ * then on. False: the peer violates the protocol, or there is no memory for it,
+ * and the fetch fails. */
 bool tcp_fetch_takes(struct lane *lane, struct fetch *f,
                      const struct tcp_head *h);
 /* Takes that back, as the fragment's stream was lost. */

@@ -20,29 +20,62 @@
 #include "tcp.h"
 
 enum { FIRST_PEERS = 64 };
-enum { RANGES_ROOM = 8 };
+/* As many as streams that overtake each other leave, and some more. */
+enum { RANGES_ROOM = 32 };
 
 /* ---- Which bytes have been received -------------------------------------- */
 
+/* The memory that is counted in the peer's share. */
+static uint64_t ranges_counted(uint32_t room) {
+  return room > RANGES_ROOM ? room * sizeof(struct stretch) : 0;
+}
+
 void ranges_close(struct ranges *c) {
+  share_back(c->share, SHARE_POOLED, ranges_counted(c->room));
   free(c->ahead);
   *c = (struct ranges){0};
 }
 
 static bool ranges_grow(struct ranges *c) {
   uint32_t room = c->room ? 2 * c->room : RANGES_ROOM;
-  struct stretch *more =
-      room <= TCP_AHEAD ? realloc(c->ahead, room * sizeof *more) : NULL;
-  if (!more)
+  uint64_t counts = ranges_counted(room) - ranges_counted(c->room);
+  if (room > TCP_AHEAD || !share_take(c->share, SHARE_POOLED, counts))
     return false;
+  struct stretch *more = realloc(c->ahead, room * sizeof *more);
+  if (!more) {
+    share_back(c->share, SHARE_POOLED, counts);
+    return false;
+  }
   c->ahead = more;
   c->room = room;
   return true;
 }
 
+/* Moves the ranges from ahead[from] on to ahead[to]. */
+static void ranges_shift(struct ranges *c, uint32_t from, uint32_t to) {
+  c->moved = (c->count - from) * (uint32_t)sizeof *c->ahead;
+  memmove(&c->ahead[to], &c->ahead[from], c->moved);
+}
+
 static void ranges_drop(struct ranges *c, uint32_t i) {
+  ranges_shift(c, i + 1, i);
   c->count--;
-  memmove(&c->ahead[i], &c->ahead[i + 1], (c->count - i) * sizeof *c->ahead);
+}
+
+/* Returns the first range behind a gap that begins there or later. Most bytes
+ * come in order, behind all others. */
+static uint32_t ranges_from(const struct ranges *c, uint64_t at) {
+  uint32_t low = 0, high = c->count;
+  if (high > 0 && c->ahead[high - 1].at < at)
+    return high;
+  while (low < high) {
+    uint32_t middle = low + (high - low) / 2;
+    if (c->ahead[middle].at < at)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  return low;
 }
 
 /* Adds a range behind a gap, before ahead[i], which begins after it. */
@@ -61,7 +94,7 @@ static int ranges_put(struct ranges *c, uint32_t i, uint64_t at, uint64_t end) {
   }
   if (c->count == c->room && !ranges_grow(c))
     return PERIGEE_NO_MEMORY;
-  memmove(&c->ahead[i + 1], &c->ahead[i], (c->count - i) * sizeof *c->ahead);
+  ranges_shift(c, i, i + 1);
   c->ahead[i] = (struct stretch){at, end};
   c->count++;
   return PERIGEE_OK;
@@ -84,21 +117,17 @@ static int ranges_remove_ahead(struct ranges *c, uint32_t i, uint64_t at,
 
 int ranges_remove(struct ranges *c, uint64_t at, uint64_t length) {
   uint64_t end = at + length, first = c->first;
-  uint32_t i = 0;
   if (at < first) {
     c->first = at;
     return end < first ? ranges_put(c, 0, end, first) : PERIGEE_OK;
   }
-  while (c->ahead[i].end < end)
-    i++;
-  return ranges_remove_ahead(c, i, at, end);
+  return ranges_remove_ahead(c, ranges_from(c, at + 1) - 1, at, end);
 }
 
 int ranges_add(struct ranges *c, uint64_t at, uint64_t length) {
   uint64_t end = at + length;
-  uint32_t i = c->count; /* from the end, as most come in order */
-  while (i > 0 && c->ahead[i - 1].at >= at)
-    i--;
+  uint32_t i = ranges_from(c, at);
+  c->moved = 0;
   if (at < c->first || (i > 0 && c->ahead[i - 1].end > at) ||
       (i < c->count && c->ahead[i].at < end))
     return PERIGEE_PROTOCOL;
@@ -180,17 +209,37 @@ static bool fragment_is_of(const struct tcp_head *h, const struct fetch *f) {
          (h->which & PART_MASK) == f->part;
 }
 
+static struct fetch *fetch_entry(struct node *n) {
+  return CONTAINER(CONTAINER(n, struct tcp_fetch, node), struct fetch, own);
+}
+
 struct fetch *tcp_fetch_of(struct lane *lane, const struct tcp_head *h) {
   const struct tcp_peer *peer = tcp_peer(lane, h->operation);
   if (!peer)
     return NULL;
   for (struct node *n = peer->fetches.next; n != &peer->fetches; n = n->next) {
-    struct fetch *f =
-        CONTAINER(CONTAINER(n, struct tcp_fetch, node), struct fetch, own);
+    struct fetch *f = fetch_entry(n);
     if (fragment_is_of(h, f))
       return f;
   }
   return NULL;
+}
+
+bool tcp_peer_fetches(struct lane *lane, const struct tcp_peer *peer,
+                      uint8_t part) {
+  for (struct node *n = peer->fetches.next; n != &peer->fetches; n = n->next) {
+    const struct fetch *f = fetch_entry(n);
+    if (f->part == part && tcp_live(lane, f->operation, f->generation))
+      return true;
+  }
+  return false;
+}
+
+/* What a long list of ranges moves is work of the poll, as payloads are. */
+static void fetch_counts_list(struct lane *lane, struct tcp_fetch *own) {
+  uint64_t moved = own->received.moved;
+  own->came += moved;
+  lane->may_read -= moved < lane->may_read ? moved : lane->may_read;
 }
 
 bool tcp_fetch_takes(struct lane *lane, struct fetch *f,
@@ -198,8 +247,9 @@ bool tcp_fetch_takes(struct lane *lane, struct fetch *f,
   bool inside = h->at <= f->total && h->length <= f->total - h->at;
   int status = inside ? ranges_add(&tcp_own(f)->received, h->at, h->length)
                       : PERIGEE_PROTOCOL;
+  fetch_counts_list(lane, tcp_own(f));
   if (status == PERIGEE_NO_MEMORY)
-    tcp_break(lane, status, "no memory for what came before its turn");
+    tcp_fetch_fails(f, status);
   else if (status < 0)
     tcp_break(lane, status,
               "the peer broke the protocol: bytes of a payload that it did not "

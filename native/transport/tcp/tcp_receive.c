@@ -184,6 +184,12 @@ static bool fragment_has_to_wait(struct stream *s, struct fetch *f) {
  * said before it sent by another stream. */
 static bool tcp_said_all(struct lane *lane);
 
+/* A long list of ranges costs as much as many heads. */
+static void fragment_takes_heads(struct stream *s, const struct fetch *f) {
+  uint32_t costs = tcp_own(f)->received.moved / HEAD_COSTS;
+  s->heads -= costs < s->heads ? costs : s->heads;
+}
+
 static bool fragment_lands(struct stream *s, struct fetch *f) {
   struct lane *lane = s->lane;
   const struct tcp_head *h = &s->head;
@@ -197,8 +203,14 @@ static bool fragment_lands(struct stream *s, struct fetch *f) {
   }
   if (!all)
     return false;
-  if (lane->status < 0 || !tcp_fetch_takes(lane, f, h))
+  bool takes = lane->status == 0 && tcp_fetch_takes(lane, f, h);
+  if (lane->status < 0)
     return false;
+  fragment_takes_heads(s, f);
+  if (!takes) {
+    tcp_sink(s, SINK_DROP, h->length);
+    return true;
+  }
   s->fetch = f;
   s->walk = *f->into;
   s->walk.done = h->at;
@@ -735,7 +747,10 @@ static int fetch_claim(struct lane *lane, struct fetch *f) {
   struct tcp_peer *peer = tcp_peer_new(lane, f->operation);
   if (!peer)
     return PERIGEE_NO_MEMORY;
+  if (tcp_peer_fetches(lane, peer, f->part))
+    return PERIGEE_PROTOCOL;
   tcp_own(f)->begun = true;
+  tcp_own(f)->received.share = lane->options.share;
   tcp_own(f)->unexpected_bytes = tcp_unexpected_bytes(lane, f);
   list_append(&peer->fetches, &tcp_own(f)->node);
   if (s->address == f->total || !tcp_put(lane->streams[0], &claim, NULL))
