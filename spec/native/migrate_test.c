@@ -335,10 +335,11 @@ static int door_of(struct perigee_engine *engine) {
   struct terms t = {0};
   struct sockaddr_un un;
   char name[64] = "perigee-";
+  size_t at = strlen(name);
   migrate_terms(&any_session, &t);
-  for (int i = 0; i < HELLO_LOCAL; i++)
-    sprintf(name + strlen(name), "%02x", t.local[i]);
-  strcat(name, "?");
+  for (int i = 0; i < HELLO_LOCAL; i++, at += 2)
+    snprintf(name + at, sizeof name - at, "%02x", t.local[i]);
+  snprintf(name + at, sizeof name - at, "?");
   for (int fd = 0; fd < 1024; fd++) {
     socklen_t length = sizeof un;
     memset(&un, 0, sizeof un);
